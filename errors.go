@@ -1,0 +1,37 @@
+package millrace
+
+// Reason is the stable, machine-readable cause of a refusal. Callers switch on
+// it; it never changes meaning.
+type Reason string
+
+// The reasons a request is refused for.
+const (
+	ReasonInvalid     Reason = "INVALID_ARGUMENT"   // a field's value is not acceptable
+	ReasonUnknown     Reason = "UNKNOWN_FIELD"      // a field, feed, model or type that does not exist
+	ReasonFilter      Reason = "INVALID_FILTER"     // the filter does not parse or type-check
+	ReasonTooLarge    Reason = "TOO_LARGE"          // more entities, bytes or cost than allowed
+	ReasonOverloaded  Reason = "OVERLOADED"         // shed; retry after a pause
+	ReasonUnavailable Reason = "UNAVAILABLE"        // nothing can answer now
+	ReasonDeadline    Reason = "DEADLINE_EXCEEDED"  // the deadline passed before an answer
+	ReasonCoverage    Reason = "COVERAGE_TOO_SMALL" // the answer covers less than the caller demands
+	ReasonPageToken   Reason = "INVALID_PAGE_TOKEN" // not ours, altered, expired or of another request
+)
+
+// Error is a refusal that a caller can act on.
+type Error struct {
+	Reason Reason
+	Field  string // the offending field, as the caller wrote it: "limit"
+	Detail string // what is wrong
+	WayOut string // what to do instead
+}
+
+func (e *Error) Error() string {
+	s := e.Detail
+	if e.Field != "" {
+		s = e.Field + ": " + s
+	}
+	if e.WayOut != "" {
+		s += "; " + e.WayOut
+	}
+	return s
+}

@@ -1,0 +1,155 @@
+package column
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+)
+
+// ErrFull is returned when a value or a slab would pass the reach of a
+// reference: 16 MiB a value, 4 GiB a slab.
+var ErrFull = errors.New("column: value or slab too large")
+
+// Row is the row that an [Appender] is writing.
+//
+// Values not set are zero and not null: false, 0, "", an empty list.
+type Row struct {
+	s   *Slab
+	row int
+	err error
+}
+
+// Appender appends rows to a slab on behalf of its one writer.
+type Appender struct {
+	next Slab // what is published next: rows counts the finished ones
+}
+
+// Append returns an appender that continues s. Readers of s never see what is
+// appended; the slab that [Appender.Slab] returns has it. Only the latest slab
+// of a line may be continued, since the memory behind it is shared.
+func (s *Slab) Append() *Appender { return &Appender{next: *s} }
+
+// Slab returns the rows finished so far.
+func (a *Appender) Slab() *Slab {
+	s := a.next
+	return &s
+}
+
+// Begin starts a row and reserves its memory. End finishes it; a row that is
+// begun again without End is forgotten.
+func (a *Appender) Begin() Row {
+	s := &a.next
+	if s.rows == s.stride {
+		s.grow()
+	}
+	cols := s.layout.nullWords + len(s.layout.fields)
+	for c := range cols {
+		s.words[c*s.stride+s.rows] = 0
+	}
+	return Row{s: s, row: s.rows}
+}
+
+// End finishes the row, or reports why it cannot be kept.
+func (a *Appender) End(r Row) error {
+	if r.err != nil {
+		return r.err
+	}
+	a.next.rows++
+	return nil
+}
+
+func (s *Slab) grow() {
+	cols := s.layout.nullWords + len(s.layout.fields)
+	stride := s.stride + s.stride/2 + 4
+	words := make([]uint64, cols*stride)
+	for c := range cols {
+		copy(words[c*stride:], s.words[c*s.stride:c*s.stride+s.rows])
+	}
+	s.words, s.stride = words, stride
+}
+
+func (r *Row) set(field int, w uint64) {
+	r.s.words[(r.s.layout.nullWords+field)*r.s.stride+r.row] = w
+}
+
+// SetNull makes a value null; its word is 0.
+func (r *Row) SetNull(field int) {
+	r.s.words[field/64*r.s.stride+r.row] |= 1 << (field % 64)
+	r.set(field, 0)
+}
+
+// SetBool sets a Bool.
+func (r *Row) SetBool(field int, v bool) {
+	if v {
+		r.set(field, 1)
+	}
+}
+
+// SetInt sets an Int.
+func (r *Row) SetInt(field int, v int64) { r.set(field, uint64(v)) }
+
+// SetDouble sets a Double.
+func (r *Row) SetDouble(field int, v float64) { r.set(field, math.Float64bits(v)) }
+
+// Heap appends b to the heap and returns where, for [Row.SetHeapString]: a
+// record's body is put there once, and its long strings point into it.
+func (r *Row) Heap(b []byte) (off int) {
+	off = len(r.s.heap)
+	if len(b) > maxRefLen || uint64(off)+uint64(len(b)) > maxHeapLen {
+		r.err = ErrFull
+		return 0
+	}
+	r.s.heap = append(r.s.heap, b...)
+	return off
+}
+
+// SetHeapString sets a String to v, which stands at off in the heap already.
+func (r *Row) SetHeapString(field int, v []byte, off int) {
+	if len(v) <= maxInline {
+		r.setInline(field, v)
+		return
+	}
+	r.set(field, refWord(off, len(v)))
+}
+
+// SetString sets a String, copying a long one to the heap.
+func (r *Row) SetString(field int, v []byte) {
+	if len(v) <= maxInline {
+		r.setInline(field, v)
+		return
+	}
+	r.set(field, refWord(r.Heap(v), len(v)))
+}
+
+func (r *Row) setInline(field int, v []byte) {
+	w := uint64(len(v))
+	for i, c := range v {
+		w |= uint64(c) << (8 * (i + 1))
+	}
+	r.set(field, w)
+}
+
+// SetDoubles sets a list of doubles.
+func (r *Row) SetDoubles(field int, v []float64) {
+	if len(v) == 0 {
+		return
+	}
+	b := make([]byte, 0, 8*len(v))
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
+	}
+	r.set(field, refWord(r.Heap(b), len(b)))
+}
+
+// SetStrings sets a list of strings.
+func (r *Row) SetStrings(field int, v []string) {
+	if len(v) == 0 {
+		return
+	}
+	var b []byte
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(x)))
+		b = append(b, x...)
+	}
+	r.set(field, refWord(r.Heap(b), len(b)))
+}

@@ -1,0 +1,238 @@
+// Package column holds records as columns of 8-byte words without pointers,
+// so that filters, models and caches read them without decoding and the
+// garbage collector never looks inside.
+//
+// A [Slab] is the records of one timeline under one [Layout]:
+//
+//	         rows, oldest first ──►
+//	nulls 0  [ bits of fields 0..63   ] one word a row
+//	field 0  [ w w w w w w w . . ]      one word a row: a number, a bool, or
+//	field 1  [ w w w w w w w . . ]      a short string inline, or a reference
+//	  ...                               into
+//	heap     [ body body body ...]      the records' Avro bodies, end to end
+//
+// A slab has one writer. The writer appends behind the published length and
+// publishes a new Slab that shares the memory (read-copy-update); a reader's
+// Slab never changes under it. Anything but an append builds a new slab.
+package column
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unsafe"
+)
+
+// Kind is what the words of a column mean.
+type Kind uint8
+
+// The kinds of a column. Enums are String; dates, times and timestamps are
+// Int in the unit of the schema, timestamp-millis always in milliseconds.
+const (
+	Bool    Kind = iota + 1
+	Int          // int64
+	Double       // float64
+	String       // UTF-8
+	Doubles      // list of float64
+	Strings      // list of string
+)
+
+var kindNames = [...]string{Bool: "bool", Int: "int", Double: "double", String: "string", Doubles: "list(double)", Strings: "list(string)"}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) && kindNames[k] != "" {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// Field is one column of a layout.
+type Field struct {
+	Name     string
+	Kind     Kind
+	Nullable bool
+}
+
+// Layout is the columns of a schema, in a fixed order. It is immutable.
+type Layout struct {
+	fields    []Field
+	index     map[string]int
+	nullWords int
+}
+
+// NewLayout returns the layout of fields. Names must be unique.
+func NewLayout(fields []Field) (*Layout, error) {
+	l := &Layout{fields: fields, index: make(map[string]int, len(fields)), nullWords: (len(fields) + 63) / 64}
+	for i, f := range fields {
+		if _, dup := l.index[f.Name]; dup {
+			return nil, fmt.Errorf("column: field %q twice", f.Name)
+		}
+		if f.Kind < Bool || f.Kind > Strings {
+			return nil, fmt.Errorf("column: field %q has no kind", f.Name)
+		}
+		l.index[f.Name] = i
+	}
+	return l, nil
+}
+
+// Fields returns the fields in column order. The caller must not change them.
+func (l *Layout) Fields() []Field { return l.fields }
+
+// Index returns the column of a field, or -1.
+func (l *Layout) Index(name string) int {
+	if i, ok := l.index[name]; ok {
+		return i
+	}
+	return -1
+}
+
+// Slab is rows of one layout. The zero Slab is not usable; see [New].
+type Slab struct {
+	layout *Layout
+	rows   int      // published rows
+	stride int      // capacity in rows; column c is words[c*stride:]
+	words  []uint64 // nullWords columns, then one a field
+	heap   []byte
+}
+
+// New returns an empty slab with room for rows records and heapBytes of heap.
+func New(l *Layout, rows, heapBytes int) *Slab {
+	rows = max(rows, 1)
+	return &Slab{layout: l, stride: rows, words: make([]uint64, rows*(l.nullWords+len(l.fields))), heap: make([]byte, 0, heapBytes)}
+}
+
+// Layout returns the slab's layout.
+func (s *Slab) Layout() *Layout { return s.layout }
+
+// Len returns the number of rows.
+func (s *Slab) Len() int { return s.rows }
+
+// Bytes returns the memory the slab holds.
+func (s *Slab) Bytes() int { return len(s.words)*8 + cap(s.heap) }
+
+// Column returns the words of a field, a word a row, oldest first.
+func (s *Slab) Column(field int) []uint64 {
+	at := (s.layout.nullWords + field) * s.stride
+	return s.words[at : at+s.rows : at+s.rows]
+}
+
+// Nulls returns the words that hold a field's null bits, a word a row, and
+// the bit to test.
+func (s *Slab) Nulls(field int) (words []uint64, bit uint64) {
+	at := field / 64 * s.stride
+	return s.words[at : at+s.rows : at+s.rows], 1 << (field % 64)
+}
+
+// Null reports whether a value is null.
+func (s *Slab) Null(field, row int) bool {
+	return s.words[field/64*s.stride+row]&(1<<(field%64)) != 0
+}
+
+// Word returns the word of a value.
+func (s *Slab) Word(field, row int) uint64 {
+	return s.words[(s.layout.nullWords+field)*s.stride+row]
+}
+
+// Strings of up to 7 bytes are in the word itself: the length in the low byte,
+// the bytes above it, zeros behind. Longer values are references: the low byte
+// is refTag, then 24 bits of length and 32 bits of heap offset. Equal short
+// strings are equal words.
+const (
+	refTag     = 0xff
+	maxInline  = 7
+	maxRefLen  = 1<<24 - 1
+	maxHeapLen = math.MaxUint32
+)
+
+// InlineWord returns the word of a string of up to 7 bytes, and whether it is
+// that short.
+func InlineWord(s string) (uint64, bool) {
+	if len(s) > maxInline {
+		return 0, false
+	}
+	w := uint64(len(s))
+	for i := range len(s) {
+		w |= uint64(s[i]) << (8 * (i + 1))
+	}
+	return w, true
+}
+
+// IsInline reports whether a string's word holds the string itself.
+func IsInline(w uint64) bool { return w&0xff != refTag }
+
+func refWord(off, n int) uint64 { return refTag | uint64(n)<<8 | uint64(off)<<32 }
+
+func (s *Slab) ref(w uint64) []byte {
+	off, n := w>>32, w>>8&maxRefLen
+	return s.heap[off : off+n : off+n]
+}
+
+// StringLen returns the length in bytes of a string's word.
+func StringLen(w uint64) int {
+	if IsInline(w) {
+		return int(w & 0xff)
+	}
+	return int(w >> 8 & maxRefLen)
+}
+
+// AppendString appends the string of a word to dst.
+func (s *Slab) AppendString(dst []byte, w uint64) []byte {
+	if IsInline(w) {
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], w)
+		return append(dst, b[1:1+w&0xff]...)
+	}
+	return append(dst, s.ref(w)...)
+}
+
+// String returns the string of a word. A long string shares the slab's heap
+// and stays valid as long as the slab is reachable.
+func (s *Slab) String(w uint64) string {
+	if IsInline(w) {
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], w)
+		return string(b[1 : 1+w&0xff])
+	}
+	r := s.ref(w)
+	return unsafe.String(unsafe.SliceData(r), len(r))
+}
+
+// EqualString reports whether the string of a word is v.
+func (s *Slab) EqualString(w uint64, v string) bool {
+	if StringLen(w) != len(v) {
+		return false
+	}
+	if IsInline(w) {
+		x, _ := InlineWord(v)
+		return x == w
+	}
+	return string(s.ref(w)) == v
+}
+
+// Doubles appends the list of a word to dst.
+func (s *Slab) Doubles(dst []float64, w uint64) []float64 {
+	for r := s.list(w); len(r) >= 8; r = r[8:] {
+		dst = append(dst, math.Float64frombits(binary.LittleEndian.Uint64(r)))
+	}
+	return dst
+}
+
+// Strings appends the list of a word to dst. The strings share the heap.
+func (s *Slab) Strings(dst []string, w uint64) []string {
+	for r := s.list(w); len(r) >= 4; {
+		n := binary.LittleEndian.Uint32(r)
+		v := r[4 : 4+n]
+		dst = append(dst, unsafe.String(unsafe.SliceData(v), len(v)))
+		r = r[4+n:]
+	}
+	return dst
+}
+
+// list returns a list's bytes: doubles of 8 bytes, or strings each behind
+// their length in 4. An empty list is the word 0.
+func (s *Slab) list(w uint64) []byte {
+	if w == 0 {
+		return nil
+	}
+	return s.ref(w)
+}

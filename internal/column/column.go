@@ -51,18 +51,21 @@ type Field struct {
 	Name     string
 	Kind     Kind
 	Nullable bool
+	Role     string // the schema's role of the field: "time", "id"; empty for none
 }
 
 // Layout is the columns of a schema, in a fixed order. It is immutable.
 type Layout struct {
 	fields    []Field
 	index     map[string]int
+	roles     map[string]int
 	nullWords int
 }
 
-// NewLayout returns the layout of fields. Names must be unique.
+// NewLayout returns the layout of fields. Names must be unique, and so must
+// roles.
 func NewLayout(fields []Field) (*Layout, error) {
-	l := &Layout{fields: fields, index: make(map[string]int, len(fields)), nullWords: (len(fields) + 63) / 64}
+	l := &Layout{fields: fields, index: make(map[string]int, len(fields)), roles: make(map[string]int), nullWords: (len(fields) + 63) / 64}
 	for i, f := range fields {
 		if _, dup := l.index[f.Name]; dup {
 			return nil, fmt.Errorf("column: field %q twice", f.Name)
@@ -71,6 +74,13 @@ func NewLayout(fields []Field) (*Layout, error) {
 			return nil, fmt.Errorf("column: field %q has no kind", f.Name)
 		}
 		l.index[f.Name] = i
+		if f.Role == "" {
+			continue
+		}
+		if _, dup := l.roles[f.Role]; dup {
+			return nil, fmt.Errorf("column: field %q: role %q twice", f.Name, f.Role)
+		}
+		l.roles[f.Role] = i
 	}
 	return l, nil
 }
@@ -81,6 +91,15 @@ func (l *Layout) Fields() []Field { return l.fields }
 // Index returns the column of a field, or -1.
 func (l *Layout) Index(name string) int {
 	if i, ok := l.index[name]; ok {
+		return i
+	}
+	return -1
+}
+
+// Role returns the column of the field with a role, or -1: models that hold
+// for every schema find a record's time so.
+func (l *Layout) Role(role string) int {
+	if i, ok := l.roles[role]; ok {
 		return i
 	}
 	return -1

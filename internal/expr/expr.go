@@ -27,32 +27,32 @@ type Op uint8
 
 // The operations. Arguments are in Args, in the order of the source.
 const (
-	Const   Op = iota + 1 // Value
-	Record                // field Name of the record
-	Entity                // field Name of the entity's features
-	Object                // field Name of the object's features
-	Viewer                // viewer.Name
-	AsOf                  // the instant of the question
-	Not                   // !a
-	And                   // a && b
-	Or                    // a || b
-	Cond                  // a ? b : c
-	Eq                    // a == b
-	Ne                    // a != b
-	Lt                    // a < b
-	Le                    // a <= b
-	Gt                    // a > b
-	Ge                    // a >= b
-	Add                   // a + b
-	Sub                   // a - b
-	Mul                   // a * b
-	Div                   // a / b
-	Mod                   // a % b
-	Neg                   // -a
-	In                    // a in b
-	Has                   // has(a): a is not null
-	Call                  // function Name
-	List                  // [a, b, ...]
+	Const  Op = iota + 1 // Value
+	Record               // field Name of the record
+	Entity               // field Name of the entity's features
+	Object               // field Name of the object's features
+	Viewer               // viewer.Name
+	AsOf                 // the instant of the question
+	Not                  // !a
+	And                  // a && b
+	Or                   // a || b
+	Cond                 // a ? b : c
+	Eq                   // a == b
+	Ne                   // a != b
+	Lt                   // a < b
+	Le                   // a <= b
+	Gt                   // a > b
+	Ge                   // a >= b
+	Add                  // a + b
+	Sub                  // a - b
+	Mul                  // a * b
+	Div                  // a / b
+	Mod                  // a % b
+	Neg                  // -a
+	In                   // a in b
+	Has                  // has(a): a is not null
+	Call                 // function Name
+	List                 // [a, b, ...]
 )
 
 // Node is one operation of a checked expression. Nodes are immutable and may

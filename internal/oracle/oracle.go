@@ -1,0 +1,94 @@
+// Package oracle is a feed index that is obviously right: one goroutine, maps
+// and sort. Tests hold what the roles answer, in every topology, against it.
+// ARCHITECTURE.md, "Exact semantics", is its specification; it shares no code
+// with the store, the caches, the kernels or the merge.
+package oracle
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/millrace/millrace"
+)
+
+// Candidate is one record in one timeline.
+type Candidate struct {
+	millrace.Timeline
+	millrace.Record
+}
+
+// Verdict is what a filter says of a candidate. Only Keep keeps it.
+type Verdict uint8
+
+// The verdicts, one for each way a filter can end.
+const (
+	Keep Verdict = iota
+	False
+	Null
+	Error
+	NaN
+)
+
+// Filter judges a candidate for a viewer.
+type Filter func(*Candidate, *millrace.Viewer) Verdict
+
+// Score scores a candidate for a viewer at an instant.
+type Score func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) float64
+
+// Feed is the fold of everything applied to it.
+type Feed struct {
+	timelines map[millrace.Timeline]map[millrace.RecordID]millrace.Record
+}
+
+// New returns an empty feed.
+func New() *Feed {
+	return &Feed{timelines: map[millrace.Timeline]map[millrace.RecordID]millrace.Record{}}
+}
+
+// Apply folds a record into a timeline. The highest version stays; of two
+// records of one version the first; of a record and a tombstone of one version
+// the tombstone, whichever came first.
+func (f *Feed) Apply(t millrace.Timeline, r millrace.Record) {
+	if r.Object == "" {
+		r.Object = millrace.Object(r.ID)
+	}
+	records := f.timelines[t]
+	if records == nil {
+		records = map[millrace.RecordID]millrace.Record{}
+		f.timelines[t] = records
+	}
+	old, met := records[r.ID]
+	if !met || r.Version > old.Version || r.Version == old.Version && r.Deleted {
+		records[r.ID] = r
+	}
+}
+
+// Timelines returns the timelines that have a live record, in order.
+func (f *Feed) Timelines() []millrace.Timeline {
+	var ts []millrace.Timeline
+	for t := range f.timelines {
+		if len(f.Live(t)) > 0 {
+			ts = append(ts, t)
+		}
+	}
+	slices.SortFunc(ts, compareTimelines)
+	return ts
+}
+
+// Live returns the live records of a timeline: newest first, then by id.
+func (f *Feed) Live(t millrace.Timeline) []millrace.Record {
+	var live []millrace.Record
+	for _, r := range f.timelines[t] {
+		if !r.Deleted {
+			live = append(live, r)
+		}
+	}
+	slices.SortFunc(live, func(a, b millrace.Record) int {
+		return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.ID, b.ID))
+	})
+	return live
+}
+
+func compareTimelines(a, b millrace.Timeline) int {
+	return cmp.Or(cmp.Compare(a.Entity, b.Entity), cmp.Compare(a.Type, b.Type))
+}

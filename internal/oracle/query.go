@@ -1,0 +1,185 @@
+package oracle
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace"
+)
+
+// Query is a question, as ARCHITECTURE.md means it.
+type Query struct {
+	Entities []millrace.Entity      // duplicates count once
+	Types    []millrace.ContentType // empty: every type met
+	From, To millrace.Time          // from <= time < to
+	AsOf     millrace.Time
+	Filter   Filter // nil keeps everything
+	Score    Score
+	Viewer   millrace.Viewer
+	Limit    int
+	Cap      int  // best candidates kept of each entity; 0 keeps all
+	Distinct bool // rank objects rather than records
+}
+
+// Answer is what a feed shows: items best first, and how many candidates each
+// stage saw.
+type Answer struct {
+	Items  []Item
+	Stages Stages
+}
+
+// Item is a candidate that made it into the answer.
+type Item struct {
+	millrace.Rank
+	Object millrace.Object
+	Also   []millrace.Rank
+	Record millrace.Record
+}
+
+// Stages counts candidates: in the window; dropped by the filter, by verdict;
+// scored; dropped by the cap.
+type Stages struct {
+	Candidates, False, Null, Error, NaN, Scored, Capped int
+}
+
+// Query answers q.
+func (f *Feed) Query(q Query) Answer {
+	var a Answer
+	kept := f.filter(&q, f.candidates(&q), &a.Stages)
+	ranked := rank(&q, kept)
+	a.Stages.Scored = len(ranked)
+	capped := capEntities(ranked, q.Cap)
+	a.Stages.Capped = len(ranked) - len(capped)
+	if q.Distinct {
+		a.Items = topObjects(capped, q.Limit)
+	} else {
+		a.Items = capped[:min(q.Limit, len(capped))]
+	}
+	return a
+}
+
+// candidates returns the live records of the asked timelines in the window.
+func (f *Feed) candidates(q *Query) []Candidate {
+	var all []Candidate
+	for _, t := range f.keys(q) {
+		for _, r := range f.Live(t) {
+			if q.From <= r.Time && r.Time < q.To {
+				all = append(all, Candidate{t, r})
+			}
+		}
+	}
+	return all
+}
+
+// keys returns the distinct timelines that q asks for and that exist.
+func (f *Feed) keys(q *Query) []millrace.Timeline {
+	keys := map[millrace.Timeline]bool{}
+	for t := range f.timelines {
+		if slices.Contains(q.Entities, t.Entity) && (len(q.Types) == 0 || slices.Contains(q.Types, t.Type)) {
+			keys[t] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(keys), compareTimelines)
+}
+
+func (f *Feed) filter(q *Query, all []Candidate, s *Stages) []Candidate {
+	s.Candidates = len(all)
+	if q.Filter == nil {
+		return all
+	}
+	var kept []Candidate
+	for i := range all {
+		switch q.Filter(&all[i], &q.Viewer) {
+		case Keep:
+			kept = append(kept, all[i])
+		case False:
+			s.False++
+		case Null:
+			s.Null++
+		case Error:
+			s.Error++
+		case NaN:
+			s.NaN++
+		}
+	}
+	return kept
+}
+
+// rank scores the candidates and sorts them best first.
+func rank(q *Query, kept []Candidate) []Item {
+	items := make([]Item, len(kept))
+	for i := range kept {
+		c := &kept[i]
+		items[i] = Item{
+			Rank:   millrace.Rank{Score: q.Score(c, &q.Viewer, q.AsOf), Time: c.Time, ID: c.ID, Timeline: c.Timeline},
+			Object: c.Object,
+			Record: c.Record,
+		}
+	}
+	slices.SortFunc(items, func(a, b Item) int { return compareRanks(a.Rank, b.Rank) })
+	return items
+}
+
+// compareRanks says the order of an answer in its own words, so that a fault
+// of millrace.Rank.Compare shows too.
+func compareRanks(a, b millrace.Rank) int {
+	an, bn := math.IsNaN(a.Score), math.IsNaN(b.Score)
+	switch {
+	case an && !bn:
+		return 1
+	case bn && !an:
+		return -1
+	case !an && a.Score != b.Score:
+		if a.Score > b.Score {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.ID, b.ID), compareTimelines(a.Timeline, b.Timeline))
+}
+
+// capEntities keeps the best n items of each entity; 0 keeps all.
+func capEntities(ranked []Item, n int) []Item {
+	if n == 0 {
+		return ranked
+	}
+	var kept []Item
+	seen := map[millrace.Entity]int{}
+	for _, it := range ranked {
+		if seen[it.Entity]++; seen[it.Entity] <= n {
+			kept = append(kept, it)
+		}
+	}
+	return kept
+}
+
+// maxAlso is how many further records an item names.
+const maxAlso = 3
+
+// topObjects keeps the best item of each of the best n objects, and gives it
+// the further items of its object that rank above the last one kept, or all
+// when there are fewer than n objects.
+func topObjects(ranked []Item, n int) []Item {
+	var top []Item
+	place := map[millrace.Object]int{}
+	for _, it := range ranked {
+		at, seen := place[it.Object]
+		switch {
+		case !seen && len(top) == n:
+			continue
+		case !seen:
+			place[it.Object] = len(top)
+			top = append(top, it)
+		case len(top[at].Also) < maxAlso && !full(top, n, it):
+			top[at].Also = append(top[at].Also, it.Rank)
+		}
+	}
+	return top
+}
+
+// full reports whether the answer is complete and it ranks below its last item.
+func full(top []Item, n int, it Item) bool {
+	return len(top) == n && compareRanks(it.Rank, top[n-1].Rank) > 0
+}

@@ -85,7 +85,7 @@ func (r *Row) SetBool(field int, v bool) {
 	}
 }
 
-// SetInt sets an Int.
+// SetInt sets an Int or a Time.
 func (r *Row) SetInt(field int, v int64) { r.set(field, uint64(v)) }
 
 // SetDouble sets a Double.

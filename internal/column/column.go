@@ -26,18 +26,19 @@ import (
 // Kind is what the words of a column mean.
 type Kind uint8
 
-// The kinds of a column. Enums are String; dates, times and timestamps are
-// Int in the unit of the schema, timestamp-millis always in milliseconds.
+// The kinds of a column. Enums are String. Avro's timestamp-millis is Time;
+// its other dates, times and timestamps are Int in the unit of the schema.
 const (
 	Bool    Kind = iota + 1
 	Int          // int64
+	Time         // int64, milliseconds since the epoch; set with SetInt
 	Double       // float64
 	String       // UTF-8
 	Doubles      // list of float64
 	Strings      // list of string
 )
 
-var kindNames = [...]string{Bool: "bool", Int: "int", Double: "double", String: "string", Doubles: "list(double)", Strings: "list(string)"}
+var kindNames = [...]string{Bool: "bool", Int: "int", Time: "timestamp", Double: "double", String: "string", Doubles: "list(double)", Strings: "list(string)"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) && kindNames[k] != "" {

@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+)
+
+// Map is who is alive, who hosts which partition and who is caught up on it,
+// at one moment. It is immutable.
+type Map struct {
+	assignment Assignment
+	nodes      map[millrace.NodeID]Node // alive, and lost ones that still host
+	alive      map[millrace.NodeID]bool
+	ready      map[millrace.NodeID]Set
+}
+
+// NewMap returns the map of an assignment, the nodes alive and what each says
+// it is caught up on. It keeps its arguments.
+func NewMap(a Assignment, alive []Node, ready map[millrace.NodeID]Set) *Map {
+	m := &Map{assignment: a, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: ready}
+	for _, n := range alive {
+		m.nodes[n.ID], m.alive[n.ID] = n, true
+	}
+	return m
+}
+
+// Epoch is the assignment's; 0 when there is none yet.
+func (m *Map) Epoch() int64 { return m.assignment.Epoch }
+
+// Assignment returns a copy to change and assign anew.
+func (m *Map) Assignment() Assignment {
+	a := m.assignment
+	for p, owners := range a.Replicas {
+		a.Replicas[p] = slices.Clone(owners)
+	}
+	return a
+}
+
+// Replicas returns the nodes that host p, whether they are alive or not. The
+// caller must not change them.
+func (m *Map) Replicas(p millrace.Partition) []millrace.NodeID { return m.assignment.Replicas[p] }
+
+// Hosted returns the partitions that a node hosts.
+func (m *Map) Hosted(id millrace.NodeID) Set { return m.assignment.Hosted(id) }
+
+// Nodes returns the nodes of the map by id: those alive, and those whose
+// lease ended without a word and that still host partitions. The latter may
+// well be serving; see [Map.Alive].
+func (m *Map) Nodes() []Node {
+	out := make([]Node, 0, len(m.nodes))
+	for _, n := range m.nodes {
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return out
+}
+
+// Node returns a node of [Map.Nodes].
+func (m *Map) Node(id millrace.NodeID) (Node, bool) {
+	n, ok := m.nodes[id]
+	return n, ok
+}
+
+// Alive reports whether a node's lease holds.
+func (m *Map) Alive(id millrace.NodeID) bool { return m.alive[id] }
+
+// Ready returns the partitions that a node says it is caught up on, whether
+// it still hosts them or not.
+func (m *Map) Ready(id millrace.NodeID) Set { return m.ready[id] }

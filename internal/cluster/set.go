@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"math/bits"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Set is a set of partitions, a bit each. The zero Set is empty.
+type Set [(partition.Count + 63) / 64]uint64
+
+// All is every partition.
+func All() Set {
+	var s Set
+	for p := range millrace.Partition(partition.Count) {
+		s.Add(p)
+	}
+	return s
+}
+
+// Add puts p into the set.
+func (s *Set) Add(p millrace.Partition) { s[p/64] |= 1 << (p % 64) }
+
+// Remove takes p out of the set.
+func (s *Set) Remove(p millrace.Partition) { s[p/64] &^= 1 << (p % 64) }
+
+// Has reports whether p is in the set.
+func (s *Set) Has(p millrace.Partition) bool { return s[p/64]&(1<<(p%64)) != 0 }
+
+// Len returns the number of partitions in the set.
+func (s *Set) Len() int {
+	n := 0
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// And returns what is in both sets.
+func (s *Set) And(o Set) Set {
+	for i := range o {
+		o[i] &= s[i]
+	}
+	return o
+}
+
+// Minus returns what is in s and not in o.
+func (s *Set) Minus(o Set) Set {
+	for i := range o {
+		o[i] = s[i] &^ o[i]
+	}
+	return o
+}
+
+// All yields the partitions of the set, lowest first.
+func (s *Set) All() iter.Seq[millrace.Partition] {
+	return func(yield func(millrace.Partition) bool) {
+		for i, w := range s {
+			for ; w != 0; w &= w - 1 {
+				if !yield(millrace.Partition(i*64 + bits.TrailingZeros64(w))) {
+					return
+				}
+			}
+		}
+	}
+}
+
+const setBytes = partition.Count / 8
+
+// encode returns the set as etcd holds it: 90 bytes, partition p in bit p%8 of
+// byte p/8.
+func (s *Set) encode() []byte {
+	var b []byte
+	for _, w := range s {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b[:setBytes]
+}
+
+func decodeSet(b []byte) (s Set, err error) {
+	if len(b) != setBytes {
+		return s, fmt.Errorf("a partition set has %d bytes, not %d", setBytes, len(b))
+	}
+	var padded [len(s) * 8]byte
+	copy(padded[:], b)
+	for i := range s {
+		s[i] = binary.LittleEndian.Uint64(padded[i*8:])
+	}
+	return s, nil
+}

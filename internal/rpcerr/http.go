@@ -1,0 +1,94 @@
+package rpcerr
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace"
+)
+
+// Connect returns err as a connect error with the details of [Status].
+func Connect(err error) *connect.Error {
+	e := of(err)
+	if e == nil {
+		s, _ := status.FromError(Status(err))
+		return connect.NewError(connect.Code(s.Code()), errors.New(s.Message()))
+	}
+	out := connect.NewError(connect.Code(code(e.Reason)), errors.New(e.Error()))
+	info, bad := details(e)
+	if d, err := connect.NewErrorDetail(info); err == nil {
+		out.AddDetail(d)
+	}
+	if bad != nil {
+		if d, err := connect.NewErrorDetail(bad); err == nil {
+			out.AddDetail(d)
+		}
+	}
+	return out
+}
+
+// FromConnect is [FromStatus] for an error that a connect client returned.
+func FromConnect(err error) error {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return err
+	}
+	for _, d := range ce.Details() {
+		if v, derr := d.Value(); derr == nil {
+			if info, ok := v.(*errdetails.ErrorInfo); ok && info.Domain == domain {
+				return fromInfo(info)
+			}
+		}
+	}
+	return FromStatus(status.Error(codes.Code(ce.Code()), ce.Message()))
+}
+
+// Problem is an RFC 9457 problem document. Type is "urn:millrace:" and the
+// reason in lower case; Reason is the stable name to switch on.
+type Problem struct {
+	Type   string          `json:"type"`
+	Title  string          `json:"title"`
+	Status int             `json:"status"`
+	Detail string          `json:"detail"`
+	Reason millrace.Reason `json:"reason"`
+	Field  string          `json:"field,omitempty"`
+	WayOut string          `json:"way_out,omitempty"`
+}
+
+// ProblemOf returns err as a problem document.
+func ProblemOf(err error) Problem {
+	e := of(err)
+	if e == nil {
+		return Problem{Type: "about:blank", Title: "internal error", Status: http.StatusInternalServerError, Detail: err.Error(), Reason: "INTERNAL"}
+	}
+	name := strings.ToLower(string(e.Reason))
+	p := Problem{
+		Type: "urn:millrace:" + strings.ReplaceAll(name, "_", "-"), Title: strings.ReplaceAll(name, "_", " "),
+		Status: http.StatusInternalServerError, Detail: e.Detail, Reason: e.Reason, Field: e.Field, WayOut: e.WayOut,
+	}
+	if k, ok := kinds[e.Reason]; ok {
+		p.Status = k.http
+	}
+	return p
+}
+
+// WriteProblem answers a request with err as application/problem+json. What
+// may succeed after a pause says so in Retry-After.
+func WriteProblem(w http.ResponseWriter, err error) {
+	p := ProblemOf(err)
+	w.Header().Set("Content-Type", "application/problem+json")
+	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(p.Status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(p)
+}

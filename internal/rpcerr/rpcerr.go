@@ -1,0 +1,135 @@
+// Package rpcerr carries a [millrace.Error] over the wire and back: as a gRPC
+// status with google.rpc details, as a connect error with the same details,
+// and as an RFC 9457 problem document for plain HTTP.
+package rpcerr
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace"
+)
+
+// domain is ErrorInfo's: whose reasons these are.
+const domain = "millrace"
+
+// kinds says what a reason is on each wire. A reason that is not here is a
+// bug on the sending side and goes out as internal.
+var kinds = map[millrace.Reason]struct {
+	code codes.Code
+	http int
+}{
+	millrace.ReasonInvalid:     {codes.InvalidArgument, http.StatusBadRequest},
+	millrace.ReasonUnknown:     {codes.InvalidArgument, http.StatusBadRequest},
+	millrace.ReasonFilter:      {codes.InvalidArgument, http.StatusBadRequest},
+	millrace.ReasonTooLarge:    {codes.InvalidArgument, http.StatusRequestEntityTooLarge},
+	millrace.ReasonPageToken:   {codes.InvalidArgument, http.StatusBadRequest},
+	millrace.ReasonOverloaded:  {codes.ResourceExhausted, http.StatusTooManyRequests},
+	millrace.ReasonUnavailable: {codes.Unavailable, http.StatusServiceUnavailable},
+	millrace.ReasonCoverage:    {codes.Unavailable, http.StatusServiceUnavailable},
+	millrace.ReasonDeadline:    {codes.DeadlineExceeded, http.StatusGatewayTimeout},
+}
+
+// Refused reports whether err says that the request itself is wrong, so that
+// no other replica and no later try would accept it.
+func Refused(err error) bool {
+	var e *millrace.Error
+	return errors.As(err, &e) && kinds[e.Reason].code == codes.InvalidArgument
+}
+
+// of returns err's refusal, or the one that a bare error stands for; nil for
+// what is nobody's refusal.
+func of(err error) *millrace.Error {
+	var e *millrace.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded):
+		return &millrace.Error{Reason: millrace.ReasonDeadline, Detail: "the deadline passed before an answer", WayOut: "allow more time or ask for fewer entities"}
+	}
+	return nil
+}
+
+// Status returns err as a gRPC status error for a server to return. A
+// [millrace.Error] keeps its reason, field and way out as google.rpc details;
+// anything else but a cancelled context becomes internal.
+func Status(err error) error {
+	if err == nil {
+		return nil
+	}
+	e := of(err)
+	if e == nil {
+		if _, ok := status.FromError(err); ok {
+			return err
+		}
+		if errors.Is(err, context.Canceled) {
+			return status.Error(codes.Canceled, err.Error())
+		}
+		return status.Error(codes.Internal, err.Error())
+	}
+	s := status.New(code(e.Reason), e.Error())
+	info, bad := details(e)
+	if with, err := s.WithDetails(info); err == nil {
+		s = with
+	}
+	if bad != nil {
+		if with, err := s.WithDetails(bad); err == nil {
+			s = with
+		}
+	}
+	return s.Err()
+}
+
+func code(r millrace.Reason) codes.Code {
+	if k, ok := kinds[r]; ok {
+		return k.code
+	}
+	return codes.Internal
+}
+
+// details returns e as google.rpc details; bad is nil when no field is named.
+func details(e *millrace.Error) (info *errdetails.ErrorInfo, bad *errdetails.BadRequest) {
+	info = &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain, Metadata: map[string]string{"detail": e.Detail}}
+	if e.WayOut != "" {
+		info.Metadata["way_out"] = e.WayOut
+	}
+	if e.Field != "" {
+		info.Metadata["field"] = e.Field
+		bad = &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: e.Field, Description: e.Detail, Reason: string(e.Reason)}}}
+	}
+	return info, bad
+}
+
+// FromStatus turns what a gRPC call returned into a [millrace.Error]: the one
+// the server sent, or the one that the bare code stands for. Errors that are
+// neither come back unchanged.
+func FromStatus(err error) error {
+	s, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	for _, d := range s.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.Domain == domain {
+			return fromInfo(info)
+		}
+	}
+	switch s.Code() {
+	case codes.DeadlineExceeded:
+		return of(context.DeadlineExceeded)
+	case codes.Canceled:
+		return context.Canceled
+	case codes.Unavailable:
+		return &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: s.Message(), WayOut: "try again after a pause"}
+	}
+	return err
+}
+
+func fromInfo(info *errdetails.ErrorInfo) *millrace.Error {
+	m := info.Metadata
+	return &millrace.Error{Reason: millrace.Reason(info.Reason), Field: m["field"], Detail: m["detail"], WayOut: m["way_out"]}
+}

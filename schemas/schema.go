@@ -1,0 +1,114 @@
+// Package schemas is the home of Avro (https://avro.apache.org): it reads the
+// schemas that teams bring, admits their evolutions, and turns records into
+// columns. A schema says by a property "millrace" on its fields which of them
+// are the roles that every record has; see [Roles].
+//
+// Nothing that comes in is trusted. A schema is bounded before it is used (no
+// recursion, no array of nothing, a limited size when written out), and a
+// body is decoded strictly: it must be exactly what a writer would have
+// written.
+package schemas
+
+import (
+	_ "embed" // the shipped schemas
+	"sync"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+)
+
+// Names of the columns that every layout ends in.
+const (
+	BodyColumn   = "$body"   // String: the record's Avro body
+	SchemaColumn = "$schema" // Int: the fingerprint of its writer
+)
+
+// Schema is an admitted schema. It is immutable.
+type Schema struct {
+	root   *node
+	json   string
+	fp     millrace.Fingerprint
+	canon  string
+	layout *column.Layout
+	roles  Roles
+	feats  bool
+}
+
+// RoleField is the field that has a role.
+type RoleField struct {
+	Name   string // empty when no field has the role
+	Column int    // in the schema's layout, or -1
+}
+
+// Roles are the fields of a schema that Millrace itself reads, as the property
+// "millrace" of the schema's fields says.
+//
+// A record schema has id, entity and type (strings; type may be an enum) and
+// time (timestamp-millis), and may have about (array of string), version (int
+// or long), object (string, or a union of null and string) and deleted
+// (boolean). A feature schema has entity, version or time or both, and may
+// have subject (string).
+type Roles struct {
+	ID, Entity, About, Type, Time, Version, Object, Deleted, Subject RoleField
+}
+
+// Envelope is what a body says of itself, in the words of the roles.
+type Envelope struct {
+	Record  millrace.Record
+	Entity  millrace.Entity      // whose timeline, or who routes the features
+	About   []millrace.Entity    // further timelines; each once, none of them Entity
+	Type    millrace.ContentType // empty for features
+	Subject string               // of features: an entity or an object
+}
+
+//go:embed activity.avsc
+var activityAVSC []byte
+
+//go:embed note.avsc
+var noteAVSC []byte
+
+//go:embed features.avsc
+var featuresAVSC []byte
+
+var (
+	activity = sync.OnceValue(func() *Schema { return mustParse(activityAVSC) })
+	note     = sync.OnceValue(func() *Schema { return mustParse(noteAVSC) })
+	features = sync.OnceValue(func() *Schema { return mustParse(featuresAVSC) })
+)
+
+// Activity returns the schema of the bundled feeds: what members do.
+func Activity() *Schema { return activity() }
+
+// Note returns the small schema of the tutorial.
+func Note() *Schema { return note() }
+
+// Features returns the shipped feature schema.
+func Features() *Schema { return features() }
+
+func mustParse(avsc []byte) *Schema {
+	s, err := Parse(avsc)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// Name returns the full name of the schema's record.
+func (s *Schema) Name() string { return s.root.name }
+
+// Fingerprint returns the CRC-64-AVRO fingerprint of the canonical form.
+func (s *Schema) Fingerprint() millrace.Fingerprint { return s.fp }
+
+// JSON returns the complete text, as it was admitted.
+func (s *Schema) JSON() string { return s.json }
+
+// Features reports whether the schema is of features, not of records.
+func (s *Schema) Features() bool { return s.feats }
+
+// Roles returns the fields that have roles.
+func (s *Schema) Roles() Roles { return s.roles }
+
+// Layout returns the columns of the schema: one for every field that is a
+// number, boolean, string, enum, or list of numbers or strings, fields of
+// nested records by dotted name, then [BodyColumn] and [SchemaColumn].
+func (s *Schema) Layout() *column.Layout { return s.layout }

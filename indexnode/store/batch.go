@@ -1,0 +1,136 @@
+package store
+
+import (
+	"github.com/millrace/millrace"
+)
+
+// Stream is one of the two topics a partition consumes.
+type Stream uint8
+
+// The streams.
+const (
+	Content Stream = iota
+	FeatureStream
+)
+
+// Batch is what one poll of the log brought, for any number of partitions, in
+// the log's order. It refers to the caller's memory, which must not change
+// until Apply returns. The zero Batch is empty and usable.
+type Batch struct {
+	parts   map[millrace.Partition]*ops
+	schemas []schemaRow
+}
+
+type ops struct {
+	list    []op
+	applied [2]millrace.Offset
+	set     [2]bool
+}
+
+type op struct {
+	kind     opKind
+	timeline millrace.Timeline
+	record   millrace.Record
+	features Features
+}
+
+type opKind uint8
+
+const (
+	opPut opKind = iota
+	opFeatures
+	opClock
+)
+
+type schemaRow struct {
+	fp   millrace.Fingerprint
+	json []byte
+}
+
+func (b *Batch) of(p millrace.Partition) *ops {
+	if b.parts == nil {
+		b.parts = make(map[millrace.Partition]*ops)
+	}
+	o := b.parts[p]
+	if o == nil {
+		o = new(ops)
+		b.parts[p] = o
+	}
+	return o
+}
+
+// Put adds a record, or a tombstone, to a timeline.
+func (b *Batch) Put(p millrace.Partition, t millrace.Timeline, r millrace.Record) {
+	o := b.of(p)
+	o.list = append(o.list, op{kind: opPut, timeline: t, record: r})
+}
+
+// PutFeatures adds features of a subject under the entity that routes it.
+func (b *Batch) PutFeatures(p millrace.Partition, e millrace.Entity, f Features) {
+	o := b.of(p)
+	o.list = append(o.list, op{kind: opFeatures, timeline: millrace.Timeline{Entity: e}, features: f})
+}
+
+// SetClock tells the log's own time, the timestamp of the Kafka record that
+// the next Put came from. Retention by age counts from it, so that it needs to
+// be called only where there is any. A clock that goes back is ignored.
+func (b *Batch) SetClock(p millrace.Partition, at millrace.Time) {
+	o := b.of(p)
+	o.list = append(o.list, op{kind: opClock, record: millrace.Record{Time: at}})
+}
+
+// SetApplied tells the next offset to read of a partition's stream once the
+// batch is applied.
+func (b *Batch) SetApplied(p millrace.Partition, s Stream, next millrace.Offset) {
+	o := b.of(p)
+	o.applied[s], o.set[s] = next, true
+}
+
+// PutSchema adds a schema's JSON to the node's registry.
+func (b *Batch) PutSchema(fp millrace.Fingerprint, json []byte) {
+	b.schemas = append(b.schemas, schemaRow{fp, json})
+}
+
+// Reset empties the batch and keeps its memory.
+func (b *Batch) Reset() {
+	for p, o := range b.parts {
+		if len(o.list) == 0 {
+			delete(b.parts, p)
+			continue
+		}
+		clear(o.list)
+		*o = ops{list: o.list[:0]}
+	}
+	clear(b.schemas)
+	b.schemas = b.schemas[:0]
+}
+
+// ChangeKind is what a record did to its timeline.
+type ChangeKind uint8
+
+// The kinds of change.
+const (
+	Ignored  ChangeKind = iota // an equal or newer version was there, or retention excludes it
+	Inserted                   // a new id
+	Replaced                   // a newer version of a known id, perhaps at another time
+	Deleted                    // a tombstone that wins; its record, if there was one, is gone
+)
+
+func (k ChangeKind) String() string {
+	return [...]string{"ignored", "inserted", "replaced", "deleted"}[k]
+}
+
+// Change is what one Put did, for the caches to be written through.
+type Change struct {
+	Partition millrace.Partition
+	Timeline  millrace.Timeline
+	Kind      ChangeKind
+	Record    millrace.Record // as put; shares the caller's memory
+	// Newest says that the record is newer than every other of the timeline,
+	// live or not: a cache may append it.
+	Newest bool
+	// Old is the version that was there, without its body: its Time may be
+	// another. Valid when HadOld.
+	Old    millrace.Record
+	HadOld bool
+}

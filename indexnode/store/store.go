@@ -1,0 +1,99 @@
+// Package store keeps an index node's timelines, features, schemas and applied
+// offsets in one Pebble. It is the only package that knows Pebble. See
+// DESIGN.md for the layout and the reasons.
+//
+// A timeline is a linked list of blobs, newest first. What one poll of the log
+// brought goes in as one [Batch]; a partition's records, metadata and applied
+// offsets reach the disk in one atomic write, so that whatever survives a crash
+// is what the log said up to the offsets that [Store.Applied] tells.
+package store
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace"
+)
+
+// Options configures a store. The zero value is a durable store with the
+// defaults named at each field.
+type Options struct {
+	// FS is the file system; nil means the operating system's.
+	FS vfs.FS
+	// MaxBlobBytes is the size past which a blob splits; 0 means 8 KiB. A
+	// single larger record has a blob of its own.
+	MaxBlobBytes int
+	// MaxDirtyBytes bounds what is applied but not yet on disk; 0 means
+	// 64 MiB. Past it a flush starts, at twice it Apply waits for the flush.
+	MaxDirtyBytes int64
+	// FlushEvery bounds how old an applied record gets before it is on disk,
+	// and so how much of the log a restart replays; 0 means 30 s, negative
+	// means no bound. Nodes flush at different times.
+	FlushEvery time.Duration
+	// CacheBytes is Pebble's block cache; 0 means 64 MiB.
+	CacheBytes int64
+	// MinFreeBytes is the free disk space below which Apply refuses with
+	// [ErrDiskFull]; 0 means 512 MiB, negative means no limit.
+	MinFreeBytes int64
+	// Retention by content type; a type without one is kept forever.
+	Retention map[millrace.ContentType]Retention
+	// Log receives lifecycle and background failures; nil discards them.
+	Log *slog.Logger
+}
+
+// Retention bounds a timeline. What it drops is a function of the log alone,
+// whenever the space is reclaimed: replicas at equal offsets agree.
+type Retention struct {
+	// MaxAge is the age, against the log's own clock ([Batch.SetClock]), past
+	// which a record is gone; 0 keeps every age.
+	MaxAge time.Duration
+	// MaxCount is how many of the newest records stay, tombstones included;
+	// 0 keeps all.
+	MaxCount int
+}
+
+// Offsets are the next offsets to read of a partition's two topics; -1 when
+// nothing was ever applied.
+type Offsets struct {
+	Content, Features millrace.Offset
+}
+
+// Features are what the second stream says about a subject, an entity or an
+// object, under the entity that routes it.
+type Features struct {
+	Subject string
+	Version int64 // the newest wins; of equal ones the first
+	Time    millrace.Time
+	Schema  millrace.Fingerprint
+	Body    []byte // Avro binary, without framing
+}
+
+// Newest is the newest part of a timeline.
+type Newest struct {
+	// Records are live, newest first: time descending, id ascending. They
+	// share memory of their own.
+	Records []millrace.Record
+	// From is how far back Records is complete: it has every live record
+	// with Time >= From. MinTime means the whole timeline.
+	From millrace.Time
+}
+
+// The conditions a caller acts on; test with errors.Is.
+var (
+	// ErrCorrupt is a partition whose stored state cannot be right. The
+	// partition is quarantined: every call for it fails so until
+	// [Store.DropPartition] or [Store.Import]. Others go on.
+	ErrCorrupt = errors.New("store: corrupt")
+	// ErrDiskFull refuses a batch because the disk has too little free space.
+	// Nothing was applied; the same batch succeeds when there is space again.
+	ErrDiskFull = errors.New("store: disk full")
+	// ErrRewound says that a partition lost what was applied since its last
+	// flush, for a failing disk: consume again from [Store.Applied] and
+	// forget what was cached of it.
+	ErrRewound = errors.New("store: rewound")
+	// ErrClosed is a call after Close.
+	ErrClosed = errors.New("store: closed")
+)

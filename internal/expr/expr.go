@@ -4,6 +4,8 @@
 // codegen writes Go. Nothing outside this package imports cel-go.
 package expr
 
+import "fmt"
+
 // Type is the static type of an expression.
 type Type uint8
 
@@ -19,8 +21,22 @@ const (
 	Duration // milliseconds
 	Doubles  // list of double
 	Strings  // list of string
+	Map      // a lookup table
 	Dyn
 )
+
+var typeNames = [...]string{
+	Null: "null", Bool: "bool", Int: "int", Double: "double", String: "string", Time: "timestamp",
+	Duration: "duration", Doubles: "list(double)", Strings: "list(string)", Map: "map", Dyn: "dyn",
+}
+
+// Types print as CEL writes them.
+func (t Type) String() string {
+	if int(t) < len(typeNames) && typeNames[t] != "" {
+		return typeNames[t]
+	}
+	return fmt.Sprintf("type(%d)", uint8(t))
+}
 
 // Op is what a node does.
 type Op uint8
@@ -53,16 +69,33 @@ const (
 	Has                  // has(a): a is not null
 	Call                 // function Name
 	List                 // [a, b, ...]
+	Table                // the lookup table Name; first argument of lookup
 )
 
 // Node is one operation of a checked expression. Nodes are immutable and may
 // be shared.
+//
+// In a filter the types are CEL's. A literal list is a List of constants and
+// viewer values. Calls are timestamp, double, int, size, startsWith, endsWith,
+// contains and matches, whose pattern is a Const that compiles.
+//
+// In a model every number is a Double, a column of Int included. A Time is a
+// double too, milliseconds since the epoch; a duration is a Double of seconds.
+// A literal list is a Const of Doubles or Strings, a map literal a Const with
+// a *[MapValue], == null is Not Has, and calls are those of DESIGN.md.
 type Node struct {
 	Op    Op
 	Type  Type
-	Name  string  // of a field or function
-	Value any     // of a Const: nil, bool, int64, float64, string, []float64 or []string
-	Args  []*Node // operands
+	Name  string  // of a field, function or table
+	Value any     // of a Const, by Type: nil, bool, int64, float64, string, int64 of a Time or Duration, []float64, []string, *MapValue
+	Args  []*Node // operands; a member call's target is the first
 	Line  int     // where the source says it, from 1
 	Col   int     // in characters, from 1
+}
+
+// MapValue is a map literal: the first argument of lookup. Keys ascend.
+type MapValue struct {
+	Strings []string  // the keys, or
+	Doubles []float64 // the keys
+	Values  []float64 // a key each
 }

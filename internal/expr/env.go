@@ -1,0 +1,37 @@
+package expr
+
+import "github.com/millrace/millrace/internal/column"
+
+// Mode is what an expression is for.
+type Mode uint8
+
+const (
+	// Filter expressions have CEL's own types and give a bool.
+	Filter Mode = iota
+	// Model expressions know one kind of number, the double, and the functions
+	// of ranking; see DESIGN.md.
+	Model
+)
+
+// Env is what an expression may speak of.
+type Env struct {
+	Mode Mode
+	// Record, Entity and Object are the layouts of the schemas known. A field
+	// that only some of them have reads as null under the others.
+	Record, Entity, Object []*column.Layout
+	// Viewer declares the viewer's values in a model: Bool, Double, String,
+	// Doubles or Strings. In filters it is nil: every name is a Dyn. viewer.id
+	// is there always.
+	Viewer map[string]Type
+	// Tables are a model's lookup tables, and the type of their keys: String
+	// or Double.
+	Tables map[string]Type
+}
+
+// The limits of a source.
+const (
+	MaxSourceBytes = 16 << 10
+	MaxNodes       = 1000
+	MaxDepth       = 64
+	MaxCost        = 4000 // see DESIGN.md, "Cost"
+)

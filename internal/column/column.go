@@ -217,6 +217,20 @@ func (s *Slab) String(w uint64) string {
 	return unsafe.String(unsafe.SliceData(r), len(r))
 }
 
+// littleEndian says whether an inline string's bytes lie behind its length in
+// memory, in order.
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// StringAt returns the string of a value without allocating. It stays valid as
+// long as the slab is reachable.
+func (s *Slab) StringAt(field, row int) string {
+	w := &s.words[(s.layout.nullWords+field)*s.stride+row]
+	if littleEndian && IsInline(*w) {
+		return unsafe.String((*byte)(unsafe.Add(unsafe.Pointer(w), 1)), int(*w&0xff))
+	}
+	return s.String(*w)
+}
+
 // EqualString reports whether the string of a word is v.
 func (s *Slab) EqualString(w uint64, v string) bool {
 	if StringLen(w) != len(v) {

@@ -405,3 +405,25 @@ func take(in []byte) (value, []byte) {
 	}
 	return v, in
 }
+
+func TestStringAt(t *testing.T) {
+	l := layout(t, []Field{{Name: "s", Kind: String}})
+	a := New(l, 1, 0).Append()
+	want := []string{"", "a", "seven77", "eight888", strings.Repeat("x", 300)}
+	for _, v := range want {
+		r := a.Begin()
+		r.SetString(0, []byte(v))
+		if err := a.End(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := a.Slab()
+	for i, v := range want {
+		if got := s.StringAt(0, i); got != v {
+			t.Errorf("row %d is %q, want %q", i, got, v)
+		}
+	}
+	if n := testing.AllocsPerRun(10, func() { _ = s.StringAt(0, 2) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

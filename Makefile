@@ -11,4 +11,10 @@ proto: ## write the Go of api/*.proto again (needs protoc)
 	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true millrace/feed/v1/feed.proto
 	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative millrace/node/v1/node.proto
 
-.PHONY: help build proto
+kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
+	scripts/kafka start
+
+kafka-stop: ## end it
+	scripts/kafka stop
+
+.PHONY: help build proto kafka kafka-stop

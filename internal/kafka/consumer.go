@@ -1,0 +1,296 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+)
+
+// Stream is one of the two topics that index nodes read.
+type Stream uint8
+
+// The streams.
+const (
+	Timeline Stream = iota // content records
+	Features               // relevance features
+	streams
+)
+
+// Streams print as their topic's default name.
+func (s Stream) String() string { return [streams]string{"timeline", "features"}[s] }
+
+// TopicPartition is a partition of a stream.
+type TopicPartition struct {
+	Stream    Stream
+	Partition millrace.Partition
+}
+
+// TopicPartitions print as "timeline/644".
+func (tp TopicPartition) String() string { return fmt.Sprintf("%s/%d", tp.Stream, tp.Partition) }
+
+// Record is a record of a stream. Its bytes stay valid as long as they are
+// referred to.
+type Record struct {
+	Offset millrace.Offset
+	Key    []byte // the entity of the timeline
+	Value  []byte // single-object Avro
+	Source []byte // header src, for ParseSource; nil if missing
+	CRC    []byte // header crc, for CheckCRC; nil if missing
+}
+
+// Fetched is what one poll brought of one partition.
+type Fetched struct {
+	TopicPartition
+	Records []Record
+	// Next is the offset to read after this: past the records, and past
+	// transaction markers and aborted records that are not delivered.
+	Next millrace.Offset
+	// Err is a fault of this partition alone. With ErrLostPosition the
+	// partition is no longer read; otherwise reading goes on by itself.
+	Err error
+}
+
+// ConsumerConfig says where to read.
+type ConsumerConfig struct {
+	Brokers []string
+	Topics  Topics
+	Log     *slog.Logger // nil = silent
+}
+
+// Consumer reads given partitions of the timeline and features topics from
+// given offsets, without a group. Poll is for one goroutine; the rest may be
+// called at any time.
+type Consumer struct {
+	cl     *kgo.Client
+	adm    *kadm.Client
+	topics [streams]string
+	mu     struct {
+		sync.Mutex
+		next map[TopicPartition]millrace.Offset // what is read, and where to go on
+		// A poll may hold records of a partition that is removed and added again
+		// elsewhere before the poll returns; removed tells during which poll.
+		poll    uint64
+		removed map[TopicPartition]uint64
+	}
+}
+
+// NewConsumer connects. Nothing is read before Assign or Add.
+func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
+	cl, err := newClient(cfg.Brokers, cfg.Log,
+		kgo.KeepControlRecords(), // they move Next past what is not delivered
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
+	)
+	if err != nil {
+		return nil, err
+	}
+	t := cfg.Topics.WithDefaults()
+	c := &Consumer{cl: cl, adm: kadm.NewClient(cl), topics: [streams]string{t.Timeline, t.Features}}
+	c.mu.next = map[TopicPartition]millrace.Offset{}
+	c.mu.removed = map[TopicPartition]uint64{}
+	return c, nil
+}
+
+// Close ends reading; a Poll under way returns ErrClosed.
+func (c *Consumer) Close() { c.cl.Close() }
+
+// Assign reads exactly these partitions from these offsets.
+func (c *Consumer) Assign(at map[TopicPartition]millrace.Offset) {
+	c.mu.Lock()
+	gone := make([]TopicPartition, 0, len(c.mu.next))
+	for tp := range c.mu.next {
+		gone = append(gone, tp)
+	}
+	c.mu.Unlock()
+	c.Remove(gone...)
+	c.Add(at)
+}
+
+// Add reads further partitions; one that is read already moves to its new
+// offset.
+func (c *Consumer) Add(at map[TopicPartition]millrace.Offset) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	byTopic := map[string]map[int32]kgo.Offset{}
+	var again []TopicPartition
+	for tp, next := range at {
+		if _, ok := c.mu.next[tp]; ok {
+			again = append(again, tp)
+			c.mu.removed[tp] = c.mu.poll
+		}
+		c.mu.next[tp] = next
+		topic := c.topics[tp.Stream]
+		if byTopic[topic] == nil {
+			byTopic[topic] = map[int32]kgo.Offset{}
+		}
+		byTopic[topic][int32(tp.Partition)] = kgo.NewOffset().At(int64(next))
+	}
+	c.cl.RemoveConsumePartitions(c.byTopic(again))
+	c.cl.AddConsumePartitions(byTopic)
+}
+
+// Remove stops reading partitions.
+func (c *Consumer) Remove(tps ...TopicPartition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, tp := range tps {
+		delete(c.mu.next, tp)
+		c.mu.removed[tp] = c.mu.poll
+	}
+	c.cl.RemoveConsumePartitions(c.byTopic(tps))
+}
+
+func (c *Consumer) byTopic(tps []TopicPartition) map[string][]int32 {
+	m := map[string][]int32{}
+	for _, tp := range tps {
+		m[c.topics[tp.Stream]] = append(m[c.topics[tp.Stream]], int32(tp.Partition))
+	}
+	return m
+}
+
+// Poll waits for records, faults or progress, at most max records together.
+// It fails only with ctx's end or ErrClosed.
+func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
+	for {
+		c.mu.Lock()
+		c.mu.poll++
+		c.mu.Unlock()
+		fetches := c.cl.PollRecords(ctx, max)
+		if fetches.IsClientClosed() {
+			return nil, ErrClosed
+		}
+		var out []Fetched
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			if f, ok := c.take(p); ok {
+				out = append(out, f)
+			}
+		})
+		if len(out) > 0 {
+			return out, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// take turns what franz-go fetched of one partition into a Fetched. It reports
+// false when there is nothing to tell.
+func (c *Consumer) take(p kgo.FetchTopicPartition) (Fetched, bool) {
+	tp, ok := c.name(p.Topic, p.Partition)
+	if !ok {
+		return Fetched{}, false // a client-wide notice, such as ctx's end
+	}
+	c.mu.Lock()
+	next, ok := c.mu.next[tp]
+	stale := c.mu.poll != 0 && c.mu.removed[tp] == c.mu.poll
+	c.mu.Unlock()
+	if !ok {
+		return Fetched{}, false // removed while under way
+	}
+	if stale {
+		c.Add(map[TopicPartition]millrace.Offset{tp: next}) // perhaps of the former place: fetch again
+		return Fetched{}, false
+	}
+	f := Fetched{TopicPartition: tp, Next: next, Err: p.Err}
+	if f.Err == nil && len(p.Records) > 0 && millrace.Offset(p.Records[0].Offset) > next && millrace.Offset(p.LogStartOffset) > next {
+		// Retention overtook the reader.
+		f.Err, p.Records = fmt.Errorf("%w: the log now begins at %d", ErrLostPosition, p.LogStartOffset), nil
+	} else if lost(f.Err) {
+		f.Err = fmt.Errorf("%w: %w", ErrLostPosition, f.Err)
+	}
+	if f.Err != nil {
+		f.Err = fmt.Errorf("kafka: read %s at %d: %w", tp, next, f.Err)
+	}
+	for _, r := range p.Records {
+		if millrace.Offset(r.Offset) < f.Next {
+			continue
+		}
+		f.Next = millrace.Offset(r.Offset) + 1
+		if !r.Attrs.IsControl() {
+			f.Records = append(f.Records, record(r))
+		}
+	}
+	if errors.Is(f.Err, ErrLostPosition) {
+		c.Remove(tp)
+		return f, true
+	}
+	c.mu.Lock()
+	if _, ok := c.mu.next[tp]; ok {
+		c.mu.next[tp] = f.Next
+	}
+	c.mu.Unlock()
+	return f, f.Err != nil || f.Next > next
+}
+
+func (c *Consumer) name(topic string, p int32) (TopicPartition, bool) {
+	for s, t := range c.topics {
+		if t == topic && p >= 0 {
+			return TopicPartition{Stream(s), millrace.Partition(p)}, true
+		}
+	}
+	return TopicPartition{}, false
+}
+
+func record(r *kgo.Record) Record {
+	out := Record{Offset: millrace.Offset(r.Offset), Key: r.Key, Value: r.Value}
+	for _, h := range r.Headers {
+		switch h.Key {
+		case HeaderSource:
+			out.Source = h.Value
+		case HeaderCRC:
+			out.CRC = h.Value
+		}
+	}
+	return out
+}
+
+// EndOffsets returns, for each partition, the offset after its last committed
+// record: a reader whose Next has reached it has caught up with the moment of
+// the call.
+func (c *Consumer) EndOffsets(ctx context.Context, tps ...TopicPartition) (map[TopicPartition]millrace.Offset, error) {
+	return c.list(ctx, c.adm.ListCommittedOffsets, tps)
+}
+
+// StartOffsets returns, for each partition, the oldest offset that the log
+// still has.
+func (c *Consumer) StartOffsets(ctx context.Context, tps ...TopicPartition) (map[TopicPartition]millrace.Offset, error) {
+	return c.list(ctx, c.adm.ListStartOffsets, tps)
+}
+
+func (c *Consumer) list(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error),
+	tps []TopicPartition) (map[TopicPartition]millrace.Offset, error) {
+	var topics []string
+	for topic := range c.byTopic(tps) {
+		topics = append(topics, topic)
+	}
+	if len(topics) == 0 {
+		return map[TopicPartition]millrace.Offset{}, nil
+	}
+	listed, err := list(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: list offsets: %w", err)
+	}
+	out := make(map[TopicPartition]millrace.Offset, len(tps))
+	for _, tp := range tps {
+		o, ok := listed.Lookup(c.topics[tp.Stream], int32(tp.Partition))
+		if !ok || o.Err != nil {
+			return nil, fmt.Errorf("kafka: list offsets: %s: %w", tp, errors.Join(o.Err, missing(ok)))
+		}
+		out[tp] = millrace.Offset(o.Offset)
+	}
+	return out, nil
+}
+
+func missing(ok bool) error {
+	if ok {
+		return nil
+	}
+	return errors.New("no such partition")
+}

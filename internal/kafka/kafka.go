@@ -1,0 +1,127 @@
+// Package kafka is the home of franz-go: what Millrace says to Kafka, it says
+// here. It gives the roles a few typed verbs: ensure the topics, consume a
+// partition from an offset (Consumer), consume in a group and produce in
+// transactions (Session), produce alone (Producer), and follow the schemas
+// topic (SchemaLog).
+//
+// What it decides for everyone: reads are committed reads; a position that the
+// log no longer has is an error and never a jump; a compressed batch is
+// bounded before it is opened; acknowledgements come from all replicas.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+)
+
+const (
+	// maxBatchBytes bounds a fetched batch once it is decompressed; a larger
+	// one stops its partition (ErrLostPosition) instead of filling memory.
+	maxBatchBytes = 64 << 20
+	// maxFetchBytes is large because a fetch that is cut short makes kfake
+	// leak aborted records.
+	maxFetchBytes = 64 << 20
+	// maxTimelineBatchBytes bounds what is sent to the timeline and features
+	// topics at once: a body at its limit, with its key and headers, and room.
+	maxTimelineBatchBytes = 2 * millrace.MaxBodyBytes
+	// maxDeadLetterBytes lets through whatever could be fetched.
+	maxDeadLetterBytes = maxBatchBytes + 1<<20
+	// fetchWait is how long a broker may hold a fetch without data. A partition
+	// newly added to a quiet consumer waits that long.
+	fetchWait = 250 * time.Millisecond
+)
+
+// ErrClosed says that the client was closed while in use.
+var ErrClosed = errors.New("kafka: client closed")
+
+// ErrLostPosition says that the log does not hold what comes next: the offset
+// is out of range, the topic was created again, the log was truncated, or a
+// batch is too large to open. Reading stays stopped there; going on needs a
+// new position (for an index node: a bootstrap).
+var ErrLostPosition = errors.New("kafka: position lost")
+
+// newClient connects with what every client shares, then opts.
+func newClient(brokers []string, log *slog.Logger, opts ...kgo.Opt) (*kgo.Client, error) {
+	if len(brokers) == 0 {
+		return nil, errors.New("kafka: brokers: none given; name at least one host:port")
+	}
+	cl, err := kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(brokers...),
+		kgo.ClientID("millrace"),
+		kgo.WithLogger(logger{log}),
+		kgo.DisableClientMetrics(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxBytes(maxFetchBytes),
+		kgo.FetchMaxPartitionBytes(maxFetchBytes / 8),
+		kgo.FetchMaxWait(fetchWait),
+		kgo.MaxDecompressBatchBytes(maxBatchBytes),
+		kgo.ProducerLinger(0),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.MetadataMinAge(250 * time.Millisecond),
+	}, opts...)...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	return cl, nil
+}
+
+// WaitReady returns when a broker answers, or with ctx's end and the last
+// failure.
+func WaitReady(ctx context.Context, brokers []string) error {
+	cl, err := newClient(brokers, nil)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for {
+		try, cancel := context.WithTimeout(ctx, 2*time.Second)
+		err = cl.Ping(try)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("kafka: no answer from %v: %w", brokers, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// lost says whether err means that reading cannot go on from its position.
+func lost(err error) bool {
+	var loss *kgo.ErrDataLoss
+	var bomb *kgo.ErrDecompressTooLarge
+	return errors.As(err, &loss) || errors.As(err, &bomb) ||
+		errors.Is(err, kerr.OffsetOutOfRange) || errors.Is(err, kerr.UnknownTopicID)
+}
+
+// logger hands franz-go's warnings and errors to slog; its chatter is dropped.
+type logger struct{ log *slog.Logger }
+
+func (l logger) Level() kgo.LogLevel {
+	if l.log == nil {
+		return kgo.LogLevelNone
+	}
+	return kgo.LogLevelWarn
+}
+
+func (l logger) Log(level kgo.LogLevel, msg string, keyvals ...any) {
+	if l.log == nil {
+		return
+	}
+	if level == kgo.LogLevelError {
+		l.log.Error("kafka: "+msg, keyvals...)
+		return
+	}
+	l.log.Warn("kafka: "+msg, keyvals...)
+}

@@ -83,10 +83,8 @@ type Consumer struct {
 
 // NewConsumer connects. Nothing is read before Assign or Add.
 func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
-	cl, err := newClient(cfg.Brokers, cfg.Log,
-		kgo.KeepControlRecords(), // they move Next past what is not delivered
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-	)
+	// Control records move Next past what is not delivered.
+	cl, err := newClient(cfg.Brokers, cfg.Log, kgo.KeepControlRecords())
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ const (
 	maxBatchBytes = 64 << 20
 	// maxFetchBytes is large because a fetch that is cut short makes kfake
 	// leak aborted records.
-	maxFetchBytes = 64 << 20
+	maxFetchBytes = 32 << 20
 	// maxTimelineBatchBytes bounds what is sent to the timeline and features
 	// topics at once: a body at its limit, with its key and headers, and room.
 	maxTimelineBatchBytes = 2 * millrace.MaxBodyBytes
@@ -48,26 +48,36 @@ var ErrClosed = errors.New("kafka: client closed")
 // new position (for an index node: a bootstrap).
 var ErrLostPosition = errors.New("kafka: position lost")
 
-// newClient connects with what every client shares, then opts.
-func newClient(brokers []string, log *slog.Logger, opts ...kgo.Opt) (*kgo.Client, error) {
+// options are what every client shares, then more.
+func options(brokers []string, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, error) {
 	if len(brokers) == 0 {
 		return nil, errors.New("kafka: brokers: none given; name at least one host:port")
 	}
-	cl, err := kgo.NewClient(append([]kgo.Opt{
+	return append([]kgo.Opt{
 		kgo.SeedBrokers(brokers...),
 		kgo.ClientID("millrace"),
 		kgo.WithLogger(logger{log}),
 		kgo.DisableClientMetrics(),
+		kgo.MetadataMinAge(250 * time.Millisecond),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.FetchMaxBytes(maxFetchBytes),
-		kgo.FetchMaxPartitionBytes(maxFetchBytes / 8),
+		kgo.FetchMaxPartitionBytes(maxFetchBytes),
 		kgo.FetchMaxWait(fetchWait),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.MaxDecompressBatchBytes(maxBatchBytes),
 		kgo.ProducerLinger(0),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.MetadataMinAge(250 * time.Millisecond),
-	}, opts...)...)
+		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
+	}, more...), nil
+}
+
+func newClient(brokers []string, log *slog.Logger, more ...kgo.Opt) (*kgo.Client, error) {
+	opts, err := options(brokers, log, more...)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

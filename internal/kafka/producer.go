@@ -1,0 +1,106 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Outgoing is a record to produce.
+type Outgoing struct {
+	Topic     string
+	Partition int32
+	Key       []byte
+	Value     []byte // nil is a null value, which is not an empty one
+	Headers   []Header
+}
+
+func (o *Outgoing) kgo() *kgo.Record {
+	r := &kgo.Record{Topic: o.Topic, Partition: o.Partition, Key: o.Key, Value: o.Value}
+	if len(o.Headers) > 0 {
+		r.Headers = make([]kgo.RecordHeader, len(o.Headers))
+		for i, h := range o.Headers {
+			r.Headers[i] = kgo.RecordHeader{Key: h.Key, Value: h.Value}
+		}
+	}
+	return r
+}
+
+// ToStream is the record of a stream for entity: its partition and its headers
+// src and crc are as index nodes expect them. topic is the stream's topic.
+func ToStream(topic string, entity millrace.Entity, value []byte, from Source) Outgoing {
+	key := []byte(entity)
+	return Outgoing{
+		Topic:     topic,
+		Partition: int32(partition.OfBytes(key)),
+		Key:       key,
+		Value:     value,
+		Headers: []Header{
+			{HeaderSource, from.Append(nil)},
+			{HeaderCRC, appendCRC(make([]byte, 0, 4), value)},
+		},
+	}
+}
+
+// Producer produces outside of any group or transaction: idempotently, in
+// order within a partition, and with bounded memory.
+type Producer struct {
+	cl *kgo.Client
+	mu struct {
+		sync.Mutex
+		err error
+	}
+}
+
+// NewProducer connects.
+func NewProducer(brokers []string, log *slog.Logger) (*Producer, error) {
+	cl, err := newClient(brokers, log,
+		kgo.MaxBufferedRecords(20_000),
+		kgo.MaxBufferedBytes(64<<20),
+		kgo.ProducerBatchMaxBytes(maxTimelineBatchBytes),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return &Producer{cl: cl}, nil
+}
+
+// Close drops what is not flushed.
+func (p *Producer) Close() { p.cl.Close() }
+
+// Produce hands a record over, waiting while the buffers are full. A failure
+// is told by Flush.
+func (p *Producer) Produce(ctx context.Context, o Outgoing) {
+	p.cl.Produce(ctx, o.kgo(), func(r *kgo.Record, err error) {
+		if err == nil {
+			return
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.mu.err == nil {
+			p.mu.err = fmt.Errorf("kafka: produce to %s/%d: %w", r.Topic, r.Partition, err)
+		}
+	})
+}
+
+// Flush waits until everything produced is acknowledged, and returns the first
+// failure since the Producer was made.
+func (p *Producer) Flush(ctx context.Context) error {
+	if err := p.cl.Flush(ctx); err != nil {
+		return fmt.Errorf("kafka: flush: %w", err)
+	}
+	return p.Err()
+}
+
+// Err returns the first failure so far.
+func (p *Producer) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.err
+}

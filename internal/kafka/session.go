@@ -1,0 +1,182 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+)
+
+// transactionTimeout is how long an open transaction may outlive its producer:
+// until then no reader gets past it. A successor under the same instance name
+// ends it at once.
+const transactionTimeout = 10 * time.Second
+
+// sessionTimeout is how long a silent group member keeps its partitions. It is
+// longer than transactionTimeout, so that a member outlives its transactions.
+const sessionTimeout = 12 * time.Second
+
+// ErrFenced says that another process joined the group under this instance
+// name; this one has to end.
+var ErrFenced = errors.New("kafka: another process took over this instance name")
+
+// ErrRebalanced says that a transaction was given up because partitions moved
+// within the group.
+var ErrRebalanced = errors.New("kafka: transaction aborted: the group rebalanced")
+
+// Input is a record of a group's topics.
+type Input struct {
+	Source
+	Key     []byte
+	Value   []byte // nil is a null value
+	Headers []Header
+}
+
+// SessionConfig says what to consume, and as whom.
+type SessionConfig struct {
+	Brokers []string
+	Group   string
+	// Instance names this member within its group, for good: a process that
+	// starts again under its name takes over its partitions and ends its open
+	// transaction at once. Two living processes must not share one.
+	Instance    string
+	Topics      []string
+	DeadLetters string       // the topic that may hold larger records
+	Log         *slog.Logger // nil = silent
+}
+
+// Session consumes topics in a group and produces in transactions that commit
+// what was consumed: exactly once. It is for one goroutine:
+//
+//	Poll... Begin, Produce..., Commit
+//
+// After any error of Begin or Commit the session is of no further use: whether
+// the transaction is in the log is not known here, and only a new session
+// under the same instance name finds out.
+type Session struct {
+	s     *kgo.GroupTransactSession
+	first *kgo.FirstErrPromise
+}
+
+// OpenSession connects and joins the group.
+func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
+	opts, err := options(cfg.Brokers, cfg.Log,
+		kgo.ConsumerGroup(cfg.Group),
+		kgo.InstanceID(cfg.Instance),
+		kgo.TransactionalID(cfg.Group+"/"+cfg.Instance),
+		kgo.TransactionTimeout(transactionTimeout),
+		kgo.SessionTimeout(sessionTimeout),
+		kgo.HeartbeatInterval(sessionTimeout/6),
+		kgo.ConsumeTopics(cfg.Topics...),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), // where nothing was committed yet
+		kgo.MaxBufferedBytes(2*maxBatchBytes),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
+			if topic == cfg.DeadLetters {
+				return maxDeadLetterBytes
+			}
+			return maxTimelineBatchBytes
+		}),
+	)
+	if err != nil {
+		return nil, err
+	}
+	s, err := kgo.NewGroupTransactSession(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	// Fetching committed offsets waits for the transactions they are part of,
+	// so a predecessor's must be ended first, not when something is produced.
+	if _, _, err := s.Client().ProducerID(ctx); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("kafka: transactional id %s/%s: %w", cfg.Group, cfg.Instance, err)
+	}
+	return &Session{s: s}, nil
+}
+
+// Close leaves the transaction and the group as they are.
+func (s *Session) Close() { s.s.Close() }
+
+// Poll waits for records, at most max. faults are partitions' and the group's
+// troubles, to be told to people: reading goes on around them. err is ctx's
+// end, ErrClosed or ErrFenced. What was polled is committed by the next Commit.
+func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error, err error) {
+	fetches := s.s.PollRecords(ctx, max)
+	if fetches.IsClientClosed() {
+		return nil, nil, ErrClosed
+	}
+	fetches.EachError(func(topic string, p int32, e error) {
+		switch {
+		case ctx.Err() != nil && errors.Is(e, ctx.Err()):
+		case errors.Is(e, kerr.FencedInstanceID):
+			err = fmt.Errorf("%w: %w", ErrFenced, e)
+		case lost(e):
+			faults = append(faults, fmt.Errorf("kafka: read %s/%d: %w: %w", topic, p, ErrLostPosition, e))
+		default:
+			faults = append(faults, fmt.Errorf("kafka: read %s/%d: %w", topic, p, e))
+		}
+	})
+	if err != nil {
+		return nil, faults, err
+	}
+	if n := fetches.NumRecords(); n > 0 {
+		in = make([]Input, 0, n)
+		fetches.EachRecord(func(r *kgo.Record) { in = append(in, input(r)) })
+		return in, faults, nil
+	}
+	return nil, faults, ctx.Err()
+}
+
+func input(r *kgo.Record) Input {
+	in := Input{
+		Source: Source{r.Topic, r.Partition, millrace.Offset(r.Offset)},
+		Key:    r.Key,
+		Value:  r.Value,
+	}
+	for _, h := range r.Headers {
+		in.Headers = append(in.Headers, Header(h))
+	}
+	return in
+}
+
+// Begin begins a transaction.
+func (s *Session) Begin() error {
+	s.first = new(kgo.FirstErrPromise)
+	if err := s.s.Begin(); err != nil {
+		return fmt.Errorf("kafka: begin: %w", err)
+	}
+	return nil
+}
+
+// Produce hands a record over to the transaction, waiting while the buffers
+// are full. A failure is told by Commit.
+func (s *Session) Produce(ctx context.Context, o Outgoing) {
+	s.s.Produce(ctx, o.kgo(), s.first.Promise())
+}
+
+// Commit waits for what was produced and commits it together with the offsets
+// of everything polled. When it returns an error the transaction may or may
+// not have happened.
+func (s *Session) Commit(ctx context.Context) error {
+	if err := s.s.Client().Flush(ctx); err != nil {
+		return fmt.Errorf("kafka: flush: %w", err)
+	}
+	if err := s.first.Err(); err != nil {
+		return fmt.Errorf("kafka: produce: %w", err)
+	}
+	committed, err := s.s.End(ctx, kgo.TryCommit)
+	switch {
+	case errors.Is(err, kerr.FencedInstanceID):
+		return fmt.Errorf("%w: %w", ErrFenced, err)
+	case err != nil:
+		return fmt.Errorf("kafka: commit: %w", err)
+	case !committed:
+		return ErrRebalanced
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package partitioner
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// metrics count committed transactions only, so that for every input topic, at
+// every moment between two commits,
+//
+//	consumed = published + deduplicated + dead_lettered + ignored
+type metrics struct {
+	consumed     *prometheus.CounterVec
+	published    *prometheus.CounterVec
+	copies       *prometheus.CounterVec
+	deduplicated *prometheus.CounterVec
+	deadLettered *prometheus.CounterVec
+	ignored      *prometheus.CounterVec
+	transactions prometheus.Counter
+	failures     prometheus.Counter
+	faults       prometheus.Counter
+	paused       prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	var all []prometheus.Collector
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "partitioner", Name: name, Help: help}, labels)
+		all = append(all, c)
+		return c
+	}
+	one := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "partitioner", Name: name, Help: help})
+		all = append(all, c)
+		return c
+	}
+	m := &metrics{
+		consumed:     vec("consumed_total", "Input records: published + deduplicated + dead-lettered + ignored, exactly.", "topic"),
+		published:    vec("published_total", "Input records republished to their timelines or as features.", "topic"),
+		copies:       vec("copies_total", "Records written to the timeline and features topics: a published input once for each of its timelines.", "topic"),
+		deduplicated: vec("deduplicated_total", "Input records equal to one before them in the same transaction.", "topic"),
+		deadLettered: vec("dead_lettered_total", "Input records refused, by reason.", "topic", "reason"),
+		ignored:      vec("ignored_total", "Input records with a key and a null value, which say nothing here.", "topic"),
+		transactions: one("transactions_total", "Transactions committed."),
+		failures:     one("session_failures_total", "Sessions given up and opened anew; nothing they left uncommitted took effect."),
+		faults:       one("read_faults_total", "Partitions that could not be read, each time it was told."),
+		paused: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "paused",
+			Help: "1 while consumption pauses because nothing but dead letters came in."}),
+	}
+	all = append(all, m.paused)
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, reg.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// tally is what one transaction did to the records of one topic.
+type tally struct {
+	consumed, published, copies, deduplicated, ignored int
+	dead                                               map[schemas.Reason]int
+}
+
+// commit adds the tallies of a committed transaction.
+func (m *metrics) commit(byTopic map[string]*tally) {
+	m.transactions.Inc()
+	for topic, t := range byTopic {
+		m.consumed.WithLabelValues(topic).Add(float64(t.consumed))
+		m.published.WithLabelValues(topic).Add(float64(t.published))
+		m.copies.WithLabelValues(topic).Add(float64(t.copies))
+		m.deduplicated.WithLabelValues(topic).Add(float64(t.deduplicated))
+		m.ignored.WithLabelValues(topic).Add(float64(t.ignored))
+		for reason, n := range t.dead {
+			m.deadLettered.WithLabelValues(topic, string(reason)).Add(float64(n))
+		}
+	}
+}

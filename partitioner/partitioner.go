@@ -1,0 +1,159 @@
+// Package partitioner brings content and feature records to the partitions
+// where they are indexed. It consumes any number of topics in a group, checks
+// every record strictly, works out its timelines, and republishes it to the
+// timeline or features topic in Kafka transactions that also commit what was
+// consumed: each record takes effect there exactly once. What cannot be
+// accepted goes to the dead letters, byte for byte, with its reason. See
+// DESIGN.md.
+package partitioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Config says what to partition. The zero value of a field has the meaning in
+// its comment.
+type Config struct {
+	Brokers  []string     // host:port of Kafka's brokers; required
+	Content  []string     // topics of content records
+	Features []string     // topics of feature records; one of both is required
+	Topics   kafka.Topics // Millrace's own topics; empty names = the defaults
+	Group    string       // consumer group; empty = "millrace-partitioner"
+
+	// Instance names this process within the group, and stays the same when it
+	// is started again; two living processes must not share one. Required.
+	Instance string
+
+	// SchemaRegistry is the URL of a Confluent-compatible registry, for topics
+	// with Confluent framing. Empty = such records have an unknown schema.
+	SchemaRegistry string
+
+	// SchemaWait is how long a record of an unknown schema is held for the
+	// schema to appear. 0 = 2 s; negative = not at all.
+	SchemaWait time.Duration
+}
+
+const (
+	defaultGroup      = "millrace-partitioner"
+	defaultSchemaWait = 2 * time.Second
+)
+
+// Validate reports every fault of the configuration at once.
+func (c Config) Validate() error {
+	var errs []error
+	fault := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("partitioner: %s: %s", field, fmt.Sprintf(format, args...)))
+	}
+	if len(c.Brokers) == 0 {
+		fault("brokers", "none given; name at least one host:port")
+	}
+	if len(c.Content)+len(c.Features) == 0 {
+		fault("content", "no topics; name at least one content or feature topic")
+	}
+	if c.Instance == "" {
+		fault("instance", "missing; give this process a name of its own in the group, such as its host's")
+	}
+	t := c.Topics.WithDefaults()
+	seen := []string{t.Timeline, t.Features, t.Schemas, t.DeadLetters}
+	for i, topic := range seen {
+		if slices.Contains(seen[:i], topic) {
+			fault("topics", "%q is named twice", topic)
+		}
+	}
+	for field, topics := range map[string][]string{"content": c.Content, "features": c.Features} {
+		for _, topic := range topics {
+			switch {
+			case topic == "":
+				fault(field, "an empty topic name")
+			case slices.Contains(seen, topic):
+				fault(field, "%q is named twice, or is one of Millrace's own topics", topic)
+			}
+			seen = append(seen, topic)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) withDefaults() Config {
+	c.Topics = c.Topics.WithDefaults()
+	if c.Group == "" {
+		c.Group = defaultGroup
+	}
+	if c.SchemaWait == 0 {
+		c.SchemaWait = defaultSchemaWait
+	}
+	return c
+}
+
+// Partitioner is one member of the partitioning group.
+type Partitioner struct {
+	cfg      Config
+	log      *slog.Logger
+	now      func() time.Time
+	metrics  *metrics
+	registry *schemas.Registry
+	pace     pace
+}
+
+// pace is when to commit and when to pause.
+type pace struct {
+	records   int           // most records in a transaction
+	bytes     int           // most bytes of values in a transaction
+	gather    time.Duration // longest wait for more records
+	quiet     time.Duration // a transaction ends after this long without records
+	poisonRun int           // dead letters in a row that pause consumption
+	pause     time.Duration // for how long
+	backoff   time.Duration // before a new session after a failed one
+}
+
+// New validates. The metrics are registered with reg; now is the clock that
+// records from the future are refused by, time.Now outside of tests.
+func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) (*Partitioner, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	var lookup schemas.Lookup
+	if cfg.SchemaRegistry != "" {
+		var err error
+		if lookup, err = kafka.ConfluentRegistry(cfg.SchemaRegistry); err != nil {
+			return nil, err
+		}
+	}
+	registry, err := schemas.NewRegistry(nil, lookup)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(reg)
+	if err != nil {
+		return nil, fmt.Errorf("partitioner: %w", err)
+	}
+	return &Partitioner{cfg: cfg, log: log, now: now, metrics: m, registry: registry, pace: pace{
+		records:   10_000,
+		bytes:     16 << 20,
+		gather:    250 * time.Millisecond,
+		quiet:     20 * time.Millisecond,
+		poisonRun: 10_000,
+		pause:     30 * time.Second,
+		backoff:   500 * time.Millisecond,
+	}}, nil
+}
+
+// Run creates Millrace's topics where they are missing and partitions until
+// ctx ends, which is no error: the transaction under way is committed first.
+// It gives up when the topics do not fit, or with kafka.ErrFenced when another
+// process has taken over its instance name; every other failure is logged,
+// counted and tried again.
+func (p *Partitioner) Run(ctx context.Context) error {
+	return errors.New("partitioner: Run is not written yet")
+}

@@ -9,28 +9,19 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/expr/celref"
 )
 
 // Candidate is one record in one timeline.
 type Candidate struct {
 	millrace.Timeline
 	millrace.Record
+	Features *millrace.Record // of the entity; nil when it has none
 }
 
-// Verdict is what a filter says of a candidate. Only Keep keeps it.
-type Verdict uint8
-
-// The verdicts, one for each way a filter can end.
-const (
-	Keep Verdict = iota
-	False
-	Null
-	Error
-	NaN
-)
-
-// Filter judges a candidate for a viewer.
-type Filter func(*Candidate, *millrace.Viewer) Verdict
+// Filter judges a candidate for a viewer at an instant. Only [celref.True]
+// keeps it.
+type Filter func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) celref.Outcome
 
 // Score scores a candidate for a viewer at an instant.
 type Score func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) float64
@@ -38,11 +29,15 @@ type Score func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) float64
 // Feed is the fold of everything applied to it.
 type Feed struct {
 	timelines map[millrace.Timeline]map[millrace.RecordID]millrace.Record
+	features  map[millrace.Entity]millrace.Record
 }
 
 // New returns an empty feed.
 func New() *Feed {
-	return &Feed{timelines: map[millrace.Timeline]map[millrace.RecordID]millrace.Record{}}
+	return &Feed{
+		timelines: map[millrace.Timeline]map[millrace.RecordID]millrace.Record{},
+		features:  map[millrace.Entity]millrace.Record{},
+	}
 }
 
 // Apply folds a record into a timeline. The highest version stays; of two
@@ -60,6 +55,15 @@ func (f *Feed) Apply(t millrace.Timeline, r millrace.Record) {
 	old, met := records[r.ID]
 	if !met || r.Version > old.Version || r.Version == old.Version && r.Deleted {
 		records[r.ID] = r
+	}
+}
+
+// ApplyFeatures folds the features that an entity has itself, those with no
+// subject but it: of r only version, schema and body count. The highest version
+// stays; of one version the first.
+func (f *Feed) ApplyFeatures(e millrace.Entity, r millrace.Record) {
+	if old, met := f.features[e]; !met || r.Version > old.Version {
+		f.features[e] = r
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/expr/celref"
 )
 
 // Query is a question, as ARCHITECTURE.md means it.
@@ -66,7 +67,11 @@ func (f *Feed) candidates(q *Query) []Candidate {
 	for _, t := range f.keys(q) {
 		for _, r := range f.Live(t) {
 			if q.From <= r.Time && r.Time < q.To {
-				all = append(all, Candidate{t, r})
+				c := Candidate{Timeline: t, Record: r}
+				if features, ok := f.features[t.Entity]; ok {
+					c.Features = &features
+				}
+				all = append(all, c)
 			}
 		}
 	}
@@ -91,16 +96,16 @@ func (f *Feed) filter(q *Query, all []Candidate, s *Stages) []Candidate {
 	}
 	var kept []Candidate
 	for i := range all {
-		switch q.Filter(&all[i], &q.Viewer) {
-		case Keep:
+		switch q.Filter(&all[i], &q.Viewer, q.AsOf) {
+		case celref.True:
 			kept = append(kept, all[i])
-		case False:
+		case celref.False:
 			s.False++
-		case Null:
+		case celref.Null:
 			s.Null++
-		case Error:
+		case celref.Error:
 			s.Error++
-		case NaN:
+		case celref.NaN:
 			s.NaN++
 		}
 	}

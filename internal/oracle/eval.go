@@ -1,0 +1,120 @@
+package oracle
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr/celref"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Eval makes filters and scores for records of the schemas it knows: a filter
+// by cel-go's own interpreter, a score by the model over a slab of one row.
+// Like all of the oracle it panics where a test has gone wrong: on a record
+// whose schema nobody admitted, or whose body does not decode.
+type Eval struct {
+	registry *schemas.Registry
+}
+
+// NewEval returns an Eval that knows the schemas of known, of which the last of
+// a name is the latest.
+func NewEval(known ...*schemas.Schema) (*Eval, error) {
+	r, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range known {
+		if _, err := r.Admit(s); err != nil {
+			return nil, err
+		}
+	}
+	return &Eval{r}, nil
+}
+
+// Filter compiles a filter; an empty one keeps everything.
+func (e *Eval) Filter(src string) (Filter, error) {
+	if src == "" {
+		return nil, nil
+	}
+	p, err := celref.Compile(src)
+	if err != nil {
+		return nil, err
+	}
+	return func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) celref.Outcome {
+		in := celref.Input{Record: values(e.row(&c.Record)), Viewer: v, AsOf: asOf}
+		if c.Features != nil {
+			in.Entity = values(e.row(c.Features))
+		}
+		return p.Eval(&in)
+	}, nil
+}
+
+// Score returns the score of a model, one record at a time.
+func (e *Eval) Score(m *relevance.Model) Score {
+	return func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) float64 {
+		var features *column.Slab
+		var layout *column.Layout
+		if c.Features != nil {
+			features = e.row(c.Features)
+			layout = features.Layout()
+		}
+		row := e.row(&c.Record)
+		s, err := m.Bind(row.Layout(), layout, v, asOf)
+		if err != nil {
+			panic(fmt.Errorf("oracle: bind %s to %s: %w", m.Name(), c.ID, err))
+		}
+		out := [1]float64{math.NaN()}
+		s.Score(row, []int32{0}, features, out[:])
+		return out[0]
+	}
+}
+
+// row decodes a record into a slab of one row under the latest schema of its
+// writer's name.
+func (e *Eval) row(r *millrace.Record) *column.Slab {
+	writer, err := e.registry.Writer(context.Background(), schemas.Framed{Fingerprint: r.Schema})
+	if err != nil {
+		panic(fmt.Errorf("oracle: record %s: %w", r.ID, err))
+	}
+	latest := e.registry.Snapshot().Latest(writer.Name())
+	d, err := e.registry.Decoder(writer.Fingerprint(), latest)
+	if err != nil {
+		panic(fmt.Errorf("oracle: record %s: %w", r.ID, err))
+	}
+	a := column.New(latest.Layout(), 1, 0).Append()
+	if err := d.Append(a, r.Body); err != nil {
+		panic(fmt.Errorf("oracle: record %s: %w", r.ID, err))
+	}
+	return a.Slab()
+}
+
+// values returns the row of a slab as Go's own types by field name.
+func values(s *column.Slab) map[string]any {
+	m := map[string]any{}
+	for i, f := range s.Layout().Fields() {
+		w := s.Word(i, 0)
+		switch {
+		case s.Null(i, 0):
+			m[f.Name] = nil
+		case f.Kind == column.Bool:
+			m[f.Name] = w != 0
+		case f.Kind == column.Int:
+			m[f.Name] = int64(w)
+		case f.Kind == column.Time:
+			m[f.Name] = millrace.Time(w)
+		case f.Kind == column.Double:
+			m[f.Name] = math.Float64frombits(w)
+		case f.Kind == column.String:
+			m[f.Name] = s.String(w)
+		case f.Kind == column.Doubles:
+			m[f.Name] = s.Doubles([]float64{}, w)
+		case f.Kind == column.Strings:
+			m[f.Name] = s.Strings([]string{}, w)
+		}
+	}
+	return m
+}

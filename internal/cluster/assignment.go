@@ -91,6 +91,10 @@ func (a *Assignment) Validate() error {
 	return nil
 }
 
+func (a *Assignment) equal(b *Assignment) bool {
+	return a.Epoch == b.Epoch && slices.EqualFunc(a.Replicas[:], b.Replicas[:], slices.Equal[[]millrace.NodeID])
+}
+
 // shrinks reports whether next drops more than a fifth of a's replicas or
 // nodes.
 func (a *Assignment) shrinks(next *Assignment) error {

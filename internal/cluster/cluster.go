@@ -8,9 +8,10 @@
 // Keys, all under /millrace/NAME/:
 //
 //	partitions      "720", written once; without it the keyspace counts as lost
-//	assignment      JSON of [Assignment]
-//	nodes/ID        JSON of [Node], leased
-//	ready/ID        a [Set] of 90 bytes, leased
+//	map/assignment  JSON of [Assignment]
+//	map/nodes/ID    JSON of [Node], leased
+//	map/ready/ID    a [Set] of 90 bytes, leased
+//	map/left/ID     empty, for a minute: the node went on purpose
 //	docs/KIND/NAME  whatever KIND is
 package cluster
 
@@ -19,11 +20,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"regexp"
+	"strconv"
+	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // The refusals of this package.
@@ -35,9 +42,12 @@ var (
 
 // Config says which cluster to join.
 type Config struct {
-	Endpoints []string     // of etcd
-	Name      string       // of the cluster; lower-case letters, digits and '-'
-	Log       *slog.Logger // nil: slog.Default()
+	Endpoints []string // of etcd
+	Name      string   // of the cluster
+	// Dir keeps what was last good across restarts, so that a process can
+	// start while etcd is away. Empty: it is not kept.
+	Dir string
+	Log *slog.Logger // nil: slog.Default()
 }
 
 // Validate reports every fault at once.
@@ -57,7 +67,7 @@ var idPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 // validID holds for everything that becomes part of a key.
 func validID(s string) error {
 	if !idPattern.MatchString(s) {
-		return fmt.Errorf("%q is not an id: 1 to 63 letters, digits, dots, underscores and dashes", s)
+		return fmt.Errorf("%q is not an id: 1 to 63 letters, digits, dots, underscores and dashes, a letter or digit first", s)
 	}
 	return nil
 }
@@ -73,88 +83,101 @@ type Node struct {
 type Client struct {
 	etcd   *clientv3.Client
 	prefix string
+	dir    string
 	log    *slog.Logger
+	relist time.Duration // see relistEvery
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	wg   sync.WaitGroup
 }
 
-var errUnfinished = errors.New("cluster: not finished yet")
+// callTimeout bounds one call of etcd, so that an outage is noticed.
+const callTimeout = 3 * time.Second
 
 // Open connects to etcd and writes or checks the partition count; a cluster
 // of another count gives [ErrPartitions]. It waits for etcd as long as ctx
-// lets it.
-func Open(ctx context.Context, cfg Config) (*Client, error) { return nil, errUnfinished }
+// lets it, unless what was last good is on disk.
+func Open(ctx context.Context, cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Dir != "" {
+		if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+			return nil, fmt.Errorf("cluster: %w", err)
+		}
+	}
+	etcd, err := clientv3.New(clientv3.Config{
+		Endpoints: cfg.Endpoints, DialTimeout: callTimeout, Logger: zap.NewNop(),
+		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: callTimeout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	c := &Client{etcd: etcd, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, log: cfg.Log.With("cluster", cfg.Name), relist: relistEvery}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	if err := c.checkPartitions(ctx); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
 
 // Close ends every watcher and membership of the client.
-func (c *Client) Close() error { return errUnfinished }
-
-// Membership is a node's registration, kept alive in the background.
-type Membership struct{}
-
-// Join registers a node under a lease of a few seconds and keeps it
-// registered: after an outage of etcd, or of the node, it registers anew by
-// itself. It returns once the node is registered.
-func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) { return nil, errUnfinished }
-
-// SetReady tells which partitions the node is caught up on. It is remembered
-// and told again whenever the node registers anew, so it fails only when ctx
-// ends first, and even then is told later.
-func (m *Membership) SetReady(ctx context.Context, ready Set) error { return errUnfinished }
-
-// Leave says that the node is going on purpose, so that nobody tries it as a
-// last resort, and ends the membership.
-func (m *Membership) Leave(ctx context.Context) error { return errUnfinished }
-
-// Assign replaces the assignment. a.Epoch must be one above the present one
-// (1 for the first); otherwise, or when somebody was faster, it gives
-// [ErrEpoch]. [ErrShrink] guards against mistakes.
-func (c *Client) Assign(ctx context.Context, a Assignment) error { return errUnfinished }
-
-// Watcher keeps a [Map] up to date.
-type Watcher struct{}
-
-// Watch returns once the map has been read. A cluster without an assignment
-// has a map of epoch 0. The watcher works until ctx ends.
-func (c *Client) Watch(ctx context.Context) (*Watcher, error) { return nil, errUnfinished }
-
-// Current returns the last good map.
-func (w *Watcher) Current() *Map { return nil }
-
-// Changed returns a channel that is closed at the next change of
-// [Watcher.Current] or [Watcher.Fault]. Take it before looking at either.
-func (w *Watcher) Changed() <-chan struct{} { return nil }
-
-// Fault says why the map may be older than what etcd holds: etcd is away,
-// empty, rolled back, foreign, or holds something malformed. nil when all is
-// well.
-func (w *Watcher) Fault() error { return errUnfinished }
-
-// Documents is the watched documents of one kind.
-type Documents struct{}
-
-// Documents watches the documents of a kind, such as "feeds". It returns once
-// they have been read and works until ctx ends.
-func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error) {
-	return nil, errUnfinished
+func (c *Client) Close() error {
+	c.stop()
+	c.wg.Wait()
+	return c.etcd.Close()
 }
 
-// Document is one of [Documents].
-type Document struct {
-	Name    string
-	Body    []byte
-	Version int64 // rises with every change
+// partitionsKey holds the count that decides where entities live.
+func (c *Client) partitionsKey() string { return c.prefix + "partitions" }
+
+// checkPartitions writes the partition count if there is none and compares it
+// if there is.
+func (c *Client) checkPartitions(ctx context.Context) error {
+	key, want := c.partitionsKey(), strconv.Itoa(partition.Count)
+	for {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		resp, err := c.etcd.Txn(call).
+			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+			Then(clientv3.OpPut(key, want)).
+			Else(clientv3.OpGet(key)).Commit()
+		cancel()
+		switch {
+		case err == nil && resp.Succeeded:
+			return nil
+		case err == nil:
+			return checkCount(string(resp.Responses[0].GetResponseRange().Kvs[0].Value))
+		case c.hasLastGood():
+			c.log.Warn("etcd is away; starting with the last good map", "err", err)
+			return nil
+		}
+		if werr := wait(ctx, retryAfter); werr != nil {
+			return fmt.Errorf("cluster: etcd at %v: %w", c.etcd.Endpoints(), err)
+		}
+	}
 }
 
-// Current returns the last good documents, by name. The caller must not
-// change them.
-func (d *Documents) Current() map[string]Document { return nil }
+func checkCount(got string) error {
+	if got != strconv.Itoa(partition.Count) {
+		return fmt.Errorf("%w: this program has %d, the cluster %.20q", ErrPartitions, partition.Count, got)
+	}
+	return nil
+}
 
-// Changed is as [Watcher.Changed].
-func (d *Documents) Changed() <-chan struct{} { return nil }
+// retryAfter is the pause after a failed call.
+const retryAfter = 500 * time.Millisecond
 
-// Fault is as [Watcher.Fault].
-func (d *Documents) Fault() error { return errUnfinished }
-
-// Put writes a document of at most 1 MiB.
-func (d *Documents) Put(ctx context.Context, name string, body []byte) error { return errUnfinished }
-
-// Delete removes a document; one that is not there is no error.
-func (d *Documents) Delete(ctx context.Context, name string) error { return errUnfinished }
+// wait pauses, or returns why it need not.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

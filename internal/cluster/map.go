@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -69,3 +70,7 @@ func (m *Map) Alive(id millrace.NodeID) bool { return m.alive[id] }
 // Ready returns the partitions that a node says it is caught up on, whether
 // it still hosts them or not.
 func (m *Map) Ready(id millrace.NodeID) Set { return m.ready[id] }
+
+func (m *Map) equal(o *Map) bool {
+	return m == o || m.assignment.equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready)
+}

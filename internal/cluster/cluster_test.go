@@ -1,0 +1,254 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+func ids(n int) (out []millrace.NodeID) {
+	for i := range n {
+		out = append(out, millrace.NodeID(fmt.Sprintf("n%d", i)))
+	}
+	return out
+}
+
+func TestSpreadIsBalanced(t *testing.T) {
+	for n := 1; n <= 9; n++ {
+		for r := 1; r <= 4; r++ {
+			a, err := Spread(ids(n), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := min(r, n)
+			least, most := partition.Count*want, 0
+			for _, id := range ids(n) {
+				hosted := a.Hosted(id)
+				least, most = min(least, hosted.Len()), max(most, hosted.Len())
+			}
+			if most-least > want {
+				t.Errorf("%d nodes, %d replicas: between %d and %d partitions a node", n, r, least, most)
+			}
+			for p, owners := range a.Replicas {
+				if len(owners) != want {
+					t.Fatalf("%d nodes, %d replicas: partition %d has %v", n, r, p, owners)
+				}
+			}
+		}
+	}
+}
+
+// Whoever is lost, the others take over about as much each.
+func TestSpreadSharesEvenly(t *testing.T) {
+	a, _ := Spread(ids(5), 2)
+	lost := a.Hosted("n0")
+	for _, id := range ids(5)[1:] {
+		hosted := a.Hosted(id)
+		shared := hosted.And(lost)
+		if n := shared.Len(); n < 60 || n > 84 {
+			t.Errorf("n0 and %s share %d partitions, want about 72", id, n)
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	var s Set
+	want := []millrace.Partition{0, 63, 64, 700, 719}
+	for _, p := range want {
+		s.Add(p)
+	}
+	if got := slices.Collect(s.All()); !slices.Equal(got, want) || s.Len() != len(want) || !s.Has(64) || s.Has(65) {
+		t.Fatalf("got %v", got)
+	}
+	back, err := decodeSet(s.encode())
+	if err != nil || back != s {
+		t.Fatalf("decoded %v, %v", slices.Collect(back.All()), err)
+	}
+	all := All()
+	rest := all.Minus(s)
+	if rest.Len() != partition.Count-len(want) || rest.Has(700) {
+		t.Fatalf("rest has %d", rest.Len())
+	}
+	if _, err := decodeSet(make([]byte, 89)); err == nil {
+		t.Fatal("89 bytes were taken for a set")
+	}
+}
+
+func document(t *testing.T, a any) []byte {
+	t.Helper()
+	b, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// at is etcd's state with some keys of the map.
+func at(values map[string][]byte) *snapshot {
+	s := &snapshot{cluster: 1, revision: 1, count: "720", values: map[string]value{}}
+	for k, v := range values {
+		s.values[k] = value{data: v}
+	}
+	return s
+}
+
+func spread(t *testing.T, n int, epoch int64) Assignment {
+	t.Helper()
+	a, err := Spread(ids(n), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Epoch = epoch
+	return a
+}
+
+// What is malformed changes nothing and says why.
+func TestBadAssignmentsKeepTheLastGood(t *testing.T) {
+	good := spread(t, 5, 7)
+	other := spread(t, 6, 7)
+	noOwner, twice, badID := spread(t, 5, 8), spread(t, 5, 8), spread(t, 5, 8)
+	noOwner.Replicas[719] = nil
+	twice.Replicas[3] = []millrace.NodeID{"n1", "n1"}
+	badID.Replicas[0] = []millrace.NodeID{"../n1"}
+	type doc struct {
+		Epoch    int64               `json:"epoch"`
+		Replicas [][]millrace.NodeID `json:"replicas"`
+	}
+	for name, c := range map[string]struct {
+		body []byte
+		want string
+	}{
+		"not JSON":         {[]byte("{"), "unexpected end"},
+		"empty":            {nil, "unexpected end"},
+		"719 partitions":   {document(t, doc{8, good.Replicas[:719]}), "719 partitions, not 720"},
+		"partition 720":    {document(t, doc{8, append(good.Replicas[:], []millrace.NodeID{"n1"})}), "721 partitions, not 720"},
+		"map of -1":        {[]byte(`{"epoch":8,"replicas":{"-1":["n1"]}}`), "cannot unmarshal object"},
+		"no owner":         {document(t, noOwner), "partition 719 has no owner"},
+		"owner twice":      {document(t, twice), `partition 3 has owner "n1" twice`},
+		"bad id":           {document(t, badID), "is not an id"},
+		"too large":        {append(document(t, spread(t, 5, 8)), make([]byte, 3<<19)...), "more than 1048576"},
+		"older epoch":      {document(t, spread(t, 5, 6)), "older than 7; keeping 7"},
+		"epoch 0":          {document(t, spread(t, 5, 0)), "epoch 0 is below 1"},
+		"same, other":      {document(t, other), "another assignment of epoch 7"},
+		"shrinks by 2 / 5": {document(t, spread(t, 3, 8)), "from 5 to 3 nodes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := NewMap(good, nil, nil)
+			next, err := old.next(at(map[string][]byte{"assignment": c.body}))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got error %v, want one with %q", err, c.want)
+			}
+			if !next.assignment.equal(&good) {
+				t.Error("the assignment changed")
+			}
+		})
+	}
+}
+
+func TestGoodAssignmentsAreTaken(t *testing.T) {
+	meant := spread(t, 3, 8)
+	meant.AllowShrink = true
+	for name, a := range map[string]Assignment{
+		"next epoch": spread(t, 6, 8), "shrinks by 1 / 5": spread(t, 4, 8),
+		"override": meant, "several epochs later": spread(t, 2, 12),
+	} {
+		old := NewMap(spread(t, 5, 7), nil, nil)
+		next, err := old.next(at(map[string][]byte{"assignment": document(t, a)}))
+		if err != nil || next.Epoch() != a.Epoch {
+			t.Errorf("%s: epoch %d, %v", name, next.Epoch(), err)
+		}
+	}
+}
+
+// A node whose lease ended stays known while it hosts; one that left does not.
+func TestLostNodesStayKnown(t *testing.T) {
+	ready := map[millrace.NodeID]Set{"n0": All(), "n1": All()}
+	m := NewMap(spread(t, 2, 1), []Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:2"}, {ID: "spare", Addr: "a:3"}}, ready)
+	body := document(t, spread(t, 2, 1))
+
+	lost, err := m.next(at(map[string][]byte{"assignment": body}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, ok := lost.Node("n0"); !ok || n.Addr != "a:1" || lost.Alive("n0") || lost.Ready("n0") != All() {
+		t.Errorf("n0 is %+v, alive %v", n, lost.Alive("n0"))
+	}
+	if _, ok := lost.Node("spare"); ok {
+		t.Error("a lost node that hosts nothing is still known")
+	}
+
+	left, err := lost.next(at(map[string][]byte{"assignment": body, "left/n0": {}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := left.Node("n0"); ok {
+		t.Error("a node that left is still known")
+	}
+}
+
+func TestBadNodesAreLeftOut(t *testing.T) {
+	full := All()
+	next, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{
+		"nodes/n0": []byte(`{"id":"n0","addr":"a:1"}`), "nodes/n1": []byte(`{"id":"n0","addr":"a:1"}`), "nodes/n2": []byte(`[]`),
+		"ready/n0": full.encode(), "ready/n1": []byte("short"),
+	}))
+	if err == nil || len(next.Nodes()) != 1 || !next.Alive("n0") || len(next.ready) != 1 {
+		t.Fatalf("nodes %v, error %v", next.Nodes(), err)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	for name, c := range map[string]struct {
+		s    snapshot
+		want error
+	}{
+		"on":      {snapshot{cluster: 1, revision: 11, count: "720"}, nil},
+		"lost":    {snapshot{cluster: 1, revision: 11}, errLost},
+		"foreign": {snapshot{cluster: 2, revision: 11, count: "720"}, errForeign},
+		"back":    {snapshot{cluster: 1, revision: 9, count: "720"}, errBack},
+		"count":   {snapshot{cluster: 1, revision: 11, count: "64"}, ErrPartitions},
+	} {
+		o := origin{cluster: 1, revision: 10}
+		if err := o.judge(&c.s); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		if c.want != nil && o != (origin{1, 10}) {
+			t.Errorf("%s: moved to %+v", name, o)
+		}
+	}
+}
+
+func FuzzDecodeAssignment(f *testing.F) {
+	good, _ := Spread(ids(3), 2)
+	b, _ := json.Marshal(good)
+	for _, seed := range [][]byte{b, nil, []byte("{}"), []byte(`{"epoch":1,"replicas":[[]]}`), []byte(`{"epoch":1e99}`)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := decodeAssignment(b)
+		if err != nil {
+			return
+		}
+		back, err := decodeAssignment(document(t, a))
+		if err != nil || !back.equal(a) {
+			t.Fatalf("written and read again: %v", err)
+		}
+	})
+}
+
+func FuzzDecodeMap(f *testing.F) {
+	for _, seed := range []string{"", "{}", `{"assignment":null}`, `{"nodes":[{"id":"n"}]}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if m, err := decodeMap(b); err == nil && m.Epoch() < 1 {
+			t.Fatal("a map without an epoch")
+		}
+	})
+}

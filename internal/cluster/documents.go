@@ -1,0 +1,111 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+
+	"github.com/millrace/millrace"
+)
+
+// Document is one of [Documents].
+type Document struct {
+	Name    string
+	Body    string
+	Version int64 // rises with every change
+}
+
+// Documents is the watched documents of one kind.
+type Documents struct {
+	c      *Client
+	kind   string
+	state  *latest[map[string]Document]
+	origin origin
+	log    *slog.Logger
+}
+
+// Documents watches the documents of a kind, such as "feeds". It returns once
+// they have been read and works until ctx or the client ends.
+func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error) {
+	if err := validID(kind); err != nil {
+		return nil, fmt.Errorf("cluster: documents: %w", err)
+	}
+	d := &Documents{c: c, kind: kind, state: newLatest(map[string]Document{}), log: c.log.With("documents", kind)}
+	first, known := make(chan struct{}), sync.Once{}
+	c.wg.Go(func() {
+		c.follow(ctx, d.prefix(), func(s *snapshot, err error) {
+			d.apply(s, err)
+			if err == nil {
+				known.Do(func() { close(first) })
+			}
+		})
+	})
+	select {
+	case <-first:
+		return d, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("cluster: documents %s: %w", kind, ctx.Err())
+	case <-c.ctx.Done():
+		return nil, errors.New("cluster: documents: the client is closed")
+	}
+}
+
+func (d *Documents) prefix() string { return "docs/" + d.kind + "/" }
+
+// Current returns the last good documents, by name. The caller must not
+// change them.
+func (d *Documents) Current() map[string]Document { v, _ := d.state.get(); return v }
+
+// Changed is as [Watcher.Changed].
+func (d *Documents) Changed() <-chan struct{} { return d.state.changed() }
+
+// Fault is as [Watcher.Fault].
+func (d *Documents) Fault() error { _, err := d.state.get(); return err }
+
+// apply takes a snapshot over unless etcd has lost or changed its past: what
+// it lacks then was not deleted by anybody.
+func (d *Documents) apply(s *snapshot, fault error) {
+	old, oldFault := d.state.get()
+	next := old
+	if fault == nil {
+		fault = d.origin.judge(s)
+	}
+	if fault == nil {
+		next = make(map[string]Document, len(s.values))
+		for name, v := range s.values {
+			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
+		}
+	}
+	if maps.Equal(next, old) && sameFault(fault, oldFault) {
+		return
+	}
+	if fault != nil && !sameFault(fault, oldFault) {
+		d.log.Error("serving the last good documents", "fault", fault)
+	}
+	d.state.set(next, fault)
+}
+
+// Put writes a document of at most 1 MiB.
+func (d *Documents) Put(ctx context.Context, name string, body []byte) error {
+	if err := validID(name); err != nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
+	}
+	if len(body) > maxDocumentBytes {
+		return &millrace.Error{Reason: millrace.ReasonTooLarge, Detail: fmt.Sprintf("%s is %d bytes, more than %d", name, len(body), maxDocumentBytes), WayOut: "make it smaller"}
+	}
+	if _, err := d.c.etcd.Put(ctx, d.c.prefix+d.prefix()+name, string(body)); err != nil {
+		return fmt.Errorf("cluster: put %s %s: %w", d.kind, name, err)
+	}
+	return nil
+}
+
+// Delete removes a document; one that is not there is no error.
+func (d *Documents) Delete(ctx context.Context, name string) error {
+	if _, err := d.c.etcd.Delete(ctx, d.c.prefix+d.prefix()+name); err != nil {
+		return fmt.Errorf("cluster: delete %s %s: %w", d.kind, name, err)
+	}
+	return nil
+}

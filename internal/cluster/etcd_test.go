@@ -1,0 +1,246 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// server is an etcd that can be stopped, started again and emptied.
+type server struct {
+	t    *testing.T
+	dir  string
+	addr string // host:port, the same after a restart
+	etcd *embed.Etcd
+}
+
+func startEtcd(t *testing.T) *server {
+	s := &server{t: t, dir: t.TempDir(), addr: "127.0.0.1:0"}
+	s.start()
+	t.Cleanup(func() {
+		if s.etcd != nil {
+			s.stop()
+		}
+	})
+	return s
+}
+
+func (s *server) start() {
+	s.t.Helper()
+	cfg := embed.NewConfig()
+	cfg.Dir, cfg.LogLevel, cfg.UnsafeNoFsync = s.dir, "fatal", true
+	cfg.ListenClientUrls = []url.URL{{Scheme: "http", Host: s.addr}}
+	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	select {
+	case <-e.Server.ReadyNotify():
+	case <-time.After(20 * time.Second):
+		s.t.Fatal("etcd is not ready")
+	}
+	s.etcd, s.addr = e, e.Clients[0].Addr().String()
+}
+
+func (s *server) stop() {
+	s.etcd.Close()
+	s.etcd = nil
+}
+
+func (s *server) empty() {
+	if err := os.RemoveAll(s.dir); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *server) open(dir string) *cluster.Client {
+	s.t.Helper()
+	c, err := cluster.Open(s.t.Context(), cluster.Config{Endpoints: []string{s.addr}, Name: "test", Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c.SetRelist(200 * time.Millisecond)
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// raw writes past this package.
+func (s *server) raw(do func(*clientv3.Client) error) {
+	s.t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.addr}})
+	if err == nil {
+		err = do(c)
+		_ = c.Close()
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// await waits until ok holds of something that tells of its changes.
+func await(t *testing.T, what string, changed func() <-chan struct{}, ok func() bool) {
+	t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		next := changed()
+		if ok() {
+			return
+		}
+		select {
+		case <-next:
+		case <-limit:
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMapAndDocumentsThroughOutages(t *testing.T) {
+	t.Parallel()
+	ctx, dir := t.Context(), t.TempDir()
+	etcd := startEtcd(t)
+	c := etcd.open(dir)
+	w, err := c.Watch(ctx)
+	check(t, err)
+	docs, err := c.Documents(ctx, "feeds")
+	check(t, err)
+	until := func(what string, ok func(m *cluster.Map, fault error) bool) {
+		t.Helper()
+		await(t, what, w.Changed, func() bool { return ok(w.Current(), w.Fault()) })
+	}
+	fault := func(text string) func(*cluster.Map, error) bool {
+		return func(m *cluster.Map, err error) bool { return err != nil && strings.Contains(err.Error(), text) }
+	}
+	if w.Current().Epoch() != 0 {
+		t.Fatalf("an empty cluster has epoch %d", w.Current().Epoch())
+	}
+
+	// A cluster comes to life.
+	n1, err := c.Join(ctx, cluster.Node{ID: "n1", Addr: "127.0.0.1:1", Zone: "a"})
+	check(t, err)
+	n2, err := c.Join(ctx, cluster.Node{ID: "n2", Addr: "127.0.0.1:2"})
+	check(t, err)
+	a, err := cluster.Spread([]millrace.NodeID{"n1", "n2"}, 2)
+	check(t, err)
+	check(t, c.Assign(ctx, a))
+	if err := c.Assign(ctx, a); !errors.Is(err, cluster.ErrEpoch) {
+		t.Fatalf("assigning the same epoch twice gave %v", err)
+	}
+	check(t, n1.SetReady(ctx, cluster.All()))
+	check(t, docs.Put(ctx, "home", []byte("name: home")))
+	until("n1 is ready", func(m *cluster.Map, err error) bool {
+		return err == nil && m.Epoch() == 1 && m.Alive("n2") && m.Ready("n1") == cluster.All()
+	})
+	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body == "name: home" })
+
+	// Nonsense changes nothing, and is told.
+	key := "/millrace/test/map/assignment"
+	var good string
+	etcd.raw(func(e *clientv3.Client) error {
+		got, err := e.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		good = string(got.Kvs[0].Value)
+		_, err = e.Put(ctx, key, "nonsense")
+		return err
+	})
+	until("nonsense is told", fault("invalid character"))
+	if w.Current().Epoch() != 1 {
+		t.Fatal("nonsense changed the map")
+	}
+	etcd.raw(func(e *clientv3.Client) error { _, err := e.Put(ctx, key, good); return err })
+	until("all is well again", func(m *cluster.Map, err error) bool { return err == nil })
+
+	// Compaction: the watch must not miss what came after.
+	etcd.raw(func(e *clientv3.Client) error {
+		put, err := e.Put(ctx, "/elsewhere", "")
+		if err == nil {
+			_, err = e.Compact(ctx, put.Header.Revision)
+		}
+		return err
+	})
+	check(t, n2.SetReady(ctx, cluster.All()))
+	until("n2 is ready", func(m *cluster.Map, err error) bool { return m.Ready("n2") == cluster.All() })
+
+	// One leaves on purpose.
+	check(t, n2.Leave(ctx))
+	until("n2 has left", func(m *cluster.Map, err error) bool { _, ok := m.Node("n2"); return !ok })
+
+	// etcd away: everything stays, and a new process starts from disk.
+	etcd.stop()
+	until("etcd is away", fault("etcd is away"))
+	if m := w.Current(); m.Epoch() != 1 || m.Ready("n1") != cluster.All() {
+		t.Fatal("the map went with etcd")
+	}
+	c2 := etcd.open(dir)
+	w2, err := c2.Watch(ctx)
+	check(t, err)
+	if m := w2.Current(); m.Epoch() != 1 || m.Ready("n1") != cluster.All() || len(m.Nodes()) != 1 {
+		t.Fatalf("from disk: epoch %d, nodes %v", m.Epoch(), m.Nodes())
+	}
+	check(t, c2.Close())
+	etcd.start()
+	until("etcd is back", func(m *cluster.Map, err error) bool { return err == nil && m.Alive("n1") })
+
+	// etcd back empty: everything stays, and nodes register again.
+	etcd.stop()
+	etcd.empty()
+	etcd.start()
+	until("the loss is told", fault("holds nothing"))
+	await(t, "the loss of documents is told", docs.Changed, func() bool { return docs.Fault() != nil })
+	if w.Current().Epoch() != 1 || docs.Current()["home"].Body != "name: home" {
+		t.Fatal("the last good state went with etcd's")
+	}
+
+	// A restarted process writes the partition count again; that alone must
+	// not make the loss look like a state.
+	etcd.open("")
+	until("the lost assignment is told", fault("lost the assignment"))
+	if docs.Current()["home"].Body != "name: home" {
+		t.Fatal("the last good documents went")
+	}
+	until("n1 registers again", func(m *cluster.Map, err error) bool { return m.Alive("n1") && m.Ready("n1") == cluster.All() })
+	a.Epoch = 2
+	check(t, c.Assign(ctx, a))
+	until("the new assignment is taken", func(m *cluster.Map, err error) bool { return m.Epoch() == 2 })
+}
+
+func TestAnotherPartitionCountRefusesToStart(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	etcd.raw(func(e *clientv3.Client) error {
+		_, err := e.Put(t.Context(), "/millrace/test/partitions", "64")
+		return err
+	})
+	_, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.addr}, Name: "test"})
+	if !errors.Is(err, cluster.ErrPartitions) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestOpenWithoutEtcdEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{"127.0.0.1:1"}, Name: "test"}); err == nil {
+		t.Fatal("opened without etcd")
+	}
+}

@@ -1,0 +1,156 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A watch is only the doorbell: whatever it rings for, the state is read
+// whole, at one revision. Compaction, a lost event, a server that came back
+// older or empty are then all the same thing, a state to be judged.
+const (
+	relistEvery = 10 * time.Second      // a server that lost its past never rings
+	restAfter   = 50 * time.Millisecond // a thousand rings a second are twenty reads
+)
+
+// What may be wrong with the state that etcd holds.
+var (
+	errLost    = errors.New("cluster: etcd holds nothing of this cluster; keeping the last good state")
+	errForeign = errors.New("cluster: this is another etcd cluster than before; keeping the last good state")
+	errBack    = errors.New("cluster: etcd went back to an older revision; keeping the last good state")
+)
+
+// snapshot is everything under a prefix at one revision.
+type snapshot struct {
+	cluster  uint64 // etcd's id of itself
+	revision int64
+	count    string           // the partition count; "" when the keyspace is lost
+	values   map[string]value // by key behind the prefix
+}
+
+type value struct {
+	data    []byte
+	version int64 // the revision that wrote it
+}
+
+// list reads the state under a prefix of the cluster's.
+func (c *Client) list(ctx context.Context, sub string) (*snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix())).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("cluster: etcd is away: %w", err)
+	}
+	s := &snapshot{cluster: resp.Header.ClusterId, revision: resp.Header.Revision, values: map[string]value{}}
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		s.count = string(kv.Value)
+	}
+	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		s.values[string(kv.Key[len(c.prefix)+len(sub):])] = value{kv.Value, kv.ModRevision}
+	}
+	return s, nil
+}
+
+// follow reads the state under a prefix now and whenever it may have changed,
+// until ctx or the client ends. Exactly one of s and err is given to apply.
+func (c *Client) follow(ctx context.Context, sub string, apply func(s *snapshot, err error)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(c.ctx, cancel)()
+	defer cancel()
+	for ctx.Err() == nil {
+		s, err := c.list(ctx, sub)
+		if ctx.Err() != nil {
+			return
+		}
+		apply(s, err)
+		if err != nil {
+			_ = wait(ctx, retryAfter)
+			continue
+		}
+		c.awaitRing(ctx, sub, s.revision+1)
+		_ = wait(ctx, restAfter)
+	}
+}
+
+// awaitRing returns when something under the prefix was written at or after a
+// revision, when that can no longer be told, or after relistEvery.
+func (c *Client) awaitRing(ctx context.Context, sub string, revision int64) {
+	ctx, cancel := context.WithTimeout(ctx, c.relist)
+	defer cancel()
+	for resp := range c.etcd.Watch(clientv3.WithRequireLeader(ctx), c.prefix+sub, clientv3.WithPrefix(), clientv3.WithRev(revision)) {
+		if resp.Err() != nil || len(resp.Events) > 0 {
+			return
+		}
+	}
+}
+
+// origin remembers which etcd was heard last, to notice another one.
+type origin struct {
+	cluster  uint64
+	revision int64
+}
+
+// judge says what is wrong with a snapshot as a whole. Only errBack still lets
+// some of it be used.
+func (o *origin) judge(s *snapshot) error {
+	switch {
+	case o.cluster != 0 && s.cluster != o.cluster:
+		return errForeign
+	case s.count == "":
+		return errLost
+	}
+	if err := checkCount(s.count); err != nil {
+		return err
+	}
+	if s.revision < o.revision {
+		return errBack
+	}
+	o.cluster, o.revision = s.cluster, s.revision
+	return nil
+}
+
+// latest is a value that one goroutine replaces and others read and wait for,
+// and what is wrong with it.
+type latest[T any] struct {
+	mu struct {
+		sync.Mutex
+		value   T
+		fault   error
+		changed chan struct{}
+	}
+}
+
+func newLatest[T any](v T) *latest[T] {
+	l := &latest[T]{}
+	l.mu.value, l.mu.changed = v, make(chan struct{})
+	return l
+}
+
+func (l *latest[T]) get() (T, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.value, l.mu.fault
+}
+
+func (l *latest[T]) changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.changed
+}
+
+// set replaces the value and the fault and wakes whoever waits.
+func (l *latest[T]) set(v T, fault error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.value, l.mu.fault = v, fault
+	close(l.mu.changed)
+	l.mu.changed = make(chan struct{})
+}
+
+// sameFault compares faults as the reader sees them.
+func sameFault(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) }

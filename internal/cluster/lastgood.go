@@ -1,0 +1,89 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/millrace/millrace"
+)
+
+// lastGood is a map as it is kept on disk.
+type lastGood struct {
+	Assignment Assignment                 `json:"assignment"`
+	Nodes      []Node                     `json:"nodes"`
+	Ready      map[millrace.NodeID][]byte `json:"ready"`
+}
+
+func (c *Client) mapFile() string { return filepath.Join(c.dir, "map.json") }
+
+func (c *Client) hasLastGood() bool {
+	if c.dir == "" {
+		return false
+	}
+	_, err := os.Stat(c.mapFile())
+	return err == nil
+}
+
+// saveMap writes the map beside its place and moves it there, so that a crash
+// leaves the old one or the new one.
+func (c *Client) saveMap(m *Map) {
+	if c.dir == "" || m.Epoch() == 0 {
+		return
+	}
+	doc := lastGood{Assignment: m.assignment, Nodes: m.Nodes(), Ready: map[millrace.NodeID][]byte{}}
+	for id, s := range m.ready {
+		doc.Ready[id] = s.encode()
+	}
+	body, err := json.Marshal(doc)
+	if err == nil {
+		err = os.WriteFile(c.mapFile()+".new", body, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(c.mapFile()+".new", c.mapFile())
+	}
+	if err != nil {
+		c.log.Error("the last good map could not be kept", "err", err)
+	}
+}
+
+// loadMap reads what saveMap wrote. Its nodes count as lost until etcd says
+// otherwise.
+func (c *Client) loadMap() (*Map, error) {
+	if c.dir == "" {
+		return nil, os.ErrNotExist
+	}
+	body, err := os.ReadFile(c.mapFile())
+	if err != nil {
+		return nil, err
+	}
+	return decodeMap(body)
+}
+
+func decodeMap(body []byte) (*Map, error) {
+	var raw struct {
+		lastGood
+		Assignment json.RawMessage `json:"assignment"` // for the strict decoder
+	}
+	if err := json.Unmarshal(body, &raw); err != nil {
+		return nil, fmt.Errorf("cluster: last good map: %w", err)
+	}
+	a, err := decodeAssignment(raw.Assignment)
+	if err != nil {
+		return nil, err
+	}
+	m := NewMap(*a, nil, map[millrace.NodeID]Set{})
+	for _, n := range raw.Nodes {
+		if validID(string(n.ID)) != nil || n.Addr == "" {
+			return nil, fmt.Errorf("cluster: last good map: %+v is not a node", n)
+		}
+		m.nodes[n.ID] = n
+	}
+	for id, b := range raw.Ready {
+		if m.ready[id], err = decodeSet(b); err != nil {
+			return nil, fmt.Errorf("cluster: last good map: ready of %s: %w", id, err)
+		}
+	}
+	return m, nil
+}

@@ -25,13 +25,14 @@ const (
 
 // Schema is an admitted schema. It is immutable.
 type Schema struct {
-	root   *node
-	json   string
-	fp     millrace.Fingerprint
-	canon  string
-	layout *column.Layout
-	roles  Roles
-	feats  bool
+	root        *node
+	json        string
+	canonical   string // Parsing Canonical Form
+	fingerprint millrace.Fingerprint
+	features    bool
+	layout      *column.Layout
+	roles       Roles
+	envelope    plan // reads the roles
 }
 
 // RoleField is the field that has a role.
@@ -97,13 +98,13 @@ func mustParse(avsc []byte) *Schema {
 func (s *Schema) Name() string { return s.root.name }
 
 // Fingerprint returns the CRC-64-AVRO fingerprint of the canonical form.
-func (s *Schema) Fingerprint() millrace.Fingerprint { return s.fp }
+func (s *Schema) Fingerprint() millrace.Fingerprint { return s.fingerprint }
 
 // JSON returns the complete text, as it was admitted.
 func (s *Schema) JSON() string { return s.json }
 
 // Features reports whether the schema is of features, not of records.
-func (s *Schema) Features() bool { return s.feats }
+func (s *Schema) Features() bool { return s.features }
 
 // Roles returns the fields that have roles.
 func (s *Schema) Roles() Roles { return s.roles }

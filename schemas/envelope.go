@@ -1,0 +1,150 @@
+package schemas
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+)
+
+// The slots of a machine.
+const (
+	textID = iota
+	textEntity
+	textType
+	textObject
+	textSubject
+	textSlots
+)
+
+const (
+	intTime = iota
+	intVersion
+	intDeleted
+	intSlots
+)
+
+// compileEnvelope returns the plan that checks a whole body and keeps its
+// roles.
+func compileEnvelope(s *Schema) plan {
+	slots := map[string]slot{}
+	for name, at := range map[string]slot{
+		s.roles.ID.Name:      {keepString, textID},
+		s.roles.Entity.Name:  {keepString, textEntity},
+		s.roles.Type.Name:    {keepString, textType},
+		s.roles.Object.Name:  {keepString, textObject},
+		s.roles.Subject.Name: {keepString, textSubject},
+		s.roles.Time.Name:    {keepInt, intTime},
+		s.roles.Version.Name: {keepInt, intVersion},
+		s.roles.Deleted.Name: {keepInt, intDeleted},
+		s.roles.About.Name:   {keepStrings, 0},
+	} {
+		if name != "" {
+			slots[name] = at
+		}
+	}
+	c := compiler{slots: slots}
+	p, err := c.resolve(nil, s.root, s.root, "")
+	if err != nil {
+		panic("schemas: a schema cannot read itself: " + err.Error())
+	}
+	return p
+}
+
+// Envelope validates the whole body strictly and returns its roles. The
+// record's Body shares body's memory; everything else is copied. The error is
+// an [*Error].
+//
+// Features have their subject as id and object, and without a version their
+// time is the version.
+func (s *Schema) Envelope(body []byte) (Envelope, error) {
+	m := machine{input: input{b: body}}
+	defer m.release()
+	if err := m.whole(s.envelope); err != nil {
+		return Envelope{}, err
+	}
+	e := Envelope{
+		Record: millrace.Record{
+			ID:      millrace.RecordID(m.texts[textID]),
+			Time:    millrace.Time(m.ints[intTime]),
+			Version: m.ints[intVersion],
+			Object:  millrace.Object(m.texts[textObject]),
+			Deleted: m.ints[intDeleted] == 1,
+			Schema:  s.fingerprint,
+			Body:    body,
+		},
+		Entity:  millrace.Entity(m.texts[textEntity]),
+		Type:    millrace.ContentType(m.texts[textType]),
+		Subject: string(m.texts[textSubject]),
+	}
+	if s.features {
+		s.fillFeatures(&e)
+	} else if e.Record.Object == "" {
+		e.Record.Object = millrace.Object(e.Record.ID)
+	}
+	if err := s.checkEnvelope(&e); err != nil {
+		return Envelope{}, err
+	}
+	return e, s.addAbout(&e, m.about)
+}
+
+func (s *Schema) fillFeatures(e *Envelope) {
+	if e.Subject == "" {
+		e.Subject = string(e.Entity)
+	}
+	e.Record.ID, e.Record.Object = millrace.RecordID(e.Subject), millrace.Object(e.Subject)
+	if s.roles.Version.Name == "" {
+		e.Record.Version = int64(e.Record.Time)
+	}
+}
+
+// checkEnvelope holds the roles against the limits.
+func (s *Schema) checkEnvelope(e *Envelope) error {
+	id, idField := string(e.Record.ID), s.roles.ID.Name
+	if s.features {
+		idField = s.roles.Subject.Name
+	}
+	for _, r := range []struct {
+		field, value string
+		max          int
+		required     bool
+	}{
+		{idField, id, millrace.MaxIDBytes, true},
+		{s.roles.Entity.Name, string(e.Entity), millrace.MaxEntityBytes, true},
+		{s.roles.Type.Name, string(e.Type), millrace.MaxTypeBytes, !s.features},
+		{s.roles.Object.Name, string(e.Record.Object), millrace.MaxObjectBytes, true},
+	} {
+		if err := checkText(r.field, r.value, r.max, r.required); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkText(field, value string, max int, required bool) error {
+	if value == "" && required {
+		return &Error{Reason: MissingRole, Field: field, Detail: "the value is empty"}
+	}
+	if len(value) > max {
+		return &Error{Reason: OverLimit, Field: field, Detail: fmt.Sprintf("the value has %d bytes; at most %d are allowed", len(value), max)}
+	}
+	return nil
+}
+
+// addAbout copies the further entities, each once and without the record's own.
+func (s *Schema) addAbout(e *Envelope, about []string) error {
+	field := s.roles.About.Name
+	if len(about) > millrace.MaxAbout {
+		return &Error{Reason: OverLimit, Field: field, Detail: fmt.Sprintf("%d entities; at most %d are allowed", len(about), millrace.MaxAbout)}
+	}
+	for i, a := range about {
+		if err := checkText(fmt.Sprintf("%s[%d]", field, i), a, millrace.MaxEntityBytes, true); err != nil {
+			return err
+		}
+		if to := millrace.Entity(a); to != e.Entity && !slices.Contains(e.About, to) {
+			e.About = append(e.About, millrace.Entity(strings.Clone(a)))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package schemas
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+// layoutOf returns the columns of a record.
+func layoutOf(root *node) (*column.Layout, error) {
+	if root.kind != kindRecord {
+		return nil, fmt.Errorf("schemas: the schema is a %s; Millrace keeps records", root.kind)
+	}
+	fields := flatten(nil, root, "", false)
+	fields = append(fields,
+		column.Field{Name: BodyColumn, Kind: column.String},
+		column.Field{Name: SchemaColumn, Kind: column.Int})
+	return column.NewLayout(fields)
+}
+
+// flatten appends the columns of the type at path. Below a nullable record
+// every column is nullable.
+func flatten(fields []column.Field, n *node, path string, nullable bool) []column.Field {
+	if n.kind == kindUnion {
+		t, ok := n.nullable()
+		if !ok {
+			return fields
+		}
+		n, nullable = t, true
+	}
+	if n.kind == kindRecord {
+		for i := range n.fields {
+			fields = flatten(fields, n.fields[i].typ, join(path, n.fields[i].name), nullable)
+		}
+		return fields
+	}
+	if k := columnKind(n); k != 0 {
+		fields = append(fields, column.Field{Name: path, Kind: k, Nullable: nullable})
+	}
+	return fields
+}
+
+// columnKind returns the kind of a type's column, or 0 when it has none.
+func columnKind(n *node) column.Kind {
+	switch n.kind {
+	case kindBoolean:
+		return column.Bool
+	case kindInt, kindLong:
+		return column.Int
+	case kindFloat, kindDouble:
+		return column.Double
+	case kindString, kindEnum:
+		return column.String
+	case kindArray:
+		switch n.items.kind {
+		case kindInt, kindLong, kindFloat, kindDouble:
+			return column.Doubles
+		case kindString, kindEnum:
+			return column.Strings
+		}
+	}
+	return 0
+}
+
+// roleTime is the role of the field that orders a timeline.
+const roleTime = "time"
+
+// roleRule says what a role is and which types its field may have.
+type roleRule struct {
+	role     string
+	of       func(*Roles) *RoleField
+	record   bool // a role of record schemas
+	feature  bool // a role of feature schemas
+	required bool // on every schema that may have it
+	want     string
+	fits     func(*node) bool
+}
+
+func isKind(ks ...kind) func(*node) bool {
+	return func(n *node) bool {
+		for _, k := range ks {
+			if n.kind == k {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func isObject(n *node) bool {
+	t, ok := n.nullable()
+	return n.kind == kindString || ok && t.kind == kindString
+}
+
+func isTime(n *node) bool { return n.kind == kindLong && n.logical == "timestamp-millis" }
+
+func isStrings(n *node) bool { return n.kind == kindArray && n.items.kind == kindString }
+
+var roleRules = []roleRule{
+	{"id", func(r *Roles) *RoleField { return &r.ID }, true, false, true, "a string", isKind(kindString)},
+	{"entity", func(r *Roles) *RoleField { return &r.Entity }, true, true, true, "a string", isKind(kindString)},
+	{"type", func(r *Roles) *RoleField { return &r.Type }, true, false, true, "a string or an enum", isKind(kindString, kindEnum)},
+	{roleTime, func(r *Roles) *RoleField { return &r.Time }, true, true, false, `{"type": "long", "logicalType": "timestamp-millis"}`, isTime},
+	{"about", func(r *Roles) *RoleField { return &r.About }, true, false, false, "an array of strings", isStrings},
+	{"version", func(r *Roles) *RoleField { return &r.Version }, true, true, false, "an int or a long", isKind(kindInt, kindLong)},
+	{"object", func(r *Roles) *RoleField { return &r.Object }, true, false, false, "a string, or a union of null and string", isObject},
+	{"deleted", func(r *Roles) *RoleField { return &r.Deleted }, true, false, false, "a boolean", isKind(kindBoolean)},
+	{"subject", func(r *Roles) *RoleField { return &r.Subject }, false, true, false, "a string", isKind(kindString)},
+}
+
+// checkRoles finds the fields that have roles, and reports every fault in them.
+func (s *Schema) checkRoles() (Roles, error) {
+	var roles Roles
+	var faults []error
+	for _, rule := range roleRules {
+		*rule.of(&roles) = RoleField{Column: -1}
+	}
+	for i := range s.root.fields {
+		if f := &s.root.fields[i]; f.role != "" {
+			faults = append(faults, s.setRole(&roles, f))
+		}
+	}
+	for _, rule := range roleRules {
+		if rule.required && s.mayHave(rule) && rule.of(&roles).Name == "" {
+			faults = append(faults, fmt.Errorf("schemas: no field has the role %q; give %s the property \"millrace\": %q", rule.role, rule.want, rule.role))
+		}
+	}
+	switch {
+	case !s.features && roles.Time.Name == "":
+		faults = append(faults, errors.New(`schemas: no field has the role "time"; give a timestamp-millis the property "millrace": "time"`))
+	case s.features && roles.Time.Name == "" && roles.Version.Name == "":
+		faults = append(faults, errors.New(`schemas: no field says which features are newer; give one the property "millrace": "version" or "time"`))
+	}
+	return roles, errors.Join(faults...)
+}
+
+func (s *Schema) mayHave(rule roleRule) bool {
+	return s.features && rule.feature || !s.features && rule.record
+}
+
+func (s *Schema) setRole(roles *Roles, f *field) error {
+	for _, rule := range roleRules {
+		if rule.role != f.role || !s.mayHave(rule) {
+			continue
+		}
+		at := rule.of(roles)
+		if at.Name != "" {
+			return fmt.Errorf("schemas: field %q: field %q has the role %q already", f.name, at.Name, f.role)
+		}
+		*at = RoleField{Name: f.name, Column: s.layout.Index(f.name)}
+		if !rule.fits(f.typ) {
+			return fmt.Errorf("schemas: field %q: the role %q needs %s, not %s", f.name, f.role, rule.want, f.typ.what())
+		}
+		return nil
+	}
+	if s.features {
+		return fmt.Errorf("schemas: field %q: feature schemas have no role %q; they have entity, subject, version and time", f.name, f.role)
+	}
+	return fmt.Errorf("schemas: field %q: record schemas have no role %q; they have id, entity, about, type, time, version, object and deleted", f.name, f.role)
+}

@@ -1,0 +1,258 @@
+package schemas
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+)
+
+// machine runs plans over one body.
+type machine struct {
+	input
+	path string     // of the field at fault
+	row  column.Row // of plans that put into columns
+	base int        // where b[0] stands in the row's heap
+	list *lists     // nil until the first list
+
+	// What the roles said, by slot.
+	texts [textSlots][]byte
+	ints  [intSlots]int64
+	about []string
+}
+
+// lists collects the items of a list.
+type lists struct {
+	doubles []float64
+	strings []string
+}
+
+var listPool = sync.Pool{New: func() any { return new(lists) }}
+
+// release gives back what the machine took from pools.
+func (m *machine) release() {
+	if m.list != nil {
+		clear(m.list.strings) // they point into the body
+		listPool.Put(m.list)
+		m.list = nil
+	}
+}
+
+// whole runs the plan of a whole body, which must end where the record does.
+func (m *machine) whole(p plan) error {
+	if len(m.b) > millrace.MaxBodyBytes {
+		return &Error{Reason: OverLimit, Detail: fmt.Sprintf("the body has %d bytes; at most %d are allowed", len(m.b), millrace.MaxBodyBytes)}
+	}
+	if !m.run(p) {
+		return &Error{Reason: m.fault, Field: m.path, Detail: explain[m.fault]}
+	}
+	if m.at < len(m.b) {
+		return &Error{Reason: TrailingBytes, Detail: fmt.Sprintf("%d bytes follow the record", len(m.b)-m.at)}
+	}
+	return nil
+}
+
+// explain says in words what a decoder's reason means.
+var explain = map[Reason]string{
+	Truncated:       "the body ends here",
+	BadVarint:       "the integer is not in its shortest form or out of its type's range",
+	BadCount:        "the length or count is negative, too large, or disagrees with its block",
+	BadBoolean:      "a boolean is the byte 0 or 1",
+	BadUnionIndex:   "the union has no such branch",
+	BadEnumIndex:    "the enum has no such symbol",
+	DuplicateMapKey: "the map says a key twice",
+	InvalidUTF8:     "the string is not UTF-8",
+	NotFinite:       "the number is NaN or infinite",
+	TimeOutOfRange:  "the time is before 1970 or after the year 9999; it counts milliseconds",
+}
+
+// run does the steps of p, and reports whether all went well. If not, m.fault
+// and m.path say why.
+func (m *machine) run(p plan) bool {
+	for i := range p {
+		s := &p[i]
+		switch s.op {
+		case opBoolean:
+			m.putBool(s, m.boolean())
+		case opInt:
+			m.putInt(s, m.int())
+		case opLong:
+			m.putInt(s, m.long())
+		case opTime:
+			m.putInt(s, m.time())
+		case opFloat:
+			m.putDouble(s, m.float())
+		case opDouble:
+			m.putDouble(s, m.double())
+		case opBytes:
+			m.bytes()
+		case opString:
+			m.putString(s, m.string())
+		case opFixed:
+			m.take(s.n)
+		case opEnum:
+			m.enum(s)
+		case opArray:
+			m.array(s)
+		case opMap:
+			m.mapping(s)
+		case opUnion:
+			if i := m.index(len(s.subs), BadUnionIndex); m.fault == "" {
+				m.run(s.subs[i])
+			}
+		case opNull:
+			m.row.SetNull(s.at)
+		case opDefault:
+			m.putDefault(s)
+		}
+		if m.fault != "" {
+			if m.path == "" {
+				m.path = s.path
+			}
+			return false
+		}
+	}
+	return true
+}
+
+func (m *machine) time() int64 {
+	t := m.long()
+	if t < int64(millrace.MinTime) || t >= int64(millrace.MaxTime) {
+		m.fail(TimeOutOfRange)
+		return 0
+	}
+	return t
+}
+
+func (m *machine) putBool(s *step, x bool) {
+	switch s.put {
+	case putBool:
+		m.row.SetBool(s.at, x)
+	case keepInt:
+		if x {
+			m.ints[s.at] = 1
+		}
+	}
+}
+
+func (m *machine) putInt(s *step, x int64) {
+	switch s.put {
+	case putInt:
+		m.row.SetInt(s.at, x)
+	case keepInt:
+		m.ints[s.at] = x
+	case putNothing:
+	default:
+		m.putDouble(s, float64(x))
+	}
+}
+
+func (m *machine) putDouble(s *step, x float64) {
+	switch s.put {
+	case putDouble:
+		m.row.SetDouble(s.at, x)
+	case putFloat:
+		m.row.SetDouble(s.at, float64(float32(x)))
+	case pushDouble:
+		m.list.doubles = append(m.list.doubles, x)
+	case pushFloat:
+		m.list.doubles = append(m.list.doubles, float64(float32(x)))
+	}
+}
+
+// putString takes a part of the body.
+func (m *machine) putString(s *step, x []byte) {
+	switch s.put {
+	case putString:
+		m.row.SetHeapString(s.at, x, m.base+m.at-len(x))
+	case keepString:
+		m.texts[s.at] = x
+	case pushString:
+		m.list.strings = append(m.list.strings, unsafe.String(unsafe.SliceData(x), len(x)))
+	}
+}
+
+func (m *machine) enum(s *step) {
+	i := m.index(s.n, BadEnumIndex)
+	if m.fault != "" || s.syms == nil {
+		return
+	}
+	if s.put == putString {
+		m.row.SetString(s.at, s.syms[i]) // not a part of the body
+		return
+	}
+	m.putString(s, s.syms[i])
+}
+
+func (m *machine) array(s *step) {
+	if s.put != putNothing {
+		m.collect()
+	}
+	for {
+		count, end := m.block()
+		if m.fault != "" {
+			return
+		}
+		if count == 0 {
+			break
+		}
+		for ; count > 0; count-- {
+			if !m.run(s.subs[0]) {
+				return
+			}
+		}
+		m.endBlock(end)
+	}
+	switch s.put {
+	case putDoubles:
+		m.row.SetDoubles(s.at, m.list.doubles)
+	case putStrings:
+		m.row.SetStrings(s.at, m.list.strings)
+	case keepStrings:
+		m.about = append([]string(nil), m.list.strings...)
+	}
+}
+
+// collect begins a list. Lists do not nest, since a list of lists has no
+// column.
+func (m *machine) collect() {
+	if m.list == nil {
+		m.list = listPool.Get().(*lists)
+	}
+	m.list.doubles, m.list.strings = m.list.doubles[:0], m.list.strings[:0]
+}
+
+func (m *machine) mapping(s *step) {
+	var keys map[string]struct{}
+	for {
+		count, end := m.block()
+		if count == 0 || m.fault != "" {
+			return
+		}
+		if keys == nil {
+			keys = make(map[string]struct{}, min(count, 64))
+		}
+		for ; count > 0; count-- {
+			b := m.string()
+			key := unsafe.String(unsafe.SliceData(b), len(b)) // the body outlives the map
+			if _, twice := keys[key]; twice && m.fault == "" {
+				m.fail(DuplicateMapKey)
+			}
+			if m.fault != "" || !m.run(s.subs[0]) {
+				return
+			}
+			keys[key] = struct{}{}
+		}
+		m.endBlock(end)
+	}
+}
+
+// putDefault runs a plan over a default in place of the body.
+func (m *machine) putDefault(s *step) {
+	body, base := m.input, m.base
+	m.input, m.base = input{b: s.def}, m.row.Heap(s.def)
+	m.run(s.subs[0])
+	m.input, m.base = body, base
+}

@@ -1,0 +1,151 @@
+package schemas
+
+import "strings"
+
+// kind is one of Avro's types.
+type kind uint8
+
+const (
+	kindNull kind = iota + 1
+	kindBoolean
+	kindInt
+	kindLong
+	kindFloat
+	kindDouble
+	kindBytes
+	kindString
+	kindRecord
+	kindEnum
+	kindFixed
+	kindArray
+	kindMap
+	kindUnion
+)
+
+var kindNames = [...]string{
+	kindNull: "null", kindBoolean: "boolean", kindInt: "int", kindLong: "long", kindFloat: "float",
+	kindDouble: "double", kindBytes: "bytes", kindString: "string", kindRecord: "record",
+	kindEnum: "enum", kindFixed: "fixed", kindArray: "array", kindMap: "map", kindUnion: "union",
+}
+
+func (k kind) String() string { return kindNames[k] }
+
+var primitives = map[string]kind{
+	"null": kindNull, "boolean": kindBoolean, "int": kindInt, "long": kindLong, "float": kindFloat,
+	"double": kindDouble, "bytes": kindBytes, "string": kindString,
+}
+
+// node is a type of a schema. Nodes of named types are shared by every
+// reference to them; there are no cycles.
+type node struct {
+	kind     kind
+	name     string   // full name of a record, enum or fixed
+	aliases  []string // full names
+	logical  string   // a logical type that fits the kind
+	fields   []field  // of a record
+	symbols  []string // of an enum
+	fallback int      // an enum's default symbol, or -1
+	size     int      // bytes of a fixed
+	items    *node    // of an array; the values of a map
+	branches []*node  // of a union
+
+	// Measures of the type written out, every reference replaced by what it
+	// refers to: bounds on the work that any use of the schema does.
+	nodes, records, depth int // types, record fields, levels
+	minBytes              int // of a value
+}
+
+// field is a field of a record.
+type field struct {
+	name       string
+	aliases    []string
+	typ        *node
+	role       string
+	hasDefault bool
+	def        []byte // the default, encoded
+}
+
+func (n *node) children() []*node {
+	switch n.kind {
+	case kindArray, kindMap:
+		return []*node{n.items}
+	case kindUnion:
+		return n.branches
+	case kindRecord:
+		cs := make([]*node, len(n.fields))
+		for i := range n.fields {
+			cs[i] = n.fields[i].typ
+		}
+		return cs
+	}
+	return nil
+}
+
+// measure sets a node's measures from those of its children.
+func (n *node) measure() {
+	n.nodes, n.records, n.depth = 1, len(n.fields), 1
+	for _, c := range n.children() {
+		n.nodes += c.nodes
+		n.records += c.records
+		n.depth = max(n.depth, c.depth+1)
+	}
+	switch n.kind {
+	case kindNull:
+	case kindFloat:
+		n.minBytes = 4
+	case kindDouble:
+		n.minBytes = 8
+	case kindFixed:
+		n.minBytes = n.size
+	case kindRecord:
+		for i := range n.fields {
+			n.minBytes += n.fields[i].typ.minBytes
+		}
+	default:
+		n.minBytes = 1
+	}
+}
+
+// nullable returns T and true for a union of null and one T, in either order.
+func (n *node) nullable() (*node, bool) {
+	if n.kind != kindUnion || len(n.branches) != 2 {
+		return nil, false
+	}
+	switch kindNull {
+	case n.branches[0].kind:
+		return n.branches[1], true
+	case n.branches[1].kind:
+		return n.branches[0], true
+	}
+	return nil, false
+}
+
+// what describes a type in a message.
+func (n *node) what() string {
+	switch {
+	case n.name != "":
+		return n.kind.String() + " " + n.name
+	case n.logical != "":
+		return n.kind.String() + " (" + n.logical + ")"
+	case n.kind == kindArray, n.kind == kindMap:
+		return n.kind.String() + " of " + n.items.what()
+	case n.kind == kindUnion:
+		parts := make([]string, len(n.branches))
+		for i, b := range n.branches {
+			parts[i] = b.what()
+		}
+		return "union of " + strings.Join(parts, ", ")
+	}
+	return n.kind.String()
+}
+
+// join returns the path of a field within the record at path.
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// shortName returns a full name without its namespace.
+func shortName(full string) string { return full[strings.LastIndexByte(full, '.')+1:] }

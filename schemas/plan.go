@@ -1,0 +1,341 @@
+package schemas
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+// A plan reads one type of the writer's, front to back, and puts what the
+// reader wants where it wants it. It is flat: the fields of nested records
+// stand in one row of steps. Only unions, arrays and maps have plans within.
+type plan []step
+
+type op uint8
+
+const (
+	opBoolean op = iota + 1
+	opInt
+	opLong
+	opTime // a long that must be a record's time
+	opFloat
+	opDouble
+	opBytes
+	opString
+	opFixed
+	opEnum
+	opArray
+	opMap
+	opUnion
+	opNull    // put a null; reads nothing
+	opDefault // put a default; reads nothing
+)
+
+// put is what happens to a value that was read.
+type put uint8
+
+const (
+	putNothing  put = iota
+	putBool         // into column at
+	putInt          // into column at
+	putDouble       // into column at
+	putFloat        // into column at, rounded to a float first
+	putString       // into column at
+	putDoubles      // the list collected, into column at
+	putStrings      // the list collected, into column at
+	pushDouble      // onto the list being collected
+	pushFloat       // onto the list being collected, rounded to a float first
+	pushString      // onto the list being collected
+	keepInt         // in slot at of the machine
+	keepString      // in slot at
+	keepStrings     // the list collected
+)
+
+// step is one operation of a plan.
+type step struct {
+	op   op
+	put  put
+	at   int      // column or slot
+	n    int      // bytes of a fixed; number of an enum's symbols
+	path string   // of the field, for errors
+	syms [][]byte // what each of the writer's enum symbols is to the reader
+	subs []plan   // of the items, or of each branch
+	def  []byte   // encoded default, which subs[0] reads
+}
+
+// compiler builds plans for one pair of writer and reader. Values go into the
+// columns of layout, or, without one, into slots by the path of their field.
+type compiler struct {
+	layout *column.Layout
+	slots  map[string]slot
+	list   bool // the values are items of a list that is collected
+}
+
+// slot is where a role's value is kept.
+type slot struct {
+	put put
+	at  int
+}
+
+// target says where a reader's value at path goes.
+func (c *compiler) target(r *node, path string) (put, int) {
+	switch {
+	case r == nil:
+		return putNothing, 0
+	case c.list:
+		return listPut(r), 0
+	case c.layout == nil:
+		return c.slots[path].put, c.slots[path].at
+	}
+	at := c.layout.Index(path)
+	if at < 0 {
+		return putNothing, 0
+	}
+	if r.kind == kindFloat {
+		return putFloat, at
+	}
+	return columnPuts[columnKind(r)], at
+}
+
+func listPut(r *node) put {
+	switch columnKind(r) {
+	case column.String:
+		return pushString
+	case column.Double:
+		if r.kind == kindFloat {
+			return pushFloat
+		}
+	}
+	return pushDouble
+}
+
+var columnPuts = map[column.Kind]put{
+	column.Bool: putBool, column.Int: putInt, column.Double: putDouble, column.String: putString,
+	column.Doubles: putDoubles, column.Strings: putStrings,
+}
+
+// mismatch says that a reader's type cannot read a writer's.
+func mismatch(w, r *node, path, why string) error {
+	return fmt.Errorf("schemas: field %q: %s cannot be read as %s%s", path, w.what(), r.what(), why)
+}
+
+// resolve appends to p what reads a w and puts it as an r. Without a reader
+// (nil) the value is only checked.
+func (c *compiler) resolve(p plan, w, r *node, path string) (plan, error) {
+	switch {
+	case w.kind == kindUnion:
+		return c.fromUnion(p, w, r, path)
+	case r != nil && r.kind == kindUnion:
+		return c.toUnion(p, w, r, path)
+	}
+	if r != nil && !readable(w, r) {
+		return nil, mismatch(w, r, path, "")
+	}
+	switch w.kind {
+	case kindNull:
+		return p, nil
+	case kindRecord:
+		return c.record(p, w, r, path)
+	case kindArray, kindMap:
+		return c.collection(p, w, r, path)
+	case kindEnum:
+		return c.enum(p, w, r, path)
+	}
+	s := step{op: primitiveOps[w.kind], n: w.size, path: path}
+	if s.put, s.at = c.target(r, path); s.op == opBytes && r != nil && r.kind == kindString {
+		s.op = opString
+	}
+	return append(p, s), nil
+}
+
+var primitiveOps = map[kind]op{
+	kindBoolean: opBoolean, kindInt: opInt, kindLong: opLong, kindFloat: opFloat, kindDouble: opDouble,
+	kindBytes: opBytes, kindString: opString, kindFixed: opFixed,
+}
+
+// promotions are the types that may read another one.
+var promotions = map[kind][]kind{
+	kindInt:    {kindLong, kindFloat, kindDouble},
+	kindLong:   {kindFloat, kindDouble},
+	kindFloat:  {kindDouble},
+	kindString: {kindBytes},
+	kindBytes:  {kindString},
+}
+
+// readable reports whether the types themselves match, whatever is within.
+func readable(w, r *node) bool {
+	if w.kind != r.kind {
+		return slices.Contains(promotions[w.kind], r.kind)
+	}
+	if w.name != "" && shortName(w.name) != shortName(r.name) && !slices.Contains(r.aliases, w.name) {
+		return false
+	}
+	return w.kind != kindFixed || w.size == r.size
+}
+
+// fromUnion reads a union of the writer's. Every branch must be readable, so
+// that no record admitted can turn out not to be.
+func (c *compiler) fromUnion(p plan, w, r *node, path string) (plan, error) {
+	s := step{op: opUnion, path: path}
+	for _, b := range w.branches {
+		sub, err := c.resolve(nil, b, r, path)
+		if err != nil {
+			return nil, err
+		}
+		s.subs = append(s.subs, sub)
+	}
+	return append(p, s), nil
+}
+
+// toUnion picks the reader's branch: the first of the same type, else the
+// first that a promotion reaches.
+func (c *compiler) toUnion(p plan, w, r *node, path string) (plan, error) {
+	for _, same := range []bool{true, false} {
+		for _, b := range r.branches {
+			if (w.kind == b.kind) != same || !readable(w, b) {
+				continue
+			}
+			if q, err := c.resolve(p, w, b, path); err == nil {
+				if w.kind == kindNull {
+					q = c.nulls(q, r, path)
+				}
+				return q, nil
+			}
+		}
+	}
+	return nil, mismatch(w, r, path, "")
+}
+
+// nulls makes every column below a nullable type null.
+func (c *compiler) nulls(p plan, r *node, path string) plan {
+	t, ok := r.nullable()
+	if !ok || c.layout == nil {
+		return p
+	}
+	for _, f := range flatten(nil, t, path, true) {
+		if at := c.layout.Index(f.Name); at >= 0 {
+			p = append(p, step{op: opNull, at: at, path: f.Name})
+		}
+	}
+	return p
+}
+
+func (c *compiler) collection(p plan, w, r *node, path string) (plan, error) {
+	s := step{op: opArray, path: path}
+	mark := "[]"
+	if w.kind == kindMap {
+		s.op, mark = opMap, "{}"
+	}
+	inner := *c
+	var items *node
+	if r != nil {
+		items = r.items
+		s.put, s.at = c.target(r, path)
+		inner.list = s.put != putNothing
+	}
+	sub, err := inner.resolve(nil, w.items, items, path+mark)
+	if err != nil {
+		return nil, err
+	}
+	s.subs = []plan{sub}
+	return append(p, s), nil
+}
+
+func (c *compiler) enum(p plan, w, r *node, path string) (plan, error) {
+	s := step{op: opEnum, n: len(w.symbols), path: path}
+	if r == nil {
+		return append(p, s), nil
+	}
+	for _, symbol := range w.symbols {
+		i := slices.Index(r.symbols, symbol)
+		if i < 0 {
+			i = r.fallback
+		}
+		if i < 0 {
+			return nil, mismatch(w, r, path, fmt.Sprintf(", which has no symbol %s and no default", symbol))
+		}
+		s.syms = append(s.syms, []byte(r.symbols[i]))
+	}
+	s.put, s.at = c.target(r, path)
+	return append(p, s), nil
+}
+
+func (c *compiler) record(p plan, w, r *node, path string) (plan, error) {
+	if r == nil {
+		r = &node{kind: kindRecord}
+	}
+	to := pair(w, r)
+	var err error
+	for i := range w.fields {
+		f, at := &w.fields[i], join(path, w.fields[i].name)
+		var want *node
+		if j := to[i]; j >= 0 {
+			want, at = r.fields[j].typ, join(path, r.fields[j].name)
+		}
+		if p, err = c.resolve(p, f.typ, want, at); err != nil {
+			return nil, err
+		}
+		if f.role == roleTime {
+			p[len(p)-1].op = opTime // a role's field is one long, hence one step
+		}
+	}
+	for j := range r.fields {
+		if !slices.Contains(to, j) {
+			if p, err = c.missing(p, &r.fields[j], join(path, r.fields[j].name)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return p, nil
+}
+
+// pair returns for each field of w the index of the field of r that reads it,
+// by name or else by alias, or -1.
+func pair(w, r *node) []int {
+	to := make([]int, len(w.fields))
+	taken := make([]bool, len(r.fields))
+	for i := range w.fields {
+		to[i] = slices.IndexFunc(r.fields, func(f field) bool { return f.name == w.fields[i].name })
+		if to[i] >= 0 {
+			taken[to[i]] = true
+		}
+	}
+	for i := range w.fields {
+		if to[i] >= 0 {
+			continue
+		}
+		for j := range r.fields {
+			if !taken[j] && slices.Contains(r.fields[j].aliases, w.fields[i].name) {
+				to[i], taken[j] = j, true
+				break
+			}
+		}
+	}
+	return to
+}
+
+// missing puts the default of a field that the writer does not have.
+func (c *compiler) missing(p plan, f *field, path string) (plan, error) {
+	if !f.hasDefault {
+		return nil, fmt.Errorf("schemas: field %q: the writer's schema has no such field, and it has no default; give it one", path)
+	}
+	if isZero(f.typ, f.def) {
+		return p, nil // as rows begin
+	}
+	sub, err := c.resolve(nil, f.typ, f.typ, path)
+	if err != nil {
+		return nil, err
+	}
+	return append(p, step{op: opDefault, def: f.def, subs: []plan{sub}, path: path}), nil
+}
+
+// isZero reports whether a default is what a row's columns begin with: a
+// false, a 0, an empty text or list.
+func isZero(n *node, def []byte) bool {
+	switch n.kind {
+	case kindBoolean, kindInt, kindLong, kindFloat, kindDouble, kindString, kindArray:
+		return !slices.ContainsFunc(def, func(b byte) bool { return b != 0 })
+	}
+	return false
+}

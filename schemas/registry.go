@@ -1,0 +1,211 @@
+package schemas
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/millrace/millrace"
+)
+
+// Store persists a registry.
+type Store interface {
+	// PutSchema keeps a schema under its fingerprint, with its place in the
+	// order of admission.
+	PutSchema(StoredSchema) error
+	// Schemas returns every schema kept, in any order.
+	Schemas() ([]StoredSchema, error)
+}
+
+// StoredSchema is a schema as a [Store] keeps it.
+type StoredSchema struct {
+	Fingerprint millrace.Fingerprint
+	Order       uint64 // of admission, from 1
+	JSON        string
+}
+
+// Lookup finds a schema by its id in a Confluent registry. An error that is
+// an [*Error] of reason [UnknownSchema] says that it is not there; any other
+// that the registry could not be asked.
+type Lookup func(ctx context.Context, id uint32) (*Schema, error)
+
+// Registry holds every schema met, by fingerprint, and the latest by name.
+// Readers take a [Snapshot] and never wait.
+type Registry struct {
+	store   Store
+	lookup  Lookup
+	current atomic.Pointer[Snapshot]
+
+	mu struct {
+		sync.Mutex // held while admitting, and around the maps
+		decoders   map[decoderKey]*Decoder
+		confluent  map[uint32]*Schema
+	}
+}
+
+type decoderKey struct{ writer, reader *Schema }
+
+// NewRegistry returns the registry of what store holds. Without a store (nil)
+// it starts empty and forgets when the process ends. Lookup may be nil: then
+// Confluent framing is refused as [UnknownSchema].
+func NewRegistry(store Store, lookup Lookup) (*Registry, error) {
+	r := &Registry{store: store, lookup: lookup}
+	r.mu.decoders = map[decoderKey]*Decoder{}
+	r.mu.confluent = map[uint32]*Schema{}
+	r.current.Store(&Snapshot{})
+	if store == nil {
+		return r, nil
+	}
+	rows, err := store.Schemas()
+	if err != nil {
+		return nil, fmt.Errorf("schemas: load the registry: %w", err)
+	}
+	slices.SortFunc(rows, func(a, b StoredSchema) int { return cmp.Compare(a.Order, b.Order) })
+	for _, row := range rows {
+		s, err := Parse([]byte(row.JSON))
+		if err != nil {
+			return nil, fmt.Errorf("schemas: load %s: %w", row.Fingerprint, err)
+		}
+		if s.fingerprint != row.Fingerprint {
+			return nil, fmt.Errorf("schemas: load %s: the text kept there has the fingerprint %s", row.Fingerprint, s.fingerprint)
+		}
+		r.current.Store(r.Snapshot().with(s))
+	}
+	return r, nil
+}
+
+// Admit adds a schema as the latest of its name, and reports whether it was
+// new. A schema known already stays as it is. Refused are a schema that cannot
+// read every earlier one of its name, and one whose fingerprint belongs to
+// another.
+func (r *Registry) Admit(s *Schema) (added bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.Snapshot()
+	if known := now.ByFingerprint(s.fingerprint); known != nil {
+		return false, checkSame(known, s)
+	}
+	for _, old := range now.all {
+		if old.Name() == s.Name() {
+			if err := CheckEvolution(old, s); err != nil {
+				return false, fmt.Errorf("schemas: admit %s %s after %s: %w", s.Name(), s.fingerprint, old.fingerprint, err)
+			}
+		}
+	}
+	if r.store != nil {
+		row := StoredSchema{Fingerprint: s.fingerprint, Order: uint64(len(now.all)) + 1, JSON: s.json}
+		if err := r.store.PutSchema(row); err != nil {
+			return false, fmt.Errorf("schemas: admit %s %s: %w", s.Name(), s.fingerprint, err)
+		}
+	}
+	r.current.Store(now.with(s))
+	return true, nil
+}
+
+// checkSame compares two schemas of one fingerprint. The fingerprint covers
+// neither roles nor logical types, so two texts may share it and differ in
+// what records mean; then the second is refused.
+func checkSame(known, s *Schema) error {
+	if known.canonical != s.canonical {
+		return fmt.Errorf("schemas: %s has the fingerprint of %s, %s, by accident; rename a field", s.Name(), known.Name(), s.fingerprint)
+	}
+	return sameMeaning(known, s)
+}
+
+func sameMeaning(known, s *Schema) error {
+	faults := []error{}
+	if known.features != s.features {
+		faults = append(faults, fmt.Errorf("schemas: %s is known with another property millrace; rename it", s.Name()))
+	}
+	for i := range s.root.fields {
+		a, b := &known.root.fields[i], &s.root.fields[i]
+		if a.role != b.role || a.typ.logical != b.typ.logical {
+			faults = append(faults, fmt.Errorf("schemas: field %q: %s is known with another role or logical type of it; rename the field", b.name, s.Name()))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// Writer returns the schema that a value was written under. An [*Error] of
+// reason [UnknownSchema] says that nobody knows it; any other error comes from
+// the Confluent registry and may pass. A schema from there is not admitted.
+func (r *Registry) Writer(ctx context.Context, f Framed) (*Schema, error) {
+	if !f.Confluent {
+		if s := r.Snapshot().ByFingerprint(f.Fingerprint); s != nil {
+			return s, nil
+		}
+		return nil, &Error{Reason: UnknownSchema, Detail: fmt.Sprintf("no schema has the fingerprint %s", f.Fingerprint)}
+	}
+	if r.lookup == nil {
+		return nil, &Error{Reason: UnknownSchema, Detail: fmt.Sprintf("the value names schema %d of a Confluent registry, and none is configured", f.ID)}
+	}
+	r.mu.Lock()
+	s := r.mu.confluent[f.ID]
+	r.mu.Unlock()
+	if s != nil {
+		return s, nil
+	}
+	s, err := r.lookup(ctx, f.ID)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.confluent[f.ID] = s
+	return s, nil
+}
+
+// Decoder returns the decoder from a known writer to reader.
+func (r *Registry) Decoder(writer millrace.Fingerprint, reader *Schema) (*Decoder, error) {
+	w := r.Snapshot().ByFingerprint(writer)
+	if w == nil {
+		return nil, &Error{Reason: UnknownSchema, Detail: fmt.Sprintf("no schema has the fingerprint %s", writer)}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := decoderKey{w, reader}
+	if d := r.mu.decoders[key]; d != nil {
+		return d, nil
+	}
+	d, err := NewDecoder(w, reader)
+	if err == nil {
+		r.mu.decoders[key] = d
+	}
+	return d, err
+}
+
+// Snapshot returns the registry as it is now.
+func (r *Registry) Snapshot() *Snapshot { return r.current.Load() }
+
+// Snapshot is a registry at one instant. It is immutable.
+type Snapshot struct {
+	all    []*Schema
+	byFP   map[millrace.Fingerprint]*Schema
+	latest map[string]*Schema
+}
+
+// with returns the snapshot after s was admitted.
+func (s *Snapshot) with(add *Schema) *Snapshot {
+	next := &Snapshot{all: append(slices.Clip(s.all), add), byFP: maps.Clone(s.byFP), latest: maps.Clone(s.latest)}
+	if next.byFP == nil {
+		next.byFP, next.latest = map[millrace.Fingerprint]*Schema{}, map[string]*Schema{}
+	}
+	next.byFP[add.fingerprint] = add
+	next.latest[add.Name()] = add
+	return next
+}
+
+// ByFingerprint returns a schema, or nil.
+func (s *Snapshot) ByFingerprint(fp millrace.Fingerprint) *Schema { return s.byFP[fp] }
+
+// Latest returns the newest schema of a full name, or nil.
+func (s *Snapshot) Latest(name string) *Schema { return s.latest[name] }
+
+// All returns every schema in order of admission. The caller must not change
+// the slice.
+func (s *Snapshot) All() []*Schema { return s.all }

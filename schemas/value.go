@@ -1,0 +1,116 @@
+package schemas
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// JSONValue returns a body as values that encode to JSON: timestamps as
+// RFC 3339 strings, integers beyond 2^53 as strings, enums as symbols, bytes
+// as base64, unions without a wrapping. It shares no memory with body. The
+// error is an [*Error].
+func (s *Schema) JSONValue(body []byte) (map[string]any, error) {
+	// The plan of the envelope has checked the body when it was taken in; a
+	// body that fails here was damaged since, so both are run.
+	m := machine{input: input{b: body}}
+	defer m.release()
+	if err := m.whole(s.envelope); err != nil {
+		return nil, err
+	}
+	in := input{b: body}
+	return in.object(s.root), nil
+}
+
+// value reads a value of a body that was checked.
+func (in *input) value(n *node) any {
+	switch n.kind {
+	case kindBoolean:
+		return in.boolean()
+	case kindInt:
+		return in.int()
+	case kindLong:
+		return longValue(n, in.long())
+	case kindFloat:
+		return shortest(in.float())
+	case kindDouble:
+		return in.double()
+	case kindBytes:
+		return base64.StdEncoding.EncodeToString(in.bytes())
+	case kindFixed:
+		return base64.StdEncoding.EncodeToString(in.take(n.size))
+	case kindString:
+		return string(in.string())
+	case kindEnum:
+		return n.symbols[in.index(len(n.symbols), BadEnumIndex)]
+	case kindUnion:
+		return in.value(n.branches[in.index(len(n.branches), BadUnionIndex)])
+	case kindArray:
+		list := []any{}
+		in.blocks(func() { list = append(list, in.value(n.items)) })
+		return list
+	case kindMap:
+		object := map[string]any{}
+		in.blocks(func() {
+			key := string(in.string())
+			object[key] = in.value(n.items)
+		})
+		return object
+	case kindRecord:
+		return in.object(n)
+	}
+	return nil
+}
+
+func (in *input) object(n *node) map[string]any {
+	object := make(map[string]any, len(n.fields))
+	for i := range n.fields {
+		object[n.fields[i].name] = in.value(n.fields[i].typ)
+	}
+	return object
+}
+
+// blocks calls item for every item of an array or map.
+func (in *input) blocks(item func()) {
+	for {
+		count, _ := in.block()
+		if count == 0 {
+			return
+		}
+		for ; count > 0; count-- {
+			item()
+		}
+	}
+}
+
+// maxExact is the largest integer that JSON's readers, which have doubles,
+// take without loss.
+const maxExact = 1 << 53
+
+func longValue(n *node, x int64) any {
+	if unit := timestampUnits[n.logical]; unit != 0 {
+		t := time.UnixMilli(x).UTC()
+		layout := "2006-01-02T15:04:05.000Z07:00"
+		if unit == time.Microsecond {
+			t, layout = time.UnixMicro(x).UTC(), "2006-01-02T15:04:05.000000Z07:00"
+		}
+		if y := t.Year(); y >= 0 && y <= 9999 { // as far as RFC 3339 reaches
+			return t.Format(layout)
+		}
+	}
+	if x > maxExact || x < -maxExact {
+		return strconv.FormatInt(x, 10)
+	}
+	return x
+}
+
+// shortest returns the double that prints like the float x is: 0.1 and not
+// 0.10000000149011612.
+func shortest(x float64) float64 {
+	y, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', -1, 32), 64)
+	if err != nil {
+		panic(fmt.Sprintf("schemas: float %v does not print: %v", x, err))
+	}
+	return y
+}

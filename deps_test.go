@@ -1,0 +1,236 @@
+package millrace
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/millrace/millrace"
+
+// ban says what the packages under From may not import. Paths are of this
+// module, "." is the root; a path stands for itself and what is below it.
+type ban struct {
+	From, To string
+	Except   []string // importers, of those under From, that may
+	Tests    bool     // tests may
+	Why      string
+}
+
+var bans = []ban{
+	{From: ".", To: "cmd", Except: []string{"cmd"}, Why: "cmd sees all, nobody sees cmd"},
+
+	{From: "partitioner", To: "indexnode", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "partitioner", To: "broker", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "indexnode", To: "partitioner", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "indexnode", To: "broker", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "broker", To: "partitioner", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "broker", To: "indexnode", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "internal", To: "partitioner", Except: []string{"internal/minicluster"}, Why: "what roles share knows no role"},
+	{From: "internal", To: "indexnode", Except: []string{"internal/minicluster"}, Why: "what roles share knows no role"},
+	{From: "internal", To: "broker", Except: []string{"internal/minicluster"}, Why: "what roles share knows no role"},
+
+	{From: "broker", To: "internal/kafka", Why: "a broker holds no data and reads no log"},
+	{From: "indexnode/store", To: "schemas", Tests: true, Why: "the store knows nothing of schemas beyond the fingerprint"},
+	{From: "indexnode/store", To: "relevance", Why: "the store orders by time; scores are the query's"},
+	{From: "partitioner", To: "relevance", Why: "ingest does not rank"},
+	{From: "relevance", To: "codegen", Tests: true, Why: "serving needs no generator"},
+	{From: "schemas", To: "relevance", Why: "records know nothing of models"},
+
+	{From: ".", To: "internal/minicluster", Except: []string{"cmd", "internal/minicluster"}, Tests: true, Why: "it is every role in one process, for the demo and for tests"},
+	{From: ".", To: "internal/oracle", Tests: true, Why: "the oracle judges; nothing serves from it"},
+	{From: ".", To: "internal/expr/celref", Except: []string{"internal/oracle"}, Tests: true, Why: "the reference judges the kernels; nothing serves from it"},
+	{From: ".", To: "internal/sample", Except: []string{"cmd", "internal/minicluster"}, Tests: true, Why: "the sample is for the demo and for tests"},
+
+	{From: "client", To: "internal/cluster", Why: "callers compile the client in; it stays small"},
+	{From: "client", To: "internal/kafka", Why: "callers compile the client in; it stays small"},
+	{From: "client", To: "schemas", Why: "callers compile the client in; it stays small"},
+	{From: "client", To: "relevance", Why: "callers compile the client in; it stays small"},
+	{From: "client", To: "partitioner", Why: "callers compile the client in; it stays small"},
+	{From: "client", To: "indexnode", Why: "callers compile the client in; it stays small"},
+	{From: "client", To: "broker", Tests: true, Why: "callers compile the client in; it stays small"},
+}
+
+// home says who may import a dependency. The longest Path that fits decides;
+// one that no home fits is refused, so that a new dependency is a decision.
+type home struct {
+	Path  string   // a prefix of import paths, in whole elements
+	In    []string // packages, with what is below them; "..." is everywhere
+	Tests []string // packages whose tests may besides
+	Why   string
+}
+
+var homes = []home{
+	{Path: "github.com/cockroachdb/pebble/v2", In: []string{"indexnode/store"}, Tests: []string{"indexnode", "internal/minicluster"}, Why: "the store's engine; tests inject its file system"},
+	{Path: "github.com/twmb/franz-go", In: []string{"internal/kafka"}, Tests: []string{"partitioner", "indexnode", "internal", "cmd"}, Why: "Kafka has one home"},
+	{Path: "github.com/twmb/franz-go/pkg/kfake", In: []string{"internal/minicluster"}, Tests: []string{"internal", "partitioner", "indexnode", "cmd"}, Why: "the demo's log, and that of tests"},
+	{Path: "github.com/hamba/avro/v2", In: []string{"schemas"}, Why: "Avro has one home, where its traps are known"},
+	{Path: "github.com/twmb/avro", Tests: []string{"schemas"}, Why: "an oracle for the other Avro library"},
+	{Path: "cel.dev", In: []string{"internal/expr"}, Why: "CEL has one home"},
+	{Path: "github.com/google/cel-go", Why: "its path moved to cel.dev/cel-go"},
+	{Path: "go.etcd.io/etcd", In: []string{"internal/cluster"}, Why: "etcd has one home"},
+	{Path: "go.etcd.io/etcd/server/v3", In: []string{"internal/cluster", "internal/minicluster"}, Why: "the demo's etcd, and that of tests"},
+	{Path: "go.uber.org/zap", In: []string{"internal/cluster", "internal/minicluster"}, Why: "etcd logs with it; everything else uses slog"},
+	{Path: "github.com/hashicorp/golang-lru/v2", In: []string{"indexnode/cache"}, Why: "eviction order of the caches"},
+	{Path: "github.com/spf13", In: []string{"cmd"}, Why: "flags exist only in cmd"},
+	{Path: "github.com/goccy/go-yaml", In: []string{"relevance", "codegen", "broker", "cmd"}, Why: "what people write: specs, feed definitions, configuration"},
+	{Path: "connectrpc.com/connect", In: []string{"api", "broker", "internal/rpcerr"}, Why: "the JSON edge"},
+	{Path: "google.golang.org/grpc", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/minicluster", "cmd"}, Why: "who serves or calls"},
+	{Path: "google.golang.org/protobuf", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/oracle", "internal/minicluster", "cmd"}, Why: "who speaks the wire"},
+	{Path: "google.golang.org/genproto", In: []string{"internal/rpcerr"}, Why: "details of an error"},
+	{Path: "github.com/prometheus/client_golang", In: []string{"partitioner", "indexnode", "broker", "internal/kafka", "internal/cluster", "internal/minicluster", "cmd"}, Why: "metrics of the roles"},
+	{Path: "github.com/failsafe-go/failsafe-go", In: []string{"broker", "indexnode"}, Why: "refusing overload"},
+	{Path: "go.opentelemetry.io/otel", In: []string{"partitioner", "indexnode", "broker", "cmd"}, Why: "traces of the roles"},
+	{Path: "github.com/cespare/xxhash/v2", In: []string{"internal/partition", "internal/served", "indexnode", "broker"}, Why: "where an entity lives, and look-ups; never a checksum"},
+	{Path: "github.com/twmb/murmur3", In: []string{"relevance"}, Why: "buckets of experiments"},
+	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "broker", "cmd"}, Why: "packed files and page tokens"},
+	{Path: "golang.org/x/sync", In: []string{"..."}, Why: "errgroup"},
+	{Path: "github.com/cockroachdb/datadriven", Tests: []string{"..."}, Why: "tests by data files"},
+}
+
+// unsafeIn lists who may import unsafe.
+var unsafeIn = map[string]string{
+	"api":             "generated protobuf",
+	"internal/column": "strings that share a slab's heap",
+	"indexnode/cache": "memory that the collector does not look into",
+}
+
+// file is a Go file of the module and what it imports.
+type file struct {
+	name    string
+	dir     string // "." is the root
+	test    bool
+	imports []string
+	syntax  *ast.File
+}
+
+// files parses every Go file of the module, whatever its build tags: an exec'd
+// `go list` would be served stale from the test cache.
+func files(t *testing.T, mode parser.Mode) []file {
+	t.Helper()
+	var all []file
+	walk(t, func(name string) {
+		if path.Ext(name) != ".go" {
+			return
+		}
+		syntax, err := parser.ParseFile(token.NewFileSet(), name, nil, mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := file{name: name, dir: path.Dir(name), test: strings.HasSuffix(name, "_test.go"), syntax: syntax}
+		for _, i := range syntax.Imports {
+			f.imports = append(f.imports, strings.Trim(i.Path.Value, `"`))
+		}
+		all = append(all, f)
+	})
+	if len(all) < 20 {
+		t.Fatalf("only %d Go files; the walk is broken", len(all))
+	}
+	return all
+}
+
+// walk calls do for every file that belongs to the project.
+func walk(t *testing.T, do func(name string)) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name = filepath.ToSlash(name)
+		if d.IsDir() {
+			hidden := strings.HasPrefix(d.Name(), ".") && name != "." && name != ".ci"
+			if hidden || d.Name() == "testdata" || name == "bin" || name == "data" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		do(name)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// under reports whether p is one of trees or below it.
+func under(p string, trees ...string) bool {
+	return slices.ContainsFunc(trees, func(tree string) bool {
+		return tree == "..." || tree == "." || p == tree || strings.HasPrefix(p, tree+"/")
+	})
+}
+
+func TestBans(t *testing.T) {
+	for _, f := range files(t, parser.ImportsOnly) {
+		for _, i := range f.imports {
+			to, ours := strings.CutPrefix(i, module+"/")
+			if !ours {
+				continue
+			}
+			for _, b := range bans {
+				if under(f.dir, b.From) && under(to, b.To) && !under(f.dir, b.Except...) && !under(f.dir, b.To) && !(f.test && b.Tests) {
+					t.Errorf("%s imports %s: %s", f.name, to, b.Why)
+				}
+			}
+		}
+	}
+}
+
+// The vocabulary stands alone: everything imports it.
+func TestRootImportsNothing(t *testing.T) {
+	for _, f := range files(t, parser.ImportsOnly) {
+		if f.dir != "." || f.test {
+			continue
+		}
+		for _, i := range f.imports {
+			if strings.Contains(i, ".") {
+				t.Errorf("%s imports %s: the vocabulary imports the standard library alone", f.name, i)
+			}
+		}
+	}
+}
+
+func TestDependenciesStayHome(t *testing.T) {
+	for _, f := range files(t, parser.ImportsOnly) {
+		for _, i := range f.imports {
+			first, _, _ := strings.Cut(i, "/")
+			if !strings.Contains(first, ".") || i == module || strings.HasPrefix(i, module+"/") {
+				continue
+			}
+			h := homeOf(i)
+			switch {
+			case h == nil:
+				t.Errorf("%s imports %s, which has no home; give it one in deps_test.go, and a reason", f.name, i)
+			case !under(f.dir, h.In...) && !(f.test && under(f.dir, h.Tests...)):
+				t.Errorf("%s imports %s, whose home is %v (in tests also %v): %s", f.name, i, h.In, h.Tests, h.Why)
+			}
+		}
+	}
+}
+
+// homeOf returns the home with the longest path that fits, or nil.
+func homeOf(dependency string) (best *home) {
+	for i := range homes {
+		if under(dependency, homes[i].Path) && (best == nil || len(homes[i].Path) > len(best.Path)) {
+			best = &homes[i]
+		}
+	}
+	return best
+}
+
+func TestUnsafeIsListed(t *testing.T) {
+	for _, f := range files(t, parser.ImportsOnly) {
+		listed := false
+		for dir := range unsafeIn {
+			listed = listed || under(f.dir, dir)
+		}
+		if slices.Contains(f.imports, "unsafe") && !listed {
+			t.Errorf("%s imports unsafe and is not listed in deps_test.go", f.name)
+		}
+	}
+}

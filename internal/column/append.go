@@ -94,13 +94,21 @@ func (r *Row) SetDouble(field int, v float64) { r.set(field, math.Float64bits(v)
 // Heap appends b to the heap and returns where, for [Row.SetHeapString]: a
 // record's body is put there once, and its long strings point into it.
 func (r *Row) Heap(b []byte) (off int) {
-	off = len(r.s.heap)
-	if len(b) > maxRefLen || uint64(off)+uint64(len(b)) > maxHeapLen {
-		r.err = ErrFull
-		return 0
+	off, ok := r.room(len(b))
+	if ok {
+		r.s.heap = append(r.s.heap, b...)
 	}
-	r.s.heap = append(r.s.heap, b...)
 	return off
+}
+
+// room returns where the next n bytes of the heap go, if they fit.
+func (r *Row) room(n int) (off int, ok bool) {
+	off = len(r.s.heap)
+	if n > maxRefLen || uint64(off)+uint64(n) > maxHeapLen {
+		r.err = ErrFull
+		return 0, false
+	}
+	return off, true
 }
 
 // SetHeapString sets a String to v, which stands at off in the heap already.
@@ -131,25 +139,29 @@ func (r *Row) setInline(field int, v []byte) {
 
 // SetDoubles sets a list of doubles.
 func (r *Row) SetDoubles(field int, v []float64) {
-	if len(v) == 0 {
+	off, ok := r.room(8 * len(v))
+	if len(v) == 0 || !ok {
 		return
 	}
-	b := make([]byte, 0, 8*len(v))
 	for _, x := range v {
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
+		r.s.heap = binary.LittleEndian.AppendUint64(r.s.heap, math.Float64bits(x))
 	}
-	r.set(field, refWord(r.Heap(b), len(b)))
+	r.set(field, refWord(off, 8*len(v)))
 }
 
 // SetStrings sets a list of strings.
 func (r *Row) SetStrings(field int, v []string) {
-	if len(v) == 0 {
+	n := 0
+	for _, x := range v {
+		n += 4 + len(x)
+	}
+	off, ok := r.room(n)
+	if len(v) == 0 || !ok {
 		return
 	}
-	var b []byte
 	for _, x := range v {
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(x)))
-		b = append(b, x...)
+		r.s.heap = binary.LittleEndian.AppendUint32(r.s.heap, uint32(len(x)))
+		r.s.heap = append(r.s.heap, x...)
 	}
-	r.set(field, refWord(r.Heap(b), len(b)))
+	r.set(field, refWord(off, n))
 }

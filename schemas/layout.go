@@ -9,10 +9,14 @@ import (
 
 // layoutOf returns the columns of a record.
 func layoutOf(root *node) (*column.Layout, error) {
-	if root.kind != kindRecord {
-		return nil, fmt.Errorf("schemas: the schema is a %s; Millrace keeps records", root.kind)
-	}
 	fields := flatten(nil, root, "", false)
+	for i := range fields {
+		for j := range root.fields {
+			if root.fields[j].name == fields[i].Name {
+				fields[i].Role = root.fields[j].role
+			}
+		}
+	}
 	fields = append(fields,
 		column.Field{Name: BodyColumn, Kind: column.String},
 		column.Field{Name: SchemaColumn, Kind: column.Int})
@@ -47,6 +51,9 @@ func columnKind(n *node) column.Kind {
 	case kindBoolean:
 		return column.Bool
 	case kindInt, kindLong:
+		if n.logical == "timestamp-millis" {
+			return column.Time
+		}
 		return column.Int
 	case kindFloat, kindDouble:
 		return column.Double
@@ -109,13 +116,10 @@ var roleRules = []roleRule{
 	{"subject", func(r *Roles) *RoleField { return &r.Subject }, false, true, false, "a string", isKind(kindString)},
 }
 
-// checkRoles finds the fields that have roles, and reports every fault in them.
-func (s *Schema) checkRoles() (Roles, error) {
+// findRoles finds the fields that have roles, and reports every fault in them.
+func (s *Schema) findRoles() (Roles, error) {
 	var roles Roles
 	var faults []error
-	for _, rule := range roleRules {
-		*rule.of(&roles) = RoleField{Column: -1}
-	}
 	for i := range s.root.fields {
 		if f := &s.root.fields[i]; f.role != "" {
 			faults = append(faults, s.setRole(&roles, f))
@@ -148,7 +152,7 @@ func (s *Schema) setRole(roles *Roles, f *field) error {
 		if at.Name != "" {
 			return fmt.Errorf("schemas: field %q: field %q has the role %q already", f.name, at.Name, f.role)
 		}
-		*at = RoleField{Name: f.name, Column: s.layout.Index(f.name)}
+		at.Name = f.name
 		if !rule.fits(f.typ) {
 			return fmt.Errorf("schemas: field %q: the role %q needs %s, not %s", f.name, f.role, rule.want, f.typ.what())
 		}

@@ -33,12 +33,19 @@ func Parse(avsc []byte) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
+	if root.kind != kindRecord {
+		return nil, fmt.Errorf("schemas: the schema is a %s; Millrace keeps records", root.what())
+	}
 	s := &Schema{root: root, json: string(avsc), features: features}
+	if s.roles, err = s.findRoles(); err != nil {
+		return nil, err
+	}
 	if s.layout, err = layoutOf(root); err != nil {
 		return nil, err
 	}
-	if s.roles, err = s.checkRoles(); err != nil {
-		return nil, err
+	for _, rule := range roleRules {
+		at := rule.of(&s.roles)
+		at.Column = s.layout.Index(at.Name)
 	}
 	if s.canonical, err = canonicalForm(avsc); err != nil {
 		return nil, err

@@ -111,7 +111,7 @@ func listPut(r *node) put {
 }
 
 var columnPuts = map[column.Kind]put{
-	column.Bool: putBool, column.Int: putInt, column.Double: putDouble, column.String: putString,
+	column.Bool: putBool, column.Int: putInt, column.Time: putInt, column.Double: putDouble, column.String: putString,
 	column.Doubles: putDoubles, column.Strings: putStrings,
 }
 

@@ -8,7 +8,6 @@
 package partitioner
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -103,12 +102,13 @@ type Partitioner struct {
 	metrics  *metrics
 	registry *schemas.Registry
 	pace     pace
+	batch    int // most records polled at once, now; at most pace.records
 }
 
 // pace is when to commit and when to pause.
 type pace struct {
-	records   int           // most records in a transaction
-	bytes     int           // most bytes of values in a transaction
+	records   int           // most records in a transaction, read or written
+	bytes     int           // most bytes of values written in one; like records, it ends the gathering
 	gather    time.Duration // longest wait for more records
 	quiet     time.Duration // a transaction ends after this long without records
 	poisonRun int           // dead letters in a row that pause consumption
@@ -138,7 +138,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 	if err != nil {
 		return nil, fmt.Errorf("partitioner: %w", err)
 	}
-	return &Partitioner{cfg: cfg, log: log, now: now, metrics: m, registry: registry, pace: pace{
+	p := &Partitioner{cfg: cfg, log: log, now: now, metrics: m, registry: registry, pace: pace{
 		records:   10_000,
 		bytes:     16 << 20,
 		gather:    250 * time.Millisecond,
@@ -146,14 +146,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 		poisonRun: 10_000,
 		pause:     30 * time.Second,
 		backoff:   500 * time.Millisecond,
-	}}, nil
-}
-
-// Run creates Millrace's topics where they are missing and partitions until
-// ctx ends, which is no error: the transaction under way is committed first.
-// It gives up when the topics do not fit, or with kafka.ErrFenced when another
-// process has taken over its instance name; every other failure is logged,
-// counted and tried again.
-func (p *Partitioner) Run(ctx context.Context) error {
-	return errors.New("partitioner: Run is not written yet")
+	}}
+	p.batch = p.pace.records
+	return p, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -32,8 +33,9 @@ type SchemaLog struct {
 	mu   struct {
 		sync.Mutex
 		next  int64
-		moved chan struct{} // closed and replaced when next rises
-		err   error         // reading is over
+		known map[millrace.Fingerprint]bool // what the topic has
+		moved chan struct{}                 // closed and replaced when next rises
+		err   error                         // reading is over
 	}
 }
 
@@ -48,6 +50,7 @@ func OpenSchemaLog(ctx context.Context, cfg SchemaLogConfig) (*SchemaLog, error)
 	}
 	l := &SchemaLog{cfg: cfg, cl: cl, adm: kadm.NewClient(cl), done: make(chan struct{})}
 	l.mu.moved = make(chan struct{})
+	l.mu.known = map[millrace.Fingerprint]bool{}
 	go l.follow()
 	if err := l.Refresh(ctx); err != nil {
 		l.Close()
@@ -102,14 +105,20 @@ func (l *SchemaLog) position() (next int64, moved <-chan struct{}, err error) {
 	return l.mu.next, l.mu.moved, l.mu.err
 }
 
-// Publish makes a schema known to everyone. It returns when the topic has it
-// and this log's registry has seen it; a registry that refuses it is an error,
-// and nothing is published.
+// Publish makes a schema known to everyone, unless the topic has it already.
+// A schema that the registry refuses is not published.
 func (l *SchemaLog) Publish(ctx context.Context, s *schemas.Schema) error {
 	if _, err := l.cfg.Registry.Admit(s); err != nil {
 		return err
 	}
-	r := &kgo.Record{Topic: l.cfg.Topic, Key: []byte(s.Fingerprint().String()), Value: []byte(s.JSON())}
+	fp := s.Fingerprint()
+	l.mu.Lock()
+	known := l.mu.known[fp]
+	l.mu.Unlock()
+	if known {
+		return nil
+	}
+	r := &kgo.Record{Topic: l.cfg.Topic, Key: []byte(fp.String()), Value: []byte(s.JSON())}
 	if err := l.cl.ProduceSync(ctx, r).FirstErr(); err != nil {
 		return fmt.Errorf("kafka: publish schema %s: %w", s.Name(), err)
 	}
@@ -149,7 +158,11 @@ func (l *SchemaLog) admit(r *kgo.Record) {
 	}
 	if err != nil {
 		l.warn("schema refused", "topic", r.Topic, "offset", r.Offset, "key", fmt.Sprintf("%.64q", r.Key), "error", err)
+		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.known[s.Fingerprint()] = true
 }
 
 func (l *SchemaLog) advance(next int64, err error) {

@@ -35,6 +35,14 @@ func (t Topics) WithDefaults() Topics {
 	return t
 }
 
+// Of returns the topic of a stream.
+func (t Topics) Of(s Stream) string {
+	if s == Features {
+		return t.Features
+	}
+	return t.Timeline
+}
+
 // Prefixed returns the default names behind a prefix: several clusters on one
 // Kafka, or one test among others.
 func Prefixed(prefix string) Topics {

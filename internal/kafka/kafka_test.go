@@ -1,0 +1,285 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+func fake(t *testing.T) []string {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c.ListenAddrs()
+}
+
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEnsureTopics(t *testing.T) {
+	ctx, brokers := deadline(t), fake(t)
+	must(t, EnsureTopics(ctx, brokers, Topics{}))
+	must(t, EnsureTopics(ctx, brokers, Topics{})) // as it was
+	must(t, EnsureContentTopic(ctx, brokers, "narrow", 3))
+	must(t, EnsureContentTopic(ctx, brokers, "narrow", 5)) // stays as it is
+
+	err := EnsureTopics(ctx, brokers, Topics{Timeline: "narrow"})
+	if want := "topic narrow has 3 partitions, not 720"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a timeline topic of 3 partitions: %v, want %q", err, want)
+	}
+	if _, err := NewProducer(nil, nil); err == nil || !strings.Contains(err.Error(), "brokers") {
+		t.Errorf("no brokers: %v", err)
+	}
+}
+
+// inTransaction produces values to the timeline of an entity in a transaction
+// of its own.
+func inTransaction(t *testing.T, brokers []string, commit kgo.TransactionEndTry, entity string, values ...string) {
+	t.Helper()
+	ctx := deadline(t)
+	cl, err := newClient(brokers, nil, kgo.TransactionalID("test"))
+	must(t, err)
+	defer cl.Close()
+	must(t, cl.BeginTransaction())
+	for i, v := range values {
+		o := ToStream("timeline", millrace.Entity(entity), []byte(v), Source{"posts", 1, millrace.Offset(i)})
+		must(t, cl.ProduceSync(ctx, o.kgo()).FirstErr())
+	}
+	must(t, cl.EndTransaction(ctx, commit))
+}
+
+func TestConsumerMovesPastWhatIsNotDelivered(t *testing.T) {
+	ctx, brokers := deadline(t), fake(t)
+	must(t, EnsureTopics(ctx, brokers, Topics{}))
+	tp := TopicPartition{Timeline, partition.Of("member:1")}
+	inTransaction(t, brokers, kgo.TryCommit, "member:1", "a", "b")
+	inTransaction(t, brokers, kgo.TryAbort, "member:1", "never")
+	inTransaction(t, brokers, kgo.TryCommit, "member:1", "c")
+	inTransaction(t, brokers, kgo.TryAbort, "member:1", "never", "never")
+
+	c, err := NewConsumer(ConsumerConfig{Brokers: brokers})
+	must(t, err)
+	defer c.Close()
+	ends, err := c.EndOffsets(ctx, tp)
+	must(t, err)
+	if want := millrace.Offset(3 + 2 + 2 + 3); ends[tp] != want {
+		t.Fatalf("EndOffsets = %d, want %d", ends[tp], want)
+	}
+	c.Assign(map[TopicPartition]millrace.Offset{tp: 0})
+	var got []string
+	var next millrace.Offset
+	for next < ends[tp] {
+		polled, err := c.Poll(ctx, 100)
+		must(t, err)
+		for _, f := range polled {
+			must(t, f.Err)
+			for _, r := range f.Records {
+				got = append(got, string(r.Value))
+				must(t, CheckCRC(r.CRC, r.Value))
+				if src, err := ParseSource(r.Source); err != nil || src.Topic != "posts" || src.Partition != 1 {
+					t.Errorf("source %q: %v, %v", r.Source, src, err)
+				}
+				if string(r.Key) != "member:1" {
+					t.Errorf("key %q", r.Key)
+				}
+			}
+			next = f.Next
+		}
+	}
+	if want := []string{"a", "b", "c"}; !slices.Equal(got, want) {
+		t.Errorf("read %v, want %v", got, want)
+	}
+}
+
+func TestConsumerNeverJumps(t *testing.T) {
+	ctx, brokers := deadline(t), fake(t)
+	must(t, EnsureTopics(ctx, brokers, Topics{}))
+	inTransaction(t, brokers, kgo.TryCommit, "member:1", "a", "b", "c")
+	p := partition.Of("member:1")
+	tp := TopicPartition{Timeline, p}
+	adm := admin(t, brokers)
+	var del kadm.Offsets
+	del.Add(kadm.Offset{Topic: "timeline", Partition: int32(p), At: 2})
+	_, err := adm.DeleteRecords(ctx, del)
+	must(t, err)
+
+	for _, at := range []millrace.Offset{0, 1, 99} {
+		c, err := NewConsumer(ConsumerConfig{Brokers: brokers})
+		must(t, err)
+		c.Add(map[TopicPartition]millrace.Offset{tp: at})
+		polled, err := c.Poll(ctx, 100)
+		must(t, err)
+		f := polled[0]
+		if !errors.Is(f.Err, ErrLostPosition) || len(f.Records) != 0 || f.Next != at {
+			t.Errorf("from %d: %d records, next %d, error %v; want ErrLostPosition and nothing else", at, len(f.Records), f.Next, f.Err)
+		}
+		// A new position ends it.
+		c.Add(map[TopicPartition]millrace.Offset{tp: 2})
+		for f.Next < 4 {
+			polled, err = c.Poll(ctx, 100)
+			must(t, err)
+			f = polled[0]
+			must(t, f.Err)
+		}
+		starts, err := c.StartOffsets(ctx, tp)
+		must(t, err)
+		if starts[tp] != 2 {
+			t.Errorf("StartOffsets = %d, want 2", starts[tp])
+		}
+		c.Close()
+	}
+}
+
+func admin(t *testing.T, brokers []string) *kadm.Client {
+	t.Helper()
+	cl, err := newClient(brokers, nil)
+	must(t, err)
+	t.Cleanup(cl.Close)
+	return kadm.NewClient(cl)
+}
+
+func TestConsumerAddAndRemove(t *testing.T) {
+	ctx, brokers := deadline(t), fake(t)
+	must(t, EnsureTopics(ctx, brokers, Topics{}))
+	inTransaction(t, brokers, kgo.TryCommit, "member:1", "a", "b", "c")
+	inTransaction(t, brokers, kgo.TryCommit, "member:2", "d")
+	one, two := TopicPartition{Timeline, partition.Of("member:1")}, TopicPartition{Timeline, partition.Of("member:2")}
+	c, err := NewConsumer(ConsumerConfig{Brokers: brokers})
+	must(t, err)
+	defer c.Close()
+
+	read := func(tp TopicPartition, n int) string {
+		t.Helper()
+		var got []string
+		for len(got) < n {
+			polled, err := c.Poll(ctx, 1)
+			must(t, err)
+			for _, f := range polled {
+				if f.TopicPartition != tp {
+					t.Fatalf("read %s, which is not assigned", f.TopicPartition)
+				}
+				for _, r := range f.Records {
+					got = append(got, string(r.Value))
+				}
+			}
+		}
+		return strings.Join(got, "")
+	}
+	c.Add(map[TopicPartition]millrace.Offset{one: 1})
+	if got := read(one, 1); got != "b" {
+		t.Errorf("from 1: %q, want b", got)
+	}
+	c.Assign(map[TopicPartition]millrace.Offset{two: 0})
+	if got := read(two, 1); got != "d" {
+		t.Errorf("after Assign: %q, want d", got)
+	}
+	c.Assign(map[TopicPartition]millrace.Offset{one: 0})
+	if got := read(one, 3); got != "abc" {
+		t.Errorf("assigned again from 0: %q, want abc", got)
+	}
+	c.Remove(one)
+	short, cancel := context.WithTimeout(ctx, 3*fetchWait)
+	defer cancel()
+	if polled, err := c.Poll(short, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with nothing assigned: %v, %v", polled, err)
+	}
+	c.Close()
+	if _, err := c.Poll(ctx, 1); !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v, want ErrClosed", err)
+	}
+}
+
+// A successor under the same instance name must get past the transaction its
+// predecessor left open, take its input again, and not wait for timeouts.
+func TestSessionSucceedsItself(t *testing.T) {
+	ctx, brokers := deadline(t), fake(t)
+	must(t, EnsureTopics(ctx, brokers, Topics{}))
+	must(t, EnsureContentTopic(ctx, brokers, "posts", 2))
+	p, err := NewProducer(brokers, nil)
+	must(t, err)
+	defer p.Close()
+	for i := range 4 {
+		p.Produce(ctx, Outgoing{Topic: "posts", Partition: int32(i % 2), Value: fmt.Append(nil, i)})
+	}
+	must(t, p.Flush(ctx))
+
+	open := func() *Session {
+		t.Helper()
+		s, err := OpenSession(ctx, SessionConfig{Brokers: brokers, Group: "g", Instance: "one", Topics: []string{"posts"}, DeadLetters: "dead-letters"})
+		must(t, err)
+		return s
+	}
+	poll := func(s *Session, want int) {
+		t.Helper()
+		for got := 0; got < want; {
+			in, faults, err := s.Poll(ctx, want-got)
+			must(t, err)
+			if len(faults) > 0 {
+				t.Fatal(faults)
+			}
+			got += len(in)
+			for _, r := range in {
+				s.Produce(ctx, ToStream("timeline", "member:1", r.Value, r.Source))
+			}
+		}
+	}
+	first := open()
+	must(t, first.Begin())
+	poll(first, 3)
+	must(t, first.s.Client().Flush(ctx)) // and dies with the transaction open
+	second := open()
+	defer second.Close()
+	first.Close()
+	must(t, second.Begin())
+	poll(second, 4)
+	must(t, second.Commit(ctx))
+
+	c, err := NewConsumer(ConsumerConfig{Brokers: brokers})
+	must(t, err)
+	defer c.Close()
+	tp := TopicPartition{Timeline, partition.Of("member:1")}
+	ends, err := c.EndOffsets(ctx, tp)
+	must(t, err)
+	c.Add(map[TopicPartition]millrace.Offset{tp: 0})
+	var got []string
+	for next := millrace.Offset(0); next < ends[tp]; {
+		polled, err := c.Poll(ctx, 100)
+		must(t, err)
+		for _, f := range polled {
+			must(t, f.Err)
+			next = f.Next
+			for _, r := range f.Records {
+				got = append(got, string(r.Value))
+			}
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"0", "1", "2", "3"}; !slices.Equal(got, want) {
+		t.Errorf("committed %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,105 @@
+package partitioner
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// idleShare keeps waiting for unknown schemas to a twentieth of the time: after
+// a wait in vain no other begins for so many times its length. Poison with
+// ever new fingerprints cannot hold up healthy records for longer.
+const idleShare = 20
+
+// absentFor is how long a schema id that its registry does not have is not
+// asked for again; maxAbsent bounds how many such ids are remembered.
+const (
+	absentFor = 30 * time.Second
+	maxAbsent = 1024
+)
+
+// resolver finds the schema a value was written under. A schema published
+// before the record is always found: it is in the topic by then. One published
+// after is waited for a little.
+type resolver struct {
+	registry *schemas.Registry
+	log      *kafka.SchemaLog
+	wait     time.Duration
+	fresh    bool      // the schemas topic has been read to its end since the last poll
+	nextWait time.Time // no waiting before
+	absent   map[uint32]time.Time
+}
+
+// polled says that new records came in.
+func (r *resolver) polled() { r.fresh = false }
+
+// writer returns the schema of a value. An error that is not a *schemas.Error
+// means that nothing is known yet about the record: Kafka or the registry
+// could not be asked.
+func (r *resolver) writer(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
+	if f.Confluent {
+		return r.confluent(ctx, f)
+	}
+	s, err := r.registry.Writer(ctx, f)
+	if !unknown(err) {
+		return s, err
+	}
+	if !r.fresh {
+		if err := r.log.Refresh(ctx); err != nil {
+			return nil, err
+		}
+		r.fresh = true
+		if s, err = r.registry.Writer(ctx, f); !unknown(err) {
+			return s, err
+		}
+	}
+	if r.wait <= 0 || time.Now().Before(r.nextWait) {
+		return nil, err
+	}
+	end := time.NewTimer(r.wait)
+	defer end.Stop()
+	for {
+		moved := r.log.Moved()
+		if s, err = r.registry.Writer(ctx, f); !unknown(err) {
+			return s, err
+		}
+		select {
+		case <-moved:
+		case <-end.C:
+			r.nextWait = time.Now().Add(idleShare * r.wait)
+			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// confluent asks the registry that Confluent ids belong to, and sees to it
+// that everyone else finds the schema in the schemas topic.
+func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
+	if until, ok := r.absent[f.ID]; ok && time.Now().Before(until) {
+		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: "the schema registry did not have its id a moment ago"}
+	}
+	s, err := r.registry.Writer(ctx, f)
+	if unknown(err) {
+		if len(r.absent) >= maxAbsent {
+			clear(r.absent)
+		}
+		r.absent[f.ID] = time.Now().Add(absentFor)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.registry.Admit(s); err != nil {
+		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: err.Error()}
+	}
+	return s, r.log.Publish(ctx, s)
+}
+
+func unknown(err error) bool {
+	var e *schemas.Error
+	return errors.As(err, &e) && e.Reason == schemas.UnknownSchema
+}

@@ -6,6 +6,45 @@ help: ## list the targets
 build: ## build bin/millrace
 	go build -o bin/millrace ./cmd/millrace
 
+demo: build ## show a cluster in one process; ONCE=1 exits after the first feed
+	bin/millrace demo $(if $(ONCE),--once)
+
+check: fmt-check vet lint test race bench ## the whole gate
+
+fmt-check: ## every Go file is as gofmt writes it
+	@bad="$$(find . -name '*.go' -not -path './.*' -not -path '*/testdata/*' -print0 | xargs -0 gofmt -l)"; \
+	[ -z "$$bad" ] || { echo "not as gofmt writes it:"; echo "$$bad"; exit 1; }
+
+vet: ## go vet
+	go vet ./...
+
+lint: ## staticcheck
+	go tool staticcheck ./...
+
+test: ## every test
+	go test -timeout $(TIMEOUT) ./...
+
+# What several goroutines share. The race detector needs a C compiler.
+RACE = ./internal/column ./internal/cluster ./internal/kafka ./indexnode/... ./broker ./partitioner ./relevance
+
+race: ## the tests of concurrent packages, short, under the race detector
+ifeq ($(shell go env CGO_ENABLED),1)
+	go test -race -short -timeout $(TIMEOUT) $(RACE)
+else
+	@echo "race: skipped, for want of a C compiler"
+endif
+
+bench: ## every benchmark once, so that none rots
+	go test -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./...
+
+# The address of the Kafka that `make kafka` starts.
+MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
+
+e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
+	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -timeout 20m -run 'RealKafka' ./internal/kafka ./partitioner ./internal/minicluster ./cmd/millrace
+
+TIMEOUT = 9m
+
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool
 	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true millrace/feed/v1/feed.proto
@@ -17,4 +56,4 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
-.PHONY: help build proto kafka kafka-stop
+.PHONY: help build demo check fmt-check vet lint test race bench e2e proto kafka kafka-stop

@@ -1,10 +1,184 @@
 package expr
 
-import "errors"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"cel.dev/cel-go/common"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/parser"
+)
+
+// maxProblems is how many faults of one source are reported.
+const maxProblems = 20
+
+// celParser is cel-go's parser without a grammar engine behind it: it takes
+// linear time, and refuses nesting before it recurses. It is safe for
+// concurrent use.
+var celParser = func() *parser.Parser {
+	p, err := parser.NewParser(
+		parser.EnablePrattParser(true),
+		parser.EnableVariadicOperatorASTs(true), // a && b && c is one call
+		parser.EnableIdentEscapeSyntax(false),
+		parser.MaxRecursionDepth(MaxDepth),
+		parser.ErrorReportingLimit(maxProblems),
+		parser.Macros(parser.HasMacro),
+	)
+	if err != nil {
+		panic(err) // constant options
+	}
+	return p
+}()
 
 // Parse parses, checks and lowers a source. The error is an *[Error] with
 // every fault of the source at once. Its time and memory are bounded whatever
 // the source.
 func Parse(src string, env Env) (*Node, error) {
-	return nil, errors.New("expr: parsing is not built yet")
+	if len(src) > MaxSourceBytes {
+		return nil, refuse(src[:caretWidth], Problem{1, 1, fmt.Sprintf("the expression has %d bytes; at most %d are allowed", len(src), MaxSourceBytes), ""})
+	}
+	if !utf8.ValidString(src) {
+		return nil, refuse(strings.ToValidUTF8(src, "\uFFFD"), Problem{1, 1, "the expression is not valid UTF-8", ""})
+	}
+	source := common.NewTextSource(src)
+	tree, errs := celParser.Parse(source)
+	if found := errs.GetErrors(); len(found) > 0 {
+		return nil, syntaxError(src, found)
+	}
+	c := &checker{env: env, src: []rune(src), info: tree.SourceInfo()}
+	root := c.expr(tree.Expr())
+	if root != nil && env.Mode == Filter && root.Type != Bool && root.Type != Dyn {
+		c.problem(root.Line, root.Col, fmt.Sprintf("a filter is a bool, and this is %s", article(root.Type)), "compare it with something")
+	}
+	if c.cost > MaxCost {
+		c.problem(1, 1, fmt.Sprintf("the expression costs %d; at most %d is allowed", c.cost, MaxCost), "use fewer or shorter patterns")
+	}
+	if len(c.problems) > 0 {
+		return nil, refuse(src, c.problems...)
+	}
+	return root, nil
+}
+
+// refuse returns problems in the order of the source.
+func refuse(src string, problems ...Problem) *Error {
+	slices.SortStableFunc(problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
+	})
+	return &Error{Source: src, Problems: slices.Compact(problems)}
+}
+
+// syntaxError puts the parser's errors into our words.
+func syntaxError(src string, found []*common.Error) *Error {
+	lines := strings.Split(src, "\n")
+	var problems []Problem
+	for _, e := range found {
+		p := Problem{Line: max(e.Location.Line(), 1), Col: max(e.Location.Column(), 0) + 1, Message: strings.TrimPrefix(e.Message, "Syntax error: ")}
+		switch {
+		case strings.HasPrefix(p.Message, "expression recursion limit"):
+			p.Message = fmt.Sprintf("the expression nests deeper than %d levels", MaxDepth)
+		case strings.Contains(p.Message, "<EOF>"):
+			p.Message = "the expression ends too early"
+		case p.Message == "unexpected token after expression":
+			p.Message, p.Suggestion = "an operator is missing before this", "the operators are && || ! == != < <= > >= + - * / % in ?:"
+		case p.Message == "unexpected character" && p.Line <= len(lines):
+			if r := []rune(lines[p.Line-1]); p.Col <= len(r) {
+				p.Message = fmt.Sprintf("character %U does not belong in an expression", r[p.Col-1])
+				p.Suggestion = "names are ASCII letters, digits and _; text stands in quotes"
+			}
+		case p.Message == "invalid argument to has() macro":
+			p.Suggestion = "write has(record.FIELD)"
+		}
+		problems = append(problems, p)
+	}
+	return refuse(src, problems...)
+}
+
+// checker types and lowers a syntax tree. A node that does not check is nil
+// and has left a problem; what stands above it stays silent.
+type checker struct {
+	env      Env
+	src      []rune
+	info     *ast.SourceInfo
+	problems []Problem
+	nodes    int
+	cost     int
+	fields   [Viewer]map[string]Type // of Record, Entity, Object; built when first asked
+}
+
+func (c *checker) problem(line, col int, message, suggestion string) *Node {
+	if len(c.problems) < maxProblems {
+		c.problems = append(c.problems, Problem{line, col, message, suggestion})
+	}
+	return nil
+}
+
+// at returns the line and column of an offset in characters.
+func (c *checker) at(offset int) (line, col int) {
+	loc := c.info.GetLocationByOffset(int32(offset))
+	return loc.Line(), loc.Column() + 1
+}
+
+// offset returns where e's own token stands: the operator, the dot of a
+// selection, the name of a call, the first character of anything else.
+func (c *checker) offset(e ast.Expr) int {
+	r, _ := c.info.GetOffsetRange(e.ID())
+	at := int(r.Start)
+	if e.Kind() != ast.CallKind || at >= len(c.src) || c.src[at] != '(' {
+		return at
+	}
+	for at > 0 && isSpace(c.src[at-1]) {
+		at--
+	}
+	return at - len(e.AsCall().FunctionName())
+}
+
+// fieldOffset returns where the field of a selection stands, behind its dot.
+func (c *checker) fieldOffset(e ast.Expr) int {
+	at := c.offset(e) + 1
+	for at < len(c.src) && isSpace(c.src[at]) {
+		at++
+	}
+	return at
+}
+
+func isSpace(r rune) bool { return r == ' ' || r == '\t' || r == '\n' || r == '\r' || r == '\f' }
+
+func (c *checker) fault(e ast.Expr, message, suggestion string) *Node {
+	line, col := c.at(c.offset(e))
+	return c.problem(line, col, message, suggestion)
+}
+
+// node makes a node that stands where e does.
+func (c *checker) node(e ast.Expr, op Op, t Type, args ...*Node) *Node {
+	line, col := c.at(c.offset(e))
+	c.nodes++
+	c.cost++
+	if c.nodes == MaxNodes+1 {
+		return c.problem(line, col, fmt.Sprintf("the expression has more than %d parts", MaxNodes), "shorten it here")
+	}
+	return &Node{Op: op, Type: t, Args: args, Line: line, Col: col}
+}
+
+func (c *checker) constant(e ast.Expr, t Type, v any) *Node {
+	n := c.node(e, Const, t)
+	if n != nil {
+		n.Value = v
+	}
+	return n
+}
+
+// article names a type in a sentence.
+func article(t Type) string {
+	switch t {
+	case Int:
+		return "an int"
+	case Null:
+		return "null"
+	case Dyn:
+		return "a viewer value"
+	}
+	return "a " + t.String()
 }

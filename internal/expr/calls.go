@@ -1,0 +1,266 @@
+package expr
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"time"
+
+	"cel.dev/cel-go/common/ast"
+)
+
+// The bounds of a pattern of matches, and what calls cost; see MaxCost.
+const (
+	maxPatternBytes = 256
+	patternCost     = 100 // and 1 for each instruction of the compiled pattern
+	stringCost      = 10
+)
+
+// function is one overload of a function: what it takes and gives.
+type function struct {
+	takes  []Type // any is Dyn
+	gives  Type
+	more   bool // the last argument may repeat
+	member bool // written x.name(y)
+	// lower finishes the call where its types alone do not say enough.
+	lower func(c *checker, e ast.Expr, args []*Node) *Node
+}
+
+// filterFunctions and modelFunctions are the functions of each mode; DESIGN.md
+// and docs/filters.md describe them.
+var filterFunctions, modelFunctions map[string][]function
+
+func init() {
+	strs := []Type{String, String}
+	one, two := []Type{Double}, []Type{Double, Double}
+	three := []Type{Double, Double, Double}
+	filterFunctions = map[string][]function{
+		"timestamp":  {{takes: []Type{String}, gives: Time, lower: (*checker).timestamp}},
+		"duration":   {{takes: []Type{String}, gives: Duration, lower: (*checker).duration}},
+		"double":     {{takes: []Type{Int}, gives: Double}, {takes: one, gives: Double}},
+		"int":        {{takes: []Type{Int}, gives: Int}, {takes: one, gives: Int}},
+		"size":       {{takes: []Type{String}, gives: Int}, {takes: []Type{Strings}, gives: Int}, {takes: []Type{Doubles}, gives: Int}},
+		"startsWith": {{takes: strs, gives: Bool, member: true}},
+		"endsWith":   {{takes: strs, gives: Bool, member: true}},
+		"contains":   {{takes: strs, gives: Bool, member: true}},
+		"matches":    {{takes: strs, gives: Bool, member: true, lower: (*checker).pattern}},
+	}
+	modelFunctions = map[string][]function{
+		"timestamp":  filterFunctions["timestamp"],
+		"duration":   filterFunctions["duration"],
+		"startsWith": filterFunctions["startsWith"],
+		"endsWith":   filterFunctions["endsWith"],
+		"contains":   {{takes: strs, gives: Bool, member: true}, {takes: []Type{Strings, String}, gives: Bool, lower: (*checker).contains}, {takes: []Type{Doubles, Double}, gives: Bool, lower: (*checker).contains}},
+		"size":       {{takes: []Type{String}, gives: Double}, {takes: []Type{Strings}, gives: Double}, {takes: []Type{Doubles}, gives: Double}},
+		"log1p":      {{takes: one, gives: Double}},
+		"exp":        {{takes: one, gives: Double}},
+		"sqrt":       {{takes: one, gives: Double}},
+		"abs":        {{takes: one, gives: Double}},
+		"pow":        {{takes: two, gives: Double}},
+		"min":        {{takes: two, gives: Double, more: true}},
+		"max":        {{takes: two, gives: Double, more: true}},
+		"clamp":      {{takes: three, gives: Double, lower: (*checker).clamp}},
+		"bucketize":  {{takes: []Type{Double, Doubles}, gives: Double, lower: (*checker).bucketize}},
+		"cross":      {{takes: strs, gives: String}, {takes: []Type{String, Double}, gives: String}, {takes: []Type{Double, String}, gives: String}, {takes: two, gives: String}},
+		"age":        {{takes: []Type{Time}, gives: Double}},
+		"decay":      {{takes: two, gives: Double, lower: (*checker).decay}, {takes: []Type{Time, Double}, gives: Double, lower: (*checker).decay}},
+		"dot":        {{takes: []Type{Doubles, Doubles}, gives: Double}},
+		"cosine":     {{takes: []Type{Doubles, Doubles}, gives: Double}},
+		"coalesce":   {{takes: two, gives: Double}, {takes: strs, gives: String}},
+	}
+}
+
+func (c *checker) functions() map[string][]function {
+	if c.env.Mode == Model {
+		return modelFunctions
+	}
+	return filterFunctions
+}
+
+func (c *checker) call(e ast.Expr) *Node {
+	call := e.AsCall()
+	name := call.FunctionName()
+	if name == "lookup" && c.env.Mode == Model && !call.IsMemberFunction() {
+		return c.lookup(e)
+	}
+	overloads, ok := c.functions()[name]
+	if !ok {
+		return c.unknownFunction(e, name)
+	}
+	list := call.Args()
+	if call.IsMemberFunction() {
+		list = append([]ast.Expr{call.Target()}, list...)
+	}
+	args, ok := c.args(list)
+	if !ok {
+		return nil
+	}
+	overloads = slices.DeleteFunc(slices.Clone(overloads), func(f function) bool { return f.member != call.IsMemberFunction() })
+	if len(overloads) == 0 {
+		return c.fault(e, "this is not how "+name+" is called", usage(name, c.functions()[name]))
+	}
+	for _, f := range overloads {
+		if !f.fits(args) {
+			continue
+		}
+		if f.lower != nil {
+			return f.lower(c, e, args)
+		}
+		return c.finish(e, f.gives, args...)
+	}
+	if len(args) == 0 {
+		return c.fault(e, name+" takes arguments, and here are none", usage(name, overloads))
+	}
+	return c.fault(e, name+" does not take "+describe(args), usage(name, overloads))
+}
+
+// finish makes the node of a call to the function that e names.
+func (c *checker) finish(e ast.Expr, gives Type, args ...*Node) *Node {
+	n := c.node(e, Call, gives, args...)
+	if n == nil {
+		return nil
+	}
+	n.Name = e.AsCall().FunctionName()
+	if len(args) > 0 && (args[0].Type == String || isList(args[0].Type)) {
+		c.cost += stringCost
+	}
+	return n
+}
+
+func (f function) fits(args []*Node) bool {
+	if len(args) < len(f.takes) || len(args) > len(f.takes) && !f.more {
+		return false
+	}
+	for i, a := range args {
+		if a.Op == List || a.Type != f.takes[min(i, len(f.takes)-1)] && a.Type != Dyn {
+			return false
+		}
+		if a.Type == Dyn && (f.gives == Time || f.gives == Duration || f.takes[i] == Int || f.takes[i] == Double) {
+			return false // a viewer's number is a double already
+		}
+	}
+	return true
+}
+
+func describe(args []*Node) string {
+	parts := make([]string, len(args))
+	for i, a := range args {
+		parts[i] = article(a.Type)
+	}
+	return strings.Join(parts, " and ")
+}
+
+func usage(name string, overloads []function) string {
+	var forms []string
+	for _, f := range overloads {
+		takes := make([]string, len(f.takes))
+		for i, t := range f.takes {
+			takes[i] = t.String()
+		}
+		if f.member {
+			forms = append(forms, takes[0]+"."+name+"("+strings.Join(takes[1:], ", ")+")")
+			continue
+		}
+		forms = append(forms, name+"("+strings.Join(takes, ", ")+")")
+	}
+	return "write " + strings.Join(forms, " or ")
+}
+
+// elsewhere says what to do instead of what CEL has and this does not.
+var elsewhere = map[string]string{
+	"all": "in searches a list", "exists": "in searches a list", "exists_one": "in searches a list",
+	"filter": "in searches a list", "map": "", "_[_]": "in searches a list",
+	"log": "use log1p(x)", "ln": "use log1p(x)", "now": "use as_of", "string": "", "type": "", "dyn": "",
+	"bucketise": "write bucketize", "onehot": "the spec's one-hot encoding is a property of the feature",
+}
+
+func (c *checker) unknownFunction(e ast.Expr, name string) *Node {
+	_, model := modelFunctions[name]
+	_, filter := filterFunctions[name]
+	switch {
+	case name == "_[_]":
+		return c.fault(e, "indexing is not supported", elsewhere[name])
+	case name == "lookup" && c.env.Mode == Model:
+		return c.fault(e, "this is not how lookup is called", "write lookup(TABLE, key, default)")
+	case model || name == "lookup":
+		return c.fault(e, name+" is a function of models, not of filters", "")
+	case filter:
+		return c.fault(e, name+" is a function of filters, not of models", "")
+	}
+	hint, known := elsewhere[name]
+	if !known {
+		hint = didYouMean(name, slices.Collect(maps.Keys(c.functions())), "the functions are "+strings.Join(slices.Sorted(maps.Keys(c.functions())), ", "))
+	}
+	return c.fault(e, "no function "+name, hint)
+}
+
+func (c *checker) text(a *Node, what string) (string, bool) {
+	if s, ok := a.Value.(string); ok && a.Op == Const {
+		return s, true
+	}
+	c.problem(a.Line, a.Col, what+" takes a literal", "")
+	return "", false
+}
+
+func (c *checker) timestamp(e ast.Expr, args []*Node) *Node {
+	s, ok := c.text(args[0], "timestamp")
+	if !ok {
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil || t.Year() < 1 || t.UTC().Year() > 9999 || !strictTime.MatchString(s) {
+		return c.problem(args[0].Line, args[0].Col, fmt.Sprintf("%q is not an RFC 3339 instant", s), `write it like "2026-01-31T00:00:00Z"`)
+	}
+	if t.Nanosecond()%1e6 != 0 {
+		return c.problem(args[0].Line, args[0].Col, "instants have milliseconds, and this has a finer part", "")
+	}
+	return c.constant(e, Time, t.UnixMilli())
+}
+
+// strictTime is the form of RFC 3339 that CEL accepts; package time is laxer.
+var strictTime = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
+
+// duration gives CEL's duration in a filter, and seconds in a model.
+func (c *checker) duration(e ast.Expr, args []*Node) *Node {
+	s, ok := c.text(args[0], "duration")
+	if !ok {
+		return nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return c.problem(args[0].Line, args[0].Col, fmt.Sprintf("%q is not a duration", s), `write it like "90s", "1h30m" or "24h"`)
+	}
+	if d%time.Millisecond != 0 {
+		return c.problem(args[0].Line, args[0].Col, "durations have milliseconds, and this has a finer part", "")
+	}
+	if c.env.Mode == Model {
+		return c.constant(e, Double, float64(d.Milliseconds())/1000)
+	}
+	return c.constant(e, Duration, d.Milliseconds())
+}
+
+// pattern checks the regular expression of matches. RE2 takes linear time; the
+// cost bounds the factor.
+func (c *checker) pattern(e ast.Expr, args []*Node) *Node {
+	p := args[1]
+	s, ok := c.text(p, "matches")
+	if !ok {
+		return nil
+	}
+	if len(s) > maxPatternBytes {
+		return c.problem(p.Line, p.Col, fmt.Sprintf("the pattern has %d bytes; at most %d are allowed", len(s), maxPatternBytes), "")
+	}
+	re, err := syntax.Parse(s, syntax.Perl)
+	if err != nil {
+		return c.problem(p.Line, p.Col, "the pattern does not compile: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), "it is RE2 syntax")
+	}
+	prog, err := syntax.Compile(re.Simplify())
+	if err != nil {
+		return c.problem(p.Line, p.Col, "the pattern does not compile: "+err.Error(), "")
+	}
+	c.cost += patternCost + len(prog.Inst)
+	return c.finish(e, Bool, args...)
+}

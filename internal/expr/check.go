@@ -1,0 +1,214 @@
+package expr
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+func (c *checker) expr(e ast.Expr) *Node {
+	switch e.Kind() {
+	case ast.LiteralKind:
+		return c.literal(e)
+	case ast.IdentKind:
+		return c.ident(e)
+	case ast.SelectKind:
+		return c.selection(e)
+	case ast.CallKind:
+		if op, ok := opOf[e.AsCall().FunctionName()]; ok {
+			return c.operator(e, op)
+		}
+		return c.call(e)
+	case ast.ListKind:
+		return c.list(e)
+	case ast.MapKind:
+		return c.fault(e, "a map literal stands only as the first argument of lookup", "")
+	case ast.StructKind:
+		return c.fault(e, "messages are not supported", "")
+	}
+	return c.fault(e, "this is not supported", "")
+}
+
+func (c *checker) literal(e ast.Expr) *Node {
+	switch v := e.AsLiteral().(type) {
+	case types.Bool:
+		return c.constant(e, Bool, bool(v))
+	case types.Int:
+		if c.env.Mode == Model {
+			return c.constant(e, Double, float64(v))
+		}
+		return c.constant(e, Int, int64(v))
+	case types.Double:
+		return c.constant(e, Double, float64(v))
+	case types.String:
+		return c.constant(e, String, string(v))
+	case types.Null:
+		return c.constant(e, Null, nil)
+	case types.Uint:
+		return c.fault(e, "unsigned literals are not supported", "write it without the u")
+	}
+	return c.fault(e, "bytes are not supported", "write a string")
+}
+
+// roots are the names an expression starts from.
+var roots = map[string]Op{"record": Record, "entity": Entity, "object": Object, "viewer": Viewer, "as_of": AsOf}
+
+func (c *checker) ident(e ast.Expr) *Node {
+	name := e.AsIdent()
+	op, ok := roots[name]
+	switch {
+	case ok && op == AsOf:
+		return c.node(e, AsOf, Time)
+	case ok:
+		return c.fault(e, name+" is not a value", "write "+name+".FIELD")
+	}
+	if _, ok := c.scope(Record)[name]; ok {
+		return c.fault(e, "unknown name "+name, "did you mean record."+name+"?")
+	}
+	return c.fault(e, "unknown name "+name, didYouMean(name, slices.Collect(maps.Keys(roots)), "an expression starts from record, entity, viewer or as_of"))
+}
+
+// selection lowers record.a.b and has(record.a.b).
+func (c *checker) selection(e ast.Expr) *Node {
+	var steps []ast.Expr // outermost first
+	root := e
+	for root.Kind() == ast.SelectKind {
+		steps = append(steps, root)
+		root = root.AsSelect().Operand()
+	}
+	slices.Reverse(steps)
+	op, ok := Op(0), false
+	if root.Kind() == ast.IdentKind {
+		op, ok = roots[root.AsIdent()]
+	}
+	switch {
+	case root.Kind() == ast.IdentKind && !ok:
+		return c.ident(root)
+	case !ok:
+		c.expr(root)
+		return c.fault(e, "only record, entity, object and viewer have fields", "")
+	case op == AsOf:
+		return c.fault(e, "as_of has no fields", "")
+	case op == Object && c.env.Mode == Filter:
+		return c.fault(root, "filters do not see the object's features", "use record or entity")
+	}
+	path := make([]string, len(steps))
+	for i, s := range steps {
+		path[i] = s.AsSelect().FieldName()
+	}
+	t := c.field(op, root.AsIdent(), steps, path)
+	if t == 0 {
+		return nil
+	}
+	n := c.node(root, op, t)
+	if n == nil {
+		return nil
+	}
+	n.Name = strings.Join(path, ".")
+	if e.AsSelect().IsTestOnly() {
+		return c.node(e, Has, Bool, n)
+	}
+	return n
+}
+
+// field returns the type of a field, or reports the first step that leads
+// nowhere.
+func (c *checker) field(op Op, root string, steps []ast.Expr, path []string) Type {
+	scope := c.scope(op)
+	full := strings.Join(path, ".")
+	if t, ok := scope[full]; ok && t != conflict {
+		return t
+	} else if ok {
+		c.fieldFault(steps[0], fmt.Sprintf("the schemas disagree on the type of %s.%s", root, full), "give the field another name in one of them")
+		return 0
+	}
+	if op == Viewer && c.env.Mode == Filter {
+		if len(path) == 1 {
+			return Dyn
+		}
+		c.fieldFault(steps[1], "viewer."+path[0]+" has no fields", "")
+		return 0
+	}
+	names := slices.Sorted(maps.Keys(scope))
+	for i := range path {
+		prefix := strings.Join(path[:i+1], ".")
+		if t, ok := scope[prefix]; ok {
+			c.fieldFault(steps[i+1], fmt.Sprintf("%s.%s is %s and has no fields", root, prefix, article(t)), "")
+			return 0
+		}
+		if !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, prefix+".") }) {
+			c.fieldFault(steps[i], fmt.Sprintf("no field %s in %s", prefix, root), didYouMean(full, names, listed(names)))
+			return 0
+		}
+	}
+	c.fieldFault(steps[len(steps)-1], fmt.Sprintf("%s.%s is a record", root, full), "name one of its fields")
+	return 0
+}
+
+func (c *checker) fieldFault(step ast.Expr, message, suggestion string) {
+	line, col := c.at(c.fieldOffset(step))
+	c.problem(line, col, message, suggestion)
+}
+
+// conflict is the type of a field whose schemas disagree.
+const conflict Type = 255
+
+// scope returns the fields of a root, and their types.
+func (c *checker) scope(op Op) map[string]Type {
+	if op == Viewer {
+		s := map[string]Type{"id": String}
+		maps.Copy(s, c.env.Viewer)
+		return s
+	}
+	if c.fields[op] == nil {
+		layouts := map[Op][]*column.Layout{Record: c.env.Record, Entity: c.env.Entity, Object: c.env.Object}[op]
+		c.fields[op] = fieldTypes(layouts, c.env.Mode)
+	}
+	return c.fields[op]
+}
+
+// fieldTypes merges the fields of layouts. Where one has an int and another a
+// double the field is a double; other disagreements are a conflict.
+func fieldTypes(layouts []*column.Layout, mode Mode) map[string]Type {
+	all := map[string]Type{}
+	for _, l := range layouts {
+		for _, f := range l.Fields() {
+			if strings.HasPrefix(f.Name, "$") {
+				continue
+			}
+			t := typeOfKind[f.Kind]
+			if mode == Model && t == Int {
+				t = Double
+			}
+			old, met := all[f.Name]
+			switch {
+			case !met || old == t:
+				all[f.Name] = t
+			case isNumber(old) && isNumber(t):
+				all[f.Name] = Double
+			default:
+				all[f.Name] = conflict
+			}
+		}
+	}
+	return all
+}
+
+var typeOfKind = [...]Type{
+	column.Bool: Bool, column.Int: Int, column.Time: Time, column.Double: Double,
+	column.String: String, column.Doubles: Doubles, column.Strings: Strings,
+}
+
+var opOf = map[string]Op{
+	operators.LogicalNot: Not, operators.LogicalAnd: And, operators.LogicalOr: Or, operators.Conditional: Cond,
+	operators.Equals: Eq, operators.NotEquals: Ne, operators.Less: Lt, operators.LessEquals: Le,
+	operators.Greater: Gt, operators.GreaterEquals: Ge, operators.Add: Add, operators.Subtract: Sub,
+	operators.Multiply: Mul, operators.Divide: Div, operators.Modulo: Mod, operators.Negate: Neg, operators.In: In,
+}

@@ -55,20 +55,29 @@ func (e *Eval) Filter(src string) (Filter, error) {
 
 // Score returns the score of a model, one record at a time.
 func (e *Eval) Score(m *relevance.Model) Score {
+	type question struct {
+		rows, entity *column.Layout
+		viewer       *millrace.Viewer
+		asOf         millrace.Time
+	}
+	var bound question // what scorer was bound to last
+	var scorer *relevance.Scorer
 	return func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) float64 {
-		var features *column.Slab
-		var layout *column.Layout
+		rows, entity := e.row(&c.Record), (*column.Slab)(nil)
+		q := question{rows: rows.Layout(), viewer: v, asOf: asOf}
 		if c.Features != nil {
-			features = e.row(c.Features)
-			layout = features.Layout()
+			entity = e.row(c.Features)
+			q.entity = entity.Layout()
 		}
-		row := e.row(&c.Record)
-		s, err := m.Bind(row.Layout(), layout, v, asOf)
-		if err != nil {
-			panic(fmt.Errorf("oracle: bind %s to %s: %w", m.Name(), c.ID, err))
+		if q != bound {
+			s, err := m.Bind(q.rows, q.entity, v, asOf)
+			if err != nil {
+				panic(fmt.Errorf("oracle: bind %s to %s: %w", m.Name(), c.ID, err))
+			}
+			bound, scorer = q, s
 		}
 		out := [1]float64{math.NaN()}
-		s.Score(row, []int32{0}, features, out[:])
+		scorer.Score(rows, []int32{0}, entity, out[:])
 		return out[0]
 	}
 }

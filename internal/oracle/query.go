@@ -2,7 +2,6 @@ package oracle
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 
@@ -78,15 +77,22 @@ func (f *Feed) candidates(q *Query) []Candidate {
 	return all
 }
 
-// keys returns the distinct timelines that q asks for and that exist.
+// keys returns the timelines that q asks for and that exist, each once.
 func (f *Feed) keys(q *Query) []millrace.Timeline {
-	keys := map[millrace.Timeline]bool{}
+	entities, types := map[millrace.Entity]bool{}, map[millrace.ContentType]bool{}
+	for _, e := range q.Entities {
+		entities[e] = true
+	}
+	for _, t := range q.Types {
+		types[t] = true
+	}
+	var keys []millrace.Timeline
 	for t := range f.timelines {
-		if slices.Contains(q.Entities, t.Entity) && (len(q.Types) == 0 || slices.Contains(q.Types, t.Type)) {
-			keys[t] = true
+		if entities[t.Entity] && (len(types) == 0 || types[t.Type]) {
+			keys = append(keys, t)
 		}
 	}
-	return slices.SortedFunc(maps.Keys(keys), compareTimelines)
+	return keys
 }
 
 func (f *Feed) filter(q *Query, all []Candidate, s *Stages) []Candidate {
@@ -123,8 +129,12 @@ func rank(q *Query, kept []Candidate) []Item {
 			Record: c.Record,
 		}
 	}
-	slices.SortFunc(items, func(a, b Item) int { return compareRanks(a.Rank, b.Rank) })
+	sortItems(items)
 	return items
+}
+
+func sortItems(items []Item) {
+	slices.SortFunc(items, func(a, b Item) int { return compareRanks(a.Rank, b.Rank) })
 }
 
 // compareRanks says the order of an answer in its own words, so that a fault

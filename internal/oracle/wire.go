@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Load applies one line of NDJSON, as a producer, the partitioner and an index
-// node would between them.
+// Load applies one line of NDJSON, a record or features, as a producer, the
+// partitioner and an index node would between them.
 func (f *Feed) Load(s *schemas.Schema, line []byte) error {
 	body, err := s.EncodeJSON(line)
 	if err != nil {
@@ -18,13 +18,19 @@ func (f *Feed) Load(s *schemas.Schema, line []byte) error {
 	if err != nil {
 		return err
 	}
-	e.Record.Schema, e.Record.Body = s.Fingerprint(), body
-	f.ApplyEnvelope(e)
+	f.ApplyEnvelope(s, e)
 	return nil
 }
 
-// ApplyEnvelope applies a record to each timeline it belongs to.
-func (f *Feed) ApplyEnvelope(e schemas.Envelope) {
+// ApplyEnvelope applies a record of a schema to each timeline it belongs to,
+// or features to their entity. Features of another subject are left out.
+func (f *Feed) ApplyEnvelope(s *schemas.Schema, e schemas.Envelope) {
+	if s.Features() {
+		if e.Subject == string(e.Entity) {
+			f.ApplyFeatures(e.Entity, e.Record)
+		}
+		return
+	}
 	for _, entity := range append([]millrace.Entity{e.Entity}, e.About...) {
 		f.Apply(millrace.Timeline{Entity: entity, Type: e.Type}, e.Record)
 	}

@@ -135,7 +135,7 @@ func TestMembers(t *testing.T) {
 }
 
 func TestTweets(t *testing.T) {
-	n, last, shares := 0, "", 0
+	n, shares, last := 0, 0, millrace.Time(0)
 	for line, err := range Tweets() {
 		if errors.Is(err, ErrAbsent) {
 			t.Skip(err)
@@ -143,15 +143,12 @@ func TestTweets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var r record
-		if err := json.Unmarshal(line, &r); err != nil {
-			t.Fatalf("%s: %v", line, err)
+		e := envelope(t, line)
+		if n++; e.Record.Time < last {
+			t.Fatalf("%s at %s comes after %s", e.Record.ID, e.Record.Time, last)
 		}
-		if n++; r.CreatedAt < last {
-			t.Fatalf("%s at %s comes after %s", r.ID, r.CreatedAt, last)
-		}
-		last = r.CreatedAt
-		if r.Verb == "share" {
+		last = e.Record.Time
+		if e.Type == "share" {
 			shares++
 		}
 	}

@@ -40,14 +40,25 @@ func TestConformanceCanonical(t *testing.T) {
 	}
 	for _, c := range cases {
 		input, want, fp := strings.TrimSpace(c[1]), c[2], c[3]
-		got, err := canonicalForm([]byte(input))
-		if input == `[  ]` {
-			continue // a union without branches has no values; refused
+		refused := map[string]string{
+			`[  ]`: "the union is empty",
+			`{ "items":{"type":"null"}, "type":"array"}`: "can take no bytes",
+		}[input]
+		if strings.Contains(input, "PigValue") {
+			refused = "contains itself"
+		}
+		n, err := parseAny([]byte(input))
+		if refused != "" {
+			if err == nil || !strings.Contains(err.Error(), refused) {
+				t.Errorf("%s: not refused because %s: %v", input, refused, err)
+			}
+			continue
 		}
 		if err != nil {
 			t.Errorf("%s: %v", input, err)
 			continue
 		}
+		got := canonicalForm(n)
 		if got != want {
 			t.Errorf("%s: canonical form %s, want %s", input, got, want)
 		}
@@ -90,13 +101,12 @@ func TestConformanceMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	avsc := readFile(t, "messageV1", "test_schema.avsc")
-	canonical, err := canonicalForm(avsc)
-	if err != nil || fingerprint(canonical) != f.Fingerprint {
-		t.Fatalf("fingerprint %s in the message, %s of its schema, %v", f.Fingerprint, fingerprint(canonical), err)
-	}
 	n, err := parseAny(avsc)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if fp := fingerprint(canonicalForm(n)); fp != f.Fingerprint {
+		t.Fatalf("fingerprint %s in the message, %s of its schema", f.Fingerprint, fp)
 	}
 	in := input{b: f.Body}
 	got, _ := json.Marshal(in.value(n))

@@ -9,9 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hamba/avro/v2"
-	"github.com/hamba/avro/v2/pkg/crc64"
-
 	"github.com/millrace/millrace"
 )
 
@@ -51,9 +48,10 @@ func Parse(avsc []byte) (*Schema, error) {
 		at := rule.of(&s.roles)
 		at.Column = s.layout.Index(at.Name)
 	}
-	if s.canonical, err = canonicalForm(avsc); err != nil {
+	if err := secondReader(avsc); err != nil {
 		return nil, err
 	}
+	s.canonical = canonicalForm(s.root)
 	s.fingerprint = fingerprint(s.canonical)
 	s.envelope = compileEnvelope(s)
 	return s, nil
@@ -80,22 +78,6 @@ func parseTree(avsc []byte) (*parser, error) {
 	}
 	p.root = p.typ(text, "", "", 0)
 	return p, nil
-}
-
-// canonicalForm returns the Parsing Canonical Form. The library is a second
-// reader of the schema too: what it refuses is refused.
-func canonicalForm(avsc []byte) (string, error) {
-	parsed, err := avro.ParseBytesWithCache(avsc, "", &avro.SchemaCache{})
-	if err != nil {
-		return "", fmt.Errorf("schemas: %w", err)
-	}
-	return parsed.String(), nil
-}
-
-func fingerprint(canonical string) millrace.Fingerprint {
-	h := crc64.New()
-	h.Write([]byte(canonical)) // never fails
-	return millrace.Fingerprint(h.Sum64())
 }
 
 // parser turns the JSON of a schema into nodes, and goes on after a fault.
@@ -162,7 +144,7 @@ func (p *parser) object(o map[string]any, ns, path string, depth int) *node {
 		return p.typ(o["type"], ns, path, depth+1)
 	}
 	switch name {
-	case "record", "error", "enum", "fixed":
+	case "record", "enum", "fixed":
 		return p.definition(name, o, ns, path, depth)
 	case "array":
 		return p.collection(kindArray, o, "items", "[]", ns, path, depth)

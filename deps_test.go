@@ -98,6 +98,7 @@ var homes = []home{
 var unsafeIn = map[string]string{
 	"api":             "generated protobuf",
 	"internal/column": "strings that share a slab's heap",
+	"schemas":         "map keys and list items that point into a body while it is decoded",
 	"indexnode/cache": "memory that the collector does not look into",
 }
 

@@ -86,10 +86,13 @@ func schemaKey(fp millrace.Fingerprint) []byte {
 
 // Schemas returns the node's schema registry: JSON by fingerprint. The caller
 // must not change the JSON.
-func (s *Store) Schemas() map[millrace.Fingerprint][]byte {
+func (s *Store) Schemas() (map[millrace.Fingerprint][]byte, error) {
+	if s.closed.Load() {
+		return nil, ErrClosed
+	}
 	s.types.mu.RLock()
 	defer s.types.mu.RUnlock()
-	return maps.Clone(s.types.schemas)
+	return maps.Clone(s.types.schemas), nil
 }
 
 // Types returns every content type ever met on this node, sorted.

@@ -48,7 +48,7 @@ func TestRegistrySurvivesReopen(t *testing.T) {
 		if got := s.Types(); len(got) != 2 || got[0] != "like" || got[1] != "post" {
 			t.Errorf("types %v", got)
 		}
-		if got := s.Schemas(); string(got[7]) != `"int"` || len(got) != 1 {
+		if got, err := s.Schemas(); err != nil || string(got[7]) != `"int"` || len(got) != 1 {
 			t.Errorf("schemas %v", got)
 		}
 		if got := s.Applied(3); got != (Offsets{12, -1}) {

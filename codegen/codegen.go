@@ -3,7 +3,15 @@
 // as the interpreter in package relevance.
 package codegen
 
-import "errors"
+import (
+	"errors"
+	"path"
+	"strings"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/plan"
+)
 
 // File is one generated file.
 type File struct {
@@ -17,8 +25,78 @@ type Spec struct {
 	Text []byte
 }
 
-// Generate writes the Go of specs, one file a spec in the order given. The
-// error reports every fault of every spec.
-func Generate(specs ...Spec) ([]File, error) {
-	return nil, errors.New("codegen: not built yet")
+// Generate writes the Go of specs into package pkg, one file a spec in the
+// order given. Schemas are those that the specs may name. The error reports
+// every fault of every spec.
+func Generate(pkg string, schemas relevance.Schemas, specs ...Spec) ([]File, error) {
+	var files []File
+	var errs []error
+	for _, s := range specs {
+		text, err := generate(pkg, schemas, s)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		base := strings.TrimSuffix(path.Base(s.Name), path.Ext(s.Name))
+		files = append(files, File{strings.ReplaceAll(base, "-", "_") + ".go", text})
+	}
+	return files, errors.Join(errs...)
+}
+
+func generate(pkg string, schemas relevance.Schemas, s Spec) ([]byte, error) {
+	m, err := relevance.Parse(path.Base(s.Name), s.Text, schemas)
+	if err != nil {
+		return nil, err
+	}
+	spec := m.Spec()
+	w := newWriter(pkg, path.Base(s.Name), spec)
+	shapes := map[string]bool{}
+	for _, t := range targets(spec, schemas) {
+		p, err := plan.Build(spec.Source(), t.rows, t.entity)
+		if err != nil {
+			return nil, err
+		}
+		if shape := p.Shape(); !shapes[shape] {
+			shapes[shape] = true
+			w.function(p, t)
+		}
+	}
+	return w.finish()
+}
+
+// target is a layout that a function is written for.
+type target struct {
+	suffix       string // of the function's name
+	what         string // for its comment
+	rows, entity *column.Layout
+}
+
+// targets are the layouts that a spec names: each record schema, with the
+// entity's features and without.
+func targets(s *relevance.Spec, schemas relevance.Schemas) []target {
+	var out []target
+	if len(s.Schemas) == 0 {
+		out = []target{{what: "records of any schema", rows: relevance.RoleLayout()}}
+	}
+	for _, name := range s.Schemas {
+		t := target{what: name, rows: schemas[name]}
+		if len(s.Schemas) > 1 {
+			t.suffix = camel(name[strings.LastIndex(name, ".")+1:], true)
+		}
+		out = append(out, t)
+	}
+	if s.Entity == "" {
+		return out
+	}
+	for _, t := range out[:len(out):len(out)] {
+		alone := t
+		alone.suffix += "Alone"
+		alone.what += " of entities without features"
+		out = append(out, alone)
+	}
+	for i := range out[:len(out)/2] {
+		out[i].entity = schemas[s.Entity]
+		out[i].what += " and features " + s.Entity
+	}
+	return out
 }

@@ -1,42 +1,127 @@
 package relevance
 
 import (
-	"errors"
+	"fmt"
+	"sync"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/relevance/plan"
 )
 
 // Model is a checked model spec with its parameters. It is immutable and safe
 // for concurrent use; each goroutine scores through a [Scorer] of its own.
 type Model struct {
-	name, version string
+	spec    *Spec
+	weights []float64
+	tables  []*kernel.Table
+	plans   sync.Map // of layouts to planned
+	slow    bool     // never uses generated code
+}
+
+// layouts is what a plan is for.
+type layouts struct{ rows, entity *column.Layout }
+
+// planned is a plan and the generated code of its shape, if there is any.
+type planned struct {
+	plan  *plan.Plan
+	score kernel.Func
+	err   error
+}
+
+// Parse reads a spec with its parameters. File names it in messages; schemas
+// are those it may name. The error, a [*SpecError], reports every fault.
+func Parse(file string, src []byte, schemas Schemas) (*Model, error) {
+	r := &specReader{document: document{newProblems(file, src), src}, schemas: schemas}
+	params := r.read()
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	m := &Model{spec: r.spec}
+	m.weights, m.tables = r.spec.compile(&params)
+	return m, nil
 }
 
 // Name returns the model's name, as requests and feed definitions say it.
-func (m *Model) Name() string { return m.name }
+func (m *Model) Name() string { return m.spec.Name }
 
 // Version returns the version of the model's spec.
-func (m *Model) Version() string { return m.version }
+func (m *Model) Version() string { return m.spec.Version }
+
+// Spec returns what the model computes.
+func (m *Model) Spec() *Spec { return m.spec }
+
+// Interpreted returns the model as it serves without generated code: the
+// reference to compare with.
+func (m *Model) Interpreted() *Model {
+	return &Model{spec: m.spec, weights: m.weights, tables: m.tables, slow: true}
+}
 
 // Bind prepares a scorer for records of one layout and the question of one
 // viewer. Entity is the layout of the entity's features, nil when there are
 // none. A field that the layout lacks reads as missing. A viewer value of
-// another type than the spec declares is refused.
+// another type than the spec declares is refused with a [*millrace.Error].
 func (m *Model) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*Scorer, error) {
-	return nil, errors.New("relevance: scoring is not built yet")
+	p := m.plan(layouts{rows, entity})
+	if p.err != nil {
+		return nil, fmt.Errorf("relevance: bind %s: %w", m.Name(), p.err)
+	}
+	in := plan.Inputs{Weights: m.weights, Tables: m.tables, AsOf: float64(asOf)}
+	for _, v := range p.plan.Viewer {
+		x, err := viewerValue(viewer, v)
+		if err != nil {
+			return nil, err
+		}
+		in.Viewer = append(in.Viewer, x)
+	}
+	return newScorer(p, in), nil
 }
 
-// Scorer scores records of one layout for one viewer and instant. It is for
-// one goroutine at a time.
-type Scorer struct{}
-
-// Score writes the score of row sel[i] of rows to out[i]. Entity is one row of
-// the entity's features, or nil. In the steady state it does not allocate.
-func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out []float64) {
-	panic("relevance: a Scorer comes from Model.Bind")
+func (m *Model) plan(l layouts) *planned {
+	if p, ok := m.plans.Load(l); ok {
+		return p.(*planned)
+	}
+	p := &planned{}
+	p.plan, p.err = plan.Build(&m.spec.source, l.rows, l.entity)
+	if p.err == nil && !m.slow {
+		g, _ := kernel.Lookup(p.plan.Shape())
+		p.score = g.Score
+	}
+	kept, _ := m.plans.LoadOrStore(l, p)
+	return kept.(*planned)
 }
 
-// Execution tells what scores: "generated" or "interpreted". Both give the
-// same bits.
-func (s *Scorer) Execution() string { return "" }
+// viewerValue returns a viewer's value as its spec declares it, nil if the
+// viewer does not have it.
+func viewerValue(viewer *millrace.Viewer, v plan.Var) (any, error) {
+	if viewer == nil {
+		return nil, nil
+	}
+	x, ok := viewer.Value(v.Name)
+	if !ok || x == nil {
+		return nil, nil
+	}
+	var got plan.Kind
+	switch x.(type) {
+	case bool:
+		got = plan.Bool
+	case float64:
+		got = plan.Number
+	case string:
+		got = plan.String
+	case []float64:
+		got = plan.Numbers
+	case []string:
+		got = plan.Strings
+	}
+	if got != v.Kind {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonInvalid,
+			Field:  "viewer." + v.Name,
+			Detail: fmt.Sprintf("is a %T", x),
+			WayOut: "send a " + v.Kind.String() + ", or leave it out",
+		}
+	}
+	return x, nil
+}

@@ -22,7 +22,7 @@ type Registry struct {
 // "recency" and "home".
 func Builtin() *Registry {
 	r := &Registry{}
-	r.mu.models = map[string]*Model{}
+	r.mu.models = maps.Clone(builtinModels())
 	return r
 }
 

@@ -149,7 +149,6 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 	} else if a != nil {
 		next.assignment = *a
 	}
-	next.hosted = next.assignment.hosted()
 	for key, v := range s.values {
 		kind, id, _ := strings.Cut(key, "/")
 		var err error
@@ -168,10 +167,13 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 	}
 	// A node whose lease is gone may be dead or only cut off from etcd. As
 	// long as it hosts something it stays known, for when nobody else can.
+	hosts := map[millrace.NodeID]bool{}
+	for _, id := range next.assignment.Nodes() {
+		hosts[id] = true
+	}
 	for id, n := range m.nodes {
 		_, left := s.values["left/"+string(id)]
-		_, hosts := next.hosted[id]
-		if !next.alive[id] && hosts && !left {
+		if !next.alive[id] && hosts[id] && !left {
 			next.nodes[id], next.ready[id] = n, m.ready[id]
 		}
 	}

@@ -1,0 +1,219 @@
+package codegen
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance/plan"
+)
+
+var operators = map[plan.Op]string{
+	plan.And: "&&", plan.Or: "||", plan.Eq: "==", plan.Ne: "!=", plan.Lt: "<", plan.Le: "<=", plan.Gt: ">",
+	plan.Ge: ">=", plan.Add: "+", plan.Sub: "-", plan.Mul: "*", plan.Div: "/",
+}
+
+var goTypes = map[plan.Kind]string{
+	plan.Number: "float64", plan.Bool: "bool", plan.String: "string", plan.Numbers: "[]float64", plan.Strings: "[]string",
+}
+
+// expr writes a value: its variable, its slot, or its operation.
+func (f *function) expr(i int) string {
+	v := &f.p.Values[i]
+	switch {
+	case f.vars[i] != "":
+		return f.vars[i]
+	case v.Op == plan.Const:
+		return f.literal(v)
+	case v.Op == plan.Param:
+		f.weights = true
+		return fmt.Sprintf("w[%d]", v.Index)
+	case v.Deps&(plan.Record|plan.Entity) == 0:
+		return f.slots[i]
+	case f.p.Direct(i):
+		return f.direct(v)
+	}
+	a := func(k int) string { return f.expr(v.Args[k]) }
+	switch v.Op {
+	case plan.HasField:
+		return f.nulls(v.Index) + " == 0"
+	case plan.HasEnt:
+		f.entity = true
+		return fmt.Sprintf("(entity != nil && !entity.Null(k.EntCols[%d], 0))", v.Index)
+	case plan.Not:
+		return "!(" + a(0) + ")"
+	case plan.Neg:
+		return "-(" + a(0) + ")"
+	case plan.Mul:
+		// The conversion keeps the compiler from fusing the product into a sum.
+		return "float64(" + f.operand(v.Args[0]) + " * " + f.operand(v.Args[1]) + ")"
+	case plan.Select:
+		return fmt.Sprintf("kernel.If[%s](%s, %s, %s)", goTypes[v.Kind], a(0), a(1), a(2))
+	case plan.ToNumber:
+		f.w.imports[module+"internal/expr/fn"] = true
+		return "fn.Bool(" + a(0) + ")"
+	case plan.Text:
+		return f.arenaOf(v) + ".Text(" + a(0) + ")"
+	case plan.Cross:
+		return f.arenaOf(v) + ".Cross(" + a(0) + ", " + a(1) + ")"
+	case plan.In:
+		return f.contains(v)
+	case plan.Present:
+		return f.present(v)
+	case plan.Lookup:
+		return fmt.Sprintf("k.Tables[%d].%s(%s)", v.Index, tableKind(f.p.Values[v.Args[0]].Kind), a(0))
+	case plan.Size:
+		if f.p.Values[v.Args[0]].Kind == plan.String {
+			return "kernel.Size(" + a(0) + ")"
+		}
+		return "float64(len(" + a(0) + "))"
+	case plan.Call:
+		return f.call(v)
+	}
+	return f.operand(v.Args[0]) + " " + operators[v.Op] + " " + f.operand(v.Args[1])
+}
+
+// operand writes a value where a binary operation must not tear it apart.
+func (f *function) operand(i int) string {
+	text := f.expr(i)
+	v := &f.p.Values[i]
+	binary := operators[v.Op] != "" && v.Op != plan.Mul || v.Op == plan.HasField
+	if f.vars[i] == "" && binary && v.Deps&(plan.Record|plan.Entity) != 0 || strings.HasPrefix(text, "-") {
+		return "(" + text + ")"
+	}
+	return text
+}
+
+func (f *function) arenaOf(v *plan.Value) string {
+	if v.Deps&plan.Record == 0 {
+		return "k.EntityArena"
+	}
+	f.arena = true
+	return "k.Arena"
+}
+
+func tableKind(k plan.Kind) string {
+	if k == plan.String {
+		return "String"
+	}
+	return "Number"
+}
+
+// direct writes an operation on a record's string in its column.
+func (f *function) direct(v *plan.Value) string {
+	word := f.column(f.p.Values[v.Args[0]].Index) + "[r]"
+	switch v.Op {
+	case plan.Lookup:
+		return fmt.Sprintf("k.Tables[%d].Word(rows, %s)", v.Index, word)
+	case plan.Present:
+		return word + " != 0"
+	case plan.In:
+		return f.sets[v.Args[1]] + ".Word(rows, " + word + ") != 0"
+	}
+	other := &f.p.Values[v.Args[1]]
+	if s, ok := other.Const.(string); ok && other.Op == plan.Const {
+		if w, short := column.InlineWord(s); short {
+			return fmt.Sprintf("%s %s %#x /* %s */", word, operators[v.Op], w, strings.ReplaceAll(strconv.Quote(s), "*/", "* /"))
+		}
+	}
+	equal := "rows.EqualString(" + word + ", " + f.expr(v.Args[1]) + ")"
+	if v.Op == plan.Ne {
+		return "!" + equal
+	}
+	return equal
+}
+
+func (f *function) contains(v *plan.Value) string {
+	x, list := f.expr(v.Args[0]), v.Args[1]
+	if set, ok := f.sets[list]; ok {
+		return fmt.Sprintf("%s.%s(%s) != 0", set, tableKind(f.p.Values[v.Args[0]].Kind), x)
+	}
+	f.w.imports["slices"] = true
+	return "slices.Contains(" + f.expr(list) + ", " + x + ")"
+}
+
+func (f *function) present(v *plan.Value) string {
+	x := f.expr(v.Args[0])
+	switch f.p.Values[v.Args[0]].Kind {
+	case plan.Number:
+		f.w.imports["math"] = true
+		return "!math.IsNaN(" + x + ")"
+	case plan.String:
+		return x + ` != ""`
+	}
+	return "len(" + x + ") > 0"
+}
+
+func (f *function) call(v *plan.Value) string {
+	name := plan.Funcs[v.Name].Go
+	pkg, _, _ := strings.Cut(name, ".")
+	switch pkg {
+	case "fn":
+		f.w.imports[module+"internal/expr/fn"] = true
+	case "kernel":
+	default:
+		f.w.imports[pkg] = true
+	}
+	args := make([]string, len(v.Args))
+	for k, a := range v.Args {
+		args[k] = f.expr(a)
+	}
+	return name + "(" + strings.Join(args, ", ") + ")"
+}
+
+// literal writes a constant. A list becomes a variable of the package.
+func (f *function) literal(v *plan.Value) string {
+	switch c := v.Const.(type) {
+	case bool:
+		return strconv.FormatBool(c)
+	case string:
+		return strconv.Quote(c)
+	case float64:
+		return f.float(c)
+	case []float64:
+		s := make([]string, len(c))
+		for i, x := range c {
+			s[i] = f.float(x)
+		}
+		return f.w.list("[]float64{" + strings.Join(s, ", ") + "}")
+	case []string:
+		s := make([]string, len(c))
+		for i, x := range c {
+			s[i] = strconv.Quote(x)
+		}
+		return f.w.list("[]string{" + strings.Join(s, ", ") + "}")
+	}
+	return "nil"
+}
+
+// float writes a number so that Go reads the same bits, whatever it stands
+// beside.
+func (f *function) float(x float64) string {
+	switch {
+	case math.IsNaN(x):
+		return "kernel.Missing"
+	case math.IsInf(x, 0):
+		f.w.imports["math"] = true
+		return fmt.Sprintf("math.Inf(%+d)", int(math.Copysign(1, x)))
+	case x == 0 && math.Signbit(x):
+		f.w.imports["math"] = true
+		return "math.Copysign(0, -1)"
+	}
+	return strconv.FormatFloat(x, 'g', -1, 64)
+}
+
+// list returns the package's variable of a literal list.
+func (w *writer) list(text string) string {
+	if name, ok := w.literals[text]; ok {
+		return name
+	}
+	if w.literals == nil {
+		w.literals = map[string]string{}
+	}
+	name := fmt.Sprintf("%sList%d", camel(w.spec.Name, false), len(w.literals)+1)
+	w.literals[text] = name
+	fmt.Fprintf(&w.lists, "var %s = %s\n\n", name, text)
+	return name
+}

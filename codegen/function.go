@@ -1,0 +1,299 @@
+package codegen
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance/plan"
+)
+
+// function writes one scoring function: a head that runs once a call, and the
+// loop over rows.
+type function struct {
+	w       *writer
+	p       *plan.Plan
+	slots   map[int]string // what the request decides, by value
+	sets    map[int]string // of a list that an In looks into
+	uses    []int
+	names   names
+	vars    []string // of a value that has a variable
+	columns []string // of a record load: the slice of its words
+	head    bytes.Buffer
+	loop    bytes.Buffer
+	out     *bytes.Buffer // of the two, the one being written
+	weights bool
+	arena   bool
+	entity  bool
+	rows    bool
+	temps   int
+}
+
+func newFunction(w *writer, p *plan.Plan) *function {
+	f := &function{
+		w: w, p: p, uses: p.Uses(), names: newNames(), slots: map[int]string{}, sets: map[int]string{},
+		vars: make([]string, len(p.Values)), columns: make([]string, len(p.Record)),
+	}
+	s := p.Slots()
+	for _, slot := range []struct {
+		name   string
+		values []int
+	}{{"Numbers", s.Numbers}, {"Bools", s.Bools}, {"Strings", s.Strings}, {"Lists", s.Lists}} {
+		for i, v := range slot.values {
+			f.slots[v] = fmt.Sprintf("k.%s[%d]", slot.name, i)
+		}
+	}
+	for i, v := range s.Sets {
+		f.sets[v] = fmt.Sprintf("k.Sets[%d]", i)
+	}
+	return f
+}
+
+// text is the body of the function.
+func (f *function) text() string {
+	var b strings.Builder
+	if f.weights {
+		fmt.Fprintf(&b, "w := (*[%d]float64)(k.Weights)\n", f.p.Weights)
+	}
+	if f.entity {
+		b.WriteString("entity := k.Entity\n")
+	}
+	if bytes.Contains(f.head.Bytes(), []byte("k.EntityArena")) {
+		b.WriteString("k.EntityArena.Reset()\n")
+	}
+	b.Write(f.head.Bytes())
+	if f.rows {
+		b.WriteString("for i, r := range k.Sel {\n")
+	} else {
+		b.WriteString("for i := range k.Sel {\n")
+	}
+	if f.arena {
+		b.WriteString("k.Arena.Reset()\n")
+	}
+	b.Write(f.loop.Bytes())
+	b.WriteString("}\n")
+	if f.rows {
+		return "rows, out := k.Rows, k.Out[:len(k.Sel)]\n" + b.String()
+	}
+	return "out := k.Out[:len(k.Sel)]\n" + b.String()
+}
+
+func (f *function) emit() {
+	f.out = &f.head
+	f.entityValues()
+	f.out = &f.loop
+	sums := map[plan.Part]string{}
+	before := map[plan.Part]int{plan.OwnPart: -1, plan.RestPart: -1}
+	for i, t := range f.p.Terms {
+		if f.p.Values[t.Sum].Deps&plan.Record == 0 {
+			before[t.Part] = t.Sum // known before the loop
+			continue
+		}
+		feature := &f.w.spec.Features[i]
+		fmt.Fprintf(f.out, "\n// %s: %s\n", feature.Name, comment(feature.Source))
+		f.share(t.Contribution)
+		c := f.expr(t.Contribution)
+		switch sum := sums[t.Part]; {
+		case sum != "":
+			fmt.Fprintf(f.out, "%s += %s\n", sum, c)
+		case before[t.Part] >= 0:
+			c = f.expr(before[t.Part]) + " + " + c
+			fallthrough
+		default:
+			sums[t.Part] = [...]string{plan.OwnPart: "own", plan.RestPart: "rest"}[t.Part]
+			fmt.Fprintf(f.out, "%s := %s\n", sums[t.Part], c)
+		}
+		f.vars[t.Sum] = sums[t.Part]
+	}
+	f.share(f.p.Score)
+	fmt.Fprintf(f.out, "\nout[i] = kernel.Score(%s)\n", f.expr(f.p.Score))
+}
+
+// comment makes one line of an expression. Two single quotes would be made a
+// curly one by gofmt.
+func comment(source string) string {
+	return strings.ReplaceAll(strings.Join(strings.Fields(source), " "), "''", `""`)
+}
+
+// entityValues computes what depends on the entity and not on the record,
+// once a call.
+func (f *function) entityValues() {
+	used := make([]bool, len(f.p.Values))
+	mark := func(i int) {
+		if d := f.p.Values[i].Deps; d&plan.Entity != 0 && d&plan.Record == 0 {
+			used[i] = true
+		}
+	}
+	for i := range f.p.Values {
+		if f.p.Values[i].Deps&plan.Record == 0 {
+			continue
+		}
+		for _, a := range f.p.Values[i].Args {
+			mark(a)
+		}
+	}
+	if f.p.Score >= 0 {
+		mark(f.p.Score)
+	}
+	for i := range used {
+		if used[i] {
+			f.share(i)
+			f.name(i)
+		}
+	}
+}
+
+// share gives variables to what value i is computed from, where it is used
+// more than once or takes a statement of its own.
+func (f *function) share(i int) {
+	v := &f.p.Values[i]
+	if f.done(i) {
+		return
+	}
+	for _, a := range v.Args {
+		if f.p.Direct(i) && a == v.Args[0] {
+			f.column(f.p.Values[a].Index)
+			continue
+		}
+		f.share(a)
+		b := &f.p.Values[a]
+		if f.done(a) {
+			continue
+		}
+		if f.uses[a] > 1 || b.Op == plan.Field || b.Op == plan.EntField || b.Op == plan.Text || b.Op == plan.Cross {
+			f.name(a)
+		}
+	}
+	if v.Op == plan.HasField {
+		f.column(v.Index)
+	}
+	if v.Op == plan.Field || v.Op == plan.EntField {
+		f.name(i)
+	}
+}
+
+// done reports whether a value can be written without computing it.
+func (f *function) done(i int) bool {
+	v := &f.p.Values[i]
+	return f.vars[i] != "" || v.Op == plan.Const || v.Deps&(plan.Record|plan.Entity) == 0
+}
+
+// name computes a value into a variable.
+func (f *function) name(i int) {
+	if f.vars[i] != "" {
+		return
+	}
+	v := &f.p.Values[i]
+	switch v.Op {
+	case plan.Field:
+		f.load(i)
+		return
+	case plan.EntField:
+		f.loadEntity(i)
+		return
+	}
+	want := ""
+	for _, t := range f.p.Terms {
+		if t.Value == i {
+			want = camel(t.Feature, false)
+		}
+	}
+	if want == "" {
+		f.temps++
+		want = fmt.Sprintf("t%d", f.temps)
+	}
+	text := f.expr(i)
+	f.vars[i] = f.names.take(want)
+	fmt.Fprintf(f.out, "%s := %s\n", f.vars[i], text)
+}
+
+// column makes the slice of a record field's words, once a call.
+func (f *function) column(load int) string {
+	f.rows = true
+	if f.columns[load] == "" {
+		l := f.p.Record[load]
+		f.columns[load] = f.names.take(camel(l.Name, false) + "Column")
+		fmt.Fprintf(&f.head, "%s := rows.Column(k.Columns[%d])\n", f.columns[load], load)
+	}
+	return f.columns[load]
+}
+
+// nulls makes the slice of a record field's null bits, once a call.
+func (f *function) nulls(load int) string {
+	f.rows = true
+	name := camel(f.p.Record[load].Name, false)
+	key := name + "Nulls"
+	if !f.names[key] {
+		f.names[key], f.names[name+"Null"] = true, true
+		fmt.Fprintf(&f.head, "%sNulls, %sNull := rows.Nulls(k.Columns[%d])\n", name, name, load)
+	}
+	return fmt.Sprintf("%sNulls[r]&%sNull", name, name)
+}
+
+// load reads a field of the record into a variable.
+func (f *function) load(i int) {
+	v := &f.p.Values[i]
+	l := f.p.Record[v.Index]
+	name := f.names.take(camel(l.Name, false))
+	f.vars[i], f.rows = name, true
+	switch v.Kind {
+	case plan.String:
+		fmt.Fprintf(f.out, "%s := rows.StringAt(k.Columns[%d], int(r))\n", name, v.Index)
+	case plan.Numbers, plan.Strings:
+		f.arena = true
+		fmt.Fprintf(f.out, "%s := k.Arena.%s(rows, k.Columns[%d], int(r))\n", name, listKind(v.Kind), v.Index)
+	case plan.Bool:
+		fmt.Fprintf(f.out, "%s := %s[r] != 0\n", name, f.column(v.Index))
+	default:
+		read := f.number(l.Kind, f.column(v.Index)+"[r]")
+		if !l.Nullable {
+			fmt.Fprintf(f.out, "%s := %s\n", name, read)
+			return
+		}
+		fmt.Fprintf(f.out, "%s := kernel.Missing\nif %s == 0 {\n%s = %s\n}\n", name, f.nulls(v.Index), name, read)
+	}
+}
+
+// loadEntity reads a field of the entity's features into a variable.
+func (f *function) loadEntity(i int) {
+	v := &f.p.Values[i]
+	l := f.p.Entity[v.Index]
+	name := f.names.take(camel(l.Name, false))
+	f.vars[i], f.entity = name, true
+	c := fmt.Sprintf("k.EntCols[%d]", v.Index)
+	guard := "entity != nil"
+	if l.Nullable {
+		guard += fmt.Sprintf(" && !entity.Null(%s, 0)", c)
+	}
+	zero, read := "", ""
+	switch v.Kind {
+	case plan.String:
+		zero, read = "var "+name+" string", fmt.Sprintf("entity.StringAt(%s, 0)", c)
+	case plan.Numbers:
+		zero, read = "var "+name+" []float64", fmt.Sprintf("k.EntityArena.Numbers(entity, %s, 0)", c)
+	case plan.Strings:
+		zero, read = "var "+name+" []string", fmt.Sprintf("k.EntityArena.Strings(entity, %s, 0)", c)
+	case plan.Bool:
+		zero, read = name+" := false", fmt.Sprintf("entity.Word(%s, 0) != 0", c)
+	default:
+		zero, read = name+" := kernel.Missing", f.number(l.Kind, fmt.Sprintf("entity.Word(%s, 0)", c))
+	}
+	fmt.Fprintf(f.out, "%s\nif %s {\n%s = %s\n}\n", zero, guard, name, read)
+}
+
+func listKind(k plan.Kind) string {
+	if k == plan.Numbers {
+		return "Numbers"
+	}
+	return "Strings"
+}
+
+// number makes a number of a column's word.
+func (f *function) number(k column.Kind, word string) string {
+	if k == column.Double {
+		f.w.imports["math"] = true
+		return "math.Float64frombits(" + word + ")"
+	}
+	return "float64(int64(" + word + "))"
+}

@@ -1,0 +1,216 @@
+package relevance
+
+import (
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// document is a YAML file whose values know where they stand.
+type document struct {
+	*problems
+	src []byte
+}
+
+// maxSpecBytes bounds a spec or its parameters.
+const maxSpecBytes = 4 << 20
+
+// entry is a key of a mapping and its value.
+type entry struct {
+	key   string
+	at    pos
+	value ast.Node
+}
+
+// read parses a file into its top mapping; nil after a fault.
+func (d *document) read() []entry {
+	if len(d.src) > maxSpecBytes {
+		d.add(pos{1, 1}, "", "the file has %d bytes; at most %d are read", len(d.src), maxSpecBytes)
+		return nil
+	}
+	f, err := parser.ParseBytes(d.src, 0)
+	if err != nil {
+		d.syntax(err)
+		return nil
+	}
+	if len(f.Docs) > 1 && f.Docs[1].Body != nil {
+		d.add(position(f.Docs[1].Body), "keep one spec a file", "a second document")
+	}
+	if len(f.Docs) == 0 || f.Docs[0].Body == nil {
+		d.add(pos{1, 1}, "begin with name: and version:", "the file is empty")
+		return nil
+	}
+	return d.mapping(f.Docs[0].Body, "a spec")
+}
+
+func (d *document) syntax(err error) {
+	var s *yaml.SyntaxError
+	at, message := pos{1, 1}, err.Error()
+	if errors.As(err, &s) {
+		message = s.Message
+		if s.Token != nil {
+			at = pos{s.Token.Position.Line, s.Token.Position.Column}
+		}
+	}
+	d.add(at, "", "not YAML: %s", strings.TrimSpace(message))
+}
+
+func position(n ast.Node) pos {
+	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 && !m.IsFlowStyle {
+		n = m.Values[0].Key
+	}
+	if m, ok := n.(*ast.MappingValueNode); ok {
+		n = m.Key
+	}
+	t := n.GetToken()
+	if t == nil || t.Position == nil {
+		return pos{1, 1}
+	}
+	return pos{t.Position.Line, t.Position.Column}
+}
+
+// mapping returns the entries of a mapping, in order, each key once.
+func (d *document) mapping(n ast.Node, what string) []entry {
+	var values []*ast.MappingValueNode
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		values = n.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{n}
+	case nil:
+		return nil
+	default:
+		d.add(position(n), "", "%s is a mapping of names to values, and this is %s", what, describe(n))
+		return nil
+	}
+	var out []entry
+	seen := map[string]bool{}
+	for _, v := range values {
+		e := entry{key: v.Key.GetToken().Value, at: position(v.Key), value: v.Value}
+		if seen[e.key] {
+			d.add(e.at, "remove one", "%s stands twice", e.key)
+			continue
+		}
+		seen[e.key] = true
+		out = append(out, e)
+	}
+	return out
+}
+
+func describe(n ast.Node) string {
+	switch n.Type() {
+	case ast.NullType:
+		return "nothing"
+	case ast.SequenceType:
+		return "a list"
+	case ast.MappingType, ast.MappingValueType:
+		return "a mapping"
+	case ast.AliasType, ast.AnchorType, ast.TagType, ast.MergeKeyType:
+		return "an anchor, alias or tag; write the value out"
+	}
+	return "a " + strings.ToLower(n.Type().String())
+}
+
+// text reads a scalar as it is written.
+func (d *document) text(n ast.Node, what string) string {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value
+	case *ast.LiteralNode:
+		return strings.TrimRight(n.Value.Value, "\n")
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value
+	}
+	d.add(position(n), "", "%s is a text, and this is %s", what, describe(n))
+	return ""
+}
+
+// number reads a finite number.
+func (d *document) number(n ast.Node, what string) float64 {
+	switch v := n.(type) {
+	case *ast.IntegerNode, *ast.FloatNode:
+		x, err := strconv.ParseFloat(strings.ReplaceAll(n.GetToken().Value, "_", ""), 64)
+		if err != nil {
+			if i, ok := v.(*ast.IntegerNode); ok {
+				return integer(i)
+			}
+		}
+		if err == nil && !math.IsInf(x, 0) {
+			return x
+		}
+	case *ast.NanNode, *ast.InfinityNode:
+		d.add(position(n), "write a finite number", "%s is not finite", what)
+		return 0
+	case *ast.StringNode:
+		if x, err := strconv.ParseFloat(v.Value, 64); err == nil && !math.IsInf(x, 0) && !math.IsNaN(x) && n.GetToken().Type.String() == "String" {
+			return x // such as 1e-3, which YAML 1.2 reads as a number
+		}
+		d.add(position(n), "", "%s is a number, and this is the text %q", what, v.Value)
+		return 0
+	}
+	d.add(position(n), "", "%s is a finite number, and this is %s", what, describe(n))
+	return 0
+}
+
+func integer(n *ast.IntegerNode) float64 {
+	switch v := n.Value.(type) {
+	case int64:
+		return float64(v)
+	case uint64:
+		return float64(v)
+	}
+	return 0
+}
+
+// list returns the items of a list; a scalar is a list of one.
+func (d *document) list(n ast.Node, what string) []ast.Node {
+	switch n := n.(type) {
+	case *ast.SequenceNode:
+		return n.Values
+	case *ast.MappingNode, *ast.MappingValueNode, *ast.NullNode:
+		d.add(position(n), "", "%s is a list, and this is %s", what, describe(n))
+		return nil
+	}
+	return []ast.Node{n}
+}
+
+// places maps each character of a scalar's value to its place in the file, so
+// that a fault inside an expression points at the character that caused it.
+func (d *document) places(n ast.Node, value string) []pos {
+	at := position(n)
+	src := []rune(strings.Join(d.lines[at.line-1:], "\n"))
+	i, here := at.col-1, at
+	step := func() {
+		if src[i] == '\n' {
+			here = pos{here.line + 1, 1}
+		} else {
+			here.col++
+		}
+		i++
+	}
+	if _, block := n.(*ast.LiteralNode); block {
+		for i < len(src) && src[i] != '\n' {
+			step()
+		}
+	} else if i < len(src) && (src[i] == '"' || src[i] == '\'') {
+		step()
+	}
+	var out []pos
+	for _, r := range value {
+		for i < len(src) && src[i] != r && (isSpace(src[i]) && !isSpace(r) || (src[i] == '\\' || src[i] == '\'')) {
+			step()
+		}
+		out = append(out, here)
+		if i < len(src) && (src[i] == r || isSpace(src[i]) && isSpace(r)) {
+			step()
+		}
+	}
+	return append(out, here)
+}
+
+func isSpace(r rune) bool { return r == ' ' || r == '\n' || r == '\t' || r == '\r' }

@@ -1,0 +1,139 @@
+// Package kernel is what generated scoring functions and the interpreter share
+// besides arithmetic: the arguments of a call, look-up tables, and the
+// register of generated code by shape.
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr/fn"
+)
+
+// Args are what a generated function scores, and with what. A function owns
+// its Args for the length of a call.
+type Args struct {
+	Rows    *column.Slab
+	Sel     []int32      // rows to score
+	Entity  *column.Slab // one row, or nil
+	Out     []float64    // a score for each of Sel
+	Columns []int        // of Rows, in the order of the plan's loads
+	EntCols []int        // of Entity
+	Weights []float64    // parameters; Weights[0] is the bias
+	Tables  []*Table     // parameters, then the tables of literals
+
+	// What the request decides, computed once when a scorer is bound.
+	Numbers []float64
+	Bools   []bool
+	Strings []string
+	Lists   [][]float64
+	Sets    []*Table
+
+	Arena       Arena // for the texts and lists of a row
+	EntityArena Arena // for those of the entity
+}
+
+// Arena is memory for texts and lists that live as long as a row. It grows to
+// what a row needs and is then reused.
+type Arena struct {
+	buf     []byte
+	numbers []float64
+	strings []string
+}
+
+// Func scores Args.Sel into Args.Out.
+type Func func(*Args)
+
+// Generated is generated code for one shape.
+type Generated struct {
+	Model string // the spec it was written from, for people
+	Shape string
+	Score Func
+}
+
+var byShape = map[string]Generated{}
+
+// Register makes generated code known. It is for init functions; two
+// functions for one shape compute the same, and the first stays.
+func Register(g Generated) {
+	if g.Score == nil {
+		panic(fmt.Sprintf("kernel: %s: no function for shape %s", g.Model, g.Shape))
+	}
+	if _, ok := byShape[g.Shape]; !ok {
+		byShape[g.Shape] = g
+	}
+}
+
+// Lookup returns the generated code of a shape.
+func Lookup(shape string) (Generated, bool) {
+	g, ok := byShape[shape]
+	return g, ok
+}
+
+// Missing is the number that is not there.
+var Missing = math.NaN()
+
+// Score makes every NaN the same one, whose bits would otherwise depend on the
+// order of a sum's operands.
+func Score(x float64) float64 {
+	if x != x {
+		return Missing
+	}
+	return x
+}
+
+// If returns a or b; both have been computed.
+func If[T any](c bool, a, b T) T {
+	if c {
+		return a
+	}
+	return b
+}
+
+// Sigmoid returns 1 / (1 + exp(-x)).
+func Sigmoid(x float64) float64 { return 1 / (1 + fn.Exp(-x)) }
+
+// Text appends a number's digits to the call's arena.
+func (a *Arena) Text(x float64) string {
+	at := len(a.buf)
+	a.buf = fn.AppendNumber(a.buf, x)
+	return a.string(at)
+}
+
+// Cross joins two strings in the arena.
+func (a *Arena) Cross(x, y string) string {
+	at := len(a.buf)
+	a.buf = fn.AppendCross(a.buf, x, y)
+	return a.string(at)
+}
+
+func (a *Arena) string(at int) string {
+	b := a.buf[at:]
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}
+
+// Numbers reads a list of numbers of rows into the arena.
+func (a *Arena) Numbers(rows *column.Slab, field, row int) []float64 {
+	at := len(a.numbers)
+	a.numbers = rows.Doubles(a.numbers, rows.Word(field, row))
+	return a.numbers[at:]
+}
+
+// Strings reads a list of strings of rows into the arena.
+func (a *Arena) Strings(rows *column.Slab, field, row int) []string {
+	at := len(a.strings)
+	a.strings = rows.Strings(a.strings, rows.Word(field, row))
+	return a.strings[at:]
+}
+
+// Reset forgets everything; what was read stays valid only where it is not
+// overwritten, so nothing may be kept.
+func (a *Arena) Reset() {
+	a.buf, a.numbers, a.strings = a.buf[:0], a.numbers[:0], a.strings[:0]
+}
+
+// Size returns the length of a string in characters, as CEL counts them.
+func Size(s string) float64 { return float64(utf8.RuneCountInString(s)) }

@@ -1,0 +1,149 @@
+package kernel
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+// Table maps strings or numbers to numbers without a Go map on the way that
+// short strings take. It is immutable.
+type Table struct {
+	missing float64 // what an unknown key gives
+	slots   []slot  // open addressing; a power of two, at most half full
+	long    map[string]float64
+	dense   []float64 // of number keys 0, 1, 2, ...
+}
+
+type slot struct {
+	key   uint64 // a column's word of a short string, or a number's bits
+	value float64
+	used  bool
+}
+
+// StringTable returns the table of values by string.
+func StringTable(values map[string]float64, missing float64) *Table {
+	t := &Table{missing: missing, slots: make([]slot, slotsFor(len(values)))}
+	for k, v := range values {
+		if w, short := column.InlineWord(k); short {
+			t.put(w, v)
+			continue
+		}
+		if t.long == nil {
+			t.long = map[string]float64{}
+		}
+		t.long[k] = v
+	}
+	return t
+}
+
+// NumberTable returns the table of values[i] by keys[i]. Of equal keys the
+// last counts; NaN is never found.
+func NumberTable(keys, values []float64, missing float64) *Table {
+	t := &Table{missing: missing, slots: make([]slot, slotsFor(len(keys)))}
+	dense := true
+	for i, k := range keys {
+		t.put(numberKey(k), values[i])
+		dense = dense && k == float64(i)
+	}
+	if dense {
+		t.dense = values
+	}
+	return t
+}
+
+// StringSet returns the table that gives 1 for members and 0 for others.
+func StringSet(members []string) *Table {
+	m := make(map[string]float64, len(members))
+	for _, s := range members {
+		m[s] = 1
+	}
+	return StringTable(m, 0)
+}
+
+// NumberSet returns the table that gives 1 for members and 0 for others.
+func NumberSet(members []float64) *Table {
+	ones := make([]float64, len(members))
+	for i := range ones {
+		ones[i] = 1
+	}
+	return NumberTable(members, ones, 0)
+}
+
+func slotsFor(n int) int {
+	size := 2
+	for size < 2*n {
+		size *= 2
+	}
+	return size
+}
+
+func numberKey(x float64) uint64 {
+	if x == 0 {
+		x = 0 // of either sign
+	}
+	return math.Float64bits(x)
+}
+
+func (t *Table) put(key uint64, v float64) {
+	i := t.home(key)
+	for t.slots[i].used && t.slots[i].key != key {
+		i = (i + 1) & (len(t.slots) - 1)
+	}
+	t.slots[i] = slot{key, v, true}
+}
+
+// home is where a key would stand: Fibonacci hashing.
+func (t *Table) home(key uint64) int {
+	h := key * 0x9e3779b97f4a7c15
+	return int(h>>32) & (len(t.slots) - 1)
+}
+
+func (t *Table) get(key uint64) float64 {
+	for i := t.home(key); t.slots[i].used; i = (i + 1) & (len(t.slots) - 1) {
+		if t.slots[i].key == key {
+			return t.slots[i].value
+		}
+	}
+	return t.missing
+}
+
+// Word returns the value of the string of a word of rows.
+func (t *Table) Word(rows *column.Slab, w uint64) float64 {
+	if column.IsInline(w) {
+		return t.get(w)
+	}
+	if t.long == nil {
+		return t.missing
+	}
+	return t.longValue(rows.String(w))
+}
+
+// String returns the value of a string.
+func (t *Table) String(s string) float64 {
+	if w, short := column.InlineWord(s); short {
+		return t.get(w)
+	}
+	return t.longValue(s)
+}
+
+func (t *Table) longValue(s string) float64 {
+	if v, ok := t.long[s]; ok {
+		return v
+	}
+	return t.missing
+}
+
+// Number returns the value of a number; NaN has none.
+func (t *Table) Number(x float64) float64 {
+	if x != x {
+		return t.missing
+	}
+	if t.dense != nil {
+		if x >= 0 && x < float64(len(t.dense)) && x == float64(int(x)) {
+			return t.dense[int(x)]
+		}
+		return t.missing
+	}
+	return t.get(numberKey(x))
+}

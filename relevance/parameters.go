@@ -1,0 +1,234 @@
+package relevance
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/relevance/plan"
+)
+
+// Parameters are what training decides. They are data: new ones need no build.
+type Parameters struct {
+	Bias    float64
+	Weights map[string]Weight // by feature
+	Tables  map[string]Table  // for lookup in expressions
+	at      map[string]pos    // where each weight stands
+}
+
+// Weight is what a feature is multiplied with: a number; or, for a feature
+// whose value is the key, a table of what each value adds.
+type Weight struct {
+	Scalar float64
+	Table  *Table
+}
+
+// Table maps strings or numbers to numbers.
+type Table struct {
+	Strings map[string]float64
+	Numbers []float64 // the keys, ascending, or
+	Values  []float64 // a key each
+}
+
+func (t *Table) kind() plan.Kind {
+	if t.Strings != nil {
+		return plan.String
+	}
+	return plan.Number
+}
+
+// compile makes the table ready for look-ups.
+func (t *Table) compile(missing float64) *kernel.Table {
+	if t.Strings != nil {
+		return kernel.StringTable(t.Strings, missing)
+	}
+	return kernel.NumberTable(t.Numbers, t.Values, missing)
+}
+
+var parameterKeys = []string{"bias", "weights", "tables"}
+
+func (r *specReader) parameters(n ast.Node) Parameters {
+	p := Parameters{Weights: map[string]Weight{}, Tables: map[string]Table{}, at: map[string]pos{}}
+	for _, e := range r.mapping(n, "parameters") {
+		switch e.key {
+		case "bias":
+			p.Bias = r.number(e.value, "the bias")
+		case "weights":
+			for _, w := range r.mapping(e.value, "weights") {
+				p.at[w.key] = w.at
+				p.Weights[w.key] = r.weight(w)
+			}
+		case "tables":
+			for _, t := range r.mapping(e.value, "tables") {
+				if !featureRule.MatchString(t.key) {
+					r.add(t.at, "use letters, digits and _", "%q is not a table's name", t.key)
+					continue
+				}
+				p.Tables[t.key] = r.table(t.value, "table "+t.key)
+			}
+		default:
+			r.add(e.at, nearest(e.key, parameterKeys), "parameters have no %s", e.key)
+		}
+	}
+	return p
+}
+
+func (r *specReader) weight(e entry) Weight {
+	switch e.value.(type) {
+	case *ast.SequenceNode, *ast.MappingNode, *ast.MappingValueNode:
+		t := r.table(e.value, "the weight of "+e.key)
+		return Weight{Table: &t}
+	}
+	return Weight{Scalar: r.number(e.value, "the weight of "+e.key)}
+}
+
+// table reads a mapping by string or number, or a list, which is by 0, 1, 2.
+func (r *specReader) table(n ast.Node, what string) Table {
+	var t Table
+	if _, list := n.(*ast.SequenceNode); list {
+		for i, x := range r.list(n, what) {
+			t.Numbers = append(t.Numbers, float64(i))
+			t.Values = append(t.Values, r.number(x, what))
+		}
+		return t
+	}
+	entries := r.mapping(n, what)
+	if len(entries) == 0 {
+		r.add(position(n), "", "%s is empty", what)
+		return t
+	}
+	if _, numeric := number(entries[0].key); !numeric {
+		t.Strings = map[string]float64{}
+	}
+	for _, e := range entries {
+		v := r.number(e.value, what)
+		if t.Strings != nil {
+			t.Strings[e.key] = v
+			continue
+		}
+		k, numeric := number(e.key)
+		if !numeric {
+			r.add(e.at, "keys are all numbers or all strings", "the key %q of %s is not a number as the first is", e.key, what)
+			continue
+		}
+		i, dup := slices.BinarySearch(t.Numbers, k)
+		if dup {
+			r.add(e.at, "remove one", "the key %s of %s stands twice", e.key, what)
+			continue
+		}
+		t.Numbers, t.Values = slices.Insert(t.Numbers, i, k), slices.Insert(t.Values, i, v)
+	}
+	return t
+}
+
+func number(key string) (float64, bool) {
+	x, err := strconv.ParseFloat(key, 64)
+	return x, err == nil && !math.IsNaN(x) && !math.IsInf(x, 0)
+}
+
+// tableTypes tells the types of the tables' keys, for the expressions.
+func (p *Parameters) tableTypes() map[string]expr.Type {
+	types := map[string]expr.Type{}
+	for name, t := range p.Tables {
+		types[name] = expr.Double
+		if t.kind() == plan.String {
+			types[name] = expr.String
+		}
+	}
+	return types
+}
+
+// weights holds the features against their weights, and gives each weight its
+// place among the parameters.
+func (r *specReader) weights(p *Parameters, at map[string]entry) {
+	s := r.spec
+	src := &s.source
+	src.Tables = nil
+	for name, t := range p.Tables {
+		src.Tables = append(src.Tables, plan.Var{Name: name, Kind: t.kind()})
+	}
+	slices.SortFunc(src.Tables, func(a, b plan.Var) int { return strings.Compare(a.Name, b.Name) })
+	for _, l := range s.tables {
+		kind := plan.Number
+		if l.value.Strings != nil {
+			kind = plan.String
+		}
+		src.Tables = append(src.Tables, plan.Var{Name: l.name, Kind: kind})
+	}
+	features := make([]string, len(s.Features))
+	scalars := 1 // behind the bias
+	for i, f := range s.Features {
+		features[i] = f.Name
+		w, ok := p.Weights[f.Name]
+		if !ok {
+			r.add(pos{f.Line, 1}, "add it under parameters: weights:", "the feature %s has no weight", f.Name)
+			continue
+		}
+		r.fits(&f, w, p.at[f.Name])
+		pw := plan.Weight{Table: w.Table != nil, Index: scalars}
+		if pw.Table {
+			pw.Index = len(src.Tables)
+			src.Tables = append(src.Tables, plan.Var{Name: "weight of " + f.Name, Kind: w.Table.kind()})
+		} else {
+			scalars++
+		}
+		src.Weights = append(src.Weights, pw)
+	}
+	for name := range p.Weights {
+		if _, ok := r.byName[name]; !ok {
+			r.add(p.at[name], nearest(name, features), "a weight for %s, which is not a feature", name)
+		}
+	}
+}
+
+// fits reports a weight that the feature's values cannot be multiplied with.
+func (r *specReader) fits(f *Feature, w Weight, at pos) {
+	if f.Tree == nil {
+		return
+	}
+	kind, err := featureKind(f.Tree.Type)
+	switch {
+	case err != nil:
+		r.add(pos{f.Line, 1}, "", "%s: %v", f.Name, err)
+	case kind == plan.String && w.Table == nil:
+		r.add(at, "write a weight for each value, such as {post: 1.0, share: 0.5}", "%s is a string, and its weight is one number", f.Name)
+	case w.Table != nil && w.Table.kind() != kind:
+		r.add(at, "", "%s is a %s, and its weights are by %s", f.Name, kind, w.Table.kind())
+	}
+}
+
+// compile makes the parameters what plans of the spec index into.
+func (s *Spec) compile(p *Parameters) (weights []float64, tables []*kernel.Table) {
+	weights = []float64{p.Bias}
+	for i, f := range s.Features {
+		if !s.source.Weights[i].Table {
+			weights = append(weights, p.Weights[f.Name].Scalar)
+		}
+	}
+	for _, v := range s.source.Tables {
+		if t, ok := p.Tables[v.Name]; ok {
+			tables = append(tables, t.compile(kernel.Missing))
+		}
+	}
+	for _, l := range s.tables {
+		t := Table{Numbers: l.value.Doubles, Values: l.value.Values}
+		if l.value.Strings != nil {
+			t.Strings = map[string]float64{}
+			for i, k := range l.value.Strings {
+				t.Strings[k] = l.value.Values[i]
+			}
+		}
+		tables = append(tables, t.compile(kernel.Missing))
+	}
+	for i, f := range s.Features {
+		if s.source.Weights[i].Table {
+			tables = append(tables, p.Weights[f.Name].Table.compile(0))
+		}
+	}
+	return weights, tables
+}

@@ -1,0 +1,557 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+)
+
+// Source is a checked spec, as a plan needs it.
+type Source struct {
+	Features []Feature
+	Viewer   []Var    // sorted by name
+	Tables   []Var    // sorted by name; weights that are tables come behind
+	Weights  []Weight // by feature; nil with trees
+	Scorer   Scorer
+	// Roles are the names record.NAME that mean the field with role NAME,
+	// since no schema of the spec has a field of that name.
+	Roles map[string]bool
+}
+
+// Feature is a feature of a spec.
+type Feature struct {
+	Name string
+	Expr *expr.Node
+}
+
+// Weight is what a feature is multiplied with: a scalar parameter, or a table
+// that the feature's value is the key of.
+type Weight struct {
+	Table bool
+	Index int // of the parameter or table
+}
+
+// Build plans src for records of one layout and entity features of another,
+// nil for none. The error reports every field whose kind does not fit.
+func Build(src *Source, rows, entity *column.Layout) (*Plan, error) {
+	b := &builder{src: src, rows: rows, entity: entity, seen: map[string]int{}}
+	b.p = &Plan{Viewer: src.Viewer, Tables: src.Tables, Scorer: src.Scorer, Own: -1, Score: -1}
+	for _, f := range src.Features {
+		v := b.lower(f.Expr)
+		if b.p.Values[v].Kind == Bool {
+			v = b.add(Value{Op: ToNumber, Kind: Number, Args: []int{v}})
+		}
+		b.p.Terms = append(b.p.Terms, Term{Feature: f.Name, Value: v, Contribution: -1, Sum: -1})
+	}
+	if src.Scorer != Trees {
+		b.sum()
+	}
+	if len(b.errs) > 0 {
+		return nil, errors.Join(b.errs...)
+	}
+	return b.p.prune(), nil
+}
+
+type builder struct {
+	src          *Source
+	rows, entity *column.Layout
+	p            *Plan
+	seen         map[string]int // a value by its text
+	errs         []error
+}
+
+// sum adds the terms up in the three parts whose order is the definition of a
+// linear score, so that what is folded per record or per request adds up to
+// the same bits.
+func (b *builder) sum() {
+	sums := [3]int{-1, b.param(0), -1}
+	for i := range b.p.Terms {
+		t := &b.p.Terms[i]
+		t.Contribution = b.contribution(t.Value, b.src.Weights[i])
+		switch d := reads(b.src.Features[i].Expr); {
+		case d&(Record|Entity) == 0:
+			t.Part = FixedPart
+		case d == Record:
+			t.Part = OwnPart
+		default:
+			t.Part = RestPart
+		}
+		sums[t.Part] = b.plus(sums[t.Part], t.Contribution)
+		t.Sum = sums[t.Part]
+	}
+	b.p.Own = sums[OwnPart]
+	b.p.Weights = 1
+	for _, w := range b.src.Weights {
+		if !w.Table {
+			b.p.Weights = max(b.p.Weights, w.Index+1)
+		}
+	}
+	score := b.plus(b.plus(sums[OwnPart], sums[FixedPart]), sums[RestPart])
+	if b.src.Scorer == Logistic {
+		score = b.add(Value{Op: Call, Kind: Number, Name: "sigmoid", Args: []int{score}})
+	}
+	b.p.Score = score
+}
+
+// plus adds two sums, of which either may have no terms, -1.
+func (b *builder) plus(x, y int) int {
+	switch {
+	case x < 0:
+		return y
+	case y < 0:
+		return x
+	}
+	return b.op(Add, Number, x, y)
+}
+
+func (b *builder) param(i int) int {
+	return b.add(Value{Op: Param, Kind: Number, Index: i, Deps: Request})
+}
+
+// reads tells what an expression speaks of, whatever a layout lacks: a sum's
+// order must not change with the layout.
+func reads(n *expr.Node) Deps {
+	var d Deps
+	switch n.Op {
+	case expr.Record:
+		d = Record
+	case expr.Entity, expr.Object:
+		d = Entity
+	case expr.Viewer, expr.AsOf, expr.Table:
+		d = Request
+	}
+	if n.Op == expr.Call && n.Name == "age" && len(n.Args) == 1 {
+		d = Request
+	}
+	for _, a := range n.Args {
+		d |= reads(a)
+	}
+	if n.Op == expr.Call && n.Name == "lookup" {
+		d &^= Request // a table is a parameter, as a weight is
+		for _, a := range n.Args[1:] {
+			d |= reads(a)
+		}
+	}
+	return d
+}
+
+func (b *builder) contribution(feature int, w Weight) int {
+	if w.Table {
+		return b.add(Value{Op: Lookup, Kind: Number, Index: w.Index, Args: []int{feature}})
+	}
+	return b.op(Mul, Number, b.param(w.Index), feature)
+}
+
+func (b *builder) op(op Op, kind Kind, args ...int) int {
+	return b.add(Value{Op: op, Kind: kind, Args: args})
+}
+
+func (b *builder) constant(c any) int {
+	kind := Number
+	switch c.(type) {
+	case bool:
+		kind = Bool
+	case string:
+		kind = String
+	case []float64:
+		kind = Numbers
+	case []string:
+		kind = Strings
+	}
+	return b.add(Value{Op: Const, Kind: kind, Const: c})
+}
+
+// add appends v, or finds the value that computes the same already. What
+// depends on constants alone is computed now.
+func (b *builder) add(v Value) int {
+	constant := len(v.Args) > 0 && v.Op != Lookup
+	for _, a := range v.Args {
+		v.Deps |= b.p.Values[a].Deps
+		constant = constant && b.p.Values[a].Op == Const
+	}
+	if v.Op == Lookup {
+		v.Deps |= Request
+	}
+	if constant {
+		return b.constant(fold(b.p.Values, &v))
+	}
+	b.p.Values = append(b.p.Values, v)
+	i := len(b.p.Values) - 1
+	text := b.p.valueString(i)
+	if j, ok := b.seen[text]; ok {
+		b.p.Values = b.p.Values[:i]
+		return j
+	}
+	b.seen[text] = i
+	return i
+}
+
+func (b *builder) errorf(n *expr.Node, format string, args ...any) int {
+	b.errs = append(b.errs, fmt.Errorf(format, args...))
+	return b.zero(kindOf(n.Type))
+}
+
+// zero is a missing value.
+func (b *builder) zero(k Kind) int {
+	switch k {
+	case Bool:
+		return b.constant(false)
+	case String:
+		return b.constant("")
+	case Numbers:
+		return b.constant([]float64(nil))
+	case Strings:
+		return b.constant([]string(nil))
+	}
+	return b.constant(math.NaN())
+}
+
+func kindOf(t expr.Type) Kind {
+	switch t {
+	case expr.Bool:
+		return Bool
+	case expr.String:
+		return String
+	case expr.Doubles:
+		return Numbers
+	case expr.Strings:
+		return Strings
+	}
+	return Number
+}
+
+// fits reports whether a column reads as a kind, and how.
+func fits(c column.Kind, k Kind) bool {
+	switch c {
+	case column.Bool:
+		return k == Bool
+	case column.String:
+		return k == String
+	case column.Doubles:
+		return k == Numbers
+	case column.Strings:
+		return k == Strings
+	}
+	return k == Number
+}
+
+var binary = map[expr.Op]Op{
+	expr.And: And, expr.Or: Or, expr.Eq: Eq, expr.Ne: Ne, expr.Lt: Lt, expr.Le: Le, expr.Gt: Gt, expr.Ge: Ge,
+	expr.Add: Add, expr.Sub: Sub, expr.Mul: Mul, expr.Div: Div,
+}
+
+func (b *builder) lower(n *expr.Node) int {
+	switch n.Op {
+	case expr.Const:
+		return b.literal(n)
+	case expr.Record, expr.Entity:
+		return b.field(n, false)
+	case expr.Viewer:
+		return b.viewer(n, Input)
+	case expr.AsOf:
+		return b.add(Value{Op: AsOf, Kind: Number, Deps: Request})
+	case expr.And, expr.Or:
+		v := b.lower(n.Args[0])
+		for _, a := range n.Args[1:] {
+			v = b.op(binary[n.Op], Bool, v, b.lower(a))
+		}
+		return v
+	case expr.Not:
+		return b.op(Not, Bool, b.lower(n.Args[0]))
+	case expr.Neg:
+		return b.op(Neg, Number, b.lower(n.Args[0]))
+	case expr.Cond:
+		return b.op(Select, kindOf(n.Type), b.lower(n.Args[0]), b.lower(n.Args[1]), b.lower(n.Args[2]))
+	case expr.In:
+		return b.op(In, Bool, b.lower(n.Args[0]), b.lower(n.Args[1]))
+	case expr.Has:
+		return b.has(n.Args[0])
+	case expr.Call:
+		return b.call(n)
+	}
+	if op, ok := binary[n.Op]; ok {
+		x, y := b.lower(n.Args[0]), b.lower(n.Args[1])
+		if (op == Eq || op == Ne) && b.p.Values[y].Op == Field {
+			x, y = y, x // the record's column first, where it is compared in place
+		}
+		return b.op(op, kindOf(n.Type), x, y)
+	}
+	return b.errorf(n, "%d:%d: models do not have this operation", n.Line, n.Col)
+}
+
+func (b *builder) lowerAll(args []*expr.Node) []int {
+	out := make([]int, len(args))
+	for i, a := range args {
+		out[i] = b.lower(a)
+	}
+	return out
+}
+
+func (b *builder) literal(n *expr.Node) int {
+	switch c := n.Value.(type) {
+	case int64:
+		return b.constant(float64(c))
+	case nil:
+		return b.constant(math.NaN())
+	case bool, float64, string, []float64, []string:
+		return b.constant(c)
+	}
+	return b.errorf(n, "%d:%d: a model cannot hold this constant", n.Line, n.Col)
+}
+
+// field loads a field of the record or the entity; present asks instead
+// whether it is not null. A field that the layout lacks is missing.
+func (b *builder) field(n *expr.Node, present bool) int {
+	layout, loads, op, deps := b.rows, &b.p.Record, Field, Record
+	what := "record"
+	if n.Op == expr.Entity {
+		layout, loads, op, deps, what = b.entity, &b.p.Entity, EntField, Entity, "entity"
+	}
+	kind := kindOf(n.Type)
+	c := -1
+	if layout != nil {
+		if c = layout.Index(n.Name); n.Op == expr.Record && b.src.Roles[n.Name] {
+			c = layout.Role(n.Name)
+		}
+	}
+	if c < 0 {
+		if present {
+			return b.constant(false)
+		}
+		return b.zero(kind)
+	}
+	f := layout.Fields()[c]
+	if !fits(f.Kind, kind) {
+		return b.errorf(n, "%s.%s: the model reads a %s, and the field %q of these records is a %s", what, n.Name, kind, f.Name, f.Kind)
+	}
+	v := Value{Op: op, Kind: kind, Index: load(loads, Load{n.Name, c, f.Kind, f.Nullable}), Deps: deps}
+	if present {
+		// The entity may have no features at all.
+		if !f.Nullable && op == Field {
+			return b.constant(true)
+		}
+		v.Op, v.Kind = op+1, Bool
+	}
+	return b.add(v)
+}
+
+func load(loads *[]Load, l Load) int {
+	for i, x := range *loads {
+		if x == l {
+			return i
+		}
+	}
+	*loads = append(*loads, l)
+	return len(*loads) - 1
+}
+
+func (b *builder) viewer(n *expr.Node, op Op) int {
+	for i, v := range b.src.Viewer {
+		if v.Name != n.Name {
+			continue
+		}
+		kind := v.Kind
+		if op == HasInput {
+			kind = Bool
+		}
+		return b.add(Value{Op: op, Kind: kind, Index: i, Deps: Request})
+	}
+	return b.errorf(n, "%d:%d: viewer.%s is not declared", n.Line, n.Col, n.Name)
+}
+
+func (b *builder) has(n *expr.Node) int {
+	switch n.Op {
+	case expr.Record, expr.Entity:
+		return b.field(n, true)
+	case expr.Viewer:
+		return b.viewer(n, HasInput)
+	}
+	return b.present(b.lower(n))
+}
+
+func (b *builder) present(v int) int {
+	if b.p.Values[v].Kind == Bool {
+		return b.constant(true)
+	}
+	return b.op(Present, Bool, v)
+}
+
+func (b *builder) call(n *expr.Node) int {
+	switch n.Name {
+	case "lookup":
+		return b.lookup(n)
+	case "coalesce":
+		return b.coalesce(n.Args)
+	case "contains":
+		if n.Args[0].Type == expr.Doubles || n.Args[0].Type == expr.Strings {
+			return b.op(In, Bool, b.lower(n.Args[1]), b.lower(n.Args[0]))
+		}
+	case "cross":
+		v := b.text(n.Args[0])
+		for _, a := range n.Args[1:] {
+			v = b.op(Cross, String, v, b.text(a))
+		}
+		return v
+	case "size":
+		return b.op(Size, Number, b.lower(n.Args[0]))
+	case "age":
+		if len(n.Args) == 1 {
+			now := b.add(Value{Op: AsOf, Kind: Number, Deps: Request})
+			return b.add(Value{Op: Call, Kind: Number, Name: "age", Args: []int{b.lower(n.Args[0]), now}})
+		}
+	}
+	f, ok := Funcs[n.Name]
+	if !ok {
+		return b.errorf(n, "%d:%d: models do not have the function %s", n.Line, n.Col, n.Name)
+	}
+	args := b.lowerAll(n.Args)
+	if f.folds() && len(args) > 2 {
+		return b.reduce(n.Name, args)
+	}
+	if err := f.check(b.p, args); err != nil {
+		return b.errorf(n, "%d:%d: %s: %v", n.Line, n.Col, n.Name, err)
+	}
+	return b.add(Value{Op: Call, Kind: f.Result, Name: n.Name, Args: args})
+}
+
+// text lowers a part of a cross, in which a number stands as its digits.
+func (b *builder) text(n *expr.Node) int {
+	v := b.lower(n)
+	switch b.p.Values[v].Kind {
+	case Number:
+		return b.op(Text, String, v)
+	case Bool:
+		return b.op(Text, String, b.op(ToNumber, Number, v))
+	}
+	return v
+}
+
+// reduce makes min(a, b, c) of min(min(a, b), c).
+func (b *builder) reduce(name string, args []int) int {
+	v := args[0]
+	for _, a := range args[1:] {
+		v = b.add(Value{Op: Call, Kind: Number, Name: name, Args: []int{v, a}})
+	}
+	return v
+}
+
+func (b *builder) lookup(n *expr.Node) int {
+	t := n.Args[0]
+	name := t.Name
+	if t.Op == expr.Const {
+		name = LiteralTable(t)
+	}
+	for i, x := range b.src.Tables {
+		if x.Name != name {
+			continue
+		}
+		v := b.add(Value{Op: Lookup, Kind: Number, Index: i, Args: []int{b.lower(n.Args[1])}})
+		for _, a := range n.Args[2:] {
+			v = b.add(Value{Op: Call, Kind: Number, Name: "coalesce", Args: []int{v, b.lower(a)}})
+		}
+		return v
+	}
+	return b.errorf(n, "%d:%d: no table %s", n.Line, n.Col, name)
+}
+
+// LiteralTable is the name of the table that a map literal becomes.
+func LiteralTable(n *expr.Node) string {
+	m, _ := n.Value.(*expr.MapValue)
+	return fmt.Sprintf("%q %v %v", m.Strings, m.Doubles, m.Values)
+}
+
+// coalesce takes the first value that is not missing.
+func (b *builder) coalesce(args []*expr.Node) int {
+	v := b.lower(args[0])
+	if len(args) == 1 {
+		return v
+	}
+	rest := b.coalesce(args[1:])
+	if kind := b.p.Values[v].Kind; kind != Number {
+		return b.op(Select, kind, b.has(args[0]), v, rest)
+	}
+	if b.always(v) {
+		return v
+	}
+	return b.add(Value{Op: Call, Kind: Number, Name: "coalesce", Args: []int{v, rest}})
+}
+
+// always reports whether a number is never missing.
+func (b *builder) always(v int) bool {
+	x := &b.p.Values[v]
+	if x.Op != Field {
+		return false
+	}
+	l := &b.p.Record[x.Index]
+	return !l.Nullable && l.Kind != column.Double
+}
+
+// prune drops the values that nothing uses, such as what a folded constant
+// was made from, and the fields that only they read.
+func (p *Plan) prune() *Plan {
+	used := make([]bool, len(p.Values))
+	var mark func(int)
+	mark = func(i int) {
+		if i < 0 || used[i] {
+			return
+		}
+		used[i] = true
+		for _, a := range p.Values[i].Args {
+			mark(a)
+		}
+	}
+	for _, t := range p.Terms {
+		mark(t.Value)
+		mark(t.Contribution)
+	}
+	mark(p.Score)
+	to := make([]int, len(p.Values))
+	var values []Value
+	for i, v := range p.Values {
+		if !used[i] {
+			continue
+		}
+		for k, a := range v.Args {
+			v.Args[k] = to[a]
+		}
+		to[i] = len(values)
+		values = append(values, v)
+	}
+	p.Values = values
+	at := func(i *int) {
+		if *i >= 0 {
+			*i = to[*i]
+		}
+	}
+	for i := range p.Terms {
+		at(&p.Terms[i].Value)
+		at(&p.Terms[i].Contribution)
+		at(&p.Terms[i].Sum)
+	}
+	at(&p.Own)
+	at(&p.Score)
+	p.Record = p.keep(p.Record, Field)
+	p.Entity = p.keep(p.Entity, EntField)
+	return p
+}
+
+// keep drops the loads that no value reads, and renumbers the rest.
+func (p *Plan) keep(loads []Load, op Op) []Load {
+	var out []Load
+	to := map[int]int{}
+	for i := range p.Values {
+		v := &p.Values[i]
+		if v.Op != op && v.Op != op+1 {
+			continue
+		}
+		if _, ok := to[v.Index]; !ok {
+			to[v.Index] = len(out)
+			out = append(out, loads[v.Index])
+		}
+		v.Index = to[v.Index]
+	}
+	return out
+}

@@ -1,0 +1,370 @@
+package plan
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/internal/expr/fn"
+	"github.com/millrace/millrace/relevance/kernel"
+)
+
+// exec computes value i for n rows.
+func (m *Machine) exec(i, n int) {
+	v := &m.p.Values[i]
+	switch v.Op {
+	case Const:
+		m.set(i, v.Const)
+	case Input:
+		m.set(i, m.in.Viewer[v.Index])
+	case HasInput:
+		m.bools[i][0] = m.in.Viewer[v.Index] != nil
+	case AsOf:
+		m.nums[i][0] = m.in.AsOf
+	case Param:
+		m.nums[i][0] = m.in.Weights[v.Index]
+	case Field:
+		m.load(i, &m.p.Record[v.Index], n)
+	case EntField:
+		m.load(i, &m.p.Entity[v.Index], n)
+	case HasField:
+		m.has(i, &m.p.Record[v.Index], n)
+	case HasEnt:
+		m.has(i, &m.p.Entity[v.Index], n)
+	default:
+		switch v.Kind {
+		case Number:
+			m.number(i, v, m.nums[i][:n])
+		case Bool:
+			m.bool(i, v, m.bools[i][:n])
+		case String:
+			m.string(v, m.strs[i][:n])
+		case Numbers:
+			pick(m.lists[i][:n], m.bools[v.Args[0]], m.lists[v.Args[1]], m.lists[v.Args[2]])
+		case Strings:
+			pick(m.strss[i][:n], m.bools[v.Args[0]], m.strss[v.Args[1]], m.strss[v.Args[2]])
+		}
+	}
+}
+
+// set sets a value that does not change; nil is missing.
+func (m *Machine) set(i int, c any) {
+	switch m.p.Values[i].Kind {
+	case Number:
+		m.nums[i][0] = kernel.Missing
+		if x, ok := c.(float64); ok {
+			m.nums[i][0] = x
+		}
+	case Bool:
+		m.bools[i][0], _ = c.(bool)
+	case String:
+		m.strs[i][0], _ = c.(string)
+	case Numbers:
+		m.lists[i][0], _ = c.([]float64)
+	case Strings:
+		m.strss[i][0], _ = c.([]string)
+	}
+}
+
+// number computes an operation that gives a number.
+func (m *Machine) number(i int, v *Value, dst []float64) {
+	switch v.Op {
+	case Lookup:
+		m.lookup(v, dst)
+		return
+	case ToNumber:
+		for k, b := range m.bools[v.Args[0]][:len(dst)] {
+			dst[k] = fn.Bool(b)
+		}
+		return
+	case Size:
+		m.size(v, dst)
+		return
+	case Call:
+		m.call(v, dst)
+		return
+	case Select:
+		pick(dst, m.bools[v.Args[0]], m.nums[v.Args[1]], m.nums[v.Args[2]])
+		return
+	}
+	a := m.nums[v.Args[0]]
+	if v.Op == Mul {
+		scale(dst, a, m.nums[v.Args[1]])
+		return
+	}
+	a = a[:len(dst)]
+	if v.Op == Neg {
+		for k, x := range a {
+			dst[k] = -x
+		}
+		return
+	}
+	if m.steps.fused[i] {
+		mul := &m.p.Values[v.Args[1]]
+		addScaled(dst, a, m.nums[mul.Args[0]][0], m.nums[mul.Args[1]])
+		return
+	}
+	b := m.nums[v.Args[1]][:len(dst)]
+	switch v.Op {
+	case Add:
+		for k, x := range a {
+			dst[k] = x + b[k]
+		}
+	case Sub:
+		for k, x := range a {
+			dst[k] = x - b[k]
+		}
+	case Div:
+		for k, x := range a {
+			dst[k] = x / b[k]
+		}
+	}
+}
+
+// scale multiplies; a may be a vector of one.
+func scale(dst, a, b []float64) {
+	b = b[:len(dst)]
+	if len(a) < len(dst) {
+		w := a[0]
+		for k, x := range b {
+			dst[k] = float64(w * x)
+		}
+		return
+	}
+	a = a[:len(dst)]
+	for k, x := range b {
+		dst[k] = float64(a[k] * x)
+	}
+}
+
+// addScaled sets a + w*f, each rounded, as the separate operations would.
+func addScaled(dst, a []float64, w float64, f []float64) {
+	f = f[:len(dst)]
+	for k, x := range a {
+		dst[k] = x + float64(w*f[k])
+	}
+}
+
+func pick[T any](dst []T, c []bool, a, b []T) {
+	a, b, c = a[:len(dst)], b[:len(dst)], c[:len(dst)]
+	for k := range dst {
+		if c[k] {
+			dst[k] = a[k]
+		} else {
+			dst[k] = b[k]
+		}
+	}
+}
+
+func (m *Machine) lookup(v *Value, dst []float64) {
+	t, a := m.in.Tables[v.Index], v.Args[0]
+	switch {
+	case m.p.direct(v):
+		words := m.rows.Column(m.p.Record[m.p.Values[a].Index].Column)
+		for k, r := range m.sel[:len(dst)] {
+			dst[k] = t.Word(m.rows, words[r])
+		}
+	case m.p.Values[a].Kind == String:
+		for k, s := range m.strs[a][:len(dst)] {
+			dst[k] = t.String(s)
+		}
+	default:
+		for k, x := range m.nums[a][:len(dst)] {
+			dst[k] = t.Number(x)
+		}
+	}
+}
+
+func (m *Machine) size(v *Value, dst []float64) {
+	a := v.Args[0]
+	for k := range dst {
+		switch m.p.Values[a].Kind {
+		case String:
+			dst[k] = kernel.Size(m.strs[a][k])
+		case Numbers:
+			dst[k] = float64(len(m.lists[a][k]))
+		default:
+			dst[k] = float64(len(m.strss[a][k]))
+		}
+	}
+}
+
+// call calls a function that gives a number.
+func (m *Machine) call(v *Value, dst []float64) {
+	switch f := Funcs[v.Name].body.(type) {
+	case func(float64) float64:
+		for k, x := range m.nums[v.Args[0]][:len(dst)] {
+			dst[k] = f(x)
+		}
+	case func(a, b float64) float64:
+		a, b := m.nums[v.Args[0]][:len(dst)], m.nums[v.Args[1]][:len(dst)]
+		for k, x := range a {
+			dst[k] = f(x, b[k])
+		}
+	case func(a, b, c float64) float64:
+		a, b, c := m.nums[v.Args[0]][:len(dst)], m.nums[v.Args[1]][:len(dst)], m.nums[v.Args[2]][:len(dst)]
+		for k, x := range a {
+			dst[k] = f(x, b[k], c[k])
+		}
+	case func(float64, []float64) float64:
+		a, b := m.nums[v.Args[0]][:len(dst)], m.lists[v.Args[1]][:len(dst)]
+		for k, x := range a {
+			dst[k] = f(x, b[k])
+		}
+	case func(a, b []float64) float64:
+		a, b := m.lists[v.Args[0]][:len(dst)], m.lists[v.Args[1]][:len(dst)]
+		for k, x := range a {
+			dst[k] = f(x, b[k])
+		}
+	}
+}
+
+// bool computes an operation that gives a boolean.
+func (m *Machine) bool(i int, v *Value, dst []bool) {
+	switch v.Op {
+	case Not:
+		for k, x := range m.bools[v.Args[0]][:len(dst)] {
+			dst[k] = !x
+		}
+	case And:
+		a, b := m.bools[v.Args[0]], m.bools[v.Args[1]]
+		for k := range dst {
+			dst[k] = a[k] && b[k]
+		}
+	case Or:
+		a, b := m.bools[v.Args[0]], m.bools[v.Args[1]]
+		for k := range dst {
+			dst[k] = a[k] || b[k]
+		}
+	case Select:
+		pick(dst, m.bools[v.Args[0]], m.bools[v.Args[1]], m.bools[v.Args[2]])
+	case In:
+		m.contains(i, v, dst)
+	case Present:
+		m.present(v, dst)
+	case Call:
+		f := Funcs[v.Name].body.(func(a, b string) bool)
+		a, b := m.strs[v.Args[0]], m.strs[v.Args[1]]
+		for k := range dst {
+			dst[k] = f(a[k], b[k])
+		}
+	default:
+		m.compare(v, dst)
+	}
+}
+
+func (m *Machine) compare(v *Value, dst []bool) {
+	a, b := v.Args[0], v.Args[1]
+	switch {
+	case m.p.direct(v):
+		words := m.rows.Column(m.p.Record[m.p.Values[a].Index].Column)
+		want := m.strs[b][0]
+		for k, r := range m.sel[:len(dst)] {
+			dst[k] = m.rows.EqualString(words[r], want) == (v.Op == Eq)
+		}
+	case m.p.Values[a].Kind == Bool:
+		for k := range dst {
+			dst[k] = (m.bools[a][k] == m.bools[b][k]) == (v.Op == Eq)
+		}
+	case m.p.Values[a].Kind == String:
+		order(v.Op, dst, m.strs[a], m.strs[b])
+	default:
+		order(v.Op, dst, m.nums[a], m.nums[b])
+	}
+}
+
+func order[T cmp.Ordered](op Op, dst []bool, a, b []T) {
+	a, b = a[:len(dst)], b[:len(dst)]
+	switch op {
+	case Eq:
+		for k, x := range a {
+			dst[k] = x == b[k]
+		}
+	case Ne:
+		for k, x := range a {
+			dst[k] = x != b[k]
+		}
+	case Lt:
+		for k, x := range a {
+			dst[k] = x < b[k]
+		}
+	case Le:
+		for k, x := range a {
+			dst[k] = x <= b[k]
+		}
+	case Gt:
+		for k, x := range a {
+			dst[k] = x > b[k]
+		}
+	case Ge:
+		for k, x := range a {
+			dst[k] = x >= b[k]
+		}
+	}
+}
+
+func (m *Machine) contains(i int, v *Value, dst []bool) {
+	a, list := v.Args[0], v.Args[1]
+	set := m.sets[i]
+	switch {
+	case set != nil && m.p.direct(v):
+		words := m.rows.Column(m.p.Record[m.p.Values[a].Index].Column)
+		for k, r := range m.sel[:len(dst)] {
+			dst[k] = set.Word(m.rows, words[r]) != 0
+		}
+	case m.p.Values[a].Kind == String:
+		for k := range dst {
+			if set != nil {
+				dst[k] = set.String(m.strs[a][k]) != 0
+			} else {
+				dst[k] = slices.Contains(m.strss[list][k], m.strs[a][k])
+			}
+		}
+	default:
+		for k := range dst {
+			if set != nil {
+				dst[k] = set.Number(m.nums[a][k]) != 0
+			} else {
+				dst[k] = slices.Contains(m.lists[list][k], m.nums[a][k])
+			}
+		}
+	}
+}
+
+func (m *Machine) present(v *Value, dst []bool) {
+	a := v.Args[0]
+	for k := range dst {
+		switch m.p.Values[a].Kind {
+		case Number:
+			dst[k] = !math.IsNaN(m.nums[a][k])
+		case Numbers:
+			dst[k] = len(m.lists[a][k]) > 0
+		case Strings:
+			dst[k] = len(m.strss[a][k]) > 0
+		default:
+			if m.p.direct(v) {
+				dst[k] = m.rows.Word(m.p.Record[m.p.Values[a].Index].Column, int(m.sel[k])) != 0
+			} else {
+				dst[k] = m.strs[a][k] != ""
+			}
+		}
+	}
+}
+
+// string computes an operation that gives a string.
+func (m *Machine) string(v *Value, dst []string) {
+	a := v.Args[0]
+	switch v.Op {
+	case Text:
+		for k, x := range m.nums[a][:len(dst)] {
+			dst[k] = m.arena.Text(x)
+		}
+	case Cross:
+		b := m.strs[v.Args[1]]
+		for k, x := range m.strs[a][:len(dst)] {
+			dst[k] = m.arena.Cross(x, b[k])
+		}
+	case Select:
+		pick(dst, m.bools[a], m.strs[v.Args[1]], m.strs[v.Args[2]])
+	}
+}

@@ -1,0 +1,94 @@
+package plan
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance/kernel"
+)
+
+// load reads a field of the batch's rows. Without rows, of an entity that has
+// no features, everything is missing.
+func (m *Machine) load(i int, l *Load, n int) {
+	if m.rows == nil {
+		m.set(i, nil)
+		return
+	}
+	sel := m.sel[:n]
+	switch m.p.Values[i].Kind {
+	case Number:
+		loadNumbers(m.nums[i], m.rows, l, sel)
+	case Bool:
+		words := m.rows.Column(l.Column)
+		for k, r := range sel {
+			m.bools[i][k] = words[r] != 0
+		}
+	case String:
+		for k, r := range sel {
+			m.strs[i][k] = m.rows.StringAt(l.Column, int(r))
+		}
+	case Numbers:
+		for k, r := range sel {
+			m.lists[i][k] = m.arena.Numbers(m.rows, l.Column, int(r))
+		}
+	case Strings:
+		for k, r := range sel {
+			m.strss[i][k] = m.arena.Strings(m.rows, l.Column, int(r))
+		}
+	}
+}
+
+func loadNumbers(dst []float64, rows *column.Slab, l *Load, sel []int32) {
+	words := rows.Column(l.Column)
+	if l.Kind == column.Double {
+		for k, r := range sel {
+			dst[k] = math.Float64frombits(words[r])
+		}
+	} else {
+		for k, r := range sel {
+			dst[k] = float64(int64(words[r]))
+		}
+	}
+	if !l.Nullable {
+		return
+	}
+	nulls, bit := rows.Nulls(l.Column)
+	for k, r := range sel {
+		if nulls[r]&bit != 0 {
+			dst[k] = kernel.Missing
+		}
+	}
+}
+
+// has tells which rows have a field.
+func (m *Machine) has(i int, l *Load, n int) {
+	for k, r := range m.sel[:n] {
+		m.bools[i][k] = m.rows != nil && !m.rows.Null(l.Column, int(r))
+	}
+}
+
+// fold computes an operation on constants.
+func fold(values []Value, v *Value) any {
+	p := &Plan{Own: -1, Score: -1}
+	w := *v
+	w.Args = make([]int, len(v.Args))
+	for k, a := range v.Args {
+		p.Values = append(p.Values, values[a])
+		w.Args[k] = k
+	}
+	p.Values = append(p.Values, w)
+	m := p.Machine(true)
+	m.Bind(Inputs{})
+	i := len(w.Args)
+	switch v.Kind {
+	case Bool:
+		return m.bools[i][0]
+	case String:
+		return m.strs[i][0]
+	case Numbers:
+		return m.lists[i][0]
+	case Strings:
+		return m.strss[i][0]
+	}
+	return m.nums[i][0]
+}

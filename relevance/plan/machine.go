@@ -1,0 +1,362 @@
+package plan
+
+import (
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance/kernel"
+)
+
+// Batch is how many rows an operation works on before the next one runs: few
+// enough that what is live stays in the first-level cache.
+const Batch = 64
+
+// Machine executes a plan: the interpreter. It runs one operation over a batch
+// of rows, then the next. What depends on the request alone is computed by
+// [Machine.Bind], what depends on the entity once a call.
+//
+// A value that does not depend on the record is a vector whose elements are
+// all equal, so that every operation has one form.
+type Machine struct {
+	p     *Plan
+	steps *steps
+	in    Inputs
+
+	nums   [][]float64 // by value
+	bools  [][]bool
+	strs   [][]string
+	lists  [][][]float64
+	strss  [][][]string
+	sets   []*kernel.Table // by value, of lists that In looks into
+	arenas [3]kernel.Arena // of the request, the entity and the rows
+	arena  *kernel.Arena   // of them, the one of this stage
+	one    [1]int32
+
+	rows *column.Slab // of this batch
+	sel  []int32
+}
+
+// Inputs are what a machine is bound to.
+type Inputs struct {
+	Weights []float64
+	Tables  []*kernel.Table
+	Viewer  []any // float64, bool, string, []float64, []string; nil is missing
+	AsOf    float64
+}
+
+// steps is a plan's values by when they are computed.
+type steps struct {
+	request, entity, record []int
+	fused                   []bool // an Add that multiplies too: a + w*f
+	skipped                 []bool // a Mul inside a fused Add, or a string that no one needs whole
+	wide                    []bool // a value that record operations read as a vector
+	register                []int  // of a number that changes with the record; -1 else
+	registers               int
+}
+
+// Machine returns a machine for the plan. With keep every value keeps a place
+// of its own, so that [Machine.Vector] may read it.
+func (p *Plan) Machine(keep bool) *Machine {
+	m := p.machine(p.schedule(keep))
+	pool := make([]float64, m.steps.registers*Batch)
+	for _, i := range m.steps.record {
+		if r := m.steps.register[i]; r >= 0 {
+			m.nums[i] = pool[r*Batch : (r+1)*Batch]
+		} else {
+			m.place(i, Batch)
+		}
+	}
+	for i := range p.Values {
+		if p.Values[i].Deps&Record != 0 {
+			continue
+		}
+		if m.steps.wide[i] {
+			m.place(i, Batch)
+		} else {
+			m.place(i, 1)
+		}
+	}
+	return m
+}
+
+func (p *Plan) machine(s *steps) *Machine {
+	n := len(p.Values)
+	return &Machine{
+		p: p, steps: s,
+		nums: make([][]float64, n), bools: make([][]bool, n), strs: make([][]string, n),
+		lists: make([][][]float64, n), strss: make([][][]string, n), sets: make([]*kernel.Table, n),
+	}
+}
+
+// place makes room for n results of a value.
+func (m *Machine) place(i, n int) {
+	switch m.p.Values[i].Kind {
+	case Number:
+		m.nums[i] = make([]float64, n)
+	case Bool:
+		m.bools[i] = make([]bool, n)
+	case String:
+		m.strs[i] = make([]string, n)
+	case Numbers:
+		m.lists[i] = make([][]float64, n)
+	case Strings:
+		m.strss[i] = make([][]string, n)
+	}
+}
+
+func (p *Plan) schedule(keep bool) *steps {
+	n := len(p.Values)
+	s := &steps{fused: make([]bool, n), skipped: make([]bool, n), wide: make([]bool, n), register: make([]int, n)}
+	uses := p.Uses()
+	for i := range p.Values {
+		v := &p.Values[i]
+		s.register[i] = -1
+		s.skipped[i] = v.Op == Field && v.Kind == String && !keep
+		switch {
+		case v.Deps&Record != 0:
+			s.record = append(s.record, i)
+		case v.Deps&Entity != 0:
+			s.entity = append(s.entity, i)
+		default:
+			s.request = append(s.request, i)
+		}
+	}
+	for _, i := range s.record {
+		v := &p.Values[i]
+		if v.Op == Add && !keep {
+			m := &p.Values[v.Args[1]]
+			if m.Op == Mul && m.Deps&Record != 0 && uses[v.Args[1]] == 1 && p.Values[m.Args[0]].Deps&Record == 0 {
+				s.fused[i], s.skipped[v.Args[1]] = true, true
+			}
+		}
+	}
+	for _, i := range s.record {
+		s.widen(p, i)
+	}
+	if !keep {
+		s.allocate(p)
+	}
+	return s
+}
+
+// widen marks the arguments of a record operation that it reads as vectors, and
+// the strings that it reads whole.
+func (s *steps) widen(p *Plan, i int) {
+	v := &p.Values[i]
+	for k, a := range v.Args {
+		arg := &p.Values[a]
+		if p.direct(v) {
+			continue
+		}
+		if v.Op == Mul && k == 0 || v.Op == In && k == 1 && arg.Deps&(Record|Entity) == 0 {
+			continue
+		}
+		s.skipped[a] = s.skipped[a] && arg.Op != Field
+		s.wide[a] = true
+	}
+}
+
+// direct reports whether an operation reads a record's string in its column,
+// against something that does not change with the record.
+func (p *Plan) direct(v *Value) bool {
+	if len(v.Args) == 0 {
+		return false
+	}
+	a := &p.Values[v.Args[0]]
+	if a.Op != Field || a.Kind != String {
+		return false
+	}
+	switch v.Op {
+	case Eq, Ne:
+		return p.Values[v.Args[1]].Deps&Record == 0
+	case In:
+		return p.Values[v.Args[1]].Deps&(Record|Entity) == 0
+	case Lookup, Present:
+		return true
+	}
+	return false
+}
+
+// Direct reports whether value i reads a record's string in its column.
+func (p *Plan) Direct(i int) bool { return p.direct(&p.Values[i]) }
+
+// Uses counts how often each value is used.
+func (p *Plan) Uses() []int {
+	n := make([]int, len(p.Values))
+	for i := range p.Values {
+		for _, a := range p.Values[i].Args {
+			n[a]++
+		}
+	}
+	for _, t := range p.Terms {
+		if p.Scorer == Trees {
+			n[t.Value]++
+		}
+	}
+	for _, i := range []int{p.Own, p.Score} {
+		if i >= 0 {
+			n[i]++
+		}
+	}
+	return n
+}
+
+// allocate gives the numbers of records registers, reusing one after the last
+// use of what was in it.
+func (s *steps) allocate(p *Plan) {
+	last := make([]int, len(p.Values))
+	for _, i := range s.record {
+		for _, a := range s.args(p, i) {
+			last[a] = i
+		}
+	}
+	for _, t := range p.Terms {
+		if p.Scorer == Trees {
+			last[t.Value] = len(p.Values)
+		}
+	}
+	if p.Score >= 0 {
+		last[p.Score] = len(p.Values)
+	}
+	var free []int
+	for _, i := range s.record {
+		if s.skipped[i] {
+			continue
+		}
+		freed := map[int]bool{}
+		for _, a := range s.args(p, i) {
+			if r := s.register[a]; r >= 0 && last[a] == i && !freed[r] {
+				freed[r] = true
+				free = append(free, r)
+			}
+		}
+		if p.Values[i].Kind != Number {
+			continue
+		}
+		if len(free) == 0 {
+			free = append(free, s.registers)
+			s.registers++
+		}
+		s.register[i] = free[len(free)-1]
+		free = free[:len(free)-1]
+	}
+}
+
+// args are what an operation reads, through a fused multiplication.
+func (s *steps) args(p *Plan, i int) []int {
+	v := &p.Values[i]
+	if s.fused[i] {
+		return append([]int{v.Args[0]}, p.Values[v.Args[1]].Args...)
+	}
+	return v.Args
+}
+
+// Bind computes what depends on the request alone.
+func (m *Machine) Bind(in Inputs) {
+	m.in = in
+	m.begin(0, nil, m.one[:])
+	for _, i := range m.steps.request {
+		m.exec(i, 1)
+		m.spread(i)
+	}
+	for _, i := range m.steps.record {
+		m.bindSet(i)
+	}
+}
+
+// begin starts a stage, whose texts and lists replace those of its last run.
+func (m *Machine) begin(stage int, rows *column.Slab, sel []int32) {
+	m.arena, m.rows, m.sel = &m.arenas[stage], rows, sel
+	m.arena.Reset()
+}
+
+// bindSet makes a set of the list that an In looks into, unless the list
+// changes with the record.
+func (m *Machine) bindSet(i int) {
+	v := &m.p.Values[i]
+	if v.Op != In {
+		return
+	}
+	list := v.Args[1]
+	if m.p.Values[list].Deps&(Record|Entity) != 0 {
+		return
+	}
+	m.sets[i] = m.setOf(list)
+}
+
+// setOf makes a set of a list that does not change with the record.
+func (m *Machine) setOf(list int) *kernel.Table {
+	if m.p.Values[list].Kind == Strings {
+		return kernel.StringSet(m.strss[list][0])
+	}
+	return kernel.NumberSet(m.lists[list][0])
+}
+
+// BindEntity computes what depends on the entity; nil is one without features.
+func (m *Machine) BindEntity(entity *column.Slab) {
+	if len(m.steps.entity) == 0 {
+		return
+	}
+	m.begin(1, entity, m.one[:])
+	for _, i := range m.steps.entity {
+		m.exec(i, 1)
+		m.spread(i)
+	}
+}
+
+// spread fills a vector with its first element.
+func (m *Machine) spread(i int) {
+	switch m.p.Values[i].Kind {
+	case Number:
+		fill(m.nums[i])
+	case Bool:
+		fill(m.bools[i])
+	case String:
+		fill(m.strs[i])
+	case Numbers:
+		fill(m.lists[i])
+	case Strings:
+		fill(m.strss[i])
+	}
+}
+
+func fill[T any](v []T) {
+	for i := range v {
+		v[i] = v[0]
+	}
+}
+
+// Run computes every value for up to Batch rows.
+func (m *Machine) Run(rows *column.Slab, sel []int32) {
+	m.begin(2, rows, sel)
+	for _, i := range m.steps.record {
+		if !m.steps.skipped[i] {
+			m.exec(i, len(sel))
+		}
+	}
+}
+
+// Score scores rows sel of rows, Batch at a time.
+func (m *Machine) Score(rows *column.Slab, sel []int32, out []float64) {
+	for len(sel) > 0 {
+		n := min(Batch, len(sel))
+		m.Run(rows, sel[:n])
+		score := m.vector(m.p.Score, n)
+		for i := range score {
+			out[i] = kernel.Score(score[i])
+		}
+		sel, out = sel[n:], out[n:]
+	}
+}
+
+// Vector returns a number for each row of the last batch, which had n.
+func (m *Machine) Vector(value, n int) []float64 { return m.vector(value, n) }
+
+func (m *Machine) vector(value, n int) []float64 {
+	v := m.nums[value]
+	if len(v) >= n {
+		return v[:n]
+	}
+	m.nums[value] = make([]float64, Batch)
+	m.nums[value][0] = v[0]
+	fill(m.nums[value])
+	return m.nums[value][:n]
+}

@@ -1,0 +1,251 @@
+// Package plan turns the checked expressions of a model into a plan for one
+// layout of records: a list of operations, each computed once, in an order
+// that both the interpreter and the generated Go follow. That both walk the
+// same plan, with the same scalar functions, is why they give the same bits.
+//
+// Values in a model are numbers (float64), booleans, strings and lists of
+// numbers or strings. There is no null: a missing number is NaN, a missing
+// boolean false, a missing string empty, a missing list empty. has(record.x)
+// tells whether a value is there, coalesce replaces what is missing.
+// Comparisons are those of float64: with NaN only != is true.
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+// Kind is what a value is at run time.
+type Kind uint8
+
+// The kinds of a value.
+const (
+	Number  Kind = iota + 1 // float64; missing is NaN
+	Bool                    // missing is false
+	String                  // missing is ""
+	Numbers                 // list of float64; missing is empty
+	Strings                 // list of string; missing is empty
+)
+
+var kindNames = [...]string{Number: "number", Bool: "bool", String: "string", Numbers: "list(number)", Strings: "list(string)"}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) && kindNames[k] != "" {
+		return kindNames[k]
+	}
+	return "kind(" + strconv.Itoa(int(k)) + ")"
+}
+
+// Deps are what a value changes with.
+type Deps uint8
+
+// What a value can change with. A value without any is a constant.
+const (
+	Request Deps = 1 << iota // the viewer, the instant, the parameters
+	Entity                   // the timeline's entity
+	Record                   // the record
+)
+
+// Op is what computes a value.
+type Op uint8
+
+// The operations.
+const (
+	Const    Op = iota + 1 // Const
+	Field                  // record field Index of Plan.Record
+	HasField               // that field is not null
+	EntField               // entity field Index of Plan.Entity
+	HasEnt                 // that field is not null
+	Input                  // viewer value Index of Plan.Viewer
+	HasInput               // the viewer has it
+	AsOf                   // the instant, in milliseconds
+	Param                  // parameter Index
+	Not                    // !a
+	And                    // a && b
+	Or                     // a || b
+	Select                 // a ? b : c; both are computed
+	Eq                     // a == b, of numbers, booleans or strings
+	Ne                     // a != b
+	Lt                     // a < b, of numbers or strings
+	Le                     // a <= b
+	Gt                     // a > b
+	Ge                     // a >= b
+	Add                    // a + b
+	Sub                    // a - b
+	Mul                    // a * b
+	Div                    // a / b
+	Neg                    // -a
+	In                     // a in b, of a number or string and a list
+	Present                // a is not missing: a number that is not NaN, a string or list that is not empty
+	ToNumber               // a boolean as 0 or 1
+	Lookup                 // table Index at a number or string
+	Size                   // of a list or string
+	Text                   // a number's digits
+	Cross                  // two strings joined by "|"
+	Call                   // function Name of [Funcs]
+)
+
+var opNames = [...]string{
+	Const: "const", Field: "record", HasField: "has_record", EntField: "entity", HasEnt: "has_entity",
+	Input: "viewer", HasInput: "has_viewer", AsOf: "as_of", Param: "param", Not: "not", And: "and", Or: "or",
+	Select: "select", Eq: "eq", Ne: "ne", Lt: "lt", Le: "le", Gt: "gt", Ge: "ge", Add: "add", Sub: "sub",
+	Mul: "mul", Div: "div", Neg: "neg", In: "in", Present: "present", ToNumber: "number", Lookup: "lookup",
+	Size: "size", Text: "text", Cross: "cross", Call: "call",
+}
+
+func (o Op) String() string { return opNames[o] }
+
+// Value is one operation. Its arguments come before it in Plan.Values.
+type Value struct {
+	Op    Op
+	Kind  Kind
+	Args  []int
+	Index int    // of a field, input, weight or table
+	Name  string // of a function
+	Const any    // float64, bool, string, []float64 or []string
+	Deps  Deps
+}
+
+// Load is a field of the record or entity that a plan reads, with its kind in
+// the layout the plan is for.
+type Load struct {
+	Name     string
+	Column   int // in that layout
+	Kind     column.Kind
+	Nullable bool
+}
+
+// Var is a viewer value.
+type Var struct {
+	Name string
+	Kind Kind
+}
+
+// Term is a feature's part in the score.
+type Term struct {
+	Feature      string
+	Value        int // the feature
+	Contribution int // what it adds to the score; -1 with trees
+	Part         Part
+	Sum          int // of its part, from the first term to this one; -1 with trees
+}
+
+// Part is one of the sums that a linear score is the sum of. A part is told by
+// what the feature's expression speaks of, not by what a layout has, so that
+// the order of the sum is the same for every layout.
+type Part uint8
+
+// The parts of a linear score, which is (own + fixed) + rest.
+const (
+	OwnPart   Part = iota // of the record alone
+	FixedPart             // of the request alone; it begins with the bias
+	RestPart              // of both, or of the entity
+)
+
+// Plan is how to score the records of one layout.
+type Plan struct {
+	Values  []Value
+	Record  []Load
+	Entity  []Load
+	Viewer  []Var
+	Weights int   // parameters: the bias, then the scalar weights
+	Tables  []Var // look-up tables by name; Kind is that of their keys
+
+	Terms  []Term // in the order of the spec
+	Own    int    // the sum of that part; -1 when it has no terms
+	Score  int    // -1 with trees
+	Scorer Scorer
+}
+
+// Scorer is how features become a score.
+type Scorer uint8
+
+// The scorers.
+const (
+	Linear   Scorer = iota + 1 // bias + the sum of weight × feature
+	Logistic                   // 1 / (1 + exp(-linear))
+	Trees                      // a forest
+)
+
+var scorerNames = [...]string{Linear: "linear", Logistic: "logistic", Trees: "trees"}
+
+func (s Scorer) String() string { return scorerNames[s] }
+
+// Shape identifies what a plan computes, apart from its parameters and from
+// where in the layout its columns are: 16 hexadecimal digits. Plans of equal
+// shape share generated code.
+func (p *Plan) Shape() string {
+	sum := sha256.Sum256([]byte(p.String()))
+	return hex.EncodeToString(sum[:8])
+}
+
+// String prints the plan, one value a line.
+func (p *Plan) String() string {
+	var b strings.Builder
+	loads := func(what string, loads []Load) {
+		for i, l := range loads {
+			fmt.Fprintf(&b, "%s %d %s %s null=%t\n", what, i, l.Name, l.Kind, l.Nullable)
+		}
+	}
+	loads("record", p.Record)
+	loads("entity", p.Entity)
+	for i, v := range p.Viewer {
+		fmt.Fprintf(&b, "viewer %d %s %s\n", i, v.Name, v.Kind)
+	}
+	for i, t := range p.Tables {
+		fmt.Fprintf(&b, "table %d by %s\n", i, t.Kind)
+	}
+	for i := range p.Values {
+		fmt.Fprintf(&b, "v%d = %s\n", i, p.valueString(i))
+	}
+	for _, t := range p.Terms {
+		fmt.Fprintf(&b, "term %s v%d v%d part %d\n", t.Feature, t.Value, t.Contribution, t.Part)
+	}
+	fmt.Fprintf(&b, "%s v%d v%d\n", p.Scorer, p.Own, p.Score)
+	return b.String()
+}
+
+func (p *Plan) valueString(i int) string {
+	v := &p.Values[i]
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s:%s", v.Op, v.Kind)
+	switch v.Op {
+	case Const:
+		b.WriteString(" " + constString(v.Const))
+	case Call:
+		b.WriteString(" " + v.Name)
+	case Field, HasField, EntField, HasEnt, Input, HasInput, Param, Lookup:
+		fmt.Fprintf(&b, " %d", v.Index)
+	}
+	for _, a := range v.Args {
+		fmt.Fprintf(&b, " v%d", a)
+	}
+	return b.String()
+}
+
+// constString prints a constant so that different constants print differently.
+func constString(c any) string {
+	switch c := c.(type) {
+	case float64:
+		if math.IsNaN(c) {
+			return "NaN"
+		}
+		return strconv.FormatFloat(c, 'g', -1, 64)
+	case []float64:
+		s := make([]string, len(c))
+		for i, x := range c {
+			s[i] = constString(x)
+		}
+		return "[" + strings.Join(s, " ") + "]"
+	}
+	if c, ok := c.(bool); ok {
+		return strconv.FormatBool(c)
+	}
+	return fmt.Sprintf("%q", c)
+}

@@ -1,0 +1,108 @@
+package plan
+
+import (
+	"github.com/millrace/millrace/relevance/kernel"
+)
+
+// Slots tell where generated code finds what the request decides: values that
+// are neither constant nor a parameter, by index into kernel.Args.Numbers,
+// Bools, Strings or Lists, and the lists that an In looks into, by index into
+// kernel.Args.Sets.
+type Slots struct {
+	Numbers, Bools, Strings, Lists []int // values
+	Sets                           []int // values that are lists
+}
+
+// Slots returns the plan's, in the order of its values.
+func (p *Plan) Slots() Slots {
+	var s Slots
+	seen := make([]bool, len(p.Values))
+	set := make([]bool, len(p.Values))
+	for i := range p.Values {
+		v := &p.Values[i]
+		if v.Deps&(Record|Entity) == 0 {
+			continue
+		}
+		for k, a := range v.Args {
+			arg := &p.Values[a]
+			fixed := arg.Deps&(Record|Entity) == 0
+			switch {
+			case fixed && v.Op == In && k == 1:
+				if !set[a] {
+					set[a] = true
+					s.Sets = append(s.Sets, a)
+				}
+			case fixed && arg.Op != Const && arg.Op != Param && !seen[a]:
+				seen[a] = true
+				s.add(arg.Kind, a)
+			}
+		}
+	}
+	if p.Score >= 0 {
+		s.root(p, p.Score, seen)
+	}
+	if p.Scorer == Trees {
+		for _, t := range p.Terms {
+			s.root(p, t.Value, seen)
+		}
+	}
+	return s
+}
+
+// root adds a result that does not change with the record.
+func (s *Slots) root(p *Plan, i int, seen []bool) {
+	v := &p.Values[i]
+	if v.Deps&(Record|Entity) == 0 && v.Op != Const && v.Op != Param && !seen[i] {
+		seen[i] = true
+		s.add(v.Kind, i)
+	}
+}
+
+func (s *Slots) add(k Kind, i int) {
+	switch k {
+	case Number:
+		s.Numbers = append(s.Numbers, i)
+	case Bool:
+		s.Bools = append(s.Bools, i)
+	case String:
+		s.Strings = append(s.Strings, i)
+	case Numbers:
+		s.Lists = append(s.Lists, i)
+	}
+}
+
+// Args fills in what the generated code of this plan needs besides the rows:
+// its columns, parameters, and what the request decides.
+func (p *Plan) Args(a *kernel.Args, in Inputs) {
+	m := p.machine(&steps{fused: make([]bool, len(p.Values))})
+	for i := range p.Values {
+		if p.Values[i].Deps&(Record|Entity) == 0 {
+			m.steps.request = append(m.steps.request, i)
+			m.place(i, 1)
+		}
+	}
+	m.Bind(in)
+	for _, l := range p.Record {
+		a.Columns = append(a.Columns, l.Column)
+	}
+	for _, l := range p.Entity {
+		a.EntCols = append(a.EntCols, l.Column)
+	}
+	a.Weights, a.Tables = in.Weights, in.Tables
+	s := p.Slots()
+	for _, i := range s.Numbers {
+		a.Numbers = append(a.Numbers, m.nums[i][0])
+	}
+	for _, i := range s.Bools {
+		a.Bools = append(a.Bools, m.bools[i][0])
+	}
+	for _, i := range s.Strings {
+		a.Strings = append(a.Strings, m.strs[i][0])
+	}
+	for _, i := range s.Lists {
+		a.Lists = append(a.Lists, m.lists[i][0])
+	}
+	for _, i := range s.Sets {
+		a.Sets = append(a.Sets, m.setOf(i))
+	}
+}

@@ -1,0 +1,145 @@
+package relevance
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Problem is one fault of a spec.
+type Problem struct {
+	File       string
+	Line, Col  int // from 1; Col in characters
+	Message    string
+	Suggestion string // the way out, or empty
+	text       string // the line
+}
+
+// SpecError is every fault of a spec at once, in the order of the file.
+type SpecError struct {
+	Problems []Problem
+}
+
+// Error renders each fault with its line and a caret:
+//
+//	home.yaml:9:16: no field liks in record
+//	   9 |   likes: log1p(record.liks)
+//	     |                       ^ did you mean likes?
+func (e *SpecError) Error() string {
+	var b strings.Builder
+	for i, p := range e.Problems {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		p.write(&b)
+	}
+	return b.String()
+}
+
+// shownColumns is how much of a line a rendering shows on either side of the
+// caret.
+const shownColumns = 70
+
+func (p *Problem) write(b *strings.Builder) {
+	fmt.Fprintf(b, "%s:%d:%d: %s", p.File, p.Line, p.Col, p.Message)
+	line := []rune(strings.ToValidUTF8(p.text, "\uFFFD"))
+	at := min(max(p.Col-1, 0), len(line))
+	from, to := max(0, at-shownColumns), min(len(line), at+shownColumns)
+	shown := strings.Map(func(r rune) rune {
+		if r < ' ' {
+			return ' '
+		}
+		return r
+	}, string(line[from:to]))
+	fmt.Fprintf(b, "\n%5d | %s\n      | %s^", p.Line, shown, strings.Repeat(" ", at-from))
+	if p.Suggestion != "" {
+		b.WriteString(" " + p.Suggestion)
+	}
+}
+
+// problems collects the faults of a file.
+type problems struct {
+	file  string
+	lines []string
+	list  []Problem
+}
+
+func newProblems(file string, src []byte) *problems {
+	return &problems{file: file, lines: strings.Split(string(src), "\n")}
+}
+
+func (p *problems) add(at pos, suggestion, format string, args ...any) {
+	text := ""
+	if at.line >= 1 && at.line <= len(p.lines) {
+		text = strings.TrimRight(p.lines[at.line-1], "\r")
+	}
+	p.list = append(p.list, Problem{p.file, at.line, at.col, fmt.Sprintf(format, args...), suggestion, text})
+}
+
+// err returns the faults in the order of the file, or nil.
+func (p *problems) err() error {
+	if len(p.list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(p.list, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
+	})
+	return &SpecError{p.list}
+}
+
+// pos is a place in a file; both from 1, col in characters.
+type pos struct{ line, col int }
+
+// nearest suggests the known name that a wrong one was probably meant to be,
+// or lists the known ones.
+func nearest(name string, known []string) string {
+	best, distance := "", utf8.RuneCountInString(name)/3+1
+	for _, k := range known {
+		if d := editDistance(name, k); d <= distance {
+			if d < distance || best == "" {
+				best, distance = k, d
+			}
+		}
+	}
+	switch {
+	case best != "":
+		return "did you mean " + best + "?"
+	case len(known) == 0:
+		return ""
+	case len(known) > 12:
+		return "known are " + strings.Join(known[:12], ", ") + " and more"
+	}
+	return "known are " + strings.Join(known, ", ")
+}
+
+// editDistance counts insertions, deletions, replacements and swaps of
+// neighbours that make b of a.
+func editDistance(a, b string) int {
+	x, y := []rune(a), []rune(b)
+	if len(x) > 64 || len(y) > 64 {
+		return max(len(x), len(y))
+	}
+	rows := make([][]int, len(x)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(y)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(x); i++ {
+		for j := 1; j <= len(y); j++ {
+			swap := 1
+			if x[i-1] == y[j-1] {
+				swap = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+swap)
+			if i > 1 && j > 1 && x[i-1] == y[j-2] && x[i-2] == y[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(x)][len(y)]
+}

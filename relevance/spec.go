@@ -1,0 +1,308 @@
+package relevance
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/relevance/plan"
+)
+
+// Schemas are the layouts of the schemas that specs may name, by the full name
+// of the schema's record.
+type Schemas map[string]*column.Layout
+
+// maxFeatures bounds a spec: what it costs to score grows with its features.
+const maxFeatures = 4096
+
+// Spec is a checked model spec: what a model computes, without parameters.
+type Spec struct {
+	File     string
+	Name     string
+	Version  string
+	About    string
+	Schemas  []string // of records; empty: only the roles are known
+	Entity   string   // the schema of the entity's features, or empty
+	Features []Feature
+	source   plan.Source
+	tables   []literal // tables written inside expressions
+}
+
+// Feature is a feature of a spec.
+type Feature struct {
+	Name   string
+	Source string // its expression
+	Line   int    // in the file
+	Tree   *expr.Node
+}
+
+type literal struct {
+	name  string
+	value *expr.MapValue
+}
+
+// Source returns the spec as a plan needs it.
+func (s *Spec) Source() *plan.Source { return &s.source }
+
+// specReader reads a spec and its parameters, collecting faults.
+type specReader struct {
+	document
+	spec    *Spec
+	schemas Schemas
+	tables  map[string]expr.Type // of the parameters, for the expressions
+	byName  map[string]int       // features
+}
+
+var (
+	nameRule    = regexp.MustCompile(`^[a-z][a-z0-9_]*(-[a-z0-9_]+)*$`)
+	featureRule = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+)
+
+var specKeys = []string{"name", "version", "about", "schemas", "entity", "viewer", "features", "scorer", "parameters"}
+
+// read reads the spec and the parameters in it.
+func (r *specReader) read() Parameters {
+	top := r.document.read()
+	if top == nil {
+		return Parameters{}
+	}
+	r.spec = &Spec{File: r.file}
+	at := map[string]entry{}
+	for _, e := range top {
+		if !slices.Contains(specKeys, e.key) {
+			r.add(e.at, nearest(e.key, specKeys), "a spec has no %s", e.key)
+			continue
+		}
+		at[e.key] = e
+	}
+	start := top[0].at
+	for _, k := range []string{"name", "version", "features", "scorer"} {
+		if _, ok := at[k]; !ok {
+			r.add(start, "add "+k+":", "the spec has no %s", k)
+		}
+	}
+	r.head(at)
+	r.viewer(at["viewer"].value)
+	params := r.parameters(at["parameters"].value)
+	r.tables = params.tableTypes()
+	r.features(at["features"].value)
+	r.weights(&params, at)
+	return params
+}
+
+func (r *specReader) head(at map[string]entry) {
+	s := r.spec
+	if e, ok := at["name"]; ok {
+		if s.Name = r.text(e.value, "name"); s.Name != "" && !nameRule.MatchString(s.Name) {
+			r.add(position(e.value), "use small letters, digits, - and _, such as home-v2", "%q is not a model's name", s.Name)
+		}
+	}
+	if e, ok := at["version"]; ok {
+		s.Version = r.text(e.value, "version")
+	}
+	if e, ok := at["about"]; ok {
+		s.About = r.text(e.value, "about")
+	}
+	if e, ok := at["schemas"]; ok {
+		for _, n := range r.list(e.value, "schemas") {
+			s.Schemas = append(s.Schemas, r.schema(n))
+		}
+	}
+	if e, ok := at["entity"]; ok {
+		s.Entity = r.schema(e.value)
+	}
+	if e, ok := at["scorer"]; ok {
+		r.scorer(e.value)
+	}
+}
+
+func (r *specReader) schema(n ast.Node) string {
+	name := r.text(n, "a schema")
+	if _, ok := r.schemas[name]; !ok && name != "" {
+		r.add(position(n), nearest(name, slices.Sorted(maps.Keys(r.schemas))), "no schema %s", name)
+	}
+	return name
+}
+
+func (r *specReader) scorer(n ast.Node) {
+	scorers := map[string]plan.Scorer{"linear": plan.Linear, "logistic": plan.Logistic}
+	name := r.text(n, "scorer")
+	s, ok := scorers[name]
+	if !ok {
+		r.add(position(n), nearest(name, slices.Sorted(maps.Keys(scorers))), "no scorer %q", name)
+	}
+	r.spec.source.Scorer = s
+}
+
+var viewerKinds = map[string]plan.Kind{
+	"bool": plan.Bool, "double": plan.Number, "string": plan.String,
+	"list(double)": plan.Numbers, "list(string)": plan.Strings,
+}
+
+func (r *specReader) viewer(n ast.Node) {
+	vars := []plan.Var{{Name: "id", Kind: plan.String}}
+	for _, e := range r.mapping(n, "viewer") {
+		if e.key == "id" {
+			r.add(e.at, "remove it", "viewer.id is always there")
+			continue
+		}
+		if !featureRule.MatchString(e.key) {
+			r.add(e.at, "use letters, digits and _", "%q is not a name", e.key)
+			continue
+		}
+		text := r.text(e.value, "a type")
+		kind, ok := viewerKinds[text]
+		if !ok {
+			r.add(position(e.value), nearest(text, slices.Sorted(maps.Keys(viewerKinds))), "no type %q", text)
+			continue
+		}
+		vars = append(vars, plan.Var{Name: e.key, Kind: kind})
+	}
+	slices.SortFunc(vars, func(a, b plan.Var) int { return strings.Compare(a.Name, b.Name) })
+	r.spec.source.Viewer = vars
+}
+
+func (r *specReader) features(n ast.Node) {
+	env := r.env()
+	r.byName = map[string]int{}
+	entries := r.mapping(n, "features")
+	if n != nil && len(entries) == 0 {
+		r.add(position(n), "add a feature, such as recency: record.time", "there are no features")
+	}
+	if len(entries) > maxFeatures {
+		r.add(entries[maxFeatures].at, "", "there are %d features; a model has at most %d", len(entries), maxFeatures)
+		return
+	}
+	for _, e := range entries {
+		if !featureRule.MatchString(e.key) {
+			r.add(e.at, "use letters, digits and _", "%q is not a feature's name", e.key)
+			continue
+		}
+		src := r.text(e.value, "a feature")
+		r.byName[e.key] = len(r.spec.Features)
+		f := Feature{Name: e.key, Source: src, Line: position(e.value).line}
+		f.Tree = r.expression(e.value, src, env)
+		r.spec.Features = append(r.spec.Features, f)
+		r.spec.source.Features = append(r.spec.source.Features, plan.Feature{Name: f.Name, Expr: f.Tree})
+	}
+}
+
+// roles are what every record has, whatever its schema calls it.
+var roles = []column.Field{
+	{Name: "id", Kind: column.String}, {Name: "entity", Kind: column.String}, {Name: "type", Kind: column.String},
+	{Name: "time", Kind: column.Time}, {Name: "version", Kind: column.Int, Nullable: true},
+	{Name: "object", Kind: column.String, Nullable: true},
+}
+
+// env is what the spec's expressions may speak of: the fields of its schemas,
+// and by the names of their roles those that no schema has a field for.
+func (r *specReader) env() expr.Env {
+	env := expr.Env{Mode: expr.Model, Viewer: map[string]expr.Type{}, Tables: r.tables}
+	s := r.spec
+	s.source.Roles = map[string]bool{}
+	for _, name := range s.Schemas {
+		if l := r.schemas[name]; l != nil {
+			env.Record = append(env.Record, l)
+		}
+	}
+	var extra []column.Field
+	for _, f := range roles {
+		if !slices.ContainsFunc(env.Record, func(l *column.Layout) bool { return l.Index(f.Name) >= 0 }) {
+			extra = append(extra, f)
+			s.source.Roles[f.Name] = true
+		}
+	}
+	if l, err := column.NewLayout(extra); err == nil {
+		env.Record = append(env.Record, l)
+	}
+	if l := r.schemas[s.Entity]; l != nil {
+		env.Entity = []*column.Layout{l}
+	}
+	types := map[plan.Kind]expr.Type{
+		plan.Bool: expr.Bool, plan.Number: expr.Double, plan.String: expr.String,
+		plan.Numbers: expr.Doubles, plan.Strings: expr.Strings,
+	}
+	for _, v := range s.source.Viewer {
+		env.Viewer[v.Name] = types[v.Kind]
+	}
+	return env
+}
+
+// expression parses a feature's source; nil after a fault.
+func (r *specReader) expression(n ast.Node, src string, env expr.Env) *expr.Node {
+	if src == "" {
+		return nil
+	}
+	tree, err := expr.Parse(src, env)
+	if err == nil {
+		r.literals(tree)
+		return tree
+	}
+	var faults *expr.Error
+	if !errors.As(err, &faults) {
+		r.add(position(n), "", "%v", err)
+		return nil
+	}
+	places := r.places(n, src)
+	for _, p := range faults.Problems {
+		r.add(places[offset(src, p.Line, p.Col)], p.Suggestion, "%s", p.Message)
+	}
+	return nil
+}
+
+// offset is the index, in characters, of a line and column of text.
+func offset(text string, line, col int) int {
+	i := 0
+	runes := []rune(text)
+	for ; line > 1 && i < len(runes); i++ {
+		if runes[i] == '\n' {
+			line--
+		}
+	}
+	return min(i+max(col-1, 0), len(runes))
+}
+
+// literals collects the tables written inside an expression.
+func (r *specReader) literals(n *expr.Node) {
+	if m, ok := n.Value.(*expr.MapValue); ok {
+		name := plan.LiteralTable(n)
+		if !slices.ContainsFunc(r.spec.tables, func(l literal) bool { return l.name == name }) {
+			r.spec.tables = append(r.spec.tables, literal{name, m})
+		}
+	}
+	for _, a := range n.Args {
+		r.literals(a)
+	}
+}
+
+// featureKind is what a feature's value is.
+func featureKind(t expr.Type) (plan.Kind, error) {
+	switch t {
+	case expr.Double, expr.Int, expr.Time, expr.Duration, expr.Bool:
+		return plan.Number, nil
+	case expr.String:
+		return plan.String, nil
+	}
+	return 0, fmt.Errorf("a feature is a number, a boolean or a string, and this is a %s", t)
+}
+
+// RoleLayout is the columns that every record has by role, for a spec that
+// names no schema.
+func RoleLayout() *column.Layout {
+	fields := slices.Clone(roles)
+	for i := range fields {
+		fields[i].Role = fields[i].Name
+	}
+	l, err := column.NewLayout(fields)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}

@@ -5,22 +5,27 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net/http"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 
+	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
 // Node is what a broker asks of an index node: a local one, a remote one or
-// a fake. Errors are [millrace.Error] where they refuse the request.
+// a fake. It gives up when ctx ends. Errors are [millrace.Error] where they
+// refuse the request.
 type Node interface {
 	Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error)
 	GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error)
@@ -47,27 +52,133 @@ type Config struct {
 	Log     *slog.Logger          // nil: slog.Default()
 }
 
-// Broker answers feed requests.
-type Broker struct{}
-
-// New returns a broker. It needs no I/O: nodes are dialled when first asked.
-func New(cfg Config) (*Broker, error) { return nil, errors.New("broker: not finished yet") }
-
-// Close ends the connections to the nodes.
-func (b *Broker) Close() error { return errors.New("broker: not finished yet") }
-
-// GetFeed answers one request. Every refusal is a [millrace.Error].
-func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
-	return nil, errors.New("broker: not finished yet")
+// Validate reports every fault at once.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Maps == nil {
+		errs = append(errs, errors.New("broker: no maps: pass the cluster's watcher"))
+	}
+	if c.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("broker: timeout %s is negative", c.Timeout))
+	}
+	for _, f := range c.Feeds {
+		errs = append(errs, f.Validate())
+	}
+	return errors.Join(errs...)
 }
 
-// RegisterGRPC puts the feed service, health and reflection on s.
-func (b *Broker) RegisterGRPC(s *grpc.Server) {}
+// Broker answers feed requests.
+type Broker struct {
+	maps    Maps
+	timeout time.Duration
+	log     *slog.Logger
+	known   feedSet
+	conns   *conns
+	records *records
+	budget  *budget
+	recent  *recent
+}
 
-// Handler serves JSON: Connect's protocol, and POST /v1/feed.
-func (b *Broker) Handler() http.Handler { return http.NotFoundHandler() }
+// New returns a broker. It needs no I/O: nodes are dialled when first asked.
+func New(cfg Config) (*Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = DialGRPC()
+	}
+	conns := newConns(cfg.Dial, cfg.Log)
+	return &Broker{
+		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log,
+		known: feedsOf(append(BuiltIn(), cfg.Feeds...)), conns: conns, records: newRecords(conns),
+		budget: newBudget(hedgeShare, hedgeBurst), recent: &recent{},
+	}, nil
+}
 
-// DialGRPC reaches nodes by gRPC with the given options.
-func DialGRPC(opts ...grpc.DialOption) func(cluster.Node) (Node, error) {
-	return func(cluster.Node) (Node, error) { return nil, errors.New("broker: not finished yet") }
+// Close ends the connections to the nodes.
+func (b *Broker) Close() error {
+	b.conns.close()
+	return nil
+}
+
+// feedSet is feed definitions by name.
+type feedSet map[string]Feed
+
+func feedsOf(feeds []Feed) feedSet {
+	set := feedSet{}
+	for _, f := range feeds {
+		f.Limit = cmp.Or(f.Limit, defaultLimit)
+		set[f.Name] = f
+	}
+	return set
+}
+
+func (s feedSet) names() string { return strings.Join(sortedKeys(s), ", ") }
+
+func (b *Broker) feeds() feedSet { return b.known }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// GetFeed answers one request. Every refusal is a [millrace.Error]; the only
+// other error is the context's when the caller went away.
+func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	q, err := b.read(req, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	asking, stop := context.WithDeadline(ctx, margin(ctx))
+	defer stop()
+	o, f, err := b.ask(asking, q)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, ended(err)
+	}
+	if len(o.parts) == 0 {
+		return nil, nothing(o)
+	}
+	return b.answer(ctx, f, o)
+}
+
+// margin is the deadline of the nodes: a twentieth of the time before the
+// caller's, 50 ms at most, so that what has been answered by then still
+// reaches the caller.
+func margin(ctx context.Context) time.Time {
+	deadline, _ := ctx.Deadline()
+	return deadline.Add(-min(time.Until(deadline)/20, 50*time.Millisecond))
+}
+
+func ended(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &millrace.Error{Reason: millrace.ReasonDeadline, Detail: "the deadline passed before an answer", WayOut: "allow more time or ask for fewer entities"}
+	}
+	return err
+}
+
+// nothing is the refusal when no partition was answered: an empty page would
+// look like an empty feed.
+func nothing(o outcome) error {
+	counts := map[string]int{}
+	for _, why := range o.missing {
+		counts[why]++
+	}
+	e := &millrace.Error{Reason: millrace.ReasonUnavailable, WayOut: "try again after a pause"}
+	switch n := len(o.missing); {
+	case counts[missTimeout] == n:
+		e.Reason, e.WayOut = millrace.ReasonDeadline, "allow more time or ask for fewer entities"
+	case counts[missShed] == n:
+		e.Reason = millrace.ReasonOverloaded
+	}
+	var whys []string
+	for _, why := range sortedKeys(counts) {
+		whys = append(whys, fmt.Sprintf("%d %s", counts[why], why))
+	}
+	e.Detail = "no partition answered: " + strings.Join(whys, ", ")
+	return e
 }

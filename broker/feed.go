@@ -1,34 +1,90 @@
 package broker
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"regexp"
+	"slices"
 	"time"
+
+	"github.com/goccy/go-yaml"
 
 	"github.com/millrace/millrace"
 )
 
 // Feed is a feed definition: what a request that names it gets unless it says
-// otherwise.
+// otherwise. In YAML its fields are in lower case, words joined by '_'.
 type Feed struct {
 	Name   string                 `yaml:"name"`
-	Types  []millrace.ContentType `yaml:"types"`  // the types that may be asked for; empty: all
-	Filter string                 `yaml:"filter"` // joined with the request's by "and"
-	Window time.Duration          `yaml:"window"` // how far back from as_of; 0: no limit
+	Types  []millrace.ContentType `yaml:"types,omitempty"`  // that may be asked for; empty: all
+	Filter string                 `yaml:"filter,omitempty"` // joined with the request's by "and"
+	Window time.Duration          `yaml:"window,omitempty"` // how far back from as_of, such as 168h; 0: no limit
 	Model  string                 `yaml:"model"`
-	// DistinctObjects shows the best record of each object, others as "also".
-	DistinctObjects bool `yaml:"distinct_objects"`
-	CapPerEntity    int  `yaml:"cap_per_entity"` // 0: no cap
-	Limit           int  `yaml:"limit"`          // of a request that names none; 0: 20
+	// DistinctObjects shows the best record of each object, and up to three
+	// others as "also".
+	DistinctObjects bool `yaml:"distinct_objects,omitempty"`
+	CapPerEntity    int  `yaml:"cap_per_entity,omitempty"` // 0: no cap
+	Limit           int  `yaml:"limit,omitempty"`          // of a request that names none; 0: 20
 }
 
-// ParseFeed reads a feed definition in YAML and reports all its faults at
-// once.
-func ParseFeed(file []byte) (Feed, error) { return Feed{}, errors.New("broker: not finished yet") }
+// defaultLimit is what a page holds when nobody says otherwise.
+const defaultLimit = 20
 
 // BuiltIn returns the feeds that every broker serves: recent and home.
 func BuiltIn() []Feed {
 	return []Feed{
-		{Name: "recent", Model: "recency", Limit: 20},
-		{Name: "home", Model: "home", Limit: 20, DistinctObjects: true, CapPerEntity: 3, Types: []millrace.ContentType{"post", "share", "like", "comment"}},
+		{Name: "recent", Model: "recency", Limit: defaultLimit},
+		{
+			Name: "home", Model: "home", Limit: defaultLimit, DistinctObjects: true, CapPerEntity: 3,
+			Types: []millrace.ContentType{"post", "share", "like", "comment"},
+		},
 	}
+}
+
+// ParseFeed reads a feed definition in YAML and reports all its faults at
+// once.
+func ParseFeed(file []byte) (Feed, error) {
+	var f Feed
+	if err := yaml.NewDecoder(bytes.NewReader(file), yaml.Strict()).Decode(&f); err != nil {
+		return Feed{}, fmt.Errorf("feed: %s", yaml.FormatError(err, false, true))
+	}
+	return f, f.Validate()
+}
+
+var namePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
+
+// Validate reports every fault at once.
+func (f Feed) Validate() error {
+	var errs []error
+	fault := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("feed %q: %s: %s", f.Name, field, fmt.Sprintf(format, args...)))
+	}
+	if !namePattern.MatchString(f.Name) {
+		fault("name", "want a letter, then up to 62 letters, digits, '_', '.' and '-'")
+	}
+	if !namePattern.MatchString(f.Model) {
+		fault("model", "%q is not the name of a model; recency always is there", f.Model)
+	}
+	for i, t := range f.Types {
+		if err := checkText(string(t), millrace.MaxTypeBytes); err != nil {
+			fault(fmt.Sprintf("types[%d]", i), "%v", err)
+		}
+		if slices.Contains(f.Types[:i], t) {
+			fault(fmt.Sprintf("types[%d]", i), "%q is there twice", t)
+		}
+	}
+	if err := checkFilter(f.Filter); err != nil {
+		fault("filter", "%v", err)
+	}
+	if f.Window < 0 {
+		fault("window", "%s is negative; leave it out for no limit", f.Window)
+	}
+	if f.CapPerEntity < 0 {
+		fault("cap_per_entity", "%d is negative; leave it out for no cap", f.CapPerEntity)
+	}
+	if f.Limit < 0 || f.Limit > maxLimit {
+		fault("limit", "%d is not between 1 and %d; leave it out for %d", f.Limit, maxLimit, defaultLimit)
+	}
+	return errors.Join(errs...)
 }

@@ -103,6 +103,14 @@ type Partitioner struct {
 	registry *schemas.Registry
 	pace     pace
 	batch    int // most records polled at once, now; at most pace.records
+	on       events
+}
+
+// events are told to tests, at the moments they are named for.
+type events struct {
+	committed func() // after a commit is counted
+	waiting   func() // before a record waits for its schema
+	resting   func() // when a pause begins
 }
 
 // pace is when to commit and when to pause.
@@ -148,5 +156,6 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 		backoff:   500 * time.Millisecond,
 	}}
 	p.batch = p.pace.records
+	p.on = events{func() {}, func() {}, func() {}}
 	return p, nil
 }

@@ -28,6 +28,7 @@ type resolver struct {
 	registry *schemas.Registry
 	log      *kafka.SchemaLog
 	wait     time.Duration
+	waiting  func()    // told when a wait begins
 	fresh    bool      // the schemas topic has been read to its end since the last poll
 	nextWait time.Time // no waiting before
 	absent   map[uint32]time.Time
@@ -59,6 +60,7 @@ func (r *resolver) writer(ctx context.Context, f schemas.Framed) (*schemas.Schem
 	if r.wait <= 0 || time.Now().Before(r.nextWait) {
 		return nil, err
 	}
+	r.waiting()
 	end := time.NewTimer(r.wait)
 	defer end.Stop()
 	for {

@@ -32,7 +32,7 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	defer log.Close()
 	r := &router{
 		features: map[string]bool{},
-		resolver: &resolver{registry: p.registry, log: log, wait: p.cfg.SchemaWait, absent: map[uint32]time.Time{}},
+		resolver: &resolver{registry: p.registry, log: log, wait: p.cfg.SchemaWait, waiting: p.on.waiting, absent: map[uint32]time.Time{}},
 		now:      p.now,
 		seen:     map[recordKey][]byte{},
 	}
@@ -86,6 +86,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 			return err
 		}
 		p.metrics.commit(t.byTopic)
+		p.on.committed()
 		p.batch = min(2*p.batch, p.pace.records)
 		if poison = t.poison(poison); poison >= p.pace.poisonRun {
 			poison = 0
@@ -99,6 +100,7 @@ func (p *Partitioner) rest(ctx context.Context) {
 	p.log.Error("partitioner: nothing but dead letters comes in; pausing", "records", p.pace.poisonRun, "pause", p.pace.pause,
 		"way_out", "look at the reason headers in the topic "+p.cfg.Topics.DeadLetters)
 	p.metrics.paused.Set(1)
+	p.on.resting()
 	sleep(ctx, p.pace.pause)
 	p.metrics.paused.Set(0)
 }

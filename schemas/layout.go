@@ -116,36 +116,40 @@ var roleRules = []roleRule{
 	{"subject", func(r *Roles) *RoleField { return &r.Subject }, false, true, false, "a string", isKind(kindString)},
 }
 
-// findRoles finds the fields that have roles, and reports every fault in them.
-func (s *Schema) findRoles() (Roles, error) {
-	var roles Roles
-	var faults []error
-	for i := range s.root.fields {
-		if f := &s.root.fields[i]; f.role != "" {
-			faults = append(faults, s.setRole(&roles, f))
+// findRoles finds the fields that have roles, and every fault in them. Their
+// columns are not known yet.
+func findRoles(fields []field, features bool) (roles Roles, faults []error) {
+	for i := range fields {
+		if fields[i].role == "" {
+			continue
+		}
+		if err := setRole(&roles, &fields[i], features); err != nil {
+			faults = append(faults, err)
 		}
 	}
 	for _, rule := range roleRules {
-		if rule.required && s.mayHave(rule) && rule.of(&roles).Name == "" {
+		if rule.required && rule.in(features) && rule.of(&roles).Name == "" {
 			faults = append(faults, fmt.Errorf("schemas: no field has the role %q; give %s the property \"millrace\": %q", rule.role, rule.want, rule.role))
 		}
 	}
 	switch {
-	case !s.features && roles.Time.Name == "":
+	case roles.Time.Name != "":
+	case !features:
 		faults = append(faults, errors.New(`schemas: no field has the role "time"; give a timestamp-millis the property "millrace": "time"`))
-	case s.features && roles.Time.Name == "" && roles.Version.Name == "":
+	case roles.Version.Name == "":
 		faults = append(faults, errors.New(`schemas: no field says which features are newer; give one the property "millrace": "version" or "time"`))
 	}
-	return roles, errors.Join(faults...)
+	return roles, faults
 }
 
-func (s *Schema) mayHave(rule roleRule) bool {
-	return s.features && rule.feature || !s.features && rule.record
+// in reports whether feature schemas, or record schemas, may have the role.
+func (r roleRule) in(features bool) bool {
+	return features && r.feature || !features && r.record
 }
 
-func (s *Schema) setRole(roles *Roles, f *field) error {
+func setRole(roles *Roles, f *field, features bool) error {
 	for _, rule := range roleRules {
-		if rule.role != f.role || !s.mayHave(rule) {
+		if rule.role != f.role || !rule.in(features) {
 			continue
 		}
 		at := rule.of(roles)
@@ -153,13 +157,13 @@ func (s *Schema) setRole(roles *Roles, f *field) error {
 			return fmt.Errorf("schemas: field %q: field %q has the role %q already", f.name, at.Name, f.role)
 		}
 		at.Name = f.name
-		if !rule.fits(f.typ) {
+		if f.typ != nil && !rule.fits(f.typ) {
 			return fmt.Errorf("schemas: field %q: the role %q needs %s, not %s", f.name, f.role, rule.want, f.typ.what())
 		}
 		return nil
 	}
-	if s.features {
-		return fmt.Errorf("schemas: field %q: feature schemas have no role %q; they have entity, subject, version and time", f.name, f.role)
+	if features {
+		return fmt.Errorf("schemas: field %q: feature schemas have no role %s; they have entity, subject, version and time", f.name, quote(f.role))
 	}
-	return fmt.Errorf("schemas: field %q: record schemas have no role %q; they have id, entity, about, type, time, version, object and deleted", f.name, f.role)
+	return fmt.Errorf("schemas: field %q: record schemas have no role %s; they have id, entity, about, type, time, version, object and deleted", f.name, quote(f.role))
 }

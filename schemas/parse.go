@@ -9,9 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hamba/avro/v2"
-	"github.com/hamba/avro/v2/pkg/crc64"
-
 	"github.com/millrace/millrace"
 )
 
@@ -29,74 +26,65 @@ const (
 // Parse reads a schema and checks everything about it. The error tells every
 // fault of the file at once, each with the field it is in.
 func Parse(avsc []byte) (*Schema, error) {
-	root, features, err := parseTree(avsc)
+	p, err := parseTree(avsc)
 	if err != nil {
 		return nil, err
 	}
-	if root.kind != kindRecord {
-		return nil, fmt.Errorf("schemas: the schema is a %s; Millrace keeps records", root.what())
+	s := &Schema{root: p.root, json: string(avsc), features: p.features}
+	faults := p.faults
+	if p.root == nil || p.root.kind == kindRecord {
+		roles, roleFaults := findRoles(p.top, p.features)
+		s.roles, faults = roles, append(faults, roleFaults...)
+	} else {
+		faults = append(faults, fmt.Errorf("schemas: the schema is of %s; Millrace keeps records", p.root.what()))
 	}
-	s := &Schema{root: root, json: string(avsc), features: features}
-	if s.roles, err = s.findRoles(); err != nil {
-		return nil, err
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
 	}
-	if s.layout, err = layoutOf(root); err != nil {
+	if s.layout, err = layoutOf(s.root); err != nil {
 		return nil, err
 	}
 	for _, rule := range roleRules {
 		at := rule.of(&s.roles)
 		at.Column = s.layout.Index(at.Name)
 	}
-	if s.canonical, err = canonicalForm(avsc); err != nil {
+	if err := secondReader(avsc); err != nil {
 		return nil, err
 	}
+	s.canonical = canonicalForm(s.root)
 	s.fingerprint = fingerprint(s.canonical)
 	s.envelope = compileEnvelope(s)
 	return s, nil
 }
 
-// parseTree reads a schema of any type. Features tells what the property
-// millrace of its record says.
-func parseTree(avsc []byte) (root *node, features bool, err error) {
+// parseTree reads a schema of any type, as far as its faults allow.
+func parseTree(avsc []byte) (*parser, error) {
 	if len(avsc) > maxSchemaBytes {
-		return nil, false, fmt.Errorf("schemas: the schema has %d bytes; at most %d are allowed", len(avsc), maxSchemaBytes)
+		return nil, fmt.Errorf("schemas: the schema has %d bytes; at most %d are allowed", len(avsc), maxSchemaBytes)
 	}
 	text, err := readJSON(avsc)
 	if err != nil {
-		return nil, false, fmt.Errorf("schemas: the schema is not JSON: %w", err)
+		return nil, fmt.Errorf("schemas: the schema is not JSON: %w", err)
 	}
-	p := parser{named: map[string]*node{}, open: map[string]bool{}}
-	root = p.typ(text, "", "", 0)
+	p := &parser{named: map[string]*node{}, open: map[string]bool{}}
 	if object, ok := text.(map[string]any); ok {
 		switch v := object["millrace"]; v {
 		case nil:
 		case "features":
-			features = true
+			p.features = true
 		default:
-			p.fault("", `the record's property millrace is %v; it may be "features"`, v)
+			p.fault("", `the record's property millrace is %v; it may be "features"`, quote(v))
 		}
 	}
-	return root, features, errors.Join(p.faults...)
-}
-
-// canonicalForm returns the Parsing Canonical Form. The library is a second
-// reader of the schema too: what it refuses is refused.
-func canonicalForm(avsc []byte) (string, error) {
-	parsed, err := avro.ParseBytesWithCache(avsc, "", &avro.SchemaCache{})
-	if err != nil {
-		return "", fmt.Errorf("schemas: %w", err)
-	}
-	return parsed.String(), nil
-}
-
-func fingerprint(canonical string) millrace.Fingerprint {
-	h := crc64.New()
-	h.Write([]byte(canonical)) // never fails
-	return millrace.Fingerprint(h.Sum64())
+	p.root = p.typ(text, "", "", 0)
+	return p, nil
 }
 
 // parser turns the JSON of a schema into nodes, and goes on after a fault.
 type parser struct {
+	root         *node            // nil after a fault
+	features     bool             // what the record's property millrace says
+	top          []field          // of the outermost record; those at fault have no type
 	named        map[string]*node // by full name; nil where the definition is at fault
 	open         map[string]bool  // being defined
 	faults       []error
@@ -156,7 +144,7 @@ func (p *parser) object(o map[string]any, ns, path string, depth int) *node {
 		return p.typ(o["type"], ns, path, depth+1)
 	}
 	switch name {
-	case "record", "error", "enum", "fixed":
+	case "record", "enum", "fixed":
 		return p.definition(name, o, ns, path, depth)
 	case "array":
 		return p.collection(kindArray, o, "items", "[]", ns, path, depth)
@@ -360,7 +348,11 @@ func (p *parser) field(v any, i int, ns, path string, depth int) (f field, ok bo
 		p.fault(at, `the field has no "type"`)
 		return f, false
 	}
-	if f.typ = p.typ(t, ns, at, depth+1); f.typ == nil {
+	f.typ = p.typ(t, ns, at, depth+1)
+	if path == "" {
+		p.top = append(p.top, f)
+	}
+	if f.typ == nil {
 		return f, false
 	}
 	if def, ok := o["default"]; ok {

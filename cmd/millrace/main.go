@@ -1,4 +1,67 @@
 // Command millrace is every role and tool of the feed index in one binary.
 package main
 
-func main() {}
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := root().ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "millrace:", err)
+		os.Exit(1)
+	}
+}
+
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "millrace",
+		Short: "A fan-out-on-read feed index",
+		Long: `Millrace builds a viewer's feed when it is asked for: it reads the recent
+timelines of everything the viewer follows, filters and scores every candidate
+next to the data, and returns the best.
+
+Begin with "millrace demo": a whole cluster in this process, a sample network,
+one member's feed, and the curl line that asks for it.`,
+		Version:       version(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	var level slog.Level
+	c.PersistentFlags().TextVar(&level, "log-level", slog.LevelWarn, "log from this level on: DEBUG, INFO, WARN or ERROR")
+	c.PersistentPreRun = func(*cobra.Command, []string) {
+		slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+	}
+	c.AddGroup(
+		&cobra.Group{ID: "try", Title: "Try it:"},
+		&cobra.Group{ID: "use", Title: "Use a cluster:"},
+		&cobra.Group{ID: "run", Title: "Run a role:"},
+	)
+	group := func(id string, commands ...*cobra.Command) {
+		for _, sub := range commands {
+			sub.GroupID = id
+			c.AddCommand(sub)
+		}
+	}
+	group("try", demoCommand(), devCommand())
+	group("use", loadCommand(), feedCommand(), generateCommand(), clusterCommand(), doctorCommand())
+	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand())
+	return c
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

@@ -10,6 +10,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -42,6 +43,56 @@ type Options struct {
 	Retention map[millrace.ContentType]Retention
 	// Log receives lifecycle and background failures; nil discards them.
 	Log *slog.Logger
+
+	fatal func(msg string) // what Pebble calls to die; tests survive it
+}
+
+func (o Options) withDefaults() Options {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxBlobBytes == 0 {
+		o.MaxBlobBytes = 8 << 10
+	}
+	if o.MaxDirtyBytes == 0 {
+		o.MaxDirtyBytes = 64 << 20
+	}
+	if o.FlushEvery == 0 {
+		o.FlushEvery = 30 * time.Second
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = 64 << 20
+	}
+	if o.MinFreeBytes == 0 {
+		o.MinFreeBytes = 512 << 20
+	}
+	if o.fatal == nil {
+		o.fatal = exit(o.Log)
+	}
+	return o
+}
+
+// validate reports every fault at once.
+func (o Options) validate() error {
+	var errs []error
+	if o.MaxBlobBytes < 0 {
+		errs = append(errs, fmt.Errorf("store: MaxBlobBytes %d: must not be negative", o.MaxBlobBytes))
+	}
+	if o.MaxDirtyBytes < 0 {
+		errs = append(errs, fmt.Errorf("store: MaxDirtyBytes %d: must not be negative", o.MaxDirtyBytes))
+	}
+	if o.CacheBytes < 0 {
+		errs = append(errs, fmt.Errorf("store: CacheBytes %d: must not be negative", o.CacheBytes))
+	}
+	for t, r := range o.Retention {
+		if r.MaxAge < 0 || r.MaxCount < 0 {
+			errs = append(errs, fmt.Errorf("store: Retention of %q: must not be negative", t))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Retention bounds a timeline. What it drops is a function of the log alone,

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace"
@@ -50,23 +51,23 @@ func Spread(nodes []millrace.NodeID, replicas int) (Assignment, error) {
 }
 
 // Hosted returns the partitions that a node hosts.
-func (a *Assignment) Hosted(id millrace.NodeID) (s Set) {
+func (a *Assignment) Hosted(id millrace.NodeID) Set { return a.hosted()[id] }
+
+func (a *Assignment) hosted() map[millrace.NodeID]Set {
+	sets := map[millrace.NodeID]Set{}
 	for p, owners := range a.Replicas {
-		if slices.Contains(owners, id) {
+		for _, id := range owners {
+			s := sets[id]
 			s.Add(millrace.Partition(p))
+			sets[id] = s
 		}
 	}
-	return s
+	return sets
 }
 
 // Nodes returns the nodes that host anything, sorted.
 func (a *Assignment) Nodes() []millrace.NodeID {
-	var ids []millrace.NodeID
-	for _, owners := range a.Replicas {
-		ids = append(ids, owners...)
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
+	return slices.Sorted(maps.Keys(a.hosted()))
 }
 
 // Validate reports what makes a unusable: an epoch below 1, a partition

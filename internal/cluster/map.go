@@ -15,12 +15,13 @@ type Map struct {
 	nodes      map[millrace.NodeID]Node // alive, and lost ones that still host
 	alive      map[millrace.NodeID]bool
 	ready      map[millrace.NodeID]Set
+	hosted     map[millrace.NodeID]Set // of assignment
 }
 
 // NewMap returns the map of an assignment, the nodes alive and what each says
 // it is caught up on. It keeps its arguments.
 func NewMap(a Assignment, alive []Node, ready map[millrace.NodeID]Set) *Map {
-	m := &Map{assignment: a, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: ready}
+	m := &Map{assignment: a, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: ready, hosted: a.hosted()}
 	for _, n := range alive {
 		m.nodes[n.ID], m.alive[n.ID] = n, true
 	}
@@ -44,7 +45,7 @@ func (m *Map) Assignment() Assignment {
 func (m *Map) Replicas(p millrace.Partition) []millrace.NodeID { return m.assignment.Replicas[p] }
 
 // Hosted returns the partitions that a node hosts.
-func (m *Map) Hosted(id millrace.NodeID) Set { return m.assignment.Hosted(id) }
+func (m *Map) Hosted(id millrace.NodeID) Set { return m.hosted[id] }
 
 // Nodes returns the nodes of the map by id: those alive, and those whose
 // lease ended without a word and that still host partitions. The latter may

@@ -149,6 +149,7 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 	} else if a != nil {
 		next.assignment = *a
 	}
+	next.hosted = next.assignment.hosted()
 	for key, v := range s.values {
 		kind, id, _ := strings.Cut(key, "/")
 		var err error
@@ -167,13 +168,10 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 	}
 	// A node whose lease is gone may be dead or only cut off from etcd. As
 	// long as it hosts something it stays known, for when nobody else can.
-	hosts := map[millrace.NodeID]bool{}
-	for _, id := range next.assignment.Nodes() {
-		hosts[id] = true
-	}
 	for id, n := range m.nodes {
 		_, left := s.values["left/"+string(id)]
-		if !next.alive[id] && hosts[id] && !left {
+		_, hosts := next.hosted[id]
+		if !next.alive[id] && hosts && !left {
 			next.nodes[id], next.ready[id] = n, m.ready[id]
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -58,7 +59,8 @@ type spec struct {
 }
 
 // EnsureTopics creates those of Millrace's topics that are missing, and
-// refuses one that exists with another partition count.
+// refuses one that exists with another partition count. It returns when all of
+// them can be used.
 func EnsureTopics(ctx context.Context, brokers []string, t Topics) error {
 	t = t.WithDefaults()
 	return ensure(ctx, brokers,
@@ -102,7 +104,31 @@ func ensure(ctx context.Context, brokers []string, specs ...spec) error {
 			return err
 		}
 	}
+	for _, s := range specs {
+		if err := served(ctx, adm, s.name); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// served waits until brokers answer for every partition of a topic, which is a
+// moment after it is created.
+func served(ctx context.Context, adm *kadm.Client, topic string) error {
+	for {
+		ends, err := adm.ListEndOffsets(ctx, topic)
+		if err == nil {
+			err = ends.Error()
+		}
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("kafka: topic %s is not served: %w", topic, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 func ensureOne(ctx context.Context, adm *kadm.Client, s spec) error {

@@ -18,10 +18,11 @@ import (
 // whose schema nobody admitted, or whose body does not decode.
 type Eval struct {
 	registry *schemas.Registry
+	models   *relevance.Registry
 }
 
-// NewEval returns an Eval that knows the schemas of known, of which the last of
-// a name is the latest.
+// NewEval returns an Eval that knows the built-in models and the schemas of
+// known, of which the last of a name is the latest.
 func NewEval(known ...*schemas.Schema) (*Eval, error) {
 	r, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
@@ -32,7 +33,7 @@ func NewEval(known ...*schemas.Schema) (*Eval, error) {
 			return nil, err
 		}
 	}
-	return &Eval{r}, nil
+	return &Eval{r, relevance.Builtin()}, nil
 }
 
 // Filter compiles a filter; an empty one keeps everything.

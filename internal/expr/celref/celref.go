@@ -4,7 +4,16 @@
 package celref
 
 import (
-	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/parser"
 
 	"github.com/millrace/millrace"
 )
@@ -37,13 +46,225 @@ type Input struct {
 
 // Program is a compiled filter. It is safe for concurrent use.
 type Program struct {
+	names []string // the record, entity and viewer fields it reads
+	whole cel.Program
+	terms []term // of the outermost &&
+}
+
+// term is one term of the outermost &&. A comparison has its two operands.
+type term struct {
+	cel.Program
+	operands []cel.Program
 }
 
 // Compile compiles a filter. It does not refuse what internal/expr refuses
 // beyond CEL.
 func Compile(src string) (*Program, error) {
-	return nil, errors.New("celref: not built yet")
+	env, err := cel.NewEnv(cel.ClearMacros(), cel.Macros(has), cel.CrossTypeNumericComparisons(true), cel.Variable("as_of", cel.TimestampType))
+	if err != nil {
+		return nil, err
+	}
+	tree, issues := env.Parse(src)
+	if issues.Err() != nil {
+		return nil, issues.Err()
+	}
+	p := &Program{}
+	native := tree.NativeRep()
+	p.collect(native.Expr())
+	vars := make([]cel.EnvOption, len(p.names))
+	for i, n := range p.names {
+		vars[i] = cel.Variable(n, cel.DynType)
+	}
+	if env, err = env.Extend(vars...); err != nil {
+		return nil, err
+	}
+	c := compiler{env: env, info: native.SourceInfo()}
+	p.whole = c.program(native.Expr())
+	for _, t := range conjuncts(nil, native.Expr()) {
+		p.terms = append(p.terms, c.term(t))
+	}
+	return p, c.err
+}
+
+// has is CEL's macro, but asks whether the field is null: every field of a
+// record is there.
+var has = cel.GlobalMacro("has", 1, func(f cel.MacroExprFactory, _ ast.Expr, args []ast.Expr) (ast.Expr, *cel.Error) {
+	if args[0].Kind() != ast.SelectKind {
+		return nil, common.NewError(args[0].ID(), "has() takes a field", nil)
+	}
+	return f.NewCall(operators.NotEquals, args[0], f.NewLiteral(types.NullValue)), nil
+})
+
+// collect gathers the fields that e reads: each becomes a variable of its
+// whole path.
+func (p *Program) collect(e ast.Expr) {
+	seen := map[string]bool{}
+	for _, n := range p.names {
+		seen[n] = true
+	}
+	ast.PreOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() != ast.SelectKind {
+			return
+		}
+		if path := fieldPath(e); path != "" && !seen[path] {
+			seen[path] = true
+			p.names = append(p.names, path)
+		}
+	}))
+	p.names = longest(p.names)
+}
+
+// longest drops the paths that are only the beginning of another.
+func longest(paths []string) (kept []string) {
+	for i, a := range paths {
+		inner := false
+		for j, b := range paths {
+			inner = inner || i != j && strings.HasPrefix(b, a+".")
+		}
+		if !inner {
+			kept = append(kept, a)
+		}
+	}
+	return kept
+}
+
+func fieldPath(e ast.Expr) string {
+	switch e.Kind() {
+	case ast.IdentKind:
+		switch e.AsIdent() {
+		case "record", "entity", "viewer":
+			return e.AsIdent()
+		}
+	case ast.SelectKind:
+		if root := fieldPath(e.AsSelect().Operand()); root != "" {
+			return root + "." + e.AsSelect().FieldName()
+		}
+	}
+	return ""
+}
+
+func conjuncts(dst []ast.Expr, e ast.Expr) []ast.Expr {
+	if e.Kind() == ast.CallKind && e.AsCall().FunctionName() == operators.LogicalAnd {
+		for _, a := range e.AsCall().Args() {
+			dst = conjuncts(dst, a)
+		}
+		return dst
+	}
+	return append(dst, e)
+}
+
+// compiler compiles parts of one tree and keeps the first error.
+type compiler struct {
+	env  *cel.Env
+	info *ast.SourceInfo
+	err  error
+}
+
+func (c *compiler) program(e ast.Expr) cel.Program {
+	src, err := parser.Unparse(e, c.info)
+	if err != nil {
+		c.fail(err)
+		return nil
+	}
+	checked, issues := c.env.Compile(src)
+	if issues.Err() != nil {
+		c.fail(issues.Err())
+		return nil
+	}
+	p, err := c.env.Program(checked)
+	c.fail(err)
+	return p
+}
+
+func (c *compiler) fail(err error) {
+	if c.err == nil && err != nil {
+		c.err = fmt.Errorf("celref: %w", err)
+	}
+}
+
+func (c *compiler) term(e ast.Expr) term {
+	t := term{Program: c.program(e)}
+	if e.Kind() != ast.CallKind {
+		return t
+	}
+	switch e.AsCall().FunctionName() {
+	case operators.Equals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+		for _, a := range e.AsCall().Args() {
+			t.operands = append(t.operands, c.program(a))
+		}
+	}
+	return t
 }
 
 // Eval evaluates the filter for one record.
-func (p *Program) Eval(in *Input) Outcome { return Error }
+func (p *Program) Eval(in *Input) Outcome {
+	vars := map[string]any{"as_of": in.AsOf.Std()}
+	for _, n := range p.names {
+		vars[n] = in.value(n)
+	}
+	o, _ := eval(p.whole, vars)
+	if o != False {
+		return o
+	}
+	for _, t := range p.terms {
+		if o, _ := eval(t, vars); o == False {
+			return falseOrNaN(t, vars)
+		}
+	}
+	return False
+}
+
+// falseOrNaN says whether a false term compared a NaN.
+func falseOrNaN(t term, vars map[string]any) Outcome {
+	for _, operand := range t.operands {
+		if _, v := eval(operand, vars); isNaN(v) {
+			return NaN
+		}
+	}
+	return False
+}
+
+func isNaN(v any) bool {
+	x, ok := v.(float64)
+	return ok && math.IsNaN(x)
+}
+
+func eval(p cel.Program, vars map[string]any) (Outcome, any) {
+	v, _, err := p.Eval(vars)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "no such overload"):
+		return Null, nil
+	case err != nil:
+		return Error, nil
+	case v == types.True:
+		return True, true
+	case v == types.False:
+		return False, false
+	}
+	return Null, v.Value()
+}
+
+// value returns record.x, entity.x or viewer.x, nil where there is none.
+func (in *Input) value(name string) any {
+	root, field, _ := strings.Cut(name, ".")
+	var v any
+	switch root {
+	case "record":
+		v = in.Record[field]
+	case "entity":
+		v = in.Entity[field]
+	default:
+		if in.Viewer == nil {
+			return nil
+		}
+		x, ok := in.Viewer.Value(field)
+		if !ok {
+			return nil
+		}
+		v = x
+	}
+	if t, ok := v.(millrace.Time); ok {
+		return t.Std()
+	}
+	return v
+}

@@ -1,4 +1,4 @@
-package docs
+package millrace_test
 
 import (
 	"os"
@@ -12,7 +12,7 @@ var block = regexp.MustCompile("(?ms)^```avro\n(.*?)^```")
 
 // The schemas that the pages show are ones that Millrace takes.
 func TestSchemasShown(t *testing.T) {
-	page, err := os.ReadFile("schemas.md")
+	page, err := os.ReadFile("docs/schemas.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,119 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// answer makes the response out of what the nodes answered.
+func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetFeedResponse, error) {
+	entries := merge(o.parts, int(f.q.query.Limit), f.q.query.DistinctObjects)
+	resp := &feedv1.GetFeedResponse{Coverage: coverage(f.q, o), Receipt: receipt(f, o)}
+	for i := range entries {
+		it, err := b.item(ctx, f, &entries[i])
+		if err != nil {
+			return nil, err
+		}
+		resp.Items = append(resp.Items, it)
+	}
+	if f.q.query.Explain {
+		resp.Explain = explain(f, o)
+	}
+	return resp, nil
+}
+
+func (b *Broker) item(ctx context.Context, f *fanout, e *entry) (*feedv1.Item, error) {
+	it := &feedv1.Item{
+		Id: string(e.ID), Entity: string(e.Entity), Type: string(e.Type), Time: timestamp(e.Time), Score: e.Score,
+		Object: cmp.Or(e.item.GetObject(), string(e.ID)),
+	}
+	record, err := b.records.value(ctx, f.m, &e.ranked)
+	var refused *millrace.Error
+	switch {
+	case errors.As(err, &refused):
+		return nil, err
+	case err != nil: // damaged; the item is still right in all else
+		b.log.Error("a record could not be decoded", "node", e.node, "err", err)
+	}
+	it.Record = record
+	for _, a := range e.also {
+		it.Also = append(it.Also, &feedv1.Also{
+			Id: string(a.ID), Entity: string(a.Entity), Type: string(a.Type), Time: timestamp(a.Time), Score: a.Score,
+		})
+	}
+	return it, nil
+}
+
+func timestamp(t millrace.Time) *timestamppb.Timestamp { return timestamppb.New(t.Std()) }
+
+// coverage says how much of the question the parts answer.
+func coverage(q *question, o outcome) *feedv1.Coverage {
+	c := &feedv1.Coverage{}
+	for p := range q.want.All() {
+		n := int32(q.timelines(p))
+		c.PartitionsAsked++
+		c.TimelinesAsked += n
+		if why, ok := o.missing[p]; ok {
+			c.Missing = append(c.Missing, &feedv1.Missing{Partition: int32(p), Timelines: n, Reason: why})
+			continue
+		}
+		c.PartitionsAnswered++
+		c.TimelinesAnswered += n
+	}
+	return c
+}
+
+// receipt says what the answer was made from. While a model is rolled out,
+// nodes may answer by different versions; all are named then.
+func receipt(f *fanout, o outcome) *feedv1.Receipt {
+	r := &feedv1.Receipt{MapEpoch: f.m.Epoch(), AsOf: timestamp(f.q.asOf)}
+	var models, versions, executions []string
+	for _, pt := range o.parts {
+		models = append(models, pt.resp.GetModel())
+		versions = append(versions, pt.resp.GetModelVersion())
+		executions = append(executions, pt.resp.GetExecution())
+		for _, a := range pt.resp.GetPartitions() {
+			if a.GetMissing() == "" && pt.covered.Has(millrace.Partition(a.GetPartition())) {
+				r.Applied = append(r.Applied, &feedv1.Applied{
+					Partition: a.GetPartition(), Node: string(pt.node), Content: a.GetAppliedContent(), Features: a.GetAppliedFeatures(),
+				})
+			}
+		}
+	}
+	slices.SortFunc(r.Applied, func(a, b *feedv1.Applied) int { return cmp.Compare(a.Partition, b.Partition) })
+	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
+	return r
+}
+
+// each joins the distinct values.
+func each(values []string) string {
+	slices.Sort(values)
+	return strings.Join(slices.Compact(values), ",")
+}
+
+// explain adds up the stages of the parts, and lists every call of a node.
+func explain(f *fanout, o outcome) *feedv1.Explain {
+	e := &feedv1.Explain{}
+	for _, pt := range o.parts {
+		s := pt.resp.GetStages()
+		e.Candidates += s.GetCandidates()
+		e.FilteredFalse += s.GetFilteredFalse()
+		e.FilteredNull += s.GetFilteredNull()
+		e.FilteredError += s.GetFilteredError()
+		e.FilteredNan += s.GetFilteredNan()
+		e.Scored += s.GetScored()
+		e.Capped += s.GetCapped()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e.Calls = f.mu.calls
+	return e
+}

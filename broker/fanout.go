@@ -1,0 +1,252 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// maxReplicas is how many replicas of a partition one request asks at most.
+const maxReplicas = 3
+
+// Why a partition is missing from an answer, as Missing.reason says it.
+const (
+	missTimeout   = "timeout"
+	missNoReplica = "no_replica"
+	missBehind    = "behind"
+	missShed      = "shed"
+	missError     = "error"
+)
+
+// part is what one node answered for its share of the partitions.
+type part struct {
+	node    millrace.NodeID
+	covered cluster.Set
+	resp    *nodev1.QueryResponse
+}
+
+// outcome is what is known of some partitions: the parts that cover them, no
+// two the same one, and why the others are missing.
+type outcome struct {
+	parts   []part
+	missing map[millrace.Partition]string
+}
+
+// fanout is the asking of one question. It keeps one map throughout.
+type fanout struct {
+	b *Broker
+	q *question
+	m *cluster.Map
+
+	refuse context.CancelCauseFunc // ends everything: the request itself is wrong
+
+	mu struct {
+		sync.Mutex
+		calls []*feedv1.NodeCall
+	}
+}
+
+// ask gets the question answered as far as ctx and the cluster allow. The
+// error is a refusal by a node, which holds for the whole request.
+func (b *Broker) ask(ctx context.Context, q *question) (outcome, *fanout, error) {
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	f := &fanout{b: b, q: q, m: b.maps.Current(), refuse: refuse}
+	b.conns.keep(f.m)
+	o := f.cover(ctx, q.want, nil)
+	if err := context.Cause(ctx); rpcerr.Refused(err) {
+		return o, f, err
+	}
+	return o, f, nil
+}
+
+// cover asks for partitions at replicas that were not tried yet, each node
+// with its hedge, all at the same time.
+func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.NodeID) outcome {
+	total := outcome{missing: map[millrace.Partition]string{}}
+	if len(tried) == maxReplicas {
+		for p := range want.All() {
+			total.missing[p] = missNoReplica
+		}
+		return total
+	}
+	legs, rest := route(f.m, want, tried, f.q.viewer, func(p millrace.Partition) int { return f.q.counts[p] })
+	for p := range rest.All() {
+		total.missing[p] = missNoReplica
+	}
+	outcomes := make([]outcome, len(legs))
+	var wg sync.WaitGroup
+	for i, l := range legs {
+		wg.Go(func() { outcomes[i] = f.leg(ctx, l, tried) })
+	}
+	wg.Wait()
+	for _, o := range outcomes {
+		total.add(o)
+	}
+	return total
+}
+
+// leg asks one node and, when it is slow or fails, others for the same.
+func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcome {
+	next := append(slices.Clip(tried), l.node.ID)
+	first := func(ctx context.Context) (outcome, bool) {
+		o := f.call(ctx, l, len(tried) > 0)
+		if left := o.left(); len(o.parts) > 0 && left.Len() > 0 {
+			// The node has answered for the rest; only these are still open.
+			reasons := o.missing
+			o.missing = map[millrace.Partition]string{}
+			o.add(f.cover(ctx, left, next).explained(reasons))
+		}
+		return o, len(o.missing) == 0
+	}
+	second := func(ctx context.Context) (outcome, bool) {
+		o := f.cover(ctx, l.parts, next)
+		return o, len(o.missing) == 0
+	}
+	f.b.budget.earn()
+	ends := hedge(ctx, f.b.recent.hedgeAfter(), f.b.budget.spend, first, second)
+	best := slices.MinFunc(ends, func(a, b outcome) int { return cmp.Compare(len(a.missing), len(b.missing)) })
+	for _, o := range ends {
+		best = best.explained(o.missing)
+	}
+	return best
+}
+
+// add joins what is known of other partitions.
+func (o *outcome) add(other outcome) {
+	o.parts = append(o.parts, other.parts...)
+	for p, why := range other.missing {
+		o.missing[p] = why
+	}
+}
+
+func (o *outcome) left() (s cluster.Set) {
+	for p := range o.missing {
+		s.Add(p)
+	}
+	return s
+}
+
+// explained replaces "no replica", where that only means no further one, by
+// why the earlier ones did not answer.
+func (o outcome) explained(earlier map[millrace.Partition]string) outcome {
+	for p, why := range o.missing {
+		if was, ok := earlier[p]; ok && why == missNoReplica {
+			o.missing[p] = was
+		}
+	}
+	return o
+}
+
+// call asks one node once.
+func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
+	o := outcome{missing: map[millrace.Partition]string{}}
+	start := time.Now()
+	resp, err := f.query(ctx, l)
+	took := time.Since(start)
+	f.note(l, took, again, ctx, err)
+	if err != nil {
+		if rpcerr.Refused(err) {
+			f.refuse(err)
+		}
+		why := reason(ctx, err)
+		for p := range l.parts.All() {
+			o.missing[p] = why
+		}
+		return o
+	}
+	f.b.recent.add(took)
+	pt := part{node: l.node.ID, resp: resp}
+	why := missError // of a partition that the node says nothing about
+	for _, a := range resp.GetPartitions() {
+		p := millrace.Partition(a.GetPartition())
+		if a.GetPartition() < 0 || int(p) != int(a.GetPartition()) || int(p) >= len(f.q.counts) || !l.parts.Has(p) {
+			continue
+		}
+		if a.GetMissing() == "" {
+			pt.covered.Add(p)
+		} else {
+			o.missing[p] = missingOf(a.GetMissing())
+		}
+	}
+	silent := l.parts.Minus(pt.covered)
+	for p := range silent.All() {
+		if _, ok := o.missing[p]; !ok {
+			o.missing[p] = why
+		}
+	}
+	if pt.covered.Len() > 0 {
+		o.parts = []part{pt}
+	}
+	return o
+}
+
+func (f *fanout) query(ctx context.Context, l leg) (*nodev1.QueryResponse, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	n, err := f.b.conns.get(l.node)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := n.Query(ctx, f.q.ask(l.parts))
+	return resp, rpcerr.FromStatus(err) // a node in this process speaks as on the wire
+}
+
+// note keeps a line for explain.
+func (f *fanout) note(l leg, took time.Duration, again bool, ctx context.Context, err error) {
+	timelines := 0
+	for p := range l.parts.All() {
+		timelines += f.q.timelines(p)
+	}
+	outcome := "answered"
+	switch {
+	case err == nil:
+	case errors.Is(ctx.Err(), context.Canceled):
+		outcome = "cancelled"
+	default:
+		outcome = err.Error()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.calls = append(f.mu.calls, &feedv1.NodeCall{
+		Node: string(l.node.ID), Partitions: int32(l.parts.Len()), Timelines: int32(timelines),
+		Millis: float64(took) / float64(time.Millisecond), Hedge: again, Outcome: outcome,
+	})
+}
+
+// reason says why a call that gave err answered nothing.
+func reason(ctx context.Context, err error) string {
+	var e *millrace.Error
+	switch {
+	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded):
+		return missTimeout
+	case errors.As(err, &e) && e.Reason == millrace.ReasonDeadline:
+		return missTimeout
+	case errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded:
+		return missShed
+	}
+	return missError
+}
+
+// missingOf translates what a node says of a partition.
+func missingOf(node string) string {
+	switch node {
+	case "not_ready":
+		return missBehind
+	case "not_hosted":
+		return missNoReplica
+	case "deadline":
+		return missTimeout
+	}
+	return missError
+}

@@ -1,0 +1,148 @@
+package broker
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// try is one way to get a T; ok says that it got all of what was wanted.
+type try[T any] func(ctx context.Context) (value T, ok bool)
+
+// hedge runs first, and second beside it as soon as first has taken longer
+// than delay, provided that allow then says yes, or at once when first has
+// ended without ok. It returns
+//
+//   - the one value that came with ok, having cancelled the other try, or
+//   - when neither came with ok, what both had, in the order they ended.
+//
+// It returns only after every try that it started has returned, so tries must
+// end soon after their context does.
+func hedge[T any](ctx context.Context, delay time.Duration, allow func() bool, first, second try[T]) []T {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	type end struct {
+		value T
+		ok    bool
+	}
+	ends := make(chan end, 2) // room for both: nobody is left waiting to send
+	start := func(t try[T]) {
+		wg.Go(func() {
+			v, ok := t(ctx)
+			ends <- end{v, ok}
+		})
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	start(first)
+	running, started := 1, false
+	var values []T
+	for running > 0 {
+		select {
+		case e := <-ends:
+			running--
+			if e.ok {
+				return []T{e.value}
+			}
+			values = append(values, e.value)
+			if !started && ctx.Err() == nil {
+				started = true
+				running++
+				start(second)
+			}
+		case <-timer.C:
+			if !started && allow() {
+				started = true
+				running++
+				start(second)
+			}
+		}
+	}
+	return values
+}
+
+// budget lets a share of requests be sent twice. Each request earns the share
+// of one, up to a burst; each extra one spends one.
+type budget struct {
+	share, burst float64
+
+	mu struct {
+		sync.Mutex
+		have float64
+	}
+}
+
+// The share of node calls that may be hedges, and how many may come at once.
+const (
+	hedgeShare = 0.05
+	hedgeBurst = 10
+)
+
+func newBudget(share, burst float64) *budget {
+	b := &budget{share: share, burst: burst}
+	b.mu.have = burst
+	return b
+}
+
+func (b *budget) earn() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.have = min(b.burst, b.mu.have+b.share)
+}
+
+func (b *budget) spend() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.have < 1 {
+		return false
+	}
+	b.mu.have--
+	return true
+}
+
+// recent is the latest durations of answered node calls, for a quantile that
+// is worked out anew now and then.
+type recent struct {
+	mu struct {
+		sync.Mutex
+		ring  [256]time.Duration
+		n     int // ever added
+		delay time.Duration
+	}
+}
+
+// The delay before a hedge: the quantile of recent durations, within bounds,
+// and what it is before there are any.
+const (
+	hedgeQuantile = 0.95
+	minHedgeDelay = time.Millisecond
+	maxHedgeDelay = time.Second
+	hedgeDelay    = 50 * time.Millisecond
+	recentEvery   = 16
+)
+
+func (r *recent) add(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := &r.mu
+	m.ring[m.n%len(m.ring)] = d
+	m.n++
+	if m.n%recentEvery == 0 {
+		have := slices.Clone(m.ring[:min(m.n, len(m.ring))])
+		slices.Sort(have)
+		m.delay = min(max(have[int(hedgeQuantile*float64(len(have)))], minHedgeDelay), maxHedgeDelay)
+	}
+}
+
+func (r *recent) hedgeAfter() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.delay == 0 {
+		return hedgeDelay
+	}
+	return r.mu.delay
+}

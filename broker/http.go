@@ -1,0 +1,104 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// Handler serves JSON: Connect's protocol, and POST /v1/feed, whose errors are
+// problem documents (RFC 9457).
+func (b *Broker) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(feedv1connect.NewFeedServiceHandler(connectFeed{b},
+		connect.WithCodec(jsonCodec{}), connect.WithReadMaxBytes(maxRequestBytes)))
+	mux.HandleFunc("POST /v1/feed", b.serveFeed)
+	mux.HandleFunc("/v1/feed", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "POST a JSON request here", http.StatusMethodNotAllowed)
+	})
+	return mux
+}
+
+func (b *Broker) serveFeed(w http.ResponseWriter, r *http.Request) {
+	req, err := readFeedRequest(w, r)
+	var resp *feedv1.GetFeedResponse
+	if err == nil {
+		resp, err = b.GetFeed(r.Context(), req)
+	}
+	var body []byte
+	if err == nil {
+		body, err = marshalJSON(resp)
+	}
+	if err != nil {
+		rpcerr.WriteProblem(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// readFeedRequest takes any content type that says JSON, and none at all or
+// curl's own, since curl -d sends that.
+func readFeedRequest(w http.ResponseWriter, r *http.Request) (*feedv1.GetFeedRequest, error) {
+	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
+	case "", "application/json", "application/x-www-form-urlencoded", "text/json", "text/plain":
+	default:
+		return nil, invalid("Content-Type", "send application/json", "%.100q is not JSON", kind)
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return nil, invalid("Content-Encoding", "send the body as it is", "%.100q is not taken here", e)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, &millrace.Error{Reason: millrace.ReasonTooLarge, Detail: fmt.Sprintf("the body is longer than %d bytes", large.Limit), WayOut: "ask for fewer entities"}
+	case err != nil:
+		return nil, invalid("", "send the whole body", "the body broke off: %v", err)
+	}
+	req := &feedv1.GetFeedRequest{}
+	return req, unmarshalJSON(body, req)
+}
+
+type connectFeed struct{ b *Broker }
+
+func (c connectFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	resp, err := c.b.GetFeed(ctx, req)
+	if err != nil {
+		return nil, rpcerr.Connect(err)
+	}
+	return resp, nil
+}
+
+// jsonCodec is Connect's JSON with the same strictness and form as /v1/feed.
+type jsonCodec struct{}
+
+func (jsonCodec) Name() string { return "json" }
+
+func (jsonCodec) Marshal(m any) ([]byte, error) {
+	msg, ok := m.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("broker: %T is not a message", m)
+	}
+	return marshalJSON(msg)
+}
+
+func (jsonCodec) Unmarshal(b []byte, m any) error {
+	msg, ok := m.(proto.Message)
+	if !ok {
+		return fmt.Errorf("broker: %T is not a message", m)
+	}
+	return unmarshalJSON(b, msg)
+}

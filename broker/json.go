@@ -1,0 +1,113 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// marshalJSON writes a message with the field names of the .proto, zeros
+// included. 64-bit integers are strings, as in all JSON of protobuf.
+func marshalJSON(m proto.Message) ([]byte, error) {
+	loose, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer // protojson varies its spaces on purpose
+	err = json.Compact(&b, loose)
+	return b.Bytes(), err
+}
+
+// unmarshalJSON reads a message strictly. The error is a refusal that names
+// the field at fault.
+func unmarshalJSON(b []byte, m proto.Message) error {
+	err := protojson.Unmarshal(b, m)
+	if err == nil {
+		return nil
+	}
+	if e := fieldAtFault(b, m.ProtoReflect().Descriptor(), ""); e != nil {
+		return e
+	}
+	return invalid("", "send one JSON object", "%s", plain(err))
+}
+
+// fieldAtFault finds the first field that protojson refuses by offering it
+// each alone; nil when there is none or the whole is no JSON object.
+func fieldAtFault(b []byte, of protoreflect.MessageDescriptor, path string) error {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(b, &fields) != nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		fd := of.Fields().ByJSONName(name)
+		if fd == nil {
+			fd = of.Fields().ByTextName(name)
+		}
+		if fd == nil {
+			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: path + name, Detail: "there is no such field", WayOut: "use one of " + fieldNames(of)}
+		}
+		alone, err := json.Marshal(map[string]json.RawMessage{name: fields[name]})
+		if err != nil {
+			return nil
+		}
+		bad := protojson.Unmarshal(alone, dynamicpb.NewMessage(of))
+		if bad == nil {
+			continue
+		}
+		if isViewer(fd) {
+			if e := fieldAtFault(fields[name], fd.Message(), path+name+"."); e != nil {
+				return e
+			}
+		}
+		return invalid(path+string(fd.Name()), "send "+wanted(fd), "%s", plain(bad))
+	}
+	return nil
+}
+
+func isViewer(fd protoreflect.FieldDescriptor) bool {
+	return fd.Message() != nil && fd.Message().FullName() == (&feedv1.Viewer{}).ProtoReflect().Descriptor().FullName()
+}
+
+// wanted says what a field takes, in JSON's words.
+func wanted(fd protoreflect.FieldDescriptor) string {
+	one := map[protoreflect.Kind]string{
+		protoreflect.BoolKind: "true or false", protoreflect.StringKind: "a string",
+		protoreflect.Int64Kind: "a whole number", protoreflect.DoubleKind: "a number",
+	}[fd.Kind()]
+	switch {
+	case fd.IsMap():
+		return "an object"
+	case fd.Message() != nil && fd.Message().FullName() == "google.protobuf.Timestamp":
+		return "a time in RFC 3339, such as 2026-01-02T15:04:05Z"
+	case fd.Message() != nil:
+		return "an object"
+	case fd.IsList():
+		return "a list, each " + one
+	}
+	return one
+}
+
+func fieldNames(of protoreflect.MessageDescriptor) string {
+	var names []string
+	for i := range of.Fields().Len() {
+		names = append(names, string(of.Fields().Get(i).Name()))
+	}
+	return strings.Join(names, ", ")
+}
+
+// plain takes protobuf's own prefix off a message.
+func plain(err error) string {
+	s := strings.ReplaceAll(fmt.Sprint(err), "\u00a0", " ") // it varies its spaces on purpose
+	return strings.TrimPrefix(s, "proto: ")
+}

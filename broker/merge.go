@@ -1,0 +1,88 @@
+package broker
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// maxAlso is how many further candidates of its object an item names.
+const maxAlso = 3
+
+// ranked is a candidate as a node returned it.
+type ranked struct {
+	millrace.Rank
+	item *nodev1.Item
+	node millrace.NodeID
+}
+
+// entry is an item of the answer.
+type entry struct {
+	ranked
+	also []ranked
+}
+
+// merge makes the answer of one machine out of the parts, by the rules of
+// ARCHITECTURE.md, "Exact semantics".
+func merge(parts []part, limit int, distinct bool) []entry {
+	all := candidatesOf(parts, distinct)
+	slices.SortFunc(all, func(a, b ranked) int { return a.Compare(b.Rank) })
+	if !distinct {
+		entries := make([]entry, min(limit, len(all)))
+		for i := range entries {
+			entries[i].ranked = all[i]
+		}
+		return entries
+	}
+	// All is in rank order, so the first of an object is its best, and
+	// whatever comes before the object that fills the answer ranks above the
+	// answer's last item.
+	var entries []entry
+	at := map[string]int{}
+	for _, c := range all {
+		i, met := at[c.item.GetObject()]
+		switch {
+		case !met && len(entries) < limit:
+			at[c.item.GetObject()] = len(entries)
+			entries = append(entries, entry{ranked: c})
+		case met && len(entries[i].also) < maxAlso && len(entries) < limit:
+			entries[i].also = append(entries[i].also, c)
+		}
+	}
+	return entries
+}
+
+// candidatesOf returns every candidate of the parts, those under "also"
+// included. What a node says of a partition that another part covers is left
+// out.
+func candidatesOf(parts []part, distinct bool) []ranked {
+	var all []ranked
+	for _, pt := range parts {
+		add := func(it *nodev1.Item) {
+			r := ranked{rankOf(it), it, pt.node}
+			if pt.covered.Has(partition.Of(r.Entity)) {
+				all = append(all, r)
+			}
+		}
+		for _, it := range pt.resp.GetItems() {
+			add(it)
+			if !distinct {
+				continue
+			}
+			for _, also := range it.GetAlso() {
+				also.Object = it.Object
+				add(also)
+			}
+		}
+	}
+	return all
+}
+
+func rankOf(it *nodev1.Item) millrace.Rank {
+	return millrace.Rank{
+		Score: it.GetScore(), Time: millrace.Time(it.GetTimeMs()), ID: millrace.RecordID(it.GetId()),
+		Timeline: millrace.Timeline{Entity: millrace.Entity(it.GetEntity()), Type: millrace.ContentType(it.GetType())},
+	}
+}

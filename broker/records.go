@@ -1,0 +1,97 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/schemas"
+)
+
+// maxSchemas bounds the cache of schemas. A cluster has dozens; beyond the
+// bound they are fetched again each time.
+const maxSchemas = 10_000
+
+// records turns bodies into JSON values by the schemas they were written
+// under, which it fetches from the nodes that returned the bodies.
+type records struct {
+	conns *conns
+
+	mu struct {
+		sync.RWMutex
+		known map[millrace.Fingerprint]*schemas.Schema
+	}
+}
+
+func newRecords(c *conns) *records {
+	r := &records{conns: c}
+	r.mu.known = map[millrace.Fingerprint]*schemas.Schema{}
+	return r
+}
+
+// value returns a body as a JSON object, as [schemas.Schema.JSONValue] says.
+func (r *records) value(ctx context.Context, m *cluster.Map, c *ranked) (*structpb.Struct, error) {
+	s, err := r.schema(ctx, m, millrace.Fingerprint(c.item.GetSchema()), c.node)
+	if err != nil {
+		return nil, err
+	}
+	fields, err := s.JSONValue(c.item.GetBody())
+	if err != nil {
+		return nil, fmt.Errorf("record %q of %s: %w", c.ID, c.Timeline, err)
+	}
+	return structpb.NewStruct(fields)
+}
+
+// schema returns a schema, from the cache or from the node that sent a body
+// written under it, or else from any other.
+func (r *records) schema(ctx context.Context, m *cluster.Map, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, error) {
+	r.mu.RLock()
+	s, ok := r.mu.known[fp]
+	r.mu.RUnlock()
+	if ok {
+		return s, nil
+	}
+	first, _ := m.Node(from)
+	var err error
+	for _, n := range append([]cluster.Node{first}, m.Nodes()...) {
+		if n.Addr == "" || !m.Alive(n.ID) && n.ID != from {
+			continue
+		}
+		if s, err = r.fetch(ctx, n, fp); err == nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if len(r.mu.known) < maxSchemas {
+				r.mu.known[fp] = s
+			}
+			return s, nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("no node could tell schema %s: %v", fp, err), WayOut: "try again after a pause"}
+}
+
+func (r *records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerprint) (*schemas.Schema, error) {
+	node, err := r.conns.get(n)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := node.GetSchema(ctx, &nodev1.GetSchemaRequest{Fingerprint: uint64(fp)})
+	if err != nil {
+		return nil, err
+	}
+	s, err := schemas.Parse([]byte(resp.GetJson()))
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", n.ID, err)
+	}
+	if s.Fingerprint() != fp {
+		return nil, fmt.Errorf("node %s answered schema %s for %s", n.ID, s.Fingerprint(), fp)
+	}
+	return s, nil
+}

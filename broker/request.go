@@ -1,0 +1,349 @@
+package broker
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// The limits of a request.
+const (
+	maxEntities       = 20_000 // distinct ones
+	maxLimit          = 1_000
+	maxTypes          = 100
+	maxViewerIDBytes  = 512
+	maxAttributes     = 1_000
+	maxFeatures       = 10_000
+	maxAttributeBytes = 16 << 10 // a string
+	maxListLen        = 10_000
+)
+
+// question is a request that has been found good: what the nodes are asked,
+// by partition.
+type question struct {
+	feed  Feed
+	query *nodev1.QueryRequest // all but entities
+	asOf  millrace.Time
+	types int // timelines an entity counts for
+
+	want     cluster.Set
+	entities [partition.Count][]byte // encoded as QueryRequest.entities
+	counts   [partition.Count]int    // entities
+	viewer   string
+}
+
+// timelines returns how many timelines a partition was asked for. Where every
+// type is asked for, an entity counts as one.
+func (q *question) timelines(p millrace.Partition) int { return q.counts[p] * q.types }
+
+// ask returns the request for a set of partitions.
+func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
+	n := 0
+	for p := range parts.All() {
+		n += len(q.entities[p])
+	}
+	r := &nodev1.QueryRequest{
+		Entities: make([]byte, 0, n), Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
+		Filter: q.query.Filter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
+		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
+	}
+	for p := range parts.All() {
+		r.Entities = append(r.Entities, q.entities[p]...)
+	}
+	return r
+}
+
+func invalid(field, wayOut, format string, args ...any) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
+}
+
+// read checks every field of a request and joins it with its feed's
+// definition.
+func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, error) {
+	feed, err := b.feedOf(req.GetFeed())
+	if err != nil {
+		return nil, err
+	}
+	q := &question{feed: feed, query: &nodev1.QueryRequest{
+		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: feed.Model, Filter: feed.Filter,
+		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
+	}}
+	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
+		readViewer, readTypes, readEntities, readFilter, readModel, readLimit,
+		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
+	} {
+		if err := check(q, req); err != nil {
+			return nil, err
+		}
+	}
+	if req.GetPageToken() != "" {
+		return nil, &millrace.Error{Reason: millrace.ReasonPageToken, Field: "page_token", Detail: "paging is not served", WayOut: "ask for a larger limit"}
+	}
+	return q, nil
+}
+
+func (b *Broker) feedOf(name string) (Feed, error) {
+	feeds := b.feeds()
+	if name == "" {
+		return Feed{}, invalid("feed", "name one of "+feeds.names(), "no feed is named")
+	}
+	f, ok := feeds[name]
+	if !ok {
+		return Feed{}, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "feed", Detail: fmt.Sprintf("there is no feed %.100q", name), WayOut: "name one of " + feeds.names()}
+	}
+	return f, nil
+}
+
+func readTypes(q *question, req *feedv1.GetFeedRequest) error {
+	types := req.GetTypes()
+	if len(types) > maxTypes {
+		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "types", Detail: fmt.Sprintf("%d types, more than %d", len(types), maxTypes), WayOut: "leave types out to read all that the feed has"}
+	}
+	for i, t := range types {
+		field := fmt.Sprintf("types[%d]", i)
+		if err := checkText(t, millrace.MaxTypeBytes); err != nil {
+			return invalid(field, "name a content type such as post", "%v", err)
+		}
+		if len(q.feed.Types) > 0 && !slices.Contains(q.feed.Types, millrace.ContentType(t)) {
+			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: field, Detail: fmt.Sprintf("feed %s has no type %q", q.feed.Name, t), WayOut: fmt.Sprintf("ask for some of %v, or another feed", q.feed.Types)}
+		}
+	}
+	if len(types) == 0 {
+		for _, t := range q.feed.Types {
+			types = append(types, string(t))
+		}
+	}
+	types = slices.Clone(types)
+	slices.Sort(types)
+	q.query.Types = slices.Compact(types)
+	q.types = max(1, len(q.query.Types))
+	return nil
+}
+
+func readEntities(q *question, req *feedv1.GetFeedRequest) error {
+	entities := req.GetEntities()
+	if len(entities) == 0 {
+		return invalid("entities", "name 1 to 20,000 entities that the viewer follows", "there are none")
+	}
+	met := make(map[string]struct{}, min(len(entities), maxEntities))
+	for i, e := range entities {
+		if _, again := met[e]; again {
+			continue
+		}
+		if err := checkText(e, millrace.MaxEntityBytes); err != nil {
+			return invalid(fmt.Sprintf("entities[%d]", i), "name an entity such as member:42", "%v", err)
+		}
+		if len(met) == maxEntities {
+			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", maxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
+		}
+		met[e] = struct{}{}
+		p := partition.Of(millrace.Entity(e))
+		q.want.Add(p)
+		q.counts[p]++
+		q.entities[p] = append(binary.AppendUvarint(q.entities[p], uint64(len(e))), e...)
+	}
+	return nil
+}
+
+func readFilter(q *question, req *feedv1.GetFeedRequest) error {
+	if err := checkFilter(req.GetFilter()); err != nil {
+		return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: `write a CEL expression such as record.language == "en"`}
+	}
+	q.query.Filter = joinFilters(strings.TrimSpace(req.GetFilter()), q.feed.Filter)
+	return nil
+}
+
+func readModel(q *question, req *feedv1.GetFeedRequest) error {
+	if m := req.GetModel(); m != "" {
+		if !namePattern.MatchString(m) {
+			return invalid("model", "leave it out for the feed's", "%.100q is not the name of a model", m)
+		}
+		q.query.Model = m
+	}
+	return nil
+}
+
+func readLimit(q *question, req *feedv1.GetFeedRequest) error {
+	limit := int64(q.feed.Limit)
+	if req.Limit != nil {
+		limit = req.GetLimit()
+	}
+	if limit < 1 || limit > maxLimit {
+		return invalid("limit", fmt.Sprintf("ask for 1 to %d items", maxLimit), "%d is out of range", limit)
+	}
+	q.query.Limit = int32(limit)
+	return nil
+}
+
+// readTimes reads the instant and the window. Record times are whole
+// milliseconds, so both ends of the window are rounded up to one.
+func readTimes(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
+	asOf, err := instant("as_of", req.GetAsOf(), millrace.TimeOf(now), false)
+	if err != nil {
+		return err
+	}
+	earliest := millrace.MinTime
+	if q.feed.Window > 0 {
+		earliest = max(earliest, asOf-millrace.Time(q.feed.Window.Milliseconds()))
+	}
+	from, err := instant("from", req.GetFrom(), earliest, true)
+	if err != nil {
+		return err
+	}
+	to, err := instant("to", req.GetTo(), millrace.MaxTime+1, true)
+	if err != nil {
+		return err
+	}
+	if req.GetFrom() != nil && from > to {
+		return invalid("from", "let the window begin before it ends", "%s is after to, %s", from, to)
+	}
+	q.asOf = asOf
+	q.query.AsOfMs, q.query.FromMs, q.query.ToMs = int64(asOf), int64(from), int64(to)
+	return nil
+}
+
+func instant(field string, ts *timestamppb.Timestamp, absent millrace.Time, up bool) (millrace.Time, error) {
+	if ts == nil {
+		return absent, nil
+	}
+	if err := ts.CheckValid(); err != nil {
+		return 0, invalid(field, "write RFC 3339, such as 2026-01-02T15:04:05Z", "not a time: %v", err)
+	}
+	t := millrace.TimeOf(ts.AsTime())
+	if up && ts.GetNanos()%int32(time.Millisecond) != 0 {
+		t++
+	}
+	if t < millrace.MinTime || t > millrace.MaxTime {
+		return 0, invalid(field, fmt.Sprintf("choose a time from %s to %s", millrace.MinTime, millrace.MaxTime), "%s is out of range", ts.AsTime().Format(time.RFC3339))
+	}
+	return t, nil
+}
+
+func readViewer(q *question, req *feedv1.GetFeedRequest) error {
+	v := req.GetViewer()
+	if len(v.GetId()) > maxViewerIDBytes || !utf8.ValidString(v.GetId()) {
+		return invalid("viewer.id", fmt.Sprintf("send UTF-8 of at most %d bytes", maxViewerIDBytes), "%d bytes are not an id", len(v.GetId()))
+	}
+	if n := len(v.GetAttributes()); n > maxAttributes {
+		return tooMany("viewer.attributes", n, maxAttributes)
+	}
+	if n := len(v.GetFeatures()); n > maxFeatures {
+		return tooMany("viewer.features", n, maxFeatures)
+	}
+	q.viewer = v.GetId()
+	for _, name := range sortedKeys(v.GetAttributes()) {
+		field := "viewer.attributes." + name
+		if err := checkName(name); err != nil {
+			return invalid(field, "rename it", "%v", err)
+		}
+		if err := checkAttribute(v.GetAttributes()[name]); err != nil {
+			return invalid(field, "send a string, a number, a boolean, or a list of only strings or only numbers", "%v", err)
+		}
+	}
+	for _, name := range sortedKeys(v.GetFeatures()) {
+		field := "viewer.features." + name
+		if err := checkName(name); err != nil {
+			return invalid(field, "rename it", "%v", err)
+		}
+		if _, both := v.GetAttributes()[name]; both {
+			return invalid(field, "send it once", "%q is an attribute too, and viewer.%[1]s can be only one of them", name)
+		}
+		if x := v.GetFeatures()[name]; math.IsNaN(x) || math.IsInf(x, 0) {
+			return invalid(field, "send a finite number or leave it out", "%v is not finite", x)
+		}
+	}
+	return nil
+}
+
+func tooMany(field string, n, limit int) error {
+	return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: field, Detail: fmt.Sprintf("%d of them, more than %d", n, limit), WayOut: "send only what filters and models read"}
+}
+
+// checkName holds for what filters and models reach as viewer.NAME.
+func checkName(name string) error {
+	if name == "id" {
+		return errors.New("viewer.id is the viewer's id")
+	}
+	for i := range len(name) {
+		c := name[i] | 0x20
+		if letter := 'a' <= c && c <= 'z' || name[i] == '_'; !letter && (i == 0 || name[i] < '0' || name[i] > '9') {
+			return fmt.Errorf("%.100q is not a name: letters, digits and '_', a letter first", name)
+		}
+	}
+	if name == "" || len(name) > 128 {
+		return fmt.Errorf("a name has 1 to 128 bytes, not %d", len(name))
+	}
+	return nil
+}
+
+func checkAttribute(v *structpb.Value) error {
+	list, ok := v.GetKind().(*structpb.Value_ListValue)
+	if !ok {
+		return checkScalar(v)
+	}
+	values := list.ListValue.GetValues()
+	if len(values) > maxListLen {
+		return fmt.Errorf("a list of %d values, more than %d", len(values), maxListLen)
+	}
+	for i, e := range values {
+		if _, ok := e.GetKind().(*structpb.Value_BoolValue); ok {
+			return fmt.Errorf("value %d of the list is a boolean", i)
+		}
+		if err := checkScalar(e); err != nil {
+			return fmt.Errorf("value %d of the list: %w", i, err)
+		}
+		if fmt.Sprintf("%T", e.GetKind()) != fmt.Sprintf("%T", values[0].GetKind()) {
+			return errors.New("a list of both strings and numbers")
+		}
+	}
+	return nil
+}
+
+func checkScalar(v *structpb.Value) error {
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_BoolValue:
+		return nil
+	case *structpb.Value_NumberValue:
+		if math.IsNaN(k.NumberValue) || math.IsInf(k.NumberValue, 0) {
+			return fmt.Errorf("%v is not finite", k.NumberValue)
+		}
+		return nil
+	case *structpb.Value_StringValue:
+		if len(k.StringValue) > maxAttributeBytes {
+			return fmt.Errorf("a string of %d bytes, more than %d", len(k.StringValue), maxAttributeBytes)
+		}
+		return nil
+	case *structpb.Value_StructValue:
+		return errors.New("an object")
+	case *structpb.Value_ListValue:
+		return errors.New("a list")
+	}
+	return errors.New("null")
+}
+
+// checkText holds for the strings that become keys.
+func checkText(s string, limit int) error {
+	switch {
+	case s == "":
+		return errors.New("it is empty")
+	case len(s) > limit:
+		return fmt.Errorf("%d bytes, more than %d", len(s), limit)
+	case !utf8.ValidString(s):
+		return errors.New("it is not UTF-8")
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package broker
+
+import (
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// leg is one node and the partitions it is asked for.
+type leg struct {
+	node  cluster.Node
+	parts cluster.Set
+}
+
+// tier says how far a node can be trusted to answer now.
+type tier uint8
+
+const (
+	good   tier = iota // alive and caught up
+	lost               // was caught up when its lease ended; may well be serving
+	behind             // alive, but not caught up as far as it says
+	tiers
+)
+
+// candidate is a node and what it could be asked for, in one tier.
+type candidate struct {
+	leg
+	tie uint64 // orders nodes that cover as much
+}
+
+// candidates returns what each node of the map, but those avoided, could be
+// asked for in a tier, in the order of ids.
+func candidates(m *cluster.Map, t tier, avoid []millrace.NodeID, viewer string) []candidate {
+	var out []candidate
+	for _, n := range m.Nodes() {
+		if slices.Contains(avoid, n.ID) || m.Alive(n.ID) == (t == lost) {
+			continue
+		}
+		parts := m.Hosted(n.ID)
+		ready := m.Ready(n.ID)
+		if t == behind {
+			parts = parts.Minus(ready)
+		} else {
+			parts = parts.And(ready)
+		}
+		out = append(out, candidate{leg{n, parts}, tie(viewer, n.ID)})
+	}
+	return out
+}
+
+// tie hashes viewer and node, so that equally good nodes share the viewers
+// evenly and a viewer meets the same caches again.
+func tie(viewer string, id millrace.NodeID) uint64 {
+	var d xxhash.Digest
+	d.Reset()
+	_, _ = d.WriteString(viewer)
+	_, _ = d.Write([]byte{0})
+	_, _ = d.WriteString(string(id))
+	return d.Sum64()
+}
+
+// route covers the wanted partitions with few nodes: always the node that
+// covers most of what is left, from the best tier that covers anything. What
+// several of the chosen could answer goes to the one with less work. The
+// answer depends on its arguments alone. rest is what no node can be asked.
+func route(m *cluster.Map, want cluster.Set, avoid []millrace.NodeID, viewer string, work func(millrace.Partition) int) (legs []leg, rest cluster.Set) {
+	for t := good; t < tiers && want.Len() > 0; t++ {
+		chosen := cover(candidates(m, t, avoid, viewer), &want)
+		balance(chosen, work)
+		legs = append(legs, chosen...)
+	}
+	return merged(legs), want
+}
+
+// cover takes the chosen nodes' partitions out of want. Each leg it returns
+// has everything wanted that its node could answer.
+func cover(from []candidate, want *cluster.Set) []leg {
+	var chosen []leg
+	all := *want
+	for {
+		best, most := -1, 0
+		for i, c := range from {
+			gain := c.parts.And(*want)
+			if n := gain.Len(); n > most || n == most && n > 0 && c.tie > from[best].tie {
+				best, most = i, n
+			}
+		}
+		if best < 0 {
+			return chosen
+		}
+		*want = want.Minus(from[best].parts)
+		chosen = append(chosen, leg{from[best].node, from[best].parts.And(all)})
+	}
+}
+
+// balance gives each partition to one of the legs that have it: first what
+// only one has, then each to the one with the least work so far.
+func balance(legs []leg, work func(millrace.Partition) int) {
+	var once, more cluster.Set
+	for _, l := range legs {
+		again := l.parts.And(once)
+		for p := range again.All() {
+			more.Add(p)
+		}
+		for p := range l.parts.All() {
+			once.Add(p)
+		}
+	}
+	load := make([]int, len(legs))
+	for i := range legs {
+		own := legs[i].parts.Minus(more)
+		for p := range own.All() {
+			load[i] += work(p)
+		}
+	}
+	for p := range more.All() {
+		least := -1
+		for i := range legs {
+			if legs[i].parts.Has(p) && (least < 0 || load[i] < load[least]) {
+				least = i
+			}
+		}
+		for i := range legs {
+			if i != least {
+				legs[i].parts.Remove(p)
+			}
+		}
+		load[least] += work(p)
+	}
+}
+
+// merged joins the legs of one node, which several tiers may have chosen, and
+// drops those left without a partition.
+func merged(legs []leg) []leg {
+	var out []leg
+	for _, l := range legs {
+		at := slices.IndexFunc(out, func(o leg) bool { return o.node.ID == l.node.ID })
+		switch {
+		case at >= 0:
+			for p := range l.parts.All() {
+				out[at].parts.Add(p)
+			}
+		case l.parts.Len() > 0:
+			out = append(out, l)
+		}
+	}
+	return out
+}

@@ -1,0 +1,44 @@
+package broker
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// maxRequestBytes bounds a request on every wire: 20,000 entities of 512
+// bytes and their frames.
+const maxRequestBytes = 16 << 20
+
+// ServerOptions are what the gRPC server of a broker needs.
+func ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1000)}
+}
+
+// RegisterGRPC puts the feed service, health and reflection on s.
+func (b *Broker) RegisterGRPC(s *grpc.Server) {
+	feedv1.RegisterFeedServiceServer(s, grpcFeed{b: b})
+	h := health.NewServer()
+	h.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	healthv1.RegisterHealthServer(s, h)
+	reflection.Register(s)
+}
+
+type grpcFeed struct {
+	feedv1.UnimplementedFeedServiceServer
+	b *Broker
+}
+
+func (g grpcFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	resp, err := g.b.GetFeed(ctx, req)
+	if err != nil {
+		return nil, rpcerr.Status(err)
+	}
+	return resp, nil
+}

@@ -1,0 +1,255 @@
+package broker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/oracle"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// world is a cluster of fake nodes over one naive feed.
+type world struct {
+	t     *testing.T
+	feed  *oracle.Feed
+	nodes map[millrace.NodeID]*fakeNode
+	m     *cluster.Map
+}
+
+func (w *world) Current() *cluster.Map { return w.m }
+
+// newWorld hosts every partition on some of the nodes.
+func newWorld(t *testing.T, nodes, replicas int) *world {
+	w := &world{t: t, feed: oracle.New(), nodes: map[millrace.NodeID]*fakeNode{}}
+	var ids []millrace.NodeID
+	for i := range nodes {
+		ids = append(ids, millrace.NodeID(fmt.Sprintf("n%d", i)))
+	}
+	a, err := cluster.Spread(ids, replicas)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.assign(a)
+	return w
+}
+
+// assign makes a map in which everybody is alive and caught up.
+func (w *world) assign(a cluster.Assignment) {
+	var alive []cluster.Node
+	ready := map[millrace.NodeID]cluster.Set{}
+	for _, id := range a.Nodes() {
+		if w.nodes[id] == nil {
+			w.nodes[id] = &fakeNode{w: w, id: id}
+		}
+		w.nodes[id].hosted = a.Hosted(id)
+		alive = append(alive, cluster.Node{ID: id, Addr: "fake:" + string(id)})
+		ready[id] = cluster.All()
+	}
+	w.m = cluster.NewMap(a, alive, ready)
+}
+
+func (w *world) broker(feeds ...Feed) *Broker {
+	w.t.Helper()
+	b, err := New(Config{
+		Maps: w, Feeds: feeds, Log: slog.New(slog.DiscardHandler),
+		Dial: func(n cluster.Node) (Node, error) { return w.nodes[n.ID], nil },
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return b
+}
+
+var note = schemas.Note()
+
+// add applies a record, with a body that says the same.
+func (w *world) add(t millrace.Timeline, id millrace.RecordID, at millrace.Time, object millrace.Object) {
+	body, err := note.EncodeJSON(fmt.Appendf(nil, `{"id":%q,"author":%q,"kind":%q,"at":%q,"stars":3}`, id, t.Entity, t.Type, at))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.feed.Apply(t, millrace.Record{ID: id, Time: at, Object: object, Schema: note.Fingerprint(), Body: body})
+}
+
+// coarse is a model under which many candidates tie and some are NaN.
+func coarse(c *oracle.Candidate, _ *millrace.Viewer, _ millrace.Time) float64 {
+	switch n := len(c.ID) + int(c.ID[len(c.ID)-1])%5; n {
+	case 4:
+		return math.NaN()
+	case 5:
+		return math.Copysign(0, -1)
+	case 6:
+		return 0
+	default:
+		return float64(n)
+	}
+}
+
+func recency(c *oracle.Candidate, _ *millrace.Viewer, _ millrace.Time) float64 {
+	return float64(c.Time)
+}
+
+// query is what a request means to the naive feed, or to a node.
+func (w *world) query(req *nodev1.QueryRequest, entities []millrace.Entity) oracle.Query {
+	q := oracle.Query{
+		Entities: entities, From: millrace.Time(req.FromMs), To: millrace.Time(req.ToMs), AsOf: millrace.Time(req.AsOfMs),
+		Limit: int(req.Limit), Cap: int(req.CapPerEntity), Distinct: req.DistinctObjects, Score: coarse,
+	}
+	for _, t := range req.Types {
+		q.Types = append(q.Types, millrace.ContentType(t))
+	}
+	if req.Model == "recency" {
+		q.Score = recency
+	}
+	return q
+}
+
+// fakeNode answers from the world's feed for the partitions it hosts.
+type fakeNode struct {
+	w      *world
+	id     millrace.NodeID
+	hosted cluster.Set
+	mu     sync.Mutex
+	asked  []*nodev1.QueryRequest
+
+	behind cluster.Set   // says not_ready
+	err    error         // answers nothing else
+	delay  time.Duration // before each answer
+	frozen bool          // never answers
+}
+
+func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	n.mu.Lock()
+	n.asked = append(n.asked, req)
+	n.mu.Unlock()
+	if n.frozen {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if n.delay > 0 {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(n.delay):
+		}
+	}
+	if n.err != nil {
+		return nil, n.err
+	}
+	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: "1", Execution: "interpreted"}
+	var mine []millrace.Entity
+	answers := map[int32]*nodev1.PartitionAnswer{}
+	for _, e := range splitEntities(n.w.t, req.Entities) {
+		p := partition.Of(e)
+		a := &nodev1.PartitionAnswer{Partition: int32(p), AppliedContent: 100 + int64(p)}
+		switch {
+		case !n.hosted.Has(p):
+			a.Missing = "not_hosted"
+		case n.behind.Has(p):
+			a.Missing = "not_ready"
+		default:
+			mine = append(mine, e)
+		}
+		answers[a.Partition] = a
+	}
+	resp.Partitions = slices.Collect(maps.Values(answers))
+	answer := n.w.feed.Query(n.w.query(req, mine))
+	for _, it := range answer.Items {
+		out := wireItem(it.Rank, it.Object)
+		out.Schema, out.Body = uint64(it.Record.Schema), it.Record.Body
+		for _, r := range it.Also {
+			out.Also = append(out.Also, wireItem(r, it.Object))
+		}
+		resp.Items = append(resp.Items, out)
+	}
+	resp.Stages = &nodev1.Stages{Candidates: int64(answer.Stages.Candidates), Scored: int64(answer.Stages.Scored), Capped: int64(answer.Stages.Capped)}
+	// Over the wire and back, so that nothing is shared.
+	raw, err := proto.Marshal(resp)
+	if err != nil {
+		return nil, err
+	}
+	resp = &nodev1.QueryResponse{}
+	return resp, proto.Unmarshal(raw, resp)
+}
+
+func (n *fakeNode) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
+	if req.Fingerprint != uint64(note.Fingerprint()) {
+		return nil, errors.New("an unknown schema")
+	}
+	return &nodev1.GetSchemaResponse{Json: note.JSON()}, n.err
+}
+
+func wireItem(r millrace.Rank, o millrace.Object) *nodev1.Item {
+	return &nodev1.Item{Score: r.Score, TimeMs: int64(r.Time), Id: string(r.ID), Entity: string(r.Entity), Type: string(r.Type), Object: string(o)}
+}
+
+func splitEntities(t *testing.T, b []byte) (out []millrace.Entity) {
+	t.Helper()
+	for len(b) > 0 {
+		n, k := binary.Uvarint(b)
+		if k <= 0 || uint64(len(b)-k) < n {
+			t.Fatalf("entities end in %q", b)
+		}
+		out = append(out, millrace.Entity(b[k:k+int(n)]))
+		b = b[k+int(n):]
+	}
+	return out
+}
+
+// fill adds random records of few types, times and objects, so that many
+// candidates tie and share objects across entities.
+func (w *world) fill(r *rand.Rand, entities, records int) {
+	for range records {
+		t := millrace.Timeline{Entity: entity(r.IntN(entities)), Type: []millrace.ContentType{"post", "like"}[r.IntN(2)]}
+		object := millrace.Object("")
+		if r.IntN(3) > 0 {
+			object = millrace.Object(fmt.Sprintf("o%d", r.IntN(1+records/6)))
+		}
+		w.add(t, millrace.RecordID(fmt.Sprintf("r%d", r.IntN(records))), millrace.Time(1000*r.IntN(20)), object)
+	}
+}
+
+func entity(i int) millrace.Entity { return millrace.Entity(fmt.Sprintf("member:%d", i)) }
+
+func entityNames(n int) (out []string) {
+	for i := range n {
+		out = append(out, string(entity(i)))
+	}
+	return out
+}
+
+// want is the one-machine answer to a request for some of its entities.
+func (w *world) want(b *Broker, req *feedv1.GetFeedRequest, keep func(millrace.Partition) bool) []oracle.Item {
+	w.t.Helper()
+	q, err := b.read(req, time.Now())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var entities []millrace.Entity
+	for _, e := range req.Entities {
+		if keep(partition.Of(millrace.Entity(e))) {
+			entities = append(entities, millrace.Entity(e))
+		}
+	}
+	if len(entities) == 0 {
+		return nil
+	}
+	return w.feed.Query(w.query(q.query, entities)).Items
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/client"
+)
+
+func feedCommand() *cobra.Command {
+	var (
+		req        feedv1.GetFeedRequest
+		viewer     feedv1.Viewer
+		attributes map[string]string
+		addr, file string
+		asOf       string
+		from, to   string
+		limit      int64
+		asJSON     bool
+	)
+	c := &cobra.Command{
+		Use:   "feed --viewer ID (--entities A,B,... | --entities-file FILE)",
+		Short: "Ask a broker for a feed",
+		Example: `  millrace feed --viewer member:9 --entities member:1,member:3 --limit 5
+  millrace feed --feed home --viewer member:9 --entities-file follows.txt --filter 'record.likes > 3'`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if file != "" {
+				if err := readLines(file, &req.Entities); err != nil {
+					return err
+				}
+			}
+			for _, t := range []struct {
+				flag, text string
+				into       **timestamppb.Timestamp
+			}{{"as-of", asOf, &req.AsOf}, {"from", from, &req.From}, {"to", to, &req.To}} {
+				if t.text == "" {
+					continue
+				}
+				at, err := time.Parse(time.RFC3339, t.text)
+				if err != nil {
+					return fmt.Errorf("--%s: %q is not a time like 2010-11-23T08:00:00Z", t.flag, t.text)
+				}
+				*t.into = timestamppb.New(at)
+			}
+			if c.Flags().Changed("limit") {
+				req.Limit = &limit
+			}
+			if len(attributes) > 0 {
+				viewer.Attributes = make(map[string]*structpb.Value)
+				for name, value := range attributes {
+					viewer.Attributes[name] = structpb.NewStringValue(value)
+				}
+			}
+			req.Viewer = &viewer
+			cl, err := client.Dial(addr)
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			resp, err := cl.GetFeed(c.Context(), &req)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				out, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true, Multiline: true}.Marshal(resp)
+				fmt.Fprintf(c.OutOrStdout(), "%s\n", out)
+				return err
+			}
+			printFeed(c.OutOrStdout(), resp, func(e millrace.Entity) string { return string(e) })
+			if resp.NextPageToken != "" {
+				fmt.Fprintf(c.OutOrStdout(), "next page: --page-token %s\n", resp.NextPageToken)
+			}
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&addr, "addr", "127.0.0.1:9090", "the broker's gRPC address")
+	f.StringVar(&req.Feed, "feed", "recent", "the feed definition")
+	f.StringVar(&viewer.Id, "viewer", "", "who the feed is for")
+	f.StringToStringVar(&attributes, "attribute", nil, "viewer attributes, name=value")
+	f.StringSliceVar(&req.Entities, "entities", nil, "whom the viewer follows")
+	f.StringVar(&file, "entities-file", "", "the same, a line each; - reads standard input")
+	f.StringSliceVar(&req.Types, "types", nil, "content types (default: the feed's)")
+	f.StringVar(&req.Filter, "filter", "", "a CEL expression over record, viewer and entity")
+	f.StringVar(&req.Model, "model", "", "the model to score with (default: the feed's)")
+	f.StringVar(&asOf, "as-of", "", "the instant scores are for, RFC 3339 (default: now)")
+	f.StringVar(&from, "from", "", "records from this time on, RFC 3339")
+	f.StringVar(&to, "to", "", "records before this time, RFC 3339")
+	f.Int64Var(&limit, "limit", 20, "items wanted (default: the feed's)")
+	f.StringVar(&req.PageToken, "page-token", "", "the page after the one that gave this")
+	f.BoolVar(&asJSON, "json", false, "print the whole answer as JSON")
+	return c
+}
+
+func readLines(file string, into *[]string) error {
+	f := os.Stdin
+	if file != "-" {
+		var err error
+		if f, err = os.Open(file); err != nil {
+			return err
+		}
+		defer f.Close()
+	}
+	for s := bufio.NewScanner(f); ; {
+		if !s.Scan() {
+			return s.Err()
+		}
+		if line := strings.TrimSpace(s.Text()); line != "" {
+			*into = append(*into, line)
+		}
+	}
+}

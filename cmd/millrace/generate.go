@@ -1,0 +1,57 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/codegen"
+)
+
+func generateCommand() *cobra.Command {
+	var out string
+	var check bool
+	c := &cobra.Command{
+		Use:   "generate --out DIR SPEC.yaml...",
+		Short: "Write the Go of model specs",
+		Long: `Writes one Go file a spec. A binary built with it scores models of that shape by
+the generated code; any other serves them by the interpreter, with the same
+scores. Coefficients are not in the code: new ones need no build.`,
+		Example: "  millrace generate --out relevance/models relevance/specs/*.yaml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			specs := make([]codegen.Spec, len(args))
+			for i, name := range args {
+				text, err := os.ReadFile(name)
+				if err != nil {
+					return err
+				}
+				specs[i] = codegen.Spec{Name: filepath.Base(name), Text: text}
+			}
+			files, err := codegen.Generate(specs...)
+			if err != nil {
+				return err
+			}
+			for _, f := range files {
+				path := filepath.Join(out, f.Name)
+				if check {
+					if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, f.Text) {
+						return fmt.Errorf("%s is stale; run millrace generate", path)
+					}
+					continue
+				}
+				if err := os.WriteFile(path, f.Text, 0o644); err != nil {
+					return err
+				}
+				fmt.Fprintln(c.OutOrStdout(), path)
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&out, "out", ".", "directory of the Go files")
+	c.Flags().BoolVar(&check, "check", false, "write nothing; fail if a file is not what would be written")
+	return c
+}

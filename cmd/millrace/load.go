@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/load"
+	"github.com/millrace/millrace/schemas"
+)
+
+func loadCommand() *cobra.Command {
+	var (
+		o      load.Options
+		schema string
+		prefix string
+	)
+	c := &cobra.Command{
+		Use:   "load --topic TOPIC FILE.ndjson[.zst]",
+		Short: "Bring a file of JSON records into a content topic",
+		Long: `Checks every line against a schema, encodes it as Avro and produces it to a
+content or feature topic. A line that does not fit is reported by number and
+field and written aside, and stops nothing.
+
+The schema is one that ships (activity, note, features), or an .avsc file.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			if o.Schema, err = readSchema(schema); err != nil {
+				return err
+			}
+			o.File, o.Progress, o.Log, o.Topics = args[0], os.Stderr, slog.Default(), kafka.Prefixed(prefix)
+			report, err := load.Run(c.Context(), o)
+			w := c.OutOrStdout()
+			for _, f := range report.Faults {
+				fmt.Fprintf(w, "line %d: %v\n", f.Line, f.Err)
+			}
+			if n := report.Rejected - len(report.Faults); n > 0 {
+				fmt.Fprintf(w, "... and %d more\n", n)
+			}
+			fmt.Fprintf(w, "%d lines: %d loaded, %d rejected, in %.1f s\n", report.Lines, report.Loaded, report.Rejected, report.Elapsed.Seconds())
+			if report.RejectedFile != "" {
+				fmt.Fprintf(w, "Rejected lines are in %s\n", report.RejectedFile)
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Topic, "topic", "", "the content or feature topic")
+	f.StringVar(&schema, "schema", "activity", "activity, note, features, or an .avsc file")
+	f.StringSliceVar(&o.Brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
+	f.StringVar(&o.Rejected, "rejected", "", "where rejected lines go (default FILE.rejected.ndjson)")
+	f.StringVar(&prefix, "topic-prefix", "", "before Millrace's own topics")
+	if err := c.MarkFlagRequired("topic"); err != nil {
+		panic(err) // the flag above exists
+	}
+	return c
+}
+
+// readSchema returns a schema that ships, or one from a file.
+func readSchema(name string) (*schemas.Schema, error) {
+	switch name {
+	case "activity":
+		return schemas.Activity(), nil
+	case "note":
+		return schemas.Note(), nil
+	case "features":
+		return schemas.Features(), nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("schema: %w (schemas that ship: activity, note, features)", err)
+	}
+	s, err := schemas.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("schema %s: %w", name, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/admin"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/partitioner"
+)
+
+// common is what every role's configuration file has.
+type common struct {
+	Brokers     []string `yaml:"brokers"`      // Kafka, host:port each
+	TopicPrefix string   `yaml:"topic_prefix"` // before Millrace's own topics
+	Etcd        []string `yaml:"etcd"`         // host:port each
+	Cluster     string   `yaml:"cluster"`      // its name in etcd; default "millrace"
+	Admin       string   `yaml:"admin"`        // host:port of livez, readyz, metrics, pprof
+	security    `yaml:",inline"`
+}
+
+// roleCommand is a command that reads a configuration file and runs until it
+// is told to stop.
+func roleCommand[C any](name, short, example string, run func(context.Context, *C) error) *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:   name + " --config FILE",
+		Short: short,
+		Long:  short + ".\n\nThe configuration file, in YAML:\n\n" + example,
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var cfg C
+			if err := readYAML(file, &cfg); err != nil {
+				return err
+			}
+			return run(c.Context(), &cfg)
+		},
+	}
+	c.Flags().StringVar(&file, "config", "", "the configuration file")
+	if err := c.MarkFlagRequired("config"); err != nil {
+		panic(err) // the flag above exists
+	}
+	return c
+}
+
+func readYAML(file string, into any) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := yaml.NewDecoder(f, yaml.Strict()).Decode(into); err != nil {
+		return fmt.Errorf("%s: %s", file, yaml.FormatError(err, false, true))
+	}
+	return nil
+}
+
+// role is the running frame of a role: metrics, the admin port, the cluster.
+type role struct {
+	metrics *prometheus.Registry
+	group   *errgroup.Group
+}
+
+func newRole(ctx context.Context, c *common, ready func() error) (*role, context.Context, error) {
+	r := &role{metrics: prometheus.NewRegistry()}
+	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.group, ctx = errgroup.WithContext(ctx)
+	if c.Admin != "" {
+		l, err := c.listen(c.Admin)
+		if err != nil {
+			return nil, nil, fmt.Errorf("admin: %w", err)
+		}
+		r.group.Go(func() error { return admin.Serve(ctx, l, admin.Handler(r.metrics, ready)) })
+	}
+	return r, ctx, nil
+}
+
+func (c *common) openCluster(ctx context.Context) (*cluster.Client, error) {
+	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: cmp.Or(c.Cluster, "millrace"), Log: slog.Default()})
+}
+
+type partitionerConfig struct {
+	common         `yaml:",inline"`
+	Content        []string `yaml:"content"`
+	Features       []string `yaml:"features"`
+	Group          string   `yaml:"group"`
+	Instance       string   `yaml:"instance"`
+	SchemaRegistry string   `yaml:"schema_registry"`
+}
+
+func partitionerCommand() *cobra.Command {
+	return roleCommand("partitioner", "Re-key content and feature topics into the 720 partitions", `  brokers: [kafka-1:9092]
+  content: [activity]          # topics of content records
+  features: [entity-features]  # topics of feature records
+  instance: partitioner-1      # this process's name, kept across restarts
+  admin: 127.0.0.1:6061`, func(ctx context.Context, c *partitionerConfig) error {
+		r, ctx, err := newRole(ctx, &c.common, func() error { return nil })
+		if err != nil {
+			return err
+		}
+		p, err := partitioner.New(partitioner.Config{
+			Brokers: c.Brokers, Content: c.Content, Features: c.Features, Topics: kafka.Prefixed(c.TopicPrefix),
+			Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry,
+		}, slog.Default(), r.metrics, time.Now)
+		if err != nil {
+			return err
+		}
+		r.group.Go(func() error { return p.Run(ctx) })
+		return r.group.Wait()
+	})
+}
+
+type indexnodeConfig struct {
+	common    `yaml:",inline"`
+	ID        millrace.NodeID `yaml:"id"`
+	Zone      string          `yaml:"zone"`
+	Listen    string          `yaml:"listen"`
+	Advertise string          `yaml:"advertise"`
+	Data      string          `yaml:"data"`
+	Cache     struct {
+		Records   int `yaml:"records"`
+		EmptyKeys int `yaml:"empty_keys"`
+	} `yaml:"cache"`
+}
+
+func indexnodeCommand() *cobra.Command {
+	return roleCommand("indexnode", "Keep and serve the timelines of assigned partitions", `  id: node-1                   # kept for life
+  data: /var/lib/millrace
+  brokers: [kafka-1:9092]
+  etcd: [etcd-1:2379]
+  listen: 127.0.0.1:7070       # for brokers
+  cache: {records: 2000000}    # held decoded in memory
+  admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
+		cl, err := c.openCluster(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, cl.Close()) }()
+		var n *indexnode.Node
+		r, ctx, err := newRole(ctx, &c.common, func() error { return n.Ready() })
+		if err != nil {
+			return err
+		}
+		n, err = indexnode.Open(indexnode.Config{
+			ID: c.ID, Zone: c.Zone, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
+			Cluster: cl, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
+		})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, n.Close()) }()
+		l, err := c.listen(c.Listen)
+		if err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		r.group.Go(func() error { return n.Run(ctx, l) })
+		return r.group.Wait()
+	})
+}
+
+type brokerConfig struct {
+	common `yaml:",inline"`
+	HTTP   string `yaml:"http"`
+	GRPC   string `yaml:"grpc"`
+	Feeds  string `yaml:"feeds"`
+}
+
+func brokerCommand() *cobra.Command {
+	return roleCommand("broker", "Answer feed requests", `  etcd: [etcd-1:2379]
+  grpc: 127.0.0.1:9090
+  http: 127.0.0.1:8080         # JSON
+  feeds: feeds/                # a directory of feed definitions, *.yaml
+  admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
+		cl, err := c.openCluster(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, cl.Close()) }()
+		maps, err := cl.Watch(ctx)
+		if err != nil {
+			return err
+		}
+		r, ctx, err := newRole(ctx, &c.common, func() error {
+			if maps.Current().Epoch() == 0 {
+				return errors.New("the cluster has no assignment yet")
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		feeds, err := readFeeds(c.Feeds)
+		if err != nil {
+			return err
+		}
+		dial, err := c.dial()
+		if err != nil {
+			return err
+		}
+		b, err := broker.New(broker.Config{Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Metrics: r.metrics, Log: slog.Default()})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, b.Close()) }()
+		if c.HTTP != "" {
+			l, err := c.listen(c.HTTP)
+			if err != nil {
+				return fmt.Errorf("http: %w", err)
+			}
+			r.group.Go(func() error { return admin.Serve(ctx, l, b.Handler()) })
+		}
+		l, err := c.listen(c.GRPC)
+		if err != nil {
+			return fmt.Errorf("grpc: %w", err)
+		}
+		server := grpc.NewServer()
+		b.RegisterGRPC(server)
+		r.group.Go(func() error {
+			defer context.AfterFunc(ctx, server.GracefulStop)()
+			return server.Serve(l)
+		})
+		return r.group.Wait()
+	})
+}
+
+// readFeeds reads every definition of a directory, and reports the faults of
+// all.
+func readFeeds(dir string) ([]broker.Feed, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var feeds []broker.Feed
+	var errs []error
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		f, err := broker.ParseFeed(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", file, err))
+			continue
+		}
+		feeds = append(feeds, f)
+	}
+	return feeds, errors.Join(errs...)
+}

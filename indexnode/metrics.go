@@ -1,0 +1,65 @@
+package indexnode
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// counters are what a node tells of itself. It counts whether anybody
+// registered them or not.
+type counters struct {
+	records  *prometheus.CounterVec // consumed, by stream
+	changes  *prometheus.CounterVec // by kind
+	refusals *prometheus.CounterVec // by reason
+}
+
+func newCounters(reg prometheus.Registerer, n *Node) counters {
+	c := counters{
+		records:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_records_total", Help: "Records consumed, by stream."}, []string{"stream"}),
+		changes:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_changes_total", Help: "What records did to their timelines."}, []string{"kind"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_refused_total", Help: "Records refused, by reason."}, []string{"reason"}),
+	}
+	if reg == nil {
+		return c
+	}
+	reg.MustRegister(c.records, c.changes, c.refusals)
+	gauge := func(name, help string, f func() float64) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
+	}
+	gauge("millrace_indexnode_ready_partitions", "Partitions caught up and served.", func() float64 {
+		ready := 0
+		for p := range n.parts {
+			if n.served(p) {
+				ready++
+			}
+		}
+		return float64(ready)
+	})
+	gauge("millrace_cache_fat_records", "Records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Records) })
+	gauge("millrace_cache_skinny_keys", "Timelines known to be empty.", func() float64 { return float64(n.cache.Stats().EmptyKeys) })
+	counter := func(name, help string, f func() float64) {
+		reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, f))
+	}
+	counter("millrace_cache_fat_hits_total", "Look-ups answered by the fat cache.", func() float64 { return float64(n.cache.Stats().FatHits) })
+	counter("millrace_cache_skinny_hits_total", "Look-ups answered by the skinny cache.", func() float64 { return float64(n.cache.Stats().SkinnyHits) })
+	counter("millrace_cache_misses_total", "Look-ups that read the store.", func() float64 { return float64(n.cache.Stats().Misses) })
+	return c
+}
+
+func (c *counters) applied(s kafka.Stream, changes []store.Change, records int) {
+	c.records.WithLabelValues(s.String()).Add(float64(records))
+	var kinds [4]int
+	for i := range changes {
+		kinds[changes[i].Kind]++
+	}
+	for kind, n := range kinds {
+		if n > 0 {
+			c.changes.WithLabelValues(store.ChangeKind(kind).String()).Add(float64(n))
+		}
+	}
+}
+
+func (c *counters) refused(r schemas.Reason) { c.refusals.WithLabelValues(string(r)).Inc() }

@@ -1,0 +1,92 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/millrace/millrace"
+)
+
+// isCorrupt reports whether an error says that what is stored cannot be right,
+// rather than that it cannot be read now.
+func isCorrupt(err error) bool {
+	for _, e := range []error{errBlob, errChain, errChainState, errRow, errKey, errDigest, pebble.ErrCorruption} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return pebble.IsCorruptionError(err)
+}
+
+// errDigest is a digest that does not follow from the records.
+var errDigest = errors.New("digest")
+
+func corrupt(p millrace.Partition, cause error) error {
+	return fmt.Errorf("%w: partition %d is quarantined: %w; import a good copy, or drop it and replay the log", ErrCorrupt, p, cause)
+}
+
+// quarantine refuses every further use of a partition.
+func (s *Store) quarantine(n millrace.Partition, cause error) {
+	p := &s.parts[n]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.quarantineLocked(p, cause)
+}
+
+func (s *Store) quarantineLocked(p *part, cause error) {
+	if p.bad != nil {
+		return
+	}
+	p.bad = cause
+	s.dirty.Add(-p.bytes)
+	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
+	s.log.Error("store: partition quarantined", "partition", p.p, "err", cause)
+	if err := s.db.Set(badKey(p.p), []byte(cause.Error()), pebble.NoSync); err != nil {
+		s.log.Error("store: quarantine is not remembered", "partition", p.p, "err", err)
+	}
+}
+
+func badKey(p millrace.Partition) []byte {
+	return nodeKey(nodeBad, string([]byte{byte(p >> 8), byte(p)}))
+}
+
+// failed turns an error met while reading a partition into the caller's, and
+// quarantines the partition if it is corrupt. No lock is held.
+func (s *Store) failed(p *part, cause error) error {
+	if cause == nil || errors.Is(cause, ErrCorrupt) || !isCorrupt(cause) {
+		return cause
+	}
+	s.quarantine(p.p, cause)
+	return corrupt(p.p, cause)
+}
+
+// loadQuarantine reads which partitions were quarantined.
+func (s *Store) loadQuarantine() error {
+	return s.scanNode(nodeBad, func(rest, v []byte) error {
+		if len(rest) != 2 {
+			return errKey
+		}
+		n := int(rest[0])<<8 | int(rest[1])
+		if n >= len(s.parts) {
+			return errKey
+		}
+		s.parts[n].bad = errors.New(string(v))
+		return nil
+	})
+}
+
+// Quarantined returns why a partition is quarantined, or nil.
+func (s *Store) Quarantined(p millrace.Partition) error {
+	q, err := s.part(p)
+	if err != nil {
+		return err
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	if q.bad == nil {
+		return nil
+	}
+	return corrupt(p, q.bad)
+}

@@ -1,0 +1,150 @@
+package store
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Flush puts everything applied on disk.
+func (s *Store) Flush() error {
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	return s.flush(s.closing)
+}
+
+// flush writes every partition's changes, each in one batch, and waits until
+// they are on disk or stop is closed.
+func (s *Store) flush(stop <-chan struct{}) error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
+	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
+		return err
+	}
+	s.stagger()
+	var errs []error
+	var written [len(s.parts)]Offsets
+	for i := range s.parts {
+		p := &s.parts[i]
+		p.mu.Lock()
+		if p.changed {
+			if err := p.write(s); err != nil {
+				errs = append(errs, s.rewind(p, err))
+			}
+		}
+		written[i] = p.row.applied
+		p.mu.Unlock()
+	}
+	done, err := s.db.AsyncFlush()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	select {
+	case <-done:
+	case <-stop:
+		return ErrClosed
+	}
+	for i := range s.parts {
+		p := &s.parts[i]
+		p.mu.Lock()
+		p.durable = Offsets{min(written[i].Content, p.row.applied.Content), min(written[i].Features, p.row.applied.Features)}
+		p.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// write hands the partition's changes to Pebble in one batch; from then on
+// they are read from there. p.mu is held.
+func (p *part) write(s *Store) error {
+	b := s.db.NewBatchWithSize(int(p.bytes) + 1<<10)
+	defer b.Close()
+	for _, t := range p.timelines {
+		if err := t.write(b); err != nil {
+			return err
+		}
+	}
+	for k, f := range p.features {
+		if err := b.Set(append(featuresPrefix(p.p, k.entity), k.subject...), f.encode(nil), nil); err != nil {
+			return err
+		}
+	}
+	if err := b.Set(partitionKey(p.p, kindPart), p.row.encode(), nil); err != nil {
+		return err
+	}
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return err
+	}
+	s.dirty.Add(-p.bytes)
+	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
+	return nil
+}
+
+// write puts the timeline's changed rows into a batch.
+func (t *timeline) write(b *pebble.Batch) error {
+	var err error
+	set := func(key, value []byte) {
+		if err == nil {
+			err = b.Set(key, value, nil)
+		}
+	}
+	drop := func(key []byte) {
+		if err == nil {
+			err = b.Delete(key, nil)
+		}
+	}
+	switch {
+	case !t.headDirty:
+	case t.head.count() == 0 && !t.head.hasChain():
+		drop(headKey(t.prefix))
+	default:
+		set(headKey(t.prefix), t.head.buf)
+	}
+	if t.chainDirty {
+		set(chainKey(t.prefix), t.chain.encode(nil))
+	}
+	for suffix, blob := range t.older {
+		set(olderKey(t.prefix, suffix), blob.buf)
+	}
+	for _, suffix := range t.dead {
+		drop(olderKey(t.prefix, suffix))
+	}
+	for id, row := range t.ids {
+		if row.present {
+			set(idKey(t.prefix, id), row.encode())
+		} else {
+			drop(idKey(t.prefix, id))
+		}
+	}
+	return err
+}
+
+// flushLoop flushes when enough has gathered, or when it is old enough.
+// Replicas apply the same records, so without jitter they would flush at once.
+func (s *Store) flushLoop() {
+	defer s.flusher.Done()
+	for {
+		var tick <-chan time.Time
+		if s.opts.FlushEvery > 0 {
+			tick = time.After(s.opts.FlushEvery*3/4 + rand.N(s.opts.FlushEvery/4+1))
+		}
+		select {
+		case <-s.closing:
+			return
+		case <-s.wake:
+		case <-tick:
+		}
+		if err := s.flush(s.closing); err != nil && !errors.Is(err, ErrClosed) {
+			s.log.Error("store: flush failed", "err", err)
+		}
+	}
+}
+
+func (s *Store) wakeFlusher() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}

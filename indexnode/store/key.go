@@ -1,0 +1,116 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/millrace/millrace"
+)
+
+// Every key begins with its partition, two bytes, so that a partition is one
+// range. Behind it:
+//
+//	00                                  the partition row: offsets, digests
+//	66 entity subject                   features
+//	74 entity type 00                   the head blob
+//	74 entity type 01                   the chain: metadata of the older blobs
+//	74 entity type 02 suffix(4)         an older blob
+//	74 entity type 03 id                where a record outside the head is
+//
+// entity and type stand behind their length as uvarint. The node's own rows
+// have the partition ffff.
+const (
+	kindPart     = 0x00
+	kindFeatures = 'f'
+	kindTimeline = 't'
+
+	partHead  = 0x00
+	partChain = 0x01
+	partOlder = 0x02
+	partID    = 0x03
+
+	nodePartition = 0xffff
+	nodeFormat    = 'v'
+	nodeSchema    = 's'
+	nodeType      = 't'
+	nodeBad       = 'q' // quarantined partitions
+)
+
+var errKey = errors.New("key")
+
+func partitionKey(p millrace.Partition, kind byte) []byte {
+	return []byte{byte(p >> 8), byte(p), kind}
+}
+
+// partitionSpan is the range of all keys of a partition.
+func partitionSpan(p millrace.Partition) (start, end []byte) {
+	return []byte{byte(p >> 8), byte(p)}, []byte{byte((p + 1) >> 8), byte(p + 1)}
+}
+
+func appendString[S ~string](dst []byte, s S) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+// timelinePrefix is what all keys of a timeline begin with.
+func timelinePrefix(p millrace.Partition, t millrace.Timeline) []byte {
+	k := make([]byte, 0, 3+2+len(t.Entity)+len(t.Type)+2+16)
+	k = append(k, byte(p>>8), byte(p), kindTimeline)
+	return appendString(appendString(k, t.Entity), t.Type)
+}
+
+// The prefix has spare room for short rests, which are built in place: one
+// goroutine at a time may use a prefix.
+func headKey(prefix []byte) []byte  { return append(prefix, partHead) }
+func chainKey(prefix []byte) []byte { return append(prefix, partChain) }
+func olderKey(prefix []byte, suffix uint32) []byte {
+	return binary.BigEndian.AppendUint32(append(prefix, partOlder), suffix)
+}
+func idKey(prefix []byte, id millrace.RecordID) []byte {
+	return append(append(prefix, partID), id...)
+}
+
+func featuresPrefix(p millrace.Partition, e millrace.Entity) []byte {
+	return appendString(partitionKey(p, kindFeatures), e)
+}
+
+func nodeKey(kind byte, rest string) []byte {
+	return append([]byte{nodePartition >> 8, nodePartition & 0xff, kind}, rest...)
+}
+
+// cutString takes a string behind its length off b. Lengths are minimal.
+func cutString(b []byte) (s string, rest []byte, err error) {
+	n, w := binary.Uvarint(b)
+	if w <= 0 || n > uint64(len(b)-w) || w > 1 && b[w-1] == 0 {
+		return "", nil, errKey
+	}
+	return string(b[w : w+int(n)]), b[w+int(n):], nil
+}
+
+// cutTimeline splits a key of kindTimeline: whose it is, the length of the
+// prefix, and the rest, which begins with the part.
+func cutTimeline(key []byte) (t millrace.Timeline, prefix int, rest []byte, err error) {
+	if len(key) < 3 || key[2] != kindTimeline {
+		return t, 0, nil, errKey
+	}
+	entity, rest, err := cutString(key[3:])
+	if err != nil {
+		return t, 0, nil, err
+	}
+	typ, rest, err := cutString(rest)
+	if err != nil || len(rest) == 0 {
+		return t, 0, nil, errKey
+	}
+	ok := false
+	switch rest[0] {
+	case partHead, partChain:
+		ok = len(rest) == 1
+	case partOlder:
+		ok = len(rest) == 5
+	case partID:
+		ok = true
+	}
+	if !ok {
+		return t, 0, nil, errKey
+	}
+	return millrace.Timeline{Entity: millrace.Entity(entity), Type: millrace.ContentType(typ)}, len(key) - len(rest), rest, nil
+}

@@ -1,0 +1,143 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Store is an index node's store. Any number of goroutines may read; batches
+// for different partitions may be applied at once.
+type Store struct {
+	opts  Options
+	log   *slog.Logger
+	dir   string
+	db    *pebble.DB
+	parts [partition.Count]part
+	types registry
+
+	dirty    atomic.Int64 // bytes held by the partitions
+	flushAt  atomic.Int64 // dirty bytes that start a flush
+	flushing sync.Mutex   // one flush at a time; taken before any partition's lock
+	wake     chan struct{}
+	closing  chan struct{}
+	closed   atomic.Bool
+	flusher  sync.WaitGroup
+}
+
+// format is the version of everything this package writes.
+const format = "1"
+
+// Open opens the store in dir, creating it if it does not exist.
+func Open(dir string, o Options) (*Store, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{opts: o.withDefaults(), dir: dir, wake: make(chan struct{}, 1), closing: make(chan struct{})}
+	s.log = s.opts.Log
+	s.stagger()
+	var err error
+	if s.db, err = pebble.Open(dir, s.pebbleOptions()); err != nil {
+		return nil, fmt.Errorf("store: open %s: %w", dir, whole(err))
+	}
+	if err := s.load(); err != nil {
+		return nil, errors.Join(fmt.Errorf("store: open %s: %w", dir, whole(err)), s.db.Close())
+	}
+	s.flusher.Add(1)
+	go s.flushLoop()
+	return s, nil
+}
+
+// whole marks damage that no partition can be blamed for.
+func whole(err error) error {
+	if isCorrupt(err) {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return err
+}
+
+// load reads what is kept in memory: the format, the partitions' rows, the
+// quarantine and the registry.
+func (s *Store) load() error {
+	v, err := s.get(nodeKey(nodeFormat, ""))
+	if err != nil {
+		return err
+	}
+	if v != nil && string(v) != format {
+		return fmt.Errorf("format %q; this program reads %s", v, format)
+	}
+	if err := s.db.Set(nodeKey(nodeFormat, ""), []byte(format), pebble.NoSync); err != nil {
+		return err
+	}
+	for i := range s.parts {
+		p := &s.parts[i]
+		p.p = millrace.Partition(i)
+		if err := p.load(s); err != nil {
+			if !isCorrupt(err) {
+				return err
+			}
+			p.bad = err
+		}
+	}
+	if err := s.loadQuarantine(); err != nil {
+		return err
+	}
+	return s.loadTypes()
+}
+
+// load makes the partition what the disk says.
+func (p *part) load(s *Store) error {
+	s.dirty.Add(-p.bytes)
+	p.row = partRow{applied: Offsets{-1, -1}}
+	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
+	v, err := s.get(partitionKey(p.p, kindPart))
+	if err == nil && v != nil {
+		p.row, err = decodePartRow(v)
+	}
+	p.durable = p.row.applied
+	return err
+}
+
+// get returns a row, or nil; the bytes are the caller's.
+func (s *Store) get(key []byte) ([]byte, error) {
+	v, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// Room to append a few records to a head.
+	b := append(make([]byte, 0, len(v)+len(v)/4), v...)
+	return b, closer.Close()
+}
+
+// Close flushes and releases the store. It must be called once, after every
+// other call has returned.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return ErrClosed
+	}
+	close(s.closing)
+	s.flusher.Wait()
+	err := s.flush(nil)
+	return errors.Join(err, s.db.Close())
+}
+
+// part returns a partition that may be used.
+func (s *Store) part(p millrace.Partition) (*part, error) {
+	if s.closed.Load() {
+		return nil, ErrClosed
+	}
+	if int(p) >= len(s.parts) {
+		return nil, fmt.Errorf("store: partition %d: there are %d", p, len(s.parts))
+	}
+	return &s.parts[p], nil
+}

@@ -1,0 +1,183 @@
+package store
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/millrace/millrace"
+)
+
+// part is a partition: its row, and what was applied since its last flush.
+type part struct {
+	p  millrace.Partition
+	mu sync.RWMutex // held while applying and encoding; readers share it
+	// Guarded by mu:
+	row       partRow
+	timelines map[millrace.Timeline]*timeline
+	features  map[featuresKey]Features
+	changed   bool  // row or any of the maps since the last flush
+	bytes     int64 // held by the maps
+	bad       error // why it is quarantined
+	durable   Offsets
+}
+
+type featuresKey struct {
+	entity  millrace.Entity
+	subject string
+}
+
+// timeline returns a timeline, loaded.
+func (p *part) timeline(s *Store, name millrace.Timeline) (*timeline, error) {
+	if t := p.timelines[name]; t != nil {
+		return t, nil
+	}
+	t, err := openTimeline(s, p.p, name, s.opts.MaxBlobBytes)
+	if err != nil {
+		return nil, err
+	}
+	if p.timelines == nil {
+		p.timelines = make(map[millrace.Timeline]*timeline)
+	}
+	p.timelines[t.name] = t
+	p.bytes += int64(t.memory())
+	return t, nil
+}
+
+// apply applies the operations in order and appends what each Put did.
+func (p *part) apply(s *Store, o *ops, changes []Change) ([]Change, error) {
+	p.changed = true
+	for i := range o.list {
+		op := &o.list[i]
+		switch op.kind {
+		case opPut:
+			c, err := p.put(s, op.timeline, &op.record)
+			if err != nil {
+				return changes, err
+			}
+			changes = append(changes, c)
+		case opFeatures:
+			if err := p.putFeatures(s, op.timeline.Entity, &op.features); err != nil {
+				return changes, err
+			}
+		case opClock:
+			p.row.clock = max(p.row.clock, op.record.Time)
+		}
+	}
+	if o.set[Content] {
+		p.row.applied.Content = o.applied[Content]
+	}
+	if o.set[FeatureStream] {
+		p.row.applied.Features = o.applied[FeatureStream]
+	}
+	return changes, nil
+}
+
+// put applies one record. The newest version of an id wins, of equal ones the
+// first; a tombstone is a version like any other, so that it wins over a
+// record that arrives later with an older version.
+func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change, error) {
+	c := Change{Partition: p.p, Timeline: name, Record: *r}
+	t, err := p.timeline(s, name)
+	if err != nil {
+		return c, err
+	}
+	before := t.memory()
+	defer func() { p.bytes += int64(t.memory() - before) }()
+
+	keep := s.keeper(name.Type, p.row.clock)
+	at, ok, err := t.find(r.ID)
+	if err != nil {
+		return c, err
+	}
+	if ok {
+		gone, err := keep.dropped(t, at)
+		if err != nil {
+			return c, err
+		}
+		if gone { // retention has dropped it: it is as if it were not there
+			ok = false
+			p.row.dropped += recordDigest(t.hash, &at.rec)
+			if err := t.remove(at); err != nil {
+				return c, err
+			}
+		}
+	}
+	if !ok {
+		if out, err := keep.excludes(t, r); err != nil || out {
+			return c, err
+		}
+		c.Kind = Inserted
+		c.Newest, err = t.insert(r)
+	} else {
+		c.HadOld, c.Old = true, at.rec
+		c.Old.Body = nil
+		if at.rec.Version >= r.Version {
+			return c, nil
+		}
+		c.Kind = Replaced
+		p.row.digest.Content -= recordDigest(t.hash, &at.rec)
+		c.Newest, err = p.move(t, at, r, keep)
+	}
+	if err != nil {
+		return c, err
+	}
+	if r.Deleted {
+		c.Kind = Deleted
+	}
+	p.row.digest.Content += recordDigest(t.hash, r)
+	p.row.dropped += keep.trim(t)
+	return c, nil
+}
+
+// move replaces a record by a newer version, at another position when its time
+// changed.
+func (p *part) move(t *timeline, at place, r *millrace.Record, keep keeper) (newest bool, err error) {
+	if at.rec.Time == r.Time {
+		return false, t.replace(at, r)
+	}
+	if err := keep.setFloor(t); err != nil {
+		return false, err
+	}
+	if err := t.remove(at); err != nil {
+		return false, err
+	}
+	return t.insert(r)
+}
+
+// putFeatures applies features of a subject.
+func (p *part) putFeatures(s *Store, e millrace.Entity, f *Features) error {
+	old, ok, err := p.oldFeatures(s, e, f.Subject)
+	if err != nil || ok && old.Version >= f.Version {
+		return err
+	}
+	k := featuresKey{millrace.Entity(strings.Clone(string(e))), strings.Clone(f.Subject)}
+	if ok {
+		p.row.digest.Features -= featuresDigest(e, &old)
+	}
+	p.row.digest.Features += featuresDigest(e, f)
+	if p.features == nil {
+		p.features = make(map[featuresKey]Features)
+	}
+	if was, dirty := p.features[k]; dirty {
+		p.bytes -= int64(len(was.Body))
+	} else {
+		p.bytes += int64(200 + len(k.entity) + len(k.subject))
+	}
+	n := *f
+	n.Subject, n.Body = k.subject, append([]byte(nil), f.Body...)
+	p.features[k] = n
+	p.bytes += int64(len(n.Body))
+	return nil
+}
+
+func (p *part) oldFeatures(s *Store, e millrace.Entity, subject string) (Features, bool, error) {
+	if f, ok := p.features[featuresKey{e, subject}]; ok {
+		return f, true, nil
+	}
+	v, err := s.get(append(featuresPrefix(p.p, e), subject...))
+	if err != nil || v == nil {
+		return Features{}, false, err
+	}
+	f, err := decodeFeatures(subject, v)
+	return f, err == nil, err
+}

@@ -1,0 +1,89 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+
+	"github.com/millrace/millrace"
+)
+
+// pebbleOptions are Pebble's options. The write-ahead log is off: the log is
+// Kafka, what is not flushed is replayed, and memtables reach the disk whole
+// and in order, so that what survives a crash is a prefix of the batches.
+func (s *Store) pebbleOptions() *pebble.Options {
+	o := &pebble.Options{
+		FS:                          s.opts.FS,
+		CacheSize:                   s.opts.CacheBytes,
+		DisableWAL:                  true,
+		FormatMajorVersion:          pebble.FormatNewest,
+		MemTableSize:                16 << 20,
+		MemTableStopWritesThreshold: 8,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       24,
+		LBaseMaxBytes:               256 << 20,
+		MaxOpenFiles:                4096,
+		Logger:                      pebbleLogger{s},
+	}
+	for i := range o.Levels {
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	o.Experimental.SpanPolicyFunc = splitAtPartitions
+	o.EventListener = &pebble.EventListener{
+		BackgroundError: s.backgroundError,
+		DataCorruption:  s.dataCorruption,
+	}
+	return o
+}
+
+// splitAtPartitions ends every sstable where its partition ends, so that a
+// partition is files of its own.
+func splitAtPartitions(start []byte) (pebble.SpanPolicy, []byte, error) {
+	if len(start) < 2 || start[0] == nodePartition>>8 && start[1] == nodePartition&0xff {
+		return pebble.SpanPolicy{}, nil, nil
+	}
+	_, end := partitionSpan(millrace.Partition(start[0])<<8 | millrace.Partition(start[1]))
+	return pebble.SpanPolicy{}, end, nil
+}
+
+func (s *Store) backgroundError(err error) {
+	s.log.Error("store: background work failed", "err", err)
+}
+
+// dataCorruption quarantines the partitions of a file that cannot be read.
+func (s *Store) dataCorruption(i pebble.DataCorruptionInfo) {
+	s.log.Error("store: a file is corrupt", "path", i.Path, "bounds", i.Bounds.String(), "err", i.Details)
+	for p := range s.parts {
+		start, end := partitionSpan(millrace.Partition(p))
+		if bytes.Compare(i.Bounds.Start, end) < 0 && bytes.Compare(i.Bounds.End.Key, start) >= 0 {
+			go s.quarantine(millrace.Partition(p), i.Details)
+		}
+	}
+}
+
+// pebbleLogger keeps Pebble's chatter out and its last words in.
+type pebbleLogger struct{ s *Store }
+
+func (l pebbleLogger) Infof(string, ...any) {}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.s.log.Warn("store: " + fmt.Sprintf(format, args...))
+}
+
+// Fatalf ends the process: Pebble calls it when it cannot go on, such as when
+// its manifest cannot be written, and does not expect it to return. The log
+// replays what was not on disk.
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	l.s.opts.fatal(fmt.Sprintf(format, args...))
+}
+
+func exit(log *slog.Logger) func(string) {
+	return func(msg string) {
+		log.Error("store: cannot go on", "err", msg)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,343 @@
+package store
+
+import (
+	"iter"
+	"slices"
+	"sort"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/millrace/millrace"
+)
+
+// Read appends to dst the live records of a timeline with from <= Time < to,
+// newest first: time descending, id ascending. It touches only the blobs that
+// the window needs. Records share memory of their own and stay valid.
+func (s *Store) Read(dst []millrace.Record, n millrace.Partition, name millrace.Timeline, from, to millrace.Time) ([]millrace.Record, error) {
+	p, err := s.part(n)
+	if err != nil {
+		return dst, err
+	}
+	p.mu.RLock()
+	out, err := p.read(s, dst, name, from, to)
+	p.mu.RUnlock()
+	if err != nil {
+		return dst, s.failed(p, err)
+	}
+	return out, nil
+}
+
+func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, from, to millrace.Time) ([]millrace.Record, error) {
+	v, err := p.view(s, name)
+	if err != nil || v.head == nil {
+		return dst, err
+	}
+	w := window{from: max(from, v.keep.horizon), to: to, keep: v.keep}
+	oldest, err := v.head.firstTime()
+	if err != nil {
+		return dst, err
+	}
+	older := v.head.hasChain() && oldest >= w.from
+	if older || v.head.hasChain() && w.keep.count > 0 {
+		if err := v.loadChain(); err != nil {
+			return dst, err
+		}
+		w.floor = v.chain.floor
+	}
+	if dst, err = w.append(dst, v.head); err != nil || !older {
+		return dst, err
+	}
+	links := v.chain.links
+	first := sort.Search(len(links), func(i int) bool { return links[i].newest >= w.from })
+	for i := len(links) - 1; i >= first; i-- {
+		if links[i].oldest >= to {
+			w.skipped += int(links[i].count)
+			continue
+		}
+		if w.keep.count > 0 && w.skipped >= w.keep.count {
+			break
+		}
+		b, err := v.blob(&links[i])
+		if err != nil {
+			return dst, err
+		}
+		if dst, err = w.append(dst, b); err != nil {
+			return dst, err
+		}
+	}
+	return dst, nil
+}
+
+// ReadNewest returns at least the newest max live records of a timeline, or
+// all if there are fewer, and how far back that is complete. One Get suffices
+// when the head blob holds them.
+func (s *Store) ReadNewest(n millrace.Partition, name millrace.Timeline, max int) (Newest, error) {
+	p, err := s.part(n)
+	if err != nil {
+		return Newest{}, err
+	}
+	p.mu.RLock()
+	out, err := p.readNewest(s, name, max)
+	p.mu.RUnlock()
+	if err != nil {
+		return Newest{}, s.failed(p, err)
+	}
+	return out, nil
+}
+
+func (p *part) readNewest(s *Store, name millrace.Timeline, atLeast int) (Newest, error) {
+	n := Newest{From: millrace.MinTime}
+	v, err := p.view(s, name)
+	if err != nil || v.head == nil {
+		return n, err
+	}
+	w := window{from: v.keep.horizon, to: maxTime, keep: v.keep}
+	if w.keep.count > 0 && v.head.hasChain() {
+		if err := v.loadChain(); err != nil {
+			return n, err
+		}
+		w.floor = v.chain.floor
+	}
+	n.Records = make([]millrace.Record, 0, v.head.count())
+	b := v.head
+	for i := 0; ; i++ {
+		if n.Records, err = w.append(n.Records, b); err != nil || !v.head.hasChain() || w.done() {
+			return n, err
+		}
+		// The next blob may begin with records of the same time.
+		oldest, err := b.firstTime()
+		if err != nil {
+			return n, err
+		}
+		whole := sort.Search(len(n.Records), func(i int) bool { return n.Records[i].Time <= oldest })
+		if whole >= atLeast {
+			return Newest{Records: n.Records[:whole], From: oldest + 1}, nil
+		}
+		if err := v.loadChain(); err != nil {
+			return n, err
+		}
+		if i == len(v.chain.links) {
+			return n, nil
+		}
+		if b, err = v.blob(&v.chain.links[len(v.chain.links)-1-i]); err != nil {
+			return n, err
+		}
+	}
+}
+
+const maxTime = millrace.Time(1<<63 - 1)
+
+// view is a timeline as a reader sees it, under the partition's lock, which it
+// shares: it changes nothing that others see.
+type view struct {
+	s      *Store
+	t      *timeline // what is not flushed; nil if all is
+	prefix []byte
+	head   *blob
+	chain  *chain
+	keep   keeper
+}
+
+func (p *part) view(s *Store, name millrace.Timeline) (*view, error) {
+	if p.bad != nil {
+		return nil, corrupt(p.p, p.bad)
+	}
+	v := &view{s: s, t: p.timelines[name], keep: s.keeper(name.Type, p.row.clock)}
+	if v.t != nil {
+		v.head, v.chain = v.t.head, v.t.chain
+		v.prefix = slices.Clip(v.t.prefix)
+		return v, nil
+	}
+	v.prefix = timelinePrefix(p.p, name)
+	var err error
+	v.head, err = v.get(headKey(v.prefix))
+	return v, err
+}
+
+// get reads a blob, checking only its header: its records are checked as they
+// are decoded.
+func (v *view) get(key []byte) (*blob, error) {
+	b, err := v.s.get(key)
+	if err != nil || b == nil {
+		return nil, err
+	}
+	return viewBlob(b)
+}
+
+func (v *view) loadChain() error {
+	if v.chain != nil {
+		return nil
+	}
+	b, err := v.s.get(chainKey(v.prefix))
+	if err != nil {
+		return err
+	}
+	if b == nil {
+		return errChainState
+	}
+	v.chain, err = decodeChain(b)
+	return err
+}
+
+func (v *view) blob(l *link) (*blob, error) {
+	if v.t != nil {
+		if b := v.t.older[l.suffix]; b != nil {
+			return b, nil
+		}
+	}
+	b, err := v.get(olderKey(v.prefix, l.suffix))
+	if err == nil && b == nil {
+		err = errChainState
+	}
+	return b, err
+}
+
+// window picks the live records of a span of time from blobs that come newest
+// first.
+type window struct {
+	from, to millrace.Time
+	keep     keeper
+	floor    *floor
+	skipped  int // records, live or not, of the blobs before
+}
+
+// append appends a blob's records, newest first.
+func (w *window) append(dst []millrace.Record, b *blob) ([]millrace.Record, error) {
+	start, count, schemas := len(dst), b.count(), b.schemas()
+	dst = slices.Grow(dst, min(count, len(b.buf)/4))
+	at := b.records()
+	for i := 0; at < len(b.buf); i++ {
+		rec, next, err := b.cut(at)
+		if err != nil {
+			return dst, err
+		}
+		at = next
+		flags, id, t, _, err := position(rec)
+		if err != nil {
+			return dst, err
+		}
+		if t < w.from || w.floor.under(t, id) || flags&recDeleted != 0 ||
+			w.keep.count > 0 && w.skipped+count-1-i >= w.keep.count {
+			continue
+		}
+		if t >= w.to {
+			break
+		}
+		dst = append(dst, millrace.Record{})
+		if err := decodeRecord(rec, schemas, &dst[len(dst)-1]); err != nil {
+			return dst, err
+		}
+	}
+	w.skipped += count
+	slices.Reverse(dst[start:])
+	return dst, nil
+}
+
+// done reports whether retention keeps nothing behind the blobs seen.
+func (w *window) done() bool { return w.keep.count > 0 && w.skipped >= w.keep.count }
+
+// Features returns the features routed by an entity, by subject ascending.
+func (s *Store) Features(n millrace.Partition, e millrace.Entity) ([]Features, error) {
+	p, err := s.part(n)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.RLock()
+	out, err := p.readFeatures(s, e)
+	p.mu.RUnlock()
+	return out, s.failed(p, err)
+}
+
+func (p *part) readFeatures(s *Store, e millrace.Entity) ([]Features, error) {
+	if p.bad != nil {
+		return nil, corrupt(p.p, p.bad)
+	}
+	var out []Features
+	prefix := featuresPrefix(p.p, e)
+	err := scan(s.db, prefix, func(k, v []byte) error {
+		subject := string(k[len(prefix):])
+		if _, dirty := p.features[featuresKey{e, subject}]; dirty {
+			return nil
+		}
+		f, err := decodeFeatures(subject, slices.Clone(v))
+		out = append(out, f)
+		return err
+	})
+	for k, f := range p.features {
+		if k.entity == e {
+			out = append(out, f)
+		}
+	}
+	slices.SortFunc(out, func(a, b Features) int {
+		switch {
+		case a.Subject < b.Subject:
+			return -1
+		case a.Subject > b.Subject:
+			return 1
+		}
+		return 0
+	})
+	return out, err
+}
+
+// Timelines ranges over the timelines of a partition as they are when the
+// range begins.
+func (s *Store) Timelines(n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
+	return func(yield func(millrace.Timeline, error) bool) {
+		p, snap, err := s.snapshot(n)
+		if err != nil {
+			yield(millrace.Timeline{}, err)
+			return
+		}
+		defer snap.Close()
+		for t, err := range heads(snap, n) {
+			if !yield(t, s.failed(p, err)) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// snapshot fixes a partition, with everything applied in it.
+func (s *Store) snapshot(n millrace.Partition) (*part, *pebble.Snapshot, error) {
+	p, err := s.part(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bad != nil {
+		return nil, nil, corrupt(n, p.bad)
+	}
+	if p.changed {
+		if err := p.write(s); err != nil {
+			return nil, nil, s.rewind(p, err)
+		}
+	}
+	return p, s.db.NewSnapshot(), nil
+}
+
+// heads ranges over the timelines that have a head.
+func heads(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
+	return func(yield func(millrace.Timeline, error) bool) {
+		prefix := partitionKey(n, kindTimeline)
+		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+		if err != nil {
+			yield(millrace.Timeline{}, err)
+			return
+		}
+		defer it.Close()
+		for ok := it.First(); ok; {
+			t, n, rest, err := cutTimeline(it.Key())
+			if err != nil || rest[0] == partHead {
+				if !yield(t, err) || err != nil {
+					return
+				}
+			}
+			ok = it.SeekGE(append(slices.Clone(it.Key()[:n]), partID+1))
+		}
+		if err := it.Error(); err != nil {
+			yield(millrace.Timeline{}, err)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package store
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace"
+)
+
+func openMem(t testing.TB, o Options) *Store {
+	t.Helper()
+	if o.FS == nil {
+		o.FS = vfs.NewMem()
+	}
+	if o.FlushEvery == 0 {
+		o.FlushEvery = -1
+	}
+	s, err := Open("db", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func apply(t testing.TB, s *Store, b *Batch) []Change {
+	t.Helper()
+	c, err := s.Apply(b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestRegistrySurvivesReopen(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openMem(t, Options{FS: fs})
+	var b Batch
+	b.PutSchema(7, []byte(`"int"`))
+	b.Put(3, millrace.Timeline{Entity: "member:1", Type: "post"}, millrace.Record{ID: "a", Time: 1, Schema: 7})
+	b.Put(3, millrace.Timeline{Entity: "member:1", Type: "like"}, millrace.Record{ID: "a", Time: 1, Schema: 7})
+	b.SetApplied(3, Content, 12)
+	b.PutFeatures(4, "member:2", Features{Subject: "post:1", Version: 2, Body: []byte("f")})
+	b.SetApplied(4, FeatureStream, 5)
+	apply(t, s, &b)
+	for range 2 {
+		if got := s.Types(); len(got) != 2 || got[0] != "like" || got[1] != "post" {
+			t.Errorf("types %v", got)
+		}
+		if got, err := s.Schemas(); err != nil || string(got[7]) != `"int"` || len(got) != 1 {
+			t.Errorf("schemas %v", got)
+		}
+		if got := s.Applied(3); got != (Offsets{12, -1}) {
+			t.Errorf("partition 3 at %v", got)
+		}
+		if got := s.Applied(4); got != (Offsets{-1, 5}) {
+			t.Errorf("partition 4 at %v", got)
+		}
+		if f, err := s.Features(4, "member:2"); err != nil || len(f) != 1 || string(f[0].Body) != "f" {
+			t.Errorf("features %v, %v", f, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openMem(t, Options{FS: fs})
+	}
+	if err := s.DropPartition(3); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Applied(3); got != (Offsets{-1, -1}) {
+		t.Errorf("dropped partition at %v", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Apply(&b, nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("apply after close: %v", err)
+	}
+}

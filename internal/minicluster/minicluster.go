@@ -1,0 +1,395 @@
+package minicluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/admin"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/partitioner"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Config says what to run. Addresses are host:port; an empty one is a free
+// port of the loopback interface.
+type Config struct {
+	Dir      string // of everything kept
+	Nodes    int    // index nodes; default 3
+	Replicas int    // of each partition; default 2, at most Nodes
+	Content  string // the content topic; default "activity"
+	Features string // the feature topic; default "entity-features"
+
+	Kafka       string // a Kafka to use; empty starts one in this process
+	TopicPrefix string // before every topic and group, to share a Kafka
+	Etcd        string // an etcd to use; empty starts one in this process
+	Name        string // of the cluster in etcd; default "dev"
+
+	KafkaAddr, EtcdAddr, HTTPAddr, GRPCAddr, AdminAddr string // to listen on
+
+	// Node, if set, adjusts the configuration of each index node.
+	Node func(*indexnode.Config)
+	Log  *slog.Logger // nil: silent
+}
+
+func (c *Config) defaults() {
+	c.Nodes = cmp.Or(c.Nodes, 3)
+	c.Replicas = min(cmp.Or(c.Replicas, 2), c.Nodes)
+	c.Content = c.TopicPrefix + cmp.Or(c.Content, "activity")
+	c.Features = c.TopicPrefix + cmp.Or(c.Features, "entity-features")
+	c.Name = cmp.Or(c.Name, "dev")
+	for _, a := range []*string{&c.KafkaAddr, &c.EtcdAddr, &c.HTTPAddr, &c.GRPCAddr, &c.AdminAddr} {
+		*a = cmp.Or(*a, "127.0.0.1:0")
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Cluster is a running cluster. Its addresses are set when Start returns.
+type Cluster struct {
+	Kafka, Etcd, HTTP, GRPC, Admin string
+
+	cfg    Config
+	topics kafka.Topics
+	etcd   *Etcd
+	kafka  *Kafka
+	client *cluster.Client
+	maps   *cluster.Watcher
+	broker *broker.Broker
+	Nodes  []*indexnode.Node
+
+	run    context.Context // ends when a part fails
+	cancel context.CancelFunc
+	group  *errgroup.Group
+	closed []func() error // last first
+}
+
+// Start starts a cluster. It serves when [Cluster.Ready] returns nil.
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
+	cfg.defaults()
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c := &Cluster{cfg: cfg, cancel: cancel, topics: kafka.Prefixed(cfg.TopicPrefix)}
+	c.group, run = errgroup.WithContext(run)
+	c.run = run
+	if err := c.start(ctx, run); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// start brings the parts up, each needing those before it. What it starts ends
+// with run.
+func (c *Cluster) start(ctx, run context.Context) error {
+	if err := c.startKafka(ctx); err != nil {
+		return err
+	}
+	if err := c.startEtcd(ctx, run); err != nil {
+		return err
+	}
+	metrics := prometheus.NewRegistry()
+	for i := range c.cfg.Nodes {
+		if err := c.startNode(run, i, metrics); err != nil {
+			return err
+		}
+	}
+	if err := c.startPartitioner(run, metrics); err != nil {
+		return err
+	}
+	return c.startBroker(run, metrics)
+}
+
+func (c *Cluster) startKafka(ctx context.Context) error {
+	if c.Kafka = c.cfg.Kafka; c.Kafka == "" {
+		k, err := StartKafka(c.cfg.Dir, c.cfg.KafkaAddr)
+		if err != nil {
+			return err
+		}
+		c.closed = append(c.closed, func() error { k.Close(); return nil })
+		c.Kafka = k.Addr()
+	}
+	brokers := []string{c.Kafka}
+	if err := kafka.EnsureTopics(ctx, brokers, c.topics); err != nil {
+		return err
+	}
+	for _, topic := range []string{c.cfg.Content, c.cfg.Features} {
+		if err := kafka.EnsureContentTopic(ctx, brokers, topic, 4); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) startEtcd(ctx, run context.Context) error {
+	if c.Etcd = c.cfg.Etcd; c.Etcd == "" {
+		e, err := StartEtcd(ctx, c.cfg.Dir, c.cfg.EtcdAddr)
+		if err != nil {
+			return err
+		}
+		c.closed = append(c.closed, func() error { e.Close(); return nil })
+		c.Etcd = e.Addr()
+	}
+	var err error
+	if c.client, err = cluster.Open(ctx, cluster.Config{Endpoints: []string{c.Etcd}, Name: c.cfg.Name, Log: c.cfg.Log}); err != nil {
+		return err
+	}
+	c.closed = append(c.closed, c.client.Close)
+	if c.maps, err = c.client.Watch(run); err != nil {
+		return err
+	}
+	if c.maps.Current().Epoch() > 0 {
+		return nil
+	}
+	first, err := cluster.Spread(c.nodeIDs(), c.cfg.Replicas)
+	if err != nil {
+		return err
+	}
+	return c.client.Assign(ctx, first)
+}
+
+func (c *Cluster) nodeIDs() []millrace.NodeID {
+	ids := make([]millrace.NodeID, c.cfg.Nodes)
+	for i := range ids {
+		ids[i] = millrace.NodeID(fmt.Sprintf("node-%d", i+1))
+	}
+	return ids
+}
+
+func (c *Cluster) startNode(run context.Context, i int, metrics prometheus.Registerer) error {
+	id := c.nodeIDs()[i]
+	cfg := indexnode.Config{
+		ID: id, Dir: filepath.Join(c.cfg.Dir, string(id)), Brokers: []string{c.Kafka}, Topics: c.topics, Cluster: c.client,
+		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"node": string(id)}, metrics), Log: c.cfg.Log,
+	}
+	if c.cfg.Node != nil {
+		c.cfg.Node(&cfg)
+	}
+	n, err := indexnode.Open(cfg)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return errors.Join(err, n.Close())
+	}
+	c.Nodes = append(c.Nodes, n)
+	c.group.Go(func() error {
+		return errors.Join(n.Run(run, l), n.Close())
+	})
+	return nil
+}
+
+func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Registerer) error {
+	p, err := partitioner.New(partitioner.Config{
+		Brokers: []string{c.Kafka}, Content: []string{c.cfg.Content}, Features: []string{c.cfg.Features}, Topics: c.topics,
+		Group: c.partitionGroup(), Instance: c.cfg.TopicPrefix + "partitioner-1",
+	}, c.cfg.Log, metrics, time.Now)
+	if err != nil {
+		return err
+	}
+	c.group.Go(func() error { return p.Run(run) })
+	return nil
+}
+
+func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry) error {
+	b, err := broker.New(broker.Config{Maps: c.maps, Metrics: metrics, Log: c.cfg.Log})
+	if err != nil {
+		return err
+	}
+	c.broker = b
+	c.closed = append(c.closed, b.Close)
+	server := grpc.NewServer()
+	b.RegisterGRPC(server)
+
+	serve := func(addr *string, listen string, f func(net.Listener) error) error {
+		l, err := net.Listen("tcp", listen)
+		if err != nil {
+			return err
+		}
+		*addr = l.Addr().String()
+		c.group.Go(func() error { return f(l) })
+		return nil
+	}
+	serveHTTP := func(h http.Handler) func(net.Listener) error {
+		return func(l net.Listener) error { return admin.Serve(run, l, h) }
+	}
+	return errors.Join(
+		serve(&c.HTTP, c.cfg.HTTPAddr, serveHTTP(b.Handler())),
+		serve(&c.Admin, c.cfg.AdminAddr, serveHTTP(admin.Handler(metrics, c.Ready))),
+		serve(&c.GRPC, c.cfg.GRPCAddr, func(l net.Listener) error {
+			defer context.AfterFunc(run, server.Stop)()
+			return server.Serve(l)
+		}),
+	)
+}
+
+func (c *Cluster) partitionGroup() string { return c.cfg.TopicPrefix + "partitioner" }
+
+// Ready reports what the cluster is still waiting for, or nil.
+func (c *Cluster) Ready() error {
+	for i, n := range c.Nodes {
+		if err := n.Ready(); err != nil {
+			return fmt.Errorf("%s: %w", c.nodeIDs()[i], err)
+		}
+	}
+	m := c.maps.Current()
+	for _, id := range c.nodeIDs() {
+		hosted := m.Hosted(id)
+		if missing := hosted.Minus(m.Ready(id)); missing.Len() > 0 {
+			return fmt.Errorf("%s: %d partitions are not announced as ready", id, missing.Len())
+		}
+	}
+	return nil
+}
+
+// pollEvery is how often a wait looks again.
+const pollEvery = 5 * time.Millisecond
+
+// wait calls done until it returns nil, ctx ends, or a part of the cluster
+// fails.
+func (c *Cluster) wait(ctx context.Context, done func() error) error {
+	t := time.NewTicker(pollEvery)
+	defer t.Stop()
+	for {
+		err := done()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-c.run.Done():
+			return context.Cause(c.run)
+		case <-t.C:
+		}
+	}
+}
+
+// WaitReady returns when the cluster serves every partition.
+func (c *Cluster) WaitReady(ctx context.Context) error { return c.wait(ctx, c.Ready) }
+
+// Produce publishes a schema and then lines of JSON that fit it, to a content
+// or feature topic.
+func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, lines iter.Seq2[[]byte, error]) (records int, err error) {
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	log, err := kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{Brokers: []string{c.Kafka}, Topic: c.topics.Schemas, Registry: registry, Log: c.cfg.Log})
+	if err != nil {
+		return 0, err
+	}
+	defer log.Close()
+	if err := log.Publish(ctx, s); err != nil {
+		return 0, err
+	}
+	p, err := kafka.NewProducer([]string{c.Kafka}, c.cfg.Log)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Close()
+	for line, err := range lines {
+		if err != nil {
+			return records, err
+		}
+		body, err := s.EncodeJSON(line)
+		if err != nil {
+			return records, fmt.Errorf("line %d: %w", records+1, err)
+		}
+		p.Produce(ctx, kafka.Outgoing{Topic: topic, Partition: int32(records % 4), Value: schemas.Frame(s.Fingerprint(), body)})
+		records++
+	}
+	return records, p.Flush(ctx)
+}
+
+// WaitIndexed returns when everything that the content and feature topics held
+// at its call, or hold since, is served by every replica.
+func (c *Cluster) WaitIndexed(ctx context.Context) error {
+	look, err := kafka.NewInspector([]string{c.Kafka})
+	if err != nil {
+		return err
+	}
+	defer look.Close()
+	return c.wait(ctx, func() error {
+		for _, topic := range []string{c.cfg.Content, c.cfg.Features} {
+			lag, err := look.Lag(ctx, c.partitionGroup(), topic)
+			if err != nil {
+				return err
+			}
+			if lag > 0 {
+				return fmt.Errorf("%d records of %s are not partitioned", lag, topic)
+			}
+		}
+		return c.applied(ctx, look)
+	})
+}
+
+// applied reports how far the nodes are behind the streams, or nil.
+func (c *Cluster) applied(ctx context.Context, look *kafka.Inspector) error {
+	m := c.maps.Current()
+	for stream, topic := range [2]string{kafka.Timeline: c.topics.Timeline, kafka.Features: c.topics.Features} {
+		ends, err := look.Ends(ctx, topic)
+		if err != nil {
+			return err
+		}
+		for i, n := range c.Nodes {
+			hosted := m.Hosted(c.nodeIDs()[i])
+			for p := range hosted.All() {
+				if at := n.Applied(p)[stream]; at < ends[p] {
+					return fmt.Errorf("%s: %s/%d is at %d of %d", c.nodeIDs()[i], topic, p, at, ends[p])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Produced returns how many offsets a topic has used.
+func (c *Cluster) Produced(ctx context.Context, topic string) (int64, error) {
+	look, err := kafka.NewInspector([]string{c.Kafka})
+	if err != nil {
+		return 0, err
+	}
+	defer look.Close()
+	ends, err := look.Ends(ctx, topic)
+	var sum int64
+	for _, end := range ends {
+		sum += int64(end)
+	}
+	return sum, err
+}
+
+// Failed is closed when a part of the cluster fails; Close tells why.
+func (c *Cluster) Failed() <-chan struct{} { return c.run.Done() }
+
+// ContentTopic is the content topic's full name.
+func (c *Cluster) ContentTopic() string { return c.cfg.Content }
+
+// Close stops everything, the front door first, and returns what failed while
+// it ran.
+func (c *Cluster) Close() error {
+	c.cancel()
+	err := c.group.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	for i := len(c.closed) - 1; i >= 0; i-- {
+		err = errors.Join(err, c.closed[i]())
+	}
+	return err
+}

@@ -1,0 +1,243 @@
+package partitioner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// childEnv holds a Config, as JSON, for a test binary that is to be a
+// partitioner instead: a process that can be killed.
+const childEnv = "MILLRACE_TEST_PARTITIONER"
+
+func TestMain(m *testing.M) {
+	if cfg := os.Getenv(childEnv); cfg != "" {
+		child(cfg)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func child(text string) {
+	go func() { // its parent is gone
+		io.Copy(io.Discard, os.Stdin)
+		os.Exit(3)
+	}()
+	var cfg Config
+	err := json.Unmarshal([]byte(text), &cfg)
+	if err == nil {
+		var p *Partitioner
+		if p, err = New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)), prometheus.NewRegistry(), func() time.Time { return now }); err == nil {
+			err = p.Run(context.Background())
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// spawn runs a partitioner as a process of its own; kill ends it with SIGKILL.
+func (w *world) spawn() (kill func()) {
+	w.t.Helper()
+	exe, err := os.Executable()
+	must(w.t, err)
+	cfg, err := json.Marshal(w.cfg)
+	must(w.t, err)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), childEnv+"="+string(cfg))
+	cmd.Stderr = testWriter{w.t}
+	_, err = cmd.StdinPipe() // closes with this process
+	must(w.t, err)
+	must(w.t, cmd.Start())
+	done := false
+	kill = func() {
+		if done {
+			return
+		}
+		done = true
+		cmd.Process.Kill()
+		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+			w.t.Errorf("the partitioner ended by itself: %v", err)
+		}
+	}
+	w.t.Cleanup(kill)
+	return kill
+}
+
+func TestKillsOnFake(t *testing.T) { testKills(t, newFake(t), 6_000, 0) }
+
+// The proof of exactly-once is on a real Kafka; scripts/kafka starts one.
+func TestKillsOnKafka(t *testing.T) {
+	addr := os.Getenv("MILLRACE_KAFKA")
+	if addr == "" {
+		t.Skip("MILLRACE_KAFKA is not set; make kafka starts one on 127.0.0.1:19092")
+	}
+	w := newWorld(t, []string{addr}, fmt.Sprintf("kills-%d-", time.Now().UnixNano()))
+	t.Cleanup(w.deleteTopics)
+	testKills(t, w, 30_000, 3)
+}
+
+// loadChunk records are loaded at a time, at most loadAhead chunks ahead of what
+// has come out, so that there are many transactions to kill.
+const (
+	loadChunk = 200
+	loadAhead = 5
+)
+
+// testKills loads total records while the partitioner is killed five times,
+// and finds every one in exactly one place, once. The successor of the kill
+// number renamed (0 = none) has another instance name: it has to wait for the
+// group and the open transaction to time out.
+func testKills(t *testing.T, w *world, total, renamed int) {
+	const kills = 5
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	w.publish(schemas.Activity())
+	tokens := make(chan struct{}, total/loadChunk+loadAhead)
+	for range loadAhead {
+		tokens <- struct{}{}
+	}
+	loaded := make(chan error, 1)
+	go func() { loaded <- w.load(total, tokens) }()
+
+	stop := w.spawn()
+	count := map[string]int{}
+	read := func(until int) {
+		for len(count) < until {
+			before := len(count)
+			for _, records := range w.read(1) {
+				count[string(records[0].Key)]++
+			}
+			if len(count) > before && len(count)%loadChunk == 0 {
+				tokens <- struct{}{}
+			}
+		}
+	}
+	for kill := 1; kill <= kills; kill++ {
+		read(kill * total / (kills + 1))
+		<-time.After(time.Duration(rng.IntN(300)) * time.Millisecond) // a moment like any other
+		stop()
+		if kill == renamed {
+			w.cfg.Instance = "another"
+		}
+		stop = w.spawn()
+	}
+	read(total)
+	must(t, <-loaded)
+	stop()
+	w.checkOnce(total, count)
+}
+
+// load produces records r0 to r(total-1), keyed so; every twentieth is poison.
+func (w *world) load(total int, tokens <-chan struct{}) error {
+	for at := 0; at < total; at += loadChunk {
+		select {
+		case <-tokens:
+		case <-w.ctx.Done():
+			return w.ctx.Err()
+		}
+		var records []*kgo.Record
+		for i := at; i < min(at+loadChunk, total); i++ {
+			id := fmt.Sprintf("r%d", i)
+			value := activity(w.t, id, id, "")
+			if i%20 == 0 {
+				value = append(value, 0)
+			}
+			records = append(records, &kgo.Record{Topic: w.cfg.Content[i%2], Partition: int32(i % 3), Key: []byte(id), Value: value})
+		}
+		if err := w.cl.ProduceSync(w.ctx, records...).FirstErr(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkOnce holds what a reader saw while it happened, and what one sees who
+// reads everything afterwards, against r0 to r(total-1), each once.
+func (w *world) checkOnce(total int, live map[string]int) {
+	w.t.Helper()
+	after := map[string]int{}
+	for _, r := range w.readAll() {
+		after[string(r.Key)]++
+		if dead := r.Topic == w.cfg.Topics.DeadLetters; dead != (header(r, kafka.HeaderReason) != "") {
+			w.t.Errorf("%s in %s", r.Key, r.Topic)
+		}
+	}
+	for name, count := range map[string]map[string]int{"live": live, "after": after} {
+		if len(count) != total {
+			w.t.Errorf("%s: %d records of %d", name, len(count), total)
+		}
+		for i := range total {
+			id := fmt.Sprintf("r%d", i)
+			if n := count[id]; n != 1 {
+				w.t.Errorf("%s: record %s came out %d times", name, id, n)
+			}
+		}
+	}
+}
+
+// readAll reads the timeline and the dead letters from their beginning to
+// their present end, control records included.
+func (w *world) readAll() []*kgo.Record {
+	w.t.Helper()
+	topics := []string{w.cfg.Topics.Timeline, w.cfg.Topics.DeadLetters}
+	ends, err := kadm.NewClient(w.cl).ListEndOffsets(w.ctx, topics...)
+	must(w.t, err)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.ConsumeTopics(topics...), kgo.KeepControlRecords(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxBytes(32<<20), kgo.FetchMaxPartitionBytes(32<<20),
+		kgo.FetchMaxWait(100*time.Millisecond))
+	must(w.t, err)
+	defer cl.Close()
+	left := 0
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			left++
+		}
+	})
+	var out []*kgo.Record
+	for left > 0 {
+		fetches := cl.PollFetches(w.ctx)
+		for _, e := range fetches.Errors() {
+			w.t.Fatalf("with %d partitions to read: %s/%d: %v", left, e.Topic, e.Partition, e.Err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			if end, _ := ends.Lookup(r.Topic, r.Partition); r.Offset == end.Offset-1 {
+				left--
+			}
+			if !r.Attrs.IsControl() {
+				out = append(out, r)
+			}
+		})
+	}
+	return out
+}
+
+func (w *world) deleteTopics() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...))
+	if err != nil {
+		return
+	}
+	defer cl.Close()
+	t := w.cfg.Topics
+	all := append(append([]string{t.Timeline, t.Features, t.Schemas, t.DeadLetters}, w.cfg.Content...), w.cfg.Features...)
+	if _, err := kadm.NewClient(cl).DeleteTopics(ctx, all...); err != nil {
+		w.t.Logf("topics stay behind: %v", err)
+	}
+}

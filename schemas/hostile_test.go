@@ -1,0 +1,287 @@
+package schemas
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+)
+
+const rolesJSON = `{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},
+ {"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"}`
+
+// withFields returns a schema with the required roles and some further fields.
+func withFields(fields ...string) string {
+	all := strings.Join(append([]string{rolesJSON}, fields...), ",")
+	return `{"type":"record","name":"T","fields":[` + all + `]}`
+}
+
+func mustSchema(t testing.TB, avsc string) *Schema {
+	t.Helper()
+	s, err := Parse([]byte(avsc))
+	if err != nil {
+		t.Fatalf("%s: %v", avsc, err)
+	}
+	return s
+}
+
+// TestHostileSchemas has the schemas that must be refused, each with what the
+// refusal says.
+func TestHostileSchemas(t *testing.T) {
+	field := func(name, typ string) string { return fmt.Sprintf(`{"name":%q,"type":%s}`, name, typ) }
+	var many []string
+	for i := range 1100 {
+		many = append(many, field(fmt.Sprintf("m%d", i), `"int"`))
+	}
+	laugh := `"int"`
+	for i := range 30 {
+		laugh = fmt.Sprintf(`{"type":"record","name":"L%d","fields":[{"name":"a","type":%s}`, i, laugh)
+		laugh += fmt.Sprintf(`,{"name":"b","type":%s}]}`, map[bool]string{true: `"int"`, false: fmt.Sprintf(`"L%d"`, i-1)}[i == 0])
+	}
+	for _, c := range []struct{ name, avsc, want string }{
+		{"empty", ``, "ends within"},
+		{"not JSON", `{"type":`, "ends within"},
+		{"two values", withFields() + `{}`, "goes on after"},
+		{"not UTF-8", "\"\xff\"", "not UTF-8"},
+		{"an attribute twice", `{"type":"record","type":"record","name":"T","fields":[]}`, `"type" stands twice`},
+		{"not a record", `{"type":"array","items":"int"}`, "keeps records"},
+		{"a name for a type", `"nothing"`, `unknown type "nothing"`},
+		{"array of null", withFields(field("f", `{"type":"array","items":"null"}`)), `field "f": the items of the array can take no bytes`},
+		{"array of empty records", withFields(field("f", `{"type":"array","items":{"type":"record","name":"E","fields":[]}}`)), "can take no bytes"},
+		{"array of fixed 0", withFields(field("f", `{"type":"array","items":{"type":"fixed","name":"E","size":0}}`)), "can take no bytes"},
+		{"map of null", withFields(field("f", `{"type":"map","values":"null"}`)), "can take no bytes"},
+		{"recursive", withFields(field("f", `["null","T"]`)), `field "f": T contains itself`},
+		{"deep text", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 9000)+`"int"`+strings.Repeat("}", 9000))), "at most 65536"},
+		{"deep", withFields(field("f", strings.Repeat(`{"type":"array","items":`, 40)+`"int"`+strings.Repeat("}", 40))), "deeper than 32 levels"},
+		{"deep JSON", withFields(field("f", strings.Repeat(`[`, 200)+strings.Repeat("]", 200))), "deeper than 100 levels"},
+		{"large", withFields(`{"name":"f","type":"int","doc":"` + strings.Repeat("x", 65<<10) + `"}`), "at most 65536"},
+		{"fixed 8 GiB", withFields(field("f", `{"type":"fixed","name":"E","size":8589934592}`)), "from 0 to 1048576"},
+		{"fixed -1", withFields(field("f", `{"type":"fixed","name":"E","size":-1}`)), "from 0 to 1048576"},
+		{"fixed 1.5", withFields(field("f", `{"type":"fixed","name":"E","size":1.5}`)), "from 0 to 1048576"},
+		{"field twice", withFields(field("f", `"int"`), field("f", `"long"`)), `field "f": the record T has two fields`},
+		{"alias of a field", withFields(field("f", `"int"`), `{"name":"g","type":"int","aliases":["f"]}`), `field "f": the record T has two fields`},
+		{"name with code", withFields(field(`f"; os.Exit(1) //`, `"int"`)), "names are letters"},
+		{"record name with code", `{"type":"record","name":"T{}","fields":[]}`, "names are letters"},
+		{"namespace with code", `{"type":"record","name":"T","namespace":"a/../b","fields":[]}`, "names joined by dots"},
+		{"symbol with code", withFields(field("f", `{"type":"enum","name":"E","symbols":["A\n"]}`)), "symbols are letters"},
+		{"symbol twice", withFields(field("f", `{"type":"enum","name":"E","symbols":["A","A"]}`)), "the symbol A twice"},
+		{"enum default", withFields(field("f", `{"type":"enum","name":"E","symbols":["A"],"default":"B"}`)), "none of its symbols"},
+		{"name of a primitive", withFields(field("f", `{"type":"enum","name":"long","symbols":["A"]}`)), "name of a primitive"},
+		{"type twice", withFields(field("f", `{"type":"enum","name":"E","symbols":["A"]}`), field("g", `{"type":"enum","name":"E","symbols":["B"]}`)), "E is defined twice"},
+		{"default of another type", withFields(`{"name":"f","type":"int","default":"1"}`), `field "f": the default does not fit the type: want int, got "1"`},
+		{"default out of range", withFields(`{"name":"f","type":"int","default":2147483648}`), "want int, got 2147483648"},
+		{"default of the second branch", withFields(`{"name":"f","type":["string","null"],"default":null}`), "of its first branch"},
+		{"default with an unknown field", withFields(`{"name":"f","type":{"type":"record","name":"E","fields":[]},"default":{"x":1}}`), "no such field"},
+		{"union in a union", withFields(field("f", `["null",["int"]]`)), "directly in a union"},
+		{"branch twice", withFields(field("f", `["int","int"]`)), "int twice"},
+		{"empty union", withFields(field("f", `[]`)), "the union is empty"},
+		{"many fields", withFields(many...), "at most 1024"},
+		{"many laughs", withFields(field("f", laugh)), "written out"},
+		{"no roles", `{"type":"record","name":"T","fields":[]}`, `no field has the role "entity"`},
+		{"unknown role", withFields(`{"name":"f","type":"int","millrace":"rank"}`), `field "f": record schemas have no role "rank"`},
+		{"role twice", withFields(`{"name":"f","type":"string","millrace":"id"}`), `field "f": field "id" has the role "id" already`},
+		{"role of another type", withFields(`{"name":"f","type":"string","millrace":"version"}`), `the role "version" needs an int or a long, not string`},
+		{"role below", withFields(field("f", `{"type":"record","name":"E","fields":[{"name":"g","type":"int","millrace":"version"}]}`)), `field "f.g": the property millrace`},
+		{"time as a long", strings.Replace(withFields(), `{"type":"long","logicalType":"timestamp-millis"}`, `"long"`, 1), `the role "time" needs {"type": "long"`},
+		{"features without order", `{"type":"record","name":"F","millrace":"features","fields":[{"name":"e","type":"string","millrace":"entity"}]}`, "which features are newer"},
+		{"unknown property", `{"type":"record","name":"F","millrace":"model","fields":[]}`, `it may be "features"`},
+	} {
+		_, err := Parse([]byte(c.avsc))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v; want an error with %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestEveryFaultAtOnce(t *testing.T) {
+	_, err := Parse([]byte(withFields(
+		`{"name":"a","type":"strin"}`, `{"name":"b","type":"int","default":"x"}`, `{"name":"c","type":{"type":"fixed","name":"E","size":-1}}`,
+		`{"name":"d","type":"string","millrace":"id"}`)))
+	for _, want := range []string{`field "a": unknown type "strin"`, `field "b": the default`, `field "c": the fixed E`, `field "d": field "id" has the role`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not have %q:\n%v", want, err)
+		}
+	}
+}
+
+// bodyOf builds a body of withFields' roles and then rest.
+func bodyOf(rest ...byte) []byte {
+	e := encoder{}
+	e.bytes("i1")
+	e.bytes("member:1")
+	e.bytes("post")
+	e.long(1767323045678)
+	return append(e.buf, rest...)
+}
+
+func long(x int64) []byte { return binary.AppendVarint(nil, x) }
+
+func cat(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+
+// TestHostileBodies has the bodies that must be refused, each with its reason.
+func TestHostileBodies(t *testing.T) {
+	nan := binary.LittleEndian.AppendUint64(nil, math.Float64bits(math.NaN()))
+	inf := binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(math.Inf(-1))))
+	const ints = `{"type":"array","items":"int"}`
+	const mapping = `{"type":"map","values":"int"}`
+	const enum = `{"type":"enum","name":"E","symbols":["A","B"]}`
+	for _, c := range []struct {
+		name, typ string
+		rest      []byte
+		want      Reason
+	}{
+		{"good", `"int"`, long(7), ""},
+		{"nothing", `"int"`, nil, Truncated},
+		{"trailing byte", `"int"`, []byte{2, 0}, TrailingBytes},
+		{"overlong varint", `"int"`, []byte{0x82, 0x00}, BadVarint},
+		{"endless varint", `"long"`, bytes.Repeat([]byte{0x80}, 11), BadVarint},
+		{"varint of 65 bits", `"long"`, append(bytes.Repeat([]byte{0xff}, 9), 2), BadVarint},
+		{"largest long", `"long"`, append(bytes.Repeat([]byte{0xff}, 9), 1), ""},
+		{"int overflow", `"int"`, long(1 << 31), BadVarint},
+		{"boolean 2", `"boolean"`, []byte{2}, BadBoolean},
+		{"double NaN", `"double"`, nan, NotFinite},
+		{"float -Inf", `"float"`, inf, NotFinite},
+		{"NaN in a list", `{"type":"array","items":"double"}`, cat(long(1), nan, long(0)), NotFinite},
+		{"count 2^40", ints, long(1 << 40), BadCount},
+		{"count beyond the body", ints, long(1000), Truncated},
+		{"count minInt64", ints, cat(long(math.MinInt64), long(1)), BadCount},
+		{"two counts that overflow", ints, cat(long(math.MaxInt64), long(math.MaxInt64)), BadCount},
+		{"count after a block", ints, cat(long(1), long(5), long(1<<62)), BadCount},
+		{"negative count, right size", ints, cat(long(-2), long(2), long(5), long(6), long(0)), ""},
+		{"negative count, wrong size", ints, cat(long(-2), long(1), long(5), long(6), long(0)), BadCount},
+		{"negative count, size -1", ints, cat(long(-2), long(-1), long(5), long(6), long(0)), BadCount},
+		{"bytes of 2^61", `"bytes"`, long(1 << 61), BadCount},
+		{"string of -1", `"string"`, long(-1), BadCount},
+		{"string not UTF-8", `"string"`, cat(long(1), []byte{0xff}), InvalidUTF8},
+		{"map key not UTF-8", mapping, cat(long(1), long(1), []byte{0xff}, long(1), long(0)), InvalidUTF8},
+		{"map key twice", mapping, cat(long(2), long(1), []byte("k"), long(1), long(1), []byte("k"), long(2), long(0)), DuplicateMapKey},
+		{"map key twice in two blocks", mapping, cat(long(1), long(1), []byte("k"), long(1), long(1), long(1), []byte("k"), long(2), long(0)), DuplicateMapKey},
+		{"union -1", `["null","int"]`, long(-1), BadUnionIndex},
+		{"union 99", `["null","int"]`, long(99), BadUnionIndex},
+		{"enum -1", enum, long(-1), BadEnumIndex},
+		{"enum 2", enum, long(2), BadEnumIndex},
+	} {
+		s := mustSchema(t, withFields(`{"name":"f","type":`+c.typ+`}`))
+		body := bodyOf(c.rest...)
+		_, err := s.Envelope(body)
+		checkReason(t, c.name, err, c.want)
+		if c.want != "" && c.want != TrailingBytes {
+			if e := (*Error)(nil); !errors.As(err, &e) || !strings.HasPrefix(e.Field, "f") {
+				t.Errorf("%s: the error does not name the field f: %v", c.name, err)
+			}
+		}
+		d, err := NewDecoder(s, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := column.New(s.Layout(), 1, 0).Append()
+		checkReason(t, c.name+" (columns)", d.Append(a, body), c.want)
+		if rows := a.Slab().Len(); (rows == 1) != (c.want == "") {
+			t.Errorf("%s: %d rows", c.name, rows)
+		}
+		_, err = s.JSONValue(body)
+		checkReason(t, c.name+" (JSON)", err, c.want)
+	}
+}
+
+func checkReason(t *testing.T, name string, err error, want Reason) {
+	t.Helper()
+	e := (*Error)(nil)
+	if want == "" && err == nil || errors.As(err, &e) && e.Reason == want {
+		return
+	}
+	t.Errorf("%s: got %v, want reason %q", name, err, want)
+}
+
+// TestHostileRoles has the bodies whose roles say what no record may.
+func TestHostileRoles(t *testing.T) {
+	line := func(change ...string) []byte {
+		return []byte(strings.NewReplacer(change...).Replace(`{"id":"a1","actor":"m:1","verb":"post","created_at":1767323045678,"about":["m:2"]}`))
+	}
+	long := strings.Repeat("x", 513)
+	about := `["` + strings.Repeat(`e","`, millrace.MaxAbout) + `e"]`
+	for _, c := range []struct {
+		name  string
+		line  []byte
+		want  Reason
+		field string
+	}{
+		{"good", line(), "", ""},
+		{"empty id", line(`"a1"`, `""`), MissingRole, "id"},
+		{"empty entity", line(`"m:1"`, `""`), MissingRole, "actor"},
+		{"empty type", line(`"post"`, `""`), MissingRole, "verb"},
+		{"empty about", line(`"m:2"`, `""`), MissingRole, "about[0]"},
+		{"long id", line(`a1`, long), OverLimit, "id"},
+		{"long entity", line(`m:1`, long), OverLimit, "actor"},
+		{"long type", line(`post`, long[:65]), OverLimit, "verb"},
+		{"long object", line(`"about"`, `"object":"`+long+`","about"`), OverLimit, "object"},
+		{"long about", line(`m:2`, long), OverLimit, "about[0]"},
+		{"much about", line(`["m:2"]`, about), OverLimit, "about"},
+		{"time before 1970", line(`1767323045678`, `-1`), TimeOutOfRange, "created_at"},
+		{"time in microseconds", line(`1767323045678`, `1767323045678000`), TimeOutOfRange, "created_at"},
+		{"year 10000", line(`1767323045678`, `253402300800000`), TimeOutOfRange, "created_at"},
+		{"large body", line(`"about"`, `"text":"`+strings.Repeat("x", 1<<20)+`","about"`), OverLimit, "text"},
+	} {
+		_, err := Activity().EncodeJSON(c.line)
+		checkReason(t, c.name, err, c.want)
+		if e := (*Error)(nil); errors.As(err, &e) && e.Field != c.field {
+			t.Errorf("%s: the error names the field %q, want %q", c.name, e.Field, c.field)
+		}
+	}
+}
+
+func TestHostileLines(t *testing.T) {
+	good := `{"id":"n","author":"m:1","kind":"post","at":"2026-01-02T03:04:05Z"`
+	for _, c := range []struct {
+		line  string
+		want  Reason
+		field string
+	}{
+		{good + `}`, "", ""},
+		{good + `,"stars":"3"}`, "", ""},
+		{``, BadJSON, ""},
+		{`[]`, BadValue, ""},
+		{good, BadJSON, ""},
+		{good + `}{}`, BadJSON, ""},
+		{good + `,"id":"m"}`, BadJSON, ""},
+		{good + ",\"text\":\"\xff\"}", BadJSON, ""},
+		{good + `,"starts":3}`, UnknownField, "starts"},
+		{good + `,"stars":3.5}`, BadValue, "stars"},
+		{good + `,"stars":2147483648}`, BadValue, "stars"},
+		{good + `,"stars":null}`, BadValue, "stars"},
+		{good + `,"text":7}`, BadValue, "text"},
+		{strings.Replace(good, "2026-01-02T", "2026-01-02 ", 1) + `}`, BadValue, "at"},
+		{`{"id":"n"}`, MissingField, "author"},
+	} {
+		_, err := Note().EncodeJSON([]byte(c.line))
+		checkReason(t, c.line, err, c.want)
+		if e := (*Error)(nil); errors.As(err, &e) && e.Field != c.field {
+			t.Errorf("%s: the error names the field %q, want %q", c.line, e.Field, c.field)
+		}
+	}
+}
+
+func TestFrame(t *testing.T) {
+	fp := Note().Fingerprint()
+	f, err := Unframe(Frame(fp, []byte("body")))
+	if err != nil || f.Confluent || f.Fingerprint != fp || string(f.Body) != "body" {
+		t.Errorf("%+v, %v", f, err)
+	}
+	f, err = Unframe([]byte("\x00\x00\x00\x01\x02body"))
+	if err != nil || !f.Confluent || f.ID != 258 || string(f.Body) != "body" {
+		t.Errorf("%+v, %v", f, err)
+	}
+	for value, want := range map[string]Reason{
+		"": EmptyValue, "\xc3": BadFraming, "\xc3\x02": BadFraming, "{}": BadFraming, "\x00\x00\x00\x01": Truncated,
+		"\xc3\x01\x00\x00\x00\x00\x00\x00\x00": Truncated,
+	} {
+		_, err := Unframe([]byte(value))
+		checkReason(t, fmt.Sprintf("%x", value), err, want)
+	}
+}

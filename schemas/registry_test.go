@@ -1,0 +1,198 @@
+package schemas
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace"
+)
+
+// memory is a store that forgets the order of what it was given.
+type memory struct {
+	rows map[millrace.Fingerprint]StoredSchema
+	err  error
+}
+
+func (m *memory) PutSchema(s StoredSchema) error {
+	if m.err == nil {
+		m.rows[s.Fingerprint] = s
+	}
+	return m.err
+}
+
+func (m *memory) Schemas() (rows []StoredSchema, err error) {
+	for _, s := range m.rows {
+		rows = append(rows, s)
+	}
+	return rows, m.err
+}
+
+func newRegistry(t *testing.T, store Store, lookup Lookup) *Registry {
+	t.Helper()
+	r, err := NewRegistry(store, lookup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func admit(t *testing.T, r *Registry, s *Schema) {
+	t.Helper()
+	if added, err := r.Admit(s); err != nil || !added {
+		t.Fatalf("admit %s: %v, %v", s.JSON(), added, err)
+	}
+}
+
+func TestRegistry(t *testing.T) {
+	store := &memory{rows: map[millrace.Fingerprint]StoredSchema{}}
+	r := newRegistry(t, store, nil)
+	v1 := mustSchema(t, withFields(`{"name":"f","type":"int"}`))
+	v2 := mustSchema(t, withFields(`{"name":"f","type":"int"}`, `{"name":"g","type":"int","default":1}`))
+	v3 := mustSchema(t, withFields(`{"name":"f","type":"long"}`))
+	before := r.Snapshot()
+	for _, s := range []*Schema{v1, Note(), v2, v3} {
+		admit(t, r, s)
+	}
+	if len(before.All()) != 0 {
+		t.Error("a snapshot changed")
+	}
+	if added, err := r.Admit(mustSchema(t, v1.JSON())); added || err != nil {
+		t.Errorf("admitted again: %v, %v", added, err)
+	}
+	if r.Snapshot().Latest("T") != v3 {
+		t.Error("the latest is not the one admitted last")
+	}
+
+	again := newRegistry(t, store, nil).Snapshot()
+	fps := func(all []*Schema) (out []millrace.Fingerprint) {
+		for _, s := range all {
+			out = append(out, s.Fingerprint())
+		}
+		return out
+	}
+	if got, want := fps(again.All()), fps(r.Snapshot().All()); !slices.Equal(got, want) {
+		t.Errorf("loaded %v, want %v", got, want)
+	}
+	if again.Latest("T").JSON() != v3.JSON() || again.ByFingerprint(v1.Fingerprint()).JSON() != v1.JSON() {
+		t.Error("loaded schemas differ")
+	}
+}
+
+func TestRegistryRefuses(t *testing.T) {
+	v1 := mustSchema(t, withFields(`{"name":"f","type":"long"}`))
+	for name, c := range map[string]struct{ avsc, want string }{
+		"another shape":         {withFields(`{"name":"f","type":"string"}`), `field "f": long cannot be read as string`},
+		"another role":          {strings.Replace(v1.JSON(), `"type":"long"}]`, `"type":"long","millrace":"version"}]`, 1), "another role"},
+		"another logical type":  {withFields(`{"name":"f","type":{"type":"long","logicalType":"timestamp-micros"}}`), "logical type"},
+		"features of that name": {`{"type":"record","name":"T","millrace":"features","fields":[{"name":"who","type":"string","millrace":"entity"},{"name":"v","type":"long","default":0,"millrace":"version"}]}`, "name of its own"},
+	} {
+		r := newRegistry(t, nil, nil)
+		admit(t, r, v1)
+		added, err := r.Admit(mustSchema(t, c.avsc))
+		if added || err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, %v; want %q", name, added, err, c.want)
+		}
+		if r.Snapshot().Latest("T") != v1 || len(r.Snapshot().All()) != 1 {
+			t.Errorf("%s: the registry changed", name)
+		}
+	}
+	// A reader must read every earlier schema, not only the one before it.
+	r := newRegistry(t, nil, nil)
+	admit(t, r, mustSchema(t, withFields(`{"name":"f","type":"int"}`)))
+	admit(t, r, mustSchema(t, withFields()))
+	if _, err := r.Admit(mustSchema(t, withFields(`{"name":"f","type":"string","default":""}`))); err == nil {
+		t.Error("admitted a schema that cannot read the first of its name")
+	}
+}
+
+// TestCollision forges a schema with the fingerprint of another, since nobody
+// waits for one.
+func TestCollision(t *testing.T) {
+	r := newRegistry(t, nil, nil)
+	admit(t, r, Note())
+	forged := *Activity()
+	forged.fingerprint = Note().fingerprint
+	if added, err := r.Admit(&forged); added || err == nil || !strings.Contains(err.Error(), "by accident") {
+		t.Errorf("%v, %v", added, err)
+	}
+}
+
+func TestRegistryStoreFails(t *testing.T) {
+	store := &memory{rows: map[millrace.Fingerprint]StoredSchema{}}
+	r := newRegistry(t, store, nil)
+	store.err = errors.New("disk full")
+	if added, err := r.Admit(Note()); added || !errors.Is(err, store.err) {
+		t.Errorf("%v, %v", added, err)
+	}
+	if r.Snapshot().Latest("millrace.Note") != nil {
+		t.Error("a schema that was not stored is known")
+	}
+	if _, err := NewRegistry(store, nil); !errors.Is(err, store.err) {
+		t.Error(err)
+	}
+	store.err = nil
+	store.rows[1] = StoredSchema{Fingerprint: 1, Order: 1, JSON: Note().JSON()}
+	if _, err := NewRegistry(store, nil); err == nil {
+		t.Error("loaded a schema under another fingerprint")
+	}
+}
+
+func TestWriter(t *testing.T) {
+	away := errors.New("connection refused")
+	asked := 0
+	lookup := func(_ context.Context, id uint32) (*Schema, error) {
+		asked++
+		switch id {
+		case 7:
+			return Note(), nil
+		case 8:
+			return nil, away
+		}
+		return nil, &Error{Reason: UnknownSchema, Detail: "no such id"}
+	}
+	r := newRegistry(t, nil, lookup)
+	ctx := t.Context()
+	for range 2 {
+		if s, err := r.Writer(ctx, Framed{Confluent: true, ID: 7}); s != Note() || err != nil {
+			t.Fatal(s, err)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked the Confluent registry %d times for one id", asked)
+	}
+	if _, err := r.Writer(ctx, Framed{Confluent: true, ID: 8}); !errors.Is(err, away) {
+		t.Error(err)
+	}
+	_, err := r.Writer(ctx, Framed{Confluent: true, ID: 9})
+	checkReason(t, "unknown id", err, UnknownSchema)
+	_, err = newRegistry(t, nil, nil).Writer(ctx, Framed{Confluent: true, ID: 7})
+	checkReason(t, "no Confluent registry", err, UnknownSchema)
+	_, err = r.Writer(ctx, Framed{Fingerprint: Note().Fingerprint()})
+	checkReason(t, "unknown fingerprint", err, UnknownSchema)
+	admit(t, r, Note())
+	if s, err := r.Writer(ctx, Framed{Fingerprint: Note().Fingerprint()}); s != Note() || err != nil {
+		t.Error(s, err)
+	}
+}
+
+func TestRegistryDecoder(t *testing.T) {
+	r := newRegistry(t, nil, nil)
+	_, err := r.Decoder(Note().Fingerprint(), Note())
+	checkReason(t, "unknown writer", err, UnknownSchema)
+	admit(t, r, Note())
+	var wg sync.WaitGroup
+	got := make([]*Decoder, 8)
+	for i := range got {
+		wg.Go(func() { got[i], _ = r.Decoder(Note().Fingerprint(), Note()) })
+	}
+	wg.Wait()
+	for _, d := range got {
+		if d == nil || d != got[0] {
+			t.Fatal("decoders are not shared")
+		}
+	}
+}

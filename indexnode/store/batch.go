@@ -110,7 +110,7 @@ type ChangeKind uint8
 
 // The kinds of change.
 const (
-	Ignored  ChangeKind = iota // an equal or newer version was there, or retention excludes it
+	Ignored  ChangeKind = iota // what was there wins, or retention excludes it
 	Inserted                   // a new id
 	Replaced                   // a newer version of a known id, perhaps at another time
 	Deleted                    // a tombstone that wins; its record, if there was one, is gone

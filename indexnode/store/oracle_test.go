@@ -8,7 +8,7 @@ import (
 )
 
 // oracle is the store as plainly as can be said: per timeline and id the
-// newest version, of equal ones the first.
+// newest version, of equal ones a tombstone, else the first.
 type oracle struct {
 	timelines map[millrace.Timeline]map[millrace.RecordID]millrace.Record
 	features  map[featuresKey]Features
@@ -28,7 +28,7 @@ func (o *oracle) put(t millrace.Timeline, r millrace.Record) {
 	if r.Object == "" {
 		r.Object = millrace.Object(r.ID)
 	}
-	if old, ok := recs[r.ID]; !ok || old.Version < r.Version {
+	if old, ok := recs[r.ID]; !ok || old.Version < r.Version || old.Version == r.Version && r.Deleted && !old.Deleted {
 		recs[r.ID] = r
 	}
 }

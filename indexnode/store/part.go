@@ -111,7 +111,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 	} else {
 		c.HadOld, c.Old = true, at.rec
 		c.Old.Body = nil
-		if at.rec.Version >= r.Version {
+		if !wins(r, &at.rec) {
 			return c, nil
 		}
 		c.Kind = Replaced
@@ -127,6 +127,13 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 	p.row.digest.Content += recordDigest(t.hash, r)
 	p.row.dropped += keep.trim(t)
 	return c, nil
+}
+
+// wins reports whether r takes the place of old: it is newer, or it deletes a
+// record of its own version. So the order they came in does not matter, and a
+// schema without versions can delete.
+func wins(r, old *millrace.Record) bool {
+	return r.Version > old.Version || r.Version == old.Version && r.Deleted && !old.Deleted
 }
 
 // move replaces a record by a newer version, at another position when its time

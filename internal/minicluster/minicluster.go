@@ -42,6 +42,8 @@ type Config struct {
 
 	KafkaAddr, EtcdAddr, HTTPAddr, GRPCAddr, AdminAddr string // to listen on
 
+	Feeds []broker.Feed // beside the built-in ones
+
 	// Node, if set, adjusts the configuration of each index node.
 	Node func(*indexnode.Config)
 	Log  *slog.Logger // nil: silent
@@ -207,7 +209,7 @@ func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Regis
 }
 
 func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry) error {
-	b, err := broker.New(broker.Config{Maps: c.maps, Metrics: metrics, Log: c.cfg.Log})
+	b, err := broker.New(broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Metrics: metrics, Log: c.cfg.Log})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// TestMain lets the test binary be the millrace binary: with MILLRACE_MAIN set
+// it runs its arguments as a command, so that tests start and kill the real
+// processes.
+func TestMain(m *testing.M) {
+	if os.Getenv("MILLRACE_MAIN") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// process is a running millrace.
+type process struct {
+	t    *testing.T
+	args []string
+	log  string
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+}
+
+// start runs millrace with args until the test ends, logging to a file that a
+// failed test prints the end of.
+func start(t *testing.T, name string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, args: args, log: filepath.Join(t.TempDir(), name+".log")}
+	p.restart()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			text, err := os.ReadFile(p.log)
+			if err != nil {
+				t.Log(err)
+			}
+			t.Logf("the end of %s's log:\n%s", name, text[max(0, len(text)-4000):])
+		}
+	})
+	return p
+}
+
+func (p *process) restart() {
+	p.t.Helper()
+	f, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer f.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cmd = exec.Command(os.Args[0], p.args...)
+	p.cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1")
+	p.cmd.Stdout, p.cmd.Stderr = f, f
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// kill ends the process as a power cut would: by SIGKILL.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.cmd.Process.Kill(); err == nil {
+		p.cmd.Wait() // it says "killed"
+	}
+}
+
+// run runs a command to its end.
+func run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := output(args...)
+	if err != nil {
+		t.Fatalf("millrace %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+func output(args ...string) (string, error) {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// freeAddr returns a loopback address that nobody listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// writeConfig writes a role's configuration file.
+func writeConfig(t *testing.T, name, format string, args ...any) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name+".yaml")
+	if err := os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

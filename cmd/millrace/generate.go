@@ -9,10 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/codegen"
+	"github.com/millrace/millrace/relevance"
 )
 
 func generateCommand() *cobra.Command {
-	var out string
+	var out, pkg string
+	var avsc []string
 	var check bool
 	c := &cobra.Command{
 		Use:   "generate --out DIR SPEC.yaml...",
@@ -31,7 +33,15 @@ scores. Coefficients are not in the code: new ones need no build.`,
 				}
 				specs[i] = codegen.Spec{Name: filepath.Base(name), Text: text}
 			}
-			files, err := codegen.Generate(specs...)
+			known := relevance.ShippedSchemas()
+			for _, file := range avsc {
+				s, err := readSchema(file)
+				if err != nil {
+					return err
+				}
+				known[s.Name()] = s.Layout()
+			}
+			files, err := codegen.Generate(pkg, known, specs...)
 			if err != nil {
 				return err
 			}
@@ -52,6 +62,8 @@ scores. Coefficients are not in the code: new ones need no build.`,
 		},
 	}
 	c.Flags().StringVar(&out, "out", ".", "directory of the Go files")
+	c.Flags().StringVar(&pkg, "package", "models", "the Go files' package")
+	c.Flags().StringSliceVar(&avsc, "schema", nil, ".avsc files that the specs name, beside those that ship")
 	c.Flags().BoolVar(&check, "check", false, "write nothing; fail if a file is not what would be written")
 	return c
 }

@@ -14,6 +14,7 @@ import (
 // for concurrent use; each goroutine scores through a [Scorer] of its own.
 type Model struct {
 	spec    *Spec
+	params  Parameters
 	weights []float64
 	tables  []*kernel.Table
 	plans   sync.Map // of layouts to planned
@@ -38,7 +39,7 @@ func Parse(file string, src []byte, schemas Schemas) (*Model, error) {
 	if err := r.err(); err != nil {
 		return nil, err
 	}
-	m := &Model{spec: r.spec}
+	m := &Model{spec: r.spec, params: params}
 	m.weights, m.tables = r.spec.compile(&params)
 	return m, nil
 }
@@ -52,10 +53,13 @@ func (m *Model) Version() string { return m.spec.Version }
 // Spec returns what the model computes.
 func (m *Model) Spec() *Spec { return m.spec }
 
+// Parameters returns what training decided. The caller must not change them.
+func (m *Model) Parameters() *Parameters { return &m.params }
+
 // Interpreted returns the model as it serves without generated code: the
 // reference to compare with.
 func (m *Model) Interpreted() *Model {
-	return &Model{spec: m.spec, weights: m.weights, tables: m.tables, slow: true}
+	return &Model{spec: m.spec, params: m.params, weights: m.weights, tables: m.tables, slow: true}
 }
 
 // Bind prepares a scorer for records of one layout and the question of one

@@ -51,6 +51,9 @@ type literal struct {
 // Source returns the spec as a plan needs it.
 func (s *Spec) Source() *plan.Source { return &s.source }
 
+// Scorer returns the name of the spec's scorer: "linear" or "logistic".
+func (s *Spec) Scorer() string { return s.source.Scorer.String() }
+
 // specReader reads a spec and its parameters, collecting faults.
 type specReader struct {
 	document

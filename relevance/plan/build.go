@@ -471,7 +471,7 @@ func (b *builder) coalesce(args []*expr.Node) int {
 	}
 	rest := b.coalesce(args[1:])
 	if kind := b.p.Values[v].Kind; kind != Number {
-		return b.op(Select, kind, b.has(args[0]), v, rest)
+		return b.op(Select, kind, b.present(v), v, rest)
 	}
 	if b.always(v) {
 		return v

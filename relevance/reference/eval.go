@@ -1,0 +1,368 @@
+// Package reference scores one record at a time by walking the expressions of
+// a spec, as plainly as their definitions can be written, and makes random
+// specs and records. Tests hold the interpreter and generated code against it;
+// nothing that serves imports it.
+package reference
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/expr/fn"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/kernel"
+)
+
+// Question is what a record is scored for.
+type Question struct {
+	Rows   *column.Slab
+	Row    int
+	Entity *column.Slab // one row, or nil
+	Viewer *millrace.Viewer
+	AsOf   millrace.Time
+	model  *relevance.Model
+}
+
+// Score returns the score of a linear or logistic model.
+func Score(m *relevance.Model, q Question) float64 {
+	q.model = m
+	params := m.Parameters()
+	var sums [3]float64
+	var any [3]bool
+	add := func(part int, x float64) {
+		if any[part] {
+			x = sums[part] + x
+		}
+		sums[part], any[part] = x, true
+	}
+	const own, fixed, rest = 0, 1, 2
+	add(fixed, params.Bias)
+	for _, f := range m.Spec().Features {
+		part := rest
+		switch record, request, entity := speaksOf(f.Tree); {
+		case !record && !entity:
+			part = fixed
+		case record && !request && !entity:
+			part = own
+		}
+		add(part, q.contribution(params.Weights[f.Name], q.eval(f.Tree)))
+	}
+	score := sums[fixed]
+	if any[own] {
+		score = sums[own] + score
+	}
+	if any[rest] {
+		score += sums[rest]
+	}
+	if m.Spec().Scorer() == "logistic" {
+		score = 1 / (1 + fn.Exp(-score))
+	}
+	return kernel.Score(score)
+}
+
+func (q *Question) contribution(w relevance.Weight, v any) float64 {
+	if b, ok := v.(bool); ok {
+		v = fn.Bool(b)
+	}
+	if w.Table == nil {
+		return float64(w.Scalar * v.(float64))
+	}
+	if x := inTable(*w.Table, v); !math.IsNaN(x) {
+		return x
+	}
+	return 0
+}
+
+func inTable(t relevance.Table, key any) float64 {
+	switch key := key.(type) {
+	case string:
+		if x, ok := t.Strings[key]; ok {
+			return x
+		}
+	case float64:
+		for i, k := range t.Numbers {
+			if k == key {
+				return t.Values[i]
+			}
+		}
+	}
+	return math.NaN()
+}
+
+func speaksOf(n *expr.Node) (record, request, entity bool) {
+	record = n.Op == expr.Record
+	entity = n.Op == expr.Entity
+	request = n.Op == expr.Viewer || n.Op == expr.AsOf || n.Op == expr.Call && n.Name == "age"
+	for _, a := range n.Args {
+		r, v, e := speaksOf(a)
+		record, request, entity = record || r, request || v, entity || e
+	}
+	return record, request, entity
+}
+
+// eval returns a float64, bool, string, []float64 or []string.
+func (q *Question) eval(n *expr.Node) any {
+	switch n.Op {
+	case expr.Const:
+		if i, ok := n.Value.(int64); ok {
+			return float64(i)
+		}
+		return n.Value
+	case expr.Record:
+		return q.field(n, q.Rows, q.Row)
+	case expr.Entity:
+		return q.field(n, q.Entity, 0)
+	case expr.Viewer:
+		if x, ok := q.viewer(n.Name); ok {
+			return x
+		}
+		return missing(n.Type)
+	case expr.AsOf:
+		return float64(q.AsOf)
+	case expr.Not:
+		return !q.bool(n.Args[0])
+	case expr.And:
+		for _, a := range n.Args {
+			if !q.bool(a) {
+				return false
+			}
+		}
+		return true
+	case expr.Or:
+		for _, a := range n.Args {
+			if q.bool(a) {
+				return true
+			}
+		}
+		return false
+	case expr.Cond:
+		if q.bool(n.Args[0]) {
+			return q.eval(n.Args[1])
+		}
+		return q.eval(n.Args[2])
+	case expr.Neg:
+		return -q.num(n.Args[0])
+	case expr.Add:
+		return q.num(n.Args[0]) + q.num(n.Args[1])
+	case expr.Sub:
+		return q.num(n.Args[0]) - q.num(n.Args[1])
+	case expr.Mul:
+		return float64(q.num(n.Args[0]) * q.num(n.Args[1]))
+	case expr.Div:
+		return q.num(n.Args[0]) / q.num(n.Args[1])
+	case expr.In:
+		return contains(q.eval(n.Args[1]), q.eval(n.Args[0]))
+	case expr.Has:
+		return q.has(n.Args[0])
+	case expr.Call:
+		return q.call(n)
+	}
+	return compare(n.Op, q.eval(n.Args[0]), q.eval(n.Args[1]))
+}
+
+func (q *Question) num(n *expr.Node) float64 { return q.eval(n).(float64) }
+func (q *Question) bool(n *expr.Node) bool   { return q.eval(n).(bool) }
+func (q *Question) viewer(name string) (any, bool) {
+	if q.Viewer == nil {
+		return nil, false
+	}
+	return q.Viewer.Value(name)
+}
+
+func missing(t expr.Type) any {
+	switch t {
+	case expr.Bool:
+		return false
+	case expr.String:
+		return ""
+	case expr.Doubles:
+		return []float64(nil)
+	case expr.Strings:
+		return []string(nil)
+	}
+	return math.NaN()
+}
+
+// column finds the column of a field, or -1.
+func (q *Question) column(n *expr.Node, s *column.Slab) int {
+	if s == nil {
+		return -1
+	}
+	if c := s.Layout().Index(n.Name); c >= 0 {
+		return c
+	}
+	if n.Op == expr.Record {
+		return s.Layout().Role(n.Name)
+	}
+	return -1
+}
+
+func (q *Question) field(n *expr.Node, s *column.Slab, row int) any {
+	c := q.column(n, s)
+	if c < 0 || s.Null(c, row) {
+		return missing(n.Type)
+	}
+	w := s.Word(c, row)
+	switch s.Layout().Fields()[c].Kind {
+	case column.Bool:
+		return w != 0
+	case column.Double:
+		return math.Float64frombits(w)
+	case column.String:
+		return s.String(w)
+	case column.Doubles:
+		return s.Doubles(nil, w)
+	case column.Strings:
+		return s.Strings(nil, w)
+	}
+	return float64(int64(w))
+}
+
+func (q *Question) has(n *expr.Node) bool {
+	s, row := q.Rows, q.Row
+	switch n.Op {
+	case expr.Viewer:
+		_, ok := q.viewer(n.Name)
+		return ok
+	case expr.Entity:
+		s, row = q.Entity, 0
+	}
+	c := q.column(n, s)
+	return c >= 0 && !s.Null(c, row)
+}
+
+func contains(list, x any) bool {
+	if l, ok := list.([]string); ok {
+		return slices.Contains(l, x.(string))
+	}
+	return slices.Contains(list.([]float64), x.(float64))
+}
+
+func compare(op expr.Op, a, b any) bool {
+	switch a := a.(type) {
+	case float64:
+		return order(op, a, b.(float64))
+	case string:
+		return order(op, a, b.(string))
+	}
+	return (a == b) == (op == expr.Eq)
+}
+
+func order[T float64 | string](op expr.Op, a, b T) bool {
+	switch op {
+	case expr.Eq:
+		return a == b
+	case expr.Ne:
+		return a != b
+	case expr.Lt:
+		return a < b
+	case expr.Le:
+		return a <= b
+	case expr.Gt:
+		return a > b
+	}
+	return a >= b
+}
+
+func (q *Question) call(n *expr.Node) any {
+	a := func(i int) float64 { return q.num(n.Args[i]) }
+	list := func(i int) []float64 { return q.eval(n.Args[i]).([]float64) }
+	str := func(i int) string { return q.eval(n.Args[i]).(string) }
+	switch n.Name {
+	case "log1p":
+		return fn.Log1p(a(0))
+	case "exp":
+		return fn.Exp(a(0))
+	case "sqrt":
+		return fn.Sqrt(a(0))
+	case "abs":
+		return fn.Abs(a(0))
+	case "pow":
+		return fn.Pow(a(0), a(1))
+	case "min", "max":
+		x := a(0)
+		for i := range n.Args[1:] {
+			if n.Name == "min" {
+				x = fn.Min(x, a(i+1))
+			} else {
+				x = fn.Max(x, a(i+1))
+			}
+		}
+		return x
+	case "clamp":
+		return fn.Clamp(a(0), a(1), a(2))
+	case "bucketize":
+		return fn.Bucketize(a(0), list(1))
+	case "age":
+		return fn.Age(a(0), float64(q.AsOf))
+	case "decay":
+		return fn.Decay(a(0), a(1))
+	case "dot":
+		return fn.Dot(list(0), list(1))
+	case "cosine":
+		return fn.Cosine(list(0), list(1))
+	case "cross":
+		return string(fn.AppendCross(nil, q.text(n.Args[0]), q.text(n.Args[1])))
+	case "startsWith":
+		return strings.HasPrefix(str(0), str(1))
+	case "endsWith":
+		return strings.HasSuffix(str(0), str(1))
+	case "contains":
+		return strings.Contains(str(0), str(1))
+	case "size":
+		return size(q.eval(n.Args[0]))
+	case "coalesce":
+		return q.coalesce(n)
+	case "lookup":
+		x := q.lookup(n.Args[0], q.eval(n.Args[1]))
+		if math.IsNaN(x) {
+			return a(2)
+		}
+		return x
+	}
+	panic("reference: no function " + n.Name)
+}
+
+func (q *Question) text(n *expr.Node) string {
+	if s, ok := q.eval(n).(string); ok {
+		return s
+	}
+	return string(fn.AppendNumber(nil, q.num(n)))
+}
+
+func size(v any) float64 {
+	switch v := v.(type) {
+	case string:
+		return float64(len([]rune(v)))
+	case []float64:
+		return float64(len(v))
+	}
+	return float64(len(v.([]string)))
+}
+
+func (q *Question) coalesce(n *expr.Node) any {
+	v := q.eval(n.Args[0])
+	if x, ok := v.(float64); ok && math.IsNaN(x) || v == "" {
+		return q.eval(n.Args[1])
+	}
+	return v
+}
+
+func (q *Question) lookup(t *expr.Node, key any) float64 {
+	m, ok := t.Value.(*expr.MapValue)
+	if !ok {
+		return inTable(q.model.Parameters().Tables[t.Name], key)
+	}
+	table := relevance.Table{Numbers: m.Doubles, Values: m.Values}
+	if m.Strings != nil {
+		table.Strings = map[string]float64{}
+		for i, k := range m.Strings {
+			table.Strings[k] = m.Values[i]
+		}
+	}
+	return inTable(table, key)
+}

@@ -3,59 +3,89 @@
 // A filter is parsed and checked once ([Compile]), bound once a query and
 // layout to the viewer's values, which become constants ([Filter.Bind]), and
 // run over slabs ([Bound.Select]). docs/filters.md is its language.
+//
+//	record.likes > 5  &&  record.language in ["en", "de"]  &&  a || b
+//	       │                         │                           │
+//	   a range of words         a set of words             vectors of words
+//	       │                         │                     and states, a kernel
+//	       ▼                         ▼                     a node
+//	rows ──► rows left ─────────────► rows left ────────────► rows that stay
+//
+// The terms of the outermost && narrow a list of row numbers one after the
+// other. A term that compares a column with a constant is a loop without
+// branches; any other is a tree of kernels, each of which computes a vector of
+// words and states for the rows that are left.
+//
+// # Null, error and NaN
+//
+// Every value has a state: it is there, it is null, or it is an error. The
+// rules are those of cel-go's evaluator for a record given as a map: null
+// equals only null; any other operation on a null is an error, and so are int
+// overflow and division by zero; && and || take the value that decides them
+// over an error. Comparisons with NaN are false, but for !=. What the filter
+// does not find true it drops and counts once: see [Counts].
 package filter
 
 import (
-	"errors"
+	"regexp"
 
-	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 )
 
 // Filter is a checked filter. It is immutable and safe for concurrent use.
 type Filter struct {
-	root *expr.Node
+	terms    []*expr.Node // of the outermost &&
+	patterns map[string]*regexp.Regexp
 }
 
 // Compile parses and checks a filter; env.Mode is expr.Filter. The error is an
 // *expr.Error with every fault at once.
 func Compile(src string, env expr.Env) (*Filter, error) {
+	env.Mode = expr.Filter
 	root, err := expr.Parse(src, env)
 	if err != nil {
 		return nil, err
 	}
-	return &Filter{root: root}, nil
+	f := &Filter{terms: conjuncts(nil, root), patterns: map[string]*regexp.Regexp{}}
+	return f, f.compilePatterns(root)
 }
 
-// Bind prepares the filter for the rows of one layout and one question. A
-// field that layout does not have reads as null, and so does a viewer value
-// that viewer does not have; entity and viewer may be nil.
-func (f *Filter) Bind(layout, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*Bound, error) {
-	return nil, errors.New("filter: kernels are not built yet")
+func conjuncts(dst []*expr.Node, n *expr.Node) []*expr.Node {
+	if n.Op != expr.And {
+		return append(dst, n)
+	}
+	for _, a := range n.Args {
+		dst = conjuncts(dst, a)
+	}
+	return dst
 }
 
-// Counts is why rows were dropped.
+func (f *Filter) compilePatterns(n *expr.Node) error {
+	for _, a := range n.Args {
+		if err := f.compilePatterns(a); err != nil {
+			return err
+		}
+	}
+	if n.Op != expr.Call || n.Name != "matches" {
+		return nil
+	}
+	p := n.Args[1].Value.(string)
+	re, err := regexp.Compile(p)
+	f.patterns[p] = re
+	return err
+}
+
+// Counts is why rows were dropped, each row once.
 type Counts struct {
-	False int64 // the filter is false
-	Null  int64 // it is null, or an operand was null or of a type the operation does not take
-	Error int64 // int overflow, division by zero
-	NaN   int64 // it is false since a NaN was compared; see DESIGN.md
+	// False counts the rows of which the filter is false.
+	False int64
+	// Null counts those of which it is null, or an error because an operand
+	// was null, or a viewer value of a type the operation does not take.
+	Null int64
+	// Error counts those of which it is any other error: an int overflow, a
+	// division by zero.
+	Error int64
+	// NaN counts, apart from False, the rows whose first false term of the
+	// outermost && is a comparison (== < <= > >=) of which an operand is NaN.
+	NaN int64
 }
-
-// Bound is a filter ready to run. It is used by one goroutine at a time; its
-// buffers stay, so that Select does not allocate once it has seen the largest
-// range.
-type Bound struct {
-	counts Counts
-}
-
-// Select appends to sel the rows of [lo, hi) that the filter keeps, ascending.
-// rows must have the layout that was bound; entity is the row of the entity's
-// features, or nil.
-func (b *Bound) Select(rows *column.Slab, lo, hi int, entity *column.Slab, sel []int32) []int32 {
-	return sel
-}
-
-// Counts returns how many rows were dropped since Bind.
-func (b *Bound) Counts() Counts { return b.counts }

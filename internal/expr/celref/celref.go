@@ -166,12 +166,12 @@ func (c *compiler) program(e ast.Expr) cel.Program {
 		c.fail(err)
 		return nil
 	}
-	checked, issues := c.env.Compile(src)
+	tree, issues := c.env.Parse(src) // unchecked: any field may be null at run time
 	if issues.Err() != nil {
 		c.fail(issues.Err())
 		return nil
 	}
-	p, err := c.env.Program(checked)
+	p, err := c.env.Program(tree)
 	c.fail(err)
 	return p
 }

@@ -1,0 +1,201 @@
+package filter
+
+import (
+	"cmp"
+	"math"
+	"strings"
+
+	"github.com/millrace/millrace/internal/expr"
+)
+
+// outcomes is which results of a comparison an operator is true for.
+type outcomes uint8
+
+const (
+	less outcomes = 1 << iota
+	equal
+	greater
+	unordered // an operand is NaN
+)
+
+var outcomesOf = [...]outcomes{
+	expr.Eq: equal, expr.Ne: less | greater | unordered,
+	expr.Lt: less, expr.Le: less | equal, expr.Gt: greater, expr.Ge: greater | equal,
+}
+
+// compare is == != < <= > >=.
+type compare struct {
+	out
+	op    expr.Op
+	a, b  kernel
+	class class
+	left  *vector // of the last eval
+	right *vector
+}
+
+// class is how two types compare.
+type class uint8
+
+const (
+	never   class = iota // of different types: not equal, and without order
+	words                // int, time, duration, bool
+	doubles              // double and double
+	intDouble
+	doubleInt
+	texts
+	lists // of a viewer
+)
+
+func classOf(a, b expr.Type) class {
+	switch {
+	case a == expr.Int && b == expr.Double:
+		return intDouble
+	case a == expr.Double && b == expr.Int:
+		return doubleInt
+	case isList(a) && isList(b):
+		return lists
+	case a != b || a == expr.Null:
+		return never
+	case a == expr.Double:
+		return doubles
+	case a == expr.String:
+		return texts
+	}
+	return words
+}
+
+func isList(t expr.Type) bool { return t == expr.Doubles || t == expr.Strings }
+
+func (k *compare) ordering() bool { return k.op != expr.Eq && k.op != expr.Ne }
+
+func (k *compare) eval(b *batch) *vector {
+	n := len(b.sel)
+	l, r := k.a.eval(b), k.b.eval(b)
+	k.left, k.right = l, r
+	k.begin(n)
+	want := outcomesOf[k.op]
+	for i := range n {
+		if l.states[i]|r.states[i] != present || k.class == never || k.class == lists {
+			k.words[i], k.states[i] = k.odd(i)
+			continue
+		}
+		k.words[i] = bit(k.outcome(i)&want != 0)
+	}
+	return &k.vector
+}
+
+// outcome compares two values that are there.
+func (k *compare) outcome(i int) outcomes {
+	l, r := k.left.words, k.right.words
+	switch k.class {
+	case words:
+		return ordered(cmp.Compare(int64(l[i]), int64(r[i])))
+	case doubles:
+		return compareDoubles(math.Float64frombits(l[i]), math.Float64frombits(r[i]))
+	case intDouble:
+		return compareIntDouble(int64(l[i]), math.Float64frombits(r[i]))
+	case doubleInt:
+		return flip(compareIntDouble(int64(r[i]), math.Float64frombits(l[i])))
+	}
+	return ordered(strings.Compare(k.left.strings[i], k.right.strings[i]))
+}
+
+// odd compares where a value is null or an error, or the types differ.
+func (k *compare) odd(i int) (uint64, state) {
+	l, r := k.left.states[i], k.right.states[i]
+	switch {
+	case l.isError():
+		return 0, l
+	case r.isError():
+		return 0, r
+	case !k.ordering():
+		same := l == null && r == null
+		if k.class == lists && l == present && r == present {
+			same = equalLists(k.a.(*constant), k.b.(*constant))
+		}
+		return bit(same == (k.op == expr.Eq)), present
+	case isNaN(k.a, k.left, i), isNaN(k.b, k.right, i) && l == present && !isList(k.a.kind()):
+		return 0, present // cel-go looks for NaN before it looks at the other type
+	}
+	return 0, unfit
+}
+
+func isNaN(k kernel, v *vector, i int) bool {
+	return k.kind() == expr.Double && v.states[i] == present && isNaNWord(v.words[i])
+}
+
+func isNaNWord(w uint64) bool { x := math.Float64frombits(w); return x != x }
+
+// comparedNaN reports whether an operand at position i of the last eval is
+// NaN, in a comparison that NaN makes false.
+func (k *compare) comparedNaN(i int) bool {
+	return k.op != expr.Ne && (isNaN(k.a, k.left, i) || isNaN(k.b, k.right, i))
+}
+
+func ordered(c int) outcomes {
+	switch {
+	case c < 0:
+		return less
+	case c > 0:
+		return greater
+	}
+	return equal
+}
+
+func flip(o outcomes) outcomes {
+	switch o {
+	case less:
+		return greater
+	case greater:
+		return less
+	}
+	return o
+}
+
+func compareDoubles(a, b float64) outcomes {
+	switch {
+	case a < b:
+		return less
+	case a > b:
+		return greater
+	case a == b:
+		return equal
+	}
+	return unordered
+}
+
+// compareIntDouble compares as cel-go does: through the double nearest to the
+// int, once the double is known to be within the range of ints.
+func compareIntDouble(a int64, b float64) outcomes {
+	switch {
+	case b < math.MinInt64:
+		return greater
+	case b > math.MaxInt64:
+		return less
+	}
+	return compareDoubles(float64(a), b)
+}
+
+func equalLists(a, b *constant) bool {
+	if len(a.list) != len(b.list) || len(a.doubles) != len(b.doubles) {
+		return false
+	}
+	for i := range a.list {
+		if a.list[i] != b.list[i] {
+			return false
+		}
+	}
+	for i := range a.doubles {
+		if a.doubles[i] != b.doubles[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func bit(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,146 @@
+package filter
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/expr/celref"
+)
+
+func mustLayout(t testing.TB, fields []column.Field) *column.Layout {
+	t.Helper()
+	l, err := column.NewLayout(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// world is rows to filter, in both forms.
+type world struct {
+	layout   *column.Layout
+	env      expr.Env
+	slab     *column.Slab
+	rows     []map[string]any
+	entity   *column.Slab
+	entities map[string]any
+	viewer   *millrace.Viewer
+}
+
+func newWorld(t testing.TB, r *rand.Rand, rows int) *world {
+	w := &world{layout: mustLayout(t, fieldsOf()), viewer: randomViewer(r)}
+	// A second schema has a field that ours lacks.
+	other := mustLayout(t, []column.Field{{Name: "absent", Kind: column.Int}})
+	w.env = expr.Env{Record: []*column.Layout{w.layout, other}, Entity: []*column.Layout{w.layout}}
+	w.slab, w.rows = randomSlab(t, r, w.layout, rows)
+	if r.IntN(4) > 0 {
+		entity, maps := randomSlab(t, r, w.layout, 1)
+		w.entity, w.entities = entity, maps[0]
+	}
+	return w
+}
+
+// check holds a filter over w to cel-go's evaluator, row by row and all
+// together.
+func (w *world) check(t *testing.T, src string) (kept int) {
+	f, err := Compile(src, w.env)
+	if err != nil {
+		t.Fatalf("%s\n%v", src, err)
+	}
+	ref, err := celref.Compile(src)
+	if err != nil {
+		t.Fatalf("%s\n%v", src, err)
+	}
+	bind := func() *Bound {
+		b, err := f.Bind(w.layout, w.layout, w.viewer, asOf)
+		if err != nil {
+			t.Fatalf("%s\n%v", src, err)
+		}
+		return b
+	}
+	var want []int32
+	var counts Counts
+	for i, row := range w.rows {
+		o := ref.Eval(&celref.Input{Record: row, Entity: w.entities, Viewer: w.viewer, AsOf: asOf})
+		b := bind()
+		got := outcome(b.Select(w.slab, i, i+1, w.entity, nil), b.Counts())
+		if got != o {
+			t.Fatalf("%s\nrow %v\nentity %v\nviewer %+v\ngot %v, cel-go says %v", src, row, w.entities, w.viewer, got, o)
+		}
+		switch o {
+		case celref.True:
+			want = append(want, int32(i))
+		case celref.False:
+			counts.False++
+		case celref.Null:
+			counts.Null++
+		case celref.Error:
+			counts.Error++
+		case celref.NaN:
+			counts.NaN++
+		}
+	}
+	b := bind()
+	if got := b.Select(w.slab, 0, w.slab.Len(), w.entity, []int32{-7}); !slices.Equal(got, append([]int32{-7}, want...)) {
+		t.Fatalf("%s\nall together keeps %v, one by one %v", src, got, want)
+	}
+	if b.Counts() != counts {
+		t.Fatalf("%s\nall together counts %+v, one by one %+v", src, b.Counts(), counts)
+	}
+	return len(want)
+}
+
+func outcome(sel []int32, c Counts) celref.Outcome {
+	switch {
+	case len(sel) == 1 && c == Counts{}:
+		return celref.True
+	case c == Counts{False: 1}:
+		return celref.False
+	case c == Counts{Null: 1}:
+		return celref.Null
+	case c == Counts{Error: 1}:
+		return celref.Error
+	case c == Counts{NaN: 1}:
+		return celref.NaN
+	}
+	return 0
+}
+
+// TestAgainstCEL compares random filters with cel-go's evaluator.
+func TestAgainstCEL(t *testing.T) {
+	filters := 3000
+	if testing.Short() {
+		filters = 500
+	}
+	kept, rows := 0, 0
+	for seed := range filters {
+		r := rand.New(rand.NewPCG(uint64(seed), 42))
+		w := newWorld(t, r, 12)
+		src := source{r}.bool(1 + seed%4)
+		if len(src) > expr.MaxSourceBytes {
+			continue
+		}
+		kept += w.check(t, src)
+		rows += len(w.rows)
+	}
+	t.Logf("%d of %d rows kept", kept, rows)
+	if kept < rows/20 || kept > rows*19/20 {
+		t.Errorf("%d of %d rows kept: the filters try too little", kept, rows)
+	}
+}
+
+// FuzzAgainstCEL lets the fuzzer choose the seeds.
+func FuzzAgainstCEL(f *testing.F) {
+	f.Add(uint64(1), uint64(2), 2)
+	f.Fuzz(func(t *testing.T, a, b uint64, depth int) {
+		r := rand.New(rand.NewPCG(a, b))
+		w := newWorld(t, r, 8)
+		if src := (source{r}).bool(depth & 3); len(src) <= expr.MaxSourceBytes {
+			w.check(t, src)
+		}
+	})
+}

@@ -1,0 +1,182 @@
+package filter
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+)
+
+// state says whether a value is there.
+type state uint8
+
+const (
+	present state = iota
+	null
+	// unfit is an error: an operand is null, or of a type that the operation
+	// does not take.
+	unfit
+	// failed is an error: int overflow, division by zero.
+	failed
+)
+
+// isError reports whether a value of state s makes an operation an error by
+// itself.
+func (s state) isError() bool { return s >= unfit }
+
+// vector is the values of a node, one for each row of a batch.
+type vector struct {
+	words   []uint64 // of bools, ints, doubles, times and durations; lists as in their column
+	strings []string // of strings
+	states  []state
+}
+
+// kernel computes a node's values for the rows of a batch. The vector belongs
+// to the kernel and holds until its next eval.
+type kernel interface {
+	kind() expr.Type
+	eval(b *batch) *vector
+}
+
+// out is what every kernel has: its type, and its vector.
+type out struct {
+	typ expr.Type
+	vector
+}
+
+func (o *out) kind() expr.Type { return o.typ }
+
+// begin makes room for n values, all present.
+func (o *out) begin(n int) {
+	if cap(o.words) < n {
+		n := max(n, 64)
+		o.words, o.states = make([]uint64, n), make([]state, n)
+		if o.typ == expr.String {
+			o.strings = make([]string, n)
+		}
+	}
+	o.words, o.states = o.words[:n], o.states[:n]
+	if o.typ == expr.String {
+		o.strings = o.strings[:n]
+	}
+	clear(o.states)
+}
+
+// constant is the same value for every row.
+type constant struct {
+	out
+	word    uint64
+	text    string
+	state   state
+	doubles []float64
+	list    []string
+}
+
+func (c *constant) eval(b *batch) *vector {
+	n := len(b.sel)
+	if len(c.states) >= n {
+		return &c.vector
+	}
+	c.begin(min(chunk, max(n, 64)))
+	for i := range c.states {
+		c.words[i], c.states[i] = c.word, c.state
+		if c.typ == expr.String {
+			c.strings[i] = c.text
+		}
+	}
+	return &c.vector
+}
+
+// field loads a column of the record.
+type field struct {
+	out
+	index    int
+	nullable bool
+	inline   []byte // where short strings stand, 8 bytes each
+}
+
+func (f *field) eval(b *batch) *vector {
+	f.begin(len(b.sel))
+	col := b.rows.Column(f.index)
+	for i, r := range b.sel {
+		f.words[i] = col[r]
+	}
+	if f.nullable {
+		nulls, bit := b.rows.Nulls(f.index)
+		for i, r := range b.sel {
+			if nulls[r]&bit != 0 {
+				f.states[i] = null
+			}
+		}
+	}
+	if f.typ == expr.String {
+		f.inline = spell(f.strings, f.inline, b.rows, f.words)
+	}
+	return &f.vector
+}
+
+// spell sets dst to the strings of words. Short ones stand in inline, which it
+// returns, grown if need be.
+func spell(dst []string, inline []byte, s *column.Slab, words []uint64) []byte {
+	if len(inline) < 8*len(words) {
+		inline = make([]byte, 8*max(len(words), 64))
+	}
+	for i, w := range words {
+		if !column.IsInline(w) {
+			dst[i] = s.String(w)
+			continue
+		}
+		p := inline[8*i : 8*i+8]
+		binary.LittleEndian.PutUint64(p, w)
+		dst[i] = unsafe.String(&p[1], column.StringLen(w))
+	}
+	return inline
+}
+
+// entityField is a column of the entity's one row.
+type entityField struct {
+	out
+	index  int
+	inline []byte
+}
+
+func (f *entityField) eval(b *batch) *vector {
+	f.begin(len(b.sel))
+	if b.entity == nil || b.entity.Len() == 0 || b.entity.Null(f.index, 0) {
+		fill(f.states, null)
+		return &f.vector
+	}
+	fill(f.words, b.entity.Word(f.index, 0))
+	if f.typ == expr.String && len(b.sel) > 0 {
+		f.inline = spell(f.strings[:1], f.inline, b.entity, f.words[:1])
+		fill(f.strings, f.strings[0])
+	}
+	return &f.vector
+}
+
+func fill[T any](dst []T, v T) {
+	for i := range dst {
+		dst[i] = v
+	}
+}
+
+// misfit is an operation whose operands have types that it does not take: a
+// viewer value decided that, or a null without a type.
+type misfit struct {
+	out
+	args []kernel
+}
+
+func (m *misfit) eval(b *batch) *vector {
+	m.begin(len(b.sel))
+	fill(m.states, unfit)
+	for a := len(m.args) - 1; a >= 0; a-- { // the first error counts
+		for i, s := range m.args[a].eval(b).states[:len(b.sel)] {
+			if s.isError() {
+				m.states[i] = s
+			}
+		}
+	}
+	return &m.vector
+}

@@ -1,0 +1,155 @@
+package filter
+
+import (
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+)
+
+// inConstants is x in [constants].
+type inConstants struct {
+	out
+	x        kernel
+	same     []uint64  // the elements of x's type, unless it is double
+	ints     []int64   // of an x of double
+	doubles  []float64 // of an x of int or double
+	texts    []string
+	hasNull  bool
+	anything state // of the list: an element that is an error makes all of them
+}
+
+func newInConstants(x kernel, elements []*constant) *inConstants {
+	k := &inConstants{out: out{typ: expr.Bool}, x: x}
+	for _, e := range elements {
+		switch {
+		case e.state.isError():
+			if k.anything == present {
+				k.anything = e.state
+			}
+		case e.state == null:
+			k.hasNull = true
+		case e.typ == expr.String && x.kind() == expr.String:
+			k.texts = append(k.texts, e.text)
+		case e.typ == expr.Double && (x.kind() == expr.Int || x.kind() == expr.Double):
+			k.doubles = append(k.doubles, math.Float64frombits(e.word))
+		case e.typ == expr.Int && x.kind() == expr.Double:
+			k.ints = append(k.ints, int64(e.word))
+		case e.typ == x.kind() && !isList(e.typ):
+			k.same = append(k.same, e.word)
+		}
+	}
+	return k
+}
+
+func (k *inConstants) eval(b *batch) *vector {
+	k.begin(len(b.sel))
+	v := k.x.eval(b)
+	for i := range b.sel {
+		switch s := v.states[i]; {
+		case s.isError():
+			k.states[i] = s
+		case k.anything != present:
+			k.states[i] = k.anything
+		case s == null:
+			k.words[i] = bit(k.hasNull)
+		default:
+			k.words[i] = bit(k.contains(v, i))
+		}
+	}
+	return &k.vector
+}
+
+func (k *inConstants) contains(v *vector, i int) bool {
+	switch k.x.kind() {
+	case expr.String:
+		return slices.Contains(k.texts, v.strings[i])
+	case expr.Int:
+		x := int64(v.words[i])
+		return slices.Contains(k.same, v.words[i]) ||
+			slices.ContainsFunc(k.doubles, func(d float64) bool { return compareIntDouble(x, d) == equal })
+	case expr.Double:
+		x := math.Float64frombits(v.words[i])
+		return slices.Contains(k.doubles, x) ||
+			slices.ContainsFunc(k.ints, func(n int64) bool { return compareIntDouble(n, x) == equal })
+	}
+	return slices.Contains(k.same, v.words[i])
+}
+
+// inColumn is x in list, where list is a column of the record or the entity.
+type inColumn struct {
+	out
+	x       kernel
+	list    kernel
+	entity  bool // the list is the entity's
+	doubles []float64
+	strings []string
+}
+
+func (k *inColumn) eval(b *batch) *vector {
+	k.begin(len(b.sel))
+	x, list := k.x.eval(b), k.list.eval(b)
+	slab := b.rows
+	if k.entity {
+		slab = b.entity
+	}
+	for i := range b.sel {
+		switch {
+		case x.states[i].isError():
+			k.states[i] = x.states[i]
+		case list.states[i] != present:
+			k.states[i] = firstError(list.states[i], present)
+		case x.states[i] == null:
+			k.words[i] = 0
+		default:
+			k.words[i] = bit(k.contains(slab, x, i, list.words[i]))
+		}
+	}
+	return &k.vector
+}
+
+func (k *inColumn) contains(s *column.Slab, x *vector, i int, list uint64) bool {
+	if k.list.kind() == expr.Strings {
+		k.strings = s.Strings(k.strings[:0], list)
+		return k.x.kind() == expr.String && slices.Contains(k.strings, x.strings[i])
+	}
+	k.doubles = s.Doubles(k.doubles[:0], list)
+	switch k.x.kind() {
+	case expr.Double:
+		return slices.Contains(k.doubles, math.Float64frombits(x.words[i]))
+	case expr.Int:
+		n := int64(x.words[i])
+		return slices.ContainsFunc(k.doubles, func(d float64) bool { return compareIntDouble(n, d) == equal })
+	}
+	return false
+}
+
+// size is size(list) of a column.
+type size struct {
+	out
+	list    kernel
+	entity  bool
+	strings []string
+}
+
+func (k *size) eval(b *batch) *vector {
+	k.begin(len(b.sel))
+	list := k.list.eval(b)
+	slab := b.rows
+	if k.entity {
+		slab = b.entity
+	}
+	for i := range b.sel {
+		switch {
+		case list.states[i] != present:
+			k.states[i] = firstError(list.states[i], present)
+		case k.list.kind() == expr.Doubles:
+			k.words[i] = uint64(column.StringLen(list.words[i]) / 8)
+		default:
+			k.strings = slab.Strings(k.strings[:0], list.words[i])
+			k.words[i] = uint64(len(k.strings))
+		}
+	}
+	return &k.vector
+}

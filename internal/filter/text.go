@@ -1,0 +1,72 @@
+package filter
+
+import (
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// text is startsWith, endsWith, contains.
+type text struct {
+	out
+	a, b kernel
+	test func(s, part string) bool
+}
+
+var textTests = map[string]func(s, part string) bool{
+	"startsWith": strings.HasPrefix,
+	"endsWith":   strings.HasSuffix,
+	"contains":   strings.Contains,
+}
+
+func (k *text) eval(b *batch) *vector {
+	k.begin(len(b.sel))
+	l, r := k.a.eval(b), k.b.eval(b)
+	for i := range b.sel {
+		if ls, rs := l.states[i], r.states[i]; ls|rs != present {
+			k.states[i] = firstError(ls, rs)
+			continue
+		}
+		k.words[i] = bit(k.test(l.strings[i], r.strings[i]))
+	}
+	return &k.vector
+}
+
+// matches is s.matches(pattern).
+type matches struct {
+	out
+	a       kernel
+	pattern *regexp.Regexp
+}
+
+func (k *matches) eval(b *batch) *vector {
+	k.begin(len(b.sel))
+	v := k.a.eval(b)
+	for i := range b.sel {
+		if s := v.states[i]; s != present {
+			k.states[i] = firstError(s, present)
+			continue
+		}
+		k.words[i] = bit(k.pattern.MatchString(v.strings[i]))
+	}
+	return &k.vector
+}
+
+// textSize is size(string), in characters.
+type textSize struct {
+	out
+	a kernel
+}
+
+func (k *textSize) eval(b *batch) *vector {
+	k.begin(len(b.sel))
+	v := k.a.eval(b)
+	for i := range b.sel {
+		if s := v.states[i]; s != present {
+			k.states[i] = firstError(s, present)
+			continue
+		}
+		k.words[i] = uint64(utf8.RuneCountInString(v.strings[i]))
+	}
+	return &k.vector
+}

@@ -25,29 +25,14 @@ type Spec struct {
 	Text []byte
 }
 
-// Config is where generated code goes and what its specs may name.
-type Config struct {
-	Package string            // of the files; "models" if empty
-	Schemas relevance.Schemas // those that specs may name; the shipped ones if nil
-}
-
-// Generate writes the Go of specs over the shipped schemas into package
-// models. See [Config.Generate].
-func Generate(specs ...Spec) ([]File, error) { return Config{}.Generate(specs...) }
-
-// Generate writes one file a spec, in the order given. The error reports every
-// fault of every spec.
-func (c Config) Generate(specs ...Spec) ([]File, error) {
-	if c.Package == "" {
-		c.Package = "models"
-	}
-	if c.Schemas == nil {
-		c.Schemas = relevance.ShippedSchemas()
-	}
+// Generate writes the Go of specs into package pkg, one file a spec in the
+// order given. Schemas are those that the specs may name. The error reports
+// every fault of every spec.
+func Generate(pkg string, schemas relevance.Schemas, specs ...Spec) ([]File, error) {
 	var files []File
 	var errs []error
 	for _, s := range specs {
-		text, err := generate(c.Package, c.Schemas, s)
+		text, err := generate(pkg, schemas, s)
 		if err != nil {
 			errs = append(errs, err)
 			continue

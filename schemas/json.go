@@ -20,10 +20,14 @@ func readJSON(text []byte) (any, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("the text is not UTF-8")
 	}
+	members, depth := survey(text)
+	if depth > maxJSONDepth {
+		return nil, fmt.Errorf("the JSON nests deeper than %d levels", maxJSONDepth)
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	v, err := readValue(d, 0)
-	if err != nil {
+	var v any
+	if err := d.Decode(&v); err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return nil, errors.New("the text ends within a JSON value")
 		}
@@ -32,54 +36,82 @@ func readJSON(text []byte) (any, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("the text goes on after the JSON value")
 	}
+	if countMembers(v) != members {
+		return nil, fmt.Errorf("%q stands twice in one object", twice(text))
+	}
 	return v, nil
 }
 
-func readValue(d *json.Decoder, depth int) (any, error) {
-	t, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	if _, open := t.(json.Delim); !open {
-		return t, nil
-	}
-	if depth++; depth > maxJSONDepth {
-		return nil, fmt.Errorf("the JSON nests deeper than %d levels", maxJSONDepth)
-	}
-	if t == json.Delim('[') {
-		return readArray(d, depth)
-	}
-	return readObject(d, depth)
-}
-
-func readArray(d *json.Decoder, depth int) (any, error) {
-	list := []any{}
-	for d.More() {
-		v, err := readValue(d, depth)
-		if err != nil {
-			return nil, err
+// survey returns how many members the objects of a JSON text have together,
+// and how deep it nests.
+func survey(text []byte) (members, depth int) {
+	inString, level := false, 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == ':':
+			members++
+		case c == '{', c == '[':
+			level++
+			depth = max(depth, level)
+		case c == '}', c == ']':
+			level--
 		}
-		list = append(list, v)
 	}
-	_, err := d.Token()
-	return list, err
+	return members, depth
 }
 
-func readObject(d *json.Decoder, depth int) (any, error) {
-	object := map[string]any{}
-	for d.More() {
+func countMembers(v any) (n int) {
+	switch v := v.(type) {
+	case map[string]any:
+		n = len(v)
+		for _, x := range v {
+			n += countMembers(x)
+		}
+	case []any:
+		for _, x := range v {
+			n += countMembers(x)
+		}
+	}
+	return n
+}
+
+// twice returns a name that an object of a valid JSON text has twice.
+func twice(text []byte) string {
+	type open struct {
+		names map[string]bool // nil for an array
+		value bool            // a name was read, its value comes next
+	}
+	stack := []open{{}}
+	d := json.NewDecoder(bytes.NewReader(text))
+	for {
 		t, err := d.Token()
 		if err != nil {
-			return nil, err
+			return ""
 		}
-		name := t.(string) // the decoder allows nothing else here
-		if _, twice := object[name]; twice {
-			return nil, fmt.Errorf("%q stands twice in one object", name)
+		top := &stack[len(stack)-1]
+		name, isString := t.(string)
+		switch {
+		case t == json.Delim('}'), t == json.Delim(']'):
+			stack = stack[:len(stack)-1]
+			continue
+		case top.names != nil && !top.value && isString:
+			if top.names[name] {
+				return name
+			}
+			top.names[name], top.value = true, true
+			continue
 		}
-		if object[name], err = readValue(d, depth); err != nil {
-			return nil, err
+		top.value = false
+		switch t {
+		case json.Delim('{'):
+			stack = append(stack, open{names: map[string]bool{}})
+		case json.Delim('['):
+			stack = append(stack, open{})
 		}
 	}
-	_, err := d.Token()
-	return object, err
 }

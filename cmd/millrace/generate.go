@@ -41,7 +41,7 @@ scores. Coefficients are not in the code: new ones need no build.`,
 				}
 				known[s.Name()] = s.Layout()
 			}
-			files, err := codegen.Config{Package: pkg, Schemas: known}.Generate(specs...)
+			files, err := codegen.Generate(pkg, known, specs...)
 			if err != nil {
 				return err
 			}

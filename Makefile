@@ -25,7 +25,7 @@ test: ## every test
 	go test -timeout $(TIMEOUT) ./...
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./internal/column ./internal/cluster ./internal/kafka ./indexnode/... ./broker ./partitioner ./relevance
+RACE = ./internal/column ./internal/cluster ./internal/kafka ./indexnode/... ./broker ./partitioner ./relevance/...
 
 race: ## the tests of concurrent packages, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
@@ -41,9 +41,10 @@ bench: ## every benchmark once, so that none rots
 MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
 
 e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
-	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -timeout 20m -run 'RealKafka' ./internal/kafka ./partitioner ./internal/minicluster ./cmd/millrace
+	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$' ./internal/kafka ./partitioner ./internal/minicluster ./cmd/millrace
 
-TIMEOUT = 9m
+# Of one package's tests.
+TIMEOUT = 15m
 
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool

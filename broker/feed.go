@@ -42,10 +42,20 @@ func BuiltIn() []Feed {
 	}
 }
 
+// maxFeedBytes bounds a definition's file.
+const maxFeedBytes = 64 << 10
+
 // ParseFeed reads a feed definition in YAML and reports all its faults at
 // once.
-func ParseFeed(file []byte) (Feed, error) {
-	var f Feed
+func ParseFeed(file []byte) (f Feed, err error) {
+	if len(file) > maxFeedBytes {
+		return Feed{}, fmt.Errorf("feed: %d bytes, more than %d", len(file), maxFeedBytes)
+	}
+	defer func() {
+		if r := recover(); r != nil { // the parser panics on some malformed files; definitions arrive while serving
+			f, err = Feed{}, fmt.Errorf("feed: not YAML: %v", r)
+		}
+	}()
 	if err := yaml.NewDecoder(bytes.NewReader(file), yaml.Strict()).Decode(&f); err != nil {
 		return Feed{}, fmt.Errorf("feed: %s", yaml.FormatError(err, false, true))
 	}

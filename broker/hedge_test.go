@@ -1,0 +1,179 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// after is a try that takes a while, unless it is cancelled.
+func after(d time.Duration, value string, ok bool, log *[]string) try[string] {
+	return func(ctx context.Context) (string, bool) {
+		select {
+		case <-time.After(d):
+			return value, ok
+		case <-ctx.Done():
+			*log = append(*log, value+" cancelled")
+			return value, false
+		}
+	}
+}
+
+func yes() bool { return true }
+func no() bool  { return false }
+
+func TestHedge(t *testing.T) {
+	const delay, ms = 10 * time.Millisecond, time.Millisecond
+	for name, c := range map[string]struct {
+		first, second     time.Duration
+		firstOK, secondOK bool
+		allow             func() bool
+		want              []string
+		took              time.Duration
+		cancelled         []string
+	}{
+		"fast":                      {first: 5 * ms, firstOK: true, second: ms, secondOK: true, allow: yes, want: []string{"first"}, took: 5 * ms},
+		"slow, the hedge wins":      {first: 90 * ms, firstOK: true, second: 5 * ms, secondOK: true, allow: yes, want: []string{"second"}, took: 15 * ms, cancelled: []string{"first cancelled"}},
+		"slow, the first wins":      {first: 12 * ms, firstOK: true, second: 50 * ms, secondOK: true, allow: yes, want: []string{"first"}, took: 12 * ms, cancelled: []string{"second cancelled"}},
+		"slow, but not allowed":     {first: 90 * ms, firstOK: true, second: ms, secondOK: true, allow: no, want: []string{"first"}, took: 90 * ms},
+		"fails early":               {first: 2 * ms, second: 5 * ms, secondOK: true, allow: no, want: []string{"second"}, took: 7 * ms},
+		"fails late, not allowed":   {first: 30 * ms, second: 5 * ms, secondOK: true, allow: no, want: []string{"second"}, took: 35 * ms},
+		"the hedge fails":           {first: 90 * ms, firstOK: true, second: 5 * ms, allow: yes, want: []string{"first"}, took: 90 * ms},
+		"both fail":                 {first: 20 * ms, second: 5 * ms, allow: yes, want: []string{"second", "first"}, took: 20 * ms},
+		"both hang to the deadline": {first: time.Hour, second: time.Hour, allow: yes, want: []string{"first", "second"}, took: time.Second, cancelled: []string{"first cancelled", "second cancelled"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				var a, b []string
+				start := time.Now()
+				got := hedge(ctx, delay, c.allow, after(c.first, "first", c.firstOK, &a), after(c.second, "second", c.secondOK, &b))
+				if c.took == time.Second {
+					slices.Sort(got) // which of both ends first does not matter
+				}
+				cancelled := append(a, b...)
+				if !slices.Equal(got, c.want) || time.Since(start) != c.took || !slices.Equal(cancelled, c.cancelled) {
+					t.Errorf("got %v after %v, %v; want %v after %v, %v", got, time.Since(start), cancelled, c.want, c.took, c.cancelled)
+				}
+			})
+		})
+	}
+}
+
+func TestHedgeDoesNotStartAfterTheEnd(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	hedge(ctx, time.Hour, yes, func(context.Context) (int, bool) { return 0, false },
+		func(context.Context) (int, bool) { t.Error("second was started"); return 0, true })
+}
+
+// A twentieth of the calls may be hedges, and no more, however slow the nodes.
+func TestHedgesStayWithinTheirBudget(t *testing.T) {
+	b := newBudget(hedgeShare, hedgeBurst)
+	spent := 0
+	for range 1000 {
+		b.earn()
+		if b.spend() {
+			spent++
+		}
+	}
+	if spent < 50 || spent > 50+hedgeBurst {
+		t.Errorf("%d hedges for 1000 calls", spent)
+	}
+}
+
+func TestHedgeDelayFollowsLatency(t *testing.T) {
+	var r recent
+	if d := r.hedgeAfter(); d != hedgeDelay {
+		t.Errorf("without a past: %v", d)
+	}
+	for i := range 256 {
+		r.add(time.Duration(i%100) * time.Millisecond)
+	}
+	if d := r.hedgeAfter(); d < 90*time.Millisecond || d > 99*time.Millisecond {
+		t.Errorf("between 0 and 99 ms: %v", d)
+	}
+	for range 256 {
+		r.add(time.Microsecond)
+	}
+	if d := r.hedgeAfter(); d != minHedgeDelay {
+		t.Errorf("fast: %v", d)
+	}
+}
+
+// One replica of three is frozen: the answer is whole and comes soon after
+// the hedge's delay, and explain tells of it.
+func TestFrozenReplicaIsHedged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, 3)
+		for i := range 30 {
+			w.add(timelineOf(i), recordID(i), timeAt(i), "")
+		}
+		b := w.broker()
+		req := recentRequest(30)
+		req.Explain = true
+		first, err := b.GetFeed(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(first.Explain.Calls) != 1 {
+			t.Fatalf("three full replicas need one call, not %v", first.Explain.Calls)
+		}
+		for _, n := range w.nodes {
+			n.frozen = string(n.id) == first.Explain.Calls[0].Node
+		}
+		start := time.Now()
+		resp, err := b.GetFeed(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.Coverage.Missing) > 0 || len(resp.Items) != 20 {
+			t.Errorf("%d items, coverage %v", len(resp.Items), resp.Coverage)
+		}
+		if took := time.Since(start); took != hedgeDelay {
+			t.Errorf("took %v, want the hedge's delay of %v", took, hedgeDelay)
+		}
+		var told []string
+		for _, c := range resp.Explain.Calls {
+			told = append(told, fmt.Sprint(c.Hedge, " ", c.Outcome))
+		}
+		slices.Sort(told)
+		if want := []string{"false cancelled", "true answered"}; !slices.Equal(told, want) {
+			t.Errorf("explain tells %v, want %v", told, want)
+		}
+	})
+}
+
+// Both replicas of some partitions hang: what could be answered is, in time,
+// and the rest is named.
+func TestLateNodesMakeAPartialAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 1)
+		for i := range 30 {
+			w.add(timelineOf(i), recordID(i), timeAt(i), "")
+		}
+		w.nodes["n1"].frozen = true
+		b := w.broker()
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		resp, err := b.GetFeed(ctx, recentRequest(30))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range resp.Coverage.Missing {
+			if m.Reason != missTimeout || w.m.Replicas(partitionOf(m))[0] != "n1" {
+				t.Errorf("missing %v", m)
+			}
+		}
+		if n := len(resp.Coverage.Missing); n == 0 || int(resp.Coverage.PartitionsAnswered)+n != int(resp.Coverage.PartitionsAsked) {
+			t.Errorf("coverage %v", resp.Coverage)
+		}
+		if ctx.Err() != nil {
+			t.Error("the answer came too late")
+		}
+	})
+}

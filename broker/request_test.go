@@ -1,0 +1,237 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+)
+
+func timelineOf(i int) millrace.Timeline               { return millrace.Timeline{Entity: entity(i), Type: "post"} }
+func recordID(i int) millrace.RecordID                 { return millrace.RecordID(fmt.Sprintf("r%03d", i)) }
+func timeAt(i int) millrace.Time                       { return millrace.Time(1_700_000_000_000 + 1000*int64(i)) }
+func partitionOf(m *feedv1.Missing) millrace.Partition { return millrace.Partition(m.Partition) }
+
+func recentRequest(entities int) *feedv1.GetFeedRequest {
+	return &feedv1.GetFeedRequest{Feed: "recent", Viewer: &feedv1.Viewer{Id: "member:0"}, Entities: entityNames(entities)}
+}
+
+// refusal returns err as the refusal that it must be.
+func refusal(t *testing.T, err error) *millrace.Error {
+	t.Helper()
+	var e *millrace.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("%v is not a refusal", err)
+	}
+	return e
+}
+
+func TestHostileRequestsAreRefused(t *testing.T) {
+	b := newWorld(t, 1, 1).broker()
+	list := func(v ...any) *structpb.Value {
+		l, err := structpb.NewList(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return structpb.NewListValue(l)
+	}
+	attribute := func(name string, v *structpb.Value) func(*feedv1.GetFeedRequest) {
+		return func(r *feedv1.GetFeedRequest) { r.Viewer.Attributes = map[string]*structpb.Value{name: v} }
+	}
+	feature := func(name string, v float64) func(*feedv1.GetFeedRequest) {
+		return func(r *feedv1.GetFeedRequest) { r.Viewer.Features = map[string]float64{name: v} }
+	}
+	limit := func(n int64) func(*feedv1.GetFeedRequest) {
+		return func(r *feedv1.GetFeedRequest) { r.Limit = proto.Int64(n) }
+	}
+	filter := func(f string) func(*feedv1.GetFeedRequest) {
+		return func(r *feedv1.GetFeedRequest) { r.Filter = f }
+	}
+	year := func(y int) *timestamppb.Timestamp { return timestamppb.New(time.Date(y, 1, 1, 0, 0, 0, 0, time.UTC)) }
+	for name, c := range map[string]struct {
+		change func(*feedv1.GetFeedRequest)
+		reason millrace.Reason
+		field  string
+	}{
+		"no feed":              {func(r *feedv1.GetFeedRequest) { r.Feed = "" }, millrace.ReasonInvalid, "feed"},
+		"unknown feed":         {func(r *feedv1.GetFeedRequest) { r.Feed = "recnet" }, millrace.ReasonUnknown, "feed"},
+		"no entities":          {func(r *feedv1.GetFeedRequest) { r.Entities = nil }, millrace.ReasonInvalid, "entities"},
+		"100,000 entities":     {func(r *feedv1.GetFeedRequest) { r.Entities = entityNames(100_000) }, millrace.ReasonTooLarge, "entities"},
+		"20,001 entities":      {func(r *feedv1.GetFeedRequest) { r.Entities = entityNames(20_001) }, millrace.ReasonTooLarge, "entities"},
+		"empty entity":         {func(r *feedv1.GetFeedRequest) { r.Entities[1] = "" }, millrace.ReasonInvalid, "entities[1]"},
+		"long entity":          {func(r *feedv1.GetFeedRequest) { r.Entities[1] = strings.Repeat("x", 513) }, millrace.ReasonInvalid, "entities[1]"},
+		"entity not UTF-8":     {func(r *feedv1.GetFeedRequest) { r.Entities[1] = "\xff" }, millrace.ReasonInvalid, "entities[1]"},
+		"empty type":           {func(r *feedv1.GetFeedRequest) { r.Types = []string{"post", ""} }, millrace.ReasonInvalid, "types[1]"},
+		"type not of the feed": {func(r *feedv1.GetFeedRequest) { r.Feed, r.Types = "home", []string{"job"} }, millrace.ReasonUnknown, "types[0]"},
+		"101 types":            {func(r *feedv1.GetFeedRequest) { r.Types = make([]string, 101) }, millrace.ReasonTooLarge, "types"},
+		"limit 0":              {limit(0), millrace.ReasonInvalid, "limit"},
+		"limit -1":             {limit(-1), millrace.ReasonInvalid, "limit"},
+		"limit 1,001":          {limit(1001), millrace.ReasonInvalid, "limit"},
+		"limit 2^31":           {limit(1 << 31), millrace.ReasonInvalid, "limit"},
+		"limit 2^32+1":         {limit(1<<32 + 1), millrace.ReasonInvalid, "limit"},
+		"limit 2^63-1":         {limit(math.MaxInt64), millrace.ReasonInvalid, "limit"},
+		"from after to":        {func(r *feedv1.GetFeedRequest) { r.From, r.To = year(2026), year(2025) }, millrace.ReasonInvalid, "from"},
+		"from before 1970":     {func(r *feedv1.GetFeedRequest) { r.From = year(1969) }, millrace.ReasonInvalid, "from"},
+		"to malformed":         {func(r *feedv1.GetFeedRequest) { r.To = &timestamppb.Timestamp{Seconds: 1 << 60} }, millrace.ReasonInvalid, "to"},
+		"nanos negative":       {func(r *feedv1.GetFeedRequest) { r.To = &timestamppb.Timestamp{Nanos: -1} }, millrace.ReasonInvalid, "to"},
+		"as_of before 1970":    {func(r *feedv1.GetFeedRequest) { r.AsOf = year(1900) }, millrace.ReasonInvalid, "as_of"},
+		"filter too long":      {filter(strings.Repeat(" ", 8001)), millrace.ReasonFilter, "filter"},
+		"filter with NUL":      {filter("true\x00"), millrace.ReasonFilter, "filter"},
+		"filter that escapes":  {filter("true) || (true"), millrace.ReasonFilter, "filter"},
+		"filter left open":     {filter("(true"), millrace.ReasonFilter, "filter"},
+		"string left open":     {filter(`record.text == "`), millrace.ReasonFilter, "filter"},
+		"model with a slash":   {func(r *feedv1.GetFeedRequest) { r.Model = "../x" }, millrace.ReasonInvalid, "model"},
+		"page token":           {func(r *feedv1.GetFeedRequest) { r.PageToken = "x" }, millrace.ReasonPageToken, "page_token"},
+		"long viewer id":       {func(r *feedv1.GetFeedRequest) { r.Viewer.Id = strings.Repeat("x", 513) }, millrace.ReasonInvalid, "viewer.id"},
+		"attribute id":         {attribute("id", structpb.NewStringValue("x")), millrace.ReasonInvalid, "viewer.attributes.id"},
+		"attribute 1x":         {attribute("1x", structpb.NewStringValue("x")), millrace.ReasonInvalid, "viewer.attributes.1x"},
+		"attribute null":       {attribute("a", structpb.NewNullValue()), millrace.ReasonInvalid, "viewer.attributes.a"},
+		"attribute unset":      {attribute("a", &structpb.Value{}), millrace.ReasonInvalid, "viewer.attributes.a"},
+		"attribute object":     {attribute("a", structpb.NewStructValue(&structpb.Struct{})), millrace.ReasonInvalid, "viewer.attributes.a"},
+		"attribute mixed":      {attribute("a", list("x", 1)), millrace.ReasonInvalid, "viewer.attributes.a"},
+		"attribute booleans":   {attribute("a", list(true)), millrace.ReasonInvalid, "viewer.attributes.a"},
+		"attribute nested":     {attribute("a", list([]any{})), millrace.ReasonInvalid, "viewer.attributes.a"},
+		"attribute NaN":        {attribute("a", structpb.NewNumberValue(math.NaN())), millrace.ReasonInvalid, "viewer.attributes.a"},
+		"feature infinite":     {feature("f", math.Inf(1)), millrace.ReasonInvalid, "viewer.features.f"},
+		"feature id":           {feature("id", 1), millrace.ReasonInvalid, "viewer.features.id"},
+		"name in both": {func(r *feedv1.GetFeedRequest) {
+			attribute("a", structpb.NewBoolValue(true))(r)
+			feature("a", 1)(r)
+		}, millrace.ReasonInvalid, "viewer.features.a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := recentRequest(2)
+			c.change(req)
+			_, err := b.GetFeed(t.Context(), req)
+			e := refusal(t, err)
+			if e.Reason != c.reason || e.Field != c.field || e.WayOut == "" || e.Detail == "" {
+				t.Errorf("got %+v, want reason %s, field %s and a way out", e, c.reason, c.field)
+			}
+		})
+	}
+}
+
+func TestAtTheLimits(t *testing.T) {
+	b := newWorld(t, 1, 1).broker()
+	req := recentRequest(20_000)
+	req.Entities = append(req.Entities, req.Entities...) // duplicates count once
+	req.Limit = proto.Int64(1000)
+	req.From, req.To = timestamp(5), timestamp(5)
+	req.Viewer.Attributes = map[string]*structpb.Value{"empty": structpb.NewListValue(&structpb.ListValue{})}
+	resp, err := b.GetFeed(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := resp.Coverage.TimelinesAsked; got != 20_000 {
+		t.Errorf("%d timelines asked", got)
+	}
+}
+
+// What a request leaves out comes from its feed; times are rounded so that
+// whole milliseconds decide alike.
+func TestNodesAreAsked(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	b := w.broker(Feed{Name: "f", Model: "m", Types: []millrace.ContentType{"post", "like"}, Filter: "record.a == 1 // one", Window: time.Hour, CapPerEntity: 2, DistinctObjects: true, Limit: 7})
+	now := time.UnixMilli(1_700_000_000_123)
+	req := &feedv1.GetFeedRequest{Feed: "f", Entities: []string{"a", "a"}, Filter: " record.b "}
+	q, err := b.read(req, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &nodev1.QueryRequest{
+		Entities: []byte("\x01a"), Types: []string{"like", "post"}, FromMs: now.UnixMilli() - 3_600_000, ToMs: int64(millrace.MaxTime) + 1, AsOfMs: now.UnixMilli(),
+		Filter: "(record.b\n) && (record.a == 1 // one\n)", Model: "m", Limit: 7, CapPerEntity: 2, DistinctObjects: true,
+	}
+	if got := q.ask(q.want); !proto.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+	req.From, req.To, req.AsOf = &timestamppb.Timestamp{Nanos: 1}, &timestamppb.Timestamp{Nanos: 2_000_001}, &timestamppb.Timestamp{Nanos: 5_999_999}
+	req.Types, req.Model = []string{"post"}, "other"
+	if q, err = b.read(req, now); err != nil {
+		t.Fatal(err)
+	}
+	if got := q.query; got.FromMs != 1 || got.ToMs != 3 || got.AsOfMs != 5 || got.Model != "other" || len(got.Types) != 1 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// A refusal by a node is the request's fault and comes through as it is.
+func TestNodesRefusalComesThrough(t *testing.T) {
+	w := newWorld(t, 3, 2)
+	for _, n := range w.nodes {
+		n.err = &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field x", WayOut: "try y"}
+	}
+	_, err := w.broker().GetFeed(t.Context(), recentRequest(30))
+	if e := refusal(t, err); e.Reason != millrace.ReasonFilter || e.WayOut != "try y" {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want millrace.Reason
+	}{
+		{errors.New("broken"), millrace.ReasonUnavailable},
+		{&millrace.Error{Reason: millrace.ReasonOverloaded}, millrace.ReasonOverloaded},
+		{context.DeadlineExceeded, millrace.ReasonDeadline},
+	} {
+		w := newWorld(t, 2, 2)
+		for _, n := range w.nodes {
+			n.err = c.err
+		}
+		_, err := w.broker().GetFeed(t.Context(), recentRequest(5))
+		if e := refusal(t, err); e.Reason != c.want {
+			t.Errorf("%v gave %+v", c.err, e)
+		}
+	}
+}
+
+func TestExpiredAndCancelledRequestsAskNobody(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	b := w.broker()
+	expired, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	_, err := b.GetFeed(expired, recentRequest(1))
+	if e := refusal(t, err); e.Reason != millrace.ReasonDeadline {
+		t.Errorf("expired: %+v", e)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := b.GetFeed(gone, recentRequest(1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if n := len(w.nodes["n0"].asked); n > 0 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+func FuzzCheckFilter(f *testing.F) {
+	for _, s := range []string{"", "a && b", `"x" + 'y)'`, `r"\"`, `"""a"b"""`, "a // )", "[{(", "true) || (true", `rb'\'`, "'\\''", "a\r// (\n"} {
+		f.Add(s)
+	}
+	// Whatever is accepted stays within brackets: read together with a
+	// bracket on each side, it is accepted still, and closing early is not.
+	f.Fuzz(func(t *testing.T, s string) {
+		if checkFilter(s) != nil || len(s) > maxFilterBytes-10 {
+			return
+		}
+		if err := checkFilter("(" + s + "\n)"); err != nil {
+			t.Fatalf("%q: %v", s, err)
+		}
+		if checkFilter(s+"\n)") == nil {
+			t.Fatalf("%q swallows what follows", s)
+		}
+	})
+}

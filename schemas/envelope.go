@@ -59,24 +59,25 @@ func compileEnvelope(s *Schema) plan {
 // Features have their subject as id and object, and without a version their
 // time is the version.
 func (s *Schema) Envelope(body []byte) (Envelope, error) {
-	m := machine{input: input{b: body}}
+	var k kept
+	m := machine{input: input{b: body}, kept: &k}
 	defer m.release()
 	if err := m.whole(s.envelope); err != nil {
 		return Envelope{}, err
 	}
 	e := Envelope{
 		Record: millrace.Record{
-			ID:      millrace.RecordID(m.texts[textID]),
-			Time:    millrace.Time(m.ints[intTime]),
-			Version: m.ints[intVersion],
-			Object:  millrace.Object(m.texts[textObject]),
-			Deleted: m.ints[intDeleted] == 1,
+			ID:      millrace.RecordID(k.texts[textID]),
+			Time:    millrace.Time(k.ints[intTime]),
+			Version: k.ints[intVersion],
+			Object:  millrace.Object(k.texts[textObject]),
+			Deleted: k.ints[intDeleted] == 1,
 			Schema:  s.fingerprint,
 			Body:    body,
 		},
-		Entity:  millrace.Entity(m.texts[textEntity]),
-		Type:    millrace.ContentType(m.texts[textType]),
-		Subject: string(m.texts[textSubject]),
+		Entity:  millrace.Entity(k.texts[textEntity]),
+		Type:    millrace.ContentType(k.texts[textType]),
+		Subject: string(k.texts[textSubject]),
 	}
 	if s.features {
 		s.fillFeatures(&e)
@@ -86,7 +87,7 @@ func (s *Schema) Envelope(body []byte) (Envelope, error) {
 	if err := s.checkEnvelope(&e); err != nil {
 		return Envelope{}, err
 	}
-	return e, s.addAbout(&e, m.about)
+	return e, s.addAbout(&e, k.about)
 }
 
 func (s *Schema) fillFeatures(e *Envelope) {

@@ -102,6 +102,13 @@ func (in *input) finite(x float64) float64 {
 }
 
 func (in *input) bytes() []byte {
+	if in.at < len(in.b) && in.b[in.at]&0x81 == 0 { // the usual: a length of one byte
+		from, n := in.at+1, int(in.b[in.at]>>1)
+		if n <= len(in.b)-from {
+			in.at = from + n
+			return in.b[from:in.at:in.at]
+		}
+	}
 	n := in.length(in.long())
 	return in.take(n)
 }

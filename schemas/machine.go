@@ -16,8 +16,11 @@ type machine struct {
 	row  column.Row // of plans that put into columns
 	base int        // where b[0] stands in the row's heap
 	list *lists     // nil until the first list
+	kept *kept      // of plans that keep roles
+}
 
-	// What the roles said, by slot.
+// kept is what the roles said, by slot.
+type kept struct {
 	texts [textSlots][]byte
 	ints  [intSlots]int64
 	about []string
@@ -132,7 +135,7 @@ func (m *machine) putBool(s *step, x bool) {
 		m.row.SetBool(s.at, x)
 	case keepInt:
 		if x {
-			m.ints[s.at] = 1
+			m.kept.ints[s.at] = 1
 		}
 	}
 }
@@ -142,7 +145,7 @@ func (m *machine) putInt(s *step, x int64) {
 	case putInt:
 		m.row.SetInt(s.at, x)
 	case keepInt:
-		m.ints[s.at] = x
+		m.kept.ints[s.at] = x
 	case putNothing:
 	default:
 		m.putDouble(s, float64(x))
@@ -168,7 +171,7 @@ func (m *machine) putString(s *step, x []byte) {
 	case putString:
 		m.row.SetHeapString(s.at, x, m.base+m.at-len(x))
 	case keepString:
-		m.texts[s.at] = x
+		m.kept.texts[s.at] = x
 	case pushString:
 		m.list.strings = append(m.list.strings, unsafe.String(unsafe.SliceData(x), len(x)))
 	}
@@ -198,10 +201,8 @@ func (m *machine) array(s *step) {
 		if count == 0 {
 			break
 		}
-		for ; count > 0; count-- {
-			if !m.run(s.subs[0]) {
-				return
-			}
+		if !m.items(s, count) {
+			return
 		}
 		m.endBlock(end)
 	}
@@ -211,8 +212,26 @@ func (m *machine) array(s *step) {
 	case putStrings:
 		m.row.SetStrings(s.at, m.list.strings)
 	case keepStrings:
-		m.about = append([]string(nil), m.list.strings...)
+		m.kept.about = append([]string(nil), m.list.strings...)
 	}
+}
+
+// items reads the items of a block. A vector of floats is what models have
+// most of, so it has a loop of its own.
+func (m *machine) items(s *step, count int) bool {
+	p := s.subs[0]
+	if s.put == putDoubles && p[0].op == opFloat {
+		for ; count > 0; count-- {
+			m.list.doubles = append(m.list.doubles, m.float())
+		}
+		return m.fault == ""
+	}
+	for ; count > 0; count-- {
+		if !m.run(p) {
+			return false
+		}
+	}
+	return true
 }
 
 // collect begins a list. Lists do not nest, since a list of lists has no

@@ -12,9 +12,8 @@ import (
 // as base64, unions without a wrapping. It shares no memory with body. The
 // error is an [*Error].
 func (s *Schema) JSONValue(body []byte) (map[string]any, error) {
-	// The plan of the envelope has checked the body when it was taken in; a
-	// body that fails here was damaged since, so both are run.
-	m := machine{input: input{b: body}}
+	// Reading values is simple once a plan has checked the body.
+	m := machine{input: input{b: body}, kept: new(kept)}
 	defer m.release()
 	if err := m.whole(s.envelope); err != nil {
 		return nil, err

@@ -1,9 +1,13 @@
 package schemas
 
 import (
-	"slices"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 )
 
@@ -11,9 +15,47 @@ const activityLine = `{"id":"a1","actor":"member:42","verb":"post","created_at":
  "object":"article:7","about":["member:7","group:9"],"version":3,"language":"en","country":"Switzerland","text":"a text that is longer than a word",
  "likes":12,"comments":300,"features":[0.5,1.25,-3]}`
 
+// TestShipped pins what records in logs refer to.
 func TestShipped(t *testing.T) {
-	for _, s := range []*Schema{Activity(), Note(), Features()} {
-		t.Log(s.Name(), s.Fingerprint(), s.Layout().Fields())
+	for _, c := range []struct {
+		s    *Schema
+		want string
+	}{
+		{Activity(), "millrace.Activity 3d549da030304fed"}, {Note(), "millrace.Note 99d9e2e6968f5945"}, {Features(), "millrace.Features 9598956dce9d4748"},
+	} {
+		if got := c.s.Name() + " " + c.s.Fingerprint().String(); got != c.want {
+			t.Errorf("the fingerprint is %s, was %s; a shipped schema evolves under a new version, and this test with it", got, c.want)
+		}
+	}
+	if Activity().Features() || !Features().Features() {
+		t.Error("which of the shipped schemas is of features?")
+	}
+}
+
+func TestLayout(t *testing.T) {
+	s := mustSchema(t, withFields(
+		`{"name":"b","type":"boolean"}`, `{"name":"d","type":["null","double"]}`, `{"name":"e","type":{"type":"enum","name":"E","symbols":["A"]}}`,
+		`{"name":"r","type":{"type":"record","name":"R","fields":[{"name":"x","type":"int"},{"name":"deep","type":["null",{"type":"record","name":"Q","fields":[{"name":"y","type":{"type":"array","items":"long"}}]}]}]}}`,
+		`{"name":"none","type":["null","int","string"]}`, `{"name":"raw","type":"bytes"}`, `{"name":"m","type":{"type":"map","values":"int"}}`,
+		`{"name":"tags","type":{"type":"array","items":"E"}}`, `{"name":"day","type":{"type":"int","logicalType":"date"}}`, `{"name":"v","type":"int","millrace":"version"}`))
+	var got []string
+	for _, f := range s.Layout().Fields() {
+		text := f.Name + " " + f.Kind.String()
+		if f.Nullable {
+			text += "?"
+		}
+		if f.Role != "" {
+			text += " =" + f.Role
+		}
+		got = append(got, text)
+	}
+	want := "id string =id, who string =entity, kind string =type, at timestamp =time, b bool, d double?, e string, r.x int, r.deep.y list(double)?, tags list(string), day int, v int =version, $body string, $schema int"
+	if text := strings.Join(got, ", "); text != want {
+		t.Errorf("columns\n%s\nwant\n%s", text, want)
+	}
+	r := s.Roles()
+	if r.Time != (RoleField{Name: "at", Column: 3}) || r.Version.Column != 11 || r.Deleted != (RoleField{Column: -1}) {
+		t.Errorf("roles %+v", r)
 	}
 }
 
@@ -24,12 +66,12 @@ func TestActivity(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, err := s.Envelope(body)
-	if err != nil {
-		t.Fatal(err)
+	want := Envelope{
+		Record: millrace.Record{ID: "a1", Time: 1767323045678, Version: 3, Object: "article:7", Schema: s.Fingerprint(), Body: body},
+		Entity: "member:42", About: []millrace.Entity{"member:7", "group:9"}, Type: "post",
 	}
-	if e.Entity != "member:42" || e.Type != "post" || e.Record.ID != "a1" || e.Record.Object != "article:7" ||
-		e.Record.Version != 3 || e.Record.Deleted || e.Record.Time != 1767323045678 || len(e.About) != 2 {
-		t.Fatalf("envelope %+v", e)
+	if err != nil || !reflect.DeepEqual(e, want) {
+		t.Fatalf("envelope %+v, %v\nwant %+v", e, err, want)
 	}
 	d, err := NewDecoder(s, s)
 	if err != nil {
@@ -41,24 +83,84 @@ func TestActivity(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	slab := a.Slab()
-	l := s.Layout()
-	text := slab.String(slab.Word(l.Index("text"), 2))
-	if text != "a text that is longer than a word" {
-		t.Fatalf("text %q", text)
-	}
-	if got := slab.Doubles(nil, slab.Word(l.Index("features"), 1)); !slices.Equal(got, []float64{0.5, 1.25, -3}) {
-		t.Fatal(got)
-	}
-	if got := slab.Strings(nil, slab.Word(l.Index("about"), 1)); !slices.Equal(got, []string{"member:7", "group:9"}) {
-		t.Fatal(got)
-	}
-	if got := slab.String(slab.Word(l.Index(BodyColumn), 2)); got != string(body) {
-		t.Fatal(got)
-	}
-	v, err := s.JSONValue(body)
+	value, err := s.JSONValue(body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log(v)
+	for row := range 3 {
+		checkRow(t, a.Slab(), row, mustNormal(t, "activity", s.root, value).(object))
+	}
+}
+
+func TestEnvelope(t *testing.T) {
+	nullable := withFields(`{"name":"o","type":["null","string"],"default":null,"millrace":"object"}`, `{"name":"to","type":{"type":"array","items":"string"},"default":[],"millrace":"about"}`, `{"name":"gone","type":"boolean","default":false,"millrace":"deleted"}`)
+	nullable = strings.Replace(nullable, `"type":"string","millrace":"type"`, `"type":{"type":"enum","name":"K","symbols":["post","like"]},"millrace":"type"`, 1)
+	features := `{"type":"record","name":"F","millrace":"features","fields":[{"name":"e","type":"string","millrace":"entity"},{"name":"v","type":"int","millrace":"version"}]}`
+	for _, c := range []struct{ avsc, line, want string }{
+		{nullable, `{"id":"i","who":"m:1","kind":"like","at":5}`, "m:1 like i 5 v0 object i"},
+		{nullable, `{"id":"i","who":"m:1","kind":"post","at":5,"o":"x","gone":true}`, "m:1 post i 5 v0 object x deleted"},
+		{nullable, `{"id":"i","who":"m:1","kind":"post","at":5,"o":""}`, "m:1 post i 5 v0 object i"},
+		{nullable, `{"id":"i","who":"m:1","kind":"post","at":5,"to":["m:2","m:1","m:2","m:3"]}`, "m:1 post i 5 v0 object i about [m:2 m:3]"},
+		{Features().JSON(), `{"entity":"m:1","updated_at":7}`, "m:1  m:1 7 v7 object m:1 subject m:1"},
+		{Features().JSON(), `{"entity":"m:1","updated_at":7,"subject":"article:1"}`, "m:1  article:1 7 v7 object article:1 subject article:1"},
+		{features, `{"e":"m:1","v":9}`, "m:1  m:1 0 v9 object m:1 subject m:1"},
+	} {
+		s := mustSchema(t, c.avsc)
+		body, err := s.EncodeJSON([]byte(c.line))
+		if err != nil {
+			t.Errorf("%s: %v", c.line, err)
+			continue
+		}
+		e, err := s.Envelope(body)
+		r := e.Record
+		got := fmt.Sprintf("%s %s %s %d v%d object %s", e.Entity, e.Type, r.ID, int64(r.Time), r.Version, r.Object)
+		if r.Deleted {
+			got += " deleted"
+		}
+		if e.About != nil {
+			got += fmt.Sprintf(" about %v", e.About)
+		}
+		if e.Subject != "" {
+			got += " subject " + e.Subject
+		}
+		if err != nil || got != c.want {
+			t.Errorf("%s: got %s, %v; want %s", c.line, got, err, c.want)
+		}
+	}
+}
+
+func TestJSONValue(t *testing.T) {
+	for _, c := range []struct{ typ, in, want string }{
+		{`"long"`, `9007199254740992`, `9007199254740992`},
+		{`"long"`, `9007199254740993`, `"9007199254740993"`},
+		{`"long"`, `-9223372036854775808`, `"-9223372036854775808"`},
+		{`"float"`, `0.1`, `0.1`},
+		{`{"type":"long","logicalType":"timestamp-millis"}`, `"2026-01-02T04:04:05.678+01:00"`, `"2026-01-02T03:04:05.678Z"`},
+		{`{"type":"long","logicalType":"timestamp-millis"}`, `-1`, `"1969-12-31T23:59:59.999Z"`},
+		{`{"type":"long","logicalType":"timestamp-millis"}`, `253402300800000`, `253402300800000`},
+		{`{"type":"long","logicalType":"timestamp-micros"}`, `"2026-01-02T03:04:05.678901Z"`, `"2026-01-02T03:04:05.678901Z"`},
+		{`"bytes"`, `"AP8="`, `"AP8="`},
+		{`{"type":"fixed","name":"X","size":2}`, `"AP8="`, `"AP8="`},
+		{`{"type":"enum","name":"X","symbols":["A","B"]}`, `"B"`, `"B"`},
+		{`["null","long","string"]`, `null`, `null`},
+		{`["null","long","string"]`, `7`, `7`},
+		{`["null","long","string"]`, `"x"`, `"x"`},
+		{`{"type":"map","values":{"type":"array","items":"int"}}`, `{"b":[1,2],"a":[]}`, `{"a":[],"b":[1,2]}`},
+		{`{"type":"record","name":"X","fields":[{"name":"y","type":"null"}]}`, `{"y":null}`, `{"y":null}`},
+	} {
+		s := mustSchema(t, withFields(`{"name":"f","type":`+c.typ+`}`))
+		body, err := s.EncodeJSON([]byte(`{"id":"i","who":"m:1","kind":"post","at":5,"f":` + c.in + `}`))
+		if err != nil {
+			t.Errorf("%s of %s: %v", c.in, c.typ, err)
+			continue
+		}
+		v, err := s.JSONValue(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := json.Marshal(v["f"])
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s of %s: got %s, %v; want %s", c.in, c.typ, got, err, c.want)
+		}
+	}
 }

@@ -1,0 +1,165 @@
+package schemas
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"github.com/millrace/millrace"
+)
+
+// definition reads a named type.
+func (p *parser) definition(what string, o map[string]any, ns, path string, depth int) *node {
+	full, ns, ok := p.fullName(what, o, ns, path)
+	if !ok {
+		return nil
+	}
+	if _, twice := p.named[full]; twice || p.open[full] {
+		p.fault(path, "%s is defined twice", full)
+		return nil
+	}
+	n := &node{name: full, aliases: p.aliases(o, path), fallback: -1}
+	for i, a := range n.aliases {
+		n.aliases[i] = qualify(a, ns)
+	}
+	before := len(p.faults)
+	p.open[full] = true
+	switch what {
+	case "enum":
+		p.enum(n, o, path)
+	case "fixed":
+		p.fixed(n, o, path)
+	default:
+		p.record(n, o, ns, path, depth)
+	}
+	delete(p.open, full)
+	p.named[full] = nil
+	if len(p.faults) == before {
+		p.named[full] = p.finish(n, path)
+	}
+	return p.named[full]
+}
+
+func (p *parser) enum(n *node, o map[string]any, path string) {
+	n.kind = kindEnum
+	list, ok := o["symbols"].([]any)
+	if !ok || len(list) == 0 {
+		p.fault(path, "the enum %s has no list of symbols", n.name)
+		return
+	}
+	for _, v := range list {
+		s, ok := v.(string)
+		if !ok || !isName(s) {
+			p.fault(path, "the enum %s has the symbol %v; symbols are letters, digits and _, not starting with a digit", n.name, quote(v))
+			continue
+		}
+		if slices.Contains(n.symbols, s) {
+			p.fault(path, "the enum %s has the symbol %s twice", n.name, s)
+		}
+		n.symbols = append(n.symbols, s)
+	}
+	if v, ok := o["default"]; ok {
+		s, _ := v.(string)
+		if n.fallback = slices.Index(n.symbols, s); n.fallback < 0 {
+			p.fault(path, "the enum %s has the default %v, which is none of its symbols", n.name, quote(v))
+		}
+	}
+}
+
+func (p *parser) fixed(n *node, o map[string]any, path string) {
+	n.kind = kindFixed
+	number, _ := o["size"].(json.Number)
+	size, err := strconv.ParseInt(number.String(), 10, 64)
+	if err != nil || size < 0 || size > millrace.MaxBodyBytes {
+		p.fault(path, "the fixed %s has the size %v; it is a whole number from 0 to %d", n.name, o["size"], millrace.MaxBodyBytes)
+		return
+	}
+	n.size = int(size)
+}
+
+func (p *parser) record(n *node, o map[string]any, ns, path string, depth int) {
+	n.kind = kindRecord
+	list, ok := o["fields"].([]any)
+	if !ok {
+		p.fault(path, "the record %s has no list of fields", n.name)
+		return
+	}
+	if len(list) > maxFields {
+		p.fault(path, "the record %s has %d fields; at most %d are allowed", n.name, len(list), maxFields)
+		return
+	}
+	seen := map[string]bool{}
+	for i, v := range list {
+		if f, ok := p.field(v, i, ns, path, depth); ok {
+			n.fields = append(n.fields, f)
+		}
+		for _, name := range namesOf(v) {
+			if seen[name] {
+				p.fault(join(path, name), "the record %s has two fields of this name or alias", n.name)
+			}
+			seen[name] = true
+		}
+	}
+}
+
+// namesOf returns a field's name and aliases, each once.
+func namesOf(v any) (names []string) {
+	o, _ := v.(map[string]any)
+	if s, ok := o["name"].(string); ok {
+		names = append(names, s)
+	}
+	list, _ := o["aliases"].([]any)
+	for _, a := range list {
+		if s, ok := a.(string); ok && !slices.Contains(names, s) {
+			names = append(names, s)
+		}
+	}
+	return names
+}
+
+func (p *parser) field(v any, i int, ns, path string, depth int) (f field, ok bool) {
+	o, ok := v.(map[string]any)
+	if !ok {
+		p.fault(path, "field %d is not an object", i)
+		return f, false
+	}
+	f.name, _ = o["name"].(string)
+	if !isName(f.name) {
+		p.fault(path, "field %d has the name %v; names are letters, digits and _, not starting with a digit", i, quote(o["name"]))
+		return f, false
+	}
+	at := join(path, f.name)
+	before := len(p.faults)
+	f.aliases = p.aliases(o, at)
+	if role, ok := o["millrace"]; ok {
+		if f.role, ok = role.(string); !ok || path != "" {
+			p.fault(at, "the property millrace is a string on a field of the outermost record")
+		}
+	}
+	t, ok := o["type"]
+	if !ok {
+		p.fault(at, `the field has no "type"`)
+		return f, false
+	}
+	f.typ = p.typ(t, ns, at, depth+1)
+	if path == "" {
+		p.top = append(p.top, f)
+	}
+	if f.typ == nil {
+		return f, false
+	}
+	if def, ok := o["default"]; ok {
+		p.setDefault(&f, def, at)
+	}
+	return f, len(p.faults) == before
+}
+
+func (p *parser) setDefault(f *field, def any, path string) {
+	e := encoder{defaults: true, max: maxDefaultBytes - p.defaultBytes}
+	if err := e.value(f.typ, def, path); err != nil {
+		p.fault(path, "the default does not fit the type: %s", detailOf(err))
+		return
+	}
+	f.hasDefault, f.def = true, e.buf
+	p.defaultBytes += len(e.buf)
+}

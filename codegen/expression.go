@@ -79,7 +79,7 @@ func (f *function) expr(i int) string {
 func (f *function) operand(i int) string {
 	text := f.expr(i)
 	v := &f.p.Values[i]
-	binary := operators[v.Op] != "" && v.Op != plan.Mul || v.Op == plan.HasField
+	binary := operators[v.Op] != "" && v.Op != plan.Mul || v.Op == plan.HasField || v.Op == plan.In || v.Op == plan.Present
 	if f.vars[i] == "" && binary && v.Deps&(plan.Record|plan.Entity) != 0 || strings.HasPrefix(text, "-") {
 		return "(" + text + ")"
 	}

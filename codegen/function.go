@@ -166,7 +166,7 @@ func (f *function) share(i int) {
 		}
 	}
 	if v.Op == plan.HasField {
-		f.column(v.Index)
+		f.nulls(v.Index)
 	}
 	if v.Op == plan.Field || v.Op == plan.EntField {
 		f.name(i)

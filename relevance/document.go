@@ -9,6 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 // document is a YAML file whose values know where they stand.
@@ -57,7 +58,11 @@ func (d *document) syntax(err error) {
 			at = pos{s.Token.Position.Line, s.Token.Position.Column}
 		}
 	}
-	d.add(at, "", "not YAML: %s", strings.TrimSpace(message))
+	wayOut := ""
+	if strings.Contains(message, "mapping value is not allowed") {
+		wayOut = `put the expression in quotes: ": " means a key and its value`
+	}
+	d.add(at, wayOut, "not YAML: %s", strings.TrimSpace(message))
 }
 
 func position(n ast.Node) pos {
@@ -147,8 +152,13 @@ func (d *document) number(n ast.Node, what string) float64 {
 		d.add(position(n), "write a finite number", "%s is not finite", what)
 		return 0
 	case *ast.StringNode:
-		if x, err := strconv.ParseFloat(v.Value, 64); err == nil && !math.IsInf(x, 0) && !math.IsNaN(x) && n.GetToken().Type.String() == "String" {
-			return x // such as 1e-3, which YAML 1.2 reads as a number
+		x, err := strconv.ParseFloat(v.Value, 64)
+		if err == nil && v.Token.Type == token.StringType && !math.IsInf(x, 0) && !math.IsNaN(x) {
+			return x // 1e-3 has no point, and YAML 1.1 reads a text
+		}
+		if math.IsInf(x, 0) && err != nil {
+			d.add(position(n), "write a finite number", "%s is beyond what a float64 holds", what)
+			return 0
 		}
 		d.add(position(n), "", "%s is a number, and this is the text %q", what, v.Value)
 		return 0

@@ -166,7 +166,7 @@ func (r *specReader) weights(p *Parameters, at map[string]entry) {
 		features[i] = f.Name
 		w, ok := p.Weights[f.Name]
 		if !ok {
-			r.add(pos{f.Line, 1}, "add it under parameters: weights:", "the feature %s has no weight", f.Name)
+			r.add(f.at, "add it under parameters: weights:", "the feature %s has no weight", f.Name)
 			continue
 		}
 		r.fits(&f, w, p.at[f.Name])
@@ -194,7 +194,7 @@ func (r *specReader) fits(f *Feature, w Weight, at pos) {
 	kind, err := featureKind(f.Tree.Type)
 	switch {
 	case err != nil:
-		r.add(pos{f.Line, 1}, "", "%s: %v", f.Name, err)
+		r.add(f.at, "", "%s: %v", f.Name, err)
 	case kind == plan.String && w.Table == nil:
 		r.add(at, "write a weight for each value, such as {post: 1.0, share: 0.5}", "%s is a string, and its weight is one number", f.Name)
 	case w.Table != nil && w.Table.kind() != kind:

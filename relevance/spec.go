@@ -41,6 +41,7 @@ type Feature struct {
 	Source string // its expression
 	Line   int    // in the file
 	Tree   *expr.Node
+	at     pos // of its name
 }
 
 type literal struct {
@@ -190,7 +191,7 @@ func (r *specReader) features(n ast.Node) {
 		}
 		src := r.text(e.value, "a feature")
 		r.byName[e.key] = len(r.spec.Features)
-		f := Feature{Name: e.key, Source: src, Line: position(e.value).line}
+		f := Feature{Name: e.key, Source: src, Line: position(e.value).line, at: e.at}
 		f.Tree = r.expression(e.value, src, env)
 		r.spec.Features = append(r.spec.Features, f)
 		r.spec.source.Features = append(r.spec.source.Features, plan.Feature{Name: f.Name, Expr: f.Tree})

@@ -1,0 +1,56 @@
+package reference
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
+)
+
+// Compare scores random records for random viewers by m, which may be
+// generated, by the interpreter and by this package, and reports the first
+// score whose bits differ.
+func Compare(r *rand.Rand, m *relevance.Model, rows, entity *column.Layout) error {
+	for range 4 {
+		slab := Records(r, rows, 1+r.IntN(150))
+		var one *column.Slab
+		if entity != nil && r.IntN(4) > 0 {
+			one = Records(r, entity, 1)
+		}
+		viewer, asOf := Viewer(r), millrace.Time(r.Int64N(int64(millrace.MaxTime)))
+		sel := make([]int32, 1+r.IntN(200))
+		for i := range sel {
+			sel[i] = int32(r.IntN(slab.Len()))
+		}
+		fast, err := scores(m, slab, entity, one, viewer, asOf, sel)
+		if err != nil {
+			return err
+		}
+		slow, err := scores(m.Interpreted(), slab, entity, one, viewer, asOf, sel)
+		if err != nil {
+			return err
+		}
+		for i, row := range sel {
+			want := Score(m, Question{Rows: slab, Row: int(row), Entity: one, Viewer: viewer, AsOf: asOf})
+			if !same(fast[i], want) || !same(slow[i], want) {
+				return fmt.Errorf("row %d of %d, entity %t: generated %v, interpreted %v, reference %v", row, slab.Len(), one != nil, fast[i], slow[i], want)
+			}
+		}
+	}
+	return nil
+}
+
+func scores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *column.Slab, v *millrace.Viewer, asOf millrace.Time, sel []int32) ([]float64, error) {
+	s, err := m.Bind(rows.Layout(), entity, v, asOf)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]float64, len(sel))
+	s.Score(rows, sel, one, out)
+	return out, nil
+}
+
+func same(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }

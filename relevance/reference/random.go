@@ -1,0 +1,292 @@
+package reference
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
+)
+
+// Schemas are what random specs speak of: a field of every kind, with and
+// without nulls, and an entity's features.
+var Schemas = relevance.Schemas{
+	"test.Every": layout(
+		column.Field{Name: "key", Kind: column.String, Role: "id"},
+		column.Field{Name: "owner", Kind: column.String, Role: "entity"},
+		column.Field{Name: "verb", Kind: column.String, Role: "type"},
+		column.Field{Name: "at", Kind: column.Time, Role: "time"},
+		column.Field{Name: "n", Kind: column.Int},
+		column.Field{Name: "m", Kind: column.Int, Nullable: true},
+		column.Field{Name: "x", Kind: column.Double},
+		column.Field{Name: "y", Kind: column.Double, Nullable: true},
+		column.Field{Name: "b", Kind: column.Bool},
+		column.Field{Name: "c", Kind: column.Bool, Nullable: true},
+		column.Field{Name: "s", Kind: column.String},
+		column.Field{Name: "u", Kind: column.String, Nullable: true},
+		column.Field{Name: "tags", Kind: column.Strings},
+		column.Field{Name: "labels", Kind: column.Strings, Nullable: true},
+		column.Field{Name: "vec", Kind: column.Doubles},
+		column.Field{Name: "author.age", Kind: column.Int},
+	),
+	"test.Member": layout(
+		column.Field{Name: "followers", Kind: column.Double},
+		column.Field{Name: "posts", Kind: column.Int, Nullable: true},
+		column.Field{Name: "lang", Kind: column.String},
+		column.Field{Name: "topics", Kind: column.Strings},
+		column.Field{Name: "embedding", Kind: column.Doubles, Nullable: true},
+		column.Field{Name: "vip", Kind: column.Bool},
+	),
+}
+
+func layout(fields ...column.Field) *column.Layout {
+	l, err := column.NewLayout(fields)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// spec writes random specs.
+type spec struct {
+	*rand.Rand
+	entity bool
+}
+
+// Spec returns a random spec over [Schemas].
+func Spec(r *rand.Rand, name string) string {
+	s := spec{r, r.IntN(3) > 0}
+	var b, weights strings.Builder
+	fmt.Fprintf(&b, "name: %s\nversion: \"%d\"\nschemas: [test.Every]\n", name, r.IntN(100))
+	if s.entity {
+		b.WriteString("entity: test.Member\n")
+	}
+	b.WriteString("viewer: {age: double, vip: bool, lang: string, langs: list(string), bins: list(double), vec: list(double)}\nfeatures:\n")
+	for i := range 1 + r.IntN(8) {
+		f := fmt.Sprintf("f%d", i)
+		switch r.IntN(8) {
+		case 0:
+			fmt.Fprintf(&b, "  %s: %q\n", f, s.boolean(3))
+			fmt.Fprintf(&weights, "    %s: %s\n", f, s.number(0))
+		case 1:
+			fmt.Fprintf(&b, "  %s: %q\n", f, s.str(2))
+			fmt.Fprintf(&weights, "    %s: {\"\": 0.5, post: %v, \"a long string of words\": 3, xx: -1}\n", f, r.NormFloat64())
+		case 2:
+			fmt.Fprintf(&b, "  %s: %q\n", f, "bucketize("+s.num(2)+", [0, 1, 10, 100])")
+			fmt.Fprintf(&weights, "    %s: [%v, 0, 1e-3, 2, -1e6]\n", f, r.NormFloat64())
+		default:
+			fmt.Fprintf(&b, "  %s: %q\n", f, s.num(4))
+			fmt.Fprintf(&weights, "    %s: %s\n", f, s.number(0))
+		}
+	}
+	fmt.Fprintf(&b, "scorer: %s\nparameters:\n  bias: %s\n  weights:\n%s", s.one("linear", "linear", "logistic"), s.number(0), weights.String())
+	fmt.Fprintf(&b, "  tables:\n    verbs: {post: 1.5, like: -2, \"a long string of words\": 7, \"\": 0.25}\n    steps: {0: 1, 1: 0.5, 2.5: -3, -1: 9}\n")
+	return b.String()
+}
+
+func (s spec) one(of ...string) string { return of[s.IntN(len(of))] }
+
+// number writes a literal; with 0 of either sign, small, large and whole ones.
+func (s spec) number(int) string {
+	switch s.IntN(6) {
+	case 0:
+		return s.one("0", "1", "2", "-1", "-0.0", "100")
+	case 1:
+		return s.one("1e300", "-1e300", "1e-300", "3600", "0.1")
+	}
+	return fmt.Sprintf("%.4g", s.NormFloat64()*math.Pow(10, float64(s.IntN(5)-2)))
+}
+
+// num writes an expression that gives a number.
+func (s spec) num(depth int) string {
+	if depth <= 0 || s.IntN(6) == 0 {
+		if s.IntN(4) == 0 {
+			return s.number(0)
+		}
+		return s.one(append(s.entityOr("entity.followers", "entity.posts"), "record.n", "record.m", "record.x", "record.y", "record.author.age", "viewer.age")...)
+	}
+	a := func() string { return s.num(depth - 1) }
+	switch s.IntN(24) {
+	case 0, 1, 2:
+		return "(" + a() + " " + s.one("+", "-", "*", "/") + " " + a() + ")"
+	case 3:
+		return "-(" + a() + ")"
+	case 4, 5:
+		return s.one("log1p", "exp", "sqrt", "abs") + "(" + a() + ")"
+	case 6:
+		return "pow(" + a() + ", " + s.one("2", "0.5", a()) + ")"
+	case 7:
+		return s.one("min", "max") + "(" + a() + ", " + a() + s.one("", ", "+a()) + ")"
+	case 8:
+		return "clamp(" + a() + ", " + s.one("-1", "0") + ", " + s.one("1", "10.5") + ")"
+	case 9:
+		return "bucketize(" + a() + ", [-1, 0, 0.5, 10])"
+	case 10:
+		return "age(" + s.instant() + ")"
+	case 11:
+		return "decay(" + s.one(s.instant(), a()) + ", " + s.one("3600", "86400.5", "record.x") + ")"
+	case 12, 13:
+		return "coalesce(" + a() + ", " + a() + ")"
+	case 14:
+		return "lookup(" + s.one("verbs", `{"post": 2, "en": 3}`) + ", " + s.str(depth-1) + ", " + a() + ")"
+	case 15:
+		return "lookup(" + s.one("steps", `{0: 1, 1: 3.5}`) + ", " + a() + ", " + a() + ")"
+	case 16:
+		return s.one("dot", "cosine") + "(" + s.vector() + ", " + s.vector() + ")"
+	case 17:
+		return "size(" + s.one(s.strs(), s.vector(), s.str(depth-1)) + ")"
+	}
+	return "(" + s.boolean(depth-1) + " ? " + a() + " : " + a() + ")"
+}
+
+func (s spec) entityOr(fields ...string) []string {
+	if s.entity {
+		return fields
+	}
+	return nil
+}
+
+func (s spec) instant() string {
+	return s.one("record.at", "record.time", "record.at", `timestamp("2026-01-31T00:00:00Z")`)
+}
+func (s spec) vector() string {
+	return s.one(append(s.entityOr("entity.embedding"), "record.vec", "record.vec", "viewer.vec", "viewer.bins")...)
+}
+
+func (s spec) strs() string {
+	return s.one(append(s.entityOr("entity.topics"), "record.tags", "record.labels", "viewer.langs")...)
+}
+
+// str writes an expression that gives a string.
+func (s spec) str(depth int) string {
+	if depth <= 0 || s.IntN(3) > 0 {
+		return s.one(append(s.entityOr("entity.lang"), "record.s", "record.u", "record.verb", "record.type", "viewer.lang", "viewer.id", `"post"`, `""`, `"a long string of words"`)...)
+	}
+	switch s.IntN(3) {
+	case 0:
+		return "cross(" + s.one(s.str(depth-1), s.num(depth-1)) + ", " + s.one(s.str(depth-1), s.num(depth-1)) + ")"
+	case 1:
+		return "coalesce(" + s.str(depth-1) + ", " + s.str(depth-1) + ")"
+	}
+	return "(" + s.boolean(depth-1) + " ? " + s.str(depth-1) + " : " + s.str(depth-1) + ")"
+}
+
+// boolean writes an expression that gives a boolean.
+func (s spec) boolean(depth int) string {
+	if depth <= 0 || s.IntN(6) == 0 {
+		return s.one(append(s.entityOr("entity.vip", "has(entity.posts)", "has(entity.followers)"),
+			"record.b", "record.c", "viewer.vip", "has(record.m)", "has(record.u)", "has(record.n)", "(record.y == null)", "has(viewer.age)")...)
+	}
+	d := depth - 1
+	switch s.IntN(10) {
+	case 0, 1:
+		return "(" + s.num(d) + " " + s.one("==", "!=", "<", "<=", ">", ">=") + " " + s.num(d) + ")"
+	case 2, 3:
+		return "(" + s.str(d) + " " + s.one("==", "!=", "<", ">=") + " " + s.str(d) + ")"
+	case 4:
+		return "(" + s.boolean(d) + s.one(" && ", " || ") + s.boolean(d) + ")"
+	case 5:
+		return "!(" + s.boolean(d) + ")"
+	case 6:
+		return "(" + s.str(d) + " in " + s.one(s.strs(), `["post", "en", "a long string of words"]`) + ")"
+	case 7:
+		return "(" + s.num(d) + " in " + s.one(s.vector(), "[0, 1, 2.5]") + ")"
+	case 8:
+		return s.str(d) + "." + s.one("startsWith", "endsWith", "contains") + "(" + s.str(d) + ")"
+	}
+	return "(" + s.boolean(d) + " == " + s.boolean(d) + ")"
+}
+
+// Records returns n random rows of a layout: ordinary values, and those that
+// break things.
+func Records(r *rand.Rand, l *column.Layout, n int) *column.Slab {
+	a := column.New(l, 1, 0).Append()
+	for range n {
+		row := a.Begin()
+		for i, f := range l.Fields() {
+			if f.Nullable && r.IntN(4) == 0 {
+				row.SetNull(i)
+				continue
+			}
+			set(r, &row, i, f.Kind)
+		}
+		if err := a.End(row); err != nil {
+			panic(err)
+		}
+	}
+	return a.Slab()
+}
+
+func set(r *rand.Rand, row *column.Row, i int, k column.Kind) {
+	switch k {
+	case column.Bool:
+		row.SetBool(i, r.IntN(2) == 0)
+	case column.Int:
+		row.SetInt(i, []int64{0, 1, -1, int64(r.IntN(1000)), math.MaxInt64, math.MinInt64, r.Int64()}[r.IntN(7)])
+	case column.Time:
+		row.SetInt(i, r.Int64N(int64(millrace.MaxTime)))
+	case column.Double:
+		row.SetDouble(i, Number(r))
+	case column.String:
+		row.SetString(i, []byte(text(r)))
+	case column.Doubles:
+		row.SetDoubles(i, numbers(r))
+	case column.Strings:
+		row.SetStrings(i, texts(r))
+	}
+}
+
+// Number returns a random number, NaN and infinities among them.
+func Number(r *rand.Rand) float64 {
+	switch r.IntN(8) {
+	case 0:
+		return []float64{0, math.Copysign(0, -1), math.NaN(), -math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 5e-324}[r.IntN(8)]
+	case 1:
+		return float64(r.IntN(5) - 1)
+	case 2:
+		return math.Float64frombits(r.Uint64())
+	}
+	return r.NormFloat64() * math.Pow(10, float64(r.IntN(8)-2))
+}
+
+func numbers(r *rand.Rand) []float64 {
+	out := make([]float64, []int{0, 3, 3, 3, 1}[r.IntN(5)])
+	for i := range out {
+		out[i] = Number(r)
+	}
+	return out
+}
+
+func text(r *rand.Rand) string {
+	return []string{"", "post", "like", "en", "de", "seven77", "eight888", "a long string of words", "a long string", "ünï"}[r.IntN(10)]
+}
+
+func texts(r *rand.Rand) []string {
+	out := make([]string, r.IntN(4))
+	for i := range out {
+		out[i] = text(r)
+	}
+	return out
+}
+
+// Viewer returns a random viewer, who has some, all or none of what a random
+// spec declares.
+func Viewer(r *rand.Rand) *millrace.Viewer {
+	v := &millrace.Viewer{ID: text(r), Attributes: map[string]any{}, Features: map[string]float64{}}
+	give := r.IntN(3)
+	for _, x := range []struct {
+		name  string
+		value any
+	}{{"vip", r.IntN(2) == 0}, {"lang", text(r)}, {"langs", texts(r)}, {"bins", numbers(r)}, {"vec", numbers(r)}} {
+		if give == 2 || give == 1 && r.IntN(2) == 0 {
+			v.Attributes[x.name] = x.value
+		}
+	}
+	if give > 0 {
+		v.Features["age"] = Number(r)
+	}
+	return v
+}

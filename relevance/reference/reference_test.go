@@ -1,0 +1,52 @@
+package reference
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/millrace/millrace/relevance"
+)
+
+// TestInterpreterEqualsReference holds the plan and its interpreter against
+// walking the expressions, for random specs over random records.
+func TestInterpreterEqualsReference(t *testing.T) {
+	checked := 0
+	for seed := range uint64(1500) {
+		if compareRandom(t, seed) {
+			checked++
+		}
+	}
+	if checked < 1000 {
+		t.Errorf("only %d of the specs were accepted", checked)
+	}
+}
+
+// compareRandom reports whether the seed's spec was accepted: a constant
+// expression out of range or above the cost limit is not.
+func compareRandom(t *testing.T, seed uint64) bool {
+	r := rand.New(rand.NewPCG(seed, 1))
+	text := Spec(r, "random")
+	m, err := relevance.Parse("random.yaml", []byte(text), Schemas)
+	if err != nil {
+		t.Logf("seed %d: %v", seed, err)
+		return false
+	}
+	entity := Schemas["test.Member"]
+	if m.Spec().Entity == "" || r.IntN(4) == 0 {
+		entity = nil
+	}
+	rows := Schemas["test.Every"]
+	if r.IntN(8) == 0 {
+		rows = relevance.ShippedSchemas()["millrace.Note"] // which lacks nearly everything
+	}
+	if err := Compare(r, m, rows, entity); err != nil {
+		t.Fatalf("seed %d: %v\n%s", seed, err, text)
+	}
+	return true
+}
+
+// FuzzInterpreter does the same from any seed.
+func FuzzInterpreter(f *testing.F) {
+	f.Add(uint64(0))
+	f.Fuzz(func(t *testing.T, seed uint64) { compareRandom(t, seed) })
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -51,8 +52,9 @@ func ToStream(topic string, entity millrace.Entity, value []byte, from Source) O
 // Producer produces outside of any group or transaction: idempotently, in
 // order within a partition, and with bounded memory.
 type Producer struct {
-	cl *kgo.Client
-	mu struct {
+	cl    *kgo.Client
+	acked atomic.Int64
+	mu    struct {
 		sync.Mutex
 		err error
 	}
@@ -79,6 +81,7 @@ func (p *Producer) Close() { p.cl.Close() }
 func (p *Producer) Produce(ctx context.Context, o Outgoing) {
 	p.cl.Produce(ctx, o.kgo(), func(r *kgo.Record, err error) {
 		if err == nil {
+			p.acked.Add(1)
 			return
 		}
 		p.mu.Lock()
@@ -97,6 +100,9 @@ func (p *Producer) Flush(ctx context.Context) error {
 	}
 	return p.Err()
 }
+
+// Acknowledged returns how many records have been acknowledged.
+func (p *Producer) Acknowledged() int64 { return p.acked.Load() }
 
 // Err returns the first failure so far.
 func (p *Producer) Err() error {

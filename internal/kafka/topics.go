@@ -82,6 +82,27 @@ func EnsureContentTopic(ctx context.Context, brokers []string, topic string, par
 	return err
 }
 
+// Partitions returns how many partitions a topic has.
+func Partitions(ctx context.Context, brokers []string, topic string) (int32, error) {
+	cl, err := newClient(brokers, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer cl.Close()
+	return partitions(ctx, kadm.NewClient(cl), topic)
+}
+
+func partitions(ctx context.Context, adm *kadm.Client, topic string) (int32, error) {
+	all, err := adm.ListTopics(ctx, topic)
+	if err == nil {
+		err = all.Error()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("kafka: describe topic %s: %w", topic, err)
+	}
+	return int32(len(all[topic].Partitions)), nil
+}
+
 type partitionCountError struct {
 	topic     string
 	got, want int32
@@ -140,14 +161,11 @@ func ensureOne(ctx context.Context, adm *kadm.Client, s spec) error {
 	if !errors.Is(err, kerr.TopicAlreadyExists) {
 		return fmt.Errorf("kafka: create topic %s: %w", s.name, err)
 	}
-	all, err := adm.ListTopics(ctx, s.name)
-	if err != nil {
-		return fmt.Errorf("kafka: describe topic %s: %w", s.name, err)
+	got, err := partitions(ctx, adm, s.name)
+	if err == nil && got != s.partitions {
+		err = &partitionCountError{s.name, got, s.partitions}
 	}
-	if got := int32(len(all[s.name].Partitions)); got != s.partitions {
-		return &partitionCountError{s.name, got, s.partitions}
-	}
-	return nil
+	return err
 }
 
 func messageBytes(n int) map[string]*string {

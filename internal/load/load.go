@@ -1,15 +1,22 @@
-// Package load brings NDJSON files into a content topic: every line is checked
-// against a schema, encoded as single-object Avro and produced. A line that
-// does not fit is written aside with its number and field, and stops nothing.
+// Package load brings NDJSON files into a content or feature topic: every line
+// is checked against a schema, encoded as single-object Avro and produced. A
+// line that does not fit is written aside and reported by number and field; it
+// stops nothing.
 package load
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
@@ -22,22 +29,21 @@ type Options struct {
 	Topics     kafka.Topics    // Millrace's own topics; only Schemas is used
 	Schema     *schemas.Schema // what every line must fit
 	File       string          // NDJSON; a name that ends in .zst is decompressed
-	Rejected   string          // where rejected lines go; empty = FILE.rejected.ndjson
+	Rejected   string          // where rejected lines go; empty = FILE.rejected.ndjson, for FILE.ndjson
 	Progress   io.Writer       // nil = none; a terminal gets a bar, anything else a line a second
 	Log        *slog.Logger    // nil = silent
 }
 
-// Report tells how a load went. Lines = Loaded + Rejected; blank lines do not
-// count.
+// Report tells how a load went. Lines that are blank do not count.
 type Report struct {
 	Lines    int
-	Loaded   int
+	Loaded   int // acknowledged by Kafka; Lines - Rejected unless Run failed
 	Rejected int
-	Bytes    int64 // of the file, compressed as it is
+	Bytes    int64 // of the file, as it lies on the disk
 	Elapsed  time.Duration
-	// Faults are the first rejected lines, at most 100: line 17: field "likes": ...
-	Faults []LineFault
-	// RejectedFile holds the rejected lines as they were; empty if there are none.
+	Faults   []LineFault // why the first rejected lines were, at most maxFaults
+	// RejectedFile holds the rejected lines as they were (one longer than 4 MiB
+	// is cut); empty if there are none.
 	RejectedFile string
 }
 
@@ -47,8 +53,188 @@ type LineFault struct {
 	Err  error
 }
 
-// Run loads a file. The error is of the file or of Kafka, never of a line;
-// what the Report counts as loaded has been acknowledged.
+// LineFaults print as: line 17: field "likes": a string where a number is due.
+func (f LineFault) String() string {
+	var e *schemas.Error
+	switch {
+	case errors.As(f.Err, &e) && e.Field != "":
+		return fmt.Sprintf("line %d: field %q: %s", f.Line, e.Field, e.Detail)
+	case e != nil:
+		return fmt.Sprintf("line %d: %s", f.Line, e.Detail)
+	}
+	return fmt.Sprintf("line %d: %v", f.Line, f.Err)
+}
+
+// maxFaults bounds the faults a Report names; the rejected file has every line.
+const maxFaults = 100
+
+// maxLineBytes bounds a line: JSON of a body at its limit, generously.
+const maxLineBytes = 4 * millrace.MaxBodyBytes
+
+// Validate reports every fault of the options at once.
+func (o Options) Validate() error {
+	var errs []error
+	for _, f := range []struct {
+		missing bool
+		text    string
+	}{
+		{len(o.Brokers) == 0, "brokers: none given; name at least one host:port"},
+		{o.Topic == "", "topic: missing; name the content topic to load into"},
+		{o.Schema == nil, "schema: missing; name the schema that the lines fit"},
+		{o.File == "", "file: missing; name an NDJSON file"},
+		{o.Partitions < 0, fmt.Sprintf("partitions: %d; give a positive number, or none", o.Partitions)},
+	} {
+		if f.missing {
+			errs = append(errs, errors.New("load: "+f.text))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (o Options) withDefaults() Options {
+	o.Topics = o.Topics.WithDefaults()
+	if o.Partitions == 0 {
+		o.Partitions = 4
+	}
+	if o.Rejected == "" {
+		o.Rejected = strings.TrimSuffix(strings.TrimSuffix(o.File, ".zst"), ".ndjson") + ".rejected.ndjson"
+	}
+	return o
+}
+
+// Run loads a file. The error is of the file or of Kafka, never of a line; the
+// Report tells how far it got in any case.
 func Run(ctx context.Context, o Options) (Report, error) {
-	return Report{}, errors.New("load: not written yet")
+	if err := o.Validate(); err != nil {
+		return Report{}, err
+	}
+	o = o.withDefaults()
+	in, err := openLines(o.File)
+	if err != nil {
+		return Report{}, err
+	}
+	defer in.Close()
+	l := &loader{o: o, in: in, aside: &aside{name: o.Rejected}, began: time.Now()}
+	if l.partitions, err = prepare(ctx, o); err != nil {
+		return Report{}, err
+	}
+	if l.to, err = kafka.NewProducer(o.Brokers, o.Log); err != nil {
+		return Report{}, err
+	}
+	defer l.to.Close()
+	stop := l.showProgress()
+	err = l.run(ctx)
+	err = errors.Join(err, l.aside.Close())
+	r := l.report()
+	stop()
+	return r, err
+}
+
+// prepare makes the schema known and sees that the topic exists.
+func prepare(ctx context.Context, o Options) (partitions int32, err error) {
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	log, err := kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{Brokers: o.Brokers, Topic: o.Topics.Schemas, Registry: registry, Log: o.Log})
+	if err != nil {
+		return 0, err
+	}
+	defer log.Close()
+	if err := log.Publish(ctx, o.Schema); err != nil {
+		return 0, err
+	}
+	if err := kafka.EnsureContentTopic(ctx, o.Brokers, o.Topic, o.Partitions); err != nil {
+		return 0, err
+	}
+	return kafka.Partitions(ctx, o.Brokers, o.Topic)
+}
+
+// loader is one load under way.
+type loader struct {
+	o          Options
+	in         *lines
+	to         *kafka.Producer
+	aside      *aside
+	partitions int32
+	began      time.Time
+	counts     counts
+	faults     []LineFault
+}
+
+func (l *loader) run(ctx context.Context) error {
+	var kafkaErr error
+	for kafkaErr == nil && ctx.Err() == nil {
+		line, err := l.in.next()
+		if err == io.EOF {
+			break
+		}
+		var refusal *schemas.Error
+		if err != nil && !errors.As(err, &refusal) {
+			return errors.Join(fmt.Errorf("load: read %s after line %d: %w", l.o.File, l.in.number, err), l.to.Flush(ctx))
+		}
+		if err == nil && len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		l.counts.lines.Add(1)
+		var out kafka.Outgoing
+		if err == nil {
+			out, err = l.encode(line)
+		}
+		if err != nil {
+			if err := l.reject(line, err); err != nil {
+				return errors.Join(err, l.to.Flush(ctx))
+			}
+			continue
+		}
+		l.to.Produce(ctx, out)
+		kafkaErr = l.to.Err()
+	}
+	return l.to.Flush(ctx)
+}
+
+// encode turns a line into the record of it. Records of one entity go to one
+// partition, so that its changes stay in order.
+func (l *loader) encode(line []byte) (kafka.Outgoing, error) {
+	body, err := l.o.Schema.EncodeJSON(line)
+	if err != nil {
+		return kafka.Outgoing{}, err
+	}
+	env, err := l.o.Schema.Envelope(body)
+	if err != nil {
+		return kafka.Outgoing{}, err
+	}
+	key := []byte(env.Entity)
+	return kafka.Outgoing{
+		Topic:     l.o.Topic,
+		Partition: int32(xxhash.Sum64(key) % uint64(l.partitions)),
+		Key:       key,
+		Value:     schemas.Frame(l.o.Schema.Fingerprint(), body),
+	}, nil
+}
+
+func (l *loader) reject(line []byte, why error) error {
+	l.counts.rejected.Add(1)
+	if len(l.faults) < maxFaults {
+		l.faults = append(l.faults, LineFault{l.in.number, why})
+	}
+	if err := l.aside.write(line); err != nil {
+		return fmt.Errorf("load: write aside: %w", err)
+	}
+	return nil
+}
+
+func (l *loader) report() Report {
+	r := Report{
+		Lines:    int(l.counts.lines.Load()),
+		Loaded:   int(l.to.Acknowledged()),
+		Rejected: int(l.counts.rejected.Load()),
+		Bytes:    l.in.read.Load(),
+		Elapsed:  time.Since(l.began),
+		Faults:   l.faults,
+	}
+	if r.Rejected > 0 {
+		r.RejectedFile = l.o.Rejected
+	}
+	return r
 }

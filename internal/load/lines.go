@@ -1,0 +1,125 @@
+package load
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// lines reads a file line by line.
+type lines struct {
+	file   *os.File
+	zstd   *zstd.Decoder // nil if the file is not compressed
+	buf    *bufio.Reader
+	line   []byte
+	number int          // of the line returned last, from 1
+	read   atomic.Int64 // bytes of the file
+	size   int64        // of the file; 0 = unknown
+}
+
+func openLines(name string) (*lines, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	l := &lines{file: file}
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+		l.size = info.Size()
+	}
+	var r io.Reader = countingReader{file, &l.read}
+	if strings.HasSuffix(name, ".zst") {
+		if l.zstd, err = zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20)); err != nil {
+			file.Close()
+			return nil, fmt.Errorf("load: %s: %w", name, err)
+		}
+		r = l.zstd
+	}
+	l.buf = bufio.NewReaderSize(r, 256<<10)
+	return l, nil
+}
+
+func (l *lines) Close() error {
+	if l.zstd != nil {
+		l.zstd.Close()
+	}
+	return l.file.Close()
+}
+
+// next returns a line without its end, valid until the next call. A line that
+// is too long is returned cut, with a *schemas.Error; io.EOF comes after the
+// last.
+func (l *lines) next() ([]byte, error) {
+	l.line = l.line[:0]
+	tooLong := false
+	for {
+		part, err := l.buf.ReadSlice('\n')
+		if room := maxLineBytes - len(l.line); len(part) > room {
+			part, tooLong = part[:room], true
+		}
+		l.line = append(l.line, part...)
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if err != nil && (err != io.EOF || len(l.line) == 0) {
+			return nil, err
+		}
+		break
+	}
+	l.number++
+	if tooLong {
+		return l.line, &schemas.Error{Reason: schemas.OverLimit, Detail: fmt.Sprintf("longer than %d bytes", maxLineBytes)}
+	}
+	if n := len(l.line); l.line[n-1] == '\n' {
+		l.line = l.line[:n-1]
+	}
+	return l.line, nil
+}
+
+type countingReader struct {
+	r io.Reader
+	n *atomic.Int64
+}
+
+func (c countingReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// aside is the file of rejected lines; it comes into being with the first.
+type aside struct {
+	name string
+	file *os.File
+	buf  *bufio.Writer
+}
+
+func (a *aside) write(line []byte) error {
+	if a.file == nil {
+		file, err := os.Create(a.name)
+		if err != nil {
+			return err
+		}
+		a.file, a.buf = file, bufio.NewWriter(file)
+	}
+	a.buf.Write(line) // a failure stays with the writer
+	return a.buf.WriteByte('\n')
+}
+
+func (a *aside) Close() error {
+	if a.file == nil {
+		return nil
+	}
+	err := errors.Join(a.buf.Flush(), a.file.Close())
+	if err != nil {
+		err = fmt.Errorf("load: write aside: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,81 @@
+package load
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// counts are read by the progress while a load runs.
+type counts struct{ lines, rejected atomic.Int64 }
+
+// showProgress tells of the load until the returned function is called, which
+// leaves the last word.
+func (l *loader) showProgress() (stop func()) {
+	w := l.o.Progress
+	if w == nil {
+		return func() {}
+	}
+	every, end := time.Second, ""
+	bar := isTerminal(w)
+	if bar {
+		every, end = 100*time.Millisecond, "\033[K" // what is left of a longer line goes
+	}
+	tick, done, finished := time.NewTicker(every), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(finished)
+		for {
+			select {
+			case <-tick.C:
+				if bar {
+					fmt.Fprint(w, l.progress(bar), end, "\r")
+				} else {
+					fmt.Fprintln(w, l.progress(bar))
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		tick.Stop()
+		close(done)
+		<-finished
+		fmt.Fprint(w, l.progress(bar), end, "\n")
+	}
+}
+
+// progress is one line: name, bar, part of the file, lines, rate, rejected.
+func (l *loader) progress(bar bool) string {
+	var b strings.Builder
+	b.WriteString(filepath.Base(l.o.File))
+	if l.in.size > 0 {
+		part := min(float64(l.in.read.Load())/float64(l.in.size), 1)
+		if bar {
+			const width = 30
+			full := int(part * width)
+			fmt.Fprintf(&b, " [%s%s]", strings.Repeat("#", full), strings.Repeat(".", width-full))
+		}
+		fmt.Fprintf(&b, " %3.0f %%", 100*part)
+	}
+	loaded := l.to.Acknowledged()
+	rate := float64(loaded) / max(time.Since(l.began).Seconds(), 1e-3)
+	fmt.Fprintf(&b, "  %d loaded  %.0f/s", loaded, rate)
+	if n := l.counts.rejected.Load(); n > 0 {
+		fmt.Fprintf(&b, "  %d rejected", n)
+	}
+	return b.String()
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -3,6 +3,7 @@ package schemas
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // CheckEvolution reports why records of old could not be read under new, with
@@ -36,7 +37,8 @@ func checkRolesStay(old, new *Schema) error {
 		}
 	}
 	for j, f := range new.root.fields {
-		if f.role != "" && !read[j] && f.hasDefault && !isZero(f.typ, f.def) && f.typ.kind != kindUnion {
+		isNew := f.role != "" && !read[j] && f.hasDefault
+		if isNew && slices.ContainsFunc(f.def, func(b byte) bool { return b != 0 }) {
 			faults = append(faults, fmt.Errorf("schemas: field %q: the role %q is new, so its default must be empty, 0 or false, which is what earlier records say", f.name, f.role))
 		}
 	}

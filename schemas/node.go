@@ -51,8 +51,10 @@ type node struct {
 
 	// Measures of the type written out, every reference replaced by what it
 	// refers to: bounds on the work that any use of the schema does.
-	nodes, records, depth int // types, record fields, levels
-	minBytes              int // of a value
+	nodes     int // types
+	allFields int // fields of records
+	depth     int // levels
+	minBytes  int // of a value
 }
 
 // field is a field of a record.
@@ -83,10 +85,10 @@ func (n *node) children() []*node {
 
 // measure sets a node's measures from those of its children.
 func (n *node) measure() {
-	n.nodes, n.records, n.depth = 1, len(n.fields), 1
+	n.nodes, n.allFields, n.depth = 1, len(n.fields), 1
 	for _, c := range n.children() {
 		n.nodes += c.nodes
-		n.records += c.records
+		n.allFields += c.allFields
 		n.depth = max(n.depth, c.depth+1)
 	}
 	switch n.kind {

@@ -26,11 +26,11 @@ func Parse(avsc []byte) (*Schema, error) {
 	}
 	s := &Schema{root: p.root, json: string(avsc), features: p.features}
 	faults := p.faults
-	if p.root == nil || p.root.kind == kindRecord {
+	if p.root != nil && p.root.kind != kindRecord {
+		faults = append(faults, fmt.Errorf("schemas: the schema is of %s; Millrace keeps records", p.root.what()))
+	} else if p.root != nil || p.top != nil {
 		roles, roleFaults := findRoles(p.top, p.features)
 		s.roles, faults = roles, append(faults, roleFaults...)
-	} else {
-		faults = append(faults, fmt.Errorf("schemas: the schema is of %s; Millrace keeps records", p.root.what()))
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
@@ -213,8 +213,8 @@ func (p *parser) union(list []any, ns, path string, depth int) *node {
 func (p *parser) finish(n *node, path string) *node {
 	n.measure()
 	switch {
-	case n.records > maxFields:
-		p.fault(path, "written out, the type has %d fields; at most %d are allowed", n.records, maxFields)
+	case n.allFields > maxFields:
+		p.fault(path, "written out, the type has %d fields; at most %d are allowed", n.allFields, maxFields)
 	case n.nodes > maxNodes:
 		p.fault(path, "written out, the type has %d types within; at most %d are allowed", n.nodes, maxNodes)
 	case n.depth > maxDepth:

@@ -163,8 +163,12 @@ var promotions = map[kind][]kind{
 	kindBytes:  {kindString},
 }
 
-// readable reports whether the types themselves match, whatever is within.
+// readable reports whether the types themselves match, whatever is within. The
+// specification lets a reader change milliseconds to microseconds; we do not.
 func readable(w, r *node) bool {
+	if w.logical != "" && r.logical != "" && w.logical != r.logical {
+		return false
+	}
 	if w.kind != r.kind {
 		return slices.Contains(promotions[w.kind], r.kind)
 	}

@@ -124,11 +124,20 @@ func sameMeaning(known, s *Schema) error {
 	}
 	for i := range s.root.fields {
 		a, b := &known.root.fields[i], &s.root.fields[i]
-		if a.role != b.role || a.typ.logical != b.typ.logical {
+		if a.role != b.role || logicalTypes(a.typ) != logicalTypes(b.typ) {
 			faults = append(faults, fmt.Errorf("schemas: field %q: %s is known with another role or logical type of it; rename the field", b.name, s.Name()))
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// logicalTypes renders the logical types at and below a type.
+func logicalTypes(n *node) string {
+	s := n.logical
+	for _, c := range n.children() {
+		s += "(" + logicalTypes(c) + ")"
+	}
+	return s
 }
 
 // Writer returns the schema that a value was written under. An [*Error] of

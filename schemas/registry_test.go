@@ -100,8 +100,14 @@ func TestRegistryRefuses(t *testing.T) {
 			t.Errorf("%s: the registry changed", name)
 		}
 	}
-	// A reader must read every earlier schema, not only the one before it.
+	day := withFields(`{"name":"g","type":["null",{"type":"int","logicalType":"date"}]}`)
 	r := newRegistry(t, nil, nil)
+	admit(t, r, mustSchema(t, day))
+	if _, err := r.Admit(mustSchema(t, strings.Replace(day, "date", "time-millis", 1))); err == nil {
+		t.Error("admitted another logical type within a union")
+	}
+	// A reader must read every earlier schema, not only the one before it.
+	r = newRegistry(t, nil, nil)
 	admit(t, r, mustSchema(t, withFields(`{"name":"f","type":"int"}`)))
 	admit(t, r, mustSchema(t, withFields()))
 	if _, err := r.Admit(mustSchema(t, withFields(`{"name":"f","type":"string","default":""}`))); err == nil {

@@ -22,7 +22,7 @@ func (f *Filter) Bind(layout, entity *column.Layout, viewer *millrace.Viewer, as
 		if c, ok := k.(*constant); ok && c.state == present && c.word != 0 {
 			continue // true
 		}
-		b.terms = append(b.terms, term{k, bd.fast(n)})
+		b.terms = append(b.terms, term{k, fast(k)})
 	}
 	if bd.err != nil {
 		return nil, bd.err

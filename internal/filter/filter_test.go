@@ -144,3 +144,117 @@ func FuzzAgainstCEL(f *testing.F) {
 		}
 	})
 }
+
+// TestSelectDoesNotAllocate covers the loops over one column and every kernel.
+func TestSelectDoesNotAllocate(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 5))
+	w := newWorld(t, r, 200)
+	for _, src := range []string{
+		`record.i > 2 && record.d < 5.0 && record.s in ["en", "de"] && !record.b`,
+		`record.ni > 2 || record.nd < 5.0 || record.ns == "abcdefgh"`,
+		`record.ns in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "abcdefgh"]`,
+		`record.s.startsWith("a") || record.ns.matches("^a.*h$") || size(record.s) == 3 || record.s < record.r`,
+		`record.i * 2 + record.j > 5 || double(record.i) / record.d > 2.0`,
+		`as_of - record.t < duration("24h") || record.nt == null`,
+		`"a" in record.ss || record.d in record.nds || size(record.ss) > 1`,
+		`entity.s == record.s || entity.ni > 2 || viewer.str in record.ss`,
+		`(record.b ? record.s : record.ns) == viewer.str`,
+	} {
+		f, err := Compile(src, w.env)
+		if err != nil {
+			t.Fatalf("%s\n%v", src, err)
+		}
+		b, err := f.Bind(w.layout, w.layout, w.viewer, asOf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sel := make([]int32, 0, w.slab.Len())
+		run := func() { b.Select(w.slab, 0, w.slab.Len(), w.entity, sel) }
+		run()
+		if n := testing.AllocsPerRun(20, run); n > 0 {
+			t.Errorf("%s: %v allocations", src, n)
+		}
+	}
+}
+
+// TestChunks filters more rows than one chunk has, from the middle.
+func TestChunks(t *testing.T) {
+	l := mustLayout(t, []column.Field{{Name: "i", Kind: column.Int}})
+	a := column.New(l, 1, 0).Append()
+	for i := range 5 * chunk {
+		row := a.Begin()
+		row.SetInt(0, int64(i))
+		if err := a.End(row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, src := range []string{"record.i % 3 == 0", "record.i >= 0 && record.i % 3 == 0"} {
+		b := bindFor(t, l, src)
+		var want []int32
+		lo, hi := 7, 5*chunk-9
+		for i := lo; i < hi; i++ {
+			if i%3 == 0 {
+				want = append(want, int32(i))
+			}
+		}
+		if got := b.Select(a.Slab(), lo, hi, nil, nil); !slices.Equal(got, want) {
+			t.Errorf("%s: %d rows, want %d", src, len(got), len(want))
+		}
+		if c := b.Counts(); c.False != int64(hi-lo-len(want)) {
+			t.Errorf("%s: %+v", src, c)
+		}
+		if got := b.Select(a.Slab(), 4, 4, nil, nil); len(got) != 0 {
+			t.Errorf("%s: an empty range keeps %v", src, got)
+		}
+	}
+}
+
+// TestOtherLayout binds to a layout that lacks a field, has it as another
+// kind of number, or as something else.
+func TestOtherLayout(t *testing.T) {
+	double := mustLayout(t, []column.Field{{Name: "x", Kind: column.Double}})
+	ints := mustLayout(t, []column.Field{{Name: "x", Kind: column.Int}})
+	none := mustLayout(t, []column.Field{{Name: "y", Kind: column.Int}})
+	text := mustLayout(t, []column.Field{{Name: "x", Kind: column.String}})
+	f, err := Compile("record.x > 1.5", expr.Env{Record: []*column.Layout{double, ints, none}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func(l *column.Layout, set func(*column.Row)) *column.Slab {
+		a := column.New(l, 1, 0).Append()
+		row := a.Begin()
+		set(&row)
+		if err := a.End(row); err != nil {
+			t.Fatal(err)
+		}
+		return a.Slab()
+	}
+	for _, c := range []struct {
+		slab *column.Slab
+		want celref.Outcome
+	}{
+		{one(double, func(r *column.Row) { r.SetDouble(0, 1.75) }), celref.True},
+		{one(ints, func(r *column.Row) { r.SetInt(0, 2) }), celref.True},
+		{one(ints, func(r *column.Row) { r.SetInt(0, 1) }), celref.False},
+		{one(none, func(r *column.Row) { r.SetInt(0, 2) }), celref.Null},
+	} {
+		b, err := f.Bind(c.slab.Layout(), nil, nil, asOf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := outcome(b.Select(c.slab, 0, 1, nil, nil), b.Counts()); got != c.want {
+			t.Errorf("%v: %v, want %v", c.slab.Layout().Fields(), got, c.want)
+		}
+	}
+	if _, err := f.Bind(text, nil, nil, asOf); err == nil {
+		t.Error("a string where a number was checked is accepted")
+	}
+	viewer := &millrace.Viewer{Attributes: map[string]any{"x": 7}}
+	f, err = Compile("record.x > viewer.x", expr.Env{Record: []*column.Layout{double}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Bind(double, nil, viewer, asOf); err == nil {
+		t.Error("a viewer value of a Go int is accepted")
+	}
+}

@@ -268,3 +268,27 @@ func (in *Input) value(name string) any {
 	}
 	return v
 }
+
+// Baseline compiles a filter as a service without kernels would run it:
+// checked once, optimised, and evaluated over each record as a map. It is what
+// benchmarks compare with; fields that are null or missing are its caller's.
+func Baseline(src string) (keep func(record map[string]any, asOf millrace.Time) bool, err error) {
+	env, err := cel.NewEnv(cel.CrossTypeNumericComparisons(true), cel.Variable("record", cel.MapType(cel.StringType, cel.DynType)), cel.Variable("as_of", cel.TimestampType))
+	if err != nil {
+		return nil, err
+	}
+	tree, issues := env.Compile(src)
+	if issues.Err() != nil {
+		return nil, issues.Err()
+	}
+	p, err := env.Program(tree, cel.EvalOptions(cel.OptOptimize))
+	if err != nil {
+		return nil, err
+	}
+	vars := map[string]any{}
+	return func(record map[string]any, asOf millrace.Time) bool {
+		vars["record"], vars["as_of"] = record, asOf.Std()
+		v, _, err := p.Eval(vars)
+		return err == nil && v == types.True
+	}, nil
+}

@@ -1,12 +1,21 @@
 package filter
 
 import (
+	"math/bits"
+	"slices"
+
 	"github.com/millrace/millrace/internal/column"
 )
 
-// chunk is how many rows go through the kernels at once, so that their
-// vectors stay in the cache next to the core.
-const chunk = 1024
+// chunk is how many rows a term goes through before the next term does, so
+// that the vectors of kernels stay in the cache next to the core.
+const (
+	chunk  = 1024
+	blocks = chunk / 64
+)
+
+// mask is a bit a row of a chunk.
+type mask [blocks]uint64
 
 // Bound is a filter ready to run. It is used by one goroutine at a time; its
 // buffers stay, so that Select does not allocate in the long run.
@@ -14,23 +23,31 @@ type Bound struct {
 	terms  []term
 	counts Counts
 	at     batch
+	list   []int32 // the rows a kernel works on
 
-	// undecided are the rows of the chunk that met an error: false in a later
-	// term still decides them.
-	undecided []int32
-	why       []state
+	// The rows of the chunk that no term was false for: true in every term so
+	// far, or with an error, which a later term that is false still decides.
+	live, unfit, failed mask
+	verdict             verdict
 }
 
 // term is one term of the outermost &&. fast, if any, does the same.
 type term struct {
 	kernel
-	fast narrower
+	fast tester
 }
 
-// narrower is a term that is one loop over a column. It keeps, in place, the
-// rows for which the term is true, and gives the others to drop.
-type narrower interface {
-	narrow(b *Bound, live []int32) []int32
+// verdict is what a term says of the rows of a chunk. It is false for those in
+// none of hit, unfit and failed; nan are those that compared a NaN.
+type verdict struct {
+	hit, unfit, failed, nan mask
+}
+
+// tester is a term that is one loop over a column.
+type tester interface {
+	// test sets the verdict of the first blocks of v, on rows [lo, hi) of s.
+	// What it does not set is zero.
+	test(s *column.Slab, lo, hi int, v *verdict)
 }
 
 // batch is the rows that kernels work on.
@@ -46,97 +63,104 @@ func (b *Bound) Select(rows *column.Slab, lo, hi int, entity *column.Slab, sel [
 	b.at.rows, b.at.entity = rows, entity
 	for lo < hi {
 		end := min(hi, lo+chunk)
-		sel = b.selectChunk(lo, end, sel)
+		b.selectChunk(lo, end)
+		sel = b.collect(lo, end, sel)
 		lo = end
 	}
 	b.at.rows, b.at.entity, b.at.sel = nil, nil, nil
 	return sel
 }
 
-func (b *Bound) selectChunk(lo, hi int, sel []int32) []int32 {
-	kept := len(sel)
-	for r := lo; r < hi; r++ {
-		sel = append(sel, int32(r))
+// selectChunk leaves in live, unfit and failed the rows that no term is false
+// for.
+func (b *Bound) selectChunk(lo, hi int) {
+	n := (hi - lo + 63) / 64
+	for i := range n {
+		b.live[i], b.unfit[i], b.failed[i] = firstBits(hi-lo-64*i), 0, 0
 	}
-	live := sel[kept:]
-	b.undecided, b.why = b.undecided[:0], b.why[:0]
 	for i := range b.terms {
-		t := &b.terms[i]
-		earlier := len(b.undecided)
-		if t.fast != nil {
-			live = t.fast.narrow(b, live)
+		if t := &b.terms[i]; t.fast != nil {
+			t.fast.test(b.at.rows, lo, hi, &b.verdict)
 		} else {
-			live = b.narrow(t.kernel, live)
+			b.run(t.kernel, lo, n)
 		}
-		if earlier > 0 {
-			b.decide(t.kernel, earlier)
-		}
-		if len(live)+len(b.undecided) == 0 {
-			break
+		if !b.apply(n) {
+			return
 		}
 	}
-	for _, s := range b.why {
-		b.countError(s)
-	}
-	return sel[:kept+len(live)]
 }
 
-func (b *Bound) countError(s state) {
-	if s == failed {
-		b.counts.Error++
-		return
+// firstBits has the first n bits set, or all 64.
+func firstBits(n int) uint64 {
+	if n >= 64 {
+		return ^uint64(0)
 	}
-	b.counts.Null++
+	return 1<<n - 1
 }
 
-// narrow keeps in place the rows for which k is true, drops those for which it
-// is false, and sets aside the others.
-func (b *Bound) narrow(k kernel, live []int32) []int32 {
-	b.at.sel = live
-	v := k.eval(&b.at)
-	n := 0
-	for i, r := range live {
-		switch {
-		case v.states[i] != present:
-			b.setAside(r, v.states[i])
-		case v.words[i] != 0:
-			live[n] = r
-			n++
+// apply takes the verdict over, and reports whether rows are left.
+func (b *Bound) apply(n int) bool {
+	v := &b.verdict
+	var left uint64
+	for i := range n {
+		live, unfit, failed := b.live[i], b.unfit[i], b.failed[i]
+		errors := v.unfit[i] | v.failed[i]
+		isFalse := (live | unfit | failed) &^ (v.hit[i] | errors)
+		nans := bits.OnesCount64(isFalse & v.nan[i])
+		b.counts.NaN += int64(nans)
+		b.counts.False += int64(bits.OnesCount64(isFalse) - nans)
+		b.live[i] = live & v.hit[i]
+		b.unfit[i] = unfit&^isFalse | live&v.unfit[i]
+		b.failed[i] = failed&^isFalse | live&v.failed[i]
+		left |= b.live[i] | b.unfit[i] | b.failed[i]
+		v.unfit[i], v.failed[i], v.nan[i] = 0, 0, 0
+	}
+	return left != 0
+}
+
+// run makes a verdict of what a kernel says of the rows left.
+func (b *Bound) run(k kernel, lo, n int) {
+	b.list = b.list[:0]
+	for i := range n {
+		b.list = appendRows(b.list, lo+64*i, b.live[i]|b.unfit[i]|b.failed[i])
+		b.verdict.hit[i] = 0
+	}
+	b.at.sel = b.list
+	values := k.eval(&b.at)
+	c, isCompare := k.(*compare)
+	for i, r := range b.list {
+		at, bit := (int(r)-lo)/64, uint64(1)<<((int(r)-lo)%64)
+		switch values.states[i] {
+		case present:
+			if values.words[i] != 0 {
+				b.verdict.hit[at] |= bit
+			} else if isCompare && c.comparedNaN(i) {
+				b.verdict.nan[at] |= bit
+			}
+		case failed:
+			b.verdict.failed[at] |= bit
 		default:
-			b.drop(k, i)
+			b.verdict.unfit[at] |= bit
 		}
 	}
-	return live[:n]
 }
 
-// decide drops those of the first n undecided rows for which k is false.
-func (b *Bound) decide(k kernel, n int) {
-	b.at.sel = b.undecided[:n]
-	v := k.eval(&b.at)
-	kept := 0
-	for i, r := range b.undecided {
-		if i < n && v.states[i] == present && v.words[i] == 0 {
-			b.drop(k, i)
-			continue
-		}
-		b.undecided[kept], b.why[kept] = r, b.why[i]
-		kept++
+func appendRows(list []int32, first int, m uint64) []int32 {
+	for ; m != 0; m &= m - 1 {
+		list = append(list, int32(first+bits.TrailingZeros64(m)))
 	}
-	b.undecided, b.why = b.undecided[:kept], b.why[:kept]
+	return list
 }
 
-func (b *Bound) setAside(row int32, s state) {
-	b.undecided = append(b.undecided, row)
-	b.why = append(b.why, s)
-}
-
-// drop counts a row for which k was false at position i of its last vector.
-func (b *Bound) drop(k kernel, i int) {
-	if c, ok := k.(*compare); ok && c.comparedNaN(i) {
-		b.counts.NaN++
-		return
+// collect appends the rows that stay, and counts those with an error.
+func (b *Bound) collect(lo, hi int, sel []int32) []int32 {
+	sel = slices.Grow(sel, hi-lo)
+	for i := range (hi - lo + 63) / 64 {
+		sel = appendRows(sel, lo+64*i, b.live[i])
+		b.counts.Null += int64(bits.OnesCount64(b.unfit[i]))
+		b.counts.Error += int64(bits.OnesCount64(b.failed[i]))
 	}
-	b.counts.False++
+	return sel
 }
 
 // Counts returns how many rows were dropped since Bind.

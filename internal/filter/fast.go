@@ -10,7 +10,7 @@ import (
 // fast returns the loop that does what a term's kernel does, or nil: for a
 // column of bools, a column compared with a constant, and a column looked for
 // in constants.
-func fast(k kernel) narrower {
+func fast(k kernel) tester {
 	switch k := k.(type) {
 	case *field:
 		return wordsBetween(k, 1, 1, true)
@@ -26,7 +26,7 @@ func fast(k kernel) narrower {
 	return nil
 }
 
-func fastCompare(k *compare) narrower {
+func fastCompare(k *compare) tester {
 	f, okF := k.a.(*field)
 	c, okC := k.b.(*constant)
 	op, class := k.op, k.class
@@ -73,7 +73,7 @@ func compareInts(a, b int64) outcomes {
 
 // wordsThat keeps the ints x for which op wants compare(x), which does not fall
 // as x rises.
-func wordsThat(f *field, op expr.Op, compare func(int64) outcomes) narrower {
+func wordsThat(f *field, op expr.Op, compare func(int64) outcomes) tester {
 	atLeast, someAtLeast := first(func(x int64) bool { return compare(x) != less })
 	above, someAbove := first(func(x int64) bool { return compare(x) == greater })
 	lo, hi, some := int64(math.MinInt64), int64(math.MaxInt64), true
@@ -124,72 +124,91 @@ func first(is func(int64) bool) (x int64, ok bool) {
 	return int64(lo + 1<<63), true
 }
 
-// wordRange keeps the rows whose word, as an int64, is in a range, or outside
-// of it. Of an ordered comparison null is an error; otherwise it is outside.
-type wordRange struct {
-	index             int
-	nullable, ordered bool
-	lo, span          uint64 // lo <= word <= lo+span
-	outside           bool
+// loop is what the loops over one column have in common.
+type loop struct {
+	index    int
+	nullable bool
+	ordered  bool // of a null it is an error; otherwise null is no value
+	outside  bool // true for the values that are not found
 }
 
-func wordsBetween(f *field, lo, hi int64, ordered bool) *wordRange {
-	return &wordRange{index: f.index, nullable: f.nullable, ordered: ordered, lo: uint64(lo), span: uint64(hi) - uint64(lo)}
-}
-
-func (k *wordRange) narrow(b *Bound, live []int32) []int32 {
-	col := b.at.rows.Column(k.index)
-	n, lo, span, outside := 0, k.lo, k.span, k.outside
+// finish makes a verdict of the rows found, block by block.
+func (k *loop) finish(s *column.Slab, lo, hi int, v *verdict) {
 	if k.nullable {
-		return k.narrowNullable(b, col, live)
+		k.nulls(s, lo, hi, v)
 	}
-	for _, r := range live {
-		live[n] = r
-		n += one((col[r]-lo <= span) != outside)
+	if k.outside {
+		for i := range (hi - lo + 63) / 64 {
+			v.hit[i] = ^(v.hit[i] | v.unfit[i])
+		}
 	}
-	b.counts.False += int64(len(live) - n)
-	return live[:n]
 }
 
-func (k *wordRange) narrowNullable(b *Bound, col []uint64, live []int32) []int32 {
-	nulls, bit := b.at.rows.Nulls(k.index)
-	n, aside := 0, len(b.undecided)
-	for _, r := range live {
-		isNull := nulls[r]&bit != 0
-		if isNull && k.ordered {
-			b.setAside(r, unfit)
-			continue
+func (k *loop) nulls(s *column.Slab, lo, hi int, v *verdict) {
+	words, bit := s.Nulls(k.index)
+	for i := 0; lo < hi; i++ {
+		end := min(lo+64, hi)
+		var m uint64
+		for r := end - 1; r >= lo; r-- {
+			m = m<<1 | one(words[r]&bit != 0)
 		}
-		live[n] = r
-		n += one((!isNull && col[r]-k.lo <= k.span) != k.outside)
+		v.hit[i] &^= m
+		v.nan[i] &^= m
+		if k.ordered {
+			v.unfit[i] = m
+		}
+		lo = end
 	}
-	b.counts.False += int64(len(live) - n - (len(b.undecided) - aside))
-	return live[:n]
 }
 
 // one is 1 for true, without a branch.
-func one(b bool) int {
+func one(b bool) uint64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// doubleRange keeps the rows whose double is in a range, or outside of it. NaN
-// is outside.
-type doubleRange struct {
-	index             int
-	nullable, ordered bool
-	lo, hi            float64
-	outside           bool
+// wordRange finds the words that, as an int64, are in a range.
+type wordRange struct {
+	loop
+	lo, span uint64 // lo <= word <= lo+span
 }
 
-// doublesThat keeps the doubles that op c is true for.
-func doublesThat(f *field, op expr.Op, c float64) narrower {
+func wordsBetween(f *field, lo, hi int64, ordered bool) *wordRange {
+	return &wordRange{loop{index: f.index, nullable: f.nullable, ordered: ordered}, uint64(lo), uint64(hi) - uint64(lo)}
+}
+
+func (k *wordRange) test(s *column.Slab, lo, hi int, v *verdict) {
+	col := s.Column(k.index)[lo:hi]
+	for i := 0; len(col) > 0; i++ {
+		block := col[:min(64, len(col))]
+		col = col[len(block):]
+		v.hit[i] = between(block, k.lo, k.span)
+	}
+	k.finish(s, lo, hi, v)
+}
+
+// between has a bit for each word of a block that is in a range.
+func between(block []uint64, lo, span uint64) (m uint64) {
+	for i := len(block) - 1; i >= 0; i-- {
+		m = m<<1 | one(block[i]-lo <= span)
+	}
+	return m
+}
+
+// doubleRange finds the doubles in a range. NaN is in none.
+type doubleRange struct {
+	loop
+	lo, hi float64
+}
+
+// doublesThat finds the doubles that op c is true for.
+func doublesThat(f *field, op expr.Op, c float64) tester {
 	if c != c {
 		return nil
 	}
-	k := &doubleRange{index: f.index, nullable: f.nullable, ordered: op != expr.Eq && op != expr.Ne, lo: math.Inf(-1), hi: math.Inf(1)}
+	k := &doubleRange{loop{index: f.index, nullable: f.nullable, ordered: op != expr.Eq && op != expr.Ne}, math.Inf(-1), math.Inf(1)}
 	switch op {
 	case expr.Lt:
 		if k.hi = math.Nextafter(c, math.Inf(-1)); math.IsInf(c, -1) {
@@ -209,48 +228,35 @@ func doublesThat(f *field, op expr.Op, c float64) narrower {
 	return k
 }
 
-func (k *doubleRange) narrow(b *Bound, live []int32) []int32 {
-	col := b.at.rows.Column(k.index)
-	var nulls []uint64
-	var bit uint64
-	if k.nullable {
-		nulls, bit = b.at.rows.Nulls(k.index)
-	}
-	n, nans, aside := 0, 0, len(b.undecided)
-	for _, r := range live {
-		isNull := nulls != nil && nulls[r]&bit != 0
-		if isNull && k.ordered {
-			b.setAside(r, unfit)
-			continue
+func (k *doubleRange) test(s *column.Slab, lo, hi int, v *verdict) {
+	col := s.Column(k.index)[lo:hi]
+	for i := 0; len(col) > 0; i++ {
+		block := col[:min(64, len(col))]
+		col = col[len(block):]
+		var hit, nan uint64
+		for r := len(block) - 1; r >= 0; r-- {
+			x := math.Float64frombits(block[r])
+			hit = hit<<1 | one(x >= k.lo)&one(x <= k.hi)
+			nan = nan<<1 | one(x != x)
 		}
-		x := math.Float64frombits(col[r])
-		live[n] = r
-		nans += one(x != x)
-		n += one((one(x >= k.lo)&one(x <= k.hi)&one(!isNull) != 0) != k.outside)
+		v.hit[i], v.nan[i] = hit, nan
 	}
-	if k.outside {
-		nans = 0 // NaN != c is true
-	}
-	b.counts.NaN += int64(nans)
-	b.counts.False += int64(len(live) - n - nans - (len(b.undecided) - aside))
-	return live[:n]
+	k.finish(s, lo, hi, v)
 }
 
-// wordSet keeps the rows whose word is one of a set, or none of it. Strings
-// too long for a word are looked up as such.
+// wordSet finds the words of a set. Strings too long for a word are looked up
+// as such.
 type wordSet struct {
-	index    int
-	nullable bool
-	few      []uint64 // up to fewWords words, or
-	table    []uint64 // an open-addressed table of them
-	empty    uint64   // what stands in the free slots of table
-	long     map[string]struct{}
-	outside  bool
+	loop
+	few   []uint64 // up to fewWords words, or
+	table []uint64 // an open-addressed table of them
+	empty uint64   // what stands in the free slots of table
+	long  map[string]struct{}
 }
 
-const fewWords = 8
+const fewWords = 6
 
-func fastIn(k *inConstants) narrower {
+func fastIn(k *inConstants) tester {
 	f, ok := k.x.(*field)
 	if !ok || k.hasNull || k.anything != present || len(k.doubles)+len(k.ints) > 0 || f.typ == expr.Double {
 		return nil
@@ -258,8 +264,8 @@ func fastIn(k *inConstants) narrower {
 	return wordsIn(f, k.same, k.texts, false)
 }
 
-func wordsIn(f *field, set []uint64, texts []string, outside bool) narrower {
-	k := &wordSet{index: f.index, nullable: f.nullable, outside: outside}
+func wordsIn(f *field, set []uint64, texts []string, outside bool) tester {
+	k := &wordSet{loop: loop{index: f.index, nullable: f.nullable, outside: outside}}
 	for _, t := range texts {
 		if w, ok := column.InlineWord(t); ok {
 			set = append(set, w)
@@ -269,11 +275,6 @@ func wordsIn(f *field, set []uint64, texts []string, outside bool) narrower {
 			k.long = map[string]struct{}{}
 		}
 		k.long[t] = struct{}{}
-	}
-	if len(set) == 1 && k.long == nil {
-		only := wordsBetween(f, int64(set[0]), int64(set[0]), false)
-		only.outside = outside
-		return only
 	}
 	if k.few = set; len(set) > fewWords {
 		k.few = nil
@@ -311,32 +312,40 @@ func (k *wordSet) slot(w uint64) uint64 {
 	return at
 }
 
-func (k *wordSet) narrow(b *Bound, live []int32) []int32 {
-	col := b.at.rows.Column(k.index)
-	var nulls []uint64
-	var bit uint64
-	if k.nullable {
-		nulls, bit = b.at.rows.Nulls(k.index)
-	}
-	n := 0
-	for _, r := range live {
-		w, hit := col[r], 0
+func (k *wordSet) test(s *column.Slab, lo, hi int, v *verdict) {
+	col := s.Column(k.index)[lo:hi]
+	for i := 0; len(col) > 0; i++ {
+		block := col[:min(64, len(col))]
+		col = col[len(block):]
+		v.hit[i] = 0
 		for _, x := range k.few {
-			hit |= one(w == x)
+			v.hit[i] |= between(block, x, 0)
 		}
-		if k.table != nil && w != k.empty {
-			hit = one(k.table[k.slot(w)] == w)
+		if k.table != nil {
+			v.hit[i] |= k.tabled(block)
 		}
-		if k.long != nil && !column.IsInline(w) {
-			_, ok := k.long[b.at.rows.String(w)]
-			hit = one(ok)
+		if k.long != nil {
+			v.hit[i] |= k.spelled(s, block)
 		}
-		if nulls != nil && nulls[r]&bit != 0 {
-			hit = 0
-		}
-		live[n] = r
-		n += one((hit != 0) != k.outside)
 	}
-	b.counts.False += int64(len(live) - n)
-	return live[:n]
+	k.finish(s, lo, hi, v)
+}
+
+func (k *wordSet) tabled(block []uint64) (m uint64) {
+	for i := len(block) - 1; i >= 0; i-- {
+		w := block[i]
+		m = m<<1 | one(k.table[k.slot(w)] == w)&one(w != k.empty)
+	}
+	return m
+}
+
+func (k *wordSet) spelled(s *column.Slab, block []uint64) (m uint64) {
+	for i := len(block) - 1; i >= 0; i-- {
+		m <<= 1
+		if w := block[i]; !column.IsInline(w) {
+			_, ok := k.long[s.String(w)]
+			m |= one(ok)
+		}
+	}
+	return m
 }

@@ -105,6 +105,12 @@ func (b *Bound) apply(n int) bool {
 	for i := range n {
 		live, unfit, failed := b.live[i], b.unfit[i], b.failed[i]
 		errors := v.unfit[i] | v.failed[i]
+		if errors|unfit|failed|v.nan[i] == 0 { // as a rule
+			b.live[i] = live & v.hit[i]
+			b.counts.False += int64(bits.OnesCount64(live &^ v.hit[i]))
+			left |= b.live[i]
+			continue
+		}
 		isFalse := (live | unfit | failed) &^ (v.hit[i] | errors)
 		nans := bits.OnesCount64(isFalse & v.nan[i])
 		b.counts.NaN += int64(nans)

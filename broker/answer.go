@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -16,7 +17,10 @@ import (
 // answer makes the response out of what the nodes answered.
 func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetFeedResponse, error) {
 	entries := merge(o.parts, int(f.q.query.Limit), f.q.query.DistinctObjects)
-	resp := &feedv1.GetFeedResponse{Coverage: coverage(f.q, o), Receipt: receipt(f, o)}
+	resp := &feedv1.GetFeedResponse{
+		Coverage: coverage(f.q, o), Receipt: receipt(f, o),
+		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0, time.Now()),
+	}
 	for i := range entries {
 		it, err := b.item(ctx, f, &entries[i])
 		if err != nil {
@@ -33,7 +37,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 func (b *Broker) item(ctx context.Context, f *fanout, e *entry) (*feedv1.Item, error) {
 	it := &feedv1.Item{
 		Id: string(e.ID), Entity: string(e.Entity), Type: string(e.Type), Time: timestamp(e.Time), Score: e.Score,
-		Object: cmp.Or(e.item.GetObject(), string(e.ID)),
+		Object: e.item.GetObject(),
 	}
 	record, err := b.records.value(ctx, f.m, &e.ranked)
 	var refused *millrace.Error

@@ -7,6 +7,7 @@ package broker
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -48,6 +49,10 @@ type Config struct {
 	// Timeout bounds a request that comes without a deadline, and any other.
 	// 0: 10 s.
 	Timeout time.Duration
+	// PageKey signs page tokens: 32 secret bytes that all brokers of a cluster
+	// share, such as [cluster.Client.Secret] gives. nil: random ones, so that
+	// pages continue only where they began.
+	PageKey []byte
 	Metrics prometheus.Registerer // nil: none
 	Log     *slog.Logger          // nil: slog.Default()
 }
@@ -60,6 +65,9 @@ func (c Config) Validate() error {
 	}
 	if c.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("broker: timeout %s is negative", c.Timeout))
+	}
+	if c.PageKey != nil && len(c.PageKey) < 16 {
+		errs = append(errs, fmt.Errorf("broker: a page key of %d bytes is too short, want 32", len(c.PageKey)))
 	}
 	for _, f := range c.Feeds {
 		errs = append(errs, f.Validate())
@@ -77,6 +85,7 @@ type Broker struct {
 	records *records
 	budget  *budget
 	recent  *recent
+	pageKey []byte
 }
 
 // New returns a broker. It needs no I/O: nodes are dialled when first asked.
@@ -90,11 +99,15 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = DialGRPC()
 	}
+	if cfg.PageKey == nil {
+		cfg.PageKey = make([]byte, 32)
+		_, _ = rand.Read(cfg.PageKey) // never fails
+	}
 	conns := newConns(cfg.Dial, cfg.Log)
 	return &Broker{
 		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log,
 		known: feedsOf(append(BuiltIn(), cfg.Feeds...)), conns: conns, records: newRecords(conns),
-		budget: newBudget(hedgeShare, hedgeBurst), recent: &recent{},
+		budget: newBudget(hedgeShare, hedgeBurst), recent: &recent{}, pageKey: cfg.PageKey,
 	}, nil
 }
 

@@ -21,7 +21,7 @@ import (
 // says were answered; and a partition is missing only when no replica of it
 // works.
 func TestAnswersEqualOneMachine(t *testing.T) {
-	for seed := range uint64(400) {
+	for seed := range *rounds {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 6))
 			w := randomWorld(t, r)

@@ -61,6 +61,9 @@ func candidatesOf(parts []part, distinct bool) []ranked {
 	var all []ranked
 	for _, pt := range parts {
 		add := func(it *nodev1.Item) {
+			if it.Object == "" { // about itself
+				it.Object = it.Id
+			}
 			r := ranked{rankOf(it), it, pt.node}
 			if pt.covered.Has(partition.Of(r.Entity)) {
 				all = append(all, r)

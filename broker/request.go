@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -44,6 +45,9 @@ type question struct {
 	entities [partition.Count][]byte // encoded as QueryRequest.entities
 	counts   [partition.Count]int    // entities
 	viewer   string
+
+	entitySum uint64 // of the entities' hashes, whatever their order
+	request   uint64 // requestHash
 }
 
 // timelines returns how many timelines a partition was asked for. Where every
@@ -85,13 +89,11 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
 		readViewer, readTypes, readEntities, readFilter, readModel, readLimit,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
+		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, now) },
 	} {
 		if err := check(q, req); err != nil {
 			return nil, err
 		}
-	}
-	if req.GetPageToken() != "" {
-		return nil, &millrace.Error{Reason: millrace.ReasonPageToken, Field: "page_token", Detail: "paging is not served", WayOut: "ask for a larger limit"}
 	}
 	return q, nil
 }
@@ -151,6 +153,7 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", maxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
 		}
 		met[e] = struct{}{}
+		q.entitySum += xxhash.Sum64String(e)
 		p := partition.Of(millrace.Entity(e))
 		q.want.Add(p)
 		q.counts[p]++

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -24,6 +25,9 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
+
+// rounds is how many random worlds a test tries: go test ./broker -rounds 10000
+var rounds = flag.Uint64("rounds", 100, "random worlds a test")
 
 // world is a cluster of fake nodes over one naive feed.
 type world struct {
@@ -170,8 +174,14 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 		answers[a.Partition] = a
 	}
 	resp.Partitions = slices.Collect(maps.Values(answers))
-	answer := n.w.feed.Query(n.w.query(req, mine))
+	q := n.w.query(req, mine)
+	q.Limit += len(req.Exclude)
+	answer := n.w.feed.Query(q)
 	for _, it := range answer.Items {
+		hash := millrace.ServedHash(req.DistinctObjects, it.Object, it.Timeline, it.ID)
+		if slices.Contains(req.Exclude, hash) || len(resp.Items) == int(req.Limit) {
+			continue
+		}
 		out := wireItem(it.Rank, it.Object)
 		out.Schema, out.Body = uint64(it.Record.Schema), it.Record.Body
 		for _, r := range it.Also {

@@ -13,6 +13,7 @@
 //	map/ready/ID    a [Set] of 90 bytes, leased
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	docs/KIND/NAME  whatever KIND is
+//	secrets/NAME    32 random bytes
 package cluster
 
 import (

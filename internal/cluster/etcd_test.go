@@ -133,6 +133,13 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 		t.Fatalf("an empty cluster has epoch %d", w.Current().Epoch())
 	}
 
+	// Secrets are made once.
+	secret, err := c.Secret(ctx, "pages")
+	check(t, err)
+	if again, err := c.Secret(ctx, "pages"); err != nil || len(secret) != 32 || string(again) != string(secret) {
+		t.Fatalf("secret %x, then %x, %v", secret, again, err)
+	}
+
 	// A cluster comes to life.
 	n1, err := c.Join(ctx, cluster.Node{ID: "n1", Addr: "127.0.0.1:1", Zone: "a"})
 	check(t, err)

@@ -1,0 +1,188 @@
+package broker
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// A page token is all that a broker knows of the pages before, so that any
+// broker can continue:
+//
+//	version  1 byte
+//	body     see cursor.encode
+//	mac      16 bytes: HMAC-SHA-256 of what is before it, cut
+//
+// in base64 for URLs, without padding.
+const (
+	tokenVersion = 1
+	macBytes     = 16
+	tokenLife    = 24 * time.Hour
+	maxServed    = 10_000 // items on the pages of one feed
+)
+
+// cursor is where a feed continues.
+type cursor struct {
+	issued   millrace.Time
+	asOf     millrace.Time // of every page
+	request  uint64        // hash of what must be the same on every page
+	model    string        // of every page, whatever becomes of the feed's
+	distinct bool          // what the hashes are of
+	served   []uint64      // millrace.ServedHash of every item so far, ascending
+}
+
+func (c *cursor) encode(key []byte) string {
+	b := []byte{tokenVersion}
+	b = binary.AppendUvarint(b, uint64(c.issued))
+	b = binary.AppendUvarint(b, uint64(c.asOf))
+	b = binary.LittleEndian.AppendUint64(b, c.request)
+	b = binary.AppendUvarint(b, uint64(len(c.model)))
+	b = append(b, c.model...)
+	kind := byte(0)
+	if c.distinct {
+		kind = 1
+	}
+	b = append(b, kind)
+	b = appendHashes(b, c.served)
+	return base64.RawURLEncoding.EncodeToString(append(b, mac(key, b)...))
+}
+
+func mac(key, b []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write(b)
+	return h.Sum(nil)[:macBytes]
+}
+
+// decodeCursor reads a token that was made with key.
+func decodeCursor(token string, key []byte) (*cursor, error) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil || len(b) <= macBytes {
+		return nil, errors.New("this is no page token")
+	}
+	b, sum := b[:len(b)-macBytes], b[len(b)-macBytes:]
+	if !hmac.Equal(sum, mac(key, b)) {
+		return nil, errors.New("it was not made here, or was altered")
+	}
+	return decodeBody(b)
+}
+
+// decodeBody reads what stands before the mac.
+func decodeBody(b []byte) (*cursor, error) {
+	r := reader{b: b}
+	if v := r.bytes(1); r.bad || v[0] != tokenVersion {
+		return nil, errors.New("it is of another version")
+	}
+	c := &cursor{issued: millrace.Time(r.uvarint()), asOf: millrace.Time(r.uvarint())}
+	if h := r.bytes(8); !r.bad {
+		c.request = binary.LittleEndian.Uint64(h)
+	}
+	c.model = string(r.bytes(r.uvarint()))
+	if kind := r.bytes(1); !r.bad {
+		c.distinct = kind[0] == 1
+	}
+	if r.bad {
+		return nil, errors.New("it ends too soon")
+	}
+	var err error
+	c.served, err = decodeHashes(r.b)
+	return c, err
+}
+
+// reader takes values off the front of b until one is cut short.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) bytes(n uint64) []byte {
+	if r.bad || n > uint64(len(r.b)) {
+		r.bad = true
+		return nil
+	}
+	v := r.b[:n]
+	r.b = r.b[n:]
+	return v
+}
+
+// readPage continues where the request's token says.
+func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
+	q.request = requestHash(req, q)
+	if req.GetPageToken() == "" {
+		return nil
+	}
+	bad := func(format string, args ...any) error {
+		return &millrace.Error{Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf(format, args...), WayOut: "ask for the first page again, without a token"}
+	}
+	c, err := decodeCursor(req.GetPageToken(), b.pageKey)
+	switch {
+	case err != nil:
+		return bad("%v", err)
+	case c.request != q.request:
+		return bad("it is of another request: all but page_token, limit and explain must be as they were")
+	case c.distinct != q.query.DistinctObjects:
+		return bad("the definition of feed %s has changed since", q.feed.Name)
+	case now.Sub(c.issued.Std()) > tokenLife:
+		return bad("it expired %s after %s", tokenLife, c.issued)
+	case len(c.served) >= maxServed:
+		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "page_token", Detail: fmt.Sprintf("%d items have been served", len(c.served)), WayOut: "begin anew with a window further back (to)"}
+	}
+	q.query.Model, q.query.Exclude = c.model, c.served
+	return readTimes(q, req, c.asOf.Std())
+}
+
+// requestHash is of all that every page must ask alike. Entities count as a
+// set, since callers keep them in sets.
+func requestHash(req *feedv1.GetFeedRequest, q *question) uint64 {
+	same := &feedv1.GetFeedRequest{
+		Feed: req.GetFeed(), Viewer: req.GetViewer(), Types: q.query.GetTypes(), Filter: req.GetFilter(),
+		From: req.GetFrom(), To: req.GetTo(), AsOf: req.GetAsOf(), Model: req.GetModel(),
+	}
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(same)
+	if err != nil { // a string that is not UTF-8 was refused before
+		panic(fmt.Sprintf("broker: hash of a checked request: %v", err))
+	}
+	raw = binary.LittleEndian.AppendUint64(raw, q.entitySum)
+	return xxhash.Sum64(raw)
+}
+
+// nextToken returns the token of the page behind these entries; "" when there
+// is none. A page that is short because partitions are missing may have a
+// sequel: what they hold.
+func (b *Broker) nextToken(q *question, entries []entry, complete bool, now time.Time) string {
+	if len(entries) == 0 || complete && len(entries) < int(q.query.Limit) {
+		return ""
+	}
+	distinct := q.query.DistinctObjects
+	served := slices.Clone(q.query.Exclude)
+	for i := range entries {
+		e := &entries[i]
+		served = append(served, millrace.ServedHash(distinct, millrace.Object(e.item.GetObject()), e.Timeline, e.ID))
+	}
+	slices.Sort(served)
+	c := cursor{
+		issued: millrace.TimeOf(now), asOf: q.asOf, request: q.request, model: q.query.Model, distinct: distinct,
+		served: slices.Compact(served),
+	}
+	return c.encode(b.pageKey)
+}

@@ -1,0 +1,251 @@
+package broker
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/oracle"
+)
+
+var pagedFeeds = []Feed{
+	{Name: "plain", Model: "coarse"}, {Name: "capped", Model: "coarse", CapPerEntity: 2},
+	{Name: "objects", Model: "coarse", DistinctObjects: true}, {Name: "both", Model: "coarse", DistinctObjects: true, CapPerEntity: 2},
+}
+
+// pages asks for page after page until there is none, calling between after
+// each.
+func pages(t *testing.T, b *Broker, req *feedv1.GetFeedRequest, between func()) (all []*feedv1.Item) {
+	t.Helper()
+	req = proto.Clone(req).(*feedv1.GetFeedRequest)
+	for n := 0; ; n++ {
+		resp, err := b.GetFeed(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, resp.Items...)
+		if req.PageToken = resp.NextPageToken; req.PageToken == "" {
+			return all
+		}
+		if n > 500 {
+			t.Fatal("pages without end")
+		}
+		between()
+	}
+}
+
+// While nothing changes, pages joined are the one long answer.
+func TestPagesAreTheLongAnswer(t *testing.T) {
+	for seed := range *rounds {
+		r := rand.New(rand.NewPCG(seed, 2))
+		w := newWorld(t, 1+r.IntN(5), 1+r.IntN(2))
+		w.fill(r, 20, 150)
+		b := w.broker(pagedFeeds...)
+		for _, f := range pagedFeeds {
+			req := &feedv1.GetFeedRequest{Feed: f.Name, Entities: entityNames(20), Limit: proto.Int64(1000)}
+			long, err := b.GetFeed(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Limit = proto.Int64(1 + r.Int64N(30))
+			got := pages(t, b, req, func() { // in whatever order the caller holds its set
+				r.Shuffle(len(req.Entities), func(i, j int) { req.Entities[i], req.Entities[j] = req.Entities[j], req.Entities[i] })
+			})
+			want, have := oracle.FeedItems(long.Items), oracle.FeedItems(got)
+			for _, items := range [][]oracle.Item{want, have} {
+				for i := range items {
+					items[i].Also = nil // says what ranks within the page
+				}
+			}
+			if d := oracle.Diff(want, have); d != "" {
+				t.Fatalf("seed %d, feed %s, pages of %d: %s", seed, f.Name, req.GetLimit(), d)
+			}
+		}
+	}
+}
+
+// While records come, change and go between the pages, none is shown twice,
+// and what was there all the time is shown once.
+func TestPagesNeverRepeatAndNeverSkip(t *testing.T) {
+	for seed := range *rounds {
+		r := rand.New(rand.NewPCG(seed, 3))
+		w := newWorld(t, 1+r.IntN(5), 1+r.IntN(2))
+		w.fill(r, 20, 100)
+		b := w.broker(pagedFeeds...)
+		distinct := r.IntN(2) == 0
+		req := &feedv1.GetFeedRequest{Feed: "plain", Entities: entityNames(20), Limit: proto.Int64(1 + r.Int64N(20))}
+		if distinct {
+			req.Feed = "objects"
+		}
+		name := func(tl millrace.Timeline, o millrace.Object, id millrace.RecordID) string {
+			if distinct {
+				return string(o)
+			}
+			return fmt.Sprintf("%s %s", tl, id)
+		}
+		present := func() map[string]bool {
+			names := map[string]bool{}
+			for _, tl := range w.feed.Timelines() {
+				for _, rec := range w.feed.Live(tl) {
+					names[name(tl, rec.Object, rec.ID)] = true
+				}
+			}
+			return names
+		}
+		stayed := present()
+		changes := 20 // then they end, lest the pages do not
+		got := pages(t, b, req, func() {
+			if changes--; changes < 0 {
+				return
+			}
+			w.change(r, 10)
+			now := present()
+			for n := range stayed {
+				if !now[n] {
+					delete(stayed, n)
+				}
+			}
+		})
+		shown := map[string]bool{}
+		for _, it := range got {
+			n := name(millrace.Timeline{Entity: millrace.Entity(it.Entity), Type: millrace.ContentType(it.Type)}, millrace.Object(it.Object), millrace.RecordID(it.Id))
+			if shown[n] {
+				t.Fatalf("seed %d: %s is shown twice", seed, n)
+			}
+			shown[n] = true
+		}
+		for n := range stayed {
+			if !shown[n] {
+				t.Fatalf("seed %d: %s was there all the time and is not shown", seed, n)
+			}
+		}
+	}
+}
+
+// change inserts, deletes and re-ranks some records.
+func (w *world) change(r *rand.Rand, n int) {
+	for range n {
+		timelines := w.feed.Timelines()
+		tl := timelines[r.IntN(len(timelines))]
+		live := w.feed.Live(tl)
+		rec := live[r.IntN(len(live))]
+		switch rec.Version++; r.IntN(3) {
+		case 0:
+			w.add(tl, millrace.RecordID(fmt.Sprintf("new%d", r.IntN(1e6))), millrace.Time(1000*r.IntN(40)), "")
+		case 1:
+			rec.Deleted = true
+			w.feed.Apply(tl, rec)
+		case 2: // the body no longer matches, which pages do not mind
+			rec.Time = millrace.Time(1000 * r.IntN(40))
+			w.feed.Apply(tl, rec)
+		}
+	}
+}
+
+func TestPageTokens(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	for i := range 30 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	b := w.broker()
+	req := recentRequest(30)
+	req.Limit = proto.Int64(10)
+	first, err := b.GetFeed(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.PageToken = first.NextPageToken
+	second, err := b.GetFeed(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(second.Receipt.AsOf, first.Receipt.AsOf) || second.Items[0].Id != "r019" {
+		t.Errorf("second page as of %v after %v, begins with %v", second.Receipt.AsOf, first.Receipt.AsOf, second.Items[0].Id)
+	}
+	for name, change := range map[string]func(*feedv1.GetFeedRequest){
+		"another feed":     func(r *feedv1.GetFeedRequest) { r.Feed = "home" },
+		"another entity":   func(r *feedv1.GetFeedRequest) { r.Entities[0] = "x" },
+		"an entity fewer":  func(r *feedv1.GetFeedRequest) { r.Entities = r.Entities[1:] },
+		"another filter":   func(r *feedv1.GetFeedRequest) { r.Filter = "true" },
+		"another viewer":   func(r *feedv1.GetFeedRequest) { r.Viewer.Id = "x" },
+		"another model":    func(r *feedv1.GetFeedRequest) { r.Model = "x" },
+		"another window":   func(r *feedv1.GetFeedRequest) { r.To = timestamp(timeAt(5)) },
+		"not a token":      func(r *feedv1.GetFeedRequest) { r.PageToken = "%%%" },
+		"cut":              func(r *feedv1.GetFeedRequest) { r.PageToken = r.PageToken[:20] },
+		"too short":        func(r *feedv1.GetFeedRequest) { r.PageToken = "AQ" },
+		"altered":          func(r *feedv1.GetFeedRequest) { r.PageToken = "B" + r.PageToken[1:] },
+		"of other brokers": func(r *feedv1.GetFeedRequest) { r.PageToken = (&cursor{}).encode([]byte("another key")) },
+		"expired": func(r *feedv1.GetFeedRequest) {
+			c, err := decodeCursor(r.PageToken, b.pageKey)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.issued -= millrace.Time((25 * time.Hour).Milliseconds())
+			r.PageToken = c.encode(b.pageKey)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := proto.Clone(req).(*feedv1.GetFeedRequest)
+			change(r)
+			_, err := b.GetFeed(t.Context(), r)
+			if e := refusal(t, err); e.Reason != millrace.ReasonPageToken || e.Field != "page_token" || e.WayOut == "" {
+				t.Errorf("got %+v", e)
+			}
+		})
+	}
+}
+
+func TestHashesAreCompact(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, n := range []int{0, 1, 2, 3, 20, 1000, maxServed} {
+		hashes := make([]uint64, n)
+		for i := range hashes {
+			hashes[i] = r.Uint64()
+		}
+		slices.Sort(hashes)
+		b := appendHashes(nil, hashes)
+		back, err := decodeHashes(b)
+		if err != nil || !slices.Equal(back, hashes) {
+			t.Fatalf("%d hashes: %v", n, err)
+		}
+		if n == 1000 && len(b) > 7100 {
+			t.Errorf("1000 hashes take %d bytes", len(b))
+		}
+	}
+	for _, hashes := range [][]uint64{{1<<64 - 1}, {0, 1<<64 - 1}, {1<<64 - 3, 1<<64 - 2, 1<<64 - 1}} {
+		if back, err := decodeHashes(appendHashes(nil, hashes)); err != nil || !slices.Equal(back, hashes) {
+			t.Errorf("%x came back as %x, %v", hashes, back, err)
+		}
+	}
+}
+
+func FuzzDecodeCursor(f *testing.F) {
+	key := []byte("0123456789abcdef")
+	for _, c := range []cursor{{}, {issued: 1, asOf: 2, request: 3, model: "home", distinct: true, served: []uint64{5, 1 << 40, 1<<64 - 1}}} {
+		raw, _ := base64.RawURLEncoding.DecodeString(c.encode(key))
+		f.Add(raw[:len(raw)-macBytes])
+	}
+	f.Add([]byte(strings.Repeat("\xff", 40)))
+	// Whatever passes for a body is read the same after it was written again.
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c, err := decodeBody(body)
+		if err != nil {
+			return
+		}
+		if !slices.IsSorted(c.served) {
+			t.Fatalf("hashes %x", c.served)
+		}
+		back, err := decodeCursor(c.encode(key), key)
+		if err != nil || back.asOf != c.asOf || back.model != c.model || !slices.Equal(back.served, c.served) {
+			t.Fatalf("%+v came back as %+v, %v", c, back, err)
+		}
+	})
+}

@@ -47,15 +47,17 @@ func (p *parser) enum(n *node, o map[string]any, path string) {
 		p.fault(path, "the enum %s has no list of symbols", n.name)
 		return
 	}
+	seen := make(map[string]bool, len(list))
 	for _, v := range list {
 		s, ok := v.(string)
 		if !ok || !isName(s) {
 			p.fault(path, "the enum %s has the symbol %v; symbols are letters, digits and _, not starting with a digit", n.name, quote(v))
 			continue
 		}
-		if slices.Contains(n.symbols, s) {
+		if seen[s] {
 			p.fault(path, "the enum %s has the symbol %s twice", n.name, s)
 		}
+		seen[s] = true
 		n.symbols = append(n.symbols, s)
 	}
 	if v, ok := o["default"]; ok {

@@ -44,7 +44,7 @@ func compileEnvelope(s *Schema) plan {
 			slots[name] = at
 		}
 	}
-	c := compiler{slots: slots}
+	c := compiler{slots: slots, enums: map[enumPair][][]byte{}}
 	p, err := c.resolve(nil, s.root, s.root, "")
 	if err != nil {
 		panic("schemas: a schema cannot read itself: " + err.Error())

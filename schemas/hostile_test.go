@@ -99,6 +99,29 @@ func TestHostileSchemas(t *testing.T) {
 	}
 }
 
+// TestManyReferences parses the largest enum and refers to it as often as
+// allowed: what a reference costs must not depend on what it refers to.
+func TestManyReferences(t *testing.T) {
+	var symbols, fields []string
+	for i := range 7000 {
+		symbols = append(symbols, fmt.Sprintf(`"S%d"`, i))
+	}
+	fields = append(fields, `{"name":"e0","type":{"type":"enum","name":"E","symbols":[`+strings.Join(symbols, ",")+`]}}`)
+	for i := range 200 {
+		fields = append(fields, fmt.Sprintf(`{"name":"e%d","type":"E"}`, i+1))
+	}
+	s := mustSchema(t, withFields(fields...))
+	symbolsOf := map[*[]byte]bool{}
+	for _, step := range s.envelope {
+		if step.op == opEnum {
+			symbolsOf[&step.syms[0]] = true
+		}
+	}
+	if len(symbolsOf) != 1 {
+		t.Errorf("201 references to an enum made %d copies of its symbols", len(symbolsOf))
+	}
+}
+
 func TestEveryFaultAtOnce(t *testing.T) {
 	_, err := Parse([]byte(withFields(
 		`{"name":"a","type":"strin"}`, `{"name":"b","type":"int","default":"x"}`, `{"name":"c","type":{"type":"fixed","name":"E","size":-1}}`,

@@ -70,7 +70,12 @@ type compiler struct {
 	layout *column.Layout
 	slots  map[string]slot
 	list   bool // the values are items of a list that is collected
+	enums  map[enumPair][][]byte
 }
+
+// enumPair is an enum of the writer's and the reader's that reads it. Many
+// fields may have the same, and an enum may have thousands of symbols.
+type enumPair struct{ w, r *node }
 
 // slot is where a role's value is kept.
 type slot struct {
@@ -251,18 +256,36 @@ func (c *compiler) enum(p plan, w, r *node, path string) (plan, error) {
 	if r == nil {
 		return append(p, s), nil
 	}
-	for _, symbol := range w.symbols {
-		i := slices.Index(r.symbols, symbol)
-		if i < 0 {
-			i = r.fallback
-		}
-		if i < 0 {
-			return nil, mismatch(w, r, path, fmt.Sprintf(", which has no symbol %s and no default", symbol))
-		}
-		s.syms = append(s.syms, []byte(r.symbols[i]))
+	var err error
+	if s.syms, err = c.symbols(w, r, path); err != nil {
+		return nil, err
 	}
 	s.put, s.at = c.target(r, path)
 	return append(p, s), nil
+}
+
+// symbols returns what each of w's symbols is to r.
+func (c *compiler) symbols(w, r *node, path string) ([][]byte, error) {
+	if syms, ok := c.enums[enumPair{w, r}]; ok {
+		return syms, nil
+	}
+	known := make(map[string]bool, len(r.symbols))
+	for _, symbol := range r.symbols {
+		known[symbol] = true
+	}
+	syms := make([][]byte, len(w.symbols))
+	for i, symbol := range w.symbols {
+		switch {
+		case known[symbol]:
+			syms[i] = []byte(symbol)
+		case r.fallback >= 0:
+			syms[i] = []byte(r.symbols[r.fallback])
+		default:
+			return nil, mismatch(w, r, path, fmt.Sprintf(", which has no symbol %s and no default", symbol))
+		}
+	}
+	c.enums[enumPair{w, r}] = syms
+	return syms, nil
 }
 
 func (c *compiler) record(p plan, w, r *node, path string) (plan, error) {

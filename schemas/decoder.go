@@ -16,7 +16,8 @@ type Decoder struct {
 // lacks has the reader's default, one that the reader lacks is dropped, one
 // renamed is found by alias, and numbers are promoted.
 func NewDecoder(writer, reader *Schema) (*Decoder, error) {
-	c := compiler{layout: reader.layout, enums: map[enumPair][][]byte{}}
+	c := newCompiler()
+	c.layout = reader.layout
 	p, err := c.resolve(nil, writer.root, reader.root, "")
 	if err != nil {
 		return nil, err

@@ -44,7 +44,8 @@ func compileEnvelope(s *Schema) plan {
 			slots[name] = at
 		}
 	}
-	c := compiler{slots: slots, enums: map[enumPair][][]byte{}}
+	c := newCompiler()
+	c.slots = slots
 	p, err := c.resolve(nil, s.root, s.root, "")
 	if err != nil {
 		panic("schemas: a schema cannot read itself: " + err.Error())

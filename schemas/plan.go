@@ -70,12 +70,22 @@ type compiler struct {
 	layout *column.Layout
 	slots  map[string]slot
 	list   bool // the values are items of a list that is collected
-	enums  map[enumPair][][]byte
+	seen   *seen
 }
 
-// enumPair is an enum of the writer's and the reader's that reads it. Many
-// fields may have the same, and an enum may have thousands of symbols.
-type enumPair struct{ w, r *node }
+func newCompiler() compiler {
+	return compiler{seen: &seen{enums: map[pairing][][]byte{}, refused: map[pairing]error{}}}
+}
+
+// seen is what is known of named types, since a schema may refer to the same
+// ones very often.
+type seen struct {
+	enums   map[pairing][][]byte // what each of w's symbols is to r
+	refused map[pairing]error    // records that do not resolve
+}
+
+// pairing is a named type of the writer's and the reader's that may read it.
+type pairing struct{ w, r *node }
 
 // slot is where a role's value is kept.
 type slot struct {
@@ -141,7 +151,14 @@ func (c *compiler) resolve(p plan, w, r *node, path string) (plan, error) {
 	case kindNull:
 		return p, nil
 	case kindRecord:
-		return c.record(p, w, r, path)
+		if err := c.seen.refused[pairing{w, r}]; err != nil {
+			return nil, err
+		}
+		q, err := c.record(p, w, r, path)
+		if err != nil {
+			c.seen.refused[pairing{w, r}] = err
+		}
+		return q, err
 	case kindArray, kindMap:
 		return c.collection(p, w, r, path)
 	case kindEnum:
@@ -266,7 +283,7 @@ func (c *compiler) enum(p plan, w, r *node, path string) (plan, error) {
 
 // symbols returns what each of w's symbols is to r.
 func (c *compiler) symbols(w, r *node, path string) ([][]byte, error) {
-	if syms, ok := c.enums[enumPair{w, r}]; ok {
+	if syms, ok := c.seen.enums[pairing{w, r}]; ok {
 		return syms, nil
 	}
 	known := make(map[string]bool, len(r.symbols))
@@ -284,7 +301,7 @@ func (c *compiler) symbols(w, r *node, path string) ([][]byte, error) {
 			return nil, mismatch(w, r, path, fmt.Sprintf(", which has no symbol %s and no default", symbol))
 		}
 	}
-	c.enums[enumPair{w, r}] = syms
+	c.seen.enums[pairing{w, r}] = syms
 	return syms, nil
 }
 

@@ -3,6 +3,7 @@ package schemas
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -123,6 +124,36 @@ func TestCheckEvolution(t *testing.T) {
 	}
 	if err := CheckEvolution(Note(), Activity()); err == nil {
 		t.Error("an activity is taken for an evolution of a note")
+	}
+}
+
+// TestManyCandidates resolves unions of records that differ only in namespace,
+// level upon level, and fail in the last: every pair is tried, but only once.
+func TestManyCandidates(t *testing.T) {
+	schema := func(leaf string) *Schema {
+		var fields, refs []string
+		for level := range 3 {
+			typ := leaf
+			if level > 0 {
+				typ = "[" + strings.Join(refs, ",") + "]"
+			}
+			refs = nil
+			for i := range 9 {
+				name := fmt.Sprintf("l%d.n%d.R", level, i)
+				refs = append(refs, fmt.Sprintf("%q", name))
+				fields = append(fields, fmt.Sprintf(`{"name":"f%d_%d","default":null,"type":["null",{"type":"record","name":%q,"fields":[{"name":"x","type":%s}]}]}`, level, i, name, typ))
+			}
+		}
+		return mustSchema(t, withFields(fields...))
+	}
+	old, new := schema(`"int"`), schema(`"boolean"`)
+	if err := CheckEvolution(old, new); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+		t.Error(err)
+	}
+	c := newCompiler()
+	last := func(s *Schema) *node { return s.root.fields[len(s.root.fields)-1].typ }
+	if _, err := c.resolve(nil, last(old), last(new), "f"); err == nil {
+		t.Error("an int is read as a boolean")
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // isCorrupt reports whether an error says that what is stored cannot be right,
 // rather than that it cannot be read now.
 func isCorrupt(err error) bool {
-	for _, e := range []error{errBlob, errChain, errChainState, errRow, errKey, errDigest, pebble.ErrCorruption} {
+	for _, e := range []error{errBlob, errChain, errChainState, errRow, errKey, errFilter, errDigest, pebble.ErrCorruption} {
 		if errors.Is(err, e) {
 			return true
 		}

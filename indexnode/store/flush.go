@@ -105,6 +105,9 @@ func (t *timeline) write(b *pebble.Batch) error {
 	if t.chainDirty {
 		set(chainKey(t.prefix), t.chain.encode(nil))
 	}
+	if t.seenDirty {
+		set(filterKey(t.prefix), t.seen.encode())
+	}
 	for suffix, blob := range t.older {
 		set(olderKey(t.prefix, suffix), blob.buf)
 	}

@@ -15,7 +15,8 @@ import (
 //	74 entity type 00                   the head blob
 //	74 entity type 01                   the chain: metadata of the older blobs
 //	74 entity type 02 suffix(4)         an older blob
-//	74 entity type 03 id                where a record outside the head is
+//	74 entity type 03                   the filter of the ids outside the head
+//	74 entity type 04 id                where a record outside the head is
 //
 // entity and type stand behind their length as uvarint. The node's own rows
 // have the partition ffff.
@@ -24,10 +25,11 @@ const (
 	kindFeatures = 'f'
 	kindTimeline = 't'
 
-	partHead  = 0x00
-	partChain = 0x01
-	partOlder = 0x02
-	partID    = 0x03
+	partHead   = 0x00
+	partChain  = 0x01
+	partOlder  = 0x02
+	partFilter = 0x03
+	partID     = 0x04
 
 	nodePartition = 0xffff
 	nodeFormat    = 'v'
@@ -65,6 +67,7 @@ func chainKey(prefix []byte) []byte { return append(prefix, partChain) }
 func olderKey(prefix []byte, suffix uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(prefix, partOlder), suffix)
 }
+func filterKey(prefix []byte) []byte { return append(prefix, partFilter) }
 func idKey(prefix []byte, id millrace.RecordID) []byte {
 	return append(append(prefix, partID), id...)
 }
@@ -102,7 +105,7 @@ func cutTimeline(key []byte) (t millrace.Timeline, prefix int, rest []byte, err 
 	}
 	ok := false
 	switch rest[0] {
-	case partHead, partChain:
+	case partHead, partChain, partFilter:
 		ok = len(rest) == 1
 	case partOlder:
 		ok = len(rest) == 5

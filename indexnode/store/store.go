@@ -28,7 +28,7 @@ type Options struct {
 	// single larger record has a blob of its own.
 	MaxBlobBytes int
 	// MaxDirtyBytes bounds what is applied but not yet on disk; 0 means
-	// 64 MiB. Past it a flush starts, at twice it Apply waits for the flush.
+	// 128 MiB. Past it a flush starts, at twice it Apply waits for the flush.
 	MaxDirtyBytes int64
 	// FlushEvery bounds how old an applied record gets before it is on disk,
 	// and so how much of the log a restart replays; 0 means 30 s, negative
@@ -58,7 +58,7 @@ func (o Options) withDefaults() Options {
 		o.MaxBlobBytes = 8 << 10
 	}
 	if o.MaxDirtyBytes == 0 {
-		o.MaxDirtyBytes = 64 << 20
+		o.MaxDirtyBytes = 128 << 20
 	}
 	if o.FlushEvery == 0 {
 		o.FlushEvery = 30 * time.Second

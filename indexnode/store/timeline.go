@@ -23,9 +23,9 @@ type timeline struct {
 	older map[uint32]*blob
 	dead  []uint32 // suffixes whose blobs are gone
 	ids   map[millrace.RecordID]idRow
+	seen  *filter // of the ids outside the head; nil until loaded
 
-	headDirty, chainDirty bool
-	gone                  bool // drop every key, then write what is here
+	headDirty, chainDirty, seenDirty bool
 
 	olderBytes int
 }
@@ -71,6 +71,9 @@ func (t *timeline) memory() int {
 	}
 	if t.chain != nil {
 		n += linkBytes * cap(t.chain.links)
+	}
+	if t.seen != nil {
+		n += cap(t.seen.bits)
 	}
 	return n
 }
@@ -150,6 +153,35 @@ func (t *timeline) setID(id millrace.RecordID, row idRow) {
 	t.ids[id] = row
 }
 
+// placeID notes that a record is outside the head.
+func (t *timeline) placeID(id millrace.RecordID, at millrace.Time) error {
+	if err := t.loadFilter(); err != nil {
+		return err
+	}
+	t.setID(id, idRow{at, true})
+	if !t.seen.mayHave(id) {
+		t.seen.add(id)
+		t.seenDirty = true
+	}
+	return nil
+}
+
+func (t *timeline) loadFilter() error {
+	if t.seen != nil {
+		return nil
+	}
+	v, err := t.src.get(filterKey(t.prefix))
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		t.seen = new(filter)
+		return nil
+	}
+	t.seen, err = decodeFilter(v)
+	return err
+}
+
 // place is where a record is: in the head, or in the blob of a link.
 type place struct {
 	link  int // index in the chain's links, or inHead
@@ -202,8 +234,8 @@ func (t *timeline) idRow(id millrace.RecordID) (idRow, error) {
 	if row, ok := t.ids[id]; ok {
 		return row, nil
 	}
-	if t.gone {
-		return idRow{}, nil
+	if err := t.loadFilter(); err != nil || !t.seen.mayHave(id) {
+		return idRow{}, err
 	}
 	v, err := t.src.get(idKey(t.prefix, id))
 	if err != nil || v == nil {
@@ -298,7 +330,9 @@ func (t *timeline) retire(b *blob) error {
 		return err
 	}
 	for i := range recs {
-		t.setID(recs[i].ID, idRow{recs[i].Time, true})
+		if err := t.placeID(recs[i].ID, recs[i].Time); err != nil {
+			return err
+		}
 	}
 	t.chain.links = append(t.chain.links, t.writeOlder(t.newSuffix(), b))
 	return nil
@@ -333,7 +367,9 @@ func (t *timeline) insertInto(i int, r *millrace.Record, d uint64) error {
 		return err
 	}
 	if i != inHead {
-		t.setID(millrace.RecordID(strings.Clone(string(r.ID))), idRow{r.Time, true})
+		if err := t.placeID(millrace.RecordID(strings.Clone(string(r.ID))), r.Time); err != nil {
+			return err
+		}
 	}
 	n := sort.Search(len(recs), func(n int) bool { return newer(recs[n].Time, recs[n].ID, r.Time, r.ID) })
 	return t.rewrite(i, slices.Insert(recs, n, *r), b.digest()+d)

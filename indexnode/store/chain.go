@@ -15,13 +15,15 @@ import (
 //	1   flags: 1 = a floor stands at the end
 //	2   the next suffix, uint32
 //	6   number of links, uint32
-//	10  the links, oldest first, 32 bytes each:
+//	10  stale id rows that trimming left, uint32
+//	14  the links, oldest first, 32 bytes each:
 //	    suffix, count (uint32), oldest, newest (int64), digest (uint64)
 //	    the floor: time (int64), id
 //
 // The width is fixed so that a reader searches the row without decoding it.
 type chain struct {
 	next  uint32 // suffix of the next blob; only rises
+	stale uint32 // id rows that trimming left for the sweep
 	links []link // oldest first
 	floor *floor
 }
@@ -46,7 +48,7 @@ func (f *floor) under(t millrace.Time, id millrace.RecordID) bool {
 
 const (
 	chainFormat = 1
-	chainHeader = 10
+	chainHeader = 14
 	linkBytes   = 32
 )
 
@@ -60,6 +62,7 @@ func (c *chain) encode(dst []byte) []byte {
 	dst = append(dst, chainFormat, flags)
 	dst = binary.LittleEndian.AppendUint32(dst, c.next)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(c.links)))
+	dst = binary.LittleEndian.AppendUint32(dst, c.stale)
 	for _, l := range c.links {
 		dst = binary.LittleEndian.AppendUint32(dst, l.suffix)
 		dst = binary.LittleEndian.AppendUint32(dst, l.count)
@@ -78,7 +81,7 @@ func decodeChain(b []byte) (*chain, error) {
 	if len(b) < chainHeader || b[0] != chainFormat || b[1] > 1 {
 		return nil, fmt.Errorf("%w: header", errChain)
 	}
-	c := &chain{next: binary.LittleEndian.Uint32(b[2:])}
+	c := &chain{next: binary.LittleEndian.Uint32(b[2:]), stale: binary.LittleEndian.Uint32(b[10:])}
 	n := int(binary.LittleEndian.Uint32(b[6:]))
 	rest := b[chainHeader:]
 	if n > len(rest)/linkBytes {

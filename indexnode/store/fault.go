@@ -43,7 +43,7 @@ func (s *Store) quarantineLocked(p *part, cause error) {
 	s.dirty.Add(-p.bytes)
 	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
 	s.log.Error("store: partition quarantined", "partition", p.p, "err", cause)
-	if err := s.db.Set(badKey(p.p), []byte(cause.Error()), pebble.NoSync); err != nil {
+	if err := s.set(badKey(p.p), []byte(cause.Error())); err != nil {
 		s.log.Error("store: quarantine is not remembered", "partition", p.p, "err", err)
 	}
 }

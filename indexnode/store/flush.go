@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -38,14 +39,8 @@ func (s *Store) flush(stop <-chan struct{}) error {
 		written[i] = p.row.applied
 		p.mu.Unlock()
 	}
-	done, err := s.db.AsyncFlush()
-	if err != nil {
+	if err := s.flushPebble(stop); err != nil {
 		return errors.Join(append(errs, err)...)
-	}
-	select {
-	case <-done:
-	case <-stop:
-		return ErrClosed
 	}
 	for i := range s.parts {
 		p := &s.parts[i]
@@ -54,6 +49,21 @@ func (s *Store) flush(stop <-chan struct{}) error {
 		p.mu.Unlock()
 	}
 	return errors.Join(errs...)
+}
+
+// flushPebble waits until Pebble's memtables are on disk, or stop is closed:
+// Pebble tries again for ever when the disk fails.
+func (s *Store) flushPebble(stop <-chan struct{}) error {
+	done, err := s.db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-stop:
+		return ErrClosed
+	}
 }
 
 // write hands the partition's changes to Pebble in one batch; from then on
@@ -74,6 +84,8 @@ func (p *part) write(s *Store) error {
 	if err := b.Set(partitionKey(p.p, kindPart), p.row.encode(), nil); err != nil {
 		return err
 	}
+	s.writing.RLock()
+	defer s.writing.RUnlock()
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return err
 	}
@@ -94,6 +106,9 @@ func (t *timeline) write(b *pebble.Batch) error {
 		if err == nil {
 			err = b.Delete(key, nil)
 		}
+	}
+	if t.gone {
+		err = b.DeleteRange(append(slices.Clone(t.prefix), partHead), append(slices.Clone(t.prefix), partID+1), nil)
 	}
 	switch {
 	case !t.headDirty:

@@ -20,12 +20,14 @@ type Store struct {
 	log   *slog.Logger
 	dir   string
 	db    *pebble.DB
+	dbo   *pebble.Options
 	parts [partition.Count]part
 	types registry
 
 	dirty    atomic.Int64 // bytes held by the partitions
 	flushAt  atomic.Int64 // dirty bytes that start a flush
 	flushing sync.Mutex   // one flush at a time; taken before any partition's lock
+	writing  sync.RWMutex // held against every write to Pebble while a checkpoint is taken
 	wake     chan struct{}
 	closing  chan struct{}
 	closed   atomic.Bool
@@ -44,7 +46,9 @@ func Open(dir string, o Options) (*Store, error) {
 	s.log = s.opts.Log
 	s.stagger()
 	var err error
-	if s.db, err = pebble.Open(dir, s.pebbleOptions()); err != nil {
+	s.dbo = s.pebbleOptions()
+	s.dbo.EnsureDefaults()
+	if s.db, err = pebble.Open(dir, s.dbo); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", dir, whole(err))
 	}
 	if err := s.load(); err != nil {
@@ -73,7 +77,7 @@ func (s *Store) load() error {
 	if v != nil && string(v) != format {
 		return fmt.Errorf("format %q; this program reads %s", v, format)
 	}
-	if err := s.db.Set(nodeKey(nodeFormat, ""), []byte(format), pebble.NoSync); err != nil {
+	if err := s.set(nodeKey(nodeFormat, ""), []byte(format)); err != nil {
 		return err
 	}
 	for i := range s.parts {
@@ -117,6 +121,13 @@ func (s *Store) get(key []byte) ([]byte, error) {
 	// Room to append a few records to a head.
 	b := append(make([]byte, 0, len(v)+len(v)/4), v...)
 	return b, closer.Close()
+}
+
+// set writes a row of the node.
+func (s *Store) set(key, value []byte) error {
+	s.writing.RLock()
+	defer s.writing.RUnlock()
+	return s.db.Set(key, value, pebble.NoSync)
 }
 
 // Close flushes and releases the store. It must be called once, after every

@@ -1,74 +1,129 @@
 package store
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/millrace/millrace"
 )
 
-// oracle is the store as plainly as can be said: per timeline and id the
-// newest version, of equal ones a tombstone, else the first.
+// oracle is a partition as plainly as can be said: of every id the newest
+// version, of equal ones the first, and what retention drops is dropped at
+// once.
 type oracle struct {
-	timelines map[millrace.Timeline]map[millrace.RecordID]millrace.Record
+	retention map[millrace.ContentType]Retention
+	timelines map[millrace.Timeline]*oracleTimeline
 	features  map[featuresKey]Features
-	applied   Offsets
+	clock     millrace.Time
+	digest    Digest
 }
 
-func newOracle() *oracle {
-	return &oracle{map[millrace.Timeline]map[millrace.RecordID]millrace.Record{}, map[featuresKey]Features{}, Offsets{-1, -1}}
+type oracleTimeline struct {
+	recs  []millrace.Record // kept, newest first, tombstones included
+	floor *floor
 }
 
-func (o *oracle) put(t millrace.Timeline, r millrace.Record) {
-	recs := o.timelines[t]
-	if recs == nil {
-		recs = map[millrace.RecordID]millrace.Record{}
-		o.timelines[t] = recs
+func newOracle(r map[millrace.ContentType]Retention) *oracle {
+	return &oracle{retention: r, timelines: map[millrace.Timeline]*oracleTimeline{}, features: map[featuresKey]Features{}}
+}
+
+func comparePositions(a, b millrace.Record) int {
+	if c := cmp.Compare(b.Time, a.Time); c != 0 {
+		return c
 	}
+	return cmp.Compare(a.ID, b.ID)
+}
+
+func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 	if r.Object == "" {
 		r.Object = millrace.Object(r.ID)
 	}
-	if old, ok := recs[r.ID]; !ok || old.Version < r.Version || old.Version == r.Version && r.Deleted && !old.Deleted {
-		recs[r.ID] = r
+	t := o.timelines[name]
+	if t == nil {
+		t = new(oracleTimeline)
+		o.timelines[name] = t
 	}
+	keep := o.retention[name.Type]
+	horizon := o.horizon(name.Type)
+	for n := len(t.recs); n > 0 && t.recs[n-1].Time < horizon; n-- {
+		t.recs = t.recs[:n-1]
+	}
+	h := timelineDigest(name)
+	i := slices.IndexFunc(t.recs, func(x millrace.Record) bool { return x.ID == r.ID })
+	if i < 0 {
+		at, _ := slices.BinarySearchFunc(t.recs, r, comparePositions)
+		if r.Time < horizon || t.floor.under(r.Time, r.ID) || keep.MaxCount > 0 && at >= keep.MaxCount {
+			return
+		}
+		t.recs = slices.Insert(t.recs, at, r)
+		if keep.MaxCount > 0 && len(t.recs) > keep.MaxCount {
+			t.recs = t.recs[:keep.MaxCount]
+		}
+		o.digest.Content += recordDigest(h, &r)
+		return
+	}
+	old := t.recs[i]
+	if old.Version >= r.Version {
+		return
+	}
+	o.digest.Content += recordDigest(h, &r) - recordDigest(h, &old)
+	if old.Time != r.Time && keep.MaxCount > 0 && len(t.recs) == keep.MaxCount {
+		last := t.recs[len(t.recs)-1]
+		t.floor = &floor{last.Time, last.ID}
+	}
+	t.recs = slices.Delete(t.recs, i, i+1)
+	if old.Time == r.Time || r.Time >= horizon && !t.floor.under(r.Time, r.ID) {
+		at, _ := slices.BinarySearchFunc(t.recs, r, comparePositions)
+		t.recs = slices.Insert(t.recs, at, r)
+	}
+}
+
+func (o *oracle) horizon(t millrace.ContentType) millrace.Time {
+	if age := o.retention[t].MaxAge; age > 0 {
+		return o.clock - millrace.Time(age.Milliseconds())
+	}
+	return math.MinInt64
 }
 
 func (o *oracle) putFeatures(e millrace.Entity, f Features) {
 	k := featuresKey{e, f.Subject}
-	if old, ok := o.features[k]; !ok || old.Version < f.Version {
-		o.features[k] = f
+	old, ok := o.features[k]
+	if ok && old.Version >= f.Version {
+		return
 	}
+	if ok {
+		o.digest.Features -= featuresDigest(e, &old)
+	}
+	o.digest.Features += featuresDigest(e, &f)
+	o.features[k] = f
 }
 
-func (o *oracle) read(t millrace.Timeline, from, to millrace.Time) []millrace.Record {
+func (o *oracle) read(name millrace.Timeline, from, to millrace.Time) []millrace.Record {
 	var out []millrace.Record
-	for _, r := range o.timelines[t] {
+	t := o.timelines[name]
+	if t == nil {
+		return nil
+	}
+	from = max(from, o.horizon(name.Type))
+	for _, r := range t.recs {
 		if !r.Deleted && r.Time >= from && r.Time < to {
 			out = append(out, r)
 		}
 	}
-	slices.SortFunc(out, func(a, b millrace.Record) int {
-		switch {
-		case newer(a.Time, a.ID, b.Time, b.ID):
-			return -1
-		case newer(b.Time, b.ID, a.Time, a.ID):
-			return 1
-		}
-		return 0
-	})
 	return out
 }
 
-func (o *oracle) digest() (d Digest) {
-	for t, recs := range o.timelines {
-		for _, r := range recs {
-			d.Content += recordDigest(timelineDigest(t), &r)
+func (o *oracle) readFeatures(e millrace.Entity) []Features {
+	var out []Features
+	for k, f := range o.features {
+		if k.entity == e {
+			out = append(out, f)
 		}
 	}
-	for k, f := range o.features {
-		d.Features += featuresDigest(k.entity, &f)
-	}
-	return d
+	slices.SortFunc(out, func(a, b Features) int { return strings.Compare(a.Subject, b.Subject) })
+	return out
 }
 
 func equalRecords(a, b []millrace.Record) bool {
@@ -78,10 +133,8 @@ func equalRecords(a, b []millrace.Record) bool {
 	})
 }
 
-func brief(recs []millrace.Record) string {
-	var b strings.Builder
-	for _, r := range recs {
-		b.WriteString(string(r.ID) + "@" + r.Time.String()[14:23] + " ")
-	}
-	return b.String()
+func equalFeatures(a, b []Features) bool {
+	return slices.EqualFunc(a, b, func(a, b Features) bool {
+		return a.Subject == b.Subject && a.Version == b.Version && a.Time == b.Time && a.Schema == b.Schema && string(a.Body) == string(b.Body)
+	})
 }

@@ -54,7 +54,7 @@ func (s *Store) putType(t millrace.ContentType) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t = millrace.ContentType(append([]byte(nil), t...))
-	if err := s.db.Set(nodeKey(nodeType, string(t)), nil, pebble.NoSync); err != nil {
+	if err := s.set(nodeKey(nodeType, string(t)), nil); err != nil {
 		return err
 	}
 	r.types[t] = true
@@ -73,7 +73,7 @@ func (s *Store) PutSchema(fp millrace.Fingerprint, json []byte) error {
 		return nil
 	}
 	json = append([]byte(nil), json...)
-	if err := s.db.Set(schemaKey(fp), json, pebble.NoSync); err != nil {
+	if err := s.set(schemaKey(fp), json); err != nil {
 		return err
 	}
 	r.schemas[fp] = json

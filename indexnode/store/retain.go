@@ -167,6 +167,7 @@ func (k keeper) trim(t *timeline) (dropped uint64) {
 			break
 		}
 		dropped += l.digest
+		t.chain.stale += l.count
 		t.unlink(0)
 	}
 	return dropped

@@ -26,6 +26,7 @@ type timeline struct {
 	seen  *filter // of the ids outside the head; nil until loaded
 
 	headDirty, chainDirty, seenDirty bool
+	gone                             bool // first delete every row
 
 	olderBytes int
 }
@@ -42,6 +43,7 @@ type idRow struct {
 // bytes are the caller's.
 type source interface {
 	get(key []byte) ([]byte, error)
+	idRows(prefix []byte) (map[millrace.RecordID]idRow, error)
 }
 
 var errChainState = errors.New("chain and blobs disagree")
@@ -440,7 +442,7 @@ func split(recs []millrace.Record, max int) [][]millrace.Record {
 	if size <= max || len(recs) < 2 {
 		return [][]millrace.Record{recs}
 	}
-	n, half := 0, blobHeader+8
+	n, half := 1, blobHeader+8+recordSize(&recs[0], 0)
 	for n < len(recs)-1 && half < size/2 {
 		half += recordSize(&recs[n], 0)
 		n++

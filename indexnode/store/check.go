@@ -1,0 +1,277 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/millrace/millrace"
+)
+
+// Report counts what Check saw.
+type Report struct {
+	Timelines, Blobs, Records, Live, Features int
+	// StaleRows are id rows of records that are no longer where they say;
+	// a sweep removes those that retention left.
+	StaleRows int
+}
+
+// Check walks a partition as it is when called, and verifies every row: the
+// chains, the order of records across blobs, metadata, counts, filters, id
+// rows, orphans, and that the digests follow from what is there. A fault is an
+// [ErrCorrupt] and quarantines the partition.
+func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error) {
+	p, snap, err := s.snapshot(n)
+	if err != nil {
+		return Report{}, err
+	}
+	defer snap.Close()
+	c := checker{ctx: ctx, p: n, row: partRow{applied: Offsets{-1, -1}}}
+	err = s.failed(p, c.run(snap))
+	return c.report, err
+}
+
+// checker walks the rows of a partition in key order, timeline by timeline.
+type checker struct {
+	ctx    context.Context
+	p      millrace.Partition
+	report Report
+
+	row partRow
+	sum Digest // of what is there
+
+	// The timeline at hand:
+	prefix string
+	name   millrace.Timeline
+	hash   uint64
+	head   *blob
+	chain  *chain
+	blobs  map[uint32]*span // of the older blobs seen
+	filter *filter
+	ids    map[millrace.RecordID]millrace.Time // outside the head
+	inHead map[millrace.RecordID]bool
+	rows   int // id rows that are right
+}
+
+// span is what an older blob was found to hold.
+type span struct {
+	link             link
+	oldestID, newest millrace.RecordID
+}
+
+func (c *checker) run(r pebble.Reader) error {
+	start, _ := partitionSpan(c.p)
+	err := scan(r, start, func(k, v []byte) error {
+		switch k[2] {
+		case kindPart:
+			if len(k) != 3 {
+				return errKey
+			}
+			var err error
+			c.row, err = decodePartRow(v)
+			return err
+		case kindFeatures:
+			return c.features(k, v)
+		case kindTimeline:
+			return c.timelineRow(k, v)
+		}
+		return fmt.Errorf("%w: of kind %#x", errKey, k[2])
+	})
+	if err == nil {
+		err = c.endTimeline()
+	}
+	if err != nil {
+		return err
+	}
+	c.sum.Content += c.row.dropped
+	if c.sum != c.row.digest {
+		return fmt.Errorf("%w: %x is there, %x was applied", errDigest, c.sum, c.row.digest)
+	}
+	return nil
+}
+
+func (c *checker) features(k, v []byte) error {
+	entity, subject, err := cutString(k[3:])
+	if err != nil {
+		return err
+	}
+	f, err := decodeFeatures(string(subject), v)
+	if err != nil {
+		return fmt.Errorf("features of %s: %w", entity, err)
+	}
+	c.report.Features++
+	c.sum.Features += featuresDigest(millrace.Entity(entity), &f)
+	return nil
+}
+
+func (c *checker) timelineRow(k, v []byte) error {
+	name, n, rest, err := cutTimeline(k)
+	if err != nil {
+		return err
+	}
+	if string(k[:n]) != c.prefix {
+		if err := c.endTimeline(); err != nil {
+			return err
+		}
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+		*c = checker{ctx: c.ctx, p: c.p, report: c.report, row: c.row, sum: c.sum, prefix: string(k[:n]), name: name,
+			hash: timelineDigest(name), blobs: map[uint32]*span{}, ids: map[millrace.RecordID]millrace.Time{}, inHead: map[millrace.RecordID]bool{}}
+	}
+	if err := c.part(rest, append([]byte(nil), v...)); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+func (c *checker) part(rest, v []byte) (err error) {
+	switch rest[0] {
+	case partHead:
+		c.head, err = c.blob(v)
+		if err != nil {
+			return fmt.Errorf("head: %w", err)
+		}
+		recs, err := c.head.decodeAll(nil)
+		for i := range recs {
+			c.inHead[recs[i].ID] = true
+		}
+		return err
+	case partChain:
+		c.chain, err = decodeChain(v)
+		return err
+	case partOlder:
+		suffix := uint32(rest[1])<<24 | uint32(rest[2])<<16 | uint32(rest[3])<<8 | uint32(rest[4])
+		if err := c.older(suffix, v); err != nil {
+			return fmt.Errorf("m_%d: %w", suffix, err)
+		}
+	case partFilter:
+		c.filter, err = decodeFilter(v)
+		return err
+	case partID:
+		row, err := decodeIDRow(v)
+		if err != nil {
+			return err
+		}
+		if at, ok := c.ids[millrace.RecordID(rest[1:])]; !ok {
+			c.report.StaleRows++
+		} else if at != row.at {
+			return fmt.Errorf("%w: id row of %q says %d, it is at %d", errRow, rest[1:], row.at, at)
+		} else {
+			c.rows++
+		}
+	}
+	return nil
+}
+
+// blob checks a blob by itself, its digest too.
+func (c *checker) blob(v []byte) (*blob, error) {
+	b, err := openBlob(v)
+	if err != nil {
+		return nil, err
+	}
+	recs, err := b.decodeAll(nil)
+	if err != nil {
+		return nil, err
+	}
+	sum := uint64(0)
+	for i := range recs {
+		sum += recordDigest(c.hash, &recs[i])
+		if !recs[i].Deleted {
+			c.report.Live++
+		}
+	}
+	if sum != b.digest() {
+		return nil, fmt.Errorf("%w: blob", errDigest)
+	}
+	c.report.Blobs++
+	c.report.Records += len(recs)
+	c.sum.Content += sum
+	return b, nil
+}
+
+func (c *checker) older(suffix uint32, v []byte) error {
+	b, err := c.blob(v)
+	if err != nil {
+		return err
+	}
+	if b.count() == 0 || b.hasChain() {
+		return errChainState
+	}
+	recs, err := b.decodeAll(nil)
+	if err != nil {
+		return err
+	}
+	for i := range recs {
+		if _, twice := c.ids[recs[i].ID]; twice || c.inHead[recs[i].ID] {
+			return fmt.Errorf("%w: %q twice", errChainState, recs[i].ID)
+		}
+		c.ids[recs[i].ID] = recs[i].Time
+	}
+	_, oldest := b.oldest()
+	_, newest := b.newest()
+	c.blobs[suffix] = &span{linkOf(suffix, b), oldest, newest}
+	return nil
+}
+
+// endTimeline checks what holds between the rows of the timeline at hand.
+func (c *checker) endTimeline() error {
+	if c.prefix == "" {
+		return nil
+	}
+	if err := c.whole(); err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	c.report.Timelines++
+	return nil
+}
+
+func (c *checker) whole() error {
+	if c.head == nil || c.head.hasChain() != (c.chain != nil) {
+		return fmt.Errorf("%w: head and chain", errChainState)
+	}
+	if c.chain == nil {
+		if len(c.blobs) > 0 || c.filter != nil || c.head.count() == 0 {
+			return fmt.Errorf("%w: orphans without a chain", errChainState)
+		}
+		return nil
+	}
+	if len(c.blobs) != len(c.chain.links) {
+		return fmt.Errorf("%w: %d older blobs, %d in the chain", errChainState, len(c.blobs), len(c.chain.links))
+	}
+	if c.head.count() == 0 && len(c.blobs) > 0 {
+		return fmt.Errorf("%w: empty head before others", errChainState)
+	}
+	for i, l := range c.chain.links {
+		b := c.blobs[l.suffix]
+		if b == nil || b.link != l {
+			return fmt.Errorf("%w: metadata of m_%d", errChainState, l.suffix)
+		}
+		nextTime, nextID := c.next(i)
+		if !newer(nextTime, nextID, l.newest, b.newest) {
+			return fmt.Errorf("%w: m_%d is not older than the next", errChainState, l.suffix)
+		}
+	}
+	if c.rows != len(c.ids) {
+		return fmt.Errorf("%w: %d records outside the head, %d of them have an id row", errChainState, len(c.ids), c.rows)
+	}
+	for id := range c.ids {
+		if c.filter == nil || !c.filter.mayHave(id) {
+			return fmt.Errorf("%w: %q is not in it", errFilter, id)
+		}
+	}
+	return nil
+}
+
+// next is the oldest position of the blob before the i-th link's.
+func (c *checker) next(i int) (millrace.Time, millrace.RecordID) {
+	if i+1 == len(c.chain.links) {
+		return c.head.oldest()
+	}
+	b := c.blobs[c.chain.links[i+1].suffix]
+	if b == nil {
+		return -maxTime, ""
+	}
+	return b.link.oldest, b.oldestID
+}

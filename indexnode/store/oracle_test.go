@@ -10,8 +10,8 @@ import (
 )
 
 // oracle is a partition as plainly as can be said: of every id the newest
-// version, of equal ones the first, and what retention drops is dropped at
-// once.
+// version, of equal ones a tombstone, else the first; and what retention drops
+// is dropped at once.
 type oracle struct {
 	retention map[millrace.ContentType]Retention
 	timelines map[millrace.Timeline]*oracleTimeline
@@ -65,7 +65,7 @@ func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 		return
 	}
 	old := t.recs[i]
-	if old.Version >= r.Version {
+	if old.Version > r.Version || old.Version == r.Version && (old.Deleted || !r.Deleted) {
 		return
 	}
 	o.digest.Content += recordDigest(h, &r) - recordDigest(h, &old)

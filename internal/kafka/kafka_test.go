@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -17,15 +18,69 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-func fake(t *testing.T) []string {
+// cluster is a Kafka with topics for a test, of which content and schemas are
+// its own alone, as are entities that begin with name.
+type cluster struct {
+	brokers []string
+	topics  Topics
+	name    string
+	content string
+}
+
+func (k cluster) entity(s string) string { return k.name + s }
+
+func fake(t *testing.T) cluster {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
-	return c.ListenAddrs()
+	return setUp(t, c.ListenAddrs(), "", "")
 }
+
+// setUp creates what is missing of the topics behind a prefix, and those of a
+// test's name.
+func setUp(t *testing.T, brokers []string, prefix, name string) cluster {
+	t.Helper()
+	ctx := deadline(t)
+	k := cluster{brokers, Prefixed(prefix), name, prefix + name + "posts"}
+	k.topics.Schemas = prefix + name + "schemas"
+	must(t, EnsureTopics(ctx, brokers, k.topics))
+	must(t, EnsureContentTopic(ctx, brokers, k.content, 3))
+	return k
+}
+
+// TestOnRealKafka runs what depends on the broker against a real one.
+func TestOnRealKafka(t *testing.T) {
+	addr := os.Getenv("MILLRACE_KAFKA")
+	if addr == "" {
+		t.Skip("MILLRACE_KAFKA is not set; make kafka starts one on 127.0.0.1:19092")
+	}
+	prefix := fmt.Sprintf("kafka-%d-", time.Now().UnixNano())
+	var created []string
+	for name, test := range map[string]func(*testing.T, cluster){
+		"moves-past":  testMovesPast,
+		"never-jumps": testNeverJumps,
+		"add-remove":  testAddRemove,
+		"succeeds":    testSucceeds,
+		"schemas":     testSchemaLog,
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := setUp(t, []string{addr}, prefix, name)
+			created = append(created, k.topics.Timeline, k.topics.Features, k.topics.DeadLetters, k.topics.Schemas, k.content)
+			test(t, k)
+		})
+	}
+	slices.Sort(created)
+	if _, err := admin(t, []string{addr}).DeleteTopics(deadline(t), slices.Compact(created)...); err != nil {
+		t.Logf("topics stay behind: %v", err)
+	}
+}
+
+func TestConsumerMovesPastWhatIsNotDelivered(t *testing.T) { testMovesPast(t, fake(t)) }
+func TestConsumerNeverJumps(t *testing.T)                  { testNeverJumps(t, fake(t)) }
+func TestConsumerAddAndRemove(t *testing.T)                { testAddRemove(t, fake(t)) }
+func TestSessionSucceedsItself(t *testing.T)               { testSucceeds(t, fake(t)) }
+func TestSchemaLog(t *testing.T)                           { testSchemaLog(t, fake(t)) }
 
 func deadline(t *testing.T) context.Context {
 	t.Helper()
@@ -42,8 +97,7 @@ func must(t *testing.T, err error) {
 }
 
 func TestEnsureTopics(t *testing.T) {
-	ctx, brokers := deadline(t), fake(t)
-	must(t, EnsureTopics(ctx, brokers, Topics{}))
+	ctx, brokers := deadline(t), fake(t).brokers
 	must(t, EnsureTopics(ctx, brokers, Topics{})) // as it was
 	must(t, EnsureContentTopic(ctx, brokers, "narrow", 3))
 	must(t, EnsureContentTopic(ctx, brokers, "narrow", 5)) // stays as it is
@@ -59,30 +113,29 @@ func TestEnsureTopics(t *testing.T) {
 
 // inTransaction produces values to the timeline of an entity in a transaction
 // of its own.
-func inTransaction(t *testing.T, brokers []string, commit kgo.TransactionEndTry, entity string, values ...string) {
+func inTransaction(t *testing.T, k cluster, commit kgo.TransactionEndTry, entity string, values ...string) {
 	t.Helper()
 	ctx := deadline(t)
-	cl, err := newClient(brokers, nil, kgo.TransactionalID("test"))
+	cl, err := newClient(k.brokers, nil, kgo.TransactionalID(k.content))
 	must(t, err)
 	defer cl.Close()
 	must(t, cl.BeginTransaction())
 	for i, v := range values {
-		o := ToStream("timeline", millrace.Entity(entity), []byte(v), Source{"posts", 1, millrace.Offset(i)})
+		o := ToStream(k.topics.Timeline, millrace.Entity(entity), []byte(v), Source{"posts", 1, millrace.Offset(i)})
 		must(t, cl.ProduceSync(ctx, o.kgo()).FirstErr())
 	}
 	must(t, cl.EndTransaction(ctx, commit))
 }
 
-func TestConsumerMovesPastWhatIsNotDelivered(t *testing.T) {
-	ctx, brokers := deadline(t), fake(t)
-	must(t, EnsureTopics(ctx, brokers, Topics{}))
-	tp := TopicPartition{Timeline, partition.Of("member:1")}
-	inTransaction(t, brokers, kgo.TryCommit, "member:1", "a", "b")
-	inTransaction(t, brokers, kgo.TryAbort, "member:1", "never")
-	inTransaction(t, brokers, kgo.TryCommit, "member:1", "c")
-	inTransaction(t, brokers, kgo.TryAbort, "member:1", "never", "never")
+func testMovesPast(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	tp := TopicPartition{Timeline, partition.Of(millrace.Entity(k.entity("member:1")))}
+	inTransaction(t, k, kgo.TryCommit, k.entity("member:1"), "a", "b")
+	inTransaction(t, k, kgo.TryAbort, k.entity("member:1"), "never")
+	inTransaction(t, k, kgo.TryCommit, k.entity("member:1"), "c")
+	inTransaction(t, k, kgo.TryAbort, k.entity("member:1"), "never", "never")
 
-	c, err := NewConsumer(ConsumerConfig{Brokers: brokers})
+	c, err := NewConsumer(ConsumerConfig{Brokers: k.brokers, Topics: k.topics})
 	must(t, err)
 	defer c.Close()
 	ends, err := c.EndOffsets(ctx, tp)
@@ -104,7 +157,7 @@ func TestConsumerMovesPastWhatIsNotDelivered(t *testing.T) {
 				if src, err := ParseSource(r.Source); err != nil || src.Topic != "posts" || src.Partition != 1 {
 					t.Errorf("source %q: %v, %v", r.Source, src, err)
 				}
-				if string(r.Key) != "member:1" {
+				if string(r.Key) != k.entity("member:1") {
 					t.Errorf("key %q", r.Key)
 				}
 			}
@@ -116,20 +169,19 @@ func TestConsumerMovesPastWhatIsNotDelivered(t *testing.T) {
 	}
 }
 
-func TestConsumerNeverJumps(t *testing.T) {
-	ctx, brokers := deadline(t), fake(t)
-	must(t, EnsureTopics(ctx, brokers, Topics{}))
-	inTransaction(t, brokers, kgo.TryCommit, "member:1", "a", "b", "c")
-	p := partition.Of("member:1")
+func testNeverJumps(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	inTransaction(t, k, kgo.TryCommit, k.entity("member:1"), "a", "b", "c")
+	p := partition.Of(millrace.Entity(k.entity("member:1")))
 	tp := TopicPartition{Timeline, p}
-	adm := admin(t, brokers)
+	adm := admin(t, k.brokers)
 	var del kadm.Offsets
-	del.Add(kadm.Offset{Topic: "timeline", Partition: int32(p), At: 2})
+	del.Add(kadm.Offset{Topic: k.topics.Timeline, Partition: int32(p), At: 2})
 	_, err := adm.DeleteRecords(ctx, del)
 	must(t, err)
 
 	for _, at := range []millrace.Offset{0, 1, 99} {
-		c, err := NewConsumer(ConsumerConfig{Brokers: brokers})
+		c, err := NewConsumer(ConsumerConfig{Brokers: k.brokers, Topics: k.topics})
 		must(t, err)
 		c.Add(map[TopicPartition]millrace.Offset{tp: at})
 		polled, err := c.Poll(ctx, 100)
@@ -163,13 +215,12 @@ func admin(t *testing.T, brokers []string) *kadm.Client {
 	return kadm.NewClient(cl)
 }
 
-func TestConsumerAddAndRemove(t *testing.T) {
-	ctx, brokers := deadline(t), fake(t)
-	must(t, EnsureTopics(ctx, brokers, Topics{}))
-	inTransaction(t, brokers, kgo.TryCommit, "member:1", "a", "b", "c")
-	inTransaction(t, brokers, kgo.TryCommit, "member:2", "d")
-	one, two := TopicPartition{Timeline, partition.Of("member:1")}, TopicPartition{Timeline, partition.Of("member:2")}
-	c, err := NewConsumer(ConsumerConfig{Brokers: brokers})
+func testAddRemove(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	inTransaction(t, k, kgo.TryCommit, k.entity("member:1"), "a", "b", "c")
+	inTransaction(t, k, kgo.TryCommit, k.entity("member:2"), "d")
+	one, two := TopicPartition{Timeline, partition.Of(millrace.Entity(k.entity("member:1")))}, TopicPartition{Timeline, partition.Of(millrace.Entity(k.entity("member:2")))}
+	c, err := NewConsumer(ConsumerConfig{Brokers: k.brokers, Topics: k.topics})
 	must(t, err)
 	defer c.Close()
 
@@ -216,21 +267,19 @@ func TestConsumerAddAndRemove(t *testing.T) {
 
 // A successor under the same instance name must get past the transaction its
 // predecessor left open, take its input again, and not wait for timeouts.
-func TestSessionSucceedsItself(t *testing.T) {
-	ctx, brokers := deadline(t), fake(t)
-	must(t, EnsureTopics(ctx, brokers, Topics{}))
-	must(t, EnsureContentTopic(ctx, brokers, "posts", 2))
-	p, err := NewProducer(brokers, nil)
+func testSucceeds(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	p, err := NewProducer(k.brokers, nil)
 	must(t, err)
 	defer p.Close()
 	for i := range 4 {
-		p.Produce(ctx, Outgoing{Topic: "posts", Partition: int32(i % 2), Value: fmt.Append(nil, i)})
+		p.Produce(ctx, Outgoing{Topic: k.content, Partition: int32(i % 2), Value: fmt.Append(nil, i)})
 	}
 	must(t, p.Flush(ctx))
 
 	open := func() *Session {
 		t.Helper()
-		s, err := OpenSession(ctx, SessionConfig{Brokers: brokers, Group: "g", Instance: "one", Topics: []string{"posts"}, DeadLetters: "dead-letters"})
+		s, err := OpenSession(ctx, SessionConfig{Brokers: k.brokers, Group: k.content, Instance: "one", Topics: []string{k.content}, DeadLetters: k.topics.DeadLetters})
 		must(t, err)
 		return s
 	}
@@ -244,7 +293,7 @@ func TestSessionSucceedsItself(t *testing.T) {
 			}
 			got += len(in)
 			for _, r := range in {
-				s.Produce(ctx, ToStream("timeline", "member:1", r.Value, r.Source))
+				s.Produce(ctx, ToStream(k.topics.Timeline, millrace.Entity(k.entity("member:1")), r.Value, r.Source))
 			}
 		}
 	}
@@ -259,10 +308,10 @@ func TestSessionSucceedsItself(t *testing.T) {
 	poll(second, 4)
 	must(t, second.Commit(ctx))
 
-	c, err := NewConsumer(ConsumerConfig{Brokers: brokers})
+	c, err := NewConsumer(ConsumerConfig{Brokers: k.brokers, Topics: k.topics})
 	must(t, err)
 	defer c.Close()
-	tp := TopicPartition{Timeline, partition.Of("member:1")}
+	tp := TopicPartition{Timeline, partition.Of(millrace.Entity(k.entity("member:1")))}
 	ends, err := c.EndOffsets(ctx, tp)
 	must(t, err)
 	c.Add(map[TopicPartition]millrace.Offset{tp: 0})

@@ -51,7 +51,9 @@ type GetFeedRequest struct {
 	// The model to score with. Empty: the feed's.
 	Model string `protobuf:"bytes,11,opt,name=model,proto3" json:"model,omitempty"`
 	// Asks for an account of how the answer was made.
-	Explain       bool `protobuf:"varint,12,opt,name=explain,proto3" json:"explain,omitempty"`
+	Explain bool `protobuf:"varint,12,opt,name=explain,proto3" json:"explain,omitempty"`
+	// Refuses an answer that covers a smaller share of the timelines asked, 0 to 1.
+	MinCoverage   float64 `protobuf:"fixed64,13,opt,name=min_coverage,json=minCoverage,proto3" json:"min_coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -168,6 +170,13 @@ func (x *GetFeedRequest) GetExplain() bool {
 		return x.Explain
 	}
 	return false
+}
+
+func (x *GetFeedRequest) GetMinCoverage() float64 {
+	if x != nil {
+		return x.MinCoverage
+	}
+	return 0
 }
 
 type Viewer struct {
@@ -634,11 +643,13 @@ type Receipt struct {
 	Model        string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	ModelVersion string                 `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
 	// generated or interpreted
-	Execution     string                 `protobuf:"bytes,3,opt,name=execution,proto3" json:"execution,omitempty"`
-	Variants      map[string]string      `protobuf:"bytes,4,rep,name=variants,proto3" json:"variants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	MapEpoch      int64                  `protobuf:"varint,5,opt,name=map_epoch,json=mapEpoch,proto3" json:"map_epoch,omitempty"`
-	Applied       []*Applied             `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
-	AsOf          *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	Execution string                 `protobuf:"bytes,3,opt,name=execution,proto3" json:"execution,omitempty"`
+	Variants  map[string]string      `protobuf:"bytes,4,rep,name=variants,proto3" json:"variants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	MapEpoch  int64                  `protobuf:"varint,5,opt,name=map_epoch,json=mapEpoch,proto3" json:"map_epoch,omitempty"`
+	Applied   []*Applied             `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
+	AsOf      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	// Of the feed definition in the cluster; 0 for one that came with the broker.
+	FeedVersion   int64 `protobuf:"varint,8,opt,name=feed_version,json=feedVersion,proto3" json:"feed_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -722,6 +733,13 @@ func (x *Receipt) GetAsOf() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Receipt) GetFeedVersion() int64 {
+	if x != nil {
+		return x.FeedVersion
+	}
+	return 0
+}
+
 // Applied is how much of the log a partition's answer includes: every record
 // before these offsets.
 type Applied struct {
@@ -803,7 +821,11 @@ type Explain struct {
 	Scored        int64 `protobuf:"varint,6,opt,name=scored,proto3" json:"scored,omitempty"`
 	Capped        int64 `protobuf:"varint,7,opt,name=capped,proto3" json:"capped,omitempty"`
 	// Fan-out.
-	Calls         []*NodeCall `protobuf:"bytes,8,rep,name=calls,proto3" json:"calls,omitempty"`
+	Calls []*NodeCall `protobuf:"bytes,8,rep,name=calls,proto3" json:"calls,omitempty"`
+	// Calls sent to another replica because the first was slow, and how many of
+	// those were answered first.
+	HedgesFired   int32 `protobuf:"varint,9,opt,name=hedges_fired,json=hedgesFired,proto3" json:"hedges_fired,omitempty"`
+	HedgesWon     int32 `protobuf:"varint,10,opt,name=hedges_won,json=hedgesWon,proto3" json:"hedges_won,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -894,15 +916,32 @@ func (x *Explain) GetCalls() []*NodeCall {
 	return nil
 }
 
+func (x *Explain) GetHedgesFired() int32 {
+	if x != nil {
+		return x.HedgesFired
+	}
+	return 0
+}
+
+func (x *Explain) GetHedgesWon() int32 {
+	if x != nil {
+		return x.HedgesWon
+	}
+	return 0
+}
+
 type NodeCall struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Partitions int32                  `protobuf:"varint,2,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	Timelines  int32                  `protobuf:"varint,3,opt,name=timelines,proto3" json:"timelines,omitempty"`
 	Millis     float64                `protobuf:"fixed64,4,opt,name=millis,proto3" json:"millis,omitempty"`
-	Hedge      bool                   `protobuf:"varint,5,opt,name=hedge,proto3" json:"hedge,omitempty"`
+	// Asks again what another node was asked before.
+	Hedge bool `protobuf:"varint,5,opt,name=hedge,proto3" json:"hedge,omitempty"`
 	// answered, cancelled, or the error
-	Outcome       string `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Outcome string `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// When it began, after the request did.
+	BeganMillis   float64 `protobuf:"fixed64,7,opt,name=began_millis,json=beganMillis,proto3" json:"began_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -979,11 +1018,18 @@ func (x *NodeCall) GetOutcome() string {
 	return ""
 }
 
+func (x *NodeCall) GetBeganMillis() float64 {
+	if x != nil {
+		return x.BeganMillis
+	}
+	return 0
+}
+
 var File_millrace_feed_v1_feed_proto protoreflect.FileDescriptor
 
 const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/feed/v1/feed.proto\x12\x10millrace.feed.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa1\x03\n" +
+	"\x1bmillrace/feed/v1/feed.proto\x12\x10millrace.feed.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc4\x03\n" +
 	"\x0eGetFeedRequest\x12\x12\n" +
 	"\x04feed\x18\x01 \x01(\tR\x04feed\x120\n" +
 	"\x06viewer\x18\x02 \x01(\v2\x18.millrace.feed.v1.ViewerR\x06viewer\x12\x1a\n" +
@@ -998,7 +1044,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"page_token\x18\n" +
 	" \x01(\tR\tpageToken\x12\x14\n" +
 	"\x05model\x18\v \x01(\tR\x05model\x12\x18\n" +
-	"\aexplain\x18\f \x01(\bR\aexplainB\b\n" +
+	"\aexplain\x18\f \x01(\bR\aexplain\x12!\n" +
+	"\fmin_coverage\x18\r \x01(\x01R\vminCoverageB\b\n" +
 	"\x06_limit\"\xba\x02\n" +
 	"\x06Viewer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12H\n" +
@@ -1042,7 +1089,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xe7\x02\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x8a\x03\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -1050,7 +1097,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\bvariants\x18\x04 \x03(\v2'.millrace.feed.v1.Receipt.VariantsEntryR\bvariants\x12\x1b\n" +
 	"\tmap_epoch\x18\x05 \x01(\x03R\bmapEpoch\x123\n" +
 	"\aapplied\x18\x06 \x03(\v2\x19.millrace.feed.v1.AppliedR\aapplied\x12/\n" +
-	"\x05as_of\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x1a;\n" +
+	"\x05as_of\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12!\n" +
+	"\ffeed_version\x18\b \x01(\x03R\vfeedVersion\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"q\n" +
@@ -1058,7 +1106,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
 	"\acontent\x18\x03 \x01(\x03R\acontent\x12\x1a\n" +
-	"\bfeatures\x18\x04 \x01(\x03R\bfeatures\"\xa1\x02\n" +
+	"\bfeatures\x18\x04 \x01(\x03R\bfeatures\"\xe3\x02\n" +
 	"\aExplain\x12\x1e\n" +
 	"\n" +
 	"candidates\x18\x01 \x01(\x03R\n" +
@@ -1069,7 +1117,11 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\ffiltered_nan\x18\x05 \x01(\x03R\vfilteredNan\x12\x16\n" +
 	"\x06scored\x18\x06 \x01(\x03R\x06scored\x12\x16\n" +
 	"\x06capped\x18\a \x01(\x03R\x06capped\x120\n" +
-	"\x05calls\x18\b \x03(\v2\x1a.millrace.feed.v1.NodeCallR\x05calls\"\xa4\x01\n" +
+	"\x05calls\x18\b \x03(\v2\x1a.millrace.feed.v1.NodeCallR\x05calls\x12!\n" +
+	"\fhedges_fired\x18\t \x01(\x05R\vhedgesFired\x12\x1d\n" +
+	"\n" +
+	"hedges_won\x18\n" +
+	" \x01(\x05R\thedgesWon\"\xc7\x01\n" +
 	"\bNodeCall\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +
@@ -1078,7 +1130,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\ttimelines\x18\x03 \x01(\x05R\ttimelines\x12\x16\n" +
 	"\x06millis\x18\x04 \x01(\x01R\x06millis\x12\x14\n" +
 	"\x05hedge\x18\x05 \x01(\bR\x05hedge\x12\x18\n" +
-	"\aoutcome\x18\x06 \x01(\tR\aoutcome2]\n" +
+	"\aoutcome\x18\x06 \x01(\tR\aoutcome\x12!\n" +
+	"\fbegan_millis\x18\a \x01(\x01R\vbeganMillis2]\n" +
 	"\vFeedService\x12N\n" +
 	"\aGetFeed\x12 .millrace.feed.v1.GetFeedRequest\x1a!.millrace.feed.v1.GetFeedResponseB:Z8github.com/millrace/millrace/api/millrace/feed/v1;feedv1b\x06proto3"
 

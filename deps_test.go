@@ -100,7 +100,6 @@ var homes = []home{
 var unsafeIn = map[string]string{
 	"api":              "generated protobuf",
 	"internal/column":  "strings that share a slab's heap",
-	"internal/filter":  "strings that share a buffer for as long as a batch",
 	"relevance/kernel": "strings built in a buffer for a look-up",
 	"schemas":          "map keys and list items that point into a body while it is decoded",
 	"indexnode/store":  "strings that share a blob while it is read",

@@ -93,7 +93,7 @@ func literal(n *expr.Node) *constant {
 	case nil:
 		c.state = null
 	case bool:
-		c.word = bit(v)
+		c.word = one(v)
 	case int64:
 		c.word = uint64(v)
 	case float64:

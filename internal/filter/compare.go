@@ -1,7 +1,6 @@
 package filter
 
 import (
-	"cmp"
 	"math"
 	"strings"
 
@@ -74,12 +73,19 @@ func (k *compare) eval(b *batch) *vector {
 	k.left, k.right = l, r
 	k.begin(n)
 	want := outcomesOf[k.op]
+	if k.class == words && all(l.states[:n], present) && all(r.states[:n], present) {
+		lw, rw := l.words[:n], r.words[:n]
+		for i := range k.words {
+			k.words[i] = one(compareInts(int64(lw[i]), int64(rw[i]))&want != 0)
+		}
+		return &k.vector
+	}
 	for i := range n {
 		if l.states[i]|r.states[i] != present || k.class == never || k.class == lists {
 			k.words[i], k.states[i] = k.odd(i)
 			continue
 		}
-		k.words[i] = bit(k.outcome(i)&want != 0)
+		k.words[i] = one(k.outcome(i)&want != 0)
 	}
 	return &k.vector
 }
@@ -89,7 +95,7 @@ func (k *compare) outcome(i int) outcomes {
 	l, r := k.left.words, k.right.words
 	switch k.class {
 	case words:
-		return ordered(cmp.Compare(int64(l[i]), int64(r[i])))
+		return compareInts(int64(l[i]), int64(r[i]))
 	case doubles:
 		return compareDoubles(math.Float64frombits(l[i]), math.Float64frombits(r[i]))
 	case intDouble:
@@ -113,11 +119,20 @@ func (k *compare) odd(i int) (uint64, state) {
 		if k.class == lists && l == present && r == present {
 			same = equalLists(k.a.(*constant), k.b.(*constant))
 		}
-		return bit(same == (k.op == expr.Eq)), present
+		return one(same == (k.op == expr.Eq)), present
 	case isNaN(k.a, k.left, i), isNaN(k.b, k.right, i) && l == present && !isList(k.a.kind()):
 		return 0, present // cel-go looks for NaN before it looks at the other type
 	}
 	return 0, unfit
+}
+
+func all(states []state, want state) bool {
+	for _, s := range states {
+		if s != want {
+			return false
+		}
+	}
+	return true
 }
 
 func isNaN(k kernel, v *vector, i int) bool {
@@ -191,11 +206,4 @@ func equalLists(a, b *constant) bool {
 		}
 	}
 	return true
-}
-
-func bit(b bool) uint64 {
-	if b {
-		return 1
-	}
-	return 0
 }

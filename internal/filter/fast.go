@@ -7,17 +7,25 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// fast returns the loop that does what a term's kernel does, or nil: for a
-// column of bools, a column compared with a constant, and a column looked for
-// in constants.
+// fast returns the loops that say what a term's kernel says, or nil. There are
+// loops for a column of bools, a column compared with a constant or with null,
+// a column looked for in constants, and for && || ! of these.
 func fast(k kernel) tester {
 	switch k := k.(type) {
+	case *constant:
+		return fastConstant(k)
 	case *field:
 		return wordsBetween(k, 1, 1, true)
 	case *not:
-		if f, ok := k.a.(*field); ok {
-			return wordsBetween(f, 0, 0, true)
+		if a := fast(k.a); a != nil {
+			return notOf{a}
 		}
+	case *has:
+		if f, ok := k.a.(*field); ok {
+			return fastNull(f, true)
+		}
+	case *junction:
+		return fastJunction(k)
 	case *compare:
 		return fastCompare(k)
 	case *inConstants:
@@ -35,8 +43,13 @@ func fastCompare(k *compare) tester {
 		c, okC = k.a.(*constant)
 		op = mirrored[op]
 	}
-	if !okF || !okC || c.state != present {
+	switch {
+	case !okF || !okC || c.state.isError():
 		return nil
+	case c.state == null && (k.ordering() || f.typ == expr.Double): // NaN counts apart
+		return nil
+	case c.state == null:
+		return fastNull(f, op == expr.Ne)
 	}
 	switch class {
 	case words:

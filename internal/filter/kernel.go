@@ -1,10 +1,6 @@
 package filter
 
 import (
-	"encoding/binary"
-	"unsafe"
-
-	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 )
 
@@ -27,7 +23,7 @@ func (s state) isError() bool { return s >= unfit }
 
 // vector is the values of a node, one for each row of a batch.
 type vector struct {
-	words   []uint64 // of bools, ints, doubles, times and durations; lists as in their column
+	words   []uint64 // of bools, ints, doubles, times and durations; of columns as they stand there
 	strings []string // of strings
 	states  []state
 }
@@ -93,7 +89,6 @@ type field struct {
 	out
 	index    int
 	nullable bool
-	inline   []byte // where short strings stand, 8 bytes each
 }
 
 func (f *field) eval(b *batch) *vector {
@@ -111,34 +106,17 @@ func (f *field) eval(b *batch) *vector {
 		}
 	}
 	if f.typ == expr.String {
-		f.inline = spell(f.strings, f.inline, b.rows, f.words)
+		for i, r := range b.sel {
+			f.strings[i] = b.rows.StringAt(f.index, int(r))
+		}
 	}
 	return &f.vector
-}
-
-// spell sets dst to the strings of words. Short ones stand in inline, which it
-// returns, grown if need be.
-func spell(dst []string, inline []byte, s *column.Slab, words []uint64) []byte {
-	if len(inline) < 8*len(words) {
-		inline = make([]byte, 8*max(len(words), 64))
-	}
-	for i, w := range words {
-		if !column.IsInline(w) {
-			dst[i] = s.String(w)
-			continue
-		}
-		p := inline[8*i : 8*i+8]
-		binary.LittleEndian.PutUint64(p, w)
-		dst[i] = unsafe.String(&p[1], column.StringLen(w))
-	}
-	return inline
 }
 
 // entityField is a column of the entity's one row.
 type entityField struct {
 	out
-	index  int
-	inline []byte
+	index int
 }
 
 func (f *entityField) eval(b *batch) *vector {
@@ -148,9 +126,8 @@ func (f *entityField) eval(b *batch) *vector {
 		return &f.vector
 	}
 	fill(f.words, b.entity.Word(f.index, 0))
-	if f.typ == expr.String && len(b.sel) > 0 {
-		f.inline = spell(f.strings[:1], f.inline, b.entity, f.words[:1])
-		fill(f.strings, f.strings[0])
+	if f.typ == expr.String {
+		fill(f.strings, b.entity.StringAt(f.index, 0))
 	}
 	return &f.vector
 }

@@ -94,7 +94,7 @@ func (k *has) eval(b *batch) *vector {
 	k.begin(len(b.sel))
 	v := k.a.eval(b)
 	for i := range b.sel {
-		k.words[i] = bit(v.states[i] != null)
+		k.words[i] = one(v.states[i] != null)
 	}
 	return &k.vector
 }

@@ -53,9 +53,9 @@ func (k *inConstants) eval(b *batch) *vector {
 		case k.anything != present:
 			k.states[i] = k.anything
 		case s == null:
-			k.words[i] = bit(k.hasNull)
+			k.words[i] = one(k.hasNull)
 		default:
-			k.words[i] = bit(k.contains(v, i))
+			k.words[i] = one(k.contains(v, i))
 		}
 	}
 	return &k.vector
@@ -103,7 +103,7 @@ func (k *inColumn) eval(b *batch) *vector {
 		case x.states[i] == null:
 			k.words[i] = 0
 		default:
-			k.words[i] = bit(k.contains(slab, x, i, list.words[i]))
+			k.words[i] = one(k.contains(slab, x, i, list.words[i]))
 		}
 	}
 	return &k.vector

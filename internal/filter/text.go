@@ -27,7 +27,7 @@ func (k *text) eval(b *batch) *vector {
 			k.states[i] = firstError(ls, rs)
 			continue
 		}
-		k.words[i] = bit(k.test(l.strings[i], r.strings[i]))
+		k.words[i] = one(k.test(l.strings[i], r.strings[i]))
 	}
 	return &k.vector
 }
@@ -47,7 +47,7 @@ func (k *matches) eval(b *batch) *vector {
 			k.states[i] = firstError(s, present)
 			continue
 		}
-		k.words[i] = bit(k.pattern.MatchString(v.strings[i]))
+		k.words[i] = one(k.pattern.MatchString(v.strings[i]))
 	}
 	return &k.vector
 }

@@ -1,0 +1,100 @@
+package filter
+
+import (
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+)
+
+// allSame says the same of every row: a viewer's flag, or a null of no column.
+type allSame struct{ hit, unfit uint64 }
+
+func (k allSame) test(_ *column.Slab, lo, hi int, v *verdict) {
+	for i := range (hi - lo + 63) / 64 {
+		v.hit[i], v.unfit[i] = k.hit, k.unfit
+	}
+}
+
+func fastConstant(c *constant) tester {
+	switch {
+	case c.state == failed:
+		return nil
+	case c.state != present:
+		return allSame{unfit: ^uint64(0)}
+	}
+	return allSame{hit: -c.word}
+}
+
+// isNull finds the nulls of a column, or with outside what is not null.
+type isNull struct{ loop }
+
+func fastNull(f *field, outside bool) tester {
+	return &isNull{loop{index: f.index, nullable: f.nullable, outside: !outside}}
+}
+
+func (k *isNull) test(s *column.Slab, lo, hi int, v *verdict) {
+	for i := range (hi - lo + 63) / 64 {
+		v.hit[i] = ^uint64(0) // of which finish takes the nulls
+	}
+	k.finish(s, lo, hi, v)
+}
+
+// notOf is !a.
+type notOf struct{ a tester }
+
+func (k notOf) test(s *column.Slab, lo, hi int, v *verdict) {
+	k.a.test(s, lo, hi, v)
+	for i := range (hi - lo + 63) / 64 {
+		v.hit[i] = ^(v.hit[i] | v.unfit[i])
+		v.nan[i] = 0
+	}
+}
+
+// combined is && or || of testers: rows that one of them decides are decided,
+// rows that all say the other of are that, and the rest met an error.
+type combined struct {
+	args    []tester
+	or      bool
+	scratch verdict
+}
+
+func fastJunction(j *junction) tester {
+	k := &combined{or: j.decides == 1}
+	for _, a := range j.args {
+		t := fast(a)
+		if t == nil || a.kind() != expr.Bool {
+			return nil
+		}
+		k.args = append(k.args, t)
+	}
+	return k
+}
+
+func (k *combined) test(s *column.Slab, lo, hi int, v *verdict) {
+	n := (hi - lo + 63) / 64
+	for i := range n {
+		v.hit[i], v.unfit[i] = 0, 0
+	}
+	for a, t := range k.args {
+		t.test(s, lo, hi, &k.scratch)
+		for i := range n {
+			hit, no := k.scratch.hit[i], ^(k.scratch.hit[i] | k.scratch.unfit[i])
+			k.scratch.unfit[i], k.scratch.nan[i] = 0, 0
+			if k.or {
+				hit, no = no, hit
+			}
+			// Now one "no" decides, and only "hit" of all is a hit.
+			if a == 0 {
+				v.hit[i], v.unfit[i] = hit, ^(hit | no)
+				continue
+			}
+			wasNo := ^(v.hit[i] | v.unfit[i])
+			v.hit[i] &= hit
+			v.unfit[i] = ^(v.hit[i] | wasNo | no)
+		}
+	}
+	if k.or {
+		for i := range n {
+			v.hit[i] = ^(v.hit[i] | v.unfit[i])
+		}
+	}
+}

@@ -3,6 +3,7 @@ package schemas
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -162,5 +163,27 @@ func TestJSONValue(t *testing.T) {
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s of %s: got %s, %v; want %s", c.in, c.typ, got, err, c.want)
 		}
+	}
+}
+
+// TestDesignExample keeps the schema that DESIGN.md teaches with working.
+func TestDesignExample(t *testing.T) {
+	text, err := os.ReadFile("DESIGN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```json\n")
+	avsc, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("DESIGN.md has no schema")
+	}
+	s := mustSchema(t, avsc)
+	body, err := s.EncodeJSON([]byte(`{"review_id":"r1","author":"member:1","kind":"review","posted":"2026-01-02T03:04:05Z","product":"lamp","stars":4,"shop":{"country":"ch"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := s.Envelope(body)
+	if err != nil || e.Type != "review" || e.Record.Object != "lamp" || s.Layout().Index("shop.country") < 0 {
+		t.Errorf("%+v, %v, columns %v", e, err, s.Layout().Fields())
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-const benchRows = 1024
+const benchRows = 1000
 
 func benchBody(tb testing.TB) []byte {
 	tb.Helper()

@@ -173,7 +173,7 @@ func (m *machine) putString(s *step, x []byte) {
 	case keepString:
 		m.kept.texts[s.at] = x
 	case pushString:
-		m.list.strings = append(m.list.strings, unsafe.String(unsafe.SliceData(x), len(x)))
+		m.pushString(x)
 	}
 }
 
@@ -216,22 +216,30 @@ func (m *machine) array(s *step) {
 	}
 }
 
-// items reads the items of a block. A vector of floats is what models have
-// most of, so it has a loop of its own.
+// items reads the items of a block. Floats and strings, which is what lists
+// with a column mostly have, are read without a plan's steps.
 func (m *machine) items(s *step, count int) bool {
 	p := s.subs[0]
-	if s.put == putDoubles && p[0].op == opFloat {
-		for ; count > 0; count-- {
+	switch {
+	case s.put == putDoubles && p[0].op == opFloat:
+		for ; count > 0 && m.fault == ""; count-- {
 			m.list.doubles = append(m.list.doubles, m.float())
 		}
-		return m.fault == ""
-	}
-	for ; count > 0; count-- {
-		if !m.run(p) {
-			return false
+	case p[0].put == pushString && p[0].op == opString:
+		for ; count > 0 && m.fault == ""; count-- {
+			m.pushString(m.string())
+		}
+	default:
+		for ; count > 0 && m.run(p); count-- {
 		}
 	}
-	return true
+	return m.fault == ""
+}
+
+// pushString adds a string to the list, without a copy: the list is done with
+// before the body is.
+func (m *machine) pushString(x []byte) {
+	m.list.strings = append(m.list.strings, unsafe.String(unsafe.SliceData(x), len(x)))
 }
 
 // collect begins a list. Lists do not nest, since a list of lists has no

@@ -1,0 +1,447 @@
+package trees
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// zeroThreshold is how near to zero a value is "zero" where zeros are missing:
+// the float 1e-35.
+const zeroThreshold = float64(float32(1e-35))
+
+// maxLine bounds a line of a text model: a tree's nodes stand in one.
+const maxLine = 64 << 20
+
+// LightGBM reads a text model, as Booster.save_model writes it (format
+// versions v2 to v4).
+func LightGBM(src []byte) (*Forest, error) {
+	r := lightgbm{lines: bufio.NewScanner(bytes.NewReader(src)), f: &Forest{average: 1, scale: 1}}
+	r.lines.Buffer(nil, maxLine)
+	if err := r.read(); err != nil {
+		return nil, fmt.Errorf("trees: LightGBM model: line %d: %w", r.line, err)
+	}
+	return r.f, nil
+}
+
+type lightgbm struct {
+	lines *bufio.Scanner
+	line  int
+	f     *Forest
+	v2    bool // LightGBM before 3, which reads a missing category as 0
+	head  map[string]string
+}
+
+func (r *lightgbm) next() (string, error) {
+	if !r.lines.Scan() {
+		if err := r.lines.Err(); err != nil {
+			return "", err
+		}
+		return "", io.EOF
+	}
+	r.line++
+	return strings.TrimRight(r.lines.Text(), "\r"), nil
+}
+
+func (r *lightgbm) read() error {
+	first, err := r.next()
+	if err != nil {
+		return errors.New("the file is empty")
+	}
+	if first != "tree" {
+		return fmt.Errorf("begins with %q, not with \"tree\"", clip(first))
+	}
+	fields, tree, err := r.fields()
+	if err != nil {
+		return err
+	}
+	r.head = fields
+	if err := r.header(); err != nil {
+		return err
+	}
+	for n := 0; tree; n++ {
+		if fields, tree, err = r.fields(); err != nil {
+			return err
+		}
+		if err := r.tree(fields, n); err != nil {
+			return fmt.Errorf("tree %d, above: %w", n, err)
+		}
+	}
+	return r.end()
+}
+
+func clip(s string) string {
+	if len(s) > 40 {
+		return s[:40] + "..."
+	}
+	return s
+}
+
+// fields reads key=value lines up to the next tree, and reports whether there
+// is one.
+func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
+	fields = map[string]string{}
+	for {
+		line, err := r.next()
+		if err == io.EOF {
+			return nil, false, errors.New("ends before \"end of trees\"")
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		switch {
+		case line == "":
+		case strings.HasPrefix(line, "Tree="):
+			return fields, true, nil
+		case line == "end of trees", line == "feature importances:": // v2 may lack the first
+			return fields, false, nil
+		default:
+			key, value, _ := strings.Cut(line, "=")
+			if _, twice := fields[key]; twice {
+				return nil, false, fmt.Errorf("%s stands twice", clip(key))
+			}
+			fields[key] = value
+		}
+	}
+}
+
+func (r *lightgbm) header() error {
+	f := r.f
+	switch v := r.head["version"]; v {
+	case "v2":
+		r.v2 = true
+	case "v3", "v4":
+	default:
+		return fmt.Errorf("version %q is not supported; v2, v3 and v4 are", v)
+	}
+	last, err := strconv.Atoi(r.head["max_feature_idx"])
+	if err != nil || last < 0 || last >= maxFeatures {
+		return fmt.Errorf("max_feature_idx is %q", clip(r.head["max_feature_idx"]))
+	}
+	f.Inputs = last + 1
+	f.Classes = 1
+	if s, ok := r.head["num_tree_per_iteration"]; ok {
+		if f.Classes, err = strconv.Atoi(s); err != nil || f.Classes < 1 || f.Classes > maxClasses {
+			return fmt.Errorf("num_tree_per_iteration is %q", clip(s))
+		}
+	}
+	f.base = make([]float64, f.Classes)
+	f.Names = strings.Fields(r.head["feature_names"])
+	if len(f.Names) != f.Inputs {
+		return fmt.Errorf("feature_names has %d names, and max_feature_idx says %d", len(f.Names), f.Inputs)
+	}
+	return r.objective()
+}
+
+// identities are the objectives whose score is the sum itself.
+var identities = []string{
+	"", "custom", "none", "regression", "regression_l2", "regression_l1", "l2", "l1", "mse", "mae", "huber", "fair", "quantile", "mape",
+	"lambdarank", "rank_xendcg",
+}
+
+func (r *lightgbm) objective() error {
+	f := r.f
+	f.Objective = r.head["objective"]
+	words := strings.Fields(f.Objective)
+	name := ""
+	if len(words) > 0 {
+		name = words[0]
+	}
+	for _, w := range words[min(1, len(words)):] {
+		key, value, _ := strings.Cut(w, ":")
+		switch key {
+		case "sigmoid":
+			x, err := strconv.ParseFloat(value, 64)
+			if err != nil || !(x > 0) || math.IsInf(x, 0) {
+				return fmt.Errorf("the objective's sigmoid is %q", clip(value))
+			}
+			f.scale = x
+		case "sqrt":
+			f.link = square
+		}
+	}
+	switch {
+	case slices.Contains(identities, name):
+	case name == "binary" || name == "multiclassova":
+		f.link = sigmoid
+	case name == "cross_entropy" || name == "xentropy":
+		f.link, f.scale = sigmoid, 1
+	case name == "cross_entropy_lambda" || name == "xentlambda":
+		f.link = log1pExp
+	case name == "poisson" || name == "gamma" || name == "tweedie":
+		f.link = exponent
+	case name == "multiclass":
+		f.link = softmax
+	default:
+		return fmt.Errorf("the objective %q is not supported", clip(name))
+	}
+	return nil
+}
+
+func (r *lightgbm) end() error {
+	f := r.f
+	if len(f.trees) == 0 {
+		return errors.New("no trees")
+	}
+	if len(f.trees)%f.Classes != 0 {
+		return fmt.Errorf("%d trees for %d classes", len(f.trees), f.Classes)
+	}
+	if _, ok := r.head["average_output"]; ok {
+		f.average = float64(len(f.trees) / f.Classes)
+	}
+	return nil
+}
+
+// The bits of a decision_type.
+const (
+	categorical = 1
+	defaultLeft = 2
+)
+
+// The missing types of a decision_type.
+const (
+	missingNone = iota
+	missingZero
+	missingNaN
+)
+
+// lgbTree is a tree as the file has it: splits and leaves apart.
+type lgbTree struct {
+	fields      map[string]string
+	leaves      int
+	sets        int // index of its first in the forest's
+	cats        int
+	isLinear    bool
+	splitOf     []int32
+	left, right []int32
+	threshold   []float64
+	decision    []int32
+	value       []float64
+	internal    []float64
+}
+
+func (r *lightgbm) tree(fields map[string]string, n int) error {
+	t := lgbTree{fields: fields, sets: len(r.f.sets)}
+	leaves, err := strconv.Atoi(fields["num_leaves"])
+	if err != nil || leaves < 1 || leaves > maxNodes/2 {
+		return fmt.Errorf("num_leaves is %q", clip(fields["num_leaves"]))
+	}
+	t.leaves = leaves
+	if err := t.read(); err != nil {
+		return err
+	}
+	if err := r.categories(&t); err != nil {
+		return err
+	}
+	nodes := make([]node, 2*leaves-1)
+	for i := range leaves - 1 {
+		if nodes[i], err = r.split(&t, i); err != nil {
+			return fmt.Errorf("split %d: %w", i, err)
+		}
+	}
+	for i := range leaves {
+		nodes[leaves-1+i] = node{kind: leafNode, threshold: t.value[i], value: t.value[i], leaf: int32(i)}
+	}
+	if t.isLinear {
+		if err := r.linear(&t, nodes[leaves-1:]); err != nil {
+			return err
+		}
+	}
+	if err := r.f.add(nodes, n%r.f.Classes); err != nil {
+		return err
+	}
+	r.f.trees[len(r.f.trees)-1].linear = t.isLinear
+	return nil
+}
+
+func (t *lgbTree) read() error {
+	splits := t.leaves - 1
+	var errs []error
+	note := func(err error) { errs = append(errs, err) }
+	t.value = floats(t.fields, "leaf_value", t.leaves, true, note)
+	t.splitOf = ints(t.fields, "split_feature", splits, true, note)
+	t.threshold = floats(t.fields, "threshold", splits, true, note)
+	t.left = ints(t.fields, "left_child", splits, true, note)
+	t.right = ints(t.fields, "right_child", splits, true, note)
+	t.decision = ints(t.fields, "decision_type", splits, false, note)
+	t.internal = floats(t.fields, "internal_value", splits, false, note)
+	t.isLinear = t.fields["is_linear"] == "1"
+	return errors.Join(errs...)
+}
+
+// split makes a node of a split. Children below 0 are leaves, which stand
+// behind the splits.
+func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
+	n := node{threshold: t.threshold[i], feature: t.splitOf[i], missing: 1, value: t.internal[i], leaf: -1}
+	if n.feature < 0 || int(n.feature) >= r.f.Inputs {
+		return n, fmt.Errorf("feature %d of %d", n.feature, r.f.Inputs)
+	}
+	for side, c := range []int32{t.left[i], t.right[i]} {
+		if c < 0 {
+			c = int32(t.leaves-1) + ^c
+		}
+		n.child[side] = c
+	}
+	d := t.decision[i]
+	if d < 0 || d > categorical|defaultLeft|missingNaN<<2 {
+		return n, fmt.Errorf("decision_type %d is not supported", d)
+	}
+	if d&categorical != 0 {
+		return n, r.categoricalSplit(t, &n, d>>2)
+	}
+	if d&defaultLeft != 0 {
+		n.missing = 0
+	}
+	switch d >> 2 {
+	case missingNone: // NaN is 0
+		n.missing = 0
+		if 0 > n.threshold {
+			n.missing = 1
+		}
+	case missingZero:
+		n.feature = r.f.zeroAsMissing(n.feature)
+	}
+	return n, nil
+}
+
+// categoricalSplit: a missing category goes right. LightGBM before 3 takes it
+// for category 0, unless NaN is what is missing.
+func (r *lightgbm) categoricalSplit(t *lgbTree, n *node, missing int32) error {
+	if !(n.threshold >= 0 && n.threshold < float64(t.cats)) {
+		return fmt.Errorf("set %v of %d", n.threshold, t.cats)
+	}
+	n.kind = inSet
+	n.threshold += float64(t.sets)
+	if r.v2 && missing != missingNaN {
+		n.missing = r.f.side(n, 0)
+	}
+	return nil
+}
+
+// categories reads the sets of a tree's categorical splits.
+func (r *lightgbm) categories(t *lgbTree) error {
+	s := t.fields["num_cat"]
+	if s == "" || s == "0" {
+		return nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n >= t.leaves {
+		return fmt.Errorf("num_cat is %q", clip(s))
+	}
+	var errs []error
+	note := func(err error) { errs = append(errs, err) }
+	bounds := ints(t.fields, "cat_boundaries", n+1, true, note)
+	words := ints64(t.fields, "cat_threshold", note)
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for i := range n {
+		from, to := bounds[i], bounds[i+1]
+		if from < 0 || to < from || int(to) > len(words) {
+			return fmt.Errorf("cat_boundaries %d to %d of %d", from, to, len(words))
+		}
+		set := make([]uint32, 0, to-from)
+		for _, w := range words[from:to] {
+			if w < 0 || w > math.MaxUint32 {
+				return fmt.Errorf("cat_threshold %d", w)
+			}
+			set = append(set, uint32(w))
+		}
+		r.f.sets = append(r.f.sets, set)
+	}
+	t.cats = n
+	return nil
+}
+
+// linear reads the models of a tree's leaves.
+func (r *lightgbm) linear(t *lgbTree, leaves []node) error {
+	var errs []error
+	note := func(err error) { errs = append(errs, err) }
+	constants := floats(t.fields, "leaf_const", t.leaves, true, note)
+	counts := ints(t.fields, "num_features", t.leaves, true, note)
+	features := ints64(t.fields, "leaf_features", note)
+	factors := floats(t.fields, "leaf_coeff", -1, true, note)
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for i := range leaves {
+		n := int(counts[i])
+		if n < 0 || n > len(features) || n > len(factors) {
+			return fmt.Errorf("leaf %d has %d features, and %d are left", i, n, len(features))
+		}
+		m := leafModel{constant: constants[i], factors: factors[:n:n]}
+		for _, c := range features[:n] {
+			if c < 0 || c >= int64(r.f.Inputs) {
+				return fmt.Errorf("leaf %d: feature %d of %d", i, c, r.f.Inputs)
+			}
+			m.features = append(m.features, int32(c))
+		}
+		features, factors = features[n:], factors[n:]
+		leaves[i].leaf = int32(i)
+		leaves[i].model = int32(len(r.f.leaves))
+		r.f.leaves = append(r.f.leaves, m)
+	}
+	return nil
+}
+
+// floats parses a field of n numbers, or of any number of them with -1.
+func floats(fields map[string]string, key string, n int, must bool, note func(error)) []float64 {
+	words := strings.Fields(fields[key])
+	if fields[key] == "" && !must {
+		return make([]float64, max(n, 0))
+	}
+	if n >= 0 && len(words) != n {
+		note(fmt.Errorf("%s has %d values, not %d", key, len(words), n))
+		return make([]float64, n)
+	}
+	out := make([]float64, len(words))
+	for i, w := range words {
+		x, err := strconv.ParseFloat(w, 64)
+		if math.IsNaN(x) || math.IsInf(x, 0) && key != "threshold" || err != nil && !errors.Is(err, strconv.ErrRange) {
+			note(fmt.Errorf("%s has %q", key, clip(w)))
+			break
+		}
+		out[i] = x
+	}
+	return out
+}
+
+func ints(fields map[string]string, key string, n int, must bool, note func(error)) []int32 {
+	if fields[key] == "" && !must {
+		return make([]int32, n)
+	}
+	x := ints64(fields, key, note)
+	if len(x) != n {
+		note(fmt.Errorf("%s has %d values, not %d", key, len(x), n))
+		return make([]int32, n)
+	}
+	out := make([]int32, n)
+	for i, v := range x {
+		if v != int64(int32(v)) {
+			note(fmt.Errorf("%s has %d", key, v))
+			break
+		}
+		out[i] = int32(v)
+	}
+	return out
+}
+
+func ints64(fields map[string]string, key string, note func(error)) []int64 {
+	words := strings.Fields(fields[key])
+	out := make([]int64, len(words))
+	for i, w := range words {
+		x, err := strconv.ParseInt(w, 10, 64)
+		if err != nil {
+			note(fmt.Errorf("%s has %q", key, clip(w)))
+			break
+		}
+		out[i] = x
+	}
+	return out
+}

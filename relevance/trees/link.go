@@ -1,0 +1,79 @@
+package trees
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/internal/expr/fn"
+)
+
+// link turns the sum of the leaves into the score.
+type link uint8
+
+const (
+	identity link = iota
+	sigmoid       // 1 / (1 + exp(-scale*x))
+	exponent      // exp(x)
+	softmax       // over the classes
+	log1pExp      // log(1 + exp(x))
+	square        // sign(x) * x*x
+	step          // 1 above 0, else 0
+)
+
+// all reports whether a score needs the sums of all classes.
+func (l link) all() bool { return l == softmax }
+
+func (f *Forest) linked(x float64) float64 {
+	if f.single {
+		return float64(f.linked32(float32(x)))
+	}
+	switch f.link {
+	case sigmoid:
+		return 1 / (1 + fn.Exp(float64(-f.scale*x)))
+	case exponent:
+		return fn.Exp(x)
+	case log1pExp:
+		return fn.Log1p(fn.Exp(x))
+	case square:
+		return math.Copysign(float64(x*x), x)
+	}
+	return x
+}
+
+// linked32 computes as XGBoost does, in float32.
+func (f *Forest) linked32(x float32) float32 {
+	switch f.link {
+	case sigmoid:
+		const eps = 1e-16
+		return 1 / (exp32(min(-x, 88.7)) + 1 + eps)
+	case exponent:
+		return exp32(x)
+	case step:
+		if x > 0 {
+			return 1
+		}
+		return 0
+	}
+	return x
+}
+
+func exp32(x float32) float32 { return float32(fn.Exp(float64(x))) }
+
+// softmax returns the share of the chosen class.
+func (f *Forest) softmax(x []float64) float64 {
+	top := x[0]
+	for _, v := range x {
+		top = max(top, v)
+	}
+	if f.single {
+		var sum float32
+		for _, v := range x {
+			sum += exp32(float32(v) - float32(top))
+		}
+		return float64(exp32(float32(x[f.class])-float32(top)) / sum)
+	}
+	sum := 0.0
+	for _, v := range x {
+		sum += fn.Exp(v - top)
+	}
+	return fn.Exp(x[f.class]-top) / sum
+}

@@ -1,0 +1,251 @@
+package trees
+
+import (
+	"math"
+)
+
+// Block is how many rows are walked together: a matrix is blocks of Block
+// rows, in each of which the values of a column stand side by side.
+const Block = 8
+
+// Batch is the most rows that Score takes.
+const Batch = 64
+
+// Scores is memory for Score; each goroutine needs its own.
+type Scores struct {
+	sums []float64 // by class, Batch each
+	row  []float64 // of one row, by class
+	at   [Block]int32
+}
+
+// Matrix returns memory for Batch rows: value c of row r is at
+// (r/Block*columns+c)*Block + r%Block.
+func (f *Forest) Matrix() []float64 { return make([]float64, Batch*f.Columns()) }
+
+// Score scores the first n rows of a matrix, at most Batch, into out. It
+// overwrites the matrix.
+func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
+	if len(s.sums) < f.Classes*Batch {
+		s.sums, s.row = make([]float64, f.Classes*Batch), make([]float64, f.Classes)
+	}
+	f.prepare(matrix, n)
+	sums := s.sums[:f.Classes*Batch]
+	for c := range f.Classes {
+		start := f.base[c]
+		for i := range sums[c*Batch : c*Batch+Batch] {
+			sums[c*Batch+i] = start
+		}
+	}
+	if f.weights != nil {
+		f.linear(sums, matrix, n)
+	}
+	for i := range f.trees {
+		t := &f.trees[i]
+		if !f.link.all() && int(t.class) != f.class {
+			continue
+		}
+		f.tree(s, t, matrix, n, sums[int(t.class)*Batch:])
+	}
+	f.finish(s, n, out)
+}
+
+// prepare rounds the inputs as the library does, and makes the copies with
+// zeros as missing.
+func (f *Forest) prepare(matrix []float64, n int) {
+	stride := f.Columns() * Block
+	for at := 0; at < (n+Block-1)/Block*stride; at += stride {
+		block := matrix[at : at+stride]
+		if f.single {
+			for i, x := range block {
+				block[i] = float64(float32(x))
+			}
+		}
+		for k, c := range f.zeroes {
+			to := block[(f.Inputs+k)*Block : (f.Inputs+k+1)*Block]
+			for i, x := range block[int(c)*Block : int(c+1)*Block] {
+				if math.Abs(x) <= zeroThreshold {
+					x = math.NaN()
+				}
+				to[i] = x
+			}
+		}
+	}
+}
+
+// tree adds one tree's leaves to sums.
+func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float64) {
+	nodes := f.nodes[t.start:t.end]
+	stride := f.Columns() * Block
+	for row := 0; row < n; row += Block {
+		block := matrix[row/Block*stride:][:stride]
+		s.at = [Block]int32{}
+		if t.sets {
+			f.walkSets(nodes, block, &s.at)
+		} else {
+			walk(nodes, block, &s.at)
+		}
+		sum := sums[row : row+Block]
+		switch {
+		case f.single:
+			for j := range sum {
+				sum[j] = float64(float32(sum[j]) + float32(nodes[s.at[j]].threshold))
+			}
+		case t.linear:
+			for j := range sum {
+				sum[j] += f.leafValue(&nodes[s.at[j]], block[j:])
+			}
+		default:
+			for j := range sum {
+				sum[j] += nodes[s.at[j]].threshold
+			}
+		}
+	}
+}
+
+// walk takes eight rows to their leaves, one level a step and without a branch
+// on what a row holds, until none moves.
+func walk(nodes []node, block []float64, at *[Block]int32) {
+	for moved := int32(1); moved != 0; {
+		moved = 0
+		for j := range Block {
+			n := &nodes[at[j]]
+			x := block[int(n.feature)*Block+j]
+			var above, missing uint8
+			if x > n.threshold {
+				above = 1
+			}
+			if x != x {
+				missing = n.missing
+			}
+			next := n.child[(above|missing)&1]
+			moved |= next ^ at[j]
+			at[j] = next
+		}
+	}
+}
+
+// walkSets walks a tree that has categorical splits, row by row.
+func (f *Forest) walkSets(nodes []node, block []float64, at *[Block]int32) {
+	for j := range Block {
+		i := int32(0)
+		for nodes[i].kind != leafNode {
+			n := &nodes[i]
+			i = n.child[f.side(n, block[int(n.feature)*Block+j])]
+		}
+		at[j] = i
+	}
+}
+
+// side tells which child a value goes to.
+func (f *Forest) side(n *node, x float64) uint8 {
+	if x != x {
+		return n.missing
+	}
+	if n.kind == numeric {
+		if x > n.threshold {
+			return 1
+		}
+		return 0
+	}
+	in := false
+	// Truncated as C does; what an int32 cannot hold is no category.
+	if x > -1 && x < math.MaxInt32 {
+		c, set := uint32(x), f.sets[int(n.threshold)]
+		in = int(c/32) < len(set) && set[c/32]>>(c%32)&1 != 0
+	}
+	if n.kind == notInSet {
+		if in && x >= 0 {
+			return 1
+		}
+		return 0
+	}
+	if in {
+		return 0
+	}
+	return 1
+}
+
+// leafValue computes a linear leaf; x is a row, Block apart. A leaf whose
+// features are not all there gives its plain value.
+func (f *Forest) leafValue(n *node, x []float64) float64 {
+	m := &f.leaves[n.model]
+	sum := m.constant
+	for i, c := range m.features {
+		v := x[int(c)*Block]
+		if v != v {
+			return n.threshold
+		}
+		sum += float64(m.factors[i] * v)
+	}
+	return sum
+}
+
+// linear adds up a linear booster, in float32 as XGBoost does.
+func (f *Forest) linear(sums, matrix []float64, n int) {
+	stride := f.Columns() * Block
+	for c := range f.Classes {
+		for r := range n {
+			row := matrix[r/Block*stride+r%Block:]
+			sum := float32(sums[c*Batch+r]) + float32(f.weights[f.Inputs*f.Classes+c])
+			for k := range f.Inputs {
+				if x := row[k*Block]; x == x {
+					sum += float32(float32(x) * float32(f.weights[k*f.Classes+c]))
+				}
+			}
+			sums[c*Batch+r] = float64(sum)
+		}
+	}
+}
+
+// finish divides and links the sums.
+func (f *Forest) finish(s *Scores, n int, out []float64) {
+	sums, row := s.sums, s.row[:f.Classes]
+	for r := range n {
+		if !f.link.all() {
+			out[r] = f.linked(sums[f.class*Batch+r] / f.average)
+			continue
+		}
+		for c := range row {
+			row[c] = sums[c*Batch+r] / f.average
+		}
+		out[r] = f.softmax(row)
+	}
+}
+
+// Leaves returns the number of the leaf, in the file's order, that one row
+// reaches in each tree.
+func (f *Forest) Leaves(row []float64) []int {
+	block := f.row(row)
+	out := make([]int, len(f.trees))
+	for i := range f.trees {
+		nodes := f.nodes[f.trees[i].start:f.trees[i].end]
+		at := int32(0)
+		for nodes[at].kind != leafNode {
+			n := &nodes[at]
+			at = n.child[f.side(n, block[int(n.feature)*Block])]
+		}
+		out[i] = int(nodes[at].leaf)
+	}
+	return out
+}
+
+// row makes a prepared matrix of one row.
+func (f *Forest) row(values []float64) []float64 {
+	block := make([]float64, f.Columns()*Block)
+	for c, x := range values {
+		block[c*Block] = x
+	}
+	f.prepare(block, 1)
+	return block
+}
+
+// Score1 scores one row.
+func (f *Forest) Score1(row []float64) float64 {
+	var s Scores
+	m, out := f.Matrix(), [1]float64{}
+	for c, x := range row {
+		m[c*Block] = x
+	}
+	f.Score(&s, m, 1, out[:])
+	return out[0]
+}

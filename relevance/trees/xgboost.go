@@ -1,0 +1,436 @@
+package trees
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/internal/expr/fn"
+)
+
+// XGBoost reads a model as Booster.save_model writes it, in JSON or UBJSON,
+// which it tells apart by the file's second byte. Boosters are gbtree, dart
+// and gblinear.
+func XGBoost(src []byte) (*Forest, error) {
+	root, err := document(src)
+	if err != nil {
+		return nil, fmt.Errorf("trees: XGBoost model: %w", err)
+	}
+	x := xgb{f: &Forest{average: 1, scale: 1, single: true}}
+	x.read(root)
+	if x.err != nil {
+		return nil, fmt.Errorf("trees: XGBoost model: %w", x.err)
+	}
+	return x.f, nil
+}
+
+// document decodes either format. After a UBJSON object's brace stands a
+// length's type, after a JSON one's a quote or white space.
+func document(src []byte) (any, error) {
+	if len(src) < 2 || src[0] != '{' {
+		return nil, errors.New("is not an object of JSON or UBJSON")
+	}
+	if _, binary := sizes[src[1]]; binary || src[1] == '#' || src[1] == '$' {
+		return ubjson(src)
+	}
+	var root any
+	d := json.NewDecoder(bytes.NewReader(src))
+	d.UseNumber()
+	if err := d.Decode(&root); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("text behind the document")
+	}
+	return root, nil
+}
+
+// xgb reads a decoded document. The first fault stays in err, and what is read
+// after it is empty.
+type xgb struct {
+	f    *Forest
+	err  error
+	drop []float64 // of dart: the weight of each tree
+}
+
+func (x *xgb) fail(format string, args ...any) {
+	if x.err == nil {
+		x.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (x *xgb) read(root any) {
+	learner := x.object(root, "learner")
+	objective := x.object(learner, "objective")
+	x.f.Objective = x.text(objective, "name")
+	x.params(x.object(learner, "learner_model_param"))
+	x.names(learner["feature_names"])
+	base := x.objective()
+	if x.err != nil {
+		return
+	}
+	x.f.base = base
+	booster := x.object(learner, "gradient_booster")
+	switch name := x.text(booster, "name"); name {
+	case "gbtree":
+		x.trees(x.object(booster, "model"))
+	case "dart":
+		x.drop = x.numbers(booster, "weight_drop")
+		x.trees(x.object(x.object(booster, "gbtree"), "model"))
+	case "gblinear":
+		x.linear(x.object(booster, "model"))
+	default:
+		x.fail("the booster %q is not supported", clip(name))
+	}
+}
+
+func (x *xgb) object(v any, key string) map[string]any {
+	m, _ := v.(map[string]any)
+	o, ok := m[key].(map[string]any)
+	if !ok {
+		x.fail("no %s", key)
+	}
+	return o
+}
+
+func (x *xgb) text(m map[string]any, key string) string {
+	s, ok := m[key].(string)
+	if !ok {
+		x.fail("no %s", key)
+	}
+	return s
+}
+
+// param reads a number that the format keeps as text, such as "5E-1".
+func (x *xgb) param(m map[string]any, key string, otherwise float64) float64 {
+	v, ok := m[key]
+	if !ok {
+		return otherwise
+	}
+	s, ok := v.(string)
+	if !ok {
+		s = fmt.Sprint(v)
+	}
+	n, err := strconv.ParseFloat(s, 32)
+	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
+		x.fail("%s is %q", key, clip(s))
+	}
+	return n
+}
+
+func (x *xgb) params(m map[string]any) {
+	f := x.f
+	inputs, classes := x.param(m, "num_feature", 0), x.param(m, "num_class", 0)
+	if targets := x.param(m, "num_target", 1); targets > 1 {
+		x.fail("num_target is %v; one target is supported", targets)
+	}
+	if !(inputs >= 1 && inputs <= maxFeatures) {
+		x.fail("num_feature is %v", inputs)
+		inputs = 1
+	}
+	if !(classes >= 0 && classes <= maxClasses) {
+		x.fail("num_class is %v", classes)
+		classes = 0
+	}
+	f.Inputs, f.Classes = int(inputs), max(1, int(classes))
+	f.base = x.bases(m)
+}
+
+// bases reads base_score: a number, or from 3.1 on a list of one for each
+// class.
+func (x *xgb) bases(m map[string]any) []float64 {
+	s, ok := m["base_score"].(string)
+	if !ok || !strings.HasPrefix(s, "[") {
+		base := x.param(m, "base_score", 0.5)
+		out := make([]float64, x.f.Classes)
+		for i := range out {
+			out[i] = base
+		}
+		return out
+	}
+	words := strings.Split(strings.Trim(s, "[] "), ",")
+	if len(words) != 1 && len(words) != x.f.Classes {
+		x.fail("base_score has %d values for %d classes", len(words), x.f.Classes)
+		words = words[:1]
+	}
+	out := make([]float64, x.f.Classes)
+	for i := range out {
+		w := strings.TrimSpace(words[i%len(words)])
+		out[i] = x.param(map[string]any{"base_score": w}, "base_score", 0)
+	}
+	return out
+}
+
+func (x *xgb) names(v any) {
+	list, _ := v.([]any)
+	for _, n := range list {
+		s, ok := n.(string)
+		if !ok {
+			x.fail("feature_names has %v", n)
+			return
+		}
+		x.f.Names = append(x.f.Names, s)
+	}
+	if len(list) > 0 && len(list) != x.f.Inputs {
+		x.fail("feature_names has %d names, and num_feature is %d", len(list), x.f.Inputs)
+	}
+}
+
+// objective sets the link, and returns the base scores as margins: the file
+// has them behind the link.
+func (x *xgb) objective() []float64 {
+	f := x.f
+	name := f.Objective
+	margin := func(p float32) float32 { return p }
+	logit := func(p float32) float32 { return -float32(fn.Log(float64(1/p - 1))) }
+	log := func(p float32) float32 { return float32(fn.Log(float64(p))) }
+	switch name {
+	case "binary:logistic", "reg:logistic":
+		f.link, margin = sigmoid, logit
+	case "binary:logitraw":
+		margin = logit
+	case "count:poisson", "reg:gamma", "reg:tweedie", "survival:cox", "survival:aft":
+		f.link, margin = exponent, log
+	case "binary:hinge":
+		f.link = step
+	case "multi:softprob":
+		f.link = softmax
+	case "reg:squarederror", "reg:linear", "reg:squaredlogerror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror",
+		"rank:pairwise", "rank:ndcg", "rank:map":
+	case "multi:softmax":
+		x.fail("the objective multi:softmax gives a class and not a score; save the model with multi:softprob")
+	default:
+		x.fail("the objective %q is not supported", clip(name))
+	}
+	out := make([]float64, len(f.base))
+	for i, b := range f.base {
+		out[i] = float64(margin(float32(b)))
+		if math.IsNaN(out[i]) || math.IsInf(out[i], 0) {
+			x.fail("base_score %v is out of range for %s", b, name)
+		}
+	}
+	return out
+}
+
+func (x *xgb) trees(model map[string]any) {
+	list, _ := model["trees"].([]any)
+	info := x.ints(model, "tree_info")
+	if x.err == nil && len(info) != len(list) {
+		x.fail("tree_info has %d trees, and trees %d", len(info), len(list))
+	}
+	if x.err == nil && x.drop != nil && len(x.drop) != len(list) {
+		x.fail("weight_drop has %d trees, and trees %d", len(x.drop), len(list))
+	}
+	for i, t := range list {
+		if x.err != nil {
+			return
+		}
+		if info[i] < 0 || int(info[i]) >= x.f.Classes {
+			x.fail("tree %d is of class %d of %d", i, info[i], x.f.Classes)
+			return
+		}
+		m, _ := t.(map[string]any)
+		nodes := x.tree(m, i)
+		if x.err == nil {
+			x.err = x.f.add(nodes, int(info[i]))
+		}
+		if x.err != nil {
+			x.err = fmt.Errorf("tree %d: %w", i, x.err)
+		}
+	}
+}
+
+// numbers reads a list of float32s.
+func (x *xgb) numbers(m map[string]any, key string) []float64 {
+	switch v := m[key].(type) {
+	case []float64:
+		return v
+	case []int64:
+		out := make([]float64, len(v))
+		for i, n := range v {
+			out[i] = float64(n)
+		}
+		return out
+	case []any:
+		out := make([]float64, len(v))
+		for i, n := range v {
+			out[i] = x.number(n, key)
+		}
+		return out
+	}
+	x.fail("no %s", key)
+	return nil
+}
+
+func (x *xgb) number(v any, key string) float64 {
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := strconv.ParseFloat(string(v), 32); err == nil {
+			return n
+		}
+	case float64:
+		return v
+	case int64:
+		return float64(v)
+	case bool:
+		return fn.Bool(v)
+	}
+	x.fail("%s has %v", key, v)
+	return 0
+}
+
+// ints reads a list of integers or booleans.
+func (x *xgb) ints(m map[string]any, key string) []int32 {
+	var out []int32
+	for _, n := range x.wide(m, key) {
+		if n != int64(int32(n)) {
+			x.fail("%s has %d", key, n)
+			return nil
+		}
+		out = append(out, int32(n))
+	}
+	return out
+}
+
+func (x *xgb) wide(m map[string]any, key string) []int64 {
+	list, ok := m[key].([]any)
+	if v, typed := m[key].([]int64); typed {
+		return v
+	}
+	if !ok {
+		x.fail("no %s", key)
+	}
+	out := make([]int64, len(list))
+	for i, v := range list {
+		switch v := v.(type) {
+		case json.Number:
+			n, err := strconv.ParseInt(string(v), 10, 64)
+			if err != nil {
+				x.fail("%s has %v", key, v)
+			}
+			out[i] = n
+		case int64:
+			out[i] = v
+		case bool:
+			out[i] = int64(fn.Bool(v))
+		default:
+			x.fail("%s has %v", key, v)
+		}
+	}
+	return out
+}
+
+// tree makes the nodes of a tree. A node without a left child is a leaf, and
+// its split condition its value. A number goes left below the condition.
+func (x *xgb) tree(m map[string]any, i int) []node {
+	if p, ok := m["tree_param"].(map[string]any); ok && x.param(p, "size_leaf_vector", 0) > 1 {
+		x.fail("leaves are vectors; one target is supported")
+	}
+	left, right := x.ints(m, "left_children"), x.ints(m, "right_children")
+	features, conditions := x.ints(m, "split_indices"), x.numbers(m, "split_conditions")
+	defaults := x.ints(m, "default_left")
+	n := len(left)
+	if x.err == nil && (n == 0 || len(right) != n || len(features) != n || len(conditions) != n || len(defaults) != n) {
+		x.fail("%d left_children, %d right_children, %d split_indices, %d split_conditions, %d default_left", n, len(right), len(features), len(conditions), len(defaults))
+	}
+	if x.err != nil {
+		return nil
+	}
+	sets := x.categories(m, n)
+	var means []float64
+	if _, ok := m["base_weights"]; ok {
+		means = x.numbers(m, "base_weights")
+	}
+	nodes := make([]node, n)
+	for k := range nodes {
+		v := node{threshold: conditions[k], child: [2]int32{left[k], right[k]}, feature: features[k], leaf: -1}
+		if len(means) == n {
+			v.value = means[k]
+		}
+		switch set, categorical := sets[k]; {
+		case left[k] < 0:
+			v.kind, v.leaf, v.feature = leafNode, int32(k), 0
+			if x.drop != nil {
+				v.threshold = float64(float32(v.threshold) * float32(x.drop[i]))
+			}
+			v.value = v.threshold
+		case categorical:
+			v.kind, v.threshold = notInSet, float64(set)
+		default:
+			v.threshold = below(v.threshold)
+		}
+		if defaults[k] == 0 {
+			v.missing = 1
+		}
+		nodes[k] = v
+	}
+	return nodes
+}
+
+// below returns the float32 next to t downwards: among float32s, x < t says
+// the same as x <= below(t).
+func below(t float64) float64 {
+	return float64(math.Nextafter32(float32(t), float32(math.Inf(-1))))
+}
+
+// categories reads the sets of a tree's categorical splits, by node. XGBoost
+// lists the categories that go right.
+func (x *xgb) categories(m map[string]any, n int) map[int]int {
+	if _, ok := m["categories_nodes"]; !ok {
+		return nil
+	}
+	at, starts, counts := x.ints(m, "categories_nodes"), x.wide(m, "categories_segments"), x.wide(m, "categories_sizes")
+	all := x.wide(m, "categories")
+	if x.err == nil && (len(starts) != len(at) || len(counts) != len(at)) {
+		x.fail("%d categories_nodes, %d categories_segments, %d categories_sizes", len(at), len(starts), len(counts))
+	}
+	if x.err != nil {
+		return nil
+	}
+	sets := map[int]int{}
+	for i, k := range at {
+		from, count := starts[i], counts[i]
+		if k < 0 || int(k) >= n || from < 0 || count < 0 || from > int64(len(all)) || count > int64(len(all))-from {
+			x.fail("categories_nodes: node %d has categories %d to %d of %d", k, from, from+count, len(all))
+			return nil
+		}
+		var set []uint32
+		for _, c := range all[from : from+count] {
+			if c < 0 || c >= maxCategory {
+				x.fail("categories has %d", c)
+				return nil
+			}
+			for int(c/32) >= len(set) {
+				set = append(set, 0)
+			}
+			set[c/32] |= 1 << (c % 32)
+		}
+		sets[int(k)] = len(x.f.sets)
+		x.f.sets = append(x.f.sets, set)
+	}
+	return sets
+}
+
+// maxCategory is what a category stays below: LightGBM's and XGBoost's are
+// codes, counted from 0.
+const maxCategory = 1 << 24
+
+// linear reads a linear booster: a weight by feature and class, then the
+// biases.
+func (x *xgb) linear(model map[string]any) {
+	w := x.numbers(model, "weights")
+	if x.err == nil && len(w) != (x.f.Inputs+1)*x.f.Classes {
+		x.fail("weights has %d values for %d features and %d classes", len(w), x.f.Inputs, x.f.Classes)
+	}
+	for _, v := range w {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			x.fail("weights: %w", errNotFinite)
+		}
+	}
+	x.f.weights = w
+}

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -12,6 +13,9 @@ import (
 // isCorrupt reports whether an error says that what is stored cannot be right,
 // rather than that it cannot be read now.
 func isCorrupt(err error) bool {
+	if io := syscall.Errno(0); errors.As(err, &io) {
+		return false // Pebble takes a failing read of a footer for a bad file
+	}
 	for _, e := range []error{errBlob, errChain, errChainState, errRow, errKey, errFilter, errDigest, pebble.ErrCorruption} {
 		if errors.Is(err, e) {
 			return true
@@ -35,6 +39,8 @@ func (s *Store) quarantine(n millrace.Partition, cause error) {
 	s.quarantineLocked(p, cause)
 }
 
+// quarantineLocked is quarantine with p.mu held. A partition that merely cannot
+// be read now gets another chance when the store is opened again.
 func (s *Store) quarantineLocked(p *part, cause error) {
 	if p.bad != nil {
 		return
@@ -43,6 +49,9 @@ func (s *Store) quarantineLocked(p *part, cause error) {
 	s.dirty.Add(-p.bytes)
 	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
 	s.log.Error("store: partition quarantined", "partition", p.p, "err", cause)
+	if !isCorrupt(cause) {
+		return
+	}
 	if err := s.set(badKey(p.p), []byte(cause.Error())); err != nil {
 		s.log.Error("store: quarantine is not remembered", "partition", p.p, "err", err)
 	}

@@ -17,7 +17,7 @@ import (
 // and in order, so that what survives a crash is a prefix of the batches.
 func (s *Store) pebbleOptions() *pebble.Options {
 	o := &pebble.Options{
-		FS:                          s.opts.FS,
+		FS:                          manifestFS{s.opts.FS},
 		CacheSize:                   s.opts.CacheBytes,
 		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -56,6 +56,9 @@ func (s *Store) backgroundError(err error) {
 
 // dataCorruption quarantines the partitions of a file that cannot be read.
 func (s *Store) dataCorruption(i pebble.DataCorruptionInfo) {
+	if !isCorrupt(i.Details) {
+		return
+	}
 	s.log.Error("store: a file is corrupt", "path", i.Path, "bounds", i.Bounds.String(), "err", i.Details)
 	for p := range s.parts {
 		start, end := partitionSpan(millrace.Partition(p))

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"math"
+	"math/bits"
 
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
@@ -202,18 +203,29 @@ func (k *wordRange) test(s *column.Slab, lo, hi int, v *verdict) {
 	k.finish(s, lo, hi, v)
 }
 
-// between has a bit for each word of a block that is in a range. It works from
-// the last word to the first, four at a time.
-func between(block []uint64, lo, span uint64) (m uint64) {
+// between has a bit for each word of a block that is in a range; the bits
+// behind the block are set. It works from the last word to the first: a word
+// out of range borrows, and adding m to itself with the borrow shifts it in,
+// which is four instructions a word.
+func between(block []uint64, lo, span uint64) uint64 {
+	var m, out uint64
 	i := len(block)
 	for ; i >= 4; i -= 4 {
 		w := block[i-4 : i : i]
-		m = m<<4 | one(w[3]-lo <= span)<<3 | one(w[2]-lo <= span)<<2 | one(w[1]-lo <= span)<<1 | one(w[0]-lo <= span)
+		_, out = bits.Sub64(span, w[3]-lo, 0)
+		m, _ = bits.Add64(m, m, out)
+		_, out = bits.Sub64(span, w[2]-lo, 0)
+		m, _ = bits.Add64(m, m, out)
+		_, out = bits.Sub64(span, w[1]-lo, 0)
+		m, _ = bits.Add64(m, m, out)
+		_, out = bits.Sub64(span, w[0]-lo, 0)
+		m, _ = bits.Add64(m, m, out)
 	}
 	for i--; i >= 0; i-- {
-		m = m<<1 | one(block[i]-lo <= span)
+		_, out = bits.Sub64(span, block[i]-lo, 0)
+		m, _ = bits.Add64(m, m, out)
 	}
-	return m
+	return ^m
 }
 
 // doubleRange finds the doubles in a range. NaN is in none.
@@ -267,11 +279,13 @@ func (k *doubleRange) test(s *column.Slab, lo, hi int, v *verdict) {
 // as such.
 type wordSet struct {
 	loop
-	few   [4]uint64 // the words, if they are that few: the last may repeat
-	table []uint64  // or else an open-addressed table of them
-	empty uint64    // what stands in the free slots of table
+	few   []uint64 // up to fewWords words, one loop each
+	table []uint64 // or else an open-addressed table of them
+	empty uint64   // what stands in the free slots of table
 	long  map[string]struct{}
 }
+
+const fewWords = 4
 
 func fastIn(k *inConstants) tester {
 	f, ok := k.x.(*field)
@@ -296,16 +310,14 @@ func wordsIn(f *field, set []uint64, texts []string, outside bool) tester {
 	if len(set) == 1 && k.long == nil {
 		return &wordRange{k.loop, set[0], 0}
 	}
-	k.fillTable(set)
+	if k.few = set; len(set) > fewWords {
+		k.few = nil
+		k.fillTable(set)
+	}
 	return k
 }
 
 func (k *wordSet) fillTable(set []uint64) {
-	if 0 < len(set) && len(set) <= len(k.few) {
-		fill(k.few[:], set[0])
-		copy(k.few[:], set)
-		return
-	}
 	in := map[uint64]bool{}
 	for _, w := range set {
 		in[w] = true
@@ -339,25 +351,18 @@ func (k *wordSet) test(s *column.Slab, lo, hi int, v *verdict) {
 	for i := 0; len(col) > 0; i++ {
 		block := col[:min(64, len(col))]
 		col = col[len(block):]
+		v.hit[i] = 0
+		for _, w := range k.few {
+			v.hit[i] |= between(block, w, 0)
+		}
 		if k.table != nil {
 			v.hit[i] = k.tabled(block)
-		} else {
-			v.hit[i] = k.amongFew(block)
 		}
 		if k.long != nil {
 			v.hit[i] |= k.spelled(s, block)
 		}
 	}
 	k.finish(s, lo, hi, v)
-}
-
-func (k *wordSet) amongFew(block []uint64) (m uint64) {
-	a, b, c, d := k.few[0], k.few[1], k.few[2], k.few[3]
-	for i := len(block) - 1; i >= 0; i-- {
-		w := block[i]
-		m = m<<1 | one(w == a) | one(w == b) | one(w == c) | one(w == d)
-	}
-	return m
 }
 
 func (k *wordSet) tabled(block []uint64) (m uint64) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -16,11 +17,16 @@ import (
 
 // answer makes the response out of what the nodes answered.
 func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetFeedResponse, error) {
+	covered := coverage(f.q, o)
+	if err := covers(covered, f.q.minCoverage); err != nil {
+		return nil, err
+	}
 	entries := merge(o.parts, int(f.q.query.Limit), f.q.query.DistinctObjects)
 	resp := &feedv1.GetFeedResponse{
-		Coverage: coverage(f.q, o), Receipt: receipt(f, o),
+		Coverage: covered, Receipt: receipt(f, o),
 		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0, time.Now()),
 	}
+	b.metrics.scored.Add(float64(scored(o)))
 	for i := range entries {
 		it, err := b.item(ctx, f, &entries[i])
 		if err != nil {
@@ -75,6 +81,24 @@ func coverage(q *question, o outcome) *feedv1.Coverage {
 	return c
 }
 
+func scored(o outcome) (n int64) {
+	for _, pt := range o.parts {
+		n += pt.resp.GetStages().GetScored()
+	}
+	return n
+}
+
+// covers refuses an answer that covers less than the caller demands.
+func covers(c *feedv1.Coverage, least float64) error {
+	if share := float64(c.GetTimelinesAnswered()) / float64(c.GetTimelinesAsked()); share < least {
+		return &millrace.Error{
+			Reason: millrace.ReasonCoverage, Field: "min_coverage", Detail: fmt.Sprintf("the answer covers %d of %d timelines, %.4g and not %.4g of them", c.GetTimelinesAnswered(), c.GetTimelinesAsked(), share, least),
+			WayOut: "try again after a pause, or accept less",
+		}
+	}
+	return nil
+}
+
 // receipt says what the answer was made from. While a model is rolled out,
 // nodes may answer by different versions; all are named then.
 func receipt(f *fanout, o outcome) *feedv1.Receipt {
@@ -118,6 +142,6 @@ func explain(f *fanout, o outcome) *feedv1.Explain {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e.Calls = f.mu.calls
+	e.Calls, e.HedgesFired, e.HedgesWon = f.mu.calls, f.mu.fired, f.mu.won
 	return e
 }

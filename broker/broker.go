@@ -85,6 +85,9 @@ type Broker struct {
 	records *records
 	budget  *budget
 	recent  *recent
+	health  *health
+	gate    *gate
+	metrics *metrics
 	pageKey []byte
 }
 
@@ -104,11 +107,14 @@ func New(cfg Config) (*Broker, error) {
 		_, _ = rand.Read(cfg.PageKey) // never fails
 	}
 	conns := newConns(cfg.Dial, cfg.Log)
-	return &Broker{
-		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log,
+	b := &Broker{
+		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
 		known: feedsOf(append(BuiltIn(), cfg.Feeds...)), conns: conns, records: newRecords(conns),
-		budget: newBudget(hedgeShare, hedgeBurst), recent: &recent{}, pageKey: cfg.PageKey,
-	}, nil
+		budget: newBudget(hedgeShare, hedgeBurst), recent: &recent{}, health: newHealth(), gate: newGate(),
+	}
+	var err error
+	b.metrics, err = newMetrics(b, cfg.Metrics)
+	return b, err
 }
 
 // Close ends the connections to the nodes.
@@ -138,25 +144,45 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 // GetFeed answers one request. Every refusal is a [millrace.Error]; the only
 // other error is the context's when the caller went away.
 func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	start := time.Now()
+	q, resp, err := b.getFeed(ctx, req)
+	feed := ""
+	if q != nil {
+		feed = q.feed.Name
+	}
+	b.metrics.request(feed, time.Since(start), resp, err)
+	return resp, err
+}
+
+func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
+	leave, err := b.gate.enter()
+	if err != nil {
+		b.metrics.shed.Inc()
+		return nil, nil, err
+	}
+	complete := false
+	defer func() { leave(complete) }()
+
 	q, err := b.read(req, time.Now())
 	if err != nil {
-		return nil, err
+		return q, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	asking, stop := context.WithDeadline(ctx, margin(ctx))
 	defer stop()
 	o, f, err := b.ask(asking, q)
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil:
+		return q, nil, err
+	case ctx.Err() != nil:
+		return q, nil, late(ctx.Err())
+	case len(o.parts) == 0:
+		return q, nil, nothing(o)
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, ended(err)
-	}
-	if len(o.parts) == 0 {
-		return nil, nothing(o)
-	}
-	return b.answer(ctx, f, o)
+	complete = len(o.missing) == 0
+	resp, err := b.answer(ctx, f, o)
+	return q, resp, err
 }
 
 // margin is the deadline of the nodes: a twentieth of the time before the
@@ -167,7 +193,8 @@ func margin(ctx context.Context) time.Time {
 	return deadline.Add(-min(time.Until(deadline)/20, 50*time.Millisecond))
 }
 
-func ended(err error) error {
+// late is the refusal of a request whose context has ended.
+func late(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &millrace.Error{Reason: millrace.ReasonDeadline, Detail: "the deadline passed before an answer", WayOut: "allow more time or ask for fewer entities"}
 	}

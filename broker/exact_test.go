@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -63,7 +64,7 @@ func randomWorld(t *testing.T, r *rand.Rand) *world {
 		case 2:
 			n.behind = randomSet(r)
 		case 3:
-			n.delay = hedgeDelay * 3
+			n.delay = func() time.Duration { return 3 * hedgeDelay }
 		}
 	}
 	return w

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -39,6 +40,7 @@ type part struct {
 type outcome struct {
 	parts   []part
 	missing map[millrace.Partition]string
+	second  bool // it is the hedge's, or what replaced a failure
 }
 
 // fanout is the asking of one question. It keeps one map throughout.
@@ -47,11 +49,14 @@ type fanout struct {
 	q *question
 	m *cluster.Map
 
+	began  time.Time
+	poor   []millrace.NodeID
 	refuse context.CancelCauseFunc // ends everything: the request itself is wrong
 
 	mu struct {
 		sync.Mutex
-		calls []*feedv1.NodeCall
+		calls      []*feedv1.NodeCall
+		fired, won int32 // hedges
 	}
 }
 
@@ -60,7 +65,8 @@ type fanout struct {
 func (b *Broker) ask(ctx context.Context, q *question) (outcome, *fanout, error) {
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
-	f := &fanout{b: b, q: q, m: b.maps.Current(), refuse: refuse}
+	f := &fanout{b: b, q: q, m: b.maps.Current(), refuse: refuse, began: time.Now()}
+	f.poor = b.health.poor(f.m)
 	b.conns.keep(f.m)
 	o := f.cover(ctx, q.want, nil)
 	if err := context.Cause(ctx); rpcerr.Refused(err) {
@@ -79,7 +85,8 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 		}
 		return total
 	}
-	legs, rest := route(f.m, want, tried, f.q.viewer, func(p millrace.Partition) int { return f.q.counts[p] })
+	by := choice{m: f.m, poor: f.poor, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return f.q.counts[p] }}
+	legs, rest := by.route(want)
 	for p := range rest.All() {
 		total.missing[p] = missNoReplica
 	}
@@ -98,8 +105,10 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 // leg asks one node and, when it is slow or fails, others for the same.
 func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcome {
 	next := append(slices.Clip(tried), l.node.ID)
+	var heard atomic.Bool // from the node itself
 	first := func(ctx context.Context) (outcome, bool) {
 		o := f.call(ctx, l, len(tried) > 0)
+		heard.Store(true)
 		if left := o.left(); len(o.parts) > 0 && left.Len() > 0 {
 			// The node has answered for the rest; only these are still open.
 			reasons := o.missing
@@ -110,15 +119,43 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	}
 	second := func(ctx context.Context) (outcome, bool) {
 		o := f.cover(ctx, l.parts, next)
+		o.second = true
 		return o, len(o.missing) == 0
 	}
+	hedged, asked := false, false
+	allow := func() bool {
+		hedged = f.b.budget.spend()
+		if !asked && !heard.Load() {
+			f.b.health.overdue(l.node.ID)
+		}
+		if !asked && !hedged {
+			f.b.metrics.hedges.WithLabelValues(hedgeDenied).Inc()
+		}
+		asked = true
+		return hedged
+	}
 	f.b.budget.earn()
-	ends := hedge(ctx, f.b.recent.hedgeAfter(), f.b.budget.spend, first, second)
+	ends := hedge(ctx, f.b.recent.hedgeAfter(), allow, first, second)
 	best := slices.MinFunc(ends, func(a, b outcome) int { return cmp.Compare(len(a.missing), len(b.missing)) })
+	if hedged {
+		f.ledger(best.second && len(best.missing) == 0)
+	}
 	for _, o := range ends {
 		best = best.explained(o.missing)
 	}
 	return best
+}
+
+// ledger books a hedge that was sent.
+func (f *fanout) ledger(won bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.fired++
+	f.b.metrics.hedges.WithLabelValues(hedgeFired).Inc()
+	if won {
+		f.mu.won++
+		f.b.metrics.hedges.WithLabelValues(hedgeWon).Inc()
+	}
 }
 
 // add joins what is known of other partitions.
@@ -153,7 +190,10 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	start := time.Now()
 	resp, err := f.query(ctx, l)
 	took := time.Since(start)
-	f.note(l, took, again, ctx, err)
+	f.note(ctx, l, &feedv1.NodeCall{
+		Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took),
+	}, err)
+	f.judge(l.node.ID, took, err)
 	if err != nil {
 		if rpcerr.Refused(err) {
 			f.refuse(err)
@@ -164,7 +204,6 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 		}
 		return o
 	}
-	f.b.recent.add(took)
 	pt := part{node: l.node.ID, resp: resp}
 	why := missError // of a partition that the node says nothing about
 	for _, a := range resp.GetPartitions() {
@@ -202,26 +241,51 @@ func (f *fanout) query(ctx context.Context, l leg) (*nodev1.QueryResponse, error
 	return resp, rpcerr.FromStatus(err) // a node in this process speaks as on the wire
 }
 
-// note keeps a line for explain.
-func (f *fanout) note(l leg, took time.Duration, again bool, ctx context.Context, err error) {
-	timelines := 0
-	for p := range l.parts.All() {
-		timelines += f.q.timelines(p)
-	}
-	outcome := "answered"
+// judge tells health and the hedges' delay how a call went. A call given up
+// early, or refused for the request's sake, says nothing about its node.
+func (f *fanout) judge(id millrace.NodeID, took time.Duration, err error) {
+	due := f.b.recent.hedgeAfter()
 	switch {
 	case err == nil:
+		f.b.health.answered(id, took, took < due)
+		f.b.recent.add(took)
+		f.b.metrics.callTimes.Observe(took.Seconds())
+	case rpcerr.Refused(err):
+	case !ended(err):
+		f.b.health.failed(id)
+	case took >= due:
+		f.b.health.gaveUp(id, took)
+	}
+}
+
+// ended reports whether err only says that time is up or nobody waits.
+func ended(err error) bool {
+	var e *millrace.Error
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &e) && e.Reason == millrace.ReasonDeadline
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// note completes a line for explain and counts it.
+func (f *fanout) note(ctx context.Context, l leg, c *feedv1.NodeCall, err error) {
+	label := "failed"
+	switch {
+	case err == nil:
+		label, c.Outcome = "answered", "answered"
 	case errors.Is(ctx.Err(), context.Canceled):
-		outcome = "cancelled"
+		label, c.Outcome = "cancelled", "cancelled"
 	default:
-		outcome = err.Error()
+		c.Outcome = err.Error()
+	}
+	f.b.metrics.calls.WithLabelValues(string(l.node.ID), label).Inc()
+	c.Node, c.Partitions = string(l.node.ID), int32(l.parts.Len())
+	for p := range l.parts.All() {
+		c.Timelines += int32(f.q.timelines(p))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.calls = append(f.mu.calls, &feedv1.NodeCall{
-		Node: string(l.node.ID), Partitions: int32(l.parts.Len()), Timelines: int32(timelines),
-		Millis: float64(took) / float64(time.Millisecond), Hedge: again, Outcome: outcome,
-	})
+	f.mu.calls = append(f.mu.calls, c)
 }
 
 // reason says why a call that gave err answered nothing.

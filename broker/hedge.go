@@ -10,9 +10,9 @@ import (
 // try is one way to get a T; ok says that it got all of what was wanted.
 type try[T any] func(ctx context.Context) (value T, ok bool)
 
-// hedge runs first, and second beside it as soon as first has taken longer
-// than delay, provided that allow then says yes, or at once when first has
-// ended without ok. It returns
+// hedge runs first, and second beside it when first has taken longer than
+// delay and allow says yes, which is asked again each delay, or at once when
+// first has ended without ok. It returns
 //
 //   - the one value that came with ok, having cancelled the other try, or
 //   - when neither came with ok, what both had, in the order they ended.
@@ -55,10 +55,14 @@ func hedge[T any](ctx context.Context, delay time.Duration, allow func() bool, f
 				start(second)
 			}
 		case <-timer.C:
-			if !started && allow() {
+			switch {
+			case started:
+			case allow():
 				started = true
 				running++
 				start(second)
+			default:
+				timer.Reset(delay)
 			}
 		}
 	}
@@ -115,10 +119,12 @@ type recent struct {
 	}
 }
 
-// The delay before a hedge: the quantile of recent durations, within bounds,
-// and what it is before there are any.
+// The delay before a hedge: somewhat above a quantile of recent durations, so
+// that the budget lasts for when it is needed; its bounds, and what it is
+// before there are any durations.
 const (
 	hedgeQuantile = 0.95
+	hedgeAbove    = 1.5
 	minHedgeDelay = time.Millisecond
 	maxHedgeDelay = time.Second
 	hedgeDelay    = 50 * time.Millisecond
@@ -134,7 +140,8 @@ func (r *recent) add(d time.Duration) {
 	if m.n%recentEvery == 0 {
 		have := slices.Clone(m.ring[:min(m.n, len(m.ring))])
 		slices.Sort(have)
-		m.delay = min(max(have[int(hedgeQuantile*float64(len(have)))], minHedgeDelay), maxHedgeDelay)
+		at := have[int(hedgeQuantile*float64(len(have)))]
+		m.delay = min(max(time.Duration(hedgeAbove*float64(at)), minHedgeDelay), maxHedgeDelay)
 	}
 }
 

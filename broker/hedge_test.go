@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/millrace/millrace"
 )
 
 // after is a try that takes a while, unless it is cancelled.
@@ -94,7 +96,7 @@ func TestHedgeDelayFollowsLatency(t *testing.T) {
 	for i := range 256 {
 		r.add(time.Duration(i%100) * time.Millisecond)
 	}
-	if d := r.hedgeAfter(); d < 90*time.Millisecond || d > 99*time.Millisecond {
+	if d := r.hedgeAfter(); d < 135*time.Millisecond || d > 150*time.Millisecond {
 		t.Errorf("between 0 and 99 ms: %v", d)
 	}
 	for range 256 {
@@ -137,6 +139,9 @@ func TestFrozenReplicaIsHedged(t *testing.T) {
 		if took := time.Since(start); took != hedgeDelay {
 			t.Errorf("took %v, want the hedge's delay of %v", took, hedgeDelay)
 		}
+		if e := resp.Explain; e.HedgesFired != 1 || e.HedgesWon != 1 {
+			t.Errorf("%d hedges fired, %d won", e.HedgesFired, e.HedgesWon)
+		}
 		var told []string
 		for _, c := range resp.Explain.Calls {
 			told = append(told, fmt.Sprint(c.Hedge, " ", c.Outcome))
@@ -174,6 +179,12 @@ func TestLateNodesMakeAPartialAnswer(t *testing.T) {
 		}
 		if ctx.Err() != nil {
 			t.Error("the answer came too late")
+		}
+		req := recentRequest(30)
+		req.MinCoverage = 0.99
+		_, err = b.GetFeed(t.Context(), req)
+		if e := refusal(t, err); e.Reason != millrace.ReasonCoverage || e.Field != "min_coverage" {
+			t.Errorf("min_coverage: %+v", e)
 		}
 	})
 }

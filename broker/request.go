@@ -46,6 +46,8 @@ type question struct {
 	counts   [partition.Count]int    // entities
 	viewer   string
 
+	minCoverage float64
+
 	entitySum uint64 // of the entities' hashes, whatever their order
 	request   uint64 // requestHash
 }
@@ -76,7 +78,7 @@ func invalid(field, wayOut, format string, args ...any) error {
 }
 
 // read checks every field of a request and joins it with its feed's
-// definition.
+// definition. With an error it returns nil, or what the feed alone says.
 func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, error) {
 	feed, err := b.feedOf(req.GetFeed())
 	if err != nil {
@@ -87,12 +89,12 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
 	}}
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
-		readViewer, readTypes, readEntities, readFilter, readModel, readLimit,
+		readViewer, readTypes, readEntities, readFilter, readModel, readLimit, readMinCoverage,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, now) },
 	} {
 		if err := check(q, req); err != nil {
-			return nil, err
+			return q, err
 		}
 	}
 	return q, nil
@@ -189,6 +191,14 @@ func readLimit(q *question, req *feedv1.GetFeedRequest) error {
 		return invalid("limit", fmt.Sprintf("ask for 1 to %d items", maxLimit), "%d is out of range", limit)
 	}
 	q.query.Limit = int32(limit)
+	return nil
+}
+
+func readMinCoverage(q *question, req *feedv1.GetFeedRequest) error {
+	if c := req.GetMinCoverage(); !(c >= 0 && c <= 1) {
+		return invalid("min_coverage", "ask for a share from 0 to 1", "%v is out of range", c)
+	}
+	q.minCoverage = req.GetMinCoverage()
 	return nil
 }
 

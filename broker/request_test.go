@@ -92,6 +92,8 @@ func TestHostileRequestsAreRefused(t *testing.T) {
 		"filter left open":     {filter("(true"), millrace.ReasonFilter, "filter"},
 		"string left open":     {filter(`record.text == "`), millrace.ReasonFilter, "filter"},
 		"model with a slash":   {func(r *feedv1.GetFeedRequest) { r.Model = "../x" }, millrace.ReasonInvalid, "model"},
+		"min_coverage 1.1":     {func(r *feedv1.GetFeedRequest) { r.MinCoverage = 1.1 }, millrace.ReasonInvalid, "min_coverage"},
+		"min_coverage NaN":     {func(r *feedv1.GetFeedRequest) { r.MinCoverage = math.NaN() }, millrace.ReasonInvalid, "min_coverage"},
 		"long viewer id":       {func(r *feedv1.GetFeedRequest) { r.Viewer.Id = strings.Repeat("x", 513) }, millrace.ReasonInvalid, "viewer.id"},
 		"attribute id":         {attribute("id", structpb.NewStringValue("x")), millrace.ReasonInvalid, "viewer.attributes.id"},
 		"attribute 1x":         {attribute("1x", structpb.NewStringValue("x")), millrace.ReasonInvalid, "viewer.attributes.1x"},

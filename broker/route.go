@@ -20,6 +20,7 @@ type tier uint8
 
 const (
 	good   tier = iota // alive and caught up
+	poor               // the same, but slow or silent of late
 	lost               // was caught up when its lease ended; may well be serving
 	behind             // alive, but not caught up as far as it says
 	tiers
@@ -31,12 +32,25 @@ type candidate struct {
 	tie uint64 // orders nodes that cover as much
 }
 
-// candidates returns what each node of the map, but those avoided, could be
+// choice is what a route is chosen by, beside the partitions wanted.
+type choice struct {
+	m      *cluster.Map
+	poor   []millrace.NodeID
+	avoid  []millrace.NodeID // tried already
+	viewer string
+	work   func(millrace.Partition) int
+}
+
+// candidates returns what each node of the map, but those to avoid, could be
 // asked for in a tier, in the order of ids.
-func candidates(m *cluster.Map, t tier, avoid []millrace.NodeID, viewer string) []candidate {
+func (c *choice) candidates(t tier) []candidate {
 	var out []candidate
+	m := c.m
 	for _, n := range m.Nodes() {
-		if slices.Contains(avoid, n.ID) || m.Alive(n.ID) == (t == lost) {
+		if slices.Contains(c.avoid, n.ID) || m.Alive(n.ID) == (t == lost) {
+			continue
+		}
+		if t <= poor && slices.Contains(c.poor, n.ID) != (t == poor) {
 			continue
 		}
 		parts := m.Hosted(n.ID)
@@ -46,7 +60,7 @@ func candidates(m *cluster.Map, t tier, avoid []millrace.NodeID, viewer string) 
 		} else {
 			parts = parts.And(ready)
 		}
-		out = append(out, candidate{leg{n, parts}, tie(viewer, n.ID)})
+		out = append(out, candidate{leg{n, parts}, tie(c.viewer, n.ID)})
 	}
 	return out
 }
@@ -65,11 +79,11 @@ func tie(viewer string, id millrace.NodeID) uint64 {
 // route covers the wanted partitions with few nodes: always the node that
 // covers most of what is left, from the best tier that covers anything. What
 // several of the chosen could answer goes to the one with less work. The
-// answer depends on its arguments alone. rest is what no node can be asked.
-func route(m *cluster.Map, want cluster.Set, avoid []millrace.NodeID, viewer string, work func(millrace.Partition) int) (legs []leg, rest cluster.Set) {
+// answer depends on the choice alone. rest is what no node can be asked.
+func (c *choice) route(want cluster.Set) (legs []leg, rest cluster.Set) {
 	for t := good; t < tiers && want.Len() > 0; t++ {
-		chosen := cover(candidates(m, t, avoid, viewer), &want)
-		balance(chosen, work)
+		chosen := cover(c.candidates(t), &want)
+		balance(chosen, c.work)
 		legs = append(legs, chosen...)
 	}
 	return merged(legs), want

@@ -19,7 +19,7 @@ func TestRouteCovers(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := randomWorld(t, r)
 		want := randomSet(r)
-		legs, rest := route(w.m, want, nil, "viewer", each1)
+		legs, rest := (&choice{m: w.m, viewer: "viewer", work: each1}).route(want)
 		if rest.Len() > 0 {
 			t.Fatalf("seed %d: %d partitions have a replica and are not asked for", seed, rest.Len())
 		}
@@ -36,7 +36,7 @@ func TestRouteCovers(t *testing.T) {
 		if asked != want {
 			t.Fatalf("seed %d: %d of %d partitions are asked for", seed, asked.Len(), want.Len())
 		}
-		if again, _ := route(w.m, want, nil, "viewer", each1); !reflect.DeepEqual(again, legs) {
+		if again, _ := (&choice{m: w.m, viewer: "viewer", work: each1}).route(want); !reflect.DeepEqual(again, legs) {
 			t.Fatalf("seed %d: routed otherwise the second time", seed)
 		}
 	}
@@ -44,14 +44,14 @@ func TestRouteCovers(t *testing.T) {
 
 func TestRouteTakesFewNodesAndSharesTheWork(t *testing.T) {
 	w := newWorld(t, 3, 2)
-	legs, _ := route(w.m, cluster.All(), nil, "v", each1)
+	legs, _ := (&choice{m: w.m, viewer: "v", work: each1}).route(cluster.All())
 	if len(legs) != 2 || legs[0].parts.Len() != 360 || legs[1].parts.Len() != 360 {
 		t.Errorf("%d legs: %v", len(legs), legs)
 	}
 	w = newWorld(t, 5, 5)
 	first := map[millrace.NodeID]int{}
 	for i := range 500 {
-		legs, _ = route(w.m, cluster.All(), nil, string(entity(i)), each1)
+		legs, _ = (&choice{m: w.m, viewer: string(entity(i)), work: each1}).route(cluster.All())
 		if len(legs) != 1 {
 			t.Fatalf("%d legs where one node has all", len(legs))
 		}
@@ -77,7 +77,7 @@ func TestRoutePrefersTheBestTier(t *testing.T) {
 		avoid []millrace.NodeID
 		want  millrace.NodeID
 	}{{nil, "good"}, {[]millrace.NodeID{"good"}, "behind"}, {[]millrace.NodeID{"good", "behind"}, ""}} {
-		legs, rest := route(m, cluster.All(), c.avoid, "v", each1)
+		legs, rest := (&choice{m: m, avoid: c.avoid, viewer: "v", work: each1}).route(cluster.All())
 		switch {
 		case c.want == "" && (len(legs) > 0 || rest != cluster.All()):
 			t.Errorf("without %v: %v", c.avoid, legs)

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
+	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
@@ -24,7 +24,7 @@ func ServerOptions() []grpc.ServerOption {
 // RegisterGRPC puts the feed service, health and reflection on s.
 func (b *Broker) RegisterGRPC(s *grpc.Server) {
 	feedv1.RegisterFeedServiceServer(s, grpcFeed{b: b})
-	h := health.NewServer()
+	h := grpchealth.NewServer()
 	h.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 	healthv1.RegisterHealthServer(s, h)
 	reflection.Register(s)

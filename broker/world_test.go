@@ -73,13 +73,15 @@ func (w *world) broker(feeds ...Feed) *Broker {
 	w.t.Helper()
 	b, err := New(Config{
 		Maps: w, Feeds: feeds, Log: slog.New(slog.DiscardHandler),
-		Dial: func(n cluster.Node) (Node, error) { return w.nodes[n.ID], nil },
+		Dial: w.dial,
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return b
 }
+
+func (w *world) dial(n cluster.Node) (Node, error) { return w.nodes[n.ID], nil }
 
 var note = schemas.Note()
 
@@ -133,25 +135,46 @@ type fakeNode struct {
 	mu     sync.Mutex
 	asked  []*nodev1.QueryRequest
 
-	behind cluster.Set   // says not_ready
-	err    error         // answers nothing else
-	delay  time.Duration // before each answer
-	frozen bool          // never answers
+	behind cluster.Set          // says not_ready
+	err    error                // answers nothing else
+	delay  func() time.Duration // before each answer
+	frozen bool                 // never answers
+}
+
+// set changes the node while it is being asked.
+func (n *fakeNode) set(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
+}
+
+func (n *fakeNode) calls() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.asked)
+}
+
+func (w *world) calls() (sum int) {
+	for _, n := range w.nodes {
+		sum += n.calls()
+	}
+	return sum
 }
 
 func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	n.mu.Lock()
 	n.asked = append(n.asked, req)
+	frozen, delay := n.frozen, n.delay
 	n.mu.Unlock()
-	if n.frozen {
+	if frozen {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	if n.delay > 0 {
+	if delay != nil {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(n.delay):
+		case <-time.After(delay()):
 		}
 	}
 	if n.err != nil {

@@ -1,0 +1,179 @@
+package broker
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// health decides which nodes are asked first. It follows the relative
+// strategy of LinkedIn's D2 (Rest.li, "D2 load balancer"): a node is compared
+// with the cluster every few seconds, goes down fast and comes up slowly, and
+// is never asked by nobody, since nobody would see it recover. A node that
+// does not answer at all is not waited for that long.
+type health struct {
+	mu struct {
+		sync.Mutex
+		nodes map[millrace.NodeID]*nodeHealth
+		rolls time.Time // when scores are worked out next
+	}
+}
+
+// nodeHealth is what is known of a node.
+type nodeHealth struct {
+	score  float64       // share of the requests that ask it first
+	silent int           // calls failed or overdue since the last answer in time
+	probe  time.Time     // when a silent node is asked again,
+	pause  time.Duration // and how long after that
+
+	calls, failed int           // in this interval
+	took          time.Duration // by answered calls in this interval
+}
+
+const (
+	healthEvery  = 5 * time.Second
+	healthCalls  = 10  // fewer calls in an interval say nothing
+	slowFactor   = 1.5 // of the cluster's mean: slow
+	slowAtLeast  = time.Millisecond
+	failedShare  = 0.1 // of the calls: failing
+	healthDown   = 0.4
+	healthUp     = 0.1
+	healthFloor  = 0.05
+	slowStart    = 0.2 // of a node that comes later
+	silentCalls  = 3   // failed or overdue: out of use
+	firstPause   = time.Second
+	longestPause = 16 * time.Second // doubling each time
+)
+
+func newHealth() *health {
+	h := &health{}
+	h.mu.nodes = map[millrace.NodeID]*nodeHealth{}
+	return h
+}
+
+// poor returns the nodes that this request should ask only where no better
+// replica is left.
+func (h *health) poor(m *cluster.Map) []millrace.NodeID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	h.roll(now)
+	var out []millrace.NodeID
+	first := len(h.mu.nodes) == 0
+	for _, n := range m.Nodes() {
+		nh := h.mu.nodes[n.ID]
+		if nh == nil {
+			nh = &nodeHealth{score: slowStart}
+			if first { // a broker that starts has nothing to compare with
+				nh.score = 1
+			}
+			h.mu.nodes[n.ID] = nh
+		}
+		switch {
+		case nh.silent >= silentCalls && now.Before(nh.probe):
+			out = append(out, n.ID)
+		case nh.silent >= silentCalls: // this request tries it
+			nh.pause = min(2*nh.pause, longestPause)
+			nh.probe = now.Add(nh.pause)
+		case nh.score < 1 && rand.Float64() >= nh.score:
+			out = append(out, n.ID)
+		}
+	}
+	return out
+}
+
+// answered notes a call that a node answered: in time, or when it was overdue
+// already. Late answers do not end a silence, but they say how slow it is.
+func (h *health) answered(id millrace.NodeID, took time.Duration, inTime bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.of(id)
+	if inTime {
+		if n.silent >= silentCalls {
+			n.score = max(healthFloor, n.score/2)
+		}
+		n.silent = 0
+	}
+	n.calls++
+	n.took += took
+}
+
+// overdue notes that a call takes longer than calls commonly do. It is told
+// at once, since a frozen node answers none.
+func (h *health) overdue(id millrace.NodeID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.of(id).missed()
+}
+
+// gaveUp notes how long an overdue call was waited for.
+func (h *health) gaveUp(id millrace.NodeID, took time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.of(id)
+	n.calls++
+	n.took += took
+}
+
+// failed notes a call that gave an error.
+func (h *health) failed(id millrace.NodeID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.of(id)
+	n.calls++
+	n.failed++
+	n.missed()
+}
+
+func (n *nodeHealth) missed() {
+	if n.silent++; n.silent == silentCalls {
+		n.pause = firstPause
+		n.probe = time.Now().Add(n.pause)
+	}
+}
+
+func (h *health) of(id millrace.NodeID) *nodeHealth {
+	nh := h.mu.nodes[id]
+	if nh == nil {
+		nh = &nodeHealth{score: 1}
+		h.mu.nodes[id] = nh
+	}
+	return nh
+}
+
+// roll compares each node with the cluster once an interval.
+func (h *health) roll(now time.Time) {
+	if now.Before(h.mu.rolls) {
+		return
+	}
+	h.mu.rolls = now.Add(healthEvery)
+	var calls int
+	var took time.Duration
+	for _, n := range h.mu.nodes {
+		calls += n.calls
+		took += n.took
+	}
+	for _, n := range h.mu.nodes {
+		if n.bad(calls, took) {
+			n.score = max(healthFloor, n.score-healthDown)
+		} else {
+			n.score = min(1, n.score+healthUp)
+		}
+		n.calls, n.failed, n.took = 0, 0, 0
+	}
+}
+
+// bad reports whether a node was slow or failing beside all nodes together.
+func (n *nodeHealth) bad(calls int, took time.Duration) bool {
+	if n.calls < healthCalls {
+		return false
+	}
+	if float64(n.failed) >= failedShare*float64(n.calls) {
+		return true
+	}
+	mean, all := n.took/time.Duration(n.calls), took/time.Duration(calls)
+	return mean > time.Duration(slowFactor*float64(all)) && mean > all+slowAtLeast
+}

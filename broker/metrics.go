@@ -1,0 +1,91 @@
+package broker
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// metrics is what a broker counts. Labels are bounded: defined feeds, reasons
+// and nodes, never viewers or entities.
+type metrics struct {
+	requests  *prometheus.CounterVec   // feed, outcome
+	seconds   *prometheus.HistogramVec // feed
+	missing   *prometheus.CounterVec   // reason
+	calls     *prometheus.CounterVec   // node, outcome
+	callTimes prometheus.Histogram
+	hedges    *prometheus.CounterVec // event
+	shed      prometheus.Counter
+	scored    prometheus.Counter
+}
+
+// Events of hedges: sent; answered before the first; not sent for lack of
+// budget.
+const (
+	hedgeFired  = "fired"
+	hedgeWon    = "won"
+	hedgeDenied = "denied"
+)
+
+func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "broker", Name: name, Help: help}, labels)
+	}
+	times := prometheus.ExponentialBucketsRange(0.0002, 10, 16)
+	m := &metrics{
+		requests: counter("requests_total", "Requests by feed and outcome: ok, partial, cancelled, or the reason of the refusal in lower case.", "feed", "outcome"),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "millrace", Subsystem: "broker", Name: "request_seconds", Help: "Time to answer a request, refusals not counted.", Buckets: times}, []string{"feed"}),
+		missing: counter("missing_partitions_total", "Partitions missing from answers, by reason.", "reason"),
+		calls:   counter("node_calls_total", "Calls of index nodes by outcome: answered, cancelled, failed.", "node", "outcome"),
+		callTimes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "millrace", Subsystem: "broker", Name: "node_call_seconds", Help: "Time of answered node calls.", Buckets: times}),
+		hedges: counter("hedges_total", "Hedges by event: fired, won (answered before the first call), denied (no budget left).", "event"),
+		shed: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "millrace", Subsystem: "broker", Name: "shed_total", Help: "Requests refused early because the broker or its nodes are overloaded."}),
+		scored: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "millrace", Subsystem: "broker", Name: "scored_candidates_total", Help: "Candidates that index nodes scored for answers."}),
+	}
+	if r == nil {
+		return m, nil
+	}
+	epoch := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "millrace", Subsystem: "broker", Name: "map_epoch", Help: "Epoch of the assignment in use."},
+		func() float64 { return float64(b.maps.Current().Epoch()) })
+	limit := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "millrace", Subsystem: "broker", Name: "concurrency_limit", Help: "Requests let in at the same time."},
+		func() float64 { return float64(b.gate.Limit()) })
+	var errs []error
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.calls, m.callTimes, m.hedges, m.shed, m.scored, epoch, limit} {
+		errs = append(errs, r.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// request counts an answered or refused request. feed is one that is defined,
+// or "" when the request named none such.
+func (m *metrics) request(feed string, took time.Duration, resp *feedv1.GetFeedResponse, err error) {
+	outcome := "ok"
+	var refused *millrace.Error
+	switch {
+	case errors.As(err, &refused):
+		outcome = strings.ToLower(string(refused.Reason))
+	case err != nil:
+		outcome = "cancelled"
+	case len(resp.GetCoverage().GetMissing()) > 0:
+		outcome = "partial"
+	}
+	m.requests.WithLabelValues(feed, outcome).Inc()
+	if err != nil {
+		return
+	}
+	m.seconds.WithLabelValues(feed).Observe(took.Seconds())
+	for _, miss := range resp.GetCoverage().GetMissing() {
+		m.missing.WithLabelValues(miss.GetReason()).Inc()
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -49,53 +51,79 @@ func child(text string) {
 	os.Exit(1)
 }
 
-// spawn runs a partitioner as a process of its own; kill ends it with SIGKILL.
-func (w *world) spawn() (kill func()) {
+// process is a partitioner in a process of its own.
+type process struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	done chan error
+	log  lastLine
+}
+
+func (w *world) spawn() *process {
 	w.t.Helper()
 	exe, err := os.Executable()
 	must(w.t, err)
 	cfg, err := json.Marshal(w.cfg)
 	must(w.t, err)
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), childEnv+"="+string(cfg))
-	cmd.Stderr = testWriter{w.t}
-	_, err = cmd.StdinPipe() // closes with this process
+	p := &process{t: w.t, cmd: exec.Command(exe), done: make(chan error, 1)}
+	p.cmd.Env = append(os.Environ(), childEnv+"="+string(cfg))
+	p.cmd.Stderr = io.MultiWriter(testWriter{w.t}, &p.log)
+	_, err = p.cmd.StdinPipe() // closes with this process
 	must(w.t, err)
-	must(w.t, cmd.Start())
-	done := false
-	kill = func() {
-		if done {
-			return
-		}
-		done = true
-		cmd.Process.Kill()
-		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
-			w.t.Errorf("the partitioner ended by itself: %v", err)
-		}
-	}
-	w.t.Cleanup(kill)
-	return kill
+	must(w.t, p.cmd.Start())
+	go func() { p.done <- p.cmd.Wait() }()
+	w.t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		<-p.done
+	})
+	return p
 }
 
-func TestKillsOnFake(t *testing.T) { testKills(t, newFake(t), 600, 0) }
+// kill ends it with SIGKILL. That it ended before is a fault.
+func (p *process) kill() {
+	p.t.Helper()
+	p.cmd.Process.Kill()
+	err := <-p.done
+	p.done <- err
+	if err == nil || !strings.Contains(err.Error(), "killed") {
+		p.t.Errorf("the partitioner ended by itself: %v", err)
+	}
+}
+
+func (p *process) signal(s os.Signal) {
+	p.t.Helper()
+	must(p.t, p.cmd.Process.Signal(s))
+}
+
+// lastLine remembers the last thing written.
+type lastLine struct{ atomic.Value }
+
+func (l *lastLine) Write(b []byte) (int, error) {
+	l.Store(string(b))
+	return len(b), nil
+}
+
+func TestKillsOnFake(t *testing.T)  { testKills(t, newFake(t), 600, 0) }
+func TestZombieOnFake(t *testing.T) { testZombie(t, newFake(t)) }
 
 // The proof of exactly-once is on a real Kafka; scripts/kafka starts one.
-func TestKillsOnRealKafka(t *testing.T) {
+func TestOnRealKafka(t *testing.T) {
 	addr := os.Getenv("MILLRACE_KAFKA")
 	if addr == "" {
 		t.Skip("MILLRACE_KAFKA is not set; make kafka starts one on 127.0.0.1:19092")
 	}
-	w := newWorld(t, []string{addr}, fmt.Sprintf("kills-%d-", time.Now().UnixNano()))
-	t.Cleanup(w.deleteTopics)
-	testKills(t, w, 3_000, 3)
+	for name, test := range map[string]func(*testing.T, *world){
+		"kills":  func(t *testing.T, w *world) { testKills(t, w, 3_000, 3) },
+		"zombie": testZombie,
+		"fenced": testFenced,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, []string{addr}, fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))
+			t.Cleanup(w.deleteTopics)
+			test(t, w)
+		})
+	}
 }
-
-// loadChunk records are loaded at a time, at most loadAhead chunks ahead of what
-// has come out, so that there are many transactions to kill.
-const (
-	loadChunk = 200
-	loadAhead = 5
-)
 
 // testKills kills the partitioner five times while records are loaded, each
 // time within a transaction and at least apart records after the last, and
@@ -104,48 +132,106 @@ const (
 // group and the open transaction to time out.
 func testKills(t *testing.T, w *world, apart, renamed int) {
 	const kills = 5
-	w.publish(schemas.Activity())
-	tokens := make(chan struct{}, loadAhead) // one allows one chunk
-	for range loadAhead {
-		tokens <- struct{}{}
-	}
-	loaded := make(chan int, 1)
-	go func() { loaded <- w.load(tokens) }()
-
-	count := map[string]int{}
-	given := loadAhead
-	read := func() {
-		for _, r := range w.some() {
-			count[string(r.Key)]++
-		}
-		for ; tokens != nil && given < loadAhead+len(count)/loadChunk; given++ {
-			tokens <- struct{}{}
-		}
-	}
-	stop := w.spawn()
+	l := w.load()
+	p := w.spawn()
 	for kill := 1; kill <= kills; kill++ {
-		for len(count) < kill*apart || !w.openTransaction() {
-			read()
-		}
-		stop()
+		l.untilOpen(kill * apart)
+		p.kill()
 		if kill == renamed {
 			w.cfg.Instance = "another"
 		}
-		stop = w.spawn()
+		p = w.spawn()
 	}
-	close(tokens)
-	tokens = nil
-	total := <-loaded
-	for len(count) < total {
-		read()
-	}
-	stop()
-	w.checkOnce(total, count)
+	total := l.finish()
+	p.kill()
+	w.checkOnce(total, l.count)
 }
 
-// load produces records r0, r1, ..., keyed so, a chunk for each token, and
-// returns how many. Every twentieth is poison.
-func (w *world) load(tokens <-chan struct{}) (total int) {
+// testZombie stops a partitioner within a transaction, lets a successor take
+// its name over, and wakes it: it must end, and nothing it held may count.
+func testZombie(t *testing.T, w *world) {
+	l := w.load()
+	zombie := w.spawn()
+	l.untilOpen(500)
+	zombie.signal(syscall.SIGSTOP)
+	successor := w.spawn()
+	for before := len(l.count); len(l.count) < before+500; {
+		l.read()
+	}
+	zombie.signal(syscall.SIGCONT)
+	for ended := false; !ended; {
+		l.read()
+		select {
+		case err := <-zombie.done:
+			zombie.done <- err
+			ended = true
+		default:
+		}
+	}
+	if said, _ := zombie.log.Load().(string); !strings.Contains(said, kafka.ErrFenced.Error()) {
+		t.Errorf("the zombie's last word: %s; want that it was fenced", said)
+	}
+	total := l.finish()
+	successor.kill()
+	w.checkOnce(total, l.count)
+}
+
+// load is a producer that never stops, and a reader of what comes out of it.
+type load struct {
+	w      *world
+	tokens chan struct{} // one allows one chunk
+	given  int
+	loaded chan int
+	count  map[string]int // by key
+}
+
+// loadChunk records are loaded at a time, at most loadAhead chunks ahead of what
+// has come out, so that there are many transactions to interrupt.
+const (
+	loadChunk = 200
+	loadAhead = 5
+)
+
+func (w *world) load() *load {
+	w.t.Helper()
+	w.publish(schemas.Activity())
+	l := &load{w: w, tokens: make(chan struct{}, loadAhead), loaded: make(chan int, 1), count: map[string]int{}}
+	l.read()
+	go func() { l.loaded <- w.produceChunks(l.tokens) }()
+	return l
+}
+
+// read takes note of what has come out, and lets as much follow.
+func (l *load) read() {
+	for _, r := range l.w.some() {
+		l.count[string(r.Key)]++
+	}
+	for ; l.tokens != nil && l.given < loadAhead+len(l.count)/loadChunk; l.given++ {
+		l.tokens <- struct{}{}
+	}
+}
+
+// untilOpen reads until so many records have come out and a transaction is open.
+func (l *load) untilOpen(records int) {
+	l.w.t.Helper()
+	for len(l.count) < records || !l.w.openTransaction() {
+		l.read()
+	}
+}
+
+// finish ends the producer, reads the rest, and returns how many there are.
+func (l *load) finish() (total int) {
+	close(l.tokens)
+	l.tokens = nil
+	for total = <-l.loaded; len(l.count) < total; {
+		l.read()
+	}
+	return total
+}
+
+// produceChunks produces records r0, r1, ..., keyed so, a chunk for each token,
+// and returns how many. Every twentieth is poison.
+func (w *world) produceChunks(tokens <-chan struct{}) (total int) {
 	for range tokens {
 		var records []*kgo.Record
 		for range loadChunk {

@@ -3,6 +3,7 @@ package partitioner
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -223,6 +224,33 @@ func TestPoisonPauses(t *testing.T) {
 	}
 	stop() // at once, not after the pause
 }
+
+// Of two processes under one instance name the older gives up, and says why.
+func testFenced(t *testing.T, w *world) {
+	w.publish(schemas.Activity())
+	first, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), func() time.Time { return now })
+	must(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- first.Run(w.ctx) }()
+	value := activity(t, "p1", "member:1", "")
+	w.produce(&kgo.Record{Topic: w.cfg.Content[0], Value: value})
+	w.read(1)
+	w.start()
+	for {
+		w.produce(&kgo.Record{Topic: w.cfg.Content[0], Value: value})
+		w.read(1)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, kafka.ErrFenced) || !strings.Contains(err.Error(), "instance one") {
+				t.Errorf("the older ended with %v, want ErrFenced", err)
+			}
+			return
+		default:
+		}
+	}
+}
+
+func TestFenced(t *testing.T) { testFenced(t, newFake(t)) }
 
 // A topic with Confluent framing: the id is looked up, the schema travels on
 // the schemas topic, and the record in single-object encoding.

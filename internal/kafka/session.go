@@ -22,6 +22,9 @@ const transactionTimeout = 10 * time.Second
 // longer than transactionTimeout, so that a member outlives its transactions.
 const sessionTimeout = 12 * time.Second
 
+// heartbeat is how often a member hears of its group, at least.
+const heartbeat = sessionTimeout / 6
+
 // ErrFenced says that another process joined the group under this instance
 // name; this one has to end.
 var ErrFenced = errors.New("kafka: another process took over this instance name")
@@ -72,7 +75,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 		kgo.TransactionalID(cfg.Group+"/"+cfg.Instance),
 		kgo.TransactionTimeout(transactionTimeout),
 		kgo.SessionTimeout(sessionTimeout),
-		kgo.HeartbeatInterval(sessionTimeout/6),
+		kgo.HeartbeatInterval(heartbeat),
 		kgo.ConsumeTopics(cfg.Topics...),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), // where nothing was committed yet
 		kgo.MaxBufferedBytes(2*maxBatchBytes),
@@ -147,10 +150,7 @@ func input(r *kgo.Record) Input {
 // Begin begins a transaction.
 func (s *Session) Begin() error {
 	s.first = new(kgo.FirstErrPromise)
-	if err := s.s.Begin(); err != nil {
-		return fmt.Errorf("kafka: begin: %w", err)
-	}
-	return nil
+	return s.failed("begin", s.s.Begin())
 }
 
 // Produce hands a record over to the transaction, waiting while the buffers
@@ -167,16 +167,32 @@ func (s *Session) Commit(ctx context.Context) error {
 		return fmt.Errorf("kafka: flush: %w", err)
 	}
 	if err := s.first.Err(); err != nil {
-		return fmt.Errorf("kafka: produce: %w", err)
+		return s.failed("produce", err)
 	}
 	committed, err := s.s.End(ctx, kgo.TryCommit)
-	switch {
-	case errors.Is(err, kerr.FencedInstanceID):
-		return fmt.Errorf("%w: %w", ErrFenced, err)
-	case err != nil:
-		return fmt.Errorf("kafka: commit: %w", err)
-	case !committed:
+	if err == nil && !committed {
 		return ErrRebalanced
 	}
-	return nil
+	return s.failed("commit", err)
+}
+
+// failed names an error. When the broker says that the producer is outdated,
+// either its transaction timed out, and a new session may go on, or another
+// process has the instance name; only the group knows, at a heartbeat.
+func (s *Session) failed(op string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, kerr.FencedInstanceID):
+		return fmt.Errorf("%w: %w", ErrFenced, err)
+	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidProducerEpoch):
+		ctx, cancel := context.WithTimeout(context.Background(), 2*heartbeat)
+		defer cancel()
+		for ctx.Err() == nil {
+			if _, _, err := s.Poll(ctx, 1); errors.Is(err, ErrFenced) {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("kafka: %s: %w", op, err)
 }

@@ -14,10 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -207,7 +206,7 @@ func (l *loader) encode(line []byte) (kafka.Outgoing, error) {
 	key := []byte(env.Entity)
 	return kafka.Outgoing{
 		Topic:     l.o.Topic,
-		Partition: int32(xxhash.Sum64(key) % uint64(l.partitions)),
+		Partition: int32(partition.OfBytes(key)) % l.partitions,
 		Key:       key,
 		Value:     schemas.Frame(l.o.Schema.Fingerprint(), body),
 	}, nil

@@ -104,6 +104,9 @@ func benchHamba[T any](b *testing.B) {
 
 // TestAppendAllocates nothing once the slab has room.
 func TestAppendAllocates(t *testing.T) {
+	if underRace {
+		t.Skip("pools forget under the race detector")
+	}
 	body := benchBody(t)
 	d, err := NewDecoder(Activity(), Activity())
 	if err != nil {

@@ -5,6 +5,7 @@ package codegen
 
 import (
 	"errors"
+	"io/fs"
 	"path"
 	"strings"
 
@@ -23,6 +24,7 @@ type File struct {
 type Spec struct {
 	Name string // for messages and the file's header: "home.yaml"
 	Text []byte
+	Dir  fs.FS // where Name is, for the model file that a spec of trees names; nil without
 }
 
 // Generate writes the Go of specs into package pkg, one file a spec in the
@@ -44,7 +46,13 @@ func Generate(pkg string, schemas relevance.Schemas, specs ...Spec) ([]File, err
 }
 
 func generate(pkg string, schemas relevance.Schemas, s Spec) ([]byte, error) {
-	m, err := relevance.Parse(path.Base(s.Name), s.Text, schemas)
+	var m *relevance.Model
+	var err error
+	if s.Dir != nil {
+		m, err = relevance.ParseFile(s.Dir, path.Base(s.Name), schemas)
+	} else {
+		m, err = relevance.Parse(path.Base(s.Name), s.Text, schemas)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -14,10 +14,13 @@ import (
 	"github.com/millrace/millrace/relevance/reference"
 )
 
+var columns = columnsLayout()
+
 // known are the schemas that the specs of the corpus may name.
 func known() relevance.Schemas {
 	s := relevance.ShippedSchemas()
 	maps.Copy(s, reference.Schemas)
+	s["test.Columns"] = columns
 	return s
 }
 
@@ -47,11 +50,7 @@ func TestCorpus(t *testing.T) {
 	for _, name := range names {
 		dir := filepath.Join("testdata", name)
 		good, bad := filepath.Join(dir, "want.go"), filepath.Join(dir, "stderr.txt")
-		text, err := os.ReadFile(filepath.Join(dir, "spec.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files, err := Generate(name, known(), Spec{"spec.yaml", text})
+		files, err := Generate(name, known(), Spec{Name: "spec.yaml", Dir: os.DirFS(dir)})
 		if err != nil {
 			checkFile(t, bad, []byte(err.Error()+"\n"))
 			checkAbsent(t, good)
@@ -78,11 +77,7 @@ func checkAbsent(t *testing.T, path string) {
 // by the interpreter and by the reference.
 func TestCorpusBits(t *testing.T) {
 	for _, name := range cases(t) {
-		text, err := os.ReadFile(filepath.Join("testdata", name, "spec.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := relevance.Parse("spec.yaml", text, known())
+		m, err := relevance.ParseFile(os.DirFS(filepath.Join("testdata", name)), "spec.yaml", known())
 		if err != nil {
 			continue
 		}

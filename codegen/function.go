@@ -53,6 +53,15 @@ func newFunction(w *writer, p *plan.Plan) *function {
 // text is the body of the function.
 func (f *function) text() string {
 	var b strings.Builder
+	forest := f.p.Scorer == plan.Trees
+	switch {
+	case f.rows && forest:
+		b.WriteString("rows := k.Rows\n")
+	case f.rows:
+		b.WriteString("rows, out := k.Rows, k.Out[:len(k.Sel)]\n")
+	case !forest:
+		b.WriteString("out := k.Out[:len(k.Sel)]\n")
+	}
 	if f.weights {
 		fmt.Fprintf(&b, "w := (*[%d]float64)(k.Weights)\n", f.p.Weights)
 	}
@@ -71,18 +80,38 @@ func (f *function) text() string {
 	if f.arena {
 		b.WriteString("k.Arena.Reset()\n")
 	}
+	if forest {
+		b.WriteString("x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]\n")
+	}
 	b.Write(f.loop.Bytes())
 	b.WriteString("}\n")
-	if f.rows {
-		return "rows, out := k.Rows, k.Out[:len(k.Sel)]\n" + b.String()
-	}
-	return "out := k.Out[:len(k.Sel)]\n" + b.String()
+	return b.String()
 }
 
 func (f *function) emit() {
 	f.out = &f.head
 	f.entityValues()
 	f.out = &f.loop
+	if f.p.Scorer == plan.Trees {
+		f.matrix()
+		return
+	}
+	f.sums()
+}
+
+// matrix writes the features where trees read them.
+func (f *function) matrix() {
+	for i, t := range f.p.Terms {
+		feature := &f.w.spec.Features[i]
+		fmt.Fprintf(f.out, "\n// %s: %s\n", feature.Name, comment(feature.Source))
+		f.share(t.Value)
+		fmt.Fprintf(f.out, "x[%d*kernel.Block] = %s\n", i, f.expr(t.Value))
+	}
+}
+
+// sums adds up the contributions of the features, in the parts whose order is
+// the definition of the score.
+func (f *function) sums() {
 	sums := map[plan.Part]string{}
 	before := map[plan.Part]int{plan.OwnPart: -1, plan.RestPart: -1}
 	for i, t := range f.p.Terms {
@@ -135,6 +164,10 @@ func (f *function) entityValues() {
 	}
 	if f.p.Score >= 0 {
 		mark(f.p.Score)
+	} else {
+		for _, t := range f.p.Terms {
+			mark(t.Value)
+		}
 	}
 	for i := range used {
 		if used[i] {

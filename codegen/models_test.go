@@ -20,7 +20,7 @@ func builtins(t *testing.T) []Spec {
 		if err != nil {
 			t.Fatal(err)
 		}
-		specs = append(specs, Spec{name + ".yaml", text})
+		specs = append(specs, Spec{Name: name + ".yaml", Text: text})
 	}
 	return specs
 }

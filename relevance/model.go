@@ -2,6 +2,8 @@ package relevance
 
 import (
 	"fmt"
+	"io/fs"
+	"path"
 	"sync"
 
 	"github.com/millrace/millrace"
@@ -34,7 +36,22 @@ type planned struct {
 // Parse reads a spec with its parameters. File names it in messages; schemas
 // are those it may name. The error, a [*SpecError], reports every fault.
 func Parse(file string, src []byte, schemas Schemas) (*Model, error) {
-	r := &specReader{document: document{newProblems(file, src), src}, schemas: schemas}
+	return parse(file, src, schemas, nil)
+}
+
+// ParseFile reads the spec name of fsys, and the files beside it that it names.
+func ParseFile(fsys fs.FS, name string, schemas Schemas) (*Model, error) {
+	src, err := fs.ReadFile(fsys, name)
+	if err != nil {
+		return nil, fmt.Errorf("relevance: %w", err)
+	}
+	return parse(name, src, schemas, func(file string) ([]byte, error) {
+		return fs.ReadFile(fsys, path.Join(path.Dir(name), file))
+	})
+}
+
+func parse(file string, src []byte, schemas Schemas, open func(string) ([]byte, error)) (*Model, error) {
+	r := &specReader{document: document{newProblems(file, src), src}, schemas: schemas, open: open}
 	params := r.read()
 	if err := r.err(); err != nil {
 		return nil, err
@@ -71,7 +88,7 @@ func (m *Model) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf 
 	if p.err != nil {
 		return nil, fmt.Errorf("relevance: bind %s: %w", m.Name(), p.err)
 	}
-	in := plan.Inputs{Weights: m.weights, Tables: m.tables, AsOf: float64(asOf)}
+	in := plan.Inputs{Weights: m.weights, Tables: m.tables, AsOf: float64(asOf), Forest: m.params.Forest}
 	for _, v := range p.plan.Viewer {
 		x, err := viewerValue(viewer, v)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/relevance/trees"
 )
 
 // Parameters are what training decides. They are data: new ones need no build.
@@ -18,6 +19,7 @@ type Parameters struct {
 	Bias    float64
 	Weights map[string]Weight // by feature
 	Tables  map[string]Table  // for lookup in expressions
+	Forest  *trees.Forest     // of the scorer trees
 	at      map[string]pos    // where each weight stands
 }
 
@@ -145,21 +147,10 @@ func (p *Parameters) tableTypes() map[string]expr.Type {
 
 // weights holds the features against their weights, and gives each weight its
 // place among the parameters.
-func (r *specReader) weights(p *Parameters, at map[string]entry) {
+func (r *specReader) weights(p *Parameters) {
 	s := r.spec
 	src := &s.source
-	src.Tables = nil
-	for name, t := range p.Tables {
-		src.Tables = append(src.Tables, plan.Var{Name: name, Kind: t.kind()})
-	}
-	slices.SortFunc(src.Tables, func(a, b plan.Var) int { return strings.Compare(a.Name, b.Name) })
-	for _, l := range s.tables {
-		kind := plan.Number
-		if l.value.Strings != nil {
-			kind = plan.String
-		}
-		src.Tables = append(src.Tables, plan.Var{Name: l.name, Kind: kind})
-	}
+	r.namedTables(p)
 	features := make([]string, len(s.Features))
 	scalars := 1 // behind the bias
 	for i, f := range s.Features {
@@ -186,6 +177,23 @@ func (r *specReader) weights(p *Parameters, at map[string]entry) {
 	}
 }
 
+// namedTables gives each table of the expressions its place among the
+// parameters.
+func (r *specReader) namedTables(p *Parameters) {
+	s, src := r.spec, &r.spec.source
+	for name, t := range p.Tables {
+		src.Tables = append(src.Tables, plan.Var{Name: name, Kind: t.kind()})
+	}
+	slices.SortFunc(src.Tables, func(a, b plan.Var) int { return strings.Compare(a.Name, b.Name) })
+	for _, l := range s.tables {
+		kind := plan.Number
+		if l.value.Strings != nil {
+			kind = plan.String
+		}
+		src.Tables = append(src.Tables, plan.Var{Name: l.name, Kind: kind})
+	}
+}
+
 // fits reports a weight that the feature's values cannot be multiplied with.
 func (r *specReader) fits(f *Feature, w Weight, at pos) {
 	if f.Tree == nil {
@@ -205,11 +213,26 @@ func (r *specReader) fits(f *Feature, w Weight, at pos) {
 // compile makes the parameters what plans of the spec index into.
 func (s *Spec) compile(p *Parameters) (weights []float64, tables []*kernel.Table) {
 	weights = []float64{p.Bias}
+	if s.source.Scorer == plan.Trees {
+		return weights, s.expressionTables(p)
+	}
 	for i, f := range s.Features {
 		if !s.source.Weights[i].Table {
 			weights = append(weights, p.Weights[f.Name].Scalar)
 		}
 	}
+	tables = s.expressionTables(p)
+	for i, f := range s.Features {
+		if s.source.Weights[i].Table {
+			tables = append(tables, p.Weights[f.Name].Table.compile(0))
+		}
+	}
+	return weights, tables
+}
+
+// expressionTables are the tables that expressions look into, in the order of
+// the spec's source.
+func (s *Spec) expressionTables(p *Parameters) (tables []*kernel.Table) {
 	for _, v := range s.source.Tables {
 		if t, ok := p.Tables[v.Name]; ok {
 			tables = append(tables, t.compile(kernel.Missing))
@@ -225,10 +248,5 @@ func (s *Spec) compile(p *Parameters) (weights []float64, tables []*kernel.Table
 		}
 		tables = append(tables, t.compile(kernel.Missing))
 	}
-	for i, f := range s.Features {
-		if s.source.Weights[i].Table {
-			tables = append(tables, p.Weights[f.Name].Table.compile(0))
-		}
-	}
-	return weights, tables
+	return tables
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/relevance/trees"
 )
 
 // Scorer scores records of one layout for one viewer and instant. It is for
@@ -12,12 +13,17 @@ type Scorer struct {
 	machine *plan.Machine // interprets, or only prepares what the request decides
 	score   kernel.Func   // nil when interpreted
 	args    kernel.Args
+	forest  *trees.Forest // nil but for generated trees
+	scores  trees.Scores
 }
 
 func newScorer(p *planned, in plan.Inputs) *Scorer {
 	s := &Scorer{score: p.score}
 	if p.score != nil {
 		p.plan.Args(&s.args, in)
+		if s.forest = in.Forest; s.forest != nil {
+			s.args.Matrix, s.args.Stride = s.forest.Matrix(), s.forest.Columns()*trees.Block
+		}
 		return s
 	}
 	s.machine = p.plan.Machine(false)
@@ -35,7 +41,17 @@ func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out 
 	}
 	a := &s.args
 	a.Rows, a.Sel, a.Entity, a.Out = rows, sel, entity, out
-	s.score(a)
+	if s.forest == nil {
+		s.score(a)
+		return
+	}
+	for len(sel) > 0 {
+		n := min(trees.Batch, len(sel))
+		a.Sel = sel[:n]
+		s.score(a)
+		s.forest.Score(&s.scores, a.Matrix, n, out[:n])
+		sel, out = sel[n:], out[n:]
+	}
 }
 
 // Execution tells what scores: "generated" or "interpreted". Both give the

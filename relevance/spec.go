@@ -52,7 +52,8 @@ type literal struct {
 // Source returns the spec as a plan needs it.
 func (s *Spec) Source() *plan.Source { return &s.source }
 
-// Scorer returns the name of the spec's scorer: "linear" or "logistic".
+// Scorer returns the name of the spec's scorer: "linear", "logistic" or
+// "trees".
 func (s *Spec) Scorer() string { return s.source.Scorer.String() }
 
 // specReader reads a spec and its parameters, collecting faults.
@@ -60,8 +61,9 @@ type specReader struct {
 	document
 	spec    *Spec
 	schemas Schemas
-	tables  map[string]expr.Type // of the parameters, for the expressions
-	byName  map[string]int       // features
+	open    func(file string) ([]byte, error) // beside the spec; nil where there is nothing
+	tables  map[string]expr.Type              // of the parameters, for the expressions
+	byName  map[string]int                    // features
 }
 
 var (
@@ -69,7 +71,7 @@ var (
 	featureRule = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 )
 
-var specKeys = []string{"name", "version", "about", "schemas", "entity", "viewer", "features", "scorer", "parameters"}
+var specKeys = []string{"name", "version", "about", "schemas", "entity", "viewer", "features", "scorer", "trees", "parameters"}
 
 // read reads the spec and the parameters in it.
 func (r *specReader) read() Parameters {
@@ -97,7 +99,14 @@ func (r *specReader) read() Parameters {
 	params := r.parameters(at["parameters"].value)
 	r.tables = params.tableTypes()
 	r.features(at["features"].value)
-	r.weights(&params, at)
+	if r.spec.source.Scorer == plan.Trees {
+		r.forest(&params, at["trees"])
+	} else {
+		if e, ok := at["trees"]; ok {
+			r.add(e.at, "write scorer: trees", "there are trees, and the scorer is another")
+		}
+		r.weights(&params)
+	}
 	return params
 }
 
@@ -136,7 +145,7 @@ func (r *specReader) schema(n ast.Node) string {
 }
 
 func (r *specReader) scorer(n ast.Node) {
-	scorers := map[string]plan.Scorer{"linear": plan.Linear, "logistic": plan.Logistic}
+	scorers := map[string]plan.Scorer{"linear": plan.Linear, "logistic": plan.Logistic, "trees": plan.Trees}
 	name := r.text(n, "scorer")
 	s, ok := scorers[name]
 	if !ok {

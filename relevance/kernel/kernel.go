@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr/fn"
+	"github.com/millrace/millrace/relevance/trees"
 )
 
 // Args are what a generated function scores, and with what. A function owns
@@ -19,7 +20,7 @@ type Args struct {
 	Rows    *column.Slab
 	Sel     []int32      // rows to score
 	Entity  *column.Slab // one row, or nil
-	Out     []float64    // a score for each of Sel
+	Out     []float64    // a score for each of Sel; nil with trees
 	Columns []int        // of Rows, in the order of the plan's loads
 	EntCols []int        // of Entity
 	Weights []float64    // parameters; Weights[0] is the bias
@@ -31,6 +32,10 @@ type Args struct {
 	Strings []string
 	Lists   [][]float64
 	Sets    []*Table
+
+	// Of trees: feature c of row i goes to i/Block*Stride + c*Block + i%Block.
+	Matrix []float64
+	Stride int
 
 	Arena       Arena // for the texts and lists of a row
 	EntityArena Arena // for those of the entity
@@ -44,7 +49,11 @@ type Arena struct {
 	strings []string
 }
 
-// Func scores Args.Sel into Args.Out.
+// Block is how many rows of a matrix stand side by side.
+const Block = trees.Block
+
+// Func scores Args.Sel into Args.Out; of trees it fills Args.Matrix with the
+// features of Args.Sel, which has at most trees.Batch rows.
 type Func func(*Args)
 
 // Generated is generated code for one shape.

@@ -3,6 +3,7 @@ package plan
 import (
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/relevance/trees"
 )
 
 // Batch is how many rows an operation works on before the next one runs: few
@@ -30,6 +31,9 @@ type Machine struct {
 	arena  *kernel.Arena   // of them, the one of this stage
 	one    [1]int32
 
+	matrix []float64 // of trees
+	scores trees.Scores
+
 	rows *column.Slab // of this batch
 	sel  []int32
 }
@@ -40,6 +44,7 @@ type Inputs struct {
 	Tables  []*kernel.Table
 	Viewer  []any // float64, bool, string, []float64, []string; nil is missing
 	AsOf    float64
+	Forest  *trees.Forest // of the scorer trees
 }
 
 // steps is a plan's values by when they are computed.
@@ -339,12 +344,30 @@ func (m *Machine) Score(rows *column.Slab, sel []int32, out []float64) {
 	for len(sel) > 0 {
 		n := min(Batch, len(sel))
 		m.Run(rows, sel[:n])
-		score := m.vector(m.p.Score, n)
-		for i := range score {
-			out[i] = kernel.Score(score[i])
+		if m.p.Scorer == Trees {
+			m.scoreTrees(out[:n])
+		} else {
+			for i, x := range m.vector(m.p.Score, n) {
+				out[i] = kernel.Score(x)
+			}
 		}
 		sel, out = sel[n:], out[n:]
 	}
+}
+
+// scoreTrees makes a matrix of the features of the last batch and scores it.
+func (m *Machine) scoreTrees(out []float64) {
+	f := m.in.Forest
+	if m.matrix == nil {
+		m.matrix = f.Matrix()
+	}
+	stride := f.Columns() * trees.Block
+	for c, t := range m.p.Terms {
+		for r, x := range m.vector(t.Value, len(out)) {
+			m.matrix[r/trees.Block*stride+c*trees.Block+r%trees.Block] = x
+		}
+	}
+	f.Score(&m.scores, m.matrix, len(out), out)
 }
 
 // Vector returns a number for each row of the last batch, which had n.

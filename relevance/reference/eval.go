@@ -27,10 +27,21 @@ type Question struct {
 	model  *relevance.Model
 }
 
-// Score returns the score of a linear or logistic model.
+// Score returns the score of a record.
 func Score(m *relevance.Model, q Question) float64 {
 	q.model = m
 	params := m.Parameters()
+	if params.Forest != nil {
+		var row []float64
+		for _, f := range m.Spec().Features {
+			v := q.eval(f.Tree)
+			if b, ok := v.(bool); ok {
+				v = fn.Bool(b)
+			}
+			row = append(row, v.(float64))
+		}
+		return params.Forest.Score1(row)
+	}
 	var sums [3]float64
 	var any [3]bool
 	add := func(part int, x float64) {

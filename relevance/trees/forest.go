@@ -7,9 +7,11 @@
 package trees
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // The bounds of a file.
@@ -101,9 +103,83 @@ func (f *Forest) Raw() *Forest {
 // Trees returns the number of trees.
 func (f *Forest) Trees() int { return len(f.trees) }
 
+// Import reads a model file of any supported format.
+func Import(src []byte) (*Forest, error) {
+	switch {
+	case bytes.HasPrefix(src, []byte("tree\n")), bytes.HasPrefix(src, []byte("tree\r\n")):
+		return LightGBM(src)
+	case bytes.HasPrefix(src, []byte("{")):
+		return XGBoost(src)
+	}
+	return nil, errors.New("trees: neither a LightGBM text model nor an XGBoost JSON or UBJSON model")
+}
+
 // Columns returns the number of columns of the matrix that Score takes: the
 // inputs, and the copies that it makes itself.
 func (f *Forest) Columns() int { return f.Inputs + len(f.zeroes) }
+
+// Uses reports whether a split, leaf or weight reads a column.
+func (f *Forest) Uses(column int) bool {
+	for i := range f.nodes {
+		if n := &f.nodes[i]; n.kind != leafNode && f.input(n.feature) == column {
+			return true
+		}
+	}
+	for _, m := range f.leaves {
+		if slices.Contains(m.features, int32(column)) {
+			return true
+		}
+	}
+	return f.weights != nil
+}
+
+// input is the column that a node reads, behind a copy with zeros as missing.
+func (f *Forest) input(feature int32) int {
+	if int(feature) >= f.Inputs {
+		return int(f.zeroes[int(feature)-f.Inputs])
+	}
+	return int(feature)
+}
+
+// Renumber returns the forest over n columns, of which to[c] is what was c; -1
+// for one that is not used.
+func (f *Forest) Renumber(to []int, n int) *Forest {
+	g := *f
+	g.Inputs, g.Names = n, nil
+	g.zeroes = make([]int32, len(f.zeroes))
+	for i, c := range f.zeroes {
+		g.zeroes[i] = int32(to[c])
+	}
+	g.nodes = slices.Clone(f.nodes)
+	for i := range g.nodes {
+		switch c := int(g.nodes[i].feature); {
+		case g.nodes[i].kind == leafNode:
+		case c >= f.Inputs:
+			g.nodes[i].feature = int32(n + c - f.Inputs)
+		default:
+			g.nodes[i].feature = int32(to[c])
+		}
+	}
+	g.leaves = make([]leafModel, len(f.leaves))
+	for i, m := range f.leaves {
+		g.leaves[i] = m
+		g.leaves[i].features = make([]int32, len(m.features))
+		for k, c := range m.features {
+			g.leaves[i].features[k] = int32(to[c])
+		}
+	}
+	if f.weights != nil {
+		g.weights = make([]float64, (n+1)*f.Classes)
+		for c := range f.Inputs + 1 {
+			at := n
+			if c < f.Inputs {
+				at = to[c]
+			}
+			copy(g.weights[at*f.Classes:], f.weights[c*f.Classes:(c+1)*f.Classes])
+		}
+	}
+	return &g
+}
 
 // add appends a tree of nodes whose children are relative to it, and checks
 // it: every node is reached once, every number is finite.

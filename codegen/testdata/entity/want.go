@@ -79,8 +79,8 @@ func scoreEntity(k *kernel.Args) {
 		rest += k.Tables[0].String(pair)
 
 		// twice: log1p(coalesce(entity.followers, 0)) * record.x
-		x := math.Float64frombits(xColumn[r])
-		rest += float64(w[7] * float64(pop*x))
+		x2 := math.Float64frombits(xColumn[r])
+		rest += float64(w[7] * float64(pop*x2))
 
 		out[i] = kernel.Score(w[0] + rest)
 	}
@@ -119,8 +119,8 @@ func scoreEntityAlone(k *kernel.Args) {
 		rest += k.Tables[0].String(pair)
 
 		// twice: log1p(coalesce(entity.followers, 0)) * record.x
-		x := math.Float64frombits(xColumn[r])
-		rest += float64(w[7] * float64(0*x))
+		x2 := math.Float64frombits(xColumn[r])
+		rest += float64(w[7] * float64(0*x2))
 
 		out[i] = kernel.Score(w[0] + rest)
 	}

@@ -40,8 +40,8 @@ func scoreNulls(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x := math.Float64frombits(xColumn[r])
-		own += float64(w[2] * fn.Coalesce(y, x))
+		x2 := math.Float64frombits(xColumn[r])
+		own += float64(w[2] * fn.Coalesce(y, x2))
 
 		// hasm: has(record.m)
 		own += float64(w[3] * fn.Bool(mNulls[r]&mNull == 0))

@@ -28,12 +28,12 @@ func scoreRandom00(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x, -1)/kernel.If[float64](t1, y, 85.9), random00List1))
+		rest := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/kernel.If[float64](t1, y, 85.9), random00List1))
 
 		out[i] = kernel.Score(w[0] + rest)
 	}
@@ -49,12 +49,12 @@ func scoreRandom00Alone(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x, -1)/kernel.If[float64](false, y, 85.9), random00List1))
+		rest := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/kernel.If[float64](false, y, 85.9), random00List1))
 
 		out[i] = kernel.Score(w[0] + rest)
 	}

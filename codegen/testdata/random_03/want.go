@@ -38,12 +38,12 @@ func scoreRandom03(k *kernel.Args) {
 		own := float64(w[1] * m)
 
 		// f1: bucketize(bucketize((record.x + record.y), [-1, 0, 0.5, 10]), [0, 1, 10, 100])
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own += k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x+y, random03List1), random03List2))
+		own += k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x2+y, random03List1), random03List2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
 		at := float64(int64(atColumn[r]))

@@ -39,12 +39,12 @@ func scoreRandom04(k *kernel.Args) {
 		rest += k.Tables[3].String(f2)
 
 		// f3: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[2] * fn.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(followers, m))))
+		rest += float64(w[2] * fn.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x2), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(followers, m))))
 
 		out[i] = kernel.Score(kernel.Sigmoid(k.Numbers[2] + rest))
 	}
@@ -70,12 +70,12 @@ func scoreRandom04Alone(k *kernel.Args) {
 		rest += k.Tables[3].String(f2)
 
 		// f3: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[2] * fn.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(kernel.Missing, m))))
+		rest += float64(w[2] * fn.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x2), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(kernel.Missing, m))))
 
 		out[i] = kernel.Score(kernel.Sigmoid(k.Numbers[2] + rest))
 	}

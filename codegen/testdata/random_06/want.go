@@ -58,22 +58,22 @@ func scoreRandom06(k *kernel.Args) {
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		x := math.Float64frombits(xColumn[r])
-		own := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x)), random06List1))
+		x2 := math.Float64frombits(xColumn[r])
+		own := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x, y), 2))))
+		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
 
 		// f3: record.y
 		own += float64(w[3] * y)
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t2 > n2), x, t3))
+		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t2 > n2), x2, t3))
 
 		out[i] = kernel.Score((own + w[0]) + rest)
 	}
@@ -104,22 +104,22 @@ func scoreRandom06Alone(k *kernel.Args) {
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		x := math.Float64frombits(xColumn[r])
-		own := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x)), random06List1))
+		x2 := math.Float64frombits(xColumn[r])
+		own := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x, y), 2))))
+		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
 
 		// f3: record.y
 		own += float64(w[3] * y)
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x, k.Numbers[3]))
+		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x2, k.Numbers[3]))
 
 		out[i] = kernel.Score((own + w[0]) + rest)
 	}

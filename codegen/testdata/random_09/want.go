@@ -48,8 +48,8 @@ func scoreRandom09(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x := math.Float64frombits(xColumn[r])
-		rest := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t1, fn.Coalesce(k.Numbers[1], float64(followers*y))), x))
+		x2 := math.Float64frombits(xColumn[r])
+		rest := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t1, fn.Coalesce(k.Numbers[1], float64(followers*y))), x2))
 
 		// f1: cosine(entity.embedding, viewer.vec)
 		rest += t2
@@ -75,8 +75,8 @@ func scoreRandom09Alone(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x := math.Float64frombits(xColumn[r])
-		rest := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), k.Numbers[1], fn.Coalesce(k.Numbers[0], float64(kernel.Missing*y))), x))
+		x2 := math.Float64frombits(xColumn[r])
+		rest := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), k.Numbers[1], fn.Coalesce(k.Numbers[0], float64(kernel.Missing*y))), x2))
 
 		// f1: cosine(entity.embedding, viewer.vec)
 		rest += k.Numbers[2]

@@ -42,7 +42,7 @@ func scoreRandom10(k *kernel.Args) {
 
 		// f1: ((sqrt((has(record.m) ? 0.6415 : record.x)) >= cosine(viewer.bins, record.vec)) ? 0.1 : ((record.u in ["post", "en", "a long string of words"]) ? ((has(record.u) ? record.n : record.author.age) + size(record.type)) : clamp((record.m - record.x), -1, 10.5)))
 		t1 := mNulls[r]&mNull == 0
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -51,7 +51,7 @@ func scoreRandom10(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x)) >= fn.Cosine(k.Lists[0], vec), 0.1, kernel.If[float64](k.Sets[0].Word(rows, uColumn[r]) != 0, kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x, -1, 10.5))))
+		rest := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(k.Lists[0], vec), 0.1, kernel.If[float64](k.Sets[0].Word(rows, uColumn[r]) != 0, kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
 		rest += k.Tables[2].Number(fn.Bucketize((k.Numbers[0]/n2)-4.61512051684126, random10List1))

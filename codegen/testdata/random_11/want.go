@@ -24,9 +24,9 @@ func scoreRandom11(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// f0: exp((((record.y == null) && has(viewer.age)) ? viewer.age : log1p(coalesce(record.x, record.author.age))))
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && k.Bools[0], k.Numbers[0], fn.Log1p(fn.Coalesce(x, authorAge)))))
+		rest := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && k.Bools[0], k.Numbers[0], fn.Log1p(fn.Coalesce(x2, authorAge)))))
 
 		// f1: coalesce(record.n, max(record.author.age, (record.author.age / record.m), record.n))
 		n2 := float64(int64(nColumn[r]))

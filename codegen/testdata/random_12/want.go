@@ -44,8 +44,8 @@ func scoreRandom12(k *kernel.Args) {
 		rest := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], t1, m-authorAge), m), k.Numbers[1]))
 
 		// f1: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
-		x := math.Float64frombits(xColumn[r])
-		own := float64(w[2] * fn.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x, x), random12List1)) != 0))
+		x2 := math.Float64frombits(xColumn[r])
+		own := float64(w[2] * fn.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x2, x2), random12List1)) != 0))
 
 		// f2: cross(viewer.id, age(record.at))
 		t2 := k.Arena.Text(t1)

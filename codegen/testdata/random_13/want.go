@@ -44,9 +44,9 @@ func scoreRandom13(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest += float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, k.Numbers[1], x), fn.Coalesce(k.Numbers[3], fn.Coalesce(k.Numbers[2], x)), float64(kernel.If[float64](k.Bools[0], x, x)*fn.Bucketize(authorAge, random13List1))), -1, 1))
+		rest += float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, k.Numbers[1], x2), fn.Coalesce(k.Numbers[3], fn.Coalesce(k.Numbers[2], x2)), float64(kernel.If[float64](k.Bools[0], x2, x2)*fn.Bucketize(authorAge, random13List1))), -1, 1))
 
 		// f2: ((("a long string of words" == viewer.lang) && ("a long string of words" == record.s)) ? (((record.y < record.y) && (record.y in viewer.bins)) ? (100 + (record.b ? viewer.age : -0.1822)) : record.author.age) : record.y)
 		b := bColumn[r] != 0
@@ -61,7 +61,7 @@ func scoreRandom13(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, k.Lists[0])), fn.Max(fn.Max(fn.Exp(m), float64(x*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x, 0.01924)), kernel.If[float64](k.Bools[2], authorAge, k.Numbers[1])))))
+		rest += float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, k.Lists[0])), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](k.Bools[2], authorAge, k.Numbers[1])))))
 
 		// f5: cosine(record.vec, record.vec)
 		own += float64(w[5] * fn.Cosine(vec, vec))

@@ -31,9 +31,9 @@ func scoreRandom15(k *kernel.Args) {
 		own := float64(w[1] * fn.Coalesce(math.Inf(+1), -(fn.Clamp(kernel.If[float64](mNulls[r]&mNull == 0, n2, -0.0203), 0, 10.5))))
 
 		// f1: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		u := rows.StringAt(k.Columns[3], int(r))
-		rest := k.Tables[2].String(kernel.If[string](x >= 0.3196, "a long string of words", kernel.If[string](k.Bools[0], k.Strings[0], u)))
+		rest := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](k.Bools[0], k.Strings[0], u)))
 
 		// f3: coalesce("", (has(record.n) ? viewer.lang : "")).startsWith("a long string of words")
 		rest += k.Numbers[2]
@@ -46,12 +46,12 @@ func scoreRandom15(k *kernel.Args) {
 		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, k.Numbers[0]), random15List1))
 
 		// f5: !((exp(record.x) in viewer.bins))
-		rest += float64(w[4] * fn.Bool(!(k.Sets[1].Number(fn.Exp(x)) != 0)))
+		rest += float64(w[4] * fn.Bool(!(k.Sets[1].Number(fn.Exp(x2)) != 0)))
 
 		// f6: clamp(((record.verb < viewer.id) ? decay(-(-0.0), record.x) : age(record.at)), 0, 1)
 		verb := rows.StringAt(k.Columns[4], int(r))
 		at := float64(int64(atColumn[r]))
-		rest += float64(w[5] * fn.Clamp(kernel.If[float64](verb < k.Strings[0], fn.Decay(0, x), fn.Age(at, k.Numbers[1])), 0, 1))
+		rest += float64(w[5] * fn.Clamp(kernel.If[float64](verb < k.Strings[0], fn.Decay(0, x2), fn.Age(at, k.Numbers[1])), 0, 1))
 
 		out[i] = kernel.Score(kernel.Sigmoid((own + k.Numbers[3]) + rest))
 	}

@@ -68,12 +68,12 @@ func scoreRandom16(k *kernel.Args) {
 		rest := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t4, m, fn.Coalesce(k.Numbers[1], kernel.If[float64](k.Bools[0], m, k.Numbers[0])))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
 		t5 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest += float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[1], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t5, verb, s)), kernel.If[float64](slices.Contains(vec, posts), fn.Coalesce(100, m), t1))))
+		rest += float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[1], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t5, verb, s)), kernel.If[float64](slices.Contains(vec, posts), fn.Coalesce(100, m), t1))))
 
 		// f3: record.verb
 		own := k.Tables[3].Word(rows, verbColumn[r])
@@ -83,7 +83,7 @@ func scoreRandom16(k *kernel.Args) {
 		rest += float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, posts, followers), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest += float64(w[5] * kernel.If[float64](!(!(t5)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[0]), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t2, x, m)), fn.Coalesce(kernel.If[float64](t4, -0.01433, y), k.Numbers[2])), fn.Pow(fn.Bucketize(n2, random16List1), 2)-fn.Pow(fn.Bucketize(authorAge, random16List1), 0.5)))
+		rest += float64(w[5] * kernel.If[float64](!(!(t5)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[0]), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t2, x2, m)), fn.Coalesce(kernel.If[float64](t4, -0.01433, y), k.Numbers[2])), fn.Pow(fn.Bucketize(n2, random16List1), 2)-fn.Pow(fn.Bucketize(authorAge, random16List1), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
@@ -127,12 +127,12 @@ func scoreRandom16Alone(k *kernel.Args) {
 		rest := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(k.Numbers[1], kernel.If[float64](k.Bools[0], m, k.Numbers[0])))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest += float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[1], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), fn.Coalesce(100, m), kernel.Missing))))
+		rest += float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[1], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), fn.Coalesce(100, m), kernel.Missing))))
 
 		// f3: record.verb
 		own := k.Tables[3].Word(rows, verbColumn[r])
@@ -142,7 +142,7 @@ func scoreRandom16Alone(k *kernel.Args) {
 		rest += float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, kernel.Missing, kernel.Missing), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest += float64(w[5] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[0]), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), k.Numbers[2])), fn.Pow(fn.Bucketize(n2, random16List1), 2)-fn.Pow(fn.Bucketize(authorAge, random16List1), 0.5)))
+		rest += float64(w[5] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[0]), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x2, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), k.Numbers[2])), fn.Pow(fn.Bucketize(n2, random16List1), 2)-fn.Pow(fn.Bucketize(authorAge, random16List1), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))

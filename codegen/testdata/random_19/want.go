@@ -27,8 +27,8 @@ func scoreRandom19(k *kernel.Args) {
 		rest := float64(w[1] * fn.Bool(slices.Contains(vec, k.Numbers[0])))
 
 		// f2: record.x
-		x := math.Float64frombits(xColumn[r])
-		own := float64(w[2] * x)
+		x2 := math.Float64frombits(xColumn[r])
+		own := float64(w[2] * x2)
 
 		out[i] = kernel.Score((own + k.Numbers[1]) + rest)
 	}

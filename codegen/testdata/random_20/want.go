@@ -77,8 +77,8 @@ func scoreRandom20(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		x := math.Float64frombits(xColumn[r])
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x)), random20List1))
+		x2 := math.Float64frombits(xColumn[r])
+		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
 		rest += float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), followers), k.Numbers[1])*followers), k.Numbers[2]))
@@ -135,8 +135,8 @@ func scoreRandom20Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		x := math.Float64frombits(xColumn[r])
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x)), random20List1))
+		x2 := math.Float64frombits(xColumn[r])
+		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
 		rest += float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), kernel.Missing), k.Numbers[1])*kernel.Missing), k.Numbers[2]))

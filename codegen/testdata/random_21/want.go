@@ -58,9 +58,9 @@ func scoreRandom21(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		time := float64(int64(timeColumn[r]))
-		rest += float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), t1, kernel.If[float64](b, posts, posts)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(posts/y), fn.Coalesce(0.003379, x)), fn.Age(time, k.Numbers[2]))))
+		rest += float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), t1, kernel.If[float64](b, posts, posts)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(posts/y), fn.Coalesce(0.003379, x2)), fn.Age(time, k.Numbers[2]))))
 
 		out[i] = kernel.Score(w[0] + rest)
 	}
@@ -99,9 +99,9 @@ func scoreRandom21Alone(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		time := float64(int64(timeColumn[r]))
-		rest += float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), k.Numbers[1], kernel.If[float64](b, kernel.Missing, kernel.Missing)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(kernel.Missing/y), fn.Coalesce(0.003379, x)), fn.Age(time, k.Numbers[2]))))
+		rest += float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), k.Numbers[1], kernel.If[float64](b, kernel.Missing, kernel.Missing)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(kernel.Missing/y), fn.Coalesce(0.003379, x2)), fn.Age(time, k.Numbers[2]))))
 
 		out[i] = kernel.Score(w[0] + rest)
 	}

@@ -47,11 +47,11 @@ func scoreRandom22(k *kernel.Args) {
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		x := math.Float64frombits(xColumn[r])
-		rest += float64(w[2] * fn.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x) == kernel.If[float64](b, x, math.Copysign(0, -1))) == k.Bools[1]))
+		x2 := math.Float64frombits(xColumn[r])
+		rest += float64(w[2] * fn.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest += float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x)) / fn.Log1p(t1)))
+		rest += float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / fn.Log1p(t1)))
 
 		// f4: ((record.u != record.s) ? "" : record.s)
 		s := rows.StringAt(k.Columns[8], int(r))

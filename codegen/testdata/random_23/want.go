@@ -55,9 +55,9 @@ func scoreRandom23(k *kernel.Args) {
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
 		b := bColumn[r] != 0
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		n2 := float64(int64(nColumn[r]))
-		rest := float64(w[1] * kernel.If[float64](kernel.If[string](false, t5, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
+		rest := float64(w[1] * kernel.If[float64](kernel.If[string](false, t5, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
 
 		// f1: coalesce(size(viewer.langs), record.y)
 		y := kernel.Missing
@@ -67,7 +67,7 @@ func scoreRandom23(k *kernel.Args) {
 		rest += float64(w[2] * fn.Coalesce(k.Numbers[0], y))
 
 		// f2: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		rest += float64(w[3] * kernel.If[float64](t2, fn.Decay(k.Numbers[1], x), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], posts, x)*t3))))
+		rest += float64(w[3] * kernel.If[float64](t2, fn.Decay(k.Numbers[1], x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], posts, x2)*t3))))
 
 		// f4: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
@@ -104,9 +104,9 @@ func scoreRandom23Alone(k *kernel.Args) {
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
 		b := bColumn[r] != 0
-		x := math.Float64frombits(xColumn[r])
+		x2 := math.Float64frombits(xColumn[r])
 		n2 := float64(int64(nColumn[r]))
-		rest := float64(w[1] * kernel.If[float64](kernel.If[string](false, t2, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
+		rest := float64(w[1] * kernel.If[float64](kernel.If[string](false, t2, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
 
 		// f1: coalesce(size(viewer.langs), record.y)
 		y := kernel.Missing
@@ -116,7 +116,7 @@ func scoreRandom23Alone(k *kernel.Args) {
 		rest += float64(w[2] * fn.Coalesce(k.Numbers[0], y))
 
 		// f2: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		rest += float64(w[3] * kernel.If[float64](false, fn.Decay(k.Numbers[1], x), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], kernel.Missing, x)*k.Numbers[2]))))
+		rest += float64(w[3] * kernel.If[float64](false, fn.Decay(k.Numbers[1], x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], kernel.Missing, x2)*k.Numbers[2]))))
 
 		// f4: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
 		c := cColumn[r] != 0

@@ -29,6 +29,9 @@ const maxRequestBytes = 16 << 20
 func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	resp, err := n.query(ctx, req)
 	if err != nil {
+		if !rpcerr.Refused(err) && ctx.Err() == nil {
+			n.log.Error("query failed", "err", err)
+		}
 		return nil, rpcerr.Status(err)
 	}
 	return resp, nil

@@ -14,14 +14,14 @@ import (
 
 func clusterCommand() *cobra.Command {
 	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, or give it its first assignment"}
-	var cm common
+	var cm Common
 	c.PersistentFlags().StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
 	c.PersistentFlags().StringVar(&cm.Cluster, "cluster", "millrace", "the cluster's name in etcd")
 	c.AddCommand(clusterShow(&cm), clusterAssign(&cm))
 	return c
 }
 
-func clusterShow(cm *common) *cobra.Command {
+func clusterShow(cm *Common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show",
 		Short: "Nodes, what they host, and what is ready",
@@ -49,7 +49,7 @@ func clusterShow(cm *common) *cobra.Command {
 	}
 }
 
-func clusterAssign(cm *common) *cobra.Command {
+func clusterAssign(cm *Common) *cobra.Command {
 	var nodes []string
 	var replicas int
 	c := &cobra.Command{

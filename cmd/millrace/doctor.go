@@ -18,7 +18,7 @@ import (
 
 // doctor is what the checks look at.
 type doctor struct {
-	common
+	Common
 	grpc string
 }
 

@@ -66,8 +66,9 @@ func everything(yield func([]byte, error) bool) {
 }
 
 func testKills(t *testing.T, kafkaAddr string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	limited, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
+	ctx, failed := context.WithCancelCause(limited)
 	prefix := fmt.Sprintf("kills-%d-", rand.Uint32())
 	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
 	if err != nil {
@@ -87,10 +88,10 @@ func testKills(t *testing.T, kafkaAddr string) {
 	nodes := make([]*process, len(addrs))
 	for i, addr := range addrs {
 		id := fmt.Sprintf("node-%d", i+1)
-		nodes[i] = start(t, id, "indexnode", "--config", writeConfig(t, id,
+		nodes[i] = start(t, failed, id, "indexnode", "--config", writeConfig(t, id,
 			"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\n", id, t.TempDir(), kafkaAddr, prefix, etcd.Addr(), addr))
 	}
-	parts := start(t, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
+	parts := start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
 		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %sone\n", kafkaAddr, prefix, prefix, prefix, prefix))
 
 	truth := loadWithKills(ctx, t, kafkaAddr, prefix, func() {
@@ -190,7 +191,7 @@ func waitFor(ctx context.Context, t *testing.T, what string, done func() bool) {
 	for !done() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("waiting for %s: %v", what, ctx.Err())
+			t.Fatalf("waiting for %s: %v", what, context.Cause(ctx))
 		case <-tick.C:
 		}
 	}

@@ -26,9 +26,9 @@ func loopbackOnly(addr string) error {
 	return fmt.Errorf("%s is reachable by others: give the role certificates (tls: cert, key, ca), or say insecure: true if the network is guarded by other means", addr)
 }
 
-// security is how a role's ports and calls are protected. Without it a role
+// Security is how a role's ports and calls are protected. Without it a role
 // listens on loopback only.
-type security struct {
+type Security struct {
 	TLS struct {
 		Cert string `yaml:"cert"` // PEM files of the role's certificate and key
 		Key  string `yaml:"key"`
@@ -37,7 +37,7 @@ type security struct {
 	Insecure bool `yaml:"insecure"` // listen anywhere without TLS
 }
 
-func (s *security) config() (*tls.Config, error) {
+func (s *Security) config() (*tls.Config, error) {
 	if s.TLS.Cert == "" && s.TLS.Key == "" && s.TLS.CA == "" {
 		return nil, nil
 	}
@@ -65,7 +65,7 @@ func (s *security) config() (*tls.Config, error) {
 
 // listen listens on addr: with mutual TLS if there are certificates, else on
 // loopback or as insecure.
-func (s *security) listen(addr string) (net.Listener, error) {
+func (s *Security) listen(addr string) (net.Listener, error) {
 	c, err := s.config()
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (s *security) listen(addr string) (net.Listener, error) {
 }
 
 // dial is how the role calls others by gRPC.
-func (s *security) dial() (grpc.DialOption, error) {
+func (s *Security) dial() (grpc.DialOption, error) {
 	c, err := s.config()
 	if err != nil {
 		return nil, err

@@ -2,12 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -24,18 +25,21 @@ func TestMain(m *testing.M) {
 
 // process is a running millrace.
 type process struct {
-	t    *testing.T
-	args []string
-	log  string
-	mu   sync.Mutex
-	cmd  *exec.Cmd
+	t      *testing.T
+	name   string
+	args   []string
+	log    string
+	failed context.CancelCauseFunc // when it ends by itself
+	cmd    *exec.Cmd
+	killed atomic.Bool
+	ended  chan struct{}
 }
 
 // start runs millrace with args until the test ends, logging to a file that a
-// failed test prints the end of.
-func start(t *testing.T, name string, args ...string) *process {
+// failed test prints the end of. If the process ends by itself it cancels.
+func start(t *testing.T, failed context.CancelCauseFunc, name string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, args: args, log: filepath.Join(t.TempDir(), name+".log")}
+	p := &process{t: t, name: name, args: args, log: filepath.Join(t.TempDir(), name+".log"), failed: failed}
 	p.restart()
 	t.Cleanup(func() {
 		p.kill()
@@ -57,23 +61,27 @@ func (p *process) restart() {
 		p.t.Fatal(err)
 	}
 	defer f.Close()
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.cmd = exec.Command(os.Args[0], p.args...)
 	p.cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1")
 	p.cmd.Stdout, p.cmd.Stderr = f, f
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
+	p.killed.Store(false)
+	p.ended = make(chan struct{})
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		defer close(ended)
+		if err := cmd.Wait(); !p.killed.Load() {
+			p.failed(fmt.Errorf("%s ended by itself: %v", p.name, err))
+		}
+	}(p.cmd, p.ended)
 }
 
 // kill ends the process as a power cut would: by SIGKILL.
 func (p *process) kill() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.cmd.Process.Kill(); err == nil {
-		p.cmd.Wait() // it says "killed"
-	}
+	p.killed.Store(true)
+	p.cmd.Process.Kill() // fails if it is over
+	<-p.ended
 }
 
 // run runs a command to its end.

@@ -27,14 +27,14 @@ import (
 	"github.com/millrace/millrace/partitioner"
 )
 
-// common is what every role's configuration file has.
-type common struct {
+// Common is what every role's configuration file has.
+type Common struct {
 	Brokers     []string `yaml:"brokers"`      // Kafka, host:port each
 	TopicPrefix string   `yaml:"topic_prefix"` // before Millrace's own topics
 	Etcd        []string `yaml:"etcd"`         // host:port each
 	Cluster     string   `yaml:"cluster"`      // its name in etcd; default "millrace"
 	Admin       string   `yaml:"admin"`        // host:port of livez, readyz, metrics, pprof
-	security    `yaml:",inline"`
+	Security    `yaml:",inline"`
 }
 
 // roleCommand is a command that reads a configuration file and runs until it
@@ -79,7 +79,7 @@ type role struct {
 	group   *errgroup.Group
 }
 
-func newRole(ctx context.Context, c *common, ready func() error) (*role, context.Context, error) {
+func newRole(ctx context.Context, c *Common, ready func() error) (*role, context.Context, error) {
 	r := &role{metrics: prometheus.NewRegistry()}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	r.group, ctx = errgroup.WithContext(ctx)
@@ -93,12 +93,12 @@ func newRole(ctx context.Context, c *common, ready func() error) (*role, context
 	return r, ctx, nil
 }
 
-func (c *common) openCluster(ctx context.Context) (*cluster.Client, error) {
+func (c *Common) openCluster(ctx context.Context) (*cluster.Client, error) {
 	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: cmp.Or(c.Cluster, "millrace"), Log: slog.Default()})
 }
 
 type partitionerConfig struct {
-	common         `yaml:",inline"`
+	Common         `yaml:",inline"`
 	Content        []string `yaml:"content"`
 	Features       []string `yaml:"features"`
 	Group          string   `yaml:"group"`
@@ -112,7 +112,7 @@ func partitionerCommand() *cobra.Command {
   features: [entity-features]  # topics of feature records
   instance: partitioner-1      # this process's name, kept across restarts
   admin: 127.0.0.1:6061`, func(ctx context.Context, c *partitionerConfig) error {
-		r, ctx, err := newRole(ctx, &c.common, func() error { return nil })
+		r, ctx, err := newRole(ctx, &c.Common, func() error { return nil })
 		if err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func partitionerCommand() *cobra.Command {
 }
 
 type indexnodeConfig struct {
-	common    `yaml:",inline"`
+	Common    `yaml:",inline"`
 	ID        millrace.NodeID `yaml:"id"`
 	Zone      string          `yaml:"zone"`
 	Listen    string          `yaml:"listen"`
@@ -155,7 +155,7 @@ func indexnodeCommand() *cobra.Command {
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
 		var n *indexnode.Node
-		r, ctx, err := newRole(ctx, &c.common, func() error { return n.Ready() })
+		r, ctx, err := newRole(ctx, &c.Common, func() error { return n.Ready() })
 		if err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func indexnodeCommand() *cobra.Command {
 }
 
 type brokerConfig struct {
-	common `yaml:",inline"`
+	Common `yaml:",inline"`
 	HTTP   string `yaml:"http"`
 	GRPC   string `yaml:"grpc"`
 	Feeds  string `yaml:"feeds"`
@@ -198,7 +198,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		r, ctx, err := newRole(ctx, &c.common, func() error {
+		r, ctx, err := newRole(ctx, &c.Common, func() error {
 			if maps.Current().Epoch() == 0 {
 				return errors.New("the cluster has no assignment yet")
 			}

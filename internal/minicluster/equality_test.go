@@ -56,6 +56,11 @@ func testEquality(t *testing.T, lines iter.Seq2[[]byte, error]) {
 			t.Fatal(err)
 		}
 	}
+	for line := range followers(truth) {
+		if err := truth.Load(schemas.Features(), line); err != nil {
+			t.Fatal(err)
+		}
+	}
 	questions := ask(t, truth, 1000)
 
 	ctx := t.Context()
@@ -79,6 +84,9 @@ func testEquality(t *testing.T, lines iter.Seq2[[]byte, error]) {
 				if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Activity(), lines); err != nil {
 					t.Fatal(err)
 				}
+				if _, err := c.Produce(ctx, c.FeatureTopic(), schemas.Features(), followers(truth)); err != nil {
+					t.Fatal(err)
+				}
 			}
 			wait, cancel := context.WithTimeout(ctx, 5*time.Minute)
 			defer cancel()
@@ -89,6 +97,24 @@ func testEquality(t *testing.T, lines iter.Seq2[[]byte, error]) {
 				compare(t, c, questions, cache)
 			}
 		})
+	}
+}
+
+// followers yields features for every other entity, so that filters on
+// entity.* meet both.
+func followers(truth *oracle.Feed) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		last := millrace.Entity("")
+		for i, tl := range truth.Timelines() {
+			if tl.Entity == last {
+				continue
+			}
+			last = tl.Entity
+			line := fmt.Appendf(nil, `{"entity":%q,"updated_at":"2020-01-01T00:00:00Z","followers":%d,"posts":%d}`, tl.Entity, i%7, i)
+			if i%2 == 0 && !yield(line, nil) {
+				return
+			}
+		}
 	}
 }
 
@@ -168,7 +194,7 @@ func ask(t *testing.T, truth *oracle.Feed, n int) []asked {
 	var wg sync.WaitGroup
 	for w := range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
-			eval, err := oracle.NewEval(schemas.Activity())
+			eval, err := oracle.NewEval(schemas.Activity(), schemas.Features())
 			if err != nil {
 				t.Error(err)
 				return
@@ -227,8 +253,11 @@ func atMost(entities []millrace.Entity, long map[millrace.Entity]int) []millrace
 func request(q *oracle.Question) *feedv1.GetFeedRequest {
 	req := &feedv1.GetFeedRequest{
 		Feed: feedName(q.Distinct, q.Cap), Filter: q.Filter, Model: q.Model, Limit: new(int64(q.Limit)),
-		From: timestamppb.New(q.From.Std()), To: timestamppb.New(q.To.Std()), AsOf: timestamppb.New(q.AsOf.Std()),
+		From: timestamppb.New(q.From.Std()), AsOf: timestamppb.New(q.AsOf.Std()),
 		Viewer: &feedv1.Viewer{Id: q.Viewer.ID, Features: q.Viewer.Features, Attributes: map[string]*structpb.Value{}},
+	}
+	if q.To < millrace.MaxTime {
+		req.To = timestamppb.New(q.To.Std())
 	}
 	for name, v := range q.Viewer.Attributes {
 		if texts, ok := v.([]string); ok {

@@ -395,3 +395,6 @@ func (c *Cluster) Close() error {
 	}
 	return err
 }
+
+// FeatureTopic is the feature topic's full name.
+func (c *Cluster) FeatureTopic() string { return c.cfg.Features }

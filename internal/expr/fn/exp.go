@@ -14,7 +14,7 @@ const (
 	expUnderflow = -745.1332191019412 // below, it rounds to 0
 )
 
-// Exp returns e^x, within 1 unit of the last place. NaN if x is.
+// Exp returns e^x, within 2 units of the last place. NaN if x is.
 //
 // With k = round(64 x / ln 2), e^x = 2^(k/64) e^r where |r| < ln 2 / 128: a
 // table gives the first factor and six terms of the series the second.
@@ -77,8 +77,8 @@ func Log(x float64) float64 {
 	return float64(n*ln2Head) + (2*t + (float64(t*series) + float64(n*ln2Tail)))
 }
 
-// Log1p returns ln(1+x), exact for small x too. -Inf of -1, NaN below it or if
-// x is.
+// Log1p returns ln(1+x), within 3 units of the last place, for small x too.
+// -Inf of -1, NaN below it or if x is.
 func Log1p(x float64) float64 {
 	u := 1 + x
 	switch {

@@ -102,7 +102,7 @@ func covers(c *feedv1.Coverage, least float64) error {
 // receipt says what the answer was made from. While a model is rolled out,
 // nodes may answer by different versions; all are named then.
 func receipt(f *fanout, o outcome) *feedv1.Receipt {
-	r := &feedv1.Receipt{MapEpoch: f.m.Epoch(), AsOf: timestamp(f.q.asOf)}
+	r := &feedv1.Receipt{MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
 	var models, versions, executions []string
 	for _, pt := range o.parts {
 		models = append(models, pt.resp.GetModel())

@@ -11,8 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +44,8 @@ type Config struct {
 	// Feeds are served beside the built-in ones and replace those of the same
 	// name.
 	Feeds []Feed
+	// Definitions are served over all others. nil: none.
+	Definitions Definitions
 	// Timeout bounds a request that comes without a deadline, and any other.
 	// 0: 10 s.
 	Timeout time.Duration
@@ -80,7 +80,7 @@ type Broker struct {
 	maps    Maps
 	timeout time.Duration
 	log     *slog.Logger
-	known   feedSet
+	feeds   *feedBook
 	conns   *conns
 	records *records
 	budget  *budget
@@ -109,7 +109,7 @@ func New(cfg Config) (*Broker, error) {
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
 		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
-		known: feedsOf(append(BuiltIn(), cfg.Feeds...)), conns: conns, records: newRecords(conns),
+		feeds: newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, cfg.Log), conns: conns, records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &recent{}, health: newHealth(), gate: newGate(),
 	}
 	var err error
@@ -122,24 +122,6 @@ func (b *Broker) Close() error {
 	b.conns.close()
 	return nil
 }
-
-// feedSet is feed definitions by name.
-type feedSet map[string]Feed
-
-func feedsOf(feeds []Feed) feedSet {
-	set := feedSet{}
-	for _, f := range feeds {
-		f.Limit = cmp.Or(f.Limit, defaultLimit)
-		set[f.Name] = f
-	}
-	return set
-}
-
-func (s feedSet) names() string { return strings.Join(sortedKeys(s), ", ") }
-
-func (b *Broker) feeds() feedSet { return b.known }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // GetFeed answers one request. Every refusal is a [millrace.Error]; the only
 // other error is the context's when the caller went away.

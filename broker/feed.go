@@ -26,6 +26,8 @@ type Feed struct {
 	DistinctObjects bool `yaml:"distinct_objects,omitempty"`
 	CapPerEntity    int  `yaml:"cap_per_entity,omitempty"` // 0: no cap
 	Limit           int  `yaml:"limit,omitempty"`          // of a request that names none; 0: 20
+	// Version is of the definition in the cluster; 0 elsewhere.
+	Version int64 `yaml:"-"`
 }
 
 // defaultLimit is what a page holds when nobody says otherwise.

@@ -101,7 +101,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 }
 
 func (b *Broker) feedOf(name string) (Feed, error) {
-	feeds := b.feeds()
+	feeds := b.feeds.current()
 	if name == "" {
 		return Feed{}, invalid("feed", "name one of "+feeds.names(), "no feed is named")
 	}

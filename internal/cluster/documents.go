@@ -28,17 +28,25 @@ type Documents struct {
 }
 
 // Documents watches the documents of a kind, such as "feeds". It returns once
-// they have been read and works until ctx or the client ends.
+// they have been read, from etcd or, when etcd is away, from disk, and works
+// until ctx or the client ends.
 func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error) {
 	if err := validID(kind); err != nil {
 		return nil, fmt.Errorf("cluster: documents: %w", err)
 	}
 	d := &Documents{c: c, kind: kind, state: newLatest(map[string]Document{}), log: c.log.With("documents", kind)}
 	first, known := make(chan struct{}), sync.Once{}
+	kept, err := c.loadDocs(kind)
+	if err == nil {
+		d.state.set(kept, nil)
+	}
+	onDisk := err == nil
 	c.wg.Go(func() {
 		c.follow(ctx, d.prefix(), func(s *snapshot, err error) {
-			d.apply(s, err)
-			if err == nil {
+			if d.apply(s, err) {
+				c.save(c.docsFile(kind), d.Current())
+			}
+			if err == nil || onDisk {
 				known.Do(func() { close(first) })
 			}
 		})
@@ -67,7 +75,7 @@ func (d *Documents) Fault() error { _, err := d.state.get(); return err }
 
 // apply takes a snapshot over unless etcd has lost or changed its past: what
 // it lacks then was not deleted by anybody.
-func (d *Documents) apply(s *snapshot, fault error) {
+func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	old, oldFault := d.state.get()
 	next := old
 	if fault == nil {
@@ -79,13 +87,15 @@ func (d *Documents) apply(s *snapshot, fault error) {
 			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
 		}
 	}
-	if maps.Equal(next, old) && sameFault(fault, oldFault) {
-		return
+	changed = !maps.Equal(next, old)
+	if !changed && sameFault(fault, oldFault) {
+		return false
 	}
 	if fault != nil && !sameFault(fault, oldFault) {
 		d.log.Error("serving the last good documents", "fault", fault)
 	}
 	d.state.set(next, fault)
+	return changed
 }
 
 // Put writes a document of at most 1 MiB.

@@ -204,6 +204,11 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if m := w2.Current(); m.Epoch() != 1 || m.Ready("n1") != cluster.All() || len(m.Nodes()) != 1 {
 		t.Fatalf("from disk: epoch %d, nodes %v", m.Epoch(), m.Nodes())
 	}
+	docs2, err := c2.Documents(ctx, "feeds")
+	check(t, err)
+	if docs2.Current()["home"].Body != "name: home" {
+		t.Fatalf("from disk: %v", docs2.Current())
+	}
 	check(t, c2.Close())
 	etcd.start()
 	until("etcd is back", func(m *cluster.Map, err error) bool { return err == nil && m.Alive("n1") })

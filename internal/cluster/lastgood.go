@@ -16,7 +16,8 @@ type lastGood struct {
 	Ready      map[millrace.NodeID][]byte `json:"ready"`
 }
 
-func (c *Client) mapFile() string { return filepath.Join(c.dir, "map.json") }
+func (c *Client) mapFile() string             { return filepath.Join(c.dir, "map.json") }
+func (c *Client) docsFile(kind string) string { return filepath.Join(c.dir, "docs-"+kind+".json") }
 
 func (c *Client) hasLastGood() bool {
 	if c.dir == "" {
@@ -26,26 +27,46 @@ func (c *Client) hasLastGood() bool {
 	return err == nil
 }
 
-// saveMap writes the map beside its place and moves it there, so that a crash
-// leaves the old one or the new one.
+// saveMap keeps a map for the next start.
 func (c *Client) saveMap(m *Map) {
-	if c.dir == "" || m.Epoch() == 0 {
+	if m.Epoch() == 0 {
 		return
 	}
 	doc := lastGood{Assignment: m.assignment, Nodes: m.Nodes(), Ready: map[millrace.NodeID][]byte{}}
 	for id, s := range m.ready {
 		doc.Ready[id] = s.encode()
 	}
+	c.save(c.mapFile(), doc)
+}
+
+// save writes a document beside its place and moves it there, so that a crash
+// leaves the old one or the new one.
+func (c *Client) save(file string, doc any) {
+	if c.dir == "" {
+		return
+	}
 	body, err := json.Marshal(doc)
 	if err == nil {
-		err = os.WriteFile(c.mapFile()+".new", body, 0o644)
+		err = os.WriteFile(file+".new", body, 0o644)
 	}
 	if err == nil {
-		err = os.Rename(c.mapFile()+".new", c.mapFile())
+		err = os.Rename(file+".new", file)
 	}
 	if err != nil {
-		c.log.Error("the last good map could not be kept", "err", err)
+		c.log.Error("the last good state could not be kept", "file", file, "err", err)
 	}
+}
+
+// loadDocs reads the documents of a kind that were kept.
+func (c *Client) loadDocs(kind string) (docs map[string]Document, err error) {
+	if c.dir == "" {
+		return nil, os.ErrNotExist
+	}
+	body, err := os.ReadFile(c.docsFile(kind))
+	if err != nil {
+		return nil, err
+	}
+	return docs, json.Unmarshal(body, &docs)
 }
 
 // loadMap reads what saveMap wrote. Its nodes count as lost until etcd says

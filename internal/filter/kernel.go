@@ -46,10 +46,13 @@ func (o *out) kind() expr.Type { return o.typ }
 // begin makes room for n values, all present.
 func (o *out) begin(n int) {
 	if cap(o.words) < n {
-		n := max(n, 64)
-		o.words, o.states = make([]uint64, n), make([]state, n)
+		room := max(n, 64)
+		if n == 1 { // a fold
+			room = 1
+		}
+		o.words, o.states = make([]uint64, room), make([]state, room)
 		if o.typ == expr.String {
-			o.strings = make([]string, n)
+			o.strings = make([]string, room)
 		}
 	}
 	o.words, o.states = o.words[:n], o.states[:n]
@@ -74,7 +77,7 @@ func (c *constant) eval(b *batch) *vector {
 	if len(c.states) >= n {
 		return &c.vector
 	}
-	c.begin(min(chunk, max(n, 64)))
+	c.begin(n)
 	for i := range c.states {
 		c.words[i], c.states[i] = c.word, c.state
 		if c.typ == expr.String {

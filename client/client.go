@@ -2,7 +2,11 @@
 //
 //	c, err := client.Dial("127.0.0.1:9090")
 //	...
-//	page, err := c.GetFeed(ctx, &feedv1.GetFeedRequest{Feed: "recent", Viewer: ..., Entities: ...})
+//	page, err := c.GetFeed(ctx, &feedv1.GetFeedRequest{
+//		Feed:     "recent",
+//		Viewer:   &feedv1.Viewer{Id: "member:1"},
+//		Entities: []string{"member:2", "member:3"},
+//	})
 //
 // A request that the broker refuses gives a [millrace.Error] (errors.As) that
 // names the field and the way out.
@@ -10,10 +14,14 @@ package client
 
 import (
 	"context"
+	"iter"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -22,11 +30,27 @@ import (
 // Timeout is the deadline of a call whose context has none.
 const Timeout = 5 * time.Second
 
+// A call is tried three times at most, and retries are a tenth of all calls
+// and a few at once, so that clients do not keep an overload alive.
+const (
+	maxTries   = 3
+	retryShare = 0.1
+	retryBurst = 10
+)
+
+// maxResponseBytes bounds a page: 1,000 large records.
+const maxResponseBytes = 64 << 20
+
 // Client calls one broker, or several behind one name. It may be used by many
 // goroutines at once.
 type Client struct {
 	conn *grpc.ClientConn
 	feed feedv1.FeedServiceClient
+
+	mu struct {
+		sync.Mutex
+		retries float64 // that may be made now
+	}
 }
 
 // Dial returns a client of the broker at addr, host:port of its gRPC. It
@@ -35,27 +59,95 @@ func Dial(addr string, opts ...grpc.DialOption) (*Client, error) {
 	if len(opts) == 0 {
 		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 	}
+	opts = append([]grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes))}, opts...)
 	conn, err := grpc.NewClient(addr, opts...)
 	if err != nil {
 		return nil, err
 	}
-	return &Client{conn: conn, feed: feedv1.NewFeedServiceClient(conn)}, nil
+	return newClient(conn, feedv1.NewFeedServiceClient(conn)), nil
+}
+
+func newClient(conn *grpc.ClientConn, feed feedv1.FeedServiceClient) *Client {
+	c := &Client{conn: conn, feed: feed}
+	c.mu.retries = retryBurst
+	return c
 }
 
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
 // GetFeed returns one page of a feed. Look at its Coverage: an answer that
-// could not reach everything says so there.
+// could not reach everything says so there, unless the request's MinCoverage
+// refuses it. Where the broker says that a refusal will pass, GetFeed tries
+// again after the pause that it names, as far as the deadline allows.
 func (c *Client) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, Timeout)
 		defer cancel()
 	}
-	resp, err := c.feed.GetFeed(ctx, req)
-	if err != nil {
-		return nil, rpcerr.FromStatus(err)
+	c.earn()
+	for try := 1; ; try++ {
+		resp, err := c.feed.GetFeed(ctx, req)
+		if err == nil {
+			return resp, nil
+		}
+		pause, again := rpcerr.RetryAfter(err)
+		if !again || try == maxTries || !c.spend() || !sleep(ctx, pause) {
+			return nil, rpcerr.FromStatus(err)
+		}
 	}
-	return resp, nil
+}
+
+// Pages yields the pages of a feed, one after the other, until there is none
+// or an error. req is not changed.
+//
+//	for page, err := range c.Pages(ctx, req) {
+//		if err != nil {
+//			return err
+//		}
+//		show(page.Items)
+//	}
+func (c *Client) Pages(ctx context.Context, req *feedv1.GetFeedRequest) iter.Seq2[*feedv1.GetFeedResponse, error] {
+	return func(yield func(*feedv1.GetFeedResponse, error) bool) {
+		next := proto.Clone(req).(*feedv1.GetFeedRequest)
+		for {
+			page, err := c.GetFeed(ctx, next)
+			if !yield(page, err) || err != nil || page.GetNextPageToken() == "" {
+				return
+			}
+			next.PageToken = page.GetNextPageToken()
+		}
+	}
+}
+
+func (c *Client) earn() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.retries = min(retryBurst, c.mu.retries+retryShare)
+}
+
+func (c *Client) spend() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.retries < 1 {
+		return false
+	}
+	c.mu.retries--
+	return true
+}
+
+// sleep pauses for about d, differently for each caller, unless the deadline
+// comes first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	d += rand.N(d/2 + 1)
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
 }

@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millrace/millrace"
 )
@@ -82,7 +84,35 @@ func Status(err error) error {
 			s = with
 		}
 	}
+	if pause, ok := pauses[e.Reason]; ok {
+		if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(pause)}); err == nil {
+			s = with
+		}
+	}
 	return s.Err()
+}
+
+// pauses says which refusals may end by themselves, and after how long a
+// caller should try again.
+var pauses = map[millrace.Reason]time.Duration{
+	millrace.ReasonOverloaded:  time.Second,
+	millrace.ReasonUnavailable: 200 * time.Millisecond,
+	millrace.ReasonCoverage:    200 * time.Millisecond,
+}
+
+// RetryAfter returns the pause after which the server says that what a gRPC
+// call returned may be tried again; false when it says nothing of the kind.
+func RetryAfter(err error) (time.Duration, bool) {
+	s, ok := status.FromError(err)
+	if err == nil || !ok {
+		return 0, false
+	}
+	for _, d := range s.Details() {
+		if r, ok := d.(*errdetails.RetryInfo); ok {
+			return r.GetRetryDelay().AsDuration(), true
+		}
+	}
+	return 0, false
 }
 
 func code(r millrace.Reason) codes.Code {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -54,6 +55,17 @@ func TestFieldViolation(t *testing.T) {
 		}
 	}
 	t.Errorf("no field violation in %v", s.Details())
+}
+
+func TestRetryAfter(t *testing.T) {
+	if d, ok := RetryAfter(Status(&millrace.Error{Reason: millrace.ReasonOverloaded})); !ok || d != time.Second {
+		t.Errorf("overloaded: %v, %v", d, ok)
+	}
+	for _, err := range []error{nil, errors.New("x"), Status(&millrace.Error{Reason: millrace.ReasonInvalid}), status.Error(codes.Unavailable, "")} {
+		if d, ok := RetryAfter(err); ok {
+			t.Errorf("%v: %v", err, d)
+		}
+	}
 }
 
 func TestOtherErrors(t *testing.T) {

@@ -18,9 +18,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// schemaPatience is how long a record waits for its schema to arrive on the
-// schemas topic before it is refused.
-const schemaPatience = 10 * time.Second
+// maxUnknown bounds the schemas remembered as unknown.
+const maxUnknown = 1000
 
 // hosting is a running node's work: which partitions it hosts, their ingest,
 // and when they are ready.
@@ -36,6 +35,7 @@ type hosting struct {
 	batch    store.Batch
 	changes  []store.Change
 	featured []millrace.Entity
+	unknown  map[millrace.Fingerprint]struct{} // schemas waited for in vain
 
 	mu struct {
 		sync.Mutex
@@ -47,7 +47,7 @@ type hosting struct {
 }
 
 func (n *Node) newHosting() (*hosting, error) {
-	h := &hosting{node: n, announce: make(chan struct{}, 1)}
+	h := &hosting{node: n, announce: make(chan struct{}, 1), unknown: make(map[millrace.Fingerprint]struct{})}
 	h.mu.pending = make(map[millrace.Partition][2]millrace.Offset)
 	var err error
 	if h.consumer, err = kafka.NewConsumer(kafka.ConsumerConfig{Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Log: n.log}); err != nil {
@@ -260,13 +260,17 @@ func (h *hosting) rewind(ctx context.Context, p millrace.Partition) error {
 }
 
 // writer returns the schema that a value was written under, waiting a little
-// for one that is still on its way.
+// for one that is still on its way: once for each that nobody knows, so that
+// many such records do not hold up the others.
 func (h *hosting) writer(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
 	s, err := h.node.schemas.Writer(ctx, f)
 	if !unknownSchema(err) {
 		return s, err
 	}
-	wait, cancel := context.WithTimeout(ctx, schemaPatience)
+	if _, waited := h.unknown[f.Fingerprint]; waited {
+		return nil, err
+	}
+	wait, cancel := context.WithTimeout(ctx, h.node.cfg.SchemaWait)
 	defer cancel()
 	for {
 		moved := h.schemaLog.Moved()
@@ -275,6 +279,10 @@ func (h *hosting) writer(ctx context.Context, f schemas.Framed) (*schemas.Schema
 		}
 		select {
 		case <-wait.Done():
+			if len(h.unknown) >= maxUnknown {
+				clear(h.unknown)
+			}
+			h.unknown[f.Fingerprint] = struct{}{}
 			return nil, cmp.Or(ctx.Err(), err)
 		case <-moved:
 		}

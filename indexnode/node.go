@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -42,9 +43,12 @@ type Config struct {
 	Cluster   *cluster.Client
 	Store     store.Options
 	Cache     cache.Config
-	Models    *relevance.Registry   // nil: the built-in models
-	Metrics   prometheus.Registerer // nil: none
-	Log       *slog.Logger          // nil: slog.Default()
+	Models    *relevance.Registry // nil: the built-in models
+	// SchemaWait is how long a record of an unknown schema waits for it to
+	// arrive on the schemas topic before it is refused. 0: 10 s.
+	SchemaWait time.Duration
+	Metrics    prometheus.Registerer // nil: none
+	Log        *slog.Logger          // nil: slog.Default()
 }
 
 // Validate reports every fault at once.
@@ -109,6 +113,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.models == nil {
 		n.models = relevance.Builtin()
 	}
+	n.cfg.SchemaWait = cmp.Or(cfg.SchemaWait, 10*time.Second)
 	if cfg.Store.Log == nil {
 		cfg.Store.Log = n.log
 	}

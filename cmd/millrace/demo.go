@@ -183,7 +183,8 @@ func demoRequest() *feedv1.GetFeedRequest {
 	req := &feedv1.GetFeedRequest{
 		Feed: "home",
 		Viewer: &feedv1.Viewer{Id: string(demoMember), Attributes: map[string]*structpb.Value{
-			"language": structpb.NewStringValue("en"),
+			"languages": texts("ko", "en"),
+			"types":     texts("post"),
 		}},
 		AsOf:  timestamppb.New(sample.End().Std()),
 		Limit: new(int64(20)),
@@ -192,6 +193,14 @@ func demoRequest() *feedv1.GetFeedRequest {
 		req.Entities = append(req.Entities, string(e))
 	}
 	return req
+}
+
+func texts(values ...string) *structpb.Value {
+	list := &structpb.ListValue{}
+	for _, v := range values {
+		list.Values = append(list.Values, structpb.NewStringValue(v))
+	}
+	return structpb.NewListValue(list)
 }
 
 func printDemo(ctx context.Context, w io.Writer, mc *minicluster.Cluster) error {
@@ -217,17 +226,14 @@ func printDemo(ctx context.Context, w io.Writer, mc *minicluster.Cluster) error 
 	return nil
 }
 
-// printFeed prints a feed as a table: who did what, when, and its score.
+// printFeed prints a feed as a table: who did what, when, its score, and what
+// others made of it.
 func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Entity) string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "#\tSCORE\tWHO\tWHAT\tWHEN\tABOUT")
+	fmt.Fprintln(t, "#\tSCORE\tWHO\tWHAT\tWHEN\tWHY\tABOUT")
 	for i, it := range resp.Items {
-		also := ""
-		if n := len(it.Also); n > 0 {
-			also = fmt.Sprintf("  (+%d more)", n)
-		}
-		fmt.Fprintf(t, "%d\t%.4g\t%s\t%s\t%s\t%s%s\n", i+1, it.Score, name(millrace.Entity(it.Entity)), it.Type,
-			it.Time.AsTime().Format("2006-01-02 15:04"), excerpt(it), also)
+		fmt.Fprintf(t, "%d\t%.4g\t%s\t%s\t%s\t%s\t%s\n", i+1, it.Score, name(millrace.Entity(it.Entity)), it.Type,
+			it.Time.AsTime().Format("2006-01-02 15:04"), reasons(it), excerpt(it))
 	}
 	t.Flush()
 	c := resp.Coverage
@@ -239,9 +245,26 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	fmt.Fprintf(w, "; model %s %s, %s\n", r.GetModel(), r.GetModelVersion(), r.GetExecution())
 }
 
+// reasons says what others made of a record: its counters, and further records
+// about the same object.
+func reasons(it *feedv1.Item) string {
+	var all []string
+	for _, counter := range []struct{ one, field string }{{"like", "likes"}, {"comment", "comments"}, {"share", "shares"}} {
+		if n := it.Record.GetFields()[counter.field].GetNumberValue(); n == 1 {
+			all = append(all, "1 "+counter.one)
+		} else if n > 1 {
+			all = append(all, fmt.Sprintf("%.0f %s", n, counter.field))
+		}
+	}
+	if n := len(it.Also); n > 0 {
+		all = append(all, fmt.Sprintf("+%d more", n))
+	}
+	return strings.Join(all, ", ")
+}
+
 // excerpt is a record's text in a line, or what it is about.
 func excerpt(it *feedv1.Item) string {
-	const limit = 60
+	const limit = 50
 	text := strings.Join(strings.Fields(it.Record.GetFields()["text"].GetStringValue()), " ")
 	if text == "" {
 		return it.Object

@@ -91,7 +91,7 @@ var homes = []home{
 	{Path: "go.opentelemetry.io/otel", In: []string{"partitioner", "indexnode", "broker", "cmd"}, Why: "traces of the roles"},
 	{Path: "github.com/cespare/xxhash/v2", In: []string{".", "internal/partition", "indexnode", "broker"}, Why: "where an entity lives, what a page served, and look-ups"},
 	{Path: "github.com/twmb/murmur3", In: []string{"relevance"}, Why: "buckets of experiments"},
-	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "broker", "cmd"}, Why: "packed files and page tokens"},
+	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "cmd"}, Why: "packed files, model packs and page tokens"},
 	{Path: "golang.org/x/sync", In: []string{"..."}, Why: "errgroup"},
 	{Path: "github.com/cockroachdb/datadriven", Tests: []string{"..."}, Why: "tests by data files"},
 }

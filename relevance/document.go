@@ -15,8 +15,12 @@ import (
 // document is a YAML file whose values know where they stand.
 type document struct {
 	*problems
+	in  *source
 	src []byte
 }
+
+// at is a place in the document.
+func (d *document) at(line, col int) pos { return pos{d.in, line, col} }
 
 // maxSpecBytes bounds a spec or its parameters.
 const maxSpecBytes = 4 << 20
@@ -31,7 +35,7 @@ type entry struct {
 // read parses a file into its top mapping; nil after a fault.
 func (d *document) read() []entry {
 	if len(d.src) > maxSpecBytes {
-		d.add(pos{1, 1}, "", "the file has %d bytes; at most %d are read", len(d.src), maxSpecBytes)
+		d.add(d.at(1, 1), "", "the file has %d bytes; at most %d are read", len(d.src), maxSpecBytes)
 		return nil
 	}
 	f, err := parser.ParseBytes(d.src, 0)
@@ -40,10 +44,10 @@ func (d *document) read() []entry {
 		return nil
 	}
 	if len(f.Docs) > 1 && f.Docs[1].Body != nil {
-		d.add(position(f.Docs[1].Body), "keep one spec a file", "a second document")
+		d.add(d.position(f.Docs[1].Body), "keep one spec a file", "a second document")
 	}
 	if len(f.Docs) == 0 || f.Docs[0].Body == nil {
-		d.add(pos{1, 1}, "begin with name: and version:", "the file is empty")
+		d.add(d.at(1, 1), "begin with name: and version:", "the file is empty")
 		return nil
 	}
 	return d.mapping(f.Docs[0].Body, "a spec")
@@ -51,11 +55,11 @@ func (d *document) read() []entry {
 
 func (d *document) syntax(err error) {
 	var s *yaml.SyntaxError
-	at, message := pos{1, 1}, err.Error()
+	at, message := d.at(1, 1), err.Error()
 	if errors.As(err, &s) {
 		message = s.Message
 		if s.Token != nil {
-			at = pos{s.Token.Position.Line, s.Token.Position.Column}
+			at = d.at(s.Token.Position.Line, s.Token.Position.Column)
 		}
 	}
 	wayOut := ""
@@ -65,7 +69,7 @@ func (d *document) syntax(err error) {
 	d.add(at, wayOut, "not YAML: %s", strings.TrimSpace(message))
 }
 
-func position(n ast.Node) pos {
+func (d *document) position(n ast.Node) pos {
 	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 && !m.IsFlowStyle {
 		n = m.Values[0].Key
 	}
@@ -74,9 +78,9 @@ func position(n ast.Node) pos {
 	}
 	t := n.GetToken()
 	if t == nil || t.Position == nil {
-		return pos{1, 1}
+		return d.at(1, 1)
 	}
-	return pos{t.Position.Line, t.Position.Column}
+	return d.at(t.Position.Line, t.Position.Column)
 }
 
 // mapping returns the entries of a mapping, in order, each key once.
@@ -90,13 +94,13 @@ func (d *document) mapping(n ast.Node, what string) []entry {
 	case nil:
 		return nil
 	default:
-		d.add(position(n), "", "%s is a mapping of names to values, and this is %s", what, describe(n))
+		d.add(d.position(n), "", "%s is a mapping of names to values, and this is %s", what, describe(n))
 		return nil
 	}
 	var out []entry
 	seen := map[string]bool{}
 	for _, v := range values {
-		e := entry{key: v.Key.GetToken().Value, at: position(v.Key), value: v.Value}
+		e := entry{key: v.Key.GetToken().Value, at: d.position(v.Key), value: v.Value}
 		if seen[e.key] {
 			d.add(e.at, "remove one", "%s stands twice", e.key)
 			continue
@@ -131,7 +135,7 @@ func (d *document) text(n ast.Node, what string) string {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return n.GetToken().Value
 	}
-	d.add(position(n), "", "%s is a text, and this is %s", what, describe(n))
+	d.add(d.position(n), "", "%s is a text, and this is %s", what, describe(n))
 	return ""
 }
 
@@ -149,7 +153,7 @@ func (d *document) number(n ast.Node, what string) float64 {
 			return x
 		}
 	case *ast.NanNode, *ast.InfinityNode:
-		d.add(position(n), "write a finite number", "%s is not finite", what)
+		d.add(d.position(n), "write a finite number", "%s is not finite", what)
 		return 0
 	case *ast.StringNode:
 		x, err := strconv.ParseFloat(v.Value, 64)
@@ -157,13 +161,13 @@ func (d *document) number(n ast.Node, what string) float64 {
 			return x // 1e-3 has no point, and YAML 1.1 reads a text
 		}
 		if math.IsInf(x, 0) && err != nil {
-			d.add(position(n), "write a finite number", "%s is beyond what a float64 holds", what)
+			d.add(d.position(n), "write a finite number", "%s is beyond what a float64 holds", what)
 			return 0
 		}
-		d.add(position(n), "", "%s is a number, and this is the text %q", what, v.Value)
+		d.add(d.position(n), "", "%s is a number, and this is the text %q", what, v.Value)
 		return 0
 	}
-	d.add(position(n), "", "%s is a finite number, and this is %s", what, describe(n))
+	d.add(d.position(n), "", "%s is a finite number, and this is %s", what, describe(n))
 	return 0
 }
 
@@ -183,7 +187,7 @@ func (d *document) list(n ast.Node, what string) []ast.Node {
 	case *ast.SequenceNode:
 		return n.Values
 	case *ast.MappingNode, *ast.MappingValueNode, *ast.NullNode:
-		d.add(position(n), "", "%s is a list, and this is %s", what, describe(n))
+		d.add(d.position(n), "", "%s is a list, and this is %s", what, describe(n))
 		return nil
 	}
 	return []ast.Node{n}
@@ -192,12 +196,12 @@ func (d *document) list(n ast.Node, what string) []ast.Node {
 // places maps each character of a scalar's value to its place in the file, so
 // that a fault inside an expression points at the character that caused it.
 func (d *document) places(n ast.Node, value string) []pos {
-	at := position(n)
-	src := []rune(strings.Join(d.lines[at.line-1:], "\n"))
+	at := d.position(n)
+	src := []rune(strings.Join(d.in.lines[at.line-1:], "\n"))
 	i, here := at.col-1, at
 	step := func() {
 		if src[i] == '\n' {
-			here = pos{here.line + 1, 1}
+			here = d.at(here.line+1, 1)
 		} else {
 			here.col++
 		}

@@ -31,7 +31,7 @@ func (r *specReader) forest(p *Parameters, section entry) {
 		}
 	}
 	if section.value == nil {
-		r.add(pos{1, 1}, "add trees: with model: FILE", "the scorer is trees, and there are none")
+		r.add(r.at(1, 1), "add trees: with model: FILE", "the scorer is trees, and there are none")
 		return
 	}
 	keys := map[string]entry{}
@@ -57,17 +57,17 @@ func (r *specReader) importModel(section, e entry) *trees.Forest {
 	}
 	name := r.text(e.value, "model")
 	if r.open == nil {
-		r.add(position(e.value), "read the spec from its directory", "the file %s cannot be read from here", name)
+		r.add(r.position(e.value), "read the spec from its directory", "the file %s cannot be read from here", name)
 		return nil
 	}
 	src, err := r.open(name)
 	if err != nil {
-		r.add(position(e.value), "name a file beside the spec", "%v", err)
+		r.add(r.position(e.value), "name a file beside the spec", "%v", err)
 		return nil
 	}
 	f, err := trees.Import(src)
 	if err != nil {
-		r.add(position(e.value), "", "%s: %v", name, err)
+		r.add(r.position(e.value), "", "%s: %v", name, err)
 		return nil
 	}
 	return f
@@ -79,7 +79,7 @@ func (r *specReader) output(f *trees.Forest, section entry, keys map[string]entr
 		class := r.number(e.value, "class")
 		g, err := f.Class(int(class))
 		if err != nil || class != float64(int(class)) {
-			r.add(position(e.value), "", "class %v; the model has classes 0 to %d", class, f.Classes-1)
+			r.add(r.position(e.value), "", "class %v; the model has classes 0 to %d", class, f.Classes-1)
 			return nil
 		}
 		f = g
@@ -96,7 +96,7 @@ func (r *specReader) output(f *trees.Forest, section entry, keys map[string]entr
 		return f.Raw()
 	case "linked":
 	default:
-		r.add(position(e.value), "write raw, or linked, which is the default", "no output %q", out)
+		r.add(r.position(e.value), "write raw, or linked, which is the default", "no output %q", out)
 	}
 	return f
 }

@@ -54,9 +54,30 @@ func (t *Table) compile(missing float64) *kernel.Table {
 
 var parameterKeys = []string{"bias", "weights", "tables"}
 
-func (r *specReader) parameters(n ast.Node) Parameters {
+// readParameters reads the parameters in the spec, or in the file beside it
+// that the spec names.
+func (r *specReader) readParameters(n ast.Node) Parameters {
+	if n == nil || n.Type() != ast.StringType {
+		return r.parameters(r.mapping(n, "parameters"))
+	}
+	name := r.text(n, "parameters")
+	if r.open == nil {
+		r.add(r.position(n), "read the spec from its directory", "the file %s cannot be read from here", name)
+		return r.parameters(nil)
+	}
+	src, err := r.open(name)
+	if err != nil {
+		r.add(r.position(n), "name a file beside the spec", "%v", err)
+		return r.parameters(nil)
+	}
+	other := *r
+	other.document = document{r.problems, newSource(name, src), src}
+	return other.parameters(other.document.read())
+}
+
+func (r *specReader) parameters(entries []entry) Parameters {
 	p := Parameters{Weights: map[string]Weight{}, Tables: map[string]Table{}, at: map[string]pos{}}
-	for _, e := range r.mapping(n, "parameters") {
+	for _, e := range entries {
 		switch e.key {
 		case "bias":
 			p.Bias = r.number(e.value, "the bias")
@@ -101,7 +122,7 @@ func (r *specReader) table(n ast.Node, what string) Table {
 	}
 	entries := r.mapping(n, what)
 	if len(entries) == 0 {
-		r.add(position(n), "", "%s is empty", what)
+		r.add(r.position(n), "", "%s is empty", what)
 		return t
 	}
 	if _, numeric := number(entries[0].key); !numeric {

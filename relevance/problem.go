@@ -59,38 +59,51 @@ func (p *Problem) write(b *strings.Builder) {
 	}
 }
 
-// problems collects the faults of a file.
+// problems collects the faults of a spec and the files it names.
 type problems struct {
-	file  string
-	lines []string
-	list  []Problem
+	list []Problem
 }
 
-func newProblems(file string, src []byte) *problems {
-	return &problems{file: file, lines: strings.Split(string(src), "\n")}
+// source is a file that faults are found in.
+type source struct {
+	name  string
+	lines []string
+}
+
+func newSource(name string, src []byte) *source {
+	return &source{name: name, lines: strings.Split(string(src), "\n")}
 }
 
 func (p *problems) add(at pos, suggestion, format string, args ...any) {
 	text := ""
-	if at.line >= 1 && at.line <= len(p.lines) {
-		text = strings.TrimRight(p.lines[at.line-1], "\r")
+	if at.line >= 1 && at.line <= len(at.in.lines) {
+		text = strings.TrimRight(at.in.lines[at.line-1], "\r")
 	}
-	p.list = append(p.list, Problem{p.file, at.line, at.col, fmt.Sprintf(format, args...), suggestion, text})
+	p.list = append(p.list, Problem{at.in.name, at.line, at.col, fmt.Sprintf(format, args...), suggestion, text})
 }
 
-// err returns the faults in the order of the file, or nil.
+// err returns the faults, file by file in their order, or nil.
 func (p *problems) err() error {
 	if len(p.list) == 0 {
 		return nil
 	}
+	files := map[string]int{}
+	for _, x := range p.list {
+		if _, ok := files[x.File]; !ok {
+			files[x.File] = len(files)
+		}
+	}
 	slices.SortStableFunc(p.list, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
+		return cmp.Or(cmp.Compare(files[a.File], files[b.File]), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
 	})
 	return &SpecError{p.list}
 }
 
 // pos is a place in a file; both from 1, col in characters.
-type pos struct{ line, col int }
+type pos struct {
+	in        *source
+	line, col int
+}
 
 // nearest suggests the known name that a wrong one was probably meant to be,
 // or lists the known ones.

@@ -1,6 +1,7 @@
 package relevance
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,7 +15,8 @@ import (
 type Registry struct {
 	mu struct {
 		sync.RWMutex
-		models map[string]*Model
+		models    map[string]*Model
+		checksums map[string]string // of the packs that models came from
 	}
 }
 
@@ -23,6 +25,7 @@ type Registry struct {
 func Builtin() *Registry {
 	r := &Registry{}
 	r.mu.models = maps.Clone(builtinModels())
+	r.mu.checksums = map[string]string{}
 	return r
 }
 
@@ -41,4 +44,67 @@ func (r *Registry) Get(name string) (*Model, error) {
 		Detail: fmt.Sprintf("no model %q", name),
 		WayOut: "use one of " + strings.Join(known, ", "),
 	}
+}
+
+// Admit validates a pack and lets it serve in place of the version before. A
+// pack that is refused changes nothing: the last good one stays. Versions only
+// rise; the same pack again is no change. The built-in models stay what they
+// are.
+func (r *Registry) Admit(p *Pack, schemas Schemas) error {
+	name := p.Manifest.Name
+	if _, ok := builtinModels()[name]; ok {
+		return fmt.Errorf("relevance: admit %s: the name is that of a built-in model", name)
+	}
+	m, err := Validate(p, schemas)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now, ok := r.mu.models[name]; ok {
+		if r.mu.checksums[name] == p.Checksum {
+			return nil
+		}
+		if compareVersions(m.Version(), now.Version()) <= 0 {
+			return fmt.Errorf("relevance: admit %s: version %s is not above %s, which serves; raise version in the spec", name, m.Version(), now.Version())
+		}
+	}
+	r.mu.models[name], r.mu.checksums[name] = m, p.Checksum
+	return nil
+}
+
+// Names returns the models that serve, sorted.
+func (r *Registry) Names() []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Sorted(maps.Keys(r.mu.models))
+}
+
+// compareVersions compares versions as people read them: runs of digits by
+// their number, anything else by its bytes.
+func compareVersions(a, b string) int {
+	for a != "" && b != "" {
+		x, y := digits(a), digits(b)
+		if x > 0 && y > 0 {
+			n, m := strings.TrimLeft(a[:x], "0"), strings.TrimLeft(b[:y], "0")
+			if c := cmp.Or(cmp.Compare(len(n), len(m)), strings.Compare(n, m)); c != 0 {
+				return c
+			}
+			a, b = a[x:], b[y:]
+			continue
+		}
+		if a[0] != b[0] {
+			return cmp.Compare(a[0], b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+func digits(s string) int {
+	n := 0
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
 }

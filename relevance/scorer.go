@@ -15,10 +15,12 @@ type Scorer struct {
 	args    kernel.Args
 	forest  *trees.Forest // nil but for generated trees
 	scores  trees.Scores
+	plan    *plan.Plan // for Explain
+	in      plan.Inputs
 }
 
 func newScorer(p *planned, in plan.Inputs) *Scorer {
-	s := &Scorer{score: p.score}
+	s := &Scorer{score: p.score, plan: p.plan, in: in}
 	if p.score != nil {
 		p.plan.Args(&s.args, in)
 		if s.forest = in.Forest; s.forest != nil {

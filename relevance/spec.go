@@ -79,7 +79,7 @@ func (r *specReader) read() Parameters {
 	if top == nil {
 		return Parameters{}
 	}
-	r.spec = &Spec{File: r.file}
+	r.spec = &Spec{File: r.in.name}
 	at := map[string]entry{}
 	for _, e := range top {
 		if !slices.Contains(specKeys, e.key) {
@@ -96,7 +96,7 @@ func (r *specReader) read() Parameters {
 	}
 	r.head(at)
 	r.viewer(at["viewer"].value)
-	params := r.parameters(at["parameters"].value)
+	params := r.readParameters(at["parameters"].value)
 	r.tables = params.tableTypes()
 	r.features(at["features"].value)
 	if r.spec.source.Scorer == plan.Trees {
@@ -114,7 +114,7 @@ func (r *specReader) head(at map[string]entry) {
 	s := r.spec
 	if e, ok := at["name"]; ok {
 		if s.Name = r.text(e.value, "name"); s.Name != "" && !nameRule.MatchString(s.Name) {
-			r.add(position(e.value), "use small letters, digits, - and _, such as home-v2", "%q is not a model's name", s.Name)
+			r.add(r.position(e.value), "use small letters, digits, - and _, such as home-v2", "%q is not a model's name", s.Name)
 		}
 	}
 	if e, ok := at["version"]; ok {
@@ -139,7 +139,7 @@ func (r *specReader) head(at map[string]entry) {
 func (r *specReader) schema(n ast.Node) string {
 	name := r.text(n, "a schema")
 	if _, ok := r.schemas[name]; !ok && name != "" {
-		r.add(position(n), nearest(name, slices.Sorted(maps.Keys(r.schemas))), "no schema %s", name)
+		r.add(r.position(n), nearest(name, slices.Sorted(maps.Keys(r.schemas))), "no schema %s", name)
 	}
 	return name
 }
@@ -149,7 +149,7 @@ func (r *specReader) scorer(n ast.Node) {
 	name := r.text(n, "scorer")
 	s, ok := scorers[name]
 	if !ok {
-		r.add(position(n), nearest(name, slices.Sorted(maps.Keys(scorers))), "no scorer %q", name)
+		r.add(r.position(n), nearest(name, slices.Sorted(maps.Keys(scorers))), "no scorer %q", name)
 	}
 	r.spec.source.Scorer = s
 }
@@ -173,7 +173,7 @@ func (r *specReader) viewer(n ast.Node) {
 		text := r.text(e.value, "a type")
 		kind, ok := viewerKinds[text]
 		if !ok {
-			r.add(position(e.value), nearest(text, slices.Sorted(maps.Keys(viewerKinds))), "no type %q", text)
+			r.add(r.position(e.value), nearest(text, slices.Sorted(maps.Keys(viewerKinds))), "no type %q", text)
 			continue
 		}
 		vars = append(vars, plan.Var{Name: e.key, Kind: kind})
@@ -187,7 +187,7 @@ func (r *specReader) features(n ast.Node) {
 	r.byName = map[string]int{}
 	entries := r.mapping(n, "features")
 	if n != nil && len(entries) == 0 {
-		r.add(position(n), "add a feature, such as recency: record.time", "there are no features")
+		r.add(r.position(n), "add a feature, such as recency: record.time", "there are no features")
 	}
 	if len(entries) > maxFeatures {
 		r.add(entries[maxFeatures].at, "", "there are %d features; a model has at most %d", len(entries), maxFeatures)
@@ -200,7 +200,7 @@ func (r *specReader) features(n ast.Node) {
 		}
 		src := r.text(e.value, "a feature")
 		r.byName[e.key] = len(r.spec.Features)
-		f := Feature{Name: e.key, Source: src, Line: position(e.value).line, at: e.at}
+		f := Feature{Name: e.key, Source: src, Line: r.position(e.value).line, at: e.at}
 		f.Tree = r.expression(e.value, src, env)
 		r.spec.Features = append(r.spec.Features, f)
 		r.spec.source.Features = append(r.spec.source.Features, plan.Feature{Name: f.Name, Expr: f.Tree})
@@ -260,7 +260,7 @@ func (r *specReader) expression(n ast.Node, src string, env expr.Env) *expr.Node
 	}
 	var faults *expr.Error
 	if !errors.As(err, &faults) {
-		r.add(position(n), "", "%v", err)
+		r.add(r.position(n), "", "%v", err)
 		return nil
 	}
 	places := r.places(n, src)
@@ -318,4 +318,16 @@ func RoleLayout() *column.Layout {
 		panic(err)
 	}
 	return l
+}
+
+// exprCost counts an expression's operations.
+func exprCost(n *expr.Node) int {
+	cost := 1
+	if n.Op == expr.Call {
+		cost = 10
+	}
+	for _, a := range n.Args {
+		cost += exprCost(a)
+	}
+	return cost
 }

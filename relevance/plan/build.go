@@ -71,14 +71,7 @@ func (b *builder) sum() {
 	for i := range b.p.Terms {
 		t := &b.p.Terms[i]
 		t.Contribution = b.contribution(t.Value, b.src.Weights[i])
-		switch d := reads(b.src.Features[i].Expr); {
-		case d&(Record|Entity) == 0:
-			t.Part = FixedPart
-		case d == Record:
-			t.Part = OwnPart
-		default:
-			t.Part = RestPart
-		}
+		t.Part = PartOf(b.src.Features[i].Expr)
 		sums[t.Part] = b.plus(sums[t.Part], t.Contribution)
 		t.Sum = sums[t.Part]
 	}
@@ -109,6 +102,17 @@ func (b *builder) plus(x, y int) int {
 
 func (b *builder) param(i int) int {
 	return b.add(Value{Op: Param, Kind: Number, Index: i, Deps: Request})
+}
+
+// PartOf tells which part of a linear score a feature adds to.
+func PartOf(n *expr.Node) Part {
+	switch d := reads(n); {
+	case d&(Record|Entity) == 0:
+		return FixedPart
+	case d == Record:
+		return OwnPart
+	}
+	return RestPart
 }
 
 // reads tells what an expression speaks of, whatever a layout lacks: a sum's

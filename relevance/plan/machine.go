@@ -383,3 +383,15 @@ func (m *Machine) vector(value, n int) []float64 {
 	fill(m.nums[value])
 	return m.nums[value][:n]
 }
+
+// Value returns a number, boolean or string of the first row of the last
+// batch.
+func (m *Machine) Value(value int) any {
+	switch m.p.Values[value].Kind {
+	case Bool:
+		return m.bools[value][0]
+	case String:
+		return m.strs[value][0]
+	}
+	return m.nums[value][0]
+}

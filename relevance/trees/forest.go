@@ -51,6 +51,7 @@ type Forest struct {
 type tree struct {
 	start, end int32
 	class      int32
+	depth      int32
 	sets       bool // it has categorical splits
 	linear     bool // its leaves are linear models
 }
@@ -189,10 +190,12 @@ func (f *Forest) add(nodes []node, class int) error {
 	}
 	t := tree{start: int32(len(f.nodes)), end: int32(len(f.nodes) + len(nodes)), class: int32(class)}
 	reached := make([]bool, len(nodes))
-	stack := []int32{0}
+	type step struct{ node, depth int32 }
+	stack := []step{{}}
 	for len(stack) > 0 {
-		i := stack[len(stack)-1]
+		i, depth := stack[len(stack)-1].node, stack[len(stack)-1].depth
 		stack = stack[:len(stack)-1]
+		t.depth = max(t.depth, depth)
 		if i < 0 || int(i) >= len(nodes) {
 			return fmt.Errorf("a child is node %d of %d", i, len(nodes))
 		}
@@ -209,7 +212,7 @@ func (f *Forest) add(nodes []node, class int) error {
 			n.child = [2]int32{i, i}
 			continue
 		}
-		stack = append(stack, n.child[0], n.child[1])
+		stack = append(stack, step{n.child[0], depth + 1}, step{n.child[1], depth + 1})
 	}
 	f.nodes = append(f.nodes, nodes...)
 	f.trees = append(f.trees, t)
@@ -239,4 +242,14 @@ func (f *Forest) zeroAsMissing(c int32) int32 {
 	}
 	f.zeroes = append(f.zeroes, c)
 	return int32(f.Inputs + len(f.zeroes) - 1)
+}
+
+// Steps returns how many splits a row passes, in all trees together, if it
+// takes the longest way.
+func (f *Forest) Steps() int {
+	steps := 0
+	for _, t := range f.trees {
+		steps += int(t.depth)
+	}
+	return steps
 }

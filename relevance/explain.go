@@ -1,0 +1,109 @@
+package relevance
+
+import (
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr/fn"
+	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/relevance/plan"
+)
+
+// Explanation is why a record scores what it does. For linear and logistic
+// models Base and the contributions add up to the linear score; for trees to
+// the sum of the leaves, each split's step counted for its feature.
+type Explanation struct {
+	Score    float64 // as Score gives it, behind the link
+	Base     float64 // the bias; what trees give before the first split
+	Features []Explained
+}
+
+// Explained is a feature's part in a score.
+type Explained struct {
+	Name         string
+	Value        any // float64 or string
+	Contribution float64
+}
+
+// Explain explains the score of one row. It allocates: it is for people.
+func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explanation {
+	m := s.plan.Machine(true)
+	m.Bind(s.in)
+	m.BindEntity(entity)
+	var out [1]float64
+	m.Score(rows, []int32{int32(row)}, out[:])
+	e := Explanation{Score: out[0]}
+	var inputs []float64
+	for _, t := range s.plan.Terms {
+		x := Explained{Name: t.Feature, Value: m.Value(t.Value)}
+		if t.Contribution >= 0 {
+			x.Contribution = m.Value(t.Contribution).(float64)
+		} else {
+			inputs = append(inputs, x.Value.(float64))
+		}
+		e.Features = append(e.Features, x)
+	}
+	if s.plan.Scorer != plan.Trees {
+		e.Base = s.in.Weights[0]
+		return e
+	}
+	base, contributions := s.in.Forest.Explain(inputs)
+	e.Base = base
+	for i := range e.Features {
+		e.Features[i].Contribution = contributions[i]
+	}
+	return e
+}
+
+// ScoreFeatures returns the score of a record whose features are given, in the
+// order of the spec, as float64, bool or string; a missing number is NaN. It
+// is how golden rows are checked.
+func (m *Model) ScoreFeatures(values []any) float64 {
+	if f := m.params.Forest; f != nil {
+		row := make([]float64, len(values))
+		for i, v := range values {
+			row[i], _ = asNumber(v).(float64)
+		}
+		return kernel.Score(f.Score1(row))
+	}
+	var sums [3]float64
+	has := [3]bool{plan.FixedPart: true}
+	sums[plan.FixedPart] = m.weights[0]
+	for i, v := range values {
+		part := plan.PartOf(m.spec.Features[i].Tree)
+		x := m.contribution(m.spec.source.Weights[i], asNumber(v))
+		if has[part] {
+			x = sums[part] + x
+		}
+		sums[part], has[part] = x, true
+	}
+	score := sums[plan.FixedPart]
+	if has[plan.OwnPart] {
+		score = sums[plan.OwnPart] + score
+	}
+	if has[plan.RestPart] {
+		score += sums[plan.RestPart]
+	}
+	if m.spec.source.Scorer == plan.Logistic {
+		score = kernel.Sigmoid(score)
+	}
+	return kernel.Score(score)
+}
+
+func asNumber(v any) any {
+	if b, ok := v.(bool); ok {
+		return fn.Bool(b)
+	}
+	return v
+}
+
+func (m *Model) contribution(w plan.Weight, v any) float64 {
+	switch v := v.(type) {
+	case string:
+		return m.tables[w.Index].String(v)
+	case float64:
+		if w.Table {
+			return m.tables[w.Index].Number(v)
+		}
+		return float64(m.weights[w.Index] * v)
+	}
+	return kernel.Missing
+}

@@ -1,0 +1,274 @@
+package relevance
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// The files of a pack that have a fixed name. The spec may name more.
+const (
+	ManifestFile = "manifest.json"
+	SpecFile     = "spec.yaml"
+	GoldenFile   = "golden.ndjson"
+	CardFile     = "card.md"
+)
+
+// The bounds of a pack.
+const (
+	maxPackBytes = 512 << 20
+	maxPackFiles = 64
+	packFormat   = 1
+)
+
+// Manifest says what a pack holds. It is written last.
+type Manifest struct {
+	Format   int               `json:"format"` // 1
+	Name     string            `json:"name"`
+	Version  string            `json:"version"`
+	Schemas  map[string]string `json:"schemas,omitempty"` // the fingerprints that the spec was checked against
+	Features []FeatureType     `json:"features"`          // in the order of the spec
+	Files    map[string]string `json:"files"`             // SHA-256 of every other file
+}
+
+// FeatureType is a feature's name and what its value is: "number" or "string".
+type FeatureType struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// Pack is an opened model pack: its files are those of the manifest, and their
+// checksums hold. Whether the model is fit to serve, [Validate] says.
+type Pack struct {
+	Manifest Manifest
+	Card     string
+	Checksum string // of the manifest, and by it of everything
+	files    map[string][]byte
+}
+
+// OpenPack reads a pack from a directory or a .tar.zst file. It refuses what
+// is not a plain file of the pack, what the manifest does not list, and what
+// has another checksum.
+func OpenPack(path string) (*Pack, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("relevance: open pack: %w", err)
+	}
+	var files map[string][]byte
+	if info.IsDir() {
+		files, err = readDir(path)
+	} else {
+		files, err = readTar(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("relevance: open pack %s: %w", filepath.Base(path), err)
+	}
+	p, err := newPack(files)
+	if err != nil {
+		return nil, fmt.Errorf("relevance: open pack %s: %w", filepath.Base(path), err)
+	}
+	return p, nil
+}
+
+func newPack(files map[string][]byte) (*Pack, error) {
+	m, ok := files[ManifestFile]
+	if !ok {
+		return nil, errors.New("it has no " + ManifestFile)
+	}
+	p := &Pack{files: files, Checksum: checksum(m)}
+	d := json.NewDecoder(bytes.NewReader(m))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&p.Manifest); err != nil {
+		return nil, fmt.Errorf("%s: %w", ManifestFile, err)
+	}
+	if p.Manifest.Format != packFormat {
+		return nil, fmt.Errorf("%s: format %d; this binary reads %d", ManifestFile, p.Manifest.Format, packFormat)
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(p.Manifest.Files)) {
+		f, ok := files[name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s is listed and not there", name))
+		} else if sum := checksum(f); sum != p.Manifest.Files[name] {
+			errs = append(errs, fmt.Errorf("%s has the checksum %s, and the manifest says %s", name, sum, p.Manifest.Files[name]))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if _, ok := p.Manifest.Files[name]; !ok && name != ManifestFile {
+			errs = append(errs, fmt.Errorf("%s is there and not listed", name))
+		}
+	}
+	for _, name := range []string{SpecFile, GoldenFile, CardFile} {
+		if _, ok := files[name]; !ok {
+			errs = append(errs, fmt.Errorf("it has no %s", name))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	p.Card = string(files[CardFile])
+	return p, nil
+}
+
+func checksum(b []byte) string {
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:])
+}
+
+// packFiles collects files within the bounds of a pack.
+type packFiles struct {
+	files map[string][]byte
+	bytes int64
+}
+
+func (f *packFiles) add(name string, r io.Reader) error {
+	if strings.ContainsAny(name, `/\`) || !fs.ValidPath(name) || name == "." {
+		return fmt.Errorf("%q is not the name of a file of a pack", name)
+	}
+	if _, twice := f.files[name]; twice {
+		return fmt.Errorf("%s stands twice", name)
+	}
+	if len(f.files) == maxPackFiles {
+		return fmt.Errorf("more than %d files", maxPackFiles)
+	}
+	data, err := io.ReadAll(io.LimitReader(r, maxPackBytes-f.bytes+1))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if f.bytes += int64(len(data)); f.bytes > maxPackBytes {
+		return fmt.Errorf("more than %d bytes", int64(maxPackBytes))
+	}
+	f.files[name] = data
+	return nil
+}
+
+func readDir(dir string) (map[string][]byte, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return nil, err
+	}
+	out := packFiles{files: map[string][]byte{}}
+	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			return nil, fmt.Errorf("%s is not a plain file", e.Name())
+		}
+		f, err := root.Open(e.Name())
+		if err != nil {
+			return nil, err
+		}
+		err = out.add(e.Name(), f)
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out.files, nil
+}
+
+func readTar(path string) (map[string][]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return untar(f)
+}
+
+func untar(r io.Reader) (map[string][]byte, error) {
+	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	out := packFiles{files: map[string][]byte{}}
+	t := tar.NewReader(io.LimitReader(z, maxPackBytes+1<<20))
+	for {
+		h, err := t.Next()
+		if err == io.EOF {
+			return out.files, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if h.Typeflag != tar.TypeReg {
+			return nil, fmt.Errorf("%q is not a plain file", h.Name)
+		}
+		if err := out.add(strings.TrimPrefix(h.Name, "./"), t); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// WriteTar writes the pack as a .tar.zst, the same bytes for the same pack.
+func (p *Pack) WriteTar(w io.Writer) error {
+	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	t := tar.NewWriter(z)
+	for _, name := range slices.Sorted(maps.Keys(p.files)) {
+		data := p.files[name]
+		if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)), Typeflag: tar.TypeReg}); err != nil {
+			return err
+		}
+		if _, err := t.Write(data); err != nil {
+			return err
+		}
+	}
+	return errors.Join(t.Close(), z.Close())
+}
+
+// Seal makes a pack of a directory that has a spec and what it names, golden
+// rows and a card: it checks everything that [Validate] checks and then writes
+// the manifest. Fingerprints are those of the schemas that the spec names.
+func Seal(dir string, schemas Schemas, fingerprints map[string]string) (*Pack, error) {
+	files, err := readDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("relevance: seal: %w", err)
+	}
+	delete(files, ManifestFile)
+	m, err := (&Pack{files: files}).model(schemas)
+	if err != nil {
+		return nil, err
+	}
+	manifest := Manifest{Format: packFormat, Name: m.Name(), Version: m.Version(), Features: m.FeatureTypes(), Schemas: map[string]string{}, Files: map[string]string{}}
+	for _, name := range append(slices.Clone(m.spec.Schemas), m.spec.Entity) {
+		if f, ok := fingerprints[name]; ok {
+			manifest.Schemas[name] = f
+		}
+	}
+	for name, data := range files {
+		manifest.Files[name] = checksum(data)
+	}
+	text, err := json.MarshalIndent(manifest, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	files[ManifestFile] = append(text, '\n')
+	p, err := newPack(files)
+	if err != nil {
+		return nil, fmt.Errorf("relevance: seal: %w", err)
+	}
+	if _, err := Validate(p, schemas); err != nil {
+		return nil, err
+	}
+	return p, os.WriteFile(filepath.Join(dir, ManifestFile), files[ManifestFile], 0o644)
+}

@@ -1,0 +1,345 @@
+package relevance
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const packSpec = `name: team
+version: "1.9"
+schemas: [millrace.Activity]
+viewer: {languages: list(string)}
+features:
+  likes: log1p(record.likes)
+  verb: record.verb
+  hour: bucketize(record.shares, [1, 10])
+  language: record.language in viewer.languages
+scorer: logistic
+parameters: parameters.yaml
+`
+
+const packParameters = `bias: -0.5
+weights:
+  likes: 0.25
+  verb: {post: 1.0, share: 0.5}
+  hour: [0, 0.1, 0.3]
+  language: 2
+`
+
+// writePack writes the files of a pack without its manifest, with golden rows
+// made by the model itself.
+func writePack(t *testing.T, files map[string]string, rows int) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, ok := files[GoldenFile]; ok {
+		return dir
+	}
+	m, err := ParseFile(os.DirFS(dir), SpecFile, ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden bytes.Buffer
+	r := rand.New(rand.NewPCG(1, 1))
+	for range rows {
+		named := map[string]any{}
+		for _, f := range m.FeatureTypes() {
+			switch {
+			case r.IntN(5) == 0:
+			case f.Type == "string":
+				named[f.Name] = []string{"post", "share", "other"}[r.IntN(3)]
+			default:
+				named[f.Name] = float64(r.IntN(3))
+			}
+		}
+		values, err := m.featureValues(named)
+		if err != nil {
+			t.Fatal(err)
+		}
+		score := m.ScoreFeatures(values)
+		if math.IsNaN(score) {
+			continue
+		}
+		line, err := json.Marshal(Golden{named, &score})
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden.Write(append(line, '\n'))
+	}
+	if err := os.WriteFile(filepath.Join(dir, GoldenFile), golden.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func teamFiles() map[string]string {
+	return map[string]string{SpecFile: packSpec, "parameters.yaml": packParameters, CardFile: "# team\n"}
+}
+
+func seal(t *testing.T, dir string) *Pack {
+	t.Helper()
+	p, err := Seal(dir, ShippedSchemas(), map[string]string{"millrace.Activity": "00000000deadbeef"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestPackRoundTrip(t *testing.T) {
+	dir := writePack(t, teamFiles(), 50)
+	sealed := seal(t, dir)
+	fromDir, err := OpenPack(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "team.tar.zst")
+	var b bytes.Buffer
+	if err := fromDir.WriteTar(&b); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	fromTar, err := OpenPack(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*Pack{fromDir, fromTar} {
+		if p.Checksum != sealed.Checksum || p.Card != "# team\n" || p.Manifest.Schemas["millrace.Activity"] != "00000000deadbeef" {
+			t.Errorf("got %+v", p.Manifest)
+		}
+		m, err := Validate(p, ShippedSchemas())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Parameters().Weights["likes"].Scalar != 0.25 {
+			t.Error("the parameters are not those of the file")
+		}
+	}
+}
+
+// TestPackMutations: every byte of every file is covered by a checksum, and
+// nothing may be added, removed or linked.
+func TestPackMutations(t *testing.T) {
+	dir := writePack(t, teamFiles(), 20)
+	seal(t, dir)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(good) && e.Name() != ManifestFile; i += 7 {
+			bad := bytes.Clone(good)
+			bad[i] ^= 1
+			mustRefuse(t, dir, path, bad, "checksum")
+		}
+		mustRefuse(t, dir, path, nil, e.Name())
+		if err := os.WriteFile(path, good, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	extra := filepath.Join(dir, "extra")
+	mustRefuse(t, dir, extra, []byte("x"), "extra is there and not listed")
+	os.Remove(extra)
+	if err := os.Symlink("/etc/passwd", extra); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenPack(dir); err == nil || !strings.Contains(err.Error(), "plain file") {
+		t.Errorf("a link: %v", err)
+	}
+	os.Remove(extra)
+	if _, err := OpenPack(dir); err != nil {
+		t.Errorf("put back: %v", err)
+	}
+}
+
+// mustRefuse writes or removes a file and expects OpenPack to say why not.
+func mustRefuse(t *testing.T, dir, path string, data []byte, want string) {
+	t.Helper()
+	var err error
+	if data == nil {
+		err = os.Remove(path)
+	} else {
+		err = os.WriteFile(path, data, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenPack(dir); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%s: %v, want %q", filepath.Base(path), err, want)
+	}
+}
+
+func TestTarRefuses(t *testing.T) {
+	for _, src := range []string{"", "not zstd", strings.Repeat("\x28\xb5\x2f\xfd", 3)} {
+		if files, err := untar(strings.NewReader(src)); err == nil && len(files) > 0 {
+			t.Errorf("%q is accepted", src)
+		}
+	}
+}
+
+func TestAdmission(t *testing.T) {
+	for _, c := range []struct {
+		name, file, old, new, want string
+	}{
+		{"a field of no schema", SpecFile, "record.likes", "record.likse", "likse"},
+		{"an infinite weight", "parameters.yaml", "0.25", ".inf", "not finite"},
+		{"another weight", "parameters.yaml", "0.25", "0.26", "golden rows are off"},
+		{"another name", SpecFile, "name: team", "name: taem", "manifest.json says team"},
+		{"another feature", SpecFile, "  verb: record.verb\n", "", "weight for verb"},
+		{"a row of an unknown feature", GoldenFile, `{"features":{`, `{"features":{"lieks":1,`, "no feature lieks"},
+		{"a row of another type", GoldenFile, "", `{"features":{"hour":"x"},"score":0}`, "feature hour"},
+		{"no rows", GoldenFile, "", "", "0 rows"},
+	} {
+		dir := writePack(t, teamFiles(), 30)
+		p := seal(t, dir)
+		text := strings.Replace(string(p.files[c.file]), c.old, c.new, 1)
+		if c.old == "" {
+			text = c.new
+		}
+		p.files[c.file] = []byte(text)
+		if _, err := Validate(p, ShippedSchemas()); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// TestLastGoodStays: what is refused changes nothing.
+func TestLastGoodStays(t *testing.T) {
+	r := Builtin()
+	admit := func(version, weight string) error {
+		files := teamFiles()
+		files[SpecFile] = strings.Replace(packSpec, "1.9", version, 1)
+		files["parameters.yaml"] = strings.Replace(packParameters, "0.25", weight, 1)
+		return r.Admit(seal(t, writePack(t, files, 20)), ShippedSchemas())
+	}
+	serving := func() string {
+		m, err := r.Get("team")
+		if err != nil {
+			return err.Error()
+		}
+		return m.Version()
+	}
+	for _, c := range []struct {
+		version, weight string
+		good            bool
+		serves          string
+	}{
+		{"1.9", "0.25", true, "1.9"},
+		{"1.9", "0.25", true, "1.9"}, // the same again
+		{"1.9", "0.5", false, "1.9"}, // other content, same version
+		{"1.8", "0.25", false, "1.9"},
+		{"1.10", "0.25", true, "1.10"},
+		{"1.9", "0.25", false, "1.10"},
+	} {
+		if err := admit(c.version, c.weight); (err == nil) != c.good {
+			t.Errorf("version %s: %v", c.version, err)
+		}
+		if got := serving(); got != c.serves {
+			t.Errorf("after version %s serves %s, want %s", c.version, got, c.serves)
+		}
+	}
+	files := teamFiles()
+	files[SpecFile] = strings.Replace(packSpec, "name: team", "name: home", 1)
+	if err := r.Admit(seal(t, writePack(t, files, 20)), ShippedSchemas()); err == nil {
+		t.Error("a built-in model is replaced")
+	}
+}
+
+func TestTreesNeedHundredRows(t *testing.T) {
+	model, err := os.ReadFile("trees/testdata/lightgbm/model_simple.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{
+		SpecFile: `name: forest
+version: "1"
+schemas: [millrace.Activity]
+features: {X1: record.likes, X2: record.shares}
+scorer: trees
+trees: {model: model.txt}
+`, "model.txt": string(model), CardFile: "x"}
+	if _, err := Seal(writePack(t, files, 99), ShippedSchemas(), nil); err == nil || !strings.Contains(err.Error(), "100 are needed") {
+		t.Errorf("99 rows: %v", err)
+	}
+	seal(t, writePack(t, files, 100))
+}
+
+func TestDiff(t *testing.T) {
+	a := seal(t, writePack(t, teamFiles(), 20))
+	files := teamFiles()
+	files[SpecFile] = strings.NewReplacer("1.9", "2", "log1p(record.likes)", "sqrt(record.likes)", "  language: record.language in viewer.languages\n", "").Replace(packSpec)
+	files["parameters.yaml"] = strings.NewReplacer("0.25", "0.5", "  language: 2\n", "", "share: 0.5", "share: 0.75").Replace(packParameters)
+	b := seal(t, writePack(t, files, 20))
+	x, err := Validate(a, ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := Validate(b, ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden, err := b.GoldenRows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(Diff(x, y, golden), "\n")
+	for _, want := range []string{
+		"version: 2, was 1.9",
+		"feature language: gone",
+		"feature likes: sqrt(record.likes), was log1p(record.likes)",
+		"weight likes: 0.5, was 0.25",
+		"weight verb: {post: 1, share: 0.75}, was {post: 1, share: 0.5}",
+		"golden rows move",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if d := Diff(x, x, golden); len(d) > 0 {
+		t.Errorf("a model differs from itself: %v", d)
+	}
+}
+
+func TestCompareVersions(t *testing.T) {
+	order := []string{"", "1", "1.2", "1.9", "1.10", "2", "10", "2026-01-02", "2026-01-10", "v1", "v2"}
+	for i, a := range order {
+		for j, b := range order {
+			if got := compareVersions(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {
+				t.Errorf("%q against %q gives %d", a, b, got)
+			}
+		}
+	}
+}
+
+// FuzzPack: a manifest and a golden file of any bytes are refused or accepted,
+// and what is accepted validates or says why not.
+func FuzzPack(f *testing.F) {
+	f.Add([]byte(`{"format":1,"name":"team","version":"1","features":[],"files":{}}`), []byte(`{"features":{"likes":1},"score":1}`))
+	f.Fuzz(func(t *testing.T, manifest, golden []byte) {
+		files := map[string][]byte{ManifestFile: manifest, GoldenFile: golden, SpecFile: []byte(strings.Replace(packSpec, "parameters.yaml", `{weights: {likes: 1, verb: {a: 1}, hour: 1, language: 1}}`, 1)), CardFile: {}}
+		p, err := newPack(files)
+		if err != nil {
+			p = &Pack{files: files}
+		}
+		if _, err := Validate(p, ShippedSchemas()); err == nil && p.Checksum == "" {
+			t.Error(fmt.Sprint("accepted ", p.Manifest))
+		}
+	})
+}

@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		deadLettered: vec("dead_lettered_total", "Input records refused, by reason.", "topic", "reason"),
 		ignored:      vec("ignored_total", "Input records with a key and a null value, which say nothing here.", "topic"),
 		transactions: one("transactions_total", "Transactions committed."),
-		failures:     one("session_failures_total", "Sessions given up and opened anew; nothing they left uncommitted took effect."),
+		failures:     one("failures_total", "Times that Kafka failed us and a new session was opened; nothing uncommitted took effect."),
 		faults:       one("read_faults_total", "Partitions that could not be read, each time it was told."),
 		paused: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "paused",
 			Help: "1 while consumption pauses because nothing but dead letters came in."}),

@@ -7,14 +7,17 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
@@ -251,6 +254,50 @@ func testFenced(t *testing.T, w *world) {
 }
 
 func TestFenced(t *testing.T) { testFenced(t, newFake(t)) }
+
+// Kafka goes away, while records flow and before a start, and comes back with
+// what it had: nothing is lost or doubled.
+func TestOutage(t *testing.T) {
+	dir := t.TempDir()
+	kfakeOn := func(port int) *kfake.Cluster {
+		c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
+		must(t, err)
+		return c
+	}
+	broker := kfakeOn(0)
+	addr := broker.ListenAddrs()[0]
+	_, portText, _ := net.SplitHostPort(addr)
+	port, err := strconv.Atoi(portText)
+	must(t, err)
+	w := newWorld(t, []string{addr}, "")
+	l := w.load()
+	_, stop := w.start()
+	for len(l.count) < 1000 {
+		l.read()
+	}
+	broker.Close()
+	broker = kfakeOn(port)
+	for len(l.count) < 2000 {
+		l.read()
+	}
+	stop()
+	broker.Close()
+	w.start()
+	broker = kfakeOn(port)
+	defer broker.Close()
+	w.checkOnce(l.finish(), l.count)
+}
+
+func TestRunRefusesAnotherPartitionCount(t *testing.T) {
+	w := newFake(t)
+	w.cfg.Topics.Timeline = "narrow"
+	must(t, kafka.EnsureContentTopic(w.ctx, w.brokers, "narrow", 7))
+	p, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+	must(t, err)
+	if err := p.Run(w.ctx); !errors.Is(err, kafka.ErrPartitionCount) || !strings.Contains(err.Error(), "narrow has 7") {
+		t.Errorf("Run: %v, want ErrPartitionCount", err)
+	}
+}
 
 // A topic with Confluent framing: the id is looked up, the schema travels on
 // the schemas topic, and the record in single-object encoding.

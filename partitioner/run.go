@@ -16,17 +16,21 @@ const commitTimeout = 8 * time.Second
 
 // Run creates Millrace's topics where they are missing and partitions until
 // ctx ends, which is no error: the transaction under way is committed first.
-// It gives up when the topics do not fit, or with kafka.ErrFenced when another
-// process has taken over its instance name; every other failure is logged,
-// counted and tried again.
+// It gives up with kafka.ErrPartitionCount when a topic does not fit, and with
+// kafka.ErrFenced when another process has taken over its instance name; every
+// other failure is logged, counted and tried again.
 func (p *Partitioner) Run(ctx context.Context) error {
-	if err := kafka.EnsureTopics(ctx, p.cfg.Brokers, p.cfg.Topics); err != nil {
+	var log *kafka.SchemaLog
+	err := p.retry(ctx, func() (err error) {
+		if err = kafka.EnsureTopics(ctx, p.cfg.Brokers, p.cfg.Topics); err != nil {
+			return err
+		}
+		log, err = kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{
+			Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Schemas, Registry: p.registry, Log: p.log,
+		})
 		return err
-	}
-	log, err := kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{
-		Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Schemas, Registry: p.registry, Log: p.log,
 	})
-	if err != nil {
+	if err != nil || log == nil {
 		return err
 	}
 	defer log.Close()
@@ -39,17 +43,25 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	for _, topic := range p.cfg.Features {
 		r.features[topic] = true
 	}
-	for {
+	return p.retry(ctx, func() error {
 		err := p.session(ctx, r)
-		if ctx.Err() != nil {
+		p.batch = max(p.batch/8, 1) // a transaction too large to finish must shrink
+		return err
+	})
+}
+
+// retry calls f until it succeeds, ctx ends, or trying again is of no use.
+func (p *Partitioner) retry(ctx context.Context, f func() error) error {
+	for {
+		err := f()
+		switch {
+		case err == nil, ctx.Err() != nil:
 			return nil
-		}
-		if errors.Is(err, kafka.ErrFenced) {
+		case errors.Is(err, kafka.ErrFenced), errors.Is(err, kafka.ErrPartitionCount):
 			return fmt.Errorf("partitioner: instance %s: %w", p.cfg.Instance, err)
 		}
 		p.metrics.failures.Inc()
-		p.batch = max(p.batch/8, 1) // a transaction too large to finish must shrink
-		p.log.Warn("partitioner: session given up; opening a new one", "error", err)
+		p.log.Warn("partitioner: failed; trying again", "error", err)
 		if !sleep(ctx, p.pace.backoff) {
 			return nil
 		}

@@ -59,8 +59,8 @@ type spec struct {
 }
 
 // EnsureTopics creates those of Millrace's topics that are missing, and
-// refuses one that exists with another partition count. It returns when all of
-// them can be used.
+// refuses one that exists with another partition count (ErrPartitionCount). It
+// returns when all of them can be used.
 func EnsureTopics(ctx context.Context, brokers []string, t Topics) error {
 	t = t.WithDefaults()
 	return ensure(ctx, brokers,
@@ -75,8 +75,7 @@ func EnsureTopics(ctx context.Context, brokers []string, t Topics) error {
 // partitions may be any number: an existing topic stays as it is.
 func EnsureContentTopic(ctx context.Context, brokers []string, topic string, partitions int32) error {
 	err := ensure(ctx, brokers, spec{topic, partitions, messageBytes(maxTimelineBatchBytes)})
-	var other *partitionCountError
-	if errors.As(err, &other) {
+	if errors.Is(err, ErrPartitionCount) {
 		return nil
 	}
 	return err
@@ -103,15 +102,9 @@ func partitions(ctx context.Context, adm *kadm.Client, topic string) (int32, err
 	return int32(len(all[topic].Partitions)), nil
 }
 
-type partitionCountError struct {
-	topic     string
-	got, want int32
-}
-
-func (e *partitionCountError) Error() string {
-	return fmt.Sprintf("kafka: topic %s has %d partitions, not %d; the count is fixed for the life of a cluster: "+
-		"use other topic names, or delete the topic if nothing in it matters", e.topic, e.got, e.want)
-}
+// ErrPartitionCount says that a topic has another number of partitions than
+// Millrace needs.
+var ErrPartitionCount = errors.New("kafka: wrong number of partitions")
 
 func ensure(ctx context.Context, brokers []string, specs ...spec) error {
 	cl, err := newClient(brokers, nil)
@@ -163,7 +156,8 @@ func ensureOne(ctx context.Context, adm *kadm.Client, s spec) error {
 	}
 	got, err := partitions(ctx, adm, s.name)
 	if err == nil && got != s.partitions {
-		err = &partitionCountError{s.name, got, s.partitions}
+		err = fmt.Errorf("%w: topic %s has %d partitions, not %d; the count is fixed for the life of a cluster: "+
+			"use other topic names, or delete the topic if nothing in it matters", ErrPartitionCount, s.name, got, s.partitions)
 	}
 	return err
 }

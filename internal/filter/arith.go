@@ -91,6 +91,9 @@ func addInt(a, b int64) (int64, bool) { c := a + b; return c, (c > a) == (b > 0)
 func subInt(a, b int64) (int64, bool) { c := a - b; return c, (c < a) == (b > 0) }
 
 func mulInt(a, b int64) (int64, bool) {
+	if a == int64(int32(a)) && b == int64(int32(b)) {
+		return a * b, true
+	}
 	if a == 0 || b == 0 {
 		return 0, true
 	}

@@ -6,18 +6,18 @@ import (
 )
 
 // allSame says the same of every row: a viewer's flag, or a null of no column.
-type allSame struct{ hit, unfit uint64 }
+type allSame struct{ hit, unfit, failed uint64 }
 
 func (k allSame) test(_ *column.Slab, lo, hi int, v *verdict) {
 	for i := range (hi - lo + 63) / 64 {
-		v.hit[i], v.unfit[i] = k.hit, k.unfit
+		v.hit[i], v.unfit[i], v.failed[i] = k.hit, k.unfit, k.failed
 	}
 }
 
 func fastConstant(c *constant) tester {
 	switch {
 	case c.state == failed:
-		return nil
+		return allSame{failed: ^uint64(0)}
 	case c.state != present:
 		return allSame{unfit: ^uint64(0)}
 	}
@@ -44,7 +44,7 @@ type notOf struct{ a tester }
 func (k notOf) test(s *column.Slab, lo, hi int, v *verdict) {
 	k.a.test(s, lo, hi, v)
 	for i := range (hi - lo + 63) / 64 {
-		v.hit[i] = ^(v.hit[i] | v.unfit[i])
+		v.hit[i] = ^(v.hit[i] | v.unfit[i] | v.failed[i])
 		v.nan[i] = 0
 	}
 }
@@ -71,30 +71,31 @@ func fastJunction(j *junction) tester {
 
 func (k *combined) test(s *column.Slab, lo, hi int, v *verdict) {
 	n := (hi - lo + 63) / 64
+	var decided mask
 	for i := range n {
-		v.hit[i], v.unfit[i] = 0, 0
+		v.hit[i], v.unfit[i], v.failed[i] = ^uint64(0), 0, 0
 	}
-	for a, t := range k.args {
+	for _, t := range k.args {
 		t.test(s, lo, hi, &k.scratch)
 		for i := range n {
-			hit, no := k.scratch.hit[i], ^(k.scratch.hit[i] | k.scratch.unfit[i])
-			k.scratch.unfit[i], k.scratch.nan[i] = 0, 0
+			hit, unfit, failed := k.scratch.hit[i], k.scratch.unfit[i], k.scratch.failed[i]
+			decides := ^(hit | unfit | failed)
 			if k.or {
-				hit, no = no, hit
+				hit, decides = decides, hit
 			}
-			// Now one "no" decides, and only "hit" of all is a hit.
-			if a == 0 {
-				v.hit[i], v.unfit[i] = hit, ^(hit | no)
-				continue
-			}
-			wasNo := ^(v.hit[i] | v.unfit[i])
 			v.hit[i] &= hit
-			v.unfit[i] = ^(v.hit[i] | wasNo | no)
+			decided[i] |= decides
+			wasUnfit := v.unfit[i]
+			v.unfit[i] |= unfit &^ v.failed[i]
+			v.failed[i] |= failed &^ wasUnfit
+			k.scratch.unfit[i], k.scratch.failed[i], k.scratch.nan[i] = 0, 0, 0
 		}
 	}
-	if k.or {
-		for i := range n {
-			v.hit[i] = ^(v.hit[i] | v.unfit[i])
+	for i := range n {
+		v.unfit[i] &^= decided[i]
+		v.failed[i] &^= decided[i]
+		if k.or {
+			v.hit[i] = decided[i]
 		}
 	}
 }

@@ -16,7 +16,7 @@ func fast(k kernel) tester {
 	case *constant:
 		return fastConstant(k)
 	case *field:
-		return wordsBetween(k, 1, 1, true)
+		return wordsBetween(k, 1, 0, true)
 	case *not:
 		if a := fast(k.a); a != nil {
 			return notOf{a}
@@ -36,23 +36,23 @@ func fast(k kernel) tester {
 }
 
 func fastCompare(k *compare) tester {
-	f, okF := k.a.(*field)
-	c, okC := k.b.(*constant)
-	op, class := k.op, k.class
-	if !okF || !okC {
-		f, okF = k.b.(*field)
-		c, okC = k.a.(*constant)
+	op := k.op
+	f, c, inOrder := fieldAndConstant(k.a, k.b)
+	if f == nil {
+		return fastDifference(k)
+	}
+	if !inOrder {
 		op = mirrored[op]
 	}
 	switch {
-	case !okF || !okC || c.state.isError():
+	case c.state.isError():
 		return nil
 	case c.state == null && (k.ordering() || f.typ == expr.Double): // NaN counts apart
 		return nil
 	case c.state == null:
 		return fastNull(f, op == expr.Ne)
 	}
-	switch class {
+	switch k.class {
 	case words:
 		return wordsThat(f, op, func(x int64) outcomes { return compareInts(x, int64(c.word)) })
 	case intDouble, doubleInt:
@@ -72,6 +72,23 @@ func fastCompare(k *compare) tester {
 	return nil
 }
 
+// fastDifference is fastCompare where one side is itself the difference of two
+// instants.
+func fastDifference(k *compare) tester {
+	op := k.op
+	difference, okA := k.a.(*arithmetic)
+	c, okC := k.b.(*constant)
+	if !okA || !okC {
+		difference, okA = k.b.(*arithmetic)
+		c, okC = k.a.(*constant)
+		op = mirrored[op]
+	}
+	if !okA || !okC || difference.typ != expr.Duration || k.class != words || c.state != present {
+		return nil
+	}
+	return fastSince(difference, op, c)
+}
+
 // mirrored is the operator that says the same of swapped operands.
 var mirrored = [...]expr.Op{expr.Eq: expr.Eq, expr.Ne: expr.Ne, expr.Lt: expr.Gt, expr.Le: expr.Ge, expr.Gt: expr.Lt, expr.Ge: expr.Le}
 
@@ -88,28 +105,8 @@ func compareInts(a, b int64) outcomes {
 // wordsThat keeps the ints x for which op wants compare(x), which does not fall
 // as x rises.
 func wordsThat(f *field, op expr.Op, compare func(int64) outcomes) tester {
-	atLeast, someAtLeast := first(func(x int64) bool { return compare(x) != less })
-	above, someAbove := first(func(x int64) bool { return compare(x) == greater })
-	lo, hi, some := int64(math.MinInt64), int64(math.MaxInt64), true
-	end := func(x int64, there bool) { // hi is before x
-		if there {
-			hi, some = x-1, some && x > lo
-		}
-	}
-	switch op {
-	case expr.Lt:
-		end(atLeast, someAtLeast)
-	case expr.Le:
-		end(above, someAbove)
-	case expr.Gt:
-		lo, some = above, someAbove
-	case expr.Ge:
-		lo, some = atLeast, someAtLeast
-	default:
-		lo, some = atLeast, someAtLeast
-		end(above, someAbove)
-	}
-	k := wordsBetween(f, lo, hi, op != expr.Eq && op != expr.Ne)
+	lo, span, some := placed(func(x int64) int { return placeOf(compare(x)) }, wanted[op].from, wanted[op].to)
+	k := wordsBetween(f, lo, span, op != expr.Eq && op != expr.Ne)
 	if !some { // the outside of everything, but for null
 		if k.nullable && !k.ordered {
 			return nil
@@ -118,6 +115,27 @@ func wordsThat(f *field, op expr.Op, compare func(int64) outcomes) tester {
 	}
 	k.outside = k.outside != (op == expr.Ne)
 	return k
+}
+
+// placeOf numbers the outcomes of a comparison in ascending order, from 1.
+func placeOf(o outcomes) int { return 1 + bits.TrailingZeros8(uint8(o)) }
+
+// wanted are the places, from and to, for which an operator is true; of != for
+// which it is false.
+var wanted = [...]struct{ from, to int }{
+	expr.Eq: {2, 2}, expr.Ne: {2, 2}, expr.Lt: {1, 1}, expr.Le: {1, 2}, expr.Gt: {3, 3}, expr.Ge: {2, 3},
+}
+
+// placed returns the range of the int64s that place puts from and to; place
+// does not fall as its argument rises. It is not ok if there are none.
+func placed(place func(int64) int, from, to int) (lo, span uint64, ok bool) {
+	least, ok := first(func(x int64) bool { return place(x) >= from })
+	last := int64(math.MaxInt64)
+	if past, some := first(func(x int64) bool { return place(x) > to }); some {
+		ok = ok && past > least
+		last = past - 1
+	}
+	return uint64(least), uint64(last) - uint64(least), ok
 }
 
 // first returns the least x for which is, which stays true once it is, and
@@ -189,8 +207,8 @@ type wordRange struct {
 	lo, span uint64 // lo <= word <= lo+span
 }
 
-func wordsBetween(f *field, lo, hi int64, ordered bool) *wordRange {
-	return &wordRange{loop{index: f.index, nullable: f.nullable, ordered: ordered}, uint64(lo), uint64(hi) - uint64(lo)}
+func wordsBetween(f *field, lo, span uint64, ordered bool) *wordRange {
+	return &wordRange{loop{index: f.index, nullable: f.nullable, ordered: ordered}, lo, span}
 }
 
 func (k *wordRange) test(s *column.Slab, lo, hi int, v *verdict) {

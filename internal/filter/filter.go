@@ -4,17 +4,17 @@
 // layout to the viewer's values, which become constants ([Filter.Bind]), and
 // run over slabs ([Bound.Select]). docs/filters.md is its language.
 //
-//	record.likes > 5  &&  record.language in ["en", "de"]  &&  a || b
-//	       │                         │                           │
-//	   a range of words         a set of words             vectors of words
-//	       │                         │                     and states, a kernel
-//	       ▼                         ▼                     a node
-//	rows ──► rows left ─────────────► rows left ────────────► rows that stay
+//	record.likes > 5  &&  record.language in ["en", "de"]  &&  record.likes * 2 > 9
+//	       │                         │                               │
+//	a range of words           a set of words            a tree of kernels: a vector
+//	       │                         │                   of words and states a node
+//	       ▼                         ▼                               ▼
+//	1011011101110111 ────► 1001011001100001 ────────────► 1000001001000001 ──► rows
 //
-// The terms of the outermost && narrow a list of row numbers one after the
-// other. A term that compares a column with a constant is a loop without
-// branches; any other is a tree of kernels, each of which computes a vector of
-// words and states for the rows that are left.
+// The terms of the outermost && narrow masks of 64 rows, one after the other.
+// A term that is made of comparisons of a column with a constant is a loop
+// over the column without branches (a tester); any other is a tree of kernels,
+// each of which computes a vector for the rows that are left.
 //
 // # Null, error and NaN
 //

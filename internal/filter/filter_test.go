@@ -262,3 +262,30 @@ func TestOtherLayout(t *testing.T) {
 		t.Error("a viewer value of a Go int is accepted")
 	}
 }
+
+// TestDifferences compares the time between a column and a constant, up to
+// where it overflows.
+func TestDifferences(t *testing.T) {
+	for seed := range 1500 {
+		r := rand.New(rand.NewPCG(uint64(seed), 99))
+		w, g := newWorld(t, r, 12), source{r}
+		a := g.field("t")
+		b := pick(r, "as_of", "as_of", `timestamp("1970-01-01T00:00:01Z")`, `timestamp("9999-01-01T00:00:00Z")`, `timestamp("0001-01-01T00:00:00Z")`)
+		if r.IntN(2) == 0 {
+			a, b = b, a
+		}
+		x := a + " - " + b
+		y := pick(r, g.durationLiteral(), `duration("2562047h47m16.854s")`, `duration("-2562047h47m16.854s")`, `as_of - timestamp("1970-01-01T00:00:01Z")`)
+		if r.IntN(2) == 0 {
+			x, y = y, x
+		}
+		src := "(" + x + ")" + g.cmp() + "(" + y + ")"
+		if r.IntN(3) == 0 {
+			src += pick(r, " || ", " && ") + g.leaf()
+		}
+		if r.IntN(3) == 0 {
+			src = "!(" + src + ")"
+		}
+		w.check(t, src)
+	}
+}

@@ -22,13 +22,13 @@ type Report struct {
 // rows, orphans, and that the digests follow from what is there. A fault is an
 // [ErrCorrupt] and quarantines the partition.
 func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error) {
-	p, snap, err := s.snapshot(n)
+	snap, err := s.snapshot(n)
 	if err != nil {
 		return Report{}, err
 	}
 	defer snap.Close()
 	c := checker{ctx: ctx, p: n, row: partRow{applied: Offsets{-1, -1}}}
-	err = s.failed(p, c.run(snap))
+	err = snap.failed(c.run(snap))
 	return c.report, err
 }
 

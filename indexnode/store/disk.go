@@ -17,7 +17,7 @@ func (s *Store) admit() error {
 		return err
 	}
 	if s.dirty.Load() > 2*s.opts.MaxDirtyBytes {
-		return s.flush(s.closing)
+		return s.flush(s.ctx.Done())
 	}
 	return nil
 }

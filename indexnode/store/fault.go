@@ -1,8 +1,11 @@
 package store
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -31,14 +34,6 @@ func corrupt(p millrace.Partition, cause error) error {
 	return fmt.Errorf("%w: partition %d is quarantined: %w; import a good copy, or drop it and replay the log", ErrCorrupt, p, cause)
 }
 
-// quarantine refuses every further use of a partition.
-func (s *Store) quarantine(n millrace.Partition, cause error) {
-	p := &s.parts[n]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s.quarantineLocked(p, cause)
-}
-
 // quarantineLocked is quarantine with p.mu held. A partition that merely cannot
 // be read now gets another chance when the store is opened again.
 func (s *Store) quarantineLocked(p *part, cause error) {
@@ -61,14 +56,47 @@ func badKey(p millrace.Partition) []byte {
 	return nodeKey(nodeBad, string([]byte{byte(p >> 8), byte(p)}))
 }
 
-// failed turns an error met while reading a partition into the caller's, and
-// quarantines the partition if it is corrupt. No lock is held.
-func (s *Store) failed(p *part, cause error) error {
+// failed turns an error met while reading a partition, in the state that epoch
+// names, into the caller's, and quarantines the partition if it is corrupt. No
+// lock is held.
+func (s *Store) failed(p *part, epoch int, cause error) error {
 	if cause == nil || errors.Is(cause, ErrCorrupt) || !isCorrupt(cause) {
 		return cause
 	}
-	s.quarantine(p.p, cause)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.epoch == epoch {
+		s.quarantineLocked(p, cause)
+	}
 	return corrupt(p.p, cause)
+}
+
+// suspect has the partitions of a file that Pebble found corrupt checked: what
+// it held may have been replaced meanwhile.
+func (s *Store) suspect(first, last []byte) {
+	s.suspects.Lock()
+	defer s.suspects.Unlock()
+	for n := range s.parts {
+		start, end := partitionSpan(millrace.Partition(n))
+		if bytes.Compare(first, end) < 0 && bytes.Compare(last, start) >= 0 {
+			s.suspects.parts = append(s.suspects.parts, millrace.Partition(n))
+		}
+	}
+	s.wakeFlusher()
+}
+
+// checkSuspects checks them; a partition at fault is quarantined by it.
+func (s *Store) checkSuspects(ctx context.Context) {
+	s.suspects.Lock()
+	parts := s.suspects.parts
+	s.suspects.parts = nil
+	s.suspects.Unlock()
+	slices.Sort(parts)
+	for _, n := range slices.Compact(parts) {
+		if _, err := s.Check(ctx, n); err != nil {
+			s.log.Error("store: check", "partition", n, "err", err)
+		}
+	}
 }
 
 // loadQuarantine reads which partitions were quarantined.

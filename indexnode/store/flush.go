@@ -14,7 +14,7 @@ func (s *Store) Flush() error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	return s.flush(s.closing)
+	return s.flush(s.ctx.Done())
 }
 
 // flush writes every partition's changes, each in one batch, and waits until
@@ -64,6 +64,15 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 	case <-stop:
 		return ErrClosed
 	}
+}
+
+// lastFlush flushes, unless the disk fails meanwhile: then the log has what it
+// could not write.
+func (s *Store) lastFlush() error {
+	stop := make(chan struct{})
+	s.failing.Store(&stop)
+	defer s.failing.Store(nil)
+	return s.flush(stop)
 }
 
 // write hands the partition's changes to Pebble in one batch; from then on
@@ -149,12 +158,13 @@ func (s *Store) flushLoop() {
 			tick = time.After(s.opts.FlushEvery*3/4 + rand.N(s.opts.FlushEvery/4+1))
 		}
 		select {
-		case <-s.closing:
+		case <-s.ctx.Done():
 			return
 		case <-s.wake:
 		case <-tick:
 		}
-		if err := s.flush(s.closing); err != nil && !errors.Is(err, ErrClosed) {
+		s.checkSuspects(s.ctx)
+		if err := s.flush(s.ctx.Done()); err != nil && !errors.Is(err, ErrClosed) {
 			s.log.Error("store: flush failed", "err", err)
 		}
 	}

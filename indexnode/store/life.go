@@ -31,14 +31,14 @@ type Export struct {
 // Export writes a partition as it is when called into dir, which must not
 // exist, as sstables that hold nothing else. Ingest and reads go on.
 func (s *Store) Export(n millrace.Partition, dir string) (Export, error) {
-	p, snap, err := s.snapshot(n)
+	snap, err := s.snapshot(n)
 	if err != nil {
 		return Export{}, err
 	}
 	defer snap.Close()
 	e, err := s.export(snap, n, dir)
 	if err != nil {
-		return Export{}, errors.Join(s.failed(p, err), s.opts.FS.RemoveAll(dir))
+		return Export{}, errors.Join(snap.failed(err), s.opts.FS.RemoveAll(dir))
 	}
 	return e, nil
 }
@@ -151,7 +151,7 @@ func (s *Store) checkpoint(n millrace.Partition, dir string) (Export, error) {
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	if err := s.flushPebble(s.closing); err != nil {
+	if err := s.flushPebble(s.ctx.Done()); err != nil {
 		return Export{}, err
 	}
 	p.durable = p.row.applied
@@ -265,7 +265,7 @@ func (s *Store) replace(p *part, paths []string, e *Export) error {
 	defer p.mu.Unlock()
 	start, end := partitionSpan(p.p)
 	// What is in memtables goes first: then the rest is one edit of the manifest.
-	if err := s.flushPebble(s.closing); err != nil {
+	if err := s.flushPebble(s.ctx.Done()); err != nil {
 		return err
 	}
 	span := pebble.KeyRange{Start: start, End: end}
@@ -278,6 +278,7 @@ func (s *Store) replace(p *part, paths []string, e *Export) error {
 	if err != nil {
 		return fmt.Errorf("store: replace partition %d: %w", p.p, err)
 	}
+	p.epoch++
 	if err := p.load(s); err != nil {
 		s.quarantineLocked(p, err)
 		return corrupt(p.p, err)
@@ -291,5 +292,5 @@ func (s *Store) replace(p *part, paths []string, e *Export) error {
 	s.writing.RLock()
 	err = s.db.Delete(badKey(p.p), pebble.NoSync)
 	s.writing.RUnlock()
-	return errors.Join(err, s.flushPebble(s.closing))
+	return errors.Join(err, s.flushPebble(s.ctx.Done()))
 }

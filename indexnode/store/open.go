@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,9 +30,15 @@ type Store struct {
 	flushing sync.Mutex   // one flush at a time; taken before any partition's lock
 	writing  sync.RWMutex // held against every write to Pebble while a checkpoint is taken
 	wake     chan struct{}
-	closing  chan struct{}
-	closed   atomic.Bool
-	flusher  sync.WaitGroup
+	suspects struct {
+		sync.Mutex
+		parts []millrace.Partition
+	}
+	ctx     context.Context // until Close
+	cancel  context.CancelFunc
+	closed  atomic.Bool
+	failing atomic.Pointer[chan struct{}] // closed when the disk fails; see lastFlush
+	flusher sync.WaitGroup
 }
 
 // format is the version of everything this package writes.
@@ -42,8 +49,9 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o.withDefaults(), dir: dir, wake: make(chan struct{}, 1), closing: make(chan struct{})}
+	s := &Store{opts: o.withDefaults(), dir: dir, wake: make(chan struct{}, 1)}
 	s.log = s.opts.Log
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.stagger()
 	var err error
 	s.dbo = s.pebbleOptions()
@@ -136,10 +144,9 @@ func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return ErrClosed
 	}
-	close(s.closing)
+	s.cancel()
 	s.flusher.Wait()
-	err := s.flush(nil)
-	return errors.Join(err, s.db.Close())
+	return errors.Join(s.lastFlush(), s.db.Close())
 }
 
 // part returns a partition that may be used.

@@ -18,6 +18,7 @@ type part struct {
 	changed   bool  // row or any of the maps since the last flush
 	bytes     int64 // held by the maps
 	bad       error // why it is quarantined
+	epoch     int   // rises when all of it is replaced
 	durable   Offsets
 }
 

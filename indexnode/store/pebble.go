@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
@@ -52,19 +51,17 @@ func splitAtPartitions(start []byte) (pebble.SpanPolicy, []byte, error) {
 
 func (s *Store) backgroundError(err error) {
 	s.log.Error("store: background work failed", "err", err)
+	if stop := s.failing.Swap(nil); stop != nil {
+		close(*stop)
+	}
 }
 
-// dataCorruption quarantines the partitions of a file that cannot be read.
+// dataCorruption hears of a file that cannot be right, perhaps from a
+// compaction that holds Pebble's locks.
 func (s *Store) dataCorruption(i pebble.DataCorruptionInfo) {
-	if !isCorrupt(i.Details) {
-		return
-	}
-	s.log.Error("store: a file is corrupt", "path", i.Path, "bounds", i.Bounds.String(), "err", i.Details)
-	for p := range s.parts {
-		start, end := partitionSpan(millrace.Partition(p))
-		if bytes.Compare(i.Bounds.Start, end) < 0 && bytes.Compare(i.Bounds.End.Key, start) >= 0 {
-			go s.quarantine(millrace.Partition(p), i.Details)
-		}
+	if isCorrupt(i.Details) {
+		s.log.Error("store: a file is corrupt", "path", i.Path, "bounds", i.Bounds.String(), "err", i.Details)
+		s.suspect(i.Bounds.Start, i.Bounds.End.Key)
 	}
 }
 

@@ -20,9 +20,10 @@ func (s *Store) Read(dst []millrace.Record, n millrace.Partition, name millrace.
 	}
 	p.mu.RLock()
 	out, err := p.read(s, dst, name, from, to)
+	epoch := p.epoch
 	p.mu.RUnlock()
 	if err != nil {
-		return dst, s.failed(p, err)
+		return dst, s.failed(p, epoch, err)
 	}
 	return out, nil
 }
@@ -78,9 +79,10 @@ func (s *Store) ReadNewest(n millrace.Partition, name millrace.Timeline, max int
 	}
 	p.mu.RLock()
 	out, err := p.readNewest(s, name, max)
+	epoch := p.epoch
 	p.mu.RUnlock()
 	if err != nil {
-		return Newest{}, s.failed(p, err)
+		return Newest{}, s.failed(p, epoch, err)
 	}
 	return out, nil
 }
@@ -244,8 +246,9 @@ func (s *Store) Features(n millrace.Partition, e millrace.Entity) ([]Features, e
 	}
 	p.mu.RLock()
 	out, err := p.readFeatures(s, e)
+	epoch := p.epoch
 	p.mu.RUnlock()
-	return out, s.failed(p, err)
+	return out, s.failed(p, epoch, err)
 }
 
 func (p *part) readFeatures(s *Store, e millrace.Entity) ([]Features, error) {
@@ -284,37 +287,48 @@ func (p *part) readFeatures(s *Store, e millrace.Entity) ([]Features, error) {
 // range begins.
 func (s *Store) Timelines(n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
 	return func(yield func(millrace.Timeline, error) bool) {
-		p, snap, err := s.snapshot(n)
+		snap, err := s.snapshot(n)
 		if err != nil {
 			yield(millrace.Timeline{}, err)
 			return
 		}
 		defer snap.Close()
 		for t, err := range heads(snap, n) {
-			if !yield(t, s.failed(p, err)) || err != nil {
+			if !yield(t, snap.failed(err)) || err != nil {
 				return
 			}
 		}
 	}
 }
 
+// snapshot is a partition as it was at one time.
+type snapshot struct {
+	*pebble.Snapshot
+	s     *Store
+	p     *part
+	epoch int
+}
+
+// failed is [Store.failed] for what was read from the snapshot.
+func (v *snapshot) failed(err error) error { return v.s.failed(v.p, v.epoch, err) }
+
 // snapshot fixes a partition, with everything applied in it.
-func (s *Store) snapshot(n millrace.Partition) (*part, *pebble.Snapshot, error) {
+func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
 	p, err := s.part(n)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.bad != nil {
-		return nil, nil, corrupt(n, p.bad)
+		return nil, corrupt(n, p.bad)
 	}
 	if p.changed {
 		if err := p.write(s); err != nil {
-			return nil, nil, s.rewind(p, err)
+			return nil, s.rewind(p, err)
 		}
 	}
-	return p, s.db.NewSnapshot(), nil
+	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch}, nil
 }
 
 // heads ranges over the timelines that have a head.

@@ -21,7 +21,7 @@ func (s *Store) Sweep(ctx context.Context, n millrace.Partition, progress func(t
 	if len(s.opts.Retention) == 0 {
 		return nil
 	}
-	p, snap, err := s.snapshot(n)
+	snap, err := s.snapshot(n)
 	if err != nil {
 		return err
 	}
@@ -29,8 +29,8 @@ func (s *Store) Sweep(ctx context.Context, n millrace.Partition, progress func(t
 	done := 0
 	var step []millrace.Timeline
 	finish := func() error {
-		if err := p.sweep(s, step); err != nil {
-			return s.failed(p, err)
+		if err := snap.p.sweep(s, step); err != nil {
+			return snap.failed(err)
 		}
 		done += len(step)
 		step = step[:0]
@@ -41,7 +41,7 @@ func (s *Store) Sweep(ctx context.Context, n millrace.Partition, progress func(t
 	}
 	for name, err := range heads(snap, n) {
 		if err != nil {
-			return s.failed(p, err)
+			return snap.failed(err)
 		}
 		if _, kept := s.opts.Retention[name.Type]; !kept {
 			continue

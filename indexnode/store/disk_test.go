@@ -1,0 +1,123 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/millrace/millrace"
+)
+
+// smallDisk has so many bytes: what exceeds them fails as a full disk does.
+type smallDisk struct {
+	*vfs.MemFS
+	size atomic.Int64
+}
+
+func (d *smallDisk) used(dir string) (n int64) {
+	names, err := d.MemFS.List(dir)
+	if err != nil {
+		return 0
+	}
+	for _, name := range names {
+		if info, err := d.MemFS.Stat(d.PathJoin(dir, name)); err == nil {
+			n += info.Size()
+		}
+	}
+	return n
+}
+
+// GetDiskUsage tells the free space.
+func (d *smallDisk) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	free := max(0, d.size.Load()-d.used("db"))
+	return vfs.DiskUsage{AvailBytes: uint64(free), TotalBytes: uint64(d.size.Load())}, nil
+}
+
+func (d *smallDisk) fs() vfs.FS {
+	return &fullFS{errorfs.Wrap(d.MemFS, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWrite && d.used("db") >= d.size.Load() {
+			return fmt.Errorf("write %s: %w", op.Path, syscall.ENOSPC)
+		}
+		return nil
+	})), d}
+}
+
+type fullFS struct {
+	vfs.FS
+	disk *smallDisk
+}
+
+// GetDiskUsage tells the free space.
+func (f *fullFS) GetDiskUsage(dir string) (vfs.DiskUsage, error) { return f.disk.GetDiskUsage(dir) }
+
+// TestFullDisk fills the disk: ingest is refused before Pebble dies of it,
+// reads go on, and ingest goes on when there is space again.
+func TestFullDisk(t *testing.T) {
+	disk := &smallDisk{MemFS: vfs.NewMem()}
+	disk.size.Store(24 << 20)
+	var died atomic.Bool
+	s := openMem(t, Options{FS: disk.fs(), MinFreeBytes: 4 << 20, MaxDirtyBytes: 256 << 10, CacheBytes: 1 << 20,
+		fatal: func(string) { died.Store(true); select {} }})
+	name := millrace.Timeline{Entity: "member:1", Type: "post"}
+	put := func(i int) error {
+		var b Batch
+		for k := range 64 {
+			body := make([]byte, 1000)
+			for j := range body {
+				body[j] = byte(i*j*j + j>>3 + k*7)
+			}
+			b.Put(9, name, millrace.Record{ID: millrace.RecordID(fmt.Sprintf("%d-%d", i, k)), Time: millrace.Time(i), Body: body})
+		}
+		b.SetApplied(9, Content, millrace.Offset(i+1))
+		_, err := s.Apply(&b, nil)
+		return err
+	}
+	n := 0
+	for ; n < 10_000; n++ {
+		if err := put(n); err != nil {
+			if !errors.Is(err, ErrDiskFull) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if n == 0 || n == 10_000 {
+		t.Fatalf("refused after %d batches", n)
+	}
+	check := func(want int) {
+		t.Helper()
+		if got := s.Applied(9).Content; got != millrace.Offset(want) {
+			t.Errorf("applied %d, want %d", got, want)
+		}
+		recs, err := s.Read(nil, 9, name, 0, millrace.MaxTime)
+		if err != nil || len(recs) != 64*want {
+			t.Errorf("%d records, %v; want %d", len(recs), err, 64*want)
+		}
+	}
+	check(n)
+	if err := s.Flush(); err != nil && !errors.Is(err, ErrDiskFull) {
+		t.Errorf("flush: %v", err)
+	}
+	if err := put(n); !errors.Is(err, ErrDiskFull) {
+		t.Errorf("still full: %v", err)
+	}
+	disk.size.Store(64 << 20)
+	for i := range 20 {
+		if err := put(n + i); err != nil {
+			t.Fatalf("with space again: %v", err)
+		}
+	}
+	check(n + 20)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if died.Load() {
+		t.Error("Pebble ended the process")
+	}
+	t.Logf("refused after %d batches", n)
+}

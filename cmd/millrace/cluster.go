@@ -27,7 +27,7 @@ func clusterShow(cm *Common) *cobra.Command {
 		Short: "Nodes, what they host, and what is ready",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := cm.openCluster(c.Context())
+			cl, err := cm.openCluster(c.Context(), "")
 			if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ func clusterAssign(cm *Common) *cobra.Command {
 		Short: "Spread all partitions over nodes, in a cluster that has no assignment yet",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := cm.openCluster(c.Context())
+			cl, err := cm.openCluster(c.Context(), "")
 			if err != nil {
 				return err
 			}

@@ -105,7 +105,7 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 }
 
 func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
-	cl, err := d.openCluster(ctx)
+	cl, err := d.openCluster(ctx, "")
 	if err != nil {
 		return "", err
 	}
@@ -113,7 +113,7 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 }
 
 func (d *doctor) assigned(ctx context.Context) (string, error) {
-	cl, err := d.openCluster(ctx)
+	cl, err := d.openCluster(ctx, "")
 	if err != nil {
 		return "", err
 	}
@@ -130,7 +130,7 @@ func (d *doctor) assigned(ctx context.Context) (string, error) {
 }
 
 func (d *doctor) nodesReady(ctx context.Context) (string, error) {
-	cl, err := d.openCluster(ctx)
+	cl, err := d.openCluster(ctx, "")
 	if err != nil {
 		return "", err
 	}

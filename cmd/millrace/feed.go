@@ -101,6 +101,7 @@ func feedCommand() *cobra.Command {
 	f.Int64Var(&limit, "limit", 20, "items wanted (default: the feed's)")
 	f.StringVar(&req.PageToken, "page-token", "", "the page after the one that gave this")
 	f.BoolVar(&asJSON, "json", false, "print the whole answer as JSON")
+	c.AddCommand(feedDefinitions()...)
 	return c
 }
 

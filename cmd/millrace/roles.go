@@ -93,8 +93,18 @@ func newRole(ctx context.Context, c *Common, ready func() error) (*role, context
 	return r, ctx, nil
 }
 
-func (c *Common) openCluster(ctx context.Context) (*cluster.Client, error) {
-	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: cmp.Or(c.Cluster, "millrace"), Log: slog.Default()})
+// openCluster joins the cluster. dir, if not empty, keeps what was last good of
+// it, so that the role can start while etcd is away.
+func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, error) {
+	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: cmp.Or(c.Cluster, "millrace"), Dir: dir, Log: slog.Default()})
+}
+
+// lastGood is where a role keeps what it last knew of its cluster.
+func lastGood(data string) string {
+	if data == "" {
+		return ""
+	}
+	return filepath.Join(data, "cluster")
 }
 
 type partitionerConfig struct {
@@ -149,7 +159,7 @@ func indexnodeCommand() *cobra.Command {
   listen: 127.0.0.1:7070       # for brokers
   cache: {records: 2000000}    # held decoded in memory
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
-		cl, err := c.openCluster(ctx)
+		cl, err := c.openCluster(ctx, lastGood(c.Data))
 		if err != nil {
 			return err
 		}
@@ -178,6 +188,7 @@ func indexnodeCommand() *cobra.Command {
 
 type brokerConfig struct {
 	Common `yaml:",inline"`
+	Data   string `yaml:"data"`
 	HTTP   string `yaml:"http"`
 	GRPC   string `yaml:"grpc"`
 	Feeds  string `yaml:"feeds"`
@@ -187,9 +198,10 @@ func brokerCommand() *cobra.Command {
 	return roleCommand("broker", "Answer feed requests", `  etcd: [etcd-1:2379]
   grpc: 127.0.0.1:9090
   http: 127.0.0.1:8080         # JSON
-  feeds: feeds/                # a directory of feed definitions, *.yaml
+  feeds: feeds/                # feed definitions, *.yaml, beside those of the cluster
+  data: /var/lib/millrace      # what was last known of the cluster, should etcd be away
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
-		cl, err := c.openCluster(ctx)
+		cl, err := c.openCluster(ctx, lastGood(c.Data))
 		if err != nil {
 			return err
 		}
@@ -215,7 +227,17 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		b, err := broker.New(broker.Config{Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Metrics: r.metrics, Log: slog.Default()})
+		definitions, err := cl.Documents(ctx, broker.FeedsKind)
+		if err != nil {
+			return err
+		}
+		key, err := cl.Secret(ctx, "pages")
+		if err != nil {
+			return err
+		}
+		b, err := broker.New(broker.Config{
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, PageKey: key, Metrics: r.metrics, Log: slog.Default(),
+		})
 		if err != nil {
 			return err
 		}
@@ -231,7 +253,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("grpc: %w", err)
 		}
-		server := grpc.NewServer()
+		server := grpc.NewServer(broker.ServerOptions()...)
 		b.RegisterGRPC(server)
 		r.group.Go(func() error {
 			defer context.AfterFunc(ctx, server.GracefulStop)()

@@ -209,13 +209,21 @@ func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Regis
 }
 
 func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry) error {
-	b, err := broker.New(broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Metrics: metrics, Log: c.cfg.Log})
+	definitions, err := c.client.Documents(run, broker.FeedsKind)
+	if err != nil {
+		return err
+	}
+	key, err := c.client.Secret(run, "pages")
+	if err != nil {
+		return err
+	}
+	b, err := broker.New(broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, PageKey: key, Metrics: metrics, Log: c.cfg.Log})
 	if err != nil {
 		return err
 	}
 	c.broker = b
 	c.closed = append(c.closed, b.Close)
-	server := grpc.NewServer()
+	server := grpc.NewServer(broker.ServerOptions()...)
 	b.RegisterGRPC(server)
 
 	serve := func(addr *string, listen string, f func(net.Listener) error) error {

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // answer makes the response out of what the nodes answered.
@@ -22,6 +22,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 		return nil, err
 	}
 	entries := merge(o.parts, int(f.q.query.Limit), f.q.query.DistinctObjects)
+	f.q.feed.Spacing.apart(entries)
 	resp := &feedv1.GetFeedResponse{
 		Coverage: covered, Receipt: receipt(f, o),
 		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0, time.Now()),
@@ -104,19 +105,24 @@ func covers(c *feedv1.Coverage, least float64) error {
 func receipt(f *fanout, o outcome) *feedv1.Receipt {
 	r := &feedv1.Receipt{MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
 	var models, versions, executions []string
+	var applied [partition.Count]*feedv1.Applied
 	for _, pt := range o.parts {
 		models = append(models, pt.resp.GetModel())
 		versions = append(versions, pt.resp.GetModelVersion())
 		executions = append(executions, pt.resp.GetExecution())
 		for _, a := range pt.resp.GetPartitions() {
 			if a.GetMissing() == "" && pt.covered.Has(millrace.Partition(a.GetPartition())) {
-				r.Applied = append(r.Applied, &feedv1.Applied{
+				applied[a.GetPartition()] = &feedv1.Applied{
 					Partition: a.GetPartition(), Node: string(pt.node), Content: a.GetAppliedContent(), Features: a.GetAppliedFeatures(),
-				})
+				}
 			}
 		}
 	}
-	slices.SortFunc(r.Applied, func(a, b *feedv1.Applied) int { return cmp.Compare(a.Partition, b.Partition) })
+	for _, a := range applied {
+		if a != nil {
+			r.Applied = append(r.Applied, a)
+		}
+	}
 	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
 	return r
 }

@@ -78,18 +78,12 @@ func (b *Broker) ask(ctx context.Context, q *question) (outcome, *fanout, error)
 // cover asks for partitions at replicas that were not tried yet, each node
 // with its hedge, all at the same time.
 func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.NodeID) outcome {
-	total := outcome{missing: map[millrace.Partition]string{}}
 	if len(tried) == maxReplicas {
-		for p := range want.All() {
-			total.missing[p] = missNoReplica
-		}
-		return total
+		return none(want, missNoReplica)
 	}
 	by := choice{m: f.m, poor: f.poor, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return f.q.counts[p] }}
 	legs, rest := by.route(want)
-	for p := range rest.All() {
-		total.missing[p] = missNoReplica
-	}
+	total := none(rest, missNoReplica)
 	outcomes := make([]outcome, len(legs))
 	var wg sync.WaitGroup
 	for i, l := range legs {
@@ -105,10 +99,11 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 // leg asks one node and, when it is slow or fails, others for the same.
 func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcome {
 	next := append(slices.Clip(tried), l.node.ID)
-	var heard atomic.Bool // from the node itself
+	var heard, shed atomic.Bool // from the node itself; that it is overloaded
 	first := func(ctx context.Context) (outcome, bool) {
 		o := f.call(ctx, l, len(tried) > 0)
 		heard.Store(true)
+		shed.Store(o.all(missShed))
 		if left := o.left(); len(o.parts) > 0 && left.Len() > 0 {
 			// The node has answered for the rest; only these are still open.
 			reasons := o.missing
@@ -118,6 +113,9 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 		return o, len(o.missing) == 0
 	}
 	second := func(ctx context.Context) (outcome, bool) {
+		if shed.Load() && !f.b.budget.spend() {
+			return none(l.parts, missShed), false // asking on would spread the overload
+		}
 		o := f.cover(ctx, l.parts, next)
 		o.second = true
 		return o, len(o.missing) == 0
@@ -166,6 +164,25 @@ func (o *outcome) add(other outcome) {
 	}
 }
 
+// none is the outcome when all of some partitions are missing.
+func none(parts cluster.Set, why string) outcome {
+	o := outcome{missing: make(map[millrace.Partition]string, parts.Len())}
+	for p := range parts.All() {
+		o.missing[p] = why
+	}
+	return o
+}
+
+// all reports whether nothing was answered, and for one reason.
+func (o *outcome) all(why string) bool {
+	for _, w := range o.missing {
+		if w != why {
+			return false
+		}
+	}
+	return len(o.parts) == 0 && len(o.missing) > 0
+}
+
 func (o *outcome) left() (s cluster.Set) {
 	for p := range o.missing {
 		s.Add(p)
@@ -186,7 +203,6 @@ func (o outcome) explained(earlier map[millrace.Partition]string) outcome {
 
 // call asks one node once.
 func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
-	o := outcome{missing: map[millrace.Partition]string{}}
 	start := time.Now()
 	resp, err := f.query(ctx, l)
 	took := time.Since(start)
@@ -198,12 +214,9 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 		if rpcerr.Refused(err) {
 			f.refuse(err)
 		}
-		why := reason(ctx, err)
-		for p := range l.parts.All() {
-			o.missing[p] = why
-		}
-		return o
+		return none(l.parts, reason(ctx, err))
 	}
+	o := outcome{missing: map[millrace.Partition]string{}}
 	pt := part{node: l.node.ID, resp: resp}
 	why := missError // of a partition that the node says nothing about
 	for _, a := range resp.GetPartitions() {

@@ -26,8 +26,17 @@ type Feed struct {
 	DistinctObjects bool `yaml:"distinct_objects,omitempty"`
 	CapPerEntity    int  `yaml:"cap_per_entity,omitempty"` // 0: no cap
 	Limit           int  `yaml:"limit,omitempty"`          // of a request that names none; 0: 20
+	// Spacing moves items of a page apart.
+	Spacing Spacing `yaml:"spacing,omitempty"`
 	// Version is of the definition in the cluster; 0 elsewhere.
 	Version int64 `yaml:"-"`
+}
+
+// Spacing is how many other items stand between two of one entity, or of one
+// type, as far as a page has others; 0: none need to.
+type Spacing struct {
+	Entity int `yaml:"entity,omitempty"`
+	Type   int `yaml:"type,omitempty"`
 }
 
 // defaultLimit is what a page holds when nobody says otherwise.
@@ -94,6 +103,12 @@ func (f Feed) Validate() error {
 	}
 	if f.CapPerEntity < 0 {
 		fault("cap_per_entity", "%d is negative; leave it out for no cap", f.CapPerEntity)
+	}
+	if f.Spacing.Entity < 0 || f.Spacing.Entity > maxSpacing {
+		fault("spacing.entity", "%d is not between 0 and %d", f.Spacing.Entity, maxSpacing)
+	}
+	if f.Spacing.Type < 0 || f.Spacing.Type > maxSpacing {
+		fault("spacing.type", "%d is not between 0 and %d", f.Spacing.Type, maxSpacing)
 	}
 	if f.Limit < 0 || f.Limit > maxLimit {
 		fault("limit", "%d is not between 1 and %d; leave it out for %d", f.Limit, maxLimit, defaultLimit)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -144,6 +145,8 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 		return invalid("entities", "name 1 to 20,000 entities that the viewer follows", "there are none")
 	}
 	met := make(map[string]struct{}, min(len(entities), maxEntities))
+	distinct := make([]string, 0, min(len(entities), maxEntities))
+	var sizes [partition.Count]int
 	for i, e := range entities {
 		if _, again := met[e]; again {
 			continue
@@ -155,14 +158,34 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", maxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
 		}
 		met[e] = struct{}{}
+		distinct = append(distinct, e)
 		q.entitySum += xxhash.Sum64String(e)
 		p := partition.Of(millrace.Entity(e))
 		q.want.Add(p)
 		q.counts[p]++
-		q.entities[p] = append(binary.AppendUvarint(q.entities[p], uint64(len(e))), e...)
+		sizes[p] += uvarintLen(len(e)) + len(e)
 	}
+	q.encode(distinct, sizes[:])
 	return nil
 }
+
+// encode writes the entities of each partition into one piece of memory.
+func (q *question) encode(entities []string, sizes []int) {
+	total := 0
+	for _, n := range sizes {
+		total += n
+	}
+	room := make([]byte, total)
+	for p, n := range sizes {
+		q.entities[p], room = room[:0:n], room[n:]
+	}
+	for _, e := range entities {
+		p := partition.Of(millrace.Entity(e))
+		q.entities[p] = append(binary.AppendUvarint(q.entities[p], uint64(len(e))), e...)
+	}
+}
+
+func uvarintLen(n int) int { return max(1, (bits.Len(uint(n))+6)/7) }
 
 func readFilter(q *question, req *feedv1.GetFeedRequest) error {
 	if err := checkFilter(req.GetFilter()); err != nil {

@@ -236,3 +236,21 @@ func FuzzCheckFilter(f *testing.F) {
 		}
 	})
 }
+
+// Where nodes shed load, trying others is bounded, lest the overload spread.
+func TestShedLoadIsNotSpread(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	for _, n := range w.nodes {
+		n.err = &millrace.Error{Reason: millrace.ReasonOverloaded}
+	}
+	b := w.broker()
+	for range 200 {
+		_, err := b.GetFeed(t.Context(), recentRequest(5))
+		if e := refusal(t, err); e.Reason != millrace.ReasonOverloaded {
+			t.Fatalf("got %+v", e)
+		}
+	}
+	if n := w.calls(); n > 200+3*hedgeBurst { // one a request, and what the budget allows
+		t.Errorf("%d calls for 200 requests", n)
+	}
+}

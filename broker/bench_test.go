@@ -1,0 +1,185 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// instantNode answers 20 items for whatever it is asked, without looking: what is
+// measured is the broker.
+type instantNode struct {
+	nodev1.UnimplementedNodeServiceServer
+	items []*nodev1.Item
+}
+
+func newInstantNode(from int) *instantNode {
+	n := &instantNode{}
+	for i := range 20 {
+		n.items = append(n.items, &nodev1.Item{
+			Score: float64(1000 - 3*i - from), TimeMs: int64(timeAt(i)), Id: fmt.Sprint("r", i), Entity: string(entity(i)), Type: "post",
+			Schema: uint64(note.Fingerprint()), Body: benchBody,
+		})
+	}
+	return n
+}
+
+var benchBody = func() []byte {
+	b, err := note.EncodeJSON([]byte(`{"id":"r","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","text":"a text of a common length for such things","stars":3}`))
+	if err != nil {
+		panic(err)
+	}
+	return b
+}()
+
+func (n *instantNode) Query(_ context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	resp := &nodev1.QueryResponse{Model: req.Model, Items: n.items}
+	for e := req.Entities; len(e) > 0; e = e[1+e[0]:] { // short entities: one byte of length
+		resp.Partitions = append(resp.Partitions, &nodev1.PartitionAnswer{Partition: int32(partition.OfBytes(e[1 : 1+e[0]]))})
+	}
+	return resp, nil
+}
+
+func (n *instantNode) GetSchema(context.Context, *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
+	return &nodev1.GetSchemaResponse{Json: note.JSON()}, nil
+}
+
+// benchBroker serves three instant nodes, two replicas of each partition.
+func benchBroker(b *testing.B, dial func(cluster.Node) (Node, error), addr func(int) string) *Broker {
+	b.Helper()
+	var nodes []cluster.Node
+	var ids []millrace.NodeID
+	ready := map[millrace.NodeID]cluster.Set{}
+	for i := range 3 {
+		id := millrace.NodeID(fmt.Sprintf("n%d", i))
+		ids = append(ids, id)
+		nodes = append(nodes, cluster.Node{ID: id, Addr: addr(i)})
+		ready[id] = cluster.All()
+	}
+	a, err := cluster.Spread(ids, 2)
+	if err != nil {
+		b.Fatal(err)
+	}
+	broker, err := New(Config{Maps: &world{m: cluster.NewMap(a, nodes, ready)}, Dial: dial, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = broker.Close() })
+	return broker
+}
+
+func cpu() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkBroker is a request for 1,000 entities over two nodes that answer
+// in no time: all that is left is the broker's own.
+func BenchmarkBroker(b *testing.B) {
+	nodes := []Node{newInstantNode(0), newInstantNode(1), newInstantNode(2)}
+	broker := benchBroker(b, func(n cluster.Node) (Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
+	req := recentRequest(1000)
+	b.ReportAllocs()
+	var took []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		if _, err := broker.GetFeed(b.Context(), req); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	figure.Print("broker_overhead_us", float64(took[len(took)/2].Nanoseconds())/1000, "us", 500)
+}
+
+// BenchmarkNodeCall is the CPU of one node call by gRPC, both ends, beyond
+// that of the same request to nodes in this process.
+func BenchmarkNodeCall(b *testing.B) {
+	local := []Node{newInstantNode(0), newInstantNode(1), newInstantNode(2)}
+	addrs := make([]string, len(local))
+	for i := range local {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := grpc.NewServer()
+		nodev1.RegisterNodeServiceServer(s, local[i].(*instantNode))
+		go func() { _ = s.Serve(l) }()
+		b.Cleanup(s.Stop)
+		addrs[i] = l.Addr().String()
+	}
+	near := benchBroker(b, func(n cluster.Node) (Node, error) { return local[n.ID[1]-'0'], nil }, func(int) string { return "local" })
+	far := benchBroker(b, nil, func(i int) string { return addrs[i] })
+	req := recentRequest(100)
+	spent := func(broker *Broker) (d time.Duration) {
+		const rounds = 20
+		start := cpu()
+		for range rounds {
+			if _, err := broker.GetFeed(b.Context(), req); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return (cpu() - start) / rounds
+	}
+	spent(near) // connections, schemas
+	spent(far)
+	var nearly, all time.Duration
+	rounds := 0
+	for b.Loop() {
+		nearly += spent(near)
+		all += spent(far)
+		rounds++
+	}
+	const calls = 2 // a request
+	us := float64((all - nearly).Nanoseconds()) / 1000 / float64(rounds*calls)
+	b.ReportMetric(us, "µs-cpu/call")
+	figure.Print("broker_cpu_per_node_call_us", us, "us", 60)
+}
+
+// BenchmarkHedge is what it costs to be ready to hedge a call, beside the call
+// alone in a goroutine of its own.
+func BenchmarkHedge(b *testing.B) {
+	work := func(context.Context) (int, bool) { return rand.IntN(2), true }
+	alone := func() {
+		done := make(chan int, 1)
+		go func() {
+			v, _ := work(b.Context())
+			done <- v
+		}()
+		<-done
+	}
+	const rounds = 1000
+	var base, hedged time.Duration
+	n := 0
+	for b.Loop() {
+		start := time.Now()
+		for range rounds {
+			alone()
+		}
+		middle := time.Now()
+		for range rounds {
+			hedge(b.Context(), time.Second, no, work, work)
+		}
+		base += middle.Sub(start)
+		hedged += time.Since(middle)
+		n += rounds
+	}
+	us := float64((hedged - base).Nanoseconds()) / 1000 / float64(n)
+	b.ReportMetric(us, "µs-over")
+	figure.Print("hedge_overhead_us", us, "us", 10)
+}

@@ -253,6 +253,9 @@ func (c *checker) pattern(e ast.Expr, args []*Node) *Node {
 	if len(s) > maxPatternBytes {
 		return c.problem(p.Line, p.Col, fmt.Sprintf("the pattern has %d bytes; at most %d are allowed", len(s), maxPatternBytes), "")
 	}
+	if c.cost > MaxCost { // it is refused already; compile no more
+		return c.finish(e, Bool, args...)
+	}
 	re, err := syntax.Parse(s, syntax.Perl)
 	if err != nil {
 		return c.problem(p.Line, p.Col, "the pattern does not compile: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), "it is RE2 syntax")

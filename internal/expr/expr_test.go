@@ -112,6 +112,7 @@ func TestHostile(t *testing.T) {
 		"pattern":    `record.language.matches("(a{1000}){1000}")`,
 		"backtrack":  `record.language.matches("` + strings.Repeat("(a*)*", 60) + `")`,
 		"patterns":   strings.Repeat(`record.language.matches("a{200}") || `, 20) + "false",
+		"unfolded":   strings.Repeat(`record.language.matches("`+strings.Repeat("(a{9}){99}", 20)+`") || `, 60) + "false",
 		"macro":      "record.tags.all(a, record.tags.all(b, record.tags.all(c, true)))",
 		"empty":      "",
 		"whitespace": pad(" "),

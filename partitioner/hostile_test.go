@@ -66,6 +66,9 @@ func hostileInputs(t *testing.T) []hostile {
 		{name: "an id", value: good("twice"), want: wantPublished},
 		{name: "12 the same again", value: good("twice"), want: wantDuplicate},
 		{name: "13 its id with other contents", value: schemas.Frame(fp, note("twice", "member:1", "post", at, "other")), want: IDReused},
+		{name: "a record", value: activity(t, "gone", "member:1", ""), want: wantPublished},
+		{name: "a delete of its version", value: activity(t, "gone", "member:1", `,"deleted":true`), want: wantPublished},
+		{name: "the same delete again", value: activity(t, "gone", "member:1", `,"deleted":true`), want: wantDuplicate},
 		{name: "19 invalid UTF-8", value: schemas.Frame(fp, note("utf8", "member:1", "post", at, "\xff")), want: schemas.InvalidUTF8},
 		{name: "19 an entity of invalid UTF-8", value: schemas.Frame(fp, note("utf8", "member:\xff", "post", at, "")), want: schemas.InvalidUTF8},
 		{name: "an empty id", value: schemas.Frame(fp, note("", "member:1", "post", at, "")), want: schemas.MissingRole},
@@ -110,7 +113,7 @@ func signal(engagement float64) []byte {
 // comes out byte for byte.
 func TestHostileInputs(t *testing.T) {
 	w := newFake(t)
-	w.publish(schemas.Note(), schemas.Features())
+	w.publish(schemas.Note(), schemas.Activity(), schemas.Features())
 	inputs := hostileInputs(t)
 	records := make([]*kgo.Record, len(inputs))
 	outputs := 0

@@ -41,12 +41,14 @@ type verdict struct {
 	refusal  *schemas.Error    // of a dead letter
 }
 
-// recordKey is what a record is replaced by: at most one payload has it.
+// recordKey is what at most one payload has. A record and the tombstone of its
+// version are two.
 type recordKey struct {
 	entity  millrace.Entity
 	typ     millrace.ContentType
 	id      millrace.RecordID
 	version int64
+	deleted bool
 }
 
 // router decides the fate of records, those of one transaction at a time.
@@ -103,7 +105,7 @@ func (r *router) accept(ctx context.Context, in kafka.Input) (verdict, error) {
 	if features {
 		return verdict{stream: kafka.Features, entities: []millrace.Entity{env.Entity}, value: value}, nil
 	}
-	key := recordKey{env.Entity, env.Type, env.Record.ID, env.Record.Version}
+	key := recordKey{env.Entity, env.Type, env.Record.ID, env.Record.Version, env.Record.Deleted}
 	if before, ok := r.seen[key]; ok {
 		if !bytes.Equal(before, value) {
 			return verdict{}, refuse(IDReused, schema.Roles().ID.Name, "%.64q has version %d already, with other contents", key.id, key.version)

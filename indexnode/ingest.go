@@ -224,7 +224,7 @@ func (n *Node) writeThrough(c *store.Change) {
 // anew.
 func (n *Node) extend(tl *cache.Timeline, r millrace.Record) *cache.Timeline {
 	reader := latest(n.schemas.Snapshot(), r.Schema)
-	if reader == nil || tl.Len() >= 2*maxCached {
+	if reader == nil || tl.Len() >= 2*n.maxCached {
 		return nil
 	}
 	for i, slab := range tl.Segments {

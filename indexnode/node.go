@@ -80,6 +80,8 @@ type Node struct {
 	parts    [partition.Count]part
 	features atomic.Bool // whether any entity has features
 	counters counters
+
+	maxCached int // maxCached, but in tests
 }
 
 // part is a partition as this node has it.
@@ -109,7 +111,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models}
+	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models, maxCached: maxCached}
 	if n.models == nil {
 		n.models = relevance.Builtin()
 	}

@@ -49,7 +49,7 @@ func (n *Node) segments(dst []query.Segment, p millrace.Partition, t millrace.Ti
 
 // fill reads a timeline's newest records into the cache.
 func (n *Node) fill(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
-	newest, err := n.store.ReadNewest(p, t, maxCached)
+	newest, err := n.store.ReadNewest(p, t, n.maxCached)
 	if err != nil {
 		return nil, err
 	}

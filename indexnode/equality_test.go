@@ -1,0 +1,275 @@
+package indexnode
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/oracle"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// TestReadersSeeAnAppliedState asks while records come, change and go and
+// timelines are evicted: of every partition an answer shows the state at one
+// offset, which was applied between the question and the answer.
+func TestReadersSeeAnAppliedState(t *testing.T) {
+	for name, c := range map[string]cache.Config{
+		"roomy": {},
+		"tiny":  {FatRecords: 60, SkinnyKeys: 16, FeatureRows: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, h := openNode(t, c)
+			n.maxCached = 6 // so that windows reach behind what is cached
+			w := newWorld(seed(t))
+			l := newHistory(t, w, 1200)
+			asked := l.race(t, n, h, 3)
+			if len(asked) < 20 {
+				t.Errorf("only %d questions were asked while records came", len(asked))
+			}
+			for _, a := range asked {
+				l.check(t, a)
+			}
+			l.checkAll(t, n)
+		})
+	}
+}
+
+// seed returns a new seed, or that of MILLRACE_SEED to repeat a run.
+func seed(t *testing.T) uint64 {
+	s := uint64(time.Now().UnixNano())
+	if text := os.Getenv("MILLRACE_SEED"); text != "" {
+		var err error
+		if s, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("MILLRACE_SEED=%d", s)
+	return s
+}
+
+type streamPartition struct {
+	kafka.Stream
+	millrace.Partition
+}
+
+// history is the log that a node reads, and who asks about it.
+type history struct {
+	entities []millrace.Entity
+	order    []event // as the node polls them
+	logs     map[streamPartition][]event
+	draw     *oracle.Questions
+	eval     *oracle.Eval
+}
+
+func newHistory(t *testing.T, w *world, events int) *history {
+	l := &history{entities: w.entities, logs: map[streamPartition][]event{}}
+	all := oracle.New()
+	for range events {
+		e := w.draw(t)
+		l.order = append(l.order, e)
+		sp := streamPartition{e.stream, partition.Of(e.entity)}
+		l.logs[sp] = append(l.logs[sp], e)
+		fold(t, all, e)
+	}
+	l.draw = oracle.NewQuestions(all)
+	var err error
+	if l.eval, err = oracle.NewEval(schemas.Activity(), schemas.Features()); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func fold(t *testing.T, f *oracle.Feed, e event) {
+	env, err := e.schema.Envelope(e.body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.ApplyEnvelope(e.schema, env)
+}
+
+// answered is a question, its answer, and what was applied before and after.
+type answered struct {
+	question      oracle.Question
+	resp          *nodev1.QueryResponse
+	before, after map[millrace.Partition][2]millrace.Offset
+}
+
+// race applies the log while readers ask.
+func (l *history) race(t *testing.T, n *Node, h *hosting, readers int) []answered {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var (
+		mu    sync.Mutex
+		asked []answered
+		wg    sync.WaitGroup
+	)
+	for i := range readers {
+		r := rand.New(rand.NewPCG(seed(t), uint64(i)))
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				a, err := l.ask(ctx, n, r)
+				if err != nil {
+					if ctx.Err() == nil {
+						t.Error(err)
+					}
+					return
+				}
+				mu.Lock()
+				asked = append(asked, a)
+				mu.Unlock()
+			}
+		})
+	}
+	next := map[streamPartition]millrace.Offset{}
+	for at := 0; at < len(l.order); {
+		e := l.order[at]
+		sp := streamPartition{e.stream, partition.Of(e.entity)}
+		var poll []event
+		for ; at < len(l.order) && len(poll) < 5 && l.order[at].stream == sp.Stream && partition.Of(l.order[at].entity) == sp.Partition; at++ {
+			poll = append(poll, l.order[at])
+		}
+		next[sp] += millrace.Offset(len(poll))
+		if err := bring(ctx, h, poll, next[sp]); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	cancel()
+	wg.Wait()
+	return asked
+}
+
+func (l *history) ask(ctx context.Context, n *Node, r *rand.Rand) (a answered, err error) {
+	a.question = l.draw.Draw(r)
+	a.before = l.applied(n)
+	a.resp, err = n.query(ctx, request(&a.question))
+	a.after = l.applied(n)
+	return a, err
+}
+
+func (l *history) applied(n *Node) map[millrace.Partition][2]millrace.Offset {
+	m := map[millrace.Partition][2]millrace.Offset{}
+	for _, e := range l.entities {
+		m[partition.Of(e)] = n.Applied(partition.Of(e))
+	}
+	return m
+}
+
+// check compares an answer with the oracle at the offsets that it names.
+func (l *history) check(t *testing.T, a answered) {
+	t.Helper()
+	truth := oracle.New()
+	for _, p := range a.resp.Partitions {
+		if p.Missing != "" {
+			t.Fatalf("partition %d is missing: %s", p.Partition, p.Missing)
+		}
+		id := millrace.Partition(p.Partition)
+		for stream, at := range [2]int64{p.AppliedContent, p.AppliedFeatures} {
+			lo, hi := a.before[id][stream], a.after[id][stream]
+			if known := l.logs[streamPartition{kafka.Stream(stream), id}] != nil; known && (at < int64(lo) || at > int64(hi)) {
+				t.Errorf("partition %d stream %d answered at %d, applied was %d before and %d after", id, stream, at, lo, hi)
+			}
+			for _, e := range l.logs[streamPartition{kafka.Stream(stream), id}][:at] {
+				fold(t, truth, e)
+			}
+		}
+	}
+	q, err := l.eval.Query(a.question)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := truth.Query(q)
+	if diff := oracle.Diff(want.Items, withinAnswer(oracle.NodeItems(a.resp.Items), q.Limit)); diff != "" {
+		t.Fatalf("%+v at %v:\n%s", a.question, a.resp.Partitions, diff)
+	}
+	s := a.resp.Stages
+	if got := (oracle.Stages{
+		Candidates: int(s.Candidates), False: int(s.FilteredFalse), Null: int(s.FilteredNull), Error: int(s.FilteredError),
+		NaN: int(s.FilteredNan), Scored: int(s.Scored), Capped: want.Stages.Capped,
+	}); got != want.Stages {
+		t.Fatalf("%+v: stages %+v, want %+v", a.question, got, want.Stages)
+	}
+}
+
+// withinAnswer drops the further records of an object that rank below the last
+// item of a full answer: a broker does so when it merges.
+func withinAnswer(items []oracle.Item, limit int) []oracle.Item {
+	if len(items) < limit {
+		return items
+	}
+	last := items[len(items)-1].Rank
+	for i := range items {
+		also := items[i].Also
+		for len(also) > 0 && also[len(also)-1].Compare(last) > 0 {
+			also = also[:len(also)-1]
+		}
+		items[i].Also = also
+	}
+	return items
+}
+
+// checkAll asks for everything once more, from a cache that has seen it all.
+func (l *history) checkAll(t *testing.T, n *Node) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 40 {
+		a, err := l.ask(t.Context(), n, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.check(t, a)
+	}
+}
+
+// request writes a question as a broker does: every entity once.
+func request(q *oracle.Question) *nodev1.QueryRequest {
+	req := &nodev1.QueryRequest{
+		FromMs: int64(q.From), ToMs: int64(q.To), AsOfMs: int64(q.AsOf), Filter: q.Filter, Model: q.Model,
+		Limit: int32(q.Limit), CapPerEntity: int32(q.Cap), DistinctObjects: q.Distinct,
+		Viewer: &feedv1.Viewer{Id: q.Viewer.ID, Features: q.Viewer.Features, Attributes: map[string]*structpb.Value{}},
+	}
+	for name, v := range q.Viewer.Attributes {
+		if texts, ok := v.([]string); ok {
+			list := make([]any, len(texts))
+			for i := range texts {
+				list[i] = texts[i]
+			}
+			v = list
+		}
+		value, err := structpb.NewValue(v)
+		if err != nil {
+			panic(fmt.Errorf("attribute %s: %w", name, err))
+		}
+		req.Viewer.Attributes[name] = value
+	}
+	seen := map[millrace.Entity]bool{}
+	for _, e := range q.Entities {
+		if !seen[e] {
+			seen[e] = true
+			req.Entities = append(binary.AppendUvarint(req.Entities, uint64(len(e))), e...)
+		}
+	}
+	types := map[millrace.ContentType]bool{}
+	for _, ty := range q.Types {
+		if !types[ty] {
+			types[ty] = true
+			req.Types = append(req.Types, string(ty))
+		}
+	}
+	return req
+}

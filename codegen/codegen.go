@@ -64,10 +64,7 @@ func generate(pkg string, schemas relevance.Schemas, s Spec) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if shape := p.Shape(); !shapes[shape] {
-			shapes[shape] = true
-			w.function(p, t)
-		}
+		w.functions(p, t, shapes)
 	}
 	return w.finish()
 }

@@ -37,6 +37,9 @@ func (f *function) expr(i int) string {
 	}
 	a := func(k int) string { return f.expr(v.Args[k]) }
 	switch v.Op {
+	case plan.Folded:
+		f.folded = true
+		return "k.Folded[r]"
 	case plan.HasField:
 		return f.nulls(v.Index) + " == 0"
 	case plan.HasEnt:

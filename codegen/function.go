@@ -27,6 +27,7 @@ type function struct {
 	arena   bool
 	entity  bool
 	rows    bool
+	folded  bool
 	temps   int
 }
 
@@ -72,7 +73,7 @@ func (f *function) text() string {
 		b.WriteString("k.EntityArena.Reset()\n")
 	}
 	b.Write(f.head.Bytes())
-	if f.rows {
+	if f.rows || f.folded {
 		b.WriteString("for i, r := range k.Sel {\n")
 	} else {
 		b.WriteString("for i := range k.Sel {\n")
@@ -102,8 +103,7 @@ func (f *function) emit() {
 // matrix writes the features where trees read them.
 func (f *function) matrix() {
 	for i, t := range f.p.Terms {
-		feature := &f.w.spec.Features[i]
-		fmt.Fprintf(f.out, "\n// %s: %s\n", feature.Name, comment(feature.Source))
+		f.feature(t)
 		f.share(t.Value)
 		fmt.Fprintf(f.out, "x[%d*kernel.Block] = %s\n", i, f.expr(t.Value))
 	}
@@ -114,13 +114,12 @@ func (f *function) matrix() {
 func (f *function) sums() {
 	sums := map[plan.Part]string{}
 	before := map[plan.Part]int{plan.OwnPart: -1, plan.RestPart: -1}
-	for i, t := range f.p.Terms {
+	for _, t := range f.p.Terms {
 		if f.p.Values[t.Sum].Deps&plan.Record == 0 {
 			before[t.Part] = t.Sum // known before the loop
 			continue
 		}
-		feature := &f.w.spec.Features[i]
-		fmt.Fprintf(f.out, "\n// %s: %s\n", feature.Name, comment(feature.Source))
+		f.feature(t)
 		f.share(t.Contribution)
 		c := f.expr(t.Contribution)
 		switch sum := sums[t.Part]; {
@@ -137,6 +136,11 @@ func (f *function) sums() {
 	}
 	f.share(f.p.Score)
 	fmt.Fprintf(f.out, "\nout[i] = kernel.Score(%s)\n", f.expr(f.p.Score))
+}
+
+// feature begins the lines of a feature.
+func (f *function) feature(t plan.Term) {
+	fmt.Fprintf(f.out, "\n// %s: %s\n", t.Feature, comment(f.w.spec.Features[t.At].Source))
 }
 
 // comment makes one line of an expression. Two single quotes would be made a
@@ -209,7 +213,7 @@ func (f *function) share(i int) {
 // done reports whether a value can be written without computing it.
 func (f *function) done(i int) bool {
 	v := &f.p.Values[i]
-	return f.vars[i] != "" || v.Op == plan.Const || v.Deps&(plan.Record|plan.Entity) == 0
+	return f.vars[i] != "" || v.Op == plan.Const || v.Op == plan.Folded || v.Deps&(plan.Record|plan.Entity) == 0
 }
 
 // name computes a value into a variable.

@@ -56,14 +56,29 @@ func (w *writer) finish() ([]byte, error) {
 	return text, nil
 }
 
-// function writes the scoring function of a plan.
-func (w *writer) function(p *plan.Plan, t target) {
-	name := "score" + camel(w.spec.Name, true) + t.suffix
-	fmt.Fprintf(&w.register, "\tkernel.Register(kernel.Generated{Model: %q, Shape: %q, Score: %s})\n", w.spec.Name, p.Shape(), name)
+// functions writes the scoring function of a plan and, if it can be split,
+// those of its parts. Shapes that are written already are left out.
+func (w *writer) functions(p *plan.Plan, t target, shapes map[string]bool) {
+	name := camel(w.spec.Name, true) + t.suffix
+	w.function(p, shapes, "score"+name, fmt.Sprintf("scores %s: %s over %s.", t.what, p.Scorer, count(len(p.Terms), "feature")))
+	fold, rest := p.Split()
+	if fold == nil {
+		return
+	}
+	w.function(fold, shapes, "fold"+name, "adds up what depends on the record alone, once, when it enters a cache.")
+	w.function(rest, shapes, "score"+name+"Folded", "scores with that part given.")
+}
+
+func (w *writer) function(p *plan.Plan, shapes map[string]bool, name, doc string) {
+	shape := p.Shape()
+	if shapes[shape] {
+		return
+	}
+	shapes[shape] = true
+	fmt.Fprintf(&w.register, "\tkernel.Register(kernel.Generated{Model: %q, Shape: %q, Score: %s})\n", w.spec.Name, shape, name)
 	f := newFunction(w, p)
 	f.emit()
-	fmt.Fprintf(&w.body, "\n// %s scores %s: %s over %s.\n", name, t.what, p.Scorer, count(len(p.Terms), "feature"))
-	fmt.Fprintf(&w.body, "func %s(k *kernel.Args) {\n%s}\n", name, f.text())
+	fmt.Fprintf(&w.body, "\n// %s %s\nfunc %s(k *kernel.Args) {\n%s}\n", name, doc, name, f.text())
 }
 
 func count(n int, what string) string {

@@ -25,14 +25,15 @@ type Explained struct {
 
 // Explain explains the score of one row. It allocates: it is for people.
 func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explanation {
-	m := s.plan.Machine(true)
+	p := s.planned.plan
+	m := p.Machine(true)
 	m.Bind(s.in)
 	m.BindEntity(entity)
 	var out [1]float64
 	m.Score(rows, []int32{int32(row)}, out[:])
 	e := Explanation{Score: out[0]}
 	var inputs []float64
-	for _, t := range s.plan.Terms {
+	for _, t := range p.Terms {
 		x := Explained{Name: t.Feature, Value: m.Value(t.Value)}
 		if t.Contribution >= 0 {
 			x.Contribution = m.Value(t.Contribution).(float64)
@@ -41,7 +42,7 @@ func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explan
 		}
 		e.Features = append(e.Features, x)
 	}
-	if s.plan.Scorer != plan.Trees {
+	if p.Scorer != plan.Trees {
 		e.Base = s.in.Weights[0]
 		return e
 	}

@@ -31,6 +31,8 @@ type planned struct {
 	plan  *plan.Plan
 	score kernel.Func
 	err   error
+
+	fold, rest *planned // the plan in two; nil when nothing is the record's alone
 }
 
 // Parse reads a spec with its parameters. File names it in messages; schemas
@@ -105,12 +107,39 @@ func (m *Model) plan(l layouts) *planned {
 	}
 	p := &planned{}
 	p.plan, p.err = plan.Build(&m.spec.source, l.rows, l.entity)
-	if p.err == nil && !m.slow {
-		g, _ := kernel.Lookup(p.plan.Shape())
-		p.score = g.Score
+	if p.err == nil {
+		p.score = m.generated(p.plan)
+		if fold, rest := p.plan.Split(); fold != nil {
+			p.fold = &planned{plan: fold, score: m.generated(fold)}
+			p.rest = &planned{plan: rest, score: m.generated(rest)}
+		}
 	}
 	kept, _ := m.plans.LoadOrStore(l, p)
 	return kept.(*planned)
+}
+
+func (m *Model) generated(p *plan.Plan) kernel.Func {
+	if m.slow {
+		return nil
+	}
+	g, _ := kernel.Lookup(p.Shape())
+	return g.Score
+}
+
+// BindFold prepares a scorer for the part of the score that depends on the
+// record alone: its Score writes, when a record enters a cache, the number that
+// [Scorer.ScoreFolded] takes in place of computing it for every question. Nil
+// if the model has no such part, as trees have not.
+func (m *Model) BindFold(rows, entity *column.Layout) (*Scorer, error) {
+	p := m.plan(layouts{rows, entity})
+	if p.err != nil {
+		return nil, fmt.Errorf("relevance: bind %s: %w", m.Name(), p.err)
+	}
+	if p.fold == nil {
+		return nil, nil
+	}
+	in := plan.Inputs{Weights: m.weights, Tables: m.tables, Viewer: make([]any, len(p.plan.Viewer))}
+	return newScorer(p.fold, in), nil
 }
 
 // viewerValue returns a viewer's value as its spec declares it, nil if the

@@ -15,12 +15,13 @@ type Scorer struct {
 	args    kernel.Args
 	forest  *trees.Forest // nil but for generated trees
 	scores  trees.Scores
-	plan    *plan.Plan // for Explain
+	planned *planned
 	in      plan.Inputs
+	folded  *Scorer // of ScoreFolded, once it is used
 }
 
 func newScorer(p *planned, in plan.Inputs) *Scorer {
-	s := &Scorer{score: p.score, plan: p.plan, in: in}
+	s := &Scorer{score: p.score, planned: p, in: in}
 	if p.score != nil {
 		p.plan.Args(&s.args, in)
 		if s.forest = in.Forest; s.forest != nil {
@@ -54,6 +55,20 @@ func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out 
 		s.forest.Score(&s.scores, a.Matrix, n, out[:n])
 		sel, out = sel[n:], out[n:]
 	}
+}
+
+// ScoreFolded scores like Score, with the same bits, but takes the part of the
+// record alone from own, which holds for every row of rows what the scorer of
+// [Model.BindFold] computed. It is for models that have such a part.
+func (s *Scorer) ScoreFolded(own []float64, rows *column.Slab, sel []int32, entity *column.Slab, out []float64) {
+	if s.folded == nil {
+		s.folded = newScorer(s.planned.rest, s.in)
+	}
+	s.folded.args.Folded = own
+	if s.folded.machine != nil {
+		s.folded.machine.SetFolded(own)
+	}
+	s.folded.Score(rows, sel, entity, out)
 }
 
 // Execution tells what scores: "generated" or "interpreted". Both give the

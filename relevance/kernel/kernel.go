@@ -21,6 +21,7 @@ type Args struct {
 	Sel     []int32      // rows to score
 	Entity  *column.Slab // one row, or nil
 	Out     []float64    // a score for each of Sel; nil with trees
+	Folded  []float64    // of each row of Rows, the part of the record alone
 	Columns []int        // of Rows, in the order of the plan's loads
 	EntCols []int        // of Entity
 	Weights []float64    // parameters; Weights[0] is the bias

@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "home", Shape: "2a9c658825085b91", Score: scoreHome})
+	kernel.Register(kernel.Generated{Model: "home", Shape: "87b6cfe8fbf9fa75", Score: scoreHome})
+	kernel.Register(kernel.Generated{Model: "home", Shape: "3319a4ffeb12ddbb", Score: foldHome})
+	kernel.Register(kernel.Generated{Model: "home", Shape: "b0f325e8972d82e6", Score: scoreHomeFolded})
 }
 
 // scoreHome scores millrace.Activity: linear over 12 features.
@@ -70,5 +72,79 @@ func scoreHome(k *kernel.Args) {
 		rest += float64(w[11] * fn.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldHome adds up what depends on the record alone, once, when it enters a cache.
+func foldHome(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[12]float64)(k.Weights)
+	likesColumn := rows.Column(k.Columns[0])
+	commentsColumn := rows.Column(k.Columns[1])
+	sharesColumn := rows.Column(k.Columns[2])
+	impressionsColumn := rows.Column(k.Columns[3])
+	typeColumn := rows.Column(k.Columns[4])
+	for i, r := range k.Sel {
+
+		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
+		likes := float64(int64(likesColumn[r]))
+		own := float64(w[3] * fn.Log1p(fn.Max(likes, 0)))
+
+		// comments: log1p(max(coalesce(record.comments, 0.0), 0.0))
+		comments := float64(int64(commentsColumn[r]))
+		own += float64(w[4] * fn.Log1p(fn.Max(comments, 0)))
+
+		// shares: log1p(max(coalesce(record.shares, 0.0), 0.0))
+		shares := float64(int64(sharesColumn[r]))
+		own += float64(w[5] * fn.Log1p(fn.Max(shares, 0)))
+
+		// engagement: clamp(coalesce((record.likes + 3.0 * record.comments + 5.0 * record.shares) / max(record.impressions, 100.0), 0.0), 0.0, 1.0)
+		impressions := float64(int64(impressionsColumn[r]))
+		own += float64(w[6] * fn.Clamp(fn.Coalesce(((likes+float64(3*comments))+float64(5*shares))/fn.Max(impressions, 100), 0), 0, 1))
+
+		// type: record.type
+		own += k.Tables[0].Word(rows, typeColumn[r])
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreHomeFolded scores with that part given.
+func scoreHomeFolded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[12]float64)(k.Weights)
+	timeColumn := rows.Column(k.Columns[0])
+	likesColumn := rows.Column(k.Columns[1])
+	typeColumn := rows.Column(k.Columns[2])
+	languageColumn := rows.Column(k.Columns[3])
+	countryColumn := rows.Column(k.Columns[4])
+	for i, r := range k.Sel {
+
+		// recency: decay(record.time, coalesce(viewer.freshness_hours, 6.0) * 3600.0)
+		time := float64(int64(timeColumn[r]))
+		t1 := fn.Age(time, k.Numbers[0])
+		rest := float64(w[1] * fn.Decay(t1, k.Numbers[1]))
+
+		// today: decay(record.time, 86400.0)
+		rest += float64(w[2] * fn.Decay(t1, 86400))
+
+		// fresh_likes: decay(record.time, 21600.0) * log1p(max(coalesce(record.likes, 0.0), 0.0))
+		likes := float64(int64(likesColumn[r]))
+		rest += float64(w[7] * float64(fn.Decay(t1, 21600)*fn.Log1p(fn.Max(likes, 0))))
+
+		// liked_type: record.type in viewer.types
+		rest += float64(w[8] * fn.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))
+
+		// language: record.language in viewer.languages
+		t2 := k.Sets[1].Word(rows, languageColumn[r]) != 0
+		rest += float64(w[9] * fn.Bool(t2))
+
+		// foreign: size(viewer.languages) > 0.0 && record.language != "" && !(record.language in viewer.languages)
+		rest += float64(w[10] * fn.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t2)))
+
+		// country: viewer.country != "" && record.country == viewer.country
+		rest += float64(w[11] * fn.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

@@ -7,7 +7,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "recency", Shape: "8be5bcead117815c", Score: scoreRecency})
+	kernel.Register(kernel.Generated{Model: "recency", Shape: "5d8e8a3b1cd5e491", Score: scoreRecency})
+	kernel.Register(kernel.Generated{Model: "recency", Shape: "30e2f7366c34fb40", Score: foldRecency})
+	kernel.Register(kernel.Generated{Model: "recency", Shape: "4b7439005d3c16c1", Score: scoreRecencyFolded})
 }
 
 // scoreRecency scores records of any schema: linear over 1 feature.
@@ -22,5 +24,30 @@ func scoreRecency(k *kernel.Args) {
 		own := float64(w[1] * time)
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldRecency adds up what depends on the record alone, once, when it enters a cache.
+func foldRecency(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[2]float64)(k.Weights)
+	timeColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// time: record.time
+		time := float64(int64(timeColumn[r]))
+		own := float64(w[1] * time)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRecencyFolded scores with that part given.
+func scoreRecencyFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[2]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

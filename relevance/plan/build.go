@@ -39,12 +39,12 @@ type Weight struct {
 func Build(src *Source, rows, entity *column.Layout) (*Plan, error) {
 	b := &builder{src: src, rows: rows, entity: entity, seen: map[string]int{}}
 	b.p = &Plan{Viewer: src.Viewer, Tables: src.Tables, Scorer: src.Scorer, Own: -1, Score: -1}
-	for _, f := range src.Features {
+	for i, f := range src.Features {
 		v := b.lower(f.Expr)
 		if b.p.Values[v].Kind == Bool {
 			v = b.add(Value{Op: ToNumber, Kind: Number, Args: []int{v}})
 		}
-		b.p.Terms = append(b.p.Terms, Term{Feature: f.Name, Value: v, Contribution: -1, Sum: -1})
+		b.p.Terms = append(b.p.Terms, Term{Feature: f.Name, At: i, Value: v, Contribution: -1, Sum: -1})
 	}
 	if src.Scorer != Trees {
 		b.sum()

@@ -27,6 +27,10 @@ func (m *Machine) exec(i, n int) {
 		m.load(i, &m.p.Record[v.Index], n)
 	case EntField:
 		m.load(i, &m.p.Entity[v.Index], n)
+	case Folded:
+		for k, r := range m.sel[:n] {
+			m.nums[i][k] = m.own[r]
+		}
 	case HasField:
 		m.has(i, &m.p.Record[v.Index], n)
 	case HasEnt:

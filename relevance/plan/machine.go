@@ -31,6 +31,7 @@ type Machine struct {
 	arena  *kernel.Arena   // of them, the one of this stage
 	one    [1]int32
 
+	own    []float64 // of each row, what was folded
 	matrix []float64 // of trees
 	scores trees.Scores
 
@@ -338,6 +339,9 @@ func (m *Machine) Run(rows *column.Slab, sel []int32) {
 		}
 	}
 }
+
+// SetFolded gives the folded part of each row, for a plan that reads it.
+func (m *Machine) SetFolded(own []float64) { m.own = own }
 
 // Score scores rows sel of rows, Batch at a time.
 func (m *Machine) Score(rows *column.Slab, sel []int32, out []float64) {

@@ -89,6 +89,7 @@ const (
 	Text                   // a number's digits
 	Cross                  // two strings joined by "|"
 	Call                   // function Name of [Funcs]
+	Folded                 // the part of the record alone, computed before
 )
 
 var opNames = [...]string{
@@ -96,7 +97,7 @@ var opNames = [...]string{
 	Input: "viewer", HasInput: "has_viewer", AsOf: "as_of", Param: "param", Not: "not", And: "and", Or: "or",
 	Select: "select", Eq: "eq", Ne: "ne", Lt: "lt", Le: "le", Gt: "gt", Ge: "ge", Add: "add", Sub: "sub",
 	Mul: "mul", Div: "div", Neg: "neg", In: "in", Present: "present", ToNumber: "number", Lookup: "lookup",
-	Size: "size", Text: "text", Cross: "cross", Call: "call",
+	Size: "size", Text: "text", Cross: "cross", Call: "call", Folded: "folded",
 }
 
 func (o Op) String() string { return opNames[o] }
@@ -130,6 +131,7 @@ type Var struct {
 // Term is a feature's part in the score.
 type Term struct {
 	Feature      string
+	At           int // which feature of the spec
 	Value        int // the feature
 	Contribution int // what it adds to the score; -1 with trees
 	Part         Part
@@ -207,7 +209,7 @@ func (p *Plan) String() string {
 	for _, t := range p.Terms {
 		fmt.Fprintf(&b, "term %s v%d v%d part %d\n", t.Feature, t.Value, t.Contribution, t.Part)
 	}
-	fmt.Fprintf(&b, "%s v%d v%d\n", p.Scorer, p.Own, p.Score)
+	fmt.Fprintf(&b, "%s v%d v%d of %d weights\n", p.Scorer, p.Own, p.Score, p.Weights)
 	return b.String()
 }
 

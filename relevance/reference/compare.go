@@ -33,10 +33,19 @@ func Compare(r *rand.Rand, m *relevance.Model, rows, entity *column.Layout) erro
 		if err != nil {
 			return err
 		}
+		folded, err := foldedScores(m, slab, entity, one, viewer, asOf, sel)
+		if err != nil {
+			return err
+		}
+		foldedSlow, err := foldedScores(m.Interpreted(), slab, entity, one, viewer, asOf, sel)
+		if err != nil {
+			return err
+		}
 		for i, row := range sel {
 			want := Score(m, Question{Rows: slab, Row: int(row), Entity: one, Viewer: viewer, AsOf: asOf})
-			if !same(fast[i], want) || !same(slow[i], want) {
-				return fmt.Errorf("row %d of %d, entity %t: generated %v, interpreted %v, reference %v", row, slab.Len(), one != nil, fast[i], slow[i], want)
+			if !same(fast[i], want) || !same(slow[i], want) || !same(folded[i], want) || !same(foldedSlow[i], want) {
+				return fmt.Errorf("row %d of %d, entity %t: generated %v (folded %v), interpreted %v (folded %v), reference %v",
+					row, slab.Len(), one != nil, fast[i], folded[i], slow[i], foldedSlow[i], want)
 			}
 		}
 	}
@@ -50,6 +59,27 @@ func scores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *c
 	}
 	out := make([]float64, len(sel))
 	s.Score(rows, sel, one, out)
+	return out, nil
+}
+
+// foldedScores scores with what can be folded; without, it scores as a whole.
+func foldedScores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *column.Slab, v *millrace.Viewer, asOf millrace.Time, sel []int32) ([]float64, error) {
+	fold, err := m.BindFold(rows.Layout(), entity)
+	if fold == nil || err != nil {
+		out, _ := scores(m, rows, entity, one, v, asOf, sel)
+		return out, err
+	}
+	all, own := make([]int32, rows.Len()), make([]float64, rows.Len())
+	for i := range all {
+		all[i] = int32(i)
+	}
+	fold.Score(rows, all, nil, own)
+	s, err := m.Bind(rows.Layout(), entity, v, asOf)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]float64, len(sel))
+	s.ScoreFolded(own, rows, sel, one, out)
 	return out, nil
 }
 

@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "any", Shape: "7b118771c38ef366", Score: scoreAny})
+	kernel.Register(kernel.Generated{Model: "any", Shape: "4e95137f9f717253", Score: scoreAny})
+	kernel.Register(kernel.Generated{Model: "any", Shape: "9cb3a1dfd8993b98", Score: foldAny})
+	kernel.Register(kernel.Generated{Model: "any", Shape: "8c88d48d7913f78b", Score: scoreAnyFolded})
 }
 
 // scoreAny scores records of any schema: linear over 2 features.
@@ -27,5 +29,33 @@ func scoreAny(k *kernel.Args) {
 		own := k.Tables[0].Word(rows, typeColumn[r])
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldAny adds up what depends on the record alone, once, when it enters a cache.
+func foldAny(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	typeColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// type: record.type
+		own := k.Tables[0].Word(rows, typeColumn[r])
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreAnyFolded scores with that part given.
+func scoreAnyFolded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[2]float64)(k.Weights)
+	timeColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// time: age(record.time)
+		time := float64(int64(timeColumn[r]))
+		rest := float64(w[1] * fn.Age(time, k.Numbers[0]))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

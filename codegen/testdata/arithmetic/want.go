@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "93901d613bcedffd", Score: scoreArithmetic})
+	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "5a99fb5952691b29", Score: scoreArithmetic})
+	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "5b1c5463ab93f74a", Score: foldArithmetic})
+	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "d24c8bc388dc3451", Score: scoreArithmeticFolded})
 }
 
 // scoreArithmetic scores millrace.Activity: linear over 8 features.
@@ -52,5 +54,57 @@ func scoreArithmetic(k *kernel.Args) {
 		own += float64(w[8] * fn.Clamp(likes, math.Copysign(0, -1), 1000))
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldArithmetic adds up what depends on the record alone, once, when it enters a cache.
+func foldArithmetic(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[9]float64)(k.Weights)
+	likesColumn := rows.Column(k.Columns[0])
+	sharesColumn := rows.Column(k.Columns[1])
+	commentsColumn := rows.Column(k.Columns[2])
+	impressionsColumn := rows.Column(k.Columns[3])
+	for i, r := range k.Sel {
+
+		// a: 1 / record.likes
+		likes := float64(int64(likesColumn[r]))
+		own := float64(w[1] * (1 / likes))
+
+		// b: -record.likes - -3
+		own += float64(w[2] * ((-(likes)) - (-3)))
+
+		// c: record.likes * record.shares + record.comments * record.impressions
+		shares := float64(int64(sharesColumn[r]))
+		comments := float64(int64(commentsColumn[r]))
+		impressions := float64(int64(impressionsColumn[r]))
+		own += float64(w[3] * (float64(likes*shares) + float64(comments*impressions)))
+
+		// d: 0 / 0 * record.likes
+		own += float64(w[4] * float64(kernel.Missing*likes))
+
+		// e: record.likes / 0
+		own += float64(w[5] * (likes / 0))
+
+		// f: min(record.likes, record.shares, record.comments, 7)
+		own += float64(w[6] * fn.Min(fn.Min(fn.Min(likes, shares), comments), 7))
+
+		// g: pow(record.likes, 0.5)
+		own += float64(w[7] * fn.Pow(likes, 0.5))
+
+		// h: clamp(record.likes, -0.0, 1e3)
+		own += float64(w[8] * fn.Clamp(likes, math.Copysign(0, -1), 1000))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreArithmeticFolded scores with that part given.
+func scoreArithmeticFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[9]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

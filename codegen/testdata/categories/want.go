@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "categories", Shape: "78128062341d55e7", Score: scoreCategories})
+	kernel.Register(kernel.Generated{Model: "categories", Shape: "278570c41d2d7b01", Score: scoreCategories})
+	kernel.Register(kernel.Generated{Model: "categories", Shape: "16170a8b5f094cbf", Score: foldCategories})
+	kernel.Register(kernel.Generated{Model: "categories", Shape: "ba57a2d9de52900b", Score: scoreCategoriesFolded})
 }
 
 var categoriesList1 = []float64{1, 10, 100}
@@ -36,5 +38,40 @@ func scoreCategories(k *kernel.Args) {
 		own += k.Tables[2].String(pair)
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldCategories adds up what depends on the record alone, once, when it enters a cache.
+func foldCategories(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	verbColumn := rows.Column(k.Columns[0])
+	likesColumn := rows.Column(k.Columns[1])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// verb: record.verb
+		own := k.Tables[0].Word(rows, verbColumn[r])
+
+		// hour: bucketize(record.likes, [1, 10, 100])
+		likes := float64(int64(likesColumn[r]))
+		own += k.Tables[1].Number(fn.Bucketize(likes, categoriesList1))
+
+		// pair: cross(record.verb, record.language)
+		verb := rows.StringAt(k.Columns[0], int(r))
+		language := rows.StringAt(k.Columns[2], int(r))
+		pair := k.Arena.Cross(verb, language)
+		own += k.Tables[2].String(pair)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreCategoriesFolded scores with that part given.
+func scoreCategoriesFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[1]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

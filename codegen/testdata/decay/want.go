@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "decay", Shape: "21847a3ada8c7bd0", Score: scoreDecay})
+	kernel.Register(kernel.Generated{Model: "decay", Shape: "1ef7c0687dacbe39", Score: scoreDecay})
 }
 
 // scoreDecay scores millrace.Activity: linear over 3 features.

@@ -11,8 +11,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "entity", Shape: "658f44b9070aafde", Score: scoreEntity})
-	kernel.Register(kernel.Generated{Model: "entity", Shape: "9dbf62990f7d8d94", Score: scoreEntityAlone})
+	kernel.Register(kernel.Generated{Model: "entity", Shape: "abef66303f2c6950", Score: scoreEntity})
+	kernel.Register(kernel.Generated{Model: "entity", Shape: "18130282ca6422ad", Score: scoreEntityAlone})
 }
 
 var entityList1 = []float64{}

@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "folded", Shape: "01883f97a8572a31", Score: scoreFolded})
+	kernel.Register(kernel.Generated{Model: "folded", Shape: "565e3ade510843a9", Score: scoreFolded})
+	kernel.Register(kernel.Generated{Model: "folded", Shape: "fff7ee8bf4f5cb22", Score: foldFolded})
+	kernel.Register(kernel.Generated{Model: "folded", Shape: "fca2e2db9cdf222b", Score: scoreFoldedFolded})
 }
 
 // scoreFolded scores millrace.Activity: linear over 3 features.
@@ -32,5 +34,39 @@ func scoreFolded(k *kernel.Args) {
 		own += float64(w[3] * fn.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldFolded adds up what depends on the record alone, once, when it enters a cache.
+func foldFolded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	likesColumn := rows.Column(k.Columns[0])
+	sharesColumn := rows.Column(k.Columns[1])
+	verbColumn := rows.Column(k.Columns[2])
+	for i, r := range k.Sel {
+
+		// block: record.likes + record.shares
+		likes := float64(int64(likesColumn[r]))
+		shares := float64(int64(sharesColumn[r]))
+		own := float64(w[1] * (likes + shares))
+
+		// folded: record.likes * 2
+		own += float64(w[2] * float64(likes*2))
+
+		// quoted: record.verb == 'post'
+		own += float64(w[3] * fn.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreFoldedFolded scores with that part given.
+func scoreFoldedFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "keywords", Shape: "c0ab830f6209538a", Score: scoreKeywords})
+	kernel.Register(kernel.Generated{Model: "keywords", Shape: "8c2875e22bb86c36", Score: scoreKeywords})
+	kernel.Register(kernel.Generated{Model: "keywords", Shape: "dbb0532173b56121", Score: foldKeywords})
+	kernel.Register(kernel.Generated{Model: "keywords", Shape: "396adb5d38878b8f", Score: scoreKeywordsFolded})
 }
 
 // scoreKeywords scores millrace.Activity: linear over 6 features.
@@ -45,5 +47,52 @@ func scoreKeywords(k *kernel.Args) {
 		own += float64(w[6] * (likes + 1))
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldKeywords adds up what depends on the record alone, once, when it enters a cache.
+func foldKeywords(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[7]float64)(k.Weights)
+	likesColumn := rows.Column(k.Columns[0])
+	sharesColumn := rows.Column(k.Columns[1])
+	commentsColumn := rows.Column(k.Columns[2])
+	impressionsColumn := rows.Column(k.Columns[3])
+	for i, r := range k.Sel {
+
+		// func: record.likes
+		likes := float64(int64(likesColumn[r]))
+		own := float64(w[1] * likes)
+
+		// range: record.shares * record.shares + record.shares
+		shares := float64(int64(sharesColumn[r]))
+		own += float64(w[2] * (float64(shares*shares) + shares))
+
+		// out: abs(record.comments)
+		comments := float64(int64(commentsColumn[r]))
+		out2 := fn.Abs(comments)
+		own += float64(w[3] * out2)
+
+		// fn: log1p(abs(record.comments))
+		own += float64(w[4] * fn.Log1p(out2))
+
+		// w: record.impressions
+		impressions := float64(int64(impressionsColumn[r]))
+		own += float64(w[5] * impressions)
+
+		// _x: record.likes + 1
+		own += float64(w[6] * (likes + 1))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreKeywordsFolded scores with that part given.
+func scoreKeywordsFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[7]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "logic", Shape: "f6e52f6374d538ce", Score: scoreLogic})
+	kernel.Register(kernel.Generated{Model: "logic", Shape: "2d368e2c707177cd", Score: scoreLogic})
+	kernel.Register(kernel.Generated{Model: "logic", Shape: "57c75efa6ab51968", Score: foldLogic})
+	kernel.Register(kernel.Generated{Model: "logic", Shape: "2434f357eaa7607d", Score: scoreLogicFolded})
 }
 
 // scoreLogic scores millrace.Activity: linear over 5 features.
@@ -41,5 +43,48 @@ func scoreLogic(k *kernel.Args) {
 		own += float64(w[5] * fn.Bool(k.Sets[1].Word(rows, verbColumn[r]) != 0))
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldLogic adds up what depends on the record alone, once, when it enters a cache.
+func foldLogic(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[6]float64)(k.Weights)
+	likesColumn := rows.Column(k.Columns[0])
+	sharesColumn := rows.Column(k.Columns[1])
+	deletedColumn := rows.Column(k.Columns[2])
+	verbColumn := rows.Column(k.Columns[3])
+	for i, r := range k.Sel {
+
+		// a: record.likes > 3 && record.shares < 2 || !record.deleted
+		likes := float64(int64(likesColumn[r]))
+		t1 := likes > 3
+		shares := float64(int64(sharesColumn[r]))
+		deleted := deletedColumn[r] != 0
+		own := float64(w[1] * fn.Bool((t1 && (shares < 2)) || !(deleted)))
+
+		// b: record.deleted ? 1 : 2
+		own += float64(w[2] * kernel.If[float64](deleted, 1, 2))
+
+		// c: (record.likes > 3) == (record.shares > 3) ? record.likes : -record.shares
+		own += float64(w[3] * kernel.If[float64](t1 == (shares > 3), likes, -(shares)))
+
+		// d: record.likes in [1, 2, 3]
+		own += float64(w[4] * fn.Bool(k.Sets[0].Number(likes) != 0))
+
+		// e: record.verb in ["post", "share", "a longer content type"]
+		own += float64(w[5] * fn.Bool(k.Sets[1].Word(rows, verbColumn[r]) != 0))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreLogicFolded scores with that part given.
+func scoreLogicFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[6]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "logistic", Shape: "316a54fb1b47aada", Score: scoreLogistic})
+	kernel.Register(kernel.Generated{Model: "logistic", Shape: "7c2e94d19c462e88", Score: scoreLogistic})
+	kernel.Register(kernel.Generated{Model: "logistic", Shape: "6e184c616c064916", Score: foldLogistic})
+	kernel.Register(kernel.Generated{Model: "logistic", Shape: "b8e93a5a29c777bc", Score: scoreLogisticFolded})
 }
 
 // scoreLogistic scores millrace.Activity: logistic over 2 features.
@@ -28,5 +30,35 @@ func scoreLogistic(k *kernel.Args) {
 		own += float64(w[2] * fn.Log1p(shares))
 
 		out[i] = kernel.Score(kernel.Sigmoid(own + w[0]))
+	}
+}
+
+// foldLogistic adds up what depends on the record alone, once, when it enters a cache.
+func foldLogistic(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[3]float64)(k.Weights)
+	likesColumn := rows.Column(k.Columns[0])
+	sharesColumn := rows.Column(k.Columns[1])
+	for i, r := range k.Sel {
+
+		// likes: log1p(record.likes)
+		likes := float64(int64(likesColumn[r]))
+		own := float64(w[1] * fn.Log1p(likes))
+
+		// shares: log1p(record.shares)
+		shares := float64(int64(sharesColumn[r]))
+		own += float64(w[2] * fn.Log1p(shares))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreLogisticFolded scores with that part given.
+func scoreLogisticFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[3]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(kernel.Sigmoid(k.Folded[r] + w[0]))
 	}
 }

@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "nulls", Shape: "158b038ffed29387", Score: scoreNulls})
+	kernel.Register(kernel.Generated{Model: "nulls", Shape: "7dd619f8dde07d93", Score: scoreNulls})
+	kernel.Register(kernel.Generated{Model: "nulls", Shape: "2f069ca4e747d111", Score: foldNulls})
+	kernel.Register(kernel.Generated{Model: "nulls", Shape: "990b3704936c8300", Score: scoreNullsFolded})
 }
 
 // scoreNulls scores test.Every: linear over 7 features.
@@ -61,5 +63,66 @@ func scoreNulls(k *kernel.Args) {
 		own += float64(w[7] * m)
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldNulls adds up what depends on the record alone, once, when it enters a cache.
+func foldNulls(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[8]float64)(k.Weights)
+	mColumn := rows.Column(k.Columns[0])
+	mNulls, mNull := rows.Nulls(k.Columns[0])
+	yColumn := rows.Column(k.Columns[1])
+	yNulls, yNull := rows.Nulls(k.Columns[1])
+	xColumn := rows.Column(k.Columns[2])
+	uNulls, uNull := rows.Nulls(k.Columns[3])
+	uColumn := rows.Column(k.Columns[3])
+	cColumn := rows.Column(k.Columns[4])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// m: coalesce(record.m, 0)
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		own := float64(w[1] * fn.Coalesce(m, 0))
+
+		// y: coalesce(record.y, record.x)
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		x2 := math.Float64frombits(xColumn[r])
+		own += float64(w[2] * fn.Coalesce(y, x2))
+
+		// hasm: has(record.m)
+		own += float64(w[3] * fn.Bool(mNulls[r]&mNull == 0))
+
+		// u: has(record.u) && record.u != ""
+		own += float64(w[4] * fn.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
+
+		// c: record.c
+		c := cColumn[r] != 0
+		own += float64(w[5] * fn.Bool(c))
+
+		// labels: size(record.labels)
+		labels := k.Arena.Strings(rows, k.Columns[5], int(r))
+		own += float64(w[6] * float64(len(labels)))
+
+		// raw: record.m
+		own += float64(w[7] * m)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreNullsFolded scores with that part given.
+func scoreNullsFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[8]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

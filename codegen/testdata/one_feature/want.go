@@ -7,7 +7,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "one-feature", Shape: "b1c1ddda8f41ae7e", Score: scoreOneFeature})
+	kernel.Register(kernel.Generated{Model: "one-feature", Shape: "f155eadac1e2dac1", Score: scoreOneFeature})
+	kernel.Register(kernel.Generated{Model: "one-feature", Shape: "ed96799cb1d99be0", Score: foldOneFeature})
+	kernel.Register(kernel.Generated{Model: "one-feature", Shape: "4b7439005d3c16c1", Score: scoreOneFeatureFolded})
 }
 
 // scoreOneFeature scores millrace.Activity: linear over 1 feature.
@@ -22,5 +24,30 @@ func scoreOneFeature(k *kernel.Args) {
 		own := float64(w[1] * likes)
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldOneFeature adds up what depends on the record alone, once, when it enters a cache.
+func foldOneFeature(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[2]float64)(k.Weights)
+	likesColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// likes: record.likes
+		likes := float64(int64(likesColumn[r]))
+		own := float64(w[1] * likes)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreOneFeatureFolded scores with that part given.
+func scoreOneFeatureFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[2]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

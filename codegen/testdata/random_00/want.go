@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-00", Shape: "b6c02ad28c1c6c85", Score: scoreRandom00})
-	kernel.Register(kernel.Generated{Model: "random-00", Shape: "eb7a797d819a743a", Score: scoreRandom00Alone})
+	kernel.Register(kernel.Generated{Model: "random-00", Shape: "bb6f029d469b0c16", Score: scoreRandom00})
+	kernel.Register(kernel.Generated{Model: "random-00", Shape: "2e5254a6991e1db6", Score: scoreRandom00Alone})
 }
 
 var random00List1 = []float64{0, 1, 10, 100}

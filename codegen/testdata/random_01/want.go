@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-01", Shape: "b412df0a934a69e0", Score: scoreRandom01})
-	kernel.Register(kernel.Generated{Model: "random-01", Shape: "0e10e4fc878205a7", Score: scoreRandom01Alone})
+	kernel.Register(kernel.Generated{Model: "random-01", Shape: "8d1397d34f933111", Score: scoreRandom01})
+	kernel.Register(kernel.Generated{Model: "random-01", Shape: "ca840ad4c5b5b5f9", Score: scoreRandom01Alone})
 }
 
 var random01List1 = []float64{-1, 0, 0.5, 10}

@@ -11,7 +11,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-02", Shape: "f9ec70df11f13e07", Score: scoreRandom02})
+	kernel.Register(kernel.Generated{Model: "random-02", Shape: "d94c8668c772b277", Score: scoreRandom02})
+	kernel.Register(kernel.Generated{Model: "random-02", Shape: "6ef2ef5dc1c67742", Score: foldRandom02})
+	kernel.Register(kernel.Generated{Model: "random-02", Shape: "682638a5b9dfd053", Score: scoreRandom02Folded})
 }
 
 var random02List1 = []float64{-1, 0, 0.5, 10}
@@ -66,5 +68,70 @@ func scoreRandom02(k *kernel.Args) {
 		rest += float64(w[3] * fn.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), k.Numbers[1]) != (-(fn.Bucketize(n2, random02List1)))))
 
 		out[i] = kernel.Score((own + k.Numbers[2]) + rest)
+	}
+}
+
+// foldRandom02 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom02(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	uColumn := rows.Column(k.Columns[0])
+	authorAgeColumn := rows.Column(k.Columns[1])
+	nColumn := rows.Column(k.Columns[2])
+	yColumn := rows.Column(k.Columns[4])
+	yNulls, yNull := rows.Nulls(k.Columns[4])
+	typeColumn := rows.Column(k.Columns[5])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// f0: record.u
+		own := k.Tables[3].Word(rows, uColumn[r])
+
+		// f1: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
+		authorAge := float64(int64(authorAgeColumn[r]))
+		own += k.Tables[4].Number(fn.Bucketize(fn.Bucketize(authorAge, random02List1), random02List2))
+
+		// f2: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
+		n2 := float64(int64(nColumn[r]))
+		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		t1 := -(y)
+		own += float64(w[1] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
+
+		// f3: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
+		own += float64(w[2] * fn.Coalesce(k.Tables[2].Word(rows, typeColumn[r]), fn.Sqrt(t1)))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom02Folded scores with that part given.
+func scoreRandom02Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	timeColumn := rows.Column(k.Columns[2])
+	nColumn := rows.Column(k.Columns[1])
+	authorAgeColumn := rows.Column(k.Columns[0])
+	mColumn := rows.Column(k.Columns[3])
+	mNulls, mNull := rows.Nulls(k.Columns[3])
+	for i, r := range k.Sel {
+
+		// f4: bucketize(age(record.time), [0, 1, 10, 100])
+		time := float64(int64(timeColumn[r]))
+		rest := k.Tables[5].Number(fn.Bucketize(fn.Age(time, k.Numbers[0]), random02List2))
+
+		// f6: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
+		n2 := float64(int64(nColumn[r]))
+		authorAge := float64(int64(authorAgeColumn[r]))
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		rest += float64(w[3] * fn.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), k.Numbers[1]) != (-(fn.Bucketize(n2, random02List1)))))
+
+		out[i] = kernel.Score((k.Folded[r] + k.Numbers[2]) + rest)
 	}
 }

@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-03", Shape: "92f3f3b23bd8a3fe", Score: scoreRandom03})
+	kernel.Register(kernel.Generated{Model: "random-03", Shape: "fc37284c45da9aa4", Score: scoreRandom03})
+	kernel.Register(kernel.Generated{Model: "random-03", Shape: "468b4d5905303f47", Score: foldRandom03})
+	kernel.Register(kernel.Generated{Model: "random-03", Shape: "110d6454a77ee53d", Score: scoreRandom03Folded})
 }
 
 var random03List1 = []float64{-1, 0, 0.5, 10}
@@ -54,5 +56,55 @@ func scoreRandom03(k *kernel.Args) {
 		own += float64(w[3] * authorAge)
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldRandom03 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom03(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	mColumn := rows.Column(k.Columns[0])
+	mNulls, mNull := rows.Nulls(k.Columns[0])
+	xColumn := rows.Column(k.Columns[1])
+	yColumn := rows.Column(k.Columns[2])
+	yNulls, yNull := rows.Nulls(k.Columns[2])
+	authorAgeColumn := rows.Column(k.Columns[3])
+	for i, r := range k.Sel {
+
+		// f0: record.m
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		own := float64(w[1] * m)
+
+		// f1: bucketize(bucketize((record.x + record.y), [-1, 0, 0.5, 10]), [0, 1, 10, 100])
+		x2 := math.Float64frombits(xColumn[r])
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		own += k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x2+y, random03List1), random03List2))
+
+		// f3: record.author.age
+		authorAge := float64(int64(authorAgeColumn[r]))
+		own += float64(w[3] * authorAge)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom03Folded scores with that part given.
+func scoreRandom03Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	atColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
+		at := float64(int64(atColumn[r]))
+		rest := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5))), k.Numbers[1]))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-04", Shape: "81535615b13036f1", Score: scoreRandom04})
-	kernel.Register(kernel.Generated{Model: "random-04", Shape: "ba1af7071b2f48a9", Score: scoreRandom04Alone})
+	kernel.Register(kernel.Generated{Model: "random-04", Shape: "9ff8d3f75907c16a", Score: scoreRandom04})
+	kernel.Register(kernel.Generated{Model: "random-04", Shape: "f0e19e71e4d7bf21", Score: scoreRandom04Alone})
 }
 
 // scoreRandom04 scores test.Every and features test.Member: logistic over 6 features.

@@ -8,8 +8,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-05", Shape: "b4b2858a67163060", Score: scoreRandom05})
-	kernel.Register(kernel.Generated{Model: "random-05", Shape: "cb2f624647989027", Score: scoreRandom05Alone})
+	kernel.Register(kernel.Generated{Model: "random-05", Shape: "eb76349353d3098a", Score: scoreRandom05})
+	kernel.Register(kernel.Generated{Model: "random-05", Shape: "151ded96b384ebbb", Score: scoreRandom05Alone})
 }
 
 // scoreRandom05 scores test.Every and features test.Member: linear over 3 features.

@@ -10,8 +10,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "171fe527e9178f2c", Score: scoreRandom06})
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "76e5cbe57fd70f5e", Score: scoreRandom06Alone})
+	kernel.Register(kernel.Generated{Model: "random-06", Shape: "43bc39e1d75c2359", Score: scoreRandom06})
+	kernel.Register(kernel.Generated{Model: "random-06", Shape: "457d6d297f8af761", Score: foldRandom06})
+	kernel.Register(kernel.Generated{Model: "random-06", Shape: "2e7709de009836ea", Score: scoreRandom06Folded})
+	kernel.Register(kernel.Generated{Model: "random-06", Shape: "a53760ca5f125717", Score: scoreRandom06Alone})
+	kernel.Register(kernel.Generated{Model: "random-06", Shape: "546118478c4c24bb", Score: scoreRandom06AloneFolded})
 }
 
 var random06List1 = []float64{0, 1, 10, 100}
@@ -79,6 +82,89 @@ func scoreRandom06(k *kernel.Args) {
 	}
 }
 
+// foldRandom06 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom06(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[5]float64)(k.Weights)
+	cColumn := rows.Column(k.Columns[1])
+	authorAgeColumn := rows.Column(k.Columns[0])
+	xColumn := rows.Column(k.Columns[2])
+	yColumn := rows.Column(k.Columns[3])
+	yNulls, yNull := rows.Nulls(k.Columns[3])
+	for i, r := range k.Sel {
+
+		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
+		c := cColumn[r] != 0
+		authorAge := float64(int64(authorAgeColumn[r]))
+		x2 := math.Float64frombits(xColumn[r])
+		own := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
+
+		// f3: record.y
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		own += float64(w[3] * y)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom06Folded scores with that part given.
+func scoreRandom06Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[5]float64)(k.Weights)
+	entity := k.Entity
+	k.EntityArena.Reset()
+	var lang string
+	if entity != nil {
+		lang = entity.StringAt(k.EntCols[0], 0)
+	}
+	t1 := lang != ""
+	var topics []string
+	if entity != nil {
+		topics = k.EntityArena.Strings(entity, k.EntCols[1], 0)
+	}
+	t2 := float64(len(topics))
+	var embedding []float64
+	if entity != nil && !entity.Null(k.EntCols[2], 0) {
+		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
+	}
+	t3 := fn.Dot(embedding, k.Lists[0])
+	mNulls, mNull := rows.Nulls(k.Columns[1])
+	authorAgeColumn := rows.Column(k.Columns[2])
+	mColumn := rows.Column(k.Columns[1])
+	xColumn := rows.Column(k.Columns[3])
+	yColumn := rows.Column(k.Columns[4])
+	yNulls, yNull := rows.Nulls(k.Columns[4])
+	nColumn := rows.Column(k.Columns[5])
+	for i, r := range k.Sel {
+
+		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
+		type2 := rows.StringAt(k.Columns[0], int(r))
+		authorAge := float64(int64(authorAgeColumn[r]))
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		rest := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+
+		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
+		x2 := math.Float64frombits(xColumn[r])
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+
+		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
+		n2 := float64(int64(nColumn[r]))
+		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t2 > n2), x2, t3))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+	}
+}
+
 // scoreRandom06Alone scores test.Every of entities without features: linear over 5 features.
 func scoreRandom06Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
@@ -122,5 +208,43 @@ func scoreRandom06Alone(k *kernel.Args) {
 		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x2, k.Numbers[3]))
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// scoreRandom06AloneFolded scores with that part given.
+func scoreRandom06AloneFolded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[5]float64)(k.Weights)
+	mNulls, mNull := rows.Nulls(k.Columns[1])
+	authorAgeColumn := rows.Column(k.Columns[2])
+	mColumn := rows.Column(k.Columns[1])
+	xColumn := rows.Column(k.Columns[3])
+	yColumn := rows.Column(k.Columns[4])
+	yNulls, yNull := rows.Nulls(k.Columns[4])
+	nColumn := rows.Column(k.Columns[5])
+	for i, r := range k.Sel {
+
+		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
+		type2 := rows.StringAt(k.Columns[0], int(r))
+		authorAge := float64(int64(authorAgeColumn[r]))
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		rest := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+
+		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
+		x2 := math.Float64frombits(xColumn[r])
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+
+		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
+		n2 := float64(int64(nColumn[r]))
+		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x2, k.Numbers[3]))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

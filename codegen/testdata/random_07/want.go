@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-07", Shape: "929ecca039ef0d41", Score: scoreRandom07})
-	kernel.Register(kernel.Generated{Model: "random-07", Shape: "b54976d0c917b188", Score: scoreRandom07Alone})
+	kernel.Register(kernel.Generated{Model: "random-07", Shape: "cebd7b9ceb9f9de7", Score: scoreRandom07})
+	kernel.Register(kernel.Generated{Model: "random-07", Shape: "4bd0caf435a60caa", Score: scoreRandom07Alone})
 }
 
 var random07List1 = []float64{-1, 0, 0.5, 10}

@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-08", Shape: "3369d692e03d5178", Score: scoreRandom08})
+	kernel.Register(kernel.Generated{Model: "random-08", Shape: "0dccd30f9c720bca", Score: scoreRandom08})
+	kernel.Register(kernel.Generated{Model: "random-08", Shape: "6c9bc6d3a977eba0", Score: foldRandom08})
+	kernel.Register(kernel.Generated{Model: "random-08", Shape: "a308f64466b9d1b5", Score: scoreRandom08Folded})
 }
 
 var random08List1 = []float64{-1, 0, 0.5, 10}
@@ -62,5 +64,72 @@ func scoreRandom08(k *kernel.Args) {
 		rest += float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t3), random08List1))
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldRandom08 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom08(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[5]float64)(k.Weights)
+	mColumn := rows.Column(k.Columns[1])
+	mNulls, mNull := rows.Nulls(k.Columns[1])
+	verbColumn := rows.Column(k.Columns[2])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// f0: ((record.type >= record.type) ? cross(record.m, record.verb) : record.verb)
+		type2 := rows.StringAt(k.Columns[0], int(r))
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		t1 := k.Arena.Text(m)
+		verb := rows.StringAt(k.Columns[2], int(r))
+		t2 := k.Arena.Cross(t1, verb)
+		own := k.Tables[3].String(kernel.If[string](type2 >= type2, t2, verb))
+
+		// f2: sqrt(record.m)
+		own += float64(w[2] * fn.Sqrt(m))
+
+		// f3: (record.verb != "post")
+		own += float64(w[3] * fn.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom08Folded scores with that part given.
+func scoreRandom08Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[5]float64)(k.Weights)
+	uColumn := rows.Column(k.Columns[1])
+	yColumn := rows.Column(k.Columns[3])
+	yNulls, yNull := rows.Nulls(k.Columns[3])
+	mNulls, mNull := rows.Nulls(k.Columns[0])
+	mColumn := rows.Column(k.Columns[0])
+	nColumn := rows.Column(k.Columns[4])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// f1: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
+		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
+		t1 := fn.Dot(vec, k.Lists[0])
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		rest := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], k.Strings[0]), kernel.If[float64](k.Bools[0], fn.Coalesce(k.Tables[2].Number(t1), fn.Coalesce(-0.4735, y)), -(t1)), -2.124))
+
+		// f4: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		n2 := float64(int64(nColumn[r]))
+		u := rows.StringAt(k.Columns[1], int(r))
+		s := rows.StringAt(k.Columns[5], int(r))
+		rest += float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t1), random08List1))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

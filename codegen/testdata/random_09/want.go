@@ -11,8 +11,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-09", Shape: "2c0044b502cb1047", Score: scoreRandom09})
-	kernel.Register(kernel.Generated{Model: "random-09", Shape: "d3b6e9156759e18d", Score: scoreRandom09Alone})
+	kernel.Register(kernel.Generated{Model: "random-09", Shape: "b0316d59302fcbbc", Score: scoreRandom09})
+	kernel.Register(kernel.Generated{Model: "random-09", Shape: "5a6db21179d1fb07", Score: scoreRandom09Alone})
 }
 
 // scoreRandom09 scores test.Every and features test.Member: linear over 3 features.

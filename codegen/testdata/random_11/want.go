@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-11", Shape: "6880ad590ef392d3", Score: scoreRandom11})
+	kernel.Register(kernel.Generated{Model: "random-11", Shape: "6eff46548cc2793a", Score: scoreRandom11})
+	kernel.Register(kernel.Generated{Model: "random-11", Shape: "771b17d24fd79008", Score: foldRandom11})
+	kernel.Register(kernel.Generated{Model: "random-11", Shape: "14741d04f9819ac6", Score: scoreRandom11Folded})
 }
 
 // scoreRandom11 scores test.Every: linear over 2 features.
@@ -33,5 +35,38 @@ func scoreRandom11(k *kernel.Args) {
 		own := float64(w[2] * n2)
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldRandom11 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom11(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[3]float64)(k.Weights)
+	nColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// f1: coalesce(record.n, max(record.author.age, (record.author.age / record.m), record.n))
+		n2 := float64(int64(nColumn[r]))
+		own := float64(w[2] * n2)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom11Folded scores with that part given.
+func scoreRandom11Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[3]float64)(k.Weights)
+	yNulls, yNull := rows.Nulls(k.Columns[0])
+	xColumn := rows.Column(k.Columns[1])
+	authorAgeColumn := rows.Column(k.Columns[2])
+	for i, r := range k.Sel {
+
+		// f0: exp((((record.y == null) && has(viewer.age)) ? viewer.age : log1p(coalesce(record.x, record.author.age))))
+		x2 := math.Float64frombits(xColumn[r])
+		authorAge := float64(int64(authorAgeColumn[r]))
+		rest := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && k.Bools[0], k.Numbers[0], fn.Log1p(fn.Coalesce(x2, authorAge)))))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-12", Shape: "fc714f916aa1befc", Score: scoreRandom12})
+	kernel.Register(kernel.Generated{Model: "random-12", Shape: "e47665e040173b29", Score: scoreRandom12})
+	kernel.Register(kernel.Generated{Model: "random-12", Shape: "b631fd524d15981b", Score: foldRandom12})
+	kernel.Register(kernel.Generated{Model: "random-12", Shape: "106f9b2f1a628d8b", Score: scoreRandom12Folded})
 }
 
 var random12List1 = []float64{-1, 0, 0.5, 10}
@@ -60,5 +62,61 @@ func scoreRandom12(k *kernel.Args) {
 		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[1].Number(y) != 0, k.Numbers[2], y), random12List2))
 
 		out[i] = kernel.Score(kernel.Sigmoid((own + k.Numbers[3]) + rest))
+	}
+}
+
+// foldRandom12 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom12(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	xColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// f1: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
+		x2 := math.Float64frombits(xColumn[r])
+		own := float64(w[2] * fn.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x2, x2), random12List1)) != 0))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom12Folded scores with that part given.
+func scoreRandom12Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	cColumn := rows.Column(k.Columns[0])
+	atColumn := rows.Column(k.Columns[1])
+	mColumn := rows.Column(k.Columns[2])
+	mNulls, mNull := rows.Nulls(k.Columns[2])
+	authorAgeColumn := rows.Column(k.Columns[3])
+	yColumn := rows.Column(k.Columns[4])
+	yNulls, yNull := rows.Nulls(k.Columns[4])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// f0: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
+		c := cColumn[r] != 0
+		at := float64(int64(atColumn[r]))
+		t1 := fn.Age(at, k.Numbers[0])
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		authorAge := float64(int64(authorAgeColumn[r]))
+		rest := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], t1, m-authorAge), m), k.Numbers[1]))
+
+		// f2: cross(viewer.id, age(record.at))
+		t2 := k.Arena.Text(t1)
+		f2 := k.Arena.Cross(k.Strings[0], t2)
+		rest += k.Tables[2].String(f2)
+
+		// f3: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(y) != 0, k.Numbers[2], y), random12List2))
+
+		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + rest))
 	}
 }

@@ -8,8 +8,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-14", Shape: "0af3c207dd094ffd", Score: scoreRandom14})
-	kernel.Register(kernel.Generated{Model: "random-14", Shape: "e3589cb154f3f532", Score: scoreRandom14Alone})
+	kernel.Register(kernel.Generated{Model: "random-14", Shape: "750c5dac10fb3e2f", Score: scoreRandom14})
+	kernel.Register(kernel.Generated{Model: "random-14", Shape: "7e4be7789aa613f8", Score: foldRandom14})
+	kernel.Register(kernel.Generated{Model: "random-14", Shape: "f58b035bce5b5271", Score: scoreRandom14Folded})
+	kernel.Register(kernel.Generated{Model: "random-14", Shape: "3b27fd774f771d0b", Score: scoreRandom14Alone})
+	kernel.Register(kernel.Generated{Model: "random-14", Shape: "5648c2f02272be97", Score: scoreRandom14AloneFolded})
 }
 
 // scoreRandom14 scores test.Every and features test.Member: linear over 3 features.
@@ -38,6 +41,42 @@ func scoreRandom14(k *kernel.Args) {
 	}
 }
 
+// foldRandom14 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom14(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	nColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// f1: record.n
+		n2 := float64(int64(nColumn[r]))
+		own := float64(w[2] * n2)
+
+		// f2: size(coalesce("post", record.s))
+		s := rows.StringAt(k.Columns[1], int(r))
+		own += float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom14Folded scores with that part given.
+func scoreRandom14Folded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	entity := k.Entity
+	k.EntityArena.Reset()
+	var embedding []float64
+	if entity != nil && !entity.Null(k.EntCols[0], 0) {
+		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
+	}
+	t1 := float64(w[1] * fn.Cosine(k.Lists[0], embedding))
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + t1)
+	}
+}
+
 // scoreRandom14Alone scores test.Every of entities without features: linear over 3 features.
 func scoreRandom14Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
@@ -54,5 +93,15 @@ func scoreRandom14Alone(k *kernel.Args) {
 		own += float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
 
 		out[i] = kernel.Score((own + w[0]) + k.Numbers[0])
+	}
+}
+
+// scoreRandom14AloneFolded scores with that part given.
+func scoreRandom14AloneFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + k.Numbers[0])
 	}
 }

@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-18", Shape: "bda6279c0fdf066b", Score: scoreRandom18})
+	kernel.Register(kernel.Generated{Model: "random-18", Shape: "7a5d8adcd4f48f5d", Score: scoreRandom18})
+	kernel.Register(kernel.Generated{Model: "random-18", Shape: "d0bff7bcc05137a6", Score: foldRandom18})
+	kernel.Register(kernel.Generated{Model: "random-18", Shape: "ea04887705157df4", Score: scoreRandom18Folded})
 }
 
 // scoreRandom18 scores test.Every: linear over 3 features.
@@ -42,5 +44,49 @@ func scoreRandom18(k *kernel.Args) {
 		rest += float64(w[3] * kernel.If[float64](k.Bools[0] == (k.Sets[0].Number(n2-m) != 0), m, k.Numbers[1]))
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldRandom18 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom18(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	bColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// f0: record.b
+		b := bColumn[r] != 0
+		own := float64(w[1] * fn.Bool(b))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom18Folded scores with that part given.
+func scoreRandom18Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	uNulls, uNull := rows.Nulls(k.Columns[0])
+	mColumn := rows.Column(k.Columns[1])
+	mNulls, mNull := rows.Nulls(k.Columns[1])
+	nColumn := rows.Column(k.Columns[3])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// f1: (cross("", (has(record.u) ? record.m : viewer.age)) == record.verb)
+		verb := rows.StringAt(k.Columns[2], int(r))
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		t1 := k.Arena.Text(kernel.If[float64](uNulls[r]&uNull == 0, m, k.Numbers[0]))
+		t2 := k.Arena.Cross("", t1)
+		rest := float64(w[2] * fn.Bool(verb == t2))
+
+		// f2: (((has(viewer.age) && (viewer.age == -16.54)) == ((record.n - record.m) in viewer.vec)) ? record.m : age(timestamp("2026-01-31T00:00:00Z")))
+		n2 := float64(int64(nColumn[r]))
+		rest += float64(w[3] * kernel.If[float64](k.Bools[0] == (k.Sets[0].Number(n2-m) != 0), m, k.Numbers[1]))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

@@ -11,7 +11,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-19", Shape: "b820dfa49d52ee61", Score: scoreRandom19})
+	kernel.Register(kernel.Generated{Model: "random-19", Shape: "fdcb1a51b768e8ae", Score: scoreRandom19})
+	kernel.Register(kernel.Generated{Model: "random-19", Shape: "90290a2b56d4b347", Score: foldRandom19})
+	kernel.Register(kernel.Generated{Model: "random-19", Shape: "3d6c834bbd884bef", Score: scoreRandom19Folded})
 }
 
 // scoreRandom19 scores test.Every and features test.Member: linear over 3 features.
@@ -31,5 +33,35 @@ func scoreRandom19(k *kernel.Args) {
 		own := float64(w[2] * x2)
 
 		out[i] = kernel.Score((own + k.Numbers[1]) + rest)
+	}
+}
+
+// foldRandom19 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom19(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[3]float64)(k.Weights)
+	xColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// f2: record.x
+		x2 := math.Float64frombits(xColumn[r])
+		own := float64(w[2] * x2)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom19Folded scores with that part given.
+func scoreRandom19Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[3]float64)(k.Weights)
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// f1: (age(timestamp("2026-01-31T00:00:00Z")) in record.vec)
+		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
+		rest := float64(w[1] * fn.Bool(slices.Contains(vec, k.Numbers[0])))
+
+		out[i] = kernel.Score((k.Folded[r] + k.Numbers[1]) + rest)
 	}
 }

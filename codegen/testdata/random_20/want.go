@@ -12,8 +12,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "d2828e39963f662e", Score: scoreRandom20})
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "2b446fcf0c12d777", Score: scoreRandom20Alone})
+	kernel.Register(kernel.Generated{Model: "random-20", Shape: "3fc13c6feb576a2b", Score: scoreRandom20})
+	kernel.Register(kernel.Generated{Model: "random-20", Shape: "dd8ddf1f6873963e", Score: foldRandom20})
+	kernel.Register(kernel.Generated{Model: "random-20", Shape: "85c66d5f7c50b12c", Score: scoreRandom20Folded})
+	kernel.Register(kernel.Generated{Model: "random-20", Shape: "25f6f6293c8cfe34", Score: scoreRandom20Alone})
+	kernel.Register(kernel.Generated{Model: "random-20", Shape: "945d5f55a57c1d3a", Score: scoreRandom20AloneFolded})
 }
 
 var random20List1 = []float64{0, 1, 10, 100}
@@ -100,6 +103,104 @@ func scoreRandom20(k *kernel.Args) {
 	}
 }
 
+// foldRandom20 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom20(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[8]float64)(k.Weights)
+	bColumn := rows.Column(k.Columns[0])
+	yColumn := rows.Column(k.Columns[1])
+	yNulls, yNull := rows.Nulls(k.Columns[1])
+	for i, r := range k.Sel {
+
+		// f1: record.b
+		b := bColumn[r] != 0
+		own := float64(w[2] * fn.Bool(b))
+
+		// f5: record.y
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		own += float64(w[5] * y)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom20Folded scores with that part given.
+func scoreRandom20Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[8]float64)(k.Weights)
+	entity := k.Entity
+	k.EntityArena.Reset()
+	var lang string
+	if entity != nil {
+		lang = entity.StringAt(k.EntCols[0], 0)
+	}
+	t1 := (entity != nil && !entity.Null(k.EntCols[1], 0))
+	posts := kernel.Missing
+	if entity != nil && !entity.Null(k.EntCols[2], 0) {
+		posts = float64(int64(entity.Word(k.EntCols[2], 0)))
+	}
+	followers := kernel.Missing
+	if entity != nil {
+		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
+	}
+	t2 := fn.Abs(posts)
+	t3 := k.Numbers[4] / posts
+	var embedding []float64
+	if entity != nil && !entity.Null(k.EntCols[3], 0) {
+		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
+	}
+	t4 := float64(w[4] * fn.Cosine(embedding, k.Lists[0]))
+	authorAgeColumn := rows.Column(k.Columns[0])
+	nColumn := rows.Column(k.Columns[2])
+	bColumn := rows.Column(k.Columns[3])
+	yColumn := rows.Column(k.Columns[4])
+	yNulls, yNull := rows.Nulls(k.Columns[4])
+	mColumn := rows.Column(k.Columns[5])
+	mNulls, mNull := rows.Nulls(k.Columns[5])
+	xColumn := rows.Column(k.Columns[6])
+	typeColumn := rows.Column(k.Columns[1])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// f0: lookup(steps, record.author.age, (record.type.endsWith(entity.lang) ? pow(record.n, 0.5) : (has(entity.followers) ? log1p(record.n) : (record.b ? record.y : entity.posts))))
+		authorAge := float64(int64(authorAgeColumn[r]))
+		type2 := rows.StringAt(k.Columns[1], int(r))
+		n2 := float64(int64(nColumn[r]))
+		b := bColumn[r] != 0
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		rest := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, fn.Log1p(n2), kernel.If[float64](b, y, posts)))))
+
+		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		x2 := math.Float64frombits(xColumn[r])
+		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+
+		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
+		rest += float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), followers), k.Numbers[1])*followers), k.Numbers[2]))
+
+		// f4: cosine(entity.embedding, viewer.bins)
+		rest += t4
+
+		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
+		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
+		rest += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+
+		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
+		rest += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), t2), random20List2)), t3))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+	}
+}
+
 // scoreRandom20Alone scores test.Every of entities without features: linear over 8 features.
 func scoreRandom20Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
@@ -155,5 +256,57 @@ func scoreRandom20Alone(k *kernel.Args) {
 		rest += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), kernel.Missing), random20List2)), k.Numbers[4]))
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// scoreRandom20AloneFolded scores with that part given.
+func scoreRandom20AloneFolded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[8]float64)(k.Weights)
+	authorAgeColumn := rows.Column(k.Columns[0])
+	nColumn := rows.Column(k.Columns[2])
+	bColumn := rows.Column(k.Columns[3])
+	yColumn := rows.Column(k.Columns[4])
+	yNulls, yNull := rows.Nulls(k.Columns[4])
+	mColumn := rows.Column(k.Columns[5])
+	mNulls, mNull := rows.Nulls(k.Columns[5])
+	xColumn := rows.Column(k.Columns[6])
+	typeColumn := rows.Column(k.Columns[1])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// f0: lookup(steps, record.author.age, (record.type.endsWith(entity.lang) ? pow(record.n, 0.5) : (has(entity.followers) ? log1p(record.n) : (record.b ? record.y : entity.posts))))
+		authorAge := float64(int64(authorAgeColumn[r]))
+		type2 := rows.StringAt(k.Columns[1], int(r))
+		n2 := float64(int64(nColumn[r]))
+		b := bColumn[r] != 0
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		rest := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, fn.Log1p(n2), kernel.If[float64](b, y, kernel.Missing)))))
+
+		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		x2 := math.Float64frombits(xColumn[r])
+		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+
+		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
+		rest += float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), kernel.Missing), k.Numbers[1])*kernel.Missing), k.Numbers[2]))
+
+		// f4: cosine(entity.embedding, viewer.bins)
+		rest += k.Numbers[5]
+
+		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
+		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
+		rest += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+
+		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
+		rest += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), kernel.Missing), random20List2)), k.Numbers[4]))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-21", Shape: "c7c6ae2ee2e5147f", Score: scoreRandom21})
-	kernel.Register(kernel.Generated{Model: "random-21", Shape: "4676df7901fabf89", Score: scoreRandom21Alone})
+	kernel.Register(kernel.Generated{Model: "random-21", Shape: "7e0a02282ee1cd6a", Score: scoreRandom21})
+	kernel.Register(kernel.Generated{Model: "random-21", Shape: "23cd6ed94047ac6d", Score: scoreRandom21Alone})
 }
 
 // scoreRandom21 scores test.Every and features test.Member: linear over 2 features.

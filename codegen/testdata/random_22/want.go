@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-22", Shape: "692ba4081dc4efc3", Score: scoreRandom22})
+	kernel.Register(kernel.Generated{Model: "random-22", Shape: "2370807bc9fe4949", Score: scoreRandom22})
+	kernel.Register(kernel.Generated{Model: "random-22", Shape: "b7fc072041071ca1", Score: foldRandom22})
+	kernel.Register(kernel.Generated{Model: "random-22", Shape: "f49f622b450b9ba1", Score: scoreRandom22Folded})
 }
 
 // scoreRandom22 scores test.Every: logistic over 7 features.
@@ -66,5 +68,71 @@ func scoreRandom22(k *kernel.Args) {
 		own += k.Tables[4].Word(rows, typeColumn[r])
 
 		out[i] = kernel.Score(kernel.Sigmoid((own + k.Numbers[3]) + rest))
+	}
+}
+
+// foldRandom22 adds up what depends on the record alone, once, when it enters a cache.
+func foldRandom22(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[5]float64)(k.Weights)
+	nColumn := rows.Column(k.Columns[2])
+	typeColumn := rows.Column(k.Columns[3])
+	for i, r := range k.Sel {
+
+		// f4: ((record.u != record.s) ? "" : record.s)
+		s := rows.StringAt(k.Columns[1], int(r))
+		u := rows.StringAt(k.Columns[0], int(r))
+		own := k.Tables[3].String(kernel.If[string](s != u, "", s))
+
+		// f5: exp(abs(record.n))
+		n2 := float64(int64(nColumn[r]))
+		own += float64(w[4] * fn.Exp(fn.Abs(n2)))
+
+		// f6: record.type
+		own += k.Tables[4].Word(rows, typeColumn[r])
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRandom22Folded scores with that part given.
+func scoreRandom22Folded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[5]float64)(k.Weights)
+	bColumn := rows.Column(k.Columns[1])
+	timeColumn := rows.Column(k.Columns[2])
+	yColumn := rows.Column(k.Columns[3])
+	yNulls, yNull := rows.Nulls(k.Columns[3])
+	mColumn := rows.Column(k.Columns[4])
+	mNulls, mNull := rows.Nulls(k.Columns[4])
+	authorAgeColumn := rows.Column(k.Columns[5])
+	xColumn := rows.Column(k.Columns[6])
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// f0: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
+		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
+		b := bColumn[r] != 0
+		time := float64(int64(timeColumn[r]))
+		t1 := fn.Age(time, k.Numbers[0])
+		y := kernel.Missing
+		if yNulls[r]&yNull == 0 {
+			y = math.Float64frombits(yColumn[r])
+		}
+		m := kernel.Missing
+		if mNulls[r]&mNull == 0 {
+			m = float64(int64(mColumn[r]))
+		}
+		rest := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), t1, fn.Pow(fn.Coalesce(y, m), 2))))
+
+		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
+		authorAge := float64(int64(authorAgeColumn[r]))
+		x2 := math.Float64frombits(xColumn[r])
+		rest += float64(w[2] * fn.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
+
+		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
+		rest += float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / fn.Log1p(t1)))
+
+		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + rest))
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-23", Shape: "9c6a397ac15a514c", Score: scoreRandom23})
-	kernel.Register(kernel.Generated{Model: "random-23", Shape: "3becbf2b5d6973e8", Score: scoreRandom23Alone})
+	kernel.Register(kernel.Generated{Model: "random-23", Shape: "4e258a74e2974ee2", Score: scoreRandom23})
+	kernel.Register(kernel.Generated{Model: "random-23", Shape: "e4b7595285479fb0", Score: scoreRandom23Alone})
 }
 
 var random23List1 = []float64{0, 1, 10, 100}

@@ -7,7 +7,7 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "requests-only", Shape: "189363a4139daae6", Score: scoreRequestsOnly})
+	kernel.Register(kernel.Generated{Model: "requests-only", Shape: "274d1a85111bf90f", Score: scoreRequestsOnly})
 }
 
 // scoreRequestsOnly scores millrace.Activity: linear over 3 features.

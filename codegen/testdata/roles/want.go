@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "roles", Shape: "aea23f538e0a2924", Score: scoreRoles})
+	kernel.Register(kernel.Generated{Model: "roles", Shape: "64a9511b47e3e591", Score: scoreRoles})
+	kernel.Register(kernel.Generated{Model: "roles", Shape: "b7f96d888f32fe9d", Score: foldRoles})
+	kernel.Register(kernel.Generated{Model: "roles", Shape: "24786a473280767b", Score: scoreRolesFolded})
 }
 
 // scoreRoles scores test.Every: linear over 5 features.
@@ -40,5 +42,47 @@ func scoreRoles(k *kernel.Args) {
 		own += float64(w[5] * authorAge)
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldRoles adds up what depends on the record alone, once, when it enters a cache.
+func foldRoles(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[6]float64)(k.Weights)
+	typeColumn := rows.Column(k.Columns[0])
+	authorAgeColumn := rows.Column(k.Columns[2])
+	for i, r := range k.Sel {
+
+		// type: record.type == "post"
+		own := float64(w[2] * fn.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
+
+		// id: size(record.id)
+		id := rows.StringAt(k.Columns[1], int(r))
+		own += float64(w[4] * kernel.Size(id))
+
+		// age: record.author.age
+		authorAge := float64(int64(authorAgeColumn[r]))
+		own += float64(w[5] * authorAge)
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreRolesFolded scores with that part given.
+func scoreRolesFolded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[6]float64)(k.Weights)
+	timeColumn := rows.Column(k.Columns[0])
+	entityColumn := rows.Column(k.Columns[1])
+	for i, r := range k.Sel {
+
+		// time: age(record.time) / 1000
+		time := float64(int64(timeColumn[r]))
+		rest := float64(w[1] * (fn.Age(time, k.Numbers[0]) / 1000))
+
+		// mine: record.entity == viewer.id
+		rest += float64(w[3] * fn.Bool(rows.EqualString(entityColumn[r], k.Strings[0])))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

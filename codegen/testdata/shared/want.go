@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "shared", Shape: "dc7b7c9f7d034e37", Score: scoreShared})
+	kernel.Register(kernel.Generated{Model: "shared", Shape: "a5d1698ffc1d4743", Score: scoreShared})
+	kernel.Register(kernel.Generated{Model: "shared", Shape: "db43c32868273d78", Score: foldShared})
+	kernel.Register(kernel.Generated{Model: "shared", Shape: "fca2e2db9cdf222b", Score: scoreSharedFolded})
 }
 
 // scoreShared scores millrace.Activity: linear over 3 features.
@@ -35,5 +37,42 @@ func scoreShared(k *kernel.Args) {
 		own += float64(w[3] * fn.Sqrt(t1))
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldShared adds up what depends on the record alone, once, when it enters a cache.
+func foldShared(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	likesColumn := rows.Column(k.Columns[0])
+	sharesColumn := rows.Column(k.Columns[1])
+	commentsColumn := rows.Column(k.Columns[2])
+	for i, r := range k.Sel {
+
+		// a: log1p(record.likes + record.shares)
+		likes := float64(int64(likesColumn[r]))
+		shares := float64(int64(sharesColumn[r]))
+		t1 := likes + shares
+		a := fn.Log1p(t1)
+		own := float64(w[1] * a)
+
+		// b: log1p(record.likes + record.shares) * record.comments
+		comments := float64(int64(commentsColumn[r]))
+		own += float64(w[2] * float64(a*comments))
+
+		// c: sqrt(record.likes + record.shares)
+		own += float64(w[3] * fn.Sqrt(t1))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreSharedFolded scores with that part given.
+func scoreSharedFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "strings", Shape: "fa871e7a1755e882", Score: scoreStrings})
+	kernel.Register(kernel.Generated{Model: "strings", Shape: "be4d36f17ff6f5db", Score: scoreStrings})
+	kernel.Register(kernel.Generated{Model: "strings", Shape: "675822310bde23bc", Score: foldStrings})
+	kernel.Register(kernel.Generated{Model: "strings", Shape: "58e7c6f14fb29822", Score: scoreStringsFolded})
 }
 
 // scoreStrings scores millrace.Activity: linear over 8 features.
@@ -51,5 +53,57 @@ func scoreStrings(k *kernel.Args) {
 		rest += float64(w[8] * fn.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldStrings adds up what depends on the record alone, once, when it enters a cache.
+func foldStrings(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[9]float64)(k.Weights)
+	verbColumn := rows.Column(k.Columns[0])
+	visibilityColumn := rows.Column(k.Columns[1])
+	for i, r := range k.Sel {
+
+		// eq: record.verb == "post"
+		own := float64(w[1] * fn.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+
+		// long: record.visibility == "everyone in the world"
+		own += float64(w[2] * fn.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
+
+		// has: record.text.contains("go")
+		text := rows.StringAt(k.Columns[3], int(r))
+		own += float64(w[4] * fn.Bool(strings.Contains(text, "go")))
+
+		// order: record.country < "m"
+		country := rows.StringAt(k.Columns[2], int(r))
+		own += float64(w[6] * fn.Bool(country < "m"))
+
+		// size: size(record.text)
+		own += float64(w[7] * kernel.Size(text))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreStringsFolded scores with that part given.
+func scoreStringsFolded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[9]float64)(k.Weights)
+	countryColumn := rows.Column(k.Columns[0])
+	languageColumn := rows.Column(k.Columns[2])
+	for i, r := range k.Sel {
+
+		// ne: record.country != viewer.country
+		rest := float64(w[3] * fn.Bool(!rows.EqualString(countryColumn[r], k.Strings[0])))
+
+		// pre: record.text.startsWith(viewer.country)
+		text := rows.StringAt(k.Columns[1], int(r))
+		rest += float64(w[5] * fn.Bool(strings.HasPrefix(text, k.Strings[0])))
+
+		// any: coalesce(record.language, "en") == viewer.country
+		language := rows.StringAt(k.Columns[2], int(r))
+		rest += float64(w[8] * fn.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

@@ -8,7 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "tables", Shape: "c50b8ed9a79318f7", Score: scoreTables})
+	kernel.Register(kernel.Generated{Model: "tables", Shape: "b3d2011e95759f74", Score: scoreTables})
+	kernel.Register(kernel.Generated{Model: "tables", Shape: "8a8f5a09f13aee01", Score: foldTables})
+	kernel.Register(kernel.Generated{Model: "tables", Shape: "b98a0b365d7b2ba2", Score: scoreTablesFolded})
 }
 
 // scoreTables scores millrace.Activity: linear over 4 features.
@@ -34,5 +36,41 @@ func scoreTables(k *kernel.Args) {
 		own += float64(w[4] * fn.Coalesce(k.Tables[1].Number(likes), 0))
 
 		out[i] = kernel.Score(own + w[0])
+	}
+}
+
+// foldTables adds up what depends on the record alone, once, when it enters a cache.
+func foldTables(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[5]float64)(k.Weights)
+	verbColumn := rows.Column(k.Columns[0])
+	languageColumn := rows.Column(k.Columns[1])
+	likesColumn := rows.Column(k.Columns[2])
+	for i, r := range k.Sel {
+
+		// v: lookup(verbs, record.verb, 0.1)
+		own := float64(w[1] * fn.Coalesce(k.Tables[2].Word(rows, verbColumn[r]), 0.1))
+
+		// l: lookup(langs, record.language, -1)
+		own += float64(w[2] * fn.Coalesce(k.Tables[0].Word(rows, languageColumn[r]), -1))
+
+		// w: lookup({"en": 1, "de": 2}, record.language, 0)
+		own += float64(w[3] * fn.Coalesce(k.Tables[3].Word(rows, languageColumn[r]), 0))
+
+		// n: lookup(steps, record.likes, 0)
+		likes := float64(int64(likesColumn[r]))
+		own += float64(w[4] * fn.Coalesce(k.Tables[1].Number(likes), 0))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreTablesFolded scores with that part given.
+func scoreTablesFolded(k *kernel.Args) {
+	out := k.Out[:len(k.Sel)]
+	w := (*[5]float64)(k.Weights)
+	for i, r := range k.Sel {
+
+		out[i] = kernel.Score(k.Folded[r] + w[0])
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-inputs", Shape: "8dc9c88a4ec26bb2", Score: scoreTreesInputs})
-	kernel.Register(kernel.Generated{Model: "trees-inputs", Shape: "25c35c9e746ac1f9", Score: scoreTreesInputsAlone})
+	kernel.Register(kernel.Generated{Model: "trees-inputs", Shape: "e54a752ae20da14b", Score: scoreTreesInputs})
+	kernel.Register(kernel.Generated{Model: "trees-inputs", Shape: "28898022814efd51", Score: scoreTreesInputsAlone})
 }
 
 // scoreTreesInputs scores test.Every and features test.Member: trees over 30 features.

@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-lightgbm", Shape: "ed6dab01c53a89d4", Score: scoreTreesLightgbm})
+	kernel.Register(kernel.Generated{Model: "trees-lightgbm", Shape: "e443964d0adea3d3", Score: scoreTreesLightgbm})
 }
 
 // scoreTreesLightgbm scores millrace.Activity: trees over 2 features.

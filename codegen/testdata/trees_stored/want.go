@@ -9,7 +9,7 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-stored", Shape: "5cbb319588e6ad3a", Score: scoreTreesStored})
+	kernel.Register(kernel.Generated{Model: "trees-stored", Shape: "c9f1c1b91d874b64", Score: scoreTreesStored})
 }
 
 // scoreTreesStored scores test.Columns: trees over 30 features.

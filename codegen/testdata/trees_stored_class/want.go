@@ -9,7 +9,7 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-stored-class", Shape: "8c101326bd730751", Score: scoreTreesStoredClass})
+	kernel.Register(kernel.Generated{Model: "trees-stored-class", Shape: "d0de85ba51e95b2f", Score: scoreTreesStoredClass})
 }
 
 // scoreTreesStoredClass scores test.Columns: trees over 28 features.

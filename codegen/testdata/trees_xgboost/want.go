@@ -10,7 +10,7 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-xgboost", Shape: "e629949bd07e324d", Score: scoreTreesXgboost})
+	kernel.Register(kernel.Generated{Model: "trees-xgboost", Shape: "01694f22dc41fceb", Score: scoreTreesXgboost})
 }
 
 var treesXgboostList1 = []float64{0, 1, 2, 3}

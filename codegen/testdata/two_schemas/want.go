@@ -8,8 +8,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "ed58dd2c8c0caa88", Score: scoreTwoSchemasActivity})
-	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "7c57a0185943a3fa", Score: scoreTwoSchemasNote})
+	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "2cb35c0531c7ec88", Score: scoreTwoSchemasActivity})
+	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "b09d2db338379c67", Score: foldTwoSchemasActivity})
+	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "bfac208e796c95b2", Score: scoreTwoSchemasActivityFolded})
+	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "0964f57ebf3fce2f", Score: scoreTwoSchemasNote})
+	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "43dbffe52513d5b1", Score: foldTwoSchemasNote})
 }
 
 // scoreTwoSchemasActivity scores millrace.Activity: linear over 3 features.
@@ -35,6 +38,39 @@ func scoreTwoSchemasActivity(k *kernel.Args) {
 	}
 }
 
+// foldTwoSchemasActivity adds up what depends on the record alone, once, when it enters a cache.
+func foldTwoSchemasActivity(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	likesColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// likes: coalesce(record.likes, 0)
+		likes := float64(int64(likesColumn[r]))
+		own := float64(w[2] * likes)
+
+		// stars: coalesce(record.stars, 0)
+		own += k.Numbers[0]
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreTwoSchemasActivityFolded scores with that part given.
+func scoreTwoSchemasActivityFolded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	timeColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// time: age(record.time)
+		time := float64(int64(timeColumn[r]))
+		rest := float64(w[1] * fn.Age(time, k.Numbers[0]))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+	}
+}
+
 // scoreTwoSchemasNote scores millrace.Note: linear over 3 features.
 func scoreTwoSchemasNote(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
@@ -52,5 +88,20 @@ func scoreTwoSchemasNote(k *kernel.Args) {
 		own := k.Numbers[1] + float64(w[3]*stars)
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldTwoSchemasNote adds up what depends on the record alone, once, when it enters a cache.
+func foldTwoSchemasNote(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[4]float64)(k.Weights)
+	starsColumn := rows.Column(k.Columns[0])
+	for i, r := range k.Sel {
+
+		// stars: coalesce(record.stars, 0)
+		stars := float64(int64(starsColumn[r]))
+		own := k.Numbers[0] + float64(w[3]*stars)
+
+		out[i] = kernel.Score(own)
 	}
 }

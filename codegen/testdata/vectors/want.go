@@ -10,7 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "vectors", Shape: "eb588d979502da88", Score: scoreVectors})
+	kernel.Register(kernel.Generated{Model: "vectors", Shape: "34042b90d39d8cd1", Score: scoreVectors})
+	kernel.Register(kernel.Generated{Model: "vectors", Shape: "196ba4d9456feaea", Score: foldVectors})
+	kernel.Register(kernel.Generated{Model: "vectors", Shape: "8494ea858d6d5678", Score: scoreVectorsFolded})
 }
 
 // scoreVectors scores millrace.Activity: linear over 5 features.
@@ -38,5 +40,45 @@ func scoreVectors(k *kernel.Args) {
 		own += float64(w[5] * fn.Bool(slices.Contains(features, 2)))
 
 		out[i] = kernel.Score((own + w[0]) + rest)
+	}
+}
+
+// foldVectors adds up what depends on the record alone, once, when it enters a cache.
+func foldVectors(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[6]float64)(k.Weights)
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// n: size(record.features)
+		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
+		own := float64(w[3] * float64(len(features)))
+
+		// has: contains(record.features, 2)
+		own += float64(w[5] * fn.Bool(slices.Contains(features, 2)))
+
+		out[i] = kernel.Score(own)
+	}
+}
+
+// scoreVectorsFolded scores with that part given.
+func scoreVectorsFolded(k *kernel.Args) {
+	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	w := (*[6]float64)(k.Weights)
+	for i, r := range k.Sel {
+		k.Arena.Reset()
+
+		// dot: dot(record.features, viewer.taste)
+		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
+		rest := float64(w[1] * fn.Dot(features, k.Lists[0]))
+
+		// cos: cosine(record.features, viewer.taste)
+		rest += float64(w[2] * fn.Cosine(features, k.Lists[0]))
+
+		// in: contains(record.about, viewer.id)
+		about := k.Arena.Strings(rows, k.Columns[1], int(r))
+		rest += float64(w[4] * fn.Bool(slices.Contains(about, k.Strings[0])))
+
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
 	}
 }

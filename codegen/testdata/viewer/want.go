@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "viewer", Shape: "0562d0381647180a", Score: scoreViewer})
+	kernel.Register(kernel.Generated{Model: "viewer", Shape: "51690375c8919977", Score: scoreViewer})
 }
 
 // scoreViewer scores millrace.Activity: linear over 4 features.

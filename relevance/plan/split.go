@@ -1,0 +1,38 @@
+package plan
+
+// Split divides the plan of a linear or logistic score in two: fold computes
+// the part of the record alone, once, when a record enters a cache; rest reads
+// that number in its place. Their scores are the bits of the whole. Nil, nil
+// if there is no such part.
+func (p *Plan) Split() (fold, rest *Plan) {
+	if p.Own < 0 || p.Values[p.Own].Deps&Record == 0 {
+		return nil, nil
+	}
+	fold = p.copy()
+	fold.Scorer, fold.Score = Linear, fold.Own
+	fold.Terms = fold.termsOf(func(t Term) bool { return t.Part == OwnPart })
+	rest = p.copy()
+	rest.Values[rest.Own] = Value{Op: Folded, Kind: Number, Deps: Record}
+	rest.Terms = rest.termsOf(func(t Term) bool { return t.Part != OwnPart })
+	return fold.prune(), rest.prune()
+}
+
+func (p *Plan) copy() *Plan {
+	c := *p
+	c.Values = make([]Value, len(p.Values))
+	for i, v := range p.Values {
+		v.Args = append([]int(nil), v.Args...)
+		c.Values[i] = v
+	}
+	return &c
+}
+
+func (p *Plan) termsOf(keep func(Term) bool) []Term {
+	var out []Term
+	for _, t := range p.Terms {
+		if keep(t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}

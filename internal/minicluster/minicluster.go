@@ -69,8 +69,6 @@ type Cluster struct {
 
 	cfg    Config
 	topics kafka.Topics
-	etcd   *Etcd
-	kafka  *Kafka
 	client *cluster.Client
 	maps   *cluster.Watcher
 	broker *broker.Broker

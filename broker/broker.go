@@ -137,7 +137,7 @@ func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feed
 }
 
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
-	leave, err := b.gate.enter()
+	leave, err := b.gate.enter(priorityOf(ctx))
 	if err != nil {
 		b.metrics.shed.Inc()
 		return nil, nil, err

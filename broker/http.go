@@ -9,6 +9,7 @@ import (
 	"net/http"
 
 	"connectrpc.com/connect"
+	"github.com/klauspost/compress/gzhttp"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
@@ -23,12 +24,19 @@ func (b *Broker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(feedv1connect.NewFeedServiceHandler(connectFeed{b},
 		connect.WithCodec(jsonCodec{}), connect.WithReadMaxBytes(maxRequestBytes)))
-	mux.HandleFunc("POST /v1/feed", b.serveFeed)
+	mux.Handle("POST /v1/feed", gzhttp.GzipHandler(http.HandlerFunc(b.serveFeed)))
 	mux.HandleFunc("/v1/feed", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "POST a JSON request here", http.StatusMethodNotAllowed)
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, err := withPriority(r.Context(), r.Header.Get(PriorityHeader))
+		if err != nil {
+			rpcerr.WriteProblem(w, err)
+			return
+		}
+		mux.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 func (b *Broker) serveFeed(w http.ResponseWriter, r *http.Request) {

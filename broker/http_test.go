@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"compress/gzip"
 	"encoding/json"
 	"io"
 	"net"
@@ -139,6 +140,50 @@ func TestHTTPRefusals(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusMethodNotAllowed || resp.Header.Get("Allow") != "POST" {
 		t.Errorf("GET: %d %v", resp.StatusCode, resp.Header)
+	}
+}
+
+// A client that takes gzip gets it for a page of some length.
+func TestGzip(t *testing.T) {
+	s := served(t)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/feed", strings.NewReader(`{"feed":"recent","entities":["member:1","member:2","member:3","member:4"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept-Encoding", "gzip")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if e := resp.Header.Get("Content-Encoding"); e != "gzip" {
+		t.Fatalf("Content-Encoding %q", e)
+	}
+	z, err := gzip.NewReader(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(z); err != nil || !json.Valid(b) {
+		t.Errorf("%v\n%s", err, b)
+	}
+}
+
+func TestPriorityHeader(t *testing.T) {
+	s := served(t)
+	for value, want := range map[string]int{"": 200, "interactive": 200, "prefetch": 200, "urgent": 400} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/feed", strings.NewReader(`{"feed":"recent","entities":["member:1"]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(PriorityHeader, value)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%q: %d", value, resp.StatusCode)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc"
 	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -36,6 +37,14 @@ type grpcFeed struct {
 }
 
 func (g grpcFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	asked := ""
+	if values := metadata.ValueFromIncomingContext(ctx, PriorityHeader); len(values) > 0 {
+		asked = values[0]
+	}
+	ctx, err := withPriority(ctx, asked)
+	if err != nil {
+		return nil, rpcerr.Status(err)
+	}
 	resp, err := g.b.GetFeed(ctx, req)
 	if err != nil {
 		return nil, rpcerr.Status(err)

@@ -139,6 +139,7 @@ type fakeNode struct {
 	err    error                // answers nothing else
 	delay  func() time.Duration // before each answer
 	frozen bool                 // never answers
+	work   func(context.Context) error
 }
 
 // set changes the node while it is being asked.
@@ -175,6 +176,11 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(delay()):
+		}
+	}
+	if n.work != nil {
+		if err := n.work(ctx); err != nil {
+			return nil, err
 		}
 	}
 	if n.err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -119,6 +120,12 @@ func (c *Client) Pages(ctx context.Context, req *feedv1.GetFeedRequest) iter.Seq
 			next.PageToken = page.GetNextPageToken()
 		}
 	}
+}
+
+// ForPrefetch returns a context whose calls prepare what nobody waits for yet:
+// a busy broker refuses them first.
+func ForPrefetch(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "millrace-priority", "prefetch")
 }
 
 func (c *Client) earn() {

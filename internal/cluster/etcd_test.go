@@ -204,6 +204,9 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if m := w2.Current(); m.Epoch() != 1 || m.Ready("n1") != cluster.All() || len(m.Nodes()) != 1 {
 		t.Fatalf("from disk: epoch %d, nodes %v", m.Epoch(), m.Nodes())
 	}
+	if kept, err := c2.Secret(ctx, "pages"); err != nil || string(kept) != string(secret) {
+		t.Fatalf("from disk: secret %x, %v", kept, err)
+	}
 	docs2, err := c2.Documents(ctx, "feeds")
 	check(t, err)
 	if docs2.Current()["home"].Body != "name: home" {

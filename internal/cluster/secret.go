@@ -4,17 +4,45 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Secret returns 32 random bytes that the processes of a cluster share under
-// a name. Whoever asks first makes them.
+// a name. Whoever asks first makes them. When etcd is away it is the one kept
+// on disk.
 func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
 	if err := validID(name); err != nil {
 		return nil, fmt.Errorf("cluster: secret: %w", err)
 	}
-	fresh := make([]byte, 32)
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	secret, err := c.share(call, name)
+	file := filepath.Join(c.dir, "secret-"+name)
+	switch {
+	case err != nil && c.dir != "":
+		if kept, kerr := os.ReadFile(file); kerr == nil && len(kept) == secretBytes {
+			return kept, nil
+		}
+	case err == nil && c.dir != "":
+		if werr := os.WriteFile(file, secret, 0o600); werr != nil {
+			c.log.Error("the secret could not be kept", "file", file, "err", werr)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cluster: secret %s: %w", name, err)
+	}
+	return secret, nil
+}
+
+const secretBytes = 32
+
+// share writes a secret to etcd unless one is there, and returns that which
+// is there then.
+func (c *Client) share(ctx context.Context, name string) ([]byte, error) {
+	fresh := make([]byte, secretBytes)
 	_, _ = rand.Read(fresh) // never fails
 	key := c.prefix + "secrets/" + name
 	resp, err := c.etcd.Txn(ctx).
@@ -22,14 +50,14 @@ func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
 		Then(clientv3.OpPut(key, string(fresh))).
 		Else(clientv3.OpGet(key)).Commit()
 	if err != nil {
-		return nil, fmt.Errorf("cluster: secret %s: %w", name, err)
+		return nil, err
 	}
 	if resp.Succeeded {
 		return fresh, nil
 	}
 	have := resp.Responses[0].GetResponseRange().Kvs[0].Value
-	if len(have) != len(fresh) {
-		return nil, fmt.Errorf("cluster: secret %s has %d bytes, not %d", name, len(have), len(fresh))
+	if len(have) != secretBytes {
+		return nil, fmt.Errorf("it has %d bytes, not %d", len(have), secretBytes)
 	}
 	return have, nil
 }

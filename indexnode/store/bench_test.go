@@ -2,9 +2,8 @@ package store
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"syscall"
@@ -53,11 +52,16 @@ var benchNames = func() []millrace.Timeline {
 
 func (l *benchLoad) next(names []millrace.Timeline) (millrace.Partition, millrace.Timeline, millrace.Record) {
 	name := names[l.zipf.Uint64()]
+	return partition.Of(name.Entity), name, l.record()
+}
+
+// record makes up a record; times rise, nearly.
+func (l *benchLoad) record() millrace.Record {
 	id := "post:" + strconv.Itoa(l.n)
 	at := l.rng.IntN(len(l.body) - benchRecord)
 	size := benchRecord - len(id) - 10
 	l.n++
-	return partition.Of(name.Entity), name, millrace.Record{
+	return millrace.Record{
 		ID: millrace.RecordID(id), Time: millrace.Time(1_700_000_000_000 + l.n*10 - l.rng.IntN(5_000)), Schema: 9, Body: l.body[at : at+size],
 	}
 }
@@ -71,6 +75,15 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// medianRatio is the median of a[i]/b[i], each pair of the same moment.
+func medianRatio(a, b []float64) float64 {
+	r := make([]float64, len(a))
+	for i := range a {
+		r[i] = a[i] / b[i]
+	}
+	return median(r)
+}
+
 func median(x []float64) float64 {
 	slices.Sort(x)
 	return x[len(x)/2]
@@ -82,7 +95,7 @@ func ingestBlobs(b *testing.B, n int) (us, amplification float64) {
 	names := benchNames()
 	load := newBenchLoad()
 	start := cpu()
-	s, err := Open(b.TempDir(), Options{FlushEvery: -1, MaxDirtyBytes: benchDirty})
+	s, err := Open(b.TempDir(), Options{FlushEvery: -1})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -103,7 +116,6 @@ func ingestBlobs(b *testing.B, n int) (us, amplification float64) {
 		b.Fatal(err)
 	}
 	written := bytesWritten(s.db)
-	b.Log(s.db.Metrics().String())
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
 	}
@@ -120,13 +132,13 @@ func ingestKeys(b *testing.B, n int) (us, amplification float64) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var key []byte
+	var key, value []byte
 	for i := 0; i < n; i += benchPoll {
 		batch := db.NewBatch()
 		for range benchPoll {
 			p, t, r := load.next(names)
-			key = recordKey(key[:0], p, t, r)
-			if err := batch.Set(key, r.Body, nil); err != nil {
+			key, value = recordKey(key[:0], p, t, r), recordValue(value[:0], r)
+			if err := batch.Set(key, value, nil); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -162,6 +174,13 @@ func recordKey(dst []byte, p millrace.Partition, t millrace.Timeline, r millrace
 	return append(dst, r.ID...)
 }
 
+// recordValue is the baseline's value: what a record has besides its key.
+func recordValue(dst []byte, r millrace.Record) []byte {
+	dst = binary.AppendVarint(append(dst, 0), r.Version)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(r.Schema))
+	return append(dst, r.Body...)
+}
+
 func bytesWritten(db *pebble.DB) (n uint64) {
 	m := db.Metrics()
 	for _, l := range m.Levels {
@@ -170,22 +189,154 @@ func bytesWritten(db *pebble.DB) (n uint64) {
 	return n
 }
 
+// BenchmarkIngest puts a million records (fewer with -short) through the store
+// and through the baseline.
 func BenchmarkIngest(b *testing.B) {
 	n := 1_000_000
 	if testing.Short() {
-		n = 20_000
+		n = 50_000
 	}
 	for b.Loop() {
-		us, wa := ingestBlobs(b, n)
-		base, baseWA := ingestKeys(b, n)
+		us, amplification := ingestBlobs(b, n)
+		base, baseAmplification := ingestKeys(b, n)
 		b.ReportMetric(us, "µs/record")
 		b.ReportMetric(base, "baseline-µs/record")
-		b.ReportMetric(wa, "amplification")
-		b.ReportMetric(baseWA, "baseline-amplification")
+		b.ReportMetric(baseAmplification, "baseline-x-written")
 		figure.Print("ingest_cpu_vs_key_per_record", us/base, "x", 3)
-		figure.Print("ingest_write_amplification", wa, "x", 6)
+		figure.Print("ingest_write_amplification", amplification, "x", 6)
 	}
 }
 
-var benchDirty, _ = strconv.ParseInt(os.Getenv("DIRTY"), 10, 64)
-var _ = fmt.Sprint
+// The load of the read figures: timelines of 20 records of 200 bytes, one blob
+// of 4 KB each, all in Pebble's cache.
+const (
+	readTimelines = 4_000
+	readRecords   = 20
+)
+
+// BenchmarkRead reads whole timelines that were just written: from the store,
+// from the baseline, and, as what cannot be beaten, the head's bytes by a bare
+// Get.
+func BenchmarkRead(b *testing.B) {
+	names := benchNames()[:readTimelines]
+	s, keys := readStores(b, names)
+	var newest Newest
+	var rows keyRows
+	var blob, key, get []float64
+	for b.Loop() {
+		for range 25 {
+			blob = append(blob, perTimeline(b, names, func(p millrace.Partition, t millrace.Timeline) int {
+				if err := s.ReadNewestInto(&newest, p, t, readRecords); err != nil {
+					b.Fatal(err)
+				}
+				return len(newest.Records)
+			}))
+			key = append(key, perTimeline(b, names, func(p millrace.Partition, t millrace.Timeline) int {
+				if err := rows.read(keys, p, t, readRecords); err != nil {
+					b.Fatal(err)
+				}
+				return len(rows.recs)
+			}))
+			get = append(get, perTimeline(b, names, func(p millrace.Partition, t millrace.Timeline) int {
+				v, closer, err := s.db.Get(headKey(timelinePrefix(p, t)))
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer closer.Close()
+				if len(v) < readRecords*150 {
+					b.Fatal("short")
+				}
+				return readRecords
+			}))
+		}
+	}
+	figure.Print("timeline_read_vs_key_per_record", medianRatio(blob, key), "x", 0.65)
+	figure.Print("store_miss_vs_get", medianRatio(blob, get), "x", 2.5)
+	b.ReportMetric(median(blob), "µs/timeline")
+	b.ReportMetric(median(key), "baseline-µs/timeline")
+	b.ReportMetric(median(get), "get-µs/timeline")
+	if err := errors.Join(s.Close(), keys.Close()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func readStores(b *testing.B, names []millrace.Timeline) (*Store, *pebble.DB) {
+	s, err := Open(b.TempDir(), Options{FlushEvery: -1, CacheBytes: 256 << 20})
+	if err != nil {
+		b.Fatal(err)
+	}
+	o := benchPebble()
+	o.CacheSize = 256 << 20
+	keys, err := pebble.Open(b.TempDir(), o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	load := newBenchLoad()
+	for range readRecords {
+		var batch Batch
+		kb := keys.NewBatch()
+		for _, t := range names {
+			p, r := partition.Of(t.Entity), load.record()
+			batch.Put(p, t, r)
+			if err := kb.Set(recordKey(nil, p, t, r), recordValue(nil, r), nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+		_, err := s.Apply(&batch, nil)
+		if err := errors.Join(err, kb.Commit(pebble.NoSync)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := errors.Join(s.Flush(), keys.Flush()); err != nil {
+		b.Fatal(err)
+	}
+	return s, keys
+}
+
+// perTimeline returns the processor time of reading a timeline, in µs.
+func perTimeline(b *testing.B, names []millrace.Timeline, read func(millrace.Partition, millrace.Timeline) int) float64 {
+	rng := rand.New(rand.NewPCG(5, 6))
+	const n = readTimelines / 2
+	start := cpu()
+	for range n {
+		t := names[rng.IntN(len(names))]
+		if got := read(partition.Of(t.Entity), t); got != readRecords {
+			b.Fatalf("%d records", got)
+		}
+	}
+	return float64((cpu() - start).Nanoseconds()) / 1e3 / n
+}
+
+// keyRows is the baseline: the newest records of a timeline, each from a row of
+// its own. Its memory is used again, like the store's.
+type keyRows struct {
+	recs []millrace.Record
+	buf  []byte
+}
+
+func (r *keyRows) read(db *pebble.DB, p millrace.Partition, t millrace.Timeline, n int) error {
+	prefix := appendString(appendString([]byte{byte(p >> 8), byte(p)}, t.Entity), t.Type)
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return err
+	}
+	r.recs, r.buf = r.recs[:0], slices.Grow(r.buf[:0], n*2*benchRecord)
+	for ok := it.First(); ok && len(r.recs) < n; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return errors.Join(err, it.Close())
+		}
+		k := it.Key()[len(prefix):]
+		at := len(r.buf)
+		r.buf = append(append(r.buf, k[8:]...), v...)
+		id, value := alias(r.buf[at:at+len(k)-8]), r.buf[at+len(k)-8:]
+		version, w := binary.Varint(value[1:])
+		if w <= 0 || len(value) < 9+w {
+			return errors.Join(errRow, it.Close())
+		}
+		r.recs = append(r.recs, millrace.Record{ID: millrace.RecordID(id), Object: millrace.Object(id), Deleted: value[0] != 0,
+			Time: millrace.Time(^binary.BigEndian.Uint64(k)), Version: version,
+			Schema: millrace.Fingerprint(binary.LittleEndian.Uint64(value[1+w:])), Body: value[9+w:]})
+	}
+	return it.Close()
+}

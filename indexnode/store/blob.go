@@ -231,10 +231,15 @@ func decodeRecord(rec, schemas []byte, r *millrace.Record) error {
 	if err != nil {
 		return err
 	}
+	return decodeRest(flags, id, at, rest, schemas, r)
+}
+
+// decodeRest reads what follows a record's position.
+func decodeRest(flags byte, id millrace.RecordID, at millrace.Time, rest, schemas []byte, r *millrace.Record) error {
 	if flags&^recFlags != 0 {
 		return blobError("record %q: flags %#x", id, flags)
 	}
-	*r = millrace.Record{ID: id, Time: at, Object: millrace.Object(id), Deleted: flags&recDeleted != 0}
+	r.ID, r.Time, r.Version, r.Object, r.Deleted = id, at, 0, millrace.Object(id), flags&recDeleted != 0
 	if flags&recVersion != 0 {
 		v, w := binary.Varint(rest)
 		if w <= 0 {

@@ -190,7 +190,7 @@ func thorough() bool { return os.Getenv("MILLRACE_METAMORPHIC") != "" }
 func stride(n int) (first, step int) {
 	step = 1
 	if !thorough() {
-		step = max(1, n/100)
+		step = max(1, n/60)
 	}
 	return rand.IntN(step), step
 }

@@ -55,9 +55,12 @@ func appendString[S ~string](dst []byte, s S) []byte {
 
 // timelinePrefix is what all keys of a timeline begin with.
 func timelinePrefix(p millrace.Partition, t millrace.Timeline) []byte {
-	k := make([]byte, 0, 3+2+len(t.Entity)+len(t.Type)+2+16)
-	k = append(k, byte(p>>8), byte(p), kindTimeline)
-	return appendString(appendString(k, t.Entity), t.Type)
+	return appendTimelinePrefix(make([]byte, 0, 3+2+len(t.Entity)+len(t.Type)+2+16), p, t)
+}
+
+func appendTimelinePrefix(dst []byte, p millrace.Partition, t millrace.Timeline) []byte {
+	dst = append(dst, byte(p>>8), byte(p), kindTimeline)
+	return appendString(appendString(dst, t.Entity), t.Type)
 }
 
 // The prefix has spare room for short rests, which are built in place: one

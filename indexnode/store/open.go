@@ -117,7 +117,8 @@ func (p *part) load(s *Store) error {
 	return err
 }
 
-// get returns a row, or nil; the bytes are the caller's.
+// get returns a row, or nil; the bytes are the caller's, with room to append a
+// few records to a head.
 func (s *Store) get(key []byte) ([]byte, error) {
 	v, closer, err := s.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -126,9 +127,20 @@ func (s *Store) get(key []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Room to append a few records to a head.
 	b := append(make([]byte, 0, len(v)+len(v)/4), v...)
 	return b, closer.Close()
+}
+
+// appendRow appends a row that is not empty, or nothing when there is none.
+func (s *Store) appendRow(dst, key []byte) ([]byte, error) {
+	v, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return dst, nil
+	}
+	if err != nil {
+		return dst, err
+	}
+	return append(dst, v...), closer.Close()
 }
 
 // set writes a row of the node.

@@ -29,8 +29,8 @@ func (s *Store) Read(dst []millrace.Record, n millrace.Partition, name millrace.
 }
 
 func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, from, to millrace.Time) ([]millrace.Record, error) {
-	v, err := p.view(s, name)
-	if err != nil || v.head == nil {
+	var v view
+	if err := p.view(s, &v, name); err != nil || v.head == nil {
 		return dst, err
 	}
 	w := window{from: max(from, v.keep.horizon), to: to, keep: v.keep}
@@ -73,56 +73,67 @@ func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, fro
 // all if there are fewer, and how far back that is complete. One Get suffices
 // when the head blob holds them.
 func (s *Store) ReadNewest(n millrace.Partition, name millrace.Timeline, max int) (Newest, error) {
+	var out Newest
+	err := s.ReadNewestInto(&out, n, name, max)
+	return out, err
+}
+
+// ReadNewestInto is ReadNewest into memory that out held before: what was read
+// into it earlier is no longer valid.
+func (s *Store) ReadNewestInto(out *Newest, n millrace.Partition, name millrace.Timeline, max int) error {
+	out.Records, out.From = out.Records[:0], millrace.MinTime
 	p, err := s.part(n)
 	if err != nil {
-		return Newest{}, err
+		return err
 	}
 	p.mu.RLock()
-	out, err := p.readNewest(s, name, max)
+	err = p.readNewest(s, out, name, max)
 	epoch := p.epoch
 	p.mu.RUnlock()
 	if err != nil {
-		return Newest{}, s.failed(p, epoch, err)
+		out.Records = out.Records[:0]
+		return s.failed(p, epoch, err)
 	}
-	return out, nil
+	return nil
 }
 
-func (p *part) readNewest(s *Store, name millrace.Timeline, atLeast int) (Newest, error) {
-	n := Newest{From: millrace.MinTime}
-	v, err := p.view(s, name)
+func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast int) error {
+	v := view{buf: n.buf, key: n.key}
+	err := p.view(s, &v, name)
+	n.buf, n.key = v.buf, v.key
 	if err != nil || v.head == nil {
-		return n, err
+		return err
 	}
 	w := window{from: v.keep.horizon, to: maxTime, keep: v.keep}
 	if w.keep.count > 0 && v.head.hasChain() {
 		if err := v.loadChain(); err != nil {
-			return n, err
+			return err
 		}
 		w.floor = v.chain.floor
 	}
-	n.Records = make([]millrace.Record, 0, v.head.count())
 	b := v.head
 	for i := 0; ; i++ {
 		if n.Records, err = w.append(n.Records, b); err != nil || !v.head.hasChain() || w.done() {
-			return n, err
+			return err
 		}
 		// The next blob may begin with records of the same time.
 		oldest, err := b.firstTime()
 		if err != nil {
-			return n, err
+			return err
 		}
 		whole := sort.Search(len(n.Records), func(i int) bool { return n.Records[i].Time <= oldest })
 		if whole >= atLeast {
-			return Newest{Records: n.Records[:whole], From: oldest + 1}, nil
+			n.Records, n.From = n.Records[:whole], oldest+1
+			return nil
 		}
 		if err := v.loadChain(); err != nil {
-			return n, err
+			return err
 		}
 		if i == len(v.chain.links) {
-			return n, nil
+			return nil
 		}
 		if b, err = v.blob(&v.chain.links[len(v.chain.links)-1-i]); err != nil {
-			return n, err
+			return err
 		}
 	}
 }
@@ -135,32 +146,38 @@ type view struct {
 	s      *Store
 	t      *timeline // what is not flushed; nil if all is
 	prefix []byte
+	buf    []byte // memory for the head
+	key    []byte // memory for the prefix
 	head   *blob
 	chain  *chain
 	keep   keeper
 }
 
-func (p *part) view(s *Store, name millrace.Timeline) (*view, error) {
+func (p *part) view(s *Store, v *view, name millrace.Timeline) error {
 	if p.bad != nil {
-		return nil, corrupt(p.p, p.bad)
+		return corrupt(p.p, p.bad)
 	}
-	v := &view{s: s, t: p.timelines[name], keep: s.keeper(name.Type, p.row.clock)}
+	v.s, v.t, v.keep = s, p.timelines[name], s.keeper(name.Type, p.row.clock)
 	if v.t != nil {
 		v.head, v.chain = v.t.head, v.t.chain
 		v.prefix = slices.Clip(v.t.prefix)
-		return v, nil
+		return nil
 	}
-	v.prefix = timelinePrefix(p.p, name)
+	v.key = appendTimelinePrefix(v.key[:0], p.p, name)
+	v.prefix = v.key
 	var err error
-	v.head, err = v.get(headKey(v.prefix))
-	return v, err
+	v.buf, err = s.appendRow(v.buf[:0], headKey(v.prefix))
+	if err == nil && len(v.buf) > 0 {
+		v.head, err = viewBlob(v.buf)
+	}
+	return err
 }
 
 // get reads a blob, checking only its header: its records are checked as they
 // are decoded.
 func (v *view) get(key []byte) (*blob, error) {
-	b, err := v.s.get(key)
-	if err != nil || b == nil {
+	b, err := v.s.appendRow(nil, key)
+	if err != nil || len(b) == 0 {
 		return nil, err
 	}
 	return viewBlob(b)
@@ -203,35 +220,46 @@ type window struct {
 	skipped  int // records, live or not, of the blobs before
 }
 
-// append appends a blob's records, newest first.
+// append appends a blob's records, newest first: it fills the room for all of
+// them from behind, then closes the gap that those left out leave.
 func (w *window) append(dst []millrace.Record, b *blob) ([]millrace.Record, error) {
 	start, count, schemas := len(dst), b.count(), b.schemas()
-	dst = slices.Grow(dst, min(count, len(b.buf)/4))
-	at := b.records()
-	for i := 0; at < len(b.buf); i++ {
+	if count > len(b.buf)/4 {
+		return dst, blobError("%d records in %d bytes", count, len(b.buf))
+	}
+	dst = slices.Grow(dst, count)[:start+count]
+	first := len(dst)
+	for at, i := b.records(), 0; at < len(b.buf); i++ {
 		rec, next, err := b.cut(at)
 		if err != nil {
-			return dst, err
+			return dst[:start], err
 		}
 		at = next
-		flags, id, t, _, err := position(rec)
+		flags, id, t, rest, err := position(rec)
 		if err != nil {
-			return dst, err
+			return dst[:start], err
 		}
-		if t < w.from || w.floor.under(t, id) || flags&recDeleted != 0 ||
-			w.keep.count > 0 && w.skipped+count-1-i >= w.keep.count {
-			continue
+		if i == count {
+			return dst[:start], blobError("more than %d records", count)
 		}
 		if t >= w.to {
 			break
 		}
-		dst = append(dst, millrace.Record{})
-		if err := decodeRecord(rec, schemas, &dst[len(dst)-1]); err != nil {
-			return dst, err
+		if t < w.from || flags&recDeleted != 0 || w.floor.under(t, id) ||
+			w.keep.count > 0 && w.skipped+count-1-i >= w.keep.count {
+			continue
+		}
+		first--
+		if err := decodeRest(flags, id, t, rest, schemas, &dst[first]); err != nil {
+			return dst[:start], err
 		}
 	}
 	w.skipped += count
-	slices.Reverse(dst[start:])
+	if first > start {
+		n := copy(dst[start:], dst[first:])
+		clear(dst[start+n:])
+		dst = dst[:start+n]
+	}
 	return dst, nil
 }
 

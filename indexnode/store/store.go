@@ -130,6 +130,8 @@ type Newest struct {
 	// From is how far back Records is complete: it has every live record
 	// with Time >= From. MinTime means the whole timeline.
 	From millrace.Time
+
+	buf, key []byte // for ReadNewestInto to use again; Records may be in buf
 }
 
 // The conditions a caller acts on; test with errors.Is.

@@ -8,6 +8,7 @@ import (
 	_ "github.com/millrace/millrace/codegen/testdata/constant"
 	_ "github.com/millrace/millrace/codegen/testdata/decay"
 	_ "github.com/millrace/millrace/codegen/testdata/entity"
+	_ "github.com/millrace/millrace/codegen/testdata/fifty"
 	_ "github.com/millrace/millrace/codegen/testdata/folded_text"
 	_ "github.com/millrace/millrace/codegen/testdata/keywords"
 	_ "github.com/millrace/millrace/codegen/testdata/logic"

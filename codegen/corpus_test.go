@@ -14,13 +14,13 @@ import (
 	"github.com/millrace/millrace/relevance/reference"
 )
 
-var columns = columnsLayout()
+var columns, counters = columnsLayout(), countersLayout()
 
 // known are the schemas that the specs of the corpus may name.
 func known() relevance.Schemas {
 	s := relevance.ShippedSchemas()
 	maps.Copy(s, reference.Schemas)
-	s["test.Columns"] = columns
+	s["test.Columns"], s["test.Counters"] = columns, counters
 	return s
 }
 

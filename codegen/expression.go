@@ -55,8 +55,7 @@ func (f *function) expr(i int) string {
 	case plan.Select:
 		return fmt.Sprintf("kernel.If[%s](%s, %s, %s)", goTypes[v.Kind], a(0), a(1), a(2))
 	case plan.ToNumber:
-		f.w.imports[module+"internal/expr/fn"] = true
-		return "fn.Bool(" + a(0) + ")"
+		return "kernel.Bool(" + a(0) + ")"
 	case plan.Text:
 		return f.arenaOf(v) + ".Text(" + a(0) + ")"
 	case plan.Cross:
@@ -150,6 +149,9 @@ func (f *function) present(v *plan.Value) string {
 }
 
 func (f *function) call(v *plan.Value) string {
+	if v.Name == "bucketize" && f.p.Always(v.Args[0]) {
+		return f.buckets(v)
+	}
 	name := plan.Funcs[v.Name].Go
 	pkg, _, _ := strings.Cut(name, ".")
 	switch pkg {
@@ -164,6 +166,18 @@ func (f *function) call(v *plan.Value) string {
 		args[k] = f.expr(a)
 	}
 	return name + "(" + strings.Join(args, ", ") + ")"
+}
+
+// buckets writes a bucketize of a number that is never missing as the sum of
+// its comparisons.
+func (f *function) buckets(v *plan.Value) string {
+	x := f.expr(v.Args[0])
+	bounds, _ := f.p.Values[v.Args[1]].Const.([]float64)
+	parts := make([]string, len(bounds))
+	for i, b := range bounds {
+		parts[i] = fmt.Sprintf("kernel.One(%s >= %s)", x, f.float(b))
+	}
+	return "float64(" + strings.Join(parts, " + ") + ")"
 }
 
 // literal writes a constant. A list becomes a variable of the package.

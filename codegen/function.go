@@ -112,27 +112,30 @@ func (f *function) matrix() {
 // sums adds up the contributions of the features, in the parts whose order is
 // the definition of the score.
 func (f *function) sums() {
-	sums := map[plan.Part]string{}
-	before := map[plan.Part]int{plan.OwnPart: -1, plan.RestPart: -1}
+	type lane struct {
+		part plan.Part
+		lane int
+	}
+	sums, before := map[lane]string{}, map[lane]int{}
 	for _, t := range f.p.Terms {
+		at := lane{t.Part, t.Lane}
 		if f.p.Values[t.Sum].Deps&plan.Record == 0 {
-			before[t.Part] = t.Sum // known before the loop
+			before[at] = t.Sum // known before the loop
 			continue
 		}
 		f.feature(t)
 		f.share(t.Contribution)
 		c := f.expr(t.Contribution)
-		switch sum := sums[t.Part]; {
-		case sum != "":
-			fmt.Fprintf(f.out, "%s += %s\n", sum, c)
-		case before[t.Part] >= 0:
-			c = f.expr(before[t.Part]) + " + " + c
-			fallthrough
-		default:
-			sums[t.Part] = [...]string{plan.OwnPart: "own", plan.RestPart: "rest"}[t.Part]
-			fmt.Fprintf(f.out, "%s := %s\n", sums[t.Part], c)
+		if sums[at] != "" {
+			fmt.Fprintf(f.out, "%s += %s\n", sums[at], c)
+		} else {
+			if known, ok := before[at]; ok {
+				c = f.expr(known) + " + " + c
+			}
+			sums[at] = fmt.Sprintf("%s%d", [...]string{plan.OwnPart: "own", plan.RestPart: "rest"}[t.Part], t.Lane)
+			fmt.Fprintf(f.out, "%s := %s\n", sums[at], c)
 		}
-		f.vars[t.Sum] = sums[t.Part]
+		f.vars[t.Sum] = sums[at]
 	}
 	f.share(f.p.Score)
 	fmt.Fprintf(f.out, "\nout[i] = kernel.Score(%s)\n", f.expr(f.p.Score))

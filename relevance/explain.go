@@ -65,24 +65,11 @@ func (m *Model) ScoreFeatures(values []any) float64 {
 		}
 		return kernel.Score(f.Score1(row))
 	}
-	var sums [3]float64
-	has := [3]bool{plan.FixedPart: true}
-	sums[plan.FixedPart] = m.weights[0]
-	for i, v := range values {
-		part := plan.PartOf(m.spec.Features[i].Tree)
-		x := m.contribution(m.spec.source.Weights[i], asNumber(v))
-		if has[part] {
-			x = sums[part] + x
+	score := plan.Sum(m.weights[0], func(add func(plan.Part, float64)) {
+		for i, v := range values {
+			add(plan.PartOf(m.spec.Features[i].Tree), m.contribution(m.spec.source.Weights[i], asNumber(v)))
 		}
-		sums[part], has[part] = x, true
-	}
-	score := sums[plan.FixedPart]
-	if has[plan.OwnPart] {
-		score = sums[plan.OwnPart] + score
-	}
-	if has[plan.RestPart] {
-		score += sums[plan.RestPart]
-	}
+	})
 	if m.spec.source.Scorer == plan.Logistic {
 		score = kernel.Sigmoid(score)
 	}

@@ -147,3 +147,15 @@ func (a *Arena) Reset() {
 
 // Size returns the length of a string in characters, as CEL counts them.
 func Size(s string) float64 { return float64(utf8.RuneCountInString(s)) }
+
+// One returns 1 for true and 0 for false, without a branch.
+func One(b bool) int {
+	n := 0
+	if b {
+		n = 1
+	}
+	return n
+}
+
+// Bool is fn.Bool without a branch, which a record's values would mispredict.
+func Bool(b bool) float64 { return float64(One(b)) }

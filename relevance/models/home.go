@@ -8,9 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "home", Shape: "87b6cfe8fbf9fa75", Score: scoreHome})
-	kernel.Register(kernel.Generated{Model: "home", Shape: "3319a4ffeb12ddbb", Score: foldHome})
-	kernel.Register(kernel.Generated{Model: "home", Shape: "b0f325e8972d82e6", Score: scoreHomeFolded})
+	kernel.Register(kernel.Generated{Model: "home", Shape: "2f6d171b41e9ae4d", Score: scoreHome})
+	kernel.Register(kernel.Generated{Model: "home", Shape: "3b0ba0e797d923cf", Score: foldHome})
+	kernel.Register(kernel.Generated{Model: "home", Shape: "f5e7108eff94377a", Score: scoreHomeFolded})
 }
 
 // scoreHome scores millrace.Activity: linear over 12 features.
@@ -30,48 +30,49 @@ func scoreHome(k *kernel.Args) {
 		// recency: decay(record.time, coalesce(viewer.freshness_hours, 6.0) * 3600.0)
 		time := float64(int64(timeColumn[r]))
 		t1 := fn.Age(time, k.Numbers[0])
-		rest := float64(w[1] * fn.Decay(t1, k.Numbers[1]))
+		rest0 := float64(w[1] * fn.Decay(t1, k.Numbers[1]))
 
 		// today: decay(record.time, 86400.0)
-		rest += float64(w[2] * fn.Decay(t1, 86400))
+		rest1 := float64(w[2] * fn.Decay(t1, 86400))
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
 		likes2 := fn.Log1p(fn.Max(likes, 0))
-		own := float64(w[3] * likes2)
+		own0 := float64(w[3] * likes2)
 
 		// comments: log1p(max(coalesce(record.comments, 0.0), 0.0))
 		comments := float64(int64(commentsColumn[r]))
-		own += float64(w[4] * fn.Log1p(fn.Max(comments, 0)))
+		own1 := float64(w[4] * fn.Log1p(fn.Max(comments, 0)))
 
 		// shares: log1p(max(coalesce(record.shares, 0.0), 0.0))
 		shares := float64(int64(sharesColumn[r]))
-		own += float64(w[5] * fn.Log1p(fn.Max(shares, 0)))
+		own2 := float64(w[5] * fn.Log1p(fn.Max(shares, 0)))
 
 		// engagement: clamp(coalesce((record.likes + 3.0 * record.comments + 5.0 * record.shares) / max(record.impressions, 100.0), 0.0), 0.0, 1.0)
 		impressions := float64(int64(impressionsColumn[r]))
-		own += float64(w[6] * fn.Clamp(fn.Coalesce(((likes+float64(3*comments))+float64(5*shares))/fn.Max(impressions, 100), 0), 0, 1))
+		own3 := float64(w[6] * fn.Clamp(fn.Coalesce(((likes+float64(3*comments))+float64(5*shares))/fn.Max(impressions, 100), 0), 0, 1))
 
 		// fresh_likes: decay(record.time, 21600.0) * log1p(max(coalesce(record.likes, 0.0), 0.0))
-		rest += float64(w[7] * float64(fn.Decay(t1, 21600)*likes2))
+		rest2 := float64(w[7] * float64(fn.Decay(t1, 21600)*likes2))
 
 		// type: record.type
-		own += k.Tables[0].Word(rows, typeColumn[r])
+		own0 += k.Tables[0].Word(rows, typeColumn[r])
 
 		// liked_type: record.type in viewer.types
-		rest += float64(w[8] * fn.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))
+		rest3 := float64(w[8] * kernel.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))
 
 		// language: record.language in viewer.languages
 		t2 := k.Sets[1].Word(rows, languageColumn[r]) != 0
-		rest += float64(w[9] * fn.Bool(t2))
+		rest0 += float64(w[9] * kernel.Bool(t2))
 
 		// foreign: size(viewer.languages) > 0.0 && record.language != "" && !(record.language in viewer.languages)
-		rest += float64(w[10] * fn.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t2)))
+		rest1 += float64(w[10] * kernel.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t2)))
 
 		// country: viewer.country != "" && record.country == viewer.country
-		rest += float64(w[11] * fn.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
+		rest2 += float64(w[11] * kernel.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
+		t3 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -88,24 +89,24 @@ func foldHome(k *kernel.Args) {
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[3] * fn.Log1p(fn.Max(likes, 0)))
+		own0 := float64(w[3] * fn.Log1p(fn.Max(likes, 0)))
 
 		// comments: log1p(max(coalesce(record.comments, 0.0), 0.0))
 		comments := float64(int64(commentsColumn[r]))
-		own += float64(w[4] * fn.Log1p(fn.Max(comments, 0)))
+		own1 := float64(w[4] * fn.Log1p(fn.Max(comments, 0)))
 
 		// shares: log1p(max(coalesce(record.shares, 0.0), 0.0))
 		shares := float64(int64(sharesColumn[r]))
-		own += float64(w[5] * fn.Log1p(fn.Max(shares, 0)))
+		own2 := float64(w[5] * fn.Log1p(fn.Max(shares, 0)))
 
 		// engagement: clamp(coalesce((record.likes + 3.0 * record.comments + 5.0 * record.shares) / max(record.impressions, 100.0), 0.0), 0.0, 1.0)
 		impressions := float64(int64(impressionsColumn[r]))
-		own += float64(w[6] * fn.Clamp(fn.Coalesce(((likes+float64(3*comments))+float64(5*shares))/fn.Max(impressions, 100), 0), 0, 1))
+		own3 := float64(w[6] * fn.Clamp(fn.Coalesce(((likes+float64(3*comments))+float64(5*shares))/fn.Max(impressions, 100), 0), 0, 1))
 
 		// type: record.type
-		own += k.Tables[0].Word(rows, typeColumn[r])
+		own0 += k.Tables[0].Word(rows, typeColumn[r])
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
@@ -123,28 +124,28 @@ func scoreHomeFolded(k *kernel.Args) {
 		// recency: decay(record.time, coalesce(viewer.freshness_hours, 6.0) * 3600.0)
 		time := float64(int64(timeColumn[r]))
 		t1 := fn.Age(time, k.Numbers[0])
-		rest := float64(w[1] * fn.Decay(t1, k.Numbers[1]))
+		rest0 := float64(w[1] * fn.Decay(t1, k.Numbers[1]))
 
 		// today: decay(record.time, 86400.0)
-		rest += float64(w[2] * fn.Decay(t1, 86400))
+		rest1 := float64(w[2] * fn.Decay(t1, 86400))
 
 		// fresh_likes: decay(record.time, 21600.0) * log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		rest += float64(w[7] * float64(fn.Decay(t1, 21600)*fn.Log1p(fn.Max(likes, 0))))
+		rest2 := float64(w[7] * float64(fn.Decay(t1, 21600)*fn.Log1p(fn.Max(likes, 0))))
 
 		// liked_type: record.type in viewer.types
-		rest += float64(w[8] * fn.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))
+		rest3 := float64(w[8] * kernel.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))
 
 		// language: record.language in viewer.languages
 		t2 := k.Sets[1].Word(rows, languageColumn[r]) != 0
-		rest += float64(w[9] * fn.Bool(t2))
+		rest0 += float64(w[9] * kernel.Bool(t2))
 
 		// foreign: size(viewer.languages) > 0.0 && record.language != "" && !(record.language in viewer.languages)
-		rest += float64(w[10] * fn.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t2)))
+		rest1 += float64(w[10] * kernel.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t2)))
 
 		// country: viewer.country != "" && record.country == viewer.country
-		rest += float64(w[11] * fn.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
+		rest2 += float64(w[11] * kernel.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -21,9 +21,9 @@ func scoreRecency(k *kernel.Args) {
 
 		// time: record.time
 		time := float64(int64(timeColumn[r]))
-		own := float64(w[1] * time)
+		own0 := float64(w[1] * time)
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(own0 + w[0])
 	}
 }
 
@@ -36,9 +36,9 @@ func foldRecency(k *kernel.Args) {
 
 		// time: record.time
 		time := float64(int64(timeColumn[r]))
-		own := float64(w[1] * time)
+		own0 := float64(w[1] * time)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0)
 	}
 }
 

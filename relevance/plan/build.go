@@ -67,22 +67,36 @@ type builder struct {
 // linear score, so that what is folded per record or per request adds up to
 // the same bits.
 func (b *builder) sum() {
-	sums := [3]int{-1, b.param(0), -1}
+	var sums [3][Lanes]int
+	for part := range sums {
+		sums[part] = [Lanes]int{-1, -1, -1, -1}
+	}
+	sums[FixedPart][0] = b.param(0)
+	var count [3]int
 	for i := range b.p.Terms {
 		t := &b.p.Terms[i]
 		t.Contribution = b.contribution(t.Value, b.src.Weights[i])
 		t.Part = PartOf(b.src.Features[i].Expr)
-		sums[t.Part] = b.plus(sums[t.Part], t.Contribution)
-		t.Sum = sums[t.Part]
+		if t.Part != FixedPart {
+			t.Lane = count[t.Part] % Lanes
+			count[t.Part]++
+		}
+		lane := &sums[t.Part][t.Lane]
+		*lane = b.plus(*lane, t.Contribution)
+		t.Sum = *lane
 	}
-	b.p.Own = sums[OwnPart]
+	var parts [3]int
+	for part, s := range sums {
+		parts[part] = b.plus(b.plus(s[0], s[1]), b.plus(s[2], s[3]))
+	}
+	b.p.Own = parts[OwnPart]
 	b.p.Weights = 1
 	for _, w := range b.src.Weights {
 		if !w.Table {
 			b.p.Weights = max(b.p.Weights, w.Index+1)
 		}
 	}
-	score := b.plus(b.plus(sums[OwnPart], sums[FixedPart]), sums[RestPart])
+	score := b.plus(b.plus(parts[OwnPart], parts[FixedPart]), parts[RestPart])
 	if b.src.Scorer == Logistic {
 		score = b.add(Value{Op: Call, Kind: Number, Name: "sigmoid", Args: []int{score}})
 	}
@@ -483,13 +497,15 @@ func (b *builder) coalesce(args []*expr.Node) int {
 	return b.add(Value{Op: Call, Kind: Number, Name: "coalesce", Args: []int{v, rest}})
 }
 
-// always reports whether a number is never missing.
-func (b *builder) always(v int) bool {
-	x := &b.p.Values[v]
+func (b *builder) always(v int) bool { return b.p.Always(v) }
+
+// Always reports whether a number is never missing, as integers are not.
+func (p *Plan) Always(v int) bool {
+	x := &p.Values[v]
 	if x.Op != Field {
 		return false
 	}
-	l := &b.p.Record[x.Index]
+	l := &p.Record[x.Index]
 	return !l.Nullable && l.Kind != column.Double
 }
 

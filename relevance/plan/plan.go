@@ -135,13 +135,19 @@ type Term struct {
 	Value        int // the feature
 	Contribution int // what it adds to the score; -1 with trees
 	Part         Part
-	Sum          int // of its part, from the first term to this one; -1 with trees
+	Lane         int // which of the part's sums it adds to
+	Sum          int // of its lane, from the first term to this one; -1 with trees
 }
 
 // Part is one of the sums that a linear score is the sum of. A part is told by
 // what the feature's expression speaks of, not by what a layout has, so that
 // the order of the sum is the same for every layout.
 type Part uint8
+
+// Lanes is how many sums the own and the rest part are made of: the terms take
+// turns, and the part is (0 + 1) + (2 + 3). A processor adds four sums in the
+// time of one. The fixed part is one sum.
+const Lanes = 4
 
 // The parts of a linear score, which is (own + fixed) + rest.
 const (

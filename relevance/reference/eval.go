@@ -42,37 +42,57 @@ func Score(m *relevance.Model, q Question) float64 {
 		}
 		return params.Forest.Score1(row)
 	}
-	var sums [3]float64
-	var any [3]bool
-	add := func(part int, x float64) {
-		if any[part] {
-			x = sums[part] + x
-		}
-		sums[part], any[part] = x, true
-	}
-	const own, fixed, rest = 0, 1, 2
-	add(fixed, params.Bias)
+	// The terms of the record alone, and those of both, take turns over four
+	// sums; those of the request alone are one.
+	var own, rest [4][]float64
+	fixed := []float64{params.Bias}
+	owns, rests := 0, 0
 	for _, f := range m.Spec().Features {
-		part := rest
+		x := q.contribution(params.Weights[f.Name], q.eval(f.Tree))
 		switch record, request, entity := speaksOf(f.Tree); {
 		case !record && !entity:
-			part = fixed
-		case record && !request && !entity:
-			part = own
+			fixed = append(fixed, x)
+		case !request && !entity:
+			own[owns%4] = append(own[owns%4], x)
+			owns++
+		default:
+			rest[rests%4] = append(rest[rests%4], x)
+			rests++
 		}
-		add(part, q.contribution(params.Weights[f.Name], q.eval(f.Tree)))
 	}
-	score := sums[fixed]
-	if any[own] {
-		score = sums[own] + score
-	}
-	if any[rest] {
-		score += sums[rest]
-	}
+	score := total(total(fourSums(own), fixed), fourSums(rest))[0]
 	if m.Spec().Scorer() == "logistic" {
 		score = 1 / (1 + fn.Exp(-score))
 	}
 	return kernel.Score(score)
+}
+
+func fourSums(s [4][]float64) []float64 {
+	return total(total(s[0], s[1]), total(s[2], s[3]))
+}
+
+// total adds up each list from its first, and then both; an empty one does not
+// count.
+func total(a, b []float64) []float64 {
+	x, y := added(a), added(b)
+	switch {
+	case len(x) == 0:
+		return y
+	case len(y) == 0:
+		return x
+	}
+	return []float64{x[0] + y[0]}
+}
+
+func added(list []float64) []float64 {
+	if len(list) == 0 {
+		return nil
+	}
+	sum := list[0]
+	for _, x := range list[1:] {
+		sum += x
+	}
+	return []float64{sum}
 }
 
 func (q *Question) contribution(w relevance.Weight, v any) float64 {

@@ -23,12 +23,12 @@ func scoreAny(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
 
 		// type: record.type
-		own := k.Tables[0].Word(rows, typeColumn[r])
+		own0 := k.Tables[0].Word(rows, typeColumn[r])
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((own0 + w[0]) + rest0)
 	}
 }
 
@@ -39,9 +39,9 @@ func foldAny(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// type: record.type
-		own := k.Tables[0].Word(rows, typeColumn[r])
+		own0 := k.Tables[0].Word(rows, typeColumn[r])
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0)
 	}
 }
 
@@ -54,8 +54,8 @@ func scoreAnyFolded(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "5a99fb5952691b29", Score: scoreArithmetic})
-	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "5b1c5463ab93f74a", Score: foldArithmetic})
+	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "e3a8a93932951b44", Score: scoreArithmetic})
+	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "53c930a60e8520bd", Score: foldArithmetic})
 	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "d24c8bc388dc3451", Score: scoreArithmeticFolded})
 }
 
@@ -27,33 +27,34 @@ func scoreArithmetic(k *kernel.Args) {
 
 		// a: 1 / record.likes
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[1] * (1 / likes))
+		own0 := float64(w[1] * (1 / likes))
 
 		// b: -record.likes - -3
-		own += float64(w[2] * ((-(likes)) - (-3)))
+		own1 := float64(w[2] * ((-(likes)) - (-3)))
 
 		// c: record.likes * record.shares + record.comments * record.impressions
 		shares := float64(int64(sharesColumn[r]))
 		comments := float64(int64(commentsColumn[r]))
 		impressions := float64(int64(impressionsColumn[r]))
-		own += float64(w[3] * (float64(likes*shares) + float64(comments*impressions)))
+		own2 := float64(w[3] * (float64(likes*shares) + float64(comments*impressions)))
 
 		// d: 0 / 0 * record.likes
-		own += float64(w[4] * float64(kernel.Missing*likes))
+		own3 := float64(w[4] * float64(kernel.Missing*likes))
 
 		// e: record.likes / 0
-		own += float64(w[5] * (likes / 0))
+		own0 += float64(w[5] * (likes / 0))
 
 		// f: min(record.likes, record.shares, record.comments, 7)
-		own += float64(w[6] * fn.Min(fn.Min(fn.Min(likes, shares), comments), 7))
+		own1 += float64(w[6] * fn.Min(fn.Min(fn.Min(likes, shares), comments), 7))
 
 		// g: pow(record.likes, 0.5)
-		own += float64(w[7] * fn.Pow(likes, 0.5))
+		own2 += float64(w[7] * fn.Pow(likes, 0.5))
 
 		// h: clamp(record.likes, -0.0, 1e3)
-		own += float64(w[8] * fn.Clamp(likes, math.Copysign(0, -1), 1000))
+		own3 += float64(w[8] * fn.Clamp(likes, math.Copysign(0, -1), 1000))
+		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(t1 + w[0])
 	}
 }
 
@@ -69,33 +70,33 @@ func foldArithmetic(k *kernel.Args) {
 
 		// a: 1 / record.likes
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[1] * (1 / likes))
+		own0 := float64(w[1] * (1 / likes))
 
 		// b: -record.likes - -3
-		own += float64(w[2] * ((-(likes)) - (-3)))
+		own1 := float64(w[2] * ((-(likes)) - (-3)))
 
 		// c: record.likes * record.shares + record.comments * record.impressions
 		shares := float64(int64(sharesColumn[r]))
 		comments := float64(int64(commentsColumn[r]))
 		impressions := float64(int64(impressionsColumn[r]))
-		own += float64(w[3] * (float64(likes*shares) + float64(comments*impressions)))
+		own2 := float64(w[3] * (float64(likes*shares) + float64(comments*impressions)))
 
 		// d: 0 / 0 * record.likes
-		own += float64(w[4] * float64(kernel.Missing*likes))
+		own3 := float64(w[4] * float64(kernel.Missing*likes))
 
 		// e: record.likes / 0
-		own += float64(w[5] * (likes / 0))
+		own0 += float64(w[5] * (likes / 0))
 
 		// f: min(record.likes, record.shares, record.comments, 7)
-		own += float64(w[6] * fn.Min(fn.Min(fn.Min(likes, shares), comments), 7))
+		own1 += float64(w[6] * fn.Min(fn.Min(fn.Min(likes, shares), comments), 7))
 
 		// g: pow(record.likes, 0.5)
-		own += float64(w[7] * fn.Pow(likes, 0.5))
+		own2 += float64(w[7] * fn.Pow(likes, 0.5))
 
 		// h: clamp(record.likes, -0.0, 1e3)
-		own += float64(w[8] * fn.Clamp(likes, math.Copysign(0, -1), 1000))
+		own3 += float64(w[8] * fn.Clamp(likes, math.Copysign(0, -1), 1000))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
 }
 

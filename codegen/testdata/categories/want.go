@@ -3,17 +3,14 @@
 package categories
 
 import (
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "categories", Shape: "278570c41d2d7b01", Score: scoreCategories})
-	kernel.Register(kernel.Generated{Model: "categories", Shape: "16170a8b5f094cbf", Score: foldCategories})
+	kernel.Register(kernel.Generated{Model: "categories", Shape: "a1e92e4f0878f747", Score: scoreCategories})
+	kernel.Register(kernel.Generated{Model: "categories", Shape: "f370f6b258730ec8", Score: foldCategories})
 	kernel.Register(kernel.Generated{Model: "categories", Shape: "ba57a2d9de52900b", Score: scoreCategoriesFolded})
 }
-
-var categoriesList1 = []float64{1, 10, 100}
 
 // scoreCategories scores millrace.Activity: linear over 3 features.
 func scoreCategories(k *kernel.Args) {
@@ -25,19 +22,20 @@ func scoreCategories(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// verb: record.verb
-		own := k.Tables[0].Word(rows, verbColumn[r])
+		own0 := k.Tables[0].Word(rows, verbColumn[r])
 
 		// hour: bucketize(record.likes, [1, 10, 100])
 		likes := float64(int64(likesColumn[r]))
-		own += k.Tables[1].Number(fn.Bucketize(likes, categoriesList1))
+		own1 := k.Tables[1].Number(float64(kernel.One(likes >= 1) + kernel.One(likes >= 10) + kernel.One(likes >= 100)))
 
 		// pair: cross(record.verb, record.language)
 		verb := rows.StringAt(k.Columns[0], int(r))
 		language := rows.StringAt(k.Columns[2], int(r))
 		pair := k.Arena.Cross(verb, language)
-		own += k.Tables[2].String(pair)
+		own2 := k.Tables[2].String(pair)
+		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(t1 + w[0])
 	}
 }
 
@@ -50,19 +48,19 @@ func foldCategories(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// verb: record.verb
-		own := k.Tables[0].Word(rows, verbColumn[r])
+		own0 := k.Tables[0].Word(rows, verbColumn[r])
 
 		// hour: bucketize(record.likes, [1, 10, 100])
 		likes := float64(int64(likesColumn[r]))
-		own += k.Tables[1].Number(fn.Bucketize(likes, categoriesList1))
+		own1 := k.Tables[1].Number(float64(kernel.One(likes >= 1) + kernel.One(likes >= 10) + kernel.One(likes >= 100)))
 
 		// pair: cross(record.verb, record.language)
 		verb := rows.StringAt(k.Columns[0], int(r))
 		language := rows.StringAt(k.Columns[2], int(r))
 		pair := k.Arena.Cross(verb, language)
-		own += k.Tables[2].String(pair)
+		own2 := k.Tables[2].String(pair)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + own2)
 	}
 }
 

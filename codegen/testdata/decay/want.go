@@ -8,7 +8,7 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "decay", Shape: "1ef7c0687dacbe39", Score: scoreDecay})
+	kernel.Register(kernel.Generated{Model: "decay", Shape: "7eb3400a504faf13", Score: scoreDecay})
 }
 
 // scoreDecay scores millrace.Activity: linear over 3 features.
@@ -21,14 +21,14 @@ func scoreDecay(k *kernel.Args) {
 		// fresh: decay(record.created_at, 3600)
 		createdAt := float64(int64(createdAtColumn[r]))
 		t1 := fn.Age(createdAt, k.Numbers[0])
-		rest := float64(w[1] * fn.Decay(t1, 3600))
+		rest0 := float64(w[1] * fn.Decay(t1, 3600))
 
 		// day: decay(record.created_at, 86400.0)
-		rest += float64(w[2] * fn.Decay(t1, 86400))
+		rest1 := float64(w[2] * fn.Decay(t1, 86400))
 
 		// old: age(record.created_at) / 3600
-		rest += float64(w[3] * (t1 / 3600))
+		rest2 := float64(w[3] * (t1 / 3600))
 
-		out[i] = kernel.Score(w[0] + rest)
+		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + rest2))
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "entity", Shape: "abef66303f2c6950", Score: scoreEntity})
-	kernel.Register(kernel.Generated{Model: "entity", Shape: "18130282ca6422ad", Score: scoreEntityAlone})
+	kernel.Register(kernel.Generated{Model: "entity", Shape: "a29f3dccf3b9d55c", Score: scoreEntity})
+	kernel.Register(kernel.Generated{Model: "entity", Shape: "53a6831e35630b72", Score: scoreEntityAlone})
 }
 
 var entityList1 = []float64{}
@@ -45,12 +45,12 @@ func scoreEntity(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[4], 0)
 	}
 	t1 := float64(w[1] * pop)
-	t2 := float64(w[3] * fn.Bool(lang == k.Strings[0]))
+	t2 := float64(w[3] * kernel.Bool(lang == k.Strings[0]))
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[5], 0) != 0
 	}
-	t3 := float64(w[6] * fn.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
+	t3 := float64(w[6] * kernel.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
 	nColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[3])
 	for i, r := range k.Sel {
@@ -58,31 +58,28 @@ func scoreEntity(k *kernel.Args) {
 
 		// both: entity.posts * record.n
 		n2 := float64(int64(nColumn[r]))
-		rest := t1 + float64(w[2]*float64(posts*n2))
-
-		// lang: entity.lang == viewer.lang
-		rest += t2
+		rest1 := float64(w[2] * float64(posts*n2))
 
 		// topic: record.s in entity.topics
 		s := rows.StringAt(k.Columns[1], int(r))
-		rest += float64(w[4] * fn.Bool(slices.Contains(topics, s)))
+		rest3 := float64(w[4] * kernel.Bool(slices.Contains(topics, s)))
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest += float64(w[5] * fn.Dot(vec, embedding))
+		rest0 := t1 + float64(w[5]*fn.Dot(vec, embedding))
 
 		// vip: entity.vip && has(entity.posts)
-		rest += t3
+		rest1 += t3
 
 		// pair: cross(entity.lang, record.s)
 		pair := k.Arena.Cross(lang, s)
-		rest += k.Tables[0].String(pair)
+		rest2 := t2 + k.Tables[0].String(pair)
 
 		// twice: log1p(coalesce(entity.followers, 0)) * record.x
 		x2 := math.Float64frombits(xColumn[r])
-		rest += float64(w[7] * float64(pop*x2))
+		rest3 += float64(w[7] * float64(pop*x2))
 
-		out[i] = kernel.Score(w[0] + rest)
+		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -98,30 +95,27 @@ func scoreEntityAlone(k *kernel.Args) {
 
 		// both: entity.posts * record.n
 		n2 := float64(int64(nColumn[r]))
-		rest := k.Numbers[0] + float64(w[2]*float64(kernel.Missing*n2))
-
-		// lang: entity.lang == viewer.lang
-		rest += k.Numbers[1]
+		rest1 := float64(w[2] * float64(kernel.Missing*n2))
 
 		// topic: record.s in entity.topics
-		rest += float64(w[4] * fn.Bool(k.Sets[0].Word(rows, sColumn[r]) != 0))
+		rest3 := float64(w[4] * kernel.Bool(k.Sets[0].Word(rows, sColumn[r]) != 0))
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest += float64(w[5] * fn.Dot(vec, entityList1))
+		rest0 := k.Numbers[0] + float64(w[5]*fn.Dot(vec, entityList1))
 
 		// vip: entity.vip && has(entity.posts)
-		rest += k.Numbers[2]
+		rest1 += k.Numbers[1]
 
 		// pair: cross(entity.lang, record.s)
 		s := rows.StringAt(k.Columns[1], int(r))
 		pair := k.Arena.Cross("", s)
-		rest += k.Tables[0].String(pair)
+		rest2 := k.Numbers[2] + k.Tables[0].String(pair)
 
 		// twice: log1p(coalesce(entity.followers, 0)) * record.x
 		x2 := math.Float64frombits(xColumn[r])
-		rest += float64(w[7] * float64(0*x2))
+		rest3 += float64(w[7] * float64(0*x2))
 
-		out[i] = kernel.Score(w[0] + rest)
+		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

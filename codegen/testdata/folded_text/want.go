@@ -3,13 +3,12 @@
 package folded_text
 
 import (
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "folded", Shape: "565e3ade510843a9", Score: scoreFolded})
-	kernel.Register(kernel.Generated{Model: "folded", Shape: "fff7ee8bf4f5cb22", Score: foldFolded})
+	kernel.Register(kernel.Generated{Model: "folded", Shape: "4a1c1960ffe2a168", Score: scoreFolded})
+	kernel.Register(kernel.Generated{Model: "folded", Shape: "505eca524f849cb0", Score: foldFolded})
 	kernel.Register(kernel.Generated{Model: "folded", Shape: "fca2e2db9cdf222b", Score: scoreFoldedFolded})
 }
 
@@ -25,15 +24,16 @@ func scoreFolded(k *kernel.Args) {
 		// block: record.likes + record.shares
 		likes := float64(int64(likesColumn[r]))
 		shares := float64(int64(sharesColumn[r]))
-		own := float64(w[1] * (likes + shares))
+		own0 := float64(w[1] * (likes + shares))
 
 		// folded: record.likes * 2
-		own += float64(w[2] * float64(likes*2))
+		own1 := float64(w[2] * float64(likes*2))
 
 		// quoted: record.verb == 'post'
-		own += float64(w[3] * fn.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		own2 := float64(w[3] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(t1 + w[0])
 	}
 }
 
@@ -49,15 +49,15 @@ func foldFolded(k *kernel.Args) {
 		// block: record.likes + record.shares
 		likes := float64(int64(likesColumn[r]))
 		shares := float64(int64(sharesColumn[r]))
-		own := float64(w[1] * (likes + shares))
+		own0 := float64(w[1] * (likes + shares))
 
 		// folded: record.likes * 2
-		own += float64(w[2] * float64(likes*2))
+		own1 := float64(w[2] * float64(likes*2))
 
 		// quoted: record.verb == 'post'
-		own += float64(w[3] * fn.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		own2 := float64(w[3] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + own2)
 	}
 }
 

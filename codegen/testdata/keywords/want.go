@@ -8,8 +8,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "keywords", Shape: "8c2875e22bb86c36", Score: scoreKeywords})
-	kernel.Register(kernel.Generated{Model: "keywords", Shape: "dbb0532173b56121", Score: foldKeywords})
+	kernel.Register(kernel.Generated{Model: "keywords", Shape: "2e666ae19399fc99", Score: scoreKeywords})
+	kernel.Register(kernel.Generated{Model: "keywords", Shape: "d12052b0f83ffd6c", Score: foldKeywords})
 	kernel.Register(kernel.Generated{Model: "keywords", Shape: "396adb5d38878b8f", Score: scoreKeywordsFolded})
 }
 
@@ -25,28 +25,29 @@ func scoreKeywords(k *kernel.Args) {
 
 		// func: record.likes
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[1] * likes)
+		own0 := float64(w[1] * likes)
 
 		// range: record.shares * record.shares + record.shares
 		shares := float64(int64(sharesColumn[r]))
-		own += float64(w[2] * (float64(shares*shares) + shares))
+		own1 := float64(w[2] * (float64(shares*shares) + shares))
 
 		// out: abs(record.comments)
 		comments := float64(int64(commentsColumn[r]))
 		out2 := fn.Abs(comments)
-		own += float64(w[3] * out2)
+		own2 := float64(w[3] * out2)
 
 		// fn: log1p(abs(record.comments))
-		own += float64(w[4] * fn.Log1p(out2))
+		own3 := float64(w[4] * fn.Log1p(out2))
 
 		// w: record.impressions
 		impressions := float64(int64(impressionsColumn[r]))
-		own += float64(w[5] * impressions)
+		own0 += float64(w[5] * impressions)
 
 		// _x: record.likes + 1
-		own += float64(w[6] * (likes + 1))
+		own1 += float64(w[6] * (likes + 1))
+		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(t1 + w[0])
 	}
 }
 
@@ -62,28 +63,28 @@ func foldKeywords(k *kernel.Args) {
 
 		// func: record.likes
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[1] * likes)
+		own0 := float64(w[1] * likes)
 
 		// range: record.shares * record.shares + record.shares
 		shares := float64(int64(sharesColumn[r]))
-		own += float64(w[2] * (float64(shares*shares) + shares))
+		own1 := float64(w[2] * (float64(shares*shares) + shares))
 
 		// out: abs(record.comments)
 		comments := float64(int64(commentsColumn[r]))
 		out2 := fn.Abs(comments)
-		own += float64(w[3] * out2)
+		own2 := float64(w[3] * out2)
 
 		// fn: log1p(abs(record.comments))
-		own += float64(w[4] * fn.Log1p(out2))
+		own3 := float64(w[4] * fn.Log1p(out2))
 
 		// w: record.impressions
 		impressions := float64(int64(impressionsColumn[r]))
-		own += float64(w[5] * impressions)
+		own0 += float64(w[5] * impressions)
 
 		// _x: record.likes + 1
-		own += float64(w[6] * (likes + 1))
+		own1 += float64(w[6] * (likes + 1))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
 }
 

@@ -3,13 +3,12 @@
 package logic
 
 import (
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "logic", Shape: "2d368e2c707177cd", Score: scoreLogic})
-	kernel.Register(kernel.Generated{Model: "logic", Shape: "57c75efa6ab51968", Score: foldLogic})
+	kernel.Register(kernel.Generated{Model: "logic", Shape: "71a077a034d9e2db", Score: scoreLogic})
+	kernel.Register(kernel.Generated{Model: "logic", Shape: "b21417725c6656ac", Score: foldLogic})
 	kernel.Register(kernel.Generated{Model: "logic", Shape: "2434f357eaa7607d", Score: scoreLogicFolded})
 }
 
@@ -28,21 +27,22 @@ func scoreLogic(k *kernel.Args) {
 		t1 := likes > 3
 		shares := float64(int64(sharesColumn[r]))
 		deleted := deletedColumn[r] != 0
-		own := float64(w[1] * fn.Bool((t1 && (shares < 2)) || !(deleted)))
+		own0 := float64(w[1] * kernel.Bool((t1 && (shares < 2)) || !(deleted)))
 
 		// b: record.deleted ? 1 : 2
-		own += float64(w[2] * kernel.If[float64](deleted, 1, 2))
+		own1 := float64(w[2] * kernel.If[float64](deleted, 1, 2))
 
 		// c: (record.likes > 3) == (record.shares > 3) ? record.likes : -record.shares
-		own += float64(w[3] * kernel.If[float64](t1 == (shares > 3), likes, -(shares)))
+		own2 := float64(w[3] * kernel.If[float64](t1 == (shares > 3), likes, -(shares)))
 
 		// d: record.likes in [1, 2, 3]
-		own += float64(w[4] * fn.Bool(k.Sets[0].Number(likes) != 0))
+		own3 := float64(w[4] * kernel.Bool(k.Sets[0].Number(likes) != 0))
 
 		// e: record.verb in ["post", "share", "a longer content type"]
-		own += float64(w[5] * fn.Bool(k.Sets[1].Word(rows, verbColumn[r]) != 0))
+		own0 += float64(w[5] * kernel.Bool(k.Sets[1].Word(rows, verbColumn[r]) != 0))
+		t2 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(t2 + w[0])
 	}
 }
 
@@ -61,21 +61,21 @@ func foldLogic(k *kernel.Args) {
 		t1 := likes > 3
 		shares := float64(int64(sharesColumn[r]))
 		deleted := deletedColumn[r] != 0
-		own := float64(w[1] * fn.Bool((t1 && (shares < 2)) || !(deleted)))
+		own0 := float64(w[1] * kernel.Bool((t1 && (shares < 2)) || !(deleted)))
 
 		// b: record.deleted ? 1 : 2
-		own += float64(w[2] * kernel.If[float64](deleted, 1, 2))
+		own1 := float64(w[2] * kernel.If[float64](deleted, 1, 2))
 
 		// c: (record.likes > 3) == (record.shares > 3) ? record.likes : -record.shares
-		own += float64(w[3] * kernel.If[float64](t1 == (shares > 3), likes, -(shares)))
+		own2 := float64(w[3] * kernel.If[float64](t1 == (shares > 3), likes, -(shares)))
 
 		// d: record.likes in [1, 2, 3]
-		own += float64(w[4] * fn.Bool(k.Sets[0].Number(likes) != 0))
+		own3 := float64(w[4] * kernel.Bool(k.Sets[0].Number(likes) != 0))
 
 		// e: record.verb in ["post", "share", "a longer content type"]
-		own += float64(w[5] * fn.Bool(k.Sets[1].Word(rows, verbColumn[r]) != 0))
+		own0 += float64(w[5] * kernel.Bool(k.Sets[1].Word(rows, verbColumn[r]) != 0))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
 }
 

@@ -23,13 +23,14 @@ func scoreLogistic(k *kernel.Args) {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[1] * fn.Log1p(likes))
+		own0 := float64(w[1] * fn.Log1p(likes))
 
 		// shares: log1p(record.shares)
 		shares := float64(int64(sharesColumn[r]))
-		own += float64(w[2] * fn.Log1p(shares))
+		own1 := float64(w[2] * fn.Log1p(shares))
+		t1 := own0 + own1
 
-		out[i] = kernel.Score(kernel.Sigmoid(own + w[0]))
+		out[i] = kernel.Score(kernel.Sigmoid(t1 + w[0]))
 	}
 }
 
@@ -43,13 +44,13 @@ func foldLogistic(k *kernel.Args) {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[1] * fn.Log1p(likes))
+		own0 := float64(w[1] * fn.Log1p(likes))
 
 		// shares: log1p(record.shares)
 		shares := float64(int64(sharesColumn[r]))
-		own += float64(w[2] * fn.Log1p(shares))
+		own1 := float64(w[2] * fn.Log1p(shares))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0 + own1)
 	}
 }
 

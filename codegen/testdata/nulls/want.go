@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "nulls", Shape: "7dd619f8dde07d93", Score: scoreNulls})
-	kernel.Register(kernel.Generated{Model: "nulls", Shape: "2f069ca4e747d111", Score: foldNulls})
+	kernel.Register(kernel.Generated{Model: "nulls", Shape: "526fe55646597986", Score: scoreNulls})
+	kernel.Register(kernel.Generated{Model: "nulls", Shape: "10a0f781fb212c8d", Score: foldNulls})
 	kernel.Register(kernel.Generated{Model: "nulls", Shape: "990b3704936c8300", Score: scoreNullsFolded})
 }
 
@@ -35,7 +35,7 @@ func scoreNulls(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		own := float64(w[1] * fn.Coalesce(m, 0))
+		own0 := float64(w[1] * fn.Coalesce(m, 0))
 
 		// y: coalesce(record.y, record.x)
 		y := kernel.Missing
@@ -43,26 +43,27 @@ func scoreNulls(k *kernel.Args) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		own += float64(w[2] * fn.Coalesce(y, x2))
+		own1 := float64(w[2] * fn.Coalesce(y, x2))
 
 		// hasm: has(record.m)
-		own += float64(w[3] * fn.Bool(mNulls[r]&mNull == 0))
+		own2 := float64(w[3] * kernel.Bool(mNulls[r]&mNull == 0))
 
 		// u: has(record.u) && record.u != ""
-		own += float64(w[4] * fn.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
+		own3 := float64(w[4] * kernel.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
 
 		// c: record.c
 		c := cColumn[r] != 0
-		own += float64(w[5] * fn.Bool(c))
+		own0 += float64(w[5] * kernel.Bool(c))
 
 		// labels: size(record.labels)
 		labels := k.Arena.Strings(rows, k.Columns[5], int(r))
-		own += float64(w[6] * float64(len(labels)))
+		own1 += float64(w[6] * float64(len(labels)))
 
 		// raw: record.m
-		own += float64(w[7] * m)
+		own2 += float64(w[7] * m)
+		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(t1 + w[0])
 	}
 }
 
@@ -86,7 +87,7 @@ func foldNulls(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		own := float64(w[1] * fn.Coalesce(m, 0))
+		own0 := float64(w[1] * fn.Coalesce(m, 0))
 
 		// y: coalesce(record.y, record.x)
 		y := kernel.Missing
@@ -94,26 +95,26 @@ func foldNulls(k *kernel.Args) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		own += float64(w[2] * fn.Coalesce(y, x2))
+		own1 := float64(w[2] * fn.Coalesce(y, x2))
 
 		// hasm: has(record.m)
-		own += float64(w[3] * fn.Bool(mNulls[r]&mNull == 0))
+		own2 := float64(w[3] * kernel.Bool(mNulls[r]&mNull == 0))
 
 		// u: has(record.u) && record.u != ""
-		own += float64(w[4] * fn.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
+		own3 := float64(w[4] * kernel.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
 
 		// c: record.c
 		c := cColumn[r] != 0
-		own += float64(w[5] * fn.Bool(c))
+		own0 += float64(w[5] * kernel.Bool(c))
 
 		// labels: size(record.labels)
 		labels := k.Arena.Strings(rows, k.Columns[5], int(r))
-		own += float64(w[6] * float64(len(labels)))
+		own1 += float64(w[6] * float64(len(labels)))
 
 		// raw: record.m
-		own += float64(w[7] * m)
+		own2 += float64(w[7] * m)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
 }
 

@@ -21,9 +21,9 @@ func scoreOneFeature(k *kernel.Args) {
 
 		// likes: record.likes
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[1] * likes)
+		own0 := float64(w[1] * likes)
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(own0 + w[0])
 	}
 }
 
@@ -36,9 +36,9 @@ func foldOneFeature(k *kernel.Args) {
 
 		// likes: record.likes
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[1] * likes)
+		own0 := float64(w[1] * likes)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0)
 	}
 }
 

@@ -33,9 +33,9 @@ func scoreRandom00(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/kernel.If[float64](t1, y, 85.9), random00List1))
+		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/kernel.If[float64](t1, y, 85.9), random00List1))
 
-		out[i] = kernel.Score(w[0] + rest)
+		out[i] = kernel.Score(w[0] + rest0)
 	}
 }
 
@@ -54,8 +54,8 @@ func scoreRandom00Alone(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/kernel.If[float64](false, y, 85.9), random00List1))
+		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/kernel.If[float64](false, y, 85.9), random00List1))
 
-		out[i] = kernel.Score(w[0] + rest)
+		out[i] = kernel.Score(w[0] + rest0)
 	}
 }

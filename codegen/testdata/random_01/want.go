@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-01", Shape: "8d1397d34f933111", Score: scoreRandom01})
-	kernel.Register(kernel.Generated{Model: "random-01", Shape: "ca840ad4c5b5b5f9", Score: scoreRandom01Alone})
+	kernel.Register(kernel.Generated{Model: "random-01", Shape: "b1265739f4db20b4", Score: scoreRandom01})
+	kernel.Register(kernel.Generated{Model: "random-01", Shape: "4cd9946510c23339", Score: scoreRandom01Alone})
 }
 
 var random01List1 = []float64{-1, 0, 0.5, 10}
@@ -33,17 +33,14 @@ func scoreRandom01(k *kernel.Args) {
 
 		// f0: (abs(decay(record.at, 86400.5)) / 0.2177)
 		at := float64(int64(atColumn[r]))
-		rest := float64(w[1] * (fn.Abs(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5)) / 0.2177))
+		rest0 := float64(w[1] * (fn.Abs(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5)) / 0.2177))
 
 		// f1: bucketize(coalesce(((viewer.age * record.n) / coalesce(record.author.age, -1.049)), bucketize(-(-0.01363), [-1, 0, 0.5, 10])), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest += float64(w[2] * fn.Bucketize(fn.Coalesce(float64(k.Numbers[1]*n2)/authorAge, 2), random01List1))
+		rest1 := float64(w[2] * fn.Bucketize(fn.Coalesce(float64(k.Numbers[1]*n2)/authorAge, 2), random01List1))
 
-		// f2: entity.followers
-		rest += t1
-
-		out[i] = kernel.Score(k.Numbers[2] + rest)
+		out[i] = kernel.Score(k.Numbers[2] + ((rest0 + rest1) + t1))
 	}
 }
 
@@ -58,16 +55,13 @@ func scoreRandom01Alone(k *kernel.Args) {
 
 		// f0: (abs(decay(record.at, 86400.5)) / 0.2177)
 		at := float64(int64(atColumn[r]))
-		rest := float64(w[1] * (fn.Abs(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5)) / 0.2177))
+		rest0 := float64(w[1] * (fn.Abs(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5)) / 0.2177))
 
 		// f1: bucketize(coalesce(((viewer.age * record.n) / coalesce(record.author.age, -1.049)), bucketize(-(-0.01363), [-1, 0, 0.5, 10])), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest += float64(w[2] * fn.Bucketize(fn.Coalesce(float64(k.Numbers[1]*n2)/authorAge, 2), random01List1))
+		rest1 := float64(w[2] * fn.Bucketize(fn.Coalesce(float64(k.Numbers[1]*n2)/authorAge, 2), random01List1))
 
-		// f2: entity.followers
-		rest += k.Numbers[2]
-
-		out[i] = kernel.Score(k.Numbers[3] + rest)
+		out[i] = kernel.Score(k.Numbers[3] + ((rest0 + rest1) + k.Numbers[2]))
 	}
 }

@@ -11,14 +11,12 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-02", Shape: "d94c8668c772b277", Score: scoreRandom02})
-	kernel.Register(kernel.Generated{Model: "random-02", Shape: "6ef2ef5dc1c67742", Score: foldRandom02})
-	kernel.Register(kernel.Generated{Model: "random-02", Shape: "682638a5b9dfd053", Score: scoreRandom02Folded})
+	kernel.Register(kernel.Generated{Model: "random-02", Shape: "e8cf2eeb7aeefaea", Score: scoreRandom02})
+	kernel.Register(kernel.Generated{Model: "random-02", Shape: "55c2f32d5eda56e3", Score: foldRandom02})
+	kernel.Register(kernel.Generated{Model: "random-02", Shape: "41227671a75fa5c9", Score: scoreRandom02Folded})
 }
 
-var random02List1 = []float64{-1, 0, 0.5, 10}
-
-var random02List2 = []float64{0, 1, 10, 100}
+var random02List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom02 scores test.Every: linear over 7 features.
 func scoreRandom02(k *kernel.Args) {
@@ -37,11 +35,11 @@ func scoreRandom02(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: record.u
-		own := k.Tables[3].Word(rows, uColumn[r])
+		own0 := k.Tables[3].Word(rows, uColumn[r])
 
 		// f1: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own += k.Tables[4].Number(fn.Bucketize(fn.Bucketize(authorAge, random02List1), random02List2))
+		own1 := k.Tables[4].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), random02List1))
 
 		// f2: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
 		n2 := float64(int64(nColumn[r]))
@@ -51,23 +49,24 @@ func scoreRandom02(k *kernel.Args) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		t1 := -(y)
-		own += float64(w[1] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
+		own2 := float64(w[1] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
 
 		// f3: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		own += float64(w[2] * fn.Coalesce(k.Tables[2].Word(rows, typeColumn[r]), fn.Sqrt(t1)))
+		own3 := float64(w[2] * fn.Coalesce(k.Tables[2].Word(rows, typeColumn[r]), fn.Sqrt(t1)))
 
 		// f4: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		rest := k.Tables[5].Number(fn.Bucketize(fn.Age(time, k.Numbers[0]), random02List2))
+		rest0 := k.Tables[5].Number(fn.Bucketize(fn.Age(time, k.Numbers[0]), random02List1))
 
 		// f6: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[3] * fn.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), k.Numbers[1]) != (-(fn.Bucketize(n2, random02List1)))))
+		rest1 := float64(w[3] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), k.Numbers[1]) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
+		t2 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((own + k.Numbers[2]) + rest)
+		out[i] = kernel.Score((t2 + k.Numbers[2]) + (rest0 + rest1))
 	}
 }
 
@@ -85,11 +84,11 @@ func foldRandom02(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: record.u
-		own := k.Tables[3].Word(rows, uColumn[r])
+		own0 := k.Tables[3].Word(rows, uColumn[r])
 
 		// f1: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own += k.Tables[4].Number(fn.Bucketize(fn.Bucketize(authorAge, random02List1), random02List2))
+		own1 := k.Tables[4].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), random02List1))
 
 		// f2: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
 		n2 := float64(int64(nColumn[r]))
@@ -99,12 +98,12 @@ func foldRandom02(k *kernel.Args) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		t1 := -(y)
-		own += float64(w[1] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
+		own2 := float64(w[1] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
 
 		// f3: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		own += float64(w[2] * fn.Coalesce(k.Tables[2].Word(rows, typeColumn[r]), fn.Sqrt(t1)))
+		own3 := float64(w[2] * fn.Coalesce(k.Tables[2].Word(rows, typeColumn[r]), fn.Sqrt(t1)))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
@@ -121,7 +120,7 @@ func scoreRandom02Folded(k *kernel.Args) {
 
 		// f4: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		rest := k.Tables[5].Number(fn.Bucketize(fn.Age(time, k.Numbers[0]), random02List2))
+		rest0 := k.Tables[5].Number(fn.Bucketize(fn.Age(time, k.Numbers[0]), random02List1))
 
 		// f6: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
 		n2 := float64(int64(nColumn[r]))
@@ -130,8 +129,8 @@ func scoreRandom02Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[3] * fn.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), k.Numbers[1]) != (-(fn.Bucketize(n2, random02List1)))))
+		rest1 := float64(w[3] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), k.Numbers[1]) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
 
-		out[i] = kernel.Score((k.Folded[r] + k.Numbers[2]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + k.Numbers[2]) + (rest0 + rest1))
 	}
 }

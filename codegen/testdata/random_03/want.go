@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-03", Shape: "fc37284c45da9aa4", Score: scoreRandom03})
-	kernel.Register(kernel.Generated{Model: "random-03", Shape: "468b4d5905303f47", Score: foldRandom03})
+	kernel.Register(kernel.Generated{Model: "random-03", Shape: "e130d2bd241be7c8", Score: scoreRandom03})
+	kernel.Register(kernel.Generated{Model: "random-03", Shape: "f73608e241290b24", Score: foldRandom03})
 	kernel.Register(kernel.Generated{Model: "random-03", Shape: "110d6454a77ee53d", Score: scoreRandom03Folded})
 }
 
@@ -37,7 +37,7 @@ func scoreRandom03(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		own := float64(w[1] * m)
+		own0 := float64(w[1] * m)
 
 		// f1: bucketize(bucketize((record.x + record.y), [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
@@ -45,17 +45,18 @@ func scoreRandom03(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own += k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x2+y, random03List1), random03List2))
+		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x2+y, random03List1), random03List2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
 		at := float64(int64(atColumn[r]))
-		rest := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5))), k.Numbers[1]))
+		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5))), k.Numbers[1]))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own += float64(w[3] * authorAge)
+		own2 := float64(w[3] * authorAge)
+		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t1 + w[0]) + rest0)
 	}
 }
 
@@ -76,7 +77,7 @@ func foldRandom03(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		own := float64(w[1] * m)
+		own0 := float64(w[1] * m)
 
 		// f1: bucketize(bucketize((record.x + record.y), [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
@@ -84,13 +85,13 @@ func foldRandom03(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own += k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x2+y, random03List1), random03List2))
+		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x2+y, random03List1), random03List2))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own += float64(w[3] * authorAge)
+		own2 := float64(w[3] * authorAge)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + own2)
 	}
 }
 
@@ -103,8 +104,8 @@ func scoreRandom03Folded(k *kernel.Args) {
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
 		at := float64(int64(atColumn[r]))
-		rest := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5))), k.Numbers[1]))
+		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5))), k.Numbers[1]))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-04", Shape: "9ff8d3f75907c16a", Score: scoreRandom04})
-	kernel.Register(kernel.Generated{Model: "random-04", Shape: "f0e19e71e4d7bf21", Score: scoreRandom04Alone})
+	kernel.Register(kernel.Generated{Model: "random-04", Shape: "8aa42e5ec1219197", Score: scoreRandom04})
+	kernel.Register(kernel.Generated{Model: "random-04", Shape: "253c5b1a35e4f40d", Score: scoreRandom04Alone})
 }
 
 // scoreRandom04 scores test.Every and features test.Member: logistic over 6 features.
@@ -32,11 +32,11 @@ func scoreRandom04(k *kernel.Args) {
 
 		// f1: dot(viewer.vec, record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest := float64(w[1] * fn.Dot(k.Lists[0], vec))
+		rest0 := float64(w[1] * fn.Dot(k.Lists[0], vec))
 
 		// f2: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
 		f2 := k.Arena.Cross(k.Strings[1], kernel.If[string](mNulls[r]&mNull == 0, k.Strings[0], k.Strings[0]))
-		rest += k.Tables[3].String(f2)
+		rest1 := k.Tables[3].String(f2)
 
 		// f3: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
 		x2 := math.Float64frombits(xColumn[r])
@@ -44,9 +44,9 @@ func scoreRandom04(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[2] * fn.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x2), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(followers, m))))
+		rest2 := float64(w[2] * kernel.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x2), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(followers, m))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(k.Numbers[2] + rest))
+		out[i] = kernel.Score(kernel.Sigmoid(k.Numbers[2] + ((rest0 + rest1) + rest2)))
 	}
 }
 
@@ -63,11 +63,11 @@ func scoreRandom04Alone(k *kernel.Args) {
 
 		// f1: dot(viewer.vec, record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest := float64(w[1] * fn.Dot(k.Lists[0], vec))
+		rest0 := float64(w[1] * fn.Dot(k.Lists[0], vec))
 
 		// f2: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
 		f2 := k.Arena.Cross(k.Strings[1], kernel.If[string](mNulls[r]&mNull == 0, k.Strings[0], k.Strings[0]))
-		rest += k.Tables[3].String(f2)
+		rest1 := k.Tables[3].String(f2)
 
 		// f3: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
 		x2 := math.Float64frombits(xColumn[r])
@@ -75,8 +75,8 @@ func scoreRandom04Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[2] * fn.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x2), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(kernel.Missing, m))))
+		rest2 := float64(w[2] * kernel.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x2), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(kernel.Missing, m))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(k.Numbers[2] + rest))
+		out[i] = kernel.Score(kernel.Sigmoid(k.Numbers[2] + ((rest0 + rest1) + rest2)))
 	}
 }

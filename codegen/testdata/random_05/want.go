@@ -8,8 +8,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-05", Shape: "eb76349353d3098a", Score: scoreRandom05})
-	kernel.Register(kernel.Generated{Model: "random-05", Shape: "151ded96b384ebbb", Score: scoreRandom05Alone})
+	kernel.Register(kernel.Generated{Model: "random-05", Shape: "c3e71bd4b99d8594", Score: scoreRandom05})
+	kernel.Register(kernel.Generated{Model: "random-05", Shape: "6e99210fc591565d", Score: scoreRandom05Alone})
 }
 
 // scoreRandom05 scores test.Every and features test.Member: linear over 3 features.
@@ -27,17 +27,14 @@ func scoreRandom05(k *kernel.Args) {
 
 		// f0: exp(exp(decay(decay(record.at, 3600), 3600)))
 		at := float64(int64(atColumn[r]))
-		rest := float64(w[1] * fn.Exp(fn.Exp(fn.Decay(fn.Decay(fn.Age(at, k.Numbers[0]), 3600), 3600))))
-
-		// f1: entity.lang
-		rest += t1
+		rest0 := float64(w[1] * fn.Exp(fn.Exp(fn.Decay(fn.Decay(fn.Age(at, k.Numbers[0]), 3600), 3600))))
 
 		// f2: coalesce((viewer.vip ? viewer.lang : record.s), viewer.id)
 		s := rows.StringAt(k.Columns[1], int(r))
 		t2 := kernel.If[string](k.Bools[0], k.Strings[0], s)
-		rest += k.Tables[3].String(kernel.If[string](t2 != "", t2, k.Strings[1]))
+		rest2 := k.Tables[3].String(kernel.If[string](t2 != "", t2, k.Strings[1]))
 
-		out[i] = kernel.Score(w[0] + rest)
+		out[i] = kernel.Score(w[0] + ((rest0 + t1) + rest2))
 	}
 }
 
@@ -50,16 +47,13 @@ func scoreRandom05Alone(k *kernel.Args) {
 
 		// f0: exp(exp(decay(decay(record.at, 3600), 3600)))
 		at := float64(int64(atColumn[r]))
-		rest := float64(w[1] * fn.Exp(fn.Exp(fn.Decay(fn.Decay(fn.Age(at, k.Numbers[0]), 3600), 3600))))
-
-		// f1: entity.lang
-		rest += k.Numbers[1]
+		rest0 := float64(w[1] * fn.Exp(fn.Exp(fn.Decay(fn.Decay(fn.Age(at, k.Numbers[0]), 3600), 3600))))
 
 		// f2: coalesce((viewer.vip ? viewer.lang : record.s), viewer.id)
 		s := rows.StringAt(k.Columns[1], int(r))
 		t1 := kernel.If[string](k.Bools[0], k.Strings[0], s)
-		rest += k.Tables[3].String(kernel.If[string](t1 != "", t1, k.Strings[1]))
+		rest2 := k.Tables[3].String(kernel.If[string](t1 != "", t1, k.Strings[1]))
 
-		out[i] = kernel.Score(w[0] + rest)
+		out[i] = kernel.Score(w[0] + ((rest0 + k.Numbers[1]) + rest2))
 	}
 }

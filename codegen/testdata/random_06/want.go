@@ -10,11 +10,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "43bc39e1d75c2359", Score: scoreRandom06})
+	kernel.Register(kernel.Generated{Model: "random-06", Shape: "93262a61d58e76fa", Score: scoreRandom06})
 	kernel.Register(kernel.Generated{Model: "random-06", Shape: "457d6d297f8af761", Score: foldRandom06})
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "2e7709de009836ea", Score: scoreRandom06Folded})
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "a53760ca5f125717", Score: scoreRandom06Alone})
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "546118478c4c24bb", Score: scoreRandom06AloneFolded})
+	kernel.Register(kernel.Generated{Model: "random-06", Shape: "e35208d8a3e4e725", Score: scoreRandom06Folded})
+	kernel.Register(kernel.Generated{Model: "random-06", Shape: "23ff392887b21040", Score: scoreRandom06Alone})
+	kernel.Register(kernel.Generated{Model: "random-06", Shape: "82724361e1211cf3", Score: scoreRandom06AloneFolded})
 }
 
 var random06List1 = []float64{0, 1, 10, 100}
@@ -57,28 +57,29 @@ func scoreRandom06(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
-		own := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
+		own0 := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
 
 		// f3: record.y
-		own += float64(w[3] * y)
+		own1 := float64(w[3] * y)
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t2 > n2), x2, t3))
+		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t2 > n2), x2, t3))
+		t4 := own0 + own1
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t4 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
@@ -97,16 +98,16 @@ func foldRandom06(k *kernel.Args) {
 		c := cColumn[r] != 0
 		authorAge := float64(int64(authorAgeColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		own := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
+		own0 := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
 
 		// f3: record.y
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own += float64(w[3] * y)
+		own1 := float64(w[3] * y)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0 + own1)
 	}
 }
 
@@ -147,7 +148,7 @@ func scoreRandom06Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		x2 := math.Float64frombits(xColumn[r])
@@ -155,13 +156,13 @@ func scoreRandom06Folded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t2 > n2), x2, t3))
+		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t2 > n2), x2, t3))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
@@ -186,28 +187,29 @@ func scoreRandom06Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
-		own := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
+		own0 := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
 
 		// f3: record.y
-		own += float64(w[3] * y)
+		own1 := float64(w[3] * y)
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x2, k.Numbers[3]))
+		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x2, k.Numbers[3]))
+		t1 := own0 + own1
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
@@ -231,7 +233,7 @@ func scoreRandom06AloneFolded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		x2 := math.Float64frombits(xColumn[r])
@@ -239,12 +241,12 @@ func scoreRandom06AloneFolded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest += float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x2, k.Numbers[3]))
+		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x2, k.Numbers[3]))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

@@ -47,9 +47,9 @@ func scoreRandom07(k *kernel.Args) {
 		at := float64(int64(atColumn[r]))
 		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest := float64(w[1] * kernel.If[float64](t1 <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, k.Numbers[1], m), random07List1), fn.Decay(fn.Age(at, k.Numbers[2]), 86400.5), kernel.If[float64](t2, fn.Cosine(vec, k.Lists[0]), float64(x2*followers))))
+		rest0 := float64(w[1] * kernel.If[float64](t1 <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, k.Numbers[1], m), random07List1), fn.Decay(fn.Age(at, k.Numbers[2]), 86400.5), kernel.If[float64](t2, fn.Cosine(vec, k.Lists[0]), float64(x2*followers))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(w[0] + rest))
+		out[i] = kernel.Score(kernel.Sigmoid(w[0] + rest0))
 	}
 }
 
@@ -73,8 +73,8 @@ func scoreRandom07Alone(k *kernel.Args) {
 		at := float64(int64(atColumn[r]))
 		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest := float64(w[1] * kernel.If[float64](k.Numbers[1] <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, k.Numbers[0], m), random07List1), fn.Decay(fn.Age(at, k.Numbers[2]), 86400.5), kernel.If[float64](k.Bools[0], fn.Cosine(vec, k.Lists[0]), float64(x2*kernel.Missing))))
+		rest0 := float64(w[1] * kernel.If[float64](k.Numbers[1] <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, k.Numbers[0], m), random07List1), fn.Decay(fn.Age(at, k.Numbers[2]), 86400.5), kernel.If[float64](k.Bools[0], fn.Cosine(vec, k.Lists[0]), float64(x2*kernel.Missing))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(w[0] + rest))
+		out[i] = kernel.Score(kernel.Sigmoid(w[0] + rest0))
 	}
 }

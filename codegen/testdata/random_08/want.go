@@ -10,9 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-08", Shape: "0dccd30f9c720bca", Score: scoreRandom08})
-	kernel.Register(kernel.Generated{Model: "random-08", Shape: "6c9bc6d3a977eba0", Score: foldRandom08})
-	kernel.Register(kernel.Generated{Model: "random-08", Shape: "a308f64466b9d1b5", Score: scoreRandom08Folded})
+	kernel.Register(kernel.Generated{Model: "random-08", Shape: "9f69b59677a4741e", Score: scoreRandom08})
+	kernel.Register(kernel.Generated{Model: "random-08", Shape: "c048ac7525d490dc", Score: foldRandom08})
+	kernel.Register(kernel.Generated{Model: "random-08", Shape: "0fc50d8a82965731", Score: scoreRandom08Folded})
 }
 
 var random08List1 = []float64{-1, 0, 0.5, 10}
@@ -40,7 +40,7 @@ func scoreRandom08(k *kernel.Args) {
 		t1 := k.Arena.Text(m)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		t2 := k.Arena.Cross(t1, verb)
-		own := k.Tables[3].String(kernel.If[string](type2 >= type2, t2, verb))
+		own0 := k.Tables[3].String(kernel.If[string](type2 >= type2, t2, verb))
 
 		// f1: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
 		vec := k.Arena.Numbers(rows, k.Columns[4], int(r))
@@ -49,21 +49,22 @@ func scoreRandom08(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], k.Strings[0]), kernel.If[float64](k.Bools[0], fn.Coalesce(k.Tables[2].Number(t3), fn.Coalesce(-0.4735, y)), -(t3)), -2.124))
+		rest0 := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], k.Strings[0]), kernel.If[float64](k.Bools[0], fn.Coalesce(k.Tables[2].Number(t3), fn.Coalesce(-0.4735, y)), -(t3)), -2.124))
 
 		// f2: sqrt(record.m)
-		own += float64(w[2] * fn.Sqrt(m))
+		own1 := float64(w[2] * fn.Sqrt(m))
 
 		// f3: (record.verb != "post")
-		own += float64(w[3] * fn.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
+		own2 := float64(w[3] * kernel.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
 
 		// f4: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[3], int(r))
 		s := rows.StringAt(k.Columns[7], int(r))
-		rest += float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t3), random08List1))
+		rest1 := float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t3), random08List1))
+		t4 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t4 + w[0]) + (rest0 + rest1))
 	}
 }
 
@@ -86,15 +87,15 @@ func foldRandom08(k *kernel.Args) {
 		t1 := k.Arena.Text(m)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		t2 := k.Arena.Cross(t1, verb)
-		own := k.Tables[3].String(kernel.If[string](type2 >= type2, t2, verb))
+		own0 := k.Tables[3].String(kernel.If[string](type2 >= type2, t2, verb))
 
 		// f2: sqrt(record.m)
-		own += float64(w[2] * fn.Sqrt(m))
+		own1 := float64(w[2] * fn.Sqrt(m))
 
 		// f3: (record.verb != "post")
-		own += float64(w[3] * fn.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
+		own2 := float64(w[3] * kernel.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + own2)
 	}
 }
 
@@ -118,7 +119,7 @@ func scoreRandom08Folded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], k.Strings[0]), kernel.If[float64](k.Bools[0], fn.Coalesce(k.Tables[2].Number(t1), fn.Coalesce(-0.4735, y)), -(t1)), -2.124))
+		rest0 := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], k.Strings[0]), kernel.If[float64](k.Bools[0], fn.Coalesce(k.Tables[2].Number(t1), fn.Coalesce(-0.4735, y)), -(t1)), -2.124))
 
 		// f4: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
 		m := kernel.Missing
@@ -128,8 +129,8 @@ func scoreRandom08Folded(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[1], int(r))
 		s := rows.StringAt(k.Columns[5], int(r))
-		rest += float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t1), random08List1))
+		rest1 := float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t1), random08List1))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + (rest0 + rest1))
 	}
 }

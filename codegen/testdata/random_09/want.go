@@ -11,8 +11,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-09", Shape: "b0316d59302fcbbc", Score: scoreRandom09})
-	kernel.Register(kernel.Generated{Model: "random-09", Shape: "5a6db21179d1fb07", Score: scoreRandom09Alone})
+	kernel.Register(kernel.Generated{Model: "random-09", Shape: "fc7283d1afa3a022", Score: scoreRandom09})
+	kernel.Register(kernel.Generated{Model: "random-09", Shape: "53c9372d530b7f99", Score: scoreRandom09Alone})
 }
 
 // scoreRandom09 scores test.Every and features test.Member: linear over 3 features.
@@ -49,12 +49,9 @@ func scoreRandom09(k *kernel.Args) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t1, fn.Coalesce(k.Numbers[1], float64(followers*y))), x2))
+		rest0 := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t1, fn.Coalesce(k.Numbers[1], float64(followers*y))), x2))
 
-		// f1: cosine(entity.embedding, viewer.vec)
-		rest += t2
-
-		out[i] = kernel.Score(k.Numbers[2] + rest)
+		out[i] = kernel.Score(k.Numbers[2] + (rest0 + t2))
 	}
 }
 
@@ -76,11 +73,8 @@ func scoreRandom09Alone(k *kernel.Args) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), k.Numbers[1], fn.Coalesce(k.Numbers[0], float64(kernel.Missing*y))), x2))
+		rest0 := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), k.Numbers[1], fn.Coalesce(k.Numbers[0], float64(kernel.Missing*y))), x2))
 
-		// f1: cosine(entity.embedding, viewer.vec)
-		rest += k.Numbers[2]
-
-		out[i] = kernel.Score(k.Numbers[3] + rest)
+		out[i] = kernel.Score(k.Numbers[3] + (rest0 + k.Numbers[2]))
 	}
 }

@@ -10,9 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-10", Shape: "75e27e8be5774915", Score: scoreRandom10})
+	kernel.Register(kernel.Generated{Model: "random-10", Shape: "8f0b432663f62195", Score: scoreRandom10})
 	kernel.Register(kernel.Generated{Model: "random-10", Shape: "f47795ac53523cf8", Score: foldRandom10})
-	kernel.Register(kernel.Generated{Model: "random-10", Shape: "52c547fa57478e69", Score: scoreRandom10Folded})
+	kernel.Register(kernel.Generated{Model: "random-10", Shape: "d12b441261ee8d20", Score: scoreRandom10Folded})
 }
 
 var random10List1 = []float64{0, 1, 10, 100}
@@ -40,7 +40,7 @@ func scoreRandom10(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own := float64(w[1] * fn.Bool(fn.Pow(-(y), 2) > 0))
+		own0 := float64(w[1] * kernel.Bool(fn.Pow(-(y), 2) > 0))
 
 		// f1: ((sqrt((has(record.m) ? 0.6415 : record.x)) >= cosine(viewer.bins, record.vec)) ? 0.1 : ((record.u in ["post", "en", "a long string of words"]) ? ((has(record.u) ? record.n : record.author.age) + size(record.type)) : clamp((record.m - record.x), -1, 10.5)))
 		t1 := mNulls[r]&mNull == 0
@@ -53,28 +53,29 @@ func scoreRandom10(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(k.Lists[0], vec), 0.1, kernel.If[float64](k.Sets[0].Word(rows, uColumn[r]) != 0, kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
+		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(k.Lists[0], vec), 0.1, kernel.If[float64](k.Sets[0].Word(rows, uColumn[r]) != 0, kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
-		rest += k.Tables[2].Number(fn.Bucketize((k.Numbers[0]/n2)-4.61512051684126, random10List1))
+		rest1 := k.Tables[2].Number(fn.Bucketize((k.Numbers[0]/n2)-4.61512051684126, random10List1))
 
 		// f3: age(record.at)
 		at := float64(int64(atColumn[r]))
 		f3 := fn.Age(at, k.Numbers[1])
-		rest += float64(w[3] * f3)
+		rest2 := float64(w[3] * f3)
 
 		// f4: (!(!((has(record.m) == record.c))) ? age(record.at) : -0.0008027)
 		c := cColumn[r] != 0
-		rest += float64(w[4] * kernel.If[float64](!(!(c == t1)), f3, -0.0008027))
+		rest3 := float64(w[4] * kernel.If[float64](!(!(c == t1)), f3, -0.0008027))
 
 		// f5: exp((((-0.9879 != viewer.age) ? -(record.author.age) : sqrt(record.y)) / record.y))
 		t2 := -(authorAge)
-		rest += float64(w[5] * fn.Exp(kernel.If[float64](k.Bools[0], t2, fn.Sqrt(y))/y))
+		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](k.Bools[0], t2, fn.Sqrt(y))/y))
 
 		// f6: bucketize(coalesce(-(record.author.age), -(6.135)), [0, 1, 10, 100])
-		own += k.Tables[3].Number(fn.Bucketize(fn.Coalesce(t2, -6.135), random10List1))
+		own1 := k.Tables[3].Number(fn.Bucketize(fn.Coalesce(t2, -6.135), random10List1))
+		t3 := own0 + own1
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -92,13 +93,13 @@ func foldRandom10(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own := float64(w[1] * fn.Bool(fn.Pow(-(y), 2) > 0))
+		own0 := float64(w[1] * kernel.Bool(fn.Pow(-(y), 2) > 0))
 
 		// f6: bucketize(coalesce(-(record.author.age), -(6.135)), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own += k.Tables[3].Number(fn.Bucketize(fn.Coalesce(-(authorAge), -6.135), random10List1))
+		own1 := k.Tables[3].Number(fn.Bucketize(fn.Coalesce(-(authorAge), -6.135), random10List1))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0 + own1)
 	}
 }
 
@@ -131,27 +132,27 @@ func scoreRandom10Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(k.Lists[0], vec), 0.1, kernel.If[float64](k.Sets[0].Word(rows, uColumn[r]) != 0, kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
+		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(k.Lists[0], vec), 0.1, kernel.If[float64](k.Sets[0].Word(rows, uColumn[r]) != 0, kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
-		rest += k.Tables[2].Number(fn.Bucketize((k.Numbers[0]/n2)-4.61512051684126, random10List1))
+		rest1 := k.Tables[2].Number(fn.Bucketize((k.Numbers[0]/n2)-4.61512051684126, random10List1))
 
 		// f3: age(record.at)
 		at := float64(int64(atColumn[r]))
 		f3 := fn.Age(at, k.Numbers[1])
-		rest += float64(w[3] * f3)
+		rest2 := float64(w[3] * f3)
 
 		// f4: (!(!((has(record.m) == record.c))) ? age(record.at) : -0.0008027)
 		c := cColumn[r] != 0
-		rest += float64(w[4] * kernel.If[float64](!(!(c == t1)), f3, -0.0008027))
+		rest3 := float64(w[4] * kernel.If[float64](!(!(c == t1)), f3, -0.0008027))
 
 		// f5: exp((((-0.9879 != viewer.age) ? -(record.author.age) : sqrt(record.y)) / record.y))
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += float64(w[5] * fn.Exp(kernel.If[float64](k.Bools[0], -(authorAge), fn.Sqrt(y))/y))
+		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](k.Bools[0], -(authorAge), fn.Sqrt(y))/y))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -10,9 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-12", Shape: "e47665e040173b29", Score: scoreRandom12})
+	kernel.Register(kernel.Generated{Model: "random-12", Shape: "22b586f1d516a814", Score: scoreRandom12})
 	kernel.Register(kernel.Generated{Model: "random-12", Shape: "b631fd524d15981b", Score: foldRandom12})
-	kernel.Register(kernel.Generated{Model: "random-12", Shape: "106f9b2f1a628d8b", Score: scoreRandom12Folded})
+	kernel.Register(kernel.Generated{Model: "random-12", Shape: "75af6aeb8a4c417b", Score: scoreRandom12Folded})
 }
 
 var random12List1 = []float64{-1, 0, 0.5, 10}
@@ -43,25 +43,25 @@ func scoreRandom12(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], t1, m-authorAge), m), k.Numbers[1]))
+		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], t1, m-authorAge), m), k.Numbers[1]))
 
 		// f1: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
 		x2 := math.Float64frombits(xColumn[r])
-		own := float64(w[2] * fn.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x2, x2), random12List1)) != 0))
+		own0 := float64(w[2] * kernel.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x2, x2), random12List1)) != 0))
 
 		// f2: cross(viewer.id, age(record.at))
 		t2 := k.Arena.Text(t1)
 		f2 := k.Arena.Cross(k.Strings[0], t2)
-		rest += k.Tables[2].String(f2)
+		rest1 := k.Tables[2].String(f2)
 
 		// f3: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[1].Number(y) != 0, k.Numbers[2], y), random12List2))
+		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[1].Number(y) != 0, k.Numbers[2], y), random12List2))
 
-		out[i] = kernel.Score(kernel.Sigmoid((own + k.Numbers[3]) + rest))
+		out[i] = kernel.Score(kernel.Sigmoid((own0 + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
 	}
 }
 
@@ -74,9 +74,9 @@ func foldRandom12(k *kernel.Args) {
 
 		// f1: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
 		x2 := math.Float64frombits(xColumn[r])
-		own := float64(w[2] * fn.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x2, x2), random12List1)) != 0))
+		own0 := float64(w[2] * kernel.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x2, x2), random12List1)) != 0))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0)
 	}
 }
 
@@ -103,20 +103,20 @@ func scoreRandom12Folded(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], t1, m-authorAge), m), k.Numbers[1]))
+		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], t1, m-authorAge), m), k.Numbers[1]))
 
 		// f2: cross(viewer.id, age(record.at))
 		t2 := k.Arena.Text(t1)
 		f2 := k.Arena.Cross(k.Strings[0], t2)
-		rest += k.Tables[2].String(f2)
+		rest1 := k.Tables[2].String(f2)
 
 		// f3: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(y) != 0, k.Numbers[2], y), random12List2))
+		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(y) != 0, k.Numbers[2], y), random12List2))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + rest))
+		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
 	}
 }

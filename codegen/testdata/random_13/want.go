@@ -10,12 +10,10 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-13", Shape: "64cf45df08b092de", Score: scoreRandom13})
+	kernel.Register(kernel.Generated{Model: "random-13", Shape: "dbd8a5b57ece2948", Score: scoreRandom13})
 	kernel.Register(kernel.Generated{Model: "random-13", Shape: "b527585c62b658f7", Score: foldRandom13})
-	kernel.Register(kernel.Generated{Model: "random-13", Shape: "0daedfacbb0d7f75", Score: scoreRandom13Folded})
+	kernel.Register(kernel.Generated{Model: "random-13", Shape: "cad21bacc936db43", Score: scoreRandom13Folded})
 }
-
-var random13List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom13 scores test.Every: logistic over 6 features.
 func scoreRandom13(k *kernel.Args) {
@@ -38,7 +36,7 @@ func scoreRandom13(k *kernel.Args) {
 		at := float64(int64(atColumn[r]))
 		t1 := k.Arena.Text(fn.Age(at, k.Numbers[0]))
 		f0 := k.Arena.Cross(t1, k.Strings[0])
-		rest := k.Tables[3].String(f0)
+		rest0 := k.Tables[3].String(f0)
 
 		// f1: clamp((((record.n * record.y) < (has(record.m) ? viewer.age : record.x)) ? lookup(verbs, "post", lookup({"post": 2, "en": 3}, "post", record.x)) : ((has(viewer.age) ? record.x : record.x) * bucketize(record.author.age, [-1, 0, 0.5, 10]))), -1, 1)
 		n2 := float64(int64(nColumn[r]))
@@ -48,14 +46,14 @@ func scoreRandom13(k *kernel.Args) {
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest += float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, k.Numbers[1], x2), fn.Coalesce(k.Numbers[3], fn.Coalesce(k.Numbers[2], x2)), float64(kernel.If[float64](k.Bools[0], x2, x2)*fn.Bucketize(authorAge, random13List1))), -1, 1))
+		rest1 := float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, k.Numbers[1], x2), fn.Coalesce(k.Numbers[3], fn.Coalesce(k.Numbers[2], x2)), float64(kernel.If[float64](k.Bools[0], x2, x2)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
 
 		// f2: ((("a long string of words" == viewer.lang) && ("a long string of words" == record.s)) ? (((record.y < record.y) && (record.y in viewer.bins)) ? (100 + (record.b ? viewer.age : -0.1822)) : record.author.age) : record.y)
 		b := bColumn[r] != 0
-		rest += float64(w[2] * kernel.If[float64](k.Bools[1] && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, k.Numbers[1], -0.1822), authorAge), y))
+		rest2 := float64(w[2] * kernel.If[float64](k.Bools[1] && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, k.Numbers[1], -0.1822), authorAge), y))
 
 		// f3: record.author.age
-		own := float64(w[3] * authorAge)
+		own0 := float64(w[3] * authorAge)
 
 		// f4: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
@@ -63,12 +61,13 @@ func scoreRandom13(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, k.Lists[0])), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](k.Bools[2], authorAge, k.Numbers[1])))))
+		rest3 := float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, k.Lists[0])), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](k.Bools[2], authorAge, k.Numbers[1])))))
 
 		// f5: cosine(record.vec, record.vec)
-		own += float64(w[5] * fn.Cosine(vec, vec))
+		own1 := float64(w[5] * fn.Cosine(vec, vec))
+		t2 := own0 + own1
 
-		out[i] = kernel.Score(kernel.Sigmoid((own + w[0]) + rest))
+		out[i] = kernel.Score(kernel.Sigmoid((t2 + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
 	}
 }
 
@@ -82,13 +81,13 @@ func foldRandom13(k *kernel.Args) {
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own := float64(w[3] * authorAge)
+		own0 := float64(w[3] * authorAge)
 
 		// f5: cosine(record.vec, record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[1], int(r))
-		own += float64(w[5] * fn.Cosine(vec, vec))
+		own1 := float64(w[5] * fn.Cosine(vec, vec))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0 + own1)
 	}
 }
 
@@ -113,7 +112,7 @@ func scoreRandom13Folded(k *kernel.Args) {
 		at := float64(int64(atColumn[r]))
 		t1 := k.Arena.Text(fn.Age(at, k.Numbers[0]))
 		f0 := k.Arena.Cross(t1, k.Strings[0])
-		rest := k.Tables[3].String(f0)
+		rest0 := k.Tables[3].String(f0)
 
 		// f1: clamp((((record.n * record.y) < (has(record.m) ? viewer.age : record.x)) ? lookup(verbs, "post", lookup({"post": 2, "en": 3}, "post", record.x)) : ((has(viewer.age) ? record.x : record.x) * bucketize(record.author.age, [-1, 0, 0.5, 10]))), -1, 1)
 		n2 := float64(int64(nColumn[r]))
@@ -123,11 +122,11 @@ func scoreRandom13Folded(k *kernel.Args) {
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest += float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, k.Numbers[1], x2), fn.Coalesce(k.Numbers[3], fn.Coalesce(k.Numbers[2], x2)), float64(kernel.If[float64](k.Bools[0], x2, x2)*fn.Bucketize(authorAge, random13List1))), -1, 1))
+		rest1 := float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, k.Numbers[1], x2), fn.Coalesce(k.Numbers[3], fn.Coalesce(k.Numbers[2], x2)), float64(kernel.If[float64](k.Bools[0], x2, x2)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
 
 		// f2: ((("a long string of words" == viewer.lang) && ("a long string of words" == record.s)) ? (((record.y < record.y) && (record.y in viewer.bins)) ? (100 + (record.b ? viewer.age : -0.1822)) : record.author.age) : record.y)
 		b := bColumn[r] != 0
-		rest += float64(w[2] * kernel.If[float64](k.Bools[1] && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, k.Numbers[1], -0.1822), authorAge), y))
+		rest2 := float64(w[2] * kernel.If[float64](k.Bools[1] && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, k.Numbers[1], -0.1822), authorAge), y))
 
 		// f4: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
@@ -135,8 +134,8 @@ func scoreRandom13Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, k.Lists[0])), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](k.Bools[2], authorAge, k.Numbers[1])))))
+		rest3 := float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, k.Lists[0])), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](k.Bools[2], authorAge, k.Numbers[1])))))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + w[0]) + rest))
+		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
 	}
 }

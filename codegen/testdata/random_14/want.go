@@ -31,13 +31,14 @@ func scoreRandom14(k *kernel.Args) {
 
 		// f1: record.n
 		n2 := float64(int64(nColumn[r]))
-		own := float64(w[2] * n2)
+		own0 := float64(w[2] * n2)
 
 		// f2: size(coalesce("post", record.s))
 		s := rows.StringAt(k.Columns[1], int(r))
-		own += float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
+		own1 := float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
+		t2 := own0 + own1
 
-		out[i] = kernel.Score((own + w[0]) + t1)
+		out[i] = kernel.Score((t2 + w[0]) + t1)
 	}
 }
 
@@ -50,13 +51,13 @@ func foldRandom14(k *kernel.Args) {
 
 		// f1: record.n
 		n2 := float64(int64(nColumn[r]))
-		own := float64(w[2] * n2)
+		own0 := float64(w[2] * n2)
 
 		// f2: size(coalesce("post", record.s))
 		s := rows.StringAt(k.Columns[1], int(r))
-		own += float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
+		own1 := float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0 + own1)
 	}
 }
 
@@ -86,13 +87,14 @@ func scoreRandom14Alone(k *kernel.Args) {
 
 		// f1: record.n
 		n2 := float64(int64(nColumn[r]))
-		own := float64(w[2] * n2)
+		own0 := float64(w[2] * n2)
 
 		// f2: size(coalesce("post", record.s))
 		s := rows.StringAt(k.Columns[1], int(r))
-		own += float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
+		own1 := float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
+		t1 := own0 + own1
 
-		out[i] = kernel.Score((own + w[0]) + k.Numbers[0])
+		out[i] = kernel.Score((t1 + w[0]) + k.Numbers[0])
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-15", Shape: "599888e89a916968", Score: scoreRandom15})
+	kernel.Register(kernel.Generated{Model: "random-15", Shape: "c02aa4143fd92db2", Score: scoreRandom15})
 	kernel.Register(kernel.Generated{Model: "random-15", Shape: "ca86ad8778d05c73", Score: foldRandom15})
-	kernel.Register(kernel.Generated{Model: "random-15", Shape: "eb3bc494f53d3bdc", Score: scoreRandom15Folded})
+	kernel.Register(kernel.Generated{Model: "random-15", Shape: "46b35f08417cb978", Score: scoreRandom15Folded})
 }
 
 var random15List1 = []float64{0, 1, 10, 100}
@@ -30,32 +30,29 @@ func scoreRandom15(k *kernel.Args) {
 
 		// f0: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
 		n2 := float64(int64(nColumn[r]))
-		own := float64(w[1] * fn.Coalesce(math.Inf(+1), -(fn.Clamp(kernel.If[float64](mNulls[r]&mNull == 0, n2, -0.0203), 0, 10.5))))
+		own0 := float64(w[1] * fn.Coalesce(math.Inf(+1), -(fn.Clamp(kernel.If[float64](mNulls[r]&mNull == 0, n2, -0.0203), 0, 10.5))))
 
 		// f1: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
 		x2 := math.Float64frombits(xColumn[r])
 		u := rows.StringAt(k.Columns[3], int(r))
-		rest := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](k.Bools[0], k.Strings[0], u)))
-
-		// f3: coalesce("", (has(record.n) ? viewer.lang : "")).startsWith("a long string of words")
-		rest += k.Numbers[2]
+		rest0 := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](k.Bools[0], k.Strings[0], u)))
 
 		// f4: bucketize(((record.m in viewer.vec) ? coalesce(-1e300, 0.004128) : size(viewer.langs)), [0, 1, 10, 100])
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, k.Numbers[0]), random15List1))
+		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, k.Numbers[0]), random15List1))
 
 		// f5: !((exp(record.x) in viewer.bins))
-		rest += float64(w[4] * fn.Bool(!(k.Sets[1].Number(fn.Exp(x2)) != 0)))
+		rest3 := float64(w[4] * kernel.Bool(!(k.Sets[1].Number(fn.Exp(x2)) != 0)))
 
 		// f6: clamp(((record.verb < viewer.id) ? decay(-(-0.0), record.x) : age(record.at)), 0, 1)
 		verb := rows.StringAt(k.Columns[4], int(r))
 		at := float64(int64(atColumn[r]))
-		rest += float64(w[5] * fn.Clamp(kernel.If[float64](verb < k.Strings[0], fn.Decay(0, x2), fn.Age(at, k.Numbers[1])), 0, 1))
+		rest0 += float64(w[5] * fn.Clamp(kernel.If[float64](verb < k.Strings[0], fn.Decay(0, x2), fn.Age(at, k.Numbers[1])), 0, 1))
 
-		out[i] = kernel.Score(kernel.Sigmoid((own + k.Numbers[3]) + rest))
+		out[i] = kernel.Score(kernel.Sigmoid((own0 + k.Numbers[3]) + ((rest0 + k.Numbers[2]) + (rest2 + rest3))))
 	}
 }
 
@@ -69,9 +66,9 @@ func foldRandom15(k *kernel.Args) {
 
 		// f0: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
 		n2 := float64(int64(nColumn[r]))
-		own := float64(w[1] * fn.Coalesce(math.Inf(+1), -(fn.Clamp(kernel.If[float64](mNulls[r]&mNull == 0, n2, -0.0203), 0, 10.5))))
+		own0 := float64(w[1] * fn.Coalesce(math.Inf(+1), -(fn.Clamp(kernel.If[float64](mNulls[r]&mNull == 0, n2, -0.0203), 0, 10.5))))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0)
 	}
 }
 
@@ -88,26 +85,23 @@ func scoreRandom15Folded(k *kernel.Args) {
 		// f1: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
 		x2 := math.Float64frombits(xColumn[r])
 		u := rows.StringAt(k.Columns[1], int(r))
-		rest := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](k.Bools[0], k.Strings[0], u)))
-
-		// f3: coalesce("", (has(record.n) ? viewer.lang : "")).startsWith("a long string of words")
-		rest += k.Numbers[2]
+		rest0 := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](k.Bools[0], k.Strings[0], u)))
 
 		// f4: bucketize(((record.m in viewer.vec) ? coalesce(-1e300, 0.004128) : size(viewer.langs)), [0, 1, 10, 100])
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, k.Numbers[0]), random15List1))
+		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, k.Numbers[0]), random15List1))
 
 		// f5: !((exp(record.x) in viewer.bins))
-		rest += float64(w[4] * fn.Bool(!(k.Sets[1].Number(fn.Exp(x2)) != 0)))
+		rest3 := float64(w[4] * kernel.Bool(!(k.Sets[1].Number(fn.Exp(x2)) != 0)))
 
 		// f6: clamp(((record.verb < viewer.id) ? decay(-(-0.0), record.x) : age(record.at)), 0, 1)
 		verb := rows.StringAt(k.Columns[3], int(r))
 		at := float64(int64(atColumn[r]))
-		rest += float64(w[5] * fn.Clamp(kernel.If[float64](verb < k.Strings[0], fn.Decay(0, x2), fn.Age(at, k.Numbers[1])), 0, 1))
+		rest0 += float64(w[5] * fn.Clamp(kernel.If[float64](verb < k.Strings[0], fn.Decay(0, x2), fn.Age(at, k.Numbers[1])), 0, 1))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + rest))
+		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + ((rest0 + k.Numbers[2]) + (rest2 + rest3))))
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-17", Shape: "2191d328f51ec8c5", Score: scoreRandom17})
-	kernel.Register(kernel.Generated{Model: "random-17", Shape: "87acbb604db97287", Score: scoreRandom17Alone})
+	kernel.Register(kernel.Generated{Model: "random-17", Shape: "735de6be31b7f66b", Score: scoreRandom17})
+	kernel.Register(kernel.Generated{Model: "random-17", Shape: "d083161001d267ef", Score: scoreRandom17Alone})
 }
 
 var random17List1 = []float64{-1, 0, 0.5, 10}
@@ -46,7 +46,7 @@ func scoreRandom17(k *kernel.Args) {
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest := t1 + float64(w[1]*kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(k.Lists[0], vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), k.Numbers[0]), fn.Dot(k.Lists[1], vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, k.Numbers[1], k.Numbers[1])))
+		rest1 := float64(w[1] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(k.Lists[0], vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), k.Numbers[0]), fn.Dot(k.Lists[1], vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, k.Numbers[1], k.Numbers[1])))
 
 		// f3: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		n2 := float64(int64(nColumn[r]))
@@ -55,9 +55,9 @@ func scoreRandom17(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(followers, x2), fn.Max(n2/k.Numbers[1], kernel.If[float64](b, posts, m))), 0, 1))
+		rest2 := float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(followers, x2), fn.Max(n2/k.Numbers[1], kernel.If[float64](b, posts, m))), 0, 1))
 
-		out[i] = kernel.Score(k.Numbers[2] + rest)
+		out[i] = kernel.Score(k.Numbers[2] + ((t1 + rest1) + rest2))
 	}
 }
 
@@ -77,7 +77,7 @@ func scoreRandom17Alone(k *kernel.Args) {
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest := k.Numbers[2] + float64(w[1]*kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(k.Lists[0], vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), k.Numbers[0]), fn.Dot(k.Lists[1], vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, k.Numbers[1], k.Numbers[1])))
+		rest1 := float64(w[1] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(k.Lists[0], vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), k.Numbers[0]), fn.Dot(k.Lists[1], vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, k.Numbers[1], k.Numbers[1])))
 
 		// f3: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		n2 := float64(int64(nColumn[r]))
@@ -86,8 +86,8 @@ func scoreRandom17Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest += float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(kernel.Missing, x2), fn.Max(n2/k.Numbers[1], kernel.If[float64](b, kernel.Missing, m))), 0, 1))
+		rest2 := float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(kernel.Missing, x2), fn.Max(n2/k.Numbers[1], kernel.If[float64](b, kernel.Missing, m))), 0, 1))
 
-		out[i] = kernel.Score(k.Numbers[3] + rest)
+		out[i] = kernel.Score(k.Numbers[3] + ((k.Numbers[2] + rest1) + rest2))
 	}
 }

@@ -3,7 +3,6 @@
 package random_18
 
 import (
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
@@ -27,7 +26,7 @@ func scoreRandom18(k *kernel.Args) {
 
 		// f0: record.b
 		b := bColumn[r] != 0
-		own := float64(w[1] * fn.Bool(b))
+		own0 := float64(w[1] * kernel.Bool(b))
 
 		// f1: (cross("", (has(record.u) ? record.m : viewer.age)) == record.verb)
 		verb := rows.StringAt(k.Columns[3], int(r))
@@ -37,13 +36,13 @@ func scoreRandom18(k *kernel.Args) {
 		}
 		t1 := k.Arena.Text(kernel.If[float64](uNulls[r]&uNull == 0, m, k.Numbers[0]))
 		t2 := k.Arena.Cross("", t1)
-		rest := float64(w[2] * fn.Bool(verb == t2))
+		rest0 := float64(w[2] * kernel.Bool(verb == t2))
 
 		// f2: (((has(viewer.age) && (viewer.age == -16.54)) == ((record.n - record.m) in viewer.vec)) ? record.m : age(timestamp("2026-01-31T00:00:00Z")))
 		n2 := float64(int64(nColumn[r]))
-		rest += float64(w[3] * kernel.If[float64](k.Bools[0] == (k.Sets[0].Number(n2-m) != 0), m, k.Numbers[1]))
+		rest1 := float64(w[3] * kernel.If[float64](k.Bools[0] == (k.Sets[0].Number(n2-m) != 0), m, k.Numbers[1]))
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((own0 + w[0]) + (rest0 + rest1))
 	}
 }
 
@@ -56,9 +55,9 @@ func foldRandom18(k *kernel.Args) {
 
 		// f0: record.b
 		b := bColumn[r] != 0
-		own := float64(w[1] * fn.Bool(b))
+		own0 := float64(w[1] * kernel.Bool(b))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0)
 	}
 }
 
@@ -81,12 +80,12 @@ func scoreRandom18Folded(k *kernel.Args) {
 		}
 		t1 := k.Arena.Text(kernel.If[float64](uNulls[r]&uNull == 0, m, k.Numbers[0]))
 		t2 := k.Arena.Cross("", t1)
-		rest := float64(w[2] * fn.Bool(verb == t2))
+		rest0 := float64(w[2] * kernel.Bool(verb == t2))
 
 		// f2: (((has(viewer.age) && (viewer.age == -16.54)) == ((record.n - record.m) in viewer.vec)) ? record.m : age(timestamp("2026-01-31T00:00:00Z")))
 		n2 := float64(int64(nColumn[r]))
-		rest += float64(w[3] * kernel.If[float64](k.Bools[0] == (k.Sets[0].Number(n2-m) != 0), m, k.Numbers[1]))
+		rest1 := float64(w[3] * kernel.If[float64](k.Bools[0] == (k.Sets[0].Number(n2-m) != 0), m, k.Numbers[1]))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + (rest0 + rest1))
 	}
 }

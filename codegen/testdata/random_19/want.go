@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
@@ -26,13 +25,13 @@ func scoreRandom19(k *kernel.Args) {
 
 		// f1: (age(timestamp("2026-01-31T00:00:00Z")) in record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest := float64(w[1] * fn.Bool(slices.Contains(vec, k.Numbers[0])))
+		rest0 := float64(w[1] * kernel.Bool(slices.Contains(vec, k.Numbers[0])))
 
 		// f2: record.x
 		x2 := math.Float64frombits(xColumn[r])
-		own := float64(w[2] * x2)
+		own0 := float64(w[2] * x2)
 
-		out[i] = kernel.Score((own + k.Numbers[1]) + rest)
+		out[i] = kernel.Score((own0 + k.Numbers[1]) + rest0)
 	}
 }
 
@@ -45,9 +44,9 @@ func foldRandom19(k *kernel.Args) {
 
 		// f2: record.x
 		x2 := math.Float64frombits(xColumn[r])
-		own := float64(w[2] * x2)
+		own0 := float64(w[2] * x2)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0)
 	}
 }
 
@@ -60,8 +59,8 @@ func scoreRandom19Folded(k *kernel.Args) {
 
 		// f1: (age(timestamp("2026-01-31T00:00:00Z")) in record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest := float64(w[1] * fn.Bool(slices.Contains(vec, k.Numbers[0])))
+		rest0 := float64(w[1] * kernel.Bool(slices.Contains(vec, k.Numbers[0])))
 
-		out[i] = kernel.Score((k.Folded[r] + k.Numbers[1]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + k.Numbers[1]) + rest0)
 	}
 }

@@ -12,11 +12,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "3fc13c6feb576a2b", Score: scoreRandom20})
+	kernel.Register(kernel.Generated{Model: "random-20", Shape: "6dca62da7fd9033f", Score: scoreRandom20})
 	kernel.Register(kernel.Generated{Model: "random-20", Shape: "dd8ddf1f6873963e", Score: foldRandom20})
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "85c66d5f7c50b12c", Score: scoreRandom20Folded})
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "25f6f6293c8cfe34", Score: scoreRandom20Alone})
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "945d5f55a57c1d3a", Score: scoreRandom20AloneFolded})
+	kernel.Register(kernel.Generated{Model: "random-20", Shape: "43d855ea311ae9e5", Score: scoreRandom20Folded})
+	kernel.Register(kernel.Generated{Model: "random-20", Shape: "2e5e977b8d58d544", Score: scoreRandom20Alone})
+	kernel.Register(kernel.Generated{Model: "random-20", Shape: "1857f02b614910f1", Score: scoreRandom20AloneFolded})
 }
 
 var random20List1 = []float64{0, 1, 10, 100}
@@ -70,10 +70,10 @@ func scoreRandom20(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, fn.Log1p(n2), kernel.If[float64](b, y, posts)))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, fn.Log1p(n2), kernel.If[float64](b, y, posts)))))
 
 		// f1: record.b
-		own := float64(w[2] * fn.Bool(b))
+		own0 := float64(w[2] * kernel.Bool(b))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
 		m := kernel.Missing
@@ -81,25 +81,23 @@ func scoreRandom20(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest += float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), followers), k.Numbers[1])*followers), k.Numbers[2]))
-
-		// f4: cosine(entity.embedding, viewer.bins)
-		rest += t4
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), followers), k.Numbers[1])*followers), k.Numbers[2]))
 
 		// f5: record.y
-		own += float64(w[5] * y)
+		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), t2), random20List2)), t3))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), t2), random20List2)), t3))
+		t5 := own0 + own1
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
 	}
 }
 
@@ -114,16 +112,16 @@ func foldRandom20(k *kernel.Args) {
 
 		// f1: record.b
 		b := bColumn[r] != 0
-		own := float64(w[2] * fn.Bool(b))
+		own0 := float64(w[2] * kernel.Bool(b))
 
 		// f5: record.y
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own += float64(w[5] * y)
+		own1 := float64(w[5] * y)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0 + own1)
 	}
 }
 
@@ -174,7 +172,7 @@ func scoreRandom20Folded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, fn.Log1p(n2), kernel.If[float64](b, y, posts)))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, fn.Log1p(n2), kernel.If[float64](b, y, posts)))))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
 		m := kernel.Missing
@@ -182,22 +180,19 @@ func scoreRandom20Folded(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest += float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), followers), k.Numbers[1])*followers), k.Numbers[2]))
-
-		// f4: cosine(entity.embedding, viewer.bins)
-		rest += t4
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), followers), k.Numbers[1])*followers), k.Numbers[2]))
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), t2), random20List2)), t3))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), t2), random20List2)), t3))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
 	}
 }
 
@@ -226,10 +221,10 @@ func scoreRandom20Alone(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, fn.Log1p(n2), kernel.If[float64](b, y, kernel.Missing)))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, fn.Log1p(n2), kernel.If[float64](b, y, kernel.Missing)))))
 
 		// f1: record.b
-		own := float64(w[2] * fn.Bool(b))
+		own0 := float64(w[2] * kernel.Bool(b))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
 		m := kernel.Missing
@@ -237,25 +232,23 @@ func scoreRandom20Alone(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest += float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), kernel.Missing), k.Numbers[1])*kernel.Missing), k.Numbers[2]))
-
-		// f4: cosine(entity.embedding, viewer.bins)
-		rest += k.Numbers[5]
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), kernel.Missing), k.Numbers[1])*kernel.Missing), k.Numbers[2]))
 
 		// f5: record.y
-		own += float64(w[5] * y)
+		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), kernel.Missing), random20List2)), k.Numbers[4]))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), kernel.Missing), random20List2)), k.Numbers[4]))
+		t1 := own0 + own1
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + k.Numbers[5])))
 	}
 }
 
@@ -284,7 +277,7 @@ func scoreRandom20AloneFolded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, fn.Log1p(n2), kernel.If[float64](b, y, kernel.Missing)))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, fn.Log1p(n2), kernel.If[float64](b, y, kernel.Missing)))))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
 		m := kernel.Missing
@@ -292,21 +285,18 @@ func scoreRandom20AloneFolded(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest += k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest += float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), kernel.Missing), k.Numbers[1])*kernel.Missing), k.Numbers[2]))
-
-		// f4: cosine(entity.embedding, viewer.bins)
-		rest += k.Numbers[5]
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), kernel.Missing), k.Numbers[1])*kernel.Missing), k.Numbers[2]))
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), kernel.Missing), random20List2)), k.Numbers[4]))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), kernel.Missing), random20List2)), k.Numbers[4]))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + k.Numbers[5])))
 	}
 }

@@ -46,7 +46,7 @@ func scoreRandom21(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[1] * fn.Pow(m-k.Numbers[0], 0.5))
+		rest0 := float64(w[1] * fn.Pow(m-k.Numbers[0], 0.5))
 
 		// f1: ((((record.c || has(record.m)) ? coalesce(record.n, -2.333) : (0.001263 + 0.4825)) == (record.u.contains("post") ? (has(viewer.age) ? viewer.age : entity.followers) : (record.b ? entity.posts : entity.posts))) ? age(record.at) : coalesce(lookup({0: 1, 1: 3.5}, (entity.posts / record.y), coalesce(0.003379, record.x)), age(record.time)))
 		c := cColumn[r] != 0
@@ -60,9 +60,9 @@ func scoreRandom21(k *kernel.Args) {
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		time := float64(int64(timeColumn[r]))
-		rest += float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), t1, kernel.If[float64](b, posts, posts)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(posts/y), fn.Coalesce(0.003379, x2)), fn.Age(time, k.Numbers[2]))))
+		rest1 := float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), t1, kernel.If[float64](b, posts, posts)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(posts/y), fn.Coalesce(0.003379, x2)), fn.Age(time, k.Numbers[2]))))
 
-		out[i] = kernel.Score(w[0] + rest)
+		out[i] = kernel.Score(w[0] + (rest0 + rest1))
 	}
 }
 
@@ -87,7 +87,7 @@ func scoreRandom21Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[1] * fn.Pow(m-k.Numbers[0], 0.5))
+		rest0 := float64(w[1] * fn.Pow(m-k.Numbers[0], 0.5))
 
 		// f1: ((((record.c || has(record.m)) ? coalesce(record.n, -2.333) : (0.001263 + 0.4825)) == (record.u.contains("post") ? (has(viewer.age) ? viewer.age : entity.followers) : (record.b ? entity.posts : entity.posts))) ? age(record.at) : coalesce(lookup({0: 1, 1: 3.5}, (entity.posts / record.y), coalesce(0.003379, record.x)), age(record.time)))
 		c := cColumn[r] != 0
@@ -101,8 +101,8 @@ func scoreRandom21Alone(k *kernel.Args) {
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		time := float64(int64(timeColumn[r]))
-		rest += float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), k.Numbers[1], kernel.If[float64](b, kernel.Missing, kernel.Missing)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(kernel.Missing/y), fn.Coalesce(0.003379, x2)), fn.Age(time, k.Numbers[2]))))
+		rest1 := float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), k.Numbers[1], kernel.If[float64](b, kernel.Missing, kernel.Missing)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(kernel.Missing/y), fn.Coalesce(0.003379, x2)), fn.Age(time, k.Numbers[2]))))
 
-		out[i] = kernel.Score(w[0] + rest)
+		out[i] = kernel.Score(w[0] + (rest0 + rest1))
 	}
 }

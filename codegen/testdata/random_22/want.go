@@ -10,9 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-22", Shape: "2370807bc9fe4949", Score: scoreRandom22})
-	kernel.Register(kernel.Generated{Model: "random-22", Shape: "b7fc072041071ca1", Score: foldRandom22})
-	kernel.Register(kernel.Generated{Model: "random-22", Shape: "f49f622b450b9ba1", Score: scoreRandom22Folded})
+	kernel.Register(kernel.Generated{Model: "random-22", Shape: "11f63989e2bc748d", Score: scoreRandom22})
+	kernel.Register(kernel.Generated{Model: "random-22", Shape: "19220401a8f884d8", Score: foldRandom22})
+	kernel.Register(kernel.Generated{Model: "random-22", Shape: "70583aa0655d27a0", Score: scoreRandom22Folded})
 }
 
 // scoreRandom22 scores test.Every: logistic over 7 features.
@@ -45,29 +45,30 @@ func scoreRandom22(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), t1, fn.Pow(fn.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), t1, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		rest += float64(w[2] * fn.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
+		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest += float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / fn.Log1p(t1)))
+		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / fn.Log1p(t1)))
 
 		// f4: ((record.u != record.s) ? "" : record.s)
 		s := rows.StringAt(k.Columns[8], int(r))
 		u := rows.StringAt(k.Columns[7], int(r))
-		own := k.Tables[3].String(kernel.If[string](s != u, "", s))
+		own0 := k.Tables[3].String(kernel.If[string](s != u, "", s))
 
 		// f5: exp(abs(record.n))
 		n2 := float64(int64(nColumn[r]))
-		own += float64(w[4] * fn.Exp(fn.Abs(n2)))
+		own1 := float64(w[4] * fn.Exp(fn.Abs(n2)))
 
 		// f6: record.type
-		own += k.Tables[4].Word(rows, typeColumn[r])
+		own2 := k.Tables[4].Word(rows, typeColumn[r])
+		t2 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(kernel.Sigmoid((own + k.Numbers[3]) + rest))
+		out[i] = kernel.Score(kernel.Sigmoid((t2 + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
 	}
 }
 
@@ -82,16 +83,16 @@ func foldRandom22(k *kernel.Args) {
 		// f4: ((record.u != record.s) ? "" : record.s)
 		s := rows.StringAt(k.Columns[1], int(r))
 		u := rows.StringAt(k.Columns[0], int(r))
-		own := k.Tables[3].String(kernel.If[string](s != u, "", s))
+		own0 := k.Tables[3].String(kernel.If[string](s != u, "", s))
 
 		// f5: exp(abs(record.n))
 		n2 := float64(int64(nColumn[r]))
-		own += float64(w[4] * fn.Exp(fn.Abs(n2)))
+		own1 := float64(w[4] * fn.Exp(fn.Abs(n2)))
 
 		// f6: record.type
-		own += k.Tables[4].Word(rows, typeColumn[r])
+		own2 := k.Tables[4].Word(rows, typeColumn[r])
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + own2)
 	}
 }
 
@@ -123,16 +124,16 @@ func scoreRandom22Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), t1, fn.Pow(fn.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), t1, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		rest += float64(w[2] * fn.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
+		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest += float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / fn.Log1p(t1)))
+		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / fn.Log1p(t1)))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + rest))
+		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
 	}
 }

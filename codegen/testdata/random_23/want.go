@@ -10,8 +10,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-23", Shape: "4e258a74e2974ee2", Score: scoreRandom23})
-	kernel.Register(kernel.Generated{Model: "random-23", Shape: "e4b7595285479fb0", Score: scoreRandom23Alone})
+	kernel.Register(kernel.Generated{Model: "random-23", Shape: "b810650e58bcbc8d", Score: scoreRandom23})
+	kernel.Register(kernel.Generated{Model: "random-23", Shape: "46c8c92127d8aecc", Score: scoreRandom23Alone})
 }
 
 var random23List1 = []float64{0, 1, 10, 100}
@@ -57,23 +57,23 @@ func scoreRandom23(k *kernel.Args) {
 		b := bColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
 		n2 := float64(int64(nColumn[r]))
-		rest := float64(w[1] * kernel.If[float64](kernel.If[string](false, t5, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
+		rest0 := float64(w[1] * kernel.If[float64](kernel.If[string](false, t5, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
 
 		// f1: coalesce(size(viewer.langs), record.y)
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += float64(w[2] * fn.Coalesce(k.Numbers[0], y))
+		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[0], y))
 
 		// f2: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		rest += float64(w[3] * kernel.If[float64](t2, fn.Decay(k.Numbers[1], x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], posts, x2)*t3))))
+		rest2 := float64(w[3] * kernel.If[float64](t2, fn.Decay(k.Numbers[1], x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], posts, x2)*t3))))
 
 		// f4: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		rest += k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), k.Numbers[2]), random23List1))
+		rest3 := k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), k.Numbers[2]), random23List1))
 
-		out[i] = kernel.Score(k.Numbers[3] + rest)
+		out[i] = kernel.Score(k.Numbers[3] + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -106,22 +106,22 @@ func scoreRandom23Alone(k *kernel.Args) {
 		b := bColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
 		n2 := float64(int64(nColumn[r]))
-		rest := float64(w[1] * kernel.If[float64](kernel.If[string](false, t2, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
+		rest0 := float64(w[1] * kernel.If[float64](kernel.If[string](false, t2, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
 
 		// f1: coalesce(size(viewer.langs), record.y)
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest += float64(w[2] * fn.Coalesce(k.Numbers[0], y))
+		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[0], y))
 
 		// f2: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		rest += float64(w[3] * kernel.If[float64](false, fn.Decay(k.Numbers[1], x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], kernel.Missing, x2)*k.Numbers[2]))))
+		rest2 := float64(w[3] * kernel.If[float64](false, fn.Decay(k.Numbers[1], x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], kernel.Missing, x2)*k.Numbers[2]))))
 
 		// f4: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		rest += k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), k.Numbers[3]), random23List1))
+		rest3 := k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), k.Numbers[3]), random23List1))
 
-		out[i] = kernel.Score(k.Numbers[4] + rest)
+		out[i] = kernel.Score(k.Numbers[4] + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -8,9 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "roles", Shape: "64a9511b47e3e591", Score: scoreRoles})
-	kernel.Register(kernel.Generated{Model: "roles", Shape: "b7f96d888f32fe9d", Score: foldRoles})
-	kernel.Register(kernel.Generated{Model: "roles", Shape: "24786a473280767b", Score: scoreRolesFolded})
+	kernel.Register(kernel.Generated{Model: "roles", Shape: "b98e3c3fcce4a6d5", Score: scoreRoles})
+	kernel.Register(kernel.Generated{Model: "roles", Shape: "f1d760e91474e8ff", Score: foldRoles})
+	kernel.Register(kernel.Generated{Model: "roles", Shape: "5e696daf3b70afe9", Score: scoreRolesFolded})
 }
 
 // scoreRoles scores test.Every: linear over 5 features.
@@ -25,23 +25,24 @@ func scoreRoles(k *kernel.Args) {
 
 		// time: age(record.time) / 1000
 		time := float64(int64(timeColumn[r]))
-		rest := float64(w[1] * (fn.Age(time, k.Numbers[0]) / 1000))
+		rest0 := float64(w[1] * (fn.Age(time, k.Numbers[0]) / 1000))
 
 		// type: record.type == "post"
-		own := float64(w[2] * fn.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
+		own0 := float64(w[2] * kernel.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
 
 		// mine: record.entity == viewer.id
-		rest += float64(w[3] * fn.Bool(rows.EqualString(entityColumn[r], k.Strings[0])))
+		rest1 := float64(w[3] * kernel.Bool(rows.EqualString(entityColumn[r], k.Strings[0])))
 
 		// id: size(record.id)
 		id := rows.StringAt(k.Columns[3], int(r))
-		own += float64(w[4] * kernel.Size(id))
+		own1 := float64(w[4] * kernel.Size(id))
 
 		// age: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own += float64(w[5] * authorAge)
+		own2 := float64(w[5] * authorAge)
+		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t1 + w[0]) + (rest0 + rest1))
 	}
 }
 
@@ -54,17 +55,17 @@ func foldRoles(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// type: record.type == "post"
-		own := float64(w[2] * fn.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
+		own0 := float64(w[2] * kernel.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
 
 		// id: size(record.id)
 		id := rows.StringAt(k.Columns[1], int(r))
-		own += float64(w[4] * kernel.Size(id))
+		own1 := float64(w[4] * kernel.Size(id))
 
 		// age: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own += float64(w[5] * authorAge)
+		own2 := float64(w[5] * authorAge)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + own2)
 	}
 }
 
@@ -78,11 +79,11 @@ func scoreRolesFolded(k *kernel.Args) {
 
 		// time: age(record.time) / 1000
 		time := float64(int64(timeColumn[r]))
-		rest := float64(w[1] * (fn.Age(time, k.Numbers[0]) / 1000))
+		rest0 := float64(w[1] * (fn.Age(time, k.Numbers[0]) / 1000))
 
 		// mine: record.entity == viewer.id
-		rest += float64(w[3] * fn.Bool(rows.EqualString(entityColumn[r], k.Strings[0])))
+		rest1 := float64(w[3] * kernel.Bool(rows.EqualString(entityColumn[r], k.Strings[0])))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + (rest0 + rest1))
 	}
 }

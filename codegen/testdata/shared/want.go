@@ -8,8 +8,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "shared", Shape: "a5d1698ffc1d4743", Score: scoreShared})
-	kernel.Register(kernel.Generated{Model: "shared", Shape: "db43c32868273d78", Score: foldShared})
+	kernel.Register(kernel.Generated{Model: "shared", Shape: "6c9c1b958e020a32", Score: scoreShared})
+	kernel.Register(kernel.Generated{Model: "shared", Shape: "5cff5c2676a357be", Score: foldShared})
 	kernel.Register(kernel.Generated{Model: "shared", Shape: "fca2e2db9cdf222b", Score: scoreSharedFolded})
 }
 
@@ -27,16 +27,17 @@ func scoreShared(k *kernel.Args) {
 		shares := float64(int64(sharesColumn[r]))
 		t1 := likes + shares
 		a := fn.Log1p(t1)
-		own := float64(w[1] * a)
+		own0 := float64(w[1] * a)
 
 		// b: log1p(record.likes + record.shares) * record.comments
 		comments := float64(int64(commentsColumn[r]))
-		own += float64(w[2] * float64(a*comments))
+		own1 := float64(w[2] * float64(a*comments))
 
 		// c: sqrt(record.likes + record.shares)
-		own += float64(w[3] * fn.Sqrt(t1))
+		own2 := float64(w[3] * fn.Sqrt(t1))
+		t2 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(t2 + w[0])
 	}
 }
 
@@ -54,16 +55,16 @@ func foldShared(k *kernel.Args) {
 		shares := float64(int64(sharesColumn[r]))
 		t1 := likes + shares
 		a := fn.Log1p(t1)
-		own := float64(w[1] * a)
+		own0 := float64(w[1] * a)
 
 		// b: log1p(record.likes + record.shares) * record.comments
 		comments := float64(int64(commentsColumn[r]))
-		own += float64(w[2] * float64(a*comments))
+		own1 := float64(w[2] * float64(a*comments))
 
 		// c: sqrt(record.likes + record.shares)
-		own += float64(w[3] * fn.Sqrt(t1))
+		own2 := float64(w[3] * fn.Sqrt(t1))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + own2)
 	}
 }
 

@@ -5,14 +5,13 @@ package strings
 import (
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "strings", Shape: "be4d36f17ff6f5db", Score: scoreStrings})
-	kernel.Register(kernel.Generated{Model: "strings", Shape: "675822310bde23bc", Score: foldStrings})
-	kernel.Register(kernel.Generated{Model: "strings", Shape: "58e7c6f14fb29822", Score: scoreStringsFolded})
+	kernel.Register(kernel.Generated{Model: "strings", Shape: "375bf720cdbd1d9d", Score: scoreStrings})
+	kernel.Register(kernel.Generated{Model: "strings", Shape: "33727796da6f576c", Score: foldStrings})
+	kernel.Register(kernel.Generated{Model: "strings", Shape: "0ef6096d9d5e8e8c", Score: scoreStringsFolded})
 }
 
 // scoreStrings scores millrace.Activity: linear over 8 features.
@@ -26,33 +25,34 @@ func scoreStrings(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// eq: record.verb == "post"
-		own := float64(w[1] * fn.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		own0 := float64(w[1] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
 
 		// long: record.visibility == "everyone in the world"
-		own += float64(w[2] * fn.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
+		own1 := float64(w[2] * kernel.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
 
 		// ne: record.country != viewer.country
-		rest := float64(w[3] * fn.Bool(!rows.EqualString(countryColumn[r], k.Strings[0])))
+		rest0 := float64(w[3] * kernel.Bool(!rows.EqualString(countryColumn[r], k.Strings[0])))
 
 		// has: record.text.contains("go")
 		text := rows.StringAt(k.Columns[3], int(r))
-		own += float64(w[4] * fn.Bool(strings.Contains(text, "go")))
+		own2 := float64(w[4] * kernel.Bool(strings.Contains(text, "go")))
 
 		// pre: record.text.startsWith(viewer.country)
-		rest += float64(w[5] * fn.Bool(strings.HasPrefix(text, k.Strings[0])))
+		rest1 := float64(w[5] * kernel.Bool(strings.HasPrefix(text, k.Strings[0])))
 
 		// order: record.country < "m"
 		country := rows.StringAt(k.Columns[2], int(r))
-		own += float64(w[6] * fn.Bool(country < "m"))
+		own3 := float64(w[6] * kernel.Bool(country < "m"))
 
 		// size: size(record.text)
-		own += float64(w[7] * kernel.Size(text))
+		own0 += float64(w[7] * kernel.Size(text))
 
 		// any: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[4], int(r))
-		rest += float64(w[8] * fn.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
+		rest2 := float64(w[8] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
+		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
@@ -65,23 +65,23 @@ func foldStrings(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// eq: record.verb == "post"
-		own := float64(w[1] * fn.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		own0 := float64(w[1] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
 
 		// long: record.visibility == "everyone in the world"
-		own += float64(w[2] * fn.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
+		own1 := float64(w[2] * kernel.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
 
 		// has: record.text.contains("go")
 		text := rows.StringAt(k.Columns[3], int(r))
-		own += float64(w[4] * fn.Bool(strings.Contains(text, "go")))
+		own2 := float64(w[4] * kernel.Bool(strings.Contains(text, "go")))
 
 		// order: record.country < "m"
 		country := rows.StringAt(k.Columns[2], int(r))
-		own += float64(w[6] * fn.Bool(country < "m"))
+		own3 := float64(w[6] * kernel.Bool(country < "m"))
 
 		// size: size(record.text)
-		own += float64(w[7] * kernel.Size(text))
+		own0 += float64(w[7] * kernel.Size(text))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
@@ -94,16 +94,16 @@ func scoreStringsFolded(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// ne: record.country != viewer.country
-		rest := float64(w[3] * fn.Bool(!rows.EqualString(countryColumn[r], k.Strings[0])))
+		rest0 := float64(w[3] * kernel.Bool(!rows.EqualString(countryColumn[r], k.Strings[0])))
 
 		// pre: record.text.startsWith(viewer.country)
 		text := rows.StringAt(k.Columns[1], int(r))
-		rest += float64(w[5] * fn.Bool(strings.HasPrefix(text, k.Strings[0])))
+		rest1 := float64(w[5] * kernel.Bool(strings.HasPrefix(text, k.Strings[0])))
 
 		// any: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[2], int(r))
-		rest += float64(w[8] * fn.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
+		rest2 := float64(w[8] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

@@ -8,8 +8,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "tables", Shape: "b3d2011e95759f74", Score: scoreTables})
-	kernel.Register(kernel.Generated{Model: "tables", Shape: "8a8f5a09f13aee01", Score: foldTables})
+	kernel.Register(kernel.Generated{Model: "tables", Shape: "f09d1e62c3a48ae7", Score: scoreTables})
+	kernel.Register(kernel.Generated{Model: "tables", Shape: "764a0deda4b1f31e", Score: foldTables})
 	kernel.Register(kernel.Generated{Model: "tables", Shape: "b98a0b365d7b2ba2", Score: scoreTablesFolded})
 }
 
@@ -23,19 +23,20 @@ func scoreTables(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// v: lookup(verbs, record.verb, 0.1)
-		own := float64(w[1] * fn.Coalesce(k.Tables[2].Word(rows, verbColumn[r]), 0.1))
+		own0 := float64(w[1] * fn.Coalesce(k.Tables[2].Word(rows, verbColumn[r]), 0.1))
 
 		// l: lookup(langs, record.language, -1)
-		own += float64(w[2] * fn.Coalesce(k.Tables[0].Word(rows, languageColumn[r]), -1))
+		own1 := float64(w[2] * fn.Coalesce(k.Tables[0].Word(rows, languageColumn[r]), -1))
 
 		// w: lookup({"en": 1, "de": 2}, record.language, 0)
-		own += float64(w[3] * fn.Coalesce(k.Tables[3].Word(rows, languageColumn[r]), 0))
+		own2 := float64(w[3] * fn.Coalesce(k.Tables[3].Word(rows, languageColumn[r]), 0))
 
 		// n: lookup(steps, record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
-		own += float64(w[4] * fn.Coalesce(k.Tables[1].Number(likes), 0))
+		own3 := float64(w[4] * fn.Coalesce(k.Tables[1].Number(likes), 0))
+		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(own + w[0])
+		out[i] = kernel.Score(t1 + w[0])
 	}
 }
 
@@ -49,19 +50,19 @@ func foldTables(k *kernel.Args) {
 	for i, r := range k.Sel {
 
 		// v: lookup(verbs, record.verb, 0.1)
-		own := float64(w[1] * fn.Coalesce(k.Tables[2].Word(rows, verbColumn[r]), 0.1))
+		own0 := float64(w[1] * fn.Coalesce(k.Tables[2].Word(rows, verbColumn[r]), 0.1))
 
 		// l: lookup(langs, record.language, -1)
-		own += float64(w[2] * fn.Coalesce(k.Tables[0].Word(rows, languageColumn[r]), -1))
+		own1 := float64(w[2] * fn.Coalesce(k.Tables[0].Word(rows, languageColumn[r]), -1))
 
 		// w: lookup({"en": 1, "de": 2}, record.language, 0)
-		own += float64(w[3] * fn.Coalesce(k.Tables[3].Word(rows, languageColumn[r]), 0))
+		own2 := float64(w[3] * fn.Coalesce(k.Tables[3].Word(rows, languageColumn[r]), 0))
 
 		// n: lookup(steps, record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
-		own += float64(w[4] * fn.Coalesce(k.Tables[1].Number(likes), 0))
+		own3 := float64(w[4] * fn.Coalesce(k.Tables[1].Number(likes), 0))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
 }
 

@@ -5,15 +5,12 @@ package trees_xgboost
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
 func init() {
 	kernel.Register(kernel.Generated{Model: "trees-xgboost", Shape: "01694f22dc41fceb", Score: scoreTreesXgboost})
 }
-
-var treesXgboostList1 = []float64{0, 1, 2, 3}
 
 // scoreTreesXgboost scores test.Every: trees over 2 features.
 func scoreTreesXgboost(k *kernel.Args) {
@@ -26,7 +23,7 @@ func scoreTreesXgboost(k *kernel.Args) {
 
 		// b: bucketize(record.n, [0, 1, 2, 3])
 		n2 := float64(int64(nColumn[r]))
-		x[0*kernel.Block] = fn.Bucketize(n2, treesXgboostList1)
+		x[0*kernel.Block] = float64(kernel.One(n2 >= 0) + kernel.One(n2 >= 1) + kernel.One(n2 >= 2) + kernel.One(n2 >= 3))
 
 		// a: record.y
 		y := kernel.Missing

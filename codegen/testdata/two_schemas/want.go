@@ -25,16 +25,14 @@ func scoreTwoSchemasActivity(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
 
 		// likes: coalesce(record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[2] * likes)
+		own0 := float64(w[2] * likes)
+		t1 := own0 + k.Numbers[1]
 
-		// stars: coalesce(record.stars, 0)
-		own += k.Numbers[1]
-
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t1 + w[0]) + rest0)
 	}
 }
 
@@ -47,12 +45,9 @@ func foldTwoSchemasActivity(k *kernel.Args) {
 
 		// likes: coalesce(record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
-		own := float64(w[2] * likes)
+		own0 := float64(w[2] * likes)
 
-		// stars: coalesce(record.stars, 0)
-		own += k.Numbers[0]
-
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0 + k.Numbers[0])
 	}
 }
 
@@ -65,9 +60,9 @@ func scoreTwoSchemasActivityFolded(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
 	}
 }
 
@@ -81,13 +76,14 @@ func scoreTwoSchemasNote(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
 
 		// stars: coalesce(record.stars, 0)
 		stars := float64(int64(starsColumn[r]))
-		own := k.Numbers[1] + float64(w[3]*stars)
+		own1 := float64(w[3] * stars)
+		t1 := k.Numbers[1] + own1
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t1 + w[0]) + rest0)
 	}
 }
 
@@ -100,8 +96,8 @@ func foldTwoSchemasNote(k *kernel.Args) {
 
 		// stars: coalesce(record.stars, 0)
 		stars := float64(int64(starsColumn[r]))
-		own := k.Numbers[0] + float64(w[3]*stars)
+		own1 := float64(w[3] * stars)
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(k.Numbers[0] + own1)
 	}
 }

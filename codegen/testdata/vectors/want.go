@@ -10,9 +10,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "vectors", Shape: "34042b90d39d8cd1", Score: scoreVectors})
+	kernel.Register(kernel.Generated{Model: "vectors", Shape: "ead2638896f48592", Score: scoreVectors})
 	kernel.Register(kernel.Generated{Model: "vectors", Shape: "196ba4d9456feaea", Score: foldVectors})
-	kernel.Register(kernel.Generated{Model: "vectors", Shape: "8494ea858d6d5678", Score: scoreVectorsFolded})
+	kernel.Register(kernel.Generated{Model: "vectors", Shape: "01e283517987c2eb", Score: scoreVectorsFolded})
 }
 
 // scoreVectors scores millrace.Activity: linear over 5 features.
@@ -24,22 +24,23 @@ func scoreVectors(k *kernel.Args) {
 
 		// dot: dot(record.features, viewer.taste)
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest := float64(w[1] * fn.Dot(features, k.Lists[0]))
+		rest0 := float64(w[1] * fn.Dot(features, k.Lists[0]))
 
 		// cos: cosine(record.features, viewer.taste)
-		rest += float64(w[2] * fn.Cosine(features, k.Lists[0]))
+		rest1 := float64(w[2] * fn.Cosine(features, k.Lists[0]))
 
 		// n: size(record.features)
-		own := float64(w[3] * float64(len(features)))
+		own0 := float64(w[3] * float64(len(features)))
 
 		// in: contains(record.about, viewer.id)
 		about := k.Arena.Strings(rows, k.Columns[1], int(r))
-		rest += float64(w[4] * fn.Bool(slices.Contains(about, k.Strings[0])))
+		rest2 := float64(w[4] * kernel.Bool(slices.Contains(about, k.Strings[0])))
 
 		// has: contains(record.features, 2)
-		own += float64(w[5] * fn.Bool(slices.Contains(features, 2)))
+		own1 := float64(w[5] * kernel.Bool(slices.Contains(features, 2)))
+		t1 := own0 + own1
 
-		out[i] = kernel.Score((own + w[0]) + rest)
+		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
@@ -52,12 +53,12 @@ func foldVectors(k *kernel.Args) {
 
 		// n: size(record.features)
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		own := float64(w[3] * float64(len(features)))
+		own0 := float64(w[3] * float64(len(features)))
 
 		// has: contains(record.features, 2)
-		own += float64(w[5] * fn.Bool(slices.Contains(features, 2)))
+		own1 := float64(w[5] * kernel.Bool(slices.Contains(features, 2)))
 
-		out[i] = kernel.Score(own)
+		out[i] = kernel.Score(own0 + own1)
 	}
 }
 
@@ -70,15 +71,15 @@ func scoreVectorsFolded(k *kernel.Args) {
 
 		// dot: dot(record.features, viewer.taste)
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest := float64(w[1] * fn.Dot(features, k.Lists[0]))
+		rest0 := float64(w[1] * fn.Dot(features, k.Lists[0]))
 
 		// cos: cosine(record.features, viewer.taste)
-		rest += float64(w[2] * fn.Cosine(features, k.Lists[0]))
+		rest1 := float64(w[2] * fn.Cosine(features, k.Lists[0]))
 
 		// in: contains(record.about, viewer.id)
 		about := k.Arena.Strings(rows, k.Columns[1], int(r))
-		rest += float64(w[4] * fn.Bool(slices.Contains(about, k.Strings[0])))
+		rest2 := float64(w[4] * kernel.Bool(slices.Contains(about, k.Strings[0])))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest)
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

@@ -3,12 +3,11 @@
 package viewer
 
 import (
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "viewer", Shape: "51690375c8919977", Score: scoreViewer})
+	kernel.Register(kernel.Generated{Model: "viewer", Shape: "81651a9a59d48d93", Score: scoreViewer})
 }
 
 // scoreViewer scores millrace.Activity: linear over 4 features.
@@ -21,11 +20,11 @@ func scoreViewer(k *kernel.Args) {
 
 		// taste: viewer.taste * record.likes
 		likes := float64(int64(likesColumn[r]))
-		rest := float64(w[1] * float64(k.Numbers[0]*likes))
+		rest0 := float64(w[1] * float64(k.Numbers[0]*likes))
 
 		// reader: record.language in viewer.langs
-		rest += float64(w[2] * fn.Bool(k.Sets[0].Word(rows, languageColumn[r]) != 0))
+		rest1 := float64(w[2] * kernel.Bool(k.Sets[0].Word(rows, languageColumn[r]) != 0))
 
-		out[i] = kernel.Score(k.Numbers[1] + rest)
+		out[i] = kernel.Score(k.Numbers[1] + (rest0 + rest1))
 	}
 }

@@ -31,6 +31,10 @@ type hosting struct {
 	member    *cluster.Membership
 	announce  chan struct{} // holds one token when the set of ready partitions changed
 
+	// tried is the version of each model pack that was last looked at. Of
+	// run, and then of followModels alone.
+	tried map[string]int64
+
 	// Of the ingest goroutine alone.
 	batch    store.Batch
 	changes  []store.Change
@@ -47,7 +51,7 @@ type hosting struct {
 }
 
 func (n *Node) newHosting() (*hosting, error) {
-	h := &hosting{node: n, announce: make(chan struct{}, 1), unknown: make(map[millrace.Fingerprint]struct{})}
+	h := &hosting{node: n, announce: make(chan struct{}, 1), unknown: make(map[millrace.Fingerprint]struct{}), tried: make(map[string]int64)}
 	h.mu.pending = make(map[millrace.Partition][2]millrace.Offset)
 	var err error
 	if h.consumer, err = kafka.NewConsumer(kafka.ConsumerConfig{Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Log: n.log}); err != nil {
@@ -84,6 +88,11 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 	if err != nil {
 		return err
 	}
+	packs, err := n.cfg.Cluster.Documents(ctx, ModelsKind)
+	if err != nil {
+		return err
+	}
+	h.admitModels(packs)
 	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone}); err != nil {
 		return err
 	}
@@ -98,6 +107,7 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 	g.Go(func() error { return h.followAssignment(ctx, watcher) })
 	g.Go(func() error { return h.followSchemas(ctx) })
 	g.Go(func() error { return h.announceReady(ctx) })
+	g.Go(func() error { return h.followModels(ctx, packs) })
 	return g.Wait()
 }
 

@@ -14,6 +14,7 @@ type counters struct {
 	records  *prometheus.CounterVec // consumed, by stream
 	changes  *prometheus.CounterVec // by kind
 	refusals *prometheus.CounterVec // by reason
+	models   prometheus.Counter     // packs refused
 }
 
 func newCounters(reg prometheus.Registerer, n *Node) counters {
@@ -21,11 +22,12 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		records:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_records_total", Help: "Records consumed, by stream."}, []string{"stream"}),
 		changes:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_changes_total", Help: "What records did to their timelines."}, []string{"kind"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_refused_total", Help: "Records refused, by reason."}, []string{"reason"}),
+		models:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_models_refused_total", Help: "Model packs refused."}),
 	}
 	if reg == nil {
 		return c
 	}
-	reg.MustRegister(c.records, c.changes, c.refusals)
+	reg.MustRegister(c.records, c.changes, c.refusals, c.models)
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
@@ -63,3 +65,5 @@ func (c *counters) applied(s kafka.Stream, changes []store.Change, records int) 
 }
 
 func (c *counters) refused(r schemas.Reason) { c.refusals.WithLabelValues(string(r)).Inc() }
+
+func (c *counters) modelRefused() { c.models.Inc() }

@@ -83,6 +83,19 @@ func OpenPack(path string) (*Pack, error) {
 	return p, nil
 }
 
+// ReadPack reads a pack from a .tar.zst stream, as [OpenPack] does from a file.
+func ReadPack(r io.Reader) (*Pack, error) {
+	files, err := untar(r)
+	if err != nil {
+		return nil, fmt.Errorf("relevance: read pack: %w", err)
+	}
+	p, err := newPack(files)
+	if err != nil {
+		return nil, fmt.Errorf("relevance: read pack: %w", err)
+	}
+	return p, nil
+}
+
 func newPack(files map[string][]byte) (*Pack, error) {
 	m, ok := files[ManifestFile]
 	if !ok {

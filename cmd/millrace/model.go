@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+func modelCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "model",
+		Short: "Check, seal and roll out relevance models",
+		Long: `A model is a directory with spec.yaml, what it names (a LightGBM or XGBoost
+file), golden.ndjson (rows of features and the score they should give) and
+card.md. "seal" checks it and writes its manifest: a pack. "push" hands the
+pack to the cluster, where it serves within seconds, without a build or restart.`,
+	}
+	var avsc []string
+	c.PersistentFlags().StringSliceVar(&avsc, "schema", nil, ".avsc files that specs name, beside those that ship")
+	c.AddCommand(
+		&cobra.Command{
+			Use: "validate PACK|SPEC.yaml", Short: "Check a pack, a directory to be sealed, or a spec, and report every fault", Args: cobra.ExactArgs(1),
+			RunE: func(c *cobra.Command, args []string) error { return validateModel(c.OutOrStdout(), args[0], avsc) },
+		},
+		&cobra.Command{
+			Use: "seal DIR", Short: "Make a pack of a directory: check everything and write its manifest", Args: cobra.ExactArgs(1),
+			RunE: func(c *cobra.Command, args []string) error { return sealModel(c.OutOrStdout(), args[0], avsc) },
+		},
+		&cobra.Command{
+			Use: "show PACK|SPEC.yaml|NAME", Short: "Features, weights and card of a pack, a spec, or a built-in model", Args: cobra.ExactArgs(1),
+			RunE: func(c *cobra.Command, args []string) error { return showModel(c.OutOrStdout(), args[0], avsc) },
+		},
+		&cobra.Command{
+			Use: "diff OLD NEW", Short: "What a new model changes, and how far the scores move", Args: cobra.ExactArgs(2),
+			RunE: func(c *cobra.Command, args []string) error {
+				return diffModels(c.OutOrStdout(), args[0], args[1], avsc)
+			},
+		},
+		&cobra.Command{
+			Use: "bench PACK|SPEC.yaml|NAME", Short: "What scoring a record costs, as it serves here and interpreted", Args: cobra.ExactArgs(1),
+			RunE: func(c *cobra.Command, args []string) error { return benchModel(c.OutOrStdout(), args[0], avsc) },
+		},
+		pushModel(&avsc), listModels(),
+	)
+	return c
+}
+
+// modelSchemas returns the schemas that ship and those of avsc files, and
+// their fingerprints.
+func modelSchemas(avsc []string) (relevance.Schemas, map[string]string, error) {
+	known, prints := relevance.ShippedSchemas(), map[string]string{}
+	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
+		prints[s.Name()] = s.Fingerprint().String()
+	}
+	for _, file := range avsc {
+		s, err := readSchema(file)
+		if err != nil {
+			return nil, nil, err
+		}
+		known[s.Name()], prints[s.Name()] = s.Layout(), s.Fingerprint().String()
+	}
+	return known, prints, nil
+}
+
+// openModel reads a pack, a directory that is not sealed yet, a spec, or a
+// built-in model. The pack is nil unless there is one.
+func openModel(name string, avsc []string) (*relevance.Model, *relevance.Pack, error) {
+	known, _, err := modelSchemas(avsc)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := os.Stat(name)
+	switch {
+	case os.IsNotExist(err) && !strings.ContainsAny(name, "./"):
+		m, err := relevance.Builtin().Get(name)
+		return m, nil, err
+	case err != nil:
+		return nil, nil, err
+	case strings.HasSuffix(name, ".yaml"):
+		m, err := relevance.ParseFile(os.DirFS(filepath.Dir(name)), filepath.Base(name), known)
+		return m, nil, err
+	case info.IsDir() && !exists(filepath.Join(name, relevance.ManifestFile)):
+		m, err := relevance.ParseFile(os.DirFS(name), relevance.SpecFile, known)
+		return m, nil, err
+	}
+	p, err := relevance.OpenPack(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := relevance.Validate(p, known)
+	return m, p, err
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func validateModel(w io.Writer, name string, avsc []string) error {
+	m, p, err := openModel(name, avsc)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%s %s: %s of %d features, %d operations a record: fit to serve", m.Name(), m.Version(), m.Spec().Scorer(), len(m.Spec().Features), m.Cost())
+	if p == nil {
+		fmt.Fprint(w, "; not sealed, golden rows not checked")
+	}
+	fmt.Fprintln(w)
+	return nil
+}
+
+func sealModel(w io.Writer, dir string, avsc []string) error {
+	known, prints, err := modelSchemas(avsc)
+	if err != nil {
+		return err
+	}
+	p, err := relevance.Seal(dir, known, prints)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%s %s is sealed: %d files, checksum %.12s\n", p.Manifest.Name, p.Manifest.Version, len(p.Manifest.Files)+1, p.Checksum)
+	return nil
+}
+
+func showModel(w io.Writer, name string, avsc []string) error {
+	m, p, err := openModel(name, avsc)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%s %s, %s\n%s\n\n", m.Name(), m.Version(), m.Spec().Scorer(), m.Spec().About)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "FEATURE\tWEIGHT\tEXPRESSION")
+	for _, f := range m.Spec().Features {
+		weight := ""
+		if x, ok := m.Parameters().Weights[f.Name]; ok {
+			weight = x.String()
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Name, weight, strings.Join(strings.Fields(f.Source), " "))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if p != nil && p.Card != "" {
+		fmt.Fprintf(w, "\n%s\n", p.Card)
+	}
+	return nil
+}
+
+func diffModels(w io.Writer, before, after string, avsc []string) error {
+	a, pack, err := openModel(before, avsc)
+	if err != nil {
+		return err
+	}
+	b, _, err := openModel(after, avsc)
+	if err != nil {
+		return err
+	}
+	var golden []relevance.Golden
+	if pack != nil {
+		if golden, err = pack.GoldenRows(); err != nil {
+			return err
+		}
+	}
+	lines := relevance.Diff(a, b, golden)
+	if len(lines) == 0 {
+		lines = []string{"no change: they compute the same"}
+	}
+	_, err = fmt.Fprintln(w, strings.Join(lines, "\n"))
+	return err
+}
+
+// benchRows is how many records a benchmark scores at a time: a few timelines.
+const benchRows = 1024
+
+func benchModel(w io.Writer, name string, avsc []string) error {
+	m, _, err := openModel(name, avsc)
+	if err != nil {
+		return err
+	}
+	rows, err := benchSlab()
+	if err != nil {
+		return err
+	}
+	sel := make([]int32, rows.Len())
+	for i := range sel {
+		sel[i] = int32(i)
+	}
+	out := make([]float64, len(sel))
+	for _, as := range []*relevance.Model{m, m.Interpreted()} {
+		s, err := as.Bind(rows.Layout(), nil, &millrace.Viewer{ID: "bench"}, millrace.Time(1_700_000_000_000))
+		if err != nil {
+			return err
+		}
+		r := testing.Benchmark(func(b *testing.B) {
+			for b.Loop() {
+				s.Score(rows, sel, nil, out)
+			}
+		})
+		fmt.Fprintf(w, "%-12s %8.1f ns a record, %d allocations\n", s.Execution(), float64(r.NsPerOp())/float64(len(sel)), r.AllocsPerOp())
+	}
+	return nil
+}
+
+// benchSlab is activities with a spread of values.
+func benchSlab() (*column.Slab, error) {
+	s := schemas.Activity()
+	d, err := schemas.NewDecoder(s, s)
+	if err != nil {
+		return nil, err
+	}
+	a := column.New(s.Layout(), benchRows, 0).Append()
+	for i := range benchRows {
+		line := fmt.Appendf(nil, `{"id":"post:%d","actor":"member:1","verb":%q,"created_at":%d,"language":%q,"country":%q,"likes":%d,"comments":%d,"shares":%d,"impressions":%d,"features":[0.5,%d]}`,
+			i, []string{"post", "like", "comment"}[i%3], 1_699_000_000_000+int64(i)*977_000, []string{"en", "de", ""}[i%3], []string{"India", "Peru"}[i%2], i%17, i%5, i%3, i*7, i%9)
+		body, err := s.EncodeJSON(line)
+		if err != nil {
+			return nil, err
+		}
+		if err := d.Append(a, body); err != nil {
+			return nil, err
+		}
+	}
+	return a.Slab(), nil
+}
+
+func clusterFlagsOf(c *cobra.Command) *Common {
+	var cm Common
+	c.Flags().StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
+	c.Flags().StringVar(&cm.Cluster, "cluster", "dev", "the cluster's name in etcd")
+	return &cm
+}
+
+func pushModel(avsc *[]string) *cobra.Command {
+	c := &cobra.Command{Use: "push PACK", Short: "Validate a pack and let it serve on every index node", Args: cobra.ExactArgs(1)}
+	cm := clusterFlagsOf(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		m, p, err := openModel(args[0], *avsc)
+		if err != nil {
+			return err
+		}
+		if p == nil {
+			return fmt.Errorf("%s is not sealed; run millrace model seal %s", args[0], args[0])
+		}
+		var tar bytes.Buffer
+		if err := p.WriteTar(&tar); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		cl, err := cm.openCluster(ctx, "")
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		docs, err := cl.Documents(ctx, indexnode.ModelsKind)
+		if err != nil {
+			return err
+		}
+		if err := docs.Put(ctx, m.Name(), tar.Bytes()); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.OutOrStdout(), "%s %s is pushed, %d bytes; ask for it by the field model, or name it in a feed\n", m.Name(), m.Version(), tar.Len())
+		return nil
+	}
+	return c
+}
+
+func listModels() *cobra.Command {
+	c := &cobra.Command{Use: "list", Short: "The models that serve: built in and pushed", Args: cobra.NoArgs}
+	cm := clusterFlagsOf(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		cl, err := cm.openCluster(ctx, "")
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		docs, err := cl.Documents(ctx, indexnode.ModelsKind)
+		if err != nil {
+			return err
+		}
+		t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "NAME\tVERSION\tORIGIN")
+		for _, name := range relevance.Builtin().Names() {
+			m, err := relevance.Builtin().Get(name)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(t, "%s\t%s\tbuilt in\n", name, m.Version())
+		}
+		current := docs.Current()
+		var names []string
+		for name := range current {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			p, err := relevance.ReadPack(strings.NewReader(current[name].Body))
+			if err != nil {
+				fmt.Fprintf(t, "%s\t\tunreadable: %v\n", name, err)
+				continue
+			}
+			fmt.Fprintf(t, "%s\t%s\tpushed\n", name, p.Manifest.Version)
+		}
+		return t.Flush()
+	}
+	return c
+}

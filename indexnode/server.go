@@ -55,6 +55,7 @@ func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 	}
 
 	q := query.New(spec)
+	defer q.Release()
 	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version()}
 	for p, keys := range byPartition(entities) {
 		a, err := n.queryPartition(ctx, q, &spec, p, keys, types)

@@ -2,19 +2,26 @@
 // slabs: filter, score, rank, cap, best N. It is the semantics of
 // ARCHITECTURE.md, "Exact semantics", for the timelines of one node.
 //
+//	rows ──filter──► selection ──score──► s < worst of the best? ──► rest
+//	                                            │ no
+//	                                            ▼
+//	                                  best, a heap, worst at its root
+//
 // A query is used by one goroutine. Its time goes to the rows it touches; its
-// own bookkeeping is a word or two a candidate.
+// own bookkeeping is a comparison for most candidates. What it works with
+// comes from a pool and goes back there, so that, but for what binding the
+// filter and the model takes, a query allocates nothing.
 package query
 
 import (
 	"context"
 	"sort"
+	"sync"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/schemas"
 )
 
 // Spec is the question.
@@ -39,21 +46,24 @@ type Segment struct {
 
 // Window returns the segment of a slab with from <= time < to.
 func Window(slab *column.Slab, from, to millrace.Time) Segment {
-	times := slab.Column(slab.Layout().Role("time"))
-	at := func(t millrace.Time) int {
-		return sort.Search(len(times), func(i int) bool { return millrace.Time(times[i]) >= t })
+	times := slab.Column(slab.Layout().Time())
+	s := Segment{slab, 0, len(times)}
+	if s.Hi == 0 {
+		return s
 	}
-	lo := at(from)
-	return Segment{slab, lo, max(lo, at(to))}
+	// Most windows hold a timeline whole.
+	if millrace.Time(times[s.Hi-1]) >= to {
+		s.Hi = firstAt(times, to)
+	}
+	if millrace.Time(times[0]) < from {
+		s.Lo = min(s.Hi, firstAt(times, from))
+	}
+	return s
 }
 
-// Item is one ranked candidate. Its strings may share a slab's memory.
-type Item struct {
-	millrace.Rank
-	Object millrace.Object
-	Schema millrace.Fingerprint
-	Body   []byte
-	Also   []Item // further candidates of the object, without bodies
+// firstAt returns the first row at t or later.
+func firstAt(times []uint64, t millrace.Time) int {
+	return sort.Search(len(times), func(i int) bool { return millrace.Time(times[i]) >= t })
 }
 
 // Stages counts candidates by what became of them.
@@ -61,41 +71,24 @@ type Stages struct {
 	Candidates int64
 	Filtered   filter.Counts
 	Scored     int64
-	Capped     int64
+	Capped     int64 // of those that ranked above the answer's last item
 }
-
-// Answer is what a node contributes.
-type Answer struct {
-	Items     []Item
-	Stages    Stages
-	Execution string // of the model: generated or interpreted
-}
-
-// maxAlso is how many further candidates an item names.
-const maxAlso = 3
 
 // Query accumulates the candidates of one question.
 type Query struct {
-	spec     Spec
-	plans    []plan
-	segments []source
-	found    []candidate
-	sel      []int32
-	scores   []float64
-	stages   Stages
-}
+	spec      Spec
+	plans     []plan
+	segments  []source
+	top       top
+	sel       []int32
+	scores    []float64
+	stages    Stages
+	unwatched int // rows since the context was looked at
 
-// plan is a spec bound to one pair of layouts.
-type plan struct {
-	rows, entity *column.Layout
-	filter       *filter.Bound
-	scorer       *relevance.Scorer
-	columns
-}
-
-// columns tells where a layout keeps what ranks and identifies a row.
-type columns struct {
-	id, time, object, body, schema int // object is -1 when the schema has none
+	// Of the answer.
+	items     []Item
+	perEntity map[millrace.Entity]int
+	byObject  map[millrace.Object]int
 }
 
 // source is where candidates come from.
@@ -105,31 +98,68 @@ type source struct {
 	columns  columns
 }
 
-// candidate is a row that passed the filter, with what decides most
-// comparisons beside it.
-type candidate struct {
-	score   float64
-	time    millrace.Time
-	segment int32
-	row     int32
+var pool = sync.Pool{New: func() any {
+	return &Query{perEntity: make(map[millrace.Entity]int), byObject: make(map[millrace.Object]int)}
+}}
+
+// New starts a query. Release it when its answer is no longer needed.
+func New(s Spec) *Query {
+	q := pool.Get().(*Query)
+	q.spec = s
+	q.top.reset(s)
+	return q
 }
 
-// New starts a query.
-func New(s Spec) *Query { return &Query{spec: s} }
+// Release ends the query, and with it its answer.
+func (q *Query) Release() {
+	clear(q.plans)
+	clear(q.segments)
+	for i := range q.items {
+		it := &q.items[i]
+		clear(it.Also)
+		*it = Item{Also: it.Also[:0]}
+	}
+	clear(q.perEntity)
+	clear(q.byObject)
+	q.spec, q.stages, q.unwatched = Spec{}, Stages{}, 0
+	q.plans, q.segments, q.items = q.plans[:0], q.segments[:0], q.items[:0]
+	pool.Put(q)
+}
+
+const (
+	// batchRows is how many rows are filtered and scored at a time.
+	batchRows = 2048
+	// watchRows is after how many rows the deadline is looked at.
+	watchRows = 4096
+)
 
 // Add filters and scores the rows of a segment. features is the entity's row,
-// or nil.
+// or nil. It stops within a few thousand rows of the end of ctx.
 func (q *Query) Add(ctx context.Context, t millrace.Timeline, s Segment, features *column.Slab) error {
 	if s.Lo >= s.Hi {
 		return nil
-	}
-	if err := ctx.Err(); err != nil {
-		return err
 	}
 	p, err := q.plan(s.Slab.Layout(), features)
 	if err != nil {
 		return err
 	}
+	segment := int32(len(q.segments))
+	q.segments = append(q.segments, source{s.Slab, t, p.columns})
+	for lo := s.Lo; lo < s.Hi; lo += batchRows {
+		hi := min(s.Hi, lo+batchRows)
+		if q.unwatched += hi - lo; q.unwatched > watchRows {
+			q.unwatched = 0
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		q.scan(p, segment, Segment{s.Slab, lo, hi}, features)
+	}
+	return nil
+}
+
+// scan takes rows into the ranking.
+func (q *Query) scan(p *plan, segment int32, s Segment, features *column.Slab) {
 	q.stages.Candidates += int64(s.Hi - s.Lo)
 	q.sel = q.sel[:0]
 	if p.filter != nil {
@@ -140,149 +170,13 @@ func (q *Query) Add(ctx context.Context, t millrace.Timeline, s Segment, feature
 		}
 	}
 	if len(q.sel) == 0 {
-		return nil
+		return
 	}
 	if cap(q.scores) < len(q.sel) {
-		q.scores = make([]float64, 2*len(q.sel))
+		q.scores = make([]float64, batchRows)
 	}
 	scores := q.scores[:len(q.sel)]
 	p.scorer.Score(s.Slab, q.sel, features, scores)
 	q.stages.Scored += int64(len(q.sel))
-
-	segment := int32(len(q.segments))
-	q.segments = append(q.segments, source{s.Slab, t, p.columns})
-	times := s.Slab.Column(p.time)
-	for i, row := range q.sel {
-		q.found = append(q.found, candidate{scores[i], millrace.Time(times[row]), segment, row})
-	}
-	return nil
-}
-
-func (q *Query) plan(rows *column.Layout, features *column.Slab) (*plan, error) {
-	var entity *column.Layout
-	if features != nil {
-		entity = features.Layout()
-	}
-	for i := range q.plans {
-		if p := &q.plans[i]; p.rows == rows && p.entity == entity {
-			return p, nil
-		}
-	}
-	p := plan{rows: rows, entity: entity, columns: columns{
-		id: rows.Role("id"), time: rows.Role("time"), object: rows.Role("object"),
-		body: rows.Index(schemas.BodyColumn), schema: rows.Index(schemas.SchemaColumn),
-	}}
-	var err error
-	if q.spec.Filter != nil {
-		if p.filter, err = q.spec.Filter.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
-			return nil, err
-		}
-	}
-	if p.scorer, err = q.spec.Model.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
-		return nil, err
-	}
-	q.plans = append(q.plans, p)
-	return &q.plans[len(q.plans)-1], nil
-}
-
-// Answer ranks what was added. The query is spent.
-func (q *Query) Answer() Answer {
-	a := Answer{Stages: q.stages}
-	for i := range q.plans {
-		p := &q.plans[i]
-		a.Execution = p.scorer.Execution()
-		if p.filter != nil {
-			c := p.filter.Counts()
-			f := &a.Stages.Filtered
-			f.False, f.Null, f.Error, f.NaN = f.False+c.False, f.Null+c.Null, f.Error+c.Error, f.NaN+c.NaN
-		}
-	}
-	a.Items, a.Stages.Capped = q.rank()
-	return a
-}
-
-// rank takes candidates from a heap, best first, until it has the items
-// wanted: building the heap costs one pass, and few are taken.
-func (q *Query) rank() (items []Item, capped int64) {
-	h := heap{q: q, c: q.found}
-	h.init()
-	var (
-		perEntity map[millrace.Entity]int
-		byObject  map[millrace.Object]int // index in items, or -1 when excluded
-	)
-	if q.spec.Cap > 0 {
-		perEntity = make(map[millrace.Entity]int)
-	}
-	if q.spec.DistinctObjects {
-		byObject = make(map[millrace.Object]int)
-	}
-	for len(h.c) > 0 && len(items) < q.spec.Limit {
-		c := h.pop()
-		entity := q.segments[c.segment].timeline.Entity
-		if perEntity != nil {
-			if perEntity[entity]++; perEntity[entity] > q.spec.Cap {
-				capped++
-				continue
-			}
-		}
-		it := q.item(c)
-		if q.spec.DistinctObjects {
-			if i, seen := byObject[it.Object]; seen {
-				if i >= 0 && len(items[i].Also) < maxAlso {
-					it.Body = nil
-					items[i].Also = append(items[i].Also, it)
-				}
-				continue
-			}
-		}
-		if len(q.spec.Exclude) > 0 {
-			if _, served := q.spec.Exclude[millrace.ServedHash(q.spec.DistinctObjects, it.Object, it.Timeline, it.ID)]; served {
-				if byObject != nil {
-					byObject[it.Object] = -1
-				}
-				continue
-			}
-		}
-		if byObject != nil {
-			byObject[it.Object] = len(items)
-		}
-		items = append(items, it)
-	}
-	return items, capped
-}
-
-func (q *Query) item(c candidate) Item {
-	s := &q.segments[c.segment]
-	row, slab := int(c.row), s.slab
-	it := Item{
-		Rank:   millrace.Rank{Score: c.score, Time: c.time, ID: q.id(c), Timeline: s.timeline},
-		Schema: millrace.Fingerprint(slab.Word(s.columns.schema, row)),
-		Body:   []byte(slab.String(slab.Word(s.columns.body, row))),
-	}
-	if o := s.columns.object; o >= 0 {
-		it.Object = millrace.Object(slab.String(slab.Word(o, row)))
-	}
-	if it.Object == "" {
-		it.Object = millrace.Object(it.ID)
-	}
-	return it
-}
-
-func (q *Query) id(c candidate) millrace.RecordID {
-	s := &q.segments[c.segment]
-	return millrace.RecordID(s.slab.String(s.slab.Word(s.columns.id, int(c.row))))
-}
-
-// before reports whether a ranks above b. Ids and timelines are looked at only
-// when score and time tie.
-func (q *Query) before(a, b candidate) bool {
-	if c := millrace.CompareScores(a.score, b.score); c != 0 {
-		return c < 0
-	}
-	if a.time != b.time {
-		return a.time > b.time
-	}
-	ra := millrace.Rank{Score: a.score, Time: a.time, ID: q.id(a), Timeline: q.segments[a.segment].timeline}
-	rb := millrace.Rank{Score: b.score, Time: b.time, ID: q.id(b), Timeline: q.segments[b.segment].timeline}
-	return ra.Compare(rb) < 0
+	q.take(segment, s.Slab.Column(p.time), scores)
 }

@@ -60,6 +60,7 @@ type Layout struct {
 	fields    []Field
 	index     map[string]int
 	roles     map[string]int
+	time      int // column of the role "time", or -1
 	nullWords int
 }
 
@@ -83,6 +84,7 @@ func NewLayout(fields []Field) (*Layout, error) {
 		}
 		l.roles[f.Role] = i
 	}
+	l.time = l.Role("time")
 	return l, nil
 }
 
@@ -105,6 +107,9 @@ func (l *Layout) Role(role string) int {
 	}
 	return -1
 }
+
+// Time returns the column of the role "time", or -1.
+func (l *Layout) Time() int { return l.time }
 
 // Slab is rows of one layout. The zero Slab is not usable; see [New].
 type Slab struct {
@@ -229,6 +234,12 @@ func (s *Slab) StringAt(field, row int) string {
 		return unsafe.String((*byte)(unsafe.Add(unsafe.Pointer(w), 1)), int(*w&0xff))
 	}
 	return s.String(*w)
+}
+
+// BytesAt is StringAt as bytes. The caller must not change them.
+func (s *Slab) BytesAt(field, row int) []byte {
+	v := s.StringAt(field, row)
+	return unsafe.Slice(unsafe.StringData(v), len(v))
 }
 
 // EqualString reports whether the string of a word is v.

@@ -427,3 +427,24 @@ func TestStringAt(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+func TestBytesAt(t *testing.T) {
+	l, err := NewLayout([]Field{{Name: "body", Kind: String}, {Name: "at", Kind: Time, Role: "time"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := New(l, 1, 0).Append()
+	for _, text := range []string{"", "short", "seven b", "longer than a word"} {
+		r := a.Begin()
+		r.SetString(0, []byte(text))
+		if err := a.End(r); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.Slab().BytesAt(0, a.Slab().Len()-1); string(got) != text {
+			t.Errorf("%q, want %q", got, text)
+		}
+	}
+	if l.Time() != 1 {
+		t.Errorf("time is column %d", l.Time())
+	}
+}

@@ -1,0 +1,113 @@
+package query
+
+import (
+	"github.com/millrace/millrace"
+)
+
+// Item is one ranked candidate. Its strings and its body share the memory of
+// a slab, or of the query, and hold until [Query.Release].
+type Item struct {
+	millrace.Rank
+	Object millrace.Object
+	Schema millrace.Fingerprint
+	Body   []byte
+	Also   []Item // further candidates of the object, without bodies
+}
+
+// Answer is what a node contributes. It holds until [Query.Release].
+type Answer struct {
+	Items     []Item
+	Stages    Stages
+	Execution string // of the model: generated or interpreted
+}
+
+// maxAlso is how many further candidates an item names.
+const maxAlso = 3
+
+// Answer ranks what was added. The query is spent.
+func (q *Query) Answer() Answer {
+	q.rank()
+	a := Answer{Items: q.items, Stages: q.stages}
+	for i := range q.plans {
+		p := &q.plans[i]
+		a.Execution = p.scorer.Execution()
+		if p.filter != nil {
+			c := p.filter.Counts()
+			f := &a.Stages.Filtered
+			f.False, f.Null, f.Error, f.NaN = f.False+c.False, f.Null+c.Null, f.Error+c.Error, f.NaN+c.NaN
+		}
+	}
+	return a
+}
+
+// rank takes candidates, best first, until it has the items wanted.
+func (q *Query) rank() {
+	for {
+		for _, c := range q.sorted() {
+			if len(q.items) == q.spec.Limit {
+				return
+			}
+			q.admit(c)
+		}
+		if len(q.items) == q.spec.Limit || !q.sortRest() {
+			return
+		}
+	}
+}
+
+// excluded stands in byObject for an object that an earlier page served.
+const excluded = -1
+
+// admit makes an item of the next best candidate, or a further one of an
+// object, unless the cap or an earlier page forbids it.
+func (q *Query) admit(c candidate) {
+	s := &q.segments[c.segment]
+	if q.spec.Cap > 0 {
+		n := q.perEntity[s.timeline.Entity] + 1
+		if n > q.spec.Cap {
+			q.stages.Capped++
+			return
+		}
+		q.perEntity[s.timeline.Entity] = n
+	}
+	id := q.id(c)
+	object := millrace.Object(id)
+	if o := s.columns.object; o >= 0 {
+		if named := s.slab.StringAt(o, int(c.row)); named != "" {
+			object = millrace.Object(named)
+		}
+	}
+	rank := millrace.Rank{Score: c.score, Time: c.time, ID: id, Timeline: s.timeline}
+	schema := millrace.Fingerprint(s.slab.Word(s.columns.schema, int(c.row)))
+	if q.spec.DistinctObjects {
+		if i, seen := q.byObject[object]; seen {
+			if i != excluded && len(q.items[i].Also) < maxAlso {
+				q.items[i].Also = append(q.items[i].Also, Item{Rank: rank, Object: object, Schema: schema})
+			}
+			return
+		}
+		q.byObject[object] = len(q.items)
+	}
+	if len(q.spec.Exclude) > 0 {
+		if _, served := q.spec.Exclude[millrace.ServedHash(q.spec.DistinctObjects, object, s.timeline, id)]; served {
+			if q.spec.DistinctObjects {
+				q.byObject[object] = excluded
+			}
+			return
+		}
+	}
+	it := q.nextItem()
+	it.Rank, it.Object, it.Schema = rank, object, schema
+	it.Body = s.slab.BytesAt(s.columns.body, int(c.row))
+}
+
+// nextItem returns a new last item, with the memory of one of an earlier query.
+func (q *Query) nextItem() *Item {
+	n := len(q.items)
+	if n == cap(q.items) {
+		q.items = append(q.items, Item{})
+	} else {
+		q.items = q.items[:n+1]
+	}
+	return &q.items[n]
+}

@@ -1,0 +1,50 @@
+package query
+
+import (
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/filter"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+// plan is a spec bound to one pair of layouts.
+type plan struct {
+	rows, entity *column.Layout
+	filter       *filter.Bound
+	scorer       *relevance.Scorer
+	columns
+}
+
+// columns tells where a layout keeps what ranks and identifies a row.
+type columns struct {
+	id, time, object, body, schema int // object is -1 when the schema has none
+}
+
+// plan returns the plan for rows of one layout with features of another, nil
+// for none. It stays valid until the next call.
+func (q *Query) plan(rows *column.Layout, features *column.Slab) (*plan, error) {
+	var entity *column.Layout
+	if features != nil {
+		entity = features.Layout()
+	}
+	for i := range q.plans {
+		if p := &q.plans[i]; p.rows == rows && p.entity == entity {
+			return p, nil
+		}
+	}
+	p := plan{rows: rows, entity: entity, columns: columns{
+		id: rows.Role("id"), time: rows.Time(), object: rows.Role("object"),
+		body: rows.Index(schemas.BodyColumn), schema: rows.Index(schemas.SchemaColumn),
+	}}
+	var err error
+	if q.spec.Filter != nil {
+		if p.filter, err = q.spec.Filter.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
+			return nil, err
+		}
+	}
+	if p.scorer, err = q.spec.Model.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
+		return nil, err
+	}
+	q.plans = append(q.plans, p)
+	return &q.plans[len(q.plans)-1], nil
+}

@@ -1,0 +1,123 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/filter"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+// pooled is false where pools forget at random.
+var pooled = true
+
+const asOf = 1_700_000_000_000
+
+// activities returns timelines of activities, as a cache holds them.
+func activities(t testing.TB, timelines, rows int) (keys []millrace.Timeline, slabs []*column.Slab) {
+	t.Helper()
+	s := schemas.Activity()
+	d, err := schemas.NewDecoder(s, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range timelines {
+		key := millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"}
+		a := column.New(s.Layout(), rows, rows*120).Append()
+		for j := range rows {
+			body, err := s.EncodeJSON(fmt.Appendf(nil, `{"id":"%d/%d","actor":%q,"verb":"post","created_at":%d,"object":"o%d","language":%q,"text":"About photos","likes":%d,"comments":%d,"impressions":%d}`,
+				i, j, key.Entity, asOf-int64((rows-j)*1000*(1+i%500)), (i*j)%7, [...]string{"en", "de", "zh"}[(i+j)%3], (i*31+j)%50, j%4, i%900))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Append(a, body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		keys, slabs = append(keys, key), append(slabs, a.Slab())
+	}
+	return keys, slabs
+}
+
+// question is a usual one: a filter that most pass, the home model.
+func question(t testing.TB) Spec {
+	t.Helper()
+	m, err := relevance.Builtin().Get("home")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := filter.Compile(`record.language in ["en", "de"] && record.likes >= 1`, expr.Env{Record: []*column.Layout{schemas.Activity().Layout()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Spec{To: asOf, AsOf: asOf, Filter: f, Model: m, Viewer: &millrace.Viewer{ID: "member:1"}, Limit: 20}
+}
+
+// ask goes from resolved keys to a ranked answer.
+func ask(ctx context.Context, s Spec, keys []millrace.Timeline, slabs []*column.Slab) (n int, err error) {
+	q := New(s)
+	defer q.Release()
+	for i, slab := range slabs {
+		if err := q.Add(ctx, keys[i], Window(slab, s.From, s.To), nil); err != nil {
+			return 0, err
+		}
+	}
+	return len(q.Answer().Items), nil
+}
+
+// A warm query allocates nothing but what binding the filter and the model to
+// its viewer takes.
+func TestAWarmQueryAllocatesNothing(t *testing.T) {
+	if !pooled {
+		t.Skip("pools forget under the race detector")
+	}
+	keys, slabs := activities(t, 100, 20)
+	for name, change := range map[string]func(*Spec){
+		"plain":    func(*Spec) {},
+		"distinct": func(s *Spec) { s.DistinctObjects = true },
+		"cap":      func(s *Spec) { s.Cap = 2 },
+	} {
+		s := question(t)
+		change(&s)
+		l := schemas.Activity().Layout()
+		sel, scores := make([]int32, 0, batchRows), make([]float64, batchRows)
+		bind := testing.AllocsPerRun(20, func() {
+			f, err := s.Filter.Bind(l, nil, s.Viewer, s.AsOf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := s.Model.Bind(l, nil, s.Viewer, s.AsOf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sel = f.Select(slabs[0], 0, slabs[0].Len(), nil, sel[:0])
+			m.Score(slabs[0], sel, nil, scores[:len(sel)])
+		})
+		whole := testing.AllocsPerRun(20, func() {
+			if n, err := ask(t.Context(), s, keys, slabs); n == 0 || err != nil {
+				t.Fatal(n, err)
+			}
+		})
+		if t.Logf("%s: %v allocations, all of binding", name, bind); whole > bind {
+			t.Errorf("%s: %v allocations, of which binding takes %v", name, whole, bind)
+		}
+	}
+}
+
+func TestExpiredWorkStops(t *testing.T) {
+	keys, slabs := activities(t, 1, 3*watchRows)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	q := New(question(t))
+	defer q.Release()
+	err := q.Add(ctx, keys[0], Segment{slabs[0], 0, slabs[0].Len()}, nil)
+	if !errors.Is(err, context.Canceled) || q.stages.Candidates > watchRows+batchRows {
+		t.Errorf("after %d rows: %v", q.stages.Candidates, err)
+	}
+}

@@ -1,0 +1,157 @@
+package query
+
+import (
+	"math"
+
+	"github.com/millrace/millrace"
+)
+
+// candidate is a row that passed the filter, with what decides most
+// comparisons beside it.
+type candidate struct {
+	score   float64
+	time    millrace.Time
+	segment int32
+	row     int32
+}
+
+// top keeps the best candidates.
+//
+// Without cap, deduplication and exclusion the best Limit are the answer, and
+// the rest is forgotten. With them nobody knows beforehand how many are looked
+// at; the rest is kept then, and ranked only if the best do not suffice.
+type top struct {
+	best []candidate // a heap, the worst at the root
+	size int         // of best at most
+	// floor is the score of the worst of the best once there are size of
+	// them: what scores less is not among them. -Inf until then.
+	floor    float64
+	rest     []candidate // not among the best, in no order
+	keepRest bool
+}
+
+func (t *top) reset(s Spec) {
+	t.keepRest = s.Cap > 0 || s.DistinctObjects || len(s.Exclude) > 0
+	t.size = s.Limit
+	if t.keepRest {
+		t.size = 4*s.Limit + 64
+	}
+	t.best, t.rest, t.floor = t.best[:0], t.rest[:0], math.Inf(-1)
+}
+
+// take ranks the scores of the selected rows of a segment.
+func (q *Query) take(segment int32, times []uint64, scores []float64) {
+	t := &q.top
+	if t.keepRest {
+		for i, s := range scores {
+			row := q.sel[i]
+			c := candidate{s, millrace.Time(times[row]), segment, row}
+			if s < t.floor {
+				t.rest = append(t.rest, c)
+				continue
+			}
+			q.offer(c)
+		}
+		return
+	}
+	floor := t.floor
+	for i, s := range scores {
+		if s < floor { // false for NaN, of either side
+			continue
+		}
+		row := q.sel[i]
+		q.offer(candidate{s, millrace.Time(times[row]), segment, row})
+		floor = t.floor
+	}
+}
+
+// offer puts a candidate among the best if it belongs there.
+func (q *Query) offer(c candidate) {
+	t := &q.top
+	if len(t.best) < t.size {
+		t.best = append(t.best, c)
+		q.up(t.best, len(t.best)-1)
+	} else {
+		if q.before(c, t.best[0]) {
+			c, t.best[0] = t.best[0], c
+			q.down(t.best, 0)
+		}
+		if t.keepRest {
+			t.rest = append(t.rest, c)
+		}
+	}
+	if len(t.best) == t.size {
+		t.floor = t.best[0].score
+	}
+}
+
+// sorted turns the heap of the best into a list, best first.
+func (q *Query) sorted() []candidate {
+	h := q.top.best
+	for n := len(h) - 1; n > 0; n-- {
+		h[0], h[n] = h[n], h[0]
+		q.down(h[:n], 0)
+	}
+	return h
+}
+
+// sortRest makes the rest the best. It reports whether there is any.
+func (q *Query) sortRest() bool {
+	t := &q.top
+	t.best, t.rest = t.rest, t.best[:0]
+	for i := len(t.best)/2 - 1; i >= 0; i-- {
+		q.down(t.best, i)
+	}
+	return len(t.best) > 0
+}
+
+// up and down restore a heap, the worst at its root. They are typed by hand:
+// container/heap's interface calls cost more than the comparisons.
+func (q *Query) up(h []candidate, i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !q.before(h[parent], h[i]) {
+			return
+		}
+		h[i], h[parent] = h[parent], h[i]
+		i = parent
+	}
+}
+
+func (q *Query) down(h []candidate, i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			return
+		}
+		if r := child + 1; r < len(h) && q.before(h[child], h[r]) {
+			child = r
+		}
+		if !q.before(h[i], h[child]) {
+			return
+		}
+		h[child], h[i] = h[i], h[child]
+		i = child
+	}
+}
+
+// before reports whether a ranks above b. Ids and timelines are looked at only
+// when score and time tie.
+func (q *Query) before(a, b candidate) bool {
+	if a.score != b.score { // so also if one is NaN, or both are
+		if c := millrace.CompareScores(a.score, b.score); c != 0 {
+			return c < 0
+		}
+	}
+	if a.time != b.time {
+		return a.time > b.time
+	}
+	ra := millrace.Rank{Score: a.score, Time: a.time, ID: q.id(a), Timeline: q.segments[a.segment].timeline}
+	rb := millrace.Rank{Score: b.score, Time: b.time, ID: q.id(b), Timeline: q.segments[b.segment].timeline}
+	return ra.Compare(rb) < 0
+}
+
+func (q *Query) id(c candidate) millrace.RecordID {
+	s := &q.segments[c.segment]
+	return millrace.RecordID(s.slab.StringAt(s.columns.id, int(c.row)))
+}

@@ -1,0 +1,267 @@
+package query
+
+import (
+	"container/heap"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/schemas"
+)
+
+func testLayout(t testing.TB) *column.Layout {
+	t.Helper()
+	l, err := column.NewLayout([]column.Field{
+		{Name: "id", Kind: column.String, Role: "id"}, {Name: "at", Kind: column.Time, Role: "time"},
+		{Name: "object", Kind: column.String, Role: "object"},
+		{Name: schemas.BodyColumn, Kind: column.String}, {Name: schemas.SchemaColumn, Kind: column.Int},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// scored is a segment of records with given scores.
+type scored struct {
+	timeline millrace.Timeline
+	slab     *column.Slab
+	scores   []float64
+}
+
+func (s *scored) give(q *Query) {
+	l := s.slab.Layout()
+	q.segments = append(q.segments, source{s.slab, s.timeline, columns{id: 0, time: 1, object: 2, body: 3, schema: 4}})
+	q.sel = q.sel[:0]
+	for row := range s.slab.Len() {
+		q.sel = append(q.sel, int32(row))
+	}
+	q.take(int32(len(q.segments)-1), s.slab.Column(l.Time()), s.scores)
+}
+
+// drawScored draws segments in which scores, times, ids and objects tie, and
+// scores are sometimes NaN or infinite.
+func drawScored(t testing.TB, r *rand.Rand) (all []scored) {
+	l := testLayout(t)
+	for i := range 1 + r.IntN(12) {
+		s := scored{timeline: millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i/3)), Type: millrace.ContentType(fmt.Sprint("t", i%3))}}
+		a := column.New(l, 4, 0).Append()
+		for _, id := range r.Perm(60)[:r.IntN(60)] {
+			row := a.Begin()
+			row.SetString(0, fmt.Appendf(nil, "record-%d", id))
+			row.SetInt(1, int64(r.IntN(4)))
+			row.SetString(2, fmt.Appendf(nil, "%.*s", r.IntN(2)*20, fmt.Sprint("an object ", r.IntN(30))))
+			row.SetString(3, fmt.Appendf(nil, "%.*s", r.IntN(20), "the body of a record"))
+			row.SetInt(4, 7)
+			if err := a.End(row); err != nil {
+				t.Fatal(err)
+			}
+			s.scores = append(s.scores, [...]float64{float64(r.IntN(6)), r.Float64(), math.NaN(), math.Inf(-1), 0, math.Copysign(0, -1), math.Inf(1)}[r.IntN(7)])
+		}
+		s.slab = a.Slab()
+		all = append(all, s)
+	}
+	return all
+}
+
+// sortAll is rank by sorting everything.
+func sortAll(all []scored, s Spec) (items []Item) {
+	var ranked []Item
+	for _, seg := range all {
+		for row, score := range seg.scores {
+			it := Item{Schema: 7, Rank: millrace.Rank{Score: score, Time: millrace.Time(seg.slab.Word(1, row)), ID: millrace.RecordID(seg.slab.StringAt(0, row)), Timeline: seg.timeline}}
+			it.Body = []byte(seg.slab.StringAt(3, row))
+			if it.Object = millrace.Object(seg.slab.StringAt(2, row)); it.Object == "" {
+				it.Object = millrace.Object(it.ID)
+			}
+			ranked = append(ranked, it)
+		}
+	}
+	slices.SortStableFunc(ranked, func(a, b Item) int { return a.Compare(b.Rank) })
+	perEntity, byObject := map[millrace.Entity]int{}, map[millrace.Object]int{}
+	for _, it := range ranked {
+		if len(items) == s.Limit {
+			break
+		}
+		if perEntity[it.Entity]++; s.Cap > 0 && perEntity[it.Entity] > s.Cap {
+			continue
+		}
+		i, seen := byObject[it.Object]
+		_, served := s.Exclude[millrace.ServedHash(s.DistinctObjects, it.Object, it.Timeline, it.ID)]
+		switch {
+		case s.DistinctObjects && seen:
+			if i != excluded && len(items[i].Also) < maxAlso {
+				it.Body = nil
+				items[i].Also = append(items[i].Also, it)
+			}
+		case served:
+			byObject[it.Object] = excluded
+		default:
+			byObject[it.Object] = len(items)
+			items = append(items, it)
+		}
+	}
+	return items
+}
+
+func TestTopEqualsSort(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, uint64(time.Now().UnixNano())))
+	for i := range 600 {
+		all := drawScored(t, r)
+		s := Spec{Limit: 1 + r.IntN([]int{1, 5, 300}[r.IntN(3)]), Cap: r.IntN(2) * r.IntN(6), DistinctObjects: r.IntN(2) == 0}
+		if r.IntN(3) == 0 {
+			s.Exclude = map[uint64]struct{}{}
+			for _, it := range sortAll(all, Spec{Limit: 1 + r.IntN(20), DistinctObjects: s.DistinctObjects}) {
+				s.Exclude[millrace.ServedHash(s.DistinctObjects, it.Object, it.Timeline, it.ID)] = struct{}{}
+			}
+		}
+		want := sortAll(all, s)
+		q := New(s)
+		for i := range all {
+			all[i].give(q)
+		}
+		q.rank()
+		got, wanted := printed(q.items), printed(want)
+		if !slices.Equal(got, wanted) {
+			at := 0
+			for at < min(len(got), len(wanted)) && got[at] == wanted[at] {
+				at++
+			}
+			t.Fatalf("%d: %+v: %d items, want %d; from item %d\n got %s\nwant %s", i, s, len(got), len(wanted), at, got[at:min(len(got), at+1)], wanted[at:min(len(wanted), at+1)])
+		}
+		q.Release()
+	}
+}
+
+func printed(items []Item) (lines []string) {
+	for _, it := range items {
+		lines = append(lines, fmt.Sprintf("%v %q %q %d also %v", it.Rank, it.Object, it.Body, it.Schema, printed(it.Also)))
+	}
+	return lines
+}
+
+func TestWindow(t *testing.T) {
+	a := column.New(testLayout(t), 4, 0).Append()
+	for _, at := range []int64{2, 4, 4, 7} {
+		row := a.Begin()
+		row.SetInt(1, at)
+		if err := a.End(row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slab := a.Slab()
+	for from := range millrace.Time(10) {
+		for to := range millrace.Time(10) {
+			s := Window(slab, from, to)
+			for row, at := range slab.Column(1) {
+				in := from <= millrace.Time(at) && millrace.Time(at) < to
+				if in != (s.Lo <= row && row < s.Hi) {
+					t.Fatalf("[%d, %d): rows %d to %d", from, to, s.Lo, s.Hi)
+				}
+			}
+		}
+	}
+	if s := Window(column.New(testLayout(t), 1, 0), 0, 9); s.Lo < s.Hi {
+		t.Errorf("of no rows: %+v", s)
+	}
+}
+
+// boxed is the usual top N: push every candidate, pop the worst.
+type boxed struct{ c []candidate }
+
+func (b *boxed) Len() int           { return len(b.c) }
+func (b *boxed) Less(i, j int) bool { return b.c[i].score < b.c[j].score }
+func (b *boxed) Swap(i, j int)      { b.c[i], b.c[j] = b.c[j], b.c[i] }
+func (b *boxed) Push(x any)         { b.c = append(b.c, x.(candidate)) }
+func (b *boxed) Pop() any {
+	last := b.c[len(b.c)-1]
+	b.c = b.c[:len(b.c)-1]
+	return last
+}
+
+// BenchmarkTop gives the figure topk_vs_heap: the best 20 of 1,000 timelines
+// of 20 candidates, against container/heap.
+func BenchmarkTop(b *testing.B) {
+	const timelines, rows, limit = 1000, 20, 20
+	r := rand.New(rand.NewPCG(5, 5))
+	times, sel := make([]uint64, rows), make([]int32, rows)
+	for i := range rows {
+		times[i], sel[i] = uint64(i), int32(i)
+	}
+	scores := make([][]float64, timelines)
+	for i := range scores {
+		for range rows {
+			scores[i] = append(scores[i], r.NormFloat64())
+		}
+	}
+	ours := func() float64 {
+		q := New(Spec{Limit: limit})
+		q.sel = append(q.sel[:0], sel...)
+		for i := range scores {
+			q.take(int32(i), times, scores[i])
+		}
+		worst := q.sorted()[limit-1].score
+		q.Release()
+		return worst
+	}
+	theirs := func() float64 {
+		var h boxed
+		for i := range scores {
+			for row, s := range scores[i] {
+				heap.Push(&h, candidate{s, millrace.Time(times[row]), int32(i), int32(row)})
+				if h.Len() > limit {
+					heap.Pop(&h)
+				}
+			}
+		}
+		return h.c[0].score
+	}
+	if got, want := ours(), theirs(); got != want {
+		b.Fatalf("the worst of the best is %v, container/heap says %v", got, want)
+	}
+	const passes = 100 // of ours, to take about as long as one of theirs
+	var fast, slow []time.Duration
+	for range 9 {
+		fast = append(fast, timed(func() {
+			for range passes {
+				ours()
+			}
+		})/passes)
+		slow = append(slow, timed(func() { theirs() }))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		ours()
+	}
+	b.ReportMetric(float64(median(fast))/(timelines*rows), "ns/candidate")
+	b.ReportMetric(float64(median(slow))/(timelines*rows), "ns/candidate-heap")
+	figure.Print("topk_vs_heap", float64(median(slow))/float64(median(fast)), "x", 100)
+}
+
+// median is the middle of at least one duration.
+func median(d []time.Duration) time.Duration {
+	d = slices.Sorted(slices.Values(d))
+	return d[len(d)/2]
+}
+
+// timed returns the CPU time of f, since a busy machine stretches any other.
+func timed(f func()) time.Duration {
+	began := cpuTime()
+	f()
+	return cpuTime() - began
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

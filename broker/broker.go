@@ -84,7 +84,7 @@ type Broker struct {
 	conns   *conns
 	records *records
 	budget  *budget
-	recent  *recent
+	recent  *latencies
 	health  *health
 	gate    *gate
 	metrics *metrics
@@ -110,7 +110,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{
 		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
 		feeds: newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, cfg.Log), conns: conns, records: newRecords(conns),
-		budget: newBudget(hedgeShare, hedgeBurst), recent: &recent{}, health: newHealth(), gate: newGate(),
+		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(),
 	}
 	var err error
 	b.metrics, err = newMetrics(b, cfg.Metrics)

@@ -6,8 +6,10 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millrace/millrace"
@@ -20,13 +22,22 @@ import (
 // must fit, and a page of large records.
 const maxMessageBytes = 32 << 20
 
+// reconnect makes a node that is back be used soon; gRPC's own pauses grow to
+// two minutes.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+	MinConnectTimeout: 2 * time.Second,
+}
+
 // DialGRPC reaches nodes by gRPC with the given options; without any the
 // connection is not encrypted.
 func DialGRPC(opts ...grpc.DialOption) func(cluster.Node) (Node, error) {
 	if len(opts) == 0 {
 		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 	}
-	opts = append(opts, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))
+	opts = append(opts,
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
+		grpc.WithConnectParams(reconnect))
 	return func(n cluster.Node) (Node, error) {
 		conn, err := grpc.NewClient(n.Addr, opts...)
 		if err != nil {

@@ -133,7 +133,7 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 		return hedged
 	}
 	f.b.budget.earn()
-	ends := hedge(ctx, f.b.recent.hedgeAfter(), allow, first, second)
+	ends := hedge(ctx, f.recent(l).hedgeAfter(), allow, first, second)
 	best := slices.MinFunc(ends, func(a, b outcome) int { return cmp.Compare(len(a.missing), len(b.missing)) })
 	if hedged {
 		f.ledger(best.second && len(best.missing) == 0)
@@ -209,7 +209,7 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	f.note(ctx, l, &feedv1.NodeCall{
 		Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took),
 	}, err)
-	f.judge(l.node.ID, took, err)
+	f.judge(l, took, err)
 	if err != nil {
 		if rpcerr.Refused(err) {
 			f.refuse(err)
@@ -256,12 +256,13 @@ func (f *fanout) query(ctx context.Context, l leg) (*nodev1.QueryResponse, error
 
 // judge tells health and the hedges' delay how a call went. A call given up
 // early, or refused for the request's sake, says nothing about its node.
-func (f *fanout) judge(id millrace.NodeID, took time.Duration, err error) {
-	due := f.b.recent.hedgeAfter()
+func (f *fanout) judge(l leg, took time.Duration, err error) {
+	id, recent := l.node.ID, f.recent(l)
+	due := recent.hedgeAfter()
 	switch {
 	case err == nil:
 		f.b.health.answered(id, took, took < due)
-		f.b.recent.add(took)
+		recent.add(took)
 		f.b.metrics.callTimes.Observe(took.Seconds())
 	case rpcerr.Refused(err):
 	case !ended(err):
@@ -269,6 +270,15 @@ func (f *fanout) judge(id millrace.NodeID, took time.Duration, err error) {
 	case took >= due:
 		f.b.health.gaveUp(id, took)
 	}
+}
+
+// recent returns how long calls like a leg's took of late.
+func (f *fanout) recent(l leg) *recent {
+	entities := 0
+	for p := range l.parts.All() {
+		entities += f.q.counts[p]
+	}
+	return f.b.recent.of(entities)
 }
 
 // ended reports whether err only says that time is up or nobody waits.

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -106,6 +107,17 @@ func (b *budget) spend() bool {
 	}
 	b.mu.have--
 	return true
+}
+
+// latencies is what the delay before a hedge is taken from: recent durations
+// of answered calls, apart by how many entities they asked for, since a large
+// call is not late when it takes longer than small ones do.
+type latencies [12]recent
+
+// of returns the durations of calls of about that many entities: within a
+// factor of four.
+func (l *latencies) of(entities int) *recent {
+	return &l[min(bits.Len(uint(entities))/2, len(l)-1)]
 }
 
 // recent is the latest durations of answered node calls, for a quantile that

@@ -107,6 +107,19 @@ func TestHedgeDelayFollowsLatency(t *testing.T) {
 	}
 }
 
+// A large call is not late because it takes longer than small ones.
+func TestHedgeDelayIsBySize(t *testing.T) {
+	var l latencies
+	for range 64 {
+		l.of(3).add(2 * time.Millisecond)
+		l.of(10_000).add(200 * time.Millisecond)
+	}
+	if small, large := l.of(2).hedgeAfter(), l.of(9_000).hedgeAfter(); small != 3*time.Millisecond || large != 300*time.Millisecond {
+		t.Errorf("small %v, large %v", small, large)
+	}
+	l.of(1 << 40).add(1) // whatever the size, there is a place
+}
+
 // One replica of three is frozen: the answer is whole and comes soon after
 // the hedge's delay, and explain tells of it.
 func TestFrozenReplicaIsHedged(t *testing.T) {

@@ -1,0 +1,92 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// servedNode puts a fake node behind gRPC, as index nodes are.
+type servedNode struct {
+	nodev1.UnimplementedNodeServiceServer
+	*fakeNode
+}
+
+func (s servedNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	resp, err := s.fakeNode.Query(ctx, req)
+	return resp, rpcerr.Status(err)
+}
+
+func (s servedNode) GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
+	resp, err := s.fakeNode.GetSchema(ctx, req)
+	return resp, rpcerr.Status(err)
+}
+
+func serveNode(t *testing.T, n *fakeNode, addr string) (stop func(), at string) {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	nodev1.RegisterNodeServiceServer(s, servedNode{fakeNode: n})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l)
+	}()
+	return func() { s.Stop(); <-done }, l.Addr().String()
+}
+
+// A node behind gRPC refuses as one in this process, and one that was gone is
+// used again soon after it is back.
+func TestRemoteNode(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.add(timelineOf(1), "r1", timeAt(1), "")
+	node := w.nodes["n0"]
+	stop, addr := serveNode(t, node, "127.0.0.1:0")
+	w.m = cluster.NewMap(w.m.Assignment(), []cluster.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All()})
+	b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	if resp, err := b.GetFeed(t.Context(), recentRequest(3)); err != nil || len(resp.Items) != 1 || resp.Items[0].Record == nil {
+		t.Fatalf("%v, %v", resp, err)
+	}
+
+	node.err = &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "d", WayOut: "w"}
+	_, err = b.GetFeed(t.Context(), recentRequest(3))
+	if e := refusal(t, err); *e != *node.err.(*millrace.Error) {
+		t.Errorf("got %+v", e)
+	}
+	node.err = nil
+
+	stop()
+	_, err = b.GetFeed(t.Context(), recentRequest(3))
+	if e := refusal(t, err); e.Reason != millrace.ReasonUnavailable {
+		t.Errorf("without its node: %+v", e)
+	}
+	stop, _ = serveNode(t, node, addr)
+	t.Cleanup(stop)
+	limit, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		_, err := b.GetFeed(limit, recentRequest(3))
+		if err == nil {
+			break
+		}
+		if limit.Err() != nil {
+			t.Fatalf("a node that is back is not used: %v", err)
+		}
+	}
+}

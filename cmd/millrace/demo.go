@@ -186,8 +186,7 @@ func demoRequest() *feedv1.GetFeedRequest {
 			"languages": texts("ko", "en"),
 			"types":     texts("post"),
 		}},
-		AsOf:  timestamppb.New(sample.End().Std()),
-		Limit: new(int64(20)),
+		AsOf: timestamppb.New(sample.End().Std()),
 	}
 	for _, e := range sample.Follows(demoMember) {
 		req.Entities = append(req.Entities, string(e))

@@ -35,7 +35,7 @@ func doctorCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringSliceVar(&d.Brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
 	f.StringSliceVar(&d.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
-	f.StringVar(&d.Cluster, "cluster", "dev", "the cluster's name in etcd")
+	f.StringVar(&d.Cluster, "cluster", "millrace", "the cluster's name in etcd")
 	f.StringVar(&d.TopicPrefix, "topic-prefix", "", "before Millrace's own topics")
 	f.StringVar(&d.grpc, "grpc", "127.0.0.1:9090", "the broker's gRPC address")
 	return c

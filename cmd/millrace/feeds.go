@@ -22,7 +22,7 @@ func feedDefinitions() []*cobra.Command {
 	var cm Common
 	with := func(c *cobra.Command, run func(context.Context, io.Writer, *cluster.Documents, []string) error) *cobra.Command {
 		c.Flags().StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
-		c.Flags().StringVar(&cm.Cluster, "cluster", "dev", "the cluster's name in etcd")
+		c.Flags().StringVar(&cm.Cluster, "cluster", "millrace", "the cluster's name in etcd")
 		c.RunE = func(c *cobra.Command, args []string) error {
 			ctx, cancel := context.WithCancel(c.Context())
 			defer cancel()

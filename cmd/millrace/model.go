@@ -241,7 +241,7 @@ func benchSlab() (*column.Slab, error) {
 func clusterFlagsOf(c *cobra.Command) *Common {
 	var cm Common
 	c.Flags().StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
-	c.Flags().StringVar(&cm.Cluster, "cluster", "dev", "the cluster's name in etcd")
+	c.Flags().StringVar(&cm.Cluster, "cluster", "millrace", "the cluster's name in etcd")
 	return &cm
 }
 

@@ -38,7 +38,7 @@ type Config struct {
 	Kafka       string // a Kafka to use; empty starts one in this process
 	TopicPrefix string // before every topic and group, to share a Kafka
 	Etcd        string // an etcd to use; empty starts one in this process
-	Name        string // of the cluster in etcd; default "dev"
+	Name        string // of the cluster in etcd; default "millrace"
 
 	KafkaAddr, EtcdAddr, HTTPAddr, GRPCAddr, AdminAddr string // to listen on
 
@@ -54,7 +54,7 @@ func (c *Config) defaults() {
 	c.Replicas = min(cmp.Or(c.Replicas, 2), c.Nodes)
 	c.Content = c.TopicPrefix + cmp.Or(c.Content, "activity")
 	c.Features = c.TopicPrefix + cmp.Or(c.Features, "entity-features")
-	c.Name = cmp.Or(c.Name, "dev")
+	c.Name = cmp.Or(c.Name, "millrace")
 	for _, a := range []*string{&c.KafkaAddr, &c.EtcdAddr, &c.HTTPAddr, &c.GRPCAddr, &c.AdminAddr} {
 		*a = cmp.Or(*a, "127.0.0.1:0")
 	}

@@ -54,8 +54,10 @@ func (e *Eval) Filter(src string) (Filter, error) {
 	}, nil
 }
 
-// Score returns the score of a model, one record at a time.
+// Score returns the score of a model, one record at a time, by the interpreter:
+// what serves may be generated code.
 func (e *Eval) Score(m *relevance.Model) Score {
+	m = m.Interpreted()
 	type question struct {
 		rows, entity *column.Layout
 		viewer       *millrace.Viewer

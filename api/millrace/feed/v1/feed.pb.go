@@ -642,7 +642,7 @@ type Receipt struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Model        string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	ModelVersion string                 `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
-	// generated or interpreted
+	// generated or interpreted; empty when no candidate was left to score
 	Execution string                 `protobuf:"bytes,3,opt,name=execution,proto3" json:"execution,omitempty"`
 	Variants  map[string]string      `protobuf:"bytes,4,rep,name=variants,proto3" json:"variants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	MapEpoch  int64                  `protobuf:"varint,5,opt,name=map_epoch,json=mapEpoch,proto3" json:"map_epoch,omitempty"`

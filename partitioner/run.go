@@ -167,7 +167,7 @@ func (p *Partitioner) more(ctx context.Context, s *kafka.Session, until time.Tim
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	in, err := p.poll(ctx, s, max)
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil // the wait is over, or Run is to stop after this transaction
 	}
 	return in, err

@@ -68,7 +68,9 @@ func options(brokers []string, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, er
 		kgo.ProducerLinger(0),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
+		// Batches over 720 partitions are small, and an lz4 frame takes buffers
+		// of 4 MiB however little is in it.
+		kgo.ProducerBatchCompression(kgo.SnappyCompression(), kgo.NoCompression()),
 	}, more...), nil
 }
 

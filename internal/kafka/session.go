@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
 )
@@ -63,13 +65,27 @@ type SessionConfig struct {
 // the transaction is in the log is not known here, and only a new session
 // under the same instance name finds out.
 type Session struct {
-	s     *kgo.GroupTransactSession
-	first *kgo.FirstErrPromise
+	s               *kgo.GroupTransactSession
+	first           *kgo.FirstErrPromise
+	group, instance string
+	word            *groupWord
+}
+
+// groupWord notes that the group has told its member of a replacement.
+type groupWord struct{ fenced atomic.Bool }
+
+// OnGroupManageError implements kgo.HookGroupManageError.
+func (w *groupWord) OnGroupManageError(err error) {
+	if errors.Is(err, kerr.FencedInstanceID) {
+		w.fenced.Store(true)
+	}
 }
 
 // OpenSession connects and joins the group.
 func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
+	word := new(groupWord)
 	opts, err := options(cfg.Brokers, cfg.Log,
+		kgo.WithHooks(word),
 		kgo.ConsumerGroup(cfg.Group),
 		kgo.InstanceID(cfg.Instance),
 		kgo.TransactionalID(cfg.Group+"/"+cfg.Instance),
@@ -99,7 +115,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 		s.Close()
 		return nil, fmt.Errorf("kafka: transactional id %s/%s: %w", cfg.Group, cfg.Instance, err)
 	}
-	return &Session{s: s}, nil
+	return &Session{s: s, group: cfg.Group, instance: cfg.Instance, word: word}, nil
 }
 
 // Close leaves the transaction and the group as they are.
@@ -164,35 +180,44 @@ func (s *Session) Produce(ctx context.Context, o Outgoing) {
 // not have happened.
 func (s *Session) Commit(ctx context.Context) error {
 	if err := s.s.Client().Flush(ctx); err != nil {
-		return fmt.Errorf("kafka: flush: %w", err)
+		return s.failed("flush", err)
 	}
 	if err := s.first.Err(); err != nil {
 		return s.failed("produce", err)
 	}
 	committed, err := s.s.End(ctx, kgo.TryCommit)
 	if err == nil && !committed {
-		return ErrRebalanced
+		err = ErrRebalanced
 	}
 	return s.failed("commit", err)
 }
 
-// failed names an error. When the broker says that the producer is outdated,
-// either its transaction timed out, and a new session may go on, or another
-// process has the instance name; only the group knows, at a heartbeat.
+// failed names an error, and asks the group whether it comes from another
+// process under our instance name. A new session would take the name back from
+// it, and the two would fence each other in turn.
 func (s *Session) failed(op string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, kerr.FencedInstanceID):
-		return fmt.Errorf("%w: %w", ErrFenced, err)
-	case errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidProducerEpoch):
-		ctx, cancel := context.WithTimeout(context.Background(), 2*heartbeat)
-		defer cancel()
-		for ctx.Err() == nil {
-			if _, _, err := s.Poll(ctx, 1); errors.Is(err, ErrFenced) {
-				return err
-			}
-		}
+	case errors.Is(err, kerr.FencedInstanceID) || s.replaced():
+		return fmt.Errorf("%w: %s: %w", ErrFenced, op, err)
 	}
 	return fmt.Errorf("kafka: %s: %w", op, err)
+}
+
+// replaced reports whether the group knows another member under our name.
+func (s *Session) replaced() bool {
+	if s.word.fenced.Load() {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), heartbeat)
+	defer cancel()
+	member, generation := s.s.Client().GroupMetadata()
+	if member == "" {
+		return false
+	}
+	beat := kmsg.NewPtrHeartbeatRequest()
+	beat.Group, beat.Generation, beat.MemberID, beat.InstanceID = s.group, generation, member, &s.instance
+	answer, err := beat.RequestWith(ctx, s.s.Client())
+	return err == nil && answer.ErrorCode == kerr.FencedInstanceID.Code
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // The benchmark's model has fifty features over twelve counters and a time:
-// raw values, buckets, thresholds, ratios, crosses, log1p and decays; three
+// raw values, buckets, thresholds, crosses, log1p and decays; three
 // depend on the viewer or the instant. Each is written three ways: as an
 // expression of a spec, over maps, and over slices by index.
 type benchFeature struct {
@@ -40,7 +40,7 @@ var benchBounds = []float64{1, 10, 100}
 func benchFeatures() []benchFeature {
 	r := rand.New(rand.NewPCG(5, 0))
 	var out []benchFeature
-	for kind, n := range map[string]int{"raw": 12, "cross": 12, "bucket": 6, "above": 9, "ratio": 6, "log1p": 2, "decay": 1, "viewer": 2} {
+	for kind, n := range map[string]int{"raw": 13, "cross": 14, "bucket": 8, "above": 6, "log1p": 6, "decay": 1, "viewer": 2} {
 		for range n {
 			out = append(out, benchFeature{kind: kind})
 		}
@@ -62,8 +62,6 @@ func (f benchFeature) expression() string {
 		return "bucketize(" + a + ", [1, 10, 100])"
 	case "above":
 		return fmt.Sprintf("%s > %v", a, f.p)
-	case "ratio":
-		return a + " / (" + b + " + 1)"
 	case "log1p":
 		return "log1p(" + a + ")"
 	case "decay":
@@ -167,8 +165,6 @@ func mapLibrary() (features []mapFeature, weights map[string]float64) {
 			c = func(r map[string]any, _ map[string]float64) float64 { return fn.Bucketize(number(r, a), benchBounds) }
 		case "above":
 			c = func(r map[string]any, _ map[string]float64) float64 { return fn.Bool(number(r, a) > f.p) }
-		case "ratio":
-			c = func(r map[string]any, _ map[string]float64) float64 { return number(r, a) / (number(r, b) + 1) }
 		case "log1p":
 			c = func(r map[string]any, _ map[string]float64) float64 { return fn.Log1p(number(r, a)) }
 		case "decay":
@@ -216,12 +212,10 @@ func scoreIndexed(w *benchWorld, features []benchFeature, kinds []int, values, o
 			case 3:
 				values[k] = fn.Bool(x[f.a] > f.p)
 			case 4:
-				values[k] = x[f.a] / (x[f.b] + 1)
-			case 5:
 				values[k] = fn.Log1p(x[f.a])
-			case 6:
+			case 5:
 				values[k] = fn.Decay(fn.Age(x[benchCounters], benchNow), 3600)
-			case 7:
+			case 6:
 				values[k] = 0.5 * x[f.a]
 			}
 		}
@@ -262,7 +256,7 @@ func BenchmarkScore(b *testing.B) {
 	features := benchFeatures()
 	kinds := make([]int, len(features))
 	for i, f := range features {
-		kinds[i] = slices.Index([]string{"raw", "cross", "bucket", "above", "ratio", "log1p", "decay", "viewer"}, f.kind)
+		kinds[i] = slices.Index([]string{"raw", "cross", "bucket", "above", "log1p", "decay", "viewer"}, f.kind)
 	}
 	library, weights := mapLibrary()
 	values := make([]float64, len(features))

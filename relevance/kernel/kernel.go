@@ -159,3 +159,19 @@ func One(b bool) int {
 
 // Bool is fn.Bool without a branch, which a record's values would mispredict.
 func Bool(b bool) float64 { return float64(One(b)) }
+
+// log1p has fn.Log1p of small whole numbers, which counters mostly are.
+var log1p = func() (t [1024]float64) {
+	for i := range t {
+		t[i] = fn.Log1p(float64(i))
+	}
+	return t
+}()
+
+// Log1p is fn.Log1p, bit for bit, by a table where there is one.
+func Log1p(x float64) float64 {
+	if i := int(x); uint(i) < uint(len(log1p)) && float64(i) == x && i > 0 {
+		return log1p[i]
+	}
+	return fn.Log1p(x)
+}

@@ -37,16 +37,16 @@ func scoreHome(k *kernel.Args) {
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		likes2 := fn.Log1p(fn.Max(likes, 0))
+		likes2 := kernel.Log1p(fn.Max(likes, 0))
 		own0 := float64(w[3] * likes2)
 
 		// comments: log1p(max(coalesce(record.comments, 0.0), 0.0))
 		comments := float64(int64(commentsColumn[r]))
-		own1 := float64(w[4] * fn.Log1p(fn.Max(comments, 0)))
+		own1 := float64(w[4] * kernel.Log1p(fn.Max(comments, 0)))
 
 		// shares: log1p(max(coalesce(record.shares, 0.0), 0.0))
 		shares := float64(int64(sharesColumn[r]))
-		own2 := float64(w[5] * fn.Log1p(fn.Max(shares, 0)))
+		own2 := float64(w[5] * kernel.Log1p(fn.Max(shares, 0)))
 
 		// engagement: clamp(coalesce((record.likes + 3.0 * record.comments + 5.0 * record.shares) / max(record.impressions, 100.0), 0.0), 0.0, 1.0)
 		impressions := float64(int64(impressionsColumn[r]))
@@ -89,15 +89,15 @@ func foldHome(k *kernel.Args) {
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		own0 := float64(w[3] * fn.Log1p(fn.Max(likes, 0)))
+		own0 := float64(w[3] * kernel.Log1p(fn.Max(likes, 0)))
 
 		// comments: log1p(max(coalesce(record.comments, 0.0), 0.0))
 		comments := float64(int64(commentsColumn[r]))
-		own1 := float64(w[4] * fn.Log1p(fn.Max(comments, 0)))
+		own1 := float64(w[4] * kernel.Log1p(fn.Max(comments, 0)))
 
 		// shares: log1p(max(coalesce(record.shares, 0.0), 0.0))
 		shares := float64(int64(sharesColumn[r]))
-		own2 := float64(w[5] * fn.Log1p(fn.Max(shares, 0)))
+		own2 := float64(w[5] * kernel.Log1p(fn.Max(shares, 0)))
 
 		// engagement: clamp(coalesce((record.likes + 3.0 * record.comments + 5.0 * record.shares) / max(record.impressions, 100.0), 0.0), 0.0, 1.0)
 		impressions := float64(int64(impressionsColumn[r]))
@@ -131,7 +131,7 @@ func scoreHomeFolded(k *kernel.Args) {
 
 		// fresh_likes: decay(record.time, 21600.0) * log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		rest2 := float64(w[7] * float64(fn.Decay(t1, 21600)*fn.Log1p(fn.Max(likes, 0))))
+		rest2 := float64(w[7] * float64(fn.Decay(t1, 21600)*kernel.Log1p(fn.Max(likes, 0))))
 
 		// liked_type: record.type in viewer.types
 		rest3 := float64(w[8] * kernel.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))

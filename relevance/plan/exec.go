@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
@@ -72,20 +71,24 @@ func (m *Machine) set(i int, c any) {
 
 // number computes an operation that gives a number.
 func (m *Machine) number(i int, v *Value, dst []float64) {
+	if m.steps.fused[i] != nil {
+		m.products(i, dst)
+		return
+	}
 	switch v.Op {
 	case Lookup:
 		m.lookup(v, dst)
 		return
 	case ToNumber:
 		for k, b := range m.bools[v.Args[0]][:len(dst)] {
-			dst[k] = fn.Bool(b)
+			dst[k] = kernel.Bool(b)
 		}
 		return
 	case Size:
 		m.size(v, dst)
 		return
 	case Call:
-		m.call(v, dst)
+		m.call(i, v, dst)
 		return
 	case Select:
 		pick(dst, m.bools[v.Args[0]], m.nums[v.Args[1]], m.nums[v.Args[2]])
@@ -101,11 +104,6 @@ func (m *Machine) number(i int, v *Value, dst []float64) {
 		for k, x := range a {
 			dst[k] = -x
 		}
-		return
-	}
-	if m.steps.fused[i] {
-		mul := &m.p.Values[v.Args[1]]
-		addScaled(dst, a, m.nums[mul.Args[0]][0], m.nums[mul.Args[1]])
 		return
 	}
 	b := m.nums[v.Args[1]][:len(dst)]
@@ -141,11 +139,35 @@ func scale(dst, a, b []float64) {
 	}
 }
 
-// addScaled sets a + w*f, each rounded, as the separate operations would.
-func addScaled(dst, a []float64, w float64, f []float64) {
-	f = f[:len(dst)]
-	for k, x := range a {
-		dst[k] = x + float64(w*f[k])
+// products adds w*f for each fused product, each rounded, in their order.
+func (m *Machine) products(i int, dst []float64) {
+	a := m.nums[m.steps.fusedTo[i]][:len(dst)]
+	var w [maxFused]float64
+	var f [maxFused][]float64
+	fused := m.steps.fused[i]
+	for k, p := range fused {
+		args := m.p.Values[p].Args
+		w[k], f[k] = m.nums[args[0]][0], m.nums[args[1]][:len(dst)]
+	}
+	w0, w1, w2, w3 := w[0], w[1], w[2], w[3]
+	f0, f1, f2, f3 := f[0], f[1], f[2], f[3]
+	switch len(fused) {
+	case 1:
+		for k, x := range a {
+			dst[k] = x + float64(w0*f0[k])
+		}
+	case 2:
+		for k, x := range a {
+			dst[k] = x + float64(w0*f0[k]) + float64(w1*f1[k])
+		}
+	case 3:
+		for k, x := range a {
+			dst[k] = x + float64(w0*f0[k]) + float64(w1*f1[k]) + float64(w2*f2[k])
+		}
+	case 4:
+		for k, x := range a {
+			dst[k] = x + float64(w0*f0[k]) + float64(w1*f1[k]) + float64(w2*f2[k]) + float64(w3*f3[k])
+		}
 	}
 }
 
@@ -194,8 +216,8 @@ func (m *Machine) size(v *Value, dst []float64) {
 }
 
 // call calls a function that gives a number.
-func (m *Machine) call(v *Value, dst []float64) {
-	switch f := Funcs[v.Name].body.(type) {
+func (m *Machine) call(i int, v *Value, dst []float64) {
+	switch f := m.steps.funcs[i].(type) {
 	case func(float64) float64:
 		for k, x := range m.nums[v.Args[0]][:len(dst)] {
 			dst[k] = f(x)
@@ -210,15 +232,26 @@ func (m *Machine) call(v *Value, dst []float64) {
 		for k, x := range a {
 			dst[k] = f(x, b[k], c[k])
 		}
-	case func(float64, []float64) float64:
-		a, b := m.nums[v.Args[0]][:len(dst)], m.lists[v.Args[1]][:len(dst)]
-		for k, x := range a {
-			dst[k] = f(x, b[k])
-		}
+	case func(float64, []float64) float64: // bucketize, whose bounds are constant
+		bucketize(dst, m.nums[v.Args[0]][:len(dst)], m.lists[v.Args[1]][0])
 	case func(a, b []float64) float64:
 		a, b := m.lists[v.Args[0]][:len(dst)], m.lists[v.Args[1]][:len(dst)]
 		for k, x := range a {
 			dst[k] = f(x, b[k])
+		}
+	}
+}
+
+// bucketize is fn.Bucketize over a batch, without its branches.
+func bucketize(dst, a, bounds []float64) {
+	for k, x := range a {
+		n := 0
+		for _, b := range bounds {
+			n += kernel.One(x >= b)
+		}
+		dst[k] = float64(n)
+		if x != x {
+			dst[k] = x
 		}
 	}
 }
@@ -247,7 +280,7 @@ func (m *Machine) bool(i int, v *Value, dst []bool) {
 	case Present:
 		m.present(v, dst)
 	case Call:
-		f := Funcs[v.Name].body.(func(a, b string) bool)
+		f := m.steps.funcs[i].(func(a, b string) bool)
 		a, b := m.strs[v.Args[0]], m.strs[v.Args[1]]
 		for k := range dst {
 			dst[k] = f(a[k], b[k])

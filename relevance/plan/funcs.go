@@ -24,7 +24,7 @@ var Funcs = map[string]Func{
 	"age":        numeric("fn.Age", fn.Age),
 	"decay":      numeric("fn.Decay", fn.Decay),
 	"exp":        numeric("fn.Exp", fn.Exp),
-	"log1p":      numeric("fn.Log1p", fn.Log1p),
+	"log1p":      numeric("kernel.Log1p", kernel.Log1p),
 	"pow":        numeric("fn.Pow", fn.Pow),
 	"sqrt":       numeric("fn.Sqrt", fn.Sqrt),
 	"abs":        numeric("fn.Abs", fn.Abs),

@@ -51,8 +51,10 @@ type Inputs struct {
 // steps is a plan's values by when they are computed.
 type steps struct {
 	request, entity, record []int
-	fused                   []bool // an Add that multiplies too: a + w*f
-	skipped                 []bool // a Mul inside a fused Add, or a string that no one needs whole
+	fused                   [][]int // of an Add: the products that it adds to fusedTo, one after the other
+	fusedTo                 []int
+	skipped                 []bool // inside a fused Add, or a string that no one needs whole
+	funcs                   []any  // the Go function of a Call
 	wide                    []bool // a value that record operations read as a vector
 	register                []int  // of a number that changes with the record; -1 else
 	registers               int
@@ -110,7 +112,7 @@ func (m *Machine) place(i, n int) {
 
 func (p *Plan) schedule(keep bool) *steps {
 	n := len(p.Values)
-	s := &steps{fused: make([]bool, n), skipped: make([]bool, n), wide: make([]bool, n), register: make([]int, n)}
+	s := &steps{fused: make([][]int, n), fusedTo: make([]int, n), funcs: p.funcs(), skipped: make([]bool, n), wide: make([]bool, n), register: make([]int, n)}
 	uses := p.Uses()
 	for i := range p.Values {
 		v := &p.Values[i]
@@ -125,13 +127,9 @@ func (p *Plan) schedule(keep bool) *steps {
 			s.request = append(s.request, i)
 		}
 	}
-	for _, i := range s.record {
-		v := &p.Values[i]
-		if v.Op == Add && !keep {
-			m := &p.Values[v.Args[1]]
-			if m.Op == Mul && m.Deps&Record != 0 && uses[v.Args[1]] == 1 && p.Values[m.Args[0]].Deps&Record == 0 {
-				s.fused[i], s.skipped[v.Args[1]] = true, true
-			}
+	if !keep {
+		for _, i := range s.record {
+			s.fuse(p, i, uses)
 		}
 	}
 	for _, i := range s.record {
@@ -141,6 +139,41 @@ func (p *Plan) schedule(keep bool) *steps {
 		s.allocate(p)
 	}
 	return s
+}
+
+// maxFused is how many products one pass over a batch adds.
+const maxFused = 4
+
+// fuse makes one operation of a sum of products: a + w*f, and of several in a
+// row. The bits are those of the separate operations, in their order.
+func (s *steps) fuse(p *Plan, i int, uses []int) {
+	v := &p.Values[i]
+	if v.Op != Add {
+		return
+	}
+	at := v.Args[1]
+	m := &p.Values[at]
+	if m.Op != Mul || m.Deps&Record == 0 || uses[at] != 1 || p.Values[m.Args[0]].Deps&Record != 0 {
+		return
+	}
+	s.skipped[at] = true
+	before := v.Args[0]
+	s.fusedTo[i], s.fused[i] = before, []int{at}
+	if n := len(s.fused[before]); n > 0 && n < maxFused && uses[before] == 1 {
+		s.skipped[before] = true
+		s.fusedTo[i], s.fused[i] = s.fusedTo[before], append(append([]int(nil), s.fused[before]...), at)
+	}
+}
+
+// funcs returns the Go function of each Call.
+func (p *Plan) funcs() []any {
+	out := make([]any, len(p.Values))
+	for i := range p.Values {
+		if p.Values[i].Op == Call {
+			out[i] = Funcs[p.Values[i].Name].body
+		}
+	}
+	return out
 }
 
 // widen marks the arguments of a record operation that it reads as vectors, and
@@ -246,13 +279,16 @@ func (s *steps) allocate(p *Plan) {
 	}
 }
 
-// args are what an operation reads, through a fused multiplication.
+// args are what an operation reads, through fused multiplications.
 func (s *steps) args(p *Plan, i int) []int {
-	v := &p.Values[i]
-	if s.fused[i] {
-		return append([]int{v.Args[0]}, p.Values[v.Args[1]].Args...)
+	if s.fused[i] == nil {
+		return p.Values[i].Args
 	}
-	return v.Args
+	args := []int{s.fusedTo[i]}
+	for _, m := range s.fused[i] {
+		args = append(args, p.Values[m].Args...)
+	}
+	return args
 }
 
 // Bind computes what depends on the request alone.

@@ -27,7 +27,7 @@ func scoreEntity(k *kernel.Args) {
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
-	pop := fn.Log1p(fn.Coalesce(followers, 0))
+	pop := kernel.Log1p(fn.Coalesce(followers, 0))
 	posts := kernel.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))

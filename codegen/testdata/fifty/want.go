@@ -8,9 +8,9 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "fifty", Shape: "00a3449f0cb650ff", Score: scoreFifty})
-	kernel.Register(kernel.Generated{Model: "fifty", Shape: "ac5f11b0b981be11", Score: foldFifty})
-	kernel.Register(kernel.Generated{Model: "fifty", Shape: "b94aeb8bad6836c2", Score: scoreFiftyFolded})
+	kernel.Register(kernel.Generated{Model: "fifty", Shape: "f7b7b21f0228d1de", Score: scoreFifty})
+	kernel.Register(kernel.Generated{Model: "fifty", Shape: "21154140e88ff9d0", Score: foldFifty})
+	kernel.Register(kernel.Generated{Model: "fifty", Shape: "842d9d1445305ab0", Score: scoreFiftyFolded})
 }
 
 // scoreFifty scores test.Counters: linear over 50 features.
@@ -55,26 +55,26 @@ func scoreFifty(k *kernel.Args) {
 		// f5: record.c11 > 14
 		own1 += float64(w[6] * kernel.Bool(c11 > 14))
 
-		// f6: record.c11 > 6
-		own2 += float64(w[7] * kernel.Bool(c11 > 6))
+		// f6: bucketize(record.c11, [1, 10, 100])
+		f9 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
+		own2 += float64(w[7] * f9)
 
-		// f7: record.c7 > 4
+		// f7: bucketize(record.c7, [1, 10, 100])
 		c7 := float64(int64(c7Column[r]))
-		own3 += float64(w[8] * kernel.Bool(c7 > 4))
+		own3 += float64(w[8] * float64(kernel.One(c7 >= 1)+kernel.One(c7 >= 10)+kernel.One(c7 >= 100)))
 
-		// f8: record.c4 > 32
+		// f8: bucketize(record.c4, [1, 10, 100])
 		c4 := float64(int64(c4Column[r]))
-		own0 += float64(w[9] * kernel.Bool(c4 > 32))
+		own0 += float64(w[9] * float64(kernel.One(c4 >= 1)+kernel.One(c4 >= 10)+kernel.One(c4 >= 100)))
 
 		// f9: bucketize(record.c11, [1, 10, 100])
-		own1 += float64(w[10] * float64(kernel.One(c11 >= 1)+kernel.One(c11 >= 10)+kernel.One(c11 >= 100)))
+		own1 += float64(w[10] * f9)
 
 		// f10: bucketize(record.c5, [1, 10, 100])
 		own2 += float64(w[11] * float64(kernel.One(c5 >= 1)+kernel.One(c5 >= 10)+kernel.One(c5 >= 100)))
 
 		// f11: bucketize(record.c10, [1, 10, 100])
-		f14 := float64(kernel.One(c10 >= 1) + kernel.One(c10 >= 10) + kernel.One(c10 >= 100))
-		own3 += float64(w[12] * f14)
+		own3 += float64(w[12] * float64(kernel.One(c10 >= 1)+kernel.One(c10 >= 10)+kernel.One(c10 >= 100)))
 
 		// f12: bucketize(record.c9, [1, 10, 100])
 		own0 += float64(w[13] * float64(kernel.One(c9 >= 1)+kernel.One(c9 >= 10)+kernel.One(c9 >= 100)))
@@ -83,8 +83,9 @@ func scoreFifty(k *kernel.Args) {
 		c3 := float64(int64(c3Column[r]))
 		own1 += float64(w[14] * float64(kernel.One(c3 >= 1)+kernel.One(c3 >= 10)+kernel.One(c3 >= 100)))
 
-		// f14: bucketize(record.c10, [1, 10, 100])
-		own2 += float64(w[15] * f14)
+		// f14: record.c10 * record.c5
+		f25 := float64(c10 * c5)
+		own2 += float64(w[15] * f25)
 
 		// f15: record.c10 * record.c7
 		own3 += float64(w[16] * float64(c10*c7))
@@ -121,38 +122,38 @@ func scoreFifty(k *kernel.Args) {
 		own0 += float64(w[25] * float64(c1*c9))
 
 		// f25: record.c10 * record.c5
-		own1 += float64(w[26] * float64(c10*c5))
+		own1 += float64(w[26] * f25)
 
 		// f26: record.c2 * record.c1
 		own2 += float64(w[27] * float64(c2*c1))
 
-		// f27: decay(record.at, 3600)
-		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[28] * fn.Decay(fn.Age(at, k.Numbers[0]), 3600))
+		// f27: record.c7 * record.c6
+		own3 += float64(w[28] * float64(c7*c6))
 
-		// f28: log1p(record.c9)
-		own3 += float64(w[29] * fn.Log1p(c9))
+		// f28: decay(record.at, 3600)
+		at := float64(int64(atColumn[r]))
+		rest0 := float64(w[29] * fn.Decay(fn.Age(at, k.Numbers[0]), 3600))
 
 		// f29: log1p(record.c4)
-		own0 += float64(w[30] * fn.Log1p(c4))
+		own0 += float64(w[30] * kernel.Log1p(c4))
 
-		// f30: record.c5 / (record.c6 + 1)
-		own1 += float64(w[31] * (c5 / (c6 + 1)))
+		// f30: log1p(record.c5)
+		own1 += float64(w[31] * kernel.Log1p(c5))
 
-		// f31: record.c1 / (record.c11 + 1)
-		own2 += float64(w[32] * (c1 / (c11 + 1)))
+		// f31: log1p(record.c1)
+		own2 += float64(w[32] * kernel.Log1p(c1))
 
-		// f32: record.c0 / (record.c2 + 1)
-		own3 += float64(w[33] * (c0 / (c2 + 1)))
+		// f32: log1p(record.c0)
+		own3 += float64(w[33] * kernel.Log1p(c0))
 
-		// f33: record.c9 / (record.c8 + 1)
-		own0 += float64(w[34] * (c9 / (c8 + 1)))
+		// f33: log1p(record.c9)
+		own0 += float64(w[34] * kernel.Log1p(c9))
 
-		// f34: record.c2 / (record.c9 + 1)
-		own1 += float64(w[35] * (c2 / (c9 + 1)))
+		// f34: log1p(record.c2)
+		own1 += float64(w[35] * kernel.Log1p(c2))
 
-		// f35: record.c7 / (record.c3 + 1)
-		own2 += float64(w[36] * (c7 / (c3 + 1)))
+		// f35: record.c7
+		own2 += float64(w[36] * c7)
 
 		// f36: record.c5
 		own3 += float64(w[37] * c5)
@@ -242,26 +243,26 @@ func foldFifty(k *kernel.Args) {
 		// f5: record.c11 > 14
 		own1 += float64(w[6] * kernel.Bool(c11 > 14))
 
-		// f6: record.c11 > 6
-		own2 += float64(w[7] * kernel.Bool(c11 > 6))
+		// f6: bucketize(record.c11, [1, 10, 100])
+		f9 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
+		own2 += float64(w[7] * f9)
 
-		// f7: record.c7 > 4
+		// f7: bucketize(record.c7, [1, 10, 100])
 		c7 := float64(int64(c7Column[r]))
-		own3 += float64(w[8] * kernel.Bool(c7 > 4))
+		own3 += float64(w[8] * float64(kernel.One(c7 >= 1)+kernel.One(c7 >= 10)+kernel.One(c7 >= 100)))
 
-		// f8: record.c4 > 32
+		// f8: bucketize(record.c4, [1, 10, 100])
 		c4 := float64(int64(c4Column[r]))
-		own0 += float64(w[9] * kernel.Bool(c4 > 32))
+		own0 += float64(w[9] * float64(kernel.One(c4 >= 1)+kernel.One(c4 >= 10)+kernel.One(c4 >= 100)))
 
 		// f9: bucketize(record.c11, [1, 10, 100])
-		own1 += float64(w[10] * float64(kernel.One(c11 >= 1)+kernel.One(c11 >= 10)+kernel.One(c11 >= 100)))
+		own1 += float64(w[10] * f9)
 
 		// f10: bucketize(record.c5, [1, 10, 100])
 		own2 += float64(w[11] * float64(kernel.One(c5 >= 1)+kernel.One(c5 >= 10)+kernel.One(c5 >= 100)))
 
 		// f11: bucketize(record.c10, [1, 10, 100])
-		f14 := float64(kernel.One(c10 >= 1) + kernel.One(c10 >= 10) + kernel.One(c10 >= 100))
-		own3 += float64(w[12] * f14)
+		own3 += float64(w[12] * float64(kernel.One(c10 >= 1)+kernel.One(c10 >= 10)+kernel.One(c10 >= 100)))
 
 		// f12: bucketize(record.c9, [1, 10, 100])
 		own0 += float64(w[13] * float64(kernel.One(c9 >= 1)+kernel.One(c9 >= 10)+kernel.One(c9 >= 100)))
@@ -270,8 +271,9 @@ func foldFifty(k *kernel.Args) {
 		c3 := float64(int64(c3Column[r]))
 		own1 += float64(w[14] * float64(kernel.One(c3 >= 1)+kernel.One(c3 >= 10)+kernel.One(c3 >= 100)))
 
-		// f14: bucketize(record.c10, [1, 10, 100])
-		own2 += float64(w[15] * f14)
+		// f14: record.c10 * record.c5
+		f25 := float64(c10 * c5)
+		own2 += float64(w[15] * f25)
 
 		// f15: record.c10 * record.c7
 		own3 += float64(w[16] * float64(c10*c7))
@@ -308,34 +310,34 @@ func foldFifty(k *kernel.Args) {
 		own0 += float64(w[25] * float64(c1*c9))
 
 		// f25: record.c10 * record.c5
-		own1 += float64(w[26] * float64(c10*c5))
+		own1 += float64(w[26] * f25)
 
 		// f26: record.c2 * record.c1
 		own2 += float64(w[27] * float64(c2*c1))
 
-		// f28: log1p(record.c9)
-		own3 += float64(w[29] * fn.Log1p(c9))
+		// f27: record.c7 * record.c6
+		own3 += float64(w[28] * float64(c7*c6))
 
 		// f29: log1p(record.c4)
-		own0 += float64(w[30] * fn.Log1p(c4))
+		own0 += float64(w[30] * kernel.Log1p(c4))
 
-		// f30: record.c5 / (record.c6 + 1)
-		own1 += float64(w[31] * (c5 / (c6 + 1)))
+		// f30: log1p(record.c5)
+		own1 += float64(w[31] * kernel.Log1p(c5))
 
-		// f31: record.c1 / (record.c11 + 1)
-		own2 += float64(w[32] * (c1 / (c11 + 1)))
+		// f31: log1p(record.c1)
+		own2 += float64(w[32] * kernel.Log1p(c1))
 
-		// f32: record.c0 / (record.c2 + 1)
-		own3 += float64(w[33] * (c0 / (c2 + 1)))
+		// f32: log1p(record.c0)
+		own3 += float64(w[33] * kernel.Log1p(c0))
 
-		// f33: record.c9 / (record.c8 + 1)
-		own0 += float64(w[34] * (c9 / (c8 + 1)))
+		// f33: log1p(record.c9)
+		own0 += float64(w[34] * kernel.Log1p(c9))
 
-		// f34: record.c2 / (record.c9 + 1)
-		own1 += float64(w[35] * (c2 / (c9 + 1)))
+		// f34: log1p(record.c2)
+		own1 += float64(w[35] * kernel.Log1p(c2))
 
-		// f35: record.c7 / (record.c3 + 1)
-		own2 += float64(w[36] * (c7 / (c3 + 1)))
+		// f35: record.c7
+		own2 += float64(w[36] * c7)
 
 		// f36: record.c5
 		own3 += float64(w[37] * c5)
@@ -386,9 +388,9 @@ func scoreFiftyFolded(k *kernel.Args) {
 	c1Column := rows.Column(k.Columns[0])
 	for i, r := range k.Sel {
 
-		// f27: decay(record.at, 3600)
+		// f28: decay(record.at, 3600)
 		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[28] * fn.Decay(fn.Age(at, k.Numbers[0]), 3600))
+		rest0 := float64(w[29] * fn.Decay(fn.Age(at, k.Numbers[0]), 3600))
 
 		// f48: viewer.taste * record.c3
 		c3 := float64(int64(c3Column[r]))

@@ -37,7 +37,7 @@ func scoreKeywords(k *kernel.Args) {
 		own2 := float64(w[3] * out2)
 
 		// fn: log1p(abs(record.comments))
-		own3 := float64(w[4] * fn.Log1p(out2))
+		own3 := float64(w[4] * kernel.Log1p(out2))
 
 		// w: record.impressions
 		impressions := float64(int64(impressionsColumn[r]))
@@ -75,7 +75,7 @@ func foldKeywords(k *kernel.Args) {
 		own2 := float64(w[3] * out2)
 
 		// fn: log1p(abs(record.comments))
-		own3 := float64(w[4] * fn.Log1p(out2))
+		own3 := float64(w[4] * kernel.Log1p(out2))
 
 		// w: record.impressions
 		impressions := float64(int64(impressionsColumn[r]))

@@ -57,7 +57,7 @@ func scoreRandom06(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
@@ -148,7 +148,7 @@ func scoreRandom06Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		x2 := math.Float64frombits(xColumn[r])
@@ -187,7 +187,7 @@ func scoreRandom06Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
@@ -233,7 +233,7 @@ func scoreRandom06AloneFolded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), fn.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		x2 := math.Float64frombits(xColumn[r])

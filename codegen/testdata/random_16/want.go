@@ -34,7 +34,7 @@ func scoreRandom16(k *kernel.Args) {
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	t1 := fn.Log1p(followers)
+	t1 := kernel.Log1p(followers)
 	t2 := (entity != nil && !entity.Null(k.EntCols[1], 0))
 	var topics []string
 	if entity != nil {
@@ -123,7 +123,7 @@ func scoreRandom16Folded(k *kernel.Args) {
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	t1 := fn.Log1p(followers)
+	t1 := kernel.Log1p(followers)
 	t2 := (entity != nil && !entity.Null(k.EntCols[1], 0))
 	var topics []string
 	if entity != nil {

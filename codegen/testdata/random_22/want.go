@@ -53,7 +53,7 @@ func scoreRandom22(k *kernel.Args) {
 		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / fn.Log1p(t1)))
+		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / kernel.Log1p(t1)))
 
 		// f4: ((record.u != record.s) ? "" : record.s)
 		s := rows.StringAt(k.Columns[8], int(r))
@@ -132,7 +132,7 @@ func scoreRandom22Folded(k *kernel.Args) {
 		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / fn.Log1p(t1)))
+		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / kernel.Log1p(t1)))
 
 		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
 	}

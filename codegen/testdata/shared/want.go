@@ -26,7 +26,7 @@ func scoreShared(k *kernel.Args) {
 		likes := float64(int64(likesColumn[r]))
 		shares := float64(int64(sharesColumn[r]))
 		t1 := likes + shares
-		a := fn.Log1p(t1)
+		a := kernel.Log1p(t1)
 		own0 := float64(w[1] * a)
 
 		// b: log1p(record.likes + record.shares) * record.comments
@@ -54,7 +54,7 @@ func foldShared(k *kernel.Args) {
 		likes := float64(int64(likesColumn[r]))
 		shares := float64(int64(sharesColumn[r]))
 		t1 := likes + shares
-		a := fn.Log1p(t1)
+		a := kernel.Log1p(t1)
 		own0 := float64(w[1] * a)
 
 		// b: log1p(record.likes + record.shares) * record.comments

@@ -79,7 +79,7 @@ func scoreTreesInputs(k *kernel.Args) {
 		x[8*kernel.Block] = f8
 
 		// f9: log1p(abs(record.n)) * 10
-		t2 := fn.Log1p(fn.Abs(n2))
+		t2 := kernel.Log1p(fn.Abs(n2))
 		x[9*kernel.Block] = float64(t2 * 10)
 
 		// f10: record.n * 11
@@ -201,7 +201,7 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 		x[8*kernel.Block] = kernel.Missing
 
 		// f9: log1p(abs(record.n)) * 10
-		t2 := fn.Log1p(fn.Abs(n2))
+		t2 := kernel.Log1p(fn.Abs(n2))
 		x[9*kernel.Block] = float64(t2 * 10)
 
 		// f10: record.n * 11

@@ -19,12 +19,13 @@ import (
 )
 
 // Handler serves JSON: Connect's protocol, and POST /v1/feed, whose errors are
-// problem documents (RFC 9457).
+// problem documents (RFC 9457). GET /v1/openapi.json describes the latter.
 func (b *Broker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(feedv1connect.NewFeedServiceHandler(connectFeed{b},
 		connect.WithCodec(jsonCodec{}), connect.WithReadMaxBytes(maxRequestBytes)))
 	mux.Handle("POST /v1/feed", gzhttp.GzipHandler(http.HandlerFunc(b.serveFeed)))
+	mux.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
 	mux.HandleFunc("/v1/feed", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", http.MethodPost)
 		http.Error(w, "POST a JSON request here", http.StatusMethodNotAllowed)

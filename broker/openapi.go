@@ -1,0 +1,120 @@
+package broker
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// object is a piece of a JSON document.
+type object = map[string]any
+
+// openAPI describes POST /v1/feed after OpenAPI 3.1. It is made from the
+// descriptors of the messages, so it cannot fall behind them; the .proto says
+// what each field means.
+func openAPI() object {
+	schemas := object{"Problem": problemSchema()}
+	request := schemaOf((&feedv1.GetFeedRequest{}).ProtoReflect().Descriptor(), schemas)
+	answer := schemaOf((&feedv1.GetFeedResponse{}).ProtoReflect().Descriptor(), schemas)
+	content := func(kind string, schema object) object {
+		return object{"content": object{kind: object{"schema": schema}}}
+	}
+	ok := content("application/json", answer)
+	ok["description"] = "One page, with coverage and receipt."
+	refused := content("application/problem+json", ref("Problem"))
+	refused["description"] = "A refusal: switch on its reason."
+	body := content("application/json", request)
+	body["required"] = true
+	return object{
+		"openapi": "3.1.0",
+		"info":    object{"title": "Millrace feed API", "version": "v1"},
+		"paths": object{"/v1/feed": object{"post": object{
+			"operationId": "GetFeed",
+			"summary":     "One page of what a viewer should see.",
+			"parameters": []any{object{
+				"name": PriorityHeader, "in": "header", "schema": object{"type": "string", "enum": []any{"interactive", "prefetch"}},
+			}},
+			"requestBody": body,
+			"responses":   object{"200": ok, "default": refused},
+		}}},
+		"components": object{"schemas": schemas},
+	}
+}
+
+func ref(name string) object { return object{"$ref": "#/components/schemas/" + name} }
+
+// schemaOf adds the schema of a message, and of those in it, to schemas and
+// returns the reference to it.
+func schemaOf(m protoreflect.MessageDescriptor, schemas object) object {
+	name := string(m.Name())
+	if _, done := schemas[name]; done {
+		return ref(name)
+	}
+	properties := object{}
+	schemas[name] = object{"type": "object", "properties": properties, "additionalProperties": false}
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		properties[string(f.Name())] = fieldSchema(f, schemas)
+	}
+	return ref(name)
+}
+
+func fieldSchema(f protoreflect.FieldDescriptor, schemas object) object {
+	switch {
+	case f.IsMap():
+		return object{"type": "object", "additionalProperties": valueSchema(f.MapValue(), schemas)}
+	case f.IsList():
+		return object{"type": "array", "items": valueSchema(f, schemas)}
+	}
+	return valueSchema(f, schemas)
+}
+
+// valueSchema is how protobuf's JSON writes one value.
+func valueSchema(f protoreflect.FieldDescriptor, schemas object) object {
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		return object{"type": "boolean"}
+	case protoreflect.StringKind:
+		return object{"type": "string"}
+	case protoreflect.Int32Kind:
+		return object{"type": "integer", "format": "int32"}
+	case protoreflect.Int64Kind:
+		return object{"type": []any{"integer", "string"}, "format": "int64"}
+	case protoreflect.DoubleKind:
+		return object{"type": []any{"number", "string"}, "format": "double"} // NaN is a string
+	}
+	switch f.Message().FullName() {
+	case "google.protobuf.Timestamp":
+		return object{"type": "string", "format": "date-time"}
+	case "google.protobuf.Struct":
+		return object{"type": "object"}
+	case "google.protobuf.Value":
+		return object{}
+	}
+	return schemaOf(f.Message(), schemas)
+}
+
+func problemSchema() object {
+	text := object{"type": "string"}
+	return object{
+		"type": "object", "required": []any{"type", "title", "status", "detail", "reason"},
+		"properties": object{
+			"type": text, "title": text, "status": object{"type": "integer"}, "detail": text, "field": text, "way_out": text,
+			"reason": object{"type": "string", "examples": []any{
+				millrace.ReasonInvalid, millrace.ReasonUnknown, millrace.ReasonFilter, millrace.ReasonTooLarge, millrace.ReasonOverloaded,
+				millrace.ReasonUnavailable, millrace.ReasonDeadline, millrace.ReasonCoverage, millrace.ReasonPageToken,
+			}},
+		},
+	}
+}
+
+func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(openAPI())
+}

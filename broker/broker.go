@@ -15,6 +15,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -127,13 +131,30 @@ func (b *Broker) Close() error {
 // other error is the context's when the caller went away.
 func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	start := time.Now()
+	ctx, span := tracer.Start(ctx, "broker.GetFeed")
 	q, resp, err := b.getFeed(ctx, req)
 	feed := ""
 	if q != nil {
 		feed = q.feed.Name
 	}
 	b.metrics.request(feed, time.Since(start), resp, err)
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("feed", feed), attribute.Int("entities", len(req.GetEntities())),
+			attribute.Int("items", len(resp.GetItems())), attribute.Int("missing", len(resp.GetCoverage().GetMissing())))
+	}
+	endSpan(span, err)
 	return resp, err
+}
+
+// tracer is OpenTelemetry's, which does nothing until a process installs a
+// provider.
+var tracer = otel.Tracer("github.com/millrace/millrace/broker")
+
+func endSpan(span trace.Span, err error) {
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
 }
 
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {

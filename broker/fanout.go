@@ -9,6 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -204,7 +207,10 @@ func (o outcome) explained(earlier map[millrace.Partition]string) outcome {
 // call asks one node once.
 func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	start := time.Now()
-	resp, err := f.query(ctx, l)
+	spanned, span := tracer.Start(ctx, "broker.call", trace.WithAttributes(
+		attribute.String("node", string(l.node.ID)), attribute.Int("partitions", l.parts.Len()), attribute.Bool("again", again)))
+	resp, err := f.query(spanned, l)
+	endSpan(span, err)
 	took := time.Since(start)
 	f.note(ctx, l, &feedv1.NodeCall{
 		Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took),

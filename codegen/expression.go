@@ -153,6 +153,9 @@ func (f *function) call(v *plan.Value) string {
 		return f.buckets(v)
 	}
 	name := plan.Funcs[v.Name].Go
+	if v.Name == "log1p" && f.p.Always(v.Args[0]) {
+		name = "kernel.Log1pWhole"
+	}
 	pkg, _, _ := strings.Cut(name, ".")
 	switch pkg {
 	case "fn":

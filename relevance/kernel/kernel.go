@@ -170,8 +170,28 @@ var log1p = func() (t [1024]float64) {
 
 // Log1p is fn.Log1p, bit for bit, by a table where there is one.
 func Log1p(x float64) float64 {
-	if i := int(x); uint(i) < uint(len(log1p)) && float64(i) == x && i > 0 {
+	if i := int(x); i > 0 && i < len(log1p) && float64(i) == x {
 		return log1p[i]
 	}
 	return fn.Log1p(x)
+}
+
+// Log1pWhole is Log1p of a column of integers: small enough to be inlined.
+func Log1pWhole(x float64) float64 {
+	if i := uint(int(x)); i < 1024 {
+		return log1p[i]
+	}
+	return fn.Log1p(x)
+}
+
+// Log1ps sets dst to Log1p of each of a.
+func Log1ps(dst, a []float64) {
+	a = a[:len(dst)]
+	for k, x := range a {
+		if i := int(x); i > 0 && i < len(log1p) && float64(i) == x {
+			dst[k] = log1p[i]
+		} else {
+			dst[k] = fn.Log1p(x)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
@@ -80,6 +81,10 @@ func (m *Machine) number(i int, v *Value, dst []float64) {
 		m.lookup(v, dst)
 		return
 	case ToNumber:
+		if c := m.steps.fusedTo[i]; c > 0 {
+			m.above(&m.p.Values[c], dst)
+			return
+		}
 		for k, b := range m.bools[v.Args[0]][:len(dst)] {
 			dst[k] = kernel.Bool(b)
 		}
@@ -217,6 +222,10 @@ func (m *Machine) size(v *Value, dst []float64) {
 
 // call calls a function that gives a number.
 func (m *Machine) call(i int, v *Value, dst []float64) {
+	if v.Name == "log1p" {
+		kernel.Log1ps(dst, m.nums[v.Args[0]])
+		return
+	}
 	switch f := m.steps.funcs[i].(type) {
 	case func(float64) float64:
 		for k, x := range m.nums[v.Args[0]][:len(dst)] {
@@ -242,12 +251,22 @@ func (m *Machine) call(i int, v *Value, dst []float64) {
 	}
 }
 
-// bucketize is fn.Bucketize over a batch, without its branches.
+// bucketize is fn.Bucketize over a batch, without its branches. Bounds are
+// filled up to four with NaN, which nothing reaches.
 func bucketize(dst, a, bounds []float64) {
-	for k, x := range a {
-		n := 0
-		for _, b := range bounds {
-			n += kernel.One(x >= b)
+	if len(bounds) > 4 {
+		for k, x := range a {
+			dst[k] = fn.Bucketize(x, bounds)
+		}
+		return
+	}
+	b := [4]float64{kernel.Missing, kernel.Missing, kernel.Missing, kernel.Missing}
+	copy(b[:], bounds)
+	b0, b1, b2, b3 := b[0], b[1], b[2], b[3]
+	for k, x := range a[:len(dst)] {
+		n := kernel.One(x >= b0) + kernel.One(x >= b1) + kernel.One(x >= b2)
+		if len(bounds) == 4 {
+			n += kernel.One(x >= b3)
 		}
 		dst[k] = float64(n)
 		if x != x {
@@ -337,6 +356,20 @@ func order[T cmp.Ordered](op Op, dst []bool, a, b []T) {
 		for k, x := range a {
 			dst[k] = x >= b[k]
 		}
+	}
+}
+
+// above is a > b or a >= b as a number, of numbers.
+func (m *Machine) above(v *Value, dst []float64) {
+	a, b := m.nums[v.Args[0]][:len(dst)], m.nums[v.Args[1]][:len(dst)]
+	if v.Op == Gt {
+		for k, x := range a {
+			dst[k] = kernel.Bool(x > b[k])
+		}
+		return
+	}
+	for k, x := range a {
+		dst[k] = kernel.Bool(x >= b[k])
 	}
 }
 

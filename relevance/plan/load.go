@@ -17,7 +17,7 @@ func (m *Machine) load(i int, l *Load, n int) {
 	sel := m.sel[:n]
 	switch m.p.Values[i].Kind {
 	case Number:
-		loadNumbers(m.nums[i], m.rows, l, sel)
+		loadNumbers(m.nums[i], m.rows, l, sel, m.run)
 	case Bool:
 		words := m.rows.Column(l.Column)
 		for k, r := range sel {
@@ -38,13 +38,22 @@ func (m *Machine) load(i int, l *Load, n int) {
 	}
 }
 
-func loadNumbers(dst []float64, rows *column.Slab, l *Load, sel []int32) {
+func loadNumbers(dst []float64, rows *column.Slab, l *Load, sel []int32, run bool) {
 	words := rows.Column(l.Column)
-	if l.Kind == column.Double {
+	switch {
+	case run && l.Kind == column.Double:
+		for k, w := range words[sel[0]:][:len(sel)] {
+			dst[k] = math.Float64frombits(w)
+		}
+	case run:
+		for k, w := range words[sel[0]:][:len(sel)] {
+			dst[k] = float64(int64(w))
+		}
+	case l.Kind == column.Double:
 		for k, r := range sel {
 			dst[k] = math.Float64frombits(words[r])
 		}
-	} else {
+	default:
 		for k, r := range sel {
 			dst[k] = float64(int64(words[r]))
 		}

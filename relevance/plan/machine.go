@@ -8,7 +8,7 @@ import (
 
 // Batch is how many rows an operation works on before the next one runs: few
 // enough that what is live stays in the first-level cache.
-const Batch = 64
+const Batch = trees.Batch
 
 // Machine executes a plan: the interpreter. It runs one operation over a batch
 // of rows, then the next. What depends on the request alone is computed by
@@ -37,6 +37,7 @@ type Machine struct {
 
 	rows *column.Slab // of this batch
 	sel  []int32
+	run  bool // sel is consecutive rows
 }
 
 // Inputs are what a machine is bound to.
@@ -148,6 +149,13 @@ const maxFused = 4
 // row. The bits are those of the separate operations, in their order.
 func (s *steps) fuse(p *Plan, i int, uses []int) {
 	v := &p.Values[i]
+	if v.Op == ToNumber {
+		c := v.Args[0]
+		if b := &p.Values[c]; (b.Op == Gt || b.Op == Ge) && p.Values[b.Args[0]].Kind == Number && b.Deps&Record != 0 && uses[c] == 1 {
+			s.fusedTo[i], s.skipped[c] = c, true
+		}
+		return
+	}
 	if v.Op != Add {
 		return
 	}
@@ -281,6 +289,9 @@ func (s *steps) allocate(p *Plan) {
 
 // args are what an operation reads, through fused multiplications.
 func (s *steps) args(p *Plan, i int) []int {
+	if p.Values[i].Op == ToNumber && s.fusedTo[i] > 0 {
+		return p.Values[s.fusedTo[i]].Args
+	}
 	if s.fused[i] == nil {
 		return p.Values[i].Args
 	}
@@ -369,6 +380,7 @@ func fill[T any](v []T) {
 // Run computes every value for up to Batch rows.
 func (m *Machine) Run(rows *column.Slab, sel []int32) {
 	m.begin(2, rows, sel)
+	m.run = consecutive(sel)
 	for _, i := range m.steps.record {
 		if !m.steps.skipped[i] {
 			m.exec(i, len(sel))
@@ -378,6 +390,15 @@ func (m *Machine) Run(rows *column.Slab, sel []int32) {
 
 // SetFolded gives the folded part of each row, for a plan that reads it.
 func (m *Machine) SetFolded(own []float64) { m.own = own }
+
+func consecutive(sel []int32) bool {
+	for k, r := range sel {
+		if r != sel[0]+int32(k) {
+			return false
+		}
+	}
+	return true
+}
 
 // Score scores rows sel of rows, Batch at a time.
 func (m *Machine) Score(rows *column.Slab, sel []int32, out []float64) {

@@ -74,7 +74,7 @@ func (s *Slots) add(k Kind, i int) {
 // Args fills in what the generated code of this plan needs besides the rows:
 // its columns, parameters, and what the request decides.
 func (p *Plan) Args(a *kernel.Args, in Inputs) {
-	m := p.machine(&steps{fused: make([][]int, len(p.Values)), funcs: p.funcs()})
+	m := p.machine(&steps{fused: make([][]int, len(p.Values)), fusedTo: make([]int, len(p.Values)), funcs: p.funcs()})
 	for i := range p.Values {
 		if p.Values[i].Deps&(Record|Entity) == 0 {
 			m.steps.request = append(m.steps.request, i)

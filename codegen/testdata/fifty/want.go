@@ -135,22 +135,22 @@ func scoreFifty(k *kernel.Args) {
 		rest0 := float64(w[29] * fn.Decay(fn.Age(at, k.Numbers[0]), 3600))
 
 		// f29: log1p(record.c4)
-		own0 += float64(w[30] * kernel.Log1p(c4))
+		own0 += float64(w[30] * kernel.Log1pWhole(c4))
 
 		// f30: log1p(record.c5)
-		own1 += float64(w[31] * kernel.Log1p(c5))
+		own1 += float64(w[31] * kernel.Log1pWhole(c5))
 
 		// f31: log1p(record.c1)
-		own2 += float64(w[32] * kernel.Log1p(c1))
+		own2 += float64(w[32] * kernel.Log1pWhole(c1))
 
 		// f32: log1p(record.c0)
-		own3 += float64(w[33] * kernel.Log1p(c0))
+		own3 += float64(w[33] * kernel.Log1pWhole(c0))
 
 		// f33: log1p(record.c9)
-		own0 += float64(w[34] * kernel.Log1p(c9))
+		own0 += float64(w[34] * kernel.Log1pWhole(c9))
 
 		// f34: log1p(record.c2)
-		own1 += float64(w[35] * kernel.Log1p(c2))
+		own1 += float64(w[35] * kernel.Log1pWhole(c2))
 
 		// f35: record.c7
 		own2 += float64(w[36] * c7)
@@ -319,22 +319,22 @@ func foldFifty(k *kernel.Args) {
 		own3 += float64(w[28] * float64(c7*c6))
 
 		// f29: log1p(record.c4)
-		own0 += float64(w[30] * kernel.Log1p(c4))
+		own0 += float64(w[30] * kernel.Log1pWhole(c4))
 
 		// f30: log1p(record.c5)
-		own1 += float64(w[31] * kernel.Log1p(c5))
+		own1 += float64(w[31] * kernel.Log1pWhole(c5))
 
 		// f31: log1p(record.c1)
-		own2 += float64(w[32] * kernel.Log1p(c1))
+		own2 += float64(w[32] * kernel.Log1pWhole(c1))
 
 		// f32: log1p(record.c0)
-		own3 += float64(w[33] * kernel.Log1p(c0))
+		own3 += float64(w[33] * kernel.Log1pWhole(c0))
 
 		// f33: log1p(record.c9)
-		own0 += float64(w[34] * kernel.Log1p(c9))
+		own0 += float64(w[34] * kernel.Log1pWhole(c9))
 
 		// f34: log1p(record.c2)
-		own1 += float64(w[35] * kernel.Log1p(c2))
+		own1 += float64(w[35] * kernel.Log1pWhole(c2))
 
 		// f35: record.c7
 		own2 += float64(w[36] * c7)

@@ -22,11 +22,11 @@ func scoreLogistic(k *kernel.Args) {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		own0 := float64(w[1] * kernel.Log1p(likes))
+		own0 := float64(w[1] * kernel.Log1pWhole(likes))
 
 		// shares: log1p(record.shares)
 		shares := float64(int64(sharesColumn[r]))
-		own1 := float64(w[2] * kernel.Log1p(shares))
+		own1 := float64(w[2] * kernel.Log1pWhole(shares))
 		t1 := own0 + own1
 
 		out[i] = kernel.Score(kernel.Sigmoid(t1 + w[0]))
@@ -43,11 +43,11 @@ func foldLogistic(k *kernel.Args) {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		own0 := float64(w[1] * kernel.Log1p(likes))
+		own0 := float64(w[1] * kernel.Log1pWhole(likes))
 
 		// shares: log1p(record.shares)
 		shares := float64(int64(sharesColumn[r]))
-		own1 := float64(w[2] * kernel.Log1p(shares))
+		own1 := float64(w[2] * kernel.Log1pWhole(shares))
 
 		out[i] = kernel.Score(own0 + own1)
 	}

@@ -70,7 +70,7 @@ func scoreRandom20(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, kernel.Log1p(n2), kernel.If[float64](b, y, posts)))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, kernel.Log1pWhole(n2), kernel.If[float64](b, y, posts)))))
 
 		// f1: record.b
 		own0 := float64(w[2] * kernel.Bool(b))
@@ -172,7 +172,7 @@ func scoreRandom20Folded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, kernel.Log1p(n2), kernel.If[float64](b, y, posts)))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, kernel.Log1pWhole(n2), kernel.If[float64](b, y, posts)))))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
 		m := kernel.Missing
@@ -221,7 +221,7 @@ func scoreRandom20Alone(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, kernel.Log1p(n2), kernel.If[float64](b, y, kernel.Missing)))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, kernel.Log1pWhole(n2), kernel.If[float64](b, y, kernel.Missing)))))
 
 		// f1: record.b
 		own0 := float64(w[2] * kernel.Bool(b))
@@ -277,7 +277,7 @@ func scoreRandom20AloneFolded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, kernel.Log1p(n2), kernel.If[float64](b, y, kernel.Missing)))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, kernel.Log1pWhole(n2), kernel.If[float64](b, y, kernel.Missing)))))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
 		m := kernel.Missing

@@ -21,7 +21,7 @@ func scoreTreesLightgbm(k *kernel.Args) {
 
 		// X1: log1p(record.likes) * coalesce(viewer.taste, 1)
 		likes := float64(int64(likesColumn[r]))
-		x[0*kernel.Block] = float64(kernel.Log1p(likes) * k.Numbers[0])
+		x[0*kernel.Block] = float64(kernel.Log1pWhole(likes) * k.Numbers[0])
 
 		// X2: lookup(codes, record.verb, -1)
 		x[1*kernel.Block] = fn.Coalesce(k.Tables[0].Word(rows, verbColumn[r]), -1)

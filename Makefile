@@ -9,7 +9,7 @@ build: ## build bin/millrace
 demo: build ## show a cluster in one process; ONCE=1 exits after the first feed
 	bin/millrace demo $(if $(ONCE),--once)
 
-check: fmt-check vet lint test race bench ## the whole gate
+check: fmt-check vet lint test race bench-once ## the whole gate
 
 fmt-check: ## every Go file is as gofmt writes it
 	@bad="$$(find . -name '*.go' -not -path './.*' -not -path '*/testdata/*' -print0 | xargs -0 gofmt -l)"; \
@@ -34,8 +34,12 @@ else
 	@echo "race: skipped, for want of a C compiler"
 endif
 
-bench: ## every benchmark once, so that none rots
-	go test -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./...
+bench-once: ## every benchmark once, so that none rots
+	go test -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./... >/dev/null
+
+bench: ## the benchmarks, a package at a time, and then the figures, a line of JSON each
+	go test -run '^$$' -bench . -benchmem -p 1 -timeout 60m ./... | tee .bench
+	@echo; grep '^{"figure"' .bench
 
 # The address of the Kafka that `make kafka` starts.
 MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
@@ -57,4 +61,4 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
-.PHONY: help build demo check fmt-check vet lint test race bench e2e proto kafka kafka-stop
+.PHONY: help build demo check fmt-check vet lint test race bench bench-once e2e proto kafka kafka-stop

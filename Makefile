@@ -50,6 +50,9 @@ e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
 # Of one package's tests.
 TIMEOUT = 15m
 
+metamorphic: ## random operations on the store against a model of it; DURATION=5m
+	MILLRACE_METAMORPHIC=$(or $(DURATION),1m) go test -count=1 -timeout 0 -v -run TestMetamorphic ./indexnode/store
+
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool
 	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true millrace/feed/v1/feed.proto
@@ -61,4 +64,4 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
-.PHONY: help build demo check fmt-check vet lint test race bench bench-once e2e proto kafka kafka-stop
+.PHONY: help build demo check fmt-check vet lint test race bench bench-once metamorphic e2e proto kafka kafka-stop

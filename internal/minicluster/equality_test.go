@@ -29,8 +29,18 @@ import (
 // TestEveryTopologyEqualsTheOracle asks clusters of 1, 2, 3 and 5 nodes the
 // same thousand questions, with caches cold and warm.
 func TestEveryTopologyEqualsTheOracle(t *testing.T) {
-	t.Run("sample", func(t *testing.T) { testEquality(t, sampleRecords()) })
-	t.Run("tweets", func(t *testing.T) { testEquality(t, sample.Tweets()) })
+	topologies := []int{1, 2, 3, 5}
+	t.Run("sample", func(t *testing.T) { testEquality(t, "", sampleRecords(), topologies) })
+	t.Run("tweets", func(t *testing.T) { testEquality(t, "", sample.Tweets(), topologies) })
+}
+
+// TestOracleRealKafka is the same for one topology on a real Kafka.
+func TestOracleRealKafka(t *testing.T) {
+	addr := os.Getenv("MILLRACE_KAFKA")
+	if addr == "" {
+		t.Skip("no real Kafka: run make kafka and set MILLRACE_KAFKA to its address")
+	}
+	testEquality(t, addr, sampleRecords(), []int{3})
 }
 
 func sampleRecords() iter.Seq2[[]byte, error] {
@@ -43,7 +53,7 @@ func sampleRecords() iter.Seq2[[]byte, error] {
 	}
 }
 
-func testEquality(t *testing.T, lines iter.Seq2[[]byte, error]) {
+func testEquality(t *testing.T, kafkaAddr string, lines iter.Seq2[[]byte, error], topologies []int) {
 	truth := oracle.New()
 	for line, err := range lines {
 		if errors.Is(err, sample.ErrAbsent) {
@@ -64,14 +74,18 @@ func testEquality(t *testing.T, lines iter.Seq2[[]byte, error]) {
 	questions := ask(t, truth, 1000)
 
 	ctx := t.Context()
-	log, err := StartKafka(t.TempDir(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	if kafkaAddr == "" {
+		log, err := StartKafka(t.TempDir(), "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		kafkaAddr = log.Addr()
 	}
-	defer log.Close()
-	for i, nodes := range []int{1, 2, 3, 5} {
+	prefix := fmt.Sprintf("oracle-%d-", rand.Uint32())
+	for i, nodes := range topologies {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
-			c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: nodes, Kafka: log.Addr(), Feeds: feeds()})
+			c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: nodes, Kafka: kafkaAddr, TopicPrefix: prefix, Feeds: feeds()})
 			if err != nil {
 				t.Fatal(err)
 			}

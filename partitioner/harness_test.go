@@ -43,7 +43,7 @@ func newFake(t *testing.T) *world {
 // newWorld uses the topics behind a prefix.
 func newWorld(t *testing.T, brokers []string, prefix string) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	w := &world{t: t, ctx: ctx, brokers: brokers, cfg: Config{
 		Brokers:    brokers,

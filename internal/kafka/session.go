@@ -210,7 +210,7 @@ func (s *Session) replaced() bool {
 	if s.word.fenced.Load() {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), heartbeat)
+	ctx, cancel := context.WithTimeout(context.Background(), sessionTimeout)
 	defer cancel()
 	member, generation := s.s.Client().GroupMetadata()
 	if member == "" {
@@ -219,5 +219,5 @@ func (s *Session) replaced() bool {
 	beat := kmsg.NewPtrHeartbeatRequest()
 	beat.Group, beat.Generation, beat.MemberID, beat.InstanceID = s.group, generation, member, &s.instance
 	answer, err := beat.RequestWith(ctx, s.s.Client())
-	return err == nil && answer.ErrorCode == kerr.FencedInstanceID.Code
+	return err == nil && answer.ErrorCode == kerr.FencedInstanceID.Code || s.word.fenced.Load()
 }

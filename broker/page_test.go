@@ -44,7 +44,7 @@ func pages(t *testing.T, b *Broker, req *feedv1.GetFeedRequest, between func()) 
 
 // While nothing changes, pages joined are the one long answer.
 func TestPagesAreTheLongAnswer(t *testing.T) {
-	for seed := range *rounds {
+	for seed := range worlds() {
 		r := rand.New(rand.NewPCG(seed, 2))
 		w := newWorld(t, 1+r.IntN(5), 1+r.IntN(2))
 		w.fill(r, 20, 150)
@@ -75,7 +75,7 @@ func TestPagesAreTheLongAnswer(t *testing.T) {
 // While records come, change and go between the pages, none is shown twice,
 // and what was there all the time is shown once.
 func TestPagesNeverRepeatAndNeverSkip(t *testing.T) {
-	for seed := range *rounds {
+	for seed := range worlds() {
 		r := rand.New(rand.NewPCG(seed, 3))
 		w := newWorld(t, 1+r.IntN(5), 1+r.IntN(2))
 		w.fill(r, 20, 100)

@@ -15,7 +15,7 @@ func each1(millrace.Partition) int { return 1 }
 // Each partition is asked for exactly once, at a node that hosts it, and the
 // same way every time.
 func TestRouteCovers(t *testing.T) {
-	for seed := range *rounds {
+	for seed := range worlds() {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := randomWorld(t, r)
 		want := randomSet(r)

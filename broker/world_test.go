@@ -29,6 +29,13 @@ import (
 // rounds is how many random worlds a test tries: go test ./broker -rounds 10000
 var rounds = flag.Uint64("rounds", 100, "random worlds a test")
 
+func worlds() uint64 {
+	if testing.Short() {
+		return min(*rounds, 15)
+	}
+	return *rounds
+}
+
 // world is a cluster of fake nodes over one naive feed.
 type world struct {
 	t     *testing.T

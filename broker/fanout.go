@@ -22,30 +22,6 @@ import (
 // maxReplicas is how many replicas of a partition one request asks at most.
 const maxReplicas = 3
 
-// Why a partition is missing from an answer, as Missing.reason says it.
-const (
-	missTimeout   = "timeout"
-	missNoReplica = "no_replica"
-	missBehind    = "behind"
-	missShed      = "shed"
-	missError     = "error"
-)
-
-// part is what one node answered for its share of the partitions.
-type part struct {
-	node    millrace.NodeID
-	covered cluster.Set
-	resp    *nodev1.QueryResponse
-}
-
-// outcome is what is known of some partitions: the parts that cover them, no
-// two the same one, and why the others are missing.
-type outcome struct {
-	parts   []part
-	missing map[millrace.Partition]string
-	second  bool // it is the hedge's, or what replaced a failure
-}
-
 // fanout is the asking of one question. It keeps one map throughout.
 type fanout struct {
 	b *Broker
@@ -125,7 +101,7 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	}
 	hedged, asked := false, false
 	allow := func() bool {
-		hedged = f.b.budget.spend()
+		hedged = f.elsewhere(l.parts, next) && f.b.budget.spend()
 		if !asked && !heard.Load() {
 			f.b.health.overdue(l.node.ID)
 		}
@@ -147,6 +123,22 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	return best
 }
 
+// elsewhere reports whether any node but those tried could be asked for some
+// of the partitions.
+func (f *fanout) elsewhere(parts cluster.Set, tried []millrace.NodeID) bool {
+	if len(tried) == maxReplicas {
+		return false
+	}
+	for p := range parts.All() {
+		for _, id := range f.m.Replicas(p) {
+			if _, known := f.m.Node(id); known && !slices.Contains(tried, id) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // ledger books a hedge that was sent.
 func (f *fanout) ledger(won bool) {
 	f.mu.Lock()
@@ -157,51 +149,6 @@ func (f *fanout) ledger(won bool) {
 		f.mu.won++
 		f.b.metrics.hedges.WithLabelValues(hedgeWon).Inc()
 	}
-}
-
-// add joins what is known of other partitions.
-func (o *outcome) add(other outcome) {
-	o.parts = append(o.parts, other.parts...)
-	for p, why := range other.missing {
-		o.missing[p] = why
-	}
-}
-
-// none is the outcome when all of some partitions are missing.
-func none(parts cluster.Set, why string) outcome {
-	o := outcome{missing: make(map[millrace.Partition]string, parts.Len())}
-	for p := range parts.All() {
-		o.missing[p] = why
-	}
-	return o
-}
-
-// all reports whether nothing was answered, and for one reason.
-func (o *outcome) all(why string) bool {
-	for _, w := range o.missing {
-		if w != why {
-			return false
-		}
-	}
-	return len(o.parts) == 0 && len(o.missing) > 0
-}
-
-func (o *outcome) left() (s cluster.Set) {
-	for p := range o.missing {
-		s.Add(p)
-	}
-	return s
-}
-
-// explained replaces "no replica", where that only means no further one, by
-// why the earlier ones did not answer.
-func (o outcome) explained(earlier map[millrace.Partition]string) outcome {
-	for p, why := range o.missing {
-		if was, ok := earlier[p]; ok && why == missNoReplica {
-			o.missing[p] = was
-		}
-	}
-	return o
 }
 
 // call asks one node once.
@@ -315,31 +262,4 @@ func (f *fanout) note(ctx context.Context, l leg, c *feedv1.NodeCall, err error)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.calls = append(f.mu.calls, c)
-}
-
-// reason says why a call that gave err answered nothing.
-func reason(ctx context.Context, err error) string {
-	var e *millrace.Error
-	switch {
-	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded):
-		return missTimeout
-	case errors.As(err, &e) && e.Reason == millrace.ReasonDeadline:
-		return missTimeout
-	case errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded:
-		return missShed
-	}
-	return missError
-}
-
-// missingOf translates what a node says of a partition.
-func missingOf(node string) string {
-	switch node {
-	case "not_ready":
-		return missBehind
-	case "not_hosted":
-		return missNoReplica
-	case "deadline":
-		return missTimeout
-	}
-	return missError
 }

@@ -193,6 +193,9 @@ func TestLateNodesMakeAPartialAnswer(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Error("the answer came too late")
 		}
+		if n := resp.GetExplain().GetHedgesFired(); n > 0 || b.budget.mu.have < hedgeBurst {
+			t.Errorf("%d hedges, %v left of the budget, though there is nobody else to ask", n, b.budget.mu.have)
+		}
 		req := recentRequest(30)
 		req.MinCoverage = 0.99
 		_, err = b.GetFeed(t.Context(), req)

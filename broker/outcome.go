@@ -1,0 +1,106 @@
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Why a partition is missing from an answer, as Missing.reason says it.
+const (
+	missTimeout   = "timeout"
+	missNoReplica = "no_replica"
+	missBehind    = "behind"
+	missShed      = "shed"
+	missError     = "error"
+)
+
+// part is what one node answered for its share of the partitions.
+type part struct {
+	node    millrace.NodeID
+	covered cluster.Set
+	resp    *nodev1.QueryResponse
+}
+
+// outcome is what is known of some partitions: the parts that cover them, no
+// two the same one, and why the others are missing.
+type outcome struct {
+	parts   []part
+	missing map[millrace.Partition]string
+	second  bool // it is the hedge's, or what replaced a failure
+}
+
+// add joins what is known of other partitions.
+func (o *outcome) add(other outcome) {
+	o.parts = append(o.parts, other.parts...)
+	for p, why := range other.missing {
+		o.missing[p] = why
+	}
+}
+
+// none is the outcome when all of some partitions are missing.
+func none(parts cluster.Set, why string) outcome {
+	o := outcome{missing: make(map[millrace.Partition]string, parts.Len())}
+	for p := range parts.All() {
+		o.missing[p] = why
+	}
+	return o
+}
+
+// all reports whether nothing was answered, and for one reason.
+func (o *outcome) all(why string) bool {
+	for _, w := range o.missing {
+		if w != why {
+			return false
+		}
+	}
+	return len(o.parts) == 0 && len(o.missing) > 0
+}
+
+func (o *outcome) left() (s cluster.Set) {
+	for p := range o.missing {
+		s.Add(p)
+	}
+	return s
+}
+
+// explained replaces "no replica", where that only means no further one, by
+// why the earlier ones did not answer.
+func (o outcome) explained(earlier map[millrace.Partition]string) outcome {
+	for p, why := range o.missing {
+		if was, ok := earlier[p]; ok && why == missNoReplica {
+			o.missing[p] = was
+		}
+	}
+	return o
+}
+
+// reason says why a call that gave err answered nothing.
+func reason(ctx context.Context, err error) string {
+	var e *millrace.Error
+	switch {
+	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded):
+		return missTimeout
+	case errors.As(err, &e) && e.Reason == millrace.ReasonDeadline:
+		return missTimeout
+	case errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded:
+		return missShed
+	}
+	return missError
+}
+
+// missingOf translates what a node says of a partition.
+func missingOf(node string) string {
+	switch node {
+	case "not_ready":
+		return missBehind
+	case "not_hosted":
+		return missNoReplica
+	case "deadline":
+		return missTimeout
+	}
+	return missError
+}

@@ -1,0 +1,124 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// The limits of a viewer.
+const (
+	maxViewerIDBytes  = 512
+	maxAttributes     = 1_000
+	maxFeatures       = 10_000
+	maxAttributeBytes = 16 << 10 // a string
+	maxListLen        = 10_000
+)
+
+func readViewer(q *question, req *feedv1.GetFeedRequest) error {
+	v := req.GetViewer()
+	if len(v.GetId()) > maxViewerIDBytes || !utf8.ValidString(v.GetId()) {
+		return invalid("viewer.id", fmt.Sprintf("send UTF-8 of at most %d bytes", maxViewerIDBytes), "%d bytes are not an id", len(v.GetId()))
+	}
+	if n := len(v.GetAttributes()); n > maxAttributes {
+		return tooMany("viewer.attributes", n, maxAttributes)
+	}
+	if n := len(v.GetFeatures()); n > maxFeatures {
+		return tooMany("viewer.features", n, maxFeatures)
+	}
+	q.viewer = v.GetId()
+	for _, name := range sortedKeys(v.GetAttributes()) {
+		field := "viewer.attributes." + name
+		if err := checkName(name); err != nil {
+			return invalid(field, "rename it", "%v", err)
+		}
+		if err := checkAttribute(v.GetAttributes()[name]); err != nil {
+			return invalid(field, "send a string, a number, a boolean, or a list of only strings or only numbers", "%v", err)
+		}
+	}
+	for _, name := range sortedKeys(v.GetFeatures()) {
+		field := "viewer.features." + name
+		if err := checkName(name); err != nil {
+			return invalid(field, "rename it", "%v", err)
+		}
+		if _, both := v.GetAttributes()[name]; both {
+			return invalid(field, "send it once", "%q is an attribute too, and viewer.%[1]s can be only one of them", name)
+		}
+		if x := v.GetFeatures()[name]; math.IsNaN(x) || math.IsInf(x, 0) {
+			return invalid(field, "send a finite number or leave it out", "%v is not finite", x)
+		}
+	}
+	return nil
+}
+
+func tooMany(field string, n, limit int) error {
+	return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: field, Detail: fmt.Sprintf("%d of them, more than %d", n, limit), WayOut: "send only what filters and models read"}
+}
+
+// checkName holds for what filters and models reach as viewer.NAME.
+func checkName(name string) error {
+	if name == "id" {
+		return errors.New("viewer.id is the viewer's id")
+	}
+	for i := range len(name) {
+		c := name[i] | 0x20
+		if letter := 'a' <= c && c <= 'z' || name[i] == '_'; !letter && (i == 0 || name[i] < '0' || name[i] > '9') {
+			return fmt.Errorf("%.100q is not a name: letters, digits and '_', a letter first", name)
+		}
+	}
+	if name == "" || len(name) > 128 {
+		return fmt.Errorf("a name has 1 to 128 bytes, not %d", len(name))
+	}
+	return nil
+}
+
+func checkAttribute(v *structpb.Value) error {
+	list, ok := v.GetKind().(*structpb.Value_ListValue)
+	if !ok {
+		return checkScalar(v)
+	}
+	values := list.ListValue.GetValues()
+	if len(values) > maxListLen {
+		return fmt.Errorf("a list of %d values, more than %d", len(values), maxListLen)
+	}
+	for i, e := range values {
+		if _, ok := e.GetKind().(*structpb.Value_BoolValue); ok {
+			return fmt.Errorf("value %d of the list is a boolean", i)
+		}
+		if err := checkScalar(e); err != nil {
+			return fmt.Errorf("value %d of the list: %w", i, err)
+		}
+		if fmt.Sprintf("%T", e.GetKind()) != fmt.Sprintf("%T", values[0].GetKind()) {
+			return errors.New("a list of both strings and numbers")
+		}
+	}
+	return nil
+}
+
+func checkScalar(v *structpb.Value) error {
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_BoolValue:
+		return nil
+	case *structpb.Value_NumberValue:
+		if math.IsNaN(k.NumberValue) || math.IsInf(k.NumberValue, 0) {
+			return fmt.Errorf("%v is not finite", k.NumberValue)
+		}
+		return nil
+	case *structpb.Value_StringValue:
+		if len(k.StringValue) > maxAttributeBytes {
+			return fmt.Errorf("a string of %d bytes, more than %d", len(k.StringValue), maxAttributeBytes)
+		}
+		return nil
+	case *structpb.Value_StructValue:
+		return errors.New("an object")
+	case *structpb.Value_ListValue:
+		return errors.New("a list")
+	}
+	return errors.New("null")
+}

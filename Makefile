@@ -9,6 +9,9 @@ build: ## build bin/millrace
 demo: build ## show a cluster in one process; ONCE=1 exits after the first feed
 	bin/millrace demo $(if $(ONCE),--once)
 
+dev: build ## start an empty cluster in one process, and keep what is loaded
+	bin/millrace dev
+
 check: fmt-check vet lint test race bench-once ## the whole gate
 
 fmt-check: ## every Go file is as gofmt writes it
@@ -64,4 +67,4 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
-.PHONY: help build demo check fmt-check vet lint test race bench bench-once metamorphic e2e proto kafka kafka-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once metamorphic e2e proto kafka kafka-stop

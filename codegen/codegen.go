@@ -28,24 +28,23 @@ type Spec struct {
 }
 
 // Generate writes the Go of specs into package pkg, one file a spec in the
-// order given. Schemas are those that the specs may name. The error reports
+// order given, named for the model. Schemas are those that the specs may name. The error reports
 // every fault of every spec.
 func Generate(pkg string, schemas relevance.Schemas, specs ...Spec) ([]File, error) {
 	var files []File
 	var errs []error
 	for _, s := range specs {
-		text, err := generate(pkg, schemas, s)
+		f, err := generate(pkg, schemas, s)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		base := strings.TrimSuffix(path.Base(s.Name), path.Ext(s.Name))
-		files = append(files, File{strings.ReplaceAll(base, "-", "_") + ".go", text})
+		files = append(files, f)
 	}
 	return files, errors.Join(errs...)
 }
 
-func generate(pkg string, schemas relevance.Schemas, s Spec) ([]byte, error) {
+func generate(pkg string, schemas relevance.Schemas, s Spec) (File, error) {
 	var m *relevance.Model
 	var err error
 	if s.Dir != nil {
@@ -54,7 +53,7 @@ func generate(pkg string, schemas relevance.Schemas, s Spec) ([]byte, error) {
 		m, err = relevance.Parse(path.Base(s.Name), s.Text, schemas)
 	}
 	if err != nil {
-		return nil, err
+		return File{}, err
 	}
 	spec := m.Spec()
 	w := newWriter(pkg, path.Base(s.Name), spec)
@@ -62,11 +61,22 @@ func generate(pkg string, schemas relevance.Schemas, s Spec) ([]byte, error) {
 	for _, t := range targets(spec, schemas) {
 		p, err := plan.Build(spec.Source(), t.rows, t.entity)
 		if err != nil {
-			return nil, err
+			return File{}, err
 		}
 		w.functions(p, t, shapes)
 	}
-	return w.finish()
+	text, err := w.finish()
+	return File{fileName(m.Name()), text}, err
+}
+
+// fileName returns a name for a model's Go that does not end in _test or in
+// what go build takes for a platform, as "feed_linux.go" would.
+func fileName(model string) string {
+	name := strings.ReplaceAll(model, "-", "_")
+	if strings.Contains(name, "_") {
+		name += "_model"
+	}
+	return name + ".go"
 }
 
 // target is a layout that a function is written for.

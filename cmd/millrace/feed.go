@@ -2,7 +2,10 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -74,9 +77,7 @@ func feedCommand() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				out, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true, Multiline: true}.Marshal(resp)
-				fmt.Fprintf(c.OutOrStdout(), "%s\n", out)
-				return err
+				return printJSON(c.OutOrStdout(), resp)
 			}
 			printFeed(c.OutOrStdout(), resp, func(e millrace.Entity) string { return string(e) })
 			if resp.NextPageToken != "" {
@@ -103,6 +104,21 @@ func feedCommand() *cobra.Command {
 	f.BoolVar(&asJSON, "json", false, "print the whole answer as JSON")
 	c.AddCommand(feedDefinitions()...)
 	return c
+}
+
+// printJSON prints an answer the same way in every build; protojson's spaces
+// differ from one to the next.
+func printJSON(w io.Writer, resp *feedv1.GetFeedResponse) error {
+	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(resp)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, text, "", "  "); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, out.String())
+	return err
 }
 
 func readLines(file string, into *[]string) error {

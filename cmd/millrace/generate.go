@@ -17,21 +17,23 @@ func generateCommand() *cobra.Command {
 	var avsc []string
 	var check bool
 	c := &cobra.Command{
-		Use:   "generate --out DIR SPEC.yaml...",
+		Use:   "generate --out DIR SPEC.yaml|PACK...",
 		Short: "Write the Go of model specs",
-		Long: `Writes one Go file a spec. A binary built with it scores models of that shape by
-the generated code; any other serves them by the interpreter, with the same
-scores. Coefficients are not in the code: new ones need no build.`,
+		Long: `Writes one Go file a spec, named for the model. A binary built with it scores
+models of that shape by the generated code; any other serves them by the
+interpreter, with the same scores. Coefficients, tables and trees are not in the
+code: new ones need no build. Of a pack only a directory will do.`,
 		Example: "  millrace generate --out relevance/models relevance/specs/*.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			specs := make([]codegen.Spec, len(args))
 			for i, name := range args {
-				text, err := os.ReadFile(name)
-				if err != nil {
+				if info, err := os.Stat(name); err != nil {
 					return err
+				} else if info.IsDir() {
+					name = filepath.Join(name, relevance.SpecFile)
 				}
-				specs[i] = codegen.Spec{Name: filepath.Base(name), Text: text}
+				specs[i] = codegen.Spec{Name: filepath.Base(name), Dir: os.DirFS(filepath.Dir(name))}
 			}
 			known := relevance.ShippedSchemas()
 			for _, file := range avsc {

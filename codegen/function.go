@@ -105,6 +105,9 @@ func (f *function) matrix() {
 	for i, t := range f.p.Terms {
 		f.feature(t)
 		f.share(t.Value)
+		if f.uses[t.Value] > 1 && !f.done(t.Value) {
+			f.name(t.Value) // another feature takes it too
+		}
 		fmt.Fprintf(f.out, "x[%d*kernel.Block] = %s\n", i, f.expr(t.Value))
 	}
 }

@@ -73,7 +73,8 @@ func scoreTreesInputs(k *kernel.Args) {
 
 		// f7: record.c
 		c := cColumn[r] != 0
-		x[7*kernel.Block] = kernel.Bool(c)
+		f27 := kernel.Bool(c)
+		x[7*kernel.Block] = f27
 
 		// f8: entity.followers * 9
 		x[8*kernel.Block] = f8
@@ -104,7 +105,7 @@ func scoreTreesInputs(k *kernel.Args) {
 		x[16*kernel.Block] = k.Numbers[2]
 
 		// f17: record.c
-		x[17*kernel.Block] = kernel.Bool(c)
+		x[17*kernel.Block] = f27
 
 		// f18: entity.followers * 19
 		x[18*kernel.Block] = f18
@@ -134,7 +135,7 @@ func scoreTreesInputs(k *kernel.Args) {
 		x[26*kernel.Block] = k.Numbers[3]
 
 		// f27: record.c
-		x[27*kernel.Block] = kernel.Bool(c)
+		x[27*kernel.Block] = f27
 
 		// f28: entity.followers * 29
 		x[28*kernel.Block] = f28
@@ -195,7 +196,8 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 
 		// f7: record.c
 		c := cColumn[r] != 0
-		x[7*kernel.Block] = kernel.Bool(c)
+		f27 := kernel.Bool(c)
+		x[7*kernel.Block] = f27
 
 		// f8: entity.followers * 9
 		x[8*kernel.Block] = kernel.Missing
@@ -226,7 +228,7 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 		x[16*kernel.Block] = k.Numbers[2]
 
 		// f17: record.c
-		x[17*kernel.Block] = kernel.Bool(c)
+		x[17*kernel.Block] = f27
 
 		// f18: entity.followers * 19
 		x[18*kernel.Block] = kernel.Missing
@@ -256,7 +258,7 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 		x[26*kernel.Block] = k.Numbers[3]
 
 		// f27: record.c
-		x[27*kernel.Block] = kernel.Bool(c)
+		x[27*kernel.Block] = f27
 
 		// f28: entity.followers * 29
 		x[28*kernel.Block] = kernel.Missing

@@ -35,6 +35,7 @@ type Forest struct {
 
 	trees   []tree
 	nodes   []node
+	splits  []split     // what the fast walk reads of the nodes
 	sets    [][]uint32  // of categorical splits: bits by category
 	leaves  []leafModel // of linear leaves
 	zeroes  []int32     // columns of which a copy has zeros as missing, behind the inputs
@@ -67,6 +68,15 @@ type node struct {
 	model     int32   // of a linear leaf: its index in Forest.leaves
 	leaf      int32   // its number in the file's order; -1 for a split
 	value     float64 // what the tree would give if it ended here
+}
+
+// split is what the fast walk reads of a node, and no more, so that a tree stays
+// in the first-level cache.
+type split struct {
+	threshold float64
+	child     [2]int32 // left and right
+	column    int32    // times Block
+	missing   int32    // the child of NaN
 }
 
 // The kinds of a node.
@@ -161,6 +171,7 @@ func (f *Forest) Renumber(to []int, n int) *Forest {
 			g.nodes[i].feature = int32(to[c])
 		}
 	}
+	g.splits = stepsOf(g.nodes)
 	g.leaves = make([]leafModel, len(f.leaves))
 	for i, m := range f.leaves {
 		g.leaves[i] = m
@@ -190,8 +201,8 @@ func (f *Forest) add(nodes []node, class int) error {
 	}
 	t := tree{start: int32(len(f.nodes)), end: int32(len(f.nodes) + len(nodes)), class: int32(class)}
 	reached := make([]bool, len(nodes))
-	type step struct{ node, depth int32 }
-	stack := []step{{}}
+	type place struct{ node, depth int32 }
+	stack := []place{{}}
 	for len(stack) > 0 {
 		i, depth := stack[len(stack)-1].node, stack[len(stack)-1].depth
 		stack = stack[:len(stack)-1]
@@ -212,11 +223,21 @@ func (f *Forest) add(nodes []node, class int) error {
 			n.child = [2]int32{i, i}
 			continue
 		}
-		stack = append(stack, step{n.child[0], depth + 1}, step{n.child[1], depth + 1})
+		stack = append(stack, place{n.child[0], depth + 1}, place{n.child[1], depth + 1})
 	}
 	f.nodes = append(f.nodes, nodes...)
+	f.splits = append(f.splits, stepsOf(nodes)...)
 	f.trees = append(f.trees, t)
 	return nil
+}
+
+func stepsOf(nodes []node) []split {
+	out := make([]split, len(nodes))
+	for i := range nodes {
+		n := &nodes[i]
+		out[i] = split{n.threshold, n.child, n.feature * Block, int32(n.missing)}
+	}
+	return out
 }
 
 var errNotFinite = errors.New("a number is not finite")

@@ -82,7 +82,7 @@ func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float6
 		if t.sets {
 			f.walkSets(nodes, block, &s.at)
 		} else {
-			walk(nodes, block, &s.at)
+			walk(f.splits[t.start:t.end], block, &s.at)
 		}
 		sum := sums[row : row+Block]
 		switch {
@@ -102,26 +102,40 @@ func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float6
 	}
 }
 
-// walk takes eight rows to their leaves, one level a step and without a branch
-// on what a row holds, until none moves.
-func walk(nodes []node, block []float64, at *[Block]int32) {
-	for moved := int32(1); moved != 0; {
-		moved = 0
-		for j := range Block {
-			n := &nodes[at[j]]
-			x := block[int(n.feature)*Block+j]
-			var above, missing uint8
-			if x > n.threshold {
-				above = 1
-			}
-			if x != x {
-				missing = n.missing
-			}
-			next := n.child[(above|missing)&1]
-			moved |= next ^ at[j]
-			at[j] = next
+// walk takes eight rows to their leaves, one level a turn and without a branch
+// on what a row holds, until none moves. The eight do not wait for each other.
+func walk(steps []split, block []float64, at *[Block]int32) {
+	var a0, a1, a2, a3, a4, a5, a6, a7 int32
+	for {
+		b0 := next(steps, block, a0, 0)
+		b1 := next(steps, block, a1, 1)
+		b2 := next(steps, block, a2, 2)
+		b3 := next(steps, block, a3, 3)
+		b4 := next(steps, block, a4, 4)
+		b5 := next(steps, block, a5, 5)
+		b6 := next(steps, block, a6, 6)
+		b7 := next(steps, block, a7, 7)
+		moved := (a0 ^ b0) | (a1 ^ b1) | (a2 ^ b2) | (a3 ^ b3) | (a4 ^ b4) | (a5 ^ b5) | (a6 ^ b6) | (a7 ^ b7)
+		a0, a1, a2, a3, a4, a5, a6, a7 = b0, b1, b2, b3, b4, b5, b6, b7
+		if moved == 0 {
+			break
 		}
 	}
+	*at = [Block]int32{a0, a1, a2, a3, a4, a5, a6, a7}
+}
+
+// next returns the child that row j goes to.
+func next(steps []split, block []float64, at, j int32) int32 {
+	n := &steps[at]
+	x := block[n.column+j]
+	above, nan := int32(0), int32(0)
+	if x > n.threshold {
+		above = 1
+	}
+	if x != x {
+		nan = 1
+	}
+	return n.child[(above|nan&n.missing)&1]
 }
 
 // walkSets walks a tree that has categorical splits, row by row.

@@ -1,0 +1,61 @@
+package relevance
+
+import (
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace"
+)
+
+// TestExplainAddsUp: base and contributions are the score before its link.
+func TestExplainAddsUp(t *testing.T) {
+	forest := map[string]string{SpecFile: "name: f\nversion: 1\nschemas: [millrace.Activity]\nfeatures: {X1: record.likes, X2: record.shares}\nscorer: trees\ntrees: {model: model.txt, output: raw}\n"}
+	model, err := os.ReadFile("trees/testdata/lightgbm/model_simple.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forest["model.txt"] = string(model)
+	layout := ShippedSchemas()["millrace.Activity"]
+	rows := activities(t, layout,
+		map[string]any{"verb": "post", "likes": 7, "created_at": 1000, "language": "en"},
+		map[string]any{"verb": "share", "shares": 100, "likes": 500})
+	viewer := &millrace.Viewer{Attributes: map[string]any{"languages": []string{"en"}}}
+	parse := func(files map[string]string) *Model {
+		m, err := ParseFile(os.DirFS(writePack(t, files, 1)), SpecFile, ShippedSchemas())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for name, m := range map[string]*Model{"home": builtinModel(t, "home"), "logistic": parse(teamFiles()), "trees": parse(forest)} {
+		s, err := m.Bind(layout, nil, viewer, 3_600_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := score(t, m, rows, viewer, 3_600_000)
+		for row := range 2 {
+			e := s.Explain(rows, row, nil)
+			sum := e.Base
+			for _, f := range e.Features {
+				sum += f.Contribution
+			}
+			if name == "logistic" {
+				sum = 1 / (1 + math.Exp(-sum))
+			}
+			if e.Score != want[row] || !(math.Abs(sum-e.Score) < 1e-12*max(1, math.Abs(sum))) {
+				t.Errorf("%s, row %d: adds up to %v, explains %v, scores %v", name, row, sum, e.Score, want[row])
+			}
+		}
+	}
+	s, err := builtinModel(t, "home").Bind(layout, nil, viewer, 3_600_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range s.Explain(rows, 0, nil).Features {
+		if f.Name == "type" && (f.Value != "post" || f.Contribution != 0.6) || strings.HasPrefix(f.Name, "language") && f.Contribution != 0.7 {
+			t.Errorf("got %+v", f)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"io"
@@ -283,4 +284,38 @@ func FuzzUnmarshalJSON(f *testing.F) {
 			t.Fatalf("%s: %v", again, err)
 		}
 	})
+}
+
+// A small body that grows beyond the limit is refused on every door that
+// takes compressed ones.
+func TestCompressedBomb(t *testing.T) {
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	chunk := bytes.Repeat([]byte(" "), 1<<20)
+	for range 4 * maxRequestBytes >> 20 {
+		if _, err := z.Write(chunk); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := served(t)
+	for path, want := range map[string]int{feedv1connect.FeedServiceGetFeedProcedure: 429, "/v1/feed": 400} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+path, bytes.NewReader(bomb.Bytes()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Encoding", "gzip")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
+		}
+	}
 }

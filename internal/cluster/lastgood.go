@@ -106,5 +106,6 @@ func decodeMap(body []byte) (*Map, error) {
 			return nil, fmt.Errorf("cluster: last good map: ready of %s: %w", id, err)
 		}
 	}
+	m.order()
 	return m, nil
 }

@@ -16,6 +16,7 @@ type Map struct {
 	alive      map[millrace.NodeID]bool
 	ready      map[millrace.NodeID]Set
 	hosted     map[millrace.NodeID]Set // of assignment
+	ordered    []Node                  // nodes by id
 }
 
 // NewMap returns the map of an assignment, the nodes alive and what each says
@@ -25,7 +26,13 @@ func NewMap(a Assignment, alive []Node, ready map[millrace.NodeID]Set) *Map {
 	for _, n := range alive {
 		m.nodes[n.ID], m.alive[n.ID] = n, true
 	}
+	m.order()
 	return m
+}
+
+// order is called once nodes are complete.
+func (m *Map) order() {
+	m.ordered = slices.SortedFunc(maps.Values(m.nodes), func(a, b Node) int { return strings.Compare(string(a.ID), string(b.ID)) })
 }
 
 // Epoch is the assignment's; 0 when there is none yet.
@@ -49,15 +56,8 @@ func (m *Map) Hosted(id millrace.NodeID) Set { return m.hosted[id] }
 
 // Nodes returns the nodes of the map by id: those alive, and those whose
 // lease ended without a word and that still host partitions. The latter may
-// well be serving; see [Map.Alive].
-func (m *Map) Nodes() []Node {
-	out := make([]Node, 0, len(m.nodes))
-	for _, n := range m.nodes {
-		out = append(out, n)
-	}
-	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(string(a.ID), string(b.ID)) })
-	return out
-}
+// well be serving; see [Map.Alive]. The caller must not change the slice.
+func (m *Map) Nodes() []Node { return m.ordered }
 
 // Node returns a node of [Map.Nodes].
 func (m *Map) Node(id millrace.NodeID) (Node, bool) {

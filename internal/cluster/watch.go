@@ -175,6 +175,7 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 			next.nodes[id], next.ready[id] = n, m.ready[id]
 		}
 	}
+	next.order()
 	return next, errors.Join(faults...)
 }
 

@@ -100,6 +100,7 @@ var homes = []home{
 var unsafeIn = map[string]string{
 	"api":              "generated protobuf",
 	"internal/column":  "strings that share a slab's heap",
+	"relevance/trees":  "the walk of eight rows, whose places are checked when a model is read",
 	"relevance/kernel": "strings built in a buffer for a look-up",
 	"schemas":          "map keys and list items that point into a body while it is decoded",
 	"indexnode/store":  "strings that share a blob while it is read",

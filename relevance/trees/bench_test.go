@@ -13,40 +13,59 @@ import (
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// benchForest writes a LightGBM model of trees of 31 leaves, grown leaf by
-// leaf as LightGBM grows them.
-func benchForest(r *rand.Rand, trees, features int) string {
+// benchForest writes a LightGBM model of trees of 31 leaves, grown as LightGBM
+// grows them: the leaf with the most rows is split next, at a value that one of
+// its rows has.
+func benchForest(r *rand.Rand, trees int, data [][]float64) string {
+	features := len(data[0])
 	var names strings.Builder
 	for c := range features {
 		fmt.Fprintf(&names, " f%d", c)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "tree\nversion=v4\nnum_class=1\nnum_tree_per_iteration=1\nmax_feature_idx=%d\nobjective=regression\nfeature_names=%s\n\n", features-1, names.String()[1:])
-	const leaves = 31
 	for n := range trees {
-		left, right := make([]int, leaves-1), make([]int, leaves-1)
-		at := [][2]int{{-1, 0}} // where each leaf hangs: its parent and side
+		const leaves = 31
+		var feature, decision, left, right [leaves - 1]int
+		var threshold [leaves - 1]float64
+		var value [leaves]float64
+		type leaf struct {
+			parent *int // the child that it is
+			rows   [][]float64
+		}
+		at := []leaf{{nil, data}}
 		for s := range leaves - 1 {
-			k := r.IntN(len(at))
-			if p := at[k]; p[0] >= 0 {
-				[][]int{left, right}[p[1]][p[0]] = s
+			k := 0
+			for i := range at {
+				if len(at[i].rows) > len(at[k].rows) {
+					k = i
+				}
+			}
+			if at[k].parent != nil {
+				*at[k].parent = s
+			}
+			feature[s], decision[s] = r.IntN(features), []int{0, 2, 8, 10}[r.IntN(4)]
+			for threshold[s] = math.NaN(); math.IsNaN(threshold[s]); {
+				threshold[s] = at[k].rows[r.IntN(len(at[k].rows))][feature[s]]
+			}
+			var below, above [][]float64
+			for _, row := range at[k].rows {
+				if row[feature[s]] <= threshold[s] {
+					below = append(below, row)
+				} else {
+					above = append(above, row)
+				}
 			}
 			left[s], right[s] = ^k, ^len(at)
-			at[k] = [2]int{s, 0}
-			at = append(at, [2]int{s, 1})
+			at[k] = leaf{&left[s], below}
+			at = append(at, leaf{&right[s], above})
 		}
-		list := func(n int, f func(i int) any) string {
-			var s []string
-			for i := range n {
-				s = append(s, fmt.Sprint(f(i)))
-			}
-			return strings.Join(s, " ")
+		for i := range value {
+			value[i] = r.NormFloat64()
 		}
+		list := func(x any) string { return strings.Trim(fmt.Sprint(x), "[]") }
 		fmt.Fprintf(&b, "Tree=%d\nnum_leaves=%d\nnum_cat=0\nsplit_feature=%s\nthreshold=%s\ndecision_type=%s\nleft_child=%s\nright_child=%s\nleaf_value=%s\n\n", n, leaves,
-			list(leaves-1, func(int) any { return r.IntN(features) }), list(leaves-1, func(int) any { return r.NormFloat64() }),
-			list(leaves-1, func(int) any { return []int{0, 2, 8, 10}[r.IntN(4)] }),
-			list(leaves-1, func(i int) any { return left[i] }), list(leaves-1, func(i int) any { return right[i] }),
-			list(leaves, func(int) any { return r.NormFloat64() }))
+			list(feature), list(threshold), list(decision), list(left), list(right), list(value))
 	}
 	return b.String() + "end of trees\n"
 }
@@ -94,7 +113,6 @@ func (w *walker) score(row []float64) float64 {
 func BenchmarkTrees(b *testing.B) {
 	const features, rows = 30, 1024
 	r := rand.New(rand.NewPCG(7, 0))
-	f := lgb(b, []byte(benchForest(r, 100, features)))
 	data := make([][]float64, rows)
 	for i := range data {
 		data[i] = make([]float64, features)
@@ -105,6 +123,7 @@ func BenchmarkTrees(b *testing.B) {
 			}
 		}
 	}
+	f := lgb(b, []byte(benchForest(r, 100, data)))
 	var walkers []*walker
 	for _, t := range f.trees {
 		walkers = append(walkers, newWalker(f.nodes[t.start:t.end], 0))

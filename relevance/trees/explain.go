@@ -39,7 +39,7 @@ func (f *Forest) path(t *tree, block, columns []float64) float64 {
 		if next.kind == leafNode && t.linear {
 			value = f.leafValue(next, block)
 		}
-		columns[f.input(n.feature)] += value - n.value
+		columns[n.feature] += value - n.value
 		n = next
 	}
 	return root

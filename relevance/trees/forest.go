@@ -35,10 +35,12 @@ type Forest struct {
 
 	trees   []tree
 	nodes   []node
-	splits  []split     // what the fast walk reads of the nodes
+	splits  []split     // what the fast walk reads, a tree's root first
+	origins []int32     // the node, within its tree, that a split stands for
+	values  []float64   // what a leaf of splits gives
 	sets    [][]uint32  // of categorical splits: bits by category
 	leaves  []leafModel // of linear leaves
-	zeroes  []int32     // columns of which a copy has zeros as missing, behind the inputs
+	copies  []inputCopy // columns behind the inputs, made by prepare
 	base    []float64   // of each class
 	weights []float64   // of a linear booster: by column and class; nil for trees
 	link    link
@@ -53,7 +55,8 @@ type tree struct {
 	start, end int32
 	class      int32
 	depth      int32
-	sets       bool // it has categorical splits
+	fast       int32 // where its splits start; -1 if it must be walked plainly
+	fastEnd    int32
 	linear     bool // its leaves are linear models
 }
 
@@ -64,19 +67,28 @@ type node struct {
 	child     [2]int32 // left and right, within the tree
 	feature   int32
 	missing   uint8 // the child of NaN
+	zero      bool  // zeros are missing
 	kind      uint8
 	model     int32   // of a linear leaf: its index in Forest.leaves
 	leaf      int32   // its number in the file's order; -1 for a split
 	value     float64 // what the tree would give if it ended here
 }
 
-// split is what the fast walk reads of a node, and no more, so that a tree stays
-// in the first-level cache.
+// split is what the fast walk reads of a node: 16 bytes, so that a tree stays
+// in the first-level cache. The right child stands behind the left. A leaf's
+// left child is itself, and nothing is above its threshold.
 type split struct {
 	threshold float64
-	child     [2]int32 // left and right
-	column    int32    // times Block
-	missing   int32    // the child of NaN
+	left      uint32 // in bytes from the root
+	column    uint32 // in bytes from the block's start
+}
+
+// inputCopy is a column in which a missing value is an infinity, so that one
+// comparison sends it to the side that the node wants.
+type inputCopy struct {
+	input int32
+	low   bool // to the left
+	zero  bool // zeros are missing too
 }
 
 // The kinds of a node.
@@ -127,12 +139,12 @@ func Import(src []byte) (*Forest, error) {
 
 // Columns returns the number of columns of the matrix that Score takes: the
 // inputs, and the copies that it makes itself.
-func (f *Forest) Columns() int { return f.Inputs + len(f.zeroes) }
+func (f *Forest) Columns() int { return f.Inputs + len(f.copies) }
 
 // Uses reports whether a split, leaf or weight reads a column.
 func (f *Forest) Uses(column int) bool {
 	for i := range f.nodes {
-		if n := &f.nodes[i]; n.kind != leafNode && f.input(n.feature) == column {
+		if n := &f.nodes[i]; n.kind != leafNode && int(n.feature) == column {
 			return true
 		}
 	}
@@ -144,34 +156,17 @@ func (f *Forest) Uses(column int) bool {
 	return f.weights != nil
 }
 
-// input is the column that a node reads, behind a copy with zeros as missing.
-func (f *Forest) input(feature int32) int {
-	if int(feature) >= f.Inputs {
-		return int(f.zeroes[int(feature)-f.Inputs])
-	}
-	return int(feature)
-}
-
 // Renumber returns the forest over n columns, of which to[c] is what was c; -1
 // for one that is not used.
 func (f *Forest) Renumber(to []int, n int) *Forest {
 	g := *f
 	g.Inputs, g.Names = n, nil
-	g.zeroes = make([]int32, len(f.zeroes))
-	for i, c := range f.zeroes {
-		g.zeroes[i] = int32(to[c])
-	}
 	g.nodes = slices.Clone(f.nodes)
 	for i := range g.nodes {
-		switch c := int(g.nodes[i].feature); {
-		case g.nodes[i].kind == leafNode:
-		case c >= f.Inputs:
-			g.nodes[i].feature = int32(n + c - f.Inputs)
-		default:
-			g.nodes[i].feature = int32(to[c])
+		if n := &g.nodes[i]; n.kind != leafNode {
+			n.feature = int32(to[n.feature])
 		}
 	}
-	g.splits = stepsOf(g.nodes)
 	g.leaves = make([]leafModel, len(f.leaves))
 	for i, m := range f.leaves {
 		g.leaves[i] = m
@@ -190,6 +185,7 @@ func (f *Forest) Renumber(to []int, n int) *Forest {
 			copy(g.weights[at*f.Classes:], f.weights[c*f.Classes:(c+1)*f.Classes])
 		}
 	}
+	g.compile()
 	return &g
 }
 
@@ -218,7 +214,6 @@ func (f *Forest) add(nodes []node, class int) error {
 		if err := f.check(n); err != nil {
 			return fmt.Errorf("node %d: %w", i, err)
 		}
-		t.sets = t.sets || n.kind == inSet || n.kind == notInSet
 		if n.kind == leafNode {
 			n.child = [2]int32{i, i}
 			continue
@@ -226,18 +221,8 @@ func (f *Forest) add(nodes []node, class int) error {
 		stack = append(stack, place{n.child[0], depth + 1}, place{n.child[1], depth + 1})
 	}
 	f.nodes = append(f.nodes, nodes...)
-	f.splits = append(f.splits, stepsOf(nodes)...)
 	f.trees = append(f.trees, t)
 	return nil
-}
-
-func stepsOf(nodes []node) []split {
-	out := make([]split, len(nodes))
-	for i := range nodes {
-		n := &nodes[i]
-		out[i] = split{n.threshold, n.child, n.feature * Block, int32(n.missing)}
-	}
-	return out
 }
 
 var errNotFinite = errors.New("a number is not finite")
@@ -246,23 +231,12 @@ func (f *Forest) check(n *node) error {
 	switch {
 	case math.IsNaN(n.threshold) || math.IsInf(n.threshold, 0) && n.kind == leafNode:
 		return errNotFinite
-	case n.feature < 0 || int(n.feature) >= f.Columns():
+	case n.feature < 0 || int(n.feature) >= f.Inputs:
 		return fmt.Errorf("feature %d of %d", n.feature, f.Inputs)
 	case (n.kind == inSet || n.kind == notInSet) && (n.threshold < 0 || int(n.threshold) >= len(f.sets)):
 		return errors.New("a categorical split without categories")
 	}
 	return nil
-}
-
-// zeroAsMissing returns the column that is a copy of c with zeros as missing.
-func (f *Forest) zeroAsMissing(c int32) int32 {
-	for i, z := range f.zeroes {
-		if z == c {
-			return int32(f.Inputs + i)
-		}
-	}
-	f.zeroes = append(f.zeroes, c)
-	return int32(f.Inputs + len(f.zeroes) - 1)
 }
 
 // Steps returns how many splits a row passes, in all trees together, if it

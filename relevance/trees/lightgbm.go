@@ -195,6 +195,7 @@ func (r *lightgbm) end() error {
 	if _, ok := r.head["average_output"]; ok {
 		f.average = float64(len(f.trees) / f.Classes)
 	}
+	f.compile()
 	return nil
 }
 
@@ -305,7 +306,7 @@ func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 			n.missing = 1
 		}
 	case missingZero:
-		n.feature = r.f.zeroAsMissing(n.feature)
+		n.zero = true
 	}
 	return n, nil
 }

@@ -2,6 +2,7 @@ package trees
 
 import (
 	"math"
+	"unsafe"
 )
 
 // Block is how many rows are walked together: a matrix is blocks of Block
@@ -49,8 +50,8 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	f.finish(s, n, out)
 }
 
-// prepare rounds the inputs as the library does, and makes the copies with
-// zeros as missing.
+// prepare rounds the inputs as the library does, and makes the copies that the
+// splits read.
 func (f *Forest) prepare(matrix []float64, n int) {
 	stride := f.Columns() * Block
 	for at := 0; at < (n+Block-1)/Block*stride; at += stride {
@@ -60,11 +61,16 @@ func (f *Forest) prepare(matrix []float64, n int) {
 				block[i] = float64(float32(x))
 			}
 		}
-		for k, c := range f.zeroes {
-			to := block[(f.Inputs+k)*Block : (f.Inputs+k+1)*Block]
-			for i, x := range block[int(c)*Block : int(c+1)*Block] {
-				if math.Abs(x) <= zeroThreshold {
-					x = math.NaN()
+		for k, c := range f.copies {
+			from := block[int(c.input)*Block:][:Block]
+			to := block[(f.Inputs+k)*Block:][:Block]
+			missing := math.Inf(1)
+			if c.low {
+				missing = math.Inf(-1)
+			}
+			for i, x := range from {
+				if x != x || c.zero && math.Abs(x) <= zeroThreshold {
+					x = missing
 				}
 				to[i] = x
 			}
@@ -74,72 +80,89 @@ func (f *Forest) prepare(matrix []float64, n int) {
 
 // tree adds one tree's leaves to sums.
 func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float64) {
-	nodes := f.nodes[t.start:t.end]
 	stride := f.Columns() * Block
 	for row := 0; row < n; row += Block {
 		block := matrix[row/Block*stride:][:stride]
-		s.at = [Block]int32{}
-		if t.sets {
-			f.walkSets(nodes, block, &s.at)
+		if t.fast < 0 {
+			f.walkPlainly(f.nodes[t.start:t.end], block, &s.at)
 		} else {
-			walk(f.splits[t.start:t.end], block, &s.at)
+			walk(f.splits[t.fast:t.fastEnd], block, &s.at)
 		}
 		sum := sums[row : row+Block]
-		switch {
-		case f.single:
-			for j := range sum {
-				sum[j] = float64(float32(sum[j]) + float32(nodes[s.at[j]].threshold))
+		if t.fast >= 0 && !t.linear && !f.single {
+			values := f.values[t.fast:t.fastEnd]
+			for j, at := range s.at {
+				sum[j] += values[at]
 			}
-		case t.linear:
-			for j := range sum {
-				sum[j] += f.leafValue(&nodes[s.at[j]], block[j:])
-			}
-		default:
-			for j := range sum {
-				sum[j] += nodes[s.at[j]].threshold
+			continue
+		}
+		for j := range sum {
+			x := f.leaf(t, s.at[j], block[j:])
+			if f.single {
+				sum[j] = float64(float32(sum[j]) + float32(x))
+			} else {
+				sum[j] += x
 			}
 		}
 	}
 }
 
+// leaf returns what the leaf gives that a walk ended at; x is the row, Block
+// apart.
+func (f *Forest) leaf(t *tree, at int32, x []float64) float64 {
+	switch {
+	case t.linear && t.fast >= 0:
+		return f.leafValue(&f.nodes[t.start+f.origins[t.fast+at]], x)
+	case t.linear:
+		return f.leafValue(&f.nodes[t.start+at], x)
+	case t.fast >= 0:
+		return f.values[t.fast+at]
+	}
+	return f.nodes[t.start+at].threshold
+}
+
 // walk takes eight rows to their leaves, one level a turn and without a branch
 // on what a row holds, until none moves. The eight do not wait for each other.
-func walk(steps []split, block []float64, at *[Block]int32) {
-	var a0, a1, a2, a3, a4, a5, a6, a7 int32
+//
+// compile has made every place that a split names, so that nothing is checked
+// here: left lies within splits and has a neighbour, column within a block of
+// Columns.
+func walk(splits []split, block []float64, at *[Block]int32) {
+	s, x := unsafe.Pointer(unsafe.SliceData(splits)), unsafe.Pointer(unsafe.SliceData(block))
+	var a0, a1, a2, a3, a4, a5, a6, a7 uint32
 	for {
-		b0 := next(steps, block, a0, 0)
-		b1 := next(steps, block, a1, 1)
-		b2 := next(steps, block, a2, 2)
-		b3 := next(steps, block, a3, 3)
-		b4 := next(steps, block, a4, 4)
-		b5 := next(steps, block, a5, 5)
-		b6 := next(steps, block, a6, 6)
-		b7 := next(steps, block, a7, 7)
+		b0 := next(s, x, a0, 0)
+		b1 := next(s, x, a1, 1)
+		b2 := next(s, x, a2, 2)
+		b3 := next(s, x, a3, 3)
+		b4 := next(s, x, a4, 4)
+		b5 := next(s, x, a5, 5)
+		b6 := next(s, x, a6, 6)
+		b7 := next(s, x, a7, 7)
 		moved := (a0 ^ b0) | (a1 ^ b1) | (a2 ^ b2) | (a3 ^ b3) | (a4 ^ b4) | (a5 ^ b5) | (a6 ^ b6) | (a7 ^ b7)
 		a0, a1, a2, a3, a4, a5, a6, a7 = b0, b1, b2, b3, b4, b5, b6, b7
 		if moved == 0 {
 			break
 		}
 	}
-	*at = [Block]int32{a0, a1, a2, a3, a4, a5, a6, a7}
+	for j, a := range [Block]uint32{a0, a1, a2, a3, a4, a5, a6, a7} {
+		at[j] = int32(a) / int32(splitBytes)
+	}
 }
 
-// next returns the child that row j goes to.
-func next(steps []split, block []float64, at, j int32) int32 {
-	n := &steps[at]
-	x := block[n.column+j]
-	above, nan := int32(0), int32(0)
+// next returns the child that row j of a block goes to.
+func next(splits, block unsafe.Pointer, at, j uint32) uint32 {
+	n := (*split)(unsafe.Add(splits, at))
+	x := *(*float64)(unsafe.Add(block, n.column+j*8))
+	right := uint32(0)
 	if x > n.threshold {
-		above = 1
+		right = 1
 	}
-	if x != x {
-		nan = 1
-	}
-	return n.child[(above|nan&n.missing)&1]
+	return n.left + right*uint32(splitBytes)
 }
 
-// walkSets walks a tree that has categorical splits, row by row.
-func (f *Forest) walkSets(nodes []node, block []float64, at *[Block]int32) {
+// walkPlainly walks a tree that has other splits than comparisons, row by row.
+func (f *Forest) walkPlainly(nodes []node, block []float64, at *[Block]int32) {
 	for j := range Block {
 		i := int32(0)
 		for nodes[i].kind != leafNode {
@@ -152,7 +175,7 @@ func (f *Forest) walkSets(nodes []node, block []float64, at *[Block]int32) {
 
 // side tells which child a value goes to.
 func (f *Forest) side(n *node, x float64) uint8 {
-	if x != x {
+	if x != x || n.zero && math.Abs(x) <= zeroThreshold {
 		return n.missing
 	}
 	if n.kind == numeric {

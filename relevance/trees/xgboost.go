@@ -26,6 +26,7 @@ func XGBoost(src []byte) (*Forest, error) {
 	if x.err != nil {
 		return nil, fmt.Errorf("trees: XGBoost model: %w", x.err)
 	}
+	x.f.compile()
 	return x.f, nil
 }
 

@@ -46,6 +46,7 @@ func newOrdeal(seed uint64, fs vfs.FS, entries int) *ordeal {
 	}
 	o.opts = o.options()
 	o.opts.MaxBlobBytes = []int{150, 300, 1000}[o.rng.IntN(3)]
+	o.opts.memTableBytes = 4 << 10
 	o.opts.FS = fs
 	o.floor.Store(&map[millrace.Partition]int{})
 	return o

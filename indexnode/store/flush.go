@@ -80,17 +80,7 @@ func (s *Store) lastFlush() error {
 func (p *part) write(s *Store) error {
 	b := s.db.NewBatchWithSize(int(p.bytes) + 1<<10)
 	defer b.Close()
-	for _, t := range p.timelines {
-		if err := t.write(b); err != nil {
-			return err
-		}
-	}
-	for k, f := range p.features {
-		if err := b.Set(append(featuresPrefix(p.p, k.entity), k.subject...), f.encode(nil), nil); err != nil {
-			return err
-		}
-	}
-	if err := b.Set(partitionKey(p.p, kindPart), p.row.encode(), nil); err != nil {
+	if err := p.fill(b); err != nil {
 		return err
 	}
 	s.writing.RLock()
@@ -101,6 +91,22 @@ func (p *part) write(s *Store) error {
 	s.dirty.Add(-p.bytes)
 	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
 	return nil
+}
+
+// fill puts everything that changed into a batch, with the offsets up to which
+// it is applied: torn apart they would lose records or apply them twice.
+func (p *part) fill(b *pebble.Batch) error {
+	for _, t := range p.timelines {
+		if err := t.write(b); err != nil {
+			return err
+		}
+	}
+	for k, f := range p.features {
+		if err := b.Set(append(featuresPrefix(p.p, k.entity), k.subject...), f.encode(nil), nil); err != nil {
+			return err
+		}
+	}
+	return b.Set(partitionKey(p.p, kindPart), p.row.encode(), nil)
 }
 
 // write puts the timeline's changed rows into a batch.

@@ -164,6 +164,7 @@ func (s *script) options() Options {
 		FlushEvery:    -1,
 		CacheBytes:    1 << 20,
 		Retention:     metaRetention,
+		memTableBytes: []uint64{4 << 10, 16 << 10, 256 << 10}[r.IntN(3)],
 	}
 }
 

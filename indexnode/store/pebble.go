@@ -20,7 +20,7 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		CacheSize:                   s.opts.CacheBytes,
 		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
-		MemTableSize:                16 << 20,
+		MemTableSize:                s.opts.memTableBytes,
 		MemTableStopWritesThreshold: 8,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       24,

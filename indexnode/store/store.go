@@ -44,7 +44,8 @@ type Options struct {
 	// Log receives lifecycle and background failures; nil discards them.
 	Log *slog.Logger
 
-	fatal func(msg string) // what Pebble calls to die; tests survive it
+	fatal         func(msg string) // what Pebble calls to die; tests survive it
+	memTableBytes uint64           // of Pebble; tests make it small
 }
 
 func (o Options) withDefaults() Options {
@@ -68,6 +69,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MinFreeBytes == 0 {
 		o.MinFreeBytes = 512 << 20
+	}
+	if o.memTableBytes == 0 {
+		o.memTableBytes = 16 << 20
 	}
 	if o.fatal == nil {
 		o.fatal = exit(o.Log)

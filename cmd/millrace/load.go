@@ -35,7 +35,7 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 			report, err := load.Run(c.Context(), o)
 			w := c.OutOrStdout()
 			for _, f := range report.Faults {
-				fmt.Fprintf(w, "line %d: %v\n", f.Line, f.Err)
+				fmt.Fprintln(w, f)
 			}
 			if n := report.Rejected - len(report.Faults); n > 0 {
 				fmt.Fprintf(w, "... and %d more\n", n)

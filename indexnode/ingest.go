@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -91,6 +91,7 @@ func (h *hosting) commit(ctx context.Context, f kafka.Fetched) error {
 	part := &n.parts[f.Partition]
 	for {
 		part.mu.Lock()
+		part.commits.Add(1)
 		changes, err := n.store.Apply(&h.batch, h.changes[:0])
 		h.changes = changes
 		if err == nil {
@@ -98,16 +99,19 @@ func (h *hosting) commit(ctx context.Context, f kafka.Fetched) error {
 				n.writeThrough(&changes[i])
 			}
 			for _, e := range h.featured {
-				n.cache.RemoveFeatures(e)
+				n.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Features})
 			}
 			part.applied[f.Stream].Store(int64(f.Next))
-		}
-		part.mu.Unlock()
-		switch {
-		case err == nil:
 			if len(h.featured) > 0 {
 				n.features.Store(true)
 			}
+		} else if errors.Is(err, store.ErrRewound) {
+			part.state.Store(int32(catchingUp)) // the cache has more than the store now
+		}
+		part.commits.Add(1)
+		part.mu.Unlock()
+		switch {
+		case err == nil:
 			h.featured = h.featured[:0]
 			n.counters.applied(f.Stream, changes, len(f.Records))
 			return nil
@@ -207,11 +211,11 @@ func (n *Node) writeThrough(c *store.Change) {
 	if c.Kind == store.Ignored {
 		return
 	}
-	tl, known := n.cache.Peek(c.Timeline)
-	if !known {
+	tl := n.cache.Peek(c.Timeline)
+	if tl == nil {
 		return
 	}
-	if tl != nil && c.Kind == store.Inserted && c.Newest {
+	if c.Kind == store.Inserted && c.Newest {
 		if next := n.extend(tl, c.Record); next != nil {
 			n.cache.Put(c.Timeline, next)
 			return
@@ -227,6 +231,13 @@ func (n *Node) extend(tl *cache.Timeline, r millrace.Record) *cache.Timeline {
 	if reader == nil || tl.Len() >= 2*n.maxCached {
 		return nil
 	}
+	if tl.Len() == 0 {
+		slabs, err := n.decode([]millrace.Record{r})
+		if err != nil {
+			return nil
+		}
+		return cache.NewTimeline(tl.From, slabs...)
+	}
 	for i, slab := range tl.Segments {
 		if slab.Layout() != reader.Layout() {
 			continue
@@ -235,10 +246,9 @@ func (n *Node) extend(tl *cache.Timeline, r millrace.Record) *cache.Timeline {
 		if err := n.append(rows, reader, r); err != nil {
 			return nil
 		}
-		next := &cache.Timeline{Segments: make([]*column.Slab, len(tl.Segments)), From: tl.From}
-		copy(next.Segments, tl.Segments)
-		next.Segments[i] = rows.Slab()
-		return next
+		slabs := slices.Clone(tl.Segments)
+		slabs[i] = rows.Slab()
+		return cache.NewTimeline(tl.From, slabs...)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -77,6 +78,7 @@ type Node struct {
 	schemas  *schemas.Registry
 	models   *relevance.Registry
 	filters  filterCache
+	reads    singleflight.Group // of timelines that the cache misses
 	parts    [partition.Count]part
 	features atomic.Bool // whether any entity has features
 	counters counters
@@ -91,6 +93,10 @@ type part struct {
 	mu      sync.RWMutex
 	state   atomic.Int32 // a partState
 	applied [2]atomic.Int64
+	// commits counts twice what the writer committed, and is odd while it
+	// commits: who reads the same even number before and after has seen one
+	// state. It changes under mu.
+	commits atomic.Uint64
 }
 
 type partState int32

@@ -1,42 +1,287 @@
 package indexnode
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/query"
+	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/schemas"
 )
 
-// maxCached is how many of a timeline's newest records the cache holds at
-// first. Ingest lets it grow to twice that before it is loaded anew.
-const maxCached = 1000
+const (
+	// maxCached is how many of a timeline's newest records the cache holds at
+	// first. Ingest lets it grow to twice that before it is loaded anew.
+	maxCached = 1000
+	// maxReads is how many partitions one request reads from the store at a
+	// time.
+	maxReads = 8
+)
 
-// segments appends the rows of a timeline in [from, to). The caller holds the
-// partition's lock for reading.
-func (n *Node) segments(dst []query.Segment, p millrace.Partition, t millrace.Timeline, from, to millrace.Time) ([]query.Segment, error) {
-	tl, known := n.cache.Get(t)
-	if !known {
-		var err error
-		if tl, err = n.fill(p, t); err != nil {
-			return dst, err
+// resolution finds the rows of a request: of each partition at one applied
+// offset. It goes two ways.
+//
+// Most partitions are answered by the cache alone. All of a request's keys are
+// looked up at once, without a lock: the partition's count of commits, read
+// before and after, tells that no commit came between, so that what was found
+// is the state at the offset read with it. A commit makes the count odd while
+// it is at work.
+//
+// A partition that the cache does not answer whole, or that was being written,
+// is resolved again under its lock, where the store and the cache agree and
+// stand still.
+//
+// Its memory is used again by the next request.
+type resolution struct {
+	node  *Node
+	spec  *query.Spec
+	asked []millrace.ContentType // none: every type the node knows
+	keys
+	types []millrace.ContentType // those asked, then that of features if there are any
+	found []*cache.Timeline      // of each entity each type
+	views []view
+}
+
+// view is a partition's part of a resolution.
+type view struct {
+	group
+	commits uint64
+	applied [2]int64
+	missing string
+	rows    []resolved // of a partition resolved under its lock
+	locked  bool
+}
+
+// resolved is a timeline's rows and what goes with them.
+type resolved struct {
+	timeline millrace.Timeline
+	segment  query.Segment
+	features *column.Slab
+}
+
+var resolutions = sync.Pool{New: func() any { return new(resolution) }}
+
+// release gives the memory back. What was resolved is the reader's to keep.
+func (r *resolution) release() {
+	r.keys.reset()
+	clear(r.types)
+	clear(r.found)
+	for i := range r.views {
+		clear(r.views[i].rows)
+		r.views[i] = view{rows: r.views[i].rows[:0]}
+	}
+	r.node, r.spec, r.asked, r.types, r.found, r.views = nil, nil, nil, r.types[:0], r.found[:0], r.views[:0]
+	resolutions.Put(r)
+}
+
+// run resolves every key.
+func (r *resolution) run(ctx context.Context) error {
+	n := r.node
+	for _, g := range r.groups {
+		r.begin(g)
+	}
+	// After begin: a type that a commit brings is known before it commits.
+	r.types = n.types(r.types, r.asked)
+	r.found = n.cache.Lookup(r.found, r.entities, r.types)
+	behind := 0
+	for i := range r.views {
+		v := &r.views[i]
+		part := &n.parts[v.partition]
+		if part.commits.Load() != v.commits || partState(part.state.Load()).String() != v.missing {
+			v.locked = true
+		}
+		if v.locked = v.locked || !r.answers(v); v.locked {
+			behind++
 		}
 	}
-	if tl == nil {
-		return dst, nil
+	if behind == 0 {
+		return ctx.Err()
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxReads)
+	for i := range r.views {
+		if v := &r.views[i]; v.locked {
+			g.Go(func() error { return r.resolveLocked(ctx, v) })
+		}
+	}
+	return g.Wait()
+}
+
+// begin notes where a partition is before its keys are looked up.
+func (r *resolution) begin(g group) {
+	if len(r.views) < cap(r.views) {
+		r.views = r.views[:len(r.views)+1]
+	} else {
+		r.views = append(r.views, view{})
+	}
+	v := &r.views[len(r.views)-1]
+	part := &r.node.parts[g.partition]
+	*v = view{group: g, rows: v.rows[:0], commits: part.commits.Load(), missing: partState(part.state.Load()).String()}
+	v.applied = [2]int64{part.applied[0].Load(), part.applied[1].Load()}
+	v.locked = v.commits%2 != 0
+}
+
+// answers reports whether the cache knows all of a partition that is asked.
+func (r *resolution) answers(v *view) bool {
+	if v.missing != "" {
+		return true
+	}
+	from := max(r.spec.From, millrace.MinTime)
+	for _, tl := range r.found[v.lo*len(r.types) : v.hi*len(r.types)] {
+		if tl == nil || from < tl.From {
+			return false
+		}
+	}
+	return true
+}
+
+// add adds what was resolved to q.
+func (r *resolution) add(ctx context.Context, q *query.Query) error {
+	for i := range r.views {
+		v := &r.views[i]
+		var err error
+		switch {
+		case v.missing != "":
+		case v.locked:
+			for j := 0; j < len(v.rows) && err == nil; j++ {
+				err = q.Add(ctx, v.rows[j].timeline, v.rows[j].segment, v.rows[j].features)
+			}
+		default:
+			err = r.addFound(ctx, q, v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addFound adds what the cache knew of a partition.
+func (r *resolution) addFound(ctx context.Context, q *query.Query, v *view) error {
+	width := len(r.types)
+	contents := width
+	if width > 0 && r.types[width-1] == cache.Features {
+		contents--
+	}
+	for e := v.lo; e < v.hi; e++ {
+		found := r.found[e*width : (e+1)*width]
+		var features *column.Slab
+		if contents < width {
+			features = rowOf(found[contents])
+		}
+		for i, tl := range found[:contents] {
+			for _, slab := range tl.Segments {
+				s := query.Window(slab, r.spec.From, r.spec.To)
+				if err := q.Add(ctx, millrace.Timeline{Entity: r.entities[e], Type: r.types[i]}, s, features); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// rowOf returns the one row of an entity's features, or nil.
+func rowOf(features *cache.Timeline) *column.Slab {
+	if len(features.Segments) == 0 {
+		return nil
+	}
+	return features.Segments[0]
+}
+
+// types appends the types to look up to dst: those asked, or all; and that of
+// features, last, if any entity has some.
+func (n *Node) types(dst, asked []millrace.ContentType) []millrace.ContentType {
+	if len(asked) == 0 {
+		asked = n.store.Types()
+	}
+	dst = append(dst[:0], asked...)
+	if n.features.Load() {
+		dst = append(dst, cache.Features)
+	}
+	return dst
+}
+
+// resolveLocked resolves a partition under its lock, reading from the store
+// what the cache does not have.
+func (r *resolution) resolveLocked(ctx context.Context, v *view) error {
+	n := r.node
+	part := &n.parts[v.partition]
+	part.mu.RLock()
+	defer part.mu.RUnlock()
+	v.rows = v.rows[:0]
+	if v.missing = partState(part.state.Load()).String(); v.missing != "" {
+		return nil
+	}
+	v.applied = [2]int64{part.applied[0].Load(), part.applied[1].Load()}
+	err := r.readPartition(ctx, v)
+	if errors.Is(err, store.ErrCorrupt) {
+		n.log.Error("partition answers nothing", "partition", v.partition, "err", err)
+		v.missing = quarantined.String()
+		return nil
+	}
+	return err
+}
+
+// readPartition fills in the rows of a partition. The caller holds its lock.
+func (r *resolution) readPartition(ctx context.Context, v *view) error {
+	n := r.node
+	var (
+		segments []query.Segment
+		err      error
+		types    = n.types(nil, r.asked)
+	)
+	for _, e := range r.entities[v.lo:v.hi] {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var features *column.Slab
+		if last := len(types) - 1; last >= 0 && types[last] == cache.Features {
+			tl, err := n.timeline(v.partition, millrace.Timeline{Entity: e, Type: cache.Features})
+			if err != nil {
+				return err
+			}
+			features = rowOf(tl)
+		}
+		for _, t := range types {
+			if t == cache.Features {
+				continue
+			}
+			tl := millrace.Timeline{Entity: e, Type: t}
+			if segments, err = n.segments(segments[:0], v.partition, tl, r.spec); err != nil {
+				return err
+			}
+			for _, s := range segments {
+				v.rows = append(v.rows, resolved{tl, s, features})
+			}
+		}
+	}
+	return nil
+}
+
+// segments appends the rows of a timeline in the window. The caller holds the
+// partition's lock for reading.
+func (n *Node) segments(dst []query.Segment, p millrace.Partition, t millrace.Timeline, spec *query.Spec) ([]query.Segment, error) {
+	tl, err := n.timeline(p, t)
+	if err != nil {
+		return dst, err
 	}
 	for _, slab := range tl.Segments {
-		if s := query.Window(slab, from, to); s.Lo < s.Hi {
+		if s := query.Window(slab, spec.From, spec.To); s.Lo < s.Hi {
 			dst = append(dst, s)
 		}
 	}
-	if from >= tl.From {
+	if max(spec.From, millrace.MinTime) >= tl.From {
 		return dst, nil
 	}
-	older, err := n.store.Read(nil, p, t, from, min(to, tl.From))
+	older, err := n.store.Read(nil, p, t, spec.From, min(spec.To, tl.From))
 	if err != nil {
 		return dst, err
 	}
@@ -47,8 +292,33 @@ func (n *Node) segments(dst []query.Segment, p millrace.Partition, t millrace.Ti
 	return dst, err
 }
 
-// fill reads a timeline's newest records into the cache.
-func (n *Node) fill(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
+// timeline returns what is cached of a timeline, or of an entity's features,
+// after reading it if need be. Of those who miss it at the same time one
+// reads: all hold the partition's lock, so that they see one state. The caller
+// holds it for reading.
+func (n *Node) timeline(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
+	if tl := n.cache.Peek(t); tl != nil {
+		return tl, nil
+	}
+	tl, err, _ := n.reads.Do(string(t.Entity)+"\x00"+string(t.Type), func() (any, error) {
+		read := n.readTimeline
+		if t.Type == cache.Features {
+			read = n.readFeatures
+		}
+		tl, err := read(p, t)
+		if err == nil {
+			n.cache.Fill(t, tl)
+		}
+		return tl, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return tl.(*cache.Timeline), nil
+}
+
+// readTimeline reads a timeline's newest records.
+func (n *Node) readTimeline(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
 	newest, err := n.store.ReadNewest(p, t, n.maxCached)
 	if err != nil {
 		return nil, err
@@ -58,92 +328,25 @@ func (n *Node) fill(p millrace.Partition, t millrace.Timeline) (*cache.Timeline,
 		return nil, err
 	}
 	if len(slabs) == 0 && newest.From <= millrace.MinTime {
-		n.cache.Put(t, nil)
-		return nil, nil
+		return cache.Empty, nil
 	}
-	tl := &cache.Timeline{Segments: slabs, From: newest.From}
-	n.cache.Put(t, tl)
-	return tl, nil
+	return cache.NewTimeline(newest.From, slabs...), nil
 }
 
-// decode turns records, newest first, into slabs, oldest first, one a record
-// schema under its latest version.
-func (n *Node) decode(records []millrace.Record) ([]*column.Slab, error) {
-	known := n.schemas.Snapshot()
-	var (
-		readers []*schemas.Schema
-		rows    []*column.Appender
-	)
-	for _, r := range slices.Backward(records) {
-		reader := latest(known, r.Schema)
-		if reader == nil {
-			return nil, fmt.Errorf("record %s has the unknown schema %s", r.ID, r.Schema)
-		}
-		i := slices.Index(readers, reader)
-		if i < 0 {
-			i = len(readers)
-			readers = append(readers, reader)
-			rows = append(rows, column.New(reader.Layout(), len(records)+4, len(records)*(len(r.Body)+32)).Append())
-		}
-		if err := n.append(rows[i], reader, r); err != nil {
-			return nil, err
-		}
-	}
-	slabs := make([]*column.Slab, len(rows))
-	for i, a := range rows {
-		slabs[i] = a.Slab()
-	}
-	return slabs, nil
-}
-
-func (n *Node) append(a *column.Appender, reader *schemas.Schema, r millrace.Record) error {
-	d, err := n.schemas.Decoder(r.Schema, reader)
-	if err != nil {
-		return fmt.Errorf("record %s: %w", r.ID, err)
-	}
-	if err := d.Append(a, r.Body); err != nil {
-		return fmt.Errorf("record %s: %w", r.ID, err)
-	}
-	return nil
-}
-
-// entityFeatures returns the row of an entity's features, nil when it has
-// none. The caller holds the partition's lock for reading.
-func (n *Node) entityFeatures(p millrace.Partition, e millrace.Entity) (*column.Slab, error) {
-	if !n.features.Load() {
-		return nil, nil
-	}
-	if row, known := n.cache.Features(e); known {
-		return row, nil
-	}
-	subjects, err := n.store.Features(p, e)
+// readFeatures reads the row of an entity's features.
+func (n *Node) readFeatures(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
+	subjects, err := n.store.Features(p, t.Entity)
 	if err != nil {
 		return nil, err
 	}
-	var row *column.Slab
-	for _, f := range subjects {
-		if f.Subject != string(e) {
-			continue
-		}
-		reader := latest(n.schemas.Snapshot(), f.Schema)
-		if reader == nil {
-			return nil, fmt.Errorf("features of %s have the unknown schema %s", e, f.Schema)
-		}
-		a := column.New(reader.Layout(), 1, len(f.Body)).Append()
-		if err := n.append(a, reader, millrace.Record{ID: millrace.RecordID(e), Schema: f.Schema, Body: f.Body}); err != nil {
-			return nil, err
-		}
-		row = a.Slab()
+	i := slices.IndexFunc(subjects, func(f store.Features) bool { return f.Subject == string(t.Entity) })
+	if i < 0 {
+		return cache.Empty, nil
 	}
-	n.cache.PutFeatures(e, row)
-	return row, nil
-}
-
-// latest returns the newest version of the schema that wrote a body, or nil if
-// nobody knows the writer's.
-func latest(known *schemas.Snapshot, writer millrace.Fingerprint) *schemas.Schema {
-	if s := known.ByFingerprint(writer); s != nil {
-		return known.Latest(s.Name())
+	f := subjects[i]
+	slabs, err := n.decode([]millrace.Record{{ID: millrace.RecordID(t.Entity), Schema: f.Schema, Body: f.Body}})
+	if err != nil {
+		return nil, fmt.Errorf("features: %w", err)
 	}
-	return nil
+	return cache.NewTimeline(millrace.MinTime, slabs...), nil
 }

@@ -2,7 +2,6 @@ package indexnode
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -12,12 +11,10 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/query"
-	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
-	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
 )
@@ -42,28 +39,27 @@ func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 	if err != nil {
 		return nil, err
 	}
-	entities, err := splitEntities(req.Entities)
-	if err != nil {
+	r := resolutions.Get().(*resolution)
+	defer r.release()
+	r.node, r.spec = n, &spec
+	if err := r.decode(req.Entities); err != nil {
 		return nil, err
 	}
-	types := make([]millrace.ContentType, len(req.Types))
-	for i, t := range req.Types {
-		types[i] = millrace.ContentType(t)
+	for _, t := range req.Types {
+		if t == "" {
+			return nil, invalid("types", "has an empty name", "name a content type, or none for all")
+		}
+		r.asked = append(r.asked, millrace.ContentType(t))
 	}
-	if len(types) == 0 {
-		types = n.store.Types()
+	if err := r.run(ctx); err != nil {
+		return nil, err
 	}
-
 	q := query.New(spec)
 	defer q.Release()
-	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version()}
-	for p, keys := range byPartition(entities) {
-		a, err := n.queryPartition(ctx, q, &spec, p, keys, types)
-		if err != nil {
-			return nil, err
-		}
-		resp.Partitions = append(resp.Partitions, a)
+	if err := r.add(ctx, q); err != nil {
+		return nil, err
 	}
+	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), Partitions: r.answered()}
 	answer := q.Answer()
 	resp.Execution = answer.Execution
 	resp.Stages = &nodev1.Stages{
@@ -82,60 +78,23 @@ func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 	return resp, nil
 }
 
-// resolved is a timeline's rows and what goes with them.
-type resolved struct {
-	timeline millrace.Timeline
-	segment  query.Segment
-	features *column.Slab
-}
-
-// queryPartition adds a partition's candidates to q. All of its timelines are
-// resolved at one applied offset, which the answer tells.
-func (n *Node) queryPartition(ctx context.Context, q *query.Query, spec *query.Spec, p millrace.Partition, entities []millrace.Entity, types []millrace.ContentType) (*nodev1.PartitionAnswer, error) {
-	part := &n.parts[p]
-	a := &nodev1.PartitionAnswer{Partition: int32(p), Timelines: int32(len(entities) * len(types))}
-	found, err := n.resolve(part, a, spec, entities, types)
-	if errors.Is(err, store.ErrCorrupt) {
-		n.log.Error("partition answers nothing", "partition", p, "err", err)
-		a.Missing = quarantined.String()
-		return a, nil
+// answered tells of each partition what its part of the answer shows.
+func (r *resolution) answered() []*nodev1.PartitionAnswer {
+	all := make([]*nodev1.PartitionAnswer, len(r.views))
+	answers := make([]nodev1.PartitionAnswer, len(r.views))
+	types := len(r.types)
+	if types > 0 && r.types[types-1] == cache.Features {
+		types--
 	}
-	if err != nil {
-		return nil, err
-	}
-	for i := range found {
-		if err := q.Add(ctx, found[i].timeline, found[i].segment, found[i].features); err != nil {
-			return nil, err
+	for i := range r.views {
+		v, a := &r.views[i], &answers[i]
+		a.Partition, a.Timelines, a.Missing = int32(v.partition), int32((v.hi-v.lo)*types), v.missing
+		if v.missing == "" {
+			a.AppliedContent, a.AppliedFeatures = v.applied[0], v.applied[1]
 		}
+		all[i] = a
 	}
-	return a, nil
-}
-
-func (n *Node) resolve(part *part, a *nodev1.PartitionAnswer, spec *query.Spec, entities []millrace.Entity, types []millrace.ContentType) (found []resolved, err error) {
-	part.mu.RLock()
-	defer part.mu.RUnlock()
-	if a.Missing = partState(part.state.Load()).String(); a.Missing != "" {
-		return nil, nil
-	}
-	a.AppliedContent, a.AppliedFeatures = part.applied[0].Load(), part.applied[1].Load()
-	p := millrace.Partition(a.Partition)
-	var segments []query.Segment
-	for _, e := range entities {
-		features, err := n.entityFeatures(p, e)
-		if err != nil {
-			return nil, err
-		}
-		for _, t := range types {
-			tl := millrace.Timeline{Entity: e, Type: t}
-			if segments, err = n.segments(segments[:0], p, tl, spec.From, spec.To); err != nil {
-				return nil, err
-			}
-			for _, s := range segments {
-				found = append(found, resolved{tl, s, features})
-			}
-		}
-	}
-	return found, nil
+	return all
 }
 
 func item(it *query.Item) *nodev1.Item {
@@ -239,49 +198,6 @@ func list(values []*structpb.Value) (any, bool) {
 		return numbers, true
 	}
 	return nil, false
-}
-
-// splitEntities reads the packed entities of a request.
-func splitEntities(b []byte) ([]millrace.Entity, error) {
-	var out []millrace.Entity
-	all := string(b)
-	for at := 0; at < len(b); {
-		size, w := binary.Uvarint(b[at:])
-		if w <= 0 || size > uint64(len(b)-at-w) || size > millrace.MaxEntityBytes {
-			return nil, invalid("entities", "not a run of lengths and names", "")
-		}
-		at += w
-		out = append(out, millrace.Entity(all[at:at+int(size)]))
-		at += int(size)
-	}
-	return out, nil
-}
-
-// byPartition yields the entities of each partition, lowest first, by a
-// counting sort.
-func byPartition(entities []millrace.Entity) func(yield func(millrace.Partition, []millrace.Entity) bool) {
-	var ends [partition.Count + 1]int32
-	of := make([]millrace.Partition, len(entities))
-	for i, e := range entities {
-		of[i] = partition.Of(e)
-		ends[of[i]+1]++
-	}
-	for p := range partition.Count {
-		ends[p+1] += ends[p]
-	}
-	sorted := make([]millrace.Entity, len(entities))
-	next := ends
-	for i, e := range entities {
-		sorted[next[of[i]]] = e
-		next[of[i]]++
-	}
-	return func(yield func(millrace.Partition, []millrace.Entity) bool) {
-		for p := range partition.Count {
-			if lo, hi := ends[p], ends[p+1]; lo < hi && !yield(millrace.Partition(p), sorted[lo:hi]) {
-				return
-			}
-		}
-	}
 }
 
 // filterCache keeps compiled filters: a feed sends the same few again and

@@ -2,6 +2,21 @@
 // cache of timelines with records, bounded by the records held, and a skinny
 // cache of timelines known to be empty, bounded by their number. Most
 // (entity, type) pairs of a query are empty; remembering that costs a key.
+// The features of entities are kept beside them, as the timelines of no type.
+//
+//	Lookup ──► slot of a flat table ──► Timeline, immutable ──► slabs
+//	 no lock    hash of the key          swapped whole by writers
+//	            touched ──► replayed when room is needed
+//
+// A look-up takes no lock. It finds a key's slot in one flat table, a cache
+// line a key, loads the timeline that stands there now, and marks the slot as
+// touched, which writes only once between evictions. Writers take turns under
+// a mutex. Who needs room asks golang-lru's list for the least recent key; if
+// it was touched since, the touch is replayed and the next is asked.
+//
+// What a query read is let in when there is room, or when it was asked for
+// not long before: one-hit wonders do not push out what is wanted again. What
+// ingest writes through was in the cache already, and stays.
 //
 // The cache knows nothing of the store. Its user keeps it equal to the store:
 // while a partition is written no timeline of it is filled, and a write either
@@ -9,11 +24,8 @@
 package cache
 
 import (
-	"hash/maphash"
-	"math"
 	"sync"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"sync/atomic"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
@@ -22,21 +34,43 @@ import (
 // Timeline is an immutable snapshot of a timeline's newest records.
 type Timeline struct {
 	// Segments hold the records, one slab a record schema, each with times
-	// ascending. Nearly always there is one.
+	// ascending. Nearly always there is one. Of features there is one row.
 	Segments []*column.Slab
 	// From is how far back the segments are complete: every live record with
 	// From <= time is in them.
 	From millrace.Time
+
+	records int
+	bytes   int
+	// first and one are the memory of a single segment, beside the rest.
+	first column.Slab
+	one   [1]*column.Slab
+}
+
+// Empty is a timeline without records, and an entity without features.
+var Empty = NewTimeline(millrace.MinTime)
+
+// Features is in the place of a content type for an entity's features. No
+// content type is empty.
+const Features millrace.ContentType = ""
+
+// NewTimeline returns the timeline of slabs that are complete back to from.
+func NewTimeline(from millrace.Time, slabs ...*column.Slab) *Timeline {
+	t := &Timeline{From: from, Segments: slabs}
+	for _, s := range slabs {
+		t.records += s.Len()
+		t.bytes += s.Bytes()
+	}
+	if len(slabs) == 1 {
+		t.first = *slabs[0]
+		t.one[0] = &t.first
+		t.Segments = t.one[:]
+	}
+	return t
 }
 
 // Len returns the number of records.
-func (t *Timeline) Len() int {
-	n := 0
-	for _, s := range t.Segments {
-		n += s.Len()
-	}
-	return n
-}
+func (t *Timeline) Len() int { return t.records }
 
 // Config bounds a cache. The zero values mean the defaults.
 type Config struct {
@@ -45,209 +79,152 @@ type Config struct {
 	FeatureRows int // entities whose features are held; default 500,000
 }
 
-const shards = 64
-
-// Cache is the fat and the skinny cache of one node, and its entities'
-// features. It is safe for concurrent use.
-type Cache struct {
-	seed   maphash.Seed
-	shards [shards]shard
-}
-
-type shard struct {
-	mu       sync.Mutex
-	limit    Config // of this shard
-	fat      *simplelru.LRU[millrace.Timeline, *Timeline]
-	records  int
-	skinny   *simplelru.LRU[millrace.Timeline, struct{}]
-	features *simplelru.LRU[millrace.Entity, *column.Slab]
-	stats    Stats
-}
-
 // Stats counts what the cache did and holds.
 type Stats struct {
 	FatHits, SkinnyHits, Misses   uint64
 	FatEvictions, SkinnyEvictions uint64 // for room
+	NotAdmitted                   uint64 // read once, and there was no room
 	Removals                      uint64 // by a write that could not continue the timeline
+	Purges                        uint64
 	Timelines, Records, EmptyKeys int
+	Bytes                         int // of the slabs of Records
 	FeatureRows                   int
 	FeatureHits, FeatureMisses    uint64
 }
 
+// Cache is the fat and the skinny cache of one node, and its entities'
+// features. It is safe for concurrent use.
+type Cache struct {
+	seeds seeds
+	index index // written under mu
+	hits  [listKinds]atomic.Uint64
+	// misses are of timelines and of features.
+	misses, featureMisses atomic.Uint64
+
+	mu struct {
+		sync.Mutex // held by writers
+		lists      [listKinds]list
+		bytes      int
+
+		notAdmitted, removals, purges uint64
+	}
+}
+
 // New returns an empty cache.
 func New(c Config) *Cache {
-	def := func(v *int, d int) {
-		if *v <= 0 {
-			*v = d
+	ca := &Cache{seeds: newSeeds()}
+	ca.index.reset()
+	for kind, limit := range [listKinds]struct{ want, otherwise int }{
+		fat: {c.FatRecords, 2_000_000}, skinny: {c.SkinnyKeys, 4_000_000}, features: {c.FeatureRows, 500_000},
+	} {
+		if limit.want <= 0 {
+			limit.want = limit.otherwise
 		}
-		*v = max(1, *v/shards)
-	}
-	def(&c.FatRecords, 2_000_000)
-	def(&c.SkinnyKeys, 4_000_000)
-	def(&c.FeatureRows, 500_000)
-	ca := &Cache{seed: maphash.MakeSeed()}
-	for i := range ca.shards {
-		s := &ca.shards[i]
-		s.limit = c
-		s.fat = newLRU[millrace.Timeline, *Timeline]()
-		s.skinny = newLRU[millrace.Timeline, struct{}]()
-		s.features = newLRU[millrace.Entity, *column.Slab]()
+		ca.mu.lists[kind] = newList(limit.want)
 	}
 	return ca
 }
 
-// newLRU returns a list without a bound of its own: the shard evicts, since
-// only it knows the weights.
-func newLRU[K comparable, V any]() *simplelru.LRU[K, V] {
-	l, err := simplelru.NewLRU[K, V](math.MaxInt, nil)
-	if err != nil {
-		panic(err) // only for a size that is not positive
-	}
-	return l
-}
+// stage is how many look-ups go side by side, so that their memory accesses
+// overlap.
+const stage = 64
 
-func (c *Cache) shard(e millrace.Entity) *shard {
-	return &c.shards[maphash.String(c.seed, string(e))%shards]
-}
-
-// Get returns a cached timeline. known tells whether the cache has an answer;
-// a nil timeline that is known is empty.
-func (c *Cache) Get(t millrace.Timeline) (tl *Timeline, known bool) {
-	s := c.shard(t.Entity)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if tl, ok := s.fat.Get(t); ok {
-		s.stats.FatHits++
-		return tl, true
+// Lookup appends to dst what is known of each type of each entity, entity by
+// entity: nil where nothing is. It sees what was put and removed before.
+func (c *Cache) Lookup(dst []*Timeline, entities []millrace.Entity, types []millrace.ContentType) []*Timeline {
+	var (
+		few   [16]id
+		parts = few[:0]
+		ids   [stage]id
+		n     int
+		t     = c.index.table.Load()
+	)
+	for _, typ := range types {
+		parts = append(parts, c.seeds.part(string(typ)))
 	}
-	if _, ok := s.skinny.Get(t); ok {
-		s.stats.SkinnyHits++
-		return nil, true
-	}
-	s.stats.Misses++
-	return nil, false
-}
-
-// Peek is Get for a writer: it counts nothing and touches nothing.
-func (c *Cache) Peek(t millrace.Timeline) (tl *Timeline, known bool) {
-	s := c.shard(t.Entity)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if tl, ok := s.fat.Peek(t); ok {
-		return tl, true
-	}
-	return nil, s.skinny.Contains(t)
-}
-
-// Put caches a timeline, or that it is empty when tl has no records, and
-// evicts the least recently used beyond the bounds.
-func (c *Cache) Put(t millrace.Timeline, tl *Timeline) {
-	s := c.shard(t.Entity)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drop(t)
-	if tl == nil || tl.Len() == 0 {
-		s.skinny.Add(t, struct{}{})
-		for s.skinny.Len() > s.limit.SkinnyKeys {
-			s.skinny.RemoveOldest()
-			s.stats.SkinnyEvictions++
-		}
-		return
-	}
-	s.fat.Add(t, tl)
-	s.records += tl.Len()
-	for s.records > s.limit.FatRecords && s.fat.Len() > 1 {
-		if _, old, ok := s.fat.RemoveOldest(); ok {
-			s.records -= old.Len()
-			s.stats.FatEvictions++
+	start := len(dst)
+	for _, e := range entities {
+		part := c.seeds.part(string(e))
+		for _, typ := range parts {
+			ids[n] = join(part, typ)
+			if n++; n == stage {
+				dst = t.lookup(dst, &ids, n)
+				n = 0
+			}
 		}
 	}
+	dst = t.lookup(dst, &ids, n)
+	c.count(dst[start:], types)
+	return dst
 }
 
-// Remove forgets what is known of a timeline.
-func (c *Cache) Remove(t millrace.Timeline) {
-	s := c.shard(t.Entity)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.drop(t) {
-		s.stats.Removals++
+// lookup is Lookup for a stage of keys.
+func (t *table) lookup(dst []*Timeline, ids *[stage]id, n int) []*Timeline {
+	var tags [stage]uint64
+	for i := range n { // one access a key, and none waits for another
+		tags[i] = t.slots[ids[i].tag&t.mask].tag.Load()
 	}
-}
-
-func (s *shard) drop(t millrace.Timeline) bool {
-	if old, ok := s.fat.Peek(t); ok {
-		s.records -= old.Len()
-		return s.fat.Remove(t)
+	for i := range n {
+		s := &t.slots[ids[i].tag&t.mask]
+		if tags[i] != ids[i].tag || s.check.Load() != ids[i].check {
+			if tags[i] == 0 {
+				dst = append(dst, nil)
+				continue
+			}
+			if s = t.find(ids[i]); s == nil {
+				dst = append(dst, nil)
+				continue
+			}
+		}
+		if !s.touched.Load() {
+			s.touched.Store(true)
+		}
+		dst = append(dst, s.value.Load())
 	}
-	return s.skinny.Remove(t)
+	return dst
 }
 
-// Features returns an entity's cached features, one row, nil when the entity
-// is known to have none.
-func (c *Cache) Features(e millrace.Entity) (row *column.Slab, known bool) {
-	s := c.shard(e)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	row, known = s.features.Get(e)
-	if known {
-		s.stats.FeatureHits++
-	} else {
-		s.stats.FeatureMisses++
+// count counts the look-ups of a batch.
+func (c *Cache) count(found []*Timeline, types []millrace.ContentType) {
+	var hits [listKinds]uint64
+	var misses, featureMisses uint64
+	for i := range types {
+		for at := i; at < len(found); at += len(types) {
+			switch tl := found[at]; {
+			case types[i] == Features && tl == nil:
+				featureMisses++
+			case types[i] == Features:
+				hits[features]++
+			case tl == nil:
+				misses++
+			case tl == Empty:
+				hits[skinny]++
+			default:
+				hits[fat]++
+			}
+		}
 	}
-	return row, known
-}
-
-// PutFeatures caches an entity's features, nil for none.
-func (c *Cache) PutFeatures(e millrace.Entity, row *column.Slab) {
-	s := c.shard(e)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.features.Add(e, row)
-	for s.features.Len() > s.limit.FeatureRows {
-		s.features.RemoveOldest()
+	for kind, n := range hits {
+		c.hits[kind].Add(n)
 	}
+	c.misses.Add(misses)
+	c.featureMisses.Add(featureMisses)
 }
 
-// RemoveFeatures forgets an entity's features.
-func (c *Cache) RemoveFeatures(e millrace.Entity) {
-	s := c.shard(e)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.features.Remove(e)
-}
+// Peek returns what is known of a timeline, or nil. It counts nothing and
+// touches nothing.
+func (c *Cache) Peek(t millrace.Timeline) *Timeline { return c.index.get(c.seeds.id(t)) }
 
-// Purge forgets everything, as when a new schema version changes the layouts.
-func (c *Cache) Purge() {
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		s.fat.Purge()
-		s.skinny.Purge()
-		s.features.Purge()
-		s.records = 0
-		s.mu.Unlock()
-	}
-}
-
-// Stats sums the shards.
+// Stats returns what the cache did and holds.
 func (c *Cache) Stats() Stats {
-	var sum Stats
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		sum.FatHits += s.stats.FatHits
-		sum.SkinnyHits += s.stats.SkinnyHits
-		sum.Misses += s.stats.Misses
-		sum.FatEvictions += s.stats.FatEvictions
-		sum.SkinnyEvictions += s.stats.SkinnyEvictions
-		sum.Removals += s.stats.Removals
-		sum.FeatureHits += s.stats.FeatureHits
-		sum.FeatureMisses += s.stats.FeatureMisses
-		sum.Timelines += s.fat.Len()
-		sum.Records += s.records
-		sum.EmptyKeys += s.skinny.Len()
-		sum.FeatureRows += s.features.Len()
-		s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := &c.mu.lists
+	return Stats{
+		FatHits: c.hits[fat].Load(), SkinnyHits: c.hits[skinny].Load(), Misses: c.misses.Load(),
+		FatEvictions: l[fat].evictions, SkinnyEvictions: l[skinny].evictions,
+		NotAdmitted: c.mu.notAdmitted, Removals: c.mu.removals, Purges: c.mu.purges,
+		Timelines: l[fat].order.Len(), Records: l[fat].weight, EmptyKeys: l[skinny].weight, Bytes: c.mu.bytes,
+		FeatureRows: l[features].weight, FeatureHits: c.hits[features].Load(), FeatureMisses: c.featureMisses.Load(),
 	}
-	return sum
 }

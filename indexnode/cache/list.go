@@ -1,0 +1,99 @@
+package cache
+
+import (
+	"math"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/millrace/millrace"
+)
+
+// listKind is which of the caches an entry counts in.
+type listKind uint8
+
+const (
+	fat listKind = iota
+	skinny
+	features
+	listKinds
+)
+
+func kindOf(t millrace.Timeline, tl *Timeline) listKind {
+	switch {
+	case t.Type == Features:
+		return features
+	case tl.records == 0:
+		return skinny
+	}
+	return fat
+}
+
+func weightOf(kind listKind, tl *Timeline) int {
+	if kind == fat {
+		return tl.records
+	}
+	return 1
+}
+
+// list is the keys of a cache in the order of their eviction.
+type list struct {
+	order     *simplelru.LRU[id, struct{}]
+	weight    int
+	limit     int
+	evictions uint64
+	door      doorkeeper
+}
+
+// newList returns a list whose order has no bound of its own: only the cache
+// knows the weights.
+func newList(limit int) list {
+	order, err := simplelru.NewLRU[id, struct{}](math.MaxInt, nil)
+	if err != nil {
+		panic(err) // only for a size that is not positive
+	}
+	return list{order: order, limit: limit}
+}
+
+// doorkeeper remembers, roughly, what asked for room lately: two bits of a
+// set for each. It forgets all at once when it is a quarter full.
+type doorkeeper struct {
+	bits    []uint64
+	members int
+}
+
+const (
+	minDoorBits   = 1 << 12
+	bitsPerMember = 16 // of the set for each key of the cache
+)
+
+// seen reports whether k asked before, and remembers it. entries is how many
+// the cache holds.
+func (d *doorkeeper) seen(k id, entries int) bool {
+	if d.bits == nil || d.members > len(d.bits)*64/8 {
+		d.forget(entries)
+	}
+	mask := uint64(len(d.bits)*64 - 1)
+	a, b := k.tag&mask, k.check&mask
+	if d.has(a) && d.has(b) {
+		return true
+	}
+	d.bits[a/64] |= 1 << (a % 64)
+	d.bits[b/64] |= 1 << (b % 64)
+	d.members++
+	return false
+}
+
+func (d *doorkeeper) has(bit uint64) bool { return d.bits[bit/64]&(1<<(bit%64)) != 0 }
+
+func (d *doorkeeper) forget(entries int) {
+	bits := minDoorBits
+	for bits < entries*bitsPerMember {
+		bits *= 2
+	}
+	if len(d.bits)*64 != bits {
+		d.bits = make([]uint64, bits/64)
+	} else {
+		clear(d.bits)
+	}
+	d.members = 0
+}

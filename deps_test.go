@@ -78,7 +78,7 @@ var homes = []home{
 	{Path: "go.etcd.io/etcd", In: []string{"internal/cluster"}, Why: "etcd has one home"},
 	{Path: "go.etcd.io/etcd/server/v3", In: []string{"internal/cluster", "internal/minicluster"}, Why: "the demo's etcd, and that of tests"},
 	{Path: "go.uber.org/zap", In: []string{"internal/cluster", "internal/minicluster"}, Why: "etcd logs with it; everything else uses slog"},
-	{Path: "github.com/hashicorp/golang-lru/v2", In: []string{"indexnode/cache"}, Why: "eviction order of the caches"},
+	{Path: "github.com/hashicorp/golang-lru/v2", In: []string{"indexnode/cache"}, Tests: []string{"indexnode/query"}, Why: "eviction order of the caches; the cache that benchmarks compare with"},
 	{Path: "github.com/spf13", In: []string{"cmd"}, Why: "flags exist only in cmd"},
 	{Path: "github.com/goccy/go-yaml", In: []string{"relevance", "codegen", "broker", "cmd"}, Why: "what people write: specs, feed definitions, configuration"},
 	{Path: "connectrpc.com/connect", In: []string{"api", "broker", "internal/rpcerr"}, Why: "the JSON edge"},

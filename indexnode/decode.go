@@ -14,9 +14,13 @@ import (
 func (n *Node) decode(records []millrace.Record) ([]*column.Slab, error) {
 	known := n.schemas.Snapshot()
 	var (
-		readers []*schemas.Schema
-		rows    []*column.Appender
+		readers   []*schemas.Schema
+		rows      []*column.Appender
+		heapBytes int
 	)
+	for i := range records {
+		heapBytes += len(records[i].Body)
+	}
 	for _, r := range slices.Backward(records) {
 		reader := latest(known, r.Schema)
 		if reader == nil {
@@ -26,7 +30,7 @@ func (n *Node) decode(records []millrace.Record) ([]*column.Slab, error) {
 		if i < 0 {
 			i = len(readers)
 			readers = append(readers, reader)
-			rows = append(rows, column.New(reader.Layout(), len(records)+spareRows(len(records)), len(records)*(len(r.Body)+32)).Append())
+			rows = append(rows, column.New(reader.Layout(), len(records)+spareRows(len(records)), heapBytes).Append())
 		}
 		if err := n.append(rows[i], reader, r); err != nil {
 			return nil, err

@@ -13,8 +13,14 @@ import (
 type keys struct {
 	entities []millrace.Entity // by partition, lowest first; else as they came
 	groups   []group
-	packed   []millrace.Entity // as they came
-	of       []millrace.Partition
+	spans    []span // as they came
+}
+
+// span is where an entity stands in a request.
+type span struct {
+	at        uint32
+	size      uint16
+	partition millrace.Partition
 }
 
 // group is the entities of one partition: entities[lo:hi].
@@ -26,7 +32,7 @@ type group struct {
 // decode reads the packed entities of a request: each its length as uvarint
 // and its bytes.
 func (k *keys) decode(b []byte) error {
-	k.packed = k.packed[:0]
+	k.spans = k.spans[:0]
 	all := string(b) // one string that all entities share
 	for at := 0; at < len(b); {
 		size, w := uint64(b[at]), 1
@@ -37,39 +43,35 @@ func (k *keys) decode(b []byte) error {
 			return invalid("entities", "not a run of lengths and names", "")
 		}
 		at += w
-		k.packed = append(k.packed, millrace.Entity(all[at:at+int(size)]))
+		k.spans = append(k.spans, span{uint32(at), uint16(size), partition.Of(millrace.Entity(all[at : at+int(size)]))})
 		at += int(size)
 	}
-	k.group()
+	k.group(all)
 	return nil
 }
 
 // group sorts the entities by partition, by counting.
-func (k *keys) group() {
-	var next [partition.Count + 1]int32
-	n := len(k.packed)
-	k.of = slices.Grow(k.of[:0], n)[:n]
-	for i, e := range k.packed {
-		k.of[i] = partition.Of(e)
-		next[k.of[i]+1]++
+func (k *keys) group(all string) {
+	var next [partition.Count]int
+	for i := range k.spans {
+		next[k.spans[i].partition]++
 	}
 	k.groups = k.groups[:0]
-	for p := range partition.Count {
-		if count := next[p+1]; count > 0 {
-			k.groups = append(k.groups, group{millrace.Partition(p), int(next[p]), int(next[p] + count)})
+	at := 0
+	for p, count := range next {
+		if count > 0 {
+			k.groups = append(k.groups, group{millrace.Partition(p), at, at + count})
+			next[p] = at
+			at += count
 		}
-		next[p+1] += next[p]
 	}
-	k.entities = slices.Grow(k.entities[:0], n)[:n]
-	for i, e := range k.packed {
-		p := k.of[i]
-		k.entities[next[p]] = e
-		next[p]++
+	k.entities = slices.Grow(k.entities[:0], at)[:at]
+	for i := range k.spans {
+		s := &k.spans[i]
+		k.entities[next[s.partition]] = millrace.Entity(all[s.at : s.at+uint32(s.size)])
+		next[s.partition]++
 	}
 }
 
 // reset lets go of a request's strings.
-func (k *keys) reset() {
-	clear(k.entities)
-	clear(k.packed)
-}
+func (k *keys) reset() { clear(k.entities) }

@@ -61,9 +61,8 @@ type view struct {
 
 // resolved is a timeline's rows and what goes with them.
 type resolved struct {
-	timeline millrace.Timeline
-	segment  query.Segment
-	features *column.Slab
+	timeline       millrace.Timeline
+	slab, features *column.Slab
 }
 
 var resolutions = sync.Pool{New: func() any { return new(resolution) }}
@@ -143,28 +142,23 @@ func (r *resolution) answers(v *view) bool {
 }
 
 // add adds what was resolved to q.
-func (r *resolution) add(ctx context.Context, q *query.Query) error {
+func (r *resolution) add(q *query.Query) {
 	for i := range r.views {
 		v := &r.views[i]
-		var err error
 		switch {
 		case v.missing != "":
 		case v.locked:
-			for j := 0; j < len(v.rows) && err == nil; j++ {
-				err = q.Add(ctx, v.rows[j].timeline, v.rows[j].segment, v.rows[j].features)
+			for j := range v.rows {
+				q.Add(v.rows[j].timeline, v.rows[j].slab, v.rows[j].features)
 			}
 		default:
-			err = r.addFound(ctx, q, v)
-		}
-		if err != nil {
-			return err
+			r.addFound(q, v)
 		}
 	}
-	return nil
 }
 
 // addFound adds what the cache knew of a partition.
-func (r *resolution) addFound(ctx context.Context, q *query.Query, v *view) error {
+func (r *resolution) addFound(q *query.Query, v *view) {
 	width := len(r.types)
 	contents := width
 	if width > 0 && r.types[width-1] == cache.Features {
@@ -177,15 +171,14 @@ func (r *resolution) addFound(ctx context.Context, q *query.Query, v *view) erro
 			features = rowOf(found[contents])
 		}
 		for i, tl := range found[:contents] {
+			if tl == cache.Empty {
+				continue
+			}
 			for _, slab := range tl.Segments {
-				s := query.Window(slab, r.spec.From, r.spec.To)
-				if err := q.Add(ctx, millrace.Timeline{Entity: r.entities[e], Type: r.types[i]}, s, features); err != nil {
-					return err
-				}
+				q.Add(millrace.Timeline{Entity: r.entities[e], Type: r.types[i]}, slab, features)
 			}
 		}
 	}
-	return nil
 }
 
 // rowOf returns the one row of an entity's features, or nil.
@@ -233,11 +226,7 @@ func (r *resolution) resolveLocked(ctx context.Context, v *view) error {
 // readPartition fills in the rows of a partition. The caller holds its lock.
 func (r *resolution) readPartition(ctx context.Context, v *view) error {
 	n := r.node
-	var (
-		segments []query.Segment
-		err      error
-		types    = n.types(nil, r.asked)
-	)
+	types := n.types(nil, r.asked)
 	for _, e := range r.entities[v.lo:v.hi] {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -255,41 +244,34 @@ func (r *resolution) readPartition(ctx context.Context, v *view) error {
 				continue
 			}
 			tl := millrace.Timeline{Entity: e, Type: t}
-			if segments, err = n.segments(segments[:0], v.partition, tl, r.spec); err != nil {
+			slabs, err := n.slabs(v.partition, tl, r.spec)
+			if err != nil {
 				return err
 			}
-			for _, s := range segments {
-				v.rows = append(v.rows, resolved{tl, s, features})
+			for _, slab := range slabs {
+				v.rows = append(v.rows, resolved{tl, slab, features})
 			}
 		}
 	}
 	return nil
 }
 
-// segments appends the rows of a timeline in the window. The caller holds the
-// partition's lock for reading.
-func (n *Node) segments(dst []query.Segment, p millrace.Partition, t millrace.Timeline, spec *query.Spec) ([]query.Segment, error) {
+// slabs returns the slabs that have every record of a timeline in the window.
+// The caller holds the partition's lock for reading.
+func (n *Node) slabs(p millrace.Partition, t millrace.Timeline, spec *query.Spec) ([]*column.Slab, error) {
 	tl, err := n.timeline(p, t)
 	if err != nil {
-		return dst, err
-	}
-	for _, slab := range tl.Segments {
-		if s := query.Window(slab, spec.From, spec.To); s.Lo < s.Hi {
-			dst = append(dst, s)
-		}
+		return nil, err
 	}
 	if max(spec.From, millrace.MinTime) >= tl.From {
-		return dst, nil
+		return tl.Segments, nil
 	}
 	older, err := n.store.Read(nil, p, t, spec.From, min(spec.To, tl.From))
 	if err != nil {
-		return dst, err
+		return nil, err
 	}
-	slabs, err := n.decode(older)
-	for _, slab := range slabs {
-		dst = append(dst, query.Segment{Slab: slab, Hi: slab.Len()})
-	}
-	return dst, err
+	behind, err := n.decode(older)
+	return append(behind, tl.Segments...), err
 }
 
 // timeline returns what is cached of a timeline, or of an entity's features,

@@ -56,7 +56,8 @@ func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 	}
 	q := query.New(spec)
 	defer q.Release()
-	if err := r.add(ctx, q); err != nil {
+	r.add(q)
+	if err := q.Scan(ctx); err != nil {
 		return nil, err
 	}
 	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), Partitions: r.answered()}

@@ -24,7 +24,7 @@ type Answer struct {
 // maxAlso is how many further candidates an item names.
 const maxAlso = 3
 
-// Answer ranks what was added. The query is spent.
+// Answer ranks what was scanned. The query is spent.
 func (q *Query) Answer() Answer {
 	q.rank()
 	a := Answer{Items: q.items, Stages: q.stages}
@@ -62,6 +62,7 @@ const excluded = -1
 // object, unless the cap or an earlier page forbids it.
 func (q *Query) admit(c candidate) {
 	s := &q.segments[c.segment]
+	at := &q.plans[s.plan].columns
 	if q.spec.Cap > 0 {
 		n := q.perEntity[s.timeline.Entity] + 1
 		if n > q.spec.Cap {
@@ -72,13 +73,13 @@ func (q *Query) admit(c candidate) {
 	}
 	id := q.id(c)
 	object := millrace.Object(id)
-	if o := s.columns.object; o >= 0 {
+	if o := at.object; o >= 0 {
 		if named := s.slab.StringAt(o, int(c.row)); named != "" {
 			object = millrace.Object(named)
 		}
 	}
 	rank := millrace.Rank{Score: c.score, Time: c.time, ID: id, Timeline: s.timeline}
-	schema := millrace.Fingerprint(s.slab.Word(s.columns.schema, int(c.row)))
+	schema := millrace.Fingerprint(s.slab.Word(at.schema, int(c.row)))
 	if q.spec.DistinctObjects {
 		if i, seen := q.byObject[object]; seen {
 			if i != excluded && len(q.items[i].Also) < maxAlso {
@@ -98,7 +99,7 @@ func (q *Query) admit(c candidate) {
 	}
 	it := q.nextItem()
 	it.Rank, it.Object, it.Schema = rank, object, schema
-	it.Body = s.slab.BytesAt(s.columns.body, int(c.row))
+	it.Body = s.slab.BytesAt(at.body, int(c.row))
 }
 
 // nextItem returns a new last item, with the memory of one of an earlier query.

@@ -20,16 +20,16 @@ type columns struct {
 	id, time, object, body, schema int // object is -1 when the schema has none
 }
 
-// plan returns the plan for rows of one layout with features of another, nil
-// for none. It stays valid until the next call.
-func (q *Query) plan(rows *column.Layout, features *column.Slab) (*plan, error) {
+// plan returns the place in plans of that for rows of one layout with features
+// of another, nil for none.
+func (q *Query) plan(rows *column.Layout, features *column.Slab) (int32, error) {
 	var entity *column.Layout
 	if features != nil {
 		entity = features.Layout()
 	}
 	for i := range q.plans {
 		if p := &q.plans[i]; p.rows == rows && p.entity == entity {
-			return p, nil
+			return int32(i), nil
 		}
 	}
 	p := plan{rows: rows, entity: entity, columns: columns{
@@ -39,12 +39,12 @@ func (q *Query) plan(rows *column.Layout, features *column.Slab) (*plan, error) 
 	var err error
 	if q.spec.Filter != nil {
 		if p.filter, err = q.spec.Filter.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
-			return nil, err
+			return 0, err
 		}
 	}
 	if p.scorer, err = q.spec.Model.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
-		return nil, err
+		return 0, err
 	}
 	q.plans = append(q.plans, p)
-	return &q.plans[len(q.plans)-1], nil
+	return int32(len(q.plans) - 1), nil
 }

@@ -37,28 +37,22 @@ type Spec struct {
 	Exclude         map[uint64]struct{} // by millrace.ServedHash
 }
 
-// Segment is consecutive rows of one timeline under one layout, with times
-// ascending: those of the query's window.
-type Segment struct {
-	Slab   *column.Slab
-	Lo, Hi int
-}
-
-// Window returns the segment of a slab with from <= time < to.
-func Window(slab *column.Slab, from, to millrace.Time) Segment {
+// window returns the rows of a slab with from <= time < to, of which the times
+// ascend: [lo, hi).
+func window(slab *column.Slab, from, to millrace.Time) (lo, hi int) {
 	times := slab.Column(slab.Layout().Time())
-	s := Segment{slab, 0, len(times)}
-	if s.Hi == 0 {
-		return s
+	hi = len(times)
+	if hi == 0 {
+		return 0, 0
 	}
 	// Most windows hold a timeline whole.
-	if millrace.Time(times[s.Hi-1]) >= to {
-		s.Hi = firstAt(times, to)
+	if millrace.Time(times[hi-1]) >= to {
+		hi = firstAt(times, to)
 	}
 	if millrace.Time(times[0]) < from {
-		s.Lo = min(s.Hi, firstAt(times, from))
+		lo = min(hi, firstAt(times, from))
 	}
-	return s
+	return lo, hi
 }
 
 // firstAt returns the first row at t or later.
@@ -76,14 +70,13 @@ type Stages struct {
 
 // Query accumulates the candidates of one question.
 type Query struct {
-	spec      Spec
-	plans     []plan
-	segments  []source
-	top       top
-	sel       []int32
-	scores    []float64
-	stages    Stages
-	unwatched int // rows since the context was looked at
+	spec     Spec
+	plans    []plan
+	segments []segment
+	top      top
+	sel      []int32
+	scores   []float64
+	stages   Stages
 
 	// Of the answer.
 	items     []Item
@@ -91,11 +84,13 @@ type Query struct {
 	byObject  map[millrace.Object]int
 }
 
-// source is where candidates come from.
-type source struct {
+// segment is the rows [lo, hi) of a slab of a timeline.
+type segment struct {
 	slab     *column.Slab
+	lo, hi   int32
+	plan     int32 // in plans, once scanned
 	timeline millrace.Timeline
-	columns  columns
+	features *column.Slab // of the entity; nil when it has none
 }
 
 var pool = sync.Pool{New: func() any {
@@ -121,7 +116,7 @@ func (q *Query) Release() {
 	}
 	clear(q.perEntity)
 	clear(q.byObject)
-	q.spec, q.stages, q.unwatched = Spec{}, Stages{}, 0
+	q.spec, q.stages = Spec{}, Stages{}
 	q.plans, q.segments, q.items = q.plans[:0], q.segments[:0], q.items[:0]
 	pool.Put(q)
 }
@@ -133,39 +128,52 @@ const (
 	watchRows = 4096
 )
 
-// Add filters and scores the rows of a segment. features is the entity's row,
-// or nil. It stops within a few thousand rows of the end of ctx.
-func (q *Query) Add(ctx context.Context, t millrace.Timeline, s Segment, features *column.Slab) error {
-	if s.Lo >= s.Hi {
-		return nil
+// Add adds the records of a slab of a timeline that are in the question's
+// window. Times ascend in it. features is the entity's row, or nil.
+//
+// All are added before any is scanned: what Add touches of one slab is in
+// memory by itself, and the misses of a thousand short calls overlap.
+func (q *Query) Add(t millrace.Timeline, slab, features *column.Slab) {
+	if lo, hi := window(slab, q.spec.From, q.spec.To); lo < hi {
+		q.segments = append(q.segments, segment{slab: slab, lo: int32(lo), hi: int32(hi), timeline: t, features: features})
 	}
-	p, err := q.plan(s.Slab.Layout(), features)
-	if err != nil {
-		return err
-	}
-	segment := int32(len(q.segments))
-	q.segments = append(q.segments, source{s.Slab, t, p.columns})
-	for lo := s.Lo; lo < s.Hi; lo += batchRows {
-		hi := min(s.Hi, lo+batchRows)
-		if q.unwatched += hi - lo; q.unwatched > watchRows {
-			q.unwatched = 0
-			if err := ctx.Err(); err != nil {
-				return err
-			}
+}
+
+// Scan filters and scores what was added. It stops within a few thousand rows
+// of the end of ctx.
+func (q *Query) Scan(ctx context.Context) error {
+	unwatched := watchRows // rows since the context was looked at
+	for i := range q.segments {
+		s := &q.segments[i]
+		p, err := q.plan(s.slab.Layout(), s.features)
+		if err != nil {
+			return err
 		}
-		q.scan(p, segment, Segment{s.Slab, lo, hi}, features)
+		s.plan = p
+		for lo := int(s.lo); lo < int(s.hi); lo += batchRows {
+			hi := min(int(s.hi), lo+batchRows)
+			if unwatched += hi - lo; unwatched > watchRows {
+				unwatched = 0
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+			}
+			q.scan(int32(i), lo, hi)
+		}
 	}
 	return nil
 }
 
-// scan takes rows into the ranking.
-func (q *Query) scan(p *plan, segment int32, s Segment, features *column.Slab) {
-	q.stages.Candidates += int64(s.Hi - s.Lo)
+// scan takes rows of a segment into the ranking.
+func (q *Query) scan(i int32, lo, hi int) {
+	s := &q.segments[i]
+	p := &q.plans[s.plan]
+	q.stages.Candidates += int64(hi - lo)
 	q.sel = q.sel[:0]
 	if p.filter != nil {
-		q.sel = p.filter.Select(s.Slab, s.Lo, s.Hi, features, q.sel)
+		q.sel = p.filter.Select(s.slab, lo, hi, s.features, q.sel)
 	} else {
-		for row := s.Lo; row < s.Hi; row++ {
+		for row := lo; row < hi; row++ {
 			q.sel = append(q.sel, int32(row))
 		}
 	}
@@ -176,7 +184,7 @@ func (q *Query) scan(p *plan, segment int32, s Segment, features *column.Slab) {
 		q.scores = make([]float64, batchRows)
 	}
 	scores := q.scores[:len(q.sel)]
-	p.scorer.Score(s.Slab, q.sel, features, scores)
+	p.scorer.Score(s.slab, q.sel, s.features, scores)
 	q.stages.Scored += int64(len(q.sel))
-	q.take(segment, s.Slab.Column(p.time), scores)
+	q.take(i, s.slab.Column(p.time), scores)
 }

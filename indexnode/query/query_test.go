@@ -64,9 +64,10 @@ func ask(ctx context.Context, s Spec, keys []millrace.Timeline, slabs []*column.
 	q := New(s)
 	defer q.Release()
 	for i, slab := range slabs {
-		if err := q.Add(ctx, keys[i], Window(slab, s.From, s.To), nil); err != nil {
-			return 0, err
-		}
+		q.Add(keys[i], slab, nil)
+	}
+	if err := q.Scan(ctx); err != nil {
+		return 0, err
 	}
 	return len(q.Answer().Items), nil
 }
@@ -112,12 +113,23 @@ func TestAWarmQueryAllocatesNothing(t *testing.T) {
 
 func TestExpiredWorkStops(t *testing.T) {
 	keys, slabs := activities(t, 1, 3*watchRows)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
 	q := New(question(t))
 	defer q.Release()
-	err := q.Add(ctx, keys[0], Segment{slabs[0], 0, slabs[0].Len()}, nil)
-	if !errors.Is(err, context.Canceled) || q.stages.Candidates > watchRows+batchRows {
+	q.Add(keys[0], slabs[0], nil)
+	if err := q.Scan(&endsAtSecondLook{Context: t.Context()}); !errors.Is(err, context.Canceled) || q.stages.Candidates > watchRows+batchRows {
 		t.Errorf("after %d rows: %v", q.stages.Candidates, err)
 	}
+}
+
+// endsAtSecondLook is a context that ends while a query is at work.
+type endsAtSecondLook struct {
+	context.Context
+	looks int
+}
+
+func (c *endsAtSecondLook) Err() error {
+	if c.looks++; c.looks > 1 {
+		return context.Canceled
+	}
+	return nil
 }

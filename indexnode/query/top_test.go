@@ -38,7 +38,8 @@ type scored struct {
 
 func (s *scored) give(q *Query) {
 	l := s.slab.Layout()
-	q.segments = append(q.segments, source{s.slab, s.timeline, columns{id: 0, time: 1, object: 2, body: 3, schema: 4}})
+	q.plans = append(q.plans[:0], plan{columns: columns{id: 0, time: 1, object: 2, body: 3, schema: 4}})
+	q.segments = append(q.segments, segment{slab: s.slab, timeline: s.timeline})
 	q.sel = q.sel[:0]
 	for row := range s.slab.Len() {
 		q.sel = append(q.sel, int32(row))
@@ -159,17 +160,17 @@ func TestWindow(t *testing.T) {
 	slab := a.Slab()
 	for from := range millrace.Time(10) {
 		for to := range millrace.Time(10) {
-			s := Window(slab, from, to)
+			lo, hi := window(slab, from, to)
 			for row, at := range slab.Column(1) {
 				in := from <= millrace.Time(at) && millrace.Time(at) < to
-				if in != (s.Lo <= row && row < s.Hi) {
-					t.Fatalf("[%d, %d): rows %d to %d", from, to, s.Lo, s.Hi)
+				if in != (lo <= row && row < hi) {
+					t.Fatalf("[%d, %d): rows %d to %d", from, to, lo, hi)
 				}
 			}
 		}
 	}
-	if s := Window(column.New(testLayout(t), 1, 0), 0, 9); s.Lo < s.Hi {
-		t.Errorf("of no rows: %+v", s)
+	if lo, hi := window(column.New(testLayout(t), 1, 0), 0, 9); lo < hi {
+		t.Errorf("of no rows: %d to %d", lo, hi)
 	}
 }
 

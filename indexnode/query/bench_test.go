@@ -1,0 +1,278 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"runtime/metrics"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/schemas"
+)
+
+// The world of the benchmarks: more timelines than a processor's caches hold,
+// queries of 1,000 of them, 20 records each.
+const (
+	worldTimelines = 20_000
+	worldRows      = 20
+	askedTimelines = 1000
+)
+
+var world = sync.OnceValues(build)
+
+func build() ([]millrace.Timeline, []*column.Slab) {
+	s := schemas.Activity()
+	d, err := schemas.NewDecoder(s, s)
+	if err != nil {
+		panic(err)
+	}
+	bodies := make([][]byte, 997) // encoding all anew would take longer than the benchmarks
+	for j := range bodies {
+		if bodies[j], err = s.EncodeJSON(fmt.Appendf(nil, `{"id":"activity/%d","actor":"member:%d","verb":"post","created_at":%d,"object":"o%d","language":%q,"country":"India","visibility":"public","text":"About photos of a day at sea","likes":%d,"comments":%d,"shares":%d,"impressions":%d}`,
+			j, j, asOf-int64(len(bodies)-j)*50_000, j%97, [...]string{"en", "de", "zh", "en"}[j%4], (j*31)%12, j%4, j%3, j%900)); err != nil {
+			panic(err)
+		}
+	}
+	var keys []millrace.Timeline
+	var slabs []*column.Slab
+	for i := range worldTimelines {
+		a := column.New(s.Layout(), worldRows+worldRows/8+1, worldRows*128).Append()
+		for j := range worldRows {
+			if err := d.Append(a, bodies[(i%900)+j*4]); err != nil {
+				panic(err)
+			}
+		}
+		keys, slabs = append(keys, millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"}), append(slabs, a.Slab())
+	}
+	return keys, slabs
+}
+
+// draw draws which timelines n queries ask for.
+func draw(n int) (queries [][]int) {
+	r := rand.New(rand.NewPCG(11, 11))
+	for range n {
+		var q []int
+		for range askedTimelines {
+			q = append(q, r.IntN(worldTimelines))
+		}
+		queries = append(queries, q)
+	}
+	return queries
+}
+
+// run answers one drawn query from resolved keys.
+func run(s Spec, keys []millrace.Timeline, slabs []*column.Slab, asked []int) (last float64) {
+	q := New(s)
+	defer q.Release()
+	for _, i := range asked {
+		q.Add(keys[i], slabs[i], nil)
+	}
+	if err := q.Scan(context.Background()); err != nil {
+		panic(err)
+	}
+	items := q.Answer().Items
+	return items[len(items)-1].Score
+}
+
+// BenchmarkWarm gives the figures of a warm query, from resolved keys to
+// ranked answer: against touching one word of each 64-byte row of as many
+// timelines, and against an LRU of pointers with hand-written code.
+func BenchmarkWarm(b *testing.B) {
+	keys, slabs := world()
+	s, queries := question(b), draw(20)
+	baseline := newPointers(b, keys, slabs)
+	rows := make([]uint64, worldTimelines*worldRows*8)
+	var sum uint64
+	ours := func() {
+		for _, q := range queries {
+			run(s, keys, slabs, q)
+		}
+	}
+	theirs := func() {
+		for _, q := range queries {
+			asked := make([]millrace.Timeline, len(q))
+			for j, i := range q {
+				asked[j] = keys[i]
+			}
+			baseline.ask(asked, s)
+		}
+	}
+	floor := func() {
+		for _, q := range queries {
+			for _, i := range q {
+				for row := range worldRows {
+					sum += rows[(i*worldRows+row)*8]
+				}
+			}
+		}
+	}
+	ours()
+	var warm, pointer, touch []time.Duration
+	for range 7 {
+		warm, pointer, touch = append(warm, timed(ours)), append(pointer, timed(theirs)), append(touch, timed(floor))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		ours()
+	}
+	candidates := float64(len(queries) * askedTimelines * worldRows)
+	b.ReportMetric(float64(median(warm))/candidates, "ns/candidate")
+	b.ReportMetric(float64(median(pointer))/candidates, "ns/candidate-pointers")
+	b.ReportMetric(float64(median(touch))/candidates, "ns/candidate-touch")
+	figure.Print("query_warm_vs_touch_floor", float64(median(warm))/float64(median(touch)), "x", 4)
+	figure.Print("query_warm_vs_lru_pointers", float64(median(pointer))/float64(median(warm)), "x", 12)
+
+	l := schemas.Activity().Layout()
+	sel, scores := make([]int32, 0, batchRows), make([]float64, batchRows)
+	bind := testing.AllocsPerRun(5, func() {
+		f, _ := s.Filter.Bind(l, nil, s.Viewer, s.AsOf)
+		m, _ := s.Model.Bind(l, nil, s.Viewer, s.AsOf)
+		sel = f.Select(slabs[0], 0, slabs[0].Len(), nil, sel[:0])
+		m.Score(slabs[0], sel, nil, scores[:len(sel)])
+	})
+	whole := testing.AllocsPerRun(5, func() { run(s, keys, slabs, queries[0]) })
+	b.ReportMetric(bind, "allocs/bind")
+	figure.Print("query_warm_allocs", whole-bind, "allocations besides binding", 0)
+	runtime.KeepAlive(baseline)
+}
+
+// BenchmarkTwoCores gives the figure query_two_cores: how many times the
+// queries of one goroutine two of them answer. It needs two idle cores.
+func BenchmarkTwoCores(b *testing.B) {
+	keys, slabs := world()
+	s, queries := question(b), draw(40)
+	answer := func(goroutines int) time.Duration {
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range goroutines {
+			wg.Go(func() {
+				for _, q := range queries {
+					run(s, keys, slabs, q)
+				}
+			})
+		}
+		wg.Wait()
+		return time.Since(began)
+	}
+	answer(2)
+	var one, two []time.Duration
+	for range 7 {
+		one, two = append(one, answer(1)), append(two, answer(2))
+	}
+	for b.Loop() {
+		answer(2)
+	}
+	figure.Print("query_two_cores", 2*float64(median(one))/float64(median(two)), "x", 1.8)
+}
+
+// BenchmarkMarking gives the figure query_p99_marking_vs_idle: the p99 of
+// queries while the collector marks without a pause, against that while it
+// rests.
+func BenchmarkMarking(b *testing.B) {
+	keys, slabs := world()
+	s, queries := question(b), draw(20)
+	p99 := func() time.Duration {
+		var took []time.Duration
+		for range 15 {
+			for _, q := range queries {
+				began := time.Now()
+				run(s, keys, slabs, q)
+				took = append(took, time.Since(began))
+			}
+		}
+		slices.Sort(took)
+		return took[len(took)*99/100]
+	}
+	p99()
+	idle := p99()
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	}()
+	marking := p99()
+	close(done)
+	<-stopped
+	for b.Loop() {
+		run(s, keys, slabs, queries[0])
+	}
+	b.ReportMetric(float64(idle.Microseconds()), "us-p99-idle")
+	b.ReportMetric(float64(marking.Microseconds()), "us-p99-marking")
+	figure.Print("query_p99_marking_vs_idle", float64(marking)/float64(idle), "x", 1.2)
+}
+
+// BenchmarkMemory gives the figures cache_bytes_vs_pointers and
+// gc_cpu_vs_pointers: the heap of a cached record, and the CPU time of a
+// collection, against the LRU of pointers with the same records.
+func BenchmarkMemory(b *testing.B) {
+	keys, slabs := world()
+	base := heapBytes()
+	pointers := newPointers(b, keys, slabs)
+	theirBytes := heapBytes() - base
+	withPointers := collect()
+	runtime.KeepAlive(pointers)
+	pointers = nil
+
+	base = heapBytes()
+	empty := collect()
+	c := cache.New(cache.Config{})
+	func() {
+		_, again := build()
+		for i, k := range keys {
+			c.Put(k, cache.NewTimeline(millrace.MinTime, again[i]))
+		}
+	}()
+	ourBytes := heapBytes() - base
+	withOurs := collect()
+	for b.Loop() {
+		runtime.GC()
+	}
+	runtime.KeepAlive(c)
+	records := float64(worldTimelines * worldRows)
+	b.ReportMetric(float64(theirBytes)/records, "B/record-pointers")
+	b.ReportMetric(float64(ourBytes)/records, "B/record")
+	b.ReportMetric(withPointers-empty, "ms-gc-pointers")
+	b.ReportMetric(withOurs-empty, "ms-gc")
+	figure.Print("cache_bytes_vs_pointers", float64(theirBytes)/float64(ourBytes), "x", 4)
+	figure.Print("gc_cpu_vs_pointers", (withPointers-empty)/max(withOurs-empty, 0.001), "x", 100)
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// collect returns the CPU milliseconds that marking takes in a collection.
+func collect() float64 {
+	var took []float64
+	for range 7 {
+		before := markTime()
+		runtime.GC()
+		took = append(took, 1000*(markTime()-before))
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+func markTime() float64 {
+	s := []metrics.Sample{{Name: "/cpu/classes/gc/mark/assist:cpu-seconds"}, {Name: "/cpu/classes/gc/mark/dedicated:cpu-seconds"}, {Name: "/cpu/classes/gc/mark/idle:cpu-seconds"}}
+	metrics.Read(s)
+	return s[0].Value.Float64() + s[1].Value.Float64() + s[2].Value.Float64()
+}

@@ -54,7 +54,8 @@ type Forest struct {
 type tree struct {
 	start, end int32
 	class      int32
-	depth      int32
+	depth      int32 // of the deepest leaf
+	sure       int32 // of the nearest
 	fast       int32 // where its splits start; -1 if it must be walked plainly
 	fastEnd    int32
 	linear     bool // its leaves are linear models
@@ -195,7 +196,7 @@ func (f *Forest) add(nodes []node, class int) error {
 	if len(f.nodes)+len(nodes) > maxNodes {
 		return fmt.Errorf("more than %d nodes", maxNodes)
 	}
-	t := tree{start: int32(len(f.nodes)), end: int32(len(f.nodes) + len(nodes)), class: int32(class)}
+	t := tree{start: int32(len(f.nodes)), end: int32(len(f.nodes) + len(nodes)), class: int32(class), sure: math.MaxInt32}
 	reached := make([]bool, len(nodes))
 	type place struct{ node, depth int32 }
 	stack := []place{{}}
@@ -216,6 +217,7 @@ func (f *Forest) add(nodes []node, class int) error {
 		}
 		if n.kind == leafNode {
 			n.child = [2]int32{i, i}
+			t.sure = min(t.sure, depth)
 			continue
 		}
 		stack = append(stack, place{n.child[0], depth + 1}, place{n.child[1], depth + 1})

@@ -86,7 +86,7 @@ func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float6
 		if t.fast < 0 {
 			f.walkPlainly(f.nodes[t.start:t.end], block, &s.at)
 		} else {
-			walk(f.splits[t.fast:t.fastEnd], block, &s.at)
+			walk(f.splits[t.fast:t.fastEnd], block, t.sure, &s.at)
 		}
 		sum := sums[row : row+Block]
 		if t.fast >= 0 && !t.linear && !f.single {
@@ -123,14 +123,15 @@ func (f *Forest) leaf(t *tree, at int32, x []float64) float64 {
 
 // walk takes eight rows to their leaves, one level a turn and without a branch
 // on what a row holds, until none moves. The eight do not wait for each other.
+// No leaf is nearer to the root than sure levels.
 //
 // compile has made every place that a split names, so that nothing is checked
 // here: left lies within splits and has a neighbour, column within a block of
 // Columns.
-func walk(splits []split, block []float64, at *[Block]int32) {
+func walk(splits []split, block []float64, sure int32, at *[Block]int32) {
 	s, x := unsafe.Pointer(unsafe.SliceData(splits)), unsafe.Pointer(unsafe.SliceData(block))
 	var a0, a1, a2, a3, a4, a5, a6, a7 uint32
-	for {
+	for turn := int32(0); ; turn++ {
 		b0 := next(s, x, a0, 0)
 		b1 := next(s, x, a1, 1)
 		b2 := next(s, x, a2, 2)
@@ -139,6 +140,10 @@ func walk(splits []split, block []float64, at *[Block]int32) {
 		b5 := next(s, x, a5, 5)
 		b6 := next(s, x, a6, 6)
 		b7 := next(s, x, a7, 7)
+		if turn < sure {
+			a0, a1, a2, a3, a4, a5, a6, a7 = b0, b1, b2, b3, b4, b5, b6, b7
+			continue
+		}
 		moved := (a0 ^ b0) | (a1 ^ b1) | (a2 ^ b2) | (a3 ^ b3) | (a4 ^ b4) | (a5 ^ b5) | (a6 ^ b6) | (a7 ^ b7)
 		a0, a1, a2, a3, a4, a5, a6, a7 = b0, b1, b2, b3, b4, b5, b6, b7
 		if moved == 0 {

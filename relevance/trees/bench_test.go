@@ -16,7 +16,7 @@ import (
 // benchForest writes a LightGBM model of trees of 31 leaves, grown as LightGBM
 // grows them: the leaf with the most rows is split next, at a value that one of
 // its rows has.
-func benchForest(r *rand.Rand, trees int, data [][]float64) string {
+func benchForest(r *rand.Rand, trees int, data [][]float64, decisions ...int) string {
 	features := len(data[0])
 	var names strings.Builder
 	for c := range features {
@@ -44,7 +44,7 @@ func benchForest(r *rand.Rand, trees int, data [][]float64) string {
 			if at[k].parent != nil {
 				*at[k].parent = s
 			}
-			feature[s], decision[s] = r.IntN(features), []int{0, 2, 8, 10}[r.IntN(4)]
+			feature[s], decision[s] = r.IntN(features), decisions[r.IntN(len(decisions))]
 			for threshold[s] = math.NaN(); math.IsNaN(threshold[s]); {
 				threshold[s] = at[k].rows[r.IntN(len(at[k].rows))][feature[s]]
 			}
@@ -123,7 +123,7 @@ func BenchmarkTrees(b *testing.B) {
 			}
 		}
 	}
-	f := lgb(b, []byte(benchForest(r, 100, data)))
+	f := lgb(b, []byte(benchForest(r, 100, data, 0, 2, 8, 10)))
 	var walkers []*walker
 	for _, t := range f.trees {
 		walkers = append(walkers, newWalker(f.nodes[t.start:t.end], 0))

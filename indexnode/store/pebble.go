@@ -40,7 +40,9 @@ func (s *Store) pebbleOptions() *pebble.Options {
 }
 
 // splitAtPartitions ends every sstable where its partition ends, so that a
-// partition is files of its own.
+// partition is files of its own, however small. An excise then drops whole
+// files without reading them; where it must cut a corrupt one, what lies behind
+// the damage is silently lost, of other partitions too.
 func splitAtPartitions(start []byte) (pebble.SpanPolicy, []byte, error) {
 	if len(start) < 2 || start[0] == nodePartition>>8 && start[1] == nodePartition&0xff {
 		return pebble.SpanPolicy{}, nil, nil

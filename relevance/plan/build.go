@@ -52,7 +52,7 @@ func Build(src *Source, rows, entity *column.Layout) (*Plan, error) {
 	if len(b.errs) > 0 {
 		return nil, errors.Join(b.errs...)
 	}
-	return b.p.prune(), nil
+	return b.p.prune().ready(), nil
 }
 
 type builder struct {

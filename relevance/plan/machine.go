@@ -64,7 +64,11 @@ type steps struct {
 // Machine returns a machine for the plan. With keep every value keeps a place
 // of its own, so that [Machine.Vector] may read it.
 func (p *Plan) Machine(keep bool) *Machine {
-	m := p.machine(p.schedule(keep))
+	s := p.steps
+	if keep || s == nil {
+		s = p.schedule(keep)
+	}
+	m := p.machine(s)
 	pool := make([]float64, m.steps.registers*Batch)
 	for _, i := range m.steps.record {
 		if r := m.steps.register[i]; r >= 0 {
@@ -84,6 +88,14 @@ func (p *Plan) Machine(keep bool) *Machine {
 		}
 	}
 	return m
+}
+
+// ready prepares what every machine of the plan shares.
+func (p *Plan) ready() *Plan {
+	p.slots = p.findSlots()
+	p.steps = p.schedule(false)
+	p.request = &steps{fused: make([][]int, len(p.Values)), fusedTo: make([]int, len(p.Values)), funcs: p.steps.funcs, request: p.steps.request}
+	return p
 }
 
 func (p *Plan) machine(s *steps) *Machine {

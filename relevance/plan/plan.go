@@ -169,6 +169,10 @@ type Plan struct {
 	Own    int    // the sum of that part; -1 when it has no terms
 	Score  int    // -1 with trees
 	Scorer Scorer
+
+	steps   *steps // of a machine that keeps nothing
+	request *steps // of one that computes what the request decides, for Args
+	slots   Slots
 }
 
 // Scorer is how features become a score.

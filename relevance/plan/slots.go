@@ -14,7 +14,9 @@ type Slots struct {
 }
 
 // Slots returns the plan's, in the order of its values.
-func (p *Plan) Slots() Slots {
+func (p *Plan) Slots() Slots { return p.slots }
+
+func (p *Plan) findSlots() Slots {
 	var s Slots
 	seen := make([]bool, len(p.Values))
 	set := make([]bool, len(p.Values))
@@ -74,10 +76,12 @@ func (s *Slots) add(k Kind, i int) {
 // Args fills in what the generated code of this plan needs besides the rows:
 // its columns, parameters, and what the request decides.
 func (p *Plan) Args(a *kernel.Args, in Inputs) {
-	m := p.machine(&steps{fused: make([][]int, len(p.Values)), fusedTo: make([]int, len(p.Values)), funcs: p.funcs()})
-	for i := range p.Values {
-		if p.Values[i].Deps&(Record|Entity) == 0 {
-			m.steps.request = append(m.steps.request, i)
+	m := p.machine(p.request)
+	numbers := make([]float64, len(p.Values))
+	for _, i := range p.request.request {
+		if p.Values[i].Kind == Number {
+			m.nums[i] = numbers[i : i+1]
+		} else {
 			m.place(i, 1)
 		}
 	}

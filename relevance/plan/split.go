@@ -14,7 +14,7 @@ func (p *Plan) Split() (fold, rest *Plan) {
 	rest = p.copy()
 	rest.Values[rest.Own] = Value{Op: Folded, Kind: Number, Deps: Record}
 	rest.Terms = rest.termsOf(func(t Term) bool { return t.Part != OwnPart })
-	return fold.prune(), rest.prune()
+	return fold.prune().ready(), rest.prune().ready()
 }
 
 func (p *Plan) copy() *Plan {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -69,10 +70,20 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 // lastFlush flushes, unless the disk fails meanwhile: then the log has what it
 // could not write.
 func (s *Store) lastFlush() error {
-	stop := make(chan struct{})
-	s.failing.Store(&stop)
-	defer s.failing.Store(nil)
-	return s.flush(stop)
+	f := &failure{stop: make(chan struct{})}
+	s.failing.Store(f)
+	err := s.flush(f.stop)
+	if s.failing.Swap(nil) == nil && errors.Is(err, ErrClosed) {
+		<-f.stop
+		return fmt.Errorf("store: close: not everything is flushed, the log will be read again: %w", f.err)
+	}
+	return err
+}
+
+// failure is the first background error of Pebble after Close was called.
+type failure struct {
+	stop chan struct{} // closed with err set
+	err  error
 }
 
 // write hands the partition's changes to Pebble in one batch; from then on

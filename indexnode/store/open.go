@@ -37,7 +37,7 @@ type Store struct {
 	ctx     context.Context // until Close
 	cancel  context.CancelFunc
 	closed  atomic.Bool
-	failing atomic.Pointer[chan struct{}] // closed when the disk fails; see lastFlush
+	failing atomic.Pointer[failure] // set while closing
 	flusher sync.WaitGroup
 }
 

@@ -53,8 +53,9 @@ func splitAtPartitions(start []byte) (pebble.SpanPolicy, []byte, error) {
 
 func (s *Store) backgroundError(err error) {
 	s.log.Error("store: background work failed", "err", err)
-	if stop := s.failing.Swap(nil); stop != nil {
-		close(*stop)
+	if f := s.failing.Swap(nil); f != nil {
+		f.err = err
+		close(f.stop)
 	}
 }
 

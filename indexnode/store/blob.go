@@ -265,6 +265,9 @@ func decodeRest(flags byte, id millrace.RecordID, at millrace.Time, rest, schema
 			return blobError("record %q: object is cut short", id)
 		}
 		r.Object, rest = millrace.Object(alias(rest[w:w+int(n)])), rest[w+int(n):]
+		if ownObject(r) {
+			return blobError("record %q: object is its own", id)
+		}
 	}
 	r.Body = rest[:len(rest):len(rest)]
 	return nil

@@ -48,6 +48,11 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	counter("millrace_cache_fat_hits_total", "Look-ups answered by the fat cache.", func() float64 { return float64(n.cache.Stats().FatHits) })
 	counter("millrace_cache_skinny_hits_total", "Look-ups answered by the skinny cache.", func() float64 { return float64(n.cache.Stats().SkinnyHits) })
 	counter("millrace_cache_misses_total", "Look-ups that read the store.", func() float64 { return float64(n.cache.Stats().Misses) })
+	counter("millrace_cache_fat_evictions_total", "Timelines evicted from the fat cache for room.", func() float64 { return float64(n.cache.Stats().FatEvictions) })
+	counter("millrace_cache_skinny_evictions_total", "Keys evicted from the skinny cache for room.", func() float64 { return float64(n.cache.Stats().SkinnyEvictions) })
+	counter("millrace_cache_removals_total", "Timelines removed by a write that could not continue them.", func() float64 { return float64(n.cache.Stats().Removals) })
+	counter("millrace_cache_not_admitted_total", "Timelines read and not cached, for want of room and of an earlier request.", func() float64 { return float64(n.cache.Stats().NotAdmitted) })
+	gauge("millrace_cache_fat_bytes", "Memory of the records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Bytes) })
 	return c
 }
 

@@ -1,0 +1,73 @@
+package indexnode
+
+import (
+	"fmt"
+	"testing"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// BenchmarkQuery is a node's part of a feed: 1,000 entities of 3,000, 20
+// records each, from the decoded request to the response, cache warm.
+func BenchmarkQuery(b *testing.B) {
+	const entities, rows = 3000, 20
+	n, h := openNode(b, cache.Config{})
+	next := map[millrace.Partition]millrace.Offset{}
+	var names []string
+	for i := range entities {
+		names = append(names, fmt.Sprint("member:", i))
+		var events []event
+		for j := range rows {
+			body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"%d/%d","actor":%q,"verb":"post","created_at":%d,"object":"o%d","language":"en","text":"About photos of a day at sea","likes":%d}`,
+				i, j, names[i], 1_700_000_000_000+int64(j*1000*(1+i%97)), (i*j)%999, (i*31+j)%12))
+			if err != nil {
+				b.Fatal(err)
+			}
+			events = append(events, event{kafka.Timeline, millrace.Entity(names[i]), schemas.Activity(), body})
+		}
+		p := partition.Of(millrace.Entity(names[i]))
+		next[p] += rows
+		if err := bring(b.Context(), h, events, next[p]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var requests []*nodev1.QueryRequest
+	for i := range 9 {
+		var asked []string
+		for j := range 1000 {
+			asked = append(asked, names[(i*331+j*7)%entities])
+		}
+		requests = append(requests, &nodev1.QueryRequest{
+			Entities: pack(asked...), Types: []string{"post"}, ToMs: int64(millrace.MaxTime), AsOfMs: 1_700_010_000_000, Limit: 20,
+			Model: "home", Filter: `record.language in ["en", "de"] && record.likes >= 3`, Viewer: &feedv1.Viewer{Id: "member:1"},
+		})
+	}
+	var candidates int64
+	ask := func() {
+		for _, req := range requests {
+			resp, err := n.query(b.Context(), req)
+			if err != nil {
+				b.Fatal(err)
+			}
+			candidates = resp.Stages.Candidates
+		}
+	}
+	ask()
+	b.ReportAllocs()
+	began, done := cpuTime(), 0
+	for b.Loop() {
+		ask()
+		done++
+	}
+	us := float64((cpuTime() - began).Microseconds()) / float64(done*len(requests))
+	b.ReportMetric(us, "us/query")
+	b.ReportMetric(1000*us/float64(candidates), "ns/candidate")
+	b.ReportMetric(float64(candidates), "candidates")
+}

@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestModelsTutorial does what docs/models.md says, block by block: it writes
+// the files shown, runs the commands shown, and compares what they print.
+func TestModelsTutorial(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	p := newPage(ctx, t, "models")
+	for _, b := range p.blocks("models.md") {
+		switch words := strings.Fields(b.info); {
+		case words[0] == "console":
+			for _, c := range b.commands() {
+				p.run(c)
+			}
+		case len(words) == 2:
+			p.write(words[1], []byte(b.text))
+		default:
+			t.Fatalf("docs/models.md:%d: a block %q, which is neither a console nor a file", b.line, b.info)
+		}
+	}
+	p.checkAnswers()
+}
+
+// checkAnswers holds the page's two answers against each other, which must be
+// the same to the last bit, and against what LightGBM gave for the features
+// that its training computes.
+func (p *page) checkAnswers() {
+	p.Helper()
+	before, after := p.answer("interpreted.json"), p.answer("generated.json")
+	if before.Receipt.Execution != "interpreted" || after.Receipt.Execution != "generated" {
+		p.Errorf("scored %q and %q, want interpreted and generated", before.Receipt.Execution, after.Receipt.Execution)
+	}
+	if len(before.Items) < 50 || len(before.Items) != len(after.Items) {
+		p.Fatalf("%d and %d items", len(before.Items), len(after.Items))
+	}
+	trained := p.trained()
+	for i, b := range before.Items {
+		if a := after.Items[i]; a != b {
+			p.Errorf("item %d is %v interpreted and %v generated", i, b, a)
+		}
+		want, ok := trained[b.ID]
+		if got, err := b.Score.Float64(); err != nil || !ok || !(math.Abs(got-want) <= 1e-9) {
+			p.Errorf("item %d is %v, and LightGBM gives %v", i, b, want)
+		}
+	}
+}
+
+// trained reads LightGBM's scores of the feed.
+func (p *page) trained() map[string]float64 {
+	p.Helper()
+	text, err := os.ReadFile(filepath.Join(p.dir, "docs", "models", "feed.ndjson"))
+	if err != nil {
+		p.Fatal(err)
+	}
+	scores := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		var r struct {
+			ID    string
+			Score float64
+		}
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			p.Fatal(err)
+		}
+		scores[r.ID] = r.Score
+	}
+	return scores
+}
+
+// page is a page of docs that is carried out in a directory that looks like
+// the root of a checkout.
+type page struct {
+	*testing.T
+	ctx     context.Context
+	root    string // of the checkout
+	dir     string
+	shown   *strings.Replacer // of this run's addresses by those of the page
+	cluster *exec.Cmd         // that runs, or nil
+	log     string            // what it printed
+}
+
+// newPage makes the directory: what the page copies from docs, the sample, and
+// bin/millrace with addresses that are free.
+func newPage(ctx context.Context, t *testing.T, docs string) *page {
+	t.Helper()
+	p := &page{T: t, ctx: ctx, dir: t.TempDir()}
+	var err error
+	if p.root, err = filepath.Abs("../.."); err != nil {
+		t.Fatal(err)
+	}
+	if left := filepath.Join(p.root, "relevance", "models", "likes.go"); exists(left) {
+		t.Fatalf("%s was left by somebody who followed the page; remove it", left)
+	}
+	if err := errors.Join(
+		os.CopyFS(filepath.Join(p.dir, "docs", docs), os.DirFS(filepath.Join(p.root, "docs", docs))),
+		os.MkdirAll(filepath.Join(p.dir, "relevance", "models"), 0o755),
+		os.MkdirAll(filepath.Join(p.dir, "bin"), 0o755),
+		os.Symlink(filepath.Join(p.root, "internal"), filepath.Join(p.dir, "internal")),
+		os.Symlink(os.Args[0], filepath.Join(p.dir, "bin", "built")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	http, grpc, kafka, etcd, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	p.shown = strings.NewReplacer(http, "127.0.0.1:8080", grpc, "127.0.0.1:9090", kafka, "127.0.0.1:9092", etcd, "127.0.0.1:2379", admin, "127.0.0.1:6060")
+	p.write("bin/millrace", fmt.Appendf(nil, `#!/bin/sh
+case "$1 $2" in
+"dev "*) set -- "$@" --http %s --grpc %s --kafka-listen %s --etcd-listen %s --admin %s ;;
+"load "*) set -- "$@" --brokers %[3]s ;;
+"feed define" | "model push" | "model list") set -- "$@" --etcd %[4]s ;;
+"feed "*) set -- "$@" --addr %[2]s ;;
+esac
+MILLRACE_MAIN=1 exec bin/built "$@"
+`, http, grpc, kafka, etcd, admin))
+	if err := os.Chmod(filepath.Join(p.dir, "bin", "millrace"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.stop()
+		if t.Failed() {
+			t.Logf("what the cluster printed:\n%s", p.log)
+		}
+	})
+	return p
+}
+
+func (p *page) write(name string, text []byte) {
+	p.Helper()
+	if err := os.WriteFile(filepath.Join(p.dir, name), text, 0o644); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// block is a fenced block of a page.
+type block struct {
+	line       int
+	info, text string
+}
+
+var fence = regexp.MustCompile("(?ms)^```([^\n]+)\n(.*?)^```$")
+
+func (p *page) blocks(name string) (all []block) {
+	p.Helper()
+	text, err := os.ReadFile(filepath.Join(p.root, "docs", name))
+	if err != nil {
+		p.Fatal(err)
+	}
+	for _, m := range fence.FindAllSubmatchIndex(text, -1) {
+		all = append(all, block{1 + strings.Count(string(text[:m[0]]), "\n"), string(text[m[2]:m[3]]), string(text[m[4]:m[5]])})
+	}
+	return all
+}
+
+// command is a command of a console and what it prints.
+type command struct {
+	line       int
+	text, want string
+}
+
+func (b *block) commands() (all []command) {
+	more := false
+	for i, line := range strings.Split(strings.TrimSuffix(b.text, "\n"), "\n") {
+		text, starts := strings.CutPrefix(line, "$ ")
+		switch {
+		case starts:
+			all = append(all, command{line: b.line + 1 + i, text: text})
+		case more:
+			all[len(all)-1].text += "\n" + line
+		case len(all) > 0:
+			all[len(all)-1].want += line + "\n"
+		}
+		more = strings.HasSuffix(line, "\\") && (starts || more)
+	}
+	return all
+}
+
+// run runs a command and holds what it prints against the page. What is true
+// only once the cluster has caught up is asked again until then.
+func (p *page) run(c command) {
+	p.Helper()
+	switch c.text {
+	case "make build":
+		p.build()
+		return
+	case "make dev":
+		p.stop()
+		p.build()
+		p.start(c)
+		return
+	}
+	fails := strings.HasPrefix(c.want, "millrace: ")
+	var got string
+	done := func() bool {
+		cmd := exec.CommandContext(p.ctx, "sh", "-c", c.text)
+		cmd.Dir = p.dir
+		out, err := cmd.CombinedOutput()
+		got = p.shown.Replace(string(out))
+		if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+			p.Fatalf("docs/models.md:%d: %v", c.line, err)
+		}
+		return fails == (err != nil) && c.matches(got)
+	}
+	deadline := time.Now()
+	if strings.HasPrefix(c.text, "bin/millrace feed ") {
+		deadline = deadline.Add(30 * time.Second)
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		if time.Now().After(deadline) {
+			p.Fatalf("docs/models.md:%d: $ %s\nprints:\n%s\nand the page shows:\n%s", c.line, c.text, got, c.want)
+		}
+		<-tick.C
+	}
+}
+
+// matches compares what was printed with the page, on which ... stands for any
+// text of a line, and alone for any lines.
+func (c *command) matches(got string) bool {
+	var re strings.Builder
+	re.WriteString(`^`)
+	for line := range strings.Lines(c.want) {
+		if line == "...\n" {
+			re.WriteString(`(?:.*\n)*`)
+			continue
+		}
+		re.WriteString(strings.ReplaceAll(regexp.QuoteMeta(strings.TrimRight(line, " \n")), `\.\.\.`, `.*`) + ` *\n`)
+	}
+	return regexp.MustCompile(re.String() + `$`).MatchString(got)
+}
+
+// build builds bin/millrace with what the page generated, which an overlay
+// puts into the checkout. Before that the test itself is the binary.
+func (p *page) build() {
+	p.Helper()
+	generated, err := filepath.Glob(filepath.Join(p.dir, "relevance", "models", "*.go"))
+	if err != nil {
+		p.Fatal(err)
+	}
+	if len(generated) == 0 {
+		return
+	}
+	replace := map[string]string{}
+	for _, file := range generated {
+		replace[filepath.Join(p.root, "relevance", "models", filepath.Base(file))] = file
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.write("overlay.json", overlay)
+	built := filepath.Join(p.dir, "bin", "built")
+	if err := os.Remove(built); err != nil {
+		p.Fatal(err)
+	}
+	if out, err := exec.CommandContext(p.ctx, "go", "build", "-overlay", filepath.Join(p.dir, "overlay.json"), "-o", built, ".").CombinedOutput(); err != nil {
+		p.Fatalf("go build: %v\n%s", err, out)
+	}
+}
+
+// start starts the cluster and waits until it has printed what the page shows.
+func (p *page) start(c command) {
+	p.Helper()
+	name := filepath.Join(p.dir, "cluster.log")
+	log, err := os.Create(name)
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer log.Close()
+	p.cluster = exec.Command("bin/millrace", "dev")
+	p.cluster.Dir, p.cluster.Stdout, p.cluster.Stderr = p.dir, log, log
+	if err := p.cluster.Start(); err != nil {
+		p.Fatal(err)
+	}
+	waitFor(p.ctx, p.T, "the cluster to print what the page shows", func() bool {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			p.Fatal(err)
+		}
+		p.log = string(text)
+		return c.matches(p.shown.Replace(p.log))
+	})
+}
+
+// stop ends the cluster as Ctrl-C does.
+func (p *page) stop() {
+	p.Helper()
+	if p.cluster == nil {
+		return
+	}
+	err := errors.Join(p.cluster.Process.Signal(os.Interrupt), p.cluster.Wait())
+	if err != nil {
+		p.Errorf("the cluster after Ctrl-C: %v", err)
+	}
+	p.cluster = nil
+}
+
+// answer is what is compared of a feed.
+type answer struct {
+	Items []struct {
+		ID    string
+		Score json.Number
+	}
+	Receipt struct{ Execution string }
+}
+
+func (p *page) answer(name string) (a answer) {
+	p.Helper()
+	text, err := os.ReadFile(filepath.Join(p.dir, name))
+	if err != nil {
+		p.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &a); err != nil {
+		p.Fatalf("%s: %v", name, err)
+	}
+	return a
+}

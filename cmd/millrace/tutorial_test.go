@@ -90,6 +90,7 @@ type page struct {
 	dir     string
 	shown   *strings.Replacer // of this run's addresses by those of the page
 	cluster *exec.Cmd         // that runs, or nil
+	ended   chan error        // gets what it ended with
 	log     string            // what it printed
 }
 
@@ -283,14 +284,23 @@ func (p *page) start(c command) {
 	p.cluster = exec.Command("bin/millrace", "dev")
 	p.cluster.Dir, p.cluster.Stdout, p.cluster.Stderr = p.dir, log, log
 	if err := p.cluster.Start(); err != nil {
+		p.cluster = nil
 		p.Fatal(err)
 	}
+	p.ended = make(chan error, 1)
+	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(p.cluster, p.ended)
 	waitFor(p.ctx, p.T, "the cluster to print what the page shows", func() bool {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			p.Fatal(err)
 		}
 		p.log = string(text)
+		select {
+		case err := <-p.ended:
+			p.cluster = nil
+			p.Fatalf("docs/models.md:%d: the cluster ended by itself: %v", c.line, err)
+		default:
+		}
 		return c.matches(p.shown.Replace(p.log))
 	})
 }
@@ -301,7 +311,7 @@ func (p *page) stop() {
 	if p.cluster == nil {
 		return
 	}
-	err := errors.Join(p.cluster.Process.Signal(os.Interrupt), p.cluster.Wait())
+	err := errors.Join(p.cluster.Process.Signal(os.Interrupt), <-p.ended)
 	if err != nil {
 		p.Errorf("the cluster after Ctrl-C: %v", err)
 	}

@@ -54,7 +54,7 @@ e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
 TIMEOUT = 15m
 
 metamorphic: ## random operations on the store against a model of it; DURATION=5m
-	MILLRACE_METAMORPHIC=$(or $(DURATION),1m) go test -count=1 -timeout 0 -v -run TestMetamorphic ./indexnode/store
+	MILLRACE_METAMORPHIC=$(or $(DURATION),1m) go test -count=1 -timeout 0 -v -run 'TestMetamorphic|TestCrashAt|TestErrorAt|TestDamage' ./indexnode/store
 
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
@@ -174,6 +175,7 @@ func (c *Cluster) startNode(run context.Context, i int, metrics prometheus.Regis
 	id := c.nodeIDs()[i]
 	cfg := indexnode.Config{
 		ID: id, Dir: filepath.Join(c.cfg.Dir, string(id)), Brokers: []string{c.Kafka}, Topics: c.topics, Cluster: c.client,
+		Store:   store.Options{MaxDirtyBytes: 16 << 20, CacheBytes: 16 << 20}, // several nodes share this process's memory
 		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"node": string(id)}, metrics), Log: c.cfg.Log,
 	}
 	if c.cfg.Node != nil {

@@ -248,7 +248,7 @@ func (n *Node) extend(tl *cache.Timeline, r millrace.Record) *cache.Timeline {
 		}
 		slabs := slices.Clone(tl.Segments)
 		slabs[i] = rows.Slab()
-		return cache.NewTimeline(tl.From, slabs...)
+		return tl.Continue(slabs...)
 	}
 	return nil
 }

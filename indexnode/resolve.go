@@ -61,8 +61,9 @@ type view struct {
 
 // resolved is a timeline's rows and what goes with them.
 type resolved struct {
-	timeline       millrace.Timeline
-	slab, features *column.Slab
+	key      millrace.Timeline
+	timeline *cache.Timeline
+	features *column.Slab
 }
 
 var resolutions = sync.Pool{New: func() any { return new(resolution) }}
@@ -149,7 +150,7 @@ func (r *resolution) add(q *query.Query) {
 		case v.missing != "":
 		case v.locked:
 			for j := range v.rows {
-				q.Add(v.rows[j].timeline, v.rows[j].slab, v.rows[j].features)
+				q.Add(v.rows[j].key, v.rows[j].timeline, v.rows[j].features)
 			}
 		default:
 			r.addFound(q, v)
@@ -171,11 +172,8 @@ func (r *resolution) addFound(q *query.Query, v *view) {
 			features = rowOf(found[contents])
 		}
 		for i, tl := range found[:contents] {
-			if tl == cache.Empty {
-				continue
-			}
-			for _, slab := range tl.Segments {
-				q.Add(millrace.Timeline{Entity: r.entities[e], Type: r.types[i]}, slab, features)
+			if tl != cache.Empty {
+				q.Add(millrace.Timeline{Entity: r.entities[e], Type: r.types[i]}, tl, features)
 			}
 		}
 	}
@@ -244,34 +242,36 @@ func (r *resolution) readPartition(ctx context.Context, v *view) error {
 				continue
 			}
 			tl := millrace.Timeline{Entity: e, Type: t}
-			slabs, err := n.slabs(v.partition, tl, r.spec)
+			rows, err := n.rows(v, tl, features, r.spec)
 			if err != nil {
 				return err
 			}
-			for _, slab := range slabs {
-				v.rows = append(v.rows, resolved{tl, slab, features})
-			}
+			v.rows = rows
 		}
 	}
 	return nil
 }
 
-// slabs returns the slabs that have every record of a timeline in the window.
-// The caller holds the partition's lock for reading.
-func (n *Node) slabs(p millrace.Partition, t millrace.Timeline, spec *query.Spec) ([]*column.Slab, error) {
-	tl, err := n.timeline(p, t)
+// rows appends a timeline to the rows of v, and before it what of the window
+// the cache does not hold. The caller holds the partition's lock for reading.
+func (n *Node) rows(v *view, key millrace.Timeline, features *column.Slab, spec *query.Spec) ([]resolved, error) {
+	tl, err := n.timeline(v.partition, key)
 	if err != nil {
 		return nil, err
 	}
-	if max(spec.From, millrace.MinTime) >= tl.From {
-		return tl.Segments, nil
+	rows := v.rows
+	if max(spec.From, millrace.MinTime) < tl.From {
+		older, err := n.store.Read(nil, v.partition, key, spec.From, min(spec.To, tl.From))
+		if err != nil {
+			return nil, err
+		}
+		behind, err := n.decode(older)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, resolved{key, cache.NewTimeline(spec.From, behind...), features})
 	}
-	older, err := n.store.Read(nil, p, t, spec.From, min(spec.To, tl.From))
-	if err != nil {
-		return nil, err
-	}
-	behind, err := n.decode(older)
-	return append(behind, tl.Segments...), err
+	return append(rows, resolved{key, tl, features}), nil
 }
 
 // timeline returns what is cached of a timeline, or of an entity's features,

@@ -43,9 +43,9 @@ func BenchmarkLookup(b *testing.B) {
 	r := rand.New(rand.NewPCG(2, 2))
 	c, lru, one := New(Config{}), newOneLock(b, cached), timeline(b, 1)
 	for i := range cached {
-		tl := *one // each its own memory
-		c.Put(key(i), &tl)
-		lru.lru.Add(key(i), &tl)
+		tl := NewTimeline(0, one.Segments...) // each its own memory
+		c.Put(key(i), tl)
+		lru.lru.Add(key(i), tl)
 	}
 	queries := make([][]millrace.Entity, 50)
 	for i := range queries {

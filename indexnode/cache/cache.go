@@ -29,6 +29,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
 )
 
 // Timeline is an immutable snapshot of a timeline's newest records.
@@ -40,11 +41,24 @@ type Timeline struct {
 	// From <= time is in them.
 	From millrace.Time
 
+	// Folded is what a model computed of the records of the only segment;
+	// nil if nothing was, or there are several segments.
+	Folded atomic.Pointer[Folded]
+
 	records int
 	bytes   int
 	// first and one are the memory of a single segment, beside the rest.
 	first column.Slab
 	one   [1]*column.Slab
+}
+
+// Folded is the part of a model's scores that depends on a record alone, kept
+// so that it is not computed again for every question. It is of the first
+// rows, and may have fewer than the segment.
+type Folded struct {
+	Model  *relevance.Model
+	Own    []float64     // of each row
+	Others atomic.Uint32 // questions with another model since one with this
 }
 
 // Empty is a timeline without records, and an entity without features.
@@ -67,6 +81,16 @@ func NewTimeline(from millrace.Time, slabs ...*column.Slab) *Timeline {
 		t.Segments = t.one[:]
 	}
 	return t
+}
+
+// Continue returns the timeline with more rows: slabs are those of t, of which
+// one was appended to.
+func (t *Timeline) Continue(slabs ...*column.Slab) *Timeline {
+	next := NewTimeline(t.From, slabs...)
+	if len(slabs) == 1 && t.records > 0 {
+		next.Folded.Store(t.Folded.Load())
+	}
+	return next
 }
 
 // Len returns the number of records.

@@ -28,7 +28,7 @@ const (
 
 var world = sync.OnceValues(build)
 
-func build() ([]millrace.Timeline, []*column.Slab) {
+func build() ([]millrace.Timeline, []*cache.Timeline) {
 	s := schemas.Activity()
 	d, err := schemas.NewDecoder(s, s)
 	if err != nil {
@@ -42,7 +42,7 @@ func build() ([]millrace.Timeline, []*column.Slab) {
 		}
 	}
 	var keys []millrace.Timeline
-	var slabs []*column.Slab
+	var all []*cache.Timeline
 	for i := range worldTimelines {
 		a := column.New(s.Layout(), worldRows+worldRows/8+1, worldRows*128).Append()
 		for j := range worldRows {
@@ -50,9 +50,9 @@ func build() ([]millrace.Timeline, []*column.Slab) {
 				panic(err)
 			}
 		}
-		keys, slabs = append(keys, millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"}), append(slabs, a.Slab())
+		keys, all = append(keys, millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"}), append(all, cache.NewTimeline(millrace.MinTime, a.Slab()))
 	}
-	return keys, slabs
+	return keys, all
 }
 
 // draw draws which timelines n queries ask for.
@@ -69,11 +69,11 @@ func draw(n int) (queries [][]int) {
 }
 
 // run answers one drawn query from resolved keys.
-func run(s Spec, keys []millrace.Timeline, slabs []*column.Slab, asked []int) (last float64) {
+func run(s Spec, keys []millrace.Timeline, all []*cache.Timeline, asked []int) (last float64) {
 	q := New(s)
 	defer q.Release()
 	for _, i := range asked {
-		q.Add(keys[i], slabs[i], nil)
+		q.Add(keys[i], all[i], nil)
 	}
 	if err := q.Scan(context.Background()); err != nil {
 		panic(err)
@@ -86,14 +86,14 @@ func run(s Spec, keys []millrace.Timeline, slabs []*column.Slab, asked []int) (l
 // ranked answer: against touching one word of each 64-byte row of as many
 // timelines, and against an LRU of pointers with hand-written code.
 func BenchmarkWarm(b *testing.B) {
-	keys, slabs := world()
+	keys, all := world()
 	s, queries := question(b), draw(20)
-	baseline := newPointers(b, keys, slabs)
+	baseline := newPointers(b, keys, all)
 	rows := make([]uint64, worldTimelines*worldRows*8)
 	var sum uint64
 	ours := func() {
 		for _, q := range queries {
-			run(s, keys, slabs, q)
+			run(s, keys, all, q)
 		}
 	}
 	theirs := func() {
@@ -114,9 +114,13 @@ func BenchmarkWarm(b *testing.B) {
 			}
 		}
 	}
-	ours()
-	var warm, pointer, touch []time.Duration
+	var warm, full, pointer, touch []time.Duration
 	for range 7 {
+		folding = false
+		ours()
+		full = append(full, timed(ours))
+		folding = true
+		ours()
 		warm, pointer, touch = append(warm, timed(ours)), append(pointer, timed(theirs)), append(touch, timed(floor))
 	}
 	b.ReportAllocs()
@@ -125,20 +129,23 @@ func BenchmarkWarm(b *testing.B) {
 	}
 	candidates := float64(len(queries) * askedTimelines * worldRows)
 	b.ReportMetric(float64(median(warm))/candidates, "ns/candidate")
+	b.ReportMetric(float64(median(full))/candidates, "ns/candidate-full")
 	b.ReportMetric(float64(median(pointer))/candidates, "ns/candidate-pointers")
 	b.ReportMetric(float64(median(touch))/candidates, "ns/candidate-touch")
-	figure.Print("query_warm_vs_touch_floor", float64(median(warm))/float64(median(touch)), "x", 4)
+	figure.Print("query_folded_vs_touch_floor", float64(median(warm))/float64(median(touch)), "x", 2)
+	figure.Print("query_warm_vs_touch_floor", float64(median(full))/float64(median(touch)), "x", 4)
 	figure.Print("query_warm_vs_lru_pointers", float64(median(pointer))/float64(median(warm)), "x", 12)
 
-	l := schemas.Activity().Layout()
+	slab := all[0].Segments[0]
+	l := slab.Layout()
 	sel, scores := make([]int32, 0, batchRows), make([]float64, batchRows)
 	bind := testing.AllocsPerRun(5, func() {
 		f, _ := s.Filter.Bind(l, nil, s.Viewer, s.AsOf)
 		m, _ := s.Model.Bind(l, nil, s.Viewer, s.AsOf)
-		sel = f.Select(slabs[0], 0, slabs[0].Len(), nil, sel[:0])
-		m.Score(slabs[0], sel, nil, scores[:len(sel)])
+		sel = f.Select(slab, 0, slab.Len(), nil, sel[:0])
+		m.ScoreFolded(scores, slab, sel, nil, scores[:len(sel)])
 	})
-	whole := testing.AllocsPerRun(5, func() { run(s, keys, slabs, queries[0]) })
+	whole := testing.AllocsPerRun(5, func() { run(s, keys, all, queries[0]) })
 	b.ReportMetric(bind, "allocs/bind")
 	figure.Print("query_warm_allocs", whole-bind, "allocations besides binding", 0)
 	runtime.KeepAlive(baseline)
@@ -147,7 +154,7 @@ func BenchmarkWarm(b *testing.B) {
 // BenchmarkTwoCores gives the figure query_two_cores: how many times the
 // queries of one goroutine two of them answer. It needs two idle cores.
 func BenchmarkTwoCores(b *testing.B) {
-	keys, slabs := world()
+	keys, all := world()
 	s, queries := question(b), draw(40)
 	answer := func(goroutines int) time.Duration {
 		began := time.Now()
@@ -155,7 +162,7 @@ func BenchmarkTwoCores(b *testing.B) {
 		for range goroutines {
 			wg.Go(func() {
 				for _, q := range queries {
-					run(s, keys, slabs, q)
+					run(s, keys, all, q)
 				}
 			})
 		}
@@ -177,14 +184,14 @@ func BenchmarkTwoCores(b *testing.B) {
 // queries while the collector marks without a pause, against that while it
 // rests.
 func BenchmarkMarking(b *testing.B) {
-	keys, slabs := world()
+	keys, all := world()
 	s, queries := question(b), draw(20)
 	p99 := func() time.Duration {
 		var took []time.Duration
 		for range 15 {
 			for _, q := range queries {
 				began := time.Now()
-				run(s, keys, slabs, q)
+				run(s, keys, all, q)
 				took = append(took, time.Since(began))
 			}
 		}
@@ -209,7 +216,7 @@ func BenchmarkMarking(b *testing.B) {
 	close(done)
 	<-stopped
 	for b.Loop() {
-		run(s, keys, slabs, queries[0])
+		run(s, keys, all, queries[0])
 	}
 	b.ReportMetric(float64(idle.Microseconds()), "us-p99-idle")
 	b.ReportMetric(float64(marking.Microseconds()), "us-p99-marking")
@@ -220,9 +227,9 @@ func BenchmarkMarking(b *testing.B) {
 // gc_cpu_vs_pointers: the heap of a cached record, and the CPU time of a
 // collection, against the LRU of pointers with the same records.
 func BenchmarkMemory(b *testing.B) {
-	keys, slabs := world()
+	keys, all := world()
 	base := heapBytes()
-	pointers := newPointers(b, keys, slabs)
+	pointers := newPointers(b, keys, all)
 	theirBytes := heapBytes() - base
 	withPointers := collect()
 	runtime.KeepAlive(pointers)
@@ -234,7 +241,7 @@ func BenchmarkMemory(b *testing.B) {
 	func() {
 		_, again := build()
 		for i, k := range keys {
-			c.Put(k, cache.NewTimeline(millrace.MinTime, again[i]))
+			c.Put(k, again[i])
 		}
 	}()
 	ourBytes := heapBytes() - base

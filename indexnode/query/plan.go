@@ -12,6 +12,8 @@ type plan struct {
 	rows, entity *column.Layout
 	filter       *filter.Bound
 	scorer       *relevance.Scorer
+	folder       *relevance.Scorer // of the record-only part; nil until it is needed
+	unfoldable   bool              // the model has no such part
 	columns
 }
 

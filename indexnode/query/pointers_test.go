@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/schemas"
 )
@@ -49,14 +50,14 @@ type pointers struct {
 	lru *simplelru.LRU[millrace.Timeline, []*record]
 }
 
-func newPointers(t testing.TB, keys []millrace.Timeline, slabs []*column.Slab) *pointers {
+func newPointers(t testing.TB, keys []millrace.Timeline, all []*cache.Timeline) *pointers {
 	t.Helper()
 	lru, err := simplelru.NewLRU[millrace.Timeline, []*record](len(keys), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, k := range keys {
-		lru.Add(k, recordsOf(slabs[i]))
+		lru.Add(k, recordsOf(all[i].Segments[0]))
 	}
 	return &pointers{lru: lru}
 }
@@ -122,17 +123,17 @@ func (r *record) score(asOf float64) float64 {
 // The baseline answers the same question: its scores are ours but for the last
 // bits.
 func TestPointersAnswerTheSame(t *testing.T) {
-	keys, slabs := activities(t, 50, 20)
+	keys, all := activities(t, 50, 20)
 	s := question(t)
 	q := New(s)
 	defer q.Release()
-	for i, slab := range slabs {
-		q.Add(keys[i], slab, nil)
+	for i, tl := range all {
+		q.Add(keys[i], tl, nil)
 	}
 	if err := q.Scan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	items, theirs := q.Answer().Items, newPointers(t, keys, slabs).ask(keys, s)
+	items, theirs := q.Answer().Items, newPointers(t, keys, all).ask(keys, s)
 	if len(items) != len(theirs) {
 		t.Fatalf("%d items, %d", len(items), len(theirs))
 	}

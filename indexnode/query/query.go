@@ -19,6 +19,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
@@ -77,6 +78,8 @@ type Query struct {
 	sel      []int32
 	scores   []float64
 	stages   Stages
+	all      []int32 // 0, 1, 2, ...
+	err      error   // of binding
 
 	// Of the answer.
 	items     []Item
@@ -87,6 +90,7 @@ type Query struct {
 // segment is the rows [lo, hi) of a slab of a timeline.
 type segment struct {
 	slab     *column.Slab
+	of       *cache.Timeline // whose only segment it is, or nil
 	lo, hi   int32
 	plan     int32 // in plans, once scanned
 	timeline millrace.Timeline
@@ -117,6 +121,7 @@ func (q *Query) Release() {
 	clear(q.perEntity)
 	clear(q.byObject)
 	q.spec, q.stages = Spec{}, Stages{}
+	q.err = nil
 	q.plans, q.segments, q.items = q.plans[:0], q.segments[:0], q.items[:0]
 	pool.Put(q)
 }
@@ -128,14 +133,20 @@ const (
 	watchRows = 4096
 )
 
-// Add adds the records of a slab of a timeline that are in the question's
-// window. Times ascend in it. features is the entity's row, or nil.
+// Add adds the records of a timeline that are in the question's window.
+// features is the entity's row, or nil.
 //
 // All are added before any is scanned: what Add touches of one slab is in
 // memory by itself, and the misses of a thousand short calls overlap.
-func (q *Query) Add(t millrace.Timeline, slab, features *column.Slab) {
-	if lo, hi := window(slab, q.spec.From, q.spec.To); lo < hi {
-		q.segments = append(q.segments, segment{slab: slab, lo: int32(lo), hi: int32(hi), timeline: t, features: features})
+func (q *Query) Add(t millrace.Timeline, tl *cache.Timeline, features *column.Slab) {
+	of := tl
+	if len(tl.Segments) != 1 {
+		of = nil
+	}
+	for _, slab := range tl.Segments {
+		if lo, hi := window(slab, q.spec.From, q.spec.To); lo < hi {
+			q.segments = append(q.segments, segment{slab: slab, of: of, lo: int32(lo), hi: int32(hi), timeline: t, features: features})
+		}
 	}
 }
 
@@ -159,6 +170,9 @@ func (q *Query) Scan(ctx context.Context) error {
 				}
 			}
 			q.scan(int32(i), lo, hi)
+			if q.err != nil {
+				return q.err
+			}
 		}
 	}
 	return nil
@@ -184,7 +198,11 @@ func (q *Query) scan(i int32, lo, hi int) {
 		q.scores = make([]float64, batchRows)
 	}
 	scores := q.scores[:len(q.sel)]
-	p.scorer.Score(s.slab, q.sel, s.features, scores)
+	if own := q.own(p, s); own != nil {
+		p.scorer.ScoreFolded(own, s.slab, q.sel, s.features, scores)
+	} else {
+		p.scorer.Score(s.slab, q.sel, s.features, scores)
+	}
 	q.stages.Scored += int64(len(q.sel))
 	q.take(i, s.slab.Column(p.time), scores)
 }

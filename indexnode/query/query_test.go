@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
@@ -20,7 +21,7 @@ var pooled = true
 const asOf = 1_700_000_000_000
 
 // activities returns timelines of activities, as a cache holds them.
-func activities(t testing.TB, timelines, rows int) (keys []millrace.Timeline, slabs []*column.Slab) {
+func activities(t testing.TB, timelines, rows int) (keys []millrace.Timeline, all []*cache.Timeline) {
 	t.Helper()
 	s := schemas.Activity()
 	d, err := schemas.NewDecoder(s, s)
@@ -40,9 +41,9 @@ func activities(t testing.TB, timelines, rows int) (keys []millrace.Timeline, sl
 				t.Fatal(err)
 			}
 		}
-		keys, slabs = append(keys, key), append(slabs, a.Slab())
+		keys, all = append(keys, key), append(all, cache.NewTimeline(millrace.MinTime, a.Slab()))
 	}
-	return keys, slabs
+	return keys, all
 }
 
 // question is a usual one: a filter that most pass, the home model.
@@ -60,11 +61,11 @@ func question(t testing.TB) Spec {
 }
 
 // ask goes from resolved keys to a ranked answer.
-func ask(ctx context.Context, s Spec, keys []millrace.Timeline, slabs []*column.Slab) (n int, err error) {
+func ask(ctx context.Context, s Spec, keys []millrace.Timeline, all []*cache.Timeline) (n int, err error) {
 	q := New(s)
 	defer q.Release()
-	for i, slab := range slabs {
-		q.Add(keys[i], slab, nil)
+	for i, tl := range all {
+		q.Add(keys[i], tl, nil)
 	}
 	if err := q.Scan(ctx); err != nil {
 		return 0, err
@@ -78,7 +79,8 @@ func TestAWarmQueryAllocatesNothing(t *testing.T) {
 	if !pooled {
 		t.Skip("pools forget under the race detector")
 	}
-	keys, slabs := activities(t, 100, 20)
+	keys, all := activities(t, 100, 20)
+	slab := all[0].Segments[0]
 	for name, change := range map[string]func(*Spec){
 		"plain":    func(*Spec) {},
 		"distinct": func(s *Spec) { s.DistinctObjects = true },
@@ -97,11 +99,11 @@ func TestAWarmQueryAllocatesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sel = f.Select(slabs[0], 0, slabs[0].Len(), nil, sel[:0])
-			m.Score(slabs[0], sel, nil, scores[:len(sel)])
+			sel = f.Select(slab, 0, slab.Len(), nil, sel[:0])
+			m.ScoreFolded(scores, slab, sel, nil, scores[:len(sel)])
 		})
 		whole := testing.AllocsPerRun(20, func() {
-			if n, err := ask(t.Context(), s, keys, slabs); n == 0 || err != nil {
+			if n, err := ask(t.Context(), s, keys, all); n == 0 || err != nil {
 				t.Fatal(n, err)
 			}
 		})
@@ -112,10 +114,10 @@ func TestAWarmQueryAllocatesNothing(t *testing.T) {
 }
 
 func TestExpiredWorkStops(t *testing.T) {
-	keys, slabs := activities(t, 1, 3*watchRows)
+	keys, all := activities(t, 1, 3*watchRows)
 	q := New(question(t))
 	defer q.Release()
-	q.Add(keys[0], slabs[0], nil)
+	q.Add(keys[0], all[0], nil)
 	if err := q.Scan(&endsAtSecondLook{Context: t.Context()}); !errors.Is(err, context.Canceled) || q.stages.Candidates > watchRows+batchRows {
 		t.Errorf("after %d rows: %v", q.stages.Candidates, err)
 	}

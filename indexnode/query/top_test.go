@@ -143,7 +143,7 @@ func TestTopEqualsSort(t *testing.T) {
 
 func printed(items []Item) (lines []string) {
 	for _, it := range items {
-		lines = append(lines, fmt.Sprintf("%v %q %q %d also %v", it.Rank, it.Object, it.Body, it.Schema, printed(it.Also)))
+		lines = append(lines, fmt.Sprintf("%v %d %q %s %q %q %d also %v", it.Score, it.Time, it.ID, it.Timeline, it.Object, it.Body, it.Schema, printed(it.Also)))
 	}
 	return lines
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
@@ -14,11 +16,47 @@ import (
 
 func clusterCommand() *cobra.Command {
 	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, or give it its first assignment"}
-	var cm Common
-	c.PersistentFlags().StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
-	c.PersistentFlags().StringVar(&cm.Cluster, "cluster", "millrace", "the cluster's name in etcd")
-	c.AddCommand(clusterShow(&cm), clusterAssign(&cm))
+	cm := clusterFlagsOf(c.PersistentFlags())
+	c.AddCommand(clusterShow(cm), clusterAssign(cm))
 	return c
+}
+
+// clusterFlagsOf adds the flags that name a cluster.
+func clusterFlagsOf(f *pflag.FlagSet) *Common {
+	var cm Common
+	f.StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
+	f.StringVar(&cm.Cluster, "cluster", "millrace", "the cluster's name in etcd")
+	return &cm
+}
+
+// clusterMap reads the cluster's map once.
+func (c *Common) clusterMap(ctx context.Context) (*cluster.Map, error) {
+	cl, err := c.openCluster(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	w, err := cl.Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return w.Current(), nil
+}
+
+// documents reads the cluster's documents of a kind for use.
+func (c *Common) documents(ctx context.Context, kind string, use func(context.Context, *cluster.Documents) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cl, err := c.openCluster(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	docs, err := cl.Documents(ctx, kind)
+	if err != nil {
+		return err
+	}
+	return use(ctx, docs)
 }
 
 func clusterShow(cm *Common) *cobra.Command {
@@ -27,16 +65,10 @@ func clusterShow(cm *Common) *cobra.Command {
 		Short: "Nodes, what they host, and what is ready",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := cm.openCluster(c.Context(), "")
+			m, err := cm.clusterMap(c.Context())
 			if err != nil {
 				return err
 			}
-			defer cl.Close()
-			w, err := cl.Watch(c.Context())
-			if err != nil {
-				return err
-			}
-			m := w.Current()
 			t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintf(t, "assignment epoch %d, %d partitions\n\nNODE\tADDRESS\tZONE\tALIVE\tHOSTS\tREADY\n", m.Epoch(), partition.Count)
 			for _, n := range m.Nodes() {

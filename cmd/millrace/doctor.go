@@ -113,16 +113,10 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 }
 
 func (d *doctor) assigned(ctx context.Context) (string, error) {
-	cl, err := d.openCluster(ctx, "")
+	m, err := d.clusterMap(ctx)
 	if err != nil {
 		return "", err
 	}
-	defer cl.Close()
-	w, err := cl.Watch(ctx)
-	if err != nil {
-		return "", err
-	}
-	m := w.Current()
 	if m.Epoch() == 0 {
 		return "", errors.New("the cluster has no assignment")
 	}
@@ -130,16 +124,10 @@ func (d *doctor) assigned(ctx context.Context) (string, error) {
 }
 
 func (d *doctor) nodesReady(ctx context.Context) (string, error) {
-	cl, err := d.openCluster(ctx, "")
+	m, err := d.clusterMap(ctx)
 	if err != nil {
 		return "", err
 	}
-	defer cl.Close()
-	w, err := cl.Watch(ctx)
-	if err != nil {
-		return "", err
-	}
-	m := w.Current()
 	var errs []error
 	replicas := 0
 	for _, n := range m.Nodes() {

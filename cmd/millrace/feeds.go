@@ -19,23 +19,12 @@ import (
 // feedDefinitions are the commands that look at and change what feeds there
 // are.
 func feedDefinitions() []*cobra.Command {
-	var cm Common
 	with := func(c *cobra.Command, run func(context.Context, io.Writer, *cluster.Documents, []string) error) *cobra.Command {
-		c.Flags().StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
-		c.Flags().StringVar(&cm.Cluster, "cluster", "millrace", "the cluster's name in etcd")
+		cm := clusterFlagsOf(c.Flags())
 		c.RunE = func(c *cobra.Command, args []string) error {
-			ctx, cancel := context.WithCancel(c.Context())
-			defer cancel()
-			cl, err := cm.openCluster(ctx, "")
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
-			docs, err := cl.Documents(ctx, broker.FeedsKind)
-			if err != nil {
-				return err
-			}
-			return run(ctx, c.OutOrStdout(), docs, args)
+			return cm.documents(c.Context(), broker.FeedsKind, func(ctx context.Context, docs *cluster.Documents) error {
+				return run(ctx, c.OutOrStdout(), docs, args)
+			})
 		}
 		return c
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
@@ -241,16 +242,9 @@ func benchSlab() (*column.Slab, error) {
 	return a.Slab(), nil
 }
 
-func clusterFlagsOf(c *cobra.Command) *Common {
-	var cm Common
-	c.Flags().StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
-	c.Flags().StringVar(&cm.Cluster, "cluster", "millrace", "the cluster's name in etcd")
-	return &cm
-}
-
 func pushModel(avsc *[]string) *cobra.Command {
 	c := &cobra.Command{Use: "push PACK", Short: "Validate a pack and let it serve on every index node", Args: cobra.ExactArgs(1)}
-	cm := clusterFlagsOf(c)
+	cm := clusterFlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		m, p, err := openModel(args[0], *avsc)
 		if err != nil {
@@ -263,18 +257,9 @@ func pushModel(avsc *[]string) *cobra.Command {
 		if err := p.WriteTar(&tar); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithCancel(c.Context())
-		defer cancel()
-		cl, err := cm.openCluster(ctx, "")
-		if err != nil {
-			return err
-		}
-		defer cl.Close()
-		docs, err := cl.Documents(ctx, indexnode.ModelsKind)
-		if err != nil {
-			return err
-		}
-		if err := docs.Put(ctx, m.Name(), tar.Bytes()); err != nil {
+		if err := cm.documents(c.Context(), indexnode.ModelsKind, func(ctx context.Context, docs *cluster.Documents) error {
+			return docs.Put(ctx, m.Name(), tar.Bytes())
+		}); err != nil {
 			return err
 		}
 		fmt.Fprintf(c.OutOrStdout(), "%s %s is pushed, %d bytes; ask for it by the field model, or name it in a feed\n", m.Name(), m.Version(), tar.Len())
@@ -285,17 +270,13 @@ func pushModel(avsc *[]string) *cobra.Command {
 
 func listModels() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "The models that serve: built in and pushed", Args: cobra.NoArgs}
-	cm := clusterFlagsOf(c)
+	cm := clusterFlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		ctx, cancel := context.WithCancel(c.Context())
-		defer cancel()
-		cl, err := cm.openCluster(ctx, "")
-		if err != nil {
-			return err
-		}
-		defer cl.Close()
-		docs, err := cl.Documents(ctx, indexnode.ModelsKind)
-		if err != nil {
+		var current map[string]cluster.Document
+		if err := cm.documents(c.Context(), indexnode.ModelsKind, func(_ context.Context, docs *cluster.Documents) error {
+			current = docs.Current()
+			return nil
+		}); err != nil {
 			return err
 		}
 		t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
@@ -307,7 +288,6 @@ func listModels() *cobra.Command {
 			}
 			fmt.Fprintf(t, "%s\t%s\tbuilt in\n", name, m.Version())
 		}
-		current := docs.Current()
 		var names []string
 		for name := range current {
 			names = append(names, name)

@@ -186,10 +186,10 @@ func (c *Cache) Lookup(dst []*Timeline, entities []millrace.Entity, types []mill
 func (t *table) lookup(dst []*Timeline, ids *[stage]id, n int) []*Timeline {
 	var tags [stage]uint64
 	for i := range n { // one access a key, and none waits for another
-		tags[i] = t.slots[ids[i].tag&t.mask].tag.Load()
+		tags[i] = t.at(ids[i], 0).tag.Load()
 	}
 	for i := range n {
-		s := &t.slots[ids[i].tag&t.mask]
+		s := t.at(ids[i], 0)
 		if tags[i] != ids[i].tag || s.check.Load() != ids[i].check {
 			if tags[i] == 0 {
 				dst = append(dst, nil)

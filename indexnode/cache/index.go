@@ -33,8 +33,7 @@ func (s *seeds) id(t millrace.Timeline) id {
 	return join(s.part(string(t.Entity)), s.part(string(t.Type)))
 }
 
-// index finds values by id: a table with linear probing, never more than half
-// full. Readers take no lock; writers are one at a time.
+// index finds values by id: an open table, never more than half full. Readers take no lock; writers are one at a time.
 //
 // A slot, once taken, is its key's for the life of the table, so that whoever
 // finds a slot may read its value at any later time: a key that is out of the
@@ -70,10 +69,14 @@ func (x *index) reset() {
 	x.used, x.live = 0, 0
 }
 
+// at returns the n-th slot to try for a key. The second is in the cache line of
+// the first, the next two in the line beside it.
+func (t *table) at(k id, n uint64) *slot { return &t.slots[(k.tag^n)&t.mask] }
+
 // find returns the slot of a key, or nil.
 func (t *table) find(k id) *slot {
-	for i := k.tag & t.mask; ; i = (i + 1) & t.mask {
-		switch s := &t.slots[i]; s.tag.Load() {
+	for n := uint64(0); ; n++ {
+		switch s := t.at(k, n); s.tag.Load() {
 		case 0:
 			return nil
 		case k.tag:
@@ -118,11 +121,11 @@ func (x *index) set(k id, v *Timeline) {
 }
 
 func (t *table) insert(k id, v *Timeline) *slot {
-	i := k.tag & t.mask
-	for t.slots[i].tag.Load() != 0 {
-		i = (i + 1) & t.mask
+	n := uint64(0)
+	for t.at(k, n).tag.Load() != 0 {
+		n++
 	}
-	s := &t.slots[i]
+	s := t.at(k, n)
 	s.check.Store(k.check)
 	s.value.Store(v)
 	s.tag.Store(k.tag)

@@ -38,7 +38,7 @@ func TestReadersSeeAnAppliedState(t *testing.T) {
 			w := newWorld(seed(t))
 			l := newHistory(t, w, 1200)
 			asked := l.race(t, n, h, 3)
-			if len(asked) < 20 {
+			if len(asked) < fewest/2 {
 				t.Errorf("only %d questions were asked while records came", len(asked))
 			}
 			for _, a := range asked {
@@ -109,18 +109,30 @@ type answered struct {
 	before, after map[millrace.Partition][2]millrace.Offset
 }
 
-// race applies the log while readers ask.
+// fewest is how many questions are asked while the log is applied, at least.
+const fewest = 40
+
+// race applies the log while readers ask, and waits for them where they are
+// slow, so that they meet every part of the log.
 func (l *history) race(t *testing.T, n *Node, h *hosting, readers int) []answered {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var (
-		mu    sync.Mutex
-		asked []answered
-		wg    sync.WaitGroup
+		mu     sync.Mutex
+		asked  []answered
+		moved  = sync.NewCond(&mu)
+		asking = readers
+		wg     sync.WaitGroup
 	)
 	for i := range readers {
 		r := rand.New(rand.NewPCG(seed(t), uint64(i)))
 		wg.Go(func() {
+			defer func() {
+				mu.Lock()
+				defer mu.Unlock()
+				asking--
+				moved.Broadcast()
+			}()
 			for ctx.Err() == nil {
 				a, err := l.ask(ctx, n, r)
 				if err != nil {
@@ -131,12 +143,18 @@ func (l *history) race(t *testing.T, n *Node, h *hosting, readers int) []answere
 				}
 				mu.Lock()
 				asked = append(asked, a)
+				moved.Broadcast()
 				mu.Unlock()
 			}
 		})
 	}
 	next := map[streamPartition]millrace.Offset{}
 	for at := 0; at < len(l.order); {
+		mu.Lock()
+		for asking > 0 && len(asked)*len(l.order) < at*fewest {
+			moved.Wait()
+		}
+		mu.Unlock()
 		e := l.order[at]
 		sp := streamPartition{e.stream, partition.Of(e.entity)}
 		var poll []event

@@ -44,7 +44,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 func (b *Broker) item(ctx context.Context, f *fanout, e *entry) (*feedv1.Item, error) {
 	it := &feedv1.Item{
 		Id: string(e.ID), Entity: string(e.Entity), Type: string(e.Type), Time: timestamp(e.Time), Score: e.Score,
-		Object: e.item.GetObject(),
+		Object: e.item.GetObject(), Explain: e.item.GetExplain(),
 	}
 	record, err := b.records.value(ctx, f.m, &e.ranked)
 	var refused *millrace.Error

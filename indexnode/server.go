@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -16,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -74,7 +76,7 @@ func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 	}
 	resp.Items = make([]*nodev1.Item, len(answer.Items))
 	for i := range answer.Items {
-		resp.Items[i] = item(&answer.Items[i])
+		resp.Items[i] = n.item(&answer.Items[i])
 	}
 	return resp, nil
 }
@@ -98,13 +100,35 @@ func (r *resolution) answered() []*nodev1.PartitionAnswer {
 	return all
 }
 
-func item(it *query.Item) *nodev1.Item {
+func (n *Node) item(it *query.Item) *nodev1.Item {
 	out := &nodev1.Item{
 		Score: it.Score, TimeMs: int64(it.Time), Id: string(it.ID), Entity: string(it.Entity), Type: string(it.Type),
 		Object: string(it.Object), Schema: uint64(it.Schema), Body: it.Body,
 	}
 	for i := range it.Also {
-		out.Also = append(out.Also, item(&it.Also[i]))
+		out.Also = append(out.Also, n.item(&it.Also[i]))
+	}
+	if it.Why != nil {
+		out.Explain = n.why(it.Why)
+	}
+	return out
+}
+
+// why puts an account of a score on the wire.
+func (n *Node) why(e *relevance.Explanation) *feedv1.ItemExplain {
+	out := &feedv1.ItemExplain{Node: string(n.cfg.ID), Base: e.Base}
+	for _, f := range e.Features {
+		c := &feedv1.Contribution{Feature: f.Name, Contribution: f.Contribution}
+		switch v := f.Value.(type) {
+		case string:
+			c.Value = structpb.NewStringValue(v)
+		case float64:
+			c.Value = structpb.NewNumberValue(v)
+			if math.IsNaN(v) {
+				c.Value = structpb.NewNullValue()
+			}
+		}
+		out.Features = append(out.Features, c)
 	}
 	return out
 }
@@ -113,7 +137,7 @@ func item(it *query.Item) *nodev1.Item {
 func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	s := query.Spec{
 		From: millrace.Time(req.FromMs), To: millrace.Time(req.ToMs), AsOf: millrace.Time(req.AsOfMs),
-		Limit: int(req.Limit), Cap: int(req.CapPerEntity), DistinctObjects: req.DistinctObjects,
+		Limit: int(req.Limit), Cap: int(req.CapPerEntity), DistinctObjects: req.DistinctObjects, Explain: req.Explain,
 	}
 	if s.Limit < 1 || s.Limit > maxLimit {
 		return s, invalid("limit", fmt.Sprintf("%d is not within 1 to %d", req.Limit, maxLimit), "")

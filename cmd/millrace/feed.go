@@ -3,10 +3,13 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,6 +83,7 @@ func feedCommand() *cobra.Command {
 				return printJSON(c.OutOrStdout(), resp)
 			}
 			printFeed(c.OutOrStdout(), resp, func(e millrace.Entity) string { return string(e) })
+			printReasons(c.OutOrStdout(), resp)
 			if resp.NextPageToken != "" {
 				fmt.Fprintf(c.OutOrStdout(), "next page: --page-token %s\n", resp.NextPageToken)
 			}
@@ -101,6 +105,7 @@ func feedCommand() *cobra.Command {
 	f.StringVar(&to, "to", "", "records before this time, RFC 3339")
 	f.Int64Var(&limit, "limit", 20, "items wanted (default: the feed's)")
 	f.StringVar(&req.PageToken, "page-token", "", "the page after the one that gave this")
+	f.BoolVar(&req.Explain, "explain", false, "say what each feature contributes to each score")
 	f.BoolVar(&asJSON, "json", false, "print the whole answer as JSON")
 	c.AddCommand(feedDefinitions()...)
 	return c
@@ -137,5 +142,25 @@ func readLines(file string, into *[]string) error {
 		if line := strings.TrimSpace(s.Text()); line != "" {
 			*into = append(*into, line)
 		}
+	}
+}
+
+// printReasons prints what made each score, the largest contributions first.
+func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
+	for i, it := range resp.Items {
+		e := it.Explain
+		if e == nil {
+			continue
+		}
+		fmt.Fprintf(w, "\n%d. %s scores %.4g on %s: %+.4g", i+1, it.Id, it.Score, e.Node, e.Base)
+		slices.SortStableFunc(e.Features, func(a, b *feedv1.Contribution) int {
+			return cmp.Compare(math.Abs(b.Contribution), math.Abs(a.Contribution))
+		})
+		for _, f := range e.Features {
+			if f.Contribution != 0 {
+				fmt.Fprintf(w, ", %s %+.4g", f.Feature, f.Contribution)
+			}
+		}
+		fmt.Fprintln(w)
 	}
 }

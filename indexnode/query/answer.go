@@ -2,6 +2,7 @@ package query
 
 import (
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/relevance"
 )
 
 // Item is one ranked candidate. Its strings and its body share the memory of
@@ -11,7 +12,8 @@ type Item struct {
 	Object millrace.Object
 	Schema millrace.Fingerprint
 	Body   []byte
-	Also   []Item // further candidates of the object, without bodies
+	Also   []Item                 // further candidates of the object, without bodies
+	Why    *relevance.Explanation // nil unless asked for
 }
 
 // Answer is what a node contributes. It holds until [Query.Release].
@@ -100,6 +102,10 @@ func (q *Query) admit(c candidate) {
 	it := q.nextItem()
 	it.Rank, it.Object, it.Schema = rank, object, schema
 	it.Body = s.slab.BytesAt(at.body, int(c.row))
+	if q.spec.Explain {
+		why := q.plans[s.plan].scorer.Explain(s.slab, int(c.row), s.features)
+		it.Why = &why
+	}
 }
 
 // nextItem returns a new last item, with the memory of one of an earlier query.

@@ -36,6 +36,7 @@ type Spec struct {
 	Cap             int // best candidates of an entity that remain; 0: all
 	DistinctObjects bool
 	Exclude         map[uint64]struct{} // by millrace.ServedHash
+	Explain         bool                // account for the score of each item
 }
 
 // window returns the rows of a slab with from <= time < to, of which the times

@@ -332,7 +332,9 @@ type Item struct {
 	// The whole record, by its schema's field names.
 	Record *structpb.Struct `protobuf:"bytes,7,opt,name=record,proto3" json:"record,omitempty"`
 	// Up to three further records about the same object that ranked within this page.
-	Also          []*Also `protobuf:"bytes,8,rep,name=also,proto3" json:"also,omitempty"`
+	Also []*Also `protobuf:"bytes,8,rep,name=also,proto3" json:"also,omitempty"`
+	// Only when the request asked to explain.
+	Explain       *ItemExplain `protobuf:"bytes,9,opt,name=explain,proto3" json:"explain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -423,6 +425,137 @@ func (x *Item) GetAlso() []*Also {
 	return nil
 }
 
+func (x *Item) GetExplain() *ItemExplain {
+	if x != nil {
+		return x.Explain
+	}
+	return nil
+}
+
+// ItemExplain tells why an item scores what it does: base and the
+// contributions add up to the score, but for a link such as the logistic.
+type ItemExplain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The index node that scored it.
+	Node          string          `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Base          float64         `protobuf:"fixed64,2,opt,name=base,proto3" json:"base,omitempty"`
+	Features      []*Contribution `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ItemExplain) Reset() {
+	*x = ItemExplain{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ItemExplain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ItemExplain) ProtoMessage() {}
+
+func (x *ItemExplain) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ItemExplain.ProtoReflect.Descriptor instead.
+func (*ItemExplain) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ItemExplain) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ItemExplain) GetBase() float64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *ItemExplain) GetFeatures() []*Contribution {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+type Contribution struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Feature string                 `protobuf:"bytes,1,opt,name=feature,proto3" json:"feature,omitempty"`
+	// A number or a string; null when it is missing.
+	Value         *structpb.Value `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Contribution  float64         `protobuf:"fixed64,3,opt,name=contribution,proto3" json:"contribution,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Contribution) Reset() {
+	*x = Contribution{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Contribution) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Contribution) ProtoMessage() {}
+
+func (x *Contribution) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Contribution.ProtoReflect.Descriptor instead.
+func (*Contribution) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Contribution) GetFeature() string {
+	if x != nil {
+		return x.Feature
+	}
+	return ""
+}
+
+func (x *Contribution) GetValue() *structpb.Value {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *Contribution) GetContribution() float64 {
+	if x != nil {
+		return x.Contribution
+	}
+	return 0
+}
+
 type Also struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -436,7 +569,7 @@ type Also struct {
 
 func (x *Also) Reset() {
 	*x = Also{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[4]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +581,7 @@ func (x *Also) String() string {
 func (*Also) ProtoMessage() {}
 
 func (x *Also) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[4]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +594,7 @@ func (x *Also) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Also.ProtoReflect.Descriptor instead.
 func (*Also) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{4}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Also) GetId() string {
@@ -513,7 +646,7 @@ type Coverage struct {
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[5]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +658,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[5]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +671,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{5}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Coverage) GetTimelinesAsked() int32 {
@@ -588,7 +721,7 @@ type Missing struct {
 
 func (x *Missing) Reset() {
 	*x = Missing{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[6]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -600,7 +733,7 @@ func (x *Missing) String() string {
 func (*Missing) ProtoMessage() {}
 
 func (x *Missing) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[6]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -613,7 +746,7 @@ func (x *Missing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Missing.ProtoReflect.Descriptor instead.
 func (*Missing) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{6}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Missing) GetPartition() int32 {
@@ -656,7 +789,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[7]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +801,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[7]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +814,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{7}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Receipt) GetModel() string {
@@ -754,7 +887,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[8]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +899,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[8]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +912,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{8}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Applied) GetPartition() int32 {
@@ -832,7 +965,7 @@ type Explain struct {
 
 func (x *Explain) Reset() {
 	*x = Explain{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[9]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +977,7 @@ func (x *Explain) String() string {
 func (*Explain) ProtoMessage() {}
 
 func (x *Explain) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[9]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +990,7 @@ func (x *Explain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explain.ProtoReflect.Descriptor instead.
 func (*Explain) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{9}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Explain) GetCandidates() int64 {
@@ -948,7 +1081,7 @@ type NodeCall struct {
 
 func (x *NodeCall) Reset() {
 	*x = NodeCall{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[10]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1093,7 @@ func (x *NodeCall) String() string {
 func (*NodeCall) ProtoMessage() {}
 
 func (x *NodeCall) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[10]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1106,7 @@ func (x *NodeCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeCall.ProtoReflect.Descriptor instead.
 func (*NodeCall) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{10}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeCall) GetNode() string {
@@ -1064,7 +1197,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x126\n" +
 	"\bcoverage\x18\x03 \x01(\v2\x1a.millrace.feed.v1.CoverageR\bcoverage\x123\n" +
 	"\areceipt\x18\x04 \x01(\v2\x19.millrace.feed.v1.ReceiptR\areceipt\x123\n" +
-	"\aexplain\x18\x05 \x01(\v2\x19.millrace.feed.v1.ExplainR\aexplain\"\xfd\x01\n" +
+	"\aexplain\x18\x05 \x01(\v2\x19.millrace.feed.v1.ExplainR\aexplain\"\xb6\x02\n" +
 	"\x04Item\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06entity\x18\x02 \x01(\tR\x06entity\x12\x12\n" +
@@ -1073,7 +1206,16 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\x06object\x18\x05 \x01(\tR\x06object\x12\x14\n" +
 	"\x05score\x18\x06 \x01(\x01R\x05score\x12/\n" +
 	"\x06record\x18\a \x01(\v2\x17.google.protobuf.StructR\x06record\x12*\n" +
-	"\x04also\x18\b \x03(\v2\x16.millrace.feed.v1.AlsoR\x04also\"\x88\x01\n" +
+	"\x04also\x18\b \x03(\v2\x16.millrace.feed.v1.AlsoR\x04also\x127\n" +
+	"\aexplain\x18\t \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"q\n" +
+	"\vItemExplain\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04base\x18\x02 \x01(\x01R\x04base\x12:\n" +
+	"\bfeatures\x18\x03 \x03(\v2\x1e.millrace.feed.v1.ContributionR\bfeatures\"z\n" +
+	"\fContribution\x12\x18\n" +
+	"\afeature\x18\x01 \x01(\tR\afeature\x12,\n" +
+	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value\x12\"\n" +
+	"\fcontribution\x18\x03 \x01(\x01R\fcontribution\"\x88\x01\n" +
 	"\x04Also\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06entity\x18\x02 \x01(\tR\x06entity\x12\x12\n" +
@@ -1147,54 +1289,59 @@ func file_millrace_feed_v1_feed_proto_rawDescGZIP() []byte {
 	return file_millrace_feed_v1_feed_proto_rawDescData
 }
 
-var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	(*GetFeedRequest)(nil),        // 0: millrace.feed.v1.GetFeedRequest
 	(*Viewer)(nil),                // 1: millrace.feed.v1.Viewer
 	(*GetFeedResponse)(nil),       // 2: millrace.feed.v1.GetFeedResponse
 	(*Item)(nil),                  // 3: millrace.feed.v1.Item
-	(*Also)(nil),                  // 4: millrace.feed.v1.Also
-	(*Coverage)(nil),              // 5: millrace.feed.v1.Coverage
-	(*Missing)(nil),               // 6: millrace.feed.v1.Missing
-	(*Receipt)(nil),               // 7: millrace.feed.v1.Receipt
-	(*Applied)(nil),               // 8: millrace.feed.v1.Applied
-	(*Explain)(nil),               // 9: millrace.feed.v1.Explain
-	(*NodeCall)(nil),              // 10: millrace.feed.v1.NodeCall
-	nil,                           // 11: millrace.feed.v1.Viewer.AttributesEntry
-	nil,                           // 12: millrace.feed.v1.Viewer.FeaturesEntry
-	nil,                           // 13: millrace.feed.v1.Receipt.VariantsEntry
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 15: google.protobuf.Struct
-	(*structpb.Value)(nil),        // 16: google.protobuf.Value
+	(*ItemExplain)(nil),           // 4: millrace.feed.v1.ItemExplain
+	(*Contribution)(nil),          // 5: millrace.feed.v1.Contribution
+	(*Also)(nil),                  // 6: millrace.feed.v1.Also
+	(*Coverage)(nil),              // 7: millrace.feed.v1.Coverage
+	(*Missing)(nil),               // 8: millrace.feed.v1.Missing
+	(*Receipt)(nil),               // 9: millrace.feed.v1.Receipt
+	(*Applied)(nil),               // 10: millrace.feed.v1.Applied
+	(*Explain)(nil),               // 11: millrace.feed.v1.Explain
+	(*NodeCall)(nil),              // 12: millrace.feed.v1.NodeCall
+	nil,                           // 13: millrace.feed.v1.Viewer.AttributesEntry
+	nil,                           // 14: millrace.feed.v1.Viewer.FeaturesEntry
+	nil,                           // 15: millrace.feed.v1.Receipt.VariantsEntry
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 17: google.protobuf.Struct
+	(*structpb.Value)(nil),        // 18: google.protobuf.Value
 }
 var file_millrace_feed_v1_feed_proto_depIdxs = []int32{
 	1,  // 0: millrace.feed.v1.GetFeedRequest.viewer:type_name -> millrace.feed.v1.Viewer
-	14, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
-	14, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
-	14, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
-	11, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
-	12, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
+	16, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
+	16, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
+	16, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
+	13, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
+	14, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
 	3,  // 6: millrace.feed.v1.GetFeedResponse.items:type_name -> millrace.feed.v1.Item
-	5,  // 7: millrace.feed.v1.GetFeedResponse.coverage:type_name -> millrace.feed.v1.Coverage
-	7,  // 8: millrace.feed.v1.GetFeedResponse.receipt:type_name -> millrace.feed.v1.Receipt
-	9,  // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
-	14, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
-	15, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
-	4,  // 12: millrace.feed.v1.Item.also:type_name -> millrace.feed.v1.Also
-	14, // 13: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
-	6,  // 14: millrace.feed.v1.Coverage.missing:type_name -> millrace.feed.v1.Missing
-	13, // 15: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
-	8,  // 16: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
-	14, // 17: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
-	10, // 18: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
-	16, // 19: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
-	0,  // 20: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
-	2,  // 21: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	7,  // 7: millrace.feed.v1.GetFeedResponse.coverage:type_name -> millrace.feed.v1.Coverage
+	9,  // 8: millrace.feed.v1.GetFeedResponse.receipt:type_name -> millrace.feed.v1.Receipt
+	11, // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
+	16, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
+	17, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
+	6,  // 12: millrace.feed.v1.Item.also:type_name -> millrace.feed.v1.Also
+	4,  // 13: millrace.feed.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
+	5,  // 14: millrace.feed.v1.ItemExplain.features:type_name -> millrace.feed.v1.Contribution
+	18, // 15: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
+	16, // 16: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
+	8,  // 17: millrace.feed.v1.Coverage.missing:type_name -> millrace.feed.v1.Missing
+	15, // 18: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
+	10, // 19: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
+	16, // 20: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
+	12, // 21: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
+	18, // 22: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
+	0,  // 23: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
+	2,  // 24: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
+	24, // [24:25] is the sub-list for method output_type
+	23, // [23:24] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_millrace_feed_v1_feed_proto_init() }
@@ -1209,7 +1356,7 @@ func file_millrace_feed_v1_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_feed_v1_feed_proto_rawDesc), len(file_millrace_feed_v1_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

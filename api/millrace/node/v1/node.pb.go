@@ -266,7 +266,8 @@ type Item struct {
 	Schema uint64                 `protobuf:"fixed64,7,opt,name=schema,proto3" json:"schema,omitempty"`
 	Body   []byte                 `protobuf:"bytes,8,opt,name=body,proto3" json:"body,omitempty"`
 	// Further records of the same object, in rank order, without bodies.
-	Also          []*Item `protobuf:"bytes,9,rep,name=also,proto3" json:"also,omitempty"`
+	Also          []*Item         `protobuf:"bytes,9,rep,name=also,proto3" json:"also,omitempty"`
+	Explain       *v1.ItemExplain `protobuf:"bytes,10,opt,name=explain,proto3" json:"explain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -360,6 +361,13 @@ func (x *Item) GetBody() []byte {
 func (x *Item) GetAlso() []*Item {
 	if x != nil {
 		return x.Also
+	}
+	return nil
+}
+
+func (x *Item) GetExplain() *v1.ItemExplain {
+	if x != nil {
+		return x.Explain
 	}
 	return nil
 }
@@ -649,7 +657,7 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x05model\x18\x03 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x04 \x01(\tR\fmodelVersion\x12\x1c\n" +
 	"\texecution\x18\x05 \x01(\tR\texecution\x120\n" +
-	"\x06stages\x18\x06 \x01(\v2\x18.millrace.node.v1.StagesR\x06stages\"\xe1\x01\n" +
+	"\x06stages\x18\x06 \x01(\v2\x18.millrace.node.v1.StagesR\x06stages\"\x9a\x02\n" +
 	"\x04Item\x12\x14\n" +
 	"\x05score\x18\x01 \x01(\x01R\x05score\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x0e\n" +
@@ -659,7 +667,9 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x06object\x18\x06 \x01(\tR\x06object\x12\x16\n" +
 	"\x06schema\x18\a \x01(\x06R\x06schema\x12\x12\n" +
 	"\x04body\x18\b \x01(\fR\x04body\x12*\n" +
-	"\x04also\x18\t \x03(\v2\x16.millrace.node.v1.ItemR\x04also\"\xbb\x01\n" +
+	"\x04also\x18\t \x03(\v2\x16.millrace.node.v1.ItemR\x04also\x127\n" +
+	"\aexplain\x18\n" +
+	" \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"\xbb\x01\n" +
 	"\x0fPartitionAnswer\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12'\n" +
@@ -706,6 +716,7 @@ var file_millrace_node_v1_node_proto_goTypes = []any{
 	(*GetSchemaRequest)(nil),  // 5: millrace.node.v1.GetSchemaRequest
 	(*GetSchemaResponse)(nil), // 6: millrace.node.v1.GetSchemaResponse
 	(*v1.Viewer)(nil),         // 7: millrace.feed.v1.Viewer
+	(*v1.ItemExplain)(nil),    // 8: millrace.feed.v1.ItemExplain
 }
 var file_millrace_node_v1_node_proto_depIdxs = []int32{
 	7, // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
@@ -713,15 +724,16 @@ var file_millrace_node_v1_node_proto_depIdxs = []int32{
 	3, // 2: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.PartitionAnswer
 	4, // 3: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
 	2, // 4: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
-	0, // 5: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
-	5, // 6: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
-	1, // 7: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
-	6, // 8: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	8, // 5: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
+	0, // 6: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
+	5, // 7: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
+	1, // 8: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
+	6, // 9: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
+	8, // [8:10] is the sub-list for method output_type
+	6, // [6:8] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_node_proto_init() }

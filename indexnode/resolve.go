@@ -299,10 +299,14 @@ func (n *Node) timeline(p millrace.Partition, t millrace.Timeline) (*cache.Timel
 	return tl.(*cache.Timeline), nil
 }
 
+// fromStore is memory for what the store reads, until it is decoded.
+var fromStore = sync.Pool{New: func() any { return new(store.Newest) }}
+
 // readTimeline reads a timeline's newest records.
 func (n *Node) readTimeline(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
-	newest, err := n.store.ReadNewest(p, t, n.maxCached)
-	if err != nil {
+	newest := fromStore.Get().(*store.Newest)
+	defer fromStore.Put(newest)
+	if err := n.store.ReadNewestInto(newest, p, t, n.maxCached); err != nil {
 		return nil, err
 	}
 	slabs, err := n.decode(newest.Records)

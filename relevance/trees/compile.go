@@ -1,18 +1,16 @@
 package trees
 
-import (
-	"math"
-	"unsafe"
-)
+import "math"
 
-const splitBytes = int(unsafe.Sizeof(split{}))
+// splitWords is the size of a split.
+const splitWords = 2
 
 // compile makes the splits of every tree that the fast walk can take, and the
-// copies of columns that they read. It begins anew each time.
+// columns of keys that they read. It begins anew each time.
 func (f *Forest) compile() {
-	f.copies, f.splits, f.origins, f.values = nil, nil, nil, nil
+	f.keys, f.splits, f.origins, f.values = nil, nil, nil, nil
 	f.trees = append([]tree(nil), f.trees...)
-	seen := map[inputCopy]int32{}
+	seen := map[keyColumn]int32{}
 	for i := range f.trees {
 		t := &f.trees[i]
 		t.fast = -1
@@ -37,33 +35,42 @@ func comparable(nodes []node) bool {
 }
 
 // lay appends a tree's splits, level by level, so that children are neighbours.
-func (f *Forest) lay(nodes []node, seen map[inputCopy]int32) {
+func (f *Forest) lay(nodes []node, seen map[keyColumn]int32) {
 	order := []int32{0}
 	for at := 0; at < len(order); at++ {
 		n := &nodes[order[at]]
-		s := split{threshold: math.Inf(1), left: uint32(at * splitBytes)}
-		value := n.threshold
+		s, left, value := split{threshold: highKey}, at, n.threshold
 		if n.kind == numeric {
-			s = split{threshold: n.threshold, left: uint32(len(order) * splitBytes), column: uint32(f.copyOf(n, seen)) * Block * 8}
-			order = append(order, n.child[0], n.child[1])
-			value = 0
+			left, value = len(order)+1, 0
+			s = split{key(n.threshold), uint64(f.keyColumn(n, seen)) * Block * 8}
+			order = append(order, n.child[1], n.child[0])
 		}
+		s.place |= uint64(left*splitWords) << 32
 		f.splits, f.values = append(f.splits, s), append(f.values, value)
 	}
 	f.origins = append(f.origins, order...)
 }
 
-// copyOf returns the column that a split reads. NaN is not above anything: a
-// split that sends it to the left reads the input itself.
-func (f *Forest) copyOf(n *node, seen map[inputCopy]int32) int32 {
-	if n.missing == 0 && !n.zero {
-		return n.feature
-	}
-	c := inputCopy{n.feature, n.missing == 0, n.zero}
+// keyColumn returns the column that a split reads.
+func (f *Forest) keyColumn(n *node, seen map[keyColumn]int32) int32 {
+	c := keyColumn{n.feature, n.missing == 0, n.zero}
 	at, ok := seen[c]
 	if !ok {
-		at = int32(f.Inputs + len(f.copies))
-		seen[c], f.copies = at, append(f.copies, c)
+		at = int32(len(f.keys))
+		seen[c], f.keys = at, append(f.keys, c)
 	}
 	return at
+}
+
+// The keys of what is missing, below and above those of all numbers.
+const (
+	lowKey  = 0
+	highKey = math.MaxUint64
+)
+
+// key returns a number's place in the order of numbers, in which both zeros are
+// one. Integers are compared in fewer steps.
+func key(x float64) uint64 {
+	b := math.Float64bits(x + 0)
+	return b ^ (uint64(int64(b)>>63) | 1<<63)
 }

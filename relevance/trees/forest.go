@@ -40,7 +40,7 @@ type Forest struct {
 	values  []float64   // what a leaf of splits gives
 	sets    [][]uint32  // of categorical splits: bits by category
 	leaves  []leafModel // of linear leaves
-	copies  []inputCopy // columns behind the inputs, made by prepare
+	keys    []keyColumn // what the fast walk reads of a row
 	base    []float64   // of each class
 	weights []float64   // of a linear booster: by column and class; nil for trees
 	link    link
@@ -76,19 +76,19 @@ type node struct {
 }
 
 // split is what the fast walk reads of a node: 16 bytes, so that a tree stays
-// in the first-level cache. The right child stands behind the left. A leaf's
-// left child is itself, and nothing is above its threshold.
+// in the first-level cache. A leaf's left child is itself, and nothing is above
+// its threshold.
 type split struct {
-	threshold float64
-	left      uint32 // in bytes from the root
-	column    uint32 // in bytes from the block's start
+	threshold uint64 // a key; greater ones go right
+	place     uint64 // high half: the left child, in words from the root; the right one stands before it. Low half: the column, in bytes from the block's start
 }
 
-// inputCopy is a column in which a missing value is an infinity, so that one
-// comparison sends it to the side that the node wants.
-type inputCopy struct {
+// keyColumn is an input as keys: integers in the order of the numbers, in which
+// a missing value is the least or the greatest, so that one comparison sends it
+// to the side that the node wants.
+type keyColumn struct {
 	input int32
-	low   bool // to the left
+	low   bool // a missing value goes left
 	zero  bool // zeros are missing too
 }
 
@@ -138,9 +138,8 @@ func Import(src []byte) (*Forest, error) {
 	return nil, errors.New("trees: neither a LightGBM text model nor an XGBoost JSON or UBJSON model")
 }
 
-// Columns returns the number of columns of the matrix that Score takes: the
-// inputs, and the copies that it makes itself.
-func (f *Forest) Columns() int { return f.Inputs + len(f.copies) }
+// Columns returns the number of columns of the matrix that Score takes.
+func (f *Forest) Columns() int { return f.Inputs }
 
 // Uses reports whether a split, leaf or weight reads a column.
 func (f *Forest) Uses(column int) bool {

@@ -2,6 +2,7 @@ package trees
 
 import (
 	"math"
+	"math/bits"
 	"unsafe"
 )
 
@@ -16,6 +17,7 @@ const Batch = 64
 type Scores struct {
 	sums []float64 // by class, Batch each
 	row  []float64 // of one row, by class
+	keys []uint64  // of the matrix, in blocks like it
 	at   [Block]int32
 }
 
@@ -29,7 +31,7 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	if len(s.sums) < f.Classes*Batch {
 		s.sums, s.row = make([]float64, f.Classes*Batch), make([]float64, f.Classes)
 	}
-	f.prepare(matrix, n)
+	f.prepare(s, matrix, n)
 	sums := s.sums[:f.Classes*Batch]
 	for c := range f.Classes {
 		start := f.base[c]
@@ -50,31 +52,48 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	f.finish(s, n, out)
 }
 
-// prepare rounds the inputs as the library does, and makes the copies that the
+// prepare rounds the inputs as the library does, and makes the keys that the
 // splits read.
-func (f *Forest) prepare(matrix []float64, n int) {
+func (f *Forest) prepare(s *Scores, matrix []float64, n int) {
+	if n := Batch * max(len(f.keys), 1); len(s.keys) < n {
+		s.keys = make([]uint64, n) // a tree without a split reads one too
+	}
 	stride := f.Columns() * Block
-	for at := 0; at < (n+Block-1)/Block*stride; at += stride {
-		block := matrix[at : at+stride]
-		if f.single {
-			for i, x := range block {
-				block[i] = float64(float32(x))
-			}
+	for b := range (n + Block - 1) / Block {
+		block := matrix[b*stride : (b+1)*stride]
+		f.round(block)
+		keys := s.keys[b*len(f.keys)*Block:]
+		for k, c := range f.keys {
+			c.fill((*[Block]uint64)(keys[k*Block:]), (*[Block]float64)(block[int(c.input)*Block:]))
 		}
-		for k, c := range f.copies {
-			from := block[int(c.input)*Block:][:Block]
-			to := block[(f.Inputs+k)*Block:][:Block]
-			missing := math.Inf(1)
-			if c.low {
-				missing = math.Inf(-1)
-			}
-			for i, x := range from {
-				if x != x || c.zero && math.Abs(x) <= zeroThreshold {
-					x = missing
-				}
-				to[i] = x
-			}
+	}
+}
+
+// round rounds inputs as the library does.
+func (f *Forest) round(block []float64) {
+	if !f.single {
+		return
+	}
+	for i, x := range block {
+		block[i] = float64(float32(x))
+	}
+}
+
+// fill makes the keys of a block's column.
+func (c keyColumn) fill(to *[Block]uint64, from *[Block]float64) {
+	missing, zero := uint64(highKey), -1.0
+	if c.low {
+		missing = lowKey
+	}
+	if c.zero {
+		zero = zeroThreshold
+	}
+	for i, x := range from {
+		y := missing
+		if math.Abs(x) > zero { // NaN is not
+			y = key(x)
 		}
+		to[i] = y
 	}
 }
 
@@ -86,13 +105,13 @@ func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float6
 		if t.fast < 0 {
 			f.walkPlainly(f.nodes[t.start:t.end], block, &s.at)
 		} else {
-			walk(f.splits[t.fast:t.fastEnd], block, t.sure, &s.at)
+			walk(f.splits[t.fast:t.fastEnd], s.keys[row*len(f.keys):], t.sure, &s.at)
 		}
 		sum := sums[row : row+Block]
 		if t.fast >= 0 && !t.linear && !f.single {
 			values := f.values[t.fast:t.fastEnd]
 			for j, at := range s.at {
-				sum[j] += values[at]
+				sum[j] += values[at/splitWords]
 			}
 			continue
 		}
@@ -112,11 +131,11 @@ func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float6
 func (f *Forest) leaf(t *tree, at int32, x []float64) float64 {
 	switch {
 	case t.linear && t.fast >= 0:
-		return f.leafValue(&f.nodes[t.start+f.origins[t.fast+at]], x)
+		return f.leafValue(&f.nodes[t.start+f.origins[t.fast+at/splitWords]], x)
 	case t.linear:
 		return f.leafValue(&f.nodes[t.start+at], x)
 	case t.fast >= 0:
-		return f.values[t.fast+at]
+		return f.values[t.fast+at/splitWords]
 	}
 	return f.nodes[t.start+at].threshold
 }
@@ -126,44 +145,74 @@ func (f *Forest) leaf(t *tree, at int32, x []float64) float64 {
 // No leaf is nearer to the root than sure levels.
 //
 // compile has made every place that a split names, so that nothing is checked
-// here: left lies within splits and has a neighbour, column within a block of
-// Columns.
-func walk(splits []split, block []float64, sure int32, at *[Block]int32) {
-	s, x := unsafe.Pointer(unsafe.SliceData(splits)), unsafe.Pointer(unsafe.SliceData(block))
-	var a0, a1, a2, a3, a4, a5, a6, a7 uint32
-	for turn := int32(0); ; turn++ {
-		b0 := next(s, x, a0, 0)
-		b1 := next(s, x, a1, 1)
-		b2 := next(s, x, a2, 2)
-		b3 := next(s, x, a3, 3)
-		b4 := next(s, x, a4, 4)
-		b5 := next(s, x, a5, 5)
-		b6 := next(s, x, a6, 6)
-		b7 := next(s, x, a7, 7)
-		if turn < sure {
-			a0, a1, a2, a3, a4, a5, a6, a7 = b0, b1, b2, b3, b4, b5, b6, b7
-			continue
-		}
-		moved := (a0 ^ b0) | (a1 ^ b1) | (a2 ^ b2) | (a3 ^ b3) | (a4 ^ b4) | (a5 ^ b5) | (a6 ^ b6) | (a7 ^ b7)
-		a0, a1, a2, a3, a4, a5, a6, a7 = b0, b1, b2, b3, b4, b5, b6, b7
-		if moved == 0 {
-			break
-		}
+// here: a child lies within splits, a column within a block of keys.
+func walk(splits []split, keys []uint64, sure int32, at *[Block]int32) {
+	s, x := unsafe.Pointer(unsafe.SliceData(splits)), unsafe.Pointer(unsafe.SliceData(keys))
+	var a0, a1, a2, a3, a4, a5, a6, a7 uint64
+	for ; sure > 0; sure-- {
+		a0 = next(s, x, a0, 0)
+		at[0] = int32(a0)
+		a1 = next(s, x, a1, 1)
+		at[1] = int32(a1)
+		a2 = next(s, x, a2, 2)
+		at[2] = int32(a2)
+		a3 = next(s, x, a3, 3)
+		at[3] = int32(a3)
+		a4 = next(s, x, a4, 4)
+		at[4] = int32(a4)
+		a5 = next(s, x, a5, 5)
+		at[5] = int32(a5)
+		a6 = next(s, x, a6, 6)
+		at[6] = int32(a6)
+		a7 = next(s, x, a7, 7)
+		at[7] = int32(a7)
 	}
-	for j, a := range [Block]uint32{a0, a1, a2, a3, a4, a5, a6, a7} {
-		at[j] = int32(a) / int32(splitBytes)
+	for moved := uint64(1); moved != 0; {
+		moved = 0
+		b0 := next(s, x, a0, 0)
+		moved |= a0 ^ b0
+		a0 = b0
+		at[0] = int32(b0)
+		b1 := next(s, x, a1, 1)
+		moved |= a1 ^ b1
+		a1 = b1
+		at[1] = int32(b1)
+		b2 := next(s, x, a2, 2)
+		moved |= a2 ^ b2
+		a2 = b2
+		at[2] = int32(b2)
+		b3 := next(s, x, a3, 3)
+		moved |= a3 ^ b3
+		a3 = b3
+		at[3] = int32(b3)
+		b4 := next(s, x, a4, 4)
+		moved |= a4 ^ b4
+		a4 = b4
+		at[4] = int32(b4)
+		b5 := next(s, x, a5, 5)
+		moved |= a5 ^ b5
+		a5 = b5
+		at[5] = int32(b5)
+		b6 := next(s, x, a6, 6)
+		moved |= a6 ^ b6
+		a6 = b6
+		at[6] = int32(b6)
+		b7 := next(s, x, a7, 7)
+		moved |= a7 ^ b7
+		a7 = b7
+		at[7] = int32(b7)
 	}
 }
 
-// next returns the child that row j of a block goes to.
-func next(splits, block unsafe.Pointer, at, j uint32) uint32 {
-	n := (*split)(unsafe.Add(splits, at))
-	x := *(*float64)(unsafe.Add(block, n.column+j*8))
-	right := uint32(0)
-	if x > n.threshold {
-		right = 1
-	}
-	return n.left + right*uint32(splitBytes)
+// next returns the child that row j of a block goes to. A comparison is a
+// borrow, which no branch predictor sees.
+func next(splits, keys unsafe.Pointer, at uint64, j uintptr) uint64 {
+	n := (*split)(unsafe.Add(splits, at*8))
+	place := n.place
+	x := *(*uint64)(unsafe.Add(keys, uintptr(uint32(place))+j*8))
+	_, right := bits.Sub64(n.threshold, x, 0)
+	side := -right
+	return place>>32 + side*splitWords
 }
 
 // walkPlainly walks a tree that has other splits than comparisons, row by row.
@@ -271,13 +320,13 @@ func (f *Forest) Leaves(row []float64) []int {
 	return out
 }
 
-// row makes a prepared matrix of one row.
+// row makes a matrix of one row, rounded.
 func (f *Forest) row(values []float64) []float64 {
 	block := make([]float64, f.Columns()*Block)
 	for c, x := range values {
 		block[c*Block] = x
 	}
-	f.prepare(block, 1)
+	f.round(block)
 	return block
 }
 

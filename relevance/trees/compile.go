@@ -41,9 +41,9 @@ func (f *Forest) lay(nodes []node, seen map[keyColumn]int32) {
 		n := &nodes[order[at]]
 		s, left, value := split{threshold: highKey}, at, n.threshold
 		if n.kind == numeric {
-			left, value = len(order)+1, 0
+			left, value = len(order), 0
 			s = split{key(n.threshold), uint64(f.keyColumn(n, seen)) * Block * 8}
-			order = append(order, n.child[1], n.child[0])
+			order = append(order, n.child[0], n.child[1])
 		}
 		s.place |= uint64(left*splitWords) << 32
 		f.splits, f.values = append(f.splits, s), append(f.values, value)

@@ -80,7 +80,7 @@ type node struct {
 // its threshold.
 type split struct {
 	threshold uint64 // a key; greater ones go right
-	place     uint64 // high half: the left child, in words from the root; the right one stands before it. Low half: the column, in bytes from the block's start
+	place     uint64 // high half: the left child, in words from the root, behind which the right one stands; low half: the column, in bytes from the block's start
 }
 
 // keyColumn is an input as keys: integers in the order of the numbers, in which

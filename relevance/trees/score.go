@@ -2,7 +2,6 @@ package trees
 
 import (
 	"math"
-	"math/bits"
 	"unsafe"
 )
 
@@ -18,7 +17,7 @@ type Scores struct {
 	sums []float64 // by class, Batch each
 	row  []float64 // of one row, by class
 	keys []uint64  // of the matrix, in blocks like it
-	at   [Block]int32
+	at   [Block]int32 // where the rows of a block are: a node, or the words of a split
 }
 
 // Matrix returns memory for Batch rows: value c of row r is at
@@ -146,6 +145,10 @@ func (f *Forest) leaf(t *tree, at int32, x []float64) float64 {
 //
 // compile has made every place that a split names, so that nothing is checked
 // here: a child lies within splits, a column within a block of keys.
+//
+// Each step stores where its row is before the next one begins: without that
+// the compiler would load for all eight first, into more registers than there
+// are.
 func walk(splits []split, keys []uint64, sure int32, at *[Block]int32) {
 	s, x := unsafe.Pointer(unsafe.SliceData(splits)), unsafe.Pointer(unsafe.SliceData(keys))
 	var a0, a1, a2, a3, a4, a5, a6, a7 uint64
@@ -204,15 +207,16 @@ func walk(splits []split, keys []uint64, sure int32, at *[Block]int32) {
 	}
 }
 
-// next returns the child that row j of a block goes to. A comparison is a
-// borrow, which no branch predictor sees.
+// next returns the child that row j of a block goes to.
 func next(splits, keys unsafe.Pointer, at uint64, j uintptr) uint64 {
 	n := (*split)(unsafe.Add(splits, at*8))
 	place := n.place
 	x := *(*uint64)(unsafe.Add(keys, uintptr(uint32(place))+j*8))
-	_, right := bits.Sub64(n.threshold, x, 0)
-	side := -right
-	return place>>32 + side*splitWords
+	right := uint64(0)
+	if x > n.threshold {
+		right = 1
+	}
+	return place>>32 + right*splitWords
 }
 
 // walkPlainly walks a tree that has other splits than comparisons, row by row.

@@ -195,3 +195,11 @@ func Log1ps(dst, a []float64) {
 		}
 	}
 }
+
+// Log1pWholes sets dst to Log1p of each of a, of a column of integers.
+func Log1pWholes(dst, a []float64) {
+	a = a[:len(dst)]
+	for k, x := range a {
+		dst[k] = Log1pWhole(x)
+	}
+}

@@ -155,21 +155,25 @@ func (m *Machine) products(i int, dst []float64) {
 		w[k], f[k] = m.nums[args[0]][0], m.nums[args[1]][:len(dst)]
 	}
 	w0, w1, w2, w3 := w[0], w[1], w[2], w[3]
-	f0, f1, f2, f3 := f[0], f[1], f[2], f[3]
+	dst = dst[:len(a)]
+	f0, f1, f2, f3 := f[0][:len(a)], f[1], f[2], f[3]
 	switch len(fused) {
 	case 1:
 		for k, x := range a {
 			dst[k] = x + float64(w0*f0[k])
 		}
 	case 2:
+		f1 = f1[:len(a)]
 		for k, x := range a {
 			dst[k] = x + float64(w0*f0[k]) + float64(w1*f1[k])
 		}
 	case 3:
+		f1, f2 = f1[:len(a)], f2[:len(a)]
 		for k, x := range a {
 			dst[k] = x + float64(w0*f0[k]) + float64(w1*f1[k]) + float64(w2*f2[k])
 		}
 	case 4:
+		f1, f2, f3 = f1[:len(a)], f2[:len(a)], f3[:len(a)]
 		for k, x := range a {
 			dst[k] = x + float64(w0*f0[k]) + float64(w1*f1[k]) + float64(w2*f2[k]) + float64(w3*f3[k])
 		}
@@ -223,7 +227,11 @@ func (m *Machine) size(v *Value, dst []float64) {
 // call calls a function that gives a number.
 func (m *Machine) call(i int, v *Value, dst []float64) {
 	if v.Name == "log1p" {
-		kernel.Log1ps(dst, m.nums[v.Args[0]])
+		if a := m.nums[v.Args[0]]; m.p.Always(v.Args[0]) {
+			kernel.Log1pWholes(dst, a)
+		} else {
+			kernel.Log1ps(dst, a)
+		}
 		return
 	}
 	switch f := m.steps.funcs[i].(type) {
@@ -242,7 +250,14 @@ func (m *Machine) call(i int, v *Value, dst []float64) {
 			dst[k] = f(x, b[k], c[k])
 		}
 	case func(float64, []float64) float64: // bucketize, whose bounds are constant
-		bucketize(dst, m.nums[v.Args[0]][:len(dst)], m.lists[v.Args[1]][0])
+		a, bounds := m.nums[v.Args[0]][:len(dst)], m.lists[v.Args[1]][0]
+		if len(bounds) > 4 {
+			for k, x := range a {
+				dst[k] = fn.Bucketize(x, bounds)
+			}
+			return
+		}
+		bucketize(dst, a, bounds, m.p.Always(v.Args[0]))
 	case func(a, b []float64) float64:
 		a, b := m.lists[v.Args[0]][:len(dst)], m.lists[v.Args[1]][:len(dst)]
 		for k, x := range a {
@@ -251,24 +266,21 @@ func (m *Machine) call(i int, v *Value, dst []float64) {
 	}
 }
 
-// bucketize is fn.Bucketize over a batch, without its branches. Bounds are
-// filled up to four with NaN, which nothing reaches.
-func bucketize(dst, a, bounds []float64) {
-	if len(bounds) > 4 {
+// bucketize is fn.Bucketize over a batch, by at most four bounds and without
+// its branches; always says that no number is missing. dst may be a.
+func bucketize(dst, a, bounds []float64, always bool) {
+	b := [4]float64{kernel.Missing, kernel.Missing, kernel.Missing, kernel.Missing} // which nothing reaches
+	copy(b[:], bounds)
+	b0, b1, b2, b3 := b[0], b[1], b[2], b[3]
+	dst = dst[:len(a)]
+	if always && len(bounds) < 4 {
 		for k, x := range a {
-			dst[k] = fn.Bucketize(x, bounds)
+			dst[k] = float64(kernel.One(x >= b0) + kernel.One(x >= b1) + kernel.One(x >= b2))
 		}
 		return
 	}
-	b := [4]float64{kernel.Missing, kernel.Missing, kernel.Missing, kernel.Missing}
-	copy(b[:], bounds)
-	b0, b1, b2, b3 := b[0], b[1], b[2], b[3]
-	for k, x := range a[:len(dst)] {
-		n := kernel.One(x >= b0) + kernel.One(x >= b1) + kernel.One(x >= b2)
-		if len(bounds) == 4 {
-			n += kernel.One(x >= b3)
-		}
-		dst[k] = float64(n)
+	for k, x := range a {
+		dst[k] = float64(kernel.One(x >= b0) + kernel.One(x >= b1) + kernel.One(x >= b2) + kernel.One(x >= b3))
 		if x != x {
 			dst[k] = x
 		}

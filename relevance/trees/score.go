@@ -14,9 +14,9 @@ const Batch = 64
 
 // Scores is memory for Score; each goroutine needs its own.
 type Scores struct {
-	sums []float64 // by class, Batch each
-	row  []float64 // of one row, by class
-	keys []uint64  // of the matrix, in blocks like it
+	sums []float64    // by class, Batch each
+	row  []float64    // of one row, by class
+	keys []uint64     // of the matrix, in blocks like it
 	at   [Block]int32 // where the rows of a block are: a node, or the words of a split
 }
 

@@ -53,3 +53,20 @@ func TestWalkEqualsPlain(t *testing.T) {
 		}
 	}
 }
+
+// TestKeyOrder: keys are in the order of their numbers, and between the two of
+// what is missing.
+func TestKeyOrder(t *testing.T) {
+	inf := math.Inf(1)
+	xs := []float64{-inf, -math.MaxFloat64, -1, -math.SmallestNonzeroFloat64, math.Copysign(0, -1), 0, math.SmallestNonzeroFloat64, 1, math.Nextafter(1, 2), math.MaxFloat64, inf}
+	for _, x := range xs {
+		if k := key(x); k <= lowKey || k >= highKey {
+			t.Errorf("key(%v) = %x", x, k)
+		}
+		for _, y := range xs {
+			if (key(x) > key(y)) != (x > y) {
+				t.Errorf("key(%v) = %x and key(%v) = %x are in another order", x, key(x), y, key(y))
+			}
+		}
+	}
+}

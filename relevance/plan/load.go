@@ -39,7 +39,7 @@ func (m *Machine) load(i int, l *Load, n int) {
 }
 
 func loadNumbers(dst []float64, rows *column.Slab, l *Load, sel []int32, run bool) {
-	words := rows.Column(l.Column)
+	words, dst := rows.Column(l.Column), dst[:len(sel)]
 	switch {
 	case run && l.Kind == column.Double:
 		for k, w := range words[sel[0]:][:len(sel)] {

@@ -52,6 +52,7 @@ type Inputs struct {
 // steps is a plan's values by when they are computed.
 type steps struct {
 	request, entity, record []int
+	live                    []int   // of record: those that are not skipped
 	fused                   [][]int // of an Add: the products that it adds to fusedTo, one after the other
 	fusedTo                 []int
 	skipped                 []bool // inside a fused Add, or a string that no one needs whole
@@ -147,6 +148,11 @@ func (p *Plan) schedule(keep bool) *steps {
 	}
 	for _, i := range s.record {
 		s.widen(p, i)
+	}
+	for _, i := range s.record {
+		if !s.skipped[i] {
+			s.live = append(s.live, i)
+		}
 	}
 	if !keep {
 		s.allocate(p)
@@ -393,10 +399,8 @@ func fill[T any](v []T) {
 func (m *Machine) Run(rows *column.Slab, sel []int32) {
 	m.begin(2, rows, sel)
 	m.run = consecutive(sel)
-	for _, i := range m.steps.record {
-		if !m.steps.skipped[i] {
-			m.exec(i, len(sel))
-		}
+	for _, i := range m.steps.live {
+		m.exec(i, len(sel))
 	}
 }
 

@@ -157,7 +157,7 @@ func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
 			return cmp.Compare(math.Abs(b.Contribution), math.Abs(a.Contribution))
 		})
 		for _, f := range e.Features {
-			if f.Contribution != 0 {
+			if math.Abs(f.Contribution) >= 5e-5 { // what the four digits show
 				fmt.Fprintf(w, ", %s %+.4g", f.Feature, f.Contribution)
 			}
 		}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+func TestOnlyLoopbackWithoutProtection(t *testing.T) {
+	for addr, ok := range map[string]bool{
+		"127.0.0.1:0": true, "localhost:0": true, "[::1]:0": true,
+		"0.0.0.0:0": false, ":0": false, "192.0.2.1:80": false, "127.0.0.1": false,
+	} {
+		if err := loopbackOnly(addr); (err == nil) != ok {
+			t.Errorf("loopbackOnly(%q) = %v", addr, err)
+		}
+	}
+	var s Security
+	if l, err := s.listen("0.0.0.0:0"); err == nil {
+		l.Close()
+		t.Error("listens everywhere without certificates")
+	}
+	s.Insecure = true
+	l, err := s.listen("0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	s.TLS.Cert = "cert.pem"
+	if _, err := s.listen("127.0.0.1:0"); err == nil {
+		t.Error("a certificate without key and CA is accepted")
+	}
+}
+
+// TestMutualTLS serves a caller with a certificate of the CA, and nobody else.
+func TestMutualTLS(t *testing.T) {
+	s := certificates(t)
+	l, err := s.listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	go server.Serve(l)
+	defer server.Stop()
+
+	call := func(how grpc.DialOption) error {
+		conn, err := grpc.NewClient(l.Addr().String(), how)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		return err
+	}
+	how, err := s.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := call(how); err != nil {
+		t.Errorf("with a certificate: %v", err)
+	}
+	if call(grpc.WithTransportCredentials(insecure.NewCredentials())) == nil {
+		t.Error("a caller without TLS is served")
+	}
+	stranger := certificates(t) // of another CA, who trusts ours
+	stranger.TLS.CA = s.TLS.CA
+	if how, err = stranger.dial(); err != nil {
+		t.Fatal(err)
+	}
+	if call(how) == nil {
+		t.Error("a caller with a certificate of another CA is served")
+	}
+}
+
+// certificates makes a CA, and a role's certificate for 127.0.0.1.
+func certificates(t *testing.T) *Security {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One certificate is its own CA: nothing here is about chains.
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Security
+	s.TLS.Cert = write("cert.pem", "CERTIFICATE", der)
+	s.TLS.CA = s.TLS.Cert
+	s.TLS.Key = write("key.pem", "EC PRIVATE KEY", keyDER)
+	return &s
+}

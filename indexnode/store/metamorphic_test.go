@@ -131,7 +131,8 @@ func (s *script) entry() entry {
 	case 0:
 		e.record.Time = millrace.Time(r.IntN(int(s.now) + 50))
 	case 1:
-		e.record.Time -= millrace.Time(r.IntN(20))
+		// Never before MinTime, which no record is: it means "from the beginning".
+		e.record.Time = max(millrace.MinTime, e.record.Time-millrace.Time(r.IntN(20)))
 	case 2:
 		e.record.Time -= e.record.Time % 50 // many of one time
 	}

@@ -230,6 +230,7 @@ func ask(t *testing.T, truth *oracle.Feed, n int) []asked {
 			full++
 		}
 	}
+	t.Logf("%d of %d questions have an answer", full, n)
 	if full < n/3 {
 		t.Errorf("only %d of %d questions have an answer: they ask for nothing", full, n)
 	}

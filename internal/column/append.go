@@ -3,6 +3,7 @@ package column
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 )
 
@@ -56,6 +57,37 @@ func (a *Appender) End(r Row) error {
 	}
 	a.next.rows++
 	return nil
+}
+
+// Heap returns the heap behind the finished rows, for a caller that writes a
+// row as words: it appends to the slice, and gives the row and the slice to
+// [Appender.AppendWords], or forgets both and has changed nothing. It is false
+// if n bytes more might pass the reach of a reference.
+func (a *Appender) Heap(n int) (heap []byte, ok bool) {
+	heap = a.next.heap
+	return heap, n <= maxRefLen && uint64(len(heap))+uint64(n) <= maxHeapLen
+}
+
+// AppendWords adds a finished row: its words of null bits, then one word a
+// field, and the heap that they refer to, continued from [Appender.Heap].
+func (a *Appender) AppendWords(words []uint64, heap []byte) {
+	s := &a.next
+	if len(words) != s.layout.nullWords+len(s.layout.fields) {
+		panic(fmt.Sprintf("column: a row of %d words for %d columns", len(words), len(s.layout.fields)))
+	}
+	if s.rows == s.stride {
+		s.grow()
+	}
+	to, stride := s.words[s.rows:], s.stride
+	for ; len(words) >= 4; words = words[4:] { // by fours: the loop itself costs as much as a store
+		to[0], to[stride], to[2*stride], to[3*stride] = words[0], words[1], words[2], words[3]
+		to = to[min(4*stride, len(to)):]
+	}
+	for i, w := range words {
+		to[i*stride] = w
+	}
+	s.heap = heap
+	s.rows++
 }
 
 func (s *Slab) grow() {

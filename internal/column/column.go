@@ -182,6 +182,14 @@ func InlineWord(s string) (uint64, bool) {
 	return w, true
 }
 
+// ShortWord returns the word of a string of n bytes, up to 7, which are the
+// low bytes of b in order; the rest of b is 0.
+func ShortWord(b uint64, n int) uint64 { return b<<8 | uint64(n) }
+
+// LongWord returns the word of a string of more than 7 bytes, or of a list of
+// any but 0, that stands at off in the heap and has n bytes.
+func LongWord(off, n int) uint64 { return refWord(off, n) }
+
 // IsInline reports whether a string's word holds the string itself.
 func IsInline(w uint64) bool { return w&0xff != refTag }
 

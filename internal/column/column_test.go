@@ -3,6 +3,7 @@ package column
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -447,4 +448,71 @@ func TestBytesAt(t *testing.T) {
 	if l.Time() != 1 {
 		t.Errorf("time is column %d", l.Time())
 	}
+}
+
+// TestAppendWords: a row written as words is the row written by its setters,
+// and readers of the slab before do not see it.
+func TestAppendWords(t *testing.T) {
+	for _, n := range []int{1, 3, 4, 7, 70} {
+		fields := make([]Field, n)
+		for i := range fields {
+			fields[i] = Field{Name: fmt.Sprint("f", i), Kind: String, Nullable: true}
+		}
+		l, err := NewLayout(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := New(l, 1, 0).Append(), New(l, 1, 0).Append()
+		for row := range 10 { // the slab grows on the way
+			r := a.Begin()
+			words := make([]uint64, l.nullWords+n)
+			heap, ok := b.Heap(100)
+			if !ok {
+				t.Fatal("no room")
+			}
+			for i := range n {
+				text := strings.Repeat("x", (row+i)%12)
+				switch {
+				case i%5 == 4:
+					r.SetNull(i)
+					words[i/64] |= 1 << (i % 64)
+				case len(text) > maxInline:
+					r.SetString(i, []byte(text))
+					words[l.nullWords+i] = LongWord(len(heap), len(text))
+					heap = append(heap, text...)
+				default:
+					r.SetString(i, []byte(text))
+					words[l.nullWords+i], _ = InlineWord(text)
+				}
+			}
+			if err := a.End(r); err != nil {
+				t.Fatal(err)
+			}
+			before := b.Slab()
+			b.AppendWords(words, heap)
+			if before.Len() != row || b.Slab().Len() != row+1 {
+				t.Fatalf("%d columns: %d rows, then %d; want %d and one more", n, before.Len(), b.Slab().Len(), row)
+			}
+		}
+		want, got := a.Slab(), b.Slab()
+		for i := range n {
+			for row := range 10 {
+				if want.Null(i, row) != got.Null(i, row) || want.Word(i, row) != got.Word(i, row) || want.StringAt(i, row) != got.StringAt(i, row) {
+					t.Errorf("%d columns: column %d, row %d: %q, want %q", n, i, row, got.StringAt(i, row), want.StringAt(i, row))
+				}
+			}
+		}
+	}
+	if _, ok := New(mustLayout(t), 1, 0).Append().Heap(maxHeapLen); ok {
+		t.Error("there is room for more than a reference reaches")
+	}
+}
+
+func mustLayout(t *testing.T) *Layout {
+	t.Helper()
+	l, err := NewLayout([]Field{{Name: "f", Kind: Int}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }

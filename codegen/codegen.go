@@ -1,6 +1,7 @@
 // Package codegen writes Go for model specs: spec, plan, text. What it writes
 // has no maps, no interface calls and no allocation, and gives the same bits
-// as the interpreter in package relevance.
+// as the interpreter in package relevance. It also writes decoders of Avro
+// records, from the steps of package schemas.
 package codegen
 
 import (

@@ -1,6 +1,10 @@
 package schemas
 
-import "github.com/millrace/millrace/internal/column"
+import (
+	"github.com/millrace/millrace/internal/column"
+	_ "github.com/millrace/millrace/schemas/decoders" // of the shipped schemas
+	"github.com/millrace/millrace/schemas/kernel"
+)
 
 // Decoder decodes bodies of one schema into rows of another's layout. It may
 // be used by several goroutines at once.
@@ -9,6 +13,9 @@ type Decoder struct {
 	writer       int64 // fingerprint
 	layout       *column.Layout
 	body, schema int // columns
+	// generated does what plan does, only faster, or returns false and leaves
+	// the body to it; nil without generated code.
+	generated func(a *column.Appender, body []byte) bool
 }
 
 // NewDecoder returns the decoder of bodies written under writer into rows laid
@@ -22,16 +29,23 @@ func NewDecoder(writer, reader *Schema) (*Decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Decoder{
+	d := &Decoder{
 		plan: p, writer: int64(writer.fingerprint), layout: reader.layout,
 		body: reader.layout.Index(BodyColumn), schema: reader.layout.Index(SchemaColumn),
-	}, nil
+	}
+	if shape := reader.Shape(); writer == reader || shape == writer.Shape() {
+		d.generated = kernel.Find(shape)
+	}
+	return d, nil
 }
 
 // Append decodes body strictly into a new row of a, $body and $schema
 // included. The error is an [*Error], or [column.ErrFull]; no row is then
 // added, though the heap may have grown.
 func (d *Decoder) Append(a *column.Appender, body []byte) error {
+	if d.generated != nil && d.generated(a, body) {
+		return nil
+	}
 	m := machine{input: input{b: body}, row: a.Begin()}
 	m.base = m.row.Heap(body)
 	err := m.whole(d.plan)

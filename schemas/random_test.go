@@ -150,8 +150,11 @@ func (g *generator) value(n *node) any {
 		m := object{}
 		for _, f := range n.fields {
 			m[f.name] = g.value(f.typ)
-			if f.role != "" && f.role != roleTime {
-				m[f.name] = g.name("v")
+			switch {
+			case f.role == "about":
+				m[f.name] = []any{g.name("v"), g.name("longer than a word ")}[:g.IntN(3)]
+			case f.role != "" && f.typ.kind == kindString:
+				m[f.name] = g.name("v") // never empty
 			}
 		}
 		return m

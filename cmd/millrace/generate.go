@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,18 +15,24 @@ import (
 
 func generateCommand() *cobra.Command {
 	var out, pkg string
-	var avsc []string
+	var avsc, decoders []string
 	var check bool
 	c := &cobra.Command{
 		Use:   "generate --out DIR SPEC.yaml|PACK...",
-		Short: "Write the Go of model specs",
+		Short: "Write the Go of model specs and decoders",
 		Long: `Writes one Go file a spec, named for the model. A binary built with it scores
 models of that shape by the generated code; any other serves them by the
 interpreter, with the same scores. Coefficients, tables and trees are not in the
-code: new ones need no build. Of a pack only a directory will do.`,
-		Example: "  millrace generate --out relevance/models relevance/specs/*.yaml",
-		Args:    cobra.MinimumNArgs(1),
+code: new ones need no build. Of a pack only a directory will do.
+
+With --decoder it writes the decoder of a schema's records into columns. A
+binary built with it decodes them some three times as fast.`,
+		Example: `  millrace generate --out relevance/models relevance/specs/*.yaml
+  millrace generate --out schemas/decoders --package decoders --decoder review.avsc`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args)+len(decoders) == 0 {
+				return errors.New("nothing to generate; name specs or packs, or a schema by --decoder")
+			}
 			specs := make([]codegen.Spec, len(args))
 			for i, name := range args {
 				if info, err := os.Stat(name); err != nil {
@@ -46,6 +53,17 @@ code: new ones need no build. Of a pack only a directory will do.`,
 			files, err := codegen.Generate(pkg, known, specs...)
 			if err != nil {
 				return err
+			}
+			for _, file := range decoders {
+				s, err := readSchema(file)
+				if err != nil {
+					return err
+				}
+				f, err := codegen.GenerateDecoder(pkg, file, s)
+				if err != nil {
+					return err
+				}
+				files = append(files, f)
 			}
 			for _, f := range files {
 				path := filepath.Join(out, f.Name)
@@ -69,6 +87,7 @@ code: new ones need no build. Of a pack only a directory will do.`,
 	c.Flags().StringVar(&out, "out", ".", "directory of the Go files")
 	c.Flags().StringVar(&pkg, "package", "models", "the Go files' package")
 	c.Flags().StringSliceVar(&avsc, "schema", nil, ".avsc files that the specs name, beside those that ship")
+	c.Flags().StringSliceVar(&decoders, "decoder", nil, ".avsc files whose decoders to write")
 	c.Flags().BoolVar(&check, "check", false, "write nothing; fail if a file is not what would be written")
 	return c
 }

@@ -28,3 +28,12 @@ func TestGenerateSparesOtherFiles(t *testing.T) {
 		t.Errorf("%v: the file is now\n%s", err, text)
 	}
 }
+
+// The decoder that the command writes of a shipped schema is the one that is
+// checked in.
+func TestGenerateDecoder(t *testing.T) {
+	run(t, "generate", "--check", "--out", "../../schemas/decoders", "--package", "decoders", "--decoder", "../../schemas/activity.avsc")
+	if out, err := output("generate"); err == nil || !strings.Contains(out+err.Error(), "--decoder") {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -14,17 +14,20 @@ import (
 )
 
 // TestMetamorphic does random things to stores with random options, and
-// compares them with the oracle at the offsets they say they are at.
+// compares them with the oracle at the offsets they say they are at: a million
+// of them, or for 3 s with -short.
 //
-// MILLRACE_METAMORPHIC is how long (3s unless told), MILLRACE_SEED repeats one
-// run.
+// MILLRACE_METAMORPHIC says how long instead, MILLRACE_SEED repeats one run.
 func TestMetamorphic(t *testing.T) {
+	const enough = 1_000_000
 	length := 3 * time.Second
 	if v := os.Getenv("MILLRACE_METAMORPHIC"); v != "" {
 		var err error
 		if length, err = time.ParseDuration(v); err != nil {
 			t.Fatal(err)
 		}
+	} else if !testing.Short() {
+		length = 0
 	}
 	if v := os.Getenv("MILLRACE_SEED"); v != "" {
 		seed, err := strconv.ParseUint(v, 10, 64)
@@ -35,7 +38,10 @@ func TestMetamorphic(t *testing.T) {
 		return
 	}
 	runs, ops := 0, 0
-	for start := time.Now(); time.Since(start) < length && !t.Failed(); runs++ {
+	for start := time.Now(); !t.Failed(); runs++ {
+		if length > 0 && time.Since(start) >= length || length == 0 && ops >= enough {
+			break
+		}
 		ops += runMeta(t, rand.Uint64())
 	}
 	t.Logf("%d operations in %d runs", ops, runs)

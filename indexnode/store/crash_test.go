@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -196,11 +197,31 @@ func stride(n int) (first, step int) {
 	return rand.IntN(step), step
 }
 
+// crashable is a file system that may be cloned while a lock file is created:
+// MemFS takes the lock that CrashClone waits for twice in Lock, the second time
+// behind CrashClone.
+type crashable struct {
+	*vfs.MemFS
+	mu sync.Mutex
+}
+
+func (c *crashable) Lock(name string) (io.Closer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.MemFS.Lock(name)
+}
+
+func (c *crashable) CrashClone(cfg vfs.CrashCloneCfg) *vfs.MemFS {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.MemFS.CrashClone(cfg)
+}
+
 // TestCrashAtEveryOperation ends the store before each operation on its file
 // system, keeping some of what was not synced.
 func TestCrashAtEveryOperation(t *testing.T) {
 	seed := rand.Uint64()
-	mem := vfs.NewCrashableMem()
+	mem := &crashable{MemFS: vfs.NewCrashableMem()}
 	rng := rand.New(rand.NewPCG(seed, 2))
 	type clone struct {
 		at, percent int
@@ -271,7 +292,7 @@ func TestErrorAtEveryOperation(t *testing.T) {
 }
 
 func errorAt(seed uint64, at int64) (died bool, err error) {
-	mem := vfs.NewCrashableMem()
+	mem := &crashable{MemFS: vfs.NewCrashableMem()}
 	var n atomic.Int64
 	var what atomic.Value
 	var o *ordeal

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -15,19 +16,21 @@ import (
 
 // TestMetamorphic does random things to stores with random options, and
 // compares them with the oracle at the offsets they say they are at: a million
-// of them, or for 3 s with -short.
+// of them or what two minutes allow, as under the race detector; with -short
+// for 3 s.
 //
 // MILLRACE_METAMORPHIC says how long instead, MILLRACE_SEED repeats one run.
 func TestMetamorphic(t *testing.T) {
-	const enough = 1_000_000
-	length := 3 * time.Second
+	enough, length := 1_000_000, 2*time.Minute
+	if testing.Short() {
+		length = 3 * time.Second
+	}
 	if v := os.Getenv("MILLRACE_METAMORPHIC"); v != "" {
 		var err error
 		if length, err = time.ParseDuration(v); err != nil {
 			t.Fatal(err)
 		}
-	} else if !testing.Short() {
-		length = 0
+		enough = math.MaxInt
 	}
 	if v := os.Getenv("MILLRACE_SEED"); v != "" {
 		seed, err := strconv.ParseUint(v, 10, 64)
@@ -38,10 +41,7 @@ func TestMetamorphic(t *testing.T) {
 		return
 	}
 	runs, ops := 0, 0
-	for start := time.Now(); !t.Failed(); runs++ {
-		if length > 0 && time.Since(start) >= length || length == 0 && ops >= enough {
-			break
-		}
+	for start := time.Now(); time.Since(start) < length && ops < enough && !t.Failed(); runs++ {
 		ops += runMeta(t, rand.Uint64())
 	}
 	t.Logf("%d operations in %d runs", ops, runs)

@@ -27,6 +27,17 @@ func BenchmarkExp(b *testing.B)       { benchmark(b, Exp) }
 func BenchmarkMathExp(b *testing.B)   { benchmark(b, math.Exp) }
 func BenchmarkLog1p(b *testing.B)     { benchmark(b, Log1p) }
 func BenchmarkMathLog1p(b *testing.B) { benchmark(b, math.Log1p) }
+func BenchmarkDecays(b *testing.B) {
+	ages, out := make([]float64, 256), make([]float64, 256)
+	for i := range ages {
+		ages[i] = float64(i) * 190
+	}
+	for b.Loop() {
+		Decays(out, ages, 21600)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(ages)), "ns/call")
+}
+
 func BenchmarkDecay(b *testing.B) {
 	benchmark(b, func(x float64) float64 { return Decay(x, 7) })
 }

@@ -16,14 +16,6 @@ import (
 // the epoch; negative for a t after it. NaN if t is.
 func Age(t, asOf float64) float64 { return (asOf - t) / 1000 }
 
-// Decay returns 2^(-age/halfLife), and 1 for a negative age. NaN if either is.
-func Decay(age, halfLife float64) float64 {
-	if age < 0 {
-		age = 0
-	}
-	return Exp(float64(-age/halfLife) * math.Ln2)
-}
-
 // Clamp returns x, or the bound it is beyond. NaN if x is.
 func Clamp(x, lo, hi float64) float64 {
 	if x < lo {

@@ -2,6 +2,7 @@ package fn
 
 import (
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"testing"
 )
@@ -67,6 +68,72 @@ func TestEdges(t *testing.T) {
 	}
 }
 
+// exact returns e^x to 60 digits.
+func exact(x *big.Float) *big.Float {
+	const halvings = 30
+	r := new(big.Float).SetPrec(300).SetMantExp(x, -halvings)
+	sum, term := big.NewFloat(1).SetPrec(300), big.NewFloat(1).SetPrec(300)
+	for n := 1; n < 12; n++ {
+		term.Mul(term, r).Quo(term, big.NewFloat(float64(n)))
+		sum.Add(sum, term)
+	}
+	for range halvings {
+		sum.Mul(sum, sum)
+	}
+	return sum
+}
+
+// off returns how many units of its last place got is from want.
+func off(got float64, want *big.Float) float64 {
+	d := new(big.Float).SetPrec(300).SetFloat64(got)
+	f, _ := d.Sub(d, want).Float64()
+	return math.Abs(f) / (math.Nextafter(got, math.Inf(1)) - got)
+}
+
+// TestAgainstExact holds Exp and Decay to the errors that they state.
+func TestAgainstExact(t *testing.T) {
+	ln2, _ := new(big.Float).SetPrec(300).SetString("0.69314718055994530941723212145817656807550013436025525412068000949339362196969471560586332699641868754")
+	r := rand.New(rand.NewPCG(5, 6))
+	var worstExp, worstDecay float64
+	for i := range 4000 {
+		x := r.NormFloat64() * 30
+		if i%2 == 0 {
+			x = r.NormFloat64() / 100 // where tables meet
+		}
+		worstExp = max(worstExp, off(Exp(x), exact(new(big.Float).SetPrec(300).SetFloat64(x))))
+		age, half := r.Float64()*math.Exp2(float64(r.IntN(30))), 1+float64(r.IntN(100_000))
+		if age/half > 700 {
+			continue
+		}
+		past := new(big.Float).SetPrec(300).SetFloat64(-age)
+		past.Quo(past, big.NewFloat(half)).Mul(past, ln2)
+		worstDecay = max(worstDecay, off(Decay(age, half), exact(past))-1.5*age/half)
+	}
+	if t.Logf("Exp is %.3f units off, Decay %.3f beside those of its age", worstExp, worstDecay); worstExp > 1.2 || worstDecay > 1.2 {
+		t.Errorf("Exp is %v units off, Decay %v", worstExp, worstDecay)
+	}
+}
+
+// Decays is Decay, where the result is a normal number and where it is not.
+func TestDecays(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	ages := []float64{0, math.Copysign(0, -1), 1, -1, 30, 7153, 7154, 7155, 7520, 7525, 7600, 1e300, inf, -inf, nan, 5e-324}
+	for _, half := range []float64{7, 1e-3, 1e9, -7, 0, inf, nan, 5e-324} {
+		got := append([]float64(nil), ages...)
+		Decays(got, got, half)
+		for i, age := range ages {
+			one := Decay(age, half)
+			if math.Float64bits(got[i]) != math.Float64bits(one) && (one == one || got[i] == got[i]) {
+				t.Errorf("%v by %v: %v in a batch, %v alone", age, half, got[i], one)
+			}
+			want := math.Exp2(-max(age, 0) / half)
+			if d := math.Abs(one - want); d > 1e-12*want && !(want < 0x1p-1022 && d <= 5e-324) && (one == one || want == want) && half != 5e-324 {
+				t.Errorf("%v by %v: %v, want %v", age, half, one, want)
+			}
+		}
+	}
+}
+
 // TestBits pins results, so that every architecture gives the same.
 func TestBits(t *testing.T) {
 	sum := uint64(14695981039346656037)
@@ -83,7 +150,7 @@ func TestBits(t *testing.T) {
 			mix(v)
 		}
 	}
-	if want := uint64(0xfade2abd881b1b26); sum != want {
+	if want := uint64(0xff6f9afd06bd1bc2); sum != want {
 		t.Errorf("the bits of the functions changed: sum %#x", sum)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -108,47 +109,54 @@ func BenchmarkBroker(b *testing.B) {
 }
 
 // BenchmarkNodeCall is the CPU of one node call by gRPC, both ends, beyond
-// that of the same request to nodes in this process.
+// that of the same request to nodes in this process; and beside it what moving
+// the same bytes costs by gRPC alone and by TCP alone. All take turns, and
+// figures are medians of the turns.
 func BenchmarkNodeCall(b *testing.B) {
 	local := []Node{newInstantNode(0), newInstantNode(1), newInstantNode(2)}
 	addrs := make([]string, len(local))
 	for i := range local {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
-		s := grpc.NewServer()
+		s := grpc.NewServer(grpctune.Server()...)
 		nodev1.RegisterNodeServiceServer(s, local[i].(*instantNode))
-		go func() { _ = s.Serve(l) }()
-		b.Cleanup(s.Stop)
-		addrs[i] = l.Addr().String()
+		addrs[i] = serveBench(b, func(l net.Listener) { _ = s.Serve(l) }, s.Stop)
 	}
 	near := benchBroker(b, func(n cluster.Node) (Node, error) { return local[n.ID[1]-'0'], nil }, func(int) string { return "local" })
 	far := benchBroker(b, nil, func(i int) string { return addrs[i] })
 	req := recentRequest(100)
-	spent := func(broker *Broker) (d time.Duration) {
-		const rounds = 20
-		start := cpu()
-		for range rounds {
+	feed := func(broker *Broker) func() {
+		return func() {
 			if _, err := broker.GetFeed(b.Context(), req); err != nil {
-				b.Fatal(err)
+				b.Error(err)
 			}
 		}
-		return (cpu() - start) / rounds
 	}
-	spent(near) // connections, schemas
-	spent(far)
-	var nearly, all time.Duration
-	rounds := 0
-	for b.Loop() {
-		nearly += spent(near)
-		all += spent(far)
-		rounds++
+	out, back := callBytes(b, near, local[0], req)
+	ways := []func(){feed(near), feed(far), twice(bareGRPC(b, out, back)), twice(bareTCP(b, out, back))}
+	spent := make([][]float64, len(ways)) // µs for two calls
+	for i := 0; b.Loop(); i++ {
+		for w, way := range ways {
+			if i == 0 {
+				way() // connections, schemas
+			}
+			const rounds = 20
+			start := cpu()
+			for range rounds {
+				way()
+			}
+			spent[w] = append(spent[w], float64((cpu()-start).Nanoseconds())/1000/rounds)
+		}
 	}
-	const calls = 2 // a request
-	us := float64((all - nearly).Nanoseconds()) / 1000 / float64(rounds*calls)
-	b.ReportMetric(us, "µs-cpu/call")
-	figure.Print("broker_cpu_per_node_call_us", us, "us", 60)
+	call, bare, tcp := (median(spent[1])-median(spent[0]))/2, median(spent[2])/2, median(spent[3])/2
+	b.ReportMetric(call, "µs-cpu/call")
+	figure.Print("broker_cpu_per_node_call_us", call, "us", 60)
+	figure.Print("node_call_vs_tcp", call/tcp, "x", 3.5)
+	figure.Print("node_call_vs_bare_grpc", call/bare, "x", 1.5)
+	figure.Print("bare_grpc_vs_tcp", bare/tcp, "x", 3.5) // no node call can be below
+}
+
+func median(all []float64) float64 {
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 // BenchmarkHedge is what it costs to be ready to hedge a call, beside the call

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -35,7 +36,7 @@ func DialGRPC(opts ...grpc.DialOption) func(cluster.Node) (Node, error) {
 	if len(opts) == 0 {
 		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 	}
-	opts = append(opts,
+	opts = append(append(opts, grpctune.Client()...),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
 		grpc.WithConnectParams(reconnect))
 	return func(n cluster.Node) (Node, error) {

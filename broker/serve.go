@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -19,7 +20,7 @@ const maxRequestBytes = 16 << 20
 
 // ServerOptions are what the gRPC server of a broker needs.
 func ServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1000)}
+	return append(grpctune.Server(), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1000))
 }
 
 // RegisterGRPC puts the feed service, health and reflection on s.

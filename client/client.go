@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -68,7 +69,7 @@ func Dial(addr string, opts ...grpc.DialOption) (*Client, error) {
 			MinConnectTimeout: 2 * time.Second,
 		}),
 	}
-	opts = append(own, opts...)
+	opts = append(append(grpctune.Client(), own...), opts...)
 	conn, err := grpc.NewClient(addr, opts...)
 	if err != nil {
 		return nil, err

@@ -19,8 +19,8 @@ import (
 
 // Names of the columns that every layout ends in.
 const (
-	BodyColumn   = "$body"   // String: the record's Avro body
-	SchemaColumn = "$schema" // Int: the fingerprint of its writer
+	BodyColumn   = column.BodyName // String: the record's Avro body
+	SchemaColumn = "$schema"       // Int: the fingerprint of its writer
 )
 
 // Schema is an admitted schema. It is immutable.

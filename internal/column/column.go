@@ -1,6 +1,7 @@
 // Package column holds records as columns of 8-byte words without pointers,
-// so that filters, models and caches read them without decoding and the
-// garbage collector never looks inside.
+// so that filters and models read them without decoding and the garbage
+// collector never looks inside. A cache keeps them [Packed], in a few bytes a
+// value, and widens what a query asks for into a slab again ([Slab.Gather]).
 //
 // A [Slab] is the records of one timeline under one [Layout]:
 //
@@ -20,6 +21,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -61,8 +63,14 @@ type Layout struct {
 	index     map[string]int
 	roles     map[string]int
 	time      int // column of the role "time", or -1
+	body      int // column of [BodyName], or -1
 	nullWords int
+	packed    atomic.Uint32 // its place in layouts and 1; 0 until a slab of it is packed
 }
+
+// BodyName is the name of the column of strings that holds a record's body.
+// Other strings of the row stand within it, as a rule.
+const BodyName = "$body"
 
 // NewLayout returns the layout of fields. Names must be unique, and so must
 // roles.
@@ -84,7 +92,10 @@ func NewLayout(fields []Field) (*Layout, error) {
 		}
 		l.roles[f.Role] = i
 	}
-	l.time = l.Role("time")
+	l.time, l.body = l.Role("time"), l.Index(BodyName)
+	if l.body >= 0 && fields[l.body].Kind != String {
+		return nil, fmt.Errorf("column: field %q is not a string", BodyName)
+	}
 	return l, nil
 }
 

@@ -1,0 +1,54 @@
+package column
+
+// A batch is a slab with one owner, who gathers rows of many Packed in it for
+// filters and models to read, and empties it again.
+
+// Reset empties a batch and keeps its memory.
+func (s *Slab) Reset() { s.rows, s.heap = 0, s.heap[:0] }
+
+// Gather appends rows [lo, hi) of p, which has the layout of s. Of the fields
+// only those named are gathered, with their null bits, or all for nil; what
+// the others' columns have has no meaning. Long strings and lists are copied
+// to the heap of s.
+func (s *Slab) Gather(p Packed, lo, hi int, fields []int) {
+	l := s.layout
+	if p.Layout() != l {
+		panic("column: rows of another layout")
+	}
+	n := hi - lo
+	for s.stride-s.rows < n {
+		s.grow()
+	}
+	for c := range l.nullWords {
+		p.widen(s.words[c*s.stride+s.rows:][:n], *p.descriptor(c), lo)
+	}
+	if fields == nil {
+		for f := range l.fields {
+			s.gather(p, lo, n, f)
+		}
+	} else {
+		for _, f := range fields {
+			s.gather(p, lo, n, f)
+		}
+	}
+	s.rows += n
+}
+
+// gather appends n rows of a field.
+func (s *Slab) gather(p Packed, lo, n, field int) {
+	dst := s.words[(s.layout.nullWords+field)*s.stride+s.rows:][:n]
+	d := *p.column(s.layout, field)
+	if d.encoding() < texts {
+		p.widen(dst, d, lo)
+		return
+	}
+	for i := range dst {
+		r := p.reference(s.layout, field, lo+i)
+		if w := r.word(p, d.encoding()); IsInline(w) {
+			dst[i] = w
+			continue
+		}
+		dst[i] = refWord(len(s.heap), int(r.n))
+		s.heap = append(s.heap, p.slice(r.off, r.n)...)
+	}
+}

@@ -1,0 +1,355 @@
+package column
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"sync"
+	"unsafe"
+)
+
+// Pack appends the rows of s to dst, of which the length must be a multiple
+// of 8. It fails with [ErrFull] where they are too many.
+func Pack(dst []byte, s *Slab) ([]byte, error) {
+	k := packers.Get().(*packer)
+	defer packers.Put(k)
+	*k = packer{Slab: s, dst: dst, start: len(dst), heap: k.heap[:0], offs: k.offs, lens: k.lens, bodies: k.bodies}
+	defer func() { k.Slab, k.dst = nil, nil }()
+	return k.pack()
+}
+
+// packer packs one slab.
+type packer struct {
+	*Slab
+	dst    []byte
+	start  int
+	heap   []byte
+	offs   []uint64 // of a column of references, of each row
+	lens   []uint64
+	bodies []uint64 // where each row's body begins in heap
+	full   bool
+}
+
+var packers = sync.Pool{New: func() any { return new(packer) }}
+
+func (k *packer) pack() ([]byte, error) {
+	l, rows := k.layout, k.rows
+	columns := l.nullWords + len(l.fields)
+	k.dst = append(k.dst, make([]byte, (headerBytes+4*columns+7)&^7)...)
+	k.placeBodies()
+	for n := range l.nullWords {
+		words, _ := k.Nulls(64 * n)
+		k.describe(n, k.numbers(words, Bool))
+	}
+	if l.time >= 0 {
+		k.field(l.time)
+	}
+	for _, cold := range []bool{false, true} {
+		for f := range l.fields {
+			if f != l.time && k.cold(f) == cold {
+				k.field(f)
+			}
+		}
+	}
+	h := header{layout: l.number(), rows: uint32(rows), heap: uint32(len(k.dst) - k.start)}
+	if l.time >= 0 && rows > 0 {
+		h.oldest, h.newest = int64(k.Word(l.time, 0)), int64(k.Word(l.time, rows-1))
+	}
+	k.dst = append(k.dst, k.heap...)
+	size := len(k.dst) - k.start
+	if k.full || size > math.MaxUint32 {
+		return k.dst[:k.start], ErrFull
+	}
+	h.size = uint32(size)
+	*(*header)(unsafe.Pointer(&k.dst[k.start])) = h
+	return k.dst, nil
+}
+
+// describe sets the descriptor of a column.
+func (k *packer) describe(column int, d descriptor) {
+	*(*descriptor)(unsafe.Pointer(&k.dst[k.start+descriptorAt+4*column])) = d
+}
+
+// cold reports whether a field is read for an answer's items only.
+func (k *packer) cold(f int) bool {
+	switch field := &k.layout.fields[f]; {
+	case f == k.layout.body, field.Role != "" && field.Role != "type", field.Kind == Doubles, field.Kind == Strings:
+		return true
+	case field.Kind == String:
+		return slices.ContainsFunc(k.Column(f), func(w uint64) bool { return !IsInline(w) })
+	}
+	return false
+}
+
+func (k *packer) field(f int) {
+	var d descriptor
+	switch kind := k.layout.fields[f].Kind; {
+	case kind == Doubles || kind == Strings:
+		d = k.references(f, lists)
+	case kind == String && k.refers(f):
+		d = k.references(f, texts)
+	default:
+		d = k.numbers(k.Column(f), kind)
+	}
+	k.describe(k.layout.nullWords+f, d)
+}
+
+// refers reports whether a column of strings is kept as references: if any is
+// long, or if they are names that stand in the body anyway.
+func (k *packer) refers(f int) bool {
+	var long, different uint64
+	words := k.Column(f)
+	for _, w := range words {
+		if !IsInline(w) {
+			return true
+		}
+		long |= w
+		different |= w ^ words[0]
+	}
+	switch k.layout.fields[f].Role {
+	case "id", "object", "entity":
+		return different != 0 && long > math.MaxUint16 && k.layout.body >= 0
+	}
+	return false
+}
+
+// placeBodies copies the bodies, in order, so that what refers to them can
+// count from where they begin.
+func (k *packer) placeBodies() {
+	k.bodies = k.bodies[:0]
+	body := k.layout.body
+	if body < 0 || !k.refers(body) {
+		k.bodies = append(k.bodies, make([]uint64, k.rows)...)
+		return
+	}
+	for _, w := range k.Column(body) {
+		k.bodies = append(k.bodies, uint64(len(k.heap)))
+		k.heap = k.AppendString(k.heap, w)
+	}
+}
+
+// references writes a column of strings or lists that stand in the heap.
+func (k *packer) references(f int, e encoding) descriptor {
+	k.offs, k.lens = k.offs[:0], k.lens[:0]
+	some := false
+	for row, w := range k.Column(f) {
+		off, n := k.place(f, row, w, e)
+		k.offs, k.lens = append(k.offs, off), append(k.lens, n)
+		some = some || n > 0
+	}
+	if !some {
+		return descriptor(small)
+	}
+	parts := k.room(8, 4)
+	offs := k.numbers(k.offs, Int)
+	lens := k.numbers(k.lens, Int)
+	*(*[2]descriptor)(unsafe.Pointer(&k.dst[k.start+parts])) = [2]descriptor{offs, lens}
+	return k.located(e, parts)
+}
+
+// place returns where a string or a list stands, counted from where the row's
+// body begins, and its length. What is not within the body is copied.
+func (k *packer) place(f, row int, w uint64, e encoding) (off, n uint64) {
+	l := k.layout
+	if f == l.body {
+		return k.bodies[row], uint64(StringLen(w))
+	}
+	if w == 0 {
+		return 0, 0
+	}
+	var body uint64
+	if l.body >= 0 {
+		body = k.Word(l.body, row)
+	}
+	if e == texts && IsInline(w) {
+		var b [8]byte
+		text := k.AppendString(b[:0], w)
+		if body != 0 && !IsInline(body) {
+			if i := bytes.Index(k.ref(body), text); i >= 0 {
+				return uint64(i), uint64(len(text))
+			}
+		}
+		return k.copied(row, text), uint64(len(text))
+	}
+	n = w >> 8 & maxRefLen
+	if i := w>>32 - body>>32; !IsInline(body) && i+n <= uint64(StringLen(body)) {
+		return i, n
+	}
+	return k.copied(row, k.ref(w)), n
+}
+
+func (k *packer) copied(row int, b []byte) (off uint64) {
+	off = uint64(len(k.heap)) - k.bodies[row]
+	k.heap = append(k.heap, b...)
+	return off
+}
+
+// room appends n bytes at a multiple of align, and returns where.
+func (k *packer) room(n, align int) (off int) {
+	off = (len(k.dst) - k.start + align - 1) &^ (align - 1)
+	k.dst = slices.Grow(k.dst, off+n+k.start-len(k.dst))
+	from := len(k.dst)
+	k.dst = k.dst[:k.start+off+n]
+	clear(k.dst[from:])
+	return off
+}
+
+// located returns the descriptor of a column at off.
+func (k *packer) located(e encoding, off int) descriptor {
+	if off/unit > maxUnits {
+		k.full = true
+		return 0
+	}
+	return descriptor(e) | descriptor(off/unit)<<8
+}
+
+// numbers writes words in the encoding that takes the fewest bytes. The bytes
+// of a string stay together, since [Packed.StringAt] points at them: of it no
+// word is kept as a difference, nor in one byte.
+func (k *packer) numbers(words []uint64, kind Kind) descriptor {
+	if len(words) == 0 {
+		return 0
+	}
+	least, most := words[0], words[0]
+	for _, w := range words {
+		if kind == Int || kind == Time {
+			least, most = uint64(min(int64(least), int64(w))), uint64(max(int64(most), int64(w)))
+		} else {
+			least, most = min(least, w), max(most, w)
+		}
+	}
+	if least == most {
+		if least <= maxSmall {
+			return descriptor(small) | descriptor(least)<<8
+		}
+		off := k.room(8, 8)
+		k.put(off, words[:1], 8)
+		return k.located(constant, off)
+	}
+	rows := len(words)
+	best, cost := wide, 8*rows
+	consider := func(e encoding, bytes int) {
+		if bytes < cost {
+			best, cost = e, bytes
+		}
+	}
+	plain := most
+	if int64(least) < 0 {
+		plain = math.MaxUint64
+	}
+	if width := widthOf(plain); width < 8 {
+		if kind == String {
+			width = max(width, 2)
+		}
+		consider([...]encoding{1: narrow8, 2: narrow16, 4: narrow32}[width], width*rows)
+	}
+	if width := widthOf(most - least); width < 8 && kind != String {
+		consider([...]encoding{1: offset8, 2: offset16, 4: offset32}[width], 8+width*rows)
+	}
+	if kind == Double && allFloat32(words) {
+		consider(float32s, 4*rows)
+	}
+	var few [maxIndexed]uint64
+	index := few[:0]
+	if cost > rows+16 {
+		index = distinct(index, words)
+		if len(index) > 0 {
+			consider(indexed, (rows+7)&^7+8*len(index))
+		}
+	}
+	return k.encode(best, words, least, index)
+}
+
+// encode writes words in an encoding.
+func (k *packer) encode(e encoding, words []uint64, least uint64, index []uint64) descriptor {
+	rows := len(words)
+	switch e {
+	case wide:
+		off := k.room(8*rows, 8)
+		k.put(off, words, 8)
+		return k.located(e, off)
+	case narrow8, narrow16, narrow32:
+		width := 1 << (e - narrow8)
+		off := k.room(width*rows, unit)
+		k.put(off, words, width)
+		return k.located(e, off)
+	case offset8, offset16, offset32:
+		width := 1 << (e - offset8)
+		off := k.room(8+width*rows, 8)
+		k.put(off, []uint64{least}, 8)
+		for i, w := range words {
+			k.put(off+8+width*i, []uint64{w - least}, width)
+		}
+		return k.located(e, off)
+	case float32s:
+		off := k.room(4*rows, unit)
+		for i, w := range words {
+			k.put(off+4*i, []uint64{uint64(math.Float32bits(float32(math.Float64frombits(w))))}, 4)
+		}
+		return k.located(e, off)
+	}
+	behind := (rows + 7) &^ 7
+	off := k.room(behind+8*len(index), 8)
+	for i, w := range words {
+		k.dst[k.start+off+i] = byte(slices.Index(index, w))
+	}
+	k.put(off+behind, index, 8)
+	return k.located(indexed, off)
+}
+
+// put writes words in a width.
+func (k *packer) put(off int, words []uint64, width int) {
+	b := unsafe.Pointer(&k.dst[k.start+off])
+	for i, w := range words {
+		switch width {
+		case 1:
+			*(*uint8)(unsafe.Add(b, i)) = uint8(w)
+		case 2:
+			*(*uint16)(unsafe.Add(b, 2*i)) = uint16(w)
+		case 4:
+			*(*uint32)(unsafe.Add(b, 4*i)) = uint32(w)
+		default:
+			*(*uint64)(unsafe.Add(b, 8*i)) = w
+		}
+	}
+}
+
+// widthOf returns how many bytes hold 0 to most: 1, 2, 4 or 8.
+func widthOf(most uint64) int {
+	switch {
+	case most <= math.MaxUint8:
+		return 1
+	case most <= math.MaxUint16:
+		return 2
+	case most <= math.MaxUint32:
+		return 4
+	}
+	return 8
+}
+
+func allFloat32(words []uint64) bool {
+	for _, w := range words {
+		x := math.Float64frombits(w)
+		if math.Float64bits(float64(float32(x))) != w {
+			return false
+		}
+	}
+	return true
+}
+
+// maxIndexed is how many different words an indexed column has at most.
+const maxIndexed = 32
+
+// distinct appends the different words to dst, none if there are too many.
+func distinct(dst, words []uint64) []uint64 {
+	for _, w := range words {
+		if slices.Contains(dst, w) {
+			continue
+		}
+		if len(dst) == maxIndexed {
+			return dst[:0]
+		}
+		dst = append(dst, w)
+	}
+	return dst
+}

@@ -1,0 +1,418 @@
+package column
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Packed is the rows of a slab in a few relocatable bytes without pointers,
+// which never change: a cache keeps timelines so. See [Pack].
+//
+//	header        layout, rows, oldest and newest time: most windows of time
+//	              are decided here
+//	descriptors   4 bytes a column: its encoding, and where it is
+//	columns       the time, then what filters and models read, then what
+//	              only an answer's items need
+//	heap          the records' bodies, and what of long strings and lists is
+//	              not within them
+//
+// A column takes as few bytes a row as its values allow: none where all are
+// equal, one where there are few different ones, else the width of their
+// range. A long string is where in the row's body it stands.
+//
+// A Packed is the address of its bytes. Who made them says how long they stay.
+type Packed struct{ at unsafe.Pointer }
+
+// header begins the bytes.
+type header struct {
+	layout, rows   uint32
+	oldest, newest int64
+	heap, size     uint32 // where the heap begins and ends
+}
+
+const headerBytes = int(unsafe.Sizeof(header{}))
+
+// descriptor is an encoding in the low byte, and above it the offset of the
+// column's bytes in units of 4, or the value of a small constant.
+type descriptor uint32
+
+const (
+	unit         = 4
+	maxUnits     = 1<<24 - 1
+	maxSmall     = 1<<24 - 1
+	descriptorAt = headerBytes // of the first column: those of null bits go before those of fields
+)
+
+// encoding is how a column's words are kept.
+type encoding uint8
+
+const (
+	small    encoding = iota // all are the value in the descriptor
+	constant                 // all are the word there
+	narrow8                  // a byte each
+	narrow16
+	narrow32
+	wide     // as they are
+	offset8  // the least, then what each is above it
+	offset16 //
+	offset32 //
+	float32s // doubles that a float32 holds
+	indexed  // a byte each that counts in the words behind: [at, at+rows), up to 8, words
+	texts    // two descriptors: where each string stands, and its length
+	lists    // the same of a list's bytes
+)
+
+func (p Packed) head() *header { return (*header)(p.at) }
+
+// PackedAt returns the rows that [Pack] wrote to b. They stay valid as long as
+// b does.
+func PackedAt(b []byte) Packed {
+	p := Packed{unsafe.Pointer(unsafe.SliceData(b))}
+	if len(b) < headerBytes || len(b) < int(p.head().size) {
+		panic(fmt.Sprintf("column: %d bytes are no packed rows", len(b)))
+	}
+	return p
+}
+
+// Len returns the number of rows.
+func (p Packed) Len() int { return int(p.head().rows) }
+
+// Size returns the number of bytes.
+func (p Packed) Size() int { return int(p.head().size) }
+
+// Layout returns the layout of the rows.
+func (p Packed) Layout() *Layout { return (*layouts.byID.Load())[p.head().layout] }
+
+// Times returns the time of the first and of the last row, as the column of
+// the role "time" has them; 0 where there is no such column, or no row.
+func (p Packed) Times() (oldest, newest int64) { return p.head().oldest, p.head().newest }
+
+// FirstAt returns the first row at t or later. Times ascend.
+func (p Packed) FirstAt(t int64) int {
+	if h := p.head(); h.rows == 0 || t <= h.oldest {
+		return 0
+	} else if t > h.newest {
+		return int(h.rows)
+	}
+	d := p.column(p.Layout(), p.Layout().time)
+	return sort.Search(p.Len(), func(i int) bool { return int64(p.value(*d, i)) >= t })
+}
+
+// column returns the descriptor of a field; of null bits it is [Packed.nulls].
+func (p Packed) column(l *Layout, field int) *descriptor { return p.descriptor(l.nullWords + field) }
+
+func (p Packed) descriptor(i int) *descriptor {
+	return (*descriptor)(unsafe.Add(p.at, descriptorAt+4*i))
+}
+
+func (d descriptor) encoding() encoding { return encoding(d) }
+
+// bytes returns where the column's bytes are.
+func (p Packed) bytes(d descriptor) unsafe.Pointer { return unsafe.Add(p.at, int(d>>8)*unit) }
+
+func at[T any](b unsafe.Pointer, i int) T {
+	var zero T
+	return *(*T)(unsafe.Add(b, i*int(unsafe.Sizeof(zero))))
+}
+
+// indexedWords returns the words of an indexed column.
+func indexedWords(b unsafe.Pointer, rows int) unsafe.Pointer {
+	return unsafe.Add(b, (rows+7)&^7)
+}
+
+// value returns one word of a column that is not of references.
+func (p Packed) value(d descriptor, row int) uint64 {
+	if d.encoding() == small {
+		return uint64(d >> 8)
+	}
+	b := p.bytes(d)
+	switch d.encoding() {
+	case constant:
+		return at[uint64](b, 0)
+	case narrow8:
+		return uint64(at[uint8](b, row))
+	case narrow16:
+		return uint64(at[uint16](b, row))
+	case narrow32:
+		return uint64(at[uint32](b, row))
+	case wide:
+		return at[uint64](b, row)
+	case offset8:
+		return at[uint64](b, 0) + uint64(at[uint8](b, 8+row))
+	case offset16:
+		return at[uint64](b, 0) + uint64(at[uint16](b, 4+row))
+	case offset32:
+		return at[uint64](b, 0) + uint64(at[uint32](b, 2+row))
+	case float32s:
+		return math.Float64bits(float64(at[float32](b, row)))
+	case indexed:
+		return at[uint64](indexedWords(b, p.Len()), int(at[uint8](b, row)))
+	}
+	panic("column: not a column of words")
+}
+
+// widen writes the words of rows [lo, lo+len(dst)) of a column that is not of
+// references.
+func (p Packed) widen(dst []uint64, d descriptor, lo int) {
+	if len(dst) == 0 {
+		return
+	}
+	if d.encoding() == small {
+		fill(dst, uint64(d>>8))
+		return
+	}
+	b := p.bytes(d)
+	switch d.encoding() {
+	case constant:
+		fill(dst, at[uint64](b, 0))
+	case narrow8:
+		add[uint8](dst, b, lo, 0)
+	case narrow16:
+		add[uint16](dst, b, lo, 0)
+	case narrow32:
+		add[uint32](dst, b, lo, 0)
+	case wide:
+		copy(dst, unsafe.Slice((*uint64)(unsafe.Add(b, 8*lo)), len(dst)))
+	case offset8:
+		add[uint8](dst, unsafe.Add(b, 8), lo, at[uint64](b, 0))
+	case offset16:
+		add[uint16](dst, unsafe.Add(b, 8), lo, at[uint64](b, 0))
+	case offset32:
+		add[uint32](dst, unsafe.Add(b, 8), lo, at[uint64](b, 0))
+	case float32s:
+		for i, x := range unsafe.Slice((*float32)(unsafe.Add(b, 4*lo)), len(dst)) {
+			dst[i] = math.Float64bits(float64(x))
+		}
+	case indexed:
+		words := indexedWords(b, p.Len())
+		for i, x := range unsafe.Slice((*uint8)(unsafe.Add(b, lo)), len(dst)) {
+			dst[i] = at[uint64](words, int(x))
+		}
+	default:
+		panic("column: not a column of words")
+	}
+}
+
+func fill(dst []uint64, w uint64) {
+	for i := range dst {
+		dst[i] = w
+	}
+}
+
+func add[T uint8 | uint16 | uint32](dst []uint64, b unsafe.Pointer, lo int, base uint64) {
+	var zero T
+	src := unsafe.Slice((*T)(unsafe.Add(b, lo*int(unsafe.Sizeof(zero)))), len(dst))
+	for i, x := range src {
+		dst[i] = base + uint64(x)
+	}
+}
+
+// Constant returns the word that all rows of a field have. ok is false where
+// they differ, or are references.
+func (p Packed) Constant(field int) (w uint64, ok bool) {
+	d := *p.column(p.Layout(), field)
+	switch d.encoding() {
+	case small, constant:
+		return p.value(d, 0), true
+	}
+	return 0, false
+}
+
+// nulls returns the descriptor of the word that holds a field's null bit.
+func (p Packed) nulls(field int) descriptor { return *p.descriptor(field / 64) }
+
+// Null reports whether a value is null.
+func (p Packed) Null(field, row int) bool {
+	return p.value(p.nulls(field), row)&(1<<(field%64)) != 0
+}
+
+// AppendNulls appends the words that hold a field's null bits for rows
+// [lo, hi), as [Slab.Nulls] returns them with the same bit to test.
+func (p Packed) AppendNulls(dst []uint64, field, lo, hi int) []uint64 {
+	dst, rows := extend(dst, hi-lo)
+	p.widen(rows, p.nulls(field), lo)
+	return dst
+}
+
+// NoNulls reports whether no row has a null in a field, nor in the 63 others
+// of the same word.
+func (p Packed) NoNulls(field int) bool { return p.nulls(field) == descriptor(small) }
+
+// AppendWords appends the words of rows [lo, hi) of a field, as
+// [Slab.Column] returns them. References are to the heap of p.
+func (p Packed) AppendWords(dst []uint64, field, lo, hi int) []uint64 {
+	dst, rows := extend(dst, hi-lo)
+	l := p.Layout()
+	d := *p.column(l, field)
+	if d.encoding() < texts {
+		p.widen(rows, d, lo)
+		return dst
+	}
+	for i := range rows {
+		rows[i] = p.reference(l, field, lo+i).word(p, d.encoding())
+	}
+	return dst
+}
+
+// extend returns dst with n words more, and those.
+func extend(dst []uint64, n int) (all, more []uint64) {
+	at := len(dst)
+	if cap(dst)-at < n {
+		dst = append(dst, make([]uint64, n)...)
+	}
+	dst = dst[:at+n]
+	return dst, dst[at:]
+}
+
+// Word returns the word of a value. A reference is to the heap of p.
+func (p Packed) Word(field, row int) uint64 {
+	l := p.Layout()
+	d := *p.column(l, field)
+	if d.encoding() < texts {
+		return p.value(d, row)
+	}
+	return p.reference(l, field, row).word(p, d.encoding())
+}
+
+// reference is where in the heap a string or a list stands.
+type reference struct{ off, n uint32 }
+
+// reference returns where the value of a column of references stands.
+func (p Packed) reference(l *Layout, field, row int) reference {
+	parts := (*[2]descriptor)(p.bytes(*p.column(l, field)))
+	r := reference{uint32(p.value(parts[0], row)), uint32(p.value(parts[1], row))}
+	if field != l.body {
+		r.off += p.bodyAt(l, row)
+	}
+	return r
+}
+
+// bodyAt returns where in the heap a row's body begins.
+func (p Packed) bodyAt(l *Layout, row int) uint32 {
+	if l.body < 0 {
+		return 0
+	}
+	d := *p.column(l, l.body)
+	if d.encoding() != texts {
+		return 0
+	}
+	return uint32(p.value(at[descriptor](p.bytes(d), 0), row))
+}
+
+// word returns the word of a reference as a slab has it.
+func (r reference) word(p Packed, e encoding) uint64 {
+	if r.n == 0 {
+		return 0
+	}
+	if e == lists || r.n > maxInline {
+		return refWord(int(r.off), int(r.n))
+	}
+	var b [8]byte
+	copy(b[:], p.slice(r.off, r.n))
+	return ShortWord(binary.LittleEndian.Uint64(b[:]), int(r.n))
+}
+
+// slice returns bytes of the heap. None have no address, which might be that
+// of what follows.
+func (p Packed) slice(off, n uint32) []byte {
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Add(p.at, int(p.head().heap)+int(off))), int(n))
+}
+
+// StringAt returns the string of a value without allocating. It shares the
+// bytes of p.
+func (p Packed) StringAt(field, row int) string {
+	l := p.Layout()
+	d := p.column(l, field)
+	switch d.encoding() {
+	case small:
+		return inlineAt(unsafe.Add(unsafe.Pointer(d), 1), uint64(*d>>8))
+	case texts:
+		r := p.reference(l, field, row)
+		s := p.slice(r.off, r.n)
+		return unsafe.String(unsafe.SliceData(s), len(s))
+	}
+	b := p.bytes(*d)
+	switch d.encoding() {
+	case narrow16:
+		return inlineAt(unsafe.Add(b, 2*row), uint64(at[uint16](b, row)))
+	case narrow32:
+		return inlineAt(unsafe.Add(b, 4*row), uint64(at[uint32](b, row)))
+	case wide:
+		return inlineAt(unsafe.Add(b, 8*row), at[uint64](b, row))
+	case constant:
+		return inlineAt(b, at[uint64](b, 0))
+	case indexed:
+		b = unsafe.Add(indexedWords(b, p.Len()), 8*int(at[uint8](b, row)))
+		return inlineAt(b, at[uint64](b, 0))
+	}
+	panic("column: not a column of strings")
+}
+
+// inlineAt returns the string of a word of which the bytes stand at b.
+func inlineAt(b unsafe.Pointer, w uint64) string {
+	if littleEndian {
+		return unsafe.String((*byte)(unsafe.Add(b, 1)), int(w&0xff))
+	}
+	var none Slab
+	return none.String(w)
+}
+
+// BytesAt is StringAt as bytes. The caller must not change them.
+func (p Packed) BytesAt(field, row int) []byte {
+	v := p.StringAt(field, row)
+	return unsafe.Slice(unsafe.StringData(v), len(v))
+}
+
+// heap returns the heap, as a slab's.
+func (p Packed) heap() []byte {
+	h := p.head()
+	return p.slice(0, h.size-h.heap)
+}
+
+// Doubles appends the list of a word of p to dst.
+func (p Packed) Doubles(dst []float64, w uint64) []float64 {
+	s := Slab{heap: p.heap()}
+	return s.Doubles(dst, w)
+}
+
+// Strings appends the list of a word of p to dst. The strings share the bytes
+// of p.
+func (p Packed) Strings(dst []string, w uint64) []string {
+	s := Slab{heap: p.heap()}
+	return s.Strings(dst, w)
+}
+
+// layouts numbers the layouts that were packed. They come from schemas, which
+// are few and stay.
+var layouts struct {
+	sync.Mutex
+	byID atomic.Pointer[[]*Layout]
+}
+
+// number returns the layout's place in layouts.
+func (l *Layout) number() uint32 {
+	if n := l.packed.Load(); n != 0 {
+		return n - 1
+	}
+	layouts.Lock()
+	defer layouts.Unlock()
+	if n := l.packed.Load(); n != 0 {
+		return n - 1
+	}
+	var all []*Layout
+	if known := layouts.byID.Load(); known != nil {
+		all = append(all, *known...)
+	}
+	all = append(all, l)
+	layouts.byID.Store(&all)
+	l.packed.Store(uint32(len(all)))
+	return uint32(len(all)) - 1
+}

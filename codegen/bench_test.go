@@ -309,6 +309,50 @@ func BenchmarkScore(b *testing.B) {
 	figure.Print("score_folded_vs_generated", folded/generated, "x", 0.4)
 }
 
+// BenchmarkJoint gives the figure of scoring by two models at once, against
+// each alone: the model of fifty features as control and as treatment, whose
+// coefficients differ.
+func BenchmarkJoint(b *testing.B) {
+	m := models()["fifty"]
+	w, viewer := newBenchWorld(), &millrace.Viewer{Features: map[string]float64{"taste": 0.5}}
+	alone, err := m.Bind(counters, nil, viewer, benchNow)
+	if err != nil {
+		b.Fatal(err)
+	}
+	joint, err := relevance.Join(m, m).Bind(counters, nil, viewer, benchNow)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if joint.Execution() != "generated" {
+		b.Fatal("the feed of the benchmark is not generated")
+	}
+	out := [][]float64{make([]float64, benchRows), make([]float64, benchRows)}
+	ways := []func(){
+		func() { joint.Score(w.slab, w.sel, nil, out) },
+		func() { alone.Score(w.slab, w.sel, nil, out[0]); alone.Score(w.slab, w.sel, nil, out[1]) },
+	}
+	ns := make([][]float64, len(ways))
+	for range 9 {
+		for k, way := range ways {
+			began := cpuTime()
+			for range 8 {
+				way()
+			}
+			ns[k] = append(ns[k], float64(cpuTime()-began)/(8*benchRows))
+		}
+	}
+	if n := testing.AllocsPerRun(3, ways[0]); n != 0 {
+		b.Fatalf("%v allocations", n)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		ways[0]()
+	}
+	b.ReportMetric(median(ns[0]), "ns/record")
+	b.ReportMetric(median(ns[1]), "ns/record-alone")
+	figure.Print("score_joint_vs_alone", median(ns[0])/median(ns[1]), "x", 0.8)
+}
+
 func median(x []float64) float64 {
 	x = slices.Sorted(slices.Values(x))
 	return x[len(x)/2]

@@ -57,7 +57,7 @@ func generate(pkg string, schemas relevance.Schemas, s Spec) (File, error) {
 		return File{}, err
 	}
 	spec := m.Spec()
-	w := newWriter(pkg, path.Base(s.Name), spec)
+	w := newWriter(pkg, path.Base(s.Name), spec.Name, spec)
 	shapes := map[string]bool{}
 	for _, t := range targets(spec, schemas) {
 		p, err := plan.Build(spec.Source(), t.rows, t.entity)

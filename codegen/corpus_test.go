@@ -24,8 +24,8 @@ func known() relevance.Schemas {
 	return s
 }
 
-// cases are the names of the directories of testdata: each has a spec.yaml,
-// and what comes of it, a want.go or a stderr.txt.
+// cases are the names of the directories of testdata: each has a spec.yaml or
+// a feed.yaml, and what comes of it, a want.go or a stderr.txt.
 func cases(t *testing.T) []string {
 	dirs, err := os.ReadDir("testdata")
 	if err != nil {
@@ -50,18 +50,31 @@ func TestCorpus(t *testing.T) {
 	for _, name := range names {
 		dir := filepath.Join("testdata", name)
 		good, bad := filepath.Join(dir, "want.go"), filepath.Join(dir, "stderr.txt")
-		files, err := Generate(name, known(), Spec{Name: "spec.yaml", Dir: os.DirFS(dir)})
+		text, err := generateCase(t, name)
 		if err != nil {
 			checkFile(t, bad, []byte(err.Error()+"\n"))
 			checkAbsent(t, good)
 			continue
 		}
 		fmt.Fprintf(imports, "\t_ \"github.com/millrace/millrace/codegen/testdata/%s\"\n", name)
-		checkFile(t, good, files[0].Text)
+		checkFile(t, good, text)
 		checkAbsent(t, bad)
 	}
 	imports.WriteString(")\n")
 	checkFile(t, "cases_test.go", imports.Bytes())
+}
+
+func generateCase(t *testing.T, name string) ([]byte, error) {
+	dir := filepath.Join("testdata", name)
+	if feed, ok := readFeed(t, name); ok {
+		f, err := GenerateFeed(name, known(), feed)
+		return f.Text, err
+	}
+	files, err := Generate(name, known(), Spec{Name: "spec.yaml", Dir: os.DirFS(dir)})
+	if err != nil {
+		return nil, err
+	}
+	return files[0].Text, nil
 }
 
 func checkAbsent(t *testing.T, path string) {

@@ -232,7 +232,7 @@ func (w *writer) list(text string) string {
 	if w.literals == nil {
 		w.literals = map[string]string{}
 	}
-	name := fmt.Sprintf("%sList%d", camel(w.spec.Name, false), len(w.literals)+1)
+	name := fmt.Sprintf("%sList%d", camel(w.name, false), len(w.literals)+1)
 	w.literals[text] = name
 	fmt.Fprintf(&w.lists, "var %s = %s\n\n", name, text)
 	return name

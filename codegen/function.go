@@ -3,6 +3,7 @@ package codegen
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/column"
@@ -29,12 +30,16 @@ type function struct {
 	rows    bool
 	folded  bool
 	temps   int
+	results []*result // by output
 }
 
 func newFunction(w *writer, p *plan.Plan) *function {
 	f := &function{
 		w: w, p: p, uses: p.Uses(), names: newNames(), slots: map[int]string{}, sets: map[int]string{},
 		vars: make([]string, len(p.Values)), columns: make([]string, len(p.Record)),
+	}
+	for i, o := range p.Outputs() {
+		f.results = append(f.results, f.result(i, o))
 	}
 	s := p.Slots()
 	for _, slot := range []struct {
@@ -63,6 +68,11 @@ func (f *function) text() string {
 	case !forest:
 		b.WriteString("out := k.Out[:len(k.Sel)]\n")
 	}
+	for _, r := range f.results[1:] {
+		if r.Scorer != plan.Trees {
+			fmt.Fprintf(&b, "%s := %sOut[:len(k.Sel)]\n", r.out, r.args)
+		}
+	}
 	if f.weights {
 		fmt.Fprintf(&b, "w := (*[%d]float64)(k.Weights)\n", f.p.Weights)
 	}
@@ -81,8 +91,10 @@ func (f *function) text() string {
 	if f.arena {
 		b.WriteString("k.Arena.Reset()\n")
 	}
-	if forest {
-		b.WriteString("x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]\n")
+	for _, r := range f.results {
+		if r.Scorer == plan.Trees {
+			fmt.Fprintf(&b, "%s := %sMatrix[i/kernel.Block*%sStride+i%%kernel.Block:]\n", r.x, r.args, r.args)
+		}
 	}
 	b.Write(f.loop.Bytes())
 	b.WriteString("}\n")
@@ -93,60 +105,7 @@ func (f *function) emit() {
 	f.out = &f.head
 	f.entityValues()
 	f.out = &f.loop
-	if f.p.Scorer == plan.Trees {
-		f.matrix()
-		return
-	}
-	f.sums()
-}
-
-// matrix writes the features where trees read them.
-func (f *function) matrix() {
-	for i, t := range f.p.Terms {
-		f.feature(t)
-		f.share(t.Value)
-		if f.uses[t.Value] > 1 && !f.done(t.Value) {
-			f.name(t.Value) // another feature takes it too
-		}
-		fmt.Fprintf(f.out, "x[%d*kernel.Block] = %s\n", i, f.expr(t.Value))
-	}
-}
-
-// sums adds up the contributions of the features, in the parts whose order is
-// the definition of the score.
-func (f *function) sums() {
-	type lane struct {
-		part plan.Part
-		lane int
-	}
-	sums, before := map[lane]string{}, map[lane]int{}
-	for _, t := range f.p.Terms {
-		at := lane{t.Part, t.Lane}
-		if f.p.Values[t.Sum].Deps&plan.Record == 0 {
-			before[at] = t.Sum // known before the loop
-			continue
-		}
-		f.feature(t)
-		f.share(t.Contribution)
-		c := f.expr(t.Contribution)
-		if sums[at] != "" {
-			fmt.Fprintf(f.out, "%s += %s\n", sums[at], c)
-		} else {
-			if known, ok := before[at]; ok {
-				c = f.expr(known) + " + " + c
-			}
-			sums[at] = fmt.Sprintf("%s%d", [...]string{plan.OwnPart: "own", plan.RestPart: "rest"}[t.Part], t.Lane)
-			fmt.Fprintf(f.out, "%s := %s\n", sums[at], c)
-		}
-		f.vars[t.Sum] = sums[at]
-	}
-	f.share(f.p.Score)
-	fmt.Fprintf(f.out, "\nout[i] = kernel.Score(%s)\n", f.expr(f.p.Score))
-}
-
-// feature begins the lines of a feature.
-func (f *function) feature(t plan.Term) {
-	fmt.Fprintf(f.out, "\n// %s: %s\n", t.Feature, comment(f.w.spec.Features[t.At].Source))
+	f.outputs()
 }
 
 // comment makes one line of an expression. Two single quotes would be made a
@@ -172,10 +131,12 @@ func (f *function) entityValues() {
 			mark(a)
 		}
 	}
-	if f.p.Score >= 0 {
-		mark(f.p.Score)
-	} else {
-		for _, t := range f.p.Terms {
+	for _, o := range f.p.Outputs() {
+		if o.Score >= 0 {
+			mark(o.Score)
+			continue
+		}
+		for _, t := range o.Terms {
 			mark(t.Value)
 		}
 	}
@@ -237,9 +198,11 @@ func (f *function) name(i int) {
 		return
 	}
 	want := ""
-	for _, t := range f.p.Terms {
-		if t.Value == i {
-			want = camel(t.Feature, false)
+	for _, o := range slices.Backward(f.p.Outputs()) {
+		for _, t := range o.Terms {
+			if t.Value == i {
+				want = camel(t.Feature, false)
+			}
 		}
 	}
 	if want == "" {

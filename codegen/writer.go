@@ -12,10 +12,11 @@ import (
 	"github.com/millrace/millrace/relevance/plan"
 )
 
-// writer writes the file of a spec.
+// writer writes the file of a spec, or of a feed.
 type writer struct {
 	pkg, file string
-	spec      *relevance.Spec
+	name      string            // of the model or feed
+	specs     []*relevance.Spec // of the function being written, by output
 	imports   map[string]bool
 	register  bytes.Buffer      // of init
 	lists     bytes.Buffer      // literal lists
@@ -25,8 +26,8 @@ type writer struct {
 
 const module = "github.com/millrace/millrace/"
 
-func newWriter(pkg, file string, spec *relevance.Spec) *writer {
-	return &writer{pkg: pkg, file: file, spec: spec, imports: map[string]bool{module + "relevance/kernel": true}}
+func newWriter(pkg, file, name string, specs ...*relevance.Spec) *writer {
+	return &writer{pkg: pkg, file: file, name: name, specs: specs, imports: map[string]bool{module + "relevance/kernel": true}}
 }
 
 // finish returns the file, formatted.
@@ -59,7 +60,7 @@ func (w *writer) finish() ([]byte, error) {
 // functions writes the scoring function of a plan and, if it can be split,
 // those of its parts. Shapes that are written already are left out.
 func (w *writer) functions(p *plan.Plan, t target, shapes map[string]bool) {
-	name := camel(w.spec.Name, true) + t.suffix
+	name := camel(w.name, true) + t.suffix
 	w.function(p, shapes, "score"+name, fmt.Sprintf("scores %s: %s over %s.", t.what, p.Scorer, count(len(p.Terms), "feature")))
 	fold, rest := p.Split()
 	if fold == nil {
@@ -75,7 +76,7 @@ func (w *writer) function(p *plan.Plan, shapes map[string]bool, name, doc string
 		return
 	}
 	shapes[shape] = true
-	fmt.Fprintf(&w.register, "\tkernel.Register(kernel.Generated{Model: %q, Shape: %q, Score: %s})\n", w.spec.Name, shape, name)
+	fmt.Fprintf(&w.register, "\tkernel.Register(kernel.Generated{Model: %q, Shape: %q, Score: %s})\n", w.name, shape, name)
 	f := newFunction(w, p)
 	f.emit()
 	fmt.Fprintf(&w.body, "\n// %s %s\nfunc %s(k *kernel.Args) {\n%s}\n", name, doc, name, f.text())

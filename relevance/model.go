@@ -91,12 +91,9 @@ func (m *Model) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf 
 		return nil, fmt.Errorf("relevance: bind %s: %w", m.Name(), p.err)
 	}
 	in := plan.Inputs{Weights: m.weights, Tables: m.tables, AsOf: float64(asOf), Forest: m.params.Forest}
-	for _, v := range p.plan.Viewer {
-		x, err := viewerValue(viewer, v)
-		if err != nil {
-			return nil, err
-		}
-		in.Viewer = append(in.Viewer, x)
+	var err error
+	if in.Viewer, err = viewerValues(viewer, p.plan.Viewer); err != nil {
+		return nil, err
 	}
 	return newScorer(p, in), nil
 }
@@ -140,6 +137,17 @@ func (m *Model) BindFold(rows, entity *column.Layout) (*Scorer, error) {
 	}
 	in := plan.Inputs{Weights: m.weights, Tables: m.tables, Viewer: make([]any, len(p.plan.Viewer))}
 	return newScorer(p.fold, in), nil
+}
+
+func viewerValues(viewer *millrace.Viewer, vars []plan.Var) ([]any, error) {
+	values := make([]any, len(vars))
+	for i, v := range vars {
+		var err error
+		if values[i], err = viewerValue(viewer, v); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
 }
 
 // viewerValue returns a viewer's value as its spec declares it, nil if the

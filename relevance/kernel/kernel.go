@@ -20,7 +20,6 @@ type Args struct {
 	Rows    *column.Slab
 	Sel     []int32      // rows to score
 	Entity  *column.Slab // one row, or nil
-	Out     []float64    // a score for each of Sel; nil with trees
 	Folded  []float64    // of each row of Rows, the part of the record alone
 	Columns []int        // of Rows, in the order of the plan's loads
 	EntCols []int        // of Entity
@@ -34,12 +33,20 @@ type Args struct {
 	Lists   [][]float64
 	Sets    []*Table
 
-	// Of trees: feature c of row i goes to i/Block*Stride + c*Block + i%Block.
-	Matrix []float64
-	Stride int
+	Output          // of the model
+	More   []Output // of the further models of a joint plan
 
 	Arena       Arena // for the texts and lists of a row
 	EntityArena Arena // for those of the entity
+}
+
+// Output is where what is computed of Args.Sel goes for one model.
+type Output struct {
+	Out []float64 // a score for each; unused by trees
+
+	// Of trees: feature c of row i goes to i/Block*Stride + c*Block + i%Block.
+	Matrix []float64
+	Stride int
 }
 
 // Arena is memory for texts and lists that live as long as a row. It grows to
@@ -53,8 +60,8 @@ type Arena struct {
 // Block is how many rows of a matrix stand side by side.
 const Block = trees.Block
 
-// Func scores Args.Sel into Args.Out; of trees it fills Args.Matrix with the
-// features of Args.Sel, which has at most trees.Batch rows.
+// Func scores Args.Sel into each Output's Out; of trees it fills Matrix with the
+// features of Args.Sel, which then has at most trees.Batch rows.
 type Func func(*Args)
 
 // Generated is generated code for one shape.

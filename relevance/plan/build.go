@@ -1,9 +1,9 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
@@ -37,30 +37,37 @@ type Weight struct {
 // Build plans src for records of one layout and entity features of another,
 // nil for none. The error reports every field whose kind does not fit.
 func Build(src *Source, rows, entity *column.Layout) (*Plan, error) {
-	b := &builder{src: src, rows: rows, entity: entity, seen: map[string]int{}}
-	b.p = &Plan{Viewer: src.Viewer, Tables: src.Tables, Scorer: src.Scorer, Own: -1, Score: -1}
+	return Join([]*Source{src}, rows, entity)
+}
+
+type builder struct {
+	src          *Source // the one being added
+	rows, entity *column.Layout
+	p            *Plan
+	out          *Output
+	params       int            // of the models before
+	tables       []int          // of src: the place in p.Tables
+	seen         map[string]int // a value by its text
+	errs         []error
+}
+
+// model adds the features and the score of a model, the ith.
+func (b *builder) model(i int, src *Source) Output {
+	out := Output{Scorer: src.Scorer, Own: -1, Score: -1}
+	b.src, b.out = src, &out
+	b.inputs(i)
 	for i, f := range src.Features {
 		v := b.lower(f.Expr)
 		if b.p.Values[v].Kind == Bool {
 			v = b.add(Value{Op: ToNumber, Kind: Number, Args: []int{v}})
 		}
-		b.p.Terms = append(b.p.Terms, Term{Feature: f.Name, At: i, Value: v, Contribution: -1, Sum: -1})
+		out.Terms = append(out.Terms, Term{Feature: f.Name, At: i, Value: v, Contribution: -1, Sum: -1})
 	}
 	if src.Scorer != Trees {
 		b.sum()
 	}
-	if len(b.errs) > 0 {
-		return nil, errors.Join(b.errs...)
-	}
-	return b.p.prune().ready(), nil
-}
-
-type builder struct {
-	src          *Source
-	rows, entity *column.Layout
-	p            *Plan
-	seen         map[string]int // a value by its text
-	errs         []error
+	b.params += src.params()
+	return out
 }
 
 // sum adds the terms up in the three parts whose order is the definition of a
@@ -73,8 +80,8 @@ func (b *builder) sum() {
 	}
 	sums[FixedPart][0] = b.param(0)
 	var count [3]int
-	for i := range b.p.Terms {
-		t := &b.p.Terms[i]
+	for i := range b.out.Terms {
+		t := &b.out.Terms[i]
 		t.Contribution = b.contribution(t.Value, b.src.Weights[i])
 		t.Part = PartOf(b.src.Features[i].Expr)
 		if t.Part != FixedPart {
@@ -89,18 +96,13 @@ func (b *builder) sum() {
 	for part, s := range sums {
 		parts[part] = b.plus(b.plus(s[0], s[1]), b.plus(s[2], s[3]))
 	}
-	b.p.Own = parts[OwnPart]
-	b.p.Weights = 1
-	for _, w := range b.src.Weights {
-		if !w.Table {
-			b.p.Weights = max(b.p.Weights, w.Index+1)
-		}
-	}
+	b.out.Own = parts[OwnPart]
+	b.p.Weights = b.params + b.src.params()
 	score := b.plus(b.plus(parts[OwnPart], parts[FixedPart]), parts[RestPart])
 	if b.src.Scorer == Logistic {
 		score = b.add(Value{Op: Call, Kind: Number, Name: "sigmoid", Args: []int{score}})
 	}
-	b.p.Score = score
+	b.out.Score = score
 }
 
 // plus adds two sums, of which either may have no terms, -1.
@@ -115,7 +117,7 @@ func (b *builder) plus(x, y int) int {
 }
 
 func (b *builder) param(i int) int {
-	return b.add(Value{Op: Param, Kind: Number, Index: i, Deps: Request})
+	return b.add(Value{Op: Param, Kind: Number, Index: b.params + i, Deps: Request})
 }
 
 // PartOf tells which part of a linear score a feature adds to.
@@ -158,7 +160,7 @@ func reads(n *expr.Node) Deps {
 
 func (b *builder) contribution(feature int, w Weight) int {
 	if w.Table {
-		return b.add(Value{Op: Lookup, Kind: Number, Index: w.Index, Args: []int{feature}})
+		return b.add(Value{Op: Lookup, Kind: Number, Index: b.tables[w.Index], Args: []int{feature}})
 	}
 	return b.op(Mul, Number, b.param(w.Index), feature)
 }
@@ -367,7 +369,7 @@ func load(loads *[]Load, l Load) int {
 }
 
 func (b *builder) viewer(n *expr.Node, op Op) int {
-	for i, v := range b.src.Viewer {
+	for _, v := range b.src.Viewer {
 		if v.Name != n.Name {
 			continue
 		}
@@ -375,7 +377,7 @@ func (b *builder) viewer(n *expr.Node, op Op) int {
 		if op == HasInput {
 			kind = Bool
 		}
-		return b.add(Value{Op: op, Kind: kind, Index: i, Deps: Request})
+		return b.add(Value{Op: op, Kind: kind, Index: slices.Index(b.p.Viewer, v), Deps: Request})
 	}
 	return b.errorf(n, "%d:%d: viewer.%s is not declared", n.Line, n.Col, n.Name)
 }
@@ -466,7 +468,7 @@ func (b *builder) lookup(n *expr.Node) int {
 		if x.Name != name {
 			continue
 		}
-		v := b.add(Value{Op: Lookup, Kind: Number, Index: i, Args: []int{b.lower(n.Args[1])}})
+		v := b.add(Value{Op: Lookup, Kind: Number, Index: b.tables[i], Args: []int{b.lower(n.Args[1])}})
 		for _, a := range n.Args[2:] {
 			v = b.add(Value{Op: Call, Kind: Number, Name: "coalesce", Args: []int{v, b.lower(a)}})
 		}
@@ -523,11 +525,13 @@ func (p *Plan) prune() *Plan {
 			mark(a)
 		}
 	}
-	for _, t := range p.Terms {
-		mark(t.Value)
-		mark(t.Contribution)
+	for _, o := range p.Outputs() {
+		for _, t := range o.Terms {
+			mark(t.Value)
+			mark(t.Contribution)
+		}
+		mark(o.Score)
 	}
-	mark(p.Score)
 	to := make([]int, len(p.Values))
 	var values []Value
 	for i, v := range p.Values {
@@ -546,13 +550,15 @@ func (p *Plan) prune() *Plan {
 			*i = to[*i]
 		}
 	}
-	for i := range p.Terms {
-		at(&p.Terms[i].Value)
-		at(&p.Terms[i].Contribution)
-		at(&p.Terms[i].Sum)
+	for _, o := range p.Outputs() {
+		for i := range o.Terms {
+			at(&o.Terms[i].Value)
+			at(&o.Terms[i].Contribution)
+			at(&o.Terms[i].Sum)
+		}
+		at(&o.Own)
+		at(&o.Score)
 	}
-	at(&p.Own)
-	at(&p.Score)
 	p.Record = p.keep(p.Record, Field)
 	p.Entity = p.keep(p.Entity, EntField)
 	return p

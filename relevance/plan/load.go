@@ -78,7 +78,7 @@ func (m *Machine) has(i int, l *Load, n int) {
 
 // fold computes an operation on constants.
 func fold(values []Value, v *Value) any {
-	p := &Plan{Own: -1, Score: -1}
+	p := &Plan{Output: Output{Own: -1, Score: -1}}
 	w := *v
 	w.Args = make([]int, len(v.Args))
 	for k, a := range v.Args {

@@ -31,9 +31,10 @@ type Machine struct {
 	arena  *kernel.Arena   // of them, the one of this stage
 	one    [1]int32
 
-	own    []float64 // of each row, what was folded
-	matrix []float64 // of trees
+	own    []float64   // of each row, what was folded
+	matrix [][]float64 // by output, of trees
 	scores trees.Scores
+	out    [1][]float64
 
 	rows *column.Slab // of this batch
 	sel  []int32
@@ -46,7 +47,8 @@ type Inputs struct {
 	Tables  []*kernel.Table
 	Viewer  []any // float64, bool, string, []float64, []string; nil is missing
 	AsOf    float64
-	Forest  *trees.Forest // of the scorer trees
+	Forest  *trees.Forest   // of the scorer trees
+	More    []*trees.Forest // of the further models of a joint plan; nil where they are not trees
 }
 
 // steps is a plan's values by when they are computed.
@@ -251,17 +253,29 @@ func (p *Plan) Uses() []int {
 			n[a]++
 		}
 	}
-	for _, t := range p.Terms {
-		if p.Scorer == Trees {
-			n[t.Value]++
-		}
-	}
-	for _, i := range []int{p.Own, p.Score} {
-		if i >= 0 {
+	for _, o := range p.Outputs() {
+		for _, i := range o.results() {
 			n[i]++
+		}
+		if o.Own >= 0 {
+			n[o.Own]++
 		}
 	}
 	return n
+}
+
+// results are the values that a score is made of at the end: itself, or the
+// features of trees.
+func (o *Output) results() (values []int) {
+	if o.Score >= 0 {
+		return []int{o.Score}
+	}
+	if o.Scorer == Trees {
+		for _, t := range o.Terms {
+			values = append(values, t.Value)
+		}
+	}
+	return values
 }
 
 // allocate gives the numbers of records registers, reusing one after the last
@@ -273,13 +287,10 @@ func (s *steps) allocate(p *Plan) {
 			last[a] = i
 		}
 	}
-	for _, t := range p.Terms {
-		if p.Scorer == Trees {
-			last[t.Value] = len(p.Values)
+	for _, o := range p.Outputs() {
+		for _, i := range o.results() {
+			last[i] = len(p.Values)
 		}
-	}
-	if p.Score >= 0 {
-		last[p.Score] = len(p.Values)
 	}
 	var free []int
 	for _, i := range s.record {
@@ -416,35 +427,50 @@ func consecutive(sel []int32) bool {
 	return true
 }
 
-// Score scores rows sel of rows, Batch at a time.
+// Score scores rows sel of rows, Batch at a time, by the plan's only model.
 func (m *Machine) Score(rows *column.Slab, sel []int32, out []float64) {
-	for len(sel) > 0 {
-		n := min(Batch, len(sel))
-		m.Run(rows, sel[:n])
-		if m.p.Scorer == Trees {
-			m.scoreTrees(out[:n])
-		} else {
-			for i, x := range m.vector(m.p.Score, n) {
-				out[i] = kernel.Score(x)
-			}
+	m.out[0] = out
+	m.ScoreAll(rows, sel, m.out[:])
+}
+
+// ScoreAll scores rows sel of rows by each of the plan's models.
+func (m *Machine) ScoreAll(rows *column.Slab, sel []int32, out [][]float64) {
+	for from := 0; from < len(sel); from += Batch {
+		to := min(from+Batch, len(sel))
+		m.Run(rows, sel[from:to])
+		m.score(0, &m.p.Output, m.in.Forest, out[0][from:to])
+		for i := range m.p.More {
+			m.score(i+1, &m.p.More[i], m.in.More[i], out[i+1][from:to])
 		}
-		sel, out = sel[n:], out[n:]
+	}
+}
+
+// score writes the scores that an output gives the last batch.
+func (m *Machine) score(i int, o *Output, f *trees.Forest, out []float64) {
+	if o.Scorer == Trees {
+		m.scoreTrees(i, o, f, out)
+		return
+	}
+	for k, x := range m.vector(o.Score, len(out)) {
+		out[k] = kernel.Score(x)
 	}
 }
 
 // scoreTrees makes a matrix of the features of the last batch and scores it.
-func (m *Machine) scoreTrees(out []float64) {
-	f := m.in.Forest
-	if m.matrix == nil {
-		m.matrix = f.Matrix()
+func (m *Machine) scoreTrees(i int, o *Output, f *trees.Forest, out []float64) {
+	for len(m.matrix) <= i {
+		m.matrix = append(m.matrix, nil)
 	}
-	stride := f.Columns() * trees.Block
-	for c, t := range m.p.Terms {
+	if m.matrix[i] == nil {
+		m.matrix[i] = f.Matrix()
+	}
+	matrix, stride := m.matrix[i], f.Columns()*trees.Block
+	for c, t := range o.Terms {
 		for r, x := range m.vector(t.Value, len(out)) {
-			m.matrix[r/trees.Block*stride+c*trees.Block+r%trees.Block] = x
+			matrix[r/trees.Block*stride+c*trees.Block+r%trees.Block] = x
 		}
 	}
-	f.Score(&m.scores, m.matrix, len(out), out)
+	f.Score(&m.scores, matrix, len(out), out)
 }
 
 // Vector returns a number for each row of the last batch, which had n.

@@ -162,17 +162,33 @@ type Plan struct {
 	Record  []Load
 	Entity  []Load
 	Viewer  []Var
-	Weights int   // parameters: the bias, then the scalar weights
+	Weights int   // parameters: the bias, then the scalar weights; model after model
 	Tables  []Var // look-up tables by name; Kind is that of their keys
 
+	Output          // of the model
+	More   []Output // of the further models of a joint plan; see [Join]
+
+	tables  []tableOf // of a joint plan: where Tables are from
+	steps   *steps    // of a machine that keeps nothing
+	request *steps    // of one that computes what the request decides, for Args
+	slots   Slots
+}
+
+// Output is what makes the score of one model of the values.
+type Output struct {
 	Terms  []Term // in the order of the spec
 	Own    int    // the sum of that part; -1 when it has no terms
 	Score  int    // -1 with trees
 	Scorer Scorer
+}
 
-	steps   *steps // of a machine that keeps nothing
-	request *steps // of one that computes what the request decides, for Args
-	slots   Slots
+// Outputs returns the outputs of the plan's models, in their order.
+func (p *Plan) Outputs() []*Output {
+	all := []*Output{&p.Output}
+	for i := range p.More {
+		all = append(all, &p.More[i])
+	}
+	return all
 }
 
 // Scorer is how features become a score.
@@ -216,10 +232,12 @@ func (p *Plan) String() string {
 	for i := range p.Values {
 		fmt.Fprintf(&b, "v%d = %s\n", i, p.valueString(i))
 	}
-	for _, t := range p.Terms {
-		fmt.Fprintf(&b, "term %s v%d v%d part %d\n", t.Feature, t.Value, t.Contribution, t.Part)
+	for _, o := range p.Outputs() {
+		for _, t := range o.Terms {
+			fmt.Fprintf(&b, "term %s v%d v%d part %d\n", t.Feature, t.Value, t.Contribution, t.Part)
+		}
+		fmt.Fprintf(&b, "%s v%d v%d of %d weights\n", o.Scorer, o.Own, o.Score, p.Weights)
 	}
-	fmt.Fprintf(&b, "%s v%d v%d of %d weights\n", p.Scorer, p.Own, p.Score, p.Weights)
 	return b.String()
 }
 

@@ -40,12 +40,9 @@ func (p *Plan) findSlots() Slots {
 			}
 		}
 	}
-	if p.Score >= 0 {
-		s.root(p, p.Score, seen)
-	}
-	if p.Scorer == Trees {
-		for _, t := range p.Terms {
-			s.root(p, t.Value, seen)
+	for _, o := range p.Outputs() {
+		for _, i := range o.results() {
+			s.root(p, i, seen)
 		}
 	}
 	return s

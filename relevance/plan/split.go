@@ -3,9 +3,9 @@ package plan
 // Split divides the plan of a linear or logistic score in two: fold computes
 // the part of the record alone, once, when a record enters a cache; rest reads
 // that number in its place. Their scores are the bits of the whole. Nil, nil
-// if there is no such part.
+// if there is no such part, and of a joint plan.
 func (p *Plan) Split() (fold, rest *Plan) {
-	if p.Own < 0 || p.Values[p.Own].Deps&Record == 0 {
+	if len(p.More) > 0 || p.Own < 0 || p.Values[p.Own].Deps&Record == 0 {
 		return nil, nil
 	}
 	fold = p.copy()

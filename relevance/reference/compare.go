@@ -52,6 +52,43 @@ func Compare(r *rand.Rand, m *relevance.Model, rows, entity *column.Layout) erro
 	return nil
 }
 
+// CompareJoint scores random records by several models at once, generated if
+// there is code, and interpreted, and by this package, each model alone.
+func CompareJoint(r *rand.Rand, models []*relevance.Model, rows, entity *column.Layout) error {
+	for range 4 {
+		slab := Records(r, rows, 1+r.IntN(150))
+		var one *column.Slab
+		if entity != nil && r.IntN(4) > 0 {
+			one = Records(r, entity, 1)
+		}
+		viewer, asOf := Viewer(r), millrace.Time(r.Int64N(int64(millrace.MaxTime)))
+		sel := make([]int32, 1+r.IntN(200))
+		for i := range sel {
+			sel[i] = int32(r.IntN(slab.Len()))
+		}
+		for _, joint := range []*relevance.Joint{relevance.Join(models...), relevance.Join(models...).Interpreted()} {
+			s, err := joint.Bind(rows, entity, viewer, asOf)
+			if err != nil {
+				return err
+			}
+			got := make([][]float64, len(models))
+			for i := range got {
+				got[i] = make([]float64, len(sel))
+			}
+			s.Score(slab, sel, one, got)
+			for k, m := range models {
+				for i, row := range sel {
+					if want := Score(m, Question{Rows: slab, Row: int(row), Entity: one, Viewer: viewer, AsOf: asOf}); !same(got[k][i], want) {
+						return fmt.Errorf("row %d of %d, entity %t: %s, %s with %d others, gives %v, reference %v",
+							row, slab.Len(), one != nil, m.Name(), s.Execution(), len(models)-1, got[k][i], want)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
 func scores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *column.Slab, v *millrace.Viewer, asOf millrace.Time, sel []int32) ([]float64, error) {
 	s, err := m.Bind(rows.Layout(), entity, v, asOf)
 	if err != nil {

@@ -53,3 +53,41 @@ func FuzzInterpreter(f *testing.F) {
 	f.Add(uint64(0))
 	f.Fuzz(func(t *testing.T, seed uint64) { compareRandom(t, seed) })
 }
+
+// TestJointEqualsReference joins random specs, each of which must score as it
+// does alone.
+func TestJointEqualsReference(t *testing.T) {
+	seeds := 200
+	if testing.Short() {
+		seeds = 40
+	}
+	for seed := range uint64(seeds) {
+		compareJoint(t, seed)
+	}
+}
+
+func compareJoint(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 4))
+	var models []*relevance.Model
+	for tries := 0; len(models) < 2+int(seed%3) && tries < 20; tries++ {
+		if m, err := relevance.Parse("random.yaml", []byte(Spec(r, "random")), Schemas); err == nil {
+			models = append(models, m)
+		}
+	}
+	if len(models) == 0 {
+		return
+	}
+	entity := Schemas["test.Member"]
+	if r.IntN(4) == 0 {
+		entity = nil
+	}
+	if err := CompareJoint(r, models, Schemas["test.Every"], entity); err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+}
+
+// FuzzJoint does the same from any seed.
+func FuzzJoint(f *testing.F) {
+	f.Add(uint64(0))
+	f.Fuzz(func(t *testing.T, seed uint64) { compareJoint(t, seed) })
+}

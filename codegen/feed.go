@@ -1,0 +1,89 @@
+package codegen
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/relevance"
+)
+
+// Feed is what Go is written of for a feed definition.
+type Feed struct {
+	Name   string
+	File   string             // for messages and the file's header: "jobs.yaml"
+	Models []*relevance.Model // its model and those that score beside it, in the feed's order
+}
+
+// GenerateFeed writes, into package pkg, the Go of a feed: one function for
+// several models that score the same records. What they have in common is
+// computed once.
+func GenerateFeed(pkg string, schemas relevance.Schemas, f Feed) (File, error) {
+	w := newWriter(pkg, f.File, f.Name)
+	if len(f.Models) > 1 {
+		if err := w.joint(schemas, f.Models); err != nil {
+			return File{}, err
+		}
+	}
+	if w.body.Len() == 0 {
+		return File{}, errors.New("codegen: " + f.File + ": nothing to write: one model alone, which has Go of its own")
+	}
+	text, err := w.finish()
+	return File{fileName(f.Name + "-feed"), text}, err
+}
+
+// joint writes the functions that score by all models, for each layout that
+// one of them names.
+func (w *writer) joint(schemas relevance.Schemas, models []*relevance.Model) error {
+	joint, shapes := relevance.Join(models...), map[string]bool{}
+	var names []string
+	w.specs = nil
+	for _, m := range models {
+		w.specs = append(w.specs, m.Spec())
+		names = append(names, m.Name())
+	}
+	for _, t := range jointTargets(w.specs, schemas) {
+		p, err := joint.Plan(t.rows, t.entity)
+		if err != nil {
+			return err
+		}
+		w.function(p, shapes, "score"+camel(w.name, true)+t.suffix, "scores "+t.what+" by "+strings.Join(names, " and ")+".")
+	}
+	return nil
+}
+
+// jointTargets are the layouts that any of several specs names. Functions of
+// equal shape are written once.
+func jointTargets(specs []*relevance.Spec, schemas relevance.Schemas) (out []target) {
+	var all relevance.Spec
+	var entities []string
+	for _, s := range specs {
+		all.Schemas = appendNew(all.Schemas, s.Schemas...)
+		if s.Entity != "" {
+			entities = appendNew(entities, s.Entity)
+		}
+	}
+	for i := range max(1, len(entities)) {
+		suffix := ""
+		if len(entities) > 0 {
+			all.Entity = entities[i]
+		}
+		if i > 0 {
+			suffix = camel(all.Entity[strings.LastIndex(all.Entity, ".")+1:], true)
+		}
+		for _, t := range targets(&all, schemas) {
+			t.suffix += suffix
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func appendNew(list []string, more ...string) []string {
+	for _, s := range more {
+		if !slices.Contains(list, s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}

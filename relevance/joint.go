@@ -1,0 +1,152 @@
+package relevance
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/relevance/trees"
+)
+
+// Joint is several models that score the same records, say the control, a
+// treatment and a shadow: what their features have in common is computed once
+// a record. Each gives the bits that it gives alone. It is immutable and safe
+// for concurrent use.
+type Joint struct {
+	models []*Model
+	plans  sync.Map // of layouts to planned
+	slow   bool     // never uses generated code
+}
+
+// Join joins models; their order is that of the scores.
+func Join(models ...*Model) *Joint { return &Joint{models: models} }
+
+// Interpreted returns the models as they serve without generated code.
+func (j *Joint) Interpreted() *Joint { return &Joint{models: j.models, slow: true} }
+
+// Plan plans the models for one pair of layouts.
+func (j *Joint) Plan(rows, entity *column.Layout) (*plan.Plan, error) {
+	sources := make([]*plan.Source, len(j.models))
+	for i, m := range j.models {
+		sources[i] = &m.spec.source
+	}
+	return plan.Join(sources, rows, entity)
+}
+
+// Bind prepares a scorer, as [Model.Bind] does. What one model refuses, all do.
+func (j *Joint) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*JointScorer, error) {
+	p := j.plan(layouts{rows, entity})
+	if p.err != nil {
+		return nil, fmt.Errorf("relevance: bind %s: %w", j.names(), p.err)
+	}
+	inputs := make([]plan.Inputs, len(j.models))
+	for i, m := range j.models {
+		inputs[i] = plan.Inputs{Weights: m.weights, Tables: m.tables, Forest: m.params.Forest}
+	}
+	in := p.plan.Joined(inputs)
+	in.AsOf = float64(asOf)
+	var err error
+	if in.Viewer, err = viewerValues(viewer, p.plan.Viewer); err != nil {
+		return nil, err
+	}
+	return newJointScorer(p, in), nil
+}
+
+func (j *Joint) plan(l layouts) *planned {
+	if p, ok := j.plans.Load(l); ok {
+		return p.(*planned)
+	}
+	p := &planned{}
+	if p.plan, p.err = j.Plan(l.rows, l.entity); p.err == nil && !j.slow {
+		g, _ := kernel.Lookup(p.plan.Shape())
+		p.score = g.Score
+	}
+	kept, _ := j.plans.LoadOrStore(l, p)
+	return kept.(*planned)
+}
+
+func (j *Joint) names() string {
+	names := make([]string, len(j.models))
+	for i, m := range j.models {
+		names[i] = m.Name()
+	}
+	return strings.Join(names, " with ")
+}
+
+// JointScorer is a [Scorer] of several models.
+type JointScorer struct {
+	machine *plan.Machine // nil when generated
+	score   kernel.Func   // nil when interpreted
+	args    kernel.Args
+	forests []*trees.Forest // by model; nil but for generated trees
+	batch   int             // rows at a time; 0: all
+	scores  trees.Scores
+}
+
+func newJointScorer(p *planned, in plan.Inputs) *JointScorer {
+	s := &JointScorer{score: p.score}
+	if s.score == nil {
+		s.machine = p.plan.Machine(false)
+		s.machine.Bind(in)
+		return s
+	}
+	p.plan.Args(&s.args, in)
+	s.args.More = make([]kernel.Output, len(in.More))
+	s.forests = append([]*trees.Forest{in.Forest}, in.More...)
+	for i, f := range s.forests {
+		if f != nil {
+			o := s.output(i)
+			o.Matrix, o.Stride = f.Matrix(), f.Columns()*trees.Block
+			s.batch = trees.Batch
+		}
+	}
+	return s
+}
+
+func (s *JointScorer) output(i int) *kernel.Output {
+	if i == 0 {
+		return &s.args.Output
+	}
+	return &s.args.More[i-1]
+}
+
+// Score writes the score that model m gives row sel[i] of rows to out[m][i].
+// Entity is one row of the entity's features, or nil. In the steady state it
+// does not allocate.
+func (s *JointScorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out [][]float64) {
+	if s.score == nil {
+		s.machine.BindEntity(entity)
+		s.machine.ScoreAll(rows, sel, out)
+		return
+	}
+	s.args.Rows, s.args.Entity = rows, entity
+	batch := len(sel)
+	if s.batch > 0 {
+		batch = s.batch
+	}
+	for from := 0; from < len(sel); from += batch {
+		to := min(from+batch, len(sel))
+		s.args.Sel = sel[from:to]
+		for i := range s.forests {
+			s.output(i).Out = out[i][from:to]
+		}
+		s.score(&s.args)
+		for i, f := range s.forests {
+			if f != nil {
+				f.Score(&s.scores, s.output(i).Matrix, to-from, out[i][from:to])
+			}
+		}
+	}
+}
+
+// Execution tells what scores: "generated" or "interpreted".
+func (s *JointScorer) Execution() string {
+	if s.score == nil {
+		return "interpreted"
+	}
+	return "generated"
+}

@@ -1,0 +1,82 @@
+package plan
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+// Join plans several specs as one: what their expressions have in common is
+// computed once, and each gives an output, with the bits that it has alone. The
+// parameters of the models stand one after the other; see [Plan.Joined].
+func Join(srcs []*Source, rows, entity *column.Layout) (*Plan, error) {
+	b := &builder{rows: rows, entity: entity, seen: map[string]int{}, p: &Plan{}}
+	for i, src := range srcs {
+		if out := b.model(i, src); i == 0 {
+			b.p.Output = out
+		} else {
+			b.p.More = append(b.p.More, out)
+		}
+	}
+	if len(b.errs) > 0 {
+		return nil, errors.Join(b.errs...)
+	}
+	return b.p.prune().ready(), nil
+}
+
+// tableOf is where a plan's table is from: which one of which model.
+type tableOf struct{ model, index int }
+
+// inputs adds the viewer values and the tables of the model at hand, but for
+// those that a model before it has: values of the same name and kind, and
+// tables written as literals.
+func (b *builder) inputs(model int) {
+	for _, v := range b.src.Viewer {
+		if !slices.Contains(b.p.Viewer, v) {
+			b.p.Viewer = append(b.p.Viewer, v)
+		}
+	}
+	b.tables = nil
+	for i, t := range b.src.Tables {
+		at := slices.Index(b.p.Tables, t)
+		if at < 0 || !isLiteral(t) {
+			at = len(b.p.Tables)
+			b.p.Tables = append(b.p.Tables, t)
+			b.p.tables = append(b.p.tables, tableOf{model, i})
+		}
+		b.tables = append(b.tables, at)
+	}
+}
+
+// params is how many scalar parameters a model has.
+func (s *Source) params() int {
+	n := 1
+	for _, w := range s.Weights {
+		if !w.Table {
+			n = max(n, w.Index+1)
+		}
+	}
+	return n
+}
+
+// Joined makes the inputs of a joint plan of those of its models, in their
+// order. The viewer's values are left out.
+func (p *Plan) Joined(models []Inputs) Inputs {
+	in := Inputs{Forest: models[0].Forest}
+	for i, m := range models {
+		in.Weights = append(in.Weights, m.Weights...)
+		if i > 0 {
+			in.More = append(in.More, m.Forest)
+		}
+	}
+	for _, t := range p.tables {
+		in.Tables = append(in.Tables, models[t.model].Tables[t.index])
+	}
+	return in
+}
+
+// isLiteral tells a table written inside an expression from a parameter, whose
+// name no expression could speak if it began so; see [LiteralTable].
+func isLiteral(t Var) bool { return strings.HasPrefix(t.Name, "[") }

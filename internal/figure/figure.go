@@ -8,17 +8,27 @@ import (
 	"os"
 )
 
+// line is one figure.
+type line struct {
+	Figure string   `json:"figure"`
+	Value  float64  `json:"value"`
+	Unit   string   `json:"unit"`
+	Goal   *float64 `json:"goal,omitempty"`
+}
+
 // Print writes one figure as a line of JSON to standard output. Names stay
 // stable; goal is in the same unit as value.
 func Print(name string, value float64, unit string, goal float64) {
-	b, err := json.Marshal(struct {
-		Figure string  `json:"figure"`
-		Value  float64 `json:"value"`
-		Unit   string  `json:"unit"`
-		Goal   float64 `json:"goal"`
-	}{name, value, unit, goal})
+	line{name, value, unit, &goal}.print()
+}
+
+// Tell is Print of a figure that has no goal.
+func Tell(name string, value float64, unit string) { line{name, value, unit, nil}.print() }
+
+func (l line) print() {
+	b, err := json.Marshal(l)
 	if err != nil {
-		panic(fmt.Sprintf("figure %s: %v", name, err)) // NaN or Inf: a bug of the benchmark
+		panic(fmt.Sprintf("figure %s: %v", l.Figure, err)) // NaN or Inf: a bug of the benchmark
 	}
 	os.Stdout.Write(append(b, '\n'))
 }

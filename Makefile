@@ -44,6 +44,10 @@ bench: ## the benchmarks, a package at a time, and then the figures, a line of J
 	go test -run '^$$' -bench . -benchmem -p 1 -timeout 60m ./... | tee .bench
 	@echo; grep '^{"figure"' .bench
 
+bench-shapes: build ## whole clusters end to end, and their figures; DURATION=5s
+	bin/millrace bench --shape fishdb --duration $(or $(DURATION),5s)
+	bin/millrace bench --shape followfeed --duration $(or $(DURATION),5s)
+
 # The address of the Kafka that `make kafka` starts.
 MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
 
@@ -67,4 +71,4 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once metamorphic e2e proto kafka kafka-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic e2e proto kafka kafka-stop

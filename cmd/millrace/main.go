@@ -53,7 +53,7 @@ one member's feed, and the curl line that asks for it.`,
 			c.AddCommand(sub)
 		}
 	}
-	group("try", demoCommand(), devCommand())
+	group("try", demoCommand(), devCommand(), benchCommand())
 	group("use", loadCommand(), feedCommand(), modelCommand(), generateCommand(), clusterCommand(), doctorCommand())
 	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand())
 	return c

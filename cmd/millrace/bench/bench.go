@@ -1,0 +1,130 @@
+// Package bench measures a cluster end to end: synthetic timelines in a log,
+// index nodes and a broker in processes of their own, and feeds asked for by
+// gRPC over loopback. It checks every answer it times. See DESIGN.md.
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config says what to measure.
+type Config struct {
+	Shape    string        // a name of [Names]
+	Nodes    []int         // index nodes of each cluster that is measured
+	Entities int           // in the world; 0: 20,000
+	Viewers  int           // who ask, in turn; 0: 200
+	Duration time.Duration // of a step; 0: 5 s
+	Seed     uint64        // of the world and the arrivals
+	Data     string        // directory to keep the log and the stores in; empty: a temporary one
+	Profile  string        // directory for CPU profiles of the saturated roles; empty: none
+	Progress io.Writer     // what is being done
+	Out      io.Writer     // the table
+}
+
+// replicas is how many nodes have each partition, where there are as many.
+const replicas = 2
+
+func (c *Config) defaults() {
+	c.Entities = cmp.Or(c.Entities, 20_000)
+	c.Viewers = cmp.Or(c.Viewers, 200)
+	c.Duration = cmp.Or(c.Duration, 5*time.Second)
+}
+
+// Validate reports every fault at once.
+func (c *Config) Validate() error {
+	var errs []error
+	s, ok := shapes[c.Shape]
+	if !ok {
+		errs = append(errs, fmt.Errorf("shape: %q is none of %s", c.Shape, strings.Join(Names(), ", ")))
+	}
+	if ok && c.Entities != 0 && c.Entities < s.keys {
+		errs = append(errs, fmt.Errorf("entities: %d; a query of %s asks for %d", c.Entities, c.Shape, s.keys))
+	}
+	if c.Viewers < 0 {
+		errs = append(errs, fmt.Errorf("viewers: %d; want at least 1", c.Viewers))
+	}
+	if c.Duration < 0 {
+		errs = append(errs, fmt.Errorf("duration: %s is negative", c.Duration))
+	}
+	if len(c.Nodes) == 0 {
+		errs = append(errs, errors.New("nodes: none; name how many nodes a cluster has, such as 1,3"))
+	}
+	for _, n := range c.Nodes {
+		if n < 1 || n > 9 {
+			errs = append(errs, fmt.Errorf("nodes: %d is not within 1 to 9", n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Run measures, and prints a table and then the figures. The error says what
+// failed, or that an answer was wrong.
+func Run(ctx context.Context, c Config) (err error) {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	c.defaults()
+	w := newWorld(c)
+	dir := c.Data
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	} else {
+		dir = filepath.Join(dir, w.name())
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	c.say("%s: %d timelines, seed %d, in %s", c.Shape, c.Entities, c.Seed, dir)
+
+	family := newFamily(ctx, dir)
+	defer func() { err = errors.Join(err, family.close()) }()
+	ctx = family.ctx
+	b, err := startBacking(family)
+	if err != nil {
+		return err
+	}
+	if err := fill(ctx, &c, w, b, filepath.Join(dir, "filled")); err != nil {
+		return err
+	}
+	truth, err := w.truth(verified)
+	if err != nil {
+		return err
+	}
+	var all []result
+	for _, nodes := range c.Nodes {
+		r, err := measure(&c, family, w, b, truth, nodes)
+		if err != nil {
+			return fmt.Errorf("%d nodes: %w", nodes, cmp.Or(context.Cause(ctx), err)) // an ended process explains the rest
+		}
+		all = append(all, r)
+	}
+	return report(&c, w, all)
+}
+
+func (c *Config) say(format string, args ...any) {
+	if c.Progress != nil {
+		fmt.Fprintf(c.Progress, format+"\n", args...)
+	}
+}
+
+// Names are the shapes that there are.
+func Names() []string {
+	var names []string
+	for name := range shapes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

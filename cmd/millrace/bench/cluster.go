@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// running is a cluster of nodes and a broker that serves the world.
+type running struct {
+	nodes  []*process
+	broker *process
+	client *client.Client
+}
+
+// startup bounds how long nodes take to bring the log into their stores.
+const startup = 10 * time.Minute
+
+// startCluster starts nodes, waits until they serve everything in the log,
+// and starts a broker.
+func startCluster(c *Config, f *family, w *world, b *backing, nodes int) (*running, error) {
+	name := fmt.Sprintf("nodes-%d", nodes)
+	dir := filepath.Join(f.dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	ids := make([]millrace.NodeID, nodes)
+	for i := range ids {
+		ids[i] = millrace.NodeID(fmt.Sprintf("node-%d", i+1))
+	}
+	if err := prepareCluster(f.ctx, b, name, ids); err != nil {
+		return nil, err
+	}
+	r := &running{}
+	began := time.Now()
+	for _, id := range ids {
+		p, err := startRole(f, "indexnode", name+"-"+string(id), fmt.Sprintf(
+			"id: %s\ndata: %q\nbrokers: [%q]\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\n", id, filepath.Join(dir, string(id)), b.kafka, b.etcd, name))
+		if err != nil {
+			return nil, err
+		}
+		r.nodes = append(r.nodes, p)
+	}
+	wait, cancel := context.WithTimeout(f.ctx, startup)
+	defer cancel()
+	for _, p := range r.nodes {
+		if err := p.ready(wait); err != nil {
+			return nil, err
+		}
+	}
+	c.say("%d nodes have read the log in %.1f s", nodes, time.Since(began).Seconds())
+	return r, r.startBroker(wait, f, w, b, name, dir)
+}
+
+// prepareCluster assigns the partitions and pushes the model.
+func prepareCluster(ctx context.Context, b *backing, name string, ids []millrace.NodeID) error {
+	cl, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{b.etcd}, Name: name})
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	maps, err := cl.Watch(ctx)
+	if err != nil {
+		return err
+	}
+	if maps.Current().Epoch() == 0 {
+		a, err := cluster.Spread(ids, replicas)
+		if err != nil {
+			return err
+		}
+		if err := cl.Assign(ctx, a); err != nil {
+			return err
+		}
+	}
+	p, err := pack()
+	if err != nil {
+		return err
+	}
+	var tar bytes.Buffer
+	if err := p.WriteTar(&tar); err != nil {
+		return err
+	}
+	docs, err := cl.Documents(ctx, indexnode.ModelsKind)
+	if err != nil {
+		return err
+	}
+	return docs.Put(ctx, p.Manifest.Name, tar.Bytes())
+}
+
+// startRole runs a role by its configuration.
+func startRole(f *family, role, name, config string) (*process, error) {
+	admin, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(f.dir, name+".yaml")
+	if err := os.WriteFile(file, []byte(config+fmt.Sprintf("admin: %q\n", admin)), 0o644); err != nil {
+		return nil, err
+	}
+	p, _, err := f.start(name, admin, false, role, "--config", file)
+	return p, err
+}
+
+func (r *running) startBroker(ctx context.Context, f *family, w *world, b *backing, name, dir string) error {
+	definition, err := yaml.Marshal(broker.Feed{
+		Name: feedName, Types: []millrace.ContentType{"post"}, Filter: w.shape.filter, Window: window, Model: w.shape.model, DistinctObjects: true, Limit: limit,
+	})
+	if err != nil {
+		return err
+	}
+	feeds := filepath.Join(dir, "feeds")
+	if err := os.MkdirAll(feeds, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(feeds, feedName+".yaml"), definition, 0o644); err != nil {
+		return err
+	}
+	addr, err := freeAddr()
+	if err != nil {
+		return err
+	}
+	if r.broker, err = startRole(f, "broker", name+"-broker", fmt.Sprintf("etcd: [%q]\ncluster: %s\ngrpc: %q\nfeeds: %q\n", b.etcd, name, addr, feeds)); err != nil {
+		return err
+	}
+	if err := r.broker.ready(ctx); err != nil {
+		return err
+	}
+	r.client, err = client.Dial(addr)
+	return err
+}
+
+// cpu is the CPU time of broker and nodes.
+func (r *running) cpu(ctx context.Context) (brokerTime, nodeTime time.Duration, err error) {
+	if brokerTime, err = r.broker.cpu(ctx); err != nil {
+		return 0, 0, err
+	}
+	for _, n := range r.nodes {
+		d, err := n.cpu(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		nodeTime += d
+	}
+	return brokerTime, nodeTime, nil
+}

@@ -1,0 +1,176 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+
+	"github.com/millrace/millrace/internal/oracle"
+)
+
+// result is what was measured of one cluster.
+type result struct {
+	nodes                int
+	candidates, scored   float64 // of a mean query
+	execution            string  // generated or interpreted
+	exact                int     // answers equal to the oracle's
+	one                  latencies
+	brokerCPU, nodeCPU   time.Duration // a query, of one client
+	brokerFull, nodeFull time.Duration // a query, saturated
+	saturation           float64       // queries a second
+	clients              int           // that saturate it
+	half                 latencies     // at half of that
+}
+
+// measure starts a cluster of so many nodes, checks it, measures it and ends
+// it.
+func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, nodes int) (res result, err error) {
+	ctx, before := f.ctx, len(f.all)
+	defer func() {
+		if err == nil { // else the family is ended whole
+			err = f.end(before)
+		}
+	}()
+	run, err := startCluster(c, f, w, b, nodes)
+	if err != nil {
+		return res, err
+	}
+	defer run.client.Close()
+	d := &driver{run: run, world: w}
+	res.nodes = nodes
+	if err := d.settle(ctx); err != nil {
+		return res, err
+	}
+	if err := d.check(ctx, truth, &res); err != nil {
+		return res, err
+	}
+	c.say("%d nodes: every feed asked once, %d as the oracle says", nodes, res.exact)
+	if _, _, err := d.closed(ctx, 2, c.Duration/2); err != nil { // warm
+		return res, err
+	}
+	if err := d.oneClient(ctx, c, &res); err != nil {
+		return res, err
+	}
+	c.say("%d nodes: one client, p50 %s, p99 %s", nodes, ms(res.one.at(0.5)), ms(res.one.at(0.99)))
+	if err := d.saturate(ctx, c, &res); err != nil {
+		return res, err
+	}
+	if res.half, err = d.open(ctx, res.saturation/2, 2*c.Duration); err != nil {
+		return res, err
+	}
+	c.say("%d nodes: %.0f queries/s arriving, p99 %s", nodes, res.saturation/2, ms(res.half.at(0.99)))
+	return res, nil
+}
+
+// settle waits until the broker listens and knows that all nodes are ready.
+func (d *driver) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		_, err := d.get(ctx, d.world.asked[0])
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// check asks every question once, holds the first against the oracle, and
+// keeps the digests of all.
+func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) error {
+	for i, req := range d.world.asked {
+		explained := proto.Clone(req).(*feedv1.GetFeedRequest)
+		explained.Explain = true
+		resp, err := d.get(ctx, explained)
+		if err != nil {
+			return err
+		}
+		if i < len(truth) {
+			if diff := differs(truth[i], resp); diff != "" {
+				return fmt.Errorf("question %d is answered wrong:\n%s", i, diff)
+			}
+			res.exact++
+		}
+		d.right = append(d.right, digest(resp))
+		res.candidates += float64(resp.GetExplain().GetCandidates()) / float64(len(d.world.asked))
+		res.scored += float64(resp.GetExplain().GetScored()) / float64(len(d.world.asked))
+		res.execution = resp.GetReceipt().GetExecution()
+	}
+	return nil
+}
+
+// cost runs work and returns the CPU time of the roles for each query of it.
+func (d *driver) cost(ctx context.Context, work func() (latencies, error)) (broker, nodes time.Duration, err error) {
+	b0, n0, err := d.run.cpu(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	l, err := work()
+	if err != nil {
+		return 0, 0, err
+	}
+	b1, n1, err := d.run.cpu(ctx)
+	n := time.Duration(max(1, len(l)))
+	return (b1 - b0) / n, (n1 - n0) / n, err
+}
+
+func (d *driver) oneClient(ctx context.Context, c *Config, res *result) (err error) {
+	res.brokerCPU, res.nodeCPU, err = d.cost(ctx, func() (latencies, error) {
+		res.one, _, err = d.closed(ctx, 1, c.Duration)
+		return res.one, err
+	})
+	return err
+}
+
+const (
+	// maxClients ends the search for saturation,
+	maxClients = 64
+	// and so does growth of less than this.
+	growth = 1.03
+)
+
+// saturate doubles the clients until they get no more answers a second.
+func (d *driver) saturate(ctx context.Context, c *Config, res *result) error {
+	for clients := 1; clients <= maxClients; clients *= 2 {
+		l, elapsed, err := d.closed(ctx, clients, c.Duration/2)
+		if err != nil {
+			return fmt.Errorf("%d clients: %w", clients, err)
+		}
+		rate := float64(len(l)) / elapsed.Seconds()
+		c.say("%d nodes: %d clients, %.0f queries/s, p99 %s", res.nodes, clients, rate, ms(l.at(0.99)))
+		grows := rate > growth*res.saturation
+		if rate > res.saturation {
+			res.saturation, res.clients = rate, clients
+		}
+		if !grows && clients > 2 {
+			break
+		}
+	}
+	g, profiling := errgroup.WithContext(ctx)
+	if c.Profile != "" {
+		for _, p := range append(d.run.nodes, d.run.broker) {
+			g.Go(func() error {
+				return p.profile(profiling, c.Duration, filepath.Join(c.Profile, fmt.Sprintf("%s-%s.pprof", d.world.label, p.name)))
+			})
+		}
+	}
+	var err error
+	res.brokerFull, res.nodeFull, err = d.cost(ctx, func() (latencies, error) {
+		l, _, err := d.closed(ctx, res.clients, c.Duration)
+		return l, err
+	})
+	if err != nil {
+		return err
+	}
+	return g.Wait()
+}

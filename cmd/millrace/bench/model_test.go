@@ -1,0 +1,85 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/millrace/millrace/codegen"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/schemas"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden rows, the manifest and the generated code of the model")
+
+// The pack's golden rows, manifest and generated code are those of its spec.
+func TestModelIsFresh(t *testing.T) {
+	m, err := relevance.ParseFile(os.DirFS("fifty"), relevance.SpecFile, relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(m.Spec().Features); n != 50 {
+		t.Errorf("%d features, want 50", n)
+	}
+	fresh(t, "fifty/"+relevance.GoldenFile, golden(m))
+	files, err := codegen.Generate("bench", relevance.ShippedSchemas(), codegen.Spec{Name: "spec.yaml", Dir: os.DirFS("fifty")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		fresh(t, f.Name, f.Text)
+	}
+	if *rewrite {
+		activity := schemas.Activity()
+		if _, err := relevance.Seal("fifty", relevance.ShippedSchemas(), map[string]string{activity.Name(): activity.Fingerprint().String()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := model(); err != nil && !*rewrite {
+		t.Errorf("the pack is not fit to serve; run go test ./cmd/millrace/bench -rewrite: %v", err)
+	}
+}
+
+// golden is rows of features with the score that the weights make of them,
+// added up here.
+func golden(m *relevance.Model) []byte {
+	r := rand.New(rand.NewPCG(50, 0))
+	var out bytes.Buffer
+	for range 20 {
+		score, row := m.Parameters().Bias, map[string]any{}
+		for _, f := range m.FeatureTypes() {
+			w := m.Parameters().Weights[f.Name]
+			if f.Type == plan.String.String() {
+				row[f.Name] = "post"
+				score += w.Table.Strings["post"]
+				continue
+			}
+			x := float64(r.IntN(64)) / 8
+			row[f.Name] = x
+			score += w.Scalar * x
+		}
+		line, err := json.Marshal(relevance.Golden{Features: row, Score: &score})
+		if err != nil {
+			panic(err)
+		}
+		out.Write(append(line, '\n'))
+	}
+	return out.Bytes()
+}
+
+func fresh(t *testing.T, path string, want []byte) {
+	t.Helper()
+	if *rewrite {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s is stale; run go test ./cmd/millrace/bench -rewrite (%v)", path, err)
+	}
+}

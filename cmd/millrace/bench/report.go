@@ -1,0 +1,84 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/millrace/millrace/internal/figure"
+)
+
+// goalP99 is what a p99 at half saturation may take.
+const goalP99 = 10 * time.Millisecond
+
+// report prints a table, and the figures of each cluster.
+func report(c *Config, w *world, all []result) error {
+	m, err := model()
+	if err != nil {
+		return err
+	}
+	features, inModel := len(m.Spec().Features), 0
+	for _, f := range m.Spec().Features {
+		inModel += strings.Count(f.Source, "record.")
+	}
+	inFilter := strings.Count(w.shape.filter, "record.")
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	line := func(label string, value func(r *result) string) {
+		fmt.Fprint(t, label, "\t")
+		for i := range all {
+			fmt.Fprint(t, value(&all[i]), "\t")
+		}
+		fmt.Fprintln(t)
+	}
+	reads := func(r *result) float64 {
+		return float64(inFilter)*r.candidates + float64(inModel)*r.scored
+	}
+	fmt.Fprintf(c.Out, "\n%s: %d keys of %d a query, model of %d features, top %d of distinct objects\n\n", w.label, w.shape.keys, w.entities, features, limit)
+	line("nodes", func(r *result) string { return fmt.Sprint(r.nodes) })
+	line("candidates a query", func(r *result) string { return fmt.Sprintf("%.0f", r.candidates) })
+	line("the filter passes", func(r *result) string { return fmt.Sprintf("%.1f %%", 100*r.scored/r.candidates) })
+	line("field reads a query", func(r *result) string { return fmt.Sprintf("%.0f", reads(r)) })
+	line("model code", func(r *result) string { return r.execution })
+	line("answers the oracle gave too", func(r *result) string { return fmt.Sprint(r.exact) })
+	line("1 client: p50", func(r *result) string { return ms(r.one.at(0.5)) })
+	line("p99", func(r *result) string { return ms(r.one.at(0.99)) })
+	line("CPU a query, broker", func(r *result) string { return us(r.brokerCPU) })
+	line("nodes", func(r *result) string { return us(r.nodeCPU) })
+	line("saturation", func(r *result) string { return fmt.Sprintf("%.0f/s", r.saturation) })
+	line("clients", func(r *result) string { return fmt.Sprint(r.clients) })
+	line("CPU a query, broker", func(r *result) string { return us(r.brokerFull) })
+	line("nodes", func(r *result) string { return us(r.nodeFull) })
+	line("half of it: p50", func(r *result) string { return ms(r.half.at(0.5)) })
+	line("p99", func(r *result) string { return ms(r.half.at(0.99)) })
+	line("p99.9", func(r *result) string { return ms(r.half.at(0.999)) })
+	line("queries", func(r *result) string { return fmt.Sprint(len(r.half)) })
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(c.Out)
+	for i := range all {
+		r := &all[i]
+		name := func(s string) string { return fmt.Sprintf("%s_%s_%d", w.label, s, r.nodes) }
+		figure.Tell(name("candidates"), r.candidates, "records")
+		figure.Tell(name("passes"), r.scored/r.candidates, "of 1")
+		figure.Tell(name("field_reads"), reads(r), "fields")
+		figure.Tell(name("oracle_equal"), float64(r.exact), "answers")
+		figure.Tell(name("p50_one_client_ms"), millis(r.one.at(0.5)), "ms")
+		figure.Tell(name("p99_one_client_ms"), millis(r.one.at(0.99)), "ms")
+		figure.Tell(name("cpu_per_query_us"), micros(r.brokerCPU+r.nodeCPU), "us")
+		figure.Tell(name("cpu_per_query_broker_us"), micros(r.brokerCPU), "us")
+		figure.Tell(name("cpu_per_query_nodes_us"), micros(r.nodeCPU), "us")
+		figure.Tell(name("cpu_per_query_saturated_us"), micros(r.brokerFull+r.nodeFull), "us")
+		figure.Tell(name("saturation_qps"), r.saturation, "queries/s")
+		figure.Tell(name("p50_half_saturation_ms"), millis(r.half.at(0.5)), "ms")
+		figure.Print(name("p99_half_saturation_ms"), millis(r.half.at(0.99)), "ms", millis(goalP99))
+		figure.Tell(name("p999_half_saturation_ms"), millis(r.half.at(0.999)), "ms")
+	}
+	return nil
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+func ms(d time.Duration) string      { return fmt.Sprintf("%.2f ms", millis(d)) }
+func us(d time.Duration) string      { return fmt.Sprintf("%.0f us", micros(d)) }

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestBench runs both shapes over small worlds with steps too short to time
+// anything: the command works, asks for as much as the shapes say, by
+// generated code, and every answer is right.
+func TestBench(t *testing.T) {
+	for _, c := range []struct {
+		shape              string
+		entities           int
+		candidates, fields float64
+	}{
+		{"fishdb", 320, 3_000, 150_000},
+		{"followfeed", 1050, 20_000, 1_000_000},
+	} {
+		t.Run(c.shape, func(t *testing.T) {
+			out := run(t, "bench", "--shape", c.shape, "--entities", fmt.Sprint(c.entities), "--viewers", "5", "--duration", "100ms", "--data", t.TempDir())
+			got := figures(t, out)
+			for _, nodes := range []int{1, 3} {
+				figure := func(name string) float64 { return got[fmt.Sprintf("%s_%s_%d", c.shape, name, nodes)] }
+				if n := figure("candidates"); n < 0.9*c.candidates || n > 1.1*c.candidates {
+					t.Errorf("%d nodes: %v candidates, want about %v", nodes, n, c.candidates)
+				}
+				if n := figure("field_reads"); n < c.fields {
+					t.Errorf("%d nodes: %v field reads, want %v", nodes, n, c.fields)
+				}
+				if n := figure("passes"); n < 0.67 || n > 0.71 {
+					t.Errorf("%d nodes: the filter passes %v, want 0.69", nodes, n)
+				}
+				if n := figure("oracle_equal"); n != 4 {
+					t.Errorf("%d nodes: %v answers are the oracle's, want 4", nodes, n)
+				}
+				for _, name := range []string{"saturation_qps", "cpu_per_query_us", "p50_one_client_ms", "p99_half_saturation_ms"} {
+					if figure(name) <= 0 {
+						t.Errorf("%d nodes: %s is %v", nodes, name, figure(name))
+					}
+				}
+			}
+			if !strings.Contains(out, "model of 50 features") || strings.Contains(out, "interpreted") {
+				t.Errorf("not 50 features by generated code:\n%s", out)
+			}
+		})
+	}
+}
+
+// figures are the lines of JSON in an output, by name.
+func figures(t *testing.T, out string) map[string]float64 {
+	t.Helper()
+	all := map[string]float64{}
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, `{"figure"`) {
+			continue
+		}
+		var f struct {
+			Figure string
+			Value  float64
+		}
+		if err := json.Unmarshal([]byte(line), &f); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		all[f.Figure] = f.Value
+	}
+	return all
+}
+
+// A benchmark that is interrupted leaves no process and no files.
+func TestBenchEndsItsProcesses(t *testing.T) {
+	tmp := t.TempDir()
+	cmd := exec.Command(os.Args[0], "bench", "--shape", "fishdb", "--entities", "320", "--viewers", "5", "--duration", "1m", "--nodes", "1")
+	cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1", "TMPDIR="+tmp)
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	buf := make([]byte, 4096)
+	for !strings.Contains(text.String(), "every feed asked once") {
+		n, err := said.Read(buf)
+		text.Write(buf[:n])
+		if err != nil {
+			t.Fatalf("%v: %s", err, text.String())
+		}
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	_ = cmd.Wait() // an interrupt is no failure
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %s to end", took)
+	}
+	left, err := os.ReadDir(tmp)
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v: it left %v", err, left)
+	}
+	for pid, line := range processesOf(t, tmp) {
+		t.Errorf("it left process %d: %s", pid, line)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// processesOf are the processes with a directory in their arguments, where
+// the system tells them.
+func processesOf(t *testing.T, dir string) map[int]string {
+	t.Helper()
+	all := map[int]string{}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		var pid int
+		if _, err := fmt.Sscan(e.Name(), &pid); err != nil || pid == os.Getpid() {
+			continue
+		}
+		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if err == nil && strings.Contains(string(line), dir) {
+			all[pid] = strings.ReplaceAll(string(line), "\x00", " ")
+		}
+	}
+	return all
+}

@@ -29,7 +29,7 @@ type fanout struct {
 	m *cluster.Map
 
 	began  time.Time
-	poor   []millrace.NodeID
+	nodes  standing
 	refuse context.CancelCauseFunc // ends everything: the request itself is wrong
 
 	mu struct {
@@ -45,7 +45,7 @@ func (b *Broker) ask(ctx context.Context, q *question) (outcome, *fanout, error)
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	f := &fanout{b: b, q: q, m: b.maps.Current(), refuse: refuse, began: time.Now()}
-	f.poor = b.health.poor(f.m)
+	f.nodes = b.health.standing(f.m)
 	b.conns.keep(f.m)
 	o := f.cover(ctx, q.want, nil)
 	if err := context.Cause(ctx); rpcerr.Refused(err) {
@@ -60,7 +60,7 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 	if len(tried) == maxReplicas {
 		return none(want, missNoReplica)
 	}
-	by := choice{m: f.m, poor: f.poor, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return f.q.counts[p] }}
+	by := choice{m: f.m, standing: f.nodes, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return f.q.counts[p] }}
 	legs, rest := by.route(want)
 	total := none(rest, missNoReplica)
 	outcomes := make([]outcome, len(legs))
@@ -101,7 +101,9 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	}
 	hedged, asked := false, false
 	allow := func() bool {
-		hedged = f.elsewhere(l.parts, next) && f.b.budget.spend()
+		// A node that answers nobody will not answer this call either: asking
+		// another is no extra work, just as when it had failed.
+		hedged = f.elsewhere(l.parts, next) && (f.b.health.mute(l.node.ID) || f.b.budget.spend())
 		if !asked && !heard.Load() {
 			f.b.health.overdue(l.node.ID)
 		}

@@ -29,6 +29,9 @@ type nodeHealth struct {
 	probe  time.Time     // when a silent node is asked again,
 	pause  time.Duration // and how long after that
 
+	unheard int       // calls failed or overdue since the last answer, late or not
+	since   time.Time // the first of them
+
 	calls, failed int           // in this interval
 	took          time.Duration // by answered calls in this interval
 }
@@ -46,6 +49,7 @@ const (
 	silentCalls  = 3   // failed or overdue: out of use
 	firstPause   = time.Second
 	longestPause = 16 * time.Second // doubling each time
+	muteAfter    = 250 * time.Millisecond
 )
 
 func newHealth() *health {
@@ -54,14 +58,18 @@ func newHealth() *health {
 	return h
 }
 
-// poor returns the nodes that this request should ask only where no better
-// replica is left.
-func (h *health) poor(m *cluster.Map) []millrace.NodeID {
+// standing is the nodes that a request should ask only where no better replica
+// is left: those slow or silent of late, and, after them, those that answer
+// nothing at all. When the whole machine of a node or of the broker stops for
+// a moment every node is silent; the frozen one must not be as good as they.
+type standing struct{ poor, mute []millrace.NodeID }
+
+// standing returns where the nodes stand for this request.
+func (h *health) standing(m *cluster.Map) (s standing) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
 	h.roll(now)
-	var out []millrace.NodeID
 	first := len(h.mu.nodes) == 0
 	for _, n := range m.Nodes() {
 		nh := h.mu.nodes[n.ID]
@@ -74,15 +82,30 @@ func (h *health) poor(m *cluster.Map) []millrace.NodeID {
 		}
 		switch {
 		case nh.silent >= silentCalls && now.Before(nh.probe):
-			out = append(out, n.ID)
+			if nh.mute(now) {
+				s.mute = append(s.mute, n.ID)
+			} else {
+				s.poor = append(s.poor, n.ID)
+			}
 		case nh.silent >= silentCalls: // this request tries it
 			nh.pause = min(2*nh.pause, longestPause)
 			nh.probe = now.Add(nh.pause)
 		case nh.score < 1 && rand.Float64() >= nh.score:
-			out = append(out, n.ID)
+			s.poor = append(s.poor, n.ID)
 		}
 	}
-	return out
+	return s
+}
+
+// mute reports whether a node has answered nothing for a while, though asked.
+func (h *health) mute(id millrace.NodeID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.of(id).mute(time.Now())
+}
+
+func (n *nodeHealth) mute(now time.Time) bool {
+	return n.unheard >= silentCalls && now.Sub(n.since) >= muteAfter
 }
 
 // answered notes a call that a node answered: in time, or when it was overdue
@@ -97,6 +120,7 @@ func (h *health) answered(id millrace.NodeID, took time.Duration, inTime bool) {
 		}
 		n.silent = 0
 	}
+	n.unheard = 0
 	n.calls++
 	n.took += took
 }
@@ -129,6 +153,9 @@ func (h *health) failed(id millrace.NodeID) {
 }
 
 func (n *nodeHealth) missed() {
+	if n.unheard++; n.unheard == 1 {
+		n.since = time.Now()
+	}
 	if n.silent++; n.silent == silentCalls {
 		n.pause = firstPause
 		n.probe = time.Now().Add(n.pause)

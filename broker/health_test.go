@@ -75,6 +75,37 @@ func TestFrozenNodeUnderLoad(t *testing.T) {
 	})
 }
 
+// One replica of three freezes while the others stop for a moment now and
+// then, as all processes of a busy machine do: for that moment they are no
+// better than the frozen one, but nobody is sent there to wait for it.
+func TestFrozenNodeAmongHiccups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := slowWorld(t)
+		b := w.broker()
+		load(t, b, 1000)
+		for id, n := range w.nodes {
+			n.set(func() {
+				usual := n.delay
+				n.frozen, n.delay = id == "n1", func() time.Duration {
+					if stop := time.Duration(time.Now().UnixNano()) % time.Second; stop < 100*time.Millisecond {
+						return 100*time.Millisecond - stop + usual()
+					}
+					return usual()
+				}
+			})
+		}
+		before, all := w.nodes["n1"].calls(), w.calls()
+		took := load(t, b, 3000)
+		if worst := took[len(took)-1]; worst > time.Second {
+			t.Errorf("a request took %v", worst)
+		}
+		if n := w.nodes["n1"].calls() - before; n > 150 {
+			t.Errorf("the frozen node got %d of 3000 requests", n)
+		}
+		t.Logf("%d calls beyond one a request", w.calls()-all-3000)
+	})
+}
+
 // A node fifty times slower than the others is asked seldom, and again when
 // it has recovered.
 func TestSlowNodeUnderLoad(t *testing.T) {
@@ -131,7 +162,7 @@ func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, 2)
 		h := newHealth()
-		if got := h.poor(w.m); len(got) > 0 {
+		if got := h.standing(w.m); len(got.poor) > 0 {
 			t.Fatalf("at first: %v", got)
 		}
 		a := w.m.Assignment()
@@ -141,7 +172,7 @@ func TestSlowStart(t *testing.T) {
 		w.assign(a)
 		share := func() (n int) {
 			for range 1000 {
-				if !slices.Contains(h.poor(w.m), millrace.NodeID("late")) {
+				if !slices.Contains(h.standing(w.m).poor, millrace.NodeID("late")) {
 					n++
 				}
 			}
@@ -152,7 +183,7 @@ func TestSlowStart(t *testing.T) {
 		}
 		for range 10 {
 			time.Sleep(healthEvery)
-			h.poor(w.m)
+			h.standing(w.m)
 		}
 		if n := share(); n != 1000 {
 			t.Errorf("asked first by %d of 1000 a minute later", n)

@@ -21,6 +21,7 @@ type tier uint8
 const (
 	good   tier = iota // alive and caught up
 	poor               // the same, but slow or silent of late
+	mute               // the same, but answers nothing at all
 	lost               // was caught up when its lease ended; may well be serving
 	behind             // alive, but not caught up as far as it says
 	tiers
@@ -34,8 +35,8 @@ type candidate struct {
 
 // choice is what a route is chosen by, beside the partitions wanted.
 type choice struct {
-	m      *cluster.Map
-	poor   []millrace.NodeID
+	m *cluster.Map
+	standing
 	avoid  []millrace.NodeID // tried already
 	viewer string
 	work   func(millrace.Partition) int
@@ -50,7 +51,7 @@ func (c *choice) candidates(t tier) []candidate {
 		if slices.Contains(c.avoid, n.ID) || m.Alive(n.ID) == (t == lost) {
 			continue
 		}
-		if t <= poor && slices.Contains(c.poor, n.ID) != (t == poor) {
+		if t <= mute && c.tier(n.ID) != t {
 			continue
 		}
 		parts := m.Hosted(n.ID)
@@ -63,6 +64,17 @@ func (c *choice) candidates(t tier) []candidate {
 		out = append(out, candidate{leg{n, parts}, tie(c.viewer, n.ID)})
 	}
 	return out
+}
+
+// tier returns where an alive and caught-up node stands.
+func (s *standing) tier(id millrace.NodeID) tier {
+	switch {
+	case slices.Contains(s.mute, id):
+		return mute
+	case slices.Contains(s.poor, id):
+		return poor
+	}
+	return good
 }
 
 // tie hashes viewer and node, so that equally good nodes share the viewers

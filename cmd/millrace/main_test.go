@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 )
@@ -61,8 +62,7 @@ func (p *process) restart() {
 		p.t.Fatal(err)
 	}
 	defer f.Close()
-	p.cmd = exec.Command(os.Args[0], p.args...)
-	p.cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1")
+	p.cmd = millraceCommand(p.args...)
 	p.cmd.Stdout, p.cmd.Stderr = f, f
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
@@ -84,6 +84,18 @@ func (p *process) kill() {
 	<-p.ended
 }
 
+// under is a command that runs another, its arguments, instead of itself; or
+// nothing.
+var under []string
+
+// millraceCommand is a millrace with args.
+func millraceCommand(args ...string) *exec.Cmd {
+	all := slices.Concat(under, []string{os.Args[0]}, args)
+	cmd := exec.Command(all[0], all[1:]...)
+	cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1")
+	return cmd
+}
+
 // run runs a command to its end.
 func run(t *testing.T, args ...string) string {
 	t.Helper()
@@ -95,8 +107,7 @@ func run(t *testing.T, args ...string) string {
 }
 
 func output(args ...string) (string, error) {
-	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1")
+	cmd := millraceCommand(args...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()

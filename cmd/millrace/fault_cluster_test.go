@@ -1,0 +1,287 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/internal/oracle"
+	"github.com/millrace/millrace/schemas"
+)
+
+// The tests whose names begin with TestFault run a cluster of real processes
+// and break it: a frozen node, lost replicas, more load than it can take, etcd
+// away. Here they take seconds and assert what does not depend on the machine.
+// With MILLRACE_FAULTS set to a time such as 30s, as make faults does, each
+// stage of load lasts that long, the roles have a core to themselves, and what
+// was measured is printed and held against its goal.
+
+// faultTime is how long each stage of load lasts, and whether it is measured.
+func faultTime(t *testing.T, short time.Duration) (each time.Duration, measured bool) {
+	t.Helper()
+	text := os.Getenv("MILLRACE_FAULTS")
+	if text == "" {
+		if testing.Short() {
+			t.Skip("starts processes")
+		}
+		return short, false
+	}
+	each, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return each, true
+}
+
+// faultCluster is etcd and Kafka in this process, and index nodes with two
+// replicas of each partition and one broker in processes of their own.
+type faultCluster struct {
+	t       *testing.T
+	ctx     context.Context
+	kafka   string
+	prefix  string
+	etcd    *minicluster.Etcd
+	etcdDir string
+	truth   *oracle.Feed // what was loaded
+
+	nodes  []*process
+	broker *process
+	admin  []string // of each node
+	grpc   string   // the broker's
+	front  string   // the broker's admin port
+	client *client.Client
+}
+
+func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
+	t.Helper()
+	limited, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	t.Cleanup(cancel)
+	ctx, failed := context.WithCancelCause(limited)
+	c := &faultCluster{t: t, ctx: ctx, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), etcdDir: t.TempDir(), truth: oracle.New()}
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	c.kafka = k.Addr()
+	c.startEtcd("127.0.0.1:0")
+	t.Cleanup(func() { c.etcd.Close() })
+	etcd := c.etcd.Addr()
+
+	var ids []string
+	for i := range nodes {
+		ids = append(ids, fmt.Sprintf("node-%d", i+1))
+	}
+	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", strings.Join(ids, ","), "--replicas", "2")
+	if err := kafka.EnsureTopics(ctx, []string{c.kafka}, kafka.Prefixed(c.prefix)); err != nil {
+		t.Fatal(err)
+	}
+	if err := kafka.EnsureContentTopic(ctx, []string{c.kafka}, c.prefix+"activity", 4); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		admin := freeAddr(t)
+		c.admin = append(c.admin, admin)
+		c.nodes = append(c.nodes, start(t, failed, id, "indexnode", "--config", writeConfig(t, id,
+			"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\nadmin: %q\n", id, t.TempDir(), c.kafka, c.prefix, etcd, freeAddr(t), admin)))
+	}
+	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
+		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %sone\n", c.kafka, c.prefix, c.prefix, c.prefix, c.prefix))
+	c.grpc, c.front = freeAddr(t), freeAddr(t)
+	c.broker = start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker",
+		"etcd: [%q]\ngrpc: %q\nadmin: %q\ndata: %s\n", etcd, c.grpc, c.front, t.TempDir()))
+
+	if c.client, err = client.Dial(c.grpc); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.client.Close() })
+	c.load(lines)
+	return c
+}
+
+func (c *faultCluster) startEtcd(listen string) {
+	c.t.Helper()
+	var err error
+	if c.etcd, err = minicluster.StartEtcd(c.ctx, c.etcdDir, listen); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// load produces lines, and returns when every replica has them.
+func (c *faultCluster) load(lines [][]byte) {
+	c.t.Helper()
+	publish(c.ctx, c.t, c.kafka, c.prefix, lines)
+	for _, line := range lines {
+		if err := c.truth.Load(schemas.Activity(), line); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	look, err := kafka.NewInspector([]string{c.kafka})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer look.Close()
+	waitFor(c.ctx, c.t, "the partitioner", func() bool {
+		lag, err := look.Lag(c.ctx, c.prefix+"group", c.prefix+"activity")
+		return err == nil && lag == 0
+	})
+	want := 0
+	for _, tl := range c.truth.Timelines() {
+		want += len(c.truth.Live(tl))
+	}
+	waitFor(c.ctx, c.t, "every replica to have every record", func() bool {
+		sum := 0.0
+		for _, admin := range c.admin {
+			sum += metric(c.ctx, admin, "millrace_indexnode_changes_total", `kind="inserted"`)
+		}
+		return sum >= float64(2*want)
+	})
+	c.waitWhole()
+}
+
+// waitWhole returns when the broker answers for every partition.
+func (c *faultCluster) waitWhole() {
+	c.t.Helper()
+	req := c.everything()
+	waitFor(c.ctx, c.t, "an answer that covers everything", func() bool {
+		resp, err := c.client.GetFeed(c.ctx, req)
+		return err == nil && len(resp.Coverage.Missing) == 0
+	})
+}
+
+// everything asks for the timelines of all entities.
+func (c *faultCluster) everything() *feedv1.GetFeedRequest {
+	req := &feedv1.GetFeedRequest{Feed: "recent", Viewer: &feedv1.Viewer{Id: "everything"}}
+	for _, tl := range c.truth.Timelines() {
+		if n := len(req.Entities); n == 0 || req.Entities[n-1] != string(tl.Entity) {
+			req.Entities = append(req.Entities, string(tl.Entity))
+		}
+	}
+	return req
+}
+
+// metric adds up the samples of a counter that have all the labels. NaN, which
+// compares with nothing, when the process does not answer.
+func metric(ctx context.Context, admin, name string, labels ...string) (sum float64) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", nil)
+	if err != nil {
+		return nan
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nan
+	}
+	defer resp.Body.Close()
+lines:
+	for s := bufio.NewScanner(resp.Body); s.Scan(); {
+		series, value, _ := strings.Cut(s.Text(), " ")
+		if series != name && !strings.HasPrefix(series, name+"{") {
+			continue
+		}
+		for _, l := range labels {
+			if !strings.Contains(series, l) {
+				continue lines
+			}
+		}
+		x, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return nan
+		}
+		sum += x
+	}
+	return sum
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// cpu is the processor time that a process has used.
+func (p *process) cpu() time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond // a tick is 1/100 s
+}
+
+// apart gives the roles that are started from now on the first processor, and
+// this process, which makes the load, the others: what it measures then is not
+// slowed by the measuring.
+func apart(t *testing.T) {
+	t.Helper()
+	cores := runtime.NumCPU()
+	if cores < 2 {
+		t.Log("one processor only: the load is made on the one that it is for")
+		return
+	}
+	pin := func(to string) {
+		if out, err := exec.Command("taskset", "-a", "-c", "-p", to, strconv.Itoa(os.Getpid())).CombinedOutput(); err != nil {
+			t.Fatalf("taskset: %v: %s", err, out)
+		}
+	}
+	pin(fmt.Sprintf("1-%d", cores-1))
+	under = []string{"taskset", "-c", "0"}
+	t.Cleanup(func() {
+		under = nil
+		pin(fmt.Sprintf("0-%d", cores-1))
+	})
+}
+
+// publish produces lines of activities to the content topic of a prefix.
+func publish(ctx context.Context, t *testing.T, kafkaAddr, prefix string, lines [][]byte) {
+	t.Helper()
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{Brokers: []string{kafkaAddr}, Topic: kafka.Prefixed(prefix).Schemas, Registry: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer known.Close()
+	activity := schemas.Activity()
+	if err := known.Publish(ctx, activity); err != nil {
+		t.Fatal(err)
+	}
+	producer, err := kafka.NewProducer([]string{kafkaAddr}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	for i, line := range lines {
+		body, err := activity.EncodeJSON(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		producer.Produce(ctx, kafka.Outgoing{Topic: prefix + "activity", Partition: int32(i % 4), Value: schemas.Frame(activity.Fingerprint(), body)})
+	}
+	if err := producer.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+}

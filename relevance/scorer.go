@@ -71,6 +71,19 @@ func (s *Scorer) ScoreFolded(own []float64, rows *column.Slab, sel []int32, enti
 	s.folded.Score(rows, sel, entity, out)
 }
 
+// Reads appends the columns of the record that Score reads, or ScoreFolded,
+// and tells whether it reads the entity.
+func (s *Scorer) Reads(columns []int, folded bool) ([]int, bool) {
+	p := s.planned
+	if folded {
+		p = p.rest
+	}
+	for _, l := range p.plan.Record {
+		columns = append(columns, l.Column)
+	}
+	return columns, len(p.plan.Entity) > 0
+}
+
 // Execution tells what scores: "generated" or "interpreted". Both give the
 // same bits.
 func (s *Scorer) Execution() string {

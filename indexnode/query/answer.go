@@ -31,7 +31,7 @@ func (q *Query) Answer() Answer {
 	q.rank()
 	a := Answer{Items: q.items, Stages: q.stages}
 	for i := range q.plans {
-		p := &q.plans[i]
+		p := q.plans[i]
 		a.Execution = p.scorer.Execution()
 		if p.filter != nil {
 			c := p.filter.Counts()

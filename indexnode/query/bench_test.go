@@ -18,17 +18,38 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// The world of the benchmarks: more timelines than a processor's caches hold,
-// queries of 1,000 of them, 20 records each.
+// Queries are of 1,000 timelines, 20 records each.
 const (
-	worldTimelines = 20_000
 	worldRows      = 20
 	askedTimelines = 1000
 )
 
-var world = sync.OnceValues(build)
+// worldTimelines is how many timelines there are: several times what a
+// processor's caches hold, which on servers is hundreds of megabytes.
+func worldTimelines() int {
+	if testing.Short() {
+		return 5000
+	}
+	return 400_000
+}
 
-func build() ([]millrace.Timeline, []*cache.Timeline) {
+// memoryTimelines is how many are held both ways at once to compare memory.
+const memoryTimelines = 20_000
+
+// built is the world, once it is.
+var built struct {
+	keys []millrace.Timeline
+	all  []*cache.Timeline
+}
+
+func world() ([]millrace.Timeline, []*cache.Timeline) {
+	if built.all == nil {
+		built.keys, built.all = build(worldTimelines())
+	}
+	return built.keys, built.all
+}
+
+func build(timelines int) ([]millrace.Timeline, []*cache.Timeline) {
 	s := schemas.Activity()
 	d, err := schemas.NewDecoder(s, s)
 	if err != nil {
@@ -43,7 +64,7 @@ func build() ([]millrace.Timeline, []*cache.Timeline) {
 	}
 	var keys []millrace.Timeline
 	var all []*cache.Timeline
-	for i := range worldTimelines {
+	for i := range timelines {
 		a := column.New(s.Layout(), worldRows+worldRows/8+1, worldRows*128).Append()
 		for j := range worldRows {
 			if err := d.Append(a, bodies[(i%900)+j*4]); err != nil {
@@ -55,13 +76,12 @@ func build() ([]millrace.Timeline, []*cache.Timeline) {
 	return keys, all
 }
 
-// draw draws which timelines n queries ask for.
-func draw(n int) (queries [][]int) {
-	r := rand.New(rand.NewPCG(11, 11))
+// draw draws which of some timelines n queries ask for.
+func draw(r *rand.Rand, n, timelines int) (queries [][]int) {
 	for range n {
 		var q []int
 		for range askedTimelines {
-			q = append(q, r.IntN(worldTimelines))
+			q = append(q, r.IntN(timelines))
 		}
 		queries = append(queries, q)
 	}
@@ -83,51 +103,73 @@ func run(s Spec, keys []millrace.Timeline, all []*cache.Timeline, asked []int) (
 }
 
 // BenchmarkWarm gives the figures of a warm query, from resolved keys to
-// ranked answer: against touching one word of each 64-byte row of as many
-// timelines, and against an LRU of pointers with hand-written code.
+// ranked answer: against the touch floor, and against an LRU of pointers with
+// hand-written code.
+//
+// The touch floor is what the hardware takes to read one word of each 64-byte
+// row of as many timelines, 20 rows side by side, in memory of the kind that
+// the cache has its timelines in. All is much larger than the processor's
+// caches, and no timeline is asked for again before they have been flooded.
 func BenchmarkWarm(b *testing.B) {
 	keys, all := world()
-	s, queries := question(b), draw(20)
-	baseline := newPointers(b, keys, all)
-	rows := make([]uint64, worldTimelines*worldRows*8)
-	var sum uint64
-	ours := func() {
+	s := question(b)
+	few := min(len(all), 100_000) // as pointers, a gigabyte
+	baseline := newPointers(b, keys[:few], all[:few])
+	rows := make([]uint64, len(all)*worldRows*8)
+	for i := range rows {
+		rows[i] = uint64(i)
+	}
+	r := rand.New(rand.NewPCG(11, 11))
+	ours := func(queries [][]int) {
 		for _, q := range queries {
 			run(s, keys, all, q)
 		}
 	}
-	theirs := func() {
-		for _, q := range queries {
-			asked := make([]millrace.Timeline, len(q))
-			for j, i := range q {
-				asked[j] = keys[i]
-			}
-			baseline.ask(asked, s)
+	var sum uint64
+	var warm, full, pointer, touch []time.Duration
+	for i := range len(all) / askedTimelines { // all is folded
+		q := make([]int, askedTimelines)
+		for j := range q {
+			q[j] = i*askedTimelines + j
 		}
+		ours([][]int{q})
 	}
-	floor := func() {
-		for _, q := range queries {
-			for _, i := range q {
-				for row := range worldRows {
-					sum += rows[(i*worldRows+row)*8]
+	const queries = 60
+	for range 7 {
+		q := draw(r, queries, len(all))
+		warm = append(warm, timed(func() { ours(q) }))
+		q = draw(r, queries, len(all))
+		folding = false
+		full = append(full, timed(func() { ours(q) }))
+		folding = true
+		q = draw(r, queries, few)
+		pointer = append(pointer, timed(func() {
+			for _, q := range q {
+				asked := make([]millrace.Timeline, len(q))
+				for j, i := range q {
+					asked[j] = keys[i]
+				}
+				baseline.ask(asked, s)
+			}
+		}))
+		q = draw(r, queries, len(all))
+		touch = append(touch, timed(func() {
+			for _, q := range q {
+				for _, i := range q {
+					for row := range worldRows {
+						sum += rows[(i*worldRows+row)*8]
+					}
 				}
 			}
-		}
+		}))
 	}
-	var warm, full, pointer, touch []time.Duration
-	for range 7 {
-		folding = false
-		ours()
-		full = append(full, timed(ours))
-		folding = true
-		ours()
-		warm, pointer, touch = append(warm, timed(ours)), append(pointer, timed(theirs)), append(touch, timed(floor))
-	}
+	runtime.KeepAlive(sum)
+	q := draw(r, queries, len(all))
 	b.ReportAllocs()
 	for b.Loop() {
-		ours()
+		ours(q)
 	}
-	candidates := float64(len(queries) * askedTimelines * worldRows)
+	candidates := float64(queries * askedTimelines * worldRows)
 	b.ReportMetric(float64(median(warm))/candidates, "ns/candidate")
 	b.ReportMetric(float64(median(full))/candidates, "ns/candidate-full")
 	b.ReportMetric(float64(median(pointer))/candidates, "ns/candidate-pointers")
@@ -145,7 +187,7 @@ func BenchmarkWarm(b *testing.B) {
 		sel = f.Select(slab, 0, slab.Len(), nil, sel[:0])
 		m.ScoreFolded(scores, slab, sel, nil, scores[:len(sel)])
 	})
-	whole := testing.AllocsPerRun(5, func() { run(s, keys, all, queries[0]) })
+	whole := testing.AllocsPerRun(5, func() { run(s, keys, all, q[0]) })
 	b.ReportMetric(bind, "allocs/bind")
 	figure.Print("query_warm_allocs", whole-bind, "allocations besides binding", 0)
 	runtime.KeepAlive(baseline)
@@ -155,7 +197,7 @@ func BenchmarkWarm(b *testing.B) {
 // queries of one goroutine two of them answer. It needs two idle cores.
 func BenchmarkTwoCores(b *testing.B) {
 	keys, all := world()
-	s, queries := question(b), draw(40)
+	s, queries := question(b), draw(rand.New(rand.NewPCG(11, 11)), 40, len(all))
 	answer := func(goroutines int) time.Duration {
 		began := time.Now()
 		var wg sync.WaitGroup
@@ -185,7 +227,7 @@ func BenchmarkTwoCores(b *testing.B) {
 // rests.
 func BenchmarkMarking(b *testing.B) {
 	keys, all := world()
-	s, queries := question(b), draw(20)
+	s, queries := question(b), draw(rand.New(rand.NewPCG(11, 11)), 20, len(all))
 	p99 := func() time.Duration {
 		var took []time.Duration
 		for range 15 {
@@ -227,7 +269,8 @@ func BenchmarkMarking(b *testing.B) {
 // gc_cpu_vs_pointers: the heap of a cached record, and the CPU time of a
 // collection, against the LRU of pointers with the same records.
 func BenchmarkMemory(b *testing.B) {
-	keys, all := world()
+	built.keys, built.all = nil, nil
+	keys, all := build(memoryTimelines)
 	base := heapBytes()
 	pointers := newPointers(b, keys, all)
 	theirBytes := heapBytes() - base
@@ -239,7 +282,7 @@ func BenchmarkMemory(b *testing.B) {
 	empty := collect()
 	c := cache.New(cache.Config{})
 	func() {
-		_, again := build()
+		_, again := build(len(all))
 		for i, k := range keys {
 			c.Put(k, again[i])
 		}
@@ -250,7 +293,7 @@ func BenchmarkMemory(b *testing.B) {
 		runtime.GC()
 	}
 	runtime.KeepAlive(c)
-	records := float64(worldTimelines * worldRows)
+	records := float64(memoryTimelines * worldRows)
 	b.ReportMetric(float64(theirBytes)/records, "B/record-pointers")
 	b.ReportMetric(float64(ourBytes)/records, "B/record")
 	b.ReportMetric(withPointers-empty, "ms-gc-pointers")

@@ -15,9 +15,9 @@ var folding = true
 // own returns the record-only part of the model's scores for the rows of a
 // segment, nil where it is not kept. What is missing of it is computed and
 // kept, unless the window has few of the rows.
-func (q *Query) own(p *plan, s *segment) []float64 {
+func (q *Query) own(p *plan, s *segment) ([]float64, error) {
 	if s.of == nil || p.unfoldable || !folding {
-		return nil
+		return nil, nil
 	}
 	kept := s.of.Folded.Load()
 	switch {
@@ -27,37 +27,43 @@ func (q *Query) own(p *plan, s *segment) []float64 {
 			kept.Others.Store(0)
 		}
 		if len(kept.Own) == s.slab.Len() {
-			return kept.Own
+			return kept.Own, nil
 		}
 	case kept.Others.Add(1) < maxOthers:
-		return nil
+		return nil, nil
 	default:
 		kept = nil
 	}
 	if int(s.hi-s.lo) < s.slab.Len()/2 {
-		return nil
+		return nil, nil
 	}
-	return q.fold(p, s, kept)
+	return q.foldRest(p, s, kept)
 }
 
-// fold computes the record-only part of the rows that kept, if any, lacks.
+// foldRest computes the record-only part of the rows that kept, if any, lacks.
 // Queries that do so at once compute the same, and one of them is kept.
-func (q *Query) fold(p *plan, s *segment, kept *cache.Folded) []float64 {
+func (q *Query) foldRest(p *plan, s *segment, kept *cache.Folded) ([]float64, error) {
 	if p.folder == nil {
-		p.folder, q.err = q.spec.Model.BindFold(p.rows, p.entity)
+		var err error
+		p.folder, err = q.spec.Model.BindFold(p.rows, p.entity)
 		if p.unfoldable = p.folder == nil; p.unfoldable {
-			return nil
+			return nil, err
 		}
+		p.foldColumns, _ = p.folder.Reads(p.foldColumns[:0], false)
 	}
-	next := &cache.Folded{Model: q.spec.Model, Own: make([]float64, s.slab.Len())}
+	rows := s.slab.Len()
+	next := &cache.Folded{Model: q.spec.Model, Own: make([]float64, rows)}
 	done := 0
 	if kept != nil {
 		done = copy(next.Own, kept.Own)
 	}
-	for len(q.all) < s.slab.Len() {
-		q.all = append(q.all, int32(len(q.all)))
+	for done < rows {
+		n := min(rows-done, batchRows)
+		q.fold.Reset(p.rows, p.foldColumns, batchRows)
+		q.fold.Add(s.slab, done, done+n)
+		p.folder.Score(q.fold.Slab(), q.upTo(n), nil, next.Own[done:])
+		done += n
 	}
-	p.folder.Score(s.slab, q.all[done:s.slab.Len()], nil, next.Own[done:])
 	s.of.Folded.Store(next)
-	return next.Own
+	return next.Own, nil
 }

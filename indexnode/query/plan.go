@@ -14,6 +14,8 @@ type plan struct {
 	scorer       *relevance.Scorer
 	folder       *relevance.Scorer // of the record-only part; nil until it is needed
 	unfoldable   bool              // the model has no such part
+	foldColumns  []int             // that folder reads
+	full, folded batch             // of rows being gathered
 	columns
 }
 
@@ -30,14 +32,15 @@ func (q *Query) plan(rows *column.Layout, features *column.Slab) (int32, error) 
 		entity = features.Layout()
 	}
 	for i := range q.plans {
-		if p := &q.plans[i]; p.rows == rows && p.entity == entity {
+		if p := q.plans[i]; p.rows == rows && p.entity == entity {
 			return int32(i), nil
 		}
 	}
-	p := plan{rows: rows, entity: entity, columns: columns{
+	p := q.newPlan()
+	p.rows, p.entity, p.columns = rows, entity, columns{
 		id: rows.Role("id"), time: rows.Time(), object: rows.Role("object"),
 		body: rows.Index(schemas.BodyColumn), schema: rows.Index(schemas.SchemaColumn),
-	}}
+	}
 	var err error
 	if q.spec.Filter != nil {
 		if p.filter, err = q.spec.Filter.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
@@ -47,6 +50,24 @@ func (q *Query) plan(rows *column.Layout, features *column.Slab) (int32, error) 
 	if p.scorer, err = q.spec.Model.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
 		return 0, err
 	}
-	q.plans = append(q.plans, p)
 	return int32(len(q.plans) - 1), nil
+}
+
+// newPlan returns a new last plan, with the memory of one of an earlier query.
+func (q *Query) newPlan() *plan {
+	n := len(q.plans)
+	if n < cap(q.plans) && q.plans[:n+1][n] != nil {
+		q.plans = q.plans[:n+1]
+	} else {
+		q.plans = append(q.plans, new(plan))
+	}
+	return q.plans[n]
+}
+
+// release lets go of all but memory.
+func (p *plan) release() {
+	p.full.clear()
+	p.folded.clear()
+	p.full.columns, p.folded.columns = p.full.columns[:0], p.folded.columns[:0]
+	*p = plan{full: p.full, folded: p.folded, foldColumns: p.foldColumns[:0]}
 }

@@ -2,10 +2,10 @@
 // slabs: filter, score, rank, cap, best N. It is the semantics of
 // ARCHITECTURE.md, "Exact semantics", for the timelines of one node.
 //
-//	rows ──filter──► selection ──score──► s < worst of the best? ──► rest
-//	                                            │ no
-//	                                            ▼
-//	                                  best, a heap, worst at its root
+//	timelines ──gather──► batch ──filter──► selection ──score──► s < worst of the best? ──► rest
+//	                                                                   │ no
+//	                                                                   ▼
+//	                                                         best, a heap, worst at its root
 //
 // A query is used by one goroutine. Its time goes to the rows it touches; its
 // own bookkeeping is a comparison for most candidates. What it works with
@@ -73,14 +73,17 @@ type Stages struct {
 // Query accumulates the candidates of one question.
 type Query struct {
 	spec     Spec
-	plans    []plan
+	plans    []*plan
 	segments []segment
 	top      top
-	sel      []int32
-	scores   []float64
 	stages   Stages
-	all      []int32 // 0, 1, 2, ...
-	err      error   // of binding
+
+	// Of the scan.
+	unwatched int // rows since the context was looked at
+	sel       []int32
+	scores    []float64
+	all       []int32 // 0, 1, 2, ...
+	fold      column.Batch
 
 	// Of the answer.
 	items     []Item
@@ -105,14 +108,16 @@ var pool = sync.Pool{New: func() any {
 // New starts a query. Release it when its answer is no longer needed.
 func New(s Spec) *Query {
 	q := pool.Get().(*Query)
-	q.spec = s
+	q.spec, q.unwatched = s, watchRows
 	q.top.reset(s)
 	return q
 }
 
 // Release ends the query, and with it its answer.
 func (q *Query) Release() {
-	clear(q.plans)
+	for _, p := range q.plans {
+		p.release()
+	}
 	clear(q.segments)
 	for i := range q.items {
 		it := &q.items[i]
@@ -122,17 +127,9 @@ func (q *Query) Release() {
 	clear(q.perEntity)
 	clear(q.byObject)
 	q.spec, q.stages = Spec{}, Stages{}
-	q.err = nil
 	q.plans, q.segments, q.items = q.plans[:0], q.segments[:0], q.items[:0]
 	pool.Put(q)
 }
-
-const (
-	// batchRows is how many rows are filtered and scored at a time.
-	batchRows = 2048
-	// watchRows is after how many rows the deadline is looked at.
-	watchRows = 4096
-)
 
 // Add adds the records of a timeline that are in the question's window.
 // features is the entity's row, or nil.
@@ -154,56 +151,23 @@ func (q *Query) Add(t millrace.Timeline, tl *cache.Timeline, features *column.Sl
 // Scan filters and scores what was added. It stops within a few thousand rows
 // of the end of ctx.
 func (q *Query) Scan(ctx context.Context) error {
-	unwatched := watchRows // rows since the context was looked at
 	for i := range q.segments {
 		s := &q.segments[i]
-		p, err := q.plan(s.slab.Layout(), s.features)
-		if err != nil {
+		var err error
+		if s.plan, err = q.plan(s.slab.Layout(), s.features); err != nil {
 			return err
 		}
-		s.plan = p
-		for lo := int(s.lo); lo < int(s.hi); lo += batchRows {
-			hi := min(int(s.hi), lo+batchRows)
-			if unwatched += hi - lo; unwatched > watchRows {
-				unwatched = 0
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-			}
-			q.scan(int32(i), lo, hi)
-			if q.err != nil {
-				return q.err
-			}
+		if err := q.gather(ctx, int32(i)); err != nil {
+			return err
+		}
+	}
+	for _, p := range q.plans {
+		if err := q.scan(ctx, p, &p.full); err != nil {
+			return err
+		}
+		if err := q.scan(ctx, p, &p.folded); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// scan takes rows of a segment into the ranking.
-func (q *Query) scan(i int32, lo, hi int) {
-	s := &q.segments[i]
-	p := &q.plans[s.plan]
-	q.stages.Candidates += int64(hi - lo)
-	q.sel = q.sel[:0]
-	if p.filter != nil {
-		q.sel = p.filter.Select(s.slab, lo, hi, s.features, q.sel)
-	} else {
-		for row := lo; row < hi; row++ {
-			q.sel = append(q.sel, int32(row))
-		}
-	}
-	if len(q.sel) == 0 {
-		return
-	}
-	if cap(q.scores) < len(q.sel) {
-		q.scores = make([]float64, batchRows)
-	}
-	scores := q.scores[:len(q.sel)]
-	if own := q.own(p, s); own != nil {
-		p.scorer.ScoreFolded(own, s.slab, q.sel, s.features, scores)
-	} else {
-		p.scorer.Score(s.slab, q.sel, s.features, scores)
-	}
-	q.stages.Scored += int64(len(q.sel))
-	q.take(i, s.slab.Column(p.time), scores)
 }

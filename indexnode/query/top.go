@@ -39,28 +39,26 @@ func (t *top) reset(s Spec) {
 	t.best, t.rest, t.floor = t.best[:0], t.rest[:0], math.Inf(-1)
 }
 
-// take ranks the scores of the selected rows of a segment.
-func (q *Query) take(segment int32, times []uint64, scores []float64) {
+// take ranks the scores of the selected rows of a batch.
+func (q *Query) take(spans []span, sel []int32, times []uint64, scores []float64) {
 	t := &q.top
-	if t.keepRest {
-		for i, s := range scores {
-			row := q.sel[i]
-			c := candidate{s, millrace.Time(times[row]), segment, row}
-			if s < t.floor {
-				t.rest = append(t.rest, c)
-				continue
-			}
-			q.offer(c)
-		}
-		return
-	}
 	floor := t.floor
+	at := 0
+	sel = sel[:len(scores)]
 	for i, s := range scores {
-		if s < floor { // false for NaN, of either side
+		if s < floor && !t.keepRest { // false for NaN, of either side
 			continue
 		}
-		row := q.sel[i]
-		q.offer(candidate{s, millrace.Time(times[row]), segment, row})
+		row := sel[i]
+		for at+1 < len(spans) && spans[at+1].at <= row {
+			at++
+		}
+		c := candidate{s, millrace.Time(times[row]), spans[at].segment, spans[at].row + row - spans[at].at}
+		if s < floor {
+			t.rest = append(t.rest, c)
+			continue
+		}
+		q.offer(c)
 		floor = t.floor
 	}
 }

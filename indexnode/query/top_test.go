@@ -38,13 +38,12 @@ type scored struct {
 
 func (s *scored) give(q *Query) {
 	l := s.slab.Layout()
-	q.plans = append(q.plans[:0], plan{columns: columns{id: 0, time: 1, object: 2, body: 3, schema: 4}})
+	q.plans = append(q.plans[:0], &plan{columns: columns{id: 0, time: 1, object: 2, body: 3, schema: 4}})
 	q.segments = append(q.segments, segment{slab: s.slab, timeline: s.timeline})
-	q.sel = q.sel[:0]
-	for row := range s.slab.Len() {
-		q.sel = append(q.sel, int32(row))
-	}
-	q.take(int32(len(q.segments)-1), s.slab.Column(l.Time()), s.scores)
+	i := int32(len(q.segments) - 1)
+	// As if the rows stood in two spans of a batch.
+	half := int32(s.slab.Len() / 2)
+	q.take([]span{{i, 0, 0}, {i, half, half}}, q.upTo(s.slab.Len()), s.slab.Column(l.Time()), s.scores)
 }
 
 // drawScored draws segments in which scores, times, ids and objects tie, and
@@ -192,21 +191,19 @@ func (b *boxed) Pop() any {
 func BenchmarkTop(b *testing.B) {
 	const timelines, rows, limit = 1000, 20, 20
 	r := rand.New(rand.NewPCG(5, 5))
-	times, sel := make([]uint64, rows), make([]int32, rows)
-	for i := range rows {
-		times[i], sel[i] = uint64(i), int32(i)
-	}
-	scores := make([][]float64, timelines)
-	for i := range scores {
-		for range rows {
-			scores[i] = append(scores[i], r.NormFloat64())
+	times, scores := make([]uint64, timelines*rows), make([]float64, timelines*rows)
+	var spans []span
+	for i := range times {
+		times[i], scores[i] = uint64(i%rows), r.NormFloat64()
+		if i%rows == 0 {
+			spans = append(spans, span{int32(i / rows), int32(i % batchRows), 0})
 		}
 	}
 	ours := func() float64 {
 		q := New(Spec{Limit: limit})
-		q.sel = append(q.sel[:0], sel...)
-		for i := range scores {
-			q.take(int32(i), times, scores[i])
+		for at := 0; at < len(scores); at += batchRows {
+			end := min(at+batchRows, len(scores))
+			q.take(spans[(at+rows-1)/rows:(end+rows-1)/rows], q.upTo(end-at), times[at:end], scores[at:end])
 		}
 		worst := q.sorted()[limit-1].score
 		q.Release()
@@ -214,12 +211,10 @@ func BenchmarkTop(b *testing.B) {
 	}
 	theirs := func() float64 {
 		var h boxed
-		for i := range scores {
-			for row, s := range scores[i] {
-				heap.Push(&h, candidate{s, millrace.Time(times[row]), int32(i), int32(row)})
-				if h.Len() > limit {
-					heap.Pop(&h)
-				}
+		for i, s := range scores {
+			heap.Push(&h, candidate{s, millrace.Time(times[i]), int32(i / rows), int32(i % rows)})
+			if h.Len() > limit {
+				heap.Pop(&h)
 			}
 		}
 		return h.c[0].score

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
@@ -26,6 +27,7 @@ func (f *Filter) Bind(layout, entity *column.Layout, viewer *millrace.Viewer, as
 	if bd.err != nil {
 		return nil, bd.err
 	}
+	b.reads, b.entity = bd.reads, bd.readsEntity
 	return b, nil
 }
 
@@ -35,6 +37,8 @@ type binder struct {
 	viewer         *millrace.Viewer
 	asOf           millrace.Time
 	patterns       map[string]*regexp.Regexp
+	reads          []int // columns of layout
+	readsEntity    bool
 	err            error
 }
 
@@ -49,10 +53,14 @@ func (bd *binder) build(n *expr.Node) kernel {
 		return bd.viewerValue(n.Name)
 	case expr.Record:
 		return bd.column(n, bd.layout, func(i int, f column.Field, o out) kernel {
+			if !slices.Contains(bd.reads, i) {
+				bd.reads = append(bd.reads, i)
+			}
 			return &field{out: o, index: i, nullable: f.Nullable}
 		})
 	case expr.Entity:
 		return bd.column(n, bd.entity, func(i int, _ column.Field, o out) kernel {
+			bd.readsEntity = true
 			return &entityField{out: o, index: i}
 		})
 	}

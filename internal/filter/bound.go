@@ -21,6 +21,8 @@ type mask [blocks]uint64
 // buffers stay, so that Select does not allocate in the long run.
 type Bound struct {
 	terms  []term
+	reads  []int // columns of the record
+	entity bool
 	counts Counts
 	at     batch
 	list   []int32 // the rows a kernel works on
@@ -168,6 +170,10 @@ func (b *Bound) collect(lo, hi int, sel []int32) []int32 {
 	}
 	return sel
 }
+
+// Reads appends the columns of the record that Select reads, and tells whether
+// it reads the entity.
+func (b *Bound) Reads(columns []int) ([]int, bool) { return append(columns, b.reads...), b.entity }
 
 // Counts returns how many rows were dropped since Bind.
 func (b *Bound) Counts() Counts { return b.counts }

@@ -1,0 +1,133 @@
+package query
+
+import (
+	"context"
+	"slices"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+const (
+	// batchRows is how many rows are filtered and scored at a time: few enough
+	// that what is read of them stays beside the core, and enough that what a
+	// batch costs is spread over many timelines.
+	batchRows = 1024
+	// watchRows is after how many rows the deadline is looked at.
+	watchRows = 4096
+)
+
+// batch is rows of several segments that a plan scans together: one timeline
+// has too few to be worth the set-up of a filter and a model.
+type batch struct {
+	column.Batch
+	folded   bool
+	own      []float64 // of each row what is folded, if it is
+	spans    []span    // ascending
+	columns  []int     // that the scan reads
+	entity   bool      // the scan reads features of the entity
+	features *column.Slab
+}
+
+// span is where rows of a segment stand in a batch.
+type span struct {
+	segment int32
+	at, row int32 // row row of the segment is row at of the batch
+}
+
+// ready tells what scans of the batch read, and empties it.
+func (b *batch) ready(p *plan, folded bool) {
+	b.folded = folded
+	b.columns, b.entity = p.scorer.Reads(append(b.columns[:0], p.time), folded)
+	if p.filter != nil {
+		columns, entity := p.filter.Reads(b.columns)
+		b.columns, b.entity = columns, b.entity || entity
+	}
+	slices.Sort(b.columns)
+	b.columns = slices.Compact(b.columns)
+	b.Reset(p.rows, b.columns, batchRows)
+}
+
+// clear empties the batch.
+func (b *batch) clear() {
+	b.Clear()
+	b.own, b.spans, b.features = b.own[:0], b.spans[:0], nil
+}
+
+// gather adds the rows of a segment to a batch of its plan, and scans the
+// batch whenever it is full.
+func (q *Query) gather(ctx context.Context, i int32) error {
+	s := &q.segments[i]
+	p := q.plans[s.plan]
+	own, err := q.own(p, s)
+	if err != nil {
+		return err
+	}
+	b := &p.full
+	if own != nil {
+		b = &p.folded
+	}
+	if len(b.columns) == 0 {
+		b.ready(p, own != nil)
+	}
+	for lo := s.lo; lo < s.hi; {
+		if b.Room() == 0 || b.entity && b.features != s.features {
+			if err := q.scan(ctx, p, b); err != nil {
+				return err
+			}
+		}
+		n := min(int32(b.Room()), s.hi-lo)
+		b.features = s.features
+		b.spans = append(b.spans, span{i, int32(b.Len()), lo})
+		if own != nil {
+			b.own = append(b.own, own[lo:lo+n]...)
+		}
+		b.Add(s.slab, int(lo), int(lo+n))
+		lo += n
+	}
+	return nil
+}
+
+// scan takes the rows of a batch into the ranking, and empties it.
+func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
+	n := b.Len()
+	if n == 0 {
+		return nil
+	}
+	defer b.clear()
+	if q.unwatched += n; q.unwatched > watchRows {
+		q.unwatched = 0
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	q.stages.Candidates += int64(n)
+	rows := b.Slab()
+	sel := q.upTo(n)
+	if p.filter != nil {
+		q.sel = p.filter.Select(rows, 0, n, b.features, q.sel[:0])
+		sel = q.sel
+	}
+	if len(sel) == 0 {
+		return nil
+	}
+	if len(q.scores) < len(sel) {
+		q.scores = make([]float64, batchRows)
+	}
+	scores := q.scores[:len(sel)]
+	if b.folded {
+		p.scorer.ScoreFolded(b.own, rows, sel, b.features, scores)
+	} else {
+		p.scorer.Score(rows, sel, b.features, scores)
+	}
+	q.stages.Scored += int64(len(sel))
+	q.take(b.spans, sel, rows.Column(p.time), scores)
+	return nil
+}
+
+// upTo returns 0, 1, ..., n-1.
+func (q *Query) upTo(n int) []int32 {
+	for len(q.all) < n {
+		q.all = append(q.all, int32(len(q.all)))
+	}
+	return q.all[:n]
+}

@@ -1,5 +1,7 @@
 package millrace
 
+import "time"
+
 // Reason is the stable, machine-readable cause of a refusal. Callers switch on
 // it; it never changes meaning.
 type Reason string
@@ -11,6 +13,7 @@ const (
 	ReasonFilter      Reason = "INVALID_FILTER"     // the filter does not parse or type-check
 	ReasonTooLarge    Reason = "TOO_LARGE"          // more entities, bytes or cost than allowed
 	ReasonOverloaded  Reason = "OVERLOADED"         // shed; retry after a pause
+	ReasonQuota       Reason = "QUOTA_EXCEEDED"     // the caller asks more often than it may; retry after a pause
 	ReasonUnavailable Reason = "UNAVAILABLE"        // nothing can answer now
 	ReasonDeadline    Reason = "DEADLINE_EXCEEDED"  // the deadline passed before an answer
 	ReasonCoverage    Reason = "COVERAGE_TOO_SMALL" // the answer covers less than the caller demands
@@ -23,6 +26,9 @@ type Error struct {
 	Field  string // the offending field, as the caller wrote it: "limit"
 	Detail string // what is wrong
 	WayOut string // what to do instead
+	// RetryAfter is the pause after which the same may succeed; 0 where the
+	// reason alone says.
+	RetryAfter time.Duration
 }
 
 func (e *Error) Error() string {

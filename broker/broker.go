@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,6 +55,9 @@ type Config struct {
 	// Timeout bounds a request that comes without a deadline, and any other.
 	// 0: 10 s.
 	Timeout time.Duration
+	// Quotas are by caller, that of [DefaultCaller] for all others together.
+	// A caller without one has no limit but the broker's.
+	Quotas map[string]Quota
 	// PageKey signs page tokens: 32 secret bytes that all brokers of a cluster
 	// share, such as [cluster.Client.Secret] gives. nil: random ones, so that
 	// pages continue only where they began.
@@ -76,6 +81,9 @@ func (c Config) Validate() error {
 	for _, f := range c.Feeds {
 		errs = append(errs, f.Validate())
 	}
+	for _, caller := range slices.Sorted(maps.Keys(c.Quotas)) {
+		errs = append(errs, c.Quotas[caller].validate(caller))
+	}
 	return errors.Join(errs...)
 }
 
@@ -91,6 +99,7 @@ type Broker struct {
 	recent  *latencies
 	health  *health
 	gate    *gate
+	quotas  quotas
 	metrics *metrics
 	pageKey []byte
 }
@@ -114,7 +123,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{
 		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
 		feeds: newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, cfg.Log), conns: conns, records: newRecords(conns),
-		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(),
+		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas),
 	}
 	var err error
 	b.metrics, err = newMetrics(b, cfg.Metrics)
@@ -158,7 +167,11 @@ func endSpan(span trace.Span, err error) {
 }
 
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
-	leave, err := b.gate.enter(priorityOf(ctx))
+	h := headersOf(ctx)
+	if err := b.admit(h.caller); err != nil {
+		return nil, nil, err
+	}
+	leave, err := b.gate.enter(h.priority)
 	if err != nil {
 		b.metrics.shed.Inc()
 		return nil, nil, err
@@ -186,6 +199,18 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	complete = len(o.missing) == 0
 	resp, err := b.answer(ctx, f, o)
 	return q, resp, err
+}
+
+// admit holds a caller to its quota.
+func (b *Broker) admit(caller string) error {
+	known := b.quotas.known(caller)
+	err := b.quotas.take(known, time.Now())
+	outcome := "admitted"
+	if err != nil {
+		outcome = "refused"
+	}
+	b.metrics.callers.WithLabelValues(known, outcome).Inc()
+	return err
 }
 
 // margin is the deadline of the nodes: a twentieth of the time before the

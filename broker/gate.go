@@ -1,8 +1,6 @@
 package broker
 
 import (
-	"context"
-
 	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 
 	"github.com/millrace/millrace"
@@ -27,39 +25,6 @@ const (
 
 func newGate() *gate {
 	return &gate{adaptivelimiter.NewBuilder[any]().WithLimits(minInFlight, maxInFlight, firstInFlight).WithMaxLimitFactor(burstFactor).Build()}
-}
-
-// Priority says who goes first when not all requests can be let in.
-type Priority uint8
-
-// A prefetch prepares what nobody waits for yet; it is let in only while half
-// of the gate is free. Everything else is interactive.
-const (
-	Interactive Priority = iota
-	Prefetch
-)
-
-// PriorityHeader is the header, on HTTP and in gRPC's metadata, that says a
-// request's priority: interactive, which is also meant without it, or
-// prefetch.
-const PriorityHeader = "millrace-priority"
-
-type priorityKey struct{}
-
-// withPriority returns ctx with the priority that a header asks for.
-func withPriority(ctx context.Context, header string) (context.Context, error) {
-	switch header {
-	case "", "interactive":
-		return ctx, nil
-	case "prefetch":
-		return context.WithValue(ctx, priorityKey{}, Prefetch), nil
-	}
-	return ctx, invalid(PriorityHeader, "send interactive or prefetch", "%.100q is no priority", header)
-}
-
-func priorityOf(ctx context.Context) Priority {
-	p, _ := ctx.Value(priorityKey{}).(Priority)
-	return p
 }
 
 // enter returns how to leave again: with whether the request was answered

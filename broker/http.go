@@ -31,11 +31,17 @@ func (b *Broker) Handler() http.Handler {
 		http.Error(w, "POST a JSON request here", http.StatusMethodNotAllowed)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, err := withPriority(r.Context(), r.Header.Get(PriorityHeader))
+		ctx, err := withHeaders(r.Context(), r.Header.Get)
 		if err != nil {
 			rpcerr.WriteProblem(w, err)
 			return
 		}
+		ctx, cancel, err := withTimeout(ctx, r.Header.Get(TimeoutHeader))
+		if err != nil {
+			rpcerr.WriteProblem(w, err)
+			return
+		}
+		defer cancel()
 		mux.ServeHTTP(w, r.WithContext(ctx))
 	})
 }

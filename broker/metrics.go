@@ -11,8 +11,8 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
-// metrics is what a broker counts. Labels are bounded: defined feeds, reasons
-// and nodes, never viewers or entities.
+// metrics is what a broker counts. Labels are bounded: defined feeds, reasons,
+// nodes and callers with a quota, never viewers or entities.
 type metrics struct {
 	requests  *prometheus.CounterVec   // feed, outcome
 	seconds   *prometheus.HistogramVec // feed
@@ -21,6 +21,7 @@ type metrics struct {
 	callTimes prometheus.Histogram
 	hedges    *prometheus.CounterVec // event
 	shed      prometheus.Counter
+	callers   *prometheus.CounterVec // caller, outcome
 	scored    prometheus.Counter
 }
 
@@ -48,6 +49,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		hedges: counter("hedges_total", "Hedges by event: fired, won (answered before the first call), denied (no budget left).", "event"),
 		shed: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "shed_total", Help: "Requests refused early because the broker or its nodes are overloaded."}),
+		callers: counter("caller_requests_total", "Requests by caller (one that has a quota, or default) and outcome: admitted, refused for its quota.", "caller", "outcome"),
 		scored: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "scored_candidates_total", Help: "Candidates that index nodes scored for answers."}),
 	}
@@ -61,7 +63,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		Namespace: "millrace", Subsystem: "broker", Name: "concurrency_limit", Help: "Requests let in at the same time."},
 		func() float64 { return float64(b.gate.Limit()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.calls, m.callTimes, m.hedges, m.shed, m.scored, epoch, limit} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.calls, m.callTimes, m.hedges, m.shed, m.callers, m.scored, epoch, limit} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -35,14 +35,20 @@ func openAPI() object {
 		"paths": object{"/v1/feed": object{"post": object{
 			"operationId": "GetFeed",
 			"summary":     "One page of what a viewer should see.",
-			"parameters": []any{object{
-				"name": PriorityHeader, "in": "header", "schema": object{"type": "string", "enum": []any{"interactive", "prefetch"}},
-			}},
+			"parameters": []any{
+				header(PriorityHeader, object{"type": "string", "enum": []any{"interactive", "prefetch"}}),
+				header(CallerHeader, object{"type": "string"}),
+				header(TimeoutHeader, object{"type": "string", "examples": []any{"200ms", "1.5s"}}),
+			},
 			"requestBody": body,
 			"responses":   object{"200": ok, "default": refused},
 		}}},
 		"components": object{"schemas": schemas},
 	}
+}
+
+func header(name string, schema object) object {
+	return object{"name": name, "in": "header", "schema": schema}
 }
 
 func ref(name string) object { return object{"$ref": "#/components/schemas/" + name} }
@@ -105,7 +111,7 @@ func problemSchema() object {
 		"properties": object{
 			"type": text, "title": text, "status": object{"type": "integer"}, "detail": text, "field": text, "way_out": text,
 			"reason": object{"type": "string", "examples": []any{
-				millrace.ReasonInvalid, millrace.ReasonUnknown, millrace.ReasonFilter, millrace.ReasonTooLarge, millrace.ReasonOverloaded,
+				millrace.ReasonInvalid, millrace.ReasonUnknown, millrace.ReasonFilter, millrace.ReasonTooLarge, millrace.ReasonOverloaded, millrace.ReasonQuota,
 				millrace.ReasonUnavailable, millrace.ReasonDeadline, millrace.ReasonCoverage, millrace.ReasonPageToken,
 			}},
 		},

@@ -38,11 +38,12 @@ type grpcFeed struct {
 }
 
 func (g grpcFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
-	asked := ""
-	if values := metadata.ValueFromIncomingContext(ctx, PriorityHeader); len(values) > 0 {
-		asked = values[0]
-	}
-	ctx, err := withPriority(ctx, asked)
+	ctx, err := withHeaders(ctx, func(name string) string {
+		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
+			return values[0]
+		}
+		return ""
+	})
 	if err != nil {
 		return nil, rpcerr.Status(err)
 	}

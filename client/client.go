@@ -131,6 +131,12 @@ func (c *Client) Pages(ctx context.Context, req *feedv1.GetFeedRequest) iter.Seq
 	}
 }
 
+// FromCaller returns a context whose calls name the service that asks, whose
+// quota counts.
+func FromCaller(ctx context.Context, caller string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "millrace-caller", caller)
+}
+
 // ForPrefetch returns a context whose calls prepare what nobody waits for yet:
 // a busy broker refuses them first.
 func ForPrefetch(ctx context.Context) context.Context {

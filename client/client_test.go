@@ -10,10 +10,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	feeds "github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -110,5 +112,16 @@ func TestPages(t *testing.T) {
 		if n++; err == nil || n > 1 {
 			t.Errorf("page %d: %v", n, err)
 		}
+	}
+}
+
+// The names of headers are the broker's.
+func TestHeaders(t *testing.T) {
+	sent, _ := metadata.FromOutgoingContext(ForPrefetch(FromCaller(t.Context(), "jobs")))
+	if got := sent.Get(feeds.CallerHeader); len(got) != 1 || got[0] != "jobs" {
+		t.Errorf("caller %q", got)
+	}
+	if got := sent.Get(feeds.PriorityHeader); len(got) != 1 || got[0] != "prefetch" {
+		t.Errorf("priority %q", got)
 	}
 }

@@ -188,10 +188,11 @@ func indexnodeCommand() *cobra.Command {
 
 type brokerConfig struct {
 	Common `yaml:",inline"`
-	Data   string `yaml:"data"`
-	HTTP   string `yaml:"http"`
-	GRPC   string `yaml:"grpc"`
-	Feeds  string `yaml:"feeds"`
+	Data   string                  `yaml:"data"`
+	HTTP   string                  `yaml:"http"`
+	GRPC   string                  `yaml:"grpc"`
+	Feeds  string                  `yaml:"feeds"`
+	Quotas map[string]broker.Quota `yaml:"quotas"`
 }
 
 func brokerCommand() *cobra.Command {
@@ -200,6 +201,9 @@ func brokerCommand() *cobra.Command {
   http: 127.0.0.1:8080         # JSON
   feeds: feeds/                # feed definitions, *.yaml, beside those of the cluster
   data: /var/lib/millrace      # what was last known of the cluster, should etcd be away
+  quotas:                      # of requests, by the header millrace-caller
+    jobs-page: {per_second: 200, burst: 400}
+    default: {per_second: 50}  # all other callers together; left out: no limit
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
 		cl, err := c.openCluster(ctx, lastGood(c.Data))
 		if err != nil {
@@ -236,7 +240,7 @@ func brokerCommand() *cobra.Command {
 			return err
 		}
 		b, err := broker.New(broker.Config{
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, PageKey: key, Metrics: r.metrics, Log: slog.Default(),
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, PageKey: key, Quotas: c.Quotas, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

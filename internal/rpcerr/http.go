@@ -3,13 +3,15 @@ package rpcerr
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/millrace/millrace"
 )
@@ -22,12 +24,8 @@ func Connect(err error) *connect.Error {
 		return connect.NewError(connect.Code(s.Code()), errors.New(s.Message()))
 	}
 	out := connect.NewError(connect.Code(code(e.Reason)), errors.New(e.Error()))
-	info, bad := details(e)
-	if d, err := connect.NewErrorDetail(info); err == nil {
-		out.AddDetail(d)
-	}
-	if bad != nil {
-		if d, err := connect.NewErrorDetail(bad); err == nil {
+	for _, m := range details(e) {
+		if d, err := connect.NewErrorDetail(protoadapt.MessageV2Of(m)); err == nil {
 			out.AddDetail(d)
 		}
 	}
@@ -40,12 +38,14 @@ func FromConnect(err error) error {
 	if !errors.As(err, &ce) {
 		return err
 	}
+	var all []any
 	for _, d := range ce.Details() {
 		if v, derr := d.Value(); derr == nil {
-			if info, ok := v.(*errdetails.ErrorInfo); ok && info.Domain == domain {
-				return fromInfo(info)
-			}
+			all = append(all, v)
 		}
+	}
+	if e := fromDetails(all); e != nil {
+		return e
 	}
 	return FromStatus(status.Error(codes.Code(ce.Code()), ce.Message()))
 }
@@ -84,8 +84,8 @@ func ProblemOf(err error) Problem {
 func WriteProblem(w http.ResponseWriter, err error) {
 	p := ProblemOf(err)
 	w.Header().Set("Content-Type", "application/problem+json")
-	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
+	if e := of(err); e != nil && pauseOf(e) > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(pauseOf(e).Seconds()))))
 	}
 	w.WriteHeader(p.Status)
 	enc := json.NewEncoder(w)

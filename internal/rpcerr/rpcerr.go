@@ -4,6 +4,7 @@
 package rpcerr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millrace/millrace"
@@ -32,6 +34,7 @@ var kinds = map[millrace.Reason]struct {
 	millrace.ReasonTooLarge:    {codes.InvalidArgument, http.StatusRequestEntityTooLarge},
 	millrace.ReasonPageToken:   {codes.InvalidArgument, http.StatusBadRequest},
 	millrace.ReasonOverloaded:  {codes.ResourceExhausted, http.StatusTooManyRequests},
+	millrace.ReasonQuota:       {codes.ResourceExhausted, http.StatusTooManyRequests},
 	millrace.ReasonUnavailable: {codes.Unavailable, http.StatusServiceUnavailable},
 	millrace.ReasonCoverage:    {codes.Unavailable, http.StatusServiceUnavailable},
 	millrace.ReasonDeadline:    {codes.DeadlineExceeded, http.StatusGatewayTimeout},
@@ -75,17 +78,8 @@ func Status(err error) error {
 		return status.Error(codes.Internal, err.Error())
 	}
 	s := status.New(code(e.Reason), e.Error())
-	info, bad := details(e)
-	if with, err := s.WithDetails(info); err == nil {
-		s = with
-	}
-	if bad != nil {
-		if with, err := s.WithDetails(bad); err == nil {
-			s = with
-		}
-	}
-	if pause, ok := pauses[e.Reason]; ok {
-		if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(pause)}); err == nil {
+	for _, d := range details(e) {
+		if with, err := s.WithDetails(d); err == nil {
 			s = with
 		}
 	}
@@ -93,9 +87,10 @@ func Status(err error) error {
 }
 
 // pauses says which refusals may end by themselves, and after how long a
-// caller should try again.
+// caller should try again that the error itself does not tell.
 var pauses = map[millrace.Reason]time.Duration{
 	millrace.ReasonOverloaded:  time.Second,
+	millrace.ReasonQuota:       time.Second,
 	millrace.ReasonUnavailable: 200 * time.Millisecond,
 	millrace.ReasonCoverage:    200 * time.Millisecond,
 }
@@ -107,7 +102,11 @@ func RetryAfter(err error) (time.Duration, bool) {
 	if err == nil || !ok {
 		return 0, false
 	}
-	for _, d := range s.Details() {
+	return retryInfo(s.Details())
+}
+
+func retryInfo(details []any) (time.Duration, bool) {
+	for _, d := range details {
 		if r, ok := d.(*errdetails.RetryInfo); ok {
 			return r.GetRetryDelay().AsDuration(), true
 		}
@@ -122,18 +121,24 @@ func code(r millrace.Reason) codes.Code {
 	return codes.Internal
 }
 
-// details returns e as google.rpc details; bad is nil when no field is named.
-func details(e *millrace.Error) (info *errdetails.ErrorInfo, bad *errdetails.BadRequest) {
-	info = &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain, Metadata: map[string]string{"detail": e.Detail}}
+// details returns e as google.rpc details.
+func details(e *millrace.Error) (all []protoadapt.MessageV1) {
+	info := &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain, Metadata: map[string]string{"detail": e.Detail}}
 	if e.WayOut != "" {
 		info.Metadata["way_out"] = e.WayOut
 	}
+	all = append(all, info)
 	if e.Field != "" {
 		info.Metadata["field"] = e.Field
-		bad = &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: e.Field, Description: e.Detail, Reason: string(e.Reason)}}}
+		all = append(all, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: e.Field, Description: e.Detail, Reason: string(e.Reason)}}})
 	}
-	return info, bad
+	if pause := pauseOf(e); pause > 0 {
+		all = append(all, &errdetails.RetryInfo{RetryDelay: durationpb.New(pause)})
+	}
+	return all
 }
+
+func pauseOf(e *millrace.Error) time.Duration { return cmp.Or(e.RetryAfter, pauses[e.Reason]) }
 
 // FromStatus turns what a gRPC call returned into a [millrace.Error]: the one
 // the server sent, or the one that the bare code stands for. Errors that are
@@ -143,10 +148,8 @@ func FromStatus(err error) error {
 	if err == nil || !ok {
 		return err
 	}
-	for _, d := range s.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.Domain == domain {
-			return fromInfo(info)
-		}
+	if e := fromDetails(s.Details()); e != nil {
+		return e
 	}
 	switch s.Code() {
 	case codes.DeadlineExceeded:
@@ -159,7 +162,19 @@ func FromStatus(err error) error {
 	return err
 }
 
-func fromInfo(info *errdetails.ErrorInfo) *millrace.Error {
-	m := info.Metadata
-	return &millrace.Error{Reason: millrace.Reason(info.Reason), Field: m["field"], Detail: m["detail"], WayOut: m["way_out"]}
+// fromDetails returns the error that details tell; nil if they are not ours.
+func fromDetails(all []any) *millrace.Error {
+	for _, d := range all {
+		info, ok := d.(*errdetails.ErrorInfo)
+		if !ok || info.Domain != domain {
+			continue
+		}
+		m := info.Metadata
+		e := &millrace.Error{Reason: millrace.Reason(info.Reason), Field: m["field"], Detail: m["detail"], WayOut: m["way_out"]}
+		if pause, _ := retryInfo(all); pause != pauses[e.Reason] {
+			e.RetryAfter = pause
+		}
+		return e
+	}
+	return nil
 }

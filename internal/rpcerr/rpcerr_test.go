@@ -17,14 +17,14 @@ import (
 )
 
 var reasons = []millrace.Reason{
-	millrace.ReasonInvalid, millrace.ReasonUnknown, millrace.ReasonFilter, millrace.ReasonTooLarge, millrace.ReasonOverloaded,
+	millrace.ReasonInvalid, millrace.ReasonUnknown, millrace.ReasonFilter, millrace.ReasonTooLarge, millrace.ReasonOverloaded, millrace.ReasonQuota,
 	millrace.ReasonUnavailable, millrace.ReasonDeadline, millrace.ReasonCoverage, millrace.ReasonPageToken,
 }
 
 // A refusal is the same after any wire, however it was wrapped before.
 func TestRefusalsSurviveTheWires(t *testing.T) {
 	for _, r := range reasons {
-		want := millrace.Error{Reason: r, Field: "a.b", Detail: "wrong", WayOut: "do otherwise"}
+		want := millrace.Error{Reason: r, Field: "a.b", Detail: "wrong", WayOut: "do otherwise", RetryAfter: 2500 * time.Millisecond}
 		err := fmt.Errorf("broker: %w", &want)
 		for name, back := range map[string]error{"grpc": FromStatus(Status(err)), "connect": FromConnect(Connect(err))} {
 			var got *millrace.Error
@@ -41,7 +41,7 @@ func TestRefusalsSurviveTheWires(t *testing.T) {
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
 			t.Fatal(err)
 		}
-		if p.Reason != r || p.Field != "a.b" || p.Detail != "wrong" || p.WayOut != "do otherwise" || p.Status != w.Code || w.Code == 500 || p.Type == "" || p.Title == "" {
+		if p.Reason != r || p.Field != "a.b" || p.Detail != "wrong" || p.WayOut != "do otherwise" || p.Status != w.Code || w.Code == 500 || w.Header().Get("Retry-After") != "3" || p.Type == "" || p.Title == "" {
 			t.Errorf("%s: %s", r, w.Body)
 		}
 	}
@@ -60,6 +60,13 @@ func TestFieldViolation(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	if d, ok := RetryAfter(Status(&millrace.Error{Reason: millrace.ReasonOverloaded})); !ok || d != time.Second {
 		t.Errorf("overloaded: %v, %v", d, ok)
+	}
+	if d, ok := RetryAfter(Status(&millrace.Error{Reason: millrace.ReasonQuota, RetryAfter: time.Minute})); !ok || d != time.Minute {
+		t.Errorf("a quota: %v, %v", d, ok)
+	}
+	w := httptest.NewRecorder()
+	if WriteProblem(w, &millrace.Error{Reason: millrace.ReasonInvalid}); w.Header().Get("Retry-After") != "" {
+		t.Error("what is wrong for good may be tried again")
 	}
 	for _, err := range []error{nil, errors.New("x"), Status(&millrace.Error{Reason: millrace.ReasonInvalid}), status.Error(codes.Unavailable, "")} {
 		if d, ok := RetryAfter(err); ok {

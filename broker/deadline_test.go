@@ -1,0 +1,165 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// waiting is a broker over one node behind gRPC, and what the node was asked
+// with: each question's context, which the node keeps until it ends.
+func waiting(t *testing.T) (b *Broker, asked chan context.Context) {
+	w := newWorld(t, 1, 1)
+	asked = make(chan context.Context, 1)
+	w.nodes["n0"].work = func(ctx context.Context) error {
+		asked <- ctx
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	stop, addr := serveNode(t, w.nodes["n0"], "127.0.0.1:0")
+	w.m = cluster.NewMap(w.m.Assignment(), []cluster.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All()})
+	b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(); _ = b.Close() })
+	return b, asked
+}
+
+// ends waits for a question to be given up on the node.
+func ends(t *testing.T, ctx context.Context) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(10 * time.Second):
+		t.Error("the node works on")
+	}
+}
+
+func askHTTP(ctx context.Context, t *testing.T, url string, header map[string]string) (*http.Response, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(`{"feed":"recent","entities":["member:1"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for name, value := range header {
+		req.Header.Set(name, value)
+	}
+	return http.DefaultClient.Do(req)
+}
+
+// The time that a caller allows bounds the answer and the nodes' work, on both
+// HTTP routes.
+func TestTimeoutHeader(t *testing.T) {
+	b, asked := waiting(t)
+	s := httptest.NewServer(b.Handler())
+	t.Cleanup(s.Close)
+	for _, c := range []struct{ path, header, value string }{
+		{"/v1/feed", TimeoutHeader, "300ms"},
+		{"/millrace.feed.v1.FeedService/GetFeed", TimeoutHeader, "0.3s"},
+		{"/millrace.feed.v1.FeedService/GetFeed", "Connect-Timeout-Ms", "300"},
+	} {
+		began := time.Now()
+		resp, err := askHTTP(t.Context(), t, s.URL+c.path, map[string]string{c.header: c.value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if took := time.Since(began); resp.StatusCode != http.StatusGatewayTimeout || took < 200*time.Millisecond || took > 5*time.Second {
+			t.Errorf("%s %s: %d after %s", c.path, c.header, resp.StatusCode, took)
+		}
+		ctx := <-asked
+		if at, ok := ctx.Deadline(); !ok || at.Before(began.Add(200*time.Millisecond)) || at.After(began.Add(300*time.Millisecond)) {
+			t.Errorf("%s %s: the node has until %s after the start, %v", c.path, c.header, at.Sub(began), ok)
+		}
+		ends(t, ctx)
+	}
+}
+
+func TestBadTimeoutHeader(t *testing.T) {
+	s := served(t)
+	for _, value := range []string{"0s", "-1s", "5", "soon", "1e9"} {
+		resp, err := askHTTP(t.Context(), t, s.URL+"/v1/feed", map[string]string{TimeoutHeader: value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("%q: %d", value, resp.StatusCode)
+		}
+	}
+	// Ten years are not refused: they are the broker's own limit.
+	resp, err := askHTTP(t.Context(), t, s.URL+"/v1/feed", map[string]string{TimeoutHeader: "87600h"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("ten years: %d", resp.StatusCode)
+	}
+}
+
+// When a caller goes away, the nodes stop, whatever the wire.
+func TestAbandonedWorkStops(t *testing.T) {
+	b, asked := waiting(t)
+	s := httptest.NewServer(b.Handler())
+	t.Cleanup(s.Close)
+	g := grpc.NewServer(ServerOptions()...)
+	b.RegisterGRPC(g)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	for name, call := range map[string]func(context.Context) error{
+		"plain HTTP": func(ctx context.Context) error {
+			_, err := askHTTP(ctx, t, s.URL+"/v1/feed", nil)
+			return err
+		},
+		"connect": func(ctx context.Context) error {
+			_, err := askHTTP(ctx, t, s.URL+"/millrace.feed.v1.FeedService/GetFeed", nil)
+			return err
+		},
+		"gRPC": func(ctx context.Context) error {
+			_, err := feedv1.NewFeedServiceClient(conn).GetFeed(ctx, recentRequest(1))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, leave := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- call(ctx) }()
+			onNode := <-asked
+			if onNode.Err() != nil {
+				t.Error("the node's time ended before its caller left")
+			}
+			leave()
+			if err := <-done; err == nil {
+				t.Error("an answer, without anybody there")
+			}
+			ends(t, onNode)
+			if at, _ := onNode.Deadline(); time.Until(at) < time.Second {
+				t.Error("it may have been the deadline that ended it")
+			}
+		})
+	}
+}

@@ -93,6 +93,7 @@ var homes = []home{
 	{Path: "github.com/twmb/murmur3", In: []string{"relevance"}, Why: "buckets of experiments"},
 	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "cmd"}, Why: "packed files, model packs and page tokens"},
 	{Path: "golang.org/x/time", In: []string{"broker"}, Why: "quotas of callers"},
+	{Path: "golang.org/x/sys", In: []string{"indexnode/arena"}, Why: "mappings with huge pages"},
 	{Path: "golang.org/x/sync", In: []string{"..."}, Why: "errgroup"},
 	{Path: "github.com/cockroachdb/datadriven", Tests: []string{"..."}, Why: "tests by data files"},
 }
@@ -104,6 +105,7 @@ var unsafeIn = map[string]string{
 	"relevance/trees":  "the walk of eight rows, whose places are checked when a model is read",
 	"relevance/kernel": "strings built in a buffer for a look-up",
 	"schemas":          "map keys and list items that point into a body while it is decoded",
+	"indexnode/arena":  "memory of the system, not of the Go heap",
 	"indexnode/store":  "strings that share a blob while it is read",
 }
 

@@ -1,0 +1,276 @@
+// Package arena is memory that the garbage collector does not see, for what a
+// cache holds: blocks without pointers, which readers use without locks.
+//
+//	Alloc ─► block ─► published ─► replaced ─► Retire ─► waits for readers ─► free
+//	                     │                                    ▲
+//	Enter ──────────► readers read it ──────────► Leave ──────┘
+//
+// A block that was retired is used again when every reader who began before
+// has left. Time goes in epochs, for that: a reader belongs to the epoch in
+// which it entered, an epoch begins when the readers of the one before the
+// last have left, and a block of epoch e is free from epoch e+2 on.
+//
+// Blocks come from few large mappings with huge pages, since what makes a
+// random read slow is often the look-up of its address. A freed block serves
+// blocks of its size again, or is split; blocks are never joined.
+package arena
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+	"unsafe"
+)
+
+// Align is what the address of every block is a multiple of: a cache line.
+const Align = 64
+
+const (
+	fineBytes  = 4 << 10 // up to here there is a size every 64 bytes
+	largeBytes = 1 << 20 // and up to here 16 of every doubling; beyond, a block has a mapping of its own
+	steps      = 16
+	classes    = fineBytes/Align + steps*8 + 1
+	// chunkBytes is the size of a mapping.
+	chunkBytes = 32 << 20
+	// patience is how many blocks are retired before one looks whether the
+	// readers of others are gone.
+	patience = 64
+)
+
+// Arena gives out memory. It is safe for concurrent use.
+type Arena struct {
+	readers readers
+
+	mu struct {
+		sync.Mutex
+		chunks [][]byte
+		rest   []byte // of the last chunk: not given out yet
+		free   [classes][]uintptr
+		large  map[uintptr][]byte
+		limbo  [3][]block // retired, by epoch modulo 3
+		since  int        // blocks retired since the readers were looked at
+		stats  Stats
+		closed bool
+	}
+}
+
+// Stats is what an arena holds, in bytes.
+type Stats struct {
+	Mapped  int // taken from the system
+	Used    int // in blocks given out, of which there are Blocks
+	Retired int // of Used: in blocks that wait for readers
+	Blocks  int
+}
+
+type block struct {
+	at   uintptr
+	size int // as it was asked for
+}
+
+// New returns an empty arena. Close it when no block of it is in use.
+func New() *Arena {
+	a := &Arena{}
+	a.mu.large = make(map[uintptr][]byte)
+	a.readers.epoch.Store(firstEpoch)
+	return a
+}
+
+// classOf returns the size class of n bytes, and its size.
+func classOf(n int) (class, size int) {
+	if n <= fineBytes {
+		class = max(n+Align-1, Align) / Align
+		return class, class * Align
+	}
+	shift := bits.Len(uint(n-1)) - 5 // so that n is 16 to 32 times the step
+	step := 1 << shift
+	up := (n + step - 1) >> shift // 17 to 32
+	doubling := shift - (bits.Len(uint(fineBytes)) - 5)
+	return fineBytes/Align + doubling*steps + up - steps, up << shift
+}
+
+// sizeOf returns the size of a class.
+func sizeOf(class int) int {
+	if class <= fineBytes/Align {
+		return class * Align
+	}
+	over := class - fineBytes/Align - 1
+	return (steps + 1 + over%steps) * (fineBytes / steps) << (over / steps)
+}
+
+// Alloc returns a block of n bytes, of which the content is not defined.
+func (a *Arena) Alloc(n int) []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.closed {
+		panic("arena: closed")
+	}
+	var at uintptr
+	var size int
+	if n > largeBytes {
+		at, size = a.allocLarge(n)
+	} else {
+		var class int
+		class, size = classOf(n)
+		at = a.take(class, size)
+	}
+	a.mu.stats.Used += size
+	a.mu.stats.Blocks++
+	return unsafe.Slice((*byte)(pointer(at)), n)
+}
+
+// pointer returns the address of memory that chunks or large keep.
+func pointer(at uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&at)) }
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+func (a *Arena) allocLarge(n int) (at uintptr, size int) {
+	b := mapped(n)
+	at = address(b)
+	a.mu.large[at] = b
+	a.mu.stats.Mapped += len(b)
+	return at, len(b)
+}
+
+// take returns a block of a class: a free one, one that readers have left by
+// now, new memory, or a part of a larger one that is free.
+func (a *Arena) take(class, size int) uintptr {
+	if at, ok := a.pop(class); ok {
+		return at
+	}
+	if a.mu.stats.Retired > 0 && a.advance() {
+		if at, ok := a.pop(class); ok {
+			return at
+		}
+	}
+	if len(a.mu.rest) < size {
+		for larger := class + 1; larger < classes; larger++ {
+			if at, ok := a.pop(larger); ok {
+				a.release(at+uintptr(size), sizeOf(larger)-size)
+				return at
+			}
+		}
+		a.release(address(a.mu.rest), len(a.mu.rest))
+		a.mu.rest = mapped(chunkBytes)
+		a.mu.chunks = append(a.mu.chunks, a.mu.rest)
+		a.mu.stats.Mapped += len(a.mu.rest)
+	}
+	at := address(a.mu.rest)
+	a.mu.rest = a.mu.rest[size:]
+	return at
+}
+
+func (a *Arena) pop(class int) (at uintptr, ok bool) {
+	free := a.mu.free[class]
+	if len(free) == 0 {
+		return 0, false
+	}
+	at = free[len(free)-1]
+	a.mu.free[class] = free[:len(free)-1]
+	return at, true
+}
+
+// release makes free blocks of n bytes of memory.
+func (a *Arena) release(at uintptr, n int) {
+	for n >= Align {
+		class, size := classOf(min(n, largeBytes))
+		for size > n {
+			class--
+			size = sizeOf(class)
+		}
+		a.mu.free[class] = append(a.mu.free[class], at)
+		at, n = at+uintptr(size), n-size
+	}
+}
+
+// Free gives a block back that no reader has seen.
+func (a *Arena) Free(b []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.free(block{address(b), len(b)})
+}
+
+// Retire gives a block back that readers may be reading, but that none can
+// find any more.
+func (a *Arena) Retire(b []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	limbo := &a.mu.limbo[a.readers.epoch.Load()%3]
+	*limbo = append(*limbo, block{address(b), len(b)})
+	a.mu.stats.Retired += len(b)
+	if a.mu.since++; a.mu.since >= patience {
+		a.advance()
+	}
+}
+
+// advance begins the next epoch, if the readers of the one before are gone,
+// and frees what was retired in that one.
+func (a *Arena) advance() bool {
+	a.mu.since = 0
+	epoch := a.readers.epoch.Load()
+	if a.readers.any(epoch - 1) {
+		return false
+	}
+	epoch++
+	a.readers.epoch.Store(epoch)
+	gone := &a.mu.limbo[(epoch-2)%3]
+	for _, b := range *gone {
+		a.mu.stats.Retired -= b.size
+		a.free(b)
+	}
+	*gone = (*gone)[:0]
+	return true
+}
+
+func (a *Arena) free(b block) {
+	if poison {
+		dead := unsafe.Slice((*byte)(pointer(b.at)), b.size)
+		for i := range dead {
+			dead[i] = poisonByte
+		}
+	}
+	a.mu.stats.Blocks--
+	if b.size > largeBytes {
+		m, ok := a.mu.large[b.at]
+		if !ok {
+			panic(fmt.Sprintf("arena: %d bytes freed that are not a block", b.size))
+		}
+		delete(a.mu.large, b.at)
+		a.mu.stats.Used -= len(m)
+		a.mu.stats.Mapped -= len(m)
+		unmap(m)
+		return
+	}
+	class, size := classOf(b.size)
+	a.mu.stats.Used -= size
+	a.mu.free[class] = append(a.mu.free[class], b.at)
+}
+
+// poisonByte is what freed memory is filled with in builds that look for
+// readers of it.
+const poisonByte = 0xdb
+
+// Stats returns what the arena holds.
+func (a *Arena) Stats() Stats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.stats
+}
+
+// Close gives all memory back to the system. Whoever still reads a block of it
+// is wrong.
+func (a *Arena) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.closed {
+		return
+	}
+	a.mu.closed = true
+	for _, b := range a.mu.chunks {
+		unmap(b)
+	}
+	for _, b := range a.mu.large {
+		unmap(b)
+	}
+	a.mu.chunks, a.mu.rest, a.mu.large, a.mu.stats = nil, nil, nil, Stats{}
+	a.mu.free, a.mu.limbo = [classes][]uintptr{}, [3][]block{}
+}

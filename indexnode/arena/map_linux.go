@@ -1,0 +1,38 @@
+//go:build linux && !race
+
+package arena
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// hugeBytes is the size of a huge page, where they have the usual size.
+const hugeBytes = 2 << 20
+
+// mapped returns at least n bytes from the system. Pages that nobody writes to
+// take no memory.
+func mapped(n int) []byte {
+	n = (n + hugeBytes - 1) &^ (hugeBytes - 1)
+	b, err := unix.MmapPtr(-1, 0, nil, uintptr(n+hugeBytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		panic(fmt.Sprintf("arena: mapping %d bytes: %v", n, err)) // as when the Go heap cannot grow
+	}
+	// A huge page begins at a multiple of its size: what is before and behind
+	// goes back.
+	skip := int(-uintptr(b) & (hugeBytes - 1))
+	at := unsafe.Add(b, skip)
+	if skip > 0 {
+		_ = unix.MunmapPtr(b, uintptr(skip))
+	}
+	if behind := hugeBytes - skip; behind > 0 {
+		_ = unix.MunmapPtr(unsafe.Add(at, n), uintptr(behind))
+	}
+	all := unsafe.Slice((*byte)(at), n)
+	_ = unix.Madvise(all, unix.MADV_HUGEPAGE) // where the system has none, small pages do
+	return all
+}
+
+func unmap(b []byte) { _ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))) }

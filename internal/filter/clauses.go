@@ -1,0 +1,179 @@
+package filter
+
+import (
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+)
+
+// Clauses is a filter bound as by [Filter.Bind] that tells of each row which
+// clause dropped it: the first term of the outermost && that is false, or else
+// the first that has no value. It keeps what [Bound] keeps and is for accounts
+// of an answer: it runs every clause on every row. It is used by one
+// goroutine.
+type Clauses struct {
+	clauses []kernel
+	at      batch
+	dropped []Dropped // of the rows last judged
+}
+
+// Dropped is which clause dropped a row, and why.
+type Dropped struct {
+	Clause  int // its place in [Filter.Sources]
+	Outcome Outcome
+}
+
+// Outcome is what a clause, or a filter, says of a row.
+type Outcome uint8
+
+// The outcomes. Only Kept keeps a row; [Counts] says what the others are.
+const (
+	Kept Outcome = iota
+	False
+	Null
+	Error
+	NaN
+)
+
+func (o Outcome) String() string { return [...]string{"kept", "false", "null", "error", "nan"}[o] }
+
+// Add counts a row.
+func (c *Counts) Add(o Outcome) {
+	switch o {
+	case False:
+		c.False++
+	case Null:
+		c.Null++
+	case Error:
+		c.Error++
+	case NaN:
+		c.NaN++
+	}
+}
+
+// Sources returns the filter's clauses as CEL.
+func (f *Filter) Sources() []string {
+	sources := make([]string, len(f.terms))
+	for i, n := range f.terms {
+		sources[i] = n.Source()
+	}
+	return sources
+}
+
+// BindClauses prepares the filter's account of rows.
+func (f *Filter) BindClauses(layout, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*Clauses, error) {
+	bd := &binder{layout: layout, entity: entity, viewer: viewer, asOf: asOf, patterns: f.patterns}
+	c := &Clauses{}
+	for _, n := range f.terms {
+		c.clauses = append(c.clauses, boolean(bd.build(n)))
+	}
+	return c, bd.err
+}
+
+// Judge tells of each of the selected rows what dropped it. The answer holds
+// until the next call.
+func (c *Clauses) Judge(rows *column.Slab, sel []int32, entity *column.Slab) []Dropped {
+	c.at = batch{rows: rows, entity: entity, sel: sel}
+	c.dropped = append(c.dropped[:0], make([]Dropped, len(sel))...)
+	for n, k := range c.clauses {
+		values := k.eval(&c.at)
+		for i := range sel {
+			o := outcomeOf(k, values, i)
+			d := &c.dropped[i]
+			switch { // what is false decides over an error before it
+			case o == Kept || d.Outcome.decides():
+			case d.Outcome == Kept || o.decides():
+				*d = Dropped{n, o}
+			}
+		}
+	}
+	c.at = batch{}
+	return c.dropped
+}
+
+// decides reports whether a clause alone makes the filter false.
+func (o Outcome) decides() bool { return o == False || o == NaN }
+
+func outcomeOf(k kernel, values *vector, i int) Outcome {
+	switch {
+	case values.states[i] == failed:
+		return Error
+	case values.states[i] != present:
+		return Null
+	case values.words[i] != 0:
+		return Kept
+	}
+	if c, ok := k.(*compare); ok && c.comparedNaN(i) {
+		return NaN
+	}
+	return False
+}
+
+// Operand is something that a clause reads, and its value: nil, bool, int64,
+// float64, string, [millrace.Time], []float64 or []string.
+type Operand struct {
+	Name  string // as in record.likes
+	Value any
+}
+
+// Operands returns what the n-th clause reads of a row, each once, in the
+// order of the source.
+func (f *Filter) Operands(n int, rows *column.Slab, row int, entity *column.Slab, viewer *millrace.Viewer, asOf millrace.Time) []Operand {
+	var all []Operand
+	var walk func(*expr.Node)
+	walk = func(n *expr.Node) {
+		o := Operand{Name: n.String()}
+		switch n.Op {
+		case expr.Record:
+			o.Value = valueAt(rows, n.Name, row)
+		case expr.Entity:
+			if entity != nil && entity.Len() > 0 {
+				o.Value = valueAt(entity, n.Name, 0)
+			}
+		case expr.Viewer:
+			if viewer != nil {
+				o.Value, _ = viewer.Value(n.Name)
+			}
+		case expr.AsOf:
+			o.Value = asOf
+		default:
+			for _, a := range n.Args {
+				walk(a)
+			}
+			return
+		}
+		if !slices.ContainsFunc(all, func(met Operand) bool { return met.Name == o.Name }) {
+			all = append(all, o)
+		}
+	}
+	walk(f.terms[n])
+	return all
+}
+
+// valueAt returns a value of a row, nil where it is null or the layout does
+// not have the field.
+func valueAt(s *column.Slab, name string, row int) any {
+	i := s.Layout().Index(name)
+	if i < 0 || s.Null(i, row) {
+		return nil
+	}
+	w := s.Word(i, row)
+	switch s.Layout().Fields()[i].Kind {
+	case column.Bool:
+		return w != 0
+	case column.Int:
+		return int64(w)
+	case column.Time:
+		return millrace.Time(w)
+	case column.Double:
+		return math.Float64frombits(w)
+	case column.Doubles:
+		return s.Doubles([]float64{}, w)
+	case column.Strings:
+		return s.Strings([]string{}, w)
+	}
+	return s.String(w)
+}

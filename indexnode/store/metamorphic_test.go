@@ -117,6 +117,10 @@ func (s *script) timeline() millrace.Timeline {
 	return millrace.Timeline{Entity: millrace.Entity("e" + strconv.Itoa(s.rng.IntN(3))), Type: s.types[s.rng.IntN(len(s.types))]}
 }
 
+func (s *script) id() millrace.RecordID {
+	return millrace.RecordID("r" + strconv.Itoa(s.rng.IntN(s.ids)))
+}
+
 func (s *script) entry() entry {
 	r := s.rng
 	s.now += millrace.Time(r.IntN(4))
@@ -126,7 +130,7 @@ func (s *script) entry() entry {
 		return e
 	}
 	e.record = millrace.Record{
-		ID:      millrace.RecordID("r" + strconv.Itoa(r.IntN(s.ids))),
+		ID:      s.id(),
 		Time:    s.now,
 		Version: int64(r.IntN(4)),
 		Deleted: r.IntN(10) == 0,
@@ -221,8 +225,10 @@ func (m *meta) step() {
 	switch n := m.rng.IntN(1000); {
 	case n < 600:
 		m.apply()
-	case n < 780:
+	case n < 730:
 		m.read(m.s, m.partition())
+	case n < 780:
+		m.find(m.s, m.partition())
 	case n < 860:
 		m.newest(m.s, m.partition())
 	case n < 900:
@@ -433,6 +439,20 @@ func (m *meta) compareRead(s *Store, p millrace.Partition, name millrace.Timelin
 	m.fail(err)
 	if want := m.parts[p].oracle.read(name, from, to); !equalRecords(got, want) {
 		m.t.Fatalf("operation %d: partition %d, %s from %d to %d:\n got %s want %s%s", m.ops, p, name, from, to, short(got, nil), short(want, nil), drawTimeline(s, p, name))
+	}
+}
+
+func (m *meta) find(s *Store, p millrace.Partition) {
+	m.t.Helper()
+	name, id := m.timeline(), m.id()
+	got, ok, err := s.Find(p, name, id)
+	m.fail(err)
+	want, kept := m.parts[p].oracle.find(name, id)
+	switch {
+	case !kept && ok && !got.Expired:
+		m.t.Fatalf("operation %d: partition %d, %s: found %s, which is not there: %+v", m.ops, p, name, id, got)
+	case kept && (!ok || got.Expired || !equalRecords([]millrace.Record{got.Record}, []millrace.Record{want})):
+		m.t.Fatalf("operation %d: partition %d, %s: found %t %+v, want %+v%s", m.ops, p, name, ok, got, want, drawTimeline(s, p, name))
 	}
 }
 

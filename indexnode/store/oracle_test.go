@@ -115,6 +115,19 @@ func (o *oracle) read(name millrace.Timeline, from, to millrace.Time) []millrace
 	return out
 }
 
+// find returns the record of an id that retention keeps, tombstone or not.
+func (o *oracle) find(name millrace.Timeline, id millrace.RecordID) (millrace.Record, bool) {
+	t := o.timelines[name]
+	if t == nil {
+		return millrace.Record{}, false
+	}
+	i := slices.IndexFunc(t.recs, func(r millrace.Record) bool { return r.ID == id && r.Time >= o.horizon(name.Type) })
+	if i < 0 {
+		return millrace.Record{}, false
+	}
+	return t.recs[i], true
+}
+
 func (o *oracle) readFeatures(e millrace.Entity) []Features {
 	var out []Features
 	for k, f := range o.features {

@@ -167,13 +167,8 @@ func endSpan(span trace.Span, err error) {
 }
 
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
-	h := headersOf(ctx)
-	if err := b.admit(h.caller); err != nil {
-		return nil, nil, err
-	}
-	leave, err := b.gate.enter(h.priority)
+	leave, err := b.enter(ctx)
 	if err != nil {
-		b.metrics.shed.Inc()
 		return nil, nil, err
 	}
 	complete := false
@@ -199,6 +194,18 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	complete = len(o.missing) == 0
 	resp, err := b.answer(ctx, f, o)
 	return q, resp, err
+}
+
+// enter lets a request in, or refuses it; leave as [gate.enter] says.
+func (b *Broker) enter(ctx context.Context) (leave func(complete bool), err error) {
+	h := headersOf(ctx)
+	if err := b.admit(h.caller); err != nil {
+		return nil, err
+	}
+	if leave, err = b.gate.enter(h.priority); err != nil {
+		b.metrics.shed.Inc()
+	}
+	return leave, err
 }
 
 // admit holds a caller to its quota.

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"os"
 	"regexp"
 	"testing"
@@ -25,11 +26,20 @@ func TestDocs(t *testing.T) {
 			}
 			continue
 		}
-		if status, _, answer := post(t, s.URL+"/v1/feed", curl, string(text)); status != 200 {
+		path := "/v1/feed"
+		if bytes.Contains(text, []byte(`"record"`)) {
+			path = "/v1/why"
+		}
+		if status, _, answer := post(t, s.URL+path, curl, string(text)); status != 200 {
 			t.Errorf("%s\n%d %s", text, status, answer)
 		}
 	}
-	if counts["json"] != 2 || counts["yaml"] != 1 {
+	for _, stage := range append([]string{stageUnanswered, stageNever}, furthest...) {
+		if !bytes.Contains(page, []byte("| `"+stage+"` |")) {
+			t.Errorf("the page does not tell what %s means", stage)
+		}
+	}
+	if counts["json"] != 3 || counts["yaml"] != 1 {
 		t.Errorf("the page shows %v", counts)
 	}
 }

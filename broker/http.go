@@ -18,18 +18,22 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// Handler serves JSON: Connect's protocol, and POST /v1/feed, whose errors are
-// problem documents (RFC 9457). GET /v1/openapi.json describes the latter.
+// Handler serves JSON: Connect's protocol, and POST /v1/feed and /v1/why, whose
+// errors are problem documents (RFC 9457). GET /v1/openapi.json describes the
+// latter.
 func (b *Broker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(feedv1connect.NewFeedServiceHandler(connectFeed{b},
 		connect.WithCodec(jsonCodec{}), connect.WithReadMaxBytes(maxRequestBytes)))
-	mux.Handle("POST /v1/feed", gzhttp.GzipHandler(http.HandlerFunc(b.serveFeed)))
+	mux.Handle("POST /v1/feed", gzhttp.GzipHandler(serveJSON(b.GetFeed)))
+	mux.Handle("POST /v1/why", gzhttp.GzipHandler(serveJSON(b.Why)))
 	mux.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
-	mux.HandleFunc("/v1/feed", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "POST a JSON request here", http.StatusMethodNotAllowed)
-	})
+	for _, path := range []string{"/v1/feed", "/v1/why"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", http.MethodPost)
+			http.Error(w, "POST a JSON request here", http.StatusMethodNotAllowed)
+		})
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, err := withHeaders(r.Context(), r.Header.Get)
 		if err != nil {
@@ -46,51 +50,65 @@ func (b *Broker) Handler() http.Handler {
 	})
 }
 
-func (b *Broker) serveFeed(w http.ResponseWriter, r *http.Request) {
-	req, err := readFeedRequest(w, r)
-	var resp *feedv1.GetFeedResponse
-	if err == nil {
-		resp, err = b.GetFeed(r.Context(), req)
-	}
-	var body []byte
-	if err == nil {
-		body, err = marshalJSON(resp)
-	}
-	if err != nil {
-		rpcerr.WriteProblem(w, err)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(body, '\n'))
+// serveJSON serves one method.
+func serveJSON[Req any, PReq interface {
+	*Req
+	proto.Message
+}, Resp proto.Message](method func(context.Context, PReq) (Resp, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		req := PReq(new(Req))
+		err := readRequest(w, r, req)
+		var resp Resp
+		if err == nil {
+			resp, err = method(r.Context(), req)
+		}
+		var body []byte
+		if err == nil {
+			body, err = marshalJSON(resp)
+		}
+		if err != nil {
+			rpcerr.WriteProblem(w, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(append(body, '\n'))
+	})
 }
 
-// readFeedRequest takes any content type that says JSON, and none at all or
+// readRequest takes any content type that says JSON, and none at all or
 // curl's own, since curl -d sends that.
-func readFeedRequest(w http.ResponseWriter, r *http.Request) (*feedv1.GetFeedRequest, error) {
+func readRequest(w http.ResponseWriter, r *http.Request, req proto.Message) error {
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "", "application/json", "application/x-www-form-urlencoded", "text/json", "text/plain":
 	default:
-		return nil, invalid("Content-Type", "send application/json", "%.100q is not JSON", kind)
+		return invalid("Content-Type", "send application/json", "%.100q is not JSON", kind)
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return nil, invalid("Content-Encoding", "send the body as it is", "%.100q is not taken here", e)
+		return invalid("Content-Encoding", "send the body as it is", "%.100q is not taken here", e)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, &millrace.Error{Reason: millrace.ReasonTooLarge, Detail: fmt.Sprintf("the body is longer than %d bytes", large.Limit), WayOut: "ask for fewer entities"}
+		return &millrace.Error{Reason: millrace.ReasonTooLarge, Detail: fmt.Sprintf("the body is longer than %d bytes", large.Limit), WayOut: "ask for fewer entities"}
 	case err != nil:
-		return nil, invalid("", "send the whole body", "the body broke off: %v", err)
+		return invalid("", "send the whole body", "the body broke off: %v", err)
 	}
-	req := &feedv1.GetFeedRequest{}
-	return req, unmarshalJSON(body, req)
+	return unmarshalJSON(body, req)
 }
 
 type connectFeed struct{ b *Broker }
 
 func (c connectFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	resp, err := c.b.GetFeed(ctx, req)
+	if err != nil {
+		return nil, rpcerr.Connect(err)
+	}
+	return resp, nil
+}
+
+func (c connectFeed) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
+	resp, err := c.b.Why(ctx, req)
 	if err != nil {
 		return nil, rpcerr.Connect(err)
 	}

@@ -65,7 +65,7 @@ func fieldAtFault(b []byte, of protoreflect.MessageDescriptor, path string) erro
 		if bad == nil {
 			continue
 		}
-		if isViewer(fd) {
+		if isOurs(fd) {
 			if e := fieldAtFault(fields[name], fd.Message(), path+name+"."); e != nil {
 				return e
 			}
@@ -75,8 +75,9 @@ func fieldAtFault(b []byte, of protoreflect.MessageDescriptor, path string) erro
 	return nil
 }
 
-func isViewer(fd protoreflect.FieldDescriptor) bool {
-	return fd.Message() != nil && fd.Message().FullName() == (&feedv1.Viewer{}).ProtoReflect().Descriptor().FullName()
+// isOurs reports whether a field is one message of the API.
+func isOurs(fd protoreflect.FieldDescriptor) bool {
+	return fd.Message() != nil && !fd.IsList() && !fd.IsMap() && fd.Message().ParentFile() == feedv1.File_millrace_feed_v1_feed_proto
 }
 
 // wanted says what a field takes, in JSON's words.

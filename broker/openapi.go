@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/millrace/millrace"
@@ -13,28 +14,21 @@ import (
 // object is a piece of a JSON document.
 type object = map[string]any
 
-// openAPI describes POST /v1/feed after OpenAPI 3.1. It is made from the
-// descriptors of the messages, so it cannot fall behind them; the .proto says
-// what each field means.
+// openAPI describes POST /v1/feed and /v1/why after OpenAPI 3.1. It is made
+// from the descriptors of the messages, so it cannot fall behind them; the
+// .proto says what each field means.
 func openAPI() object {
 	schemas := object{"Problem": problemSchema()}
-	request := schemaOf((&feedv1.GetFeedRequest{}).ProtoReflect().Descriptor(), schemas)
-	answer := schemaOf((&feedv1.GetFeedResponse{}).ProtoReflect().Descriptor(), schemas)
-	content := func(kind string, schema object) object {
-		return object{"content": object{kind: object{"schema": schema}}}
-	}
-	ok := content("application/json", answer)
-	ok["description"] = "One page, with coverage and receipt."
 	refused := content("application/problem+json", ref("Problem"))
 	refused["description"] = "A refusal: switch on its reason."
-	body := content("application/json", request)
-	body["required"] = true
-	return object{
-		"openapi": "3.1.0",
-		"info":    object{"title": "Millrace feed API", "version": "v1"},
-		"paths": object{"/v1/feed": object{"post": object{
-			"operationId": "GetFeed",
-			"summary":     "One page of what a viewer should see.",
+	post := func(id, summary, gives string, request, answer proto.Message) object {
+		body := content("application/json", schemaOf(request.ProtoReflect().Descriptor(), schemas))
+		body["required"] = true
+		ok := content("application/json", schemaOf(answer.ProtoReflect().Descriptor(), schemas))
+		ok["description"] = gives
+		return object{"post": object{
+			"operationId": id,
+			"summary":     summary,
 			"parameters": []any{
 				header(PriorityHeader, object{"type": "string", "enum": []any{"interactive", "prefetch"}}),
 				header(CallerHeader, object{"type": "string"}),
@@ -42,9 +36,23 @@ func openAPI() object {
 			},
 			"requestBody": body,
 			"responses":   object{"200": ok, "default": refused},
-		}}},
+		}}
+	}
+	return object{
+		"openapi": "3.1.0",
+		"info":    object{"title": "Millrace feed API", "version": "v1"},
+		"paths": object{
+			"/v1/feed": post("GetFeed", "One page of what a viewer should see.", "One page, with coverage and receipt.",
+				&feedv1.GetFeedRequest{}, &feedv1.GetFeedResponse{}),
+			"/v1/why": post("Why", "What became of a record in the answer to a request.", "The stage that dropped the record, or its place.",
+				&feedv1.WhyRequest{}, &feedv1.WhyResponse{}),
+		},
 		"components": object{"schemas": schemas},
 	}
+}
+
+func content(kind string, schema object) object {
+	return object{"content": object{kind: object{"schema": schema}}}
 }
 
 func header(name string, schema object) object {

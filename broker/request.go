@@ -60,6 +60,7 @@ func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 		Entities: make([]byte, 0, n), Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
 		Filter: q.query.Filter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
+		Examine: q.query.Examine, Above: q.query.Above,
 	}
 	for p := range parts.All() {
 		r.Entities = append(r.Entities, q.entities[p]...)

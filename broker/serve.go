@@ -38,6 +38,15 @@ type grpcFeed struct {
 }
 
 func (g grpcFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	return serveGRPC(ctx, req, g.b.GetFeed)
+}
+
+func (g grpcFeed) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
+	return serveGRPC(ctx, req, g.b.Why)
+}
+
+// serveGRPC serves one method.
+func serveGRPC[Req, Resp any](ctx context.Context, req Req, method func(context.Context, Req) (*Resp, error)) (*Resp, error) {
 	ctx, err := withHeaders(ctx, func(name string) string {
 		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
 			return values[0]
@@ -47,7 +56,7 @@ func (g grpcFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*fee
 	if err != nil {
 		return nil, rpcerr.Status(err)
 	}
-	resp, err := g.b.GetFeed(ctx, req)
+	resp, err := method(ctx, req)
 	if err != nil {
 		return nil, rpcerr.Status(err)
 	}

@@ -226,6 +226,12 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 		resp.Items = append(resp.Items, out)
 	}
 	resp.Stages = &nodev1.Stages{Candidates: int64(answer.Stages.Candidates), Scored: int64(answer.Stages.Scored), Capped: int64(answer.Stages.Capped)}
+	if req.Examine != "" {
+		resp.Findings = n.w.examine(req, &q)
+	}
+	for _, it := range req.Above {
+		resp.Above = append(resp.Above, n.w.above(rankOf(it), q))
+	}
 	// Over the wire and back, so that nothing is shared.
 	raw, err := proto.Marshal(resp)
 	if err != nil {
@@ -233,6 +239,36 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	}
 	resp = &nodev1.QueryResponse{}
 	return resp, proto.Unmarshal(raw, resp)
+}
+
+// examine finds a live record in the entities' timelines. The world's feeds
+// have no filters and no caps where it is asked.
+func (w *world) examine(req *nodev1.QueryRequest, q *oracle.Query) (all []*nodev1.Finding) {
+	for _, e := range q.Entities {
+		for _, ty := range []millrace.ContentType{"post", "like"} {
+			t := millrace.Timeline{Entity: e, Type: ty}
+			for _, r := range w.feed.Live(t) {
+				if string(r.ID) == req.Examine {
+					_, served := slices.BinarySearch(req.Exclude, millrace.ServedHash(req.DistinctObjects, r.Object, t, r.ID))
+					all = append(all, &nodev1.Finding{
+						Entity: string(e), Type: string(ty), TimeMs: int64(r.Time), Object: string(r.Object), Served: served,
+						Score: q.Score(&oracle.Candidate{Timeline: t, Record: r}, nil, q.AsOf),
+					})
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (w *world) above(r millrace.Rank, q oracle.Query) (n int64) {
+	q.Limit, q.Distinct = 1<<30, false
+	for _, it := range w.feed.Query(q).Items {
+		if it.Rank.Compare(r) < 0 {
+			n++
+		}
+	}
+	return n
 }
 
 func (n *fakeNode) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {

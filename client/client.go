@@ -91,6 +91,16 @@ func (c *Client) Close() error { return c.conn.Close() }
 // refuses it. Where the broker says that a refusal will pass, GetFeed tries
 // again after the pause that it names, as far as the deadline allows.
 func (c *Client) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	return call(ctx, c, req, c.feed.GetFeed)
+}
+
+// Why tells what became of a record in the answer to a request: the stage that
+// dropped it, or its place. It tries again as GetFeed does.
+func (c *Client) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
+	return call(ctx, c, req, c.feed.Why)
+}
+
+func call[Req, Resp any](ctx context.Context, c *Client, req Req, method func(context.Context, Req, ...grpc.CallOption) (*Resp, error)) (*Resp, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, Timeout)
@@ -98,7 +108,7 @@ func (c *Client) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feed
 	}
 	c.earn()
 	for try := 1; ; try++ {
-		resp, err := c.feed.GetFeed(ctx, req)
+		resp, err := method(ctx, req)
 		if err == nil {
 			return resp, nil
 		}

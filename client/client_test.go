@@ -21,6 +21,7 @@ import (
 
 // broker answers by a script: an error a call, then pages.
 type broker struct {
+	feedv1.FeedServiceClient
 	errs  []error
 	pages int
 	calls int

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -37,6 +38,16 @@ func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 }
 
 func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	for range maxExaminations - 1 {
+		if resp, err := n.answer(ctx, req); err != errMoved {
+			return resp, err
+		}
+	}
+	return n.answer(ctx, req)
+}
+
+// answer answers once. With errMoved it may be asked again.
+func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	spec, err := n.spec(req)
 	if err != nil {
 		return nil, err
@@ -53,17 +64,21 @@ func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 		}
 		r.asked = append(r.asked, millrace.ContentType(t))
 	}
+	began := time.Now()
 	if err := r.run(ctx); err != nil {
 		return nil, err
 	}
+	resolved := time.Now()
 	q := query.New(spec)
 	defer q.Release()
 	r.add(q)
 	if err := q.Scan(ctx); err != nil {
 		return nil, err
 	}
+	scanned := time.Now()
 	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), Partitions: r.answered()}
 	answer := q.Answer()
+	ranked := time.Now()
 	resp.Execution = answer.Execution
 	resp.Stages = &nodev1.Stages{
 		Candidates:    answer.Stages.Candidates,
@@ -77,6 +92,12 @@ func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 	resp.Items = make([]*nodev1.Item, len(answer.Items))
 	for i := range answer.Items {
 		resp.Items[i] = n.item(&answer.Items[i])
+	}
+	if req.Explain || req.Examine != "" || len(req.Above) > 0 {
+		resp.Times = &feedv1.NodeTimes{ResolveMillis: millis(resolved.Sub(began)), ScanMillis: millis(scanned.Sub(resolved)), RankMillis: millis(ranked.Sub(scanned))}
+		if err := n.explain(ctx, r, q, req, resp); err != nil {
+			return nil, err
+		}
 	}
 	return resp, nil
 }

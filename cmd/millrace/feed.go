@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -25,16 +27,8 @@ import (
 )
 
 func feedCommand() *cobra.Command {
-	var (
-		req        feedv1.GetFeedRequest
-		viewer     feedv1.Viewer
-		attributes map[string]string
-		addr, file string
-		asOf       string
-		from, to   string
-		limit      int64
-		asJSON     bool
-	)
+	var flags requestFlags
+	var asJSON bool
 	c := &cobra.Command{
 		Use:   "feed --viewer ID (--entities A,B,... | --entities-file FILE)",
 		Short: "Ask a broker for a feed",
@@ -42,40 +36,16 @@ func feedCommand() *cobra.Command {
   millrace feed --feed home --viewer member:9 --entities-file follows.txt --filter 'record.likes > 3'`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
-			if file != "" {
-				if err := readLines(file, &req.Entities); err != nil {
-					return err
-				}
+			req, err := flags.request(c.Flags())
+			if err != nil {
+				return err
 			}
-			for _, t := range []struct {
-				flag, text string
-				into       **timestamppb.Timestamp
-			}{{"as-of", asOf, &req.AsOf}, {"from", from, &req.From}, {"to", to, &req.To}} {
-				if t.text == "" {
-					continue
-				}
-				at, err := time.Parse(time.RFC3339, t.text)
-				if err != nil {
-					return fmt.Errorf("--%s: %q is not a time like 2010-11-23T08:00:00Z", t.flag, t.text)
-				}
-				*t.into = timestamppb.New(at)
-			}
-			if c.Flags().Changed("limit") {
-				req.Limit = &limit
-			}
-			if len(attributes) > 0 {
-				viewer.Attributes = make(map[string]*structpb.Value)
-				for name, value := range attributes {
-					viewer.Attributes[name] = structpb.NewStringValue(value)
-				}
-			}
-			req.Viewer = &viewer
-			cl, err := client.Dial(addr)
+			cl, err := client.Dial(flags.addr)
 			if err != nil {
 				return err
 			}
 			defer cl.Close()
-			resp, err := cl.GetFeed(c.Context(), &req)
+			resp, err := cl.GetFeed(c.Context(), req)
 			if err != nil {
 				return err
 			}
@@ -90,30 +60,79 @@ func feedCommand() *cobra.Command {
 			return nil
 		},
 	}
-	f := c.Flags()
-	f.StringVar(&addr, "addr", "127.0.0.1:9090", "the broker's gRPC address")
-	f.StringVar(&req.Feed, "feed", "recent", "the feed definition")
-	f.StringVar(&viewer.Id, "viewer", "", "who the feed is for")
-	f.StringToStringVar(&attributes, "attribute", nil, "viewer attributes, name=value")
-	f.StringSliceVar(&req.Entities, "entities", nil, "whom the viewer follows")
-	f.StringVar(&file, "entities-file", "", "the same, a line each; - reads standard input")
-	f.StringSliceVar(&req.Types, "types", nil, "content types (default: the feed's)")
-	f.StringVar(&req.Filter, "filter", "", "a CEL expression over record, viewer and entity")
-	f.StringVar(&req.Model, "model", "", "the model to score with (default: the feed's)")
-	f.StringVar(&asOf, "as-of", "", "the instant scores are for, RFC 3339 (default: now)")
-	f.StringVar(&from, "from", "", "records from this time on, RFC 3339")
-	f.StringVar(&to, "to", "", "records before this time, RFC 3339")
-	f.Int64Var(&limit, "limit", 20, "items wanted (default: the feed's)")
-	f.StringVar(&req.PageToken, "page-token", "", "the page after the one that gave this")
-	f.BoolVar(&req.Explain, "explain", false, "say what each feature contributes to each score")
-	f.BoolVar(&asJSON, "json", false, "print the whole answer as JSON")
+	flags.add(c.Flags())
+	c.Flags().BoolVar(&flags.req.Explain, "explain", false, "say what each feature contributes to each score")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the whole answer as JSON")
 	c.AddCommand(feedDefinitions()...)
 	return c
 }
 
+// requestFlags are the flags that make up a request.
+type requestFlags struct {
+	addr       string
+	req        feedv1.GetFeedRequest
+	viewer     feedv1.Viewer
+	attributes map[string]string
+	file       string
+	asOf       string
+	from, to   string
+	limit      int64
+}
+
+func (r *requestFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&r.addr, "addr", "127.0.0.1:9090", "the broker's gRPC address")
+	f.StringVar(&r.req.Feed, "feed", "recent", "the feed definition")
+	f.StringVar(&r.viewer.Id, "viewer", "", "who the feed is for")
+	f.StringToStringVar(&r.attributes, "attribute", nil, "viewer attributes, name=value")
+	f.StringSliceVar(&r.req.Entities, "entities", nil, "whom the viewer follows")
+	f.StringVar(&r.file, "entities-file", "", "the same, a line each; - reads standard input")
+	f.StringSliceVar(&r.req.Types, "types", nil, "content types (default: the feed's)")
+	f.StringVar(&r.req.Filter, "filter", "", "a CEL expression over record, viewer and entity")
+	f.StringVar(&r.req.Model, "model", "", "the model to score with (default: the feed's)")
+	f.StringVar(&r.asOf, "as-of", "", "the instant scores are for, RFC 3339 (default: now)")
+	f.StringVar(&r.from, "from", "", "records from this time on, RFC 3339")
+	f.StringVar(&r.to, "to", "", "records before this time, RFC 3339")
+	f.Int64Var(&r.limit, "limit", 20, "items wanted (default: the feed's)")
+	f.StringVar(&r.req.PageToken, "page-token", "", "the page after the one that gave this")
+}
+
+// request is what the flags ask for.
+func (r *requestFlags) request(f *pflag.FlagSet) (*feedv1.GetFeedRequest, error) {
+	req := &r.req
+	if r.file != "" {
+		if err := readLines(r.file, &req.Entities); err != nil {
+			return nil, err
+		}
+	}
+	for _, t := range []struct {
+		flag, text string
+		into       **timestamppb.Timestamp
+	}{{"as-of", r.asOf, &req.AsOf}, {"from", r.from, &req.From}, {"to", r.to, &req.To}} {
+		if t.text == "" {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339, t.text)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %q is not a time like 2010-11-23T08:00:00Z", t.flag, t.text)
+		}
+		*t.into = timestamppb.New(at)
+	}
+	if f.Changed("limit") {
+		req.Limit = &r.limit
+	}
+	if len(r.attributes) > 0 {
+		r.viewer.Attributes = make(map[string]*structpb.Value)
+		for name, value := range r.attributes {
+			r.viewer.Attributes[name] = structpb.NewStringValue(value)
+		}
+	}
+	req.Viewer = &r.viewer
+	return req, nil
+}
+
 // printJSON prints an answer the same way in every build; protojson's spaces
 // differ from one to the next.
-func printJSON(w io.Writer, resp *feedv1.GetFeedResponse) error {
+func printJSON(w io.Writer, resp proto.Message) error {
 	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(resp)
 	if err != nil {
 		return err

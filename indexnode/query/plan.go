@@ -24,6 +24,13 @@ type columns struct {
 	id, time, object, body, schema int // object is -1 when the schema has none
 }
 
+func columnsOf(rows *column.Layout) columns {
+	return columns{
+		id: rows.Role("id"), time: rows.Time(), object: rows.Role("object"),
+		body: rows.Index(schemas.BodyColumn), schema: rows.Index(schemas.SchemaColumn),
+	}
+}
+
 // plan returns the place in plans of that for rows of one layout with features
 // of another, nil for none.
 func (q *Query) plan(rows *column.Layout, features *column.Slab) (int32, error) {
@@ -37,10 +44,7 @@ func (q *Query) plan(rows *column.Layout, features *column.Slab) (int32, error) 
 		}
 	}
 	p := q.newPlan()
-	p.rows, p.entity, p.columns = rows, entity, columns{
-		id: rows.Role("id"), time: rows.Time(), object: rows.Role("object"),
-		body: rows.Index(schemas.BodyColumn), schema: rows.Index(schemas.SchemaColumn),
-	}
+	p.rows, p.entity, p.columns = rows, entity, columnsOf(rows)
 	var err error
 	if q.spec.Filter != nil {
 		if p.filter, err = q.spec.Filter.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {

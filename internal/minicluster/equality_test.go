@@ -183,9 +183,8 @@ func compare(t *testing.T, c *Cluster, questions []asked, cache string) {
 	}
 }
 
-// ask draws n questions and has the oracle answer them. MILLRACE_SEED repeats
-// a run.
-func ask(t *testing.T, truth *oracle.Feed, n int) []asked {
+// seedOf returns and logs the seed of a run: MILLRACE_SEED, or a new one.
+func seedOf(t *testing.T) uint64 {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("MILLRACE_SEED"); text != "" {
@@ -195,7 +194,14 @@ func ask(t *testing.T, truth *oracle.Feed, n int) []asked {
 		}
 	}
 	t.Logf("MILLRACE_SEED=%d", seed)
+	return seed
+}
 
+// ask draws n questions and has the oracle answer them. MILLRACE_SEED repeats
+// a run.
+func ask(t *testing.T, truth *oracle.Feed, n int) []asked {
+	t.Helper()
+	seed := seedOf(t)
 	draw, r := oracle.NewQuestions(truth), rand.New(rand.NewPCG(seed, 1))
 	long := records(truth)
 	questions := make([]asked, n)

@@ -437,9 +437,11 @@ func (x *Item) GetExplain() *ItemExplain {
 type ItemExplain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The index node that scored it.
-	Node          string          `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Base          float64         `protobuf:"fixed64,2,opt,name=base,proto3" json:"base,omitempty"`
-	Features      []*Contribution `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
+	Node     string          `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Base     float64         `protobuf:"fixed64,2,opt,name=base,proto3" json:"base,omitempty"`
+	Features []*Contribution `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
+	// Where the record was found: fat (the cache of timelines) or store.
+	Cache         string `protobuf:"bytes,4,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -493,6 +495,13 @@ func (x *ItemExplain) GetFeatures() []*Contribution {
 		return x.Features
 	}
 	return nil
+}
+
+func (x *ItemExplain) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
 }
 
 type Contribution struct {
@@ -782,7 +791,9 @@ type Receipt struct {
 	Applied   []*Applied             `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
 	AsOf      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	// Of the feed definition in the cluster; 0 for one that came with the broker.
-	FeedVersion   int64 `protobuf:"varint,8,opt,name=feed_version,json=feedVersion,proto3" json:"feed_version,omitempty"`
+	FeedVersion int64 `protobuf:"varint,8,opt,name=feed_version,json=feedVersion,proto3" json:"feed_version,omitempty"`
+	// Fingerprints of the schemas that the items were decoded by.
+	Schemas       []string `protobuf:"bytes,9,rep,name=schemas,proto3" json:"schemas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -873,6 +884,13 @@ func (x *Receipt) GetFeedVersion() int64 {
 	return 0
 }
 
+func (x *Receipt) GetSchemas() []string {
+	if x != nil {
+		return x.Schemas
+	}
+	return nil
+}
+
 // Applied is how much of the log a partition's answer includes: every record
 // before these offsets.
 type Applied struct {
@@ -957,8 +975,14 @@ type Explain struct {
 	Calls []*NodeCall `protobuf:"bytes,8,rep,name=calls,proto3" json:"calls,omitempty"`
 	// Calls sent to another replica because the first was slow, and how many of
 	// those were answered first.
-	HedgesFired   int32 `protobuf:"varint,9,opt,name=hedges_fired,json=hedgesFired,proto3" json:"hedges_fired,omitempty"`
-	HedgesWon     int32 `protobuf:"varint,10,opt,name=hedges_won,json=hedgesWon,proto3" json:"hedges_won,omitempty"`
+	HedgesFired int32 `protobuf:"varint,9,opt,name=hedges_fired,json=hedgesFired,proto3" json:"hedges_fired,omitempty"`
+	HedgesWon   int32 `protobuf:"varint,10,opt,name=hedges_won,json=hedgesWon,proto3" json:"hedges_won,omitempty"`
+	// What the hedges that won saved, estimated: the time that calls as slow as
+	// the first went on for of late.
+	HedgeSavedMillis float64 `protobuf:"fixed64,11,opt,name=hedge_saved_millis,json=hedgeSavedMillis,proto3" json:"hedge_saved_millis,omitempty"`
+	// Of the filter, a clause for each side of its outermost "&&".
+	Clauses       []*ClauseCounts `protobuf:"bytes,12,rep,name=clauses,proto3" json:"clauses,omitempty"`
+	Times         *BrokerTimes    `protobuf:"bytes,13,opt,name=times,proto3" json:"times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1063,6 +1087,267 @@ func (x *Explain) GetHedgesWon() int32 {
 	return 0
 }
 
+func (x *Explain) GetHedgeSavedMillis() float64 {
+	if x != nil {
+		return x.HedgeSavedMillis
+	}
+	return 0
+}
+
+func (x *Explain) GetClauses() []*ClauseCounts {
+	if x != nil {
+		return x.Clauses
+	}
+	return nil
+}
+
+func (x *Explain) GetTimes() *BrokerTimes {
+	if x != nil {
+		return x.Times
+	}
+	return nil
+}
+
+// ClauseCounts counts the candidates that a clause dropped, each at the first
+// clause that is false for it, or else at the first without a value.
+type ClauseCounts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Clause        string                 `protobuf:"bytes,1,opt,name=clause,proto3" json:"clause,omitempty"`
+	False         int64                  `protobuf:"varint,2,opt,name=false,proto3" json:"false,omitempty"`
+	Null          int64                  `protobuf:"varint,3,opt,name=null,proto3" json:"null,omitempty"`
+	Error         int64                  `protobuf:"varint,4,opt,name=error,proto3" json:"error,omitempty"`
+	Nan           int64                  `protobuf:"varint,5,opt,name=nan,proto3" json:"nan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClauseCounts) Reset() {
+	*x = ClauseCounts{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClauseCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClauseCounts) ProtoMessage() {}
+
+func (x *ClauseCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClauseCounts.ProtoReflect.Descriptor instead.
+func (*ClauseCounts) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ClauseCounts) GetClause() string {
+	if x != nil {
+		return x.Clause
+	}
+	return ""
+}
+
+func (x *ClauseCounts) GetFalse() int64 {
+	if x != nil {
+		return x.False
+	}
+	return 0
+}
+
+func (x *ClauseCounts) GetNull() int64 {
+	if x != nil {
+		return x.Null
+	}
+	return 0
+}
+
+func (x *ClauseCounts) GetError() int64 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
+func (x *ClauseCounts) GetNan() int64 {
+	if x != nil {
+		return x.Nan
+	}
+	return 0
+}
+
+// BrokerTimes is where the time went at the broker.
+type BrokerTimes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Checks of the request.
+	ReadMillis float64 `protobuf:"fixed64,1,opt,name=read_millis,json=readMillis,proto3" json:"read_millis,omitempty"`
+	// Choice of nodes.
+	RouteMillis float64 `protobuf:"fixed64,2,opt,name=route_millis,json=routeMillis,proto3" json:"route_millis,omitempty"`
+	// From the first call to the last answer, routes of hedges included.
+	FanOutMillis float64 `protobuf:"fixed64,3,opt,name=fan_out_millis,json=fanOutMillis,proto3" json:"fan_out_millis,omitempty"`
+	MergeMillis  float64 `protobuf:"fixed64,4,opt,name=merge_millis,json=mergeMillis,proto3" json:"merge_millis,omitempty"`
+	// Records into JSON values.
+	RecordsMillis float64 `protobuf:"fixed64,5,opt,name=records_millis,json=recordsMillis,proto3" json:"records_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrokerTimes) Reset() {
+	*x = BrokerTimes{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrokerTimes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrokerTimes) ProtoMessage() {}
+
+func (x *BrokerTimes) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrokerTimes.ProtoReflect.Descriptor instead.
+func (*BrokerTimes) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *BrokerTimes) GetReadMillis() float64 {
+	if x != nil {
+		return x.ReadMillis
+	}
+	return 0
+}
+
+func (x *BrokerTimes) GetRouteMillis() float64 {
+	if x != nil {
+		return x.RouteMillis
+	}
+	return 0
+}
+
+func (x *BrokerTimes) GetFanOutMillis() float64 {
+	if x != nil {
+		return x.FanOutMillis
+	}
+	return 0
+}
+
+func (x *BrokerTimes) GetMergeMillis() float64 {
+	if x != nil {
+		return x.MergeMillis
+	}
+	return 0
+}
+
+func (x *BrokerTimes) GetRecordsMillis() float64 {
+	if x != nil {
+		return x.RecordsMillis
+	}
+	return 0
+}
+
+// NodeTimes is where the time went on an index node.
+type NodeTimes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the timelines, in the cache and in the store.
+	ResolveMillis float64 `protobuf:"fixed64,1,opt,name=resolve_millis,json=resolveMillis,proto3" json:"resolve_millis,omitempty"`
+	// Filter and score.
+	ScanMillis float64 `protobuf:"fixed64,2,opt,name=scan_millis,json=scanMillis,proto3" json:"scan_millis,omitempty"`
+	RankMillis float64 `protobuf:"fixed64,3,opt,name=rank_millis,json=rankMillis,proto3" json:"rank_millis,omitempty"`
+	// Timelines read from the store, wholly or in part, and how long that took,
+	// each for itself: several are read at once.
+	Misses        int32   `protobuf:"varint,4,opt,name=misses,proto3" json:"misses,omitempty"`
+	ReadMillis    float64 `protobuf:"fixed64,5,opt,name=read_millis,json=readMillis,proto3" json:"read_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeTimes) Reset() {
+	*x = NodeTimes{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeTimes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeTimes) ProtoMessage() {}
+
+func (x *NodeTimes) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeTimes.ProtoReflect.Descriptor instead.
+func (*NodeTimes) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *NodeTimes) GetResolveMillis() float64 {
+	if x != nil {
+		return x.ResolveMillis
+	}
+	return 0
+}
+
+func (x *NodeTimes) GetScanMillis() float64 {
+	if x != nil {
+		return x.ScanMillis
+	}
+	return 0
+}
+
+func (x *NodeTimes) GetRankMillis() float64 {
+	if x != nil {
+		return x.RankMillis
+	}
+	return 0
+}
+
+func (x *NodeTimes) GetMisses() int32 {
+	if x != nil {
+		return x.Misses
+	}
+	return 0
+}
+
+func (x *NodeTimes) GetReadMillis() float64 {
+	if x != nil {
+		return x.ReadMillis
+	}
+	return 0
+}
+
 type NodeCall struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -1074,14 +1359,16 @@ type NodeCall struct {
 	// answered, cancelled, or the error
 	Outcome string `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// When it began, after the request did.
-	BeganMillis   float64 `protobuf:"fixed64,7,opt,name=began_millis,json=beganMillis,proto3" json:"began_millis,omitempty"`
+	BeganMillis float64 `protobuf:"fixed64,7,opt,name=began_millis,json=beganMillis,proto3" json:"began_millis,omitempty"`
+	// Of an answer, on the node.
+	Times         *NodeTimes `protobuf:"bytes,8,opt,name=times,proto3" json:"times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeCall) Reset() {
 	*x = NodeCall{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1380,7 @@ func (x *NodeCall) String() string {
 func (*NodeCall) ProtoMessage() {}
 
 func (x *NodeCall) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1393,7 @@ func (x *NodeCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeCall.ProtoReflect.Descriptor instead.
 func (*NodeCall) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{12}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeCall) GetNode() string {
@@ -1158,6 +1445,501 @@ func (x *NodeCall) GetBeganMillis() float64 {
 	return 0
 }
 
+func (x *NodeCall) GetTimes() *NodeTimes {
+	if x != nil {
+		return x.Times
+	}
+	return nil
+}
+
+type WhyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The request whose answer lacks the record, or has it.
+	Request *GetFeedRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
+	// The record's id. Required.
+	Record string `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
+	// Whose timeline to look in. Empty: those of all entities of the request.
+	Entity        string `protobuf:"bytes,3,opt,name=entity,proto3" json:"entity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhyRequest) Reset() {
+	*x = WhyRequest{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhyRequest) ProtoMessage() {}
+
+func (x *WhyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
+func (*WhyRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WhyRequest) GetRequest() *GetFeedRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *WhyRequest) GetRecord() string {
+	if x != nil {
+		return x.Record
+	}
+	return ""
+}
+
+func (x *WhyRequest) GetEntity() string {
+	if x != nil {
+		return x.Entity
+	}
+	return ""
+}
+
+type WhyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What became of the record: that of the first finding; never_ingested or
+	// unanswered where there is none.
+	Stage string `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
+	// The same as a sentence.
+	Detail string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	// One for each timeline that has the record or had it, the one that came
+	// furthest first.
+	Findings      []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
+	Coverage      *Coverage  `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Receipt       *Receipt   `protobuf:"bytes,5,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhyResponse) Reset() {
+	*x = WhyResponse{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhyResponse) ProtoMessage() {}
+
+func (x *WhyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
+func (*WhyResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *WhyResponse) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *WhyResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *WhyResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *WhyResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
+func (x *WhyResponse) GetReceipt() *Receipt {
+	if x != nil {
+		return x.Receipt
+	}
+	return nil
+}
+
+// Finding is what became of a record in one timeline.
+type Finding struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Entity string                 `protobuf:"bytes,1,opt,name=entity,proto3" json:"entity,omitempty"`
+	Type   string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// deleted, expired (by retention), not_asked (its entity or type),
+	// outside_window, filtered, served (on an earlier page), below_cut, capped,
+	// deduplicated, shown
+	Stage   string                 `protobuf:"bytes,3,opt,name=stage,proto3" json:"stage,omitempty"`
+	Detail  string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	Time    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
+	Version int64                  `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
+	Object  string                 `protobuf:"bytes,7,opt,name=object,proto3" json:"object,omitempty"`
+	// The clause of the filter that dropped it.
+	Clause *FilterClause `protobuf:"bytes,8,opt,name=clause,proto3" json:"clause,omitempty"`
+	// Of a record that was scored: its score, and its place among all that were.
+	Score *float64 `protobuf:"fixed64,9,opt,name=score,proto3,oneof" json:"score,omitempty"`
+	Rank  int64    `protobuf:"varint,10,opt,name=rank,proto3" json:"rank,omitempty"`
+	// Those that stand in its way: of below_cut the last item of the answer, of
+	// capped the better ones of its entity, of deduplicated the item of its object.
+	Rivals []*Rival `protobuf:"bytes,11,rep,name=rivals,proto3" json:"rivals,omitempty"`
+	// Of shown: its place in the answer, from 1. Of deduplicated: that of the item.
+	Place int32 `protobuf:"varint,12,opt,name=place,proto3" json:"place,omitempty"`
+	// Of deduplicated: the item names it under "also".
+	Also          bool `protobuf:"varint,13,opt,name=also,proto3" json:"also,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Finding) GetEntity() string {
+	if x != nil {
+		return x.Entity
+	}
+	return ""
+}
+
+func (x *Finding) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Finding) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *Finding) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *Finding) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Finding) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Finding) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *Finding) GetClause() *FilterClause {
+	if x != nil {
+		return x.Clause
+	}
+	return nil
+}
+
+func (x *Finding) GetScore() float64 {
+	if x != nil && x.Score != nil {
+		return *x.Score
+	}
+	return 0
+}
+
+func (x *Finding) GetRank() int64 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *Finding) GetRivals() []*Rival {
+	if x != nil {
+		return x.Rivals
+	}
+	return nil
+}
+
+func (x *Finding) GetPlace() int32 {
+	if x != nil {
+		return x.Place
+	}
+	return 0
+}
+
+func (x *Finding) GetAlso() bool {
+	if x != nil {
+		return x.Also
+	}
+	return false
+}
+
+// Rival is a candidate that ranks above another.
+type Rival struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Entity        string                 `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
+	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	Score         float64                `protobuf:"fixed64,5,opt,name=score,proto3" json:"score,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rival) Reset() {
+	*x = Rival{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rival) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rival) ProtoMessage() {}
+
+func (x *Rival) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rival.ProtoReflect.Descriptor instead.
+func (*Rival) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Rival) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Rival) GetEntity() string {
+	if x != nil {
+		return x.Entity
+	}
+	return ""
+}
+
+func (x *Rival) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Rival) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Rival) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+// FilterClause is one side of the outermost "&&" of a filter, and what it said
+// of a record.
+type FilterClause struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Clause string                 `protobuf:"bytes,1,opt,name=clause,proto3" json:"clause,omitempty"`
+	// false, null, error or nan
+	Outcome       string     `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Operands      []*Operand `protobuf:"bytes,3,rep,name=operands,proto3" json:"operands,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilterClause) Reset() {
+	*x = FilterClause{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilterClause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilterClause) ProtoMessage() {}
+
+func (x *FilterClause) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilterClause.ProtoReflect.Descriptor instead.
+func (*FilterClause) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *FilterClause) GetClause() string {
+	if x != nil {
+		return x.Clause
+	}
+	return ""
+}
+
+func (x *FilterClause) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *FilterClause) GetOperands() []*Operand {
+	if x != nil {
+		return x.Operands
+	}
+	return nil
+}
+
+type Operand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in record.likes
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Null when it is missing.
+	Value         *structpb.Value `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Operand) Reset() {
+	*x = Operand{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Operand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Operand) ProtoMessage() {}
+
+func (x *Operand) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Operand.ProtoReflect.Descriptor instead.
+func (*Operand) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Operand) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Operand) GetValue() *structpb.Value {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
 var File_millrace_feed_v1_feed_proto protoreflect.FileDescriptor
 
 const file_millrace_feed_v1_feed_proto_rawDesc = "" +
@@ -1207,11 +1989,12 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\x05score\x18\x06 \x01(\x01R\x05score\x12/\n" +
 	"\x06record\x18\a \x01(\v2\x17.google.protobuf.StructR\x06record\x12*\n" +
 	"\x04also\x18\b \x03(\v2\x16.millrace.feed.v1.AlsoR\x04also\x127\n" +
-	"\aexplain\x18\t \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"q\n" +
+	"\aexplain\x18\t \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"\x87\x01\n" +
 	"\vItemExplain\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\x01R\x04base\x12:\n" +
-	"\bfeatures\x18\x03 \x03(\v2\x1e.millrace.feed.v1.ContributionR\bfeatures\"z\n" +
+	"\bfeatures\x18\x03 \x03(\v2\x1e.millrace.feed.v1.ContributionR\bfeatures\x12\x14\n" +
+	"\x05cache\x18\x04 \x01(\tR\x05cache\"z\n" +
 	"\fContribution\x12\x18\n" +
 	"\afeature\x18\x01 \x01(\tR\afeature\x12,\n" +
 	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value\x12\"\n" +
@@ -1231,7 +2014,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x8a\x03\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xa4\x03\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -1240,7 +2023,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\tmap_epoch\x18\x05 \x01(\x03R\bmapEpoch\x123\n" +
 	"\aapplied\x18\x06 \x03(\v2\x19.millrace.feed.v1.AppliedR\aapplied\x12/\n" +
 	"\x05as_of\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12!\n" +
-	"\ffeed_version\x18\b \x01(\x03R\vfeedVersion\x1a;\n" +
+	"\ffeed_version\x18\b \x01(\x03R\vfeedVersion\x12\x18\n" +
+	"\aschemas\x18\t \x03(\tR\aschemas\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"q\n" +
@@ -1248,7 +2032,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
 	"\acontent\x18\x03 \x01(\x03R\acontent\x12\x1a\n" +
-	"\bfeatures\x18\x04 \x01(\x03R\bfeatures\"\xe3\x02\n" +
+	"\bfeatures\x18\x04 \x01(\x03R\bfeatures\"\x80\x04\n" +
 	"\aExplain\x12\x1e\n" +
 	"\n" +
 	"candidates\x18\x01 \x01(\x03R\n" +
@@ -1263,7 +2047,32 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\fhedges_fired\x18\t \x01(\x05R\vhedgesFired\x12\x1d\n" +
 	"\n" +
 	"hedges_won\x18\n" +
-	" \x01(\x05R\thedgesWon\"\xc7\x01\n" +
+	" \x01(\x05R\thedgesWon\x12,\n" +
+	"\x12hedge_saved_millis\x18\v \x01(\x01R\x10hedgeSavedMillis\x128\n" +
+	"\aclauses\x18\f \x03(\v2\x1e.millrace.feed.v1.ClauseCountsR\aclauses\x123\n" +
+	"\x05times\x18\r \x01(\v2\x1d.millrace.feed.v1.BrokerTimesR\x05times\"x\n" +
+	"\fClauseCounts\x12\x16\n" +
+	"\x06clause\x18\x01 \x01(\tR\x06clause\x12\x14\n" +
+	"\x05false\x18\x02 \x01(\x03R\x05false\x12\x12\n" +
+	"\x04null\x18\x03 \x01(\x03R\x04null\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\x03R\x05error\x12\x10\n" +
+	"\x03nan\x18\x05 \x01(\x03R\x03nan\"\xc1\x01\n" +
+	"\vBrokerTimes\x12\x1f\n" +
+	"\vread_millis\x18\x01 \x01(\x01R\n" +
+	"readMillis\x12!\n" +
+	"\froute_millis\x18\x02 \x01(\x01R\vrouteMillis\x12$\n" +
+	"\x0efan_out_millis\x18\x03 \x01(\x01R\ffanOutMillis\x12!\n" +
+	"\fmerge_millis\x18\x04 \x01(\x01R\vmergeMillis\x12%\n" +
+	"\x0erecords_millis\x18\x05 \x01(\x01R\rrecordsMillis\"\xad\x01\n" +
+	"\tNodeTimes\x12%\n" +
+	"\x0eresolve_millis\x18\x01 \x01(\x01R\rresolveMillis\x12\x1f\n" +
+	"\vscan_millis\x18\x02 \x01(\x01R\n" +
+	"scanMillis\x12\x1f\n" +
+	"\vrank_millis\x18\x03 \x01(\x01R\n" +
+	"rankMillis\x12\x16\n" +
+	"\x06misses\x18\x04 \x01(\x05R\x06misses\x12\x1f\n" +
+	"\vread_millis\x18\x05 \x01(\x01R\n" +
+	"readMillis\"\xfa\x01\n" +
 	"\bNodeCall\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +
@@ -1273,9 +2082,51 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\x06millis\x18\x04 \x01(\x01R\x06millis\x12\x14\n" +
 	"\x05hedge\x18\x05 \x01(\bR\x05hedge\x12\x18\n" +
 	"\aoutcome\x18\x06 \x01(\tR\aoutcome\x12!\n" +
-	"\fbegan_millis\x18\a \x01(\x01R\vbeganMillis2]\n" +
+	"\fbegan_millis\x18\a \x01(\x01R\vbeganMillis\x121\n" +
+	"\x05times\x18\b \x01(\v2\x1b.millrace.feed.v1.NodeTimesR\x05times\"x\n" +
+	"\n" +
+	"WhyRequest\x12:\n" +
+	"\arequest\x18\x01 \x01(\v2 .millrace.feed.v1.GetFeedRequestR\arequest\x12\x16\n" +
+	"\x06record\x18\x02 \x01(\tR\x06record\x12\x16\n" +
+	"\x06entity\x18\x03 \x01(\tR\x06entity\"\xdf\x01\n" +
+	"\vWhyResponse\x12\x14\n" +
+	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x125\n" +
+	"\bfindings\x18\x03 \x03(\v2\x19.millrace.feed.v1.FindingR\bfindings\x126\n" +
+	"\bcoverage\x18\x04 \x01(\v2\x1a.millrace.feed.v1.CoverageR\bcoverage\x123\n" +
+	"\areceipt\x18\x05 \x01(\v2\x19.millrace.feed.v1.ReceiptR\areceipt\"\x91\x03\n" +
+	"\aFinding\x12\x16\n" +
+	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
+	"\x05stage\x18\x03 \x01(\tR\x05stage\x12\x16\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\x12.\n" +
+	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\x03R\aversion\x12\x16\n" +
+	"\x06object\x18\a \x01(\tR\x06object\x126\n" +
+	"\x06clause\x18\b \x01(\v2\x1e.millrace.feed.v1.FilterClauseR\x06clause\x12\x19\n" +
+	"\x05score\x18\t \x01(\x01H\x00R\x05score\x88\x01\x01\x12\x12\n" +
+	"\x04rank\x18\n" +
+	" \x01(\x03R\x04rank\x12/\n" +
+	"\x06rivals\x18\v \x03(\v2\x17.millrace.feed.v1.RivalR\x06rivals\x12\x14\n" +
+	"\x05place\x18\f \x01(\x05R\x05place\x12\x12\n" +
+	"\x04also\x18\r \x01(\bR\x04alsoB\b\n" +
+	"\x06_score\"\x89\x01\n" +
+	"\x05Rival\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06entity\x18\x02 \x01(\tR\x06entity\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12.\n" +
+	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
+	"\x05score\x18\x05 \x01(\x01R\x05score\"w\n" +
+	"\fFilterClause\x12\x16\n" +
+	"\x06clause\x18\x01 \x01(\tR\x06clause\x12\x18\n" +
+	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x125\n" +
+	"\boperands\x18\x03 \x03(\v2\x19.millrace.feed.v1.OperandR\boperands\"K\n" +
+	"\aOperand\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
+	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value2\xa1\x01\n" +
 	"\vFeedService\x12N\n" +
-	"\aGetFeed\x12 .millrace.feed.v1.GetFeedRequest\x1a!.millrace.feed.v1.GetFeedResponseB:Z8github.com/millrace/millrace/api/millrace/feed/v1;feedv1b\x06proto3"
+	"\aGetFeed\x12 .millrace.feed.v1.GetFeedRequest\x1a!.millrace.feed.v1.GetFeedResponse\x12B\n" +
+	"\x03Why\x12\x1c.millrace.feed.v1.WhyRequest\x1a\x1d.millrace.feed.v1.WhyResponseB:Z8github.com/millrace/millrace/api/millrace/feed/v1;feedv1b\x06proto3"
 
 var (
 	file_millrace_feed_v1_feed_proto_rawDescOnce sync.Once
@@ -1289,7 +2140,7 @@ func file_millrace_feed_v1_feed_proto_rawDescGZIP() []byte {
 	return file_millrace_feed_v1_feed_proto_rawDescData
 }
 
-var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	(*GetFeedRequest)(nil),        // 0: millrace.feed.v1.GetFeedRequest
 	(*Viewer)(nil),                // 1: millrace.feed.v1.Viewer
@@ -1303,45 +2154,69 @@ var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	(*Receipt)(nil),               // 9: millrace.feed.v1.Receipt
 	(*Applied)(nil),               // 10: millrace.feed.v1.Applied
 	(*Explain)(nil),               // 11: millrace.feed.v1.Explain
-	(*NodeCall)(nil),              // 12: millrace.feed.v1.NodeCall
-	nil,                           // 13: millrace.feed.v1.Viewer.AttributesEntry
-	nil,                           // 14: millrace.feed.v1.Viewer.FeaturesEntry
-	nil,                           // 15: millrace.feed.v1.Receipt.VariantsEntry
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 17: google.protobuf.Struct
-	(*structpb.Value)(nil),        // 18: google.protobuf.Value
+	(*ClauseCounts)(nil),          // 12: millrace.feed.v1.ClauseCounts
+	(*BrokerTimes)(nil),           // 13: millrace.feed.v1.BrokerTimes
+	(*NodeTimes)(nil),             // 14: millrace.feed.v1.NodeTimes
+	(*NodeCall)(nil),              // 15: millrace.feed.v1.NodeCall
+	(*WhyRequest)(nil),            // 16: millrace.feed.v1.WhyRequest
+	(*WhyResponse)(nil),           // 17: millrace.feed.v1.WhyResponse
+	(*Finding)(nil),               // 18: millrace.feed.v1.Finding
+	(*Rival)(nil),                 // 19: millrace.feed.v1.Rival
+	(*FilterClause)(nil),          // 20: millrace.feed.v1.FilterClause
+	(*Operand)(nil),               // 21: millrace.feed.v1.Operand
+	nil,                           // 22: millrace.feed.v1.Viewer.AttributesEntry
+	nil,                           // 23: millrace.feed.v1.Viewer.FeaturesEntry
+	nil,                           // 24: millrace.feed.v1.Receipt.VariantsEntry
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 26: google.protobuf.Struct
+	(*structpb.Value)(nil),        // 27: google.protobuf.Value
 }
 var file_millrace_feed_v1_feed_proto_depIdxs = []int32{
 	1,  // 0: millrace.feed.v1.GetFeedRequest.viewer:type_name -> millrace.feed.v1.Viewer
-	16, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
-	16, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
-	16, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
-	13, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
-	14, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
+	25, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
+	25, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
+	25, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
+	22, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
+	23, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
 	3,  // 6: millrace.feed.v1.GetFeedResponse.items:type_name -> millrace.feed.v1.Item
 	7,  // 7: millrace.feed.v1.GetFeedResponse.coverage:type_name -> millrace.feed.v1.Coverage
 	9,  // 8: millrace.feed.v1.GetFeedResponse.receipt:type_name -> millrace.feed.v1.Receipt
 	11, // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
-	16, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
-	17, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
+	25, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
+	26, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
 	6,  // 12: millrace.feed.v1.Item.also:type_name -> millrace.feed.v1.Also
 	4,  // 13: millrace.feed.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
 	5,  // 14: millrace.feed.v1.ItemExplain.features:type_name -> millrace.feed.v1.Contribution
-	18, // 15: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
-	16, // 16: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
+	27, // 15: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
+	25, // 16: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
 	8,  // 17: millrace.feed.v1.Coverage.missing:type_name -> millrace.feed.v1.Missing
-	15, // 18: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
+	24, // 18: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
 	10, // 19: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
-	16, // 20: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
-	12, // 21: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
-	18, // 22: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
-	0,  // 23: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
-	2,  // 24: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
-	24, // [24:25] is the sub-list for method output_type
-	23, // [23:24] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	25, // 20: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
+	15, // 21: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
+	12, // 22: millrace.feed.v1.Explain.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	13, // 23: millrace.feed.v1.Explain.times:type_name -> millrace.feed.v1.BrokerTimes
+	14, // 24: millrace.feed.v1.NodeCall.times:type_name -> millrace.feed.v1.NodeTimes
+	0,  // 25: millrace.feed.v1.WhyRequest.request:type_name -> millrace.feed.v1.GetFeedRequest
+	18, // 26: millrace.feed.v1.WhyResponse.findings:type_name -> millrace.feed.v1.Finding
+	7,  // 27: millrace.feed.v1.WhyResponse.coverage:type_name -> millrace.feed.v1.Coverage
+	9,  // 28: millrace.feed.v1.WhyResponse.receipt:type_name -> millrace.feed.v1.Receipt
+	25, // 29: millrace.feed.v1.Finding.time:type_name -> google.protobuf.Timestamp
+	20, // 30: millrace.feed.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	19, // 31: millrace.feed.v1.Finding.rivals:type_name -> millrace.feed.v1.Rival
+	25, // 32: millrace.feed.v1.Rival.time:type_name -> google.protobuf.Timestamp
+	21, // 33: millrace.feed.v1.FilterClause.operands:type_name -> millrace.feed.v1.Operand
+	27, // 34: millrace.feed.v1.Operand.value:type_name -> google.protobuf.Value
+	27, // 35: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
+	0,  // 36: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
+	16, // 37: millrace.feed.v1.FeedService.Why:input_type -> millrace.feed.v1.WhyRequest
+	2,  // 38: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
+	17, // 39: millrace.feed.v1.FeedService.Why:output_type -> millrace.feed.v1.WhyResponse
+	38, // [38:40] is the sub-list for method output_type
+	36, // [36:38] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_millrace_feed_v1_feed_proto_init() }
@@ -1350,13 +2225,14 @@ func file_millrace_feed_v1_feed_proto_init() {
 		return
 	}
 	file_millrace_feed_v1_feed_proto_msgTypes[0].OneofWrappers = []any{}
+	file_millrace_feed_v1_feed_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_feed_v1_feed_proto_rawDesc), len(file_millrace_feed_v1_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,8 +43,13 @@ type QueryRequest struct {
 	// Rank distinct objects rather than records.
 	DistinctObjects bool `protobuf:"varint,11,opt,name=distinct_objects,json=distinctObjects,proto3" json:"distinct_objects,omitempty"`
 	// Hashes of what earlier pages served; see broker/DESIGN.md.
-	Exclude       []uint64 `protobuf:"fixed64,12,rep,packed,name=exclude,proto3" json:"exclude,omitempty"`
-	Explain       bool     `protobuf:"varint,13,opt,name=explain,proto3" json:"explain,omitempty"`
+	Exclude []uint64 `protobuf:"fixed64,12,rep,packed,name=exclude,proto3" json:"exclude,omitempty"`
+	Explain bool     `protobuf:"varint,13,opt,name=explain,proto3" json:"explain,omitempty"`
+	// The id of a record to account for, in the entities' timelines of every
+	// type: see QueryResponse.findings.
+	Examine string `protobuf:"bytes,14,opt,name=examine,proto3" json:"examine,omitempty"`
+	// Counts the candidates that rank above each: see QueryResponse.above.
+	Above         []*Item `protobuf:"bytes,15,rep,name=above,proto3" json:"above,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -170,15 +175,36 @@ func (x *QueryRequest) GetExplain() bool {
 	return false
 }
 
+func (x *QueryRequest) GetExamine() string {
+	if x != nil {
+		return x.Examine
+	}
+	return ""
+}
+
+func (x *QueryRequest) GetAbove() []*Item {
+	if x != nil {
+		return x.Above
+	}
+	return nil
+}
+
 type QueryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In rank order.
-	Items         []*Item            `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	Partitions    []*PartitionAnswer `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	Model         string             `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
-	ModelVersion  string             `protobuf:"bytes,4,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
-	Execution     string             `protobuf:"bytes,5,opt,name=execution,proto3" json:"execution,omitempty"`
-	Stages        *Stages            `protobuf:"bytes,6,opt,name=stages,proto3" json:"stages,omitempty"`
+	Items        []*Item            `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	Partitions   []*PartitionAnswer `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	Model        string             `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
+	ModelVersion string             `protobuf:"bytes,4,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
+	Execution    string             `protobuf:"bytes,5,opt,name=execution,proto3" json:"execution,omitempty"`
+	Stages       *Stages            `protobuf:"bytes,6,opt,name=stages,proto3" json:"stages,omitempty"`
+	// Of the record to examine, one for each timeline that has it or had it.
+	Findings []*Finding `protobuf:"bytes,7,rep,name=findings,proto3" json:"findings,omitempty"`
+	// Of each of QueryRequest.above.
+	Above []int64 `protobuf:"varint,8,rep,packed,name=above,proto3" json:"above,omitempty"`
+	// Only when the request asked to explain.
+	Times         *v1.NodeTimes      `protobuf:"bytes,9,opt,name=times,proto3" json:"times,omitempty"`
+	Clauses       []*v1.ClauseCounts `protobuf:"bytes,10,rep,name=clauses,proto3" json:"clauses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +281,158 @@ func (x *QueryResponse) GetStages() *Stages {
 	return nil
 }
 
+func (x *QueryResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetAbove() []int64 {
+	if x != nil {
+		return x.Above
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetTimes() *v1.NodeTimes {
+	if x != nil {
+		return x.Times
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetClauses() []*v1.ClauseCounts {
+	if x != nil {
+		return x.Clauses
+	}
+	return nil
+}
+
+// Finding is what a node knows of a record in one timeline. What only the
+// whole answer can tell is the broker's to find out.
+type Finding struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Entity  string                 `protobuf:"bytes,1,opt,name=entity,proto3" json:"entity,omitempty"`
+	Type    string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	TimeMs  int64                  `protobuf:"varint,3,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	Version int64                  `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	Object  string                 `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
+	// deleted, expired, not_asked, outside_window, filtered; empty when it was
+	// scored.
+	Dropped string `protobuf:"bytes,6,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	// Of one that is filtered.
+	Clause *v1.FilterClause `protobuf:"bytes,7,opt,name=clause,proto3" json:"clause,omitempty"`
+	Score  float64          `protobuf:"fixed64,8,opt,name=score,proto3" json:"score,omitempty"`
+	// An earlier page served it.
+	Served bool `protobuf:"varint,9,opt,name=served,proto3" json:"served,omitempty"`
+	// The best of its entity, as many as the cap lets remain, if it is none of
+	// them.
+	CappedBy      []*Item `protobuf:"bytes,10,rep,name=capped_by,json=cappedBy,proto3" json:"capped_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_millrace_node_v1_node_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_node_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Finding) GetEntity() string {
+	if x != nil {
+		return x.Entity
+	}
+	return ""
+}
+
+func (x *Finding) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Finding) GetTimeMs() int64 {
+	if x != nil {
+		return x.TimeMs
+	}
+	return 0
+}
+
+func (x *Finding) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Finding) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *Finding) GetDropped() string {
+	if x != nil {
+		return x.Dropped
+	}
+	return ""
+}
+
+func (x *Finding) GetClause() *v1.FilterClause {
+	if x != nil {
+		return x.Clause
+	}
+	return nil
+}
+
+func (x *Finding) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *Finding) GetServed() bool {
+	if x != nil {
+		return x.Served
+	}
+	return false
+}
+
+func (x *Finding) GetCappedBy() []*Item {
+	if x != nil {
+		return x.CappedBy
+	}
+	return nil
+}
+
 type Item struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Score  float64                `protobuf:"fixed64,1,opt,name=score,proto3" json:"score,omitempty"`
@@ -274,7 +452,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[2]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -286,7 +464,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[2]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -299,7 +477,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Item) GetScore() float64 {
@@ -386,7 +564,7 @@ type PartitionAnswer struct {
 
 func (x *PartitionAnswer) Reset() {
 	*x = PartitionAnswer{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +576,7 @@ func (x *PartitionAnswer) String() string {
 func (*PartitionAnswer) ProtoMessage() {}
 
 func (x *PartitionAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +589,7 @@ func (x *PartitionAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionAnswer.ProtoReflect.Descriptor instead.
 func (*PartitionAnswer) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PartitionAnswer) GetPartition() int32 {
@@ -464,7 +642,7 @@ type Stages struct {
 
 func (x *Stages) Reset() {
 	*x = Stages{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +654,7 @@ func (x *Stages) String() string {
 func (*Stages) ProtoMessage() {}
 
 func (x *Stages) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +667,7 @@ func (x *Stages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stages.ProtoReflect.Descriptor instead.
 func (*Stages) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Stages) GetCandidates() int64 {
@@ -550,7 +728,7 @@ type GetSchemaRequest struct {
 
 func (x *GetSchemaRequest) Reset() {
 	*x = GetSchemaRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +740,7 @@ func (x *GetSchemaRequest) String() string {
 func (*GetSchemaRequest) ProtoMessage() {}
 
 func (x *GetSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +753,7 @@ func (x *GetSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchemaRequest.ProtoReflect.Descriptor instead.
 func (*GetSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetSchemaRequest) GetFingerprint() uint64 {
@@ -594,7 +772,7 @@ type GetSchemaResponse struct {
 
 func (x *GetSchemaResponse) Reset() {
 	*x = GetSchemaResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +784,7 @@ func (x *GetSchemaResponse) String() string {
 func (*GetSchemaResponse) ProtoMessage() {}
 
 func (x *GetSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +797,7 @@ func (x *GetSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchemaResponse.ProtoReflect.Descriptor instead.
 func (*GetSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetSchemaResponse) GetJson() string {
@@ -633,7 +811,7 @@ var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\x83\x03\n" +
+	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xcb\x03\n" +
 	"\fQueryRequest\x12\x1a\n" +
 	"\bentities\x18\x01 \x01(\fR\bentities\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x17\n" +
@@ -648,7 +826,9 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	" \x01(\x05R\fcapPerEntity\x12)\n" +
 	"\x10distinct_objects\x18\v \x01(\bR\x0fdistinctObjects\x12\x18\n" +
 	"\aexclude\x18\f \x03(\x06R\aexclude\x12\x18\n" +
-	"\aexplain\x18\r \x01(\bR\aexplain\"\x8b\x02\n" +
+	"\aexplain\x18\r \x01(\bR\aexplain\x12\x18\n" +
+	"\aexamine\x18\x0e \x01(\tR\aexamine\x12,\n" +
+	"\x05above\x18\x0f \x03(\v2\x16.millrace.node.v1.ItemR\x05above\"\xc5\x03\n" +
 	"\rQueryResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12A\n" +
 	"\n" +
@@ -657,7 +837,24 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x05model\x18\x03 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x04 \x01(\tR\fmodelVersion\x12\x1c\n" +
 	"\texecution\x18\x05 \x01(\tR\texecution\x120\n" +
-	"\x06stages\x18\x06 \x01(\v2\x18.millrace.node.v1.StagesR\x06stages\"\x9a\x02\n" +
+	"\x06stages\x18\x06 \x01(\v2\x18.millrace.node.v1.StagesR\x06stages\x125\n" +
+	"\bfindings\x18\a \x03(\v2\x19.millrace.node.v1.FindingR\bfindings\x12\x14\n" +
+	"\x05above\x18\b \x03(\x03R\x05above\x121\n" +
+	"\x05times\x18\t \x01(\v2\x1b.millrace.feed.v1.NodeTimesR\x05times\x128\n" +
+	"\aclauses\x18\n" +
+	" \x03(\v2\x1e.millrace.feed.v1.ClauseCountsR\aclauses\"\xb5\x02\n" +
+	"\aFinding\x12\x16\n" +
+	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x17\n" +
+	"\atime_ms\x18\x03 \x01(\x03R\x06timeMs\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x03R\aversion\x12\x16\n" +
+	"\x06object\x18\x05 \x01(\tR\x06object\x12\x18\n" +
+	"\adropped\x18\x06 \x01(\tR\adropped\x126\n" +
+	"\x06clause\x18\a \x01(\v2\x1e.millrace.feed.v1.FilterClauseR\x06clause\x12\x14\n" +
+	"\x05score\x18\b \x01(\x01R\x05score\x12\x16\n" +
+	"\x06served\x18\t \x01(\bR\x06served\x123\n" +
+	"\tcapped_by\x18\n" +
+	" \x03(\v2\x16.millrace.node.v1.ItemR\bcappedBy\"\x9a\x02\n" +
 	"\x04Item\x12\x14\n" +
 	"\x05score\x18\x01 \x01(\x01R\x05score\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x0e\n" +
@@ -706,34 +903,44 @@ func file_millrace_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_node_proto_rawDescData
 }
 
-var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_millrace_node_v1_node_proto_goTypes = []any{
 	(*QueryRequest)(nil),      // 0: millrace.node.v1.QueryRequest
 	(*QueryResponse)(nil),     // 1: millrace.node.v1.QueryResponse
-	(*Item)(nil),              // 2: millrace.node.v1.Item
-	(*PartitionAnswer)(nil),   // 3: millrace.node.v1.PartitionAnswer
-	(*Stages)(nil),            // 4: millrace.node.v1.Stages
-	(*GetSchemaRequest)(nil),  // 5: millrace.node.v1.GetSchemaRequest
-	(*GetSchemaResponse)(nil), // 6: millrace.node.v1.GetSchemaResponse
-	(*v1.Viewer)(nil),         // 7: millrace.feed.v1.Viewer
-	(*v1.ItemExplain)(nil),    // 8: millrace.feed.v1.ItemExplain
+	(*Finding)(nil),           // 2: millrace.node.v1.Finding
+	(*Item)(nil),              // 3: millrace.node.v1.Item
+	(*PartitionAnswer)(nil),   // 4: millrace.node.v1.PartitionAnswer
+	(*Stages)(nil),            // 5: millrace.node.v1.Stages
+	(*GetSchemaRequest)(nil),  // 6: millrace.node.v1.GetSchemaRequest
+	(*GetSchemaResponse)(nil), // 7: millrace.node.v1.GetSchemaResponse
+	(*v1.Viewer)(nil),         // 8: millrace.feed.v1.Viewer
+	(*v1.NodeTimes)(nil),      // 9: millrace.feed.v1.NodeTimes
+	(*v1.ClauseCounts)(nil),   // 10: millrace.feed.v1.ClauseCounts
+	(*v1.FilterClause)(nil),   // 11: millrace.feed.v1.FilterClause
+	(*v1.ItemExplain)(nil),    // 12: millrace.feed.v1.ItemExplain
 }
 var file_millrace_node_v1_node_proto_depIdxs = []int32{
-	7, // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
-	2, // 1: millrace.node.v1.QueryResponse.items:type_name -> millrace.node.v1.Item
-	3, // 2: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.PartitionAnswer
-	4, // 3: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
-	2, // 4: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
-	8, // 5: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
-	0, // 6: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
-	5, // 7: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
-	1, // 8: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
-	6, // 9: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	8,  // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
+	3,  // 1: millrace.node.v1.QueryRequest.above:type_name -> millrace.node.v1.Item
+	3,  // 2: millrace.node.v1.QueryResponse.items:type_name -> millrace.node.v1.Item
+	4,  // 3: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.PartitionAnswer
+	5,  // 4: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
+	2,  // 5: millrace.node.v1.QueryResponse.findings:type_name -> millrace.node.v1.Finding
+	9,  // 6: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
+	10, // 7: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	11, // 8: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	3,  // 9: millrace.node.v1.Finding.capped_by:type_name -> millrace.node.v1.Item
+	3,  // 10: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
+	12, // 11: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
+	0,  // 12: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
+	6,  // 13: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
+	1,  // 14: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
+	7,  // 15: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
+	14, // [14:16] is the sub-list for method output_type
+	12, // [12:14] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_node_proto_init() }
@@ -747,7 +954,7 @@ func file_millrace_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_node_proto_rawDesc), len(file_millrace_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

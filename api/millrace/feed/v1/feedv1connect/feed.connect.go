@@ -37,12 +37,16 @@ const (
 const (
 	// FeedServiceGetFeedProcedure is the fully-qualified name of the FeedService's GetFeed RPC.
 	FeedServiceGetFeedProcedure = "/millrace.feed.v1.FeedService/GetFeed"
+	// FeedServiceWhyProcedure is the fully-qualified name of the FeedService's Why RPC.
+	FeedServiceWhyProcedure = "/millrace.feed.v1.FeedService/Why"
 )
 
 // FeedServiceClient is a client for the millrace.feed.v1.FeedService service.
 type FeedServiceClient interface {
 	// GetFeed returns one page of what a viewer should see.
 	GetFeed(context.Context, *v1.GetFeedRequest) (*v1.GetFeedResponse, error)
+	// Why tells what became of a record in the answer to a request.
+	Why(context.Context, *v1.WhyRequest) (*v1.WhyResponse, error)
 }
 
 // NewFeedServiceClient constructs a client for the millrace.feed.v1.FeedService service. By
@@ -62,12 +66,19 @@ func NewFeedServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(feedServiceMethods.ByName("GetFeed")),
 			connect.WithClientOptions(opts...),
 		),
+		why: connect.NewClient[v1.WhyRequest, v1.WhyResponse](
+			httpClient,
+			baseURL+FeedServiceWhyProcedure,
+			connect.WithSchema(feedServiceMethods.ByName("Why")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // feedServiceClient implements FeedServiceClient.
 type feedServiceClient struct {
 	getFeed *connect.Client[v1.GetFeedRequest, v1.GetFeedResponse]
+	why     *connect.Client[v1.WhyRequest, v1.WhyResponse]
 }
 
 // GetFeed calls millrace.feed.v1.FeedService.GetFeed.
@@ -79,10 +90,21 @@ func (c *feedServiceClient) GetFeed(ctx context.Context, req *v1.GetFeedRequest)
 	return nil, err
 }
 
+// Why calls millrace.feed.v1.FeedService.Why.
+func (c *feedServiceClient) Why(ctx context.Context, req *v1.WhyRequest) (*v1.WhyResponse, error) {
+	response, err := c.why.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // FeedServiceHandler is an implementation of the millrace.feed.v1.FeedService service.
 type FeedServiceHandler interface {
 	// GetFeed returns one page of what a viewer should see.
 	GetFeed(context.Context, *v1.GetFeedRequest) (*v1.GetFeedResponse, error)
+	// Why tells what became of a record in the answer to a request.
+	Why(context.Context, *v1.WhyRequest) (*v1.WhyResponse, error)
 }
 
 // NewFeedServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -98,10 +120,18 @@ func NewFeedServiceHandler(svc FeedServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(feedServiceMethods.ByName("GetFeed")),
 		connect.WithHandlerOptions(opts...),
 	)
+	feedServiceWhyHandler := connect.NewUnaryHandlerSimple(
+		FeedServiceWhyProcedure,
+		svc.Why,
+		connect.WithSchema(feedServiceMethods.ByName("Why")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/millrace.feed.v1.FeedService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case FeedServiceGetFeedProcedure:
 			feedServiceGetFeedHandler.ServeHTTP(w, r)
+		case FeedServiceWhyProcedure:
+			feedServiceWhyHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -113,4 +143,8 @@ type UnimplementedFeedServiceHandler struct{}
 
 func (UnimplementedFeedServiceHandler) GetFeed(context.Context, *v1.GetFeedRequest) (*v1.GetFeedResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("millrace.feed.v1.FeedService.GetFeed is not implemented"))
+}
+
+func (UnimplementedFeedServiceHandler) Why(context.Context, *v1.WhyRequest) (*v1.WhyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("millrace.feed.v1.FeedService.Why is not implemented"))
 }

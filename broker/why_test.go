@@ -1,0 +1,110 @@
+package broker
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// why asks, and looks at what every answer must have.
+func (w *world) why(b *Broker, req *feedv1.WhyRequest) *feedv1.WhyResponse {
+	w.t.Helper()
+	resp, err := b.Why(w.t.Context(), req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if resp.Detail == "" || len(resp.Findings) > 0 && resp.Stage != resp.Findings[0].Stage {
+		w.t.Errorf("%v", resp)
+	}
+	return resp
+}
+
+// What a lost partition hides is told from what was never there.
+func TestWhyUnanswered(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	for i := range 5 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	b := w.broker()
+	req := &feedv1.WhyRequest{Request: recentRequest(20), Record: string(recordID(1)), Entity: string(timelineOf(1).Entity)}
+	if resp := w.why(b, req); resp.Stage != stageShown {
+		t.Errorf("with every node there: %v", resp)
+	}
+	lost := w.m.Replicas(partition.Of(timelineOf(1).Entity))[0]
+	w.nodes[lost].err = errors.New("broken")
+	for _, entity := range []string{req.Entity, ""} {
+		req.Entity = entity
+		if resp := w.why(b, req); resp.Stage != stageUnanswered || !strings.Contains(resp.Detail, missError) {
+			t.Errorf("of %q on a lost partition: %v", entity, resp)
+		}
+	}
+	for i := range 5 { // another, on the node that answers
+		if e := timelineOf(i).Entity; w.m.Replicas(partition.Of(e))[0] != lost {
+			req.Entity = string(e)
+			if resp := w.why(b, req); resp.Stage != stageNever {
+				t.Errorf("of %s: %v", e, resp)
+			}
+			return
+		}
+	}
+	t.Error("every entity is on the lost node")
+}
+
+// A second page tells of what the first has shown; and where a feed keeps
+// items apart, a place is that of the answer.
+func TestWhyOnPages(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	post := func(e string) millrace.Timeline { return millrace.Timeline{Entity: millrace.Entity(e), Type: "post"} }
+	for i, e := range []string{"member:1", "member:1", "member:2", "member:2", "member:3"} {
+		w.add(post(e), millrace.RecordID(rune('a'+i)), millrace.Time(1000*(10-i)), "")
+	}
+	b := w.broker(Feed{Name: "apart", Model: "recency", Spacing: Spacing{Entity: 1}})
+	req := &feedv1.GetFeedRequest{Feed: "apart", Entities: []string{"member:1", "member:2", "member:3"}, Limit: new(int64(3))}
+	stages := func() string {
+		var all []string
+		for _, id := range []string{"a", "b", "c", "d", "e"} {
+			resp := w.why(b, &feedv1.WhyRequest{Request: req, Record: id})
+			line := id + " " + resp.Stage
+			if f := resp.Findings[0]; f.Place > 0 {
+				line += " " + string(rune('0'+f.Place))
+			}
+			all = append(all, line)
+		}
+		return strings.Join(all, ", ")
+	}
+	if got, want := stages(), "a shown 1, b shown 3, c shown 2, d below_cut, e below_cut"; got != want {
+		t.Errorf("first page: %s, want %s", got, want)
+	}
+	page, err := b.GetFeed(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.PageToken = page.NextPageToken
+	if got, want := stages(), "a served, b served, c served, d shown 1, e shown 2"; got != want {
+		t.Errorf("second page: %s, want %s", got, want)
+	}
+}
+
+func TestWhyByCurl(t *testing.T) {
+	s := served(t)
+	status, _, body := post(t, s.URL+"/v1/why", curl, `{"record":"`+string(recordID(1))+`","request":{"feed":"recent","entities":["member:1","member:2"]}}`)
+	if status != 200 || !strings.Contains(body, `"stage":"shown"`) || !strings.Contains(body, `"place":`) {
+		t.Errorf("%d %s", status, body)
+	}
+	for body, want := range map[string]string{
+		`{"request":{"feed":"recent","entities":["a"]}}`:                        `"field":"record"`,
+		`{"record":"r","request":{"feed":"recent","entities":["a"],"limit":0}}`: `"field":"request.limit"`,
+		`{"record":"r","request":{"feed":"recent","entities":["a"],"limt":0}}`:  `"field":"request.limt"`,
+		`{"record":"r","requests":{"feed":"recent","entities":["a"]}}`:          `"field":"requests"`,
+		`{"record":"r"}`: `"field":"request.feed"`,
+		`{"record":"r","entity":"` + strings.Repeat("x", 600) + `","request":{"feed":"recent","entities":["a"]}}`: `"field":"entity"`,
+	} {
+		if status, _, got := post(t, s.URL+"/v1/why", curl, body); status != 400 || !strings.Contains(got, want) {
+			t.Errorf("%s: %d %s, want %s", body, status, got, want)
+		}
+	}
+}

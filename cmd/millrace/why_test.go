@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/schemas"
+)
+
+func TestWhyCommand(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), lines(
+		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":5}`,
+		`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z","stars":1}`,
+	)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	for record, want := range map[string]string{
+		"a": "a in member:1/post: shown: it is in the answer, at place 1\n",
+		"b": "b in member:1/post: filtered: the filter drops it: record.stars > 2 is false, where record.stars = 1\n",
+		"c": "c: never_ingested: no timeline of the entities asked has it",
+	} {
+		var out bytes.Buffer
+		cmd := root()
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{"why", "--addr", c.GRPC, "--record", record, "--entities", "member:1", "--filter", `record.kind == "post" && record.stars > 2`})
+		if err := cmd.ExecuteContext(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(out.String(), want) {
+			t.Errorf("%s: got %q, want %q", record, out.String(), want)
+		}
+	}
+}
+
+func lines(all ...string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for _, line := range all {
+			if !yield([]byte(line), nil) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package query
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/filter"
+	"github.com/millrace/millrace/relevance"
+)
+
+// This file tells why an answer is what it is. It looks at the candidates
+// again, in its own way, so that the scan pays nothing for it.
+
+// Account is what became of a record that is a candidate in one timeline.
+type Account struct {
+	millrace.Rank // the score is of one that the filter keeps
+	Object        millrace.Object
+	Dropped       filter.Dropped
+	Operands      []filter.Operand // of the clause that dropped it
+	Served        bool             // on an earlier page
+	// CappedBy is the best of its entity, as many as the cap lets remain,
+	// when it is none of them.
+	CappedBy []millrace.Rank
+}
+
+// accountant goes through the candidates of a query.
+type accountant struct {
+	q     *Query
+	bound []accounted
+	sel   []int32
+}
+
+// accounted is a spec bound to one pair of layouts.
+type accounted struct {
+	rows, entity *column.Layout
+	clauses      *filter.Clauses // nil without a filter
+	scorer       *relevance.Scorer
+	columns
+}
+
+func (a *accountant) bind(s *segment) (*accounted, error) {
+	rows, entity := s.slab.Layout(), (*column.Layout)(nil)
+	if s.features != nil {
+		entity = s.features.Layout()
+	}
+	for i := range a.bound {
+		if b := &a.bound[i]; b.rows == rows && b.entity == entity {
+			return b, nil
+		}
+	}
+	spec := &a.q.spec
+	b := accounted{rows: rows, entity: entity, columns: columnsOf(rows)}
+	var err error
+	if spec.Filter != nil {
+		if b.clauses, err = spec.Filter.BindClauses(rows, entity, spec.Viewer, spec.AsOf); err != nil {
+			return nil, err
+		}
+	}
+	if b.scorer, err = spec.Model.Bind(rows, entity, spec.Viewer, spec.AsOf); err != nil {
+		return nil, err
+	}
+	a.bound = append(a.bound, b)
+	return &a.bound[len(a.bound)-1], nil
+}
+
+// each calls do with the candidates of every segment that want accepts, nil
+// for all, a batch at a time, and with what the filter says of each.
+func (a *accountant) each(want func(*segment) bool, do func(s *segment, b *accounted, sel []int32, dropped []filter.Dropped)) error {
+	for i := range a.q.segments {
+		s := &a.q.segments[i]
+		if want != nil && !want(s) {
+			continue
+		}
+		b, err := a.bind(s)
+		if err != nil {
+			return err
+		}
+		for lo := s.lo; lo < s.hi; lo += batchRows {
+			a.sel = a.sel[:0]
+			for row := lo; row < min(s.hi, lo+batchRows); row++ {
+				a.sel = append(a.sel, row)
+			}
+			if b.clauses == nil {
+				do(s, b, a.sel, make([]filter.Dropped, len(a.sel)))
+			} else {
+				do(s, b, a.sel, b.clauses.Judge(s.slab, a.sel, s.features))
+			}
+		}
+	}
+	return nil
+}
+
+// scored calls do with the rank of every candidate that the filter keeps.
+func (a *accountant) scored(want func(*segment) bool, do func(s *segment, r millrace.Rank)) error {
+	var kept []int32
+	return a.each(want, func(s *segment, b *accounted, sel []int32, dropped []filter.Dropped) {
+		kept = kept[:0]
+		for i, row := range sel {
+			if dropped[i].Outcome == filter.Kept {
+				kept = append(kept, row)
+			}
+		}
+		scores := make([]float64, len(kept))
+		b.scorer.Score(s.slab, kept, s.features, scores)
+		for i, row := range kept {
+			r := b.rank(s, row)
+			r.Score = scores[i]
+			do(s, r)
+		}
+	})
+}
+
+// rank is a row's rank but for its score.
+func (c *columns) rank(s *segment, row int32) millrace.Rank {
+	return millrace.Rank{
+		Time: millrace.Time(s.slab.Word(c.time, int(row))), ID: millrace.RecordID(s.slab.StringAt(c.id, int(row))), Timeline: s.timeline,
+	}
+}
+
+// objectOf is what a row is about.
+func (c *columns) objectOf(s *segment, row int32) millrace.Object {
+	if c.object >= 0 {
+		if named := s.slab.StringAt(c.object, int(row)); named != "" {
+			return millrace.Object(named)
+		}
+	}
+	return millrace.Object(s.slab.StringAt(c.id, int(row)))
+}
+
+// Account accounts for the candidates of an id, one for each timeline that has
+// it in the window. What it returns holds until [Query.Release].
+func (q *Query) Account(id millrace.RecordID) ([]Account, error) {
+	a := &accountant{q: q}
+	var all []Account
+	err := a.each(nil, func(s *segment, b *accounted, sel []int32, dropped []filter.Dropped) {
+		for i, row := range sel {
+			if r := b.rank(s, row); r.ID == id {
+				found := Account{Rank: r, Object: b.objectOf(s, row), Dropped: dropped[i]}
+				if found.Dropped.Outcome != filter.Kept {
+					found.Operands = q.spec.Filter.Operands(found.Dropped.Clause, s.slab, int(row), s.features, q.spec.Viewer, q.spec.AsOf)
+				} else {
+					var score [1]float64
+					b.scorer.Score(s.slab, []int32{row}, s.features, score[:])
+					found.Score = score[0]
+				}
+				_, found.Served = q.spec.Exclude[millrace.ServedHash(q.spec.DistinctObjects, found.Object, s.timeline, id)]
+				all = append(all, found)
+			}
+		}
+	})
+	for i := range all {
+		if err == nil && all[i].Dropped.Outcome == filter.Kept {
+			all[i].CappedBy, err = a.cappedBy(all[i].Rank)
+		}
+	}
+	return all, err
+}
+
+// cappedBy returns the candidates that remain of an entity, if r is none.
+func (a *accountant) cappedBy(r millrace.Rank) ([]millrace.Rank, error) {
+	most := a.q.spec.Cap
+	if most == 0 {
+		return nil, nil
+	}
+	var better []millrace.Rank
+	err := a.scored(func(s *segment) bool { return s.timeline.Entity == r.Entity }, func(_ *segment, other millrace.Rank) {
+		if other.Compare(r) < 0 {
+			better = append(better, other)
+		}
+	})
+	if err != nil || len(better) < most {
+		return nil, err
+	}
+	slices.SortFunc(better, millrace.Rank.Compare)
+	return better[:most], nil
+}
+
+// Above counts, for each rank, the candidates that the filter keeps and that
+// rank above it.
+func (q *Query) Above(ranks []millrace.Rank) ([]int64, error) {
+	counts := make([]int64, len(ranks))
+	a := &accountant{q: q}
+	err := a.scored(nil, func(_ *segment, r millrace.Rank) {
+		for i := range ranks {
+			if r.Compare(ranks[i]) < 0 {
+				counts[i]++
+			}
+		}
+	})
+	return counts, err
+}
+
+// Clauses counts what each clause of the filter drops.
+func (q *Query) Clauses() ([]filter.Counts, error) {
+	if q.spec.Filter == nil {
+		return nil, nil
+	}
+	counts := make([]filter.Counts, len(q.spec.Filter.Sources()))
+	a := &accountant{q: q}
+	err := a.each(nil, func(_ *segment, _ *accounted, _ []int32, dropped []filter.Dropped) {
+		for _, d := range dropped {
+			counts[d.Clause].Add(d.Outcome)
+		}
+	})
+	return counts, err
+}

@@ -1,0 +1,100 @@
+package oracle
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/expr/celref"
+)
+
+// Verdict is what became of a record in the answer to a query, in one
+// timeline.
+type Verdict struct {
+	Stage   string         // as WhyResponse.stage says it
+	Outcome celref.Outcome // of the filter, where that dropped it
+	Score   float64        // of one that was scored
+	Rank    int            // among all that were scored, from 1
+	Place   int            // in the answer, from 1, of it or of the item of its object
+	Rivals  []millrace.Rank
+	Also    bool
+}
+
+// Judge gives the verdicts on records in the answer to q.
+type Judge struct {
+	feed   *Feed
+	q      Query
+	ranked []Item
+	answer Answer
+}
+
+// NewJudge answers q.
+func NewJudge(f *Feed, q Query) *Judge {
+	return &Judge{f, q, rank(&q, f.filter(&q, f.candidates(&q), &Stages{})), f.Query(q)}
+}
+
+// Why says what became of a record, of which the timeline may be any.
+func (j *Judge) Why(t millrace.Timeline, id millrace.RecordID) Verdict {
+	r, met := j.feed.timelines[t][id]
+	switch {
+	case !met:
+		return Verdict{Stage: "never_ingested"}
+	case r.Deleted:
+		return Verdict{Stage: "deleted"}
+	case !slices.Contains(j.q.Entities, t.Entity), len(j.q.Types) > 0 && !slices.Contains(j.q.Types, t.Type):
+		return Verdict{Stage: "not_asked"}
+	case r.Time < j.q.From || r.Time >= j.q.To:
+		return Verdict{Stage: "outside_window"}
+	}
+	at := slices.IndexFunc(j.ranked, func(it Item) bool { return it.Timeline == t && it.ID == id })
+	if at < 0 {
+		return Verdict{Stage: "filtered", Outcome: j.filtered(t, r)}
+	}
+	return j.scored(j.ranked[at], Verdict{Score: j.ranked[at].Score, Rank: at + 1})
+}
+
+func (j *Judge) filtered(t millrace.Timeline, r millrace.Record) celref.Outcome {
+	c := Candidate{Timeline: t, Record: r}
+	if features, ok := j.feed.features[t.Entity]; ok {
+		c.Features = &features
+	}
+	return j.q.Filter(&c, &j.q.Viewer, j.q.AsOf)
+}
+
+func (j *Judge) scored(it Item, v Verdict) Verdict {
+	items := j.answer.Items
+	same := func(r millrace.Rank) bool { return r.ID == it.ID && r.Timeline == it.Timeline }
+	if at := slices.IndexFunc(items, func(o Item) bool { return same(o.Rank) }); at >= 0 {
+		v.Stage, v.Place = "shown", at+1
+		return v
+	}
+	if n := len(items); n == j.q.Limit && compareRanks(items[n-1].Rank, it.Rank) < 0 {
+		v.Stage, v.Rivals = "below_cut", []millrace.Rank{items[n-1].Rank}
+		return v
+	}
+	var better []millrace.Rank
+	for _, o := range j.ranked[:v.Rank-1] {
+		if o.Entity == it.Entity {
+			better = append(better, o.Rank)
+		}
+	}
+	if j.q.Cap > 0 && len(better) >= j.q.Cap {
+		v.Stage, v.Rivals = "capped", better[:j.q.Cap]
+		return v
+	}
+	at := slices.IndexFunc(items, func(o Item) bool { return o.Object == it.Object })
+	v.Stage, v.Place, v.Rivals = "deduplicated", at+1, []millrace.Rank{items[at].Rank}
+	v.Also = slices.ContainsFunc(items[at].Also, same)
+	return v
+}
+
+// Records returns every record that a timeline has, deleted ones included, in
+// order of id.
+func (f *Feed) Records(t millrace.Timeline) []millrace.Record {
+	var all []millrace.Record
+	for _, r := range f.timelines[t] {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b millrace.Record) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}

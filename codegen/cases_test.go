@@ -60,6 +60,7 @@ import (
 	_ "github.com/millrace/millrace/codegen/testdata/trees_lightgbm"
 	_ "github.com/millrace/millrace/codegen/testdata/trees_stored"
 	_ "github.com/millrace/millrace/codegen/testdata/trees_stored_class"
+	_ "github.com/millrace/millrace/codegen/testdata/trees_trained"
 	_ "github.com/millrace/millrace/codegen/testdata/trees_xgboost"
 	_ "github.com/millrace/millrace/codegen/testdata/two_schemas"
 	_ "github.com/millrace/millrace/codegen/testdata/vectors"

@@ -87,16 +87,17 @@ func (r *specReader) output(f *trees.Forest, section entry, keys map[string]entr
 		r.add(section.at, "add class: N, from 0", "the model has %d classes, and a record has one score", f.Classes)
 		return nil
 	}
-	e, ok := keys["output"]
-	if !ok {
-		return f
+	if e, ok := keys["output"]; ok {
+		switch out := r.text(e.value, "output"); out {
+		case "raw":
+			return f.Raw()
+		case "linked":
+		default:
+			r.add(r.position(e.value), "write raw, or linked, which is the default", "no output %q", out)
+		}
 	}
-	switch out := r.text(e.value, "output"); out {
-	case "raw":
-		return f.Raw()
-	case "linked":
-	default:
-		r.add(r.position(e.value), "write raw, or linked, which is the default", "no output %q", out)
+	if f.Labels() {
+		r.add(section.at, "add output: raw, for the sum of the class", "%s gives the number of a class, which is not a score", f.Objective)
 	}
 	return f
 }

@@ -33,21 +33,22 @@ type Forest struct {
 	// Objective is what the file says it was trained for.
 	Objective string
 
-	trees   []tree
-	nodes   []node
-	splits  []split     // what the fast walk reads, a tree's root first
-	origins []int32     // the node, within its tree, that a split stands for
-	values  []float64   // what a leaf of splits gives
-	sets    [][]uint32  // of categorical splits: bits by category
-	leaves  []leafModel // of linear leaves
-	keys    []keyColumn // what the fast walk reads of a row
-	base    []float64   // of each class
-	weights []float64   // of a linear booster: by column and class; nil for trees
-	link    link
-	scale   float64 // of the sigmoid in the link
-	average float64 // what sums are divided by; 1 for boosting
-	single  bool    // float32 arithmetic
-	class   int     // whose score is the model's
+	trees    []tree
+	nodes    []node
+	splits   []split     // what the fast walk reads, a tree's root first
+	origins  []int32     // the node, within its tree, that a split stands for
+	values   []float64   // what a leaf of splits gives
+	sets     [][]uint32  // of categorical splits: bits by category
+	leaves   []leafModel // of linear leaves
+	keys     []keyColumn // what the fast walk reads of a row
+	base     []float64   // of each class
+	baseLast bool        // base is added to the sum of the leaves, and they not to it
+	weights  []float64   // of a linear booster: by column and class; nil for trees
+	link     link
+	scale    float64 // of the sigmoid in the link
+	average  float64 // what sums are divided by; 1 for boosting
+	single   bool    // float32 arithmetic
+	class    int     // whose score is the model's
 }
 
 // tree is a range of nodes, its root first.
@@ -68,6 +69,7 @@ type node struct {
 	child     [2]int32 // left and right, within the tree
 	feature   int32
 	missing   uint8 // the child of NaN
+	stray     uint8 // of a categorical split: the child of what is below or above its set's bits
 	zero      bool  // zeros are missing
 	kind      uint8
 	model     int32   // of a linear leaf: its index in Forest.leaves
@@ -117,12 +119,17 @@ func (f *Forest) Class(class int) (*Forest, error) {
 	return &g, nil
 }
 
-// Raw returns the forest without its link: the score is the sum of the leaves.
+// Raw returns the forest without its link: the score is the sum of the leaves,
+// of a random forest of LightGBM too.
 func (f *Forest) Raw() *Forest {
 	g := *f
-	g.link = identity
+	g.link, g.average = identity, 1
 	return &g
 }
+
+// Labels reports whether the score is the number of a class and not a score of
+// one, as multi:softmax gives it.
+func (f *Forest) Labels() bool { return f.link == argmax }
 
 // Trees returns the number of trees.
 func (f *Forest) Trees() int { return len(f.trees) }

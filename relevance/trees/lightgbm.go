@@ -34,7 +34,6 @@ type lightgbm struct {
 	lines *bufio.Scanner
 	line  int
 	f     *Forest
-	v2    bool // LightGBM before 3, which reads a missing category as 0
 	head  map[string]string
 }
 
@@ -114,9 +113,7 @@ func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
 func (r *lightgbm) header() error {
 	f := r.f
 	switch v := r.head["version"]; v {
-	case "v2":
-		r.v2 = true
-	case "v3", "v4":
+	case "v2", "v3", "v4":
 	default:
 		return fmt.Errorf("version %q is not supported; v2, v3 and v4 are", v)
 	}
@@ -294,8 +291,9 @@ func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 		return n, fmt.Errorf("decision_type %d is not supported", d)
 	}
 	if d&categorical != 0 {
-		return n, r.categoricalSplit(t, &n, d>>2)
+		return n, r.categoricalSplit(t, &n)
 	}
+	n.threshold = besideZero(n.threshold)
 	if d&defaultLeft != 0 {
 		n.missing = 0
 	}
@@ -311,17 +309,26 @@ func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 	return n, nil
 }
 
-// categoricalSplit: a missing category goes right. LightGBM before 3 takes it
-// for category 0, unless NaN is what is missing.
-func (r *lightgbm) categoricalSplit(t *lgbTree, n *node, missing int32) error {
+// besideZero returns a threshold that sends every number where LightGBM sends
+// it, which reads what is as near to zero as zeroThreshold as zero. Its own
+// thresholds below zero are often -zeroThreshold.
+func besideZero(t float64) float64 {
+	switch {
+	case t >= 0 && t < zeroThreshold:
+		return zeroThreshold
+	case t < 0 && t >= -zeroThreshold:
+		return math.Nextafter(-zeroThreshold, -1)
+	}
+	return t
+}
+
+// categoricalSplit: a missing category goes right, whatever the missing type.
+func (r *lightgbm) categoricalSplit(t *lgbTree, n *node) error {
 	if !(n.threshold >= 0 && n.threshold < float64(t.cats)) {
 		return fmt.Errorf("set %v of %d", n.threshold, t.cats)
 	}
-	n.kind = inSet
+	n.kind, n.stray = inSet, 1
 	n.threshold += float64(t.sets)
-	if r.v2 && missing != missingNaN {
-		n.missing = r.f.side(n, 0)
-	}
 	return nil
 }
 

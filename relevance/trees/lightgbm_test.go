@@ -270,6 +270,9 @@ func checkWalk(t *testing.T, f *Forest) {
 // plain scores a row from the leaves it reaches.
 func plain(f *Forest, row []float64) float64 {
 	sums := append([]float64(nil), f.base...)
+	if f.baseLast {
+		clear(sums)
+	}
 	block := f.row(row)
 	if f.weights != nil {
 		all := make([]float64, f.Classes*Batch)
@@ -299,10 +302,10 @@ func plain(f *Forest, row []float64) float64 {
 		}
 	}
 	for c := range sums {
-		sums[c] /= f.average
+		sums[c] = f.sum(sums[c], c)
 	}
 	if f.link.all() {
-		return f.softmax(sums)
+		return f.linkedAll(sums)
 	}
 	return f.linked(sums[f.class])
 }

@@ -14,13 +14,14 @@ const (
 	sigmoid       // 1 / (1 + exp(-scale*x))
 	exponent      // exp(x)
 	softmax       // over the classes
+	argmax        // the class with the greatest sum, the first of equals
 	log1pExp      // log(1 + exp(x))
 	square        // sign(x) * x*x
 	step          // 1 above 0, else 0
 )
 
 // all reports whether a score needs the sums of all classes.
-func (l link) all() bool { return l == softmax }
+func (l link) all() bool { return l == softmax || l == argmax }
 
 func (f *Forest) linked(x float64) float64 {
 	if f.single {
@@ -58,18 +59,24 @@ func (f *Forest) linked32(x float32) float32 {
 
 func exp32(x float32) float32 { return float32(fn.Exp(float64(x))) }
 
-// softmax returns the share of the chosen class.
-func (f *Forest) softmax(x []float64) float64 {
-	top := x[0]
-	for _, v := range x {
-		top = max(top, v)
+// linkedAll returns the share of the chosen class, or which class is the
+// greatest.
+func (f *Forest) linkedAll(x []float64) float64 {
+	top, at := x[0], 0
+	for c, v := range x {
+		if v > top {
+			top, at = v, c
+		}
+	}
+	if f.link == argmax {
+		return float64(at)
 	}
 	if f.single {
-		var sum float32
+		sum := 0.0
 		for _, v := range x {
-			sum += exp32(float32(v) - float32(top))
+			sum += float64(exp32(float32(v) - float32(top)))
 		}
-		return float64(exp32(float32(x[f.class])-float32(top)) / sum)
+		return float64(exp32(float32(x[f.class])-float32(top)) / float32(sum))
 	}
 	sum := 0.0
 	for _, v := range x {

@@ -34,6 +34,9 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	sums := s.sums[:f.Classes*Batch]
 	for c := range f.Classes {
 		start := f.base[c]
+		if f.baseLast {
+			start = 0
+		}
 		for i := range sums[c*Batch : c*Batch+Batch] {
 			sums[c*Batch+i] = start
 		}
@@ -242,22 +245,16 @@ func (f *Forest) side(n *node, x float64) uint8 {
 		}
 		return 0
 	}
-	in := false
-	// Truncated as C does; what an int32 cannot hold is no category.
-	if x > -1 && x < math.MaxInt32 {
-		c, set := uint32(x), f.sets[int(n.threshold)]
-		in = int(c/32) < len(set) && set[c/32]>>(c%32)&1 != 0
+	set := f.sets[int(n.threshold)]
+	if x <= -1 || x < 0 && n.kind == notInSet || x >= float64(len(set)*32) {
+		return n.stray
 	}
-	if n.kind == notInSet {
-		if in && x >= 0 {
-			return 1
-		}
-		return 0
+	c := uint32(x) // truncated, as C does
+	in := uint8(set[c/32] >> (c % 32) & 1)
+	if n.kind == inSet {
+		return 1 - in
 	}
-	if in {
-		return 0
-	}
-	return 1
+	return in
 }
 
 // leafValue computes a linear leaf; x is a row, Block apart. A leaf whose
@@ -297,14 +294,22 @@ func (f *Forest) finish(s *Scores, n int, out []float64) {
 	sums, row := s.sums, s.row[:f.Classes]
 	for r := range n {
 		if !f.link.all() {
-			out[r] = f.linked(sums[f.class*Batch+r] / f.average)
+			out[r] = f.linked(f.sum(sums[f.class*Batch+r], f.class))
 			continue
 		}
 		for c := range row {
-			row[c] = sums[c*Batch+r] / f.average
+			row[c] = f.sum(sums[c*Batch+r], c)
 		}
-		out[r] = f.softmax(row)
+		out[r] = f.linkedAll(row)
 	}
+}
+
+// sum finishes a class's sum.
+func (f *Forest) sum(x float64, class int) float64 {
+	if f.baseLast {
+		return float64(float32(x) + float32(f.base[class]))
+	}
+	return x / f.average
 }
 
 // Leaves returns the number of the leaf, in the file's order, that one row

@@ -40,7 +40,7 @@ func document(src []byte) (any, error) {
 		return ubjson(src)
 	}
 	var root any
-	d := json.NewDecoder(bytes.NewReader(src))
+	d := json.NewDecoder(bytes.NewReader(finite(src)))
 	d.UseNumber()
 	if err := d.Decode(&root); err != nil {
 		return nil, err
@@ -51,12 +51,39 @@ func document(src []byte) (any, error) {
 	return root, nil
 }
 
+// finite makes JSON of what XGBoost writes: NaN, which conditions of categorical
+// splits are, becomes null, and Infinity a number that is too large.
+func finite(src []byte) []byte {
+	if !bytes.Contains(src, []byte("NaN")) && !bytes.Contains(src, []byte("Infinity")) {
+		return src
+	}
+	out := make([]byte, 0, len(src)+len(src)/8)
+	for text := false; len(src) > 0; {
+		n := 1
+		switch {
+		case text && src[0] == '\\' && len(src) > 1:
+			n = 2
+		case src[0] == '"':
+			text = !text
+		case !text && bytes.HasPrefix(src, []byte("NaN")):
+			out, src = append(out, "null"...), src[3:]
+			continue
+		case !text && bytes.HasPrefix(src, []byte("Infinity")):
+			out, src = append(out, "1e999"...), src[8:]
+			continue
+		}
+		out, src = append(out, src[:n]...), src[n:]
+	}
+	return out
+}
+
 // xgb reads a decoded document. The first fault stays in err, and what is read
 // after it is empty.
 type xgb struct {
-	f    *Forest
-	err  error
-	drop []float64 // of dart: the weight of each tree
+	f       *Forest
+	err     error
+	version int       // of the library that wrote the file: 1.7 is 107; the newest if it does not say
+	drop    []float64 // of dart: the weight of each tree
 }
 
 func (x *xgb) fail(format string, args ...any) {
@@ -66,6 +93,12 @@ func (x *xgb) fail(format string, args ...any) {
 }
 
 func (x *xgb) read(root any) {
+	x.version = math.MaxInt
+	if m, ok := root.(map[string]any); ok && m["version"] != nil {
+		if v := x.wide(m, "version"); len(v) > 1 {
+			x.version = int(v[0]*100 + v[1])
+		}
+	}
 	learner := x.object(root, "learner")
 	objective := x.object(learner, "objective")
 	x.f.Objective = x.text(objective, "name")
@@ -79,11 +112,16 @@ func (x *xgb) read(root any) {
 	booster := x.object(learner, "gradient_booster")
 	switch name := x.text(booster, "name"); name {
 	case "gbtree":
+		x.f.baseLast = x.version < 103
 		x.trees(x.object(booster, "model"))
 	case "dart":
+		x.f.baseLast = x.version < 104
 		x.drop = x.numbers(booster, "weight_drop")
 		x.trees(x.object(x.object(booster, "gbtree"), "model"))
 	case "gblinear":
+		for c := range base {
+			base[c] = base[0] // as the library, which takes no other
+		}
 		x.linear(x.object(booster, "model"))
 	default:
 		x.fail("the booster %q is not supported", clip(name))
@@ -188,23 +226,29 @@ func (x *xgb) objective() []float64 {
 	f := x.f
 	name := f.Objective
 	margin := func(p float32) float32 { return p }
-	logit := func(p float32) float32 { return -float32(fn.Log(float64(1/p - 1))) }
+	logit := func(p float32) float32 {
+		p = max(p, 1e-6)
+		p = min(p, 1-float32(1e-6))
+		return -float32(fn.Log(float64(1/p - 1)))
+	}
 	log := func(p float32) float32 { return float32(fn.Log(float64(p))) }
 	switch name {
 	case "binary:logistic", "reg:logistic":
 		f.link, margin = sigmoid, logit
 	case "binary:logitraw":
-		margin = logit
+		if x.version < 103 {
+			margin = logit // later ones keep the margin itself
+		}
 	case "count:poisson", "reg:gamma", "reg:tweedie", "survival:cox", "survival:aft":
 		f.link, margin = exponent, log
 	case "binary:hinge":
 		f.link = step
 	case "multi:softprob":
 		f.link = softmax
-	case "reg:squarederror", "reg:linear", "reg:squaredlogerror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror",
-		"rank:pairwise", "rank:ndcg", "rank:map":
 	case "multi:softmax":
-		x.fail("the objective multi:softmax gives a class and not a score; save the model with multi:softprob")
+		f.link = argmax
+	case "reg:squarederror", "reg:linear", "reg:squaredlogerror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror", "reg:expectileerror",
+		"rank:pairwise", "rank:ndcg", "rank:map":
 	default:
 		x.fail("the objective %q is not supported", clip(name))
 	}
@@ -271,9 +315,10 @@ func (x *xgb) numbers(m map[string]any, key string) []float64 {
 func (x *xgb) number(v any, key string) float64 {
 	switch v := v.(type) {
 	case json.Number:
-		if n, err := strconv.ParseFloat(string(v), 32); err == nil {
-			return n
-		}
+		n, _ := strconv.ParseFloat(string(v), 32) // JSON's syntax; infinite if it is too large
+		return n
+	case nil:
+		return math.NaN()
 	case float64:
 		return v
 	case int64:
@@ -350,7 +395,7 @@ func (x *xgb) tree(m map[string]any, i int) []node {
 	nodes := make([]node, n)
 	for k := range nodes {
 		v := node{threshold: conditions[k], child: [2]int32{left[k], right[k]}, feature: features[k], leaf: -1}
-		if len(means) == n {
+		if len(means) == n && means[k] == means[k] {
 			v.value = means[k]
 		}
 		switch set, categorical := sets[k]; {
@@ -362,6 +407,9 @@ func (x *xgb) tree(m map[string]any, i int) []node {
 			v.value = v.threshold
 		case categorical:
 			v.kind, v.threshold = notInSet, float64(set)
+			if x.version < 107 && defaults[k] == 0 {
+				v.stray = 1 // later ones send what is no category left
+			}
 		default:
 			v.threshold = below(v.threshold)
 		}

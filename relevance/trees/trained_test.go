@@ -1,0 +1,105 @@
+package trees
+
+import (
+	"flag"
+	"math"
+	"os"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/relevance/trees/trained"
+)
+
+var archive = flag.String("trained", "", "an archive of trained models to read instead of trained/models.tar.zst")
+
+func trainedModels(t *testing.T) []*trained.Model {
+	t.Helper()
+	models, err := trained.Models()
+	if *archive != "" {
+		f, openErr := os.Open(*archive)
+		if openErr != nil {
+			t.Fatal(openErr)
+		}
+		defer f.Close()
+		models, err = trained.Read(f)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return models
+}
+
+// refused are models that give more than a score a class, and what the
+// refusal names. Old versions made others of them.
+var refused = map[string]string{
+	"two_targets":     "num_target is 2",
+	"quantile_two":    "num_target is 2",
+	"softprob_vector": "leaves are vectors",
+}
+
+// TestTrained: every model gives its library's leaves; its sums bit for bit;
+// its scores to 1e-9 of LightGBM and to a unit in the last place of XGBoost's
+// float32s, as their exponentials are not ours.
+func TestTrained(t *testing.T) {
+	for _, m := range trainedModels(t) {
+		t.Run(m.Name, func(t *testing.T) {
+			f, err := Import(m.File)
+			if why, ok := refused[path.Base(m.Name)]; ok && err != nil && strings.Contains(err.Error(), why) {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkLeaves(t, m, f)
+			for class := range f.Classes {
+				g, err := f.Class(class)
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkScores(t, m, scoreAll(g.Raw(), m.Rows), m.Raw, class, func(float64) float64 { return 0 })
+				checkScores(t, m, scoreAll(g, m.Rows), m.Scores, class, func(want float64) float64 {
+					if m.Single() {
+						return ulp32(want)
+					}
+					return 1e-9 * max(1, math.Abs(want))
+				})
+			}
+		})
+	}
+}
+
+// ulp32 is a unit in the last place of a float32.
+func ulp32(x float64) float64 {
+	y := math.Abs(float64(float32(x)))
+	const tiny = 1.1754944e-38 // below, libraries differ in what they keep
+	return max(tiny, float64(math.Nextafter32(float32(y), math.MaxFloat32))-y)
+}
+
+func checkLeaves(t *testing.T, m *trained.Model, f *Forest) {
+	t.Helper()
+	for i, row := range m.Rows {
+		got := f.Leaves(row)
+		if len(got) != len(m.Leaves[i]) {
+			t.Fatalf("%d trees, want %d", len(got), len(m.Leaves[i]))
+		}
+		for k, leaf := range got {
+			if float64(leaf) != m.Leaves[i][k] {
+				t.Fatalf("row %d %v: tree %d: leaf %d, want %v", i, row, k, leaf, m.Leaves[i][k])
+			}
+		}
+	}
+}
+
+func checkScores(t *testing.T, m *trained.Model, got []float64, want [][]float64, class int, tolerance func(float64) float64) {
+	t.Helper()
+	for i, x := range got {
+		w := want[i][min(class, len(want[i])-1)] // multi:softmax has one
+		if x == w || math.IsNaN(x) && math.IsNaN(w) {
+			continue
+		}
+		if !(math.Abs(x-w) <= tolerance(w)) {
+			t.Fatalf("row %d %v, class %d: %v, want %v", i, m.Rows[i], class, x, w)
+		}
+	}
+}

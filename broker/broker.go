@@ -44,6 +44,9 @@ type Maps interface {
 // Config is what a broker works with.
 type Config struct {
 	Maps Maps
+	// Zone is where the broker stands. Index nodes of the same zone are asked
+	// first. Empty: all are equally near.
+	Zone string
 	// Dial returns the way to a node. nil: [DialGRPC] without TLS. What it
 	// returns is closed, if it is an io.Closer, when the node leaves the map.
 	Dial func(cluster.Node) (Node, error)
@@ -98,6 +101,7 @@ type Broker struct {
 	budget  *budget
 	recent  *latencies
 	health  *health
+	zone    zone
 	gate    *gate
 	quotas  quotas
 	metrics *metrics
@@ -123,7 +127,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{
 		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
 		feeds: newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, cfg.Log), conns: conns, records: newRecords(conns),
-		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas),
+		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone},
 	}
 	var err error
 	b.metrics, err = newMetrics(b, cfg.Metrics)

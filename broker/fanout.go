@@ -30,6 +30,7 @@ type fanout struct {
 
 	began  time.Time
 	nodes  standing
+	zone   string                  // preferred
 	refuse context.CancelCauseFunc // ends everything: the request itself is wrong
 
 	mu struct {
@@ -45,7 +46,7 @@ func (b *Broker) ask(ctx context.Context, q *question) (outcome, *fanout, error)
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	f := &fanout{b: b, q: q, m: b.maps.Current(), refuse: refuse, began: time.Now()}
-	f.nodes = b.health.standing(f.m)
+	f.nodes, f.zone = b.health.standing(f.m), b.zone.preferred(f.m)
 	b.conns.keep(f.m)
 	o := f.cover(ctx, q.want, nil)
 	if err := context.Cause(ctx); rpcerr.Refused(err) {
@@ -60,7 +61,7 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 	if len(tried) == maxReplicas {
 		return none(want, missNoReplica)
 	}
-	by := choice{m: f.m, standing: f.nodes, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return f.q.counts[p] }}
+	by := choice{m: f.m, standing: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return f.q.counts[p] }}
 	legs, rest := by.route(want)
 	total := none(rest, missNoReplica)
 	outcomes := make([]outcome, len(legs))

@@ -19,7 +19,8 @@ type leg struct {
 type tier uint8
 
 const (
-	good   tier = iota // alive and caught up
+	near   tier = iota // good, and in the zone that the request prefers
+	good               // alive and caught up
 	poor               // the same, but slow or silent of late
 	mute               // the same, but answers nothing at all
 	lost               // was caught up when its lease ended; may well be serving
@@ -37,6 +38,7 @@ type candidate struct {
 type choice struct {
 	m *cluster.Map
 	standing
+	zone   string            // that this request prefers; "": none
 	avoid  []millrace.NodeID // tried already
 	viewer string
 	work   func(millrace.Partition) int
@@ -51,7 +53,7 @@ func (c *choice) candidates(t tier) []candidate {
 		if slices.Contains(c.avoid, n.ID) || m.Alive(n.ID) == (t == lost) {
 			continue
 		}
-		if t <= mute && c.tier(n.ID) != t {
+		if t <= mute && c.tier(n) != t {
 			continue
 		}
 		parts := m.Hosted(n.ID)
@@ -67,12 +69,14 @@ func (c *choice) candidates(t tier) []candidate {
 }
 
 // tier returns where an alive and caught-up node stands.
-func (s *standing) tier(id millrace.NodeID) tier {
+func (c *choice) tier(n cluster.Node) tier {
 	switch {
-	case slices.Contains(s.mute, id):
+	case slices.Contains(c.mute, n.ID):
 		return mute
-	case slices.Contains(s.poor, id):
+	case slices.Contains(c.poor, n.ID):
 		return poor
+	case c.zone != "" && n.Zone == c.zone:
+		return near
 	}
 	return good
 }
@@ -93,7 +97,7 @@ func tie(viewer string, id millrace.NodeID) uint64 {
 // several of the chosen could answer goes to the one with less work. The
 // answer depends on the choice alone. rest is what no node can be asked.
 func (c *choice) route(want cluster.Set) (legs []leg, rest cluster.Set) {
-	for t := good; t < tiers && want.Len() > 0; t++ {
+	for t := near; t < tiers && want.Len() > 0; t++ {
 		chosen := cover(c.candidates(t), &want)
 		balance(chosen, c.work)
 		legs = append(legs, chosen...)

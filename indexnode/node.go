@@ -37,7 +37,7 @@ import (
 // Config is what a node works with.
 type Config struct {
 	ID        millrace.NodeID
-	Zone      string // for the placement of replicas; may be empty
+	Zone      string // for the placement of replicas, and near brokers; may be empty
 	Advertise string // host:port under which brokers reach it; empty: the listener's
 	Dir       string // of its store
 	Brokers   []string

@@ -158,6 +158,7 @@ func indexnodeCommand() *cobra.Command {
   etcd: [etcd-1:2379]
   listen: 127.0.0.1:7070       # for brokers
   cache: {records: 2000000}    # held decoded in memory
+  zone: a                      # where it stands: brokers of the zone ask it first
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
 		cl, err := c.openCluster(ctx, lastGood(c.Data))
 		if err != nil {
@@ -192,6 +193,7 @@ type brokerConfig struct {
 	HTTP   string                  `yaml:"http"`
 	GRPC   string                  `yaml:"grpc"`
 	Feeds  string                  `yaml:"feeds"`
+	Zone   string                  `yaml:"zone"`
 	Quotas map[string]broker.Quota `yaml:"quotas"`
 }
 
@@ -204,6 +206,7 @@ func brokerCommand() *cobra.Command {
   quotas:                      # of requests, by the header millrace-caller
     jobs-page: {per_second: 200, burst: 400}
     default: {per_second: 50}  # all other callers together; left out: no limit
+  zone: a                      # index nodes of the same are asked first
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
 		cl, err := c.openCluster(ctx, lastGood(c.Data))
 		if err != nil {
@@ -240,7 +243,7 @@ func brokerCommand() *cobra.Command {
 			return err
 		}
 		b, err := broker.New(broker.Config{
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, PageKey: key, Quotas: c.Quotas, Metrics: r.metrics, Log: slog.Default(),
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

@@ -72,6 +72,9 @@ func TestSet(t *testing.T) {
 	}
 	all := All()
 	rest := all.Minus(s)
+	if both := rest.Or(s); both != all {
+		t.Errorf("a set and the rest are %v", slices.Collect(both.All()))
+	}
 	if rest.Len() != partition.Count-len(want) || rest.Has(700) {
 		t.Fatalf("rest has %d", rest.Len())
 	}

@@ -48,6 +48,14 @@ func (s *Set) And(o Set) Set {
 	return o
 }
 
+// Or returns what is in either set.
+func (s *Set) Or(o Set) Set {
+	for i := range o {
+		o[i] |= s[i]
+	}
+	return o
+}
+
 // Minus returns what is in s and not in o.
 func (s *Set) Minus(o Set) Set {
 	for i := range o {

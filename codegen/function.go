@@ -3,7 +3,6 @@ package codegen
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/column"
@@ -22,8 +21,9 @@ type function struct {
 	vars    []string // of a value that has a variable
 	columns []string // of a record load: the slice of its words
 	head    bytes.Buffer
+	before  bytes.Buffer // the loop: vectors
 	loop    bytes.Buffer
-	out     *bytes.Buffer // of the two, the one being written
+	out     *bytes.Buffer // of these, the one being written
 	weights bool
 	arena   bool
 	entity  bool
@@ -83,7 +83,8 @@ func (f *function) text() string {
 		b.WriteString("k.EntityArena.Reset()\n")
 	}
 	b.Write(f.head.Bytes())
-	if f.rows || f.folded {
+	b.Write(f.before.Bytes())
+	if bytes.Contains(f.loop.Bytes(), []byte("[r]")) || bytes.Contains(f.loop.Bytes(), []byte("int(r)")) {
 		b.WriteString("for i, r := range k.Sel {\n")
 	} else {
 		b.WriteString("for i := range k.Sel {\n")
@@ -104,6 +105,7 @@ func (f *function) text() string {
 func (f *function) emit() {
 	f.out = &f.head
 	f.entityValues()
+	f.vectors()
 	f.out = &f.loop
 	f.outputs()
 }
@@ -197,20 +199,8 @@ func (f *function) name(i int) {
 		f.loadEntity(i)
 		return
 	}
-	want := ""
-	for _, o := range slices.Backward(f.p.Outputs()) {
-		for _, t := range o.Terms {
-			if t.Value == i {
-				want = camel(t.Feature, false)
-			}
-		}
-	}
-	if want == "" {
-		f.temps++
-		want = fmt.Sprintf("t%d", f.temps)
-	}
 	text := f.expr(i)
-	f.vars[i] = f.names.take(want)
+	f.vars[i] = f.names.take(f.want(i))
 	fmt.Fprintf(f.out, "%s := %s\n", f.vars[i], text)
 }
 

@@ -38,6 +38,43 @@ type Args struct {
 
 	Arena       Arena // for the texts and lists of a row
 	EntityArena Arena // for those of the entity
+
+	vectors []vector
+}
+
+// vector is a number for each of Args.Sel.
+type vector struct {
+	numbers []float64
+	ages    *float64 // of Decays: the vector of ages, and the half-life
+	half    uint64
+}
+
+// Vector returns memory for a number of each of Sel, the nth of the function.
+func (k *Args) Vector(n int) []float64 {
+	for len(k.vectors) <= n {
+		k.vectors = append(k.vectors, vector{})
+	}
+	v := &k.vectors[n]
+	if len(v.numbers) < len(k.Sel) {
+		v.numbers = make([]float64, max(len(k.Sel), trees.Batch))
+	}
+	return v.numbers[:len(k.Sel)]
+}
+
+// Decays returns fn.Decay of each of a vector of ages: in vector n, or in one
+// before it that has them already, since a request often says what a model
+// says too. All vectors up to n are of this call.
+func (k *Args) Decays(n int, ages []float64, halfLife float64) []float64 {
+	from, half := unsafe.SliceData(ages), math.Float64bits(halfLife)
+	for i := range k.vectors[:n] {
+		if v := &k.vectors[i]; v.ages == from && v.half == half {
+			return v.numbers[:len(k.Sel)]
+		}
+	}
+	dst := k.Vector(n)
+	fn.Decays(dst, ages, halfLife)
+	k.vectors[n].ages, k.vectors[n].half = from, half
+	return dst
 }
 
 // Output is where what is computed of Args.Sel goes for one model.

@@ -25,15 +25,21 @@ func scoreHome(k *kernel.Args) {
 	typeColumn := rows.Column(k.Columns[5])
 	languageColumn := rows.Column(k.Columns[6])
 	countryColumn := rows.Column(k.Columns[7])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		time := float64(int64(timeColumn[r]))
+		age[i] = fn.Age(time, k.Numbers[0])
+	}
+	recency := k.Decays(1, age, k.Numbers[1])
+	today := k.Decays(2, age, 86400)
+	decay := k.Decays(3, age, 21600)
 	for i, r := range k.Sel {
 
 		// recency: decay(record.time, coalesce(viewer.freshness_hours, 6.0) * 3600.0)
-		time := float64(int64(timeColumn[r]))
-		t1 := fn.Age(time, k.Numbers[0])
-		rest0 := float64(w[1] * fn.Decay(t1, k.Numbers[1]))
+		rest0 := float64(w[1] * recency[i])
 
 		// today: decay(record.time, 86400.0)
-		rest1 := float64(w[2] * fn.Decay(t1, 86400))
+		rest1 := float64(w[2] * today[i])
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
@@ -53,7 +59,7 @@ func scoreHome(k *kernel.Args) {
 		own3 := float64(w[6] * fn.Clamp(fn.Coalesce(((likes+float64(3*comments))+float64(5*shares))/fn.Max(impressions, 100), 0), 0, 1))
 
 		// fresh_likes: decay(record.time, 21600.0) * log1p(max(coalesce(record.likes, 0.0), 0.0))
-		rest2 := float64(w[7] * float64(fn.Decay(t1, 21600)*likes2))
+		rest2 := float64(w[7] * float64(decay[i]*likes2))
 
 		// type: record.type
 		own0 += k.Tables[0].Word(rows, typeColumn[r])
@@ -62,17 +68,17 @@ func scoreHome(k *kernel.Args) {
 		rest3 := float64(w[8] * kernel.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))
 
 		// language: record.language in viewer.languages
-		t2 := k.Sets[1].Word(rows, languageColumn[r]) != 0
-		rest0 += float64(w[9] * kernel.Bool(t2))
+		t1 := k.Sets[1].Word(rows, languageColumn[r]) != 0
+		rest0 += float64(w[9] * kernel.Bool(t1))
 
 		// foreign: size(viewer.languages) > 0.0 && record.language != "" && !(record.language in viewer.languages)
-		rest1 += float64(w[10] * kernel.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t2)))
+		rest1 += float64(w[10] * kernel.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t1)))
 
 		// country: viewer.country != "" && record.country == viewer.country
 		rest2 += float64(w[11] * kernel.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
-		t3 := (own0 + own1) + (own2 + own3)
+		t2 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((t2 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -119,29 +125,35 @@ func scoreHomeFolded(k *kernel.Args) {
 	typeColumn := rows.Column(k.Columns[2])
 	languageColumn := rows.Column(k.Columns[3])
 	countryColumn := rows.Column(k.Columns[4])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		time := float64(int64(timeColumn[r]))
+		age[i] = fn.Age(time, k.Numbers[0])
+	}
+	recency := k.Decays(1, age, k.Numbers[1])
+	today := k.Decays(2, age, 86400)
+	decay := k.Decays(3, age, 21600)
 	for i, r := range k.Sel {
 
 		// recency: decay(record.time, coalesce(viewer.freshness_hours, 6.0) * 3600.0)
-		time := float64(int64(timeColumn[r]))
-		t1 := fn.Age(time, k.Numbers[0])
-		rest0 := float64(w[1] * fn.Decay(t1, k.Numbers[1]))
+		rest0 := float64(w[1] * recency[i])
 
 		// today: decay(record.time, 86400.0)
-		rest1 := float64(w[2] * fn.Decay(t1, 86400))
+		rest1 := float64(w[2] * today[i])
 
 		// fresh_likes: decay(record.time, 21600.0) * log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		rest2 := float64(w[7] * float64(fn.Decay(t1, 21600)*kernel.Log1p(fn.Max(likes, 0))))
+		rest2 := float64(w[7] * float64(decay[i]*kernel.Log1p(fn.Max(likes, 0))))
 
 		// liked_type: record.type in viewer.types
 		rest3 := float64(w[8] * kernel.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))
 
 		// language: record.language in viewer.languages
-		t2 := k.Sets[1].Word(rows, languageColumn[r]) != 0
-		rest0 += float64(w[9] * kernel.Bool(t2))
+		t1 := k.Sets[1].Word(rows, languageColumn[r]) != 0
+		rest0 += float64(w[9] * kernel.Bool(t1))
 
 		// foreign: size(viewer.languages) > 0.0 && record.language != "" && !(record.language in viewer.languages)
-		rest1 += float64(w[10] * kernel.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t2)))
+		rest1 += float64(w[10] * kernel.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t1)))
 
 		// country: viewer.country != "" && record.country == viewer.country
 		rest2 += float64(w[11] * kernel.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))

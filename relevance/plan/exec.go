@@ -234,6 +234,10 @@ func (m *Machine) call(i int, v *Value, dst []float64) {
 		}
 		return
 	}
+	if v.Name == "decay" && m.p.Values[v.Args[1]].Deps&Record == 0 {
+		fn.Decays(dst, m.nums[v.Args[0]][:len(dst)], m.nums[v.Args[1]][0])
+		return
+	}
 	switch f := m.steps.funcs[i].(type) {
 	case func(float64) float64:
 		for k, x := range m.nums[v.Args[0]][:len(dst)] {

@@ -16,18 +16,23 @@ func scoreDecay(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	createdAtColumn := rows.Column(k.Columns[0])
+	age := k.Vector(0)
 	for i, r := range k.Sel {
+		createdAt := float64(int64(createdAtColumn[r]))
+		age[i] = fn.Age(createdAt, k.Numbers[0])
+	}
+	fresh := k.Decays(1, age, 3600)
+	day := k.Decays(2, age, 86400)
+	for i := range k.Sel {
 
 		// fresh: decay(record.created_at, 3600)
-		createdAt := float64(int64(createdAtColumn[r]))
-		t1 := fn.Age(createdAt, k.Numbers[0])
-		rest0 := float64(w[1] * fn.Decay(t1, 3600))
+		rest0 := float64(w[1] * fresh[i])
 
 		// day: decay(record.created_at, 86400.0)
-		rest1 := float64(w[2] * fn.Decay(t1, 86400))
+		rest1 := float64(w[2] * day[i])
 
 		// old: age(record.created_at) / 3600
-		rest2 := float64(w[3] * (t1 / 3600))
+		rest2 := float64(w[3] * (age[i] / 3600))
 
 		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + rest2))
 	}

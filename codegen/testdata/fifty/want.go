@@ -17,6 +17,7 @@ func init() {
 func scoreFifty(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[51]float64)(k.Weights)
+	atColumn := rows.Column(k.Columns[12])
 	c5Column := rows.Column(k.Columns[0])
 	c9Column := rows.Column(k.Columns[1])
 	c11Column := rows.Column(k.Columns[2])
@@ -29,7 +30,12 @@ func scoreFifty(k *kernel.Args) {
 	c0Column := rows.Column(k.Columns[9])
 	c8Column := rows.Column(k.Columns[10])
 	c2Column := rows.Column(k.Columns[11])
-	atColumn := rows.Column(k.Columns[12])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	f28 := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
 
 		// f0: record.c5 > 24
@@ -56,8 +62,8 @@ func scoreFifty(k *kernel.Args) {
 		own1 += float64(w[6] * kernel.Bool(c11 > 14))
 
 		// f6: bucketize(record.c11, [1, 10, 100])
-		f9 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
-		own2 += float64(w[7] * f9)
+		f6 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
+		own2 += float64(w[7] * f6)
 
 		// f7: bucketize(record.c7, [1, 10, 100])
 		c7 := float64(int64(c7Column[r]))
@@ -68,7 +74,7 @@ func scoreFifty(k *kernel.Args) {
 		own0 += float64(w[9] * float64(kernel.One(c4 >= 1)+kernel.One(c4 >= 10)+kernel.One(c4 >= 100)))
 
 		// f9: bucketize(record.c11, [1, 10, 100])
-		own1 += float64(w[10] * f9)
+		own1 += float64(w[10] * f6)
 
 		// f10: bucketize(record.c5, [1, 10, 100])
 		own2 += float64(w[11] * float64(kernel.One(c5 >= 1)+kernel.One(c5 >= 10)+kernel.One(c5 >= 100)))
@@ -84,8 +90,8 @@ func scoreFifty(k *kernel.Args) {
 		own1 += float64(w[14] * float64(kernel.One(c3 >= 1)+kernel.One(c3 >= 10)+kernel.One(c3 >= 100)))
 
 		// f14: record.c10 * record.c5
-		f25 := float64(c10 * c5)
-		own2 += float64(w[15] * f25)
+		f14 := float64(c10 * c5)
+		own2 += float64(w[15] * f14)
 
 		// f15: record.c10 * record.c7
 		own3 += float64(w[16] * float64(c10*c7))
@@ -122,7 +128,7 @@ func scoreFifty(k *kernel.Args) {
 		own0 += float64(w[25] * float64(c1*c9))
 
 		// f25: record.c10 * record.c5
-		own1 += float64(w[26] * f25)
+		own1 += float64(w[26] * f14)
 
 		// f26: record.c2 * record.c1
 		own2 += float64(w[27] * float64(c2*c1))
@@ -131,8 +137,7 @@ func scoreFifty(k *kernel.Args) {
 		own3 += float64(w[28] * float64(c7*c6))
 
 		// f28: decay(record.at, 3600)
-		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[29] * fn.Decay(fn.Age(at, k.Numbers[0]), 3600))
+		rest0 := float64(w[29] * f28[i])
 
 		// f29: log1p(record.c4)
 		own0 += float64(w[30] * kernel.Log1pWhole(c4))
@@ -244,8 +249,8 @@ func foldFifty(k *kernel.Args) {
 		own1 += float64(w[6] * kernel.Bool(c11 > 14))
 
 		// f6: bucketize(record.c11, [1, 10, 100])
-		f9 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
-		own2 += float64(w[7] * f9)
+		f6 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
+		own2 += float64(w[7] * f6)
 
 		// f7: bucketize(record.c7, [1, 10, 100])
 		c7 := float64(int64(c7Column[r]))
@@ -256,7 +261,7 @@ func foldFifty(k *kernel.Args) {
 		own0 += float64(w[9] * float64(kernel.One(c4 >= 1)+kernel.One(c4 >= 10)+kernel.One(c4 >= 100)))
 
 		// f9: bucketize(record.c11, [1, 10, 100])
-		own1 += float64(w[10] * f9)
+		own1 += float64(w[10] * f6)
 
 		// f10: bucketize(record.c5, [1, 10, 100])
 		own2 += float64(w[11] * float64(kernel.One(c5 >= 1)+kernel.One(c5 >= 10)+kernel.One(c5 >= 100)))
@@ -272,8 +277,8 @@ func foldFifty(k *kernel.Args) {
 		own1 += float64(w[14] * float64(kernel.One(c3 >= 1)+kernel.One(c3 >= 10)+kernel.One(c3 >= 100)))
 
 		// f14: record.c10 * record.c5
-		f25 := float64(c10 * c5)
-		own2 += float64(w[15] * f25)
+		f14 := float64(c10 * c5)
+		own2 += float64(w[15] * f14)
 
 		// f15: record.c10 * record.c7
 		own3 += float64(w[16] * float64(c10*c7))
@@ -310,7 +315,7 @@ func foldFifty(k *kernel.Args) {
 		own0 += float64(w[25] * float64(c1*c9))
 
 		// f25: record.c10 * record.c5
-		own1 += float64(w[26] * f25)
+		own1 += float64(w[26] * f14)
 
 		// f26: record.c2 * record.c1
 		own2 += float64(w[27] * float64(c2*c1))
@@ -386,11 +391,16 @@ func scoreFiftyFolded(k *kernel.Args) {
 	atColumn := rows.Column(k.Columns[2])
 	c3Column := rows.Column(k.Columns[1])
 	c1Column := rows.Column(k.Columns[0])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	f28 := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
 
 		// f28: decay(record.at, 3600)
-		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[29] * fn.Decay(fn.Age(at, k.Numbers[0]), 3600))
+		rest0 := float64(w[29] * f28[i])
 
 		// f48: viewer.taste * record.c3
 		c3 := float64(int64(c3Column[r]))

@@ -66,6 +66,7 @@ func scoreJointEntity(k *kernel.Args) {
 	t7 := float64(w[15] * vip2)
 	t8 := (entity != nil && !entity.Null(k.EntCols[0], 0))
 	t9 := kernel.If[float64](k.Bools[0], followers, posts)
+	atColumn := rows.Column(k.Columns[7])
 	nColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[3])
 	mColumn := rows.Column(k.Columns[4])
@@ -73,10 +74,15 @@ func scoreJointEntity(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[5])
 	yNulls, yNull := rows.Nulls(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
-	atColumn := rows.Column(k.Columns[7])
 	cColumn := rows.Column(k.Columns[8])
 	bColumn := rows.Column(k.Columns[9])
 	uNulls, uNull := rows.Nulls(k.Columns[10])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
@@ -151,24 +157,22 @@ func scoreJointEntity(k *kernel.Args) {
 		x1[4*kernel.Block] = float64(authorAge * 5)
 
 		// f5 of trees-inputs: decay(record.at, 3600) * 6
-		at := float64(int64(atColumn[r]))
-		t10 := fn.Decay(fn.Age(at, k.Numbers[0]), 3600)
-		x1[5*kernel.Block] = float64(t10 * 6)
+		x1[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
 		x1[6*kernel.Block] = k.Numbers[5]
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
-		f27 := kernel.Bool(c)
-		x1[7*kernel.Block] = f27
+		f7 := kernel.Bool(c)
+		x1[7*kernel.Block] = f7
 
 		// f8 of trees-inputs: entity.followers * 9
 		x1[8*kernel.Block] = f8
 
 		// f9 of trees-inputs: log1p(abs(record.n)) * 10
-		t11 := kernel.Log1p(fn.Abs(n2))
-		x1[9*kernel.Block] = float64(t11 * 10)
+		t10 := kernel.Log1p(fn.Abs(n2))
+		x1[9*kernel.Block] = float64(t10 * 10)
 
 		// f10 of trees-inputs: record.n * 11
 		x1[10*kernel.Block] = float64(n2 * 11)
@@ -186,19 +190,19 @@ func scoreJointEntity(k *kernel.Args) {
 		x1[14*kernel.Block] = float64(authorAge * 15)
 
 		// f15 of trees-inputs: decay(record.at, 3600) * 16
-		x1[15*kernel.Block] = float64(t10 * 16)
+		x1[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
 		x1[16*kernel.Block] = k.Numbers[6]
 
 		// f17 of trees-inputs: record.c
-		x1[17*kernel.Block] = f27
+		x1[17*kernel.Block] = f7
 
 		// f18 of trees-inputs: entity.followers * 19
 		x1[18*kernel.Block] = f18
 
 		// f19 of trees-inputs: log1p(abs(record.n)) * 20
-		x1[19*kernel.Block] = float64(t11 * 20)
+		x1[19*kernel.Block] = float64(t10 * 20)
 
 		// f20 of trees-inputs: record.n * 21
 		x1[20*kernel.Block] = float64(n2 * 21)
@@ -216,25 +220,25 @@ func scoreJointEntity(k *kernel.Args) {
 		x1[24*kernel.Block] = float64(authorAge * 25)
 
 		// f25 of trees-inputs: decay(record.at, 3600) * 26
-		x1[25*kernel.Block] = float64(t10 * 26)
+		x1[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
 		x1[26*kernel.Block] = k.Numbers[7]
 
 		// f27 of trees-inputs: record.c
-		x1[27*kernel.Block] = f27
+		x1[27*kernel.Block] = f7
 
 		// f28 of trees-inputs: entity.followers * 29
 		x1[28*kernel.Block] = f28
 
 		// f29 of trees-inputs: log1p(abs(record.n)) * 30
-		x1[29*kernel.Block] = float64(t11 * 30)
+		x1[29*kernel.Block] = float64(t10 * 30)
 
 		// f0 of random-23: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
-		t12 := k.Arena.Text(authorAge)
-		t13 := k.Arena.Cross(t12, k.Strings[0])
+		t11 := k.Arena.Text(authorAge)
+		t12 := k.Arena.Cross(t11, k.Strings[0])
 		b := bColumn[r] != 0
-		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t13, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
+		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t12, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
 
 		// f1 of random-23: coalesce(size(viewer.langs), record.y)
 		random23Rest1 := float64(w[19] * fn.Coalesce(k.Numbers[1], y))
@@ -259,6 +263,7 @@ func scoreJointEntityAlone(k *kernel.Args) {
 	out2 := k.More[1].Out[:len(k.Sel)]
 	out3 := k.More[2].Out[:len(k.Sel)]
 	w := (*[21]float64)(k.Weights)
+	atColumn := rows.Column(k.Columns[7])
 	nColumn := rows.Column(k.Columns[0])
 	sColumn := rows.Column(k.Columns[1])
 	xColumn := rows.Column(k.Columns[3])
@@ -267,10 +272,15 @@ func scoreJointEntityAlone(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[5])
 	yNulls, yNull := rows.Nulls(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
-	atColumn := rows.Column(k.Columns[7])
 	cColumn := rows.Column(k.Columns[8])
 	bColumn := rows.Column(k.Columns[9])
 	uNulls, uNull := rows.Nulls(k.Columns[10])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[3])
+	}
+	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
@@ -345,24 +355,22 @@ func scoreJointEntityAlone(k *kernel.Args) {
 		x1[4*kernel.Block] = float64(authorAge * 5)
 
 		// f5 of trees-inputs: decay(record.at, 3600) * 6
-		at := float64(int64(atColumn[r]))
-		t1 := fn.Decay(fn.Age(at, k.Numbers[3]), 3600)
-		x1[5*kernel.Block] = float64(t1 * 6)
+		x1[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
 		x1[6*kernel.Block] = k.Numbers[12]
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
-		f27 := kernel.Bool(c)
-		x1[7*kernel.Block] = f27
+		f7 := kernel.Bool(c)
+		x1[7*kernel.Block] = f7
 
 		// f8 of trees-inputs: entity.followers * 9
 		x1[8*kernel.Block] = kernel.Missing
 
 		// f9 of trees-inputs: log1p(abs(record.n)) * 10
-		t2 := kernel.Log1p(fn.Abs(n2))
-		x1[9*kernel.Block] = float64(t2 * 10)
+		t1 := kernel.Log1p(fn.Abs(n2))
+		x1[9*kernel.Block] = float64(t1 * 10)
 
 		// f10 of trees-inputs: record.n * 11
 		x1[10*kernel.Block] = float64(n2 * 11)
@@ -380,19 +388,19 @@ func scoreJointEntityAlone(k *kernel.Args) {
 		x1[14*kernel.Block] = float64(authorAge * 15)
 
 		// f15 of trees-inputs: decay(record.at, 3600) * 16
-		x1[15*kernel.Block] = float64(t1 * 16)
+		x1[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
 		x1[16*kernel.Block] = k.Numbers[13]
 
 		// f17 of trees-inputs: record.c
-		x1[17*kernel.Block] = f27
+		x1[17*kernel.Block] = f7
 
 		// f18 of trees-inputs: entity.followers * 19
 		x1[18*kernel.Block] = kernel.Missing
 
 		// f19 of trees-inputs: log1p(abs(record.n)) * 20
-		x1[19*kernel.Block] = float64(t2 * 20)
+		x1[19*kernel.Block] = float64(t1 * 20)
 
 		// f20 of trees-inputs: record.n * 21
 		x1[20*kernel.Block] = float64(n2 * 21)
@@ -410,25 +418,25 @@ func scoreJointEntityAlone(k *kernel.Args) {
 		x1[24*kernel.Block] = float64(authorAge * 25)
 
 		// f25 of trees-inputs: decay(record.at, 3600) * 26
-		x1[25*kernel.Block] = float64(t1 * 26)
+		x1[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
 		x1[26*kernel.Block] = k.Numbers[14]
 
 		// f27 of trees-inputs: record.c
-		x1[27*kernel.Block] = f27
+		x1[27*kernel.Block] = f7
 
 		// f28 of trees-inputs: entity.followers * 29
 		x1[28*kernel.Block] = kernel.Missing
 
 		// f29 of trees-inputs: log1p(abs(record.n)) * 30
-		x1[29*kernel.Block] = float64(t2 * 30)
+		x1[29*kernel.Block] = float64(t1 * 30)
 
 		// f0 of random-23: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
-		t3 := k.Arena.Text(authorAge)
-		t4 := k.Arena.Cross(t3, k.Strings[0])
+		t2 := k.Arena.Text(authorAge)
+		t3 := k.Arena.Cross(t2, k.Strings[0])
 		b := bColumn[r] != 0
-		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t4, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
+		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t3, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
 
 		// f1 of random-23: coalesce(size(viewer.langs), record.y)
 		random23Rest1 := float64(w[19] * fn.Coalesce(k.Numbers[7], y))

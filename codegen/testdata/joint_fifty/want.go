@@ -16,6 +16,7 @@ func scoreJointFifty(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	out1 := k.More[0].Out[:len(k.Sel)]
 	w := (*[102]float64)(k.Weights)
+	atColumn := rows.Column(k.Columns[12])
 	c5Column := rows.Column(k.Columns[0])
 	c9Column := rows.Column(k.Columns[1])
 	c11Column := rows.Column(k.Columns[2])
@@ -28,7 +29,12 @@ func scoreJointFifty(k *kernel.Args) {
 	c0Column := rows.Column(k.Columns[9])
 	c8Column := rows.Column(k.Columns[10])
 	c2Column := rows.Column(k.Columns[11])
-	atColumn := rows.Column(k.Columns[12])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	f28 := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
 
 		// f0: record.c5 > 24
@@ -79,11 +85,11 @@ func scoreJointFifty(k *kernel.Args) {
 		fiftyOwn1 += float64(w[57] * f5)
 
 		// f6: bucketize(record.c11, [1, 10, 100])
-		f9 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
-		own2 += float64(w[7] * f9)
+		f6 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
+		own2 += float64(w[7] * f6)
 
 		// f6 of fifty: bucketize(record.c11, [1, 10, 100])
-		fiftyOwn2 += float64(w[58] * f9)
+		fiftyOwn2 += float64(w[58] * f6)
 
 		// f7: bucketize(record.c7, [1, 10, 100])
 		c7 := float64(int64(c7Column[r]))
@@ -102,10 +108,10 @@ func scoreJointFifty(k *kernel.Args) {
 		fiftyOwn0 += float64(w[60] * f8)
 
 		// f9: bucketize(record.c11, [1, 10, 100])
-		own1 += float64(w[10] * f9)
+		own1 += float64(w[10] * f6)
 
 		// f9 of fifty: bucketize(record.c11, [1, 10, 100])
-		fiftyOwn1 += float64(w[61] * f9)
+		fiftyOwn1 += float64(w[61] * f6)
 
 		// f10: bucketize(record.c5, [1, 10, 100])
 		f10 := float64(kernel.One(c5 >= 1) + kernel.One(c5 >= 10) + kernel.One(c5 >= 100))
@@ -137,11 +143,11 @@ func scoreJointFifty(k *kernel.Args) {
 		fiftyOwn1 += float64(w[65] * f13)
 
 		// f14: record.c10 * record.c5
-		f25 := float64(c10 * c5)
-		own2 += float64(w[15] * f25)
+		f14 := float64(c10 * c5)
+		own2 += float64(w[15] * f14)
 
 		// f14 of fifty: record.c10 * record.c5
-		fiftyOwn2 += float64(w[66] * f25)
+		fiftyOwn2 += float64(w[66] * f14)
 
 		// f15: record.c10 * record.c7
 		f15 := float64(c10 * c7)
@@ -218,10 +224,10 @@ func scoreJointFifty(k *kernel.Args) {
 		fiftyOwn0 += float64(w[76] * f24)
 
 		// f25: record.c10 * record.c5
-		own1 += float64(w[26] * f25)
+		own1 += float64(w[26] * f14)
 
 		// f25 of fifty: record.c10 * record.c5
-		fiftyOwn1 += float64(w[77] * f25)
+		fiftyOwn1 += float64(w[77] * f14)
 
 		// f26: record.c2 * record.c1
 		f26 := float64(c2 * c1)
@@ -238,12 +244,10 @@ func scoreJointFifty(k *kernel.Args) {
 		fiftyOwn3 += float64(w[79] * f27)
 
 		// f28: decay(record.at, 3600)
-		at := float64(int64(atColumn[r]))
-		f28 := fn.Decay(fn.Age(at, k.Numbers[0]), 3600)
-		rest0 := float64(w[29] * f28)
+		rest0 := float64(w[29] * f28[i])
 
 		// f28 of fifty: decay(record.at, 3600)
-		fiftyRest0 := float64(w[80] * f28)
+		fiftyRest0 := float64(w[80] * f28[i])
 
 		// f29: log1p(record.c4)
 		f29 := kernel.Log1pWhole(c4)

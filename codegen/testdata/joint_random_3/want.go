@@ -48,12 +48,12 @@ func scoreJointRandom3(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
 	t3 := float64(w[20] * fn.Cosine(embedding, k.Lists[0]))
+	atColumn := rows.Column(k.Columns[3])
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
-	atColumn := rows.Column(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
 	uColumn := rows.Column(k.Columns[7])
 	verbColumn := rows.Column(k.Columns[6])
@@ -62,6 +62,12 @@ func scoreJointRandom3(k *kernel.Args) {
 	timeColumn := rows.Column(k.Columns[12])
 	typeColumn := rows.Column(k.Columns[5])
 	sColumn := rows.Column(k.Columns[10])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -81,8 +87,7 @@ func scoreJointRandom3(k *kernel.Args) {
 		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3List1), jointRandom3List2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5))), k.Numbers[1]))
+		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), k.Numbers[1]))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -117,14 +122,14 @@ func scoreJointRandom3(k *kernel.Args) {
 		t8 := fn.Dot(k.Lists[1], vec)
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		t9 := fn.Age(time, k.Numbers[0])
-		random22Rest0 := float64(w[10] * kernel.If[float64](k.Bools[0], t8, kernel.If[float64](!(b == k.Bools[0]), t9, fn.Pow(fn.Coalesce(y, m), 2))))
+		age2 := fn.Age(time, k.Numbers[0])
+		random22Rest0 := float64(w[10] * kernel.If[float64](k.Bools[0], t8, kernel.If[float64](!(b == k.Bools[0]), age2, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1 of random-22: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		random22Rest1 := float64(w[11] * kernel.Bool((fn.Coalesce(k.Tables[7].Number(authorAge), x5) == kernel.If[float64](b, x5, math.Copysign(0, -1))) == k.Bools[1]))
 
 		// f2 of random-22: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](t7, k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x5)) / kernel.Log1p(t9)))
+		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](t7, k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x5)) / kernel.Log1p(age2)))
 
 		// f4 of random-22: ((record.u != record.s) ? "" : record.s)
 		random22Own0 := k.Tables[10].String(kernel.If[string](s != u, "", s))
@@ -143,15 +148,15 @@ func scoreJointRandom3(k *kernel.Args) {
 
 		// f0 of random-09: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
 		random09Rest0 := float64(w[19] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t2, fn.Coalesce(k.Numbers[7], float64(followers*y))), x5))
-		t10 := (own0 + own1) + own2
+		t9 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t10 + w[0]) + rest0)
-		t11 := (random08Own0 + random08Own1) + random08Own2
+		out[i] = kernel.Score((t9 + w[0]) + rest0)
+		t10 := (random08Own0 + random08Own1) + random08Own2
 
-		out1[i] = kernel.Score((t11 + w[4]) + (random08Rest0 + random08Rest1))
-		t12 := (random22Own0 + random22Own1) + random22Own2
+		out1[i] = kernel.Score((t10 + w[4]) + (random08Rest0 + random08Rest1))
+		t11 := (random22Own0 + random22Own1) + random22Own2
 
-		out2[i] = kernel.Score(kernel.Sigmoid((t12 + k.Numbers[3]) + ((random22Rest0 + random22Rest1) + random22Rest2)))
+		out2[i] = kernel.Score(kernel.Sigmoid((t11 + k.Numbers[3]) + ((random22Rest0 + random22Rest1) + random22Rest2)))
 
 		out3[i] = kernel.Score(k.Numbers[5] + ((t1 + random17Rest1) + random17Rest2))
 
@@ -167,12 +172,12 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 	out3 := k.More[2].Out[:len(k.Sel)]
 	out4 := k.More[3].Out[:len(k.Sel)]
 	w := (*[21]float64)(k.Weights)
+	atColumn := rows.Column(k.Columns[3])
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
-	atColumn := rows.Column(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
 	uColumn := rows.Column(k.Columns[7])
 	verbColumn := rows.Column(k.Columns[6])
@@ -181,6 +186,12 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 	timeColumn := rows.Column(k.Columns[12])
 	typeColumn := rows.Column(k.Columns[5])
 	sColumn := rows.Column(k.Columns[10])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -200,8 +211,7 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3List1), jointRandom3List2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5))), k.Numbers[1]))
+		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), k.Numbers[1]))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -236,14 +246,14 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 		t5 := fn.Dot(k.Lists[1], vec)
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		t6 := fn.Age(time, k.Numbers[0])
-		random22Rest0 := float64(w[10] * kernel.If[float64](k.Bools[0], t5, kernel.If[float64](!(b == k.Bools[0]), t6, fn.Pow(fn.Coalesce(y, m), 2))))
+		age2 := fn.Age(time, k.Numbers[0])
+		random22Rest0 := float64(w[10] * kernel.If[float64](k.Bools[0], t5, kernel.If[float64](!(b == k.Bools[0]), age2, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1 of random-22: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		random22Rest1 := float64(w[11] * kernel.Bool((fn.Coalesce(k.Tables[7].Number(authorAge), x5) == kernel.If[float64](b, x5, math.Copysign(0, -1))) == k.Bools[1]))
 
 		// f2 of random-22: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](t4, k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x5)) / kernel.Log1p(t6)))
+		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](t4, k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x5)) / kernel.Log1p(age2)))
 
 		// f4 of random-22: ((record.u != record.s) ? "" : record.s)
 		random22Own0 := k.Tables[10].String(kernel.If[string](s != u, "", s))
@@ -262,15 +272,15 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 
 		// f0 of random-09: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
 		random09Rest0 := float64(w[19] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), k.Numbers[8], fn.Coalesce(k.Numbers[7], float64(kernel.Missing*y))), x5))
-		t7 := (own0 + own1) + own2
+		t6 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t7 + w[0]) + rest0)
-		t8 := (random08Own0 + random08Own1) + random08Own2
+		out[i] = kernel.Score((t6 + w[0]) + rest0)
+		t7 := (random08Own0 + random08Own1) + random08Own2
 
-		out1[i] = kernel.Score((t8 + w[4]) + (random08Rest0 + random08Rest1))
-		t9 := (random22Own0 + random22Own1) + random22Own2
+		out1[i] = kernel.Score((t7 + w[4]) + (random08Rest0 + random08Rest1))
+		t8 := (random22Own0 + random22Own1) + random22Own2
 
-		out2[i] = kernel.Score(kernel.Sigmoid((t9 + k.Numbers[3]) + ((random22Rest0 + random22Rest1) + random22Rest2)))
+		out2[i] = kernel.Score(kernel.Sigmoid((t8 + k.Numbers[3]) + ((random22Rest0 + random22Rest1) + random22Rest2)))
 
 		out3[i] = kernel.Score(k.Numbers[6] + ((k.Numbers[5] + random17Rest1) + random17Rest2))
 

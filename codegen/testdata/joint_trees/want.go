@@ -27,6 +27,7 @@ func scoreJointTrees(k *kernel.Args) {
 	f8 := float64(followers * 9)
 	f18 := float64(followers * 19)
 	f28 := float64(followers * 29)
+	atColumn := rows.Column(k.Columns[5])
 	nColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
@@ -34,10 +35,15 @@ func scoreJointTrees(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[2])
 	xColumn := rows.Column(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
-	atColumn := rows.Column(k.Columns[5])
 	cColumn := rows.Column(k.Columns[6])
 	uNulls, uNull := rows.Nulls(k.Columns[7])
 	uColumn := rows.Column(k.Columns[7])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
@@ -84,17 +90,15 @@ func scoreJointTrees(k *kernel.Args) {
 		x1[4*kernel.Block] = float64(authorAge * 5)
 
 		// f5 of trees-inputs: decay(record.at, 3600) * 6
-		at := float64(int64(atColumn[r]))
-		t1 := fn.Decay(fn.Age(at, k.Numbers[0]), 3600)
-		x1[5*kernel.Block] = float64(t1 * 6)
+		x1[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
 		x1[6*kernel.Block] = k.Numbers[1]
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
-		f27 := kernel.Bool(c)
-		x1[7*kernel.Block] = f27
+		f7 := kernel.Bool(c)
+		x1[7*kernel.Block] = f7
 
 		// m of nulls: coalesce(record.m, 0)
 		nullsOwn0 := float64(w[3] * fn.Coalesce(m, 0))
@@ -109,14 +113,14 @@ func scoreJointTrees(k *kernel.Args) {
 		nullsOwn3 := float64(w[6] * kernel.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
 
 		// c of nulls: record.c
-		nullsOwn0 += float64(w[7] * f27)
+		nullsOwn0 += float64(w[7] * f7)
 
 		// f8 of trees-inputs: entity.followers * 9
 		x1[8*kernel.Block] = f8
 
 		// f9 of trees-inputs: log1p(abs(record.n)) * 10
-		t2 := kernel.Log1p(fn.Abs(n2))
-		x1[9*kernel.Block] = float64(t2 * 10)
+		t1 := kernel.Log1p(fn.Abs(n2))
+		x1[9*kernel.Block] = float64(t1 * 10)
 
 		// f10 of trees-inputs: record.n * 11
 		x1[10*kernel.Block] = float64(n2 * 11)
@@ -134,19 +138,19 @@ func scoreJointTrees(k *kernel.Args) {
 		x1[14*kernel.Block] = float64(authorAge * 15)
 
 		// f15 of trees-inputs: decay(record.at, 3600) * 16
-		x1[15*kernel.Block] = float64(t1 * 16)
+		x1[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
 		x1[16*kernel.Block] = k.Numbers[2]
 
 		// f17 of trees-inputs: record.c
-		x1[17*kernel.Block] = f27
+		x1[17*kernel.Block] = f7
 
 		// f18 of trees-inputs: entity.followers * 19
 		x1[18*kernel.Block] = f18
 
 		// f19 of trees-inputs: log1p(abs(record.n)) * 20
-		x1[19*kernel.Block] = float64(t2 * 20)
+		x1[19*kernel.Block] = float64(t1 * 20)
 
 		// f20 of trees-inputs: record.n * 21
 		x1[20*kernel.Block] = float64(n2 * 21)
@@ -164,19 +168,19 @@ func scoreJointTrees(k *kernel.Args) {
 		x1[24*kernel.Block] = float64(authorAge * 25)
 
 		// f25 of trees-inputs: decay(record.at, 3600) * 26
-		x1[25*kernel.Block] = float64(t1 * 26)
+		x1[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
 		x1[26*kernel.Block] = k.Numbers[3]
 
 		// f27 of trees-inputs: record.c
-		x1[27*kernel.Block] = f27
+		x1[27*kernel.Block] = f7
 
 		// f28 of trees-inputs: entity.followers * 29
 		x1[28*kernel.Block] = f28
 
 		// f29 of trees-inputs: log1p(abs(record.n)) * 30
-		x1[29*kernel.Block] = float64(t2 * 30)
+		x1[29*kernel.Block] = float64(t1 * 30)
 
 		// labels of nulls: size(record.labels)
 		labels := k.Arena.Strings(rows, k.Columns[8], int(r))
@@ -184,9 +188,9 @@ func scoreJointTrees(k *kernel.Args) {
 
 		// raw of nulls: record.m
 		nullsOwn2 += float64(w[9] * m)
-		t3 := (nullsOwn0 + nullsOwn1) + (nullsOwn2 + nullsOwn3)
+		t2 := (nullsOwn0 + nullsOwn1) + (nullsOwn2 + nullsOwn3)
 
-		out2[i] = kernel.Score(t3 + w[2])
+		out2[i] = kernel.Score(t2 + w[2])
 	}
 }
 
@@ -195,6 +199,7 @@ func scoreJointTreesAlone(k *kernel.Args) {
 	rows := k.Rows
 	out2 := k.More[1].Out[:len(k.Sel)]
 	w := (*[10]float64)(k.Weights)
+	atColumn := rows.Column(k.Columns[5])
 	nColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
@@ -202,10 +207,15 @@ func scoreJointTreesAlone(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[2])
 	xColumn := rows.Column(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
-	atColumn := rows.Column(k.Columns[5])
 	cColumn := rows.Column(k.Columns[6])
 	uNulls, uNull := rows.Nulls(k.Columns[7])
 	uColumn := rows.Column(k.Columns[7])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
@@ -252,17 +262,15 @@ func scoreJointTreesAlone(k *kernel.Args) {
 		x1[4*kernel.Block] = float64(authorAge * 5)
 
 		// f5 of trees-inputs: decay(record.at, 3600) * 6
-		at := float64(int64(atColumn[r]))
-		t1 := fn.Decay(fn.Age(at, k.Numbers[0]), 3600)
-		x1[5*kernel.Block] = float64(t1 * 6)
+		x1[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
 		x1[6*kernel.Block] = k.Numbers[1]
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
-		f27 := kernel.Bool(c)
-		x1[7*kernel.Block] = f27
+		f7 := kernel.Bool(c)
+		x1[7*kernel.Block] = f7
 
 		// m of nulls: coalesce(record.m, 0)
 		nullsOwn0 := float64(w[3] * fn.Coalesce(m, 0))
@@ -277,14 +285,14 @@ func scoreJointTreesAlone(k *kernel.Args) {
 		nullsOwn3 := float64(w[6] * kernel.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
 
 		// c of nulls: record.c
-		nullsOwn0 += float64(w[7] * f27)
+		nullsOwn0 += float64(w[7] * f7)
 
 		// f8 of trees-inputs: entity.followers * 9
 		x1[8*kernel.Block] = kernel.Missing
 
 		// f9 of trees-inputs: log1p(abs(record.n)) * 10
-		t2 := kernel.Log1p(fn.Abs(n2))
-		x1[9*kernel.Block] = float64(t2 * 10)
+		t1 := kernel.Log1p(fn.Abs(n2))
+		x1[9*kernel.Block] = float64(t1 * 10)
 
 		// f10 of trees-inputs: record.n * 11
 		x1[10*kernel.Block] = float64(n2 * 11)
@@ -302,19 +310,19 @@ func scoreJointTreesAlone(k *kernel.Args) {
 		x1[14*kernel.Block] = float64(authorAge * 15)
 
 		// f15 of trees-inputs: decay(record.at, 3600) * 16
-		x1[15*kernel.Block] = float64(t1 * 16)
+		x1[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
 		x1[16*kernel.Block] = k.Numbers[2]
 
 		// f17 of trees-inputs: record.c
-		x1[17*kernel.Block] = f27
+		x1[17*kernel.Block] = f7
 
 		// f18 of trees-inputs: entity.followers * 19
 		x1[18*kernel.Block] = kernel.Missing
 
 		// f19 of trees-inputs: log1p(abs(record.n)) * 20
-		x1[19*kernel.Block] = float64(t2 * 20)
+		x1[19*kernel.Block] = float64(t1 * 20)
 
 		// f20 of trees-inputs: record.n * 21
 		x1[20*kernel.Block] = float64(n2 * 21)
@@ -332,19 +340,19 @@ func scoreJointTreesAlone(k *kernel.Args) {
 		x1[24*kernel.Block] = float64(authorAge * 25)
 
 		// f25 of trees-inputs: decay(record.at, 3600) * 26
-		x1[25*kernel.Block] = float64(t1 * 26)
+		x1[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
 		x1[26*kernel.Block] = k.Numbers[3]
 
 		// f27 of trees-inputs: record.c
-		x1[27*kernel.Block] = f27
+		x1[27*kernel.Block] = f7
 
 		// f28 of trees-inputs: entity.followers * 29
 		x1[28*kernel.Block] = kernel.Missing
 
 		// f29 of trees-inputs: log1p(abs(record.n)) * 30
-		x1[29*kernel.Block] = float64(t2 * 30)
+		x1[29*kernel.Block] = float64(t1 * 30)
 
 		// labels of nulls: size(record.labels)
 		labels := k.Arena.Strings(rows, k.Columns[8], int(r))
@@ -352,8 +360,8 @@ func scoreJointTreesAlone(k *kernel.Args) {
 
 		// raw of nulls: record.m
 		nullsOwn2 += float64(w[9] * m)
-		t3 := (nullsOwn0 + nullsOwn1) + (nullsOwn2 + nullsOwn3)
+		t2 := (nullsOwn0 + nullsOwn1) + (nullsOwn2 + nullsOwn3)
 
-		out2[i] = kernel.Score(t3 + w[2])
+		out2[i] = kernel.Score(t2 + w[2])
 	}
 }

@@ -19,10 +19,17 @@ func scoreJointTwoSchemasActivity(k *kernel.Args) {
 	out2 := k.More[1].Out[:len(k.Sel)]
 	out3 := k.More[2].Out[:len(k.Sel)]
 	w := (*[12]float64)(k.Weights)
+	createdAtColumn := rows.Column(k.Columns[2])
 	timeColumn := rows.Column(k.Columns[0])
 	likesColumn := rows.Column(k.Columns[1])
-	createdAtColumn := rows.Column(k.Columns[2])
 	typeColumn := rows.Column(k.Columns[3])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		createdAt := float64(int64(createdAtColumn[r]))
+		age[i] = fn.Age(createdAt, k.Numbers[0])
+	}
+	fresh := k.Decays(1, age, 3600)
+	day := k.Decays(2, age, 86400)
 	for i, r := range k.Sel {
 
 		// time: age(record.time)
@@ -41,21 +48,19 @@ func scoreJointTwoSchemasActivity(k *kernel.Args) {
 		oneFeatureOwn0 := float64(w[5] * likes)
 
 		// fresh of decay: decay(record.created_at, 3600)
-		createdAt := float64(int64(createdAtColumn[r]))
-		t1 := fn.Age(createdAt, k.Numbers[0])
-		decayRest0 := float64(w[7] * fn.Decay(t1, 3600))
+		decayRest0 := float64(w[7] * fresh[i])
 
 		// day of decay: decay(record.created_at, 86400.0)
-		decayRest1 := float64(w[8] * fn.Decay(t1, 86400))
+		decayRest1 := float64(w[8] * day[i])
 
 		// old of decay: age(record.created_at) / 3600
-		decayRest2 := float64(w[9] * (t1 / 3600))
+		decayRest2 := float64(w[9] * (age[i] / 3600))
 
 		// type of any: record.type
 		anyOwn0 := k.Tables[0].Word(rows, typeColumn[r])
-		t2 := own0 + k.Numbers[1]
+		t1 := own0 + k.Numbers[1]
 
-		out[i] = kernel.Score((t2 + w[0]) + rest0)
+		out[i] = kernel.Score((t1 + w[0]) + rest0)
 
 		out1[i] = kernel.Score(oneFeatureOwn0 + w[4])
 

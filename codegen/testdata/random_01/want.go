@@ -29,11 +29,16 @@ func scoreRandom01(k *kernel.Args) {
 	atColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
 
 		// f0: (abs(decay(record.at, 86400.5)) / 0.2177)
-		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[1] * (fn.Abs(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5)) / 0.2177))
+		rest0 := float64(w[1] * (fn.Abs(decay[i]) / 0.2177))
 
 		// f1: bucketize(coalesce(((viewer.age * record.n) / coalesce(record.author.age, -1.049)), bucketize(-(-0.01363), [-1, 0, 0.5, 10])), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))
@@ -51,11 +56,16 @@ func scoreRandom01Alone(k *kernel.Args) {
 	atColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
 
 		// f0: (abs(decay(record.at, 86400.5)) / 0.2177)
-		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[1] * (fn.Abs(fn.Decay(fn.Age(at, k.Numbers[0]), 86400.5)) / 0.2177))
+		rest0 := float64(w[1] * (fn.Abs(decay[i]) / 0.2177))
 
 		// f1: bucketize(coalesce(((viewer.age * record.n) / coalesce(record.author.age, -1.049)), bucketize(-(-0.01363), [-1, 0, 0.5, 10])), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))

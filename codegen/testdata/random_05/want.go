@@ -23,11 +23,17 @@ func scoreRandom05(k *kernel.Args) {
 	}
 	t1 := k.Tables[2].String(lang)
 	atColumn := rows.Column(k.Columns[0])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 3600)
+	decay2 := k.Decays(2, decay, 3600)
 	for i, r := range k.Sel {
 
 		// f0: exp(exp(decay(decay(record.at, 3600), 3600)))
-		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[1] * fn.Exp(fn.Exp(fn.Decay(fn.Decay(fn.Age(at, k.Numbers[0]), 3600), 3600))))
+		rest0 := float64(w[1] * fn.Exp(fn.Exp(decay2[i])))
 
 		// f2: coalesce((viewer.vip ? viewer.lang : record.s), viewer.id)
 		s := rows.StringAt(k.Columns[1], int(r))
@@ -43,11 +49,17 @@ func scoreRandom05Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[2]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 3600)
+	decay2 := k.Decays(2, decay, 3600)
 	for i, r := range k.Sel {
 
 		// f0: exp(exp(decay(decay(record.at, 3600), 3600)))
-		at := float64(int64(atColumn[r]))
-		rest0 := float64(w[1] * fn.Exp(fn.Exp(fn.Decay(fn.Decay(fn.Age(at, k.Numbers[0]), 3600), 3600))))
+		rest0 := float64(w[1] * fn.Exp(fn.Exp(decay2[i])))
 
 		// f2: coalesce((viewer.vip ? viewer.lang : record.s), viewer.id)
 		s := rows.StringAt(k.Columns[1], int(r))

@@ -37,21 +37,21 @@ func scoreRandom12(k *kernel.Args) {
 		// f0: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
 		c := cColumn[r] != 0
 		at := float64(int64(atColumn[r]))
-		t1 := fn.Age(at, k.Numbers[0])
+		age := fn.Age(at, k.Numbers[0])
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], t1, m-authorAge), m), k.Numbers[1]))
+		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], age, m-authorAge), m), k.Numbers[1]))
 
 		// f1: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
 		x2 := math.Float64frombits(xColumn[r])
 		own0 := float64(w[2] * kernel.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x2, x2), random12List1)) != 0))
 
 		// f2: cross(viewer.id, age(record.at))
-		t2 := k.Arena.Text(t1)
-		f2 := k.Arena.Cross(k.Strings[0], t2)
+		t1 := k.Arena.Text(age)
+		f2 := k.Arena.Cross(k.Strings[0], t1)
 		rest1 := k.Tables[2].String(f2)
 
 		// f3: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
@@ -97,17 +97,17 @@ func scoreRandom12Folded(k *kernel.Args) {
 		// f0: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
 		c := cColumn[r] != 0
 		at := float64(int64(atColumn[r]))
-		t1 := fn.Age(at, k.Numbers[0])
+		age := fn.Age(at, k.Numbers[0])
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], t1, m-authorAge), m), k.Numbers[1]))
+		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], age, m-authorAge), m), k.Numbers[1]))
 
 		// f2: cross(viewer.id, age(record.at))
-		t2 := k.Arena.Text(t1)
-		f2 := k.Arena.Cross(k.Strings[0], t2)
+		t1 := k.Arena.Text(age)
+		f2 := k.Arena.Cross(k.Strings[0], t1)
 		rest1 := k.Tables[2].String(f2)
 
 		// f3: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])

@@ -36,7 +36,7 @@ func scoreRandom22(k *kernel.Args) {
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		t1 := fn.Age(time, k.Numbers[0])
+		age := fn.Age(time, k.Numbers[0])
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
@@ -45,7 +45,7 @@ func scoreRandom22(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), t1, fn.Pow(fn.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), age, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -53,7 +53,7 @@ func scoreRandom22(k *kernel.Args) {
 		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / kernel.Log1p(t1)))
+		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / kernel.Log1p(age)))
 
 		// f4: ((record.u != record.s) ? "" : record.s)
 		s := rows.StringAt(k.Columns[8], int(r))
@@ -66,9 +66,9 @@ func scoreRandom22(k *kernel.Args) {
 
 		// f6: record.type
 		own2 := k.Tables[4].Word(rows, typeColumn[r])
-		t2 := (own0 + own1) + own2
+		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(kernel.Sigmoid((t2 + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
+		out[i] = kernel.Score(kernel.Sigmoid((t1 + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
 	}
 }
 
@@ -115,7 +115,7 @@ func scoreRandom22Folded(k *kernel.Args) {
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		t1 := fn.Age(time, k.Numbers[0])
+		age := fn.Age(time, k.Numbers[0])
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
@@ -124,7 +124,7 @@ func scoreRandom22Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), t1, fn.Pow(fn.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), age, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -132,7 +132,7 @@ func scoreRandom22Folded(k *kernel.Args) {
 		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / kernel.Log1p(t1)))
+		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / kernel.Log1p(age)))
 
 		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
 	}

@@ -25,6 +25,7 @@ func scoreTreesInputs(k *kernel.Args) {
 	f8 := float64(followers * 9)
 	f18 := float64(followers * 19)
 	f28 := float64(followers * 29)
+	atColumn := rows.Column(k.Columns[5])
 	nColumn := rows.Column(k.Columns[0])
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
@@ -32,8 +33,13 @@ func scoreTreesInputs(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[3])
 	yNulls, yNull := rows.Nulls(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
-	atColumn := rows.Column(k.Columns[5])
 	cColumn := rows.Column(k.Columns[6])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
@@ -64,24 +70,22 @@ func scoreTreesInputs(k *kernel.Args) {
 		x[4*kernel.Block] = float64(authorAge * 5)
 
 		// f5: decay(record.at, 3600) * 6
-		at := float64(int64(atColumn[r]))
-		t1 := fn.Decay(fn.Age(at, k.Numbers[0]), 3600)
-		x[5*kernel.Block] = float64(t1 * 6)
+		x[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6: viewer.age * 7
 		x[6*kernel.Block] = k.Numbers[1]
 
 		// f7: record.c
 		c := cColumn[r] != 0
-		f27 := kernel.Bool(c)
-		x[7*kernel.Block] = f27
+		f7 := kernel.Bool(c)
+		x[7*kernel.Block] = f7
 
 		// f8: entity.followers * 9
 		x[8*kernel.Block] = f8
 
 		// f9: log1p(abs(record.n)) * 10
-		t2 := kernel.Log1p(fn.Abs(n2))
-		x[9*kernel.Block] = float64(t2 * 10)
+		t1 := kernel.Log1p(fn.Abs(n2))
+		x[9*kernel.Block] = float64(t1 * 10)
 
 		// f10: record.n * 11
 		x[10*kernel.Block] = float64(n2 * 11)
@@ -99,19 +103,19 @@ func scoreTreesInputs(k *kernel.Args) {
 		x[14*kernel.Block] = float64(authorAge * 15)
 
 		// f15: decay(record.at, 3600) * 16
-		x[15*kernel.Block] = float64(t1 * 16)
+		x[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16: viewer.age * 17
 		x[16*kernel.Block] = k.Numbers[2]
 
 		// f17: record.c
-		x[17*kernel.Block] = f27
+		x[17*kernel.Block] = f7
 
 		// f18: entity.followers * 19
 		x[18*kernel.Block] = f18
 
 		// f19: log1p(abs(record.n)) * 20
-		x[19*kernel.Block] = float64(t2 * 20)
+		x[19*kernel.Block] = float64(t1 * 20)
 
 		// f20: record.n * 21
 		x[20*kernel.Block] = float64(n2 * 21)
@@ -129,25 +133,26 @@ func scoreTreesInputs(k *kernel.Args) {
 		x[24*kernel.Block] = float64(authorAge * 25)
 
 		// f25: decay(record.at, 3600) * 26
-		x[25*kernel.Block] = float64(t1 * 26)
+		x[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26: viewer.age * 27
 		x[26*kernel.Block] = k.Numbers[3]
 
 		// f27: record.c
-		x[27*kernel.Block] = f27
+		x[27*kernel.Block] = f7
 
 		// f28: entity.followers * 29
 		x[28*kernel.Block] = f28
 
 		// f29: log1p(abs(record.n)) * 30
-		x[29*kernel.Block] = float64(t2 * 30)
+		x[29*kernel.Block] = float64(t1 * 30)
 	}
 }
 
 // scoreTreesInputsAlone scores test.Every of entities without features: trees over 30 features.
 func scoreTreesInputsAlone(k *kernel.Args) {
 	rows := k.Rows
+	atColumn := rows.Column(k.Columns[5])
 	nColumn := rows.Column(k.Columns[0])
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
@@ -155,8 +160,13 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[3])
 	yNulls, yNull := rows.Nulls(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
-	atColumn := rows.Column(k.Columns[5])
 	cColumn := rows.Column(k.Columns[6])
+	age := k.Vector(0)
+	for i, r := range k.Sel {
+		at := float64(int64(atColumn[r]))
+		age[i] = fn.Age(at, k.Numbers[0])
+	}
+	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
@@ -187,24 +197,22 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 		x[4*kernel.Block] = float64(authorAge * 5)
 
 		// f5: decay(record.at, 3600) * 6
-		at := float64(int64(atColumn[r]))
-		t1 := fn.Decay(fn.Age(at, k.Numbers[0]), 3600)
-		x[5*kernel.Block] = float64(t1 * 6)
+		x[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6: viewer.age * 7
 		x[6*kernel.Block] = k.Numbers[1]
 
 		// f7: record.c
 		c := cColumn[r] != 0
-		f27 := kernel.Bool(c)
-		x[7*kernel.Block] = f27
+		f7 := kernel.Bool(c)
+		x[7*kernel.Block] = f7
 
 		// f8: entity.followers * 9
 		x[8*kernel.Block] = kernel.Missing
 
 		// f9: log1p(abs(record.n)) * 10
-		t2 := kernel.Log1p(fn.Abs(n2))
-		x[9*kernel.Block] = float64(t2 * 10)
+		t1 := kernel.Log1p(fn.Abs(n2))
+		x[9*kernel.Block] = float64(t1 * 10)
 
 		// f10: record.n * 11
 		x[10*kernel.Block] = float64(n2 * 11)
@@ -222,19 +230,19 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 		x[14*kernel.Block] = float64(authorAge * 15)
 
 		// f15: decay(record.at, 3600) * 16
-		x[15*kernel.Block] = float64(t1 * 16)
+		x[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16: viewer.age * 17
 		x[16*kernel.Block] = k.Numbers[2]
 
 		// f17: record.c
-		x[17*kernel.Block] = f27
+		x[17*kernel.Block] = f7
 
 		// f18: entity.followers * 19
 		x[18*kernel.Block] = kernel.Missing
 
 		// f19: log1p(abs(record.n)) * 20
-		x[19*kernel.Block] = float64(t2 * 20)
+		x[19*kernel.Block] = float64(t1 * 20)
 
 		// f20: record.n * 21
 		x[20*kernel.Block] = float64(n2 * 21)
@@ -252,18 +260,18 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 		x[24*kernel.Block] = float64(authorAge * 25)
 
 		// f25: decay(record.at, 3600) * 26
-		x[25*kernel.Block] = float64(t1 * 26)
+		x[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26: viewer.age * 27
 		x[26*kernel.Block] = k.Numbers[3]
 
 		// f27: record.c
-		x[27*kernel.Block] = f27
+		x[27*kernel.Block] = f7
 
 		// f28: entity.followers * 29
 		x[28*kernel.Block] = kernel.Missing
 
 		// f29: log1p(abs(record.n)) * 30
-		x[29*kernel.Block] = float64(t2 * 30)
+		x[29*kernel.Block] = float64(t1 * 30)
 	}
 }

@@ -1,0 +1,82 @@
+package codegen
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/millrace/millrace/relevance/plan"
+)
+
+// vectors writes what is computed of all rows before the loop over them: the
+// decays of ages by half-lives that do not change with the record. One call of
+// a batch costs a quarter of as many calls.
+func (f *function) vectors() {
+	f.out = &f.before
+	n := 0
+	for i := range f.p.Values {
+		v := &f.p.Values[i]
+		if v.Op != plan.Call || v.Name != "decay" || f.p.Values[v.Args[1]].Deps&plan.Record != 0 || !f.numeric(v.Args[0]) {
+			continue
+		}
+		half := f.expr(v.Args[1])
+		ages, ok := strings.CutSuffix(f.vars[v.Args[0]], "[i]")
+		if !ok {
+			ages = f.vector(v.Args[0], n)
+			n++
+		}
+		name := f.names.take(f.want(i))
+		fmt.Fprintf(f.out, "%s := k.Decays(%d, %s, %s)\n", name, n, ages, half)
+		f.vars[i] = name + "[i]"
+		n++
+	}
+}
+
+// vector writes the loop that computes value i of all rows into vector n, and
+// returns its name.
+func (f *function) vector(i, n int) string {
+	known := append([]string(nil), f.vars...)
+	name := f.names.take(f.want(i))
+	text := fmt.Sprintf("%s := k.Vector(%d)\n", name, n)
+	f.out.WriteString(text + "for i, r := range k.Sel {\n")
+	f.share(i)
+	fmt.Fprintf(f.out, "%s[i] = %s\n}\n", name, f.expr(i))
+	for at, v := range f.vars {
+		if v != known[at] {
+			delete(f.names, v) // it was the loop's
+		}
+	}
+	f.vars = known
+	f.vars[i] = name + "[i]"
+	return name
+}
+
+// numeric reports whether a value changes with the record and is computed of
+// numbers and booleans alone, so that it needs no memory for a row.
+func (f *function) numeric(i int) bool {
+	v := &f.p.Values[i]
+	if v.Deps&plan.Record == 0 || v.Kind != plan.Number && v.Kind != plan.Bool {
+		return false
+	}
+	for _, a := range v.Args {
+		if b := &f.p.Values[a]; b.Deps&plan.Record != 0 && !f.numeric(a) || b.Kind == plan.Strings {
+			return false
+		}
+	}
+	return true
+}
+
+// want is the name that a value would like to have.
+func (f *function) want(i int) string {
+	for _, o := range f.p.Outputs() {
+		for _, t := range o.Terms {
+			if t.Value == i {
+				return camel(t.Feature, false)
+			}
+		}
+	}
+	if v := &f.p.Values[i]; v.Op == plan.Call && (v.Name == "age" || v.Name == "decay") {
+		return v.Name
+	}
+	f.temps++
+	return fmt.Sprintf("t%d", f.temps)
+}

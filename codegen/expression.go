@@ -31,7 +31,7 @@ func (f *function) expr(i int) string {
 		f.weights = true
 		return fmt.Sprintf("w[%d]", v.Index)
 	case v.Deps&(plan.Record|plan.Entity) == 0:
-		return f.slots[i]
+		return f.slot(i)
 	case f.p.Direct(i):
 		return f.direct(v)
 	}
@@ -107,12 +107,8 @@ func tableKind(k plan.Kind) string {
 func (f *function) direct(v *plan.Value) string {
 	word := f.column(f.p.Values[v.Args[0]].Index) + "[r]"
 	switch v.Op {
-	case plan.Lookup:
-		return fmt.Sprintf("k.Tables[%d].Word(rows, %s)", v.Index, word)
 	case plan.Present:
 		return word + " != 0"
-	case plan.In:
-		return f.sets[v.Args[1]] + ".Word(rows, " + word + ") != 0"
 	}
 	other := &f.p.Values[v.Args[1]]
 	if s, ok := other.Const.(string); ok && other.Op == plan.Const {

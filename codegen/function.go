@@ -14,8 +14,9 @@ import (
 type function struct {
 	w       *writer
 	p       *plan.Plan
-	slots   map[int]string // what the request decides, by value
-	sets    map[int]string // of a list that an In looks into
+	slots   map[int]string    // what the request decides, by value
+	hoisted map[string]string // the variable of a slot
+	sets    map[int]string    // of a list that an In looks into
 	uses    []int
 	names   names
 	vars    []string // of a value that has a variable
@@ -35,7 +36,7 @@ type function struct {
 
 func newFunction(w *writer, p *plan.Plan) *function {
 	f := &function{
-		w: w, p: p, uses: p.Uses(), names: newNames(), slots: map[int]string{}, sets: map[int]string{},
+		w: w, p: p, uses: p.Uses(), names: newNames(), slots: map[int]string{}, hoisted: map[string]string{}, sets: map[int]string{},
 		vars: make([]string, len(p.Values)), columns: make([]string, len(p.Record)),
 	}
 	for i, o := range p.Outputs() {
@@ -100,6 +101,17 @@ func (f *function) text() string {
 	b.Write(f.loop.Bytes())
 	b.WriteString("}\n")
 	return b.String()
+}
+
+// slot reads what the request decides into a variable, once a call.
+func (f *function) slot(i int) string {
+	text := f.slots[i]
+	if f.hoisted[text] == "" {
+		name := f.names.take(map[plan.Kind]string{plan.Number: "number", plan.Bool: "flag", plan.String: "text", plan.Numbers: "list"}[f.p.Values[i].Kind] + strings.Trim(text[strings.Index(text, "["):], "[]"))
+		f.hoisted[text] = name
+		fmt.Fprintf(&f.head, "%s := %s\n", name, text)
+	}
+	return f.hoisted[text]
 }
 
 func (f *function) emit() {

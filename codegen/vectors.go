@@ -7,14 +7,19 @@ import (
 	"github.com/millrace/millrace/relevance/plan"
 )
 
-// vectors writes what is computed of all rows before the loop over them: the
-// decays of ages by half-lives that do not change with the record. One call of
-// a batch costs a quarter of as many calls.
+// vectors writes what is computed of all rows before the loop over them, since
+// one call of a batch costs a quarter of as many calls: the decays of ages by
+// half-lives that do not change with the record, and look-ups of its strings.
 func (f *function) vectors() {
 	f.out = &f.before
 	n := 0
 	for i := range f.p.Values {
 		v := &f.p.Values[i]
+		if (v.Op == plan.In || v.Op == plan.Lookup) && f.p.Direct(i) {
+			f.strings(i, n)
+			n++
+			continue
+		}
 		if v.Op != plan.Call || v.Name != "decay" || f.p.Values[v.Args[1]].Deps&plan.Record != 0 || !f.numeric(v.Args[0]) {
 			continue
 		}
@@ -79,4 +84,21 @@ func (f *function) want(i int) string {
 	}
 	f.temps++
 	return fmt.Sprintf("t%d", f.temps)
+}
+
+// strings writes the look-ups of a record's string, in its column, in a table
+// or in a set of the request: the table's own loop makes them side by side.
+func (f *function) strings(i, n int) {
+	v := &f.p.Values[i]
+	field := f.p.Values[v.Args[0]].Index
+	column := f.column(field)
+	if v.Op == plan.In {
+		name := f.names.take(camel(f.p.Record[field].Name, false) + "In")
+		fmt.Fprintf(f.out, "%s := k.In(%d, %s, %s)\n", name, n, f.sets[v.Args[1]], column)
+		f.vars[i] = name + "[i]"
+		return
+	}
+	name := f.names.take(camel(f.p.Record[field].Name, false) + "Value")
+	fmt.Fprintf(f.out, "%s := k.Lookup(%d, k.Tables[%d], %s)\n", name, n, v.Index, column)
+	f.vars[i] = name + "[i]"
 }

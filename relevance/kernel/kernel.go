@@ -45,6 +45,7 @@ type Args struct {
 // vector is a number for each of Args.Sel.
 type vector struct {
 	numbers []float64
+	bools   []bool
 	ages    *float64 // of Decays: the vector of ages, and the half-life
 	half    uint64
 }
@@ -59,6 +60,27 @@ func (k *Args) Vector(n int) []float64 {
 		v.numbers = make([]float64, max(len(k.Sel), trees.Batch))
 	}
 	return v.numbers[:len(k.Sel)]
+}
+
+// Lookup returns the value of the string of each row in a table, in vector n.
+func (k *Args) Lookup(n int, t *Table, words []uint64) []float64 {
+	dst := k.Vector(n)
+	t.Words(dst, k.Rows, words, k.Sel)
+	return dst
+}
+
+// In tells of each row whether its string is in a set, in vector n.
+func (k *Args) In(n int, set *Table, words []uint64) []bool {
+	found := k.Lookup(n, set, words)
+	v := &k.vectors[n]
+	if len(v.bools) < len(found) {
+		v.bools = make([]bool, len(v.numbers))
+	}
+	dst := v.bools[:len(found)]
+	for i, x := range found {
+		dst[i] = x != 0
+	}
+	return dst
 }
 
 // Decays returns fn.Decay of each of a vector of ages: in vector n, or in one

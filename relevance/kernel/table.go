@@ -11,6 +11,8 @@ import (
 type Table struct {
 	missing float64 // what an unknown key gives
 	slots   []slot  // open addressing; a power of two, at most half full
+	few     []slot  // those used, if they are few
+	used    int
 	long    map[string]float64
 	dense   []float64 // of number keys 0, 1, 2, ...
 }
@@ -34,7 +36,7 @@ func StringTable(values map[string]float64, missing float64) *Table {
 		}
 		t.long[k] = v
 	}
-	return t
+	return t.ready()
 }
 
 // NumberTable returns the table of values[i] by keys[i]. Of equal keys the
@@ -49,7 +51,7 @@ func NumberTable(keys, values []float64, missing float64) *Table {
 	if dense {
 		t.dense = values
 	}
-	return t
+	return t.ready()
 }
 
 // StringSet returns the table that gives 1 for members and 0 for others.
@@ -90,7 +92,48 @@ func (t *Table) put(key uint64, v float64) {
 	for t.slots[i].used && t.slots[i].key != key {
 		i = (i + 1) & (len(t.slots) - 1)
 	}
+	if !t.slots[i].used {
+		t.used++
+	}
 	t.slots[i] = slot{key, v, true}
+}
+
+// fewSlots is how many keys are compared one after the other, without a
+// branch, sooner than looked up.
+const fewSlots = 4
+
+// ready is called when all is put.
+func (t *Table) ready() *Table {
+	if t.used > fewSlots {
+		return t
+	}
+	for _, s := range t.slots {
+		if s.used {
+			t.few = append(t.few, s)
+		}
+	}
+	return t
+}
+
+// Words sets dst to the value of the string of each of the words sel of rows.
+func (t *Table) Words(dst []float64, rows *column.Slab, words []uint64, sel []int32) {
+	dst = dst[:len(sel)]
+	if t.used > fewSlots || t.long != nil {
+		for i, r := range sel {
+			dst[i] = t.Word(rows, words[r])
+		}
+		return
+	}
+	missing := math.Float64bits(t.missing)
+	for i, r := range sel {
+		w, v := words[r], missing
+		for k := range t.few {
+			if t.few[k].key == w {
+				v = math.Float64bits(t.few[k].value)
+			}
+		}
+		dst[i] = math.Float64frombits(v)
+	}
 }
 
 // home is where a key would stand: Fibonacci hashing.

@@ -17,22 +17,30 @@ func init() {
 func scoreHome(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[12]float64)(k.Weights)
+	number1 := k.Numbers[1]
 	timeColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	typeColumn := rows.Column(k.Columns[5])
+	languageColumn := rows.Column(k.Columns[6])
 	likesColumn := rows.Column(k.Columns[1])
 	commentsColumn := rows.Column(k.Columns[2])
 	sharesColumn := rows.Column(k.Columns[3])
 	impressionsColumn := rows.Column(k.Columns[4])
-	typeColumn := rows.Column(k.Columns[5])
-	languageColumn := rows.Column(k.Columns[6])
+	flag0 := k.Bools[0]
 	countryColumn := rows.Column(k.Columns[7])
+	flag1 := k.Bools[1]
+	text0 := k.Strings[0]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		time := float64(int64(timeColumn[r]))
-		age[i] = fn.Age(time, k.Numbers[0])
+		age[i] = fn.Age(time, number0)
 	}
-	recency := k.Decays(1, age, k.Numbers[1])
+	recency := k.Decays(1, age, number1)
 	today := k.Decays(2, age, 86400)
 	decay := k.Decays(3, age, 21600)
+	typeIn := k.In(4, k.Sets[0], typeColumn)
+	languageIn := k.In(5, k.Sets[1], languageColumn)
+	typeValue := k.Lookup(6, k.Tables[0], typeColumn)
 	for i, r := range k.Sel {
 
 		// recency: decay(record.time, coalesce(viewer.freshness_hours, 6.0) * 3600.0)
@@ -43,16 +51,16 @@ func scoreHome(k *kernel.Args) {
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		likes2 := kernel.Log1p(fn.Max(likes, 0))
+		likes2 := kernel.Log1pWhole(fn.Max(likes, 0))
 		own0 := float64(w[3] * likes2)
 
 		// comments: log1p(max(coalesce(record.comments, 0.0), 0.0))
 		comments := float64(int64(commentsColumn[r]))
-		own1 := float64(w[4] * kernel.Log1p(fn.Max(comments, 0)))
+		own1 := float64(w[4] * kernel.Log1pWhole(fn.Max(comments, 0)))
 
 		// shares: log1p(max(coalesce(record.shares, 0.0), 0.0))
 		shares := float64(int64(sharesColumn[r]))
-		own2 := float64(w[5] * kernel.Log1p(fn.Max(shares, 0)))
+		own2 := float64(w[5] * kernel.Log1pWhole(fn.Max(shares, 0)))
 
 		// engagement: clamp(coalesce((record.likes + 3.0 * record.comments + 5.0 * record.shares) / max(record.impressions, 100.0), 0.0), 0.0, 1.0)
 		impressions := float64(int64(impressionsColumn[r]))
@@ -62,23 +70,22 @@ func scoreHome(k *kernel.Args) {
 		rest2 := float64(w[7] * float64(decay[i]*likes2))
 
 		// type: record.type
-		own0 += k.Tables[0].Word(rows, typeColumn[r])
+		own0 += typeValue[i]
 
 		// liked_type: record.type in viewer.types
-		rest3 := float64(w[8] * kernel.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))
+		rest3 := float64(w[8] * kernel.Bool(typeIn[i]))
 
 		// language: record.language in viewer.languages
-		t1 := k.Sets[1].Word(rows, languageColumn[r]) != 0
-		rest0 += float64(w[9] * kernel.Bool(t1))
+		rest0 += float64(w[9] * kernel.Bool(languageIn[i]))
 
 		// foreign: size(viewer.languages) > 0.0 && record.language != "" && !(record.language in viewer.languages)
-		rest1 += float64(w[10] * kernel.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t1)))
+		rest1 += float64(w[10] * kernel.Bool((flag0 && (languageColumn[r] != 0x0 /* "" */)) && !(languageIn[i])))
 
 		// country: viewer.country != "" && record.country == viewer.country
-		rest2 += float64(w[11] * kernel.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
-		t2 := (own0 + own1) + (own2 + own3)
+		rest2 += float64(w[11] * kernel.Bool(flag1 && (rows.EqualString(countryColumn[r], text0))))
+		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t2 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -86,31 +93,32 @@ func scoreHome(k *kernel.Args) {
 func foldHome(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[12]float64)(k.Weights)
+	typeColumn := rows.Column(k.Columns[4])
 	likesColumn := rows.Column(k.Columns[0])
 	commentsColumn := rows.Column(k.Columns[1])
 	sharesColumn := rows.Column(k.Columns[2])
 	impressionsColumn := rows.Column(k.Columns[3])
-	typeColumn := rows.Column(k.Columns[4])
+	typeValue := k.Lookup(0, k.Tables[0], typeColumn)
 	for i, r := range k.Sel {
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		own0 := float64(w[3] * kernel.Log1p(fn.Max(likes, 0)))
+		own0 := float64(w[3] * kernel.Log1pWhole(fn.Max(likes, 0)))
 
 		// comments: log1p(max(coalesce(record.comments, 0.0), 0.0))
 		comments := float64(int64(commentsColumn[r]))
-		own1 := float64(w[4] * kernel.Log1p(fn.Max(comments, 0)))
+		own1 := float64(w[4] * kernel.Log1pWhole(fn.Max(comments, 0)))
 
 		// shares: log1p(max(coalesce(record.shares, 0.0), 0.0))
 		shares := float64(int64(sharesColumn[r]))
-		own2 := float64(w[5] * kernel.Log1p(fn.Max(shares, 0)))
+		own2 := float64(w[5] * kernel.Log1pWhole(fn.Max(shares, 0)))
 
 		// engagement: clamp(coalesce((record.likes + 3.0 * record.comments + 5.0 * record.shares) / max(record.impressions, 100.0), 0.0), 0.0, 1.0)
 		impressions := float64(int64(impressionsColumn[r]))
 		own3 := float64(w[6] * fn.Clamp(fn.Coalesce(((likes+float64(3*comments))+float64(5*shares))/fn.Max(impressions, 100), 0), 0, 1))
 
 		// type: record.type
-		own0 += k.Tables[0].Word(rows, typeColumn[r])
+		own0 += typeValue[i]
 
 		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
@@ -120,19 +128,26 @@ func foldHome(k *kernel.Args) {
 func scoreHomeFolded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[12]float64)(k.Weights)
+	number1 := k.Numbers[1]
 	timeColumn := rows.Column(k.Columns[0])
-	likesColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
 	typeColumn := rows.Column(k.Columns[2])
 	languageColumn := rows.Column(k.Columns[3])
+	likesColumn := rows.Column(k.Columns[1])
+	flag0 := k.Bools[0]
 	countryColumn := rows.Column(k.Columns[4])
+	flag1 := k.Bools[1]
+	text0 := k.Strings[0]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		time := float64(int64(timeColumn[r]))
-		age[i] = fn.Age(time, k.Numbers[0])
+		age[i] = fn.Age(time, number0)
 	}
-	recency := k.Decays(1, age, k.Numbers[1])
+	recency := k.Decays(1, age, number1)
 	today := k.Decays(2, age, 86400)
 	decay := k.Decays(3, age, 21600)
+	typeIn := k.In(4, k.Sets[0], typeColumn)
+	languageIn := k.In(5, k.Sets[1], languageColumn)
 	for i, r := range k.Sel {
 
 		// recency: decay(record.time, coalesce(viewer.freshness_hours, 6.0) * 3600.0)
@@ -143,20 +158,19 @@ func scoreHomeFolded(k *kernel.Args) {
 
 		// fresh_likes: decay(record.time, 21600.0) * log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		rest2 := float64(w[7] * float64(decay[i]*kernel.Log1p(fn.Max(likes, 0))))
+		rest2 := float64(w[7] * float64(decay[i]*kernel.Log1pWhole(fn.Max(likes, 0))))
 
 		// liked_type: record.type in viewer.types
-		rest3 := float64(w[8] * kernel.Bool(k.Sets[0].Word(rows, typeColumn[r]) != 0))
+		rest3 := float64(w[8] * kernel.Bool(typeIn[i]))
 
 		// language: record.language in viewer.languages
-		t1 := k.Sets[1].Word(rows, languageColumn[r]) != 0
-		rest0 += float64(w[9] * kernel.Bool(t1))
+		rest0 += float64(w[9] * kernel.Bool(languageIn[i]))
 
 		// foreign: size(viewer.languages) > 0.0 && record.language != "" && !(record.language in viewer.languages)
-		rest1 += float64(w[10] * kernel.Bool((k.Bools[0] && (languageColumn[r] != 0x0 /* "" */)) && !(t1)))
+		rest1 += float64(w[10] * kernel.Bool((flag0 && (languageColumn[r] != 0x0 /* "" */)) && !(languageIn[i])))
 
 		// country: viewer.country != "" && record.country == viewer.country
-		rest2 += float64(w[11] * kernel.Bool(k.Bools[1] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
+		rest2 += float64(w[11] * kernel.Bool(flag1 && (rows.EqualString(countryColumn[r], text0))))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}

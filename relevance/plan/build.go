@@ -501,14 +501,21 @@ func (b *builder) coalesce(args []*expr.Node) int {
 
 func (b *builder) always(v int) bool { return b.p.Always(v) }
 
-// Always reports whether a number is never missing, as integers are not.
+// Always reports whether a number is whole, never missing and never -0, as
+// integers are.
 func (p *Plan) Always(v int) bool {
 	x := &p.Values[v]
-	if x.Op != Field {
-		return false
+	switch x.Op {
+	case Field:
+		l := &p.Record[x.Index]
+		return !l.Nullable && l.Kind != column.Double
+	case Const:
+		c, ok := x.Const.(float64)
+		return ok && c == math.Floor(c) && math.Abs(c) < 1<<53 && (c != 0 || !math.Signbit(c))
+	case Call:
+		return (x.Name == "max" || x.Name == "min") && p.Always(x.Args[0]) && p.Always(x.Args[1])
 	}
-	l := &p.Record[x.Index]
-	return !l.Nullable && l.Kind != column.Double
+	return false
 }
 
 // prune drops the values that nothing uses, such as what a folded constant

@@ -17,16 +17,18 @@ func init() {
 func scoreAny(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[2]float64)(k.Weights)
-	timeColumn := rows.Column(k.Columns[0])
 	typeColumn := rows.Column(k.Columns[1])
+	timeColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	typeValue := k.Lookup(0, k.Tables[0], typeColumn)
 	for i, r := range k.Sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, number0))
 
 		// type: record.type
-		own0 := k.Tables[0].Word(rows, typeColumn[r])
+		own0 := typeValue[i]
 
 		out[i] = kernel.Score((own0 + w[0]) + rest0)
 	}
@@ -36,10 +38,11 @@ func scoreAny(k *kernel.Args) {
 func foldAny(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	typeColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[0], typeColumn)
+	for i := range k.Sel {
 
 		// type: record.type
-		own0 := k.Tables[0].Word(rows, typeColumn[r])
+		own0 := typeValue[i]
 
 		out[i] = kernel.Score(own0)
 	}
@@ -50,11 +53,12 @@ func scoreAnyFolded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[2]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	for i, r := range k.Sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, number0))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
 	}

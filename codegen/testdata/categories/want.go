@@ -18,11 +18,12 @@ func scoreCategories(k *kernel.Args) {
 	w := (*[1]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[0])
 	likesColumn := rows.Column(k.Columns[1])
+	verbValue := k.Lookup(0, k.Tables[0], verbColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// verb: record.verb
-		own0 := k.Tables[0].Word(rows, verbColumn[r])
+		own0 := verbValue[i]
 
 		// hour: bucketize(record.likes, [1, 10, 100])
 		likes := float64(int64(likesColumn[r]))
@@ -44,11 +45,12 @@ func foldCategories(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	verbColumn := rows.Column(k.Columns[0])
 	likesColumn := rows.Column(k.Columns[1])
+	verbValue := k.Lookup(0, k.Tables[0], verbColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// verb: record.verb
-		own0 := k.Tables[0].Word(rows, verbColumn[r])
+		own0 := verbValue[i]
 
 		// hour: bucketize(record.likes, [1, 10, 100])
 		likes := float64(int64(likesColumn[r]))

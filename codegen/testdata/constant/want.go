@@ -13,8 +13,9 @@ func init() {
 // scoreConstant scores millrace.Activity: linear over 4 features.
 func scoreConstant(k *kernel.Args) {
 	out := k.Out[:len(k.Sel)]
+	number0 := k.Numbers[0]
 	for i := range k.Sel {
 
-		out[i] = kernel.Score(k.Numbers[0])
+		out[i] = kernel.Score(number0)
 	}
 }

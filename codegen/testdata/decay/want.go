@@ -16,10 +16,11 @@ func scoreDecay(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	createdAtColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		createdAt := float64(int64(createdAtColumn[r]))
-		age[i] = fn.Age(createdAt, k.Numbers[0])
+		age[i] = fn.Age(createdAt, number0)
 	}
 	fresh := k.Decays(1, age, 3600)
 	day := k.Decays(2, age, 86400)

@@ -45,7 +45,8 @@ func scoreEntity(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[4], 0)
 	}
 	t1 := float64(w[1] * pop)
-	t2 := float64(w[3] * kernel.Bool(lang == k.Strings[0]))
+	text0 := k.Strings[0]
+	t2 := float64(w[3] * kernel.Bool(lang == text0))
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[5], 0) != 0
@@ -87,9 +88,13 @@ func scoreEntity(k *kernel.Args) {
 func scoreEntityAlone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[8]float64)(k.Weights)
-	nColumn := rows.Column(k.Columns[0])
 	sColumn := rows.Column(k.Columns[1])
+	nColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
 	xColumn := rows.Column(k.Columns[3])
+	sIn := k.In(0, k.Sets[0], sColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -98,19 +103,19 @@ func scoreEntityAlone(k *kernel.Args) {
 		rest1 := float64(w[2] * float64(kernel.Missing*n2))
 
 		// topic: record.s in entity.topics
-		rest3 := float64(w[4] * kernel.Bool(k.Sets[0].Word(rows, sColumn[r]) != 0))
+		rest3 := float64(w[4] * kernel.Bool(sIn[i]))
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := k.Numbers[0] + float64(w[5]*fn.Dot(vec, entityList1))
+		rest0 := number0 + float64(w[5]*fn.Dot(vec, entityList1))
 
 		// vip: entity.vip && has(entity.posts)
-		rest1 += k.Numbers[1]
+		rest1 += number1
 
 		// pair: cross(entity.lang, record.s)
 		s := rows.StringAt(k.Columns[1], int(r))
 		pair := k.Arena.Cross("", s)
-		rest2 := k.Numbers[2] + k.Tables[0].String(pair)
+		rest2 := number2 + k.Tables[0].String(pair)
 
 		// twice: log1p(coalesce(entity.followers, 0)) * record.x
 		x2 := math.Float64frombits(xColumn[r])

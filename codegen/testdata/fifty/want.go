@@ -18,6 +18,7 @@ func scoreFifty(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[51]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[12])
+	number0 := k.Numbers[0]
 	c5Column := rows.Column(k.Columns[0])
 	c9Column := rows.Column(k.Columns[1])
 	c11Column := rows.Column(k.Columns[2])
@@ -30,10 +31,11 @@ func scoreFifty(k *kernel.Args) {
 	c0Column := rows.Column(k.Columns[9])
 	c8Column := rows.Column(k.Columns[10])
 	c2Column := rows.Column(k.Columns[11])
+	number1 := k.Numbers[1]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	f28 := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
@@ -197,10 +199,10 @@ func scoreFifty(k *kernel.Args) {
 		own2 += float64(w[48] * c0)
 
 		// f48: viewer.taste * record.c3
-		rest1 := float64(w[49] * float64(k.Numbers[1]*c3))
+		rest1 := float64(w[49] * float64(number1*c3))
 
 		// f49: viewer.taste * record.c1
-		rest2 := float64(w[50] * float64(k.Numbers[1]*c1))
+		rest2 := float64(w[50] * float64(number1*c1))
 		t1 := (own0 + own1) + (own2 + own3)
 
 		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
@@ -389,12 +391,14 @@ func scoreFiftyFolded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[51]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[2])
+	number0 := k.Numbers[0]
 	c3Column := rows.Column(k.Columns[1])
+	number1 := k.Numbers[1]
 	c1Column := rows.Column(k.Columns[0])
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	f28 := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
@@ -404,11 +408,11 @@ func scoreFiftyFolded(k *kernel.Args) {
 
 		// f48: viewer.taste * record.c3
 		c3 := float64(int64(c3Column[r]))
-		rest1 := float64(w[49] * float64(k.Numbers[1]*c3))
+		rest1 := float64(w[49] * float64(number1*c3))
 
 		// f49: viewer.taste * record.c1
 		c1 := float64(int64(c1Column[r]))
-		rest2 := float64(w[50] * float64(k.Numbers[1]*c1))
+		rest2 := float64(w[50] * float64(number1*c1))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}

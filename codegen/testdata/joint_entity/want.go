@@ -50,7 +50,8 @@ func scoreJointEntity(k *kernel.Args) {
 	}
 	t1 := (entity != nil && !entity.Null(k.EntCols[1], 0))
 	t2 := float64(w[1] * pop)
-	lang2 := kernel.Bool(lang == k.Strings[0])
+	text0 := k.Strings[0]
+	lang2 := kernel.Bool(lang == text0)
 	t3 := float64(w[3] * lang2)
 	vip := false
 	if entity != nil {
@@ -65,8 +66,10 @@ func scoreJointEntity(k *kernel.Args) {
 	t6 := float64(w[12] * lang2)
 	t7 := float64(w[15] * vip2)
 	t8 := (entity != nil && !entity.Null(k.EntCols[0], 0))
-	t9 := kernel.If[float64](k.Bools[0], followers, posts)
+	flag0 := k.Bools[0]
+	t9 := kernel.If[float64](flag0, followers, posts)
 	atColumn := rows.Column(k.Columns[7])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[3])
 	mColumn := rows.Column(k.Columns[4])
@@ -74,13 +77,20 @@ func scoreJointEntity(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[5])
 	yNulls, yNull := rows.Nulls(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
+	number5 := k.Numbers[5]
 	cColumn := rows.Column(k.Columns[8])
+	number6 := k.Numbers[6]
+	number7 := k.Numbers[7]
 	bColumn := rows.Column(k.Columns[9])
+	number1 := k.Numbers[1]
 	uNulls, uNull := rows.Nulls(k.Columns[10])
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
+	number4 := k.Numbers[4]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
@@ -160,7 +170,7 @@ func scoreJointEntity(k *kernel.Args) {
 		x1[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
-		x1[6*kernel.Block] = k.Numbers[5]
+		x1[6*kernel.Block] = number5
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
@@ -193,7 +203,7 @@ func scoreJointEntity(k *kernel.Args) {
 		x1[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
-		x1[16*kernel.Block] = k.Numbers[6]
+		x1[16*kernel.Block] = number6
 
 		// f17 of trees-inputs: record.c
 		x1[17*kernel.Block] = f7
@@ -223,7 +233,7 @@ func scoreJointEntity(k *kernel.Args) {
 		x1[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
-		x1[26*kernel.Block] = k.Numbers[7]
+		x1[26*kernel.Block] = number7
 
 		// f27 of trees-inputs: record.c
 		x1[27*kernel.Block] = f7
@@ -236,24 +246,24 @@ func scoreJointEntity(k *kernel.Args) {
 
 		// f0 of random-23: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
 		t11 := k.Arena.Text(authorAge)
-		t12 := k.Arena.Cross(t11, k.Strings[0])
+		t12 := k.Arena.Cross(t11, text0)
 		b := bColumn[r] != 0
-		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t12, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
+		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t12, "a long string of words") == text0, m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
 
 		// f1 of random-23: coalesce(size(viewer.langs), record.y)
-		random23Rest1 := float64(w[19] * fn.Coalesce(k.Numbers[1], y))
+		random23Rest1 := float64(w[19] * fn.Coalesce(number1, y))
 
 		// f2 of random-23: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		random23Rest2 := float64(w[20] * kernel.If[float64](t8, fn.Decay(k.Numbers[2], x4), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], posts, x4)*t9))))
+		random23Rest2 := float64(w[20] * kernel.If[float64](t8, fn.Decay(number2, x4), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, posts, x4)*t9))))
 
 		// f4 of random-23: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
-		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), k.Numbers[3]), jointEntityList1))
+		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number3), jointEntityList1))
 
 		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
 		out2[i] = kernel.Score(w[9] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
 
-		out3[i] = kernel.Score(k.Numbers[4] + ((random23Rest0 + random23Rest1) + (random23Rest2 + random23Rest3)))
+		out3[i] = kernel.Score(number4 + ((random23Rest0 + random23Rest1) + (random23Rest2 + random23Rest3)))
 	}
 }
 
@@ -263,24 +273,42 @@ func scoreJointEntityAlone(k *kernel.Args) {
 	out2 := k.More[1].Out[:len(k.Sel)]
 	out3 := k.More[2].Out[:len(k.Sel)]
 	w := (*[21]float64)(k.Weights)
-	atColumn := rows.Column(k.Columns[7])
-	nColumn := rows.Column(k.Columns[0])
 	sColumn := rows.Column(k.Columns[1])
+	atColumn := rows.Column(k.Columns[7])
+	number3 := k.Numbers[3]
+	nColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	number4 := k.Numbers[4]
+	number1 := k.Numbers[1]
+	number5 := k.Numbers[5]
+	number2 := k.Numbers[2]
+	number6 := k.Numbers[6]
 	xColumn := rows.Column(k.Columns[3])
 	mColumn := rows.Column(k.Columns[4])
 	mNulls, mNull := rows.Nulls(k.Columns[4])
 	yColumn := rows.Column(k.Columns[5])
 	yNulls, yNull := rows.Nulls(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
+	number12 := k.Numbers[12]
 	cColumn := rows.Column(k.Columns[8])
+	number13 := k.Numbers[13]
+	number14 := k.Numbers[14]
+	text0 := k.Strings[0]
 	bColumn := rows.Column(k.Columns[9])
+	number7 := k.Numbers[7]
 	uNulls, uNull := rows.Nulls(k.Columns[10])
-	age := k.Vector(0)
+	number8 := k.Numbers[8]
+	flag0 := k.Bools[0]
+	number9 := k.Numbers[9]
+	number10 := k.Numbers[10]
+	number11 := k.Numbers[11]
+	sIn := k.In(0, k.Sets[0], sColumn)
+	age := k.Vector(1)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[3])
+		age[i] = fn.Age(at, number3)
 	}
-	decay := k.Decays(1, age, 3600)
+	decay := k.Decays(2, age, 3600)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
@@ -294,7 +322,7 @@ func scoreJointEntityAlone(k *kernel.Args) {
 		entityRest1 := float64(w[11] * both)
 
 		// topic: record.s in entity.topics
-		topic := kernel.Bool(k.Sets[0].Word(rows, sColumn[r]) != 0)
+		topic := kernel.Bool(sIn[i])
 		rest3 := float64(w[4] * topic)
 
 		// topic of entity: record.s in entity.topics
@@ -303,24 +331,24 @@ func scoreJointEntityAlone(k *kernel.Args) {
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
 		sim := fn.Dot(vec, jointEntityList2)
-		rest0 := k.Numbers[0] + float64(w[5]*sim)
+		rest0 := number0 + float64(w[5]*sim)
 
 		// sim of entity: dot(record.vec, entity.embedding)
-		entityRest0 := k.Numbers[4] + float64(w[14]*sim)
+		entityRest0 := number4 + float64(w[14]*sim)
 
 		// vip: entity.vip && has(entity.posts)
-		rest1 += k.Numbers[1]
+		rest1 += number1
 
 		// vip of entity: entity.vip && has(entity.posts)
-		entityRest1 += k.Numbers[5]
+		entityRest1 += number5
 
 		// pair: cross(entity.lang, record.s)
 		s := rows.StringAt(k.Columns[1], int(r))
 		pair := k.Arena.Cross("", s)
-		rest2 := k.Numbers[2] + k.Tables[0].String(pair)
+		rest2 := number2 + k.Tables[0].String(pair)
 
 		// pair of entity: cross(entity.lang, record.s)
-		entityRest2 := k.Numbers[6] + k.Tables[1].String(pair)
+		entityRest2 := number6 + k.Tables[1].String(pair)
 
 		// twice: log1p(coalesce(entity.followers, 0)) * record.x
 		x4 := math.Float64frombits(xColumn[r])
@@ -358,7 +386,7 @@ func scoreJointEntityAlone(k *kernel.Args) {
 		x1[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
-		x1[6*kernel.Block] = k.Numbers[12]
+		x1[6*kernel.Block] = number12
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
@@ -391,7 +419,7 @@ func scoreJointEntityAlone(k *kernel.Args) {
 		x1[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
-		x1[16*kernel.Block] = k.Numbers[13]
+		x1[16*kernel.Block] = number13
 
 		// f17 of trees-inputs: record.c
 		x1[17*kernel.Block] = f7
@@ -421,7 +449,7 @@ func scoreJointEntityAlone(k *kernel.Args) {
 		x1[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
-		x1[26*kernel.Block] = k.Numbers[14]
+		x1[26*kernel.Block] = number14
 
 		// f27 of trees-inputs: record.c
 		x1[27*kernel.Block] = f7
@@ -434,23 +462,23 @@ func scoreJointEntityAlone(k *kernel.Args) {
 
 		// f0 of random-23: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
 		t2 := k.Arena.Text(authorAge)
-		t3 := k.Arena.Cross(t2, k.Strings[0])
+		t3 := k.Arena.Cross(t2, text0)
 		b := bColumn[r] != 0
-		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t3, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
+		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t3, "a long string of words") == text0, m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
 
 		// f1 of random-23: coalesce(size(viewer.langs), record.y)
-		random23Rest1 := float64(w[19] * fn.Coalesce(k.Numbers[7], y))
+		random23Rest1 := float64(w[19] * fn.Coalesce(number7, y))
 
 		// f2 of random-23: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		random23Rest2 := float64(w[20] * kernel.If[float64](false, fn.Decay(k.Numbers[8], x4), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], kernel.Missing, x4)*k.Numbers[9]))))
+		random23Rest2 := float64(w[20] * kernel.If[float64](false, fn.Decay(number8, x4), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, kernel.Missing, x4)*number9))))
 
 		// f4 of random-23: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
-		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), k.Numbers[10]), jointEntityList1))
+		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number10), jointEntityList1))
 
 		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
 		out2[i] = kernel.Score(w[9] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
 
-		out3[i] = kernel.Score(k.Numbers[11] + ((random23Rest0 + random23Rest1) + (random23Rest2 + random23Rest3)))
+		out3[i] = kernel.Score(number11 + ((random23Rest0 + random23Rest1) + (random23Rest2 + random23Rest3)))
 	}
 }

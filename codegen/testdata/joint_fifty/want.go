@@ -17,6 +17,7 @@ func scoreJointFifty(k *kernel.Args) {
 	out1 := k.More[0].Out[:len(k.Sel)]
 	w := (*[102]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[12])
+	number0 := k.Numbers[0]
 	c5Column := rows.Column(k.Columns[0])
 	c9Column := rows.Column(k.Columns[1])
 	c11Column := rows.Column(k.Columns[2])
@@ -29,10 +30,11 @@ func scoreJointFifty(k *kernel.Args) {
 	c0Column := rows.Column(k.Columns[9])
 	c8Column := rows.Column(k.Columns[10])
 	c2Column := rows.Column(k.Columns[11])
+	number1 := k.Numbers[1]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	f28 := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
@@ -370,14 +372,14 @@ func scoreJointFifty(k *kernel.Args) {
 		fiftyOwn2 += float64(w[99] * c0)
 
 		// f48: viewer.taste * record.c3
-		f48 := float64(k.Numbers[1] * c3)
+		f48 := float64(number1 * c3)
 		rest1 := float64(w[49] * f48)
 
 		// f48 of fifty: viewer.taste * record.c3
 		fiftyRest1 := float64(w[100] * f48)
 
 		// f49: viewer.taste * record.c1
-		f49 := float64(k.Numbers[1] * c1)
+		f49 := float64(number1 * c1)
 		rest2 := float64(w[50] * f49)
 
 		// f49 of fifty: viewer.taste * record.c1

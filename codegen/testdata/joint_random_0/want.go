@@ -40,18 +40,29 @@ func scoreJointRandom0(k *kernel.Args) {
 	if entity != nil && !entity.Null(k.EntCols[3], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
-	t4 := fn.Dot(embedding, k.Lists[0])
+	list0 := k.Lists[0]
+	t4 := fn.Dot(embedding, list0)
+	typeColumn := rows.Column(k.Columns[6])
+	uColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[0])
-	uColumn := rows.Column(k.Columns[2])
 	authorAgeColumn := rows.Column(k.Columns[3])
 	nColumn := rows.Column(k.Columns[4])
-	typeColumn := rows.Column(k.Columns[6])
 	timeColumn := rows.Column(k.Columns[7])
+	number0 := k.Numbers[0]
 	mColumn := rows.Column(k.Columns[8])
 	mNulls, mNull := rows.Nulls(k.Columns[8])
+	number1 := k.Numbers[1]
+	number3 := k.Numbers[3]
 	cColumn := rows.Column(k.Columns[9])
+	number5 := k.Numbers[5]
+	number4 := k.Numbers[4]
+	flag0 := k.Bools[0]
+	flag1 := k.Bools[1]
+	number2 := k.Numbers[2]
+	typeValue := k.Lookup(0, k.Tables[5], typeColumn)
+	uValue := k.Lookup(1, k.Tables[6], uColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -64,7 +75,7 @@ func scoreJointRandom0(k *kernel.Args) {
 		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/kernel.If[float64](t1, y, 85.9), jointRandom0List1))
 
 		// f0 of random-02: record.u
-		random02Own0 := k.Tables[6].Word(rows, uColumn[r])
+		random02Own0 := uValue[i]
 
 		// f1 of random-02: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -77,40 +88,40 @@ func scoreJointRandom0(k *kernel.Args) {
 		random02Own2 := float64(w[2] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t5))))
 
 		// f3 of random-02: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		random02Own3 := float64(w[3] * fn.Coalesce(k.Tables[5].Word(rows, typeColumn[r]), fn.Sqrt(t5)))
+		random02Own3 := float64(w[3] * fn.Coalesce(typeValue[i], fn.Sqrt(t5)))
 
 		// f4 of random-02: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, k.Numbers[0]), jointRandom0List1))
+		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, number0), jointRandom0List1))
 
 		// f6 of random-02: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		random02Rest1 := float64(w[4] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[3].Number(authorAge), m), k.Numbers[1]) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
+		random02Rest1 := float64(w[4] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[3].Number(authorAge), m), number1) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
 
 		// f0 of random-06: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[6], int(r))
-		random06Rest0 := float64(w[6] * fn.Coalesce(k.Tables[11].String(kernel.If[string](t2, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[3]))))
+		random06Rest0 := float64(w[6] * fn.Coalesce(k.Tables[11].String(kernel.If[string](t2, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number3))))
 
 		// f1 of random-06: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
 		random06Own0 := k.Tables[13].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x3)), jointRandom0List1))
 
 		// f2 of random-06: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
-		random06Rest1 := float64(w[7] * fn.Coalesce(k.Numbers[5], kernel.If[float64](true, k.Numbers[4], fn.Pow(kernel.If[float64](k.Bools[0], x3, y), 2))))
+		random06Rest1 := float64(w[7] * fn.Coalesce(number5, kernel.If[float64](true, number4, fn.Pow(kernel.If[float64](flag0, x3, y), 2))))
 
 		// f3 of random-06: record.y
 		random06Own1 := float64(w[8] * y)
 
 		// f4 of random-06: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
-		random06Rest2 := float64(w[9] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t3 > n2), x3, t4))
+		random06Rest2 := float64(w[9] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t3 > n2), x3, t4))
 
 		out[i] = kernel.Score(w[0] + rest0)
 		t6 := (random02Own0 + random02Own1) + (random02Own2 + random02Own3)
 
-		out1[i] = kernel.Score((t6 + k.Numbers[2]) + (random02Rest0 + random02Rest1))
+		out1[i] = kernel.Score((t6 + number2) + (random02Rest0 + random02Rest1))
 		t7 := random06Own0 + random06Own1
 
 		out2[i] = kernel.Score((t7 + w[5]) + ((random06Rest0 + random06Rest1) + random06Rest2))
@@ -123,17 +134,28 @@ func scoreJointRandom0Alone(k *kernel.Args) {
 	out1 := k.More[0].Out[:len(k.Sel)]
 	out2 := k.More[1].Out[:len(k.Sel)]
 	w := (*[10]float64)(k.Weights)
+	typeColumn := rows.Column(k.Columns[6])
+	uColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[0])
-	uColumn := rows.Column(k.Columns[2])
 	authorAgeColumn := rows.Column(k.Columns[3])
 	nColumn := rows.Column(k.Columns[4])
-	typeColumn := rows.Column(k.Columns[6])
 	timeColumn := rows.Column(k.Columns[7])
+	number0 := k.Numbers[0]
 	mColumn := rows.Column(k.Columns[8])
 	mNulls, mNull := rows.Nulls(k.Columns[8])
+	number1 := k.Numbers[1]
+	number3 := k.Numbers[3]
 	cColumn := rows.Column(k.Columns[9])
+	number5 := k.Numbers[5]
+	number4 := k.Numbers[4]
+	flag0 := k.Bools[0]
+	flag1 := k.Bools[1]
+	number6 := k.Numbers[6]
+	number2 := k.Numbers[2]
+	typeValue := k.Lookup(0, k.Tables[5], typeColumn)
+	uValue := k.Lookup(1, k.Tables[6], uColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -146,7 +168,7 @@ func scoreJointRandom0Alone(k *kernel.Args) {
 		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/kernel.If[float64](false, y, 85.9), jointRandom0List1))
 
 		// f0 of random-02: record.u
-		random02Own0 := k.Tables[6].Word(rows, uColumn[r])
+		random02Own0 := uValue[i]
 
 		// f1 of random-02: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -159,40 +181,40 @@ func scoreJointRandom0Alone(k *kernel.Args) {
 		random02Own2 := float64(w[2] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
 
 		// f3 of random-02: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		random02Own3 := float64(w[3] * fn.Coalesce(k.Tables[5].Word(rows, typeColumn[r]), fn.Sqrt(t1)))
+		random02Own3 := float64(w[3] * fn.Coalesce(typeValue[i], fn.Sqrt(t1)))
 
 		// f4 of random-02: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, k.Numbers[0]), jointRandom0List1))
+		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, number0), jointRandom0List1))
 
 		// f6 of random-02: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		random02Rest1 := float64(w[4] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[3].Number(authorAge), m), k.Numbers[1]) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
+		random02Rest1 := float64(w[4] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[3].Number(authorAge), m), number1) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
 
 		// f0 of random-06: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[6], int(r))
-		random06Rest0 := float64(w[6] * fn.Coalesce(k.Tables[11].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[3]))))
+		random06Rest0 := float64(w[6] * fn.Coalesce(k.Tables[11].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number3))))
 
 		// f1 of random-06: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
 		random06Own0 := k.Tables[13].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x3)), jointRandom0List1))
 
 		// f2 of random-06: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
-		random06Rest1 := float64(w[7] * fn.Coalesce(k.Numbers[5], kernel.If[float64](true, k.Numbers[4], fn.Pow(kernel.If[float64](k.Bools[0], x3, y), 2))))
+		random06Rest1 := float64(w[7] * fn.Coalesce(number5, kernel.If[float64](true, number4, fn.Pow(kernel.If[float64](flag0, x3, y), 2))))
 
 		// f3 of random-06: record.y
 		random06Own1 := float64(w[8] * y)
 
 		// f4 of random-06: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
-		random06Rest2 := float64(w[9] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x3, k.Numbers[6]))
+		random06Rest2 := float64(w[9] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x3, number6))
 
 		out[i] = kernel.Score(w[0] + rest0)
 		t2 := (random02Own0 + random02Own1) + (random02Own2 + random02Own3)
 
-		out1[i] = kernel.Score((t2 + k.Numbers[2]) + (random02Rest0 + random02Rest1))
+		out1[i] = kernel.Score((t2 + number2) + (random02Rest0 + random02Rest1))
 		t3 := random06Own0 + random06Own1
 
 		out2[i] = kernel.Score((t3 + w[5]) + ((random06Rest0 + random06Rest1) + random06Rest2))

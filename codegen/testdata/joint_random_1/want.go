@@ -24,19 +24,38 @@ func scoreJointRandom1(k *kernel.Args) {
 	out2 := k.More[1].Out[:len(k.Sel)]
 	out3 := k.More[2].Out[:len(k.Sel)]
 	w := (*[22]float64)(k.Weights)
+	uColumn := rows.Column(k.Columns[4])
 	yColumn := rows.Column(k.Columns[0])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	xColumn := rows.Column(k.Columns[2])
-	uColumn := rows.Column(k.Columns[4])
 	uNulls, uNull := rows.Nulls(k.Columns[4])
 	nColumn := rows.Column(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
 	mColumn := rows.Column(k.Columns[1])
+	list0 := k.Lists[0]
+	number0 := k.Numbers[0]
 	atColumn := rows.Column(k.Columns[8])
+	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[9])
+	flag0 := k.Bools[0]
+	flag1 := k.Bools[1]
+	number2 := k.Numbers[2]
+	text0 := k.Strings[0]
+	number3 := k.Numbers[3]
+	text1 := k.Strings[1]
+	number6 := k.Numbers[6]
+	number5 := k.Numbers[5]
 	sColumn := rows.Column(k.Columns[10])
 	bColumn := rows.Column(k.Columns[11])
+	flag2 := k.Bools[2]
+	flag3 := k.Bools[3]
+	flag4 := k.Bools[4]
+	number7 := k.Numbers[7]
+	number4 := k.Numbers[4]
+	number9 := k.Numbers[9]
+	number8 := k.Numbers[8]
+	uIn := k.In(0, k.Sets[0], uColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -58,14 +77,14 @@ func scoreJointRandom1(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x4)) >= fn.Cosine(k.Lists[0], vec), 0.1, kernel.If[float64](k.Sets[0].Word(rows, uColumn[r]) != 0, kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x4, -1, 10.5))))
+		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x4)) >= fn.Cosine(list0, vec), 0.1, kernel.If[float64](uIn[i], kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x4, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
-		rest1 := k.Tables[2].Number(fn.Bucketize((k.Numbers[0]/n2)-4.61512051684126, jointRandom1List1))
+		rest1 := k.Tables[2].Number(fn.Bucketize((number0/n2)-4.61512051684126, jointRandom1List1))
 
 		// f3: age(record.at)
 		at := float64(int64(atColumn[r]))
-		f3 := fn.Age(at, k.Numbers[1])
+		f3 := fn.Age(at, number1)
 		rest2 := float64(w[3] * f3)
 
 		// f4: (!(!((has(record.m) == record.c))) ? age(record.at) : -0.0008027)
@@ -74,42 +93,42 @@ func scoreJointRandom1(k *kernel.Args) {
 
 		// f5: exp((((-0.9879 != viewer.age) ? -(record.author.age) : sqrt(record.y)) / record.y))
 		t2 := -(authorAge)
-		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](k.Bools[0], t2, fn.Sqrt(y))/y))
+		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](flag0, t2, fn.Sqrt(y))/y))
 
 		// f6: bucketize(coalesce(-(record.author.age), -(6.135)), [0, 1, 10, 100])
 		own1 := k.Tables[3].Number(fn.Bucketize(fn.Coalesce(t2, -6.135), jointRandom1List1))
 
 		// f0 of random-12: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
-		random12Rest0 := float64(w[7] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[1], f3, m-authorAge), m), k.Numbers[2]))
+		random12Rest0 := float64(w[7] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == flag1, f3, m-authorAge), m), number2))
 
 		// f1 of random-12: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
 		random12Own0 := float64(w[8] * kernel.Bool(k.Sets[1].Number(fn.Bucketize(fn.Coalesce(x4, x4), jointRandom1List2)) != 0))
 
 		// f2 of random-12: cross(viewer.id, age(record.at))
 		t3 := k.Arena.Text(f3)
-		f2 := k.Arena.Cross(k.Strings[0], t3)
+		f2 := k.Arena.Cross(text0, t3)
 		random12Rest1 := k.Tables[6].String(f2)
 
 		// f3 of random-12: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
 		t4 := k.Sets[2].Number(y) != 0
-		random12Rest2 := k.Tables[7].Number(fn.Bucketize(kernel.If[float64](t4, k.Numbers[3], y), jointRandom1List1))
+		random12Rest2 := k.Tables[7].Number(fn.Bucketize(kernel.If[float64](t4, number3, y), jointRandom1List1))
 
 		// f0 of random-13: cross(age(record.at), -(viewer.age))
-		f0 := k.Arena.Cross(t3, k.Strings[1])
+		f0 := k.Arena.Cross(t3, text1)
 		random13Rest0 := k.Tables[11].String(f0)
 
 		// f1 of random-13: clamp((((record.n * record.y) < (has(record.m) ? viewer.age : record.x)) ? lookup(verbs, "post", lookup({"post": 2, "en": 3}, "post", record.x)) : ((has(viewer.age) ? record.x : record.x) * bucketize(record.author.age, [-1, 0, 0.5, 10]))), -1, 1)
-		random13Rest1 := float64(w[11] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](t1, k.Numbers[0], x4), fn.Coalesce(k.Numbers[6], fn.Coalesce(k.Numbers[5], x4)), float64(kernel.If[float64](k.Bools[1], x4, x4)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
+		random13Rest1 := float64(w[11] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](t1, number0, x4), fn.Coalesce(number6, fn.Coalesce(number5, x4)), float64(kernel.If[float64](flag1, x4, x4)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
 
 		// f2 of random-13: ((("a long string of words" == viewer.lang) && ("a long string of words" == record.s)) ? (((record.y < record.y) && (record.y in viewer.bins)) ? (100 + (record.b ? viewer.age : -0.1822)) : record.author.age) : record.y)
 		b := bColumn[r] != 0
-		random13Rest2 := float64(w[12] * kernel.If[float64](k.Bools[2] && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && t4, 100+kernel.If[float64](b, k.Numbers[0], -0.1822), authorAge), y))
+		random13Rest2 := float64(w[12] * kernel.If[float64](flag2 && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && t4, 100+kernel.If[float64](b, number0, -0.1822), authorAge), y))
 
 		// f3 of random-13: record.author.age
 		random13Own0 := float64(w[13] * authorAge)
 
 		// f4 of random-13: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
-		random13Rest3 := float64(w[14] * fn.Min(fn.Sqrt(fn.Dot(vec, k.Lists[0])), fn.Max(fn.Max(fn.Exp(m), float64(x4*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[8].Number(fn.Pow(x4, 0.01924)), kernel.If[float64](k.Bools[3], authorAge, k.Numbers[0])))))
+		random13Rest3 := float64(w[14] * fn.Min(fn.Sqrt(fn.Dot(vec, list0)), fn.Max(fn.Max(fn.Exp(m), float64(x4*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[8].Number(fn.Pow(x4, 0.01924)), kernel.If[float64](flag3, authorAge, number0)))))
 
 		// f5 of random-13: cosine(record.vec, record.vec)
 		random13Own1 := float64(w[15] * fn.Cosine(vec, vec))
@@ -119,26 +138,26 @@ func scoreJointRandom1(k *kernel.Args) {
 
 		// f1 of random-15: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
 		u := rows.StringAt(k.Columns[4], int(r))
-		random15Rest0 := k.Tables[14].String(kernel.If[string](x4 >= 0.3196, "a long string of words", kernel.If[string](k.Bools[4], k.Strings[0], u)))
+		random15Rest0 := k.Tables[14].String(kernel.If[string](x4 >= 0.3196, "a long string of words", kernel.If[string](flag4, text0, u)))
 
 		// f4 of random-15: bucketize(((record.m in viewer.vec) ? coalesce(-1e300, 0.004128) : size(viewer.langs)), [0, 1, 10, 100])
-		random15Rest2 := k.Tables[15].Number(fn.Bucketize(kernel.If[float64](k.Sets[3].Number(m) != 0, -1e+300, k.Numbers[7]), jointRandom1List1))
+		random15Rest2 := k.Tables[15].Number(fn.Bucketize(kernel.If[float64](k.Sets[3].Number(m) != 0, -1e+300, number7), jointRandom1List1))
 
 		// f5 of random-15: !((exp(record.x) in viewer.bins))
 		random15Rest3 := float64(w[20] * kernel.Bool(!(k.Sets[2].Number(fn.Exp(x4)) != 0)))
 
 		// f6 of random-15: clamp(((record.verb < viewer.id) ? decay(-(-0.0), record.x) : age(record.at)), 0, 1)
 		verb := rows.StringAt(k.Columns[12], int(r))
-		random15Rest0 += float64(w[21] * fn.Clamp(kernel.If[float64](verb < k.Strings[0], fn.Decay(0, x4), f3), 0, 1))
+		random15Rest0 += float64(w[21] * fn.Clamp(kernel.If[float64](verb < text0, fn.Decay(0, x4), f3), 0, 1))
 		t5 := own0 + own1
 
 		out[i] = kernel.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out1[i] = kernel.Score(kernel.Sigmoid((random12Own0 + k.Numbers[4]) + ((random12Rest0 + random12Rest1) + random12Rest2)))
+		out1[i] = kernel.Score(kernel.Sigmoid((random12Own0 + number4) + ((random12Rest0 + random12Rest1) + random12Rest2)))
 		t6 := random13Own0 + random13Own1
 
 		out2[i] = kernel.Score(kernel.Sigmoid((t6 + w[10]) + ((random13Rest0 + random13Rest1) + (random13Rest2 + random13Rest3))))
 
-		out3[i] = kernel.Score(kernel.Sigmoid((random15Own0 + k.Numbers[9]) + ((random15Rest0 + k.Numbers[8]) + (random15Rest2 + random15Rest3))))
+		out3[i] = kernel.Score(kernel.Sigmoid((random15Own0 + number9) + ((random15Rest0 + number8) + (random15Rest2 + random15Rest3))))
 	}
 }

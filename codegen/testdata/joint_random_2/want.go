@@ -12,8 +12,8 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "fba72569077ad752", Score: scoreJointRandom2})
-	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "0b7e808212d8a13a", Score: scoreJointRandom2Alone})
+	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "90aca15deb970678", Score: scoreJointRandom2})
+	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "04402168c9202f00", Score: scoreJointRandom2Alone})
 }
 
 var jointRandom2List1 = []float64{0, 1, 10, 100}
@@ -42,18 +42,22 @@ func scoreJointRandom2(k *kernel.Args) {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
 	t2 := fn.Abs(posts)
-	t3 := k.Numbers[4] / posts
+	number4 := k.Numbers[4]
+	t3 := number4 / posts
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[3], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
-	t4 := float64(w[4] * fn.Cosine(embedding, k.Lists[0]))
+	list0 := k.Lists[0]
+	t4 := float64(w[4] * fn.Cosine(embedding, list0))
 	t5 := kernel.Log1p(followers)
 	var topics []string
 	if entity != nil {
 		topics = k.EntityArena.Strings(entity, k.EntCols[4], 0)
 	}
 	t6 := slices.Contains(topics, "post")
+	typeColumn := rows.Column(k.Columns[1])
+	verbColumn := rows.Column(k.Columns[10])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
 	bColumn := rows.Column(k.Columns[3])
@@ -62,11 +66,27 @@ func scoreJointRandom2(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
-	typeColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
+	text0 := k.Strings[0]
+	number3 := k.Numbers[3]
+	flag0 := k.Bools[0]
+	number5 := k.Numbers[5]
 	uNulls, uNull := rows.Nulls(k.Columns[9])
-	verbColumn := rows.Column(k.Columns[10])
 	uColumn := rows.Column(k.Columns[9])
+	text1 := k.Strings[1]
+	number6 := k.Numbers[6]
 	atColumn := rows.Column(k.Columns[12])
+	number7 := k.Numbers[7]
+	number8 := k.Numbers[8]
+	list1 := k.Lists[1]
+	text2 := k.Strings[2]
+	number10 := k.Numbers[10]
+	number9 := k.Numbers[9]
+	number11 := k.Numbers[11]
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
+	verbValue := k.Lookup(1, k.Tables[7], verbColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -90,61 +110,61 @@ func scoreJointRandom2(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x3 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x3)), jointRandom2List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(number0, x3)), jointRandom2List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), followers), k.Numbers[1])*followers), k.Numbers[2]))
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], followers), number1)*followers), number2))
 
 		// f5: record.y
 		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), t2), jointRandom2List2)), t3))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), t2), jointRandom2List2)), t3))
 
 		// f0 of random-16: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		t7 := mNulls[r]&mNull == 0
-		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2List2)), authorAge) / kernel.If[float64]((authorAge > 100) == t7, m, fn.Coalesce(k.Numbers[5], kernel.If[float64](k.Bools[0], m, k.Numbers[2])))))
+		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2List2)), authorAge) / kernel.If[float64]((authorAge > 100) == t7, m, fn.Coalesce(number5, kernel.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		t8 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[10], int(r))
 		s := rows.StringAt(k.Columns[11], int(r))
-		random16Rest1 := float64(w[10] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[5], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[6].String(kernel.If[string](t8, verb, s)), kernel.If[float64](slices.Contains(vec, posts), fn.Coalesce(100, m), t5))))
+		random16Rest1 := float64(w[10] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number5, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[6].String(kernel.If[string](t8, verb, s)), kernel.If[float64](slices.Contains(vec, posts), 100, t5))))
 
 		// f3 of random-16: record.verb
-		random16Own0 := k.Tables[7].Word(rows, verbColumn[r])
+		random16Own0 := verbValue[i]
 
 		// f4 of random-16: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		random16Rest2 := float64(w[12] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, posts, followers), m/1e-300), jointRandom2List2), -1e+300))
 
 		// f5 of random-16: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		random16Rest3 := float64(w[13] * kernel.If[float64](!(!(t8)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[1]), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t1, x3, m)), fn.Coalesce(kernel.If[float64](t7, -0.01433, y), k.Numbers[6])), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		random16Rest3 := float64(w[13] * kernel.If[float64](!(!(t8)), kernel.If[float64](rows.EqualString(uColumn[r], text1), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t1, x3, m)), fn.Coalesce(kernel.If[float64](t7, -0.01433, y), number6)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
 
 		// f6 of random-16: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		random16Rest0 += float64(w[14] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, k.Numbers[7]))), kernel.If[float64](t6, fn.Exp(n2), k.Numbers[8])))
+		random16Rest0 += float64(w[14] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number7))), kernel.If[float64](t6, fn.Exp(n2), number8)))
 
 		// f1 of random-04: dot(viewer.vec, record.vec)
-		random04Rest0 := float64(w[16] * fn.Dot(k.Lists[1], vec))
+		random04Rest0 := float64(w[16] * fn.Dot(list1, vec))
 
 		// f2 of random-04: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
-		f2 := k.Arena.Cross(k.Strings[0], kernel.If[string](t7, k.Strings[2], k.Strings[2]))
+		f2 := k.Arena.Cross(text0, kernel.If[string](t7, text2, text2))
 		random04Rest1 := k.Tables[12].String(f2)
 
 		// f3 of random-04: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
-		random04Rest2 := float64(w[17] * kernel.Bool((k.Numbers[10]-fn.Coalesce(k.Tables[9].Number(x3), k.Numbers[2])) > fn.Coalesce(k.Tables[10].String(kernel.If[string](t8, k.Strings[0], "post")), fn.Coalesce(followers, m))))
+		random04Rest2 := float64(w[17] * kernel.Bool((number10-fn.Coalesce(k.Tables[9].Number(x3), number2)) > fn.Coalesce(k.Tables[10].String(kernel.If[string](t8, text0, "post")), fn.Coalesce(followers, m))))
 		t9 := own0 + own1
 
 		out[i] = kernel.Score((t9 + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
 
-		out1[i] = kernel.Score((random16Own0 + k.Numbers[9]) + ((random16Rest0 + random16Rest1) + (random16Rest2 + random16Rest3)))
+		out1[i] = kernel.Score((random16Own0 + number9) + ((random16Rest0 + random16Rest1) + (random16Rest2 + random16Rest3)))
 
-		out2[i] = kernel.Score(kernel.Sigmoid(k.Numbers[11] + ((random04Rest0 + random04Rest1) + random04Rest2)))
+		out2[i] = kernel.Score(kernel.Sigmoid(number11 + ((random04Rest0 + random04Rest1) + random04Rest2)))
 	}
 }
 
@@ -154,6 +174,8 @@ func scoreJointRandom2Alone(k *kernel.Args) {
 	out1 := k.More[0].Out[:len(k.Sel)]
 	out2 := k.More[1].Out[:len(k.Sel)]
 	w := (*[20]float64)(k.Weights)
+	typeColumn := rows.Column(k.Columns[1])
+	verbColumn := rows.Column(k.Columns[10])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
 	bColumn := rows.Column(k.Columns[3])
@@ -162,11 +184,30 @@ func scoreJointRandom2Alone(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
-	typeColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
+	text0 := k.Strings[0]
+	number3 := k.Numbers[3]
+	flag0 := k.Bools[0]
+	number4 := k.Numbers[4]
+	number6 := k.Numbers[6]
 	uNulls, uNull := rows.Nulls(k.Columns[9])
-	verbColumn := rows.Column(k.Columns[10])
 	uColumn := rows.Column(k.Columns[9])
+	text1 := k.Strings[1]
+	number7 := k.Numbers[7]
 	atColumn := rows.Column(k.Columns[12])
+	number8 := k.Numbers[8]
+	number9 := k.Numbers[9]
+	list0 := k.Lists[0]
+	text2 := k.Strings[2]
+	number11 := k.Numbers[11]
+	number5 := k.Numbers[5]
+	number10 := k.Numbers[10]
+	number12 := k.Numbers[12]
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
+	verbIn := k.In(1, k.Sets[1], verbColumn)
+	verbValue := k.Lookup(2, k.Tables[7], verbColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -190,60 +231,60 @@ func scoreJointRandom2Alone(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x3 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x3)), jointRandom2List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(number0, x3)), jointRandom2List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), kernel.Missing), k.Numbers[1])*kernel.Missing), k.Numbers[2]))
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], kernel.Missing), number1)*kernel.Missing), number2))
 
 		// f5: record.y
 		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), kernel.Missing), jointRandom2List2)), k.Numbers[4]))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), kernel.Missing), jointRandom2List2)), number4))
 
 		// f0 of random-16: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		t1 := mNulls[r]&mNull == 0
-		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2List2)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(k.Numbers[6], kernel.If[float64](k.Bools[0], m, k.Numbers[2])))))
+		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2List2)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(number6, kernel.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[10], int(r))
 		s := rows.StringAt(k.Columns[11], int(r))
-		random16Rest1 := float64(w[10] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[6], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[6].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), fn.Coalesce(100, m), kernel.Missing))))
+		random16Rest1 := float64(w[10] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number6, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[6].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), 100, kernel.Missing))))
 
 		// f3 of random-16: record.verb
-		random16Own0 := k.Tables[7].Word(rows, verbColumn[r])
+		random16Own0 := verbValue[i]
 
 		// f4 of random-16: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		random16Rest2 := float64(w[12] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, kernel.Missing, kernel.Missing), m/1e-300), jointRandom2List2), -1e+300))
 
 		// f5 of random-16: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		random16Rest3 := float64(w[13] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[1]), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x3, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), k.Numbers[7])), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		random16Rest3 := float64(w[13] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], text1), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x3, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), number7)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
 
 		// f6 of random-16: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		random16Rest0 += float64(w[14] * fn.Coalesce(kernel.If[float64](k.Sets[1].Word(rows, verbColumn[r]) != 0, authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, k.Numbers[8]))), kernel.If[float64](false, fn.Exp(n2), k.Numbers[9])))
+		random16Rest0 += float64(w[14] * fn.Coalesce(kernel.If[float64](verbIn[i], authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number8))), kernel.If[float64](false, fn.Exp(n2), number9)))
 
 		// f1 of random-04: dot(viewer.vec, record.vec)
-		random04Rest0 := float64(w[16] * fn.Dot(k.Lists[0], vec))
+		random04Rest0 := float64(w[16] * fn.Dot(list0, vec))
 
 		// f2 of random-04: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
-		f2 := k.Arena.Cross(k.Strings[0], kernel.If[string](t1, k.Strings[2], k.Strings[2]))
+		f2 := k.Arena.Cross(text0, kernel.If[string](t1, text2, text2))
 		random04Rest1 := k.Tables[12].String(f2)
 
 		// f3 of random-04: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
-		random04Rest2 := float64(w[17] * kernel.Bool((k.Numbers[11]-fn.Coalesce(k.Tables[9].Number(x3), k.Numbers[2])) > fn.Coalesce(k.Tables[10].String(kernel.If[string](t2, k.Strings[0], "post")), fn.Coalesce(kernel.Missing, m))))
+		random04Rest2 := float64(w[17] * kernel.Bool((number11-fn.Coalesce(k.Tables[9].Number(x3), number2)) > fn.Coalesce(k.Tables[10].String(kernel.If[string](t2, text0, "post")), fn.Coalesce(kernel.Missing, m))))
 		t3 := own0 + own1
 
-		out[i] = kernel.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + k.Numbers[5])))
+		out[i] = kernel.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
 
-		out1[i] = kernel.Score((random16Own0 + k.Numbers[10]) + ((random16Rest0 + random16Rest1) + (random16Rest2 + random16Rest3)))
+		out1[i] = kernel.Score((random16Own0 + number10) + ((random16Rest0 + random16Rest1) + (random16Rest2 + random16Rest3)))
 
-		out2[i] = kernel.Score(kernel.Sigmoid(k.Numbers[12] + ((random04Rest0 + random04Rest1) + random04Rest2)))
+		out2[i] = kernel.Score(kernel.Sigmoid(number12 + ((random04Rest0 + random04Rest1) + random04Rest2)))
 	}
 }

@@ -42,32 +42,47 @@ func scoreJointRandom3(k *kernel.Args) {
 		lang = entity.StringAt(k.EntCols[0], 0)
 	}
 	t1 := k.Tables[14].String(kernel.If[string](lang != "", lang, lang))
-	t2 := float64(fn.Coalesce(k.Numbers[6], followers) * posts)
+	number6 := k.Numbers[6]
+	t2 := float64(fn.Coalesce(number6, followers) * posts)
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[3], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
-	t3 := float64(w[20] * fn.Cosine(embedding, k.Lists[0]))
+	list0 := k.Lists[0]
+	t3 := float64(w[20] * fn.Cosine(embedding, list0))
 	atColumn := rows.Column(k.Columns[3])
+	number0 := k.Numbers[0]
+	typeColumn := rows.Column(k.Columns[5])
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
+	number1 := k.Numbers[1]
 	authorAgeColumn := rows.Column(k.Columns[4])
 	uColumn := rows.Column(k.Columns[7])
+	text0 := k.Strings[0]
+	flag0 := k.Bools[0]
 	verbColumn := rows.Column(k.Columns[6])
 	nColumn := rows.Column(k.Columns[9])
+	list1 := k.Lists[1]
 	bColumn := rows.Column(k.Columns[11])
 	timeColumn := rows.Column(k.Columns[12])
-	typeColumn := rows.Column(k.Columns[5])
+	flag1 := k.Bools[1]
+	number2 := k.Numbers[2]
 	sColumn := rows.Column(k.Columns[10])
+	number4 := k.Numbers[4]
+	number7 := k.Numbers[7]
+	number3 := k.Numbers[3]
+	number5 := k.Numbers[5]
+	number8 := k.Numbers[8]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)
+	typeValue := k.Lookup(2, k.Tables[11], typeColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -87,7 +102,7 @@ func scoreJointRandom3(k *kernel.Args) {
 		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3List1), jointRandom3List2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), k.Numbers[1]))
+		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -102,8 +117,8 @@ func scoreJointRandom3(k *kernel.Args) {
 
 		// f1 of random-08: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
-		t6 := fn.Dot(vec, k.Lists[0])
-		random08Rest0 := float64(w[5] * kernel.If[float64](!rows.EqualString(uColumn[r], k.Strings[0]), kernel.If[float64](k.Bools[0], fn.Coalesce(k.Tables[5].Number(t6), fn.Coalesce(-0.4735, y)), -(t6)), -2.124))
+		t6 := fn.Dot(vec, list0)
+		random08Rest0 := float64(w[5] * kernel.If[float64](!rows.EqualString(uColumn[r], text0), kernel.If[float64](flag0, fn.Coalesce(k.Tables[5].Number(t6), fn.Coalesce(-0.4735, y)), -(t6)), -2.124))
 
 		// f2 of random-08: sqrt(record.m)
 		random08Own1 := float64(w[6] * fn.Sqrt(m))
@@ -116,20 +131,20 @@ func scoreJointRandom3(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[10], int(r))
-		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t7 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t6), jointRandom3List1))
+		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t7 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t6), jointRandom3List1))
 
 		// f0 of random-22: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
-		t8 := fn.Dot(k.Lists[1], vec)
+		t8 := fn.Dot(list1, vec)
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		age2 := fn.Age(time, k.Numbers[0])
-		random22Rest0 := float64(w[10] * kernel.If[float64](k.Bools[0], t8, kernel.If[float64](!(b == k.Bools[0]), age2, fn.Pow(fn.Coalesce(y, m), 2))))
+		age2 := fn.Age(time, number0)
+		random22Rest0 := float64(w[10] * kernel.If[float64](flag0, t8, kernel.If[float64](!(b == flag0), age2, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1 of random-22: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
-		random22Rest1 := float64(w[11] * kernel.Bool((fn.Coalesce(k.Tables[7].Number(authorAge), x5) == kernel.If[float64](b, x5, math.Copysign(0, -1))) == k.Bools[1]))
+		random22Rest1 := float64(w[11] * kernel.Bool((fn.Coalesce(k.Tables[7].Number(authorAge), x5) == kernel.If[float64](b, x5, math.Copysign(0, -1))) == flag1))
 
 		// f2 of random-22: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](t7, k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x5)) / kernel.Log1p(age2)))
+		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, number1, m) <= kernel.If[float64](t7, number1, authorAge), float64(10*authorAge), fn.Coalesce(number2, x5)) / kernel.Log1p(age2)))
 
 		// f4 of random-22: ((record.u != record.s) ? "" : record.s)
 		random22Own0 := k.Tables[10].String(kernel.If[string](s != u, "", s))
@@ -138,16 +153,16 @@ func scoreJointRandom3(k *kernel.Args) {
 		random22Own1 := float64(w[13] * fn.Exp(fn.Abs(n2)))
 
 		// f6 of random-22: record.type
-		random22Own2 := k.Tables[11].Word(rows, typeColumn[r])
+		random22Own2 := typeValue[i]
 
 		// f1 of random-17: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t8, jointRandom3List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3List1), k.Numbers[4]), fn.Dot(k.Lists[0], vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, k.Numbers[1], k.Numbers[1])))
+		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t8, jointRandom3List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3List1), number4), fn.Dot(list0, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3 of random-17: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
-		random17Rest2 := float64(w[17] * fn.Clamp(kernel.If[float64](true, fn.Decay(followers, x5), fn.Max(n2/k.Numbers[1], kernel.If[float64](b, posts, m))), 0, 1))
+		random17Rest2 := float64(w[17] * fn.Clamp(kernel.If[float64](true, fn.Decay(followers, x5), fn.Max(n2/number1, kernel.If[float64](b, posts, m))), 0, 1))
 
 		// f0 of random-09: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
-		random09Rest0 := float64(w[19] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t2, fn.Coalesce(k.Numbers[7], float64(followers*y))), x5))
+		random09Rest0 := float64(w[19] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t2, fn.Coalesce(number7, float64(followers*y))), x5))
 		t9 := (own0 + own1) + own2
 
 		out[i] = kernel.Score((t9 + w[0]) + rest0)
@@ -156,11 +171,11 @@ func scoreJointRandom3(k *kernel.Args) {
 		out1[i] = kernel.Score((t10 + w[4]) + (random08Rest0 + random08Rest1))
 		t11 := (random22Own0 + random22Own1) + random22Own2
 
-		out2[i] = kernel.Score(kernel.Sigmoid((t11 + k.Numbers[3]) + ((random22Rest0 + random22Rest1) + random22Rest2)))
+		out2[i] = kernel.Score(kernel.Sigmoid((t11 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
 
-		out3[i] = kernel.Score(k.Numbers[5] + ((t1 + random17Rest1) + random17Rest2))
+		out3[i] = kernel.Score(number5 + ((t1 + random17Rest1) + random17Rest2))
 
-		out4[i] = kernel.Score(k.Numbers[8] + (random09Rest0 + t3))
+		out4[i] = kernel.Score(number8 + (random09Rest0 + t3))
 	}
 }
 
@@ -173,25 +188,42 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 	out4 := k.More[3].Out[:len(k.Sel)]
 	w := (*[21]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[3])
+	number0 := k.Numbers[0]
+	typeColumn := rows.Column(k.Columns[5])
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
+	number1 := k.Numbers[1]
 	authorAgeColumn := rows.Column(k.Columns[4])
 	uColumn := rows.Column(k.Columns[7])
+	list0 := k.Lists[0]
+	text0 := k.Strings[0]
+	flag0 := k.Bools[0]
 	verbColumn := rows.Column(k.Columns[6])
 	nColumn := rows.Column(k.Columns[9])
+	list1 := k.Lists[1]
 	bColumn := rows.Column(k.Columns[11])
 	timeColumn := rows.Column(k.Columns[12])
-	typeColumn := rows.Column(k.Columns[5])
+	flag1 := k.Bools[1]
+	number2 := k.Numbers[2]
 	sColumn := rows.Column(k.Columns[10])
+	number4 := k.Numbers[4]
+	number8 := k.Numbers[8]
+	number7 := k.Numbers[7]
+	number3 := k.Numbers[3]
+	number6 := k.Numbers[6]
+	number5 := k.Numbers[5]
+	number10 := k.Numbers[10]
+	number9 := k.Numbers[9]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)
+	typeValue := k.Lookup(2, k.Tables[11], typeColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -211,7 +243,7 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3List1), jointRandom3List2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), k.Numbers[1]))
+		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -226,8 +258,8 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 
 		// f1 of random-08: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
-		t3 := fn.Dot(vec, k.Lists[0])
-		random08Rest0 := float64(w[5] * kernel.If[float64](!rows.EqualString(uColumn[r], k.Strings[0]), kernel.If[float64](k.Bools[0], fn.Coalesce(k.Tables[5].Number(t3), fn.Coalesce(-0.4735, y)), -(t3)), -2.124))
+		t3 := fn.Dot(vec, list0)
+		random08Rest0 := float64(w[5] * kernel.If[float64](!rows.EqualString(uColumn[r], text0), kernel.If[float64](flag0, fn.Coalesce(k.Tables[5].Number(t3), fn.Coalesce(-0.4735, y)), -(t3)), -2.124))
 
 		// f2 of random-08: sqrt(record.m)
 		random08Own1 := float64(w[6] * fn.Sqrt(m))
@@ -240,20 +272,20 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[10], int(r))
-		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t4 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t3), jointRandom3List1))
+		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t4 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t3), jointRandom3List1))
 
 		// f0 of random-22: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
-		t5 := fn.Dot(k.Lists[1], vec)
+		t5 := fn.Dot(list1, vec)
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		age2 := fn.Age(time, k.Numbers[0])
-		random22Rest0 := float64(w[10] * kernel.If[float64](k.Bools[0], t5, kernel.If[float64](!(b == k.Bools[0]), age2, fn.Pow(fn.Coalesce(y, m), 2))))
+		age2 := fn.Age(time, number0)
+		random22Rest0 := float64(w[10] * kernel.If[float64](flag0, t5, kernel.If[float64](!(b == flag0), age2, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1 of random-22: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
-		random22Rest1 := float64(w[11] * kernel.Bool((fn.Coalesce(k.Tables[7].Number(authorAge), x5) == kernel.If[float64](b, x5, math.Copysign(0, -1))) == k.Bools[1]))
+		random22Rest1 := float64(w[11] * kernel.Bool((fn.Coalesce(k.Tables[7].Number(authorAge), x5) == kernel.If[float64](b, x5, math.Copysign(0, -1))) == flag1))
 
 		// f2 of random-22: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](t4, k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x5)) / kernel.Log1p(age2)))
+		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, number1, m) <= kernel.If[float64](t4, number1, authorAge), float64(10*authorAge), fn.Coalesce(number2, x5)) / kernel.Log1p(age2)))
 
 		// f4 of random-22: ((record.u != record.s) ? "" : record.s)
 		random22Own0 := k.Tables[10].String(kernel.If[string](s != u, "", s))
@@ -262,16 +294,16 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 		random22Own1 := float64(w[13] * fn.Exp(fn.Abs(n2)))
 
 		// f6 of random-22: record.type
-		random22Own2 := k.Tables[11].Word(rows, typeColumn[r])
+		random22Own2 := typeValue[i]
 
 		// f1 of random-17: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t5, jointRandom3List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3List1), k.Numbers[4]), fn.Dot(k.Lists[0], vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, k.Numbers[1], k.Numbers[1])))
+		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t5, jointRandom3List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3List1), number4), fn.Dot(list0, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3 of random-17: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
-		random17Rest2 := float64(w[17] * fn.Clamp(kernel.If[float64](true, fn.Decay(kernel.Missing, x5), fn.Max(n2/k.Numbers[1], kernel.If[float64](b, kernel.Missing, m))), 0, 1))
+		random17Rest2 := float64(w[17] * fn.Clamp(kernel.If[float64](true, fn.Decay(kernel.Missing, x5), fn.Max(n2/number1, kernel.If[float64](b, kernel.Missing, m))), 0, 1))
 
 		// f0 of random-09: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
-		random09Rest0 := float64(w[19] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), k.Numbers[8], fn.Coalesce(k.Numbers[7], float64(kernel.Missing*y))), x5))
+		random09Rest0 := float64(w[19] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), number8, fn.Coalesce(number7, float64(kernel.Missing*y))), x5))
 		t6 := (own0 + own1) + own2
 
 		out[i] = kernel.Score((t6 + w[0]) + rest0)
@@ -280,10 +312,10 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 		out1[i] = kernel.Score((t7 + w[4]) + (random08Rest0 + random08Rest1))
 		t8 := (random22Own0 + random22Own1) + random22Own2
 
-		out2[i] = kernel.Score(kernel.Sigmoid((t8 + k.Numbers[3]) + ((random22Rest0 + random22Rest1) + random22Rest2)))
+		out2[i] = kernel.Score(kernel.Sigmoid((t8 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
 
-		out3[i] = kernel.Score(k.Numbers[6] + ((k.Numbers[5] + random17Rest1) + random17Rest2))
+		out3[i] = kernel.Score(number6 + ((number5 + random17Rest1) + random17Rest2))
 
-		out4[i] = kernel.Score(k.Numbers[10] + (random09Rest0 + k.Numbers[9]))
+		out4[i] = kernel.Score(number10 + (random09Rest0 + number9))
 	}
 }

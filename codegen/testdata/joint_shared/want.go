@@ -21,12 +21,15 @@ func scoreJointShared(k *kernel.Args) {
 	out3 := k.More[2].Out[:len(k.Sel)]
 	out4 := k.More[3].Out[:len(k.Sel)]
 	w := (*[25]float64)(k.Weights)
+	verbColumn := rows.Column(k.Columns[3])
+	languageColumn := rows.Column(k.Columns[4])
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	commentsColumn := rows.Column(k.Columns[2])
-	verbColumn := rows.Column(k.Columns[3])
-	languageColumn := rows.Column(k.Columns[4])
 	impressionsColumn := rows.Column(k.Columns[5])
+	verbValue := k.Lookup(0, k.Tables[2], verbColumn)
+	languageValue := k.Lookup(1, k.Tables[0], languageColumn)
+	languageValue2 := k.Lookup(2, k.Tables[3], languageColumn)
 	for i, r := range k.Sel {
 
 		// a: log1p(record.likes + record.shares)
@@ -61,13 +64,13 @@ func scoreJointShared(k *kernel.Args) {
 		logisticOwn1 := float64(w[6] * kernel.Log1pWhole(shares))
 
 		// v of tables: lookup(verbs, record.verb, 0.1)
-		tablesOwn0 := float64(w[12] * fn.Coalesce(k.Tables[2].Word(rows, verbColumn[r]), 0.1))
+		tablesOwn0 := float64(w[12] * fn.Coalesce(verbValue[i], 0.1))
 
 		// l of tables: lookup(langs, record.language, -1)
-		tablesOwn1 := float64(w[13] * fn.Coalesce(k.Tables[0].Word(rows, languageColumn[r]), -1))
+		tablesOwn1 := float64(w[13] * fn.Coalesce(languageValue[i], -1))
 
 		// w of tables: lookup({"en": 1, "de": 2}, record.language, 0)
-		tablesOwn2 := float64(w[14] * fn.Coalesce(k.Tables[3].Word(rows, languageColumn[r]), 0))
+		tablesOwn2 := float64(w[14] * fn.Coalesce(languageValue2[i], 0))
 
 		// n of tables: lookup(steps, record.likes, 0)
 		tablesOwn3 := float64(w[15] * fn.Coalesce(k.Tables[1].Number(likes), 0))

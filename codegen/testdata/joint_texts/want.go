@@ -20,14 +20,16 @@ func scoreJointTexts(k *kernel.Args) {
 	out2 := k.More[1].Out[:len(k.Sel)]
 	out3 := k.More[2].Out[:len(k.Sel)]
 	w := (*[21]float64)(k.Weights)
+	verbColumn := rows.Column(k.Columns[2])
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
-	verbColumn := rows.Column(k.Columns[2])
 	visibilityColumn := rows.Column(k.Columns[3])
 	countryColumn := rows.Column(k.Columns[4])
+	text0 := k.Strings[0]
 	languageColumn := rows.Column(k.Columns[6])
 	commentsColumn := rows.Column(k.Columns[7])
 	impressionsColumn := rows.Column(k.Columns[8])
+	verbValue := k.Lookup(0, k.Tables[0], verbColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -50,14 +52,14 @@ func scoreJointTexts(k *kernel.Args) {
 		stringsOwn1 := float64(w[6] * kernel.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
 
 		// ne of strings: record.country != viewer.country
-		stringsRest0 := float64(w[7] * kernel.Bool(!rows.EqualString(countryColumn[r], k.Strings[0])))
+		stringsRest0 := float64(w[7] * kernel.Bool(!rows.EqualString(countryColumn[r], text0)))
 
 		// has of strings: record.text.contains("go")
 		text := rows.StringAt(k.Columns[5], int(r))
 		stringsOwn2 := float64(w[8] * kernel.Bool(strings.Contains(text, "go")))
 
 		// pre of strings: record.text.startsWith(viewer.country)
-		stringsRest1 := float64(w[9] * kernel.Bool(strings.HasPrefix(text, k.Strings[0])))
+		stringsRest1 := float64(w[9] * kernel.Bool(strings.HasPrefix(text, text0)))
 
 		// order of strings: record.country < "m"
 		country := rows.StringAt(k.Columns[4], int(r))
@@ -68,10 +70,10 @@ func scoreJointTexts(k *kernel.Args) {
 
 		// any of strings: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[6], int(r))
-		stringsRest2 := float64(w[12] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
+		stringsRest2 := float64(w[12] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == text0))
 
 		// verb of categories: record.verb
-		categoriesOwn0 := k.Tables[0].Word(rows, verbColumn[r])
+		categoriesOwn0 := verbValue[i]
 
 		// hour of categories: bucketize(record.likes, [1, 10, 100])
 		categoriesOwn1 := k.Tables[1].Number(float64(kernel.One(likes >= 1) + kernel.One(likes >= 10) + kernel.One(likes >= 100)))

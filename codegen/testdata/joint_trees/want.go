@@ -28,6 +28,7 @@ func scoreJointTrees(k *kernel.Args) {
 	f18 := float64(followers * 19)
 	f28 := float64(followers * 29)
 	atColumn := rows.Column(k.Columns[5])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
@@ -35,13 +36,16 @@ func scoreJointTrees(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[2])
 	xColumn := rows.Column(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
+	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[6])
 	uNulls, uNull := rows.Nulls(k.Columns[7])
 	uColumn := rows.Column(k.Columns[7])
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
@@ -93,7 +97,7 @@ func scoreJointTrees(k *kernel.Args) {
 		x1[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
-		x1[6*kernel.Block] = k.Numbers[1]
+		x1[6*kernel.Block] = number1
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
@@ -141,7 +145,7 @@ func scoreJointTrees(k *kernel.Args) {
 		x1[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
-		x1[16*kernel.Block] = k.Numbers[2]
+		x1[16*kernel.Block] = number2
 
 		// f17 of trees-inputs: record.c
 		x1[17*kernel.Block] = f7
@@ -171,7 +175,7 @@ func scoreJointTrees(k *kernel.Args) {
 		x1[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
-		x1[26*kernel.Block] = k.Numbers[3]
+		x1[26*kernel.Block] = number3
 
 		// f27 of trees-inputs: record.c
 		x1[27*kernel.Block] = f7
@@ -200,6 +204,7 @@ func scoreJointTreesAlone(k *kernel.Args) {
 	out2 := k.More[1].Out[:len(k.Sel)]
 	w := (*[10]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[5])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
@@ -207,13 +212,16 @@ func scoreJointTreesAlone(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[2])
 	xColumn := rows.Column(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
+	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[6])
 	uNulls, uNull := rows.Nulls(k.Columns[7])
 	uColumn := rows.Column(k.Columns[7])
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
@@ -265,7 +273,7 @@ func scoreJointTreesAlone(k *kernel.Args) {
 		x1[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
-		x1[6*kernel.Block] = k.Numbers[1]
+		x1[6*kernel.Block] = number1
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
@@ -313,7 +321,7 @@ func scoreJointTreesAlone(k *kernel.Args) {
 		x1[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
-		x1[16*kernel.Block] = k.Numbers[2]
+		x1[16*kernel.Block] = number2
 
 		// f17 of trees-inputs: record.c
 		x1[17*kernel.Block] = f7
@@ -343,7 +351,7 @@ func scoreJointTreesAlone(k *kernel.Args) {
 		x1[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
-		x1[26*kernel.Block] = k.Numbers[3]
+		x1[26*kernel.Block] = number3
 
 		// f27 of trees-inputs: record.c
 		x1[27*kernel.Block] = f7

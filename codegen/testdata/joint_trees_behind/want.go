@@ -46,18 +46,21 @@ func scoreJointTreesBehind(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[4], 0)
 	}
 	t1 := float64(w[1] * pop)
-	t2 := float64(w[3] * kernel.Bool(lang == k.Strings[0]))
+	text0 := k.Strings[0]
+	t2 := float64(w[3] * kernel.Bool(lang == text0))
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[5], 0) != 0
 	}
 	t3 := float64(w[6] * kernel.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
+	typeColumn := rows.Column(k.Columns[6])
 	nColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[4])
 	yNulls, yNull := rows.Nulls(k.Columns[4])
 	timeColumn := rows.Column(k.Columns[5])
-	typeColumn := rows.Column(k.Columns[6])
+	number0 := k.Numbers[0]
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
@@ -97,10 +100,10 @@ func scoreJointTreesBehind(k *kernel.Args) {
 
 		// time of any: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		anyRest0 := float64(w[10] * fn.Age(time, k.Numbers[0]))
+		anyRest0 := float64(w[10] * fn.Age(time, number0))
 
 		// type of any: record.type
-		anyOwn0 := k.Tables[1].Word(rows, typeColumn[r])
+		anyOwn0 := typeValue[i]
 
 		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
@@ -113,13 +116,19 @@ func scoreJointTreesBehindAlone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	out2 := k.More[1].Out[:len(k.Sel)]
 	w := (*[11]float64)(k.Weights)
-	nColumn := rows.Column(k.Columns[0])
 	sColumn := rows.Column(k.Columns[1])
+	typeColumn := rows.Column(k.Columns[6])
+	nColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
 	xColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[4])
 	yNulls, yNull := rows.Nulls(k.Columns[4])
 	timeColumn := rows.Column(k.Columns[5])
-	typeColumn := rows.Column(k.Columns[6])
+	number3 := k.Numbers[3]
+	sIn := k.In(0, k.Sets[0], sColumn)
+	typeValue := k.Lookup(1, k.Tables[1], typeColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
@@ -129,19 +138,19 @@ func scoreJointTreesBehindAlone(k *kernel.Args) {
 		rest1 := float64(w[2] * float64(kernel.Missing*n2))
 
 		// topic: record.s in entity.topics
-		rest3 := float64(w[4] * kernel.Bool(k.Sets[0].Word(rows, sColumn[r]) != 0))
+		rest3 := float64(w[4] * kernel.Bool(sIn[i]))
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := k.Numbers[0] + float64(w[5]*fn.Dot(vec, jointTreesBehindList1))
+		rest0 := number0 + float64(w[5]*fn.Dot(vec, jointTreesBehindList1))
 
 		// vip: entity.vip && has(entity.posts)
-		rest1 += k.Numbers[1]
+		rest1 += number1
 
 		// pair: cross(entity.lang, record.s)
 		s := rows.StringAt(k.Columns[1], int(r))
 		pair := k.Arena.Cross("", s)
-		rest2 := k.Numbers[2] + k.Tables[0].String(pair)
+		rest2 := number2 + k.Tables[0].String(pair)
 
 		// twice: log1p(coalesce(entity.followers, 0)) * record.x
 		x3 := math.Float64frombits(xColumn[r])
@@ -159,10 +168,10 @@ func scoreJointTreesBehindAlone(k *kernel.Args) {
 
 		// time of any: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		anyRest0 := float64(w[10] * fn.Age(time, k.Numbers[3]))
+		anyRest0 := float64(w[10] * fn.Age(time, number3))
 
 		// type of any: record.type
-		anyOwn0 := k.Tables[1].Word(rows, typeColumn[r])
+		anyOwn0 := typeValue[i]
 
 		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 

@@ -20,21 +20,24 @@ func scoreJointTwoSchemasActivity(k *kernel.Args) {
 	out3 := k.More[2].Out[:len(k.Sel)]
 	w := (*[12]float64)(k.Weights)
 	createdAtColumn := rows.Column(k.Columns[2])
+	number0 := k.Numbers[0]
+	typeColumn := rows.Column(k.Columns[3])
 	timeColumn := rows.Column(k.Columns[0])
 	likesColumn := rows.Column(k.Columns[1])
-	typeColumn := rows.Column(k.Columns[3])
+	number1 := k.Numbers[1]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		createdAt := float64(int64(createdAtColumn[r]))
-		age[i] = fn.Age(createdAt, k.Numbers[0])
+		age[i] = fn.Age(createdAt, number0)
 	}
 	fresh := k.Decays(1, age, 3600)
 	day := k.Decays(2, age, 86400)
+	typeValue := k.Lookup(3, k.Tables[0], typeColumn)
 	for i, r := range k.Sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		time2 := fn.Age(time, k.Numbers[0])
+		time2 := fn.Age(time, number0)
 		rest0 := float64(w[1] * time2)
 
 		// time of any: age(record.time)
@@ -57,8 +60,8 @@ func scoreJointTwoSchemasActivity(k *kernel.Args) {
 		decayRest2 := float64(w[9] * (age[i] / 3600))
 
 		// type of any: record.type
-		anyOwn0 := k.Tables[0].Word(rows, typeColumn[r])
-		t1 := own0 + k.Numbers[1]
+		anyOwn0 := typeValue[i]
+		t1 := own0 + number1
 
 		out[i] = kernel.Score((t1 + w[0]) + rest0)
 
@@ -77,14 +80,19 @@ func scoreJointTwoSchemasNote(k *kernel.Args) {
 	out2 := k.More[1].Out[:len(k.Sel)]
 	out3 := k.More[2].Out[:len(k.Sel)]
 	w := (*[12]float64)(k.Weights)
-	timeColumn := rows.Column(k.Columns[0])
-	starsColumn := rows.Column(k.Columns[1])
 	typeColumn := rows.Column(k.Columns[2])
+	timeColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	starsColumn := rows.Column(k.Columns[1])
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
+	typeValue := k.Lookup(0, k.Tables[0], typeColumn)
 	for i, r := range k.Sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		time2 := fn.Age(time, k.Numbers[0])
+		time2 := fn.Age(time, number0)
 		rest0 := float64(w[1] * time2)
 
 		// time of any: age(record.time)
@@ -95,14 +103,14 @@ func scoreJointTwoSchemasNote(k *kernel.Args) {
 		own1 := float64(w[3] * stars)
 
 		// type of any: record.type
-		anyOwn0 := k.Tables[0].Word(rows, typeColumn[r])
-		t1 := k.Numbers[1] + own1
+		anyOwn0 := typeValue[i]
+		t1 := number1 + own1
 
 		out[i] = kernel.Score((t1 + w[0]) + rest0)
 
-		out1[i] = kernel.Score(k.Numbers[2])
+		out1[i] = kernel.Score(number2)
 
-		out2[i] = kernel.Score(k.Numbers[3])
+		out2[i] = kernel.Score(number3)
 
 		out3[i] = kernel.Score((anyOwn0 + w[10]) + anyRest0)
 	}

@@ -20,20 +20,28 @@ func scoreJointViewer(k *kernel.Args) {
 	out2 := k.More[1].Out[:len(k.Sel)]
 	out4 := k.More[3].Out[:len(k.Sel)]
 	w := (*[22]float64)(k.Weights)
-	likesColumn := rows.Column(k.Columns[0])
 	languageColumn := rows.Column(k.Columns[1])
 	verbColumn := rows.Column(k.Columns[2])
+	likesColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	visibilityColumn := rows.Column(k.Columns[3])
 	countryColumn := rows.Column(k.Columns[4])
+	text0 := k.Strings[0]
+	number2 := k.Numbers[2]
+	number1 := k.Numbers[1]
+	number3 := k.Numbers[3]
+	number4 := k.Numbers[4]
+	languageIn := k.In(0, k.Sets[0], languageColumn)
+	verbValue := k.Lookup(1, k.Tables[1], verbColumn)
 	for i, r := range k.Sel {
 		x3 := k.More[2].Matrix[i/kernel.Block*k.More[2].Stride+i%kernel.Block:]
 
 		// taste: viewer.taste * record.likes
 		likes := float64(int64(likesColumn[r]))
-		rest0 := float64(w[1] * float64(k.Numbers[0]*likes))
+		rest0 := float64(w[1] * float64(number0*likes))
 
 		// reader: record.language in viewer.langs
-		rest1 := float64(w[2] * kernel.Bool(k.Sets[0].Word(rows, languageColumn[r]) != 0))
+		rest1 := float64(w[2] * kernel.Bool(languageIn[i]))
 
 		// eq of strings: record.verb == "post"
 		stringsOwn0 := float64(w[9] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
@@ -42,14 +50,14 @@ func scoreJointViewer(k *kernel.Args) {
 		stringsOwn1 := float64(w[10] * kernel.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
 
 		// ne of strings: record.country != viewer.country
-		stringsRest0 := float64(w[11] * kernel.Bool(!rows.EqualString(countryColumn[r], k.Strings[0])))
+		stringsRest0 := float64(w[11] * kernel.Bool(!rows.EqualString(countryColumn[r], text0)))
 
 		// has of strings: record.text.contains("go")
 		text := rows.StringAt(k.Columns[5], int(r))
 		stringsOwn2 := float64(w[12] * kernel.Bool(strings.Contains(text, "go")))
 
 		// pre of strings: record.text.startsWith(viewer.country)
-		stringsRest1 := float64(w[13] * kernel.Bool(strings.HasPrefix(text, k.Strings[0])))
+		stringsRest1 := float64(w[13] * kernel.Bool(strings.HasPrefix(text, text0)))
 
 		// order of strings: record.country < "m"
 		country := rows.StringAt(k.Columns[4], int(r))
@@ -60,21 +68,21 @@ func scoreJointViewer(k *kernel.Args) {
 
 		// any of strings: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[1], int(r))
-		stringsRest2 := float64(w[16] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
+		stringsRest2 := float64(w[16] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == text0))
 
 		// X1 of trees-lightgbm: log1p(record.likes) * coalesce(viewer.taste, 1)
-		x3[0*kernel.Block] = float64(kernel.Log1pWhole(likes) * k.Numbers[2])
+		x3[0*kernel.Block] = float64(kernel.Log1pWhole(likes) * number2)
 
 		// X2 of trees-lightgbm: lookup(codes, record.verb, -1)
-		x3[1*kernel.Block] = fn.Coalesce(k.Tables[1].Word(rows, verbColumn[r]), -1)
+		x3[1*kernel.Block] = fn.Coalesce(verbValue[i], -1)
 
-		out[i] = kernel.Score(k.Numbers[1] + (rest0 + rest1))
+		out[i] = kernel.Score(number1 + (rest0 + rest1))
 
-		out1[i] = kernel.Score(k.Numbers[3])
+		out1[i] = kernel.Score(number3)
 		t1 := (stringsOwn0 + stringsOwn1) + (stringsOwn2 + stringsOwn3)
 
 		out2[i] = kernel.Score((t1 + w[8]) + ((stringsRest0 + stringsRest1) + stringsRest2))
 
-		out4[i] = kernel.Score(k.Numbers[4])
+		out4[i] = kernel.Score(number4)
 	}
 }

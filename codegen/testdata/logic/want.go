@@ -16,10 +16,11 @@ func init() {
 func scoreLogic(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
+	verbColumn := rows.Column(k.Columns[3])
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	deletedColumn := rows.Column(k.Columns[2])
-	verbColumn := rows.Column(k.Columns[3])
+	verbIn := k.In(0, k.Sets[1], verbColumn)
 	for i, r := range k.Sel {
 
 		// a: record.likes > 3 && record.shares < 2 || !record.deleted
@@ -39,7 +40,7 @@ func scoreLogic(k *kernel.Args) {
 		own3 := float64(w[4] * kernel.Bool(k.Sets[0].Number(likes) != 0))
 
 		// e: record.verb in ["post", "share", "a longer content type"]
-		own0 += float64(w[5] * kernel.Bool(k.Sets[1].Word(rows, verbColumn[r]) != 0))
+		own0 += float64(w[5] * kernel.Bool(verbIn[i]))
 		t2 := (own0 + own1) + (own2 + own3)
 
 		out[i] = kernel.Score(t2 + w[0])
@@ -50,10 +51,11 @@ func scoreLogic(k *kernel.Args) {
 func foldLogic(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
+	verbColumn := rows.Column(k.Columns[3])
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	deletedColumn := rows.Column(k.Columns[2])
-	verbColumn := rows.Column(k.Columns[3])
+	verbIn := k.In(0, k.Sets[1], verbColumn)
 	for i, r := range k.Sel {
 
 		// a: record.likes > 3 && record.shares < 2 || !record.deleted
@@ -73,7 +75,7 @@ func foldLogic(k *kernel.Args) {
 		own3 := float64(w[4] * kernel.Bool(k.Sets[0].Number(likes) != 0))
 
 		// e: record.verb in ["post", "share", "a longer content type"]
-		own0 += float64(w[5] * kernel.Bool(k.Sets[1].Word(rows, verbColumn[r]) != 0))
+		own0 += float64(w[5] * kernel.Bool(verbIn[i]))
 
 		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}

@@ -27,12 +27,15 @@ func scoreRandom01(k *kernel.Args) {
 	}
 	t1 := float64(w[3] * followers)
 	atColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
@@ -43,9 +46,9 @@ func scoreRandom01(k *kernel.Args) {
 		// f1: bucketize(coalesce(((viewer.age * record.n) / coalesce(record.author.age, -1.049)), bucketize(-(-0.01363), [-1, 0, 0.5, 10])), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest1 := float64(w[2] * fn.Bucketize(fn.Coalesce(float64(k.Numbers[1]*n2)/authorAge, 2), random01List1))
+		rest1 := float64(w[2] * fn.Bucketize(fn.Coalesce(float64(number1*n2)/authorAge, 2), random01List1))
 
-		out[i] = kernel.Score(k.Numbers[2] + ((rest0 + rest1) + t1))
+		out[i] = kernel.Score(number2 + ((rest0 + rest1) + t1))
 	}
 }
 
@@ -54,12 +57,16 @@ func scoreRandom01Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[5]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
+	number1 := k.Numbers[1]
+	number3 := k.Numbers[3]
+	number2 := k.Numbers[2]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
@@ -70,8 +77,8 @@ func scoreRandom01Alone(k *kernel.Args) {
 		// f1: bucketize(coalesce(((viewer.age * record.n) / coalesce(record.author.age, -1.049)), bucketize(-(-0.01363), [-1, 0, 0.5, 10])), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest1 := float64(w[2] * fn.Bucketize(fn.Coalesce(float64(k.Numbers[1]*n2)/authorAge, 2), random01List1))
+		rest1 := float64(w[2] * fn.Bucketize(fn.Coalesce(float64(number1*n2)/authorAge, 2), random01List1))
 
-		out[i] = kernel.Score(k.Numbers[3] + ((rest0 + rest1) + k.Numbers[2]))
+		out[i] = kernel.Score(number3 + ((rest0 + rest1) + number2))
 	}
 }

@@ -22,20 +22,25 @@ var random02List1 = []float64{0, 1, 10, 100}
 func scoreRandom02(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
+	typeColumn := rows.Column(k.Columns[5])
 	uColumn := rows.Column(k.Columns[0])
 	authorAgeColumn := rows.Column(k.Columns[1])
 	nColumn := rows.Column(k.Columns[2])
 	yColumn := rows.Column(k.Columns[4])
 	yNulls, yNull := rows.Nulls(k.Columns[4])
-	typeColumn := rows.Column(k.Columns[5])
 	timeColumn := rows.Column(k.Columns[6])
+	number0 := k.Numbers[0]
 	mColumn := rows.Column(k.Columns[7])
 	mNulls, mNull := rows.Nulls(k.Columns[7])
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
+	typeValue := k.Lookup(0, k.Tables[2], typeColumn)
+	uValue := k.Lookup(1, k.Tables[3], uColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f0: record.u
-		own0 := k.Tables[3].Word(rows, uColumn[r])
+		own0 := uValue[i]
 
 		// f1: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -52,21 +57,21 @@ func scoreRandom02(k *kernel.Args) {
 		own2 := float64(w[1] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
 
 		// f3: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		own3 := float64(w[2] * fn.Coalesce(k.Tables[2].Word(rows, typeColumn[r]), fn.Sqrt(t1)))
+		own3 := float64(w[2] * fn.Coalesce(typeValue[i], fn.Sqrt(t1)))
 
 		// f4: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		rest0 := k.Tables[5].Number(fn.Bucketize(fn.Age(time, k.Numbers[0]), random02List1))
+		rest0 := k.Tables[5].Number(fn.Bucketize(fn.Age(time, number0), random02List1))
 
 		// f6: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest1 := float64(w[3] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), k.Numbers[1]) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
+		rest1 := float64(w[3] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), number1) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
 		t2 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t2 + k.Numbers[2]) + (rest0 + rest1))
+		out[i] = kernel.Score((t2 + number2) + (rest0 + rest1))
 	}
 }
 
@@ -74,17 +79,19 @@ func scoreRandom02(k *kernel.Args) {
 func foldRandom02(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
+	typeColumn := rows.Column(k.Columns[5])
 	uColumn := rows.Column(k.Columns[0])
 	authorAgeColumn := rows.Column(k.Columns[1])
 	nColumn := rows.Column(k.Columns[2])
 	yColumn := rows.Column(k.Columns[4])
 	yNulls, yNull := rows.Nulls(k.Columns[4])
-	typeColumn := rows.Column(k.Columns[5])
+	typeValue := k.Lookup(0, k.Tables[2], typeColumn)
+	uValue := k.Lookup(1, k.Tables[3], uColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f0: record.u
-		own0 := k.Tables[3].Word(rows, uColumn[r])
+		own0 := uValue[i]
 
 		// f1: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -101,7 +108,7 @@ func foldRandom02(k *kernel.Args) {
 		own2 := float64(w[1] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
 
 		// f3: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		own3 := float64(w[2] * fn.Coalesce(k.Tables[2].Word(rows, typeColumn[r]), fn.Sqrt(t1)))
+		own3 := float64(w[2] * fn.Coalesce(typeValue[i], fn.Sqrt(t1)))
 
 		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
@@ -112,15 +119,18 @@ func scoreRandom02Folded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[2])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	mColumn := rows.Column(k.Columns[3])
 	mNulls, mNull := rows.Nulls(k.Columns[3])
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 
 		// f4: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		rest0 := k.Tables[5].Number(fn.Bucketize(fn.Age(time, k.Numbers[0]), random02List1))
+		rest0 := k.Tables[5].Number(fn.Bucketize(fn.Age(time, number0), random02List1))
 
 		// f6: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
 		n2 := float64(int64(nColumn[r]))
@@ -129,8 +139,8 @@ func scoreRandom02Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest1 := float64(w[3] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), k.Numbers[1]) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
+		rest1 := float64(w[3] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), number1) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
 
-		out[i] = kernel.Score((k.Folded[r] + k.Numbers[2]) + (rest0 + rest1))
+		out[i] = kernel.Score((k.Folded[r] + number2) + (rest0 + rest1))
 	}
 }

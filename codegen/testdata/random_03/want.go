@@ -24,16 +24,18 @@ func scoreRandom03(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[3])
+	number0 := k.Numbers[0]
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
+	number1 := k.Numbers[1]
 	authorAgeColumn := rows.Column(k.Columns[4])
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
@@ -54,7 +56,7 @@ func scoreRandom03(k *kernel.Args) {
 		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x2+y, random03List1), random03List2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), k.Numbers[1]))
+		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -105,16 +107,18 @@ func scoreRandom03Folded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), k.Numbers[1]))
+		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
 	}

@@ -23,19 +23,25 @@ func scoreRandom04(k *kernel.Args) {
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
+	list0 := k.Lists[0]
 	mNulls, mNull := rows.Nulls(k.Columns[1])
+	text1 := k.Strings[1]
+	text0 := k.Strings[0]
 	xColumn := rows.Column(k.Columns[2])
 	uNulls, uNull := rows.Nulls(k.Columns[3])
 	mColumn := rows.Column(k.Columns[1])
+	number1 := k.Numbers[1]
+	number0 := k.Numbers[0]
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f1: dot(viewer.vec, record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * fn.Dot(k.Lists[0], vec))
+		rest0 := float64(w[1] * fn.Dot(list0, vec))
 
 		// f2: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
-		f2 := k.Arena.Cross(k.Strings[1], kernel.If[string](mNulls[r]&mNull == 0, k.Strings[0], k.Strings[0]))
+		f2 := k.Arena.Cross(text1, kernel.If[string](mNulls[r]&mNull == 0, text0, text0))
 		rest1 := k.Tables[3].String(f2)
 
 		// f3: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
@@ -44,9 +50,9 @@ func scoreRandom04(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := float64(w[2] * kernel.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x2), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(followers, m))))
+		rest2 := float64(w[2] * kernel.Bool((number1-fn.Coalesce(k.Tables[0].Number(x2), number0)) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, text1, "post")), fn.Coalesce(followers, m))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(k.Numbers[2] + ((rest0 + rest1) + rest2)))
+		out[i] = kernel.Score(kernel.Sigmoid(number2 + ((rest0 + rest1) + rest2)))
 	}
 }
 
@@ -54,19 +60,25 @@ func scoreRandom04(k *kernel.Args) {
 func scoreRandom04Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[5]float64)(k.Weights)
+	list0 := k.Lists[0]
 	mNulls, mNull := rows.Nulls(k.Columns[1])
+	text1 := k.Strings[1]
+	text0 := k.Strings[0]
 	xColumn := rows.Column(k.Columns[2])
 	uNulls, uNull := rows.Nulls(k.Columns[3])
 	mColumn := rows.Column(k.Columns[1])
+	number1 := k.Numbers[1]
+	number0 := k.Numbers[0]
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f1: dot(viewer.vec, record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * fn.Dot(k.Lists[0], vec))
+		rest0 := float64(w[1] * fn.Dot(list0, vec))
 
 		// f2: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
-		f2 := k.Arena.Cross(k.Strings[1], kernel.If[string](mNulls[r]&mNull == 0, k.Strings[0], k.Strings[0]))
+		f2 := k.Arena.Cross(text1, kernel.If[string](mNulls[r]&mNull == 0, text0, text0))
 		rest1 := k.Tables[3].String(f2)
 
 		// f3: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
@@ -75,8 +87,8 @@ func scoreRandom04Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := float64(w[2] * kernel.Bool((k.Numbers[1]-fn.Coalesce(k.Tables[0].Number(x2), k.Numbers[0])) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, k.Strings[1], "post")), fn.Coalesce(kernel.Missing, m))))
+		rest2 := float64(w[2] * kernel.Bool((number1-fn.Coalesce(k.Tables[0].Number(x2), number0)) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, text1, "post")), fn.Coalesce(kernel.Missing, m))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(k.Numbers[2] + ((rest0 + rest1) + rest2)))
+		out[i] = kernel.Score(kernel.Sigmoid(number2 + ((rest0 + rest1) + rest2)))
 	}
 }

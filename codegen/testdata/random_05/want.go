@@ -23,10 +23,14 @@ func scoreRandom05(k *kernel.Args) {
 	}
 	t1 := k.Tables[2].String(lang)
 	atColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	flag0 := k.Bools[0]
+	text0 := k.Strings[0]
+	text1 := k.Strings[1]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)
 	decay2 := k.Decays(2, decay, 3600)
@@ -37,8 +41,8 @@ func scoreRandom05(k *kernel.Args) {
 
 		// f2: coalesce((viewer.vip ? viewer.lang : record.s), viewer.id)
 		s := rows.StringAt(k.Columns[1], int(r))
-		t2 := kernel.If[string](k.Bools[0], k.Strings[0], s)
-		rest2 := k.Tables[3].String(kernel.If[string](t2 != "", t2, k.Strings[1]))
+		t2 := kernel.If[string](flag0, text0, s)
+		rest2 := k.Tables[3].String(kernel.If[string](t2 != "", t2, text1))
 
 		out[i] = kernel.Score(w[0] + ((rest0 + t1) + rest2))
 	}
@@ -49,10 +53,15 @@ func scoreRandom05Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[2]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	flag0 := k.Bools[0]
+	text0 := k.Strings[0]
+	text1 := k.Strings[1]
+	number1 := k.Numbers[1]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)
 	decay2 := k.Decays(2, decay, 3600)
@@ -63,9 +72,9 @@ func scoreRandom05Alone(k *kernel.Args) {
 
 		// f2: coalesce((viewer.vip ? viewer.lang : record.s), viewer.id)
 		s := rows.StringAt(k.Columns[1], int(r))
-		t1 := kernel.If[string](k.Bools[0], k.Strings[0], s)
-		rest2 := k.Tables[3].String(kernel.If[string](t1 != "", t1, k.Strings[1]))
+		t1 := kernel.If[string](flag0, text0, s)
+		rest2 := k.Tables[3].String(kernel.If[string](t1 != "", t1, text1))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + k.Numbers[1]) + rest2))
+		out[i] = kernel.Score(w[0] + ((rest0 + number1) + rest2))
 	}
 }

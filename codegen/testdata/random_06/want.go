@@ -39,15 +39,21 @@ func scoreRandom06(k *kernel.Args) {
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
 	}
-	t3 := fn.Dot(embedding, k.Lists[0])
+	list0 := k.Lists[0]
+	t3 := fn.Dot(embedding, list0)
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
 	cColumn := rows.Column(k.Columns[3])
 	xColumn := rows.Column(k.Columns[4])
 	yColumn := rows.Column(k.Columns[5])
 	yNulls, yNull := rows.Nulls(k.Columns[5])
+	number2 := k.Numbers[2]
+	number1 := k.Numbers[1]
+	flag0 := k.Bools[0]
 	nColumn := rows.Column(k.Columns[6])
+	flag1 := k.Bools[1]
 	for i, r := range k.Sel {
 
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
@@ -57,7 +63,7 @@ func scoreRandom06(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
@@ -69,14 +75,14 @@ func scoreRandom06(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+		rest1 := float64(w[2] * fn.Coalesce(number2, kernel.If[float64](true, number1, fn.Pow(kernel.If[float64](flag0, x2, y), 2))))
 
 		// f3: record.y
 		own1 := float64(w[3] * y)
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t2 > n2), x2, t3))
+		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, t3))
 		t4 := own0 + own1
 
 		out[i] = kernel.Score((t4 + w[0]) + ((rest0 + rest1) + rest2))
@@ -131,14 +137,20 @@ func scoreRandom06Folded(k *kernel.Args) {
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
 	}
-	t3 := fn.Dot(embedding, k.Lists[0])
+	list0 := k.Lists[0]
+	t3 := fn.Dot(embedding, list0)
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
 	xColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[4])
 	yNulls, yNull := rows.Nulls(k.Columns[4])
+	number2 := k.Numbers[2]
+	number1 := k.Numbers[1]
+	flag0 := k.Bools[0]
 	nColumn := rows.Column(k.Columns[5])
+	flag1 := k.Bools[1]
 	for i, r := range k.Sel {
 
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
@@ -148,7 +160,7 @@ func scoreRandom06Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		x2 := math.Float64frombits(xColumn[r])
@@ -156,11 +168,11 @@ func scoreRandom06Folded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+		rest1 := float64(w[2] * fn.Coalesce(number2, kernel.If[float64](true, number1, fn.Pow(kernel.If[float64](flag0, x2, y), 2))))
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (t2 > n2), x2, t3))
+		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, t3))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
@@ -173,11 +185,17 @@ func scoreRandom06Alone(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
 	cColumn := rows.Column(k.Columns[3])
 	xColumn := rows.Column(k.Columns[4])
 	yColumn := rows.Column(k.Columns[5])
 	yNulls, yNull := rows.Nulls(k.Columns[5])
+	number2 := k.Numbers[2]
+	number1 := k.Numbers[1]
+	flag0 := k.Bools[0]
 	nColumn := rows.Column(k.Columns[6])
+	flag1 := k.Bools[1]
+	number3 := k.Numbers[3]
 	for i, r := range k.Sel {
 
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
@@ -187,7 +205,7 @@ func scoreRandom06Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
@@ -199,14 +217,14 @@ func scoreRandom06Alone(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+		rest1 := float64(w[2] * fn.Coalesce(number2, kernel.If[float64](true, number1, fn.Pow(kernel.If[float64](flag0, x2, y), 2))))
 
 		// f3: record.y
 		own1 := float64(w[3] * y)
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x2, k.Numbers[3]))
+		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x2, number3))
 		t1 := own0 + own1
 
 		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
@@ -220,10 +238,16 @@ func scoreRandom06AloneFolded(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
 	xColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[4])
 	yNulls, yNull := rows.Nulls(k.Columns[4])
+	number2 := k.Numbers[2]
+	number1 := k.Numbers[1]
+	flag0 := k.Bools[0]
 	nColumn := rows.Column(k.Columns[5])
+	flag1 := k.Bools[1]
+	number3 := k.Numbers[3]
 	for i, r := range k.Sel {
 
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
@@ -233,7 +257,7 @@ func scoreRandom06AloneFolded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, k.Numbers[0]))))
+		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		x2 := math.Float64frombits(xColumn[r])
@@ -241,11 +265,11 @@ func scoreRandom06AloneFolded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[2], kernel.If[float64](true, k.Numbers[1], fn.Pow(kernel.If[float64](k.Bools[0], x2, y), 2))))
+		rest1 := float64(w[2] * fn.Coalesce(number2, kernel.If[float64](true, number1, fn.Pow(kernel.If[float64](flag0, x2, y), 2))))
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == k.Bools[1]) == (0 > n2), x2, k.Numbers[3]))
+		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x2, number3))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}

@@ -29,17 +29,21 @@ func scoreRandom07(k *kernel.Args) {
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[1], 0)
 	}
-	t1 := fn.Coalesce(k.Tables[2].String(kernel.If[string]((entity != nil && !entity.Null(k.EntCols[0], 0)), lang, "a long string of words")), fn.Coalesce(k.Numbers[0], followers))
+	number0 := k.Numbers[0]
+	t1 := fn.Coalesce(k.Tables[2].String(kernel.If[string]((entity != nil && !entity.Null(k.EntCols[0], 0)), lang, "a long string of words")), fn.Coalesce(number0, followers))
 	t2 := !(k.Sets[0].Number(followers) != 0)
 	atColumn := rows.Column(k.Columns[2])
+	number2 := k.Numbers[2]
 	uNulls, uNull := rows.Nulls(k.Columns[0])
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	xColumn := rows.Column(k.Columns[4])
+	number1 := k.Numbers[1]
+	list0 := k.Lists[0]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[2])
+		age[i] = fn.Age(at, number2)
 	}
 	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
@@ -52,7 +56,7 @@ func scoreRandom07(k *kernel.Args) {
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * kernel.If[float64](t1 <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, k.Numbers[1], m), random07List1), decay[i], kernel.If[float64](t2, fn.Cosine(vec, k.Lists[0]), float64(x2*followers))))
+		rest0 := float64(w[1] * kernel.If[float64](t1 <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, number1, m), random07List1), decay[i], kernel.If[float64](t2, fn.Cosine(vec, list0), float64(x2*followers))))
 
 		out[i] = kernel.Score(kernel.Sigmoid(w[0] + rest0))
 	}
@@ -63,14 +67,19 @@ func scoreRandom07Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[2]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[2])
+	number2 := k.Numbers[2]
 	uNulls, uNull := rows.Nulls(k.Columns[0])
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	xColumn := rows.Column(k.Columns[4])
+	number1 := k.Numbers[1]
+	number0 := k.Numbers[0]
+	flag0 := k.Bools[0]
+	list0 := k.Lists[0]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[2])
+		age[i] = fn.Age(at, number2)
 	}
 	decay := k.Decays(1, age, 86400.5)
 	for i, r := range k.Sel {
@@ -83,7 +92,7 @@ func scoreRandom07Alone(k *kernel.Args) {
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * kernel.If[float64](k.Numbers[1] <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, k.Numbers[0], m), random07List1), decay[i], kernel.If[float64](k.Bools[0], fn.Cosine(vec, k.Lists[0]), float64(x2*kernel.Missing))))
+		rest0 := float64(w[1] * kernel.If[float64](number1 <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, number0, m), random07List1), decay[i], kernel.If[float64](flag0, fn.Cosine(vec, list0), float64(x2*kernel.Missing))))
 
 		out[i] = kernel.Score(kernel.Sigmoid(w[0] + rest0))
 	}

@@ -24,8 +24,11 @@ func scoreRandom08(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	uColumn := rows.Column(k.Columns[3])
+	list0 := k.Lists[0]
 	yColumn := rows.Column(k.Columns[5])
 	yNulls, yNull := rows.Nulls(k.Columns[5])
+	text0 := k.Strings[0]
+	flag0 := k.Bools[0]
 	verbColumn := rows.Column(k.Columns[2])
 	nColumn := rows.Column(k.Columns[6])
 	for i, r := range k.Sel {
@@ -44,12 +47,12 @@ func scoreRandom08(k *kernel.Args) {
 
 		// f1: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
 		vec := k.Arena.Numbers(rows, k.Columns[4], int(r))
-		t3 := fn.Dot(vec, k.Lists[0])
+		t3 := fn.Dot(vec, list0)
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], k.Strings[0]), kernel.If[float64](k.Bools[0], fn.Coalesce(k.Tables[2].Number(t3), fn.Coalesce(-0.4735, y)), -(t3)), -2.124))
+		rest0 := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], text0), kernel.If[float64](flag0, fn.Coalesce(k.Tables[2].Number(t3), fn.Coalesce(-0.4735, y)), -(t3)), -2.124))
 
 		// f2: sqrt(record.m)
 		own1 := float64(w[2] * fn.Sqrt(m))
@@ -61,7 +64,7 @@ func scoreRandom08(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[3], int(r))
 		s := rows.StringAt(k.Columns[7], int(r))
-		rest1 := float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t3), random08List1))
+		rest1 := float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t3), random08List1))
 		t4 := (own0 + own1) + own2
 
 		out[i] = kernel.Score((t4 + w[0]) + (rest0 + rest1))
@@ -104,8 +107,11 @@ func scoreRandom08Folded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[5]float64)(k.Weights)
 	uColumn := rows.Column(k.Columns[1])
+	list0 := k.Lists[0]
 	yColumn := rows.Column(k.Columns[3])
 	yNulls, yNull := rows.Nulls(k.Columns[3])
+	text0 := k.Strings[0]
+	flag0 := k.Bools[0]
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	mColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[4])
@@ -114,12 +120,12 @@ func scoreRandom08Folded(k *kernel.Args) {
 
 		// f1: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		t1 := fn.Dot(vec, k.Lists[0])
+		t1 := fn.Dot(vec, list0)
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], k.Strings[0]), kernel.If[float64](k.Bools[0], fn.Coalesce(k.Tables[2].Number(t1), fn.Coalesce(-0.4735, y)), -(t1)), -2.124))
+		rest0 := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], text0), kernel.If[float64](flag0, fn.Coalesce(k.Tables[2].Number(t1), fn.Coalesce(-0.4735, y)), -(t1)), -2.124))
 
 		// f4: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
 		m := kernel.Missing
@@ -129,7 +135,7 @@ func scoreRandom08Folded(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[1], int(r))
 		s := rows.StringAt(k.Columns[5], int(r))
-		rest1 := float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](k.Bools[0], -10.84, n2)), t1), random08List1))
+		rest1 := float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t1), random08List1))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + (rest0 + rest1))
 	}

@@ -29,16 +29,20 @@ func scoreRandom09(k *kernel.Args) {
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
-	t1 := float64(fn.Coalesce(k.Numbers[0], followers) * posts)
+	number0 := k.Numbers[0]
+	t1 := float64(fn.Coalesce(number0, followers) * posts)
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
 	}
-	t2 := float64(w[2] * fn.Cosine(embedding, k.Lists[0]))
+	list0 := k.Lists[0]
+	t2 := float64(w[2] * fn.Cosine(embedding, list0))
 	sColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
 	xColumn := rows.Column(k.Columns[3])
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 
 		// f0: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
@@ -49,9 +53,9 @@ func scoreRandom09(k *kernel.Args) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t1, fn.Coalesce(k.Numbers[1], float64(followers*y))), x2))
+		rest0 := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t1, fn.Coalesce(number1, float64(followers*y))), x2))
 
-		out[i] = kernel.Score(k.Numbers[2] + (rest0 + t2))
+		out[i] = kernel.Score(number2 + (rest0 + t2))
 	}
 }
 
@@ -63,6 +67,10 @@ func scoreRandom09Alone(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
 	xColumn := rows.Column(k.Columns[3])
+	number1 := k.Numbers[1]
+	number0 := k.Numbers[0]
+	number3 := k.Numbers[3]
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 
 		// f0: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
@@ -73,8 +81,8 @@ func scoreRandom09Alone(k *kernel.Args) {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), k.Numbers[1], fn.Coalesce(k.Numbers[0], float64(kernel.Missing*y))), x2))
+		rest0 := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), number1, fn.Coalesce(number0, float64(kernel.Missing*y))), x2))
 
-		out[i] = kernel.Score(k.Numbers[3] + (rest0 + k.Numbers[2]))
+		out[i] = kernel.Score(number3 + (rest0 + number2))
 	}
 }

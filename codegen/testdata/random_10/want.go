@@ -21,17 +21,22 @@ var random10List1 = []float64{0, 1, 10, 100}
 func scoreRandom10(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
+	uColumn := rows.Column(k.Columns[4])
 	yColumn := rows.Column(k.Columns[0])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	xColumn := rows.Column(k.Columns[2])
-	uColumn := rows.Column(k.Columns[4])
 	uNulls, uNull := rows.Nulls(k.Columns[4])
 	nColumn := rows.Column(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
 	mColumn := rows.Column(k.Columns[1])
+	list0 := k.Lists[0]
+	number0 := k.Numbers[0]
 	atColumn := rows.Column(k.Columns[8])
+	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[9])
+	flag0 := k.Bools[0]
+	uIn := k.In(0, k.Sets[0], uColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -53,14 +58,14 @@ func scoreRandom10(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(k.Lists[0], vec), 0.1, kernel.If[float64](k.Sets[0].Word(rows, uColumn[r]) != 0, kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
+		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(list0, vec), 0.1, kernel.If[float64](uIn[i], kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
-		rest1 := k.Tables[2].Number(fn.Bucketize((k.Numbers[0]/n2)-4.61512051684126, random10List1))
+		rest1 := k.Tables[2].Number(fn.Bucketize((number0/n2)-4.61512051684126, random10List1))
 
 		// f3: age(record.at)
 		at := float64(int64(atColumn[r]))
-		f3 := fn.Age(at, k.Numbers[1])
+		f3 := fn.Age(at, number1)
 		rest2 := float64(w[3] * f3)
 
 		// f4: (!(!((has(record.m) == record.c))) ? age(record.at) : -0.0008027)
@@ -69,7 +74,7 @@ func scoreRandom10(k *kernel.Args) {
 
 		// f5: exp((((-0.9879 != viewer.age) ? -(record.author.age) : sqrt(record.y)) / record.y))
 		t2 := -(authorAge)
-		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](k.Bools[0], t2, fn.Sqrt(y))/y))
+		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](flag0, t2, fn.Sqrt(y))/y))
 
 		// f6: bucketize(coalesce(-(record.author.age), -(6.135)), [0, 1, 10, 100])
 		own1 := k.Tables[3].Number(fn.Bucketize(fn.Coalesce(t2, -6.135), random10List1))
@@ -107,17 +112,22 @@ func foldRandom10(k *kernel.Args) {
 func scoreRandom10Folded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
+	uColumn := rows.Column(k.Columns[4])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	xColumn := rows.Column(k.Columns[2])
-	uColumn := rows.Column(k.Columns[4])
 	uNulls, uNull := rows.Nulls(k.Columns[4])
 	nColumn := rows.Column(k.Columns[5])
 	authorAgeColumn := rows.Column(k.Columns[6])
 	mColumn := rows.Column(k.Columns[1])
+	list0 := k.Lists[0]
+	number0 := k.Numbers[0]
 	atColumn := rows.Column(k.Columns[8])
+	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[9])
 	yColumn := rows.Column(k.Columns[0])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
+	flag0 := k.Bools[0]
+	uIn := k.In(0, k.Sets[0], uColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -132,14 +142,14 @@ func scoreRandom10Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(k.Lists[0], vec), 0.1, kernel.If[float64](k.Sets[0].Word(rows, uColumn[r]) != 0, kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
+		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(list0, vec), 0.1, kernel.If[float64](uIn[i], kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
-		rest1 := k.Tables[2].Number(fn.Bucketize((k.Numbers[0]/n2)-4.61512051684126, random10List1))
+		rest1 := k.Tables[2].Number(fn.Bucketize((number0/n2)-4.61512051684126, random10List1))
 
 		// f3: age(record.at)
 		at := float64(int64(atColumn[r]))
-		f3 := fn.Age(at, k.Numbers[1])
+		f3 := fn.Age(at, number1)
 		rest2 := float64(w[3] * f3)
 
 		// f4: (!(!((has(record.m) == record.c))) ? age(record.at) : -0.0008027)
@@ -151,7 +161,7 @@ func scoreRandom10Folded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](k.Bools[0], -(authorAge), fn.Sqrt(y))/y))
+		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](flag0, -(authorAge), fn.Sqrt(y))/y))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}

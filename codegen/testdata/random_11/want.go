@@ -22,13 +22,15 @@ func scoreRandom11(k *kernel.Args) {
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
+	flag0 := k.Bools[0]
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[3])
 	for i, r := range k.Sel {
 
 		// f0: exp((((record.y == null) && has(viewer.age)) ? viewer.age : log1p(coalesce(record.x, record.author.age))))
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && k.Bools[0], k.Numbers[0], kernel.Log1p(fn.Coalesce(x2, authorAge)))))
+		rest0 := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && flag0, number0, kernel.Log1p(fn.Coalesce(x2, authorAge)))))
 
 		// f1: coalesce(record.n, max(record.author.age, (record.author.age / record.m), record.n))
 		n2 := float64(int64(nColumn[r]))
@@ -60,12 +62,14 @@ func scoreRandom11Folded(k *kernel.Args) {
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
+	flag0 := k.Bools[0]
+	number0 := k.Numbers[0]
 	for i, r := range k.Sel {
 
 		// f0: exp((((record.y == null) && has(viewer.age)) ? viewer.age : log1p(coalesce(record.x, record.author.age))))
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && k.Bools[0], k.Numbers[0], kernel.Log1p(fn.Coalesce(x2, authorAge)))))
+		rest0 := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && flag0, number0, kernel.Log1p(fn.Coalesce(x2, authorAge)))))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
 	}

@@ -25,25 +25,31 @@ func scoreRandom12(k *kernel.Args) {
 	w := (*[4]float64)(k.Weights)
 	cColumn := rows.Column(k.Columns[0])
 	atColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
 	mColumn := rows.Column(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[2])
 	authorAgeColumn := rows.Column(k.Columns[3])
+	flag0 := k.Bools[0]
+	number1 := k.Numbers[1]
 	xColumn := rows.Column(k.Columns[4])
+	text0 := k.Strings[0]
 	yColumn := rows.Column(k.Columns[5])
 	yNulls, yNull := rows.Nulls(k.Columns[5])
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f0: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
 		c := cColumn[r] != 0
 		at := float64(int64(atColumn[r]))
-		age := fn.Age(at, k.Numbers[0])
+		age := fn.Age(at, number0)
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], age, m-authorAge), m), k.Numbers[1]))
+		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == flag0, age, m-authorAge), m), number1))
 
 		// f1: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
 		x2 := math.Float64frombits(xColumn[r])
@@ -51,7 +57,7 @@ func scoreRandom12(k *kernel.Args) {
 
 		// f2: cross(viewer.id, age(record.at))
 		t1 := k.Arena.Text(age)
-		f2 := k.Arena.Cross(k.Strings[0], t1)
+		f2 := k.Arena.Cross(text0, t1)
 		rest1 := k.Tables[2].String(f2)
 
 		// f3: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
@@ -59,9 +65,9 @@ func scoreRandom12(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[1].Number(y) != 0, k.Numbers[2], y), random12List2))
+		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[1].Number(y) != 0, number2, y), random12List2))
 
-		out[i] = kernel.Score(kernel.Sigmoid((own0 + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
+		out[i] = kernel.Score(kernel.Sigmoid((own0 + number3) + ((rest0 + rest1) + rest2)))
 	}
 }
 
@@ -86,28 +92,34 @@ func scoreRandom12Folded(k *kernel.Args) {
 	w := (*[4]float64)(k.Weights)
 	cColumn := rows.Column(k.Columns[0])
 	atColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
 	mColumn := rows.Column(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[2])
 	authorAgeColumn := rows.Column(k.Columns[3])
+	flag0 := k.Bools[0]
+	number1 := k.Numbers[1]
+	text0 := k.Strings[0]
 	yColumn := rows.Column(k.Columns[4])
 	yNulls, yNull := rows.Nulls(k.Columns[4])
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f0: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
 		c := cColumn[r] != 0
 		at := float64(int64(atColumn[r]))
-		age := fn.Age(at, k.Numbers[0])
+		age := fn.Age(at, number0)
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == k.Bools[0], age, m-authorAge), m), k.Numbers[1]))
+		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == flag0, age, m-authorAge), m), number1))
 
 		// f2: cross(viewer.id, age(record.at))
 		t1 := k.Arena.Text(age)
-		f2 := k.Arena.Cross(k.Strings[0], t1)
+		f2 := k.Arena.Cross(text0, t1)
 		rest1 := k.Tables[2].String(f2)
 
 		// f3: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
@@ -115,8 +127,8 @@ func scoreRandom12Folded(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(y) != 0, k.Numbers[2], y), random12List2))
+		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(y) != 0, number2, y), random12List2))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
+		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + number3) + ((rest0 + rest1) + rest2)))
 	}
 }

@@ -20,22 +20,31 @@ func scoreRandom13(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	text0 := k.Strings[0]
 	nColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[3])
 	xColumn := rows.Column(k.Columns[4])
 	authorAgeColumn := rows.Column(k.Columns[5])
+	number1 := k.Numbers[1]
+	number3 := k.Numbers[3]
+	number2 := k.Numbers[2]
+	flag0 := k.Bools[0]
 	sColumn := rows.Column(k.Columns[6])
 	bColumn := rows.Column(k.Columns[7])
+	flag1 := k.Bools[1]
 	mColumn := rows.Column(k.Columns[3])
+	list0 := k.Lists[0]
+	flag2 := k.Bools[2]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f0: cross(age(record.at), -(viewer.age))
 		at := float64(int64(atColumn[r]))
-		t1 := k.Arena.Text(fn.Age(at, k.Numbers[0]))
-		f0 := k.Arena.Cross(t1, k.Strings[0])
+		t1 := k.Arena.Text(fn.Age(at, number0))
+		f0 := k.Arena.Cross(t1, text0)
 		rest0 := k.Tables[3].String(f0)
 
 		// f1: clamp((((record.n * record.y) < (has(record.m) ? viewer.age : record.x)) ? lookup(verbs, "post", lookup({"post": 2, "en": 3}, "post", record.x)) : ((has(viewer.age) ? record.x : record.x) * bucketize(record.author.age, [-1, 0, 0.5, 10]))), -1, 1)
@@ -46,11 +55,11 @@ func scoreRandom13(k *kernel.Args) {
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest1 := float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, k.Numbers[1], x2), fn.Coalesce(k.Numbers[3], fn.Coalesce(k.Numbers[2], x2)), float64(kernel.If[float64](k.Bools[0], x2, x2)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
+		rest1 := float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, number1, x2), fn.Coalesce(number3, fn.Coalesce(number2, x2)), float64(kernel.If[float64](flag0, x2, x2)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
 
 		// f2: ((("a long string of words" == viewer.lang) && ("a long string of words" == record.s)) ? (((record.y < record.y) && (record.y in viewer.bins)) ? (100 + (record.b ? viewer.age : -0.1822)) : record.author.age) : record.y)
 		b := bColumn[r] != 0
-		rest2 := float64(w[2] * kernel.If[float64](k.Bools[1] && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, k.Numbers[1], -0.1822), authorAge), y))
+		rest2 := float64(w[2] * kernel.If[float64](flag1 && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, number1, -0.1822), authorAge), y))
 
 		// f3: record.author.age
 		own0 := float64(w[3] * authorAge)
@@ -61,7 +70,7 @@ func scoreRandom13(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest3 := float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, k.Lists[0])), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](k.Bools[2], authorAge, k.Numbers[1])))))
+		rest3 := float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, list0)), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](flag2, authorAge, number1)))))
 
 		// f5: cosine(record.vec, record.vec)
 		own1 := float64(w[5] * fn.Cosine(vec, vec))
@@ -96,22 +105,31 @@ func scoreRandom13Folded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	text0 := k.Strings[0]
 	nColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[3])
 	xColumn := rows.Column(k.Columns[4])
 	authorAgeColumn := rows.Column(k.Columns[5])
+	number1 := k.Numbers[1]
+	number3 := k.Numbers[3]
+	number2 := k.Numbers[2]
+	flag0 := k.Bools[0]
 	sColumn := rows.Column(k.Columns[6])
 	bColumn := rows.Column(k.Columns[7])
+	flag1 := k.Bools[1]
 	mColumn := rows.Column(k.Columns[3])
+	list0 := k.Lists[0]
+	flag2 := k.Bools[2]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f0: cross(age(record.at), -(viewer.age))
 		at := float64(int64(atColumn[r]))
-		t1 := k.Arena.Text(fn.Age(at, k.Numbers[0]))
-		f0 := k.Arena.Cross(t1, k.Strings[0])
+		t1 := k.Arena.Text(fn.Age(at, number0))
+		f0 := k.Arena.Cross(t1, text0)
 		rest0 := k.Tables[3].String(f0)
 
 		// f1: clamp((((record.n * record.y) < (has(record.m) ? viewer.age : record.x)) ? lookup(verbs, "post", lookup({"post": 2, "en": 3}, "post", record.x)) : ((has(viewer.age) ? record.x : record.x) * bucketize(record.author.age, [-1, 0, 0.5, 10]))), -1, 1)
@@ -122,11 +140,11 @@ func scoreRandom13Folded(k *kernel.Args) {
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest1 := float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, k.Numbers[1], x2), fn.Coalesce(k.Numbers[3], fn.Coalesce(k.Numbers[2], x2)), float64(kernel.If[float64](k.Bools[0], x2, x2)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
+		rest1 := float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, number1, x2), fn.Coalesce(number3, fn.Coalesce(number2, x2)), float64(kernel.If[float64](flag0, x2, x2)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
 
 		// f2: ((("a long string of words" == viewer.lang) && ("a long string of words" == record.s)) ? (((record.y < record.y) && (record.y in viewer.bins)) ? (100 + (record.b ? viewer.age : -0.1822)) : record.author.age) : record.y)
 		b := bColumn[r] != 0
-		rest2 := float64(w[2] * kernel.If[float64](k.Bools[1] && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, k.Numbers[1], -0.1822), authorAge), y))
+		rest2 := float64(w[2] * kernel.If[float64](flag1 && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, number1, -0.1822), authorAge), y))
 
 		// f4: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
@@ -134,7 +152,7 @@ func scoreRandom13Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest3 := float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, k.Lists[0])), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](k.Bools[2], authorAge, k.Numbers[1])))))
+		rest3 := float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, list0)), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](flag2, authorAge, number1)))))
 
 		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
 	}

@@ -25,7 +25,8 @@ func scoreRandom14(k *kernel.Args) {
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	t1 := float64(w[1] * fn.Cosine(k.Lists[0], embedding))
+	list0 := k.Lists[0]
+	t1 := float64(w[1] * fn.Cosine(list0, embedding))
 	nColumn := rows.Column(k.Columns[0])
 	for i, r := range k.Sel {
 
@@ -71,7 +72,8 @@ func scoreRandom14Folded(k *kernel.Args) {
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	t1 := float64(w[1] * fn.Cosine(k.Lists[0], embedding))
+	list0 := k.Lists[0]
+	t1 := float64(w[1] * fn.Cosine(list0, embedding))
 	for i, r := range k.Sel {
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + t1)
@@ -83,6 +85,7 @@ func scoreRandom14Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	nColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	for i, r := range k.Sel {
 
 		// f1: record.n
@@ -94,7 +97,7 @@ func scoreRandom14Alone(k *kernel.Args) {
 		own1 := float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
 		t1 := own0 + own1
 
-		out[i] = kernel.Score((t1 + w[0]) + k.Numbers[0])
+		out[i] = kernel.Score((t1 + w[0]) + number0)
 	}
 }
 
@@ -102,8 +105,9 @@ func scoreRandom14Alone(k *kernel.Args) {
 func scoreRandom14AloneFolded(k *kernel.Args) {
 	out := k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
+	number0 := k.Numbers[0]
 	for i, r := range k.Sel {
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + k.Numbers[0])
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + number0)
 	}
 }

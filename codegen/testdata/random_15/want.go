@@ -24,8 +24,14 @@ func scoreRandom15(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	nColumn := rows.Column(k.Columns[1])
 	xColumn := rows.Column(k.Columns[2])
+	flag0 := k.Bools[0]
+	text0 := k.Strings[0]
 	mColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	atColumn := rows.Column(k.Columns[5])
+	number1 := k.Numbers[1]
+	number3 := k.Numbers[3]
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 
 		// f0: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
@@ -35,14 +41,14 @@ func scoreRandom15(k *kernel.Args) {
 		// f1: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
 		x2 := math.Float64frombits(xColumn[r])
 		u := rows.StringAt(k.Columns[3], int(r))
-		rest0 := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](k.Bools[0], k.Strings[0], u)))
+		rest0 := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](flag0, text0, u)))
 
 		// f4: bucketize(((record.m in viewer.vec) ? coalesce(-1e300, 0.004128) : size(viewer.langs)), [0, 1, 10, 100])
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, k.Numbers[0]), random15List1))
+		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, number0), random15List1))
 
 		// f5: !((exp(record.x) in viewer.bins))
 		rest3 := float64(w[4] * kernel.Bool(!(k.Sets[1].Number(fn.Exp(x2)) != 0)))
@@ -50,9 +56,9 @@ func scoreRandom15(k *kernel.Args) {
 		// f6: clamp(((record.verb < viewer.id) ? decay(-(-0.0), record.x) : age(record.at)), 0, 1)
 		verb := rows.StringAt(k.Columns[4], int(r))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[5] * fn.Clamp(kernel.If[float64](verb < k.Strings[0], fn.Decay(0, x2), fn.Age(at, k.Numbers[1])), 0, 1))
+		rest0 += float64(w[5] * fn.Clamp(kernel.If[float64](verb < text0, fn.Decay(0, x2), fn.Age(at, number1)), 0, 1))
 
-		out[i] = kernel.Score(kernel.Sigmoid((own0 + k.Numbers[3]) + ((rest0 + k.Numbers[2]) + (rest2 + rest3))))
+		out[i] = kernel.Score(kernel.Sigmoid((own0 + number3) + ((rest0 + number2) + (rest2 + rest3))))
 	}
 }
 
@@ -77,22 +83,28 @@ func scoreRandom15Folded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
 	xColumn := rows.Column(k.Columns[0])
+	flag0 := k.Bools[0]
+	text0 := k.Strings[0]
 	mColumn := rows.Column(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[2])
+	number0 := k.Numbers[0]
 	atColumn := rows.Column(k.Columns[4])
+	number1 := k.Numbers[1]
+	number3 := k.Numbers[3]
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 
 		// f1: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
 		x2 := math.Float64frombits(xColumn[r])
 		u := rows.StringAt(k.Columns[1], int(r))
-		rest0 := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](k.Bools[0], k.Strings[0], u)))
+		rest0 := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](flag0, text0, u)))
 
 		// f4: bucketize(((record.m in viewer.vec) ? coalesce(-1e300, 0.004128) : size(viewer.langs)), [0, 1, 10, 100])
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, k.Numbers[0]), random15List1))
+		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, number0), random15List1))
 
 		// f5: !((exp(record.x) in viewer.bins))
 		rest3 := float64(w[4] * kernel.Bool(!(k.Sets[1].Number(fn.Exp(x2)) != 0)))
@@ -100,8 +112,8 @@ func scoreRandom15Folded(k *kernel.Args) {
 		// f6: clamp(((record.verb < viewer.id) ? decay(-(-0.0), record.x) : age(record.at)), 0, 1)
 		verb := rows.StringAt(k.Columns[3], int(r))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[5] * fn.Clamp(kernel.If[float64](verb < k.Strings[0], fn.Decay(0, x2), fn.Age(at, k.Numbers[1])), 0, 1))
+		rest0 += float64(w[5] * fn.Clamp(kernel.If[float64](verb < text0, fn.Decay(0, x2), fn.Age(at, number1)), 0, 1))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + ((rest0 + k.Numbers[2]) + (rest2 + rest3))))
+		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + number3) + ((rest0 + number2) + (rest2 + rest3))))
 	}
 }

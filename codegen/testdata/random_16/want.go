@@ -11,11 +11,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-16", Shape: "fd17343bd3b026bc", Score: scoreRandom16})
+	kernel.Register(kernel.Generated{Model: "random-16", Shape: "cbd3dab69794f90a", Score: scoreRandom16})
 	kernel.Register(kernel.Generated{Model: "random-16", Shape: "5b3fb4cda559fefa", Score: foldRandom16})
-	kernel.Register(kernel.Generated{Model: "random-16", Shape: "31038993f91f5f3c", Score: scoreRandom16Folded})
-	kernel.Register(kernel.Generated{Model: "random-16", Shape: "214134bcd960e43b", Score: scoreRandom16Alone})
-	kernel.Register(kernel.Generated{Model: "random-16", Shape: "7ebcbc192cd48cef", Score: scoreRandom16AloneFolded})
+	kernel.Register(kernel.Generated{Model: "random-16", Shape: "cdfded62a3d4ec03", Score: scoreRandom16Folded})
+	kernel.Register(kernel.Generated{Model: "random-16", Shape: "29a171e7fe7c8ac3", Score: scoreRandom16Alone})
+	kernel.Register(kernel.Generated{Model: "random-16", Shape: "fa07dafb5ce0e3fd", Score: scoreRandom16AloneFolded})
 }
 
 var random16List1 = []float64{-1, 0, 0.5, 10}
@@ -41,18 +41,27 @@ func scoreRandom16(k *kernel.Args) {
 		topics = k.EntityArena.Strings(entity, k.EntCols[2], 0)
 	}
 	t3 := slices.Contains(topics, "post")
+	verbColumn := rows.Column(k.Columns[7])
 	nColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[3])
 	mColumn := rows.Column(k.Columns[3])
+	number1 := k.Numbers[1]
+	flag0 := k.Bools[0]
+	number0 := k.Numbers[0]
 	xColumn := rows.Column(k.Columns[4])
 	uNulls, uNull := rows.Nulls(k.Columns[6])
-	verbColumn := rows.Column(k.Columns[7])
 	bColumn := rows.Column(k.Columns[9])
 	uColumn := rows.Column(k.Columns[6])
+	text0 := k.Strings[0]
+	number2 := k.Numbers[2]
 	atColumn := rows.Column(k.Columns[10])
+	number3 := k.Numbers[3]
+	number4 := k.Numbers[4]
+	number5 := k.Numbers[5]
+	verbValue := k.Lookup(0, k.Tables[3], verbColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -68,7 +77,7 @@ func scoreRandom16(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t4, m, fn.Coalesce(k.Numbers[1], kernel.If[float64](k.Bools[0], m, k.Numbers[0])))))
+		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t4, m, fn.Coalesce(number1, kernel.If[float64](flag0, m, number0)))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
@@ -76,23 +85,23 @@ func scoreRandom16(k *kernel.Args) {
 		t5 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[1], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t5, verb, s)), kernel.If[float64](slices.Contains(vec, posts), fn.Coalesce(100, m), t1))))
+		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number1, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t5, verb, s)), kernel.If[float64](slices.Contains(vec, posts), 100, t1))))
 
 		// f3: record.verb
-		own0 := k.Tables[3].Word(rows, verbColumn[r])
+		own0 := verbValue[i]
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0
 		rest2 := float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, posts, followers), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest3 := float64(w[5] * kernel.If[float64](!(!(t5)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[0]), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t2, x2, m)), fn.Coalesce(kernel.If[float64](t4, -0.01433, y), k.Numbers[2])), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		rest3 := float64(w[5] * kernel.If[float64](!(!(t5)), kernel.If[float64](rows.EqualString(uColumn[r], text0), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t2, x2, m)), fn.Coalesce(kernel.If[float64](t4, -0.01433, y), number2)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, k.Numbers[3]))), kernel.If[float64](t3, fn.Exp(n2), k.Numbers[4])))
+		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](t3, fn.Exp(n2), number4)))
 
-		out[i] = kernel.Score((own0 + k.Numbers[5]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((own0 + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -100,10 +109,11 @@ func scoreRandom16(k *kernel.Args) {
 func foldRandom16(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	verbColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[3], verbColumn)
+	for i := range k.Sel {
 
 		// f3: record.verb
-		own0 := k.Tables[3].Word(rows, verbColumn[r])
+		own0 := verbValue[i]
 
 		out[i] = kernel.Score(own0)
 	}
@@ -136,11 +146,19 @@ func scoreRandom16Folded(k *kernel.Args) {
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[3])
 	mColumn := rows.Column(k.Columns[3])
+	number1 := k.Numbers[1]
+	flag0 := k.Bools[0]
+	number0 := k.Numbers[0]
 	xColumn := rows.Column(k.Columns[4])
 	uNulls, uNull := rows.Nulls(k.Columns[6])
 	bColumn := rows.Column(k.Columns[9])
 	uColumn := rows.Column(k.Columns[6])
+	text0 := k.Strings[0]
+	number2 := k.Numbers[2]
 	atColumn := rows.Column(k.Columns[10])
+	number3 := k.Numbers[3]
+	number4 := k.Numbers[4]
+	number5 := k.Numbers[5]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -156,7 +174,7 @@ func scoreRandom16Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t4, m, fn.Coalesce(k.Numbers[1], kernel.If[float64](k.Bools[0], m, k.Numbers[0])))))
+		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t4, m, fn.Coalesce(number1, kernel.If[float64](flag0, m, number0)))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
@@ -164,20 +182,20 @@ func scoreRandom16Folded(k *kernel.Args) {
 		t5 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[1], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t5, verb, s)), kernel.If[float64](slices.Contains(vec, posts), fn.Coalesce(100, m), t1))))
+		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number1, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t5, verb, s)), kernel.If[float64](slices.Contains(vec, posts), 100, t1))))
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0
 		rest2 := float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, posts, followers), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest3 := float64(w[5] * kernel.If[float64](!(!(t5)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[0]), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t2, x2, m)), fn.Coalesce(kernel.If[float64](t4, -0.01433, y), k.Numbers[2])), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		rest3 := float64(w[5] * kernel.If[float64](!(!(t5)), kernel.If[float64](rows.EqualString(uColumn[r], text0), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t2, x2, m)), fn.Coalesce(kernel.If[float64](t4, -0.01433, y), number2)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, k.Numbers[3]))), kernel.If[float64](t3, fn.Exp(n2), k.Numbers[4])))
+		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](t3, fn.Exp(n2), number4)))
 
-		out[i] = kernel.Score((k.Folded[r] + k.Numbers[5]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((k.Folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -185,18 +203,28 @@ func scoreRandom16Folded(k *kernel.Args) {
 func scoreRandom16Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[7]float64)(k.Weights)
+	verbColumn := rows.Column(k.Columns[7])
 	nColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[3])
 	mColumn := rows.Column(k.Columns[3])
+	number1 := k.Numbers[1]
+	flag0 := k.Bools[0]
+	number0 := k.Numbers[0]
 	xColumn := rows.Column(k.Columns[4])
 	uNulls, uNull := rows.Nulls(k.Columns[6])
-	verbColumn := rows.Column(k.Columns[7])
 	bColumn := rows.Column(k.Columns[9])
 	uColumn := rows.Column(k.Columns[6])
+	text0 := k.Strings[0]
+	number2 := k.Numbers[2]
 	atColumn := rows.Column(k.Columns[10])
+	number3 := k.Numbers[3]
+	number4 := k.Numbers[4]
+	number5 := k.Numbers[5]
+	verbIn := k.In(0, k.Sets[1], verbColumn)
+	verbValue := k.Lookup(1, k.Tables[3], verbColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -212,7 +240,7 @@ func scoreRandom16Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(k.Numbers[1], kernel.If[float64](k.Bools[0], m, k.Numbers[0])))))
+		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(number1, kernel.If[float64](flag0, m, number0)))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
@@ -220,23 +248,23 @@ func scoreRandom16Alone(k *kernel.Args) {
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[1], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), fn.Coalesce(100, m), kernel.Missing))))
+		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number1, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), 100, kernel.Missing))))
 
 		// f3: record.verb
-		own0 := k.Tables[3].Word(rows, verbColumn[r])
+		own0 := verbValue[i]
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0
 		rest2 := float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, kernel.Missing, kernel.Missing), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest3 := float64(w[5] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[0]), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x2, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), k.Numbers[2])), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		rest3 := float64(w[5] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], text0), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x2, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), number2)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](k.Sets[1].Word(rows, verbColumn[r]) != 0, authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, k.Numbers[3]))), kernel.If[float64](false, fn.Exp(n2), k.Numbers[4])))
+		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](verbIn[i], authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](false, fn.Exp(n2), number4)))
 
-		out[i] = kernel.Score((own0 + k.Numbers[5]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((own0 + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -244,18 +272,27 @@ func scoreRandom16Alone(k *kernel.Args) {
 func scoreRandom16AloneFolded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[7]float64)(k.Weights)
+	verbColumn := rows.Column(k.Columns[7])
 	nColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[3])
 	mColumn := rows.Column(k.Columns[3])
+	number1 := k.Numbers[1]
+	flag0 := k.Bools[0]
+	number0 := k.Numbers[0]
 	xColumn := rows.Column(k.Columns[4])
 	uNulls, uNull := rows.Nulls(k.Columns[6])
 	bColumn := rows.Column(k.Columns[9])
 	uColumn := rows.Column(k.Columns[6])
-	verbColumn := rows.Column(k.Columns[7])
+	text0 := k.Strings[0]
+	number2 := k.Numbers[2]
 	atColumn := rows.Column(k.Columns[10])
+	number3 := k.Numbers[3]
+	number4 := k.Numbers[4]
+	number5 := k.Numbers[5]
+	verbIn := k.In(0, k.Sets[1], verbColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -271,7 +308,7 @@ func scoreRandom16AloneFolded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(k.Numbers[1], kernel.If[float64](k.Bools[0], m, k.Numbers[0])))))
+		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(number1, kernel.If[float64](flag0, m, number0)))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
@@ -279,19 +316,19 @@ func scoreRandom16AloneFolded(k *kernel.Args) {
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(k.Numbers[1], fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), fn.Coalesce(100, m), kernel.Missing))))
+		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number1, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), 100, kernel.Missing))))
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0
 		rest2 := float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, kernel.Missing, kernel.Missing), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest3 := float64(w[5] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], k.Strings[0]), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x2, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), k.Numbers[2])), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		rest3 := float64(w[5] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], text0), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x2, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), number2)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](k.Sets[1].Word(rows, verbColumn[r]) != 0, authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, k.Numbers[3]))), kernel.If[float64](false, fn.Exp(n2), k.Numbers[4])))
+		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](verbIn[i], authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](false, fn.Exp(n2), number4)))
 
-		out[i] = kernel.Score((k.Folded[r] + k.Numbers[5]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((k.Folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

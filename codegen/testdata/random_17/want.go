@@ -36,17 +36,22 @@ func scoreRandom17(k *kernel.Args) {
 	t1 := k.Tables[2].String(kernel.If[string](lang != "", lang, lang))
 	xColumn := rows.Column(k.Columns[1])
 	sColumn := rows.Column(k.Columns[2])
+	list0 := k.Lists[0]
+	number0 := k.Numbers[0]
+	list1 := k.Lists[1]
+	number1 := k.Numbers[1]
 	nColumn := rows.Column(k.Columns[3])
 	bColumn := rows.Column(k.Columns[4])
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[1] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(k.Lists[0], vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), k.Numbers[0]), fn.Dot(k.Lists[1], vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, k.Numbers[1], k.Numbers[1])))
+		rest1 := float64(w[1] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(list0, vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), number0), fn.Dot(list1, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		n2 := float64(int64(nColumn[r]))
@@ -55,9 +60,9 @@ func scoreRandom17(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(followers, x2), fn.Max(n2/k.Numbers[1], kernel.If[float64](b, posts, m))), 0, 1))
+		rest2 := float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(followers, x2), fn.Max(n2/number1, kernel.If[float64](b, posts, m))), 0, 1))
 
-		out[i] = kernel.Score(k.Numbers[2] + ((t1 + rest1) + rest2))
+		out[i] = kernel.Score(number2 + ((t1 + rest1) + rest2))
 	}
 }
 
@@ -67,17 +72,23 @@ func scoreRandom17Alone(k *kernel.Args) {
 	w := (*[4]float64)(k.Weights)
 	xColumn := rows.Column(k.Columns[1])
 	sColumn := rows.Column(k.Columns[2])
+	list0 := k.Lists[0]
+	number0 := k.Numbers[0]
+	list1 := k.Lists[1]
+	number1 := k.Numbers[1]
 	nColumn := rows.Column(k.Columns[3])
 	bColumn := rows.Column(k.Columns[4])
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
+	number3 := k.Numbers[3]
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[1] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(k.Lists[0], vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), k.Numbers[0]), fn.Dot(k.Lists[1], vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, k.Numbers[1], k.Numbers[1])))
+		rest1 := float64(w[1] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(list0, vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), number0), fn.Dot(list1, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		n2 := float64(int64(nColumn[r]))
@@ -86,8 +97,8 @@ func scoreRandom17Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(kernel.Missing, x2), fn.Max(n2/k.Numbers[1], kernel.If[float64](b, kernel.Missing, m))), 0, 1))
+		rest2 := float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(kernel.Missing, x2), fn.Max(n2/number1, kernel.If[float64](b, kernel.Missing, m))), 0, 1))
 
-		out[i] = kernel.Score(k.Numbers[3] + ((k.Numbers[2] + rest1) + rest2))
+		out[i] = kernel.Score(number3 + ((number2 + rest1) + rest2))
 	}
 }

@@ -20,7 +20,10 @@ func scoreRandom18(k *kernel.Args) {
 	uNulls, uNull := rows.Nulls(k.Columns[1])
 	mColumn := rows.Column(k.Columns[2])
 	mNulls, mNull := rows.Nulls(k.Columns[2])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[4])
+	flag0 := k.Bools[0]
+	number1 := k.Numbers[1]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -34,13 +37,13 @@ func scoreRandom18(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		t1 := k.Arena.Text(kernel.If[float64](uNulls[r]&uNull == 0, m, k.Numbers[0]))
+		t1 := k.Arena.Text(kernel.If[float64](uNulls[r]&uNull == 0, m, number0))
 		t2 := k.Arena.Cross("", t1)
 		rest0 := float64(w[2] * kernel.Bool(verb == t2))
 
 		// f2: (((has(viewer.age) && (viewer.age == -16.54)) == ((record.n - record.m) in viewer.vec)) ? record.m : age(timestamp("2026-01-31T00:00:00Z")))
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[3] * kernel.If[float64](k.Bools[0] == (k.Sets[0].Number(n2-m) != 0), m, k.Numbers[1]))
+		rest1 := float64(w[3] * kernel.If[float64](flag0 == (k.Sets[0].Number(n2-m) != 0), m, number1))
 
 		out[i] = kernel.Score((own0 + w[0]) + (rest0 + rest1))
 	}
@@ -68,7 +71,10 @@ func scoreRandom18Folded(k *kernel.Args) {
 	uNulls, uNull := rows.Nulls(k.Columns[0])
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[3])
+	flag0 := k.Bools[0]
+	number1 := k.Numbers[1]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -78,13 +84,13 @@ func scoreRandom18Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		t1 := k.Arena.Text(kernel.If[float64](uNulls[r]&uNull == 0, m, k.Numbers[0]))
+		t1 := k.Arena.Text(kernel.If[float64](uNulls[r]&uNull == 0, m, number0))
 		t2 := k.Arena.Cross("", t1)
 		rest0 := float64(w[2] * kernel.Bool(verb == t2))
 
 		// f2: (((has(viewer.age) && (viewer.age == -16.54)) == ((record.n - record.m) in viewer.vec)) ? record.m : age(timestamp("2026-01-31T00:00:00Z")))
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[3] * kernel.If[float64](k.Bools[0] == (k.Sets[0].Number(n2-m) != 0), m, k.Numbers[1]))
+		rest1 := float64(w[3] * kernel.If[float64](flag0 == (k.Sets[0].Number(n2-m) != 0), m, number1))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + (rest0 + rest1))
 	}

@@ -19,19 +19,21 @@ func init() {
 func scoreRandom19(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[3]float64)(k.Weights)
+	number0 := k.Numbers[0]
 	xColumn := rows.Column(k.Columns[1])
+	number1 := k.Numbers[1]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f1: (age(timestamp("2026-01-31T00:00:00Z")) in record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * kernel.Bool(slices.Contains(vec, k.Numbers[0])))
+		rest0 := float64(w[1] * kernel.Bool(slices.Contains(vec, number0)))
 
 		// f2: record.x
 		x2 := math.Float64frombits(xColumn[r])
 		own0 := float64(w[2] * x2)
 
-		out[i] = kernel.Score((own0 + k.Numbers[1]) + rest0)
+		out[i] = kernel.Score((own0 + number1) + rest0)
 	}
 }
 
@@ -54,13 +56,15 @@ func foldRandom19(k *kernel.Args) {
 func scoreRandom19Folded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[3]float64)(k.Weights)
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f1: (age(timestamp("2026-01-31T00:00:00Z")) in record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * kernel.Bool(slices.Contains(vec, k.Numbers[0])))
+		rest0 := float64(w[1] * kernel.Bool(slices.Contains(vec, number0)))
 
-		out[i] = kernel.Score((k.Folded[r] + k.Numbers[1]) + rest0)
+		out[i] = kernel.Score((k.Folded[r] + number1) + rest0)
 	}
 }

@@ -43,12 +43,15 @@ func scoreRandom20(k *kernel.Args) {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
 	t2 := fn.Abs(posts)
-	t3 := k.Numbers[4] / posts
+	number4 := k.Numbers[4]
+	t3 := number4 / posts
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[3], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
-	t4 := float64(w[4] * fn.Cosine(embedding, k.Lists[0]))
+	list0 := k.Lists[0]
+	t4 := float64(w[4] * fn.Cosine(embedding, list0))
+	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
 	bColumn := rows.Column(k.Columns[3])
@@ -57,7 +60,13 @@ func scoreRandom20(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
-	typeColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
+	text0 := k.Strings[0]
+	number3 := k.Numbers[3]
+	flag0 := k.Bools[0]
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -81,20 +90,20 @@ func scoreRandom20(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(number0, x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), followers), k.Numbers[1])*followers), k.Numbers[2]))
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], followers), number1)*followers), number2))
 
 		// f5: record.y
 		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), t2), random20List2)), t3))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), t2), random20List2)), t3))
 		t5 := own0 + own1
 
 		out[i] = kernel.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
@@ -145,12 +154,15 @@ func scoreRandom20Folded(k *kernel.Args) {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
 	t2 := fn.Abs(posts)
-	t3 := k.Numbers[4] / posts
+	number4 := k.Numbers[4]
+	t3 := number4 / posts
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[3], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
-	t4 := float64(w[4] * fn.Cosine(embedding, k.Lists[0]))
+	list0 := k.Lists[0]
+	t4 := float64(w[4] * fn.Cosine(embedding, list0))
+	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
 	bColumn := rows.Column(k.Columns[3])
@@ -159,7 +171,13 @@ func scoreRandom20Folded(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
-	typeColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
+	text0 := k.Strings[0]
+	number3 := k.Numbers[3]
+	flag0 := k.Bools[0]
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -180,17 +198,17 @@ func scoreRandom20Folded(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(number0, x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), followers), k.Numbers[1])*followers), k.Numbers[2]))
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], followers), number1)*followers), number2))
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), t2), random20List2)), t3))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), t2), random20List2)), t3))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
 	}
@@ -200,6 +218,7 @@ func scoreRandom20Folded(k *kernel.Args) {
 func scoreRandom20Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[8]float64)(k.Weights)
+	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
 	bColumn := rows.Column(k.Columns[3])
@@ -208,7 +227,15 @@ func scoreRandom20Alone(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
-	typeColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
+	text0 := k.Strings[0]
+	number3 := k.Numbers[3]
+	flag0 := k.Bools[0]
+	number4 := k.Numbers[4]
+	number5 := k.Numbers[5]
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -232,23 +259,23 @@ func scoreRandom20Alone(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(number0, x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), kernel.Missing), k.Numbers[1])*kernel.Missing), k.Numbers[2]))
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], kernel.Missing), number1)*kernel.Missing), number2))
 
 		// f5: record.y
 		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), kernel.Missing), random20List2)), k.Numbers[4]))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), kernel.Missing), random20List2)), number4))
 		t1 := own0 + own1
 
-		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + k.Numbers[5])))
+		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
 	}
 }
 
@@ -256,6 +283,7 @@ func scoreRandom20Alone(k *kernel.Args) {
 func scoreRandom20AloneFolded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[8]float64)(k.Weights)
+	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
 	bColumn := rows.Column(k.Columns[3])
@@ -264,7 +292,15 @@ func scoreRandom20AloneFolded(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
-	typeColumn := rows.Column(k.Columns[1])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
+	text0 := k.Strings[0]
+	number3 := k.Numbers[3]
+	flag0 := k.Bools[0]
+	number4 := k.Numbers[4]
+	number5 := k.Numbers[5]
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -285,18 +321,18 @@ func scoreRandom20AloneFolded(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(k.Numbers[0], x2)), random20List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(number0, x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(k.Tables[1].Word(rows, typeColumn[r]), kernel.Missing), k.Numbers[1])*kernel.Missing), k.Numbers[2]))
+		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], kernel.Missing), number1)*kernel.Missing), number2))
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, k.Strings[0]), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), k.Numbers[3]))))
+		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](k.Bools[0], n2, -6.938), kernel.Missing), random20List2)), k.Numbers[4]))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), kernel.Missing), random20List2)), number4))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + k.Numbers[5])))
+		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
 	}
 }

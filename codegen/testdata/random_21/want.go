@@ -24,13 +24,16 @@ func scoreRandom21(k *kernel.Args) {
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
-	t1 := kernel.If[float64](k.Bools[0], k.Numbers[1], followers)
+	flag0 := k.Bools[0]
+	number1 := k.Numbers[1]
+	t1 := kernel.If[float64](flag0, number1, followers)
 	posts := kernel.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
+	number0 := k.Numbers[0]
 	cColumn := rows.Column(k.Columns[1])
 	nColumn := rows.Column(k.Columns[2])
 	bColumn := rows.Column(k.Columns[4])
@@ -39,6 +42,7 @@ func scoreRandom21(k *kernel.Args) {
 	yNulls, yNull := rows.Nulls(k.Columns[6])
 	xColumn := rows.Column(k.Columns[7])
 	timeColumn := rows.Column(k.Columns[8])
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 
 		// f0: pow((record.m - exp(-(viewer.age))), 0.5)
@@ -46,7 +50,7 @@ func scoreRandom21(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Pow(m-k.Numbers[0], 0.5))
+		rest0 := float64(w[1] * fn.Pow(m-number0, 0.5))
 
 		// f1: ((((record.c || has(record.m)) ? coalesce(record.n, -2.333) : (0.001263 + 0.4825)) == (record.u.contains("post") ? (has(viewer.age) ? viewer.age : entity.followers) : (record.b ? entity.posts : entity.posts))) ? age(record.at) : coalesce(lookup({0: 1, 1: 3.5}, (entity.posts / record.y), coalesce(0.003379, record.x)), age(record.time)))
 		c := cColumn[r] != 0
@@ -60,7 +64,7 @@ func scoreRandom21(k *kernel.Args) {
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		time := float64(int64(timeColumn[r]))
-		rest1 := float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), t1, kernel.If[float64](b, posts, posts)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(posts/y), fn.Coalesce(0.003379, x2)), fn.Age(time, k.Numbers[2]))))
+		rest1 := float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), t1, kernel.If[float64](b, posts, posts)), fn.Age(at, number2), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(posts/y), fn.Coalesce(0.003379, x2)), fn.Age(time, number2))))
 
 		out[i] = kernel.Score(w[0] + (rest0 + rest1))
 	}
@@ -72,6 +76,7 @@ func scoreRandom21Alone(k *kernel.Args) {
 	w := (*[3]float64)(k.Weights)
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
+	number0 := k.Numbers[0]
 	cColumn := rows.Column(k.Columns[1])
 	nColumn := rows.Column(k.Columns[2])
 	bColumn := rows.Column(k.Columns[4])
@@ -80,6 +85,8 @@ func scoreRandom21Alone(k *kernel.Args) {
 	yNulls, yNull := rows.Nulls(k.Columns[6])
 	xColumn := rows.Column(k.Columns[7])
 	timeColumn := rows.Column(k.Columns[8])
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
 	for i, r := range k.Sel {
 
 		// f0: pow((record.m - exp(-(viewer.age))), 0.5)
@@ -87,7 +94,7 @@ func scoreRandom21Alone(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Pow(m-k.Numbers[0], 0.5))
+		rest0 := float64(w[1] * fn.Pow(m-number0, 0.5))
 
 		// f1: ((((record.c || has(record.m)) ? coalesce(record.n, -2.333) : (0.001263 + 0.4825)) == (record.u.contains("post") ? (has(viewer.age) ? viewer.age : entity.followers) : (record.b ? entity.posts : entity.posts))) ? age(record.at) : coalesce(lookup({0: 1, 1: 3.5}, (entity.posts / record.y), coalesce(0.003379, record.x)), age(record.time)))
 		c := cColumn[r] != 0
@@ -101,7 +108,7 @@ func scoreRandom21Alone(k *kernel.Args) {
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		time := float64(int64(timeColumn[r]))
-		rest1 := float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), k.Numbers[1], kernel.If[float64](b, kernel.Missing, kernel.Missing)), fn.Age(at, k.Numbers[2]), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(kernel.Missing/y), fn.Coalesce(0.003379, x2)), fn.Age(time, k.Numbers[2]))))
+		rest1 := float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), number1, kernel.If[float64](b, kernel.Missing, kernel.Missing)), fn.Age(at, number2), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(kernel.Missing/y), fn.Coalesce(0.003379, x2)), fn.Age(time, number2))))
 
 		out[i] = kernel.Score(w[0] + (rest0 + rest1))
 	}

@@ -19,16 +19,24 @@ func init() {
 func scoreRandom22(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[5]float64)(k.Weights)
+	typeColumn := rows.Column(k.Columns[10])
 	bColumn := rows.Column(k.Columns[1])
 	timeColumn := rows.Column(k.Columns[2])
+	number0 := k.Numbers[0]
 	yColumn := rows.Column(k.Columns[3])
 	yNulls, yNull := rows.Nulls(k.Columns[3])
 	mColumn := rows.Column(k.Columns[4])
 	mNulls, mNull := rows.Nulls(k.Columns[4])
+	flag0 := k.Bools[0]
+	list0 := k.Lists[0]
 	authorAgeColumn := rows.Column(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
+	flag1 := k.Bools[1]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
 	nColumn := rows.Column(k.Columns[9])
-	typeColumn := rows.Column(k.Columns[10])
+	number3 := k.Numbers[3]
+	typeValue := k.Lookup(0, k.Tables[4], typeColumn)
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -36,7 +44,7 @@ func scoreRandom22(k *kernel.Args) {
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		age := fn.Age(time, k.Numbers[0])
+		age := fn.Age(time, number0)
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
@@ -45,15 +53,15 @@ func scoreRandom22(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), age, fn.Pow(fn.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * kernel.If[float64](flag0, fn.Dot(list0, vec), kernel.If[float64](!(b == flag0), age, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
+		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == flag1))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / kernel.Log1p(age)))
+		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, number1, m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), number1, authorAge), float64(10*authorAge), fn.Coalesce(number2, x2)) / kernel.Log1p(age)))
 
 		// f4: ((record.u != record.s) ? "" : record.s)
 		s := rows.StringAt(k.Columns[8], int(r))
@@ -65,10 +73,10 @@ func scoreRandom22(k *kernel.Args) {
 		own1 := float64(w[4] * fn.Exp(fn.Abs(n2)))
 
 		// f6: record.type
-		own2 := k.Tables[4].Word(rows, typeColumn[r])
+		own2 := typeValue[i]
 		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(kernel.Sigmoid((t1 + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
+		out[i] = kernel.Score(kernel.Sigmoid((t1 + number3) + ((rest0 + rest1) + rest2)))
 	}
 }
 
@@ -76,8 +84,9 @@ func scoreRandom22(k *kernel.Args) {
 func foldRandom22(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[5]float64)(k.Weights)
-	nColumn := rows.Column(k.Columns[2])
 	typeColumn := rows.Column(k.Columns[3])
+	nColumn := rows.Column(k.Columns[2])
+	typeValue := k.Lookup(0, k.Tables[4], typeColumn)
 	for i, r := range k.Sel {
 
 		// f4: ((record.u != record.s) ? "" : record.s)
@@ -90,7 +99,7 @@ func foldRandom22(k *kernel.Args) {
 		own1 := float64(w[4] * fn.Exp(fn.Abs(n2)))
 
 		// f6: record.type
-		own2 := k.Tables[4].Word(rows, typeColumn[r])
+		own2 := typeValue[i]
 
 		out[i] = kernel.Score((own0 + own1) + own2)
 	}
@@ -102,12 +111,19 @@ func scoreRandom22Folded(k *kernel.Args) {
 	w := (*[5]float64)(k.Weights)
 	bColumn := rows.Column(k.Columns[1])
 	timeColumn := rows.Column(k.Columns[2])
+	number0 := k.Numbers[0]
 	yColumn := rows.Column(k.Columns[3])
 	yNulls, yNull := rows.Nulls(k.Columns[3])
 	mColumn := rows.Column(k.Columns[4])
 	mNulls, mNull := rows.Nulls(k.Columns[4])
+	flag0 := k.Bools[0]
+	list0 := k.Lists[0]
 	authorAgeColumn := rows.Column(k.Columns[5])
 	xColumn := rows.Column(k.Columns[6])
+	flag1 := k.Bools[1]
+	number1 := k.Numbers[1]
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
@@ -115,7 +131,7 @@ func scoreRandom22Folded(k *kernel.Args) {
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		age := fn.Age(time, k.Numbers[0])
+		age := fn.Age(time, number0)
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
@@ -124,16 +140,16 @@ func scoreRandom22Folded(k *kernel.Args) {
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * kernel.If[float64](k.Bools[0], fn.Dot(k.Lists[0], vec), kernel.If[float64](!(b == k.Bools[0]), age, fn.Pow(fn.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * kernel.If[float64](flag0, fn.Dot(list0, vec), kernel.If[float64](!(b == flag0), age, fn.Pow(fn.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == k.Bools[1]))
+		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == flag1))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, k.Numbers[1], m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), k.Numbers[1], authorAge), float64(10*authorAge), fn.Coalesce(k.Numbers[2], x2)) / kernel.Log1p(age)))
+		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, number1, m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), number1, authorAge), float64(10*authorAge), fn.Coalesce(number2, x2)) / kernel.Log1p(age)))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + k.Numbers[3]) + ((rest0 + rest1) + rest2)))
+		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + number3) + ((rest0 + rest1) + rest2)))
 	}
 }

@@ -31,8 +31,10 @@ func scoreRandom23(k *kernel.Args) {
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	t3 := kernel.If[float64](k.Bools[0], followers, posts)
+	flag0 := k.Bools[0]
+	t3 := kernel.If[float64](flag0, followers, posts)
 	authorAgeColumn := rows.Column(k.Columns[0])
+	text0 := k.Strings[0]
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	bColumn := rows.Column(k.Columns[3])
@@ -40,15 +42,19 @@ func scoreRandom23(k *kernel.Args) {
 	nColumn := rows.Column(k.Columns[5])
 	yColumn := rows.Column(k.Columns[6])
 	yNulls, yNull := rows.Nulls(k.Columns[6])
+	number0 := k.Numbers[0]
 	uNulls, uNull := rows.Nulls(k.Columns[7])
+	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[8])
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f0: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		t4 := k.Arena.Text(authorAge)
-		t5 := k.Arena.Cross(t4, k.Strings[0])
+		t5 := k.Arena.Cross(t4, text0)
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
@@ -57,23 +63,23 @@ func scoreRandom23(k *kernel.Args) {
 		b := bColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
 		n2 := float64(int64(nColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](kernel.If[string](false, t5, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
+		rest0 := float64(w[1] * kernel.If[float64](kernel.If[string](false, t5, "a long string of words") == text0, m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
 
 		// f1: coalesce(size(viewer.langs), record.y)
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[0], y))
+		rest1 := float64(w[2] * fn.Coalesce(number0, y))
 
 		// f2: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		rest2 := float64(w[3] * kernel.If[float64](t2, fn.Decay(k.Numbers[1], x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], posts, x2)*t3))))
+		rest2 := float64(w[3] * kernel.If[float64](t2, fn.Decay(number1, x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, posts, x2)*t3))))
 
 		// f4: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		rest3 := k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), k.Numbers[2]), random23List1))
+		rest3 := k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number2), random23List1))
 
-		out[i] = kernel.Score(k.Numbers[3] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score(number3 + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
@@ -82,6 +88,7 @@ func scoreRandom23Alone(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	authorAgeColumn := rows.Column(k.Columns[0])
+	text0 := k.Strings[0]
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	bColumn := rows.Column(k.Columns[3])
@@ -89,15 +96,21 @@ func scoreRandom23Alone(k *kernel.Args) {
 	nColumn := rows.Column(k.Columns[5])
 	yColumn := rows.Column(k.Columns[6])
 	yNulls, yNull := rows.Nulls(k.Columns[6])
+	number0 := k.Numbers[0]
 	uNulls, uNull := rows.Nulls(k.Columns[7])
+	number1 := k.Numbers[1]
+	flag0 := k.Bools[0]
+	number2 := k.Numbers[2]
 	cColumn := rows.Column(k.Columns[8])
+	number3 := k.Numbers[3]
+	number4 := k.Numbers[4]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// f0: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		t1 := k.Arena.Text(authorAge)
-		t2 := k.Arena.Cross(t1, k.Strings[0])
+		t2 := k.Arena.Cross(t1, text0)
 		m := kernel.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
@@ -106,22 +119,22 @@ func scoreRandom23Alone(k *kernel.Args) {
 		b := bColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
 		n2 := float64(int64(nColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](kernel.If[string](false, t2, "a long string of words") == k.Strings[0], m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
+		rest0 := float64(w[1] * kernel.If[float64](kernel.If[string](false, t2, "a long string of words") == text0, m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
 
 		// f1: coalesce(size(viewer.langs), record.y)
 		y := kernel.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(k.Numbers[0], y))
+		rest1 := float64(w[2] * fn.Coalesce(number0, y))
 
 		// f2: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		rest2 := float64(w[3] * kernel.If[float64](false, fn.Decay(k.Numbers[1], x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](k.Bools[0], kernel.Missing, x2)*k.Numbers[2]))))
+		rest2 := float64(w[3] * kernel.If[float64](false, fn.Decay(number1, x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, kernel.Missing, x2)*number2))))
 
 		// f4: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		rest3 := k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), k.Numbers[3]), random23List1))
+		rest3 := k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number3), random23List1))
 
-		out[i] = kernel.Score(k.Numbers[4] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score(number4 + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

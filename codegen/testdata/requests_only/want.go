@@ -13,8 +13,9 @@ func init() {
 // scoreRequestsOnly scores millrace.Activity: linear over 3 features.
 func scoreRequestsOnly(k *kernel.Args) {
 	out := k.Out[:len(k.Sel)]
+	number0 := k.Numbers[0]
 	for i := range k.Sel {
 
-		out[i] = kernel.Score(k.Numbers[0])
+		out[i] = kernel.Score(number0)
 	}
 }

@@ -18,20 +18,22 @@ func scoreRoles(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	typeColumn := rows.Column(k.Columns[1])
 	entityColumn := rows.Column(k.Columns[2])
+	text0 := k.Strings[0]
 	authorAgeColumn := rows.Column(k.Columns[4])
 	for i, r := range k.Sel {
 
 		// time: age(record.time) / 1000
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * (fn.Age(time, k.Numbers[0]) / 1000))
+		rest0 := float64(w[1] * (fn.Age(time, number0) / 1000))
 
 		// type: record.type == "post"
 		own0 := float64(w[2] * kernel.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
 
 		// mine: record.entity == viewer.id
-		rest1 := float64(w[3] * kernel.Bool(rows.EqualString(entityColumn[r], k.Strings[0])))
+		rest1 := float64(w[3] * kernel.Bool(rows.EqualString(entityColumn[r], text0)))
 
 		// id: size(record.id)
 		id := rows.StringAt(k.Columns[3], int(r))
@@ -74,15 +76,17 @@ func scoreRolesFolded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	entityColumn := rows.Column(k.Columns[1])
+	text0 := k.Strings[0]
 	for i, r := range k.Sel {
 
 		// time: age(record.time) / 1000
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * (fn.Age(time, k.Numbers[0]) / 1000))
+		rest0 := float64(w[1] * (fn.Age(time, number0) / 1000))
 
 		// mine: record.entity == viewer.id
-		rest1 := float64(w[3] * kernel.Bool(rows.EqualString(entityColumn[r], k.Strings[0])))
+		rest1 := float64(w[3] * kernel.Bool(rows.EqualString(entityColumn[r], text0)))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + (rest0 + rest1))
 	}

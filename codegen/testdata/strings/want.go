@@ -21,6 +21,7 @@ func scoreStrings(k *kernel.Args) {
 	verbColumn := rows.Column(k.Columns[0])
 	visibilityColumn := rows.Column(k.Columns[1])
 	countryColumn := rows.Column(k.Columns[2])
+	text0 := k.Strings[0]
 	languageColumn := rows.Column(k.Columns[4])
 	for i, r := range k.Sel {
 
@@ -31,14 +32,14 @@ func scoreStrings(k *kernel.Args) {
 		own1 := float64(w[2] * kernel.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
 
 		// ne: record.country != viewer.country
-		rest0 := float64(w[3] * kernel.Bool(!rows.EqualString(countryColumn[r], k.Strings[0])))
+		rest0 := float64(w[3] * kernel.Bool(!rows.EqualString(countryColumn[r], text0)))
 
 		// has: record.text.contains("go")
 		text := rows.StringAt(k.Columns[3], int(r))
 		own2 := float64(w[4] * kernel.Bool(strings.Contains(text, "go")))
 
 		// pre: record.text.startsWith(viewer.country)
-		rest1 := float64(w[5] * kernel.Bool(strings.HasPrefix(text, k.Strings[0])))
+		rest1 := float64(w[5] * kernel.Bool(strings.HasPrefix(text, text0)))
 
 		// order: record.country < "m"
 		country := rows.StringAt(k.Columns[2], int(r))
@@ -49,7 +50,7 @@ func scoreStrings(k *kernel.Args) {
 
 		// any: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[4], int(r))
-		rest2 := float64(w[8] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
+		rest2 := float64(w[8] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == text0))
 		t1 := (own0 + own1) + (own2 + own3)
 
 		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
@@ -90,19 +91,20 @@ func scoreStringsFolded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[9]float64)(k.Weights)
 	countryColumn := rows.Column(k.Columns[0])
+	text0 := k.Strings[0]
 	languageColumn := rows.Column(k.Columns[2])
 	for i, r := range k.Sel {
 
 		// ne: record.country != viewer.country
-		rest0 := float64(w[3] * kernel.Bool(!rows.EqualString(countryColumn[r], k.Strings[0])))
+		rest0 := float64(w[3] * kernel.Bool(!rows.EqualString(countryColumn[r], text0)))
 
 		// pre: record.text.startsWith(viewer.country)
 		text := rows.StringAt(k.Columns[1], int(r))
-		rest1 := float64(w[5] * kernel.Bool(strings.HasPrefix(text, k.Strings[0])))
+		rest1 := float64(w[5] * kernel.Bool(strings.HasPrefix(text, text0)))
 
 		// any: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[2], int(r))
-		rest2 := float64(w[8] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == k.Strings[0]))
+		rest2 := float64(w[8] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == text0))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}

@@ -20,16 +20,19 @@ func scoreTables(k *kernel.Args) {
 	verbColumn := rows.Column(k.Columns[0])
 	languageColumn := rows.Column(k.Columns[1])
 	likesColumn := rows.Column(k.Columns[2])
+	verbValue := k.Lookup(0, k.Tables[2], verbColumn)
+	languageValue := k.Lookup(1, k.Tables[0], languageColumn)
+	languageValue2 := k.Lookup(2, k.Tables[3], languageColumn)
 	for i, r := range k.Sel {
 
 		// v: lookup(verbs, record.verb, 0.1)
-		own0 := float64(w[1] * fn.Coalesce(k.Tables[2].Word(rows, verbColumn[r]), 0.1))
+		own0 := float64(w[1] * fn.Coalesce(verbValue[i], 0.1))
 
 		// l: lookup(langs, record.language, -1)
-		own1 := float64(w[2] * fn.Coalesce(k.Tables[0].Word(rows, languageColumn[r]), -1))
+		own1 := float64(w[2] * fn.Coalesce(languageValue[i], -1))
 
 		// w: lookup({"en": 1, "de": 2}, record.language, 0)
-		own2 := float64(w[3] * fn.Coalesce(k.Tables[3].Word(rows, languageColumn[r]), 0))
+		own2 := float64(w[3] * fn.Coalesce(languageValue2[i], 0))
 
 		// n: lookup(steps, record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
@@ -47,16 +50,19 @@ func foldTables(k *kernel.Args) {
 	verbColumn := rows.Column(k.Columns[0])
 	languageColumn := rows.Column(k.Columns[1])
 	likesColumn := rows.Column(k.Columns[2])
+	verbValue := k.Lookup(0, k.Tables[2], verbColumn)
+	languageValue := k.Lookup(1, k.Tables[0], languageColumn)
+	languageValue2 := k.Lookup(2, k.Tables[3], languageColumn)
 	for i, r := range k.Sel {
 
 		// v: lookup(verbs, record.verb, 0.1)
-		own0 := float64(w[1] * fn.Coalesce(k.Tables[2].Word(rows, verbColumn[r]), 0.1))
+		own0 := float64(w[1] * fn.Coalesce(verbValue[i], 0.1))
 
 		// l: lookup(langs, record.language, -1)
-		own1 := float64(w[2] * fn.Coalesce(k.Tables[0].Word(rows, languageColumn[r]), -1))
+		own1 := float64(w[2] * fn.Coalesce(languageValue[i], -1))
 
 		// w: lookup({"en": 1, "de": 2}, record.language, 0)
-		own2 := float64(w[3] * fn.Coalesce(k.Tables[3].Word(rows, languageColumn[r]), 0))
+		own2 := float64(w[3] * fn.Coalesce(languageValue2[i], 0))
 
 		// n: lookup(steps, record.likes, 0)
 		likes := float64(int64(likesColumn[r]))

@@ -26,6 +26,7 @@ func scoreTreesInputs(k *kernel.Args) {
 	f18 := float64(followers * 19)
 	f28 := float64(followers * 29)
 	atColumn := rows.Column(k.Columns[5])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[0])
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
@@ -33,11 +34,14 @@ func scoreTreesInputs(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[3])
 	yNulls, yNull := rows.Nulls(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
+	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[6])
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
@@ -73,7 +77,7 @@ func scoreTreesInputs(k *kernel.Args) {
 		x[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6: viewer.age * 7
-		x[6*kernel.Block] = k.Numbers[1]
+		x[6*kernel.Block] = number1
 
 		// f7: record.c
 		c := cColumn[r] != 0
@@ -106,7 +110,7 @@ func scoreTreesInputs(k *kernel.Args) {
 		x[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16: viewer.age * 17
-		x[16*kernel.Block] = k.Numbers[2]
+		x[16*kernel.Block] = number2
 
 		// f17: record.c
 		x[17*kernel.Block] = f7
@@ -136,7 +140,7 @@ func scoreTreesInputs(k *kernel.Args) {
 		x[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26: viewer.age * 27
-		x[26*kernel.Block] = k.Numbers[3]
+		x[26*kernel.Block] = number3
 
 		// f27: record.c
 		x[27*kernel.Block] = f7
@@ -153,6 +157,7 @@ func scoreTreesInputs(k *kernel.Args) {
 func scoreTreesInputsAlone(k *kernel.Args) {
 	rows := k.Rows
 	atColumn := rows.Column(k.Columns[5])
+	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[0])
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
@@ -160,11 +165,14 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[3])
 	yNulls, yNull := rows.Nulls(k.Columns[3])
 	authorAgeColumn := rows.Column(k.Columns[4])
+	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[6])
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
 	age := k.Vector(0)
 	for i, r := range k.Sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, k.Numbers[0])
+		age[i] = fn.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)
 	for i, r := range k.Sel {
@@ -200,7 +208,7 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 		x[5*kernel.Block] = float64(decay[i] * 6)
 
 		// f6: viewer.age * 7
-		x[6*kernel.Block] = k.Numbers[1]
+		x[6*kernel.Block] = number1
 
 		// f7: record.c
 		c := cColumn[r] != 0
@@ -233,7 +241,7 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 		x[15*kernel.Block] = float64(decay[i] * 16)
 
 		// f16: viewer.age * 17
-		x[16*kernel.Block] = k.Numbers[2]
+		x[16*kernel.Block] = number2
 
 		// f17: record.c
 		x[17*kernel.Block] = f7
@@ -263,7 +271,7 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 		x[25*kernel.Block] = float64(decay[i] * 26)
 
 		// f26: viewer.age * 27
-		x[26*kernel.Block] = k.Numbers[3]
+		x[26*kernel.Block] = number3
 
 		// f27: record.c
 		x[27*kernel.Block] = f7

@@ -14,16 +14,18 @@ func init() {
 // scoreTreesLightgbm scores millrace.Activity: trees over 2 features.
 func scoreTreesLightgbm(k *kernel.Args) {
 	rows := k.Rows
-	likesColumn := rows.Column(k.Columns[0])
 	verbColumn := rows.Column(k.Columns[1])
+	likesColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	verbValue := k.Lookup(0, k.Tables[0], verbColumn)
 	for i, r := range k.Sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
 		// X1: log1p(record.likes) * coalesce(viewer.taste, 1)
 		likes := float64(int64(likesColumn[r]))
-		x[0*kernel.Block] = float64(kernel.Log1pWhole(likes) * k.Numbers[0])
+		x[0*kernel.Block] = float64(kernel.Log1pWhole(likes) * number0)
 
 		// X2: lookup(codes, record.verb, -1)
-		x[1*kernel.Block] = fn.Coalesce(k.Tables[0].Word(rows, verbColumn[r]), -1)
+		x[1*kernel.Block] = fn.Coalesce(verbValue[i], -1)
 	}
 }

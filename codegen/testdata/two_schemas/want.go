@@ -20,17 +20,19 @@ func scoreTwoSchemasActivity(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	likesColumn := rows.Column(k.Columns[1])
+	number1 := k.Numbers[1]
 	for i, r := range k.Sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, number0))
 
 		// likes: coalesce(record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
 		own0 := float64(w[2] * likes)
-		t1 := own0 + k.Numbers[1]
+		t1 := own0 + number1
 
 		out[i] = kernel.Score((t1 + w[0]) + rest0)
 	}
@@ -41,13 +43,14 @@ func foldTwoSchemasActivity(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	for i, r := range k.Sel {
 
 		// likes: coalesce(record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
 		own0 := float64(w[2] * likes)
 
-		out[i] = kernel.Score(own0 + k.Numbers[0])
+		out[i] = kernel.Score(own0 + number0)
 	}
 }
 
@@ -56,11 +59,12 @@ func scoreTwoSchemasActivityFolded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	for i, r := range k.Sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, number0))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
 	}
@@ -71,17 +75,19 @@ func scoreTwoSchemasNote(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	starsColumn := rows.Column(k.Columns[1])
+	number1 := k.Numbers[1]
 	for i, r := range k.Sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, k.Numbers[0]))
+		rest0 := float64(w[1] * fn.Age(time, number0))
 
 		// stars: coalesce(record.stars, 0)
 		stars := float64(int64(starsColumn[r]))
 		own1 := float64(w[3] * stars)
-		t1 := k.Numbers[1] + own1
+		t1 := number1 + own1
 
 		out[i] = kernel.Score((t1 + w[0]) + rest0)
 	}
@@ -92,12 +98,13 @@ func foldTwoSchemasNote(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[4]float64)(k.Weights)
 	starsColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
 	for i, r := range k.Sel {
 
 		// stars: coalesce(record.stars, 0)
 		stars := float64(int64(starsColumn[r]))
 		own1 := float64(w[3] * stars)
 
-		out[i] = kernel.Score(k.Numbers[0] + own1)
+		out[i] = kernel.Score(number0 + own1)
 	}
 }

@@ -19,22 +19,24 @@ func init() {
 func scoreVectors(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
+	list0 := k.Lists[0]
+	text0 := k.Strings[0]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// dot: dot(record.features, viewer.taste)
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * fn.Dot(features, k.Lists[0]))
+		rest0 := float64(w[1] * fn.Dot(features, list0))
 
 		// cos: cosine(record.features, viewer.taste)
-		rest1 := float64(w[2] * fn.Cosine(features, k.Lists[0]))
+		rest1 := float64(w[2] * fn.Cosine(features, list0))
 
 		// n: size(record.features)
 		own0 := float64(w[3] * float64(len(features)))
 
 		// in: contains(record.about, viewer.id)
 		about := k.Arena.Strings(rows, k.Columns[1], int(r))
-		rest2 := float64(w[4] * kernel.Bool(slices.Contains(about, k.Strings[0])))
+		rest2 := float64(w[4] * kernel.Bool(slices.Contains(about, text0)))
 
 		// has: contains(record.features, 2)
 		own1 := float64(w[5] * kernel.Bool(slices.Contains(features, 2)))
@@ -66,19 +68,21 @@ func foldVectors(k *kernel.Args) {
 func scoreVectorsFolded(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[6]float64)(k.Weights)
+	list0 := k.Lists[0]
+	text0 := k.Strings[0]
 	for i, r := range k.Sel {
 		k.Arena.Reset()
 
 		// dot: dot(record.features, viewer.taste)
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * fn.Dot(features, k.Lists[0]))
+		rest0 := float64(w[1] * fn.Dot(features, list0))
 
 		// cos: cosine(record.features, viewer.taste)
-		rest1 := float64(w[2] * fn.Cosine(features, k.Lists[0]))
+		rest1 := float64(w[2] * fn.Cosine(features, list0))
 
 		// in: contains(record.about, viewer.id)
 		about := k.Arena.Strings(rows, k.Columns[1], int(r))
-		rest2 := float64(w[4] * kernel.Bool(slices.Contains(about, k.Strings[0])))
+		rest2 := float64(w[4] * kernel.Bool(slices.Contains(about, text0)))
 
 		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}

@@ -14,17 +14,20 @@ func init() {
 func scoreViewer(k *kernel.Args) {
 	rows, out := k.Rows, k.Out[:len(k.Sel)]
 	w := (*[5]float64)(k.Weights)
-	likesColumn := rows.Column(k.Columns[0])
 	languageColumn := rows.Column(k.Columns[1])
+	likesColumn := rows.Column(k.Columns[0])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	languageIn := k.In(0, k.Sets[0], languageColumn)
 	for i, r := range k.Sel {
 
 		// taste: viewer.taste * record.likes
 		likes := float64(int64(likesColumn[r]))
-		rest0 := float64(w[1] * float64(k.Numbers[0]*likes))
+		rest0 := float64(w[1] * float64(number0*likes))
 
 		// reader: record.language in viewer.langs
-		rest1 := float64(w[2] * kernel.Bool(k.Sets[0].Word(rows, languageColumn[r]) != 0))
+		rest1 := float64(w[2] * kernel.Bool(languageIn[i]))
 
-		out[i] = kernel.Score(k.Numbers[1] + (rest0 + rest1))
+		out[i] = kernel.Score(number1 + (rest0 + rest1))
 	}
 }

@@ -39,7 +39,7 @@ func (f *function) expr(i int) string {
 	switch v.Op {
 	case plan.Folded:
 		f.folded = true
-		return "k.Folded[r]"
+		return "folded[r]"
 	case plan.HasField:
 		return f.nulls(v.Index) + " == 0"
 	case plan.HasEnt:

@@ -61,18 +61,22 @@ func newFunction(w *writer, p *plan.Plan) *function {
 func (f *function) text() string {
 	var b strings.Builder
 	forest := f.p.Scorer == plan.Trees
+	b.WriteString("sel := k.Sel\n")
 	switch {
 	case f.rows && forest:
 		b.WriteString("rows := k.Rows\n")
 	case f.rows:
-		b.WriteString("rows, out := k.Rows, k.Out[:len(k.Sel)]\n")
+		b.WriteString("rows, out := k.Rows, k.Out[:len(sel)]\n")
 	case !forest:
-		b.WriteString("out := k.Out[:len(k.Sel)]\n")
+		b.WriteString("out := k.Out[:len(sel)]\n")
 	}
 	for _, r := range f.results[1:] {
 		if r.Scorer != plan.Trees {
-			fmt.Fprintf(&b, "%s := %sOut[:len(k.Sel)]\n", r.out, r.args)
+			fmt.Fprintf(&b, "%s := %sOut[:len(sel)]\n", r.out, r.args)
 		}
+	}
+	if f.folded {
+		b.WriteString("folded := k.Folded\n")
 	}
 	if f.weights {
 		fmt.Fprintf(&b, "w := (*[%d]float64)(k.Weights)\n", f.p.Weights)
@@ -86,9 +90,9 @@ func (f *function) text() string {
 	b.Write(f.head.Bytes())
 	b.Write(f.before.Bytes())
 	if bytes.Contains(f.loop.Bytes(), []byte("[r]")) || bytes.Contains(f.loop.Bytes(), []byte("int(r)")) {
-		b.WriteString("for i, r := range k.Sel {\n")
+		b.WriteString("for i, r := range sel {\n")
 	} else {
-		b.WriteString("for i := range k.Sel {\n")
+		b.WriteString("for i := range sel {\n")
 	}
 	if f.arena {
 		b.WriteString("k.Arena.Reset()\n")

@@ -30,7 +30,7 @@ func (f *function) vectors() {
 			n++
 		}
 		name := f.names.take(f.want(i))
-		fmt.Fprintf(f.out, "%s := k.Decays(%d, %s, %s)\n", name, n, ages, half)
+		fmt.Fprintf(f.out, "%s := k.Decays(%d, %s, %s)[:len(sel)]\n", name, n, ages, half)
 		f.vars[i] = name + "[i]"
 		n++
 	}
@@ -41,8 +41,8 @@ func (f *function) vectors() {
 func (f *function) vector(i, n int) string {
 	known := append([]string(nil), f.vars...)
 	name := f.names.take(f.want(i))
-	text := fmt.Sprintf("%s := k.Vector(%d)\n", name, n)
-	f.out.WriteString(text + "for i, r := range k.Sel {\n")
+	text := fmt.Sprintf("%s := k.Vector(%d)[:len(sel)]\n", name, n)
+	f.out.WriteString(text + "for i, r := range sel {\n")
 	f.share(i)
 	fmt.Fprintf(f.out, "%s[i] = %s\n}\n", name, f.expr(i))
 	for at, v := range f.vars {
@@ -94,11 +94,11 @@ func (f *function) strings(i, n int) {
 	column := f.column(field)
 	if v.Op == plan.In {
 		name := f.names.take(camel(f.p.Record[field].Name, false) + "In")
-		fmt.Fprintf(f.out, "%s := k.In(%d, %s, %s)\n", name, n, f.sets[v.Args[1]], column)
+		fmt.Fprintf(f.out, "%s := k.In(%d, %s, %s)[:len(sel)]\n", name, n, f.sets[v.Args[1]], column)
 		f.vars[i] = name + "[i]"
 		return
 	}
 	name := f.names.take(camel(f.p.Record[field].Name, false) + "Value")
-	fmt.Fprintf(f.out, "%s := k.Lookup(%d, k.Tables[%d], %s)\n", name, n, v.Index, column)
+	fmt.Fprintf(f.out, "%s := k.Lookup(%d, k.Tables[%d], %s)[:len(sel)]\n", name, n, v.Index, column)
 	f.vars[i] = name + "[i]"
 }

@@ -52,42 +52,44 @@ type vector struct {
 
 // Vector returns memory for a number of each of Sel, the nth of the function.
 func (k *Args) Vector(n int) []float64 {
-	for len(k.vectors) <= n {
-		k.vectors = append(k.vectors, vector{})
-	}
-	v := &k.vectors[n]
+	v := k.vector(n)
 	if len(v.numbers) < len(k.Sel) {
 		v.numbers = make([]float64, max(len(k.Sel), trees.Batch))
 	}
 	return v.numbers[:len(k.Sel)]
 }
 
+func (k *Args) vector(n int) *vector {
+	for len(k.vectors) <= n {
+		k.vectors = append(k.vectors, vector{})
+	}
+	return &k.vectors[n]
+}
+
 // Lookup returns the value of the string of each row in a table, in vector n.
 func (k *Args) Lookup(n int, t *Table, words []uint64) []float64 {
 	dst := k.Vector(n)
-	t.Words(dst, k.Rows, words, k.Sel)
+	t.words(dst, k.Rows, words, k.Sel)
 	return dst
 }
 
 // In tells of each row whether its string is in a set, in vector n.
 func (k *Args) In(n int, set *Table, words []uint64) []bool {
-	found := k.Lookup(n, set, words)
-	v := &k.vectors[n]
-	if len(v.bools) < len(found) {
-		v.bools = make([]bool, len(v.numbers))
+	v := k.vector(n)
+	if len(v.bools) < len(k.Sel) {
+		v.bools = make([]bool, max(len(k.Sel), trees.Batch))
 	}
-	dst := v.bools[:len(found)]
-	for i, x := range found {
-		dst[i] = x != 0
-	}
+	dst := v.bools[:len(k.Sel)]
+	set.contain(dst, k.Rows, words, k.Sel)
 	return dst
 }
 
 // Decays returns fn.Decay of each of a vector of ages: in vector n, or in one
 // before it that has them already, since a request often says what a model
-// says too. All vectors up to n are of this call.
+// says too. The vectors before n are of this call.
 func (k *Args) Decays(n int, ages []float64, halfLife float64) []float64 {
 	from, half := unsafe.SliceData(ages), math.Float64bits(halfLife)
+	k.vector(n).ages = nil
 	for i := range k.vectors[:n] {
 		if v := &k.vectors[i]; v.ages == from && v.half == half {
 			return v.numbers[:len(k.Sel)]

@@ -115,8 +115,8 @@ func (t *Table) ready() *Table {
 	return t
 }
 
-// Words sets dst to the value of the string of each of the words sel of rows.
-func (t *Table) Words(dst []float64, rows *column.Slab, words []uint64, sel []int32) {
+// words sets dst to the value of the string of each of the words sel of rows.
+func (t *Table) words(dst []float64, rows *column.Slab, words []uint64, sel []int32) {
 	dst = dst[:len(sel)]
 	if t.used > fewSlots || t.long != nil {
 		for i, r := range sel {
@@ -133,6 +133,30 @@ func (t *Table) Words(dst []float64, rows *column.Slab, words []uint64, sel []in
 			}
 		}
 		dst[i] = math.Float64frombits(v)
+	}
+}
+
+// contain tells of each of the words sel of rows whether its string is in the
+// table, which is a set.
+func (t *Table) contain(dst []bool, rows *column.Slab, words []uint64, sel []int32) {
+	dst = dst[:len(sel)]
+	switch {
+	case t.used > fewSlots || t.long != nil:
+		for i, r := range sel {
+			dst[i] = t.Word(rows, words[r]) != 0
+		}
+	case len(t.few) == 0:
+		clear(dst)
+	default:
+		for i, r := range sel {
+			dst[i] = words[r] == t.few[0].key
+		}
+		for k := range t.few[1:] {
+			key := t.few[1+k].key
+			for i, r := range sel {
+				dst[i] = dst[i] || words[r] == key
+			}
+		}
 	}
 }
 

@@ -15,7 +15,8 @@ func init() {
 
 // scoreHome scores millrace.Activity: linear over 12 features.
 func scoreHome(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[12]float64)(k.Weights)
 	number1 := k.Numbers[1]
 	timeColumn := rows.Column(k.Columns[0])
@@ -30,18 +31,18 @@ func scoreHome(k *kernel.Args) {
 	countryColumn := rows.Column(k.Columns[7])
 	flag1 := k.Bools[1]
 	text0 := k.Strings[0]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		time := float64(int64(timeColumn[r]))
 		age[i] = fn.Age(time, number0)
 	}
-	recency := k.Decays(1, age, number1)
-	today := k.Decays(2, age, 86400)
-	decay := k.Decays(3, age, 21600)
-	typeIn := k.In(4, k.Sets[0], typeColumn)
-	languageIn := k.In(5, k.Sets[1], languageColumn)
-	typeValue := k.Lookup(6, k.Tables[0], typeColumn)
-	for i, r := range k.Sel {
+	recency := k.Decays(1, age, number1)[:len(sel)]
+	today := k.Decays(2, age, 86400)[:len(sel)]
+	decay := k.Decays(3, age, 21600)[:len(sel)]
+	typeIn := k.In(4, k.Sets[0], typeColumn)[:len(sel)]
+	languageIn := k.In(5, k.Sets[1], languageColumn)[:len(sel)]
+	typeValue := k.Lookup(6, k.Tables[0], typeColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// recency: decay(record.time, coalesce(viewer.freshness_hours, 6.0) * 3600.0)
 		rest0 := float64(w[1] * recency[i])
@@ -91,15 +92,16 @@ func scoreHome(k *kernel.Args) {
 
 // foldHome adds up what depends on the record alone, once, when it enters a cache.
 func foldHome(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[12]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[4])
 	likesColumn := rows.Column(k.Columns[0])
 	commentsColumn := rows.Column(k.Columns[1])
 	sharesColumn := rows.Column(k.Columns[2])
 	impressionsColumn := rows.Column(k.Columns[3])
-	typeValue := k.Lookup(0, k.Tables[0], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[0], typeColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
@@ -126,7 +128,9 @@ func foldHome(k *kernel.Args) {
 
 // scoreHomeFolded scores with that part given.
 func scoreHomeFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[12]float64)(k.Weights)
 	number1 := k.Numbers[1]
 	timeColumn := rows.Column(k.Columns[0])
@@ -138,17 +142,17 @@ func scoreHomeFolded(k *kernel.Args) {
 	countryColumn := rows.Column(k.Columns[4])
 	flag1 := k.Bools[1]
 	text0 := k.Strings[0]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		time := float64(int64(timeColumn[r]))
 		age[i] = fn.Age(time, number0)
 	}
-	recency := k.Decays(1, age, number1)
-	today := k.Decays(2, age, 86400)
-	decay := k.Decays(3, age, 21600)
-	typeIn := k.In(4, k.Sets[0], typeColumn)
-	languageIn := k.In(5, k.Sets[1], languageColumn)
-	for i, r := range k.Sel {
+	recency := k.Decays(1, age, number1)[:len(sel)]
+	today := k.Decays(2, age, 86400)[:len(sel)]
+	decay := k.Decays(3, age, 21600)[:len(sel)]
+	typeIn := k.In(4, k.Sets[0], typeColumn)[:len(sel)]
+	languageIn := k.In(5, k.Sets[1], languageColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// recency: decay(record.time, coalesce(viewer.freshness_hours, 6.0) * 3600.0)
 		rest0 := float64(w[1] * recency[i])
@@ -172,6 +176,6 @@ func scoreHomeFolded(k *kernel.Args) {
 		// country: viewer.country != "" && record.country == viewer.country
 		rest2 += float64(w[11] * kernel.Bool(flag1 && (rows.EqualString(countryColumn[r], text0))))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -14,10 +14,11 @@ func init() {
 
 // scoreRecency scores records of any schema: linear over 1 feature.
 func scoreRecency(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// time: record.time
 		time := float64(int64(timeColumn[r]))
@@ -29,10 +30,11 @@ func scoreRecency(k *kernel.Args) {
 
 // foldRecency adds up what depends on the record alone, once, when it enters a cache.
 func foldRecency(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// time: record.time
 		time := float64(int64(timeColumn[r]))
@@ -44,10 +46,12 @@ func foldRecency(k *kernel.Args) {
 
 // scoreRecencyFolded scores with that part given.
 func scoreRecencyFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[2]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

@@ -15,13 +15,14 @@ func init() {
 
 // scoreAny scores records of any schema: linear over 2 features.
 func scoreAny(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[1])
 	timeColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
-	typeValue := k.Lookup(0, k.Tables[0], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[0], typeColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
@@ -36,10 +37,11 @@ func scoreAny(k *kernel.Args) {
 
 // foldAny adds up what depends on the record alone, once, when it enters a cache.
 func foldAny(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	typeColumn := rows.Column(k.Columns[0])
-	typeValue := k.Lookup(0, k.Tables[0], typeColumn)
-	for i := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[0], typeColumn)[:len(sel)]
+	for i := range sel {
 
 		// type: record.type
 		own0 := typeValue[i]
@@ -50,16 +52,18 @@ func foldAny(k *kernel.Args) {
 
 // scoreAnyFolded scores with that part given.
 func scoreAnyFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[2]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
 		rest0 := float64(w[1] * fn.Age(time, number0))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
+		out[i] = kernel.Score((folded[r] + w[0]) + rest0)
 	}
 }

@@ -17,13 +17,14 @@ func init() {
 
 // scoreArithmetic scores millrace.Activity: linear over 8 features.
 func scoreArithmetic(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	commentsColumn := rows.Column(k.Columns[2])
 	impressionsColumn := rows.Column(k.Columns[3])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// a: 1 / record.likes
 		likes := float64(int64(likesColumn[r]))
@@ -60,13 +61,14 @@ func scoreArithmetic(k *kernel.Args) {
 
 // foldArithmetic adds up what depends on the record alone, once, when it enters a cache.
 func foldArithmetic(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	commentsColumn := rows.Column(k.Columns[2])
 	impressionsColumn := rows.Column(k.Columns[3])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// a: 1 / record.likes
 		likes := float64(int64(likesColumn[r]))
@@ -102,10 +104,12 @@ func foldArithmetic(k *kernel.Args) {
 
 // scoreArithmeticFolded scores with that part given.
 func scoreArithmeticFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[9]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

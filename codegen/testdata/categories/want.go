@@ -14,12 +14,13 @@ func init() {
 
 // scoreCategories scores millrace.Activity: linear over 3 features.
 func scoreCategories(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[1]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[0])
 	likesColumn := rows.Column(k.Columns[1])
-	verbValue := k.Lookup(0, k.Tables[0], verbColumn)
-	for i, r := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[0], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// verb: record.verb
@@ -42,11 +43,12 @@ func scoreCategories(k *kernel.Args) {
 
 // foldCategories adds up what depends on the record alone, once, when it enters a cache.
 func foldCategories(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	verbColumn := rows.Column(k.Columns[0])
 	likesColumn := rows.Column(k.Columns[1])
-	verbValue := k.Lookup(0, k.Tables[0], verbColumn)
-	for i, r := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[0], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// verb: record.verb
@@ -68,10 +70,12 @@ func foldCategories(k *kernel.Args) {
 
 // scoreCategoriesFolded scores with that part given.
 func scoreCategoriesFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[1]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

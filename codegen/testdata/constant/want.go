@@ -12,9 +12,10 @@ func init() {
 
 // scoreConstant scores millrace.Activity: linear over 4 features.
 func scoreConstant(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
 	number0 := k.Numbers[0]
-	for i := range k.Sel {
+	for i := range sel {
 
 		out[i] = kernel.Score(number0)
 	}

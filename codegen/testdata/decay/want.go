@@ -13,18 +13,19 @@ func init() {
 
 // scoreDecay scores millrace.Activity: linear over 3 features.
 func scoreDecay(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	createdAtColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		createdAt := float64(int64(createdAtColumn[r]))
 		age[i] = fn.Age(createdAt, number0)
 	}
-	fresh := k.Decays(1, age, 3600)
-	day := k.Decays(2, age, 86400)
-	for i := range k.Sel {
+	fresh := k.Decays(1, age, 3600)[:len(sel)]
+	day := k.Decays(2, age, 86400)[:len(sel)]
+	for i := range sel {
 
 		// fresh: decay(record.created_at, 3600)
 		rest0 := float64(w[1] * fresh[i])

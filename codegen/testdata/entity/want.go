@@ -19,7 +19,8 @@ var entityList1 = []float64{}
 
 // scoreEntity scores test.Every and features test.Member: linear over 8 features.
 func scoreEntity(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -54,7 +55,7 @@ func scoreEntity(k *kernel.Args) {
 	t3 := float64(w[6] * kernel.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
 	nColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[3])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// both: entity.posts * record.n
@@ -86,7 +87,8 @@ func scoreEntity(k *kernel.Args) {
 
 // scoreEntityAlone scores test.Every of entities without features: linear over 8 features.
 func scoreEntityAlone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	sColumn := rows.Column(k.Columns[1])
 	nColumn := rows.Column(k.Columns[0])
@@ -94,8 +96,8 @@ func scoreEntityAlone(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
 	xColumn := rows.Column(k.Columns[3])
-	sIn := k.In(0, k.Sets[0], sColumn)
-	for i, r := range k.Sel {
+	sIn := k.In(0, k.Sets[0], sColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// both: entity.posts * record.n

@@ -15,7 +15,8 @@ func init() {
 
 // scoreFifty scores test.Counters: linear over 50 features.
 func scoreFifty(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[51]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[12])
 	number0 := k.Numbers[0]
@@ -32,13 +33,13 @@ func scoreFifty(k *kernel.Args) {
 	c8Column := rows.Column(k.Columns[10])
 	c2Column := rows.Column(k.Columns[11])
 	number1 := k.Numbers[1]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	f28 := k.Decays(1, age, 3600)
-	for i, r := range k.Sel {
+	f28 := k.Decays(1, age, 3600)[:len(sel)]
+	for i, r := range sel {
 
 		// f0: record.c5 > 24
 		c5 := float64(int64(c5Column[r]))
@@ -211,7 +212,8 @@ func scoreFifty(k *kernel.Args) {
 
 // foldFifty adds up what depends on the record alone, once, when it enters a cache.
 func foldFifty(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[51]float64)(k.Weights)
 	c5Column := rows.Column(k.Columns[0])
 	c9Column := rows.Column(k.Columns[1])
@@ -225,7 +227,7 @@ func foldFifty(k *kernel.Args) {
 	c0Column := rows.Column(k.Columns[9])
 	c8Column := rows.Column(k.Columns[10])
 	c2Column := rows.Column(k.Columns[11])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: record.c5 > 24
 		c5 := float64(int64(c5Column[r]))
@@ -388,20 +390,22 @@ func foldFifty(k *kernel.Args) {
 
 // scoreFiftyFolded scores with that part given.
 func scoreFiftyFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[51]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[2])
 	number0 := k.Numbers[0]
 	c3Column := rows.Column(k.Columns[1])
 	number1 := k.Numbers[1]
 	c1Column := rows.Column(k.Columns[0])
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	f28 := k.Decays(1, age, 3600)
-	for i, r := range k.Sel {
+	f28 := k.Decays(1, age, 3600)[:len(sel)]
+	for i, r := range sel {
 
 		// f28: decay(record.at, 3600)
 		rest0 := float64(w[29] * f28[i])
@@ -414,6 +418,6 @@ func scoreFiftyFolded(k *kernel.Args) {
 		c1 := float64(int64(c1Column[r]))
 		rest2 := float64(w[50] * float64(number1*c1))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

@@ -14,12 +14,13 @@ func init() {
 
 // scoreFolded scores millrace.Activity: linear over 3 features.
 func scoreFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	verbColumn := rows.Column(k.Columns[2])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// block: record.likes + record.shares
 		likes := float64(int64(likesColumn[r]))
@@ -39,12 +40,13 @@ func scoreFolded(k *kernel.Args) {
 
 // foldFolded adds up what depends on the record alone, once, when it enters a cache.
 func foldFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	verbColumn := rows.Column(k.Columns[2])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// block: record.likes + record.shares
 		likes := float64(int64(likesColumn[r]))
@@ -63,10 +65,12 @@ func foldFolded(k *kernel.Args) {
 
 // scoreFoldedFolded scores with that part given.
 func scoreFoldedFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

@@ -21,9 +21,10 @@ var jointEntityList2 = []float64{}
 
 // scoreJointEntity scores test.Every and features test.Member by entity and trees-inputs and entity and random-23.
 func scoreJointEntity(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out3 := k.More[2].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out3 := k.More[2].Out[:len(sel)]
 	w := (*[21]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -87,13 +88,13 @@ func scoreJointEntity(k *kernel.Args) {
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 3600)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 3600)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
 
@@ -269,9 +270,10 @@ func scoreJointEntity(k *kernel.Args) {
 
 // scoreJointEntityAlone scores test.Every of entities without features by entity and trees-inputs and entity and random-23.
 func scoreJointEntityAlone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out3 := k.More[2].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out3 := k.More[2].Out[:len(sel)]
 	w := (*[21]float64)(k.Weights)
 	sColumn := rows.Column(k.Columns[1])
 	atColumn := rows.Column(k.Columns[7])
@@ -302,14 +304,14 @@ func scoreJointEntityAlone(k *kernel.Args) {
 	number9 := k.Numbers[9]
 	number10 := k.Numbers[10]
 	number11 := k.Numbers[11]
-	sIn := k.In(0, k.Sets[0], sColumn)
-	age := k.Vector(1)
-	for i, r := range k.Sel {
+	sIn := k.In(0, k.Sets[0], sColumn)[:len(sel)]
+	age := k.Vector(1)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number3)
 	}
-	decay := k.Decays(2, age, 3600)
-	for i, r := range k.Sel {
+	decay := k.Decays(2, age, 3600)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
 

@@ -13,8 +13,9 @@ func init() {
 
 // scoreJointFifty scores test.Counters by fifty and fifty.
 func scoreJointFifty(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
 	w := (*[102]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[12])
 	number0 := k.Numbers[0]
@@ -31,13 +32,13 @@ func scoreJointFifty(k *kernel.Args) {
 	c8Column := rows.Column(k.Columns[10])
 	c2Column := rows.Column(k.Columns[11])
 	number1 := k.Numbers[1]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	f28 := k.Decays(1, age, 3600)
-	for i, r := range k.Sel {
+	f28 := k.Decays(1, age, 3600)[:len(sel)]
+	for i, r := range sel {
 
 		// f0: record.c5 > 24
 		c5 := float64(int64(c5Column[r]))

@@ -19,9 +19,10 @@ var jointRandom0List1 = []float64{0, 1, 10, 100}
 
 // scoreJointRandom0 scores test.Every and features test.Member by random-00 and random-02 and random-06.
 func scoreJointRandom0(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
 	w := (*[10]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -61,9 +62,9 @@ func scoreJointRandom0(k *kernel.Args) {
 	flag0 := k.Bools[0]
 	flag1 := k.Bools[1]
 	number2 := k.Numbers[2]
-	typeValue := k.Lookup(0, k.Tables[5], typeColumn)
-	uValue := k.Lookup(1, k.Tables[6], uColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[5], typeColumn)[:len(sel)]
+	uValue := k.Lookup(1, k.Tables[6], uColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])
@@ -130,9 +131,10 @@ func scoreJointRandom0(k *kernel.Args) {
 
 // scoreJointRandom0Alone scores test.Every of entities without features by random-00 and random-02 and random-06.
 func scoreJointRandom0Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
 	w := (*[10]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[6])
 	uColumn := rows.Column(k.Columns[2])
@@ -154,9 +156,9 @@ func scoreJointRandom0Alone(k *kernel.Args) {
 	flag1 := k.Bools[1]
 	number6 := k.Numbers[6]
 	number2 := k.Numbers[2]
-	typeValue := k.Lookup(0, k.Tables[5], typeColumn)
-	uValue := k.Lookup(1, k.Tables[6], uColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[5], typeColumn)[:len(sel)]
+	uValue := k.Lookup(1, k.Tables[6], uColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])

@@ -19,10 +19,11 @@ var jointRandom1List2 = []float64{-1, 0, 0.5, 10}
 
 // scoreJointRandom1 scores test.Every by random-10 and random-12 and random-13 and random-15.
 func scoreJointRandom1(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out3 := k.More[2].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out3 := k.More[2].Out[:len(sel)]
 	w := (*[22]float64)(k.Weights)
 	uColumn := rows.Column(k.Columns[4])
 	yColumn := rows.Column(k.Columns[0])
@@ -55,8 +56,8 @@ func scoreJointRandom1(k *kernel.Args) {
 	number4 := k.Numbers[4]
 	number9 := k.Numbers[9]
 	number8 := k.Numbers[8]
-	uIn := k.In(0, k.Sets[0], uColumn)
-	for i, r := range k.Sel {
+	uIn := k.In(0, k.Sets[0], uColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (pow(-(record.y), 2) > size(""))

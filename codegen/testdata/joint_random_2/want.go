@@ -22,9 +22,10 @@ var jointRandom2List2 = []float64{-1, 0, 0.5, 10}
 
 // scoreJointRandom2 scores test.Every and features test.Member by random-20 and random-16 and random-04.
 func scoreJointRandom2(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
 	w := (*[20]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -85,9 +86,9 @@ func scoreJointRandom2(k *kernel.Args) {
 	number10 := k.Numbers[10]
 	number9 := k.Numbers[9]
 	number11 := k.Numbers[11]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
-	verbValue := k.Lookup(1, k.Tables[7], verbColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+	verbValue := k.Lookup(1, k.Tables[7], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: lookup(steps, record.author.age, (record.type.endsWith(entity.lang) ? pow(record.n, 0.5) : (has(entity.followers) ? log1p(record.n) : (record.b ? record.y : entity.posts))))
@@ -170,9 +171,10 @@ func scoreJointRandom2(k *kernel.Args) {
 
 // scoreJointRandom2Alone scores test.Every of entities without features by random-20 and random-16 and random-04.
 func scoreJointRandom2Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
 	w := (*[20]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[1])
 	verbColumn := rows.Column(k.Columns[10])
@@ -205,10 +207,10 @@ func scoreJointRandom2Alone(k *kernel.Args) {
 	number5 := k.Numbers[5]
 	number10 := k.Numbers[10]
 	number12 := k.Numbers[12]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
-	verbIn := k.In(1, k.Sets[1], verbColumn)
-	verbValue := k.Lookup(2, k.Tables[7], verbColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+	verbIn := k.In(1, k.Sets[1], verbColumn)[:len(sel)]
+	verbValue := k.Lookup(2, k.Tables[7], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: lookup(steps, record.author.age, (record.type.endsWith(entity.lang) ? pow(record.n, 0.5) : (has(entity.followers) ? log1p(record.n) : (record.b ? record.y : entity.posts))))

@@ -21,11 +21,12 @@ var jointRandom3List2 = []float64{0, 1, 10, 100}
 
 // scoreJointRandom3 scores test.Every and features test.Member by random-03 and random-08 and random-22 and random-17 and random-09.
 func scoreJointRandom3(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out3 := k.More[2].Out[:len(k.Sel)]
-	out4 := k.More[3].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out3 := k.More[2].Out[:len(sel)]
+	out4 := k.More[3].Out[:len(sel)]
 	w := (*[21]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -76,14 +77,14 @@ func scoreJointRandom3(k *kernel.Args) {
 	number3 := k.Numbers[3]
 	number5 := k.Numbers[5]
 	number8 := k.Numbers[8]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 86400.5)
-	typeValue := k.Lookup(2, k.Tables[11], typeColumn)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	typeValue := k.Lookup(2, k.Tables[11], typeColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: record.m
@@ -181,11 +182,12 @@ func scoreJointRandom3(k *kernel.Args) {
 
 // scoreJointRandom3Alone scores test.Every of entities without features by random-03 and random-08 and random-22 and random-17 and random-09.
 func scoreJointRandom3Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out3 := k.More[2].Out[:len(k.Sel)]
-	out4 := k.More[3].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out3 := k.More[2].Out[:len(sel)]
+	out4 := k.More[3].Out[:len(sel)]
 	w := (*[21]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[3])
 	number0 := k.Numbers[0]
@@ -217,14 +219,14 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 	number5 := k.Numbers[5]
 	number10 := k.Numbers[10]
 	number9 := k.Numbers[9]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 86400.5)
-	typeValue := k.Lookup(2, k.Tables[11], typeColumn)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	typeValue := k.Lookup(2, k.Tables[11], typeColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: record.m

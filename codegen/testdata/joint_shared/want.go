@@ -15,11 +15,12 @@ func init() {
 
 // scoreJointShared scores millrace.Activity by shared and logistic and shared and tables and arithmetic.
 func scoreJointShared(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out3 := k.More[2].Out[:len(k.Sel)]
-	out4 := k.More[3].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out3 := k.More[2].Out[:len(sel)]
+	out4 := k.More[3].Out[:len(sel)]
 	w := (*[25]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[3])
 	languageColumn := rows.Column(k.Columns[4])
@@ -27,10 +28,10 @@ func scoreJointShared(k *kernel.Args) {
 	sharesColumn := rows.Column(k.Columns[1])
 	commentsColumn := rows.Column(k.Columns[2])
 	impressionsColumn := rows.Column(k.Columns[5])
-	verbValue := k.Lookup(0, k.Tables[2], verbColumn)
-	languageValue := k.Lookup(1, k.Tables[0], languageColumn)
-	languageValue2 := k.Lookup(2, k.Tables[3], languageColumn)
-	for i, r := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[2], verbColumn)[:len(sel)]
+	languageValue := k.Lookup(1, k.Tables[0], languageColumn)[:len(sel)]
+	languageValue2 := k.Lookup(2, k.Tables[3], languageColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// a: log1p(record.likes + record.shares)
 		likes := float64(int64(likesColumn[r]))

@@ -15,10 +15,11 @@ func init() {
 
 // scoreJointTexts scores millrace.Activity by folded and strings and categories and keywords.
 func scoreJointTexts(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out3 := k.More[2].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out3 := k.More[2].Out[:len(sel)]
 	w := (*[21]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[2])
 	likesColumn := rows.Column(k.Columns[0])
@@ -29,8 +30,8 @@ func scoreJointTexts(k *kernel.Args) {
 	languageColumn := rows.Column(k.Columns[6])
 	commentsColumn := rows.Column(k.Columns[7])
 	impressionsColumn := rows.Column(k.Columns[8])
-	verbValue := k.Lookup(0, k.Tables[0], verbColumn)
-	for i, r := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[0], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// block: record.likes + record.shares

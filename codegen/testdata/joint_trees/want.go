@@ -16,8 +16,9 @@ func init() {
 
 // scoreJointTrees scores test.Every and features test.Member by trees-xgboost and trees-inputs and nulls and trees-xgboost.
 func scoreJointTrees(k *kernel.Args) {
+	sel := k.Sel
 	rows := k.Rows
-	out2 := k.More[1].Out[:len(k.Sel)]
+	out2 := k.More[1].Out[:len(sel)]
 	w := (*[10]float64)(k.Weights)
 	entity := k.Entity
 	followers := kernel.Missing
@@ -42,13 +43,13 @@ func scoreJointTrees(k *kernel.Args) {
 	uColumn := rows.Column(k.Columns[7])
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 3600)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 3600)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
@@ -200,8 +201,9 @@ func scoreJointTrees(k *kernel.Args) {
 
 // scoreJointTreesAlone scores test.Every of entities without features by trees-xgboost and trees-inputs and nulls and trees-xgboost.
 func scoreJointTreesAlone(k *kernel.Args) {
+	sel := k.Sel
 	rows := k.Rows
-	out2 := k.More[1].Out[:len(k.Sel)]
+	out2 := k.More[1].Out[:len(sel)]
 	w := (*[10]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[5])
 	number0 := k.Numbers[0]
@@ -218,13 +220,13 @@ func scoreJointTreesAlone(k *kernel.Args) {
 	uColumn := rows.Column(k.Columns[7])
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 3600)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 3600)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]

@@ -19,8 +19,9 @@ var jointTreesBehindList1 = []float64{}
 
 // scoreJointTreesBehind scores test.Every and features test.Member by entity and trees-xgboost and any.
 func scoreJointTreesBehind(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
 	w := (*[11]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -60,8 +61,8 @@ func scoreJointTreesBehind(k *kernel.Args) {
 	yNulls, yNull := rows.Nulls(k.Columns[4])
 	timeColumn := rows.Column(k.Columns[5])
 	number0 := k.Numbers[0]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
 
@@ -113,8 +114,9 @@ func scoreJointTreesBehind(k *kernel.Args) {
 
 // scoreJointTreesBehindAlone scores test.Every of entities without features by entity and trees-xgboost and any.
 func scoreJointTreesBehindAlone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
 	w := (*[11]float64)(k.Weights)
 	sColumn := rows.Column(k.Columns[1])
 	typeColumn := rows.Column(k.Columns[6])
@@ -127,9 +129,9 @@ func scoreJointTreesBehindAlone(k *kernel.Args) {
 	yNulls, yNull := rows.Nulls(k.Columns[4])
 	timeColumn := rows.Column(k.Columns[5])
 	number3 := k.Numbers[3]
-	sIn := k.In(0, k.Sets[0], sColumn)
-	typeValue := k.Lookup(1, k.Tables[1], typeColumn)
-	for i, r := range k.Sel {
+	sIn := k.In(0, k.Sets[0], sColumn)[:len(sel)]
+	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
 

@@ -14,10 +14,11 @@ func init() {
 
 // scoreJointTwoSchemasActivity scores millrace.Activity by two-schemas and one-feature and decay and any.
 func scoreJointTwoSchemasActivity(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out3 := k.More[2].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out3 := k.More[2].Out[:len(sel)]
 	w := (*[12]float64)(k.Weights)
 	createdAtColumn := rows.Column(k.Columns[2])
 	number0 := k.Numbers[0]
@@ -25,15 +26,15 @@ func scoreJointTwoSchemasActivity(k *kernel.Args) {
 	timeColumn := rows.Column(k.Columns[0])
 	likesColumn := rows.Column(k.Columns[1])
 	number1 := k.Numbers[1]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		createdAt := float64(int64(createdAtColumn[r]))
 		age[i] = fn.Age(createdAt, number0)
 	}
-	fresh := k.Decays(1, age, 3600)
-	day := k.Decays(2, age, 86400)
-	typeValue := k.Lookup(3, k.Tables[0], typeColumn)
-	for i, r := range k.Sel {
+	fresh := k.Decays(1, age, 3600)[:len(sel)]
+	day := k.Decays(2, age, 86400)[:len(sel)]
+	typeValue := k.Lookup(3, k.Tables[0], typeColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
@@ -75,10 +76,11 @@ func scoreJointTwoSchemasActivity(k *kernel.Args) {
 
 // scoreJointTwoSchemasNote scores millrace.Note by two-schemas and one-feature and decay and any.
 func scoreJointTwoSchemasNote(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out3 := k.More[2].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out3 := k.More[2].Out[:len(sel)]
 	w := (*[12]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[2])
 	timeColumn := rows.Column(k.Columns[0])
@@ -87,8 +89,8 @@ func scoreJointTwoSchemasNote(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
-	typeValue := k.Lookup(0, k.Tables[0], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[0], typeColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))

@@ -15,10 +15,11 @@ func init() {
 
 // scoreJointViewer scores millrace.Activity by viewer and requests-only and strings and trees-lightgbm and constant.
 func scoreJointViewer(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
-	out1 := k.More[0].Out[:len(k.Sel)]
-	out2 := k.More[1].Out[:len(k.Sel)]
-	out4 := k.More[3].Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	out1 := k.More[0].Out[:len(sel)]
+	out2 := k.More[1].Out[:len(sel)]
+	out4 := k.More[3].Out[:len(sel)]
 	w := (*[22]float64)(k.Weights)
 	languageColumn := rows.Column(k.Columns[1])
 	verbColumn := rows.Column(k.Columns[2])
@@ -31,9 +32,9 @@ func scoreJointViewer(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
-	languageIn := k.In(0, k.Sets[0], languageColumn)
-	verbValue := k.Lookup(1, k.Tables[1], verbColumn)
-	for i, r := range k.Sel {
+	languageIn := k.In(0, k.Sets[0], languageColumn)[:len(sel)]
+	verbValue := k.Lookup(1, k.Tables[1], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		x3 := k.More[2].Matrix[i/kernel.Block*k.More[2].Stride+i%kernel.Block:]
 
 		// taste: viewer.taste * record.likes

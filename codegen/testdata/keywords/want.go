@@ -15,13 +15,14 @@ func init() {
 
 // scoreKeywords scores millrace.Activity: linear over 6 features.
 func scoreKeywords(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	commentsColumn := rows.Column(k.Columns[2])
 	impressionsColumn := rows.Column(k.Columns[3])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// func: record.likes
 		likes := float64(int64(likesColumn[r]))
@@ -53,13 +54,14 @@ func scoreKeywords(k *kernel.Args) {
 
 // foldKeywords adds up what depends on the record alone, once, when it enters a cache.
 func foldKeywords(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	commentsColumn := rows.Column(k.Columns[2])
 	impressionsColumn := rows.Column(k.Columns[3])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// func: record.likes
 		likes := float64(int64(likesColumn[r]))
@@ -90,10 +92,12 @@ func foldKeywords(k *kernel.Args) {
 
 // scoreKeywordsFolded scores with that part given.
 func scoreKeywordsFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[7]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

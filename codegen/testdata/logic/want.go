@@ -14,14 +14,15 @@ func init() {
 
 // scoreLogic scores millrace.Activity: linear over 5 features.
 func scoreLogic(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[3])
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	deletedColumn := rows.Column(k.Columns[2])
-	verbIn := k.In(0, k.Sets[1], verbColumn)
-	for i, r := range k.Sel {
+	verbIn := k.In(0, k.Sets[1], verbColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// a: record.likes > 3 && record.shares < 2 || !record.deleted
 		likes := float64(int64(likesColumn[r]))
@@ -49,14 +50,15 @@ func scoreLogic(k *kernel.Args) {
 
 // foldLogic adds up what depends on the record alone, once, when it enters a cache.
 func foldLogic(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[3])
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	deletedColumn := rows.Column(k.Columns[2])
-	verbIn := k.In(0, k.Sets[1], verbColumn)
-	for i, r := range k.Sel {
+	verbIn := k.In(0, k.Sets[1], verbColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// a: record.likes > 3 && record.shares < 2 || !record.deleted
 		likes := float64(int64(likesColumn[r]))
@@ -83,10 +85,12 @@ func foldLogic(k *kernel.Args) {
 
 // scoreLogicFolded scores with that part given.
 func scoreLogicFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[6]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

@@ -14,11 +14,12 @@ func init() {
 
 // scoreLogistic scores millrace.Activity: logistic over 2 features.
 func scoreLogistic(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
@@ -35,11 +36,12 @@ func scoreLogistic(k *kernel.Args) {
 
 // foldLogistic adds up what depends on the record alone, once, when it enters a cache.
 func foldLogistic(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
@@ -55,10 +57,12 @@ func foldLogistic(k *kernel.Args) {
 
 // scoreLogisticFolded scores with that part given.
 func scoreLogisticFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[3]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(kernel.Sigmoid(k.Folded[r] + w[0]))
+		out[i] = kernel.Score(kernel.Sigmoid(folded[r] + w[0]))
 	}
 }

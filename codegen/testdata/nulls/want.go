@@ -17,7 +17,8 @@ func init() {
 
 // scoreNulls scores test.Every: linear over 7 features.
 func scoreNulls(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
@@ -27,7 +28,7 @@ func scoreNulls(k *kernel.Args) {
 	uNulls, uNull := rows.Nulls(k.Columns[3])
 	uColumn := rows.Column(k.Columns[3])
 	cColumn := rows.Column(k.Columns[4])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// m: coalesce(record.m, 0)
@@ -69,7 +70,8 @@ func scoreNulls(k *kernel.Args) {
 
 // foldNulls adds up what depends on the record alone, once, when it enters a cache.
 func foldNulls(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
@@ -79,7 +81,7 @@ func foldNulls(k *kernel.Args) {
 	uNulls, uNull := rows.Nulls(k.Columns[3])
 	uColumn := rows.Column(k.Columns[3])
 	cColumn := rows.Column(k.Columns[4])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// m: coalesce(record.m, 0)
@@ -120,10 +122,12 @@ func foldNulls(k *kernel.Args) {
 
 // scoreNullsFolded scores with that part given.
 func scoreNullsFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[8]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

@@ -14,10 +14,11 @@ func init() {
 
 // scoreOneFeature scores millrace.Activity: linear over 1 feature.
 func scoreOneFeature(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// likes: record.likes
 		likes := float64(int64(likesColumn[r]))
@@ -29,10 +30,11 @@ func scoreOneFeature(k *kernel.Args) {
 
 // foldOneFeature adds up what depends on the record alone, once, when it enters a cache.
 func foldOneFeature(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// likes: record.likes
 		likes := float64(int64(likesColumn[r]))
@@ -44,10 +46,12 @@ func foldOneFeature(k *kernel.Args) {
 
 // scoreOneFeatureFolded scores with that part given.
 func scoreOneFeatureFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[2]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

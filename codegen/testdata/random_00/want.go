@@ -18,14 +18,15 @@ var random00List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom00 scores test.Every and features test.Member: linear over 1 feature.
 func scoreRandom00(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[1]float64)(k.Weights)
 	entity := k.Entity
 	t1 := (entity != nil && !entity.Null(k.EntCols[0], 0))
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
@@ -41,12 +42,13 @@ func scoreRandom00(k *kernel.Args) {
 
 // scoreRandom00Alone scores test.Every of entities without features: linear over 1 feature.
 func scoreRandom00Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[1]float64)(k.Weights)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	yColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])

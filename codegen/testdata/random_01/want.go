@@ -18,7 +18,8 @@ var random01List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom01 scores test.Every and features test.Member: linear over 4 features.
 func scoreRandom01(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
 	followers := kernel.Missing
@@ -32,13 +33,13 @@ func scoreRandom01(k *kernel.Args) {
 	authorAgeColumn := rows.Column(k.Columns[2])
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 86400.5)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	for i, r := range sel {
 
 		// f0: (abs(decay(record.at, 86400.5)) / 0.2177)
 		rest0 := float64(w[1] * (fn.Abs(decay[i]) / 0.2177))
@@ -54,7 +55,8 @@ func scoreRandom01(k *kernel.Args) {
 
 // scoreRandom01Alone scores test.Every of entities without features: linear over 4 features.
 func scoreRandom01Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
@@ -63,13 +65,13 @@ func scoreRandom01Alone(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	number3 := k.Numbers[3]
 	number2 := k.Numbers[2]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 86400.5)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	for i, r := range sel {
 
 		// f0: (abs(decay(record.at, 86400.5)) / 0.2177)
 		rest0 := float64(w[1] * (fn.Abs(decay[i]) / 0.2177))

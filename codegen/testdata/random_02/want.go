@@ -20,7 +20,8 @@ var random02List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom02 scores test.Every: linear over 7 features.
 func scoreRandom02(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[5])
 	uColumn := rows.Column(k.Columns[0])
@@ -34,9 +35,9 @@ func scoreRandom02(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[7])
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
-	typeValue := k.Lookup(0, k.Tables[2], typeColumn)
-	uValue := k.Lookup(1, k.Tables[3], uColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[2], typeColumn)[:len(sel)]
+	uValue := k.Lookup(1, k.Tables[3], uColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: record.u
@@ -77,7 +78,8 @@ func scoreRandom02(k *kernel.Args) {
 
 // foldRandom02 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom02(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[5])
 	uColumn := rows.Column(k.Columns[0])
@@ -85,9 +87,9 @@ func foldRandom02(k *kernel.Args) {
 	nColumn := rows.Column(k.Columns[2])
 	yColumn := rows.Column(k.Columns[4])
 	yNulls, yNull := rows.Nulls(k.Columns[4])
-	typeValue := k.Lookup(0, k.Tables[2], typeColumn)
-	uValue := k.Lookup(1, k.Tables[3], uColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[2], typeColumn)[:len(sel)]
+	uValue := k.Lookup(1, k.Tables[3], uColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: record.u
@@ -116,7 +118,9 @@ func foldRandom02(k *kernel.Args) {
 
 // scoreRandom02Folded scores with that part given.
 func scoreRandom02Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[2])
 	number0 := k.Numbers[0]
@@ -126,7 +130,7 @@ func scoreRandom02Folded(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[3])
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f4: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
@@ -141,6 +145,6 @@ func scoreRandom02Folded(k *kernel.Args) {
 		}
 		rest1 := float64(w[3] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), number1) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
 
-		out[i] = kernel.Score((k.Folded[r] + number2) + (rest0 + rest1))
+		out[i] = kernel.Score((folded[r] + number2) + (rest0 + rest1))
 	}
 }

@@ -21,7 +21,8 @@ var random03List2 = []float64{0, 1, 10, 100}
 
 // scoreRandom03 scores test.Every: linear over 4 features.
 func scoreRandom03(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[3])
 	number0 := k.Numbers[0]
@@ -32,13 +33,13 @@ func scoreRandom03(k *kernel.Args) {
 	yNulls, yNull := rows.Nulls(k.Columns[2])
 	number1 := k.Numbers[1]
 	authorAgeColumn := rows.Column(k.Columns[4])
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 86400.5)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	for i, r := range sel {
 
 		// f0: record.m
 		m := kernel.Missing
@@ -69,7 +70,8 @@ func scoreRandom03(k *kernel.Args) {
 
 // foldRandom03 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom03(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
@@ -77,7 +79,7 @@ func foldRandom03(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
 	authorAgeColumn := rows.Column(k.Columns[3])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: record.m
 		m := kernel.Missing
@@ -104,22 +106,24 @@ func foldRandom03(k *kernel.Args) {
 
 // scoreRandom03Folded scores with that part given.
 func scoreRandom03Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
 	number1 := k.Numbers[1]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 86400.5)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	for i, r := range sel {
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
 		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
+		out[i] = kernel.Score((folded[r] + w[0]) + rest0)
 	}
 }

@@ -16,7 +16,8 @@ func init() {
 
 // scoreRandom04 scores test.Every and features test.Member: logistic over 6 features.
 func scoreRandom04(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
 	followers := kernel.Missing
@@ -33,7 +34,7 @@ func scoreRandom04(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	number0 := k.Numbers[0]
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: dot(viewer.vec, record.vec)
@@ -58,7 +59,8 @@ func scoreRandom04(k *kernel.Args) {
 
 // scoreRandom04Alone scores test.Every of entities without features: logistic over 6 features.
 func scoreRandom04Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	list0 := k.Lists[0]
 	mNulls, mNull := rows.Nulls(k.Columns[1])
@@ -70,7 +72,7 @@ func scoreRandom04Alone(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	number0 := k.Numbers[0]
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: dot(viewer.vec, record.vec)

@@ -14,7 +14,8 @@ func init() {
 
 // scoreRandom05 scores test.Every and features test.Member: linear over 3 features.
 func scoreRandom05(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	entity := k.Entity
 	var lang string
@@ -27,14 +28,14 @@ func scoreRandom05(k *kernel.Args) {
 	flag0 := k.Bools[0]
 	text0 := k.Strings[0]
 	text1 := k.Strings[1]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 3600)
-	decay2 := k.Decays(2, decay, 3600)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 3600)[:len(sel)]
+	decay2 := k.Decays(2, decay, 3600)[:len(sel)]
+	for i, r := range sel {
 
 		// f0: exp(exp(decay(decay(record.at, 3600), 3600)))
 		rest0 := float64(w[1] * fn.Exp(fn.Exp(decay2[i])))
@@ -50,7 +51,8 @@ func scoreRandom05(k *kernel.Args) {
 
 // scoreRandom05Alone scores test.Every of entities without features: linear over 3 features.
 func scoreRandom05Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
@@ -58,14 +60,14 @@ func scoreRandom05Alone(k *kernel.Args) {
 	text0 := k.Strings[0]
 	text1 := k.Strings[1]
 	number1 := k.Numbers[1]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 3600)
-	decay2 := k.Decays(2, decay, 3600)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 3600)[:len(sel)]
+	decay2 := k.Decays(2, decay, 3600)[:len(sel)]
+	for i, r := range sel {
 
 		// f0: exp(exp(decay(decay(record.at, 3600), 3600)))
 		rest0 := float64(w[1] * fn.Exp(fn.Exp(decay2[i])))

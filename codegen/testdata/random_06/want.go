@@ -21,7 +21,8 @@ var random06List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom06 scores test.Every and features test.Member: linear over 5 features.
 func scoreRandom06(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -54,7 +55,7 @@ func scoreRandom06(k *kernel.Args) {
 	flag0 := k.Bools[0]
 	nColumn := rows.Column(k.Columns[6])
 	flag1 := k.Bools[1]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[0], int(r))
@@ -91,14 +92,15 @@ func scoreRandom06(k *kernel.Args) {
 
 // foldRandom06 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom06(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	cColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[2])
 	yColumn := rows.Column(k.Columns[3])
 	yNulls, yNull := rows.Nulls(k.Columns[3])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
@@ -119,7 +121,9 @@ func foldRandom06(k *kernel.Args) {
 
 // scoreRandom06Folded scores with that part given.
 func scoreRandom06Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -151,7 +155,7 @@ func scoreRandom06Folded(k *kernel.Args) {
 	flag0 := k.Bools[0]
 	nColumn := rows.Column(k.Columns[5])
 	flag1 := k.Bools[1]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[0], int(r))
@@ -174,13 +178,14 @@ func scoreRandom06Folded(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, t3))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // scoreRandom06Alone scores test.Every of entities without features: linear over 5 features.
 func scoreRandom06Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
@@ -196,7 +201,7 @@ func scoreRandom06Alone(k *kernel.Args) {
 	nColumn := rows.Column(k.Columns[6])
 	flag1 := k.Bools[1]
 	number3 := k.Numbers[3]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[0], int(r))
@@ -233,7 +238,9 @@ func scoreRandom06Alone(k *kernel.Args) {
 
 // scoreRandom06AloneFolded scores with that part given.
 func scoreRandom06AloneFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[5]float64)(k.Weights)
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
@@ -248,7 +255,7 @@ func scoreRandom06AloneFolded(k *kernel.Args) {
 	nColumn := rows.Column(k.Columns[5])
 	flag1 := k.Bools[1]
 	number3 := k.Numbers[3]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[0], int(r))
@@ -271,6 +278,6 @@ func scoreRandom06AloneFolded(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x2, number3))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

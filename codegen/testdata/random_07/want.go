@@ -18,7 +18,8 @@ var random07List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom07 scores test.Every and features test.Member: logistic over 1 feature.
 func scoreRandom07(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	entity := k.Entity
 	followers := kernel.Missing
@@ -40,13 +41,13 @@ func scoreRandom07(k *kernel.Args) {
 	xColumn := rows.Column(k.Columns[4])
 	number1 := k.Numbers[1]
 	list0 := k.Lists[0]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number2)
 	}
-	decay := k.Decays(1, age, 86400.5)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: ((lookup({"post": 2, "en": 3}, (has(entity.posts) ? entity.lang : "a long string of words"), lookup(verbs, viewer.id, entity.followers)) <= bucketize((has(record.u) ? viewer.age : record.m), [-1, 0, 0.5, 10])) ? decay(record.at, 86400.5) : (!((entity.followers in viewer.bins)) ? cosine(record.vec, viewer.bins) : (record.x * entity.followers)))
@@ -64,7 +65,8 @@ func scoreRandom07(k *kernel.Args) {
 
 // scoreRandom07Alone scores test.Every of entities without features: logistic over 1 feature.
 func scoreRandom07Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[2])
 	number2 := k.Numbers[2]
@@ -76,13 +78,13 @@ func scoreRandom07Alone(k *kernel.Args) {
 	number0 := k.Numbers[0]
 	flag0 := k.Bools[0]
 	list0 := k.Lists[0]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number2)
 	}
-	decay := k.Decays(1, age, 86400.5)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 86400.5)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: ((lookup({"post": 2, "en": 3}, (has(entity.posts) ? entity.lang : "a long string of words"), lookup(verbs, viewer.id, entity.followers)) <= bucketize((has(record.u) ? viewer.age : record.m), [-1, 0, 0.5, 10])) ? decay(record.at, 86400.5) : (!((entity.followers in viewer.bins)) ? cosine(record.vec, viewer.bins) : (record.x * entity.followers)))

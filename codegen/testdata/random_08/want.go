@@ -19,7 +19,8 @@ var random08List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom08 scores test.Every: linear over 5 features.
 func scoreRandom08(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
@@ -31,7 +32,7 @@ func scoreRandom08(k *kernel.Args) {
 	flag0 := k.Bools[0]
 	verbColumn := rows.Column(k.Columns[2])
 	nColumn := rows.Column(k.Columns[6])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: ((record.type >= record.type) ? cross(record.m, record.verb) : record.verb)
@@ -73,12 +74,13 @@ func scoreRandom08(k *kernel.Args) {
 
 // foldRandom08 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom08(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	mColumn := rows.Column(k.Columns[1])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	verbColumn := rows.Column(k.Columns[2])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: ((record.type >= record.type) ? cross(record.m, record.verb) : record.verb)
@@ -104,7 +106,9 @@ func foldRandom08(k *kernel.Args) {
 
 // scoreRandom08Folded scores with that part given.
 func scoreRandom08Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[5]float64)(k.Weights)
 	uColumn := rows.Column(k.Columns[1])
 	list0 := k.Lists[0]
@@ -115,7 +119,7 @@ func scoreRandom08Folded(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	mColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[4])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
@@ -137,6 +141,6 @@ func scoreRandom08Folded(k *kernel.Args) {
 		s := rows.StringAt(k.Columns[5], int(r))
 		rest1 := float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t1), random08List1))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + (rest0 + rest1))
+		out[i] = kernel.Score((folded[r] + w[0]) + (rest0 + rest1))
 	}
 }

@@ -17,7 +17,8 @@ func init() {
 
 // scoreRandom09 scores test.Every and features test.Member: linear over 3 features.
 func scoreRandom09(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -43,7 +44,7 @@ func scoreRandom09(k *kernel.Args) {
 	xColumn := rows.Column(k.Columns[3])
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
 		s := rows.StringAt(k.Columns[0], int(r))
@@ -61,7 +62,8 @@ func scoreRandom09(k *kernel.Args) {
 
 // scoreRandom09Alone scores test.Every of entities without features: linear over 3 features.
 func scoreRandom09Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	sColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[2])
@@ -71,7 +73,7 @@ func scoreRandom09Alone(k *kernel.Args) {
 	number0 := k.Numbers[0]
 	number3 := k.Numbers[3]
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
 		s := rows.StringAt(k.Columns[0], int(r))

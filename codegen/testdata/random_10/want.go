@@ -19,7 +19,8 @@ var random10List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom10 scores test.Every: linear over 7 features.
 func scoreRandom10(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	uColumn := rows.Column(k.Columns[4])
 	yColumn := rows.Column(k.Columns[0])
@@ -36,8 +37,8 @@ func scoreRandom10(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	cColumn := rows.Column(k.Columns[9])
 	flag0 := k.Bools[0]
-	uIn := k.In(0, k.Sets[0], uColumn)
-	for i, r := range k.Sel {
+	uIn := k.In(0, k.Sets[0], uColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (pow(-(record.y), 2) > size(""))
@@ -86,12 +87,13 @@ func scoreRandom10(k *kernel.Args) {
 
 // foldRandom10 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom10(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	yColumn := rows.Column(k.Columns[0])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	authorAgeColumn := rows.Column(k.Columns[1])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: (pow(-(record.y), 2) > size(""))
 		y := kernel.Missing
@@ -110,7 +112,9 @@ func foldRandom10(k *kernel.Args) {
 
 // scoreRandom10Folded scores with that part given.
 func scoreRandom10Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[6]float64)(k.Weights)
 	uColumn := rows.Column(k.Columns[4])
 	mNulls, mNull := rows.Nulls(k.Columns[1])
@@ -127,8 +131,8 @@ func scoreRandom10Folded(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[0])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	flag0 := k.Bools[0]
-	uIn := k.In(0, k.Sets[0], uColumn)
-	for i, r := range k.Sel {
+	uIn := k.In(0, k.Sets[0], uColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: ((sqrt((has(record.m) ? 0.6415 : record.x)) >= cosine(viewer.bins, record.vec)) ? 0.1 : ((record.u in ["post", "en", "a long string of words"]) ? ((has(record.u) ? record.n : record.author.age) + size(record.type)) : clamp((record.m - record.x), -1, 10.5)))
@@ -163,6 +167,6 @@ func scoreRandom10Folded(k *kernel.Args) {
 		}
 		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](flag0, -(authorAge), fn.Sqrt(y))/y))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -17,7 +17,8 @@ func init() {
 
 // scoreRandom11 scores test.Every: linear over 2 features.
 func scoreRandom11(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
@@ -25,7 +26,7 @@ func scoreRandom11(k *kernel.Args) {
 	flag0 := k.Bools[0]
 	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[3])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: exp((((record.y == null) && has(viewer.age)) ? viewer.age : log1p(coalesce(record.x, record.author.age))))
 		x2 := math.Float64frombits(xColumn[r])
@@ -42,10 +43,11 @@ func scoreRandom11(k *kernel.Args) {
 
 // foldRandom11 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom11(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	nColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f1: coalesce(record.n, max(record.author.age, (record.author.age / record.m), record.n))
 		n2 := float64(int64(nColumn[r]))
@@ -57,20 +59,22 @@ func foldRandom11(k *kernel.Args) {
 
 // scoreRandom11Folded scores with that part given.
 func scoreRandom11Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[3]float64)(k.Weights)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	xColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	flag0 := k.Bools[0]
 	number0 := k.Numbers[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: exp((((record.y == null) && has(viewer.age)) ? viewer.age : log1p(coalesce(record.x, record.author.age))))
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
 		rest0 := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && flag0, number0, kernel.Log1p(fn.Coalesce(x2, authorAge)))))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
+		out[i] = kernel.Score((folded[r] + w[0]) + rest0)
 	}
 }

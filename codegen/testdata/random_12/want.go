@@ -21,7 +21,8 @@ var random12List2 = []float64{0, 1, 10, 100}
 
 // scoreRandom12 scores test.Every: logistic over 5 features.
 func scoreRandom12(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	cColumn := rows.Column(k.Columns[0])
 	atColumn := rows.Column(k.Columns[1])
@@ -37,7 +38,7 @@ func scoreRandom12(k *kernel.Args) {
 	yNulls, yNull := rows.Nulls(k.Columns[5])
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
@@ -73,10 +74,11 @@ func scoreRandom12(k *kernel.Args) {
 
 // foldRandom12 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom12(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	xColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f1: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
 		x2 := math.Float64frombits(xColumn[r])
@@ -88,7 +90,9 @@ func foldRandom12(k *kernel.Args) {
 
 // scoreRandom12Folded scores with that part given.
 func scoreRandom12Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 	cColumn := rows.Column(k.Columns[0])
 	atColumn := rows.Column(k.Columns[1])
@@ -103,7 +107,7 @@ func scoreRandom12Folded(k *kernel.Args) {
 	yNulls, yNull := rows.Nulls(k.Columns[4])
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
@@ -129,6 +133,6 @@ func scoreRandom12Folded(k *kernel.Args) {
 		}
 		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(y) != 0, number2, y), random12List2))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + number3) + ((rest0 + rest1) + rest2)))
+		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + number3) + ((rest0 + rest1) + rest2)))
 	}
 }

@@ -17,7 +17,8 @@ func init() {
 
 // scoreRandom13 scores test.Every: logistic over 6 features.
 func scoreRandom13(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
@@ -38,7 +39,7 @@ func scoreRandom13(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[3])
 	list0 := k.Lists[0]
 	flag2 := k.Bools[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: cross(age(record.at), -(viewer.age))
@@ -82,10 +83,11 @@ func scoreRandom13(k *kernel.Args) {
 
 // foldRandom13 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom13(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	authorAgeColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f3: record.author.age
@@ -102,7 +104,9 @@ func foldRandom13(k *kernel.Args) {
 
 // scoreRandom13Folded scores with that part given.
 func scoreRandom13Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[6]float64)(k.Weights)
 	atColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
@@ -123,7 +127,7 @@ func scoreRandom13Folded(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[3])
 	list0 := k.Lists[0]
 	flag2 := k.Bools[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: cross(age(record.at), -(viewer.age))
@@ -154,6 +158,6 @@ func scoreRandom13Folded(k *kernel.Args) {
 		}
 		rest3 := float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, list0)), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](flag2, authorAge, number1)))))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
+		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
 	}
 }

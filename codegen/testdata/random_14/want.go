@@ -17,7 +17,8 @@ func init() {
 
 // scoreRandom14 scores test.Every and features test.Member: linear over 3 features.
 func scoreRandom14(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -28,7 +29,7 @@ func scoreRandom14(k *kernel.Args) {
 	list0 := k.Lists[0]
 	t1 := float64(w[1] * fn.Cosine(list0, embedding))
 	nColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f1: record.n
 		n2 := float64(int64(nColumn[r]))
@@ -45,10 +46,11 @@ func scoreRandom14(k *kernel.Args) {
 
 // foldRandom14 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom14(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	nColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f1: record.n
 		n2 := float64(int64(nColumn[r]))
@@ -64,7 +66,9 @@ func foldRandom14(k *kernel.Args) {
 
 // scoreRandom14Folded scores with that part given.
 func scoreRandom14Folded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -74,19 +78,20 @@ func scoreRandom14Folded(k *kernel.Args) {
 	}
 	list0 := k.Lists[0]
 	t1 := float64(w[1] * fn.Cosine(list0, embedding))
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + t1)
+		out[i] = kernel.Score((folded[r] + w[0]) + t1)
 	}
 }
 
 // scoreRandom14Alone scores test.Every of entities without features: linear over 3 features.
 func scoreRandom14Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	nColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f1: record.n
 		n2 := float64(int64(nColumn[r]))
@@ -103,11 +108,13 @@ func scoreRandom14Alone(k *kernel.Args) {
 
 // scoreRandom14AloneFolded scores with that part given.
 func scoreRandom14AloneFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 	number0 := k.Numbers[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + number0)
+		out[i] = kernel.Score((folded[r] + w[0]) + number0)
 	}
 }

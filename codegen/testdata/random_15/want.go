@@ -19,7 +19,8 @@ var random15List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom15 scores test.Every: logistic over 7 features.
 func scoreRandom15(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	nColumn := rows.Column(k.Columns[1])
@@ -32,7 +33,7 @@ func scoreRandom15(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	number3 := k.Numbers[3]
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
 		n2 := float64(int64(nColumn[r]))
@@ -64,11 +65,12 @@ func scoreRandom15(k *kernel.Args) {
 
 // foldRandom15 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom15(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	nColumn := rows.Column(k.Columns[1])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
 		n2 := float64(int64(nColumn[r]))
@@ -80,7 +82,9 @@ func foldRandom15(k *kernel.Args) {
 
 // scoreRandom15Folded scores with that part given.
 func scoreRandom15Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[6]float64)(k.Weights)
 	xColumn := rows.Column(k.Columns[0])
 	flag0 := k.Bools[0]
@@ -92,7 +96,7 @@ func scoreRandom15Folded(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	number3 := k.Numbers[3]
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f1: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
 		x2 := math.Float64frombits(xColumn[r])
@@ -114,6 +118,6 @@ func scoreRandom15Folded(k *kernel.Args) {
 		at := float64(int64(atColumn[r]))
 		rest0 += float64(w[5] * fn.Clamp(kernel.If[float64](verb < text0, fn.Decay(0, x2), fn.Age(at, number1)), 0, 1))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + number3) + ((rest0 + number2) + (rest2 + rest3))))
+		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + number3) + ((rest0 + number2) + (rest2 + rest3))))
 	}
 }

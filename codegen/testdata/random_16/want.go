@@ -22,7 +22,8 @@ var random16List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom16 scores test.Every and features test.Member: linear over 8 features.
 func scoreRandom16(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -61,8 +62,8 @@ func scoreRandom16(k *kernel.Args) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	verbValue := k.Lookup(0, k.Tables[3], verbColumn)
-	for i, r := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[3], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
@@ -107,10 +108,11 @@ func scoreRandom16(k *kernel.Args) {
 
 // foldRandom16 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom16(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	verbColumn := rows.Column(k.Columns[0])
-	verbValue := k.Lookup(0, k.Tables[3], verbColumn)
-	for i := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[3], verbColumn)[:len(sel)]
+	for i := range sel {
 
 		// f3: record.verb
 		own0 := verbValue[i]
@@ -121,7 +123,9 @@ func foldRandom16(k *kernel.Args) {
 
 // scoreRandom16Folded scores with that part given.
 func scoreRandom16Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[7]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -159,7 +163,7 @@ func scoreRandom16Folded(k *kernel.Args) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
@@ -195,13 +199,14 @@ func scoreRandom16Folded(k *kernel.Args) {
 		at := float64(int64(atColumn[r]))
 		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](t3, fn.Exp(n2), number4)))
 
-		out[i] = kernel.Score((k.Folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreRandom16Alone scores test.Every of entities without features: linear over 8 features.
 func scoreRandom16Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[7])
 	nColumn := rows.Column(k.Columns[0])
@@ -223,9 +228,9 @@ func scoreRandom16Alone(k *kernel.Args) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	verbIn := k.In(0, k.Sets[1], verbColumn)
-	verbValue := k.Lookup(1, k.Tables[3], verbColumn)
-	for i, r := range k.Sel {
+	verbIn := k.In(0, k.Sets[1], verbColumn)[:len(sel)]
+	verbValue := k.Lookup(1, k.Tables[3], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
@@ -270,7 +275,9 @@ func scoreRandom16Alone(k *kernel.Args) {
 
 // scoreRandom16AloneFolded scores with that part given.
 func scoreRandom16AloneFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[7]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[7])
 	nColumn := rows.Column(k.Columns[0])
@@ -292,8 +299,8 @@ func scoreRandom16AloneFolded(k *kernel.Args) {
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	verbIn := k.In(0, k.Sets[1], verbColumn)
-	for i, r := range k.Sel {
+	verbIn := k.In(0, k.Sets[1], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
@@ -329,6 +336,6 @@ func scoreRandom16AloneFolded(k *kernel.Args) {
 		at := float64(int64(atColumn[r]))
 		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](verbIn[i], authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](false, fn.Exp(n2), number4)))
 
-		out[i] = kernel.Score((k.Folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -18,7 +18,8 @@ var random17List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom17 scores test.Every and features test.Member: linear over 4 features.
 func scoreRandom17(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	entity := k.Entity
 	followers := kernel.Missing
@@ -45,7 +46,7 @@ func scoreRandom17(k *kernel.Args) {
 	mColumn := rows.Column(k.Columns[5])
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
@@ -68,7 +69,8 @@ func scoreRandom17(k *kernel.Args) {
 
 // scoreRandom17Alone scores test.Every of entities without features: linear over 4 features.
 func scoreRandom17Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	xColumn := rows.Column(k.Columns[1])
 	sColumn := rows.Column(k.Columns[2])
@@ -82,7 +84,7 @@ func scoreRandom17Alone(k *kernel.Args) {
 	mNulls, mNull := rows.Nulls(k.Columns[5])
 	number3 := k.Numbers[3]
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))

@@ -14,7 +14,8 @@ func init() {
 
 // scoreRandom18 scores test.Every: linear over 3 features.
 func scoreRandom18(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	bColumn := rows.Column(k.Columns[0])
 	uNulls, uNull := rows.Nulls(k.Columns[1])
@@ -24,7 +25,7 @@ func scoreRandom18(k *kernel.Args) {
 	nColumn := rows.Column(k.Columns[4])
 	flag0 := k.Bools[0]
 	number1 := k.Numbers[1]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: record.b
@@ -51,10 +52,11 @@ func scoreRandom18(k *kernel.Args) {
 
 // foldRandom18 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom18(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	bColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: record.b
 		b := bColumn[r] != 0
@@ -66,7 +68,9 @@ func foldRandom18(k *kernel.Args) {
 
 // scoreRandom18Folded scores with that part given.
 func scoreRandom18Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 	uNulls, uNull := rows.Nulls(k.Columns[0])
 	mColumn := rows.Column(k.Columns[1])
@@ -75,7 +79,7 @@ func scoreRandom18Folded(k *kernel.Args) {
 	nColumn := rows.Column(k.Columns[3])
 	flag0 := k.Bools[0]
 	number1 := k.Numbers[1]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: (cross("", (has(record.u) ? record.m : viewer.age)) == record.verb)
@@ -92,6 +96,6 @@ func scoreRandom18Folded(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		rest1 := float64(w[3] * kernel.If[float64](flag0 == (k.Sets[0].Number(n2-m) != 0), m, number1))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + (rest0 + rest1))
+		out[i] = kernel.Score((folded[r] + w[0]) + (rest0 + rest1))
 	}
 }

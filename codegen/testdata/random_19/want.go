@@ -17,12 +17,13 @@ func init() {
 
 // scoreRandom19 scores test.Every and features test.Member: linear over 3 features.
 func scoreRandom19(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	number0 := k.Numbers[0]
 	xColumn := rows.Column(k.Columns[1])
 	number1 := k.Numbers[1]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: (age(timestamp("2026-01-31T00:00:00Z")) in record.vec)
@@ -39,10 +40,11 @@ func scoreRandom19(k *kernel.Args) {
 
 // foldRandom19 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom19(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	xColumn := rows.Column(k.Columns[0])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f2: record.x
 		x2 := math.Float64frombits(xColumn[r])
@@ -54,17 +56,19 @@ func foldRandom19(k *kernel.Args) {
 
 // scoreRandom19Folded scores with that part given.
 func scoreRandom19Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[3]float64)(k.Weights)
 	number0 := k.Numbers[0]
 	number1 := k.Numbers[1]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f1: (age(timestamp("2026-01-31T00:00:00Z")) in record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		rest0 := float64(w[1] * kernel.Bool(slices.Contains(vec, number0)))
 
-		out[i] = kernel.Score((k.Folded[r] + number1) + rest0)
+		out[i] = kernel.Score((folded[r] + number1) + rest0)
 	}
 }

@@ -25,7 +25,8 @@ var random20List2 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom20 scores test.Every and features test.Member: linear over 8 features.
 func scoreRandom20(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -66,8 +67,8 @@ func scoreRandom20(k *kernel.Args) {
 	text0 := k.Strings[0]
 	number3 := k.Numbers[3]
 	flag0 := k.Bools[0]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: lookup(steps, record.author.age, (record.type.endsWith(entity.lang) ? pow(record.n, 0.5) : (has(entity.followers) ? log1p(record.n) : (record.b ? record.y : entity.posts))))
@@ -112,12 +113,13 @@ func scoreRandom20(k *kernel.Args) {
 
 // foldRandom20 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom20(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	bColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f1: record.b
 		b := bColumn[r] != 0
@@ -136,7 +138,9 @@ func foldRandom20(k *kernel.Args) {
 
 // scoreRandom20Folded scores with that part given.
 func scoreRandom20Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[8]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
@@ -177,8 +181,8 @@ func scoreRandom20Folded(k *kernel.Args) {
 	text0 := k.Strings[0]
 	number3 := k.Numbers[3]
 	flag0 := k.Bools[0]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: lookup(steps, record.author.age, (record.type.endsWith(entity.lang) ? pow(record.n, 0.5) : (has(entity.followers) ? log1p(record.n) : (record.b ? record.y : entity.posts))))
@@ -210,13 +214,14 @@ func scoreRandom20Folded(k *kernel.Args) {
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
 		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), t2), random20List2)), t3))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
 	}
 }
 
 // scoreRandom20Alone scores test.Every of entities without features: linear over 8 features.
 func scoreRandom20Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
@@ -235,8 +240,8 @@ func scoreRandom20Alone(k *kernel.Args) {
 	flag0 := k.Bools[0]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: lookup(steps, record.author.age, (record.type.endsWith(entity.lang) ? pow(record.n, 0.5) : (has(entity.followers) ? log1p(record.n) : (record.b ? record.y : entity.posts))))
@@ -281,7 +286,9 @@ func scoreRandom20Alone(k *kernel.Args) {
 
 // scoreRandom20AloneFolded scores with that part given.
 func scoreRandom20AloneFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[8]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
@@ -300,8 +307,8 @@ func scoreRandom20AloneFolded(k *kernel.Args) {
 	flag0 := k.Bools[0]
 	number4 := k.Numbers[4]
 	number5 := k.Numbers[5]
-	typeValue := k.Lookup(0, k.Tables[1], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: lookup(steps, record.author.age, (record.type.endsWith(entity.lang) ? pow(record.n, 0.5) : (has(entity.followers) ? log1p(record.n) : (record.b ? record.y : entity.posts))))
@@ -333,6 +340,6 @@ func scoreRandom20AloneFolded(k *kernel.Args) {
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
 		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), kernel.Missing), random20List2)), number4))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
 	}
 }

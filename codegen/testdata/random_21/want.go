@@ -17,7 +17,8 @@ func init() {
 
 // scoreRandom21 scores test.Every and features test.Member: linear over 2 features.
 func scoreRandom21(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	entity := k.Entity
 	followers := kernel.Missing
@@ -43,7 +44,7 @@ func scoreRandom21(k *kernel.Args) {
 	xColumn := rows.Column(k.Columns[7])
 	timeColumn := rows.Column(k.Columns[8])
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: pow((record.m - exp(-(viewer.age))), 0.5)
 		m := kernel.Missing
@@ -72,7 +73,8 @@ func scoreRandom21(k *kernel.Args) {
 
 // scoreRandom21Alone scores test.Every of entities without features: linear over 2 features.
 func scoreRandom21Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	mColumn := rows.Column(k.Columns[0])
 	mNulls, mNull := rows.Nulls(k.Columns[0])
@@ -87,7 +89,7 @@ func scoreRandom21Alone(k *kernel.Args) {
 	timeColumn := rows.Column(k.Columns[8])
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// f0: pow((record.m - exp(-(viewer.age))), 0.5)
 		m := kernel.Missing

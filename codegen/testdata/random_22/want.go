@@ -17,7 +17,8 @@ func init() {
 
 // scoreRandom22 scores test.Every: logistic over 7 features.
 func scoreRandom22(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[10])
 	bColumn := rows.Column(k.Columns[1])
@@ -36,8 +37,8 @@ func scoreRandom22(k *kernel.Args) {
 	number2 := k.Numbers[2]
 	nColumn := rows.Column(k.Columns[9])
 	number3 := k.Numbers[3]
-	typeValue := k.Lookup(0, k.Tables[4], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[4], typeColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
@@ -82,12 +83,13 @@ func scoreRandom22(k *kernel.Args) {
 
 // foldRandom22 adds up what depends on the record alone, once, when it enters a cache.
 func foldRandom22(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[3])
 	nColumn := rows.Column(k.Columns[2])
-	typeValue := k.Lookup(0, k.Tables[4], typeColumn)
-	for i, r := range k.Sel {
+	typeValue := k.Lookup(0, k.Tables[4], typeColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// f4: ((record.u != record.s) ? "" : record.s)
 		s := rows.StringAt(k.Columns[1], int(r))
@@ -107,7 +109,9 @@ func foldRandom22(k *kernel.Args) {
 
 // scoreRandom22Folded scores with that part given.
 func scoreRandom22Folded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[5]float64)(k.Weights)
 	bColumn := rows.Column(k.Columns[1])
 	timeColumn := rows.Column(k.Columns[2])
@@ -124,7 +128,7 @@ func scoreRandom22Folded(k *kernel.Args) {
 	number1 := k.Numbers[1]
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
@@ -150,6 +154,6 @@ func scoreRandom22Folded(k *kernel.Args) {
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
 		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, number1, m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), number1, authorAge), float64(10*authorAge), fn.Coalesce(number2, x2)) / kernel.Log1p(age)))
 
-		out[i] = kernel.Score(kernel.Sigmoid((k.Folded[r] + number3) + ((rest0 + rest1) + rest2)))
+		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + number3) + ((rest0 + rest1) + rest2)))
 	}
 }

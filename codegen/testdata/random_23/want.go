@@ -18,7 +18,8 @@ var random23List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom23 scores test.Every and features test.Member: linear over 5 features.
 func scoreRandom23(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	entity := k.Entity
 	t1 := (entity != nil && !entity.Null(k.EntCols[0], 0))
@@ -48,7 +49,7 @@ func scoreRandom23(k *kernel.Args) {
 	cColumn := rows.Column(k.Columns[8])
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
@@ -85,7 +86,8 @@ func scoreRandom23(k *kernel.Args) {
 
 // scoreRandom23Alone scores test.Every of entities without features: linear over 5 features.
 func scoreRandom23Alone(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	authorAgeColumn := rows.Column(k.Columns[0])
 	text0 := k.Strings[0]
@@ -104,7 +106,7 @@ func scoreRandom23Alone(k *kernel.Args) {
 	cColumn := rows.Column(k.Columns[8])
 	number3 := k.Numbers[3]
 	number4 := k.Numbers[4]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))

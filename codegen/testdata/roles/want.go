@@ -15,7 +15,8 @@ func init() {
 
 // scoreRoles scores test.Every: linear over 5 features.
 func scoreRoles(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
@@ -23,7 +24,7 @@ func scoreRoles(k *kernel.Args) {
 	entityColumn := rows.Column(k.Columns[2])
 	text0 := k.Strings[0]
 	authorAgeColumn := rows.Column(k.Columns[4])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// time: age(record.time) / 1000
 		time := float64(int64(timeColumn[r]))
@@ -50,11 +51,12 @@ func scoreRoles(k *kernel.Args) {
 
 // foldRoles adds up what depends on the record alone, once, when it enters a cache.
 func foldRoles(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	typeColumn := rows.Column(k.Columns[0])
 	authorAgeColumn := rows.Column(k.Columns[2])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// type: record.type == "post"
 		own0 := float64(w[2] * kernel.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
@@ -73,13 +75,15 @@ func foldRoles(k *kernel.Args) {
 
 // scoreRolesFolded scores with that part given.
 func scoreRolesFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[6]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
 	entityColumn := rows.Column(k.Columns[1])
 	text0 := k.Strings[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// time: age(record.time) / 1000
 		time := float64(int64(timeColumn[r]))
@@ -88,6 +92,6 @@ func scoreRolesFolded(k *kernel.Args) {
 		// mine: record.entity == viewer.id
 		rest1 := float64(w[3] * kernel.Bool(rows.EqualString(entityColumn[r], text0)))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + (rest0 + rest1))
+		out[i] = kernel.Score((folded[r] + w[0]) + (rest0 + rest1))
 	}
 }

@@ -15,12 +15,13 @@ func init() {
 
 // scoreShared scores millrace.Activity: linear over 3 features.
 func scoreShared(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	commentsColumn := rows.Column(k.Columns[2])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// a: log1p(record.likes + record.shares)
 		likes := float64(int64(likesColumn[r]))
@@ -43,12 +44,13 @@ func scoreShared(k *kernel.Args) {
 
 // foldShared adds up what depends on the record alone, once, when it enters a cache.
 func foldShared(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	sharesColumn := rows.Column(k.Columns[1])
 	commentsColumn := rows.Column(k.Columns[2])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// a: log1p(record.likes + record.shares)
 		likes := float64(int64(likesColumn[r]))
@@ -70,10 +72,12 @@ func foldShared(k *kernel.Args) {
 
 // scoreSharedFolded scores with that part given.
 func scoreSharedFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

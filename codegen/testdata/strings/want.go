@@ -16,14 +16,15 @@ func init() {
 
 // scoreStrings scores millrace.Activity: linear over 8 features.
 func scoreStrings(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[0])
 	visibilityColumn := rows.Column(k.Columns[1])
 	countryColumn := rows.Column(k.Columns[2])
 	text0 := k.Strings[0]
 	languageColumn := rows.Column(k.Columns[4])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// eq: record.verb == "post"
 		own0 := float64(w[1] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
@@ -59,11 +60,12 @@ func scoreStrings(k *kernel.Args) {
 
 // foldStrings adds up what depends on the record alone, once, when it enters a cache.
 func foldStrings(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[0])
 	visibilityColumn := rows.Column(k.Columns[1])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// eq: record.verb == "post"
 		own0 := float64(w[1] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
@@ -88,12 +90,14 @@ func foldStrings(k *kernel.Args) {
 
 // scoreStringsFolded scores with that part given.
 func scoreStringsFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[9]float64)(k.Weights)
 	countryColumn := rows.Column(k.Columns[0])
 	text0 := k.Strings[0]
 	languageColumn := rows.Column(k.Columns[2])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// ne: record.country != viewer.country
 		rest0 := float64(w[3] * kernel.Bool(!rows.EqualString(countryColumn[r], text0)))
@@ -106,6 +110,6 @@ func scoreStringsFolded(k *kernel.Args) {
 		language := rows.StringAt(k.Columns[2], int(r))
 		rest2 := float64(w[8] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == text0))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

@@ -15,15 +15,16 @@ func init() {
 
 // scoreTables scores millrace.Activity: linear over 4 features.
 func scoreTables(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[0])
 	languageColumn := rows.Column(k.Columns[1])
 	likesColumn := rows.Column(k.Columns[2])
-	verbValue := k.Lookup(0, k.Tables[2], verbColumn)
-	languageValue := k.Lookup(1, k.Tables[0], languageColumn)
-	languageValue2 := k.Lookup(2, k.Tables[3], languageColumn)
-	for i, r := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[2], verbColumn)[:len(sel)]
+	languageValue := k.Lookup(1, k.Tables[0], languageColumn)[:len(sel)]
+	languageValue2 := k.Lookup(2, k.Tables[3], languageColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// v: lookup(verbs, record.verb, 0.1)
 		own0 := float64(w[1] * fn.Coalesce(verbValue[i], 0.1))
@@ -45,15 +46,16 @@ func scoreTables(k *kernel.Args) {
 
 // foldTables adds up what depends on the record alone, once, when it enters a cache.
 func foldTables(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	verbColumn := rows.Column(k.Columns[0])
 	languageColumn := rows.Column(k.Columns[1])
 	likesColumn := rows.Column(k.Columns[2])
-	verbValue := k.Lookup(0, k.Tables[2], verbColumn)
-	languageValue := k.Lookup(1, k.Tables[0], languageColumn)
-	languageValue2 := k.Lookup(2, k.Tables[3], languageColumn)
-	for i, r := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[2], verbColumn)[:len(sel)]
+	languageValue := k.Lookup(1, k.Tables[0], languageColumn)[:len(sel)]
+	languageValue2 := k.Lookup(2, k.Tables[3], languageColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// v: lookup(verbs, record.verb, 0.1)
 		own0 := float64(w[1] * fn.Coalesce(verbValue[i], 0.1))
@@ -74,10 +76,12 @@ func foldTables(k *kernel.Args) {
 
 // scoreTablesFolded scores with that part given.
 func scoreTablesFolded(k *kernel.Args) {
-	out := k.Out[:len(k.Sel)]
+	sel := k.Sel
+	out := k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[5]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
-		out[i] = kernel.Score(k.Folded[r] + w[0])
+		out[i] = kernel.Score(folded[r] + w[0])
 	}
 }

@@ -16,6 +16,7 @@ func init() {
 
 // scoreTreesInputs scores test.Every and features test.Member: trees over 30 features.
 func scoreTreesInputs(k *kernel.Args) {
+	sel := k.Sel
 	rows := k.Rows
 	entity := k.Entity
 	followers := kernel.Missing
@@ -38,13 +39,13 @@ func scoreTreesInputs(k *kernel.Args) {
 	cColumn := rows.Column(k.Columns[6])
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 3600)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 3600)[:len(sel)]
+	for i, r := range sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
 		// f0: record.n * 1
@@ -155,6 +156,7 @@ func scoreTreesInputs(k *kernel.Args) {
 
 // scoreTreesInputsAlone scores test.Every of entities without features: trees over 30 features.
 func scoreTreesInputsAlone(k *kernel.Args) {
+	sel := k.Sel
 	rows := k.Rows
 	atColumn := rows.Column(k.Columns[5])
 	number0 := k.Numbers[0]
@@ -169,13 +171,13 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 	cColumn := rows.Column(k.Columns[6])
 	number2 := k.Numbers[2]
 	number3 := k.Numbers[3]
-	age := k.Vector(0)
-	for i, r := range k.Sel {
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
 		age[i] = fn.Age(at, number0)
 	}
-	decay := k.Decays(1, age, 3600)
-	for i, r := range k.Sel {
+	decay := k.Decays(1, age, 3600)[:len(sel)]
+	for i, r := range sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
 		// f0: record.n * 1

@@ -13,12 +13,13 @@ func init() {
 
 // scoreTreesLightgbm scores millrace.Activity: trees over 2 features.
 func scoreTreesLightgbm(k *kernel.Args) {
+	sel := k.Sel
 	rows := k.Rows
 	verbColumn := rows.Column(k.Columns[1])
 	likesColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
-	verbValue := k.Lookup(0, k.Tables[0], verbColumn)
-	for i, r := range k.Sel {
+	verbValue := k.Lookup(0, k.Tables[0], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
 		// X1: log1p(record.likes) * coalesce(viewer.taste, 1)

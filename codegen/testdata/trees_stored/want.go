@@ -14,6 +14,7 @@ func init() {
 
 // scoreTreesStored scores test.Columns: trees over 30 features.
 func scoreTreesStored(k *kernel.Args) {
+	sel := k.Sel
 	rows := k.Rows
 	column0Column := rows.Column(k.Columns[0])
 	column1Column := rows.Column(k.Columns[1])
@@ -45,7 +46,7 @@ func scoreTreesStored(k *kernel.Args) {
 	column27Column := rows.Column(k.Columns[27])
 	column28Column := rows.Column(k.Columns[28])
 	column29Column := rows.Column(k.Columns[29])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
 		// Column_0: record.Column_0

@@ -14,6 +14,7 @@ func init() {
 
 // scoreTreesStoredClass scores test.Columns: trees over 28 features.
 func scoreTreesStoredClass(k *kernel.Args) {
+	sel := k.Sel
 	rows := k.Rows
 	column0Column := rows.Column(k.Columns[0])
 	column1Column := rows.Column(k.Columns[1])
@@ -43,7 +44,7 @@ func scoreTreesStoredClass(k *kernel.Args) {
 	column25Column := rows.Column(k.Columns[25])
 	column26Column := rows.Column(k.Columns[26])
 	column27Column := rows.Column(k.Columns[27])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
 		// Column_0: record.Column_0

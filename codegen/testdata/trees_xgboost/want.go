@@ -14,11 +14,12 @@ func init() {
 
 // scoreTreesXgboost scores test.Every: trees over 2 features.
 func scoreTreesXgboost(k *kernel.Args) {
+	sel := k.Sel
 	rows := k.Rows
 	nColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
 		// b: bucketize(record.n, [0, 1, 2, 3])

@@ -17,13 +17,14 @@ func init() {
 
 // scoreTwoSchemasActivity scores millrace.Activity: linear over 3 features.
 func scoreTwoSchemasActivity(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
 	likesColumn := rows.Column(k.Columns[1])
 	number1 := k.Numbers[1]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
@@ -40,11 +41,12 @@ func scoreTwoSchemasActivity(k *kernel.Args) {
 
 // foldTwoSchemasActivity adds up what depends on the record alone, once, when it enters a cache.
 func foldTwoSchemasActivity(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	likesColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// likes: coalesce(record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
@@ -56,29 +58,32 @@ func foldTwoSchemasActivity(k *kernel.Args) {
 
 // scoreTwoSchemasActivityFolded scores with that part given.
 func scoreTwoSchemasActivityFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
 		rest0 := float64(w[1] * fn.Age(time, number0))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + rest0)
+		out[i] = kernel.Score((folded[r] + w[0]) + rest0)
 	}
 }
 
 // scoreTwoSchemasNote scores millrace.Note: linear over 3 features.
 func scoreTwoSchemasNote(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	timeColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
 	starsColumn := rows.Column(k.Columns[1])
 	number1 := k.Numbers[1]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
@@ -95,11 +100,12 @@ func scoreTwoSchemasNote(k *kernel.Args) {
 
 // foldTwoSchemasNote adds up what depends on the record alone, once, when it enters a cache.
 func foldTwoSchemasNote(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	starsColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 
 		// stars: coalesce(record.stars, 0)
 		stars := float64(int64(starsColumn[r]))

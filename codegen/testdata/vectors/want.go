@@ -17,11 +17,12 @@ func init() {
 
 // scoreVectors scores millrace.Activity: linear over 5 features.
 func scoreVectors(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	list0 := k.Lists[0]
 	text0 := k.Strings[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// dot: dot(record.features, viewer.taste)
@@ -48,9 +49,10 @@ func scoreVectors(k *kernel.Args) {
 
 // foldVectors adds up what depends on the record alone, once, when it enters a cache.
 func foldVectors(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// n: size(record.features)
@@ -66,11 +68,13 @@ func foldVectors(k *kernel.Args) {
 
 // scoreVectorsFolded scores with that part given.
 func scoreVectorsFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[6]float64)(k.Weights)
 	list0 := k.Lists[0]
 	text0 := k.Strings[0]
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// dot: dot(record.features, viewer.taste)
@@ -84,6 +88,6 @@ func scoreVectorsFolded(k *kernel.Args) {
 		about := k.Arena.Strings(rows, k.Columns[1], int(r))
 		rest2 := float64(w[4] * kernel.Bool(slices.Contains(about, text0)))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

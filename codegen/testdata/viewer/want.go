@@ -12,14 +12,15 @@ func init() {
 
 // scoreViewer scores millrace.Activity: linear over 4 features.
 func scoreViewer(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	languageColumn := rows.Column(k.Columns[1])
 	likesColumn := rows.Column(k.Columns[0])
 	number0 := k.Numbers[0]
 	number1 := k.Numbers[1]
-	languageIn := k.In(0, k.Sets[0], languageColumn)
-	for i, r := range k.Sel {
+	languageIn := k.In(0, k.Sets[0], languageColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// taste: viewer.taste * record.likes
 		likes := float64(int64(likesColumn[r]))

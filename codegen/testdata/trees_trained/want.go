@@ -14,6 +14,7 @@ func init() {
 
 // scoreTreesTrained scores test.Columns: trees over 6 features.
 func scoreTreesTrained(k *kernel.Args) {
+	sel := k.Sel
 	rows := k.Rows
 	column0Column := rows.Column(k.Columns[0])
 	column1Column := rows.Column(k.Columns[1])
@@ -21,7 +22,7 @@ func scoreTreesTrained(k *kernel.Args) {
 	column3Column := rows.Column(k.Columns[3])
 	column4Column := rows.Column(k.Columns[4])
 	column5Column := rows.Column(k.Columns[5])
-	for i, r := range k.Sel {
+	for i, r := range sel {
 		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
 
 		// Column_0: record.Column_0

@@ -228,7 +228,7 @@ func (w *writer) list(text string) string {
 	if w.literals == nil {
 		w.literals = map[string]string{}
 	}
-	name := fmt.Sprintf("%sList%d", camel(w.name, false), len(w.literals)+1)
+	name := fmt.Sprintf("%s%s%d", camel(w.name, false), w.listName, len(w.literals)+1)
 	w.literals[text] = name
 	fmt.Fprintf(&w.lists, "var %s = %s\n\n", name, text)
 	return name

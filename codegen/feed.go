@@ -1,35 +1,44 @@
 package codegen
 
 import (
-	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 )
 
 // Feed is what Go is written of for a feed definition.
 type Feed struct {
-	Name   string
-	File   string             // for messages and the file's header: "jobs.yaml"
-	Models []*relevance.Model // its model and those that score beside it, in the feed's order
+	Name    string
+	File    string             // for messages and the file's header: "jobs.yaml"
+	Models  []*relevance.Model // its model and those that score beside it, in the feed's order
+	Filter  *filter.Filter     // its own; nil without
+	Records []*column.Layout   // that the filter is for
 }
 
-// GenerateFeed writes, into package pkg, the Go of a feed: one function for
-// several models that score the same records. What they have in common is
-// computed once.
+// GenerateFeed writes, into package pkg, the Go of a feed: its filter as far as
+// that is made of loops over columns, and one function for several models that
+// score the same records, in which what they have in common is computed once.
 func GenerateFeed(pkg string, schemas relevance.Schemas, f Feed) (File, error) {
 	w := newWriter(pkg, f.File, f.Name)
+	w.listName = "Feed"
+	if f.Filter != nil {
+		w.filter(f.Filter, f.Records)
+	}
 	if len(f.Models) > 1 {
+		w.imports[module+"relevance/kernel"] = true
 		if err := w.joint(schemas, f.Models); err != nil {
 			return File{}, err
 		}
 	}
 	if w.body.Len() == 0 {
-		return File{}, errors.New("codegen: " + f.File + ": nothing to write: one model alone, which has Go of its own")
+		return File{}, fmt.Errorf("codegen: %s: nothing to write: no filter that compares columns with constants, and no second model", f.File)
 	}
 	text, err := w.finish()
-	return File{fileName(f.Name + "-feed"), text}, err
+	return File{strings.NewReplacer("-", "_", ".", "_").Replace(f.Name) + "_feed.go", text}, err
 }
 
 // joint writes the functions that score by all models, for each layout that
@@ -47,7 +56,7 @@ func (w *writer) joint(schemas relevance.Schemas, models []*relevance.Model) err
 		if err != nil {
 			return err
 		}
-		w.function(p, shapes, "score"+camel(w.name, true)+t.suffix, "scores "+t.what+" by "+strings.Join(names, " and ")+".")
+		w.function(p, shapes, "joint"+camel(w.name, true)+t.suffix, "scores "+t.what+" by "+strings.Join(names, " and ")+".")
 	}
 	return nil
 }

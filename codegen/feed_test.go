@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/reference"
 )
@@ -35,8 +36,8 @@ func readFeed(t *testing.T, name string) (Feed, bool) {
 		return Feed{}, false
 	}
 	var def struct {
-		Name, Model string
-		Shadow      []string
+		Name, Model, Filter string
+		Shadow              []string
 	}
 	if err == nil {
 		err = yaml.UnmarshalWithOptions(text, &def, yaml.Strict())
@@ -45,6 +46,16 @@ func readFeed(t *testing.T, name string) (Feed, bool) {
 		t.Fatalf("%s: %v", name, err)
 	}
 	f := Feed{Name: def.Name, File: "feed.yaml"}
+	if def.Filter != "" {
+		f.Records = filterLayouts
+		if f.Filter, err = filter.Compile(def.Filter, filterEnv); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		filterSources[name] = def.Filter
+	}
+	if def.Model == "" {
+		return f, true
+	}
 	for _, m := range append([]string{def.Model}, def.Shadow...) {
 		if models()[m] == nil {
 			t.Fatalf("%s: no model %s", name, m)

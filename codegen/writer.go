@@ -21,13 +21,14 @@ type writer struct {
 	register  bytes.Buffer      // of init
 	lists     bytes.Buffer      // literal lists
 	literals  map[string]string // their names
+	listName  string            // what they end in, but for a number
 	body      bytes.Buffer
 }
 
 const module = "github.com/millrace/millrace/"
 
 func newWriter(pkg, file, name string, specs ...*relevance.Spec) *writer {
-	return &writer{pkg: pkg, file: file, name: name, specs: specs, imports: map[string]bool{module + "relevance/kernel": true}}
+	return &writer{pkg: pkg, file: file, name: name, specs: specs, imports: map[string]bool{}, listName: "List"}
 }
 
 // finish returns the file, formatted.

@@ -37,3 +37,34 @@ func TestGenerateDecoder(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// What a feed's filter has of comparisons with constants becomes code; the
+// faults of one that has none, or is wrong, say what to do.
+func TestGenerateFeed(t *testing.T) {
+	dir := t.TempDir()
+	write := func(text string) string {
+		file := filepath.Join(dir, "jobs.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	const def = "name: jobs\nmodel: recency\nfilter: record.likes >= 3 && record.language == viewer.language\n"
+	if out := run(t, "generate", "--out", dir, "--feed", write(def)); !strings.HasSuffix(out, "jobs_feed.go\n") {
+		t.Errorf("wrote %s", out)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "jobs_feed.go"))
+	if err != nil || !strings.Contains(string(text), "// record.likes >= 3\n") || strings.Contains(string(text), "language") {
+		t.Errorf("%v:\n%s", err, text)
+	}
+	run(t, "generate", "--out", dir, "--check", "--feed", write(def))
+	for wrong, want := range map[string]string{
+		strings.Replace(def, "likes", "liks", 1):             "did you mean likes?",
+		strings.Replace(def, "record.likes >= 3 && ", "", 1): "nothing to write",
+		strings.Replace(def, "model: recency\n", "", 1):      "model",
+	} {
+		if out, err := output("generate", "--out", dir, "--feed", write(wrong)); err == nil || !strings.Contains(out+err.Error(), want) {
+			t.Errorf("%s: %v: %s", wrong, err, out)
+		}
+	}
+}

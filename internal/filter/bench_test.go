@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	_ "github.com/millrace/millrace/codegen/testdata/filter_five"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/expr/celref"
@@ -50,11 +51,21 @@ func benchWorld(t testing.TB, timelines int) (l *column.Layout, slabs []*column.
 
 func bindFor(t testing.TB, l *column.Layout, src string) *Bound {
 	t.Helper()
+	return bind(t, l, src, func(f *Filter) *Filter { return f })
+}
+
+func bindKernels(t testing.TB, l *column.Layout, src string) *Bound {
+	t.Helper()
+	return bind(t, l, src, (*Filter).Kernels)
+}
+
+func bind(t testing.TB, l *column.Layout, src string, as func(*Filter) *Filter) *Bound {
+	t.Helper()
 	f, err := Compile(src, expr.Env{Record: []*column.Layout{l}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := f.Bind(l, nil, nil, asOf)
+	b, err := as(f).Bind(l, nil, nil, asOf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,11 +79,17 @@ func selectAll(b *Bound, slabs []*column.Slab, sel []int32) (kept int) {
 	return kept
 }
 
-// BenchmarkFilter gives the figure filter_vs_cel: how many times longer
-// cel-go's own evaluator takes, over the same records in the same run.
+// BenchmarkFilter gives the figures filter_vs_cel, how many times longer
+// cel-go's own evaluator takes than the kernels, and filter_generated_vs_kernels,
+// what share of their time generated code takes, over the same records in the
+// same run.
 func BenchmarkFilter(b *testing.B) {
 	l, slabs, maps := benchWorld(b, 1000)
-	bound, sel := bindFor(b, l, fiveClauses), make([]int32, 0, timelineRows)
+	generated, sel := bindFor(b, l, fiveClauses), make([]int32, 0, timelineRows)
+	if generated.Generated() != 5 {
+		b.Fatalf("%d terms are generated", generated.Generated())
+	}
+	bound := bindKernels(b, l, fiveClauses)
 	keep, err := celref.Baseline(fiveClauses)
 	if err != nil {
 		b.Fatal(err)
@@ -89,8 +106,16 @@ func BenchmarkFilter(b *testing.B) {
 		b.Fatalf("keeps %d, cel-go keeps %d", got, want)
 	}
 	const passes = 50 // of ours, to take about as long as one of cel-go's
-	var cel, ours []time.Duration
+	if got, want := selectAll(generated, slabs, sel), selectAll(bound, slabs, sel); got != want {
+		b.Fatalf("generated code keeps %d, the kernels %d", got, want)
+	}
+	var cel, ours, code []time.Duration
 	for range 9 {
+		code = append(code, timed(func() {
+			for range passes {
+				selectAll(generated, slabs, sel)
+			}
+		})/passes)
 		ours = append(ours, timed(func() {
 			for range passes {
 				selectAll(bound, slabs, sel)
@@ -104,6 +129,8 @@ func BenchmarkFilter(b *testing.B) {
 	}
 	b.ReportMetric(float64(median(ours))/float64(len(maps)), "ns/record")
 	b.ReportMetric(float64(median(cel))/float64(len(maps)), "ns/record-cel")
+	b.ReportMetric(float64(median(code))/float64(len(maps)), "ns/record-generated")
+	figure.Print("filter_generated_vs_kernels", float64(median(code))/float64(median(ours)), "x", 1)
 	figure.Print("filter_vs_cel", float64(median(cel))/float64(median(ours)), "x", 60)
 }
 
@@ -132,7 +159,7 @@ func cpuTime() time.Duration {
 // costs a query before its first row.
 func BenchmarkKernels(b *testing.B) {
 	l, slabs, _ := benchWorld(b, 1000)
-	bound, sel := bindFor(b, l, fiveClauses), make([]int32, 0, timelineRows)
+	bound, sel := bindKernels(b, l, fiveClauses), make([]int32, 0, timelineRows)
 	for i := range bound.terms {
 		bound.terms[i].fast = nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // Bind prepares the filter for the rows of one layout and one question. A
@@ -17,12 +18,20 @@ import (
 func (f *Filter) Bind(layout, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*Bound, error) {
 	bd := &binder{layout: layout, entity: entity, viewer: viewer, asOf: asOf, patterns: f.patterns}
 	b := &Bound{}
-	for _, n := range f.terms {
-		k := boolean(bd.build(n))
+	matched := f.match(layout)
+	for i := 0; i < len(f.terms); i++ {
+		if m := matched[i]; m.code != nil {
+			if r := bd.run(&m); r != nil {
+				b.terms = append(b.terms, term{run: r})
+				i += len(m.loops) - 1
+				continue
+			}
+		}
+		k := boolean(bd.build(f.terms[i]))
 		if c, ok := k.(*constant); ok && c.state == present && c.word != 0 {
 			continue // true
 		}
-		b.terms = append(b.terms, term{k, fast(k)})
+		b.terms = append(b.terms, term{kernel: k, fast: fast(k)})
 	}
 	if bd.err != nil {
 		return nil, bd.err
@@ -100,7 +109,7 @@ func literal(n *expr.Node) *constant {
 	case nil:
 		c.state = null
 	case bool:
-		c.word = one(v)
+		c.word = block.One(v)
 	case int64:
 		c.word = uint64(v)
 	case float64:

@@ -5,17 +5,8 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/filter/block"
 )
-
-// chunk is how many rows a term goes through before the next term does, so
-// that the vectors of kernels stay in the cache next to the core.
-const (
-	chunk  = 1024
-	blocks = chunk / 64
-)
-
-// mask is a bit a row of a chunk.
-type mask [blocks]uint64
 
 // Bound is a filter ready to run. It is used by one goroutine at a time; its
 // buffers stay, so that Select does not allocate in the long run.
@@ -23,26 +14,26 @@ type Bound struct {
 	terms  []term
 	reads  []int // columns of the record
 	entity bool
-	counts Counts
+	counts Counts // of errors
 	at     batch
 	list   []int32 // the rows a kernel works on
 
-	// The rows of the chunk that no term was false for: true in every term so
-	// far, or with an error, which a later term that is false still decides.
-	live, unfit, failed mask
-	verdict             verdict
+	state   block.State // of the chunk
+	verdict verdict
 }
 
-// term is one term of the outermost &&. fast, if any, does the same.
+// term is one term of the outermost &&. fast, if any, does the same; run, if
+// any, does several.
 type term struct {
 	kernel
 	fast tester
+	run  *run
 }
 
 // verdict is what a term says of the rows of a chunk. It is false for those in
 // none of hit, unfit and failed; nan are those that compared a NaN.
 type verdict struct {
-	hit, unfit, failed, nan mask
+	hit, unfit, failed, nan block.Mask
 }
 
 // tester is a term that is one loop over a column.
@@ -64,7 +55,7 @@ type batch struct {
 func (b *Bound) Select(rows *column.Slab, lo, hi int, entity *column.Slab, sel []int32) []int32 {
 	b.at.rows, b.at.entity = rows, entity
 	for lo < hi {
-		end := min(hi, lo+chunk)
+		end := min(hi, lo+block.Chunk)
 		b.selectChunk(lo, end)
 		sel = b.collect(lo, end, sel)
 		lo = end
@@ -73,15 +64,19 @@ func (b *Bound) Select(rows *column.Slab, lo, hi int, entity *column.Slab, sel [
 	return sel
 }
 
-// selectChunk leaves in live, unfit and failed the rows that no term is false
-// for.
+// selectChunk leaves in state the rows that no term is false for.
 func (b *Bound) selectChunk(lo, hi int) {
 	n := (hi - lo + 63) / 64
 	for i := range n {
-		b.live[i], b.unfit[i], b.failed[i] = firstBits(hi-lo-64*i), 0, 0
+		b.state.Begin(i, hi-lo-64*i)
 	}
 	for i := range b.terms {
-		if t := &b.terms[i]; t.fast != nil {
+		t := &b.terms[i]
+		if t.run != nil {
+			t.run.keep(&b.state, b.at.rows, lo, hi)
+			continue
+		}
+		if t.fast != nil {
 			t.fast.test(b.at.rows, lo, hi, &b.verdict)
 		} else {
 			b.run(t.kernel, lo, n)
@@ -92,35 +87,12 @@ func (b *Bound) selectChunk(lo, hi int) {
 	}
 }
 
-// firstBits has the first n bits set, or all 64.
-func firstBits(n int) uint64 {
-	if n >= 64 {
-		return ^uint64(0)
-	}
-	return 1<<n - 1
-}
-
 // apply takes the verdict over, and reports whether rows are left.
 func (b *Bound) apply(n int) bool {
 	v := &b.verdict
 	var left uint64
 	for i := range n {
-		live, unfit, failed := b.live[i], b.unfit[i], b.failed[i]
-		errors := v.unfit[i] | v.failed[i]
-		if errors|unfit|failed|v.nan[i] == 0 { // as a rule
-			b.live[i] = live & v.hit[i]
-			b.counts.False += int64(bits.OnesCount64(live &^ v.hit[i]))
-			left |= b.live[i]
-			continue
-		}
-		isFalse := (live | unfit | failed) &^ (v.hit[i] | errors)
-		nans := bits.OnesCount64(isFalse & v.nan[i])
-		b.counts.NaN += int64(nans)
-		b.counts.False += int64(bits.OnesCount64(isFalse) - nans)
-		b.live[i] = live & v.hit[i]
-		b.unfit[i] = unfit&^isFalse | live&v.unfit[i]
-		b.failed[i] = failed&^isFalse | live&v.failed[i]
-		left |= b.live[i] | b.unfit[i] | b.failed[i]
+		left |= b.state.Keep(i, block.Verdict{Hit: v.hit[i], Unfit: v.unfit[i], Failed: v.failed[i], NaN: v.nan[i]})
 		v.unfit[i], v.failed[i], v.nan[i] = 0, 0, 0
 	}
 	return left != 0
@@ -130,7 +102,7 @@ func (b *Bound) apply(n int) bool {
 func (b *Bound) run(k kernel, lo, n int) {
 	b.list = b.list[:0]
 	for i := range n {
-		b.list = appendRows(b.list, lo+64*i, b.live[i]|b.unfit[i]|b.failed[i])
+		b.list = appendRows(b.list, lo+64*i, b.state.Live[i]|b.state.Unfit[i]|b.state.Failed[i])
 		b.verdict.hit[i] = 0
 	}
 	b.at.sel = b.list
@@ -164,9 +136,9 @@ func appendRows(list []int32, first int, m uint64) []int32 {
 func (b *Bound) collect(lo, hi int, sel []int32) []int32 {
 	sel = slices.Grow(sel, hi-lo)
 	for i := range (hi - lo + 63) / 64 {
-		sel = appendRows(sel, lo+64*i, b.live[i])
-		b.counts.Null += int64(bits.OnesCount64(b.unfit[i]))
-		b.counts.Error += int64(bits.OnesCount64(b.failed[i]))
+		sel = appendRows(sel, lo+64*i, b.state.Live[i])
+		b.counts.Null += int64(bits.OnesCount64(b.state.Unfit[i]))
+		b.counts.Error += int64(bits.OnesCount64(b.state.Failed[i]))
 	}
 	return sel
 }
@@ -175,5 +147,19 @@ func (b *Bound) collect(lo, hi int, sel []int32) []int32 {
 // it reads the entity.
 func (b *Bound) Reads(columns []int) ([]int, bool) { return append(columns, b.reads...), b.entity }
 
+// Generated returns how many terms run by generated code.
+func (b *Bound) Generated() (terms int) {
+	for _, t := range b.terms {
+		if t.run != nil {
+			terms += t.run.terms
+		}
+	}
+	return terms
+}
+
 // Counts returns how many rows were dropped since Bind.
-func (b *Bound) Counts() Counts { return b.counts }
+func (b *Bound) Counts() Counts {
+	c := b.counts
+	c.False, c.NaN = b.state.False, b.state.NaN
+	return c
+}

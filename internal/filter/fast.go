@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // fast returns the loops that say what a term's kernel says, or nil. There are
@@ -180,10 +181,7 @@ func (k *loop) nulls(s *column.Slab, lo, hi int, v *verdict) {
 	words, bit := s.Nulls(k.index)
 	for i := 0; lo < hi; i++ {
 		end := min(lo+64, hi)
-		var m uint64
-		for r := end - 1; r >= lo; r-- {
-			m = m<<1 | one(words[r]&bit != 0)
-		}
+		m := block.Nulls(words[lo:end], bit)
 		v.hit[i] &^= m
 		v.nan[i] &^= m
 		if k.ordered {
@@ -191,14 +189,6 @@ func (k *loop) nulls(s *column.Slab, lo, hi int, v *verdict) {
 		}
 		lo = end
 	}
-}
-
-// one is 1 for true, without a branch.
-func one(b bool) uint64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // wordRange finds the words that, as an int64, are in a range.
@@ -214,36 +204,11 @@ func wordsBetween(f *field, lo, span uint64, ordered bool) *wordRange {
 func (k *wordRange) test(s *column.Slab, lo, hi int, v *verdict) {
 	col := s.Column(k.index)[lo:hi]
 	for i := 0; len(col) > 0; i++ {
-		block := col[:min(64, len(col))]
-		col = col[len(block):]
-		v.hit[i] = between(block, k.lo, k.span)
+		words := col[:min(64, len(col))]
+		col = col[len(words):]
+		v.hit[i] = block.Between(words, k.lo, k.span)
 	}
 	k.finish(s, lo, hi, v)
-}
-
-// between has a bit for each word of a block that is in a range; the bits
-// behind the block are set. It works from the last word to the first: a word
-// out of range borrows, and adding m to itself with the borrow shifts it in,
-// which is four instructions a word.
-func between(block []uint64, lo, span uint64) uint64 {
-	var m, out uint64
-	i := len(block)
-	for ; i >= 4; i -= 4 {
-		w := block[i-4 : i : i]
-		_, out = bits.Sub64(span, w[3]-lo, 0)
-		m, _ = bits.Add64(m, m, out)
-		_, out = bits.Sub64(span, w[2]-lo, 0)
-		m, _ = bits.Add64(m, m, out)
-		_, out = bits.Sub64(span, w[1]-lo, 0)
-		m, _ = bits.Add64(m, m, out)
-		_, out = bits.Sub64(span, w[0]-lo, 0)
-		m, _ = bits.Add64(m, m, out)
-	}
-	for i--; i >= 0; i-- {
-		_, out = bits.Sub64(span, block[i]-lo, 0)
-		m, _ = bits.Add64(m, m, out)
-	}
-	return ^m
 }
 
 // doubleRange finds the doubles in a range. NaN is in none.
@@ -280,15 +245,10 @@ func doublesThat(f *field, op expr.Op, c float64) tester {
 func (k *doubleRange) test(s *column.Slab, lo, hi int, v *verdict) {
 	col := s.Column(k.index)[lo:hi]
 	for i := 0; len(col) > 0; i++ {
-		block := col[:min(64, len(col))]
-		col = col[len(block):]
-		var hit, nan uint64
-		for r := len(block) - 1; r >= 0; r-- {
-			x := math.Float64frombits(block[r])
-			hit = hit<<1 | one(x >= k.lo)&one(x <= k.hi)
-			nan = nan<<1 | one(x != x)
-		}
-		v.hit[i], v.nan[i] = hit, nan
+		words := col[:min(64, len(col))]
+		col = col[len(words):]
+		found := block.Doubles(words, k.lo, k.hi)
+		v.hit[i], v.nan[i] = found.Hit, found.NaN
 	}
 	k.finish(s, lo, hi, v)
 }

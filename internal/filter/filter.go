@@ -16,6 +16,10 @@
 // over the column without branches (a tester); any other is a tree of kernels,
 // each of which computes a vector for the rows that are left.
 //
+// Terms that codegen wrote Go for, from the filter of a feed's definition, run
+// by that code wherever they stand one after the other in a filter, so also
+// behind those of a request. Package block is what both ways share.
+//
 // # Null, error and NaN
 //
 // Every value has a state: it is there, it is null, or it is an error. The
@@ -28,6 +32,7 @@ package filter
 
 import (
 	"regexp"
+	"sync"
 
 	"github.com/millrace/millrace/internal/expr"
 )
@@ -36,6 +41,14 @@ import (
 type Filter struct {
 	terms    []*expr.Node // of the outermost &&
 	patterns map[string]*regexp.Regexp
+	matched  sync.Map // of layouts to []match, by term
+	slow     bool     // never uses generated code
+}
+
+// Kernels returns the filter as it runs without generated code: the reference
+// to compare with.
+func (f *Filter) Kernels() *Filter {
+	return &Filter{terms: f.terms, patterns: f.patterns, slow: true}
 }
 
 // Compile parses and checks a filter; env.Mode is expr.Filter. The error is an

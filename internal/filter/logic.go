@@ -1,6 +1,9 @@
 package filter
 
-import "github.com/millrace/millrace/internal/expr"
+import (
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/filter/block"
+)
 
 // not is !a.
 type not struct {
@@ -94,7 +97,7 @@ func (k *has) eval(b *batch) *vector {
 	k.begin(len(b.sel))
 	v := k.a.eval(b)
 	for i := range b.sel {
-		k.words[i] = one(v.states[i] != null)
+		k.words[i] = block.One(v.states[i] != null)
 	}
 	return &k.vector
 }

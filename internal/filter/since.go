@@ -3,6 +3,7 @@ package filter
 import (
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // since is as_of - record.t < duration("24h") and its like: the time between a
@@ -68,12 +69,12 @@ func (k *since) test(s *column.Slab, lo, hi int, v *verdict) {
 	k.wordRange.test(s, lo, hi, v)
 	col := s.Column(k.index)[lo:hi]
 	for i := 0; len(col) > 0; i++ {
-		block := col[:min(64, len(col))]
-		col = col[len(block):]
+		words := col[:min(64, len(col))]
+		col = col[len(words):]
 		if k.none {
-			v.hit[i] = -one(k.outside) &^ v.unfit[i]
+			v.hit[i] = -block.One(k.outside) &^ v.unfit[i]
 		}
-		v.failed[i] = ^(between(block, k.validLo, k.validRange) | v.unfit[i])
+		v.failed[i] = ^(block.Between(words, k.validLo, k.validRange) | v.unfit[i])
 		v.hit[i] &^= v.failed[i]
 	}
 }

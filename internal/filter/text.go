@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"github.com/millrace/millrace/internal/filter/block"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -27,7 +28,7 @@ func (k *text) eval(b *batch) *vector {
 			k.states[i] = firstError(ls, rs)
 			continue
 		}
-		k.words[i] = one(k.test(l.strings[i], r.strings[i]))
+		k.words[i] = block.One(k.test(l.strings[i], r.strings[i]))
 	}
 	return &k.vector
 }
@@ -47,7 +48,7 @@ func (k *matches) eval(b *batch) *vector {
 			k.states[i] = firstError(s, present)
 			continue
 		}
-		k.words[i] = one(k.pattern.MatchString(v.strings[i]))
+		k.words[i] = block.One(k.pattern.MatchString(v.strings[i]))
 	}
 	return &k.vector
 }

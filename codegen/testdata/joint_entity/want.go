@@ -11,16 +11,16 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_entity", Shape: "e27d5fed1dbdb7f5", Score: scoreJointEntity})
-	kernel.Register(kernel.Generated{Model: "joint_entity", Shape: "0da3c830b87a6b4d", Score: scoreJointEntityAlone})
+	kernel.Register(kernel.Generated{Model: "joint_entity", Shape: "e27d5fed1dbdb7f5", Score: jointJointEntity})
+	kernel.Register(kernel.Generated{Model: "joint_entity", Shape: "0da3c830b87a6b4d", Score: jointJointEntityAlone})
 }
 
-var jointEntityList1 = []float64{0, 1, 10, 100}
+var jointEntityFeed1 = []float64{0, 1, 10, 100}
 
-var jointEntityList2 = []float64{}
+var jointEntityFeed2 = []float64{}
 
-// scoreJointEntity scores test.Every and features test.Member by entity and trees-inputs and entity and random-23.
-func scoreJointEntity(k *kernel.Args) {
+// jointJointEntity scores test.Every and features test.Member by entity and trees-inputs and entity and random-23.
+func jointJointEntity(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
@@ -258,7 +258,7 @@ func scoreJointEntity(k *kernel.Args) {
 		random23Rest2 := float64(w[20] * kernel.If[float64](t8, fn.Decay(number2, x4), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, posts, x4)*t9))))
 
 		// f4 of random-23: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
-		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number3), jointEntityList1))
+		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number3), jointEntityFeed1))
 
 		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
@@ -268,8 +268,8 @@ func scoreJointEntity(k *kernel.Args) {
 	}
 }
 
-// scoreJointEntityAlone scores test.Every of entities without features by entity and trees-inputs and entity and random-23.
-func scoreJointEntityAlone(k *kernel.Args) {
+// jointJointEntityAlone scores test.Every of entities without features by entity and trees-inputs and entity and random-23.
+func jointJointEntityAlone(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
@@ -332,7 +332,7 @@ func scoreJointEntityAlone(k *kernel.Args) {
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		sim := fn.Dot(vec, jointEntityList2)
+		sim := fn.Dot(vec, jointEntityFeed2)
 		rest0 := number0 + float64(w[5]*sim)
 
 		// sim of entity: dot(record.vec, entity.embedding)
@@ -475,7 +475,7 @@ func scoreJointEntityAlone(k *kernel.Args) {
 		random23Rest2 := float64(w[20] * kernel.If[float64](false, fn.Decay(number8, x4), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, kernel.Missing, x4)*number9))))
 
 		// f4 of random-23: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
-		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number10), jointEntityList1))
+		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number10), jointEntityFeed1))
 
 		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 

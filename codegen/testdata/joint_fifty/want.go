@@ -8,11 +8,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_fifty", Shape: "c9cf3b1161badff2", Score: scoreJointFifty})
+	kernel.Register(kernel.Generated{Model: "joint_fifty", Shape: "c9cf3b1161badff2", Score: jointJointFifty})
 }
 
-// scoreJointFifty scores test.Counters by fifty and fifty.
-func scoreJointFifty(k *kernel.Args) {
+// jointJointFifty scores test.Counters by fifty and fifty.
+func jointJointFifty(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]

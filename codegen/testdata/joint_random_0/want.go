@@ -11,14 +11,14 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_random_0", Shape: "3652f7df338884af", Score: scoreJointRandom0})
-	kernel.Register(kernel.Generated{Model: "joint_random_0", Shape: "19cf80b058323f33", Score: scoreJointRandom0Alone})
+	kernel.Register(kernel.Generated{Model: "joint_random_0", Shape: "3652f7df338884af", Score: jointJointRandom0})
+	kernel.Register(kernel.Generated{Model: "joint_random_0", Shape: "19cf80b058323f33", Score: jointJointRandom0Alone})
 }
 
-var jointRandom0List1 = []float64{0, 1, 10, 100}
+var jointRandom0Feed1 = []float64{0, 1, 10, 100}
 
-// scoreJointRandom0 scores test.Every and features test.Member by random-00 and random-02 and random-06.
-func scoreJointRandom0(k *kernel.Args) {
+// jointJointRandom0 scores test.Every and features test.Member by random-00 and random-02 and random-06.
+func jointJointRandom0(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -73,14 +73,14 @@ func scoreJointRandom0(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/kernel.If[float64](t1, y, 85.9), jointRandom0List1))
+		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/kernel.If[float64](t1, y, 85.9), jointRandom0Feed1))
 
 		// f0 of random-02: record.u
 		random02Own0 := uValue[i]
 
 		// f1 of random-02: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		random02Own1 := k.Tables[7].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), jointRandom0List1))
+		random02Own1 := k.Tables[7].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), jointRandom0Feed1))
 
 		// f2 of random-02: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
 		n2 := float64(int64(nColumn[r]))
@@ -93,7 +93,7 @@ func scoreJointRandom0(k *kernel.Args) {
 
 		// f4 of random-02: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, number0), jointRandom0List1))
+		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, number0), jointRandom0Feed1))
 
 		// f6 of random-02: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
 		m := kernel.Missing
@@ -108,7 +108,7 @@ func scoreJointRandom0(k *kernel.Args) {
 
 		// f1 of random-06: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		random06Own0 := k.Tables[13].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x3)), jointRandom0List1))
+		random06Own0 := k.Tables[13].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x3)), jointRandom0Feed1))
 
 		// f2 of random-06: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		random06Rest1 := float64(w[7] * fn.Coalesce(number5, kernel.If[float64](true, number4, fn.Pow(kernel.If[float64](flag0, x3, y), 2))))
@@ -129,8 +129,8 @@ func scoreJointRandom0(k *kernel.Args) {
 	}
 }
 
-// scoreJointRandom0Alone scores test.Every of entities without features by random-00 and random-02 and random-06.
-func scoreJointRandom0Alone(k *kernel.Args) {
+// jointJointRandom0Alone scores test.Every of entities without features by random-00 and random-02 and random-06.
+func jointJointRandom0Alone(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -167,14 +167,14 @@ func scoreJointRandom0Alone(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/kernel.If[float64](false, y, 85.9), jointRandom0List1))
+		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/kernel.If[float64](false, y, 85.9), jointRandom0Feed1))
 
 		// f0 of random-02: record.u
 		random02Own0 := uValue[i]
 
 		// f1 of random-02: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		random02Own1 := k.Tables[7].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), jointRandom0List1))
+		random02Own1 := k.Tables[7].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), jointRandom0Feed1))
 
 		// f2 of random-02: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
 		n2 := float64(int64(nColumn[r]))
@@ -187,7 +187,7 @@ func scoreJointRandom0Alone(k *kernel.Args) {
 
 		// f4 of random-02: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, number0), jointRandom0List1))
+		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, number0), jointRandom0Feed1))
 
 		// f6 of random-02: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
 		m := kernel.Missing
@@ -202,7 +202,7 @@ func scoreJointRandom0Alone(k *kernel.Args) {
 
 		// f1 of random-06: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		random06Own0 := k.Tables[13].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x3)), jointRandom0List1))
+		random06Own0 := k.Tables[13].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x3)), jointRandom0Feed1))
 
 		// f2 of random-06: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		random06Rest1 := float64(w[7] * fn.Coalesce(number5, kernel.If[float64](true, number4, fn.Pow(kernel.If[float64](flag0, x3, y), 2))))

@@ -10,15 +10,15 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_random_1", Shape: "a97cae0363e4df6d", Score: scoreJointRandom1})
+	kernel.Register(kernel.Generated{Model: "joint_random_1", Shape: "a97cae0363e4df6d", Score: jointJointRandom1})
 }
 
-var jointRandom1List1 = []float64{0, 1, 10, 100}
+var jointRandom1Feed1 = []float64{0, 1, 10, 100}
 
-var jointRandom1List2 = []float64{-1, 0, 0.5, 10}
+var jointRandom1Feed2 = []float64{-1, 0, 0.5, 10}
 
-// scoreJointRandom1 scores test.Every by random-10 and random-12 and random-13 and random-15.
-func scoreJointRandom1(k *kernel.Args) {
+// jointJointRandom1 scores test.Every by random-10 and random-12 and random-13 and random-15.
+func jointJointRandom1(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -81,7 +81,7 @@ func scoreJointRandom1(k *kernel.Args) {
 		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x4)) >= fn.Cosine(list0, vec), 0.1, kernel.If[float64](uIn[i], kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x4, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
-		rest1 := k.Tables[2].Number(fn.Bucketize((number0/n2)-4.61512051684126, jointRandom1List1))
+		rest1 := k.Tables[2].Number(fn.Bucketize((number0/n2)-4.61512051684126, jointRandom1Feed1))
 
 		// f3: age(record.at)
 		at := float64(int64(atColumn[r]))
@@ -97,13 +97,13 @@ func scoreJointRandom1(k *kernel.Args) {
 		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](flag0, t2, fn.Sqrt(y))/y))
 
 		// f6: bucketize(coalesce(-(record.author.age), -(6.135)), [0, 1, 10, 100])
-		own1 := k.Tables[3].Number(fn.Bucketize(fn.Coalesce(t2, -6.135), jointRandom1List1))
+		own1 := k.Tables[3].Number(fn.Bucketize(fn.Coalesce(t2, -6.135), jointRandom1Feed1))
 
 		// f0 of random-12: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
 		random12Rest0 := float64(w[7] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == flag1, f3, m-authorAge), m), number2))
 
 		// f1 of random-12: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
-		random12Own0 := float64(w[8] * kernel.Bool(k.Sets[1].Number(fn.Bucketize(fn.Coalesce(x4, x4), jointRandom1List2)) != 0))
+		random12Own0 := float64(w[8] * kernel.Bool(k.Sets[1].Number(fn.Bucketize(fn.Coalesce(x4, x4), jointRandom1Feed2)) != 0))
 
 		// f2 of random-12: cross(viewer.id, age(record.at))
 		t3 := k.Arena.Text(f3)
@@ -112,7 +112,7 @@ func scoreJointRandom1(k *kernel.Args) {
 
 		// f3 of random-12: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
 		t4 := k.Sets[2].Number(y) != 0
-		random12Rest2 := k.Tables[7].Number(fn.Bucketize(kernel.If[float64](t4, number3, y), jointRandom1List1))
+		random12Rest2 := k.Tables[7].Number(fn.Bucketize(kernel.If[float64](t4, number3, y), jointRandom1Feed1))
 
 		// f0 of random-13: cross(age(record.at), -(viewer.age))
 		f0 := k.Arena.Cross(t3, text1)
@@ -142,7 +142,7 @@ func scoreJointRandom1(k *kernel.Args) {
 		random15Rest0 := k.Tables[14].String(kernel.If[string](x4 >= 0.3196, "a long string of words", kernel.If[string](flag4, text0, u)))
 
 		// f4 of random-15: bucketize(((record.m in viewer.vec) ? coalesce(-1e300, 0.004128) : size(viewer.langs)), [0, 1, 10, 100])
-		random15Rest2 := k.Tables[15].Number(fn.Bucketize(kernel.If[float64](k.Sets[3].Number(m) != 0, -1e+300, number7), jointRandom1List1))
+		random15Rest2 := k.Tables[15].Number(fn.Bucketize(kernel.If[float64](k.Sets[3].Number(m) != 0, -1e+300, number7), jointRandom1Feed1))
 
 		// f5 of random-15: !((exp(record.x) in viewer.bins))
 		random15Rest3 := float64(w[20] * kernel.Bool(!(k.Sets[2].Number(fn.Exp(x4)) != 0)))

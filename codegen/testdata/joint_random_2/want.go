@@ -12,16 +12,16 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "90aca15deb970678", Score: scoreJointRandom2})
-	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "04402168c9202f00", Score: scoreJointRandom2Alone})
+	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "90aca15deb970678", Score: jointJointRandom2})
+	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "04402168c9202f00", Score: jointJointRandom2Alone})
 }
 
-var jointRandom2List1 = []float64{0, 1, 10, 100}
+var jointRandom2Feed1 = []float64{0, 1, 10, 100}
 
-var jointRandom2List2 = []float64{-1, 0, 0.5, 10}
+var jointRandom2Feed2 = []float64{-1, 0, 0.5, 10}
 
-// scoreJointRandom2 scores test.Every and features test.Member by random-20 and random-16 and random-04.
-func scoreJointRandom2(k *kernel.Args) {
+// jointJointRandom2 scores test.Every and features test.Member by random-20 and random-16 and random-04.
+func jointJointRandom2(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -111,7 +111,7 @@ func scoreJointRandom2(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x3 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(number0, x3)), jointRandom2List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(number0, x3)), jointRandom2Feed1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
 		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], followers), number1)*followers), number2))
@@ -124,11 +124,11 @@ func scoreJointRandom2(k *kernel.Args) {
 		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), t2), jointRandom2List2)), t3))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), t2), jointRandom2Feed2)), t3))
 
 		// f0 of random-16: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		t7 := mNulls[r]&mNull == 0
-		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2List2)), authorAge) / kernel.If[float64]((authorAge > 100) == t7, m, fn.Coalesce(number5, kernel.If[float64](flag0, m, number2)))))
+		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / kernel.If[float64]((authorAge > 100) == t7, m, fn.Coalesce(number5, kernel.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
@@ -141,7 +141,7 @@ func scoreJointRandom2(k *kernel.Args) {
 		random16Own0 := verbValue[i]
 
 		// f4 of random-16: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
-		random16Rest2 := float64(w[12] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, posts, followers), m/1e-300), jointRandom2List2), -1e+300))
+		random16Rest2 := float64(w[12] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, posts, followers), m/1e-300), jointRandom2Feed2), -1e+300))
 
 		// f5 of random-16: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
 		random16Rest3 := float64(w[13] * kernel.If[float64](!(!(t8)), kernel.If[float64](rows.EqualString(uColumn[r], text1), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t1, x3, m)), fn.Coalesce(kernel.If[float64](t7, -0.01433, y), number6)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
@@ -169,8 +169,8 @@ func scoreJointRandom2(k *kernel.Args) {
 	}
 }
 
-// scoreJointRandom2Alone scores test.Every of entities without features by random-20 and random-16 and random-04.
-func scoreJointRandom2Alone(k *kernel.Args) {
+// jointJointRandom2Alone scores test.Every of entities without features by random-20 and random-16 and random-04.
+func jointJointRandom2Alone(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -233,7 +233,7 @@ func scoreJointRandom2Alone(k *kernel.Args) {
 			m = float64(int64(mColumn[r]))
 		}
 		x3 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(number0, x3)), jointRandom2List1))
+		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(number0, x3)), jointRandom2Feed1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
 		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], kernel.Missing), number1)*kernel.Missing), number2))
@@ -246,11 +246,11 @@ func scoreJointRandom2Alone(k *kernel.Args) {
 		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), kernel.Missing), jointRandom2List2)), number4))
+		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), kernel.Missing), jointRandom2Feed2)), number4))
 
 		// f0 of random-16: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		t1 := mNulls[r]&mNull == 0
-		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2List2)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(number6, kernel.If[float64](flag0, m, number2)))))
+		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(number6, kernel.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
@@ -263,7 +263,7 @@ func scoreJointRandom2Alone(k *kernel.Args) {
 		random16Own0 := verbValue[i]
 
 		// f4 of random-16: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
-		random16Rest2 := float64(w[12] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, kernel.Missing, kernel.Missing), m/1e-300), jointRandom2List2), -1e+300))
+		random16Rest2 := float64(w[12] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, kernel.Missing, kernel.Missing), m/1e-300), jointRandom2Feed2), -1e+300))
 
 		// f5 of random-16: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
 		random16Rest3 := float64(w[13] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], text1), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x3, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), number7)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))

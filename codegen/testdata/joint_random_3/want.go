@@ -11,16 +11,16 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_random_3", Shape: "4e227e4026a00f6d", Score: scoreJointRandom3})
-	kernel.Register(kernel.Generated{Model: "joint_random_3", Shape: "c3e6f554f210e335", Score: scoreJointRandom3Alone})
+	kernel.Register(kernel.Generated{Model: "joint_random_3", Shape: "4e227e4026a00f6d", Score: jointJointRandom3})
+	kernel.Register(kernel.Generated{Model: "joint_random_3", Shape: "c3e6f554f210e335", Score: jointJointRandom3Alone})
 }
 
-var jointRandom3List1 = []float64{-1, 0, 0.5, 10}
+var jointRandom3Feed1 = []float64{-1, 0, 0.5, 10}
 
-var jointRandom3List2 = []float64{0, 1, 10, 100}
+var jointRandom3Feed2 = []float64{0, 1, 10, 100}
 
-// scoreJointRandom3 scores test.Every and features test.Member by random-03 and random-08 and random-22 and random-17 and random-09.
-func scoreJointRandom3(k *kernel.Args) {
+// jointJointRandom3 scores test.Every and features test.Member by random-03 and random-08 and random-22 and random-17 and random-09.
+func jointJointRandom3(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -100,7 +100,7 @@ func scoreJointRandom3(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3List1), jointRandom3List2))
+		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3Feed1), jointRandom3Feed2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
 		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
@@ -132,7 +132,7 @@ func scoreJointRandom3(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[10], int(r))
-		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t7 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t6), jointRandom3List1))
+		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t7 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t6), jointRandom3Feed1))
 
 		// f0 of random-22: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
 		t8 := fn.Dot(list1, vec)
@@ -157,7 +157,7 @@ func scoreJointRandom3(k *kernel.Args) {
 		random22Own2 := typeValue[i]
 
 		// f1 of random-17: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t8, jointRandom3List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3List1), number4), fn.Dot(list0, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t8, jointRandom3Feed1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3Feed1), number4), fn.Dot(list0, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3 of random-17: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		random17Rest2 := float64(w[17] * fn.Clamp(kernel.If[float64](true, fn.Decay(followers, x5), fn.Max(n2/number1, kernel.If[float64](b, posts, m))), 0, 1))
@@ -180,8 +180,8 @@ func scoreJointRandom3(k *kernel.Args) {
 	}
 }
 
-// scoreJointRandom3Alone scores test.Every of entities without features by random-03 and random-08 and random-22 and random-17 and random-09.
-func scoreJointRandom3Alone(k *kernel.Args) {
+// jointJointRandom3Alone scores test.Every of entities without features by random-03 and random-08 and random-22 and random-17 and random-09.
+func jointJointRandom3Alone(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -242,7 +242,7 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3List1), jointRandom3List2))
+		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3Feed1), jointRandom3Feed2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
 		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
@@ -274,7 +274,7 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[10], int(r))
-		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t4 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t3), jointRandom3List1))
+		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t4 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t3), jointRandom3Feed1))
 
 		// f0 of random-22: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
 		t5 := fn.Dot(list1, vec)
@@ -299,7 +299,7 @@ func scoreJointRandom3Alone(k *kernel.Args) {
 		random22Own2 := typeValue[i]
 
 		// f1 of random-17: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t5, jointRandom3List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3List1), number4), fn.Dot(list0, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t5, jointRandom3Feed1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3Feed1), number4), fn.Dot(list0, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3 of random-17: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		random17Rest2 := float64(w[17] * fn.Clamp(kernel.If[float64](true, fn.Decay(kernel.Missing, x5), fn.Max(n2/number1, kernel.If[float64](b, kernel.Missing, m))), 0, 1))

@@ -10,11 +10,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_shared", Shape: "19c8c1af28669e5e", Score: scoreJointShared})
+	kernel.Register(kernel.Generated{Model: "joint_shared", Shape: "19c8c1af28669e5e", Score: jointJointShared})
 }
 
-// scoreJointShared scores millrace.Activity by shared and logistic and shared and tables and arithmetic.
-func scoreJointShared(k *kernel.Args) {
+// jointJointShared scores millrace.Activity by shared and logistic and shared and tables and arithmetic.
+func jointJointShared(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]

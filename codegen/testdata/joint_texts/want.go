@@ -10,11 +10,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_texts", Shape: "41c2075cb9072969", Score: scoreJointTexts})
+	kernel.Register(kernel.Generated{Model: "joint_texts", Shape: "41c2075cb9072969", Score: jointJointTexts})
 }
 
-// scoreJointTexts scores millrace.Activity by folded and strings and categories and keywords.
-func scoreJointTexts(k *kernel.Args) {
+// jointJointTexts scores millrace.Activity by folded and strings and categories and keywords.
+func jointJointTexts(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]

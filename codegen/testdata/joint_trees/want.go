@@ -10,12 +10,12 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_trees", Shape: "0596ec14d2812c17", Score: scoreJointTrees})
-	kernel.Register(kernel.Generated{Model: "joint_trees", Shape: "505b9b71edbf6326", Score: scoreJointTreesAlone})
+	kernel.Register(kernel.Generated{Model: "joint_trees", Shape: "0596ec14d2812c17", Score: jointJointTrees})
+	kernel.Register(kernel.Generated{Model: "joint_trees", Shape: "505b9b71edbf6326", Score: jointJointTreesAlone})
 }
 
-// scoreJointTrees scores test.Every and features test.Member by trees-xgboost and trees-inputs and nulls and trees-xgboost.
-func scoreJointTrees(k *kernel.Args) {
+// jointJointTrees scores test.Every and features test.Member by trees-xgboost and trees-inputs and nulls and trees-xgboost.
+func jointJointTrees(k *kernel.Args) {
 	sel := k.Sel
 	rows := k.Rows
 	out2 := k.More[1].Out[:len(sel)]
@@ -199,8 +199,8 @@ func scoreJointTrees(k *kernel.Args) {
 	}
 }
 
-// scoreJointTreesAlone scores test.Every of entities without features by trees-xgboost and trees-inputs and nulls and trees-xgboost.
-func scoreJointTreesAlone(k *kernel.Args) {
+// jointJointTreesAlone scores test.Every of entities without features by trees-xgboost and trees-inputs and nulls and trees-xgboost.
+func jointJointTreesAlone(k *kernel.Args) {
 	sel := k.Sel
 	rows := k.Rows
 	out2 := k.More[1].Out[:len(sel)]

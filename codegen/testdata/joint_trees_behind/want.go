@@ -11,14 +11,14 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_trees_behind", Shape: "d32734327aa0589c", Score: scoreJointTreesBehind})
-	kernel.Register(kernel.Generated{Model: "joint_trees_behind", Shape: "9128efacd81c1df7", Score: scoreJointTreesBehindAlone})
+	kernel.Register(kernel.Generated{Model: "joint_trees_behind", Shape: "d32734327aa0589c", Score: jointJointTreesBehind})
+	kernel.Register(kernel.Generated{Model: "joint_trees_behind", Shape: "9128efacd81c1df7", Score: jointJointTreesBehindAlone})
 }
 
-var jointTreesBehindList1 = []float64{}
+var jointTreesBehindFeed1 = []float64{}
 
-// scoreJointTreesBehind scores test.Every and features test.Member by entity and trees-xgboost and any.
-func scoreJointTreesBehind(k *kernel.Args) {
+// jointJointTreesBehind scores test.Every and features test.Member by entity and trees-xgboost and any.
+func jointJointTreesBehind(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
@@ -112,8 +112,8 @@ func scoreJointTreesBehind(k *kernel.Args) {
 	}
 }
 
-// scoreJointTreesBehindAlone scores test.Every of entities without features by entity and trees-xgboost and any.
-func scoreJointTreesBehindAlone(k *kernel.Args) {
+// jointJointTreesBehindAlone scores test.Every of entities without features by entity and trees-xgboost and any.
+func jointJointTreesBehindAlone(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
@@ -144,7 +144,7 @@ func scoreJointTreesBehindAlone(k *kernel.Args) {
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := number0 + float64(w[5]*fn.Dot(vec, jointTreesBehindList1))
+		rest0 := number0 + float64(w[5]*fn.Dot(vec, jointTreesBehindFeed1))
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += number1

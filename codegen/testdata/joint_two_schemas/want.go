@@ -8,12 +8,12 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_two_schemas", Shape: "d02f93d85c10b727", Score: scoreJointTwoSchemasActivity})
-	kernel.Register(kernel.Generated{Model: "joint_two_schemas", Shape: "a0d03ecdb3895479", Score: scoreJointTwoSchemasNote})
+	kernel.Register(kernel.Generated{Model: "joint_two_schemas", Shape: "d02f93d85c10b727", Score: jointJointTwoSchemasActivity})
+	kernel.Register(kernel.Generated{Model: "joint_two_schemas", Shape: "a0d03ecdb3895479", Score: jointJointTwoSchemasNote})
 }
 
-// scoreJointTwoSchemasActivity scores millrace.Activity by two-schemas and one-feature and decay and any.
-func scoreJointTwoSchemasActivity(k *kernel.Args) {
+// jointJointTwoSchemasActivity scores millrace.Activity by two-schemas and one-feature and decay and any.
+func jointJointTwoSchemasActivity(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -74,8 +74,8 @@ func scoreJointTwoSchemasActivity(k *kernel.Args) {
 	}
 }
 
-// scoreJointTwoSchemasNote scores millrace.Note by two-schemas and one-feature and decay and any.
-func scoreJointTwoSchemasNote(k *kernel.Args) {
+// jointJointTwoSchemasNote scores millrace.Note by two-schemas and one-feature and decay and any.
+func jointJointTwoSchemasNote(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]

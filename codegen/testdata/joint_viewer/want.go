@@ -10,11 +10,11 @@ import (
 )
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_viewer", Shape: "39ce0daffbd46d82", Score: scoreJointViewer})
+	kernel.Register(kernel.Generated{Model: "joint_viewer", Shape: "39ce0daffbd46d82", Score: jointJointViewer})
 }
 
-// scoreJointViewer scores millrace.Activity by viewer and requests-only and strings and trees-lightgbm and constant.
-func scoreJointViewer(k *kernel.Args) {
+// jointJointViewer scores millrace.Activity by viewer and requests-only and strings and trees-lightgbm and constant.
+func jointJointViewer(k *kernel.Args) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]

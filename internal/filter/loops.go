@@ -1,0 +1,182 @@
+package filter
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+)
+
+// LoopOp is what a [Loop] does.
+type LoopOp uint8
+
+// The operations of loops.
+const (
+	And LoopOp = iota + 1
+	Or
+	Not
+	Words   // the words from Lo to Lo + Span, as int64s
+	Doubles // the doubles from Min to Max
+	InSet   // the words and texts of a set
+	NotNull // what is not null
+	Since   // Words, of those that do not overflow: ValidLo to ValidLo + ValidSpan
+)
+
+// Loop is a term, or a part of one, that is made of loops over columns of the
+// record and nothing that the viewer says: what codegen writes Go for.
+type Loop struct {
+	Op   LoopOp
+	Args []*Loop // of And, Or and Not
+
+	// Of a loop over a column:
+	Column   int
+	Field    column.Field
+	Ordered  bool // of a null it is an error; otherwise null is no value
+	Outside  bool // true for the values that are not found
+	OfAsOf   bool // the instant decides the ranges
+	Lo, Span uint64
+	Min, Max float64
+	Words    []uint64
+	Texts    []string // longer than a word
+
+	ValidLo, ValidSpan uint64
+
+	node *expr.Node
+}
+
+// Term is a term of the outermost && as loops.
+type Term struct {
+	*Loop
+	Source string // normalised
+	CEL    string // for people: a term alone, as it might be written
+}
+
+// Loops returns the terms of the filter, in their order, as loops over columns
+// of a layout. Loop is nil for a term that is more than that.
+func (f *Filter) Loops(layout *column.Layout) []Term {
+	bd := &binder{layout: layout, asOf: someInstant, patterns: f.patterns}
+	terms := make([]Term, len(f.terms))
+	for i, n := range f.terms {
+		terms[i] = Term{bd.loop(n), n.String(), n.Source()}
+	}
+	return terms
+}
+
+// someInstant stands for the question's where loops are described: but for
+// their ranges they are the same for all that are likely.
+const someInstant = millrace.Time(1_500_000_000_000)
+
+// loop describes a node, or returns nil.
+func (bd *binder) loop(n *expr.Node) *Loop {
+	var l Loop
+	switch n.Op {
+	case expr.And:
+		l.Op = And
+	case expr.Or:
+		l.Op = Or
+	case expr.Not:
+		l.Op = Not
+	default:
+		return bd.leaf(n)
+	}
+	for _, a := range n.Args {
+		arg := bd.loop(a)
+		if arg == nil {
+			return nil
+		}
+		l.Args = append(l.Args, arg)
+	}
+	return &l
+}
+
+// leaf describes what is one loop over a column.
+func (bd *binder) leaf(n *expr.Node) *Loop {
+	if !bd.fixed(n) {
+		return nil
+	}
+	l := bd.described(n)
+	if l != nil {
+		l.node, l.OfAsOf = n, reads(n, expr.AsOf)
+	}
+	return l
+}
+
+func (bd *binder) described(n *expr.Node) *Loop {
+	k := bd.build(n)
+	if bd.err != nil || k.kind() != expr.Bool {
+		return nil
+	}
+	switch t := fast(k).(type) {
+	case *wordRange:
+		return t.describe(bd.layout, Words)
+	case *since:
+		if t.none {
+			return nil
+		}
+		l := t.describe(bd.layout, Since)
+		l.ValidLo, l.ValidSpan = t.validLo, t.validRange
+		return l
+	case *doubleRange:
+		l := t.loop.describe(bd.layout, Doubles)
+		l.Min, l.Max = t.lo, t.hi
+		return l
+	case *wordSet:
+		l := t.loop.describe(bd.layout, InSet)
+		l.Words, l.Texts = t.words, nil
+		for text := range t.long {
+			l.Texts = append(l.Texts, text)
+		}
+		slices.Sort(l.Texts)
+		return l
+	case *isNull:
+		return t.loop.describe(bd.layout, NotNull)
+	}
+	return nil
+}
+
+func (k *loop) describe(layout *column.Layout, op LoopOp) *Loop {
+	return &Loop{Op: op, Column: k.index, Field: layout.Fields()[k.index], Ordered: k.ordered, Outside: k.outside}
+}
+
+func (k *wordRange) describe(layout *column.Layout, op LoopOp) *Loop {
+	l := k.loop.describe(layout, op)
+	l.Lo, l.Span = k.lo, k.span
+	return l
+}
+
+// fixed reports whether a node speaks of columns of the layout, constants and
+// the instant alone.
+func (bd *binder) fixed(n *expr.Node) bool {
+	switch n.Op {
+	case expr.Viewer, expr.Entity:
+		return false
+	case expr.Record:
+		return bd.layout.Index(n.Name) >= 0
+	}
+	return !slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return !bd.fixed(a) })
+}
+
+// reads reports whether a node has an operation below it.
+func reads(n *expr.Node, op expr.Op) bool {
+	return n.Op == op || slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return reads(a, op) })
+}
+
+// leaves appends the loops over columns that a loop is made of, in order.
+func (l *Loop) leaves(dst []*Loop) []*Loop {
+	if len(l.Args) == 0 {
+		return append(dst, l)
+	}
+	for _, a := range l.Args {
+		dst = a.leaves(dst)
+	}
+	return dst
+}
+
+// Leaves returns the loops over columns that terms are made of, in order.
+func Leaves(terms []Term) (leaves []*Loop) {
+	for _, t := range terms {
+		leaves = t.leaves(leaves)
+	}
+	return leaves
+}

@@ -21,13 +21,16 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	if err := covers(covered, f.q.minCoverage); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	entries := merge(o.parts, int(f.q.query.Limit), f.q.query.DistinctObjects)
 	f.q.feed.Spacing.apart(entries)
 	resp := &feedv1.GetFeedResponse{
-		Coverage: covered, Receipt: receipt(f, o),
+		Coverage: covered, Receipt: receipt(f, o, entries),
 		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0, time.Now()),
 	}
 	b.metrics.scored.Add(float64(scored(o)))
+	merged := time.Now()
+	f.q.times.merge = merged.Sub(began)
 	for i := range entries {
 		it, err := b.item(ctx, f, &entries[i])
 		if err != nil {
@@ -35,6 +38,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 		}
 		resp.Items = append(resp.Items, it)
 	}
+	f.q.times.records = time.Since(merged)
 	if f.q.query.Explain {
 		resp.Explain = explain(f, o)
 	}
@@ -102,7 +106,7 @@ func covers(c *feedv1.Coverage, least float64) error {
 
 // receipt says what the answer was made from. While a model is rolled out,
 // nodes may answer by different versions; all are named then.
-func receipt(f *fanout, o outcome) *feedv1.Receipt {
+func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	r := &feedv1.Receipt{MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
 	var models, versions, executions []string
 	var applied [partition.Count]*feedv1.Applied
@@ -123,6 +127,12 @@ func receipt(f *fanout, o outcome) *feedv1.Receipt {
 			r.Applied = append(r.Applied, a)
 		}
 	}
+	for i := range entries {
+		if fp := millrace.Fingerprint(entries[i].item.GetSchema()).String(); !slices.Contains(r.Schemas, fp) {
+			r.Schemas = append(r.Schemas, fp)
+		}
+	}
+	slices.Sort(r.Schemas)
 	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
 	return r
 }
@@ -145,9 +155,27 @@ func explain(f *fanout, o outcome) *feedv1.Explain {
 		e.FilteredNan += s.GetFilteredNan()
 		e.Scored += s.GetScored()
 		e.Capped += s.GetCapped()
+		e.Clauses = addClauses(e.Clauses, pt.resp.GetClauses())
+	}
+	t := &f.q.times
+	e.Times = &feedv1.BrokerTimes{
+		ReadMillis: millis(t.read), RouteMillis: millis(t.route), FanOutMillis: millis(t.fanOut), MergeMillis: millis(t.merge), RecordsMillis: millis(t.records),
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e.Calls, e.HedgesFired, e.HedgesWon = f.mu.calls, f.mu.fired, f.mu.won
+	e.Calls, e.HedgesFired, e.HedgesWon, e.HedgeSavedMillis = f.mu.calls, f.mu.fired, f.mu.won, millis(f.mu.saved)
 	return e
+}
+
+// addClauses adds a node's counts to those of others, which have the same
+// filter.
+func addClauses(sum, more []*feedv1.ClauseCounts) []*feedv1.ClauseCounts {
+	if len(sum) != len(more) {
+		return more // sum is that of none yet
+	}
+	for i, c := range more {
+		s := sum[i]
+		s.False, s.Null, s.Error, s.Nan = s.False+c.False, s.Null+c.Null, s.Error+c.Error, s.Nan+c.Nan
+	}
+	return sum
 }

@@ -178,10 +178,12 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	complete := false
 	defer func() { leave(complete) }()
 
-	q, err := b.read(req, time.Now())
+	began := time.Now()
+	q, err := b.read(req, began)
 	if err != nil {
 		return q, nil, err
 	}
+	q.times.read = time.Since(began)
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	asking, stop := context.WithDeadline(ctx, margin(ctx))

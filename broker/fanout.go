@@ -37,6 +37,7 @@ type fanout struct {
 		sync.Mutex
 		calls      []*feedv1.NodeCall
 		fired, won int32 // hedges
+		saved      time.Duration
 	}
 }
 
@@ -49,6 +50,7 @@ func (b *Broker) ask(ctx context.Context, q *question) (outcome, *fanout, error)
 	f.nodes, f.zone = b.health.standing(f.m), b.zone.preferred(f.m)
 	b.conns.keep(f.m)
 	o := f.cover(ctx, q.want, nil)
+	q.times.fanOut = time.Since(f.began) - q.times.route
 	if err := context.Cause(ctx); rpcerr.Refused(err) {
 		return o, f, err
 	}
@@ -62,7 +64,11 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 		return none(want, missNoReplica)
 	}
 	by := choice{m: f.m, standing: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return f.q.counts[p] }}
+	began := time.Now()
 	legs, rest := by.route(want)
+	if len(tried) == 0 { // before there is anything else at work
+		f.q.times.route = time.Since(began)
+	}
 	total := none(rest, missNoReplica)
 	outcomes := make([]outcome, len(legs))
 	var wg sync.WaitGroup
@@ -82,7 +88,7 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	var heard, shed atomic.Bool // from the node itself; that it is overloaded
 	first := func(ctx context.Context) (outcome, bool) {
 		o := f.call(ctx, l, len(tried) > 0)
-		heard.Store(true)
+		heard.Store(ctx.Err() == nil) // unless it was given up
 		shed.Store(o.all(missShed))
 		if left := o.left(); len(o.parts) > 0 && left.Len() > 0 {
 			// The node has answered for the rest; only these are still open.
@@ -115,10 +121,11 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 		return hedged
 	}
 	f.b.budget.earn()
+	began := time.Now()
 	ends := hedge(ctx, f.recent(l).hedgeAfter(), allow, first, second)
 	best := slices.MinFunc(ends, func(a, b outcome) int { return cmp.Compare(len(a.missing), len(b.missing)) })
 	if hedged {
-		f.ledger(best.second && len(best.missing) == 0)
+		f.ledger(l, best.second && len(best.missing) == 0, heard.Load(), time.Since(began))
 	}
 	for _, o := range ends {
 		best = best.explained(o.missing)
@@ -142,8 +149,10 @@ func (f *fanout) elsewhere(parts cluster.Set, tried []millrace.NodeID) bool {
 	return false
 }
 
-// ledger books a hedge that was sent.
-func (f *fanout) ledger(won bool) {
+// ledger books a hedge that was sent beside a leg, and after how long the leg
+// ended. What one that won saved nobody knows, since the first call was given
+// up: the guess is what calls that took as long went on to take.
+func (f *fanout) ledger(l leg, won, heard bool, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.fired++
@@ -151,6 +160,11 @@ func (f *fanout) ledger(won bool) {
 	if won {
 		f.mu.won++
 		f.b.metrics.hedges.WithLabelValues(hedgeWon).Inc()
+		if !heard {
+			saved := f.recent(l).beyond(took)
+			f.mu.saved += saved
+			f.b.metrics.hedgeSaved.Add(saved.Seconds())
+		}
 	}
 }
 
@@ -163,7 +177,7 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	endSpan(span, err)
 	took := time.Since(start)
 	f.note(ctx, l, &feedv1.NodeCall{
-		Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took),
+		Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took), Times: resp.GetTimes(),
 	}, err)
 	f.judge(l, took, err)
 	if err != nil {

@@ -157,6 +157,25 @@ func (r *recent) add(d time.Duration) {
 	}
 }
 
+// beyond guesses for how much longer a call goes on that has taken d: as long
+// as those of late did that took longer, on average, or as long again if none
+// did.
+func (r *recent) beyond(d time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var sum, n time.Duration
+	for _, x := range r.mu.ring[:min(r.mu.n, len(r.mu.ring))] {
+		if x > d {
+			sum += x - d
+			n++
+		}
+	}
+	if n == 0 {
+		return d
+	}
+	return sum / n
+}
+
 func (r *recent) hedgeAfter() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -120,6 +120,22 @@ func TestHedgeDelayIsBySize(t *testing.T) {
 	l.of(1 << 40).add(1) // whatever the size, there is a place
 }
 
+// A call goes on as long as others did that took longer.
+func TestBeyond(t *testing.T) {
+	var r recent
+	if got := r.beyond(7); got != 7 {
+		t.Errorf("without any, 7 more than 7 and not %d", got)
+	}
+	for _, d := range []time.Duration{1, 5, 20, 30} {
+		r.add(d)
+	}
+	for d, want := range map[time.Duration]time.Duration{0: 14, 5: 20, 19: 6, 30: 30, 50: 50} {
+		if got := r.beyond(d); got != want {
+			t.Errorf("%d more than %d, want %d", got, d, want)
+		}
+	}
+}
+
 // One replica of three is frozen: the answer is whole and comes soon after
 // the hedge's delay, and explain tells of it.
 func TestFrozenReplicaIsHedged(t *testing.T) {
@@ -152,8 +168,8 @@ func TestFrozenReplicaIsHedged(t *testing.T) {
 		if took := time.Since(start); took != hedgeDelay {
 			t.Errorf("took %v, want the hedge's delay of %v", took, hedgeDelay)
 		}
-		if e := resp.Explain; e.HedgesFired != 1 || e.HedgesWon != 1 {
-			t.Errorf("%d hedges fired, %d won", e.HedgesFired, e.HedgesWon)
+		if e := resp.Explain; e.HedgesFired != 1 || e.HedgesWon != 1 || e.HedgeSavedMillis != millis(hedgeDelay) {
+			t.Errorf("%d hedges fired, %d won, %v ms saved", e.HedgesFired, e.HedgesWon, e.HedgeSavedMillis)
 		}
 		var told []string
 		for _, c := range resp.Explain.Calls {

@@ -14,15 +14,16 @@ import (
 // metrics is what a broker counts. Labels are bounded: defined feeds, reasons,
 // nodes and callers with a quota, never viewers or entities.
 type metrics struct {
-	requests  *prometheus.CounterVec   // feed, outcome
-	seconds   *prometheus.HistogramVec // feed
-	missing   *prometheus.CounterVec   // reason
-	calls     *prometheus.CounterVec   // node, outcome
-	callTimes prometheus.Histogram
-	hedges    *prometheus.CounterVec // event
-	shed      prometheus.Counter
-	callers   *prometheus.CounterVec // caller, outcome
-	scored    prometheus.Counter
+	requests   *prometheus.CounterVec   // feed, outcome
+	seconds    *prometheus.HistogramVec // feed
+	missing    *prometheus.CounterVec   // reason
+	calls      *prometheus.CounterVec   // node, outcome
+	callTimes  prometheus.Histogram
+	hedges     *prometheus.CounterVec // event
+	hedgeSaved prometheus.Counter
+	shed       prometheus.Counter
+	callers    *prometheus.CounterVec // caller, outcome
+	scored     prometheus.Counter
 }
 
 // Events of hedges: sent; answered before the first; not sent for lack of
@@ -47,6 +48,8 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		callTimes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "node_call_seconds", Help: "Time of answered node calls.", Buckets: times}),
 		hedges: counter("hedges_total", "Hedges by event: fired, won (answered before the first call), denied (no budget left).", "event"),
+		hedgeSaved: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "millrace", Subsystem: "broker", Name: "hedge_saved_seconds_total", Help: "Time that won hedges saved, estimated: what calls as slow as the first went on to take of late."}),
 		shed: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "shed_total", Help: "Requests refused early because the broker or its nodes are overloaded."}),
 		callers: counter("caller_requests_total", "Requests by caller (one that has a quota, or default) and outcome: admitted, refused for its quota.", "caller", "outcome"),
@@ -63,7 +66,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		Namespace: "millrace", Subsystem: "broker", Name: "concurrency_limit", Help: "Requests let in at the same time."},
 		func() float64 { return float64(b.gate.Limit()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.calls, m.callTimes, m.hedges, m.shed, m.callers, m.scored, epoch, limit} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.scored, epoch, limit} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

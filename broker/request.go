@@ -42,9 +42,13 @@ type question struct {
 
 	minCoverage float64
 
+	times     times
 	entitySum uint64 // of the entities' hashes, whatever their order
 	request   uint64 // requestHash
 }
+
+// times is where the time of a request goes.
+type times struct{ read, route, fanOut, merge, records time.Duration }
 
 // timelines returns how many timelines a partition was asked for. Where every
 // type is asked for, an entity counts as one.

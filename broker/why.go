@@ -88,7 +88,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 		return nil, late(ctx.Err())
 	}
 	i.take(o)
-	resp := &feedv1.WhyResponse{Coverage: coverage(i.q, o), Receipt: receipt(f, o)}
+	resp := &feedv1.WhyResponse{Coverage: coverage(i.q, o), Receipt: receipt(f, o, nil)}
 	if resp.Findings, err = i.findings(); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/query"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/filter"
 )
 
@@ -58,9 +59,52 @@ func (n *Node) explain(ctx context.Context, r *resolution, q *query.Query, req *
 		}
 	}
 	if req.Explain {
+		r.explain(resp)
 		resp.Clauses, err = clauses(q, r.spec.Filter)
 	}
 	return err
+}
+
+// miss is a timeline that was read from the store: its records before a time.
+type miss struct {
+	key    millrace.Timeline
+	before millrace.Time
+	took   time.Duration
+}
+
+// explained is rows, and notes what was read for it if the question asks.
+func (n *Node) explained(v *view, key millrace.Timeline, features *column.Slab, spec *query.Spec) ([]resolved, error) {
+	if !spec.Explain {
+		return n.rows(v, key, features, spec)
+	}
+	cached, began := n.cache.Peek(key), time.Now()
+	rows, err := n.rows(v, key, features, spec)
+	m := miss{key, millrace.MaxTime + 1, time.Since(began)}
+	if cached != nil {
+		m.before = cached.From
+	}
+	if cached == nil || max(spec.From, millrace.MinTime) < cached.From {
+		v.misses = append(v.misses, m)
+	}
+	return rows, err
+}
+
+// explain tells what was read from the store, and of each item whether it was.
+func (r *resolution) explain(resp *nodev1.QueryResponse) {
+	before := map[millrace.Timeline]millrace.Time{}
+	for i := range r.views {
+		for _, m := range r.views[i].misses {
+			before[m.key] = m.before
+			resp.Times.Misses++
+			resp.Times.ReadMillis += millis(m.took)
+		}
+	}
+	for _, it := range resp.Items {
+		it.Explain.Cache = "fat"
+		if rank := rankOf(it); rank.Time < before[rank.Timeline] {
+			it.Explain.Cache = "store"
+		}
+	}
 }
 
 func (n *Node) examine(ctx context.Context, r *resolution, q *query.Query, id millrace.RecordID) (*examination, error) {

@@ -56,6 +56,7 @@ type view struct {
 	applied [2]int64
 	missing string
 	rows    []resolved // of a partition resolved under its lock
+	misses  []miss     // only where the question asks to explain
 	locked  bool
 }
 
@@ -242,7 +243,7 @@ func (r *resolution) readPartition(ctx context.Context, v *view) error {
 				continue
 			}
 			tl := millrace.Timeline{Entity: e, Type: t}
-			rows, err := n.rows(v, tl, features, r.spec)
+			rows, err := n.explained(v, tl, features, r.spec)
 			if err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,12 +18,14 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// TestExplain asks why each item scores what it does: what the features
-// contribute adds up to the score, on the node that is named.
+// TestExplain asks how an answer was made: what the features contribute adds
+// up to the score, on the node that is named; a timeline is read from the
+// store once and is cached then; the filter's clauses drop what the stages say
+// was dropped.
 func TestExplain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2})
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Replicas: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +52,11 @@ func TestExplain(t *testing.T) {
 	for _, e := range sample.Follows("member:9") {
 		req.Entities = append(req.Entities, string(e))
 	}
+	req.Filter = `record.likes >= 0 && record.verb in ["post", "like"] && (record.likes / record.comments >= 0 || record.verb == "post")`
+	for _, cache := range []string{"store", "fat"} {
+		checkAccount(t, cl, req, cache)
+	}
+	req.Filter = ""
 	resp, err := cl.GetFeed(ctx, req)
 	if err != nil {
 		t.Fatal(err)
@@ -72,5 +80,49 @@ func TestExplain(t *testing.T) {
 	req.Explain = false
 	if resp, err = cl.GetFeed(ctx, req); err != nil || resp.Items[0].Explain != nil {
 		t.Errorf("explained though not asked: %v, %v", resp, err)
+	}
+}
+
+// checkAccount asks, and holds the account of the answer against itself.
+func checkAccount(t *testing.T, cl *client.Client, req *feedv1.GetFeedRequest, cache string) {
+	t.Helper()
+	resp, err := cl.GetFeed(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range resp.Items {
+		if it.Explain.GetCache() != cache {
+			t.Errorf("%s is from %q, want %q", it.Id, it.Explain.GetCache(), cache)
+		}
+	}
+	if got := resp.Receipt.GetSchemas(); len(got) != 1 || got[0] != schemas.Activity().Fingerprint().String() {
+		t.Errorf("receipt names the schemas %q", got)
+	}
+	e := resp.Explain
+	var sum feedv1.ClauseCounts
+	var sources []string
+	for _, c := range e.Clauses {
+		sources = append(sources, c.Clause)
+		sum.False, sum.Null, sum.Error, sum.Nan = sum.False+c.False, sum.Null+c.Null, sum.Error+c.Error, sum.Nan+c.Nan
+	}
+	if sum.False != e.FilteredFalse || sum.Null != e.FilteredNull || sum.Error != e.FilteredError || sum.Nan != e.FilteredNan || sum.Error == 0 {
+		t.Errorf("clauses drop %v, together %v, the filter %v", e.Clauses, &sum, e)
+	}
+	want := []string{"record.likes >= 0", `record.verb in ["post", "like"]`, `((record.likes / record.comments) >= 0) || (record.verb == "post")`}
+	if len(sources) < 3 || !slices.Equal(sources[:3], want) || e.Clauses[0].False != 0 || e.Clauses[1].False == 0 || e.Clauses[2].Error == 0 {
+		t.Errorf("clauses %v", e.Clauses)
+	}
+	var misses int32
+	for _, c := range e.Calls {
+		misses += c.Times.GetMisses()
+		if n := c.Times; n.GetScanMillis() <= 0 || n.GetRankMillis() <= 0 || n.GetResolveMillis() <= 0 || n.GetScanMillis()+n.GetResolveMillis() > c.Millis || (n.GetReadMillis() > 0) != (n.GetMisses() > 0) {
+			t.Errorf("%s was called for %v ms, of which %v", c.Node, c.Millis, n)
+		}
+	}
+	if (misses > 0) != (cache == "store") {
+		t.Errorf("%d timelines were read from the store, of items from %s", misses, cache)
+	}
+	if b := e.Times; b.GetReadMillis() <= 0 || b.GetRouteMillis() <= 0 || b.GetFanOutMillis() <= 0 || b.GetMergeMillis() <= 0 || b.GetRecordsMillis() <= 0 {
+		t.Errorf("times at the broker: %v", b)
 	}
 }

@@ -1,5 +1,5 @@
 // Package trees scores forests of decision trees as their libraries do:
-// LightGBM's text models and XGBoost's JSON and UBJSON models, imported into
+// LightGBM's text models and dumps and XGBoost's JSON and UBJSON models, imported into
 // one table of nodes that is walked eight rows at a time.
 //
 // The importers follow the formats' definitions. A file that uses what is not
@@ -139,10 +139,16 @@ func Import(src []byte) (*Forest, error) {
 	switch {
 	case bytes.HasPrefix(src, []byte("tree\n")), bytes.HasPrefix(src, []byte("tree\r\n")):
 		return LightGBM(src)
+	case bytes.HasPrefix(src, []byte("{")) && isLightGBMDump(src):
+		return LightGBMDump(src)
 	case bytes.HasPrefix(src, []byte("{")):
 		return XGBoost(src)
+	case bytes.HasPrefix(src, []byte("[")):
+		return nil, errors.New("trees: a list of trees, as XGBoost's dump_model writes for people; save the model with save_model")
+	case bytes.HasPrefix(src, []byte("binf")), bytes.HasPrefix(src, []byte("\x00\x00\x00?")):
+		return nil, errors.New("trees: XGBoost's old binary format; load it and save it as model.json")
 	}
-	return nil, errors.New("trees: neither a LightGBM text model nor an XGBoost JSON or UBJSON model")
+	return nil, errors.New("trees: neither a LightGBM text model or dump nor an XGBoost JSON or UBJSON model")
 }
 
 // Columns returns the number of columns of the matrix that Score takes.

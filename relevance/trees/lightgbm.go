@@ -293,11 +293,17 @@ func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 	if d&categorical != 0 {
 		return n, r.categoricalSplit(t, &n)
 	}
+	n.numericSplit(d>>2, d&defaultLeft != 0)
+	return n, nil
+}
+
+// numericSplit sets where what is missing goes.
+func (n *node) numericSplit(missing int32, left bool) {
 	n.threshold = besideZero(n.threshold)
-	if d&defaultLeft != 0 {
+	if left {
 		n.missing = 0
 	}
-	switch d >> 2 {
+	switch missing {
 	case missingNone: // NaN is 0
 		n.missing = 0
 		if 0 > n.threshold {
@@ -306,7 +312,6 @@ func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 	case missingZero:
 		n.zero = true
 	}
-	return n, nil
 }
 
 // besideZero returns a threshold that sends every number where LightGBM sends

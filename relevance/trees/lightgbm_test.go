@@ -2,6 +2,7 @@ package trees
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"os"
 	"strconv"
@@ -246,6 +247,52 @@ func FuzzLightGBM(f *testing.F) {
 		}
 		checkWalk(t, forest)
 	})
+}
+
+// FuzzLightGBMDump: as FuzzLightGBM, of dumps.
+func FuzzLightGBMDump(f *testing.F) {
+	head := `{"name": "tree", "version": "v4", "num_tree_per_iteration": 1, "max_feature_idx": 1, "feature_names": ["a", "b"], "tree_info": [{"tree_structure": `
+	split := `{"split_feature": 0, "threshold": %s, "decision_type": "%s", "default_left": true, "missing_type": "NaN", "left_child": {"leaf_index": 0, "leaf_value": 1}, "right_child": {"leaf_index": 1, "leaf_value": 2}}`
+	f.Add([]byte(head + `{"leaf_value": 3}}]}`))
+	f.Add([]byte(head + fmt.Sprintf(split, "0.5", "<=") + `}]}`))
+	f.Add([]byte(head + fmt.Sprintf(split, `"1||33"`, "==") + `}]}`))
+	f.Add([]byte(head + `{"leaf_value": 3, "leaf_const": 1, "leaf_features": [1], "leaf_coeff": [2]}}]}`))
+	f.Fuzz(func(t *testing.T, src []byte) {
+		forest, err := LightGBMDump(src)
+		if err != nil || forest.Columns() > 1000 {
+			return
+		}
+		checkWalk(t, forest)
+	})
+}
+
+func TestLightGBMDumpRefuses(t *testing.T) {
+	good := `{"version": "v4", "num_tree_per_iteration": 1, "max_feature_idx": 1, "feature_names": ["a", "b"], "tree_info": [{"tree_structure": ` +
+		`{"split_feature": 0, "threshold": 1, "decision_type": "<=", "missing_type": "NaN", "left_child": {"leaf_value": 1}, "right_child": {"leaf_value": 2, "leaf_index": 1}}}]}`
+	if _, err := Import([]byte(good)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ old, new, want string }{
+		{`"v4"`, `"v9"`, "v9"},
+		{`"<="`, `"<"`, `decision_type "<"`},
+		{`"NaN"`, `"Some"`, `missing_type "Some"`},
+		{`"threshold": 1`, `"threshold": "1"`, "threshold"},
+		{`"<="`, `"=="`, "threshold"},
+		{`"split_feature": 0`, `"split_feature": 2`, "feature 2 of 2"},
+		{`"left_child"`, `"left"`, "one child"},
+		{`{"leaf_value": 1}`, `{}`, "leaf_value"},
+		{`"leaf_index": 1`, `"leaf_index": 0`, "leaf_index 0"},
+		{`{"leaf_value": 1}`, `{"leaf_value": 1, "leaf_const": 1}`, "leaf_const"},
+		{`"tree_structure"`, `"tree_structures"`, "tree_structure"},
+		{`[{"tree_structure"`, `[], "x": [{"tree_structure"`, "no trees"},
+	} {
+		if !strings.Contains(good, c.old) {
+			t.Fatalf("no %s", c.old)
+		}
+		if _, err := LightGBMDump([]byte(strings.Replace(good, c.old, c.new, 1))); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.new, err)
+		}
+	}
 }
 
 // checkWalk scores a few rows, NaN and zeros among them, both ways.

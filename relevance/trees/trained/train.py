@@ -8,6 +8,7 @@ writes OUT/LIBRARY-VERSION/NAME.txt, .json or .ubj, the model, and NAME.want,
 for the names that the pattern matches. train.sh runs it for many versions.
 """
 
+import json
 import os
 import re
 import sys
@@ -137,7 +138,10 @@ def lightgbm_models(lgb):
                 f.write(text)
             b = lgb.Booster(model_file=temp)  # as others would load it
             os.remove(temp)
-            write(name, text.encode(), ".txt", rows, b.predict(rows, raw_score=True), b.predict(rows), b.predict(rows, pred_leaf=True))
+            wants = (b.predict(rows, raw_score=True), b.predict(rows), b.predict(rows, pred_leaf=True))
+            write(name, text.encode(), ".txt", rows, *wants)
+            if name in ("rf", "linear", "single_leaf", "categories_20", "zero_as_missing", "no_missing", "multiclass"):
+                write(name + "_dump", json.dumps(b.dump_model()).encode(), ".json", rows, *wants)
         except Exception as e:  # this version lacks it
             print("SKIP", name, repr(e)[:150])
 
@@ -198,7 +202,6 @@ def lightgbm_models(lgb):
 # ----------------------------------------------------------------- XGBoost
 
 def xgboost_thresholds(model):
-    import json
     learner = json.loads(model.replace(b":NaN", b":null").replace(b"[NaN", b"[null").replace(b",NaN", b",null"))["learner"]
     booster = learner["gradient_booster"]
     trees = booster.get("gbtree", booster).get("model", {}).get("trees", [])

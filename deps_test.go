@@ -105,6 +105,7 @@ var unsafeIn = map[string]string{
 	"relevance/trees":  "the walk of eight rows, whose places are checked when a model is read",
 	"relevance/kernel": "strings built in a buffer for a look-up",
 	"schemas":          "map keys and list items that point into a body while it is decoded",
+	"indexnode":        "entities that share the bytes of a request",
 	"indexnode/arena":  "memory of the system, not of the Go heap",
 	"indexnode/store":  "strings that share a blob while it is read",
 }

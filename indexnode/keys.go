@@ -3,6 +3,7 @@ package indexnode
 import (
 	"encoding/binary"
 	"slices"
+	"unsafe"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/partition"
@@ -30,10 +31,10 @@ type group struct {
 }
 
 // decode reads the packed entities of a request: each its length as uvarint
-// and its bytes.
+// and its bytes. They share the memory of b, which must not change.
 func (k *keys) decode(b []byte) error {
 	k.spans = k.spans[:0]
-	all := string(b) // one string that all entities share
+	var sizes [partition.Count]int32
 	for at := 0; at < len(b); {
 		size, w := uint64(b[at]), 1
 		if size >= 0x80 {
@@ -43,33 +44,33 @@ func (k *keys) decode(b []byte) error {
 			return invalid("entities", "not a run of lengths and names", "")
 		}
 		at += w
-		k.spans = append(k.spans, span{uint32(at), uint16(size), partition.Of(millrace.Entity(all[at : at+int(size)]))})
+		p := partition.OfBytes(b[at : at+int(size)])
+		sizes[p]++
+		k.spans = append(k.spans, span{uint32(at), uint16(size), p})
 		at += int(size)
 	}
-	k.group(all)
+	k.group(unsafe.String(unsafe.SliceData(b), len(b)), &sizes)
 	return nil
 }
 
-// group sorts the entities by partition, by counting.
-func (k *keys) group(all string) {
-	var next [partition.Count]int
-	for i := range k.spans {
-		next[k.spans[i].partition]++
-	}
+// group sorts the entities by partition, of which it is given the sizes.
+func (k *keys) group(all string, sizes *[partition.Count]int32) {
 	k.groups = k.groups[:0]
-	at := 0
-	for p, count := range next {
-		if count > 0 {
-			k.groups = append(k.groups, group{millrace.Partition(p), at, at + count})
+	next := sizes // where the next entity of a partition goes
+	at := int32(0)
+	for p, size := range sizes {
+		if size > 0 {
+			k.groups = append(k.groups, group{millrace.Partition(p), int(at), int(at + size)})
 			next[p] = at
-			at += count
+			at += size
 		}
 	}
-	k.entities = slices.Grow(k.entities[:0], at)[:at]
+	k.entities = slices.Grow(k.entities[:0], len(k.spans))[:len(k.spans)]
 	for i := range k.spans {
 		s := &k.spans[i]
-		k.entities[next[s.partition]] = millrace.Entity(all[s.at : s.at+uint32(s.size)])
-		next[s.partition]++
+		to := &next[s.partition]
+		k.entities[*to] = millrace.Entity(all[s.at:][:s.size])
+		*to++
 	}
 }
 

@@ -87,7 +87,6 @@ var homes = []home{
 	{Path: "google.golang.org/genproto", In: []string{"internal/rpcerr"}, Why: "details of an error"},
 	{Path: "github.com/prometheus/client_golang", In: []string{"partitioner", "indexnode", "broker", "internal/admin", "internal/kafka", "internal/cluster", "internal/minicluster", "cmd"}, Why: "metrics of the roles"},
 	{Path: "github.com/prometheus/client_model", Tests: []string{"partitioner", "indexnode", "broker", "internal"}, Why: "to read metrics back"},
-	{Path: "github.com/failsafe-go/failsafe-go", In: []string{"broker", "indexnode"}, Why: "refusing overload"},
 	{Path: "go.opentelemetry.io/otel", In: []string{"partitioner", "indexnode", "broker", "cmd"}, Why: "traces of the roles"},
 	{Path: "github.com/cespare/xxhash/v2", In: []string{".", "internal/partition", "indexnode", "broker"}, Why: "where an entity lives, what a page served, and look-ups"},
 	{Path: "github.com/twmb/murmur3", In: []string{"relevance"}, Why: "buckets of experiments"},

@@ -171,13 +171,11 @@ func endSpan(span trace.Span, err error) {
 }
 
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
-	leave, err := b.enter(ctx)
+	visit, err := b.enter(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	complete := false
-	defer func() { leave(complete) }()
-
+	defer visit.leave()
 	began := time.Now()
 	q, err := b.read(req, began)
 	if err != nil {
@@ -186,9 +184,14 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	q.times.read = time.Since(began)
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
+	end, _ := ctx.Deadline()
+	visit.of(q.feed.Name, len(req.GetEntities()), end)
 	asking, stop := context.WithDeadline(ctx, margin(ctx))
 	defer stop()
 	o, f, err := b.ask(asking, q)
+	if err == nil {
+		visit.ending = f.ending(asking, o)
+	}
 	switch {
 	case err != nil:
 		return q, nil, err
@@ -197,21 +200,21 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	case len(o.parts) == 0:
 		return q, nil, nothing(o)
 	}
-	complete = len(o.missing) == 0
 	resp, err := b.answer(ctx, f, o)
 	return q, resp, err
 }
 
-// enter lets a request in, or refuses it; leave as [gate.enter] says.
-func (b *Broker) enter(ctx context.Context) (leave func(complete bool), err error) {
+// enter lets a request in, or refuses it.
+func (b *Broker) enter(ctx context.Context) (*visit, error) {
 	h := headersOf(ctx)
 	if err := b.admit(h.caller); err != nil {
 		return nil, err
 	}
-	if leave, err = b.gate.enter(h.priority); err != nil {
+	v, err := b.gate.enter(h.priority)
+	if err != nil {
 		b.metrics.shed.Inc()
 	}
-	return leave, err
+	return v, err
 }
 
 // admit holds a caller to its quota.

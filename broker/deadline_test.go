@@ -117,7 +117,7 @@ func TestAbandonedWorkStops(t *testing.T) {
 	b, asked := waiting(t)
 	s := httptest.NewServer(b.Handler())
 	t.Cleanup(s.Close)
-	g := grpc.NewServer(ServerOptions()...)
+	g := grpc.NewServer(b.ServerOptions()...)
 	b.RegisterGRPC(g)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -133,6 +133,32 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	return best
 }
 
+// ending says what an outcome tells of how busy the nodes are. What waited in
+// vain for those that answer nobody tells nothing of the others, unless there
+// are no others; nor does what its caller gave up.
+func (f *fanout) ending(ctx context.Context, o outcome) ending {
+	end, _ := ctx.Deadline()
+	switch {
+	case len(o.missing) == 0:
+		return endWhole
+	case ctx.Err() != nil && time.Now().Before(end):
+		return endSilent
+	}
+	answers := func(id millrace.NodeID) bool { return f.m.Alive(id) && !f.b.health.mute(id) }
+	for p, why := range o.missing {
+		switch {
+		case why == missShed:
+			return endShed
+		case why == missTimeout && slices.ContainsFunc(f.m.Replicas(p), answers):
+			return endLate
+		}
+	}
+	if !slices.ContainsFunc(f.m.Nodes(), func(n cluster.Node) bool { return answers(n.ID) }) {
+		return endLate
+	}
+	return endPartial
+}
+
 // elsewhere reports whether any node but those tried could be asked for some
 // of the partitions.
 func (f *fanout) elsewhere(parts cluster.Set, tried []millrace.NodeID) bool {

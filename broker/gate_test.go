@@ -2,38 +2,45 @@ package broker
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/tap"
+
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/rpcerr"
 )
 
 // A full gate refuses at once; prefetches are refused when it is half full,
 // and places come back.
 func TestGate(t *testing.T) {
 	g := newGate()
-	enter := func(p Priority, n int) (leaves []func(bool)) {
+	g.mu.limit = 200
+	enter := func(p Priority, n int) (visits []*visit) {
 		for range n {
-			if leave, err := g.enter(p); err == nil {
-				leaves = append(leaves, leave)
+			if v, err := g.enter(p); err == nil {
+				visits = append(visits, v)
 			} else if e := refusal(t, err); e.Reason != millrace.ReasonOverloaded || e.WayOut == "" {
 				t.Errorf("got %+v", e)
 			}
 		}
-		return leaves
+		return visits
 	}
 	early := enter(Prefetch, 1000)
-	if len(early) != firstInFlight/2 {
-		t.Errorf("%d prefetches were let in, want %d", len(early), firstInFlight/2)
+	if len(early) != 100 {
+		t.Errorf("%d prefetches were let in, want half of 200", len(early))
 	}
-	if n := len(enter(Interactive, 1000)); n != firstInFlight/2 {
-		t.Errorf("%d others were let in beside them, want %d", n, firstInFlight/2)
+	if n := len(enter(Interactive, 1000)); n != 100 {
+		t.Errorf("%d others were let in beside them, want the other half", n)
 	}
-	for _, leave := range early {
-		leave(true)
+	for _, v := range early {
+		v.leave()
 	}
-	if n := len(enter(Interactive, 1000)); n < len(early) || n > len(early)+firstInFlight/10 { // the limit may have risen
+	if n := len(enter(Interactive, 1000)); n != len(early) {
 		t.Errorf("%d were let in where %d left", n, len(early))
 	}
 }
@@ -89,4 +96,106 @@ func TestGateFindsTheCapacity(t *testing.T) {
 			t.Errorf("%d of 2500 after the overload", good)
 		}
 	})
+}
+
+// When answers share a processor, all of a flood that is let in is late. The
+// gate must learn from that, or nothing is ever answered again.
+func TestGateClosesOnAFlood(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 1)
+		w.add(timelineOf(1), "r1", timeAt(1), "")
+		var asked atomic.Int64
+		// Each takes 3 ms of one processor: 333 answers a second.
+		w.nodes["n0"].work = func(ctx context.Context) error {
+			asked.Add(1)
+			defer asked.Add(-1)
+			for range 3 {
+				select {
+				case <-time.After(time.Duration(asked.Load()) * time.Millisecond):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		}
+		b := w.broker()
+		run := func(every, lasts time.Duration) (good int) {
+			n := int(lasts / every)
+			done := make(chan bool, n)
+			for range n {
+				go func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+					defer cancel()
+					_, err := b.GetFeed(ctx, recentRequest(1))
+					done <- err == nil
+				}()
+				time.Sleep(every)
+			}
+			for range n {
+				if <-done {
+					good++
+				}
+			}
+			return good
+		}
+		run(6*time.Millisecond, 3*time.Second) // opens the gate
+		run(300*time.Microsecond, 5*time.Second)
+		if good := run(300*time.Microsecond, 10*time.Second); good < 3000 {
+			t.Errorf("%d answers at ten times the load, want 3,000 of 3,330", good)
+		}
+		if good := run(6*time.Millisecond, 5*time.Second); good < 800 {
+			t.Errorf("%d of 833 after the flood", good)
+		}
+	})
+}
+
+// Requests that wait for a lost node in vain do not close the gate for others.
+func TestGateStaysOpenForALostNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, 1)
+		for i := range 30 {
+			w.add(timelineOf(i), recordID(i), timeAt(i), "")
+		}
+		b := w.broker()
+		for i := range 400 {
+			lost := i > 100
+			w.nodes["n0"].set(func() { w.nodes["n0"].frozen = lost })
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if resp, err := b.GetFeed(ctx, recentRequest(30)); err != nil || lost != (len(resp.Coverage.Missing) > 0) {
+					t.Errorf("%v, %v", resp.GetCoverage(), err)
+				}
+			}()
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		if limit := b.gate.limit(); limit < readyInFlight {
+			t.Errorf("only %d requests are let in", limit)
+		}
+	})
+}
+
+// A full gate refuses by the headers alone, and feeds alone.
+func TestRefuseEarly(t *testing.T) {
+	b := newWorld(t, 1, 1).broker()
+	feed := &tap.Info{FullMethodName: feedv1.FeedService_GetFeed_FullMethodName}
+	prefetch := &tap.Info{FullMethodName: feed.FullMethodName, Header: metadata.Pairs(PriorityHeader, "prefetch")}
+	other := &tap.Info{FullMethodName: "/grpc.health.v1.Health/Check"}
+	for i := range minInFlight + 1 {
+		for _, c := range []struct {
+			info   *tap.Info
+			refuse bool
+		}{{feed, i >= minInFlight}, {prefetch, i >= minInFlight/2}, {other, false}} {
+			if _, err := b.refuseEarly(t.Context(), c.info); (err != nil) != c.refuse {
+				t.Fatalf("%s %v with %d in flight: %v", c.info.FullMethodName, c.info.Header, i, err)
+			} else if _, again := rpcerr.RetryAfter(err); again != c.refuse {
+				t.Fatalf("no hint when to try again: %v", err)
+			}
+		}
+		_, _ = b.gate.enter(Interactive)
+	}
 }

@@ -39,14 +39,21 @@ type headersKey struct{}
 // returns "" for one that is absent.
 func withHeaders(ctx context.Context, get func(string) string) (context.Context, error) {
 	h := headers{caller: get(CallerHeader)}
-	switch p := get(PriorityHeader); p {
-	case "", "interactive":
-	case "prefetch":
-		h.priority = Prefetch
-	default:
-		return ctx, invalid(PriorityHeader, "send interactive or prefetch", "%.100q is no priority", p)
+	var err error
+	if h.priority, err = parsePriority(get(PriorityHeader)); err != nil {
+		return ctx, err
 	}
 	return context.WithValue(ctx, headersKey{}, h), nil
+}
+
+func parsePriority(header string) (Priority, error) {
+	switch header {
+	case "", "interactive":
+		return Interactive, nil
+	case "prefetch":
+		return Prefetch, nil
+	}
+	return Interactive, invalid(PriorityHeader, "send interactive or prefetch", "%.100q is no priority", header)
 }
 
 func headersOf(ctx context.Context) headers {

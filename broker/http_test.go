@@ -214,8 +214,9 @@ func TestConnect(t *testing.T) {
 func TestGRPC(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	w.add(timelineOf(1), "r1", timeAt(1), "")
-	server := grpc.NewServer(ServerOptions()...)
-	w.broker().RegisterGRPC(server)
+	b := w.broker()
+	server := grpc.NewServer(b.ServerOptions()...)
+	b.RegisterGRPC(server)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ type metrics struct {
 	hedgeSaved prometheus.Counter
 	shed       prometheus.Counter
 	callers    *prometheus.CounterVec // caller, outcome
+	refused    prometheus.Counter     // of requests: those refused before they were read
 	scored     prometheus.Counter
 }
 
@@ -56,6 +57,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		scored: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "scored_candidates_total", Help: "Candidates that index nodes scored for answers."}),
 	}
+	m.refused = m.requests.WithLabelValues("", strings.ToLower(string(millrace.ReasonOverloaded)))
 	if r == nil {
 		return m, nil
 	}
@@ -64,12 +66,18 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		func() float64 { return float64(b.maps.Current().Epoch()) })
 	limit := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "millrace", Subsystem: "broker", Name: "concurrency_limit", Help: "Requests let in at the same time."},
-		func() float64 { return float64(b.gate.Limit()) })
+		func() float64 { return float64(b.gate.limit()) })
 	var errs []error
 	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.scored, epoch, limit} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// refuse counts a request that was refused before it was read.
+func (m *metrics) refuse() {
+	m.shed.Inc()
+	m.refused.Inc()
 }
 
 // request counts an answered or refused request. feed is one that is defined,

@@ -8,6 +8,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/tap"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/grpctune"
@@ -18,10 +19,31 @@ import (
 // bytes and their frames.
 const maxRequestBytes = 16 << 20
 
-// ServerOptions are what the gRPC server of a broker needs.
-func ServerOptions() []grpc.ServerOption {
-	return append(grpctune.Server(), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1000))
+// ServerOptions are what the gRPC server of this broker needs.
+func (b *Broker) ServerOptions() []grpc.ServerOption {
+	return append(grpctune.Server(), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1000), grpc.InTapHandle(b.refuseEarly))
 }
+
+// refuseEarly refuses on the strength of a request's headers what the gate
+// would refuse anyway: in a flood, reading what is then refused takes as much
+// time as answering the rest.
+func (b *Broker) refuseEarly(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if info.FullMethodName != feedv1.FeedService_GetFeed_FullMethodName {
+		return ctx, nil
+	}
+	header := ""
+	if values := info.Header.Get(PriorityHeader); len(values) > 0 {
+		header = values[0]
+	}
+	if p, err := parsePriority(header); err != nil || !b.gate.full(p) {
+		return ctx, nil // a fault will be told in due course
+	}
+	b.metrics.refuse()
+	return nil, errOverloaded
+}
+
+// errOverloaded is the gate's refusal on the wire.
+var errOverloaded = rpcerr.Status(overloaded)
 
 // RegisterGRPC puts the feed service, health and reflection on s.
 func (b *Broker) RegisterGRPC(s *grpc.Server) {

@@ -43,11 +43,11 @@ var furthest = []string{
 // Why answers a request and tells what became of a record in the answer. Its
 // errors are those of [Broker.GetFeed].
 func (b *Broker) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
-	leave, err := b.enter(ctx)
+	visit, err := b.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer leave(false) // it takes longer than what the gate is for
+	defer visit.leave() // silently: it takes longer than what the gate is for
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	ctx, span := tracer.Start(ctx, "broker.Why")

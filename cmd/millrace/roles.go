@@ -260,7 +260,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("grpc: %w", err)
 		}
-		server := grpc.NewServer(broker.ServerOptions()...)
+		server := grpc.NewServer(b.ServerOptions()...)
 		b.RegisterGRPC(server)
 		r.group.Go(func() error {
 			defer context.AfterFunc(ctx, server.GracefulStop)()

@@ -223,7 +223,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	}
 	c.broker = b
 	c.closed = append(c.closed, b.Close)
-	server := grpc.NewServer(broker.ServerOptions()...)
+	server := grpc.NewServer(b.ServerOptions()...)
 	b.RegisterGRPC(server)
 
 	serve := func(addr *string, listen string, f func(net.Listener) error) error {

@@ -15,7 +15,17 @@ type counters struct {
 	changes  *prometheus.CounterVec // by kind
 	refusals *prometheus.CounterVec // by reason
 	models   prometheus.Counter     // packs refused
+	queries  *prometheus.CounterVec // by outcome
 }
+
+// Outcomes of queries.
+const (
+	queryAnswered = "answered"
+	queryRefused  = "refused" // it is wrong
+	queryFailed   = "failed"
+	queryStopped  = "stopped" // nobody waited any more while it was worked on
+	queryExpired  = "expired" // nobody waited any more, so it was not begun
+)
 
 func newCounters(reg prometheus.Registerer, n *Node) counters {
 	c := counters{
@@ -23,11 +33,12 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		changes:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_changes_total", Help: "What records did to their timelines."}, []string{"kind"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_refused_total", Help: "Records refused, by reason."}, []string{"reason"}),
 		models:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_models_refused_total", Help: "Model packs refused."}),
+		queries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_queries_total", Help: "Queries by outcome: answered, refused, failed, stopped (nobody waited any more), expired (the same, before it was begun)."}, []string{"outcome"}),
 	}
 	if reg == nil {
 		return c
 	}
-	reg.MustRegister(c.records, c.changes, c.refusals, c.models)
+	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.queries)
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
@@ -70,5 +81,7 @@ func (c *counters) applied(s kafka.Stream, changes []store.Change, records int) 
 }
 
 func (c *counters) refused(r schemas.Reason) { c.refusals.WithLabelValues(string(r)).Inc() }
+
+func (c *counters) queried(outcome string) { c.queries.WithLabelValues(outcome).Inc() }
 
 func (c *counters) modelRefused() { c.models.Inc() }

@@ -27,14 +27,33 @@ const maxRequestBytes = 16 << 20
 
 // Query implements nodev1.NodeServiceServer.
 func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
-	resp, err := n.query(ctx, req)
-	if err != nil {
-		if !rpcerr.Refused(err) && ctx.Err() == nil {
-			n.log.Error("query failed", "err", err)
-		}
+	if err := expired(ctx); err != nil {
+		n.counters.queried(queryExpired)
 		return nil, rpcerr.Status(err)
 	}
-	return resp, nil
+	resp, err := n.query(ctx, req)
+	switch {
+	case err == nil:
+		n.counters.queried(queryAnswered)
+		return resp, nil
+	case ctx.Err() != nil:
+		n.counters.queried(queryStopped)
+	case rpcerr.Refused(err):
+		n.counters.queried(queryRefused)
+	default:
+		n.counters.queried(queryFailed)
+		n.log.Error("query failed", "err", err)
+	}
+	return nil, rpcerr.Status(err)
+}
+
+// expired reports why nobody waits for an answer any more, or nil. It looks at
+// the clock: on a busy machine contexts end late.
+func expired(ctx context.Context) error {
+	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {

@@ -67,12 +67,13 @@ func (w *world) records(entity int) ([][]byte, error) {
 	n := w.shape.min + r.IntN(w.shape.max-w.shape.min+1)
 	bodies := make([][]byte, n)
 	span := window.Milliseconds() / int64(n)
+	articles := rand.NewZipf(r, 1.3, 1, uint64(w.entities))
 	for i := range bodies {
 		at := int64(asOf) - window.Milliseconds() + int64(i)*span + 1 + r.Int64N(span-1)
 		id := fmt.Sprintf("%d/%d", entity, i)
 		object := ""
 		if r.IntN(5) == 0 { // a fifth is about what others are about too
-			object = fmt.Sprintf("article:%d", r.IntN(w.entities))
+			object = fmt.Sprintf("article:%d", articles.Uint64())
 		}
 		visibility := "public"
 		if r.IntN(100) < 7 {

@@ -140,17 +140,33 @@ func (r *running) startBroker(ctx context.Context, f *family, w *world, b *backi
 	return err
 }
 
-// cpu is the CPU time of broker and nodes.
-func (r *running) cpu(ctx context.Context) (brokerTime, nodeTime time.Duration, err error) {
-	if brokerTime, err = r.broker.cpu(ctx); err != nil {
-		return 0, 0, err
+// cpuTime is CPU time by role.
+type cpuTime struct{ broker, nodes, client time.Duration }
+
+func (c cpuTime) less(o cpuTime) cpuTime {
+	return cpuTime{c.broker - o.broker, c.nodes - o.nodes, c.client - o.client}
+}
+
+func (c cpuTime) each(queries int) cpuTime {
+	n := time.Duration(max(1, queries))
+	return cpuTime{c.broker / n, c.nodes / n, c.client / n}
+}
+
+// served is what a query costs those who serve it.
+func (c cpuTime) served() time.Duration { return c.broker + c.nodes }
+
+// cpu is the CPU time that the roles have used.
+func (r *running) cpu(ctx context.Context) (c cpuTime, err error) {
+	c.client = ownCPU()
+	if c.broker, err = r.broker.cpu(ctx); err != nil {
+		return c, err
 	}
 	for _, n := range r.nodes {
 		d, err := n.cpu(ctx)
 		if err != nil {
-			return 0, 0, err
+			return c, err
 		}
-		nodeTime += d
+		c.nodes += d
 	}
-	return brokerTime, nodeTime, nil
+	return c, nil
 }

@@ -16,16 +16,15 @@ import (
 
 // result is what was measured of one cluster.
 type result struct {
-	nodes                int
-	candidates, scored   float64 // of a mean query
-	execution            string  // generated or interpreted
-	exact                int     // answers equal to the oracle's
-	one                  latencies
-	brokerCPU, nodeCPU   time.Duration // a query, of one client
-	brokerFull, nodeFull time.Duration // a query, saturated
-	saturation           float64       // queries a second
-	clients              int           // that saturate it
-	half                 latencies     // at half of that
+	nodes              int
+	candidates, scored float64 // of a mean query
+	execution          string  // generated or interpreted
+	exact              int     // answers equal to the oracle's
+	one                latencies
+	oneCPU, fullCPU    cpuTime   // a query, of one client and saturated
+	saturation         float64   // queries a second
+	clients            int       // that saturate it
+	half               latencies // at half of that
 }
 
 // measure starts a cluster of so many nodes, checks it, measures it and ends
@@ -109,23 +108,22 @@ func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) 
 	return nil
 }
 
-// cost runs work and returns the CPU time of the roles for each query of it.
-func (d *driver) cost(ctx context.Context, work func() (latencies, error)) (broker, nodes time.Duration, err error) {
-	b0, n0, err := d.run.cpu(ctx)
+// cost runs work and returns the CPU time of each query of it.
+func (d *driver) cost(ctx context.Context, work func() (latencies, error)) (cpuTime, error) {
+	before, err := d.run.cpu(ctx)
 	if err != nil {
-		return 0, 0, err
+		return cpuTime{}, err
 	}
 	l, err := work()
 	if err != nil {
-		return 0, 0, err
+		return cpuTime{}, err
 	}
-	b1, n1, err := d.run.cpu(ctx)
-	n := time.Duration(max(1, len(l)))
-	return (b1 - b0) / n, (n1 - n0) / n, err
+	after, err := d.run.cpu(ctx)
+	return after.less(before).each(len(l)), err
 }
 
 func (d *driver) oneClient(ctx context.Context, c *Config, res *result) (err error) {
-	res.brokerCPU, res.nodeCPU, err = d.cost(ctx, func() (latencies, error) {
+	res.oneCPU, err = d.cost(ctx, func() (latencies, error) {
 		res.one, _, err = d.closed(ctx, 1, c.Duration)
 		return res.one, err
 	})
@@ -165,7 +163,7 @@ func (d *driver) saturate(ctx context.Context, c *Config, res *result) error {
 		}
 	}
 	var err error
-	res.brokerFull, res.nodeFull, err = d.cost(ctx, func() (latencies, error) {
+	res.fullCPU, err = d.cost(ctx, func() (latencies, error) {
 		l, _, err := d.closed(ctx, res.clients, c.Duration)
 		return l, err
 	})

@@ -72,8 +72,7 @@ func (f *family) start(name, admin string, listen bool, args ...string) (*proces
 	defer log.Close()
 	p := &process{name: name, admin: admin, cmd: exec.Command(self, args...), ended: make(chan struct{})}
 	p.cmd.Stderr = log
-	// Ctrl-C in a terminal reaches the whole group; these are ended in order.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	apart(p.cmd)
 	var out io.Reader
 	if listen {
 		if out, err = p.cmd.StdoutPipe(); err != nil {

@@ -80,6 +80,7 @@ type role struct {
 }
 
 func newRole(ctx context.Context, c *Common, ready func() error) (*role, context.Context, error) {
+	spareCollector()
 	r := &role{metrics: prometheus.NewRegistry()}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	r.group, ctx = errgroup.WithContext(ctx)

@@ -133,3 +133,8 @@ func processesOf(t *testing.T, dir string) map[int]string {
 	}
 	return all
 }
+
+// The benchmark's model and filter run by code that is checked in.
+func TestBenchCodeIsFresh(t *testing.T) {
+	run(t, "generate", "--check", "--out", "bench", "--package", "bench", "--feed", "bench/feed.yaml", "bench/fifty")
+}

@@ -8,10 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
@@ -29,7 +26,7 @@ const startup = 10 * time.Minute
 
 // startCluster starts nodes, waits until they serve everything in the log,
 // and starts a broker.
-func startCluster(c *Config, f *family, w *world, b *backing, nodes int) (*running, error) {
+func startCluster(c *Config, f *family, b *backing, nodes int) (*running, error) {
 	name := fmt.Sprintf("nodes-%d", nodes)
 	dir := filepath.Join(f.dir, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -60,7 +57,7 @@ func startCluster(c *Config, f *family, w *world, b *backing, nodes int) (*runni
 		}
 	}
 	c.say("%d nodes have read the log in %.1f s", nodes, time.Since(began).Seconds())
-	return r, r.startBroker(wait, f, w, b, name, dir)
+	return r, r.startBroker(wait, f, b, name, dir)
 }
 
 // prepareCluster assigns the partitions and pushes the model.
@@ -112,18 +109,12 @@ func startRole(f *family, role, name, config string) (*process, error) {
 	return p, err
 }
 
-func (r *running) startBroker(ctx context.Context, f *family, w *world, b *backing, name, dir string) error {
-	definition, err := yaml.Marshal(broker.Feed{
-		Name: feedName, Types: []millrace.ContentType{"post"}, Filter: w.shape.filter, Window: window, Model: w.shape.model, DistinctObjects: true, Limit: limit,
-	})
-	if err != nil {
-		return err
-	}
+func (r *running) startBroker(ctx context.Context, f *family, b *backing, name, dir string) error {
 	feeds := filepath.Join(dir, "feeds")
 	if err := os.MkdirAll(feeds, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(feeds, feedName+".yaml"), definition, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(feeds, feed().Name+".yaml"), feedText, 0o644); err != nil {
 		return err
 	}
 	addr, err := freeAddr()

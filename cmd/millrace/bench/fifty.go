@@ -23,19 +23,38 @@ var fiftyList4 = []float64{3600, 21600, 86400, 604800}
 
 // scoreFifty scores millrace.Activity: linear over 50 features.
 func scoreFifty(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[50]float64)(k.Weights)
+	createdAtColumn := rows.Column(k.Columns[7])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	languageColumn := rows.Column(k.Columns[8])
+	countryColumn := rows.Column(k.Columns[9])
+	visibilityColumn := rows.Column(k.Columns[10])
+	verbColumn := rows.Column(k.Columns[11])
 	likesColumn := rows.Column(k.Columns[0])
 	commentsColumn := rows.Column(k.Columns[1])
 	sharesColumn := rows.Column(k.Columns[2])
 	impressionsColumn := rows.Column(k.Columns[3])
 	versionColumn := rows.Column(k.Columns[6])
-	createdAtColumn := rows.Column(k.Columns[7])
-	languageColumn := rows.Column(k.Columns[8])
-	countryColumn := rows.Column(k.Columns[9])
-	visibilityColumn := rows.Column(k.Columns[10])
-	verbColumn := rows.Column(k.Columns[11])
-	for i, r := range k.Sel {
+	flag0 := k.Bools[0]
+	text0 := k.Strings[0]
+	number2 := k.Numbers[2]
+	number3 := k.Numbers[3]
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
+		createdAt := float64(int64(createdAtColumn[r]))
+		age[i] = fn.Age(createdAt, number0)
+	}
+	freshDay := k.Decays(1, age, 86400)[:len(sel)]
+	freshViewer := k.Decays(2, age, number1)[:len(sel)]
+	languageValue := k.Lookup(3, k.Tables[1], languageColumn)[:len(sel)]
+	countryValue := k.Lookup(4, k.Tables[0], countryColumn)[:len(sel)]
+	visibilityValue := k.Lookup(5, k.Tables[3], visibilityColumn)[:len(sel)]
+	languageIn := k.In(6, k.Sets[0], languageColumn)[:len(sel)]
+	verbValue := k.Lookup(7, k.Tables[4], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// likes: record.likes
@@ -131,9 +150,7 @@ func scoreFifty(k *kernel.Args) {
 		own0 += float64(w[25] * fn.Bucketize(likeRate, fiftyList3))
 
 		// age_bucket: bucketize(age(record.created_at), [3600, 21600, 86400, 604800])
-		createdAt := float64(int64(createdAtColumn[r]))
-		t4 := fn.Age(createdAt, k.Numbers[0])
-		rest0 := float64(w[26] * fn.Bucketize(t4, fiftyList4))
+		rest0 := float64(w[26] * fn.Bucketize(age[i], fiftyList4))
 
 		// like_rate: record.likes / max(record.impressions, 1)
 		own1 += float64(w[27] * likeRate)
@@ -166,71 +183,74 @@ func scoreFifty(k *kernel.Args) {
 		own2 += float64(w[36] * fn.Clamp(t2/fn.Max(impressions, 100), 0, 1))
 
 		// fresh_day: decay(record.created_at, 86400)
-		freshDay := fn.Decay(t4, 86400)
-		rest1 := float64(w[37] * freshDay)
+		rest1 := float64(w[37] * freshDay[i])
 
 		// fresh_viewer: decay(record.created_at, coalesce(viewer.freshness_hours, 12) * 3600)
-		rest2 := float64(w[38] * fn.Decay(t4, k.Numbers[1]))
+		rest2 := float64(w[38] * freshViewer[i])
 
 		// fresh_likes: decay(record.created_at, 86400) * log1p(record.likes)
-		rest3 := float64(w[39] * float64(freshDay*logLikes))
+		rest3 := float64(w[39] * float64(freshDay[i]*logLikes))
 
 		// fresh_talk: decay(record.created_at, 86400) * log1p(record.comments)
-		rest0 += float64(w[40] * float64(freshDay*logComments))
+		rest0 += float64(w[40] * float64(freshDay[i]*logComments))
 
 		// language: lookup(languages, record.language, 0)
-		own3 += float64(w[41] * fn.Coalesce(k.Tables[1].Word(rows, languageColumn[r]), 0))
+		own3 += float64(w[41] * fn.Coalesce(languageValue[i], 0))
 
 		// country: lookup(countries, record.country, 0)
-		own0 += float64(w[42] * fn.Coalesce(k.Tables[0].Word(rows, countryColumn[r]), 0))
+		own0 += float64(w[42] * fn.Coalesce(countryValue[i], 0))
 
 		// visibility: lookup(visibilities, record.visibility, 0)
-		own1 += float64(w[43] * fn.Coalesce(k.Tables[3].Word(rows, visibilityColumn[r]), 0))
+		own1 += float64(w[43] * fn.Coalesce(visibilityValue[i], 0))
 
 		// market: lookup(markets, cross(record.language, record.country), 0)
 		language := rows.StringAt(k.Columns[8], int(r))
 		country := rows.StringAt(k.Columns[9], int(r))
-		t5 := k.Arena.Cross(language, country)
-		own2 += float64(w[44] * fn.Coalesce(k.Tables[2].String(t5), 0))
+		t4 := k.Arena.Cross(language, country)
+		own2 += float64(w[44] * fn.Coalesce(k.Tables[2].String(t4), 0))
 
 		// verb: record.verb
-		own3 += k.Tables[4].Word(rows, verbColumn[r])
+		own3 += verbValue[i]
 
 		// same_language: record.language in viewer.languages
-		t6 := k.Sets[0].Word(rows, languageColumn[r]) != 0
-		rest1 += float64(w[45] * kernel.Bool(t6))
+		rest1 += float64(w[45] * kernel.Bool(languageIn[i]))
 
 		// same_country: viewer.country != "" && record.country == viewer.country
-		rest2 += float64(w[46] * kernel.Bool(k.Bools[0] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
+		rest2 += float64(w[46] * kernel.Bool(flag0 && (rows.EqualString(countryColumn[r], text0))))
 
 		// foreign: record.country != viewer.country && !(record.language in viewer.languages)
-		rest3 += float64(w[47] * kernel.Bool((!rows.EqualString(countryColumn[r], k.Strings[0])) && !(t6)))
+		rest3 += float64(w[47] * kernel.Bool((!rows.EqualString(countryColumn[r], text0)) && !(languageIn[i])))
 
 		// chatty_talk: viewer.chatty * log1p(record.comments)
-		rest0 += float64(w[48] * float64(k.Numbers[2]*logComments))
+		rest0 += float64(w[48] * float64(number2*logComments))
 
 		// visual_reach: viewer.visual * log1p(record.impressions)
-		rest1 += float64(w[49] * float64(k.Numbers[3]*logImpressions))
-		t7 := (own0 + own1) + (own2 + own3)
+		rest1 += float64(w[49] * float64(number3*logImpressions))
+		t5 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t7 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // foldFifty adds up what depends on the record alone, once, when it enters a cache.
 func foldFifty(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[50]float64)(k.Weights)
+	languageColumn := rows.Column(k.Columns[7])
+	countryColumn := rows.Column(k.Columns[8])
+	visibilityColumn := rows.Column(k.Columns[9])
+	verbColumn := rows.Column(k.Columns[10])
 	likesColumn := rows.Column(k.Columns[0])
 	commentsColumn := rows.Column(k.Columns[1])
 	sharesColumn := rows.Column(k.Columns[2])
 	impressionsColumn := rows.Column(k.Columns[3])
 	versionColumn := rows.Column(k.Columns[6])
-	languageColumn := rows.Column(k.Columns[7])
-	countryColumn := rows.Column(k.Columns[8])
-	visibilityColumn := rows.Column(k.Columns[9])
-	verbColumn := rows.Column(k.Columns[10])
-	for i, r := range k.Sel {
+	languageValue := k.Lookup(0, k.Tables[1], languageColumn)[:len(sel)]
+	countryValue := k.Lookup(1, k.Tables[0], countryColumn)[:len(sel)]
+	visibilityValue := k.Lookup(2, k.Tables[3], visibilityColumn)[:len(sel)]
+	verbValue := k.Lookup(3, k.Tables[4], verbColumn)[:len(sel)]
+	for i, r := range sel {
 		k.Arena.Reset()
 
 		// likes: record.likes
@@ -355,13 +375,13 @@ func foldFifty(k *kernel.Args) {
 		own2 += float64(w[36] * fn.Clamp(t2/fn.Max(impressions, 100), 0, 1))
 
 		// language: lookup(languages, record.language, 0)
-		own3 += float64(w[41] * fn.Coalesce(k.Tables[1].Word(rows, languageColumn[r]), 0))
+		own3 += float64(w[41] * fn.Coalesce(languageValue[i], 0))
 
 		// country: lookup(countries, record.country, 0)
-		own0 += float64(w[42] * fn.Coalesce(k.Tables[0].Word(rows, countryColumn[r]), 0))
+		own0 += float64(w[42] * fn.Coalesce(countryValue[i], 0))
 
 		// visibility: lookup(visibilities, record.visibility, 0)
-		own1 += float64(w[43] * fn.Coalesce(k.Tables[3].Word(rows, visibilityColumn[r]), 0))
+		own1 += float64(w[43] * fn.Coalesce(visibilityValue[i], 0))
 
 		// market: lookup(markets, cross(record.language, record.country), 0)
 		language := rows.StringAt(k.Columns[7], int(r))
@@ -370,7 +390,7 @@ func foldFifty(k *kernel.Args) {
 		own2 += float64(w[44] * fn.Coalesce(k.Tables[2].String(t4), 0))
 
 		// verb: record.verb
-		own3 += k.Tables[4].Word(rows, verbColumn[r])
+		own3 += verbValue[i]
 
 		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
 	}
@@ -378,54 +398,66 @@ func foldFifty(k *kernel.Args) {
 
 // scoreFiftyFolded scores with that part given.
 func scoreFiftyFolded(k *kernel.Args) {
-	rows, out := k.Rows, k.Out[:len(k.Sel)]
+	sel := k.Sel
+	rows, out := k.Rows, k.Out[:len(sel)]
+	folded := k.Folded
 	w := (*[50]float64)(k.Weights)
 	createdAtColumn := rows.Column(k.Columns[3])
+	number0 := k.Numbers[0]
+	number1 := k.Numbers[1]
+	languageColumn := rows.Column(k.Columns[4])
 	likesColumn := rows.Column(k.Columns[0])
 	commentsColumn := rows.Column(k.Columns[1])
-	languageColumn := rows.Column(k.Columns[4])
 	countryColumn := rows.Column(k.Columns[5])
+	flag0 := k.Bools[0]
+	text0 := k.Strings[0]
+	number2 := k.Numbers[2]
 	impressionsColumn := rows.Column(k.Columns[2])
-	for i, r := range k.Sel {
+	number3 := k.Numbers[3]
+	age := k.Vector(0)[:len(sel)]
+	for i, r := range sel {
+		createdAt := float64(int64(createdAtColumn[r]))
+		age[i] = fn.Age(createdAt, number0)
+	}
+	freshDay := k.Decays(1, age, 86400)[:len(sel)]
+	freshViewer := k.Decays(2, age, number1)[:len(sel)]
+	languageIn := k.In(3, k.Sets[0], languageColumn)[:len(sel)]
+	for i, r := range sel {
 
 		// age_bucket: bucketize(age(record.created_at), [3600, 21600, 86400, 604800])
-		createdAt := float64(int64(createdAtColumn[r]))
-		t1 := fn.Age(createdAt, k.Numbers[0])
-		rest0 := float64(w[26] * fn.Bucketize(t1, fiftyList4))
+		rest0 := float64(w[26] * fn.Bucketize(age[i], fiftyList4))
 
 		// fresh_day: decay(record.created_at, 86400)
-		freshDay := fn.Decay(t1, 86400)
-		rest1 := float64(w[37] * freshDay)
+		rest1 := float64(w[37] * freshDay[i])
 
 		// fresh_viewer: decay(record.created_at, coalesce(viewer.freshness_hours, 12) * 3600)
-		rest2 := float64(w[38] * fn.Decay(t1, k.Numbers[1]))
+		rest2 := float64(w[38] * freshViewer[i])
 
 		// fresh_likes: decay(record.created_at, 86400) * log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		rest3 := float64(w[39] * float64(freshDay*kernel.Log1pWhole(likes)))
+		rest3 := float64(w[39] * float64(freshDay[i]*kernel.Log1pWhole(likes)))
 
 		// fresh_talk: decay(record.created_at, 86400) * log1p(record.comments)
 		comments := float64(int64(commentsColumn[r]))
-		t2 := kernel.Log1pWhole(comments)
-		rest0 += float64(w[40] * float64(freshDay*t2))
+		t1 := kernel.Log1pWhole(comments)
+		rest0 += float64(w[40] * float64(freshDay[i]*t1))
 
 		// same_language: record.language in viewer.languages
-		t3 := k.Sets[0].Word(rows, languageColumn[r]) != 0
-		rest1 += float64(w[45] * kernel.Bool(t3))
+		rest1 += float64(w[45] * kernel.Bool(languageIn[i]))
 
 		// same_country: viewer.country != "" && record.country == viewer.country
-		rest2 += float64(w[46] * kernel.Bool(k.Bools[0] && (rows.EqualString(countryColumn[r], k.Strings[0]))))
+		rest2 += float64(w[46] * kernel.Bool(flag0 && (rows.EqualString(countryColumn[r], text0))))
 
 		// foreign: record.country != viewer.country && !(record.language in viewer.languages)
-		rest3 += float64(w[47] * kernel.Bool((!rows.EqualString(countryColumn[r], k.Strings[0])) && !(t3)))
+		rest3 += float64(w[47] * kernel.Bool((!rows.EqualString(countryColumn[r], text0)) && !(languageIn[i])))
 
 		// chatty_talk: viewer.chatty * log1p(record.comments)
-		rest0 += float64(w[48] * float64(k.Numbers[2]*t2))
+		rest0 += float64(w[48] * float64(number2*t1))
 
 		// visual_reach: viewer.visual * log1p(record.impressions)
 		impressions := float64(int64(impressionsColumn[r]))
-		rest1 += float64(w[49] * float64(k.Numbers[3]*kernel.Log1pWhole(impressions)))
+		rest1 += float64(w[49] * float64(number3*kernel.Log1pWhole(impressions)))
 
-		out[i] = kernel.Score((k.Folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

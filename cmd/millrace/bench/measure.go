@@ -36,7 +36,7 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 			err = f.end(before)
 		}
 	}()
-	run, err := startCluster(c, f, w, b, nodes)
+	run, err := startCluster(c, f, b, nodes)
 	if err != nil {
 		return res, err
 	}

@@ -10,9 +10,10 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// The model is a pack, and its generated code is fifty.go.
+// The model is a pack. Its generated code is fifty.go; that of the feed's
+// filter is follows_feed.go.
 //
-//go:generate go run .. generate --out . --package bench fifty
+//go:generate go run .. generate --out . --package bench --feed feed.yaml fifty
 //go:embed fifty
 var packs embed.FS
 

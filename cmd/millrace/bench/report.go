@@ -22,7 +22,7 @@ func report(c *Config, w *world, all []result) error {
 	for _, f := range m.Spec().Features {
 		inModel += strings.Count(f.Source, "record.")
 	}
-	inFilter := strings.Count(w.shape.filter, "record.")
+	inFilter := strings.Count(feed().Filter, "record.")
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	line := func(label string, value func(r *result) string) {
 		fmt.Fprint(t, label, "\t")
@@ -34,7 +34,7 @@ func report(c *Config, w *world, all []result) error {
 	reads := func(r *result) float64 {
 		return float64(inFilter)*r.candidates + float64(inModel)*r.scored
 	}
-	fmt.Fprintf(c.Out, "\n%s: %d keys of %d a query, model of %d features, top %d of distinct objects\n\n", w.label, w.shape.keys, w.entities, features, limit)
+	fmt.Fprintf(c.Out, "\n%s: %d keys of %d a query, model of %d features, top %d of distinct objects\n\n", w.label, w.shape.keys, w.entities, features, feed().Limit)
 	line("nodes", func(r *result) string { return fmt.Sprint(r.nodes) })
 	line("candidates a query", func(r *result) string { return fmt.Sprintf("%.0f", r.candidates) })
 	line("the filter passes", func(r *result) string { return fmt.Sprintf("%.1f %%", 100*r.scored/r.candidates) })

@@ -18,11 +18,12 @@ const verified = 4
 
 // truth is the oracle's answers to the first few questions.
 func (w *world) truth(n int) ([]oracle.Answer, error) {
+	f := feed()
 	eval, err := oracle.NewEval(schemas.Activity())
 	if err != nil {
 		return nil, err
 	}
-	filter, err := eval.Filter(w.shape.filter)
+	filter, err := eval.Filter(f.Filter)
 	if err != nil {
 		return nil, err
 	}
@@ -33,10 +34,10 @@ func (w *world) truth(n int) ([]oracle.Answer, error) {
 	score := eval.Score(m)
 	var all []oracle.Answer
 	for _, req := range w.asked[:min(n, len(w.asked))] {
-		feed := oracle.New()
+		timelines := oracle.New()
 		q := oracle.Query{
-			From: asOf - millrace.Time(window.Milliseconds()), To: millrace.MaxTime, AsOf: asOf, Types: []millrace.ContentType{"post"},
-			Filter: filter, Score: score, Limit: limit, Distinct: true, Viewer: viewerOf(req.Viewer),
+			From: asOf - millrace.Time(f.Window.Milliseconds()), To: millrace.MaxTime, AsOf: asOf, Types: f.Types,
+			Filter: filter, Score: score, Limit: f.Limit, Distinct: f.DistinctObjects, Viewer: viewerOf(req.Viewer),
 		}
 		for _, name := range req.Entities {
 			var i int
@@ -53,10 +54,10 @@ func (w *world) truth(n int) ([]oracle.Answer, error) {
 				if err != nil {
 					return nil, err
 				}
-				feed.ApplyEnvelope(schemas.Activity(), e)
+				timelines.ApplyEnvelope(schemas.Activity(), e)
 			}
 		}
-		all = append(all, feed.Query(q))
+		all = append(all, timelines.Query(q))
 	}
 	return all, nil
 }

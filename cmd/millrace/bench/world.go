@@ -27,9 +27,6 @@ type world struct {
 // asOf is the instant of every question.
 const asOf millrace.Time = 1_750_000_000_000
 
-// feedName is the feed definition that the broker serves the shape by.
-const feedName = "shape"
-
 func newWorld(c Config) *world {
 	w := &world{shape: shapes[c.Shape], label: c.Shape, entities: c.Entities, seed: c.Seed}
 	for viewer := range c.Viewers {
@@ -66,10 +63,10 @@ func (w *world) records(entity int) ([][]byte, error) {
 	r := w.rand(ofEntity, entity)
 	n := w.shape.min + r.IntN(w.shape.max-w.shape.min+1)
 	bodies := make([][]byte, n)
-	span := window.Milliseconds() / int64(n)
+	span := feed().Window.Milliseconds() / int64(n)
 	articles := rand.NewZipf(r, 1.3, 1, uint64(w.entities))
 	for i := range bodies {
-		at := int64(asOf) - window.Milliseconds() + int64(i)*span + 1 + r.Int64N(span-1)
+		at := int64(asOf) - feed().Window.Milliseconds() + int64(i)*span + 1 + r.Int64N(span-1)
 		id := fmt.Sprintf("%d/%d", entity, i)
 		object := ""
 		if r.IntN(5) == 0 { // a fifth is about what others are about too
@@ -111,7 +108,7 @@ func (w *world) request(viewer int) *feedv1.GetFeedRequest {
 		}
 	}
 	req := &feedv1.GetFeedRequest{
-		Feed: feedName, AsOf: timestamppb.New(asOf.Std()),
+		Feed: feed().Name, AsOf: timestamppb.New(asOf.Std()),
 		Viewer: &feedv1.Viewer{
 			Id: fmt.Sprintf("member:%d", viewer),
 			Attributes: map[string]*structpb.Value{

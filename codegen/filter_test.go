@@ -204,9 +204,19 @@ func checkFilter(t *testing.T, r *rand.Rand, src string, l *column.Layout) (gene
 	viewer := &millrace.Viewer{Attributes: map[string]any{"x": "en"}}
 	slab, maps := filterRecords(t, r, l, asOf, 1+r.IntN(300))
 	run := func(f *filter.Filter, lo, hi int) ([]int32, filter.Counts, int) {
-		b, err := f.Bind(l, nil, viewer, asOf)
+		// Questions at other instants came before.
+		b, err := f.Bind(l, nil, nil, asOf-86_400_001)
 		if err != nil {
 			t.Fatalf("%s: %v", src, err)
+		}
+		instants := []millrace.Time{asOf}
+		if r.IntN(8) == 0 {
+			instants = []millrace.Time{millrace.MaxTime, asOf}
+		}
+		for _, at := range instants {
+			if err := b.Rebind(viewer, at); err != nil {
+				t.Fatalf("%s: %v", src, err)
+			}
 		}
 		columns, _ := b.Reads(nil)
 		slices.Sort(columns)

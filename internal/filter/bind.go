@@ -16,28 +16,72 @@ import (
 // field that layout does not have reads as null, and so does a viewer value
 // that viewer does not have; entity and viewer may be nil.
 func (f *Filter) Bind(layout, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*Bound, error) {
-	bd := &binder{layout: layout, entity: entity, viewer: viewer, asOf: asOf, patterns: f.patterns}
-	b := &Bound{}
-	matched := f.match(layout)
+	b := &Bound{filter: f, layout: layout, entityLayout: entity}
+	if err := b.bind(viewer, asOf); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Rebind prepares the filter for another question about the same layouts, and
+// starts its counts anew. Only what speaks of the viewer or the instant is
+// bound again. After an error the filter is not bound.
+func (b *Bound) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
+	b.counts, b.state.False, b.state.NaN = Counts{}, 0, 0
+	var bd *binder
+	for i := range b.terms {
+		t := &b.terms[i]
+		if !t.varies {
+			continue
+		}
+		if bd == nil {
+			bd = b.binder(viewer, asOf)
+		}
+		if t.run != nil {
+			if !bd.ranges(t.run) {
+				return b.bind(viewer, asOf)
+			}
+			continue
+		}
+		t.bind(bd, b.filter.terms[t.at])
+	}
+	if bd == nil {
+		return nil
+	}
+	return bd.err
+}
+
+func (b *Bound) binder(viewer *millrace.Viewer, asOf millrace.Time) *binder {
+	return &binder{layout: b.layout, entity: b.entityLayout, viewer: viewer, asOf: asOf, patterns: b.filter.patterns}
+}
+
+func (b *Bound) bind(viewer *millrace.Viewer, asOf millrace.Time) error {
+	f, bd := b.filter, b.binder(viewer, asOf)
+	b.terms = nil
+	matched := f.match(b.layout)
 	for i := 0; i < len(f.terms); i++ {
 		if m := matched[i]; m.code != nil {
 			if r := bd.run(&m); r != nil {
-				b.terms = append(b.terms, term{run: r})
+				b.terms = append(b.terms, term{run: r, at: i, varies: len(m.instant) > 0})
 				i += len(m.loops) - 1
 				continue
 			}
 		}
-		k := boolean(bd.build(f.terms[i]))
-		if c, ok := k.(*constant); ok && c.state == present && c.word != 0 {
-			continue // true
+		t := term{at: i, varies: reads(f.terms[i], expr.Viewer) || reads(f.terms[i], expr.AsOf)}
+		if t.bind(bd, f.terms[i]); t.varies || !t.isTrue {
+			b.terms = append(b.terms, t)
 		}
-		b.terms = append(b.terms, term{kernel: k, fast: fast(k)})
-	}
-	if bd.err != nil {
-		return nil, bd.err
 	}
 	b.reads, b.entity = bd.reads, bd.readsEntity
-	return b, nil
+	return bd.err
+}
+
+// bind makes the kernel of a term.
+func (t *term) bind(bd *binder, n *expr.Node) {
+	k := boolean(bd.build(n))
+	c, ok := k.(*constant)
+	t.isTrue = ok && c.state == present && c.word != 0
+	t.kernel, t.fast = k, fast(k)
 }
 
 // binder makes kernels of nodes and keeps the first error.

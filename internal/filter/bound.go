@@ -11,6 +11,9 @@ import (
 // Bound is a filter ready to run. It is used by one goroutine at a time; its
 // buffers stay, so that Select does not allocate in the long run.
 type Bound struct {
+	filter               *Filter
+	layout, entityLayout *column.Layout
+
 	terms  []term
 	reads  []int // columns of the record
 	entity bool
@@ -26,8 +29,11 @@ type Bound struct {
 // any, does several.
 type term struct {
 	kernel
-	fast tester
-	run  *run
+	fast   tester
+	run    *run
+	at     int  // in Filter.terms
+	varies bool // with the viewer or the instant
+	isTrue bool // of every row
 }
 
 // verdict is what a term says of the rows of a chunk. It is false for those in
@@ -72,6 +78,9 @@ func (b *Bound) selectChunk(lo, hi int) {
 	}
 	for i := range b.terms {
 		t := &b.terms[i]
+		if t.isTrue {
+			continue
+		}
 		if t.run != nil {
 			t.run.keep(&b.state, b.at.rows, lo, hi)
 			continue

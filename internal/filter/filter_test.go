@@ -31,10 +31,11 @@ type world struct {
 	entity   *column.Slab
 	entities map[string]any
 	viewer   *millrace.Viewer
+	before   *millrace.Viewer // of another question
 }
 
 func newWorld(t testing.TB, r *rand.Rand, rows int) *world {
-	w := &world{layout: mustLayout(t, fieldsOf()), viewer: randomViewer(r)}
+	w := &world{layout: mustLayout(t, fieldsOf()), viewer: randomViewer(r), before: randomViewer(r)}
 	// A second schema has a field that ours lacks.
 	other := mustLayout(t, []column.Field{{Name: "absent", Kind: column.Int}})
 	w.env = expr.Env{Record: []*column.Layout{w.layout, other}, Entity: []*column.Layout{w.layout}}
@@ -92,6 +93,18 @@ func (w *world) check(t *testing.T, src string) (kept int) {
 	}
 	if b.Counts() != counts {
 		t.Fatalf("%s\nall together counts %+v, one by one %+v", src, b.Counts(), counts)
+	}
+	// Bound again after the question of another viewer at another instant.
+	again, err := f.Bind(w.layout, w.layout, w.before, asOf-86_400_001)
+	if err != nil {
+		t.Fatalf("%s\n%v", src, err)
+	}
+	again.Select(w.slab, 0, w.slab.Len(), w.entity, nil)
+	if err := again.Rebind(w.viewer, asOf); err != nil {
+		t.Fatalf("%s\n%v", src, err)
+	}
+	if got := again.Select(w.slab, 0, w.slab.Len(), w.entity, nil); !slices.Equal(got, want) || again.Counts() != counts {
+		t.Fatalf("%s\nafter another question keeps %v and counts %+v; alone %v and %+v", src, got, again.Counts(), want, counts)
 	}
 	return len(want)
 }

@@ -53,24 +53,18 @@ func (f *Filter) match(layout *column.Layout) []match {
 
 // run is generated code for several terms, bound to a question.
 type run struct {
-	code  block.Func
-	args  block.Args
-	terms int
+	code    block.Func
+	args    block.Args
+	terms   int
+	instant []*Loop // those whose ranges the instant decides
 }
 
 // run binds generated code, or returns nil where the instant makes a term
 // another one than it was generated for: near the ends of time.
 func (bd *binder) run(m *match) *run {
-	r := &run{code: m.code.Keep, terms: len(m.loops), args: block.Args{Columns: m.columns}}
-	for _, l := range m.instant {
-		now := bd.described(l.node)
-		if now == nil || now.Op != l.Op || now.Ordered != l.Ordered || now.Outside != l.Outside {
-			return nil
-		}
-		r.args.Ranges = append(r.args.Ranges, block.Range{Lo: now.Lo, Span: now.Span})
-		if now.Op == Since {
-			r.args.Ranges = append(r.args.Ranges, block.Range{Lo: now.ValidLo, Span: now.ValidSpan})
-		}
+	r := &run{code: m.code.Keep, terms: len(m.loops), args: block.Args{Columns: m.columns}, instant: m.instant}
+	if !bd.ranges(r) {
+		return nil
 	}
 	for _, c := range m.columns {
 		if !slices.Contains(bd.reads, c) {
@@ -78,6 +72,23 @@ func (bd *binder) run(m *match) *run {
 		}
 	}
 	return r
+}
+
+// ranges sets what the instant decides. It is false where that makes a term
+// another one.
+func (bd *binder) ranges(r *run) bool {
+	r.args.Ranges = r.args.Ranges[:0]
+	for _, l := range r.instant {
+		now := bd.described(l.node)
+		if now == nil || now.Op != l.Op || now.Ordered != l.Ordered || now.Outside != l.Outside {
+			return false
+		}
+		r.args.Ranges = append(r.args.Ranges, block.Range{Lo: now.Lo, Span: now.Span})
+		if now.Op == Since {
+			r.args.Ranges = append(r.args.Ranges, block.Range{Lo: now.ValidLo, Span: now.ValidSpan})
+		}
+	}
+	return true
 }
 
 func (r *run) keep(s *block.State, rows *column.Slab, lo, hi int) {

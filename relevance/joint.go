@@ -50,7 +50,7 @@ func (j *Joint) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf 
 	in := p.plan.Joined(inputs)
 	in.AsOf = float64(asOf)
 	var err error
-	if in.Viewer, err = viewerValues(viewer, p.plan.Viewer); err != nil {
+	if in.Viewer, err = viewerValues(nil, viewer, p.plan.Viewer); err != nil {
 		return nil, err
 	}
 	return newJointScorer(p, in), nil

@@ -92,7 +92,7 @@ func (m *Model) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf 
 	}
 	in := plan.Inputs{Weights: m.weights, Tables: m.tables, AsOf: float64(asOf), Forest: m.params.Forest}
 	var err error
-	if in.Viewer, err = viewerValues(viewer, p.plan.Viewer); err != nil {
+	if in.Viewer, err = viewerValues(nil, viewer, p.plan.Viewer); err != nil {
 		return nil, err
 	}
 	return newScorer(p, in), nil
@@ -139,15 +139,15 @@ func (m *Model) BindFold(rows, entity *column.Layout) (*Scorer, error) {
 	return newScorer(p.fold, in), nil
 }
 
-func viewerValues(viewer *millrace.Viewer, vars []plan.Var) ([]any, error) {
-	values := make([]any, len(vars))
-	for i, v := range vars {
-		var err error
-		if values[i], err = viewerValue(viewer, v); err != nil {
-			return nil, err
+func viewerValues(dst []any, viewer *millrace.Viewer, vars []plan.Var) ([]any, error) {
+	for _, v := range vars {
+		x, err := viewerValue(viewer, v)
+		if err != nil {
+			return dst, err
 		}
+		dst = append(dst, x)
 	}
-	return values, nil
+	return dst, nil
 }
 
 // viewerValue returns a viewer's value as its spec declares it, nil if the

@@ -1,6 +1,7 @@
 package relevance
 
 import (
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
@@ -17,21 +18,47 @@ type Scorer struct {
 	scores  trees.Scores
 	planned *planned
 	in      plan.Inputs
+	viewer  []any   // memory for the values of the next viewer
 	folded  *Scorer // of ScoreFolded, once it is used
 }
 
 func newScorer(p *planned, in plan.Inputs) *Scorer {
-	s := &Scorer{score: p.score, planned: p, in: in}
-	if p.score != nil {
-		p.plan.Args(&s.args, in)
+	s := &Scorer{score: p.score, planned: p}
+	if s.score == nil {
+		s.machine = p.plan.Machine(false)
+	} else {
+		s.machine = p.plan.Preparer()
 		if s.forest = in.Forest; s.forest != nil {
 			s.args.Matrix, s.args.Stride = s.forest.Matrix(), s.forest.Columns()*trees.Block
 		}
-		return s
 	}
-	s.machine = p.plan.Machine(false)
-	s.machine.Bind(in)
+	s.bind(in)
 	return s
+}
+
+func (s *Scorer) bind(in plan.Inputs) {
+	if s.in = in; s.score == nil {
+		s.machine.Bind(in)
+	} else {
+		s.machine.Args(&s.args, in)
+	}
+	if s.folded != nil {
+		s.folded.bind(in)
+	}
+}
+
+// Rebind prepares the scorer for another viewer and instant, in the memory
+// that it has. After an error it is as it was before.
+func (s *Scorer) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
+	in := s.in
+	in.AsOf = float64(asOf)
+	var err error
+	if s.viewer, err = viewerValues(s.viewer[:0], viewer, s.planned.plan.Viewer); err != nil {
+		return err
+	}
+	s.viewer, in.Viewer = in.Viewer, s.viewer
+	s.bind(in)
+	return nil
 }
 
 // Score writes the score of row sel[i] of rows to out[i]. Entity is one row of

@@ -52,6 +52,7 @@ func TestTablesOfManyWords(t *testing.T) {
 	}
 	slab := a.Slab()
 	r := rand.New(rand.NewPCG(2, 2))
+	var set Table // of one request after the other
 	for range 300 {
 		values, members := map[string]float64{}, []string{}
 		for range r.IntN(8) {
@@ -64,8 +65,9 @@ func TestTablesOfManyWords(t *testing.T) {
 			k.Sel = append(k.Sel, int32(r.IntN(slab.Len())))
 		}
 		words := slab.Column(0)
-		table, set := StringTable(values, -1), StringSet(members)
-		got, in := k.Lookup(0, table, words), k.In(1, set, words)
+		table := StringTable(values, -1)
+		set.SetStrings(members)
+		got, in := k.Lookup(0, table, words), k.In(1, &set, words)
 		for i, row := range k.Sel {
 			s := slab.StringAt(0, int(row))
 			want, known := values[s]

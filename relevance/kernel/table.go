@@ -7,7 +7,7 @@ import (
 )
 
 // Table maps strings or numbers to numbers without a Go map on the way that
-// short strings take. It is immutable.
+// short strings take. It is immutable while it is read.
 type Table struct {
 	missing float64 // what an unknown key gives
 	slots   []slot  // open addressing; a power of two, at most half full
@@ -25,16 +25,10 @@ type slot struct {
 
 // StringTable returns the table of values by string.
 func StringTable(values map[string]float64, missing float64) *Table {
-	t := &Table{missing: missing, slots: make([]slot, slotsFor(len(values)))}
+	t := new(Table)
+	t.reset(len(values), missing)
 	for k, v := range values {
-		if w, short := column.InlineWord(k); short {
-			t.put(w, v)
-			continue
-		}
-		if t.long == nil {
-			t.long = map[string]float64{}
-		}
-		t.long[k] = v
+		t.putString(k, v)
 	}
 	return t.ready()
 }
@@ -42,7 +36,8 @@ func StringTable(values map[string]float64, missing float64) *Table {
 // NumberTable returns the table of values[i] by keys[i]. Of equal keys the
 // last counts; NaN is never found.
 func NumberTable(keys, values []float64, missing float64) *Table {
-	t := &Table{missing: missing, slots: make([]slot, slotsFor(len(keys)))}
+	t := new(Table)
+	t.reset(len(keys), missing)
 	dense := true
 	for i, k := range keys {
 		t.put(numberKey(k), values[i])
@@ -54,22 +49,46 @@ func NumberTable(keys, values []float64, missing float64) *Table {
 	return t.ready()
 }
 
-// StringSet returns the table that gives 1 for members and 0 for others.
-func StringSet(members []string) *Table {
-	m := make(map[string]float64, len(members))
+// SetStrings makes t the table that gives 1 for members and 0 for others, in
+// the memory that it has.
+func (t *Table) SetStrings(members []string) {
+	t.reset(len(members), 0)
 	for _, s := range members {
-		m[s] = 1
+		t.putString(s, 1)
 	}
-	return StringTable(m, 0)
+	t.ready()
 }
 
-// NumberSet returns the table that gives 1 for members and 0 for others.
-func NumberSet(members []float64) *Table {
-	ones := make([]float64, len(members))
-	for i := range ones {
-		ones[i] = 1
+// SetNumbers is SetStrings of numbers.
+func (t *Table) SetNumbers(members []float64) {
+	t.reset(len(members), 0)
+	for _, x := range members {
+		t.put(numberKey(x), 1)
 	}
-	return NumberTable(members, ones, 0)
+	t.ready()
+}
+
+// reset empties the table and makes room for n keys.
+func (t *Table) reset(n int, missing float64) {
+	size := slotsFor(n)
+	if cap(t.slots) < size {
+		t.slots = make([]slot, size)
+	}
+	t.slots = t.slots[:size]
+	clear(t.slots)
+	clear(t.long)
+	t.missing, t.few, t.used, t.dense = missing, t.few[:0], 0, nil
+}
+
+func (t *Table) putString(k string, v float64) {
+	if w, short := column.InlineWord(k); short {
+		t.put(w, v)
+		return
+	}
+	if t.long == nil {
+		t.long = map[string]float64{}
+	}
+	t.long[k] = v
 }
 
 func slotsFor(n int) int {
@@ -118,7 +137,7 @@ func (t *Table) ready() *Table {
 // words sets dst to the value of the string of each of the words sel of rows.
 func (t *Table) words(dst []float64, rows *column.Slab, words []uint64, sel []int32) {
 	dst = dst[:len(sel)]
-	if t.used > fewSlots || t.long != nil {
+	if t.used > fewSlots || len(t.long) > 0 {
 		for i, r := range sel {
 			dst[i] = t.Word(rows, words[r])
 		}
@@ -141,7 +160,7 @@ func (t *Table) words(dst []float64, rows *column.Slab, words []uint64, sel []in
 func (t *Table) contain(dst []bool, rows *column.Slab, words []uint64, sel []int32) {
 	dst = dst[:len(sel)]
 	switch {
-	case t.used > fewSlots || t.long != nil:
+	case t.used > fewSlots || len(t.long) > 0:
 		for i, r := range sel {
 			dst[i] = t.Word(rows, words[r]) != 0
 		}
@@ -180,7 +199,7 @@ func (t *Table) Word(rows *column.Slab, w uint64) float64 {
 	if column.IsInline(w) {
 		return t.get(w)
 	}
-	if t.long == nil {
+	if len(t.long) == 0 {
 		return t.missing
 	}
 	return t.longValue(rows.String(w))

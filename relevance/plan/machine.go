@@ -361,15 +361,21 @@ func (m *Machine) bindSet(i int) {
 	if m.p.Values[list].Deps&(Record|Entity) != 0 {
 		return
 	}
-	m.sets[i] = m.setOf(list)
+	m.sets[i] = m.setOf(m.sets[i], list)
 }
 
-// setOf makes a set of a list that does not change with the record.
-func (m *Machine) setOf(list int) *kernel.Table {
-	if m.p.Values[list].Kind == Strings {
-		return kernel.StringSet(m.strss[list][0])
+// setOf makes a set of a list that does not change with the record, in the
+// memory of one that it made before, or nil.
+func (m *Machine) setOf(t *kernel.Table, list int) *kernel.Table {
+	if t == nil {
+		t = new(kernel.Table)
 	}
-	return kernel.NumberSet(m.lists[list][0])
+	if m.p.Values[list].Kind == Strings {
+		t.SetStrings(m.strss[list][0])
+	} else {
+		t.SetNumbers(m.lists[list][0])
+	}
+	return t
 }
 
 // BindEntity computes what depends on the entity; nil is one without features.

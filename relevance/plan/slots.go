@@ -72,7 +72,11 @@ func (s *Slots) add(k Kind, i int) {
 
 // Args fills in what the generated code of this plan needs besides the rows:
 // its columns, parameters, and what the request decides.
-func (p *Plan) Args(a *kernel.Args, in Inputs) {
+func (p *Plan) Args(a *kernel.Args, in Inputs) { p.Preparer().Args(a, in) }
+
+// Preparer returns a machine that computes only what the request decides, for
+// [Machine.Args].
+func (p *Plan) Preparer() *Machine {
 	m := p.machine(p.request)
 	numbers := make([]float64, len(p.Values))
 	for _, i := range p.request.request {
@@ -82,7 +86,15 @@ func (p *Plan) Args(a *kernel.Args, in Inputs) {
 			m.place(i, 1)
 		}
 	}
+	return m
+}
+
+// Args is [Plan.Args], with the memory of the machine and of what a has from
+// the request before.
+func (m *Machine) Args(a *kernel.Args, in Inputs) {
 	m.Bind(in)
+	p := m.p
+	a.Columns, a.EntCols = a.Columns[:0], a.EntCols[:0]
 	for _, l := range p.Record {
 		a.Columns = append(a.Columns, l.Column)
 	}
@@ -90,7 +102,8 @@ func (p *Plan) Args(a *kernel.Args, in Inputs) {
 		a.EntCols = append(a.EntCols, l.Column)
 	}
 	a.Weights, a.Tables = in.Weights, in.Tables
-	s := p.Slots()
+	a.Numbers, a.Bools, a.Strings, a.Lists = a.Numbers[:0], a.Bools[:0], a.Strings[:0], a.Lists[:0]
+	s := &p.slots
 	for _, i := range s.Numbers {
 		a.Numbers = append(a.Numbers, m.nums[i][0])
 	}
@@ -103,7 +116,10 @@ func (p *Plan) Args(a *kernel.Args, in Inputs) {
 	for _, i := range s.Lists {
 		a.Lists = append(a.Lists, m.lists[i][0])
 	}
-	for _, i := range s.Sets {
-		a.Sets = append(a.Sets, m.setOf(i))
+	for k, i := range s.Sets {
+		if k == len(a.Sets) {
+			a.Sets = append(a.Sets, nil)
+		}
+		a.Sets[k] = m.setOf(a.Sets[k], i)
 	}
 }

@@ -20,29 +20,32 @@ func Compare(r *rand.Rand, m *relevance.Model, rows, entity *column.Layout) erro
 		if entity != nil && r.IntN(4) > 0 {
 			one = Records(r, entity, 1)
 		}
-		viewer, asOf := Viewer(r), millrace.Time(r.Int64N(int64(millrace.MaxTime)))
+		q := question{Viewer(r), millrace.Time(r.Int64N(int64(millrace.MaxTime))), nil}
+		if r.IntN(3) > 0 {
+			q.before = Viewer(r)
+		}
 		sel := make([]int32, 1+r.IntN(200))
 		for i := range sel {
 			sel[i] = int32(r.IntN(slab.Len()))
 		}
-		fast, err := scores(m, slab, entity, one, viewer, asOf, sel)
+		fast, err := scores(m, slab, entity, one, q, sel)
 		if err != nil {
 			return err
 		}
-		slow, err := scores(m.Interpreted(), slab, entity, one, viewer, asOf, sel)
+		slow, err := scores(m.Interpreted(), slab, entity, one, q, sel)
 		if err != nil {
 			return err
 		}
-		folded, err := foldedScores(m, slab, entity, one, viewer, asOf, sel)
+		folded, err := foldedScores(m, slab, entity, one, q, sel)
 		if err != nil {
 			return err
 		}
-		foldedSlow, err := foldedScores(m.Interpreted(), slab, entity, one, viewer, asOf, sel)
+		foldedSlow, err := foldedScores(m.Interpreted(), slab, entity, one, q, sel)
 		if err != nil {
 			return err
 		}
 		for i, row := range sel {
-			want := Score(m, Question{Rows: slab, Row: int(row), Entity: one, Viewer: viewer, AsOf: asOf})
+			want := Score(m, Question{Rows: slab, Row: int(row), Entity: one, Viewer: q.viewer, AsOf: q.asOf})
 			if !same(fast[i], want) || !same(slow[i], want) || !same(folded[i], want) || !same(foldedSlow[i], want) {
 				return fmt.Errorf("row %d of %d, entity %t: generated %v (folded %v), interpreted %v (folded %v), reference %v",
 					row, slab.Len(), one != nil, fast[i], folded[i], slow[i], foldedSlow[i], want)
@@ -89,21 +92,45 @@ func CompareJoint(r *rand.Rand, models []*relevance.Model, rows, entity *column.
 	return nil
 }
 
-func scores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *column.Slab, v *millrace.Viewer, asOf millrace.Time, sel []int32) ([]float64, error) {
-	s, err := m.Bind(rows.Layout(), entity, v, asOf)
-	if err != nil {
-		return nil, err
+// question is who asks and when. A scorer answered the viewer before first.
+type question struct {
+	viewer *millrace.Viewer
+	asOf   millrace.Time
+	before *millrace.Viewer // nil: the scorer is new
+}
+
+// bind binds a scorer for q, and gives it to score: before it is bound again,
+// and after.
+func (q question) bind(m *relevance.Model, rows *column.Slab, entity *column.Layout, score func(*relevance.Scorer)) error {
+	first, asOf := q.viewer, q.asOf
+	if q.before != nil {
+		first, asOf = q.before, q.asOf/2
 	}
+	s, err := m.Bind(rows.Layout(), entity, first, asOf)
+	if err != nil {
+		return err
+	}
+	if score(s); q.before == nil {
+		return nil
+	}
+	if err := s.Rebind(q.viewer, q.asOf); err != nil {
+		return err
+	}
+	score(s)
+	return nil
+}
+
+func scores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *column.Slab, q question, sel []int32) ([]float64, error) {
 	out := make([]float64, len(sel))
-	s.Score(rows, sel, one, out)
-	return out, nil
+	err := q.bind(m, rows, entity, func(s *relevance.Scorer) { s.Score(rows, sel, one, out) })
+	return out, err
 }
 
 // foldedScores scores with what can be folded; without, it scores as a whole.
-func foldedScores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *column.Slab, v *millrace.Viewer, asOf millrace.Time, sel []int32) ([]float64, error) {
+func foldedScores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *column.Slab, q question, sel []int32) ([]float64, error) {
 	fold, err := m.BindFold(rows.Layout(), entity)
 	if fold == nil || err != nil {
-		out, _ := scores(m, rows, entity, one, v, asOf, sel)
+		out, _ := scores(m, rows, entity, one, q, sel)
 		return out, err
 	}
 	all, own := make([]int32, rows.Len()), make([]float64, rows.Len())
@@ -111,13 +138,9 @@ func foldedScores(m *relevance.Model, rows *column.Slab, entity *column.Layout, 
 		all[i] = int32(i)
 	}
 	fold.Score(rows, all, nil, own)
-	s, err := m.Bind(rows.Layout(), entity, v, asOf)
-	if err != nil {
-		return nil, err
-	}
 	out := make([]float64, len(sel))
-	s.ScoreFolded(own, rows, sel, one, out)
-	return out, nil
+	err = q.bind(m, rows, entity, func(s *relevance.Scorer) { s.ScoreFolded(own, rows, sel, one, out) })
+	return out, err
 }
 
 func same(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }

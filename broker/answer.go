@@ -83,6 +83,13 @@ func coverage(q *question, o outcome) *feedv1.Coverage {
 		c.PartitionsAnswered++
 		c.TimelinesAnswered += n
 	}
+	for _, pt := range o.parts {
+		for a := range pt.answers() {
+			if a.GetLagMs() > 0 {
+				c.TimelinesBehind += int32(q.timelines(millrace.Partition(a.GetPartition())))
+			}
+		}
+	}
 	return c
 }
 
@@ -114,11 +121,10 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 		models = append(models, pt.resp.GetModel())
 		versions = append(versions, pt.resp.GetModelVersion())
 		executions = append(executions, pt.resp.GetExecution())
-		for _, a := range pt.resp.GetPartitions() {
-			if a.GetMissing() == "" && pt.covered.Has(millrace.Partition(a.GetPartition())) {
-				applied[a.GetPartition()] = &feedv1.Applied{
-					Partition: a.GetPartition(), Node: string(pt.node), Content: a.GetAppliedContent(), Features: a.GetAppliedFeatures(),
-				}
+		for a := range pt.answers() {
+			applied[a.GetPartition()] = &feedv1.Applied{
+				Partition: a.GetPartition(), Node: string(pt.node), Content: a.GetAppliedContent(), Features: a.GetAppliedFeatures(),
+				LagSeconds: float64(a.GetLagMs()) / 1000,
 			}
 		}
 	}

@@ -17,7 +17,8 @@ type metrics struct {
 	requests   *prometheus.CounterVec   // feed, outcome
 	seconds    *prometheus.HistogramVec // feed
 	missing    *prometheus.CounterVec   // reason
-	calls      *prometheus.CounterVec   // node, outcome
+	behind     prometheus.Counter
+	calls      *prometheus.CounterVec // node, outcome
 	callTimes  prometheus.Histogram
 	hedges     *prometheus.CounterVec // event
 	hedgeSaved prometheus.Counter
@@ -45,7 +46,9 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "request_seconds", Help: "Time to answer a request, refusals not counted.", Buckets: times}, []string{"feed"}),
 		missing: counter("missing_partitions_total", "Partitions missing from answers, by reason.", "reason"),
-		calls:   counter("node_calls_total", "Calls of index nodes by outcome: answered, cancelled, failed.", "node", "outcome"),
+		behind: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "millrace", Subsystem: "broker", Name: "behind_timelines_total", Help: "Timelines answered by replicas that lag behind the log."}),
+		calls: counter("node_calls_total", "Calls of index nodes by outcome: answered, cancelled, failed.", "node", "outcome"),
 		callTimes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "node_call_seconds", Help: "Time of answered node calls.", Buckets: times}),
 		hedges: counter("hedges_total", "Hedges by event: fired, won (answered before the first call), denied (no budget left).", "event"),
@@ -68,7 +71,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		Namespace: "millrace", Subsystem: "broker", Name: "concurrency_limit", Help: "Requests let in at the same time."},
 		func() float64 { return float64(b.gate.limit()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.scored, epoch, limit} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.scored, epoch, limit} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -98,6 +101,7 @@ func (m *metrics) request(feed string, took time.Duration, resp *feedv1.GetFeedR
 		return
 	}
 	m.seconds.WithLabelValues(feed).Observe(took.Seconds())
+	m.behind.Add(float64(resp.GetCoverage().GetTimelinesBehind()))
 	for _, miss := range resp.GetCoverage().GetMissing() {
 		m.missing.WithLabelValues(miss.GetReason()).Inc()
 	}

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"iter"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -23,6 +24,17 @@ type part struct {
 	node    millrace.NodeID
 	covered cluster.Set
 	resp    *nodev1.QueryResponse
+}
+
+// answers yields what the node says of each partition that the part covers.
+func (pt *part) answers() iter.Seq[*nodev1.PartitionAnswer] {
+	return func(yield func(*nodev1.PartitionAnswer) bool) {
+		for _, a := range pt.resp.GetPartitions() {
+			if a.GetMissing() == "" && pt.covered.Has(millrace.Partition(a.GetPartition())) && !yield(a) {
+				return
+			}
+		}
+	}
 }
 
 // outcome is what is known of some partitions: the parts that cover them, no

@@ -22,9 +22,10 @@ const (
 	near   tier = iota // good, and in the zone that the request prefers
 	good               // alive and caught up
 	poor               // the same, but slow or silent of late
-	mute               // the same, but answers nothing at all
+	stale              // alive and was caught up, but has fallen behind the log
+	mute               // caught up once, but answers nothing at all
 	lost               // was caught up when its lease ended; may well be serving
-	behind             // alive, but not caught up as far as it says
+	behind             // alive, but never caught up as far as it says
 	tiers
 )
 
@@ -53,15 +54,19 @@ func (c *choice) candidates(t tier) []candidate {
 		if slices.Contains(c.avoid, n.ID) || m.Alive(n.ID) == (t == lost) {
 			continue
 		}
-		if t <= mute && c.tier(n) != t {
-			continue
-		}
 		parts := m.Hosted(n.ID)
-		ready := m.Ready(n.ID)
-		if t == behind {
+		ready, fallen := m.Ready(n.ID), m.Lag(n.ID).Behind
+		switch stands := c.tier(n); {
+		case t == behind:
 			parts = parts.Minus(ready)
-		} else {
+		case t == lost || t == mute && stands == mute:
 			parts = parts.And(ready)
+		case t == stale && stands != mute:
+			parts = parts.And(ready.And(fallen))
+		case t == stands:
+			parts = parts.And(ready.Minus(fallen))
+		default:
+			continue
 		}
 		out = append(out, candidate{leg{n, parts}, tie(c.viewer, n.ID)})
 	}

@@ -86,3 +86,45 @@ func TestRoutePrefersTheBestTier(t *testing.T) {
 		}
 	}
 }
+
+// What a node has fallen behind on is asked of others, slow ones too, and of
+// it only before silent and lost ones; the rest of its partitions stay.
+func TestRouteAvoidsWhatLags(t *testing.T) {
+	var fallen cluster.Set
+	for p := range millrace.Partition(100) {
+		fallen.Add(p)
+	}
+	m := zoned(t, 2, "a1", "b1").WithLag("a1", cluster.Lag{Behind: fallen, Seconds: 20})
+	for _, c := range []struct {
+		name string
+		m    *cluster.Map
+		standing
+		lagging int // partitions asked of a1 though it lags
+	}{
+		{name: "another is well", m: m},
+		{name: "another is slow", m: m, standing: standing{poor: []millrace.NodeID{"b1"}}},
+		{name: "another is silent", m: m, standing: standing{mute: []millrace.NodeID{"b1"}}, lagging: 100},
+		{name: "another lags too", m: m.WithLag("b1", cluster.Lag{Behind: cluster.All()}), lagging: 100},
+		{name: "another is lost", m: cluster.NewMap(m.Assignment(), m.Nodes()[:1], map[millrace.NodeID]cluster.Set{"a1": cluster.All()}).WithLag("a1", m.Lag("a1")), lagging: 100},
+	} {
+		asked := map[millrace.NodeID]cluster.Set{}
+		legs, rest := (&choice{m: c.m, standing: c.standing, zone: "a", viewer: "v", work: each1}).route(cluster.All())
+		if rest.Len() > 0 {
+			t.Errorf("%s: %d partitions are not asked for", c.name, rest.Len())
+		}
+		for _, l := range legs {
+			asked[l.node.ID] = l.parts
+		}
+		mine := asked["a1"]
+		lagged := mine.And(fallen)
+		lagging := lagged
+		if c.name == "another lags too" { // either may be asked for what both lag on
+			theirs := asked["b1"]
+			both := theirs.And(fallen)
+			lagging = lagging.Or(both)
+		}
+		if lagging.Len() != c.lagging || mine.Len()-lagged.Len() != 620 {
+			t.Errorf("%s: a1 is asked for %d it lags on, and %d in all", c.name, lagging.Len(), mine.Len())
+		}
+	}
+}

@@ -51,6 +51,17 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		}
 		return float64(ready)
 	})
+	gauge("millrace_indexnode_lag_seconds", "Time that the oldest record of the log not applied has waited at least.", func() float64 { return n.lag.Load().worst.Seconds() })
+	gauge("millrace_indexnode_lag_records", "Records of the log not applied.", func() float64 { return float64(n.lag.Load().records) })
+	gauge("millrace_indexnode_behind_partitions", "Partitions served although their records wait longer than 10 s.", func() float64 {
+		behind := 0
+		for p := range n.parts {
+			if n.served(p) && n.parts[p].lag.Load() > 0 {
+				behind++
+			}
+		}
+		return float64(behind)
+	})
 	gauge("millrace_cache_fat_records", "Records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Records) })
 	gauge("millrace_cache_skinny_keys", "Timelines known to be empty.", func() float64 { return float64(n.cache.Stats().EmptyKeys) })
 	counter := func(name, help string, f func() float64) {

@@ -49,8 +49,11 @@ type Config struct {
 	// SchemaWait is how long a record of an unknown schema waits for it to
 	// arrive on the schemas topic before it is refused. 0: 10 s.
 	SchemaWait time.Duration
-	Metrics    prometheus.Registerer // nil: none
-	Log        *slog.Logger          // nil: slog.Default()
+	// LagLimit is how long records may wait to be applied before brokers ask
+	// other replicas first. 0: 10 s.
+	LagLimit time.Duration
+	Metrics  prometheus.Registerer // nil: none
+	Log      *slog.Logger          // nil: slog.Default()
 }
 
 // Validate reports every fault at once.
@@ -82,6 +85,7 @@ type Node struct {
 	reads    singleflight.Group // of timelines that the cache misses
 	parts    [partition.Count]part
 	features atomic.Bool // whether any entity has features
+	lag      atomic.Pointer[nodeLag]
 	counters counters
 
 	maxCached int // maxCached, but in tests
@@ -94,6 +98,7 @@ type part struct {
 	mu      sync.RWMutex
 	state   atomic.Int32 // a partState
 	applied [2]atomic.Int64
+	lag     atomic.Int64 // how long its newest records have waited, once that is too long; 0 before
 	// commits counts twice what the writer committed, and is odd while it
 	// commits: who reads the same even number before and after has seen one
 	// state. It changes under mu.
@@ -123,6 +128,7 @@ func Open(cfg Config) (*Node, error) {
 		n.models = relevance.Builtin()
 	}
 	n.cfg.SchemaWait = cmp.Or(cfg.SchemaWait, 10*time.Second)
+	n.cfg.LagLimit = cmp.Or(cfg.LagLimit, lagLimit)
 	if cfg.Store.Log == nil {
 		cfg.Store.Log = n.log
 	}
@@ -134,6 +140,7 @@ func Open(cfg Config) (*Node, error) {
 		n.store.Close()
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}
+	n.lag.Store(&nodeLag{})
 	n.counters = newCounters(cfg.Metrics, n)
 	return n, nil
 }

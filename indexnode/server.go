@@ -134,6 +134,7 @@ func (r *resolution) answered() []*nodev1.PartitionAnswer {
 		a.Partition, a.Timelines, a.Missing = int32(v.partition), int32((v.hi-v.lo)*types), v.missing
 		if v.missing == "" {
 			a.AppliedContent, a.AppliedFeatures = v.applied[0], v.applied[1]
+			a.LagMs = time.Duration(r.node.parts[v.partition].lag.Load()).Milliseconds()
 		}
 		all[i] = a
 	}

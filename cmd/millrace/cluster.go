@@ -70,11 +70,12 @@ func clusterShow(cm *Common) *cobra.Command {
 				return err
 			}
 			t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintf(t, "assignment epoch %d, %d partitions\n\nNODE\tADDRESS\tZONE\tALIVE\tHOSTS\tREADY\n", m.Epoch(), partition.Count)
+			fmt.Fprintf(t, "assignment epoch %d, %d partitions\n\nNODE\tADDRESS\tZONE\tALIVE\tHOSTS\tREADY\tBEHIND\tLAG\n", m.Epoch(), partition.Count)
 			for _, n := range m.Nodes() {
 				hosted := m.Hosted(n.ID)
 				ready := hosted.And(m.Ready(n.ID))
-				fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%d\t%d\n", n.ID, n.Addr, n.Zone, m.Alive(n.ID), hosted.Len(), ready.Len())
+				lag := m.Lag(n.ID)
+				fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, m.Alive(n.ID), hosted.Len(), ready.Len(), lag.Behind.Len(), lag.Seconds)
 			}
 			return t.Flush()
 		},

@@ -240,6 +240,9 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	for _, m := range c.GetMissing() {
 		fmt.Fprintf(w, "; partition %d missing: %s", m.Partition, m.Reason)
 	}
+	if n := c.GetTimelinesBehind(); n > 0 {
+		fmt.Fprintf(w, "; %d by replicas that lag behind the log", n)
+	}
 	r := resp.Receipt
 	fmt.Fprintf(w, "; model %s %s, %s\n", r.GetModel(), r.GetModelVersion(), r.GetExecution())
 }

@@ -11,6 +11,7 @@
 //	map/assignment  JSON of [Assignment]
 //	map/nodes/ID    JSON of [Node], leased
 //	map/ready/ID    a [Set] of 90 bytes, leased
+//	map/lag/ID      JSON of a [Lag], leased; absent while there is none
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	docs/KIND/NAME  whatever KIND is
 //	secrets/NAME    32 random bytes

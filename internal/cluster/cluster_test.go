@@ -199,9 +199,9 @@ func TestBadNodesAreLeftOut(t *testing.T) {
 	full := All()
 	next, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{
 		"nodes/n0": []byte(`{"id":"n0","addr":"a:1"}`), "nodes/n1": []byte(`{"id":"n0","addr":"a:1"}`), "nodes/n2": []byte(`[]`),
-		"ready/n0": full.encode(), "ready/n1": []byte("short"),
+		"ready/n0": full.encode(), "ready/n1": []byte("short"), "lag/n0": []byte("{}"),
 	}))
-	if err == nil || len(next.Nodes()) != 1 || !next.Alive("n0") || len(next.ready) != 1 {
+	if err == nil || len(next.Nodes()) != 1 || !next.Alive("n0") || len(next.ready) != 1 || len(next.lag) != 0 {
 		t.Fatalf("nodes %v, error %v", next.Nodes(), err)
 	}
 }
@@ -252,6 +252,22 @@ func FuzzDecodeMap(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if m, err := decodeMap(b); err == nil && m.Epoch() < 1 {
 			t.Fatal("a map without an epoch")
+		}
+	})
+}
+
+func FuzzDecodeLag(f *testing.F) {
+	l := Lag{Behind: All(), Seconds: 1e9, Records: 1}
+	for _, seed := range []string{"", "{}", `{"behind":"AA=="}`, string(l.encode())} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := decodeLag(b)
+		if err != nil {
+			return
+		}
+		if back, err := decodeLag(l.encode()); err != nil || back != l {
+			t.Fatalf("written and read again: %v, %v", back, err)
 		}
 	})
 }

@@ -158,6 +158,18 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	})
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body == "name: home" })
 
+	// Lag is told, and again that there is none.
+	lag := cluster.Lag{Seconds: 12.5, Records: 3}
+	lag.Behind.Add(719)
+	check(t, n1.SetLag(ctx, lag))
+	until("n1 lags", func(m *cluster.Map, err error) bool {
+		return err == nil && m.Lag("n1") == lag && m.Lag("n2") == cluster.Lag{}
+	})
+	check(t, n1.SetReady(ctx, cluster.All())) // says nothing of the lag
+	check(t, n1.SetLag(ctx, cluster.Lag{}))
+	until("n1 lags no more", func(m *cluster.Map, err error) bool { return m.Lag("n1") == cluster.Lag{} })
+	check(t, n1.SetLag(ctx, lag)) // to be told again after the loss, below
+
 	// Nonsense changes nothing, and is told.
 	key := "/millrace/test/map/assignment"
 	var good string
@@ -233,7 +245,9 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if docs.Current()["home"].Body != "name: home" {
 		t.Fatal("the last good documents went")
 	}
-	until("n1 registers again", func(m *cluster.Map, err error) bool { return m.Alive("n1") && m.Ready("n1") == cluster.All() })
+	until("n1 registers again", func(m *cluster.Map, err error) bool {
+		return m.Alive("n1") && m.Ready("n1") == cluster.All() && m.Lag("n1") == lag
+	})
 	a.Epoch = 2
 	check(t, c.Assign(ctx, a))
 	until("the new assignment is taken", func(m *cluster.Map, err error) bool { return m.Epoch() == 2 })

@@ -15,6 +15,7 @@ type Map struct {
 	nodes      map[millrace.NodeID]Node // alive, and lost ones that still host
 	alive      map[millrace.NodeID]bool
 	ready      map[millrace.NodeID]Set
+	lag        map[millrace.NodeID]Lag
 	hosted     map[millrace.NodeID]Set // of assignment
 	ordered    []Node                  // nodes by id
 }
@@ -68,10 +69,25 @@ func (m *Map) Node(id millrace.NodeID) (Node, bool) {
 // Alive reports whether a node's lease holds.
 func (m *Map) Alive(id millrace.NodeID) bool { return m.alive[id] }
 
+// Lag returns how far a node says it has fallen behind the log on what it was
+// caught up on.
+func (m *Map) Lag(id millrace.NodeID) Lag { return m.lag[id] }
+
+// WithLag returns the map with another lag of one node.
+func (m *Map) WithLag(id millrace.NodeID, l Lag) *Map {
+	next := *m
+	next.lag = maps.Clone(m.lag)
+	if next.lag == nil {
+		next.lag = map[millrace.NodeID]Lag{}
+	}
+	next.lag[id] = l
+	return &next
+}
+
 // Ready returns the partitions that a node says it is caught up on, whether
 // it still hosts them or not.
 func (m *Map) Ready(id millrace.NodeID) Set { return m.ready[id] }
 
 func (m *Map) equal(o *Map) bool {
-	return m == o || m.assignment.equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready)
+	return m == o || m.assignment.equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready) && maps.Equal(m.lag, o.lag)
 }

@@ -25,7 +25,8 @@ type Membership struct {
 		sync.Mutex // held while talking to etcd, so that tellings stay in order
 		lease      clientv3.LeaseID
 		ready      Set
-		untold     bool // ready is newer than what etcd has
+		lag        Lag
+		untold     bool // ready or lag is newer than what etcd has
 	}
 }
 
@@ -89,15 +90,23 @@ func (m *Membership) register(ctx context.Context) (<-chan *clientv3.LeaseKeepAl
 	if err != nil {
 		return nil, err
 	}
-	if _, err := m.c.etcd.Txn(call).Then(
+	if _, err := m.c.etcd.Txn(call).Then(append(m.state(lease.ID),
 		clientv3.OpPut(m.key("nodes"), string(body), clientv3.WithLease(lease.ID)),
-		clientv3.OpPut(m.key("ready"), string(m.mu.ready.encode()), clientv3.WithLease(lease.ID)),
 		clientv3.OpDelete(m.key("left")),
-	).Commit(); err != nil {
+	)...).Commit(); err != nil {
 		return nil, err
 	}
 	m.mu.lease, m.mu.untold = lease.ID, false
 	return m.c.etcd.KeepAlive(ctx, lease.ID)
+}
+
+// state writes what the node says of itself.
+func (m *Membership) state(lease clientv3.LeaseID) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpPut(m.key("ready"), string(m.mu.ready.encode()), clientv3.WithLease(lease))}
+	if m.mu.lag == (Lag{}) {
+		return append(ops, clientv3.OpDelete(m.key("lag")))
+	}
+	return append(ops, clientv3.OpPut(m.key("lag"), string(m.mu.lag.encode()), clientv3.WithLease(lease)))
 }
 
 func (m *Membership) key(kind string) string {
@@ -113,6 +122,14 @@ func (m *Membership) SetReady(ctx context.Context, ready Set) error {
 	return m.tellLocked(ctx)
 }
 
+// SetLag tells how far the node is behind the log, otherwise as SetReady.
+func (m *Membership) SetLag(ctx context.Context, lag Lag) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.lag = lag
+	return m.tellLocked(ctx)
+}
+
 func (m *Membership) retell(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,10 +141,10 @@ func (m *Membership) retell(ctx context.Context) {
 func (m *Membership) tellLocked(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := m.c.etcd.Put(ctx, m.key("ready"), string(m.mu.ready.encode()), clientv3.WithLease(m.mu.lease))
+	_, err := m.c.etcd.Txn(ctx).Then(m.state(m.mu.lease)...).Commit()
 	m.mu.untold = err != nil
 	if err != nil {
-		return fmt.Errorf("cluster: ready of %s: %w", m.node.ID, err)
+		return fmt.Errorf("cluster: state of %s: %w", m.node.ID, err)
 	}
 	return nil
 }
@@ -147,6 +164,7 @@ func (m *Membership) Leave(ctx context.Context) error {
 			clientv3.OpPut(m.key("left"), "", clientv3.WithLease(memory.ID)),
 			clientv3.OpDelete(m.key("nodes")),
 			clientv3.OpDelete(m.key("ready")),
+			clientv3.OpDelete(m.key("lag")),
 		).Commit()
 	}
 	if err != nil {

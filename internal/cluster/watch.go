@@ -143,7 +143,7 @@ func (w *Watcher) apply(s *snapshot, fault error) {
 // and is as before.
 func (m *Map) next(s *snapshot) (*Map, error) {
 	var faults []error
-	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}}
+	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}}
 	if a, err := m.nextAssignment(s); err != nil {
 		faults = append(faults, err)
 	} else if a != nil {
@@ -160,6 +160,11 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 			var set Set
 			if set, err = decodeSet(v.data); err == nil {
 				next.ready[millrace.NodeID(id)] = set
+			}
+		case "lag":
+			var lag Lag
+			if lag, err = decodeLag(v.data); err == nil {
+				next.lag[millrace.NodeID(id)] = lag
 			}
 		}
 		if err != nil {

@@ -649,8 +649,11 @@ type Coverage struct {
 	PartitionsAsked    int32                  `protobuf:"varint,3,opt,name=partitions_asked,json=partitionsAsked,proto3" json:"partitions_asked,omitempty"`
 	PartitionsAnswered int32                  `protobuf:"varint,4,opt,name=partitions_answered,json=partitionsAnswered,proto3" json:"partitions_answered,omitempty"`
 	Missing            []*Missing             `protobuf:"bytes,5,rep,name=missing,proto3" json:"missing,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Of those answered, by a replica that lags behind the log: what arrived of
+	// late may be missing. See Applied.lag_seconds.
+	TimelinesBehind int32 `protobuf:"varint,6,opt,name=timelines_behind,json=timelinesBehind,proto3" json:"timelines_behind,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Coverage) Reset() {
@@ -716,6 +719,13 @@ func (x *Coverage) GetMissing() []*Missing {
 		return x.Missing
 	}
 	return nil
+}
+
+func (x *Coverage) GetTimelinesBehind() int32 {
+	if x != nil {
+		return x.TimelinesBehind
+	}
+	return 0
 }
 
 type Missing struct {
@@ -894,11 +904,14 @@ func (x *Receipt) GetSchemas() []string {
 // Applied is how much of the log a partition's answer includes: every record
 // before these offsets.
 type Applied struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Partition     int32                  `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Content       int64                  `protobuf:"varint,3,opt,name=content,proto3" json:"content,omitempty"`
-	Features      int64                  `protobuf:"varint,4,opt,name=features,proto3" json:"features,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition int32                  `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Node      string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Content   int64                  `protobuf:"varint,3,opt,name=content,proto3" json:"content,omitempty"`
+	Features  int64                  `protobuf:"varint,4,opt,name=features,proto3" json:"features,omitempty"`
+	// How long records have waited to be applied, where that is more than ten
+	// seconds; else 0.
+	LagSeconds    float64 `protobuf:"fixed64,5,opt,name=lag_seconds,json=lagSeconds,proto3" json:"lag_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -957,6 +970,13 @@ func (x *Applied) GetContent() int64 {
 func (x *Applied) GetFeatures() int64 {
 	if x != nil {
 		return x.Features
+	}
+	return 0
+}
+
+func (x *Applied) GetLagSeconds() float64 {
+	if x != nil {
+		return x.LagSeconds
 	}
 	return 0
 }
@@ -2004,13 +2024,14 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\x06entity\x18\x02 \x01(\tR\x06entity\x12\x12\n" +
 	"\x04type\x18\x03 \x01(\tR\x04type\x12.\n" +
 	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
-	"\x05score\x18\x05 \x01(\x01R\x05score\"\xf3\x01\n" +
+	"\x05score\x18\x05 \x01(\x01R\x05score\"\x9e\x02\n" +
 	"\bCoverage\x12'\n" +
 	"\x0ftimelines_asked\x18\x01 \x01(\x05R\x0etimelinesAsked\x12-\n" +
 	"\x12timelines_answered\x18\x02 \x01(\x05R\x11timelinesAnswered\x12)\n" +
 	"\x10partitions_asked\x18\x03 \x01(\x05R\x0fpartitionsAsked\x12/\n" +
 	"\x13partitions_answered\x18\x04 \x01(\x05R\x12partitionsAnswered\x123\n" +
-	"\amissing\x18\x05 \x03(\v2\x19.millrace.feed.v1.MissingR\amissing\"]\n" +
+	"\amissing\x18\x05 \x03(\v2\x19.millrace.feed.v1.MissingR\amissing\x12)\n" +
+	"\x10timelines_behind\x18\x06 \x01(\x05R\x0ftimelinesBehind\"]\n" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
@@ -2027,12 +2048,14 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aschemas\x18\t \x03(\tR\aschemas\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"q\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x92\x01\n" +
 	"\aApplied\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
 	"\acontent\x18\x03 \x01(\x03R\acontent\x12\x1a\n" +
-	"\bfeatures\x18\x04 \x01(\x03R\bfeatures\"\x80\x04\n" +
+	"\bfeatures\x18\x04 \x01(\x03R\bfeatures\x12\x1f\n" +
+	"\vlag_seconds\x18\x05 \x01(\x01R\n" +
+	"lagSeconds\"\x80\x04\n" +
 	"\aExplain\x12\x1e\n" +
 	"\n" +
 	"candidates\x18\x01 \x01(\x03R\n" +

@@ -557,7 +557,9 @@ type PartitionAnswer struct {
 	AppliedContent  int64                  `protobuf:"varint,3,opt,name=applied_content,json=appliedContent,proto3" json:"applied_content,omitempty"`
 	AppliedFeatures int64                  `protobuf:"varint,4,opt,name=applied_features,json=appliedFeatures,proto3" json:"applied_features,omitempty"`
 	// Empty when answered: not_hosted, not_ready, quarantined, deadline.
-	Missing       string `protobuf:"bytes,5,opt,name=missing,proto3" json:"missing,omitempty"`
+	Missing string `protobuf:"bytes,5,opt,name=missing,proto3" json:"missing,omitempty"`
+	// How long records have waited to be applied, where that is too long; else 0.
+	LagMs         int64 `protobuf:"varint,6,opt,name=lag_ms,json=lagMs,proto3" json:"lag_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -625,6 +627,13 @@ func (x *PartitionAnswer) GetMissing() string {
 		return x.Missing
 	}
 	return ""
+}
+
+func (x *PartitionAnswer) GetLagMs() int64 {
+	if x != nil {
+		return x.LagMs
+	}
+	return 0
 }
 
 type Stages struct {
@@ -866,13 +875,14 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x04body\x18\b \x01(\fR\x04body\x12*\n" +
 	"\x04also\x18\t \x03(\v2\x16.millrace.node.v1.ItemR\x04also\x127\n" +
 	"\aexplain\x18\n" +
-	" \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"\xbb\x01\n" +
+	" \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"\xd2\x01\n" +
 	"\x0fPartitionAnswer\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12'\n" +
 	"\x0fapplied_content\x18\x03 \x01(\x03R\x0eappliedContent\x12)\n" +
 	"\x10applied_features\x18\x04 \x01(\x03R\x0fappliedFeatures\x12\x18\n" +
-	"\amissing\x18\x05 \x01(\tR\amissing\"\xee\x01\n" +
+	"\amissing\x18\x05 \x01(\tR\amissing\x12\x15\n" +
+	"\x06lag_ms\x18\x06 \x01(\x03R\x05lagMs\"\xee\x01\n" +
 	"\x06Stages\x12\x1e\n" +
 	"\n" +
 	"candidates\x18\x01 \x01(\x03R\n" +

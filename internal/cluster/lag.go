@@ -1,0 +1,42 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Lag is how far a node that is caught up has fallen behind the log again. The
+// zero Lag is none.
+type Lag struct {
+	Behind  Set     // the partitions whose records wait too long
+	Seconds float64 // that the oldest record not applied has waited at least
+	Records int64   // not applied
+}
+
+// lagDoc is a Lag as etcd holds it.
+type lagDoc struct {
+	Behind  []byte  `json:"behind"`
+	Seconds float64 `json:"seconds"`
+	Records int64   `json:"records"`
+}
+
+func (l *Lag) encode() []byte {
+	b, err := json.Marshal(lagDoc{l.Behind.encode(), l.Seconds, l.Records})
+	if err != nil {
+		panic(fmt.Sprintf("cluster: lag %+v: %v", l, err)) // NaN or Inf: a bug of the node
+	}
+	return b
+}
+
+func decodeLag(b []byte) (l Lag, err error) {
+	var doc lagDoc
+	if len(b) > maxDocumentBytes {
+		return l, fmt.Errorf("%d bytes are no lag", len(b))
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		return l, err
+	}
+	l.Behind, err = decodeSet(doc.Behind)
+	l.Seconds, l.Records = doc.Seconds, doc.Records
+	return l, err
+}

@@ -203,6 +203,11 @@ func checkFilter(t *testing.T, r *rand.Rand, src string, l *column.Layout) (gene
 	asOf := millrace.Time(1_700_000_000_000)
 	viewer := &millrace.Viewer{Attributes: map[string]any{"x": "en"}}
 	slab, maps := filterRecords(t, r, l, asOf, 1+r.IntN(300))
+	bytes, err := column.Pack(nil, slab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed := column.PackedAt(bytes)
 	run := func(f *filter.Filter, lo, hi int) ([]int32, filter.Counts, int) {
 		// Questions at other instants came before.
 		b, err := f.Bind(l, nil, nil, asOf-86_400_001)
@@ -222,7 +227,7 @@ func checkFilter(t *testing.T, r *rand.Rand, src string, l *column.Layout) (gene
 		slices.Sort(columns)
 		var batch column.Batch // which has what the filter says it reads
 		batch.Reset(l, slices.Compact(columns), hi)
-		batch.Add(slab, 0, hi)
+		batch.Add(packed, 0, hi)
 		return b.Select(batch.Slab(), lo, hi, nil, nil), b.Counts(), b.Generated()
 	}
 	lo := r.IntN(slab.Len())

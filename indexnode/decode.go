@@ -30,7 +30,7 @@ func (n *Node) decode(records []millrace.Record) ([]*column.Slab, error) {
 		if i < 0 {
 			i = len(readers)
 			readers = append(readers, reader)
-			rows = append(rows, column.New(reader.Layout(), len(records)+spareRows(len(records)), heapBytes).Append())
+			rows = append(rows, column.New(reader.Layout(), len(records), heapBytes).Append())
 		}
 		if err := n.append(rows[i], reader, r); err != nil {
 			return nil, err
@@ -42,10 +42,6 @@ func (n *Node) decode(records []millrace.Record) ([]*column.Slab, error) {
 	}
 	return slabs, nil
 }
-
-// spareRows is how many rows a slab of n has room for besides, for ingest to
-// continue it.
-func spareRows(n int) int { return n/8 + 1 }
 
 func (n *Node) append(a *column.Appender, reader *schemas.Schema, r millrace.Record) error {
 	d, err := n.schemas.Decoder(r.Schema, reader)

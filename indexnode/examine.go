@@ -73,17 +73,17 @@ type miss struct {
 }
 
 // explained is rows, and notes what was read for it if the question asks.
-func (n *Node) explained(v *view, key millrace.Timeline, features *column.Slab, spec *query.Spec) ([]resolved, error) {
-	if !spec.Explain {
-		return n.rows(v, key, features, spec)
+func (r *resolution) explained(v *view, key millrace.Timeline, features column.Packed) ([]resolved, error) {
+	if !r.spec.Explain {
+		return r.rows(v, key, features)
 	}
-	cached, began := n.cache.Peek(key), time.Now()
-	rows, err := n.rows(v, key, features, spec)
+	cached, began := r.cache.Peek(key), time.Now()
+	rows, err := r.rows(v, key, features)
 	m := miss{key, millrace.MaxTime + 1, time.Since(began)}
 	if cached != nil {
-		m.before = cached.From
+		m.before = cached.From()
 	}
-	if cached == nil || max(spec.From, millrace.MinTime) < cached.From {
+	if cached == nil || max(r.spec.From, millrace.MinTime) < cached.From() {
 		v.misses = append(v.misses, m)
 	}
 	return rows, err

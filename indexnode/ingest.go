@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -211,46 +211,18 @@ func (n *Node) writeThrough(c *store.Change) {
 	if c.Kind == store.Ignored {
 		return
 	}
-	tl := n.cache.Peek(c.Timeline)
-	if tl == nil {
-		return
+	if c.Kind != store.Inserted || !c.Newest || !n.extend(c.Timeline, c.Record) {
+		n.cache.Remove(c.Timeline)
 	}
-	if c.Kind == store.Inserted && c.Newest {
-		if next := n.extend(tl, c.Record); next != nil {
-			n.cache.Put(c.Timeline, next)
-			return
-		}
-	}
-	n.cache.Remove(c.Timeline)
 }
 
-// extend returns the timeline with one record more, or nil if it must be read
-// anew.
-func (n *Node) extend(tl *cache.Timeline, r millrace.Record) *cache.Timeline {
+// extend continues what the cache has of a timeline by a record, or reports
+// false if it must be read anew.
+func (n *Node) extend(t millrace.Timeline, r millrace.Record) bool {
 	reader := latest(n.schemas.Snapshot(), r.Schema)
-	if reader == nil || tl.Len() >= 2*n.maxCached {
-		return nil
-	}
-	if tl.Len() == 0 {
-		slabs, err := n.decode([]millrace.Record{r})
-		if err != nil {
-			return nil
-		}
-		return cache.NewTimeline(tl.From, slabs...)
-	}
-	for i, slab := range tl.Segments {
-		if slab.Layout() != reader.Layout() {
-			continue
-		}
-		rows := slab.Append()
-		if err := n.append(rows, reader, r); err != nil {
-			return nil
-		}
-		slabs := slices.Clone(tl.Segments)
-		slabs[i] = rows.Slab()
-		return tl.Continue(slabs...)
-	}
-	return nil
+	return reader != nil && n.cache.Continue(t, reader.Layout(), 2*n.maxCached, func(rows *column.Appender) error {
+		return n.append(rows, reader, r)
+	})
 }
 
 func pause(ctx context.Context, d time.Duration) error {

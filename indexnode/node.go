@@ -170,8 +170,11 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// Close closes the store.
-func (n *Node) Close() error { return n.store.Close() }
+// Close closes the store, and gives the cache's memory back.
+func (n *Node) Close() error {
+	n.cache.Close()
+	return n.store.Close()
+}
 
 // Ready reports why the node cannot answer for all that it hosts, or nil.
 func (n *Node) Ready() error {

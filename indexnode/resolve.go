@@ -47,6 +47,7 @@ type resolution struct {
 	types []millrace.ContentType // those asked, then that of features if there are any
 	found []*cache.Timeline      // of each entity each type
 	views []view
+	cache cache.Reader // since run, until release
 }
 
 // view is a partition's part of a resolution.
@@ -64,13 +65,17 @@ type view struct {
 type resolved struct {
 	key      millrace.Timeline
 	timeline *cache.Timeline
-	features *column.Slab
+	features column.Packed
 }
 
 var resolutions = sync.Pool{New: func() any { return new(resolution) }}
 
-// release gives the memory back. What was resolved is the reader's to keep.
+// release gives the memory back, and with it what was resolved.
 func (r *resolution) release() {
+	if r.cache != (cache.Reader{}) {
+		r.cache.Leave()
+		r.cache = cache.Reader{}
+	}
 	r.keys.reset()
 	clear(r.types)
 	clear(r.found)
@@ -85,12 +90,13 @@ func (r *resolution) release() {
 // run resolves every key.
 func (r *resolution) run(ctx context.Context) error {
 	n := r.node
+	r.cache = n.cache.Reader()
 	for _, g := range r.groups {
 		r.begin(g)
 	}
 	// After begin: a type that a commit brings is known before it commits.
 	r.types = n.types(r.types, r.asked)
-	r.found = n.cache.Lookup(r.found, r.entities, r.types)
+	r.found = r.cache.Lookup(r.found, r.entities, r.types)
 	behind := 0
 	for i := range r.views {
 		v := &r.views[i]
@@ -136,7 +142,7 @@ func (r *resolution) answers(v *view) bool {
 	}
 	from := max(r.spec.From, millrace.MinTime)
 	for _, tl := range r.found[v.lo*len(r.types) : v.hi*len(r.types)] {
-		if tl == nil || from < tl.From {
+		if tl == nil || from < tl.From() {
 			return false
 		}
 	}
@@ -168,7 +174,7 @@ func (r *resolution) addFound(q *query.Query, v *view) {
 	}
 	for e := v.lo; e < v.hi; e++ {
 		found := r.found[e*width : (e+1)*width]
-		var features *column.Slab
+		var features column.Packed
 		if contents < width {
 			features = rowOf(found[contents])
 		}
@@ -180,12 +186,12 @@ func (r *resolution) addFound(q *query.Query, v *view) {
 	}
 }
 
-// rowOf returns the one row of an entity's features, or nil.
-func rowOf(features *cache.Timeline) *column.Slab {
-	if len(features.Segments) == 0 {
-		return nil
+// rowOf returns the one row of an entity's features, or none.
+func rowOf(features *cache.Timeline) column.Packed {
+	if features.Len() == 0 {
+		return column.Packed{}
 	}
-	return features.Segments[0]
+	return features.First()
 }
 
 // types appends the types to look up to dst: those asked, or all; and that of
@@ -230,9 +236,9 @@ func (r *resolution) readPartition(ctx context.Context, v *view) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		var features *column.Slab
+		var features column.Packed
 		if last := len(types) - 1; last >= 0 && types[last] == cache.Features {
-			tl, err := n.timeline(v.partition, millrace.Timeline{Entity: e, Type: cache.Features})
+			tl, err := r.timeline(v.partition, millrace.Timeline{Entity: e, Type: cache.Features})
 			if err != nil {
 				return err
 			}
@@ -243,7 +249,7 @@ func (r *resolution) readPartition(ctx context.Context, v *view) error {
 				continue
 			}
 			tl := millrace.Timeline{Entity: e, Type: t}
-			rows, err := n.explained(v, tl, features, r.spec)
+			rows, err := r.explained(v, tl, features)
 			if err != nil {
 				return err
 			}
@@ -255,14 +261,15 @@ func (r *resolution) readPartition(ctx context.Context, v *view) error {
 
 // rows appends a timeline to the rows of v, and before it what of the window
 // the cache does not hold. The caller holds the partition's lock for reading.
-func (n *Node) rows(v *view, key millrace.Timeline, features *column.Slab, spec *query.Spec) ([]resolved, error) {
-	tl, err := n.timeline(v.partition, key)
+func (r *resolution) rows(v *view, key millrace.Timeline, features column.Packed) ([]resolved, error) {
+	n, spec := r.node, r.spec
+	tl, err := r.timeline(v.partition, key)
 	if err != nil {
 		return nil, err
 	}
 	rows := v.rows
-	if max(spec.From, millrace.MinTime) < tl.From {
-		older, err := n.store.Read(nil, v.partition, key, spec.From, min(spec.To, tl.From))
+	if max(spec.From, millrace.MinTime) < tl.From() {
+		older, err := n.store.Read(nil, v.partition, key, spec.From, min(spec.To, tl.From()))
 		if err != nil {
 			return nil, err
 		}
@@ -270,7 +277,11 @@ func (n *Node) rows(v *view, key millrace.Timeline, features *column.Slab, spec 
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, resolved{key, cache.NewTimeline(spec.From, behind...), features})
+		rest, err := cache.NewTimeline(spec.From, behind...)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, resolved{key, rest, features})
 	}
 	return append(rows, resolved{key, tl, features}), nil
 }
@@ -279,10 +290,11 @@ func (n *Node) rows(v *view, key millrace.Timeline, features *column.Slab, spec 
 // after reading it if need be. Of those who miss it at the same time one
 // reads: all hold the partition's lock, so that they see one state. The caller
 // holds it for reading.
-func (n *Node) timeline(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
-	if tl := n.cache.Peek(t); tl != nil {
+func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
+	if tl := r.cache.Peek(t); tl != nil {
 		return tl, nil
 	}
+	n := r.node
 	tl, err, _ := n.reads.Do(string(t.Entity)+"\x00"+string(t.Type), func() (any, error) {
 		read := n.readTimeline
 		if t.Type == cache.Features {
@@ -317,7 +329,7 @@ func (n *Node) readTimeline(p millrace.Partition, t millrace.Timeline) (*cache.T
 	if len(slabs) == 0 && newest.From <= millrace.MinTime {
 		return cache.Empty, nil
 	}
-	return cache.NewTimeline(newest.From, slabs...), nil
+	return cache.NewTimeline(newest.From, slabs...)
 }
 
 // readFeatures reads the row of an entity's features.
@@ -335,5 +347,5 @@ func (n *Node) readFeatures(p millrace.Partition, t millrace.Timeline) (*cache.T
 	if err != nil {
 		return nil, fmt.Errorf("features: %w", err)
 	}
-	return cache.NewTimeline(millrace.MinTime, slabs...), nil
+	return cache.NewTimeline(millrace.MinTime, slabs...)
 }

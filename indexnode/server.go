@@ -1,10 +1,12 @@
 package indexnode
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -141,10 +143,15 @@ func (r *resolution) answered() []*nodev1.PartitionAnswer {
 	return all
 }
 
+// item puts an item on the wire, which is written after the item's memory is
+// given back: what is the timelines' is copied.
 func (n *Node) item(it *query.Item) *nodev1.Item {
 	out := &nodev1.Item{
-		Score: it.Score, TimeMs: int64(it.Time), Id: string(it.ID), Entity: string(it.Entity), Type: string(it.Type),
-		Object: string(it.Object), Schema: uint64(it.Schema), Body: it.Body,
+		Score: it.Score, TimeMs: int64(it.Time), Id: strings.Clone(string(it.ID)), Entity: string(it.Entity), Type: string(it.Type),
+		Schema: uint64(it.Schema), Body: bytes.Clone(it.Body),
+	}
+	if out.Object = out.Id; string(it.Object) != out.Id {
+		out.Object = strings.Clone(string(it.Object))
 	}
 	for i := range it.Also {
 		out.Also = append(out.Also, n.item(&it.Also[i]))
@@ -179,6 +186,7 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	s := query.Spec{
 		From: millrace.Time(req.FromMs), To: millrace.Time(req.ToMs), AsOf: millrace.Time(req.AsOfMs),
 		Limit: int(req.Limit), Cap: int(req.CapPerEntity), DistinctObjects: req.DistinctObjects, Explain: req.Explain,
+		Folds: n.cache,
 	}
 	if s.Limit < 1 || s.Limit > maxLimit {
 		return s, invalid("limit", fmt.Sprintf("%d is not within 1 to %d", req.Limit, maxLimit), "")

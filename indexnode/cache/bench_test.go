@@ -43,9 +43,8 @@ func BenchmarkLookup(b *testing.B) {
 	r := rand.New(rand.NewPCG(2, 2))
 	c, lru, one := New(Config{}), newOneLock(b, cached), timeline(b, 1)
 	for i := range cached {
-		tl := NewTimeline(0, one.Segments...) // each its own memory
-		c.Put(key(i), tl)
-		lru.lru.Add(key(i), tl)
+		c.Put(key(i), one)
+		lru.lru.Add(key(i), mustTimeline(0, rows(b, 1, i))) // each its own memory
 	}
 	queries := make([][]millrace.Entity, 50)
 	for i := range queries {
@@ -55,11 +54,13 @@ func BenchmarkLookup(b *testing.B) {
 	found := make([]*Timeline, 0, asked)
 	ours := func() (known int) {
 		for _, q := range queries {
-			for _, tl := range c.Lookup(found[:0], q, posts) {
+			r := c.Reader()
+			for _, tl := range r.Lookup(found[:0], q, posts) {
 				if tl != nil {
 					known++
 				}
 			}
+			r.Leave()
 		}
 		return known
 	}
@@ -121,7 +122,7 @@ func BenchmarkHits(b *testing.B) {
 			if r.IntN(5) == 0 {
 				k = key(universe + i)
 			}
-			hit := c.Lookup(nil, []millrace.Entity{k.Entity}, []millrace.ContentType{k.Type})[0] != nil
+			hit := get(b, c, k) != nil
 			if !hit {
 				c.Fill(k, one)
 			}

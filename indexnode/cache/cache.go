@@ -4,9 +4,13 @@
 // (entity, type) pairs of a query are empty; remembering that costs a key.
 // The features of entities are kept beside them, as the timelines of no type.
 //
-//	Lookup ──► slot of a flat table ──► Timeline, immutable ──► slabs
+//	Lookup ──► slot of a flat table ──► Timeline, immutable ──► packed rows
 //	 no lock    hash of the key          swapped whole by writers
 //	            touched ──► replayed when room is needed
+//
+// All of it is memory without pointers in an arena, which the collector does
+// not see. What is replaced or evicted is used again when the readers who may
+// have found it have left (package arena).
 //
 // A look-up takes no lock. It finds a key's slot in one flat table, a cache
 // line a key, loads the timeline that stands there now, and marks the slot as
@@ -24,77 +28,13 @@
 package cache
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/indexnode/arena"
 )
-
-// Timeline is an immutable snapshot of a timeline's newest records.
-type Timeline struct {
-	// Segments hold the records, one slab a record schema, each with times
-	// ascending. Nearly always there is one. Of features there is one row.
-	Segments []*column.Slab
-	// From is how far back the segments are complete: every live record with
-	// From <= time is in them.
-	From millrace.Time
-
-	// Folded is what a model computed of the records of the only segment;
-	// nil if nothing was, or there are several segments.
-	Folded atomic.Pointer[Folded]
-
-	records int
-	bytes   int
-	// first and one are the memory of a single segment, beside the rest.
-	first column.Slab
-	one   [1]*column.Slab
-}
-
-// Folded is the part of a model's scores that depends on a record alone, kept
-// so that it is not computed again for every question. It is of the first
-// rows, and may have fewer than the segment.
-type Folded struct {
-	Model  *relevance.Model
-	Own    []float64     // of each row
-	Others atomic.Uint32 // questions with another model since one with this
-}
-
-// Empty is a timeline without records, and an entity without features.
-var Empty = NewTimeline(millrace.MinTime)
-
-// Features is in the place of a content type for an entity's features. No
-// content type is empty.
-const Features millrace.ContentType = ""
-
-// NewTimeline returns the timeline of slabs that are complete back to from.
-func NewTimeline(from millrace.Time, slabs ...*column.Slab) *Timeline {
-	t := &Timeline{From: from, Segments: slabs}
-	for _, s := range slabs {
-		t.records += s.Len()
-		t.bytes += s.Bytes()
-	}
-	if len(slabs) == 1 {
-		t.first = *slabs[0]
-		t.one[0] = &t.first
-		t.Segments = t.one[:]
-	}
-	return t
-}
-
-// Continue returns the timeline with more rows: slabs are those of t, of which
-// one was appended to.
-func (t *Timeline) Continue(slabs ...*column.Slab) *Timeline {
-	next := NewTimeline(t.From, slabs...)
-	if len(slabs) == 1 && t.records > 0 {
-		next.Folded.Store(t.Folded.Load())
-	}
-	return next
-}
-
-// Len returns the number of records.
-func (t *Timeline) Len() int { return t.records }
 
 // Config bounds a cache. The zero values mean the defaults.
 type Config struct {
@@ -111,15 +51,17 @@ type Stats struct {
 	Removals                      uint64 // by a write that could not continue the timeline
 	Purges                        uint64
 	Timelines, Records, EmptyKeys int
-	Bytes                         int // of the slabs of Records
+	Bytes                         int // of the blocks of all timelines
 	FeatureRows                   int
 	FeatureHits, FeatureMisses    uint64
+	Arena                         arena.Stats // of blocks, of what is folded, and of the index
 }
 
 // Cache is the fat and the skinny cache of one node, and its entities'
 // features. It is safe for concurrent use.
 type Cache struct {
 	seeds seeds
+	arena *arena.Arena
 	index index // written under mu
 	hits  [listKinds]atomic.Uint64
 	// misses are of timelines and of features.
@@ -136,8 +78,9 @@ type Cache struct {
 
 // New returns an empty cache.
 func New(c Config) *Cache {
-	ca := &Cache{seeds: newSeeds()}
-	ca.index.reset()
+	ca := &Cache{seeds: newSeeds(), arena: arena.New()}
+	ca.index.arena = ca.arena
+	ca.index.table.Store(ca.index.newTable(minSlots))
 	for kind, limit := range [listKinds]struct{ want, otherwise int }{
 		fat: {c.FatRecords, 2_000_000}, skinny: {c.SkinnyKeys, 4_000_000}, features: {c.FeatureRows, 500_000},
 	} {
@@ -149,24 +92,43 @@ func New(c Config) *Cache {
 	return ca
 }
 
+// Close gives the memory back. Nobody may read any more.
+func (c *Cache) Close() { c.arena.Close() }
+
+// Reader is someone who reads timelines of the cache. What it finds stays
+// until Leave.
+type Reader struct {
+	c  *Cache
+	in arena.Reader
+}
+
+// Reader begins to read. Leave must follow, soon: what is replaced meanwhile
+// takes memory until then.
+func (c *Cache) Reader() Reader { return Reader{c, c.arena.Enter()} }
+
+// Leave ends to read.
+func (r Reader) Leave() { r.in.Leave() }
+
 // stage is how many look-ups go side by side, so that their memory accesses
 // overlap.
 const stage = 64
 
 // Lookup appends to dst what is known of each type of each entity, entity by
 // entity: nil where nothing is. It sees what was put and removed before.
-func (c *Cache) Lookup(dst []*Timeline, entities []millrace.Entity, types []millrace.ContentType) []*Timeline {
+func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []millrace.ContentType) []*Timeline {
 	var (
 		few   [16]id
 		parts = few[:0]
 		ids   [stage]id
 		n     int
+		c     = r.c
 		t     = c.index.table.Load()
 	)
 	for _, typ := range types {
 		parts = append(parts, c.seeds.part(string(typ)))
 	}
 	start := len(dst)
+	dst = slices.Grow(dst, len(entities)*len(types))
 	for _, e := range entities {
 		part := c.seeds.part(string(e))
 		for _, typ := range parts {
@@ -200,10 +162,10 @@ func (t *table) lookup(dst []*Timeline, ids *[stage]id, n int) []*Timeline {
 				continue
 			}
 		}
-		if !s.touched.Load() {
-			s.touched.Store(true)
+		if s.touched.Load() == 0 {
+			s.touched.Store(1)
 		}
-		dst = append(dst, s.value.Load())
+		dst = append(dst, s.get())
 	}
 	return dst
 }
@@ -213,20 +175,24 @@ func (c *Cache) count(found []*Timeline, types []millrace.ContentType) {
 	var hits [listKinds]uint64
 	var misses, featureMisses uint64
 	for i := range types {
+		var known, empty uint64
 		for at := i; at < len(found); at += len(types) {
-			switch tl := found[at]; {
-			case types[i] == Features && tl == nil:
-				featureMisses++
-			case types[i] == Features:
-				hits[features]++
-			case tl == nil:
-				misses++
-			case tl == Empty:
-				hits[skinny]++
-			default:
-				hits[fat]++
+			if found[at] != nil {
+				known++
+			}
+			if found[at] == Empty {
+				empty++
 			}
 		}
+		unknown := uint64(len(found)/len(types)) - known
+		if types[i] == Features {
+			featureMisses += unknown
+			hits[features] += known
+			continue
+		}
+		misses += unknown
+		hits[skinny] += empty
+		hits[fat] += known - empty
 	}
 	for kind, n := range hits {
 		c.hits[kind].Add(n)
@@ -237,7 +203,7 @@ func (c *Cache) count(found []*Timeline, types []millrace.ContentType) {
 
 // Peek returns what is known of a timeline, or nil. It counts nothing and
 // touches nothing.
-func (c *Cache) Peek(t millrace.Timeline) *Timeline { return c.index.get(c.seeds.id(t)) }
+func (r Reader) Peek(t millrace.Timeline) *Timeline { return r.c.index.get(r.c.seeds.id(t)) }
 
 // Stats returns what the cache did and holds.
 func (c *Cache) Stats() Stats {
@@ -250,5 +216,6 @@ func (c *Cache) Stats() Stats {
 		NotAdmitted: c.mu.notAdmitted, Removals: c.mu.removals, Purges: c.mu.purges,
 		Timelines: l[fat].order.Len(), Records: l[fat].weight, EmptyKeys: l[skinny].weight, Bytes: c.mu.bytes,
 		FeatureRows: l[features].weight, FeatureHits: c.hits[features].Load(), FeatureMisses: c.featureMisses.Load(),
+		Arena: c.arena.Stats(),
 	}
 }

@@ -10,21 +10,72 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-func timeline(t testing.TB, rows int) *Timeline {
+// rows is a slab of the numbers first, first+1, ...
+func rows(t testing.TB, n, first int) *column.Slab {
 	t.Helper()
-	l, err := column.NewLayout([]column.Field{{Name: "at", Kind: column.Int}})
+	a := column.New(numbers(t), n, 0).Append()
+	for i := range n {
+		appendNumber(t, a, first+i)
+	}
+	return a.Slab()
+}
+
+// numbers is the layout of rows: a time that is a number.
+var numbers = func() func(t testing.TB) *column.Layout {
+	var once sync.Once
+	var l *column.Layout
+	return func(t testing.TB) *column.Layout {
+		once.Do(func() {
+			var err error
+			if l, err = column.NewLayout([]column.Field{{Name: "at", Kind: column.Time, Role: "time"}, {Name: "text", Kind: column.String}}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return l
+	}
+}()
+
+func appendNumber(t testing.TB, a *column.Appender, i int) {
+	t.Helper()
+	r := a.Begin()
+	r.SetInt(0, int64(i))
+	r.SetString(1, fmt.Appendf(nil, "number %d", i))
+	if err := a.End(r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// timeline returns a timeline of the numbers 0, 1, ...
+func timeline(t testing.TB, n int) *Timeline {
+	t.Helper()
+	tl, err := NewTimeline(millrace.MinTime, rows(t, n, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := column.New(l, rows, 0).Append()
-	for i := range rows {
-		r := a.Begin()
-		r.SetInt(0, int64(i))
-		if err := a.End(r); err != nil {
-			t.Fatal(err)
+	return tl
+}
+
+// content returns the numbers of a timeline, oldest first, and checks what
+// else it says.
+func content(t testing.TB, tl *Timeline) (numbers []int) {
+	t.Helper()
+	var parts []column.Packed
+	for b := tl; b != nil; b = b.Older() {
+		parts = append(b.Append(nil), parts...)
+	}
+	for _, p := range parts {
+		for row := range p.Len() {
+			n := int(p.Word(0, row))
+			if want := fmt.Sprint("number ", n); p.StringAt(1, row) != want {
+				t.Errorf("%q, want %q", p.StringAt(1, row), want)
+			}
+			numbers = append(numbers, n)
 		}
 	}
-	return NewTimeline(millrace.MinTime, a.Slab())
+	if len(numbers) != tl.Len() {
+		t.Errorf("%d records, Len says %d", len(numbers), tl.Len())
+	}
+	return numbers
 }
 
 func key(i int) millrace.Timeline {
@@ -34,8 +85,10 @@ func key(i int) millrace.Timeline {
 // get looks one key up, and says whether Peek agrees.
 func get(t testing.TB, c *Cache, k millrace.Timeline) *Timeline {
 	t.Helper()
-	tl := c.Lookup(nil, []millrace.Entity{k.Entity}, []millrace.ContentType{k.Type})[0]
-	if peeked := c.Peek(k); peeked != tl {
+	r := c.Reader()
+	defer r.Leave() // what is found stays, since nobody writes meanwhile
+	tl := r.Lookup(nil, []millrace.Entity{k.Entity}, []millrace.ContentType{k.Type})[0]
+	if peeked := r.Peek(k); peeked != tl {
 		t.Errorf("%s: Lookup says %v, Peek %v", k, tl, peeked)
 	}
 	return tl
@@ -50,7 +103,7 @@ func TestFatIsBoundedByRecordsAndSkinnyByKeys(t *testing.T) {
 		c.Put(millrace.Timeline{Entity: key(i).Entity, Type: Features}, Empty)
 	}
 	s := c.Stats()
-	if s.Records > 640 || s.Records < 630 || s.Records != 3*s.Timelines || s.Bytes != s.Timelines*full.bytes {
+	if s.Records > 640 || s.Records < 630 || s.Records != 3*s.Timelines || s.Bytes != s.Timelines*full.bytes() {
 		t.Errorf("fat cache: %+v", s)
 	}
 	if s.EmptyKeys != 256 || s.FeatureRows != 100 {
@@ -69,7 +122,7 @@ func TestATimelineIsNeverFatAndSkinny(t *testing.T) {
 	}
 	for _, tl := range []*Timeline{Empty, full, timeline(t, 4), Empty, Empty} {
 		c.Put(key(1), tl)
-		if got := get(t, c, key(1)); got != tl {
+		if got := get(t, c, key(1)); got.Len() != tl.Len() || (got == Empty) != (tl == Empty) || !got.Cached() {
 			t.Fatalf("put %v, got %v", tl, got)
 		}
 	}
@@ -97,7 +150,7 @@ func TestATouchKeepsATimeline(t *testing.T) {
 			t.Fatalf("the timeline read between all writes was evicted after %d others", i)
 		}
 	}
-	if c.Peek(key(1)) != nil {
+	if get(t, c, key(1)) != nil {
 		t.Error("a timeline never read outlived 48 others in a cache of 4")
 	}
 }
@@ -109,7 +162,7 @@ func TestEverythingTouchedIsEvicted(t *testing.T) {
 	for i := range 1000 {
 		c.Put(key(i), one)
 		for j := max(0, i-200); j <= i; j++ {
-			c.Lookup(nil, []millrace.Entity{key(j).Entity}, []millrace.ContentType{"post"})
+			get(t, c, key(j))
 		}
 		if s := c.Stats(); s.Records > 200 {
 			t.Fatalf("%+v", s)
@@ -148,7 +201,7 @@ func TestCacheEqualsAMap(t *testing.T) {
 	values := make([][]*Timeline, keys)
 	for i := range values {
 		for j := range perKey {
-			values[i] = append(values[i], NewTimeline(millrace.Time(i*perKey+j)))
+			values[i] = append(values[i], mustTimeline(millrace.Time(i*perKey+j)))
 		}
 	}
 	entities := make([]millrace.Entity, keys)
@@ -162,17 +215,20 @@ func TestCacheEqualsAMap(t *testing.T) {
 			newest := make([]millrace.Time, keys)
 			var found []*Timeline
 			for {
-				found = c.Lookup(found[:0], entities, []millrace.ContentType{"post"})
+				r := c.Reader()
+				found = r.Lookup(found[:0], entities, []millrace.ContentType{"post"})
 				for i, tl := range found {
 					if tl == nil {
 						continue
 					}
-					if tl.From/perKey != millrace.Time(i) || tl.From < newest[i] {
-						t.Errorf("key %d: value %d after %d", i, tl.From, newest[i])
+					if tl.From()/perKey != millrace.Time(i) || tl.From() < newest[i] {
+						t.Errorf("key %d: value %d after %d", i, tl.From(), newest[i])
+						r.Leave()
 						return
 					}
-					newest[i] = tl.From
+					newest[i] = tl.From()
 				}
+				r.Leave()
 				select {
 				case <-done:
 					return
@@ -196,9 +252,11 @@ func TestCacheEqualsAMap(t *testing.T) {
 	}
 	close(done)
 	wg.Wait()
-	for i, tl := range c.Lookup(nil, entities, []millrace.ContentType{"post"}) {
-		if tl != model[i] {
-			t.Errorf("key %d: %v, want %v", i, tl, model[i])
+	reader := c.Reader()
+	defer reader.Leave()
+	for i, tl := range reader.Lookup(nil, entities, []millrace.ContentType{"post"}) {
+		if want := model[i]; (tl == nil) != (want == nil) || tl != nil && tl.From() != want.From() {
+			t.Errorf("key %d: %v, want %v", i, tl, want)
 		}
 	}
 	if s := c.Stats(); s.EmptyKeys != len(model) || c.index.live != len(model) {

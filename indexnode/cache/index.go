@@ -1,72 +1,87 @@
 package cache
 
 import (
-	"hash/maphash"
+	"iter"
 	"sync/atomic"
+	"unsafe"
 
-	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/arena"
 )
 
-// id stands for a key: 127 bits of it under two random seeds. That two keys of
-// a process share one is less likely than that its memory fails.
-type id struct{ tag, check uint64 }
-
-// seeds make ids.
-type seeds struct{ tag, check maphash.Seed }
-
-func newSeeds() seeds { return seeds{maphash.MakeSeed(), maphash.MakeSeed()} }
-
-// part returns what one half of a key contributes to its id.
-func (s *seeds) part(half string) id {
-	return id{maphash.String(s.tag, half), maphash.String(s.check, half)}
-}
-
-// join returns the id of a key from what its halves contribute. A tag is never
-// that of a free slot.
-func join(entity, typ id) id {
-	tag := (entity.tag ^ typ.tag) * 0x9e3779b97f4a7c15
-	check := (entity.check ^ typ.check) * 0xc2b2ae3d27d4eb4f
-	return id{(tag ^ tag>>32) | 1<<63, check ^ check>>32}
-}
-
-func (s *seeds) id(t millrace.Timeline) id {
-	return join(s.part(string(t.Entity)), s.part(string(t.Type)))
-}
-
-// index finds values by id: an open table, never more than half full. Readers take no lock; writers are one at a time.
+// index finds values by id: an open table, never more than half full. Readers
+// take no lock; writers are one at a time.
 //
 // A slot, once taken, is its key's for the life of the table, so that whoever
 // finds a slot may read its value at any later time: a key that is out of the
-// cache has the value nil. The tag is stored last. A table is never changed
-// into another: one with the keys that have values is filled and put in its
-// place, and who still reads the old one sees what was there when it began.
+// cache has the value 0. The tag is stored last. A table is never changed into
+// another: one with the keys that have values is filled and put in its place,
+// and who still reads the old one sees what was there when it began.
 type index struct {
+	arena *arena.Arena
 	table atomic.Pointer[table]
 	used  int // slots taken
 	live  int // of them, those with a value
 }
 
+// table is slots in a block of the arena, which lives as long as a reader that
+// may have found it.
 type table struct {
 	mask  uint64
 	slots []slot
+	block []byte
 }
 
 // slot is half a cache line.
 type slot struct {
 	tag     atomic.Uint64 // 0 while it is free
 	check   atomic.Uint64
-	value   atomic.Pointer[Timeline]
-	touched atomic.Bool // looked up since it was last considered for eviction
+	value   atomic.Uintptr // the address of a Timeline, isEmpty, or 0
+	touched atomic.Uint32  // 1: looked up since it was last considered for eviction
+	_       uint32
+}
+
+const slotBytes = int(unsafe.Sizeof(slot{}))
+
+// isEmpty stands for Empty.
+const isEmpty = 1
+
+// get returns the slot's value, or nil.
+func (s *slot) get() *Timeline {
+	v := s.value.Load()
+	if v == isEmpty {
+		return Empty
+	}
+	return timelineAt(v)
+}
+
+func (s *slot) set(tl *Timeline) {
+	if tl == Empty {
+		s.value.Store(isEmpty)
+		return
+	}
+	s.value.Store(tl.address())
 }
 
 const minSlots = 1 << 10
 
-func newTable(slots int) *table { return &table{uint64(slots - 1), make([]slot, slots)} }
+func (x *index) newTable(slots int) *table {
+	b := x.arena.Alloc(slots * slotBytes)
+	clear(b)
+	return &table{uint64(slots - 1), unsafe.Slice((*slot)(unsafe.Pointer(unsafe.SliceData(b))), slots), b}
+}
 
-// reset makes the index empty.
-func (x *index) reset() {
-	x.table.Store(newTable(minSlots))
+// reset makes the index empty, and returns what was in it.
+func (x *index) reset() iter.Seq[*Timeline] {
+	was := x.table.Swap(x.newTable(minSlots))
 	x.used, x.live = 0, 0
+	return func(yield func(*Timeline) bool) {
+		for i := range was.slots {
+			if v := was.slots[i].get(); v != nil && !yield(v) {
+				return
+			}
+		}
+		x.arena.Retire(was.block)
+	}
 }
 
 // at returns the n-th slot to try for a key. The second is in the cache line of
@@ -87,10 +102,10 @@ func (t *table) find(k id) *slot {
 	}
 }
 
-// get returns the value of a key, or nil. Of the writer.
+// get returns the value of a key, or nil.
 func (x *index) get(k id) *Timeline {
 	if s := x.table.Load().find(k); s != nil {
-		return s.value.Load()
+		return s.get()
 	}
 	return nil
 }
@@ -108,28 +123,32 @@ func (x *index) set(k id, v *Timeline) {
 		}
 		x.used++
 		x.live++
-		t.insert(k, v)
+		t.insert(k).publish(k, v)
 		return
 	}
-	if had := s.value.Load() != nil; had && v == nil {
+	if had := s.value.Load() != 0; had && v == nil {
 		x.live--
 	} else if !had && v != nil {
 		x.live++
-		s.touched.Store(false)
+		s.touched.Store(0)
 	}
-	s.value.Store(v)
+	s.set(v)
 }
 
-func (t *table) insert(k id, v *Timeline) *slot {
+// insert returns a free slot for a key.
+func (t *table) insert(k id) *slot {
 	n := uint64(0)
 	for t.at(k, n).tag.Load() != 0 {
 		n++
 	}
-	s := t.at(k, n)
+	return t.at(k, n)
+}
+
+// publish makes a free slot a key's.
+func (s *slot) publish(k id, v *Timeline) {
 	s.check.Store(k.check)
-	s.value.Store(v)
+	s.set(v)
 	s.tag.Store(k.tag)
-	return s
 }
 
 // rebuild puts a table of the keys with values in the place of t, twice as
@@ -139,14 +158,18 @@ func (x *index) rebuild(t *table) *table {
 	if 3*x.live > slots {
 		slots *= 2
 	}
-	next := newTable(slots)
+	next := x.newTable(slots)
 	for i := range t.slots {
 		s := &t.slots[i]
-		if v := s.value.Load(); v != nil {
-			next.insert(id{s.tag.Load(), s.check.Load()}, v).touched.Store(s.touched.Load())
+		if v := s.get(); v != nil {
+			k := id{s.tag.Load(), s.check.Load()}
+			to := next.insert(k)
+			to.touched.Store(s.touched.Load())
+			to.publish(k, v)
 		}
 	}
 	x.used = x.live
 	x.table.Store(next)
+	x.arena.Retire(t.block)
 	return next
 }

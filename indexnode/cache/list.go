@@ -30,7 +30,7 @@ func kindOf(t millrace.Timeline, tl *Timeline) listKind {
 
 func weightOf(kind listKind, tl *Timeline) int {
 	if kind == fat {
-		return tl.records
+		return tl.Len()
 	}
 	return 1
 }

@@ -1,13 +1,15 @@
 package cache
 
 import (
+	"unsafe"
+
 	"github.com/millrace/millrace"
 )
 
-// Put caches a timeline, whether there is room or not: write-through.
+// Put caches a copy of a timeline, whether there is room or not: write-through.
 func (c *Cache) Put(t millrace.Timeline, tl *Timeline) { c.put(t, tl, true) }
 
-// Fill caches what a query read, [Empty] if there is nothing. Where there is
+// Fill caches a copy of what a query read, [Empty] if there is nothing. Where there is
 // no room for it, it must have been asked for not long before.
 func (c *Cache) Fill(t millrace.Timeline, tl *Timeline) { c.put(t, tl, false) }
 
@@ -16,22 +18,59 @@ func (c *Cache) put(t millrace.Timeline, tl *Timeline, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.lists[kind]
-	old := c.index.get(k)
-	switch {
-	case old != nil && kindOf(t, old) == kind:
-		l.weight += weightOf(kind, tl) - weightOf(kind, old)
-		c.mu.bytes += tl.bytes - old.bytes
-	case old != nil:
-		c.leave(kindOf(t, old), k, old)
-		c.enter(kind, k, tl)
-	case !force && l.weight+weightOf(kind, tl) > l.limit && !l.door.seen(k, l.order.Len()):
+	was := c.index.get(k)
+	if was == nil && !force && l.weight+weightOf(kind, tl) > l.limit && !l.door.seen(k, l.order.Len()) {
 		c.mu.notAdmitted++
 		return
+	}
+	c.replace(t, k, was, tl)
+}
+
+// replace puts a copy of a timeline into the cache, in the place of what was
+// there, or nil. The caller holds mu.
+func (c *Cache) replace(t millrace.Timeline, k id, was, tl *Timeline) {
+	tl = c.own(tl)
+	kind := kindOf(t, tl)
+	switch {
+	case was == nil:
+		c.enter(kind, k, tl)
+	case kindOf(t, was) == kind:
+		l := &c.mu.lists[kind]
+		l.weight += weightOf(kind, tl) - weightOf(kind, was)
+		c.mu.bytes += tl.bytes() - was.bytes()
 	default:
+		c.leave(kindOf(t, was), k, was)
 		c.enter(kind, k, tl)
 	}
 	c.index.set(k, tl)
+	c.retire(was, tl)
 	c.evict(kind)
+}
+
+// own returns a copy of a timeline in the arena.
+func (c *Cache) own(tl *Timeline) *Timeline {
+	if tl == Empty {
+		return tl
+	}
+	b := c.arena.Alloc(int(tl.size))
+	copy(b, tl.block())
+	tl = timelineOf(b)
+	tl.cached = true
+	tl.folded.Store(0)
+	return tl
+}
+
+// retire gives back the blocks of a timeline that is not in the index any
+// more, but for those that next, if any, continues.
+func (c *Cache) retire(tl, next *Timeline) {
+	for tl != nil && tl != Empty && (next == nil || tl != next && tl != next.Older()) {
+		older := tl.Older()
+		if f := tl.folded.Swap(retired); f != 0 {
+			c.arena.Retire((*(**Folded)(unsafe.Pointer(&f))).block())
+		}
+		c.arena.Retire(tl.block())
+		tl = older
+	}
 }
 
 // enter and leave keep the lists equal to the index.
@@ -39,14 +78,14 @@ func (c *Cache) enter(kind listKind, k id, tl *Timeline) {
 	l := &c.mu.lists[kind]
 	l.order.Add(k, struct{}{})
 	l.weight += weightOf(kind, tl)
-	c.mu.bytes += tl.bytes
+	c.mu.bytes += tl.bytes()
 }
 
 func (c *Cache) leave(kind listKind, k id, tl *Timeline) {
 	l := &c.mu.lists[kind]
 	l.order.Remove(k)
 	l.weight -= weightOf(kind, tl)
-	c.mu.bytes -= tl.bytes
+	c.mu.bytes -= tl.bytes()
 }
 
 // maxReplays bounds how many touches one eviction replays, lest it walk the
@@ -59,8 +98,8 @@ func (c *Cache) evict(kind listKind) {
 	for replays := 0; l.weight > l.limit && l.order.Len() > 1; {
 		k, _, _ := l.order.GetOldest()
 		s := c.index.table.Load().find(k)
-		if replays < maxReplays && s.touched.Load() {
-			s.touched.Store(false)
+		if replays < maxReplays && s.touched.Load() != 0 {
+			s.touched.Store(0)
 			l.order.Get(k)
 			replays++
 			continue
@@ -73,8 +112,10 @@ func (c *Cache) evict(kind listKind) {
 
 // forget takes a key out that has a value.
 func (c *Cache) forget(kind listKind, k id) {
-	c.leave(kind, k, c.index.get(k))
+	tl := c.index.get(k)
+	c.leave(kind, k, tl)
 	c.index.set(k, nil)
+	c.retire(tl, nil)
 }
 
 // Remove forgets what is known of a timeline.
@@ -92,7 +133,9 @@ func (c *Cache) Remove(t millrace.Timeline) {
 func (c *Cache) Purge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.index.reset()
+	for tl := range c.index.reset() {
+		c.retire(tl, nil)
+	}
 	for i := range c.mu.lists {
 		c.mu.lists[i].order.Purge()
 		c.mu.lists[i].weight = 0

@@ -39,9 +39,25 @@ type accounted struct {
 	columns
 }
 
+// widened is rows of a segment, with all columns, in memory of their own.
+type widened struct {
+	*segment
+	slab, features *column.Slab // features is nil when the entity has none
+}
+
+func (s *segment) widen(lo, hi int) *widened {
+	w := &widened{segment: s, slab: column.New(s.rows.Layout(), hi-lo, 0)}
+	w.slab.Gather(s.rows, lo, hi, nil)
+	if !s.features.None() {
+		w.features = column.New(s.features.Layout(), 1, 0)
+		w.features.Gather(s.features, 0, 1, nil)
+	}
+	return w
+}
+
 func (a *accountant) bind(s *segment) (*accounted, error) {
-	rows, entity := s.slab.Layout(), (*column.Layout)(nil)
-	if s.features != nil {
+	rows, entity := s.rows.Layout(), (*column.Layout)(nil)
+	if !s.features.None() {
 		entity = s.features.Layout()
 	}
 	for i := range a.bound {
@@ -66,7 +82,7 @@ func (a *accountant) bind(s *segment) (*accounted, error) {
 
 // each calls do with the candidates of every segment that want accepts, nil
 // for all, a batch at a time, and with what the filter says of each.
-func (a *accountant) each(want func(*segment) bool, do func(s *segment, b *accounted, sel []int32, dropped []filter.Dropped)) error {
+func (a *accountant) each(want func(*segment) bool, do func(s *widened, b *accounted, sel []int32, dropped []filter.Dropped)) error {
 	for i := range a.q.segments {
 		s := &a.q.segments[i]
 		if want != nil && !want(s) {
@@ -76,15 +92,16 @@ func (a *accountant) each(want func(*segment) bool, do func(s *segment, b *accou
 		if err != nil {
 			return err
 		}
+		w := s.widen(0, s.rows.Len())
 		for lo := s.lo; lo < s.hi; lo += batchRows {
 			a.sel = a.sel[:0]
 			for row := lo; row < min(s.hi, lo+batchRows); row++ {
 				a.sel = append(a.sel, row)
 			}
 			if b.clauses == nil {
-				do(s, b, a.sel, make([]filter.Dropped, len(a.sel)))
+				do(w, b, a.sel, make([]filter.Dropped, len(a.sel)))
 			} else {
-				do(s, b, a.sel, b.clauses.Judge(s.slab, a.sel, s.features))
+				do(w, b, a.sel, b.clauses.Judge(w.slab, a.sel, w.features))
 			}
 		}
 	}
@@ -92,9 +109,9 @@ func (a *accountant) each(want func(*segment) bool, do func(s *segment, b *accou
 }
 
 // scored calls do with the rank of every candidate that the filter keeps.
-func (a *accountant) scored(want func(*segment) bool, do func(s *segment, r millrace.Rank)) error {
+func (a *accountant) scored(want func(*segment) bool, do func(s *widened, r millrace.Rank)) error {
 	var kept []int32
-	return a.each(want, func(s *segment, b *accounted, sel []int32, dropped []filter.Dropped) {
+	return a.each(want, func(s *widened, b *accounted, sel []int32, dropped []filter.Dropped) {
 		kept = kept[:0]
 		for i, row := range sel {
 			if dropped[i].Outcome == filter.Kept {
@@ -112,14 +129,14 @@ func (a *accountant) scored(want func(*segment) bool, do func(s *segment, r mill
 }
 
 // rank is a row's rank but for its score.
-func (c *columns) rank(s *segment, row int32) millrace.Rank {
+func (c *columns) rank(s *widened, row int32) millrace.Rank {
 	return millrace.Rank{
 		Time: millrace.Time(s.slab.Word(c.time, int(row))), ID: millrace.RecordID(s.slab.StringAt(c.id, int(row))), Timeline: s.timeline,
 	}
 }
 
 // objectOf is what a row is about.
-func (c *columns) objectOf(s *segment, row int32) millrace.Object {
+func (c *columns) objectOf(s *widened, row int32) millrace.Object {
 	if c.object >= 0 {
 		if named := s.slab.StringAt(c.object, int(row)); named != "" {
 			return millrace.Object(named)
@@ -133,7 +150,7 @@ func (c *columns) objectOf(s *segment, row int32) millrace.Object {
 func (q *Query) Account(id millrace.RecordID) ([]Account, error) {
 	a := &accountant{q: q}
 	var all []Account
-	err := a.each(nil, func(s *segment, b *accounted, sel []int32, dropped []filter.Dropped) {
+	err := a.each(nil, func(s *widened, b *accounted, sel []int32, dropped []filter.Dropped) {
 		for i, row := range sel {
 			if r := b.rank(s, row); r.ID == id {
 				found := Account{Rank: r, Object: b.objectOf(s, row), Dropped: dropped[i]}
@@ -164,7 +181,7 @@ func (a *accountant) cappedBy(r millrace.Rank) ([]millrace.Rank, error) {
 		return nil, nil
 	}
 	var better []millrace.Rank
-	err := a.scored(func(s *segment) bool { return s.timeline.Entity == r.Entity }, func(_ *segment, other millrace.Rank) {
+	err := a.scored(func(s *segment) bool { return s.timeline.Entity == r.Entity }, func(_ *widened, other millrace.Rank) {
 		if other.Compare(r) < 0 {
 			better = append(better, other)
 		}
@@ -181,7 +198,7 @@ func (a *accountant) cappedBy(r millrace.Rank) ([]millrace.Rank, error) {
 func (q *Query) Above(ranks []millrace.Rank) ([]int64, error) {
 	counts := make([]int64, len(ranks))
 	a := &accountant{q: q}
-	err := a.scored(nil, func(_ *segment, r millrace.Rank) {
+	err := a.scored(nil, func(_ *widened, r millrace.Rank) {
 		for i := range ranks {
 			if r.Compare(ranks[i]) < 0 {
 				counts[i]++
@@ -198,7 +215,7 @@ func (q *Query) Clauses() ([]filter.Counts, error) {
 	}
 	counts := make([]filter.Counts, len(q.spec.Filter.Sources()))
 	a := &accountant{q: q}
-	err := a.each(nil, func(_ *segment, _ *accounted, _ []int32, dropped []filter.Dropped) {
+	err := a.each(nil, func(_ *widened, _ *accounted, _ []int32, dropped []filter.Dropped) {
 		for _, d := range dropped {
 			counts[d.Clause].Add(d.Outcome)
 		}

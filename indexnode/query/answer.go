@@ -6,7 +6,7 @@ import (
 )
 
 // Item is one ranked candidate. Its strings and its body share the memory of
-// a slab, or of the query, and hold until [Query.Release].
+// the timelines, or of the query, and hold as long as both.
 type Item struct {
 	millrace.Rank
 	Object millrace.Object
@@ -16,7 +16,8 @@ type Item struct {
 	Why    *relevance.Explanation // nil unless asked for
 }
 
-// Answer is what a node contributes. It holds until [Query.Release].
+// Answer is what a node contributes. It holds until [Query.Release], and as
+// long as the timelines.
 type Answer struct {
 	Items     []Item
 	Stages    Stages
@@ -76,12 +77,12 @@ func (q *Query) admit(c candidate) {
 	id := q.id(c)
 	object := millrace.Object(id)
 	if o := at.object; o >= 0 {
-		if named := s.slab.StringAt(o, int(c.row)); named != "" {
+		if named := s.rows.StringAt(o, int(c.row)); named != "" {
 			object = millrace.Object(named)
 		}
 	}
 	rank := millrace.Rank{Score: c.score, Time: c.time, ID: id, Timeline: s.timeline}
-	schema := millrace.Fingerprint(s.slab.Word(at.schema, int(c.row)))
+	schema := millrace.Fingerprint(s.rows.Word(at.schema, int(c.row)))
 	if q.spec.DistinctObjects {
 		if i, seen := q.byObject[object]; seen {
 			if i != excluded && len(q.items[i].Also) < maxAlso {
@@ -101,9 +102,10 @@ func (q *Query) admit(c candidate) {
 	}
 	it := q.nextItem()
 	it.Rank, it.Object, it.Schema = rank, object, schema
-	it.Body = s.slab.BytesAt(at.body, int(c.row))
+	it.Body = s.rows.BytesAt(at.body, int(c.row))
 	if q.spec.Explain {
-		why := q.plans[s.plan].scorer.Explain(s.slab, int(c.row), s.features)
+		w := s.widen(int(c.row), int(c.row)+1)
+		why := q.plans[s.plan].scorer.Explain(w.slab, 0, w.features)
 		it.Why = &why
 	}
 }

@@ -25,7 +25,8 @@ type batch struct {
 	spans    []span    // ascending
 	columns  []int     // that the scan reads
 	entity   bool      // the scan reads features of the entity
-	features *column.Slab
+	features column.Packed
+	row      *column.Slab // of features, widened
 }
 
 // span is where rows of a segment stand in a batch.
@@ -50,7 +51,21 @@ func (b *batch) ready(p *plan, folded bool) {
 // clear empties the batch.
 func (b *batch) clear() {
 	b.Clear()
-	b.own, b.spans, b.features = b.own[:0], b.spans[:0], nil
+	b.own, b.spans, b.features = b.own[:0], b.spans[:0], column.Packed{}
+}
+
+// widened returns the entity's row, if the scan reads it and there is one.
+func (b *batch) widened() *column.Slab {
+	if !b.entity || b.features.None() {
+		return nil
+	}
+	l := b.features.Layout()
+	if b.row == nil {
+		b.row = column.New(l, 1, 0)
+	}
+	b.row.Reset(l)
+	b.row.Gather(b.features, 0, 1, nil)
+	return b.row
 }
 
 // gather adds the rows of a segment to a batch of its plan, and scans the
@@ -81,7 +96,7 @@ func (q *Query) gather(ctx context.Context, i int32) error {
 		if own != nil {
 			b.own = append(b.own, own[lo:lo+n]...)
 		}
-		b.Add(s.slab, int(lo), int(lo+n))
+		b.Add(s.rows, int(lo), int(lo+n))
 		lo += n
 	}
 	return nil
@@ -101,10 +116,10 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 		}
 	}
 	q.stages.Candidates += int64(n)
-	rows := b.Slab()
+	rows, features := b.Slab(), b.widened()
 	sel := q.upTo(n)
 	if p.filter != nil {
-		q.sel = p.filter.Select(rows, 0, n, b.features, q.sel[:0])
+		q.sel = p.filter.Select(rows, 0, n, features, q.sel[:0])
 		sel = q.sel
 	}
 	if len(sel) == 0 {
@@ -115,9 +130,9 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	}
 	scores := q.scores[:len(sel)]
 	if b.folded {
-		p.scorer.ScoreFolded(b.own, rows, sel, b.features, scores)
+		p.scorer.ScoreFolded(b.own, rows, sel, features, scores)
 	} else {
-		p.scorer.Score(rows, sel, b.features, scores)
+		p.scorer.Score(rows, sel, features, scores)
 	}
 	q.stages.Scored += int64(len(sel))
 	q.take(b.spans, sel, rows.Column(p.time), scores)

@@ -3,6 +3,7 @@ package query
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"runtime/metrics"
@@ -10,8 +11,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/arena"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/figure"
@@ -42,14 +45,14 @@ var built struct {
 	all  []*cache.Timeline
 }
 
-func world() ([]millrace.Timeline, []*cache.Timeline) {
+func world(b *testing.B) ([]millrace.Timeline, []*cache.Timeline) {
 	if built.all == nil {
-		built.keys, built.all = build(worldTimelines())
+		built.keys, built.all = build(worldTimelines(), func(s *column.Slab) *cache.Timeline { return hold(b, s) })
 	}
 	return built.keys, built.all
 }
 
-func build(timelines int) ([]millrace.Timeline, []*cache.Timeline) {
+func build(timelines int, hold func(*column.Slab) *cache.Timeline) ([]millrace.Timeline, []*cache.Timeline) {
 	s := schemas.Activity()
 	d, err := schemas.NewDecoder(s, s)
 	if err != nil {
@@ -71,7 +74,7 @@ func build(timelines int) ([]millrace.Timeline, []*cache.Timeline) {
 				panic(err)
 			}
 		}
-		keys, all = append(keys, millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"}), append(all, cache.NewTimeline(millrace.MinTime, a.Slab()))
+		keys, all = append(keys, millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"}), append(all, hold(a.Slab()))
 	}
 	return keys, all
 }
@@ -93,7 +96,7 @@ func run(s Spec, keys []millrace.Timeline, all []*cache.Timeline, asked []int) (
 	q := New(s)
 	defer q.Release()
 	for _, i := range asked {
-		q.Add(keys[i], all[i], nil)
+		q.Add(keys[i], all[i], column.Packed{})
 	}
 	if err := q.Scan(context.Background()); err != nil {
 		panic(err)
@@ -111,11 +114,13 @@ func run(s Spec, keys []millrace.Timeline, all []*cache.Timeline, asked []int) (
 // the cache has its timelines in. All is much larger than the processor's
 // caches, and no timeline is asked for again before they have been flooded.
 func BenchmarkWarm(b *testing.B) {
-	keys, all := world()
+	keys, all := world(b)
 	s := question(b)
 	few := min(len(all), 100_000) // as pointers, a gigabyte
 	baseline := newPointers(b, keys[:few], all[:few])
-	rows := make([]uint64, len(all)*worldRows*8)
+	memory := arena.New() // where ours are
+	defer memory.Close()
+	rows := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(memory.Alloc(len(all)*worldRows*64)))), len(all)*worldRows*8)
 	for i := range rows {
 		rows[i] = uint64(i)
 	}
@@ -178,7 +183,7 @@ func BenchmarkWarm(b *testing.B) {
 	figure.Print("query_warm_vs_touch_floor", float64(median(full))/float64(median(touch)), "x", 4)
 	figure.Print("query_warm_vs_lru_pointers", float64(median(pointer))/float64(median(warm)), "x", 12)
 
-	slab := all[0].Segments[0]
+	slab := wide(all[0])
 	l := slab.Layout()
 	sel, scores := make([]int32, 0, batchRows), make([]float64, batchRows)
 	bind := testing.AllocsPerRun(5, func() {
@@ -196,7 +201,7 @@ func BenchmarkWarm(b *testing.B) {
 // BenchmarkTwoCores gives the figure query_two_cores: how many times the
 // queries of one goroutine two of them answer. It needs two idle cores.
 func BenchmarkTwoCores(b *testing.B) {
-	keys, all := world()
+	keys, all := world(b)
 	s, queries := question(b), draw(rand.New(rand.NewPCG(11, 11)), 40, len(all))
 	answer := func(goroutines int) time.Duration {
 		began := time.Now()
@@ -226,7 +231,7 @@ func BenchmarkTwoCores(b *testing.B) {
 // queries while the collector marks without a pause, against that while it
 // rests.
 func BenchmarkMarking(b *testing.B) {
-	keys, all := world()
+	keys, all := world(b)
 	s, queries := question(b), draw(rand.New(rand.NewPCG(11, 11)), 20, len(all))
 	p99 := func() time.Duration {
 		var took []time.Duration
@@ -266,11 +271,15 @@ func BenchmarkMarking(b *testing.B) {
 }
 
 // BenchmarkMemory gives the figures cache_bytes_vs_pointers and
-// gc_cpu_vs_pointers: the heap of a cached record, and the CPU time of a
+// gc_cpu_vs_pointers: the memory of a cached record, in the heap and outside, and the CPU time of a
 // collection, against the LRU of pointers with the same records.
 func BenchmarkMemory(b *testing.B) {
 	built.keys, built.all = nil, nil
-	keys, all := build(memoryTimelines)
+	if held.Cache != nil {
+		held.Purge()
+		clear(held.keys)
+	}
+	keys, all := build(memoryTimelines, func(s *column.Slab) *cache.Timeline { return hold(b, s) })
 	base := heapBytes()
 	pointers := newPointers(b, keys, all)
 	theirBytes := heapBytes() - base
@@ -280,14 +289,12 @@ func BenchmarkMemory(b *testing.B) {
 
 	base = heapBytes()
 	empty := collect()
-	c := cache.New(cache.Config{})
-	func() {
-		_, again := build(len(all))
-		for i, k := range keys {
-			c.Put(k, again[i])
-		}
-	}()
-	ourBytes := heapBytes() - base
+	c := cache.New(cache.Config{FatRecords: math.MaxInt})
+	defer c.Close()
+	for i, k := range keys {
+		c.Put(k, all[i])
+	}
+	ourBytes := heapBytes() - base + int64(c.Stats().Arena.Used)
 	withOurs := collect()
 	for b.Loop() {
 		runtime.GC()

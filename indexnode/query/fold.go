@@ -1,6 +1,8 @@
 package query
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/indexnode/cache"
 )
 
@@ -13,36 +15,36 @@ const maxOthers = 8
 var folding = true
 
 // own returns the record-only part of the model's scores for the rows of a
-// segment, nil where it is not kept. What is missing of it is computed and
-// kept, unless the window has few of the rows.
+// segment's part, until the next call, or nil where it is not kept. If nothing
+// is kept it is computed and kept, unless the window has few of the rows.
 func (q *Query) own(p *plan, s *segment) ([]float64, error) {
-	if s.of == nil || p.unfoldable || !folding {
+	if s.of == nil || q.spec.Folds == nil || p.unfoldable || !folding {
 		return nil, nil
 	}
-	kept := s.of.Folded.Load()
+	if q.model == 0 {
+		q.model = cache.IDOf(q.spec.Model)
+	}
+	kept := s.of.Folded()
 	switch {
 	case kept == nil:
-	case kept.Model == q.spec.Model:
+	case kept.Model == q.model:
 		if kept.Others.Load() != 0 {
 			kept.Others.Store(0)
 		}
-		if len(kept.Own) == s.slab.Len() {
-			return kept.Own, nil
-		}
+		return kept.Own(), nil
 	case kept.Others.Add(1) < maxOthers:
 		return nil, nil
-	default:
-		kept = nil
 	}
-	if int(s.hi-s.lo) < s.slab.Len()/2 {
+	if int(s.hi-s.lo) < s.rows.Len()/2 {
 		return nil, nil
 	}
-	return q.foldRest(p, s, kept)
+	return q.foldAll(p, s, kept)
 }
 
-// foldRest computes the record-only part of the rows that kept, if any, lacks.
-// Queries that do so at once compute the same, and one of them is kept.
-func (q *Query) foldRest(p *plan, s *segment, kept *cache.Folded) ([]float64, error) {
+// foldAll computes the record-only part of all rows, and keeps it in the place
+// of what was kept for another model. Queries that do so at once compute the
+// same, and one of them is kept.
+func (q *Query) foldAll(p *plan, s *segment, was *cache.Folded) ([]float64, error) {
 	if p.folder == nil {
 		var err error
 		p.folder, err = q.spec.Model.BindFold(p.rows, p.entity)
@@ -51,19 +53,15 @@ func (q *Query) foldRest(p *plan, s *segment, kept *cache.Folded) ([]float64, er
 		}
 		p.foldColumns, _ = p.folder.Reads(p.foldColumns[:0], false)
 	}
-	rows := s.slab.Len()
-	next := &cache.Folded{Model: q.spec.Model, Own: make([]float64, rows)}
-	done := 0
-	if kept != nil {
-		done = copy(next.Own, kept.Own)
-	}
-	for done < rows {
-		n := min(rows-done, batchRows)
+	rows := s.rows.Len()
+	q.fresh = slices.Grow(q.fresh[:0], rows)[:rows]
+	for done := 0; done < rows; {
 		q.fold.Reset(p.rows, p.foldColumns, batchRows)
-		q.fold.Add(s.slab, done, done+n)
-		p.folder.Score(q.fold.Slab(), q.upTo(n), nil, next.Own[done:])
+		n := min(rows-done, q.fold.Room())
+		q.fold.Add(s.rows, done, done+n)
+		p.folder.Score(q.fold.Slab(), q.upTo(n), nil, q.fresh[done:])
 		done += n
 	}
-	s.of.Folded.Store(next)
-	return next.Own, nil
+	q.spec.Folds.Fold(s.of, was, q.model, q.fresh)
+	return q.fresh, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -32,7 +33,7 @@ func TestFoldedEqualsFull(t *testing.T) {
 	models := []*relevance.Model{home, home.Interpreted(), recency}
 	spec := question(t)
 	spec.Limit = 40
-	kept := map[*relevance.Model]int{}
+	kept := map[cache.ModelID]int{}
 	for round := range 120 {
 		// Each model alone for a while, then in turn.
 		spec.Model = models[(round/30+round%4/3*round)%len(models)]
@@ -47,22 +48,21 @@ func TestFoldedEqualsFull(t *testing.T) {
 			t.Fatalf("round %d, %s: got %s\nwant %s", round, spec.Model.Name(), got, want)
 		}
 		i := round % len(all)
-		if f := all[i].Folded.Load(); f != nil {
+		if f := all[i].Folded(); f != nil {
 			kept[f.Model]++
 		}
-		slab := all[i].Segments[0]
-		rows := slab.Append()
 		body, err := s.EncodeJSON(fmt.Appendf(nil, `{"id":"new%d","actor":"a","verb":"post","created_at":%d,"language":"en","likes":%d,"impressions":90}`, round, asOf-1, 1+round))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Append(rows, body); err != nil {
-			t.Fatal(err)
+		k := held.keys[all[i]]
+		if !held.Continue(k, s.Layout(), 1000, func(a *column.Appender) error { return d.Append(a, body) }) {
+			t.Fatal("a timeline does not continue")
 		}
-		all[i] = all[i].Continue(rows.Slab())
+		all[i] = heldAs(k)
 	}
 	for _, m := range models {
-		if kept[m] == 0 {
+		if kept[cache.IDOf(m)] == 0 {
 			t.Errorf("nothing was ever kept for %s (%p)", m.Name(), m)
 		}
 	}
@@ -73,7 +73,7 @@ func itemsOf(t *testing.T, s Spec, keys []millrace.Timeline, all []*cache.Timeli
 	q := New(s)
 	defer q.Release()
 	for i, tl := range all {
-		q.Add(keys[i], tl, nil)
+		q.Add(keys[i], tl, column.Packed{})
 	}
 	if err := q.Scan(t.Context()); err != nil {
 		t.Fatal(err)

@@ -32,10 +32,10 @@ func columnsOf(rows *column.Layout) columns {
 }
 
 // plan returns the place in plans of that for rows of one layout with features
-// of another, nil for none.
-func (q *Query) plan(rows *column.Layout, features *column.Slab) (int32, error) {
+// of another, or none.
+func (q *Query) plan(rows *column.Layout, features column.Packed) (int32, error) {
 	var entity *column.Layout
-	if features != nil {
+	if !features.None() {
 		entity = features.Layout()
 	}
 	for i := range q.plans {

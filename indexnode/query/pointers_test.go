@@ -24,8 +24,8 @@ type record struct {
 	schema                                                       millrace.Fingerprint
 }
 
-// recordsOf returns the rows of a slab as records with strings of their own.
-func recordsOf(s *column.Slab) (all []*record) {
+// recordsOf returns packed rows as records with strings of their own.
+func recordsOf(s column.Packed) (all []*record) {
 	l := s.Layout()
 	text := func(name string, row int) string {
 		return string(append([]byte(nil), s.StringAt(l.Index(name), row)...))
@@ -58,7 +58,7 @@ func newPointers(t testing.TB, keys []millrace.Timeline, all []*cache.Timeline) 
 		t.Fatal(err)
 	}
 	for i, k := range keys {
-		lru.Add(k, recordsOf(all[i].Segments[0]))
+		lru.Add(k, recordsOf(all[i].First()))
 	}
 	return &pointers{lru: lru}
 }
@@ -129,7 +129,7 @@ func TestPointersAnswerTheSame(t *testing.T) {
 	q := New(s)
 	defer q.Release()
 	for i, tl := range all {
-		q.Add(keys[i], tl, nil)
+		q.Add(keys[i], tl, column.Packed{})
 	}
 	if err := q.Scan(t.Context()); err != nil {
 		t.Fatal(err)

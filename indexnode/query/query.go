@@ -1,5 +1,5 @@
 // Package query answers one question over timelines that stand in memory as
-// slabs: filter, score, rank, cap, best N. It is the semantics of
+// packed rows: filter, score, rank, cap, best N. It is the semantics of
 // ARCHITECTURE.md, "Exact semantics", for the timelines of one node.
 //
 //	timelines ──gather──► batch ──filter──► selection ──score──► s < worst of the best? ──► rest
@@ -15,7 +15,6 @@ package query
 
 import (
 	"context"
-	"sort"
 	"sync"
 
 	"github.com/millrace/millrace"
@@ -37,29 +36,15 @@ type Spec struct {
 	DistinctObjects bool
 	Exclude         map[uint64]struct{} // by millrace.ServedHash
 	Explain         bool                // account for the score of each item
+	Folds           *cache.Cache        // that the timelines come from; nil: what is folded is not kept
 }
 
-// window returns the rows of a slab with from <= time < to, of which the times
-// ascend: [lo, hi).
-func window(slab *column.Slab, from, to millrace.Time) (lo, hi int) {
-	times := slab.Column(slab.Layout().Time())
-	hi = len(times)
-	if hi == 0 {
-		return 0, 0
-	}
-	// Most windows hold a timeline whole.
-	if millrace.Time(times[hi-1]) >= to {
-		hi = firstAt(times, to)
-	}
-	if millrace.Time(times[0]) < from {
-		lo = min(hi, firstAt(times, from))
-	}
-	return lo, hi
-}
-
-// firstAt returns the first row at t or later.
-func firstAt(times []uint64, t millrace.Time) int {
-	return sort.Search(len(times), func(i int) bool { return millrace.Time(times[i]) >= t })
+// window returns the rows with from <= time < to, of which the times ascend:
+// [lo, hi). Most windows hold a timeline whole, and nothing but its header is
+// looked at.
+func window(rows column.Packed, from, to millrace.Time) (lo, hi int) {
+	hi = rows.FirstAt(int64(to))
+	return min(hi, rows.FirstAt(int64(from))), hi
 }
 
 // Stages counts candidates by what became of them.
@@ -84,6 +69,8 @@ type Query struct {
 	scores    []float64
 	all       []int32 // 0, 1, 2, ...
 	fold      column.Batch
+	fresh     []float64     // what was folded last
+	model     cache.ModelID // once it is needed
 
 	// Of the answer.
 	items     []Item
@@ -91,14 +78,14 @@ type Query struct {
 	byObject  map[millrace.Object]int
 }
 
-// segment is the rows [lo, hi) of a slab of a timeline.
+// segment is the rows [lo, hi) of a part of a timeline.
 type segment struct {
-	slab     *column.Slab
-	of       *cache.Timeline // whose only segment it is, or nil
+	rows     column.Packed
+	of       *cache.Timeline // whose only part it is, or nil
 	lo, hi   int32
 	plan     int32 // in plans, once scanned
 	timeline millrace.Timeline
-	features *column.Slab // of the entity; nil when it has none
+	features column.Packed // of the entity; none when it has none
 }
 
 var pool = sync.Pool{New: func() any {
@@ -126,25 +113,32 @@ func (q *Query) Release() {
 	}
 	clear(q.perEntity)
 	clear(q.byObject)
-	q.spec, q.stages = Spec{}, Stages{}
+	q.spec, q.stages, q.model = Spec{}, Stages{}, 0
 	q.plans, q.segments, q.items = q.plans[:0], q.segments[:0], q.items[:0]
 	pool.Put(q)
 }
 
 // Add adds the records of a timeline that are in the question's window.
-// features is the entity's row, or nil.
+// features is the entity's row, or none.
 //
-// All are added before any is scanned: what Add touches of one slab is in
+// All are added before any is scanned: what Add touches of one timeline is in
 // memory by itself, and the misses of a thousand short calls overlap.
-func (q *Query) Add(t millrace.Timeline, tl *cache.Timeline, features *column.Slab) {
-	of := tl
-	if len(tl.Segments) != 1 {
-		of = nil
-	}
-	for _, slab := range tl.Segments {
-		if lo, hi := window(slab, q.spec.From, q.spec.To); lo < hi {
-			q.segments = append(q.segments, segment{slab: slab, of: of, lo: int32(lo), hi: int32(hi), timeline: t, features: features})
+func (q *Query) Add(t millrace.Timeline, tl *cache.Timeline, features column.Packed) {
+	for ; tl != nil; tl = tl.Older() {
+		if tl.Parts() == 1 {
+			q.add(segment{rows: tl.First(), of: tl, timeline: t, features: features})
+			continue
 		}
+		for _, rows := range tl.Append(nil) {
+			q.add(segment{rows: rows, timeline: t, features: features})
+		}
+	}
+}
+
+func (q *Query) add(s segment) {
+	if lo, hi := window(s.rows, q.spec.From, q.spec.To); lo < hi {
+		s.lo, s.hi = int32(lo), int32(hi)
+		q.segments = append(q.segments, s)
 	}
 }
 
@@ -154,7 +148,7 @@ func (q *Query) Scan(ctx context.Context) error {
 	for i := range q.segments {
 		s := &q.segments[i]
 		var err error
-		if s.plan, err = q.plan(s.slab.Layout(), s.features); err != nil {
+		if s.plan, err = q.plan(s.rows.Layout(), s.features); err != nil {
 			return err
 		}
 		if err := q.gather(ctx, int32(i)); err != nil {

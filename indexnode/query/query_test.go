@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -19,6 +20,35 @@ import (
 var pooled = true
 
 const asOf = 1_700_000_000_000
+
+// held is the cache that timelines of tests stand in, each under a key of its
+// own.
+var held struct {
+	*cache.Cache
+	keys map[*cache.Timeline]millrace.Timeline
+}
+
+func hold(t testing.TB, slab *column.Slab) *cache.Timeline {
+	t.Helper()
+	if held.Cache == nil {
+		held.Cache, held.keys = cache.New(cache.Config{FatRecords: math.MaxInt}), make(map[*cache.Timeline]millrace.Timeline)
+	}
+	tl, err := cache.NewTimeline(millrace.MinTime, slab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("held:", len(held.keys))), Type: "post"}
+	held.Put(k, tl)
+	return heldAs(k)
+}
+
+func heldAs(k millrace.Timeline) *cache.Timeline {
+	r := held.Reader()
+	defer r.Leave() // it stays until it is replaced
+	tl := r.Peek(k)
+	held.keys[tl] = k
+	return tl
+}
 
 // activities returns timelines of activities, as a cache holds them.
 func activities(t testing.TB, timelines, rows int) (keys []millrace.Timeline, all []*cache.Timeline) {
@@ -41,7 +71,7 @@ func activities(t testing.TB, timelines, rows int) (keys []millrace.Timeline, al
 				t.Fatal(err)
 			}
 		}
-		keys, all = append(keys, key), append(all, cache.NewTimeline(millrace.MinTime, a.Slab()))
+		keys, all = append(keys, key), append(all, hold(t, a.Slab()))
 	}
 	return keys, all
 }
@@ -57,7 +87,7 @@ func question(t testing.TB) Spec {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Spec{To: asOf, AsOf: asOf, Filter: f, Model: m, Viewer: &millrace.Viewer{ID: "member:1"}, Limit: 20}
+	return Spec{To: asOf, AsOf: asOf, Filter: f, Model: m, Viewer: &millrace.Viewer{ID: "member:1"}, Limit: 20, Folds: held.Cache}
 }
 
 // ask goes from resolved keys to a ranked answer.
@@ -65,12 +95,19 @@ func ask(ctx context.Context, s Spec, keys []millrace.Timeline, all []*cache.Tim
 	q := New(s)
 	defer q.Release()
 	for i, tl := range all {
-		q.Add(keys[i], tl, nil)
+		q.Add(keys[i], tl, column.Packed{})
 	}
 	if err := q.Scan(ctx); err != nil {
 		return 0, err
 	}
 	return len(q.Answer().Items), nil
+}
+
+// wide returns the rows of a timeline as a slab.
+func wide(tl *cache.Timeline) *column.Slab {
+	s := column.New(tl.First().Layout(), tl.First().Len(), 0)
+	s.Gather(tl.First(), 0, tl.First().Len(), nil)
+	return s
 }
 
 // A warm query allocates nothing but what binding the filter and the model to
@@ -80,7 +117,7 @@ func TestAWarmQueryAllocatesNothing(t *testing.T) {
 		t.Skip("pools forget under the race detector")
 	}
 	keys, all := activities(t, 100, 20)
-	slab := all[0].Segments[0]
+	slab := wide(all[0])
 	for name, change := range map[string]func(*Spec){
 		"plain":    func(*Spec) {},
 		"distinct": func(s *Spec) { s.DistinctObjects = true },
@@ -117,7 +154,7 @@ func TestExpiredWorkStops(t *testing.T) {
 	keys, all := activities(t, 1, 3*watchRows)
 	q := New(question(t))
 	defer q.Release()
-	q.Add(keys[0], all[0], nil)
+	q.Add(keys[0], all[0], column.Packed{})
 	if err := q.Scan(&endsAtSecondLook{Context: t.Context()}); !errors.Is(err, context.Canceled) || q.stages.Candidates > watchRows+batchRows {
 		t.Errorf("after %d rows: %v", q.stages.Candidates, err)
 	}

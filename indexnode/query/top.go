@@ -151,5 +151,5 @@ func (q *Query) before(a, b candidate) bool {
 
 func (q *Query) id(c candidate) millrace.RecordID {
 	s := &q.segments[c.segment]
-	return millrace.RecordID(s.slab.StringAt(q.plans[s.plan].id, int(c.row)))
+	return millrace.RecordID(s.rows.StringAt(q.plans[s.plan].id, int(c.row)))
 }

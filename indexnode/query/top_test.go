@@ -33,13 +33,23 @@ func testLayout(t testing.TB) *column.Layout {
 type scored struct {
 	timeline millrace.Timeline
 	slab     *column.Slab
+	rows     column.Packed // the same
 	scores   []float64
+}
+
+func packed(t testing.TB, s *column.Slab) column.Packed {
+	t.Helper()
+	b, err := column.Pack(nil, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return column.PackedAt(b)
 }
 
 func (s *scored) give(q *Query) {
 	l := s.slab.Layout()
 	q.plans = append(q.plans[:0], &plan{columns: columns{id: 0, time: 1, object: 2, body: 3, schema: 4}})
-	q.segments = append(q.segments, segment{slab: s.slab, timeline: s.timeline})
+	q.segments = append(q.segments, segment{rows: s.rows, timeline: s.timeline})
 	i := int32(len(q.segments) - 1)
 	// As if the rows stood in two spans of a batch.
 	half := int32(s.slab.Len() / 2)
@@ -66,6 +76,7 @@ func drawScored(t testing.TB, r *rand.Rand) (all []scored) {
 			s.scores = append(s.scores, [...]float64{float64(r.IntN(6)), r.Float64(), math.NaN(), math.Inf(-1), 0, math.Copysign(0, -1), math.Inf(1)}[r.IntN(7)])
 		}
 		s.slab = a.Slab()
+		s.rows = packed(t, s.slab)
 		all = append(all, s)
 	}
 	return all
@@ -159,7 +170,7 @@ func TestWindow(t *testing.T) {
 	slab := a.Slab()
 	for from := range millrace.Time(10) {
 		for to := range millrace.Time(10) {
-			lo, hi := window(slab, from, to)
+			lo, hi := window(packed(t, slab), from, to)
 			for row, at := range slab.Column(1) {
 				in := from <= millrace.Time(at) && millrace.Time(at) < to
 				if in != (lo <= row && row < hi) {
@@ -168,7 +179,7 @@ func TestWindow(t *testing.T) {
 			}
 		}
 	}
-	if lo, hi := window(column.New(testLayout(t), 1, 0), 0, 9); lo < hi {
+	if lo, hi := window(packed(t, column.New(testLayout(t), 1, 0)), 0, 9); lo < hi {
 		t.Errorf("of no rows: %d to %d", lo, hi)
 	}
 }

@@ -1,6 +1,6 @@
 package column
 
-// Batch is rows of many slabs of one layout side by side, of which a scan
+// Batch is rows of many Packed of one layout side by side, of which a scan
 // reads some columns: what runs over columns then runs over a thousand rows at
 // a time where a timeline has twenty. Its memory is used again.
 type Batch struct {
@@ -54,39 +54,14 @@ const maxBatchHeap = 1 << 20
 // Slab returns the rows. They hold until the batch is cleared.
 func (b *Batch) Slab() *Slab { return &b.rows }
 
-// Add adds rows [lo, hi) of s, for which there must be room.
-func (b *Batch) Add(s *Slab, lo, hi int) {
-	at, n := b.rows.rows, hi-lo
+// Add adds rows [lo, hi) of p, for which there must be room.
+func (b *Batch) Add(p Packed, lo, hi int) {
+	s, n := &b.rows, hi-lo
 	for _, c := range b.nulls {
-		copy(b.rows.words[c*b.rows.stride+at:][:n], s.words[c*s.stride+lo:])
+		p.widen(s.words[c*s.stride+s.rows:][:n], *p.descriptor(c), lo)
 	}
-	l := b.rows.layout
 	for _, f := range b.fields {
-		dst := b.rows.words[(l.nullWords+f)*b.rows.stride+at:][:n]
-		copy(dst, s.words[(l.nullWords+f)*s.stride+lo:])
-		if l.fields[f].Kind >= String {
-			b.own(dst, s)
-		}
+		s.gather(p, lo, n, f)
 	}
-	b.rows.rows += n
-}
-
-// own makes references of what s holds in its heap references to a heap of the
-// batch.
-func (b *Batch) own(words []uint64, s *Slab) {
-	var any uint64
-	for _, w := range words {
-		any |= w&refTag + 1
-	}
-	if any&(refTag+1) == 0 {
-		return
-	}
-	for i, w := range words {
-		if IsInline(w) {
-			continue
-		}
-		off := len(b.rows.heap)
-		b.rows.heap = append(b.rows.heap, s.ref(w)...)
-		words[i] = refWord(off, StringLen(w))
-	}
+	s.rows += n
 }

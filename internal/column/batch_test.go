@@ -40,6 +40,10 @@ func TestBatch(t *testing.T) {
 		}
 		slabs = append(slabs, a.Slab())
 	}
+	packed := map[*Slab]Packed{}
+	for _, s := range slabs {
+		packed[s] = pack(t, s)
+	}
 	var b Batch
 	for range 50 {
 		chosen := r.Perm(len(fields))[:1+r.IntN(len(fields))]
@@ -53,7 +57,7 @@ func TestBatch(t *testing.T) {
 			s := slabs[r.IntN(len(slabs))]
 			lo := r.IntN(s.Len())
 			hi := min(lo+r.IntN(s.Len()-lo+1), lo+b.Room())
-			b.Add(s, lo, hi)
+			b.Add(packed[s], lo, hi)
 			for row := lo; row < hi; row++ {
 				want = append(want, from{s, row})
 			}
@@ -98,7 +102,7 @@ func TestABatchIsFullOfLongStrings(t *testing.T) {
 	var b Batch
 	b.Reset(l, []int{0}, 10)
 	for b.Room() > 0 {
-		b.Add(a.Slab(), 0, 1)
+		b.Add(pack(t, a.Slab()), 0, 1)
 	}
 	if b.Len() != 2 {
 		t.Errorf("full after %d rows of %d bytes", b.Len(), maxBatchHeap)

@@ -1,12 +1,14 @@
 package column
 
-// A batch is a slab with one owner, who gathers rows of many Packed in it for
-// filters and models to read, and empties it again.
+// Reset empties a slab that has one owner and no readers, and makes it one of
+// rows of l. It keeps its memory.
+func (s *Slab) Reset(l *Layout) {
+	words := s.words[:cap(s.words)]
+	*s = Slab{layout: l, stride: len(words) / max(l.nullWords+len(l.fields), 1), words: words, heap: s.heap[:0]}
+}
 
-// Reset empties a batch and keeps its memory.
-func (s *Slab) Reset() { s.rows, s.heap = 0, s.heap[:0] }
-
-// Gather appends rows [lo, hi) of p, which has the layout of s. Of the fields
+// Gather appends rows [lo, hi) of p, which has the layout of s, to a slab that
+// has one owner and no readers. Of the fields
 // only those named are gathered, with their null bits, or all for nil; what
 // the others' columns have has no meaning. Long strings and lists are copied
 // to the heap of s.

@@ -172,8 +172,8 @@ func (k *packer) place(f, row int, w uint64, e encoding) (off, n uint64) {
 		return k.copied(row, text), uint64(len(text))
 	}
 	n = w >> 8 & maxRefLen
-	if i := w>>32 - body>>32; !IsInline(body) && i+n <= uint64(StringLen(body)) {
-		return i, n
+	if from, size := body>>32, uint64(StringLen(body)); !IsInline(body) && w>>32 >= from && w>>32+n <= from+size {
+		return w>>32 - from, n
 	}
 	return k.copied(row, k.ref(w)), n
 }

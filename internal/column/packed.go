@@ -79,6 +79,9 @@ func PackedAt(b []byte) Packed {
 	return p
 }
 
+// None reports whether p is the zero Packed, which is no rows of any layout.
+func (p Packed) None() bool { return p.at == nil }
+
 // Len returns the number of rows.
 func (p Packed) Len() int { return int(p.head().rows) }
 

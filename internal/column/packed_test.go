@@ -40,7 +40,7 @@ func samePacked(t testing.TB, p Packed, s *Slab) {
 	whole.Gather(p, 0, hi, nil)
 	whole.Gather(p, hi, n, all)
 	window.Gather(p, 0, n, nil) // to be forgotten
-	window.Reset()
+	window.Reset(s.layout)
 	window.Gather(p, lo, hi, some)
 	sameRows(t, whole, s, 0, all)
 	sameRows(t, window, s, lo, some)
@@ -180,11 +180,18 @@ func randomSlab(t testing.TB, r *rand.Rand, rows int) *Slab {
 		var body []byte
 		off := 0
 		if l.body >= 0 {
+			if r.IntN(8) == 0 {
+				row.Heap([]byte("something before"))
+			}
 			body = []byte(strings.Repeat("the body of this row ", r.IntN(3)) + fmt.Sprint(r.IntN(1000)))
 			off = row.Heap(body)
 		}
 		for f := range fields {
 			at += int64(r.IntN(1000))
+			if l.body >= 0 && fields[f].Kind == String && r.IntN(8) == 0 {
+				body = body[:len(body):len(body)]
+				off = row.Heap(body) // again, behind what was set
+			}
 			switch v := makers[f](); {
 			case f == l.body:
 				row.SetHeapString(f, body, off)
@@ -360,7 +367,7 @@ func TestReadingPackedDoesNotAllocate(t *testing.T) {
 	p, batch := PackedAt(b), New(s.layout, 0, 0)
 	batch.Gather(p, 0, 200, nil)
 	if n := testing.AllocsPerRun(20, func() {
-		batch.Reset()
+		batch.Reset(s.layout)
 		batch.Gather(p, 0, 200, nil)
 		for f := range s.layout.fields {
 			if s.layout.fields[f].Kind == String {
@@ -393,7 +400,7 @@ func BenchmarkGather(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		batch.Reset()
+		batch.Reset(s.layout)
 		batch.Gather(p, 0, 20, fields)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(20*b.N), "ns/row")

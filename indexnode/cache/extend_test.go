@@ -1,0 +1,313 @@
+package cache
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
+)
+
+// continueWith continues a timeline by a number.
+func continueWith(t testing.TB, c *Cache, k millrace.Timeline, i int) bool {
+	return c.Continue(k, numbers(t), 1<<20, func(a *column.Appender) error {
+		appendNumber(t, a, i)
+		return nil
+	})
+}
+
+func upTo(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
+
+// A timeline that grows record by record has all of them at any time, in few
+// blocks, and those who found it earlier keep what they found.
+func TestContinue(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	if continueWith(t, c, key(1), 0) {
+		t.Fatal("a timeline that is not there was continued")
+	}
+	c.Put(key(1), Empty)
+	r := c.Reader()
+	defer r.Leave()
+	var found []*Timeline
+	joined := 0
+	for i := range 400 {
+		if !continueWith(t, c, key(1), i) {
+			t.Fatalf("record %d does not continue", i)
+		}
+		tl := r.Peek(key(1))
+		found = append(found, tl)
+		if tl.Older() == nil {
+			joined++
+		} else if tl.Older().Older() != nil {
+			t.Fatalf("record %d: three blocks", i)
+		} else if n := tl.Len() - tl.Older().Len(); n > maxTail {
+			t.Fatalf("record %d: %d records continue the block", i, n)
+		}
+	}
+	for i, tl := range found {
+		if got := content(t, tl); !slices.Equal(got, upTo(i+1)) {
+			t.Fatalf("after record %d: %v", i, got)
+		}
+	}
+	if joined < 5 || joined > 40 {
+		t.Errorf("all was written anew %d times", joined)
+	}
+	if s := c.Stats(); s.Records != 400 || s.Timelines != 1 || s.EmptyKeys != 0 || s.Bytes != found[399].bytes() {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestWhatDoesNotContinue(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	other, err := column.NewLayout([]column.Field{{Name: "at", Kind: column.Time, Role: "time"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Put(key(1), timeline(t, 3))
+	add := func(a *column.Appender) error { return a.End(a.Begin()) }
+	if c.Continue(key(1), other, 100, add) {
+		t.Error("a record of another layout continues")
+	}
+	if c.Continue(key(1), numbers(t), 3, add) {
+		t.Error("a full timeline continues")
+	}
+	if c.Continue(key(1), numbers(t), 4, func(*column.Appender) error { return errors.New("no") }) {
+		t.Error("a record that cannot be written continues")
+	}
+	c2 := c.Continue(key(1), numbers(t), 4, func(a *column.Appender) error {
+		c.Remove(key(1)) // as an eviction
+		return add(a)
+	})
+	if c2 || get(t, c, key(1)) != nil {
+		t.Error("a timeline that was evicted continues")
+	}
+}
+
+// Two layouts stay apart, and each is continued.
+func TestContinueTwoLayouts(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	other, err := column.NewLayout([]column.Field{{Name: "at", Kind: column.Time, Role: "time"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := column.New(other, 1, 0).Append()
+	if err := one.End(one.Begin()); err != nil {
+		t.Fatal(err)
+	}
+	tl, err := NewTimeline(5, rows(t, 2, 0), one.Slab())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Put(key(1), tl)
+	want := map[*column.Layout]int{numbers(t): 2, other: 1}
+	for i := range 100 {
+		l := []*column.Layout{numbers(t), other}[i%3%2]
+		if !c.Continue(key(1), l, 1000, func(a *column.Appender) error { return a.End(a.Begin()) }) {
+			t.Fatalf("record %d does not continue", i)
+		}
+		want[l]++
+	}
+	got := map[*column.Layout]int{}
+	tl = get(t, c, key(1))
+	for b := tl; b != nil; b = b.Older() {
+		for _, p := range b.Append(nil) {
+			got[p.Layout()] += p.Len()
+		}
+	}
+	if tl.From() != 5 || tl.Len() != 103 || got[other] != want[other] || got[numbers(t)] != want[numbers(t)] {
+		t.Errorf("%d records back to %d: %v, want %v", tl.Len(), tl.From(), got, want)
+	}
+}
+
+// What left the cache leaves the arena: nothing is lost.
+func TestNothingLeaks(t *testing.T) {
+	c := New(Config{FatRecords: 300, SkinnyKeys: 10})
+	defer c.Close()
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 20_000 {
+		k := key(r.IntN(200))
+		switch r.IntN(8) {
+		case 0:
+			c.Put(k, Empty)
+		case 1:
+			c.Put(k, timeline(t, r.IntN(40)))
+		case 2:
+			c.Remove(k)
+		case 3:
+			keepFold(c, k, ModelID(1+r.IntN(3)))
+		case 4:
+			if r.IntN(100) == 0 {
+				c.Purge()
+			}
+		default:
+			continueWith(t, c, k, 1)
+		}
+	}
+	c.Purge()
+	for range 1000 {
+		c.arena.Retire(c.arena.Alloc(1))
+	}
+	s := c.Stats().Arena
+	if table := minSlots * slotBytes; s.Used > table+64*s.Blocks || s.Blocks > 1+200 {
+		t.Errorf("%+v: besides an index of %d bytes something is left", s, table)
+	}
+}
+
+func keepFold(c *Cache, k millrace.Timeline, m ModelID) {
+	r := c.Reader()
+	defer r.Leave()
+	tl := r.Peek(k)
+	if tl == nil || tl.Parts() != 1 {
+		return
+	}
+	own := make([]float64, tl.First().Len())
+	for i := range own {
+		own[i] = float64(m) * float64(1+i)
+	}
+	c.Fold(tl, tl.Folded(), m, own)
+}
+
+func TestFold(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	mine := timeline(t, 3)
+	c.Fold(mine, nil, 1, []float64{1, 2, 3})
+	if mine.Folded() != nil {
+		t.Error("something is kept for a timeline that is not in the cache")
+	}
+	c.Put(key(1), mine)
+	tl := get(t, c, key(1))
+	c.Fold(tl, nil, 1, []float64{1, 2, 3})
+	f := tl.Folded()
+	if f == nil || f.Model != 1 || !slices.Equal(f.Own(), []float64{1, 2, 3}) {
+		t.Fatalf("kept %+v", f)
+	}
+	c.Fold(tl, nil, 2, []float64{4, 5, 6})
+	if tl.Folded() != f {
+		t.Error("what was there is replaced by one who did not see it")
+	}
+	c.Fold(tl, f, 2, []float64{4, 5, 6})
+	if f = tl.Folded(); f.Model != 2 || f.Own()[2] != 6 {
+		t.Errorf("kept %+v", f)
+	}
+	r := c.Reader()
+	c.Remove(key(1))
+	if tl.Folded() != nil {
+		t.Error("what is folded outlives its timeline")
+	}
+	c.Fold(tl, nil, 2, []float64{4, 5, 6})
+	if tl.Folded() != nil {
+		t.Error("something is kept for a timeline that is on its way out")
+	}
+	r.Leave()
+}
+
+func TestModelsHaveIDs(t *testing.T) {
+	home, err := relevance.Builtin().Get("home")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := home.Interpreted()
+	if IDOf(home) == 0 || IDOf(home) != IDOf(home) || IDOf(home) == IDOf(other) {
+		t.Errorf("ids %d and %d", IDOf(home), IDOf(other))
+	}
+}
+
+// TestReadersKeepWhatTheyFound changes, evicts, folds and purges timelines
+// while readers go through what they found, again and again: nothing of it is
+// overwritten before they leave. Under the race detector the arena is memory
+// that the detector sees, and poisons what it frees.
+func TestReadersKeepWhatTheyFound(t *testing.T) {
+	const keys = 40
+	c := New(Config{FatRecords: 400, SkinnyKeys: 8})
+	defer c.Close()
+	entities := make([]millrace.Entity, keys)
+	for i := range entities {
+		entities[i] = key(i).Entity
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	var rounds atomic.Int64
+	for reader := range 3 {
+		wg.Go(func() {
+			var found []*Timeline
+			for {
+				r := c.Reader()
+				found = r.Lookup(found[:0], entities, []millrace.ContentType{"post"})
+				for range 2 {
+					for _, tl := range found {
+						if tl == nil {
+							continue
+						}
+						got := content(t, tl)
+						for i := range got {
+							if got[i] != got[0]+i {
+								t.Errorf("records %v", got)
+								break
+							}
+						}
+						if f := tl.Folded(); f != nil {
+							for i, x := range f.Own() {
+								if x != float64(f.Model)*float64(1+i) {
+									t.Errorf("row %d of model %d has %v", i, f.Model, x)
+									break
+								}
+							}
+						}
+					}
+				}
+				keepFold(c, key(int(rounds.Load())%keys), ModelID(1+reader))
+				r.Leave()
+				rounds.Add(1)
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+	r := rand.New(rand.NewPCG(9, 4))
+	next := make([]int, keys)
+	for i := 0; (i < 15_000 || rounds.Load() < 60) && !t.Failed(); i++ {
+		k := r.IntN(keys)
+		switch r.IntN(12) {
+		case 0:
+			n := r.IntN(30)
+			tl, err := NewTimeline(millrace.MinTime, rows(t, n, 7*k))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Put(key(k), tl)
+			next[k] = 7*k + n
+		case 1:
+			c.Remove(key(k))
+		case 2:
+			if r.IntN(200) == 0 {
+				c.Purge()
+			}
+		default:
+			if continueWith(t, c, key(k), next[k]) {
+				next[k]++
+			}
+		}
+	}
+	close(done)
+	wg.Wait()
+}

@@ -1,0 +1,148 @@
+package cache
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+)
+
+// Timeline is an immutable snapshot of a timeline's newest records: the
+// beginning of a block of bytes that holds them.
+//
+//	Timeline │ part │ part ...    one part, packed rows, a record schema; nearly
+//	    │                         always there is one
+//	    └ older ► Timeline        what was there when ingest began to continue it
+//
+// Cached blocks are in an arena: who found one must leave it alone after
+// [Reader.Leave].
+type Timeline struct {
+	from    millrace.Time
+	older   uintptr        // the address of a Timeline, or 0
+	folded  atomic.Uintptr // the address of a Folded, 0, or retired
+	records uint32         // with those of older
+	size    uint32         // of the block, in bytes
+	parts   uint16
+	cached  bool // the block is in an arena
+}
+
+const timelineBytes = int(unsafe.Sizeof(Timeline{}))
+
+// Empty is a timeline without records, and an entity without features.
+var Empty = mustTimeline(millrace.MinTime)
+
+func mustTimeline(from millrace.Time, slabs ...*column.Slab) *Timeline {
+	t, err := NewTimeline(from, slabs...)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+// Features is in the place of a content type for an entity's features. No
+// content type is empty.
+const Features millrace.ContentType = ""
+
+// NewTimeline returns the timeline of slabs that are complete back to from,
+// each with times ascending. Of features there is one row.
+func NewTimeline(from millrace.Time, slabs ...*column.Slab) (*Timeline, error) {
+	size := timelineBytes
+	for _, s := range slabs {
+		size += s.Bytes() / 2
+	}
+	b, err := appendTimeline(make([]byte, 0, size), from, nil, slabs)
+	if err != nil {
+		return nil, err
+	}
+	return timelineOf(b), nil
+}
+
+// timelineOf returns the timeline that is a block, of which the address stays.
+func timelineOf(b []byte) *Timeline { return (*Timeline)(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// timelineAt returns the timeline at an address of an arena, or nil.
+func timelineAt(address uintptr) *Timeline { return *(**Timeline)(unsafe.Pointer(&address)) }
+
+// appendTimeline appends a block to b, which is empty.
+func appendTimeline(b []byte, from millrace.Time, older *Timeline, slabs []*column.Slab) ([]byte, error) {
+	b = append(b, make([]byte, timelineBytes)...)
+	records, parts := 0, 0
+	for _, s := range slabs {
+		if s.Len() == 0 {
+			continue
+		}
+		var err error
+		if b, err = column.Pack(b, s); err != nil {
+			return nil, fmt.Errorf("timeline: %w", err)
+		}
+		for len(b)%8 != 0 {
+			b = append(b, 0)
+		}
+		records += s.Len()
+		parts++
+	}
+	if older != nil {
+		records += older.Len()
+	}
+	t := timelineOf(b)
+	t.from, t.older = from, older.address()
+	t.records, t.size, t.parts = uint32(records), uint32(len(b)), uint16(parts)
+	return b, nil
+}
+
+func (t *Timeline) address() uintptr { return uintptr(unsafe.Pointer(t)) }
+
+// block returns the bytes of the timeline, without those of older ones.
+func (t *Timeline) block() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(t)), int(t.size))
+}
+
+// bytes returns the size of a timeline with all that is older. Empty takes
+// nothing.
+func (t *Timeline) bytes() int {
+	n := 0
+	if t == Empty {
+		return 0
+	}
+	for ; t != nil; t = t.Older() {
+		n += int(t.size)
+	}
+	return n
+}
+
+// From is how far back the timeline is complete: every live record with
+// From <= time is in it.
+func (t *Timeline) From() millrace.Time { return t.from }
+
+// Len returns the number of records, with those of Older.
+func (t *Timeline) Len() int { return int(t.records) }
+
+// Older returns the timeline that this one continues, of which the records are
+// not among its parts, or nil.
+func (t *Timeline) Older() *Timeline { return timelineAt(t.older) }
+
+// Parts returns how many parts the timeline has, without Older.
+func (t *Timeline) Parts() int { return int(t.parts) }
+
+// First returns the first part, for a timeline that has one.
+func (t *Timeline) First() column.Packed { return t.next(timelineBytes) }
+
+// next returns the part that begins at an offset.
+func (t *Timeline) next(off int) column.Packed { return column.PackedAt(t.block()[off:]) }
+
+// Append appends the parts, without those of Older, to dst.
+func (t *Timeline) Append(dst []column.Packed) []column.Packed {
+	off := timelineBytes
+	for range t.parts {
+		p := t.next(off)
+		dst = append(dst, p)
+		off += (p.Size() + 7) &^ 7
+	}
+	return dst
+}
+
+// Cached reports whether the timeline was found in the cache, not read for the
+// one who has it.
+func (t *Timeline) Cached() bool { return t.cached || t == Empty }

@@ -26,6 +26,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/tracing"
 )
 
 // Node is what a broker asks of an index node: a local one, a remote one or
@@ -65,6 +66,9 @@ type Config struct {
 	// share, such as [cluster.Client.Secret] gives. nil: random ones, so that
 	// pages continue only where they began.
 	PageKey []byte
+	// Traced says whose requests are traced and logged; [cluster.Traced] does.
+	// nil: nobody's.
+	Traced  interface{ Has(viewer string) bool }
 	Metrics prometheus.Registerer // nil: none
 	Log     *slog.Logger          // nil: slog.Default()
 }
@@ -106,6 +110,7 @@ type Broker struct {
 	quotas  quotas
 	metrics *metrics
 	pageKey []byte
+	traced  interface{ Has(viewer string) bool } // may be nil
 }
 
 // New returns a broker. It needs no I/O: nodes are dialled when first asked.
@@ -127,7 +132,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{
 		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
 		feeds: newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, cfg.Log), conns: conns, records: newRecords(conns),
-		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone},
+		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
 	}
 	var err error
 	b.metrics, err = newMetrics(b, cfg.Metrics)
@@ -144,7 +149,8 @@ func (b *Broker) Close() error {
 // other error is the context's when the caller went away.
 func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	start := time.Now()
-	ctx, span := tracer.Start(ctx, "broker.GetFeed")
+	ctx = b.trace(ctx, req.GetViewer().GetId())
+	ctx, span := tracer.Start(ctx, "broker.GetFeed", trace.WithSpanKind(trace.SpanKindServer))
 	q, resp, err := b.getFeed(ctx, req)
 	feed := ""
 	if q != nil {
@@ -156,6 +162,10 @@ func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feed
 			attribute.Int("items", len(resp.GetItems())), attribute.Int("missing", len(resp.GetCoverage().GetMissing())))
 	}
 	endSpan(span, err)
+	if tracing.Forced(ctx) {
+		b.logTraced(ctx, req, resp, err, time.Since(start))
+		unexplained(req, resp)
+	}
 	return resp, err
 }
 
@@ -181,6 +191,7 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	if err != nil {
 		return q, nil, err
 	}
+	q.query.Explain = q.query.Explain || tracing.Forced(ctx)
 	q.times.read = time.Since(began)
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/internal/tracing"
 )
 
 // maxMessageBytes bounds a message either way: 20,000 entities of 512 bytes
@@ -55,7 +56,7 @@ type remote struct {
 }
 
 func (r *remote) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
-	resp, err := r.rpc.Query(ctx, req)
+	resp, err := r.rpc.Query(tracing.Outgoing(ctx), req)
 	return resp, rpcerr.FromStatus(err)
 }
 

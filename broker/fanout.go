@@ -197,7 +197,7 @@ func (f *fanout) ledger(l leg, won, heard bool, took time.Duration) {
 // call asks one node once.
 func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	start := time.Now()
-	spanned, span := tracer.Start(ctx, "broker.call", trace.WithAttributes(
+	spanned, span := tracer.Start(ctx, "broker.call", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
 		attribute.String("node", string(l.node.ID)), attribute.Int("partitions", l.parts.Len()), attribute.Bool("again", again)))
 	resp, err := f.query(spanned, l)
 	endSpan(span, err)

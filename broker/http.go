@@ -16,6 +16,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/internal/tracing"
 )
 
 // Handler serves JSON: Connect's protocol, and POST /v1/feed and /v1/why, whose
@@ -35,7 +36,7 @@ func (b *Broker) Handler() http.Handler {
 		})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, err := withHeaders(r.Context(), r.Header.Get)
+		ctx, err := withHeaders(tracing.IncomingHTTP(r.Context(), r.Header), r.Header.Get)
 		if err != nil {
 			rpcerr.WriteProblem(w, err)
 			return

@@ -13,6 +13,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/internal/tracing"
 )
 
 // maxRequestBytes bounds a request on every wire: 20,000 entities of 512
@@ -69,6 +70,7 @@ func (g grpcFeed) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyR
 
 // serveGRPC serves one method.
 func serveGRPC[Req, Resp any](ctx context.Context, req Req, method func(context.Context, Req) (*Resp, error)) (*Resp, error) {
+	ctx = tracing.Incoming(ctx)
 	ctx, err := withHeaders(ctx, func(name string) string {
 		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
 			return values[0]

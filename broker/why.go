@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
@@ -50,7 +51,8 @@ func (b *Broker) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	defer visit.leave() // silently: it takes longer than what the gate is for
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	ctx, span := tracer.Start(ctx, "broker.Why")
+	ctx = b.trace(ctx, req.GetRequest().GetViewer().GetId())
+	ctx, span := tracer.Start(ctx, "broker.Why", trace.WithSpanKind(trace.SpanKindServer))
 	resp, err := b.why(ctx, req)
 	endSpan(span, err)
 	return resp, err

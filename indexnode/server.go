@@ -12,6 +12,8 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/millrace/millrace"
@@ -20,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/internal/tracing"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -29,8 +32,11 @@ const maxRequestBytes = 16 << 20
 
 // Query implements nodev1.NodeServiceServer.
 func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	ctx, span := tracer.Start(tracing.Incoming(ctx), "indexnode.Query", trace.WithSpanKind(trace.SpanKindServer))
+	defer span.End()
 	if err := expired(ctx); err != nil {
 		n.counters.queried(queryExpired)
+		span.SetStatus(codes.Error, err.Error())
 		return nil, rpcerr.Status(err)
 	}
 	resp, err := n.query(ctx, req)
@@ -46,6 +52,7 @@ func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 		n.counters.queried(queryFailed)
 		n.log.Error("query failed", "err", err)
 	}
+	span.SetStatus(codes.Error, err.Error())
 	return nil, rpcerr.Status(err)
 }
 
@@ -113,6 +120,9 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 	resp.Items = make([]*nodev1.Item, len(answer.Items))
 	for i := range answer.Items {
 		resp.Items[i] = n.item(&answer.Items[i])
+	}
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		n.describe(span, resp, resolved, scanned, ranked)
 	}
 	if req.Explain || req.Examine != "" || len(req.Above) > 0 {
 		resp.Times = &feedv1.NodeTimes{ResolveMillis: millis(resolved.Sub(began)), ScanMillis: millis(scanned.Sub(resolved)), RankMillis: millis(ranked.Sub(scanned))}

@@ -40,7 +40,7 @@ one member's feed, and the curl line that asks for it.`,
 	var level slog.Level
 	c.PersistentFlags().TextVar(&level, "log-level", slog.LevelWarn, "log from this level on: DEBUG, INFO, WARN or ERROR")
 	c.PersistentPreRun = func(*cobra.Command, []string) {
-		slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+		slog.SetDefault(slog.New(tracedToo{slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})}))
 	}
 	c.AddGroup(
 		&cobra.Group{ID: "try", Title: "Try it:"},
@@ -54,7 +54,7 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), generateCommand(), clusterCommand(), doctorCommand())
+	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), generateCommand(), traceCommand(), clusterCommand(), doctorCommand())
 	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand())
 	return c
 }

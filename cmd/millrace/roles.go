@@ -51,7 +51,14 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 			if err := readYAML(file, &cfg); err != nil {
 				return err
 			}
-			return run(c.Context(), &cfg)
+			stop, err := startTraces(c.Context(), "millrace-"+name)
+			if err != nil {
+				return err
+			}
+			err = run(c.Context(), &cfg)
+			last, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), 2*time.Second)
+			defer cancel()
+			return errors.Join(err, stop(last))
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "the configuration file")
@@ -244,7 +251,7 @@ func brokerCommand() *cobra.Command {
 			return err
 		}
 		b, err := broker.New(broker.Config{
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, Metrics: r.metrics, Log: slog.Default(),
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

@@ -15,6 +15,7 @@
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	docs/KIND/NAME  whatever KIND is
 //	secrets/NAME    32 random bytes
+//	trace/VIEWER    for how long the viewer is traced, leased
 package cluster
 
 import (

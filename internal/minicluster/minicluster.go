@@ -217,7 +217,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
-	b, err := broker.New(broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, PageKey: key, Metrics: metrics, Log: c.cfg.Log})
+	b, err := broker.New(broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, PageKey: key, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,60 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/protobuf/proto"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/tracing"
+)
+
+// trace has the request traced if its viewer is.
+func (b *Broker) trace(ctx context.Context, viewer string) context.Context {
+	if b.traced == nil || viewer == "" || !b.traced.Has(viewer) {
+		return ctx
+	}
+	return tracing.Force(ctx)
+}
+
+// logTraced logs all of a traced request: what was asked, what was answered
+// but for the records themselves, and how the answer was made.
+func (b *Broker) logTraced(ctx context.Context, req *feedv1.GetFeedRequest, resp *feedv1.GetFeedResponse, err error, took time.Duration) {
+	attrs := []slog.Attr{
+		slog.String("viewer", req.GetViewer().GetId()), slog.String("feed", req.GetFeed()), slog.Duration("took", took),
+		slog.String("trace", trace.SpanContextFromContext(ctx).TraceID().String()), jsonAttr("request", req),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any("err", err))
+	} else {
+		answer := proto.CloneOf(resp)
+		for _, it := range answer.Items {
+			it.Record = nil
+		}
+		attrs = append(attrs, jsonAttr("answer", answer))
+	}
+	b.log.LogAttrs(ctx, slog.LevelInfo, "traced request", attrs...)
+}
+
+func jsonAttr(name string, m proto.Message) slog.Attr {
+	text, err := marshalJSON(m)
+	if err != nil {
+		return slog.Any(name, err)
+	}
+	return slog.String(name, string(text))
+}
+
+// unexplained takes the account out of an answer whose request did not ask for
+// it.
+func unexplained(req *feedv1.GetFeedRequest, resp *feedv1.GetFeedResponse) {
+	if req.GetExplain() || resp == nil {
+		return
+	}
+	resp.Explain = nil
+	for _, it := range resp.Items {
+		it.Explain = nil
+	}
+}

@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+)
+
+// maxTrace bounds how long a viewer is traced, and maxViewerBytes its id.
+const (
+	maxTrace       = 24 * time.Hour
+	maxViewerBytes = 512
+)
+
+func (c *Client) traceKey(viewer string) string { return c.prefix + "trace/" + viewer }
+
+// Trace has every broker trace a viewer's requests for a while, from within a
+// second on. The key is leased, so it ends by itself; see [Client.Untrace].
+func (c *Client) Trace(ctx context.Context, viewer string, d time.Duration) (until time.Time, err error) {
+	switch {
+	case viewer == "" || len(viewer) > maxViewerBytes || !utf8.ValidString(viewer):
+		return until, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "viewer", Detail: fmt.Sprintf("%.100q is no viewer's id", viewer), WayOut: fmt.Sprintf("send UTF-8 of 1 to %d bytes", maxViewerBytes)}
+	case d < time.Second || d > maxTrace:
+		return until, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "for", Detail: fmt.Sprintf("%s is out of range", d), WayOut: fmt.Sprintf("trace for 1s to %s", maxTrace)}
+	}
+	d = d.Round(time.Second)
+	lease, err := c.etcd.Grant(ctx, int64(d/time.Second))
+	if err != nil {
+		return until, fmt.Errorf("cluster: trace %s: %w", viewer, err)
+	}
+	until = time.Now().Add(d)
+	if _, err := c.etcd.Put(ctx, c.traceKey(viewer), d.String(), clientv3.WithLease(lease.ID)); err != nil {
+		return until, fmt.Errorf("cluster: trace %s: %w", viewer, err)
+	}
+	return until, nil
+}
+
+// Untrace ends a viewer's trace; without one it does nothing.
+func (c *Client) Untrace(ctx context.Context, viewer string) error {
+	if _, err := c.etcd.Delete(ctx, c.traceKey(viewer)); err != nil {
+		return fmt.Errorf("cluster: untrace %s: %w", viewer, err)
+	}
+	return nil
+}
+
+// Traced is the watched set of viewers who are traced.
+type Traced struct {
+	state *latest[map[string]traced]
+}
+
+// traced is a viewer's trace. It ends here by itself, too, should etcd be away.
+type traced struct {
+	version int64
+	until   time.Time // by this process's clock
+}
+
+// Traced watches who is traced until ctx or the client ends.
+func (c *Client) Traced(ctx context.Context) *Traced {
+	t := &Traced{newLatest(map[string]traced{})}
+	c.wg.Go(func() {
+		c.follow(ctx, "trace/", func(s *snapshot, err error) {
+			if err != nil {
+				return
+			}
+			old, _ := t.state.get()
+			next := make(map[string]traced, len(s.values))
+			for viewer, v := range s.values {
+				if old[viewer].version == v.version {
+					next[viewer] = old[viewer]
+				} else if d, bad := time.ParseDuration(string(v.data)); bad != nil {
+					c.log.Warn("a viewer is not traced", "viewer", viewer, "err", bad)
+				} else {
+					next[viewer] = traced{v.version, time.Now().Add(min(d, maxTrace))}
+				}
+			}
+			t.state.set(next, nil)
+		})
+	})
+	return t
+}
+
+// Has reports whether a viewer is traced now.
+func (t *Traced) Has(viewer string) bool {
+	all, _ := t.state.get()
+	v, ok := all[viewer]
+	return ok && time.Now().Before(v.until)
+}
+
+// Changed is as [Watcher.Changed].
+func (t *Traced) Changed() <-chan struct{} { return t.state.changed() }

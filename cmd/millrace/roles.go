@@ -178,6 +178,7 @@ func indexnodeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		r.metrics.MustRegister(cl)
 		n, err = indexnode.Open(indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
 			Cluster: cl, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
@@ -234,6 +235,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		r.metrics.MustRegister(cl)
 		feeds, err := readFeeds(c.Feeds)
 		if err != nil {
 			return err

@@ -82,13 +82,15 @@ type Node struct {
 	Zone string          `json:"zone,omitempty"`
 }
 
-// Client is a connection to the cluster's etcd.
+// Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
+// tells what is served from the last good state, and for how long.
 type Client struct {
 	etcd   *clientv3.Client
 	prefix string
 	dir    string
 	log    *slog.Logger
 	relist time.Duration // see relistEvery
+	alarms alarms
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
@@ -113,6 +114,22 @@ func check(t *testing.T, err error) {
 	}
 }
 
+// alarm returns the metric of faults, by what is watched.
+func alarm(t *testing.T, c *cluster.Client) map[string]float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	check(t, r.Register(c))
+	families, err := r.Gather()
+	check(t, err)
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			out[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+		}
+	}
+	return out
+}
+
 func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
@@ -205,8 +222,15 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	until("n2 has left", func(m *cluster.Map, err error) bool { _, ok := m.Node("n2"); return !ok })
 
 	// etcd away: everything stays, and a new process starts from disk.
+	if s := alarm(t, c); s["map"] != 0 || s["feeds"] != 0 || len(s) != 2 {
+		t.Fatalf("alarms while all is well: %v", s)
+	}
 	etcd.stop()
 	until("etcd is away", fault("etcd is away"))
+	await(t, "documents are old", docs.Changed, func() bool { return docs.Fault() != nil })
+	if s := alarm(t, c); s["map"] == 0 || s["feeds"] == 0 {
+		t.Fatalf("alarms while etcd is away: %v", s)
+	}
 	if m := w.Current(); m.Epoch() != 1 || m.Ready("n1") != cluster.All() {
 		t.Fatal("the map went with etcd")
 	}
@@ -227,6 +251,9 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	check(t, c2.Close())
 	etcd.start()
 	until("etcd is back", func(m *cluster.Map, err error) bool { return err == nil && m.Alive("n1") })
+	if s := alarm(t, c); s["map"] != 0 {
+		t.Fatalf("alarms while etcd is back: %v", s)
+	}
 
 	// etcd back empty: everything stays, and nodes register again.
 	etcd.stop()
@@ -236,6 +263,9 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	await(t, "the loss of documents is told", docs.Changed, func() bool { return docs.Fault() != nil })
 	if w.Current().Epoch() != 1 || docs.Current()["home"].Body != "name: home" {
 		t.Fatal("the last good state went with etcd's")
+	}
+	if s := alarm(t, c); s["map"] == 0 || s["feeds"] == 0 {
+		t.Fatalf("alarms while etcd is empty: %v", s)
 	}
 
 	// A restarted process writes the partition count again; that alone must

@@ -121,6 +121,7 @@ type latest[T any] struct {
 		sync.Mutex
 		value   T
 		fault   error
+		since   time.Time // of fault; zero without one
 		changed chan struct{}
 	}
 }
@@ -148,8 +149,21 @@ func (l *latest[T]) set(v T, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.value, l.mu.fault = v, fault
+	switch {
+	case fault == nil:
+		l.mu.since = time.Time{}
+	case l.mu.since.IsZero():
+		l.mu.since = time.Now()
+	}
 	close(l.mu.changed)
 	l.mu.changed = make(chan struct{})
+}
+
+// faultSince returns when the present fault began; zero without one.
+func (l *latest[T]) faultSince() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.since
 }
 
 // sameFault compares faults as the reader sees them.

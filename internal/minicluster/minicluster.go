@@ -104,6 +104,7 @@ func (c *Cluster) start(ctx, run context.Context) error {
 		return err
 	}
 	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(c.client)
 	for i := range c.cfg.Nodes {
 		if err := c.startNode(run, i, metrics); err != nil {
 			return err

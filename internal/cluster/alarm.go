@@ -1,0 +1,50 @@
+package cluster
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// alarms is what a client watches and since when each has been at fault.
+type alarms struct {
+	mu struct {
+		sync.Mutex
+		since map[string]func() time.Time // zero: all is well
+	}
+}
+
+func (a *alarms) add(what string, since func() time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.since == nil {
+		a.mu.since = map[string]func() time.Time{}
+	}
+	a.mu.since[what] = since
+}
+
+func (a *alarms) all() map[string]func() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.mu.since)
+}
+
+var faultSeconds = prometheus.NewDesc("millrace_cluster_fault_seconds",
+	"Time for which what is watched in etcd (the map, or documents of a kind) has been served from the last good state, because etcd is away, empty, rolled back, foreign or holds something malformed; 0 when all is well. The log says why.",
+	[]string{"of"}, nil)
+
+// Describe implements [prometheus.Collector].
+func (c *Client) Describe(out chan<- *prometheus.Desc) { out <- faultSeconds }
+
+// Collect implements [prometheus.Collector]: the alarm of each watcher.
+func (c *Client) Collect(out chan<- prometheus.Metric) {
+	for what, since := range c.alarms.all() {
+		seconds := 0.0
+		if at := since(); !at.IsZero() {
+			seconds = max(time.Since(at).Seconds(), 1e-3)
+		}
+		out <- prometheus.MustNewConstMetric(faultSeconds, prometheus.GaugeValue, seconds, what)
+	}
+}

@@ -271,3 +271,15 @@ func FuzzDecodeLag(f *testing.F) {
 		}
 	})
 }
+
+func FuzzParseParts(f *testing.F) {
+	f.Add(partsOf(make([]byte, 3<<20)).line())
+	f.Add("millrace parts 1 99999999999 1 x")
+	f.Add("name: home")
+	f.Fuzz(func(t *testing.T, doc string) {
+		p, ok := parseParts(doc)
+		if ok && (p.count < 1 || p.bytes > p.count*maxDocumentBytes || p.count > maxPartedBytes/maxDocumentBytes) {
+			t.Fatalf("%q: %+v", doc, p)
+		}
+	})
+}

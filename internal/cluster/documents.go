@@ -8,6 +8,8 @@ import (
 	"maps"
 	"sync"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/millrace/millrace"
 )
 
@@ -44,8 +46,11 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 	onDisk := err == nil
 	c.wg.Go(func() {
 		c.follow(ctx, d.prefix(), func(s *snapshot, err error) {
+			if err == nil {
+				d.join(ctx, s)
+			}
 			if d.apply(s, err) {
-				c.save(c.docsFile(kind), d.Current())
+				c.saveDocs(kind, d.Current())
 			}
 			if err == nil || onDisk {
 				known.Do(func() { close(first) })
@@ -63,6 +68,8 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 }
 
 func (d *Documents) prefix() string { return "docs/" + d.kind + "/" }
+
+func (d *Documents) key(name string) string { return d.c.prefix + d.prefix() + name }
 
 // Current returns the last good documents, by name. The caller must not
 // change them.
@@ -87,6 +94,7 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 		for name, v := range s.values {
 			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
 		}
+		fault = s.fault
 	}
 	changed = !maps.Equal(next, old)
 	if !changed && sameFault(fault, oldFault) {
@@ -99,15 +107,19 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	return changed
 }
 
-// Put writes a document of at most 1 MiB.
+// Put writes a document of at most 32 MiB. Readers find it whole, or the one
+// before.
 func (d *Documents) Put(ctx context.Context, name string, body []byte) error {
 	if err := validID(name); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
 	}
+	var err error
 	if len(body) > maxDocumentBytes {
-		return &millrace.Error{Reason: millrace.ReasonTooLarge, Detail: fmt.Sprintf("%s is %d bytes, more than %d", name, len(body), maxDocumentBytes), WayOut: "make it smaller"}
+		err = d.putParts(ctx, name, body)
+	} else {
+		_, err = d.c.etcd.Txn(ctx).Then(clientv3.OpPut(d.key(name), string(body)), clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())).Commit()
 	}
-	if _, err := d.c.etcd.Put(ctx, d.c.prefix+d.prefix()+name, string(body)); err != nil {
+	if err != nil {
 		return fmt.Errorf("cluster: put %s %s: %w", d.kind, name, err)
 	}
 	return nil
@@ -115,7 +127,8 @@ func (d *Documents) Put(ctx context.Context, name string, body []byte) error {
 
 // Delete removes a document; one that is not there is no error.
 func (d *Documents) Delete(ctx context.Context, name string) error {
-	if _, err := d.c.etcd.Delete(ctx, d.c.prefix+d.prefix()+name); err != nil {
+	_, err := d.c.etcd.Txn(ctx).Then(clientv3.OpDelete(d.key(name)), clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())).Commit()
+	if err != nil {
 		return fmt.Errorf("cluster: delete %s %s: %w", d.kind, name, err)
 	}
 	return nil

@@ -31,6 +31,7 @@ type snapshot struct {
 	revision int64
 	count    string           // the partition count; "" when the keyspace is lost
 	values   map[string]value // by key behind the prefix
+	fault    error            // what of values could not be read and is as it was before
 }
 
 type value struct {

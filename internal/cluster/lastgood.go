@@ -57,8 +57,23 @@ func (c *Client) save(file string, doc any) {
 	}
 }
 
-// loadDocs reads the documents of a kind that were kept.
-func (c *Client) loadDocs(kind string) (docs map[string]Document, err error) {
+// keptDocument is a document on disk. Its bytes need not be text, and JSON's
+// strings are.
+type keptDocument struct {
+	Body    []byte `json:"body"`
+	Version int64  `json:"version"`
+}
+
+func (c *Client) saveDocs(kind string, docs map[string]Document) {
+	kept := make(map[string]keptDocument, len(docs))
+	for name, d := range docs {
+		kept[name] = keptDocument{[]byte(d.Body), d.Version}
+	}
+	c.save(c.docsFile(kind), kept)
+}
+
+// loadDocs reads what saveDocs wrote.
+func (c *Client) loadDocs(kind string) (map[string]Document, error) {
 	if c.dir == "" {
 		return nil, os.ErrNotExist
 	}
@@ -66,7 +81,15 @@ func (c *Client) loadDocs(kind string) (docs map[string]Document, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return docs, json.Unmarshal(body, &docs)
+	var kept map[string]keptDocument
+	if err := json.Unmarshal(body, &kept); err != nil {
+		return nil, err
+	}
+	docs := make(map[string]Document, len(kept))
+	for name, d := range kept {
+		docs[name] = Document{Name: name, Body: string(d.Body), Version: d.Version}
+	}
+	return docs, nil
 }
 
 // loadMap reads what saveMap wrote. Its nodes count as lost until etcd says

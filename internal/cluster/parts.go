@@ -1,0 +1,140 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+)
+
+// A document that is larger than a value of etcd may be is kept in parts. They
+// stand outside the watched prefix, under the checksum of the whole, and so
+// never change; the document itself is then a line that names them. One
+// transaction writes that line, if all parts are there, and removes the parts
+// of before: a reader finds the old document or the new one.
+
+const (
+	maxPartedBytes = 32 << 20
+	partsMagic     = "millrace parts 1"
+)
+
+// parts is what a document's line says of its parts.
+type parts struct {
+	count, bytes int
+	sum          string // SHA-256 of the whole, in hex
+}
+
+func partsOf(body []byte) parts {
+	return parts{partCount(len(body)), len(body), checksum(body)}
+}
+
+func partCount(bytes int) int { return (bytes + maxDocumentBytes - 1) / maxDocumentBytes }
+
+func checksum(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+func (p parts) line() string { return fmt.Sprintf("%s %d %d %s", partsMagic, p.count, p.bytes, p.sum) }
+
+// parseParts reads a document that is such a line.
+func parseParts(doc string) (p parts, ok bool) {
+	if !strings.HasPrefix(doc, partsMagic) {
+		return p, false
+	}
+	_, err := fmt.Sscanf(doc, partsMagic+" %d %d %s", &p.count, &p.bytes, &p.sum)
+	return p, err == nil && p.bytes > 0 && p.bytes <= maxPartedBytes && p.count == partCount(p.bytes)
+}
+
+// partsPrefix is where all parts of a document are, of every checksum.
+func (d *Documents) partsPrefix(name string) string {
+	return d.c.prefix + "parts/" + d.kind + "/" + name + "/"
+}
+
+func (d *Documents) partKey(name string, p parts, i int) string {
+	return fmt.Sprintf("%s%s/%03d", d.partsPrefix(name), p.sum, i)
+}
+
+// putParts writes a large document.
+func (d *Documents) putParts(ctx context.Context, name string, body []byte) error {
+	if len(body) > maxPartedBytes {
+		return &millrace.Error{
+			Reason: millrace.ReasonTooLarge,
+			Detail: fmt.Sprintf("%s is %d bytes, more than %d", name, len(body), maxPartedBytes),
+			WayOut: "make it smaller: of a model, fewer trees, leaves or golden rows",
+		}
+	}
+	p := partsOf(body)
+	var there []clientv3.Cmp
+	for i := range p.count {
+		part, key := body[i*maxDocumentBytes:min((i+1)*maxDocumentBytes, len(body))], d.partKey(name, p, i)
+		if _, err := d.c.etcd.Put(ctx, key, string(part)); err != nil {
+			return err
+		}
+		there = append(there, clientv3.Compare(clientv3.CreateRevision(key), ">", 0))
+	}
+	all, own := d.partsPrefix(name), d.partsPrefix(name)+p.sum+"/"
+	put, err := d.c.etcd.Txn(ctx).If(there...).Then(
+		clientv3.OpPut(d.key(name), p.line()),
+		clientv3.OpDelete(all, clientv3.WithRange(own)),
+		clientv3.OpDelete(clientv3.GetPrefixRangeEnd(own), clientv3.WithRange(clientv3.GetPrefixRangeEnd(all))),
+	).Commit()
+	if err == nil && !put.Succeeded {
+		err = errors.New("somebody else put it at the same time; try again")
+	}
+	return err
+}
+
+// join puts the documents together that are in parts. One of which that fails
+// is as it was before, and the snapshot says why.
+func (d *Documents) join(ctx context.Context, s *snapshot) {
+	old := d.Current()
+	for name, v := range s.values {
+		p, ok := parseParts(string(v.data))
+		if !ok {
+			continue
+		}
+		before, had := old[name]
+		if had && before.Version == v.version && len(before.Body) == p.bytes && checksum([]byte(before.Body)) == p.sum {
+			s.values[name] = value{[]byte(before.Body), v.version}
+			continue
+		}
+		body, err := d.readParts(ctx, name, p)
+		switch {
+		case err == nil:
+			s.values[name] = value{body, v.version}
+			continue
+		case had:
+			s.values[name] = value{[]byte(before.Body), before.Version}
+		default:
+			delete(s.values, name)
+		}
+		s.fault = errors.Join(s.fault, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err))
+	}
+}
+
+func (d *Documents) readParts(ctx context.Context, name string, p parts) ([]byte, error) {
+	var body []byte
+	for i := range p.count {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		got, err := d.c.etcd.Get(call, d.partKey(name, p, i))
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		if len(got.Kvs) == 0 {
+			return nil, fmt.Errorf("part %d of %d is not there", i+1, p.count)
+		}
+		body = append(body, got.Kvs[0].Value...)
+	}
+	if len(body) != p.bytes || checksum(body) != p.sum {
+		return nil, fmt.Errorf("its %d parts have another checksum than it says", p.count)
+	}
+	return body, nil
+}

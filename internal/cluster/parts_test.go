@@ -24,7 +24,8 @@ func noise(seed uint64, n int) []byte {
 func TestLargeDocuments(t *testing.T) {
 	t.Parallel()
 	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
-	docs, err := etcd.open(dir).Documents(ctx, "models")
+	c := etcd.open(dir)
+	docs, err := c.Documents(ctx, "models")
 	check(t, err)
 	is := func(body []byte) func() bool {
 		return func() bool { return docs.Current()["big"].Body == string(body) }
@@ -108,11 +109,12 @@ func TestLargeDocuments(t *testing.T) {
 
 	// From disk, while etcd is away.
 	restarted := etcd.open(dir)
+	check(t, c.Close()) // once it has written
 	etcd.stop()
-	again, err := restarted.Documents(ctx, "models")
+	docs, err = restarted.Documents(ctx, "models")
 	check(t, err)
 	for name, want := range map[string][]byte{"big": first, "small": small} {
-		if !bytes.Equal([]byte(again.Current()[name].Body), want) {
+		if !bytes.Equal([]byte(docs.Current()[name].Body), want) {
 			t.Errorf("%s is another on disk", name)
 		}
 	}

@@ -22,8 +22,12 @@ in processes of their own on loopback, and asks them for feeds by gRPC:
               as LinkedIn published of FishDB
   followfeed  1,000 timelines, 20,000 candidates a query, the tens of thousands
               of FollowFeed
+  team        652 timelines and 3,919 candidates in the mean, of two million
+              records; and the same by Redis, if a redis-server is installed:
+              a sorted set a timeline, filtered and scored in the client
 
-The model has 50 features, and the filter lets 69 % of the candidates pass.
+The model has 50 features, and the filter lets 69 % of the candidates pass; of
+team it is 30 and 26 %.
 
 What is told of each cluster:
   1 client      one question after the other: latency, and CPU time by role
@@ -45,12 +49,12 @@ Figures depend on the machine and on what else it does.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&cfg.Shape, "shape", "", strings.Join(bench.Names(), " or "))
+	f.StringVar(&cfg.Shape, "shape", "", "one of "+strings.Join(bench.Names(), ", "))
 	f.IntSliceVar(&cfg.Nodes, "nodes", []int{1, 3}, "index nodes; a cluster of each number is measured")
 	f.DurationVar(&cfg.Duration, "duration", 5*time.Second, "of a step; a cluster takes about six of them")
 	f.Uint64Var(&cfg.Seed, "seed", 1, "of the world and the arrivals")
-	f.IntVar(&cfg.Entities, "entities", 20_000, "in the world")
-	f.IntVar(&cfg.Viewers, "viewers", 200, "who ask, in turn")
+	f.IntVar(&cfg.Entities, "entities", 0, "in the world; 0: as the shape says")
+	f.IntVar(&cfg.Viewers, "viewers", 0, "who ask, in turn; 0: as the shape says")
 	f.StringVar(&cfg.Data, "data", "", "keep the log and the stores here, for the next run")
 	f.StringVar(&cfg.Profile, "profile", "", "write CPU profiles of the saturated processes to this directory")
 	if err := c.MarkFlagRequired("shape"); err != nil {

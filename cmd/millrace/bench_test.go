@@ -11,31 +11,34 @@ import (
 	"time"
 )
 
-// TestBench runs both shapes over small worlds with steps too short to time
+// TestBench runs every shape over small worlds with steps too short to time
 // anything: the command works, asks for as much as the shapes say, by
 // generated code, and every answer is right.
 func TestBench(t *testing.T) {
 	for _, c := range []struct {
 		shape              string
+		nodes              []int
 		entities           int
-		candidates, fields float64
+		candidates, slack  float64 // a factor: how many a few viewers follow differs
+		passes, fieldReads float64
 	}{
-		{"fishdb", 320, 3_000, 150_000},
-		{"followfeed", 1050, 20_000, 1_000_000},
+		{"fishdb", []int{1, 3}, 1000, 3_000, 1.1, 0.69, 150_000},
+		{"followfeed", []int{3}, 1050, 20_000, 1.1, 0.69, 1_000_000},
+		{"team", []int{1}, 1500, 3_919, 2, 0.26, 20_000},
 	} {
 		t.Run(c.shape, func(t *testing.T) {
-			out := run(t, "bench", "--shape", c.shape, "--entities", fmt.Sprint(c.entities), "--viewers", "5", "--duration", "100ms", "--data", t.TempDir())
+			out := run(t, "bench", "--shape", c.shape, "--nodes", strings.Trim(strings.ReplaceAll(fmt.Sprint(c.nodes), " ", ","), "[]"), "--entities", fmt.Sprint(c.entities), "--viewers", "5", "--duration", "100ms", "--data", t.TempDir())
 			got := figures(t, out)
-			for _, nodes := range []int{1, 3} {
+			for _, nodes := range c.nodes {
 				figure := func(name string) float64 { return got[fmt.Sprintf("%s_%s_%d", c.shape, name, nodes)] }
-				if n := figure("candidates"); n < 0.9*c.candidates || n > 1.1*c.candidates {
+				if n := figure("candidates"); n < c.candidates/c.slack || n > c.slack*c.candidates {
 					t.Errorf("%d nodes: %v candidates, want about %v", nodes, n, c.candidates)
 				}
-				if n := figure("field_reads"); n < c.fields {
-					t.Errorf("%d nodes: %v field reads, want %v", nodes, n, c.fields)
+				if n := figure("field_reads"); n < c.fieldReads {
+					t.Errorf("%d nodes: %v field reads, want %v", nodes, n, c.fieldReads)
 				}
-				if n := figure("passes"); n < 0.67 || n > 0.71 {
-					t.Errorf("%d nodes: the filter passes %v, want 0.69", nodes, n)
+				if n := figure("passes"); n < c.passes-0.02 || n > c.passes+0.02 {
+					t.Errorf("%d nodes: the filter passes %v, want %v", nodes, n, c.passes)
 				}
 				if n := figure("oracle_equal"); n != 4 {
 					t.Errorf("%d nodes: %v answers are the oracle's, want 4", nodes, n)
@@ -46,8 +49,8 @@ func TestBench(t *testing.T) {
 					}
 				}
 			}
-			if !strings.Contains(out, "model of 50 features") || strings.Contains(out, "interpreted") {
-				t.Errorf("not 50 features by generated code:\n%s", out)
+			if strings.Contains(out, "interpreted") {
+				t.Errorf("not by generated code:\n%s", out)
 			}
 		})
 	}
@@ -76,7 +79,7 @@ func figures(t *testing.T, out string) map[string]float64 {
 // A benchmark that is interrupted leaves no process and no files.
 func TestBenchEndsItsProcesses(t *testing.T) {
 	tmp := t.TempDir()
-	cmd := exec.Command(os.Args[0], "bench", "--shape", "fishdb", "--entities", "320", "--viewers", "5", "--duration", "1m", "--nodes", "1")
+	cmd := exec.Command(os.Args[0], "bench", "--shape", "fishdb", "--entities", "1000", "--viewers", "5", "--duration", "1m", "--nodes", "1")
 	cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1", "TMPDIR="+tmp)
 	said, err := cmd.StderrPipe()
 	if err != nil {
@@ -134,7 +137,7 @@ func processesOf(t *testing.T, dir string) map[int]string {
 	return all
 }
 
-// The benchmark's model and filter run by code that is checked in.
+// The models and filters of the benchmark run by code that is checked in.
 func TestBenchCodeIsFresh(t *testing.T) {
-	run(t, "generate", "--check", "--out", "bench", "--package", "bench", "--feed", "bench/feed.yaml", "bench/fifty")
+	run(t, "generate", "--check", "--out", "bench", "--package", "bench", "--feed", "bench/feeds/follows.yaml", "--feed", "bench/feeds/team.yaml", "bench/fifty", "bench/thirty")
 }

@@ -8,25 +8,34 @@ import (
 	"path/filepath"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
 )
 
 // running is a cluster of nodes and a broker that serves the world.
 type running struct {
 	nodes  []*process
 	broker *process
-	client *client.Client
+	conn   *grpc.ClientConn
+	feed   feedv1.FeedServiceClient
 }
+
+// cachedRecords is more than any world has: what is measured is warm.
+const cachedRecords = 10_000_000
 
 // startup bounds how long nodes take to bring the log into their stores.
 const startup = 10 * time.Minute
 
 // startCluster starts nodes, waits until they serve everything in the log,
 // and starts a broker.
-func startCluster(c *Config, f *family, b *backing, nodes int) (*running, error) {
+func startCluster(c *Config, f *family, w *world, b *backing, nodes int) (*running, error) {
 	name := fmt.Sprintf("nodes-%d", nodes)
 	dir := filepath.Join(f.dir, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -36,14 +45,14 @@ func startCluster(c *Config, f *family, b *backing, nodes int) (*running, error)
 	for i := range ids {
 		ids[i] = millrace.NodeID(fmt.Sprintf("node-%d", i+1))
 	}
-	if err := prepareCluster(f.ctx, b, name, ids); err != nil {
+	if err := prepareCluster(f.ctx, w.pack, b, name, ids); err != nil {
 		return nil, err
 	}
 	r := &running{}
 	began := time.Now()
 	for _, id := range ids {
 		p, err := startRole(f, "indexnode", name+"-"+string(id), fmt.Sprintf(
-			"id: %s\ndata: %q\nbrokers: [%q]\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\n", id, filepath.Join(dir, string(id)), b.kafka, b.etcd, name))
+			"id: %s\ndata: %q\nbrokers: [%q]\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\ncache: {records: %d}\n", id, filepath.Join(dir, string(id)), b.kafka, b.etcd, name, cachedRecords))
 		if err != nil {
 			return nil, err
 		}
@@ -57,11 +66,11 @@ func startCluster(c *Config, f *family, b *backing, nodes int) (*running, error)
 		}
 	}
 	c.say("%d nodes have read the log in %.1f s", nodes, time.Since(began).Seconds())
-	return r, r.startBroker(wait, f, b, name, dir)
+	return r, r.startBroker(wait, f, w, b, name, dir)
 }
 
 // prepareCluster assigns the partitions and pushes the model.
-func prepareCluster(ctx context.Context, b *backing, name string, ids []millrace.NodeID) error {
+func prepareCluster(ctx context.Context, p *relevance.Pack, b *backing, name string, ids []millrace.NodeID) error {
 	cl, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{b.etcd}, Name: name})
 	if err != nil {
 		return err
@@ -79,10 +88,6 @@ func prepareCluster(ctx context.Context, b *backing, name string, ids []millrace
 		if err := cl.Assign(ctx, a); err != nil {
 			return err
 		}
-	}
-	p, err := pack()
-	if err != nil {
-		return err
 	}
 	var tar bytes.Buffer
 	if err := p.WriteTar(&tar); err != nil {
@@ -109,12 +114,12 @@ func startRole(f *family, role, name, config string) (*process, error) {
 	return p, err
 }
 
-func (r *running) startBroker(ctx context.Context, f *family, b *backing, name, dir string) error {
+func (r *running) startBroker(ctx context.Context, f *family, w *world, b *backing, name, dir string) error {
 	feeds := filepath.Join(dir, "feeds")
 	if err := os.MkdirAll(feeds, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(feeds, feed().Name+".yaml"), feedText, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(feeds, w.feed.Name+".yaml"), w.feedText, 0o644); err != nil {
 		return err
 	}
 	addr, err := freeAddr()
@@ -127,7 +132,10 @@ func (r *running) startBroker(ctx context.Context, f *family, b *backing, name, 
 	if err := r.broker.ready(ctx); err != nil {
 		return err
 	}
-	r.client, err = client.Dial(addr)
+	// Not by package client, which asks again when it is refused: that would
+	// be taken for latency.
+	r.conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	r.feed = feedv1.NewFeedServiceClient(r.conn)
 	return err
 }
 

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,6 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/rpcerr"
 )
 
 // driver asks a cluster the world's questions and holds every answer against
@@ -25,11 +29,18 @@ type driver struct {
 // patient bounds one question.
 const patient = 10 * time.Second
 
+// errRefused says that the broker was too busy.
+var errRefused = errors.New("refused: the broker is overloaded")
+
 func (d *driver) get(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
-	resp, err := d.run.client.GetFeed(ctx, req)
+	resp, err := d.run.feed.GetFeed(ctx, req)
 	if err != nil {
+		err = rpcerr.FromStatus(err)
+		if e, ok := errors.AsType[*millrace.Error](err); ok && e.Reason == millrace.ReasonOverloaded {
+			return nil, errRefused
+		}
 		return nil, err
 	}
 	if missing := resp.GetCoverage().GetMissing(); len(missing) > 0 {
@@ -41,7 +52,7 @@ func (d *driver) get(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.G
 // ask asks the next question. A wrong answer is an error.
 func (d *driver) ask(ctx context.Context) error {
 	i := int(d.next.Add(1) % uint64(len(d.world.asked)))
-	resp, err := d.get(ctx, d.world.asked[i])
+	resp, err := d.get(ctx, d.world.asked[i].req)
 	if err != nil {
 		return err
 	}
@@ -63,6 +74,15 @@ func (l latencies) at(share float64) time.Duration {
 
 // closed has clients ask one question after the other for a while.
 func (d *driver) closed(ctx context.Context, clients int, length time.Duration) (latencies, time.Duration, error) {
+	return closed(ctx, clients, length, func(ctx context.Context, _ int) error { return d.ask(ctx) })
+}
+
+// refusedPause is how long a client of closed waits when it is refused.
+const refusedPause = 10 * time.Millisecond
+
+// closed has clients, of which each knows its number, ask again and again for
+// a while. It returns how long answers took, and how long all took together.
+func closed(ctx context.Context, clients int, length time.Duration, ask func(context.Context, int) error) (latencies, time.Duration, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	took := make([]latencies, clients)
 	began := time.Now()
@@ -70,7 +90,12 @@ func (d *driver) closed(ctx context.Context, clients int, length time.Duration) 
 		g.Go(func() error {
 			for time.Since(began) < length {
 				start := time.Now()
-				if err := d.ask(ctx); err != nil {
+				err := ask(ctx, i)
+				if errors.Is(err, errRefused) {
+					time.Sleep(refusedPause)
+					continue
+				}
+				if err != nil {
 					return err
 				}
 				took[i] = append(took[i], time.Since(start))
@@ -86,11 +111,11 @@ func (d *driver) closed(ctx context.Context, clients int, length time.Duration) 
 }
 
 // open has questions arrive as a Poisson process of so many a second, whether
-// those before are answered or not, and measures from the instant each was due.
-func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (latencies, error) {
+// those before are answered or not, and measures from the instant each was
+// due. It counts those that were refused apart.
+func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (all latencies, refused int, err error) {
 	r := d.world.rand(ofArrivals, 0)
 	var mu sync.Mutex
-	var all latencies
 	g, ctx := errgroup.WithContext(ctx)
 	due := time.Now()
 	for end := due.Add(length); due.Before(end) && ctx.Err() == nil; {
@@ -102,11 +127,15 @@ func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (
 			took := time.Since(at)
 			mu.Lock()
 			defer mu.Unlock()
+			if errors.Is(err, errRefused) {
+				refused++
+				return nil
+			}
 			all = append(all, took)
 			return err
 		})
 	}
-	err := g.Wait()
+	err = g.Wait()
 	slices.Sort(all)
-	return all, err
+	return all, refused, err
 }

@@ -44,14 +44,14 @@ func fill(ctx context.Context, c *Config, w *world, b *backing, done string) err
 
 	began, records := time.Now(), 0
 	var entities atomic.Int64
-	stop := c.every(2*time.Second, func() { c.say("  %d of %d timelines written", entities.Load(), w.entities) })
+	stop := c.every(2*time.Second, func() { c.say("  %d of %d entities written", entities.Load(), w.entities) })
 	defer stop()
 	for i := range w.entities {
-		bodies, err := w.records(i)
-		if err != nil {
-			return err
-		}
-		for _, body := range bodies {
+		for _, x := range w.records(i) {
+			body, err := w.body(&x)
+			if err != nil {
+				return err
+			}
 			p.Produce(ctx, kafka.ToStream(topics.Timeline, entityName(i), schemas.Frame(schemas.Activity().Fingerprint(), body),
 				kafka.Source{Topic: "bench", Offset: millrace.Offset(records)}))
 			records++
@@ -64,7 +64,7 @@ func fill(ctx context.Context, c *Config, w *world, b *backing, done string) err
 	if err := p.Flush(ctx); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("%d records of %d timelines", records, w.entities)
+	what := fmt.Sprintf("%d records of %d entities", records, w.entities)
 	c.say("%s written in %.1f s", what, time.Since(began).Seconds())
 	return os.WriteFile(done, []byte(what+"\n"), 0o644)
 }

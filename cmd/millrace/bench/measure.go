@@ -25,6 +25,12 @@ type result struct {
 	saturation         float64   // queries a second
 	clients            int       // that saturate it
 	half               latencies // at half of that
+	refused            int       // by an overloaded broker at half of it
+
+	// Of a shape with a baseline: two clients.
+	two     float64 // queries a second
+	twoCPU  cpuTime // a query
+	answers []string
 }
 
 // measure starts a cluster of so many nodes, checks it, measures it and ends
@@ -36,11 +42,11 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 			err = f.end(before)
 		}
 	}()
-	run, err := startCluster(c, f, b, nodes)
+	run, err := startCluster(c, f, w, b, nodes)
 	if err != nil {
 		return res, err
 	}
-	defer run.client.Close()
+	defer run.conn.Close()
 	d := &driver{run: run, world: w}
 	res.nodes = nodes
 	if err := d.settle(ctx); err != nil {
@@ -57,10 +63,15 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 		return res, err
 	}
 	c.say("%d nodes: one client, p50 %s, p99 %s", nodes, ms(res.one.at(0.5)), ms(res.one.at(0.99)))
+	if w.shape.baseline {
+		if err := d.twoClients(ctx, c, &res); err != nil {
+			return res, err
+		}
+	}
 	if err := d.saturate(ctx, c, &res); err != nil {
 		return res, err
 	}
-	if res.half, err = d.open(ctx, res.saturation/2, 2*c.Duration); err != nil {
+	if res.half, res.refused, err = d.open(ctx, res.saturation/2, 2*c.Duration); err != nil {
 		return res, err
 	}
 	c.say("%d nodes: %.0f queries/s arriving, p99 %s", nodes, res.saturation/2, ms(res.half.at(0.99)))
@@ -72,7 +83,7 @@ func (d *driver) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		_, err := d.get(ctx, d.world.asked[0])
+		_, err := d.get(ctx, d.world.asked[0].req)
 		if err == nil {
 			return nil
 		}
@@ -87,8 +98,8 @@ func (d *driver) settle(ctx context.Context) error {
 // check asks every question once, holds the first against the oracle, and
 // keeps the digests of all.
 func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) error {
-	for i, req := range d.world.asked {
-		explained := proto.Clone(req).(*feedv1.GetFeedRequest)
+	for i, q := range d.world.asked {
+		explained := proto.Clone(q.req).(*feedv1.GetFeedRequest)
 		explained.Explain = true
 		resp, err := d.get(ctx, explained)
 		if err != nil {
@@ -101,6 +112,7 @@ func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) 
 			res.exact++
 		}
 		d.right = append(d.right, digest(resp))
+		res.answers = append(res.answers, shown(resp))
 		res.candidates += float64(resp.GetExplain().GetCandidates()) / float64(len(d.world.asked))
 		res.scored += float64(resp.GetExplain().GetScored()) / float64(len(d.world.asked))
 		res.execution = resp.GetReceipt().GetExecution()
@@ -126,6 +138,15 @@ func (d *driver) oneClient(ctx context.Context, c *Config, res *result) (err err
 	res.oneCPU, err = d.cost(ctx, func() (latencies, error) {
 		res.one, _, err = d.closed(ctx, 1, c.Duration)
 		return res.one, err
+	})
+	return err
+}
+
+func (d *driver) twoClients(ctx context.Context, c *Config, res *result) (err error) {
+	res.twoCPU, err = d.cost(ctx, func() (latencies, error) {
+		l, elapsed, err := d.closed(ctx, 2, c.Duration)
+		res.two = float64(len(l)) / elapsed.Seconds()
+		return l, err
 	})
 	return err
 }

@@ -13,25 +13,31 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the golden rows and the manifest of the model")
+var rewrite = flag.Bool("rewrite", false, "write the golden rows and the manifests of the models")
 
-// The pack's golden rows and manifest are those of its spec.
-func TestModelIsFresh(t *testing.T) {
-	m, err := relevance.ParseFile(os.DirFS("fifty"), relevance.SpecFile, relevance.ShippedSchemas())
+// The packs' golden rows and manifests are those of their specs.
+func TestModelsAreFresh(t *testing.T) {
+	for name, features := range map[string]int{"fifty": 50, "thirty": 30} {
+		t.Run(name, func(t *testing.T) { testModel(t, name, features) })
+	}
+}
+
+func testModel(t *testing.T, name string, features int) {
+	m, err := relevance.ParseFile(os.DirFS(name), relevance.SpecFile, relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(m.Spec().Features); n != 50 {
-		t.Errorf("%d features, want 50", n)
+	if n := len(m.Spec().Features); n != features {
+		t.Errorf("%d features, want %d", n, features)
 	}
-	fresh(t, "fifty/"+relevance.GoldenFile, golden(m))
+	fresh(t, name+"/"+relevance.GoldenFile, golden(m))
 	if *rewrite {
 		activity := schemas.Activity()
-		if _, err := relevance.Seal("fifty", relevance.ShippedSchemas(), map[string]string{activity.Name(): activity.Fingerprint().String()}); err != nil {
+		if _, err := relevance.Seal(name, relevance.ShippedSchemas(), map[string]string{activity.Name(): activity.Fingerprint().String()}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := model(); err != nil && !*rewrite {
+	if _, _, err := readPack(name); err != nil && !*rewrite {
 		t.Errorf("the pack is not fit to serve; run go test ./cmd/millrace/bench -rewrite: %v", err)
 	}
 }

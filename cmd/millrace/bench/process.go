@@ -55,22 +55,27 @@ func (f *family) end(i int) error {
 	return errors.Join(errs...)
 }
 
-// start runs a command of this binary. Its output goes to a file, or to the
-// returned reader if it is to be listened to.
+// start runs a command of this binary.
 func (f *family) start(name, admin string, listen bool, args ...string) (*process, io.Reader, error) {
-	if err := f.ctx.Err(); err != nil {
-		return nil, nil, context.Cause(f.ctx)
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
+	}
+	return f.launch(name, admin, listen, exec.Command(self, args...))
+}
+
+// launch runs a command. Its output goes to a file, or to the returned reader
+// if it is to be listened to.
+func (f *family) launch(name, admin string, listen bool, cmd *exec.Cmd) (*process, io.Reader, error) {
+	if err := f.ctx.Err(); err != nil {
+		return nil, nil, context.Cause(f.ctx)
 	}
 	log, err := os.Create(filepath.Join(f.dir, name+".log"))
 	if err != nil {
 		return nil, nil, err
 	}
 	defer log.Close()
-	p := &process{name: name, admin: admin, cmd: exec.Command(self, args...), ended: make(chan struct{})}
+	p := &process{name: name, admin: admin, cmd: cmd, ended: make(chan struct{})}
 	p.cmd.Stderr = log
 	apart(p.cmd)
 	var out io.Reader

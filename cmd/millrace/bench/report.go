@@ -14,15 +14,11 @@ const goalP99 = 10 * time.Millisecond
 
 // report prints a table, and the figures of each cluster.
 func report(c *Config, w *world, all []result) error {
-	m, err := model()
-	if err != nil {
-		return err
-	}
-	features, inModel := len(m.Spec().Features), 0
-	for _, f := range m.Spec().Features {
+	features, inModel := len(w.model.Spec().Features), 0
+	for _, f := range w.model.Spec().Features {
 		inModel += strings.Count(f.Source, "record.")
 	}
-	inFilter := strings.Count(feed().Filter, "record.")
+	inFilter := strings.Count(w.feed.Filter, "record.")
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	line := func(label string, value func(r *result) string) {
 		fmt.Fprint(t, label, "\t")
@@ -34,7 +30,7 @@ func report(c *Config, w *world, all []result) error {
 	reads := func(r *result) float64 {
 		return float64(inFilter)*r.candidates + float64(inModel)*r.scored
 	}
-	fmt.Fprintf(c.Out, "\n%s: %d keys of %d a query, model of %d features, top %d of distinct objects\n\n", w.label, w.shape.keys, w.entities, features, feed().Limit)
+	fmt.Fprintf(c.Out, "\n%s: %.0f timelines of %d entities a query, model of %d features, top %d of distinct objects\n\n", w.label, w.timelines(), w.entities, features, w.feed.Limit)
 	line("nodes", func(r *result) string { return fmt.Sprint(r.nodes) })
 	line("candidates a query", func(r *result) string { return fmt.Sprintf("%.0f", r.candidates) })
 	line("the filter passes", func(r *result) string { return fmt.Sprintf("%.1f %%", 100*r.scored/r.candidates) })
@@ -54,6 +50,7 @@ func report(c *Config, w *world, all []result) error {
 	line("half of it: p50", func(r *result) string { return ms(r.half.at(0.5)) })
 	line("p99", func(r *result) string { return ms(r.half.at(0.99)) })
 	line("p99.9", func(r *result) string { return ms(r.half.at(0.999)) })
+	line("refused", func(r *result) string { return fmt.Sprint(r.refused) })
 	line("queries", func(r *result) string { return fmt.Sprint(len(r.half)) })
 	if err := t.Flush(); err != nil {
 		return err
@@ -75,6 +72,7 @@ func report(c *Config, w *world, all []result) error {
 		figure.Tell(name("saturation_qps"), r.saturation, "queries/s")
 		figure.Tell(name("p50_half_saturation_ms"), millis(r.half.at(0.5)), "ms")
 		figure.Print(name("p99_half_saturation_ms"), millis(r.half.at(0.99)), "ms", millis(goalP99))
+		figure.Print(name("refused_half_saturation"), float64(r.refused), "queries", 0)
 		figure.Tell(name("p999_half_saturation_ms"), millis(r.half.at(0.999)), "ms")
 	}
 	return nil

@@ -1,35 +1,84 @@
 package bench
 
 import (
-	_ "embed"
-	"sync"
+	"embed"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
 
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/relevance"
 )
 
 // A shape is what a query asks of how much.
 type shape struct {
-	keys     int // timelines of a query
-	min, max int // records of a timeline
+	feed      string // the definition that it is asked by
+	entities  int    // in the world, unless told otherwise
+	viewers   int    // that ask
+	min, max  int    // records of a timeline
+	languages int    // that a viewer reads, of seven
+	follows   func(r *rand.Rand) int
+	baseline  bool // compared with what a team would use today
 }
 
 // FishDB's published shape is 300 terms and more, some 3,000 candidates and
 // some 150,000 field reads; FollowFeed's is tens of thousands of candidates.
+// Of the team's mean query 652 timelines are known, 3,919 candidates, and
+// 20,492 at the 99th percentile.
 var shapes = map[string]shape{
-	"fishdb":     {keys: 300, min: 5, max: 15},
-	"followfeed": {keys: 1000, min: 10, max: 30},
+	"fishdb":     {feed: "follows", entities: 20_000, viewers: 200, min: 5, max: 15, languages: 6, follows: exactly(300)},
+	"followfeed": {feed: "follows", entities: 20_000, viewers: 200, min: 10, max: 30, languages: 6, follows: exactly(1000)},
+	"team":       {feed: "team", entities: 100_000, viewers: 1000, min: 2, max: 11, languages: 3, follows: lognormal(217, 0.876), baseline: true},
 }
 
-// feedText is the definition of the feed that every shape is asked by.
-//
-//go:embed feed.yaml
-var feedText []byte
+func exactly(n int) func(*rand.Rand) int { return func(*rand.Rand) int { return n } }
 
-// feed is that definition. Every record of the world is within its window.
-var feed = sync.OnceValue(func() broker.Feed {
-	f, err := broker.ParseFeed(feedText)
-	if err != nil {
-		panic(err) // the tests read it
+// lognormal is how many people follow, about: mean, and the spread of the
+// logarithm.
+func lognormal(mean, sigma float64) func(*rand.Rand) int {
+	return func(r *rand.Rand) int {
+		return max(1, int(mean*math.Exp(sigma*r.NormFloat64()-sigma*sigma/2)))
 	}
-	return f
-})
+}
+
+// What the shapes are asked by: feeds, and packs of their models, with the
+// code generated of both.
+//
+//go:generate go run .. generate --out . --package bench --feed feeds/follows.yaml --feed feeds/team.yaml fifty thirty
+//go:embed feeds fifty thirty
+var files embed.FS
+
+// readFeed returns the text and meaning of a feed's definition.
+func readFeed(name string) ([]byte, broker.Feed, error) {
+	text, err := files.ReadFile("feeds/" + name + ".yaml")
+	if err != nil {
+		return nil, broker.Feed{}, err
+	}
+	f, err := broker.ParseFeed(text)
+	return text, f, err
+}
+
+// readPack returns a pack and its model, admitted as a node does it.
+func readPack(name string) (*relevance.Pack, *relevance.Model, error) {
+	dir, err := os.MkdirTemp("", "millrace-pack-")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer os.RemoveAll(dir)
+	sub, err := fs.Sub(files, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	to := filepath.Join(dir, name)
+	if err := os.CopyFS(to, sub); err != nil {
+		return nil, nil, err
+	}
+	p, err := relevance.OpenPack(to)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := relevance.Validate(p, relevance.ShippedSchemas())
+	return p, m, err
+}

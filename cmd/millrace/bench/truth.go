@@ -18,38 +18,29 @@ const verified = 4
 
 // truth is the oracle's answers to the first few questions.
 func (w *world) truth(n int) ([]oracle.Answer, error) {
-	f := feed()
 	eval, err := oracle.NewEval(schemas.Activity())
 	if err != nil {
 		return nil, err
 	}
-	filter, err := eval.Filter(f.Filter)
+	filter, err := eval.Filter(w.feed.Filter)
 	if err != nil {
 		return nil, err
 	}
-	m, err := model()
-	if err != nil {
-		return nil, err
-	}
-	score := eval.Score(m)
+	score := eval.Score(w.model)
 	var all []oracle.Answer
-	for _, req := range w.asked[:min(n, len(w.asked))] {
+	for _, asked := range w.asked[:min(n, len(w.asked))] {
 		timelines := oracle.New()
 		q := oracle.Query{
-			From: asOf - millrace.Time(f.Window.Milliseconds()), To: millrace.MaxTime, AsOf: asOf, Types: f.Types,
-			Filter: filter, Score: score, Limit: f.Limit, Distinct: f.DistinctObjects, Viewer: viewerOf(req.Viewer),
+			From: asOf - millrace.Time(w.feed.Window.Milliseconds()), To: millrace.MaxTime, AsOf: asOf, Types: w.feed.Types,
+			Filter: filter, Score: score, Limit: w.feed.Limit, Distinct: w.feed.DistinctObjects, Viewer: asked.viewer.vocabulary(),
 		}
-		for _, name := range req.Entities {
-			var i int
-			if _, err := fmt.Sscanf(name, "member:%d", &i); err != nil {
-				return nil, err
-			}
-			q.Entities = append(q.Entities, millrace.Entity(name))
-			bodies, err := w.records(i)
-			if err != nil {
-				return nil, err
-			}
-			for _, body := range bodies {
+		for _, entity := range asked.follows {
+			q.Entities = append(q.Entities, entityName(entity))
+			for _, x := range w.records(entity) {
+				body, err := w.body(&x)
+				if err != nil {
+					return nil, err
+				}
 				e, err := schemas.Activity().Envelope(body)
 				if err != nil {
 					return nil, err
@@ -62,20 +53,17 @@ func (w *world) truth(n int) ([]oracle.Answer, error) {
 	return all, nil
 }
 
-func viewerOf(v *feedv1.Viewer) millrace.Viewer {
-	out := millrace.Viewer{ID: v.Id, Features: v.Features, Attributes: map[string]any{}}
-	for name, value := range v.Attributes {
-		if list := value.GetListValue(); list != nil {
-			var texts []string
-			for _, x := range list.Values {
-				texts = append(texts, x.GetStringValue())
-			}
-			out.Attributes[name] = texts
-			continue
-		}
-		out.Attributes[name] = value.GetStringValue()
+// vocabulary is the viewer as a node sees it.
+func (v *viewer) vocabulary() millrace.Viewer {
+	var reads []string
+	for _, l := range v.reads {
+		reads = append(reads, languages[l])
 	}
-	return out
+	return millrace.Viewer{
+		ID:         v.name,
+		Attributes: map[string]any{"languages": reads, "country": countries[v.country], "muted": countries[v.muted]},
+		Features:   map[string]float64{"freshness_hours": v.freshnessHours, "chatty": v.chatty, "visual": v.visual},
+	}
 }
 
 // differs tells how an explained answer is not the oracle's, or "".
@@ -103,4 +91,13 @@ func digest(resp *feedv1.GetFeedResponse) uint64 {
 		h.Write([]byte{byte(len(it.Also))})
 	}
 	return h.Sum64()
+}
+
+// shown is the ids of an answer, in order.
+func shown(resp *feedv1.GetFeedResponse) string {
+	var ids []string
+	for _, it := range resp.Items {
+		ids = append(ids, it.Id)
+	}
+	return strings.Join(ids, " ")
 }

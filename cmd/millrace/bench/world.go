@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -11,6 +12,8 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -21,18 +24,49 @@ type world struct {
 	label    string // name of the shape
 	entities int
 	seed     uint64
-	asked    []*feedv1.GetFeedRequest
+	feed     broker.Feed
+	feedText []byte
+	pack     *relevance.Pack
+	model    *relevance.Model
+	asked    []question
 }
 
-// asOf is the instant of every question.
-const asOf millrace.Time = 1_750_000_000_000
+// question is what a viewer asks, each time the same.
+type question struct {
+	viewer  viewer
+	follows []int
+	req     *feedv1.GetFeedRequest
+}
 
-func newWorld(c Config) *world {
-	w := &world{shape: shapes[c.Shape], label: c.Shape, entities: c.Entities, seed: c.Seed}
-	for viewer := range c.Viewers {
-		w.asked = append(w.asked, w.request(viewer))
+type viewer struct {
+	name           string
+	reads          []int // of languages
+	country, muted int
+	freshnessHours float64
+	chatty, visual float64
+}
+
+const (
+	// asOf is the instant of every question,
+	asOf millrace.Time = 1_750_000_000_000
+	// and history the age of the oldest records.
+	history = 30 * 24 * time.Hour
+)
+
+func newWorld(c Config) (*world, error) {
+	s := shapes[c.Shape]
+	w := &world{shape: s, label: c.Shape, entities: c.Entities, seed: c.Seed}
+	var err error
+	if w.feedText, w.feed, err = readFeed(s.feed); err != nil {
+		return nil, err
 	}
-	return w
+	if w.pack, w.model, err = readPack(w.feed.Model); err != nil {
+		return nil, err
+	}
+	for i := range c.Viewers {
+		w.asked = append(w.asked, w.question(i))
+	}
+	return w, nil
 }
 
 // name tells worlds apart that are kept in one directory.
@@ -52,75 +86,111 @@ const (
 func entityName(i int) millrace.Entity { return millrace.Entity(fmt.Sprintf("member:%d", i)) }
 
 var (
-	languages = []string{"en", "es", "pt", "hi", "de", "fr", "ja"}
-	countries = []string{"us", "in", "br", "gb", "de", "fr", "mx", "jp", "it", "ca", "ar", "ng", "id", "eg", "pl", "kr"}
+	languages    = []string{"en", "es", "pt", "hi", "de", "fr", "ja"}
+	countries    = []string{"us", "in", "br", "gb", "de", "fr", "mx", "jp", "it", "ca", "ar", "ng", "id", "eg", "pl", "kr"}
+	visibilities = []string{"public", "friends"}
 )
 
 const text = "What somebody wrote about a day at the sea, the people met there, and the long way home"
 
-// records returns the bodies of an entity's timeline, oldest first.
-func (w *world) records(entity int) ([][]byte, error) {
-	r := w.rand(ofEntity, entity)
-	n := w.shape.min + r.IntN(w.shape.max-w.shape.min+1)
-	bodies := make([][]byte, n)
-	span := feed().Window.Milliseconds() / int64(n)
-	articles := rand.NewZipf(r, 1.3, 1, uint64(w.entities))
-	for i := range bodies {
-		at := int64(asOf) - feed().Window.Milliseconds() + int64(i)*span + 1 + r.Int64N(span-1)
-		id := fmt.Sprintf("%d/%d", entity, i)
-		object := ""
-		if r.IntN(5) == 0 { // a fifth is about what others are about too
-			object = fmt.Sprintf("article:%d", articles.Uint64())
-		}
-		visibility := "public"
-		if r.IntN(100) < 7 {
-			visibility = "friends"
-		}
-		likes, comments, impressions := 0, 0, 0
-		if r.IntN(100) >= 6 {
-			likes = 1 + int(math.Exp(1.2+1.3*r.NormFloat64()))
-			comments = likes * r.IntN(4) / 5
-			impressions = likes * (10 + r.IntN(60))
-		}
-		if r.IntN(100) < 2 {
-			impressions += 20_000
-		}
-		var err error
-		bodies[i], err = schemas.Activity().EncodeJSON(fmt.Appendf(nil,
-			`{"id":%q,"actor":%q,"verb":"post","created_at":%d,"object":%q,"version":%d,"language":%q,"country":%q,"visibility":%q,"text":%q,"likes":%d,"comments":%d,"shares":%d,"impressions":%d}`,
-			id, entityName(entity), at, object, 1+r.IntN(2), languages[r.IntN(len(languages))], countries[r.IntN(len(countries))], visibility, text[:10+r.IntN(len(text)-10)],
-			likes, comments, likes*r.IntN(3)/7, impressions))
-		if err != nil {
-			return nil, err
-		}
-	}
-	return bodies, nil
+// record is one of the world's.
+type record struct {
+	entity, number, kind                 int // kind of the feed's types
+	at                                   int64
+	article                              int // what it is about; -1: itself
+	version, text                        int
+	language, country, visibility        int // of the lists above
+	likes, comments, shares, impressions int
 }
 
-// request is what a viewer asks, each time the same.
-func (w *world) request(viewer int) *feedv1.GetFeedRequest {
-	r := w.rand(ofViewer, viewer)
-	skip := r.IntN(len(languages)) // the one that the viewer does not read
-	var reads []*structpb.Value
-	for i, l := range languages {
-		if i != skip {
-			reads = append(reads, structpb.NewStringValue(l))
+// records returns what an entity did, of each type the oldest first.
+func (w *world) records(entity int) []record {
+	r := w.rand(ofEntity, entity)
+	articles := rand.NewZipf(r, 1.3, 1, uint64(w.entities))
+	var all []record
+	for kind := range w.feed.Types {
+		n := w.shape.min + r.IntN(w.shape.max-w.shape.min+1)
+		span := history.Milliseconds() / int64(n)
+		for i := range n {
+			x := record{
+				entity: entity, number: len(all), kind: kind, article: -1, version: 1 + r.IntN(2), text: 10 + r.IntN(len(text)-10),
+				at:       int64(asOf) - history.Milliseconds() + int64(i)*span + 1 + r.Int64N(span-1),
+				language: r.IntN(len(languages)), country: r.IntN(len(countries)),
+			}
+			if r.IntN(5) == 0 { // a fifth is about what others are about too
+				x.article = int(articles.Uint64())
+			}
+			if r.IntN(100) < 7 {
+				x.visibility = 1
+			}
+			if r.IntN(100) >= 6 {
+				x.likes = 1 + int(math.Exp(1.2+1.3*r.NormFloat64()))
+				x.comments = x.likes * r.IntN(4) / 5
+				x.shares = x.likes * r.IntN(3) / 7
+				x.impressions = x.likes * (10 + r.IntN(60))
+			}
+			if r.IntN(100) < 2 {
+				x.impressions += 20_000
+			}
+			all = append(all, x)
 		}
 	}
-	req := &feedv1.GetFeedRequest{
-		Feed: feed().Name, AsOf: timestamppb.New(asOf.Std()),
+	return all
+}
+
+func (x *record) id() string { return fmt.Sprintf("%d/%d", x.entity, x.number) }
+
+// object is what the record is about.
+func (x *record) object() string {
+	if x.article < 0 {
+		return ""
+	}
+	return fmt.Sprintf("article:%d", x.article)
+}
+
+// body is the record as Avro.
+func (w *world) body(x *record) ([]byte, error) {
+	return schemas.Activity().EncodeJSON(fmt.Appendf(nil,
+		`{"id":%q,"actor":%q,"verb":%q,"created_at":%d,"object":%q,"version":%d,"language":%q,"country":%q,"visibility":%q,"text":%q,"likes":%d,"comments":%d,"shares":%d,"impressions":%d}`,
+		x.id(), entityName(x.entity), w.feed.Types[x.kind], x.at, x.object(), x.version, languages[x.language], countries[x.country], visibilities[x.visibility], text[:x.text],
+		x.likes, x.comments, x.shares, x.impressions))
+}
+
+func (w *world) question(i int) question {
+	r := w.rand(ofViewer, i)
+	v := viewer{
+		name: fmt.Sprintf("member:%d", i), reads: r.Perm(len(languages))[:w.shape.languages],
+		country: r.IntN(len(countries)), muted: r.IntN(len(countries)),
+		freshnessHours: float64(4 + r.IntN(44)), chatty: r.Float64(), visual: r.Float64(),
+	}
+	q := question{viewer: v, follows: r.Perm(w.entities)[:min(w.shape.follows(r), w.entities)]}
+	var reads []*structpb.Value
+	for _, l := range v.reads {
+		reads = append(reads, structpb.NewStringValue(languages[l]))
+	}
+	q.req = &feedv1.GetFeedRequest{
+		Feed: w.feed.Name, AsOf: timestamppb.New(asOf.Std()),
 		Viewer: &feedv1.Viewer{
-			Id: fmt.Sprintf("member:%d", viewer),
+			Id: v.name,
 			Attributes: map[string]*structpb.Value{
 				"languages": structpb.NewListValue(&structpb.ListValue{Values: reads}),
-				"country":   structpb.NewStringValue(countries[r.IntN(len(countries))]),
-				"muted":     structpb.NewStringValue(countries[r.IntN(len(countries))]),
+				"country":   structpb.NewStringValue(countries[v.country]),
+				"muted":     structpb.NewStringValue(countries[v.muted]),
 			},
-			Features: map[string]float64{"freshness_hours": float64(4 + r.IntN(44)), "chatty": r.Float64(), "visual": r.Float64()},
+			Features: map[string]float64{"freshness_hours": v.freshnessHours, "chatty": v.chatty, "visual": v.visual},
 		},
 	}
-	for _, e := range r.Perm(w.entities)[:w.shape.keys] {
-		req.Entities = append(req.Entities, string(entityName(e)))
+	for _, e := range q.follows {
+		q.req.Entities = append(q.req.Entities, string(entityName(e)))
 	}
-	return req
+	return q
+}
+
+// timelines is how many timelines a mean query asks for.
+func (w *world) timelines() float64 {
+	n := 0
+	for i := range w.asked {
+		n += len(w.asked[i].follows)
+	}
+	return float64(n*len(w.feed.Types)) / float64(len(w.asked))
 }

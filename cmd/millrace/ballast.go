@@ -9,6 +9,8 @@ import "runtime"
 const ballastBytes = 64 << 20
 
 // ballast is never touched, and so takes no memory but addresses.
+//
+//lint:ignore U1000 it is held, and never read
 var ballast []byte
 
 // spareCollector takes the ballast on. The heap of the process may grow to

@@ -20,20 +20,39 @@ import (
 func TestModelsTutorial(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	p := newPage(ctx, t, "models")
-	for _, b := range p.blocks("models.md") {
+	p := newPage(ctx, t, "docs/models.md")
+	p.carryOut(p.blocks())
+	p.checkAnswers()
+}
+
+// TestReadme does what the README says, as a newcomer would.
+func TestReadme(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	p := newPage(ctx, t, "README.md")
+	p.carryOut(p.blocks())
+}
+
+// carryOut writes the files and runs the commands of blocks.
+func (p *page) carryOut(blocks []block) {
+	p.Helper()
+	commands := 0
+	for _, b := range blocks {
 		switch words := strings.Fields(b.info); {
 		case words[0] == "console":
 			for _, c := range b.commands() {
 				p.run(c)
+				commands++
 			}
 		case len(words) == 2:
-			p.write(words[1], []byte(b.text))
+			p.write(words[1], []byte(p.real.Replace(b.text)))
 		default:
-			t.Fatalf("docs/models.md:%d: a block %q, which is neither a console nor a file", b.line, b.info)
+			p.Fatalf("%s:%d: a block %q, which is neither a console nor a file", p.name, b.line, b.info)
 		}
 	}
-	p.checkAnswers()
+	if commands < 5 {
+		p.Errorf("%s: only %d commands", p.name, commands)
+	}
 }
 
 // checkAnswers holds the page's two answers against each other, which must be
@@ -86,19 +105,21 @@ func (p *page) trained() map[string]float64 {
 type page struct {
 	*testing.T
 	ctx     context.Context
+	name    string // from the root of the checkout
 	root    string // of the checkout
 	dir     string
 	shown   *strings.Replacer // of this run's addresses by those of the page
+	real    *strings.Replacer // and the other way round
 	cluster *exec.Cmd         // that runs, or nil
 	ended   chan error        // gets what it ended with
 	log     string            // what it printed
 }
 
-// newPage makes the directory: what the page copies from docs, the sample, and
+// newPage makes the directory: what pages copy from docs, the sample, and
 // bin/millrace with addresses that are free.
-func newPage(ctx context.Context, t *testing.T, docs string) *page {
+func newPage(ctx context.Context, t *testing.T, name string) *page {
 	t.Helper()
-	p := &page{T: t, ctx: ctx, dir: t.TempDir()}
+	p := &page{T: t, ctx: ctx, name: name, dir: t.TempDir()}
 	var err error
 	if p.root, err = filepath.Abs("../.."); err != nil {
 		t.Fatal(err)
@@ -107,7 +128,7 @@ func newPage(ctx context.Context, t *testing.T, docs string) *page {
 		t.Fatalf("%s was left by somebody who followed the page; remove it", left)
 	}
 	if err := errors.Join(
-		os.CopyFS(filepath.Join(p.dir, "docs", docs), os.DirFS(filepath.Join(p.root, "docs", docs))),
+		os.CopyFS(filepath.Join(p.dir, "docs"), os.DirFS(filepath.Join(p.root, "docs"))),
 		os.MkdirAll(filepath.Join(p.dir, "relevance", "models"), 0o755),
 		os.MkdirAll(filepath.Join(p.dir, "bin"), 0o755),
 		os.Symlink(filepath.Join(p.root, "internal"), filepath.Join(p.dir, "internal")),
@@ -117,12 +138,13 @@ func newPage(ctx context.Context, t *testing.T, docs string) *page {
 	}
 	http, grpc, kafka, etcd, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
 	p.shown = strings.NewReplacer(http, "127.0.0.1:8080", grpc, "127.0.0.1:9090", kafka, "127.0.0.1:9092", etcd, "127.0.0.1:2379", admin, "127.0.0.1:6060")
+	p.real = strings.NewReplacer("127.0.0.1:8080", http, "127.0.0.1:9090", grpc, "127.0.0.1:9092", kafka, "127.0.0.1:2379", etcd, "127.0.0.1:6060", admin)
 	p.write("bin/millrace", fmt.Appendf(nil, `#!/bin/sh
 case "$1 $2" in
 "dev "*) set -- "$@" --http %s --grpc %s --kafka-listen %s --etcd-listen %s --admin %s ;;
 "load "*) set -- "$@" --brokers %[3]s ;;
 "feed define" | "model push" | "model list") set -- "$@" --etcd %[4]s ;;
-"feed "*) set -- "$@" --addr %[2]s ;;
+"feed "* | "why "*) set -- "$@" --addr %[2]s ;;
 esac
 MILLRACE_MAIN=1 exec bin/built "$@"
 `, http, grpc, kafka, etcd, admin))
@@ -140,7 +162,8 @@ MILLRACE_MAIN=1 exec bin/built "$@"
 
 func (p *page) write(name string, text []byte) {
 	p.Helper()
-	if err := os.WriteFile(filepath.Join(p.dir, name), text, 0o644); err != nil {
+	file := filepath.Join(p.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, text, 0o644)); err != nil {
 		p.Fatal(err)
 	}
 }
@@ -153,9 +176,9 @@ type block struct {
 
 var fence = regexp.MustCompile("(?ms)^```([^\n]+)\n(.*?)^```$")
 
-func (p *page) blocks(name string) (all []block) {
+func (p *page) blocks() (all []block) {
 	p.Helper()
-	text, err := os.ReadFile(filepath.Join(p.root, "docs", name))
+	text, err := os.ReadFile(filepath.Join(p.root, p.name))
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -188,6 +211,9 @@ func (b *block) commands() (all []command) {
 	return all
 }
 
+// asks matches commands whose answer the cluster may still be catching up with.
+var asks = regexp.MustCompile(`^(bin/millrace (feed|why)|curl|go run|[^ ]*python3?) `)
+
 // run runs a command and holds what it prints against the page. What is true
 // only once the cluster has caught up is asked again until then.
 func (p *page) run(c command) {
@@ -205,24 +231,28 @@ func (p *page) run(c command) {
 	fails := strings.HasPrefix(c.want, "millrace: ")
 	var got string
 	done := func() bool {
-		cmd := exec.CommandContext(p.ctx, "sh", "-c", c.text)
+		cmd := exec.CommandContext(p.ctx, "sh", "-c", p.real.Replace(c.text))
 		cmd.Dir = p.dir
+		if pkg, ok := strings.CutPrefix(c.text, "go run ./"); ok { // it needs the module
+			cmd = exec.CommandContext(p.ctx, "sh", "-c", "go run "+filepath.Join(p.dir, pkg, "*.go"))
+			cmd.Dir = p.root
+		}
 		out, err := cmd.CombinedOutput()
 		got = p.shown.Replace(string(out))
 		if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
-			p.Fatalf("docs/models.md:%d: %v", c.line, err)
+			p.Fatalf("%s:%d: %v", p.name, c.line, err)
 		}
 		return fails == (err != nil) && c.matches(got)
 	}
 	deadline := time.Now()
-	if strings.HasPrefix(c.text, "bin/millrace feed ") {
+	if asks.MatchString(c.text) {
 		deadline = deadline.Add(30 * time.Second)
 	}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !done() {
 		if time.Now().After(deadline) {
-			p.Fatalf("docs/models.md:%d: $ %s\nprints:\n%s\nand the page shows:\n%s", c.line, c.text, got, c.want)
+			p.Fatalf("%s:%d: $ %s\nprints:\n%s\nand the page shows:\n%s", p.name, c.line, c.text, got, c.want)
 		}
 		<-tick.C
 	}
@@ -298,7 +328,7 @@ func (p *page) start(c command) {
 		select {
 		case err := <-p.ended:
 			p.cluster = nil
-			p.Fatalf("docs/models.md:%d: the cluster ended by itself: %v", c.line, err)
+			p.Fatalf("%s:%d: the cluster ended by itself: %v", p.name, c.line, err)
 		default:
 		}
 		return c.matches(p.shown.Replace(p.log))

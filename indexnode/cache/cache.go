@@ -13,7 +13,7 @@
 // have found it have left (package arena).
 //
 // A look-up takes no lock. It finds a key's slot in one flat table, a cache
-// line a key, loads the timeline that stands there now, and marks the slot as
+// line for four keys, loads the timeline that stands there now, and marks the slot as
 // touched, which writes only once between evictions. Writers take turns under
 // a mutex. Who needs room asks golang-lru's list for the least recent key; if
 // it was touched since, the touch is replayed and the next is asked.
@@ -80,7 +80,7 @@ type Cache struct {
 func New(c Config) *Cache {
 	ca := &Cache{seeds: newSeeds(), arena: arena.New()}
 	ca.index.arena = ca.arena
-	ca.index.table.Store(ca.index.newTable(minSlots))
+	ca.index.table.Store(ca.index.newTable(minBuckets))
 	for kind, limit := range [listKinds]struct{ want, otherwise int }{
 		fat: {c.FatRecords, 2_000_000}, skinny: {c.SkinnyKeys, 4_000_000}, features: {c.FeatureRows, 500_000},
 	} {
@@ -109,17 +109,13 @@ func (c *Cache) Reader() Reader { return Reader{c, c.arena.Enter()} }
 // Leave ends to read.
 func (r Reader) Leave() { r.in.Leave() }
 
-// stage is how many look-ups go side by side, so that their memory accesses
-// overlap.
-const stage = 64
-
 // Lookup appends to dst what is known of each type of each entity, entity by
 // entity: nil where nothing is. It sees what was put and removed before.
 func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []millrace.ContentType) []*Timeline {
 	var (
 		few   [16]id
 		parts = few[:0]
-		ids   [stage]id
+		st    stage
 		n     int
 		c     = r.c
 		t     = c.index.table.Load()
@@ -132,41 +128,15 @@ func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []mill
 	for _, e := range entities {
 		part := c.seeds.part(string(e))
 		for _, typ := range parts {
-			ids[n] = join(part, typ)
-			if n++; n == stage {
-				dst = t.lookup(dst, &ids, n)
+			st[n] = join(part, typ)
+			if n++; n == len(st) {
+				dst = t.lookup(dst, st[:])
 				n = 0
 			}
 		}
 	}
-	dst = t.lookup(dst, &ids, n)
+	dst = t.lookup(dst, st[:n])
 	c.count(dst[start:], types)
-	return dst
-}
-
-// lookup is Lookup for a stage of keys.
-func (t *table) lookup(dst []*Timeline, ids *[stage]id, n int) []*Timeline {
-	var tags [stage]uint64
-	for i := range n { // one access a key, and none waits for another
-		tags[i] = t.at(ids[i], 0).tag.Load()
-	}
-	for i := range n {
-		s := t.at(ids[i], 0)
-		if tags[i] != ids[i].tag || s.check.Load() != ids[i].check {
-			if tags[i] == 0 {
-				dst = append(dst, nil)
-				continue
-			}
-			if s = t.find(ids[i]); s == nil {
-				dst = append(dst, nil)
-				continue
-			}
-		}
-		if s.touched.Load() == 0 {
-			s.touched.Store(1)
-		}
-		dst = append(dst, s.get())
-	}
 	return dst
 }
 

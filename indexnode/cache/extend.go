@@ -34,7 +34,7 @@ func (c *Cache) Continue(t millrace.Timeline, l *column.Layout, limit int, add f
 	if c.index.get(k) != was {
 		return false // evicted meanwhile
 	}
-	c.replace(t, k, was, next)
+	c.replace(t, k, next)
 	return true
 }
 

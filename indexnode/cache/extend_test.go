@@ -161,7 +161,7 @@ func TestNothingLeaks(t *testing.T) {
 		c.arena.Retire(c.arena.Alloc(1))
 	}
 	s := c.Stats().Arena
-	if table := minSlots * slotBytes; s.Used > table+64*s.Blocks || s.Blocks > 1+200 {
+	if table := minBuckets * bucketBytes; s.Used > table+64*s.Blocks || s.Blocks > 1+200 {
 		t.Errorf("%+v: besides an index of %d bytes something is left", s, table)
 	}
 }

@@ -2,18 +2,19 @@ package cache
 
 import (
 	"iter"
+	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/millrace/millrace/indexnode/arena"
 )
 
-// index finds values by id: an open table, never more than half full. Readers
-// take no lock; writers are one at a time.
+// index finds values by id: an open table of buckets, never more than half
+// full. Readers take no lock; writers are one at a time.
 //
 // A slot, once taken, is its key's for the life of the table, so that whoever
 // finds a slot may read its value at any later time: a key that is out of the
-// cache has the value 0. The tag is stored last. A table is never changed into
+// cache has none. The tag is stored last. A table is never changed into
 // another: one with the keys that have values is filled and put in its place,
 // and who still reads the old one sees what was there when it began.
 type index struct {
@@ -23,153 +24,201 @@ type index struct {
 	live  int // of them, those with a value
 }
 
-// table is slots in a block of the arena, which lives as long as a reader that
-// may have found it.
+// table is buckets in a block of the arena, which lives as long as a reader
+// that may have found it.
 type table struct {
-	mask  uint64
-	slots []slot
-	block []byte
+	mask    uint64
+	buckets []bucket
+	block   []byte
 }
 
-// slot is half a cache line.
+// bucket is a cache line. A key whose bucket is full stands in the next one
+// that is not.
+type bucket [bucketSlots]slot
+
+const (
+	bucketSlots = 4
+	bucketBytes = int(unsafe.Sizeof(bucket{}))
+	minBuckets  = 1 << 8
+)
+
+// slot is the place of a key. Its value is one word, which changes as a whole:
+// the address of a timeline, which ends in zeros and is not longer than 48
+// bits, or a mark, and around it a part of the key.
 type slot struct {
-	tag     atomic.Uint64 // 0 while it is free
-	check   atomic.Uint64
-	value   atomic.Uintptr // the address of a Timeline, isEmpty, or 0
-	touched atomic.Uint32  // 1: looked up since it was last considered for eviction
-	_       uint32
+	tag   atomic.Uint64 // 0 while it is free
+	value atomic.Uint64
 }
 
-const slotBytes = int(unsafe.Sizeof(slot{}))
-
-// isEmpty stands for Empty.
-const isEmpty = 1
+const (
+	touched   = 1 << 0 // looked up since it was last considered for eviction
+	isEmpty   = 1 << 1 // Empty
+	checkBits = 0xffff_0000_0000_003c
+	address   = 0x0000_ffff_ffff_ffc0
+)
 
 // get returns the slot's value, or nil.
-func (s *slot) get() *Timeline {
-	v := s.value.Load()
-	if v == isEmpty {
+func (s *slot) get() *Timeline { return timelineIn(s.value.Load()) }
+
+func timelineIn(v uint64) *Timeline {
+	if v&isEmpty != 0 {
 		return Empty
 	}
-	return timelineAt(v)
+	return timelineAt(uintptr(v & address))
 }
 
+// set gives the slot a value, or none for nil, and keeps the mark of touched.
+// A touch at the same time may be lost.
 func (s *slot) set(tl *Timeline) {
-	if tl == Empty {
-		s.value.Store(isEmpty)
-		return
+	v := s.value.Load() &^ (isEmpty | address)
+	switch {
+	case tl == nil:
+		v &^= touched
+	case tl == Empty:
+		v |= isEmpty
+	default:
+		v |= uint64(tl.address())
 	}
-	s.value.Store(tl.address())
+	s.value.Store(v)
 }
 
-const minSlots = 1 << 10
-
-func (x *index) newTable(slots int) *table {
-	b := x.arena.Alloc(slots * slotBytes)
+func (x *index) newTable(buckets int) *table {
+	b := x.arena.Alloc(buckets * bucketBytes)
 	clear(b)
-	return &table{uint64(slots - 1), unsafe.Slice((*slot)(unsafe.Pointer(unsafe.SliceData(b))), slots), b}
+	return &table{uint64(buckets - 1), unsafe.Slice((*bucket)(unsafe.Pointer(unsafe.SliceData(b))), buckets), b}
 }
 
-// reset makes the index empty, and returns what was in it.
-func (x *index) reset() iter.Seq[*Timeline] {
-	was := x.table.Swap(x.newTable(minSlots))
-	x.used, x.live = 0, 0
-	return func(yield func(*Timeline) bool) {
-		for i := range was.slots {
-			if v := was.slots[i].get(); v != nil && !yield(v) {
-				return
-			}
-		}
-		x.arena.Retire(was.block)
-	}
-}
+// slot returns a slot by its number.
+func (t *table) slot(i int) *slot { return &t.buckets[i/bucketSlots][i%bucketSlots] }
 
-// at returns the n-th slot to try for a key. The second is in the cache line of
-// the first, the next two in the line beside it.
-func (t *table) at(k id, n uint64) *slot { return &t.slots[(k.tag^n)&t.mask] }
-
-// find returns the slot of a key, or nil.
-func (t *table) find(k id) *slot {
+// find returns the number of a key's slot, or -1.
+func (t *table) find(k id) int {
 	for n := uint64(0); ; n++ {
-		switch s := t.at(k, n); s.tag.Load() {
-		case 0:
-			return nil
-		case k.tag:
-			if s.check.Load() == k.check {
-				return s
+		at := (k.tag + n) & t.mask
+		b := &t.buckets[at]
+		for i := range b {
+			switch b[i].tag.Load() {
+			case 0:
+				return -1
+			case k.tag:
+				if (b[i].value.Load()^k.check)&checkBits == 0 {
+					return int(at)*bucketSlots + i
+				}
 			}
 		}
 	}
+}
+
+// stage is keys that are looked up side by side, so that their memory accesses
+// overlap.
+type stage [64]id
+
+// lookup appends to dst what is known of keys, and touches it.
+func (t *table) lookup(dst []*Timeline, keys []id) []*Timeline {
+	prefetch(keys, &t.buckets[0], t.mask)
+	for _, k := range keys {
+		b := &t.buckets[k.tag&t.mask]
+		// Which slot it is cannot be foretold: no branch depends on it.
+		hit := eq(b[0].tag.Load(), k.tag) | eq(b[1].tag.Load(), k.tag)<<1 | eq(b[2].tag.Load(), k.tag)<<2 | eq(b[3].tag.Load(), k.tag)<<3
+		s := &b[bits.TrailingZeros8(hit|1<<(bucketSlots-1))]
+		v := s.value.Load()
+		if hit == 0 || (v^k.check)&checkBits != 0 {
+			at := t.find(k)
+			if at < 0 {
+				dst = append(dst, nil)
+				continue
+			}
+			s = t.slot(at)
+			v = s.value.Load()
+		}
+		if v&touched == 0 && v&(isEmpty|address) != 0 {
+			s.value.Or(touched)
+		}
+		dst = append(dst, timelineIn(v))
+	}
+	return dst
+}
+
+// eq is 1 if a is b, and 0 otherwise, without a branch.
+func eq(a, b uint64) (one uint8) {
+	if a == b {
+		one = 1
+	}
+	return one
 }
 
 // get returns the value of a key, or nil.
 func (x *index) get(k id) *Timeline {
-	if s := x.table.Load().find(k); s != nil {
-		return s.get()
+	t := x.table.Load()
+	if i := t.find(k); i >= 0 {
+		return t.slot(i).get()
 	}
 	return nil
 }
 
-// set gives a key a value, nil to take it out.
-func (x *index) set(k id, v *Timeline) {
-	t := x.table.Load()
-	s := t.find(k)
-	switch {
-	case s == nil && v == nil:
-		return
-	case s == nil:
-		if 2*(x.used+1) > len(t.slots) {
-			t = x.rebuild(t)
-		}
-		x.used++
-		x.live++
-		t.insert(k).publish(k, v)
-		return
-	}
-	if had := s.value.Load() != 0; had && v == nil {
+// set gives a slot a value, nil to take its key out.
+func (x *index) set(i int, tl *Timeline) {
+	s := x.table.Load().slot(i)
+	if had := s.get() != nil; had && tl == nil {
 		x.live--
-	} else if !had && v != nil {
+	} else if !had && tl != nil {
 		x.live++
-		s.touched.Store(0)
 	}
-	s.set(v)
+	s.set(tl)
 }
 
-// insert returns a free slot for a key.
-func (t *table) insert(k id) *slot {
-	n := uint64(0)
-	for t.at(k, n).tag.Load() != 0 {
-		n++
-	}
-	return t.at(k, n)
+// full reports whether a table must be rebuilt before another insert.
+func (x *index) full() bool { return 2*(x.used+1) > bucketSlots*len(x.table.Load().buckets) }
+
+// insert takes a slot for a key that has none, and returns its number.
+func (x *index) insert(k id) int {
+	x.used++
+	return x.table.Load().insert(k.tag, k.check&checkBits)
 }
 
-// publish makes a free slot a key's.
-func (s *slot) publish(k id, v *Timeline) {
-	s.check.Store(k.check)
-	s.set(v)
-	s.tag.Store(k.tag)
+func (t *table) insert(tag, value uint64) int {
+	for n := uint64(0); ; n++ {
+		at := (tag + n) & t.mask
+		for i := range t.buckets[at] {
+			if s := &t.buckets[at][i]; s.tag.Load() == 0 {
+				s.value.Store(value)
+				s.tag.Store(tag)
+				return int(at)*bucketSlots + i
+			}
+		}
+	}
 }
 
-// rebuild puts a table of the keys with values in the place of t, twice as
-// large unless those without were what filled it.
-func (x *index) rebuild(t *table) *table {
-	slots := len(t.slots)
-	if 3*x.live > slots {
-		slots *= 2
+// rebuild puts a table of the keys with values in the place of the one that
+// is there, twice as large unless those without were what filled it. moved is
+// told where each key went.
+func (x *index) rebuild(moved func(from, to int)) {
+	t := x.table.Load()
+	buckets := len(t.buckets)
+	if 3*x.live > bucketSlots*buckets {
+		buckets *= 2
 	}
-	next := x.newTable(slots)
-	for i := range t.slots {
-		s := &t.slots[i]
-		if v := s.get(); v != nil {
-			k := id{s.tag.Load(), s.check.Load()}
-			to := next.insert(k)
-			to.touched.Store(s.touched.Load())
-			to.publish(k, v)
+	next := x.newTable(buckets)
+	for i := range bucketSlots * len(t.buckets) {
+		if s := t.slot(i); s.get() != nil {
+			moved(i, next.insert(s.tag.Load(), s.value.Load()))
 		}
 	}
 	x.used = x.live
 	x.table.Store(next)
 	x.arena.Retire(t.block)
-	return next
+}
+
+// reset makes the index empty, and returns what was in it.
+func (x *index) reset() iter.Seq[*Timeline] {
+	was := x.table.Swap(x.newTable(minBuckets))
+	x.used, x.live = 0, 0
+	return func(yield func(*Timeline) bool) {
+		for i := range bucketSlots * len(was.buckets) {
+			if tl := was.slot(i).get(); tl != nil && !yield(tl) {
+				return
+			}
+		}
+		x.arena.Retire(was.block)
+	}
 }

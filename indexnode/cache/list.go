@@ -37,7 +37,7 @@ func weightOf(kind listKind, tl *Timeline) int {
 
 // list is the keys of a cache in the order of their eviction.
 type list struct {
-	order     *simplelru.LRU[id, struct{}]
+	order     *simplelru.LRU[int32, struct{}] // of slots by number
 	weight    int
 	limit     int
 	evictions uint64
@@ -47,11 +47,24 @@ type list struct {
 // newList returns a list whose order has no bound of its own: only the cache
 // knows the weights.
 func newList(limit int) list {
-	order, err := simplelru.NewLRU[id, struct{}](math.MaxInt, nil)
+	return list{order: newOrder(), limit: limit}
+}
+
+func newOrder() *simplelru.LRU[int32, struct{}] {
+	order, err := simplelru.NewLRU[int32, struct{}](math.MaxInt, nil)
 	if err != nil {
 		panic(err) // only for a size that is not positive
 	}
-	return list{order: order, limit: limit}
+	return order
+}
+
+// renumber gives the slots other numbers.
+func (l *list) renumber(moved map[int32]int32) {
+	was := l.order.Keys() // oldest first
+	l.order = newOrder()
+	for _, i := range was {
+		l.order.Add(moved[i], struct{}{})
+	}
 }
 
 // doorkeeper remembers, roughly, what asked for room lately: two bits of a

@@ -18,33 +18,49 @@ func (c *Cache) put(t millrace.Timeline, tl *Timeline, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.lists[kind]
-	was := c.index.get(k)
-	if was == nil && !force && l.weight+weightOf(kind, tl) > l.limit && !l.door.seen(k, l.order.Len()) {
+	if c.index.get(k) == nil && !force && l.weight+weightOf(kind, tl) > l.limit && !l.door.seen(k, l.order.Len()) {
 		c.mu.notAdmitted++
 		return
 	}
-	c.replace(t, k, was, tl)
+	c.replace(t, k, tl)
 }
 
-// replace puts a copy of a timeline into the cache, in the place of what was
-// there, or nil. The caller holds mu.
-func (c *Cache) replace(t millrace.Timeline, k id, was, tl *Timeline) {
+// replace puts a copy of a timeline into the cache, in the place of what is
+// there. The caller holds mu.
+func (c *Cache) replace(t millrace.Timeline, k id, tl *Timeline) {
+	i := c.index.table.Load().find(k)
+	if i < 0 {
+		if c.index.full() {
+			c.rebuild()
+		}
+		i = c.index.insert(k)
+	}
+	was := c.index.table.Load().slot(i).get()
 	tl = c.own(tl)
 	kind := kindOf(t, tl)
 	switch {
 	case was == nil:
-		c.enter(kind, k, tl)
+		c.enter(kind, i, tl)
 	case kindOf(t, was) == kind:
 		l := &c.mu.lists[kind]
 		l.weight += weightOf(kind, tl) - weightOf(kind, was)
 		c.mu.bytes += tl.bytes() - was.bytes()
 	default:
-		c.leave(kindOf(t, was), k, was)
-		c.enter(kind, k, tl)
+		c.leave(kindOf(t, was), i, was)
+		c.enter(kind, i, tl)
 	}
-	c.index.set(k, tl)
+	c.index.set(i, tl)
 	c.retire(was, tl)
 	c.evict(kind)
+}
+
+// rebuild makes room in the index, which gives all slots other numbers.
+func (c *Cache) rebuild() {
+	numbers := make(map[int32]int32, c.index.live)
+	c.index.rebuild(func(from, to int) { numbers[int32(from)] = int32(to) })
+	for i := range c.mu.lists {
+		c.mu.lists[i].renumber(numbers)
+	}
 }
 
 // own returns a copy of a timeline in the arena.
@@ -74,16 +90,16 @@ func (c *Cache) retire(tl, next *Timeline) {
 }
 
 // enter and leave keep the lists equal to the index.
-func (c *Cache) enter(kind listKind, k id, tl *Timeline) {
+func (c *Cache) enter(kind listKind, i int, tl *Timeline) {
 	l := &c.mu.lists[kind]
-	l.order.Add(k, struct{}{})
+	l.order.Add(int32(i), struct{}{})
 	l.weight += weightOf(kind, tl)
 	c.mu.bytes += tl.bytes()
 }
 
-func (c *Cache) leave(kind listKind, k id, tl *Timeline) {
+func (c *Cache) leave(kind listKind, i int, tl *Timeline) {
 	l := &c.mu.lists[kind]
-	l.order.Remove(k)
+	l.order.Remove(int32(i))
 	l.weight -= weightOf(kind, tl)
 	c.mu.bytes -= tl.bytes()
 }
@@ -96,25 +112,25 @@ const maxReplays = 32
 func (c *Cache) evict(kind listKind) {
 	l := &c.mu.lists[kind]
 	for replays := 0; l.weight > l.limit && l.order.Len() > 1; {
-		k, _, _ := l.order.GetOldest()
-		s := c.index.table.Load().find(k)
-		if replays < maxReplays && s.touched.Load() != 0 {
-			s.touched.Store(0)
-			l.order.Get(k)
+		i, _, _ := l.order.GetOldest()
+		s := c.index.table.Load().slot(int(i))
+		if replays < maxReplays && s.value.Load()&touched != 0 {
+			s.value.And(^uint64(touched))
+			l.order.Get(i)
 			replays++
 			continue
 		}
 		replays = 0
 		l.evictions++
-		c.forget(kind, k)
+		c.forget(kind, int(i))
 	}
 }
 
 // forget takes a key out that has a value.
-func (c *Cache) forget(kind listKind, k id) {
-	tl := c.index.get(k)
-	c.leave(kind, k, tl)
-	c.index.set(k, nil)
+func (c *Cache) forget(kind listKind, i int) {
+	tl := c.index.table.Load().slot(i).get()
+	c.leave(kind, i, tl)
+	c.index.set(i, nil)
 	c.retire(tl, nil)
 }
 
@@ -123,8 +139,12 @@ func (c *Cache) Remove(t millrace.Timeline) {
 	k := c.seeds.id(t)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if tl := c.index.get(k); tl != nil {
-		c.forget(kindOf(t, tl), k)
+	i := c.index.table.Load().find(k)
+	if i < 0 {
+		return
+	}
+	if tl := c.index.table.Load().slot(i).get(); tl != nil {
+		c.forget(kindOf(t, tl), i)
 		c.mu.removals++
 	}
 }

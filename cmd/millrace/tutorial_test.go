@@ -132,6 +132,7 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 		os.MkdirAll(filepath.Join(p.dir, "relevance", "models"), 0o755),
 		os.MkdirAll(filepath.Join(p.dir, "bin"), 0o755),
 		os.Symlink(filepath.Join(p.root, "internal"), filepath.Join(p.dir, "internal")),
+		os.Symlink(filepath.Join(p.root, "api"), filepath.Join(p.dir, "api")),
 		os.Symlink(os.Args[0], filepath.Join(p.dir, "bin", "built")),
 	); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 		Coverage: covered, Receipt: receipt(f, o, entries),
 		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0, time.Now()),
 	}
-	b.metrics.scored.Add(float64(scored(o)))
+	b.metrics.fates(f.q.feed.Name, o)
 	merged := time.Now()
 	f.q.times.merge = merged.Sub(began)
 	for i := range entries {
@@ -91,13 +91,6 @@ func coverage(q *question, o outcome) *feedv1.Coverage {
 		}
 	}
 	return c
-}
-
-func scored(o outcome) (n int64) {
-	for _, pt := range o.parts {
-		n += pt.resp.GetStages().GetScored()
-	}
-	return n
 }
 
 // covers refuses an answer that covers less than the caller demands.

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
 // metrics is what a broker counts. Labels are bounded: defined feeds, reasons,
@@ -25,7 +27,9 @@ type metrics struct {
 	shed       prometheus.Counter
 	callers    *prometheus.CounterVec // caller, outcome
 	refused    prometheus.Counter     // of requests: those refused before they were read
-	scored     prometheus.Counter
+	candidates *prometheus.CounterVec // feed, fate
+	timelines  *prometheus.CounterVec // feed, state
+	answers    *prometheus.CounterVec // feed, model, version, execution
 }
 
 // Events of hedges: sent; answered before the first; not sent for lack of
@@ -56,9 +60,10 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 			Namespace: "millrace", Subsystem: "broker", Name: "hedge_saved_seconds_total", Help: "Time that won hedges saved, estimated: what calls as slow as the first went on to take of late."}),
 		shed: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "shed_total", Help: "Requests refused early because the broker or its nodes are overloaded."}),
-		callers: counter("caller_requests_total", "Requests by caller (one that has a quota, or default) and outcome: admitted, refused for its quota.", "caller", "outcome"),
-		scored: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "millrace", Subsystem: "broker", Name: "scored_candidates_total", Help: "Candidates that index nodes scored for answers."}),
+		callers:    counter("caller_requests_total", "Requests by caller (one that has a quota, or default) and outcome: admitted, refused for its quota.", "caller", "outcome"),
+		candidates: counter("candidates_total", "Candidates of answers by feed and fate: filtered_false, filtered_null, filtered_error, filtered_nan, or scored.", "feed", "fate"),
+		timelines:  counter("timelines_total", "Timelines asked for by feed, answered or missing from the answer.", "feed", "state"),
+		answers:    counter("answers_total", "Answers by feed, and by the model, its version and its execution (generated, interpreted, or none where no candidate was left to score).", "feed", "model", "version", "execution"),
 	}
 	m.refused = m.requests.WithLabelValues("", strings.ToLower(string(millrace.ReasonOverloaded)))
 	if r == nil {
@@ -71,7 +76,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		Namespace: "millrace", Subsystem: "broker", Name: "concurrency_limit", Help: "Requests let in at the same time."},
 		func() float64 { return float64(b.gate.limit()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.scored, epoch, limit} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, epoch, limit} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -102,7 +107,32 @@ func (m *metrics) request(feed string, took time.Duration, resp *feedv1.GetFeedR
 	}
 	m.seconds.WithLabelValues(feed).Observe(took.Seconds())
 	m.behind.Add(float64(resp.GetCoverage().GetTimelinesBehind()))
-	for _, miss := range resp.GetCoverage().GetMissing() {
+	c, r := resp.GetCoverage(), resp.GetReceipt()
+	m.timelines.WithLabelValues(feed, "answered").Add(float64(c.GetTimelinesAnswered()))
+	m.timelines.WithLabelValues(feed, "missing").Add(float64(c.GetTimelinesAsked() - c.GetTimelinesAnswered()))
+	m.answers.WithLabelValues(feed, r.GetModel(), r.GetModelVersion(), cmp.Or(r.GetExecution(), "none")).Inc()
+	for _, miss := range c.GetMissing() {
 		m.missing.WithLabelValues(miss.GetReason()).Inc()
+	}
+}
+
+// fates counts what became of the candidates of an answer.
+func (m *metrics) fates(feed string, o outcome) {
+	var sum nodev1.Stages
+	for _, pt := range o.parts {
+		s := pt.resp.GetStages()
+		sum.FilteredFalse += s.GetFilteredFalse()
+		sum.FilteredNull += s.GetFilteredNull()
+		sum.FilteredError += s.GetFilteredError()
+		sum.FilteredNan += s.GetFilteredNan()
+		sum.Scored += s.GetScored()
+	}
+	for _, f := range []struct {
+		fate string
+		n    int64
+	}{{"filtered_false", sum.FilteredFalse}, {"filtered_null", sum.FilteredNull}, {"filtered_error", sum.FilteredError}, {"filtered_nan", sum.FilteredNan}, {"scored", sum.Scored}} {
+		if f.n > 0 {
+			m.candidates.WithLabelValues(feed, f.fate).Add(float64(f.n))
+		}
 	}
 }

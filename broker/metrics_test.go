@@ -8,10 +8,22 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/internal/partition"
 )
 
 func TestMetrics(t *testing.T) {
 	w := newWorld(t, 2, 1)
+	var lost, scored float64 // of the second answer; of both
+	for i := range 20 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+		if w.m.Replicas(partition.Of(entity(i)))[0] == "n1" {
+			lost++
+			scored++
+		} else {
+			scored += 2
+		}
+	}
 	registry := prometheus.NewRegistry()
 	b, err := New(Config{Maps: w, Metrics: registry, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
 	if err != nil {
@@ -32,13 +44,17 @@ func TestMetrics(t *testing.T) {
 	_, _ = b.GetFeed(t.Context(), bad)
 	got := gathered(t, registry)
 	for series, want := range map[string]float64{
-		`millrace_broker_map_epoch{}`:                                              1,
-		`millrace_broker_requests_total{feed="",outcome="unknown_field"}`:          1,
-		`millrace_broker_requests_total{feed="recent",outcome="invalid_argument"}`: 1,
-		`millrace_broker_requests_total{feed="recent",outcome="ok"}`:               1,
-		`millrace_broker_requests_total{feed="recent",outcome="partial"}`:          1,
-		`millrace_broker_node_calls_total{node="n1",outcome="failed"}`:             1,
-		`millrace_broker_node_calls_total{node="n0",outcome="answered"}`:           2,
+		`millrace_broker_map_epoch{}`:                                                                      1,
+		`millrace_broker_requests_total{feed="",outcome="unknown_field"}`:                                  1,
+		`millrace_broker_requests_total{feed="recent",outcome="invalid_argument"}`:                         1,
+		`millrace_broker_requests_total{feed="recent",outcome="ok"}`:                                       1,
+		`millrace_broker_requests_total{feed="recent",outcome="partial"}`:                                  1,
+		`millrace_broker_node_calls_total{node="n1",outcome="failed"}`:                                     1,
+		`millrace_broker_timelines_total{feed="recent",state="answered"}`:                                  40 - lost,
+		`millrace_broker_timelines_total{feed="recent",state="missing"}`:                                   lost,
+		`millrace_broker_candidates_total{fate="scored",feed="recent"}`:                                    scored,
+		`millrace_broker_answers_total{execution="interpreted",feed="recent",model="recency",version="1"}`: 2,
+		`millrace_broker_node_calls_total{node="n0",outcome="answered"}`:                                   2,
 	} {
 		if got[series] != want {
 			t.Errorf("%s is %v, want %v", series, got[series], want)

@@ -1,6 +1,8 @@
 package indexnode
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/indexnode/store"
@@ -16,7 +18,12 @@ type counters struct {
 	refusals *prometheus.CounterVec // by reason
 	models   prometheus.Counter     // packs refused
 	queries  *prometheus.CounterVec // by outcome
+	stages   [3]prometheus.Observer // of answered queries: the time of each
+	seconds  *prometheus.HistogramVec
 }
+
+// stageNames are the stages of a query.
+var stageNames = [3]string{"resolve", "scan", "rank"}
 
 // Outcomes of queries.
 const (
@@ -34,11 +41,17 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_refused_total", Help: "Records refused, by reason."}, []string{"reason"}),
 		models:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_models_refused_total", Help: "Model packs refused."}),
 		queries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_queries_total", Help: "Queries by outcome: answered, refused, failed, stopped (nobody waited any more), expired (the same, before it was begun)."}, []string{"outcome"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "millrace_indexnode_query_seconds", Help: "Time of answered queries by stage: resolve (the cache and the store), scan (filter and score), rank.",
+			Buckets: prometheus.ExponentialBucketsRange(0.00005, 5, 16)}, []string{"stage"}),
+	}
+	for i, stage := range stageNames {
+		c.stages[i] = c.seconds.WithLabelValues(stage)
 	}
 	if reg == nil {
 		return c
 	}
-	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.queries)
+	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.queries, c.seconds)
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
@@ -88,6 +101,13 @@ func (c *counters) applied(s kafka.Stream, changes []store.Change, records int) 
 		if n > 0 {
 			c.changes.WithLabelValues(store.ChangeKind(kind).String()).Add(float64(n))
 		}
+	}
+}
+
+// took counts the stages of an answered query.
+func (c *counters) took(stages ...time.Duration) {
+	for i, d := range stages {
+		c.stages[i].Observe(d.Seconds())
 	}
 }
 

@@ -107,6 +107,7 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), Partitions: r.answered()}
 	answer := q.Answer()
 	ranked := time.Now()
+	n.counters.took(resolved.Sub(began), scanned.Sub(resolved), ranked.Sub(scanned))
 	resp.Execution = answer.Execution
 	resp.Stages = &nodev1.Stages{
 		Candidates:    answer.Stages.Candidates,

@@ -68,12 +68,13 @@ func (c *Config) defaults() {
 type Cluster struct {
 	Kafka, Etcd, HTTP, GRPC, Admin string
 
-	cfg    Config
-	topics kafka.Topics
-	client *cluster.Client
-	maps   *cluster.Watcher
-	broker *broker.Broker
-	Nodes  []*indexnode.Node
+	cfg     Config
+	topics  kafka.Topics
+	client  *cluster.Client
+	maps    *cluster.Watcher
+	broker  *broker.Broker
+	metrics *prometheus.Registry
+	Nodes   []*indexnode.Node
 
 	run    context.Context // ends when a part fails
 	cancel context.CancelFunc
@@ -104,6 +105,7 @@ func (c *Cluster) start(ctx, run context.Context) error {
 		return err
 	}
 	metrics := prometheus.NewRegistry()
+	c.metrics = metrics
 	metrics.MustRegister(c.client)
 	for i := range c.cfg.Nodes {
 		if err := c.startNode(run, i, metrics); err != nil {

@@ -42,6 +42,8 @@ func (f *function) expr(i int) string {
 		return "folded[r]"
 	case plan.HasField:
 		return f.nulls(v.Index) + " == 0"
+	case plan.HasObj:
+		return f.objectNulls(v.Index) + " == 0"
 	case plan.HasEnt:
 		f.entity = true
 		return fmt.Sprintf("(entity != nil && !entity.Null(k.EntCols[%d], 0))", v.Index)
@@ -81,7 +83,7 @@ func (f *function) expr(i int) string {
 func (f *function) operand(i int) string {
 	text := f.expr(i)
 	v := &f.p.Values[i]
-	binary := operators[v.Op] != "" && v.Op != plan.Mul || v.Op == plan.HasField || v.Op == plan.In || v.Op == plan.Present
+	binary := operators[v.Op] != "" && v.Op != plan.Mul || v.Op == plan.HasField || v.Op == plan.HasObj || v.Op == plan.In || v.Op == plan.Present
 	if f.vars[i] == "" && binary && v.Deps&(plan.Record|plan.Entity) != 0 || strings.HasPrefix(text, "-") {
 		return "(" + text + ")"
 	}

@@ -21,6 +21,7 @@ type function struct {
 	names   names
 	vars    []string // of a value that has a variable
 	columns []string // of a record load: the slice of its words
+	objects []string // of an object load
 	head    bytes.Buffer
 	before  bytes.Buffer // the loop: vectors
 	loop    bytes.Buffer
@@ -37,7 +38,7 @@ type function struct {
 func newFunction(w *writer, p *plan.Plan) *function {
 	f := &function{
 		w: w, p: p, uses: p.Uses(), names: newNames(), slots: map[int]string{}, hoisted: map[string]string{}, sets: map[int]string{},
-		vars: make([]string, len(p.Values)), columns: make([]string, len(p.Record)),
+		vars: make([]string, len(p.Values)), columns: make([]string, len(p.Record)), objects: make([]string, len(p.Object)),
 	}
 	for i, o := range p.Outputs() {
 		f.results = append(f.results, f.result(i, o))
@@ -183,14 +184,17 @@ func (f *function) share(i int) {
 		if f.done(a) {
 			continue
 		}
-		if f.uses[a] > 1 || b.Op == plan.Field || b.Op == plan.EntField || b.Op == plan.Text || b.Op == plan.Cross {
+		if f.uses[a] > 1 || b.Op == plan.Field || b.Op == plan.EntField || b.Op == plan.ObjField || b.Op == plan.Text || b.Op == plan.Cross {
 			f.name(a)
 		}
 	}
 	if v.Op == plan.HasField {
 		f.nulls(v.Index)
 	}
-	if v.Op == plan.Field || v.Op == plan.EntField {
+	if v.Op == plan.HasObj {
+		f.objectNulls(v.Index)
+	}
+	if v.Op == plan.Field || v.Op == plan.EntField || v.Op == plan.ObjField {
 		f.name(i)
 	}
 }
@@ -213,6 +217,9 @@ func (f *function) name(i int) {
 		return
 	case plan.EntField:
 		f.loadEntity(i)
+		return
+	case plan.ObjField:
+		f.loadObject(i)
 		return
 	}
 	text := f.expr(i)

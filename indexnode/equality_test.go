@@ -3,9 +3,11 @@ package indexnode
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -37,6 +40,7 @@ func TestReadersSeeAnAppliedState(t *testing.T) {
 			n.maxCached = 6 // so that windows reach behind what is cached
 			w := newWorld(seed(t))
 			l := newHistory(t, w, 1200)
+			l.admit(t, n)
 			asked := l.race(t, n, h, 3)
 			if len(asked) < fewest/2 {
 				t.Errorf("only %d questions were asked while records came", len(asked))
@@ -100,6 +104,45 @@ func fold(t *testing.T, f *oracle.Feed, e event) {
 		t.Fatal(err)
 	}
 	f.ApplyEnvelope(e.schema, env)
+}
+
+// aboutSpec reads features of what a record is about, of its entity and of
+// itself.
+const aboutSpec = `
+name: about
+version: "1"
+schemas: [millrace.Activity]
+entity: millrace.Features
+object: millrace.Features
+features:
+  own: record.likes
+  followers: entity.followers
+  known: has(object.followers)
+  engagement: coalesce(object.engagement, -3) * (record.comments + 1)
+  more: object.followers > entity.followers
+scorer: linear
+parameters: {bias: 1, weights: {own: 1, followers: 0.5, known: 2, engagement: 0.25, more: 3}}
+`
+
+// admit lets the node and the oracle score by a model that reads features of
+// objects.
+func (l *history) admit(t *testing.T, n *Node) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		relevance.SpecFile: aboutSpec, relevance.CardFile: "# About\n",
+		relevance.GoldenFile: `{"features": {"own": 2, "followers": 4, "known": true, "engagement": 8, "more": false}, "score": 9}` + "\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pack, err := relevance.Seal(dir, relevance.ShippedSchemas(), nil)
+	if err == nil {
+		err = errors.Join(n.models.Admit(pack, relevance.ShippedSchemas()), l.eval.Admit(pack))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // answered is a question, its answer, and what was applied before and after.
@@ -174,8 +217,13 @@ func (l *history) race(t *testing.T, n *Node, h *hosting, readers int) []answere
 
 func (l *history) ask(ctx context.Context, n *Node, r *rand.Rand) (a answered, err error) {
 	a.question = l.draw.Draw(r)
+	if r.IntN(2) == 0 {
+		a.question.Model = "about"
+	}
 	a.before = l.applied(n)
-	a.resp, err = n.query(ctx, request(&a.question))
+	req := request(&a.question)
+	req.Explain = r.IntN(4) == 0
+	a.resp, err = n.query(ctx, req)
 	a.after = l.applied(n)
 	return a, err
 }
@@ -214,6 +262,18 @@ func (l *history) check(t *testing.T, a answered) {
 	want := truth.Query(q)
 	if diff := oracle.Diff(want.Items, withinAnswer(oracle.NodeItems(a.resp.Items), q.Limit)); diff != "" {
 		t.Fatalf("%+v at %v:\n%s", a.question, a.resp.Partitions, diff)
+	}
+	for _, it := range a.resp.Items {
+		if a.question.Model != "about" || it.Explain == nil {
+			continue
+		}
+		sum := it.Explain.Base
+		for _, f := range it.Explain.Features {
+			sum += f.Contribution
+		}
+		if sum != it.Score && (sum == sum || it.Score == it.Score) { // every number here is a small one of quarters
+			t.Fatalf("%s scores %v, and is explained by %v", it.Id, it.Score, it.Explain)
+		}
 	}
 	s := a.resp.Stages
 	if got := (oracle.Stages{

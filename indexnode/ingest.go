@@ -100,6 +100,7 @@ func (h *hosting) commit(ctx context.Context, f kafka.Fetched) error {
 			}
 			for _, e := range h.featured {
 				n.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Features})
+				n.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Objects})
 			}
 			part.applied[f.Stream].Store(int64(f.Next))
 			if len(h.featured) > 0 {

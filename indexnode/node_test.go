@@ -93,9 +93,10 @@ func oneOf[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 func (w *world) draw(t testing.TB) event {
 	e := oneOf(w.r, w.entities)
 	schema, stream, line := schemas.Activity(), kafka.Timeline, ""
-	if w.r.IntN(12) == 0 {
+	if w.r.IntN(6) == 0 {
 		schema, stream = schemas.Features(), kafka.Features
-		line = fmt.Sprintf(`{"entity":%q,"updated_at":%d,"followers":%d}`, e, w.at+w.r.Int64N(1000), w.r.IntN(4))
+		line = fmt.Sprintf(`{"entity":%q,"subject":%q,"updated_at":%d,"followers":%d,"engagement":%d}`, e,
+			oneOf(w.r, []string{"", string(e), "o1", "o2", "object:3", fmt.Sprintf("r%d", w.r.IntN(600))}), w.at+w.r.Int64N(1000), w.r.IntN(4), w.r.IntN(9))
 	} else {
 		w.at += w.r.Int64N(3)
 		at := w.at
@@ -103,7 +104,7 @@ func (w *world) draw(t testing.TB) event {
 			at -= w.r.Int64N(2000)
 		}
 		line = fmt.Sprintf(`{"id":"r%d","actor":%q,"verb":%q,"created_at":%d,"version":%d,"deleted":%t,"object":%q,"language":%q,"country":"India","text":"About %d photos","likes":%d,"comments":%d}`,
-			w.r.IntN(600), e, oneOf(w.r, verbs), at, w.r.IntN(5), w.r.IntN(8) == 0, oneOf(w.r, []string{"", "o1", "o2", "object:3"}),
+			w.r.IntN(600), e, oneOf(w.r, verbs), at, w.r.IntN(5), w.r.IntN(8) == 0, oneOf(w.r, []string{"", "o1", "o2", "object:3", string(e)}),
 			oneOf(w.r, languages), w.r.IntN(9), w.r.IntN(5), w.r.IntN(3))
 	}
 	body, err := schema.EncodeJSON([]byte(line))

@@ -36,7 +36,8 @@ const (
 //
 // A partition that the cache does not answer whole, or that was being written,
 // is resolved again under its lock, where the store and the cache agree and
-// stand still.
+// stand still. So is every partition for a model that reads the features of
+// objects, which most models do not.
 //
 // Its memory is used again by the next request.
 type resolution struct {
@@ -56,8 +57,9 @@ type view struct {
 	commits uint64
 	applied [2]int64
 	missing string
-	rows    []resolved // of a partition resolved under its lock
-	misses  []miss     // only where the question asks to explain
+	rows    []resolved        // of a partition resolved under its lock
+	objects []*cache.Timeline // likewise, of each entity, for a model that reads them
+	misses  []miss            // only where the question asks to explain
 	locked  bool
 }
 
@@ -104,7 +106,7 @@ func (r *resolution) run(ctx context.Context) error {
 		if part.commits.Load() != v.commits || partState(part.state.Load()).String() != v.missing {
 			v.locked = true
 		}
-		if v.locked = v.locked || !r.answers(v); v.locked {
+		if v.locked = v.locked || r.readsObjects() || !r.answers(v); v.locked {
 			behind++
 		}
 	}
@@ -159,6 +161,9 @@ func (r *resolution) add(q *query.Query) {
 			for j := range v.rows {
 				q.Add(v.rows[j].key, v.rows[j].timeline, v.rows[j].features)
 			}
+			for j, tl := range v.objects {
+				q.AddObjects(r.entities[v.lo+j], tl)
+			}
 		default:
 			r.addFound(q, v)
 		}
@@ -194,6 +199,11 @@ func rowOf(features *cache.Timeline) column.Packed {
 	return features.First()
 }
 
+// readsObjects reports whether the features of objects count, and there are any.
+func (r *resolution) readsObjects() bool {
+	return r.spec.Model.ReadsObjects() && r.node.features.Load()
+}
+
 // types appends the types to look up to dst: those asked, or all; and that of
 // features, last, if any entity has some.
 func (n *Node) types(dst, asked []millrace.ContentType) []millrace.ContentType {
@@ -214,7 +224,7 @@ func (r *resolution) resolveLocked(ctx context.Context, v *view) error {
 	part := &n.parts[v.partition]
 	part.mu.RLock()
 	defer part.mu.RUnlock()
-	v.rows = v.rows[:0]
+	v.rows, v.objects = v.rows[:0], nil
 	if v.missing = partState(part.state.Load()).String(); v.missing != "" {
 		return nil
 	}
@@ -243,6 +253,13 @@ func (r *resolution) readPartition(ctx context.Context, v *view) error {
 				return err
 			}
 			features = rowOf(tl)
+		}
+		if r.readsObjects() {
+			tl, err := r.timeline(v.partition, millrace.Timeline{Entity: e, Type: cache.Objects})
+			if err != nil {
+				return err
+			}
+			v.objects = append(v.objects, tl)
 		}
 		for _, t := range types {
 			if t == cache.Features {
@@ -297,8 +314,11 @@ func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 	n := r.node
 	tl, err, _ := n.reads.Do(string(t.Entity)+"\x00"+string(t.Type), func() (any, error) {
 		read := n.readTimeline
-		if t.Type == cache.Features {
+		switch t.Type {
+		case cache.Features:
 			read = n.readFeatures
+		case cache.Objects:
+			read = n.readObjects
 		}
 		tl, err := read(p, t)
 		if err == nil {
@@ -346,6 +366,28 @@ func (n *Node) readFeatures(p millrace.Partition, t millrace.Timeline) (*cache.T
 	slabs, err := n.decode([]millrace.Record{{ID: millrace.RecordID(t.Entity), Schema: f.Schema, Body: f.Body}})
 	if err != nil {
 		return nil, fmt.Errorf("features: %w", err)
+	}
+	return cache.NewTimeline(millrace.MinTime, slabs...)
+}
+
+// readObjects reads the features of the objects that an entity routes.
+func (n *Node) readObjects(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
+	subjects, err := n.store.Features(p, t.Entity)
+	if err != nil {
+		return nil, err
+	}
+	var rows []millrace.Record
+	for _, f := range slices.Backward(subjects) { // decode turns them round
+		if f.Subject != string(t.Entity) {
+			rows = append(rows, millrace.Record{ID: millrace.RecordID(f.Subject), Schema: f.Schema, Body: f.Body})
+		}
+	}
+	if len(rows) == 0 {
+		return cache.Empty, nil
+	}
+	slabs, err := n.decode(rows)
+	if err != nil {
+		return nil, fmt.Errorf("features of objects: %w", err)
 	}
 	return cache.NewTimeline(millrace.MinTime, slabs...)
 }

@@ -29,6 +29,7 @@ func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explan
 	m := p.Machine(true)
 	m.Bind(s.in)
 	m.BindEntity(entity)
+	m.SetObjects(s.objects.of(p, rows))
 	var out [1]float64
 	m.Score(rows, []int32{int32(row)}, out[:])
 	e := Explanation{Score: out[0]}

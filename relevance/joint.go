@@ -85,10 +85,12 @@ type JointScorer struct {
 	forests []*trees.Forest // by model; nil but for generated trees
 	batch   int             // rows at a time; 0: all
 	scores  trees.Scores
+	plan    *plan.Plan
+	objects objectRows
 }
 
 func newJointScorer(p *planned, in plan.Inputs) *JointScorer {
-	s := &JointScorer{score: p.score}
+	s := &JointScorer{score: p.score, plan: p.plan}
 	if s.score == nil {
 		s.machine = p.plan.Machine(false)
 		s.machine.Bind(in)
@@ -118,8 +120,10 @@ func (s *JointScorer) output(i int) *kernel.Output {
 // Entity is one row of the entity's features, or nil. In the steady state it
 // does not allocate.
 func (s *JointScorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out [][]float64) {
+	s.args.Objects = s.objects.of(s.plan, rows)
 	if s.score == nil {
 		s.machine.BindEntity(entity)
+		s.machine.SetObjects(s.args.Objects)
 		s.machine.ScoreAll(rows, sel, out)
 		return
 	}
@@ -142,6 +146,12 @@ func (s *JointScorer) Score(rows *column.Slab, sel []int32, entity *column.Slab,
 		}
 	}
 }
+
+// ObjectLayout and SetObjects are those of a [Scorer].
+func (s *JointScorer) ObjectLayout() *column.Layout { return s.plan.Objects() }
+
+// SetObjects gives the features of objects; see [Scorer.SetObjects].
+func (s *JointScorer) SetObjects(objects *column.Slab) { s.objects.given = objects }
 
 // Execution tells what scores: "generated" or "interpreted".
 func (s *JointScorer) Execution() string {

@@ -69,6 +69,10 @@ func (m *Model) Name() string { return m.spec.Name }
 // Version returns the version of the model's spec.
 func (m *Model) Version() string { return m.spec.Version }
 
+// ReadsObjects reports whether the model reads features of what records are
+// about.
+func (m *Model) ReadsObjects() bool { return m.spec.Object != "" }
+
 // Spec returns what the model computes.
 func (m *Model) Spec() *Spec { return m.spec }
 

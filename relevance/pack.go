@@ -263,7 +263,7 @@ func Seal(dir string, schemas Schemas, fingerprints map[string]string) (*Pack, e
 		return nil, err
 	}
 	manifest := Manifest{Format: packFormat, Name: m.Name(), Version: m.Version(), Features: m.FeatureTypes(), Schemas: map[string]string{}, Files: map[string]string{}}
-	for _, name := range append(slices.Clone(m.spec.Schemas), m.spec.Entity) {
+	for _, name := range append(slices.Clone(m.spec.Schemas), m.spec.Entity, m.spec.Object) {
 		if f, ok := fingerprints[name]; ok {
 			manifest.Schemas[name] = f
 		}

@@ -20,6 +20,7 @@ type Scorer struct {
 	in      plan.Inputs
 	viewer  []any   // memory for the values of the next viewer
 	folded  *Scorer // of ScoreFolded, once it is used
+	objects objectRows
 }
 
 func newScorer(p *planned, in plan.Inputs) *Scorer {
@@ -64,7 +65,11 @@ func (s *Scorer) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 // Score writes the score of row sel[i] of rows to out[i]. Entity is one row of
 // the entity's features, or nil. In the steady state it does not allocate.
 func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out []float64) {
+	if s.planned.plan.Objects() != nil {
+		s.args.Objects = s.objects.of(s.planned.plan, rows)
+	}
 	if s.score == nil {
+		s.machine.SetObjects(s.args.Objects)
 		s.machine.BindEntity(entity)
 		s.machine.Score(rows, sel, out)
 		return
@@ -91,12 +96,21 @@ func (s *Scorer) ScoreFolded(own []float64, rows *column.Slab, sel []int32, enti
 	if s.folded == nil {
 		s.folded = newScorer(s.planned.rest, s.in)
 	}
-	s.folded.args.Folded = own
+	s.folded.args.Folded, s.folded.objects.given = own, s.objects.given
 	if s.folded.machine != nil {
 		s.folded.machine.SetFolded(own)
 	}
 	s.folded.Score(rows, sel, entity, out)
 }
+
+// ObjectLayout returns the layout in which the scorer reads the features of
+// objects, nil if it reads none.
+func (s *Scorer) ObjectLayout() *column.Layout { return s.planned.plan.Objects() }
+
+// SetObjects gives the features of the objects of the rows that are scored from
+// now on, in the layout that [Scorer.ObjectLayout] tells: row by row, as
+// [Objects] makes them. Nil: nothing is known of them.
+func (s *Scorer) SetObjects(objects *column.Slab) { s.objects.given = objects }
 
 // Reads appends the columns of the record that Score reads, or ScoreFolded,
 // and tells whether it reads the entity.

@@ -30,6 +30,7 @@ type Spec struct {
 	About    string
 	Schemas  []string // of records; empty: only the roles are known
 	Entity   string   // the schema of the entity's features, or empty
+	Object   string   // the schema of the features of what records are about, or empty
 	Features []Feature
 	source   plan.Source
 	tables   []literal // tables written inside expressions
@@ -71,7 +72,7 @@ var (
 	featureRule = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 )
 
-var specKeys = []string{"name", "version", "about", "schemas", "entity", "viewer", "features", "scorer", "trees", "parameters"}
+var specKeys = []string{"name", "version", "about", "schemas", "entity", "object", "viewer", "features", "scorer", "trees", "parameters"}
 
 // read reads the spec and the parameters in it.
 func (r *specReader) read() Parameters {
@@ -130,6 +131,9 @@ func (r *specReader) head(at map[string]entry) {
 	}
 	if e, ok := at["entity"]; ok {
 		s.Entity = r.schema(e.value)
+	}
+	if e, ok := at["object"]; ok {
+		s.Object = r.schema(e.value)
 	}
 	if e, ok := at["scorer"]; ok {
 		r.scorer(e.value)
@@ -238,6 +242,9 @@ func (r *specReader) env() expr.Env {
 	if l := r.schemas[s.Entity]; l != nil {
 		env.Entity = []*column.Layout{l}
 	}
+	if l := r.schemas[s.Object]; l != nil {
+		env.Object = []*column.Layout{l}
+	}
 	types := map[plan.Kind]expr.Type{
 		plan.Bool: expr.Bool, plan.Number: expr.Double, plan.String: expr.String,
 		plan.Numbers: expr.Doubles, plan.Strings: expr.Strings,
@@ -265,9 +272,20 @@ func (r *specReader) expression(n ast.Node, src string, env expr.Env) *expr.Node
 	}
 	places := r.places(n, src)
 	for _, p := range faults.Problems {
-		r.add(places[offset(src, p.Line, p.Col)], p.Suggestion, "%s", p.Message)
+		r.add(places[offset(src, p.Line, p.Col)], r.suggestion(p), "%s", p.Message)
 	}
 	return nil
+}
+
+// suggestion is what a fault of an expression suggests; of features whose
+// schema the spec does not name, to name it.
+func (r *specReader) suggestion(p expr.Problem) string {
+	for root, schema := range map[string]string{"entity": r.spec.Entity, "object": r.spec.Object} {
+		if schema == "" && strings.HasSuffix(p.Message, " in "+root) {
+			return "say which features the spec reads, such as " + root + ": millrace.Features"
+		}
+	}
+	return p.Suggestion
 }
 
 // offset is the index, in characters, of a line and column of text.

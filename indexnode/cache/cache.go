@@ -40,7 +40,7 @@ import (
 type Config struct {
 	FatRecords  int // records held by the fat cache; default 2,000,000
 	SkinnyKeys  int // timelines known to be empty; default 4,000,000
-	FeatureRows int // entities whose features are held; default 500,000
+	FeatureRows int // rows of features held, at least one an entity; default 500,000
 }
 
 // Stats counts what the cache did and holds.
@@ -155,7 +155,7 @@ func (c *Cache) count(found []*Timeline, types []millrace.ContentType) {
 			}
 		}
 		unknown := uint64(len(found)/len(types)) - known
-		if types[i] == Features {
+		if isFeatures(types[i]) {
 			featureMisses += unknown
 			hits[features] += known
 			continue

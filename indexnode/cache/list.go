@@ -20,7 +20,7 @@ const (
 
 func kindOf(t millrace.Timeline, tl *Timeline) listKind {
 	switch {
-	case t.Type == Features:
+	case isFeatures(t.Type):
 		return features
 	case tl.records == 0:
 		return skinny
@@ -29,11 +29,13 @@ func kindOf(t millrace.Timeline, tl *Timeline) listKind {
 }
 
 func weightOf(kind listKind, tl *Timeline) int {
-	if kind == fat {
-		return tl.Len()
+	if kind == skinny {
+		return 1
 	}
-	return 1
+	return max(1, tl.Len())
 }
+
+func isFeatures(t millrace.ContentType) bool { return t == Features || t == Objects }
 
 // list is the keys of a cache in the order of their eviction.
 type list struct {

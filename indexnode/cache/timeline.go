@@ -45,8 +45,13 @@ func mustTimeline(from millrace.Time, slabs ...*column.Slab) *Timeline {
 // content type is empty.
 const Features millrace.ContentType = ""
 
+// Objects is in the place of a content type for the features of objects that an
+// entity routes, a row for each: parts in which subjects ascend. No content
+// type has a NUL.
+const Objects millrace.ContentType = "\x00"
+
 // NewTimeline returns the timeline of slabs that are complete back to from,
-// each with times ascending. Of features there is one row.
+// each with times ascending. Of an entity's features there is one row.
 func NewTimeline(from millrace.Time, slabs ...*column.Slab) (*Timeline, error) {
 	size := timelineBytes
 	for _, s := range slabs {

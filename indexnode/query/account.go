@@ -93,6 +93,9 @@ func (a *accountant) each(want func(*segment) bool, do func(s *widened, b *accou
 			return err
 		}
 		w := s.widen(0, s.rows.Len())
+		if err := a.q.objectsOf(b.scorer, &b.columns, w); err != nil {
+			return err
+		}
 		for lo := s.lo; lo < s.hi; lo += batchRows {
 			a.sel = a.sel[:0]
 			for row := lo; row < min(s.hi, lo+batchRows); row++ {

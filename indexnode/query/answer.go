@@ -104,8 +104,11 @@ func (q *Query) admit(c candidate) {
 	it.Rank, it.Object, it.Schema = rank, object, schema
 	it.Body = s.rows.BytesAt(at.body, int(c.row))
 	if q.spec.Explain {
-		w := s.widen(int(c.row), int(c.row)+1)
-		why := q.plans[s.plan].scorer.Explain(w.slab, 0, w.features)
+		w, p := s.widen(int(c.row), int(c.row)+1), q.plans[s.plan]
+		if err := q.objectsOf(p.scorer, &p.columns, w); err != nil {
+			panic(err) // the scan has joined the same
+		}
+		why := p.scorer.Explain(w.slab, 0, w.features)
 		it.Why = &why
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
 )
 
 const (
@@ -26,7 +27,8 @@ type batch struct {
 	columns  []int     // that the scan reads
 	entity   bool      // the scan reads features of the entity
 	features column.Packed
-	row      *column.Slab // of features, widened
+	row      *column.Slab       // of features, widened
+	objects  *relevance.Objects // of each row; nil if the scan reads none
 }
 
 // span is where rows of a segment stand in a batch.
@@ -46,12 +48,18 @@ func (b *batch) ready(p *plan, folded bool) {
 	slices.Sort(b.columns)
 	b.columns = slices.Compact(b.columns)
 	b.Reset(p.rows, b.columns, batchRows)
+	if b.objects = nil; p.scorer.ObjectLayout() != nil {
+		b.objects = relevance.NewObjects(p.scorer.ObjectLayout())
+	}
 }
 
 // clear empties the batch.
 func (b *batch) clear() {
 	b.Clear()
 	b.own, b.spans, b.features = b.own[:0], b.spans[:0], column.Packed{}
+	if b.objects != nil {
+		b.objects.Reset()
+	}
 }
 
 // widened returns the entity's row, if the scan reads it and there is one.
@@ -97,6 +105,11 @@ func (q *Query) gather(ctx context.Context, i int32) error {
 			b.own = append(b.own, own[lo:lo+n]...)
 		}
 		b.Add(s.rows, int(lo), int(lo+n))
+		if b.objects != nil {
+			if err := q.join(b.objects, &p.columns, s, int(lo), int(lo+n)); err != nil {
+				return err
+			}
+		}
 		lo += n
 	}
 	return nil
@@ -129,6 +142,9 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 		q.scores = make([]float64, batchRows)
 	}
 	scores := q.scores[:len(sel)]
+	if b.objects != nil {
+		p.scorer.SetObjects(b.objects.Slab())
+	}
 	if b.folded {
 		p.scorer.ScoreFolded(b.own, rows, sel, features, scores)
 	} else {

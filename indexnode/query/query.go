@@ -63,6 +63,10 @@ type Query struct {
 	top      top
 	stages   Stages
 
+	objects map[millrace.Entity]*cache.Timeline // features of objects, by who routes them
+	known   *column.Slab                        // those of one object
+	parts   []column.Packed
+
 	// Of the scan.
 	unwatched int // rows since the context was looked at
 	sel       []int32
@@ -89,7 +93,7 @@ type segment struct {
 }
 
 var pool = sync.Pool{New: func() any {
-	return &Query{perEntity: make(map[millrace.Entity]int), byObject: make(map[millrace.Object]int)}
+	return &Query{objects: make(map[millrace.Entity]*cache.Timeline), perEntity: make(map[millrace.Entity]int), byObject: make(map[millrace.Object]int)}
 }}
 
 // New starts a query. Release it when its answer is no longer needed.
@@ -111,6 +115,8 @@ func (q *Query) Release() {
 		clear(it.Also)
 		*it = Item{Also: it.Also[:0]}
 	}
+	clear(q.objects)
+	clear(q.parts)
 	clear(q.perEntity)
 	clear(q.byObject)
 	q.spec, q.stages, q.model = Spec{}, Stages{}, 0
@@ -141,6 +147,10 @@ func (q *Query) add(s segment) {
 		q.segments = append(q.segments, s)
 	}
 }
+
+// AddObjects adds the features of objects that an entity routes, for a model
+// that reads them: parts in which subjects ascend.
+func (q *Query) AddObjects(e millrace.Entity, tl *cache.Timeline) { q.objects[e] = tl }
 
 // Scan filters and scores what was added. It stops within a few thousand rows
 // of the end of ctx.

@@ -36,6 +36,9 @@ func NewEval(known ...*schemas.Schema) (*Eval, error) {
 	return &Eval{r, relevance.Builtin()}, nil
 }
 
+// Admit lets a model pack score.
+func (e *Eval) Admit(p *relevance.Pack) error { return e.models.Admit(p, relevance.ShippedSchemas()) }
+
 // Filter compiles a filter; an empty one keeps everything.
 func (e *Eval) Filter(src string) (Filter, error) {
 	if src == "" {
@@ -79,10 +82,23 @@ func (e *Eval) Score(m *relevance.Model) Score {
 			}
 			bound, scorer = q, s
 		}
+		scorer.SetObjects(e.objects(scorer, c))
 		out := [1]float64{math.NaN()}
 		scorer.Score(rows, []int32{0}, entity, out[:])
 		return out[0]
 	}
+}
+
+// objects returns what a scorer reads of the candidate's object.
+func (e *Eval) objects(s *relevance.Scorer, c *Candidate) *column.Slab {
+	if s.ObjectLayout() == nil || c.About == nil {
+		return nil
+	}
+	o := relevance.NewObjects(s.ObjectLayout())
+	if err := o.Add(e.row(c.About), 0); err != nil {
+		panic(fmt.Errorf("oracle: object %s: %w", c.Record.Object, err))
+	}
+	return o.Slab()
 }
 
 // row decodes a record into a slab of one row under the latest schema of its

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -153,4 +154,40 @@ func merge(all []Item, q *Query) []Item {
 		return topObjects(all, q.Limit)
 	}
 	return all[:min(q.Limit, len(all))]
+}
+
+// The features of a record's object are those that its timeline's entity
+// routes: of its own id, where it names no object.
+func TestObjects(t *testing.T) {
+	f := New()
+	for _, line := range []string{
+		`{"id":"post:1","actor":"member:1","verb":"post","created_at":1,"about":["member:2"]}`,
+		`{"id":"share:1","actor":"member:1","verb":"share","created_at":2,"object":"post:1"}`,
+		`{"id":"post:2","actor":"member:1","verb":"post","created_at":3}`,
+	} {
+		if err := f.Load(schemas.Activity(), []byte(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, line := range []string{
+		`{"entity":"member:1","subject":"post:1","updated_at":2,"followers":5}`,
+		`{"entity":"member:1","subject":"post:1","updated_at":1,"followers":6}`,
+		`{"entity":"member:2","subject":"post:1","updated_at":1,"followers":7}`,
+	} {
+		if err := f.Load(schemas.Features(), []byte(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := relevance.Parse("m.yaml", []byte("name: m\nversion: \"1\"\nobject: millrace.Features\nfeatures: {f: 'coalesce(object.followers, -1)'}\nscorer: linear\nparameters: {weights: {f: 1}}\n"), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, it := range f.Query(Query{Entities: []millrace.Entity{"member:1", "member:2"}, To: millrace.MaxTime, Limit: 10, Score: eval(t).Score(m)}).Items {
+		got[string(it.Entity)+" "+string(it.ID)] = it.Score
+	}
+	want := map[string]float64{"member:1 post:1": 5, "member:1 share:1": 5, "member:1 post:2": -1, "member:2 post:1": 7}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }

@@ -17,6 +17,7 @@ type Candidate struct {
 	millrace.Timeline
 	millrace.Record
 	Features *millrace.Record // of the entity; nil when it has none
+	About    *millrace.Record // features of the record's object, among those that the entity routes
 }
 
 // Filter judges a candidate for a viewer at an instant. Only [celref.True]
@@ -29,14 +30,14 @@ type Score func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) float64
 // Feed is the fold of everything applied to it.
 type Feed struct {
 	timelines map[millrace.Timeline]map[millrace.RecordID]millrace.Record
-	features  map[millrace.Entity]millrace.Record
+	features  map[millrace.Entity]map[string]millrace.Record // by subject
 }
 
 // New returns an empty feed.
 func New() *Feed {
 	return &Feed{
 		timelines: map[millrace.Timeline]map[millrace.RecordID]millrace.Record{},
-		features:  map[millrace.Entity]millrace.Record{},
+		features:  map[millrace.Entity]map[string]millrace.Record{},
 	}
 }
 
@@ -58,13 +59,30 @@ func (f *Feed) Apply(t millrace.Timeline, r millrace.Record) {
 	}
 }
 
-// ApplyFeatures folds the features that an entity has itself, those with no
-// subject but it: of r only version, schema and body count. The highest version
+// ApplyFeatures folds the features of a subject, the entity that routes them or
+// an object: of r only version, schema and body count. The highest version
 // stays; of one version the first.
-func (f *Feed) ApplyFeatures(e millrace.Entity, r millrace.Record) {
-	if old, met := f.features[e]; !met || r.Version > old.Version {
-		f.features[e] = r
+func (f *Feed) ApplyFeatures(e millrace.Entity, subject string, r millrace.Record) {
+	subjects := f.features[e]
+	if subjects == nil {
+		subjects = map[string]millrace.Record{}
+		f.features[e] = subjects
 	}
+	if old, met := subjects[subject]; !met || r.Version > old.Version {
+		subjects[subject] = r
+	}
+}
+
+// candidate returns a record with the features that go with it.
+func (f *Feed) candidate(t millrace.Timeline, r millrace.Record) Candidate {
+	c := Candidate{Timeline: t, Record: r}
+	if of, ok := f.features[t.Entity][string(t.Entity)]; ok {
+		c.Features = &of
+	}
+	if of, ok := f.features[t.Entity][string(r.Object)]; ok {
+		c.About = &of
+	}
+	return c
 }
 
 // Timelines returns the timelines that have a live record, in order.

@@ -215,7 +215,7 @@ func TestFeatures(t *testing.T) {
 	put(f, "a/post", "r", 1, "")
 	put(f, "b/post", "s", 1, "")
 	for _, version := range []int64{1, 3, 2} {
-		f.ApplyFeatures("a", millrace.Record{Version: version})
+		f.ApplyFeatures("a", "a", millrace.Record{Version: version})
 	}
 	s := func(c *Candidate, _ *millrace.Viewer, _ millrace.Time) float64 {
 		if c.Features == nil {

@@ -66,11 +66,7 @@ func (f *Feed) candidates(q *Query) []Candidate {
 	for _, t := range f.keys(q) {
 		for _, r := range f.Live(t) {
 			if q.From <= r.Time && r.Time < q.To {
-				c := Candidate{Timeline: t, Record: r}
-				if features, ok := f.features[t.Entity]; ok {
-					c.Features = &features
-				}
-				all = append(all, c)
+				all = append(all, f.candidate(t, r))
 			}
 		}
 	}

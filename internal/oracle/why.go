@@ -54,10 +54,7 @@ func (j *Judge) Why(t millrace.Timeline, id millrace.RecordID) Verdict {
 }
 
 func (j *Judge) filtered(t millrace.Timeline, r millrace.Record) celref.Outcome {
-	c := Candidate{Timeline: t, Record: r}
-	if features, ok := j.feed.features[t.Entity]; ok {
-		c.Features = &features
-	}
+	c := j.feed.candidate(t, r)
 	return j.q.Filter(&c, &j.q.Viewer, j.q.AsOf)
 }
 

@@ -23,12 +23,10 @@ func (f *Feed) Load(s *schemas.Schema, line []byte) error {
 }
 
 // ApplyEnvelope applies a record of a schema to each timeline it belongs to,
-// or features to their entity. Features of another subject are left out.
+// or features to their entity.
 func (f *Feed) ApplyEnvelope(s *schemas.Schema, e schemas.Envelope) {
 	if s.Features() {
-		if e.Subject == string(e.Entity) {
-			f.ApplyFeatures(e.Entity, e.Record)
-		}
+		f.ApplyFeatures(e.Entity, e.Subject, e.Record)
 		return
 	}
 	for _, entity := range append([]millrace.Entity{e.Entity}, e.About...) {

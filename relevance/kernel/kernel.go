@@ -20,6 +20,7 @@ type Args struct {
 	Rows    *column.Slab
 	Sel     []int32      // rows to score
 	Entity  *column.Slab // one row, or nil
+	Objects *column.Slab // of each row of Rows what is known of its object
 	Folded  []float64    // of each row of Rows, the part of the record alone
 	Columns []int        // of Rows, in the order of the plan's loads
 	EntCols []int        // of Entity

@@ -269,6 +269,8 @@ func (b *builder) lower(n *expr.Node) int {
 		return b.literal(n)
 	case expr.Record, expr.Entity:
 		return b.field(n, false)
+	case expr.Object:
+		return b.object(n, false)
 	case expr.Viewer:
 		return b.viewer(n, Input)
 	case expr.AsOf:
@@ -358,6 +360,27 @@ func (b *builder) field(n *expr.Node, present bool) int {
 	return b.add(v)
 }
 
+// object loads a field of the features of the record's object; present asks
+// instead whether it is not null. They are read in a layout of the plan's own,
+// in which every number is a double and anything may be null, so that whatever
+// schema they were written with is the same to it.
+func (b *builder) object(n *expr.Node, present bool) int {
+	kind := kindOf(n.Type)
+	l := Load{Name: n.Name, Kind: columnOf[kind], Nullable: true}
+	for _, x := range b.p.Object {
+		if x.Name == l.Name && x.Kind != l.Kind {
+			return b.errorf(n, "object.%s: one model reads a %s, another a %s", n.Name, x.Kind, l.Kind)
+		}
+	}
+	v := Value{Op: ObjField, Kind: kind, Index: load(&b.p.Object, l), Deps: Record}
+	if present {
+		v.Op, v.Kind = HasObj, Bool
+	}
+	return b.add(v)
+}
+
+var columnOf = [...]column.Kind{Number: column.Double, Bool: column.Bool, String: column.String, Numbers: column.Doubles, Strings: column.Strings}
+
 func load(loads *[]Load, l Load) int {
 	for i, x := range *loads {
 		if x == l {
@@ -386,6 +409,8 @@ func (b *builder) has(n *expr.Node) int {
 	switch n.Op {
 	case expr.Record, expr.Entity:
 		return b.field(n, true)
+	case expr.Object:
+		return b.object(n, true)
 	case expr.Viewer:
 		return b.viewer(n, HasInput)
 	}
@@ -568,6 +593,7 @@ func (p *Plan) prune() *Plan {
 	}
 	p.Record = p.keep(p.Record, Field)
 	p.Entity = p.keep(p.Entity, EntField)
+	p.Object = p.keep(p.Object, ObjField)
 	return p
 }
 

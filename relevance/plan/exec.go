@@ -24,17 +24,21 @@ func (m *Machine) exec(i, n int) {
 	case Param:
 		m.nums[i][0] = m.in.Weights[v.Index]
 	case Field:
-		m.load(i, &m.p.Record[v.Index], n)
+		m.load(i, m.rows, &m.p.Record[v.Index], n)
 	case EntField:
-		m.load(i, &m.p.Entity[v.Index], n)
+		m.load(i, m.rows, &m.p.Entity[v.Index], n)
+	case ObjField:
+		m.load(i, m.objects, &m.p.Object[v.Index], n)
 	case Folded:
 		for k, r := range m.sel[:n] {
 			m.nums[i][k] = m.own[r]
 		}
 	case HasField:
-		m.has(i, &m.p.Record[v.Index], n)
+		m.has(i, m.rows, &m.p.Record[v.Index], n)
 	case HasEnt:
-		m.has(i, &m.p.Entity[v.Index], n)
+		m.has(i, m.rows, &m.p.Entity[v.Index], n)
+	case HasObj:
+		m.has(i, m.objects, &m.p.Object[v.Index], n)
 	default:
 		switch v.Kind {
 		case Number:

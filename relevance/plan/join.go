@@ -23,7 +23,26 @@ func Join(srcs []*Source, rows, entity *column.Layout) (*Plan, error) {
 	if len(b.errs) > 0 {
 		return nil, errors.Join(b.errs...)
 	}
-	return b.p.prune().ready(), nil
+	p := b.p.prune()
+	if err := p.layOutObjects(); err != nil {
+		return nil, err
+	}
+	return p.ready(), nil
+}
+
+// layOutObjects gives each field of objects a column.
+func (p *Plan) layOutObjects() (err error) {
+	if len(p.Object) == 0 {
+		return nil
+	}
+	fields := make([]column.Field, len(p.Object))
+	for i := range p.Object {
+		l := &p.Object[i]
+		l.Column = i
+		fields[i] = column.Field{Name: l.Name, Kind: l.Kind, Nullable: true}
+	}
+	p.objects, err = column.NewLayout(fields)
+	return err
 }
 
 // tableOf is where a plan's table is from: which one of which model.

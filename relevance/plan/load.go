@@ -7,33 +7,33 @@ import (
 	"github.com/millrace/millrace/relevance/kernel"
 )
 
-// load reads a field of the batch's rows. Without rows, of an entity that has
-// no features, everything is missing.
-func (m *Machine) load(i int, l *Load, n int) {
-	if m.rows == nil {
+// load reads a field of the batch's rows, or of their objects. Without rows, of
+// an entity that has no features, everything is missing.
+func (m *Machine) load(i int, rows *column.Slab, l *Load, n int) {
+	if rows == nil {
 		m.set(i, nil)
 		return
 	}
 	sel := m.sel[:n]
 	switch m.p.Values[i].Kind {
 	case Number:
-		loadNumbers(m.nums[i], m.rows, l, sel, m.run)
+		loadNumbers(m.nums[i], rows, l, sel, m.run)
 	case Bool:
-		words := m.rows.Column(l.Column)
+		words := rows.Column(l.Column)
 		for k, r := range sel {
 			m.bools[i][k] = words[r] != 0
 		}
 	case String:
 		for k, r := range sel {
-			m.strs[i][k] = m.rows.StringAt(l.Column, int(r))
+			m.strs[i][k] = rows.StringAt(l.Column, int(r))
 		}
 	case Numbers:
 		for k, r := range sel {
-			m.lists[i][k] = m.arena.Numbers(m.rows, l.Column, int(r))
+			m.lists[i][k] = m.arena.Numbers(rows, l.Column, int(r))
 		}
 	case Strings:
 		for k, r := range sel {
-			m.strss[i][k] = m.arena.Strings(m.rows, l.Column, int(r))
+			m.strss[i][k] = m.arena.Strings(rows, l.Column, int(r))
 		}
 	}
 }
@@ -70,9 +70,9 @@ func loadNumbers(dst []float64, rows *column.Slab, l *Load, sel []int32, run boo
 }
 
 // has tells which rows have a field.
-func (m *Machine) has(i int, l *Load, n int) {
+func (m *Machine) has(i int, rows *column.Slab, l *Load, n int) {
 	for k, r := range m.sel[:n] {
-		m.bools[i][k] = m.rows != nil && !m.rows.Null(l.Column, int(r))
+		m.bools[i][k] = rows != nil && !rows.Null(l.Column, int(r))
 	}
 }
 

@@ -36,6 +36,8 @@ type Machine struct {
 	scores trees.Scores
 	out    [1][]float64
 
+	objects *column.Slab // a row for each of rows
+
 	rows *column.Slab // of this batch
 	sel  []int32
 	run  bool // sel is consecutive rows
@@ -420,6 +422,10 @@ func (m *Machine) Run(rows *column.Slab, sel []int32) {
 		m.exec(i, len(sel))
 	}
 }
+
+// SetObjects gives the features of the objects of the rows that are scored next,
+// row by row, for a plan that reads them; see [Plan.Objects].
+func (m *Machine) SetObjects(objects *column.Slab) { m.objects = objects }
 
 // SetFolded gives the folded part of each row, for a plan that reads it.
 func (m *Machine) SetFolded(own []float64) { m.own = own }

@@ -62,6 +62,8 @@ const (
 	HasField               // that field is not null
 	EntField               // entity field Index of Plan.Entity
 	HasEnt                 // that field is not null
+	ObjField               // field Index of Plan.Object, of the record's object
+	HasObj                 // that field is not null
 	Input                  // viewer value Index of Plan.Viewer
 	HasInput               // the viewer has it
 	AsOf                   // the instant, in milliseconds
@@ -93,7 +95,7 @@ const (
 )
 
 var opNames = [...]string{
-	Const: "const", Field: "record", HasField: "has_record", EntField: "entity", HasEnt: "has_entity",
+	Const: "const", Field: "record", HasField: "has_record", EntField: "entity", HasEnt: "has_entity", ObjField: "object", HasObj: "has_object",
 	Input: "viewer", HasInput: "has_viewer", AsOf: "as_of", Param: "param", Not: "not", And: "and", Or: "or",
 	Select: "select", Eq: "eq", Ne: "ne", Lt: "lt", Le: "le", Gt: "gt", Ge: "ge", Add: "add", Sub: "sub",
 	Mul: "mul", Div: "div", Neg: "neg", In: "in", Present: "present", ToNumber: "number", Lookup: "lookup",
@@ -161,6 +163,7 @@ type Plan struct {
 	Values  []Value
 	Record  []Load
 	Entity  []Load
+	Object  []Load // of the layout that Objects returns
 	Viewer  []Var
 	Weights int   // parameters: the bias, then the scalar weights; model after model
 	Tables  []Var // look-up tables by name; Kind is that of their keys
@@ -172,7 +175,13 @@ type Plan struct {
 	steps   *steps    // of a machine that keeps nothing
 	request *steps    // of one that computes what the request decides, for Args
 	slots   Slots
+	objects *column.Layout
 }
+
+// Objects returns the layout in which the plan reads the features of objects:
+// a row for each record, all null where its object has none. Nil if it reads
+// none.
+func (p *Plan) Objects() *column.Layout { return p.objects }
 
 // Output is what makes the score of one model of the values.
 type Output struct {
@@ -223,6 +232,7 @@ func (p *Plan) String() string {
 	}
 	loads("record", p.Record)
 	loads("entity", p.Entity)
+	loads("object", p.Object)
 	for i, v := range p.Viewer {
 		fmt.Fprintf(&b, "viewer %d %s %s\n", i, v.Name, v.Kind)
 	}
@@ -250,7 +260,7 @@ func (p *Plan) valueString(i int) string {
 		b.WriteString(" " + constString(v.Const))
 	case Call:
 		b.WriteString(" " + v.Name)
-	case Field, HasField, EntField, HasEnt, Input, HasInput, Param, Lookup:
+	case Field, HasField, EntField, HasEnt, ObjField, HasObj, Input, HasInput, Param, Lookup:
 		fmt.Fprintf(&b, " %d", v.Index)
 	}
 	for _, a := range v.Args {

@@ -10,45 +10,68 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
+// world is random records and what they are scored for.
+type world struct {
+	slab    *column.Slab
+	entity  *column.Layout
+	one     *column.Slab   // the entity's features, or nil
+	objects []*column.Slab // of each record, or nil
+	viewer  *millrace.Viewer
+	asOf    millrace.Time
+	before  *millrace.Viewer // whom a scorer answered first; nil: it is new
+	sel     []int32
+}
+
+func newWorld(r *rand.Rand, rows, entity *column.Layout) *world {
+	w := &world{slab: Records(r, rows, 1+r.IntN(150)), entity: entity}
+	if entity != nil && r.IntN(4) > 0 {
+		w.one = Records(r, entity, 1)
+	}
+	if r.IntN(8) > 0 {
+		w.objects = Objects(r, w.slab.Len())
+	}
+	w.viewer, w.asOf = Viewer(r), millrace.Time(r.Int64N(int64(millrace.MaxTime)))
+	if r.IntN(3) > 0 {
+		w.before = Viewer(r)
+	}
+	w.sel = make([]int32, 1+r.IntN(200))
+	for i := range w.sel {
+		w.sel[i] = int32(r.IntN(w.slab.Len()))
+	}
+	return w
+}
+
+func (w *world) question(row int32) Question {
+	q := Question{Rows: w.slab, Row: int(row), Entity: w.one, Viewer: w.viewer, AsOf: w.asOf}
+	if w.objects != nil {
+		q.Object = w.objects[row]
+	}
+	return q
+}
+
 // Compare scores random records for random viewers by m, which may be
 // generated, by the interpreter and by this package, and reports the first
 // score whose bits differ.
 func Compare(r *rand.Rand, m *relevance.Model, rows, entity *column.Layout) error {
 	for range 4 {
-		slab := Records(r, rows, 1+r.IntN(150))
-		var one *column.Slab
-		if entity != nil && r.IntN(4) > 0 {
-			one = Records(r, entity, 1)
+		w := newWorld(r, rows, entity)
+		var got [4][]float64
+		for i, score := range []func() ([]float64, error){
+			func() ([]float64, error) { return w.scores(m) },
+			func() ([]float64, error) { return w.scores(m.Interpreted()) },
+			func() ([]float64, error) { return w.foldedScores(m) },
+			func() ([]float64, error) { return w.foldedScores(m.Interpreted()) },
+		} {
+			var err error
+			if got[i], err = score(); err != nil {
+				return err
+			}
 		}
-		q := question{Viewer(r), millrace.Time(r.Int64N(int64(millrace.MaxTime))), nil}
-		if r.IntN(3) > 0 {
-			q.before = Viewer(r)
-		}
-		sel := make([]int32, 1+r.IntN(200))
-		for i := range sel {
-			sel[i] = int32(r.IntN(slab.Len()))
-		}
-		fast, err := scores(m, slab, entity, one, q, sel)
-		if err != nil {
-			return err
-		}
-		slow, err := scores(m.Interpreted(), slab, entity, one, q, sel)
-		if err != nil {
-			return err
-		}
-		folded, err := foldedScores(m, slab, entity, one, q, sel)
-		if err != nil {
-			return err
-		}
-		foldedSlow, err := foldedScores(m.Interpreted(), slab, entity, one, q, sel)
-		if err != nil {
-			return err
-		}
-		for i, row := range sel {
-			want := Score(m, Question{Rows: slab, Row: int(row), Entity: one, Viewer: q.viewer, AsOf: q.asOf})
-			if !same(fast[i], want) || !same(slow[i], want) || !same(folded[i], want) || !same(foldedSlow[i], want) {
-				return fmt.Errorf("row %d of %d, entity %t: generated %v (folded %v), interpreted %v (folded %v), reference %v",
-					row, slab.Len(), one != nil, fast[i], folded[i], slow[i], foldedSlow[i], want)
+		for i, row := range w.sel {
+			want := Score(m, w.question(row))
+			if !same(got[0][i], want) || !same(got[1][i], want) || !same(got[2][i], want) || !same(got[3][i], want) {
+				return fmt.Errorf("row %d of %d, entity %t, objects %t: generated %v (folded %v), interpreted %v (folded %v), reference %v",
+					row, w.slab.Len(), w.one != nil, w.objects != nil, got[0][i], got[2][i], got[1][i], got[3][i], want)
 			}
 		}
 	}
@@ -59,31 +82,25 @@ func Compare(r *rand.Rand, m *relevance.Model, rows, entity *column.Layout) erro
 // there is code, and interpreted, and by this package, each model alone.
 func CompareJoint(r *rand.Rand, models []*relevance.Model, rows, entity *column.Layout) error {
 	for range 4 {
-		slab := Records(r, rows, 1+r.IntN(150))
-		var one *column.Slab
-		if entity != nil && r.IntN(4) > 0 {
-			one = Records(r, entity, 1)
-		}
-		viewer, asOf := Viewer(r), millrace.Time(r.Int64N(int64(millrace.MaxTime)))
-		sel := make([]int32, 1+r.IntN(200))
-		for i := range sel {
-			sel[i] = int32(r.IntN(slab.Len()))
-		}
+		w := newWorld(r, rows, entity)
 		for _, joint := range []*relevance.Joint{relevance.Join(models...), relevance.Join(models...).Interpreted()} {
-			s, err := joint.Bind(rows, entity, viewer, asOf)
+			s, err := joint.Bind(rows, entity, w.viewer, w.asOf)
 			if err != nil {
+				return err
+			}
+			if err := w.setObjects(s); err != nil {
 				return err
 			}
 			got := make([][]float64, len(models))
 			for i := range got {
-				got[i] = make([]float64, len(sel))
+				got[i] = make([]float64, len(w.sel))
 			}
-			s.Score(slab, sel, one, got)
+			s.Score(w.slab, w.sel, w.one, got)
 			for k, m := range models {
-				for i, row := range sel {
-					if want := Score(m, Question{Rows: slab, Row: int(row), Entity: one, Viewer: viewer, AsOf: asOf}); !same(got[k][i], want) {
+				for i, row := range w.sel {
+					if want := Score(m, w.question(row)); !same(got[k][i], want) {
 						return fmt.Errorf("row %d of %d, entity %t: %s, %s with %d others, gives %v, reference %v",
-							row, slab.Len(), one != nil, m.Name(), s.Execution(), len(models)-1, got[k][i], want)
+							row, w.slab.Len(), w.one != nil, m.Name(), s.Execution(), len(models)-1, got[k][i], want)
 					}
 				}
 			}
@@ -92,54 +109,69 @@ func CompareJoint(r *rand.Rand, models []*relevance.Model, rows, entity *column.
 	return nil
 }
 
-// question is who asks and when. A scorer answered the viewer before first.
-type question struct {
-	viewer *millrace.Viewer
-	asOf   millrace.Time
-	before *millrace.Viewer // nil: the scorer is new
+// setObjects gives a scorer what it reads of the objects.
+func (w *world) setObjects(s interface {
+	ObjectLayout() *column.Layout
+	SetObjects(*column.Slab)
+}) error {
+	l := s.ObjectLayout()
+	if l == nil || w.objects == nil {
+		return nil
+	}
+	all := relevance.NewObjects(l)
+	for _, o := range w.objects {
+		if err := all.Add(o, 0); err != nil {
+			return err
+		}
+	}
+	s.SetObjects(all.Slab())
+	return nil
 }
 
-// bind binds a scorer for q, and gives it to score: before it is bound again,
-// and after.
-func (q question) bind(m *relevance.Model, rows *column.Slab, entity *column.Layout, score func(*relevance.Scorer)) error {
-	first, asOf := q.viewer, q.asOf
-	if q.before != nil {
-		first, asOf = q.before, q.asOf/2
+// bind binds a scorer, and gives it to score: before it is bound again, and
+// after.
+func (w *world) bind(m *relevance.Model, score func(*relevance.Scorer)) error {
+	first, asOf := w.viewer, w.asOf
+	if w.before != nil {
+		first, asOf = w.before, w.asOf/2
 	}
-	s, err := m.Bind(rows.Layout(), entity, first, asOf)
+	s, err := m.Bind(w.slab.Layout(), w.entity, first, asOf)
+	if err == nil {
+		err = w.setObjects(s)
+	}
 	if err != nil {
 		return err
 	}
-	if score(s); q.before == nil {
+	if score(s); w.before == nil {
 		return nil
 	}
-	if err := s.Rebind(q.viewer, q.asOf); err != nil {
+	if err := s.Rebind(w.viewer, w.asOf); err != nil {
 		return err
 	}
 	score(s)
 	return nil
 }
 
-func scores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *column.Slab, q question, sel []int32) ([]float64, error) {
-	out := make([]float64, len(sel))
-	err := q.bind(m, rows, entity, func(s *relevance.Scorer) { s.Score(rows, sel, one, out) })
+func (w *world) scores(m *relevance.Model) ([]float64, error) {
+	out := make([]float64, len(w.sel))
+	err := w.bind(m, func(s *relevance.Scorer) { s.Score(w.slab, w.sel, w.one, out) })
 	return out, err
 }
 
 // foldedScores scores with what can be folded; without, it scores as a whole.
-func foldedScores(m *relevance.Model, rows *column.Slab, entity *column.Layout, one *column.Slab, q question, sel []int32) ([]float64, error) {
-	fold, err := m.BindFold(rows.Layout(), entity)
+func (w *world) foldedScores(m *relevance.Model) ([]float64, error) {
+	fold, err := m.BindFold(w.slab.Layout(), w.entity)
 	if fold == nil || err != nil {
-		out, _ := scores(m, rows, entity, one, q, sel)
+		out, _ := w.scores(m)
 		return out, err
 	}
-	all, own := make([]int32, rows.Len()), make([]float64, rows.Len())
+	all, own := make([]int32, w.slab.Len()), make([]float64, w.slab.Len())
 	for i := range all {
 		all[i] = int32(i)
 	}
-	fold.Score(rows, all, nil, own)
-	out := make([]float64, len(sel))
-	err = q.bind(m, rows, entity, func(s *relevance.Scorer) { s.ScoreFolded(own, rows, sel, one, out) })
+	fold.Score(w.slab, all, nil, own)
+	out := make([]float64, len(w.sel))
+	err = w.bind(m, func(s *relevance.Scorer) { s.ScoreFolded(own, w.slab, w.sel, w.one, out) })
 	return out, err
 }
 

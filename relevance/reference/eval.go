@@ -22,6 +22,7 @@ type Question struct {
 	Rows   *column.Slab
 	Row    int
 	Entity *column.Slab // one row, or nil
+	Object *column.Slab // likewise
 	Viewer *millrace.Viewer
 	AsOf   millrace.Time
 	model  *relevance.Model
@@ -126,7 +127,7 @@ func inTable(t relevance.Table, key any) float64 {
 
 func speaksOf(n *expr.Node) (record, request, entity bool) {
 	record = n.Op == expr.Record
-	entity = n.Op == expr.Entity
+	entity = n.Op == expr.Entity || n.Op == expr.Object
 	request = n.Op == expr.Viewer || n.Op == expr.AsOf || n.Op == expr.Call && n.Name == "age"
 	for _, a := range n.Args {
 		r, v, e := speaksOf(a)
@@ -147,6 +148,8 @@ func (q *Question) eval(n *expr.Node) any {
 		return q.field(n, q.Rows, q.Row)
 	case expr.Entity:
 		return q.field(n, q.Entity, 0)
+	case expr.Object:
+		return q.field(n, q.Object, 0)
 	case expr.Viewer:
 		if x, ok := q.viewer(n.Name); ok {
 			return x
@@ -261,6 +264,8 @@ func (q *Question) has(n *expr.Node) bool {
 		return ok
 	case expr.Entity:
 		s, row = q.Entity, 0
+	case expr.Object:
+		s, row = q.Object, 0
 	}
 	c := q.column(n, s)
 	return c >= 0 && !s.Null(c, row)

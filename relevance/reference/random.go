@@ -40,7 +40,23 @@ var Schemas = relevance.Schemas{
 		column.Field{Name: "embedding", Kind: column.Doubles, Nullable: true},
 		column.Field{Name: "vip", Kind: column.Bool},
 	),
+	"test.Thing": layout(
+		column.Field{Name: "clicks", Kind: column.Int},
+		column.Field{Name: "rate", Kind: column.Double, Nullable: true},
+		column.Field{Name: "kind", Kind: column.String},
+		column.Field{Name: "words", Kind: column.Strings},
+		column.Field{Name: "place", Kind: column.Doubles, Nullable: true},
+		column.Field{Name: "hot", Kind: column.Bool, Nullable: true},
+	),
 }
+
+// things are features of objects: those of test.Thing, and of a schema that
+// has other numbers for the same, and less.
+var things = []*column.Layout{Schemas["test.Thing"], layout(
+	column.Field{Name: "hot", Kind: column.Bool},
+	column.Field{Name: "rate", Kind: column.Int},
+	column.Field{Name: "clicks", Kind: column.Double, Nullable: true},
+)}
 
 func layout(fields ...column.Field) *column.Layout {
 	l, err := column.NewLayout(fields)
@@ -53,16 +69,19 @@ func layout(fields ...column.Field) *column.Layout {
 // spec writes random specs.
 type spec struct {
 	*rand.Rand
-	entity bool
+	entity, object bool
 }
 
 // Spec returns a random spec over [Schemas].
 func Spec(r *rand.Rand, name string) string {
-	s := spec{r, r.IntN(3) > 0}
+	s := spec{r, r.IntN(3) > 0, r.IntN(3) > 0}
 	var b, weights strings.Builder
 	fmt.Fprintf(&b, "name: %s\nversion: \"%d\"\nschemas: [test.Every]\n", name, r.IntN(100))
 	if s.entity {
 		b.WriteString("entity: test.Member\n")
+	}
+	if s.object {
+		b.WriteString("object: test.Thing\n")
 	}
 	b.WriteString("viewer: {age: double, vip: bool, lang: string, langs: list(string), bins: list(double), vec: list(double)}\nfeatures:\n")
 	for i := range 1 + r.IntN(8) {
@@ -106,7 +125,7 @@ func (s spec) num(depth int) string {
 		if s.IntN(4) == 0 {
 			return s.number(0)
 		}
-		return s.one(append(s.entityOr("entity.followers", "entity.posts"), "record.n", "record.m", "record.x", "record.y", "record.author.age", "viewer.age")...)
+		return s.one(append(s.of("entity.followers", "entity.posts", "object.clicks", "object.rate"), "record.n", "record.m", "record.x", "record.y", "record.author.age", "viewer.age")...)
 	}
 	a := func() string { return s.num(depth - 1) }
 	switch s.IntN(24) {
@@ -142,28 +161,31 @@ func (s spec) num(depth int) string {
 	return "(" + s.boolean(depth-1) + " ? " + a() + " : " + a() + ")"
 }
 
-func (s spec) entityOr(fields ...string) []string {
-	if s.entity {
-		return fields
+// of keeps the fields that the spec has a schema for.
+func (s spec) of(fields ...string) (out []string) {
+	for _, f := range fields {
+		if s.entity && strings.Contains(f, "entity.") || s.object && strings.Contains(f, "object.") {
+			out = append(out, f)
+		}
 	}
-	return nil
+	return out
 }
 
 func (s spec) instant() string {
 	return s.one("record.at", "record.time", "record.at", `timestamp("2026-01-31T00:00:00Z")`)
 }
 func (s spec) vector() string {
-	return s.one(append(s.entityOr("entity.embedding"), "record.vec", "record.vec", "viewer.vec", "viewer.bins")...)
+	return s.one(append(s.of("entity.embedding", "object.place"), "record.vec", "record.vec", "viewer.vec", "viewer.bins")...)
 }
 
 func (s spec) strs() string {
-	return s.one(append(s.entityOr("entity.topics"), "record.tags", "record.labels", "viewer.langs")...)
+	return s.one(append(s.of("entity.topics", "object.words"), "record.tags", "record.labels", "viewer.langs")...)
 }
 
 // str writes an expression that gives a string.
 func (s spec) str(depth int) string {
 	if depth <= 0 || s.IntN(3) > 0 {
-		return s.one(append(s.entityOr("entity.lang"), "record.s", "record.u", "record.verb", "record.type", "viewer.lang", "viewer.id", `"post"`, `""`, `"a long string of words"`)...)
+		return s.one(append(s.of("entity.lang", "object.kind"), "record.s", "record.u", "record.verb", "record.type", "viewer.lang", "viewer.id", `"post"`, `""`, `"a long string of words"`)...)
 	}
 	switch s.IntN(3) {
 	case 0:
@@ -177,7 +199,7 @@ func (s spec) str(depth int) string {
 // boolean writes an expression that gives a boolean.
 func (s spec) boolean(depth int) string {
 	if depth <= 0 || s.IntN(6) == 0 {
-		return s.one(append(s.entityOr("entity.vip", "has(entity.posts)", "has(entity.followers)"),
+		return s.one(append(s.of("entity.vip", "has(entity.posts)", "has(entity.followers)", "object.hot", "has(object.rate)", "has(object.clicks)"),
 			"record.b", "record.c", "viewer.vip", "has(record.m)", "has(record.u)", "has(record.n)", "(record.y == null)", "has(viewer.age)")...)
 	}
 	d := depth - 1
@@ -198,6 +220,18 @@ func (s spec) boolean(depth int) string {
 		return s.str(d) + "." + s.one("startsWith", "endsWith", "contains") + "(" + s.str(d) + ")"
 	}
 	return "(" + s.boolean(d) + " == " + s.boolean(d) + ")"
+}
+
+// Objects returns the features of the objects of n records, each a row of one
+// schema or another, or nil.
+func Objects(r *rand.Rand, n int) []*column.Slab {
+	out := make([]*column.Slab, n)
+	for i := range out {
+		if r.IntN(4) > 0 {
+			out[i] = Records(r, things[r.IntN(len(things))], 1)
+		}
+	}
+	return out
 }
 
 // Records returns n random rows of a layout: ordinary values, and those that

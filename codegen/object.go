@@ -1,0 +1,49 @@
+package codegen
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/relevance/plan"
+)
+
+// loadObject reads a field of the features of the record's object into a
+// variable. Where they are not known all is null, and so the word 0.
+func (f *function) loadObject(i int) {
+	v := &f.p.Values[i]
+	l := f.p.Object[v.Index]
+	name := f.names.take(camel("object_"+l.Name, false))
+	f.vars[i] = name
+	switch v.Kind {
+	case plan.String:
+		fmt.Fprintf(f.out, "%s := k.Objects.StringAt(%d, int(r))\n", name, l.Column)
+	case plan.Numbers, plan.Strings:
+		f.arena = true
+		fmt.Fprintf(f.out, "%s := k.Arena.%s(k.Objects, %d, int(r))\n", name, listKind(v.Kind), l.Column)
+	case plan.Bool:
+		fmt.Fprintf(f.out, "%s := %s[r] != 0\n", name, f.objectColumn(v.Index))
+	default:
+		read := f.number(l.Kind, f.objectColumn(v.Index)+"[r]")
+		fmt.Fprintf(f.out, "%s := kernel.Missing\nif %s == 0 {\n%s = %s\n}\n", name, f.objectNulls(v.Index), name, read)
+	}
+}
+
+// objectColumn makes the slice of the words of a field, once a call.
+func (f *function) objectColumn(load int) string {
+	if f.objects[load] == "" {
+		l := f.p.Object[load]
+		f.objects[load] = f.names.take(camel("object_"+l.Name, false) + "Column")
+		fmt.Fprintf(&f.head, "%s := k.Objects.Column(%d)\n", f.objects[load], l.Column)
+	}
+	return f.objects[load]
+}
+
+// objectNulls makes the slice of the null bits of a field, once a call.
+func (f *function) objectNulls(load int) string {
+	l := f.p.Object[load]
+	name := camel("object_"+l.Name, false)
+	if key := name + "Nulls"; !f.names[key] {
+		f.names[key], f.names[name+"Null"] = true, true
+		fmt.Fprintf(&f.head, "%sNulls, %sNull := k.Objects.Nulls(%d)\n", name, name, l.Column)
+	}
+	return fmt.Sprintf("%sNulls[r]&%sNull", name, name)
+}

@@ -107,6 +107,7 @@ var unsafeIn = map[string]string{
 	"relevance/kernel": "strings built in a buffer for a look-up",
 	"schemas":          "map keys and list items that point into a body while it is decoded",
 	"indexnode":        "entities that share the bytes of a request",
+	"internal/ahead":   "addresses for the processor",
 	"indexnode/arena":  "memory of the system, not of the Go heap",
 	"indexnode/store":  "strings that share a blob while it is read",
 }

@@ -19,6 +19,8 @@ func (v *Viewer) Value(name string) (any, bool) {
 	if x, ok := v.Attributes[name]; ok {
 		return x, true
 	}
-	x, ok := v.Features[name]
-	return x, ok
+	if x, ok := v.Features[name]; ok {
+		return x, true
+	}
+	return nil, false
 }

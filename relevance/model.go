@@ -160,6 +160,9 @@ func viewerValue(viewer *millrace.Viewer, v plan.Var) (any, error) {
 	if viewer == nil {
 		return nil, nil
 	}
+	if v.Name == "id" && v.Kind == plan.String {
+		return &viewer.ID, nil // a string would be copied to the heap
+	}
 	x, ok := viewer.Value(v.Name)
 	if !ok || x == nil {
 		return nil, nil

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/ahead"
 	"github.com/millrace/millrace/internal/column"
 )
 
@@ -116,6 +117,23 @@ func (t *Timeline) bytes() int {
 	}
 	return n
 }
+
+// Prefetch asks for what tells whether the timeline has rows in a window.
+func (t *Timeline) Prefetch() { ahead.Lines(unsafe.Pointer(t), 2) }
+
+// PrefetchRows asks for the columns that scans read, and for what is folded.
+// What Prefetch asks for should be there.
+func (t *Timeline) PrefetchRows() {
+	ahead.Lines(unsafe.Add(unsafe.Pointer(t), 128), min(int(t.size)/64, hotLines))
+	if f := t.folded.Load(); f > retired {
+		ahead.Lines(*(*unsafe.Pointer)(unsafe.Pointer(&f)), min(1+int(t.records)/8, hotLines))
+	}
+}
+
+// hotLines is how many cache lines are asked for at a time, and about as many
+// as the columns of twenty rows take. More than a core has on their way at
+// once would wait for each other.
+const hotLines = 6
 
 // From is how far back the timeline is complete: every live record with
 // From <= time is in it.

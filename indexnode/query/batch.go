@@ -62,6 +62,12 @@ func (b *batch) clear() {
 	}
 }
 
+// release lets go of all but memory.
+func (b *batch) release() {
+	b.clear()
+	b.columns = b.columns[:0]
+}
+
 // widened returns the entity's row, if the scan reads it and there is one.
 func (b *batch) widened() *column.Slab {
 	if !b.entity || b.features.None() {

@@ -79,24 +79,24 @@ func build(timelines int, hold func(*column.Slab) *cache.Timeline) ([]millrace.T
 	return keys, all
 }
 
-// draw draws which of some timelines n queries ask for.
-func draw(r *rand.Rand, n, timelines int) (queries [][]int) {
-	for range n {
-		var q []int
+// draw draws n questions' timelines, which it resolves.
+func draw(r *rand.Rand, n int, keys []millrace.Timeline, all []*cache.Timeline) [][]asked {
+	queries := make([][]asked, n)
+	for i := range queries {
 		for range askedTimelines {
-			q = append(q, r.IntN(timelines))
+			at := r.IntN(len(all))
+			queries[i] = append(queries[i], asked{key: keys[at], timeline: all[at]})
 		}
-		queries = append(queries, q)
 	}
 	return queries
 }
 
-// run answers one drawn query from resolved keys.
-func run(s Spec, keys []millrace.Timeline, all []*cache.Timeline, asked []int) (last float64) {
+// run answers a drawn query.
+func run(s Spec, timelines []asked) (last float64) {
 	q := New(s)
 	defer q.Release()
-	for _, i := range asked {
-		q.Add(keys[i], all[i], column.Packed{})
+	for i := range timelines {
+		q.Add(timelines[i].key, timelines[i].timeline, column.Packed{})
 	}
 	if err := q.Scan(context.Background()); err != nil {
 		panic(err)
@@ -125,51 +125,48 @@ func BenchmarkWarm(b *testing.B) {
 		rows[i] = uint64(i)
 	}
 	r := rand.New(rand.NewPCG(11, 11))
-	ours := func(queries [][]int) {
+	ours := func(queries [][]asked) {
 		for _, q := range queries {
-			run(s, keys, all, q)
+			run(s, q)
 		}
 	}
 	var sum uint64
 	var warm, full, pointer, touch []time.Duration
-	for i := range len(all) / askedTimelines { // all is folded
-		q := make([]int, askedTimelines)
-		for j := range q {
-			q[j] = i*askedTimelines + j
+	for i := 0; i < len(all); i += askedTimelines { // all is folded
+		var q []asked
+		for j := i; j < i+askedTimelines; j++ {
+			q = append(q, asked{key: keys[j], timeline: all[j]})
 		}
-		ours([][]int{q})
+		run(s, q)
 	}
 	const queries = 60
 	for range 7 {
-		q := draw(r, queries, len(all))
+		q := draw(r, queries, keys, all)
 		warm = append(warm, timed(func() { ours(q) }))
-		q = draw(r, queries, len(all))
+		q = draw(r, queries, keys, all)
 		folding = false
 		full = append(full, timed(func() { ours(q) }))
 		folding = true
-		q = draw(r, queries, few)
+		theirs := draw(r, queries, keys[:few], all[:few])
 		pointer = append(pointer, timed(func() {
-			for _, q := range q {
-				asked := make([]millrace.Timeline, len(q))
-				for j, i := range q {
-					asked[j] = keys[i]
-				}
-				baseline.ask(asked, s)
+			for _, q := range theirs {
+				baseline.ask(q, s)
 			}
 		}))
-		q = draw(r, queries, len(all))
+		places := make([]int, queries*askedTimelines)
+		for i := range places {
+			places[i] = r.IntN(len(all)) * worldRows * 8
+		}
 		touch = append(touch, timed(func() {
-			for _, q := range q {
-				for _, i := range q {
-					for row := range worldRows {
-						sum += rows[(i*worldRows+row)*8]
-					}
+			for _, at := range places {
+				for row := range worldRows {
+					sum += rows[at+row*8]
 				}
 			}
 		}))
 	}
 	runtime.KeepAlive(sum)
-	q := draw(r, queries, len(all))
+	q := draw(r, queries, keys, all)
 	b.ReportAllocs()
 	for b.Loop() {
 		ours(q)
@@ -183,18 +180,7 @@ func BenchmarkWarm(b *testing.B) {
 	figure.Print("query_warm_vs_touch_floor", float64(median(full))/float64(median(touch)), "x", 4)
 	figure.Print("query_warm_vs_lru_pointers", float64(median(pointer))/float64(median(warm)), "x", 12)
 
-	slab := wide(all[0])
-	l := slab.Layout()
-	sel, scores := make([]int32, 0, batchRows), make([]float64, batchRows)
-	bind := testing.AllocsPerRun(5, func() {
-		f, _ := s.Filter.Bind(l, nil, s.Viewer, s.AsOf)
-		m, _ := s.Model.Bind(l, nil, s.Viewer, s.AsOf)
-		sel = f.Select(slab, 0, slab.Len(), nil, sel[:0])
-		m.ScoreFolded(scores, slab, sel, nil, scores[:len(sel)])
-	})
-	whole := testing.AllocsPerRun(5, func() { run(s, keys, all, q[0]) })
-	b.ReportMetric(bind, "allocs/bind")
-	figure.Print("query_warm_allocs", whole-bind, "allocations besides binding", 0)
+	figure.Print("query_warm_allocs", testing.AllocsPerRun(20, func() { ours(q[:1]) }), "allocations", 0)
 	runtime.KeepAlive(baseline)
 }
 
@@ -202,14 +188,14 @@ func BenchmarkWarm(b *testing.B) {
 // queries of one goroutine two of them answer. It needs two idle cores.
 func BenchmarkTwoCores(b *testing.B) {
 	keys, all := world(b)
-	s, queries := question(b), draw(rand.New(rand.NewPCG(11, 11)), 40, len(all))
+	s, queries := question(b), draw(rand.New(rand.NewPCG(11, 11)), 40, keys, all)
 	answer := func(goroutines int) time.Duration {
 		began := time.Now()
 		var wg sync.WaitGroup
 		for range goroutines {
 			wg.Go(func() {
 				for _, q := range queries {
-					run(s, keys, all, q)
+					run(s, q)
 				}
 			})
 		}
@@ -232,13 +218,13 @@ func BenchmarkTwoCores(b *testing.B) {
 // rests.
 func BenchmarkMarking(b *testing.B) {
 	keys, all := world(b)
-	s, queries := question(b), draw(rand.New(rand.NewPCG(11, 11)), 20, len(all))
+	s, queries := question(b), draw(rand.New(rand.NewPCG(11, 11)), 20, keys, all)
 	p99 := func() time.Duration {
 		var took []time.Duration
 		for range 15 {
 			for _, q := range queries {
 				began := time.Now()
-				run(s, keys, all, q)
+				run(s, q)
 				took = append(took, time.Since(began))
 			}
 		}
@@ -263,7 +249,7 @@ func BenchmarkMarking(b *testing.B) {
 	close(done)
 	<-stopped
 	for b.Loop() {
-		run(s, keys, all, queries[0])
+		run(s, queries[0])
 	}
 	b.ReportMetric(float64(idle.Microseconds()), "us-p99-idle")
 	b.ReportMetric(float64(marking.Microseconds()), "us-p99-marking")

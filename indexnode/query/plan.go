@@ -1,22 +1,31 @@
 package query
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
-// plan is a spec bound to one pair of layouts.
+// plan is a filter and a model bound to one pair of layouts and to a question.
 type plan struct {
-	rows, entity *column.Layout
-	filter       *filter.Bound
+	planKey
+	filter       *filter.Bound // nil: every candidate stays
 	scorer       *relevance.Scorer
 	folder       *relevance.Scorer // of the record-only part; nil until it is needed
 	unfoldable   bool              // the model has no such part
 	foldColumns  []int             // that folder reads
 	full, folded batch             // of rows being gathered
 	columns
+}
+
+// planKey is what a plan keeps from one question to the next.
+type planKey struct {
+	filter       *filter.Filter
+	model        *relevance.Model
+	rows, entity *column.Layout
 }
 
 // columns tells where a layout keeps what ranks and identifies a row.
@@ -43,35 +52,64 @@ func (q *Query) plan(rows *column.Layout, features column.Packed) (int32, error)
 			return int32(i), nil
 		}
 	}
-	p := q.newPlan()
-	p.rows, p.entity, p.columns = rows, entity, columnsOf(rows)
-	var err error
-	if q.spec.Filter != nil {
-		if p.filter, err = q.spec.Filter.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
-			return 0, err
-		}
-	}
-	if p.scorer, err = q.spec.Model.Bind(rows, entity, q.spec.Viewer, q.spec.AsOf); err != nil {
+	p := q.sparePlan(planKey{q.spec.Filter, q.spec.Model, rows, entity})
+	if err := p.bind(&q.spec); err != nil {
 		return 0, err
 	}
+	q.plans = append(q.plans, p)
 	return int32(len(q.plans) - 1), nil
 }
 
-// newPlan returns a new last plan, with the memory of one of an earlier query.
-func (q *Query) newPlan() *plan {
-	n := len(q.plans)
-	if n < cap(q.plans) && q.plans[:n+1][n] != nil {
-		q.plans = q.plans[:n+1]
-	} else {
-		q.plans = append(q.plans, new(plan))
+// bind binds the plan to a question, again if it was bound to one before.
+func (p *plan) bind(s *Spec) error {
+	var err error
+	switch {
+	case p.planKey.filter == nil:
+	case p.filter == nil:
+		p.filter, err = s.Filter.Bind(p.rows, p.entity, s.Viewer, s.AsOf)
+	default:
+		err = p.filter.Rebind(s.Viewer, s.AsOf)
 	}
-	return q.plans[n]
+	if err != nil {
+		return err
+	}
+	if p.scorer == nil {
+		p.scorer, err = s.Model.Bind(p.rows, p.entity, s.Viewer, s.AsOf)
+	} else {
+		err = p.scorer.Rebind(s.Viewer, s.AsOf)
+	}
+	return err
 }
 
-// release lets go of all but memory.
-func (p *plan) release() {
-	p.full.clear()
-	p.folded.clear()
-	p.full.columns, p.folded.columns = p.full.columns[:0], p.folded.columns[:0]
-	*p = plan{full: p.full, folded: p.folded, foldColumns: p.foldColumns[:0]}
+// maxSpare is how many plans a query keeps for those after it.
+const maxSpare = 8
+
+// sparePlan returns a plan for a key: the one of an earlier question, or else
+// a new one, which may have the memory of the one that is longest out of use.
+func (q *Query) sparePlan(k planKey) *plan {
+	at := slices.IndexFunc(q.spare, func(p *plan) bool { return p.planKey == k })
+	if at < 0 && len(q.spare) < maxSpare {
+		return &plan{planKey: k, columns: columnsOf(k.rows)}
+	}
+	known := at >= 0
+	at = max(at, 0)
+	p := q.spare[at]
+	q.spare = slices.Delete(q.spare, at, at+1)
+	if !known {
+		*p = plan{planKey: k, columns: columnsOf(k.rows), full: p.full, folded: p.folded}
+	}
+	return p
+}
+
+// releasePlans keeps the plans for the next question.
+func (q *Query) releasePlans() {
+	for _, p := range q.plans {
+		p.full.release()
+		p.folded.release()
+		if q.spare = append(q.spare, p); len(q.spare) > maxSpare {
+			q.spare = slices.Delete(q.spare, 0, 1)
+		}
+	}
+	clear(q.plans)
+	q.plans = q.plans[:0]
 }

@@ -73,10 +73,10 @@ func (p *pointers) get(k millrace.Timeline) []*record {
 // ask answers question by hand-written code over structs: what a generator
 // would write for the filter and for the home model and a viewer of whom
 // nothing is known.
-func (p *pointers) ask(keys []millrace.Timeline, s Spec) (best []float64) {
+func (p *pointers) ask(timelines []asked, s Spec) (best []float64) {
 	floor := math.Inf(-1)
-	for _, k := range keys {
-		for _, r := range p.get(k) {
+	for i := range timelines {
+		for _, r := range p.get(timelines[i].key) {
 			if millrace.Time(r.createdAt) < s.From || millrace.Time(r.createdAt) >= s.To || (r.language != "en" && r.language != "de") || r.likes < 1 {
 				continue
 			}
@@ -134,7 +134,7 @@ func TestPointersAnswerTheSame(t *testing.T) {
 	if err := q.Scan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	items, theirs := q.Answer().Items, newPointers(t, keys, all).ask(keys, s)
+	items, theirs := q.Answer().Items, newPointers(t, keys, all).ask(q.asked, s)
 	if len(items) != len(theirs) {
 		t.Fatalf("%d items, %d", len(items), len(theirs))
 	}

@@ -9,8 +9,8 @@
 //
 // A query is used by one goroutine. Its time goes to the rows it touches; its
 // own bookkeeping is a comparison for most candidates. What it works with
-// comes from a pool and goes back there, so that, but for what binding the
-// filter and the model takes, a query allocates nothing.
+// comes from a pool and goes back there, the bound filter and model included,
+// so that a query like one before it allocates nothing.
 package query
 
 import (
@@ -39,14 +39,6 @@ type Spec struct {
 	Folds           *cache.Cache        // that the timelines come from; nil: what is folded is not kept
 }
 
-// window returns the rows with from <= time < to, of which the times ascend:
-// [lo, hi). Most windows hold a timeline whole, and nothing but its header is
-// looked at.
-func window(rows column.Packed, from, to millrace.Time) (lo, hi int) {
-	hi = rows.FirstAt(int64(to))
-	return min(hi, rows.FirstAt(int64(from))), hi
-}
-
 // Stages counts candidates by what became of them.
 type Stages struct {
 	Candidates int64
@@ -58,8 +50,10 @@ type Stages struct {
 // Query accumulates the candidates of one question.
 type Query struct {
 	spec     Spec
-	plans    []*plan
+	asked    []asked
 	segments []segment
+	plans    []*plan // of the segments
+	spare    []*plan // of earlier questions, the last used last
 	top      top
 	stages   Stages
 
@@ -82,6 +76,13 @@ type Query struct {
 	byObject  map[millrace.Object]int
 }
 
+// asked is a timeline that is asked for.
+type asked struct {
+	key      millrace.Timeline
+	timeline *cache.Timeline
+	features column.Packed // of the entity; none when it has none
+}
+
 // segment is the rows [lo, hi) of a part of a timeline.
 type segment struct {
 	rows     column.Packed
@@ -99,16 +100,25 @@ var pool = sync.Pool{New: func() any {
 // New starts a query. Release it when its answer is no longer needed.
 func New(s Spec) *Query {
 	q := pool.Get().(*Query)
+	q.begin(s)
+	return q
+}
+
+func (q *Query) begin(s Spec) {
 	q.spec, q.unwatched = s, watchRows
 	q.top.reset(s)
-	return q
 }
 
 // Release ends the query, and with it its answer.
 func (q *Query) Release() {
-	for _, p := range q.plans {
-		p.release()
-	}
+	q.reset()
+	pool.Put(q)
+}
+
+// reset lets go of all but memory.
+func (q *Query) reset() {
+	q.releasePlans()
+	clear(q.asked)
 	clear(q.segments)
 	for i := range q.items {
 		it := &q.items[i]
@@ -120,29 +130,50 @@ func (q *Query) Release() {
 	clear(q.perEntity)
 	clear(q.byObject)
 	q.spec, q.stages, q.model = Spec{}, Stages{}, 0
-	q.plans, q.segments, q.items = q.plans[:0], q.segments[:0], q.items[:0]
-	pool.Put(q)
+	q.asked, q.segments, q.items = q.asked[:0], q.segments[:0], q.items[:0]
 }
 
 // Add adds the records of a timeline that are in the question's window.
-// features is the entity's row, or none.
-//
-// All are added before any is scanned: what Add touches of one timeline is in
-// memory by itself, and the misses of a thousand short calls overlap.
+// features is the entity's row, or none. They are looked at by Scan.
 func (q *Query) Add(t millrace.Timeline, tl *cache.Timeline, features column.Packed) {
-	for ; tl != nil; tl = tl.Older() {
-		if tl.Parts() == 1 {
-			q.add(segment{rows: tl.First(), of: tl, timeline: t, features: features})
-			continue
+	q.asked = append(q.asked, asked{t, tl, features})
+}
+
+// windows makes segments of what was asked for. It is told a little ahead
+// where it will look, and so is the scan: a thousand timelines lie in a
+// thousand places, and waiting for one after the other takes longer than all
+// the rest.
+func (q *Query) windows() {
+	for i := range q.asked {
+		if ahead := i + aheadWindows; ahead < len(q.asked) {
+			q.asked[ahead].timeline.Prefetch()
 		}
-		for _, rows := range tl.Append(nil) {
-			q.add(segment{rows: rows, timeline: t, features: features})
+		a := &q.asked[i]
+		for tl := a.timeline; tl != nil; tl = tl.Older() {
+			if tl.Parts() == 1 {
+				q.window(segment{rows: tl.First(), of: tl, timeline: a.key, features: a.features})
+				continue
+			}
+			for _, rows := range tl.Append(nil) {
+				q.window(segment{rows: rows, timeline: a.key, features: a.features})
+			}
 		}
 	}
 }
 
-func (q *Query) add(s segment) {
-	if lo, hi := window(s.rows, q.spec.From, q.spec.To); lo < hi {
+// How many timelines ahead memory is asked for.
+const (
+	aheadWindows = 8
+	aheadRows    = 4
+)
+
+// window adds a segment of the rows with From <= time < To, of which the times
+// ascend. Most windows hold a timeline whole, and nothing but its header is
+// looked at.
+func (q *Query) window(s segment) {
+	hi := s.rows.FirstAt(int64(q.spec.To))
+	lo := min(hi, s.rows.FirstAt(int64(q.spec.From)))
+	if lo < hi {
 		s.lo, s.hi = int32(lo), int32(hi)
 		q.segments = append(q.segments, s)
 	}
@@ -155,7 +186,11 @@ func (q *Query) AddObjects(e millrace.Entity, tl *cache.Timeline) { q.objects[e]
 // Scan filters and scores what was added. It stops within a few thousand rows
 // of the end of ctx.
 func (q *Query) Scan(ctx context.Context) error {
+	q.windows()
 	for i := range q.segments {
+		if ahead := i + aheadRows; ahead < len(q.segments) && q.segments[ahead].of != nil {
+			q.segments[ahead].of.PrefetchRows()
+		}
 		s := &q.segments[i]
 		var err error
 		if s.plan, err = q.plan(s.rows.Layout(), s.features); err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -110,14 +112,12 @@ func wide(tl *cache.Timeline) *column.Slab {
 	return s
 }
 
-// A warm query allocates nothing but what binding the filter and the model to
-// its viewer takes.
+// A warm query allocates nothing, whoever asks and when.
 func TestAWarmQueryAllocatesNothing(t *testing.T) {
 	if !pooled {
 		t.Skip("pools forget under the race detector")
 	}
 	keys, all := activities(t, 100, 20)
-	slab := wide(all[0])
 	for name, change := range map[string]func(*Spec){
 		"plain":    func(*Spec) {},
 		"distinct": func(s *Spec) { s.DistinctObjects = true },
@@ -125,28 +125,71 @@ func TestAWarmQueryAllocatesNothing(t *testing.T) {
 	} {
 		s := question(t)
 		change(&s)
-		l := schemas.Activity().Layout()
-		sel, scores := make([]int32, 0, batchRows), make([]float64, batchRows)
-		bind := testing.AllocsPerRun(20, func() {
-			f, err := s.Filter.Bind(l, nil, s.Viewer, s.AsOf)
-			if err != nil {
-				t.Fatal(err)
+		other := s
+		other.Viewer = &millrace.Viewer{ID: "member:2", Attributes: map[string]any{"languages": []string{"de", "en"}, "country": "India"}}
+		other.AsOf += 1000
+		if n := testing.AllocsPerRun(20, func() {
+			for _, s := range []*Spec{&s, &other} {
+				if n, err := ask(t.Context(), *s, keys, all); n == 0 || err != nil {
+					t.Fatal(n, err)
+				}
 			}
-			m, err := s.Model.Bind(l, nil, s.Viewer, s.AsOf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sel = f.Select(slab, 0, slab.Len(), nil, sel[:0])
-			m.ScoreFolded(scores, slab, sel, nil, scores[:len(sel)])
-		})
-		whole := testing.AllocsPerRun(20, func() {
-			if n, err := ask(t.Context(), s, keys, all); n == 0 || err != nil {
-				t.Fatal(n, err)
-			}
-		})
-		if t.Logf("%s: %v allocations, all of binding", name, bind); whole > bind {
-			t.Errorf("%s: %v allocations, of which binding takes %v", name, whole, bind)
+		}); n > 0 {
+			t.Errorf("%s: %v allocations", name, n)
 		}
+	}
+}
+
+// Questions of all kinds after one another find what those before them bound,
+// and answer as if they were the first.
+func TestPlansOfEarlierQuestions(t *testing.T) {
+	keys, all := activities(t, 20, 20)
+	r := rand.New(rand.NewPCG(4, 4))
+	home, err := relevance.Builtin().Get("home")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recency, err := relevance.Builtin().Get("recency")
+	if err != nil {
+		t.Fatal(err)
+	}
+	filters := []*filter.Filter{nil}
+	for _, src := range []string{`record.likes > 3`, `record.language in viewer.languages`, `as_of - record.created_at < duration("20m") && record.likes > 1`, `viewer.strict == true || record.likes != 4`} {
+		f, err := filter.Compile(src, expr.Env{Record: []*column.Layout{schemas.Activity().Layout()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		filters = append(filters, f)
+	}
+	models := []*relevance.Model{home, recency, home.Interpreted()}
+	viewers := []*millrace.Viewer{
+		{ID: "a"}, {ID: "b", Attributes: map[string]any{"languages": []string{"de"}, "strict": true}},
+		{ID: "c", Attributes: map[string]any{"languages": []string{"en", "zh"}, "strict": false}, Features: map[string]float64{"freshness_hours": 2}},
+	}
+	used := pool.New().(*Query)
+	for i := range 300 {
+		s := question(t)
+		s.Filter, s.Model, s.Viewer = filters[r.IntN(len(filters))], models[r.IntN(len(models))], viewers[r.IntN(len(viewers))]
+		s.AsOf -= millrace.Time(r.IntN(3) * 600_000)
+		answer := func(q *Query) []string {
+			q.begin(s)
+			for i, tl := range all {
+				q.Add(keys[i], tl, column.Packed{})
+			}
+			if err := q.Scan(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			a := q.Answer()
+			return append(printed(a.Items), fmt.Sprintf("%+v %s", a.Stages, a.Execution))
+		}
+		got, want := answer(used), answer(pool.New().(*Query))
+		if !slices.Equal(got, want) {
+			t.Fatalf("question %d: %s\nas the first %s", i, got, want)
+		}
+		used.reset()
+	}
+	if len(used.spare) != maxSpare {
+		t.Errorf("%d plans are kept", len(used.spare))
 	}
 }
 

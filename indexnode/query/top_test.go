@@ -168,6 +168,14 @@ func TestWindow(t *testing.T) {
 		}
 	}
 	slab := a.Slab()
+	window := func(rows column.Packed, from, to millrace.Time) (lo, hi int) {
+		q := Query{spec: Spec{From: from, To: to}}
+		q.window(segment{rows: rows})
+		for _, s := range q.segments {
+			lo, hi = int(s.lo), int(s.hi)
+		}
+		return lo, hi
+	}
 	for from := range millrace.Time(10) {
 		for to := range millrace.Time(10) {
 			lo, hi := window(packed(t, slab), from, to)

@@ -66,6 +66,10 @@ func (m *Machine) set(i int, c any) {
 	case Bool:
 		m.bools[i][0], _ = c.(bool)
 	case String:
+		if p, ok := c.(*string); ok {
+			m.strs[i][0] = *p
+			return
+		}
 		m.strs[i][0], _ = c.(string)
 	case Numbers:
 		m.lists[i][0], _ = c.([]float64)

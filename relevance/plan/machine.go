@@ -47,7 +47,7 @@ type Machine struct {
 type Inputs struct {
 	Weights []float64
 	Tables  []*kernel.Table
-	Viewer  []any // float64, bool, string, []float64, []string; nil is missing
+	Viewer  []any // float64, bool, string or *string, []float64, []string; nil is missing
 	AsOf    float64
 	Forest  *trees.Forest   // of the scorer trees
 	More    []*trees.Forest // of the further models of a joint plan; nil where they are not trees

@@ -1,0 +1,11 @@
+//go:build amd64 || arm64
+
+package ahead
+
+import "unsafe"
+
+// Lines asks for n cache lines of 64 bytes from p on. It may be given any
+// address.
+//
+//go:noescape
+func Lines(p unsafe.Pointer, n int)

@@ -15,9 +15,9 @@ import (
 )
 
 func clusterCommand() *cobra.Command {
-	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, or give it its first assignment"}
+	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, give it its first assignment, or restore what etcd lost"}
 	cm := clusterFlagsOf(c.PersistentFlags())
-	c.AddCommand(clusterShow(cm), clusterAssign(cm))
+	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm))
 	return c
 }
 
@@ -112,5 +112,36 @@ func clusterAssign(cm *Common) *cobra.Command {
 	}
 	c.Flags().StringSliceVar(&nodes, "nodes", nil, "ids of the index nodes")
 	c.Flags().IntVar(&replicas, "replicas", 2, "replicas of each partition")
+	return c
+}
+
+func clusterRestore(cm *Common) *cobra.Command {
+	var data []string
+	c := &cobra.Command{
+		Use:   "restore --data DIR,DIR",
+		Short: "Bring back what etcd lost, from what brokers and index nodes kept of it",
+		Long: `Brings back what etcd lost, from what brokers and index nodes kept of it in
+their data directories, the newest of each thing. Brokers keep feed definitions
+and the key of page tokens, index nodes the list of models; so name one of each.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cm.openCluster(c.Context(), "")
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			dirs := make([]string, len(data))
+			for i, d := range data {
+				dirs[i] = lastGood(d)
+			}
+			r, err := cl.Restore(c.Context(), dirs...)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, r.Documents, r.Secrets)
+			return nil
+		},
+	}
+	c.Flags().StringSliceVar(&data, "data", nil, "data directories (data) of a broker and an index node")
 	return c
 }

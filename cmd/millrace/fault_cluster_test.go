@@ -64,9 +64,10 @@ type faultCluster struct {
 	nodes  []*process
 	broker *process
 	admin  []string // of each node
-	grpc   string   // the broker's
-	front  string   // the broker's admin port
+	data   []string // directory of each node
 	client *client.Client
+
+	grpc, front, frontData string // the broker's: gRPC, admin port, directory
 }
 
 func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
@@ -97,16 +98,16 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 		t.Fatal(err)
 	}
 	for _, id := range ids {
-		admin := freeAddr(t)
-		c.admin = append(c.admin, admin)
+		admin, data := freeAddr(t), t.TempDir()
+		c.admin, c.data = append(c.admin, admin), append(c.data, data)
 		c.nodes = append(c.nodes, start(t, failed, id, "indexnode", "--config", writeConfig(t, id,
-			"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\nadmin: %q\n", id, t.TempDir(), c.kafka, c.prefix, etcd, freeAddr(t), admin)))
+			"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\nadmin: %q\n", id, data, c.kafka, c.prefix, etcd, freeAddr(t), admin)))
 	}
 	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
 		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %sone\n", c.kafka, c.prefix, c.prefix, c.prefix, c.prefix))
-	c.grpc, c.front = freeAddr(t), freeAddr(t)
+	c.grpc, c.front, c.frontData = freeAddr(t), freeAddr(t), t.TempDir()
 	c.broker = start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker",
-		"etcd: [%q]\ngrpc: %q\nadmin: %q\ndata: %s\n", etcd, c.grpc, c.front, t.TempDir()))
+		"etcd: [%q]\ngrpc: %q\nadmin: %q\ndata: %s\n", etcd, c.grpc, c.front, c.frontData))
 
 	if c.client, err = client.Dial(c.grpc); err != nil {
 		t.Fatal(err)

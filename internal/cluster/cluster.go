@@ -8,6 +8,7 @@
 // Keys, all under /millrace/NAME/:
 //
 //	partitions      "720", written once; without it the keyspace counts as lost
+//	keyspace        a [keyspace], written with it: tells this past from another
 //	map/assignment  JSON of [Assignment]
 //	map/nodes/ID    JSON of [Node], leased
 //	map/ready/ID    a [Set] of 90 bytes, leased
@@ -149,7 +150,7 @@ func (c *Client) checkPartitions(ctx context.Context) error {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		resp, err := c.etcd.Txn(call).
 			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-			Then(clientv3.OpPut(key, want)).
+			Then(clientv3.OpPut(key, want), clientv3.OpPut(c.keyspaceKey(), newKeyspace(1).String())).
 			Else(clientv3.OpGet(key)).Commit()
 		cancel()
 		switch {

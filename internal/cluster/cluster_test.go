@@ -207,22 +207,41 @@ func TestBadNodesAreLeftOut(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
+	first, other, second := keyspace{1, "a"}, keyspace{1, "b"}, keyspace{2, "c"}
 	for name, c := range map[string]struct {
 		s    snapshot
 		want error
 	}{
-		"on":      {snapshot{cluster: 1, revision: 11, count: "720"}, nil},
-		"lost":    {snapshot{cluster: 1, revision: 11}, errLost},
-		"foreign": {snapshot{cluster: 2, revision: 11, count: "720"}, errForeign},
-		"back":    {snapshot{cluster: 1, revision: 9, count: "720"}, errBack},
-		"count":   {snapshot{cluster: 1, revision: 11, count: "64"}, ErrPartitions},
+		"on":                  {snapshot{cluster: 1, revision: 11, count: "720", keyspace: first}, nil},
+		"lost":                {snapshot{cluster: 1, revision: 11, keyspace: first}, errLost},
+		"foreign":             {snapshot{cluster: 2, revision: 11, count: "720", keyspace: first}, errForeign},
+		"back":                {snapshot{cluster: 1, revision: 9, count: "720", keyspace: first}, errBack},
+		"count":               {snapshot{cluster: 1, revision: 11, count: "64", keyspace: first}, ErrPartitions},
+		"begun anew":          {snapshot{cluster: 1, revision: 11, count: "720", keyspace: other}, errAnew},
+		"begun anew, early":   {snapshot{cluster: 1, revision: 2, count: "720", keyspace: other}, errAnew},
+		"without a keyspace":  {snapshot{cluster: 1, revision: 11, count: "720"}, errAnew},
+		"restored":            {snapshot{cluster: 1, revision: 2, count: "720", keyspace: second}, nil},
+		"restored elsewhere":  {snapshot{cluster: 2, revision: 2, count: "720", keyspace: second}, nil},
+		"restored, but count": {snapshot{cluster: 1, revision: 2, count: "64", keyspace: second}, ErrPartitions},
 	} {
-		o := origin{cluster: 1, revision: 10}
+		o := origin{1, 10, first}
 		if err := o.judge(&c.s); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
-		if c.want != nil && o != (origin{1, 10}) {
+		if want := (origin{c.s.cluster, c.s.revision, c.s.keyspace}); c.want == nil && o != want || c.want != nil && o != (origin{1, 10, first}) {
 			t.Errorf("%s: moved to %+v", name, o)
+		}
+	}
+}
+
+func TestKeyspace(t *testing.T) {
+	k := newKeyspace(7)
+	if got := parseKeyspace(k.String()); got != k || len(k.ID) != 16 {
+		t.Errorf("%q is read as %+v", k, got)
+	}
+	for _, bad := range []string{"", "7", "7 ", "0 a", "-1 a", "7 a b", "seven a", "7  a"} {
+		if got := parseKeyspace(bad); got != (keyspace{}) {
+			t.Errorf("%q is read as %+v", bad, got)
 		}
 	}
 }
@@ -250,7 +269,7 @@ func FuzzDecodeMap(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if m, err := decodeMap(b); err == nil && m.Epoch() < 1 {
+		if m, _, err := decodeMap(b); err == nil && m.Epoch() < 1 {
 			t.Fatal("a map without an epoch")
 		}
 	})

@@ -41,7 +41,8 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 	first, known := make(chan struct{}), sync.Once{}
 	kept, err := c.loadDocs(kind)
 	if err == nil {
-		d.state.set(kept, nil)
+		d.state.set(kept.documents, nil)
+		d.origin = kept.origin
 	}
 	onDisk := err == nil
 	c.wg.Go(func() {
@@ -49,8 +50,9 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 			if err == nil {
 				d.join(ctx, s)
 			}
-			if d.apply(s, err) {
-				c.saveDocs(kind, d.Current())
+			from := d.origin
+			if d.apply(s, err) || d.origin.Keyspace != from.Keyspace {
+				c.saveDocs(kind, lastDocs{d.origin, d.Current()})
 			}
 			if err == nil || onDisk {
 				known.Do(func() { close(first) })

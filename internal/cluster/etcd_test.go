@@ -278,9 +278,47 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	until("n1 registers again", func(m *cluster.Map, err error) bool {
 		return m.Alive("n1") && m.Ready("n1") == cluster.All() && m.Lag("n1") == lag
 	})
-	a.Epoch = 2
+
+	// Nor must its revisions, once they have caught up, or a restart.
+	etcd.raw(func(e *clientv3.Client) error {
+		for range 100 {
+			if _, err := e.Put(ctx, "/elsewhere", ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	check(t, n1.SetReady(ctx, cluster.All())) // rings
+	c3 := etcd.open(dir)
+	docs3, err := c3.Documents(ctx, "feeds")
+	check(t, err)
+	await(t, "the loss is told after a restart", docs3.Changed, func() bool { return docs3.Fault() != nil })
+	await(t, "the loss is still told", docs.Changed, func() bool { return docs.Fault() != nil && strings.Contains(docs.Fault().Error(), "another") })
+	if docs.Current()["home"].Body != "name: home" || docs3.Current()["home"].Body != "name: home" {
+		t.Fatal("the last good documents went")
+	}
+	if again, err := c3.Secret(ctx, "pages"); err != nil || string(again) != string(secret) {
+		t.Fatalf("the secret of a restarted process is %x, %v", again, err)
+	}
+
+	// Restored from what was kept, all is well, and goes on.
+	got, err := c3.Restore(ctx, dir)
+	check(t, err)
+	if got != (cluster.Restored{Epoch: 2, Documents: 1}) { // the secret is there already
+		t.Fatalf("restored %+v", got)
+	}
+	until("the restored map is taken", func(m *cluster.Map, err error) bool { return err == nil && m.Epoch() == 2 && m.Alive("n1") })
+	for _, d := range []*cluster.Documents{docs, docs3} {
+		await(t, "the restored documents are taken", d.Changed, func() bool { return d.Fault() == nil && d.Current()["home"].Body == "name: home" })
+	}
+	if _, err := c3.Restore(ctx, dir); !errors.Is(err, cluster.ErrNothingLost) {
+		t.Fatalf("restoring again gives %v", err)
+	}
+	check(t, docs.Delete(ctx, "home"))
+	await(t, "the document is deleted", docs3.Changed, func() bool { return len(docs3.Current()) == 0 })
+	a.Epoch = 3
 	check(t, c.Assign(ctx, a))
-	until("the new assignment is taken", func(m *cluster.Map, err error) bool { return m.Epoch() == 2 })
+	until("the new assignment is taken", func(m *cluster.Map, err error) bool { return err == nil && m.Epoch() == 3 })
 }
 
 func TestAnotherPartitionCountRefusesToStart(t *testing.T) {

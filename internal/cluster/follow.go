@@ -23,13 +23,15 @@ var (
 	errLost    = errors.New("cluster: etcd holds nothing of this cluster; keeping the last good state")
 	errForeign = errors.New("cluster: this is another etcd cluster than before; keeping the last good state")
 	errBack    = errors.New("cluster: etcd went back to an older revision; keeping the last good state")
+	errAnew    = errors.New("cluster: etcd has lost the state of this cluster and holds the beginning of another; keeping the last good state")
 )
 
 // snapshot is everything under a prefix at one revision.
 type snapshot struct {
 	cluster  uint64 // etcd's id of itself
 	revision int64
-	count    string           // the partition count; "" when the keyspace is lost
+	count    string // the partition count; "" when the keyspace is lost
+	keyspace keyspace
 	values   map[string]value // by key behind the prefix
 	fault    error            // what of values could not be read and is as it was before
 }
@@ -43,7 +45,7 @@ type value struct {
 func (c *Client) list(ctx context.Context, sub string) (*snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix())).Commit()
+	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.keyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix())).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("cluster: etcd is away: %w", err)
 	}
@@ -52,6 +54,9 @@ func (c *Client) list(ctx context.Context, sub string) (*snapshot, error) {
 		s.count = string(kv.Value)
 	}
 	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		s.keyspace = parseKeyspace(string(kv.Value))
+	}
+	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
 		s.values[string(kv.Key[len(c.prefix)+len(sub):])] = value{kv.Value, kv.ModRevision}
 	}
 	return s, nil
@@ -90,17 +95,20 @@ func (c *Client) awaitRing(ctx context.Context, sub string, revision int64) {
 	}
 }
 
-// origin remembers which etcd was heard last, to notice another one.
+// origin is which etcd was heard last, to notice another one. It is kept on
+// disk, or a restart would be enough to take another's state for this one's.
 type origin struct {
-	cluster  uint64
-	revision int64
+	Cluster  uint64   `json:"cluster"`
+	Revision int64    `json:"revision"`
+	Keyspace keyspace `json:"keyspace"`
 }
 
-// judge says what is wrong with a snapshot as a whole. Only errBack still lets
-// some of it be used.
+// judge says what is wrong with a snapshot as a whole. Only errBack and
+// errAnew still let some of it be used.
 func (o *origin) judge(s *snapshot) error {
+	restored := s.keyspace.Generation > o.Keyspace.Generation
 	switch {
-	case o.cluster != 0 && s.cluster != o.cluster:
+	case o.Cluster != 0 && s.cluster != o.Cluster && !restored:
 		return errForeign
 	case s.count == "":
 		return errLost
@@ -108,10 +116,14 @@ func (o *origin) judge(s *snapshot) error {
 	if err := checkCount(s.count); err != nil {
 		return err
 	}
-	if s.revision < o.revision {
+	switch {
+	case restored || o.Keyspace == keyspace{}:
+	case s.keyspace != o.Keyspace:
+		return errAnew
+	case s.revision < o.Revision:
 		return errBack
 	}
-	o.cluster, o.revision = s.cluster, s.revision
+	*o = origin{s.cluster, s.revision, s.keyspace}
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 // lastGood is a map as it is kept on disk.
 type lastGood struct {
+	Origin     origin                     `json:"origin"`
 	Assignment Assignment                 `json:"assignment"`
 	Nodes      []Node                     `json:"nodes"`
 	Ready      map[millrace.NodeID][]byte `json:"ready"`
@@ -28,11 +29,11 @@ func (c *Client) hasLastGood() bool {
 }
 
 // saveMap keeps a map for the next start.
-func (c *Client) saveMap(m *Map) {
+func (c *Client) saveMap(m *Map, from origin) {
 	if m.Epoch() == 0 {
 		return
 	}
-	doc := lastGood{Assignment: m.assignment, Nodes: m.Nodes(), Ready: map[millrace.NodeID][]byte{}}
+	doc := lastGood{Origin: from, Assignment: m.assignment, Nodes: m.Nodes(), Ready: map[millrace.NodeID][]byte{}}
 	for id, s := range m.ready {
 		doc.Ready[id] = s.encode()
 	}
@@ -57,78 +58,93 @@ func (c *Client) save(file string, doc any) {
 	}
 }
 
-// keptDocument is a document on disk. Its bytes need not be text, and JSON's
-// strings are.
+// lastDocs is the documents of a kind as they were last good.
+type lastDocs struct {
+	origin    origin
+	documents map[string]Document
+}
+
+// keptDocuments is the same on disk. A document's bytes need not be text, and
+// JSON's strings are.
+type keptDocuments struct {
+	Origin    origin                  `json:"origin"`
+	Documents map[string]keptDocument `json:"documents"`
+}
+
 type keptDocument struct {
 	Body    []byte `json:"body"`
 	Version int64  `json:"version"`
 }
 
-func (c *Client) saveDocs(kind string, docs map[string]Document) {
-	kept := make(map[string]keptDocument, len(docs))
-	for name, d := range docs {
-		kept[name] = keptDocument{[]byte(d.Body), d.Version}
+func (c *Client) saveDocs(kind string, docs lastDocs) {
+	kept := keptDocuments{docs.origin, make(map[string]keptDocument, len(docs.documents))}
+	for name, d := range docs.documents {
+		kept.Documents[name] = keptDocument{[]byte(d.Body), d.Version}
 	}
 	c.save(c.docsFile(kind), kept)
 }
 
 // loadDocs reads what saveDocs wrote.
-func (c *Client) loadDocs(kind string) (map[string]Document, error) {
+func (c *Client) loadDocs(kind string) (lastDocs, error) {
 	if c.dir == "" {
-		return nil, os.ErrNotExist
+		return lastDocs{}, os.ErrNotExist
 	}
-	body, err := os.ReadFile(c.docsFile(kind))
+	return readDocs(c.docsFile(kind))
+}
+
+func readDocs(file string) (docs lastDocs, err error) {
+	body, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return docs, err
 	}
-	var kept map[string]keptDocument
+	var kept keptDocuments
 	if err := json.Unmarshal(body, &kept); err != nil {
-		return nil, err
+		return docs, err
 	}
-	docs := make(map[string]Document, len(kept))
-	for name, d := range kept {
-		docs[name] = Document{Name: name, Body: string(d.Body), Version: d.Version}
+	docs = lastDocs{kept.Origin, make(map[string]Document, len(kept.Documents))}
+	for name, d := range kept.Documents {
+		docs.documents[name] = Document{Name: name, Body: string(d.Body), Version: d.Version}
 	}
 	return docs, nil
 }
 
 // loadMap reads what saveMap wrote. Its nodes count as lost until etcd says
 // otherwise.
-func (c *Client) loadMap() (*Map, error) {
+func (c *Client) loadMap() (*Map, origin, error) {
 	if c.dir == "" {
-		return nil, os.ErrNotExist
+		return nil, origin{}, os.ErrNotExist
 	}
 	body, err := os.ReadFile(c.mapFile())
 	if err != nil {
-		return nil, err
+		return nil, origin{}, err
 	}
 	return decodeMap(body)
 }
 
-func decodeMap(body []byte) (*Map, error) {
+func decodeMap(body []byte) (*Map, origin, error) {
 	var raw struct {
 		lastGood
 		Assignment json.RawMessage `json:"assignment"` // for the strict decoder
 	}
 	if err := json.Unmarshal(body, &raw); err != nil {
-		return nil, fmt.Errorf("cluster: last good map: %w", err)
+		return nil, origin{}, fmt.Errorf("cluster: last good map: %w", err)
 	}
 	a, err := decodeAssignment(raw.Assignment)
 	if err != nil {
-		return nil, err
+		return nil, origin{}, err
 	}
 	m := NewMap(*a, nil, map[millrace.NodeID]Set{})
 	for _, n := range raw.Nodes {
 		if validID(string(n.ID)) != nil || n.Addr == "" {
-			return nil, fmt.Errorf("cluster: last good map: %+v is not a node", n)
+			return nil, origin{}, fmt.Errorf("cluster: last good map: %+v is not a node", n)
 		}
 		m.nodes[n.ID] = n
 	}
 	for id, b := range raw.Ready {
 		if m.ready[id], err = decodeSet(b); err != nil {
-			return nil, fmt.Errorf("cluster: last good map: ready of %s: %w", id, err)
+			return nil, origin{}, fmt.Errorf("cluster: last good map: ready of %s: %w", id, err)
 		}
 	}
 	m.order()
-	return m, nil
+	return m, raw.Origin, nil
 }

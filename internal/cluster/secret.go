@@ -11,39 +11,45 @@ import (
 )
 
 // Secret returns 32 random bytes that the processes of a cluster share under
-// a name. Whoever asks first makes them. When etcd is away it is the one kept
-// on disk.
+// a name. Whoever asks first makes them, out of those kept on disk if etcd has
+// lost them. When etcd is away they are those on disk.
 func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
 	if err := validID(name); err != nil {
 		return nil, fmt.Errorf("cluster: secret: %w", err)
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	secret, err := c.share(call, name)
 	file := filepath.Join(c.dir, "secret-"+name)
-	switch {
-	case err != nil && c.dir != "":
-		if kept, kerr := os.ReadFile(file); kerr == nil && len(kept) == secretBytes {
-			return kept, nil
-		}
-	case err == nil && c.dir != "":
-		if werr := os.WriteFile(file, secret, 0o600); werr != nil {
-			c.log.Error("the secret could not be kept", "file", file, "err", werr)
+	var kept []byte
+	if c.dir != "" {
+		if body, err := os.ReadFile(file); err == nil && len(body) == secretBytes {
+			kept = body
 		}
 	}
-	if err != nil {
+	secret, err := c.share(call, name, kept)
+	switch {
+	case err != nil && kept != nil:
+		return kept, nil
+	case err != nil:
 		return nil, fmt.Errorf("cluster: secret %s: %w", name, err)
+	case c.dir != "":
+		if err := os.WriteFile(file, secret, 0o600); err != nil {
+			c.log.Error("the secret could not be kept", "file", file, "err", err)
+		}
 	}
 	return secret, nil
 }
 
 const secretBytes = 32
 
-// share writes a secret to etcd unless one is there, and returns that which
-// is there then.
-func (c *Client) share(ctx context.Context, name string) ([]byte, error) {
-	fresh := make([]byte, secretBytes)
-	_, _ = rand.Read(fresh) // never fails
+// share writes a secret, one that was kept if there is one, to etcd unless one
+// is there, and returns that which is there then.
+func (c *Client) share(ctx context.Context, name string, kept []byte) ([]byte, error) {
+	fresh := kept
+	if fresh == nil {
+		fresh = make([]byte, secretBytes)
+		_, _ = rand.Read(fresh) // never fails
+	}
 	key := c.prefix + "secrets/" + name
 	resp, err := c.etcd.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).

@@ -72,17 +72,18 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	w := &Watcher{state: newLatest(NewMap(Assignment{}, nil, nil)), log: c.log}
 	c.alarms.add("map", w.state.faultSince)
 	first, known := make(chan struct{}), sync.Once{}
-	if old, err := c.loadMap(); err == nil {
+	if old, from, err := c.loadMap(); err == nil {
 		w.state.set(old, nil)
+		w.origin = from
 	} else if c.hasLastGood() {
 		w.log.Warn("the last good map on disk is of no use", "err", err)
 	}
 	c.wg.Go(func() {
 		c.follow(ctx, mapPrefix, func(s *snapshot, err error) {
-			old := w.Current()
+			old, from := w.Current(), w.origin
 			w.apply(s, err)
-			if m := w.Current(); m != old {
-				c.saveMap(m)
+			if m := w.Current(); m != old || w.origin.Keyspace != from.Keyspace {
+				c.saveMap(m, w.origin)
 			}
 			if err == nil || w.Current().Epoch() > 0 {
 				known.Do(func() { close(first) })
@@ -119,7 +120,7 @@ func (w *Watcher) apply(s *snapshot, fault error) {
 	if fault == nil {
 		fault = w.origin.judge(s)
 	}
-	if fault == nil || errors.Is(fault, errBack) {
+	if fault == nil || errors.Is(fault, errBack) || errors.Is(fault, errAnew) {
 		var bad error
 		next, bad = old.next(s)
 		fault = errors.Join(fault, bad)

@@ -1,0 +1,35 @@
+package cluster
+
+import (
+	"crypto/rand"
+	"fmt"
+)
+
+// keyspace names what etcd holds of a cluster from its beginning or its last
+// restoration on. An etcd that lost everything looks like one in which all was
+// deleted, once its revisions have caught up; its keyspace tells. Of two, the
+// one with the higher generation holds: only [Client.Restore] makes it.
+type keyspace struct {
+	Generation int64  `json:"generation"` // from 1; 0 is none
+	ID         string `json:"id"`         // 16 random hex digits
+}
+
+func newKeyspace(generation int64) keyspace {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return keyspace{generation, fmt.Sprintf("%x", id)}
+}
+
+func (k keyspace) String() string { return fmt.Sprintf("%d %s", k.Generation, k.ID) }
+
+// parseKeyspace returns none for what is malformed: then nothing but the
+// revision tells.
+func parseKeyspace(s string) keyspace {
+	var k keyspace
+	if n, err := fmt.Sscanf(s, "%d %16s", &k.Generation, &k.ID); n != 2 || err != nil || k.Generation < 1 || k.String() != s {
+		return keyspace{}
+	}
+	return k
+}
+
+func (c *Client) keyspaceKey() string { return c.prefix + "keyspace" }

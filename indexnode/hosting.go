@@ -92,7 +92,7 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 	if err != nil {
 		return err
 	}
-	h.admitModels(packs)
+	h.admitModels(ctx, packs)
 	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone}); err != nil {
 		return err
 	}

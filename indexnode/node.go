@@ -86,6 +86,7 @@ type Node struct {
 	parts    [partition.Count]part
 	features atomic.Bool // whether any entity has features
 	lag      atomic.Pointer[nodeLag]
+	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters
 
 	maxCached int // maxCached, but in tests

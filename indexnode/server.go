@@ -42,6 +42,7 @@ func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 	resp, err := n.query(ctx, req)
 	switch {
 	case err == nil:
+		n.asked.Store(req)
 		n.counters.queried(queryAnswered)
 		return resp, nil
 	case ctx.Err() != nil:

@@ -15,16 +15,15 @@ import (
 
 // Admission rules.
 const (
-	goldenTolerance  = 1e-9    // of a score, or of its share of a large one
-	minGoldenRows    = 1       // of a model
-	minGoldenTrained = 100     // of a model with trees
-	maxCost          = 100_000 // see Cost
+	goldenTolerance  = 1e-9 // of a score, or of its share of a large one
+	minGoldenRows    = 1    // of a model
+	minGoldenTrained = 100  // of a model with trees
 	maxGoldenLine    = 1 << 20
 )
 
 // Validate admits a pack: its spec is read against schemas, its features are
 // those of the manifest, its golden rows come out, and a record costs no more
-// than is allowed. The error reports every fault. A model that Validate
+// than is allowed, estimated and measured. The error reports every fault. A model that Validate
 // returns serves.
 func Validate(p *Pack, schemas Schemas) (m *Model, err error) {
 	defer func() {
@@ -36,11 +35,7 @@ func Validate(p *Pack, schemas Schemas) (m *Model, err error) {
 	if err != nil {
 		return nil, err
 	}
-	errs := []error{p.identity(m), p.golden(m)}
-	if c := m.Cost(); c > maxCost {
-		errs = append(errs, fmt.Errorf("a record costs %d operations; at most %d are allowed", c, maxCost))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(p.identity(m), p.golden(m), m.affordable(schemas)); err != nil {
 		return nil, fmt.Errorf("relevance: validate %s: %w", p.Manifest.Name, err)
 	}
 	return m, nil
@@ -183,17 +178,4 @@ func (m *Model) featureValues(named map[string]any) ([]any, error) {
 		}
 	}
 	return values, nil
-}
-
-// Cost estimates what scoring a record costs, in simple operations: a
-// function counts for ten, a step of a tree for one.
-func (m *Model) Cost() int {
-	cost := 0
-	for _, f := range m.spec.Features {
-		cost += exprCost(f.Tree)
-	}
-	if f := m.params.Forest; f != nil {
-		cost += f.Steps()
-	}
-	return cost
 }

@@ -48,7 +48,8 @@ func (r *Registry) Get(name string) (*Model, error) {
 
 // Admit validates a pack and lets it serve in place of the version before. A
 // pack that is refused changes nothing: the last good one stays. Versions only
-// rise; the same pack again is no change. The built-in models stay what they
+// rise, and none takes far longer than the one before; the same pack again is
+// no change. The built-in models stay what they
 // are.
 func (r *Registry) Admit(p *Pack, schemas Schemas) error {
 	name := p.Manifest.Name
@@ -58,6 +59,11 @@ func (r *Registry) Admit(p *Pack, schemas Schemas) error {
 	m, err := Validate(p, schemas)
 	if err != nil {
 		return err
+	}
+	if now, err := r.Get(name); err == nil {
+		if err := m.slower(now, schemas); err != nil {
+			return fmt.Errorf("relevance: admit %s: %w", name, err)
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

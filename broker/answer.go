@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/internal/partition"
 )
 
 // answer makes the response out of what the nodes answered.
@@ -85,8 +85,8 @@ func coverage(q *question, o outcome) *feedv1.Coverage {
 	}
 	for _, pt := range o.parts {
 		for a := range pt.answers() {
-			if a.GetLagMs() > 0 {
-				c.TimelinesBehind += int32(q.timelines(millrace.Partition(a.GetPartition())))
+			if a.lag > 0 {
+				c.TimelinesBehind += int32(q.timelines(a.partition))
 			}
 		}
 	}
@@ -109,31 +109,49 @@ func covers(c *feedv1.Coverage, least float64) error {
 func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	r := &feedv1.Receipt{MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
 	var models, versions, executions []string
-	var applied [partition.Count]*feedv1.Applied
 	for _, pt := range o.parts {
 		models = append(models, pt.resp.GetModel())
 		versions = append(versions, pt.resp.GetModelVersion())
 		executions = append(executions, pt.resp.GetExecution())
-		for a := range pt.answers() {
-			applied[a.GetPartition()] = &feedv1.Applied{
-				Partition: a.GetPartition(), Node: string(pt.node), Content: a.GetAppliedContent(), Features: a.GetAppliedFeatures(),
-				LagSeconds: float64(a.GetLagMs()) / 1000,
-			}
-		}
 	}
-	for _, a := range applied {
-		if a != nil {
-			r.Applied = append(r.Applied, a)
-		}
-	}
-	for i := range entries {
-		if fp := millrace.Fingerprint(entries[i].item.GetSchema()).String(); !slices.Contains(r.Schemas, fp) {
-			r.Schemas = append(r.Schemas, fp)
-		}
-	}
-	slices.Sort(r.Schemas)
+	r.Applied = applied(o.parts)
+	r.Schemas = schemasOf(entries)
 	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
 	return r
+}
+
+// applied returns how much of the log the parts include, by partition.
+func applied(parts []part) []*feedv1.Applied {
+	n := 0
+	for i := range parts {
+		n += parts[i].covered.Len()
+	}
+	room, out := make([]feedv1.Applied, 0, n), make([]*feedv1.Applied, 0, n)
+	for _, pt := range parts {
+		for a := range pt.answers() {
+			room = append(room, feedv1.Applied{
+				Partition: int32(a.partition), Node: string(pt.node), Content: a.content, Features: a.features, LagSeconds: a.lag.Seconds(),
+			})
+		}
+	}
+	for i := range room {
+		out = append(out, &room[i])
+	}
+	slices.SortFunc(out, func(a, b *feedv1.Applied) int { return cmp.Compare(a.Partition, b.Partition) })
+	return slices.CompactFunc(out, func(a, b *feedv1.Applied) bool { return a.Partition == b.Partition })
+}
+
+// schemasOf returns the fingerprints of the schemas of entries, sorted.
+func schemasOf(entries []entry) (names []string) {
+	var met []uint64
+	for i := range entries {
+		if fp := entries[i].item.GetSchema(); !slices.Contains(met, fp) {
+			met = append(met, fp)
+			names = append(names, millrace.Fingerprint(fp).String())
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // each joins the distinct values.

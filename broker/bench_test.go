@@ -48,11 +48,15 @@ var benchBody = func() []byte {
 }()
 
 func (n *instantNode) Query(_ context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
-	resp := &nodev1.QueryResponse{Model: req.Model, Items: n.items}
+	all := &nodev1.Partitions{}
 	for e := req.Entities; len(e) > 0; e = e[1+e[0]:] { // short entities: one byte of length
-		resp.Partitions = append(resp.Partitions, &nodev1.PartitionAnswer{Partition: int32(partition.OfBytes(e[1 : 1+e[0]]))})
+		all.Answered = append(all.Answered, int32(partition.OfBytes(e[1:1+e[0]])))
 	}
-	return resp, nil
+	all.AppliedContent, all.AppliedFeatures = make([]int64, len(all.Answered)), make([]int64, len(all.Answered))
+	for i := range all.AppliedContent {
+		all.AppliedContent[i] = 1_000_000 + int64(i)
+	}
+	return &nodev1.QueryResponse{Model: req.Model, Items: n.items, Partitions: all}, nil
 }
 
 func (n *instantNode) GetSchema(context.Context, *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {

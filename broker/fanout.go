@@ -212,26 +212,9 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 		}
 		return none(l.parts, reason(ctx, err))
 	}
-	o := outcome{missing: map[millrace.Partition]string{}}
 	pt := part{node: l.node.ID, resp: resp}
-	why := missError // of a partition that the node says nothing about
-	for _, a := range resp.GetPartitions() {
-		p := millrace.Partition(a.GetPartition())
-		if a.GetPartition() < 0 || int(p) != int(a.GetPartition()) || int(p) >= len(f.q.counts) || !l.parts.Has(p) {
-			continue
-		}
-		if a.GetMissing() == "" {
-			pt.covered.Add(p)
-		} else {
-			o.missing[p] = missingOf(a.GetMissing())
-		}
-	}
-	silent := l.parts.Minus(pt.covered)
-	for p := range silent.All() {
-		if _, ok := o.missing[p]; !ok {
-			o.missing[p] = why
-		}
-	}
+	var o outcome
+	pt.covered, o.missing = partitionsOf(resp, l.parts)
 	if pt.covered.Len() > 0 {
 		o.parts = []part{pt}
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"time"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // Why a partition is missing from an answer, as Missing.reason says it.
@@ -26,15 +28,53 @@ type part struct {
 	resp    *nodev1.QueryResponse
 }
 
-// answers yields what the node says of each partition that the part covers.
-func (pt *part) answers() iter.Seq[*nodev1.PartitionAnswer] {
-	return func(yield func(*nodev1.PartitionAnswer) bool) {
-		for _, a := range pt.resp.GetPartitions() {
-			if a.GetMissing() == "" && pt.covered.Has(millrace.Partition(a.GetPartition())) && !yield(a) {
+// answered is what a node says of a partition that it answered.
+type answered struct {
+	partition         millrace.Partition
+	content, features int64
+	lag               time.Duration // 0: it keeps up
+}
+
+// answers yields each partition that the node answered and the part covers.
+func (pt *part) answers() iter.Seq[answered] {
+	return func(yield func(answered) bool) {
+		all := pt.resp.GetPartitions()
+		for i, p := range all.GetAnswered() {
+			if !pt.covered.Has(millrace.Partition(p)) {
+				continue
+			}
+			a := answered{partition: millrace.Partition(p), content: all.AppliedContent[i], features: all.AppliedFeatures[i]}
+			if len(all.LagMs) > 0 {
+				a.lag = time.Duration(all.LagMs[i]) * time.Millisecond
+			}
+			if !yield(a) {
 				return
 			}
 		}
 	}
+}
+
+// partitionsOf returns which of the wanted partitions a node has answered, and
+// why not the others.
+func partitionsOf(resp *nodev1.QueryResponse, want cluster.Set) (covered cluster.Set, missing map[millrace.Partition]string) {
+	all := resp.GetPartitions()
+	n := len(all.GetAnswered())
+	if sound := len(all.GetAppliedContent()) == n && len(all.GetAppliedFeatures()) == n && (len(all.GetLagMs()) == n || len(all.GetLagMs()) == 0); sound {
+		for _, p := range all.GetAnswered() {
+			if p >= 0 && p < partition.Count && want.Has(millrace.Partition(p)) {
+				covered.Add(millrace.Partition(p))
+			}
+		}
+	}
+	missing = map[millrace.Partition]string{}
+	rest := want.Minus(covered)
+	for p := range rest.All() {
+		missing[p] = missError // it says nothing about it
+		if why, ok := all.GetMissing()[int32(p)]; ok {
+			missing[p] = missingOf(why)
+		}
+	}
+	return covered, missing
 }
 
 // outcome is what is known of some partitions: the parts that cover them, no

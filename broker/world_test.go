@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -195,21 +194,24 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	}
 	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: "1", Execution: "interpreted"}
 	var mine []millrace.Entity
-	answers := map[int32]*nodev1.PartitionAnswer{}
+	answers := &nodev1.Partitions{Missing: map[int32]string{}}
 	for _, e := range splitEntities(n.w.t, req.Entities) {
 		p := partition.Of(e)
-		a := &nodev1.PartitionAnswer{Partition: int32(p), AppliedContent: 100 + int64(p)}
 		switch {
 		case !n.hosted.Has(p):
-			a.Missing = "not_hosted"
+			answers.Missing[int32(p)] = "not_hosted"
 		case n.behind.Has(p):
-			a.Missing = "not_ready"
+			answers.Missing[int32(p)] = "not_ready"
 		default:
 			mine = append(mine, e)
+			if slices.Contains(answers.Answered, int32(p)) {
+				continue
+			}
+			answers.Answered = append(answers.Answered, int32(p))
+			answers.AppliedContent, answers.AppliedFeatures = append(answers.AppliedContent, 100+int64(p)), append(answers.AppliedFeatures, 0)
 		}
-		answers[a.Partition] = a
 	}
-	resp.Partitions = slices.Collect(maps.Values(answers))
+	resp.Partitions = answers
 	q := n.w.query(req, mine)
 	q.Limit += len(req.Exclude)
 	answer := n.w.feed.Query(q)

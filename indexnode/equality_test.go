@@ -240,12 +240,12 @@ func (l *history) applied(n *Node) map[millrace.Partition][2]millrace.Offset {
 func (l *history) check(t *testing.T, a answered) {
 	t.Helper()
 	truth := oracle.New()
-	for _, p := range a.resp.Partitions {
-		if p.Missing != "" {
-			t.Fatalf("partition %d is missing: %s", p.Partition, p.Missing)
-		}
-		id := millrace.Partition(p.Partition)
-		for stream, at := range [2]int64{p.AppliedContent, p.AppliedFeatures} {
+	if missing := a.resp.Partitions.Missing; len(missing) > 0 {
+		t.Fatalf("partitions are missing: %v", missing)
+	}
+	for i, p := range a.resp.Partitions.Answered {
+		id := millrace.Partition(p)
+		for stream, at := range [2]int64{a.resp.Partitions.AppliedContent[i], a.resp.Partitions.AppliedFeatures[i]} {
 			lo, hi := a.before[id][stream], a.after[id][stream]
 			if known := l.logs[streamPartition{kafka.Stream(stream), id}] != nil; known && (at < int64(lo) || at > int64(hi)) {
 				t.Errorf("partition %d stream %d answered at %d, applied was %d before and %d after", id, stream, at, lo, hi)

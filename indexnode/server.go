@@ -17,7 +17,6 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/query"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
@@ -136,27 +135,40 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 }
 
 // answered tells of each partition what its part of the answer shows.
-func (r *resolution) answered() []*nodev1.PartitionAnswer {
-	all := make([]*nodev1.PartitionAnswer, len(r.views))
-	answers := make([]nodev1.PartitionAnswer, len(r.views))
-	types := len(r.types)
-	if types > 0 && r.types[types-1] == cache.Features {
-		types--
-	}
+func (r *resolution) answered() *nodev1.Partitions {
+	n := len(r.views)
+	room := make([]int64, 2*n)
+	all := &nodev1.Partitions{Answered: make([]int32, 0, n), AppliedContent: room[:0:n], AppliedFeatures: room[n:n]}
 	for i := range r.views {
-		v, a := &r.views[i], &answers[i]
-		a.Partition, a.Timelines, a.Missing = int32(v.partition), int32((v.hi-v.lo)*types), v.missing
-		if v.missing == "" {
-			a.AppliedContent, a.AppliedFeatures = v.applied[0], v.applied[1]
-			a.LagMs = time.Duration(r.node.parts[v.partition].lag.Load()).Milliseconds()
+		v := &r.views[i]
+		if v.missing != "" {
+			if all.Missing == nil {
+				all.Missing = make(map[int32]string)
+			}
+			all.Missing[int32(v.partition)] = v.missing
+			continue
 		}
-		all[i] = a
+		all.Answered = append(all.Answered, int32(v.partition))
+		all.AppliedContent, all.AppliedFeatures = append(all.AppliedContent, v.applied[0]), append(all.AppliedFeatures, v.applied[1])
 	}
+	r.lags(all)
 	return all
 }
 
-// item puts an item on the wire, which is written after the item's memory is
-// given back: what is the timelines' is copied.
+// lags tells how long records wait in partitions answered, if it is too long
+// in any.
+func (r *resolution) lags(all *nodev1.Partitions) {
+	for i, p := range all.Answered {
+		lag := r.node.parts[p].lag.Load()
+		if lag > 0 && all.LagMs == nil {
+			all.LagMs = make([]int64, len(all.Answered))
+		}
+		if lag > 0 {
+			all.LagMs[i] = time.Duration(lag).Milliseconds()
+		}
+	}
+}
+
 func (n *Node) item(it *query.Item) *nodev1.Item {
 	out := &nodev1.Item{
 		Score: it.Score, TimeMs: int64(it.Time), Id: strings.Clone(string(it.ID)), Entity: string(it.Entity), Type: string(it.Type),

@@ -19,7 +19,7 @@ var tracer = otel.Tracer("github.com/millrace/millrace/indexnode")
 func (n *Node) describe(span trace.Span, resp *nodev1.QueryResponse, resolved, scanned, ranked time.Time) {
 	s := resp.GetStages()
 	span.SetAttributes(
-		attr.String("node", string(n.cfg.ID)), attr.Int("partitions", len(resp.GetPartitions())),
+		attr.String("node", string(n.cfg.ID)), attr.Int("partitions", len(resp.GetPartitions().GetAnswered())),
 		attr.String("model", resp.GetModel()), attr.String("execution", resp.GetExecution()),
 		attr.Int("items", len(resp.GetItems())),
 	)

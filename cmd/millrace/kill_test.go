@@ -223,10 +223,8 @@ func verifyNode(ctx context.Context, t *testing.T, name, addr string, truth *ora
 		if err != nil {
 			return false // it is starting
 		}
-		for _, p := range resp.Partitions {
-			if p.Missing != "" {
-				return false
-			}
+		if len(resp.Partitions.Missing) > 0 {
+			return false
 		}
 		got = resp.Stages.Candidates
 		if got > int64(want) {

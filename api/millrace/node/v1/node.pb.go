@@ -192,12 +192,12 @@ func (x *QueryRequest) GetAbove() []*Item {
 type QueryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In rank order.
-	Items        []*Item            `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	Partitions   []*PartitionAnswer `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	Model        string             `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
-	ModelVersion string             `protobuf:"bytes,4,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
-	Execution    string             `protobuf:"bytes,5,opt,name=execution,proto3" json:"execution,omitempty"`
-	Stages       *Stages            `protobuf:"bytes,6,opt,name=stages,proto3" json:"stages,omitempty"`
+	Items        []*Item     `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	Partitions   *Partitions `protobuf:"bytes,11,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	Model        string      `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
+	ModelVersion string      `protobuf:"bytes,4,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
+	Execution    string      `protobuf:"bytes,5,opt,name=execution,proto3" json:"execution,omitempty"`
+	Stages       *Stages     `protobuf:"bytes,6,opt,name=stages,proto3" json:"stages,omitempty"`
 	// Of the record to examine, one for each timeline that has it or had it.
 	Findings []*Finding `protobuf:"bytes,7,rep,name=findings,proto3" json:"findings,omitempty"`
 	// Of each of QueryRequest.above.
@@ -246,7 +246,7 @@ func (x *QueryResponse) GetItems() []*Item {
 	return nil
 }
 
-func (x *QueryResponse) GetPartitions() []*PartitionAnswer {
+func (x *QueryResponse) GetPartitions() *Partitions {
 	if x != nil {
 		return x.Partitions
 	}
@@ -550,34 +550,38 @@ func (x *Item) GetExplain() *v1.ItemExplain {
 	return nil
 }
 
-type PartitionAnswer struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Partition       int32                  `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
-	Timelines       int32                  `protobuf:"varint,2,opt,name=timelines,proto3" json:"timelines,omitempty"`
-	AppliedContent  int64                  `protobuf:"varint,3,opt,name=applied_content,json=appliedContent,proto3" json:"applied_content,omitempty"`
-	AppliedFeatures int64                  `protobuf:"varint,4,opt,name=applied_features,json=appliedFeatures,proto3" json:"applied_features,omitempty"`
-	// Empty when answered: not_hosted, not_ready, quarantined, deadline.
-	Missing string `protobuf:"bytes,5,opt,name=missing,proto3" json:"missing,omitempty"`
-	// How long records have waited to be applied, where that is too long; else 0.
-	LagMs         int64 `protobuf:"varint,6,opt,name=lag_ms,json=lagMs,proto3" json:"lag_ms,omitempty"`
+// Partitions says of each partition what its part of the answer shows. They are
+// lists and not messages, because there are hundreds.
+type Partitions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those answered.
+	Answered []int32 `protobuf:"varint,1,rep,packed,name=answered,proto3" json:"answered,omitempty"`
+	// Of each of them, in the same order: up to where its two logs are applied,
+	AppliedContent  []int64 `protobuf:"varint,2,rep,packed,name=applied_content,json=appliedContent,proto3" json:"applied_content,omitempty"`
+	AppliedFeatures []int64 `protobuf:"varint,3,rep,packed,name=applied_features,json=appliedFeatures,proto3" json:"applied_features,omitempty"`
+	// and how long records have waited to be applied, where that is too long,
+	// else 0; empty where it is of none.
+	LagMs []int64 `protobuf:"varint,4,rep,packed,name=lag_ms,json=lagMs,proto3" json:"lag_ms,omitempty"`
+	// Those not answered, and why: not_hosted, not_ready, quarantined, deadline.
+	Missing       map[int32]string `protobuf:"bytes,5,rep,name=missing,proto3" json:"missing,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PartitionAnswer) Reset() {
-	*x = PartitionAnswer{}
+func (x *Partitions) Reset() {
+	*x = Partitions{}
 	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PartitionAnswer) String() string {
+func (x *Partitions) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PartitionAnswer) ProtoMessage() {}
+func (*Partitions) ProtoMessage() {}
 
-func (x *PartitionAnswer) ProtoReflect() protoreflect.Message {
+func (x *Partitions) ProtoReflect() protoreflect.Message {
 	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -589,51 +593,44 @@ func (x *PartitionAnswer) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PartitionAnswer.ProtoReflect.Descriptor instead.
-func (*PartitionAnswer) Descriptor() ([]byte, []int) {
+// Deprecated: Use Partitions.ProtoReflect.Descriptor instead.
+func (*Partitions) Descriptor() ([]byte, []int) {
 	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *PartitionAnswer) GetPartition() int32 {
+func (x *Partitions) GetAnswered() []int32 {
 	if x != nil {
-		return x.Partition
+		return x.Answered
 	}
-	return 0
+	return nil
 }
 
-func (x *PartitionAnswer) GetTimelines() int32 {
-	if x != nil {
-		return x.Timelines
-	}
-	return 0
-}
-
-func (x *PartitionAnswer) GetAppliedContent() int64 {
+func (x *Partitions) GetAppliedContent() []int64 {
 	if x != nil {
 		return x.AppliedContent
 	}
-	return 0
+	return nil
 }
 
-func (x *PartitionAnswer) GetAppliedFeatures() int64 {
+func (x *Partitions) GetAppliedFeatures() []int64 {
 	if x != nil {
 		return x.AppliedFeatures
 	}
-	return 0
+	return nil
 }
 
-func (x *PartitionAnswer) GetMissing() string {
-	if x != nil {
-		return x.Missing
-	}
-	return ""
-}
-
-func (x *PartitionAnswer) GetLagMs() int64 {
+func (x *Partitions) GetLagMs() []int64 {
 	if x != nil {
 		return x.LagMs
 	}
-	return 0
+	return nil
+}
+
+func (x *Partitions) GetMissing() map[int32]string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
 }
 
 type Stages struct {
@@ -837,11 +834,11 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\aexclude\x18\f \x03(\x06R\aexclude\x12\x18\n" +
 	"\aexplain\x18\r \x01(\bR\aexplain\x12\x18\n" +
 	"\aexamine\x18\x0e \x01(\tR\aexamine\x12,\n" +
-	"\x05above\x18\x0f \x03(\v2\x16.millrace.node.v1.ItemR\x05above\"\xc5\x03\n" +
+	"\x05above\x18\x0f \x03(\v2\x16.millrace.node.v1.ItemR\x05above\"\xc6\x03\n" +
 	"\rQueryResponse\x12,\n" +
-	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12A\n" +
+	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12<\n" +
 	"\n" +
-	"partitions\x18\x02 \x03(\v2!.millrace.node.v1.PartitionAnswerR\n" +
+	"partitions\x18\v \x01(\v2\x1c.millrace.node.v1.PartitionsR\n" +
 	"partitions\x12\x14\n" +
 	"\x05model\x18\x03 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x04 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -851,7 +848,7 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x05above\x18\b \x03(\x03R\x05above\x121\n" +
 	"\x05times\x18\t \x01(\v2\x1b.millrace.feed.v1.NodeTimesR\x05times\x128\n" +
 	"\aclauses\x18\n" +
-	" \x03(\v2\x1e.millrace.feed.v1.ClauseCountsR\aclauses\"\xb5\x02\n" +
+	" \x03(\v2\x1e.millrace.feed.v1.ClauseCountsR\aclausesJ\x04\b\x02\x10\x03\"\xb5\x02\n" +
 	"\aFinding\x12\x16\n" +
 	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x17\n" +
@@ -875,14 +872,17 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x04body\x18\b \x01(\fR\x04body\x12*\n" +
 	"\x04also\x18\t \x03(\v2\x16.millrace.node.v1.ItemR\x04also\x127\n" +
 	"\aexplain\x18\n" +
-	" \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"\xd2\x01\n" +
-	"\x0fPartitionAnswer\x12\x1c\n" +
-	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
-	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12'\n" +
-	"\x0fapplied_content\x18\x03 \x01(\x03R\x0eappliedContent\x12)\n" +
-	"\x10applied_features\x18\x04 \x01(\x03R\x0fappliedFeatures\x12\x18\n" +
-	"\amissing\x18\x05 \x01(\tR\amissing\x12\x15\n" +
-	"\x06lag_ms\x18\x06 \x01(\x03R\x05lagMs\"\xee\x01\n" +
+	" \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"\x94\x02\n" +
+	"\n" +
+	"Partitions\x12\x1a\n" +
+	"\banswered\x18\x01 \x03(\x05R\banswered\x12'\n" +
+	"\x0fapplied_content\x18\x02 \x03(\x03R\x0eappliedContent\x12)\n" +
+	"\x10applied_features\x18\x03 \x03(\x03R\x0fappliedFeatures\x12\x15\n" +
+	"\x06lag_ms\x18\x04 \x03(\x03R\x05lagMs\x12C\n" +
+	"\amissing\x18\x05 \x03(\v2).millrace.node.v1.Partitions.MissingEntryR\amissing\x1a:\n" +
+	"\fMissingEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xee\x01\n" +
 	"\x06Stages\x12\x1e\n" +
 	"\n" +
 	"candidates\x18\x01 \x01(\x03R\n" +
@@ -913,44 +913,46 @@ func file_millrace_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_node_proto_rawDescData
 }
 
-var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_millrace_node_v1_node_proto_goTypes = []any{
 	(*QueryRequest)(nil),      // 0: millrace.node.v1.QueryRequest
 	(*QueryResponse)(nil),     // 1: millrace.node.v1.QueryResponse
 	(*Finding)(nil),           // 2: millrace.node.v1.Finding
 	(*Item)(nil),              // 3: millrace.node.v1.Item
-	(*PartitionAnswer)(nil),   // 4: millrace.node.v1.PartitionAnswer
+	(*Partitions)(nil),        // 4: millrace.node.v1.Partitions
 	(*Stages)(nil),            // 5: millrace.node.v1.Stages
 	(*GetSchemaRequest)(nil),  // 6: millrace.node.v1.GetSchemaRequest
 	(*GetSchemaResponse)(nil), // 7: millrace.node.v1.GetSchemaResponse
-	(*v1.Viewer)(nil),         // 8: millrace.feed.v1.Viewer
-	(*v1.NodeTimes)(nil),      // 9: millrace.feed.v1.NodeTimes
-	(*v1.ClauseCounts)(nil),   // 10: millrace.feed.v1.ClauseCounts
-	(*v1.FilterClause)(nil),   // 11: millrace.feed.v1.FilterClause
-	(*v1.ItemExplain)(nil),    // 12: millrace.feed.v1.ItemExplain
+	nil,                       // 8: millrace.node.v1.Partitions.MissingEntry
+	(*v1.Viewer)(nil),         // 9: millrace.feed.v1.Viewer
+	(*v1.NodeTimes)(nil),      // 10: millrace.feed.v1.NodeTimes
+	(*v1.ClauseCounts)(nil),   // 11: millrace.feed.v1.ClauseCounts
+	(*v1.FilterClause)(nil),   // 12: millrace.feed.v1.FilterClause
+	(*v1.ItemExplain)(nil),    // 13: millrace.feed.v1.ItemExplain
 }
 var file_millrace_node_v1_node_proto_depIdxs = []int32{
-	8,  // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
+	9,  // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
 	3,  // 1: millrace.node.v1.QueryRequest.above:type_name -> millrace.node.v1.Item
 	3,  // 2: millrace.node.v1.QueryResponse.items:type_name -> millrace.node.v1.Item
-	4,  // 3: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.PartitionAnswer
+	4,  // 3: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.Partitions
 	5,  // 4: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
 	2,  // 5: millrace.node.v1.QueryResponse.findings:type_name -> millrace.node.v1.Finding
-	9,  // 6: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
-	10, // 7: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
-	11, // 8: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	10, // 6: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
+	11, // 7: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	12, // 8: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
 	3,  // 9: millrace.node.v1.Finding.capped_by:type_name -> millrace.node.v1.Item
 	3,  // 10: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
-	12, // 11: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
-	0,  // 12: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
-	6,  // 13: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
-	1,  // 14: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
-	7,  // 15: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
-	14, // [14:16] is the sub-list for method output_type
-	12, // [12:14] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	13, // 11: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
+	8,  // 12: millrace.node.v1.Partitions.missing:type_name -> millrace.node.v1.Partitions.MissingEntry
+	0,  // 13: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
+	6,  // 14: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
+	1,  // 15: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
+	7,  // 16: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
+	15, // [15:17] is the sub-list for method output_type
+	13, // [13:15] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_node_proto_init() }
@@ -964,7 +966,7 @@ func file_millrace_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_node_proto_rawDesc), len(file_millrace_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -108,6 +108,10 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	}
 	hedged, asked := false, false
 	allow := func() bool {
+		if f.q.inquires() {
+			hedged = f.elsewhere(l.parts, next)
+			return hedged
+		}
 		// A node that answers nobody will not answer this call either: asking
 		// another is no extra work, just as when it had failed.
 		hedged = f.elsewhere(l.parts, next) && (f.b.health.mute(l.node.ID) || f.b.budget.spend())
@@ -122,7 +126,11 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	}
 	f.b.budget.earn()
 	began := time.Now()
-	ends := hedge(ctx, f.recent(l).hedgeAfter(), allow, first, second)
+	delay := f.recent(l).hedgeAfter()
+	if f.q.inquires() {
+		delay = inquiryDelay
+	}
+	ends := hedge(ctx, delay, allow, first, second)
 	best := slices.MinFunc(ends, func(a, b outcome) int { return cmp.Compare(len(a.missing), len(b.missing)) })
 	if hedged {
 		f.ledger(l, best.second && len(best.missing) == 0, heard.Load(), time.Since(began))
@@ -236,6 +244,9 @@ func (f *fanout) query(ctx context.Context, l leg) (*nodev1.QueryResponse, error
 // judge tells health and the hedges' delay how a call went. A call given up
 // early, or refused for the request's sake, says nothing about its node.
 func (f *fanout) judge(l leg, took time.Duration, err error) {
+	if f.q.inquires() {
+		return
+	}
 	id, recent := l.node.ID, f.recent(l)
 	due := recent.hedgeAfter()
 	switch {

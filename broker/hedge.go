@@ -140,6 +140,7 @@ const (
 	minHedgeDelay = time.Millisecond
 	maxHedgeDelay = time.Second
 	hedgeDelay    = 50 * time.Millisecond
+	inquiryDelay  = 3 * time.Second // of what is no answer alone
 	recentEvery   = 16
 )
 

@@ -17,6 +17,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -265,24 +266,25 @@ func TestGRPC(t *testing.T) {
 }
 
 func FuzzUnmarshalJSON(f *testing.F) {
-	for _, s := range []string{`{}`, `{"feed":"x","limit":"5"}`, `{"viewer":{"attributes":{"a":[1,"x",null]}}}`, `{"from":"2026-01-01T00:00:00Z"}`, `{"x":1}`, `[`, `{"limit":1e99}`, `{"viewer":{"viewer":{}}}`} {
+	for _, s := range []string{`{}`, `{"feed":"x","limit":"5"}`, `{"viewer":{"attributes":{"a":[1,"x",null]}}}`, `{"from":"2026-01-01T00:00:00Z"}`, `{"x":1}`, `[`, `{"limit":1e99}`, `{"viewer":{"viewer":{}}}`, `{"record":"r","request":{"feed":"x","viewer":{"id":1}}}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		req := &feedv1.GetFeedRequest{}
-		err := unmarshalJSON(b, req)
-		if err != nil {
-			if e := refusal(t, err); e.WayOut == "" {
-				t.Fatalf("no way out: %+v", e)
+		for _, req := range []proto.Message{&feedv1.GetFeedRequest{}, &feedv1.WhyRequest{}} {
+			if err := unmarshalJSON(b, req); err != nil {
+				if e := refusal(t, err); e.WayOut == "" {
+					t.Fatalf("no way out: %+v", e)
+				}
+				continue
 			}
-			return
-		}
-		again, err := marshalJSON(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := protojson.Unmarshal(again, &feedv1.GetFeedRequest{}); err != nil {
-			t.Fatalf("%s: %v", again, err)
+			again, err := marshalJSON(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			proto.Reset(req)
+			if err := protojson.Unmarshal(again, req); err != nil {
+				t.Fatalf("%s: %v", again, err)
+			}
 		}
 	})
 }

@@ -60,12 +60,20 @@ func TestOpenAPI(t *testing.T) {
 			}
 		}
 	}
-	_, _, body := post(t, s.URL+"/v1/feed", curl, `{"feed":"recent","entities":["member:1","member:2"],"explain":true}`)
-	var answer object
-	if err := json.Unmarshal([]byte(body), &answer); err != nil {
-		t.Fatal(err)
+	for path, ask := range map[string]struct{ body, schema string }{
+		"/v1/feed": {`{"feed":"recent","entities":["member:1","member:2"],"explain":true}`, "GetFeedResponse"},
+		"/v1/why":  {`{"record":"r001","request":{"feed":"recent","entities":["member:1","member:2"]}}`, "WhyResponse"},
+	} {
+		_, _, body := post(t, s.URL+path, curl, ask.body)
+		var answer object
+		if err := json.Unmarshal([]byte(body), &answer); err != nil {
+			t.Fatal(err)
+		}
+		conforms(ask.schema, schemas[ask.schema].(object), answer)
+		if doc["paths"].(object)[path] == nil {
+			t.Errorf("%s is not in the document", path)
+		}
 	}
-	conforms("answer", schemas["GetFeedResponse"].(object), answer)
 	for _, schema := range schemas {
 		for _, p := range schema.(object)["properties"].(object) {
 			resolve(p.(object))

@@ -54,6 +54,10 @@ type times struct{ read, route, fanOut, merge, records time.Duration }
 // type is asked for, an entity counts as one.
 func (q *question) timelines(p millrace.Partition) int { return q.counts[p] * q.types }
 
+// inquires reports whether nodes are asked for what takes much longer than an
+// answer does: how long says nothing about them then.
+func (q *question) inquires() bool { return q.query.Examine != "" || len(q.query.Above) > 0 }
+
 // ask returns the request for a set of partitions.
 func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 	n := 0

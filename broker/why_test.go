@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -87,6 +89,35 @@ func TestWhyOnPages(t *testing.T) {
 	if got, want := stages(), "a served, b served, c served, d shown 1, e shown 2"; got != want {
 		t.Errorf("second page: %s, want %s", got, want)
 	}
+}
+
+// An inquiry takes its time: it is not hedged, and nobody draws conclusions
+// from how long it took.
+func TestWhyIsNotHedged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, 3)
+		w.add(timelineOf(1), recordID(1), timeAt(1), "")
+		b := w.broker()
+		for _, n := range w.nodes {
+			n.delay = func() time.Duration { return 2 * time.Second }
+		}
+		for range 4 {
+			if resp := w.why(b, &feedv1.WhyRequest{Request: recentRequest(3), Record: string(recordID(1))}); resp.Stage != stageShown {
+				t.Errorf("%v", resp)
+			}
+		}
+		if n := w.calls(); n != 8 { // the answer and the rank
+			t.Errorf("%d calls for four inquiries", n)
+		}
+		if took := b.recent.of(3).hedgeAfter(); took != hedgeDelay {
+			t.Errorf("hedges start after %s now", took)
+		}
+		for _, n := range w.nodes { // which do not count as silent either
+			if n.delay = nil; b.health.mute(n.id) {
+				t.Errorf("%s is thought mute", n.id)
+			}
+		}
+	})
 }
 
 func TestWhyByCurl(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-func TestWhyCommand(t *testing.T) {
+func TestWhyAndTraceCommands(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 1})
@@ -48,6 +48,21 @@ func TestWhyCommand(t *testing.T) {
 		}
 		if !strings.HasPrefix(out.String(), want) {
 			t.Errorf("%s: got %q, want %q", record, out.String(), want)
+		}
+	}
+	checkTrace(ctx, t, c.Etcd)
+}
+
+// A viewer's trace is switched on and off in the cluster.
+func checkTrace(ctx context.Context, t *testing.T, etcd string) {
+	t.Helper()
+	for _, c := range []struct{ flag, want string }{{"--for=1m", "member:9 is traced until 20"}, {"--off", "member:9 is not traced"}} {
+		var out bytes.Buffer
+		cmd := root()
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{"trace", "--etcd", etcd, "--viewer", "member:9", c.flag})
+		if err := cmd.ExecuteContext(ctx); err != nil || !strings.HasPrefix(out.String(), c.want) {
+			t.Errorf("%s: got %q, %v, want %q", c.flag, out.String(), err, c.want)
 		}
 	}
 }

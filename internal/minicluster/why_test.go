@@ -12,10 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/schemas"
@@ -105,7 +109,7 @@ func TestWhyAgreesWithTheOracle(t *testing.T) {
 	}
 	long := records(truth)
 	all := truth.Timelines()
-	questions := 120
+	questions := 80
 	if testing.Short() {
 		questions = 20
 	}
@@ -125,6 +129,7 @@ func TestWhyAgreesWithTheOracle(t *testing.T) {
 		}
 		w := &whyAsker{t: t, client: cl, truth: truth, judge: oracle.NewJudge(truth, q), req: request(&drawn), entities: drawn.Entities, met: met}
 		w.ask(ctx, "nobody has this", "")
+		w.nextPage(ctx)
 		for range 12 {
 			e := drawn.Entities[r.IntN(len(drawn.Entities))]
 			if r.IntN(6) == 0 {
@@ -146,7 +151,7 @@ func TestWhyAgreesWithTheOracle(t *testing.T) {
 	if testing.Short() {
 		return
 	}
-	for _, stage := range []string{"never_ingested", "deleted", "not_asked", "outside_window", "filtered", "below_cut", "capped", "deduplicated", "shown"} {
+	for _, stage := range []string{"never_ingested", "deleted", "not_asked", "outside_window", "filtered", "below_cut", "capped", "deduplicated", "served", "shown"} {
 		if met[stage] < 3 {
 			t.Errorf("%s: met %d times; the questions try too little", stage, met[stage])
 		}
@@ -213,6 +218,40 @@ func (w *whyAsker) ask(ctx context.Context, id millrace.RecordID, e millrace.Ent
 	w.met[stage]++
 }
 
+// nextPage asks, of the page behind the first, what became of the items of
+// both.
+func (w *whyAsker) nextPage(ctx context.Context) {
+	w.t.Helper()
+	first, err := w.client.GetFeed(ctx, w.req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if first.NextPageToken == "" {
+		return
+	}
+	req := proto.CloneOf(w.req)
+	req.PageToken = first.NextPageToken
+	second, err := w.client.GetFeed(ctx, req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	check := func(items []*feedv1.Item, stage string) {
+		for i, it := range items[:min(len(items), 3)] {
+			resp, err := w.client.Why(ctx, &feedv1.WhyRequest{Request: req, Record: it.Id, Entity: it.Entity})
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			at := slices.IndexFunc(resp.Findings, func(f *feedv1.Finding) bool { return f.Type == it.Type })
+			if at < 0 || resp.Findings[at].Stage != stage || stage == "shown" && resp.Findings[at].Place != int32(i+1) {
+				w.t.Errorf("on the second page, item %d, %s, is not %s: %v", i, it.Id, stage, resp)
+			}
+			w.met[stage]++
+		}
+	}
+	check(first.Items, "served")
+	check(second.Items, "shown")
+}
+
 func verdictLine(t millrace.Timeline, v oracle.Verdict) string {
 	line := fmt.Sprintf("%s: %s", t, v.Stage)
 	if v.Stage == "filtered" {
@@ -241,4 +280,42 @@ func findingLine(f *feedv1.Finding) string {
 		line += fmt.Sprintf(" %s of %s/%s %v", r.Id, r.Entity, r.Type, r.Score)
 	}
 	return line
+}
+
+// What retention has dropped and not yet reclaimed is told from what never
+// was.
+func TestWhyExpired(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1, Node: func(cfg *indexnode.Config) {
+		cfg.Store.Retention = map[millrace.ContentType]store.Retention{"post": {MaxCount: 1}}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), each([][]byte{
+		[]byte(`{"id":"old","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`),
+		[]byte(`{"id":"new","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z"}`),
+	})); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	cl, err := client.Dial(c.GRPC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	for record, want := range map[string]string{"new": "shown", "old": "expired"} {
+		resp, err := cl.Why(ctx, &feedv1.WhyRequest{Request: &feedv1.GetFeedRequest{Feed: "recent", Entities: []string{"member:1"}}, Record: record})
+		if err != nil || resp.Stage != want {
+			t.Errorf("%s: %v, %v; want %s", record, resp, err, want)
+		}
+	}
 }

@@ -21,6 +21,9 @@ type Feed struct {
 	Filter string                 `yaml:"filter,omitempty"` // joined with the request's by "and"
 	Window time.Duration          `yaml:"window,omitempty"` // how far back from as_of, such as 168h; 0: no limit
 	Model  string                 `yaml:"model"`
+	// Shadow are models that rank nothing, and score each item beside Model
+	// where a request asks to explain.
+	Shadow []string `yaml:"shadow,omitempty"`
 	// DistinctObjects shows the best record of each object, and up to three
 	// others as "also".
 	DistinctObjects bool `yaml:"distinct_objects,omitempty"`
@@ -52,6 +55,9 @@ func BuiltIn() []Feed {
 		},
 	}
 }
+
+// maxShadow is how many models score beside that of a feed.
+const maxShadow = 8
 
 // maxFeedBytes bounds a definition's file.
 const maxFeedBytes = 64 << 10
@@ -86,6 +92,17 @@ func (f Feed) Validate() error {
 	}
 	if !namePattern.MatchString(f.Model) {
 		fault("model", "%q is not the name of a model; recency always is there", f.Model)
+	}
+	if len(f.Shadow) > maxShadow {
+		fault("shadow", "%d models, more than %d", len(f.Shadow), maxShadow)
+	}
+	for i, m := range f.Shadow {
+		if !namePattern.MatchString(m) {
+			fault(fmt.Sprintf("shadow[%d]", i), "%q is not the name of a model", m)
+		}
+		if m == f.Model || slices.Contains(f.Shadow[:i], m) {
+			fault(fmt.Sprintf("shadow[%d]", i), "%q is there twice", m)
+		}
 	}
 	for i, t := range f.Types {
 		if err := checkText(string(t), millrace.MaxTypeBytes); err != nil {

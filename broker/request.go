@@ -68,7 +68,7 @@ func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 		Entities: make([]byte, 0, n), Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
 		Filter: q.query.Filter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
-		Examine: q.query.Examine, Above: q.query.Above,
+		Examine: q.query.Examine, Above: q.query.Above, Shadow: q.query.Shadow,
 	}
 	for p := range parts.All() {
 		r.Entities = append(r.Entities, q.entities[p]...)
@@ -88,7 +88,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		return nil, err
 	}
 	q := &question{feed: feed, query: &nodev1.QueryRequest{
-		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: feed.Model, Filter: feed.Filter,
+		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: feed.Model, Filter: feed.Filter, Shadow: feed.Shadow,
 		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
 	}}
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{

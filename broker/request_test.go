@@ -143,7 +143,7 @@ func TestAtTheLimits(t *testing.T) {
 // whole milliseconds decide alike.
 func TestNodesAreAsked(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	b := w.broker(Feed{Name: "f", Model: "m", Types: []millrace.ContentType{"post", "like"}, Filter: "record.a == 1 // one", Window: time.Hour, CapPerEntity: 2, DistinctObjects: true, Limit: 7})
+	b := w.broker(Feed{Name: "f", Model: "m", Types: []millrace.ContentType{"post", "like"}, Filter: "record.a == 1 // one", Window: time.Hour, CapPerEntity: 2, DistinctObjects: true, Limit: 7, Shadow: []string{"other"}})
 	now := time.UnixMilli(1_700_000_000_123)
 	req := &feedv1.GetFeedRequest{Feed: "f", Entities: []string{"a", "a"}, Filter: " record.b "}
 	q, err := b.read(req, now)
@@ -152,7 +152,7 @@ func TestNodesAreAsked(t *testing.T) {
 	}
 	want := &nodev1.QueryRequest{
 		Entities: []byte("\x01a"), Types: []string{"like", "post"}, FromMs: now.UnixMilli() - 3_600_000, ToMs: int64(millrace.MaxTime) + 1, AsOfMs: now.UnixMilli(),
-		Filter: "(record.b\n) && (record.a == 1 // one\n)", Model: "m", Limit: 7, CapPerEntity: 2, DistinctObjects: true,
+		Filter: "(record.b\n) && (record.a == 1 // one\n)", Model: "m", Limit: 7, CapPerEntity: 2, DistinctObjects: true, Shadow: []string{"other"},
 	}
 	if got := q.ask(q.want); !proto.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)

@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -223,6 +225,10 @@ func (l *history) ask(ctx context.Context, n *Node, r *rand.Rand) (a answered, e
 	a.before = l.applied(n)
 	req := request(&a.question)
 	req.Explain = r.IntN(4) == 0
+	req.Shadow = []string{"recency", "about"}
+	if r.IntN(8) == 0 {
+		req.Shadow = append(req.Shadow, "nobody")
+	}
 	a.resp, err = n.query(ctx, req)
 	a.after = l.applied(n)
 	return a, err
@@ -264,7 +270,11 @@ func (l *history) check(t *testing.T, a answered) {
 		t.Fatalf("%+v at %v:\n%s", a.question, a.resp.Partitions, diff)
 	}
 	for _, it := range a.resp.Items {
-		if a.question.Model != "about" || it.Explain == nil {
+		if it.Explain == nil {
+			continue
+		}
+		l.checkShadow(t, a.question.Model, it)
+		if a.question.Model != "about" {
 			continue
 		}
 		sum := it.Explain.Base
@@ -281,6 +291,28 @@ func (l *history) check(t *testing.T, a answered) {
 		NaN: int(s.FilteredNan), Scored: int(s.Scored), Capped: want.Stages.Capped,
 	}); got != want.Stages {
 		t.Fatalf("%+v: stages %+v, want %+v", a.question, got, want.Stages)
+	}
+}
+
+// checkShadow holds what shadow models say of an item against what it is, or is
+// ranked by.
+func (l *history) checkShadow(t *testing.T, model string, it *nodev1.Item) {
+	t.Helper()
+	e := it.Explain
+	if e.ShadowError != "" {
+		if len(e.Shadow) > 0 || !strings.Contains(e.ShadowError, `no model "nobody"`) {
+			t.Fatalf("%s: shadow %v, %s", it.Id, e.Shadow, e.ShadowError)
+		}
+		return
+	}
+	if len(e.Shadow) != 2 || e.Shadow[0].Model != "recency" || e.Shadow[1].Model != "about" || e.Shadow[1].ModelVersion != "1" {
+		t.Fatalf("%s: shadow %v", it.Id, e.Shadow)
+	}
+	if got := e.Shadow[0].Score; got != float64(it.TimeMs) {
+		t.Fatalf("%s of %d: recency would score it %v", it.Id, it.TimeMs, got)
+	}
+	if got := e.Shadow[1].Score; model == "about" && math.Float64bits(got) != math.Float64bits(it.Score) {
+		t.Fatalf("%s scores %v, and in the shadow %v", it.Id, it.Score, got)
 	}
 }
 

@@ -201,7 +201,8 @@ func rowOf(features *cache.Timeline) column.Packed {
 
 // readsObjects reports whether the features of objects count, and there are any.
 func (r *resolution) readsObjects() bool {
-	return r.spec.Model.ReadsObjects() && r.node.features.Load()
+	s := r.spec
+	return (s.Model.ReadsObjects() || s.Shadow != nil && s.Shadow.ReadsObjects()) && r.node.features.Load()
 }
 
 // types appends the types to look up to dst: those asked, or all; and that of

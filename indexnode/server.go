@@ -120,7 +120,7 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 	}
 	resp.Items = make([]*nodev1.Item, len(answer.Items))
 	for i := range answer.Items {
-		resp.Items[i] = n.item(&answer.Items[i])
+		resp.Items[i] = n.item(&answer.Items[i], spec.Shadow)
 	}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		n.describe(span, resp, resolved, scanned, ranked)
@@ -169,7 +169,9 @@ func (r *resolution) lags(all *nodev1.Partitions) {
 	}
 }
 
-func (n *Node) item(it *query.Item) *nodev1.Item {
+// item puts an item on the wire, which is written after the item's memory is
+// given back: what is the timelines' is copied.
+func (n *Node) item(it *query.Item, models *relevance.Joint) *nodev1.Item {
 	out := &nodev1.Item{
 		Score: it.Score, TimeMs: int64(it.Time), Id: strings.Clone(string(it.ID)), Entity: string(it.Entity), Type: string(it.Type),
 		Schema: uint64(it.Schema), Body: bytes.Clone(it.Body),
@@ -178,12 +180,25 @@ func (n *Node) item(it *query.Item) *nodev1.Item {
 		out.Object = strings.Clone(string(it.Object))
 	}
 	for i := range it.Also {
-		out.Also = append(out.Also, n.item(&it.Also[i]))
+		out.Also = append(out.Also, n.item(&it.Also[i], nil))
 	}
 	if it.Why != nil {
 		out.Explain = n.why(it.Why)
+		shadow(out.Explain, &it.Shadow, models)
 	}
 	return out
+}
+
+// shadow puts the scores of models that rank nothing on the wire.
+func shadow(out *feedv1.ItemExplain, s *query.Shadow, models *relevance.Joint) {
+	if s.Err != nil {
+		out.ShadowError = s.Err.Error()
+	}
+	for i, x := range s.Scores {
+		if m := models.Models()[i]; i > 0 { // the first ranks
+			out.Shadow = append(out.Shadow, &feedv1.ShadowScore{Model: m.Name(), ModelVersion: m.Version(), Score: x})
+		}
+	}
 }
 
 // why puts an account of a score on the wire.
@@ -222,6 +237,14 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	if s.Model, err = n.models.Get(req.Model); err != nil {
 		return s, err
 	}
+	if req.Explain && len(req.Shadow) > 0 {
+		if len(req.Shadow) > maxShadow {
+			return s, invalid("shadow", fmt.Sprintf("%d models, more than %d", len(req.Shadow), maxShadow), "")
+		}
+		if s.Shadow, err = n.models.Join(append([]string{req.Model}, req.Shadow...)...); err != nil {
+			s.ShadowErr = err
+		}
+	}
 	if req.Filter != "" {
 		if s.Filter, err = n.filters.get(req.Filter, n.schemas.Snapshot()); err != nil {
 			return s, err
@@ -236,7 +259,10 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	return s, nil
 }
 
-const maxLimit = 1000
+const (
+	maxLimit  = 1000
+	maxShadow = 8
+)
 
 func invalid(field, detail, wayOut string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}

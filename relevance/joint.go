@@ -2,6 +2,7 @@ package relevance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -24,6 +25,13 @@ type Joint struct {
 
 // Join joins models; their order is that of the scores.
 func Join(models ...*Model) *Joint { return &Joint{models: models} }
+
+// Models returns the models, in the order of their scores.
+func (j *Joint) Models() []*Model { return j.models }
+
+// ReadsObjects reports whether any of the models reads features of what records
+// are about.
+func (j *Joint) ReadsObjects() bool { return slices.ContainsFunc(j.models, (*Model).ReadsObjects) }
 
 // Interpreted returns the models as they serve without generated code.
 func (j *Joint) Interpreted() *Joint { return &Joint{models: j.models, slow: true} }

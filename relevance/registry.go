@@ -17,7 +17,34 @@ type Registry struct {
 		sync.RWMutex
 		models    map[string]*Model
 		checksums map[string]string // of the packs that models came from
+		joints    map[string]*Joint // by the names of their models
 	}
+}
+
+// maxJoints bounds how many sets of models are kept; then they start over.
+const maxJoints = 64
+
+// Join joins models by name. While none of them changes, it returns the same.
+func (r *Registry) Join(names ...string) (*Joint, error) {
+	models := make([]*Model, len(names))
+	for i, name := range names {
+		m, err := r.Get(name)
+		if err != nil {
+			return nil, err
+		}
+		models[i] = m
+	}
+	key := strings.Join(names, " ")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if j := r.mu.joints[key]; j != nil && slices.Equal(j.models, models) {
+		return j, nil
+	}
+	if r.mu.joints == nil || len(r.mu.joints) >= maxJoints {
+		r.mu.joints = map[string]*Joint{}
+	}
+	r.mu.joints[key] = Join(models...)
+	return r.mu.joints[key], nil
 }
 
 // Builtin returns a new registry of the models that every binary has:

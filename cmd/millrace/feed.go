@@ -180,6 +180,12 @@ func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
 				fmt.Fprintf(w, ", %s %+.4g", f.Feature, f.Contribution)
 			}
 		}
+		for _, s := range e.Shadow {
+			fmt.Fprintf(w, "; %s %s would score it %.4g", s.Model, s.ModelVersion, s.Score)
+		}
+		if e.ShadowError != "" {
+			fmt.Fprintf(w, "; no shadow scores: %s", e.ShadowError)
+		}
 		fmt.Fprintln(w)
 	}
 }

@@ -32,7 +32,9 @@ code: new ones need no build. Of a pack only a directory will do.
 With --feed it writes the filter of a feed's definition, as far as its terms
 compare columns with constants or with the instant. A binary built with it runs
 them by the code, alone or joined with the filter of a request; what it drops,
-and how it counts that, does not change.
+and how it counts that, does not change. If the definition names models for
+shadow it writes them and the feed's model as one function, which computes once
+what they share; they are looked for among the specs named and those built in.
 
 With --decoder it writes the decoder of a schema's records into columns. A
 binary built with it decodes them some three times as fast.`,
@@ -60,7 +62,7 @@ binary built with it decodes them some three times as fast.`,
 	c.Flags().StringVar(&g.out, "out", ".", "directory of the Go files")
 	c.Flags().StringVar(&g.pkg, "package", "models", "the Go files' package")
 	c.Flags().StringSliceVar(&g.avsc, "schema", nil, ".avsc files that the specs and filters name, beside those that ship")
-	c.Flags().StringSliceVar(&g.feeds, "feed", nil, "feed definitions whose filters to write")
+	c.Flags().StringSliceVar(&g.feeds, "feed", nil, "feed definitions whose filters, and models with their shadows, to write")
 	c.Flags().StringSliceVar(&g.decoders, "decoder", nil, ".avsc files whose decoders to write")
 	c.Flags().BoolVar(&check, "check", false, "write nothing; fail if a file is not what would be written")
 	return c
@@ -94,7 +96,7 @@ func (g *generation) files(specs []string) ([]codegen.File, error) {
 		return nil, err
 	}
 	for _, name := range g.feeds {
-		f, err := g.feed(name, known)
+		f, err := g.feed(name, known, layouts, sources)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -128,7 +130,7 @@ func specSources(names []string) ([]codegen.Spec, error) {
 }
 
 // feed writes the Go of a feed's definition.
-func (g *generation) feed(name string, known []*schemas.Schema) (codegen.File, error) {
+func (g *generation) feed(name string, known []*schemas.Schema, layouts relevance.Schemas, sources []codegen.Spec) (codegen.File, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return codegen.File{}, err
@@ -145,7 +147,36 @@ func (g *generation) feed(name string, known []*schemas.Schema) (codegen.File, e
 		}
 		f.Records = env.Record
 	}
-	return codegen.GenerateFeed(g.pkg, nil, f)
+	if len(def.Shadow) > 0 {
+		if f.Models, err = namedModels(append([]string{def.Model}, def.Shadow...), layouts, sources); err != nil {
+			return codegen.File{}, err
+		}
+	}
+	return codegen.GenerateFeed(g.pkg, layouts, f)
+}
+
+// namedModels finds models by name, among specs and those built in.
+func namedModels(names []string, layouts relevance.Schemas, sources []codegen.Spec) ([]*relevance.Model, error) {
+	own := map[string]*relevance.Model{}
+	for _, s := range sources {
+		m, err := relevance.ParseFile(s.Dir, s.Name, layouts)
+		if err != nil {
+			return nil, err
+		}
+		own[m.Name()] = m
+	}
+	models := make([]*relevance.Model, len(names))
+	for i, name := range names {
+		if models[i] = own[name]; models[i] != nil {
+			continue
+		}
+		m, err := relevance.Builtin().Get(name)
+		if err != nil {
+			return nil, fmt.Errorf("%w; or name its spec or pack too", err)
+		}
+		models[i] = m
+	}
+	return models, nil
 }
 
 // filterEnv is what a filter may speak of on a node that knows these schemas.

@@ -68,3 +68,26 @@ func TestGenerateFeed(t *testing.T) {
 		}
 	}
 }
+
+// A feed's model and its shadows become one function; one that is neither built
+// in nor named is asked for.
+func TestGenerateShadows(t *testing.T) {
+	dir := t.TempDir()
+	spec, feed := filepath.Join(dir, "fresh.yaml"), filepath.Join(dir, "feed.yaml")
+	for name, text := range map[string]string{
+		spec: "name: fresh\nversion: \"1\"\nfeatures: {age: age(record.time)}\nscorer: linear\nparameters: {weights: {age: -1}}\n",
+		feed: "name: jobs\nmodel: recency\nshadow: [fresh]\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, "generate", "--out", dir, "--feed", feed, spec)
+	text, err := os.ReadFile(filepath.Join(dir, "jobs_feed.go"))
+	if err != nil || !strings.Contains(string(text), "by recency and fresh.\n") || !strings.Contains(string(text), "// age of fresh: age(record.time)\n") {
+		t.Errorf("%v:\n%s", err, text)
+	}
+	if out, err := output("generate", "--out", dir, "--feed", feed); err == nil || !strings.Contains(out+err.Error(), "or name its spec") {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -14,6 +14,7 @@ type Item struct {
 	Body   []byte
 	Also   []Item                 // further candidates of the object, without bodies
 	Why    *relevance.Explanation // nil unless asked for
+	Shadow Shadow
 }
 
 // Answer is what a node contributes. It holds until [Query.Release], and as
@@ -110,6 +111,7 @@ func (q *Query) admit(c candidate) {
 		}
 		why := p.scorer.Explain(w.slab, 0, w.features)
 		it.Why = &why
+		it.Shadow = q.shadow(p, w)
 	}
 }
 

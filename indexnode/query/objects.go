@@ -10,8 +10,14 @@ import (
 // This file joins candidates with the features of their objects, for models
 // that read them: a row of the batch gets a row of features.
 
+// objectReader is a scorer of one model or of several.
+type objectReader interface {
+	ObjectLayout() *column.Layout
+	SetObjects(*column.Slab)
+}
+
 // objectsOf gives a scorer what it reads of the objects of widened rows.
-func (q *Query) objectsOf(scorer *relevance.Scorer, c *columns, w *widened) error {
+func (q *Query) objectsOf(scorer objectReader, c *columns, w *widened) error {
 	l := scorer.ObjectLayout()
 	if l == nil {
 		return nil

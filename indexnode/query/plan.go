@@ -14,10 +14,11 @@ type plan struct {
 	planKey
 	filter       *filter.Bound // nil: every candidate stays
 	scorer       *relevance.Scorer
-	folder       *relevance.Scorer // of the record-only part; nil until it is needed
-	unfoldable   bool              // the model has no such part
-	foldColumns  []int             // that folder reads
-	full, folded batch             // of rows being gathered
+	shadow       *relevance.JointScorer // of Spec.Shadow; nil until it is needed
+	folder       *relevance.Scorer      // of the record-only part; nil until it is needed
+	unfoldable   bool                   // the model has no such part
+	foldColumns  []int                  // that folder reads
+	full, folded batch                  // of rows being gathered
 	columns
 }
 

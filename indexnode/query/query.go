@@ -36,6 +36,8 @@ type Spec struct {
 	DistinctObjects bool
 	Exclude         map[uint64]struct{} // by millrace.ServedHash
 	Explain         bool                // account for the score of each item
+	Shadow          *relevance.Joint    // with Explain: Model and those that score the items beside it, or nil
+	ShadowErr       error               // why it is nil though models are asked for
 	Folds           *cache.Cache        // that the timelines come from; nil: what is folded is not kept
 }
 

@@ -441,7 +441,11 @@ type ItemExplain struct {
 	Base     float64         `protobuf:"fixed64,2,opt,name=base,proto3" json:"base,omitempty"`
 	Features []*Contribution `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// Where the record was found: fat (the cache of timelines) or store.
-	Cache         string `protobuf:"bytes,4,opt,name=cache,proto3" json:"cache,omitempty"`
+	Cache string `protobuf:"bytes,4,opt,name=cache,proto3" json:"cache,omitempty"`
+	// What the feed's shadow models give it.
+	Shadow []*ShadowScore `protobuf:"bytes,5,rep,name=shadow,proto3" json:"shadow,omitempty"`
+	// Why there are none, if the feed has such models.
+	ShadowError   string `protobuf:"bytes,6,opt,name=shadow_error,json=shadowError,proto3" json:"shadow_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -504,6 +508,81 @@ func (x *ItemExplain) GetCache() string {
 	return ""
 }
 
+func (x *ItemExplain) GetShadow() []*ShadowScore {
+	if x != nil {
+		return x.Shadow
+	}
+	return nil
+}
+
+func (x *ItemExplain) GetShadowError() string {
+	if x != nil {
+		return x.ShadowError
+	}
+	return ""
+}
+
+// ShadowScore is the score of a model that ranks nothing.
+type ShadowScore struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	ModelVersion  string                 `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
+	Score         float64                `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShadowScore) Reset() {
+	*x = ShadowScore{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShadowScore) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShadowScore) ProtoMessage() {}
+
+func (x *ShadowScore) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShadowScore.ProtoReflect.Descriptor instead.
+func (*ShadowScore) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ShadowScore) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ShadowScore) GetModelVersion() string {
+	if x != nil {
+		return x.ModelVersion
+	}
+	return ""
+}
+
+func (x *ShadowScore) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
 type Contribution struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Feature string                 `protobuf:"bytes,1,opt,name=feature,proto3" json:"feature,omitempty"`
@@ -516,7 +595,7 @@ type Contribution struct {
 
 func (x *Contribution) Reset() {
 	*x = Contribution{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[5]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +607,7 @@ func (x *Contribution) String() string {
 func (*Contribution) ProtoMessage() {}
 
 func (x *Contribution) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[5]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +620,7 @@ func (x *Contribution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contribution.ProtoReflect.Descriptor instead.
 func (*Contribution) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{5}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Contribution) GetFeature() string {
@@ -578,7 +657,7 @@ type Also struct {
 
 func (x *Also) Reset() {
 	*x = Also{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[6]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +669,7 @@ func (x *Also) String() string {
 func (*Also) ProtoMessage() {}
 
 func (x *Also) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[6]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +682,7 @@ func (x *Also) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Also.ProtoReflect.Descriptor instead.
 func (*Also) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{6}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Also) GetId() string {
@@ -658,7 +737,7 @@ type Coverage struct {
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[7]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +749,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[7]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +762,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{7}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Coverage) GetTimelinesAsked() int32 {
@@ -740,7 +819,7 @@ type Missing struct {
 
 func (x *Missing) Reset() {
 	*x = Missing{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[8]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +831,7 @@ func (x *Missing) String() string {
 func (*Missing) ProtoMessage() {}
 
 func (x *Missing) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[8]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +844,7 @@ func (x *Missing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Missing.ProtoReflect.Descriptor instead.
 func (*Missing) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{8}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Missing) GetPartition() int32 {
@@ -810,7 +889,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[9]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +901,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[9]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +914,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{9}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Receipt) GetModel() string {
@@ -918,7 +997,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[10]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1009,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[10]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1022,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{10}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Applied) GetPartition() int32 {
@@ -1009,7 +1088,7 @@ type Explain struct {
 
 func (x *Explain) Reset() {
 	*x = Explain{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1100,7 @@ func (x *Explain) String() string {
 func (*Explain) ProtoMessage() {}
 
 func (x *Explain) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1113,7 @@ func (x *Explain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explain.ProtoReflect.Descriptor instead.
 func (*Explain) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{11}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Explain) GetCandidates() int64 {
@@ -1143,7 +1222,7 @@ type ClauseCounts struct {
 
 func (x *ClauseCounts) Reset() {
 	*x = ClauseCounts{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1155,7 +1234,7 @@ func (x *ClauseCounts) String() string {
 func (*ClauseCounts) ProtoMessage() {}
 
 func (x *ClauseCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1168,7 +1247,7 @@ func (x *ClauseCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClauseCounts.ProtoReflect.Descriptor instead.
 func (*ClauseCounts) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{12}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClauseCounts) GetClause() string {
@@ -1224,7 +1303,7 @@ type BrokerTimes struct {
 
 func (x *BrokerTimes) Reset() {
 	*x = BrokerTimes{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1315,7 @@ func (x *BrokerTimes) String() string {
 func (*BrokerTimes) ProtoMessage() {}
 
 func (x *BrokerTimes) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1328,7 @@ func (x *BrokerTimes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrokerTimes.ProtoReflect.Descriptor instead.
 func (*BrokerTimes) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{13}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BrokerTimes) GetReadMillis() float64 {
@@ -1305,7 +1384,7 @@ type NodeTimes struct {
 
 func (x *NodeTimes) Reset() {
 	*x = NodeTimes{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1396,7 @@ func (x *NodeTimes) String() string {
 func (*NodeTimes) ProtoMessage() {}
 
 func (x *NodeTimes) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1409,7 @@ func (x *NodeTimes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeTimes.ProtoReflect.Descriptor instead.
 func (*NodeTimes) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{14}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeTimes) GetResolveMillis() float64 {
@@ -1388,7 +1467,7 @@ type NodeCall struct {
 
 func (x *NodeCall) Reset() {
 	*x = NodeCall{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1479,7 @@ func (x *NodeCall) String() string {
 func (*NodeCall) ProtoMessage() {}
 
 func (x *NodeCall) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1492,7 @@ func (x *NodeCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeCall.ProtoReflect.Descriptor instead.
 func (*NodeCall) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{15}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeCall) GetNode() string {
@@ -1486,7 +1565,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1498,7 +1577,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1511,7 +1590,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{16}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WhyRequest) GetRequest() *GetFeedRequest {
@@ -1553,7 +1632,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1644,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1657,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{17}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WhyResponse) GetStage() string {
@@ -1647,7 +1726,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1738,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +1751,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{18}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Finding) GetEntity() string {
@@ -1780,7 +1859,7 @@ type Rival struct {
 
 func (x *Rival) Reset() {
 	*x = Rival{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1871,7 @@ func (x *Rival) String() string {
 func (*Rival) ProtoMessage() {}
 
 func (x *Rival) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1884,7 @@ func (x *Rival) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rival.ProtoReflect.Descriptor instead.
 func (*Rival) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{19}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Rival) GetId() string {
@@ -1857,7 +1936,7 @@ type FilterClause struct {
 
 func (x *FilterClause) Reset() {
 	*x = FilterClause{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1948,7 @@ func (x *FilterClause) String() string {
 func (*FilterClause) ProtoMessage() {}
 
 func (x *FilterClause) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1961,7 @@ func (x *FilterClause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilterClause.ProtoReflect.Descriptor instead.
 func (*FilterClause) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{20}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FilterClause) GetClause() string {
@@ -1918,7 +1997,7 @@ type Operand struct {
 
 func (x *Operand) Reset() {
 	*x = Operand{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2009,7 @@ func (x *Operand) String() string {
 func (*Operand) ProtoMessage() {}
 
 func (x *Operand) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2022,7 @@ func (x *Operand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operand.ProtoReflect.Descriptor instead.
 func (*Operand) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{21}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Operand) GetName() string {
@@ -2009,12 +2088,18 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\x05score\x18\x06 \x01(\x01R\x05score\x12/\n" +
 	"\x06record\x18\a \x01(\v2\x17.google.protobuf.StructR\x06record\x12*\n" +
 	"\x04also\x18\b \x03(\v2\x16.millrace.feed.v1.AlsoR\x04also\x127\n" +
-	"\aexplain\x18\t \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"\x87\x01\n" +
+	"\aexplain\x18\t \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"\xe1\x01\n" +
 	"\vItemExplain\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\x01R\x04base\x12:\n" +
 	"\bfeatures\x18\x03 \x03(\v2\x1e.millrace.feed.v1.ContributionR\bfeatures\x12\x14\n" +
-	"\x05cache\x18\x04 \x01(\tR\x05cache\"z\n" +
+	"\x05cache\x18\x04 \x01(\tR\x05cache\x125\n" +
+	"\x06shadow\x18\x05 \x03(\v2\x1d.millrace.feed.v1.ShadowScoreR\x06shadow\x12!\n" +
+	"\fshadow_error\x18\x06 \x01(\tR\vshadowError\"^\n" +
+	"\vShadowScore\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
+	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x14\n" +
+	"\x05score\x18\x03 \x01(\x01R\x05score\"z\n" +
 	"\fContribution\x12\x18\n" +
 	"\afeature\x18\x01 \x01(\tR\afeature\x12,\n" +
 	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value\x12\"\n" +
@@ -2163,83 +2248,85 @@ func file_millrace_feed_v1_feed_proto_rawDescGZIP() []byte {
 	return file_millrace_feed_v1_feed_proto_rawDescData
 }
 
-var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	(*GetFeedRequest)(nil),        // 0: millrace.feed.v1.GetFeedRequest
 	(*Viewer)(nil),                // 1: millrace.feed.v1.Viewer
 	(*GetFeedResponse)(nil),       // 2: millrace.feed.v1.GetFeedResponse
 	(*Item)(nil),                  // 3: millrace.feed.v1.Item
 	(*ItemExplain)(nil),           // 4: millrace.feed.v1.ItemExplain
-	(*Contribution)(nil),          // 5: millrace.feed.v1.Contribution
-	(*Also)(nil),                  // 6: millrace.feed.v1.Also
-	(*Coverage)(nil),              // 7: millrace.feed.v1.Coverage
-	(*Missing)(nil),               // 8: millrace.feed.v1.Missing
-	(*Receipt)(nil),               // 9: millrace.feed.v1.Receipt
-	(*Applied)(nil),               // 10: millrace.feed.v1.Applied
-	(*Explain)(nil),               // 11: millrace.feed.v1.Explain
-	(*ClauseCounts)(nil),          // 12: millrace.feed.v1.ClauseCounts
-	(*BrokerTimes)(nil),           // 13: millrace.feed.v1.BrokerTimes
-	(*NodeTimes)(nil),             // 14: millrace.feed.v1.NodeTimes
-	(*NodeCall)(nil),              // 15: millrace.feed.v1.NodeCall
-	(*WhyRequest)(nil),            // 16: millrace.feed.v1.WhyRequest
-	(*WhyResponse)(nil),           // 17: millrace.feed.v1.WhyResponse
-	(*Finding)(nil),               // 18: millrace.feed.v1.Finding
-	(*Rival)(nil),                 // 19: millrace.feed.v1.Rival
-	(*FilterClause)(nil),          // 20: millrace.feed.v1.FilterClause
-	(*Operand)(nil),               // 21: millrace.feed.v1.Operand
-	nil,                           // 22: millrace.feed.v1.Viewer.AttributesEntry
-	nil,                           // 23: millrace.feed.v1.Viewer.FeaturesEntry
-	nil,                           // 24: millrace.feed.v1.Receipt.VariantsEntry
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 26: google.protobuf.Struct
-	(*structpb.Value)(nil),        // 27: google.protobuf.Value
+	(*ShadowScore)(nil),           // 5: millrace.feed.v1.ShadowScore
+	(*Contribution)(nil),          // 6: millrace.feed.v1.Contribution
+	(*Also)(nil),                  // 7: millrace.feed.v1.Also
+	(*Coverage)(nil),              // 8: millrace.feed.v1.Coverage
+	(*Missing)(nil),               // 9: millrace.feed.v1.Missing
+	(*Receipt)(nil),               // 10: millrace.feed.v1.Receipt
+	(*Applied)(nil),               // 11: millrace.feed.v1.Applied
+	(*Explain)(nil),               // 12: millrace.feed.v1.Explain
+	(*ClauseCounts)(nil),          // 13: millrace.feed.v1.ClauseCounts
+	(*BrokerTimes)(nil),           // 14: millrace.feed.v1.BrokerTimes
+	(*NodeTimes)(nil),             // 15: millrace.feed.v1.NodeTimes
+	(*NodeCall)(nil),              // 16: millrace.feed.v1.NodeCall
+	(*WhyRequest)(nil),            // 17: millrace.feed.v1.WhyRequest
+	(*WhyResponse)(nil),           // 18: millrace.feed.v1.WhyResponse
+	(*Finding)(nil),               // 19: millrace.feed.v1.Finding
+	(*Rival)(nil),                 // 20: millrace.feed.v1.Rival
+	(*FilterClause)(nil),          // 21: millrace.feed.v1.FilterClause
+	(*Operand)(nil),               // 22: millrace.feed.v1.Operand
+	nil,                           // 23: millrace.feed.v1.Viewer.AttributesEntry
+	nil,                           // 24: millrace.feed.v1.Viewer.FeaturesEntry
+	nil,                           // 25: millrace.feed.v1.Receipt.VariantsEntry
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 27: google.protobuf.Struct
+	(*structpb.Value)(nil),        // 28: google.protobuf.Value
 }
 var file_millrace_feed_v1_feed_proto_depIdxs = []int32{
 	1,  // 0: millrace.feed.v1.GetFeedRequest.viewer:type_name -> millrace.feed.v1.Viewer
-	25, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
-	25, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
-	25, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
-	22, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
-	23, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
+	26, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
+	26, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
+	26, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
+	23, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
+	24, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
 	3,  // 6: millrace.feed.v1.GetFeedResponse.items:type_name -> millrace.feed.v1.Item
-	7,  // 7: millrace.feed.v1.GetFeedResponse.coverage:type_name -> millrace.feed.v1.Coverage
-	9,  // 8: millrace.feed.v1.GetFeedResponse.receipt:type_name -> millrace.feed.v1.Receipt
-	11, // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
-	25, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
-	26, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
-	6,  // 12: millrace.feed.v1.Item.also:type_name -> millrace.feed.v1.Also
+	8,  // 7: millrace.feed.v1.GetFeedResponse.coverage:type_name -> millrace.feed.v1.Coverage
+	10, // 8: millrace.feed.v1.GetFeedResponse.receipt:type_name -> millrace.feed.v1.Receipt
+	12, // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
+	26, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
+	27, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
+	7,  // 12: millrace.feed.v1.Item.also:type_name -> millrace.feed.v1.Also
 	4,  // 13: millrace.feed.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
-	5,  // 14: millrace.feed.v1.ItemExplain.features:type_name -> millrace.feed.v1.Contribution
-	27, // 15: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
-	25, // 16: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
-	8,  // 17: millrace.feed.v1.Coverage.missing:type_name -> millrace.feed.v1.Missing
-	24, // 18: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
-	10, // 19: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
-	25, // 20: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
-	15, // 21: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
-	12, // 22: millrace.feed.v1.Explain.clauses:type_name -> millrace.feed.v1.ClauseCounts
-	13, // 23: millrace.feed.v1.Explain.times:type_name -> millrace.feed.v1.BrokerTimes
-	14, // 24: millrace.feed.v1.NodeCall.times:type_name -> millrace.feed.v1.NodeTimes
-	0,  // 25: millrace.feed.v1.WhyRequest.request:type_name -> millrace.feed.v1.GetFeedRequest
-	18, // 26: millrace.feed.v1.WhyResponse.findings:type_name -> millrace.feed.v1.Finding
-	7,  // 27: millrace.feed.v1.WhyResponse.coverage:type_name -> millrace.feed.v1.Coverage
-	9,  // 28: millrace.feed.v1.WhyResponse.receipt:type_name -> millrace.feed.v1.Receipt
-	25, // 29: millrace.feed.v1.Finding.time:type_name -> google.protobuf.Timestamp
-	20, // 30: millrace.feed.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
-	19, // 31: millrace.feed.v1.Finding.rivals:type_name -> millrace.feed.v1.Rival
-	25, // 32: millrace.feed.v1.Rival.time:type_name -> google.protobuf.Timestamp
-	21, // 33: millrace.feed.v1.FilterClause.operands:type_name -> millrace.feed.v1.Operand
-	27, // 34: millrace.feed.v1.Operand.value:type_name -> google.protobuf.Value
-	27, // 35: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
-	0,  // 36: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
-	16, // 37: millrace.feed.v1.FeedService.Why:input_type -> millrace.feed.v1.WhyRequest
-	2,  // 38: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
-	17, // 39: millrace.feed.v1.FeedService.Why:output_type -> millrace.feed.v1.WhyResponse
-	38, // [38:40] is the sub-list for method output_type
-	36, // [36:38] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	6,  // 14: millrace.feed.v1.ItemExplain.features:type_name -> millrace.feed.v1.Contribution
+	5,  // 15: millrace.feed.v1.ItemExplain.shadow:type_name -> millrace.feed.v1.ShadowScore
+	28, // 16: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
+	26, // 17: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
+	9,  // 18: millrace.feed.v1.Coverage.missing:type_name -> millrace.feed.v1.Missing
+	25, // 19: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
+	11, // 20: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
+	26, // 21: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
+	16, // 22: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
+	13, // 23: millrace.feed.v1.Explain.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	14, // 24: millrace.feed.v1.Explain.times:type_name -> millrace.feed.v1.BrokerTimes
+	15, // 25: millrace.feed.v1.NodeCall.times:type_name -> millrace.feed.v1.NodeTimes
+	0,  // 26: millrace.feed.v1.WhyRequest.request:type_name -> millrace.feed.v1.GetFeedRequest
+	19, // 27: millrace.feed.v1.WhyResponse.findings:type_name -> millrace.feed.v1.Finding
+	8,  // 28: millrace.feed.v1.WhyResponse.coverage:type_name -> millrace.feed.v1.Coverage
+	10, // 29: millrace.feed.v1.WhyResponse.receipt:type_name -> millrace.feed.v1.Receipt
+	26, // 30: millrace.feed.v1.Finding.time:type_name -> google.protobuf.Timestamp
+	21, // 31: millrace.feed.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	20, // 32: millrace.feed.v1.Finding.rivals:type_name -> millrace.feed.v1.Rival
+	26, // 33: millrace.feed.v1.Rival.time:type_name -> google.protobuf.Timestamp
+	22, // 34: millrace.feed.v1.FilterClause.operands:type_name -> millrace.feed.v1.Operand
+	28, // 35: millrace.feed.v1.Operand.value:type_name -> google.protobuf.Value
+	28, // 36: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
+	0,  // 37: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
+	17, // 38: millrace.feed.v1.FeedService.Why:input_type -> millrace.feed.v1.WhyRequest
+	2,  // 39: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
+	18, // 40: millrace.feed.v1.FeedService.Why:output_type -> millrace.feed.v1.WhyResponse
+	39, // [39:41] is the sub-list for method output_type
+	37, // [37:39] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_millrace_feed_v1_feed_proto_init() }
@@ -2248,14 +2335,14 @@ func file_millrace_feed_v1_feed_proto_init() {
 		return
 	}
 	file_millrace_feed_v1_feed_proto_msgTypes[0].OneofWrappers = []any{}
-	file_millrace_feed_v1_feed_proto_msgTypes[18].OneofWrappers = []any{}
+	file_millrace_feed_v1_feed_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_feed_v1_feed_proto_rawDesc), len(file_millrace_feed_v1_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

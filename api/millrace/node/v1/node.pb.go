@@ -49,7 +49,9 @@ type QueryRequest struct {
 	// type: see QueryResponse.findings.
 	Examine string `protobuf:"bytes,14,opt,name=examine,proto3" json:"examine,omitempty"`
 	// Counts the candidates that rank above each: see QueryResponse.above.
-	Above         []*Item `protobuf:"bytes,15,rep,name=above,proto3" json:"above,omitempty"`
+	Above []*Item `protobuf:"bytes,15,rep,name=above,proto3" json:"above,omitempty"`
+	// Models that score the items too, when the request asks to explain.
+	Shadow        []string `protobuf:"bytes,16,rep,name=shadow,proto3" json:"shadow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -185,6 +187,13 @@ func (x *QueryRequest) GetExamine() string {
 func (x *QueryRequest) GetAbove() []*Item {
 	if x != nil {
 		return x.Above
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetShadow() []string {
+	if x != nil {
+		return x.Shadow
 	}
 	return nil
 }
@@ -817,7 +826,7 @@ var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xcb\x03\n" +
+	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xe3\x03\n" +
 	"\fQueryRequest\x12\x1a\n" +
 	"\bentities\x18\x01 \x01(\fR\bentities\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x17\n" +
@@ -834,7 +843,8 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\aexclude\x18\f \x03(\x06R\aexclude\x12\x18\n" +
 	"\aexplain\x18\r \x01(\bR\aexplain\x12\x18\n" +
 	"\aexamine\x18\x0e \x01(\tR\aexamine\x12,\n" +
-	"\x05above\x18\x0f \x03(\v2\x16.millrace.node.v1.ItemR\x05above\"\xc6\x03\n" +
+	"\x05above\x18\x0f \x03(\v2\x16.millrace.node.v1.ItemR\x05above\x12\x16\n" +
+	"\x06shadow\x18\x10 \x03(\tR\x06shadow\"\xc6\x03\n" +
 	"\rQueryResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12<\n" +
 	"\n" +

@@ -1,0 +1,27 @@
+package relevance
+
+import "testing"
+
+// A set of models is joined once, and again when one of them changes.
+func TestRegistryJoin(t *testing.T) {
+	r := Builtin()
+	join := func() *Joint {
+		j, err := r.Join("home", "recency")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	first := join()
+	if join() != first {
+		t.Error("joined anew though nothing changed")
+	}
+	changed := *r.mu.models["recency"].Interpreted()
+	r.mu.models["recency"] = &changed
+	if j := join(); j == first || j.Models()[1] != &changed {
+		t.Error("a model changed, and the one before is joined")
+	}
+	if _, err := r.Join("home", "nobody"); err == nil {
+		t.Error("joined with a model that there is not")
+	}
+}

@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/millrace/millrace/relevance/trees"
 )
 
 // The files of a pack that have a fixed name. The spec may name more.
@@ -202,7 +204,33 @@ func readTar(path string) (map[string][]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	start := make([]byte, len(zstdMagic))
+	if _, err := io.ReadFull(f, start); err != nil || string(start) != zstdMagic {
+		return nil, notPack(io.MultiReader(bytes.NewReader(start), f))
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
 	return untar(f)
+}
+
+const zstdMagic = "\x28\xb5\x2f\xfd"
+
+// notPack says what a file is that is none: people hand in what the library
+// saved.
+func notPack(r io.Reader) error {
+	src, err := io.ReadAll(io.LimitReader(r, maxPackBytes))
+	if err != nil {
+		return err
+	}
+	_, err = trees.Import(src)
+	switch {
+	case err == nil:
+		return errors.New("it is a model file and no pack: name it in a spec.yaml beside it, under trees: as model:, and validate the spec")
+	case bytes.HasPrefix(src, []byte("tree")), bytes.HasPrefix(src, []byte("{")), bytes.HasPrefix(src, []byte("[")):
+		return fmt.Errorf("it is no pack, and as a model file not of use: %w", err)
+	}
+	return errors.New("it is neither a directory nor a .tar.zst")
 }
 
 func untar(r io.Reader) (map[string][]byte, error) {

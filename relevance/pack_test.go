@@ -220,6 +220,29 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
+// TestOpenWhatIsNoPack: the fault says what the file is.
+func TestOpenWhatIsNoPack(t *testing.T) {
+	model, err := os.ReadFile("trees/testdata/lightgbm/model_simple.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		string(model):       "name it in a spec.yaml",
+		string(model[:300]): "ends before",
+		`{"learner": {}}`:   "no objective",
+		"":                  "neither a directory nor",
+		"name: home":        "neither a directory nor",
+	} {
+		file := filepath.Join(t.TempDir(), "model")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenPack(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20q: %v", text, err)
+		}
+	}
+}
+
 // TestLastGoodStays: what is refused changes nothing.
 func TestLastGoodStays(t *testing.T) {
 	r := Builtin()

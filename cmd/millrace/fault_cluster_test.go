@@ -83,7 +83,11 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	t.Cleanup(k.Close)
 	c.kafka = k.Addr()
 	c.startEtcd("127.0.0.1:0")
-	t.Cleanup(func() { c.etcd.Close() })
+	t.Cleanup(func() {
+		if c.etcd != nil {
+			c.etcd.Close()
+		}
+	})
 	etcd := c.etcd.Addr()
 
 	var ids []string
@@ -120,9 +124,16 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 func (c *faultCluster) startEtcd(listen string) {
 	c.t.Helper()
 	var err error
-	if c.etcd, err = minicluster.StartEtcd(c.ctx, c.etcdDir, listen); err != nil {
-		c.t.Fatal(err)
-	}
+	defer func() {
+		if c.etcd == nil {
+			c.t.Log(err)
+		}
+	}()
+	// A port that nobody listens on may be some connection's for a while.
+	waitFor(c.ctx, c.t, "etcd to start", func() bool {
+		c.etcd, err = minicluster.StartEtcd(c.ctx, c.etcdDir, listen)
+		return err == nil
+	})
 }
 
 // load produces lines, and returns when every replica has them.

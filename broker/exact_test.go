@@ -22,7 +22,7 @@ import (
 // says were answered; and a partition is missing only when no replica of it
 // works.
 func TestAnswersEqualOneMachine(t *testing.T) {
-	for seed := range worlds() {
+	eachWorld(t, func(t *testing.T, seed uint64) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 6))
 			w := randomWorld(t, r)
@@ -40,7 +40,7 @@ func TestAnswersEqualOneMachine(t *testing.T) {
 				}
 			}
 		})
-	}
+	})
 }
 
 func randomWorld(t *testing.T, r *rand.Rand) *world {

@@ -44,7 +44,7 @@ func pages(t *testing.T, b *Broker, req *feedv1.GetFeedRequest, between func()) 
 
 // While nothing changes, pages joined are the one long answer.
 func TestPagesAreTheLongAnswer(t *testing.T) {
-	for seed := range worlds() {
+	eachWorld(t, func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		w := newWorld(t, 1+r.IntN(5), 1+r.IntN(2))
 		w.fill(r, 20, 150)
@@ -69,13 +69,13 @@ func TestPagesAreTheLongAnswer(t *testing.T) {
 				t.Fatalf("seed %d, feed %s, pages of %d: %s", seed, f.Name, req.GetLimit(), d)
 			}
 		}
-	}
+	})
 }
 
 // While records come, change and go between the pages, none is shown twice,
 // and what was there all the time is shown once.
 func TestPagesNeverRepeatAndNeverSkip(t *testing.T) {
-	for seed := range worlds() {
+	eachWorld(t, func(t *testing.T, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		w := newWorld(t, 1+r.IntN(5), 1+r.IntN(2))
 		w.fill(r, 20, 100)
@@ -127,7 +127,7 @@ func TestPagesNeverRepeatAndNeverSkip(t *testing.T) {
 				t.Fatalf("seed %d: %s was there all the time and is not shown", seed, n)
 			}
 		}
-	}
+	})
 }
 
 // change inserts, deletes and re-ranks some records.

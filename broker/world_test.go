@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -33,6 +34,19 @@ func worlds() uint64 {
 		return min(*rounds, 15)
 	}
 	return *rounds
+}
+
+// eachWorld calls try with every seed, on all processors.
+func eachWorld(t *testing.T, try func(t *testing.T, seed uint64)) {
+	shards := uint64(runtime.GOMAXPROCS(0))
+	for shard := range shards {
+		t.Run(fmt.Sprintf("%d of %d", shard+1, shards), func(t *testing.T) {
+			t.Parallel()
+			for seed := shard; seed < worlds(); seed += shards {
+				try(t, seed)
+			}
+		})
+	}
 }
 
 // world is a cluster of fake nodes over one naive feed.

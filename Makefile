@@ -52,13 +52,24 @@ bench-shapes: build ## whole clusters end to end, and their figures; DURATION=5s
 MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
 
 e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
-	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$' ./internal/kafka ./partitioner ./internal/minicluster ./cmd/millrace
+	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$|NothingIsLostByRebalances/^kafka$$' ./internal/kafka ./partitioner ./internal/minicluster ./cmd/millrace
 
 # Of one package's tests.
 TIMEOUT = 15m
 
 metamorphic: ## random operations on the store against a model of it; DURATION=5m
 	MILLRACE_METAMORPHIC=$(or $(DURATION),1m) go test -count=1 -timeout 0 -v -run 'TestMetamorphic|TestCrashAt|TestErrorAt|TestDamage' ./indexnode/store
+
+faults: ## a cluster of processes, frozen, killed, overloaded, without etcd, and its figures; DURATION=30s (needs 2 processors and taskset)
+	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/millrace | tee .faults
+	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults
+
+exact: ## random questions, random clusters, nodes down and slow, against the oracle; N=10000
+	MILLRACE_EXACT=$(or $(N),10000) go test -count=1 -timeout 0 -v -run 'TestRandomClustersEqualTheOracle' ./internal/minicluster
+	GOGC=400 go test -count=1 -timeout 0 -v -run 'TestAnswersEqualOneMachine' ./broker -rounds $$(( $(or $(N),10000) / 4 ))
+
+pages: ## random histories of pages, whose records come, change and go; N=10000
+	GOGC=400 go test -count=1 -timeout 0 -v -run 'TestPagesNeverRepeatAndNeverSkip' ./broker -rounds $(or $(N),10000)
 
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool
@@ -71,4 +82,4 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic e2e proto kafka kafka-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults exact pages e2e proto kafka kafka-stop

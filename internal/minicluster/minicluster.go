@@ -47,7 +47,11 @@ type Config struct {
 
 	// Node, if set, adjusts the configuration of each index node.
 	Node func(*indexnode.Config)
-	Log  *slog.Logger // nil: silent
+	// Broker, if set, adjusts the configuration of the broker.
+	Broker func(*broker.Config)
+	// Assign, if set, makes the first assignment instead of [cluster.Spread].
+	Assign func(nodes []millrace.NodeID) cluster.Assignment
+	Log    *slog.Logger // nil: silent
 }
 
 func (c *Config) defaults() {
@@ -159,6 +163,9 @@ func (c *Cluster) startEtcd(ctx, run context.Context) error {
 	if c.maps.Current().Epoch() > 0 {
 		return nil
 	}
+	if c.cfg.Assign != nil {
+		return c.client.Assign(ctx, c.cfg.Assign(c.nodeIDs()))
+	}
 	first, err := cluster.Spread(c.nodeIDs(), c.cfg.Replicas)
 	if err != nil {
 		return err
@@ -220,7 +227,11 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
-	b, err := broker.New(broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, PageKey: key, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log})
+	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, PageKey: key, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
+	if c.cfg.Broker != nil {
+		c.cfg.Broker(&cfg)
+	}
+	b, err := broker.New(cfg)
 	if err != nil {
 		return err
 	}

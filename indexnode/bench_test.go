@@ -30,7 +30,7 @@ func BenchmarkQuery(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			events = append(events, event{kafka.Timeline, millrace.Entity(names[i]), schemas.Activity(), body})
+			events = append(events, event{stream: kafka.Timeline, entity: millrace.Entity(names[i]), schema: schemas.Activity(), body: body})
 		}
 		p := partition.Of(millrace.Entity(names[i]))
 		next[p] += rows

@@ -106,6 +106,7 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 	g.Go(func() error { return h.ingest(ctx) })
 	g.Go(func() error { return h.followAssignment(ctx, watcher) })
 	g.Go(func() error { return h.followSchemas(ctx) })
+	g.Go(func() error { return h.sweep(ctx) })
 	g.Go(func() error { return h.announceReady(ctx) })
 	g.Go(func() error { return h.followLag(ctx) })
 	g.Go(func() error { return h.followModels(ctx, packs) })
@@ -184,6 +185,7 @@ func (h *hosting) start(ctx context.Context, added cluster.Set) error {
 		if applied.Features > 0 {
 			n.features.Store(true)
 		}
+		n.parts[p].clock.Store(int64(n.store.Clock(p)))
 		n.parts[p].state.Store(int32(catchingUp))
 		n.parts[p].lag.Store(0)
 		h.mu.Lock()

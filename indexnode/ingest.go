@@ -59,6 +59,9 @@ func (h *hosting) apply(ctx context.Context, f kafka.Fetched) error {
 	h.batch.Reset()
 	refused := 0
 	for _, r := range f.Records {
+		if n.aged && f.Stream == kafka.Timeline {
+			h.batch.SetClock(f.Partition, r.Time)
+		}
 		err := h.put(ctx, f.TopicPartition, r)
 		if err == nil {
 			continue
@@ -103,6 +106,9 @@ func (h *hosting) commit(ctx context.Context, f kafka.Fetched) error {
 				n.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Objects})
 			}
 			part.applied[f.Stream].Store(int64(f.Next))
+			if n.aged {
+				part.clock.Store(int64(n.store.Clock(f.Partition)))
+			}
 			if len(h.featured) > 0 {
 				n.features.Store(true)
 			}
@@ -212,7 +218,8 @@ func (n *Node) writeThrough(c *store.Change) {
 	if c.Kind == store.Ignored {
 		return
 	}
-	if c.Kind != store.Inserted || !c.Newest || !n.extend(c.Timeline, c.Record) {
+	counted := n.cfg.Store.Retention[c.Timeline.Type].MaxCount > 0
+	if c.Kind != store.Inserted || !c.Newest || counted || !n.extend(c.Timeline, c.Record) {
 		n.cache.Remove(c.Timeline)
 	}
 }

@@ -29,7 +29,7 @@ func TestUncoveredFeatures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bring(t.Context(), h, []event{{kafka.Timeline, e, n.schemas.Snapshot().Latest("millrace.Activity"), body}}, 1); err != nil {
+	if err := bring(t.Context(), h, []event{{stream: kafka.Timeline, entity: e, schema: n.schemas.Snapshot().Latest("millrace.Activity"), body: body}}, 1); err != nil {
 		t.Fatal(err)
 	}
 	entities := append([]byte{byte(len(e))}, e...)

@@ -89,7 +89,8 @@ type Node struct {
 	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters
 
-	maxCached int // maxCached, but in tests
+	maxCached int  // maxCached, but in tests
+	aged      bool // some type is kept by age
 }
 
 // part is a partition as this node has it.
@@ -99,6 +100,7 @@ type part struct {
 	mu      sync.RWMutex
 	state   atomic.Int32 // a partState
 	applied [2]atomic.Int64
+	clock   atomic.Int64 // the store's, where some type is kept by age
 	lag     atomic.Int64 // how long its newest records have waited, once that is too long; 0 before
 	// commits counts twice what the writer committed, and is odd while it
 	// commits: who reads the same even number before and after has seen one
@@ -128,6 +130,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.models == nil {
 		n.models = relevance.Builtin()
 	}
+	n.aged = n.ages()
 	n.cfg.SchemaWait = cmp.Or(cfg.SchemaWait, 10*time.Second)
 	n.cfg.LagLimit = cmp.Or(cfg.LagLimit, lagLimit)
 	if cfg.Store.Log == nil {

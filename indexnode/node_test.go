@@ -23,9 +23,14 @@ import (
 // is ready: tests apply to it what the log would bring.
 func openNode(t testing.TB, c cache.Config) (*Node, *hosting) {
 	t.Helper()
+	return openRetaining(t, c, nil)
+}
+
+func openRetaining(t testing.TB, c cache.Config, kept map[millrace.ContentType]store.Retention) (*Node, *hosting) {
+	t.Helper()
 	n, err := Open(Config{
 		ID: "test", Dir: "node", Brokers: []string{"none"}, Cluster: new(cluster.Client), Cache: c,
-		Store: store.Options{FS: vfs.NewMem(), MaxBlobBytes: 600, FlushEvery: -1},
+		Store: store.Options{FS: vfs.NewMem(), MaxBlobBytes: 600, FlushEvery: -1, Retention: kept},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +57,7 @@ type event struct {
 	entity millrace.Entity // of the timeline
 	schema *schemas.Schema
 	body   []byte
+	at     millrace.Time // when it was logged
 }
 
 // bring applies events, all of one stream and partition, as one poll of the
@@ -61,7 +67,7 @@ func bring(ctx context.Context, h *hosting, events []event, next millrace.Offset
 	for _, e := range events {
 		value := schemas.Frame(e.schema.Fingerprint(), e.body)
 		crc := binary.BigEndian.AppendUint32(nil, crc32.Checksum(value, crc32.MakeTable(crc32.Castagnoli)))
-		f.Records = append(f.Records, kafka.Record{Key: []byte(e.entity), Value: value, CRC: crc})
+		f.Records = append(f.Records, kafka.Record{Key: []byte(e.entity), Value: value, CRC: crc, Time: e.at})
 	}
 	return h.apply(ctx, f)
 }
@@ -111,5 +117,5 @@ func (w *world) draw(t testing.TB) event {
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
-	return event{stream, e, schema, body}
+	return event{stream: stream, entity: e, schema: schema, body: body}
 }

@@ -56,6 +56,7 @@ type view struct {
 	group
 	commits uint64
 	applied [2]int64
+	clock   millrace.Time
 	missing string
 	rows    []resolved        // of a partition resolved under its lock
 	objects []*cache.Timeline // likewise, of each entity, for a model that reads them
@@ -134,6 +135,7 @@ func (r *resolution) begin(g group) {
 	part := &r.node.parts[g.partition]
 	*v = view{group: g, rows: v.rows[:0], commits: part.commits.Load(), missing: partState(part.state.Load()).String()}
 	v.applied = [2]int64{part.applied[0].Load(), part.applied[1].Load()}
+	v.clock = millrace.Time(part.clock.Load())
 	v.locked = v.commits%2 != 0
 }
 
@@ -159,6 +161,7 @@ func (r *resolution) add(q *query.Query) {
 		case v.missing != "":
 		case v.locked:
 			for j := range v.rows {
+				r.node.keeps(q, v.rows[j].key.Type, v)
 				q.Add(v.rows[j].key, v.rows[j].timeline, v.rows[j].features)
 			}
 			for j, tl := range v.objects {
@@ -185,6 +188,7 @@ func (r *resolution) addFound(q *query.Query, v *view) {
 		}
 		for i, tl := range found[:contents] {
 			if tl != cache.Empty {
+				r.node.keeps(q, r.types[i], v)
 				q.Add(millrace.Timeline{Entity: r.entities[e], Type: r.types[i]}, tl, features)
 			}
 		}
@@ -230,6 +234,7 @@ func (r *resolution) resolveLocked(ctx context.Context, v *view) error {
 		return nil
 	}
 	v.applied = [2]int64{part.applied[0].Load(), part.applied[1].Load()}
+	v.clock = millrace.Time(part.clock.Load())
 	err := r.readPartition(ctx, v)
 	if errors.Is(err, store.ErrCorrupt) {
 		n.log.Error("partition answers nothing", "partition", v.partition, "err", err)

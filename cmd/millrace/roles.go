@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
@@ -157,6 +158,19 @@ type indexnodeConfig struct {
 		Records   int `yaml:"records"`
 		EmptyKeys int `yaml:"empty_keys"`
 	} `yaml:"cache"`
+	Retention map[millrace.ContentType]struct {
+		Age   time.Duration `yaml:"age"`
+		Count int           `yaml:"count"`
+	} `yaml:"retention"`
+}
+
+// retention is what a node's store keeps of each content type.
+func (c *indexnodeConfig) retention() map[millrace.ContentType]store.Retention {
+	m := make(map[millrace.ContentType]store.Retention, len(c.Retention))
+	for t, r := range c.Retention {
+		m[t] = store.Retention{MaxAge: r.Age, MaxCount: r.Count}
+	}
+	return m
 }
 
 func indexnodeCommand() *cobra.Command {
@@ -166,6 +180,8 @@ func indexnodeCommand() *cobra.Command {
   etcd: [etcd-1:2379]
   listen: 127.0.0.1:7070       # for brokers
   cache: {records: 2000000}    # held decoded in memory
+  retention:                   # of a timeline, by content type; left out: all is kept
+    like: {age: 720h, count: 1000}
   zone: a                      # where it stands: brokers of the zone ask it first
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
 		cl, err := c.openCluster(ctx, lastGood(c.Data))
@@ -181,7 +197,7 @@ func indexnodeCommand() *cobra.Command {
 		r.metrics.MustRegister(cl)
 		n, err = indexnode.Open(indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
-			Cluster: cl, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
+			Cluster: cl, Store: store.Options{Retention: c.retention()}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

@@ -58,6 +58,7 @@ type Query struct {
 	spare    []*plan // of earlier questions, the last used last
 	top      top
 	stages   Stages
+	from     millrace.Time // of the window, of what is added now
 
 	objects map[millrace.Entity]*cache.Timeline // features of objects, by who routes them
 	known   *column.Slab                        // those of one object
@@ -83,6 +84,7 @@ type asked struct {
 	key      millrace.Timeline
 	timeline *cache.Timeline
 	features column.Packed // of the entity; none when it has none
+	from     millrace.Time
 }
 
 // segment is the rows [lo, hi) of a part of a timeline.
@@ -107,7 +109,7 @@ func New(s Spec) *Query {
 }
 
 func (q *Query) begin(s Spec) {
-	q.spec, q.unwatched = s, watchRows
+	q.spec, q.from, q.unwatched = s, s.From, watchRows
 	q.top.reset(s)
 }
 
@@ -138,8 +140,11 @@ func (q *Query) reset() {
 // Add adds the records of a timeline that are in the question's window.
 // features is the entity's row, or none. They are looked at by Scan.
 func (q *Query) Add(t millrace.Timeline, tl *cache.Timeline, features column.Packed) {
-	q.asked = append(q.asked, asked{t, tl, features})
+	q.asked = append(q.asked, asked{t, tl, features, q.from})
 }
+
+// NotBefore cuts the window of what is added next to t and later.
+func (q *Query) NotBefore(t millrace.Time) { q.from = max(q.spec.From, t) }
 
 // windows makes segments of what was asked for. It is told a little ahead
 // where it will look, and so is the scan: a thousand timelines lie in a
@@ -153,11 +158,11 @@ func (q *Query) windows() {
 		a := &q.asked[i]
 		for tl := a.timeline; tl != nil; tl = tl.Older() {
 			if tl.Parts() == 1 {
-				q.window(segment{rows: tl.First(), of: tl, timeline: a.key, features: a.features})
+				q.window(segment{rows: tl.First(), of: tl, timeline: a.key, features: a.features}, a.from)
 				continue
 			}
 			for _, rows := range tl.Append(nil) {
-				q.window(segment{rows: rows, timeline: a.key, features: a.features})
+				q.window(segment{rows: rows, timeline: a.key, features: a.features}, a.from)
 			}
 		}
 	}
@@ -169,12 +174,12 @@ const (
 	aheadRows    = 4
 )
 
-// window adds a segment of the rows with From <= time < To, of which the times
+// window adds a segment of the rows with from <= time < To, of which the times
 // ascend. Most windows hold a timeline whole, and nothing but its header is
 // looked at.
-func (q *Query) window(s segment) {
+func (q *Query) window(s segment, from millrace.Time) {
 	hi := s.rows.FirstAt(int64(q.spec.To))
-	lo := min(hi, s.rows.FirstAt(int64(q.spec.From)))
+	lo := min(hi, s.rows.FirstAt(int64(from)))
 	if lo < hi {
 		s.lo, s.hi = int32(lo), int32(hi)
 		q.segments = append(q.segments, s)

@@ -170,7 +170,7 @@ func TestWindow(t *testing.T) {
 	slab := a.Slab()
 	window := func(rows column.Packed, from, to millrace.Time) (lo, hi int) {
 		q := Query{spec: Spec{From: from, To: to}}
-		q.window(segment{rows: rows})
+		q.window(segment{rows: rows}, q.spec.From)
 		for _, s := range q.segments {
 			lo, hi = int(s.lo), int(s.hi)
 		}

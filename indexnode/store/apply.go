@@ -86,6 +86,17 @@ func (s *Store) Applied(p millrace.Partition) Offsets {
 	return q.row.applied
 }
 
+// Clock returns the log's own time as a partition has it; see [Batch.SetClock].
+func (s *Store) Clock(p millrace.Partition) millrace.Time {
+	q, err := s.part(p)
+	if err != nil {
+		return 0
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	return q.row.clock
+}
+
 // Durable returns the offsets from which a restart would replay.
 func (s *Store) Durable(p millrace.Partition) Offsets {
 	q, err := s.part(p)

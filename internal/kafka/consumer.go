@@ -39,10 +39,11 @@ func (tp TopicPartition) String() string { return fmt.Sprintf("%s/%d", tp.Stream
 // referred to.
 type Record struct {
 	Offset millrace.Offset
-	Key    []byte // the entity of the timeline
-	Value  []byte // single-object Avro
-	Source []byte // header src, for ParseSource; nil if missing
-	CRC    []byte // header crc, for CheckCRC; nil if missing
+	Key    []byte        // the entity of the timeline
+	Value  []byte        // single-object Avro
+	Source []byte        // header src, for ParseSource; nil if missing
+	CRC    []byte        // header crc, for CheckCRC; nil if missing
+	Time   millrace.Time // when it was logged: the same for all who read it
 }
 
 // Fetched is what one poll brought of one partition.
@@ -237,7 +238,7 @@ func (c *Consumer) name(topic string, p int32) (TopicPartition, bool) {
 }
 
 func record(r *kgo.Record) Record {
-	out := Record{Offset: millrace.Offset(r.Offset), Key: r.Key, Value: r.Value}
+	out := Record{Offset: millrace.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: millrace.Time(r.Timestamp.UnixMilli())}
 	for _, h := range r.Headers {
 		switch h.Key {
 		case HeaderSource:

@@ -154,6 +154,9 @@ func testMovesPast(t *testing.T, k cluster) {
 			for _, r := range f.Records {
 				got = append(got, string(r.Value))
 				must(t, CheckCRC(r.CRC, r.Value))
+				if age := time.Since(time.UnixMilli(int64(r.Time))); age < 0 || age > time.Hour {
+					t.Errorf("logged %s ago", age)
+				}
 				if src, err := ParseSource(r.Source); err != nil || src.Topic != "posts" || src.Partition != 1 {
 					t.Errorf("source %q: %v, %v", r.Source, src, err)
 				}

@@ -63,7 +63,7 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 	if len(tried) == maxReplicas {
 		return none(want, missNoReplica)
 	}
-	by := choice{m: f.m, standing: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return f.q.counts[p] }}
+	by := choice{m: f.m, standing: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return int(f.q.counts[p]) }}
 	began := time.Now()
 	legs, rest := by.route(want)
 	if len(tried) == 0 { // before there is anything else at work
@@ -266,7 +266,7 @@ func (f *fanout) judge(l leg, took time.Duration, err error) {
 func (f *fanout) recent(l leg) *recent {
 	entities := 0
 	for p := range l.parts.All() {
-		entities += f.q.counts[p]
+		entities += int(f.q.counts[p])
 	}
 	return f.b.recent.of(entities)
 }

@@ -35,10 +35,12 @@ type question struct {
 	asOf  millrace.Time
 	types int // timelines an entity counts for
 
-	want     cluster.Set
-	entities [partition.Count][]byte // encoded as QueryRequest.entities
-	counts   [partition.Count]int    // entities
-	viewer   string
+	want   cluster.Set
+	counts [partition.Count]int32      // entities
+	ends   [partition.Count + 1]uint32 // those of partition p are encoded[ends[p]:ends[p+1]],
+	// encoded as QueryRequest.entities.
+	encoded []byte
+	viewer  string
 
 	minCoverage float64
 
@@ -52,7 +54,10 @@ type times struct{ read, route, fanOut, merge, records time.Duration }
 
 // timelines returns how many timelines a partition was asked for. Where every
 // type is asked for, an entity counts as one.
-func (q *question) timelines(p millrace.Partition) int { return q.counts[p] * q.types }
+func (q *question) timelines(p millrace.Partition) int { return int(q.counts[p]) * q.types }
+
+// entities returns the entities of a partition as QueryRequest has them.
+func (q *question) entities(p millrace.Partition) []byte { return q.encoded[q.ends[p]:q.ends[p+1]] }
 
 // inquires reports whether nodes are asked for what takes much longer than an
 // answer does: how long says nothing about them then.
@@ -62,7 +67,7 @@ func (q *question) inquires() bool { return q.query.Examine != "" || len(q.query
 func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 	n := 0
 	for p := range parts.All() {
-		n += len(q.entities[p])
+		n += len(q.entities(p))
 	}
 	r := &nodev1.QueryRequest{
 		Entities: make([]byte, 0, n), Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
@@ -71,7 +76,7 @@ func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 		Examine: q.query.Examine, Above: q.query.Above, Shadow: q.query.Shadow,
 	}
 	for p := range parts.All() {
-		r.Entities = append(r.Entities, q.entities[p]...)
+		r.Entities = append(r.Entities, q.entities(p)...)
 	}
 	return r
 }
@@ -147,8 +152,7 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 		return invalid("entities", "name 1 to 20,000 entities that the viewer follows", "there are none")
 	}
 	met := make(map[string]struct{}, min(len(entities), maxEntities))
-	distinct := make([]string, 0, min(len(entities), maxEntities))
-	var sizes [partition.Count]int
+	distinct := make([]placed, 0, min(len(entities), maxEntities))
 	for i, e := range entities {
 		if _, again := met[e]; again {
 			continue
@@ -160,30 +164,36 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", maxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
 		}
 		met[e] = struct{}{}
-		distinct = append(distinct, e)
-		q.entitySum += xxhash.Sum64String(e)
 		p := partition.Of(millrace.Entity(e))
+		distinct = append(distinct, placed{e, p})
+		q.entitySum += xxhash.Sum64String(e)
 		q.want.Add(p)
 		q.counts[p]++
-		sizes[p] += uvarintLen(len(e)) + len(e)
+		q.ends[p+1] += uint32(uvarintLen(len(e)) + len(e))
 	}
-	q.encode(distinct, sizes[:])
+	q.encode(distinct)
 	return nil
 }
 
-// encode writes the entities of each partition into one piece of memory.
-func (q *question) encode(entities []string, sizes []int) {
-	total := 0
-	for _, n := range sizes {
-		total += n
+// placed is an entity and where it lives.
+type placed struct {
+	entity    string
+	partition millrace.Partition
+}
+
+// encode writes the entities of each partition into one piece of memory. At
+// first each of q.ends is the size of the partition before.
+func (q *question) encode(entities []placed) {
+	var next [partition.Count]uint32
+	for p := range next {
+		next[p] = q.ends[p]
+		q.ends[p+1] += q.ends[p]
 	}
-	room := make([]byte, total)
-	for p, n := range sizes {
-		q.entities[p], room = room[:0:n], room[n:]
-	}
+	q.encoded = make([]byte, q.ends[partition.Count])
 	for _, e := range entities {
-		p := partition.Of(millrace.Entity(e))
-		q.entities[p] = append(binary.AppendUvarint(q.entities[p], uint64(len(e))), e...)
+		at := q.encoded[next[e.partition]:next[e.partition]]
+		at = append(binary.AppendUvarint(at, uint64(len(e.entity))), e.entity...)
+		next[e.partition] += uint32(len(at))
 	}
 }
 

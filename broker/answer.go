@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,32 +112,28 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 		models = append(models, pt.resp.GetModel())
 		versions = append(versions, pt.resp.GetModelVersion())
 		executions = append(executions, pt.resp.GetExecution())
+		r.Applied = append(r.Applied, applied(&pt))
 	}
-	r.Applied = applied(o.parts)
 	r.Schemas = schemasOf(entries)
 	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
 	return r
 }
 
-// applied returns how much of the log the parts include, by partition.
-func applied(parts []part) []*feedv1.Applied {
-	n := 0
-	for i := range parts {
-		n += parts[i].covered.Len()
-	}
-	room, out := make([]feedv1.Applied, 0, n), make([]*feedv1.Applied, 0, n)
-	for _, pt := range parts {
-		for a := range pt.answers() {
-			room = append(room, feedv1.Applied{
-				Partition: int32(a.partition), Node: string(pt.node), Content: a.content, Features: a.features, LagSeconds: a.lag.Seconds(),
-			})
+// applied says how much of the log a part includes.
+func applied(pt *part) *feedv1.Applied {
+	n := pt.covered.Len()
+	offsets := make([]int64, 2*n)
+	a := &feedv1.Applied{Node: string(pt.node), Partitions: make([]int32, 0, n), Content: offsets[:0:n], Features: offsets[n:n]}
+	for of := range pt.answers() {
+		a.Partitions, a.Content, a.Features = append(a.Partitions, int32(of.partition)), append(a.Content, of.content), append(a.Features, of.features)
+		if of.lag > 0 && a.LagSeconds == nil {
+			a.LagSeconds = make([]float64, len(a.Partitions)-1, n)
+		}
+		if a.LagSeconds != nil {
+			a.LagSeconds = append(a.LagSeconds, of.lag.Seconds())
 		}
 	}
-	for i := range room {
-		out = append(out, &room[i])
-	}
-	slices.SortFunc(out, func(a, b *feedv1.Applied) int { return cmp.Compare(a.Partition, b.Partition) })
-	return slices.CompactFunc(out, func(a, b *feedv1.Applied) bool { return a.Partition == b.Partition })
+	return a
 }
 
 // schemasOf returns the fingerprints of the schemas of entries, sorted.

@@ -129,8 +129,17 @@ func (w *world) check(b *Broker, req *feedv1.GetFeedRequest) string {
 	if d := oracle.Diff(want, oracle.FeedItems(resp.Items)); d != "" {
 		return d
 	}
-	if got := len(resp.Receipt.Applied); got != int(resp.Coverage.PartitionsAnswered) {
-		return fmt.Sprintf("%d applied offsets for %d partitions", got, resp.Coverage.PartitionsAnswered)
+	told := map[int32]bool{}
+	for _, a := range resp.Receipt.Applied {
+		for i, p := range a.Partitions {
+			told[p] = true
+			if a.Content[i] != 100+int64(p) || a.Features[i] != 0 {
+				return fmt.Sprintf("partition %d is told to be at %d and %d", p, a.Content[i], a.Features[i])
+			}
+		}
+	}
+	if len(told) != int(resp.Coverage.PartitionsAnswered) {
+		return fmt.Sprintf("%d applied offsets for %d partitions", len(told), resp.Coverage.PartitionsAnswered)
 	}
 	for _, it := range resp.Items {
 		if it.Record.GetFields()["id"].GetStringValue() != it.Id {

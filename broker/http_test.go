@@ -77,8 +77,8 @@ func TestFeedByCurl(t *testing.T) {
 			AsOf    string `json:"as_of"`
 			Epoch   string `json:"map_epoch"`
 			Applied []struct {
-				Partition int
-				Content   string
+				Partitions []int
+				Content    []string
 			}
 		}
 	}

@@ -88,7 +88,7 @@ func TestLag(t *testing.T) {
 		}
 	}
 	fresh := func(resp *feedv1.GetFeedResponse) bool {
-		return len(resp.Items) == posts && resp.Coverage.TimelinesBehind == 0 && resp.Receipt.Applied[0].LagSeconds == 0
+		return len(resp.Items) == posts && resp.Coverage.TimelinesBehind == 0 && len(resp.Receipt.Applied[0].LagSeconds) == 0
 	}
 
 	post()
@@ -101,7 +101,7 @@ func TestLag(t *testing.T) {
 	disks[1].Store(true)
 	post()
 	until("both lag, and say so", func(resp *feedv1.GetFeedResponse) bool {
-		return len(resp.Items) < posts && len(resp.Coverage.Missing) == 0 && resp.Coverage.TimelinesBehind == 1 && resp.Receipt.Applied[0].LagSeconds > 0
+		return len(resp.Items) < posts && len(resp.Coverage.Missing) == 0 && resp.Coverage.TimelinesBehind == 1 && resp.Receipt.Applied[0].LagSeconds[0] > 0
 	})
 	disks[0].Store(false)
 	disks[1].Store(false)

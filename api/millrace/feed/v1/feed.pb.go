@@ -874,11 +874,12 @@ type Receipt struct {
 	Model        string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	ModelVersion string                 `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
 	// generated or interpreted; empty when no candidate was left to score
-	Execution string                 `protobuf:"bytes,3,opt,name=execution,proto3" json:"execution,omitempty"`
-	Variants  map[string]string      `protobuf:"bytes,4,rep,name=variants,proto3" json:"variants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	MapEpoch  int64                  `protobuf:"varint,5,opt,name=map_epoch,json=mapEpoch,proto3" json:"map_epoch,omitempty"`
-	Applied   []*Applied             `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
-	AsOf      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	Execution string            `protobuf:"bytes,3,opt,name=execution,proto3" json:"execution,omitempty"`
+	Variants  map[string]string `protobuf:"bytes,4,rep,name=variants,proto3" json:"variants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	MapEpoch  int64             `protobuf:"varint,5,opt,name=map_epoch,json=mapEpoch,proto3" json:"map_epoch,omitempty"`
+	// One for each node that answered.
+	Applied []*Applied             `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
+	AsOf    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	// Of the feed definition in the cluster; 0 for one that came with the broker.
 	FeedVersion int64 `protobuf:"varint,8,opt,name=feed_version,json=feedVersion,proto3" json:"feed_version,omitempty"`
 	// Fingerprints of the schemas that the items were decoded by.
@@ -980,17 +981,17 @@ func (x *Receipt) GetSchemas() []string {
 	return nil
 }
 
-// Applied is how much of the log a partition's answer includes: every record
-// before these offsets.
+// Applied is how much of the log a node's part of the answer includes: of each
+// partition, every record before these offsets. The lists are in one order.
 type Applied struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Partition int32                  `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
-	Node      string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Content   int64                  `protobuf:"varint,3,opt,name=content,proto3" json:"content,omitempty"`
-	Features  int64                  `protobuf:"varint,4,opt,name=features,proto3" json:"features,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Partitions []int32                `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	Content    []int64                `protobuf:"varint,3,rep,packed,name=content,proto3" json:"content,omitempty"`
+	Features   []int64                `protobuf:"varint,4,rep,packed,name=features,proto3" json:"features,omitempty"`
 	// How long records have waited to be applied, where that is more than ten
-	// seconds; else 0.
-	LagSeconds    float64 `protobuf:"fixed64,5,opt,name=lag_seconds,json=lagSeconds,proto3" json:"lag_seconds,omitempty"`
+	// seconds, else 0; empty where it is of none.
+	LagSeconds    []float64 `protobuf:"fixed64,5,rep,packed,name=lag_seconds,json=lagSeconds,proto3" json:"lag_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1025,13 +1026,6 @@ func (*Applied) Descriptor() ([]byte, []int) {
 	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *Applied) GetPartition() int32 {
-	if x != nil {
-		return x.Partition
-	}
-	return 0
-}
-
 func (x *Applied) GetNode() string {
 	if x != nil {
 		return x.Node
@@ -1039,25 +1033,32 @@ func (x *Applied) GetNode() string {
 	return ""
 }
 
-func (x *Applied) GetContent() int64 {
+func (x *Applied) GetPartitions() []int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *Applied) GetContent() []int64 {
 	if x != nil {
 		return x.Content
 	}
-	return 0
+	return nil
 }
 
-func (x *Applied) GetFeatures() int64 {
+func (x *Applied) GetFeatures() []int64 {
 	if x != nil {
 		return x.Features
 	}
-	return 0
+	return nil
 }
 
-func (x *Applied) GetLagSeconds() float64 {
+func (x *Applied) GetLagSeconds() []float64 {
 	if x != nil {
 		return x.LagSeconds
 	}
-	return 0
+	return nil
 }
 
 type Explain struct {
@@ -2133,13 +2134,15 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aschemas\x18\t \x03(\tR\aschemas\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x92\x01\n" +
-	"\aApplied\x12\x1c\n" +
-	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
-	"\acontent\x18\x03 \x01(\x03R\acontent\x12\x1a\n" +
-	"\bfeatures\x18\x04 \x01(\x03R\bfeatures\x12\x1f\n" +
-	"\vlag_seconds\x18\x05 \x01(\x01R\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x94\x01\n" +
+	"\aApplied\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\x05R\n" +
+	"partitions\x12\x18\n" +
+	"\acontent\x18\x03 \x03(\x03R\acontent\x12\x1a\n" +
+	"\bfeatures\x18\x04 \x03(\x03R\bfeatures\x12\x1f\n" +
+	"\vlag_seconds\x18\x05 \x03(\x01R\n" +
 	"lagSeconds\"\x80\x04\n" +
 	"\aExplain\x12\x1e\n" +
 	"\n" +

@@ -131,6 +131,10 @@ func (f *Forest) Raw() *Forest {
 // one, as multi:softmax gives it.
 func (f *Forest) Labels() bool { return f.link == argmax }
 
+// Single reports whether the library computes in float32, so that its scores
+// have no more than seven digits.
+func (f *Forest) Single() bool { return f.single }
+
 // Trees returns the number of trees.
 func (f *Forest) Trees() int { return len(f.trees) }
 

@@ -54,6 +54,7 @@ func feedCommand() *cobra.Command {
 			}
 			printFeed(c.OutOrStdout(), resp, func(e millrace.Entity) string { return string(e) })
 			printReasons(c.OutOrStdout(), resp)
+			printAccount(c.OutOrStdout(), resp.Explain)
 			if resp.NextPageToken != "" {
 				fmt.Fprintf(c.OutOrStdout(), "next page: --page-token %s\n", resp.NextPageToken)
 			}
@@ -61,7 +62,7 @@ func feedCommand() *cobra.Command {
 		},
 	}
 	flags.add(c.Flags())
-	c.Flags().BoolVar(&flags.req.Explain, "explain", false, "say what each feature contributes to each score")
+	c.Flags().BoolVar(&flags.req.Explain, "explain", false, "say how the answer was made, and what each feature contributes to each score")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the whole answer as JSON")
 	c.AddCommand(feedDefinitions()...)
 	return c

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 )
 
@@ -87,6 +88,16 @@ func (p *process) kill() {
 // under is a command that runs another, its arguments, instead of itself; or
 // nothing.
 var under []string
+
+// end ends the process as an operator does, by SIGTERM.
+func (p *process) end() {
+	p.t.Helper()
+	p.killed.Store(true)
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	<-p.ended
+}
 
 // millraceCommand is a millrace with args.
 func millraceCommand(args ...string) *exec.Cmd {

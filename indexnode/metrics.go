@@ -87,6 +87,8 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	counter("millrace_cache_skinny_evictions_total", "Keys evicted from the skinny cache for room.", func() float64 { return float64(n.cache.Stats().SkinnyEvictions) })
 	counter("millrace_cache_removals_total", "Timelines removed by a write that could not continue them.", func() float64 { return float64(n.cache.Stats().Removals) })
 	counter("millrace_cache_not_admitted_total", "Timelines read and not cached, for want of room and of an earlier request.", func() float64 { return float64(n.cache.Stats().NotAdmitted) })
+	gauge("millrace_cache_memory_bytes", "Memory of the caches outside the Go heap: timelines, what is folded of scores, the index.", func() float64 { return float64(n.cache.Stats().Arena.Used) })
+	gauge("millrace_cache_record_bytes", "The same for each record held by the fat cache.", func() float64 { s := n.cache.Stats(); return float64(s.Arena.Used) / float64(max(s.Records, 1)) })
 	gauge("millrace_cache_fat_bytes", "Memory of the records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Bytes) })
 	return c
 }

@@ -311,3 +311,31 @@ func TestReadersKeepWhatTheyFound(t *testing.T) {
 	close(done)
 	wg.Wait()
 }
+
+// Of two keys with the same tag one is cached at a time, and found by no other.
+func TestKeysWithOneTag(t *testing.T) {
+	c := New(Config{FatRecords: 3})
+	defer c.Close()
+	one, two := id{1<<63 | 7, 1 << 60}, id{1<<63 | 7, 1 << 61}
+	put := func(k id) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.replace(key(1), k, timeline(t, 2))
+	}
+	for _, keys := range [][2]id{{one, two}, {two, one}} {
+		put(keys[0])
+		put(keys[1])
+		put(keys[0])
+		if c.index.get(keys[0]) == nil || c.index.get(keys[1]) != nil {
+			t.Fatal("the first is not there, or the second is")
+		}
+		if s := c.Stats(); s.Timelines != 1 || s.Records != 2 {
+			t.Fatalf("%+v", s)
+		}
+		c.Put(key(2), timeline(t, 2)) // which evicts it
+		if s := c.Stats(); c.index.get(keys[0]) != nil || s.Timelines != 1 || s.FatEvictions == 0 {
+			t.Fatalf("%+v", s)
+		}
+		c.Remove(key(2))
+	}
+}

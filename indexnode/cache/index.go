@@ -67,6 +67,11 @@ func timelineIn(v uint64) *Timeline {
 	return timelineAt(uintptr(v & address))
 }
 
+// is reports whether the slot is a key's.
+func (s *slot) is(k id) bool {
+	return s.tag.Load() == k.tag && (s.value.Load()^k.check)&checkBits == 0
+}
+
 // set gives the slot a value, or none for nil, and keeps the mark of touched.
 // A touch at the same time may be lost.
 func (s *slot) set(tl *Timeline) {
@@ -97,13 +102,11 @@ func (t *table) find(k id) int {
 		at := (k.tag + n) & t.mask
 		b := &t.buckets[at]
 		for i := range b {
-			switch b[i].tag.Load() {
-			case 0:
+			if b[i].is(k) {
+				return int(at)*bucketSlots + i
+			}
+			if b[i].tag.Load() == 0 {
 				return -1
-			case k.tag:
-				if (b[i].value.Load()^k.check)&checkBits == 0 {
-					return int(at)*bucketSlots + i
-				}
 			}
 		}
 	}
@@ -112,6 +115,25 @@ func (t *table) find(k id) int {
 // stage is keys that are looked up side by side, so that their memory accesses
 // overlap.
 type stage [64]id
+
+// holder returns the number of the slot with a tag that has a value, or -1. Of
+// two keys with one tag the index takes one at a time.
+func (t *table) holder(tag uint64) int {
+	for n := uint64(0); ; n++ {
+		at := (tag + n) & t.mask
+		b := &t.buckets[at]
+		for i := range b {
+			switch b[i].tag.Load() {
+			case 0:
+				return -1
+			case tag:
+				if b[i].get() != nil {
+					return int(at)*bucketSlots + i
+				}
+			}
+		}
+	}
+}
 
 // lookup appends to dst what is known of keys, and touches it.
 func (t *table) lookup(dst []*Timeline, keys []id) []*Timeline {
@@ -146,6 +168,9 @@ func eq(a, b uint64) (one uint8) {
 	}
 	return one
 }
+
+// tag returns the tag of a slot.
+func (x *index) tag(i int) uint64 { return x.table.Load().slot(i).tag.Load() }
 
 // get returns the value of a key, or nil.
 func (x *index) get(k id) *Timeline {
@@ -190,9 +215,8 @@ func (t *table) insert(tag, value uint64) int {
 }
 
 // rebuild puts a table of the keys with values in the place of the one that
-// is there, twice as large unless those without were what filled it. moved is
-// told where each key went.
-func (x *index) rebuild(moved func(from, to int)) {
+// is there, twice as large unless those without were what filled it.
+func (x *index) rebuild() {
 	t := x.table.Load()
 	buckets := len(t.buckets)
 	if 3*x.live > bucketSlots*buckets {
@@ -201,7 +225,7 @@ func (x *index) rebuild(moved func(from, to int)) {
 	next := x.newTable(buckets)
 	for i := range bucketSlots * len(t.buckets) {
 		if s := t.slot(i); s.get() != nil {
-			moved(i, next.insert(s.tag.Load(), s.value.Load()))
+			next.insert(s.tag.Load(), s.value.Load())
 		}
 	}
 	x.used = x.live

@@ -39,7 +39,7 @@ func isFeatures(t millrace.ContentType) bool { return t == Features || t == Obje
 
 // list is the keys of a cache in the order of their eviction.
 type list struct {
-	order     *simplelru.LRU[int32, struct{}] // of slots by number
+	order     *simplelru.LRU[uint64, struct{}] // of tags
 	weight    int
 	limit     int
 	evictions uint64
@@ -52,21 +52,12 @@ func newList(limit int) list {
 	return list{order: newOrder(), limit: limit}
 }
 
-func newOrder() *simplelru.LRU[int32, struct{}] {
-	order, err := simplelru.NewLRU[int32, struct{}](math.MaxInt, nil)
+func newOrder() *simplelru.LRU[uint64, struct{}] {
+	order, err := simplelru.NewLRU[uint64, struct{}](math.MaxInt, nil)
 	if err != nil {
 		panic(err) // only for a size that is not positive
 	}
 	return order
-}
-
-// renumber gives the slots other numbers.
-func (l *list) renumber(moved map[int32]int32) {
-	was := l.order.Keys() // oldest first
-	l.order = newOrder()
-	for _, i := range was {
-		l.order.Add(moved[i], struct{}{})
-	}
 }
 
 // doorkeeper remembers, roughly, what asked for room lately: two bits of a

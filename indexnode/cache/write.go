@@ -27,40 +27,35 @@ func (c *Cache) put(t millrace.Timeline, tl *Timeline, force bool) {
 
 // replace puts a copy of a timeline into the cache, in the place of what is
 // there. The caller holds mu.
-func (c *Cache) replace(t millrace.Timeline, k id, tl *Timeline) {
-	i := c.index.table.Load().find(k)
+func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) {
+	t := c.index.table.Load()
+	i := t.find(k)
+	if (i < 0 || t.slot(i).get() == nil) && t.holder(k.tag) >= 0 {
+		return // another key has the tag, by which the lists know it
+	}
 	if i < 0 {
 		if c.index.full() {
-			c.rebuild()
+			c.index.rebuild()
 		}
 		i = c.index.insert(k)
 	}
 	was := c.index.table.Load().slot(i).get()
 	tl = c.own(tl)
-	kind := kindOf(t, tl)
+	kind := kindOf(key, tl)
 	switch {
 	case was == nil:
 		c.enter(kind, i, tl)
-	case kindOf(t, was) == kind:
+	case kindOf(key, was) == kind:
 		l := &c.mu.lists[kind]
 		l.weight += weightOf(kind, tl) - weightOf(kind, was)
 		c.mu.bytes += tl.bytes() - was.bytes()
 	default:
-		c.leave(kindOf(t, was), i, was)
+		c.leave(kindOf(key, was), i, was)
 		c.enter(kind, i, tl)
 	}
 	c.index.set(i, tl)
 	c.retire(was, tl)
 	c.evict(kind)
-}
-
-// rebuild makes room in the index, which gives all slots other numbers.
-func (c *Cache) rebuild() {
-	numbers := make(map[int32]int32, c.index.live)
-	c.index.rebuild(func(from, to int) { numbers[int32(from)] = int32(to) })
-	for i := range c.mu.lists {
-		c.mu.lists[i].renumber(numbers)
-	}
 }
 
 // own returns a copy of a timeline in the arena.
@@ -92,14 +87,14 @@ func (c *Cache) retire(tl, next *Timeline) {
 // enter and leave keep the lists equal to the index.
 func (c *Cache) enter(kind listKind, i int, tl *Timeline) {
 	l := &c.mu.lists[kind]
-	l.order.Add(int32(i), struct{}{})
+	l.order.Add(c.index.tag(i), struct{}{})
 	l.weight += weightOf(kind, tl)
 	c.mu.bytes += tl.bytes()
 }
 
 func (c *Cache) leave(kind listKind, i int, tl *Timeline) {
 	l := &c.mu.lists[kind]
-	l.order.Remove(int32(i))
+	l.order.Remove(c.index.tag(i))
 	l.weight -= weightOf(kind, tl)
 	c.mu.bytes -= tl.bytes()
 }
@@ -112,17 +107,19 @@ const maxReplays = 32
 func (c *Cache) evict(kind listKind) {
 	l := &c.mu.lists[kind]
 	for replays := 0; l.weight > l.limit && l.order.Len() > 1; {
-		i, _, _ := l.order.GetOldest()
-		s := c.index.table.Load().slot(int(i))
+		tag, _, _ := l.order.GetOldest()
+		t := c.index.table.Load()
+		i := t.holder(tag)
+		s := t.slot(i)
 		if replays < maxReplays && s.value.Load()&touched != 0 {
 			s.value.And(^uint64(touched))
-			l.order.Get(i)
+			l.order.Get(tag)
 			replays++
 			continue
 		}
 		replays = 0
 		l.evictions++
-		c.forget(kind, int(i))
+		c.forget(kind, i)
 	}
 }
 

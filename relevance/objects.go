@@ -3,7 +3,6 @@ package relevance
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance/plan"
@@ -15,103 +14,112 @@ import (
 type Objects struct {
 	layout *column.Layout
 	rows   *column.Appender
-	maps   map[*column.Layout]places
+	maps   map[*column.Layout][]place
+	last   *column.Layout // that was looked up
+	places []place        // of last
 
 	numbers []float64
 	texts   []string
 }
 
-// places are where a layout has the fields.
-type places struct {
-	at    []int // -1 where it has not
-	reads []int // ascending
+// Features are rows of features: a *[column.Slab] or a [column.Packed].
+type Features interface {
+	Layout() *column.Layout
+	Null(field, row int) bool
+	Word(field, row int) uint64
+	BytesAt(field, row int) []byte
+	Doubles(dst []float64, w uint64) []float64
+	Strings(dst []string, w uint64) []string
+}
+
+// place is where a layout has a field.
+type place struct {
+	column int         // -1 where it has not
+	kind   column.Kind // there
 }
 
 // NewObjects returns no rows for scorers of the layout, which
 // [Scorer.ObjectLayout] tells.
 func NewObjects(layout *column.Layout) *Objects {
-	o := &Objects{layout: layout, maps: map[*column.Layout]places{}}
-	o.Reset()
-	return o
+	return &Objects{layout: layout, maps: map[*column.Layout][]place{}, rows: column.New(layout, 1, 0).Append()}
 }
 
-// Reset forgets the rows.
-func (o *Objects) Reset() { o.rows = column.New(o.layout, 1, 0).Append() }
+// Reset forgets the rows, whose memory is used again: nobody may read them any
+// more.
+func (o *Objects) Reset() {
+	s := o.rows.Slab()
+	s.Reset(o.layout)
+	o.rows = s.Append()
+}
 
 // Slab returns the rows.
 func (o *Objects) Slab() *column.Slab { return o.rows.Slab() }
 
-// Add adds the features of the next record's object: a row of features, or nil
-// when there are none.
-func (o *Objects) Add(features *column.Slab, row int) error {
+// AddNone adds a row for a record of whose object nothing is known.
+func (o *Objects) AddNone() {
 	next := o.rows.Begin()
-	if features == nil {
-		for i := range o.layout.Fields() {
-			next.SetNull(i)
-		}
-		return o.rows.End(next)
+	for i := range o.layout.Fields() {
+		next.SetNull(i)
 	}
-	from, err := o.places(features.Layout())
-	if err != nil {
+	if err := o.rows.End(next); err != nil {
+		panic(err) // nulls are never too long
+	}
+}
+
+// Add adds a row of features for the object of the next record.
+func (o *Objects) Add(features Features, row int) error {
+	if err := o.find(features.Layout()); err != nil {
 		return err
 	}
-	for i, f := range o.layout.Fields() {
-		if c := from.at[i]; c < 0 || features.Null(c, row) {
+	next := o.rows.Begin()
+	for i, p := range o.places {
+		if p.column < 0 || features.Null(p.column, row) {
 			next.SetNull(i)
 		} else {
-			o.copy(&next, i, f.Kind, features, c, row)
+			o.copy(&next, i, features, p, row)
 		}
 	}
 	return o.rows.End(next)
 }
 
-// Reads returns the columns of a layout of features that Add reads, ascending.
-// The caller must not change them.
-func (o *Objects) Reads(l *column.Layout) ([]int, error) {
-	p, err := o.places(l)
-	return p.reads, err
+// find sets where a layout has the fields.
+func (o *Objects) find(l *column.Layout) error {
+	if l == o.last {
+		return nil
+	}
+	places, ok := o.maps[l]
+	if !ok {
+		for _, f := range o.layout.Fields() {
+			p := place{column: l.Index(f.Name)}
+			if p.column >= 0 {
+				p.kind = l.Fields()[p.column].Kind
+				if number := p.kind == column.Int || p.kind == column.Time; p.kind != f.Kind && !(f.Kind == column.Double && number) {
+					return fmt.Errorf("relevance: object.%s: the model reads a %s, and these features have a %s", f.Name, f.Kind, p.kind)
+				}
+			}
+			places = append(places, p)
+		}
+		o.maps[l] = places
+	}
+	o.last, o.places = l, places
+	return nil
 }
 
-func (o *Objects) places(l *column.Layout) (places, error) {
-	if p, ok := o.maps[l]; ok {
-		return p, nil
-	}
-	at := make([]int, len(o.layout.Fields()))
-	var reads []int
-	for i, f := range o.layout.Fields() {
-		at[i] = l.Index(f.Name)
-		if at[i] < 0 {
-			continue
-		}
-		if has := l.Fields()[at[i]].Kind; has != f.Kind && !(f.Kind == column.Double && (has == column.Int || has == column.Time)) {
-			return places{}, fmt.Errorf("relevance: object.%s: the model reads a %s, and these features have a %s", f.Name, f.Kind, has)
-		}
-		reads = append(reads, at[i])
-	}
-	slices.Sort(reads)
-	p := places{at, reads}
-	o.maps[l] = p
-	return p, nil
-}
-
-func (o *Objects) copy(to *column.Row, i int, k column.Kind, from *column.Slab, c, row int) {
-	w := from.Word(c, row)
-	switch k {
+func (o *Objects) copy(to *column.Row, i int, from Features, p place, row int) {
+	switch p.kind {
+	case column.Int, column.Time:
+		to.SetDouble(i, float64(int64(from.Word(p.column, row))))
 	case column.Double:
-		x := math.Float64frombits(w)
-		if from.Layout().Fields()[c].Kind != column.Double {
-			x = float64(int64(w))
-		}
-		to.SetDouble(i, x)
+		to.SetDouble(i, math.Float64frombits(from.Word(p.column, row)))
 	case column.Bool:
-		to.SetBool(i, w != 0)
+		to.SetBool(i, from.Word(p.column, row) != 0)
 	case column.String:
-		to.SetString(i, from.BytesAt(c, row))
+		to.SetString(i, from.BytesAt(p.column, row))
 	case column.Doubles:
-		o.numbers = from.Doubles(o.numbers[:0], w)
+		o.numbers = from.Doubles(o.numbers[:0], from.Word(p.column, row))
 		to.SetDoubles(i, o.numbers)
 	case column.Strings:
-		o.texts = from.Strings(o.texts[:0], w)
+		o.texts = from.Strings(o.texts[:0], from.Word(p.column, row))
 		to.SetStrings(i, o.texts)
 	}
 }
@@ -131,9 +139,7 @@ func (o *objectRows) of(p *plan.Plan, rows *column.Slab) *column.Slab {
 		o.none = NewObjects(p.Objects())
 	}
 	for o.none.Slab().Len() < rows.Len() {
-		if err := o.none.Add(nil, 0); err != nil {
-			panic(err) // a row of nulls has nothing that could be too long
-		}
+		o.none.AddNone()
 	}
 	return o.none.Slab()
 }

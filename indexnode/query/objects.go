@@ -1,8 +1,6 @@
 package query
 
 import (
-	"sort"
-
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
 )
@@ -23,6 +21,7 @@ func (q *Query) objectsOf(scorer objectReader, c *columns, w *widened) error {
 		return nil
 	}
 	o := relevance.NewObjects(l)
+	q.route(w.segment)
 	for row := range w.slab.Len() {
 		if err := q.joinOne(o, w.segment, string(c.objectOf(w, int32(row)))); err != nil {
 			return err
@@ -34,6 +33,7 @@ func (q *Query) objectsOf(scorer objectReader, c *columns, w *widened) error {
 
 // join appends the features of the objects of rows [lo, hi) of a segment.
 func (q *Query) join(o *relevance.Objects, c *columns, s *segment, lo, hi int) error {
+	q.route(s)
 	for row := lo; row < hi; row++ {
 		object := ""
 		if c.object >= 0 {
@@ -49,42 +49,51 @@ func (q *Query) join(o *relevance.Objects, c *columns, s *segment, lo, hi int) e
 	return nil
 }
 
-// joinOne appends the features of an object.
-func (q *Query) joinOne(o *relevance.Objects, s *segment, object string) error {
-	of, at := q.featuresOf(s, object)
-	if of.None() {
-		return o.Add(nil, 0)
-	}
-	l := of.Layout()
-	reads, err := o.Reads(l)
-	if err != nil {
-		return err
-	}
-	if q.known == nil {
-		q.known = column.New(l, 1, 0)
-	}
-	q.known.Reset(l)
-	q.known.Gather(of, at, at+1, reads)
-	return o.Add(q.known, 0)
+// routed are features of objects, in which subjects ascend.
+type routed struct {
+	column.Packed
+	subject int // the column of it
 }
 
-// featuresOf finds the features of an object among those that the segment's
-// entity routes; its own are among them.
-func (q *Query) featuresOf(s *segment, object string) (column.Packed, int) {
-	if object == string(s.timeline.Entity) {
-		return s.features, 0
-	}
-	tl := q.objects[s.timeline.Entity]
-	if tl == nil {
-		return column.Packed{}, 0
-	}
-	q.parts = tl.Append(q.parts[:0])
-	for _, part := range q.parts {
-		subject := part.Layout().Role("subject")
-		at := sort.Search(part.Len(), func(i int) bool { return part.StringAt(subject, i) >= object })
-		if at < part.Len() && part.StringAt(subject, at) == object {
-			return part, at
+// route sets what the entity of a segment routes.
+func (q *Query) route(s *segment) {
+	q.routed = q.routed[:0]
+	if tl := q.objects[s.timeline.Entity]; tl != nil {
+		q.parts = tl.Append(q.parts[:0])
+		for _, p := range q.parts {
+			q.routed = append(q.routed, routed{p, p.Layout().Role("subject")})
 		}
 	}
-	return column.Packed{}, 0
+}
+
+// joinOne appends the features of an object, if the entity of the segment
+// routes any; its own are among them.
+func (q *Query) joinOne(o *relevance.Objects, s *segment, object string) error {
+	if object == string(s.timeline.Entity) && !s.features.None() {
+		return o.Add(s.features, 0)
+	}
+	for _, r := range q.routed {
+		if at := r.find(object); at >= 0 {
+			return o.Add(r.Packed, at)
+		}
+	}
+	o.AddNone()
+	return nil
+}
+
+// find returns the row of a subject, or -1.
+func (r *routed) find(subject string) int {
+	lo, hi := 0, r.Len()
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if r.StringAt(r.subject, mid) < subject {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < r.Len() && r.StringAt(r.subject, lo) == subject {
+		return lo
+	}
+	return -1
 }

@@ -61,8 +61,8 @@ type Query struct {
 	from     millrace.Time // of the window, of what is added now
 
 	objects map[millrace.Entity]*cache.Timeline // features of objects, by who routes them
-	known   *column.Slab                        // those of one object
 	parts   []column.Packed
+	routed  []routed // of objects, by the entity of the segment at hand
 
 	// Of the scan.
 	unwatched int // rows since the context was looked at
@@ -131,6 +131,7 @@ func (q *Query) reset() {
 	}
 	clear(q.objects)
 	clear(q.parts)
+	clear(q.routed)
 	clear(q.perEntity)
 	clear(q.byObject)
 	q.spec, q.stages, q.model = Spec{}, Stages{}, 0

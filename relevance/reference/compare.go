@@ -120,7 +120,9 @@ func (w *world) setObjects(s interface {
 	}
 	all := relevance.NewObjects(l)
 	for _, o := range w.objects {
-		if err := all.Add(o, 0); err != nil {
+		if o == nil {
+			all.AddNone()
+		} else if err := all.Add(o, 0); err != nil {
 			return err
 		}
 	}

@@ -120,28 +120,30 @@ func bareTCP(b *testing.B, out, back []byte) func() {
 			}()
 		}
 	}, func() {})
-	free := make(chan net.Conn, 2)
+	type way struct {
+		net.Conn
+		buf []byte
+	}
+	free := make(chan way, 2)
 	for range cap(free) {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { _ = c.Close() })
-		free <- c
+		free <- way{c, make([]byte, 64<<10)}
 	}
-	bufs := sync.Pool{New: func() any { return make([]byte, 64<<10) }}
 	request := frame(out)
 	return func() {
-		c, buf := <-free, bufs.Get().([]byte)
-		_, err := c.Write(request)
+		w := <-free
+		_, err := w.Write(request)
 		if err == nil {
-			err = readFrame(c, buf)
+			err = readFrame(w, w.buf)
 		}
 		if err != nil {
 			b.Error(err)
 		}
-		free <- c
-		bufs.Put(buf)
+		free <- w
 	}
 }
 

@@ -49,7 +49,7 @@ func (b *Broker) item(ctx context.Context, f *fanout, e *entry) (*feedv1.Item, e
 		Id: string(e.ID), Entity: string(e.Entity), Type: string(e.Type), Time: timestamp(e.Time), Score: e.Score,
 		Object: e.item.GetObject(), Explain: e.item.GetExplain(),
 	}
-	record, err := b.records.value(ctx, f.m, &e.ranked)
+	record, err := b.records.value(ctx, f.m, &e.ranked, f.q.fields)
 	var refused *millrace.Error
 	switch {
 	case errors.As(err, &refused):

@@ -139,7 +139,7 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, now time.Time
 	case err != nil:
 		return bad("%v", err)
 	case c.request != q.request:
-		return bad("it is of another request: all but page_token, limit and explain must be as they were")
+		return bad("it is of another request: all but page_token, limit, fields and explain must be as they were")
 	case c.distinct != q.query.DistinctObjects:
 		return bad("the definition of feed %s has changed since", q.feed.Name)
 	case now.Sub(c.issued.Std()) > tokenLife:

@@ -3,6 +3,8 @@ package broker
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -34,8 +36,9 @@ func newRecords(c *conns) *records {
 	return r
 }
 
-// value returns a body as a JSON object, as [schemas.Schema.JSONValue] says.
-func (r *records) value(ctx context.Context, m *cluster.Map, c *ranked) (*structpb.Struct, error) {
+// value returns a body as a JSON object, as [schemas.Schema.JSONValue] says:
+// those of its fields that only names, or all.
+func (r *records) value(ctx context.Context, m *cluster.Map, c *ranked, only []string) (*structpb.Struct, error) {
 	s, err := r.schema(ctx, m, millrace.Fingerprint(c.item.GetSchema()), c.node)
 	if err != nil {
 		return nil, err
@@ -43,6 +46,9 @@ func (r *records) value(ctx context.Context, m *cluster.Map, c *ranked) (*struct
 	fields, err := s.JSONValue(c.item.GetBody())
 	if err != nil {
 		return nil, fmt.Errorf("record %q of %s: %w", c.ID, c.Timeline, err)
+	}
+	if len(only) > 0 {
+		maps.DeleteFunc(fields, func(name string, _ any) bool { return !slices.Contains(only, name) })
 	}
 	return structpb.NewStruct(fields)
 }

@@ -43,6 +43,7 @@ type question struct {
 	viewer  string
 
 	minCoverage float64
+	fields      []string // of records, to be shown; empty: all
 
 	times     times
 	entitySum uint64 // of the entities' hashes, whatever their order
@@ -97,7 +98,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
 	}}
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
-		readViewer, readTypes, readEntities, readFilter, readModel, readLimit, readMinCoverage,
+		readViewer, readTypes, readEntities, readFilter, readModel, readLimit, readMinCoverage, readFields,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, now) },
 	} {
@@ -226,6 +227,22 @@ func readLimit(q *question, req *feedv1.GetFeedRequest) error {
 		return invalid("limit", fmt.Sprintf("ask for 1 to %d items", maxLimit), "%d is out of range", limit)
 	}
 	q.query.Limit = int32(limit)
+	return nil
+}
+
+// maxFields is how many fields of records a request may name.
+const maxFields = 100
+
+func readFields(q *question, req *feedv1.GetFeedRequest) error {
+	if n := len(req.GetFields()); n > maxFields {
+		return invalid("fields", "name fewer, or none for all", "%d fields are more than %d", n, maxFields)
+	}
+	for i, name := range req.GetFields() {
+		if name == "" {
+			return invalid(fmt.Sprintf("fields[%d]", i), "name a field of the records' schema", "it is empty")
+		}
+	}
+	q.fields = req.GetFields()
 	return nil
 }
 

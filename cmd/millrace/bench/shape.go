@@ -20,7 +20,8 @@ type shape struct {
 	min, max  int    // records of a timeline
 	languages int    // that a viewer reads, of seven
 	follows   func(r *rand.Rand) int
-	baseline  bool // compared with what a team would use today
+	fields    []string // of records, that answers carry; none: all
+	baseline  bool     // compared with what a team would use today
 }
 
 // FishDB's published shape is 300 terms and more, some 3,000 candidates and
@@ -30,7 +31,7 @@ type shape struct {
 var shapes = map[string]shape{
 	"fishdb":     {feed: "follows", entities: 20_000, viewers: 200, min: 5, max: 15, languages: 6, follows: exactly(300)},
 	"followfeed": {feed: "follows", entities: 20_000, viewers: 200, min: 10, max: 30, languages: 6, follows: exactly(1000)},
-	"team":       {feed: "team", entities: 100_000, viewers: 1000, min: 2, max: 11, languages: 3, follows: lognormal(217, 0.876), baseline: true},
+	"team":       {feed: "team", entities: 100_000, viewers: 1000, min: 2, max: 11, languages: 3, follows: lognormal(217, 0.876), fields: []string{"id"}, baseline: true},
 }
 
 func exactly(n int) func(*rand.Rand) int { return func(*rand.Rand) int { return n } }

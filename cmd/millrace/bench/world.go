@@ -169,7 +169,7 @@ func (w *world) question(i int) question {
 		reads = append(reads, structpb.NewStringValue(languages[l]))
 	}
 	q.req = &feedv1.GetFeedRequest{
-		Feed: w.feed.Name, AsOf: timestamppb.New(asOf.Std()),
+		Feed: w.feed.Name, AsOf: timestamppb.New(asOf.Std()), Fields: w.shape.fields,
 		Viewer: &feedv1.Viewer{
 			Id: v.name,
 			Attributes: map[string]*structpb.Value{

@@ -53,7 +53,10 @@ type GetFeedRequest struct {
 	// Asks for an account of how the answer was made.
 	Explain bool `protobuf:"varint,12,opt,name=explain,proto3" json:"explain,omitempty"`
 	// Refuses an answer that covers a smaller share of the timelines asked, 0 to 1.
-	MinCoverage   float64 `protobuf:"fixed64,13,opt,name=min_coverage,json=minCoverage,proto3" json:"min_coverage,omitempty"`
+	MinCoverage float64 `protobuf:"fixed64,13,opt,name=min_coverage,json=minCoverage,proto3" json:"min_coverage,omitempty"`
+	// Fields of the record that items carry, at most 100. Empty: all of them. A
+	// record that has no such field goes without.
+	Fields        []string `protobuf:"bytes,14,rep,name=fields,proto3" json:"fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -177,6 +180,13 @@ func (x *GetFeedRequest) GetMinCoverage() float64 {
 		return x.MinCoverage
 	}
 	return 0
+}
+
+func (x *GetFeedRequest) GetFields() []string {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
 }
 
 type Viewer struct {
@@ -2044,7 +2054,7 @@ var File_millrace_feed_v1_feed_proto protoreflect.FileDescriptor
 
 const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/feed/v1/feed.proto\x12\x10millrace.feed.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc4\x03\n" +
+	"\x1bmillrace/feed/v1/feed.proto\x12\x10millrace.feed.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdc\x03\n" +
 	"\x0eGetFeedRequest\x12\x12\n" +
 	"\x04feed\x18\x01 \x01(\tR\x04feed\x120\n" +
 	"\x06viewer\x18\x02 \x01(\v2\x18.millrace.feed.v1.ViewerR\x06viewer\x12\x1a\n" +
@@ -2060,7 +2070,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	" \x01(\tR\tpageToken\x12\x14\n" +
 	"\x05model\x18\v \x01(\tR\x05model\x12\x18\n" +
 	"\aexplain\x18\f \x01(\bR\aexplain\x12!\n" +
-	"\fmin_coverage\x18\r \x01(\x01R\vminCoverageB\b\n" +
+	"\fmin_coverage\x18\r \x01(\x01R\vminCoverage\x12\x16\n" +
+	"\x06fields\x18\x0e \x03(\tR\x06fieldsB\b\n" +
 	"\x06_limit\"\xba\x02\n" +
 	"\x06Viewer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12H\n" +

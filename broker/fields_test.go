@@ -1,0 +1,64 @@
+package broker
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// Items carry the fields of their records that a request names; of those that
+// no record has, nothing.
+func TestFields(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	for i := range 3 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	b := w.broker()
+	for _, c := range []struct{ ask, want []string }{
+		{nil, []string{"at", "author", "id", "kind", "stars", "text"}},
+		{[]string{"id"}, []string{"id"}},
+		{[]string{"stars", "author", "nothing"}, []string{"author", "stars"}},
+	} {
+		req := recentRequest(3)
+		req.Fields = c.ask
+		resp, err := b.GetFeed(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.Items) != 3 {
+			t.Fatalf("%d items", len(resp.Items))
+		}
+		for _, it := range resp.Items {
+			var got []string
+			for name := range it.Record.GetFields() {
+				got = append(got, name)
+			}
+			if slices.Sort(got); !slices.Equal(got, c.want) {
+				t.Errorf("%q: item %s has the fields %q, want %q", c.ask, it.Id, got, c.want)
+			}
+		}
+	}
+	many := make([]string, maxFields+1)
+	for i := range many {
+		many[i] = fmt.Sprint("f", i)
+	}
+	for field, ask := range map[string][]string{"fields": many, "fields[1]": {"id", ""}} {
+		req := recentRequest(3)
+		req.Fields = ask
+		if _, err := b.GetFeed(t.Context(), req); refusal(t, err).Field != field {
+			t.Errorf("%d fields: %v", len(ask), err)
+		}
+	}
+	first := recentRequest(3)
+	first.Limit = new(int64(2))
+	page, err := b.GetFeed(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := &feedv1.GetFeedRequest{Feed: first.Feed, Viewer: first.Viewer, Entities: first.Entities, Limit: first.Limit, PageToken: page.NextPageToken, Fields: []string{"id"}}
+	if page, err = b.GetFeed(t.Context(), next); err != nil || len(page.Items) != 1 {
+		t.Errorf("the next page with other fields: %v, %v", page, err)
+	}
+}

@@ -133,7 +133,7 @@ func (t *Timeline) PrefetchRows() {
 // hotLines is how many cache lines are asked for at a time, and about as many
 // as the columns of twenty rows take. More than a core has on their way at
 // once would wait for each other.
-const hotLines = 6
+const hotLines = 8
 
 // From is how far back the timeline is complete: every live record with
 // From <= time is in it.

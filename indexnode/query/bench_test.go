@@ -58,10 +58,10 @@ func build(timelines int, hold func(*column.Slab) *cache.Timeline) ([]millrace.T
 	if err != nil {
 		panic(err)
 	}
-	bodies := make([][]byte, 997) // encoding all anew would take longer than the benchmarks
+	bodies := make([][]byte, 20_011) // encoding all anew would take longer than the benchmarks
 	for j := range bodies {
 		if bodies[j], err = s.EncodeJSON(fmt.Appendf(nil, `{"id":"activity/%d","actor":"member:%d","verb":"post","created_at":%d,"object":"o%d","language":%q,"country":"India","visibility":"public","text":"About photos of a day at sea","likes":%d,"comments":%d,"shares":%d,"impressions":%d}`,
-			j, j, asOf-int64(len(bodies)-j)*50_000, j%97, [...]string{"en", "de", "zh", "en"}[j%4], (j*31)%12, j%4, j%3, j%900)); err != nil {
+			j, j, asOf-int64(len(bodies)-j)*2500, j%97, [...]string{"en", "de", "zh", "en"}[j%4], (j*31)%12, j%4, j%3, j%900)); err != nil {
 			panic(err)
 		}
 	}
@@ -70,7 +70,7 @@ func build(timelines int, hold func(*column.Slab) *cache.Timeline) ([]millrace.T
 	for i := range timelines {
 		a := column.New(s.Layout(), worldRows+worldRows/8+1, worldRows*128).Append()
 		for j := range worldRows {
-			if err := d.Append(a, bodies[(i%900)+j*4]); err != nil {
+			if err := d.Append(a, bodies[i*7919%(len(bodies)-worldRows*80)+j*80]); err != nil {
 				panic(err)
 			}
 		}

@@ -172,7 +172,7 @@ func (q *Query) windows() {
 // How many timelines ahead memory is asked for.
 const (
 	aheadWindows = 8
-	aheadRows    = 4
+	aheadRows    = 6
 )
 
 // window adds a segment of the rows with from <= time < To, of which the times

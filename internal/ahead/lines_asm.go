@@ -4,7 +4,8 @@ package ahead
 
 import "unsafe"
 
-// Lines asks for n cache lines of 64 bytes from p on. It may be given any
+// Lines asks for n cache lines of 64 bytes from p on, into the second-level
+// cache: the first is full of what is at work. It may be given any
 // address.
 //
 //go:noescape

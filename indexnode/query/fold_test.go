@@ -60,6 +60,7 @@ func TestFoldedEqualsFull(t *testing.T) {
 			t.Fatal("a timeline does not continue")
 		}
 		all[i] = heldAs(k)
+		held.keys[all[i]] = k
 	}
 	for _, m := range models {
 		if kept[cache.IDOf(m)] == 0 {

@@ -256,8 +256,8 @@ func (a *Arena) Stats() Stats {
 	return a.mu.stats
 }
 
-// Close gives all memory back to the system. Whoever still reads a block of it
-// is wrong.
+// Close gives all memory back to the system, unless someone still reads: a
+// straggler at the end of a process must not crash it.
 func (a *Arena) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -265,6 +265,9 @@ func (a *Arena) Close() {
 		return
 	}
 	a.mu.closed = true
+	if epoch := a.readers.epoch.Load(); a.readers.any(epoch) || a.readers.any(epoch-1) {
+		return
+	}
 	for _, b := range a.mu.chunks {
 		unmap(b)
 	}

@@ -146,6 +146,19 @@ func TestEnterIsNeverLate(t *testing.T) {
 	}
 }
 
+// Who still reads when the arena is closed may read on.
+func TestCloseBesideAReader(t *testing.T) {
+	a := New()
+	b := a.Alloc(100)
+	b[99] = 7
+	r := a.Enter()
+	a.Close()
+	if b[99] != 7 {
+		t.Error("the block changed")
+	}
+	r.Leave()
+}
+
 // A free block serves smaller ones before more memory is mapped.
 func TestLargeBlocksAreSplit(t *testing.T) {
 	a := New()

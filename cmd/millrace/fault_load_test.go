@@ -74,18 +74,22 @@ func (raw) Unmarshal(data mem.BufferSlice, v any) error {
 type tally struct {
 	sync.Mutex
 	whole, partial, shed, late int
+	unsent                     int             // this process came too late to send them
 	failed                     []error         // in any other way
 	took                       []time.Duration // by whole answers, since they were due
 	lasted                     time.Duration
 }
 
 func (l *tally) String() string {
-	return fmt.Sprintf("%d whole (%.0f/s, p50 %v, p99 %v), %d partial, %d shed, %d late, %d failed", l.whole, l.goodput(),
-		l.quantile(0.5).Round(10*time.Microsecond), l.quantile(0.99).Round(10*time.Microsecond), l.partial, l.shed, l.late, len(l.failed))
+	return fmt.Sprintf("%d whole (%.0f/s, p50 %v, p99 %v), %d partial, %d shed, %d late, %d failed, %d unsent", l.whole, l.goodput(),
+		l.quantile(0.5).Round(10*time.Microsecond), l.quantile(0.99).Round(10*time.Microsecond), l.partial, l.shed, l.late, len(l.failed), l.unsent)
 }
 
-// goodput is the whole answers in time, a second.
-func (l *tally) goodput() float64 { return float64(l.whole) / l.lasted.Seconds() }
+// goodput is the whole answers in time, a second in which requests were sent.
+func (l *tally) goodput() float64 {
+	sent := float64(l.asked()) / float64(max(1, l.asked()+l.unsent))
+	return float64(l.whole) / (sent * l.lasted.Seconds())
+}
 
 func (l *tally) asked() int { return l.whole + l.partial + l.shed + l.late + len(l.failed) }
 
@@ -100,6 +104,12 @@ func (l *tally) quantile(q float64) time.Duration {
 // ask sends the i-th request, which was due at a time, and notes what became
 // of it.
 func (l *caller) ask(ctx context.Context, i int, due time.Time, into *tally) {
+	if time.Since(due) >= l.timeout { // others had the processor
+		into.Lock()
+		defer into.Unlock()
+		into.unsent++
+		return
+	}
 	ctx, cancel := context.WithDeadline(ctx, due.Add(l.timeout))
 	defer cancel()
 	var answer []byte

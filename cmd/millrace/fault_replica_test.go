@@ -17,11 +17,11 @@ import (
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// The data of the loads: members with a hundred records each, so that a
-// question for two hundred of them has 20,000 candidates.
+// The data of the loads: members with two hundred records each, so that a
+// question for two hundred of them has 40,000 candidates.
 const (
 	loadMembers = 400
-	loadEach    = 100
+	loadEach    = 200
 	loadFollows = 200
 )
 

@@ -33,7 +33,7 @@ type group struct {
 // decode reads the packed entities of a request: each its length as uvarint
 // and its bytes. They share the memory of b, which must not change.
 func (k *keys) decode(b []byte) error {
-	k.spans = k.spans[:0]
+	spans := k.spans[:0]
 	var sizes [partition.Count]int32
 	for at := 0; at < len(b); {
 		size, w := uint64(b[at]), 1
@@ -46,9 +46,10 @@ func (k *keys) decode(b []byte) error {
 		at += w
 		p := partition.OfBytes(b[at : at+int(size)])
 		sizes[p]++
-		k.spans = append(k.spans, span{uint32(at), uint16(size), p})
+		spans = append(spans, span{uint32(at), uint16(size), p})
 		at += int(size)
 	}
+	k.spans = spans
 	k.group(unsafe.String(unsafe.SliceData(b), len(b)), &sizes)
 	return nil
 }
@@ -65,13 +66,13 @@ func (k *keys) group(all string, sizes *[partition.Count]int32) {
 			at += size
 		}
 	}
-	k.entities = slices.Grow(k.entities[:0], len(k.spans))[:len(k.spans)]
-	for i := range k.spans {
-		s := &k.spans[i]
-		to := &next[s.partition]
-		k.entities[*to] = millrace.Entity(all[s.at:][:s.size])
-		*to++
+	entities := slices.Grow(k.entities[:0], len(k.spans))[:len(k.spans)]
+	for _, s := range k.spans {
+		to := next[s.partition]
+		next[s.partition] = to + 1
+		entities[to] = millrace.Entity(all[s.at : s.at+uint32(s.size)])
 	}
+	k.entities = entities
 }
 
 // reset lets go of a request's strings.

@@ -221,8 +221,9 @@ func TestModelsHaveIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := home.Interpreted()
-	if IDOf(home) == 0 || IDOf(home) != IDOf(home) || IDOf(home) == IDOf(other) {
-		t.Errorf("ids %d and %d", IDOf(home), IDOf(other))
+	first, again, others := IDOf(home), IDOf(home), IDOf(other)
+	if first == 0 || first != again || first == others {
+		t.Errorf("ids %d, again %d, and %d", first, again, others)
 	}
 }
 

@@ -113,13 +113,6 @@ func ask(ctx context.Context, s Spec, keys []millrace.Timeline, all []*cache.Tim
 	return len(q.Answer().Items), nil
 }
 
-// wide returns the rows of a timeline as a slab.
-func wide(tl *cache.Timeline) *column.Slab {
-	s := column.New(tl.First().Layout(), tl.First().Len(), 0)
-	s.Gather(tl.First(), 0, tl.First().Len(), nil)
-	return s
-}
-
 // A warm query allocates nothing, whoever asks and when.
 func TestAWarmQueryAllocatesNothing(t *testing.T) {
 	if !pooled {

@@ -57,7 +57,7 @@ func (k *packer) pack() ([]byte, error) {
 	}
 	k.dst = append(k.dst, k.heap...)
 	size := len(k.dst) - k.start
-	if k.full || size > math.MaxUint32 {
+	if k.full || uint64(size) > math.MaxUint32 {
 		return k.dst[:k.start], ErrFull
 	}
 	h.size = uint32(size)

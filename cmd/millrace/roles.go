@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -189,13 +190,18 @@ func indexnodeCommand() *cobra.Command {
 			return err
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
-		var n *indexnode.Node
-		r, ctx, err := newRole(ctx, &c.Common, func() error { return n.Ready() })
+		var opened atomic.Pointer[indexnode.Node]
+		r, ctx, err := newRole(ctx, &c.Common, func() error {
+			if n := opened.Load(); n != nil {
+				return n.Ready()
+			}
+			return errors.New("the store is being opened")
+		})
 		if err != nil {
 			return err
 		}
 		r.metrics.MustRegister(cl)
-		n, err = indexnode.Open(indexnode.Config{
+		n, err := indexnode.Open(indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
 			Cluster: cl, Store: store.Options{Retention: c.retention()}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
@@ -203,6 +209,7 @@ func indexnodeCommand() *cobra.Command {
 			return err
 		}
 		defer func() { err = errors.Join(err, n.Close()) }()
+		opened.Store(n)
 		l, err := c.listen(c.Listen)
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)

@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzBody: the three readers of a body agree whether it is one, and one is
+// FuzzBody: the readers of a body agree whether it is one, and one is
 // encoded again as it was, but for the blocks of its lists.
 func FuzzBody(f *testing.F) {
 	body, err := Activity().EncodeJSON([]byte(activityLine))
@@ -56,6 +56,7 @@ func checkBody(t *testing.T, s *Schema, body []byte) {
 	if (appendErr == nil) != (valueErr == nil) || envelopeErr == nil && appendErr != nil {
 		t.Fatalf("readers disagree on %x: envelope %v, columns %v, JSON %v", body, envelopeErr, appendErr, valueErr)
 	}
+	checkStruct(t, s, body)
 	if envelopeErr != nil {
 		return
 	}

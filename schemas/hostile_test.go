@@ -210,6 +210,7 @@ func TestHostileBodies(t *testing.T) {
 		}
 		_, err = s.JSONValue(body)
 		checkReason(t, c.name+" (JSON)", err, c.want)
+		checkStruct(t, s, body)
 	}
 }
 

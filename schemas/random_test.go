@@ -427,10 +427,13 @@ func checkRandom(t *testing.T, g *generator, s *Schema, hs hamba.Schema, ts *twm
 	if got := mustNormal(t, "twmb", s.root, w); !reflect.DeepEqual(got, want) {
 		t.Errorf("twmb decodes\n%#v, ours\n%#v", got, want)
 	}
+	checkStruct(t, s, body)
 	if blocks, err := hamba.Marshal(hs, h); err != nil {
 		t.Errorf("hamba does not encode what it decoded: %v", err)
 	} else if v, err := s.JSONValue(blocks); err != nil || !reflect.DeepEqual(mustNormal(t, "blocks", s.root, v), want) {
 		t.Errorf("hamba's encoding %x decodes to %#v, %v", blocks, v, err) // it writes block sizes
+	} else {
+		checkStruct(t, s, blocks)
 	}
 
 	d, err := NewDecoder(s, s)
@@ -446,6 +449,7 @@ func checkRandom(t *testing.T, g *generator, s *Schema, hs hamba.Schema, ts *twm
 		if _, err := s.Envelope(body[:n]); err == nil {
 			t.Errorf("cut to %d of %d bytes and accepted: %x", n, len(body), body)
 		}
+		checkStruct(t, s, body[:n])
 		if err := d.Append(a, body[:n]); err == nil {
 			t.Errorf("cut to %d of %d bytes and decoded: %x", n, len(body), body)
 		}
@@ -455,6 +459,7 @@ func checkRandom(t *testing.T, g *generator, s *Schema, hs hamba.Schema, ts *twm
 		flipped[g.IntN(len(body))] ^= 1 << g.IntN(8)
 		_, err := s.Envelope(flipped)
 		_, valueErr := s.JSONValue(flipped)
+		checkStruct(t, s, flipped)
 		if appendErr := d.Append(a, flipped); appendErr != nil && err == nil || (valueErr == nil) != (appendErr == nil) {
 			t.Errorf("envelope, columns and JSON disagree on %x: %v, %v, %v", flipped, err, appendErr, valueErr)
 		}

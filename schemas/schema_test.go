@@ -155,6 +155,7 @@ func TestJSONValue(t *testing.T) {
 			t.Errorf("%s of %s: %v", c.in, c.typ, err)
 			continue
 		}
+		checkStruct(t, s, body)
 		v, err := s.JSONValue(body)
 		if err != nil {
 			t.Fatal(err)

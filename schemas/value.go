@@ -88,6 +88,14 @@ func (in *input) blocks(item func()) {
 const maxExact = 1 << 53
 
 func longValue(n *node, x int64) any {
+	if text, ok := appendLongText(nil, n, x); ok {
+		return string(text)
+	}
+	return x
+}
+
+// appendLongText appends a long as text if it is no number in JSON.
+func appendLongText(dst []byte, n *node, x int64) (_ []byte, ok bool) {
 	if unit := timestampUnits[n.logical]; unit != 0 {
 		t := time.UnixMilli(x).UTC()
 		layout := "2006-01-02T15:04:05.000Z07:00"
@@ -95,13 +103,13 @@ func longValue(n *node, x int64) any {
 			t, layout = time.UnixMicro(x).UTC(), "2006-01-02T15:04:05.000000Z07:00"
 		}
 		if y := t.Year(); y >= 0 && y <= 9999 { // as far as RFC 3339 reaches
-			return t.Format(layout)
+			return t.AppendFormat(dst, layout), true
 		}
 	}
 	if x > maxExact || x < -maxExact {
-		return strconv.FormatInt(x, 10)
+		return strconv.AppendInt(dst, x, 10), true
 	}
-	return x
+	return dst, false
 }
 
 // shortest returns the double that prints like the float x is: 0.1 and not

@@ -49,15 +49,16 @@ func (b *Broker) item(ctx context.Context, f *fanout, e *entry) (*feedv1.Item, e
 		Id: string(e.ID), Entity: string(e.Entity), Type: string(e.Type), Time: timestamp(e.Time), Score: e.Score,
 		Object: e.item.GetObject(), Explain: e.item.GetExplain(),
 	}
-	record, err := b.records.value(ctx, f.m, &e.ranked, f.q.fields)
+	record, err := b.records.encode(ctx, f.m, &e.ranked, f.q.fields)
 	var refused *millrace.Error
 	switch {
 	case errors.As(err, &refused):
 		return nil, err
 	case err != nil: // damaged; the item is still right in all else
 		b.log.Error("a record could not be decoded", "node", e.node, "err", err)
+	default:
+		setRecord(it, record)
 	}
-	it.Record = record
 	for _, a := range e.also {
 		it.Also = append(it.Also, &feedv1.Also{
 			Id: string(a.ID), Entity: string(a.Entity), Type: string(a.Type), Time: timestamp(a.Time), Score: a.Score,

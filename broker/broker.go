@@ -148,6 +148,16 @@ func (b *Broker) Close() error {
 // GetFeed answers one request. Every refusal is a [millrace.Error]; the only
 // other error is the context's when the caller went away.
 func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	resp, err := b.wireFeed(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return resp, readRecords(resp)
+}
+
+// wireFeed is GetFeed for doors that write protobuf: records are as
+// [setRecord] leaves them.
+func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	start := time.Now()
 	ctx = b.trace(ctx, req.GetViewer().GetId())
 	ctx, span := tracer.Start(ctx, "broker.GetFeed", trace.WithSpanKind(trace.SpanKindServer))

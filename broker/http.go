@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/klauspost/compress/gzhttp"
@@ -101,7 +102,11 @@ func readRequest(w http.ResponseWriter, r *http.Request, req proto.Message) erro
 type connectFeed struct{ b *Broker }
 
 func (c connectFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
-	resp, err := c.b.GetFeed(ctx, req)
+	get := c.b.GetFeed
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok && strings.HasSuffix(info.RequestHeader().Get("Content-Type"), "proto") {
+		get = c.b.wireFeed
+	}
+	resp, err := get(ctx, req)
 	if err != nil {
 		return nil, rpcerr.Connect(err)
 	}

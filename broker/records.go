@@ -3,11 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
-
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -19,7 +15,7 @@ import (
 // bound they are fetched again each time.
 const maxSchemas = 10_000
 
-// records turns bodies into JSON values by the schemas they were written
+// records turns bodies into JSON objects by the schemas they were written
 // under, which it fetches from the nodes that returned the bodies.
 type records struct {
 	conns *conns
@@ -36,21 +32,20 @@ func newRecords(c *conns) *records {
 	return r
 }
 
-// value returns a body as a JSON object, as [schemas.Schema.JSONValue] says:
-// those of its fields that only names, or all.
-func (r *records) value(ctx context.Context, m *cluster.Map, c *ranked, only []string) (*structpb.Struct, error) {
+// encode returns a body as protobuf writes a Struct: a JSON object, as
+// [schemas.Schema.JSONValue] says, of those of its fields that only names, or
+// all.
+func (r *records) encode(ctx context.Context, m *cluster.Map, c *ranked, only []string) ([]byte, error) {
 	s, err := r.schema(ctx, m, millrace.Fingerprint(c.item.GetSchema()), c.node)
 	if err != nil {
 		return nil, err
 	}
-	fields, err := s.JSONValue(c.item.GetBody())
+	body := c.item.GetBody()
+	record, err := s.AppendStruct(make([]byte, 0, 512+2*len(body)), body, only)
 	if err != nil {
 		return nil, fmt.Errorf("record %q of %s: %w", c.ID, c.Timeline, err)
 	}
-	if len(only) > 0 {
-		maps.DeleteFunc(fields, func(name string, _ any) bool { return !slices.Contains(only, name) })
-	}
-	return structpb.NewStruct(fields)
+	return record, nil
 }
 
 // schema returns a schema, from the cache or from the node that sent a body

@@ -61,7 +61,7 @@ type grpcFeed struct {
 }
 
 func (g grpcFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
-	return serveGRPC(ctx, req, g.b.GetFeed)
+	return serveGRPC(ctx, req, g.b.wireFeed)
 }
 
 func (g grpcFeed) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {

@@ -1,0 +1,166 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/client"
+)
+
+// doors are all the ways to ask a broker, by name.
+func doors(t *testing.T, b *Broker) map[string]func(*feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	t.Helper()
+	h := httptest.NewServer(b.Handler())
+	t.Cleanup(h.Close)
+	g := grpc.NewServer(b.ServerOptions()...)
+	b.RegisterGRPC(g)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	native, err := client.Dial(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = native.Close() })
+
+	byConnect := func(opts ...connect.ClientOption) func(*feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+		c := feedv1connect.NewFeedServiceClient(h.Client(), h.URL, opts...)
+		return func(req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) { return c.GetFeed(t.Context(), req) }
+	}
+	byPost := func(path, kind string) func(*feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+		return func(req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+			body, err := protojson.Marshal(req)
+			if err != nil {
+				return nil, err
+			}
+			_, _, answer := post(t, h.URL+path, kind, string(body))
+			resp := &feedv1.GetFeedResponse{}
+			return resp, protojson.Unmarshal([]byte(answer), resp)
+		}
+	}
+	return map[string]func(*feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error){
+		"in process": func(req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) { return b.GetFeed(t.Context(), req) },
+		"gRPC": func(req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+			return native.GetFeed(t.Context(), req)
+		},
+		"Connect":                byConnect(),
+		"gRPC-Web":               byConnect(connect.WithGRPCWeb()),
+		"gRPC by Connect":        byConnect(connect.WithGRPC(), connect.WithProtoJSON()),
+		"Connect in JSON":        byConnect(connect.WithProtoJSON()),
+		"Connect in JSON, UTF-8": byPost(feedv1connect.FeedServiceGetFeedProcedure, "application/json; charset=utf-8"),
+		"POST /v1/feed":          byPost("/v1/feed", "application/json"),
+		"POST /v1/feed, by curl": byPost("/v1/feed", curl),
+	}
+}
+
+// Whatever the door, records are the same, whole or some of their fields; and
+// of one that is damaged, nothing but the item.
+func TestDoors(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	for i := range 3 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	w.feed.Apply(timelineOf(3), millrace.Record{ID: recordID(3), Time: timeAt(3), Schema: note.Fingerprint(), Body: []byte("no body")})
+	whole := func(i int) map[string]any {
+		body, err := note.EncodeJSON([]byte(`{"id":"` + string(recordID(i)) + `","author":"` + string(timelineOf(i).Entity) + `","kind":"post","at":"` + timeAt(i).String() + `","stars":3}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, err := note.JSONValue(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		value["stars"] = 3.0 // as a Struct has it
+		return value
+	}
+	for door, ask := range doors(t, w.broker()) {
+		for _, fields := range [][]string{nil, {"stars", "id", "nothing"}} {
+			req := recentRequest(4)
+			req.Fields = fields
+			resp, err := ask(req)
+			if err != nil || len(resp.Items) != 4 {
+				t.Errorf("%s: %v, %v", door, resp, err)
+				continue
+			}
+			for at, it := range resp.Items {
+				i := 3 - at // newest first
+				want := whole(i)
+				if fields != nil {
+					want = map[string]any{"id": want["id"], "stars": want["stars"]}
+				}
+				if i == 3 {
+					want = nil
+				}
+				if got := it.Record.AsMap(); it.Record == nil != (want == nil) || want != nil && !reflect.DeepEqual(got, want) || it.Id != string(recordID(i)) {
+					t.Errorf("%s, fields %q: item %s is %v, want that of %s, %v", door, fields, it.Id, got, recordID(i), want)
+				}
+				if odd := it.ProtoReflect().GetUnknown(); len(odd) > 0 {
+					t.Errorf("%s: item %s has something else, %x", door, it.Id, odd)
+				}
+			}
+		}
+	}
+}
+
+// An answer as the doors of protobuf get it is, on the wire, the one that
+// callers within the process get.
+func TestWireFeed(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.add(timelineOf(1), recordID(1), timeAt(1), "")
+	b := w.broker()
+	wire, err := b.wireFeed(t.Context(), recentRequest(3))
+	if err != nil || len(wire.Items) != 1 || wire.Items[0].Record != nil {
+		t.Fatalf("%v, %v: want an item whose record is encoded already", wire, err)
+	}
+	raw, err := proto.Marshal(wire)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := &feedv1.GetFeedResponse{}
+	if err := proto.Unmarshal(raw, read); err != nil {
+		t.Fatal(err)
+	}
+	if err := readRecords(wire); err != nil || wire.Items[0].Record == nil || !proto.Equal(read, wire) {
+		t.Errorf("%v: off the wire\n%v, want\n%v", err, read, wire)
+	}
+}
+
+type everybody struct{}
+
+func (everybody) Has(string) bool { return true }
+
+// The log of a traced request has the items of the answer, not their records.
+func TestTracedWithoutRecords(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.add(timelineOf(1), recordID(1), timeAt(1), "")
+	b := w.broker()
+	var lines bytes.Buffer
+	b.traced, b.log = everybody{}, slog.New(slog.NewJSONHandler(&lines, nil))
+	req := recentRequest(3)
+	req.Viewer = &feedv1.Viewer{Id: "v"}
+	resp, err := b.GetFeed(t.Context(), req)
+	if err != nil || len(resp.Items) != 1 || resp.Items[0].Record == nil {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	var line struct{ Answer string }
+	if err := json.Unmarshal(lines.Bytes(), &line); err != nil || !strings.Contains(line.Answer, `"id":"`+string(recordID(1))+`"`) || strings.Contains(line.Answer, "stars") {
+		t.Errorf("%v\n%s", err, lines.String())
+	}
+}

@@ -184,7 +184,7 @@ func (c *Cache) Stats() Stats {
 		FatHits: c.hits[fat].Load(), SkinnyHits: c.hits[skinny].Load(), Misses: c.misses.Load(),
 		FatEvictions: l[fat].evictions, SkinnyEvictions: l[skinny].evictions,
 		NotAdmitted: c.mu.notAdmitted, Removals: c.mu.removals, Purges: c.mu.purges,
-		Timelines: l[fat].order.Len(), Records: l[fat].weight, EmptyKeys: l[skinny].weight, Bytes: c.mu.bytes,
+		Timelines: l[fat].order.keys, Records: l[fat].weight, EmptyKeys: l[skinny].weight, Bytes: c.mu.bytes,
 		FeatureRows: l[features].weight, FeatureHits: c.hits[features].Load(), FeatureMisses: c.featureMisses.Load(),
 		Arena: c.arena.Stats(),
 	}

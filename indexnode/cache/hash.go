@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// id stands for a key under random seeds. The index keeps 83 bits of it: of
-// ten million keys, one look-up in 10^18 finds another's.
+// id stands for a key under random seeds. The index keeps 79 bits of it: of
+// ten million keys, one look-up in 10^16 finds another's.
 type id struct{ tag, check uint64 }
 
 // seeds make ids.

@@ -44,7 +44,8 @@ const (
 
 // slot is the place of a key. Its value is one word, which changes as a whole:
 // the address of a timeline, which ends in zeros and is not longer than 48
-// bits, or a mark, and around it a part of the key.
+// bits, or a mark, and around it a part of the key, and how many times, modulo
+// 16, the key entered a list.
 type slot struct {
 	tag   atomic.Uint64 // 0 while it is free
 	value atomic.Uint64
@@ -53,7 +54,9 @@ type slot struct {
 const (
 	touched   = 1 << 0 // looked up since it was last considered for eviction
 	isEmpty   = 1 << 1 // Empty
-	checkBits = 0xffff_0000_0000_003c
+	oneTime   = 1 << 2 // and the three bits above it
+	timesBits = 15 * oneTime
+	checkBits = 0xffff_0000_0000_0000
 	address   = 0x0000_ffff_ffff_ffc0
 )
 
@@ -70,6 +73,20 @@ func timelineIn(v uint64) *Timeline {
 // is reports whether the slot is a key's.
 func (s *slot) is(k id) bool {
 	return s.tag.Load() == k.tag && (s.value.Load()^k.check)&checkBits == 0
+}
+
+// enter counts that the key enters a list, and returns its place there. Of the
+// writer; a touch at the same time may be lost.
+func (s *slot) enter() place {
+	v := s.value.Load()
+	v = v&^timesBits | (v+oneTime)&timesBits
+	s.value.Store(v)
+	return s.place()
+}
+
+// place returns the place that the key took last.
+func (s *slot) place() place {
+	return place{s.tag.Load(), uint8(s.value.Load() & timesBits / oneTime)}
 }
 
 // set gives the slot a value, or none for nil, and keeps the mark of touched.
@@ -168,9 +185,6 @@ func eq(a, b uint64) (one uint8) {
 	}
 	return one
 }
-
-// tag returns the tag of a slot.
-func (x *index) tag(i int) uint64 { return x.table.Load().slot(i).tag.Load() }
 
 // get returns the value of a key, or nil.
 func (x *index) get(k id) *Timeline {

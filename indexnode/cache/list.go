@@ -1,12 +1,6 @@
 package cache
 
-import (
-	"math"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
-
-	"github.com/millrace/millrace"
-)
+import "github.com/millrace/millrace"
 
 // listKind is which of the caches an entry counts in.
 type listKind uint8
@@ -28,6 +22,12 @@ func kindOf(t millrace.Timeline, tl *Timeline) listKind {
 	return fat
 }
 
+// isOf reports whether a timeline of the index counts in a list. Tags in the
+// list of features are of features only.
+func isOf(kind listKind, tl *Timeline) bool {
+	return kind == features || (kind == skinny) == (tl.records == 0)
+}
+
 func weightOf(kind listKind, tl *Timeline) int {
 	if kind == skinny {
 		return 1
@@ -39,7 +39,7 @@ func isFeatures(t millrace.ContentType) bool { return t == Features || t == Obje
 
 // list is the keys of a cache in the order of their eviction.
 type list struct {
-	order     *simplelru.LRU[uint64, struct{}] // of tags
+	order     order
 	weight    int
 	limit     int
 	evictions uint64
@@ -48,17 +48,7 @@ type list struct {
 
 // newList returns a list whose order has no bound of its own: only the cache
 // knows the weights.
-func newList(limit int) list {
-	return list{order: newOrder(), limit: limit}
-}
-
-func newOrder() *simplelru.LRU[uint64, struct{}] {
-	order, err := simplelru.NewLRU[uint64, struct{}](math.MaxInt, nil)
-	if err != nil {
-		panic(err) // only for a size that is not positive
-	}
-	return order
-}
+func newList(limit int) list { return list{order: newOrder(), limit: limit} }
 
 // doorkeeper remembers, roughly, what asked for room lately: two bits of a
 // set for each. It forgets all at once when it is a quarter full.

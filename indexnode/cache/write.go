@@ -18,7 +18,7 @@ func (c *Cache) put(t millrace.Timeline, tl *Timeline, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.lists[kind]
-	if c.index.get(k) == nil && !force && l.weight+weightOf(kind, tl) > l.limit && !l.door.seen(k, l.order.Len()) {
+	if c.index.get(k) == nil && !force && l.weight+weightOf(kind, tl) > l.limit && !l.door.seen(k, l.order.keys) {
 		c.mu.notAdmitted++
 		return
 	}
@@ -50,7 +50,7 @@ func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) {
 		l.weight += weightOf(kind, tl) - weightOf(kind, was)
 		c.mu.bytes += tl.bytes() - was.bytes()
 	default:
-		c.leave(kindOf(key, was), i, was)
+		c.leave(kindOf(key, was), was)
 		c.enter(kind, i, tl)
 	}
 	c.index.set(i, tl)
@@ -87,14 +87,14 @@ func (c *Cache) retire(tl, next *Timeline) {
 // enter and leave keep the lists equal to the index.
 func (c *Cache) enter(kind listKind, i int, tl *Timeline) {
 	l := &c.mu.lists[kind]
-	l.order.Add(c.index.tag(i), struct{}{})
+	l.order.enter(c.index.table.Load().slot(i).enter())
 	l.weight += weightOf(kind, tl)
 	c.mu.bytes += tl.bytes()
 }
 
-func (c *Cache) leave(kind listKind, i int, tl *Timeline) {
+func (c *Cache) leave(kind listKind, tl *Timeline) {
 	l := &c.mu.lists[kind]
-	l.order.Remove(c.index.tag(i))
+	l.order.leave()
 	l.weight -= weightOf(kind, tl)
 	c.mu.bytes -= tl.bytes()
 }
@@ -106,14 +106,17 @@ const maxReplays = 32
 // evict makes a list fit its limit again.
 func (c *Cache) evict(kind listKind) {
 	l := &c.mu.lists[kind]
-	for replays := 0; l.weight > l.limit && l.order.Len() > 1; {
-		tag, _, _ := l.order.GetOldest()
-		t := c.index.table.Load()
-		i := t.holder(tag)
-		s := t.slot(i)
+	l.order.tidy(func(p place) bool { return c.at(kind, p) >= 0 })
+	for replays := 0; l.weight > l.limit && l.order.keys > 1; {
+		p := l.order.pop()
+		i := c.at(kind, p)
+		if i < 0 {
+			continue
+		}
+		s := c.index.table.Load().slot(i)
 		if replays < maxReplays && s.value.Load()&touched != 0 {
 			s.value.And(^uint64(touched))
-			l.order.Get(tag)
+			l.order.add(p)
 			replays++
 			continue
 		}
@@ -123,10 +126,20 @@ func (c *Cache) evict(kind listKind) {
 	}
 }
 
+// at returns the number of the slot of the key that took a place in a list, or
+// -1 if the place is an old one.
+func (c *Cache) at(kind listKind, p place) int {
+	t := c.index.table.Load()
+	if i := t.holder(p.tag); i >= 0 && t.slot(i).place() == p && isOf(kind, t.slot(i).get()) {
+		return i
+	}
+	return -1
+}
+
 // forget takes a key out that has a value.
 func (c *Cache) forget(kind listKind, i int) {
 	tl := c.index.table.Load().slot(i).get()
-	c.leave(kind, i, tl)
+	c.leave(kind, tl)
 	c.index.set(i, nil)
 	c.retire(tl, nil)
 }
@@ -154,7 +167,7 @@ func (c *Cache) Purge() {
 		c.retire(tl, nil)
 	}
 	for i := range c.mu.lists {
-		c.mu.lists[i].order.Purge()
+		c.mu.lists[i].order = newOrder()
 		c.mu.lists[i].weight = 0
 	}
 	c.mu.bytes = 0

@@ -221,7 +221,7 @@ func BenchmarkMarking(b *testing.B) {
 	s, queries := question(b), draw(rand.New(rand.NewPCG(11, 11)), 20, keys, all)
 	p99 := func() time.Duration {
 		var took []time.Duration
-		for range 15 {
+		for range 50 {
 			for _, q := range queries {
 				began := time.Now()
 				run(s, q)

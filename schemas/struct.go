@@ -15,10 +15,10 @@ const (
 	entryValue  = 2<<3 | 2
 	listItem    = 1<<3 | 2
 
-	valueNull   = 1<<3 | 0
+	valueNull   = 1 << 3
 	valueNumber = 2<<3 | 1
 	valueString = 3<<3 | 2
-	valueBool   = 4<<3 | 0
+	valueBool   = 4 << 3
 	valueStruct = 5<<3 | 2
 	valueList   = 6<<3 | 2
 )

@@ -53,11 +53,12 @@ func eight(s string) uint64 { return *(*uint64)(unsafe.Pointer(unsafe.StringData
 
 func four(s string) uint32 { return *(*uint32)(unsafe.Pointer(unsafe.StringData(s))) }
 
-// join returns the id of a key from what its halves contribute. A tag is never
-// that of a free slot.
+// join returns the id of a key from what its halves contribute, of which it
+// turns one: names of entities are free, and may be those of types. A tag is
+// never that of a free slot.
 func join(entity, typ id) id {
-	tag := (entity.tag ^ typ.tag) * 0x9e3779b97f4a7c15
-	check := (entity.check ^ typ.check) * 0xc2b2ae3d27d4eb4f
+	tag := (entity.tag ^ bits.RotateLeft64(typ.tag, 29)) * 0x9e3779b97f4a7c15
+	check := (entity.check ^ bits.RotateLeft64(typ.check, 29)) * 0xc2b2ae3d27d4eb4f
 	return id{(tag ^ tag>>32) | 1<<63, check ^ check>>32}
 }
 

@@ -49,6 +49,23 @@ func TestIDsAreSpread(t *testing.T) {
 	}
 }
 
+// An entity may have the name of a content type, and the other's: the halves of
+// a key do not stand for each other.
+func TestIDsTellTheHalvesApart(t *testing.T) {
+	s := newSeeds()
+	names := []string{"", "\x00", "post", "like", "share", "a name of more than sixteen bytes"}
+	of := map[id]millrace.Timeline{}
+	for _, e := range names {
+		for _, typ := range names {
+			k := millrace.Timeline{Entity: millrace.Entity(e), Type: millrace.ContentType(typ)}
+			if other, taken := of[s.id(k)]; taken {
+				t.Errorf("%q and %q have one id", k, other)
+			}
+			of[s.id(k)] = k
+		}
+	}
+}
+
 // A changed bit of a name changes about half of the bits of either word.
 func TestIDsAvalanche(t *testing.T) {
 	s := newSeeds()

@@ -121,6 +121,9 @@ func (s *Schema) checkEnvelope(e *Envelope) error {
 			return err
 		}
 	}
+	if strings.ContainsRune(string(e.Type), 0) { // index nodes keep what is no content under such names
+		return &Error{Reason: BadValue, Field: s.roles.Type.Name, Detail: fmt.Sprintf("the type %q has a NUL", e.Type)}
+	}
 	return nil
 }
 

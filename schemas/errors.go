@@ -28,7 +28,7 @@ const (
 	BadJSON         Reason = "bad-json"          // a line that is not one JSON object
 	UnknownField    Reason = "unknown-field"     // a JSON field that the schema does not have
 	MissingField    Reason = "missing-field"     // a JSON line without a field that has no default
-	BadValue        Reason = "bad-value"         // a JSON value that its field's type cannot hold
+	BadValue        Reason = "bad-value"         // a JSON value that its field's type cannot hold, or a type with a NUL
 )
 
 // Error is a refused value: why, and which field of it.

@@ -244,6 +244,7 @@ func TestHostileRoles(t *testing.T) {
 		{"long id", line(`a1`, long), OverLimit, "id"},
 		{"long entity", line(`m:1`, long), OverLimit, "actor"},
 		{"long type", line(`post`, long[:65]), OverLimit, "verb"},
+		{"NUL in the type", line(`post`, `\u0000`), BadValue, "verb"},
 		{"long object", line(`"about"`, `"object":"`+long+`","about"`), OverLimit, "object"},
 		{"long about", line(`m:2`, long), OverLimit, "about[0]"},
 		{"much about", line(`["m:2"]`, about), OverLimit, "about"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -318,7 +319,7 @@ func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 		return tl, nil
 	}
 	n := r.node
-	tl, err, _ := n.reads.Do(string(t.Entity)+"\x00"+string(t.Type), func() (any, error) {
+	tl, err, _ := n.reads.Do(flight(t), func() (any, error) {
 		read := n.readTimeline
 		switch t.Type {
 		case cache.Features:
@@ -336,6 +337,11 @@ func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 		return nil, err
 	}
 	return tl.(*cache.Timeline), nil
+}
+
+// flight names the read of a timeline. Names of entities may have any byte.
+func flight(t millrace.Timeline) string {
+	return strconv.Itoa(len(t.Entity)) + ":" + string(t.Entity) + string(t.Type)
 }
 
 // fromStore is memory for what the store reads, until it is decoded.

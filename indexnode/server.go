@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/query"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
@@ -87,8 +88,8 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 		return nil, err
 	}
 	for _, t := range req.Types {
-		if t == "" {
-			return nil, invalid("types", "has an empty name", "name a content type, or none for all")
+		if t == "" || len(t) > millrace.MaxTypeBytes || strings.Contains(t, string(cache.Objects)) {
+			return nil, invalid("types", fmt.Sprintf("%.70q is no content type", t), "name a content type, or none for all")
 		}
 		r.asked = append(r.asked, millrace.ContentType(t))
 	}
@@ -229,6 +230,9 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	}
 	if s.Limit < 1 || s.Limit > maxLimit {
 		return s, invalid("limit", fmt.Sprintf("%d is not within 1 to %d", req.Limit, maxLimit), "")
+	}
+	if s.Cap < 0 {
+		return s, invalid("cap_per_entity", fmt.Sprintf("%d is negative", req.CapPerEntity), "0 is no cap")
 	}
 	var err error
 	if s.Viewer, err = viewer(req.Viewer); err != nil {

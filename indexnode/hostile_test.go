@@ -1,0 +1,181 @@
+package indexnode
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/schemas"
+)
+
+// hostileNode is a node with a record of a member and features of it and of an
+// object.
+func hostileNode(t *testing.T) *Node {
+	n, h := openNode(t, cache.Config{})
+	for i, line := range []string{
+		`{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000000,"object":"o1","likes":3}`,
+		`{"id":"r2","actor":"member:1","verb":"post","created_at":1700000000001,"object":"o1","likes":4}`,
+		`{"id":"r3","actor":"member:1","verb":"like","created_at":1700000000002,"object":"r1"}`,
+	} {
+		bringLine(t, h, kafka.Timeline, line, millrace.Offset(i+1))
+	}
+	bringLine(t, h, kafka.Features, `{"entity":"member:1","subject":"member:1","updated_at":1700000000000,"followers":7}`, 1)
+	bringLine(t, h, kafka.Features, `{"entity":"member:1","subject":"o1","updated_at":1700000000000,"followers":8}`, 2)
+	return n
+}
+
+// bringLine applies one record of member:1.
+func bringLine(t testing.TB, h *hosting, stream kafka.Stream, line string, next millrace.Offset) {
+	t.Helper()
+	schema := schemas.Activity()
+	if stream == kafka.Features {
+		schema = schemas.Features()
+	}
+	body, err := schema.EncodeJSON([]byte(line))
+	if err == nil {
+		err = bring(t.Context(), h, []event{{stream: stream, entity: "member:1", schema: schema, body: body}}, next)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+}
+
+// all asks for everything of member:1.
+func all(change func(*nodev1.QueryRequest)) *nodev1.QueryRequest {
+	req := &nodev1.QueryRequest{
+		Entities: pack("member:1"), ToMs: int64(millrace.MaxTime), AsOfMs: 1_700_000_000_000, Limit: 10, Model: "recency", Viewer: &feedv1.Viewer{Id: "v"},
+	}
+	change(req)
+	return req
+}
+
+// What a broker would never send is refused by name, and crashes nothing: a
+// panic here is the end of the process.
+func TestHostileRequests(t *testing.T) {
+	n := hostileNode(t)
+	nested := structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{structpb.NewListValue(&structpb.ListValue{})}})
+	for _, c := range []struct {
+		name, field string
+		req         *nodev1.QueryRequest
+	}{
+		{"an empty type", "types", all(func(r *nodev1.QueryRequest) { r.Types = []string{""} })},
+		{"the type under which features of objects are cached", "types", all(func(r *nodev1.QueryRequest) { r.Types = []string{"\x00"} })},
+		{"a NUL in a type", "types", all(func(r *nodev1.QueryRequest) { r.Types = []string{"post", "po\x00st"} })},
+		{"a type that no record has", "types", all(func(r *nodev1.QueryRequest) { r.Types = []string{strings.Repeat("x", millrace.MaxTypeBytes+1)} })},
+		{"no limit", "limit", all(func(r *nodev1.QueryRequest) { r.Limit = 0 })},
+		{"a negative limit", "limit", all(func(r *nodev1.QueryRequest) { r.Limit = math.MinInt32 })},
+		{"a limit of 2^31-1", "limit", all(func(r *nodev1.QueryRequest) { r.Limit = math.MaxInt32 })},
+		{"a negative cap", "cap_per_entity", all(func(r *nodev1.QueryRequest) { r.CapPerEntity = -1; r.Examine = "r1" })},
+		{"a name longer than the rest", "entities", all(func(r *nodev1.QueryRequest) { r.Entities = []byte("\x7fx") })},
+		{"a name of 2^63 bytes", "entities", all(func(r *nodev1.QueryRequest) {
+			r.Entities = []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00x")
+		})},
+		{"an unknown model", "model", all(func(r *nodev1.QueryRequest) { r.Model = "nobody" })},
+		{"a list in a list", "viewer.attributes.x", all(func(r *nodev1.QueryRequest) {
+			r.Viewer.Attributes = map[string]*structpb.Value{"x": nested}
+		})},
+		{"too many shadows", "shadow", all(func(r *nodev1.QueryRequest) { r.Explain = true; r.Shadow = make([]string, maxShadow+1) })},
+		{"61 a filter 10,000 deep", "filter", all(func(r *nodev1.QueryRequest) {
+			r.Filter = strings.Repeat("(", 10_000) + "true" + strings.Repeat(")", 10_000)
+		})},
+		{"62 a filter of a million terms", "filter", all(func(r *nodev1.QueryRequest) {
+			r.Filter = "true" + strings.Repeat(" && true", 1_000_000)
+		})},
+		{"63 a pattern that repeats repeats", "filter", all(func(r *nodev1.QueryRequest) {
+			r.Filter = `record.text.matches("((((a{1,100}){1,100}){1,100}){1,100})")`
+		})},
+		{"64 an unknown field", "filter", all(func(r *nodev1.QueryRequest) { r.Filter = "record.nothing == 1" })},
+		{"65 another type", "filter", all(func(r *nodev1.QueryRequest) { r.Filter = `record.likes == "three"` })},
+		{"67 a homoglyph", "filter", all(func(r *nodev1.QueryRequest) { r.Filter = "rеcord.likes == 3" })},
+		{"67 a NUL", "filter", all(func(r *nodev1.QueryRequest) { r.Filter = "record.likes == 3\x00" })},
+		{"a filter that is not UTF-8", "filter", all(func(r *nodev1.QueryRequest) { r.Filter = "record.text == \"\xff\"" })},
+		{"68 patterns over the budget", "filter", all(func(r *nodev1.QueryRequest) {
+			r.Filter = "true" + strings.Repeat(` && record.text.matches("(a|b)*c(d|e){50}")`, 60)
+		})},
+	} {
+		for _, again := range []bool{false, true} {
+			_, err := n.query(t.Context(), c.req)
+			bad, ok := err.(*millrace.Error)
+			if !ok || bad.Field != c.field || !rpcerr.Refused(err) {
+				t.Errorf("%s (again: %t): %v, want a refusal of %s", c.name, again, err, c.field)
+			}
+		}
+	}
+}
+
+// What is strange and not wrong is answered.
+func TestStrangeRequests(t *testing.T) {
+	n := hostileNode(t)
+	for _, c := range []struct {
+		name string
+		want string // ids
+		req  *nodev1.QueryRequest
+	}{
+		{"everything", "[r3 r2 r1]", all(func(r *nodev1.QueryRequest) {})},
+		{"nobody", "[]", all(func(r *nodev1.QueryRequest) { r.Entities = nil })},
+		{"an entity without a name", "[]", all(func(r *nodev1.QueryRequest) { r.Entities = pack("") })},
+		{"an unknown type", "[]", all(func(r *nodev1.QueryRequest) { r.Types = []string{"nothing"} })},
+		{"the most items there may be", "[r3 r2 r1]", all(func(r *nodev1.QueryRequest) { r.Limit = maxLimit })},
+		{"from = to", "[]", all(func(r *nodev1.QueryRequest) { r.FromMs, r.ToMs = 1_700_000_000_001, 1_700_000_000_001 })},
+		{"50 from > to", "[]", all(func(r *nodev1.QueryRequest) { r.FromMs, r.ToMs = 1_700_000_000_002, 1_700_000_000_000 })},
+		{"all of time", "[r3 r2 r1]", all(func(r *nodev1.QueryRequest) { r.FromMs, r.ToMs = math.MinInt64, math.MaxInt64 })},
+		{"no time, from the end", "[]", all(func(r *nodev1.QueryRequest) { r.FromMs, r.ToMs = math.MaxInt64, math.MinInt64 })},
+		{"before all time", "[]", all(func(r *nodev1.QueryRequest) { r.FromMs, r.ToMs = math.MinInt64, math.MinInt64 })},
+		{"after all time", "[]", all(func(r *nodev1.QueryRequest) { r.FromMs, r.ToMs = math.MaxInt64, math.MaxInt64 })},
+		{"the beginning of time", "[r2 r1 r3]", all(func(r *nodev1.QueryRequest) { r.AsOfMs = math.MinInt64; r.Model = "home" })},
+		{"the end of time", "[r2 r1 r3]", all(func(r *nodev1.QueryRequest) { r.AsOfMs = math.MaxInt64; r.Model = "home" })},
+		{"66 a division by zero", "[]", all(func(r *nodev1.QueryRequest) { r.Filter = "record.likes / 0 == 1" })},
+		{"66 a NaN of the viewer", "[]", all(func(r *nodev1.QueryRequest) {
+			r.Filter = "record.likes == viewer.x"
+			r.Viewer.Features = map[string]float64{"x": math.NaN()}
+		})},
+		{"a cap of 2^31-1", "[r3 r2 r1]", all(func(r *nodev1.QueryRequest) { r.CapPerEntity = math.MaxInt32 })},
+		{"61 a filter of 10,000 nots", "[r3 r2 r1]", all(func(r *nodev1.QueryRequest) { r.Filter = strings.Repeat("!", 10_000) + "true" })},
+		{"no viewer", "[r2 r1 r3]", all(func(r *nodev1.QueryRequest) { r.Viewer = nil; r.Model = "home" })},
+		{"a viewer of nulls", "[r3 r2 r1]", all(func(r *nodev1.QueryRequest) {
+			r.Viewer.Attributes = map[string]*structpb.Value{"x": nil, "y": {}, "z": structpb.NewNullValue()}
+		})},
+		{"ranks that are none", "[r3 r2 r1]", all(func(r *nodev1.QueryRequest) { r.Above = []*nodev1.Item{nil, {Score: math.NaN()}} })},
+		{"a record nobody knows", "[r3 r2 r1]", all(func(r *nodev1.QueryRequest) { r.Examine = "nothing"; r.Explain = true })},
+	} {
+		for range 2 { // from the store and from the cache
+			resp, err := n.query(t.Context(), c.req)
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+				break
+			}
+			ids := []string{}
+			for _, it := range resp.Items {
+				ids = append(ids, it.Id)
+			}
+			if fmt.Sprint(ids) != c.want {
+				t.Errorf("%s: %v, want %s", c.name, ids, c.want)
+			}
+		}
+	}
+}
+
+// Names of entities may have any byte, digits and NULs among them: no two
+// timelines are read as one.
+func TestFlightsAreOfOneTimeline(t *testing.T) {
+	of := map[string]millrace.Timeline{}
+	for _, e := range []millrace.Entity{"a", "a\x00", "a\x00\x00", "1:a", "11:a", "2:a\x00", "1", "11", "abcdefghijk"} {
+		for _, typ := range []millrace.ContentType{cache.Features, cache.Objects, "a", ":a", "post", "abcdefghijka"} {
+			k := millrace.Timeline{Entity: e, Type: typ}
+			if other, taken := of[flight(k)]; taken {
+				t.Errorf("%q and %q are read as one", k, other)
+			}
+			of[flight(k)] = k
+		}
+	}
+}

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -338,5 +339,48 @@ func TestKeysWithOneTag(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 		c.Remove(key(2))
+	}
+}
+
+// A timeline of more rows than one part has room for is one of several parts,
+// in order.
+func TestATimelineOfTooManyRowsForOnePart(t *testing.T) {
+	const rows, columns = 250_000, 40 // 80 MB
+	mixed := func(row, column int) uint64 { return uint64(row)*0x9e3779b97f4a7c15 + uint64(column) }
+	fields := []column.Field{{Name: "at", Kind: column.Time, Role: "time"}, {Name: "text", Kind: column.String}}
+	for i := range columns {
+		fields = append(fields, column.Field{Name: fmt.Sprint("d", i), Kind: column.Double})
+	}
+	l, err := column.NewLayout(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := column.New(l, rows, 0).Append()
+	words := make([]uint64, 1+len(fields)) // one of null bits before
+	for i := range rows {
+		heap, _ := a.Heap(20)
+		at := len(heap)
+		heap = fmt.Appendf(heap, "number %d", i)
+		words[1], words[2] = uint64(i), column.LongWord(at, len(heap)-at)
+		for c := range columns {
+			words[3+c] = mixed(i, c)
+		}
+		a.AppendWords(words, heap)
+	}
+	tl, err := NewTimeline(millrace.MinTime, a.Slab())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tl.Parts() < 2 {
+		t.Fatal("80 MB are one part: the test shows nothing")
+	}
+	for i, n := range content(t, tl) {
+		if n != i {
+			t.Fatalf("row %d is number %d", i, n)
+		}
+	}
+	last := tl.Append(nil)[tl.Parts()-1]
+	if w := last.Word(2+columns-1, last.Len()-1); w != mixed(rows-1, columns-1) {
+		t.Errorf("the last word is %x", w)
 	}
 }

@@ -1,7 +1,9 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"unsafe"
 
@@ -13,8 +15,8 @@ import (
 // Timeline is an immutable snapshot of a timeline's newest records: the
 // beginning of a block of bytes that holds them.
 //
-//	Timeline │ part │ part ...    one part, packed rows, a record schema; nearly
-//	    │                         always there is one
+//	Timeline │ part │ part ...    one part, packed rows, a record schema, or
+//	    │                         several of very many; nearly always there is one
 //	    └ older ► Timeline        what was there when ingest began to continue it
 //
 // Cached blocks are in an arena: who found one must leave it alone after
@@ -79,15 +81,16 @@ func appendTimeline(b []byte, from millrace.Time, older *Timeline, slabs []*colu
 		if s.Len() == 0 {
 			continue
 		}
+		var n int
 		var err error
-		if b, err = column.Pack(b, s); err != nil {
+		if b, n, err = appendParts(b, s); err != nil {
 			return nil, fmt.Errorf("timeline: %w", err)
 		}
-		for len(b)%8 != 0 {
-			b = append(b, 0)
-		}
 		records += s.Len()
-		parts++
+		parts += n
+	}
+	if uint64(len(b)) > math.MaxUint32 || parts > math.MaxUint16 {
+		return nil, fmt.Errorf("timeline: %w", column.ErrFull)
 	}
 	if older != nil {
 		records += older.Len()
@@ -96,6 +99,28 @@ func appendTimeline(b []byte, from millrace.Time, older *Timeline, slabs []*colu
 	t.from, t.older = from, older.address()
 	t.records, t.size, t.parts = uint32(records), uint32(len(b)), uint16(parts)
 	return b, nil
+}
+
+// appendParts appends the rows of a slab: as one part, but where they are too
+// many for one.
+func appendParts(b []byte, s *column.Slab) (all []byte, parts int, err error) {
+	if b, err = column.Pack(b, s); err == nil {
+		for len(b)%8 != 0 {
+			b = append(b, 0)
+		}
+		return b, 1, nil
+	}
+	if !errors.Is(err, column.ErrFull) || s.Len() < 2 {
+		return nil, 0, err
+	}
+	for _, half := range []*column.Slab{s.Rows(0, s.Len()/2), s.Rows(s.Len()/2, s.Len())} {
+		n := 0
+		if b, n, err = appendParts(b, half); err != nil {
+			return nil, 0, err
+		}
+		parts += n
+	}
+	return b, parts, nil
 }
 
 func (t *Timeline) address() uintptr { return uintptr(unsafe.Pointer(t)) }

@@ -143,6 +143,11 @@ func (s *Slab) Layout() *Layout { return s.layout }
 // Len returns the number of rows.
 func (s *Slab) Len() int { return s.rows }
 
+// Rows returns the rows [lo, hi), which share the memory of s.
+func (s *Slab) Rows(lo, hi int) *Slab {
+	return &Slab{layout: s.layout, rows: hi - lo, stride: s.stride, words: s.words[lo:], heap: s.heap}
+}
+
 // Bytes returns the memory the slab holds.
 func (s *Slab) Bytes() int { return len(s.words)*8 + cap(s.heap) }
 

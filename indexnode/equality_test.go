@@ -39,7 +39,7 @@ func TestReadersSeeAnAppliedState(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, h := openNode(t, c)
-			n.maxCached = 6 // so that windows reach behind what is cached
+			n.maxCached, n.maxRun = 6, 400 // so that windows reach behind what is cached, and further than one run of it
 			w := newWorld(seed(t))
 			l := newHistory(t, w, 1200)
 			l.admit(t, n)

@@ -17,6 +17,7 @@ type counters struct {
 	changes  *prometheus.CounterVec // by kind
 	refusals *prometheus.CounterVec // by reason
 	models   prometheus.Counter     // packs refused
+	reads    prometheus.Counter     // of timelines from the store
 	queries  *prometheus.CounterVec // by outcome
 	stages   [3]prometheus.Observer // of answered queries: the time of each
 	seconds  *prometheus.HistogramVec
@@ -40,6 +41,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		changes:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_changes_total", Help: "What records did to their timelines."}, []string{"kind"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_refused_total", Help: "Records refused, by reason."}, []string{"reason"}),
 		models:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_models_refused_total", Help: "Model packs refused."}),
+		reads:    prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_reads_total", Help: "Timelines and features of entities read from the store, each for all that missed it at the same time."}),
 		queries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_queries_total", Help: "Queries by outcome: answered, refused, failed, stopped (nobody waited any more), expired (the same, before it was begun)."}, []string{"outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "millrace_indexnode_query_seconds", Help: "Time of answered queries by stage: resolve (the cache and the store), scan (filter and score), rank.",
@@ -51,7 +53,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	if reg == nil {
 		return c
 	}
-	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.queries, c.seconds)
+	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.reads, c.queries, c.seconds)
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
@@ -87,7 +89,14 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	counter("millrace_cache_skinny_evictions_total", "Keys evicted from the skinny cache for room.", func() float64 { return float64(n.cache.Stats().SkinnyEvictions) })
 	counter("millrace_cache_removals_total", "Timelines removed by a write that could not continue them.", func() float64 { return float64(n.cache.Stats().Removals) })
 	counter("millrace_cache_not_admitted_total", "Timelines read and not cached, for want of room and of an earlier request.", func() float64 { return float64(n.cache.Stats().NotAdmitted) })
+	counter("millrace_cache_purges_total", "Times that everything was forgotten, as when a schema has a new version.", func() float64 { return float64(n.cache.Stats().Purges) })
+	counter("millrace_cache_features_hits_total", "Look-ups of features of entities that were answered.", func() float64 { return float64(n.cache.Stats().FeatureHits) })
+	counter("millrace_cache_features_misses_total", "Look-ups of features of entities that read the store.", func() float64 { return float64(n.cache.Stats().FeatureMisses) })
+	counter("millrace_cache_features_evictions_total", "Features of entities evicted for room.", func() float64 { return float64(n.cache.Stats().FeatureEvictions) })
+	gauge("millrace_cache_features_rows", "Rows of features held, at least one an entity.", func() float64 { return float64(n.cache.Stats().FeatureRows) })
 	gauge("millrace_cache_memory_bytes", "Memory of the caches outside the Go heap: timelines, what is folded of scores, the index.", func() float64 { return float64(n.cache.Stats().Arena.Used) })
+	gauge("millrace_cache_mapped_bytes", "Memory taken from the system for the caches: what is in use, and what is free in it.", func() float64 { return float64(n.cache.Stats().Arena.Mapped) })
+	gauge("millrace_cache_retired_bytes", "Memory of what is no longer cached and waits for questions that may read it. It grows while one does not end.", func() float64 { return float64(n.cache.Stats().Arena.Retired) })
 	gauge("millrace_cache_record_bytes", "The same for each record held by the fat cache.", func() float64 { s := n.cache.Stats(); return float64(s.Arena.Used) / float64(max(s.Records, 1)) })
 	gauge("millrace_cache_fat_bytes", "Memory of the records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Bytes) })
 	return c

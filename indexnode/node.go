@@ -83,6 +83,7 @@ type Node struct {
 	models   *relevance.Registry
 	filters  filterCache
 	reads    singleflight.Group // of timelines that the cache misses
+	readers  chan struct{}      // holds one for each partition that a request reads under its lock
 	parts    [partition.Count]part
 	features atomic.Bool // whether any entity has features
 	lag      atomic.Pointer[nodeLag]
@@ -90,6 +91,7 @@ type Node struct {
 	counters counters
 
 	maxCached int  // maxCached, but in tests
+	maxRun    int  // maxRunBytes, but in tests
 	aged      bool // some type is kept by age
 }
 
@@ -126,7 +128,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models, maxCached: maxCached}
+	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models, readers: make(chan struct{}, maxNodeReads), maxCached: maxCached, maxRun: maxRunBytes}
 	if n.models == nil {
 		n.models = relevance.Builtin()
 	}

@@ -22,8 +22,10 @@ const (
 	// first. Ingest lets it grow to twice that before it is loaded anew.
 	maxCached = 1000
 	// maxReads is how many partitions one request reads from the store at a
-	// time.
-	maxReads = 8
+	// time, and maxNodeReads how many all do: on a slow disk each is a thread,
+	// of which a process has ten thousand.
+	maxReads     = 8
+	maxNodeReads = 512
 )
 
 // resolution finds the rows of a request: of each partition at one applied
@@ -227,6 +229,12 @@ func (n *Node) types(dst, asked []millrace.ContentType) []millrace.ContentType {
 // what the cache does not have.
 func (r *resolution) resolveLocked(ctx context.Context, v *view) error {
 	n := r.node
+	select { // before the lock, for which ingest waits
+	case n.readers <- struct{}{}:
+		defer func() { <-n.readers }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	part := &n.parts[v.partition]
 	part.mu.RLock()
 	defer part.mu.RUnlock()
@@ -297,17 +305,36 @@ func (r *resolution) rows(v *view, key millrace.Timeline, features column.Packed
 		if err != nil {
 			return nil, err
 		}
-		behind, err := n.decode(older)
-		if err != nil {
-			return nil, err
+		for len(older) > 0 {
+			some := run(older, n.maxRun)
+			slabs, err := n.decode(older[:some])
+			if err != nil {
+				return nil, err
+			}
+			rest, err := cache.NewTimeline(spec.From, slabs...)
+			if err != nil {
+				return nil, err
+			}
+			rows, older = append(rows, resolved{key, rest, features}), older[some:]
 		}
-		rest, err := cache.NewTimeline(spec.From, behind...)
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, resolved{key, rest, features})
 	}
 	return append(rows, resolved{key, tl, features}), nil
+}
+
+// maxRunBytes is how many bytes of bodies are decoded together: with what else
+// their columns take, they are to stay below the 4 GiB that a slab reaches.
+const maxRunBytes = 256 << 20
+
+// run returns how many of records, from the first, have no more bytes of
+// bodies than most: one at least.
+func run(records []millrace.Record, most int) int {
+	bytes := 0
+	for i := range records {
+		if bytes += len(records[i].Body); bytes > most && i > 0 {
+			return i
+		}
+	}
+	return len(records)
 }
 
 // timeline returns what is cached of a timeline, or of an entity's features,
@@ -320,6 +347,11 @@ func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 	}
 	n := r.node
 	tl, err, _ := n.reads.Do(flight(t), func() (any, error) {
+		// Who missed it before another read it comes too late to join that one.
+		if tl := r.cache.Peek(t); tl != nil {
+			return tl, nil
+		}
+		n.counters.reads.Inc()
 		read := n.readTimeline
 		switch t.Type {
 		case cache.Features:

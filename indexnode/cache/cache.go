@@ -54,6 +54,7 @@ type Stats struct {
 	Bytes                         int // of the blocks of all timelines
 	FeatureRows                   int
 	FeatureHits, FeatureMisses    uint64
+	FeatureEvictions              uint64      // for room
 	Arena                         arena.Stats // of blocks, of what is folded, and of the index
 }
 
@@ -186,6 +187,7 @@ func (c *Cache) Stats() Stats {
 		NotAdmitted: c.mu.notAdmitted, Removals: c.mu.removals, Purges: c.mu.purges,
 		Timelines: l[fat].order.keys, Records: l[fat].weight, EmptyKeys: l[skinny].weight, Bytes: c.mu.bytes,
 		FeatureRows: l[features].weight, FeatureHits: c.hits[features].Load(), FeatureMisses: c.featureMisses.Load(),
-		Arena: c.arena.Stats(),
+		FeatureEvictions: l[features].evictions,
+		Arena:            c.arena.Stats(),
 	}
 }

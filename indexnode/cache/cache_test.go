@@ -106,7 +106,7 @@ func TestFatIsBoundedByRecordsAndSkinnyByKeys(t *testing.T) {
 	if s.Records > 640 || s.Records < 630 || s.Records != 3*s.Timelines || s.Bytes != s.Timelines*full.bytes() {
 		t.Errorf("fat cache: %+v", s)
 	}
-	if s.EmptyKeys != 256 || s.FeatureRows != 100 {
+	if s.EmptyKeys != 256 || s.FeatureRows != 100 || s.SkinnyEvictions != 10_000-256 || s.FeatureEvictions != 10_000-100 {
 		t.Errorf("skinny cache and features: %+v", s)
 	}
 	if got := uint64(10_000 - s.Timelines); s.FatEvictions != got {

@@ -1,0 +1,140 @@
+package indexnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// members opens a node with some records of each of several members, of which
+// the cache knows nothing, and returns their names.
+func members(t testing.TB, n *Node, h *hosting, count, records int) (names []string) {
+	next := map[millrace.Partition]millrace.Offset{}
+	for i := range count {
+		names = append(names, fmt.Sprint("member:", i))
+		var events []event
+		for j := range records {
+			body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"%d/%d","actor":%q,"verb":"post","created_at":%d,"text":"About photos of a day at sea"}`, i, j, names[i], 1_700_000_000_000+int64(j)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			events = append(events, event{stream: kafka.Timeline, entity: millrace.Entity(names[i]), schema: schemas.Activity(), body: body})
+		}
+		p := partition.Of(millrace.Entity(names[i]))
+		next[p] += millrace.Offset(records)
+		if err := bring(t.Context(), h, events, next[p]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.cache.Purge()
+	return names
+}
+
+func ofAll(names []string) *nodev1.QueryRequest {
+	return &nodev1.QueryRequest{Entities: pack(names...), Types: []string{"post"}, ToMs: int64(millrace.MaxTime), Limit: 10, Model: "recency"}
+}
+
+// Of a hundred who ask the same of a cold node at once, one reads each
+// timeline, and all are answered.
+func TestNoStampede(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	names := members(t, n, h, 60, 3)
+	want := 3 * len(names)
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			<-start
+			resp, err := n.query(t.Context(), ofAll(names))
+			if err != nil || int(resp.Stages.Candidates) != want {
+				t.Errorf("%v candidates, %v; want %d", resp.GetStages().GetCandidates(), err, want)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	var m dto.Metric
+	if err := n.counters.reads.Write(&m); err != nil || int(m.Counter.GetValue()) != len(names) {
+		t.Errorf("%v reads of %d timelines, %v", m.Counter.GetValue(), len(names), err)
+	}
+}
+
+// One whose question is over while it reads for others does not fail them.
+func TestACancelledReaderFailsNobodyElse(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	names := members(t, n, h, 60, 3)
+	for range 50 {
+		n.cache.Purge()
+		gone, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				ctx := t.Context()
+				if i%2 == 0 {
+					ctx = gone
+				}
+				_, err := n.query(ctx, ofAll(names))
+				if err != nil && (ctx != gone || !errors.Is(err, context.Canceled)) {
+					t.Errorf("reader %d: %v", i, err)
+				}
+			})
+		}
+		cancel()
+		wg.Wait()
+	}
+}
+
+// While as many partitions are read as may be, a question that the cache
+// answers is answered, and another waits until its time is over.
+func TestReadsAreBounded(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	names := members(t, n, h, 2, 3)
+	if _, err := n.query(t.Context(), ofAll(names[:1])); err != nil {
+		t.Fatal(err)
+	}
+	for range maxNodeReads {
+		n.readers <- struct{}{}
+	}
+	if _, err := n.query(t.Context(), ofAll(names[:1])); err != nil {
+		t.Errorf("what is cached: %v", err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := n.query(short, ofAll(names)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("what is not cached: %v", err)
+	}
+	for range maxNodeReads {
+		<-n.readers
+	}
+	if _, err := n.query(t.Context(), ofAll(names)); err != nil || len(n.readers) != 0 {
+		t.Errorf("%v, and %d read", err, len(n.readers))
+	}
+}
+
+func TestRun(t *testing.T) {
+	records := make([]millrace.Record, 7)
+	for i, size := range []int{100, 1, 2, 3, 4, 200, 0} {
+		records[i].Body = make([]byte, size)
+	}
+	var runs []int
+	for rest := records; len(rest) > 0; {
+		n := run(rest, 6)
+		runs, rest = append(runs, n), rest[n:]
+	}
+	if fmt.Sprint(runs) != "[1 3 1 1 1]" {
+		t.Errorf("%v", runs)
+	}
+}

@@ -11,8 +11,9 @@
 // last have left, and a block of epoch e is free from epoch e+2 on.
 //
 // Blocks come from few large mappings with huge pages, since what makes a
-// random read slow is often the look-up of its address. A freed block serves
-// blocks of its size again, or is split; blocks are never joined.
+// random read slow is often the look-up of its address. What is free serves
+// blocks of any size: see holes. A mapping that is all free goes back to the
+// system while more than half of the memory is free.
 package arena
 
 import (
@@ -29,7 +30,7 @@ const (
 	fineBytes  = 4 << 10 // up to here there is a size every 64 bytes
 	largeBytes = 1 << 20 // and up to here 16 of every doubling; beyond, a block has a mapping of its own
 	steps      = 16
-	classes    = fineBytes/Align + steps*8 + 1
+	classes    = fineBytes/Align + steps*13 + 1 // up to chunkBytes
 	// chunkBytes is the size of a mapping.
 	chunkBytes = 32 << 20
 	// patience is how many blocks are retired before one looks whether the
@@ -43,9 +44,7 @@ type Arena struct {
 
 	mu struct {
 		sync.Mutex
-		chunks [][]byte
-		rest   []byte // of the last chunk: not given out yet
-		free   [classes][]uintptr
+		holes  holes
 		large  map[uintptr][]byte
 		limbo  [3][]block // retired, by epoch modulo 3
 		since  int        // blocks retired since the readers were looked at
@@ -131,55 +130,20 @@ func (a *Arena) allocLarge(n int) (at uintptr, size int) {
 	return at, len(b)
 }
 
-// take returns a block of a class: a free one, one that readers have left by
-// now, new memory, or a part of a larger one that is free.
+// take returns a block of a class: of what is free, of what readers have left
+// by now, or new memory.
 func (a *Arena) take(class, size int) uintptr {
-	if at, ok := a.pop(class); ok {
-		return at
+	at, ok := a.mu.holes.take(class, size)
+	for !ok && a.mu.stats.Retired > 0 && a.advance() {
+		at, ok = a.mu.holes.take(class, size)
 	}
-	if a.mu.stats.Retired > 0 && a.advance() {
-		if at, ok := a.pop(class); ok {
-			return at
-		}
+	if !ok {
+		memory := mapped(chunkBytes)
+		a.mu.stats.Mapped += len(memory)
+		a.mu.holes.grow(memory)
+		at, _ = a.mu.holes.take(class, size)
 	}
-	if len(a.mu.rest) < size {
-		for larger := class + 1; larger < classes; larger++ {
-			if at, ok := a.pop(larger); ok {
-				a.release(at+uintptr(size), sizeOf(larger)-size)
-				return at
-			}
-		}
-		a.release(address(a.mu.rest), len(a.mu.rest))
-		a.mu.rest = mapped(chunkBytes)
-		a.mu.chunks = append(a.mu.chunks, a.mu.rest)
-		a.mu.stats.Mapped += len(a.mu.rest)
-	}
-	at := address(a.mu.rest)
-	a.mu.rest = a.mu.rest[size:]
 	return at
-}
-
-func (a *Arena) pop(class int) (at uintptr, ok bool) {
-	free := a.mu.free[class]
-	if len(free) == 0 {
-		return 0, false
-	}
-	at = free[len(free)-1]
-	a.mu.free[class] = free[:len(free)-1]
-	return at, true
-}
-
-// release makes free blocks of n bytes of memory.
-func (a *Arena) release(at uintptr, n int) {
-	for n >= Align {
-		class, size := classOf(min(n, largeBytes))
-		for size > n {
-			class--
-			size = sizeOf(class)
-		}
-		a.mu.free[class] = append(a.mu.free[class], at)
-		at, n = at+uintptr(size), n-size
-	}
 }
 
 // Free gives a block back that no reader has seen.
@@ -240,9 +204,18 @@ func (a *Arena) free(b block) {
 		unmap(m)
 		return
 	}
-	class, size := classOf(b.size)
+	_, size := classOf(b.size)
 	a.mu.stats.Used -= size
-	a.mu.free[class] = append(a.mu.free[class], b.at)
+	h := &a.mu.holes
+	h.add(b.at, size)
+	for 2*h.bytes > a.mu.stats.Mapped {
+		memory := h.shrink()
+		if memory == nil {
+			break
+		}
+		a.mu.stats.Mapped -= len(memory)
+		unmap(memory)
+	}
 }
 
 // poisonByte is what freed memory is filled with in builds that look for
@@ -268,12 +241,11 @@ func (a *Arena) Close() {
 	if epoch := a.readers.epoch.Load(); a.readers.any(epoch) || a.readers.any(epoch-1) {
 		return
 	}
-	for _, b := range a.mu.chunks {
-		unmap(b)
+	for _, c := range a.mu.holes.chunks {
+		unmap(c.memory)
 	}
 	for _, b := range a.mu.large {
 		unmap(b)
 	}
-	a.mu.chunks, a.mu.rest, a.mu.large, a.mu.stats = nil, nil, nil, Stats{}
-	a.mu.free, a.mu.limbo = [classes][]uintptr{}, [3][]block{}
+	a.mu.holes, a.mu.large, a.mu.stats, a.mu.limbo = holes{}, nil, Stats{}, [3][]block{}
 }

@@ -2,6 +2,7 @@ package arena
 
 import (
 	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -12,7 +13,10 @@ import (
 
 func TestClasses(t *testing.T) {
 	last := 0
-	for n := 0; n <= largeBytes; n++ {
+	for n, step := 0, 1; n <= chunkBytes; n += step {
+		if n == largeBytes {
+			step = 4096 // as far as holes may go
+		}
 		class, size := classOf(n)
 		if size < n || size%Align != 0 || sizeOf(class) != size || class >= classes {
 			t.Fatalf("%d bytes: class %d of %d bytes, or %d", n, class, size, sizeOf(class))
@@ -90,6 +94,79 @@ func TestBlocksKeepTheirContent(t *testing.T) {
 	}
 	if s := a.Stats(); s.Used != 0 || s.Retired != 0 || s.Blocks != 0 {
 		t.Errorf("after all is freed: %+v", s)
+	}
+	h := &a.mu.holes
+	free := 0
+	for _, c := range h.chunks {
+		free += len(c.memory)
+		if hole := holeAt(address(c.memory)); !c.first.has(0) || !c.last.has(len(c.memory)/Align-1) || hole.size != len(c.memory) {
+			t.Errorf("a chunk in which nothing is used is not one hole but begins with one of %d bytes", hole.size)
+		}
+	}
+	if h.bytes != free {
+		t.Errorf("%d bytes are free of %d", h.bytes, free)
+	}
+}
+
+// Sizes that drift do not leave memory behind that later sizes have no use for:
+// of equal bytes in use, what is mapped stays below twice as much.
+func TestSizesDrift(t *testing.T) {
+	const inUse = 128 << 20 // of which no page is touched but where holes were
+	for name, at := range map[string]func(progress float64) float64{
+		"up":    func(p float64) float64 { return p },
+		"down":  func(p float64) float64 { return 1 - p },
+		"waves": func(p float64) float64 { return math.Abs(1 - math.Mod(8*p, 2)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := New()
+			defer a.Close()
+			r := rand.New(rand.NewPCG(1, 1))
+			var blocks [][]byte
+			steps := 600_000
+			if poison { // filling takes long
+				steps /= 10
+			}
+			for i, used := 0, 0; i < steps; i++ {
+				mean := 500 * math.Pow(16, at(float64(i)/float64(steps)))
+				b := a.Alloc(int(mean * (0.95 + 0.1*r.Float64())))
+				blocks = append(blocks, b)
+				for used += len(b); used > inUse; {
+					at := r.IntN(len(blocks))
+					b := blocks[at]
+					blocks[at] = blocks[len(blocks)-1]
+					blocks = blocks[:len(blocks)-1]
+					used -= len(b)
+					a.Retire(b)
+				}
+			}
+			if s := a.Stats(); s.Mapped > 2*inUse {
+				t.Errorf("%d MB are mapped for %d", s.Mapped>>20, inUse>>20)
+			}
+		})
+	}
+}
+
+// Memory that nobody uses any more goes back to the system, most of it.
+func TestFreeMemoryGoesBack(t *testing.T) {
+	a := New()
+	defer a.Close()
+	var blocks [][]byte
+	for range 8 * chunkBytes / largeBytes {
+		blocks = append(blocks, a.Alloc(largeBytes))
+	}
+	if s := a.Stats(); s.Mapped != 8*chunkBytes {
+		t.Fatalf("%+v", s)
+	}
+	for _, b := range blocks[chunkBytes/largeBytes:] {
+		a.Retire(b)
+	}
+	for range 3 {
+		a.mu.Lock()
+		a.advance()
+		a.mu.Unlock()
+	}
+	if s := a.Stats(); s.Mapped != 2*chunkBytes || s.Used != chunkBytes {
+		t.Errorf("%+v, of which the rest is free", s)
 	}
 }
 

@@ -54,6 +54,8 @@ func activities(t testing.TB, layout *column.Layout, rows ...map[string]any) *co
 			switch v := v.(type) {
 			case int:
 				r.SetInt(f, int64(v))
+			case int64:
+				r.SetInt(f, v)
 			case float64:
 				r.SetDouble(f, v)
 			case bool:
@@ -92,7 +94,7 @@ func score(t testing.TB, m *Model, rows *column.Slab, viewer *millrace.Viewer, a
 
 // TestRecency: the score is the time, for every schema, generated or not.
 func TestRecency(t *testing.T) {
-	times := []int{0, 1, 1700000000000, int(millrace.MaxTime)}
+	times := []int64{0, 1, 1700000000000, int64(millrace.MaxTime)}
 	for name, field := range map[string]string{"millrace.Activity": "created_at", "millrace.Note": "at"} {
 		var records []map[string]any
 		for _, at := range times {
@@ -113,7 +115,7 @@ func TestRecency(t *testing.T) {
 
 // TestHomePrefers holds what a member would expect of the home feed.
 func TestHomePrefers(t *testing.T) {
-	const now, hour = 1_700_000_000_000, 3_600_000
+	const now, hour int64 = 1_700_000_000_000, 3_600_000
 	viewer := &millrace.Viewer{ID: "member:1", Attributes: map[string]any{
 		"languages": []string{"en"}, "types": []string{"post"}, "country": "de",
 	}}
@@ -136,7 +138,7 @@ func TestHomePrefers(t *testing.T) {
 		better[c.field], worse[c.field] = c.better, c.worse
 		rows := activities(t, ShippedSchemas()["millrace.Activity"], better, worse)
 		for _, v := range []*millrace.Viewer{viewer, {}} {
-			s := score(t, builtinModel(t, "home"), rows, v, now)
+			s := score(t, builtinModel(t, "home"), rows, v, millrace.Time(now))
 			if math.IsNaN(s[0]) || math.IsNaN(s[1]) || s[0] < s[1] {
 				t.Errorf("%s: %v scores %v, %v scores %v", c.field, c.better, s[0], c.worse, s[1])
 			}

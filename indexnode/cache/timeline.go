@@ -31,7 +31,8 @@ type Timeline struct {
 	cached  bool // the block is in an arena
 }
 
-const timelineBytes = int(unsafe.Sizeof(Timeline{}))
+// timelineBytes is where the first part begins: parts are aligned to 8 bytes.
+const timelineBytes = (int(unsafe.Sizeof(Timeline{})) + 7) &^ 7
 
 // Empty is a timeline without records, and an entity without features.
 var Empty = mustTimeline(millrace.MinTime)

@@ -37,7 +37,7 @@ func TestFoldedEqualsFull(t *testing.T) {
 	for round := range 120 {
 		// Each model alone for a while, then in turn.
 		spec.Model = models[(round/30+round%4/3*round)%len(models)]
-		spec.From = millrace.Time(asOf - 2000*(round%5)*(round%3))
+		spec.From = asOf - millrace.Time(2000*(round%5)*(round%3))
 		if round%3 == 0 {
 			spec.From = 0
 		}
@@ -51,7 +51,7 @@ func TestFoldedEqualsFull(t *testing.T) {
 		if f := all[i].Folded(); f != nil {
 			kept[f.Model]++
 		}
-		body, err := s.EncodeJSON(fmt.Appendf(nil, `{"id":"new%d","actor":"a","verb":"post","created_at":%d,"language":"en","likes":%d,"impressions":90}`, round, asOf-1, 1+round))
+		body, err := s.EncodeJSON(fmt.Appendf(nil, `{"id":"new%d","actor":"a","verb":"post","created_at":%d,"language":"en","likes":%d,"impressions":90}`, round, int64(asOf-1), 1+round))
 		if err != nil {
 			t.Fatal(err)
 		}

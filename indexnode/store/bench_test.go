@@ -62,7 +62,7 @@ func (l *benchLoad) record() millrace.Record {
 	size := benchRecord - len(id) - 10
 	l.n++
 	return millrace.Record{
-		ID: millrace.RecordID(id), Time: millrace.Time(1_700_000_000_000 + l.n*10 - l.rng.IntN(5_000)), Schema: 9, Body: l.body[at : at+size],
+		ID: millrace.RecordID(id), Time: 1_700_000_000_000 + millrace.Time(l.n*10-l.rng.IntN(5_000)), Schema: 9, Body: l.body[at : at+size],
 	}
 }
 

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,7 +101,7 @@ func (w *chainScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "draw":
 		return w.draw(name)
 	case "read":
-		recs, err := w.s.Read(nil, 0, name, millrace.Time(argInt(d, "from", 0)), millrace.Time(argInt(d, "to", 1<<40)))
+		recs, err := w.s.Read(nil, 0, name, millrace.Time(argInt(d, "from", 0)), millrace.Time(argInt(d, "to", math.MaxInt32)))
 		return short(recs, err)
 	case "newest":
 		n, err := w.s.ReadNewest(0, name, argInt(d, "max", 1))

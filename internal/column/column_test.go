@@ -503,7 +503,7 @@ func TestAppendWords(t *testing.T) {
 			}
 		}
 	}
-	if _, ok := New(mustLayout(t), 1, 0).Append().Heap(maxHeapLen); ok {
+	if _, ok := New(mustLayout(t), 1, 0).Append().Heap(math.MaxInt32); ok {
 		t.Error("there is room for more than a reference reaches")
 	}
 }

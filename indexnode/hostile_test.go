@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
@@ -177,5 +180,43 @@ func TestFlightsAreOfOneTimeline(t *testing.T) {
 			}
 			of[flight(k)] = k
 		}
+	}
+}
+
+// A question that panics is over, and the node goes on.
+func TestAPanicEndsAQuestionOnly(t *testing.T) {
+	n := hostileNode(t)
+	ask := func() (*nodev1.QueryResponse, error) {
+		return n.Query(t.Context(), all(func(r *nodev1.QueryRequest) { r.Types = []string{"post"} }))
+	}
+	if _, err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	post := millrace.Timeline{Entity: "member:1", Type: "post"}
+	l, err := column.NewLayout([]column.Field{{Name: "no time", Kind: column.Int}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := column.New(l, 1, 0).Append()
+	if err := a.End(a.Begin()); err != nil {
+		t.Fatal(err)
+	}
+	alien, err := cache.NewTimeline(millrace.MinTime, a.Slab())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.cache.Put(post, alien)
+	if _, err := ask(); status.Code(err) != codes.Internal {
+		t.Errorf("what breaks invariants: %v", err)
+	}
+	n.cache.Remove(post)
+	if resp, err := ask(); err != nil || len(resp.Items) != 2 {
+		t.Errorf("after it: %v, %v", resp, err)
+	}
+	for range 5000 {
+		n.cache.Put(post, alien)
+	}
+	if s := n.CacheStats().Arena; s.Retired > 100_000 {
+		t.Errorf("%d bytes wait for a reader that is gone", s.Retired)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -31,9 +32,19 @@ import (
 const maxRequestBytes = 16 << 20
 
 // Query implements nodev1.NodeServiceServer.
-func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (_ *nodev1.QueryResponse, err error) {
 	ctx, span := tracer.Start(tracing.Incoming(ctx), "indexnode.Query", trace.WithSpanKind(trace.SpanKindServer))
 	defer span.End()
+	// A question that breaks one node is asked of the next replica at once: it
+	// must not end them all.
+	defer func() {
+		if broken := recover(); broken != nil {
+			n.counters.queried(queryFailed)
+			n.log.Error("query panicked", "panic", broken, "stack", string(debug.Stack()))
+			span.SetStatus(codes.Error, "panic")
+			err = rpcerr.Status(fmt.Errorf("query panicked: %v", broken))
+		}
+	}()
 	if err := expired(ctx); err != nil {
 		n.counters.queried(queryExpired)
 		span.SetStatus(codes.Error, err.Error())
@@ -99,7 +110,14 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 	}
 	resolved := time.Now()
 	q := query.New(spec)
-	defer q.Release()
+	resp, err := n.scan(ctx, r, q, req, began, resolved)
+	q.Release() // not deferred: what panicked is not used again
+	return resp, err
+}
+
+// scan answers by q what was resolved.
+func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (*nodev1.QueryResponse, error) {
+	spec := r.spec
 	r.add(q)
 	if err := q.Scan(ctx); err != nil {
 		return nil, err

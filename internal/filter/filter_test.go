@@ -91,6 +91,19 @@ func (w *world) check(t *testing.T, src string) (kept int) {
 	if got := b.Select(w.slab, 0, w.slab.Len(), w.entity, []int32{-7}); !slices.Equal(got, append([]int32{-7}, want...)) {
 		t.Fatalf("%s\nall together keeps %v, one by one %v", src, got, want)
 	}
+	// A part of them, from the middle of a block.
+	if n := len(w.rows); n > 4 {
+		lo, hi := n/3, n-n/4
+		var part []int32
+		for _, row := range want {
+			if int(row) >= lo && int(row) < hi {
+				part = append(part, row)
+			}
+		}
+		if got := bind().Select(w.slab, lo, hi, w.entity, nil); !slices.Equal(got, part) {
+			t.Fatalf("%s\nrows %d to %d: keeps %v, one by one %v", src, lo, hi, got, part)
+		}
+	}
 	if b.Counts() != counts {
 		t.Fatalf("%s\nall together counts %+v, one by one %+v", src, b.Counts(), counts)
 	}
@@ -131,20 +144,24 @@ func TestAgainstCEL(t *testing.T) {
 	if testing.Short() {
 		filters = 500
 	}
-	kept, rows := 0, 0
+	kept, tried := 0, 0
 	for seed := range filters {
 		r := rand.New(rand.NewPCG(uint64(seed), 42))
-		w := newWorld(t, r, 12)
+		rows := 12
+		if seed%50 == 0 {
+			rows = 130 // more than two blocks
+		}
+		w := newWorld(t, r, rows)
 		src := source{r}.bool(1 + seed%4)
 		if len(src) > expr.MaxSourceBytes {
 			continue
 		}
 		kept += w.check(t, src)
-		rows += len(w.rows)
+		tried += len(w.rows)
 	}
-	t.Logf("%d of %d rows kept", kept, rows)
-	if kept < rows/20 || kept > rows*19/20 {
-		t.Errorf("%d of %d rows kept: the filters try too little", kept, rows)
+	t.Logf("%d of %d rows kept", kept, tried)
+	if kept < tried/20 || kept > tried*19/20 {
+		t.Errorf("%d of %d rows kept: the filters try too little", kept, tried)
 	}
 }
 

@@ -15,11 +15,14 @@ import (
 func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
 
 var (
-	someInts    = []int64{0, 1, -1, 2, 3, 7, 100, 1 << 53, 1<<53 + 1, math.MaxInt64, math.MinInt64, math.MinInt64 + 1}
-	someDoubles = []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 2, 3, 100, 1e300, 1 << 53, 9.3e18, -9.3e18, math.MaxInt64, math.MinInt64, math.NaN(), math.Inf(1), math.Inf(-1)}
-	someStrings = []string{"", "a", "en", "de", "abcdefg", "abcdefgh", "abcdefgi", "a string of some length", "é", "ééééé", "\x00", "a\x00"}
-	someTimes   = []int64{0, 1, 999, 1000, 1_700_000_000_000, 1_700_000_000_001, 1_699_913_600_000, -1, -1001, 253402300799999, 253402300800000, -62135596800000, math.MaxInt64, math.MinInt64}
-	asOf        = millrace.Time(1_700_000_000_000)
+	someInts    = []int64{0, 1, -1, 2, 3, 7, 100, 255, 256, math.MaxInt32, math.MinInt32, math.MaxUint32, 1 << 53, 1<<53 + 1, -1<<53 - 1, 3_037_000_500, math.MaxInt64, math.MaxInt64 - 1, math.MinInt64, math.MinInt64 + 1}
+	someDoubles = []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 2, 3, 100, 1e300, -1e300, math.MaxFloat64, -math.MaxFloat64, math.SmallestNonzeroFloat64, -math.SmallestNonzeroFloat64, 1 << 53, 9.3e18, -9.3e18, math.MaxInt64, math.MinInt64,
+		math.Nextafter(math.MaxInt64, 0), math.Nextafter(math.MinInt64, math.Inf(-1)), math.NaN(), -math.NaN(), math.Inf(1), math.Inf(-1)}
+	someStrings = []string{"", "a", "en", "de", "abcdef", "abcdefg", "abcdefgh", "abcdefgi", "abcdefh", "a string of some length", "é", "ééé", "éééa", "éééé", "ééééé", "\x00", "a\x00", "\xf0\x9f\x98\x80", "\x7f",
+		strings.Repeat("a", 254), strings.Repeat("a", 255), strings.Repeat("a", 256), strings.Repeat("a", 255) + "b", strings.Repeat("é", 128), strings.Repeat("a", 65_536)}
+	someTimes = []int64{0, 1, 999, 1000, 1_700_000_000_000, 1_700_000_000_001, 1_699_913_600_000, -1, -999, -1000, -1001, 253402300799999, 253402300800000, -62135596800000, -62135596800001,
+		1_700_000_000_000 + 9_223_372_036_854, 1_700_000_000_000 + 9_223_372_036_855, 1_700_000_000_000 - 9_223_372_036_854, 1_700_000_000_000 - 9_223_372_036_855, math.MaxInt64, math.MinInt64, math.MinInt64 + 1}
+	asOf = millrace.Time(1_700_000_000_000)
 )
 
 // fieldsOf are a column of each kind, one that can be null and one that
@@ -198,7 +201,7 @@ func (g source) numeric(d int) string {
 func (g source) intLiteral() string { return fmt.Sprint(pick(g.Rand, someInts...)) }
 
 func (g source) doubleLiteral() string {
-	x := pick(g.Rand, 0.0, 1, -1, 0.5, 2, 3, 100, 1e300, 1<<53, 9.3e18, -9.3e18)
+	x := pick(g.Rand, 0.0, math.Copysign(0, -1), 1, -1, 0.5, 2, 3, 100, 1e300, math.MaxFloat64, math.SmallestNonzeroFloat64, 1<<53, 9.3e18, -9.3e18, 1<<63, -1<<63)
 	s := fmt.Sprint(x)
 	if !strings.ContainsAny(s, ".e") {
 		s += ".0"
@@ -206,12 +209,15 @@ func (g source) doubleLiteral() string {
 	return s
 }
 
-func (g source) stringLiteral() string { return quote(pick(g.Rand, someStrings...)) }
+// stringLiteral leaves out what is longer than a source may be.
+func (g source) stringLiteral() string {
+	return quote(pick(g.Rand, someStrings[:len(someStrings)-1]...))
+}
 
 func quote(s string) string { return `"` + strings.ReplaceAll(s, "\x00", `\000`) + `"` }
 
 func (g source) durationLiteral() string {
-	return "duration(" + pick(g.Rand, `"0s"`, `"1ms"`, `"24h"`, `"-1h"`, `"2500000h"`) + ")"
+	return "duration(" + pick(g.Rand, `"0s"`, `"1ms"`, `"24h"`, `"-1h"`, `"2500000h"`, `"-2500000h"`, `"2562047h47m16.854s"`, `"-2562047h47m16.854s"`) + ")"
 }
 
 func (g source) strings() string {
@@ -281,7 +287,7 @@ func (g source) time(d int) string {
 	if d > 0 && g.IntN(2) == 0 {
 		return "(" + g.time(d-1) + pick(g.Rand, " + ", " - ") + g.duration(d-1) + ")"
 	}
-	return pick(g.Rand, g.field("t"), g.field("t"), "as_of", `timestamp("2023-11-14T22:13:20Z")`)
+	return pick(g.Rand, g.field("t"), g.field("t"), "as_of", `timestamp("2023-11-14T22:13:20Z")`, `timestamp("1969-12-31T23:59:59.999Z")`, `timestamp("0001-01-01T00:00:00Z")`, `timestamp("9999-12-31T23:59:59.999Z")`)
 }
 
 func (g source) duration(d int) string {

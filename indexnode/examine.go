@@ -54,13 +54,13 @@ func (n *Node) explain(ctx context.Context, r *resolution, q *query.Query, req *
 		for i, it := range req.Above {
 			ranks[i] = rankOf(it)
 		}
-		if resp.Above, err = q.Above(ranks); err != nil {
+		if resp.Above, err = q.Above(ctx, ranks); err != nil {
 			return err
 		}
 	}
 	if req.Explain {
 		r.explain(resp)
-		resp.Clauses, err = clauses(q, r.spec.Filter)
+		resp.Clauses, err = clauses(ctx, q, r.spec.Filter)
 	}
 	return err
 }
@@ -110,7 +110,7 @@ func (r *resolution) explain(resp *nodev1.QueryResponse) {
 func (n *Node) examine(ctx context.Context, r *resolution, q *query.Query, id millrace.RecordID) (*examination, error) {
 	x := &examination{node: n, r: r, id: id}
 	var err error
-	if x.accounts, err = q.Account(id); err != nil {
+	if x.accounts, err = q.Account(ctx, id); err != nil {
 		return nil, err
 	}
 	types := n.store.Types()
@@ -242,8 +242,8 @@ func listOf[T any](values []T, of func(T) *structpb.Value) *structpb.Value {
 }
 
 // clauses counts what each clause of the filter dropped.
-func clauses(q *query.Query, f *filter.Filter) ([]*feedv1.ClauseCounts, error) {
-	counts, err := q.Clauses()
+func clauses(ctx context.Context, q *query.Query, f *filter.Filter) ([]*feedv1.ClauseCounts, error) {
+	counts, err := q.Clauses(ctx)
 	if err != nil || f == nil {
 		return nil, err
 	}

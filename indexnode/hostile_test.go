@@ -79,6 +79,7 @@ func TestHostileRequests(t *testing.T) {
 		{"a negative limit", "limit", all(func(r *nodev1.QueryRequest) { r.Limit = math.MinInt32 })},
 		{"a limit of 2^31-1", "limit", all(func(r *nodev1.QueryRequest) { r.Limit = math.MaxInt32 })},
 		{"a negative cap", "cap_per_entity", all(func(r *nodev1.QueryRequest) { r.CapPerEntity = -1; r.Examine = "r1" })},
+		{"too many ranks to count above", "above", all(func(r *nodev1.QueryRequest) { r.Above = make([]*nodev1.Item, maxAbove+1) })},
 		{"a name longer than the rest", "entities", all(func(r *nodev1.QueryRequest) { r.Entities = []byte("\x7fx") })},
 		{"a name of 2^63 bytes", "entities", all(func(r *nodev1.QueryRequest) {
 			r.Entities = []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00x")

@@ -249,6 +249,9 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	if s.Limit < 1 || s.Limit > maxLimit {
 		return s, invalid("limit", fmt.Sprintf("%d is not within 1 to %d", req.Limit, maxLimit), "")
 	}
+	if len(req.Above) > maxAbove {
+		return s, invalid("above", fmt.Sprintf("%d items, more than %d", len(req.Above), maxAbove), "")
+	}
 	if s.Cap < 0 {
 		return s, invalid("cap_per_entity", fmt.Sprintf("%d is negative", req.CapPerEntity), "0 is no cap")
 	}
@@ -284,6 +287,7 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 const (
 	maxLimit  = 1000
 	maxShadow = 8
+	maxAbove  = 20_000
 )
 
 func invalid(field, detail, wayOut string) error {

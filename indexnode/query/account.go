@@ -1,6 +1,7 @@
 package query
 
 import (
+	"context"
 	"slices"
 
 	"github.com/millrace/millrace"
@@ -10,7 +11,8 @@ import (
 )
 
 // This file tells why an answer is what it is. It looks at the candidates
-// again, in its own way, so that the scan pays nothing for it.
+// again, in its own way, so that the scan pays nothing for it, and until the
+// context ends.
 
 // Account is what became of a record that is a candidate in one timeline.
 type Account struct {
@@ -26,6 +28,7 @@ type Account struct {
 
 // accountant goes through the candidates of a query.
 type accountant struct {
+	ctx   context.Context // of the question
 	q     *Query
 	bound []accounted
 	sel   []int32
@@ -87,6 +90,9 @@ func (a *accountant) each(want func(*segment) bool, do func(s *widened, b *accou
 		s := &a.q.segments[i]
 		if want != nil && !want(s) {
 			continue
+		}
+		if err := a.ctx.Err(); err != nil {
+			return err
 		}
 		b, err := a.bind(s)
 		if err != nil {
@@ -150,8 +156,8 @@ func (c *columns) objectOf(s *widened, row int32) millrace.Object {
 
 // Account accounts for the candidates of an id, one for each timeline that has
 // it in the window. What it returns holds until [Query.Release].
-func (q *Query) Account(id millrace.RecordID) ([]Account, error) {
-	a := &accountant{q: q}
+func (q *Query) Account(ctx context.Context, id millrace.RecordID) ([]Account, error) {
+	a := &accountant{ctx: ctx, q: q}
 	var all []Account
 	err := a.each(nil, func(s *widened, b *accounted, sel []int32, dropped []filter.Dropped) {
 		for i, row := range sel {
@@ -198,9 +204,9 @@ func (a *accountant) cappedBy(r millrace.Rank) ([]millrace.Rank, error) {
 
 // Above counts, for each rank, the candidates that the filter keeps and that
 // rank above it.
-func (q *Query) Above(ranks []millrace.Rank) ([]int64, error) {
+func (q *Query) Above(ctx context.Context, ranks []millrace.Rank) ([]int64, error) {
 	counts := make([]int64, len(ranks))
-	a := &accountant{q: q}
+	a := &accountant{ctx: ctx, q: q}
 	err := a.scored(nil, func(_ *widened, r millrace.Rank) {
 		for i := range ranks {
 			if r.Compare(ranks[i]) < 0 {
@@ -212,12 +218,12 @@ func (q *Query) Above(ranks []millrace.Rank) ([]int64, error) {
 }
 
 // Clauses counts what each clause of the filter drops.
-func (q *Query) Clauses() ([]filter.Counts, error) {
+func (q *Query) Clauses(ctx context.Context) ([]filter.Counts, error) {
 	if q.spec.Filter == nil {
 		return nil, nil
 	}
 	counts := make([]filter.Counts, len(q.spec.Filter.Sources()))
-	a := &accountant{q: q}
+	a := &accountant{ctx: ctx, q: q}
 	err := a.each(nil, func(_ *widened, _ *accounted, _ []int32, dropped []filter.Dropped) {
 		for _, d := range dropped {
 			counts[d.Clause].Add(d.Outcome)

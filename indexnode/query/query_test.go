@@ -204,6 +204,33 @@ func TestExpiredWorkStops(t *testing.T) {
 	}
 }
 
+// So does what accounts for an answer.
+func TestExpiredAccountsStop(t *testing.T) {
+	keys, all := activities(t, 3, 20)
+	q := New(question(t))
+	defer q.Release()
+	for i, tl := range all {
+		q.Add(keys[i], tl, column.Packed{})
+	}
+	if err := q.Scan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	q.Answer()
+	for name, account := range map[string]func(context.Context) error{
+		"Account": func(ctx context.Context) error { _, err := q.Account(ctx, "nothing"); return err },
+		"Above":   func(ctx context.Context) error { _, err := q.Above(ctx, []millrace.Rank{{}}); return err },
+		"Clauses": func(ctx context.Context) error { _, err := q.Clauses(ctx); return err },
+	} {
+		if err := account(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		ends := &endsAtSecondLook{Context: t.Context()}
+		if err := account(ends); !errors.Is(err, context.Canceled) || ends.looks != 2 {
+			t.Errorf("%s: after %d looks: %v", name, ends.looks, err)
+		}
+	}
+}
+
 // endsAtSecondLook is a context that ends while a query is at work.
 type endsAtSecondLook struct {
 	context.Context

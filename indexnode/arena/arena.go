@@ -150,7 +150,9 @@ func (a *Arena) take(class, size int) uintptr {
 func (a *Arena) Free(b []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.free(block{address(b), len(b)})
+	if !a.mu.closed {
+		a.free(block{address(b), len(b)})
+	}
 }
 
 // Retire gives a block back that readers may be reading, but that none can
@@ -158,6 +160,9 @@ func (a *Arena) Free(b []byte) {
 func (a *Arena) Retire(b []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.mu.closed {
+		return
+	}
 	limbo := &a.mu.limbo[a.readers.epoch.Load()%3]
 	*limbo = append(*limbo, block{address(b), len(b)})
 	a.mu.stats.Retired += len(b)

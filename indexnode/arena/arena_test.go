@@ -236,6 +236,23 @@ func TestCloseBesideAReader(t *testing.T) {
 	r.Leave()
 }
 
+// What is given back after the end is nobody's.
+func TestGiveBackAfterClose(t *testing.T) {
+	a := New()
+	var blocks [][]byte
+	for range 5 * patience {
+		blocks = append(blocks, a.Alloc(100))
+	}
+	a.Close()
+	a.Free(blocks[0])
+	for _, b := range blocks[1:] {
+		a.Retire(b)
+	}
+	if s := a.Stats(); s != (Stats{}) {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A free block serves smaller ones before more memory is mapped.
 func TestLargeBlocksAreSplit(t *testing.T) {
 	a := New()

@@ -301,24 +301,45 @@ func (r *resolution) rows(v *view, key millrace.Timeline, features column.Packed
 	}
 	rows := v.rows
 	if max(spec.From, millrace.MinTime) < tl.From() {
-		older, err := n.store.Read(nil, v.partition, key, spec.From, min(spec.To, tl.From()))
+		older, err := n.readOlder(v.partition, key, spec.From, min(spec.To, tl.From()))
 		if err != nil {
 			return nil, err
 		}
+		for _, rest := range older {
+			rows = append(rows, resolved{key, rest, features})
+		}
+	}
+	return append(rows, resolved{key, tl, features}), nil
+}
+
+// readOlder reads the records of a timeline in a window, in runs. Of those who
+// want the same at the same time one reads, as in [resolution.timeline].
+func (n *Node) readOlder(p millrace.Partition, t millrace.Timeline, from, to millrace.Time) ([]*cache.Timeline, error) {
+	runs, err, _ := n.reads.Do(fmt.Sprintf("%d to %d of %s", from, to, flight(t)), func() (any, error) {
+		n.counters.reads.Inc()
+		older, err := n.store.Read(nil, p, t, from, to)
+		if err != nil {
+			return nil, err
+		}
+		var runs []*cache.Timeline
 		for len(older) > 0 {
 			some := run(older, n.maxRun)
 			slabs, err := n.decode(older[:some])
 			if err != nil {
 				return nil, err
 			}
-			rest, err := cache.NewTimeline(spec.From, slabs...)
+			tl, err := cache.NewTimeline(from, slabs...)
 			if err != nil {
 				return nil, err
 			}
-			rows, older = append(rows, resolved{key, rest, features}), older[some:]
+			runs, older = append(runs, tl), older[some:]
 		}
+		return runs, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	return append(rows, resolved{key, tl, features}), nil
+	return runs.([]*cache.Timeline), nil
 }
 
 // maxRunBytes is how many bytes of bodies are decoded together: with what else

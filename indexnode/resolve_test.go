@@ -72,6 +72,27 @@ func TestNoStampede(t *testing.T) {
 	}
 }
 
+// Nor where a window reaches behind what is cached.
+func TestNoStampedeBehindTheCache(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	const records, readers = 20_000, 32
+	req := ofAll(members(t, n, h, 1, records))
+	var wg sync.WaitGroup
+	for range readers {
+		wg.Go(func() {
+			resp, err := n.query(t.Context(), req)
+			if err != nil || resp.Stages.Candidates != records {
+				t.Errorf("%v candidates, %v", resp.GetStages().GetCandidates(), err)
+			}
+		})
+	}
+	wg.Wait()
+	var m dto.Metric
+	if err := n.counters.reads.Write(&m); err != nil || m.Counter.GetValue() > readers/2 {
+		t.Errorf("%v reads for %d readers at once, %v", m.Counter.GetValue(), readers, err)
+	}
+}
+
 // One whose question is over while it reads for others does not fail them.
 func TestACancelledReaderFailsNobodyElse(t *testing.T) {
 	n, h := openNode(t, cache.Config{})

@@ -1,6 +1,7 @@
 package indexnode
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -51,6 +52,7 @@ func TestReadersSeeAnAppliedState(t *testing.T) {
 				l.check(t, a)
 			}
 			l.checkAll(t, n)
+			checkCache(t, n, l.entities)
 		})
 	}
 }
@@ -350,6 +352,54 @@ func (l *history) checkAll(t *testing.T, n *Node) {
 			t.Fatal(err)
 		}
 		l.check(t, a)
+	}
+}
+
+// checkCache compares what is cached with the store: the same records as far
+// back as the cache says, and none where it says that there are none.
+func checkCache(t *testing.T, n *Node, entities []millrace.Entity) {
+	t.Helper()
+	reader := n.cache.Reader()
+	defer reader.Leave()
+	fat, skinny := 0, 0
+	for _, e := range entities {
+		for _, typ := range n.store.Types() {
+			key := millrace.Timeline{Entity: e, Type: typ}
+			tl := reader.Peek(key)
+			if tl == nil {
+				continue
+			}
+			want, err := n.store.Read(nil, partition.Of(e), key, tl.From(), millrace.MaxTime)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cached := map[millrace.RecordID][]byte{}
+			for b := tl; b != nil; b = b.Older() {
+				for _, p := range b.Append(nil) {
+					id, body := p.Layout().Role("id"), p.Layout().Index(schemas.BodyColumn)
+					for row := range p.Len() {
+						cached[millrace.RecordID(p.StringAt(id, row))] = p.BytesAt(body, row)
+					}
+				}
+			}
+			if len(cached) != len(want) || tl.Len() != len(want) {
+				t.Errorf("%s: %d records of %d are cached, the store has %d", key, len(cached), tl.Len(), len(want))
+			}
+			for _, r := range want {
+				if !bytes.Equal(cached[r.ID], r.Body) {
+					t.Errorf("%s: record %s is cached as %x, stored as %x", key, r.ID, cached[r.ID], r.Body)
+				}
+			}
+			if tl.Len() > 0 {
+				fat++
+			} else {
+				skinny++
+			}
+		}
+	}
+	// Types that no record has are asked for too.
+	if s := n.CacheStats(); fat != s.Timelines || skinny > s.EmptyKeys || fat == 0 {
+		t.Errorf("%d fat and %d skinny, the cache says %d and %d", fat, skinny, s.Timelines, s.EmptyKeys)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
@@ -22,8 +23,14 @@ import (
 type driver struct {
 	run   *running
 	world *world
-	right []uint64 // digests, by question
+	right []right // by question
 	next  atomic.Uint64
+}
+
+// right is a right answer: as it is when read, and on the wire.
+type right struct {
+	digest uint64
+	items  uint64
 }
 
 // patient bounds one question.
@@ -37,11 +44,7 @@ func (d *driver) get(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.G
 	defer cancel()
 	resp, err := d.run.feed.GetFeed(ctx, req)
 	if err != nil {
-		err = rpcerr.FromStatus(err)
-		if e, ok := errors.AsType[*millrace.Error](err); ok && e.Reason == millrace.ReasonOverloaded {
-			return nil, errRefused
-		}
-		return nil, err
+		return nil, refusal(err)
 	}
 	if missing := resp.GetCoverage().GetMissing(); len(missing) > 0 {
 		return nil, fmt.Errorf("partial answer: %v", missing)
@@ -49,18 +52,52 @@ func (d *driver) get(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.G
 	return resp, nil
 }
 
+// refusal returns errRefused for the broker's.
+func refusal(err error) error {
+	err = rpcerr.FromStatus(err)
+	if e, ok := errors.AsType[*millrace.Error](err); ok && e.Reason == millrace.ReasonOverloaded {
+		return errRefused
+	}
+	return err
+}
+
+// glance asks a question and leaves the answer undecoded.
+func (d *driver) glance(ctx context.Context, q *question) (g glance, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patient)
+	defer cancel()
+	if err := d.run.conn.Invoke(ctx, feedv1.FeedService_GetFeed_FullMethodName, q.wire, &g, grpc.ForceCodecV2(asBytes{})); err != nil {
+		return g, refusal(err)
+	}
+	if g.partial {
+		return g, errors.New("partial answer")
+	}
+	return g, nil
+}
+
+// turn is whose question is next.
+func (d *driver) turn() int { return int(d.next.Add(1) % uint64(len(d.world.asked))) }
+
 // ask asks the next question. A wrong answer is an error.
 func (d *driver) ask(ctx context.Context) error {
-	i := int(d.next.Add(1) % uint64(len(d.world.asked)))
-	resp, err := d.get(ctx, d.world.asked[i].req)
-	if err != nil {
-		return err
+	i := d.turn()
+	g, err := d.glance(ctx, &d.world.asked[i])
+	if err == nil && g.items != d.right[i].items {
+		err = otherwise(i)
 	}
-	if digest(resp) != d.right[i] {
-		return fmt.Errorf("question %d is answered otherwise than before", i)
-	}
-	return nil
+	return err
 }
+
+// askAndRead is ask by a caller who decodes the answer.
+func (d *driver) askAndRead(ctx context.Context) error {
+	i := d.turn()
+	resp, err := d.get(ctx, d.world.asked[i].req)
+	if err == nil && digest(resp) != d.right[i].digest {
+		err = otherwise(i)
+	}
+	return err
+}
+
+func otherwise(i int) error { return fmt.Errorf("question %d is answered otherwise than before", i) }
 
 // latencies are how long answers took, shortest first.
 type latencies []time.Duration
@@ -112,8 +149,9 @@ func closed(ctx context.Context, clients int, length time.Duration, ask func(con
 
 // open has questions arrive as a Poisson process of so many a second, whether
 // those before are answered or not, and measures from the instant each was
-// due. It counts those that were refused apart.
-func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (all latencies, refused int, err error) {
+// due; so what the client does too late is within. How much that is it tells
+// apart, as it does those that were refused.
+func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (res arrivals, err error) {
 	r := d.world.rand(ofArrivals, 0)
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
@@ -123,19 +161,28 @@ func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (
 		sleepUntil(due)
 		at := due
 		g.Go(func() error {
+			late := time.Since(at)
 			err := d.ask(ctx)
 			took := time.Since(at)
 			mu.Lock()
 			defer mu.Unlock()
 			if errors.Is(err, errRefused) {
-				refused++
+				res.refused++
 				return nil
 			}
-			all = append(all, took)
+			res.took, res.late = append(res.took, took), append(res.late, late)
 			return err
 		})
 	}
 	err = g.Wait()
-	slices.Sort(all)
-	return all, refused, err
+	slices.Sort(res.took)
+	slices.Sort(res.late)
+	return res, err
+}
+
+// arrivals are questions that came when they were due.
+type arrivals struct {
+	took    latencies // from the instant each was due
+	late    latencies // of that, until the client sent it
+	refused int
 }

@@ -21,11 +21,10 @@ type result struct {
 	execution          string  // generated or interpreted
 	exact              int     // answers equal to the oracle's
 	one                latencies
-	oneCPU, fullCPU    cpuTime   // a query, of one client and saturated
-	saturation         float64   // queries a second
-	clients            int       // that saturate it
-	half               latencies // at half of that
-	refused            int       // by an overloaded broker at half of it
+	oneCPU, fullCPU    cpuTime  // a query, of one client and saturated
+	saturation         float64  // queries a second
+	clients            int      // that saturate it
+	half               arrivals // at half of that
 
 	// Of a shape with a baseline: two clients.
 	two     float64 // queries a second
@@ -71,10 +70,10 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 	if err := d.saturate(ctx, c, &res); err != nil {
 		return res, err
 	}
-	if res.half, res.refused, err = d.open(ctx, res.saturation/2, 2*c.Duration); err != nil {
+	if res.half, err = d.open(ctx, res.saturation/2, 2*c.Duration); err != nil {
 		return res, err
 	}
-	c.say("%d nodes: %.0f queries/s arriving, p99 %s", nodes, res.saturation/2, ms(res.half.at(0.99)))
+	c.say("%d nodes: %.0f queries/s arriving, p99 %s", nodes, res.saturation/2, ms(res.half.took.at(0.99)))
 	return res, nil
 }
 
@@ -95,8 +94,8 @@ func (d *driver) settle(ctx context.Context) error {
 	}
 }
 
-// check asks every question once, holds the first against the oracle, and
-// keeps the digests of all.
+// check asks every question, holds the first answers against the oracle, and
+// keeps what tells all of them when they are given again.
 func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) error {
 	for i, q := range d.world.asked {
 		explained := proto.Clone(q.req).(*feedv1.GetFeedRequest)
@@ -111,7 +110,18 @@ func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) 
 			}
 			res.exact++
 		}
-		d.right = append(d.right, digest(resp))
+		plain, err := d.get(ctx, q.req)
+		if err != nil {
+			return err
+		}
+		if digest(plain) != digest(resp) {
+			return fmt.Errorf("question %d is answered otherwise when it is explained", i)
+		}
+		seen, err := d.glance(ctx, &q)
+		if err != nil {
+			return err
+		}
+		d.right = append(d.right, right{digest(resp), seen.items})
 		res.answers = append(res.answers, shown(resp))
 		res.candidates += float64(resp.GetExplain().GetCandidates()) / float64(len(d.world.asked))
 		res.scored += float64(resp.GetExplain().GetScored()) / float64(len(d.world.asked))
@@ -142,9 +152,10 @@ func (d *driver) oneClient(ctx context.Context, c *Config, res *result) (err err
 	return err
 }
 
+// twoClients decode their answers, as those of the baseline do.
 func (d *driver) twoClients(ctx context.Context, c *Config, res *result) (err error) {
 	res.twoCPU, err = d.cost(ctx, func() (latencies, error) {
-		l, elapsed, err := d.closed(ctx, 2, c.Duration)
+		l, elapsed, err := closed(ctx, 2, c.Duration, func(ctx context.Context, _ int) error { return d.askAndRead(ctx) })
 		res.two = float64(len(l)) / elapsed.Seconds()
 		return l, err
 	})

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -36,6 +37,7 @@ type question struct {
 	viewer  viewer
 	follows []int
 	req     *feedv1.GetFeedRequest
+	wire    []byte // req as protobuf
 }
 
 type viewer struct {
@@ -64,7 +66,11 @@ func newWorld(c Config) (*world, error) {
 		return nil, err
 	}
 	for i := range c.Viewers {
-		w.asked = append(w.asked, w.question(i))
+		q := w.question(i)
+		if q.wire, err = proto.Marshal(q.req); err != nil {
+			return nil, err
+		}
+		w.asked = append(w.asked, q)
 	}
 	return w, nil
 }

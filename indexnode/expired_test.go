@@ -42,3 +42,20 @@ func TestExpiredQueriesAreNotBegun(t *testing.T) {
 		}
 	}
 }
+
+// Nobody holds the memory of a node for longer than a minute.
+func TestQueriesAreBounded(t *testing.T) {
+	for asked, most := range map[time.Duration]time.Duration{0: maxQueryTime, time.Second: time.Second, 10 * 365 * 24 * time.Hour: maxQueryTime} {
+		ctx := t.Context()
+		if asked > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, asked)
+			defer cancel()
+		}
+		ctx, cancel := bounded(ctx)
+		defer cancel()
+		if end, ok := ctx.Deadline(); !ok || time.Until(end) > most || time.Until(end) < most/2 {
+			t.Errorf("asked for %v: ends at %v, want in %v", asked, end, most)
+		}
+	}
+}

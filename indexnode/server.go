@@ -50,6 +50,8 @@ func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (_ *nodev1.Q
 		span.SetStatus(codes.Error, err.Error())
 		return nil, rpcerr.Status(err)
 	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
 	resp, err := n.query(ctx, req)
 	switch {
 	case err == nil:
@@ -75,6 +77,19 @@ func expired(ctx context.Context) error {
 		return context.DeadlineExceeded
 	}
 	return ctx.Err()
+}
+
+// maxQueryTime bounds a question whose asker would wait longer, or for ever:
+// what is replaced in the cache meanwhile takes memory until it is over.
+const maxQueryTime = time.Minute
+
+// bounded returns ctx with a deadline no later than in maxQueryTime. Most have
+// an earlier one, and stay as they are.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= maxQueryTime {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, maxQueryTime)
 }
 
 func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {

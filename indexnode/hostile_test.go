@@ -3,6 +3,7 @@ package indexnode
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,6 +76,9 @@ func TestHostileRequests(t *testing.T) {
 		{"the type under which features of objects are cached", "types", all(func(r *nodev1.QueryRequest) { r.Types = []string{"\x00"} })},
 		{"a NUL in a type", "types", all(func(r *nodev1.QueryRequest) { r.Types = []string{"post", "po\x00st"} })},
 		{"a type that no record has", "types", all(func(r *nodev1.QueryRequest) { r.Types = []string{strings.Repeat("x", millrace.MaxTypeBytes+1)} })},
+		{"47 a million entities", "entities", all(func(r *nodev1.QueryRequest) { r.Entities = make([]byte, 1_000_000) })},
+		{"too many types", "types", all(func(r *nodev1.QueryRequest) { r.Types = slices.Repeat([]string{"post"}, maxTypes+1) })},
+		{"too many hashes", "exclude", all(func(r *nodev1.QueryRequest) { r.Exclude = make([]uint64, maxExclude+1) })},
 		{"no limit", "limit", all(func(r *nodev1.QueryRequest) { r.Limit = 0 })},
 		{"a negative limit", "limit", all(func(r *nodev1.QueryRequest) { r.Limit = math.MinInt32 })},
 		{"a limit of 2^31-1", "limit", all(func(r *nodev1.QueryRequest) { r.Limit = math.MaxInt32 })},

@@ -2,6 +2,7 @@ package indexnode
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"unsafe"
 
@@ -27,12 +28,15 @@ type group struct {
 	lo, hi    int
 }
 
+// maxEntities is how many entities a request names at most.
+const maxEntities = 20_000
+
 // decode reads the packed entities of a request: each its length as uvarint
 // and its bytes. They share the memory of b, which must not change.
 func (k *keys) decode(b []byte) error {
 	var ok bool
 	if k.entities, ok = split(k.entities[:0], b); !ok {
-		return invalid("entities", "not a run of lengths and names", "")
+		return invalid("entities", fmt.Sprintf("not a run of lengths and names, %d of them at most", maxEntities), "")
 	}
 	k.hashes = slices.Grow(k.hashes[:0], len(k.entities))[:len(k.entities)]
 	hashes := k.hashes
@@ -45,8 +49,8 @@ func (k *keys) decode(b []byte) error {
 	return nil
 }
 
-// split appends the entities in b to dst, and reports whether b is nothing
-// else.
+// split appends the entities in b to dst, which is empty, and reports whether b
+// is nothing else, and they not too many.
 func split(dst []millrace.Entity, b []byte) ([]millrace.Entity, bool) {
 	all := unsafe.String(unsafe.SliceData(b), len(b))
 	for at := 0; at < len(b); {
@@ -58,7 +62,7 @@ func split(dst []millrace.Entity, b []byte) ([]millrace.Entity, bool) {
 			}
 			name, end = at+w, at+w+int(size)
 		}
-		if end > len(b) {
+		if end > len(b) || len(dst) == maxEntities {
 			return dst, false
 		}
 		dst = append(dst, millrace.Entity(all[name:end]))

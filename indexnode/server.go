@@ -113,6 +113,9 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 	if err := r.decode(req.Entities); err != nil {
 		return nil, err
 	}
+	if len(req.Types) > maxTypes {
+		return nil, invalid("types", fmt.Sprintf("%d types, more than %d", len(req.Types), maxTypes), "")
+	}
 	for _, t := range req.Types {
 		if t == "" || len(t) > millrace.MaxTypeBytes || strings.Contains(t, string(cache.Objects)) {
 			return nil, invalid("types", fmt.Sprintf("%.70q is no content type", t), "name a content type, or none for all")
@@ -290,6 +293,9 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 			return s, err
 		}
 	}
+	if len(req.Exclude) > maxExclude {
+		return s, invalid("exclude", fmt.Sprintf("%d hashes, more than %d", len(req.Exclude), maxExclude), "")
+	}
 	if len(req.Exclude) > 0 {
 		s.Exclude = make(map[uint64]struct{}, len(req.Exclude))
 		for _, h := range req.Exclude {
@@ -301,8 +307,11 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 
 const (
 	maxLimit  = 1000
+	maxTypes  = 100
 	maxShadow = 8
 	maxAbove  = 20_000
+	// maxExclude is twice what brokers remember of a feed's earlier pages.
+	maxExclude = 20_000
 )
 
 func invalid(field, detail, wayOut string) error {

@@ -93,10 +93,13 @@ func (h *hosting) commit(ctx context.Context, f kafka.Fetched) error {
 	n := h.node
 	part := &n.parts[f.Partition]
 	for {
+		changes, err := h.changes[:0], n.store.Admit() // before the lock: it may take as long as a flush
 		part.mu.Lock()
 		part.commits.Add(1)
-		changes, err := n.store.Apply(&h.batch, h.changes[:0])
-		h.changes = changes
+		if err == nil {
+			changes, err = n.store.Apply(&h.batch, changes)
+			h.changes = changes
+		}
 		if err == nil {
 			for i := range changes {
 				n.writeThrough(&changes[i])

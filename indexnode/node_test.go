@@ -28,10 +28,12 @@ func openNode(t testing.TB, c cache.Config) (*Node, *hosting) {
 
 func openRetaining(t testing.TB, c cache.Config, kept map[millrace.ContentType]store.Retention) (*Node, *hosting) {
 	t.Helper()
-	n, err := Open(Config{
-		ID: "test", Dir: "node", Brokers: []string{"none"}, Cluster: new(cluster.Client), Cache: c,
-		Store: store.Options{FS: vfs.NewMem(), MaxBlobBytes: 600, FlushEvery: -1, Retention: kept},
-	})
+	return openStored(t, c, store.Options{FS: vfs.NewMem(), MaxBlobBytes: 600, FlushEvery: -1, Retention: kept})
+}
+
+func openStored(t testing.TB, c cache.Config, o store.Options) (*Node, *hosting) {
+	t.Helper()
+	n, err := Open(Config{ID: "test", Dir: "node", Brokers: []string{"none"}, Cluster: new(cluster.Client), Cache: c, Store: o})
 	if err != nil {
 		t.Fatal(err)
 	}

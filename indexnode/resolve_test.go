@@ -5,15 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	dto "github.com/prometheus/client_model/go"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -157,5 +161,73 @@ func TestRun(t *testing.T) {
 	}
 	if fmt.Sprint(runs) != "[1 3 1 1 1]" {
 		t.Errorf("%v", runs)
+	}
+}
+
+// slowDisk writes nothing while it is stuck.
+type slowDisk struct {
+	mu    sync.RWMutex
+	stuck atomic.Bool
+}
+
+func (d *slowDisk) String() string { return "a slow disk" }
+
+func (d *slowDisk) MaybeError(op errorfs.Op) error {
+	if d.stuck.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+		d.mu.RLock() // until it is not
+		d.mu.RUnlock()
+	}
+	return nil
+}
+
+// While ingest waits for the disk, since too much is not on it yet, readers go
+// on with what is applied.
+func TestReadersDoNotWaitForTheDisk(t *testing.T) {
+	disk := new(slowDisk)
+	n, h := openStored(t, cache.Config{}, store.Options{FS: errorfs.Wrap(vfs.NewMem(), disk), FlushEvery: -1, MaxDirtyBytes: 1})
+	post := func(i int) error {
+		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"r%d","actor":"member:1","verb":"post","created_at":%d}`, i, 1_700_000_000_000+int64(i)))
+		if err != nil {
+			return err
+		}
+		return bring(t.Context(), h, []event{{stream: kafka.Timeline, entity: "member:1", schema: schemas.Activity(), body: body}}, millrace.Offset(i))
+	}
+	err := errors.Join(post(1), n.store.Flush())
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.mu.Lock()
+	disk.stuck.Store(true)
+	const last = 8
+	brought, asked := make(chan error, 1), make(chan error, 1)
+	go func() {
+		var err error
+		for i := 2; i <= last && err == nil; i++ {
+			err = post(i)
+		}
+		brought <- err
+	}()
+	go func() {
+		var err error
+		for began := time.Now(); time.Since(began) < 100*time.Millisecond && err == nil; n.cache.Purge() {
+			_, err = n.query(t.Context(), all(func(r *nodev1.QueryRequest) {}))
+		}
+		asked <- err
+	}()
+	select {
+	case err = <-asked:
+	case <-time.After(10 * time.Second):
+		err = errors.New("a reader waits for the disk")
+	}
+	if len(brought) > 0 {
+		t.Error("ingest did not wait for the disk: the test shows nothing")
+	}
+	disk.stuck.Store(false)
+	disk.mu.Unlock()
+	if err := errors.Join(err, <-brought); err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) {})); err != nil || len(resp.Items) != last {
+		t.Errorf("%v, %v", resp, err)
 	}
 }

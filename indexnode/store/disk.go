@@ -8,6 +8,16 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
+// Admit waits until [Store.Apply] need not wait for the disk, or says why it
+// would refuse to take more in. Who holds a lock over Apply that readers need
+// asks it first.
+func (s *Store) Admit() error {
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	return s.admit()
+}
+
 // admit refuses to take more in while the disk is short of space, and waits
 // while too much is unflushed. Pebble ends the process when it cannot write
 // its manifest, so ingest stops while there is room to flush what is in

@@ -152,13 +152,21 @@ func closed(ctx context.Context, clients int, length time.Duration, ask func(con
 // due; so what the client does too late is within. How much that is it tells
 // apart, as it does those that were refused.
 func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (res arrivals, err error) {
+	alarm, err := newAlarm()
+	if err != nil {
+		return res, err
+	}
+	defer alarm.close()
 	r := d.world.rand(ofArrivals, 0)
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	due := time.Now()
 	for end := due.Add(length); due.Before(end) && ctx.Err() == nil; {
 		due = due.Add(time.Duration(r.ExpFloat64() / rate * float64(time.Second)))
-		sleepUntil(due)
+		if err := alarm.sleepUntil(due); err != nil {
+			g.Go(func() error { return err })
+			break
+		}
 		at := due
 		g.Go(func() error {
 			late := time.Since(at)

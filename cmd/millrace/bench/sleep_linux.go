@@ -1,15 +1,41 @@
 package bench
 
 import (
-	"syscall"
+	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// sleepUntil sleeps in the kernel: the runtime's timers wake an idle process
-// up to a millisecond late, which would be taken for latency.
-func sleepUntil(t time.Time) {
-	for d := time.Until(t); d > 0; d = time.Until(t) {
-		ts := syscall.NsecToTimespec(d.Nanoseconds())
-		_ = syscall.Nanosleep(&ts, nil) // a signal wakes it early
+// alarm wakes who sleeps when they asked for it, by a timer of the kernel that
+// is waited for like the network. The runtime's timers wake an idle process up
+// to a millisecond late, and who sleeps in a system call keeps what it has
+// started waiting: both would be taken for latency.
+type alarm struct {
+	fd int
+	f  *os.File
+}
+
+func newAlarm() (*alarm, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("timerfd_create", err)
 	}
+	return &alarm{fd, os.NewFile(uintptr(fd), "alarm")}, nil
+}
+
+func (a *alarm) close() { _ = a.f.Close() }
+
+// sleepUntil returns at t, or soon after.
+func (a *alarm) sleepUntil(t time.Time) error {
+	d := time.Until(t)
+	if d <= 0 {
+		return nil
+	}
+	if err := unix.TimerfdSettime(a.fd, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}, nil); err != nil {
+		return os.NewSyscallError("timerfd_settime", err)
+	}
+	var times [8]byte // that the timer went off
+	_, err := a.f.Read(times[:])
+	return err
 }

@@ -73,7 +73,12 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 	outcomes := make([]outcome, len(legs))
 	var wg sync.WaitGroup
 	for i, l := range legs {
-		wg.Go(func() { outcomes[i] = f.leg(ctx, l, tried) })
+		if i > 0 {
+			wg.Go(func() { outcomes[i] = f.leg(ctx, l, tried) })
+		}
+	}
+	if len(legs) > 0 { // here, where there is a goroutine already
+		outcomes[0] = f.leg(ctx, legs[0], tried)
 	}
 	wg.Wait()
 	for _, o := range outcomes {

@@ -12,60 +12,112 @@ import (
 type try[T any] func(ctx context.Context) (value T, ok bool)
 
 // hedge runs first, and second beside it when first has taken longer than
-// delay and allow says yes, which is asked again each delay, or at once when
+// delay and allow says yes, which is asked again each delay, or after it when
 // first has ended without ok. It returns
 //
 //   - the one value that came with ok, having cancelled the other try, or
 //   - when neither came with ok, what both had, in the order they ended.
 //
 // It returns only after every try that it started has returned, so tries must
-// end soon after their context does.
+// end soon after their context does. First runs on the caller's goroutine: most
+// calls need no other.
 func hedge[T any](ctx context.Context, delay time.Duration, allow func() bool, first, second try[T]) []T {
 	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
 	defer cancel()
-
-	type end struct {
-		value T
-		ok    bool
-	}
-	ends := make(chan end, 2) // room for both: nobody is left waiting to send
-	start := func(t try[T]) {
-		wg.Go(func() {
-			v, ok := t(ctx)
-			ends <- end{v, ok}
-		})
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	start(first)
-	running, started := 1, false
-	var values []T
-	for running > 0 {
-		select {
-		case e := <-ends:
-			running--
-			if e.ok {
-				return []T{e.value}
-			}
-			values = append(values, e.value)
-			if !started && ctx.Err() == nil {
-				started = true
-				running++
-				start(second)
-			}
-		case <-timer.C:
-			switch {
-			case started:
-			case allow():
-				started = true
-				running++
-				start(second)
-			default:
-				timer.Reset(delay)
-			}
+	h := &beside[T]{ended: make(chan end[T], 1)} // room: nobody is left waiting to send
+	h.after(delay, allow, func() end[T] {
+		v, ok := second(ctx)
+		if ok {
+			cancel()
 		}
+		return end[T]{v, ok}
+	})
+	v, ok := first(ctx)
+	begun := h.stop()
+	switch {
+	case ok:
+		cancel()
+		if begun {
+			<-h.ended
+		}
+	case begun:
+		return h.join(v)
+	case ctx.Err() == nil:
+		w, ok := second(ctx)
+		if ok {
+			return []T{w}
+		}
+		return []T{v, w}
+	}
+	return []T{v}
+}
+
+// end is how a try ended.
+type end[T any] struct {
+	value T
+	ok    bool
+}
+
+// beside is a second try beside a first one.
+type beside[T any] struct {
+	ended chan end[T] // of the second, if it has begun
+
+	mu struct {
+		sync.Mutex
+		timer *time.Timer
+		over  bool // the first has ended
+		begun bool
+	}
+}
+
+// after begins the second try when delay has passed, or a multiple of it, and
+// allow says yes.
+func (h *beside[T]) after(delay time.Duration, allow func() bool, second func() end[T]) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.timer = time.AfterFunc(delay, func() {
+		if h.begin(delay, allow) {
+			h.ended <- second()
+		}
+	})
+}
+
+func (h *beside[T]) begin(delay time.Duration, allow func() bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.mu.over:
+	case allow():
+		h.mu.begun = true
+	default:
+		h.mu.timer.Reset(delay)
+	}
+	return h.mu.begun
+}
+
+// stop sees to it that the second try does not begin any more, and reports
+// whether it has.
+func (h *beside[T]) stop() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.over = true
+	h.mu.timer.Stop()
+	return h.mu.begun
+}
+
+// join waits for the second try, the first having ended with v and without ok.
+func (h *beside[T]) join(v T) []T {
+	var e end[T]
+	values := make([]T, 0, 2)
+	select {
+	case e = <-h.ended:
+		values = append(values, e.value, v)
+	default:
+		e = <-h.ended
+		values = append(values, v, e.value)
+	}
+	if e.ok {
+		return []T{e.value}
 	}
 	return values
 }

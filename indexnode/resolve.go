@@ -363,7 +363,7 @@ func run(records []millrace.Record, most int) int {
 // reads: all hold the partition's lock, so that they see one state. The caller
 // holds it for reading.
 func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
-	if tl := r.cache.Peek(t); tl != nil {
+	if tl := r.cache.Get(t); tl != nil {
 		return tl, nil
 	}
 	n := r.node

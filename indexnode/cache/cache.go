@@ -176,6 +176,16 @@ func (c *Cache) count(found []*Timeline, types []millrace.ContentType) {
 // touches nothing.
 func (r Reader) Peek(t millrace.Timeline) *Timeline { return r.c.index.get(r.c.seeds.id(t)) }
 
+// Get is Peek for a question: what it finds is not the next to be evicted.
+func (r Reader) Get(t millrace.Timeline) *Timeline {
+	table := r.c.index.table.Load()
+	i := table.find(r.c.seeds.id(t))
+	if i < 0 {
+		return nil
+	}
+	return table.slot(i).touch()
+}
+
 // Stats returns what the cache did and holds.
 func (c *Cache) Stats() Stats {
 	c.mu.Lock()

@@ -141,17 +141,26 @@ func TestATimelineIsNeverFatAndSkinny(t *testing.T) {
 }
 
 func TestATouchKeepsATimeline(t *testing.T) {
-	c := New(Config{FatRecords: 4})
-	one := timeline(t, 1)
-	c.Put(key(0), one)
-	for i := 1; i < 50; i++ {
-		c.Put(key(i), one)
-		if get(t, c, key(0)) == nil {
-			t.Fatalf("the timeline read between all writes was evicted after %d others", i)
+	for name, read := range map[string]func(testing.TB, *Cache, millrace.Timeline) *Timeline{
+		"Lookup": get,
+		"Get": func(t testing.TB, c *Cache, k millrace.Timeline) *Timeline {
+			r := c.Reader()
+			defer r.Leave()
+			return r.Get(k)
+		},
+	} {
+		c := New(Config{FatRecords: 4})
+		one := timeline(t, 1)
+		c.Put(key(0), one)
+		for i := 1; i < 50; i++ {
+			c.Put(key(i), one)
+			if read(t, c, key(0)) == nil {
+				t.Fatalf("%s: the timeline read between all writes was evicted after %d others", name, i)
+			}
 		}
-	}
-	if get(t, c, key(1)) != nil {
-		t.Error("a timeline never read outlived 48 others in a cache of 4")
+		if read(t, c, key(1)) != nil || read(t, c, key(100)) != nil {
+			t.Errorf("%s: a timeline never read outlived 48 others in a cache of 4", name)
+		}
 	}
 }
 

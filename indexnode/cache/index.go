@@ -178,6 +178,15 @@ func (t *table) lookup(dst []*Timeline, keys []id) []*Timeline {
 	return dst
 }
 
+// touch returns the slot's value, and marks it as looked up.
+func (s *slot) touch() *Timeline {
+	v := s.value.Load()
+	if v&touched == 0 && v&(isEmpty|address) != 0 {
+		s.value.Or(touched)
+	}
+	return timelineIn(v)
+}
+
 // eq is 1 if a is b, and 0 otherwise, without a branch.
 func eq(a, b uint64) (one uint8) {
 	if a == b {

@@ -28,7 +28,7 @@ const Align = 64
 
 const (
 	fineBytes  = 4 << 10 // up to here there is a size every 64 bytes
-	largeBytes = 1 << 20 // and up to here 16 of every doubling; beyond, a block has a mapping of its own
+	largeBytes = 8 << 20 // and up to here 16 of every doubling; beyond, a block has a mapping of its own
 	steps      = 16
 	classes    = fineBytes/Align + steps*13 + 1 // up to chunkBytes
 	// chunkBytes is the size of a mapping.

@@ -253,6 +253,20 @@ func TestGiveBackAfterClose(t *testing.T) {
 	}
 }
 
+// Blocks of a megabyte or a few, as timelines of a thousand records are, take
+// little more than their size.
+func TestMegabytes(t *testing.T) {
+	a := New()
+	defer a.Close()
+	const size, blocks = 1100 << 10, 56
+	for range blocks {
+		a.Alloc(size)
+	}
+	if s := a.Stats(); s.Mapped > blocks*size*6/5 {
+		t.Errorf("%d blocks of %d bytes: %+v", blocks, size, s)
+	}
+}
+
 // A free block serves smaller ones before more memory is mapped.
 func TestLargeBlocksAreSplit(t *testing.T) {
 	a := New()

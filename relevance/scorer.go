@@ -20,7 +20,10 @@ type Scorer struct {
 	in      plan.Inputs
 	viewer  []any   // memory for the values of the next viewer
 	folded  *Scorer // of ScoreFolded, once it is used
-	objects objectRows
+
+	ceilings *plan.Ceilings // of folded, once it is used; nil where there are none
+	bounded  bool
+	objects  objectRows
 }
 
 func newScorer(p *planned, in plan.Inputs) *Scorer {
@@ -93,14 +96,31 @@ func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out 
 // record alone from own, which holds for every row of rows what the scorer of
 // [Model.BindFold] computed. It is for models that have such a part.
 func (s *Scorer) ScoreFolded(own []float64, rows *column.Slab, sel []int32, entity *column.Slab, out []float64) {
+	rest := s.rest()
+	rest.args.Folded, rest.objects.given = own, s.objects.given
+	rest.machine.SetFolded(own)
+	rest.Score(rows, sel, entity, out)
+}
+
+// rest is the scorer of what is not folded.
+func (s *Scorer) rest() *Scorer {
 	if s.folded == nil {
 		s.folded = newScorer(s.planned.rest, s.in)
 	}
-	s.folded.args.Folded, s.folded.objects.given = own, s.objects.given
-	if s.folded.machine != nil {
-		s.folded.machine.SetFolded(own)
+	return s.folded
+}
+
+// Ceilings bounds scores before they are computed; see [plan.Ceilings].
+type Ceilings = plan.Ceilings
+
+// Ceilings returns what bounds the scores of [Scorer.ScoreFolded] before they
+// are computed, nil where nothing does. Its limits are to be told anew after
+// each Rebind.
+func (s *Scorer) Ceilings(rows *column.Layout) *Ceilings {
+	if !s.bounded {
+		s.ceilings, s.bounded = s.rest().machine.Ceilings(rows.Time()), true
 	}
-	s.folded.Score(rows, sel, entity, out)
+	return s.ceilings
 }
 
 // ObjectLayout returns the layout in which the scorer reads the features of

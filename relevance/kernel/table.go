@@ -15,6 +15,7 @@ type Table struct {
 	used    int
 	long    map[string]float64
 	dense   []float64 // of number keys 0, 1, 2, ...
+	lo, hi  float64   // of the values, but for NaN; not of a set
 }
 
 type slot struct {
@@ -29,6 +30,7 @@ func StringTable(values map[string]float64, missing float64) *Table {
 	t.reset(len(values), missing)
 	for k, v := range values {
 		t.putString(k, v)
+		t.widen(v)
 	}
 	return t.ready()
 }
@@ -41,6 +43,7 @@ func NumberTable(keys, values []float64, missing float64) *Table {
 	dense := true
 	for i, k := range keys {
 		t.put(numberKey(k), values[i])
+		t.widen(values[i])
 		dense = dense && k == float64(i)
 	}
 	if dense {
@@ -78,7 +81,23 @@ func (t *Table) reset(n int, missing float64) {
 	clear(t.slots)
 	clear(t.long)
 	t.missing, t.few, t.used, t.dense = missing, t.few[:0], 0, nil
+	t.lo, t.hi = math.Inf(1), math.Inf(-1)
+	t.widen(missing)
 }
+
+// widen takes a value into the range.
+func (t *Table) widen(v float64) {
+	if v < t.lo {
+		t.lo = v
+	}
+	if v > t.hi {
+		t.hi = v
+	}
+}
+
+// Range returns the least and the greatest value that the table gives, unless
+// it gives NaN. It is not for sets.
+func (t *Table) Range() (lo, hi float64) { return t.lo, t.hi }
 
 func (t *Table) putString(k string, v float64) {
 	if w, short := column.InlineWord(k); short {

@@ -1,9 +1,11 @@
 package reference
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
@@ -173,8 +175,35 @@ func (w *world) foldedScores(m *relevance.Model) ([]float64, error) {
 	}
 	fold.Score(w.slab, all, nil, own)
 	out := make([]float64, len(w.sel))
-	err = w.bind(m, func(s *relevance.Scorer) { s.ScoreFolded(own, w.slab, w.sel, w.one, out) })
-	return out, err
+	var below error
+	err = w.bind(m, func(s *relevance.Scorer) {
+		s.ScoreFolded(own, w.slab, w.sel, w.one, out)
+		if err := w.checkCeilings(s, own, out); err != nil {
+			below = err
+		}
+	})
+	return out, cmp.Or(err, below)
+}
+
+// checkCeilings checks that no score is where the scorer says that it cannot
+// be.
+func (w *world) checkCeilings(s *relevance.Scorer, own, scores []float64) error {
+	c := s.Ceilings(w.slab.Layout())
+	if c == nil {
+		return nil
+	}
+	c.Limits(func(column int) uint64 { return slices.Max(w.slab.Column(column)) })
+	for i, row := range w.sel {
+		from, to := math.Inf(-1), math.Inf(1)
+		if at := w.slab.Layout().Time(); at >= 0 {
+			t := float64(int64(w.slab.Word(at, int(row))))
+			from, to = t-float64(i%3)*1e7, t+float64(i%2)*1e8
+		}
+		if sum := own[row] + c.Of(from, to); sum < c.Threshold(scores[i]) {
+			return fmt.Errorf("row %d: the score is %v, and was to be less: folded %v, at most %v more", row, scores[i], own[row], c.Of(from, to))
+		}
+	}
+	return nil
 }
 
 func same(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }

@@ -1,0 +1,339 @@
+package plan
+
+import (
+	"math"
+
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr/fn"
+	"github.com/millrace/millrace/relevance/kernel"
+)
+
+// Ceilings bounds from above what the rest of a plan that was split adds to the
+// folded part, by interval arithmetic over its values. A scan that knows the
+// worst of its best leaves out, unscored, the records that cannot reach it:
+// the idea of WAND (Broder et al., CIKM 2003), for scores that are sums.
+//
+// A span holds a value wherever it is not NaN. A score that is NaN ranks last,
+// so that a bound need not hold for it.
+type Ceilings struct {
+	p        *Plan
+	m        *Machine
+	time     int   // the record load that is the record's time, or -1
+	sum      int   // the value that is the score, before the sigmoid
+	added    []int // the values that are added to the folded part for it
+	logistic bool
+	columns  []int // of records, that have limits
+	spans    []span
+	timed    []int // record values that change with the time
+}
+
+// span is the numbers from lo to hi, which may be infinite. A boolean is 0 or 1.
+type span struct{ lo, hi float64 }
+
+var (
+	anything = span{math.Inf(-1), math.Inf(1)}
+	either   = span{0, 1}
+)
+
+// Ceilings returns the bounds of the machine's plan, which comes from
+// [Plan.Split], for the requests that the machine is bound to; nil if nothing
+// can be told. Time is the column of the record's time, or -1.
+func (m *Machine) Ceilings(time int) *Ceilings {
+	p := m.p
+	if p.Own < 0 || p.Score < 0 || p.Values[p.Own].Op != Folded {
+		return nil
+	}
+	c := &Ceilings{p: p, m: m, time: -1, sum: p.Score, logistic: p.Scorer == Logistic, spans: make([]span, len(p.Values))}
+	if c.logistic {
+		c.sum = p.Values[p.Score].Args[0]
+	}
+	for i := c.sum; i != p.Own; i = p.Values[i].Args[0] {
+		if p.Values[i].Op != Add {
+			return nil
+		}
+		c.added = append(c.added, p.Values[i].Args[1])
+	}
+	if p.Uses()[p.Own] > 2 { // in that sum, and as what it is
+		return nil
+	}
+	for i, l := range p.Record {
+		switch {
+		case l.Column == time:
+			c.time = i
+		case l.Kind == column.Int || l.Kind == column.Time:
+			c.columns = append(c.columns, l.Column)
+		}
+	}
+	timed := make([]bool, len(p.Values))
+	for i, v := range p.Values {
+		timed[i] = v.Op == Field && v.Index == c.time
+		for _, a := range v.Args {
+			timed[i] = timed[i] || timed[a]
+		}
+		if timed[i] {
+			c.timed = append(c.timed, i)
+		}
+	}
+	return c
+}
+
+// Columns are those of which [Ceilings.Limits] asks.
+func (c *Ceilings) Columns() []int { return c.columns }
+
+// Limits prepares the bounds for the request that the machine is bound to, and
+// for records of which no word of column l is more than most(l).
+func (c *Ceilings) Limits(most func(column int) uint64) {
+	for i := range c.p.Values {
+		v := &c.p.Values[i]
+		switch {
+		case v.Deps&(Record|Entity) == 0:
+			c.spans[i] = c.point(i)
+		case v.Op == Field && v.Index != c.time:
+			c.spans[i] = fieldSpan(&c.p.Record[v.Index], most)
+		default:
+			c.spans[i] = c.span(v)
+		}
+	}
+}
+
+// Of returns the most that is added to the folded part of a record of which the
+// time is from from to to; +Inf if nothing is known. A record of which the sum
+// of both does not reach [Ceilings.Threshold] of a floor scores less than it.
+func (c *Ceilings) Of(from, to float64) float64 {
+	for _, i := range c.timed {
+		if v := &c.p.Values[i]; v.Op == Field {
+			c.spans[i] = span{from, to}
+		} else {
+			c.spans[i] = c.span(v)
+		}
+	}
+	most, size := 0.0, 0.0
+	for _, i := range c.added {
+		most += c.spans[i].hi
+		size += math.Abs(c.spans[i].hi)
+	}
+	if most += slack * size; most != most {
+		return math.Inf(1)
+	}
+	return most
+}
+
+// Threshold returns what the sum of a folded part and of what [Ceilings.Of]
+// returns must reach for the score to reach floor.
+func (c *Ceilings) Threshold(floor float64) float64 {
+	if c.logistic {
+		if !(floor > 0) {
+			return math.Inf(-1)
+		}
+		f := min(floor, 1) * (1 - 1e-9)
+		floor = math.Log(f/(1-f)) - 1e-6
+	}
+	return floor - math.Abs(floor)*slack
+}
+
+// slack is a relative error that no sum of a plan, and no function, comes near.
+// Sums round in an order that ascends: where what is added is at most so much,
+// so is the rounded sum.
+const slack = 1e-9
+
+// loose widens a span by what rounding may take a value beyond it.
+func loose(s span) span {
+	return span{s.lo - math.Abs(s.lo)*slack, s.hi + math.Abs(s.hi)*slack}
+}
+
+// point is a value that the request decides.
+func (c *Ceilings) point(i int) span {
+	switch c.p.Values[i].Kind {
+	case Number:
+		x := c.m.nums[i][0]
+		if x != x {
+			return anything
+		}
+		return span{x, x}
+	case Bool:
+		x := kernel.Bool(c.m.bools[i][0])
+		return span{x, x}
+	}
+	return anything
+}
+
+// fieldSpan is what a field of records can be.
+func fieldSpan(l *Load, most func(column int) uint64) span {
+	switch l.Kind {
+	case column.Bool:
+		return either
+	case column.Int, column.Time:
+		if m := most(l.Column); int64(m) >= 0 {
+			return span{0, float64(m)}
+		}
+	}
+	return anything
+}
+
+// span is what a value can be that others make, or a load of which nothing is
+// known.
+func (c *Ceilings) span(v *Value) span {
+	if v.Kind == Bool {
+		return c.truth(v)
+	}
+	if v.Kind != Number || len(v.Args) == 0 {
+		if v.Op == Folded {
+			return span{}
+		}
+		return anything
+	}
+	a := c.spans[v.Args[0]]
+	switch v.Op {
+	case ToNumber:
+		return a
+	case Neg:
+		return span{-a.hi, -a.lo}
+	case Size:
+		return span{0, math.Inf(1)}
+	case Lookup:
+		return c.table(c.m.in.Tables[v.Index])
+	case Call:
+		return c.call(v, a)
+	}
+	if len(v.Args) < 2 {
+		return anything
+	}
+	b := c.spans[v.Args[1]]
+	switch v.Op {
+	case Add:
+		return sane(a.lo+b.lo, a.hi+b.hi)
+	case Sub:
+		return sane(a.lo-b.hi, a.hi-b.lo)
+	case Mul:
+		return product(a, b)
+	case Div:
+		if b.lo > 0 || b.hi < 0 {
+			return product(a, loose(span{1 / b.hi, 1 / b.lo}))
+		}
+	case Select:
+		return a.choose(b, c.spans[v.Args[2]])
+	}
+	return anything
+}
+
+// sane is a span of ends of which one may be no number.
+func sane(lo, hi float64) span {
+	if lo != lo {
+		lo = math.Inf(-1)
+	}
+	if hi != hi {
+		hi = math.Inf(1)
+	}
+	return span{lo, hi}
+}
+
+// product is the span of products. What is not finite times 0 is no number,
+// and the others are 0.
+func product(a, b span) span {
+	p := span{math.Inf(1), math.Inf(-1)}
+	for _, x := range [...]float64{a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi} {
+		if x != x {
+			x = 0
+		}
+		p.lo, p.hi = min(p.lo, x), max(p.hi, x)
+	}
+	return p
+}
+
+// or is the span of both.
+func (s span) or(b span) span { return span{min(s.lo, b.lo), max(s.hi, b.hi)} }
+
+// choose is one of two by the truth of s.
+func (s span) choose(yes, no span) span {
+	switch {
+	case s.lo == 1:
+		return yes
+	case s.hi == 0:
+		return no
+	}
+	return yes.or(no)
+}
+
+// truth is whether a boolean can be false, and true.
+func (c *Ceilings) truth(v *Value) span {
+	switch v.Op {
+	case Not:
+		a := c.spans[v.Args[0]]
+		return span{1 - a.hi, 1 - a.lo}
+	case And:
+		a, b := c.spans[v.Args[0]], c.spans[v.Args[1]]
+		return span{min(a.lo, b.lo), min(a.hi, b.hi)}
+	case Or:
+		a, b := c.spans[v.Args[0]], c.spans[v.Args[1]]
+		return span{max(a.lo, b.lo), max(a.hi, b.hi)}
+	case Select:
+		return c.spans[v.Args[0]].choose(c.spans[v.Args[1]], c.spans[v.Args[2]])
+	case In:
+		if list := v.Args[1]; c.p.Values[list].Deps&(Record|Entity) == 0 && c.empty(list) {
+			return span{}
+		}
+	}
+	return either
+}
+
+func (c *Ceilings) empty(list int) bool {
+	if c.p.Values[list].Kind == Strings {
+		return len(c.m.strss[list][0]) == 0
+	}
+	return len(c.m.lists[list][0]) == 0
+}
+
+func (c *Ceilings) table(t *kernel.Table) span {
+	lo, hi := t.Range()
+	return span{lo, hi}
+}
+
+// call is the span of a function's values. Those that ascend are computed at
+// both ends.
+func (c *Ceilings) call(v *Value, a span) span {
+	ends := func(f func(float64) float64) span {
+		return loose(sane(f(a.lo), f(a.hi)))
+	}
+	arg := func(i int) span { return c.spans[v.Args[i]] }
+	switch v.Name {
+	case "age":
+		b := arg(1)
+		return loose(sane((b.lo-a.hi)/1000, (b.hi-a.lo)/1000))
+	case "decay":
+		half := arg(1)
+		if half.lo == half.hi && half.lo > 0 {
+			return loose(sane(fn.Decay(a.hi, half.lo), fn.Decay(a.lo, half.lo)))
+		}
+	case "coalesce":
+		return a.or(arg(1))
+	case "min":
+		b := arg(1)
+		return span{min(a.lo, b.lo), min(a.hi, b.hi)}
+	case "max":
+		b := arg(1)
+		return span{max(a.lo, b.lo), max(a.hi, b.hi)}
+	case "clamp":
+		if lo, hi := arg(1), arg(2); lo.lo == lo.hi && hi.lo == hi.hi && lo.lo <= hi.lo {
+			return span{fn.Clamp(a.lo, lo.lo, hi.lo), fn.Clamp(a.hi, lo.lo, hi.lo)}
+		}
+	case "abs":
+		if a.lo > 0 || a.hi < 0 {
+			return span{min(math.Abs(a.lo), math.Abs(a.hi)), max(math.Abs(a.lo), math.Abs(a.hi))}
+		}
+		return span{0, max(-a.lo, a.hi)}
+	case "exp":
+		return ends(fn.Exp)
+	case "log1p":
+		return ends(func(x float64) float64 { return fn.Log1p(max(x, -1)) })
+	case "sqrt":
+		return ends(func(x float64) float64 { return math.Sqrt(max(x, 0)) })
+	case "sigmoid":
+		return span{0, 1}
+	case "bucketize":
+		bounds := v.Args[1]
+		if c.p.Values[bounds].Deps&(Record|Entity) == 0 {
+			return span{fn.Bucketize(a.lo, c.m.lists[bounds][0]), fn.Bucketize(a.hi, c.m.lists[bounds][0])}
+		}
+	}
+	return anything
+}

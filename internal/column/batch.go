@@ -1,23 +1,37 @@
 package column
 
+import (
+	"math"
+	"slices"
+)
+
 // Batch is rows of many Packed of one layout side by side, of which a scan
 // reads some columns: what runs over columns then runs over a thousand rows at
 // a time where a timeline has twenty. Its memory is used again.
 type Batch struct {
-	rows   Slab
-	fields []int
-	nulls  []int // columns of null bits that go with fields
+	rows    Slab
+	fields  []int
+	columns []batchColumn // of fields, and of the null bits that go with them
+}
+
+// batchColumn is a column of a batch.
+type batchColumn struct {
+	column int // of the Packed: those of null bits come first
+	field  int // -1 of null bits
+	words  []uint64
+	most   uint64 // see Most
+	watch  bool   // most is kept
+
+	// Many columns are equal in every row of many timelines: words [from, to)
+	// are so, maybe from before the batch was last cleared, and need not be
+	// written again.
+	equal    uint64
+	from, to int
 }
 
 // Reset empties the batch, and makes it one of up to rows rows of l that has
 // the given fields. All others read as anything.
 func (b *Batch) Reset(l *Layout, fields []int, rows int) {
-	b.fields, b.nulls = append(b.fields[:0], fields...), b.nulls[:0]
-	for _, f := range fields {
-		if n := f / 64; l.fields[f].Nullable && (len(b.nulls) == 0 || b.nulls[len(b.nulls)-1] != n) {
-			b.nulls = append(b.nulls, n)
-		}
-	}
 	words := b.rows.words
 	if need := rows * (l.nullWords + len(l.fields)); cap(words) < need {
 		words = make([]uint64, need)
@@ -26,6 +40,40 @@ func (b *Batch) Reset(l *Layout, fields []int, rows int) {
 	}
 	b.rows = Slab{layout: l, stride: rows, words: words, heap: b.rows.heap}
 	b.Clear()
+	b.fields, b.columns = append(b.fields[:0], fields...), b.columns[:0]
+	last := -1
+	for _, f := range fields {
+		if n := f / 64; l.fields[f].Nullable && n != last {
+			b.add(n, -1)
+			last = n
+		}
+	}
+	for _, f := range fields {
+		b.add(l.nullWords+f, f)
+	}
+}
+
+func (b *Batch) add(column, field int) {
+	b.columns = append(b.columns, batchColumn{column: column, field: field, words: b.rows.words[column*b.rows.stride:][:b.rows.stride]})
+}
+
+// Watch keeps what Most tells of fields from now on.
+func (b *Batch) Watch(fields []int) {
+	for i := range b.columns {
+		c := &b.columns[i]
+		c.watch = slices.Contains(fields, c.field)
+	}
+}
+
+// Most returns a word that is not less than any that a watched field had since
+// Reset, which must not be of references; it may be more than the greatest.
+func (b *Batch) Most(field int) uint64 {
+	for i := range b.columns {
+		if c := &b.columns[i]; c.field == field && c.watch {
+			return c.most
+		}
+	}
+	return math.MaxUint64
 }
 
 // Clear empties the batch.
@@ -57,11 +105,53 @@ func (b *Batch) Slab() *Slab { return &b.rows }
 // Add adds rows [lo, hi) of p, for which there must be room.
 func (b *Batch) Add(p Packed, lo, hi int) {
 	s, n := &b.rows, hi-lo
-	for _, c := range b.nulls {
-		p.widen(s.words[c*s.stride+s.rows:][:n], *p.descriptor(c), lo)
-	}
-	for _, f := range b.fields {
-		s.gather(p, lo, n, f)
+	for i := range b.columns {
+		c := &b.columns[i]
+		d := *p.descriptor(c.column)
+		dst := c.words[s.rows:][:n]
+		switch e := d.encoding(); {
+		case e == small:
+			c.fill(s.rows, n, uint64(d>>8))
+			continue
+		case e == constant:
+			c.fill(s.rows, n, at[uint64](p.bytes(d), 0))
+			continue
+		case e < texts:
+			p.widen(dst, d, lo)
+		default:
+			s.gatherReferences(dst, p, lo, c.field)
+		}
+		if c.to = min(c.to, s.rows); c.watch {
+			c.most |= p.most(d, dst)
+		}
 	}
 	s.rows += n
+}
+
+// fill makes n words from row at on equal.
+func (c *batchColumn) fill(at, n int, w uint64) {
+	if c.most |= w; c.equal != w || at < c.from || c.to < at {
+		c.equal, c.from, c.to = w, at, at
+	}
+	if c.to < at+n {
+		fill(c.words[c.to:at+n], w)
+		c.to = at + n
+	}
+}
+
+// most returns a word not less than words, which are of p: as their encoding
+// tells, or what they have in common.
+func (p Packed) most(d descriptor, words []uint64) (w uint64) {
+	switch d.encoding() {
+	case narrow8:
+		return math.MaxUint8
+	case narrow16:
+		return math.MaxUint16
+	case narrow32:
+		return math.MaxUint32
+	}
+	for _, x := range words {
+		w |= x
+	}
+	return w
 }

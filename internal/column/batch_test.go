@@ -16,12 +16,16 @@ func TestBatch(t *testing.T) {
 	}
 	l := layout(t, fields)
 	var slabs []*Slab
-	for range 5 {
+	for i := range 7 {
 		a := New(l, 3, 10).Append()
 		for range 40 {
 			row := a.Begin()
 			for f := range fields {
-				switch n := r.IntN(20); {
+				n := r.IntN(20)
+				if i%2 == 1 {
+					n = 10 + f%3 + i%4/2 // in all rows, and in some slabs the same
+				}
+				switch {
 				case fields[f].Nullable && n < 8:
 					row.SetNull(f)
 				case fields[f].Kind == String:
@@ -45,9 +49,13 @@ func TestBatch(t *testing.T) {
 		packed[s] = pack(t, s)
 	}
 	var b Batch
-	for range 50 {
-		chosen := r.Perm(len(fields))[:1+r.IntN(len(fields))]
-		b.Reset(l, chosen, 100)
+	var chosen []int
+	for i := range 200 {
+		if b.Clear(); i%4 == 0 {
+			chosen = r.Perm(len(fields))[:1+r.IntN(len(fields))]
+			b.Reset(l, chosen, 100)
+			b.Watch(chosen)
+		}
 		type from struct {
 			s   *Slab
 			row int
@@ -70,6 +78,9 @@ func TestBatch(t *testing.T) {
 			for _, f := range chosen {
 				if x, y := printed(got, f, row), printed(w.s, f, w.row); x != y {
 					t.Fatalf("row %d, %s: %s, want %s", row, fields[f].Name, x, y)
+				}
+				if x := got.Word(f, row); fields[f].Kind == Int && x > b.Most(f) {
+					t.Fatalf("row %d, %s: %d, and at most %d", row, fields[f].Name, x, b.Most(f))
 				}
 			}
 		}

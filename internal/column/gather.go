@@ -39,14 +39,20 @@ func (s *Slab) Gather(p Packed, lo, hi int, fields []int) {
 // gather appends n rows of a field.
 func (s *Slab) gather(p Packed, lo, n, field int) {
 	dst := s.words[(s.layout.nullWords+field)*s.stride+s.rows:][:n]
-	d := *p.column(s.layout, field)
-	if d.encoding() < texts {
+	if d := *p.column(s.layout, field); d.encoding() < texts {
 		p.widen(dst, d, lo)
 		return
 	}
+	s.gatherReferences(dst, p, lo, field)
+}
+
+// gatherReferences writes the words of len(dst) rows of a column of references,
+// and appends to the heap what they refer to.
+func (s *Slab) gatherReferences(dst []uint64, p Packed, lo, field int) {
+	e := p.column(s.layout, field).encoding()
 	for i := range dst {
 		r := p.reference(s.layout, field, lo+i)
-		if w := r.word(p, d.encoding()); IsInline(w) {
+		if w := r.word(p, e); IsInline(w) {
 			dst[i] = w
 			continue
 		}

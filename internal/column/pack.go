@@ -44,14 +44,18 @@ func (k *packer) pack() ([]byte, error) {
 	if l.time >= 0 {
 		k.field(l.time)
 	}
+	hot := 0
 	for _, cold := range []bool{false, true} {
 		for f := range l.fields {
 			if f != l.time && k.cold(f) == cold {
 				k.field(f)
 			}
 		}
+		if !cold {
+			hot = len(k.dst) - k.start
+		}
 	}
-	h := header{layout: l.number(), rows: uint32(rows), heap: uint32(len(k.dst) - k.start)}
+	h := header{layout: l.number(), rows: uint32(rows), heap: uint32(len(k.dst) - k.start), hot: uint32(hot)}
 	if l.time >= 0 && rows > 0 {
 		h.oldest, h.newest = int64(k.Word(l.time, 0)), int64(k.Word(l.time, rows-1))
 	}

@@ -33,6 +33,8 @@ type header struct {
 	layout, rows   uint32
 	oldest, newest int64
 	heap, size     uint32 // where the heap begins and ends
+	hot            uint32 // where the columns end that filters and models read
+	_              uint32
 }
 
 const headerBytes = int(unsafe.Sizeof(header{}))
@@ -87,6 +89,9 @@ func (p Packed) Len() int { return int(p.head().rows) }
 
 // Size returns the number of bytes.
 func (p Packed) Size() int { return int(p.head().size) }
+
+// Hot returns how many bytes there are up to what only an answer's items need.
+func (p Packed) Hot() int { return int(p.head().hot) }
 
 // Layout returns the layout of the rows.
 func (p Packed) Layout() *Layout { return (*layouts.byID.Load())[p.head().layout] }

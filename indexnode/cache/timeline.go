@@ -145,21 +145,34 @@ func (t *Timeline) bytes() int {
 }
 
 // Prefetch asks for what tells whether the timeline has rows in a window.
-func (t *Timeline) Prefetch() { ahead.Lines(unsafe.Pointer(t), 2) }
+func (t *Timeline) Prefetch() { ahead.Lines(unsafe.Pointer(t), headLines) }
 
-// PrefetchRows asks for the columns that scans read, and for what is folded.
-// What Prefetch asks for should be there.
-func (t *Timeline) PrefetchRows() {
-	ahead.Lines(unsafe.Add(unsafe.Pointer(t), 128), min(int(t.size)/64, hotLines))
-	if f := t.folded.Load(); f > retired {
-		ahead.Lines(*(*unsafe.Pointer)(unsafe.Pointer(&f)), min(1+int(t.records)/8, hotLines))
+// PrefetchRows asks for the columns that scans read, and for what is folded, of
+// a timeline that may have rows with from <= time < to. What Prefetch asks for
+// should be there.
+func (t *Timeline) PrefetchRows(from, to millrace.Time, folded bool) {
+	if t.parts != 1 {
+		return
+	}
+	p := t.First()
+	if oldest, newest := p.Times(); newest < int64(from) || oldest >= int64(to) {
+		return
+	}
+	if more := (timelineBytes+p.Hot()+line-1)/line - headLines; more > 0 {
+		ahead.Lines(unsafe.Add(unsafe.Pointer(t), headLines*line), min(more, maxLines))
+	}
+	if f := t.folded.Load(); folded && f > retired {
+		ahead.Lines(*(*unsafe.Pointer)(unsafe.Pointer(&f)), min((foldedBytes+8*int(t.records)+line-1)/line, maxLines))
 	}
 }
 
-// hotLines is how many cache lines are asked for at a time, and about as many
-// as the columns of twenty rows take. More than a core has on their way at
-// once would wait for each other.
-const hotLines = 8
+const (
+	line      = 64
+	headLines = 2
+	// maxLines is how many are asked for at a time: more than a core has on
+	// their way at once would wait for each other.
+	maxLines = 16
+)
 
 // From is how far back the timeline is complete: every live record with
 // From <= time is in it.

@@ -28,35 +28,44 @@ type Answer struct {
 // maxAlso is how many further candidates an item names.
 const maxAlso = 3
 
-// Answer ranks what was scanned. The query is spent.
+// Answer returns what was scanned, ranked.
 func (q *Query) Answer() Answer {
-	q.rank()
 	a := Answer{Items: q.items, Stages: q.stages}
-	for i := range q.plans {
-		p := q.plans[i]
+	for _, p := range q.plans {
 		a.Execution = p.scorer.Execution()
-		if p.filter != nil {
-			c := p.filter.Counts()
-			f := &a.Stages.Filtered
-			f.False, f.Null, f.Error, f.NaN = f.False+c.False, f.Null+c.Null, f.Error+c.Error, f.NaN+c.NaN
-		}
 	}
 	return a
 }
 
-// rank takes candidates, best first, until it has the items wanted.
-func (q *Query) rank() {
-	for {
-		for _, c := range q.sorted() {
-			if len(q.items) == q.spec.Limit {
-				return
-			}
-			q.admit(c)
+// rank takes the best candidates, best first, until it has the items wanted.
+// It reports whether it has them, or there are no more candidates.
+func (q *Query) rank() bool {
+	best := q.sorted()
+	for _, c := range best {
+		if len(q.items) == q.spec.Limit {
+			return true
 		}
-		if len(q.items) == q.spec.Limit || !q.sortRest() {
-			return
-		}
+		q.admit(c)
 	}
+	return len(q.items) == q.spec.Limit || int64(len(best)) == q.stages.Scored
+}
+
+// unrank forgets the items, to rank more candidates.
+func (q *Query) unrank() {
+	q.dropItems()
+	clear(q.perEntity)
+	clear(q.byObject)
+	q.stages.Capped = 0
+}
+
+// dropItems forgets the items but for their memory.
+func (q *Query) dropItems() {
+	for i := range q.items {
+		it := &q.items[i]
+		clear(it.Also)
+		*it = Item{Also: it.Also[:0]}
+	}
+	q.items = q.items[:0]
 }
 
 // excluded stands in byObject for an object that an earlier page served.

@@ -13,6 +13,9 @@ const (
 	// that what is read of them stays beside the core, and enough that what a
 	// batch costs is spread over many timelines.
 	batchRows = 1024
+	// firstRows is how many are scanned first where bounds may leave out some
+	// of those after them: few, so that the worst of the best is soon known.
+	firstRows = 128
 	// watchRows is after how many rows the deadline is looked at.
 	watchRows = 4096
 )
@@ -22,6 +25,7 @@ const (
 type batch struct {
 	column.Batch
 	folded   bool
+	full     int       // how many rows are scanned at a time
 	own      []float64 // of each row what is folded, if it is
 	spans    []span    // ascending
 	columns  []int     // that the scan reads
@@ -48,6 +52,11 @@ func (b *batch) ready(p *plan, folded bool) {
 	slices.Sort(b.columns)
 	b.columns = slices.Compact(b.columns)
 	b.Reset(p.rows, b.columns, batchRows)
+	b.full = batchRows
+	if folded {
+		b.full = firstRows
+		p.ceilings.bound(p.scorer.Ceilings(p.rows), b)
+	}
 	if b.objects = nil; p.scorer.ObjectLayout() != nil {
 		b.objects = relevance.NewObjects(p.scorer.ObjectLayout())
 	}
@@ -99,12 +108,12 @@ func (q *Query) gather(ctx context.Context, i int32) error {
 		b.ready(p, own != nil)
 	}
 	for lo := s.lo; lo < s.hi; {
-		if b.Room() == 0 || b.entity && b.features != s.features {
+		if b.Room() == 0 || b.Len() >= b.full || b.entity && b.features != s.features {
 			if err := q.scan(ctx, p, b); err != nil {
 				return err
 			}
 		}
-		n := min(int32(b.Room()), s.hi-lo)
+		n := min(int32(min(b.Room(), b.full-b.Len())), s.hi-lo)
 		b.features = s.features
 		b.spans = append(b.spans, span{i, int32(b.Len()), lo})
 		if own != nil {
@@ -128,6 +137,7 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 		return nil
 	}
 	defer b.clear()
+	b.full = min(2*b.full, batchRows)
 	if q.unwatched += n; q.unwatched > watchRows {
 		q.unwatched = 0
 		if err := ctx.Err(); err != nil {
@@ -136,10 +146,17 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	}
 	q.stages.Candidates += int64(n)
 	rows, features := b.Slab(), b.widened()
+	q.prefetch(q.prefetched + whileScanned)
 	sel := q.upTo(n)
 	if p.filter != nil {
 		q.sel = p.filter.Select(rows, 0, n, features, q.sel[:0])
 		sel = q.sel
+	}
+	q.stages.Scored += int64(len(sel))
+	q.prefetch(q.prefetched + whileScanned)
+	if b.folded {
+		sel = q.prune(p, b, sel)
+		q.prefetch(q.prefetched + whileScanned)
 	}
 	if len(sel) == 0 {
 		return nil
@@ -156,7 +173,7 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	} else {
 		p.scorer.Score(rows, sel, features, scores)
 	}
-	q.stages.Scored += int64(len(sel))
+	q.prefetch(q.prefetched + whileScanned)
 	q.take(b.spans, sel, rows.Column(p.time), scores)
 	return nil
 }

@@ -85,7 +85,7 @@ func draw(r *rand.Rand, n int, keys []millrace.Timeline, all []*cache.Timeline) 
 	for i := range queries {
 		for range askedTimelines {
 			at := r.IntN(len(all))
-			queries[i] = append(queries[i], asked{key: keys[at], timeline: all[at]})
+			queries[i] = append(queries[i], asked{timeline: keys[at], held: all[at]})
 		}
 	}
 	return queries
@@ -96,7 +96,7 @@ func run(s Spec, timelines []asked) (last float64) {
 	q := New(s)
 	defer q.Release()
 	for i := range timelines {
-		q.Add(timelines[i].key, timelines[i].timeline, column.Packed{})
+		q.Add(timelines[i].timeline, timelines[i].held, column.Packed{})
 	}
 	if err := q.Scan(context.Background()); err != nil {
 		panic(err)
@@ -135,7 +135,7 @@ func BenchmarkWarm(b *testing.B) {
 	for i := 0; i < len(all); i += askedTimelines { // all is folded
 		var q []asked
 		for j := i; j < i+askedTimelines; j++ {
-			q = append(q, asked{key: keys[j], timeline: all[j]})
+			q = append(q, asked{timeline: keys[j], held: all[j]})
 		}
 		run(s, q)
 	}

@@ -19,6 +19,7 @@ type plan struct {
 	unfoldable   bool                   // the model has no such part
 	foldColumns  []int                  // that folder reads
 	full, folded batch                  // of rows being gathered
+	ceilings     ceilings               // of the scores of rows in folded
 	columns
 }
 

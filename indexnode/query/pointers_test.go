@@ -76,7 +76,7 @@ func (p *pointers) get(k millrace.Timeline) []*record {
 func (p *pointers) ask(timelines []asked, s Spec) (best []float64) {
 	floor := math.Inf(-1)
 	for i := range timelines {
-		for _, r := range p.get(timelines[i].key) {
+		for _, r := range p.get(timelines[i].timeline) {
 			if millrace.Time(r.createdAt) < s.From || millrace.Time(r.createdAt) >= s.To || (r.language != "en" && r.language != "de") || r.likes < 1 {
 				continue
 			}

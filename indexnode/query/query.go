@@ -2,10 +2,9 @@
 // packed rows: filter, score, rank, cap, best N. It is the semantics of
 // ARCHITECTURE.md, "Exact semantics", for the timelines of one node.
 //
-//	timelines ──gather──► batch ──filter──► selection ──score──► s < worst of the best? ──► rest
-//	                                                                   │ no
-//	                                                                   ▼
-//	                                                         best, a heap, worst at its root
+//	timelines ──gather──► batch ──filter──► selection ──bounds──► may be among the best ──score──► best,
+//	                                                     │                                         a heap
+//	                                                     ▼ no: forgotten, and counted
 //
 // A query is used by one goroutine. Its time goes to the rows it touches; its
 // own bookkeeping is a comparison for most candidates. What it works with
@@ -65,13 +64,15 @@ type Query struct {
 	routed  []routed // of objects, by the entity of the segment at hand
 
 	// Of the scan.
-	unwatched int // rows since the context was looked at
-	sel       []int32
-	scores    []float64
-	all       []int32 // 0, 1, 2, ...
-	fold      column.Batch
-	fresh     []float64     // what was folded last
-	model     cache.ModelID // once it is needed
+	prefetched int   // how many of asked, and some that are not there
+	unwatched  int   // rows since the context was looked at
+	unscored   int64 // candidates left out by bounds
+	sel        []int32
+	scores     []float64
+	all        []int32 // 0, 1, 2, ...
+	fold       column.Batch
+	fresh      []float64     // what was folded last
+	model      cache.ModelID // once it is needed
 
 	// Of the answer.
 	items     []Item
@@ -81,20 +82,19 @@ type Query struct {
 
 // asked is a timeline that is asked for.
 type asked struct {
-	key      millrace.Timeline
-	timeline *cache.Timeline
+	timeline millrace.Timeline
+	held     *cache.Timeline
 	features column.Packed // of the entity; none when it has none
 	from     millrace.Time
 }
 
 // segment is the rows [lo, hi) of a part of a timeline.
 type segment struct {
-	rows     column.Packed
-	of       *cache.Timeline // whose only part it is, or nil
-	lo, hi   int32
-	plan     int32 // in plans, once scanned
-	timeline millrace.Timeline
-	features column.Packed // of the entity; none when it has none
+	*asked
+	rows   column.Packed
+	of     *cache.Timeline // whose only part it is, or nil
+	lo, hi int32
+	plan   int32 // in plans
 }
 
 var pool = sync.Pool{New: func() any {
@@ -110,7 +110,7 @@ func New(s Spec) *Query {
 
 func (q *Query) begin(s Spec) {
 	q.spec, q.from, q.unwatched = s, s.From, watchRows
-	q.top.reset(s)
+	q.top.reset(&q.spec)
 }
 
 // Release ends the query, and with it its answer.
@@ -124,18 +124,14 @@ func (q *Query) reset() {
 	q.releasePlans()
 	clear(q.asked)
 	clear(q.segments)
-	for i := range q.items {
-		it := &q.items[i]
-		clear(it.Also)
-		*it = Item{Also: it.Also[:0]}
-	}
+	q.dropItems()
 	clear(q.objects)
 	clear(q.parts)
 	clear(q.routed)
 	clear(q.perEntity)
 	clear(q.byObject)
-	q.spec, q.stages, q.model = Spec{}, Stages{}, 0
-	q.asked, q.segments, q.items = q.asked[:0], q.segments[:0], q.items[:0]
+	q.spec, q.stages, q.model, q.unscored, q.prefetched = Spec{}, Stages{}, 0, 0, 0
+	q.asked, q.segments = q.asked[:0], q.segments[:0]
 }
 
 // Add adds the records of a timeline that are in the question's window.
@@ -147,67 +143,101 @@ func (q *Query) Add(t millrace.Timeline, tl *cache.Timeline, features column.Pac
 // NotBefore cuts the window of what is added next to t and later.
 func (q *Query) NotBefore(t millrace.Time) { q.from = max(q.spec.From, t) }
 
-// windows makes segments of what was asked for. It is told a little ahead
-// where it will look, and so is the scan: a thousand timelines lie in a
+// gatherAsked makes segments of what was asked for, and gathers their rows. It
+// is told a little ahead where it will look: a thousand timelines lie in a
 // thousand places, and waiting for one after the other takes longer than all
 // the rest.
-func (q *Query) windows() {
+func (q *Query) gatherAsked(ctx context.Context) error {
 	for i := range q.asked {
-		if ahead := i + aheadWindows; ahead < len(q.asked) {
-			q.asked[ahead].timeline.Prefetch()
-		}
+		q.prefetch(i + aheadHeaders + 1)
 		a := &q.asked[i]
-		for tl := a.timeline; tl != nil; tl = tl.Older() {
+		for tl := a.held; tl != nil; tl = tl.Older() {
 			if tl.Parts() == 1 {
-				q.window(segment{rows: tl.First(), of: tl, timeline: a.key, features: a.features}, a.from)
+				if err := q.gatherWindow(ctx, a, tl.First(), tl); err != nil {
+					return err
+				}
 				continue
 			}
 			for _, rows := range tl.Append(nil) {
-				q.window(segment{rows: rows, timeline: a.key, features: a.features}, a.from)
+				if err := q.gatherWindow(ctx, a, rows, nil); err != nil {
+					return err
+				}
 			}
+		}
+	}
+	return nil
+}
+
+// How many timelines ahead memory is asked for: first what tells whether there
+// are rows in the window, then the rows. It may be further: a core has only so
+// many lines on their way, and while rows are scanned there is room for some.
+const (
+	aheadHeaders = 14
+	aheadRows    = 6
+	whileScanned = 2 // at each step of a scan
+)
+
+// prefetch asks for memory up to the headers of the timeline before the end-th.
+func (q *Query) prefetch(end int) {
+	for ; q.prefetched < end; q.prefetched++ {
+		if i := q.prefetched; i < len(q.asked) {
+			q.asked[i].held.Prefetch()
+		}
+		if i := q.prefetched - (aheadHeaders - aheadRows); 0 <= i && i < len(q.asked) {
+			a := &q.asked[i]
+			a.held.PrefetchRows(a.from, q.spec.To, folding)
 		}
 	}
 }
 
-// How many timelines ahead memory is asked for.
-const (
-	aheadWindows = 8
-	aheadRows    = 6
-)
-
-// window adds a segment of the rows with from <= time < To, of which the times
-// ascend. Most windows hold a timeline whole, and nothing but its header is
-// looked at.
-func (q *Query) window(s segment, from millrace.Time) {
-	hi := s.rows.FirstAt(int64(q.spec.To))
-	lo := min(hi, s.rows.FirstAt(int64(from)))
-	if lo < hi {
-		s.lo, s.hi = int32(lo), int32(hi)
-		q.segments = append(q.segments, s)
+// gatherWindow gathers the rows in the window, if there are any. They are the
+// only part of a timeline, or of is nil.
+func (q *Query) gatherWindow(ctx context.Context, a *asked, rows column.Packed, of *cache.Timeline) error {
+	lo, hi := q.window(rows, a.from)
+	if lo == hi {
+		return nil
 	}
+	plan, err := q.plan(rows.Layout(), a.features)
+	if err != nil {
+		return err
+	}
+	q.segments = append(q.segments, segment{a, rows, of, lo, hi, plan})
+	return q.gather(ctx, int32(len(q.segments)-1))
+}
+
+// window returns the rows [lo, hi) with from <= time < To, of which the times
+// ascend. Most windows hold a timeline whole, and nothing but its header is
+// looked at to know it.
+func (q *Query) window(rows column.Packed, from millrace.Time) (lo, hi int32) {
+	hi = int32(rows.FirstAt(int64(q.spec.To)))
+	return min(hi, int32(rows.FirstAt(int64(from)))), hi
 }
 
 // AddObjects adds the features of objects that an entity routes, for a model
 // that reads them: parts in which subjects ascend.
 func (q *Query) AddObjects(e millrace.Entity, tl *cache.Timeline) { q.objects[e] = tl }
 
-// Scan filters and scores what was added. It stops within a few thousand rows
-// of the end of ctx.
+// Scan filters, scores and ranks what was added. It stops within a few
+// thousand rows of the end of ctx.
 func (q *Query) Scan(ctx context.Context) error {
-	q.windows()
-	for i := range q.segments {
-		if ahead := i + aheadRows; ahead < len(q.segments) && q.segments[ahead].of != nil {
-			q.segments[ahead].of.PrefetchRows()
-		}
-		s := &q.segments[i]
-		var err error
-		if s.plan, err = q.plan(s.rows.Layout(), s.features); err != nil {
-			return err
-		}
-		if err := q.gather(ctx, int32(i)); err != nil {
+	if err := q.gatherAsked(ctx); err != nil {
+		return err
+	}
+	if err := q.scanGathered(ctx); err != nil {
+		return err
+	}
+	q.countFiltered()
+	for !q.rank() {
+		q.unrank()
+		if err := q.scanAgain(ctx); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// scanGathered scans what is left in batches.
+func (q *Query) scanGathered(ctx context.Context) error {
 	for _, p := range q.plans {
 		if err := q.scan(ctx, p, &p.full); err != nil {
 			return err
@@ -217,4 +247,30 @@ func (q *Query) Scan(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// scanAgain scans all segments once more, to keep more of the best. Nothing is
+// counted twice.
+func (q *Query) scanAgain(ctx context.Context) error {
+	counted := q.stages
+	q.top.keep(moreTimes * q.top.size)
+	for i := range q.segments {
+		if err := q.gather(ctx, int32(i)); err != nil {
+			return err
+		}
+	}
+	err := q.scanGathered(ctx)
+	q.stages = counted
+	return err
+}
+
+// countFiltered counts what the filters dropped so far.
+func (q *Query) countFiltered() {
+	f := &q.stages.Filtered
+	for _, p := range q.plans {
+		if p.filter != nil {
+			c := p.filter.Counts()
+			f.False, f.Null, f.Error, f.NaN = f.False+c.False, f.Null+c.Null, f.Error+c.Error, f.NaN+c.NaN
+		}
+	}
 }

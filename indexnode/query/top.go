@@ -15,29 +15,32 @@ type candidate struct {
 	row     int32
 }
 
-// top keeps the best candidates.
+// top keeps the best candidates and forgets the rest.
 //
-// Without cap, deduplication and exclusion the best Limit are the answer, and
-// the rest is forgotten. With them nobody knows beforehand how many are looked
-// at; the rest is kept then, and ranked only if the best do not suffice.
+// Without cap, deduplication and exclusion the best Limit are the answer. With
+// them nobody knows beforehand how many are looked at: some more are kept, and
+// in the rare case that those do not suffice all is scanned again, to keep
+// [moreTimes] as many.
 type top struct {
 	best []candidate // a heap, the worst at the root
 	size int         // of best at most
 	// floor is the score of the worst of the best once there are size of
 	// them: what scores less is not among them. -Inf until then.
-	floor    float64
-	rest     []candidate // not among the best, in no order
-	keepRest bool
+	floor float64
 }
 
-func (t *top) reset(s Spec) {
-	t.keepRest = s.Cap > 0 || s.DistinctObjects || len(s.Exclude) > 0
-	t.size = s.Limit
-	if t.keepRest {
-		t.size = 4*s.Limit + 64
+const moreTimes = 16
+
+func (t *top) reset(s *Spec) {
+	size := s.Limit
+	if s.Cap > 0 || s.DistinctObjects || len(s.Exclude) > 0 {
+		size = 4*s.Limit + 64 + len(s.Exclude)
 	}
-	t.best, t.rest, t.floor = t.best[:0], t.rest[:0], math.Inf(-1)
+	t.keep(size)
 }
+
+// keep empties the top, and makes it one of size.
+func (t *top) keep(size int) { t.best, t.size, t.floor = t.best[:0], size, math.Inf(-1) }
 
 // take ranks the scores of the selected rows of a batch.
 func (q *Query) take(spans []span, sel []int32, times []uint64, scores []float64) {
@@ -46,19 +49,14 @@ func (q *Query) take(spans []span, sel []int32, times []uint64, scores []float64
 	at := 0
 	sel = sel[:len(scores)]
 	for i, s := range scores {
-		if s < floor && !t.keepRest { // false for NaN, of either side
+		if s < floor { // false for NaN, of either side
 			continue
 		}
 		row := sel[i]
 		for at+1 < len(spans) && spans[at+1].at <= row {
 			at++
 		}
-		c := candidate{s, millrace.Time(times[row]), spans[at].segment, spans[at].row + row - spans[at].at}
-		if s < floor {
-			t.rest = append(t.rest, c)
-			continue
-		}
-		q.offer(c)
+		q.offer(candidate{s, millrace.Time(times[row]), spans[at].segment, spans[at].row + row - spans[at].at})
 		floor = t.floor
 	}
 }
@@ -69,14 +67,9 @@ func (q *Query) offer(c candidate) {
 	if len(t.best) < t.size {
 		t.best = append(t.best, c)
 		q.up(t.best, len(t.best)-1)
-	} else {
-		if q.before(c, t.best[0]) {
-			c, t.best[0] = t.best[0], c
-			q.down(t.best, 0)
-		}
-		if t.keepRest {
-			t.rest = append(t.rest, c)
-		}
+	} else if q.before(c, t.best[0]) {
+		t.best[0] = c
+		q.down(t.best, 0)
 	}
 	if len(t.best) == t.size {
 		t.floor = t.best[0].score
@@ -91,16 +84,6 @@ func (q *Query) sorted() []candidate {
 		q.down(h[:n], 0)
 	}
 	return h
-}
-
-// sortRest makes the rest the best. It reports whether there is any.
-func (q *Query) sortRest() bool {
-	t := &q.top
-	t.best, t.rest = t.rest, t.best[:0]
-	for i := len(t.best)/2 - 1; i >= 0; i-- {
-		q.down(t.best, i)
-	}
-	return len(t.best) > 0
 }
 
 // up and down restore a heap, the worst at its root. They are typed by hand:

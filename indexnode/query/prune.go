@@ -1,0 +1,124 @@
+package query
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/kernel"
+)
+
+// This file leaves candidates out that cannot be among the best, before they
+// are scored. What is folded of each is known, and so is the most that a
+// record of its age can gain; where both together stay below the worst of the
+// best there is no need to know the score.
+
+// ceilings is the most that the rest of a score can be, by the age of the
+// record.
+type ceilings struct {
+	of    *relevance.Ceilings
+	told  bool     // limits
+	most  []uint64 // of each of its columns, the limit
+	byAge [ages]float64
+	known [ages]bool
+	kept  []int32
+}
+
+// Ages are in quarters of octaves: of an age, in milliseconds and 2^firstAge
+// more, the exponent and two bits. That spreads decays of hours and of weeks
+// about evenly.
+const (
+	ages     = 256
+	firstAge = 20
+	agesFrom = (1023 + firstAge) << 2
+)
+
+// ageOf returns the class of the age of a record at t. To asOf 2^firstAge was
+// added.
+func ageOf(asOf, t int64) uint8 {
+	return uint8(math.Float64bits(float64(max(asOf-t, 1<<firstAge)))>>50 - agesFrom)
+}
+
+// timesOf returns the times of records of a class of age.
+func timesOf(asOf int64, class int) (from, to float64) {
+	edge := func(class int) float64 {
+		return math.Float64frombits(uint64(class+agesFrom)<<50) - 1<<firstAge
+	}
+	from, to = float64(asOf)-edge(class+1), float64(asOf)-edge(class)
+	if class == 0 {
+		to = math.Inf(1)
+	}
+	return from, to
+}
+
+// prune returns those of sel that may be among the best, of rows with folded
+// numbers.
+func (q *Query) prune(p *plan, b *batch, sel []int32) []int32 {
+	c := &p.ceilings
+	if q.top.floor == math.Inf(-1) || !c.ready(b) {
+		return sel
+	}
+	asOf, floor := int64(q.spec.AsOf)+1<<firstAge, c.of.Threshold(q.top.floor)
+	own, times := b.own, b.Slab().Column(p.time)
+	times = times[:len(own)]
+	c.kept = slices.Grow(c.kept[:0], len(sel))
+	for {
+		kept, n := c.kept[:len(sel)], 0
+		for _, r := range sel {
+			kept[n] = r
+			n += kernel.One(!(own[r]+c.byAge[ageOf(asOf, int64(times[r]))] < floor)) // also if the sum is no number
+		}
+		if kept = kept[:n]; !c.learn(asOf, times, kept) {
+			q.unscored += int64(len(sel) - n)
+			return kept
+		}
+	}
+}
+
+// bound prepares for a scorer that was bound.
+func (c *ceilings) bound(of *relevance.Ceilings, b *batch) {
+	if c.of, c.told = of, false; of != nil {
+		c.most = append(c.most[:0], make([]uint64, len(of.Columns()))...)
+		b.Watch(of.Columns())
+	}
+}
+
+// ready prepares for what the batch has read so far. It reports whether there
+// are bounds.
+func (c *ceilings) ready(b *batch) bool {
+	if c.of == nil {
+		return false
+	}
+	for i, f := range c.of.Columns() {
+		if most := allOnes(b.Most(f)); c.most[i] < most {
+			c.most[i], c.told = most, false
+		}
+	}
+	if !c.told {
+		c.of.Limits(func(column int) uint64 { return allOnes(b.Most(column)) })
+		for i := range c.byAge {
+			c.byAge[i] = math.Inf(1)
+		}
+		clear(c.known[:])
+		c.told = true
+	}
+	return true
+}
+
+// allOnes returns the least word of ones alone that is not less, so that what
+// is told of columns seldom changes.
+func allOnes(w uint64) uint64 { return 1<<bits.Len64(w) - 1 }
+
+// learn computes the bounds of the ages of rows that were kept for want of
+// one. It reports whether there were any.
+func (c *ceilings) learn(asOf int64, times []uint64, kept []int32) bool {
+	some := false
+	for _, r := range kept {
+		if age := ageOf(asOf, int64(times[r])); !c.known[age] {
+			c.byAge[age] = c.of.Of(timesOf(asOf-1<<firstAge, int(age)))
+			c.known[age], some = true, true
+		}
+	}
+	return some
+}

@@ -1,0 +1,164 @@
+package query
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/filter"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+// A class of age has the times of all records that are put into it.
+func TestAgeOf(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	seen := map[uint8]bool{}
+	for range 100_000 {
+		now := r.Int64N(int64(millrace.MaxTime))
+		at := min(max(now-r.Int64N(1<<r.IntN(48))+r.Int64N(1<<20), 0), int64(millrace.MaxTime))
+		class := ageOf(now+1<<firstAge, at)
+		seen[class] = true
+		if from, to := timesOf(now, int(class)); float64(at) < from || to < float64(at) {
+			t.Fatalf("at %d a record of %d is in class %d, which has %v to %v", now, at, class, from, to)
+		}
+	}
+	if len(seen) < 100 {
+		t.Errorf("only %d classes were seen", len(seen))
+	}
+}
+
+// boosted scores what is old, and what the viewer lacks, above the rest.
+const boosted = `
+name: boosted
+version: "1"
+schemas: [millrace.Activity]
+viewer: {hours: double, languages: list(string)}
+features:
+  recency: decay(record.time, coalesce(viewer.hours, 1.0) * 3600.0)
+  likes: log1p(record.likes)
+  shown: log1p(record.impressions) * clamp(record.likes - 9.0 * size(viewer.languages), 0.0, 2.0)
+  young: age(record.time) < 600.0 && record.likes < 40.0
+  foreign: "!(record.language in viewer.languages)"
+scorer: logistic
+parameters: {bias: -2, weights: {recency: -1.5, likes: 0.25, shown: 0.1, young: 0.75, foreign: -0.5}}
+`
+
+// TestBoundsLeaveNoneOut asks for the best of some thousands, with what is
+// folded and so with bounds, and without: the answers are the same.
+func TestBoundsLeaveNoneOut(t *testing.T) {
+	defer func() { folding = true }()
+	keys, all := activities(t, 300, 20)
+	var models []*relevance.Model
+	for _, name := range []string{"home", "recency"} {
+		m, err := relevance.Builtin().Get(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, m, m.Interpreted())
+	}
+	m, err := relevance.Parse("boosted.yaml", []byte(boosted), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	models = append(models, m)
+	f, err := filter.Compile(`record.likes > 2`, expr.Env{Record: []*column.Layout{schemas.Activity().Layout()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(5, 6))
+	unscored := make([]int64, len(models))
+	for i := range 40 * len(models) {
+		s := question(t)
+		s.Filter = []*filter.Filter{nil, s.Filter, f}[r.IntN(3)]
+		s.Model = models[i/40]
+		s.Limit = 1 + r.IntN(30)
+		s.Cap, s.DistinctObjects = r.IntN(2)*r.IntN(4), r.IntN(3) == 0
+		s.AsOf -= millrace.Time(r.IntN(3) * 3_000_000) // some records are of later
+		s.Viewer = &millrace.Viewer{ID: "v", Attributes: map[string]any{"languages": []string{"de", "zh"}[:r.IntN(3)]}}
+		if r.IntN(4) == 0 {
+			s.Viewer.Features = map[string]float64{"freshness_hours": r.Float64() * 5, "hours": r.Float64() * 9}
+		}
+		answer := func(folded bool) ([]string, *Query) {
+			folding = folded
+			q := New(s)
+			for i, tl := range all {
+				q.Add(keys[i], tl, column.Packed{})
+			}
+			if err := q.Scan(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			a := q.Answer()
+			return append(printed(a.Items), fmt.Sprintf("%+v %s", a.Stages, a.Execution)), q
+		}
+		want, q := answer(false)
+		q.Release()
+		got, q := answer(true)
+		unscored[i/40] += q.unscored
+		q.Release()
+		if !slices.Equal(got, want) {
+			at := 0
+			for at < min(len(got), len(want)) && got[at] == want[at] {
+				at++
+			}
+			t.Fatalf("question %d of %s, %+v, item %d: %s\nwithout bounds: %s", i, s.Model.Name(), s, at, got[at:], want[at:])
+		}
+	}
+	for i, n := range unscored {
+		if n == 0 {
+			t.Errorf("%s: all was scored", models[i].Name())
+		}
+	}
+}
+
+// Few of many candidates are scored.
+func TestMostAreNotScored(t *testing.T) {
+	keys, all := activities(t, 1000, 20)
+	s := question(t)
+	for range 2 {
+		q := New(s)
+		for i, tl := range all {
+			q.Add(keys[i], tl, column.Packed{})
+		}
+		if err := q.Scan(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if of := q.Answer().Stages.Scored; q.unscored < of*3/4 {
+			t.Errorf("%d of %d are left out", q.unscored, of)
+		}
+		q.Release()
+	}
+}
+
+// What is below every bound is left out, and what may reach it is not, however
+// little the difference is.
+func TestThresholdOfLogistic(t *testing.T) {
+	m, err := relevance.Parse("boosted.yaml", []byte(boosted), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.Bind(schemas.Activity().Layout(), nil, &millrace.Viewer{}, asOf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Ceilings(schemas.Activity().Layout())
+	for _, floor := range []float64{1, 0.999999, 0.5, 1e-9, 1e-300} {
+		x := c.Threshold(floor)
+		if below := 1 / (1 + math.Exp(-x)); below >= floor {
+			t.Errorf("a sum of %v scores %v, not below %v", x, below, floor)
+		}
+		if floor <= 0.5 && 1/(1+math.Exp(-(x+2e-6*max(1, math.Abs(x))))) < floor*(1-1e-9) {
+			t.Errorf("the threshold of %v is %v, and could be more", floor, x)
+		}
+	}
+	for _, floor := range []float64{0, -1, math.NaN()} {
+		if x := c.Threshold(floor); !math.IsInf(x, -1) {
+			t.Errorf("of %v the threshold is %v", floor, x)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -17,7 +18,8 @@ import (
 // answer makes the response out of what the nodes answered.
 func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetFeedResponse, error) {
 	covered := coverage(f.q, o)
-	if err := covers(covered, f.q.minCoverage); err != nil {
+	err := covers(covered, f.q.minCoverage)
+	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
@@ -30,12 +32,8 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	b.metrics.fates(f.q.feed.Name, o)
 	merged := time.Now()
 	f.q.times.merge = merged.Sub(began)
-	for i := range entries {
-		it, err := b.item(ctx, f, &entries[i])
-		if err != nil {
-			return nil, err
-		}
-		resp.Items = append(resp.Items, it)
+	if resp.Items, err = b.items(ctx, f, entries); err != nil {
+		return nil, err
 	}
 	f.q.times.records = time.Since(merged)
 	if f.q.query.Explain {
@@ -44,12 +42,35 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	return resp, nil
 }
 
-func (b *Broker) item(ctx context.Context, f *fanout, e *entry) (*feedv1.Item, error) {
+// scratch is memory for one record after the other, until it is copied.
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxScratch is the largest piece that is kept for the next request.
+const maxScratch = 1 << 20
+
+func (b *Broker) items(ctx context.Context, f *fanout, entries []entry) ([]*feedv1.Item, error) {
+	room := scratch.Get().(*[]byte)
+	defer func() {
+		if cap(*room) <= maxScratch {
+			scratch.Put(room)
+		}
+	}()
+	all := make([]*feedv1.Item, len(entries))
+	for i := range entries {
+		var err error
+		if all[i], err = b.item(ctx, f, &entries[i], room); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (b *Broker) item(ctx context.Context, f *fanout, e *entry, room *[]byte) (*feedv1.Item, error) {
 	it := &feedv1.Item{
 		Id: string(e.ID), Entity: string(e.Entity), Type: string(e.Type), Time: timestamp(e.Time), Score: e.Score,
 		Object: e.item.GetObject(), Explain: e.item.GetExplain(),
 	}
-	record, err := b.records.encode(ctx, f.m, &e.ranked, f.q.fields)
+	record, err := b.records.append(ctx, (*room)[:0], f.m, &e.ranked, f.q.fields)
 	var refused *millrace.Error
 	switch {
 	case errors.As(err, &refused):
@@ -58,6 +79,7 @@ func (b *Broker) item(ctx context.Context, f *fanout, e *entry) (*feedv1.Item, e
 		b.log.Error("a record could not be decoded", "node", e.node, "err", err)
 	default:
 		setRecord(it, record)
+		*room = record
 	}
 	for _, a := range e.also {
 		it.Also = append(it.Also, &feedv1.Also{

@@ -39,8 +39,8 @@ func merge(parts []part, limit int, distinct bool) []entry {
 	// All is in rank order, so the first of an object is its best, and
 	// whatever comes before the object that fills the answer ranks above the
 	// answer's last item.
-	var entries []entry
-	at := map[string]int{}
+	entries := make([]entry, 0, min(limit, len(all)))
+	at := make(map[string]int, min(limit, len(all)))
 	for _, c := range all {
 		i, met := at[c.item.GetObject()]
 		switch {
@@ -58,7 +58,11 @@ func merge(parts []part, limit int, distinct bool) []entry {
 // included. What a node says of a partition that another part covers is left
 // out.
 func candidatesOf(parts []part, distinct bool) []ranked {
-	var all []ranked
+	n := 0
+	for _, pt := range parts {
+		n += len(pt.resp.GetItems())
+	}
+	all := make([]ranked, 0, n+n/4) // and some also
 	for _, pt := range parts {
 		add := func(it *nodev1.Item) {
 			if it.Object == "" { // about itself

@@ -32,16 +32,15 @@ func newRecords(c *conns) *records {
 	return r
 }
 
-// encode returns a body as protobuf writes a Struct: a JSON object, as
+// append appends to dst a body as protobuf writes a Struct: a JSON object, as
 // [schemas.Schema.JSONValue] says, of those of its fields that only names, or
 // all.
-func (r *records) encode(ctx context.Context, m *cluster.Map, c *ranked, only []string) ([]byte, error) {
+func (r *records) append(ctx context.Context, dst []byte, m *cluster.Map, c *ranked, only []string) ([]byte, error) {
 	s, err := r.schema(ctx, m, millrace.Fingerprint(c.item.GetSchema()), c.node)
 	if err != nil {
 		return nil, err
 	}
-	body := c.item.GetBody()
-	record, err := s.AppendStruct(make([]byte, 0, 512+2*len(body)), body, only)
+	record, err := s.AppendStruct(dst, c.item.GetBody(), only)
 	if err != nil {
 		return nil, fmt.Errorf("record %q of %s: %w", c.ID, c.Timeline, err)
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace"
@@ -152,39 +151,34 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 	if len(entities) == 0 {
 		return invalid("entities", "name 1 to 20,000 entities that the viewer follows", "there are none")
 	}
-	met := make(map[string]struct{}, min(len(entities), maxEntities))
-	distinct := make([]placed, 0, min(len(entities), maxEntities))
+	n := takeEntitySet(min(len(entities), maxEntities))
+	defer n.release()
 	for i, e := range entities {
-		if _, again := met[e]; again {
+		hash := partition.Hash(millrace.Entity(e))
+		slot, again := n.find(e, hash)
+		if again {
 			continue
 		}
 		if err := checkText(e, millrace.MaxEntityBytes); err != nil {
 			return invalid(fmt.Sprintf("entities[%d]", i), "name an entity such as member:42", "%v", err)
 		}
-		if len(met) == maxEntities {
+		if len(n.distinct) == maxEntities {
 			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", maxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
 		}
-		met[e] = struct{}{}
-		p := partition.Of(millrace.Entity(e))
-		distinct = append(distinct, placed{e, p})
-		q.entitySum += xxhash.Sum64String(e)
+		n.put(slot, e, hash)
+		p := partition.OfHash(hash)
+		q.entitySum += hash
 		q.want.Add(p)
 		q.counts[p]++
 		q.ends[p+1] += uint32(uvarintLen(len(e)) + len(e))
 	}
-	q.encode(distinct)
+	q.encode(n.distinct)
 	return nil
-}
-
-// placed is an entity and where it lives.
-type placed struct {
-	entity    string
-	partition millrace.Partition
 }
 
 // encode writes the entities of each partition into one piece of memory. At
 // first each of q.ends is the size of the partition before.
-func (q *question) encode(entities []placed) {
+func (q *question) encode(entities []hashed) {
 	var next [partition.Count]uint32
 	for p := range next {
 		next[p] = q.ends[p]
@@ -192,9 +186,10 @@ func (q *question) encode(entities []placed) {
 	}
 	q.encoded = make([]byte, q.ends[partition.Count])
 	for _, e := range entities {
-		at := q.encoded[next[e.partition]:next[e.partition]]
+		p := partition.OfHash(e.hash)
+		at := q.encoded[next[p]:next[p]]
 		at = append(binary.AppendUvarint(at, uint64(len(e.entity))), e.entity...)
-		next[e.partition] += uint32(len(at))
+		next[p] += uint32(len(at))
 	}
 }
 

@@ -22,7 +22,7 @@ const maxRequestBytes = 16 << 20
 
 // ServerOptions are what the gRPC server of this broker needs.
 func (b *Broker) ServerOptions() []grpc.ServerOption {
-	return append(grpctune.Server(), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1000), grpc.InTapHandle(b.refuseEarly))
+	return append(grpctune.Server(), grpc.ForceServerCodecV2(newCodec()), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1000), grpc.InTapHandle(b.refuseEarly))
 }
 
 // refuseEarly refuses on the strength of a request's headers what the gate

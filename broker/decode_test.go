@@ -1,0 +1,66 @@
+package broker
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// A request is read as protobuf reads it, whatever comes; only what is no
+// UTF-8 is left to later checks.
+func FuzzUnmarshalRequest(f *testing.F) {
+	limit := int64(20)
+	for _, req := range []*feedv1.GetFeedRequest{
+		{Feed: "follows", Entities: []string{"member:1", "member:2", "", strings.Repeat("x", 300)}, Limit: &limit, Types: []string{"post"}},
+		{Viewer: &feedv1.Viewer{Id: "member:9"}, Filter: "true"},
+		{},
+	} {
+		b, err := proto.Marshal(req)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+		if len(b) > 0 {
+			f.Add(append(slices.Clone(b), b...)) // fields that come again
+			f.Add(b[:len(b)-1])
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var want, got feedv1.GetFeedRequest
+		wantErr, gotErr := proto.Unmarshal(b, &want), unmarshalRequest(b, &got)
+		if wantErr != nil {
+			if gotErr == nil && !slices.ContainsFunc(got.Entities, func(e string) bool { return checkText(e, 1<<30) != nil }) {
+				t.Fatalf("read %v, which protobuf refuses: %v", &got, wantErr)
+			}
+			return
+		}
+		if gotErr != nil || !proto.Equal(&want, &got) {
+			t.Fatalf("got %v, %v; want %v", &got, gotErr, &want)
+		}
+	})
+}
+
+// Entities are told apart by what they are, not by their hashes alone, and
+// the memory for them is clean each time.
+func TestEntitySet(t *testing.T) {
+	for range 2 {
+		s := takeEntitySet(3)
+		for i, e := range []string{"a", "b", "a", "c"} {
+			slot, there := s.find(e, 7) // all meet in one slot
+			if want := i == 2; there != want {
+				t.Errorf("%q is there: %v", e, there)
+			}
+			if !there {
+				s.put(slot, e, 7)
+			}
+		}
+		if len(s.distinct) != 3 {
+			t.Errorf("%d are distinct, want 3", len(s.distinct))
+		}
+		s.release()
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 
 	"github.com/millrace/millrace/internal/minicluster"
 )
@@ -16,7 +17,7 @@ type backing struct {
 }
 
 func startBacking(f *family) (*backing, error) {
-	_, out, err := f.start("backing", "", true, "bench", "backing", "--data", f.dir)
+	_, out, err := f.start("backing", "", true, runtime.NumCPU(), "bench", "backing", "--data", f.dir)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"google.golang.org/grpc"
@@ -21,6 +22,7 @@ import (
 
 // running is a cluster of nodes and a broker that serves the world.
 type running struct {
+	cores  cores
 	nodes  []*process
 	broker *process
 	conn   *grpc.ClientConn
@@ -48,11 +50,11 @@ func startCluster(c *Config, f *family, w *world, b *backing, nodes int) (*runni
 	if err := prepareCluster(f.ctx, w.pack, b, name, ids); err != nil {
 		return nil, err
 	}
-	r := &running{}
+	r := &running{cores: share(runtime.NumCPU(), nodes)}
 	began := time.Now()
 	for _, id := range ids {
 		p, err := startRole(f, "indexnode", name+"-"+string(id), fmt.Sprintf(
-			"id: %s\ndata: %q\nbrokers: [%q]\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\ncache: {records: %d}\n", id, filepath.Join(dir, string(id)), b.kafka, b.etcd, name, cachedRecords))
+			"id: %s\ndata: %q\nbrokers: [%q]\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\ncache: {records: %d}\n", id, filepath.Join(dir, string(id)), b.kafka, b.etcd, name, cachedRecords), r.cores.node)
 		if err != nil {
 			return nil, err
 		}
@@ -100,8 +102,20 @@ func prepareCluster(ctx context.Context, p *relevance.Pack, b *backing, name str
 	return docs.Put(ctx, p.Manifest.Name, tar.Bytes())
 }
 
-// startRole runs a role by its configuration.
-func startRole(f *family, role, name, config string) (*process, error) {
+// cores is how many of the machine's processors each process uses at the same
+// time, at most (GOMAXPROCS). All share the machine, and threads beyond the
+// processors only wake each other.
+type cores struct{ node, broker, client int }
+
+// share gives the nodes all processors among them, and half of them to the
+// broker and to the client.
+func share(processors, nodes int) cores {
+	half := (processors + 1) / 2
+	return cores{node: (processors + nodes - 1) / nodes, broker: half, client: half}
+}
+
+// startRole runs a role by its configuration, on so many processors.
+func startRole(f *family, role, name, config string, processors int) (*process, error) {
 	admin, err := freeAddr()
 	if err != nil {
 		return nil, err
@@ -110,7 +124,7 @@ func startRole(f *family, role, name, config string) (*process, error) {
 	if err := os.WriteFile(file, []byte(config+fmt.Sprintf("admin: %q\n", admin)), 0o644); err != nil {
 		return nil, err
 	}
-	p, _, err := f.start(name, admin, false, role, "--config", file)
+	p, _, err := f.start(name, admin, false, processors, role, "--config", file)
 	return p, err
 }
 
@@ -126,7 +140,7 @@ func (r *running) startBroker(ctx context.Context, f *family, w *world, b *backi
 	if err != nil {
 		return err
 	}
-	if r.broker, err = startRole(f, "broker", name+"-broker", fmt.Sprintf("etcd: [%q]\ncluster: %s\ngrpc: %q\nfeeds: %q\n", b.etcd, name, addr, feeds)); err != nil {
+	if r.broker, err = startRole(f, "broker", name+"-broker", fmt.Sprintf("etcd: [%q]\ncluster: %s\ngrpc: %q\nfeeds: %q\n", b.etcd, name, addr, feeds), r.cores.broker); err != nil {
 		return err
 	}
 	if err := r.broker.ready(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,6 +18,7 @@ import (
 // result is what was measured of one cluster.
 type result struct {
 	nodes              int
+	cores              cores
 	candidates, scored float64 // of a mean query
 	execution          string  // generated or interpreted
 	exact              int     // answers equal to the oracle's
@@ -47,7 +49,7 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 	}
 	defer run.conn.Close()
 	d := &driver{run: run, world: w}
-	res.nodes = nodes
+	res.nodes, res.cores = nodes, run.cores
 	if err := d.settle(ctx); err != nil {
 		return res, err
 	}
@@ -55,6 +57,9 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 		return res, err
 	}
 	c.say("%d nodes: every feed asked once, %d as the oracle says", nodes, res.exact)
+	if !w.shape.baseline { // whose client has much to do
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(run.cores.client))
+	}
 	if _, _, err := d.closed(ctx, 2, c.Duration/2); err != nil { // warm
 		return res, err
 	}

@@ -81,3 +81,20 @@ func fresh(t *testing.T, path string, want []byte) {
 		t.Errorf("%s is stale; run go test ./cmd/millrace/bench -rewrite (%v)", path, err)
 	}
 }
+
+// However many processors there are, everybody has one, and nobody more.
+func TestShare(t *testing.T) {
+	for _, c := range []struct {
+		processors, nodes int
+		want              cores
+	}{
+		{2, 1, cores{node: 2, broker: 1, client: 1}},
+		{2, 3, cores{node: 1, broker: 1, client: 1}},
+		{1, 3, cores{node: 1, broker: 1, client: 1}},
+		{16, 3, cores{node: 6, broker: 8, client: 8}},
+	} {
+		if got := share(c.processors, c.nodes); got != c.want {
+			t.Errorf("%d processors, %d nodes: %+v, want %+v", c.processors, c.nodes, got, c.want)
+		}
+	}
+}

@@ -55,13 +55,15 @@ func (f *family) end(i int) error {
 	return errors.Join(errs...)
 }
 
-// start runs a command of this binary.
-func (f *family) start(name, admin string, listen bool, args ...string) (*process, io.Reader, error) {
+// start runs a command of this binary on so many processors.
+func (f *family) start(name, admin string, listen bool, processors int, args ...string) (*process, io.Reader, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
 	}
-	return f.launch(name, admin, listen, exec.Command(self, args...))
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", processors))
+	return f.launch(name, admin, listen, cmd)
 }
 
 // launch runs a command. Its output goes to a file, or to the returned reader

@@ -3,6 +3,7 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -178,29 +179,29 @@ func keepFold(c *Cache, k millrace.Timeline, m ModelID) {
 	for i := range own {
 		own[i] = float64(m) * float64(1+i)
 	}
-	c.Fold(tl, tl.Folded(), m, own)
+	c.Fold(tl, tl.Folded(), m, own, math.Inf(1))
 }
 
 func TestFold(t *testing.T) {
 	c := New(Config{})
 	defer c.Close()
 	mine := timeline(t, 3)
-	c.Fold(mine, nil, 1, []float64{1, 2, 3})
+	c.Fold(mine, nil, 1, []float64{1, 2, 3}, math.Inf(1))
 	if mine.Folded() != nil {
 		t.Error("something is kept for a timeline that is not in the cache")
 	}
 	c.Put(key(1), mine)
 	tl := get(t, c, key(1))
-	c.Fold(tl, nil, 1, []float64{1, 2, 3})
+	c.Fold(tl, nil, 1, []float64{1, 2, 3}, math.Inf(1))
 	f := tl.Folded()
 	if f == nil || f.Model != 1 || !slices.Equal(f.Own(), []float64{1, 2, 3}) {
 		t.Fatalf("kept %+v", f)
 	}
-	c.Fold(tl, nil, 2, []float64{4, 5, 6})
+	c.Fold(tl, nil, 2, []float64{4, 5, 6}, math.Inf(1))
 	if tl.Folded() != f {
 		t.Error("what was there is replaced by one who did not see it")
 	}
-	c.Fold(tl, f, 2, []float64{4, 5, 6})
+	c.Fold(tl, f, 2, []float64{4, 5, 6}, math.Inf(1))
 	if f = tl.Folded(); f.Model != 2 || f.Own()[2] != 6 {
 		t.Errorf("kept %+v", f)
 	}
@@ -209,7 +210,7 @@ func TestFold(t *testing.T) {
 	if tl.Folded() != nil {
 		t.Error("what is folded outlives its timeline")
 	}
-	c.Fold(tl, nil, 2, []float64{4, 5, 6})
+	c.Fold(tl, nil, 2, []float64{4, 5, 6}, math.Inf(1))
 	if tl.Folded() != nil {
 		t.Error("something is kept for a timeline that is on its way out")
 	}

@@ -18,6 +18,7 @@ type Folded struct {
 	rows   uint32
 	Others atomic.Uint32 // questions with another model since one with this
 	_      uint32
+	Most   float64 // of the numbers; +Inf if one is none
 }
 
 const foldedBytes = int(unsafe.Sizeof(Folded{}))
@@ -43,16 +44,17 @@ func (f *Folded) block() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(f)), foldedBytes+8*int(f.rows))
 }
 
-// Fold keeps own, the numbers of a model for the only part of a timeline, in
+// Fold keeps own, the numbers of a model for the only part of a timeline, of
+// which none is more than most, in
 // the place of was, which was there, or nil. It does nothing if something else
 // is there by now, or the timeline is not in the cache.
-func (c *Cache) Fold(t *Timeline, was *Folded, m ModelID, own []float64) {
+func (c *Cache) Fold(t *Timeline, was *Folded, m ModelID, own []float64, most float64) {
 	if !t.cached {
 		return
 	}
 	b := c.arena.Alloc(foldedBytes + 8*len(own))
 	f := (*Folded)(unsafe.Pointer(unsafe.SliceData(b)))
-	f.Model, f.rows = m, uint32(len(own))
+	f.Model, f.rows, f.Most = m, uint32(len(own)), most
 	f.Others.Store(0)
 	copy(f.Own(), own)
 	switch {

@@ -24,7 +24,7 @@ const (
 // has too few to be worth the set-up of a filter and a model.
 type batch struct {
 	column.Batch
-	folded   bool
+	kind     kind
 	full     int       // how many rows are scanned at a time
 	own      []float64 // of each row what is folded, if it is
 	spans    []span    // ascending
@@ -35,6 +35,16 @@ type batch struct {
 	objects  *relevance.Objects // of each row; nil if the scan reads none
 }
 
+// kind is what is done with the rows of a batch that the filter keeps.
+type kind uint8
+
+const (
+	unready kind = iota
+	whole        // scored
+	folded       // scored with what is folded, unless bounds leave them out
+	passed       // nothing: bounds leave all of their timelines out
+)
+
 // span is where rows of a segment stand in a batch.
 type span struct {
 	segment int32
@@ -42,9 +52,14 @@ type span struct {
 }
 
 // ready tells what scans of the batch read, and empties it.
-func (b *batch) ready(p *plan, folded bool) {
-	b.folded = folded
-	b.columns, b.entity = p.scorer.Reads(append(b.columns[:0], p.time), folded)
+func (b *batch) ready(p *plan, k kind) {
+	b.kind, b.full, b.columns, b.entity, b.objects = k, batchRows, b.columns[:0], false, nil
+	if k != passed {
+		b.columns, b.entity = p.scorer.Reads(append(b.columns, p.time), k == folded)
+		if p.scorer.ObjectLayout() != nil {
+			b.objects = relevance.NewObjects(p.scorer.ObjectLayout())
+		}
+	}
 	if p.filter != nil {
 		columns, entity := p.filter.Reads(b.columns)
 		b.columns, b.entity = columns, b.entity || entity
@@ -52,13 +67,9 @@ func (b *batch) ready(p *plan, folded bool) {
 	slices.Sort(b.columns)
 	b.columns = slices.Compact(b.columns)
 	b.Reset(p.rows, b.columns, batchRows)
-	b.full = batchRows
-	if folded {
+	if k == folded {
 		b.full = firstRows
 		p.ceilings.bound(p.scorer.Ceilings(p.rows), b)
-	}
-	if b.objects = nil; p.scorer.ObjectLayout() != nil {
-		b.objects = relevance.NewObjects(p.scorer.ObjectLayout())
 	}
 }
 
@@ -74,7 +85,7 @@ func (b *batch) clear() {
 // release lets go of all but memory.
 func (b *batch) release() {
 	b.clear()
-	b.columns = b.columns[:0]
+	b.kind = unready
 }
 
 // widened returns the entity's row, if the scan reads it and there is one.
@@ -96,16 +107,26 @@ func (b *batch) widened() *column.Slab {
 func (q *Query) gather(ctx context.Context, i int32) error {
 	s := &q.segments[i]
 	p := q.plans[s.plan]
-	own, err := q.own(p, s)
+	own, most, err := q.own(p, s)
 	if err != nil {
 		return err
 	}
-	b := &p.full
-	if own != nil {
-		b = &p.folded
+	b, k := &p.full, whole
+	switch {
+	case own == nil:
+	case q.beyond(p, s, most):
+		q.beyonds++
+		if p.filter == nil {
+			q.stages.Candidates += int64(s.hi - s.lo)
+			q.passOver(int(s.hi - s.lo))
+			return nil
+		}
+		b, k, own = &p.passed, passed, nil
+	default:
+		b, k = &p.folded, folded
 	}
-	if len(b.columns) == 0 {
-		b.ready(p, own != nil)
+	if b.kind == unready {
+		b.ready(p, k)
 	}
 	for lo := s.lo; lo < s.hi; {
 		if b.Room() == 0 || b.Len() >= b.full || b.entity && b.features != s.features {
@@ -152,9 +173,13 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 		q.sel = p.filter.Select(rows, 0, n, features, q.sel[:0])
 		sel = q.sel
 	}
-	q.stages.Scored += int64(len(sel))
 	q.prefetch(q.prefetched + whileScanned)
-	if b.folded {
+	if b.kind == passed {
+		q.passOver(len(sel))
+		return nil
+	}
+	q.stages.Scored += int64(len(sel))
+	if b.kind == folded {
 		sel = q.prune(p, b, sel)
 		q.prefetch(q.prefetched + whileScanned)
 	}
@@ -168,7 +193,7 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	if b.objects != nil {
 		p.scorer.SetObjects(b.objects.Slab())
 	}
-	if b.folded {
+	if b.kind == folded {
 		p.scorer.ScoreFolded(b.own, rows, sel, features, scores)
 	} else {
 		p.scorer.Score(rows, sel, features, scores)
@@ -176,6 +201,12 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	q.prefetch(q.prefetched + whileScanned)
 	q.take(b.spans, sel, rows.Column(p.time), scores)
 	return nil
+}
+
+// passOver counts candidates that bounds leave out.
+func (q *Query) passOver(n int) {
+	q.stages.Scored += int64(n)
+	q.unscored += int64(n)
 }
 
 // upTo returns 0, 1, ..., n-1.

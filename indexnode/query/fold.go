@@ -1,6 +1,7 @@
 package query
 
 import (
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/indexnode/cache"
@@ -15,11 +16,12 @@ const maxOthers = 8
 var folding = true
 
 // own returns the record-only part of the model's scores for the rows of a
-// segment's part, until the next call, or nil where it is not kept. If nothing
-// is kept it is computed and kept, unless the window has few of the rows.
-func (q *Query) own(p *plan, s *segment) ([]float64, error) {
+// segment's part, until the next call, and what none of them exceeds, or nil
+// where it is not kept. If nothing is kept it is computed and kept, unless the
+// window has few of the rows.
+func (q *Query) own(p *plan, s *segment) (own []float64, most float64, err error) {
 	if s.of == nil || q.spec.Folds == nil || p.unfoldable || !folding {
-		return nil, nil
+		return nil, 0, nil
 	}
 	if q.model == 0 {
 		q.model = cache.IDOf(q.spec.Model)
@@ -31,12 +33,12 @@ func (q *Query) own(p *plan, s *segment) ([]float64, error) {
 		if kept.Others.Load() != 0 {
 			kept.Others.Store(0)
 		}
-		return kept.Own(), nil
+		return kept.Own(), kept.Most, nil
 	case kept.Others.Add(1) < maxOthers:
-		return nil, nil
+		return nil, 0, nil
 	}
 	if int(s.hi-s.lo) < s.rows.Len()/2 {
-		return nil, nil
+		return nil, 0, nil
 	}
 	return q.foldAll(p, s, kept)
 }
@@ -44,12 +46,11 @@ func (q *Query) own(p *plan, s *segment) ([]float64, error) {
 // foldAll computes the record-only part of all rows, and keeps it in the place
 // of what was kept for another model. Queries that do so at once compute the
 // same, and one of them is kept.
-func (q *Query) foldAll(p *plan, s *segment, was *cache.Folded) ([]float64, error) {
+func (q *Query) foldAll(p *plan, s *segment, was *cache.Folded) (own []float64, most float64, err error) {
 	if p.folder == nil {
-		var err error
 		p.folder, err = q.spec.Model.BindFold(p.rows, p.entity)
 		if p.unfoldable = p.folder == nil; p.unfoldable {
-			return nil, err
+			return nil, 0, err
 		}
 		p.foldColumns, _ = p.folder.Reads(p.foldColumns[:0], false)
 	}
@@ -62,6 +63,9 @@ func (q *Query) foldAll(p *plan, s *segment, was *cache.Folded) ([]float64, erro
 		p.folder.Score(q.fold.Slab(), q.upTo(n), nil, q.fresh[done:])
 		done += n
 	}
-	q.spec.Folds.Fold(s.of, was, q.model, q.fresh)
-	return q.fresh, nil
+	if most = slices.Max(q.fresh); most != most {
+		most = math.Inf(1)
+	}
+	q.spec.Folds.Fold(s.of, was, q.model, q.fresh, most)
+	return q.fresh, most, nil
 }

@@ -19,6 +19,7 @@ type plan struct {
 	unfoldable   bool                   // the model has no such part
 	foldColumns  []int                  // that folder reads
 	full, folded batch                  // of rows being gathered
+	passed       batch                  // of those that are only counted
 	ceilings     ceilings               // of the scores of rows in folded
 	columns
 }
@@ -99,7 +100,7 @@ func (q *Query) sparePlan(k planKey) *plan {
 	p := q.spare[at]
 	q.spare = slices.Delete(q.spare, at, at+1)
 	if !known {
-		*p = plan{planKey: k, columns: columnsOf(k.rows), full: p.full, folded: p.folded}
+		*p = plan{planKey: k, columns: columnsOf(k.rows), full: p.full, folded: p.folded, passed: p.passed}
 	}
 	return p
 }
@@ -109,6 +110,7 @@ func (q *Query) releasePlans() {
 	for _, p := range q.plans {
 		p.full.release()
 		p.folded.release()
+		p.passed.release()
 		if q.spare = append(q.spare, p); len(q.spare) > maxSpare {
 			q.spare = slices.Delete(q.spare, 0, 1)
 		}

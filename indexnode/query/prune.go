@@ -20,9 +20,24 @@ type ceilings struct {
 	of    *relevance.Ceilings
 	told  bool     // limits
 	most  []uint64 // of each of its columns, the limit
-	byAge [ages]float64
-	known [ages]bool
+	byAge bounds   // of records of an age
+	older bounds   // of records of an age or older
 	kept  []int32
+
+	floor, threshold float64 // the threshold of the floor
+}
+
+// bounds are those of classes of age, +Inf of those that are not known.
+type bounds struct {
+	of    [ages]float64
+	known [ages]bool
+}
+
+func (b *bounds) forget() {
+	for i := range b.of {
+		b.of[i] = math.Inf(1)
+	}
+	clear(b.known[:])
 }
 
 // Ages are in quarters of octaves: of an age, in milliseconds and 2^firstAge
@@ -52,6 +67,34 @@ func timesOf(asOf int64, class int) (from, to float64) {
 	return from, to
 }
 
+// beyond reports whether no row of a segment can be among the best, of which
+// most is the most that is folded of any.
+func (q *Query) beyond(p *plan, s *segment, most float64) bool {
+	c := &p.ceilings
+	if !c.told || q.top.floor == math.Inf(-1) {
+		return false
+	}
+	for i, f := range c.of.Columns() {
+		if s.rows.Most(f) > c.most[i] {
+			return false
+		}
+	}
+	_, newest := s.rows.Times()
+	age := ageOf(int64(q.spec.AsOf)+1<<firstAge, newest)
+	if !c.older.known[age] {
+		_, to := timesOf(int64(q.spec.AsOf), int(age))
+		c.older.of[age], c.older.known[age] = c.of.Of(math.Inf(-1), to), true
+	}
+	return most+c.older.of[age] < c.thresholdOf(q.top.floor)
+}
+
+func (c *ceilings) thresholdOf(floor float64) float64 {
+	if c.floor != floor {
+		c.floor, c.threshold = floor, c.of.Threshold(floor)
+	}
+	return c.threshold
+}
+
 // prune returns those of sel that may be among the best, of rows with folded
 // numbers.
 func (q *Query) prune(p *plan, b *batch, sel []int32) []int32 {
@@ -59,7 +102,7 @@ func (q *Query) prune(p *plan, b *batch, sel []int32) []int32 {
 	if q.top.floor == math.Inf(-1) || !c.ready(b) {
 		return sel
 	}
-	asOf, floor := int64(q.spec.AsOf)+1<<firstAge, c.of.Threshold(q.top.floor)
+	asOf, floor := int64(q.spec.AsOf)+1<<firstAge, c.thresholdOf(q.top.floor)
 	own, times := b.own, b.Slab().Column(p.time)
 	times = times[:len(own)]
 	c.kept = slices.Grow(c.kept[:0], len(sel))
@@ -67,7 +110,7 @@ func (q *Query) prune(p *plan, b *batch, sel []int32) []int32 {
 		kept, n := c.kept[:len(sel)], 0
 		for _, r := range sel {
 			kept[n] = r
-			n += kernel.One(!(own[r]+c.byAge[ageOf(asOf, int64(times[r]))] < floor)) // also if the sum is no number
+			n += kernel.One(!(own[r]+c.byAge.of[ageOf(asOf, int64(times[r]))] < floor)) // also if the sum is no number
 		}
 		if kept = kept[:n]; !c.learn(asOf, times, kept) {
 			q.unscored += int64(len(sel) - n)
@@ -78,7 +121,8 @@ func (q *Query) prune(p *plan, b *batch, sel []int32) []int32 {
 
 // bound prepares for a scorer that was bound.
 func (c *ceilings) bound(of *relevance.Ceilings, b *batch) {
-	if c.of, c.told = of, false; of != nil {
+	if c.of, c.told, c.floor = of, false, math.Inf(-1); of != nil {
+		c.threshold = of.Threshold(c.floor)
 		c.most = append(c.most[:0], make([]uint64, len(of.Columns()))...)
 		b.Watch(of.Columns())
 	}
@@ -97,10 +141,8 @@ func (c *ceilings) ready(b *batch) bool {
 	}
 	if !c.told {
 		c.of.Limits(func(column int) uint64 { return allOnes(b.Most(column)) })
-		for i := range c.byAge {
-			c.byAge[i] = math.Inf(1)
-		}
-		clear(c.known[:])
+		c.byAge.forget()
+		c.older.forget()
 		c.told = true
 	}
 	return true
@@ -115,9 +157,9 @@ func allOnes(w uint64) uint64 { return 1<<bits.Len64(w) - 1 }
 func (c *ceilings) learn(asOf int64, times []uint64, kept []int32) bool {
 	some := false
 	for _, r := range kept {
-		if age := ageOf(asOf, int64(times[r])); !c.known[age] {
-			c.byAge[age] = c.of.Of(timesOf(asOf-1<<firstAge, int(age)))
-			c.known[age], some = true, true
+		if age := ageOf(asOf, int64(times[r])); !c.byAge.known[age] {
+			c.byAge.of[age] = c.of.Of(timesOf(asOf-1<<firstAge, int(age)))
+			c.byAge.known[age], some = true, true
 		}
 	}
 	return some

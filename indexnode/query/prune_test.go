@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
@@ -46,7 +47,7 @@ features:
   young: age(record.time) < 600.0 && record.likes < 40.0
   foreign: "!(record.language in viewer.languages)"
 scorer: logistic
-parameters: {bias: -2, weights: {recency: -1.5, likes: 0.25, shown: 0.1, young: 0.75, foreign: -0.5}}
+parameters: {bias: -2, weights: {recency: -6, likes: 0.25, shown: 0.1, young: 0.75, foreign: -0.5}}
 `
 
 // TestBoundsLeaveNoneOut asks for the best of some thousands, with what is
@@ -116,11 +117,14 @@ func TestBoundsLeaveNoneOut(t *testing.T) {
 	}
 }
 
-// Few of many candidates are scored.
+// Few of many candidates are scored, and of many timelines none.
 func TestMostAreNotScored(t *testing.T) {
 	keys, all := activities(t, 1000, 20)
 	s := question(t)
-	for range 2 {
+	for i := range 3 {
+		if i == 2 {
+			s.Filter = nil
+		}
 		q := New(s)
 		for i, tl := range all {
 			q.Add(keys[i], tl, column.Packed{})
@@ -131,7 +135,82 @@ func TestMostAreNotScored(t *testing.T) {
 		if of := q.Answer().Stages.Scored; q.unscored < of*3/4 {
 			t.Errorf("%d of %d are left out", q.unscored, of)
 		}
+		if q.beyonds < len(all)/4 {
+			t.Errorf("%d timelines are left out", q.beyonds)
+		}
 		q.Release()
+	}
+}
+
+// A timeline is not left out because its newest record, or what others have in
+// a column, is far from the best.
+func TestTimelinesThatStandOut(t *testing.T) {
+	s := schemas.Activity()
+	d, err := schemas.NewDecoder(s, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const minute, day = 60_000, 86_400_000
+	held := func(oldest, newest int64, comments int) *cache.Timeline {
+		a := column.New(s.Layout(), 20, 0).Append()
+		for j := range 20 {
+			body, err := s.EncodeJSON(fmt.Appendf(nil, `{"id":"%d","actor":"a","verb":"post","created_at":%d,"likes":%d,"comments":%d,"impressions":9}`, j, asOf-newest-(oldest-newest)*int64(19-j)/19, j%7, comments*(19-j)/19))
+			if err == nil {
+				err = d.Append(a, body)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return hold(t, a.Slab())
+	}
+	for name, c := range map[string]struct {
+		recency float64
+		last    *cache.Timeline
+		beyond  int // timelines at least that are left out
+	}{
+		"old":      {-6, held(20*day, 0, 2), 0},
+		"comments": {6, held(2*day, day, 100_000), 30},
+	} {
+		m, err := relevance.Parse("lonely.yaml", fmt.Appendf(nil, `
+name: lonely
+version: "1"
+schemas: [millrace.Activity]
+viewer: {weight: double}
+features:
+  likes: log1p(record.likes)
+  recency: decay(record.time, 3600.0)
+  comments: record.comments * coalesce(viewer.weight, 1.0)
+scorer: linear
+parameters: {weights: {likes: 0.01, recency: %v, comments: 0.0001}}
+`, c.recency), relevance.ShippedSchemas())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([]*cache.Timeline, 50)
+		for i := range all {
+			if all[i] = held(2*minute, minute, 2); i > 15 && c.beyond > 0 {
+				all[i] = held(2*day, day, 2)
+			}
+		}
+		for round := range 2 { // folded, and kept
+			q := New(Spec{To: asOf + 1, AsOf: asOf, Model: m, Viewer: &millrace.Viewer{}, Limit: 3, Folds: question(t).Folds})
+			for i, tl := range append(all, c.last) {
+				q.Add(millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("e", i)), Type: "post"}, tl, column.Packed{})
+			}
+			if err := q.Scan(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if q.beyonds < c.beyond {
+				t.Errorf("%s, round %d: %d timelines were left out", name, round, q.beyonds)
+			}
+			for _, it := range q.Answer().Items {
+				if it.Entity != "e50" {
+					t.Errorf("%s, round %d: %s is among the best", name, round, it.Timeline)
+				}
+			}
+			q.Release()
+		}
 	}
 }
 

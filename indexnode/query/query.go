@@ -67,6 +67,7 @@ type Query struct {
 	prefetched int   // how many of asked, and some that are not there
 	unwatched  int   // rows since the context was looked at
 	unscored   int64 // candidates left out by bounds
+	beyonds    int   // timelines of which all are
 	sel        []int32
 	scores     []float64
 	all        []int32 // 0, 1, 2, ...
@@ -130,7 +131,7 @@ func (q *Query) reset() {
 	clear(q.routed)
 	clear(q.perEntity)
 	clear(q.byObject)
-	q.spec, q.stages, q.model, q.unscored, q.prefetched = Spec{}, Stages{}, 0, 0, 0
+	q.spec, q.stages, q.model, q.unscored, q.beyonds, q.prefetched = Spec{}, Stages{}, 0, 0, 0, 0
 	q.asked, q.segments = q.asked[:0], q.segments[:0]
 }
 
@@ -239,11 +240,10 @@ func (q *Query) Scan(ctx context.Context) error {
 // scanGathered scans what is left in batches.
 func (q *Query) scanGathered(ctx context.Context) error {
 	for _, p := range q.plans {
-		if err := q.scan(ctx, p, &p.full); err != nil {
-			return err
-		}
-		if err := q.scan(ctx, p, &p.folded); err != nil {
-			return err
+		for _, b := range []*batch{&p.full, &p.folded, &p.passed} {
+			if err := q.scan(ctx, p, b); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

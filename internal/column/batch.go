@@ -10,6 +10,7 @@ import (
 // a time where a timeline has twenty. Its memory is used again.
 type Batch struct {
 	rows    Slab
+	room    int // in rows
 	fields  []int
 	columns []batchColumn // of fields, and of the null bits that go with them
 }
@@ -33,12 +34,13 @@ type batchColumn struct {
 // the given fields. All others read as anything.
 func (b *Batch) Reset(l *Layout, fields []int, rows int) {
 	words := b.rows.words
-	if need := rows * (l.nullWords + len(l.fields)); cap(words) < need {
+	stride := rows + padRows
+	if need := stride * (l.nullWords + len(l.fields)); cap(words) < need {
 		words = make([]uint64, need)
 	} else {
 		words = words[:need]
 	}
-	b.rows = Slab{layout: l, stride: rows, words: words, heap: b.rows.heap}
+	b.rows, b.room = Slab{layout: l, stride: stride, words: words, heap: b.rows.heap}, rows
 	b.Clear()
 	b.fields, b.columns = append(b.fields[:0], fields...), b.columns[:0]
 	last := -1
@@ -93,8 +95,12 @@ func (b *Batch) Room() int {
 	if len(b.rows.heap) > maxBatchHeap {
 		return 0
 	}
-	return b.rows.stride - b.rows.rows
+	return b.room - b.rows.rows
 }
+
+// padRows keeps rows of several columns from standing at equal offsets within a
+// page, where a processor takes one for the other for a while.
+const padRows = 24
 
 // maxBatchHeap bounds, but for what is added last, the heap of a batch.
 const maxBatchHeap = 1 << 20
@@ -122,7 +128,7 @@ func (b *Batch) Add(p Packed, lo, hi int) {
 			s.gatherReferences(dst, p, lo, c.field)
 		}
 		if c.to = min(c.to, s.rows); c.watch {
-			c.most |= p.most(d, dst)
+			c.most |= p.most(d)
 		}
 	}
 	s.rows += n
@@ -139,19 +145,25 @@ func (c *batchColumn) fill(at, n int, w uint64) {
 	}
 }
 
-// most returns a word not less than words, which are of p: as their encoding
-// tells, or what they have in common.
-func (p Packed) most(d descriptor, words []uint64) (w uint64) {
+// Most returns a word that is not less than any of a field, which must not be
+// of references; it may be more than the greatest.
+func (p Packed) Most(field int) uint64 { return p.most(*p.column(p.Layout(), field)) }
+
+func (p Packed) most(d descriptor) (w uint64) {
 	switch d.encoding() {
+	case small:
+		return uint64(d >> 8)
 	case narrow8:
 		return math.MaxUint8
 	case narrow16:
 		return math.MaxUint16
 	case narrow32:
 		return math.MaxUint32
+	case texts, lists:
+		return math.MaxUint64
 	}
-	for _, x := range words {
-		w |= x
+	for row := range p.Len() {
+		w |= p.value(d, row)
 	}
 	return w
 }

@@ -138,7 +138,7 @@ const slack = 1e-9
 
 // loose widens a span by what rounding may take a value beyond it.
 func loose(s span) span {
-	return span{s.lo - math.Abs(s.lo)*slack, s.hi + math.Abs(s.hi)*slack}
+	return sane(s.lo-math.Abs(s.lo)*slack, s.hi+math.Abs(s.hi)*slack)
 }
 
 // point is a value that the request decides.

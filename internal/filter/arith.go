@@ -10,6 +10,7 @@ import (
 // failed for an overflow or a division by zero.
 type arithmetic struct {
 	out
+	op    expr.Op
 	a, b  kernel
 	apply func(a, b uint64) (uint64, state)
 }

@@ -11,7 +11,7 @@ import (
 
 // fast returns the loops that say what a term's kernel says, or nil. There are
 // loops for a column of bools, a column compared with a constant or with null,
-// a column looked for in constants, and for && || ! of these.
+// a column looked for in constants, a sum of columns, and for && || ! of these.
 func fast(k kernel) tester {
 	switch k := k.(type) {
 	case *constant:
@@ -40,7 +40,7 @@ func fastCompare(k *compare) tester {
 	op := k.op
 	f, c, inOrder := fieldAndConstant(k.a, k.b)
 	if f == nil {
-		return fastDifference(k)
+		return fastArithmetic(k)
 	}
 	if !inOrder {
 		op = mirrored[op]
@@ -73,9 +73,9 @@ func fastCompare(k *compare) tester {
 	return nil
 }
 
-// fastDifference is fastCompare where one side is itself the difference of two
-// instants.
-func fastDifference(k *compare) tester {
+// fastArithmetic is fastCompare where one side is itself the difference of two
+// instants, or a sum of columns.
+func fastArithmetic(k *compare) tester {
 	op := k.op
 	difference, okA := k.a.(*arithmetic)
 	c, okC := k.b.(*constant)
@@ -84,7 +84,13 @@ func fastDifference(k *compare) tester {
 		c, okC = k.a.(*constant)
 		op = mirrored[op]
 	}
-	if !okA || !okC || difference.typ != expr.Duration || k.class != words || c.state != present {
+	if !okA || !okC || k.class != words || c.state != present {
+		return nil
+	}
+	if difference.typ == expr.Int {
+		return fastSum(difference, op, c)
+	}
+	if difference.typ != expr.Duration {
 		return nil
 	}
 	return fastSince(difference, op, c)

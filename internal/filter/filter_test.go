@@ -320,3 +320,36 @@ func TestDifferences(t *testing.T) {
 		w.check(t, src)
 	}
 }
+
+// TestSums compares sums of columns, up to where they overflow on the way.
+func TestSums(t *testing.T) {
+	loops := 0
+	for seed := range 1500 {
+		r := rand.New(rand.NewPCG(uint64(seed), 77))
+		w, g := newWorld(t, r, 12), source{r}
+		sum := pick(r, "record.i", "record.j")
+		for range 1 + r.IntN(3) {
+			sum += pick(r, " + ", " - ") + pick(r, "record.i", "record.j", "record.i", "record.j", "record.ni")
+		}
+		src := sum + g.cmp() + g.intLiteral()
+		if r.IntN(3) == 0 {
+			src = g.intLiteral() + g.cmp() + sum
+		}
+		if r.IntN(3) == 0 {
+			src += pick(r, " || ", " && ") + g.leaf()
+		}
+		if r.IntN(3) == 0 {
+			src = "!(" + src + ")"
+		}
+		w.check(t, src)
+		if f, err := Compile(sum+" > 3", w.env); err == nil {
+			bd := &binder{layout: w.layout, asOf: someInstant}
+			if _, ok := fast(bd.build(f.terms[0])).(*sums); ok {
+				loops++
+			}
+		}
+	}
+	if loops < 500 {
+		t.Errorf("%d sums are loops", loops)
+	}
+}

@@ -56,7 +56,7 @@ func negation(a kernel) kernel {
 func arithmeticOf(op expr.Op, a, b kernel) kernel {
 	at, bt := a.kind(), b.kind()
 	make := func(t expr.Type, f func(a, b uint64) (uint64, state)) kernel {
-		return &arithmetic{out{typ: t}, a, b, f}
+		return &arithmetic{out{typ: t}, op, a, b, f}
 	}
 	switch {
 	case at == expr.Int && bt == expr.Int:

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -193,6 +194,9 @@ func (d *driver) saturate(ctx context.Context, c *Config, res *result) error {
 	}
 	g, profiling := errgroup.WithContext(ctx)
 	if c.Profile != "" {
+		if err := os.MkdirAll(c.Profile, 0o755); err != nil {
+			return err
+		}
 		for _, p := range append(d.run.nodes, d.run.broker) {
 			g.Go(func() error {
 				return p.profile(profiling, c.Duration, filepath.Join(c.Profile, fmt.Sprintf("%s-%s.pprof", d.world.label, p.name)))

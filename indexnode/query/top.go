@@ -119,7 +119,12 @@ func (q *Query) down(h []candidate, i int) {
 // before reports whether a ranks above b. Ids and timelines are looked at only
 // when score and time tie.
 func (q *Query) before(a, b candidate) bool {
-	if a.score != b.score { // so also if one is NaN, or both are
+	switch {
+	case a.score > b.score:
+		return true
+	case a.score < b.score:
+		return false
+	case a.score != b.score: // one is NaN, or both are
 		if c := millrace.CompareScores(a.score, b.score); c != 0 {
 			return c < 0
 		}

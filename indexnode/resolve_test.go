@@ -166,16 +166,15 @@ func TestRun(t *testing.T) {
 
 // slowDisk writes nothing while it is stuck.
 type slowDisk struct {
-	mu    sync.RWMutex
 	stuck atomic.Bool
+	free  chan struct{} // closed once it is not
 }
 
 func (d *slowDisk) String() string { return "a slow disk" }
 
 func (d *slowDisk) MaybeError(op errorfs.Op) error {
 	if d.stuck.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
-		d.mu.RLock() // until it is not
-		d.mu.RUnlock()
+		<-d.free
 	}
 	return nil
 }
@@ -183,7 +182,7 @@ func (d *slowDisk) MaybeError(op errorfs.Op) error {
 // While ingest waits for the disk, since too much is not on it yet, readers go
 // on with what is applied.
 func TestReadersDoNotWaitForTheDisk(t *testing.T) {
-	disk := new(slowDisk)
+	disk := &slowDisk{free: make(chan struct{})}
 	n, h := openStored(t, cache.Config{}, store.Options{FS: errorfs.Wrap(vfs.NewMem(), disk), FlushEvery: -1, MaxDirtyBytes: 1})
 	post := func(i int) error {
 		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"r%d","actor":"member:1","verb":"post","created_at":%d}`, i, 1_700_000_000_000+int64(i)))
@@ -196,7 +195,6 @@ func TestReadersDoNotWaitForTheDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	disk.mu.Lock()
 	disk.stuck.Store(true)
 	const last = 8
 	brought, asked := make(chan error, 1), make(chan error, 1)
@@ -223,7 +221,7 @@ func TestReadersDoNotWaitForTheDisk(t *testing.T) {
 		t.Error("ingest did not wait for the disk: the test shows nothing")
 	}
 	disk.stuck.Store(false)
-	disk.mu.Unlock()
+	close(disk.free)
 	if err := errors.Join(err, <-brought); err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,8 @@ func TestMeasuredCost(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := dots(t, 2200).affordable(ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "a record takes") {
-		t.Errorf("2200 products of lists: %v", err)
+	if err := dots(t, 4000).affordable(ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "a record takes") {
+		t.Errorf("4000 products of lists: %v", err)
 	}
 }
 

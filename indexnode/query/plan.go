@@ -66,7 +66,7 @@ func (q *Query) plan(rows *column.Layout, features column.Packed) (int32, error)
 // bind binds the plan to a question, again if it was bound to one before.
 func (p *plan) bind(s *Spec) error {
 	var err error
-	p.shadow = nil // bound to the question before
+	p.shadow, p.ceilings.told = nil, false // of the question before
 	switch {
 	case p.planKey.filter == nil:
 	case p.filter == nil:

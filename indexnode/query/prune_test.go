@@ -72,6 +72,9 @@ func TestBoundsLeaveNoneOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Of half the timelines the entity has features, so that there are two plans,
+	// of which the second meets rows when the worst of the best is known.
+	features := someObjects(t, 1).First()
 	r := rand.New(rand.NewPCG(5, 6))
 	unscored := make([]int64, len(models))
 	for i := range 40 * len(models) {
@@ -85,11 +88,16 @@ func TestBoundsLeaveNoneOut(t *testing.T) {
 		if r.IntN(4) == 0 {
 			s.Viewer.Features = map[string]float64{"freshness_hours": r.Float64() * 5, "hours": r.Float64() * 9}
 		}
+		split := r.IntN(2) * len(all) / 2
 		answer := func(folded bool) ([]string, *Query) {
 			folding = folded
 			q := New(s)
 			for i, tl := range all {
-				q.Add(keys[i], tl, column.Packed{})
+				if i < split {
+					q.Add(keys[i], tl, column.Packed{})
+				} else {
+					q.Add(keys[i], tl, features)
+				}
 			}
 			if err := q.Scan(t.Context()); err != nil {
 				t.Fatal(err)
@@ -114,6 +122,39 @@ func TestBoundsLeaveNoneOut(t *testing.T) {
 		if n == 0 {
 			t.Errorf("%s: all was scored", models[i].Name())
 		}
+	}
+}
+
+// Bounds of a question before, whose viewer has less to gain, are not those of
+// the next: a plan meets rows when another has told the worst of the best.
+func TestBoundsOfEarlierQuestions(t *testing.T) {
+	keys, all := activities(t, 300, 20)
+	features := someObjects(t, 1).First()
+	q := pool.New().(*Query)
+	s := question(t)
+	for i, languages := range [][]string{nil, nil, {"de", "en"}} {
+		s.Viewer = &millrace.Viewer{ID: "v", Attributes: map[string]any{"languages": languages}}
+		answer := func(q *Query) []string {
+			q.begin(s)
+			for i, tl := range all {
+				if i%2 == 0 {
+					q.Add(keys[i], tl, column.Packed{})
+				}
+			}
+			for i, tl := range all {
+				if i%2 == 1 {
+					q.Add(keys[i], tl, features)
+				}
+			}
+			if err := q.Scan(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return printed(q.Answer().Items)
+		}
+		if got, want := answer(q), answer(pool.New().(*Query)); !slices.Equal(got, want) {
+			t.Errorf("question %d: %s\nas the first: %s", i, got, want)
+		}
+		q.reset()
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/partitioner"
 	"github.com/millrace/millrace/schemas"
 )
@@ -272,11 +273,16 @@ func (c *Cluster) Ready() error {
 		}
 	}
 	m := c.maps.Current()
+	var served cluster.Set
 	for _, id := range c.nodeIDs() {
-		hosted := m.Hosted(id)
-		if missing := hosted.Minus(m.Ready(id)); missing.Len() > 0 {
+		hosted, ready := m.Hosted(id), m.Ready(id)
+		if missing := hosted.Minus(ready); missing.Len() > 0 {
 			return fmt.Errorf("%s: %d partitions are not announced as ready", id, missing.Len())
 		}
+		served = served.Or(ready)
+	}
+	if n := partition.Count - served.Len(); n > 0 { // as before the assignment is heard of
+		return fmt.Errorf("%d partitions have no replica", n)
 	}
 	return nil
 }

@@ -10,8 +10,7 @@ import (
 // a time where a timeline has twenty. Its memory is used again.
 type Batch struct {
 	rows    Slab
-	room    int // in rows
-	fields  []int
+	room    int           // in rows
 	columns []batchColumn // of fields, and of the null bits that go with them
 }
 
@@ -42,7 +41,7 @@ func (b *Batch) Reset(l *Layout, fields []int, rows int) {
 	}
 	b.rows, b.room = Slab{layout: l, stride: stride, words: words, heap: b.rows.heap}, rows
 	b.Clear()
-	b.fields, b.columns = append(b.fields[:0], fields...), b.columns[:0]
+	b.columns = b.columns[:0]
 	last := -1
 	for _, f := range fields {
 		if n := f / 64; l.fields[f].Nullable && n != last {

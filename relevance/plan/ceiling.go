@@ -19,7 +19,6 @@ type Ceilings struct {
 	p        *Plan
 	m        *Machine
 	time     int   // the record load that is the record's time, or -1
-	sum      int   // the value that is the score, before the sigmoid
 	added    []int // the values that are added to the folded part for it
 	logistic bool
 	columns  []int // of records, that have limits
@@ -43,11 +42,12 @@ func (m *Machine) Ceilings(time int) *Ceilings {
 	if p.Own < 0 || p.Score < 0 || p.Values[p.Own].Op != Folded {
 		return nil
 	}
-	c := &Ceilings{p: p, m: m, time: -1, sum: p.Score, logistic: p.Scorer == Logistic, spans: make([]span, len(p.Values))}
+	c := &Ceilings{p: p, m: m, time: -1, logistic: p.Scorer == Logistic, spans: make([]span, len(p.Values))}
+	sum := p.Score // before the sigmoid
 	if c.logistic {
-		c.sum = p.Values[p.Score].Args[0]
+		sum = p.Values[sum].Args[0]
 	}
-	for i := c.sum; i != p.Own; i = p.Values[i].Args[0] {
+	for i := sum; i != p.Own; i = p.Values[i].Args[0] {
 		if p.Values[i].Op != Add {
 			return nil
 		}

@@ -71,21 +71,54 @@ type Session struct {
 	word            *groupWord
 }
 
-// groupWord notes that the group has told its member of a replacement.
-type groupWord struct{ fenced atomic.Bool }
+// groupWord is what the group has told its member.
+type groupWord struct {
+	fenced atomic.Bool        // of a replacement
+	joined chan struct{}      // has a value once the member has a place
+	failed chan error         // holds the first failure to get one
+	stop   context.CancelFunc // ends the client's own work
+}
 
-// OnGroupManageError implements kgo.HookGroupManageError.
+// OnGroupManageError implements kgo.HookGroupManageError. A replaced member
+// must stop before it joins again, which would take the name back.
 func (w *groupWord) OnGroupManageError(err error) {
 	if errors.Is(err, kerr.FencedInstanceID) {
 		w.fenced.Store(true)
+		w.stop()
+	}
+	select {
+	case w.failed <- err:
+	default:
+	}
+}
+
+func (w *groupWord) onAssigned(context.Context, *kgo.Client, map[string][]int32) {
+	select {
+	case w.joined <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns when the member has its place in the group.
+func (w *groupWord) wait(ctx context.Context) error {
+	select {
+	case <-w.joined:
+		return nil
+	case err := <-w.failed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
 // OpenSession connects and joins the group.
 func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
-	word := new(groupWord)
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	word := &groupWord{joined: make(chan struct{}, 1), failed: make(chan error, 1), stop: stop}
 	opts, err := options(cfg.Brokers, cfg.Log,
+		kgo.WithContext(life),
 		kgo.WithHooks(word),
+		kgo.OnPartitionsAssigned(word.onAssigned),
 		kgo.ConsumerGroup(cfg.Group),
 		kgo.InstanceID(cfg.Instance),
 		kgo.TransactionalID(cfg.Group+"/"+cfg.Instance),
@@ -103,23 +136,38 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 		}),
 	)
 	if err != nil {
+		stop()
 		return nil, err
 	}
-	s, err := kgo.NewGroupTransactSession(opts...)
+	t, err := kgo.NewGroupTransactSession(opts...)
 	if err != nil {
+		stop()
 		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	s := &Session{s: t, group: cfg.Group, instance: cfg.Instance, word: word}
+	// First the place in the group, then the transactional id: a living
+	// predecessor whose transaction fails must find its place taken, or it
+	// takes it back (see failed).
+	if err := word.wait(ctx); err != nil {
+		err = s.failed("join", err)
+		s.Close()
+		return nil, err
 	}
 	// Fetching committed offsets waits for the transactions they are part of,
 	// so a predecessor's must be ended first, not when something is produced.
-	if _, _, err := s.Client().ProducerID(ctx); err != nil {
+	if _, _, err := t.Client().ProducerID(ctx); err != nil {
+		err = s.failed("transactional id", err)
 		s.Close()
-		return nil, fmt.Errorf("kafka: transactional id %s/%s: %w", cfg.Group, cfg.Instance, err)
+		return nil, err
 	}
-	return &Session{s: s, group: cfg.Group, instance: cfg.Instance, word: word}, nil
+	return s, nil
 }
 
 // Close leaves the transaction and the group as they are.
-func (s *Session) Close() { s.s.Close() }
+func (s *Session) Close() {
+	s.s.Close()
+	s.word.stop()
+}
 
 // Poll waits for records, at most max. faults are partitions' and the group's
 // troubles, to be told to people: reading goes on around them. err is ctx's
@@ -127,6 +175,9 @@ func (s *Session) Close() { s.s.Close() }
 func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error, err error) {
 	fetches := s.s.PollRecords(ctx, max)
 	if fetches.IsClientClosed() {
+		if s.word.fenced.Load() {
+			return nil, nil, fmt.Errorf("%w: %w", ErrFenced, kerr.FencedInstanceID)
+		}
 		return nil, nil, ErrClosed
 	}
 	fetches.EachError(func(topic string, p int32, e error) {

@@ -19,6 +19,7 @@ type counters struct {
 	models   prometheus.Counter     // packs refused
 	reads    prometheus.Counter     // of timelines from the store
 	queries  *prometheus.CounterVec // by outcome
+	panics   prometheus.Counter     // questions that panicked
 	stages   [3]prometheus.Observer // of answered queries: the time of each
 	seconds  *prometheus.HistogramVec
 }
@@ -43,6 +44,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		models:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_models_refused_total", Help: "Model packs refused."}),
 		reads:    prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_reads_total", Help: "Timelines and features of entities read from the store, each for all that missed it at the same time."}),
 		queries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_queries_total", Help: "Queries by outcome: answered, refused, failed, stopped (nobody waited any more), expired (the same, before it was begun)."}, []string{"outcome"}),
+		panics:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_panics_total", Help: "Questions that met a broken invariant and were answered with an error. The log has the stack of each; more than none is a bug."}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "millrace_indexnode_query_seconds", Help: "Time of answered queries by stage: resolve (the cache and the store), scan (filter and score), rank.",
 			Buckets: prometheus.ExponentialBucketsRange(0.00005, 5, 16)}, []string{"stage"}),
@@ -53,7 +55,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	if reg == nil {
 		return c
 	}
-	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.reads, c.queries, c.seconds)
+	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.reads, c.queries, c.panics, c.seconds)
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}

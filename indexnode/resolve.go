@@ -121,7 +121,10 @@ func (r *resolution) run(ctx context.Context) error {
 	g.SetLimit(maxReads)
 	for i := range r.views {
 		if v := &r.views[i]; v.locked {
-			g.Go(func() error { return r.resolveLocked(ctx, v) })
+			g.Go(func() (err error) {
+				defer contain(&err)
+				return r.resolveLocked(ctx, v)
+			})
 		}
 	}
 	return g.Wait()
@@ -315,7 +318,7 @@ func (r *resolution) rows(v *view, key millrace.Timeline, features column.Packed
 // readOlder reads the records of a timeline in a window, in runs. Of those who
 // want the same at the same time one reads, as in [resolution.timeline].
 func (n *Node) readOlder(p millrace.Partition, t millrace.Timeline, from, to millrace.Time) ([]*cache.Timeline, error) {
-	runs, err, _ := n.reads.Do(fmt.Sprintf("%d to %d of %s", from, to, flight(t)), func() (any, error) {
+	runs, err := n.once(fmt.Sprintf("%d to %d of %s", from, to, flight(t)), func() (any, error) {
 		n.counters.reads.Inc()
 		older, err := n.store.Read(nil, p, t, from, to)
 		if err != nil {
@@ -367,7 +370,7 @@ func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 		return tl, nil
 	}
 	n := r.node
-	tl, err, _ := n.reads.Do(flight(t), func() (any, error) {
+	tl, err := n.once(flight(t), func() (any, error) {
 		// Who missed it before another read it comes too late to join that one.
 		if tl := r.cache.Peek(t); tl != nil {
 			return tl, nil
@@ -390,6 +393,16 @@ func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 		return nil, err
 	}
 	return tl.(*cache.Timeline), nil
+}
+
+// once calls read, or waits for who calls it under the same name. A panic is
+// an error to all of them.
+func (n *Node) once(name string, read func() (any, error)) (any, error) {
+	v, err, _ := n.reads.Do(name, func() (_ any, err error) {
+		defer contain(&err)
+		return read()
+	})
+	return v, err
 }
 
 // flight names the read of a timeline. Names of entities may have any byte.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -32,19 +31,9 @@ import (
 const maxRequestBytes = 16 << 20
 
 // Query implements nodev1.NodeServiceServer.
-func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (_ *nodev1.QueryResponse, err error) {
+func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	ctx, span := tracer.Start(tracing.Incoming(ctx), "indexnode.Query", trace.WithSpanKind(trace.SpanKindServer))
 	defer span.End()
-	// A question that breaks one node is asked of the next replica at once: it
-	// must not end them all.
-	defer func() {
-		if broken := recover(); broken != nil {
-			n.counters.queried(queryFailed)
-			n.log.Error("query panicked", "panic", broken, "stack", string(debug.Stack()))
-			span.SetStatus(codes.Error, "panic")
-			err = rpcerr.Status(fmt.Errorf("query panicked: %v", broken))
-		}
-	}()
 	if err := expired(ctx); err != nil {
 		n.counters.queried(queryExpired)
 		span.SetStatus(codes.Error, err.Error())
@@ -92,7 +81,10 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, maxQueryTime)
 }
 
-func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+// query answers a question. One that panics is an error.
+func (n *Node) query(ctx context.Context, req *nodev1.QueryRequest) (_ *nodev1.QueryResponse, err error) {
+	defer func() { n.tellPanic(err) }()
+	defer contain(&err)
 	for range maxExaminations - 1 {
 		if resp, err := n.answer(ctx, req); err != errMoved {
 			return resp, err

@@ -18,16 +18,12 @@ type Found struct {
 // false when the timeline never had it, or when retention has dropped it and
 // its blob is gone. The record has memory of its own.
 func (s *Store) Find(n millrace.Partition, name millrace.Timeline, id millrace.RecordID) (f Found, ok bool, err error) {
-	p, err := s.part(n)
+	err = s.reading(n, func(p *part) (err error) {
+		f, ok, err = p.find(s, name, id)
+		return err
+	})
 	if err != nil {
 		return Found{}, false, err
-	}
-	p.mu.RLock()
-	f, ok, err = p.find(s, name, id)
-	epoch := p.epoch
-	p.mu.RUnlock()
-	if err != nil {
-		return Found{}, false, s.failed(p, epoch, err)
 	}
 	return f, ok, nil
 }

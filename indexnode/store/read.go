@@ -14,18 +14,32 @@ import (
 // newest first: time descending, id ascending. It touches only the blobs that
 // the window needs. Records share memory of their own and stay valid.
 func (s *Store) Read(dst []millrace.Record, n millrace.Partition, name millrace.Timeline, from, to millrace.Time) ([]millrace.Record, error) {
-	p, err := s.part(n)
+	out := dst
+	err := s.reading(n, func(p *part) (err error) {
+		out, err = p.read(s, dst, name, from, to)
+		return err
+	})
 	if err != nil {
 		return dst, err
 	}
-	p.mu.RLock()
-	out, err := p.read(s, dst, name, from, to)
-	epoch := p.epoch
-	p.mu.RUnlock()
-	if err != nil {
-		return dst, s.failed(p, epoch, err)
-	}
 	return out, nil
+}
+
+// reading calls read while nobody writes the partition. A panic of read lets
+// go of the lock too: its asker may survive it, and ingest waits for the lock.
+func (s *Store) reading(n millrace.Partition, read func(*part) error) error {
+	p, err := s.part(n)
+	if err != nil {
+		return err
+	}
+	epoch := 0
+	err = func() error {
+		p.mu.RLock()
+		defer p.mu.RUnlock()
+		epoch = p.epoch
+		return read(p)
+	}()
+	return s.failed(p, epoch, err)
 }
 
 func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, from, to millrace.Time) ([]millrace.Record, error) {
@@ -82,19 +96,11 @@ func (s *Store) ReadNewest(n millrace.Partition, name millrace.Timeline, max int
 // into it earlier is no longer valid.
 func (s *Store) ReadNewestInto(out *Newest, n millrace.Partition, name millrace.Timeline, max int) error {
 	out.Records, out.From = out.Records[:0], millrace.MinTime
-	p, err := s.part(n)
-	if err != nil {
-		return err
-	}
-	p.mu.RLock()
-	err = p.readNewest(s, out, name, max)
-	epoch := p.epoch
-	p.mu.RUnlock()
+	err := s.reading(n, func(p *part) error { return p.readNewest(s, out, name, max) })
 	if err != nil {
 		out.Records = out.Records[:0]
-		return s.failed(p, epoch, err)
 	}
-	return nil
+	return err
 }
 
 func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast int) error {
@@ -268,15 +274,12 @@ func (w *window) done() bool { return w.keep.count > 0 && w.skipped >= w.keep.co
 
 // Features returns the features routed by an entity, by subject ascending.
 func (s *Store) Features(n millrace.Partition, e millrace.Entity) ([]Features, error) {
-	p, err := s.part(n)
-	if err != nil {
-		return nil, err
-	}
-	p.mu.RLock()
-	out, err := p.readFeatures(s, e)
-	epoch := p.epoch
-	p.mu.RUnlock()
-	return out, s.failed(p, epoch, err)
+	var out []Features
+	err := s.reading(n, func(p *part) (err error) {
+		out, err = p.readFeatures(s, e)
+		return err
+	})
+	return out, err
 }
 
 func (p *part) readFeatures(s *Store, e millrace.Entity) ([]Features, error) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"maps"
 	"slices"
@@ -127,22 +128,22 @@ func (s *Store) scanNode(kind byte, visit func(rest, v []byte) error) error {
 }
 
 // scan visits the rows whose key begins with prefix, in key order.
-func scan(r pebble.Reader, prefix []byte, visit func(k, v []byte) error) error {
+func scan(r pebble.Reader, prefix []byte, visit func(k, v []byte) error) (err error) {
 	it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
 	if err != nil {
 		return err
 	}
+	defer func() { err = cmp.Or(err, it.Close()) }()
 	for ok := it.First(); ok; ok = it.Next() {
 		v, err := it.ValueAndErr()
 		if err == nil {
 			err = visit(it.Key(), v)
 		}
 		if err != nil {
-			it.Close()
 			return err
 		}
 	}
-	return it.Close()
+	return nil
 }
 
 // after is the first key behind those that begin with prefix.

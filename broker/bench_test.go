@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -50,8 +51,8 @@ var benchBody = func() []byte {
 
 func (n *instantNode) Query(_ context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	all := &nodev1.Partitions{}
-	for e := req.Entities; len(e) > 0; e = e[1+e[0]:] { // short entities: one byte of length
-		if p := int32(partition.OfBytes(e[1 : 1+e[0]])); len(all.Answered) == 0 || all.Answered[len(all.Answered)-1] != p {
+	for e := req.Entities; len(e) > 0; e = e[partition.EntityHead+int(e[2]):] { // short entities: one byte of length
+		if p := int32(binary.LittleEndian.Uint16(e)); len(all.Answered) == 0 || all.Answered[len(all.Answered)-1] != p {
 			all.Answered = append(all.Answered, p)
 		}
 	}

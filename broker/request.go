@@ -1,10 +1,8 @@
 package broker
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -170,7 +168,7 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 		q.entitySum += hash
 		q.want.Add(p)
 		q.counts[p]++
-		q.ends[p+1] += uint32(uvarintLen(len(e)) + len(e))
+		q.ends[p+1] += uint32(partition.EntityHead + len(e))
 	}
 	q.encode(n.distinct)
 	return nil
@@ -187,13 +185,9 @@ func (q *question) encode(entities []hashed) {
 	q.encoded = make([]byte, q.ends[partition.Count])
 	for _, e := range entities {
 		p := partition.OfHash(e.hash)
-		at := q.encoded[next[p]:next[p]]
-		at = append(binary.AppendUvarint(at, uint64(len(e.entity))), e.entity...)
-		next[p] += uint32(len(at))
+		next[p] = uint32(len(partition.AppendEntity(q.encoded[:next[p]], p, millrace.Entity(e.entity))))
 	}
 }
-
-func uvarintLen(n int) int { return max(1, (bits.Len(uint(n))+6)/7) }
 
 func readFilter(q *question, req *feedv1.GetFeedRequest) error {
 	if err := checkFilter(req.GetFilter()); err != nil {

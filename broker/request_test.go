@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 func timelineOf(i int) millrace.Timeline               { return millrace.Timeline{Entity: entity(i), Type: "post"} }
@@ -151,7 +152,7 @@ func TestNodesAreAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &nodev1.QueryRequest{
-		Entities: []byte("\x01a"), Types: []string{"like", "post"}, FromMs: now.UnixMilli() - 3_600_000, ToMs: int64(millrace.MaxTime) + 1, AsOfMs: now.UnixMilli(),
+		Entities: partition.AppendEntity(nil, partition.Of("a"), "a"), Types: []string{"like", "post"}, FromMs: now.UnixMilli() - 3_600_000, ToMs: int64(millrace.MaxTime) + 1, AsOfMs: now.UnixMilli(),
 		Filter: "(record.b\n) && (record.a == 1 // one\n)", Model: "m", Limit: 7, CapPerEntity: 2, DistinctObjects: true, Shadow: []string{"other"},
 	}
 	if got := q.ask(q.want); !proto.Equal(got, want) {

@@ -300,13 +300,14 @@ func wireItem(r millrace.Rank, o millrace.Object) *nodev1.Item {
 
 func splitEntities(t *testing.T, b []byte) (out []millrace.Entity) {
 	t.Helper()
-	for len(b) > 0 {
-		n, k := binary.Uvarint(b)
-		if k <= 0 || uint64(len(b)-k) < n {
-			t.Fatalf("entities end in %q", b)
+	for last := millrace.Partition(0); len(b) > 0; {
+		p, end := millrace.Partition(binary.LittleEndian.Uint16(b)), partition.EntityHead+int(binary.LittleEndian.Uint16(b[2:]))
+		e := millrace.Entity(b[partition.EntityHead:end])
+		if p < last || p != partition.Of(e) {
+			t.Fatalf("%q is sent as of partition %d, after one of %d", e, p, last)
 		}
-		out = append(out, millrace.Entity(b[k:k+int(n)]))
-		b = b[k+int(n):]
+		out = append(out, e)
+		last, b = p, b[end:]
 	}
 	return out
 }

@@ -46,7 +46,7 @@ func BenchmarkQuery(b *testing.B) {
 			asked = append(asked, names[(i*331+j*7)%entities])
 		}
 		requests = append(requests, &nodev1.QueryRequest{
-			Entities: packAsBrokers(asked...), Types: []string{"post"}, ToMs: int64(millrace.MaxTime), AsOfMs: 1_700_010_000_000, Limit: 20,
+			Entities: pack(asked...), Types: []string{"post"}, ToMs: int64(millrace.MaxTime), AsOfMs: 1_700_010_000_000, Limit: 20,
 			Model: "home", Filter: `record.language in ["en", "de"] && record.likes >= 3`, Viewer: &feedv1.Viewer{Id: "member:1"},
 		})
 	}

@@ -3,7 +3,6 @@ package indexnode
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -425,12 +424,14 @@ func request(q *oracle.Question) *nodev1.QueryRequest {
 		req.Viewer.Attributes[name] = value
 	}
 	seen := map[millrace.Entity]bool{}
+	var names []string
 	for _, e := range q.Entities {
 		if !seen[e] {
 			seen[e] = true
-			req.Entities = append(binary.AppendUvarint(req.Entities, uint64(len(e))), e...)
+			names = append(names, string(e))
 		}
 	}
+	req.Entities = pack(names...)
 	types := map[millrace.ContentType]bool{}
 	for _, ty := range q.Types {
 		if !types[ty] {

@@ -27,7 +27,7 @@ func TestExpiredQueriesAreNotBegun(t *testing.T) {
 	cancel()
 	for want, c := range map[codes.Code]context.Context{codes.DeadlineExceeded: unfired{t.Context()}, codes.Canceled: gone} {
 		before := n.CacheStats()
-		_, err := n.Query(c, &nodev1.QueryRequest{Entities: []byte("\x01x"), Types: []string{"post"}, Model: "recency", Limit: 1, ToMs: 1})
+		_, err := n.Query(c, &nodev1.QueryRequest{Entities: pack("x"), Types: []string{"post"}, Model: "recency", Limit: 1, ToMs: 1})
 		if status.Code(err) != want {
 			t.Errorf("got %v, want %v", err, want)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
 )
@@ -84,10 +85,13 @@ func TestHostileRequests(t *testing.T) {
 		{"a limit of 2^31-1", "limit", all(func(r *nodev1.QueryRequest) { r.Limit = math.MaxInt32 })},
 		{"a negative cap", "cap_per_entity", all(func(r *nodev1.QueryRequest) { r.CapPerEntity = -1; r.Examine = "r1" })},
 		{"too many ranks to count above", "above", all(func(r *nodev1.QueryRequest) { r.Above = make([]*nodev1.Item, maxAbove+1) })},
-		{"a name longer than the rest", "entities", all(func(r *nodev1.QueryRequest) { r.Entities = []byte("\x7fx") })},
-		{"a name of 2^63 bytes", "entities", all(func(r *nodev1.QueryRequest) {
-			r.Entities = []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00x")
+		{"a name longer than the rest", "entities", all(func(r *nodev1.QueryRequest) { r.Entities = []byte("\x01\x00\x7f\x00x") })},
+		{"a name too long", "entities", all(func(r *nodev1.QueryRequest) { r.Entities = pack(strings.Repeat("x", millrace.MaxEntityBytes+1)) })},
+		{"an entity of another partition", "entities", all(func(r *nodev1.QueryRequest) { r.Entities = partition.AppendEntity(nil, 1, "member:1") })},
+		{"partitions that descend", "entities", all(func(r *nodev1.QueryRequest) {
+			r.Entities = append(pack("member:1"), pack("member:42")...) // 644, 251
 		})},
+		{"a partition that there is not", "entities", all(func(r *nodev1.QueryRequest) { r.Entities = partition.AppendEntity(nil, partition.Count, "member:1") })},
 		{"an unknown model", "model", all(func(r *nodev1.QueryRequest) { r.Model = "nobody" })},
 		{"a list in a list", "viewer.attributes.x", all(func(r *nodev1.QueryRequest) {
 			r.Viewer.Attributes = map[string]*structpb.Value{"x": nested}
@@ -118,6 +122,22 @@ func TestHostileRequests(t *testing.T) {
 				t.Errorf("%s (again: %t): %v, want a refusal of %s", c.name, again, err, c.field)
 			}
 		}
+	}
+}
+
+// What is not in the partition that a request says is not remembered as empty
+// for all who ask after.
+func TestTheCacheLearnsNothingOfAWrongPartition(t *testing.T) {
+	n := hostileNode(t)
+	n.cache.Purge()
+	// The one that is looked at is the other.
+	wrong := append(partition.AppendEntity(nil, 1, "member:1"), pack("member:42")...)
+	_, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) { r.Entities = wrong }))
+	if bad, ok := err.(*millrace.Error); !ok || bad.Field != "entities" || !rpcerr.Refused(err) {
+		t.Errorf("%v, want a refusal of entities", err)
+	}
+	if resp, err := n.query(t.Context(), all(func(*nodev1.QueryRequest) {})); err != nil || len(resp.Items) != 3 {
+		t.Errorf("%d items, %v; want 3", len(resp.GetItems()), err)
 	}
 }
 

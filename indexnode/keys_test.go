@@ -1,6 +1,7 @@
 package indexnode
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -19,20 +20,16 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-func pack(entities ...string) (b []byte) {
-	for _, e := range entities {
-		b = append(binary.AppendUvarint(b, uint64(len(e))), e...)
-	}
-	return b
-}
-
-// packAsBrokers packs entities by partition, lowest first.
-func packAsBrokers(entities ...string) []byte {
-	entities = slices.Clone(entities)
-	slices.SortStableFunc(entities, func(a, b string) int {
+// pack packs entities by partition, lowest first, as brokers do.
+func pack(names ...string) (b []byte) {
+	names = slices.Clone(names)
+	slices.SortStableFunc(names, func(a, b string) int {
 		return int(partition.Of(millrace.Entity(a))) - int(partition.Of(millrace.Entity(b)))
 	})
-	return pack(entities...)
+	for _, e := range names {
+		b = partition.AppendEntity(b, partition.Of(millrace.Entity(e)), millrace.Entity(e))
+	}
+	return b
 }
 
 func TestKeysAreGroupedByPartition(t *testing.T) {
@@ -42,68 +39,107 @@ func TestKeysAreGroupedByPartition(t *testing.T) {
 	}
 	names = append(names, "", strings.Repeat("x", millrace.MaxEntityBytes), "member:7")
 	var k keys
-	for _, c := range []struct {
-		name  string
-		pack  func(...string) []byte
-		names []string
-	}{
-		{"as brokers", packAsBrokers, names}, {"none", pack, nil}, {"in any order", pack, names},
-		{"fewer", packAsBrokers, names[:300]}, {"fewer in any order", pack, names[1:300]}, {"one", pack, names[:1]},
-	} { // each after the first in used memory
-		if err := k.decode(c.pack(c.names...)); err != nil {
+	for _, names := range [][]string{names, nil, names[:300], names[:1]} { // each after the first in used memory
+		if err := k.decode(pack(names...)); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
 		at := 0
 		for i, g := range k.groups {
 			if g.lo != at || g.hi <= g.lo || i > 0 && g.partition <= k.groups[i-1].partition {
-				t.Fatalf("%s: group %d is %+v, after %d", c.name, i, g, at)
+				t.Fatalf("group %d is %+v, after %d", i, g, at)
 			}
 			for at = g.lo; at < g.hi; at++ {
 				if partition.Of(k.entities[at]) != g.partition {
-					t.Fatalf("%s: %q is in partition %d", c.name, k.entities[at], g.partition)
+					t.Fatalf("%q is in partition %d", k.entities[at], g.partition)
 				}
 				got = append(got, string(k.entities[at]))
 			}
 		}
 		slices.Sort(got)
-		if want := slices.Sorted(slices.Values(c.names)); at != len(k.entities) || !slices.Equal(got, want) {
-			t.Fatalf("%s: %d entities of %d", c.name, len(got), len(want))
+		if want := slices.Sorted(slices.Values(names)); at != len(k.entities) || !slices.Equal(got, want) {
+			t.Fatalf("%d entities of %d", len(got), len(want))
 		}
 	}
 }
 
-func FuzzKeys(f *testing.F) {
-	f.Add(pack("member:1", "", "member:2"))
-	f.Add([]byte{0x80})
-	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01})
-	f.Add([]byte{5, 'a'})
-	f.Add([]byte{2, 'a'}) // a byte is missing
-	f.Add(append([]byte{0x81, 0x04}, make([]byte, 600)...))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		names, ok := split(nil, b)
+// A broker for which entities live elsewhere is told so.
+func TestABrokerThatPartitionsOtherwiseIsRefused(t *testing.T) {
+	for n := range 50 {
+		var b []byte
+		for p := range n + 1 {
+			b = partition.AppendEntity(b, millrace.Partition(p), "member:42") // which is in 251
+		}
 		var k keys
-		if err := k.decode(b); ok != (err == nil) {
-			t.Fatalf("%q: %v", b, err)
+		bad, ok := k.decode(b).(*millrace.Error)
+		if !ok || bad.Field != "entities" || bad.WayOut == "" || !strings.Contains(bad.Detail, `"member:42" is in partition 251, not in `) {
+			t.Errorf("%d entities: %v", n+1, bad)
 		}
-		if !ok {
-			return
+	}
+}
+
+func TestARequestHasSoManyEntities(t *testing.T) {
+	var k keys
+	all := bytes.Repeat(pack("member:42"), maxEntities)
+	if err := k.decode(all); err != nil || len(k.entities) != maxEntities {
+		t.Errorf("%d entities, %v", len(k.entities), err)
+	}
+	if bad, ok := k.decode(append(all, pack("member:42")...)).(*millrace.Error); !ok || bad.Field != "entities" {
+		t.Errorf("%v, want a refusal of one more", bad)
+	}
+}
+
+func FuzzKeys(f *testing.F) {
+	entity := func(b []byte, p millrace.Partition, e string) []byte {
+		return partition.AppendEntity(b, p, millrace.Entity(e))
+	}
+	f.Add([]byte(nil))
+	f.Add(pack("member:1", "", "member:2", "member:1"))
+	f.Add(pack(strings.Repeat("x", millrace.MaxEntityBytes)))
+	f.Add(pack(strings.Repeat("x", millrace.MaxEntityBytes+1)))
+	f.Add(entity(entity(nil, 5, "a"), 5, "b"))       // two of a partition
+	f.Add(entity(entity(nil, 6, "a"), 5, "b"))       // which descend
+	f.Add(entity(nil, partition.Count-1, "a"))       // the last
+	f.Add(entity(nil, partition.Count, "a"))         // none
+	f.Add(entity(nil, 1<<16-1, "a"))                 // none
+	f.Add(pack("member:1")[:partition.EntityHead-1]) // half a head
+	f.Add(pack("member:1")[:partition.EntityHead+7]) // a byte is missing
+	f.Add(append(pack("member:1"), 0))               // a byte too many
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var k keys
+		ok := k.split(b)
+		// What is not refused reads the same again, and so nothing is lost or
+		// changed and no partition is without entities.
+		var again []byte
+		for i, g := range k.groups {
+			if g.hi <= g.lo || i > 0 && g.partition <= k.groups[i-1].partition || g.partition >= partition.Count {
+				t.Fatalf("%q: group %d is %+v", b, i, g)
+			}
+			for _, e := range k.entities[g.lo:g.hi] {
+				again = partition.AppendEntity(again, g.partition, e)
+			}
 		}
-		// What is not refused reads the same again, but for long-winded lengths.
-		var texts []string
-		for _, e := range names {
-			texts = append(texts, string(e))
+		if ok && !bytes.Equal(again, b) || !bytes.HasPrefix(b, again) {
+			t.Fatalf("%q became %q in %+v", b, k.entities, k.groups)
 		}
-		again := pack(texts...)
-		if same, ok := split(nil, again); !ok || len(again) > len(b) || !slices.Equal(same, names) {
-			t.Fatalf("%q became %q", b, names)
+		if err := k.decode(b); !ok && err == nil {
+			t.Fatalf("%q is decoded", b)
 		}
-		// No entity is lost or changed when they are grouped.
-		slices.Sort(names)
-		if slices.Sort(k.entities); !slices.Equal(k.entities, names) {
-			t.Fatalf("%q became %q", names, k.entities)
+		// What is refused is the end of it: no more of b is entities.
+		if rest := b[len(again):]; !ok && readable(rest, k.groups) && len(k.entities) < maxEntities {
+			t.Fatalf("%q is refused at %q", b, rest)
 		}
 	})
+}
+
+// readable reports whether b begins with an entity that may follow groups.
+func readable(b []byte, groups []group) bool {
+	if len(b) < partition.EntityHead {
+		return false
+	}
+	p, size := binary.LittleEndian.Uint16(b), int(binary.LittleEndian.Uint16(b[2:]))
+	follows := len(groups) == 0 || millrace.Partition(p) >= groups[len(groups)-1].partition
+	return follows && p < partition.Count && size <= millrace.MaxEntityBytes && partition.EntityHead+size <= len(b)
 }
 
 // BenchmarkDecodeKeys gives two figures of a request for 1,000 entities, packed
@@ -119,7 +155,7 @@ func BenchmarkDecodeKeys(b *testing.B) {
 		for range 1000 {
 			names = append(names, fmt.Sprint("member:", r.IntN(8_000_000)))
 		}
-		packed[i] = packAsBrokers(names...)
+		packed[i] = pack(names...)
 		var err error
 		if messages[i], err = proto.Marshal(&nodev1.QueryRequest{Entities: packed[i], Types: []string{"post"}}); err != nil {
 			b.Fatal(err)

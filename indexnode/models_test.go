@@ -32,8 +32,7 @@ func TestUncoveredFeatures(t *testing.T) {
 	if err := bring(t.Context(), h, []event{{stream: kafka.Timeline, entity: e, schema: n.schemas.Snapshot().Latest("millrace.Activity"), body: body}}, 1); err != nil {
 		t.Fatal(err)
 	}
-	entities := append([]byte{byte(len(e))}, e...)
-	if _, err := n.Query(t.Context(), &nodev1.QueryRequest{Entities: entities, ToMs: math.MaxInt64, Model: "recency", Limit: 5}); err != nil {
+	if _, err := n.Query(t.Context(), &nodev1.QueryRequest{Entities: pack(string(e)), ToMs: math.MaxInt64, Model: "recency", Limit: 5}); err != nil {
 		t.Fatal(err)
 	}
 	missing, candidates, err := n.uncovered(t.Context(), "likes")

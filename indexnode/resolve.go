@@ -369,6 +369,11 @@ func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 	if tl := r.cache.Get(t); tl != nil {
 		return tl, nil
 	}
+	// In another partition the store has nothing of it, and the cache would
+	// tell that to everyone who asks after.
+	if err := inPartition(t.Entity, p); err != nil {
+		return nil, err
+	}
 	n := r.node
 	tl, err := n.once(flight(t), func() (any, error) {
 		// Who missed it before another read it comes too late to join that one.

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -356,8 +356,8 @@ func verifyNode(ctx context.Context, t *testing.T, name, addr string, truth *ora
 
 func nodeRequest(entities []millrace.Entity, from, to millrace.Time, types ...string) *nodev1.QueryRequest {
 	var packed []byte
-	for _, e := range entities {
-		packed = append(binary.AppendUvarint(packed, uint64(len(e))), e...)
+	for _, e := range slices.SortedFunc(slices.Values(entities), func(a, b millrace.Entity) int { return cmp.Compare(partition.Of(a), partition.Of(b)) }) {
+		packed = partition.AppendEntity(packed, partition.Of(e), e)
 	}
 	return &nodev1.QueryRequest{
 		Entities: packed, Types: types, FromMs: int64(from), ToMs: int64(to), Model: "recency", Limit: 1000, Viewer: &feedv1.Viewer{Id: "nobody"},

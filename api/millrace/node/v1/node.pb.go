@@ -26,8 +26,12 @@ const (
 
 type QueryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Entities, each its length as uvarint and its bytes; every one with every
-	// type of types. The node answers for those whose partition it hosts.
+	// Entities by partition, lowest first, every one with every type of types.
+	// Each is its partition and its length, two bytes both, little-endian, and
+	// its bytes (see internal/partition.AppendEntity). The node answers for
+	// those whose partition it hosts, and believes what it is told of them: only
+	// of one of a request, and of those that it reads from its store, does it
+	// find the partition itself. One that is not as said is refused.
 	Entities []byte `protobuf:"bytes,1,opt,name=entities,proto3" json:"entities,omitempty"`
 	// Empty: every content type the node knows.
 	Types  []string   `protobuf:"bytes,2,rep,name=types,proto3" json:"types,omitempty"`

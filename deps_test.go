@@ -101,15 +101,16 @@ var homes = []home{
 
 // unsafeIn lists who may import unsafe.
 var unsafeIn = map[string]string{
-	"api":              "generated protobuf",
-	"internal/column":  "strings that share a slab's heap",
-	"relevance/trees":  "the walk of eight rows, whose places are checked when a model is read",
-	"relevance/kernel": "strings built in a buffer for a look-up",
-	"schemas":          "map keys and list items that point into a body while it is decoded",
-	"indexnode":        "entities that share the bytes of a request",
-	"internal/ahead":   "addresses for the processor",
-	"indexnode/arena":  "memory of the system, not of the Go heap",
-	"indexnode/store":  "strings that share a blob while it is read",
+	"api":               "generated protobuf",
+	"internal/column":   "strings that share a slab's heap",
+	"relevance/trees":   "the walk of eight rows, whose places are checked when a model is read",
+	"relevance/kernel":  "strings built in a buffer for a look-up",
+	"schemas":           "map keys and list items that point into a body while it is decoded",
+	"indexnode":         "entities that share the bytes of a request",
+	"internal/ahead":    "addresses for the processor",
+	"indexnode/arena":   "memory of the system, not of the Go heap",
+	"indexnode/store":   "strings that share a blob while it is read",
+	"internal/grpctune": "bytes handed to the kernel without the scheduler in between",
 }
 
 // file is a Go file of the module and what it imports.

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/millrace/millrace/internal/grpctune"
 )
 
 // loopbackOnly refuses an address that others could reach, where nothing
@@ -75,7 +77,7 @@ func (s *Security) listen(addr string) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	l, err := net.Listen("tcp", addr)
+	l, err := grpctune.Listen(addr)
 	if err != nil || c == nil {
 		return l, err
 	}

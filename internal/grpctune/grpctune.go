@@ -3,6 +3,8 @@
 package grpctune
 
 import (
+	"context"
+	"net"
 	"runtime"
 
 	"google.golang.org/grpc"
@@ -30,5 +32,35 @@ func Server() []grpc.ServerOption {
 
 // Client returns options of a client.
 func Client() []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithStaticStreamWindowSize(streamWindowBytes), grpc.WithStaticConnWindowSize(connWindowBytes)}
+	return []grpc.DialOption{
+		grpc.WithStaticStreamWindowSize(streamWindowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
+		grpc.WithContextDialer(dial),
+	}
+}
+
+func dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return tune(c), nil
+}
+
+// Listen is net.Listen by TCP, for servers of gRPC and of HTTP.
+func Listen(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return listener{l}, nil
+}
+
+type listener struct{ net.Listener }
+
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return tune(c), nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/partitioner"
@@ -196,7 +197,7 @@ func (c *Cluster) startNode(run context.Context, i int, metrics prometheus.Regis
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := grpctune.Listen("127.0.0.1:0")
 	if err != nil {
 		return errors.Join(err, n.Close())
 	}
@@ -242,7 +243,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	b.RegisterGRPC(server)
 
 	serve := func(addr *string, listen string, f func(net.Listener) error) error {
-		l, err := net.Listen("tcp", listen)
+		l, err := grpctune.Listen(listen)
 		if err != nil {
 			return err
 		}

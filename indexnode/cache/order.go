@@ -30,9 +30,13 @@ type place struct {
 // cohort is places in the order they were taken. The first are gone already.
 type cohort struct {
 	gone, end int
-	tags      [128]uint64
-	times     [128]uint8
+	tags      [cohortPlaces]uint64
+	times     [cohortPlaces]uint8
 }
+
+// cohortPlaces is so many that of a million keys there are a thousand cohorts,
+// each with an entry of simplelru: what the collector has of the cache.
+const cohortPlaces = 1024
 
 func newOrder() order {
 	cohorts, err := simplelru.NewLRU[uint64, *cohort](math.MaxInt, nil)

@@ -130,7 +130,7 @@ func TestBoundsLeaveNoneOut(t *testing.T) {
 func TestBoundsOfEarlierQuestions(t *testing.T) {
 	keys, all := activities(t, 300, 20)
 	features := someObjects(t, 1).First()
-	q := pool.New().(*Query)
+	q := newQuery()
 	s := question(t)
 	for i, languages := range [][]string{nil, nil, {"de", "en"}} {
 		s.Viewer = &millrace.Viewer{ID: "v", Attributes: map[string]any{"languages": languages}}
@@ -151,7 +151,7 @@ func TestBoundsOfEarlierQuestions(t *testing.T) {
 			}
 			return printed(q.Answer().Items)
 		}
-		if got, want := answer(q), answer(pool.New().(*Query)); !slices.Equal(got, want) {
+		if got, want := answer(q), answer(newQuery()); !slices.Equal(got, want) {
 			t.Errorf("question %d: %s\nas the first: %s", i, got, want)
 		}
 		q.reset()

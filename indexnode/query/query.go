@@ -8,13 +8,13 @@
 //
 // A query is used by one goroutine. Its time goes to the rows it touches; its
 // own bookkeeping is a comparison for most candidates. What it works with
-// comes from a pool and goes back there, the bound filter and model included,
-// so that a query like one before it allocates nothing.
+// comes from queries before it, the bound filter and model included, so that a
+// query like one of them allocates nothing.
 package query
 
 import (
 	"context"
-	"sync"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -98,13 +98,9 @@ type segment struct {
 	plan   int32 // in plans
 }
 
-var pool = sync.Pool{New: func() any {
-	return &Query{objects: make(map[millrace.Entity]*cache.Timeline), perEntity: make(map[millrace.Entity]int), byObject: make(map[millrace.Object]int)}
-}}
-
 // New starts a query. Release it when its answer is no longer needed.
 func New(s Spec) *Query {
-	q := pool.Get().(*Query)
+	q := spare.get()
 	q.begin(s)
 	return q
 }
@@ -117,7 +113,7 @@ func (q *Query) begin(s Spec) {
 // Release ends the query, and with it its answer.
 func (q *Query) Release() {
 	q.reset()
-	pool.Put(q)
+	spare.put(q, time.Now())
 }
 
 // reset lets go of all but memory.

@@ -1,6 +1,0 @@
-//go:build race
-
-package query
-
-// The race detector makes sync.Pool forget at random.
-func init() { pooled = false }

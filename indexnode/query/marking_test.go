@@ -3,6 +3,7 @@
 package query
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -13,70 +14,176 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// BenchmarkMarking gives query_p99_marking_vs_idle: the p99 of queries beside
-// which the collector was at work, for all of their time or a part, against
-// that of the others. DESIGN.md says what it found.
+// BenchmarkMarking gives query_p99_marking_vs_idle: the p99 of queries of one
+// loop while the collector works without a rest, against that while it rests.
+// The process holds the cache and next to nothing else; what the benchmark
+// needs to draw queries has no pointers. DESIGN.md says why it is this, and
+// what it found.
 //
-// Queries come as they come to a server: at their time, by way of the
-// netpoller, each to a goroutine of its own, a quarter of what one processor
-// could answer. Their time counts from when they are due. The collector works,
-// rests as long as it worked or 50 ms, and so on. Besides the cache there are
-// 200 MB of small objects, so that it marks for a tenth of a second and does
-// not only stop the world; what the benchmark needs to draw queries is gone.
+// In the same run, the same loop with an LRU of pointers and nothing else,
+// which while the collector works is query_p99_marking_vs_lru_pointers times as
+// slow as ours; and, before anything is in memory, with work of about the same
+// time that touches none (query_p99_marking_vs_idle_empty): what the collector
+// costs whoever shares two processors with it.
 //
-// In the same run: the cache alone (query_p99_marking_vs_idle_alone), and the
-// LRU of pointers with those objects, which while the collector works is
-// query_p99_marking_vs_lru_pointers times as slow as ours.
+// Then queries that come as they come to a server, see besideCollections, of
+// those that met a collection against those that did not: with the cache alone
+// (query_p99_marking_vs_idle_arrivals), and beside 200 MB of small objects
+// (query_p99_marking_vs_idle_objects), of which a collection takes a tenth of a
+// second.
 func BenchmarkMarking(b *testing.B) {
+	empty := looped(spin)
 	r := rand.New(rand.NewPCG(11, 11))
+	d := drawAlone(b, r)
 	s := question(b)
-	queries, few := drawAlone(b, r)
-	ask := func(i int) { run(s, queries[i%len(queries)]) }
-	alone := besideCollector(b, ask)
+	ask := func(i int) { d.run(s, i) }
+	ours := looped(ask)
+	alone := besideCollections(b, ask)
 	others := objects(r)
-	ours := besideCollector(b, ask)
+	beside := besideCollections(b, ask)
 	for b.Loop() {
 		ask(0)
 	}
-
-	var keys []millrace.Timeline
-	for i := range few {
-		keys = append(keys, millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"})
-	}
-	baseline := newPointers(b, keys, few)
-	queries = draw(r, len(queries), keys, few)
-	theirs := besideCollector(b, func(i int) { baseline.ask(queries[i%len(queries)], s) })
 	runtime.KeepAlive(others)
+	others = nil
+
+	keys, queries := d.few(r)
+	baseline := newPointers(b, keys, d.timelines(len(keys)))
+	theirs := looped(func(i int) { baseline.ask(queries[i%len(queries)], s) })
 	runtime.KeepAlive(baseline)
 
-	alone.report(b, "-alone")
+	empty.report(b, "-empty")
 	ours.report(b, "")
 	theirs.report(b, "-pointers")
-	figure.Print("query_p99_marking_vs_idle", percentile(ours.marking, 99)/percentile(ours.resting, 99), "x", 1.2)
-	figure.Tell("query_p99_marking_vs_idle_alone", percentile(alone.marking, 99)/percentile(alone.resting, 99), "x")
+	alone.report(b, "-arrivals")
+	beside.report(b, "-objects")
+	figure.Print("query_p99_marking_vs_idle", ours.ratio(), "x", 1.2)
+	figure.Tell("query_p99_marking_vs_idle_empty", empty.ratio(), "x")
+	figure.Tell("query_p99_marking_vs_idle_arrivals", alone.ratio(), "x")
+	figure.Tell("query_p99_marking_vs_idle_objects", beside.ratio(), "x")
 	figure.Tell("query_p99_marking_vs_lru_pointers", percentile(theirs.marking, 99)/percentile(ours.marking, 99), "x")
 }
 
-// drawAlone draws queries and lets go of all keys that no query asks for. It
-// also returns timelines for the LRU of pointers, as many as in BenchmarkWarm.
-func drawAlone(b *testing.B, r *rand.Rand) ([][]asked, []*cache.Timeline) {
-	keys, all := world(b)
+// drawn is questions of the world, and the world, without pointers.
+type drawn struct {
+	names   string // of all entities, each of nameBytes
+	at      []uintptr
+	queries [][]int32
+}
+
+const nameBytes = len("member:0000000")
+
+// drawAlone draws queries, and lets go of all keys.
+func drawAlone(b *testing.B, r *rand.Rand) *drawn {
+	_, all := world(b)
 	built.keys, built.all = nil, nil
-	queries := draw(r, 20, keys, all)
-	for _, q := range queries {
+	d := &drawn{}
+	var names strings.Builder
+	for i, tl := range all {
+		fmt.Fprintf(&names, "member:%07d", i)
+		d.at = append(d.at, uintptr(unsafe.Pointer(tl)))
+	}
+	d.names = names.String()
+	for range 20 {
+		q := make([]int32, askedTimelines)
 		for i := range q {
-			q[i].timeline.Entity = millrace.Entity(strings.Clone(string(q[i].timeline.Entity)))
+			q[i] = int32(r.IntN(len(all)))
+		}
+		d.queries = append(d.queries, q)
+	}
+	return d
+}
+
+func (d *drawn) key(i int32) millrace.Timeline {
+	at := int(i) * nameBytes
+	return millrace.Timeline{Entity: millrace.Entity(d.names[at : at+nameBytes]), Type: "post"}
+}
+
+// timeline returns the i-th, which is in the arena.
+func (d *drawn) timeline(i int32) *cache.Timeline {
+	return *(**cache.Timeline)(unsafe.Pointer(&d.at[i]))
+}
+
+// run answers the i-th query.
+func (d *drawn) run(s Spec, i int) {
+	q := New(s)
+	defer q.Release()
+	for _, t := range d.queries[i%len(d.queries)] {
+		q.Add(d.key(t), d.timeline(t), column.Packed{})
+	}
+	if err := q.Scan(context.Background()); err != nil {
+		panic(err)
+	}
+	if len(q.Answer().Items) == 0 {
+		panic("no answer")
+	}
+}
+
+// few draws queries of as many timelines as BenchmarkWarm has as pointers.
+func (d *drawn) few(r *rand.Rand) (keys []millrace.Timeline, queries [][]asked) {
+	for i := range min(len(d.at), 100_000) {
+		keys = append(keys, d.key(int32(i)))
+	}
+	return keys, draw(r, len(d.queries), keys, d.timelines(len(keys)))
+}
+
+func (d *drawn) timelines(n int) (all []*cache.Timeline) {
+	for i := range n {
+		all = append(all, d.timeline(int32(i)))
+	}
+	return all
+}
+
+// spin is about as much work as a query is, without memory.
+func spin(int) {
+	x := uint64(1)
+	for range spins {
+		x = x*6364136223846793005 + 1442695040888963407
+	}
+	runtime.KeepAlive(x)
+}
+
+const spins = 170_000
+
+// looped asks one question after the other, by turns while the collector
+// works without a rest and while it rests.
+func looped(ask func(i int)) (l latencies) {
+	turn := time.Second
+	if testing.Short() {
+		turn = 100 * time.Millisecond
+	}
+	asked := 0
+	during := func(dst []time.Duration) []time.Duration {
+		for end := time.Now().Add(turn); ; asked++ {
+			began := time.Now()
+			if began.After(end) {
+				return dst
+			}
+			ask(asked)
+			dst = append(dst, time.Since(began))
 		}
 	}
-	return queries, slices.Clone(all[:min(len(all), 100_000)])
+	during(nil) // warm
+	for range 5 {
+		runtime.GC()
+		l.resting = during(l.resting)
+		began := time.Now()
+		stop := collectAgainAndAgain(began, 0)
+		l.marking = during(l.marking)
+		l.add(stop())
+	}
+	l.sort()
+	return l
 }
 
 // object is something small that a node has besides its caches: of a
@@ -103,15 +210,29 @@ func objects(r *rand.Rand) []*object {
 // others, ascending.
 type latencies struct {
 	marking, resting []time.Duration
-	collection       time.Duration // the median one
+	collections      []time.Duration
 }
+
+func (l *latencies) add(collections []period) {
+	for _, c := range collections {
+		l.collections = append(l.collections, c.to-c.from)
+	}
+}
+
+func (l *latencies) sort() {
+	slices.Sort(l.marking)
+	slices.Sort(l.resting)
+}
+
+// ratio is the p99 while the collector works against that while it rests.
+func (l *latencies) ratio() float64 { return percentile(l.marking, 99) / percentile(l.resting, 99) }
 
 func (l *latencies) report(b *testing.B, name string) {
 	for _, p := range []int{50, 99} {
 		b.ReportMetric(percentile(l.marking, p), fmt.Sprintf("us-p%d%s-marking", p, name))
 		b.ReportMetric(percentile(l.resting, p), fmt.Sprintf("us-p%d%s-idle", p, name))
 	}
-	b.ReportMetric(float64(l.collection.Microseconds())/1000, "ms-collection"+name)
+	b.ReportMetric(float64(median(l.collections).Microseconds())/1000, "ms-collection"+name)
 }
 
 // percentile returns microseconds.
@@ -122,8 +243,13 @@ func percentile(took []time.Duration, p int) float64 {
 // period is from when to when something was, since some instant.
 type period struct{ from, to time.Duration }
 
-// besideCollector asks for a while as a server is asked.
-func besideCollector(b *testing.B, ask func(i int)) (l latencies) {
+// besideCollections asks for a while as a server is asked: queries come at
+// their time, by way of the netpoller, each to a goroutine of its own, a quarter
+// of what one processor could answer, and their time counts from when they are
+// due. The collector works, rests as long as it worked or 50 ms, and so on. A
+// query counts as beside it if it was due or at work in any part of a
+// collection.
+func besideCollections(b *testing.B, ask func(i int)) (l latencies) {
 	const warm = 100
 	runtime.GC()
 	began := time.Now()
@@ -131,7 +257,7 @@ func besideCollector(b *testing.B, ask func(i int)) (l latencies) {
 		ask(i)
 	}
 	interval := 4 * time.Since(began) / warm
-	d := 15 * time.Second
+	d := 12 * time.Second
 	if testing.Short() {
 		d = time.Second
 	}
@@ -139,7 +265,7 @@ func besideCollector(b *testing.B, ask func(i int)) (l latencies) {
 	began = time.Now()
 	timer := newTimer(b, interval)
 	defer timer.Close()
-	stop := collectNowAndThen(began)
+	stop := collectAgainAndAgain(began, 50*time.Millisecond)
 	var answered sync.WaitGroup
 	for due := 0; due < len(queries); {
 		for range min(timer.wait(b), len(queries)-due) {
@@ -152,28 +278,23 @@ func besideCollector(b *testing.B, ask func(i int)) (l latencies) {
 		}
 	}
 	answered.Wait()
-	cycles := stop()
+	collections := stop()
 	for _, q := range queries {
-		if slices.ContainsFunc(cycles, func(c period) bool { return q.from < c.to && c.from < q.to }) {
+		if slices.ContainsFunc(collections, func(c period) bool { return q.from < c.to && c.from < q.to }) {
 			l.marking = append(l.marking, q.to-q.from)
 		} else {
 			l.resting = append(l.resting, q.to-q.from)
 		}
 	}
-	slices.Sort(l.marking)
-	slices.Sort(l.resting)
-	var took []time.Duration
-	for _, c := range cycles {
-		took = append(took, c.to-c.from)
-	}
-	l.collection = median(took)
+	l.add(collections)
+	l.sort()
 	return l
 }
 
-// collectNowAndThen has the collector work and rest by turns. stop returns when
-// it worked.
-func collectNowAndThen(began time.Time) (stop func() []period) {
-	var cycles []period
+// collectAgainAndAgain has the collector work, and if rest is not 0 rest as
+// long as it worked or that time, and so on. stop returns when it worked.
+func collectAgainAndAgain(began time.Time, rest time.Duration) (stop func() []period) {
+	var collections []period
 	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -181,19 +302,29 @@ func collectNowAndThen(began time.Time) (stop func() []period) {
 			from := time.Since(began)
 			runtime.GC()
 			c := period{from, time.Since(began)}
-			cycles = append(cycles, c)
+			collections = append(collections, c)
 			select {
 			case <-done:
 				return
-			case <-time.After(max(c.to-c.from, 50*time.Millisecond)):
+			case <-rested(rest, c.to-c.from):
 			}
 		}
 	}()
 	return func() []period {
 		close(done)
 		<-stopped
-		return cycles
+		return collections
 	}
+}
+
+// rested tells when the collector has rested after work, now for a rest of 0.
+func rested(rest, work time.Duration) <-chan time.Time {
+	if rest > 0 {
+		return time.After(max(rest, work))
+	}
+	now := make(chan time.Time)
+	close(now)
+	return now
 }
 
 // timer is one of the system's, which wakes by way of the netpoller, as a

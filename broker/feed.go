@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"time"
@@ -104,6 +105,9 @@ func (f Feed) Validate() error {
 			fault(fmt.Sprintf("shadow[%d]", i), "%q is there twice", m)
 		}
 	}
+	if len(f.Types) > maxTypes {
+		fault("types", "%d of them, more than %d; leave them out for all", len(f.Types), maxTypes)
+	}
 	for i, t := range f.Types {
 		if err := checkText(string(t), millrace.MaxTypeBytes); err != nil {
 			fault(fmt.Sprintf("types[%d]", i), "%v", err)
@@ -118,8 +122,8 @@ func (f Feed) Validate() error {
 	if f.Window < 0 {
 		fault("window", "%s is negative; leave it out for no limit", f.Window)
 	}
-	if f.CapPerEntity < 0 {
-		fault("cap_per_entity", "%d is negative; leave it out for no cap", f.CapPerEntity)
+	if f.CapPerEntity < 0 || f.CapPerEntity > math.MaxInt32 {
+		fault("cap_per_entity", "%d is not between 1 and %d; leave it out for no cap", f.CapPerEntity, math.MaxInt32)
 	}
 	if f.Spacing.Entity < 0 || f.Spacing.Entity > maxSpacing {
 		fault("spacing.entity", "%d is not between 0 and %d", f.Spacing.Entity, maxSpacing)

@@ -38,6 +38,8 @@ func TestBadFeeds(t *testing.T) {
 		"name: a\nmodel: b\nname: c":   {"already defined"},
 		"name: a\nmodel: b\nlimit: x":  {"limit"},
 		"":                             {"EOF"},
+		"name: a\nmodel: b\ncap_per_entity: 2147483648\ntypes: [" + strings.Join(distinct(101), ",") + "]": {"types: 101 of them", "cap_per_entity: 2147483648"},
+		"name: a\nmodel: b\n" + strings.Repeat("#", 64<<10):                                                {"more than 65536"},
 		"name: a\nmodel: b\nshadow: [b, c, c, \"\", d, e, f, g, h]": {
 			"shadow[0]: \"b\" is there twice", "shadow[2]: \"c\" is there twice", "shadow[3]: \"\" is not the name", "shadow: 9 models, more than 8",
 		},

@@ -6,19 +6,25 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 )
 
 func TestMetrics(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	var lost, scored float64 // of the second answer; of both
+	var missing cluster.Set  // from the second
 	for i := range 20 {
 		w.add(timelineOf(i), recordID(i), timeAt(i), "")
 		if w.m.Replicas(partition.Of(entity(i)))[0] == "n1" {
 			lost++
+			missing.Add(partition.Of(entity(i)))
 			scored++
 		} else {
 			scored += 2
@@ -44,6 +50,7 @@ func TestMetrics(t *testing.T) {
 	_, _ = b.GetFeed(t.Context(), bad)
 	got := gathered(t, registry)
 	for series, want := range map[string]float64{
+		`millrace_broker_missing_partitions_total{reason="error"}`:                                         float64(missing.Len()),
 		`millrace_broker_map_epoch{}`:                                                                      1,
 		`millrace_broker_requests_total{feed="",outcome="unknown_field"}`:                                  1,
 		`millrace_broker_requests_total{feed="recent",outcome="invalid_argument"}`:                         1,
@@ -65,7 +72,68 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// gathered returns the counters and gauges of a registry by series.
+// What slow, lagging and too few nodes do to requests is counted.
+func TestMetricsOfTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 2)
+		w.add(timelineOf(1), "r1", timeAt(1), "")
+		registry := prometheus.NewRegistry()
+		b, err := New(Config{Maps: w, Metrics: registry, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range w.nodes {
+			n.delay = func() time.Duration { // the first that is asked is slow
+				if w.calls()%2 == 1 {
+					return 10 * hedgeDelay
+				}
+				return time.Millisecond
+			}
+		}
+		ask := func() {
+			t.Helper()
+			if _, err := b.GetFeed(t.Context(), recentRequest(1)); err != nil {
+				t.Error(err)
+			}
+		}
+		series := func(name string, want float64) {
+			t.Helper()
+			if got := gathered(t, registry)["millrace_broker_"+name]; got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+		b.budget = newBudget(1, 1)
+		ask()
+		series(`hedges_total{event="fired"}`, 1)
+		series(`hedges_total{event="won"}`, 1)
+		series(`hedges_total{event="denied"}`, 0)
+		series(`request_seconds{feed="recent"}`, 1)
+		series(`node_call_seconds{}`, 1)
+		series(`concurrency_limit{}`, float64(b.gate.limit()))
+		b.budget = newBudget(0, 0)
+		ask()
+		series(`hedges_total{event="denied"}`, 1)
+		series(`hedges_total{event="fired"}`, 1)
+		var full []*visit
+		for v, err := b.gate.enter(Interactive); err == nil; v, err = b.gate.enter(Interactive) {
+			full = append(full, v)
+		}
+		if _, err := b.GetFeed(t.Context(), recentRequest(1)); err == nil {
+			t.Error("a full gate let a request in")
+		}
+		series(`shed_total{}`, 1)
+		b.metrics.refuse()
+		series(`shed_total{}`, 2)
+		for _, v := range full {
+			v.leave()
+		}
+		b.metrics.request("recent", time.Second, &feedv1.GetFeedResponse{Coverage: &feedv1.Coverage{TimelinesBehind: 7}}, nil)
+		series("behind_timelines_total{}", 7)
+	})
+}
+
+// gathered returns the counters and gauges of a registry by series, and of
+// histograms how much was observed.
 func gathered(t *testing.T, r *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -79,7 +147,7 @@ func gathered(t *testing.T, r *prometheus.Registry) map[string]float64 {
 			for _, l := range m.GetLabel() {
 				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
 			}
-			out[fmt.Sprintf("%s{%s}", f.GetName(), strings.Join(labels, ","))] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			out[fmt.Sprintf("%s{%s}", f.GetName(), strings.Join(labels, ","))] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	return out

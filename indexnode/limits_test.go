@@ -1,0 +1,63 @@
+package indexnode
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// Of each thing that a request may have many of, the most is taken, which is
+// what brokers send, and one more is refused by name.
+func TestTheLimitsOfARequest(t *testing.T) {
+	n := hostileNode(t)
+	for field, c := range map[string]struct {
+		most int
+		have func(r *nodev1.QueryRequest, n int)
+	}{
+		"limit":    {1000, func(r *nodev1.QueryRequest, n int) { r.Limit = int32(n) }},
+		"types":    {100, func(r *nodev1.QueryRequest, n int) { r.Types = make([]string, n); fillTypes(r.Types) }},
+		"exclude":  {20_000, func(r *nodev1.QueryRequest, n int) { r.Exclude = make([]uint64, n) }},
+		"above":    {20_000, func(r *nodev1.QueryRequest, n int) { r.Above = make([]*nodev1.Item, n) }},
+		"shadow":   {8, func(r *nodev1.QueryRequest, n int) { r.Explain, r.Shadow = true, make([]string, n) }},
+		"entities": {20_000, func(r *nodev1.QueryRequest, n int) { r.Types, r.Entities = []string{"post"}, make([]byte, n) }},
+	} {
+		req := all(func(r *nodev1.QueryRequest) { c.have(r, c.most) })
+		if _, err := n.query(t.Context(), req); err != nil {
+			t.Errorf("%d of %s: %v", c.most, field, err)
+		}
+		c.have(req, c.most+1)
+		_, err := n.query(t.Context(), req)
+		if bad, ok := err.(*millrace.Error); !ok || bad.Field != field || !rpcerr.Refused(err) {
+			t.Errorf("%d of %s: %v", c.most+1, field, err)
+		}
+	}
+	name := all(func(r *nodev1.QueryRequest) { r.Types = []string{strings.Repeat("x", millrace.MaxTypeBytes)} })
+	name.Entities = pack(strings.Repeat("x", millrace.MaxEntityBytes))
+	if _, err := n.query(t.Context(), name); err != nil {
+		t.Errorf("the longest names: %v", err)
+	}
+}
+
+func fillTypes(types []string) {
+	for i := range types {
+		types[i] = fmt.Sprint("type-", i)
+	}
+}
+
+// Filters that nobody sends again do not stay.
+func TestFiltersAreBounded(t *testing.T) {
+	n := hostileNode(t)
+	for i := range 1124 {
+		if _, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) { r.Filter = fmt.Sprintf("record.likes > %d", i) })); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept := len(n.filters.compiled); kept < 1 || kept > 1024 {
+		t.Errorf("%d filters are kept", kept)
+	}
+}

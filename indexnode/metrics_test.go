@@ -1,0 +1,125 @@
+package indexnode
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// gathered returns what a registry tells, by series without the prefix
+// millrace_; of histograms how much was observed.
+func gathered(t *testing.T, r *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			series := strings.TrimPrefix(f.GetName(), "millrace_")
+			for _, l := range m.GetLabel() {
+				series += fmt.Sprintf(" %s=%s", l.GetName(), l.GetValue())
+			}
+			out[series] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return out
+}
+
+// Every metric of a node tells what it says.
+func TestMetrics(t *testing.T) {
+	n, h := openStored(t, cache.Config{FatRecords: 40, SkinnyKeys: 10, FeatureRows: 3}, store.Options{FS: vfs.NewMem(), FlushEvery: -1})
+	registry := prometheus.NewRegistry()
+	n.counters = newCounters(registry, n)
+	ask := func(req *nodev1.QueryRequest) { _, _ = n.Query(t.Context(), req) }
+
+	// Timelines, features and empty timelines of more members than there is
+	// room for, asked for twice so that they are let in.
+	names := members(t, n, h, 30, 3)
+	for i, name := range names {
+		feature(t, h, name, i)
+	}
+	for range 3 {
+		for _, name := range names {
+			for _, typ := range []string{"post", "like"} {
+				for range 2 {
+					req := ofAll([]string{name})
+					req.Types = []string{typ}
+					ask(req)
+				}
+			}
+		}
+	}
+	held := n.cache.Reader() // what is removed now cannot be used again
+	defer held.Leave()
+	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002}`, 1000)
+	ask(all(func(r *nodev1.QueryRequest) {}))
+	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002,"version":1}`, 1001)
+	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002,"deleted":true,"version":2}`, 1002)
+	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002}`, 1003)
+	ask(all(func(r *nodev1.QueryRequest) { r.Limit = 0 }))
+	n.parts[1].state.Store(int32(quarantined))
+	n.parts[2].lag.Store(int64(time.Second))
+	n.parts[3].lag.Store(int64(time.Second))
+	n.lag.Store(&nodeLag{worst: 3 * time.Second, records: 4})
+	n.counters.refused(schemas.KeyMismatch)
+	n.counters.modelRefused()
+
+	got, s := gathered(t, registry), n.CacheStats()
+	for series, want := range map[string]float64{
+		"indexnode_records_total stream=timeline": 90 + 4, "indexnode_records_total stream=features": 30,
+		"indexnode_changes_total kind=inserted": 90 + 1, "indexnode_changes_total kind=replaced": 1, "indexnode_changes_total kind=deleted": 1, "indexnode_changes_total kind=ignored": 1,
+		"indexnode_refused_total reason=" + string(schemas.KeyMismatch): 1, "indexnode_models_refused_total": 1,
+		"indexnode_queries_total outcome=answered": 3*30*2*2 + 1, "indexnode_queries_total outcome=refused": 1,
+		"indexnode_query_seconds stage=resolve": 361, "indexnode_query_seconds stage=scan": 361, "indexnode_query_seconds stage=rank": 361,
+		"indexnode_ready_partitions": 719, "indexnode_behind_partitions": 2, "indexnode_lag_seconds": 3, "indexnode_lag_records": 4,
+		"cache_fat_records": float64(s.Records), "cache_skinny_keys": float64(s.EmptyKeys), "cache_features_rows": float64(s.FeatureRows),
+		"cache_fat_hits_total": float64(s.FatHits), "cache_skinny_hits_total": float64(s.SkinnyHits), "cache_features_hits_total": float64(s.FeatureHits),
+		"cache_misses_total": float64(s.Misses), "cache_features_misses_total": float64(s.FeatureMisses),
+		"cache_fat_evictions_total": float64(s.FatEvictions), "cache_skinny_evictions_total": float64(s.SkinnyEvictions), "cache_features_evictions_total": float64(s.FeatureEvictions),
+		"cache_removals_total": float64(s.Removals), "cache_not_admitted_total": float64(s.NotAdmitted), "cache_purges_total": 1,
+		"cache_memory_bytes": float64(s.Arena.Used), "cache_mapped_bytes": float64(s.Arena.Mapped), "cache_retired_bytes": float64(s.Arena.Retired),
+		"cache_record_bytes": float64(s.Arena.Used) / float64(s.Records), "cache_fat_bytes": float64(s.Bytes),
+		"indexnode_panics_total": 0, // TestAPanicOfAReaderEndsQuestionsOnly
+	} {
+		value, there := got[series]
+		if !there || value != want || want == 0 && !strings.Contains(series, "panics") {
+			t.Errorf("%s is %v (there: %t), want %v", series, value, there, want)
+		}
+		delete(got, series)
+	}
+	if reads := got["indexnode_reads_total"]; reads < 30 || reads > float64(s.Misses+s.FeatureMisses) {
+		t.Errorf("%v reads for %d misses", reads, s.Misses+s.FeatureMisses)
+	}
+	delete(got, "indexnode_reads_total")
+	for series := range got {
+		t.Errorf("nobody looks at %s", series)
+	}
+}
+
+// feature applies features of an entity.
+func feature(t *testing.T, h *hosting, name string, i int) {
+	t.Helper()
+	body, err := schemas.Features().EncodeJSON(fmt.Appendf(nil, `{"entity":%q,"subject":%q,"updated_at":1700000000000,"followers":%d}`, name, name, i))
+	if err == nil {
+		e := event{stream: kafka.Features, entity: millrace.Entity(name), schema: schemas.Features(), body: body}
+		err = bring(t.Context(), h, []event{e}, h.node.Applied(partition.Of(e.entity))[kafka.Features]+1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

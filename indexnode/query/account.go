@@ -86,15 +86,15 @@ func (a *accountant) bind(s *segment) (*accounted, error) {
 // each calls do with the candidates of every segment that want accepts, nil
 // for all, a batch at a time, and with what the filter says of each.
 func (a *accountant) each(want func(*segment) bool, do func(s *widened, b *accounted, sel []int32, dropped []filter.Dropped)) error {
-	for i := range a.q.segments {
-		s := &a.q.segments[i]
-		if want != nil && !want(s) {
+	for i := range a.q.places {
+		s := a.q.segment(int32(i))
+		if want != nil && !want(&s) {
 			continue
 		}
 		if err := a.ctx.Err(); err != nil {
 			return err
 		}
-		b, err := a.bind(s)
+		b, err := a.bind(&s)
 		if err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ const excluded = -1
 // admit makes an item of the next best candidate, or a further one of an
 // object, unless the cap or an earlier page forbids it.
 func (q *Query) admit(c candidate) {
-	s := &q.segments[c.segment]
+	s := q.segment(c.segment)
 	at := &q.plans[s.plan].columns
 	if q.spec.Cap > 0 {
 		n := q.perEntity[s.timeline.Entity] + 1
@@ -114,6 +114,7 @@ func (q *Query) admit(c candidate) {
 	it.Rank, it.Object, it.Schema = rank, object, schema
 	it.Body = s.rows.BytesAt(at.body, int(c.row))
 	if q.spec.Explain {
+		s := s // or each would be allocated
 		w, p := s.widen(int(c.row), int(c.row)+1), q.plans[s.plan]
 		if err := q.objectsOf(p.scorer, &p.columns, w); err != nil {
 			panic(err) // the scan has joined the same

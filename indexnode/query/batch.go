@@ -102,10 +102,9 @@ func (b *batch) widened() *column.Slab {
 	return b.row
 }
 
-// gather adds the rows of a segment to a batch of its plan, and scans the
+// gather adds the rows of the i-th segment to a batch of its plan, and scans the
 // batch whenever it is full.
-func (q *Query) gather(ctx context.Context, i int32) error {
-	s := &q.segments[i]
+func (q *Query) gather(ctx context.Context, i int32, s *segment) error {
 	p := q.plans[s.plan]
 	own, most, err := q.own(p, s)
 	if err != nil {

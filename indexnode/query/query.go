@@ -50,14 +50,14 @@ type Stages struct {
 
 // Query accumulates the candidates of one question.
 type Query struct {
-	spec     Spec
-	asked    []asked
-	segments []segment
-	plans    []*plan // of the segments
-	spare    []*plan // of earlier questions, the last used last
-	top      top
-	stages   Stages
-	from     millrace.Time // of the window, of what is added now
+	spec   Spec
+	asked  []asked
+	places []place // of segments
+	plans  []*plan // of the segments
+	spare  []*plan // of earlier questions, the last used last
+	top    top
+	stages Stages
+	from   millrace.Time // of the window, of what is added now
 
 	objects map[millrace.Entity]*cache.Timeline // features of objects, by who routes them
 	parts   []column.Packed
@@ -92,10 +92,28 @@ type asked struct {
 // segment is the rows [lo, hi) of a part of a timeline.
 type segment struct {
 	*asked
-	rows   column.Packed
-	of     *cache.Timeline // whose only part it is, or nil
+	place
+	rows column.Packed
+	of   *cache.Timeline // whose only part it is, or nil
+}
+
+// place tells where a segment is, without pointers: each that a query wrote
+// down would go past the collector while it marks, and again when it is cleared.
+type place struct {
+	asked  int32 // in asked
+	part   int32 // of its timeline
 	lo, hi int32
 	plan   int32 // in plans
+}
+
+// segment returns the i-th segment.
+func (q *Query) segment(i int32) segment {
+	p := q.places[i]
+	a := &q.asked[p.asked]
+	if a.held.Parts() == 1 {
+		return segment{a, p, a.held.First(), a.held}
+	}
+	return segment{a, p, a.held.Append(nil)[p.part], nil}
 }
 
 // New starts a query. Release it when its answer is no longer needed.
@@ -120,7 +138,6 @@ func (q *Query) Release() {
 func (q *Query) reset() {
 	q.releasePlans()
 	clear(q.asked)
-	clear(q.segments)
 	q.dropItems()
 	clear(q.objects)
 	clear(q.parts)
@@ -128,7 +145,7 @@ func (q *Query) reset() {
 	clear(q.perEntity)
 	clear(q.byObject)
 	q.spec, q.stages, q.model, q.unscored, q.beyonds, q.prefetched = Spec{}, Stages{}, 0, 0, 0, 0
-	q.asked, q.segments = q.asked[:0], q.segments[:0]
+	q.asked, q.places = q.asked[:0], q.places[:0]
 }
 
 // Add adds the records of a timeline that are in the question's window.
@@ -145,20 +162,22 @@ func (q *Query) NotBefore(t millrace.Time) { q.from = max(q.spec.From, t) }
 // thousand places, and waiting for one after the other takes longer than all
 // the rest.
 func (q *Query) gatherAsked(ctx context.Context) error {
-	for i := range q.asked {
+	for i := 0; i < len(q.asked); i++ {
 		q.prefetch(i + aheadHeaders + 1)
+		if older := q.asked[i]; older.held.Older() != nil {
+			older.held = older.held.Older()
+			q.asked = append(q.asked, older)
+		}
 		a := &q.asked[i]
-		for tl := a.held; tl != nil; tl = tl.Older() {
-			if tl.Parts() == 1 {
-				if err := q.gatherWindow(ctx, a, tl.First(), tl); err != nil {
-					return err
-				}
-				continue
+		if a.held.Parts() == 1 {
+			if err := q.gatherWindow(ctx, segment{a, place{asked: int32(i)}, a.held.First(), a.held}); err != nil {
+				return err
 			}
-			for _, rows := range tl.Append(nil) {
-				if err := q.gatherWindow(ctx, a, rows, nil); err != nil {
-					return err
-				}
+			continue
+		}
+		for part, rows := range a.held.Append(nil) {
+			if err := q.gatherWindow(ctx, segment{a, place{asked: int32(i), part: int32(part)}, rows, nil}); err != nil {
+				return err
 			}
 		}
 	}
@@ -187,19 +206,17 @@ func (q *Query) prefetch(end int) {
 	}
 }
 
-// gatherWindow gathers the rows in the window, if there are any. They are the
-// only part of a timeline, or of is nil.
-func (q *Query) gatherWindow(ctx context.Context, a *asked, rows column.Packed, of *cache.Timeline) error {
-	lo, hi := q.window(rows, a.from)
-	if lo == hi {
+// gatherWindow gathers the rows of a part that are in the window, if there are
+// any.
+func (q *Query) gatherWindow(ctx context.Context, s segment) (err error) {
+	if s.lo, s.hi = q.window(s.rows, s.from); s.lo == s.hi {
 		return nil
 	}
-	plan, err := q.plan(rows.Layout(), a.features)
-	if err != nil {
+	if s.plan, err = q.plan(s.rows.Layout(), s.features); err != nil {
 		return err
 	}
-	q.segments = append(q.segments, segment{a, rows, of, lo, hi, plan})
-	return q.gather(ctx, int32(len(q.segments)-1))
+	q.places = append(q.places, s.place)
+	return q.gather(ctx, int32(len(q.places)-1), &s)
 }
 
 // window returns the rows [lo, hi) with from <= time < To, of which the times
@@ -250,8 +267,9 @@ func (q *Query) scanGathered(ctx context.Context) error {
 func (q *Query) scanAgain(ctx context.Context) error {
 	counted := q.stages
 	q.top.keep(moreTimes * q.top.size)
-	for i := range q.segments {
-		if err := q.gather(ctx, int32(i)); err != nil {
+	for i := range q.places {
+		s := q.segment(int32(i))
+		if err := q.gather(ctx, int32(i), &s); err != nil {
 			return err
 		}
 	}

@@ -233,3 +233,40 @@ func (c *endsAtSecondLook) Err() error {
 	}
 	return nil
 }
+
+// Where a timeline has several parts each row is found in its own.
+func TestTimelinesOfSeveralParts(t *testing.T) {
+	keys, whole := activities(t, 30, 20)
+	var parted []*cache.Timeline
+	for _, tl := range whole {
+		var parts []*column.Slab
+		for _, of := range [][2]int{{0, 7}, {7, 15}, {15, 20}} {
+			s := column.New(tl.First().Layout(), of[1]-of[0], 0)
+			s.Gather(tl.First(), of[0], of[1], nil)
+			parts = append(parts, s)
+		}
+		tl, err := cache.NewTimeline(millrace.MinTime, parts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parted = append(parted, tl)
+	}
+	for _, distinct := range []bool{false, true} { // of seven objects, so that all is scanned again
+		s := question(t)
+		s.DistinctObjects = distinct
+		answer := func(all []*cache.Timeline) []string {
+			q := New(s)
+			defer q.Release()
+			for i, tl := range all {
+				q.Add(keys[i], tl, column.Packed{})
+			}
+			if err := q.Scan(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return printed(q.Answer().Items)
+		}
+		if got, want := answer(parted), answer(whole); len(want) == 0 || !slices.Equal(got, want) {
+			t.Errorf("distinct %v: %s\nwant %s", distinct, got, want)
+		}
+	}
+}

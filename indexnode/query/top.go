@@ -132,12 +132,16 @@ func (q *Query) before(a, b candidate) bool {
 	if a.time != b.time {
 		return a.time > b.time
 	}
-	ra := millrace.Rank{Score: a.score, Time: a.time, ID: q.id(a), Timeline: q.segments[a.segment].timeline}
-	rb := millrace.Rank{Score: b.score, Time: b.time, ID: q.id(b), Timeline: q.segments[b.segment].timeline}
+	ra := millrace.Rank{Score: a.score, Time: a.time, ID: q.id(a), Timeline: q.timeline(a)}
+	rb := millrace.Rank{Score: b.score, Time: b.time, ID: q.id(b), Timeline: q.timeline(b)}
 	return ra.Compare(rb) < 0
 }
 
 func (q *Query) id(c candidate) millrace.RecordID {
-	s := &q.segments[c.segment]
+	s := q.segment(c.segment)
 	return millrace.RecordID(s.rows.StringAt(q.plans[s.plan].id, int(c.row)))
+}
+
+func (q *Query) timeline(c candidate) millrace.Timeline {
+	return q.asked[q.places[c.segment].asked].timeline
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/schemas"
@@ -33,7 +34,7 @@ func testLayout(t testing.TB) *column.Layout {
 type scored struct {
 	timeline millrace.Timeline
 	slab     *column.Slab
-	rows     column.Packed // the same
+	held     *cache.Timeline // the same
 	scores   []float64
 }
 
@@ -49,8 +50,9 @@ func packed(t testing.TB, s *column.Slab) column.Packed {
 func (s *scored) give(q *Query) {
 	l := s.slab.Layout()
 	q.plans = append(q.plans[:0], &plan{columns: columns{id: 0, time: 1, object: 2, body: 3, schema: 4}})
-	q.segments = append(q.segments, segment{rows: s.rows, asked: &asked{timeline: s.timeline}})
-	i := int32(len(q.segments) - 1)
+	i := int32(len(q.places))
+	q.Add(s.timeline, s.held, column.Packed{})
+	q.places = append(q.places, place{asked: i})
 	// As if the rows stood in two spans of a batch.
 	half := int32(s.slab.Len() / 2)
 	q.stages.Scored += int64(s.slab.Len())
@@ -77,7 +79,10 @@ func drawScored(t testing.TB, r *rand.Rand) (all []scored) {
 			s.scores = append(s.scores, [...]float64{float64(r.IntN(6)), r.Float64(), math.NaN(), math.Inf(-1), 0, math.Copysign(0, -1), math.Inf(1)}[r.IntN(7)])
 		}
 		s.slab = a.Slab()
-		s.rows = packed(t, s.slab)
+		var err error
+		if s.held, err = cache.NewTimeline(millrace.MinTime, s.slab); err != nil {
+			t.Fatal(err)
+		}
 		all = append(all, s)
 	}
 	return all

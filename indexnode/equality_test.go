@@ -362,7 +362,8 @@ func checkCache(t *testing.T, n *Node, entities []millrace.Entity) {
 	defer reader.Leave()
 	fat, skinny := 0, 0
 	for _, e := range entities {
-		for _, typ := range n.store.Types() {
+		types, _ := n.store.Types()
+		for _, typ := range types {
 			key := millrace.Timeline{Entity: e, Type: typ}
 			tl := reader.Peek(key)
 			if tl == nil {

@@ -113,7 +113,10 @@ func (n *Node) examine(ctx context.Context, r *resolution, q *query.Query, id mi
 	if x.accounts, err = q.Account(ctx, id); err != nil {
 		return nil, err
 	}
-	types := n.store.Types()
+	types, all := n.store.Types()
+	if !all { // further ones are known by who names them
+		types = slices.Compact(slices.Sorted(slices.Values(slices.Concat(types, r.asked))))
+	}
 	for i := range r.views {
 		v := &r.views[i]
 		if v.missing != "" {

@@ -8,6 +8,9 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -19,12 +22,14 @@ func TestTheLimitsOfARequest(t *testing.T) {
 		most int
 		have func(r *nodev1.QueryRequest, n int)
 	}{
-		"limit":    {1000, func(r *nodev1.QueryRequest, n int) { r.Limit = int32(n) }},
-		"types":    {100, func(r *nodev1.QueryRequest, n int) { r.Types = make([]string, n); fillTypes(r.Types) }},
-		"exclude":  {20_000, func(r *nodev1.QueryRequest, n int) { r.Exclude = make([]uint64, n) }},
-		"above":    {20_000, func(r *nodev1.QueryRequest, n int) { r.Above = make([]*nodev1.Item, n) }},
-		"shadow":   {8, func(r *nodev1.QueryRequest, n int) { r.Explain, r.Shadow = true, make([]string, n) }},
-		"entities": {20_000, func(r *nodev1.QueryRequest, n int) { r.Types, r.Entities = []string{"post"}, make([]byte, n) }},
+		"limit":   {1000, func(r *nodev1.QueryRequest, n int) { r.Limit = int32(n) }},
+		"types":   {100, func(r *nodev1.QueryRequest, n int) { r.Types = make([]string, n); fillTypes(r.Types) }},
+		"exclude": {20_000, func(r *nodev1.QueryRequest, n int) { r.Exclude = make([]uint64, n) }},
+		"above":   {20_000, func(r *nodev1.QueryRequest, n int) { r.Above = make([]*nodev1.Item, n) }},
+		"shadow":  {8, func(r *nodev1.QueryRequest, n int) { r.Explain, r.Shadow = true, make([]string, n) }},
+		"entities": {20_000, func(r *nodev1.QueryRequest, n int) {
+			r.Types, r.Entities = []string{"post"}, pack(make([]string, n)...)
+		}},
 	} {
 		req := all(func(r *nodev1.QueryRequest) { c.have(r, c.most) })
 		if _, err := n.query(t.Context(), req); err != nil {
@@ -46,6 +51,36 @@ func TestTheLimitsOfARequest(t *testing.T) {
 func fillTypes(types []string) {
 	for i := range types {
 		types[i] = fmt.Sprint("type-", i)
+	}
+}
+
+// When records have too many content types, what asks for all of them is
+// refused, and what names some is answered, whatever their order.
+func TestTypesAreBounded(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	bringType := func(i int) {
+		bringLine(t, h, kafka.Timeline, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"type-%[1]d","created_at":1700000000000}`, i), millrace.Offset(i+1))
+	}
+	for i := range store.MaxTypes {
+		bringType(i)
+	}
+	everything := all(func(r *nodev1.QueryRequest) { r.Limit = 1000 })
+	if resp, err := n.query(t.Context(), everything); err != nil || len(resp.Items) != store.MaxTypes {
+		t.Fatalf("%d items, %v", len(resp.GetItems()), err)
+	}
+	bringType(store.MaxTypes)
+	bringType(store.MaxTypes + 1)
+	for range 2 {
+		_, err := n.query(t.Context(), everything)
+		if bad, ok := err.(*millrace.Error); !ok || bad.Field != "types" || bad.WayOut == "" || !rpcerr.Refused(err) {
+			t.Errorf("all types: %v", err)
+		}
+		resp, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) {
+			r.Types, r.Examine = []string{"type-0", "type-256", "type-257"}, "r257"
+		}))
+		if err != nil || len(resp.Items) != 3 || len(resp.Findings) != 1 {
+			t.Errorf("named ones: %v, %v", resp, err)
+		}
 	}
 }
 

@@ -86,7 +86,7 @@ func TestMetrics(t *testing.T) {
 		"indexnode_refused_total reason=" + string(schemas.KeyMismatch): 1, "indexnode_models_refused_total": 1,
 		"indexnode_queries_total outcome=answered": 3*30*2*2 + 1, "indexnode_queries_total outcome=refused": 1,
 		"indexnode_query_seconds stage=resolve": 361, "indexnode_query_seconds stage=scan": 361, "indexnode_query_seconds stage=rank": 361,
-		"indexnode_ready_partitions": 719, "indexnode_behind_partitions": 2, "indexnode_lag_seconds": 3, "indexnode_lag_records": 4,
+		"indexnode_ready_partitions": 719, "indexnode_types": 1, "indexnode_behind_partitions": 2, "indexnode_lag_seconds": 3, "indexnode_lag_records": 4,
 		"cache_fat_records": float64(s.Records), "cache_skinny_keys": float64(s.EmptyKeys), "cache_features_rows": float64(s.FeatureRows),
 		"cache_fat_hits_total": float64(s.FatHits), "cache_skinny_hits_total": float64(s.SkinnyHits), "cache_features_hits_total": float64(s.FeatureHits),
 		"cache_misses_total": float64(s.Misses), "cache_features_misses_total": float64(s.FeatureMisses),

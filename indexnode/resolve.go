@@ -101,7 +101,10 @@ func (r *resolution) run(ctx context.Context) error {
 		r.begin(g)
 	}
 	// After begin: a type that a commit brings is known before it commits.
-	r.types = n.types(r.types, r.asked)
+	var err error
+	if r.types, err = n.types(r.types, r.asked); err != nil {
+		return err
+	}
 	r.found = r.cache.Lookup(r.found, r.entities, r.types)
 	behind := 0
 	for i := range r.views {
@@ -217,15 +220,22 @@ func (r *resolution) readsObjects() bool {
 
 // types appends the types to look up to dst: those asked, or all; and that of
 // features, last, if any entity has some.
-func (n *Node) types(dst, asked []millrace.ContentType) []millrace.ContentType {
-	if len(asked) == 0 {
-		asked = n.store.Types()
-	}
+func (n *Node) types(dst, asked []millrace.ContentType) ([]millrace.ContentType, error) {
 	dst = append(dst[:0], asked...)
+	if len(asked) == 0 {
+		known, all := n.store.Types()
+		if !all {
+			return dst, &millrace.Error{
+				Reason: millrace.ReasonTooLarge, Field: "types", Detail: fmt.Sprintf("records have more than %d content types, too many to read all", store.MaxTypes),
+				WayOut: fmt.Sprintf("name the types that are wanted, %d at most", maxTypes),
+			}
+		}
+		dst = append(dst, known...)
+	}
 	if n.features.Load() {
 		dst = append(dst, cache.Features)
 	}
-	return dst
+	return dst, nil
 }
 
 // resolveLocked resolves a partition under its lock, reading from the store
@@ -259,7 +269,10 @@ func (r *resolution) resolveLocked(ctx context.Context, v *view) error {
 // readPartition fills in the rows of a partition. The caller holds its lock.
 func (r *resolution) readPartition(ctx context.Context, v *view) error {
 	n := r.node
-	types := n.types(nil, r.asked)
+	types, err := n.types(nil, r.asked)
+	if err != nil {
+		return err
+	}
 	for _, e := range r.entities[v.lo:v.hi] {
 		if err := ctx.Err(); err != nil {
 			return err

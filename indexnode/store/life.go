@@ -26,6 +26,9 @@ type Export struct {
 	Digest    Digest
 	// Schemas is the node's registry: every schema the records may be of.
 	Schemas map[millrace.Fingerprint][]byte
+	// Types are the node's content types, [Store.Types]: every type that the
+	// records may be of.
+	Types []millrace.ContentType
 }
 
 // Export writes a partition as it is when called into dir, which must not
@@ -111,7 +114,8 @@ func (s *Store) describe(r pebble.Reader, n millrace.Partition) (Export, error) 
 		return Export{}, err
 	}
 	schemas, err := s.Schemas()
-	return Export{Partition: n, Applied: row.applied, Digest: row.digest, Schemas: schemas}, err
+	types, _ := s.Types()
+	return Export{Partition: n, Applied: row.applied, Digest: row.digest, Schemas: schemas, Types: types}, err
 }
 
 // Checkpoint links a partition's files into dir, which must not exist, as a
@@ -190,7 +194,9 @@ func (s *Store) verify(e Export, dir string) error {
 }
 
 // Import replaces everything of a partition by an export, atomically, and
-// lifts its quarantine. It consumes the files of the export. What it found is
+// lifts its quarantine. Who keeps what it read of the partition must let nobody
+// see it meanwhile, then forget it, and apply from [Store.Applied] on, as after
+// [ErrRewound]. It consumes the files of the export. What it found is
 // compared with what the export says it is, so that the wrong files are an
 // [ErrCorrupt]; the partition is then quarantined.
 func (s *Store) Import(dir string, e Export) error {
@@ -211,6 +217,11 @@ func (s *Store) Import(dir string, e Export) error {
 	}
 	for fp, json := range e.Schemas {
 		if err := s.PutSchema(fp, json); err != nil {
+			return err
+		}
+	}
+	for _, t := range e.Types {
+		if err := s.putType(t); err != nil {
 			return err
 		}
 	}
@@ -247,7 +258,7 @@ func (s *Store) within(path string, start, end []byte) error {
 }
 
 // DropPartition removes everything of a partition at once, on disk too, and
-// lifts its quarantine.
+// lifts its quarantine. What [Store.Import] says of what was read holds here.
 func (s *Store) DropPartition(n millrace.Partition) error {
 	p, err := s.part(n)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -17,9 +18,15 @@ import (
 // cannot leave a record without them.
 type registry struct {
 	mu      sync.RWMutex
-	types   map[millrace.ContentType]bool
+	types   map[millrace.ContentType]bool // one beyond MaxTypes when there are more
+	sorted  []millrace.ContentType        // replaced whole
 	schemas map[millrace.Fingerprint][]byte
 }
+
+// MaxTypes is how many content types a node knows by name. Types come with
+// records, so that who writes these could bring any number; records of further
+// types are kept like all others and read by who names their type.
+const MaxTypes = 256
 
 // register writes the schemas and the new content types of a batch.
 func (s *Store) register(b *Batch) error {
@@ -47,19 +54,30 @@ func (s *Store) register(b *Batch) error {
 func (s *Store) putType(t millrace.ContentType) error {
 	r := &s.types
 	r.mu.RLock()
-	known := r.types[t]
+	known := r.types[t] || len(r.types) > MaxTypes
 	r.mu.RUnlock()
 	if known {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t = millrace.ContentType(append([]byte(nil), t...))
 	if err := s.set(nodeKey(nodeType, string(t)), nil); err != nil {
 		return err
 	}
-	r.types[t] = true
+	r.add(millrace.ContentType(strings.Clone(string(t))))
+	if len(r.types) == MaxTypes+1 {
+		s.opts.Log.Error("too many content types: what asks for all of them is refused from now on", "known", MaxTypes, "further", t)
+	}
 	return nil
+}
+
+// add makes a type known. A store may have the names of more, as one from
+// before they were bounded. The caller holds mu.
+func (r *registry) add(t millrace.ContentType) {
+	if len(r.types) <= MaxTypes {
+		r.types[t] = true
+		r.sorted = slices.Sorted(maps.Keys(r.types))
+	}
 }
 
 // PutSchema adds a schema to the node's registry.
@@ -96,18 +114,20 @@ func (s *Store) Schemas() (map[millrace.Fingerprint][]byte, error) {
 	return maps.Clone(s.types.schemas), nil
 }
 
-// Types returns every content type ever met on this node, sorted.
-func (s *Store) Types() []millrace.ContentType {
+// Types returns the content types ever met on this node, sorted, and whether
+// these are all: when there are more than MaxTypes they are not. The caller
+// must not change them.
+func (s *Store) Types() (types []millrace.ContentType, all bool) {
 	s.types.mu.RLock()
 	defer s.types.mu.RUnlock()
-	return slices.Sorted(maps.Keys(s.types.types))
+	return s.types.sorted, len(s.types.sorted) <= MaxTypes
 }
 
 func (s *Store) loadTypes() error {
 	s.types.types = make(map[millrace.ContentType]bool)
 	s.types.schemas = make(map[millrace.Fingerprint][]byte)
 	err := s.scanNode(nodeType, func(rest, _ []byte) error {
-		s.types.types[millrace.ContentType(rest)] = true
+		s.types.add(millrace.ContentType(rest))
 		return nil
 	})
 	if err != nil {

@@ -46,7 +46,7 @@ func TestRegistrySurvivesReopen(t *testing.T) {
 	b.SetApplied(4, FeatureStream, 5)
 	apply(t, s, &b)
 	for range 2 {
-		if got := s.Types(); len(got) != 2 || got[0] != "like" || got[1] != "post" {
+		if got, all := s.Types(); !all || len(got) != 2 || got[0] != "like" || got[1] != "post" {
 			t.Errorf("types %v", got)
 		}
 		if got, err := s.Schemas(); err != nil || string(got[7]) != `"int"` || len(got) != 1 {

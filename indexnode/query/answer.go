@@ -41,13 +41,16 @@ func (q *Query) Answer() Answer {
 // It reports whether it has them, or there are no more candidates.
 func (q *Query) rank() bool {
 	best := q.sorted()
-	for _, c := range best {
-		if len(q.items) == q.spec.Limit {
-			return true
-		}
-		q.admit(c)
+	looked := 0
+	for looked < len(best) && len(q.items) < q.spec.Limit {
+		q.admit(best[looked])
+		looked++
 	}
-	return len(q.items) == q.spec.Limit || int64(len(best)) == q.stages.Scored
+	if len(q.items) < q.spec.Limit && int64(len(best)) < q.stages.Scored {
+		return false
+	}
+	q.top.learn(&q.spec, looked)
+	return true
 }
 
 // unrank forgets the items, to rank more candidates.

@@ -18,12 +18,14 @@ type candidate struct {
 // top keeps the best candidates and forgets the rest.
 //
 // Without cap, deduplication and exclusion the best Limit are the answer. With
-// them nobody knows beforehand how many are looked at: some more are kept, and
-// in the rare case that those do not suffice all is scanned again, to keep
+// them nobody knows beforehand how many are looked at: as many more are kept as
+// questions of late looked at, since each one more lets more candidates in; and
+// in the rare case that they do not suffice all is scanned again, to keep
 // [moreTimes] as many.
 type top struct {
-	best []candidate // a heap, the worst at the root
-	size int         // of best at most
+	best    []candidate // a heap, the worst at the root
+	size    int         // of best at most
+	reserve int         // more than Limit that questions of late looked at
 	// floor is the score of the worst of the best once there are size of
 	// them: what scores less is not among them. -Inf until then.
 	floor float64
@@ -34,9 +36,16 @@ const moreTimes = 16
 func (t *top) reset(s *Spec) {
 	size := s.Limit
 	if s.Cap > 0 || s.DistinctObjects || len(s.Exclude) > 0 {
-		size = 4*s.Limit + 64 + len(s.Exclude)
+		size += s.Limit/4 + 8 + t.reserve + len(s.Exclude)
 	}
 	t.keep(size)
+}
+
+// learn is told how many were looked at. The reserve forgets slowly: a scan
+// more costs as much as much reserve does.
+func (t *top) learn(s *Spec, looked int) {
+	used := looked - s.Limit - len(s.Exclude)
+	t.reserve = max(used, t.reserve-(t.reserve+15)/16)
 }
 
 // keep empties the top, and makes it one of size.

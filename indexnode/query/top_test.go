@@ -291,3 +291,32 @@ func cpuTime() time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// There is room for as many as questions of late looked at, and no more.
+func TestReserve(t *testing.T) {
+	s := &Spec{Limit: 20, DistinctObjects: true}
+	var top top
+	size := func() int {
+		top.reset(s)
+		return top.size
+	}
+	least := size()
+	top.learn(s, 120)
+	if size() < 120 {
+		t.Errorf("room for %d after 120 were looked at", size())
+	}
+	if top.learn(s, 20); size() < 110 {
+		t.Errorf("room for %d right after", size())
+	}
+	for range 100 {
+		if top.learn(s, 20); size() < least {
+			t.Fatalf("room for %d, and for %d before anything was known", size(), least)
+		}
+	}
+	if size() != least || least > 2*s.Limit {
+		t.Errorf("room for %d of 20 after a hundred questions without need, at first %d", size(), least)
+	}
+	if s.DistinctObjects = false; size() != s.Limit {
+		t.Errorf("room for %d, where the best 20 are the answer", size())
+	}
+}

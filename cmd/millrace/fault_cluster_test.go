@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -173,9 +174,20 @@ func (c *faultCluster) waitWhole() {
 	c.t.Helper()
 	req := c.everything()
 	waitFor(c.ctx, c.t, "an answer that covers everything", func() bool {
-		resp, err := c.client.GetFeed(c.ctx, req)
+		resp, err := c.ask(c.ctx, req)
 		return err == nil && len(resp.Coverage.Missing) == 0
 	})
+}
+
+// ask asks the broker, which answers or refuses within its own time of 10 s.
+func (c *faultCluster) ask(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("the broker neither answers nor refuses"))
+	defer cancel()
+	resp, err := c.client.GetFeed(ctx, req)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return resp, err
 }
 
 // everything asks for the timelines of all entities.

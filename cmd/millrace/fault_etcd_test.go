@@ -34,7 +34,7 @@ func TestFaultEtcdAway(t *testing.T) {
 	mine := &feedv1.GetFeedRequest{Feed: "mine", Viewer: &feedv1.Viewer{Id: "v"}, Entities: []string{"member:1", "member:2"}}
 	var first *feedv1.GetFeedResponse
 	waitFor(c.ctx, t, "the definition to arrive", func() bool {
-		resp, err := c.client.GetFeed(c.ctx, mine)
+		resp, err := c.ask(c.ctx, mine)
 		first = resp
 		return err == nil
 	})
@@ -43,7 +43,7 @@ func TestFaultEtcdAway(t *testing.T) {
 		t.Helper()
 		req := proto.Clone(mine).(*feedv1.GetFeedRequest)
 		req.PageToken = first.NextPageToken
-		resp, err := c.client.GetFeed(c.ctx, req)
+		resp, err := c.ask(c.ctx, req)
 		if err != nil || len(resp.Items) != 7 || resp.Items[0].Id == first.Items[0].Id {
 			t.Errorf("%s: the next page is %v, %v", when, resp.GetItems(), err)
 		}

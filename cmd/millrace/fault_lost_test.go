@@ -52,7 +52,7 @@ func TestFaultLostReplicas(t *testing.T) {
 	flagged := 0
 	for range 200 {
 		q := asker.draw()
-		resp, err := c.client.GetFeed(c.ctx, q.request())
+		resp, err := c.ask(c.ctx, q.request())
 		missing := asker.check(q, resp, err)
 		affected := false
 		for _, e := range q.Entities {
@@ -64,7 +64,7 @@ func TestFaultLostReplicas(t *testing.T) {
 		}
 		req := q.request()
 		req.MinCoverage = 1
-		_, err = c.client.GetFeed(c.ctx, req)
+		_, err = c.ask(c.ctx, req)
 		var refused *millrace.Error
 		switch {
 		case !affected && err != nil:
@@ -194,7 +194,7 @@ func (a *asker) run() (stop func()) {
 		defer close(done)
 		for ctx.Err() == nil && !a.c.t.Failed() {
 			q := a.draw()
-			resp, err := a.c.client.GetFeed(ctx, q.request())
+			resp, err := a.c.ask(ctx, q.request())
 			if ctx.Err() == nil {
 				a.check(q, resp, err)
 			}
@@ -203,7 +203,9 @@ func (a *asker) run() (stop func()) {
 			a.mu.Unlock()
 		}
 	}()
-	return func() { cancel(); <-done }
+	stop = func() { cancel(); <-done }
+	a.c.t.Cleanup(stop) // before what it asks is taken down
+	return stop
 }
 
 // await returns when a time has passed and twenty more questions were asked in
@@ -216,7 +218,12 @@ func (a *asker) await(d time.Duration) {
 		return a.mu.asked
 	}
 	began, from := time.Now(), asked()
-	waitFor(a.c.ctx, a.c.t, "questions to be answered", func() bool {
-		return a.c.t.Failed() || time.Since(began) >= d && asked() >= from+20
-	})
+	for time.Since(began) < d && !a.c.t.Failed() {
+		select {
+		case <-a.c.ctx.Done():
+			a.c.t.Fatal(context.Cause(a.c.ctx))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	waitFor(a.c.ctx, a.c.t, "questions to be answered", func() bool { return a.c.t.Failed() || asked() >= from+20 })
 }

@@ -294,9 +294,16 @@ func sum(ctx context.Context, t *testing.T, look *kafka.Inspector, topic string)
 	return n
 }
 
-// waitFor asks again and again until done.
+// patience is how long a test waits for what takes seconds on an idle machine,
+// so that one that is broken says what it waits for, and soon.
+const patience = 2 * time.Minute
+
+// waitFor asks again and again until done, which must not take for ever, but no
+// longer than patience.
 func waitFor(ctx context.Context, t *testing.T, what string, done func() bool) {
 	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("nothing of it within %v", patience))
+	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !done() {

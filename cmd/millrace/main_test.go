@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestMain lets the test binary be the millrace binary: with MILLRACE_MAIN set
@@ -63,7 +64,7 @@ func (p *process) restart() {
 		p.t.Fatal(err)
 	}
 	defer f.Close()
-	p.cmd = millraceCommand(p.args...)
+	p.cmd = millraceCommand(context.Background(), p.args...) // kill ends it
 	p.cmd.Stdout, p.cmd.Stderr = f, f
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
@@ -96,18 +97,23 @@ func (p *process) end() {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		p.t.Fatal(err)
 	}
-	<-p.ended
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		p.t.Errorf("%s was told to end and did not within %v", p.name, patience)
+		p.kill()
+	}
 }
 
 // millraceCommand is a millrace with args.
-func millraceCommand(args ...string) *exec.Cmd {
+func millraceCommand(ctx context.Context, args ...string) *exec.Cmd {
 	all := slices.Concat(under, []string{os.Args[0]}, args)
-	cmd := exec.Command(all[0], all[1:]...)
+	cmd := exec.CommandContext(ctx, all[0], all[1:]...)
 	cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1")
 	return cmd
 }
 
-// run runs a command to its end.
+// run runs a command to its end, which must come.
 func run(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := output(args...)
@@ -118,10 +124,17 @@ func run(t *testing.T, args ...string) string {
 }
 
 func output(args ...string) (string, error) {
-	cmd := millraceCommand(args...)
+	late := fmt.Errorf("not done within %v", patience)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, late)
+	defer cancel()
+	cmd := millraceCommand(ctx, args...)
+	cmd.WaitDelay = time.Second // for what it started
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
+	if err != nil && context.Cause(ctx) == late {
+		err = late
+	}
 	return out.String(), err
 }
 

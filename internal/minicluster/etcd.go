@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -15,6 +16,7 @@ import (
 // Etcd is a real etcd server of one member inside this process.
 type Etcd struct {
 	server *embed.Etcd
+	once   sync.Once // its own Close panics when called again
 }
 
 // StartEtcd starts etcd with its data in dir, listening on listen, such as
@@ -54,5 +56,5 @@ func StartEtcd(ctx context.Context, dir, listen string) (*Etcd, error) {
 // Addr is the client address, host:port.
 func (e *Etcd) Addr() string { return e.server.Clients[0].Addr().String() }
 
-// Close stops the server.
-func (e *Etcd) Close() { e.server.Close() }
+// Close stops the server, if it has not been stopped yet.
+func (e *Etcd) Close() { e.once.Do(e.server.Close) }

@@ -3,11 +3,9 @@ package indexnode
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -19,12 +17,9 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/query"
-	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/schemas"
 )
 
 // maxRequestBytes bounds a query: 20,000 entities of the longest kind.
@@ -364,48 +359,6 @@ func list(values []*structpb.Value) (any, bool) {
 		return numbers, true
 	}
 	return nil, false
-}
-
-// filterCache keeps compiled filters: a feed sends the same few again and
-// again.
-type filterCache struct {
-	mu       sync.Mutex
-	known    *schemas.Snapshot
-	compiled map[string]*filter.Filter
-}
-
-// maxFilters bounds the cache; when it is full it starts over.
-const maxFilters = 1024
-
-func (c *filterCache) get(src string, known *schemas.Snapshot) (*filter.Filter, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known != known || len(c.compiled) >= maxFilters {
-		c.known, c.compiled = known, make(map[string]*filter.Filter)
-	}
-	if f := c.compiled[src]; f != nil {
-		return f, nil
-	}
-	env := expr.Env{Mode: expr.Filter}
-	for _, s := range known.All() {
-		switch {
-		case known.Latest(s.Name()) != s:
-		case s.Features():
-			env.Entity = append(env.Entity, s.Layout())
-		default:
-			env.Record = append(env.Record, s.Layout())
-		}
-	}
-	f, err := filter.Compile(src, env)
-	if err != nil {
-		var bad *expr.Error
-		if errors.As(err, &bad) {
-			return nil, &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: "see the filter language in docs/filters.md"}
-		}
-		return nil, err
-	}
-	c.compiled[src] = f
-	return f, nil
 }
 
 // GetSchema implements nodev1.NodeServiceServer.

@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// BenchmarkQuery is a node's part of a feed: 1,000 entities of 3,000, 20
-// records each, from the decoded request to the response, cache warm.
-func BenchmarkQuery(b *testing.B) {
+// benchNode returns a node that holds 3,000 entities, 20 records each, and
+// requests for 1,000 of them.
+func benchNode(b *testing.B) (*Node, []*nodev1.QueryRequest) {
 	const entities, rows = 3000, 20
 	n, h := openNode(b, cache.Config{})
 	next := map[millrace.Partition]millrace.Offset{}
@@ -50,6 +50,13 @@ func BenchmarkQuery(b *testing.B) {
 			Model: "home", Filter: `record.language in ["en", "de"] && record.likes >= 3`, Viewer: &feedv1.Viewer{Id: "member:1"},
 		})
 	}
+	return n, requests
+}
+
+// BenchmarkQuery is a node's part of a feed, from the decoded request to the
+// response, cache warm.
+func BenchmarkQuery(b *testing.B) {
+	n, requests := benchNode(b)
 	var candidates int64
 	ask := func() {
 		for _, req := range requests {

@@ -31,10 +31,13 @@ team it is 30 and 26 %.
 
 What is told of each cluster:
   1 client      one question after the other: latency, and CPU time by role
-  saturation    answers a second, of as many clients as raise it
-  half of it    questions arriving at half that rate whether those before are
-                answered or not; latency from the instant each was due, and
-                of that until the client sent it. The p99 is to be within 10 ms.
+  most answers  a second, of as many clients as raise it, each of which waits
+                for its answer
+  saturation    the highest rate of questions, arriving whether those before
+                are answered or not, of which all but one of a thousand are
+                answered within 500 ms
+  half of it    latency from the instant each was due, and of that until the
+                client sent it. The p99 is to be within 10 ms.
 
 The processes share the machine's processors: the nodes are given all among
 them, the broker and the client half each.
@@ -58,7 +61,7 @@ Figures depend on the machine and on what else it does.`,
 	f := c.Flags()
 	f.StringVar(&cfg.Shape, "shape", "", "one of "+strings.Join(bench.Names(), ", "))
 	f.IntSliceVar(&cfg.Nodes, "nodes", []int{1, 3}, "index nodes; a cluster of each number is measured")
-	f.DurationVar(&cfg.Duration, "duration", 5*time.Second, "of a step; a cluster takes about six of them")
+	f.DurationVar(&cfg.Duration, "duration", 5*time.Second, "of a step; a cluster takes about twelve of them")
 	f.Uint64Var(&cfg.Seed, "seed", 1, "of the world and the arrivals")
 	f.IntVar(&cfg.Entities, "entities", 0, "in the world; 0: as the shape says")
 	f.IntVar(&cfg.Viewers, "viewers", 0, "who ask, in turn; 0: as the shape says")

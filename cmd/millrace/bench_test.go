@@ -43,7 +43,7 @@ func TestBench(t *testing.T) {
 				if n := figure("oracle_equal"); n != 4 {
 					t.Errorf("%d nodes: %v answers are the oracle's, want 4", nodes, n)
 				}
-				for _, name := range []string{"saturation_qps", "cpu_per_query_us", "p50_one_client_ms", "p99_half_saturation_ms", "late_p99_half_saturation_ms"} {
+				for _, name := range []string{"saturation_qps", "cpu_per_query_us", "p50_one_client_ms", "most_qps", "p99_half_saturation_ms", "late_p99_half_saturation_ms"} {
 					if figure(name) <= 0 {
 						t.Errorf("%d nodes: %s is %v", nodes, name, figure(name))
 					}

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -148,7 +149,7 @@ func (r *running) startBroker(ctx context.Context, f *family, w *world, b *backi
 	}
 	// Not by package client, which asks again when it is refused: that would
 	// be taken for latency.
-	r.conn, err = grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	r.conn, err = grpc.NewClient(addr, append(grpctune.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	r.feed = feedv1.NewFeedServiceClient(r.conn)
 	return err
 }

@@ -33,11 +33,17 @@ type right struct {
 	items  uint64
 }
 
-// patient bounds one question.
-const patient = 10 * time.Second
+// patient bounds one question, and deadline one that arrives at a given rate.
+const (
+	patient  = 10 * time.Second
+	deadline = 500 * time.Millisecond
+)
 
 // errRefused says that the broker was too busy.
 var errRefused = errors.New("refused: the broker is overloaded")
+
+// errMissed says that a question's time was up before all was answered.
+var errMissed = errors.New("no answer, or a partial one, when the time was up")
 
 func (d *driver) get(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, patient)
@@ -47,16 +53,21 @@ func (d *driver) get(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.G
 		return nil, refusal(err)
 	}
 	if missing := resp.GetCoverage().GetMissing(); len(missing) > 0 {
-		return nil, fmt.Errorf("partial answer: %v", missing)
+		return nil, fmt.Errorf("%w: %v", errMissed, missing)
 	}
 	return resp, nil
 }
 
-// refusal returns errRefused for the broker's.
+// refusal returns errRefused and errMissed for what the broker and gRPC say.
 func refusal(err error) error {
 	err = rpcerr.FromStatus(err)
-	if e, ok := errors.AsType[*millrace.Error](err); ok && e.Reason == millrace.ReasonOverloaded {
-		return errRefused
+	if e, ok := errors.AsType[*millrace.Error](err); ok {
+		switch e.Reason {
+		case millrace.ReasonOverloaded:
+			return errRefused
+		case millrace.ReasonDeadline:
+			return fmt.Errorf("%w: %w", errMissed, err)
+		}
 	}
 	return err
 }
@@ -69,7 +80,7 @@ func (d *driver) glance(ctx context.Context, q *question) (g glance, err error) 
 		return g, refusal(err)
 	}
 	if g.partial {
-		return g, errors.New("partial answer")
+		return g, errMissed
 	}
 	return g, nil
 }
@@ -150,7 +161,7 @@ func closed(ctx context.Context, clients int, length time.Duration, ask func(con
 // open has questions arrive as a Poisson process of so many a second, whether
 // those before are answered or not, and measures from the instant each was
 // due; so what the client does too late is within. How much that is it tells
-// apart, as it does those that were refused.
+// apart, as it does those that were refused or not answered in time.
 func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (res arrivals, err error) {
 	alarm, err := newAlarm()
 	if err != nil {
@@ -170,12 +181,18 @@ func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (
 		at := due
 		g.Go(func() error {
 			late := time.Since(at)
+			ctx, cancel := context.WithDeadline(ctx, at.Add(deadline))
+			defer cancel()
 			err := d.ask(ctx)
 			took := time.Since(at)
 			mu.Lock()
 			defer mu.Unlock()
-			if errors.Is(err, errRefused) {
+			switch {
+			case errors.Is(err, errRefused):
 				res.refused++
+				return nil
+			case errors.Is(err, errMissed):
+				res.missed++
 				return nil
 			}
 			res.took, res.late = append(res.took, took), append(res.late, late)
@@ -193,4 +210,8 @@ type arrivals struct {
 	took    latencies // from the instant each was due
 	late    latencies // of that, until the client sent it
 	refused int
+	missed  int // not answered in time
 }
+
+// sustained reports whether all but one of a thousand were answered in time.
+func (a *arrivals) sustained() bool { return 1000*(a.refused+a.missed) <= len(a.took) }

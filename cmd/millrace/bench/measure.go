@@ -25,8 +25,9 @@ type result struct {
 	exact              int     // answers equal to the oracle's
 	one                latencies
 	oneCPU, fullCPU    cpuTime  // a query, of one client and saturated
-	saturation         float64  // queries a second
-	clients            int      // that saturate it
+	most               float64  // answers a second that clients get, and
+	clients            int      // how many those are
+	saturation         float64  // queries a second that are answered in time
 	half               arrivals // at half of that
 
 	// Of a shape with a baseline: two clients.
@@ -72,6 +73,9 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 		if err := d.twoClients(ctx, c, &res); err != nil {
 			return res, err
 		}
+	}
+	if err := d.crowd(ctx, c, &res); err != nil {
+		return res, err
 	}
 	if err := d.saturate(ctx, c, &res); err != nil {
 		return res, err
@@ -169,14 +173,14 @@ func (d *driver) twoClients(ctx context.Context, c *Config, res *result) (err er
 }
 
 const (
-	// maxClients ends the search for saturation,
+	// maxClients ends the search for the most answers,
 	maxClients = 64
 	// and so does growth of less than this.
 	growth = 1.03
 )
 
-// saturate doubles the clients until they get no more answers a second.
-func (d *driver) saturate(ctx context.Context, c *Config, res *result) error {
+// crowd doubles the clients until they get no more answers a second.
+func (d *driver) crowd(ctx context.Context, c *Config, res *result) error {
 	for clients := 1; clients <= maxClients; clients *= 2 {
 		l, elapsed, err := d.closed(ctx, clients, c.Duration/2)
 		if err != nil {
@@ -184,9 +188,9 @@ func (d *driver) saturate(ctx context.Context, c *Config, res *result) error {
 		}
 		rate := float64(len(l)) / elapsed.Seconds()
 		c.say("%d nodes: %d clients, %.0f queries/s, p99 %s", res.nodes, clients, rate, ms(l.at(0.99)))
-		grows := rate > growth*res.saturation
-		if rate > res.saturation {
-			res.saturation, res.clients = rate, clients
+		grows := rate > growth*res.most
+		if rate > res.most {
+			res.most, res.clients = rate, clients
 		}
 		if !grows && clients > 2 {
 			break
@@ -212,4 +216,28 @@ func (d *driver) saturate(ctx context.Context, c *Config, res *result) error {
 		return err
 	}
 	return g.Wait()
+}
+
+// slower is by what a rate is lowered that is not sustained, and leastShare of
+// the most answers a second is not searched below.
+const (
+	slower     = 0.95
+	leastShare = 0.25
+)
+
+// saturate lowers the rate from the most answers that clients get who wait for
+// them, until questions that arrive whether those before are answered or not
+// are answered in time.
+func (d *driver) saturate(ctx context.Context, c *Config, res *result) error {
+	for rate := res.most; rate > leastShare*res.most; rate *= slower {
+		got, err := d.open(ctx, rate, c.Duration)
+		if err != nil {
+			return err
+		}
+		c.say("%d nodes: %.0f queries/s arriving, p99 %s, %d refused, %d not in time", res.nodes, rate, ms(got.took.at(0.99)), got.refused, got.missed)
+		if res.saturation = rate; got.sustained() {
+			break
+		}
+	}
+	return nil
 }

@@ -28,7 +28,6 @@
 package cache
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -109,68 +108,6 @@ func (c *Cache) Reader() Reader { return Reader{c, c.arena.Enter()} }
 
 // Leave ends to read.
 func (r Reader) Leave() { r.in.Leave() }
-
-// Lookup appends to dst what is known of each type of each entity, entity by
-// entity: nil where nothing is. It sees what was put and removed before.
-func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []millrace.ContentType) []*Timeline {
-	var (
-		few   [16]id
-		parts = few[:0]
-		st    stage
-		n     int
-		c     = r.c
-		t     = c.index.table.Load()
-	)
-	for _, typ := range types {
-		parts = append(parts, c.seeds.part(string(typ)))
-	}
-	start := len(dst)
-	dst = slices.Grow(dst, len(entities)*len(types))
-	for _, e := range entities {
-		part := c.seeds.part(string(e))
-		for _, typ := range parts {
-			st[n] = join(part, typ)
-			if n++; n == len(st) {
-				dst = t.lookup(dst, st[:])
-				n = 0
-			}
-		}
-	}
-	dst = t.lookup(dst, st[:n])
-	c.count(dst[start:], types)
-	return dst
-}
-
-// count counts the look-ups of a batch.
-func (c *Cache) count(found []*Timeline, types []millrace.ContentType) {
-	var hits [listKinds]uint64
-	var misses, featureMisses uint64
-	for i := range types {
-		var known, empty uint64
-		for at := i; at < len(found); at += len(types) {
-			if found[at] != nil {
-				known++
-			}
-			if found[at] == Empty {
-				empty++
-			}
-		}
-		unknown := uint64(len(found)/len(types)) - known
-		if isFeatures(types[i]) {
-			featureMisses += unknown
-			hits[features] += known
-			continue
-		}
-		misses += unknown
-		hits[skinny] += empty
-		hits[fat] += known - empty
-	}
-	for kind, n := range hits {
-		c.hits[kind].Add(n)
-	}
-	c.misses.Add(misses)
-	c.featureMisses.Add(featureMisses)
-}
 
 // Peek returns what is known of a timeline, or nil. It counts nothing and
 // touches nothing.

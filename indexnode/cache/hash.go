@@ -13,20 +13,17 @@ import (
 type id struct{ tag, check uint64 }
 
 // seeds make ids.
-type seeds [4]uint64
+type seeds struct{ a, b, c, d uint64 }
 
 func newSeeds() (s seeds) {
-	for i := range s {
-		s[i] = rand.Uint64() | 1
-	}
-	return s
+	return seeds{rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1}
 }
 
 // part returns what one half of a key contributes to its id: both words in one
 // pass, 16 bytes at a time.
 func (s *seeds) part(half string) id {
 	n := uint64(len(half))
-	h := id{s[0] ^ n, s[2] + n}
+	h := id{s.a ^ n, s.c + n}
 	for len(half) > 16 {
 		h = h.mix(s, eight(half), eight(half[8:]))
 		half = half[16:]
@@ -44,8 +41,8 @@ func (s *seeds) part(half string) id {
 
 // mix takes 16 bytes in: a product of 128 bits for each word, folded.
 func (h id) mix(s *seeds, a, b uint64) id {
-	h1, l1 := bits.Mul64(a^h.tag, b^s[1])
-	h2, l2 := bits.Mul64(b^h.check, a^s[3])
+	h1, l1 := bits.Mul64(a^h.tag, b^s.b)
+	h2, l2 := bits.Mul64(b^h.check, a^s.d)
 	return id{h1 ^ l1 ^ h.check, h2 ^ l2 + h.tag}
 }
 
@@ -53,15 +50,36 @@ func eight(s string) uint64 { return *(*uint64)(unsafe.Pointer(unsafe.StringData
 
 func four(s string) uint32 { return *(*uint32)(unsafe.Pointer(unsafe.StringData(s))) }
 
-// join returns the id of a key from what its halves contribute, of which it
-// turns one: names of entities are free, and may be those of types. A tag is
-// never that of a free slot.
-func join(entity, typ id) id {
-	tag := (entity.tag ^ bits.RotateLeft64(typ.tag, 29)) * 0x9e3779b97f4a7c15
-	check := (entity.check ^ bits.RotateLeft64(typ.check, 29)) * 0xc2b2ae3d27d4eb4f
-	return id{(tag ^ tag>>32) | 1<<63, check ^ check>>32}
+// parts is part for the names of a batch.
+func (s *seeds) parts(dst *[batchKeys]id, names []millrace.Entity) {
+	for i, name := range names {
+		to := &dst[uint(i)%batchKeys]
+		if n := uint64(len(name)); n >= 8 && n <= 16 { // as most have; the same as part, without a call
+			*to = id{s.a ^ n, s.c + n}.mix(s, eight(string(name)), eight(string(name[n-8:])))
+		} else {
+			*to = s.part(string(name))
+		}
+	}
 }
 
+// turned returns what the type contributes to an id as join takes it. Names of
+// entities are free, and may be those of types.
+func (h id) turned() id {
+	return id{bits.RotateLeft64(h.tag, 29), bits.RotateLeft64(h.check, 29)}
+}
+
+// join returns the id of a key from what its halves contribute. Of a product
+// the upper bits are those to rely on, and the index does: see home and
+// checkBits. A tag is never that of a free slot, and a check is of a key that
+// was touched.
+func join(entity, typ id) id {
+	return id{(entity.tag^typ.tag)*0x9e3779b97f4a7c15 | 1, (entity.check^typ.check)*0xc2b2ae3d27d4eb4f | touched}
+}
+
+// home returns the number of the bucket that a key belongs to, modulo their
+// number.
+func home(tag uint64) uint64 { return tag >> 32 }
+
 func (s *seeds) id(t millrace.Timeline) id {
-	return join(s.part(string(t.Entity)), s.part(string(t.Type)))
+	return join(s.part(string(t.Entity)), s.part(string(t.Type)).turned())
 }

@@ -30,7 +30,7 @@ func TestIDsAreSpread(t *testing.T) {
 	for _, k := range keys {
 		x := s.id(k)
 		tags[x.tag], checks[x.check] = true, true
-		for i, w := range [2]uint64{x.tag % buckets, x.check >> 40 % buckets} {
+		for i, w := range [2]uint64{home(x.tag) % buckets, x.check >> 47} {
 			filled[i][w/64] |= 1 << (w % 64)
 		}
 	}
@@ -45,6 +45,24 @@ func TestIDsAreSpread(t *testing.T) {
 		// 1 - e^(-101500/131072) of the buckets, 70,654, and ten deviations.
 		if n < 69_700 || n > 71_600 {
 			t.Errorf("%d buckets filled", n)
+		}
+	}
+}
+
+// What is hashed in batches has the id that one key has.
+func TestBatchesHaveTheSameIDs(t *testing.T) {
+	s := newSeeds()
+	var got [batchKeys]id
+	for first := 0; first < 40; first += batchKeys {
+		var names []millrace.Entity
+		for n := first; n < first+batchKeys; n++ {
+			names = append(names, millrace.Entity("abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:n]))
+		}
+		s.parts(&got, names)
+		for i, name := range names {
+			if want := s.part(string(name)); got[i] != want {
+				t.Errorf("%q: %x, want %x", name, got[i], want)
+			}
 		}
 	}
 }

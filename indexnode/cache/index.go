@@ -2,7 +2,6 @@ package cache
 
 import (
 	"iter"
-	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
@@ -116,7 +115,7 @@ func (t *table) slot(i int) *slot { return &t.buckets[i/bucketSlots][i%bucketSlo
 // find returns the number of a key's slot, or -1.
 func (t *table) find(k id) int {
 	for n := uint64(0); ; n++ {
-		at := (k.tag + n) & t.mask
+		at := (home(k.tag) + n) & t.mask
 		b := &t.buckets[at]
 		for i := range b {
 			if b[i].is(k) {
@@ -129,15 +128,11 @@ func (t *table) find(k id) int {
 	}
 }
 
-// stage is keys that are looked up side by side, so that their memory accesses
-// overlap.
-type stage [64]id
-
 // holder returns the number of the slot with a tag that has a value, or -1. Of
 // two keys with one tag the index takes one at a time.
 func (t *table) holder(tag uint64) int {
 	for n := uint64(0); ; n++ {
-		at := (tag + n) & t.mask
+		at := (home(tag) + n) & t.mask
 		b := &t.buckets[at]
 		for i := range b {
 			switch b[i].tag.Load() {
@@ -152,32 +147,6 @@ func (t *table) holder(tag uint64) int {
 	}
 }
 
-// lookup appends to dst what is known of keys, and touches it.
-func (t *table) lookup(dst []*Timeline, keys []id) []*Timeline {
-	prefetch(keys, &t.buckets[0], t.mask)
-	for _, k := range keys {
-		b := &t.buckets[k.tag&t.mask]
-		// Which slot it is cannot be foretold: no branch depends on it.
-		hit := eq(b[0].tag.Load(), k.tag) | eq(b[1].tag.Load(), k.tag)<<1 | eq(b[2].tag.Load(), k.tag)<<2 | eq(b[3].tag.Load(), k.tag)<<3
-		s := &b[bits.TrailingZeros8(hit|1<<(bucketSlots-1))]
-		v := s.value.Load()
-		if hit == 0 || (v^k.check)&checkBits != 0 {
-			at := t.find(k)
-			if at < 0 {
-				dst = append(dst, nil)
-				continue
-			}
-			s = t.slot(at)
-			v = s.value.Load()
-		}
-		if v&touched == 0 && v&(isEmpty|address) != 0 {
-			s.value.Or(touched)
-		}
-		dst = append(dst, timelineIn(v))
-	}
-	return dst
-}
-
 // touch returns the slot's value, and marks it as looked up.
 func (s *slot) touch() *Timeline {
 	v := s.value.Load()
@@ -185,14 +154,6 @@ func (s *slot) touch() *Timeline {
 		s.value.Or(touched)
 	}
 	return timelineIn(v)
-}
-
-// eq is 1 if a is b, and 0 otherwise, without a branch.
-func eq(a, b uint64) (one uint8) {
-	if a == b {
-		one = 1
-	}
-	return one
 }
 
 // get returns the value of a key, or nil.
@@ -226,7 +187,7 @@ func (x *index) insert(k id) int {
 
 func (t *table) insert(tag, value uint64) int {
 	for n := uint64(0); ; n++ {
-		at := (tag + n) & t.mask
+		at := (home(tag) + n) & t.mask
 		for i := range t.buckets[at] {
 			if s := &t.buckets[at][i]; s.tag.Load() == 0 {
 				s.value.Store(value)

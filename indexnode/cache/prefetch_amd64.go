@@ -1,7 +1,6 @@
 package cache
 
-// prefetch asks the processor for the buckets of keys. Unlike a load it waits
-// for nothing.
+// prefetch asks the processor for buckets. Unlike a load it waits for nothing.
 //
 //go:noescape
-func prefetch(keys []id, buckets *bucket, mask uint64)
+func prefetch(buckets []*bucket)

@@ -1,21 +1,19 @@
 #include "textflag.h"
 
-// func prefetch(keys []id, buckets *bucket, mask uint64)
-TEXT ·prefetch(SB), NOSPLIT, $0-40
-	MOVQ keys+0(FP), AX
-	MOVQ keys_len+8(FP), CX
-	MOVQ buckets+24(FP), BX
-	MOVQ mask+32(FP), DX
+// func prefetch(buckets []*bucket)
+TEXT ·prefetch(SB), NOSPLIT, $0-24
+	MOVQ buckets+0(FP), AX
+	MOVQ buckets_len+8(FP), CX
+	LEAQ (AX)(CX*8), CX
+	CMPQ AX, CX
+	JEQ  done
 
 next:
-	SUBQ $1, CX
-	JLT  done
 	MOVQ (AX), SI
-	ANDQ DX, SI
-	SHLQ $6, SI
-	PREFETCHT0 (BX)(SI*1)
-	ADDQ $16, AX
-	JMP  next
+	PREFETCHT0 (SI)
+	ADDQ $8, AX
+	CMPQ AX, CX
+	JNE  next
 
 done:
 	RET

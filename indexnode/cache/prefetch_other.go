@@ -2,5 +2,5 @@
 
 package cache
 
-// prefetch asks the processor for the buckets of keys, where there is a way to.
-func prefetch([]id, *bucket, uint64) {}
+// prefetch asks the processor for buckets, where there is a way to.
+func prefetch([]*bucket) {}

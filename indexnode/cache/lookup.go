@@ -1,0 +1,188 @@
+package cache
+
+import (
+	"slices"
+	"unsafe"
+
+	"github.com/millrace/millrace"
+)
+
+// Lookup appends to dst what is known of each type of each entity, entity by
+// entity: nil where nothing is. It sees what was put and removed before.
+//
+// It goes in batches: it asks for the cache lines of one, and while they are
+// on their way it reads those of the batch before.
+func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []millrace.ContentType) []*Timeline {
+	var (
+		few      [16]id
+		typs     = few[:0]
+		names    [batchKeys]id
+		batches  [2]batch
+		now, was = &batches[0], &batches[1]
+	)
+	for _, typ := range types {
+		typs = append(typs, r.c.seeds.part(string(typ)).turned())
+	}
+	start, n := len(dst), len(entities)*len(types)
+	dst = slices.Grow(dst, n)[:start+n]
+	l := lookup{table: r.c.index.table.Load(), types: types, found: dst[start:]}
+	for at := 0; at < len(entities); at += batchKeys {
+		some := entities[at:min(at+batchKeys, len(entities))]
+		r.c.seeds.parts(&names, some)
+		for i, typ := range typs {
+			now.n, now.typ, now.first = len(some), i, at*len(types)+i
+			l.table.locate(now, &names, typ)
+			prefetch(now.in[:now.n])
+			l.read(was)
+			now, was = was, now
+		}
+	}
+	l.read(was)
+	l.readLate()
+	r.c.count(&l)
+	return dst
+}
+
+// batchKeys is as many cache lines as a core has on their way at a time.
+const batchKeys = 16
+
+// batch is keys of one type, and of entities that stand side by side.
+type batch struct {
+	tags, checks [batchKeys]uint64
+	in           [batchKeys]*bucket
+	n, typ       int
+	first        int // where the answer to the first goes
+}
+
+// locate makes the keys of a batch, and finds their buckets.
+func (t *table) locate(b *batch, names *[batchKeys]id, typ id) {
+	buckets, mask := unsafe.Pointer(unsafe.SliceData(t.buckets)), t.mask
+	for i := range uint(b.n) {
+		k := join(names[i%batchKeys], typ)
+		b.tags[i%batchKeys], b.checks[i%batchKeys] = k.tag, k.check
+		b.in[i%batchKeys] = (*bucket)(unsafe.Add(buckets, (home(k.tag)&mask)*uint64(bucketBytes)))
+	}
+}
+
+// lookup is a look-up under way.
+type lookup struct {
+	table *table
+	types []millrace.ContentType
+	found []*Timeline
+	hits  [listKinds]uint64
+	// misses are of timelines and of features.
+	misses, featureMisses uint64
+
+	late struct { // the first n
+		keys [lateKeys]id
+		at   [lateKeys]int // where their answers go
+		n    uint
+	}
+}
+
+const lateKeys = 4 * batchKeys
+
+// read answers the keys of a batch whose timelines stand in their buckets and
+// were touched before, which are nearly all that are asked for, and leaves the
+// others for later. Where in its bucket a key stands cannot be foretold, so
+// that no branch depends on it.
+func (l *lookup) read(b *batch) {
+	var values, odd [batchKeys]uint64
+	for i, in := range b.in[:b.n] {
+		tag := b.tags[uint(i)%batchKeys]
+		t, v := in[0].tag.Load(), in[0].value.Load()
+		t1, v1 := in[1].tag.Load(), in[1].value.Load()
+		t2, v2 := in[2].tag.Load(), in[2].value.Load()
+		t3, v3 := in[3].tag.Load(), in[3].value.Load()
+		if t1 == tag {
+			t, v = t1, v1
+		}
+		if t2 == tag {
+			t, v = t2, v2
+		}
+		if t3 == tag {
+			t, v = t3, v3
+		}
+		values[uint(i)%batchKeys] = v
+		odd[uint(i)%batchKeys] = t ^ tag | (v^b.checks[uint(i)%batchKeys])&(checkBits|touched)
+	}
+	var known, empty, late uint64
+	none := uint64(uintptr(unsafe.Pointer(Empty)))
+	at := b.first
+	for i := range uint(b.n) {
+		v := values[i%batchKeys]
+		if odd[i%batchKeys] != 0 {
+			v = 0
+			n := l.late.n
+			l.late.keys[n%lateKeys] = id{b.tags[i%batchKeys], b.checks[i%batchKeys]}
+			l.late.at[n%lateKeys] = at
+			l.late.n++
+			late++
+		}
+		tl := v & address
+		if v&isEmpty != 0 {
+			tl = none
+		}
+		empty += v & isEmpty
+		if tl != 0 {
+			known++
+		}
+		l.found[at] = timelineAt(uintptr(tl))
+		at += len(l.types)
+	}
+	l.add(b.typ, known, empty/isEmpty, uint64(b.n)-late-known)
+	if l.late.n > lateKeys-batchKeys {
+		l.readLate()
+	}
+}
+
+// readLate answers the keys that were left: most stand in the next bucket.
+func (l *lookup) readLate() {
+	var next [lateKeys]*bucket
+	t, keys := l.table, l.late.keys[:l.late.n]
+	for i, k := range keys {
+		next[i] = &t.buckets[(home(k.tag)+1)&t.mask]
+	}
+	prefetch(next[:len(keys)])
+	for i, k := range keys {
+		at := l.late.at[i]
+		l.found[at] = nil
+		if s := t.find(k); s >= 0 {
+			l.found[at] = t.slot(s).touch()
+		}
+		switch typ := at % len(l.types); l.found[at] {
+		case nil:
+			l.add(typ, 0, 0, 1)
+		case Empty:
+			l.add(typ, 1, 1, 0)
+		default:
+			l.add(typ, 1, 0, 0)
+		}
+	}
+	l.late.n = 0
+}
+
+// add counts look-ups of a type: those that found something, of them those that
+// found Empty, and those that found nothing.
+func (l *lookup) add(typ int, known, empty, unknown uint64) {
+	if len(l.types) == 0 {
+		return
+	}
+	if isFeatures(l.types[typ]) {
+		l.hits[features] += known
+		l.featureMisses += unknown
+		return
+	}
+	l.hits[skinny] += empty
+	l.hits[fat] += known - empty
+	l.misses += unknown
+}
+
+// count counts a look-up that is over.
+func (c *Cache) count(l *lookup) {
+	for kind, n := range l.hits {
+		c.hits[kind].Add(n)
+	}
+	c.misses.Add(l.misses)
+	c.featureMisses.Add(l.featureMisses)
+}

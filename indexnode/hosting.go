@@ -75,6 +75,7 @@ func (h *hosting) close() {
 // run hosts what the cluster assigns to the node, which brokers reach at addr.
 func (h *hosting) run(ctx context.Context, addr string) (err error) {
 	n := h.node
+	n.awaits.Store("Kafka")
 	if err := kafka.EnsureTopics(ctx, n.cfg.Brokers, n.cfg.Topics); err != nil {
 		return err
 	}
@@ -84,6 +85,7 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 	if err != nil {
 		return err
 	}
+	n.awaits.Store("etcd, to hear of the assignment and the models")
 	watcher, err := n.cfg.Cluster.Watch(ctx)
 	if err != nil {
 		return err
@@ -93,6 +95,7 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 		return err
 	}
 	h.admitModels(ctx, packs)
+	n.awaits.Store("etcd, to register the node")
 	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone}); err != nil {
 		return err
 	}
@@ -101,6 +104,7 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 		defer cancel()
 		err = cmp.Or(err, h.member.Leave(leave))
 	}()
+	n.awaits.Store("")
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.ingest(ctx) })

@@ -89,6 +89,7 @@ type Node struct {
 	lag      atomic.Pointer[nodeLag]
 	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters
+	awaits   atomic.Value // string: what Run waits for before it hosts anything; empty: nothing
 
 	maxCached int  // maxCached, but in tests
 	maxRun    int  // maxRunBytes, but in tests
@@ -184,6 +185,9 @@ func (n *Node) Close() error {
 
 // Ready reports why the node cannot answer for all that it hosts, or nil.
 func (n *Node) Ready() error {
+	if what, _ := n.awaits.Load().(string); what != "" {
+		return errors.New("waiting for " + what)
+	}
 	hosted, behind, broken := 0, 0, 0
 	for i := range n.parts {
 		switch partState(n.parts[i].state.Load()) {

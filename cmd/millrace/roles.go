@@ -109,6 +109,9 @@ func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, 
 	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: cmp.Or(c.Cluster, "millrace"), Dir: dir, Log: slog.Default()})
 }
 
+// waiting says what a role waits for that has not heard of its cluster.
+func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c.Etcd) }
+
 // lastGood is where a role keeps what it last knew of its cluster.
 func lastGood(data string) string {
 	if data == "" {
@@ -185,21 +188,26 @@ func indexnodeCommand() *cobra.Command {
     like: {age: 720h, count: 1000}
   zone: a                      # where it stands: brokers of the zone ask it first
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
+		var opened atomic.Pointer[indexnode.Node]
+		var joined atomic.Bool
+		r, ctx, err := newRole(ctx, &c.Common, func() error {
+			if n := opened.Load(); n != nil {
+				return n.Ready()
+			}
+			if joined.Load() {
+				return errors.New("the store is being opened")
+			}
+			return c.waiting()
+		})
+		if err != nil {
+			return err
+		}
 		cl, err := c.openCluster(ctx, lastGood(c.Data))
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
-		var opened atomic.Pointer[indexnode.Node]
-		r, ctx, err := newRole(ctx, &c.Common, func() error {
-			if n := opened.Load(); n != nil {
-				return n.Ready()
-			}
-			return errors.New("the store is being opened")
-		})
-		if err != nil {
-			return err
-		}
+		joined.Store(true)
 		r.metrics.MustRegister(cl)
 		n, err := indexnode.Open(indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
@@ -240,6 +248,22 @@ func brokerCommand() *cobra.Command {
     default: {per_second: 50}  # all other callers together; left out: no limit
   zone: a                      # index nodes of the same are asked first
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
+		var heard atomic.Pointer[cluster.Watcher]
+		var serving atomic.Bool
+		r, ctx, err := newRole(ctx, &c.Common, func() error {
+			switch maps := heard.Load(); {
+			case maps == nil:
+				return c.waiting()
+			case maps.Current().Epoch() == 0:
+				return errors.New("the cluster has no assignment yet")
+			case !serving.Load():
+				return c.waiting()
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 		cl, err := c.openCluster(ctx, lastGood(c.Data))
 		if err != nil {
 			return err
@@ -249,15 +273,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		r, ctx, err := newRole(ctx, &c.Common, func() error {
-			if maps.Current().Epoch() == 0 {
-				return errors.New("the cluster has no assignment yet")
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
+		heard.Store(maps)
 		r.metrics.MustRegister(cl)
 		feeds, err := readFeeds(c.Feeds)
 		if err != nil {
@@ -295,6 +311,7 @@ func brokerCommand() *cobra.Command {
 		}
 		server := grpc.NewServer(b.ServerOptions()...)
 		b.RegisterGRPC(server)
+		serving.Store(true)
 		r.group.Go(func() error {
 			defer context.AfterFunc(ctx, server.GracefulStop)()
 			return server.Serve(l)

@@ -146,6 +146,7 @@ func (c *Client) partitionsKey() string { return c.prefix + "partitions" }
 // if there is.
 func (c *Client) checkPartitions(ctx context.Context) error {
 	key, want := c.partitionsKey(), strconv.Itoa(partition.Count)
+	var told time.Time
 	for {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		resp, err := c.etcd.Txn(call).
@@ -162,6 +163,10 @@ func (c *Client) checkPartitions(ctx context.Context) error {
 			c.log.Warn("etcd is away; starting with the last good map", "err", err)
 			return nil
 		}
+		if time.Since(told) >= tellEvery {
+			told = time.Now()
+			c.log.Warn("waiting for etcd, without which nothing is known of the cluster", "etcd", c.etcd.Endpoints(), "err", err)
+		}
 		if werr := wait(ctx, retryAfter); werr != nil {
 			return fmt.Errorf("cluster: etcd at %v: %w", c.etcd.Endpoints(), err)
 		}
@@ -175,8 +180,12 @@ func checkCount(got string) error {
 	return nil
 }
 
-// retryAfter is the pause after a failed call.
-const retryAfter = 500 * time.Millisecond
+// retryAfter is the pause after a failed call, and tellEvery how often who
+// waits says so.
+const (
+	retryAfter = 500 * time.Millisecond
+	tellEvery  = 10 * time.Second
+)
 
 // wait pauses, or returns why it need not.
 func wait(ctx context.Context, d time.Duration) error {

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/minicluster"
+)
+
+// A role that starts while etcd is away lives, and says what it waits for: at
+// its admin port and in its log. So does a node that has been there before.
+func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	ctx, failed := context.WithCancelCause(t.Context())
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	etcd, dir := freeAddr(t), t.TempDir()
+	node, broker := freeAddr(t), freeAddr(t)
+	n := start(t, failed, "node", "indexnode", "--config", writeConfig(t, "node",
+		"id: node-1\ndata: %s\nbrokers: [%q]\netcd: [%q]\nlisten: %q\nadmin: %q\n", t.TempDir(), k.Addr(), etcd, freeAddr(t), node))
+	b := start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker", "etcd: [%q]\ngrpc: %q\nadmin: %q\n", etcd, freeAddr(t), broker))
+	says := func(admin, path, want string) {
+		t.Helper()
+		got := ""
+		defer func() {
+			if t.Failed() {
+				t.Logf("the last answer: %s", got)
+			}
+		}()
+		waitFor(ctx, t, fmt.Sprintf("%q at %s", want, path), func() bool {
+			resp, err := http.Get("http://" + admin + path)
+			if err != nil {
+				return false
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			got = string(body)
+			return err == nil && strings.Contains(got, want)
+		})
+	}
+	for admin, p := range map[string]*process{node: n, broker: b} {
+		says(admin, "/livez", "ok")
+		says(admin, "/readyz", "waiting for etcd at ["+etcd+"]")
+		waitFor(ctx, t, p.name+"'s log to say so", func() bool {
+			log, err := os.ReadFile(p.log)
+			return err == nil && strings.Contains(string(log), "waiting for etcd")
+		})
+	}
+	e, err := minicluster.StartEtcd(ctx, filepath.Join(dir, "etcd"), etcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	says(broker, "/readyz", "no assignment yet")
+	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", "node-1", "--replicas", "1")
+	says(broker, "/readyz", "ok")
+	says(node, "/readyz", "ok")
+	n.kill()
+	e.Close()
+	n.restart()
+	says(node, "/readyz", "waiting for etcd, to register the node")
+}

@@ -89,6 +89,7 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 
 // leg asks one node and, when it is slow or fails, others for the same.
 func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcome {
+	l.entities = f.q.among(l.parts)
 	next := append(slices.Clip(tried), l.node.ID)
 	var heard, shed atomic.Bool // from the node itself; that it is overloaded
 	first := func(ctx context.Context) (outcome, bool) {
@@ -268,13 +269,7 @@ func (f *fanout) judge(l leg, took time.Duration, err error) {
 }
 
 // recent returns how long calls like a leg's took of late.
-func (f *fanout) recent(l leg) *recent {
-	entities := 0
-	for p := range l.parts.All() {
-		entities += int(f.q.counts[p])
-	}
-	return f.b.recent.of(entities)
-}
+func (f *fanout) recent(l leg) *recent { return f.b.recent.of(l.entities) }
 
 // ended reports whether err only says that time is up or nobody waits.
 func ended(err error) bool {
@@ -297,10 +292,7 @@ func (f *fanout) note(ctx context.Context, l leg, c *feedv1.NodeCall, err error)
 		c.Outcome = err.Error()
 	}
 	f.b.metrics.calls.WithLabelValues(string(l.node.ID), label).Inc()
-	c.Node, c.Partitions = string(l.node.ID), int32(l.parts.Len())
-	for p := range l.parts.All() {
-		c.Timelines += int32(f.q.timelines(p))
-	}
+	c.Node, c.Partitions, c.Timelines = string(l.node.ID), int32(l.parts.Len()), int32(l.entities*f.q.types)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.calls = append(f.mu.calls, c)

@@ -54,6 +54,14 @@ type times struct{ read, route, fanOut, merge, records time.Duration }
 // type is asked for, an entity counts as one.
 func (q *question) timelines(p millrace.Partition) int { return int(q.counts[p]) * q.types }
 
+// among returns how many entities a set of partitions was asked for.
+func (q *question) among(parts cluster.Set) (n int) {
+	for p := range parts.All() {
+		n += int(q.counts[p])
+	}
+	return n
+}
+
 // entities returns the entities of a partition as QueryRequest has them.
 func (q *question) entities(p millrace.Partition) []byte { return q.encoded[q.ends[p]:q.ends[p+1]] }
 
@@ -68,13 +76,16 @@ func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 		n += len(q.entities(p))
 	}
 	r := &nodev1.QueryRequest{
-		Entities: make([]byte, 0, n), Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
+		Entities: q.encoded, Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
 		Filter: q.query.Filter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, Shadow: q.query.Shadow,
 	}
-	for p := range parts.All() {
-		r.Entities = append(r.Entities, q.entities(p)...)
+	if n < len(q.encoded) {
+		r.Entities = make([]byte, 0, n)
+		for p := range parts.All() {
+			r.Entities = append(r.Entities, q.entities(p)...)
+		}
 	}
 	return r
 }

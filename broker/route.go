@@ -11,8 +11,9 @@ import (
 
 // leg is one node and the partitions it is asked for.
 type leg struct {
-	node  cluster.Node
-	parts cluster.Set
+	node     cluster.Node
+	parts    cluster.Set
+	entities int // of the parts, once it is asked
 }
 
 // tier says how far a node can be trusted to answer now.
@@ -68,7 +69,7 @@ func (c *choice) candidates(t tier) []candidate {
 		default:
 			continue
 		}
-		out = append(out, candidate{leg{n, parts}, tie(c.viewer, n.ID)})
+		out = append(out, candidate{leg{node: n, parts: parts}, tie(c.viewer, n.ID)})
 	}
 	return out
 }
@@ -127,7 +128,7 @@ func cover(from []candidate, want *cluster.Set) []leg {
 			return chosen
 		}
 		*want = want.Minus(from[best].parts)
-		chosen = append(chosen, leg{from[best].node, from[best].parts.And(all)})
+		chosen = append(chosen, leg{node: from[best].node, parts: from[best].parts.And(all)})
 	}
 }
 

@@ -171,7 +171,8 @@ func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (
 	r := d.world.rand(ofArrivals, 0)
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
-	due := time.Now()
+	began := time.Now()
+	due := began
 	for end := due.Add(length); due.Before(end) && ctx.Err() == nil; {
 		due = due.Add(time.Duration(r.ExpFloat64() / rate * float64(time.Second)))
 		if err := alarm.sleepUntil(due); err != nil {
@@ -196,12 +197,20 @@ func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (
 				return nil
 			}
 			res.took, res.late = append(res.took, took), append(res.late, late)
+			second := int(at.Sub(began) / time.Second)
+			for len(res.seconds) <= second {
+				res.seconds = append(res.seconds, nil)
+			}
+			res.seconds[second] = append(res.seconds[second], took)
 			return err
 		})
 	}
 	err = g.Wait()
 	slices.Sort(res.took)
 	slices.Sort(res.late)
+	for _, s := range res.seconds {
+		slices.Sort(s)
+	}
 	return res, err
 }
 
@@ -209,8 +218,21 @@ func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (
 type arrivals struct {
 	took    latencies // from the instant each was due
 	late    latencies // of that, until the client sent it
+	seconds []latencies
 	refused int
 	missed  int // not answered in time
+}
+
+// usual returns what a share took no longer than, in the median second of
+// those that were whole: what a machine does that stands still for a moment
+// once in ten seconds is not in it.
+func (a *arrivals) usual(share float64) time.Duration {
+	var each latencies
+	for _, s := range a.seconds[:max(1, len(a.seconds)-1)] {
+		each = append(each, s.at(share))
+	}
+	slices.Sort(each)
+	return each.at(0.5)
 }
 
 // sustained reports whether all but one of a thousand were answered in time.

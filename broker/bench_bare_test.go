@@ -57,7 +57,7 @@ func twice(call func()) func() {
 
 func serveBench(b *testing.B, serve func(net.Listener), stop func()) string {
 	b.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := grpctune.Listen("127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}

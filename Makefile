@@ -24,8 +24,11 @@ vet: ## go vet
 lint: ## staticcheck
 	go tool staticcheck ./...
 
+# Clusters of processes are tested when no other test is at work: the tests tell
+# what a caller notices.
 test: ## every test
-	go test -timeout $(TIMEOUT) ./...
+	go test -timeout $(TIMEOUT) $$(go list ./... | grep -v '/cmd/millrace$$')
+	go test -timeout $(TIMEOUT) ./cmd/millrace
 
 # What several goroutines share. The race detector needs a C compiler.
 RACE = ./internal/column ./internal/cluster ./internal/kafka ./indexnode/... ./broker ./partitioner ./relevance/...

@@ -67,6 +67,9 @@ func TestFaultFrozenReplica(t *testing.T) {
 	peak := l.closed(c.ctx, 8, lasts).goodput()
 	t.Logf("eight clients in a closed loop are answered %.0f times a second", peak)
 	rate := peak / 3
+	if !measured { // others may have the processors in a moment
+		rate = peak / 6
+	}
 
 	healthy := l.open(c.ctx, rate, lasts)
 	healthy.want(t, "all well")

@@ -254,18 +254,7 @@ func TestTimelinesOfSeveralParts(t *testing.T) {
 	for _, distinct := range []bool{false, true} { // of seven objects, so that all is scanned again
 		s := question(t)
 		s.DistinctObjects = distinct
-		answer := func(all []*cache.Timeline) []string {
-			q := New(s)
-			defer q.Release()
-			for i, tl := range all {
-				q.Add(keys[i], tl, column.Packed{})
-			}
-			if err := q.Scan(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			return printed(q.Answer().Items)
-		}
-		if got, want := answer(parted), answer(whole); len(want) == 0 || !slices.Equal(got, want) {
+		if got, want := itemsOf(t, s, keys, parted), itemsOf(t, s, keys, whole); len(want) == 0 || !slices.Equal(got, want) {
 			t.Errorf("distinct %v: %s\nwant %s", distinct, got, want)
 		}
 	}

@@ -2,7 +2,6 @@ package minicluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -16,23 +15,30 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
-// What a broker takes at most its node takes too: as many entities as may be,
-// of the longest names, and so many values of the viewer.
-func TestTheLargestRequest(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+// oneNode starts a cluster of one node, which is ready and ends with the test.
+func oneNode(t *testing.T) (context.Context, *Cluster) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	t.Cleanup(cancel)
 	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	if err := c.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
+	return ctx, c
+}
+
+// What a broker takes at most its node takes too: as many entities as may be,
+// of the longest names, and so many values of the viewer.
+func TestTheLargestRequest(t *testing.T) {
+	ctx, c := oneNode(t)
 	cl, err := client.Dial(c.GRPC)
 	if err != nil {
 		t.Fatal(err)
@@ -58,24 +64,14 @@ func TestTheLargestRequest(t *testing.T) {
 // A cluster of which every node is well is not ready while what is known of it
 // leaves partitions without a replica, as before the assignment is heard of.
 func TestNotReadyWithoutAMap(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	ctx, c := oneNode(t)
 	nobody, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{c.Etcd}, Name: "another"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nobody.Close()
 	deaf, err := nobody.Watch(ctx)
-	if err := errors.Join(err, c.WaitReady(ctx)); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 	known := c.maps

@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	"github.com/millrace/millrace/internal/column"
@@ -33,6 +34,8 @@ type batch struct {
 	features column.Packed
 	row      *column.Slab       // of features, widened
 	objects  *relevance.Objects // of each row; nil if the scan reads none
+
+	oldest, newest int64 // no time of a row is before or after
 }
 
 // kind is what is done with the rows of a batch that the filter keeps.
@@ -67,6 +70,7 @@ func (b *batch) ready(p *plan, k kind) {
 	slices.Sort(b.columns)
 	b.columns = slices.Compact(b.columns)
 	b.Reset(p.rows, b.columns, batchRows)
+	b.clear()
 	if k == folded {
 		b.full = firstRows
 		p.ceilings.bound(p.scorer.Ceilings(p.rows), b)
@@ -77,6 +81,7 @@ func (b *batch) ready(p *plan, k kind) {
 func (b *batch) clear() {
 	b.Clear()
 	b.own, b.spans, b.features = b.own[:0], b.spans[:0], column.Packed{}
+	b.oldest, b.newest = math.MaxInt64, math.MinInt64
 	if b.objects != nil {
 		b.objects.Reset()
 	}
@@ -138,6 +143,8 @@ func (q *Query) gather(ctx context.Context, i int32, s *segment) error {
 		b.spans = append(b.spans, span{i, int32(b.Len()), lo})
 		if own != nil {
 			b.own = append(b.own, own[lo:lo+n]...)
+			oldest, newest := s.rows.Times()
+			b.oldest, b.newest = min(b.oldest, oldest), max(b.newest, newest)
 		}
 		b.Add(s.rows, int(lo), int(lo+n))
 		if b.objects != nil {

@@ -17,48 +17,35 @@ import (
 // ceilings is the most that the rest of a score can be, by the age of the
 // record.
 type ceilings struct {
-	of    *relevance.Ceilings
-	told  bool     // limits
-	most  []uint64 // of each of its columns, the limit
-	byAge bounds   // of records of an age
-	older bounds   // of records of an age or older
-	kept  []int32
+	of       *relevance.Ceilings
+	told     bool          // limits
+	most     []uint64      // of each of its columns, the limit
+	byAge    [ages]float64 // of records of an age
+	older    [ages]float64 // of records of an age or older
+	from, to int           // the classes of which both are known
+	kept     []int32
 
 	floor, threshold float64 // the threshold of the floor
 }
 
-// bounds are those of classes of age, +Inf of those that are not known.
-type bounds struct {
-	of    [ages]float64
-	known [ages]bool
-}
-
-func (b *bounds) forget() {
-	for i := range b.of {
-		b.of[i] = math.Inf(1)
-	}
-	clear(b.known[:])
-}
-
-// Ages are in quarters of octaves: of an age, in milliseconds and 2^firstAge
-// more, the exponent and two bits. That spreads decays of hours and of weeks
-// about evenly.
+// Ages are in half octaves: of an age, in milliseconds and 2^firstAge more, the
+// exponent and one bit. That spreads decays of hours and of weeks about evenly.
 const (
 	ages     = 256
 	firstAge = 20
-	agesFrom = (1023 + firstAge) << 2
+	agesFrom = (1023 + firstAge) << 1
 )
 
 // ageOf returns the class of the age of a record at t. To asOf 2^firstAge was
 // added.
 func ageOf(asOf, t int64) uint8 {
-	return uint8(math.Float64bits(float64(max(asOf-t, 1<<firstAge)))>>50 - agesFrom)
+	return uint8(math.Float64bits(float64(max(asOf-t, 1<<firstAge)))>>51 - agesFrom)
 }
 
 // timesOf returns the times of records of a class of age.
 func timesOf(asOf int64, class int) (from, to float64) {
 	edge := func(class int) float64 {
-		return math.Float64frombits(uint64(class+agesFrom)<<50) - 1<<firstAge
+		return math.Float64frombits(uint64(class+agesFrom)<<51) - 1<<firstAge
 	}
 	from, to = float64(asOf)-edge(class+1), float64(asOf)-edge(class)
 	if class == 0 {
@@ -81,11 +68,8 @@ func (q *Query) beyond(p *plan, s *segment, most float64) bool {
 	}
 	_, newest := s.rows.Times()
 	age := ageOf(int64(q.spec.AsOf)+1<<firstAge, newest)
-	if !c.older.known[age] {
-		_, to := timesOf(int64(q.spec.AsOf), int(age))
-		c.older.of[age], c.older.known[age] = c.of.Of(math.Inf(-1), to), true
-	}
-	return most+c.older.of[age] < c.thresholdOf(q.top.floor)
+	c.learn(int64(q.spec.AsOf), int(age), int(age))
+	return most+c.older[age] < c.thresholdOf(q.top.floor)
 }
 
 func (c *ceilings) thresholdOf(floor float64) float64 {
@@ -102,21 +86,23 @@ func (q *Query) prune(p *plan, b *batch, sel []int32) []int32 {
 	if q.top.floor == math.Inf(-1) || !c.ready(b) {
 		return sel
 	}
-	asOf, floor := int64(q.spec.AsOf)+1<<firstAge, c.thresholdOf(q.top.floor)
-	own, times := b.own, b.Slab().Column(p.time)
-	times = times[:len(own)]
-	c.kept = slices.Grow(c.kept[:0], len(sel))
-	for {
-		kept, n := c.kept[:len(sel)], 0
-		for _, r := range sel {
-			kept[n] = r
-			n += kernel.One(!(own[r]+c.byAge.of[ageOf(asOf, int64(times[r]))] < floor)) // also if the sum is no number
-		}
-		if kept = kept[:n]; !c.learn(asOf, times, kept) {
-			q.unscored += int64(len(sel) - n)
-			return kept
-		}
+	asOf := int64(q.spec.AsOf) + 1<<firstAge
+	c.learn(int64(q.spec.AsOf), int(ageOf(asOf, b.newest)), int(ageOf(asOf, b.oldest)))
+	c.kept = slices.Grow(c.kept[:0], len(sel))[:len(sel)]
+	n := reach(c.kept, sel, b.own, b.Slab().Column(p.time), &c.byAge, asOf, c.thresholdOf(q.top.floor))
+	q.unscored += int64(len(sel) - n)
+	return c.kept[:n]
+}
+
+// reach writes those of sel to kept of which the folded number and the bound of
+// their age reach a threshold, or are no number, and returns how many.
+func reach(kept, sel []int32, own []float64, times []uint64, bounds *[ages]float64, asOf int64, threshold float64) (n int) {
+	times, kept = times[:len(own)], kept[:len(sel)]
+	for _, r := range sel {
+		kept[n] = r
+		n += kernel.One(!(own[r]+bounds[ageOf(asOf, int64(times[r]))] < threshold))
 	}
+	return n
 }
 
 // bound prepares for a scorer that was bound.
@@ -141,9 +127,7 @@ func (c *ceilings) ready(b *batch) bool {
 	}
 	if !c.told {
 		c.of.Limits(func(column int) uint64 { return allOnes(b.Most(column)) })
-		c.byAge.forget()
-		c.older.forget()
-		c.told = true
+		c.told, c.from, c.to = true, 0, 0
 	}
 	return true
 }
@@ -152,15 +136,25 @@ func (c *ceilings) ready(b *batch) bool {
 // is told of columns seldom changes.
 func allOnes(w uint64) uint64 { return 1<<bits.Len64(w) - 1 }
 
-// learn computes the bounds of the ages of rows that were kept for want of
-// one. It reports whether there were any.
-func (c *ceilings) learn(asOf int64, times []uint64, kept []int32) bool {
-	some := false
-	for _, r := range kept {
-		if age := ageOf(asOf, int64(times[r])); !c.byAge.known[age] {
-			c.byAge.of[age] = c.of.Of(timesOf(asOf-1<<firstAge, int(age)))
-			c.byAge.known[age], some = true, true
-		}
+// learn computes the bounds of classes of age, from and to included, unless they
+// are known.
+func (c *ceilings) learn(asOf int64, from, to int) {
+	if c.from == c.to {
+		c.from, c.to = from, from
 	}
-	return some
+	if c.from <= from && to < c.to {
+		return
+	}
+	for ; c.to <= to; c.to++ {
+		c.byAge[c.to] = c.of.Of(timesOf(asOf, c.to))
+	}
+	for ; from < c.from; c.from-- {
+		c.byAge[c.from-1] = c.of.Of(timesOf(asOf, c.from-1))
+	}
+	_, last := timesOf(asOf, c.to)
+	most := c.of.Of(math.Inf(-1), last)
+	for age := c.to - 1; age >= c.from; age-- {
+		most = max(most, c.byAge[age])
+		c.older[age] = most
+	}
 }

@@ -230,12 +230,33 @@ func sane(lo, hi float64) span {
 // product is the span of products. What is not finite times 0 is no number,
 // and the others are 0.
 func product(a, b span) span {
+	if a.lo == a.hi {
+		return b.times(a.lo)
+	}
+	if b.lo == b.hi {
+		return a.times(b.lo)
+	}
 	p := span{math.Inf(1), math.Inf(-1)}
 	for _, x := range [...]float64{a.lo * b.lo, a.lo * b.hi, a.hi * b.lo, a.hi * b.hi} {
 		if x != x {
 			x = 0
 		}
 		p.lo, p.hi = min(p.lo, x), max(p.hi, x)
+	}
+	return p
+}
+
+// times is the product with a number, which weights are.
+func (s span) times(x float64) span {
+	p := span{s.lo * x, s.hi * x}
+	if x < 0 {
+		p.lo, p.hi = p.hi, p.lo
+	}
+	if p.lo != p.lo {
+		p.lo = 0
+	}
+	if p.hi != p.hi {
+		p.hi = 0
 	}
 	return p
 }

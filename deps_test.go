@@ -94,7 +94,7 @@ var homes = []home{
 	{Path: "github.com/twmb/murmur3", In: []string{"relevance"}, Why: "buckets of experiments"},
 	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "cmd"}, Why: "packed files, model packs and page tokens"},
 	{Path: "golang.org/x/time", In: []string{"broker"}, Why: "quotas of callers"},
-	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; when questions are due"},
+	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; what the processor can; when questions are due"},
 	{Path: "golang.org/x/sync", In: []string{"..."}, Why: "errgroup"},
 	{Path: "github.com/cockroachdb/datadriven", Tests: []string{"..."}, Why: "tests by data files"},
 }

@@ -32,7 +32,6 @@ func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []mill
 		for i, typ := range typs {
 			now.n, now.typ, now.first = len(some), i, at*len(types)+i
 			l.table.locate(now, &names, typ)
-			prefetch(now.in[:now.n])
 			l.read(was)
 			now, was = was, now
 		}
@@ -54,13 +53,37 @@ type batch struct {
 	first        int // where the answer to the first goes
 }
 
-// locate makes the keys of a batch, and finds their buckets.
-func (t *table) locate(b *batch, names *[batchKeys]id, typ id) {
+// locatePortably makes the keys of a batch, and finds their buckets.
+func (t *table) locatePortably(b *batch, names *[batchKeys]id, typ id) {
 	buckets, mask := unsafe.Pointer(unsafe.SliceData(t.buckets)), t.mask
 	for i := range uint(b.n) {
 		k := join(names[i%batchKeys], typ)
 		b.tags[i%batchKeys], b.checks[i%batchKeys] = k.tag, k.check
 		b.in[i%batchKeys] = (*bucket)(unsafe.Add(buckets, (home(k.tag)&mask)*uint64(bucketBytes)))
+	}
+}
+
+// matchPortably finds the value of each key whose slot is in its bucket, and
+// what is odd: 0 if it is, and was touched before. Where in its bucket a key
+// stands cannot be foretold, so that no branch depends on it.
+func (b *batch) matchPortably(values, odd *[batchKeys]uint64) {
+	for i, in := range b.in[:b.n] {
+		tag := b.tags[uint(i)%batchKeys]
+		t, v := in[0].tag.Load(), in[0].value.Load()
+		t1, v1 := in[1].tag.Load(), in[1].value.Load()
+		t2, v2 := in[2].tag.Load(), in[2].value.Load()
+		t3, v3 := in[3].tag.Load(), in[3].value.Load()
+		if t1 == tag {
+			t, v = t1, v1
+		}
+		if t2 == tag {
+			t, v = t2, v2
+		}
+		if t3 == tag {
+			t, v = t3, v3
+		}
+		values[uint(i)%batchKeys] = v
+		odd[uint(i)%batchKeys] = t ^ tag | (v^b.checks[uint(i)%batchKeys])&(checkBits|touched)
 	}
 }
 
@@ -84,28 +107,10 @@ const lateKeys = 4 * batchKeys
 
 // read answers the keys of a batch whose timelines stand in their buckets and
 // were touched before, which are nearly all that are asked for, and leaves the
-// others for later. Where in its bucket a key stands cannot be foretold, so
-// that no branch depends on it.
+// others for later.
 func (l *lookup) read(b *batch) {
 	var values, odd [batchKeys]uint64
-	for i, in := range b.in[:b.n] {
-		tag := b.tags[uint(i)%batchKeys]
-		t, v := in[0].tag.Load(), in[0].value.Load()
-		t1, v1 := in[1].tag.Load(), in[1].value.Load()
-		t2, v2 := in[2].tag.Load(), in[2].value.Load()
-		t3, v3 := in[3].tag.Load(), in[3].value.Load()
-		if t1 == tag {
-			t, v = t1, v1
-		}
-		if t2 == tag {
-			t, v = t2, v2
-		}
-		if t3 == tag {
-			t, v = t3, v3
-		}
-		values[uint(i)%batchKeys] = v
-		odd[uint(i)%batchKeys] = t ^ tag | (v^b.checks[uint(i)%batchKeys])&(checkBits|touched)
-	}
+	b.match(&values, &odd)
 	var known, empty, late uint64
 	none := uint64(uintptr(unsafe.Pointer(Empty)))
 	at := b.first

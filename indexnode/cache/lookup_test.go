@@ -82,3 +82,64 @@ func TestLookupIsPeekOfMany(t *testing.T) {
 		t.Error("no key was out of its bucket")
 	}
 }
+
+// What is written for a processor's own instructions finds what the portable
+// way finds, in a bucket's every slot, in none, under another check, untouched
+// and in batches of any size.
+func TestLookupIsPortable(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	seeds := newSeeds()
+	buckets := make([]bucket, 64)
+	tab := &table{mask: uint64(len(buckets) - 1), buckets: buckets}
+	var slots [bucketSlots]bool
+	for n := range 2000 {
+		for i := range buckets {
+			buckets[i] = bucket{}
+		}
+		var names [batchKeys]id
+		typ := seeds.part("post").turned()
+		for i := range names {
+			names[i] = id{r.Uint64(), r.Uint64()}
+			k := join(names[i], typ)
+			in := &buckets[home(k.tag)&tab.mask]
+			at := r.IntN(bucketSlots)
+			tag, value := k.tag, k.check&checkBits|r.Uint64()&address|touched
+			switch r.IntN(8) {
+			case 0:
+				value = r.Uint64()
+			case 1:
+				value &^= touched
+			case 2: // another key, which has the same check
+				tag ^= 1 << 63
+			case 3: // behind another key, whose value looks like this one's tag
+				at = max(at, 1)
+				in[at-1].tag.Store(k.tag ^ 1<<63)
+				in[at-1].value.Store(k.tag)
+			}
+			in[at].tag.Store(tag)
+			in[at].value.Store(value)
+		}
+		got, want := batch{n: n % (batchKeys + 1)}, batch{n: n % (batchKeys + 1)}
+		tab.locate(&got, &names, typ)
+		tab.locatePortably(&want, &names, typ)
+		if got != want {
+			t.Fatalf("located %+v, want %+v", got, want)
+		}
+		var values, odd, wantValues, wantOdd [batchKeys]uint64
+		got.match(&values, &odd)
+		want.matchPortably(&wantValues, &wantOdd)
+		for i := range got.n {
+			if (odd[i] == 0) != (wantOdd[i] == 0) || odd[i] == 0 && values[i] != wantValues[i] {
+				t.Fatalf("key %d: value %#x, odd %#x; want %#x, %#x", i, values[i], odd[i], wantValues[i], wantOdd[i])
+			}
+			if odd[i] == 0 {
+				for slot := range got.in[i] {
+					slots[slot] = slots[slot] || got.in[i][slot].tag.Load() == got.tags[i]
+				}
+			}
+		}
+	}
+	if slots != [bucketSlots]bool{true, true, true, true} {
+		t.Errorf("keys were found in slots %v only", slots)
+	}
+}

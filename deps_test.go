@@ -82,8 +82,8 @@ var homes = []home{
 	{Path: "github.com/spf13", In: []string{"cmd"}, Why: "flags exist only in cmd"},
 	{Path: "github.com/goccy/go-yaml", In: []string{"relevance", "codegen", "broker", "cmd"}, Why: "what people write: specs, feed definitions, configuration"},
 	{Path: "connectrpc.com/connect", In: []string{"api", "broker", "internal/rpcerr"}, Why: "the JSON edge"},
-	{Path: "google.golang.org/grpc", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/tracing", "internal/grpctune", "internal/minicluster", "cmd"}, Why: "who serves or calls"},
-	{Path: "google.golang.org/protobuf", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/oracle", "internal/minicluster", "cmd"}, Tests: []string{"schemas"}, Why: "who speaks the wire; tests read back the Struct that schemas writes by hand"},
+	{Path: "google.golang.org/grpc", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/tracing", "internal/grpctune", "internal/nodewire", "internal/minicluster", "cmd"}, Why: "who serves or calls"},
+	{Path: "google.golang.org/protobuf", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/nodewire", "internal/oracle", "internal/minicluster", "cmd"}, Tests: []string{"schemas"}, Why: "who speaks the wire; tests read back the Struct that schemas writes by hand"},
 	{Path: "google.golang.org/genproto", In: []string{"internal/rpcerr"}, Why: "details of an error"},
 	{Path: "github.com/prometheus/client_golang", In: []string{"partitioner", "indexnode", "broker", "internal/admin", "internal/kafka", "internal/cluster", "internal/minicluster", "cmd"}, Why: "metrics of the roles"},
 	{Path: "github.com/prometheus/client_model", Tests: []string{"partitioner", "indexnode", "broker", "internal"}, Why: "to read metrics back"},
@@ -110,6 +110,7 @@ var unsafeIn = map[string]string{
 	"internal/ahead":    "addresses for the processor",
 	"indexnode/arena":   "memory of the system, not of the Go heap",
 	"indexnode/store":   "strings that share a blob while it is read",
+	"internal/nodewire": "strings that share an answer's bytes",
 	"internal/grpctune": "bytes handed to the kernel without the scheduler in between",
 }
 

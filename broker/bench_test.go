@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -137,7 +138,7 @@ func BenchmarkNodeCall(b *testing.B) {
 	local := []Node{newInstantNode(0), newInstantNode(1), newInstantNode(2)}
 	addrs := make([]string, len(local))
 	for i := range local {
-		s := grpc.NewServer(grpctune.Server()...)
+		s := grpc.NewServer(append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()))...)
 		nodev1.RegisterNodeServiceServer(s, local[i].(*instantNode))
 		addrs[i] = serveBench(b, func(l net.Listener) { _ = s.Serve(l) }, s.Stop)
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
@@ -155,7 +156,7 @@ func Open(cfg Config) (*Node, error) {
 // Run joins the cluster, hosts what it is assigned, and serves brokers on l,
 // until ctx is done or something fails that only a restart can mend.
 func (n *Node) Run(ctx context.Context, l net.Listener) error {
-	server := grpc.NewServer(append(grpctune.Server(), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024))...)
+	server := grpc.NewServer(append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024))...)
 	nodev1.RegisterNodeServiceServer(server, n)
 
 	h, err := n.newHosting()

@@ -1,7 +1,6 @@
 package indexnode
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -142,10 +141,7 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 		Scored:        answer.Stages.Scored,
 		Capped:        answer.Stages.Capped,
 	}
-	resp.Items = make([]*nodev1.Item, len(answer.Items))
-	for i := range answer.Items {
-		resp.Items[i] = n.item(&answer.Items[i], spec.Shadow)
-	}
+	resp.Items = n.items(answer.Items, spec.Shadow)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		n.describe(span, resp, resolved, scanned, ranked)
 	}
@@ -193,24 +189,69 @@ func (r *resolution) lags(all *nodev1.Partitions) {
 	}
 }
 
-// item puts an item on the wire, which is written after the item's memory is
-// given back: what is the timelines' is copied.
-func (n *Node) item(it *query.Item, models *relevance.Joint) *nodev1.Item {
-	out := &nodev1.Item{
-		Score: it.Score, TimeMs: int64(it.Time), Id: strings.Clone(string(it.ID)), Entity: string(it.Entity), Type: string(it.Type),
-		Schema: uint64(it.Schema), Body: bytes.Clone(it.Body),
+// items puts items on the wire, which is written after their memory is given
+// back: what is the timelines' is copied, into few pieces.
+func (n *Node) items(from []query.Item, models *relevance.Joint) []*nodev1.Item {
+	room := itemRoom{}
+	room.measure(from)
+	room.texts.Grow(room.textBytes)
+	room.items, room.bodies = make([]nodev1.Item, room.count), make([]byte, 0, room.bodyBytes)
+	all := room.of(from)
+	for i := range from {
+		if why := from[i].Why; why != nil {
+			all[i].Explain = n.why(why)
+			shadow(all[i].Explain, &from[i].Shadow, models)
+		}
 	}
-	if out.Object = out.Id; string(it.Object) != out.Id {
-		out.Object = strings.Clone(string(it.Object))
+	return all
+}
+
+// itemRoom is memory for items, of the size that was measured.
+type itemRoom struct {
+	count, textBytes, bodyBytes int
+
+	items  []nodev1.Item
+	texts  strings.Builder
+	bodies []byte
+}
+
+func (r *itemRoom) measure(from []query.Item) {
+	r.count += len(from)
+	for i := range from {
+		it := &from[i]
+		r.textBytes += len(it.ID) + len(it.Object)
+		r.bodyBytes += len(it.Body)
+		r.measure(it.Also)
 	}
-	for i := range it.Also {
-		out.Also = append(out.Also, n.item(&it.Also[i], nil))
+}
+
+// of returns items on the wire.
+func (r *itemRoom) of(from []query.Item) []*nodev1.Item {
+	if len(from) == 0 {
+		return nil
 	}
-	if it.Why != nil {
-		out.Explain = n.why(it.Why)
-		shadow(out.Explain, &it.Shadow, models)
+	all := make([]*nodev1.Item, len(from))
+	for i := range from {
+		it, out := &from[i], &r.items[0]
+		all[i], r.items = out, r.items[1:]
+		out.Score, out.TimeMs, out.Entity, out.Type, out.Schema = it.Score, int64(it.Time), string(it.Entity), string(it.Type), uint64(it.Schema)
+		out.Id = r.text(string(it.ID))
+		if out.Object = out.Id; string(it.Object) != out.Id {
+			out.Object = r.text(string(it.Object))
+		}
+		at := len(r.bodies)
+		r.bodies = append(r.bodies, it.Body...)
+		out.Body = r.bodies[at:len(r.bodies):len(r.bodies)]
+		out.Also = r.of(it.Also)
 	}
-	return out
+	return all
+}
+
+// text returns a copy of s.
+func (r *itemRoom) text(s string) string {
+	at := r.texts.Len()
+	r.texts.WriteString(s)
+	return r.texts.String()[at:]
 }
 
 // shadow puts the scores of models that rank nothing on the wire.

@@ -1,8 +1,8 @@
 package broker
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,9 +32,12 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	b.metrics.fates(f.q.feed.Name, o)
 	merged := time.Now()
 	f.q.times.merge = merged.Sub(began)
-	if resp.Items, err = b.items(ctx, f, entries); err != nil {
+	items, err := b.items(ctx, f, entries)
+	if err != nil {
 		return nil, err
 	}
+	resp.ProtoReflect().SetUnknown(items)
+	f.q.shown = len(entries)
 	f.q.times.records = time.Since(merged)
 	if f.q.query.Explain {
 		resp.Explain = explain(f, o)
@@ -42,70 +45,45 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	return resp, nil
 }
 
-// scratch is memory for one record after the other, until it is copied.
+// scratch is memory for the items of an answer, until they are copied.
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxScratch is the largest piece that is kept for the next request.
 const maxScratch = 1 << 20
 
-func (b *Broker) items(ctx context.Context, f *fanout, entries []entry) ([]*feedv1.Item, error) {
+// items returns the items of an answer as [appendItem] writes them.
+func (b *Broker) items(ctx context.Context, f *fanout, entries []entry) ([]byte, error) {
 	room := scratch.Get().(*[]byte)
-	defer func() {
-		if cap(*room) <= maxScratch {
-			scratch.Put(room)
-		}
-	}()
-	all := make([]*feedv1.Item, len(entries))
+	all := (*room)[:0]
+	var err error
 	for i := range entries {
-		var err error
-		if all[i], err = b.item(ctx, f, &entries[i], room); err != nil {
+		if all, err = b.appendItem(ctx, all, f, &entries[i]); err != nil {
 			return nil, err
 		}
 	}
-	return all, nil
-}
-
-func (b *Broker) item(ctx context.Context, f *fanout, e *entry, room *[]byte) (*feedv1.Item, error) {
-	it := &feedv1.Item{
-		Id: string(e.ID), Entity: string(e.Entity), Type: string(e.Type), Time: timestamp(e.Time), Score: e.Score,
-		Object: e.item.GetObject(), Explain: e.item.GetExplain(),
+	if *room = all; cap(all) <= maxScratch {
+		defer scratch.Put(room)
 	}
-	record, err := b.records.append(ctx, (*room)[:0], f.m, &e.ranked, f.q.fields)
-	var refused *millrace.Error
-	switch {
-	case errors.As(err, &refused):
-		return nil, err
-	case err != nil: // damaged; the item is still right in all else
-		b.log.Error("a record could not be decoded", "node", e.node, "err", err)
-	default:
-		setRecord(it, record)
-		*room = record
-	}
-	for _, a := range e.also {
-		it.Also = append(it.Also, &feedv1.Also{
-			Id: string(a.ID), Entity: string(a.Entity), Type: string(a.Type), Time: timestamp(a.Time), Score: a.Score,
-		})
-	}
-	return it, nil
+	return bytes.Clone(all), nil
 }
 
 func timestamp(t millrace.Time) *timestamppb.Timestamp { return timestamppb.New(t.Std()) }
 
 // coverage says how much of the question the parts answer.
 func coverage(q *question, o outcome) *feedv1.Coverage {
-	c := &feedv1.Coverage{}
-	for p := range q.want.All() {
+	c := &feedv1.Coverage{PartitionsAsked: int32(q.want.Len()), TimelinesAsked: int32(q.distinct * q.types)}
+	c.PartitionsAnswered, c.TimelinesAnswered = c.PartitionsAsked, c.TimelinesAsked
+	missing := o.left()
+	for p := range missing.All() {
 		n := int32(q.timelines(p))
-		c.PartitionsAsked++
-		c.TimelinesAsked += n
-		if why, ok := o.missing[p]; ok {
-			c.Missing = append(c.Missing, &feedv1.Missing{Partition: int32(p), Timelines: n, Reason: why})
-			continue
-		}
-		c.PartitionsAnswered++
-		c.TimelinesAnswered += n
+		c.Missing = append(c.Missing, &feedv1.Missing{Partition: int32(p), Timelines: n, Reason: o.missing[p]})
+		c.PartitionsAnswered--
+		c.TimelinesAnswered -= n
 	}
 	for _, pt := range o.parts {
+		if len(pt.resp.GetPartitions().GetLagMs()) == 0 {
+			continue
+		}
 		for a := range pt.answers() {
 			if a.lag > 0 {
 				c.TimelinesBehind += int32(q.timelines(a.partition))
@@ -144,7 +122,10 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 
 // applied says how much of the log a part includes.
 func applied(pt *part) *feedv1.Applied {
-	n := pt.covered.Len()
+	n, all := pt.covered.Len(), pt.resp.GetPartitions()
+	if n == len(all.GetAnswered()) && len(all.GetLagMs()) == 0 { // as it mostly is
+		return &feedv1.Applied{Node: string(pt.node), Partitions: all.GetAnswered(), Content: all.GetAppliedContent(), Features: all.GetAppliedFeatures()}
+	}
 	offsets := make([]int64, 2*n)
 	a := &feedv1.Applied{Node: string(pt.node), Partitions: make([]int32, 0, n), Content: offsets[:0:n], Features: offsets[n:n]}
 	for of := range pt.answers() {

@@ -101,6 +101,7 @@ type Broker struct {
 	log     *slog.Logger
 	feeds   *feedBook
 	conns   *conns
+	crew    *crew
 	records *records
 	budget  *budget
 	recent  *latencies
@@ -131,7 +132,7 @@ func New(cfg Config) (*Broker, error) {
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
 		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
-		feeds: newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, cfg.Log), conns: conns, records: newRecords(conns),
+		feeds: newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, cfg.Log), conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
 	}
 	var err error
@@ -139,9 +140,10 @@ func New(cfg Config) (*Broker, error) {
 	return b, err
 }
 
-// Close ends the connections to the nodes.
+// Close ends the connections to the nodes, once.
 func (b *Broker) Close() error {
 	b.conns.close()
+	b.crew.close()
 	return nil
 }
 
@@ -152,27 +154,30 @@ func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feed
 	if err != nil {
 		return nil, err
 	}
-	return resp, readRecords(resp)
+	return resp, readItems(resp)
 }
 
-// wireFeed is GetFeed for doors that write protobuf: records are as
-// [setRecord] leaves them.
+// wireFeed is GetFeed for doors that write protobuf: items are among the
+// unknown fields, as [appendItem] writes them.
 func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	start := time.Now()
 	ctx = b.trace(ctx, req.GetViewer().GetId())
 	ctx, span := tracer.Start(ctx, "broker.GetFeed", trace.WithSpanKind(trace.SpanKindServer))
 	q, resp, err := b.getFeed(ctx, req)
-	feed := ""
+	feed, shown := "", 0
 	if q != nil {
-		feed = q.feed.Name
+		feed, shown = q.feed.Name, q.shown
 	}
 	b.metrics.request(feed, time.Since(start), resp, err)
 	if span.IsRecording() {
 		span.SetAttributes(attribute.String("feed", feed), attribute.Int("entities", len(req.GetEntities())),
-			attribute.Int("items", len(resp.GetItems())), attribute.Int("missing", len(resp.GetCoverage().GetMissing())))
+			attribute.Int("items", shown), attribute.Int("missing", len(resp.GetCoverage().GetMissing())))
 	}
 	endSpan(span, err)
 	if tracing.Forced(ctx) {
+		if err == nil {
+			err = readItems(resp)
+		}
 		b.logTraced(ctx, req, resp, err, time.Since(start))
 		unexplained(req, resp)
 	}
@@ -203,21 +208,22 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	}
 	q.query.Explain = q.query.Explain || tracing.Forced(ctx)
 	q.times.read = time.Since(began)
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	end, _ := ctx.Deadline()
+	end := began.Add(b.timeout)
+	if allowed, ok := ctx.Deadline(); ok && allowed.Before(end) {
+		end = allowed
+	}
 	visit.of(q.feed.Name, len(req.GetEntities()), end)
-	asking, stop := context.WithDeadline(ctx, margin(ctx))
-	defer stop()
-	o, f, err := b.ask(asking, q)
+	o, f, err := b.ask(ctx, q, end)
 	if err == nil {
-		visit.ending = f.ending(asking, o)
+		visit.ending = f.ending(ctx, o)
 	}
 	switch {
 	case err != nil:
 		return q, nil, err
 	case ctx.Err() != nil:
 		return q, nil, late(ctx.Err())
+	case !time.Now().Before(end):
+		return q, nil, late(context.DeadlineExceeded)
 	case len(o.parts) == 0:
 		return q, nil, nothing(o)
 	}
@@ -251,11 +257,10 @@ func (b *Broker) admit(caller string) error {
 }
 
 // margin is the deadline of the nodes: a twentieth of the time before the
-// caller's, 50 ms at most, so that what has been answered by then still
+// end of the caller's, 50 ms at most, so that what has been answered by then still
 // reaches the caller.
-func margin(ctx context.Context) time.Time {
-	deadline, _ := ctx.Deadline()
-	return deadline.Add(-min(time.Until(deadline)/20, 50*time.Millisecond))
+func margin(end time.Time) time.Time {
+	return end.Add(-min(time.Until(end)/20, 50*time.Millisecond))
 }
 
 // late is the refusal of a request whose context has ended.

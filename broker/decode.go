@@ -28,26 +28,30 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return unmarshalRequest(b.ReadOnlyData(), req)
 }
 
-var entitiesField = (&feedv1.GetFeedRequest{}).ProtoReflect().Descriptor().Fields().ByName("entities").Number()
+// entitiesField is the number of GetFeedRequest.entities.
+const entitiesField = 3
 
 // unmarshalRequest is proto.Unmarshal, but as codec says.
 func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
-	all := string(message)
-	var rest []byte
-	entities := make([]string, 0, countEntities(message))
+	n, others := 0, 0 // entities, and bytes of all else
 	for at := 0; at < len(message); {
-		field, kind, tag := protowire.ConsumeTag(message[at:])
-		if tag < 0 {
-			return protowire.ParseError(tag)
+		entity, end, err := nextField(message, at)
+		switch {
+		case err != nil:
+			return err
+		case entity > 0:
+			n++
+		default:
+			others += end - at
 		}
-		size := protowire.ConsumeFieldValue(field, kind, message[at+tag:])
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		end := at + tag + size
-		if field == entitiesField && kind == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(message[at+tag:])
-			entities = append(entities, all[end-len(value):end])
+		at = end
+	}
+	all := string(message)
+	entities, rest := make([]string, 0, n), make([]byte, 0, others)
+	for at := 0; at < len(message); {
+		entity, end, _ := nextField(message, at)
+		if entity > 0 {
+			entities = append(entities, all[entity:end])
 		} else {
 			rest = append(rest, message[at:end]...)
 		}
@@ -56,28 +60,32 @@ func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 	if err := proto.Unmarshal(rest, req); err != nil {
 		return err
 	}
-	if len(entities) > 0 {
+	if n > 0 {
 		req.Entities = entities
 	}
 	return nil
 }
 
-// countEntities returns how many entities a message has, up to its first
-// fault.
-func countEntities(message []byte) (n int) {
-	for len(message) > 0 {
-		field, kind, tag := protowire.ConsumeTag(message)
-		if tag < 0 {
-			return n
+// nextField returns where the field at a place ends, and where its value
+// begins if it is an entity, else 0.
+func nextField(message []byte, at int) (entity, end int, err error) {
+	if at+1 < len(message) && message[at] == entitiesField<<3|2 && message[at+1] < 0x80 { // as most are
+		if entity, end = at+2, at+2+int(message[at+1]); end <= len(message) {
+			return entity, end, nil
 		}
-		size := protowire.ConsumeFieldValue(field, kind, message[tag:])
-		if size < 0 {
-			return n
-		}
-		if field == entitiesField {
-			n++
-		}
-		message = message[tag+size:]
 	}
-	return n
+	field, kind, tag := protowire.ConsumeTag(message[at:])
+	if tag < 0 {
+		return 0, 0, protowire.ParseError(tag)
+	}
+	size := protowire.ConsumeFieldValue(field, kind, message[at+tag:])
+	if size < 0 {
+		return 0, 0, protowire.ParseError(size)
+	}
+	end = at + tag + size
+	if field == entitiesField && kind == protowire.BytesType {
+		value, _ := protowire.ConsumeBytes(message[at+tag:])
+		return end - len(value), end, nil
+	}
+	return 0, end, nil
 }

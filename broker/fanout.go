@@ -29,32 +29,43 @@ type fanout struct {
 	m *cluster.Map
 
 	began  time.Time
+	end    time.Time // when the caller does not wait any more,
+	until  time.Time // and the nodes neither
 	nodes  standing
-	zone   string                  // preferred
-	refuse context.CancelCauseFunc // ends everything: the request itself is wrong
+	zone   string // preferred
+	cancel context.CancelFunc
 
 	mu struct {
 		sync.Mutex
+		refused    error // by a node, for what the request itself is
 		calls      []*feedv1.NodeCall
 		fired, won int32 // hedges
 		saved      time.Duration
 	}
 }
 
-// ask gets the question answered as far as ctx and the cluster allow. The
-// error is a refusal by a node, which holds for the whole request.
-func (b *Broker) ask(ctx context.Context, q *question) (outcome, *fanout, error) {
-	ctx, refuse := context.WithCancelCause(ctx)
-	defer refuse(nil)
-	f := &fanout{b: b, q: q, m: b.maps.Current(), refuse: refuse, began: time.Now()}
+// ask gets the question answered as far as ctx, the time until end and the
+// cluster allow. The error is a refusal by a node, which holds for the whole
+// request.
+func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (outcome, *fanout, error) {
+	f := &fanout{b: b, q: q, m: b.maps.Current(), began: time.Now(), end: end, until: margin(end)}
+	ctx, f.cancel = context.WithDeadline(ctx, f.until)
+	defer f.cancel()
 	f.nodes, f.zone = b.health.standing(f.m), b.zone.preferred(f.m)
 	b.conns.keep(f.m)
 	o := f.cover(ctx, q.want, nil)
 	q.times.fanOut = time.Since(f.began) - q.times.route
-	if err := context.Cause(ctx); rpcerr.Refused(err) {
-		return o, f, err
+	return o, f, f.mu.refused
+}
+
+// refuse ends everything.
+func (f *fanout) refuse(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.refused == nil {
+		f.mu.refused = err
 	}
-	return o, f, nil
+	f.cancel()
 }
 
 // cover asks for partitions at replicas that were not tried yet, each node
@@ -74,7 +85,11 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 	var wg sync.WaitGroup
 	for i, l := range legs {
 		if i > 0 {
-			wg.Go(func() { outcomes[i] = f.leg(ctx, l, tried) })
+			wg.Add(1)
+			f.b.crew.run(func() {
+				defer wg.Done()
+				outcomes[i] = f.leg(ctx, l, tried)
+			})
 		}
 	}
 	if len(legs) > 0 { // here, where there is a goroutine already
@@ -99,7 +114,7 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 		if left := o.left(); len(o.parts) > 0 && left.Len() > 0 {
 			// The node has answered for the rest; only these are still open.
 			reasons := o.missing
-			o.missing = map[millrace.Partition]string{}
+			o.missing = nil
 			o.add(f.cover(ctx, left, next).explained(reasons))
 		}
 		return o, len(o.missing) == 0
@@ -151,11 +166,10 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 // vain for those that answer nobody tells nothing of the others, unless there
 // are no others; nor does what its caller gave up.
 func (f *fanout) ending(ctx context.Context, o outcome) ending {
-	end, _ := ctx.Deadline()
 	switch {
 	case len(o.missing) == 0:
 		return endWhole
-	case ctx.Err() != nil && time.Now().Before(end):
+	case ctx.Err() != nil && time.Now().Before(f.until):
 		return endSilent
 	}
 	answers := func(id millrace.NodeID) bool { return f.m.Alive(id) && !f.b.health.mute(id) }
@@ -211,14 +225,19 @@ func (f *fanout) ledger(l leg, won, heard bool, took time.Duration) {
 // call asks one node once.
 func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	start := time.Now()
-	spanned, span := tracer.Start(ctx, "broker.call", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		attribute.String("node", string(l.node.ID)), attribute.Int("partitions", l.parts.Len()), attribute.Bool("again", again)))
+	spanned, span := tracer.Start(ctx, "broker.call", trace.WithSpanKind(trace.SpanKindClient))
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("node", string(l.node.ID)), attribute.Int("partitions", l.parts.Len()), attribute.Bool("again", again))
+	}
 	resp, err := f.query(spanned, l)
 	endSpan(span, err)
 	took := time.Since(start)
-	f.note(ctx, l, &feedv1.NodeCall{
-		Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took), Times: resp.GetTimes(),
-	}, err)
+	label := f.count(ctx, l, err)
+	if f.q.query.Explain {
+		f.note(l, &feedv1.NodeCall{
+			Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took), Times: resp.GetTimes(), Outcome: label,
+		}, err)
+	}
 	f.judge(l, took, err)
 	if err != nil {
 		if rpcerr.Refused(err) {
@@ -280,18 +299,24 @@ func ended(err error) bool {
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// note completes a line for explain and counts it.
-func (f *fanout) note(ctx context.Context, l leg, c *feedv1.NodeCall, err error) {
+// count counts a call, and returns how it ended.
+func (f *fanout) count(ctx context.Context, l leg, err error) string {
 	label := "failed"
 	switch {
 	case err == nil:
-		label, c.Outcome = "answered", "answered"
+		label = "answered"
 	case errors.Is(ctx.Err(), context.Canceled):
-		label, c.Outcome = "cancelled", "cancelled"
-	default:
-		c.Outcome = err.Error()
+		label = "cancelled"
 	}
 	f.b.metrics.calls.WithLabelValues(string(l.node.ID), label).Inc()
+	return label
+}
+
+// note completes a line for explain.
+func (f *fanout) note(l leg, c *feedv1.NodeCall, err error) {
+	if c.Outcome == "failed" {
+		c.Outcome = err.Error()
+	}
 	c.Node, c.Partitions, c.Timelines = string(l.node.ID), int32(l.parts.Len()), int32(l.entities*f.q.types)
 	f.mu.Lock()
 	defer f.mu.Unlock()

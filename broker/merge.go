@@ -13,13 +13,20 @@ const maxAlso = 3
 
 // ranked is a candidate as a node returned it.
 type ranked struct {
-	millrace.Rank
 	item *nodev1.Item
-	node millrace.NodeID
+	from *part
+}
+
+func (a ranked) compare(b ranked) int {
+	if c := millrace.CompareScores(a.item.GetScore(), b.item.GetScore()); c != 0 { // as it mostly is
+		return c
+	}
+	return rankOf(a.item).Compare(rankOf(b.item))
 }
 
 // entry is an item of the answer.
 type entry struct {
+	millrace.Rank
 	ranked
 	also []ranked
 }
@@ -28,11 +35,11 @@ type entry struct {
 // ARCHITECTURE.md, "Exact semantics".
 func merge(parts []part, limit int, distinct bool) []entry {
 	all := candidatesOf(parts, distinct)
-	slices.SortFunc(all, func(a, b ranked) int { return a.Compare(b.Rank) })
+	slices.SortFunc(all, ranked.compare)
 	if !distinct {
 		entries := make([]entry, min(limit, len(all)))
 		for i := range entries {
-			entries[i].ranked = all[i]
+			entries[i] = entry{Rank: rankOf(all[i].item), ranked: all[i]}
 		}
 		return entries
 	}
@@ -46,7 +53,7 @@ func merge(parts []part, limit int, distinct bool) []entry {
 		switch {
 		case !met && len(entries) < limit:
 			at[c.item.GetObject()] = len(entries)
-			entries = append(entries, entry{ranked: c})
+			entries = append(entries, entry{Rank: rankOf(c.item), ranked: c})
 		case met && len(entries[i].also) < maxAlso && len(entries) < limit:
 			entries[i].also = append(entries[i].also, c)
 		}
@@ -63,14 +70,14 @@ func candidatesOf(parts []part, distinct bool) []ranked {
 		n += len(pt.resp.GetItems())
 	}
 	all := make([]ranked, 0, n+n/4) // and some also
-	for _, pt := range parts {
+	for i := range parts {
+		pt := &parts[i]
 		add := func(it *nodev1.Item) {
 			if it.Object == "" { // about itself
 				it.Object = it.Id
 			}
-			r := ranked{rankOf(it), it, pt.node}
-			if pt.covered.Has(partition.Of(r.Entity)) {
-				all = append(all, r)
+			if pt.covered.Has(partition.Of(millrace.Entity(it.GetEntity()))) {
+				all = append(all, ranked{it, pt})
 			}
 		}
 		for _, it := range pt.resp.GetItems() {

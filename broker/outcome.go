@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"maps"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -66,8 +67,10 @@ func partitionsOf(resp *nodev1.QueryResponse, want cluster.Set) (covered cluster
 			}
 		}
 	}
-	missing = map[millrace.Partition]string{}
 	rest := want.Minus(covered)
+	if n := rest.Len(); n > 0 {
+		missing = make(map[millrace.Partition]string, n)
+	}
 	for p := range rest.All() {
 		missing[p] = missError // it says nothing about it
 		if why, ok := all.GetMissing()[int32(p)]; ok {
@@ -88,14 +91,20 @@ type outcome struct {
 // add joins what is known of other partitions.
 func (o *outcome) add(other outcome) {
 	o.parts = append(o.parts, other.parts...)
-	for p, why := range other.missing {
-		o.missing[p] = why
+	if o.missing == nil {
+		o.missing = other.missing
+		return
 	}
+	maps.Copy(o.missing, other.missing)
 }
 
 // none is the outcome when all of some partitions are missing.
 func none(parts cluster.Set, why string) outcome {
-	o := outcome{missing: make(map[millrace.Partition]string, parts.Len())}
+	n := parts.Len()
+	if n == 0 {
+		return outcome{}
+	}
+	o := outcome{missing: make(map[millrace.Partition]string, n)}
 	for p := range parts.All() {
 		o.missing[p] = why
 	}

@@ -7,11 +7,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -26,7 +28,7 @@ import (
 //
 // in base64 for URLs, without padding.
 const (
-	tokenVersion = 1
+	tokenVersion = 2
 	macBytes     = 16
 	tokenLife    = 24 * time.Hour
 	maxServed    = 10_000 // items on the pages of one feed
@@ -154,16 +156,54 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, now time.Time
 // requestHash is of all that every page must ask alike. Entities count as a
 // set, since callers keep them in sets.
 func requestHash(req *feedv1.GetFeedRequest, q *question) uint64 {
-	same := &feedv1.GetFeedRequest{
-		Feed: req.GetFeed(), Viewer: req.GetViewer(), Types: q.query.GetTypes(), Filter: req.GetFilter(),
-		From: req.GetFrom(), To: req.GetTo(), AsOf: req.GetAsOf(), Model: req.GetModel(),
+	b := make([]byte, 0, 512)
+	for _, s := range []string{req.GetFeed(), q.viewer, req.GetFilter(), req.GetModel()} {
+		b = appendPrefixed(b, s)
 	}
-	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(same)
-	if err != nil { // a string that is not UTF-8 was refused before
-		panic(fmt.Sprintf("broker: hash of a checked request: %v", err))
+	for _, t := range []*timestamppb.Timestamp{req.GetFrom(), req.GetTo(), req.GetAsOf()} {
+		if t == nil {
+			b = append(b, 0)
+			continue
+		}
+		b = binary.LittleEndian.AppendUint64(append(b, 1), uint64(t.GetSeconds()))
+		b = binary.LittleEndian.AppendUint32(b, uint32(t.GetNanos()))
 	}
-	raw = binary.LittleEndian.AppendUint64(raw, q.entitySum)
-	return xxhash.Sum64(raw)
+	for _, t := range q.query.GetTypes() {
+		b = appendPrefixed(b, t)
+	}
+	sum, room := q.entitySum, make([]byte, 0, 256) // maps have no order
+	for name, value := range req.GetViewer().GetAttributes() {
+		sum += xxhash.Sum64(appendAttribute(appendPrefixed(room, name), value))
+	}
+	for name, x := range req.GetViewer().GetFeatures() {
+		sum += xxhash.Sum64(binary.LittleEndian.AppendUint64(append(appendPrefixed(room, name), 'f'), math.Float64bits(x)))
+	}
+	return xxhash.Sum64(binary.LittleEndian.AppendUint64(b, sum))
+}
+
+// appendAttribute appends a value that [checkAttribute] has passed.
+func appendAttribute(b []byte, v *structpb.Value) []byte {
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_BoolValue:
+		if k.BoolValue {
+			return append(b, 't')
+		}
+	case *structpb.Value_NumberValue:
+		return binary.LittleEndian.AppendUint64(append(b, 'n'), math.Float64bits(k.NumberValue))
+	case *structpb.Value_StringValue:
+		return appendPrefixed(append(b, 's'), k.StringValue)
+	case *structpb.Value_ListValue:
+		b = append(b, 'l')
+		for _, e := range k.ListValue.GetValues() {
+			b = appendAttribute(b, e)
+		}
+	}
+	return b
+}
+
+// appendPrefixed appends a string behind its length.
+func appendPrefixed(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
 // nextToken returns the token of the page behind these entries; "" when there

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -200,6 +202,70 @@ func TestPageTokens(t *testing.T) {
 				t.Errorf("got %+v", e)
 			}
 		})
+	}
+}
+
+// All that every page must ask alike is in the hash, and nothing of how it
+// came.
+func TestRequestHash(t *testing.T) {
+	b := newWorld(t, 1, 1).broker()
+	hash := func(change func(*feedv1.GetFeedRequest)) uint64 {
+		req := recentRequest(3)
+		req.Types, req.From, req.Limit = []string{"post", "like"}, &timestamppb.Timestamp{Nanos: 1}, proto.Int64(5)
+		req.Viewer = &feedv1.Viewer{Id: "v", Features: map[string]float64{"f": 1, "g": 2}, Attributes: map[string]*structpb.Value{
+			"text": structpb.NewStringValue("x"), "number": structpb.NewNumberValue(1), "yes": structpb.NewBoolValue(true), "no": structpb.NewBoolValue(false),
+			"list": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{structpb.NewStringValue("a"), structpb.NewStringValue("b")}}),
+		}}
+		change(req)
+		q, err := b.read(req, time.Unix(0, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q.request
+	}
+	same := hash(func(*feedv1.GetFeedRequest) {})
+	for range 20 { // maps in some order
+		if got := hash(func(r *feedv1.GetFeedRequest) {
+			slices.Reverse(r.Entities)
+			r.Entities = append(r.Entities, r.Entities[0])
+			r.Types, r.Limit, r.Explain = []string{"like", "post", "like"}, nil, true
+		}); got != same {
+			t.Fatalf("%x, then %x", same, got)
+		}
+	}
+	attribute := func(name string, v *structpb.Value) func(*feedv1.GetFeedRequest) {
+		return func(r *feedv1.GetFeedRequest) { r.Viewer.Attributes[name] = v }
+	}
+	met := map[uint64]string{same: "nothing"}
+	for name, change := range map[string]func(*feedv1.GetFeedRequest){
+		"feed":        func(r *feedv1.GetFeedRequest) { r.Feed = "home" },
+		"viewer":      func(r *feedv1.GetFeedRequest) { r.Viewer.Id = "w" },
+		"filter":      func(r *feedv1.GetFeedRequest) { r.Filter = "true" },
+		"model":       func(r *feedv1.GetFeedRequest) { r.Model = "m" },
+		"type":        func(r *feedv1.GetFeedRequest) { r.Types = r.Types[:1] },
+		"from":        func(r *feedv1.GetFeedRequest) { r.From.Nanos = 2 },
+		"from, by s":  func(r *feedv1.GetFeedRequest) { r.From.Seconds = 1 },
+		"no from":     func(r *feedv1.GetFeedRequest) { r.From = nil },
+		"to":          func(r *feedv1.GetFeedRequest) { r.To = &timestamppb.Timestamp{Seconds: 9} },
+		"as of":       func(r *feedv1.GetFeedRequest) { r.AsOf = &timestamppb.Timestamp{Seconds: 9} },
+		"entity":      func(r *feedv1.GetFeedRequest) { r.Entities[0] = "other" },
+		"feature":     func(r *feedv1.GetFeedRequest) { r.Viewer.Features["f"] = 2 },
+		"features":    func(r *feedv1.GetFeedRequest) { r.Viewer.Features = map[string]float64{"f": 2, "g": 1} },
+		"no feature":  func(r *feedv1.GetFeedRequest) { delete(r.Viewer.Features, "f") },
+		"text":        attribute("text", structpb.NewStringValue("y")),
+		"number":      attribute("number", structpb.NewNumberValue(2)),
+		"yes":         attribute("yes", structpb.NewBoolValue(false)),
+		"no":          attribute("no", structpb.NewBoolValue(true)),
+		"other kind":  attribute("text", structpb.NewNumberValue(1)),
+		"list":        attribute("list", structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{structpb.NewStringValue("ab")}})),
+		"a new one":   attribute("new", structpb.NewBoolValue(false)),
+		"none at all": func(r *feedv1.GetFeedRequest) { r.Viewer.Attributes = nil },
+	} {
+		got := hash(change)
+		if other, ok := met[got]; ok {
+			t.Errorf("another %s has the hash of another %s", name, other)
+		}
+		met[got] = name
 	}
 }
 

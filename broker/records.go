@@ -33,29 +33,32 @@ func newRecords(c *conns) *records {
 }
 
 // append appends to dst a body as protobuf writes a Struct: a JSON object, as
-// [schemas.Schema.JSONValue] says, of those of its fields that only names, or
+// [schemas.Schema.JSONValue] says, of the fields that the question names, or
 // all.
-func (r *records) append(ctx context.Context, dst []byte, m *cluster.Map, c *ranked, only []string) ([]byte, error) {
-	s, err := r.schema(ctx, m, millrace.Fingerprint(c.item.GetSchema()), c.node)
+func (r *records) append(ctx context.Context, dst []byte, f *fanout, e *entry) ([]byte, error) {
+	s, err := r.schema(ctx, f, millrace.Fingerprint(e.item.GetSchema()), e.from.node)
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.AppendStruct(dst, c.item.GetBody(), only)
+	record, err := s.AppendStruct(dst, e.item.GetBody(), f.q.fields)
 	if err != nil {
-		return nil, fmt.Errorf("record %q of %s: %w", c.ID, c.Timeline, err)
+		return nil, fmt.Errorf("record %q of %s: %w", e.ID, e.Timeline, err)
 	}
 	return record, nil
 }
 
 // schema returns a schema, from the cache or from the node that sent a body
 // written under it, or else from any other.
-func (r *records) schema(ctx context.Context, m *cluster.Map, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, error) {
+func (r *records) schema(ctx context.Context, f *fanout, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, error) {
 	r.mu.RLock()
 	s, ok := r.mu.known[fp]
 	r.mu.RUnlock()
 	if ok {
 		return s, nil
 	}
+	ctx, cancel := context.WithDeadline(ctx, f.end)
+	defer cancel()
+	m := f.m
 	first, _ := m.Node(from)
 	var err error
 	for _, n := range append([]cluster.Node{first}, m.Nodes()...) {

@@ -32,9 +32,10 @@ type question struct {
 	asOf  millrace.Time
 	types int // timelines an entity counts for
 
-	want   cluster.Set
-	counts [partition.Count]int32      // entities
-	ends   [partition.Count + 1]uint32 // those of partition p are encoded[ends[p]:ends[p+1]],
+	distinct int // entities
+	want     cluster.Set
+	counts   [partition.Count]int32      // entities
+	ends     [partition.Count + 1]uint32 // those of partition p are encoded[ends[p]:ends[p+1]],
 	// encoded as QueryRequest.entities.
 	encoded []byte
 	viewer  string
@@ -45,6 +46,8 @@ type question struct {
 	times     times
 	entitySum uint64 // of the entities' hashes, whatever their order
 	request   uint64 // requestHash
+
+	shown int // items in the answer
 }
 
 // times is where the time of a request goes.
@@ -181,6 +184,7 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 		q.counts[p]++
 		q.ends[p+1] += uint32(partition.EntityHead + len(e))
 	}
+	q.distinct = len(n.distinct)
 	q.encode(n.distinct)
 	return nil
 }

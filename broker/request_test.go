@@ -107,6 +107,13 @@ func TestHostileRequestsAreRefused(t *testing.T) {
 		"attribute NaN":        {attribute("a", structpb.NewNumberValue(math.NaN())), millrace.ReasonInvalid, "viewer.attributes.a"},
 		"feature infinite":     {feature("f", math.Inf(1)), millrace.ReasonInvalid, "viewer.features.f"},
 		"feature id":           {feature("id", 1), millrace.ReasonInvalid, "viewer.features.id"},
+		"several faults": {func(r *feedv1.GetFeedRequest) {
+			r.Viewer.Attributes = map[string]*structpb.Value{}
+			for _, name := range []string{"c", "a", "b", "d", "e", "f", "g"} {
+				r.Viewer.Attributes[name] = structpb.NewNullValue()
+			}
+			feature("1", 1)(r)
+		}, millrace.ReasonInvalid, "viewer.attributes.a"},
 		"name in both": {func(r *feedv1.GetFeedRequest) {
 			attribute("a", structpb.NewBoolValue(true))(r)
 			feature("a", 1)(r)

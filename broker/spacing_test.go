@@ -23,8 +23,8 @@ func TestSpacing(t *testing.T) {
 	} {
 		var entries []entry
 		for _, w := range strings.Fields(c.in) {
-			entries = append(entries, entry{ranked: ranked{Rank: millrace.Rank{
-				ID: millrace.RecordID(w), Timeline: millrace.Timeline{Entity: millrace.Entity(w[:1]), Type: millrace.ContentType(w[1:2])}}}})
+			entries = append(entries, entry{Rank: millrace.Rank{
+				ID: millrace.RecordID(w), Timeline: millrace.Timeline{Entity: millrace.Entity(w[:1]), Type: millrace.ContentType(w[1:2])}}})
 		}
 		c.s.apart(entries)
 		var got []string

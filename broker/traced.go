@@ -30,7 +30,11 @@ func (b *Broker) logTraced(ctx context.Context, req *feedv1.GetFeedRequest, resp
 	if err != nil {
 		attrs = append(attrs, slog.Any("err", err))
 	} else {
-		attrs = append(attrs, jsonAttr("answer", resp)) // without the records: JSON leaves out what is encoded already
+		shown := proto.CloneOf(resp)
+		for _, it := range shown.Items {
+			it.Record = nil
+		}
+		attrs = append(attrs, jsonAttr("answer", shown))
 	}
 	b.log.LogAttrs(ctx, slog.LevelInfo, "traced request", attrs...)
 }

@@ -33,28 +33,40 @@ func readViewer(q *question, req *feedv1.GetFeedRequest) error {
 		return tooMany("viewer.features", n, maxFeatures)
 	}
 	q.viewer = v.GetId()
-	for _, name := range sortedKeys(v.GetAttributes()) {
-		field := "viewer.attributes." + name
+	if err := firstFault(v.GetAttributes(), func(name string, value *structpb.Value) error {
 		if err := checkName(name); err != nil {
-			return invalid(field, "rename it", "%v", err)
+			return invalid("viewer.attributes."+name, "rename it", "%v", err)
 		}
-		if err := checkAttribute(v.GetAttributes()[name]); err != nil {
-			return invalid(field, "send a string, a number, a boolean, or a list of only strings or only numbers", "%v", err)
+		if err := checkAttribute(value); err != nil {
+			return invalid("viewer.attributes."+name, "send a string, a number, a boolean, or a list of only strings or only numbers", "%v", err)
 		}
+		return nil
+	}); err != nil {
+		return err
 	}
-	for _, name := range sortedKeys(v.GetFeatures()) {
-		field := "viewer.features." + name
+	return firstFault(v.GetFeatures(), func(name string, x float64) error {
 		if err := checkName(name); err != nil {
-			return invalid(field, "rename it", "%v", err)
+			return invalid("viewer.features."+name, "rename it", "%v", err)
 		}
 		if _, both := v.GetAttributes()[name]; both {
-			return invalid(field, "send it once", "%q is an attribute too, and viewer.%[1]s can be only one of them", name)
+			return invalid("viewer.features."+name, "send it once", "%q is an attribute too, and viewer.%[1]s can be only one of them", name)
 		}
-		if x := v.GetFeatures()[name]; math.IsNaN(x) || math.IsInf(x, 0) {
-			return invalid(field, "send a finite number or leave it out", "%v is not finite", x)
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return invalid("viewer.features."+name, "send a finite number or leave it out", "%v is not finite", x)
+		}
+		return nil
+	})
+}
+
+// firstFault returns the fault of the first name, in their order, that has one.
+func firstFault[V any](all map[string]V, check func(string, V) error) (first error) {
+	of := ""
+	for name, value := range all {
+		if err := check(name, value); err != nil && (first == nil || name < of) {
+			of, first = name, err
 		}
 	}
-	return nil
+	return first
 }
 
 func tooMany(field string, n, limit int) error {
@@ -87,16 +99,20 @@ func checkAttribute(v *structpb.Value) error {
 	if len(values) > maxListLen {
 		return fmt.Errorf("a list of %d values, more than %d", len(values), maxListLen)
 	}
+	texts := 0
 	for i, e := range values {
-		if _, ok := e.GetKind().(*structpb.Value_BoolValue); ok {
+		switch e.GetKind().(type) {
+		case *structpb.Value_BoolValue:
 			return fmt.Errorf("value %d of the list is a boolean", i)
+		case *structpb.Value_StringValue:
+			texts++
 		}
 		if err := checkScalar(e); err != nil {
 			return fmt.Errorf("value %d of the list: %w", i, err)
 		}
-		if fmt.Sprintf("%T", e.GetKind()) != fmt.Sprintf("%T", values[0].GetKind()) {
-			return errors.New("a list of both strings and numbers")
-		}
+	}
+	if texts > 0 && texts < len(values) {
+		return errors.New("a list of both strings and numbers")
 	}
 	return nil
 }

@@ -82,7 +82,8 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	if err != nil {
 		return nil, err
 	}
-	o, f, err := b.ask(ctx, i.q)
+	end, _ := ctx.Deadline()
+	o, f, err := b.ask(ctx, i.q, end)
 	switch {
 	case err != nil:
 		return nil, under("request", err)
@@ -219,7 +220,10 @@ func (i *inquiry) place(f *feedv1.Finding, n *nodev1.Finding, r millrace.Rank) e
 	case i.q.query.DistinctObjects && of >= 0:
 		e := &i.entries[of]
 		f.Stage, f.Rivals, f.Place = stageDeduplicated, []*feedv1.Rival{rival(e.Rank)}, int32(i.places[candidateKey{e.Timeline, e.ID}])
-		f.Also = slices.ContainsFunc(e.also, func(a ranked) bool { return a.ID == r.ID && a.Timeline == r.Timeline })
+		f.Also = slices.ContainsFunc(e.also, func(a ranked) bool {
+			also := rankOf(a.item)
+			return also.ID == r.ID && also.Timeline == r.Timeline
+		})
 	default:
 		return fmt.Errorf("broker: record %q of %s is neither in the answer nor kept out of it", r.ID, r.Timeline)
 	}
@@ -247,7 +251,8 @@ func (i *inquiry) rank(ctx context.Context, findings []*feedv1.Finding) error {
 	if len(scored) == 0 {
 		return nil
 	}
-	o, _, err := i.b.ask(ctx, &q)
+	end, _ := ctx.Deadline()
+	o, _, err := i.b.ask(ctx, &q, end)
 	if err != nil {
 		return under("request", err)
 	}

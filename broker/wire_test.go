@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"log/slog"
+	"math"
 	"net"
 	"net/http/httptest"
 	"reflect"
@@ -18,6 +19,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/client"
 )
 
@@ -126,8 +128,8 @@ func TestWireFeed(t *testing.T) {
 	w.add(timelineOf(1), recordID(1), timeAt(1), "")
 	b := w.broker()
 	wire, err := b.wireFeed(t.Context(), recentRequest(3))
-	if err != nil || len(wire.Items) != 1 || wire.Items[0].Record != nil {
-		t.Fatalf("%v, %v: want an item whose record is encoded already", wire, err)
+	if err != nil || len(wire.Items) != 0 || len(wire.ProtoReflect().GetUnknown()) == 0 {
+		t.Fatalf("%v, %v: want items that are encoded already", wire, err)
 	}
 	raw, err := proto.Marshal(wire)
 	if err != nil {
@@ -137,7 +139,7 @@ func TestWireFeed(t *testing.T) {
 	if err := proto.Unmarshal(raw, read); err != nil {
 		t.Fatal(err)
 	}
-	if err := readRecords(wire); err != nil || wire.Items[0].Record == nil || !proto.Equal(read, wire) {
+	if err := readItems(wire); err != nil || len(wire.Items) != 1 || wire.Items[0].Record == nil || !proto.Equal(read, wire) {
 		t.Errorf("%v: off the wire\n%v, want\n%v", err, read, wire)
 	}
 }
@@ -163,4 +165,44 @@ func TestTracedWithoutRecords(t *testing.T) {
 	if err := json.Unmarshal(lines.Bytes(), &line); err != nil || !strings.Contains(line.Answer, `"id":"`+string(recordID(1))+`"`) || strings.Contains(line.Answer, "stars") {
 		t.Errorf("%v\n%s", err, lines.String())
 	}
+}
+
+// Items are written as protobuf would write messages of them, whatever they
+// hold.
+func TestItemsAsProtobuf(t *testing.T) {
+	b := newWorld(t, 1, 1).broker()
+	node := &part{node: "n0"}
+	at := func(r millrace.Rank, object string, also ...ranked) entry {
+		return entry{Rank: r, ranked: ranked{&nodev1.Item{Object: object, Schema: uint64(note.Fingerprint()), Body: []byte("no body")}, node}, also: also}
+	}
+	timeline := millrace.Timeline{Entity: "member:1", Type: "post"}
+	entries := []entry{
+		at(millrace.Rank{}, ""),
+		at(millrace.Rank{ID: "a", Timeline: timeline, Time: -1, Score: math.Copysign(0, -1)}, "o", ranked{&nodev1.Item{Id: "x", Score: -2, TimeMs: 1500}, node}, ranked{&nodev1.Item{Entity: "member:2", Type: "share"}, node}),
+		at(millrace.Rank{ID: millrace.RecordID(strings.Repeat("é", 500)), Time: millrace.MaxTime, Score: math.Inf(1)}, "p"),
+	}
+	entries[2].item.Explain = &feedv1.ItemExplain{Node: "n0", Base: 1}
+	want := &feedv1.GetFeedResponse{Items: []*feedv1.Item{
+		{Time: timestamp(0)},
+		{Id: "a", Entity: "member:1", Type: "post", Time: timestamp(-1), Score: math.Copysign(0, -1), Object: "o", Also: []*feedv1.Also{
+			{Id: "x", Score: -2, Time: timestamp(1500)}, {Entity: "member:2", Type: "share", Time: timestamp(0)}}},
+		{Id: strings.Repeat("é", 500), Time: timestamp(millrace.MaxTime), Score: math.Inf(1), Object: "p", Explain: entries[2].item.Explain},
+	}}
+	raw, err := b.items(t.Context(), &fanout{q: &question{}, m: b.maps.Current()}, entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := &feedv1.GetFeedResponse{}
+	if err := proto.Unmarshal(raw, got); err != nil || !proto.Equal(got, want) || !bytes.Equal(raw, mustMarshal(t, want)) {
+		t.Errorf("%v: got\n%v\nwant\n%v", err, got, want)
+	}
+}
+
+func mustMarshal(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

@@ -98,6 +98,7 @@ func (w *world) broker(feeds ...Feed) *Broker {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.t.Cleanup(func() { _ = b.Close() })
 	return b
 }
 

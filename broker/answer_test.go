@@ -1,0 +1,48 @@
+package broker
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// The receipt and the coverage tell of a part only what it covers.
+func TestAppliedAndBehind(t *testing.T) {
+	for name, c := range map[string]struct {
+		covered []millrace.Partition
+		lagMs   []int64
+		want    *feedv1.Applied
+		behind  int32
+	}{
+		"all":         {[]millrace.Partition{3, 5, 7}, nil, &feedv1.Applied{Partitions: []int32{3, 5, 7}, Content: []int64{30, 50, 70}, Features: []int64{1, 2, 3}}, 0},
+		"some":        {[]millrace.Partition{3, 7}, nil, &feedv1.Applied{Partitions: []int32{3, 7}, Content: []int64{30, 70}, Features: []int64{1, 3}}, 0},
+		"behind":      {[]millrace.Partition{3, 5, 7}, []int64{0, 0, 1500}, &feedv1.Applied{Partitions: []int32{3, 5, 7}, Content: []int64{30, 50, 70}, Features: []int64{1, 2, 3}, LagSeconds: []float64{0, 0, 1.5}}, 4},
+		"some behind": {[]millrace.Partition{5, 7}, []int64{900, 0, 1500}, &feedv1.Applied{Partitions: []int32{5, 7}, Content: []int64{50, 70}, Features: []int64{2, 3}, LagSeconds: []float64{0, 1.5}}, 4},
+	} {
+		pt := part{node: "n0", resp: &nodev1.QueryResponse{Partitions: &nodev1.Partitions{
+			Answered: []int32{3, 5, 7}, AppliedContent: []int64{30, 50, 70}, AppliedFeatures: []int64{1, 2, 3}, LagMs: c.lagMs}}}
+		q := &question{types: 2}
+		var want cluster.Set
+		for _, p := range []millrace.Partition{3, 5, 7} {
+			want.Add(p)
+			q.counts[p] = 2
+			if slices.Contains(c.covered, p) {
+				pt.covered.Add(p)
+			}
+		}
+		q.want = want
+		c.want.Node = "n0"
+		if got := applied(&pt); !proto.Equal(got, c.want) {
+			t.Errorf("%s: %v applied, want %v", name, got, c.want)
+		}
+		if got := coverage(q, outcome{parts: []part{pt}}).GetTimelinesBehind(); got != c.behind {
+			t.Errorf("%s: %d timelines behind, want %d", name, got, c.behind)
+		}
+	}
+}

@@ -40,7 +40,7 @@ What is told of each cluster:
                 client sent it. The p99 is to be within 10 ms.
 
 The processes share the machine's processors: the nodes are given all among
-them, the broker and the client half each.
+them, the broker and the client all.
 
 The client stands for many on machines of their own: it looks whether an answer
 is the right one, and does not decode it.

@@ -23,7 +23,7 @@ import (
 
 // running is a cluster of nodes and a broker that serves the world.
 type running struct {
-	cores  cores
+	cores  int // of each node
 	nodes  []*process
 	broker *process
 	conn   *grpc.ClientConn
@@ -55,7 +55,7 @@ func startCluster(c *Config, f *family, w *world, b *backing, nodes int) (*runni
 	began := time.Now()
 	for _, id := range ids {
 		p, err := startRole(f, "indexnode", name+"-"+string(id), fmt.Sprintf(
-			"id: %s\ndata: %q\nbrokers: [%q]\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\ncache: {records: %d}\n", id, filepath.Join(dir, string(id)), b.kafka, b.etcd, name, cachedRecords), r.cores.node)
+			"id: %s\ndata: %q\nbrokers: [%q]\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\ncache: {records: %d}\n", id, filepath.Join(dir, string(id)), b.kafka, b.etcd, name, cachedRecords), r.cores)
 		if err != nil {
 			return nil, err
 		}
@@ -103,17 +103,11 @@ func prepareCluster(ctx context.Context, p *relevance.Pack, b *backing, name str
 	return docs.Put(ctx, p.Manifest.Name, tar.Bytes())
 }
 
-// cores is how many of the machine's processors each process uses at the same
-// time, at most (GOMAXPROCS). All share the machine, and threads beyond the
-// processors only wake each other.
-type cores struct{ node, broker, client int }
-
-// share gives the nodes all processors among them, and half of them to the
-// broker and to the client.
-func share(processors, nodes int) cores {
-	half := (processors + 1) / 2
-	return cores{node: (processors + nodes - 1) / nodes, broker: half, client: half}
-}
+// share is how many of the machine's processors each of so many nodes uses at
+// the same time, at most (GOMAXPROCS): they share the machine, and threads
+// beyond the processors only wake each other. The broker and the client have
+// all of them.
+func share(processors, nodes int) int { return (processors + nodes - 1) / nodes }
 
 // startRole runs a role by its configuration, on so many processors.
 func startRole(f *family, role, name, config string, processors int) (*process, error) {
@@ -141,7 +135,7 @@ func (r *running) startBroker(ctx context.Context, f *family, w *world, b *backi
 	if err != nil {
 		return err
 	}
-	if r.broker, err = startRole(f, "broker", name+"-broker", fmt.Sprintf("etcd: [%q]\ncluster: %s\ngrpc: %q\nfeeds: %q\n", b.etcd, name, addr, feeds), r.cores.broker); err != nil {
+	if r.broker, err = startRole(f, "broker", name+"-broker", fmt.Sprintf("etcd: [%q]\ncluster: %s\ngrpc: %q\nfeeds: %q\n", b.etcd, name, addr, feeds), runtime.NumCPU()); err != nil {
 		return err
 	}
 	if err := r.broker.ready(ctx); err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,7 +18,7 @@ import (
 // result is what was measured of one cluster.
 type result struct {
 	nodes              int
-	cores              cores
+	cores              int     // of a node
 	candidates, scored float64 // of a mean query
 	execution          string  // generated or interpreted
 	exact              int     // answers equal to the oracle's
@@ -59,9 +58,6 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 		return res, err
 	}
 	c.say("%d nodes: every feed asked once, %d as the oracle says", nodes, res.exact)
-	if !w.shape.baseline { // whose client has much to do
-		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(run.cores.client))
-	}
 	if _, _, err := d.closed(ctx, 2, c.Duration/2); err != nil { // warm
 		return res, err
 	}

@@ -82,19 +82,11 @@ func fresh(t *testing.T, path string, want []byte) {
 	}
 }
 
-// However many processors there are, everybody has one, and nobody more.
+// However many processors there are, every node has one, and none goes unused.
 func TestShare(t *testing.T) {
-	for _, c := range []struct {
-		processors, nodes int
-		want              cores
-	}{
-		{2, 1, cores{node: 2, broker: 1, client: 1}},
-		{2, 3, cores{node: 1, broker: 1, client: 1}},
-		{1, 3, cores{node: 1, broker: 1, client: 1}},
-		{16, 3, cores{node: 6, broker: 8, client: 8}},
-	} {
+	for _, c := range []struct{ processors, nodes, want int }{{2, 1, 2}, {2, 3, 1}, {1, 3, 1}, {16, 3, 6}} {
 		if got := share(c.processors, c.nodes); got != c.want {
-			t.Errorf("%d processors, %d nodes: %+v, want %+v", c.processors, c.nodes, got, c.want)
+			t.Errorf("%d processors, %d nodes: %d for each, want %d", c.processors, c.nodes, got, c.want)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func report(c *Config, w *world, all []result) error {
 	}
 	fmt.Fprintf(c.Out, "\n%s: %.0f timelines of %d entities a query, model of %d features, top %d of distinct objects\n\n", w.label, w.timelines(), w.entities, features, w.feed.Limit)
 	line("nodes", func(r *result) string { return fmt.Sprint(r.nodes) })
-	line("cores of a node, of the broker", func(r *result) string { return fmt.Sprintf("%d, %d", r.cores.node, r.cores.broker) })
+	line("cores of a node", func(r *result) string { return fmt.Sprint(r.cores) })
 	line("candidates a query", func(r *result) string { return fmt.Sprintf("%.0f", r.candidates) })
 	line("the filter passes", func(r *result) string { return fmt.Sprintf("%.1f %%", 100*r.scored/r.candidates) })
 	line("field reads a query", func(r *result) string { return fmt.Sprintf("%.0f", reads(r)) })

@@ -64,12 +64,13 @@ func TestRemoteNode(t *testing.T) {
 		t.Fatalf("%v, %v", resp, err)
 	}
 
-	node.err = &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "d", WayOut: "w"}
+	refused := millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "d", WayOut: "w"}
+	node.set(func() { node.err = &refused })
 	_, err = b.GetFeed(t.Context(), recentRequest(3))
-	if e := refusal(t, err); *e != *node.err.(*millrace.Error) {
+	if e := refusal(t, err); *e != refused {
 		t.Errorf("got %+v", e)
 	}
-	node.err = nil
+	node.set(func() { node.err = nil })
 
 	stop()
 	_, err = b.GetFeed(t.Context(), recentRequest(3))

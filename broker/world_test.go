@@ -186,7 +186,7 @@ func (w *world) calls() (sum int) {
 func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	n.mu.Lock()
 	n.asked = append(n.asked, req)
-	frozen, delay := n.frozen, n.delay
+	frozen, delay, broken := n.frozen, n.delay, n.err
 	n.mu.Unlock()
 	if frozen {
 		<-ctx.Done()
@@ -204,8 +204,8 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 			return nil, err
 		}
 	}
-	if n.err != nil {
-		return nil, n.err
+	if broken != nil {
+		return nil, broken
 	}
 	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: "1", Execution: "interpreted"}
 	var mine []millrace.Entity

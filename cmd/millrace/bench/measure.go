@@ -171,12 +171,14 @@ func (d *driver) twoClients(ctx context.Context, c *Config, res *result) (err er
 const (
 	// maxClients ends the search for the most answers,
 	maxClients = 64
-	// and so does growth of less than this.
+	// and so do two steps in a row that grow by less than this: one may have
+	// met a moment at which the machine did something else.
 	growth = 1.03
 )
 
 // crowd doubles the clients until they get no more answers a second.
 func (d *driver) crowd(ctx context.Context, c *Config, res *result) error {
+	flat := 0
 	for clients := 1; clients <= maxClients; clients *= 2 {
 		l, elapsed, err := d.closed(ctx, clients, c.Duration/2)
 		if err != nil {
@@ -184,11 +186,13 @@ func (d *driver) crowd(ctx context.Context, c *Config, res *result) error {
 		}
 		rate := float64(len(l)) / elapsed.Seconds()
 		c.say("%d nodes: %d clients, %.0f queries/s, p99 %s", res.nodes, clients, rate, ms(l.at(0.99)))
-		grows := rate > growth*res.most
+		if flat++; rate > growth*res.most {
+			flat = 0
+		}
 		if rate > res.most {
 			res.most, res.clients = rate, clients
 		}
-		if !grows && clients > 2 {
+		if flat == 2 {
 			break
 		}
 	}

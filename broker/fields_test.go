@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
@@ -60,5 +61,25 @@ func TestFields(t *testing.T) {
 	next := &feedv1.GetFeedRequest{Feed: first.Feed, Viewer: first.Viewer, Entities: first.Entities, Limit: first.Limit, PageToken: page.NextPageToken, Fields: []string{"id"}}
 	if page, err = b.GetFeed(t.Context(), next); err != nil || len(page.Items) != 1 {
 		t.Errorf("the next page with other fields: %v, %v", page, err)
+	}
+}
+
+// Beyond the bound a schema is fetched anew each time, and records are shown
+// all the same.
+func TestSchemasAreBounded(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.add(timelineOf(0), recordID(0), timeAt(0), "")
+	b := w.broker()
+	for i := range maxSchemas {
+		b.records.mu.known[millrace.Fingerprint(i)] = nil
+	}
+	for range 2 {
+		resp, err := b.GetFeed(t.Context(), recentRequest(1))
+		if err != nil || len(resp.Items) != 1 || len(resp.Items[0].Record.GetFields()) == 0 {
+			t.Fatalf("%v, %v", resp, err)
+		}
+	}
+	if n := len(b.records.mu.known); n != maxSchemas {
+		t.Errorf("%d schemas are kept, more than %d", n, maxSchemas)
 	}
 }

@@ -106,6 +106,7 @@ func TestMetricsOfTrouble(t *testing.T) {
 		ask()
 		series(`hedges_total{event="fired"}`, 1)
 		series(`hedges_total{event="won"}`, 1)
+		series("hedge_saved_seconds_total{}", (hedgeDelay + time.Millisecond).Seconds()) // as long again: none took longer yet
 		series(`hedges_total{event="denied"}`, 0)
 		series(`request_seconds{feed="recent"}`, 1)
 		series(`node_call_seconds{}`, 1)

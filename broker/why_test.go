@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/partition"
@@ -136,6 +138,17 @@ func TestWhyByCurl(t *testing.T) {
 	} {
 		if status, _, got := post(t, s.URL+"/v1/why", curl, body); status != 400 || !strings.Contains(got, want) {
 			t.Errorf("%s: %d %s, want %s", body, status, got, want)
+		}
+	}
+}
+
+// A value in a sentence is cut where it would drown the sentence, and between
+// characters.
+func TestValueText(t *testing.T) {
+	fits, long := strings.Repeat("ß", maxValueText-2), strings.Repeat("ß", maxValueText) // in quotes
+	for text, want := range map[string]string{fits: `"` + fits + `"`, long: `"` + long[:2*(maxValueText-1)] + "…"} {
+		if got := valueText(structpb.NewStringValue(text)); got != want {
+			t.Errorf("%d characters became %q, want %q", len(text)/2, got, want)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func (q *Query) offer(c candidate) {
 	if len(t.best) < t.size {
 		t.best = append(t.best, c)
 		q.up(t.best, len(t.best)-1)
-	} else if q.before(c, t.best[0]) {
+	} else if q.before(&c, &t.best[0]) {
 		t.best[0] = c
 		q.down(t.best, 0)
 	}
@@ -98,51 +98,54 @@ func (q *Query) sorted() []candidate {
 // up and down restore a heap, the worst at its root. They are typed by hand:
 // container/heap's interface calls cost more than the comparisons.
 func (q *Query) up(h []candidate, i int) {
+	c := h[i]
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !q.before(h[parent], h[i]) {
-			return
+		if !q.before(&h[parent], &c) {
+			break
 		}
-		h[i], h[parent] = h[parent], h[i]
+		h[i] = h[parent]
 		i = parent
 	}
+	h[i] = c
 }
 
 func (q *Query) down(h []candidate, i int) {
+	c := h[i]
 	for {
 		child := 2*i + 1
 		if child >= len(h) {
-			return
+			break
 		}
-		if r := child + 1; r < len(h) && q.before(h[child], h[r]) {
+		if r := child + 1; r < len(h) && q.before(&h[child], &h[r]) {
 			child = r
 		}
-		if !q.before(h[i], h[child]) {
-			return
+		if !q.before(&c, &h[child]) {
+			break
 		}
-		h[child], h[i] = h[i], h[child]
+		h[i] = h[child]
 		i = child
 	}
+	h[i] = c
 }
 
-// before reports whether a ranks above b. Ids and timelines are looked at only
-// when score and time tie.
-func (q *Query) before(a, b candidate) bool {
-	switch {
-	case a.score > b.score:
-		return true
-	case a.score < b.score:
-		return false
-	case a.score != b.score: // one is NaN, or both are
-		if c := millrace.CompareScores(a.score, b.score); c != 0 {
-			return c < 0
-		}
+// before reports whether a ranks above b. It is small enough to be inlined.
+func (q *Query) before(a, b *candidate) bool {
+	return a.score > b.score || !(a.score < b.score) && q.beforeTied(a, b)
+}
+
+// beforeTied is before where no score is greater than the other: they are
+// equal, or one is NaN. Ids and timelines are looked at only when times tie
+// too.
+func (q *Query) beforeTied(a, b *candidate) bool {
+	if c := millrace.CompareScores(a.score, b.score); c != 0 {
+		return c < 0
 	}
 	if a.time != b.time {
 		return a.time > b.time
 	}
-	ra := millrace.Rank{Score: a.score, Time: a.time, ID: q.id(a), Timeline: q.timeline(a)}
-	rb := millrace.Rank{Score: b.score, Time: b.time, ID: q.id(b), Timeline: q.timeline(b)}
+	ra := millrace.Rank{Score: a.score, Time: a.time, ID: q.id(*a), Timeline: q.timeline(*a)}
+	rb := millrace.Rank{Score: b.score, Time: b.time, ID: q.id(*b), Timeline: q.timeline(*b)}
 	return ra.Compare(rb) < 0
 }
 

@@ -8,11 +8,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/nodewire"
 )
 
 // codec is gRPC's own, but that the entities of a feed request are pieces of
-// one string instead of hundreds. Whether they are UTF-8 is left to
-// [readEntities], which says which one is not.
+// one string instead of hundreds, and its viewer is read by hand as index nodes
+// do. Whether entities are UTF-8 is left to [readEntities], which says which
+// one is not.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
@@ -28,31 +30,45 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return unmarshalRequest(b.ReadOnlyData(), req)
 }
 
-// entitiesField is the number of GetFeedRequest.entities.
-const entitiesField = 3
+// The tags of GetFeedRequest.viewer and entities.
+const (
+	viewerTag   = 2<<3 | uint64(protowire.BytesType)
+	entitiesTag = 3<<3 | uint64(protowire.BytesType)
+)
 
 // unmarshalRequest is proto.Unmarshal, but as codec says.
 func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
-	n, others := 0, 0 // entities, and bytes of all else
+	n, viewers, others := 0, 0, 0 // entities, viewers, and bytes of all else
 	for at := 0; at < len(message); {
-		entity, end, err := nextField(message, at)
+		tag, _, end, err := nextField(message, at)
 		switch {
 		case err != nil:
 			return err
-		case entity > 0:
+		case tag == entitiesTag:
 			n++
+		case tag == viewerTag:
+			viewers++
+			fallthrough
 		default:
 			others += end - at
 		}
 		at = end
 	}
 	all := string(message)
-	entities, rest := make([]string, 0, n), make([]byte, 0, others)
+	entities, rest, viewer := make([]string, 0, n), make([]byte, 0, others), (*feedv1.Viewer)(nil)
 	for at := 0; at < len(message); {
-		entity, end, _ := nextField(message, at)
-		if entity > 0 {
-			entities = append(entities, all[entity:end])
-		} else {
+		tag, value, end, _ := nextField(message, at)
+		switch {
+		case tag == entitiesTag:
+			entities = append(entities, all[value:end])
+		case tag == viewerTag && viewers == 1: // several would be joined
+			viewer = &feedv1.Viewer{}
+			if nodewire.ReadViewer(message[value:end], viewer) {
+				break
+			}
+			viewer = nil
+			fallthrough
+		default:
 			rest = append(rest, message[at:end]...)
 		}
 		at = end
@@ -63,29 +79,32 @@ func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 	if n > 0 {
 		req.Entities = entities
 	}
+	if viewer != nil {
+		req.Viewer = viewer
+	}
 	return nil
 }
 
-// nextField returns where the field at a place ends, and where its value
-// begins if it is an entity, else 0.
-func nextField(message []byte, at int) (entity, end int, err error) {
-	if at+1 < len(message) && message[at] == entitiesField<<3|2 && message[at+1] < 0x80 { // as most are
-		if entity, end = at+2, at+2+int(message[at+1]); end <= len(message) {
-			return entity, end, nil
+// nextField returns the tag of the field at a place, and where its value, if
+// it has a length, begins and ends.
+func nextField(message []byte, at int) (tag uint64, value, end int, err error) {
+	if at+1 < len(message) && uint64(message[at]) == entitiesTag && message[at+1] < 0x80 { // as most are
+		if value, end = at+2, at+2+int(message[at+1]); end <= len(message) {
+			return entitiesTag, value, end, nil
 		}
 	}
-	field, kind, tag := protowire.ConsumeTag(message[at:])
-	if tag < 0 {
-		return 0, 0, protowire.ParseError(tag)
+	field, kind, n := protowire.ConsumeTag(message[at:])
+	if n < 0 {
+		return 0, 0, 0, protowire.ParseError(n)
 	}
-	size := protowire.ConsumeFieldValue(field, kind, message[at+tag:])
+	size := protowire.ConsumeFieldValue(field, kind, message[at+n:])
 	if size < 0 {
-		return 0, 0, protowire.ParseError(size)
+		return 0, 0, 0, protowire.ParseError(size)
 	}
-	end = at + tag + size
-	if field == entitiesField && kind == protowire.BytesType {
-		value, _ := protowire.ConsumeBytes(message[at+tag:])
-		return end - len(value), end, nil
+	end = at + n + size
+	if kind == protowire.BytesType {
+		b, _ := protowire.ConsumeBytes(message[at+n:])
+		value = end - len(b)
 	}
-	return 0, end, nil
+	return protowire.EncodeTag(field, kind), value, end, nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
@@ -16,7 +17,8 @@ func FuzzUnmarshalRequest(f *testing.F) {
 	limit := int64(20)
 	for _, req := range []*feedv1.GetFeedRequest{
 		{Feed: "follows", Entities: []string{"member:1", "member:2", "", strings.Repeat("x", 300)}, Limit: &limit, Types: []string{"post"}},
-		{Viewer: &feedv1.Viewer{Id: "member:9"}, Filter: "true"},
+		{Viewer: &feedv1.Viewer{Id: "member:9", Features: map[string]float64{"f": 1}}, Filter: "true"},
+		{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"null, left to protobuf": structpb.NewNullValue()}}, Feed: "follows"},
 		{},
 	} {
 		b, err := proto.Marshal(req)
@@ -29,6 +31,7 @@ func FuzzUnmarshalRequest(f *testing.F) {
 			f.Add(b[:len(b)-1])
 		}
 	}
+	f.Add([]byte("\x12\x03\x0a\x01v" + "\x12\x0e\x1a\x0c\x0a\x01f\x11\x00\x00\x00\x00\x00\x00\xf0\x3f")) // two viewers, to be joined
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var want, got feedv1.GetFeedRequest
 		wantErr, gotErr := proto.Unmarshal(b, &want), unmarshalRequest(b, &got)

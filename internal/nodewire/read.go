@@ -97,7 +97,7 @@ func readRequest(b []byte, m *nodev1.QueryRequest) bool {
 		case 8<<3 | length:
 			ok = m.Viewer == nil // two would be joined
 			m.Viewer = &feedv1.Viewer{}
-			ok = ok && readViewer(f.bytes, m.Viewer)
+			ok = ok && ReadViewer(f.bytes, m.Viewer)
 		case 9<<3 | varint:
 			m.Limit = int32(f.bits)
 		case 10<<3 | varint:
@@ -121,7 +121,9 @@ func readRequest(b []byte, m *nodev1.QueryRequest) bool {
 	return true
 }
 
-func readViewer(b []byte, v *feedv1.Viewer) bool {
+// ReadViewer reads a viewer into one that is empty, with memory of its own. It
+// reports whether it knew all of it by hand, and protobuf would say the same.
+func ReadViewer(b []byte, v *feedv1.Viewer) bool {
 	for len(b) > 0 {
 		f, ok := next(&b)
 		if !ok {

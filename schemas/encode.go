@@ -152,7 +152,7 @@ func (e *encoder) integer(n *node, v any) (int64, bool) {
 	if !ok || e.defaults {
 		return 0, false
 	}
-	if unit := timestampUnits[n.logical]; unit != 0 {
+	if unit := timestampUnit(n.logical); unit != 0 {
 		if t, err := time.Parse(time.RFC3339Nano, x); err == nil {
 			if unit == time.Millisecond {
 				return t.UnixMilli(), true
@@ -164,8 +164,17 @@ func (e *encoder) integer(n *node, v any) (int64, bool) {
 	return i, err == nil
 }
 
-// timestampUnits are the logical types that JSON shows as RFC 3339.
-var timestampUnits = map[string]time.Duration{"timestamp-millis": time.Millisecond, "timestamp-micros": time.Microsecond}
+// timestampUnit is that of a logical type that JSON shows as RFC 3339; of
+// others 0.
+func timestampUnit(logical string) time.Duration {
+	switch logical {
+	case "timestamp-millis":
+		return time.Millisecond
+	case "timestamp-micros":
+		return time.Microsecond
+	}
+	return 0
+}
 
 func (e *encoder) float(n *node, v any, path string) error {
 	bits := 64

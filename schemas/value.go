@@ -96,14 +96,18 @@ func longValue(n *node, x int64) any {
 
 // appendLongText appends a long as text if it is no number in JSON.
 func appendLongText(dst []byte, n *node, x int64) (_ []byte, ok bool) {
-	if unit := timestampUnits[n.logical]; unit != 0 {
+	if unit := timestampUnit(n.logical); unit != 0 {
 		t := time.UnixMilli(x).UTC()
-		layout := "2006-01-02T15:04:05.000Z07:00"
 		if unit == time.Microsecond {
-			t, layout = time.UnixMicro(x).UTC(), "2006-01-02T15:04:05.000000Z07:00"
+			t = time.UnixMicro(x).UTC()
 		}
 		if y := t.Year(); y >= 0 && y <= 9999 { // as far as RFC 3339 reaches
-			return t.AppendFormat(dst, layout), true
+			dst = t.AppendFormat(dst, time.RFC3339) // which has a fast way; other layouts have not
+			dst[len(dst)-1] = '.'                   // was Z
+			for digit := time.Second / 10; digit >= unit; digit /= 10 {
+				dst = append(dst, '0'+byte(time.Duration(t.Nanosecond())/digit%10))
+			}
+			return append(dst, 'Z'), true
 		}
 	}
 	if x > maxExact || x < -maxExact {

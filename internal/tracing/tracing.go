@@ -30,10 +30,10 @@ func Outgoing(ctx context.Context) context.Context {
 
 // Incoming returns ctx such that spans continue the trace of a caller by gRPC.
 func Incoming(ctx context.Context) context.Context {
-	md, ok := metadata.FromIncomingContext(ctx)
-	if !ok || len(md["traceparent"]) == 0 {
+	if len(metadata.ValueFromIncomingContext(ctx, "traceparent")) == 0 { // before all are copied
 		return ctx
 	}
+	md, _ := metadata.FromIncomingContext(ctx)
 	return headers.Extract(ctx, carrier(md))
 }
 

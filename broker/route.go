@@ -137,13 +137,8 @@ func cover(from []candidate, want *cluster.Set) []leg {
 func balance(legs []leg, work func(millrace.Partition) int) {
 	var once, more cluster.Set
 	for _, l := range legs {
-		again := l.parts.And(once)
-		for p := range again.All() {
-			more.Add(p)
-		}
-		for p := range l.parts.All() {
-			once.Add(p)
-		}
+		more = more.Or(l.parts.And(once))
+		once = once.Or(l.parts)
 	}
 	load := make([]int, len(legs))
 	for i := range legs {
@@ -176,9 +171,7 @@ func merged(legs []leg) []leg {
 		at := slices.IndexFunc(out, func(o leg) bool { return o.node.ID == l.node.ID })
 		switch {
 		case at >= 0:
-			for p := range l.parts.All() {
-				out[at].parts.Add(p)
-			}
+			out[at].parts = out[at].parts.Or(l.parts)
 		case l.parts.Len() > 0:
 			out = append(out, l)
 		}

@@ -61,15 +61,18 @@ func (q *Query) beyond(p *plan, s *segment, most float64) bool {
 	if !c.told || q.top.floor == math.Inf(-1) {
 		return false
 	}
-	for i, f := range c.of.Columns() {
+	_, newest := s.rows.Times()
+	age := ageOf(int64(q.spec.AsOf)+1<<firstAge, newest)
+	c.learn(int64(q.spec.AsOf), int(age), int(age))
+	if !(most+c.older[age] < c.thresholdOf(q.top.floor)) { // also if the sum is no number
+		return false
+	}
+	for i, f := range c.of.Columns() { // bounds hold within limits
 		if s.rows.Most(f) > c.most[i] {
 			return false
 		}
 	}
-	_, newest := s.rows.Times()
-	age := ageOf(int64(q.spec.AsOf)+1<<firstAge, newest)
-	c.learn(int64(q.spec.AsOf), int(age), int(age))
-	return most+c.older[age] < c.thresholdOf(q.top.floor)
+	return true
 }
 
 func (c *ceilings) thresholdOf(floor float64) float64 {

@@ -19,6 +19,7 @@ type counters struct {
 	models   prometheus.Counter     // packs refused
 	reads    prometheus.Counter     // of timelines from the store
 	queries  *prometheus.CounterVec // by outcome
+	answered prometheus.Counter     // those of queries answered
 	panics   prometheus.Counter     // questions that panicked
 	stages   [3]prometheus.Observer // of answered queries: the time of each
 	seconds  *prometheus.HistogramVec
@@ -49,6 +50,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 			Name: "millrace_indexnode_query_seconds", Help: "Time of answered queries by stage: resolve (the cache and the store), scan (filter and score), rank.",
 			Buckets: prometheus.ExponentialBucketsRange(0.00005, 5, 16)}, []string{"stage"}),
 	}
+	c.answered = c.queries.WithLabelValues(queryAnswered)
 	for i, stage := range stageNames {
 		c.stages[i] = c.seconds.WithLabelValues(stage)
 	}

@@ -39,7 +39,7 @@ func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 	switch {
 	case err == nil:
 		n.asked.Store(req)
-		n.counters.queried(queryAnswered)
+		n.counters.answered.Inc()
 		return resp, nil
 	case ctx.Err() != nil:
 		n.counters.queried(queryStopped)

@@ -197,7 +197,10 @@ func (p Packed) widen(dst []uint64, d descriptor, lo int) {
 			dst[i] = math.Float64bits(float64(x))
 		}
 	case indexed:
-		look(dst, unsafe.Slice((*uint8)(unsafe.Add(b, lo)), len(dst)), indexedWords(b, p.Len()))
+		words := indexedWords(b, p.Len())
+		for i, x := range unsafe.Slice((*uint8)(unsafe.Add(b, lo)), len(dst)) {
+			dst[i] = at[uint64](words, int(x))
+		}
 	default:
 		panic("column: not a column of words")
 	}
@@ -209,57 +212,11 @@ func fill(dst []uint64, w uint64) {
 	}
 }
 
-// add writes eight words at a time, the last eight maybe for the second time:
-// a loop over the ten to thirty rows of a timeline would be mispredicted at
-// its end.
 func add[T uint8 | uint16 | uint32](dst []uint64, b unsafe.Pointer, lo int, base uint64) {
 	var zero T
 	src := unsafe.Slice((*T)(unsafe.Add(b, lo*int(unsafe.Sizeof(zero)))), len(dst))
-	last := len(dst) - 8
-	if last < 0 {
-		for i, x := range src {
-			dst[i] = base + uint64(x)
-		}
-		return
-	}
-	for i := 0; ; i = min(i+8, last) {
-		d, s := (*[8]uint64)(dst[i:]), (*[8]T)(src[i:])
-		d[0] = base + uint64(s[0])
-		d[1] = base + uint64(s[1])
-		d[2] = base + uint64(s[2])
-		d[3] = base + uint64(s[3])
-		d[4] = base + uint64(s[4])
-		d[5] = base + uint64(s[5])
-		d[6] = base + uint64(s[6])
-		d[7] = base + uint64(s[7])
-		if i == last {
-			return
-		}
-	}
-}
-
-// look writes the words that src counts, likewise.
-func look(dst []uint64, src []uint8, words unsafe.Pointer) {
-	last := len(dst) - 8
-	if last < 0 {
-		for i, x := range src {
-			dst[i] = at[uint64](words, int(x))
-		}
-		return
-	}
-	for i := 0; ; i = min(i+8, last) {
-		d, s := (*[8]uint64)(dst[i:]), (*[8]uint8)(src[i:])
-		d[0] = at[uint64](words, int(s[0]))
-		d[1] = at[uint64](words, int(s[1]))
-		d[2] = at[uint64](words, int(s[2]))
-		d[3] = at[uint64](words, int(s[3]))
-		d[4] = at[uint64](words, int(s[4]))
-		d[5] = at[uint64](words, int(s[5]))
-		d[6] = at[uint64](words, int(s[6]))
-		d[7] = at[uint64](words, int(s[7]))
-		if i == last {
-			return
-		}
+	for i, x := range src {
+		dst[i] = base + uint64(x)
 	}
 }
 

@@ -222,8 +222,6 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 		return q, nil, err
 	case ctx.Err() != nil:
 		return q, nil, late(ctx.Err())
-	case !time.Now().Before(end):
-		return q, nil, late(context.DeadlineExceeded)
 	case len(o.parts) == 0:
 		return q, nil, nothing(o)
 	}

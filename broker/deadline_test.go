@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -162,4 +164,52 @@ func TestAbandonedWorkStops(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Callers who allow more than the broker does, or say nothing, wait no longer
+// than the broker allows: neither for nodes, nor for the schema of what these
+// answered.
+func TestTimeoutOfTheBroker(t *testing.T) {
+	const allowed = 300 * time.Millisecond
+	for name, c := range map[string]struct {
+		dial func(*world) func(cluster.Node) (Node, error)
+		want millrace.Reason
+	}{
+		"frozen": {func(w *world) func(cluster.Node) (Node, error) {
+			w.nodes["n0"].frozen = true
+			return w.dial
+		}, millrace.ReasonDeadline},
+		"no schema": {func(w *world) func(cluster.Node) (Node, error) {
+			return func(cluster.Node) (Node, error) { return noSchema{w.nodes["n0"]}, nil }
+		}, millrace.ReasonUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, 1)
+				w.add(timelineOf(0), recordID(0), timeAt(0), "")
+				b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler), Timeout: allowed, Dial: c.dial(w)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer b.Close()
+				patient, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				for _, ctx := range []context.Context{t.Context(), patient} {
+					start := time.Now()
+					_, err := b.GetFeed(ctx, recentRequest(1))
+					if e := refusal(t, err); e.Reason != c.want || time.Since(start) > allowed {
+						t.Errorf("%+v after %v", e, time.Since(start))
+					}
+				}
+			})
+		})
+	}
+}
+
+// noSchema is a node that answers questions and never says a schema.
+type noSchema struct{ *fakeNode }
+
+func (noSchema) GetSchema(ctx context.Context, _ *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -185,6 +186,20 @@ func TestNodesRefusalComesThrough(t *testing.T) {
 	if e := refusal(t, err); e.Reason != millrace.ReasonFilter || e.WayOut != "try y" {
 		t.Errorf("got %+v", e)
 	}
+}
+
+// What one node refuses is refused at once, whoever else is still at work.
+func TestRefusalWaitsForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 1)
+		w.nodes["n0"].err = &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field x", WayOut: "try y"}
+		w.nodes["n1"].frozen = true
+		start := time.Now()
+		_, err := w.broker().GetFeed(t.Context(), recentRequest(30))
+		if e := refusal(t, err); e.Reason != millrace.ReasonFilter || time.Since(start) > 0 {
+			t.Errorf("%+v after %v", e, time.Since(start))
+		}
+	})
 }
 
 func TestNobodyAnswers(t *testing.T) {

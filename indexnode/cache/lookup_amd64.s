@@ -1,3 +1,5 @@
+//go:build !race
+
 #include "go_asm.h"
 #include "textflag.h"
 

@@ -1,90 +1,78 @@
 package indexnode
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
 
-// maxUnknown bounds the schemas remembered as unknown.
-const maxUnknown = 1000
-
-// hosting is a running node's work: which partitions it hosts, their ingest,
-// and when they are ready.
+// hosting is a running node's ties to the outside: what the cluster wants
+// hosted, what it is told of the replicas, and the log that they read.
 type hosting struct {
 	node      *Node
 	consumer  *kafka.Consumer
 	producer  *kafka.Producer // of dead letters
 	schemaLog *kafka.SchemaLog
+	progress  *kafka.ProgressLog
 	member    *cluster.Membership
-	announce  chan struct{} // holds one token when the set of ready partitions changed
 
 	// tried is the version of each model pack that was last looked at. Of
 	// run, and then of followModels alone.
 	tried map[string]int64
-
-	// Of the ingest goroutine alone.
-	batch    store.Batch
-	changes  []store.Change
-	featured []millrace.Entity
-	unknown  map[millrace.Fingerprint]struct{} // schemas waited for in vain
-
-	mu struct {
-		sync.Mutex
-		hosted cluster.Set
-		// pending are the hosted partitions not yet caught up, and the
-		// offsets that they have to reach.
-		pending map[millrace.Partition][2]millrace.Offset
-	}
 }
 
-func (n *Node) newHosting() (*hosting, error) {
-	h := &hosting{node: n, announce: make(chan struct{}, 1), unknown: make(map[millrace.Fingerprint]struct{}), tried: make(map[string]int64)}
-	h.mu.pending = make(map[millrace.Partition][2]millrace.Offset)
-	var err error
+// newHosting connects to nothing yet: Kafka may be away.
+func (n *Node) newHosting() (h *hosting, err error) {
+	h = &hosting{node: n, tried: make(map[string]int64)}
+	defer func() {
+		if err != nil {
+			h.close()
+		}
+	}()
 	if h.consumer, err = kafka.NewConsumer(kafka.ConsumerConfig{Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Log: n.log}); err != nil {
 		return nil, err
 	}
 	if h.producer, err = kafka.NewProducer(n.cfg.Brokers, n.log); err != nil {
-		h.consumer.Close()
 		return nil, err
 	}
-	return h, nil
+	topics := n.cfg.Topics.WithDefaults()
+	if h.schemaLog, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Schemas, Registry: n.schemas, Log: n.log}); err != nil {
+		return nil, err
+	}
+	h.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log})
+	return h, err
 }
 
 func (h *hosting) close() {
+	if h.progress != nil {
+		h.progress.Close()
+	}
 	if h.schemaLog != nil {
 		h.schemaLog.Close()
 	}
-	h.consumer.Close()
-	h.producer.Close()
+	if h.producer != nil {
+		h.producer.Close()
+	}
+	if h.consumer != nil {
+		h.consumer.Close()
+	}
 }
 
 // run hosts what the cluster assigns to the node, which brokers reach at addr.
-func (h *hosting) run(ctx context.Context, addr string) (err error) {
+func (h *hosting) run(ctx context.Context, addr string) error {
 	n := h.node
-	n.awaits.Store("Kafka")
-	if err := kafka.EnsureTopics(ctx, n.cfg.Brokers, n.cfg.Topics); err != nil {
-		return err
-	}
-	h.schemaLog, err = kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{
-		Brokers: n.cfg.Brokers, Topic: n.cfg.Topics.WithDefaults().Schemas, Registry: n.schemas, Log: n.log,
-	})
-	if err != nil {
-		return err
-	}
 	n.awaits.Store("etcd, to hear of the assignment and the models")
 	watcher, err := n.cfg.Cluster.Watch(ctx)
 	if err != nil {
@@ -95,35 +83,41 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 		return err
 	}
 	h.admitModels(ctx, packs)
-	n.awaits.Store("etcd, to register the node")
 	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone}); err != nil {
 		return err
 	}
-	defer func() {
-		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		err = cmp.Or(err, h.member.Leave(leave))
-	}()
+	defer h.leave(ctx)
+	n.replicas.Configure(replica.Config{
+		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Schemas: n.schemas, SchemaLog: h.schemaLog,
+		Letters: h.producer, Input: h.progress, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, BackupsReach: n.cfg.BackupsReach, Log: n.log,
+	})
 	n.awaits.Store("")
 
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return h.ingest(ctx) })
+	g.Go(func() error { return kafka.EnsureTopics(ctx, n.cfg.Brokers, n.cfg.Topics, n.log) })
+	g.Go(func() error { return n.replicas.Run(ctx) })
 	g.Go(func() error { return h.followAssignment(ctx, watcher) })
 	g.Go(func() error { return h.followSchemas(ctx) })
 	g.Go(func() error { return h.sweep(ctx) })
-	g.Go(func() error { return h.announceReady(ctx) })
-	g.Go(func() error { return h.followLag(ctx) })
+	g.Go(func() error { return h.announce(ctx) })
 	g.Go(func() error { return h.followModels(ctx, packs) })
 	return g.Wait()
 }
 
-// followAssignment hosts what the map says, as it changes.
+// leave says that the node goes on purpose.
+func (h *hosting) leave(ctx context.Context) {
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := h.member.Leave(leave); err != nil {
+		h.node.log.Warn("leaving the cluster was not told", "err", err)
+	}
+}
+
+// followAssignment has hosted what the map says, as it changes.
 func (h *hosting) followAssignment(ctx context.Context, w *cluster.Watcher) error {
 	for {
 		changed := w.Changed()
-		if err := h.host(ctx, w.Current().Hosted(h.node.cfg.ID)); err != nil {
-			return err
-		}
+		h.node.replicas.Want(w.Current().Hosted(h.node.cfg.ID))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -132,184 +126,66 @@ func (h *hosting) followAssignment(ctx context.Context, w *cluster.Watcher) erro
 	}
 }
 
-// host starts and stops partitions so that exactly want is hosted. What is no
-// longer hosted stays on disk until an operator drops it: a mistaken map must
-// not delete anything.
-func (h *hosting) host(ctx context.Context, want cluster.Set) error {
-	h.mu.Lock()
-	gone, added := h.mu.hosted.Minus(want), want.Minus(h.mu.hosted)
-	h.mu.hosted = want
-	h.mu.Unlock()
-
-	if gone.Len() > 0 {
-		h.consumer.Remove(both(gone)...)
-		for p := range gone.All() {
-			h.node.parts[p].state.Store(int32(notHosted))
-			h.mu.Lock()
-			delete(h.mu.pending, p)
-			h.mu.Unlock()
-		}
-		h.node.log.Info("partitions left", "partitions", gone.Len())
-	}
-	if added.Len() > 0 {
-		if err := h.start(ctx, added); err != nil {
-			return err
-		}
-		h.node.log.Info("partitions added", "partitions", added.Len())
-	}
-	h.promote()
-	return nil
-}
-
-// start reads partitions from where the store left off, or from the beginning
-// of the log.
-func (h *hosting) start(ctx context.Context, added cluster.Set) error {
-	n := h.node
-	tps := both(added)
-	begin, err := h.consumer.StartOffsets(ctx, tps...)
-	if err != nil {
-		return err
-	}
-	end, err := h.consumer.EndOffsets(ctx, tps...)
-	if err != nil {
-		return err
-	}
-	from := make(map[kafka.TopicPartition]millrace.Offset, len(tps))
-	for p := range added.All() {
-		var target [2]millrace.Offset
-		applied := n.store.Applied(p)
-		for stream, next := range [2]millrace.Offset{kafka.Timeline: applied.Content, kafka.Features: applied.Features} {
-			tp := kafka.TopicPartition{Stream: kafka.Stream(stream), Partition: p}
-			if next < 0 {
-				next = begin[tp]
-			}
-			from[tp], target[stream] = next, end[tp]
-			n.parts[p].applied[stream].Store(int64(next))
-		}
-		if applied.Features > 0 {
-			n.features.Store(true)
-		}
-		n.parts[p].clock.Store(int64(n.store.Clock(p)))
-		n.parts[p].state.Store(int32(catchingUp))
-		n.parts[p].lag.Store(0)
-		h.mu.Lock()
-		h.mu.pending[p] = target
-		h.mu.Unlock()
-	}
-	h.consumer.Add(from)
-	return nil
-}
-
-// both returns the timeline and the features partition of each in s.
-func both(s cluster.Set) []kafka.TopicPartition {
-	var tps []kafka.TopicPartition
-	for p := range s.All() {
-		tps = append(tps, kafka.TopicPartition{Stream: kafka.Timeline, Partition: p}, kafka.TopicPartition{Stream: kafka.Features, Partition: p})
-	}
-	return tps
-}
-
-// promote makes ready what has reached its target.
-func (h *hosting) promote() {
-	n := h.node
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	changed := false
-	for p, target := range h.mu.pending {
-		if n.parts[p].applied[0].Load() >= int64(target[0]) && n.parts[p].applied[1].Load() >= int64(target[1]) {
-			delete(h.mu.pending, p)
-			n.parts[p].state.CompareAndSwap(int32(catchingUp), int32(ready))
-			changed = true
-		}
-	}
-	if changed {
-		h.changed()
-	}
-}
-
-// changed asks for the ready partitions to be announced.
-func (h *hosting) changed() {
-	select {
-	case h.announce <- struct{}{}:
-	default:
-	}
-}
-
-// announceReady tells the cluster which partitions are caught up.
-func (h *hosting) announceReady(ctx context.Context) error {
+// announce tells the cluster which partitions answer, which of them are old,
+// and why others do not.
+func (h *hosting) announce(ctx context.Context) error {
+	tick := time.NewTicker(h.node.cfg.LagLimit / 4)
+	defer tick.Stop()
+	var told cluster.Lag
 	for {
-		var now cluster.Set
-		for p := range h.node.parts {
-			if partState(h.node.parts[p].state.Load()) == ready {
-				now.Add(millrace.Partition(p))
-			}
+		now := time.Now()
+		answering, old, age := h.node.replicas.Answering(now)
+		lag := cluster.Lag{Behind: old}
+		if old.Len() > 0 {
+			lag.Seconds = age.Seconds()
 		}
-		if err := h.member.SetReady(ctx, now); err != nil {
-			return err
+		h.member.SetReady(answering)
+		if worthTelling(told, lag) {
+			told = lag
+			h.member.SetLag(lag)
 		}
+		h.member.SetReports(h.node.reports(now))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-h.announce:
+		case <-h.node.replicas.Moved():
+		case <-tick.C:
 		}
 	}
 }
 
-// quarantine takes a partition out of service: what it has cannot be trusted
-// or continued, and only a bootstrap mends that.
-func (h *hosting) quarantine(p millrace.Partition, why error) {
-	h.node.log.Error("partition quarantined; drop it and bootstrap it again", "partition", p, "err", why)
-	h.node.parts[p].state.Store(int32(quarantined))
-	h.consumer.Remove(kafka.TopicPartition{Stream: kafka.Timeline, Partition: p}, kafka.TopicPartition{Stream: kafka.Features, Partition: p})
-	h.mu.Lock()
-	delete(h.mu.pending, p)
-	h.mu.Unlock()
-	h.changed()
+// worthTelling spares every broker a look at the map for a number that has
+// hardly changed.
+func worthTelling(told, now cluster.Lag) bool {
+	return now.Behind != told.Behind || now.Seconds > 1.5*told.Seconds || now.Seconds < told.Seconds/1.5
 }
 
-// rewind reads a partition again from what its store still has.
-func (h *hosting) rewind(ctx context.Context, p millrace.Partition) error {
-	h.node.parts[p].state.Store(int32(catchingUp))
-	h.changed()
-	h.node.cache.Purge()
-	var one cluster.Set
-	one.Add(p)
-	return h.start(ctx, one)
-}
-
-// writer returns the schema that a value was written under, waiting a little
-// for one that is still on its way: once for each that nobody knows, so that
-// many such records do not hold up the others.
-func (h *hosting) writer(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
-	s, err := h.node.schemas.Writer(ctx, f)
-	if !unknownSchema(err) {
-		return s, err
-	}
-	if _, waited := h.unknown[f.Fingerprint]; waited {
-		return nil, err
-	}
-	wait, cancel := context.WithTimeout(ctx, h.node.cfg.SchemaWait)
-	defer cancel()
-	for {
-		moved := h.schemaLog.Moved()
-		if s, err = h.node.schemas.Writer(ctx, f); !unknownSchema(err) {
-			return s, err
+// reports tells of all partitions hosted, by state and reason.
+func (n *Node) reports(now time.Time) []cluster.Report {
+	type key struct{ state, reason string }
+	at := map[key]int{}
+	var all []cluster.Report
+	for p := range partitions {
+		r := n.replicas.Of(p)
+		state := r.State()
+		if state == replica.Absent {
+			continue
 		}
-		select {
-		case <-wait.Done():
-			if len(h.unknown) >= maxUnknown {
-				clear(h.unknown)
-			}
-			h.unknown[f.Fingerprint] = struct{}{}
-			return nil, cmp.Or(ctx.Err(), err)
-		case <-moved:
+		why, since := r.Why()
+		k := key{state.String(), string(why.Reason)}
+		i, ok := at[k]
+		if !ok {
+			i = len(all)
+			at[k] = i
+			all = append(all, cluster.Report{State: k.state, Reason: k.reason, Detail: why.Detail, Since: since})
+		}
+		all[i].Partitions.Add(p)
+		all[i].Seconds = max(all[i].Seconds, n.replicas.Age(p, now).Seconds())
+		if since.Before(all[i].Since) {
+			all[i].Since = since
 		}
 	}
-}
-
-func unknownSchema(err error) bool {
-	var e *schemas.Error
-	return errors.As(err, &e) && e.Reason == schemas.UnknownSchema
+	return all
 }
 
 // followSchemas forgets what is cached under a layout that a new version of
@@ -323,9 +199,8 @@ func (h *hosting) followSchemas(ctx context.Context) error {
 			names = now
 			// A reader that began before may still fill the cache under an
 			// old layout: wait until it is out.
-			for p := range n.parts {
-				n.parts[p].mu.Lock()
-				n.parts[p].mu.Unlock() //lint:ignore SA2001 a barrier
+			for p := range partitions {
+				n.replicas.Of(p).Barrier()
 			}
 			n.cache.Purge()
 		}
@@ -335,6 +210,60 @@ func (h *hosting) followSchemas(ctx context.Context) error {
 		case <-moved:
 		}
 	}
+}
+
+// host is a node as its replicas see it.
+type host Node
+
+// Written implements replica.Host: a record newer than all others continues its
+// timeline in the cache, anything else removes it, to be read anew.
+func (h *host) Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity) {
+	n := (*Node)(h)
+	for i := range changes {
+		n.writeThrough(&changes[i])
+	}
+	for _, e := range routes {
+		n.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Features})
+		n.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Objects})
+	}
+	if s == kafka.Features && len(routes) > 0 {
+		n.features.Store(true)
+	}
+}
+
+// Forget implements replica.Host.
+func (h *host) Forget() { h.cache.Purge() }
+
+// HasFeatures implements replica.Host.
+func (h *host) HasFeatures() { h.features.Store(true) }
+
+// Applied implements replica.Host.
+func (h *host) Applied(s kafka.Stream, changes []store.Change, records int) {
+	h.counters.applied(s, changes, records)
+}
+
+// Refused implements replica.Host.
+func (h *host) Refused(reason schemas.Reason) { h.counters.refused(reason) }
+
+// writeThrough keeps the cache equal to the store. The caller holds the
+// partition's lock for writing.
+func (n *Node) writeThrough(c *store.Change) {
+	if c.Kind == store.Ignored {
+		return
+	}
+	counted := n.cfg.Store.Retention[c.Timeline.Type].MaxCount > 0
+	if c.Kind != store.Inserted || !c.Newest || counted || !n.extend(c.Timeline, c.Record) {
+		n.cache.Remove(c.Timeline)
+	}
+}
+
+// extend continues what the cache has of a timeline by a record, or reports
+// false if it must be read anew.
+func (n *Node) extend(t millrace.Timeline, r millrace.Record) bool {
+	reader := latest(n.schemas.Snapshot(), r.Schema)
+	return reader != nil && n.cache.Continue(t, reader.Layout(), 2*n.maxCached, func(rows *column.Appender) error {
+		return n.append(rows, reader, r)
+	})
 }
 
 // storedSchemas keeps the registry in the node's store: a row is the place in

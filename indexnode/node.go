@@ -12,7 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,12 +25,12 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/nodewire"
-	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -47,12 +47,14 @@ type Config struct {
 	Store     store.Options
 	Cache     cache.Config
 	Models    *relevance.Registry // nil: the built-in models
-	// SchemaWait is how long a record of an unknown schema waits for it to
-	// arrive on the schemas topic before it is refused. 0: 10 s.
-	SchemaWait time.Duration
-	// LagLimit is how long records may wait to be applied before brokers ask
-	// other replicas first. 0: 10 s.
+	// LagLimit is how old an answer may be before it is flagged and brokers
+	// ask other replicas first. 0: 8 s, so that with what is not known of the
+	// partitioners' last moments none is unflagged that is older than 10 s.
 	LagLimit time.Duration
+	// BackupsReach says that there always is a backup of each partition which
+	// is no older, so that the log may delete what is three times as old. 0:
+	// there is none, and the log must keep everything.
+	BackupsReach time.Duration
 	Metrics  prometheus.Registerer // nil: none
 	Log      *slog.Logger          // nil: slog.Default()
 }
@@ -85,9 +87,8 @@ type Node struct {
 	filters  filterCache
 	reads    singleflight.Group // of timelines that the cache misses
 	readers  chan struct{}      // holds one for each partition that a request reads under its lock
-	parts    [partition.Count]part
+	replicas *replica.Replicas
 	features atomic.Bool // whether any entity has features
-	lag      atomic.Pointer[nodeLag]
 	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters
 	awaits   atomic.Value // string: what Run waits for before it hosts anything; empty: nothing
@@ -95,34 +96,6 @@ type Node struct {
 	maxCached int  // maxCached, but in tests
 	maxRun    int  // maxRunBytes, but in tests
 	aged      bool // some type is kept by age
-}
-
-// part is a partition as this node has it.
-type part struct {
-	// mu orders readers and the writer: while it is held for reading, the
-	// store and the cache of the partition agree and do not change.
-	mu      sync.RWMutex
-	state   atomic.Int32 // a partState
-	applied [2]atomic.Int64
-	clock   atomic.Int64 // the store's, where some type is kept by age
-	lag     atomic.Int64 // how long its newest records have waited, once that is too long; 0 before
-	// commits counts twice what the writer committed, and is odd while it
-	// commits: who reads the same even number before and after has seen one
-	// state. It changes under mu.
-	commits atomic.Uint64
-}
-
-type partState int32
-
-const (
-	notHosted partState = iota
-	catchingUp
-	ready
-	quarantined
-)
-
-func (s partState) String() string {
-	return [...]string{"not_hosted", "not_ready", "", "quarantined"}[s]
 }
 
 // Open opens the node's store. Run does the rest; Close after it.
@@ -135,7 +108,6 @@ func Open(cfg Config) (*Node, error) {
 		n.models = relevance.Builtin()
 	}
 	n.aged = n.ages()
-	n.cfg.SchemaWait = cmp.Or(cfg.SchemaWait, 10*time.Second)
 	n.cfg.LagLimit = cmp.Or(cfg.LagLimit, lagLimit)
 	if cfg.Store.Log == nil {
 		cfg.Store.Log = n.log
@@ -148,13 +120,19 @@ func Open(cfg Config) (*Node, error) {
 		n.store.Close()
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}
-	n.lag.Store(&nodeLag{})
+	n.replicas = replica.New(replica.Config{
+		Store: n.store, Schemas: n.schemas, Topics: cfg.Topics.WithDefaults(), Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
+	})
 	n.counters = newCounters(cfg.Metrics, n)
 	return n, nil
 }
 
+// lagLimit is Config.LagLimit's default.
+const lagLimit = 8 * time.Second
+
 // Run joins the cluster, hosts what it is assigned, and serves brokers on l,
-// until ctx is done or something fails that only a restart can mend.
+// until ctx is done. Outages of Kafka and etcd, and damage of partitions, are
+// waited for and told, and end nothing.
 func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	server := grpc.NewServer(append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024))...)
 	nodev1.RegisterNodeServiceServer(server, n)
@@ -189,23 +167,17 @@ func (n *Node) Ready() error {
 	if what, _ := n.awaits.Load().(string); what != "" {
 		return errors.New("waiting for " + what)
 	}
-	hosted, behind, broken := 0, 0, 0
-	for i := range n.parts {
-		switch partState(n.parts[i].state.Load()) {
-		case ready:
-			hosted++
-		case catchingUp:
-			hosted++
-			behind++
-		case quarantined:
-			broken++
+	hosted := 0
+	var faults []string
+	for _, r := range n.reports(time.Now()) {
+		count := r.Partitions.Len()
+		if hosted += count; r.State != replica.Ready.String() {
+			faults = append(faults, fmt.Sprintf("%d partitions are %s (%s: %s)", count, r.State, r.Reason, r.Detail))
 		}
 	}
 	switch {
-	case broken > 0:
-		return fmt.Errorf("%d partitions are quarantined", broken)
-	case behind > 0:
-		return fmt.Errorf("%d of %d partitions are catching up", behind, hosted)
+	case len(faults) > 0:
+		return errors.New(strings.Join(faults, "; "))
 	case hosted == 0:
 		return errors.New("no partition is assigned to this node")
 	}
@@ -215,12 +187,9 @@ func (n *Node) Ready() error {
 // CacheStats returns what the caches did and hold.
 func (n *Node) CacheStats() cache.Stats { return n.cache.Stats() }
 
-// served reports whether a partition is caught up.
-func (n *Node) served(p int) bool { return partState(n.parts[p].state.Load()) == ready }
+// served reports whether a partition answers questions.
+func (n *Node) served(p int) bool { return n.replicas.Of(millrace.Partition(p)).State().Answers() }
 
 // Applied returns the next offsets of a partition's two streams that its
 // answers do not include yet.
-func (n *Node) Applied(p millrace.Partition) [2]millrace.Offset {
-	a := &n.parts[p].applied
-	return [2]millrace.Offset{millrace.Offset(a[0].Load()), millrace.Offset(a[1].Load())}
-}
+func (n *Node) Applied(p millrace.Partition) [2]millrace.Offset { return n.replicas.Of(p).Applied() }

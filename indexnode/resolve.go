@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/query"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/column"
 )
@@ -57,9 +58,7 @@ type resolution struct {
 // view is a partition's part of a resolution.
 type view struct {
 	group
-	commits uint64
-	applied [2]int64
-	clock   millrace.Time
+	replica.Look
 	missing string
 	rows    []resolved        // of a partition resolved under its lock
 	objects []*cache.Timeline // likewise, of each entity, for a model that reads them
@@ -109,8 +108,7 @@ func (r *resolution) run(ctx context.Context) error {
 	behind := 0
 	for i := range r.views {
 		v := &r.views[i]
-		part := &n.parts[v.partition]
-		if part.commits.Load() != v.commits || partState(part.state.Load()).String() != v.missing {
+		if !n.replicas.Of(v.partition).Unmoved(&v.Look) {
 			v.locked = true
 		}
 		if v.locked = v.locked || r.readsObjects() || !r.answers(v); v.locked {
@@ -141,11 +139,9 @@ func (r *resolution) begin(g group) {
 		r.views = append(r.views, view{})
 	}
 	v := &r.views[len(r.views)-1]
-	part := &r.node.parts[g.partition]
-	*v = view{group: g, rows: v.rows[:0], commits: part.commits.Load(), missing: partState(part.state.Load()).String()}
-	v.applied = [2]int64{part.applied[0].Load(), part.applied[1].Load()}
-	v.clock = millrace.Time(part.clock.Load())
-	v.locked = v.commits%2 != 0
+	*v = view{group: g, rows: v.rows[:0], Look: r.node.replicas.Of(g.partition).Look()}
+	v.missing = v.State.Missing()
+	v.locked = v.Commits%2 != 0
 }
 
 // answers reports whether the cache knows all of a partition that is asked.
@@ -248,19 +244,18 @@ func (r *resolution) resolveLocked(ctx context.Context, v *view) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	part := &n.parts[v.partition]
-	part.mu.RLock()
-	defer part.mu.RUnlock()
+	part := n.replicas.Of(v.partition)
+	part.RLock()
+	defer part.RUnlock()
 	v.rows, v.objects = v.rows[:0], nil
-	if v.missing = partState(part.state.Load()).String(); v.missing != "" {
+	v.Look = part.Look()
+	if v.missing = v.State.Missing(); v.missing != "" {
 		return nil
 	}
-	v.applied = [2]int64{part.applied[0].Load(), part.applied[1].Load()}
-	v.clock = millrace.Time(part.clock.Load())
 	err := r.readPartition(ctx, v)
 	if errors.Is(err, store.ErrCorrupt) {
-		n.log.Error("partition answers nothing", "partition", v.partition, "err", err)
-		v.missing = quarantined.String()
+		n.replicas.Condemn(v.partition, replica.Why{Reason: replica.Corrupt, Detail: err.Error()})
+		v.missing = replica.Quarantined.Missing()
 		return nil
 	}
 	return err

@@ -40,7 +40,7 @@ func (n *Node) oldest(t millrace.ContentType, clock millrace.Time) millrace.Time
 // keeps cuts the window of what is added to q next to what is kept of a type.
 func (n *Node) keeps(q *query.Query, t millrace.ContentType, v *view) {
 	if n.aged {
-		q.NotBefore(n.oldest(t, v.clock))
+		q.NotBefore(n.oldest(t, v.Clock))
 	}
 }
 

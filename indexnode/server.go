@@ -169,22 +169,22 @@ func (r *resolution) answered() *nodev1.Partitions {
 			continue
 		}
 		all.Answered = append(all.Answered, int32(v.partition))
-		all.AppliedContent, all.AppliedFeatures = append(all.AppliedContent, v.applied[0]), append(all.AppliedFeatures, v.applied[1])
+		all.AppliedContent, all.AppliedFeatures = append(all.AppliedContent, v.Applied[0]), append(all.AppliedFeatures, v.Applied[1])
 	}
 	r.lags(all)
 	return all
 }
 
-// lags tells how long records wait in partitions answered, if it is too long
-// in any.
+// lags tells how old what partitions answered may be, if it is too old in any.
 func (r *resolution) lags(all *nodev1.Partitions) {
+	now := time.Now()
 	for i, p := range all.Answered {
-		lag := r.node.parts[p].lag.Load()
-		if lag > 0 && all.LagMs == nil {
+		age := r.node.replicas.Age(millrace.Partition(p), now)
+		if age > 0 && all.LagMs == nil {
 			all.LagMs = make([]int64, len(all.Answered))
 		}
-		if lag > 0 {
-			all.LagMs[i] = time.Duration(lag).Milliseconds()
+		if age > 0 {
+			all.LagMs[i] = age.Milliseconds()
 		}
 	}
 }

@@ -50,12 +50,24 @@ type Record struct {
 type Fetched struct {
 	TopicPartition
 	Records []Record
+	// From is where the fetch began: what comes before was fetched earlier.
+	From millrace.Offset
 	// Next is the offset to read after this: past the records, and past
 	// transaction markers and aborted records that are not delivered.
 	Next millrace.Offset
+	// Epoch is that of the leader which wrote the newest record; -1 unknown.
+	Epoch int32
 	// Err is a fault of this partition alone. With ErrLostPosition the
 	// partition is no longer read; otherwise reading goes on by itself.
 	Err error
+}
+
+// Position is where to read on: the next offset, and the epoch of the leader
+// that wrote the record before it, by which Kafka tells a log that was cut and
+// grew again; -1 if that is not known.
+type Position struct {
+	Next  millrace.Offset
+	Epoch int32
 }
 
 // ConsumerConfig says where to read.
@@ -74,7 +86,7 @@ type Consumer struct {
 	topics [streams]string
 	mu     struct {
 		sync.Mutex
-		next map[TopicPartition]millrace.Offset // what is read, and where to go on
+		next map[TopicPartition]Position // what is read, and where to go on
 		// A poll may hold records of a partition that is removed and added again
 		// elsewhere before the poll returns; removed tells during which poll.
 		poll    uint64
@@ -91,7 +103,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	}
 	t := cfg.Topics.WithDefaults()
 	c := &Consumer{cl: cl, adm: kadm.NewClient(cl), topics: [streams]string{t.Timeline, t.Features}}
-	c.mu.next = map[TopicPartition]millrace.Offset{}
+	c.mu.next = map[TopicPartition]Position{}
 	c.mu.removed = map[TopicPartition]uint64{}
 	return c, nil
 }
@@ -100,7 +112,7 @@ func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 func (c *Consumer) Close() { c.cl.Close() }
 
 // Assign reads exactly these partitions from these offsets.
-func (c *Consumer) Assign(at map[TopicPartition]millrace.Offset) {
+func (c *Consumer) Assign(at map[TopicPartition]Position) {
 	c.mu.Lock()
 	gone := make([]TopicPartition, 0, len(c.mu.next))
 	for tp := range c.mu.next {
@@ -113,7 +125,7 @@ func (c *Consumer) Assign(at map[TopicPartition]millrace.Offset) {
 
 // Add reads further partitions; one that is read already moves to its new
 // offset.
-func (c *Consumer) Add(at map[TopicPartition]millrace.Offset) {
+func (c *Consumer) Add(at map[TopicPartition]Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	byTopic := map[string]map[int32]kgo.Offset{}
@@ -128,7 +140,7 @@ func (c *Consumer) Add(at map[TopicPartition]millrace.Offset) {
 		if byTopic[topic] == nil {
 			byTopic[topic] = map[int32]kgo.Offset{}
 		}
-		byTopic[topic][int32(tp.Partition)] = kgo.NewOffset().At(int64(next))
+		byTopic[topic][int32(tp.Partition)] = kgo.NewOffset().At(int64(next.Next)).WithEpoch(next.Epoch)
 	}
 	c.cl.RemoveConsumePartitions(c.byTopic(again))
 	c.cl.AddConsumePartitions(byTopic)
@@ -144,6 +156,13 @@ func (c *Consumer) Remove(tps ...TopicPartition) {
 	}
 	c.cl.RemoveConsumePartitions(c.byTopic(tps))
 }
+
+// Pause stops fetching partitions that are read, until Resume. A poll that is
+// under way may still bring some of them.
+func (c *Consumer) Pause(tps ...TopicPartition) { c.cl.PauseFetchPartitions(c.byTopic(tps)) }
+
+// Resume fetches them again.
+func (c *Consumer) Resume(tps ...TopicPartition) { c.cl.ResumeFetchPartitions(c.byTopic(tps)) }
 
 func (c *Consumer) byTopic(tps []TopicPartition) map[string][]int32 {
 	m := map[string][]int32{}
@@ -194,24 +213,24 @@ func (c *Consumer) take(p kgo.FetchTopicPartition) (Fetched, bool) {
 		return Fetched{}, false // removed while under way
 	}
 	if stale {
-		c.Add(map[TopicPartition]millrace.Offset{tp: next}) // perhaps of the former place: fetch again
+		c.Add(map[TopicPartition]Position{tp: next}) // perhaps of the former place: fetch again
 		return Fetched{}, false
 	}
-	f := Fetched{TopicPartition: tp, Next: next, Err: p.Err}
-	if f.Err == nil && len(p.Records) > 0 && millrace.Offset(p.Records[0].Offset) > next && millrace.Offset(p.LogStartOffset) > next {
+	f := Fetched{TopicPartition: tp, From: next.Next, Next: next.Next, Epoch: next.Epoch, Err: p.Err}
+	if f.Err == nil && len(p.Records) > 0 && millrace.Offset(p.Records[0].Offset) > next.Next && millrace.Offset(p.LogStartOffset) > next.Next {
 		// Retention overtook the reader.
 		f.Err, p.Records = fmt.Errorf("%w: the log now begins at %d", ErrLostPosition, p.LogStartOffset), nil
-	} else if lost(f.Err) {
-		f.Err = fmt.Errorf("%w: %w", ErrLostPosition, f.Err)
+	} else if kind := lostPosition(f.Err); kind != nil {
+		f.Err = fmt.Errorf("%w: %w", kind, f.Err)
 	}
 	if f.Err != nil {
-		f.Err = fmt.Errorf("kafka: read %s at %d: %w", tp, next, f.Err)
+		f.Err = fmt.Errorf("kafka: read %s at %d: %w", tp, next.Next, f.Err)
 	}
 	for _, r := range p.Records {
 		if millrace.Offset(r.Offset) < f.Next {
 			continue
 		}
-		f.Next = millrace.Offset(r.Offset) + 1
+		f.Next, f.Epoch = millrace.Offset(r.Offset)+1, r.LeaderEpoch
 		if !r.Attrs.IsControl() {
 			f.Records = append(f.Records, record(r))
 		}
@@ -222,10 +241,10 @@ func (c *Consumer) take(p kgo.FetchTopicPartition) (Fetched, bool) {
 	}
 	c.mu.Lock()
 	if _, ok := c.mu.next[tp]; ok {
-		c.mu.next[tp] = f.Next
+		c.mu.next[tp] = Position{f.Next, f.Epoch}
 	}
 	c.mu.Unlock()
-	return f, f.Err != nil || f.Next > next
+	return f, f.Err != nil || f.Next > next.Next
 }
 
 func (c *Consumer) name(topic string, p int32) (TopicPartition, bool) {
@@ -255,6 +274,12 @@ func record(r *kgo.Record) Record {
 // the call.
 func (c *Consumer) EndOffsets(ctx context.Context, tps ...TopicPartition) (map[TopicPartition]millrace.Offset, error) {
 	return c.list(ctx, c.adm.ListCommittedOffsets, tps)
+}
+
+// HighWatermarks returns, for each partition, the offset after its last
+// record, committed or not.
+func (c *Consumer) HighWatermarks(ctx context.Context, tps ...TopicPartition) (map[TopicPartition]millrace.Offset, error) {
+	return c.list(ctx, c.adm.ListEndOffsets, tps)
 }
 
 // StartOffsets returns, for each partition, the oldest offset that the log

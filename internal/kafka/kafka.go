@@ -48,6 +48,12 @@ var ErrClosed = errors.New("kafka: client closed")
 // new position (for an index node: a bootstrap).
 var ErrLostPosition = errors.New("kafka: position lost")
 
+// The kinds of ErrLostPosition that do not pass by themselves. Each is one, too.
+var (
+	ErrCutLog        = fmt.Errorf("%w: the log was cut and has grown again", ErrLostPosition)
+	ErrBatchTooLarge = fmt.Errorf("%w: a batch is too large to open", ErrLostPosition)
+)
+
 // options are what every client shares, then more.
 func options(brokers []string, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, error) {
 	if len(brokers) == 0 {
@@ -110,11 +116,21 @@ func WaitReady(ctx context.Context, brokers []string) error {
 }
 
 // lost says whether err means that reading cannot go on from its position.
-func lost(err error) bool {
+func lost(err error) bool { return lostPosition(err) != nil }
+
+// lostPosition returns which ErrLostPosition err means, or nil.
+func lostPosition(err error) error {
 	var loss *kgo.ErrDataLoss
 	var bomb *kgo.ErrDecompressTooLarge
-	return errors.As(err, &loss) || errors.As(err, &bomb) ||
-		errors.Is(err, kerr.OffsetOutOfRange) || errors.Is(err, kerr.UnknownTopicID)
+	switch {
+	case errors.As(err, &loss):
+		return ErrCutLog
+	case errors.As(err, &bomb):
+		return ErrBatchTooLarge
+	case errors.Is(err, kerr.OffsetOutOfRange), errors.Is(err, kerr.UnknownTopicID):
+		return ErrLostPosition
+	}
+	return nil
 }
 
 // logger hands franz-go's warnings and errors to slog; its chatter is dropped.

@@ -1,0 +1,288 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// backlog is what was fetched of a stream and is not applied. It belongs to
+// the ingest goroutine.
+type backlog struct {
+	fetched []kafka.Fetched
+	reading uint64 // Replica.reading when it was fetched
+	held    *Held  // why the first of fetched was not applied whole
+	again   time.Time
+	letters map[millrace.Offset]*letter
+}
+
+// letter is a refused record on its way to the dead letters. The offset of the
+// log does not pass it before it is there.
+type letter struct{ state atomic.Int32 }
+
+const (
+	letterSent int32 = iota
+	letterKept
+	letterFailed
+)
+
+// apply brings a replica forward by the first of a backlog, as far as that can
+// be done now. A *Held says what is in the way of the rest.
+func (in *ingest) apply(ctx context.Context, r *Replica, b *backlog) error {
+	f := &b.fetched[0]
+	applied := r.applied[f.Stream].Load()
+	if int64(f.Next) <= applied {
+		return nil // it was moved back and read again
+	}
+	if int64(f.From) > applied {
+		return fmt.Errorf("%w: %s was fetched from %d on, and is applied up to %d", errGap, f.TopicPartition, f.From, applied)
+	}
+	next, stop := in.gather(ctx, f, applied)
+	if err := in.lettersKept(ctx, f.TopicPartition, b); err != nil {
+		return err
+	}
+	if int64(next) > applied {
+		if err := in.commit(r, b, next); err != nil {
+			return err
+		}
+		clear(b.letters)
+	}
+	if stop != nil {
+		return stop
+	}
+	return nil
+}
+
+// errGap says that a fetch does not continue what is applied.
+var errGap = errors.New("replica: a gap between fetches")
+
+// gather puts the records of a fetch that are not applied yet into the batch,
+// up to the first that is held back, and returns the offset after the last of
+// them. What is refused for its bytes is in in.refused.
+func (in *ingest) gather(ctx context.Context, f *kafka.Fetched, applied int64) (next millrace.Offset, stop *Held) {
+	in.batch.Reset()
+	in.routes, in.refused = in.routes[:0], in.refused[:0]
+	for i := range f.Records {
+		rec := &f.Records[i]
+		if int64(rec.Offset) < applied {
+			continue
+		}
+		err := in.put(ctx, f.TopicPartition, rec)
+		if errors.As(err, &stop) {
+			return rec.Offset, stop
+		}
+		if in.cfg.Aged && f.Stream == kafka.Timeline {
+			in.batch.SetClock(f.Partition, rec.Time)
+		}
+		if err != nil {
+			in.refused = append(in.refused, refusal{rec, refusedFor(err)})
+		}
+	}
+	return f.Next, nil
+}
+
+// refusal is a record that is refused for what its bytes say.
+type refusal struct {
+	record *kafka.Record
+	why    *schemas.Error
+}
+
+// refusedFor returns the refusal that an error of put is. Everything else that
+// can go wrong there is a Held.
+func refusedFor(err error) *schemas.Error {
+	var bad *schemas.Error
+	if !errors.As(err, &bad) {
+		bad = &schemas.Error{Reason: "unreadable", Detail: err.Error()}
+	}
+	return bad
+}
+
+// put adds one record of the log to the batch. A *schemas.Error refuses the
+// record; a *Held says that nothing is known of it yet.
+func (in *ingest) put(ctx context.Context, tp kafka.TopicPartition, r *kafka.Record) error {
+	if at := partition.OfBytes(r.Key); at != tp.Partition {
+		return &schemas.Error{Reason: "wrong-partition", Detail: fmt.Sprintf("key %.200q belongs to partition %d", r.Key, at)}
+	}
+	if err := kafka.CheckCRC(r.CRC, r.Value); err != nil {
+		return &schemas.Error{Reason: "bad-checksum", Detail: err.Error()}
+	}
+	framed, err := schemas.Unframe(r.Value)
+	if err != nil {
+		return err
+	}
+	writer, err := in.writer(ctx, framed)
+	if err != nil {
+		return err
+	}
+	if writer.Features() != (tp.Stream == kafka.Features) {
+		return &schemas.Error{Reason: "wrong-stream", Detail: fmt.Sprintf("schema %s on %s", writer.Name(), tp.Stream)}
+	}
+	env, err := writer.Envelope(framed.Body)
+	if err != nil {
+		return err
+	}
+	key := millrace.Entity(r.Key)
+	if tp.Stream == kafka.Features {
+		if env.Entity != key {
+			return &schemas.Error{Reason: schemas.KeyMismatch, Detail: fmt.Sprintf("key %q, entity %q", key, env.Entity)}
+		}
+		in.batch.PutFeatures(tp.Partition, key, store.Features{
+			Subject: env.Subject, Version: env.Record.Version, Time: env.Record.Time, Schema: env.Record.Schema, Body: env.Record.Body,
+		})
+		in.routes = append(in.routes, key)
+		return nil
+	}
+	if env.Entity != key && !slices.Contains(env.About, key) {
+		return &schemas.Error{Reason: schemas.KeyMismatch, Detail: fmt.Sprintf("key %q is neither the entity %q nor in about", key, env.Entity)}
+	}
+	in.batch.Put(tp.Partition, millrace.Timeline{Entity: key, Type: env.Type}, env.Record)
+	return nil
+}
+
+// writer returns the schema that a value was written under. Partitioners
+// publish a schema before any record of it, so one that is not known is on its
+// way, or its record was never partitioner's: which of the two only the
+// schemas topic can say, and no clock.
+func (in *ingest) writer(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
+	s, err := in.cfg.Schemas.Writer(ctx, f)
+	var bad *schemas.Error
+	switch {
+	case err == nil:
+		return s, nil
+	case !errors.As(err, &bad):
+		return nil, held(StoreFailing, err)
+	case bad.Reason != schemas.UnknownSchema || in.cfg.SchemaLog.Refused(f.Fingerprint):
+		return nil, err
+	}
+	return nil, held(SchemaUnknown, fmt.Errorf("schema %s has not come on the schemas topic; "+
+		"publish it there, or let all replicas refuse its records: millrace schema refuse %[1]s", f.Fingerprint))
+}
+
+// lettersKept hands what was refused to the dead letters, byte for byte, and
+// reports what of it is not there yet. Each replica does so; a restart may do
+// so again.
+func (in *ingest) lettersKept(ctx context.Context, tp kafka.TopicPartition, b *backlog) error {
+	waiting := 0
+	for _, x := range in.refused {
+		l := b.letters[x.record.Offset]
+		switch {
+		case l == nil:
+			in.cfg.Host.Refused(x.why.Reason)
+			in.cfg.Log.Warn("record refused", "partition", tp, "offset", x.record.Offset, "reason", x.why.Reason, "detail", x.why.Error())
+			l = new(letter)
+			if b.letters == nil {
+				b.letters = map[millrace.Offset]*letter{}
+			}
+			b.letters[x.record.Offset] = l
+		case l.state.Load() == letterKept:
+			continue
+		case l.state.Load() == letterSent:
+			waiting++
+			continue
+		}
+		waiting++
+		l.state.Store(letterSent)
+		in.cfg.Letters.ProduceThen(ctx, in.deadLetter(tp, x), func(err error) {
+			if err == nil {
+				l.state.Store(letterKept)
+				in.wake()
+				return
+			}
+			in.cfg.Log.Warn("a dead letter is not kept; trying again", "partition", tp, "offset", x.record.Offset, "err", err)
+			l.state.Store(letterFailed)
+		})
+	}
+	if waiting > 0 {
+		return held(DeadLetters, fmt.Errorf("%d refused records are not in topic %s yet", waiting, in.cfg.Topics.DeadLetters))
+	}
+	return nil
+}
+
+func (in *ingest) deadLetter(tp kafka.TopicPartition, x refusal) kafka.Outgoing {
+	from := kafka.Source{Topic: in.cfg.Topics.Of(tp.Stream), Partition: int32(tp.Partition), Offset: x.record.Offset}
+	return kafka.Outgoing{Topic: in.cfg.Topics.DeadLetters, Key: x.record.Key, Value: x.record.Value, Headers: []kafka.Header{
+		{Key: kafka.HeaderReason, Value: []byte(x.why.Reason)},
+		{Key: kafka.HeaderDetail, Value: []byte(x.why.Error())},
+		{Key: kafka.HeaderSource, Value: from.Append(nil)},
+	}}
+}
+
+// commit applies the batch, and the offset that it reaches, to the store, and
+// writes the caches through while no reader is in the partition.
+func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
+	f := &b.fetched[0]
+	in.batch.SetApplied(f.Partition, streamOf(f.Stream), next)
+	origin := r.origin()
+	moved := f.Epoch >= 0 && origin.Epochs[f.Stream] != f.Epoch
+	if moved {
+		origin.Epochs[f.Stream] = f.Epoch
+		in.batch.SetOrigin(f.Partition, origin.encode())
+	}
+	if err := in.cfg.Store.Admit(); err != nil { // before the lock: it may take as long as a flush
+		return in.failed(r, err)
+	}
+	r.mu.Lock()
+	if r.reading.Load() != b.reading {
+		r.mu.Unlock()
+		return errDetach // somebody has ended reading meanwhile
+	}
+	r.commits.Add(1)
+	changes, err := in.cfg.Store.Apply(&in.batch, in.changes[:0])
+	in.changes = changes
+	if err == nil {
+		in.cfg.Host.Written(f.Stream, changes, in.routes)
+		r.applied[f.Stream].Store(int64(next))
+		if in.cfg.Aged {
+			r.clock.Store(int64(in.cfg.Store.Clock(f.Partition)))
+		}
+	} else if errors.Is(err, store.ErrRewound) {
+		in.all.stopReading(r) // before the state: what was confirmed is not so any more
+		in.all.step(r, Rewound, Why{StoreFailing, err.Error()})
+	}
+	r.commits.Add(1)
+	r.mu.Unlock()
+	if err != nil {
+		return in.failed(r, err)
+	}
+	if moved {
+		r.setOrigin(origin)
+	}
+	in.cfg.Host.Applied(f.Stream, changes, len(f.Records))
+	return nil
+}
+
+// failed turns what the store says into what becomes of the replica.
+func (in *ingest) failed(r *Replica, err error) error {
+	switch {
+	case errors.Is(err, store.ErrDiskFull):
+		return held(DiskFull, err)
+	case errors.Is(err, store.ErrRewound):
+		in.cfg.Log.Error("the store lost what was not flushed: reading it from the log again", "partition", r.partition, "err", err)
+		in.cfg.Host.Forget()
+		return errDetach
+	case errors.Is(err, store.ErrCorrupt):
+		in.all.Condemn(r.partition, Why{Corrupt, err.Error()})
+		return errDetach
+	}
+	return held(StoreFailing, err)
+}
+
+// errDetach ends reading the log of a replica until the reconciler begins it
+// anew.
+var errDetach = errors.New("replica: no longer read")
+
+func streamOf(s kafka.Stream) store.Stream {
+	if s == kafka.Features {
+		return store.FeatureStream
+	}
+	return store.Content
+}

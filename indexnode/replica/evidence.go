@@ -1,0 +1,81 @@
+package replica
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// Origin is what the store of a partition says of the log that it was read
+// from, beside the applied offsets and in the same write: an offset means
+// nothing in another log.
+type Origin struct {
+	Cluster string                 `json:"cluster"` // Kafka's id of itself
+	Topics  [streams]kafka.TopicID `json:"topics"`
+	Epochs  [streams]int32         `json:"epochs"` // of the leader that wrote the last record applied; -1 unknown
+	// Whole says that the end of the log was reached once: what is here is
+	// all that the log held up to the applied offsets.
+	Whole bool `json:"whole"`
+}
+
+// maxOriginBytes bounds what is read of a row.
+const maxOriginBytes = 1 << 10
+
+func (o *Origin) encode() []byte {
+	b, err := json.Marshal(o)
+	if err != nil {
+		panic(fmt.Sprintf("replica: origin %+v: %v", o, err)) // it has nothing that JSON lacks
+	}
+	return b
+}
+
+// decodeOrigin reads what encode wrote; nothing is no origin.
+func decodeOrigin(b []byte) (o Origin, ok bool, err error) {
+	if len(b) == 0 {
+		return Origin{Epochs: [streams]int32{-1, -1}}, false, nil
+	}
+	if len(b) > maxOriginBytes {
+		return o, false, fmt.Errorf("%d bytes are no origin", len(b))
+	}
+	if err := json.Unmarshal(b, &o); err != nil {
+		return o, false, fmt.Errorf("origin: %w", err)
+	}
+	return o, true, nil
+}
+
+// ends are where the two streams of a partition begin and end in the log.
+type ends struct {
+	begin [streams]millrace.Offset // the oldest that the log still has
+	end   [streams]millrace.Offset // after the newest, committed or not
+}
+
+// judge says why a store cannot go on with a log: applied are its offsets, -1
+// where nothing was ever applied, and origin is where they come from, if that
+// is known. It returns the offsets to go on at, and no reason, when it can.
+//
+// Every hole is found here: a record is missing exactly when the log begins
+// behind what comes next.
+func judge(applied [streams]millrace.Offset, origin *Origin, log kafka.Log, e ends) (next [streams]millrace.Offset, why Why) {
+	for s := range next {
+		stream := kafka.Stream(s)
+		at := applied[s]
+		next[s] = max(at, 0)
+		switch {
+		case origin != nil && origin.Cluster != log.Cluster:
+			return next, Why{OtherLog, fmt.Sprintf("this node has read Kafka cluster %q, and this is %q", origin.Cluster, log.Cluster)}
+		case origin != nil && origin.Topics[s] != log.Topics[s]:
+			return next, Why{OtherLog, fmt.Sprintf("topic %s was created anew: this node has read %s, and this is %s", stream, origin.Topics[s], log.Topics[s])}
+		case at < 0 && e.begin[s] > 0:
+			return next, Why{LogBeginsLater, fmt.Sprintf("%s begins at %d, and this node has nothing of it; restore the partition from a backup, or keep the log from its beginning", stream, e.begin[s])}
+		case next[s] < e.begin[s]:
+			return next, Why{LogBeginsLater, fmt.Sprintf("%s begins at %d, and this node has it up to %d; restore the partition from a backup, or keep the log longer", stream, e.begin[s], at)}
+		case origin == nil && at > 0 && e.begin[s] > 0:
+			return next, Why{LogBeginsLater, fmt.Sprintf("%s begins at %d, and nothing says that this node has what was before", stream, e.begin[s])}
+		case next[s] > e.end[s]:
+			return next, Why{LogShorter, fmt.Sprintf("%s ends at %d, and this node has read it up to %d", stream, e.end[s], at)}
+		}
+	}
+	return next, Why{}
+}

@@ -1,0 +1,209 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// maxPoll is how many records one poll brings at most.
+const maxPoll = 20_000
+
+// ingest applies what the log brings. One goroutine does it for all replicas,
+// and waits for none of them: what cannot be applied now stays in the backlog
+// of its stream, whose partition is not fetched meanwhile, and is tried again.
+type ingest struct {
+	all *Replicas
+	cfg *Config
+
+	// Of the goroutine alone.
+	batch   store.Batch
+	changes []store.Change
+	routes  []millrace.Entity // whose features the batch changes
+	refused []refusal
+	held    map[*backlog]heldStream
+
+	mu struct {
+		sync.Mutex
+		woken  bool
+		cancel context.CancelFunc // of the poll under way
+	}
+}
+
+// heldStream is whose a backlog is.
+type heldStream struct {
+	replica *Replica
+	stream  kafka.Stream
+}
+
+// wake has the goroutine look at what is held back.
+func (in *ingest) wake() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.mu.woken = true
+	if in.mu.cancel != nil {
+		in.mu.cancel()
+	}
+}
+
+// run applies until ctx is done. Nothing that Kafka or the store does ends it.
+func (in *ingest) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		fetched, woken := in.poll(ctx)
+		for i := range fetched {
+			in.take(ctx, &fetched[i])
+		}
+		in.retry(ctx, woken)
+	}
+	return ctx.Err()
+}
+
+// wakeForSchemas wakes the goroutine for each schema that comes.
+func (in *ingest) wakeForSchemas(ctx context.Context) error {
+	for {
+		moved := in.cfg.SchemaLog.Moved()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-moved:
+			in.wake()
+		}
+	}
+}
+
+// poll waits for the log, but no longer than until something held back is due.
+// woken says that somebody asked to look at all that is held.
+func (in *ingest) poll(ctx context.Context) (fetched []kafka.Fetched, woken bool) {
+	var cancel context.CancelFunc
+	if due, ok := in.due(); ok {
+		ctx, cancel = context.WithDeadline(ctx, due)
+	} else {
+		ctx, cancel = context.WithCancel(ctx)
+	}
+	defer cancel()
+	in.mu.Lock()
+	in.mu.cancel = cancel
+	if in.mu.woken {
+		cancel()
+	}
+	in.mu.Unlock()
+	fetched, err := in.cfg.Consumer.Poll(ctx, maxPoll)
+	if errors.Is(err, kafka.ErrClosed) {
+		<-ctx.Done() // the node is closing
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	woken, in.mu.woken, in.mu.cancel = in.mu.woken, false, nil
+	return fetched, woken
+}
+
+// due is when something that is held back is tried again; !ok for none.
+func (in *ingest) due() (at time.Time, ok bool) {
+	for b := range in.held {
+		if !ok || b.again.Before(at) {
+			at, ok = b.again, true
+		}
+	}
+	return at, ok
+}
+
+// take takes over what one poll brought of one partition.
+func (in *ingest) take(ctx context.Context, f *kafka.Fetched) {
+	r := &in.all.replicas[f.Partition]
+	b := &r.backlogs[f.Stream]
+	reading := r.reading.Load()
+	if reading%2 == 0 {
+		return // it is not read any more
+	}
+	if f.Err != nil && !in.goesOn(r, f) {
+		return
+	}
+	if b.reading != reading {
+		in.drop(r, f.Stream)
+		b.reading = reading
+	}
+	b.fetched = append(b.fetched, *f)
+	if b.held == nil {
+		in.advance(ctx, r, f.Stream)
+	}
+}
+
+// goesOn reports whether a partition that could not be read is read on.
+func (in *ingest) goesOn(r *Replica, f *kafka.Fetched) bool {
+	if errors.Is(f.Err, kafka.ErrLostPosition) {
+		in.all.lost(r, f.Err)
+		return false
+	}
+	in.cfg.Log.Warn("reading the log", "partition", f.TopicPartition, "err", f.Err)
+	return true
+}
+
+// advance applies the backlog of a stream until it is empty or held back.
+func (in *ingest) advance(ctx context.Context, r *Replica, s kafka.Stream) {
+	b := &r.backlogs[s]
+	for len(b.fetched) > 0 {
+		if b.reading != r.reading.Load() {
+			in.drop(r, s)
+			return
+		}
+		err := in.apply(ctx, r, b)
+		switch {
+		case err == nil:
+			b.fetched[0] = kafka.Fetched{}
+			b.fetched = b.fetched[1:]
+		case errors.Is(err, errDetach), errors.Is(err, errGap):
+			in.drop(r, s)
+			in.all.detach(r)
+			return
+		default:
+			in.hold(r, s, heldBy(err))
+			return
+		}
+	}
+	b.fetched = nil
+	in.release(r, s)
+}
+
+// hold keeps a stream's backlog for later, and what comes after it in Kafka.
+func (in *ingest) hold(r *Replica, s kafka.Stream, why *Held) {
+	b := &r.backlogs[s]
+	if b.held == nil {
+		in.cfg.Consumer.Pause(kafka.TopicPartition{Stream: s, Partition: r.partition})
+	}
+	b.held, b.again = why, time.Now().Add(retryAfter)
+	in.held[b] = heldStream{r, s}
+	r.setHeld(s, why)
+}
+
+// release reads a stream on that was held back.
+func (in *ingest) release(r *Replica, s kafka.Stream) {
+	b := &r.backlogs[s]
+	if b.held == nil {
+		return
+	}
+	b.held = nil
+	delete(in.held, b)
+	r.setHeld(s, nil)
+	in.cfg.Consumer.Resume(kafka.TopicPartition{Stream: s, Partition: r.partition})
+}
+
+// drop forgets a stream's backlog: it is fetched again.
+func (in *ingest) drop(r *Replica, s kafka.Stream) {
+	in.release(r, s)
+	r.backlogs[s] = backlog{}
+}
+
+// retry tries again what is held back and due, or all of it.
+func (in *ingest) retry(ctx context.Context, all bool) {
+	now := time.Now()
+	for b, of := range in.held {
+		if all || !b.again.After(now) {
+			in.advance(ctx, of.replica, of.stream)
+		}
+	}
+}

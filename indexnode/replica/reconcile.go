@@ -1,0 +1,465 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+const (
+	// drainFor is how long a partition that is assigned elsewhere still
+	// answers: brokers hear of an assignment within a second.
+	drainFor = 5 * time.Second
+	// callTimeout bounds one question to Kafka.
+	callTimeout = 5 * time.Second
+	// shorterFor is how long a log may end before what was read of it, as one
+	// does for moments while its leader starts, before it counts as another.
+	shorterFor = 10 * time.Second
+	// maxHealing is how many corrupt partitions are read anew at a time.
+	maxHealing = 8
+)
+
+// reconcile brings what is into line with what is wanted, and judges by
+// evidence what may answer, until ctx is done.
+func (all *Replicas) reconcile(ctx context.Context) error {
+	tick := time.NewTicker(all.cfg.Limit / 5)
+	defer tick.Stop()
+	for {
+		all.host(time.Now())
+		all.attach(ctx)
+		all.judge(ctx)
+		all.told.tell(all)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		case <-all.changed:
+			// What has just begun to be read is at its end in moments.
+			if err := pause(ctx, settle); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// settle is the pause that gathers changes.
+const settle = 20 * time.Millisecond
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// host begins and ends replicas so that exactly the wanted ones are there.
+func (all *Replicas) host(now time.Time) {
+	wanted := all.wanted()
+	for p := range all.replicas {
+		r := &all.replicas[p]
+		switch state := r.State(); {
+		case wanted.Has(r.partition) && (state == Absent || state == Draining):
+			all.begin(r)
+		case !wanted.Has(r.partition) && state != Absent && state != Draining:
+			if all.step(r, Released, Why{Moved, "the partition is assigned to other nodes"}); r.State() == Draining {
+				r.drained = now.Add(drainFor)
+				continue
+			}
+			all.stopReading(r)
+		case state == Draining && !now.Before(r.drained):
+			all.step(r, Left, Why{})
+			all.stopReading(r)
+		case state == Quarantined:
+			all.heal(r)
+		}
+	}
+}
+
+// begin takes over what the store has of a partition, which needs no log: it
+// answers with it, flagged as stale, if it is whole up to some time.
+func (all *Replicas) begin(r *Replica) {
+	if r.State() == Draining {
+		all.step(r, Resumed, Why{Behind, "assigned again"})
+		return
+	}
+	r.load(all.cfg.Store)
+	r.fresh.Store(0)
+	for s := range r.marks {
+		r.marks[s].forget()
+	}
+	if err := all.cfg.Store.Quarantined(r.partition); err != nil {
+		all.step(r, Condemned, Why{Corrupt, err.Error()})
+		return
+	}
+	row, err := all.cfg.Store.Origin(r.partition)
+	if err != nil {
+		all.step(r, Condemned, Why{Corrupt, err.Error()})
+		return
+	}
+	origin, known, err := decodeOrigin(row)
+	if err != nil {
+		all.step(r, Condemned, Why{Corrupt, err.Error()})
+		return
+	}
+	r.life.Lock()
+	r.life.from, r.life.known = origin, known
+	r.life.Unlock()
+	if known && origin.Whole {
+		all.step(r, Resumed, Why{KafkaAway, "the end of the log is not confirmed since the start"})
+	} else {
+		all.step(r, Assigned, Why{KafkaAway, "the log is not read yet"})
+	}
+}
+
+// heal has a corrupt partition read anew from the log, where that reaches.
+func (all *Replicas) heal(r *Replica) {
+	why, _ := r.Why()
+	if why.Reason != Corrupt || all.healing() >= maxHealing {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	begins, err := all.cfg.Consumer.StartOffsets(ctx, both(r.partition)...)
+	if err != nil {
+		return // Kafka is away; the next round asks again
+	}
+	for tp, begin := range begins {
+		if begin > 0 {
+			r.explain(Why{Corrupt, fmt.Sprintf("%s; it cannot be read anew, since %s begins at %d: restore the partition from a backup, or from another replica", cut(why.Detail), tp, begin)})
+			return
+		}
+	}
+	all.step(r, Dropped, why)
+	r.mu.Lock()
+	err = all.cfg.Store.DropPartition(r.partition)
+	r.mu.Unlock()
+	if err != nil {
+		all.step(r, Condemned, Why{Corrupt, cut(why.Detail) + "; and dropping it fails: " + err.Error()})
+		return
+	}
+	all.cfg.Host.Forget()
+	all.cfg.Log.Warn("a corrupt partition is read anew from the log", "partition", r.partition, "was", why.Detail)
+	r.load(all.cfg.Store)
+	r.life.Lock()
+	r.life.from, r.life.known = Origin{Epochs: [streams]int32{-1, -1}}, false
+	r.life.Unlock()
+	all.step(r, Restored, why)
+}
+
+// cut keeps what heal has said before from growing.
+func cut(detail string) string { return detail[:min(len(detail), 300)] }
+
+// healing counts the replicas that never were whole, of a node that has others.
+func (all *Replicas) healing() (n int) {
+	for p := range all.replicas {
+		if s := all.replicas[p].State(); s == CatchingUp || s == Restoring {
+			n++
+		}
+	}
+	return n
+}
+
+// unread returns the replicas that should read the log and do not.
+func (all *Replicas) unread() (out []*Replica) {
+	for p := range all.replicas {
+		r := &all.replicas[p]
+		if s := r.State(); s != Absent && s != Quarantined && s != Restoring && r.reading.Load()%2 == 0 {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// logNow is what Kafka says of the log at one moment.
+type logNow struct {
+	id         kafka.Log
+	begin, end map[kafka.TopicPartition]millrace.Offset
+}
+
+// attach begins to read the log of replicas that do not, as far as it is the
+// log that they were read from and has what comes next.
+func (all *Replicas) attach(ctx context.Context) {
+	unread := all.unread()
+	if len(unread) == 0 {
+		return
+	}
+	now, err := all.look(ctx, unread)
+	if err != nil {
+		for _, r := range unread {
+			r.explain(Why{KafkaAway, err.Error()})
+		}
+		return
+	}
+	at := make(map[kafka.TopicPartition]kafka.Position, 2*len(unread))
+	for _, r := range unread {
+		all.attachOne(r, now, at)
+	}
+	if len(at) > 0 {
+		all.cfg.Consumer.Resume(slices.Collect(maps.Keys(at))...)
+		all.cfg.Consumer.Add(at)
+	}
+}
+
+// look asks Kafka for the log's identity and where it begins and ends.
+func (all *Replicas) look(ctx context.Context, of []*Replica) (now logNow, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var tps []kafka.TopicPartition
+	for _, r := range of {
+		tps = append(tps, both(r.partition)...)
+	}
+	if now.id, err = all.cfg.Consumer.Log(ctx); err != nil {
+		return now, err
+	}
+	if now.begin, err = all.cfg.Consumer.StartOffsets(ctx, tps...); err != nil {
+		return now, err
+	}
+	now.end, err = all.cfg.Consumer.HighWatermarks(ctx, tps...)
+	return now, err
+}
+
+// attachOne judges a replica against the log, and adds where it reads on to at.
+func (all *Replicas) attachOne(r *Replica, now logNow, at map[kafka.TopicPartition]kafka.Position) {
+	var e ends
+	for s := range e.begin {
+		tp := kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}
+		e.begin[s], e.end[s] = now.begin[tp], now.end[tp]
+	}
+	r.life.Lock()
+	origin, known := r.life.from, r.life.known
+	r.life.Unlock()
+	var from *Origin
+	if known {
+		from = &origin
+	}
+	stored := all.cfg.Store.Applied(r.partition)
+	next, why := judge([streams]millrace.Offset{stored.Content, stored.Features}, from, now.id, e)
+	switch {
+	case why.Reason == LogShorter && all.mayGrow(r):
+		r.explain(why)
+		return
+	case why.Reason == "":
+		why = all.whyLost(r)
+	}
+	if why.Reason != "" {
+		all.Condemn(r.partition, why)
+		return
+	}
+	r.shorter = time.Time{}
+	if !known {
+		origin.Cluster, origin.Topics = now.id.Cluster, now.id.Topics
+		if err := all.writeOrigin(r, origin, next); err != nil {
+			r.explain(Why{StoreFailing, err.Error()})
+			return
+		}
+	}
+	r.fresh.Store(0)
+	r.reading.Add(1)
+	for s, n := range next {
+		r.marks[s].forget()
+		r.applied[s].Store(int64(n))
+		at[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}] = kafka.Position{Next: n, Epoch: origin.Epochs[s]}
+	}
+	r.explain(Why{Behind, "the end of the log is not reached"})
+}
+
+// whyLost returns why a log that has what comes next cannot be read on, as
+// reading has said; none if it may be tried again.
+func (all *Replicas) whyLost(r *Replica) Why {
+	all.mu.Lock()
+	err := all.mu.lost[r.partition]
+	delete(all.mu.lost, r.partition)
+	all.mu.Unlock()
+	switch {
+	case errors.Is(err, kafka.ErrCutLog):
+		return Why{OtherLog, err.Error()}
+	case errors.Is(err, kafka.ErrBatchTooLarge):
+		return Why{BatchTooLarge, err.Error()}
+	}
+	return Why{}
+}
+
+// mayGrow reports whether a log that is shorter than what was read of it may
+// be one whose leader is starting.
+func (all *Replicas) mayGrow(r *Replica) bool {
+	if r.shorter.IsZero() {
+		r.shorter = time.Now()
+	}
+	return time.Since(r.shorter) < shorterFor
+}
+
+// writeOrigin keeps which log a partition is read from, and from where.
+func (all *Replicas) writeOrigin(r *Replica, o Origin, next [streams]millrace.Offset) error {
+	var b store.Batch
+	b.SetOrigin(r.partition, o.encode())
+	for s, n := range next {
+		b.SetApplied(r.partition, streamOf(kafka.Stream(s)), n)
+	}
+	r.mu.Lock()
+	_, err := all.cfg.Store.Apply(&b, nil)
+	r.mu.Unlock()
+	if err == nil {
+		r.setOrigin(o)
+	}
+	return err
+}
+
+// judge asks where the log ends, and moves replicas by that evidence.
+func (all *Replicas) judge(ctx context.Context) {
+	all.judgeInput()
+	var read []*Replica
+	for p := range all.replicas {
+		if r := &all.replicas[p]; r.reading.Load()%2 == 1 {
+			read = append(read, r)
+		}
+	}
+	if len(read) > 0 {
+		all.confirm(ctx, read)
+	}
+	now := time.Now()
+	for p := range all.replicas {
+		if r := &all.replicas[p]; r.State() != Absent {
+			r.judgeFresh()
+			all.judgeOne(r, now)
+		}
+	}
+}
+
+// judgeFresh takes over up to when the log is known to be applied.
+func (r *Replica) judgeFresh() {
+	if r.reading.Load()%2 == 0 {
+		return
+	}
+	fresh := r.marks[0].reach(millrace.Offset(r.applied[0].Load()))
+	for s := range r.marks[1:] {
+		if at := r.marks[s+1].reach(millrace.Offset(r.applied[s+1].Load())); at.Before(fresh) {
+			fresh = at
+		}
+	}
+	if !fresh.IsZero() {
+		r.fresh.Store(fresh.UnixMilli())
+	}
+}
+
+func (all *Replicas) judgeInput() {
+	if all.cfg.Input == nil {
+		return
+	}
+	if through, known := all.cfg.Input.Through(); known {
+		all.through.Store(through.UnixMilli())
+	} else {
+		all.through.Store(0)
+	}
+}
+
+// confirm notes where the streams end, unless Kafka does not say.
+func (all *Replicas) confirm(ctx context.Context, read []*Replica) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var tps []kafka.TopicPartition
+	for _, r := range read {
+		tps = append(tps, both(r.partition)...)
+	}
+	asked := time.Now() // what was in the log then is before the ends
+	id, err := all.cfg.Consumer.Log(ctx)
+	var ends map[kafka.TopicPartition]millrace.Offset
+	if err == nil {
+		ends, err = all.cfg.Consumer.EndOffsets(ctx, tps...)
+	}
+	if err != nil {
+		all.told.kafkaAway(err)
+		return
+	}
+	all.told.kafkaAway(nil)
+	for _, r := range read {
+		if o := r.origin(); o.Cluster != id.Cluster || o.Topics != id.Topics {
+			all.detach(r) // to be judged against the other log
+			continue
+		}
+		for s := range r.marks {
+			r.marks[s].confirm(ends[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}], asked)
+		}
+	}
+}
+
+// judgeOne moves one replica by what is known of its freshness.
+func (all *Replicas) judgeOne(r *Replica, now time.Time) {
+	own, age := r.age(now), all.Age(r.partition, now)
+	switch r.State() {
+	case CatchingUp:
+		if r.reading.Load()%2 == 1 && own <= all.cfg.Limit && all.rememberWhole(r) {
+			all.step(r, CaughtUp, Why{})
+		}
+	case Stale:
+		if age == 0 && own <= all.cfg.Limit/2 {
+			all.step(r, Confirmed, Why{})
+		} else if r.reading.Load()%2 == 1 {
+			r.explain(all.whyOld(own, now))
+		}
+	case Ready:
+		if age > 0 {
+			all.step(r, Aged, all.whyOld(own, now))
+		}
+	}
+}
+
+// whyOld says why a replica's answers are old.
+func (all *Replicas) whyOld(own time.Duration, now time.Time) Why {
+	if err := all.told.away(); err != nil {
+		return Why{KafkaAway, err.Error()}
+	}
+	if own > all.cfg.Limit {
+		return Why{Behind, "records of the log wait to be applied"}
+	}
+	return Why{InputStalled, fmt.Sprintf("what came in since %s ago is not all in the log: see to the partitioners", now.Sub(time.UnixMilli(all.through.Load())).Round(time.Second))}
+}
+
+// rememberWhole keeps that a replica has reached the end of its log, so that
+// it answers after a restart even without Kafka.
+func (all *Replicas) rememberWhole(r *Replica) bool {
+	o := r.origin()
+	if o.Whole {
+		return true
+	}
+	o.Whole = true
+	var b store.Batch
+	b.SetOrigin(r.partition, o.encode())
+	r.mu.Lock()
+	_, err := all.cfg.Store.Apply(&b, nil)
+	r.mu.Unlock()
+	if err != nil {
+		r.explain(Why{StoreFailing, err.Error()})
+		return false
+	}
+	r.setOrigin(o)
+	return true
+}
+
+// Answering returns the partitions that answer and are assigned here, and those
+// of them whose answers are old, with how old the oldest is.
+func (all *Replicas) Answering(now time.Time) (answering, old cluster.Set, oldest time.Duration) {
+	for p := range all.replicas {
+		r := &all.replicas[p]
+		if s := r.State(); s != Ready && s != Stale {
+			continue
+		}
+		answering.Add(r.partition)
+		if age := all.Age(r.partition, now); age > 0 || r.State() == Stale {
+			old.Add(r.partition)
+			oldest = max(oldest, age)
+		}
+	}
+	return answering, old, oldest
+}

@@ -1,0 +1,179 @@
+// Package replica is a partition as an index node has it: its life, its
+// ingest, and the evidence by which it may answer. A node's replicas are one
+// [Replicas], which brings what is into line with what the cluster wants.
+//
+// Applying is a function of the log alone: what a record's bytes say decides
+// what becomes of it, on every replica alike. What is missing here, such as a
+// schema that has not come or room on the disk, holds the partition back until
+// it is there, and is told; no clock drops anything. See DESIGN.md.
+package replica
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// Replica is one partition on this node. Readers use Look, RLock and Lag; the
+// rest belongs to [Replicas].
+type Replica struct {
+	partition millrace.Partition
+	log       *slog.Logger
+
+	// mu orders readers and the writer: while it is held for reading, the
+	// store and the cache of the partition agree and do not change.
+	mu      sync.RWMutex
+	state   atomic.Int32
+	applied [streams]atomic.Int64
+	clock   atomic.Int64 // the store's, where some type is kept by age
+	// commits counts twice what the writer committed, and is odd while it
+	// commits: who reads the same even number before and after has seen one
+	// state. It changes under mu.
+	commits atomic.Uint64
+	// fresh is the time, in Unix milliseconds, up to which everything that was
+	// in the log is known to be applied; 0 is none.
+	fresh atomic.Int64
+	// reading counts the times that reading the log began and ended anew; it
+	// is odd while the log is read. What was fetched under another count is
+	// dropped.
+	reading atomic.Uint64
+
+	life struct {
+		sync.Mutex
+		why   Why
+		since time.Time      // of the state
+		held  [streams]*Held // what holds the streams back
+		from  Origin         // of what the store has
+		known bool           // that origin
+	}
+
+	backlogs [streams]backlog // of the ingest goroutine alone
+	marks    [streams]marks   // of the reconciler alone
+	drained  time.Time        // when Draining ends; likewise
+	shorter  time.Time        // since when the log ends before what was applied; likewise
+}
+
+// streams is how many logs a replica reads.
+const streams = 2
+
+// Look is a replica at one moment, as a reader has it without a lock: it holds
+// if Commits is even and a later look has the same.
+type Look struct {
+	Commits uint64
+	Applied [streams]int64
+	Clock   millrace.Time
+	State   State
+}
+
+// Look returns the replica as it is now. The commits are read first.
+func (r *Replica) Look() Look {
+	return Look{
+		Commits: r.commits.Load(), State: r.State(),
+		Applied: [streams]int64{r.applied[0].Load(), r.applied[1].Load()}, Clock: millrace.Time(r.clock.Load()),
+	}
+}
+
+// Unmoved reports whether nothing was committed since a look, nor the state
+// changed.
+func (r *Replica) Unmoved(l *Look) bool { return r.commits.Load() == l.Commits && r.State() == l.State }
+
+// RLock holds the writer up until RUnlock: the store and the cache agree.
+func (r *Replica) RLock() { r.mu.RLock() }
+
+// RUnlock ends RLock.
+func (r *Replica) RUnlock() { r.mu.RUnlock() }
+
+// State returns where the replica is in its life.
+func (r *Replica) State() State { return State(r.state.Load()) }
+
+// Applied returns the next offsets of the two streams that answers do not
+// include yet.
+func (r *Replica) Applied() [streams]millrace.Offset {
+	return [streams]millrace.Offset{millrace.Offset(r.applied[0].Load()), millrace.Offset(r.applied[1].Load())}
+}
+
+// Why returns why the replica is in its state, since when, and what holds its
+// ingest back, if anything does.
+func (r *Replica) Why() (why Why, since time.Time) {
+	r.life.Lock()
+	defer r.life.Unlock()
+	if r.State() != Quarantined {
+		for _, h := range r.life.held {
+			if h != nil {
+				return Why{h.Reason, h.Err.Error()}, r.life.since
+			}
+		}
+	}
+	return r.life.why, r.life.since
+}
+
+// step moves the replica by an event, and reports whether that changed its
+// state.
+func (r *Replica) step(e Event, why Why) bool {
+	r.life.Lock()
+	defer r.life.Unlock()
+	now := r.State()
+	after, moved := now.next(e)
+	if !moved {
+		return false
+	}
+	r.state.Store(int32(after))
+	r.life.why, r.life.since = why, time.Now()
+	level := slog.LevelDebug
+	if after == Quarantined {
+		level = slog.LevelError
+	}
+	r.log.Log(context.Background(), level, "replica "+e.String(), "partition", r.partition, "from", now, "to", after, "reason", why.Reason, "detail", why.Detail)
+	return true
+}
+
+// explain changes the reason of the present state.
+func (r *Replica) explain(why Why) {
+	r.life.Lock()
+	defer r.life.Unlock()
+	r.life.why = why
+}
+
+// origin returns which log the store's part was read from.
+func (r *Replica) origin() Origin {
+	r.life.Lock()
+	defer r.life.Unlock()
+	return r.life.from
+}
+
+func (r *Replica) setOrigin(o Origin) {
+	r.life.Lock()
+	defer r.life.Unlock()
+	r.life.from, r.life.known = o, true
+}
+
+func (r *Replica) isHeld() bool {
+	r.life.Lock()
+	defer r.life.Unlock()
+	return r.life.held != [streams]*Held{}
+}
+
+func (r *Replica) setHeld(s kafka.Stream, h *Held) {
+	r.life.Lock()
+	defer r.life.Unlock()
+	r.life.held[s] = h
+}
+
+// Freshness of a replica whose last confirmation is not known, as after a
+// start without Kafka: longer than any that is.
+const unknownAge = 365 * 24 * time.Hour
+
+// age is how old an answer may be: the time since all that was in the log is
+// known to have been applied.
+func (r *Replica) age(now time.Time) time.Duration {
+	fresh := r.fresh.Load()
+	if fresh == 0 {
+		return unknownAge
+	}
+	return max(0, now.Sub(time.UnixMilli(fresh)))
+}

@@ -1,0 +1,235 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Host is the node that replicas belong to.
+type Host interface {
+	// Written keeps the caches equal to the store after a commit: what records
+	// did, and whose features changed. The caller holds the partition's lock
+	// for writing.
+	Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity)
+	// Forget empties the caches: the store has less than they, or other.
+	Forget()
+	// Applied and Refused count.
+	Applied(s kafka.Stream, changes []store.Change, records int)
+	Refused(reason schemas.Reason)
+}
+
+// Letters keeps what is refused; see kafka.Producer.
+type Letters interface {
+	ProduceThen(ctx context.Context, o kafka.Outgoing, then func(error))
+}
+
+// SchemaLog tells of schemas that come; see kafka.SchemaLog.
+type SchemaLog interface {
+	Moved() <-chan struct{}
+	Refused(millrace.Fingerprint) bool
+}
+
+// Input tells up to when what came in is in the log; see kafka.ProgressLog.
+type Input interface {
+	Through() (through time.Time, known bool)
+}
+
+// Config is what replicas work with. All of it is required, but for Input.
+type Config struct {
+	Store     *store.Store
+	Consumer  *kafka.Consumer
+	Topics    kafka.Topics
+	Schemas   *schemas.Registry
+	SchemaLog SchemaLog
+	Letters   Letters
+	Input     Input // nil: nothing is known of what comes in
+	Host      Host
+	Aged      bool // some type is kept by age
+	// Limit is how old an answer may be without being flagged.
+	Limit time.Duration
+	Log   *slog.Logger
+}
+
+// Replicas are a node's replicas: one of each partition, most of them absent.
+type Replicas struct {
+	cfg      Config
+	replicas [partition.Count]Replica
+	ingest   ingest
+	told     teller
+	changed  chan struct{} // holds one token when the reconciler should look
+	moved    chan struct{} // holds one token when states changed
+	through  atomic.Int64  // up to when input is in the log, Unix ms; 0: not known
+
+	mu struct {
+		sync.Mutex
+		wanted cluster.Set
+		lost   map[millrace.Partition]error // see lost
+	}
+}
+
+// New returns replicas that are all absent.
+func New(cfg Config) *Replicas {
+	all := &Replicas{changed: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
+	for p := range all.replicas {
+		all.replicas[p].partition = millrace.Partition(p)
+	}
+	all.mu.lost = map[millrace.Partition]error{}
+	all.ingest.all = all
+	all.ingest.held = map[*backlog]heldStream{}
+	all.Configure(cfg)
+	return all
+}
+
+// Configure gives replicas what they work with, before Run.
+func (all *Replicas) Configure(cfg Config) {
+	all.cfg = cfg
+	all.ingest.cfg = &all.cfg
+	all.told.log = cfg.Log
+	for p := range all.replicas {
+		all.replicas[p].log = cfg.Log
+	}
+}
+
+// Of returns the replica of a partition.
+func (all *Replicas) Of(p millrace.Partition) *Replica { return &all.replicas[p] }
+
+// Run reads the log and brings what is into line with what is wanted, until
+// ctx is done: no outage and no damage ends it.
+func (all *Replicas) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return all.ingest.run(ctx) })
+	g.Go(func() error { return all.ingest.wakeForSchemas(ctx) })
+	g.Go(func() error { return all.reconcile(ctx) })
+	return g.Wait()
+}
+
+// Want says which partitions this node is to host. What is no longer hosted
+// stays on disk until an operator drops it: a mistaken map must not delete
+// anything.
+func (all *Replicas) Want(set cluster.Set) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.mu.wanted = set
+	poke(all.changed)
+}
+
+func (all *Replicas) wanted() cluster.Set {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return all.mu.wanted
+}
+
+// Moved has a token when a replica changed its state since it was last taken.
+func (all *Replicas) Moved() <-chan struct{} { return all.moved }
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// step moves a replica and says so.
+func (all *Replicas) step(r *Replica, e Event, why Why) bool {
+	if !r.step(e, why) {
+		return false
+	}
+	poke(all.moved)
+	return true
+}
+
+// Condemn takes a partition out of service: what it has cannot be trusted or
+// continued.
+func (all *Replicas) Condemn(p millrace.Partition, why Why) {
+	r := &all.replicas[p]
+	if all.step(r, Condemned, why) {
+		all.stopReading(r)
+		poke(all.changed)
+	}
+}
+
+// lost notes what reading a log said that does not have what comes next. The
+// reconciler asks Kafka for the rest.
+func (all *Replicas) lost(r *Replica, err error) {
+	all.mu.Lock()
+	all.mu.lost[r.partition] = err
+	all.mu.Unlock()
+	all.detach(r)
+}
+
+// detach ends reading a replica's log until the reconciler begins it anew.
+func (all *Replicas) detach(r *Replica) {
+	all.stopReading(r)
+	poke(all.changed)
+}
+
+func (all *Replicas) stopReading(r *Replica) {
+	if n := r.reading.Load(); n%2 == 0 || !r.reading.CompareAndSwap(n, n+1) {
+		return
+	}
+	all.cfg.Consumer.Remove(both(r.partition)...)
+}
+
+// both returns the timeline and the features partition.
+func both(p millrace.Partition) []kafka.TopicPartition {
+	return []kafka.TopicPartition{{Stream: kafka.Timeline, Partition: p}, {Stream: kafka.Features, Partition: p}}
+}
+
+// Age is how old an answer by a replica may be, where that is longer than the
+// limit; 0 otherwise.
+func (all *Replicas) Age(p millrace.Partition, now time.Time) time.Duration {
+	age := all.replicas[p].age(now)
+	if through := all.through.Load(); through > 0 {
+		age = max(age, now.Sub(time.UnixMilli(through)))
+	}
+	if age <= all.cfg.Limit {
+		return 0
+	}
+	return age
+}
+
+// Serve makes a partition ready as it is in the store, without a log, for
+// tests and tools that apply by themselves.
+func (all *Replicas) Serve(p millrace.Partition) {
+	r := &all.replicas[p]
+	r.load(all.cfg.Store)
+	r.fresh.Store(time.Now().Add(unknownAge).UnixMilli())
+	r.reading.Store(1)
+	r.state.Store(int32(Ready))
+}
+
+// load takes over what the store has of a partition.
+func (r *Replica) load(s *store.Store) {
+	at := s.Applied(r.partition)
+	r.applied[kafka.Timeline].Store(max(0, int64(at.Content)))
+	r.applied[kafka.Features].Store(max(0, int64(at.Features)))
+	r.clock.Store(int64(s.Clock(r.partition)))
+}
+
+// ErrHeld is what Bring returns for what is held back.
+var ErrHeld = errors.New("replica: held back")
+
+// Bring applies what one poll of the log would bring, at once; see Serve.
+func (all *Replicas) Bring(ctx context.Context, f kafka.Fetched) error {
+	r := &all.replicas[f.Partition]
+	f.From, f.Epoch = millrace.Offset(r.applied[f.Stream].Load()), -1
+	b := backlog{fetched: []kafka.Fetched{f}, reading: r.reading.Load()}
+	if err := all.ingest.apply(ctx, r, &b); err != nil {
+		return fmt.Errorf("%w: %w", ErrHeld, err)
+	}
+	return nil
+}

@@ -21,11 +21,14 @@ func (s *Store) Apply(b *Batch, changes []Change) ([]Change, error) {
 	if s.closed.Load() {
 		return changes, ErrClosed
 	}
+	if err := b.validate(); err != nil {
+		return changes, err
+	}
 	if err := s.admit(); err != nil {
 		return changes, err
 	}
 	if err := s.register(b); err != nil {
-		return changes, err
+		return changes, here(err)
 	}
 	var errs []error
 	for _, p := range slices.Sorted(maps.Keys(b.parts)) {
@@ -47,8 +50,8 @@ func (s *Store) applyTo(n millrace.Partition, o *ops, changes []Change) ([]Chang
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bad != nil {
-		return changes, corrupt(n, p.bad)
+	if err := p.ready(s); err != nil {
+		return changes, err
 	}
 	before := p.bytes
 	after, err := p.apply(s, o, changes)
@@ -68,11 +71,21 @@ func (s *Store) rewind(p *part, cause error) error {
 		s.quarantineLocked(p, cause)
 		return corrupt(p.p, cause)
 	}
-	if err := p.load(s); err != nil {
+	if err := p.load(s); isCorrupt(err) {
 		s.quarantineLocked(p, err)
-		return corrupt(p.p, errors.Join(cause, err))
+		return corrupt(p.p, err)
 	}
 	return fmt.Errorf("%w: partition %d to offset %d: %w", ErrRewound, p.p, p.row.applied.Content, cause)
+}
+
+// validate refuses what no batch may have.
+func (b *Batch) validate() error {
+	for p, o := range b.parts {
+		if len(o.origin) > MaxOriginBytes {
+			return fmt.Errorf("store: origin of partition %d has %d bytes; at most %d are kept", p, len(o.origin), MaxOriginBytes)
+		}
+	}
+	return nil
 }
 
 // Applied returns the offsets that reads of the partition see.
@@ -84,6 +97,18 @@ func (s *Store) Applied(p millrace.Partition) Offsets {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
 	return q.row.applied
+}
+
+// Origin returns what [Batch.SetOrigin] set last, as reads of the partition see
+// it, or nil. The caller must not change it.
+func (s *Store) Origin(p millrace.Partition) ([]byte, error) {
+	q, err := s.part(p)
+	if err != nil {
+		return nil, err
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	return q.origin, q.usable()
 }
 
 // Clock returns the log's own time as a partition has it; see [Batch.SetClock].

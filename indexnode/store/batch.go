@@ -25,6 +25,7 @@ type ops struct {
 	list    []op
 	applied [2]millrace.Offset
 	set     [2]bool
+	origin  []byte // nil leaves it as it is
 }
 
 type op struct {
@@ -84,6 +85,18 @@ func (b *Batch) SetClock(p millrace.Partition, at millrace.Time) {
 func (b *Batch) SetApplied(p millrace.Partition, s Stream, next millrace.Offset) {
 	o := b.of(p)
 	o.applied[s], o.set[s] = next, true
+}
+
+// MaxOriginBytes bounds what [Batch.SetOrigin] keeps.
+const MaxOriginBytes = 1 << 10
+
+// SetOrigin replaces a partition's origin: what the caller wants to know of the
+// log that the partition was read from. It reaches the disk together with the
+// offsets, goes with Export and Import, is gone after DropPartition, and is not
+// part of the digest. The store does not read it. Apply refuses one of more
+// than MaxOriginBytes.
+func (b *Batch) SetOrigin(p millrace.Partition, origin []byte) {
+	b.of(p).origin = append(make([]byte, 0, len(origin)), origin...)
 }
 
 // PutSchema adds a schema's JSON to the node's registry.

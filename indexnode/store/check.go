@@ -71,6 +71,11 @@ func (c *checker) run(r pebble.Reader) error {
 			var err error
 			c.row, err = decodePartRow(v)
 			return err
+		case kindOrigin:
+			if len(k) != 3 || len(v) > MaxOriginBytes {
+				return fmt.Errorf("%w: origin", errRow)
+			}
+			return nil
 		case kindFeatures:
 			return c.features(k, v)
 		case kindTimeline:

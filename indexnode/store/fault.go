@@ -16,7 +16,7 @@ import (
 // isCorrupt reports whether an error says that what is stored cannot be right,
 // rather than that it cannot be read now.
 func isCorrupt(err error) bool {
-	if io := syscall.Errno(0); errors.As(err, &io) {
+	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT {
 		return false // Pebble takes a failing read of a footer for a bad file
 	}
 	for _, e := range []error{errBlob, errChain, errChainState, errRow, errKey, errFilter, errDigest, pebble.ErrCorruption} {
@@ -30,23 +30,31 @@ func isCorrupt(err error) bool {
 // errDigest is a digest that does not follow from the records.
 var errDigest = errors.New("digest")
 
+// here marks an error that is neither corruption nor the caller's affair: the
+// call may be tried again.
+func here(err error) error {
+	switch {
+	case err == nil, errors.Is(err, ErrCorrupt), errors.Is(err, ErrFailed),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("%w: %w", ErrDiskFull, err)
+	}
+	return fmt.Errorf("%w: %w", ErrFailed, err)
+}
+
 func corrupt(p millrace.Partition, cause error) error {
 	return fmt.Errorf("%w: partition %d is quarantined: %w; import a good copy, or drop it and replay the log", ErrCorrupt, p, cause)
 }
 
-// quarantineLocked is quarantine with p.mu held. A partition that merely cannot
-// be read now gets another chance when the store is opened again.
+// quarantineLocked takes a corrupt partition out of use, durably. p.mu is held.
 func (s *Store) quarantineLocked(p *part, cause error) {
 	if p.bad != nil {
 		return
 	}
 	p.bad = cause
-	s.dirty.Add(-p.bytes)
-	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
+	p.forget(s)
 	s.log.Error("store: partition quarantined", "partition", p.p, "err", cause)
-	if !isCorrupt(cause) {
-		return
-	}
 	if err := s.set(badKey(p.p), []byte(cause.Error())); err != nil {
 		s.log.Error("store: quarantine is not remembered", "partition", p.p, "err", err)
 	}
@@ -61,7 +69,7 @@ func badKey(p millrace.Partition) []byte {
 // lock is held.
 func (s *Store) failed(p *part, epoch int, cause error) error {
 	if cause == nil || errors.Is(cause, ErrCorrupt) || !isCorrupt(cause) {
-		return cause
+		return here(cause)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,8 +30,8 @@ func (s *Store) Find(n millrace.Partition, name millrace.Timeline, id millrace.R
 
 // find is under the partition's lock for reading.
 func (p *part) find(s *Store, name millrace.Timeline, id millrace.RecordID) (Found, bool, error) {
-	if p.bad != nil {
-		return Found{}, false, corrupt(p.p, p.bad)
+	if err := p.usable(); err != nil {
+		return Found{}, false, err
 	}
 	t, err := p.copyOf(s, name)
 	if err != nil {

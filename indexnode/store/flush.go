@@ -15,7 +15,7 @@ func (s *Store) Flush() error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	return s.flush(s.ctx.Done())
+	return here(s.flush(s.ctx.Done()))
 }
 
 // flush writes every partition's changes, each in one batch, and waits until
@@ -114,6 +114,11 @@ func (p *part) fill(b *pebble.Batch) error {
 	}
 	for k, f := range p.features {
 		if err := b.Set(append(featuresPrefix(p.p, k.entity), k.subject...), f.encode(nil), nil); err != nil {
+			return err
+		}
+	}
+	if p.origin != nil {
+		if err := b.Set(partitionKey(p.p, kindOrigin), p.origin, nil); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 // range. Behind it:
 //
 //	00                                  the partition row: offsets, digests
+//	01                                  the origin, as its caller wrote it
 //	66 entity subject                   features
 //	74 entity type 00                   the head blob
 //	74 entity type 01                   the chain: metadata of the older blobs
@@ -22,6 +23,7 @@ import (
 // have the partition ffff.
 const (
 	kindPart     = 0x00
+	kindOrigin   = 0x01
 	kindFeatures = 'f'
 	kindTimeline = 't'
 

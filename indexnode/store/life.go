@@ -145,8 +145,8 @@ func (s *Store) checkpoint(n millrace.Partition, dir string) (Export, error) {
 	defer s.flushing.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bad != nil {
-		return Export{}, corrupt(n, p.bad)
+	if err := p.ready(s); err != nil {
+		return Export{}, err
 	}
 	if p.changed {
 		if err := p.write(s); err != nil {
@@ -258,7 +258,8 @@ func (s *Store) within(path string, start, end []byte) error {
 }
 
 // DropPartition removes everything of a partition at once, on disk too, and
-// lifts its quarantine. What [Store.Import] says of what was read holds here.
+// lifts its quarantine: the log can be read again from its beginning. It reads
+// nothing of the partition, so that missing or damaged files do not matter. What [Store.Import] says of what was read holds here.
 func (s *Store) DropPartition(n millrace.Partition) error {
 	p, err := s.part(n)
 	if err != nil {
@@ -268,40 +269,61 @@ func (s *Store) DropPartition(n millrace.Partition) error {
 }
 
 // replace excises a partition and ingests files in its place, on disk when it
-// returns.
+// returns. An excise drops files without reading them, so that it works on
+// damaged ones too.
 func (s *Store) replace(p *part, paths []string, e *Export) error {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	start, end := partitionSpan(p.p)
-	// What is in memtables goes first: then the rest is one edit of the manifest.
-	if err := s.flushPebble(s.ctx.Done()); err != nil {
+	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
 		return err
 	}
-	span := pebble.KeyRange{Start: start, End: end}
-	var err error
-	if len(paths) == 0 {
-		err = s.db.Excise(context.Background(), span)
-	} else {
-		_, err = s.db.IngestAndExcise(context.Background(), paths, nil, nil, span)
+	// What is in memtables goes first: then the rest is one edit of the manifest.
+	if err := s.flushPebble(s.ctx.Done()); err != nil {
+		return here(err)
 	}
-	if err != nil {
-		return fmt.Errorf("store: replace partition %d: %w", p.p, err)
+	if err := s.excise(p.p, paths); err != nil {
+		return here(fmt.Errorf("store: replace partition %d: %w", p.p, err))
 	}
 	p.epoch++
-	if err := p.load(s); err != nil {
+	err := p.load(s)
+	if err == nil && (p.row.applied != e.Applied || p.row.digest != e.Digest) {
+		err = fmt.Errorf("%w: the files are at %v with digest %x, the export says %v, %x", errRow, p.row.applied, p.row.digest, e.Applied, e.Digest)
+	}
+	if isCorrupt(err) {
+		p.bad = nil
 		s.quarantineLocked(p, err)
 		return corrupt(p.p, err)
 	}
-	if p.row.applied != e.Applied || p.row.digest != e.Digest {
-		err := fmt.Errorf("%w: the files are at %v with digest %x, the export says %v, %x", errRow, p.row.applied, p.row.digest, e.Applied, e.Digest)
-		s.quarantineLocked(p, err)
-		return corrupt(p.p, err)
+	if err != nil {
+		return here(err)
 	}
-	p.bad = nil
+	return s.lift(p)
+}
+
+// excise removes a partition's files and memtables, and puts others in their
+// place.
+func (s *Store) excise(n millrace.Partition, paths []string) error {
+	start, end := partitionSpan(n)
+	span := pebble.KeyRange{Start: start, End: end}
+	if len(paths) == 0 {
+		return s.db.Excise(context.Background(), span)
+	}
+	_, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, span)
+	return err
+}
+
+// lift ends a quarantine, on disk first. p.mu is held.
+func (s *Store) lift(p *part) error {
 	s.writing.RLock()
-	err = s.db.Delete(badKey(p.p), pebble.NoSync)
+	err := s.db.Delete(badKey(p.p), pebble.NoSync)
 	s.writing.RUnlock()
-	return errors.Join(err, s.flushPebble(s.ctx.Done()))
+	if err == nil {
+		err = s.flushPebble(s.ctx.Done())
+	}
+	if err == nil {
+		p.bad = nil
+	}
+	return here(err)
 }

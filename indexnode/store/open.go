@@ -90,12 +90,12 @@ func (s *Store) load() error {
 	}
 	for i := range s.parts {
 		p := &s.parts[i]
-		p.p = millrace.Partition(i)
+		p.p, p.durable = millrace.Partition(i), nothingApplied
 		if err := p.load(s); err != nil {
 			if !isCorrupt(err) {
 				return err
 			}
-			p.bad = err
+			s.quarantineLocked(p, err)
 		}
 	}
 	if err := s.loadQuarantine(); err != nil {
@@ -104,17 +104,63 @@ func (s *Store) load() error {
 	return s.loadTypes()
 }
 
-// load makes the partition what the disk says.
+// load makes the partition what the disk says. Of one that cannot be read now,
+// what is known to be on disk is where it is: it must be loaded before it is
+// used.
 func (p *part) load(s *Store) error {
-	s.dirty.Add(-p.bytes)
-	p.row = partRow{applied: Offsets{-1, -1}}
-	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
-	v, err := s.get(partitionKey(p.p, kindPart))
-	if err == nil && v != nil {
-		p.row, err = decodePartRow(v)
+	p.forget(s)
+	row, origin, err := s.loadRows(p.p)
+	switch {
+	case err == nil:
+		p.row, p.origin, p.durable = row, origin, row.applied
+	case isCorrupt(err):
+		p.row, p.origin, p.durable = partRow{applied: nothingApplied}, nil, nothingApplied
+	default:
+		p.row, p.origin = partRow{applied: p.durable}, nil
+		p.unread = err
+		return err
 	}
-	p.durable = p.row.applied
+	p.unread = nil
 	return err
+}
+
+// loadRows reads a partition's own rows.
+func (s *Store) loadRows(n millrace.Partition) (row partRow, origin []byte, err error) {
+	row.applied = nothingApplied
+	v, err := s.get(partitionKey(n, kindPart))
+	if err == nil && v != nil {
+		row, err = decodePartRow(v)
+	}
+	if err == nil {
+		origin, err = s.get(partitionKey(n, kindOrigin))
+	}
+	return row, origin, err
+}
+
+// forget lets go of what is not flushed. p.mu is held.
+func (p *part) forget(s *Store) {
+	s.dirty.Add(-p.bytes)
+	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
+}
+
+// usable says why a partition cannot be used. p.mu is held.
+func (p *part) usable() error {
+	switch {
+	case p.bad != nil:
+		return corrupt(p.p, p.bad)
+	case p.unread != nil:
+		return here(fmt.Errorf("partition %d cannot be read: %w", p.p, p.unread))
+	}
+	return nil
+}
+
+// ready is usable for a writer, who loads a partition that could not be read.
+// p.mu is held.
+func (p *part) ready(s *Store) error {
+	if p.bad == nil && p.unread != nil {
+		return s.rewind(p, p.unread)
+	}
+	return p.usable()
 }
 
 // get returns a row, or nil; the bytes are the caller's, with room to append a

@@ -15,10 +15,12 @@ type part struct {
 	row       partRow
 	timelines map[millrace.Timeline]*timeline
 	features  map[featuresKey]Features
-	changed   bool  // row or any of the maps since the last flush
-	bytes     int64 // held by the maps
-	bad       error // why it is quarantined
-	epoch     int   // rises when all of it is replaced
+	origin    []byte // replaced whole
+	changed   bool   // row, origin or any of the maps since the last flush
+	bytes     int64  // held by the maps
+	bad       error  // why it is quarantined
+	unread    error  // why it could not be loaded: it must be before anything else
+	epoch     int    // rises when all of it is replaced
 	durable   Offsets
 }
 
@@ -63,6 +65,9 @@ func (p *part) apply(s *Store, o *ops, changes []Change) ([]Change, error) {
 		case opClock:
 			p.row.clock = max(p.row.clock, op.record.Time)
 		}
+	}
+	if o.origin != nil {
+		p.origin = o.origin
 	}
 	if o.set[Content] {
 		p.row.applied.Content = o.applied[Content]

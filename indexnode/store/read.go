@@ -160,8 +160,8 @@ type view struct {
 }
 
 func (p *part) view(s *Store, v *view, name millrace.Timeline) error {
-	if p.bad != nil {
-		return corrupt(p.p, p.bad)
+	if err := p.usable(); err != nil {
+		return err
 	}
 	v.s, v.t, v.keep = s, p.timelines[name], s.keeper(name.Type, p.row.clock)
 	if v.t != nil {
@@ -283,8 +283,8 @@ func (s *Store) Features(n millrace.Partition, e millrace.Entity) ([]Features, e
 }
 
 func (p *part) readFeatures(s *Store, e millrace.Entity) ([]Features, error) {
-	if p.bad != nil {
-		return nil, corrupt(p.p, p.bad)
+	if err := p.usable(); err != nil {
+		return nil, err
 	}
 	var out []Features
 	prefix := featuresPrefix(p.p, e)
@@ -351,8 +351,8 @@ func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bad != nil {
-		return nil, corrupt(n, p.bad)
+	if err := p.ready(s); err != nil {
+		return nil, err
 	}
 	if p.changed {
 		if err := p.write(s); err != nil {

@@ -93,7 +93,7 @@ func (s *Store) PutSchema(fp millrace.Fingerprint, json []byte) error {
 	}
 	json = append([]byte(nil), json...)
 	if err := s.set(schemaKey(fp), json); err != nil {
-		return err
+		return here(err)
 	}
 	r.schemas[fp] = json
 	return nil

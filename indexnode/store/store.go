@@ -116,6 +116,8 @@ type Offsets struct {
 	Content, Features millrace.Offset
 }
 
+var nothingApplied = Offsets{-1, -1}
+
 // Features are what the second stream says about a subject, an entity or an
 // object, under the entity that routes it.
 type Features struct {
@@ -138,19 +140,25 @@ type Newest struct {
 	buf, key []byte // for ReadNewestInto to use again; Records may be in buf
 }
 
-// The conditions a caller acts on; test with errors.Is.
+// The conditions a caller acts on; test with errors.Is. An error about one
+// partition is either [ErrCorrupt] or [ErrFailed] and never both: the first says
+// that what is stored is wrong, the second that it could not be read or written
+// now.
 var (
 	// ErrCorrupt is a partition whose stored state cannot be right. The
 	// partition is quarantined: every call for it fails so until
 	// [Store.DropPartition] or [Store.Import]. Others go on.
 	ErrCorrupt = errors.New("store: corrupt")
-	// ErrDiskFull refuses a batch because the disk has too little free space.
-	// Nothing was applied; the same batch succeeds when there is space again.
-	ErrDiskFull = errors.New("store: disk full")
-	// ErrRewound says that a partition lost what was applied since its last
-	// flush, for a failing disk: consume again from [Store.Applied] and
-	// forget what was cached of it.
-	ErrRewound = errors.New("store: rewound")
-	// ErrClosed is a call after Close.
-	ErrClosed = errors.New("store: closed")
+	// ErrFailed is a call that failed on this machine, such as by EIO. It
+	// says nothing about what is stored, and the same call may succeed later.
+	ErrFailed = errors.New("store: failed")
+	// ErrDiskFull is an ErrFailed for want of free space. A batch that it
+	// refuses is not applied, and succeeds when there is space again.
+	ErrDiskFull = fmt.Errorf("%w: disk full", ErrFailed)
+	// ErrRewound is an ErrFailed by which a partition lost what was applied
+	// since its last flush: consume again from [Store.Applied] and forget
+	// what was cached of it.
+	ErrRewound = fmt.Errorf("%w: rewound", ErrFailed)
+	// ErrClosed is an ErrFailed for a call after Close.
+	ErrClosed = fmt.Errorf("%w: closed", ErrFailed)
 )

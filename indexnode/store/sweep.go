@@ -61,8 +61,8 @@ func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bad != nil {
-		return corrupt(p.p, p.bad)
+	if err := p.ready(s); err != nil {
+		return err
 	}
 	before := p.bytes
 	defer func() { s.dirty.Add(p.bytes - before) }()

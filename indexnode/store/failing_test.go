@@ -1,0 +1,97 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/millrace/millrace"
+)
+
+// failing is a file system whose reads of sstables fail while it is switched on.
+type failing struct {
+	vfs.FS
+	reads atomic.Bool
+}
+
+func newFailing(mem vfs.FS) *failing {
+	f := new(failing)
+	f.FS = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if f.reads.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
+			return fmt.Errorf("read %s: %w", op.Path, syscall.EIO)
+		}
+		return nil
+	}))
+	return f
+}
+
+func onlyFailed(err error) error {
+	if errors.Is(err, ErrFailed) && !errors.Is(err, ErrCorrupt) {
+		return nil
+	}
+	return fmt.Errorf("not ErrFailed alone: %w", err)
+}
+
+// A disk that cannot be read now has not corrupted anything: whatever fails says
+// ErrFailed, and the partition goes on from its offsets when the disk does.
+func TestAFailingReadIsNotCorruption(t *testing.T) {
+	disk := newFailing(vfs.NewMem())
+	name := millrace.Timeline{Entity: "member:1", Type: "post"}
+	batch := func(n int) *Batch {
+		var b Batch
+		b.Put(3, name, millrace.Record{ID: millrace.RecordID(fmt.Sprint(n)), Time: millrace.Time(n)})
+		b.SetApplied(3, Content, millrace.Offset(n))
+		b.SetOrigin(3, []byte("a"))
+		return &b
+	}
+	s := openMem(t, Options{FS: disk})
+	apply(t, s, batch(1))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openMem(t, Options{FS: disk, CacheBytes: 1})
+	digest := s.Digest(3)
+	disk.reads.Store(true)
+	_, err := s.Apply(batch(2), nil)
+	if !errors.Is(err, ErrRewound) {
+		t.Error("apply does not rewind")
+	}
+	_, readErr := s.ReadNewest(3, name, 1)
+	_, originErr := s.Origin(3)
+	_, checkErr := s.Check(t.Context(), 3)
+	_, exportErr := s.Export(3, "export")
+	for _, err := range []error{err, readErr, originErr, checkErr, exportErr} {
+		if err := onlyFailed(err); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Quarantined(3); err != nil {
+		t.Error(err)
+	}
+	if at := s.Applied(3).Content; at != 1 {
+		t.Errorf("it is at %d, and was on disk to 1", at)
+	}
+	disk.reads.Store(false)
+	if _, err := s.Apply(batch(2), nil); !errors.Is(err, ErrRewound) {
+		t.Errorf("the partition is not read anew: %v", err)
+	}
+	if s.Applied(3).Content != 1 || s.Digest(3) != digest {
+		t.Errorf("at %v, %x", s.Applied(3), s.Digest(3))
+	}
+	apply(t, s, batch(2))
+	if got, err := s.ReadNewest(3, name, 5); err != nil || len(got.Records) != 2 {
+		t.Errorf("%v, %v", got.Records, err)
+	}
+	if _, err := s.Check(t.Context(), 3); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

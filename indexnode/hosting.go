@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -165,7 +166,7 @@ func (n *Node) reports(now time.Time) []cluster.Report {
 	type key struct{ state, reason string }
 	at := map[key]int{}
 	var all []cluster.Report
-	for p := range partitions {
+	for p := range partition.All() {
 		r := n.replicas.Of(p)
 		state := r.State()
 		if state == replica.Absent {
@@ -199,7 +200,7 @@ func (h *hosting) followSchemas(ctx context.Context) error {
 			names = now
 			// A reader that began before may still fill the cache under an
 			// old layout: wait until it is out.
-			for p := range partitions {
+			for p := range partition.All() {
 				n.replicas.Of(p).Barrier()
 			}
 			n.cache.Purge()

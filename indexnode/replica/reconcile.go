@@ -74,7 +74,7 @@ func (all *Replicas) host(now time.Time) {
 			all.begin(r)
 		case !wanted.Has(r.partition) && state != Absent && state != Draining:
 			if all.step(r, Released, Why{Moved, "the partition is assigned to other nodes"}); r.State() == Draining {
-				r.drained = now.Add(drainFor)
+				r.drained = now.Add(all.drainFor)
 				continue
 			}
 			all.stopReading(r)
@@ -94,7 +94,7 @@ func (all *Replicas) begin(r *Replica) {
 		all.step(r, Resumed, Why{Behind, "assigned again"})
 		return
 	}
-	r.load(all.cfg.Store)
+	all.load(r)
 	r.fresh.Store(0)
 	for s := range r.marks {
 		r.marks[s].forget()
@@ -151,7 +151,7 @@ func (all *Replicas) heal(r *Replica) {
 	}
 	all.cfg.Host.Forget()
 	all.cfg.Log.Warn("a corrupt partition is read anew from the log", "partition", r.partition, "was", why.Detail)
-	r.load(all.cfg.Store)
+	all.load(r)
 	r.life.Lock()
 	r.life.from, r.life.known = Origin{Epochs: [streams]int32{-1, -1}}, false
 	r.life.Unlock()

@@ -88,6 +88,12 @@ func (r *Replica) RLock() { r.mu.RLock() }
 // RUnlock ends RLock.
 func (r *Replica) RUnlock() { r.mu.RUnlock() }
 
+// Barrier returns when whoever held the replica at its call has let go of it.
+func (r *Replica) Barrier() {
+	r.mu.Lock()
+	r.mu.Unlock() //lint:ignore SA2001 a barrier
+}
+
 // State returns where the replica is in its life.
 func (r *Replica) State() State { return State(r.state.Load()) }
 

@@ -27,6 +27,8 @@ type Host interface {
 	Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity)
 	// Forget empties the caches: the store has less than they, or other.
 	Forget()
+	// HasFeatures says that some entity has features.
+	HasFeatures()
 	// Applied and Refused count.
 	Applied(s kafka.Stream, changes []store.Change, records int)
 	Refused(reason schemas.Reason)
@@ -61,7 +63,9 @@ type Config struct {
 	Aged      bool // some type is kept by age
 	// Limit is how old an answer may be without being flagged.
 	Limit time.Duration
-	Log   *slog.Logger
+	// BackupsReach is how old a backup is at most; 0: there are none.
+	BackupsReach time.Duration
+	Log          *slog.Logger
 }
 
 // Replicas are a node's replicas: one of each partition, most of them absent.
@@ -72,6 +76,7 @@ type Replicas struct {
 	told     teller
 	changed  chan struct{} // holds one token when the reconciler should look
 	moved    chan struct{} // holds one token when states changed
+	drainFor time.Duration // see drainFor
 	through  atomic.Int64  // up to when input is in the log, Unix ms; 0: not known
 
 	mu struct {
@@ -83,7 +88,7 @@ type Replicas struct {
 
 // New returns replicas that are all absent.
 func New(cfg Config) *Replicas {
-	all := &Replicas{changed: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
+	all := &Replicas{changed: make(chan struct{}, 1), moved: make(chan struct{}, 1), drainFor: drainFor}
 	for p := range all.replicas {
 		all.replicas[p].partition = millrace.Partition(p)
 	}
@@ -206,18 +211,21 @@ func (all *Replicas) Age(p millrace.Partition, now time.Time) time.Duration {
 // tests and tools that apply by themselves.
 func (all *Replicas) Serve(p millrace.Partition) {
 	r := &all.replicas[p]
-	r.load(all.cfg.Store)
+	all.load(r)
 	r.fresh.Store(time.Now().Add(unknownAge).UnixMilli())
 	r.reading.Store(1)
 	r.state.Store(int32(Ready))
 }
 
 // load takes over what the store has of a partition.
-func (r *Replica) load(s *store.Store) {
-	at := s.Applied(r.partition)
+func (all *Replicas) load(r *Replica) {
+	at := all.cfg.Store.Applied(r.partition)
 	r.applied[kafka.Timeline].Store(max(0, int64(at.Content)))
 	r.applied[kafka.Features].Store(max(0, int64(at.Features)))
-	r.clock.Store(int64(s.Clock(r.partition)))
+	r.clock.Store(int64(all.cfg.Store.Clock(r.partition)))
+	if at.Features > 0 {
+		all.cfg.Host.HasFeatures()
+	}
 }
 
 // ErrHeld is what Bring returns for what is held back.

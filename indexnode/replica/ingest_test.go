@@ -1,0 +1,269 @@
+package replica
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/schemas"
+)
+
+// A record whose schema has not come holds its own partition back and no other,
+// however long it takes, and is applied when the schema comes: nothing is
+// refused by a clock.
+func TestUnknownSchemaHoldsOnePartition(t *testing.T) {
+	w := newWorld(t)
+	w.start(partHere, partThere)
+	w.until("both are ready", func() bool { return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() })
+	late, err := schemas.Parse([]byte(`{"type":"record","name":"Late","fields":[
+		{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},
+		{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"}]}`))
+	must(t, err)
+	body, err := late.EncodeJSON([]byte(`{"id":"late","who":"member:1","kind":"post","at":1700000000000}`))
+	must(t, err)
+	w.post(here)
+	w.write(here, schemas.Frame(late.Fingerprint(), body))
+	w.post(here)
+	w.until("it is held back, behind the record before", func() bool {
+		return w.is(partHere, Stale, SchemaUnknown)() && w.replicas.Of(partHere).Applied()[0] == 1
+	})
+	for range 3 {
+		w.post(there)
+	}
+	w.until("the other partition goes on", func() bool { return w.count(there) == 3 && w.is(partThere, Ready, "")() })
+	if n := w.letters.tried.Load(); n > 0 || w.count(here) != 1 {
+		t.Fatalf("%d dead letters, %d records before the schema came", n, w.count(here))
+	}
+	_, err = w.schemas.Admit(late)
+	must(t, err)
+	w.log.move()
+	w.until("all is applied", func() bool { return w.count(here) == 3 && w.is(partHere, Ready, "")() })
+	if n := w.letters.tried.Load(); n > 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+// What an operator has refused for good is refused on every replica, whenever
+// it reads that.
+func TestRefusedSchemaIsDeadLettered(t *testing.T) {
+	w := newWorld(t)
+	w.write(here, schemas.Frame(0x1234, []byte{1, 2, 3}))
+	w.post(here)
+	w.start(partHere)
+	w.until("it is held back", w.is(partHere, CatchingUp, SchemaUnknown))
+	w.log.refuse(0x1234)
+	w.until("it is refused, and the rest applied", func() bool {
+		return w.letters.count() == 1 && w.count(here) == 1 && w.is(partHere, Ready, "")()
+	})
+}
+
+// While what is refused cannot be kept, its partition waits, no other does, and
+// the process lives.
+func TestDeadLettersThatCannotBeKeptHoldThePartition(t *testing.T) {
+	w := newWorld(t)
+	w.letters.broken.Store(true)
+	w.start(partHere, partThere)
+	w.write(here, []byte("poison"))
+	w.post(here)
+	w.until("its partition is held back and tried again", func() bool {
+		why, _ := w.replicas.Of(partHere).Why()
+		return why.Reason == DeadLetters && w.letters.tried.Load() > 2
+	})
+	w.post(there)
+	w.until("the other goes on", func() bool { return w.count(there) == 1 })
+	if at := w.replicas.Of(partHere).Applied()[0]; at != 0 {
+		t.Fatalf("the offset went to %d past what is not kept", at)
+	}
+	w.letters.broken.Store(false)
+	w.until("the letter is kept and the rest applied", func() bool { return w.letters.count() == 1 && w.count(here) == 1 && w.is(partHere, Ready, "")() })
+	if got := string(w.letters.kept[0].Value); got != "poison" {
+		t.Errorf("the dead letter is %q", got)
+	}
+	if n := w.host.refused.Load(); n != 1 {
+		t.Errorf("one record was refused %d times", n)
+	}
+}
+
+// A full disk holds everything back and loses nothing.
+func TestFullDiskHoldsAndHeals(t *testing.T) {
+	w := newWorld(t)
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	w.disk.full.Store(true)
+	for range 5 {
+		w.post(here)
+	}
+	w.until("it is held back, and says so", w.is(partHere, Stale, DiskFull))
+	w.disk.full.Store(false)
+	w.until("all is applied", func() bool { return w.count(here) == 5 && w.is(partHere, Ready, "")() })
+}
+
+// A replica that begins behind the beginning of the log has a hole, and never
+// answers.
+func TestHoleIsNeverReady(t *testing.T) {
+	w := newWorld(t)
+	for range 4 {
+		w.post(here)
+	}
+	w.trim(partHere, 2)
+	w.start(partHere, partThere)
+	w.until("the hole is told", w.is(partHere, Quarantined, LogBeginsLater))
+	w.until("the other is ready", w.is(partThere, Ready, ""))
+}
+
+// A log that is cut while a node is away leaves a hole, also when something was
+// applied before.
+func TestHoleAfterARestart(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	w.start(partHere)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+	w.stop()
+	for range 4 {
+		w.post(here)
+	}
+	w.trim(partHere, 3)
+	w.start(partHere)
+	w.until("the hole is told", w.is(partHere, Quarantined, LogBeginsLater))
+}
+
+// trim has Kafka delete what is before an offset.
+func (w *world) trim(p millrace.Partition, before int64) {
+	w.t.Helper()
+	var to kadm.Offsets
+	to.AddOffset(w.topics.Timeline, int32(p), before, -1)
+	done, err := w.adm.DeleteRecords(w.ctx, to)
+	must(w.t, err)
+	must(w.t, done.Error())
+}
+
+// A topic that is created anew and grows past the stored offsets is another
+// log.
+func TestRecreatedTopicQuarantines(t *testing.T) {
+	for _, running := range []bool{false, true} {
+		w := newWorld(t)
+		for range 2 {
+			w.post(here)
+		}
+		w.start(partHere)
+		w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 2 })
+		if !running {
+			w.stop()
+		}
+		_, err := w.adm.DeleteTopic(w.ctx, w.topics.Timeline)
+		must(t, err)
+		_, err = w.adm.CreateTopic(w.ctx, 720, 1, nil, w.topics.Timeline)
+		must(t, err)
+		w.connect()
+		for range 6 {
+			w.post(here)
+		}
+		if !running {
+			w.start(partHere)
+		}
+		w.until("it is quarantined", w.is(partHere, Quarantined, OtherLog))
+		if n := w.count(here); n != 2 {
+			t.Errorf("running %v: %d records, of another log", running, n)
+		}
+		w.stop()
+	}
+}
+
+// Without Kafka a node starts with what it has on disk, flagged as old, and is
+// ready again by itself.
+func TestStartsWithoutKafka(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	w.start(partHere)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+	w.stop()
+	away := w.away()
+	w.start(partHere, partThere)
+	w.until("it answers as stale", w.is(partHere, Stale, KafkaAway))
+	if age := w.replicas.Age(partHere, time.Now()); age == 0 {
+		t.Error("its answers are not flagged")
+	}
+	if s := w.replicas.Of(partThere).State(); s.Answers() {
+		t.Errorf("a partition of which there is nothing answers as %s", s)
+	}
+	away.Store(false)
+	w.post(here)
+	w.until("it is ready, with what came meanwhile", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 2 })
+}
+
+// A replica is ready only as long as the end of the log is confirmed: nothing
+// heard is no evidence.
+func TestCutOffFromKafkaIsStale(t *testing.T) {
+	w := newWorld(t)
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	if age := w.replicas.Age(partHere, time.Now()); age != 0 {
+		t.Errorf("a ready replica is flagged as %s old", age)
+	}
+	away := w.away()
+	w.until("it is stale", w.is(partHere, Stale, KafkaAway))
+	answering, old, _ := w.replicas.Answering(time.Now())
+	if !answering.Has(partHere) || !old.Has(partHere) {
+		t.Error("it does not answer as an old one")
+	}
+	away.Store(false)
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+}
+
+// Partitioners that bring nothing to the log make every replica old, however
+// well it reads the log.
+func TestStalledInputIsStale(t *testing.T) {
+	w := newWorld(t)
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	w.input.through.Store(time.Now().Add(-time.Minute).UnixMilli())
+	w.until("it is stale", w.is(partHere, Stale, InputStalled))
+	w.input.through.Store(time.Now().Add(time.Minute).UnixMilli())
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+}
+
+// A partition that is assigned elsewhere answers until brokers have heard of
+// it, and one that comes back goes on where it was.
+func TestDrain(t *testing.T) {
+	w := newWorld(t)
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	w.want()
+	w.until("it drains", w.is(partHere, Draining, Moved))
+	w.post(here)
+	w.until("it goes on reading", func() bool { return w.count(here) == 1 })
+	w.want(partHere)
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+	w.want()
+	w.until("it is gone", w.is(partHere, Absent, ""))
+}
+
+// A corrupt partition is dropped and read anew from the log, where that reaches;
+// otherwise it stays out of service and says what to do.
+func TestCorruptPartitionIsReadAnew(t *testing.T) {
+	w := newWorld(t)
+	for range 3 {
+		w.post(here)
+	}
+	w.post(there)
+	w.start(partHere, partThere)
+	w.until("both are ready", func() bool { return w.count(here) == 3 && w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() })
+	w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	if w.replicas.Of(partHere).State().Answers() {
+		t.Fatal("it answers")
+	}
+	w.until("it is ready again, with all", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 3 })
+	if w.host.forgotten.Load() == 0 {
+		t.Error("the caches keep what was corrupt")
+	}
+	w.trim(partThere, 1)
+	w.replicas.Condemn(partThere, Why{Corrupt, "a flipped bit"})
+	w.until("it says why it is not read anew", func() bool {
+		why, _ := w.replicas.Of(partThere).Why()
+		return w.is(partThere, Quarantined, Corrupt)() && strings.Contains(why.Detail, "timeline/"+strconv.Itoa(int(partThere))+" begins at 1")
+	})
+}

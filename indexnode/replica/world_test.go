@@ -1,0 +1,302 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// world is the replicas of a node beside a Kafka, with everything else that
+// they lean on in the test's hand.
+type world struct {
+	t        *testing.T
+	ctx      context.Context
+	kafka    *kfake.Cluster
+	topics   kafka.Topics
+	producer *kafka.Producer
+	adm      *kadm.Client
+	schemas  *schemas.Registry
+	log      *schemaLog
+	letters  *letters
+	input    *input
+	disk     *disk
+	dir      string
+	host     *counting
+
+	store    *store.Store
+	replicas *Replicas
+	stop     func()
+	offset   int
+}
+
+// schemaLog is a schemas topic of which the test says what has come.
+type schemaLog struct {
+	mu      sync.Mutex
+	moved   chan struct{}
+	refused map[millrace.Fingerprint]bool
+}
+
+func (l *schemaLog) Moved() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moved
+}
+
+func (l *schemaLog) Refused(fp millrace.Fingerprint) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused[fp]
+}
+
+// move says that something came on the topic.
+func (l *schemaLog) move() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.moved)
+	l.moved = make(chan struct{})
+}
+
+func (l *schemaLog) refuse(fp millrace.Fingerprint) {
+	l.mu.Lock()
+	l.refused[fp] = true
+	l.mu.Unlock()
+	l.move()
+}
+
+// letters are dead letters, which fail while broken is set.
+type letters struct {
+	broken atomic.Bool
+	tried  atomic.Int64
+	mu     sync.Mutex
+	kept   []kafka.Outgoing
+}
+
+func (l *letters) ProduceThen(_ context.Context, o kafka.Outgoing, then func(error)) {
+	l.tried.Add(1)
+	if l.broken.Load() {
+		go then(errors.New("the topic takes no record as large"))
+		return
+	}
+	l.mu.Lock()
+	l.kept = append(l.kept, o)
+	l.mu.Unlock()
+	go then(nil)
+}
+
+func (l *letters) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.kept)
+}
+
+// input is what partitioners say of themselves: nothing, until told.
+type input struct{ through atomic.Int64 }
+
+func (i *input) Through() (time.Time, bool) {
+	at := i.through.Load()
+	return time.UnixMilli(at), at > 0
+}
+
+// disk is a file system that can be full.
+type disk struct {
+	vfs.FS
+	full atomic.Bool
+}
+
+func (d *disk) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	if d.full.Load() {
+		return vfs.DiskUsage{}, nil
+	}
+	return vfs.DiskUsage{AvailBytes: 1 << 40}, nil
+}
+
+// counting is a node without caches.
+type counting struct{ forgotten, refused atomic.Int64 }
+
+func (*counting) Written(kafka.Stream, []store.Change, []millrace.Entity) {}
+func (*counting) HasFeatures()                                            {}
+func (*counting) Applied(kafka.Stream, []store.Change, int)               {}
+func (c *counting) Forget()                                               { c.forgotten.Add(1) }
+func (c *counting) Refused(schemas.Reason)                                { c.refused.Add(1) }
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	k, err := kfake.NewCluster(kfake.NumBrokers(1))
+	must(t, err)
+	t.Cleanup(k.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	w := &world{
+		t: t, ctx: ctx, kafka: k, topics: kafka.Topics{}.WithDefaults(), dir: "node", host: new(counting),
+		log: &schemaLog{moved: make(chan struct{}), refused: map[millrace.Fingerprint]bool{}}, letters: new(letters), input: new(input), disk: &disk{FS: vfs.NewMem()},
+	}
+	w.schemas, err = schemas.NewRegistry(nil, nil)
+	must(t, err)
+	_, err = w.schemas.Admit(schemas.Activity())
+	must(t, err)
+	must(t, kafka.EnsureTopics(ctx, k.ListenAddrs(), w.topics))
+	w.connect()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...))
+	must(t, err)
+	t.Cleanup(cl.Close)
+	w.adm = kadm.NewClient(cl)
+	return w
+}
+
+// connect gives the world a producer that knows the topics as they are.
+func (w *world) connect() {
+	w.t.Helper()
+	var err error
+	w.producer, err = kafka.NewProducer(w.kafka.ListenAddrs(), nil)
+	must(w.t, err)
+	w.t.Cleanup(w.producer.Close)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start opens the store and runs the replicas of some partitions.
+func (w *world) start(hosted ...millrace.Partition) {
+	w.t.Helper()
+	var err error
+	w.store, err = store.Open(w.dir, store.Options{FS: w.disk, FlushEvery: -1})
+	must(w.t, err)
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: w.kafka.ListenAddrs(), Topics: w.topics})
+	must(w.t, err)
+	w.replicas = New(Config{
+		Store: w.store, Consumer: consumer, Topics: w.topics, Schemas: w.schemas, SchemaLog: w.log, Letters: w.letters, Input: w.input,
+		Host: w.host, Limit: 400 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
+	})
+	w.replicas.drainFor = 100 * time.Millisecond
+	w.want(hosted...)
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan error, 1)
+	go func() { done <- w.replicas.Run(ctx) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			w.t.Errorf("the replicas ended by themselves: %v", err)
+		}
+		consumer.Close()
+		must(w.t, w.store.Close())
+	})
+	w.t.Cleanup(w.stop)
+}
+
+// testWriter logs to a test.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	if w.t.Context().Err() == nil {
+		w.t.Logf("%s", b)
+	}
+	return len(b), nil
+}
+
+// until waits for a replica to be as wanted.
+func (w *world) until(what string, ok func() bool) {
+	w.t.Helper()
+	for !ok() {
+		select {
+		case <-w.ctx.Done():
+			w.t.Fatalf("never: %s; %s", what, w.states())
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// states prints what is hosted.
+func (w *world) states() (all string) {
+	for p := range w.replicas.replicas {
+		if r := &w.replicas.replicas[p]; r.State() != Absent {
+			why, _ := r.Why()
+			all += fmt.Sprintf("%d: %s at %v (%s: %s); ", p, r.State(), r.Applied(), why.Reason, why.Detail)
+		}
+	}
+	return all
+}
+
+// is reports whether a replica is in a state for a reason.
+func (w *world) is(p millrace.Partition, s State, reason Reason) func() bool {
+	return func() bool {
+		r := w.replicas.Of(p)
+		why, _ := r.Why()
+		return r.State() == s && why.Reason == reason
+	}
+}
+
+// two entities of two partitions.
+const (
+	here  millrace.Entity = "member:1"
+	there millrace.Entity = "member:2"
+)
+
+var partHere, partThere = partition.Of(here), partition.Of(there)
+
+// post writes a record of the activity schema to the timeline of an entity.
+func (w *world) post(e millrace.Entity) {
+	w.t.Helper()
+	w.offset++
+	body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"r%d","actor":%q,"verb":"post","created_at":%d}`, w.offset, e, 1_700_000_000_000+w.offset))
+	must(w.t, err)
+	w.write(e, schemas.Frame(schemas.Activity().Fingerprint(), body))
+}
+
+// write writes bytes to the timeline of an entity.
+func (w *world) write(e millrace.Entity, value []byte) {
+	w.t.Helper()
+	w.producer.Produce(w.ctx, kafka.ToStream(w.topics.Timeline, e, value, kafka.Source{Topic: "posts", Offset: millrace.Offset(w.offset)}))
+	must(w.t, w.producer.Flush(w.ctx))
+}
+
+// count returns how many records a timeline of posts has.
+func (w *world) count(e millrace.Entity) int {
+	all, err := w.store.Read(nil, partition.Of(e), millrace.Timeline{Entity: e, Type: "post"}, millrace.MinTime, millrace.MaxTime)
+	must(w.t, err)
+	return len(all)
+}
+
+// want changes what is to be hosted.
+func (w *world) want(hosted ...millrace.Partition) {
+	var set cluster.Set
+	for _, p := range hosted {
+		set.Add(p)
+	}
+	w.replicas.Want(set)
+}
+
+// away has Kafka answer nothing while the returned value is true.
+func (w *world) away() *atomic.Bool {
+	var away atomic.Bool
+	away.Store(true)
+	w.kafka.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		w.kafka.KeepControl()
+		if !away.Load() {
+			return nil, nil, false
+		}
+		return nil, errors.New("Kafka is away"), true
+	})
+	return &away
+}

@@ -128,12 +128,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 		kgo.ConsumeTopics(cfg.Topics...),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), // where nothing was committed yet
 		kgo.MaxBufferedBytes(2*maxBatchBytes),
-		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
-			if topic == cfg.DeadLetters {
-				return maxDeadLetterBytes
-			}
-			return maxTimelineBatchBytes
-		}),
+		batchBytes(cfg.DeadLetters),
 	)
 	if err != nil {
 		stop()

@@ -95,8 +95,7 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 		return err
 	}
 	h.admitModels(ctx, packs)
-	n.awaits.Store("etcd, to register the node")
-	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone}); err != nil {
+	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance}); err != nil {
 		return err
 	}
 	defer func() {
@@ -244,9 +243,7 @@ func (h *hosting) announceReady(ctx context.Context) error {
 				now.Add(millrace.Partition(p))
 			}
 		}
-		if err := h.member.SetReady(ctx, now); err != nil {
-			return err
-		}
+		h.member.SetReady(now)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

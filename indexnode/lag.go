@@ -64,9 +64,8 @@ func (h *hosting) followLag(ctx context.Context) error {
 			if lag.Behind != told.Behind {
 				h.node.log.Warn("behind the log", "partitions", lag.Behind.Len(), "seconds", lag.Seconds, "records", lag.Records)
 			}
-			if told = lag; h.member.SetLag(ctx, lag) != nil {
-				continue // the membership goes on trying
-			}
+			told = lag
+			h.member.SetLag(lag)
 		}
 	}
 }

@@ -103,10 +103,21 @@ func newRole(ctx context.Context, c *Common, ready func() error) (*role, context
 	return r, ctx, nil
 }
 
+func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
+
+// checkDir refuses a data directory of another cluster or node, and returns
+// its instance.
+func (c *Common) checkDir(data string, id millrace.NodeID) (instance string, err error) {
+	if data == "" {
+		return "", nil
+	}
+	return cluster.CheckDir(data, c.clusterName(), id)
+}
+
 // openCluster joins the cluster. dir, if not empty, keeps what was last good of
 // it, so that the role can start while etcd is away.
 func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, error) {
-	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: cmp.Or(c.Cluster, "millrace"), Dir: dir, Log: slog.Default()})
+	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()})
 }
 
 // waiting says what a role waits for that has not heard of its cluster.
@@ -202,6 +213,10 @@ func indexnodeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		instance, err := c.checkDir(c.Data, c.ID)
+		if err != nil {
+			return err
+		}
 		cl, err := c.openCluster(ctx, lastGood(c.Data))
 		if err != nil {
 			return err
@@ -210,7 +225,7 @@ func indexnodeCommand() *cobra.Command {
 		joined.Store(true)
 		r.metrics.MustRegister(cl)
 		n, err := indexnode.Open(indexnode.Config{
-			ID: c.ID, Zone: c.Zone, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
+			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
 			Cluster: cl, Store: store.Options{Retention: c.retention()}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
@@ -262,6 +277,9 @@ func brokerCommand() *cobra.Command {
 			return nil
 		})
 		if err != nil {
+			return err
+		}
+		if _, err := c.checkDir(c.Data, ""); err != nil {
 			return err
 		}
 		cl, err := c.openCluster(ctx, lastGood(c.Data))

@@ -25,6 +25,12 @@ func (a *alarms) add(what string, since func() time.Time) {
 	a.mu.since[what] = since
 }
 
+func (a *alarms) remove(what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.mu.since, what)
+}
+
 func (a *alarms) all() map[string]func() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

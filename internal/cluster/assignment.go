@@ -19,6 +19,9 @@ type Assignment struct {
 	// AllowShrink lets this epoch drop more than a fifth of the replicas or of
 	// the nodes, which is otherwise taken for a mistake and refused.
 	AllowShrink bool `json:"allow_shrink,omitempty"`
+	// AllowUnknown lets this epoch name nodes that have never registered, which
+	// are otherwise taken for misspelt and refused.
+	AllowUnknown bool `json:"allow_unknown,omitempty"`
 }
 
 // Spread returns a first assignment, of epoch 1, that gives each partition

@@ -10,10 +10,13 @@
 //	partitions      "720", written once; without it the keyspace counts as lost
 //	keyspace        a [keyspace], written with it: tells this past from another
 //	map/assignment  JSON of [Assignment]
-//	map/nodes/ID    JSON of [Node], leased
+//	map/nodes/ID    JSON of a [registration], leased
+//	map/known/ID    the same of the last one, for good
 //	map/ready/ID    a [Set] of 90 bytes, leased
 //	map/lag/ID      JSON of a [Lag], leased; absent while there is none
+//	map/state/ID    JSON of [Report]s, leased; absent while there are none
 //	map/left/ID     empty, for a minute: the node went on purpose
+//	seen/ID         when the node last lived, RFC 3339
 //	docs/KIND/NAME  whatever KIND is
 //	secrets/NAME    32 random bytes
 //	trace/VIEWER    for how long the viewer is traced, leased
@@ -28,6 +31,7 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -81,6 +85,10 @@ type Node struct {
 	ID   millrace.NodeID `json:"id"`
 	Addr string          `json:"addr"` // host:port of its gRPC
 	Zone string          `json:"zone,omitempty"`
+	// Instance is a random word that the node's data directory keeps, see
+	// [CheckDir]: by it a process that is restarted is told from a second one
+	// of the same id. Empty: one of this process alone.
+	Instance string `json:"instance,omitempty"`
 }
 
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
@@ -92,6 +100,8 @@ type Client struct {
 	log    *slog.Logger
 	relist time.Duration // see relistEvery
 	alarms alarms
+
+	remembers atomic.Pointer[memory] // of the cluster, by the last watcher
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc

@@ -40,18 +40,14 @@ func (c *Client) saveMap(m *Map, from origin) {
 	c.save(c.mapFile(), doc)
 }
 
-// save writes a document beside its place and moves it there, so that a crash
-// leaves the old one or the new one.
+// save writes a document to disk, whole or not at all.
 func (c *Client) save(file string, doc any) {
 	if c.dir == "" {
 		return
 	}
 	body, err := json.Marshal(doc)
 	if err == nil {
-		err = os.WriteFile(file+".new", body, 0o644)
-	}
-	if err == nil {
-		err = os.Rename(file+".new", file)
+		err = replaceFile(file, body, 0o644)
 	}
 	if err != nil {
 		c.log.Error("the last good state could not be kept", "file", file, "err", err)

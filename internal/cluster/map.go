@@ -16,6 +16,7 @@ type Map struct {
 	alive      map[millrace.NodeID]bool
 	ready      map[millrace.NodeID]Set
 	lag        map[millrace.NodeID]Lag
+	reports    map[millrace.NodeID][]Report
 	hosted     map[millrace.NodeID]Set // of assignment
 	ordered    []Node                  // nodes by id
 }
@@ -73,6 +74,10 @@ func (m *Map) Alive(id millrace.NodeID) bool { return m.alive[id] }
 // caught up on.
 func (m *Map) Lag(id millrace.NodeID) Lag { return m.lag[id] }
 
+// Reports returns why partitions of a node are in a state other than ready, as
+// it says. The caller must not change them.
+func (m *Map) Reports(id millrace.NodeID) []Report { return m.reports[id] }
+
 // WithLag returns the map with another lag of one node.
 func (m *Map) WithLag(id millrace.NodeID, l Lag) *Map {
 	next := *m
@@ -89,5 +94,6 @@ func (m *Map) WithLag(id millrace.NodeID, l Lag) *Map {
 func (m *Map) Ready(id millrace.NodeID) Set { return m.ready[id] }
 
 func (m *Map) equal(o *Map) bool {
-	return m == o || m.assignment.equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready) && maps.Equal(m.lag, o.lag)
+	return m == o || m.assignment.equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready) && maps.Equal(m.lag, o.lag) &&
+		maps.EqualFunc(m.reports, o.reports, slices.Equal)
 }

@@ -2,11 +2,18 @@ package cluster
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"sync"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
 )
 
 const (
@@ -14,162 +21,344 @@ const (
 	leftSeconds  = 60 // how long a node that left is remembered as such
 )
 
-// Membership is a node's registration, kept alive in the background.
+// errNameLost ends a registration that another process has taken, or that
+// somebody removed.
+var errNameLost = errors.New("cluster: the registration was removed; registering again")
+
+// Membership is a node's registration. It works in the background: whatever
+// happens to etcd, it registers the node as soon as it can, and again when the
+// registration is lost. Its methods wait for nothing, but Leave.
+//
+// One goroutine, run, does all the talking to etcd, so that tellings stay in
+// order. What the node says of itself is kept as the values that its keys
+// should have; run writes what differs from what etcd has.
 type Membership struct {
-	c    *Client
-	node Node
-	stop context.CancelFunc
-	done chan struct{} // closed when run has returned
+	c     *Client
+	node  Node
+	stop  context.CancelFunc
+	done  chan struct{}             // closed when run has returned
+	state *latest[bool]             // whether the node is registered; the fault is why it is not
+	news  chan struct{}             // holds one token when mu.said changed
+	lease clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
+	own   map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
+	told  map[string]told           // by kind, what etcd has. Of run alone
+	seen  time.Time                 // when run last said that the node lives. Of run alone
+	once  bool                      // whether the node has been registered. Of run alone
 
 	mu struct {
-		sync.Mutex // held while talking to etcd, so that tellings stay in order
-		lease      clientv3.LeaseID
-		ready      Set
-		lag        Lag
-		untold     bool // ready or lag is newer than what etcd has
+		sync.Mutex
+		said map[string]string // by kind, what the node says of itself; "": nothing
 	}
 }
+
+// told is a value as etcd has it.
+type told struct {
+	value    string
+	revision int64 // that wrote it; 0 where there is none
+}
+
+// stateKinds are the keys that a node says something of itself with.
+var stateKinds = []string{"ready", "lag", "state"}
 
 // Join registers a node under a lease of a few seconds and keeps it
-// registered: after an outage of etcd, or of the node, it registers anew by
-// itself. It returns once the node is registered.
+// registered, until ctx or the client ends or the node leaves. It returns at
+// once; an error is a node that cannot be registered at all.
+//
+// A name belongs to one process. While another one is registered by it, this
+// one waits, and [Membership.Fault] names the other's address; but a process
+// with the same [Node.Instance] is the one that ran before this one, and is
+// replaced at once.
 func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
 	if err := validID(string(n.ID)); err != nil {
-		return nil, fmt.Errorf("cluster: join: %w", err)
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: err.Error(), WayOut: "give the node another id"}
 	}
 	if n.Addr == "" {
-		return nil, fmt.Errorf("cluster: join %s: no address", n.ID)
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "addr", Detail: fmt.Sprintf("node %s has no address", n.ID), WayOut: "say under which host:port brokers reach it"}
+	}
+	if n.Instance == "" {
+		n.Instance = rand.Text()
 	}
 	run, stop := context.WithCancel(c.ctx)
-	m := &Membership{c: c, node: n, stop: stop, done: make(chan struct{})}
-	registered := make(chan struct{})
-	c.wg.Go(func() { m.run(run, registered) })
+	context.AfterFunc(ctx, stop)
+	m := &Membership{
+		c: c, node: n, stop: stop, done: make(chan struct{}), state: newLatest(false), news: make(chan struct{}, 1),
+		own: map[clientv3.LeaseID]bool{}, told: map[string]told{},
+	}
+	var none Set
+	m.mu.said = map[string]string{"ready": string(none.encode())}
+	m.state.set(false, fmt.Errorf("cluster: node %s is being registered", n.ID))
+	c.alarms.add("node "+string(n.ID), m.state.faultSince)
+	c.wg.Go(func() { m.run(run) })
+	return m, nil
+}
+
+// Fault says why the node is not registered now: etcd is away, or another
+// process holds its name. nil while it is registered.
+func (m *Membership) Fault() error { _, err := m.state.get(); return err }
+
+// Changed returns a channel that is closed when [Membership.Fault] changes.
+// Take it before looking.
+func (m *Membership) Changed() <-chan struct{} { return m.state.changed() }
+
+// SetReady notes which partitions the node is caught up on, to be told as soon
+// as etcd listens. Of several that were not told yet the last one counts.
+func (m *Membership) SetReady(ready Set) { m.say("ready", string(ready.encode())) }
+
+// SetLag notes how far the node is behind the log, otherwise as SetReady.
+func (m *Membership) SetLag(lag Lag) {
+	if lag == (Lag{}) {
+		m.say("lag", "")
+		return
+	}
+	m.say("lag", string(lag.encode()))
+}
+
+// SetReports notes why partitions of the node are not ready, otherwise as
+// SetReady. What is too long to be told is shortened.
+func (m *Membership) SetReports(reports []Report) { m.say("state", string(encodeReports(reports))) }
+
+func (m *Membership) say(kind, value string) {
+	m.mu.Lock()
+	m.mu.said[kind] = value
+	m.mu.Unlock()
 	select {
-	case <-registered:
-		return m, nil
-	case <-ctx.Done():
-		stop()
-		<-m.done
-		return nil, fmt.Errorf("cluster: join %s: %w", n.ID, ctx.Err())
+	case m.news <- struct{}{}:
+	default:
 	}
 }
 
-// run holds the registration until ctx ends; it closes registered the first
-// time it has it.
-func (m *Membership) run(ctx context.Context, registered chan struct{}) {
-	defer close(m.done)
-	for first := true; ctx.Err() == nil; {
-		alive, err := m.register(ctx)
-		if err != nil {
-			m.c.log.Warn("registering the node failed; trying again", "node", m.node.ID, "err", err)
-			_ = wait(ctx, retryAfter)
-			continue
-		}
-		m.c.log.Info("node registered", "node", m.node.ID, "addr", m.node.Addr)
-		if first {
-			first = false
-			close(registered)
-		}
-		for range alive { // a sign of life every few seconds, until the lease is lost
-			m.retell(ctx)
-		}
-	}
-}
-
-// register takes a new lease and writes the node's keys under it.
-func (m *Membership) register(ctx context.Context) (<-chan *clientv3.LeaseKeepAliveResponse, error) {
+// said returns what the node says of itself now.
+func (m *Membership) said() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	lease, err := m.c.etcd.Grant(call, leaseSeconds)
-	if err != nil {
-		return nil, err
-	}
-	body, err := json.Marshal(m.node)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := m.c.etcd.Txn(call).Then(append(m.state(lease.ID),
-		clientv3.OpPut(m.key("nodes"), string(body), clientv3.WithLease(lease.ID)),
-		clientv3.OpDelete(m.key("left")),
-	)...).Commit(); err != nil {
-		return nil, err
-	}
-	m.mu.lease, m.mu.untold = lease.ID, false
-	return m.c.etcd.KeepAlive(ctx, lease.ID)
-}
-
-// state writes what the node says of itself.
-func (m *Membership) state(lease clientv3.LeaseID) []clientv3.Op {
-	ops := []clientv3.Op{clientv3.OpPut(m.key("ready"), string(m.mu.ready.encode()), clientv3.WithLease(lease))}
-	if m.mu.lag == (Lag{}) {
-		return append(ops, clientv3.OpDelete(m.key("lag")))
-	}
-	return append(ops, clientv3.OpPut(m.key("lag"), string(m.mu.lag.encode()), clientv3.WithLease(lease)))
+	return maps.Clone(m.mu.said)
 }
 
 func (m *Membership) key(kind string) string {
 	return m.c.prefix + mapPrefix + kind + "/" + string(m.node.ID)
 }
 
-// SetReady tells which partitions the node is caught up on. An error means
-// that it has not been told yet; the membership goes on trying.
-func (m *Membership) SetReady(ctx context.Context, ready Set) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.ready = ready
-	return m.tellLocked(ctx)
-}
-
-// SetLag tells how far the node is behind the log, otherwise as SetReady.
-func (m *Membership) SetLag(ctx context.Context, lag Lag) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.lag = lag
-	return m.tellLocked(ctx)
-}
-
-func (m *Membership) retell(ctx context.Context) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.mu.untold {
-		_ = m.tellLocked(ctx)
+// run holds the registration until ctx ends.
+func (m *Membership) run(ctx context.Context) {
+	defer close(m.done)
+	for ctx.Err() == nil {
+		err := m.hold(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if !sameFault(err, m.Fault()) {
+			m.c.log.Warn("the node is not registered; trying again", "node", m.node.ID, "err", err)
+			m.state.set(false, err)
+		}
+		_ = wait(ctx, retryAfter)
 	}
 }
 
-func (m *Membership) tellLocked(ctx context.Context) error {
+// hold registers the node and keeps what etcd has of it up to date. It returns
+// why the registration could not be had, or was lost.
+func (m *Membership) hold(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx) // or the lease would outlive the registration
+	defer cancel()
+	if err := m.register(ctx); err != nil {
+		return err
+	}
+	alive, err := m.c.etcd.KeepAlive(ctx, m.lease)
+	if err != nil {
+		return err
+	}
+	m.once = true
+	m.state.set(true, nil)
+	m.c.log.Info("node registered", "node", m.node.ID, "addr", m.node.Addr)
+	for {
+		var again <-chan time.Time
+		if err := m.tell(ctx); errors.Is(err, errNameLost) {
+			return err
+		} else if err != nil {
+			again = time.After(retryAfter)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case _, ok := <-alive: // a sign of life every few seconds
+			if !ok {
+				return errors.New("cluster: etcd has not been heard for as long as the registration lasts; registering again")
+			}
+		case <-m.news:
+		case <-again:
+		}
+	}
+}
+
+// register takes a new lease and writes the node's keys under it, unless
+// another process has the name.
+func (m *Membership) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := m.c.etcd.Txn(ctx).Then(m.state(m.mu.lease)...).Commit()
-	m.mu.untold = err != nil
+	var revision int64
+	got, err := m.c.etcd.Get(ctx, m.key("nodes"))
 	if err != nil {
-		return fmt.Errorf("cluster: state of %s: %w", m.node.ID, err)
+		return away(err)
+	}
+	if len(got.Kvs) > 0 {
+		if err := m.mayReplace(got.Kvs[0]); err != nil {
+			return err
+		}
+		revision = got.Kvs[0].ModRevision
+	}
+	lease, err := m.c.etcd.Grant(ctx, leaseSeconds)
+	if err != nil {
+		return away(err)
+	}
+	m.own[lease.ID] = true
+	body, err := json.Marshal(registration{m.node, m.c.memory()})
+	if err != nil {
+		return err
+	}
+	said, now := m.said(), time.Now()
+	ops := []clientv3.Op{
+		clientv3.OpPut(m.key("nodes"), string(body), clientv3.WithLease(lease.ID)),
+		clientv3.OpPut(m.key("known"), string(body)),
+		clientv3.OpPut(m.c.seenKey(m.node.ID), now.UTC().Format(time.RFC3339)),
+		clientv3.OpDelete(m.key("left")),
+	}
+	for _, kind := range stateKinds {
+		ops = append(ops, m.write(kind, said[kind], lease.ID))
+	}
+	put, err := m.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(m.key("nodes")), "=", revision)).Then(ops...).Commit()
+	switch {
+	case err != nil:
+		return away(err)
+	case !put.Succeeded:
+		return fmt.Errorf("cluster: another process registers as %s at the same time", m.node.ID)
+	}
+	m.lease, m.seen = lease.ID, now
+	for _, kind := range stateKinds {
+		m.told[kind] = toldAt(said[kind], put.Header.Revision)
 	}
 	return nil
 }
 
+// mayReplace reports why a registration is not to be replaced by this
+// process's. It may be when it is this process's own, from before an outage;
+// or of the process that ran before this one in the same data directory, which
+// has ended, since the store lets in one at a time. The latter holds once: to
+// lose the name to the same instance later means that the directory was copied.
+func (m *Membership) mayReplace(kv *mvccpb.KeyValue) error {
+	if m.own[clientv3.LeaseID(kv.Lease)] || kv.Lease == 0 { // without a lease it would never end
+		return nil
+	}
+	other, err := decodeRegistration(m.node.ID, kv.Value)
+	if err != nil || other.Instance == m.node.Instance && !m.once {
+		return nil // what is no registration is nobody's
+	}
+	wayOut := "stop one of the two, or give one of them an id of its own; this process registers when the other is gone"
+	if other.Instance == m.node.Instance {
+		wayOut = "its data directory is a copy of this one's: " + wayOut
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: fmt.Sprintf("another process is registered as %s, at %s", m.node.ID, other.Addr), WayOut: wayOut}
+}
+
+// write is the operation that makes etcd say a value.
+func (m *Membership) write(kind, value string, lease clientv3.LeaseID) clientv3.Op {
+	if value == "" {
+		return clientv3.OpDelete(m.key(kind))
+	}
+	return clientv3.OpPut(m.key(kind), value, clientv3.WithLease(lease))
+}
+
+func toldAt(value string, revision int64) told {
+	if value == "" {
+		return told{}
+	}
+	return told{value, revision}
+}
+
+// tell writes what etcd does not have yet, or has no more, and finds out
+// whether the registration still stands.
+func (m *Membership) tell(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	for {
+		said, now := m.said(), time.Now()
+		var ops []clientv3.Op
+		for _, kind := range stateKinds {
+			if t, ok := m.told[kind]; ok && t.value == said[kind] {
+				ops = append(ops, clientv3.OpGet(m.key(kind), clientv3.WithKeysOnly()))
+			} else {
+				ops = append(ops, m.write(kind, said[kind], m.lease))
+			}
+		}
+		if now.Sub(m.seen) >= leaseSeconds*time.Second {
+			ops = append(ops, clientv3.OpPut(m.c.seenKey(m.node.ID), now.UTC().Format(time.RFC3339)))
+		}
+		put, err := m.c.etcd.Txn(ctx).If(m.mine()).Then(ops...).Commit()
+		switch {
+		case err != nil: // it may have been written, or may be yet
+			clear(m.told)
+			return away(err)
+		case !put.Succeeded:
+			return errNameLost
+		}
+		if len(ops) > len(stateKinds) {
+			m.seen = now
+		}
+		again := false
+		for i, kind := range stateKinds {
+			got := put.Responses[i].GetResponseRange()
+			switch {
+			case got == nil:
+				m.told[kind] = toldAt(said[kind], put.Header.Revision)
+			case revisionOf(got.Kvs) != m.told[kind].revision: // somebody else wrote it
+				delete(m.told, kind)
+				again = true
+			}
+		}
+		if !again {
+			return nil
+		}
+	}
+}
+
+func revisionOf(kvs []*mvccpb.KeyValue) int64 {
+	if len(kvs) == 0 {
+		return 0
+	}
+	return kvs[0].ModRevision
+}
+
+// mine holds while the registration is this process's.
+func (m *Membership) mine() clientv3.Cmp {
+	return clientv3.Compare(clientv3.LeaseValue(m.key("nodes")), "=", int64(m.lease))
+}
+
 // Leave says that the node is going on purpose, so that nobody tries it as a
-// last resort, and ends the membership.
+// last resort, and ends the membership. Of another process that has the name
+// by now it touches nothing.
 func (m *Membership) Leave(ctx context.Context) error {
 	m.stop()
 	<-m.done
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.c.alarms.remove("node " + string(m.node.ID))
+	if m.lease == 0 { // never registered
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	memory, err := m.c.etcd.Grant(ctx, leftSeconds)
 	if err == nil {
-		_, err = m.c.etcd.Txn(ctx).Then(
+		_, err = m.c.etcd.Txn(ctx).If(m.mine()).Then(
 			clientv3.OpPut(m.key("left"), "", clientv3.WithLease(memory.ID)),
 			clientv3.OpDelete(m.key("nodes")),
 			clientv3.OpDelete(m.key("ready")),
 			clientv3.OpDelete(m.key("lag")),
+			clientv3.OpDelete(m.key("state")),
 		).Commit()
 	}
 	if err != nil {
 		return fmt.Errorf("cluster: leave %s: %w", m.node.ID, err)
 	}
-	_, _ = m.c.etcd.Revoke(ctx, m.mu.lease) // it holds no key any more
+	_, _ = m.c.etcd.Revoke(ctx, m.lease) // it holds no key any more
 	return nil
 }
+
+// away tells of a failed call of etcd.
+func away(err error) error { return fmt.Errorf("cluster: etcd is away: %w", err) }

@@ -75,6 +75,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	if old, from, err := c.loadMap(); err == nil {
 		w.state.set(old, nil)
 		w.origin = from
+		c.remember(from, old.Epoch())
 	} else if c.hasLastGood() {
 		w.log.Warn("the last good map on disk is of no use", "err", err)
 	}
@@ -84,6 +85,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 			w.apply(s, err)
 			if m := w.Current(); m != old || w.origin.Keyspace != from.Keyspace {
 				c.saveMap(m, w.origin)
+				c.remember(w.origin, m.Epoch())
 			}
 			if err == nil || w.Current().Epoch() > 0 {
 				known.Do(func() { close(first) })
@@ -145,7 +147,7 @@ func (w *Watcher) apply(s *snapshot, fault error) {
 // and is as before.
 func (m *Map) next(s *snapshot) (*Map, error) {
 	var faults []error
-	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}}
+	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}, reports: map[millrace.NodeID][]Report{}}
 	if a, err := m.nextAssignment(s); err != nil {
 		faults = append(faults, err)
 	} else if a != nil {
@@ -168,6 +170,11 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 			if lag, err = decodeLag(v.data); err == nil {
 				next.lag[millrace.NodeID(id)] = lag
 			}
+		case "state":
+			var reports []Report
+			if reports, err = decodeReports(v.data); err == nil {
+				next.reports[millrace.NodeID(id)] = reports
+			}
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("cluster: %s: %w", key, err))
@@ -187,17 +194,11 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 }
 
 func (m *Map) addNode(id millrace.NodeID, body []byte) error {
-	var n Node
-	if len(body) > maxDocumentBytes {
-		return fmt.Errorf("%d bytes are no node", len(body))
-	}
-	if err := json.Unmarshal(body, &n); err != nil {
+	r, err := decodeRegistration(id, body)
+	if err != nil {
 		return err
 	}
-	if n.ID != id || n.Addr == "" || validID(string(id)) != nil {
-		return fmt.Errorf("%.200q is not this node", body)
-	}
-	m.nodes[id], m.alive[id] = n, true
+	m.nodes[id], m.alive[id] = r.Node, true
 	return nil
 }
 

@@ -1,0 +1,289 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// registered waits until a node is registered.
+func registered(t *testing.T, m *cluster.Membership) {
+	t.Helper()
+	await(t, "the node is registered", m.Changed, func() bool { return m.Fault() == nil })
+}
+
+// refused waits until a node's registration fails for a reason.
+func refused(t *testing.T, m *cluster.Membership, text string) {
+	t.Helper()
+	await(t, "the registration fails: "+text, m.Changed, func() bool { return m.Fault() != nil && strings.Contains(m.Fault().Error(), text) })
+}
+
+func join(t *testing.T, c *cluster.Client, n cluster.Node) *cluster.Membership {
+	t.Helper()
+	m, err := c.Join(t.Context(), n)
+	check(t, err)
+	return m
+}
+
+func watch(t *testing.T, c *cluster.Client) *cluster.Watcher {
+	t.Helper()
+	w, err := c.Watch(t.Context())
+	check(t, err)
+	return w
+}
+
+// holder is the address under which etcd has a node registered.
+func holder(w *cluster.Watcher, id millrace.NodeID) string {
+	n, _ := w.Current().Node(id)
+	if !w.Current().Alive(id) {
+		return ""
+	}
+	return n.Addr
+}
+
+const nodeKey = "/millrace/test/map/nodes/n1"
+
+// A node joins without etcd, says what it has to say, and all of that is told
+// once etcd is there.
+func TestJoinDoesNotWaitForEtcd(t *testing.T) {
+	t.Parallel()
+	etcd, dir := startEtcd(t), t.TempDir()
+	a, err := cluster.Spread([]millrace.NodeID{"n1"}, 1)
+	check(t, err)
+	a.AllowUnknown = true
+	c := etcd.open(dir)
+	w := watch(t, c)
+	check(t, c.Assign(t.Context(), a))
+	await(t, "the assignment is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
+	check(t, c.Close())
+	etcd.stop()
+
+	c = etcd.open(dir)
+	w = watch(t, c)
+	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	refused(t, m, "etcd is away")
+	lag := cluster.Lag{Seconds: 3, Behind: cluster.All()}
+	m.SetReady(cluster.Set{})
+	m.SetReady(cluster.All())
+	m.SetLag(lag)
+	m.SetReports([]cluster.Report{{State: "stale", Reason: "kafka_away"}})
+	if m.Fault() == nil {
+		t.Fatal("registered without etcd")
+	}
+	etcd.start()
+	registered(t, m)
+	await(t, "all is told", w.Changed, func() bool {
+		m := w.Current()
+		return m.Alive("n1") && m.Ready("n1") == cluster.All() && m.Lag("n1") == lag && len(m.Reports("n1")) == 1
+	})
+}
+
+// A second process of a name waits, tells who has it, and takes it over when
+// it is free. What it says in the meantime changes nothing.
+func TestASecondProcessOfANodeIsRefused(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	w := watch(t, etcd.open(""))
+	first, second := etcd.open(""), etcd.open("")
+	one := join(t, first, cluster.Node{ID: "n1", Addr: "a:1", Instance: "one"})
+	registered(t, one)
+	one.SetReady(cluster.All())
+	two := join(t, second, cluster.Node{ID: "n1", Addr: "a:2", Instance: "two"})
+	refused(t, two, "at a:1")
+	two.SetReady(cluster.Set{})
+	two.SetLag(cluster.Lag{Seconds: 1})
+	await(t, "the first is ready", w.Changed, func() bool { return w.Current().Ready("n1") == cluster.All() })
+	check(t, two.Leave(ctx)) // touches nothing
+	etcd.raw(func(e *clientv3.Client) error {
+		for _, key := range []string{nodeKey, "/millrace/test/map/ready/n1"} {
+			if got, err := e.Get(ctx, key); err != nil || len(got.Kvs) != 1 {
+				t.Errorf("%s after the second process left: %v, %v", key, got, err)
+			}
+		}
+		if got, err := e.Get(ctx, "/millrace/test/map/left/n1"); err != nil || len(got.Kvs) != 0 {
+			t.Errorf("the first process counts as gone: %v, %v", got, err)
+		}
+		return nil
+	})
+	if got := holder(w, "n1"); got != "a:1" {
+		t.Fatalf("n1 is at %q", got)
+	}
+
+	three := join(t, second, cluster.Node{ID: "n1", Addr: "a:3", Instance: "three"})
+	refused(t, three, "at a:1")
+	check(t, one.Leave(ctx))
+	registered(t, three)
+	await(t, "the third has the name", w.Changed, func() bool { return holder(w, "n1") == "a:3" })
+}
+
+// A process that is restarted has its name back at once, though the lease of
+// the one before still holds; one that died for good has it taken when its
+// lease ends.
+func TestARestartTakesTheNameOver(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	w := watch(t, etcd.open(""))
+	dead := etcd.open("")
+	one := join(t, dead, cluster.Node{ID: "n1", Addr: "a:1", Instance: "one"})
+	registered(t, one)
+	check(t, dead.Close()) // as if killed: the registration stays
+
+	again := etcd.open("")
+	two := join(t, again, cluster.Node{ID: "n1", Addr: "a:2", Instance: "one"})
+	var faults []string
+	await(t, "the restarted process is registered", two.Changed, func() bool {
+		if err := two.Fault(); err != nil {
+			faults = append(faults, err.Error())
+		}
+		return two.Fault() == nil
+	})
+	if strings.Contains(strings.Join(faults, ""), "another process") {
+		t.Errorf("the restarted process was refused: %q", faults)
+	}
+	await(t, "the restarted process has the name", w.Changed, func() bool { return holder(w, "n1") == "a:2" })
+
+	check(t, again.Close())
+	three := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:3", Instance: "three"})
+	refused(t, three, "at a:2")
+	registered(t, three) // when the lease has ended
+}
+
+// A process whose registration is removed, or was overwritten by one that is
+// gone again, registers again by itself, with all that it said.
+func TestALivingProcessRegistersAgain(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	w := watch(t, c)
+	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	registered(t, m)
+	m.SetReady(cluster.All())
+	m.SetLag(cluster.Lag{Seconds: 7})
+	told := func() bool {
+		m := w.Current()
+		return holder(w, "n1") == "a:1" && m.Ready("n1") == cluster.All() && m.Lag("n1").Seconds == 7
+	}
+	await(t, "all is told", w.Changed, told)
+
+	etcd.raw(func(e *clientv3.Client) error { _, err := e.Delete(ctx, nodeKey); return err })
+	await(t, "the loss is seen", w.Changed, func() bool { return !w.Current().Alive("n1") })
+	await(t, "it is registered again", w.Changed, told)
+
+	// What it says of itself is mended, too.
+	etcd.raw(func(e *clientv3.Client) error { _, err := e.Delete(ctx, "/millrace/test/map/ready/n1"); return err })
+	await(t, "the loss of what is ready is seen", w.Changed, func() bool { return w.Current().Ready("n1") == cluster.Set{} })
+	await(t, "what is ready is told again", w.Changed, told)
+
+	// Another has the name for the length of its lease.
+	body, err := json.Marshal(cluster.Node{ID: "n1", Addr: "a:9", Instance: "nine"})
+	check(t, err)
+	etcd.raw(func(e *clientv3.Client) error {
+		lease, err := e.Grant(ctx, 5)
+		if err == nil {
+			_, err = e.Put(ctx, nodeKey, string(body), clientv3.WithLease(lease.ID))
+		}
+		return err
+	})
+	refused(t, m, "at a:9")
+	registered(t, m)
+	await(t, "it has its name back", w.Changed, told)
+}
+
+// A process that was frozen, and whose name was given away in the meantime,
+// neither overwrites the other nor removes it.
+func TestAFrozenProcessDoesNotTakeItsNameBack(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	w := watch(t, etcd.open(""))
+	pipe := startPipe(t, etcd.addr)
+	frozen, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{pipe.addr()}, Name: "test"})
+	check(t, err)
+	defer frozen.Close()
+	one := join(t, frozen, cluster.Node{ID: "n1", Addr: "a:1", Instance: "one"})
+	registered(t, one)
+	pipe.freeze()
+	two := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:2", Instance: "two"})
+	refused(t, two, "at a:1")
+	registered(t, two)
+	two.SetReady(cluster.All())
+	one.SetReady(cluster.Set{})
+	pipe.thaw()
+	refused(t, one, "at a:2")
+	check(t, one.Leave(ctx))
+	await(t, "the second is ready", w.Changed, func() bool { return holder(w, "n1") == "a:2" && w.Current().Ready("n1") == cluster.All() })
+}
+
+// Two processes of one instance are a copied directory: the name does not go
+// back and forth between them.
+func TestACopiedDirectoryIsTold(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	one := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:1", Instance: "same"})
+	registered(t, one)
+	two := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:2", Instance: "same"})
+	registered(t, two)
+	refused(t, one, "is a copy")
+	if err := two.Fault(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReportsAreTold(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	c := etcd.open("")
+	w := watch(t, c)
+	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	report := cluster.Report{State: "quarantined", Reason: "log_begins_later", Detail: "the log begins at 7", Since: time.Unix(1e9, 0).UTC(), Seconds: 2.5}
+	report.Partitions.Add(719)
+	m.SetReports([]cluster.Report{report})
+	await(t, "the report is told", w.Changed, func() bool {
+		got := w.Current().Reports("n1")
+		return len(got) == 1 && got[0] == report
+	})
+	m.SetReports(nil)
+	await(t, "the report ends", w.Changed, func() bool { return len(w.Current().Reports("n1")) == 0 })
+}
+
+func TestCheckDir(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	instance, err := cluster.CheckDir(dir, "c", "n1")
+	if err != nil || instance == "" {
+		t.Fatalf("a new directory: %q, %v", instance, err)
+	}
+	if again, err := cluster.CheckDir(dir, "c", "n1"); err != nil || again != instance {
+		t.Fatalf("after a restart: %q, %v", again, err)
+	}
+	for _, other := range []struct {
+		name string
+		id   millrace.NodeID
+	}{{"c", "n2"}, {"d", "n1"}, {"c", ""}} {
+		_, err := cluster.CheckDir(dir, other.name, other.id)
+		if err == nil || !strings.Contains(err.Error(), `belongs to node "n1" of cluster "c"`) {
+			t.Errorf("taken for %+v: %v", other, err)
+		}
+	}
+	check(t, os.WriteFile(filepath.Join(dir, "identity.json"), []byte("{"), 0o644))
+	if fresh, err := cluster.CheckDir(dir, "c", "n1"); err != nil || fresh == instance {
+		t.Errorf("with a damaged identity: %q, %v", fresh, err)
+	}
+}
+
+func TestJoinRefusesWhatIsNoNode(t *testing.T) {
+	t.Parallel()
+	c := startEtcd(t).open("")
+	for _, n := range []cluster.Node{{Addr: "a:1"}, {ID: "../n", Addr: "a:1"}, {ID: "n1"}} {
+		if _, err := c.Join(context.Background(), n); err == nil {
+			t.Errorf("%+v joined", n)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+)
+
+// registration is a node as etcd holds it: while it lives under nodes/, and
+// for good under known/.
+type registration struct {
+	Node
+	memory
+}
+
+// memory is what a process remembers of its cluster when it registers: an etcd
+// that lacks it has lost it.
+type memory struct {
+	Keyspace string `json:"keyspace,omitempty"`
+	Epoch    int64  `json:"epoch,omitempty"` // of the assignment
+}
+
+// maxNodeBytes bounds a registration before it is parsed.
+const maxNodeBytes = 4 << 10
+
+func decodeRegistration(id millrace.NodeID, body []byte) (r registration, err error) {
+	if len(body) > maxNodeBytes {
+		return r, fmt.Errorf("a registration of %d bytes is longer than %d", len(body), maxNodeBytes)
+	}
+	if err := json.Unmarshal(body, &r); err != nil {
+		return r, err
+	}
+	if r.ID != id || r.Addr == "" || validID(string(id)) != nil {
+		return r, fmt.Errorf("%.200q is not the registration of this node", body)
+	}
+	return r, nil
+}
+
+// memory returns what the client's watcher remembers now.
+func (c *Client) memory() memory {
+	if m := c.remembers.Load(); m != nil {
+		return *m
+	}
+	return memory{}
+}
+
+func (c *Client) remember(from origin, epoch int64) {
+	m := memory{Epoch: epoch}
+	if from.Keyspace != (keyspace{}) {
+		m.Keyspace = from.Keyspace.String()
+	}
+	c.remembers.Store(&m)
+}
+
+func (c *Client) seenKey(id millrace.NodeID) string { return c.prefix + "seen/" + string(id) }
+
+// Seen returns when each node last said that it lives, by its own clock, to
+// within some ten seconds.
+func (c *Client) Seen(ctx context.Context) (map[millrace.NodeID]time.Time, error) {
+	prefix := c.seenKey("")
+	got, err := c.etcd.Get(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, away(err)
+	}
+	seen := make(map[millrace.NodeID]time.Time, len(got.Kvs))
+	for _, kv := range got.Kvs {
+		if at, err := time.Parse(time.RFC3339, fmt.Sprintf("%.40s", kv.Value)); err == nil {
+			seen[millrace.NodeID(kv.Key[len(prefix):])] = at
+		}
+	}
+	return seen, nil
+}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -160,7 +161,7 @@ const fewest = 40
 
 // race applies the log while readers ask, and waits for them where they are
 // slow, so that they meet every part of the log.
-func (l *history) race(t *testing.T, n *Node, h *hosting, readers int) []answered {
+func (l *history) race(t *testing.T, n *Node, h *replica.Replicas, readers int) []answered {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var (

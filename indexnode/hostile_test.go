@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
@@ -40,7 +41,7 @@ func hostileNode(t *testing.T) *Node {
 }
 
 // bringLine applies one record of member:1.
-func bringLine(t testing.TB, h *hosting, stream kafka.Stream, line string, next millrace.Offset) {
+func bringLine(t testing.TB, h *replica.Replicas, stream kafka.Stream, line string, next millrace.Offset) {
 	t.Helper()
 	schema := schemas.Activity()
 	if stream == kafka.Features {

@@ -26,7 +26,6 @@ type hosting struct {
 	consumer  *kafka.Consumer
 	producer  *kafka.Producer // of dead letters
 	schemaLog *kafka.SchemaLog
-	progress  *kafka.ProgressLog
 	member    *cluster.Membership
 
 	// tried is the version of each model pack that was last looked at. Of
@@ -45,21 +44,17 @@ func (n *Node) newHosting() (h *hosting, err error) {
 	if h.consumer, err = kafka.NewConsumer(kafka.ConsumerConfig{Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Log: n.log}); err != nil {
 		return nil, err
 	}
-	if h.producer, err = kafka.NewProducer(n.cfg.Brokers, n.log); err != nil {
+	if h.producer, err = kafka.NewProducer(n.cfg.Brokers, n.cfg.Topics.WithDefaults().DeadLetters, n.log); err != nil {
 		return nil, err
 	}
 	topics := n.cfg.Topics.WithDefaults()
 	if h.schemaLog, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Schemas, Registry: n.schemas, Log: n.log}); err != nil {
 		return nil, err
 	}
-	h.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log})
-	return h, err
+	return h, nil
 }
 
 func (h *hosting) close() {
-	if h.progress != nil {
-		h.progress.Close()
-	}
 	if h.schemaLog != nil {
 		h.schemaLog.Close()
 	}
@@ -84,18 +79,18 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 		return err
 	}
 	h.admitModels(ctx, packs)
-	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone}); err != nil {
+	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance}); err != nil {
 		return err
 	}
 	defer h.leave(ctx)
 	n.replicas.Configure(replica.Config{
 		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Schemas: n.schemas, SchemaLog: h.schemaLog,
-		Letters: h.producer, Input: h.progress, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, BackupsReach: n.cfg.BackupsReach, Log: n.log,
+		Letters: h.producer, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, BackupsReach: n.cfg.BackupsReach, Log: n.log,
 	})
 	n.awaits.Store("")
 
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return kafka.EnsureTopics(ctx, n.cfg.Brokers, n.cfg.Topics, n.log) })
+	g.Go(func() error { return h.ensureTopics(ctx) })
 	g.Go(func() error { return n.replicas.Run(ctx) })
 	g.Go(func() error { return h.followAssignment(ctx, watcher) })
 	g.Go(func() error { return h.followSchemas(ctx) })
@@ -103,6 +98,22 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	g.Go(func() error { return h.announce(ctx) })
 	g.Go(func() error { return h.followModels(ctx, packs) })
 	return g.Wait()
+}
+
+// ensureTopics creates the topics that are missing, whenever Kafka is there.
+// Topics that do not fit are told, again and again: what is on disk serves.
+func (h *hosting) ensureTopics(ctx context.Context) error {
+	for {
+		tell := func(err error) { h.node.log.Warn("waiting for the topics", "err", err) }
+		err := kafka.EnsureTopics(ctx, h.node.cfg.Brokers, h.node.cfg.Topics, tell)
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		h.node.log.Error("the topics do not fit", "err", err)
+		if err := pause(ctx, time.Minute); err != nil {
+			return err
+		}
+	}
 }
 
 // leave says that the node goes on purpose.

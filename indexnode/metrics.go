@@ -61,25 +61,23 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
-	gauge("millrace_indexnode_ready_partitions", "Partitions caught up and served.", func() float64 {
-		ready := 0
-		for p := range n.parts {
-			if n.served(p) {
-				ready++
-			}
-		}
-		return float64(ready)
+	reg.MustRegister(&replicaGauge{n})
+	gauge("millrace_indexnode_ready_partitions", "Partitions that answer, those among them whose answers are old.", func() float64 {
+		answering, _, _ := n.replicas.Answering(time.Now())
+		return float64(answering.Len())
 	})
-	gauge("millrace_indexnode_lag_seconds", "Time that the oldest record of the log not applied has waited at least.", func() float64 { return n.lag.Load().worst.Seconds() })
-	gauge("millrace_indexnode_lag_records", "Records of the log not applied.", func() float64 { return float64(n.lag.Load().records) })
-	gauge("millrace_indexnode_behind_partitions", "Partitions served although their records wait longer than 10 s.", func() float64 {
-		behind := 0
-		for p := range n.parts {
-			if n.served(p) && n.parts[p].lag.Load() > 0 {
-				behind++
-			}
+	gauge("millrace_indexnode_lag_seconds", "Time by which the answers of the oldest partition that answers may be behind: since its end of the log, and what came in, was last known to be applied. It is 2 to 4 s when all is well.", func() float64 {
+		var worst time.Duration
+		now := time.Now()
+		answering, _, _ := n.replicas.Answering(now)
+		for p := range answering.All() {
+			worst = max(worst, n.replicas.TrueAge(p, now))
 		}
-		return float64(behind)
+		return worst.Seconds()
+	})
+	gauge("millrace_indexnode_behind_partitions", "Partitions that answer although their answers are too old, and say so.", func() float64 {
+		_, old, _ := n.replicas.Answering(time.Now())
+		return float64(old.Len())
 	})
 	gauge("millrace_indexnode_types", "Content types of records. When it is 257 there are more, and what asks for all types is refused.", func() float64 { types, _ := n.store.Types(); return float64(len(types)) })
 	gauge("millrace_cache_fat_records", "Records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Records) })
@@ -132,3 +130,19 @@ func (c *counters) refused(r schemas.Reason) { c.refusals.WithLabelValues(string
 func (c *counters) queried(outcome string) { c.queries.WithLabelValues(outcome).Inc() }
 
 func (c *counters) modelRefused() { c.models.Inc() }
+
+// replicaGauge tells how many partitions are in each state, and why.
+type replicaGauge struct{ node *Node }
+
+var replicaDesc = prometheus.NewDesc("millrace_indexnode_replicas",
+	"Partitions assigned to the node by state (restoring, catching_up, ready, stale, draining, quarantined) and by the reason why they are not ready.", []string{"state", "reason"}, nil)
+
+// Describe implements [prometheus.Collector].
+func (g *replicaGauge) Describe(out chan<- *prometheus.Desc) { out <- replicaDesc }
+
+// Collect implements [prometheus.Collector].
+func (g *replicaGauge) Collect(out chan<- prometheus.Metric) {
+	for _, r := range g.node.reports(time.Now()) {
+		out <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(r.Partitions.Len()), r.State, r.Reason)
+	}
+}

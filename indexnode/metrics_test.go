@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
@@ -72,10 +73,9 @@ func TestMetrics(t *testing.T) {
 	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002,"deleted":true,"version":2}`, 1002)
 	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002}`, 1003)
 	ask(all(func(r *nodev1.QueryRequest) { r.Limit = 0 }))
-	n.parts[1].state.Store(int32(quarantined))
-	n.parts[2].lag.Store(int64(time.Second))
-	n.parts[3].lag.Store(int64(time.Second))
-	n.lag.Store(&nodeLag{worst: 3 * time.Second, records: 4})
+	n.replicas.Condemn(1, replica.Why{Reason: replica.Corrupt, Detail: "a flipped bit"})
+	n.replicas.Serve(2, time.Now().Add(-time.Minute))
+	n.replicas.Serve(3, time.Now().Add(-time.Hour))
 	n.counters.refused(schemas.KeyMismatch)
 	n.counters.modelRefused()
 
@@ -86,7 +86,8 @@ func TestMetrics(t *testing.T) {
 		"indexnode_refused_total reason=" + string(schemas.KeyMismatch): 1, "indexnode_models_refused_total": 1,
 		"indexnode_queries_total outcome=answered": 3*30*2*2 + 1, "indexnode_queries_total outcome=refused": 1,
 		"indexnode_query_seconds stage=resolve": 361, "indexnode_query_seconds stage=scan": 361, "indexnode_query_seconds stage=rank": 361,
-		"indexnode_ready_partitions": 719, "indexnode_types": 1, "indexnode_behind_partitions": 2, "indexnode_lag_seconds": 3, "indexnode_lag_records": 4,
+		"indexnode_ready_partitions": 719, "indexnode_types": 1, "indexnode_behind_partitions": 2,
+		"indexnode_replicas reason=corrupt state=quarantined": 1, "indexnode_replicas reason= state=ready": 719,
 		"cache_fat_records": float64(s.Records), "cache_skinny_keys": float64(s.EmptyKeys), "cache_features_rows": float64(s.FeatureRows),
 		"cache_fat_hits_total": float64(s.FatHits), "cache_skinny_hits_total": float64(s.SkinnyHits), "cache_features_hits_total": float64(s.FeatureHits),
 		"cache_misses_total": float64(s.Misses), "cache_features_misses_total": float64(s.FeatureMisses),
@@ -106,18 +107,22 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v reads for %d misses", reads, s.Misses+s.FeatureMisses)
 	}
 	delete(got, "indexnode_reads_total")
+	if lag := got["indexnode_lag_seconds"]; lag < 3600 || lag > 3700 {
+		t.Errorf("the oldest answers are %v s old, want an hour", lag)
+	}
+	delete(got, "indexnode_lag_seconds")
 	for series := range got {
 		t.Errorf("nobody looks at %s", series)
 	}
 }
 
 // feature applies features of an entity.
-func feature(t *testing.T, h *hosting, name string, i int) {
+func feature(t *testing.T, h *replica.Replicas, name string, i int) {
 	t.Helper()
 	body, err := schemas.Features().EncodeJSON(fmt.Appendf(nil, `{"entity":%q,"subject":%q,"updated_at":1700000000000,"followers":%d}`, name, name, i))
 	if err == nil {
 		e := event{stream: kafka.Features, entity: millrace.Entity(name), schema: schemas.Features(), body: body}
-		err = bring(t.Context(), h, []event{e}, h.node.Applied(partition.Of(e.entity))[kafka.Features]+1)
+		err = bring(t.Context(), h, []event{e}, h.Of(partition.Of(e.entity)).Applied()[kafka.Features]+1)
 	}
 	if err != nil {
 		t.Fatal(err)

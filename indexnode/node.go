@@ -56,8 +56,8 @@ type Config struct {
 	// is no older, so that the log may delete what is three times as old. 0:
 	// there is none, and the log must keep everything.
 	BackupsReach time.Duration
-	Metrics  prometheus.Registerer // nil: none
-	Log      *slog.Logger          // nil: slog.Default()
+	Metrics      prometheus.Registerer // nil: none
+	Log          *slog.Logger          // nil: slog.Default()
 }
 
 // Validate reports every fault at once.
@@ -89,7 +89,7 @@ type Node struct {
 	reads    singleflight.Group // of timelines that the cache misses
 	readers  chan struct{}      // holds one for each partition that a request reads under its lock
 	replicas *replica.Replicas
-	features atomic.Bool // whether any entity has features
+	features atomic.Bool                         // whether any entity has features
 	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters
 	awaits   atomic.Value // string: what Run waits for before it hosts anything; empty: nothing
@@ -187,9 +187,6 @@ func (n *Node) Ready() error {
 
 // CacheStats returns what the caches did and hold.
 func (n *Node) CacheStats() cache.Stats { return n.cache.Stats() }
-
-// served reports whether a partition answers questions.
-func (n *Node) served(p int) bool { return n.replicas.Of(millrace.Partition(p)).State().Answers() }
 
 // Applied returns the next offsets of a partition's two streams that its
 // answers do not include yet.

@@ -7,11 +7,13 @@ import (
 	"hash/crc32"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
@@ -21,17 +23,17 @@ import (
 
 // openNode opens a node without a log or a cluster, on which every partition
 // is ready: tests apply to it what the log would bring.
-func openNode(t testing.TB, c cache.Config) (*Node, *hosting) {
+func openNode(t testing.TB, c cache.Config) (*Node, *replica.Replicas) {
 	t.Helper()
 	return openRetaining(t, c, nil)
 }
 
-func openRetaining(t testing.TB, c cache.Config, kept map[millrace.ContentType]store.Retention) (*Node, *hosting) {
+func openRetaining(t testing.TB, c cache.Config, kept map[millrace.ContentType]store.Retention) (*Node, *replica.Replicas) {
 	t.Helper()
 	return openStored(t, c, store.Options{FS: vfs.NewMem(), MaxBlobBytes: 600, FlushEvery: -1, Retention: kept})
 }
 
-func openStored(t testing.TB, c cache.Config, o store.Options) (*Node, *hosting) {
+func openStored(t testing.TB, c cache.Config, o store.Options) (*Node, *replica.Replicas) {
 	t.Helper()
 	n, err := Open(Config{ID: "test", Dir: "node", Brokers: []string{"none"}, Cluster: new(cluster.Client), Cache: c, Store: o})
 	if err != nil {
@@ -47,10 +49,10 @@ func openStored(t testing.TB, c cache.Config, o store.Options) (*Node, *hosting)
 			t.Fatal(err)
 		}
 	}
-	for p := range n.parts {
-		n.parts[p].state.Store(int32(ready))
+	for p := range partition.All() {
+		n.replicas.Serve(p, time.Now().Add(time.Hour))
 	}
-	return n, &hosting{node: n}
+	return n, n.replicas
 }
 
 // event is one record of the log, of either stream.
@@ -64,14 +66,14 @@ type event struct {
 
 // bring applies events, all of one stream and partition, as one poll of the
 // log that goes up to next.
-func bring(ctx context.Context, h *hosting, events []event, next millrace.Offset) error {
+func bring(ctx context.Context, h *replica.Replicas, events []event, next millrace.Offset) error {
 	f := kafka.Fetched{TopicPartition: kafka.TopicPartition{Stream: events[0].stream, Partition: partition.Of(events[0].entity)}, Next: next}
 	for _, e := range events {
 		value := schemas.Frame(e.schema.Fingerprint(), e.body)
 		crc := binary.BigEndian.AppendUint32(nil, crc32.Checksum(value, crc32.MakeTable(crc32.Castagnoli)))
-		f.Records = append(f.Records, kafka.Record{Key: []byte(e.entity), Value: value, CRC: crc, Time: e.at})
+		f.Records = append(f.Records, kafka.Record{Offset: next - 1, Key: []byte(e.entity), Value: value, CRC: crc, Time: e.at})
 	}
-	return h.apply(ctx, f)
+	return h.Bring(ctx, f)
 }
 
 // world draws the events of a small and busy network: few entities in few

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
@@ -25,7 +26,7 @@ import (
 
 // members opens a node with some records of each of several members, of which
 // the cache knows nothing, and returns their names.
-func members(t testing.TB, n *Node, h *hosting, count, records int) (names []string) {
+func members(t testing.TB, n *Node, h *replica.Replicas, count, records int) (names []string) {
 	next := map[millrace.Partition]millrace.Offset{}
 	for i := range count {
 		names = append(names, fmt.Sprint("member:", i))

@@ -55,14 +55,23 @@ func (h *hosting) sweep(ctx context.Context) error {
 		if err := pause(ctx, sweepEvery); err != nil {
 			return err
 		}
-		for p := range n.parts {
-			if !n.served(p) {
-				continue
-			}
-			if err := n.store.Sweep(ctx, millrace.Partition(p), nil); err != nil && ctx.Err() == nil {
+		answering, _, _ := n.replicas.Answering(time.Now())
+		for p := range answering.All() {
+			if err := n.store.Sweep(ctx, p, nil); err != nil && ctx.Err() == nil {
 				n.log.Error("reclaiming what retention dropped", "partition", p, "err", err)
 			}
 		}
 	}
 	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }

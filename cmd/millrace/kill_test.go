@@ -172,10 +172,10 @@ func (l *loading) verifyLog(truth *oracle.Feed) {
 	}
 	defer consumer.Close()
 	var all []kafka.TopicPartition
-	at := map[kafka.TopicPartition]millrace.Offset{}
+	at := map[kafka.TopicPartition]kafka.Position{}
 	for p := range millrace.Partition(partition.Count) {
 		tp := kafka.TopicPartition{Stream: kafka.Timeline, Partition: p}
-		all, at[tp] = append(all, tp), 0
+		all, at[tp] = append(all, tp), kafka.Position{Epoch: -1}
 	}
 	ends, err := consumer.EndOffsets(l.ctx, all...)
 	if err != nil {
@@ -189,7 +189,7 @@ func (l *loading) verifyLog(truth *oracle.Feed) {
 	met := map[string]bool{}
 	behind := func() bool {
 		for tp, end := range ends {
-			if at[tp] < end {
+			if at[tp].Next < end {
 				return true
 			}
 		}
@@ -201,7 +201,7 @@ func (l *loading) verifyLog(truth *oracle.Feed) {
 			l.t.Fatal(err)
 		}
 		for _, f := range fetched {
-			at[f.TopicPartition] = f.Next
+			at[f.TopicPartition] = kafka.Position{Next: f.Next, Epoch: f.Epoch}
 			for _, r := range f.Records {
 				copied := string(r.Source) + " " + string(r.Key)
 				if met[copied] {

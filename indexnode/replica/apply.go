@@ -29,6 +29,10 @@ type backlog struct {
 // log does not pass it before it is there.
 type letter struct{ state atomic.Int32 }
 
+// maxLetterBytes bounds what is on its way to the dead letters, so that handing
+// one over never waits for room.
+const maxLetterBytes = 16 << 20
+
 const (
 	letterSent int32 = iota
 	letterKept
@@ -119,6 +123,9 @@ func (in *ingest) put(ctx context.Context, tp kafka.TopicPartition, r *kafka.Rec
 	if err != nil {
 		return err
 	}
+	if framed.Confluent {
+		return &schemas.Error{Reason: schemas.BadFraming, Detail: "a registry's framing, which no partitioner writes"}
+	}
 	writer, err := in.writer(ctx, framed)
 	if err != nil {
 		return err
@@ -190,8 +197,15 @@ func (in *ingest) lettersKept(ctx context.Context, tp kafka.TopicPartition, b *b
 			continue
 		}
 		waiting++
+		size := int64(len(x.record.Key) + len(x.record.Value))
+		if sent := in.letterBytes.Load(); sent > 0 && sent+size > maxLetterBytes {
+			l.state.Store(letterFailed) // the next time
+			continue
+		}
+		in.letterBytes.Add(size)
 		l.state.Store(letterSent)
 		in.cfg.Letters.ProduceThen(ctx, in.deadLetter(tp, x), func(err error) {
+			in.letterBytes.Add(-size)
 			if err == nil {
 				l.state.Store(letterKept)
 				in.wake()

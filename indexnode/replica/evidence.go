@@ -57,7 +57,7 @@ type ends struct {
 //
 // Every hole is found here: a record is missing exactly when the log begins
 // behind what comes next.
-func judge(applied [streams]millrace.Offset, origin *Origin, log kafka.Log, e ends) (next [streams]millrace.Offset, why Why) {
+func judge(applied [streams]millrace.Offset, origin *Origin, log kafka.LogID, e ends) (next [streams]millrace.Offset, why Why) {
 	for s := range next {
 		stream := kafka.Stream(s)
 		at := applied[s]

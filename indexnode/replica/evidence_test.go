@@ -12,7 +12,7 @@ import (
 // A store goes on with a log only when nothing between them is missing: every
 // hole and every other log is found before a record is read.
 func TestJudge(t *testing.T) {
-	log := kafka.Log{Cluster: "one", Topics: [streams]kafka.TopicID{{1}, {2}}}
+	log := kafka.LogID{Cluster: "one", Topics: [streams]kafka.TopicID{{1}, {2}}}
 	same := &Origin{Cluster: "one", Topics: log.Topics}
 	type off = [streams]millrace.Offset
 	for _, c := range []struct {

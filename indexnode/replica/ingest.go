@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -27,6 +28,8 @@ type ingest struct {
 	routes  []millrace.Entity // whose features the batch changes
 	refused []refusal
 	held    map[*backlog]heldStream
+
+	letterBytes atomic.Int64 // on their way to the dead letters
 
 	mu struct {
 		sync.Mutex

@@ -184,7 +184,7 @@ func (all *Replicas) unread() (out []*Replica) {
 
 // logNow is what Kafka says of the log at one moment.
 type logNow struct {
-	id         kafka.Log
+	id         kafka.LogID
 	begin, end map[kafka.TopicPartition]millrace.Offset
 }
 
@@ -220,7 +220,7 @@ func (all *Replicas) look(ctx context.Context, of []*Replica) (now logNow, err e
 	for _, r := range of {
 		tps = append(tps, both(r.partition)...)
 	}
-	if now.id, err = all.cfg.Consumer.Log(ctx); err != nil {
+	if now.id, err = all.cfg.Consumer.LogID(ctx); err != nil {
 		return now, err
 	}
 	if now.begin, err = all.cfg.Consumer.StartOffsets(ctx, tps...); err != nil {
@@ -373,7 +373,7 @@ func (all *Replicas) confirm(ctx context.Context, read []*Replica) {
 		tps = append(tps, both(r.partition)...)
 	}
 	asked := time.Now() // what was in the log then is before the ends
-	id, err := all.cfg.Consumer.Log(ctx)
+	id, err := all.cfg.Consumer.LogID(ctx)
 	var ends map[kafka.TopicPartition]millrace.Offset
 	if err == nil {
 		ends, err = all.cfg.Consumer.EndOffsets(ctx, tps...)

@@ -186,7 +186,9 @@ func (all *Replicas) stopReading(r *Replica) {
 	if n := r.reading.Load(); n%2 == 0 || !r.reading.CompareAndSwap(n, n+1) {
 		return
 	}
-	all.cfg.Consumer.Remove(both(r.partition)...)
+	if all.cfg.Consumer != nil { // or it is served without a log
+		all.cfg.Consumer.Remove(both(r.partition)...)
+	}
 }
 
 // both returns the timeline and the features partition.
@@ -194,25 +196,29 @@ func both(p millrace.Partition) []kafka.TopicPartition {
 	return []kafka.TopicPartition{{Stream: kafka.Timeline, Partition: p}, {Stream: kafka.Features, Partition: p}}
 }
 
-// Age is how old an answer by a replica may be, where that is longer than the
-// limit; 0 otherwise.
-func (all *Replicas) Age(p millrace.Partition, now time.Time) time.Duration {
+// TrueAge is how old an answer by a replica may be.
+func (all *Replicas) TrueAge(p millrace.Partition, now time.Time) time.Duration {
 	age := all.replicas[p].age(now)
 	if through := all.through.Load(); through > 0 {
 		age = max(age, now.Sub(time.UnixMilli(through)))
 	}
-	if age <= all.cfg.Limit {
-		return 0
-	}
 	return age
 }
 
-// Serve makes a partition ready as it is in the store, without a log, for
-// tests and tools that apply by themselves.
-func (all *Replicas) Serve(p millrace.Partition) {
+// Age is the same where it is longer than the limit, and 0 otherwise.
+func (all *Replicas) Age(p millrace.Partition, now time.Time) time.Duration {
+	if age := all.TrueAge(p, now); age > all.cfg.Limit {
+		return age
+	}
+	return 0
+}
+
+// Serve makes a partition ready as it is in the store, up to a time, for who
+// applies by Bring and has no log.
+func (all *Replicas) Serve(p millrace.Partition, fresh time.Time) {
 	r := &all.replicas[p]
 	all.load(r)
-	r.fresh.Store(time.Now().Add(unknownAge).UnixMilli())
+	r.fresh.Store(fresh.UnixMilli())
 	r.reading.Store(1)
 	r.state.Store(int32(Ready))
 }

@@ -152,7 +152,7 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	_, err = w.schemas.Admit(schemas.Activity())
 	must(t, err)
-	must(t, kafka.EnsureTopics(ctx, k.ListenAddrs(), w.topics))
+	must(t, kafka.EnsureTopics(ctx, k.ListenAddrs(), w.topics, nil))
 	w.connect()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...))
 	must(t, err)
@@ -165,7 +165,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) connect() {
 	w.t.Helper()
 	var err error
-	w.producer, err = kafka.NewProducer(w.kafka.ListenAddrs(), nil)
+	w.producer, err = kafka.NewProducer(w.kafka.ListenAddrs(), w.topics.DeadLetters, nil)
 	must(w.t, err)
 	w.t.Cleanup(w.producer.Close)
 }

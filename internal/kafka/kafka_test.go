@@ -153,7 +153,7 @@ func testMovesPast(t *testing.T, k cluster) {
 	if want := millrace.Offset(3 + 2 + 2 + 3); ends[tp] != want {
 		t.Fatalf("EndOffsets = %d, want %d", ends[tp], want)
 	}
-	c.Assign(map[TopicPartition]millrace.Offset{tp: 0})
+	c.Assign(map[TopicPartition]Position{tp: {0, -1}})
 	var got []string
 	var next millrace.Offset
 	for next < ends[tp] {
@@ -196,7 +196,7 @@ func testNeverJumps(t *testing.T, k cluster) {
 	for _, at := range []millrace.Offset{0, 1, 99} {
 		c, err := NewConsumer(ConsumerConfig{Brokers: k.brokers, Topics: k.topics})
 		must(t, err)
-		c.Add(map[TopicPartition]millrace.Offset{tp: at})
+		c.Add(map[TopicPartition]Position{tp: {at, -1}})
 		polled, err := c.Poll(ctx, 100)
 		must(t, err)
 		f := polled[0]
@@ -204,7 +204,7 @@ func testNeverJumps(t *testing.T, k cluster) {
 			t.Errorf("from %d: %d records, next %d, error %v; want ErrLostPosition and nothing else", at, len(f.Records), f.Next, f.Err)
 		}
 		// A new position ends it.
-		c.Add(map[TopicPartition]millrace.Offset{tp: 2})
+		c.Add(map[TopicPartition]Position{tp: {2, -1}})
 		for f.Next < 4 {
 			polled, err = c.Poll(ctx, 100)
 			must(t, err)
@@ -254,15 +254,15 @@ func testAddRemove(t *testing.T, k cluster) {
 		}
 		return strings.Join(got, "")
 	}
-	c.Add(map[TopicPartition]millrace.Offset{one: 1})
+	c.Add(map[TopicPartition]Position{one: {1, -1}})
 	if got := read(one, 1); got != "b" {
 		t.Errorf("from 1: %q, want b", got)
 	}
-	c.Assign(map[TopicPartition]millrace.Offset{two: 0})
+	c.Assign(map[TopicPartition]Position{two: {0, -1}})
 	if got := read(two, 1); got != "d" {
 		t.Errorf("after Assign: %q, want d", got)
 	}
-	c.Assign(map[TopicPartition]millrace.Offset{one: 0})
+	c.Assign(map[TopicPartition]Position{one: {0, -1}})
 	if got := read(one, 3); got != "abc" {
 		t.Errorf("assigned again from 0: %q, want abc", got)
 	}
@@ -327,7 +327,7 @@ func testSucceeds(t *testing.T, k cluster) {
 	tp := TopicPartition{Timeline, partition.Of(millrace.Entity(k.entity("member:1")))}
 	ends, err := c.EndOffsets(ctx, tp)
 	must(t, err)
-	c.Add(map[TopicPartition]millrace.Offset{tp: 0})
+	c.Add(map[TopicPartition]Position{tp: {0, -1}})
 	var got []string
 	for next := millrace.Offset(0); next < ends[tp]; {
 		polled, err := c.Poll(ctx, 100)

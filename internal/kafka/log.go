@@ -26,14 +26,14 @@ func (id *TopicID) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Log is which log a consumer reads: an offset means nothing in another.
-type Log struct {
+// LogID is which log a consumer reads: an offset means nothing in another.
+type LogID struct {
 	Cluster string // Kafka's id of itself
 	Topics  [streams]TopicID
 }
 
-// Log returns which log is there now.
-func (c *Consumer) Log(ctx context.Context) (l Log, err error) {
+// LogID returns which log is there now.
+func (c *Consumer) LogID(ctx context.Context) (l LogID, err error) {
 	m, err := c.adm.Metadata(ctx, c.topics[:]...)
 	if err != nil {
 		return l, fmt.Errorf("kafka: describe the log: %w", err)

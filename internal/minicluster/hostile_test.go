@@ -18,7 +18,6 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
-	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -49,7 +48,6 @@ func testHostile(t *testing.T, kafkaAddr string) {
 	defer cancel()
 	c, err := Start(ctx, Config{
 		Dir: t.TempDir(), Nodes: 2, Kafka: kafkaAddr, TopicPrefix: fmt.Sprintf("hostile-%d-", rand.Uint32()),
-		Node: func(n *indexnode.Config) { n.SchemaWait = 50 * time.Millisecond },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -72,6 +70,11 @@ func testHostile(t *testing.T, kafkaAddr string) {
 		p.Produce(ctx, h.record)
 	}
 	if err := p.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// A schema that may come holds its partition back until somebody says that
+	// it will not.
+	if err := kafka.RefuseSchema(ctx, []string{c.Kafka}, c.topics.Schemas, 1); err != nil {
 		t.Fatal(err)
 	}
 	// What follows them must still arrive.
@@ -139,6 +142,7 @@ func hostiles(t *testing.T, topic string) []hostile {
 		make("invalid-utf8", badText, nil),
 		make("bad-checksum", good, func(o *kafka.Outgoing) { o.Value = flipped }),
 		make("bad-checksum", good, func(o *kafka.Outgoing) { o.Headers = nil }),
+		make("bad-framing", append([]byte{0, 0, 0, 0, 7}, good[10:]...), nil), // of a registry
 		make("unknown-schema", schemas.Frame(1, good[10:]), nil),
 		make("unknown-schema", schemas.Frame(1, good[10:]), nil),
 		make("key-mismatch", good, func(o *kafka.Outgoing) {

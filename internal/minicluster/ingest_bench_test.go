@@ -84,9 +84,9 @@ func countAll(ctx context.Context, b *testing.B, addr string, topics kafka.Topic
 	}
 	defer c.Close()
 	began := time.Now()
-	from := make(map[kafka.TopicPartition]millrace.Offset)
+	from := make(map[kafka.TopicPartition]kafka.Position)
 	for p := range millrace.Partition(partition.Count) {
-		from[kafka.TopicPartition{Stream: kafka.Timeline, Partition: p}] = 0
+		from[kafka.TopicPartition{Stream: kafka.Timeline, Partition: p}] = kafka.Position{Epoch: -1}
 	}
 	c.Assign(from)
 	for n := 0; n < records; {

@@ -3,6 +3,8 @@
 package partition
 
 import (
+	"iter"
+
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/millrace/millrace"
@@ -25,3 +27,14 @@ func Hash(e millrace.Entity) uint64 { return xxhash.Sum64String(string(e)) }
 
 // OfHash is the other half.
 func OfHash(h uint64) millrace.Partition { return millrace.Partition(h % Count) }
+
+// All yields every partition.
+func All() iter.Seq[millrace.Partition] {
+	return func(yield func(millrace.Partition) bool) {
+		for p := range millrace.Partition(Count) {
+			if !yield(p) {
+				return
+			}
+		}
+	}
+}

@@ -89,7 +89,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		if err != nil {
 			return err
 		}
-		if len(in) == 0 {
+		if len(in) == 0 && !s.Uncommitted() {
 			continue
 		}
 		t, err := p.transact(ctx, s, r, in)

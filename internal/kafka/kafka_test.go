@@ -68,6 +68,8 @@ func TestOnRealKafka(t *testing.T) {
 		"refuse":      testRefuse,
 		"producer":    testProducer,
 		"keep":        testTopicsKeep,
+		"heartbeat":   testHeartbeat,
+		"markers":     testHeartbeatMarkers,
 		"names": func(t *testing.T, k cluster) {
 			if err := EnsureContentTopic(deadline(t), k.brokers, "no/such", 3, nil); !errors.Is(err, kerr.InvalidTopicException) {
 				t.Errorf("no topic name: %v", err)

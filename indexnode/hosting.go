@@ -26,6 +26,7 @@ type hosting struct {
 	consumer  *kafka.Consumer
 	producer  *kafka.Producer // of dead letters
 	schemaLog *kafka.SchemaLog
+	progress  *kafka.ProgressLog
 	member    *cluster.Membership
 
 	// tried is the version of each model pack that was last looked at. Of
@@ -51,10 +52,14 @@ func (n *Node) newHosting() (h *hosting, err error) {
 	if h.schemaLog, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Schemas, Registry: n.schemas, Log: n.log}); err != nil {
 		return nil, err
 	}
-	return h, nil
+	h.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log})
+	return h, err
 }
 
 func (h *hosting) close() {
+	if h.progress != nil {
+		h.progress.Close()
+	}
 	if h.schemaLog != nil {
 		h.schemaLog.Close()
 	}
@@ -85,7 +90,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	defer h.leave(ctx)
 	n.replicas.Configure(replica.Config{
 		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Schemas: n.schemas, SchemaLog: h.schemaLog,
-		Letters: h.producer, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, BackupsReach: n.cfg.BackupsReach, Log: n.log,
+		Letters: h.producer, Input: h.progress, Keeps: h.keeps, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
 	})
 	n.awaits.Store("")
 
@@ -114,6 +119,29 @@ func (h *hosting) ensureTopics(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// backupShare is how many times older what the log deletes must be than the
+// oldest backup: a restore takes time, and the next may be of the one before.
+const backupShare = 3
+
+// keeps reports why the log does not keep what a replica without a disk would
+// need, or nil.
+func (h *hosting) keeps(ctx context.Context) error {
+	log, err := kafka.InspectTopics(ctx, h.node.cfg.Brokers, h.node.cfg.Topics)
+	if err != nil {
+		return err
+	}
+	reach := h.node.cfg.BackupsReach
+	for _, t := range []kafka.LogTopic{log.Timeline, log.Features} {
+		if reach > 0 && t.CleanupPolicy == "delete" && t.RetentionBytes < 0 && t.Retention >= backupShare*reach {
+			continue
+		}
+		if what := t.Deletes(); what != "" {
+			return fmt.Errorf("%s; keep all of it (retention.ms=-1, retention.bytes=-1, cleanup.policy=delete), or say in backups_reach how old backups are at most, of which it must keep %d times as much", what, backupShare)
+		}
+	}
+	return nil
 }
 
 // leave says that the node goes on purpose.

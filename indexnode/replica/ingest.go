@@ -170,6 +170,9 @@ func (in *ingest) advance(ctx context.Context, r *Replica, s kafka.Stream) {
 	}
 	b.fetched = nil
 	in.release(r, s)
+	if r.State() != Ready {
+		poke(in.all.changed) // it may have reached the end
+	}
 }
 
 // hold keeps a stream's backlog for later, and what comes after it in Kafka.

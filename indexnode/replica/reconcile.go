@@ -30,19 +30,30 @@ const (
 // reconcile brings what is into line with what is wanted, and judges by
 // evidence what may answer, until ctx is done.
 func (all *Replicas) reconcile(ctx context.Context) error {
-	tick := time.NewTicker(all.cfg.Limit / 5)
-	defer tick.Stop()
+	every := all.cfg.Limit / 5
+	var confirmed time.Time
 	for {
 		all.host(time.Now())
-		all.attach(ctx)
-		all.judge(ctx)
+		attached := all.attach(ctx)
+		if now := time.Now(); attached || now.Sub(confirmed) >= every {
+			all.judgeInput()
+			all.confirm(ctx)
+			confirmed = now
+		}
+		all.judge(time.Now())
 		all.told.tell(all)
+		next := time.Until(confirmed.Add(every))
+		if len(all.unread()) > 0 {
+			next = min(next, retryAfter)
+		}
+		wait := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
+			wait.Stop()
 			return ctx.Err()
-		case <-tick.C:
+		case <-wait.C:
 		case <-all.changed:
-			// What has just begun to be read is at its end in moments.
+			wait.Stop()
 			if err := pause(ctx, settle); err != nil {
 				return err
 			}
@@ -51,7 +62,7 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 }
 
 // settle is the pause that gathers changes.
-const settle = 20 * time.Millisecond
+const settle = 10 * time.Millisecond
 
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
@@ -190,17 +201,17 @@ type logNow struct {
 
 // attach begins to read the log of replicas that do not, as far as it is the
 // log that they were read from and has what comes next.
-func (all *Replicas) attach(ctx context.Context) {
+func (all *Replicas) attach(ctx context.Context) (attached bool) {
 	unread := all.unread()
 	if len(unread) == 0 {
-		return
+		return false
 	}
 	now, err := all.look(ctx, unread)
 	if err != nil {
 		for _, r := range unread {
 			r.explain(Why{KafkaAway, err.Error()})
 		}
-		return
+		return false
 	}
 	at := make(map[kafka.TopicPartition]kafka.Position, 2*len(unread))
 	for _, r := range unread {
@@ -210,6 +221,7 @@ func (all *Replicas) attach(ctx context.Context) {
 		all.cfg.Consumer.Resume(slices.Collect(maps.Keys(at))...)
 		all.cfg.Consumer.Add(at)
 	}
+	return len(at) > 0
 }
 
 // look asks Kafka for the log's identity and where it begins and ends.
@@ -253,6 +265,12 @@ func (all *Replicas) attachOne(r *Replica, now logNow, at map[kafka.TopicPartiti
 	case why.Reason == "":
 		why = all.whyLost(r)
 	}
+	if why.Reason == "" && r.State() == CatchingUp {
+		if err := all.logKeeps(); err != nil {
+			r.explain(Why{LogDeletes, err.Error()})
+			return
+		}
+	}
 	if why.Reason != "" {
 		all.Condemn(r.partition, why)
 		return
@@ -273,6 +291,19 @@ func (all *Replicas) attachOne(r *Replica, now logNow, at map[kafka.TopicPartiti
 		at[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}] = kafka.Position{Next: n, Epoch: origin.Epochs[s]}
 	}
 	r.explain(Why{Behind, "the end of the log is not reached"})
+}
+
+// logKeeps reports why no new replica should be made from the log, or nil.
+func (all *Replicas) logKeeps() error {
+	if all.cfg.Keeps == nil {
+		return nil
+	}
+	if k := &all.keeps; k.at.IsZero() || k.err != nil && time.Since(k.at) > callTimeout {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
+		k.err, k.at = all.cfg.Keeps(ctx), time.Now()
+	}
+	return all.keeps.err
 }
 
 // whyLost returns why a log that has what comes next cannot be read on, as
@@ -316,19 +347,8 @@ func (all *Replicas) writeOrigin(r *Replica, o Origin, next [streams]millrace.Of
 	return err
 }
 
-// judge asks where the log ends, and moves replicas by that evidence.
-func (all *Replicas) judge(ctx context.Context) {
-	all.judgeInput()
-	var read []*Replica
-	for p := range all.replicas {
-		if r := &all.replicas[p]; r.reading.Load()%2 == 1 {
-			read = append(read, r)
-		}
-	}
-	if len(read) > 0 {
-		all.confirm(ctx, read)
-	}
-	now := time.Now()
+// judge moves replicas by what is confirmed and applied.
+func (all *Replicas) judge(now time.Time) {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State() != Absent {
 			r.judgeFresh()
@@ -365,13 +385,19 @@ func (all *Replicas) judgeInput() {
 }
 
 // confirm notes where the streams end, unless Kafka does not say.
-func (all *Replicas) confirm(ctx context.Context, read []*Replica) {
+func (all *Replicas) confirm(ctx context.Context) {
+	var read []*Replica
+	var tps []kafka.TopicPartition
+	for p := range all.replicas {
+		if r := &all.replicas[p]; r.reading.Load()%2 == 1 {
+			read, tps = append(read, r), append(tps, both(r.partition)...)
+		}
+	}
+	if len(read) == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	var tps []kafka.TopicPartition
-	for _, r := range read {
-		tps = append(tps, both(r.partition)...)
-	}
 	asked := time.Now() // what was in the log then is before the ends
 	id, err := all.cfg.Consumer.LogID(ctx)
 	var ends map[kafka.TopicPartition]millrace.Offset

@@ -63,9 +63,10 @@ type Config struct {
 	Aged      bool // some type is kept by age
 	// Limit is how old an answer may be without being flagged.
 	Limit time.Duration
-	// BackupsReach is how old a backup is at most; 0: there are none.
-	BackupsReach time.Duration
-	Log          *slog.Logger
+	// Keeps reports why the log does not keep all that a new replica needs, or
+	// cannot be asked; nil: it is believed to.
+	Keeps func(context.Context) error
+	Log   *slog.Logger
 }
 
 // Replicas are a node's replicas: one of each partition, most of them absent.
@@ -74,6 +75,10 @@ type Replicas struct {
 	replicas [partition.Count]Replica
 	ingest   ingest
 	told     teller
+	keeps    struct { // of the reconciler: what Config.Keeps said
+		at  time.Time
+		err error
+	}
 	changed  chan struct{} // holds one token when the reconciler should look
 	moved    chan struct{} // holds one token when states changed
 	drainFor time.Duration // see drainFor

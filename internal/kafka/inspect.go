@@ -44,20 +44,24 @@ func (l Log) Topics() []LogTopic {
 func (l Log) Deletes() []string {
 	var out []string
 	for _, t := range []LogTopic{l.Timeline, l.Features} {
-		if strings.Contains(t.CleanupPolicy, "compact") {
-			out = append(out, fmt.Sprintf("topic %s keeps only the newest record of each key (cleanup.policy=%s)", t.Name, t.CleanupPolicy))
-		}
-		if !strings.Contains(t.CleanupPolicy, "delete") {
-			continue
-		}
-		if t.Retention >= 0 {
-			out = append(out, fmt.Sprintf("topic %s deletes what is older than %s (retention.ms=%d)", t.Name, t.Retention, t.Retention.Milliseconds()))
-		}
-		if t.RetentionBytes >= 0 {
-			out = append(out, fmt.Sprintf("topic %s deletes what is beyond %d bytes of a partition (retention.bytes)", t.Name, t.RetentionBytes))
+		if what := t.Deletes(); what != "" {
+			out = append(out, what)
 		}
 	}
 	return out
+}
+
+// Deletes says what a topic does not keep for ever; nothing if it keeps all.
+func (t LogTopic) Deletes() string {
+	switch {
+	case strings.Contains(t.CleanupPolicy, "compact"):
+		return fmt.Sprintf("topic %s keeps only the newest record of each key (cleanup.policy=%s)", t.Name, t.CleanupPolicy)
+	case strings.Contains(t.CleanupPolicy, "delete") && t.Retention >= 0:
+		return fmt.Sprintf("topic %s deletes what is older than %s (retention.ms=%d)", t.Name, t.Retention, t.Retention.Milliseconds())
+	case strings.Contains(t.CleanupPolicy, "delete") && t.RetentionBytes >= 0:
+		return fmt.Sprintf("topic %s deletes what is beyond %d bytes of a partition (retention.bytes)", t.Name, t.RetentionBytes)
+	}
+	return ""
 }
 
 // InspectTopics returns what the log is like. A topic that does not exist is no

@@ -19,6 +19,7 @@ type part struct {
 	changed   bool   // row, origin or any of the maps since the last flush
 	bytes     int64  // held by the maps
 	bad       error  // why it is quarantined
+	damaged   bool   // it is bad for a file that is to be cut out
 	unread    error  // why it could not be loaded: it must be before anything else
 	epoch     int    // rises when all of it is replaced
 	durable   Offsets

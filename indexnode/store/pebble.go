@@ -63,8 +63,7 @@ func (s *Store) backgroundError(err error) {
 // compaction that holds Pebble's locks.
 func (s *Store) dataCorruption(i pebble.DataCorruptionInfo) {
 	if isCorrupt(i.Details) {
-		s.log.Error("store: a file is corrupt", "path", i.Path, "bounds", i.Bounds.String(), "err", i.Details)
-		s.suspect(i.Bounds.Start, i.Bounds.End.Key)
+		s.suspect(i.Path, i.Bounds.Start, i.Bounds.End.Key, i.Details)
 	}
 }
 

@@ -40,8 +40,7 @@ type Damage struct {
 type damage struct {
 	sync.Mutex
 	found    []Damage
-	suspects []millrace.Partition // whose files are said to be corrupt
-	node     bool                 // a file of the node's rows is
+	suspects []Damage // said to be corrupt while the store is open
 }
 
 // Damage returns what was found damaged since Open began, in that order.
@@ -75,17 +74,41 @@ var (
 // out, and a store that does not open at all is moved aside for a new one. An
 // error that is no damage changes nothing.
 func (s *Store) open() error {
-	err := s.attempt()
-	for _, mend := range []func(cause error) error{s.mendOptions, s.mendFormat, s.cutFiles, s.setAside} {
-		if err == nil || !s.mendable(err) {
+	for {
+		err := s.attempt()
+		if err == nil {
+			return nil
+		}
+		aside := s.isAside()
+		if err := s.mend(err); err != nil || aside {
 			return err
 		}
-		if failed := mend(err); failed != nil && !s.mendable(failed) {
-			return failed
-		}
-		err = s.attempt()
 	}
-	return err
+}
+
+// isAside reports whether a store was moved aside already.
+func (s *Store) isAside() bool {
+	return slices.ContainsFunc(s.Damage(), func(d Damage) bool { return d.Aside != "" })
+}
+
+// mend does what makes the next attempt come further, or returns the cause if
+// it lies not in the files but in the disk, or in another process that has the
+// store open.
+func (s *Store) mend(cause error) error {
+	msg := cause.Error()
+	switch name := s.badOptions(); {
+	case name != "":
+		return s.removeOptions(name, cause)
+	case errors.Is(cause, pebble.ErrDBNotPristine):
+		return s.markFormat(cause)
+	case !isCorrupt(cause) && !errors.Is(cause, os.ErrNotExist) && !strings.Contains(msg, wrongSize):
+		return cause
+	case strings.Contains(msg, wrongSize) || absentFile.MatchString(msg):
+		if err := s.cutFiles(cause); !isCorrupt(err) {
+			return err
+		}
+	}
+	return s.setAside(cause)
 }
 
 // attempt opens Pebble and reads what is kept in memory.
@@ -102,13 +125,6 @@ func (s *Store) attempt() (err error) {
 		return errors.Join(err, s.db.Close())
 	}
 	return nil
-}
-
-// mendable reports whether an error of opening is of the files: not of the disk,
-// nor of another process that has the store open.
-func (s *Store) mendable(err error) bool {
-	return isCorrupt(err) || s.badOptions() != "" || errors.Is(err, os.ErrNotExist) ||
-		errors.Is(err, pebble.ErrDBNotPristine) || strings.Contains(err.Error(), wrongSize)
 }
 
 // checkManifest refuses what Pebble would take for a new store: files without
@@ -167,21 +183,14 @@ func (s *Store) badOptions() string {
 	return ""
 }
 
-func (s *Store) mendOptions(cause error) error {
-	name := s.badOptions()
-	if name == "" {
-		return nil
-	}
+func (s *Store) removeOptions(name string, cause error) error {
 	path := s.opts.FS.PathJoin(s.dir, name)
 	s.found(Damage{File: path, Cause: cause})
 	return s.opts.FS.Remove(path)
 }
 
-// mendFormat writes the marker of Pebble's format again: it is always the same.
-func (s *Store) mendFormat(cause error) error {
-	if !errors.Is(cause, pebble.ErrDBNotPristine) {
-		return nil
-	}
+// markFormat writes the marker of Pebble's format again: it is always the same.
+func (s *Store) markFormat(cause error) error {
 	m, _, err := atomicfs.LocateMarker(s.opts.FS, s.dir, "format-version")
 	if err != nil {
 		return err
@@ -223,26 +232,40 @@ func (s *Store) replaceAbsent(cause error) error {
 }
 
 func (s *Store) cutWrongSizes() error {
-	levels, err := s.db.SSTables()
+	tables, err := s.tables()
 	if err != nil {
 		return err
 	}
-	for _, t := range slices.Concat(levels...) {
-		path := s.opts.FS.PathJoin(s.dir, fmt.Sprintf("%s.sst", t.BackingSSTNum))
+	causes := make([]error, len(tables)) // all of them first: a cut removes files
+	for i, t := range tables {
+		path := s.tablePath(t)
 		info, err := s.opts.FS.Stat(path)
 		if err != nil {
 			return err
 		}
-		size := info.Size()
-		if size == int64(t.Size) || t.Virtual && size > 0 {
+		if size := info.Size(); size != int64(t.Size) && (!t.Virtual || size == 0) {
+			causes[i] = fmt.Errorf("%w: %s has %d bytes, %d were written", pebble.ErrCorruption, path, size, t.Size)
+		}
+	}
+	for i, t := range tables {
+		if causes[i] == nil {
 			continue
 		}
-		cause := fmt.Errorf("%w: %s has %d bytes, %d were written", pebble.ErrCorruption, path, size, t.Size)
-		if err := s.cutSpan(path, t.Smallest.UserKey, t.Largest.UserKey, cause); err != nil {
+		if err := s.cutSpan(s.tablePath(t), t.Smallest.UserKey, t.Largest.UserKey, causes[i]); err != nil {
 			return err
 		}
 	}
 	return s.db.Flush()
+}
+
+// tables returns Pebble's files.
+func (s *Store) tables() ([]pebble.SSTableInfo, error) {
+	levels, err := s.db.SSTables()
+	return slices.Concat(levels...), err
+}
+
+func (s *Store) tablePath(t pebble.SSTableInfo) string {
+	return s.opts.FS.PathJoin(s.dir, t.BackingSSTNum.String()+".sst")
 }
 
 // cutSpan removes every row of what a damaged file held rows of, and quarantines
@@ -301,35 +324,27 @@ func (s *Store) setAside(cause error) error {
 	return nil
 }
 
-// suspect has what a file held looked at that Pebble found corrupt, perhaps in
-// the middle of a compaction: the file may have been replaced meanwhile.
-func (s *Store) suspect(path string, first, last []byte, cause error) {
-	parts, copies := holders(first, last)
-	s.found(Damage{File: path, Partitions: parts, Cause: cause})
+// suspect has a file looked at that Pebble found corrupt, perhaps in the middle
+// of a compaction.
+func (s *Store) suspect(d Damage) {
+	s.found(d)
 	s.damage.Lock()
 	defer s.damage.Unlock()
-	s.damage.suspects = append(s.damage.suspects, parts...)
-	s.damage.node = s.damage.node || len(copies) > 0
+	s.damage.suspects = append(s.damage.suspects, d)
 	s.wakeFlusher()
 }
 
-// checkSuspects checks them; a partition at fault is quarantined by it. Then what
-// is quarantined for a damaged file is cut out, or Pebble would try to compact it
-// for ever.
-func (s *Store) checkSuspects(ctx context.Context) {
+// checkSuspects quarantines what such files held, unless they are replaced by
+// now, and cuts out what is quarantined for a file, or Pebble would try to compact
+// it for ever.
+func (s *Store) checkSuspects() {
 	s.damage.Lock()
-	parts, node := s.damage.suspects, s.damage.node
-	s.damage.suspects, s.damage.node = nil, false
+	suspects := s.damage.suspects
+	s.damage.suspects = nil
 	s.damage.Unlock()
-	slices.Sort(parts)
-	for _, n := range slices.Compact(parts) {
-		if _, err := s.Check(ctx, n); err != nil {
-			s.log.Error("store: check", "partition", n, "err", err)
-		}
-	}
-	if node {
-		if err := s.mendNode(); err != nil {
-			s.log.Error("store: the node's rows", "err", err)
+	if len(suspects) > 0 {
+		if err := s.quarantineLive(suspects); err != nil {
+			s.log.Error("store: damaged files", "err", err)
 		}
 	}
 	for i := range s.parts {
@@ -337,6 +352,32 @@ func (s *Store) checkSuspects(ctx context.Context) {
 			s.log.Error("store: cut out what is damaged", "partition", i, "err", err)
 		}
 	}
+}
+
+// quarantineLive quarantines the partitions of those files that are in use, and
+// writes the node's rows anew if they were in one.
+func (s *Store) quarantineLive(suspects []Damage) error {
+	tables, err := s.tables()
+	if err != nil {
+		return err
+	}
+	node := false
+	for _, d := range suspects {
+		if !slices.ContainsFunc(tables, func(t pebble.SSTableInfo) bool { return s.tablePath(t) == d.File }) {
+			continue
+		}
+		for _, n := range d.Partitions {
+			p := &s.parts[n]
+			p.mu.Lock()
+			s.quarantineLocked(p, d.Cause)
+			p.mu.Unlock()
+		}
+		node = node || len(d.Partitions) == 0
+	}
+	if !node {
+		return nil
+	}
+	return s.mendNode()
 }
 
 // cut removes what is left of a partition with a damaged file; it stays

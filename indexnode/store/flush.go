@@ -185,7 +185,7 @@ func (s *Store) flushLoop() {
 		case <-s.wake:
 		case <-tick:
 		}
-		s.checkSuspects(s.ctx)
+		s.checkSuspects()
 		if err := s.flush(s.ctx.Done()); err != nil && !errors.Is(err, ErrClosed) {
 			s.log.Error("store: flush failed", "err", err)
 		}

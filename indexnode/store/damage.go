@@ -342,10 +342,8 @@ func (s *Store) checkSuspects() {
 	suspects := s.damage.suspects
 	s.damage.suspects = nil
 	s.damage.Unlock()
-	if len(suspects) > 0 {
-		if err := s.quarantineLive(suspects); err != nil {
-			s.log.Error("store: damaged files", "err", err)
-		}
+	if err := s.quarantineLive(suspects); err != nil {
+		s.log.Error("store: damaged files", "err", err)
 	}
 	for i := range s.parts {
 		if err := s.cut(&s.parts[i]); err != nil {
@@ -355,8 +353,14 @@ func (s *Store) checkSuspects() {
 }
 
 // quarantineLive quarantines the partitions of those files that are in use, and
-// writes the node's rows anew if they were in one.
+// writes the node's rows anew if they were in one. No partition is replaced
+// meanwhile: what takes the place of a damaged file is not to blame.
 func (s *Store) quarantineLive(suspects []Damage) error {
+	if len(suspects) == 0 {
+		return nil
+	}
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
 	tables, err := s.tables()
 	if err != nil {
 		return err
@@ -377,7 +381,10 @@ func (s *Store) quarantineLive(suspects []Damage) error {
 	if !node {
 		return nil
 	}
-	return s.mendNode()
+	s.node.Lock()
+	defer s.node.Unlock()
+	_, err = s.loadNode()
+	return err
 }
 
 // cut removes what is left of a partition with a damaged file; it stays

@@ -102,13 +102,3 @@ func (s *Store) nodeRows(c millrace.Partition) (map[string][]byte, error) {
 	}
 	return rows, nil
 }
-
-// mendNode writes the node's rows anew when a file of theirs is damaged.
-func (s *Store) mendNode() error {
-	s.flushing.Lock()
-	defer s.flushing.Unlock()
-	s.node.Lock()
-	defer s.node.Unlock()
-	_, err := s.loadNode()
-	return err
-}

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// TestDamage damages the files of a store in many ways. What opens answers
+// TestDamage damages the files of a store in many ways. It opens, and answers
 // like the oracle at its offsets or says ErrCorrupt, and never anything else;
 // partitions that are not hit go on.
 func TestDamage(t *testing.T) {
@@ -31,9 +31,9 @@ func TestDamage(t *testing.T) {
 		}
 		rng := rand.New(rand.NewPCG(seed, i))
 		for _, name := range names {
-			for _, damage := range damages(name, rng) {
+			for _, do := range harms(name, rng) {
 				fs := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rng})
-				what, err := damage(fs, fs.PathJoin("db", name))
+				what, err := do(fs, fs.PathJoin("db", name))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -54,25 +54,27 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-type damage func(fs *vfs.MemFS, path string) (what string, err error)
+type harm func(fs *vfs.MemFS, path string) (what string, err error)
 
-func damages(name string, rng *rand.Rand) []damage {
+func harms(name string, rng *rand.Rand) []harm {
 	switch {
 	case strings.HasSuffix(name, ".sst"):
-		return []damage{flip(rng), flip(rng), flip(rng), truncate(rng), remove}
+		return []harm{flip(rng), flip(rng), flip(rng), truncate(rng), remove}
 	case strings.HasPrefix(name, "MANIFEST"):
-		return []damage{flip(rng), flip(rng), truncate(rng), truncate(rng), truncate(rng), truncate(rng), remove}
+		return []harm{flip(rng), flip(rng), truncate(rng), truncate(rng), truncate(rng), truncate(rng), remove}
 	case strings.HasSuffix(name, ".log"):
-		return []damage{remove, truncate(rng)}
+		return []harm{remove, truncate(rng)}
+	case strings.HasPrefix(name, "OPTIONS"):
+		return []harm{flip(rng), truncate(rng), remove}
 	case strings.HasPrefix(name, "marker"):
-		return []damage{remove}
+		return []harm{remove}
 	}
 	return nil
 }
 
 func remove(fs *vfs.MemFS, path string) (string, error) { return "removed", fs.Remove(path) }
 
-func flip(rng *rand.Rand) damage {
+func flip(rng *rand.Rand) harm {
 	return rewriteFile(func(b []byte) ([]byte, string) {
 		i := rng.IntN(len(b))
 		b[i] ^= 1 << rng.IntN(8)
@@ -80,14 +82,14 @@ func flip(rng *rand.Rand) damage {
 	})
 }
 
-func truncate(rng *rand.Rand) damage {
+func truncate(rng *rand.Rand) harm {
 	return rewriteFile(func(b []byte) ([]byte, string) {
 		n := rng.IntN(len(b))
 		return b[:n], fmt.Sprintf("cut to %d of %d", n, len(b))
 	})
 }
 
-func rewriteFile(change func([]byte) ([]byte, string)) damage {
+func rewriteFile(change func([]byte) ([]byte, string)) harm {
 	return func(fs *vfs.MemFS, path string) (string, error) {
 		f, err := fs.Open(path)
 		if err != nil {
@@ -115,11 +117,13 @@ func rewriteFile(change func([]byte) ([]byte, string)) damage {
 func (o *ordeal) damaged(fs vfs.FS) (found bool, err error) {
 	opts := o.opts
 	opts.FS = fs
+	opts.fatal = func(msg string) { panic(msg) }
 	s, err := Open("db", opts)
 	if err != nil {
-		return true, nil
+		return true, err
 	}
 	defer s.Close()
+	found = len(s.Damage()) > 0
 	for _, p := range ordealPartitions {
 		// A store cut back to nothing has lost its log of record's position,
 		// not its senses: the log fills it again.

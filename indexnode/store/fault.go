@@ -1,11 +1,9 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -52,16 +50,19 @@ func (s *Store) quarantineLocked(p *part, cause error) {
 	if p.bad != nil {
 		return
 	}
-	p.bad = cause
+	p.bad, p.damaged = cause, pebble.IsCorruptionError(cause)
 	p.forget(s)
 	s.log.Error("store: partition quarantined", "partition", p.p, "err", cause)
 	if err := s.set(badKey(p.p), []byte(cause.Error())); err != nil {
 		s.log.Error("store: quarantine is not remembered", "partition", p.p, "err", err)
 	}
+	if p.damaged {
+		s.wakeFlusher()
+	}
 }
 
-func badKey(p millrace.Partition) []byte {
-	return nodeKey(nodeBad, string([]byte{byte(p >> 8), byte(p)}))
+func badKey(p millrace.Partition) string {
+	return nodeRow(nodeBad, string(partitionPrefix(p)))
 }
 
 // failed turns an error met while reading a partition, in the state that epoch
@@ -79,47 +80,18 @@ func (s *Store) failed(p *part, epoch int, cause error) error {
 	return corrupt(p.p, cause)
 }
 
-// suspect has the partitions of a file that Pebble found corrupt checked: what
-// it held may have been replaced meanwhile.
-func (s *Store) suspect(first, last []byte) {
-	s.suspects.Lock()
-	defer s.suspects.Unlock()
-	for n := range s.parts {
-		start, end := partitionSpan(millrace.Partition(n))
-		if bytes.Compare(first, end) < 0 && bytes.Compare(last, start) >= 0 {
-			s.suspects.parts = append(s.suspects.parts, millrace.Partition(n))
-		}
-	}
-	s.wakeFlusher()
-}
-
-// checkSuspects checks them; a partition at fault is quarantined by it.
-func (s *Store) checkSuspects(ctx context.Context) {
-	s.suspects.Lock()
-	parts := s.suspects.parts
-	s.suspects.parts = nil
-	s.suspects.Unlock()
-	slices.Sort(parts)
-	for _, n := range slices.Compact(parts) {
-		if _, err := s.Check(ctx, n); err != nil {
-			s.log.Error("store: check", "partition", n, "err", err)
-		}
-	}
-}
-
 // loadQuarantine reads which partitions were quarantined.
-func (s *Store) loadQuarantine() error {
-	return s.scanNode(nodeBad, func(rest, v []byte) error {
-		if len(rest) != 2 {
+func (s *Store) loadQuarantine(node map[string][]byte) error {
+	for row, v := range node {
+		if row[0] != nodeBad {
+			continue
+		}
+		if len(row) != 3 || int(row[1])<<8|int(row[2]) >= len(s.parts) {
 			return errKey
 		}
-		n := int(rest[0])<<8 | int(rest[1])
-		if n >= len(s.parts) {
-			return errKey
-		}
-		s.parts[n].bad = errors.New(string(v))
-		return nil
-	})
+		s.parts[int(row[1])<<8|int(row[2])].bad = errors.New(string(v))
+	}
+	return nil
 }
 
 // Quarantined returns why a partition is quarantined, or nil.

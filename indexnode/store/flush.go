@@ -112,9 +112,12 @@ func (p *part) fill(b *pebble.Batch) error {
 			return err
 		}
 	}
-	for k, f := range p.features {
-		if err := b.Set(append(featuresPrefix(p.p, k.entity), k.subject...), f.encode(nil), nil); err != nil {
-			return err
+	for entity, own := range p.features {
+		prefix := featuresPrefix(p.p, entity)
+		for subject, f := range own {
+			if err := b.Set(append(slices.Clip(prefix), subject...), f.encode(nil), nil); err != nil {
+				return err
+			}
 		}
 	}
 	if p.origin != nil {
@@ -185,7 +188,7 @@ func (s *Store) flushLoop() {
 		case <-s.wake:
 		case <-tick:
 		}
-		s.checkSuspects(s.ctx)
+		s.checkSuspects()
 		if err := s.flush(s.ctx.Done()); err != nil && !errors.Is(err, ErrClosed) {
 			s.log.Error("store: flush failed", "err", err)
 		}

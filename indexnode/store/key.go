@@ -20,7 +20,7 @@ import (
 //	74 entity type 04 id                where a record outside the head is
 //
 // entity and type stand behind their length as uvarint. The node's own rows
-// have the partition ffff.
+// have the partition ffff, and a copy of them fffe.
 const (
 	kindPart     = 0x00
 	kindOrigin   = 0x01
@@ -45,6 +45,8 @@ var errKey = errors.New("key")
 func partitionKey(p millrace.Partition, kind byte) []byte {
 	return []byte{byte(p >> 8), byte(p), kind}
 }
+
+func partitionPrefix(p millrace.Partition) []byte { return []byte{byte(p >> 8), byte(p)} }
 
 // partitionSpan is the range of all keys of a partition.
 func partitionSpan(p millrace.Partition) (start, end []byte) {
@@ -79,10 +81,6 @@ func idKey(prefix []byte, id millrace.RecordID) []byte {
 
 func featuresPrefix(p millrace.Partition, e millrace.Entity) []byte {
 	return appendString(partitionKey(p, kindFeatures), e)
-}
-
-func nodeKey(kind byte, rest string) []byte {
-	return append([]byte{nodePartition >> 8, nodePartition & 0xff, kind}, rest...)
 }
 
 // cutString takes a string behind its length off b. Lengths are minimal.

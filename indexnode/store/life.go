@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
@@ -153,29 +154,39 @@ func (s *Store) checkpoint(n millrace.Partition, dir string) (Export, error) {
 			return Export{}, s.rewind(p, err)
 		}
 	}
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	if err := s.flushPebble(s.ctx.Done()); err != nil {
-		return Export{}, err
+	if err := s.link(n, dir); err != nil {
+		return Export{}, here(err)
 	}
 	p.durable = p.row.applied
+	// The writers go on, and may hold the registry: it has all that the records
+	// need, and perhaps more.
 	e, err := s.describe(s.db, n)
 	if err != nil {
-		return Export{}, err
-	}
-	start, end := partitionSpan(n)
-	node := nodeKey(0, "")[:2]
-	err = s.db.Checkpoint(dir, pebble.WithRestrictToSpans([]pebble.CheckpointSpan{{Start: start, End: end}, {Start: node, End: after(node[:2])}}))
-	if err != nil {
-		return Export{}, err
+		return Export{}, here(err)
 	}
 	names, err := s.opts.FS.List(dir)
 	for _, name := range names {
-		if bytes.HasSuffix([]byte(name), []byte(".sst")) {
+		if strings.HasSuffix(name, ".sst") {
 			e.Files = append(e.Files, name)
 		}
 	}
-	return e, err
+	return e, here(err)
+}
+
+// link makes Pebble's checkpoint, while nobody writes.
+func (s *Store) link(n millrace.Partition, dir string) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if err := s.flushPebble(s.ctx.Done()); err != nil {
+		return err
+	}
+	start, end := partitionSpan(n)
+	spans := []pebble.CheckpointSpan{{Start: start, End: end}}
+	for _, c := range nodeCopies {
+		start, end := nodeSpan(c)
+		spans = append(spans, pebble.CheckpointSpan{Start: start, End: end})
+	}
+	return s.db.Checkpoint(dir, pebble.WithRestrictToSpans(spans))
 }
 
 // verify opens a checkpoint and compares it.
@@ -283,11 +294,19 @@ func (s *Store) replace(p *part, paths []string, e *Export) error {
 	if err := s.flushPebble(s.ctx.Done()); err != nil {
 		return here(err)
 	}
-	if err := s.excise(p.p, paths); err != nil {
+	start, end := partitionSpan(p.p)
+	var err error
+	if len(paths) == 0 {
+		err = s.excise(start, end)
+	} else {
+		_, err = s.db.IngestAndExcise(context.Background(), paths, nil, nil, pebble.KeyRange{Start: start, End: end})
+	}
+	if err != nil {
 		return here(fmt.Errorf("store: replace partition %d: %w", p.p, err))
 	}
 	p.epoch++
-	err := p.load(s)
+	p.damaged = false
+	err = p.load(s)
 	if err == nil && (p.row.applied != e.Applied || p.row.digest != e.Digest) {
 		err = fmt.Errorf("%w: the files are at %v with digest %x, the export says %v, %x", errRow, p.row.applied, p.row.digest, e.Applied, e.Digest)
 	}
@@ -302,23 +321,9 @@ func (s *Store) replace(p *part, paths []string, e *Export) error {
 	return s.lift(p)
 }
 
-// excise removes a partition's files and memtables, and puts others in their
-// place.
-func (s *Store) excise(n millrace.Partition, paths []string) error {
-	start, end := partitionSpan(n)
-	span := pebble.KeyRange{Start: start, End: end}
-	if len(paths) == 0 {
-		return s.db.Excise(context.Background(), span)
-	}
-	_, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, span)
-	return err
-}
-
 // lift ends a quarantine, on disk first. p.mu is held.
 func (s *Store) lift(p *part) error {
-	s.writing.RLock()
-	err := s.db.Delete(badKey(p.p), pebble.NoSync)
-	s.writing.RUnlock()
+	err := s.unset(badKey(p.p))
 	if err == nil {
 		err = s.flushPebble(s.ctx.Done())
 	}

@@ -25,20 +25,20 @@ type Store struct {
 	parts [partition.Count]part
 	types registry
 
-	dirty    atomic.Int64 // bytes held by the partitions
-	flushAt  atomic.Int64 // dirty bytes that start a flush
-	flushing sync.Mutex   // one flush at a time; taken before any partition's lock
+	dirty   atomic.Int64 // bytes held by the partitions
+	flushAt atomic.Int64 // dirty bytes that start a flush
+	// The locks are taken in this order: flushing, a partition's or the
+	// registry's, node, writing.
+	flushing sync.Mutex   // one flush at a time
+	node     sync.Mutex   // held while the node's rows change
 	writing  sync.RWMutex // held against every write to Pebble while a checkpoint is taken
 	wake     chan struct{}
-	suspects struct {
-		sync.Mutex
-		parts []millrace.Partition
-	}
-	ctx     context.Context // until Close
-	cancel  context.CancelFunc
-	closed  atomic.Bool
-	failing atomic.Pointer[failure] // set while closing
-	flusher sync.WaitGroup
+	damage   damage
+	ctx      context.Context // until Close
+	cancel   context.CancelFunc
+	closed   atomic.Bool
+	failing  atomic.Pointer[failure] // set while closing
+	flusher  sync.WaitGroup
 }
 
 // format is the version of everything this package writes.
@@ -53,55 +53,72 @@ func Open(dir string, o Options) (*Store, error) {
 	s.log = s.opts.Log
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.stagger()
-	var err error
 	s.dbo = s.pebbleOptions()
 	s.dbo.EnsureDefaults()
-	if s.db, err = pebble.Open(dir, s.dbo); err != nil {
+	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", dir, whole(err))
-	}
-	if err := s.load(); err != nil {
-		return nil, errors.Join(fmt.Errorf("store: open %s: %w", dir, whole(err)), s.db.Close())
 	}
 	s.flusher.Add(1)
 	go s.flushLoop()
 	return s, nil
 }
 
-// whole marks damage that no partition can be blamed for.
+// whole classes an error that no partition can be blamed for.
 func whole(err error) error {
 	if isCorrupt(err) {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	return err
+	return here(err)
 }
 
 // load reads what is kept in memory: the format, the partitions' rows, the
 // quarantine and the registry.
 func (s *Store) load() error {
-	v, err := s.get(nodeKey(nodeFormat, ""))
+	s.node.Lock()
+	node, err := s.loadNode()
+	s.node.Unlock()
 	if err != nil {
 		return err
 	}
-	if v != nil && string(v) != format {
+	if v, ok := node[nodeRow(nodeFormat, "")]; ok && string(v) != format {
 		return fmt.Errorf("format %q; this program reads %s", v, format)
 	}
-	if err := s.set(nodeKey(nodeFormat, ""), []byte(format)); err != nil {
+	if err := s.loadParts(); err != nil {
 		return err
 	}
-	for i := range s.parts {
-		p := &s.parts[i]
-		p.p, p.durable = millrace.Partition(i), nothingApplied
-		if err := p.load(s); err != nil {
-			if !isCorrupt(err) {
-				return err
-			}
-			s.quarantineLocked(p, err)
+	if len(node) == 0 {
+		if err := s.beginNode(); err != nil {
+			return err
 		}
 	}
-	if err := s.loadQuarantine(); err != nil {
+	if err := s.loadQuarantine(node); err != nil {
 		return err
 	}
-	return s.loadTypes()
+	return s.loadTypes(node)
+}
+
+// beginNode writes the first row of the node. There is one before anything of
+// a partition is.
+func (s *Store) beginNode() error {
+	for i := range s.parts {
+		if p := &s.parts[i]; p.row != (partRow{applied: nothingApplied}) {
+			return fmt.Errorf("%w: all of them", errLost)
+		}
+	}
+	return s.set(nodeRow(nodeFormat, ""), []byte(format))
+}
+
+func (s *Store) loadParts() error {
+	for i := range s.parts {
+		p := &s.parts[i]
+		p.p, p.bad, p.unread, p.durable = millrace.Partition(i), nil, nil, nothingApplied
+		if err := p.load(s); isCorrupt(err) {
+			s.quarantineLocked(p, err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // load makes the partition what the disk says. Of one that cannot be read now,
@@ -187,13 +204,6 @@ func (s *Store) appendRow(dst, key []byte) ([]byte, error) {
 		return dst, err
 	}
 	return append(dst, v...), closer.Close()
-}
-
-// set writes a row of the node.
-func (s *Store) set(key, value []byte) error {
-	s.writing.RLock()
-	defer s.writing.RUnlock()
-	return s.db.Set(key, value, pebble.NoSync)
 }
 
 // Close flushes and releases the store. It must be called once, after every

@@ -9,6 +9,11 @@ import (
 	"github.com/millrace/millrace"
 )
 
+type featuresKey struct {
+	entity  millrace.Entity
+	subject string
+}
+
 // oracle is a partition as plainly as can be said: of every id the newest
 // version, of equal ones a tombstone, else the first; and what retention drops
 // is dropped at once.

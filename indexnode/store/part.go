@@ -14,19 +14,15 @@ type part struct {
 	// Guarded by mu:
 	row       partRow
 	timelines map[millrace.Timeline]*timeline
-	features  map[featuresKey]Features
-	origin    []byte // replaced whole
-	changed   bool   // row, origin or any of the maps since the last flush
-	bytes     int64  // held by the maps
-	bad       error  // why it is quarantined
-	unread    error  // why it could not be loaded: it must be before anything else
-	epoch     int    // rises when all of it is replaced
+	features  map[millrace.Entity]map[string]Features // by entity and subject
+	origin    []byte                                  // replaced whole
+	changed   bool                                    // row, origin or any of the maps since the last flush
+	bytes     int64                                   // held by the maps
+	bad       error                                   // why it is quarantined
+	damaged   bool                                    // it is bad for a file that is to be cut out
+	unread    error                                   // why it could not be loaded: it must be before anything else
+	epoch     int                                     // rises when all of it is replaced
 	durable   Offsets
-}
-
-type featuresKey struct {
-	entity  millrace.Entity
-	subject string
 }
 
 // timeline returns a timeline, loaded.
@@ -163,28 +159,40 @@ func (p *part) putFeatures(s *Store, e millrace.Entity, f *Features) error {
 	if err != nil || ok && old.Version >= f.Version {
 		return err
 	}
-	k := featuresKey{millrace.Entity(strings.Clone(string(e))), strings.Clone(f.Subject)}
 	if ok {
 		p.row.digest.Features -= featuresDigest(e, &old)
 	}
 	p.row.digest.Features += featuresDigest(e, f)
-	if p.features == nil {
-		p.features = make(map[featuresKey]Features)
-	}
-	if was, dirty := p.features[k]; dirty {
+	n := *f
+	n.Subject, n.Body = strings.Clone(f.Subject), append([]byte(nil), f.Body...)
+	own := p.featuresOf(e)
+	if was, dirty := own[n.Subject]; dirty {
 		p.bytes -= int64(len(was.Body))
 	} else {
-		p.bytes += int64(200 + len(k.entity) + len(k.subject))
+		p.bytes += int64(120 + len(n.Subject))
 	}
-	n := *f
-	n.Subject, n.Body = k.subject, append([]byte(nil), f.Body...)
-	p.features[k] = n
+	own[n.Subject] = n
 	p.bytes += int64(len(n.Body))
 	return nil
 }
 
+// featuresOf returns the map of an entity's unflushed features.
+func (p *part) featuresOf(e millrace.Entity) map[string]Features {
+	own := p.features[e]
+	if own != nil {
+		return own
+	}
+	if p.features == nil {
+		p.features = make(map[millrace.Entity]map[string]Features)
+	}
+	own = make(map[string]Features, 1)
+	p.features[millrace.Entity(strings.Clone(string(e)))] = own
+	p.bytes += int64(300 + len(e))
+	return own
+}
+
 func (p *part) oldFeatures(s *Store, e millrace.Entity, subject string) (Features, bool, error) {
-	if f, ok := p.features[featuresKey{e, subject}]; ok {
+	if f, ok := p.features[e][subject]; ok {
 		return f, true, nil
 	}
 	v, err := s.get(append(featuresPrefix(p.p, e), subject...))

@@ -53,6 +53,9 @@ func splitAtPartitions(start []byte) (pebble.SpanPolicy, []byte, error) {
 
 func (s *Store) backgroundError(err error) {
 	s.log.Error("store: background work failed", "err", err)
+	if isCorrupt(err) {
+		return // no flush reads what is stored
+	}
 	if f := s.failing.Swap(nil); f != nil {
 		f.err = err
 		close(f.stop)
@@ -63,8 +66,8 @@ func (s *Store) backgroundError(err error) {
 // compaction that holds Pebble's locks.
 func (s *Store) dataCorruption(i pebble.DataCorruptionInfo) {
 	if isCorrupt(i.Details) {
-		s.log.Error("store: a file is corrupt", "path", i.Path, "bounds", i.Bounds.String(), "err", i.Details)
-		s.suspect(i.Bounds.Start, i.Bounds.End.Key)
+		parts, _ := holders(i.Bounds.Start, i.Bounds.End.Key)
+		s.suspect(Damage{File: i.Path, Partitions: parts, Cause: i.Details})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -287,30 +288,24 @@ func (p *part) readFeatures(s *Store, e millrace.Entity) ([]Features, error) {
 		return nil, err
 	}
 	var out []Features
+	own := p.features[e]
 	prefix := featuresPrefix(p.p, e)
 	err := scan(s.db, prefix, func(k, v []byte) error {
 		subject := string(k[len(prefix):])
-		if _, dirty := p.features[featuresKey{e, subject}]; dirty {
+		if _, dirty := own[subject]; dirty {
 			return nil
 		}
 		f, err := decodeFeatures(subject, slices.Clone(v))
 		out = append(out, f)
 		return err
 	})
-	for k, f := range p.features {
-		if k.entity == e {
-			out = append(out, f)
-		}
+	if len(own) == 0 {
+		return out, err // in order already
 	}
-	slices.SortFunc(out, func(a, b Features) int {
-		switch {
-		case a.Subject < b.Subject:
-			return -1
-		case a.Subject > b.Subject:
-			return 1
-		}
-		return 0
-	})
+	for _, f := range own {
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b Features) int { return strings.Compare(a.Subject, b.Subject) })
 	return out, err
 }
 

@@ -61,7 +61,7 @@ func (s *Store) putType(t millrace.ContentType) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := s.set(nodeKey(nodeType, string(t)), nil); err != nil {
+	if err := s.set(nodeRow(nodeType, string(t)), nil); err != nil {
 		return err
 	}
 	r.add(millrace.ContentType(strings.Clone(string(t))))
@@ -99,8 +99,8 @@ func (s *Store) PutSchema(fp millrace.Fingerprint, json []byte) error {
 	return nil
 }
 
-func schemaKey(fp millrace.Fingerprint) []byte {
-	return nodeKey(nodeSchema, string(binary.BigEndian.AppendUint64(nil, uint64(fp))))
+func schemaKey(fp millrace.Fingerprint) string {
+	return nodeRow(nodeSchema, string(binary.BigEndian.AppendUint64(nil, uint64(fp))))
 }
 
 // Schemas returns the node's schema registry: JSON by fingerprint. The caller
@@ -123,28 +123,21 @@ func (s *Store) Types() (types []millrace.ContentType, all bool) {
 	return s.types.sorted, len(s.types.sorted) <= MaxTypes
 }
 
-func (s *Store) loadTypes() error {
+func (s *Store) loadTypes(node map[string][]byte) error {
 	s.types.types = make(map[millrace.ContentType]bool)
 	s.types.schemas = make(map[millrace.Fingerprint][]byte)
-	err := s.scanNode(nodeType, func(rest, _ []byte) error {
-		s.types.add(millrace.ContentType(rest))
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return s.scanNode(nodeSchema, func(rest, v []byte) error {
-		if len(rest) != 8 {
-			return errKey
+	for row, v := range node {
+		switch rest := row[1:]; row[0] {
+		case nodeType:
+			s.types.add(millrace.ContentType(rest))
+		case nodeSchema:
+			if len(rest) != 8 {
+				return errKey
+			}
+			s.types.schemas[millrace.Fingerprint(binary.BigEndian.Uint64([]byte(rest)))] = v
 		}
-		s.types.schemas[millrace.Fingerprint(binary.BigEndian.Uint64(rest))] = append([]byte(nil), v...)
-		return nil
-	})
-}
-
-// scanNode visits the node's rows of a kind.
-func (s *Store) scanNode(kind byte, visit func(rest, v []byte) error) error {
-	return scan(s.db, nodeKey(kind, ""), func(k, v []byte) error { return visit(k[3:], v) })
+	}
+	return nil
 }
 
 // scan visits the rows whose key begins with prefix, in key order.

@@ -72,10 +72,8 @@ func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 			return err
 		}
 		held := t.memory()
+		// What it dropped before it failed is dropped.
 		dropped, err := s.keeper(name.Type, p.row.clock).sweep(t)
-		if err != nil {
-			return err
-		}
 		p.row.dropped += dropped
 		p.bytes += int64(t.memory() - held)
 		if t.clean() {
@@ -83,6 +81,9 @@ func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 			delete(p.timelines, name)
 		} else {
 			p.changed = true
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

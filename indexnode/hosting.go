@@ -57,7 +57,7 @@ func (n *Node) newHosting() (*hosting, error) {
 	if h.consumer, err = kafka.NewConsumer(kafka.ConsumerConfig{Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Log: n.log}); err != nil {
 		return nil, err
 	}
-	if h.producer, err = kafka.NewProducer(n.cfg.Brokers, n.log); err != nil {
+	if h.producer, err = kafka.NewProducer(n.cfg.Brokers, n.cfg.Topics.WithDefaults().DeadLetters, n.log); err != nil {
 		h.consumer.Close()
 		return nil, err
 	}
@@ -76,13 +76,16 @@ func (h *hosting) close() {
 func (h *hosting) run(ctx context.Context, addr string) (err error) {
 	n := h.node
 	n.awaits.Store("Kafka")
-	if err := kafka.EnsureTopics(ctx, n.cfg.Brokers, n.cfg.Topics); err != nil {
+	if err := kafka.EnsureTopics(ctx, n.cfg.Brokers, n.cfg.Topics, nil); err != nil {
 		return err
 	}
-	h.schemaLog, err = kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{
+	h.schemaLog, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{
 		Brokers: n.cfg.Brokers, Topic: n.cfg.Topics.WithDefaults().Schemas, Registry: n.schemas, Log: n.log,
 	})
 	if err != nil {
+		return err
+	}
+	if err := h.schemaLog.Refresh(ctx); err != nil {
 		return err
 	}
 	n.awaits.Store("etcd, to hear of the assignment and the models")

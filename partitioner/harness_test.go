@@ -54,14 +54,14 @@ func newWorld(t *testing.T, brokers []string, prefix string) *world {
 		Instance:   "one",
 		SchemaWait: -1,
 	}}
-	must(t, kafka.EnsureTopics(ctx, brokers, w.cfg.Topics))
+	must(t, kafka.EnsureTopics(ctx, brokers, w.cfg.Topics, nil))
 	for _, topic := range append(w.cfg.Content, w.cfg.Features...) {
-		must(t, kafka.EnsureContentTopic(ctx, brokers, topic, 3))
+		must(t, kafka.EnsureContentTopic(ctx, brokers, topic, 3, nil))
 	}
 	var err error
 	w.registry, err = schemas.NewRegistry(nil, nil)
 	must(t, err)
-	w.schemas, err = kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{Brokers: brokers, Topic: w.cfg.Topics.Schemas, Registry: w.registry})
+	w.schemas, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: brokers, Topic: w.cfg.Topics.Schemas, Registry: w.registry})
 	must(t, err)
 	t.Cleanup(w.schemas.Close)
 	w.cl, err = kgo.NewClient(kgo.SeedBrokers(brokers...),

@@ -333,7 +333,7 @@ func TestOutage(t *testing.T) {
 func TestRunRefusesAnotherPartitionCount(t *testing.T) {
 	w := newFake(t)
 	w.cfg.Topics.Timeline = "narrow"
-	must(t, kafka.EnsureContentTopic(w.ctx, w.brokers, "narrow", 7))
+	must(t, kafka.EnsureContentTopic(w.ctx, w.brokers, "narrow", 7, nil))
 	p, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
 	must(t, err)
 	if err := p.Run(w.ctx); !errors.Is(err, kafka.ErrPartitionCount) || !strings.Contains(err.Error(), "narrow has 7") {

@@ -20,17 +20,16 @@ const commitTimeout = 8 * time.Second
 // kafka.ErrFenced when another process has taken over its instance name; every
 // other failure is logged, counted and tried again.
 func (p *Partitioner) Run(ctx context.Context) error {
-	var log *kafka.SchemaLog
-	err := p.retry(ctx, func() (err error) {
-		if err = kafka.EnsureTopics(ctx, p.cfg.Brokers, p.cfg.Topics); err != nil {
-			return err
-		}
-		log, err = kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{
-			Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Schemas, Registry: p.registry, Log: p.log,
-		})
-		return err
+	tell := func(err error) { p.log.Warn("partitioner: waiting for the topics", "error", err) }
+	if err := kafka.EnsureTopics(ctx, p.cfg.Brokers, p.cfg.Topics, tell); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("partitioner: %w", err)
+	}
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{
+		Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Schemas, Registry: p.registry, Log: p.log,
 	})
-	if err != nil || log == nil {
+	if err != nil {
 		return err
 	}
 	defer log.Close()
@@ -90,7 +89,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		if err != nil {
 			return err
 		}
-		if len(in) == 0 {
+		if len(in) == 0 && !s.Uncommitted() {
 			continue
 		}
 		t, err := p.transact(ctx, s, r, in)

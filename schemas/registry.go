@@ -79,32 +79,80 @@ func NewRegistry(store Store, lookup Lookup) (*Registry, error) {
 	return r, nil
 }
 
+// RefusedError says that a schema is refused for what it says: every registry
+// that knows the same schemas refuses it too.
+type RefusedError struct {
+	Schema      string // its name
+	Fingerprint millrace.Fingerprint
+	Err         error // why
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("schemas: admit %s %s: %s", e.Schema, e.Fingerprint, e.Err)
+}
+
+// Unwrap returns why.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// StoreError says that a schema could not be kept here and now: nothing is
+// wrong with it, and trying again may succeed.
+type StoreError struct {
+	Schema      string // its name
+	Fingerprint millrace.Fingerprint
+	Err         error // of the Store
+}
+
+func (e *StoreError) Error() string {
+	return fmt.Sprintf("schemas: keep %s %s: %s", e.Schema, e.Fingerprint, e.Err)
+}
+
+// Unwrap returns the Store's error.
+func (e *StoreError) Unwrap() error { return e.Err }
+
 // Admit adds a schema as the latest of its name, and reports whether it was
-// new. A schema known already stays as it is. Refused are a schema that cannot
-// read every earlier one of its name, and one whose fingerprint belongs to
-// another.
+// new. A schema known already stays as it is. Refused ([*RefusedError]) are a
+// schema that cannot read every earlier one of its name, and one whose
+// fingerprint belongs to another. The only other error is a [*StoreError].
 func (r *Registry) Admit(s *Schema) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.Snapshot()
-	if known := now.ByFingerprint(s.fingerprint); known != nil {
-		return false, checkSame(known, s)
-	}
-	for _, old := range now.all {
-		if old.Name() == s.Name() {
-			if err := CheckEvolution(old, s); err != nil {
-				return false, fmt.Errorf("schemas: admit %s %s after %s: %w", s.Name(), s.fingerprint, old.fingerprint, err)
-			}
-		}
+	if err := now.check(s); err != nil || now.ByFingerprint(s.fingerprint) != nil {
+		return false, err
 	}
 	if r.store != nil {
 		row := StoredSchema{Fingerprint: s.fingerprint, Order: uint64(len(now.all)) + 1, JSON: s.json}
 		if err := r.store.PutSchema(row); err != nil {
-			return false, fmt.Errorf("schemas: admit %s %s: %w", s.Name(), s.fingerprint, err)
+			return false, &StoreError{s.Name(), s.fingerprint, err}
 		}
 	}
 	r.current.Store(now.with(s))
 	return true, nil
+}
+
+// Check returns the [*RefusedError] that Admit would, without admitting.
+func (r *Registry) Check(s *Schema) error { return r.Snapshot().check(s) }
+
+func (s *Snapshot) check(add *Schema) error {
+	err := s.fits(add)
+	if err != nil {
+		return &RefusedError{add.Name(), add.fingerprint, err}
+	}
+	return nil
+}
+
+func (s *Snapshot) fits(add *Schema) error {
+	if known := s.ByFingerprint(add.fingerprint); known != nil {
+		return checkSame(known, add)
+	}
+	for _, old := range s.all {
+		if old.Name() == add.Name() {
+			if err := CheckEvolution(old, add); err != nil {
+				return fmt.Errorf("after %s: %w", old.fingerprint, err)
+			}
+		}
+	}
+	return nil
 }
 
 // checkSame compares two schemas of one fingerprint. The fingerprint covers

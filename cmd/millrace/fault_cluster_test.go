@@ -96,10 +96,10 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 		ids = append(ids, fmt.Sprintf("node-%d", i+1))
 	}
 	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", strings.Join(ids, ","), "--replicas", "2", "--force")
-	if err := kafka.EnsureTopics(ctx, []string{c.kafka}, kafka.Prefixed(c.prefix)); err != nil {
+	if err := kafka.EnsureTopics(ctx, []string{c.kafka}, kafka.Prefixed(c.prefix), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := kafka.EnsureContentTopic(ctx, []string{c.kafka}, c.prefix+"activity", 4); err != nil {
+	if err := kafka.EnsureContentTopic(ctx, []string{c.kafka}, c.prefix+"activity", 4, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range ids {
@@ -284,7 +284,7 @@ func publish(ctx context.Context, t *testing.T, kafkaAddr, prefix string, lines 
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{Brokers: []string{kafkaAddr}, Topic: kafka.Prefixed(prefix).Schemas, Registry: registry})
+	known, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{kafkaAddr}, Topic: kafka.Prefixed(prefix).Schemas, Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func publish(ctx context.Context, t *testing.T, kafkaAddr, prefix string, lines 
 	if err := known.Publish(ctx, activity); err != nil {
 		t.Fatal(err)
 	}
-	producer, err := kafka.NewProducer([]string{kafkaAddr}, nil)
+	producer, err := kafka.NewProducer([]string{kafkaAddr}, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -136,8 +136,8 @@ func startLoading(t *testing.T, kafkaAddr string) *loading {
 	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1,node-2", "--replicas", "2", "--force")
 
 	if err := errors.Join(
-		kafka.EnsureTopics(ctx, []string{kafkaAddr}, kafka.Prefixed(l.prefix)),
-		kafka.EnsureContentTopic(ctx, []string{kafkaAddr}, l.prefix+"activity", 4),
+		kafka.EnsureTopics(ctx, []string{kafkaAddr}, kafka.Prefixed(l.prefix), nil),
+		kafka.EnsureContentTopic(ctx, []string{kafkaAddr}, l.prefix+"activity", 4, nil),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func loadWithKills(ctx context.Context, t *testing.T, kafkaAddr, prefix string, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{Brokers: []string{kafkaAddr}, Topic: topics.Schemas, Registry: registry})
+	known, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{kafkaAddr}, Topic: topics.Schemas, Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func loadWithKills(ctx context.Context, t *testing.T, kafkaAddr, prefix string, 
 	if err := known.Publish(ctx, activity); err != nil {
 		t.Fatal(err)
 	}
-	producer, err := kafka.NewProducer([]string{kafkaAddr}, nil)
+	producer, err := kafka.NewProducer([]string{kafkaAddr}, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

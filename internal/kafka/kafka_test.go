@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -44,8 +45,8 @@ func setUp(t *testing.T, brokers []string, prefix, name string) cluster {
 	ctx := deadline(t)
 	k := cluster{brokers, Prefixed(prefix), name, prefix + name + "posts"}
 	k.topics.Schemas = prefix + name + "schemas"
-	must(t, EnsureTopics(ctx, brokers, k.topics))
-	must(t, EnsureContentTopic(ctx, brokers, k.content, 3))
+	must(t, EnsureTopics(ctx, brokers, k.topics, nil))
+	must(t, EnsureContentTopic(ctx, brokers, k.content, 3, nil))
 	return k
 }
 
@@ -63,10 +64,21 @@ func TestOnRealKafka(t *testing.T) {
 		"add-remove":  testAddRemove,
 		"succeeds":    testSucceeds,
 		"schemas":     testSchemaLog,
+		"again":       testSchemasAgain,
+		"refuse":      testRefuse,
+		"producer":    testProducer,
+		"keep":        testTopicsKeep,
+		"heartbeat":   testHeartbeat,
+		"markers":     testHeartbeatMarkers,
+		"names": func(t *testing.T, k cluster) {
+			if err := EnsureContentTopic(deadline(t), k.brokers, "no/such", 3, nil); !errors.Is(err, kerr.InvalidTopicException) {
+				t.Errorf("no topic name: %v", err)
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := setUp(t, []string{addr}, prefix, name)
-			created = append(created, k.topics.Timeline, k.topics.Features, k.topics.DeadLetters, k.topics.Schemas, k.content)
+			created = append(created, append(k.topics.All(), k.content)...)
 			test(t, k)
 		})
 	}
@@ -98,15 +110,15 @@ func must(t *testing.T, err error) {
 
 func TestEnsureTopics(t *testing.T) {
 	ctx, brokers := deadline(t), fake(t).brokers
-	must(t, EnsureTopics(ctx, brokers, Topics{})) // as it was
-	must(t, EnsureContentTopic(ctx, brokers, "narrow", 3))
-	must(t, EnsureContentTopic(ctx, brokers, "narrow", 5)) // stays as it is
+	must(t, EnsureTopics(ctx, brokers, Topics{}, nil)) // as it was
+	must(t, EnsureContentTopic(ctx, brokers, "narrow", 3, nil))
+	must(t, EnsureContentTopic(ctx, brokers, "narrow", 5, nil)) // stays as it is
 
-	err := EnsureTopics(ctx, brokers, Topics{Timeline: "narrow"})
+	err := EnsureTopics(ctx, brokers, Topics{Timeline: "narrow"}, nil)
 	if want := "topic narrow has 3 partitions, not 720"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a timeline topic of 3 partitions: %v, want %q", err, want)
 	}
-	if _, err := NewProducer(nil, nil); err == nil || !strings.Contains(err.Error(), "brokers") {
+	if _, err := NewProducer(nil, "", nil); err == nil || !strings.Contains(err.Error(), "brokers") {
 		t.Errorf("no brokers: %v", err)
 	}
 }
@@ -272,7 +284,7 @@ func testAddRemove(t *testing.T, k cluster) {
 // predecessor left open, take its input again, and not wait for timeouts.
 func testSucceeds(t *testing.T, k cluster) {
 	ctx := deadline(t)
-	p, err := NewProducer(k.brokers, nil)
+	p, err := NewProducer(k.brokers, "", nil)
 	must(t, err)
 	defer p.Close()
 	for i := range 4 {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
@@ -24,160 +26,190 @@ type SchemaLogConfig struct {
 
 // SchemaLog feeds a registry from the schemas topic, from its beginning and
 // for as long as it is open. A record there that is no schema, or one that the
-// registry refuses, changes nothing and is logged.
+// registry refuses (schemas.RefusedError), changes nothing and is logged. One
+// that the registry cannot keep now, because its disk is full, say, is offered
+// to it again until it can: nothing is passed over for a reason of this place.
 type SchemaLog struct {
-	cfg  SchemaLogConfig
-	cl   *kgo.Client
-	adm  *kadm.Client
-	done chan struct{}
-	mu   struct {
+	follower
+	registry *schemas.Registry
+	topic    struct {
 		sync.Mutex
-		next  int64
-		known map[millrace.Fingerprint]bool // what the topic has
-		moved chan struct{}                 // closed and replaced when next rises
-		err   error                         // reading is over
+		has     map[millrace.Fingerprint]bool // schemas
+		refused map[millrace.Fingerprint]bool // by an operator
 	}
 }
 
-// OpenSchemaLog reads the topic to its present end and keeps following it.
-func OpenSchemaLog(ctx context.Context, cfg SchemaLogConfig) (*SchemaLog, error) {
-	cl, err := newClient(cfg.Brokers, cfg.Log,
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{cfg.Topic: {0: kgo.NewOffset().AtStart()}}),
-		kgo.KeepControlRecords(),
-	)
-	if err != nil {
-		return nil, err
-	}
-	l := &SchemaLog{cfg: cfg, cl: cl, adm: kadm.NewClient(cl), done: make(chan struct{})}
-	l.mu.moved = make(chan struct{})
-	l.mu.known = map[millrace.Fingerprint]bool{}
-	go l.follow()
-	if err := l.Refresh(ctx); err != nil {
-		l.Close()
+// refusedKey begins the key of a record that refuses a fingerprint for good.
+const refusedKey = "refused:"
+
+// OpenSchemaLog begins to follow the topic, and returns at once: neither Kafka
+// nor the topic need be there yet. Refresh waits until it is read, Read and
+// Fault tell.
+func OpenSchemaLog(cfg SchemaLogConfig) (*SchemaLog, error) {
+	l := &SchemaLog{registry: cfg.Registry}
+	l.follower = follower{brokers: cfg.Brokers, topic: cfg.Topic, log: cfg.Log, begin: l.begin, take: l.take}
+	l.begin()
+	if err := l.open(); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// Close stops following.
-func (l *SchemaLog) Close() {
-	l.cl.Close()
-	<-l.done
+// Refused reports whether an operator has given up a fingerprint (see
+// RefuseSchema) before a schema of it was in the topic. Then no schema of it
+// is admitted any more, and every reader of the topic says the same.
+func (l *SchemaLog) Refused(fp millrace.Fingerprint) bool {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	return l.topic.refused[fp]
 }
 
-// Refresh returns when the registry knows every schema that was in the topic
-// when it was called.
-func (l *SchemaLog) Refresh(ctx context.Context) error {
-	ends, err := l.adm.ListCommittedOffsets(ctx, l.cfg.Topic)
-	if err == nil {
-		err = ends.Error()
+// AllRefused returns every refused fingerprint, in order.
+func (l *SchemaLog) AllRefused() []millrace.Fingerprint {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	var all []millrace.Fingerprint
+	for fp := range l.topic.refused {
+		all = append(all, fp)
 	}
-	if err != nil {
-		return fmt.Errorf("kafka: end of %s: %w", l.cfg.Topic, err)
+	slices.Sort(all)
+	return all
+}
+
+// Has reports whether the topic has a schema.
+func (l *SchemaLog) Has(fp millrace.Fingerprint) bool {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	return l.topic.has[fp]
+}
+
+// Publish makes a schema known to everyone, unless the topic has it already,
+// and returns when it has been read back. A schema that the registry refuses,
+// also because another one came before it, is a *schemas.RefusedError.
+func (l *SchemaLog) Publish(ctx context.Context, s *schemas.Schema) error {
+	fp := s.Fingerprint()
+	if l.Has(fp) {
+		return l.registry.Check(s)
 	}
-	end, ok := ends.Lookup(l.cfg.Topic, 0)
-	if !ok {
-		return fmt.Errorf("kafka: topic %s does not exist", l.cfg.Topic)
-	}
-	for {
-		next, moved, err := l.position()
-		if err != nil || next >= end.Offset {
+	publish := func() error {
+		if err := l.Refresh(ctx); err != nil || l.Has(fp) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("kafka: read %s at %d of %d: %w", l.cfg.Topic, next, end.Offset, ctx.Err())
-		case <-moved:
+		if err := l.admissible(s); err != nil {
+			return err
 		}
+		if err := put(ctx, l.brokers, l.follower.topic, fp.String(), []byte(s.JSON())); err != nil {
+			return err
+		}
+		return l.Refresh(ctx)
 	}
+	if err := publish(); err != nil {
+		return fmt.Errorf("publish schema %s: %w", s.Name(), err)
+	}
+	return l.admissible(s)
 }
 
-// Moved returns a channel that is closed once more of the topic has been read
-// than now.
-func (l *SchemaLog) Moved() <-chan struct{} {
-	_, moved, _ := l.position()
-	return moved
+// admissible tells why a schema cannot be admitted.
+func (l *SchemaLog) admissible(s *schemas.Schema) error {
+	if l.Refused(s.Fingerprint()) {
+		return &schemas.RefusedError{Schema: s.Name(), Fingerprint: s.Fingerprint(), Err: errors.New("an operator gave its fingerprint up; change the schema")}
+	}
+	return l.registry.Check(s)
 }
 
-func (l *SchemaLog) position() (next int64, moved <-chan struct{}, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.next, l.mu.moved, l.mu.err
+// begin forgets what the topic had. The registry keeps what it knows.
+func (l *SchemaLog) begin() {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	l.topic.has = map[millrace.Fingerprint]bool{}
+	l.topic.refused = map[millrace.Fingerprint]bool{}
 }
 
-// Publish makes a schema known to everyone, unless the topic has it already.
-// A schema that the registry refuses is not published.
-func (l *SchemaLog) Publish(ctx context.Context, s *schemas.Schema) error {
-	if _, err := l.cfg.Registry.Admit(s); err != nil {
+// take learns what a record says. An error means that it cannot be learned now.
+func (l *SchemaLog) take(r *kgo.Record) error {
+	if r.Value == nil {
+		return nil // compaction's own
+	}
+	err := l.learn(string(r.Key), r.Value)
+	var failed *schemas.StoreError
+	if errors.As(err, &failed) {
 		return err
 	}
-	fp := s.Fingerprint()
-	l.mu.Lock()
-	known := l.mu.known[fp]
-	l.mu.Unlock()
-	if known {
-		return nil
-	}
-	r := &kgo.Record{Topic: l.cfg.Topic, Key: []byte(fp.String()), Value: []byte(s.JSON())}
-	if err := l.cl.ProduceSync(ctx, r).FirstErr(); err != nil {
-		return fmt.Errorf("kafka: publish schema %s: %w", s.Name(), err)
+	if err != nil {
+		l.warn("schema refused", "topic", r.Topic, "offset", r.Offset, "key", fmt.Sprintf("%.64q", r.Key), "error", err)
 	}
 	return nil
 }
 
-func (l *SchemaLog) follow() {
-	defer close(l.done)
-	for {
-		fetches := l.cl.PollFetches(context.Background())
-		if fetches.IsClientClosed() {
-			l.advance(0, ErrClosed)
-			return
-		}
-		fetches.EachError(func(_ string, _ int32, err error) {
-			l.warn("cannot read the schemas topic", "error", err)
-			if lost(err) {
-				l.advance(0, fmt.Errorf("kafka: read %s: %w: %w", l.cfg.Topic, ErrLostPosition, err))
-			}
-		})
-		fetches.EachRecord(func(r *kgo.Record) {
-			if !r.Attrs.IsControl() && r.Value != nil {
-				l.admit(r)
-			}
-			l.advance(r.Offset+1, nil)
-		})
+func (l *SchemaLog) learn(key string, value []byte) error {
+	if hex, ok := strings.CutPrefix(key, refusedKey); ok {
+		return l.refuse(hex)
 	}
-}
-
-func (l *SchemaLog) admit(r *kgo.Record) {
-	s, err := schemas.Parse(r.Value)
-	if err == nil && string(r.Key) != s.Fingerprint().String() {
-		err = errors.New("its key is not its fingerprint, " + s.Fingerprint().String())
-	}
-	if err == nil {
-		_, err = l.cfg.Registry.Admit(s)
-	}
+	s, err := schemas.Parse(value)
 	if err != nil {
-		l.warn("schema refused", "topic", r.Topic, "offset", r.Offset, "key", fmt.Sprintf("%.64q", r.Key), "error", err)
-		return
+		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.known[s.Fingerprint()] = true
+	fp := s.Fingerprint()
+	if key != fp.String() {
+		return errors.New("its key is not its fingerprint, " + fp.String())
+	}
+	if l.Refused(fp) {
+		return errors.New("an operator gave its fingerprint up before it came")
+	}
+	if _, err := l.registry.Admit(s); err != nil {
+		return err
+	}
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	l.topic.has[fp] = true
+	return nil
 }
 
-func (l *SchemaLog) advance(next int64, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.next = max(l.mu.next, next)
-	if l.mu.err == nil {
-		l.mu.err = err
+// refuse takes an operator's word, unless the schema came before it: records
+// of it may have been read.
+func (l *SchemaLog) refuse(hex string) error {
+	fp, err := ParseFingerprint(hex)
+	if err != nil {
+		return err
 	}
-	close(l.mu.moved)
-	l.mu.moved = make(chan struct{})
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	if l.topic.has[fp] {
+		return errors.New("its schema came before it was given up")
+	}
+	l.topic.refused[fp] = true
+	return nil
 }
 
-func (l *SchemaLog) warn(msg string, args ...any) {
-	if l.cfg.Log != nil {
-		l.cfg.Log.Warn("kafka: "+msg, args...)
+// ParseFingerprint reads the 16 hexadecimal digits that a fingerprint prints as.
+func ParseFingerprint(s string) (millrace.Fingerprint, error) {
+	n, err := strconv.ParseUint(s, 16, 64)
+	if fp := millrace.Fingerprint(n); err == nil && fp.String() == strings.ToLower(s) {
+		return fp, nil
 	}
+	return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: fmt.Sprintf("%.64q is not a schema's fingerprint", s),
+		WayOut: "give 16 hexadecimal digits, as logs and dead letters name it"}
+}
+
+// RefuseSchema gives a fingerprint up for good, for everyone: index nodes pass
+// over records of it instead of waiting for a schema that will never come. A
+// schema that the topic has is not given up.
+func RefuseSchema(ctx context.Context, brokers []string, topic string, fp millrace.Fingerprint) error {
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return err
+	}
+	l, err := OpenSchemaLog(SchemaLogConfig{Brokers: brokers, Topic: topic, Registry: registry})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := l.Refresh(ctx); err != nil {
+		return err
+	}
+	if l.Has(fp) {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: fmt.Sprintf("the schema %s is known, and its records can be read", fp),
+			WayOut: "millrace schema list names the schemas and what is refused"}
+	}
+	return put(ctx, brokers, topic, refusedKey+fp.String(), []byte("{}"))
 }

@@ -69,6 +69,7 @@ type Session struct {
 	first           *kgo.FirstErrPromise
 	group, instance string
 	word            *groupWord
+	polled          bool // something since the last Commit
 }
 
 // groupWord is what the group has told its member.
@@ -127,13 +128,9 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 		kgo.HeartbeatInterval(heartbeat),
 		kgo.ConsumeTopics(cfg.Topics...),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), // where nothing was committed yet
+		kgo.KeepControlRecords(),                          // so that the group gets past what is not delivered
 		kgo.MaxBufferedBytes(2*maxBatchBytes),
-		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
-			if topic == cfg.DeadLetters {
-				return maxDeadLetterBytes
-			}
-			return maxTimelineBatchBytes
-		}),
+		batchBytes(cfg.DeadLetters),
 	)
 	if err != nil {
 		stop()
@@ -196,11 +193,20 @@ func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error
 	}
 	if n := fetches.NumRecords(); n > 0 {
 		in = make([]Input, 0, n)
-		fetches.EachRecord(func(r *kgo.Record) { in = append(in, input(r)) })
+		for r := range fetches.RecordsAll() {
+			if !r.Attrs.IsControl() {
+				in = append(in, input(r))
+			}
+		}
+		s.polled = true
 		return in, faults, nil
 	}
 	return nil, faults, ctx.Err()
 }
+
+// Uncommitted reports whether the group has something to commit: also markers
+// of transactions, which Poll does not return.
+func (s *Session) Uncommitted() bool { return s.polled }
 
 func input(r *kgo.Record) Input {
 	in := Input{
@@ -240,6 +246,7 @@ func (s *Session) Commit(ctx context.Context) error {
 	if err == nil && !committed {
 		err = ErrRebalanced
 	}
+	s.polled = s.polled && err != nil
 	return s.failed("commit", err)
 }
 

@@ -20,6 +20,7 @@ type Topics struct {
 	Features    string
 	Schemas     string
 	DeadLetters string
+	Progress    string
 }
 
 // WithDefaults fills in the empty names.
@@ -33,6 +34,7 @@ func (t Topics) WithDefaults() Topics {
 	fill(&t.Features, "features")
 	fill(&t.Schemas, "schemas")
 	fill(&t.DeadLetters, "dead-letters")
+	fill(&t.Progress, "progress")
 	return t
 }
 
@@ -44,11 +46,17 @@ func (t Topics) Of(s Stream) string {
 	return t.Timeline
 }
 
+// All returns the names, with defaults.
+func (t Topics) All() []string {
+	t = t.WithDefaults()
+	return []string{t.Timeline, t.Features, t.Schemas, t.DeadLetters, t.Progress}
+}
+
 // Prefixed returns the default names behind a prefix: several clusters on one
 // Kafka, or one test among others.
 func Prefixed(prefix string) Topics {
 	t := Topics{}.WithDefaults()
-	return Topics{prefix + t.Timeline, prefix + t.Features, prefix + t.Schemas, prefix + t.DeadLetters}
+	return Topics{prefix + t.Timeline, prefix + t.Features, prefix + t.Schemas, prefix + t.DeadLetters, prefix + t.Progress}
 }
 
 // spec is how a topic must be.
@@ -58,23 +66,50 @@ type spec struct {
 	config     map[string]*string
 }
 
-// EnsureTopics creates those of Millrace's topics that are missing, and
-// refuses one that exists with another partition count (ErrPartitionCount). It
-// returns when all of them can be used.
-func EnsureTopics(ctx context.Context, brokers []string, t Topics) error {
+// specs returns how Millrace's own topics are created. None of them deletes by
+// age or size: the timeline and the features are the log of record, from which
+// an index node is rebuilt.
+func (t Topics) specs() []spec {
 	t = t.WithDefaults()
-	return ensure(ctx, brokers,
-		spec{t.Timeline, partition.Count, messageBytes(maxTimelineBatchBytes)},
-		spec{t.Features, partition.Count, messageBytes(maxTimelineBatchBytes)},
-		spec{t.Schemas, 1, map[string]*string{"cleanup.policy": text("compact")}},
-		spec{t.DeadLetters, 1, messageBytes(maxDeadLetterBytes)},
-	)
+	return []spec{
+		{t.Timeline, partition.Count, kept("delete", maxTimelineBatchBytes)},
+		{t.Features, partition.Count, kept("delete", maxTimelineBatchBytes)},
+		{t.Schemas, 1, kept("compact", maxTimelineBatchBytes)},
+		{t.DeadLetters, 1, kept("delete", maxDeadLetterBytes)},
+		{t.Progress, 1, kept("compact", maxTimelineBatchBytes)},
+	}
 }
 
-// EnsureContentTopic creates a content or feature topic if it is missing. Its
-// partitions may be any number: an existing topic stays as it is.
-func EnsureContentTopic(ctx context.Context, brokers []string, topic string, partitions int32) error {
-	err := ensure(ctx, brokers, spec{topic, partitions, messageBytes(maxTimelineBatchBytes)})
+// kept is the configuration of a topic that never deletes by age or size.
+func kept(cleanup string, messageBytes int) map[string]*string {
+	c := map[string]*string{
+		"cleanup.policy":    text(cleanup),
+		"retention.ms":      text("-1"),
+		"retention.bytes":   text("-1"),
+		"max.message.bytes": text(strconv.Itoa(messageBytes)),
+	}
+	if cleanup == "compact" {
+		// Only closed segments are compacted: heartbeats fill one slowly.
+		c["segment.ms"] = text(strconv.Itoa(int(time.Hour / time.Millisecond)))
+	}
+	return c
+}
+
+// EnsureTopics creates those of Millrace's topics that are missing, and returns
+// when all of them can be used. It goes on trying until ctx ends: Kafka may be
+// away, and others may create the same topics. tell hears every 10 s what it
+// waits for; nil = nobody. A topic that exists with another partition count is
+// refused at once (ErrPartitionCount).
+func EnsureTopics(ctx context.Context, brokers []string, t Topics, tell func(error)) error {
+	return ensure(ctx, brokers, tell, t.specs()...)
+}
+
+// EnsureContentTopic creates a content or feature topic if it is missing, and
+// waits as EnsureTopics does. Its partitions may be any number: an existing
+// topic stays as it is. How long it keeps its records is its owner's choice.
+func EnsureContentTopic(ctx context.Context, brokers []string, topic string, partitions int32, tell func(error)) error {
+	config := map[string]*string{"max.message.bytes": text(strconv.Itoa(maxTimelineBatchBytes))}
+	err := ensure(ctx, brokers, tell, spec{topic, partitions, config})
 	if errors.Is(err, ErrPartitionCount) {
 		return nil
 	}
@@ -106,43 +141,41 @@ func partitions(ctx context.Context, adm *kadm.Client, topic string) (int32, err
 // Millrace needs.
 var ErrPartitionCount = errors.New("kafka: wrong number of partitions")
 
-func ensure(ctx context.Context, brokers []string, specs ...spec) error {
+// ensure brings every topic into being. Each try begins anew: what was there
+// or was created before is no error.
+func ensure(ctx context.Context, brokers []string, tell func(error), specs ...spec) error {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
 	adm := kadm.NewClient(cl)
-	for _, s := range specs {
-		if err := ensureOne(ctx, adm, s); err != nil {
-			return err
+	return persist(ctx, tell, func(ctx context.Context) error {
+		for _, s := range specs {
+			if err := ensureOne(ctx, adm, s); err != nil {
+				return err
+			}
 		}
-	}
-	for _, s := range specs {
-		if err := served(ctx, adm, s.name); err != nil {
-			return err
+		for _, s := range specs {
+			if err := served(ctx, adm, s.name); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
-// served waits until brokers answer for every partition of a topic, which is a
-// moment after it is created.
+// served reports whether brokers answer for every partition of a topic, which
+// is a moment after it is created.
 func served(ctx context.Context, adm *kadm.Client, topic string) error {
-	for {
-		ends, err := adm.ListEndOffsets(ctx, topic)
-		if err == nil {
-			err = ends.Error()
-		}
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("kafka: topic %s is not served: %w", topic, err)
-		case <-time.After(50 * time.Millisecond):
-		}
+	ends, err := adm.ListEndOffsets(ctx, topic)
+	if err == nil {
+		err = ends.Error()
 	}
+	if err != nil {
+		return fmt.Errorf("kafka: topic %s is not served: %w", topic, err)
+	}
+	return nil
 }
 
 func ensureOne(ctx context.Context, adm *kadm.Client, s spec) error {
@@ -162,8 +195,46 @@ func ensureOne(ctx context.Context, adm *kadm.Client, s spec) error {
 	return err
 }
 
-func messageBytes(n int) map[string]*string {
-	return map[string]*string{"max.message.bytes": text(strconv.Itoa(n))}
+func text(s string) *string { return &s }
+
+const (
+	tryTimeout = 10 * time.Second      // of one try at Kafka
+	firstPause = 50 * time.Millisecond // after the first failure; it doubles
+	maxPause   = 2 * time.Second       // between two tries
+	tellAfter  = time.Second           // a shorter trouble is not worth telling
+	tellEvery  = 10 * time.Second      // while trouble lasts
+)
+
+// persist calls try until it succeeds, ctx ends, or trying again is of no use.
+func persist(ctx context.Context, tell func(error), try func(context.Context) error) error {
+	due := time.Now().Add(tellAfter)
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		limited, cancel := context.WithTimeout(ctx, tryTimeout)
+		err := try(limited)
+		cancel()
+		if err == nil || hopeless(err) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w (%w)", err, ctx.Err())
+		}
+		if now := time.Now(); tell != nil && now.After(due) {
+			tell(err)
+			due = now.Add(tellEvery)
+		}
+		sleep(ctx, pause)
+	}
 }
 
-func text(s string) *string { return &s }
+// hopeless reports whether an error is the caller's and stays.
+func hopeless(err error) bool {
+	return errors.Is(err, ErrPartitionCount) || errors.Is(err, kerr.InvalidTopicException)
+}
+
+// sleep waits, at most until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -117,7 +117,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if l.partitions, err = prepare(ctx, o); err != nil {
 		return Report{}, err
 	}
-	if l.to, err = kafka.NewProducer(o.Brokers, o.Log); err != nil {
+	if l.to, err = kafka.NewProducer(o.Brokers, "", o.Log); err != nil {
 		return Report{}, err
 	}
 	defer l.to.Close()
@@ -135,7 +135,7 @@ func prepare(ctx context.Context, o Options) (partitions int32, err error) {
 	if err != nil {
 		return 0, err
 	}
-	log, err := kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{Brokers: o.Brokers, Topic: o.Topics.Schemas, Registry: registry, Log: o.Log})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: o.Brokers, Topic: o.Topics.Schemas, Registry: registry, Log: o.Log})
 	if err != nil {
 		return 0, err
 	}
@@ -143,7 +143,7 @@ func prepare(ctx context.Context, o Options) (partitions int32, err error) {
 	if err := log.Publish(ctx, o.Schema); err != nil {
 		return 0, err
 	}
-	if err := kafka.EnsureContentTopic(ctx, o.Brokers, o.Topic, o.Partitions); err != nil {
+	if err := kafka.EnsureContentTopic(ctx, o.Brokers, o.Topic, o.Partitions, nil); err != nil {
 		return 0, err
 	}
 	return kafka.Partitions(ctx, o.Brokers, o.Topic)

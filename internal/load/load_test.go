@@ -36,7 +36,7 @@ func setUp(t *testing.T) (context.Context, []string) {
 	t.Cleanup(c.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
-	must(t, kafka.EnsureTopics(ctx, c.ListenAddrs(), kafka.Topics{}))
+	must(t, kafka.EnsureTopics(ctx, c.ListenAddrs(), kafka.Topics{}, nil))
 	return ctx, c.ListenAddrs()
 }
 

@@ -63,7 +63,7 @@ func testHostile(t *testing.T, kafkaAddr string) {
 		t.Fatal(err)
 	}
 	all := hostiles(t, c.topics.Timeline)
-	p, err := kafka.NewProducer([]string{c.Kafka}, nil)
+	p, err := kafka.NewProducer([]string{c.Kafka}, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

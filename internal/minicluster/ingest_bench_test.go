@@ -37,7 +37,7 @@ func BenchmarkIngestFromLog(b *testing.B) {
 	}
 	prefix := fmt.Sprintf("ingest-%d-", rand.Uint32())
 	topics := kafka.Prefixed(prefix)
-	if err := kafka.EnsureTopics(ctx, []string{addr}, topics); err != nil {
+	if err := kafka.EnsureTopics(ctx, []string{addr}, topics, nil); err != nil {
 		b.Fatal(err)
 	}
 	fill(ctx, b, addr, topics.Timeline, records)
@@ -53,7 +53,7 @@ func BenchmarkIngestFromLog(b *testing.B) {
 // fill writes records to the timeline topic as the partitioner would.
 func fill(ctx context.Context, b *testing.B, addr, topic string, records int) {
 	b.Helper()
-	p, err := kafka.NewProducer([]string{addr}, nil)
+	p, err := kafka.NewProducer([]string{addr}, "", nil)
 	if err != nil {
 		b.Fatal(err)
 	}

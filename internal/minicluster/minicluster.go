@@ -134,11 +134,11 @@ func (c *Cluster) startKafka(ctx context.Context) error {
 		c.Kafka = k.Addr()
 	}
 	brokers := []string{c.Kafka}
-	if err := kafka.EnsureTopics(ctx, brokers, c.topics); err != nil {
+	if err := kafka.EnsureTopics(ctx, brokers, c.topics, nil); err != nil {
 		return err
 	}
 	for _, topic := range []string{c.cfg.Content, c.cfg.Features} {
-		if err := kafka.EnsureContentTopic(ctx, brokers, topic, 4); err != nil {
+		if err := kafka.EnsureContentTopic(ctx, brokers, topic, 4, nil); err != nil {
 			return err
 		}
 	}
@@ -322,7 +322,7 @@ func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, 
 	if err != nil {
 		return 0, err
 	}
-	log, err := kafka.OpenSchemaLog(ctx, kafka.SchemaLogConfig{Brokers: []string{c.Kafka}, Topic: c.topics.Schemas, Registry: registry, Log: c.cfg.Log})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{c.Kafka}, Topic: c.topics.Schemas, Registry: registry, Log: c.cfg.Log})
 	if err != nil {
 		return 0, err
 	}
@@ -330,7 +330,7 @@ func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, 
 	if err := log.Publish(ctx, s); err != nil {
 		return 0, err
 	}
-	p, err := kafka.NewProducer([]string{c.Kafka}, c.cfg.Log)
+	p, err := kafka.NewProducer([]string{c.Kafka}, "", c.cfg.Log)
 	if err != nil {
 		return 0, err
 	}

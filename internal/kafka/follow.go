@@ -1,0 +1,351 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// confirmEvery is how often a follower asks Kafka whether it has read all.
+const confirmEvery = 2 * time.Second
+
+// follower reads a topic of one partition from its beginning, for as long as
+// it is open. Nothing ends it but Close: an absent Kafka, a missing topic and
+// one that was created again are waited for and told.
+//
+// One goroutine reads. Another asks Kafka for the topic's id and end, and
+// compares: only so a log that stopped talking is told from one without news.
+type follower struct {
+	brokers []string
+	topic   string
+	log     *slog.Logger
+	// begin is called before the topic is read from its beginning, and take for
+	// every record. An error of take means "not now": the same record is
+	// offered again after a pause, and none behind it.
+	begin func()
+	take  func(*kgo.Record) error
+
+	cl   *kgo.Client // asks; readers have clients of their own
+	adm  *kadm.Client
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	done sync.WaitGroup
+	mu   struct {
+		sync.Mutex
+		id    kadm.TopicID
+		next  int64              // offset of the topic id to read next
+		moved chan struct{}      // closed and replaced when next changes
+		again context.CancelFunc // ends the present reader, for another to begin
+		read  bool               // the end was reached once
+		fault error              // what is waited for
+		told  time.Time          // when the fault was logged
+	}
+}
+
+// errUnread is the fault of a follower that has just begun.
+var errUnread = errors.New("it has not been read to its end yet")
+
+// open begins to follow. It needs no Kafka.
+func (f *follower) open() error {
+	var err error
+	if f.cl, err = newClient(f.brokers, nil); err != nil {
+		return err
+	}
+	f.adm = kadm.NewClient(f.cl)
+	f.ctx, f.stop = context.WithCancel(context.Background())
+	f.mu.moved = make(chan struct{})
+	f.mu.again = func() {}
+	f.mu.fault = fmt.Errorf("kafka: topic %s: %w", f.topic, errUnread)
+	f.done.Go(f.follow)
+	f.done.Go(f.confirm)
+	return nil
+}
+
+// Close stops following.
+func (f *follower) Close() {
+	f.stop()
+	f.done.Wait()
+	f.cl.Close()
+}
+
+// Read reports whether the topic has been read to its end once since it was
+// opened.
+func (f *follower) Read() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.read
+}
+
+// Fault says what following waits for, or nil when Kafka confirmed within
+// seconds that everything has been read.
+func (f *follower) Fault() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.fault
+}
+
+// Moved returns a channel that is closed once more of the topic has been read
+// than now.
+func (f *follower) Moved() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.moved
+}
+
+// Refresh returns when everything has been read that was in the topic when it
+// was called. It waits for that until ctx ends or the log is closed (ErrClosed).
+func (f *follower) Refresh(ctx context.Context) error {
+	var id kadm.TopicID
+	var end int64
+	asked := false
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		now, e, err := f.ask(ctx)
+		if err == nil && (!asked || now != id) {
+			id, end, asked = now, e, true
+		}
+		if asked && f.reached(ctx, id, end) {
+			return nil
+		}
+		if !asked {
+			sleep(ctx, pause)
+		}
+		switch next, fault := f.position(); {
+		case f.ctx.Err() != nil:
+			return ErrClosed
+		case ctx.Err() != nil && !asked:
+			return fmt.Errorf("%w (%w)", err, ctx.Err())
+		case ctx.Err() != nil:
+			return fmt.Errorf("kafka: read %s at %d of %d: %w", f.topic, next, end, errors.Join(ctx.Err(), fault))
+		}
+	}
+}
+
+func (f *follower) position() (next int64, fault error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.next, f.mu.fault
+}
+
+// reached waits, for a bounded time, until the topic id has been read up to end.
+func (f *follower) reached(ctx context.Context, id kadm.TopicID, end int64) bool {
+	enough := time.NewTimer(confirmEvery)
+	defer enough.Stop()
+	for {
+		f.mu.Lock()
+		reached, moved := f.mu.id == id && f.mu.next >= end, f.mu.moved
+		if f.mu.id != id {
+			f.mu.again()
+		}
+		f.mu.Unlock()
+		if reached {
+			return true
+		}
+		select {
+		case <-moved:
+		case <-enough.C:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-f.ctx.Done():
+			return false
+		}
+	}
+}
+
+// ask returns the topic's id and the offset after its last committed record.
+func (f *follower) ask(ctx context.Context) (kadm.TopicID, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	id, err := topicID(ctx, f.cl, f.topic)
+	if err != nil {
+		return id, 0, err
+	}
+	ends, err := f.adm.ListCommittedOffsets(ctx, f.topic)
+	if err == nil {
+		err = ends.Error()
+	}
+	end, ok := ends.Lookup(f.topic, 0)
+	if err == nil && !ok {
+		err = kerr.UnknownTopicOrPartition
+	}
+	if err != nil {
+		return id, 0, fmt.Errorf("kafka: end of topic %s: %w", f.topic, err)
+	}
+	return id, end.Offset, nil
+}
+
+// topicID asks Kafka for the id that a topic has now. kadm would answer from
+// what the client knew a moment ago.
+func topicID(ctx context.Context, cl *kgo.Client, topic string) (kadm.TopicID, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	asked := kmsg.NewMetadataRequestTopic()
+	asked.Topic = &topic
+	req.Topics = append(req.Topics, asked)
+	resp, err := req.RequestWith(ctx, cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		return kadm.TopicID{}, fmt.Errorf("kafka: describe topic %s: %w", topic, err)
+	}
+	return resp.Topics[0].TopicID, nil
+}
+
+// confirm asks Kafka again and again whether everything has been read.
+func (f *follower) confirm() {
+	for f.ctx.Err() == nil {
+		id, end, err := f.ask(f.ctx)
+		if err != nil {
+			f.failed(err)
+			sleep(f.ctx, min(confirmEvery, maxPause))
+			continue
+		}
+		if f.reached(f.ctx, id, end) {
+			f.mu.Lock()
+			f.mu.read, f.mu.fault, f.mu.told = true, nil, time.Time{}
+			f.mu.Unlock()
+			sleep(f.ctx, confirmEvery)
+		}
+	}
+}
+
+// failed notes what is waited for, and logs it now and then.
+func (f *follower) failed(err error) {
+	if f.ctx.Err() != nil {
+		return
+	}
+	f.mu.Lock()
+	f.mu.fault = err
+	tell := time.Since(f.mu.told) > tellEvery
+	if tell {
+		f.mu.told = time.Now()
+	}
+	f.mu.Unlock()
+	if tell {
+		f.warn("cannot follow a topic; trying again", "topic", f.topic, "error", err)
+	}
+}
+
+// follow reads, with ever new clients where one fails.
+func (f *follower) follow() {
+	lostPlace := false
+	for pause := firstPause; f.ctx.Err() == nil; pause = min(2*pause, maxPause) {
+		ctx, again := context.WithCancel(f.ctx)
+		began := time.Now()
+		err := f.reader(ctx, again, lostPlace)
+		again()
+		if lostPlace = lost(err); err != nil {
+			f.failed(err)
+		}
+		if time.Since(began) > tellEvery {
+			pause = firstPause
+		}
+		sleep(f.ctx, pause)
+	}
+}
+
+// reader reads until something fails or ctx ends.
+func (f *follower) reader(ctx context.Context, again context.CancelFunc, fromStart bool) error {
+	limited, cancel := context.WithTimeout(ctx, tryTimeout)
+	id, err := topicID(limited, f.cl, f.topic)
+	cancel()
+	if err != nil {
+		return err
+	}
+	at := kgo.NewOffset().AtStart()
+	if next, ok := f.start(id, again, fromStart); ok {
+		at = kgo.NewOffset().At(next)
+	}
+	cl, err := newClient(f.brokers, f.log, kgo.KeepControlRecords(),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{f.topic: {0: at}}))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for {
+		fetches := cl.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		for _, e := range fetches.Errors() {
+			return fmt.Errorf("kafka: read topic %s: %w", f.topic, e.Err)
+		}
+		for r := range fetches.RecordsAll() {
+			if !f.deliver(ctx, r) {
+				return nil
+			}
+		}
+	}
+}
+
+// start begins a reader of the topic id: where the last one ended (ok), or from
+// the beginning.
+func (f *follower) start(id kadm.TopicID, again context.CancelFunc, fromStart bool) (next int64, ok bool) {
+	f.mu.Lock()
+	f.mu.again = again
+	next, ok = f.mu.next, id == f.mu.id && f.mu.next > 0 && !fromStart
+	f.mu.Unlock()
+	if !ok {
+		f.begin()
+		f.advance(id, 0)
+	}
+	return next, ok
+}
+
+// deliver has a record taken, however long that takes.
+func (f *follower) deliver(ctx context.Context, r *kgo.Record) bool {
+	if !r.Attrs.IsControl() {
+		for pause := firstPause; ; pause = min(2*pause, maxPause) {
+			err := f.take(r)
+			if err == nil {
+				break
+			}
+			f.failed(fmt.Errorf("kafka: topic %s at %d: %w", f.topic, r.Offset, err))
+			if sleep(ctx, pause); ctx.Err() != nil {
+				return false
+			}
+		}
+	}
+	f.mu.Lock()
+	id := f.mu.id
+	f.mu.Unlock()
+	f.advance(id, r.Offset+1)
+	return true
+}
+
+func (f *follower) advance(id kadm.TopicID, next int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.id, f.mu.next = id, next
+	close(f.mu.moved)
+	f.mu.moved = make(chan struct{})
+}
+
+func (f *follower) warn(msg string, args ...any) {
+	if f.log != nil {
+		f.log.Warn("kafka: "+msg, args...)
+	}
+}
+
+// put writes one record with a client of its own, which knows the topic as it
+// is now, and returns once the record is in the log.
+func put(ctx context.Context, brokers []string, topic, key string, value []byte) error {
+	cl, err := newClient(brokers, nil, kgo.ProducerBatchMaxBytes(maxTimelineBatchBytes))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	r := &kgo.Record{Topic: topic, Key: []byte(key), Value: value}
+	if err := cl.ProduceSync(ctx, r).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: write to topic %s: %w", topic, err)
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+package kafka
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// beatEvery is how often a Heartbeat measures and writes.
+const beatEvery = 2 * time.Second
+
+// HeartbeatConfig says whose progress is measured.
+type HeartbeatConfig struct {
+	Brokers  []string
+	Progress *ProgressLog // where it is written, and what was proven before
+	Group    string
+	Instance string
+	Inputs   []string       // the group's topics
+	Stuck    func() []Stuck // places this process cannot read past
+	Log      *slog.Logger   // nil = silent
+}
+
+// Heartbeat measures how far a group has come, from outside of the group: it
+// asks Kafka for the ends of the topics and for what the group has committed.
+// So it says the truth also of a group whose members are stuck. While Kafka
+// cannot be asked it writes nothing, and readers see the last one age.
+type Heartbeat struct {
+	cfg    HeartbeatConfig
+	trails map[topicPartition]*trail // of run alone
+	mu     struct {
+		sync.Mutex
+		last  Progress
+		fault error // of the latest beat
+	}
+}
+
+type topicPartition struct {
+	topic     string
+	partition int32
+}
+
+// NewHeartbeat returns a Heartbeat that has not measured yet.
+func NewHeartbeat(cfg HeartbeatConfig) *Heartbeat {
+	h := &Heartbeat{cfg: cfg, trails: map[topicPartition]*trail{}}
+	h.mu.fault = errors.New("kafka: the group's progress has not been measured yet")
+	return h
+}
+
+// Last returns the last measurement, and why there is no newer one.
+func (h *Heartbeat) Last() (Progress, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mu.last, h.mu.fault
+}
+
+// Run measures and writes until ctx ends.
+func (h *Heartbeat) Run(ctx context.Context) {
+	var cl *kgo.Client
+	defer func() {
+		if cl != nil {
+			cl.Close()
+		}
+	}()
+	var told time.Time
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		var err error
+		if cl == nil {
+			cl, err = newClient(h.cfg.Brokers, nil)
+		}
+		if err == nil {
+			err = h.beat(ctx, cl)
+		}
+		if err != nil && ctx.Err() == nil {
+			if cl != nil { // what it knows may be of a Kafka or a topic before
+				cl.Close()
+				cl = nil
+			}
+			if h.cfg.Log != nil && time.Since(told) > tellEvery {
+				told = time.Now()
+				h.cfg.Log.Warn("kafka: no heartbeat", "group", h.cfg.Group, "error", err)
+			}
+		}
+		h.mu.Lock()
+		h.mu.fault = err
+		h.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// beat measures once, and writes what it found.
+func (h *Heartbeat) beat(ctx context.Context, cl *kgo.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	if !h.cfg.Progress.Read() { // what was proven before must not be taken back
+		if err := h.cfg.Progress.Refresh(ctx); err != nil {
+			return err
+		}
+	}
+	p, err := h.measure(ctx, kadm.NewClient(cl))
+	if err != nil {
+		return fmt.Errorf("kafka: progress of group %s: %w", h.cfg.Group, err)
+	}
+	h.mu.Lock()
+	h.mu.last = p
+	h.mu.Unlock()
+	value, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	r := &kgo.Record{Topic: h.cfg.Progress.topic, Key: []byte(h.cfg.Group), Value: value}
+	if err := cl.ProduceSync(ctx, r).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: write to topic %s: %w", r.Topic, err)
+	}
+	return nil
+}
+
+// measure compares the ends of the topics, as they are after now, with what the
+// group has committed after that.
+func (h *Heartbeat) measure(ctx context.Context, adm *kadm.Client) (Progress, error) {
+	now := time.Now()
+	p := Progress{Group: h.cfg.Group, Instance: h.cfg.Instance, AtMillis: now.UnixMilli(), Topics: map[string]TopicProgress{}}
+	if h.cfg.Stuck != nil {
+		p.Stuck = h.cfg.Stuck()
+	}
+	at, err := look(ctx, adm, h.cfg.Group, h.cfg.Inputs)
+	if err != nil {
+		return p, err
+	}
+	through := now
+	for _, topic := range h.cfg.Inputs {
+		if len(at[topic]) == 0 {
+			if h.seen(topic) {
+				return p, fmt.Errorf("topic %s: %w", topic, kerr.UnknownTopicOrPartition)
+			}
+			p.Missing = append(p.Missing, topic)
+			continue
+		}
+		var t TopicProgress
+		for partition, place := range at[topic] {
+			tr := h.trail(topicPartition{topic, partition})
+			tr.look(place.end, place.done, now)
+			t.Waiting += max(0, place.end-place.done)
+			t.WaitedMillis = max(t.WaitedMillis, tr.waited(now).Milliseconds())
+			if tr.through.Before(through) {
+				through = tr.through
+			}
+		}
+		p.Topics[topic] = t
+	}
+	if !through.IsZero() {
+		p.ThroughMillis = through.UnixMilli()
+	}
+	// What was proven stays so: by another process of the group, or before this
+	// one was started. A clock that was ahead is not believed for longer.
+	if before, ok := h.cfg.Progress.Group(h.cfg.Group); ok {
+		p.ThroughMillis = max(p.ThroughMillis, min(before.ThroughMillis, p.AtMillis))
+	}
+	return p, nil
+}
+
+func (h *Heartbeat) trail(tp topicPartition) *trail {
+	if h.trails[tp] == nil {
+		h.trails[tp] = &trail{}
+	}
+	return h.trails[tp]
+}
+
+func (h *Heartbeat) seen(topic string) bool {
+	for tp := range h.trails {
+		if tp.topic == topic {
+			return true
+		}
+	}
+	return false
+}
+
+// place is where a partition ends, and how far of it a group is done.
+type place struct{ end, done int64 }
+
+// look asks for the places of a group, by topic and partition. A topic that
+// does not exist, and of which the group has committed nothing, has none.
+func look(ctx context.Context, adm *kadm.Client, group string, topics []string) (map[string]map[int32]place, error) {
+	ends, err := adm.ListCommittedOffsets(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("ends: %w", err)
+	}
+	committed, err := adm.FetchOffsets(ctx, group)
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // not found: it has committed nothing
+		return nil, fmt.Errorf("committed offsets: %w", err)
+	}
+	starts, err := adm.ListStartOffsets(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("starts: %w", err)
+	}
+	out := map[string]map[int32]place{}
+	for _, topic := range topics {
+		out[topic] = map[int32]place{}
+		for partition, end := range ends[topic] {
+			c, ok := committed.Lookup(topic, partition)
+			has := ok && c.Err == nil && c.At >= 0
+			switch {
+			case errors.Is(end.Err, kerr.UnknownTopicOrPartition) && !has:
+				continue
+			case end.Err != nil:
+				return nil, fmt.Errorf("end of %s/%d: %w", topic, partition, end.Err)
+			case ok && c.Err != nil && !errors.Is(c.Err, kerr.UnknownTopicOrPartition):
+				return nil, fmt.Errorf("committed offset of %s/%d: %w", topic, partition, c.Err)
+			}
+			at := place{end: end.Offset}
+			if start, ok := starts.Lookup(topic, partition); ok && start.Err == nil {
+				at.done = start.Offset // what is before was deleted
+			}
+			if has {
+				at.done = c.At
+			}
+			out[topic][partition] = at
+		}
+	}
+	return again(ctx, adm, out)
+}
+
+// again asks a second time for the ends that the group seems to be past. The
+// group may have gone on between the questions; if not, the topic is not the
+// one that the group has read, and nothing is proven.
+func again(ctx context.Context, adm *kadm.Client, at map[string]map[int32]place) (map[string]map[int32]place, error) {
+	var past []topicPartition
+	var topics []string
+	for topic, partitions := range at {
+		for partition, p := range partitions {
+			if p.done > p.end {
+				past = append(past, topicPartition{topic, partition})
+				topics = append(topics, topic)
+			}
+		}
+	}
+	if len(past) == 0 {
+		return at, nil
+	}
+	slices.Sort(topics)
+	ends, err := adm.ListEndOffsets(ctx, slices.Compact(topics)...)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ends: %w", err)
+	}
+	for _, tp := range past {
+		if end, ok := ends.Lookup(tp.topic, tp.partition); !ok || end.Offset < at[tp.topic][tp.partition].done {
+			return nil, fmt.Errorf("%w: %s/%d ends at %d, and %d is committed: the topic was created again, or cut off",
+				ErrLostPosition, tp.topic, tp.partition, end.Offset, at[tp.topic][tp.partition].done)
+		}
+	}
+	return at, nil
+}
+
+// trailGrain is how exact a trail is: marks stand apart by this part of the age
+// of the oldest, so that a long wait needs no more of them.
+const trailGrain = 32
+
+// trail remembers where a partition ended at some times, to tell up to which
+// time a reader has everything.
+type trail struct {
+	through time.Time // everything from before is done; zero = not known
+	marks   []endMark // not reached, oldest first
+}
+
+// endMark says that what had come by a time lies before end.
+type endMark struct {
+	end int64
+	at  time.Time
+}
+
+// look notes where the partition ends, now or later, and how far it is done.
+func (t *trail) look(end, done int64, now time.Time) {
+	for len(t.marks) > 0 && t.marks[0].end <= done {
+		t.through, t.marks = t.marks[0].at, t.marks[1:]
+	}
+	if end <= done {
+		t.through, t.marks = now, nil
+		return
+	}
+	if len(t.marks) == 0 || now.Sub(t.marks[len(t.marks)-1].at) >= now.Sub(t.marks[0].at)/trailGrain {
+		t.marks = append(t.marks, endMark{end, now})
+	}
+}
+
+// waited returns how long the oldest record that is not done has been seen.
+func (t *trail) waited(now time.Time) time.Duration {
+	if len(t.marks) == 0 {
+		return 0
+	}
+	return now.Sub(t.marks[0].at)
+}

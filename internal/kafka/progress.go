@@ -1,0 +1,199 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+)
+
+// Progress is what a partitioner tells of its group, again and again, in the
+// topic progress: a heartbeat through the log. Its key is the group.
+type Progress struct {
+	Group    string `json:"-"`
+	Instance string `json:"instance"` // which process wrote it
+	AtMillis int64  `json:"at_ms"`    // when, by its clock
+	// ThroughMillis is a time up to which everything that came into the group's
+	// topics has been committed by the group: the end of each topic was asked
+	// for then, and the group has reached it. 0 = nothing is proven yet.
+	ThroughMillis int64                    `json:"through_ms"`
+	Topics        map[string]TopicProgress `json:"topics"`
+	Missing       []string                 `json:"missing,omitempty"` // topics that do not exist
+	Stuck         []Stuck                  `json:"stuck,omitempty"`
+}
+
+// At returns when the heartbeat was written.
+func (p Progress) At() time.Time { return time.UnixMilli(p.AtMillis) }
+
+// Through returns ThroughMillis as a time.
+func (p Progress) Through() time.Time { return time.UnixMilli(p.ThroughMillis) }
+
+// TopicProgress is a group's progress in one topic.
+type TopicProgress struct {
+	Waiting      int64 `json:"waiting"`   // records, or offsets, not yet committed
+	WaitedMillis int64 `json:"waited_ms"` // how long the oldest of them has been seen to wait
+}
+
+// Stuck is a place that a group cannot read past by itself: the batch that
+// begins at Offset. Reading would go on at Next.
+type Stuck struct {
+	Topic     string          `json:"topic"`
+	Partition int32           `json:"partition"`
+	Offset    millrace.Offset `json:"offset"`
+	Next      millrace.Offset `json:"next"`
+	Reason    string          `json:"reason"`
+}
+
+// Stuck places print with their way out.
+func (s Stuck) String() string {
+	return fmt.Sprintf("%s/%d is stuck at offset %d: %s; millrace topics skip --topic %s --partition %d --offset %d --yes goes on at %d",
+		s.Topic, s.Partition, s.Offset, s.Reason, s.Topic, s.Partition, s.Offset, s.Next)
+}
+
+// Skip is an operator's word that a group go on behind the batch that it is
+// stuck at.
+type Skip struct {
+	Group     string          `json:"group"`
+	Topic     string          `json:"topic"`
+	Partition int32           `json:"partition"`
+	Offset    millrace.Offset `json:"offset"`
+}
+
+// SkipKey begins the keys of Skips in the topic progress, which no group's name
+// does.
+const SkipKey = "skip:"
+
+func (s Skip) key() string { return fmt.Sprintf("%s%s:%s/%d", SkipKey, s.Group, s.Topic, s.Partition) }
+
+// RequestSkip writes an operator's word. The group acts on it while it runs.
+func RequestSkip(ctx context.Context, brokers []string, topic string, s Skip) error {
+	value, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return put(ctx, brokers, topic, s.key(), value)
+}
+
+// EndSkip takes an operator's word back, or off, once it has been acted on.
+func EndSkip(ctx context.Context, brokers []string, topic string, s Skip) error {
+	return put(ctx, brokers, topic, s.key(), nil)
+}
+
+// ForgetGroup removes a group that an operator has retired from the topic
+// progress: nobody waits for its heartbeat any more. One that still runs comes
+// back with its next.
+func ForgetGroup(ctx context.Context, brokers []string, topic, group string) error {
+	return put(ctx, brokers, topic, group, nil)
+}
+
+// ProgressLogConfig says where heartbeats are read.
+type ProgressLogConfig struct {
+	Brokers []string
+	Topic   string       // the compacted progress topic
+	Log     *slog.Logger // nil = silent
+}
+
+// ProgressLog follows the topic progress: how far each group of partitioners
+// has come, and what operators ask of them.
+type ProgressLog struct {
+	follower
+	known struct {
+		sync.Mutex
+		groups map[string]Progress
+		skips  map[string]Skip // by key
+	}
+}
+
+// OpenProgressLog begins to follow the topic, and returns at once: neither
+// Kafka nor the topic need be there yet.
+func OpenProgressLog(cfg ProgressLogConfig) (*ProgressLog, error) {
+	l := &ProgressLog{}
+	// What was known stays known when the topic is read anew: a group does not
+	// vanish for a moment, and its age only grows.
+	l.follower = follower{brokers: cfg.Brokers, topic: cfg.Topic, log: cfg.Log, begin: func() {}, take: l.take}
+	l.known.groups, l.known.skips = map[string]Progress{}, map[string]Skip{}
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Through returns a time up to which everything that came into any group's
+// topics is in the timeline and features topics: the earliest of the groups. ok
+// is false when no partitioner ever wrote.
+func (l *ProgressLog) Through() (t time.Time, ok bool) {
+	for i, p := range l.Groups() {
+		if through := p.Through(); i == 0 || through.Before(t) {
+			t, ok = through, true
+		}
+	}
+	return t, ok
+}
+
+// Groups returns the newest heartbeat of every group, by name.
+func (l *ProgressLog) Groups() []Progress {
+	l.known.Lock()
+	defer l.known.Unlock()
+	all := make([]Progress, 0, len(l.known.groups))
+	for _, p := range l.known.groups {
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b Progress) int { return cmp.Compare(a.Group, b.Group) })
+	return all
+}
+
+// Group returns the newest heartbeat of one group.
+func (l *ProgressLog) Group(name string) (Progress, bool) {
+	l.known.Lock()
+	defer l.known.Unlock()
+	p, ok := l.known.groups[name]
+	return p, ok
+}
+
+// Skips returns what operators ask of a group.
+func (l *ProgressLog) Skips(group string) []Skip {
+	l.known.Lock()
+	defer l.known.Unlock()
+	var all []Skip
+	for _, s := range l.known.skips {
+		if s.Group == group {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func (l *ProgressLog) take(r *kgo.Record) error {
+	l.known.Lock()
+	defer l.known.Unlock()
+	key := string(r.Key)
+	var err error
+	switch isSkip := strings.HasPrefix(key, SkipKey); {
+	case r.Value == nil:
+		delete(l.known.groups, key)
+		delete(l.known.skips, key)
+	case isSkip:
+		var s Skip
+		if err = json.Unmarshal(r.Value, &s); err == nil {
+			l.known.skips[key] = s
+		}
+	default:
+		p := Progress{Group: key}
+		if err = json.Unmarshal(r.Value, &p); err == nil {
+			l.known.groups[key] = p
+		}
+	}
+	if err != nil {
+		l.warn("heartbeat refused", "topic", r.Topic, "offset", r.Offset, "key", fmt.Sprintf("%.64q", key), "error", err)
+	}
+	return nil
+}

@@ -1,0 +1,205 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+func TestTrail(t *testing.T) {
+	begin := time.UnixMilli(0)
+	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
+	var tr trail
+	for i, step := range []struct {
+		end, done       int64
+		through, waited int // seconds; through -1 = not known
+	}{
+		{10, 0, -1, 0},  // a backlog from before anybody looked
+		{20, 9, -1, 1},  // not even the first mark
+		{20, 10, 0, 1},  // what had come by the first look is done, from then on it waits
+		{30, 20, 2, 0},  // the third look saw 20, too
+		{30, 30, 4, 0},  // all
+		{30, 30, 5, 0},  // nothing comes, and that is known
+		{31, 30, 5, 0},  // one more
+		{31, 30, 5, 1},  // stuck: time passes, through does not
+		{99, 30, 5, 2},  // and more comes behind it
+		{100, 31, 7, 1}, // the stuck one is done: all that had come by the eighth look
+	} {
+		tr.look(step.end, step.done, at(i))
+		through := -1
+		if !tr.through.IsZero() {
+			through = int(tr.through.Sub(begin).Seconds())
+		}
+		if waited := int(tr.waited(at(i)).Seconds()); through != step.through || waited != step.waited {
+			t.Errorf("look %d: through %d, waited %d; want %d, %d", i, through, waited, step.through, step.waited)
+		}
+	}
+	for i := range 100_000 {
+		tr.look(int64(200+i), 31, at(10+i))
+	}
+	if len(tr.marks) > 1000 {
+		t.Errorf("%d marks of a day without progress", len(tr.marks))
+	}
+}
+
+func openProgress(t *testing.T, k cluster) *ProgressLog {
+	t.Helper()
+	l, err := OpenProgressLog(ProgressLogConfig{Brokers: k.brokers, Topic: k.topics.Progress})
+	must(t, err)
+	t.Cleanup(l.Close)
+	return l
+}
+
+func TestHeartbeat(t *testing.T) { testHeartbeat(t, fake(t)) }
+
+// testHeartbeat: through is a time up to which the group has provably committed
+// everything; it stands still while something waits, whoever measures.
+func testHeartbeat(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	reader := openProgress(t, k)
+	must(t, reader.Refresh(ctx))
+	if _, ok := reader.Through(); ok {
+		t.Error("a heartbeat that nobody wrote")
+	}
+	produce := func(n int) {
+		t.Helper()
+		p, err := NewProducer(k.brokers, "", nil)
+		must(t, err)
+		defer p.Close()
+		for range n {
+			p.Produce(ctx, Outgoing{Topic: k.content, Partition: 1, Value: []byte("v")})
+		}
+		must(t, p.Flush(ctx))
+	}
+	cl, err := newClient(k.brokers, nil)
+	must(t, err)
+	defer cl.Close()
+	newBeat := func(instance string) func() Progress {
+		h := NewHeartbeat(HeartbeatConfig{Brokers: k.brokers, Progress: openProgress(t, k), Group: k.content, Instance: instance, Inputs: []string{k.content, k.content + "-nowhere"}})
+		return func() Progress {
+			t.Helper()
+			must(t, h.cfg.Progress.Refresh(ctx))
+			must(t, h.beat(ctx, cl))
+			must(t, reader.Refresh(ctx))
+			p, ok := reader.Group(k.content)
+			if through, any := reader.Through(); !ok || !any || !through.Equal(p.Through()) || p.Instance != instance {
+				t.Fatalf("read back %+v, through %s", p, through)
+			}
+			if len(p.Missing) != 1 {
+				t.Errorf("missing %q, want the topic that does not exist", p.Missing)
+			}
+			return p
+		}
+	}
+	beat := newBeat("one")
+	produce(3)
+	if p := beat(); p.ThroughMillis != 0 || p.Topics[k.content].Waiting != 3 {
+		t.Errorf("nothing was consumed: %+v", p)
+	}
+	s, err := OpenSession(ctx, SessionConfig{Brokers: k.brokers, Group: k.content, Instance: "one", Topics: []string{k.content}})
+	must(t, err)
+	defer s.Close()
+	consume(t, s, 3)
+	before := time.Now().UnixMilli()
+	caughtUp := beat()
+	if caughtUp.ThroughMillis < before || caughtUp.ThroughMillis > caughtUp.AtMillis || caughtUp.Topics[k.content].Waiting != 0 {
+		t.Errorf("all was consumed by %d: %+v", before, caughtUp)
+	}
+	produce(2)
+	if p := beat(); p.ThroughMillis < caughtUp.ThroughMillis || p.ThroughMillis >= p.AtMillis || p.Topics[k.content].Waiting != 2 {
+		t.Errorf("2 wait since %d: %+v", caughtUp.ThroughMillis, p)
+	}
+	standing := beat()
+	beat = newBeat("two") // which has seen nothing reached
+	if p := beat(); p.ThroughMillis != standing.ThroughMillis {
+		t.Errorf("another process takes back what was proven: %+v, was %+v", p, standing)
+	}
+	consume(t, s, 2)
+	if p := beat(); p.ThroughMillis <= standing.ThroughMillis {
+		t.Errorf("all was consumed again: %+v", p)
+	}
+
+	value := []byte(`{"at_ms":5,"through_ms":4,"instance":"slow"}`)
+	must(t, put(ctx, k.brokers, k.topics.Progress, k.content+"-slow", value))
+	must(t, put(ctx, k.brokers, k.topics.Progress, "garbage", []byte("{")))
+	must(t, reader.Refresh(ctx))
+	if through, ok := reader.Through(); !ok || through.UnixMilli() != 4 {
+		t.Errorf("with a slow group: through %s", through)
+	}
+	must(t, ForgetGroup(ctx, k.brokers, k.topics.Progress, k.content+"-slow"))
+	must(t, ForgetGroup(ctx, k.brokers, k.topics.Progress, k.content))
+	must(t, reader.Refresh(ctx))
+	if through, ok := reader.Through(); ok {
+		t.Errorf("without groups: through %s", through)
+	}
+}
+
+// consume commits the next n records of a session.
+func consume(t *testing.T, s *Session, n int) {
+	t.Helper()
+	ctx := deadline(t)
+	must(t, s.Begin())
+	for n > 0 {
+		in, _, err := s.Poll(ctx, n)
+		must(t, err)
+		n -= len(in)
+	}
+	must(t, s.Commit(ctx))
+}
+
+// Records that nobody delivers, such as a transaction's markers, do not wait.
+func TestHeartbeatMovesPastWhatIsNotDelivered(t *testing.T) { testHeartbeatMarkers(t, fake(t)) }
+
+func testHeartbeatMarkers(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	s, err := OpenSession(ctx, SessionConfig{Brokers: k.brokers, Group: k.content, Instance: "one", Topics: []string{k.content}})
+	must(t, err)
+	defer s.Close()
+	producer, err := newClient(k.brokers, nil, kgo.TransactionalID(k.content))
+	must(t, err)
+	defer producer.Close()
+	for _, end := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort} {
+		must(t, producer.BeginTransaction())
+		must(t, producer.ProduceSync(ctx, &kgo.Record{Topic: k.content, Value: []byte("v")}).FirstErr())
+		must(t, producer.EndTransaction(ctx, end))
+	}
+	cl, err := newClient(k.brokers, nil)
+	must(t, err)
+	defer cl.Close()
+	h := NewHeartbeat(HeartbeatConfig{Brokers: k.brokers, Progress: openProgress(t, k), Group: k.content, Instance: "one", Inputs: []string{k.content}})
+	for waiting := int64(-1); waiting != 0; waiting = h.mu.last.Topics[k.content].Waiting {
+		must(t, s.Begin())
+		_, _, err := s.Poll(ctx, 100)
+		must(t, err)
+		must(t, s.Commit(ctx))
+		must(t, h.beat(ctx, cl))
+	}
+}
+
+// While Kafka is away nothing is written, and a topic that is shorter than what
+// was committed proves nothing.
+func TestHeartbeatWithoutEvidence(t *testing.T) {
+	ctx, k := deadline(t), fake(t)
+	var past kadm.Offsets // as a member commits that has read more before the topic was created again
+	past.AddOffset(k.content, 0, 3, -1)
+	must(t, admin(t, k.brokers).CommitAllOffsets(ctx, k.content, past))
+	cl, err := newClient(k.brokers, nil)
+	must(t, err)
+	defer cl.Close()
+	h := NewHeartbeat(HeartbeatConfig{Brokers: k.brokers, Progress: openProgress(t, k), Group: k.content, Instance: "one", Inputs: []string{k.content}})
+	if err := h.beat(ctx, cl); !errors.Is(err, ErrLostPosition) {
+		t.Errorf("a topic created again: %v", err)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := h.beat(ended, cl); !errors.Is(err, context.Canceled) {
+		t.Errorf("Kafka does not answer: %v", err)
+	}
+	if groups := h.cfg.Progress.Groups(); len(groups) != 0 {
+		t.Errorf("written without evidence: %+v", groups)
+	}
+}

@@ -1,0 +1,149 @@
+package kafka
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+func TestTopicsKeepEveryRecord(t *testing.T) { testTopicsKeep(t, fake(t)) }
+
+// testTopicsKeep: no topic of ours deletes by age or size, and one that does
+// is told.
+func testTopicsKeep(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	l, err := InspectTopics(ctx, k.brokers, k.topics)
+	must(t, err)
+	if l.Cluster == "" {
+		t.Error("no cluster id")
+	}
+	ids := map[[16]byte]bool{{}: true}
+	for i, topic := range l.Topics() {
+		policy := []string{"delete", "delete", "compact", "delete", "compact"}[i]
+		if topic.Retention >= 0 || topic.RetentionBytes >= 0 || topic.CleanupPolicy != policy {
+			t.Errorf("%s: cleanup %s, retention %s, %d bytes; want %s, and no bounds", topic.Name, topic.CleanupPolicy, topic.Retention, topic.RetentionBytes, policy)
+		}
+		if topic.Partitions == 0 || ids[topic.ID] {
+			t.Errorf("%s: %d partitions, id %x", topic.Name, topic.Partitions, topic.ID)
+		}
+		ids[topic.ID] = true
+	}
+	if l.DeadLetters.MaxMessageBytes != maxDeadLetterBytes {
+		t.Errorf("dead letters may have %d bytes", l.DeadLetters.MaxMessageBytes)
+	}
+	if d := l.Deletes(); d != nil {
+		t.Errorf("Deletes = %q, want none", d)
+	}
+
+	week := "604800000"
+	_, err = admin(t, k.brokers).AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "retention.ms", Value: &week}}, k.topics.Features)
+	must(t, err)
+	l, err = InspectTopics(ctx, k.brokers, k.topics)
+	must(t, err)
+	if d := l.Deletes(); len(d) != 1 || !strings.Contains(d[0], k.topics.Features+" deletes what is older than 168h") {
+		t.Errorf("Deletes = %q, want the features after a week", d)
+	}
+	l, err = InspectTopics(ctx, k.brokers, Topics{Timeline: k.topics.Timeline + "-nowhere"})
+	must(t, err)
+	if l.Timeline.Partitions != 0 {
+		t.Errorf("a topic that does not exist has %d partitions", l.Timeline.Partitions)
+	}
+}
+
+// startOn starts a Kafka on a port, with what it kept in dir.
+func startOn(t *testing.T, port int, dir string) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
+	must(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// freePort returns a port of loopback that nobody listens on.
+func freePort(t *testing.T) (port int, addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	_, text, _ := net.SplitHostPort(l.Addr().String())
+	port, err = strconv.Atoi(text)
+	must(t, err)
+	return port, l.Addr().String()
+}
+
+// Kafka is away when the topics are asked for, and comes.
+func TestEnsureTopicsWaitsForKafka(t *testing.T) {
+	ctx := deadline(t)
+	port, addr := freePort(t)
+	told, done := make(chan error, 1), make(chan error, 1)
+	go func() {
+		done <- EnsureTopics(ctx, []string{addr}, Topics{}, func(err error) {
+			select {
+			case told <- err:
+			default:
+			}
+		})
+	}()
+	select {
+	case err := <-done:
+		t.Fatalf("EnsureTopics without Kafka: %v", err)
+	case err := <-told:
+		if err == nil {
+			t.Error("told nothing")
+		}
+	}
+	startOn(t, port, t.TempDir())
+	must(t, <-done)
+}
+
+// Several nodes create the topics of a fresh Kafka at once; brokers that have
+// not heard of a topic yet deny it.
+func TestEnsureTopicsOutlastsUnknownTopics(t *testing.T) {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	must(t, err)
+	t.Cleanup(c.Close)
+	var asked atomic.Int32
+	c.ControlKey(int16(kmsg.ListOffsets), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if asked.Add(1) > 3 {
+			return nil, nil, false
+		}
+		return unknownOffsets(req.(*kmsg.ListOffsetsRequest)), nil, true
+	})
+	must(t, EnsureTopics(deadline(t), c.ListenAddrs(), Topics{}, nil))
+	if asked.Load() <= 3 {
+		t.Errorf("the end of a topic was asked for %d times", asked.Load())
+	}
+}
+
+func unknownOffsets(req *kmsg.ListOffsetsRequest) *kmsg.ListOffsetsResponse {
+	resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
+	for _, asked := range req.Topics {
+		topic := kmsg.NewListOffsetsResponseTopic()
+		topic.Topic = asked.Topic
+		for _, p := range asked.Partitions {
+			answer := kmsg.NewListOffsetsResponseTopicPartition()
+			answer.Partition, answer.ErrorCode = p.Partition, kerr.UnknownTopicOrPartition.Code
+			topic.Partitions = append(topic.Partitions, answer)
+		}
+		resp.Topics = append(resp.Topics, topic)
+	}
+	return resp
+}
+
+// A partition count never changes, so another one is not waited for.
+func TestEnsureTopicsGivesUp(t *testing.T) {
+	ctx, k := deadline(t), fake(t)
+	must(t, EnsureContentTopic(ctx, k.brokers, "narrow", 3, nil))
+	if err := EnsureTopics(ctx, k.brokers, Topics{Timeline: "narrow"}, nil); !errors.Is(err, ErrPartitionCount) {
+		t.Errorf("3 partitions: %v", err)
+	}
+}

@@ -95,7 +95,7 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	for i := range nodes {
 		ids = append(ids, fmt.Sprintf("node-%d", i+1))
 	}
-	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", strings.Join(ids, ","), "--replicas", "2")
+	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", strings.Join(ids, ","), "--replicas", "2", "--force")
 	if err := kafka.EnsureTopics(ctx, []string{c.kafka}, kafka.Prefixed(c.prefix), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func startLoading(t *testing.T, kafkaAddr string) *loading {
 		t.Fatal(err)
 	}
 	t.Cleanup(etcd.Close)
-	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1,node-2", "--replicas", "2")
+	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1,node-2", "--replicas", "2", "--force")
 
 	if err := errors.Join(
 		kafka.EnsureTopics(ctx, []string{kafkaAddr}, kafka.Prefixed(l.prefix), nil),

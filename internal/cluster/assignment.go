@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,7 +23,26 @@ type Assignment struct {
 	// AllowUnknown lets this epoch name nodes that have never registered, which
 	// are otherwise taken for misspelt and refused.
 	AllowUnknown bool `json:"allow_unknown,omitempty"`
+	// Past is the size of the epochs before, oldest first, as [Client.Assign]
+	// notes it. By it a watcher that missed some of them judges each step and
+	// not their sum.
+	Past []Step `json:"past,omitempty"`
 }
+
+// Step is the size of an epoch's assignment.
+type Step struct {
+	Epoch       int64 `json:"epoch"`
+	Replicas    int   `json:"replicas"` // of all partitions together
+	Nodes       int   `json:"nodes"`
+	AllowShrink bool  `json:"allow_shrink,omitempty"`
+}
+
+const (
+	maxEpoch     = 1 << 53 // beyond it JSON's numbers are no longer exact
+	maxEpochStep = 1000    // so that no mistaken epoch uses up those after it
+	maxPast      = 64
+	maxOwners    = 16 // of a partition
+)
 
 // Spread returns a first assignment, of epoch 1, that gives each partition
 // the wanted number of replicas (or one on each node, if there are fewer) and
@@ -73,15 +93,25 @@ func (a *Assignment) Nodes() []millrace.NodeID {
 	return slices.Sorted(maps.Keys(a.hosted()))
 }
 
-// Validate reports what makes a unusable: an epoch below 1, a partition
-// without an owner or with one twice, an id that is not one.
+// Validate reports what makes a unusable: an epoch below 1 or beyond 2^53, a
+// partition without an owner, with one twice or with more than 16, an id that
+// is not one.
 func (a *Assignment) Validate() error {
 	if a.Epoch < 1 {
 		return fmt.Errorf("cluster: assignment: epoch %d is below 1", a.Epoch)
 	}
+	if a.Epoch > maxEpoch {
+		return fmt.Errorf("cluster: assignment: epoch %d is above %d", a.Epoch, int64(maxEpoch))
+	}
+	if len(a.Past) > maxPast || !slices.IsSortedFunc(a.Past, func(x, y Step) int { return cmp.Compare(x.Epoch, y.Epoch) }) {
+		return errors.New("cluster: assignment: its past is too long, or out of order")
+	}
 	for p, owners := range a.Replicas {
 		if len(owners) == 0 {
 			return fmt.Errorf("cluster: assignment: partition %d has no owner", p)
+		}
+		if len(owners) > maxOwners {
+			return fmt.Errorf("cluster: assignment: partition %d has %d owners, more than %d", p, len(owners), maxOwners)
 		}
 		for i, id := range owners {
 			if err := validID(string(id)); err != nil {
@@ -99,25 +129,65 @@ func (a *Assignment) equal(b *Assignment) bool {
 	return a.Epoch == b.Epoch && slices.EqualFunc(a.Replicas[:], b.Replicas[:], slices.Equal[[]millrace.NodeID])
 }
 
-// shrinks reports whether next drops more than a fifth of a's replicas or
-// nodes.
-func (a *Assignment) shrinks(next *Assignment) error {
-	count := func(a *Assignment) (n int) {
-		for _, owners := range a.Replicas {
-			n += len(owners)
-		}
-		return n
+// step returns the size of a.
+func (a *Assignment) step() Step {
+	s := Step{Epoch: a.Epoch, AllowShrink: a.AllowShrink, Nodes: len(a.hosted())}
+	for _, owners := range a.Replicas {
+		s.Replicas += len(owners)
 	}
-	for _, c := range []struct {
-		what     string
-		old, new int
-	}{{"replicas", count(a), count(next)}, {"nodes", len(a.Nodes()), len(next.Nodes())}} {
-		if c.new*5 < c.old*4 {
-			return fmt.Errorf("%w: from %d to %d %s", ErrShrink, c.old, c.new, c.what)
+	return s
+}
+
+// follow notes a in the past of the assignment that comes after it.
+func (a *Assignment) follow(next *Assignment) {
+	past := append(slices.Clone(a.Past), a.step())
+	next.Past = past[max(0, len(past)-maxPast):]
+}
+
+// shrinks reports whether the way from a to next drops more than a fifth of the
+// replicas or nodes at once, without saying that it is meant. The way is what
+// next knows of its past, if a is part of that, and else one jump.
+func (a *Assignment) shrinks(next *Assignment) error {
+	from, way := a.step(), []Step(nil)
+	if i := slices.Index(next.Past, from); i >= 0 {
+		way = next.Past[i+1:]
+	}
+	for _, to := range append(slices.Clone(way), next.step()) {
+		if err := from.shrinks(to); err != nil && !to.AllowShrink {
+			return err
 		}
+		from = to
 	}
 	return nil
 }
+
+func (s Step) shrinks(next Step) error {
+	switch {
+	case next.Replicas*5 < s.Replicas*4:
+		return fmt.Errorf("%w: from %d to %d replicas, in epoch %d", ErrShrink, s.Replicas, next.Replicas, next.Epoch)
+	case next.Nodes*5 < s.Nodes*4:
+		return fmt.Errorf("%w: from %d to %d nodes, in epoch %d", ErrShrink, s.Nodes, next.Nodes, next.Epoch)
+	}
+	return nil
+}
+
+// unknown reports the owners that are not known, unless a says that this is
+// meant.
+func (a *Assignment) unknown(known map[millrace.NodeID]bool) error {
+	var names []millrace.NodeID
+	for _, id := range a.Nodes() {
+		if !known[id] {
+			names = append(names, id)
+		}
+	}
+	if len(names) == 0 || a.AllowUnknown {
+		return nil
+	}
+	return fmt.Errorf("%w: %q", ErrUnknownOwner, names[:min(len(names), maxListed)])
+}
+
+// maxListed bounds the names in an error.
+const maxListed = 5
 
 // maxDocumentBytes bounds what is accepted from etcd, whose own limit is
 // 1.5 MiB.
@@ -130,9 +200,11 @@ func decodeAssignment(b []byte) (*Assignment, error) {
 		return nil, fmt.Errorf("cluster: assignment of %d bytes, more than %d", len(b), maxDocumentBytes)
 	}
 	var doc struct {
-		Epoch       int64               `json:"epoch"`
-		Replicas    [][]millrace.NodeID `json:"replicas"`
-		AllowShrink bool                `json:"allow_shrink"`
+		Epoch        int64               `json:"epoch"`
+		Replicas     [][]millrace.NodeID `json:"replicas"`
+		AllowShrink  bool                `json:"allow_shrink"`
+		AllowUnknown bool                `json:"allow_unknown"`
+		Past         []Step              `json:"past"`
 	}
 	if err := json.Unmarshal(b, &doc); err != nil {
 		return nil, fmt.Errorf("cluster: assignment: %w", err)
@@ -140,7 +212,7 @@ func decodeAssignment(b []byte) (*Assignment, error) {
 	if len(doc.Replicas) != partition.Count {
 		return nil, fmt.Errorf("cluster: assignment has %d partitions, not %d", len(doc.Replicas), partition.Count)
 	}
-	a := &Assignment{Epoch: doc.Epoch, AllowShrink: doc.AllowShrink}
+	a := &Assignment{Epoch: doc.Epoch, AllowShrink: doc.AllowShrink, AllowUnknown: doc.AllowUnknown, Past: doc.Past}
 	copy(a.Replicas[:], doc.Replicas)
 	return a, a.Validate()
 }

@@ -10,6 +10,7 @@
 //	partitions      "720", written once; without it the keyspace counts as lost
 //	keyspace        a [keyspace], written with it: tells this past from another
 //	map/assignment  JSON of [Assignment]
+//	map/last        the same as Assign or Restore last wrote it, to judge it by
 //	map/nodes/ID    JSON of a [registration], leased
 //	map/known/ID    the same of the last one, for good
 //	map/ready/ID    a [Set] of 90 bytes, leased
@@ -46,6 +47,8 @@ var (
 	ErrPartitions = errors.New("cluster: another partition count")  // fatal: the process and the cluster disagree on where entities live
 	ErrEpoch      = errors.New("cluster: the assignment has moved") // read it again and start over
 	ErrShrink     = errors.New("cluster: the map shrinks by more than a fifth; set allow_shrink if that is meant")
+	// ErrUnknownOwner refuses owners that have never registered.
+	ErrUnknownOwner = errors.New("cluster: the map names nodes that have never registered; start them first, or set allow_unknown if that is meant")
 )
 
 // Config says which cluster to join.
@@ -129,6 +132,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	etcd, err := clientv3.New(clientv3.Config{
 		Endpoints: cfg.Endpoints, DialTimeout: callTimeout, Logger: zap.NewNop(),
 		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: callTimeout,
+		MaxCallRecvMsgSize: maxAnswerBytes,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -137,6 +138,11 @@ func TestBadAssignmentsKeepTheLastGood(t *testing.T) {
 		"bad id":           {document(t, badID), "is not an id"},
 		"too large":        {append(document(t, spread(t, 5, 8)), make([]byte, 3<<19)...), "more than 1048576"},
 		"older epoch":      {document(t, spread(t, 5, 6)), "older than 7; keeping 7"},
+		"epoch 2^63-1":     {document(t, spread(t, 5, 1<<63-1)), "is above"},
+		"epoch far ahead":  {document(t, spread(t, 5, 1008)), "more than 1000 above 7"},
+		"too many owners":  {bytes.Replace(document(t, spread(t, 5, 8)), []byte(`["n0"`), []byte(`["n0"`+strings.Repeat(`,"x"`, 20)), 1), "more than 16"},
+		"deep":             {bytes.Repeat([]byte("["), 1<<20), "exceeded max depth"},
+		"a long past":      {bytes.Replace(document(t, spread(t, 5, 8)), []byte(`"epoch":8`), []byte(`"epoch":8,"past":[`+strings.Repeat(`{},`, 99)+`{}]`), 1), "past"},
 		"epoch 0":          {document(t, spread(t, 5, 0)), "epoch 0 is below 1"},
 		"same, other":      {document(t, other), "another assignment of epoch 7"},
 		"shrinks by 2 / 5": {document(t, spread(t, 3, 8)), "from 5 to 3 nodes"},
@@ -158,13 +164,94 @@ func TestGoodAssignmentsAreTaken(t *testing.T) {
 	meant := spread(t, 3, 8)
 	meant.AllowShrink = true
 	for name, a := range map[string]Assignment{
-		"next epoch": spread(t, 6, 8), "shrinks by 1 / 5": spread(t, 4, 8),
-		"override": meant, "several epochs later": spread(t, 2, 12),
+		"next epoch": spread(t, 6, 8), "shrinks by 1 / 5": spread(t, 4, 8), "shrinks by 1 / 5 later": spread(t, 4, 9),
+		"override": meant, "a thousand epochs later": spread(t, 5, 1007),
 	} {
-		old := NewMap(spread(t, 5, 7), nil, nil)
+		old := NewMap(spread(t, 5, 7), []Node{{ID: "n5", Addr: "a:5"}}, nil)
 		next, err := old.next(at(map[string][]byte{"assignment": document(t, a)}))
 		if err != nil || next.Epoch() != a.Epoch {
 			t.Errorf("%s: epoch %d, %v", name, next.Epoch(), err)
+		}
+	}
+}
+
+// However many epochs a jump passes over, it is judged by what it does.
+func TestAJumpOverEpochsIsJudged(t *testing.T) {
+	held := spread(t, 5, 7)
+	unknown := spread(t, 6, 9)
+	for name, c := range map[string]struct {
+		a    Assignment
+		want error
+	}{
+		"two epochs, 2 / 5 of the nodes":  {spread(t, 3, 9), ErrShrink},
+		"nine epochs, 4 / 5 of the nodes": {spread(t, 1, 16), ErrShrink},
+		"two epochs, an unknown node":     {unknown, ErrUnknownOwner},
+	} {
+		next, err := NewMap(held, nil, nil).next(at(map[string][]byte{"assignment": document(t, c.a)}))
+		if !errors.Is(err, c.want) || !next.assignment.equal(&held) {
+			t.Errorf("%s: epoch %d, %v", name, next.Epoch(), err)
+		}
+	}
+	// A watcher that missed allowed steps judges each, as if it had been there.
+	steps := []Assignment{held, spread(t, 4, 8), spread(t, 4, 9), spread(t, 4, 10)}
+	steps[3].Replicas = steps[2].Replicas
+	for p := range steps[3].Replicas {
+		if p%6 == 0 {
+			steps[3].Replicas[p] = steps[3].Replicas[p][:1]
+		}
+	}
+	for i := range steps[1:] {
+		steps[i].follow(&steps[i+1])
+	}
+	last := steps[3]
+	if next, err := NewMap(held, nil, nil).next(at(map[string][]byte{"assignment": document(t, last)})); err != nil || next.Epoch() != 10 {
+		t.Errorf("allowed steps: epoch %d, %v", next.Epoch(), err)
+	}
+	last.Past = last.Past[1:] // which says nothing of what is held
+	far := spread(t, 3, 10)
+	far.Past = last.Past
+	if _, err := NewMap(held, nil, nil).next(at(map[string][]byte{"assignment": document(t, far)})); !errors.Is(err, ErrShrink) {
+		t.Errorf("steps that do not begin at what is held: %v", err)
+	}
+}
+
+// No epoch ends all change: one far ahead is refused, whatever is held.
+func TestAnEpochFarAheadIsRefused(t *testing.T) {
+	for _, held := range []int64{0, 1, 7} {
+		m := NewMap(Assignment{}, nil, nil)
+		if held > 0 {
+			m = NewMap(spread(t, 5, held), nil, nil)
+		}
+		for _, epoch := range []int64{held + 1001, 1 << 53, 1<<53 + 1, 1<<63 - 1} {
+			next, err := m.next(at(map[string][]byte{"assignment": document(t, spread(t, 5, epoch))}))
+			if err == nil || next.Epoch() != held {
+				t.Errorf("held %d, found %d: %v", held, epoch, err)
+			}
+		}
+	}
+	// A new process believes what this package wrote.
+	body := document(t, spread(t, 5, 5000))
+	next, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"assignment": body, "last": body, "known/n0": nil, "known/n1": nil, "known/n2": nil, "known/n3": nil, "known/n4": nil}))
+	if err != nil || next.Epoch() != 5000 {
+		t.Errorf("epoch %d, %v", next.Epoch(), err)
+	}
+}
+
+// Owners nobody knows are told, and refused where there is anything better.
+func TestUnknownOwnersAreTold(t *testing.T) {
+	a := spread(t, 2, 1)
+	first, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"assignment": document(t, a)}))
+	if !errors.Is(err, ErrUnknownOwner) || first.Epoch() != 1 {
+		t.Fatalf("the first assignment: epoch %d, %v", first.Epoch(), err)
+	}
+	a.AllowUnknown = true
+	if first, err = NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"assignment": document(t, a)})); err != nil || first.Epoch() != 1 {
+		t.Fatalf("said to be meant: epoch %d, %v", first.Epoch(), err)
+	}
+	for key, known := range map[string]bool{"nodes/n2": true, "known/n2": true, "left/n2": false, "known/n3": false} {
+		next, err := first.next(at(map[string][]byte{"assignment": document(t, spread(t, 3, 2)), key: []byte(`{"id":"n2","addr":"a:1"}`)}))
+		if known != (err == nil) || known != (next.Epoch() == 2) {
+			t.Errorf("with %s: epoch %d, %v", key, next.Epoch(), err)
 		}
 	}
 }
@@ -224,13 +311,37 @@ func TestJudge(t *testing.T) {
 		"restored elsewhere":  {snapshot{cluster: 2, revision: 2, count: "720", keyspace: second}, nil},
 		"restored, but count": {snapshot{cluster: 1, revision: 2, count: "64", keyspace: second}, ErrPartitions},
 	} {
-		o := origin{1, 10, first}
+		o := origin{1, 10, first, 0}
 		if err := o.judge(&c.s); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
-		if want := (origin{c.s.cluster, c.s.revision, c.s.keyspace}); c.want == nil && o != want || c.want != nil && o != (origin{1, 10, first}) {
+		if want := (origin{c.s.cluster, c.s.revision, c.s.keyspace, 0}); c.want == nil && o != want {
 			t.Errorf("%s: moved to %+v", name, o)
 		}
+		var back int64
+		if c.want == errBack {
+			back = c.s.revision
+		}
+		if c.want != nil && o != (origin{1, 10, first, back}) {
+			t.Errorf("%s: moved to %+v", name, o)
+		}
+	}
+}
+
+// An etcd that went back does not become good by being written to.
+func TestAnEtcdThatWentBackStaysBack(t *testing.T) {
+	first := keyspace{1, "a"}
+	o := origin{1, 10, first, 0}
+	for _, revision := range []int64{9, 10, 11, 1000} {
+		if err := o.judge(&snapshot{cluster: 1, revision: revision, count: "720", keyspace: first}); err != errBack {
+			t.Errorf("at revision %d: %v", revision, err)
+		}
+	}
+	if o.Back != 9 || o.Revision != 10 {
+		t.Errorf("%+v", o)
+	}
+	if err := o.judge(&snapshot{cluster: 1, revision: 12, count: "720", keyspace: keyspace{2, "b"}}); err != nil || o.Back != 0 {
+		t.Errorf("restored: %v, %+v", err, o)
 	}
 }
 

@@ -51,7 +51,7 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 				d.join(ctx, s)
 			}
 			from := d.origin
-			if d.apply(s, err) || d.origin.Keyspace != from.Keyspace {
+			if d.apply(s, err) || d.origin.moved(from) {
 				c.saveDocs(kind, lastDocs{d.origin, d.Current()})
 			}
 			if err == nil || onDisk {
@@ -87,13 +87,19 @@ func (d *Documents) Fault() error { _, err := d.state.get(); return err }
 // it lacks then was not deleted by anybody.
 func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	old, oldFault := d.state.get()
-	next := old
+	next, from := old, d.origin.Keyspace
 	if fault == nil {
 		fault = d.origin.judge(s)
+	}
+	if fault == nil && from == s.keyspace && older(old, s) {
+		fault = d.origin.wentBack(s)
 	}
 	if fault == nil {
 		next = make(map[string]Document, len(s.values))
 		for name, v := range s.values {
+			if v.version > s.revision { // kept from before a restoration
+				v.version = 0
+			}
 			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
 		}
 		fault = s.fault
@@ -109,22 +115,36 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	return changed
 }
 
+// older reports whether a document is older than it has been, which no later
+// write can make it: etcd went back, and its revisions have caught up since.
+func older(old map[string]Document, s *snapshot) bool {
+	for name, v := range s.values {
+		if v.version < old[name].Version {
+			return true
+		}
+	}
+	return false
+}
+
 // Put writes a document of at most 32 MiB. Readers find it whole, or the one
 // before.
 func (d *Documents) Put(ctx context.Context, name string, body []byte) error {
 	if err := validID(name); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
 	}
-	var err error
-	if len(body) > maxDocumentBytes {
-		err = d.putParts(ctx, name, body)
-	} else {
-		_, err = d.c.etcd.Txn(ctx).Then(clientv3.OpPut(d.key(name), string(body)), clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())).Commit()
-	}
-	if err != nil {
+	if _, err := d.put(ctx, name, body); err != nil {
 		return fmt.Errorf("cluster: put %s %s: %w", d.kind, name, err)
 	}
 	return nil
+}
+
+// put writes a document if the conditions hold, and reports whether they did.
+func (d *Documents) put(ctx context.Context, name string, body []byte, conditions ...clientv3.Cmp) (bool, error) {
+	if len(body) > maxDocumentBytes {
+		return d.putParts(ctx, name, body, conditions)
+	}
+	put, err := d.c.etcd.Txn(ctx).If(conditions...).Then(clientv3.OpPut(d.key(name), string(body)), clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())).Commit()
+	return err == nil && put.Succeeded, err
 }
 
 // Delete removes a document; one that is not there is no error.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // A watch is only the doorbell: whatever it rings for, the state is read
@@ -25,6 +27,10 @@ var (
 	errBack    = errors.New("cluster: etcd went back to an older revision; keeping the last good state")
 	errAnew    = errors.New("cluster: etcd has lost the state of this cluster and holds the beginning of another; keeping the last good state")
 )
+
+// maxAnswerBytes bounds an answer of etcd before any of it is read: everything
+// under a prefix, or a part of a document.
+const maxAnswerBytes = 64 << 20
 
 // snapshot is everything under a prefix at one revision.
 type snapshot struct {
@@ -46,8 +52,11 @@ func (c *Client) list(ctx context.Context, sub string) (*snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.keyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix())).Commit()
+	if status.Code(err) == codes.ResourceExhausted {
+		return nil, fmt.Errorf("cluster: what etcd holds under %s%s is refused, being more than %d bytes: %w", c.prefix, sub, maxAnswerBytes, err)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("cluster: etcd is away: %w", err)
+		return nil, away(err)
 	}
 	s := &snapshot{cluster: resp.Header.ClusterId, revision: resp.Header.Revision, values: map[string]value{}}
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
@@ -101,6 +110,18 @@ type origin struct {
 	Cluster  uint64   `json:"cluster"`
 	Revision int64    `json:"revision"`
 	Keyspace keyspace `json:"keyspace"`
+	// Back is where etcd was when it was first seen to have gone back: what
+	// is older was there before, what is newer somebody has written since. 0
+	// while it has not gone back; only a restoration ends it.
+	Back int64 `json:"back,omitempty"`
+}
+
+// wentBack notes that etcd has gone back, and reports so.
+func (o *origin) wentBack(s *snapshot) error {
+	if o.Back == 0 {
+		o.Back = s.revision
+	}
+	return errBack
 }
 
 // judge says what is wrong with a snapshot as a whole. Only errBack and
@@ -120,10 +141,10 @@ func (o *origin) judge(s *snapshot) error {
 	case restored || o.Keyspace == keyspace{}:
 	case s.keyspace != o.Keyspace:
 		return errAnew
-	case s.revision < o.Revision:
-		return errBack
+	case s.revision < o.Revision || o.Back > 0:
+		return o.wentBack(s)
 	}
-	*o = origin{s.cluster, s.revision, s.keyspace}
+	*o = origin{Cluster: s.cluster, Revision: s.revision, Keyspace: s.keyspace}
 	return nil
 }
 

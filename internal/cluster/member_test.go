@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -205,7 +206,7 @@ func TestAFrozenProcessDoesNotTakeItsNameBack(t *testing.T) {
 	ctx, etcd := t.Context(), startEtcd(t)
 	w := watch(t, etcd.open(""))
 	pipe := startPipe(t, etcd.addr)
-	frozen, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{pipe.addr()}, Name: "test"})
+	frozen, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{pipe.addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
 	check(t, err)
 	defer frozen.Close()
 	one := join(t, frozen, cluster.Node{ID: "n1", Addr: "a:1", Instance: "one"})

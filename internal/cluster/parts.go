@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -61,21 +62,21 @@ func (d *Documents) partKey(name string, p parts, i int) string {
 	return fmt.Sprintf("%s%s/%03d", d.partsPrefix(name), p.sum, i)
 }
 
-// putParts writes a large document.
-func (d *Documents) putParts(ctx context.Context, name string, body []byte) error {
+// putParts writes a large document, otherwise as put.
+func (d *Documents) putParts(ctx context.Context, name string, body []byte, conditions []clientv3.Cmp) (bool, error) {
 	if len(body) > maxPartedBytes {
-		return &millrace.Error{
+		return false, &millrace.Error{
 			Reason: millrace.ReasonTooLarge,
 			Detail: fmt.Sprintf("%s is %d bytes, more than %d", name, len(body), maxPartedBytes),
 			WayOut: "make it smaller: of a model, fewer trees, leaves or golden rows",
 		}
 	}
 	p := partsOf(body)
-	var there []clientv3.Cmp
+	there := slices.Clone(conditions)
 	for i := range p.count {
 		part, key := body[i*maxDocumentBytes:min((i+1)*maxDocumentBytes, len(body))], d.partKey(name, p, i)
 		if _, err := d.c.etcd.Put(ctx, key, string(part)); err != nil {
-			return err
+			return false, err
 		}
 		there = append(there, clientv3.Compare(clientv3.CreateRevision(key), ">", 0))
 	}
@@ -85,10 +86,10 @@ func (d *Documents) putParts(ctx context.Context, name string, body []byte) erro
 		clientv3.OpDelete(all, clientv3.WithRange(own)),
 		clientv3.OpDelete(clientv3.GetPrefixRangeEnd(own), clientv3.WithRange(clientv3.GetPrefixRangeEnd(all))),
 	).Commit()
-	if err == nil && !put.Succeeded {
+	if err == nil && !put.Succeeded && len(conditions) == 0 {
 		err = errors.New("somebody else put it at the same time; try again")
 	}
-	return err
+	return err == nil && put.Succeeded, err
 }
 
 // join puts the documents together that are in parts. One of which that fails

@@ -14,6 +14,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -41,21 +42,11 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 	if err != nil {
 		return r, err
 	}
-	if now := (origin{Revision: have.revision, Keyspace: have.keyspace}); now.Keyspace == kept.origin.Keyspace && now.compare(kept.origin) >= 0 ||
-		now.Keyspace.Generation > kept.origin.Keyspace.Generation {
+	if kept.holds(have) {
 		return r, ErrNothingLost
 	}
-	for kind, docs := range kept.docs {
-		d := &Documents{c: c, kind: kind}
-		for _, doc := range docs.documents {
-			if _, there := have.values[d.prefix()+doc.Name]; there {
-				continue
-			}
-			if err := d.Put(ctx, doc.Name, []byte(doc.Body)); err != nil {
-				return r, fmt.Errorf("cluster: restore: %w", err)
-			}
-			r.Documents++
-		}
+	if r.Documents, err = c.restoreDocuments(ctx, kept, have); err != nil {
+		return r, fmt.Errorf("cluster: restore: %w", err)
 	}
 	for name, secret := range kept.secrets {
 		now, err := c.share(ctx, name, secret)
@@ -66,44 +57,112 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 			r.Secrets++
 		}
 	}
+	for _, id := range kept.assignment.Nodes() {
+		if err := c.restoreKnown(ctx, id, kept.nodes[id]); err != nil {
+			return r, fmt.Errorf("cluster: restore: %w", err)
+		}
+	}
 	// Last, since it is what makes everybody believe the rest.
-	a, key := kept.assignment, mapPrefix+"assignment"
-	old := have.values[key]
-	if present, err := decodeAssignment(old.data); err == nil && present.Epoch > a.Epoch {
-		a = *present // somebody has assigned since
+	if r.Epoch, err = c.restoreAssignment(ctx, kept, have); err != nil {
+		return r, fmt.Errorf("cluster: restore: %w", err)
+	}
+	return r, nil
+}
+
+// holds reports whether etcd has all that the directories know of.
+func (k *kept) holds(have *snapshot) bool {
+	if k.origin.Keyspace != have.keyspace {
+		return have.keyspace.Generation > k.origin.Keyspace.Generation
+	}
+	return k.back[have.keyspace] == 0 && have.revision >= k.origin.Revision
+}
+
+// wentBack notes what a process has seen of an etcd that went back.
+func (k *kept) wentBack(o origin) {
+	if at := k.back[o.Keyspace]; o.Back > 0 && (at == 0 || o.Back < at) {
+		k.back[o.Keyspace] = o.Back
+	}
+}
+
+// restoreDocuments writes the documents that etcd lacks, and those that it has
+// in an older form: of the same keyspace, from before it went back.
+func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot) (n int, err error) {
+	for kind, docs := range kept.docs {
+		d := &Documents{c: c, kind: kind}
+		for _, doc := range docs.documents {
+			now, there := have.values[d.prefix()+doc.Name]
+			back := kept.back[have.keyspace]
+			older := have.keyspace == docs.origin.Keyspace && now.version < doc.Version && (back == 0 || now.version <= back)
+			if there && !older {
+				continue
+			}
+			put, err := d.put(ctx, doc.Name, []byte(doc.Body), clientv3.Compare(clientv3.ModRevision(d.key(doc.Name)), "=", now.version))
+			switch {
+			case err != nil:
+				return n, fmt.Errorf("%s %s: %w", kind, doc.Name, err)
+			case put: // else somebody has written it in the meantime
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// restoreKnown lets the nodes of the assignment count as registered before.
+func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n Node) error {
+	body, err := json.Marshal(registration{Node: n})
+	if err != nil {
+		return err
+	}
+	key := c.prefix + mapPrefix + "known/" + string(id)
+	_, err = c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(clientv3.OpPut(key, string(body))).Commit()
+	return err
+}
+
+// restoreAssignment writes the assignment under the next epoch, or keeps a
+// newer one that etcd has, and begins the keyspace's next generation.
+func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapshot) (int64, error) {
+	p, err := c.present(ctx)
+	if err != nil {
+		return 0, err
+	}
+	a := kept.assignment
+	if p.assignment != nil && p.assignment.Epoch > a.Epoch {
+		a = *p.assignment // somebody has assigned since
 	} else {
+		kept.assignment.follow(&a)
 		a.Epoch++
 	}
 	body, err := json.Marshal(a)
 	if err != nil {
-		return r, fmt.Errorf("cluster: restore: %w", err)
+		return 0, err
 	}
 	next := newKeyspace(1 + max(kept.origin.Keyspace.Generation, have.keyspace.Generation))
-	put, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.prefix+key), "=", old.version)).Then(
+	put, err := c.etcd.Txn(ctx).If(c.still(p)...).Then(append(c.assign(body),
 		clientv3.OpPut(c.partitionsKey(), strconv.Itoa(partition.Count)),
 		clientv3.OpPut(c.keyspaceKey(), next.String()),
-		clientv3.OpPut(c.prefix+key, string(body)),
-	).Commit()
+	)...).Commit()
 	if err != nil {
-		return r, fmt.Errorf("cluster: restore: %w", err)
+		return 0, err
 	}
 	if !put.Succeeded {
-		return r, fmt.Errorf("%w: somebody assigned at the same time", ErrEpoch)
+		return 0, fmt.Errorf("%w: somebody assigned at the same time", ErrEpoch)
 	}
-	r.Epoch = a.Epoch
-	return r, nil
+	return a.Epoch, nil
 }
 
 // kept is the newest that is known of a cluster.
 type kept struct {
-	origin     origin
+	origin     origin // of the newest map
 	assignment Assignment
+	nodes      map[millrace.NodeID]Node
 	docs       map[string]lastDocs // by kind
 	secrets    map[string][]byte
+	back       map[keyspace]int64 // where etcd was when it was first seen to have gone back
 }
 
 func readKept(dirs []string) (kept, error) {
-	k := kept{docs: map[string]lastDocs{}, secrets: map[string][]byte{}}
+	k := kept{nodes: map[millrace.NodeID]Node{}, docs: map[string]lastDocs{}, secrets: map[string][]byte{}, back: map[keyspace]int64{}}
 	for _, dir := range dirs {
 		if err := k.read(dir); err != nil {
 			return k, fmt.Errorf("cluster: restore: %w", err)
@@ -120,8 +179,18 @@ func (k *kept) read(dir string) error {
 	if err != nil {
 		return err
 	}
-	if k.assignment.Epoch == 0 || origin.compare(k.origin) > 0 {
-		k.origin, k.assignment = origin, m.Assignment()
+	// Of one keyspace the higher epoch is the newer one: a process goes on
+	// taking them from an etcd that went back.
+	newest := cmp.Or(cmp.Compare(origin.Keyspace.Generation, k.origin.Keyspace.Generation), cmp.Compare(m.Epoch(), k.assignment.Epoch), origin.compare(k.origin)) > 0
+	if newest || k.assignment.Epoch == 0 {
+		k.assignment = m.Assignment()
+	}
+	if origin.compare(k.origin) > 0 {
+		k.origin = origin
+	}
+	k.wentBack(origin)
+	for _, n := range m.Nodes() {
+		k.nodes[n.ID] = n
 	}
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -130,8 +199,12 @@ func (k *kept) read(dir string) error {
 	for _, f := range files {
 		file := filepath.Join(dir, f.Name())
 		if name, ok := strings.CutPrefix(f.Name(), "secret-"); ok {
-			if k.secrets[name], err = os.ReadFile(file); err != nil || len(k.secrets[name]) != secretBytes {
+			secret, err := os.ReadFile(file)
+			if err != nil || len(secret) != secretBytes {
 				return fmt.Errorf("%s is no secret: %v", file, err)
+			}
+			if _, there := k.secrets[name]; !there || newest {
+				k.secrets[name] = secret
 			}
 		}
 		kind, ok := strings.CutPrefix(strings.TrimSuffix(f.Name(), ".json"), "docs-")
@@ -142,12 +215,17 @@ func (k *kept) read(dir string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
+		k.wentBack(docs.origin)
 		if last, known := k.docs[kind]; !known || docs.origin.compare(last.origin) > 0 {
 			k.docs[kind] = docs
 		}
 	}
 	return nil
 }
+
+// moved reports whether o is to be kept on disk instead of p: revisions alone
+// are not worth it.
+func (o origin) moved(p origin) bool { return o.Keyspace != p.Keyspace || o.Back != p.Back }
 
 // compare orders what was heard of a cluster by age, oldest first.
 func (o origin) compare(p origin) int {

@@ -2,61 +2,19 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
 )
 
 // mapPrefix is where what makes a [Map] is.
 const mapPrefix = "map/"
-
-// Assign replaces the assignment. a.Epoch must be one above the present one
-// (1 for the first, any for the first after etcd lost its state); otherwise,
-// or when somebody was faster, it gives [ErrEpoch]. [ErrShrink] guards against
-// mistakes.
-func (c *Client) Assign(ctx context.Context, a Assignment) error {
-	if err := a.Validate(); err != nil {
-		return err
-	}
-	key := c.prefix + mapPrefix + "assignment"
-	got, err := c.etcd.Get(ctx, key)
-	if err != nil {
-		return fmt.Errorf("cluster: assign: %w", err)
-	}
-	var revision int64
-	if len(got.Kvs) > 0 {
-		old, err := decodeAssignment(got.Kvs[0].Value)
-		if err != nil {
-			return fmt.Errorf("cluster: the present assignment is damaged, delete %s first: %w", key, err)
-		}
-		if a.Epoch != old.Epoch+1 {
-			return fmt.Errorf("%w: it has epoch %d, so the next is %d and not %d", ErrEpoch, old.Epoch, old.Epoch+1, a.Epoch)
-		}
-		if err := old.shrinks(&a); err != nil && !a.AllowShrink {
-			return err
-		}
-		revision = got.Kvs[0].ModRevision
-	}
-	body, err := json.Marshal(a)
-	if err != nil {
-		return fmt.Errorf("cluster: assign: %w", err)
-	}
-	put, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, string(body))).Commit()
-	if err != nil {
-		return fmt.Errorf("cluster: assign: %w", err)
-	}
-	if !put.Succeeded {
-		return fmt.Errorf("%w: somebody else assigned at the same time", ErrEpoch)
-	}
-	return nil
-}
 
 // Watcher keeps a [Map] up to date.
 type Watcher struct {
@@ -83,7 +41,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 		c.follow(ctx, mapPrefix, func(s *snapshot, err error) {
 			old, from := w.Current(), w.origin
 			w.apply(s, err)
-			if m := w.Current(); m != old || w.origin.Keyspace != from.Keyspace {
+			if m := w.Current(); m != old || w.origin.moved(from) {
 				c.saveMap(m, w.origin)
 				c.remember(w.origin, m.Epoch())
 			}
@@ -148,15 +106,17 @@ func (w *Watcher) apply(s *snapshot, fault error) {
 func (m *Map) next(s *snapshot) (*Map, error) {
 	var faults []error
 	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}, reports: map[millrace.NodeID][]Report{}}
-	if a, err := m.nextAssignment(s); err != nil {
+	a, err := m.nextAssignment(s)
+	if err != nil {
 		faults = append(faults, err)
-	} else if a != nil {
+	}
+	if a != nil {
 		next.assignment = *a
 	}
 	next.hosted = next.assignment.hosted()
-	for key, v := range s.values {
+	for _, key := range slices.Sorted(maps.Keys(s.values)) {
 		kind, id, _ := strings.Cut(key, "/")
-		var err error
+		v, err := s.values[key], error(nil)
 		switch kind {
 		case "nodes":
 			err = next.addNode(millrace.NodeID(id), v.data)
@@ -190,7 +150,15 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 		}
 	}
 	next.order()
-	return next, errors.Join(faults...)
+	return next, joinFaults(faults)
+}
+
+// joinFaults tells the first few of many faults.
+func joinFaults(faults []error) error {
+	if more := len(faults) - maxListed; more > 0 {
+		faults = append(faults[:maxListed:maxListed], fmt.Errorf("cluster: and %d more", more))
+	}
+	return errors.Join(faults...)
 }
 
 func (m *Map) addNode(id millrace.NodeID, body []byte) error {
@@ -202,7 +170,8 @@ func (m *Map) addNode(id millrace.NodeID, body []byte) error {
 	return nil
 }
 
-// nextAssignment returns the assignment to change to; nil for none.
+// nextAssignment returns the assignment to change to; nil for none. What is
+// wrong with one that there is no better one than is told beside it.
 func (m *Map) nextAssignment(s *snapshot) (*Assignment, error) {
 	v, ok := s.values["assignment"]
 	if !ok {
@@ -223,11 +192,39 @@ func (m *Map) nextAssignment(s *snapshot) (*Assignment, error) {
 			return nil, fmt.Errorf("cluster: etcd has another assignment of epoch %d; keeping the first", a.Epoch)
 		}
 		return nil, nil
-	case a.Epoch == m.Epoch()+1 && m.Epoch() > 0 && !a.AllowShrink:
-		// Over several epochs it may have shrunk step by step.
-		if err := m.assignment.shrinks(a); err != nil {
-			return nil, err
-		}
+	case a.Epoch > m.Epoch()+maxEpochStep && a.Epoch > lastEpoch(s)+maxEpochStep:
+		return nil, fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d; keeping %[3]d", a.Epoch, maxEpochStep, m.Epoch())
+	case m.Epoch() == 0:
+		return a, a.unknown(m.known(s))
+	}
+	if err := errors.Join(m.assignment.shrinks(a), a.unknown(m.known(s))); err != nil {
+		return nil, fmt.Errorf("cluster: etcd has assignment %d, which is refused; keeping %d: %w", a.Epoch, m.Epoch(), err)
 	}
 	return a, nil
+}
+
+// lastEpoch is that of the assignment that was last written by this package.
+func lastEpoch(s *snapshot) int64 {
+	if a, err := decodeAssignment(s.values["last"].data); err == nil {
+		return a.Epoch
+	}
+	return 0
+}
+
+// known returns the nodes that are or were registered, and those that hosted
+// something before.
+func (m *Map) known(s *snapshot) map[millrace.NodeID]bool {
+	known := map[millrace.NodeID]bool{}
+	for id := range m.nodes {
+		known[id] = true
+	}
+	for id := range m.hosted {
+		known[id] = true
+	}
+	for key := range s.values {
+		if kind, id, _ := strings.Cut(key, "/"); kind == "nodes" || kind == "known" {
+			known[millrace.NodeID(id)] = true
+		}
+	}
+	return known
 }

@@ -165,13 +165,14 @@ func (c *Cluster) startEtcd(ctx, run context.Context) error {
 	if c.maps.Current().Epoch() > 0 {
 		return nil
 	}
-	if c.cfg.Assign != nil {
-		return c.client.Assign(ctx, c.cfg.Assign(c.nodeIDs()))
-	}
 	first, err := cluster.Spread(c.nodeIDs(), c.cfg.Replicas)
 	if err != nil {
 		return err
 	}
+	if c.cfg.Assign != nil {
+		first = c.cfg.Assign(c.nodeIDs())
+	}
+	first.AllowUnknown = true // the nodes start after this
 	return c.client.Assign(ctx, first)
 }
 

@@ -88,6 +88,7 @@ func prepareCluster(ctx context.Context, p *relevance.Pack, b *backing, name str
 		if err != nil {
 			return err
 		}
+		a.AllowUnknown = true // the nodes start after this
 		if err := cl.Assign(ctx, a); err != nil {
 			return err
 		}

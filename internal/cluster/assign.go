@@ -1,0 +1,116 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+)
+
+// present is what etcd has of an assignment when another is to follow.
+type present struct {
+	assignment     *Assignment // nil: none that is of use
+	revision, last int64       // of the two keys that hold it
+	known          map[millrace.NodeID]bool
+}
+
+func (c *Client) assignmentKey() string { return c.prefix + mapPrefix + "assignment" }
+func (c *Client) lastKey() string       { return c.prefix + mapPrefix + "last" }
+
+// present reads what watchers hold, as far as etcd can tell: of the assignment
+// and the one that this package last wrote the higher epoch, but none that is
+// malformed or so far ahead that no watcher takes it.
+func (c *Client) present(ctx context.Context) (*present, error) {
+	s, err := c.list(ctx, mapPrefix)
+	if err != nil {
+		return nil, err
+	}
+	p := &present{revision: s.values["assignment"].version, last: s.values["last"].version, known: NewMap(Assignment{}, nil, nil).known(s)}
+	epoch := int64(0)
+	for _, key := range []string{"last", "assignment"} {
+		a, err := decodeAssignment(s.values[key].data)
+		if err != nil || a.Epoch < epoch || key == "assignment" && a.Epoch > epoch+maxEpochStep {
+			continue
+		}
+		p.assignment, epoch = a, a.Epoch
+	}
+	if p.assignment != nil {
+		for _, id := range p.assignment.Nodes() {
+			p.known[id] = true
+		}
+	}
+	return p, nil
+}
+
+// Assigned returns the present assignment; ok is false if there is none. A
+// change of it is assigned with the next epoch.
+func (c *Client) Assigned(ctx context.Context) (a Assignment, ok bool, err error) {
+	p, err := c.present(ctx)
+	if err != nil || p.assignment == nil {
+		return a, false, err
+	}
+	return *p.assignment, true, nil
+}
+
+// Assign replaces the assignment. a.Epoch must be above the present one, by at
+// most 1,000 (the first one's at most 1,000); otherwise, or when somebody was
+// faster, it gives [ErrEpoch]. [ErrShrink] and [ErrUnknownOwner] guard against
+// mistakes.
+func (c *Client) Assign(ctx context.Context, a Assignment) error {
+	if err := a.Validate(); err != nil {
+		return err
+	}
+	p, err := c.present(ctx)
+	if err != nil {
+		return fmt.Errorf("cluster: assign: %w", err)
+	}
+	if err := p.accepts(&a); err != nil {
+		return err
+	}
+	body, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("cluster: assign: %w", err)
+	}
+	put, err := c.etcd.Txn(ctx).If(c.still(p)...).Then(c.assign(body)...).Commit()
+	if err != nil {
+		return fmt.Errorf("cluster: assign: %w", err)
+	}
+	if !put.Succeeded {
+		return fmt.Errorf("%w: somebody else assigned at the same time", ErrEpoch)
+	}
+	return nil
+}
+
+// still holds while nobody else assigns.
+func (c *Client) still(p *present) []clientv3.Cmp {
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(c.assignmentKey()), "=", p.revision),
+		clientv3.Compare(clientv3.ModRevision(c.lastKey()), "=", p.last),
+	}
+}
+
+func (c *Client) assign(body []byte) []clientv3.Op {
+	return []clientv3.Op{clientv3.OpPut(c.assignmentKey(), string(body)), clientv3.OpPut(c.lastKey(), string(body))}
+}
+
+// accepts judges the assignment that is to follow, and notes the past in it.
+func (p *present) accepts(a *Assignment) error {
+	epoch := int64(0)
+	if p.assignment != nil {
+		epoch = p.assignment.Epoch
+	}
+	if a.Epoch <= epoch || a.Epoch > epoch+maxEpochStep {
+		return fmt.Errorf("%w: it has epoch %d, so the next is %d and not %d", ErrEpoch, epoch, epoch+1, a.Epoch)
+	}
+	a.Past = nil
+	if p.assignment != nil {
+		p.assignment.follow(a)
+		if err := p.assignment.shrinks(a); err != nil {
+			return err
+		}
+	}
+	return a.unknown(p.known)
+}

@@ -28,15 +28,11 @@ type hosting struct {
 	schemaLog *kafka.SchemaLog
 	progress  *kafka.ProgressLog
 	member    *cluster.Membership
-
-	// tried is the version of each model pack that was last looked at. Of
-	// run, and then of followModels alone.
-	tried map[string]int64
 }
 
 // newHosting connects to nothing yet: Kafka may be away.
 func (n *Node) newHosting() (h *hosting, err error) {
-	h = &hosting{node: n, tried: make(map[string]int64)}
+	h = &hosting{node: n}
 	defer func() {
 		if err != nil {
 			h.close()
@@ -79,11 +75,12 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	packs, err := n.cfg.Cluster.Documents(ctx, ModelsKind)
+	packs, err := n.cfg.Cluster.Artefacts(ctx, ModelsKind)
 	if err != nil {
 		return err
 	}
-	h.admitModels(ctx, packs)
+	models := newModelFollower(n, packs, h.schemaLog.Moved)
+	models.admit(ctx)
 	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance}); err != nil {
 		return err
 	}
@@ -101,7 +98,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	g.Go(func() error { return h.followSchemas(ctx) })
 	g.Go(func() error { return h.sweep(ctx) })
 	g.Go(func() error { return h.announce(ctx) })
-	g.Go(func() error { return h.followModels(ctx, packs) })
+	g.Go(func() error { return models.run(ctx, h.member.SetModels) })
 	return g.Wait()
 }
 

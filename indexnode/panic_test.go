@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/relevance"
 )
 
 // Who reads what the cache misses, for itself and for those who wait, may
@@ -81,7 +82,7 @@ func TestAPanicOfATriedModelIsAnError(t *testing.T) {
 	n.cache.Purge()
 	known := n.schemas
 	n.schemas = nil
-	if _, _, err := n.uncovered(t.Context(), "recency"); err == nil || !strings.Contains(err.Error(), "panicked") {
+	if _, _, err := n.uncovered(t.Context(), relevance.ID{Name: "recency"}); err == nil || !strings.Contains(err.Error(), "panicked") {
 		t.Errorf("%v", err)
 	}
 	n.schemas = known

@@ -33,12 +33,12 @@ const (
 const (
 	maxPackBytes = 512 << 20
 	maxPackFiles = 64
-	packFormat   = 1
+	packFormat   = 2 // of 1, golden rows had no records
 )
 
 // Manifest says what a pack holds. It is written last.
 type Manifest struct {
-	Format   int               `json:"format"` // 1
+	Format   int               `json:"format"` // 2
 	Name     string            `json:"name"`
 	Version  string            `json:"version"`
 	Schemas  map[string]string `json:"schemas,omitempty"` // the fingerprints that the spec was checked against
@@ -109,8 +109,11 @@ func newPack(files map[string][]byte) (*Pack, error) {
 	if err := d.Decode(&p.Manifest); err != nil {
 		return nil, fmt.Errorf("%s: %w", ManifestFile, err)
 	}
-	if p.Manifest.Format != packFormat {
-		return nil, fmt.Errorf("%s: format %d; this binary reads %d", ManifestFile, p.Manifest.Format, packFormat)
+	switch f := p.Manifest.Format; {
+	case f == 1:
+		return nil, fmt.Errorf("%s: format 1, whose golden rows test no expressions; add rows with a record (millrace model golden writes them out) and seal it again", ManifestFile)
+	case f != packFormat:
+		return nil, fmt.Errorf("%s: format %d; this binary reads %d", ManifestFile, f, packFormat)
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(p.Manifest.Files)) {

@@ -3,6 +3,7 @@ package relevance
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,6 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance/plan"
 )
 
 const packSpec = `name: team
@@ -34,7 +39,7 @@ weights:
 `
 
 // writePack writes the files of a pack without its manifest, with golden rows
-// made by the model itself.
+// made by the model itself, some of which have a record.
 func writePack(t *testing.T, files map[string]string, rows int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,14 +48,19 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 			t.Fatal(err)
 		}
 	}
-	if _, ok := files[GoldenFile]; ok {
-		return dir
-	}
 	m, err := ParseFile(os.DirFS(dir), SpecFile, ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var golden bytes.Buffer
+	golden.WriteString(files[GoldenFile])
+	if golden.Len() > 0 {
+		rows = 8
+	}
+	for i := range min(rows, 8) {
+		golden.Write(recordRow(t, m, i))
+		rows--
+	}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range rows {
 		named := map[string]any{}
@@ -71,7 +81,7 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 		if math.IsNaN(score) {
 			continue
 		}
-		line, err := json.Marshal(Golden{named, &score})
+		line, err := json.Marshal(Golden{Features: named, Score: &score})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,6 +91,48 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// recordRow is a golden row with a record, as the model computes it.
+func recordRow(t *testing.T, m *Model, n int) []byte {
+	t.Helper()
+	layouts := ShippedSchemas()
+	record := layouts["millrace.Activity"]
+	if len(m.spec.Schemas) > 0 {
+		record = layouts[m.spec.Schemas[0]]
+	}
+	row := Golden{Record: sampleRow(record, n), Viewer: map[string]any{"id": "member:1"}, AsOf: 1.7e12 + float64(n)*1e6}
+	if l := layouts[m.spec.Entity]; l != nil {
+		row.Entity = sampleRow(l, n)
+	}
+	if l := layouts[m.spec.Object]; l != nil {
+		row.Object = sampleRow(l, n)
+	}
+	for _, v := range m.spec.source.Viewer {
+		if v.Name != "id" {
+			row.Viewer[v.Name] = map[plan.Kind]any{plan.Bool: true, plan.Number: 0.5, plan.String: "post", plan.Numbers: []any{1.0, 2.0}, plan.Strings: []any{"post"}}[v.Kind]
+		}
+	}
+	if err := m.Complete(&row, layouts); err != nil {
+		t.Fatal(err)
+	}
+	line, err := json.Marshal(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(line, '\n')
+}
+
+// sampleRow has a value in every field.
+func sampleRow(l *column.Layout, n int) map[string]any {
+	row := map[string]any{}
+	for i, f := range l.Fields() {
+		row[f.Name] = map[column.Kind]any{
+			column.Bool: true, column.Int: float64(n + i), column.Double: float64(n) + 0.5, column.Time: 1.7e12 - float64(n+i)*977_000,
+			column.String: "post", column.Doubles: []any{1.0, float64(n)}, column.Strings: []any{"post", "member:1"},
+		}[f.Kind]
+	}
+	return row
 }
 
 func teamFiles() map[string]string {
@@ -243,44 +295,50 @@ func TestOpenWhatIsNoPack(t *testing.T) {
 	}
 }
 
-// TestLastGoodStays: what is refused changes nothing.
-func TestLastGoodStays(t *testing.T) {
+// TestVersionsStandBesideEachOther: a version that comes, whether it is older
+// or newer, leaves the others as they are, and each is found by all three of
+// its name, version and checksum.
+func TestVersionsStandBesideEachOther(t *testing.T) {
 	r := Builtin()
-	admit := func(version, weight string) error {
+	admit := func(version, weight, sum string) (ID, error) {
 		files := teamFiles()
 		files[SpecFile] = strings.Replace(packSpec, "1.9", version, 1)
 		files["parameters.yaml"] = strings.Replace(packParameters, "0.25", weight, 1)
-		return r.Admit(seal(t, writePack(t, files, 20)), ShippedSchemas())
+		return r.Admit(seal(t, writePack(t, files, 20)), sum, ShippedSchemas())
 	}
-	serving := func() string {
-		m, err := r.Get("team")
+	var ids []ID
+	for _, c := range [][3]string{{"1.9", "0.25", "a"}, {"1.10", "0.5", "b"}, {"1.8", "0.75", "c"}, {"1.9", "0.25", "a"}} {
+		id, err := admit(c[0], c[1], c[2])
 		if err != nil {
-			return err.Error()
+			t.Fatal(err)
 		}
-		return m.Version()
+		ids = append(ids, id)
 	}
-	for _, c := range []struct {
-		version, weight string
-		good            bool
-		serves          string
-	}{
-		{"1.9", "0.25", true, "1.9"},
-		{"1.9", "0.25", true, "1.9"}, // the same again
-		{"1.9", "0.5", false, "1.9"}, // other content, same version
-		{"1.8", "0.25", false, "1.9"},
-		{"1.10", "0.25", true, "1.10"},
-		{"1.9", "0.25", false, "1.10"},
-	} {
-		if err := admit(c.version, c.weight); (err == nil) != c.good {
-			t.Errorf("version %s: %v", c.version, err)
+	for i, weight := range []float64{0.25, 0.5, 0.75} {
+		if m, err := r.Find(ids[i]); err != nil || m.Parameters().Weights["likes"].Scalar != weight || m.Version() != ids[i].Version {
+			t.Errorf("%s: %v, %v", ids[i], m, err)
 		}
-		if got := serving(); got != c.serves {
-			t.Errorf("after version %s serves %s, want %s", c.version, got, c.serves)
+	}
+	for _, id := range []ID{{"team", "1.9", "b"}, {"team", "2", "a"}, {"team", "1.9", ""}} {
+		var e *millrace.Error
+		if _, err := r.Find(id); !errors.As(err, &e) || e.Reason != millrace.ReasonNotHere {
+			t.Errorf("%v: %v", id, err)
 		}
+	}
+	var e *millrace.Error
+	if _, err := r.Find(ID{Name: "team"}); !errors.As(err, &e) || e.Reason != millrace.ReasonUnknown {
+		t.Errorf("without a version: %v", err)
+	}
+	r.Drop(ids[0])
+	if _, err := r.Find(ids[0]); err == nil {
+		t.Error("what was dropped is found")
+	}
+	if _, err := r.Find(ids[1]); err != nil {
+		t.Error(err)
 	}
 	files := teamFiles()
 	files[SpecFile] = strings.Replace(packSpec, "name: team", "name: home", 1)
-	if err := r.Admit(seal(t, writePack(t, files, 20)), ShippedSchemas()); err == nil {
+	if _, err := r.Admit(seal(t, writePack(t, files, 20)), "d", ShippedSchemas()); err == nil {
 		t.Error("a built-in model is replaced")
 	}
 }
@@ -344,7 +402,7 @@ func TestCompareVersions(t *testing.T) {
 	order := []string{"", "1", "1.2", "1.9", "1.10", "2", "10", "2026-01-02", "2026-01-10", "v1", "v2"}
 	for i, a := range order {
 		for j, b := range order {
-			if got := compareVersions(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {
+			if got := CompareVersions(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {
 				t.Errorf("%q against %q gives %d", a, b, got)
 			}
 		}
@@ -354,7 +412,7 @@ func TestCompareVersions(t *testing.T) {
 // FuzzPack: a manifest and a golden file of any bytes are refused or accepted,
 // and what is accepted validates or says why not.
 func FuzzPack(f *testing.F) {
-	f.Add([]byte(`{"format":1,"name":"team","version":"1","features":[],"files":{}}`), []byte(`{"features":{"likes":1},"score":1}`))
+	f.Add([]byte(`{"format":2,"name":"team","version":"1","features":[],"files":{}}`), []byte(`{"features":{"likes":1},"score":1}`))
 	f.Fuzz(func(t *testing.T, manifest, golden []byte) {
 		files := map[string][]byte{ManifestFile: manifest, GoldenFile: golden, SpecFile: []byte(strings.Replace(packSpec, "parameters.yaml", `{weights: {likes: 1, verb: {a: 1}, hour: 1, language: 1}}`, 1)), CardFile: {}}
 		p, err := newPack(files)

@@ -19,6 +19,10 @@
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	seen/ID         when the node last lived, RFC 3339
 //	docs/KIND/NAME  whatever KIND is
+//	map/models/ID   JSON of a list of [Admission], leased
+//	map/left/ID     empty, for a minute: the node went on purpose
+//	docs/KIND/NAME  whatever KIND is; of [Artefacts] a ledger
+//	bodies/KIND/NAME/SUM/PART  the bytes of a version of [Artefacts]
 //	secrets/NAME    32 random bytes
 //	trace/VIEWER    for how long the viewer is traced, leased
 package cluster

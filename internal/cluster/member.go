@@ -58,7 +58,7 @@ type told struct {
 }
 
 // stateKinds are the keys that a node says something of itself with.
-var stateKinds = []string{"ready", "lag", "state"}
+var stateKinds = []string{"ready", "lag", "state", "models"}
 
 // Join registers a node under a lease of a few seconds and keeps it
 // registered, until ctx or the client ends or the node leaves. It returns at
@@ -351,6 +351,7 @@ func (m *Membership) Leave(ctx context.Context) error {
 			clientv3.OpDelete(m.key("ready")),
 			clientv3.OpDelete(m.key("lag")),
 			clientv3.OpDelete(m.key("state")),
+			clientv3.OpDelete(m.key("models")),
 		).Commit()
 	}
 	if err != nil {

@@ -22,8 +22,8 @@ func registered(t *testing.T, m *cluster.Membership) {
 	await(t, "the node is registered", m.Changed, func() bool { return m.Fault() == nil })
 }
 
-// refused waits until a node's registration fails for a reason.
-func refused(t *testing.T, m *cluster.Membership, text string) {
+// notRegistered waits until a node's registration fails for a reason.
+func notRegistered(t *testing.T, m *cluster.Membership, text string) {
 	t.Helper()
 	await(t, "the registration fails: "+text, m.Changed, func() bool { return m.Fault() != nil && strings.Contains(m.Fault().Error(), text) })
 }
@@ -71,7 +71,7 @@ func TestJoinDoesNotWaitForEtcd(t *testing.T) {
 	c = etcd.open(dir)
 	w = watch(t, c)
 	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
-	refused(t, m, "etcd is away")
+	notRegistered(t, m, "etcd is away")
 	lag := cluster.Lag{Seconds: 3, Behind: cluster.All()}
 	m.SetReady(cluster.Set{})
 	m.SetReady(cluster.All())
@@ -99,7 +99,7 @@ func TestASecondProcessOfANodeIsRefused(t *testing.T) {
 	registered(t, one)
 	one.SetReady(cluster.All())
 	two := join(t, second, cluster.Node{ID: "n1", Addr: "a:2", Instance: "two"})
-	refused(t, two, "at a:1")
+	notRegistered(t, two, "at a:1")
 	two.SetReady(cluster.Set{})
 	two.SetLag(cluster.Lag{Seconds: 1})
 	await(t, "the first is ready", w.Changed, func() bool { return w.Current().Ready("n1") == cluster.All() })
@@ -120,7 +120,7 @@ func TestASecondProcessOfANodeIsRefused(t *testing.T) {
 	}
 
 	three := join(t, second, cluster.Node{ID: "n1", Addr: "a:3", Instance: "three"})
-	refused(t, three, "at a:1")
+	notRegistered(t, three, "at a:1")
 	check(t, one.Leave(ctx))
 	registered(t, three)
 	await(t, "the third has the name", w.Changed, func() bool { return holder(w, "n1") == "a:3" })
@@ -154,7 +154,7 @@ func TestARestartTakesTheNameOver(t *testing.T) {
 
 	check(t, again.Close())
 	three := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:3", Instance: "three"})
-	refused(t, three, "at a:2")
+	notRegistered(t, three, "at a:2")
 	registered(t, three) // when the lease has ended
 }
 
@@ -194,7 +194,7 @@ func TestALivingProcessRegistersAgain(t *testing.T) {
 		}
 		return err
 	})
-	refused(t, m, "at a:9")
+	notRegistered(t, m, "at a:9")
 	registered(t, m)
 	await(t, "it has its name back", w.Changed, told)
 }
@@ -213,12 +213,12 @@ func TestAFrozenProcessDoesNotTakeItsNameBack(t *testing.T) {
 	registered(t, one)
 	pipe.freeze()
 	two := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:2", Instance: "two"})
-	refused(t, two, "at a:1")
+	notRegistered(t, two, "at a:1")
 	registered(t, two)
 	two.SetReady(cluster.All())
 	one.SetReady(cluster.Set{})
 	pipe.thaw()
-	refused(t, one, "at a:2")
+	notRegistered(t, one, "at a:2")
 	check(t, one.Leave(ctx))
 	await(t, "the second is ready", w.Changed, func() bool { return holder(w, "n1") == "a:2" && w.Current().Ready("n1") == cluster.All() })
 }
@@ -232,7 +232,7 @@ func TestACopiedDirectoryIsTold(t *testing.T) {
 	registered(t, one)
 	two := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:2", Instance: "same"})
 	registered(t, two)
-	refused(t, one, "is a copy")
+	notRegistered(t, one, "is a copy")
 	if err := two.Fault(); err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 	if kept.holds(have) {
 		return r, ErrNothingLost
 	}
-	if r.Documents, err = c.restoreDocuments(ctx, kept, have); err != nil {
+	if r.Documents, err = c.restoreDocuments(ctx, kept, have, dirs); err != nil {
 		return r, fmt.Errorf("cluster: restore: %w", err)
 	}
 	for name, secret := range kept.secrets {
@@ -86,7 +86,7 @@ func (k *kept) wentBack(o origin) {
 
 // restoreDocuments writes the documents that etcd lacks, and those that it has
 // in an older form: of the same keyspace, from before it went back.
-func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot) (n int, err error) {
+func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot, dirs []string) (n int, err error) {
 	for kind, docs := range kept.docs {
 		d := &Documents{c: c, kind: kind}
 		for _, doc := range docs.documents {
@@ -95,6 +95,9 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot
 			older := have.keyspace == docs.origin.Keyspace && now.version < doc.Version && (back == 0 || now.version <= back)
 			if there && !older {
 				continue
+			}
+			if err := c.restoreBodies(ctx, kind, doc, dirs); err != nil {
+				return n, fmt.Errorf("%s %s: %w", kind, doc.Name, err)
 			}
 			put, err := d.put(ctx, doc.Name, []byte(doc.Body), clientv3.Compare(clientv3.ModRevision(d.key(doc.Name)), "=", now.version))
 			switch {

@@ -6,8 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
@@ -56,8 +55,8 @@ var parameterKeys = []string{"bias", "weights", "tables"}
 
 // readParameters reads the parameters in the spec, or in the file beside it
 // that the spec names.
-func (r *specReader) readParameters(n ast.Node) Parameters {
-	if n == nil || n.Type() != ast.StringType {
+func (r *specReader) readParameters(n *document.Node) Parameters {
+	if n == nil || n.Kind != document.String {
 		return r.parameters(r.mapping(n, "parameters"))
 	}
 	name := r.text(n, "parameters")
@@ -71,8 +70,8 @@ func (r *specReader) readParameters(n ast.Node) Parameters {
 		return r.parameters(nil)
 	}
 	other := *r
-	other.document = document{r.problems, newSource(name, src), src}
-	return other.parameters(other.document.read())
+	other.specFile = specFile{r.problems, newSource(name, src), src}
+	return other.parameters(other.specFile.read())
 }
 
 func (r *specReader) parameters(entries []entry) Parameters {
@@ -102,8 +101,8 @@ func (r *specReader) parameters(entries []entry) Parameters {
 }
 
 func (r *specReader) weight(e entry) Weight {
-	switch e.value.(type) {
-	case *ast.SequenceNode, *ast.MappingNode, *ast.MappingValueNode:
+	switch e.value.Kind {
+	case document.List, document.Mapping:
 		t := r.table(e.value, "the weight of "+e.key)
 		return Weight{Table: &t}
 	}
@@ -111,9 +110,9 @@ func (r *specReader) weight(e entry) Weight {
 }
 
 // table reads a mapping by string or number, or a list, which is by 0, 1, 2.
-func (r *specReader) table(n ast.Node, what string) Table {
+func (r *specReader) table(n *document.Node, what string) Table {
 	var t Table
-	if _, list := n.(*ast.SequenceNode); list {
+	if n.Kind == document.List {
 		for i, x := range r.list(n, what) {
 			t.Numbers = append(t.Numbers, float64(i))
 			t.Values = append(t.Values, r.number(x, what))

@@ -4,16 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/document"
 )
 
 // feedDefinitions are the commands that look at and change what feeds there
@@ -53,7 +52,7 @@ of the one before. A definition with a fault changes nothing.
 }
 
 func defineFeed(ctx context.Context, w io.Writer, docs *cluster.Documents, args []string) error {
-	file, err := os.ReadFile(args[0])
+	file, err := document.ReadFile(args[0])
 	if err != nil {
 		return err
 	}
@@ -77,7 +76,7 @@ type definition struct {
 func definitions(docs *cluster.Documents) (map[string]definition, error) {
 	all := map[string]definition{}
 	for _, f := range broker.BuiltIn() {
-		text, err := yaml.Marshal(f)
+		text, err := document.Encode(f)
 		if err != nil {
 			return nil, err
 		}
@@ -131,7 +130,7 @@ func showFeed(_ context.Context, w io.Writer, docs *cluster.Documents, args []st
 
 // diffFeed compares definitions by what they mean, a field a line.
 func diffFeed(_ context.Context, w io.Writer, docs *cluster.Documents, args []string) error {
-	file, err := os.ReadFile(args[0])
+	file, err := document.ReadFile(args[0])
 	if err != nil {
 		return err
 	}
@@ -145,13 +144,13 @@ func diffFeed(_ context.Context, w io.Writer, docs *cluster.Documents, args []st
 	}
 	before, after := "", ""
 	if f, ok := all[next.Name]; ok {
-		text, err := yaml.Marshal(f.Feed)
+		text, err := document.Encode(f.Feed)
 		if err != nil {
 			return err
 		}
 		before = string(text)
 	}
-	text, err := yaml.Marshal(next)
+	text, err := document.Encode(next)
 	if err != nil {
 		return err
 	}

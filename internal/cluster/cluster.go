@@ -14,7 +14,8 @@
 //	map/ready/ID    a [Set] of 90 bytes, leased
 //	map/lag/ID      JSON of a [Lag], leased; absent while there is none
 //	map/left/ID     empty, for a minute: the node went on purpose
-//	docs/KIND/NAME  whatever KIND is
+//	docs/KIND/NAME  whatever KIND is; of [Artefacts] a ledger
+//	bodies/KIND/NAME/SUM/PART  the bytes of a version of [Artefacts]
 //	secrets/NAME    32 random bytes
 //	trace/VIEWER    for how long the viewer is traced, leased
 package cluster

@@ -51,6 +51,9 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 			if _, there := have.values[d.prefix()+doc.Name]; there {
 				continue
 			}
+			if err := c.restoreBodies(ctx, kind, doc, dirs); err != nil {
+				return r, fmt.Errorf("cluster: restore: %w", err)
+			}
 			if err := d.Put(ctx, doc.Name, []byte(doc.Body)); err != nil {
 				return r, fmt.Errorf("cluster: restore: %w", err)
 			}

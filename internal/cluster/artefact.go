@@ -1,0 +1,416 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+)
+
+// Version names one immutable artefact of a kind: the same three always mean
+// the same bytes.
+type Version struct {
+	Name    string
+	Version string
+	Sum     string // SHA-256 of the bytes, in hex
+}
+
+// String returns the version as people read it: likes 2.
+func (v Version) String() string { return v.Name + " " + v.Version }
+
+// Change is what an [Event] did.
+type Change string
+
+// The changes of an artefact.
+const (
+	Published  Change = "put"
+	Served     Change = "serve"
+	RolledBack Change = "rollback"
+	Dropped    Change = "drop"
+)
+
+// Event is a change of an artefact.
+type Event struct {
+	What    Change    `json:"what"`
+	Version string    `json:"version"`
+	Sum     string    `json:"sum"`
+	Who     string    `json:"who"`
+	When    time.Time `json:"when"`
+}
+
+// The refusals of changes; each comes in a [millrace.Error] that says more.
+var (
+	ErrOtherBytes = errors.New("cluster: the version has other bytes")
+	ErrNoVersion  = errors.New("cluster: no such version")
+	ErrInUse      = errors.New("cluster: the version is in use")
+	ErrMoved      = errors.New("cluster: another version serves than was expected")
+)
+
+// refusal is a typed refusal that a caller can act on.
+type refusal struct{ says, is error }
+
+func (r refusal) Error() string   { return r.says.Error() }
+func (r refusal) Unwrap() []error { return []error{r.says, r.is} }
+
+func refuse(is error, reason millrace.Reason, field, wayOut, format string, args ...any) error {
+	return refusal{&millrace.Error{Reason: reason, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}, is}
+}
+
+// Artefacts is the watched artefacts of one kind, such as models. Versions are
+// immutable; a pointer of each name says which of them serves, and moves
+// atomically. Readers keep the last good state, and what bodies they have
+// read, across outages and restarts, as those of [Documents] do.
+type Artefacts struct {
+	c     *Client
+	kind  string
+	docs  *Documents
+	state *latest[map[string]*ledger] // last good ones, never changed once there
+	log   *slog.Logger
+}
+
+// Artefacts watches the artefacts of a kind. It returns as
+// [Client.Documents] does.
+func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error) {
+	docs, err := c.Documents(ctx, kind)
+	if err != nil {
+		return nil, err
+	}
+	a := &Artefacts{c: c, kind: kind, docs: docs, state: newLatest(map[string]*ledger{}), log: docs.log}
+	c.alarms.add(kind, a.state.faultSince)
+	changed := docs.Changed()
+	a.follow()
+	c.wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.ctx.Done():
+				return
+			case <-changed:
+			}
+			changed = docs.Changed()
+			a.follow()
+		}
+	})
+	return a, nil
+}
+
+// follow takes over the ledgers that have changed. One that is malformed stays
+// as it was.
+func (a *Artefacts) follow() {
+	old, _ := a.state.get()
+	docs, fault := a.docs.Current(), a.docs.Fault()
+	next := make(map[string]*ledger, len(docs))
+	for name, doc := range docs {
+		l := old[name]
+		if l == nil || l.at != doc.Version {
+			l = a.take(doc, l)
+		}
+		next[name] = l
+		if l.bad != nil {
+			fault = errors.Join(fault, fmt.Errorf("cluster: %s %s: %w", a.kind, name, l.bad))
+		}
+	}
+	a.forget(old, next)
+	a.state.set(next, fault)
+}
+
+// take reads a ledger that has changed, from what it was before if it can't.
+func (a *Artefacts) take(doc Document, before *ledger) *ledger {
+	l, err := parseLedger(doc.Body)
+	if err != nil {
+		a.log.Error("an artefact is as it was before", "name", doc.Name, "err", err)
+		l = &ledger{}
+		if before != nil {
+			l = before.clone()
+		}
+	}
+	l.at, l.bad = doc.Version, err
+	return l
+}
+
+// Changed is as [Watcher.Changed].
+func (a *Artefacts) Changed() <-chan struct{} { return a.state.changed() }
+
+// Fault is as [Watcher.Fault].
+func (a *Artefacts) Fault() error { _, err := a.state.get(); return err }
+
+// Serving returns which version of each name serves.
+func (a *Artefacts) Serving() map[string]Version {
+	ledgers, _ := a.state.get()
+	out := make(map[string]Version, len(ledgers))
+	for name, l := range ledgers {
+		if e, ok := l.find(l.Serving); ok {
+			out[name] = Version{name, e.Version, e.Sum}
+		}
+	}
+	return out
+}
+
+// Served returns which version of a name serves.
+func (a *Artefacts) Served(name string) (Version, bool) {
+	ledgers, _ := a.state.get()
+	l := ledgers[name]
+	if l == nil {
+		return Version{}, false
+	}
+	e, ok := l.find(l.Serving)
+	return Version{name, e.Version, e.Sum}, ok
+}
+
+// Has reports whether a version is there.
+func (a *Artefacts) Has(v Version) bool {
+	ledgers, _ := a.state.get()
+	l := ledgers[v.Name]
+	if l == nil {
+		return false
+	}
+	e, ok := l.find(v.Sum)
+	return ok && e.Version == v.Version
+}
+
+// All returns the versions of each name, in the order of their publication.
+func (a *Artefacts) All() map[string][]Version {
+	ledgers, _ := a.state.get()
+	out := make(map[string][]Version, len(ledgers))
+	for name, l := range ledgers {
+		for _, e := range l.Versions {
+			out[name] = append(out[name], Version{name, e.Version, e.Sum})
+		}
+	}
+	return out
+}
+
+// Names returns the names that have a version, sorted.
+func (a *Artefacts) Names() []string { return slices.Sorted(maps.Keys(a.All())) }
+
+// History returns the last changes of a name from etcd, oldest first.
+func (a *Artefacts) History(ctx context.Context, name string) ([]Event, error) {
+	l, err := a.read(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: history of %s %s: %w", a.kind, name, err)
+	}
+	if len(l.History) == 0 {
+		return nil, a.unknown(name, "")
+	}
+	return l.History, nil
+}
+
+// Publish stores a version and lets nothing else serve. A version of "" is the
+// next number. With the bytes that the version has already, fresh is false and
+// nothing changes; with others it gives [ErrOtherBytes].
+func (a *Artefacts) Publish(ctx context.Context, name, version string, body []byte, who string) (v Version, fresh bool, err error) {
+	if version != "" {
+		if err := checkVersion(version); err != nil {
+			return v, false, refuse(err, millrace.ReasonInvalid, "version", "choose another", "%v", err)
+		}
+	}
+	if len(body) == 0 || len(body) > maxPartedBytes {
+		return v, false, tooLarge(name, len(body))
+	}
+	sum := checksum(body)
+	err = a.change(ctx, name, func(l *ledger) (edit, error) {
+		v, fresh = Version{name, version, sum}, false
+		if version == "" {
+			if n := len(l.Versions); n > 0 && l.Versions[n-1].Sum == sum {
+				v.Version = l.Versions[n-1].Version
+				return unchanged, nil
+			}
+			v.Version = l.nextNumber()
+		}
+		e, have := l.find(sum)
+		if have && version == "" { // the bytes of an older number
+			v.Version = e.Version
+			return unchanged, nil
+		}
+		if is := l.sumOf(v.Version); is != "" && is != sum || have && e.Version != v.Version {
+			return unchanged, a.otherBytes(v, is, e)
+		}
+		if have {
+			return unchanged, nil
+		}
+		if err := a.upload(ctx, v, body); err != nil {
+			return unchanged, err
+		}
+		l.publish(edition{v.Version, sum, len(body)}, who)
+		fresh = true
+		return edit{made: true, needs: sum}, nil
+	})
+	return v, fresh, err
+}
+
+func (a *Artefacts) otherBytes(v Version, is string, have edition) error {
+	if is == "" || is == v.Sum {
+		return refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "publish it under that version", "%s %s has the bytes of version %s", a.kind, v, have.Version)
+	}
+	return refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "give it another version", "%s %s has the checksum %.12s, and this is %.12s: a version never changes", a.kind, v, is, v.Sum)
+}
+
+// Serve lets a version serve. If expect is not nil, it gives [ErrMoved] when
+// another version than that serves now; the zero Version is none.
+func (a *Artefacts) Serve(ctx context.Context, v Version, expect *Version, who string) error {
+	return a.change(ctx, v.Name, func(l *ledger) (edit, error) {
+		e, ok := l.find(v.Sum)
+		if !ok || e.Version != v.Version {
+			return unchanged, a.unknown(v.Name, v.Version)
+		}
+		if expect != nil && expect.Sum != l.Serving {
+			now, _ := l.find(l.Serving)
+			return unchanged, refuse(ErrMoved, millrace.ReasonInvalid, "version", "look at its history and try again", "%s %s: version %q serves, and not %q", a.kind, v.Name, now.Version, expect.Version)
+		}
+		if l.Serving == e.Sum {
+			return unchanged, nil
+		}
+		l.serve(e, who)
+		return edit{made: true, needs: e.Sum}, nil
+	})
+}
+
+// Rollback lets the version serve that served before the present one, and
+// returns it.
+func (a *Artefacts) Rollback(ctx context.Context, name, who string) (v Version, err error) {
+	err = a.change(ctx, name, func(l *ledger) (edit, error) {
+		if !l.rollback(who) {
+			return unchanged, refuse(ErrNoVersion, millrace.ReasonInvalid, "name", "serve a version by its name", "of %s %s, no version that is still there served before", a.kind, name)
+		}
+		e, _ := l.find(l.Serving)
+		v = Version{name, e.Version, e.Sum}
+		return edit{made: true, needs: e.Sum}, nil
+	})
+	return v, err
+}
+
+// Drop removes a version and its bytes. It gives [ErrInUse] where uses, which
+// may be nil, names somebody that needs it, and where the version serves while
+// there are others. After the last one the name is free.
+func (a *Artefacts) Drop(ctx context.Context, v Version, uses func(v Version, serves bool) []string, who string) error {
+	return a.change(ctx, v.Name, func(l *ledger) (edit, error) {
+		e, ok := l.find(v.Sum)
+		if !ok || e.Version != v.Version {
+			return unchanged, a.unknown(v.Name, v.Version)
+		}
+		serves := l.Serving == e.Sum
+		if uses != nil {
+			if by := uses(v, serves); len(by) > 0 {
+				return unchanged, refuse(ErrInUse, millrace.ReasonInvalid, "version", "let these use another first", "%s %s is in use by %v", a.kind, v, by)
+			}
+		}
+		if serves && len(l.Versions) > 1 {
+			return unchanged, refuse(ErrInUse, millrace.ReasonInvalid, "version", "serve another version first, or roll back", "%s %s serves", a.kind, v)
+		}
+		l.drop(e, who)
+		return edit{made: true}, nil
+	})
+}
+
+func (a *Artefacts) unknown(name, version string) error {
+	ledgers, _ := a.state.get()
+	if version == "" || ledgers[name] == nil {
+		return refuse(ErrNoVersion, millrace.ReasonUnknown, "name", "name one of the list", "there is no %s %.100q", a.kind, name)
+	}
+	return refuse(ErrNoVersion, millrace.ReasonUnknown, "version", "name one of the list", "%s %s has no version %.100q with these bytes", a.kind, name, version)
+}
+
+// edit is what was done to a ledger.
+type edit struct {
+	made  bool
+	needs string // the sum of the version whose bytes must be there; "": none
+}
+
+var unchanged edit
+
+// maxChanges is how often a change is tried while others change the same.
+const maxChanges = 20
+
+// change replaces a name's ledger by what the function makes of it. It returns once
+// this watcher has the change too.
+func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) (edit, error)) error {
+	if err := validID(name); err != nil {
+		return refuse(err, millrace.ReasonInvalid, "name", "choose another name", "%v", err)
+	}
+	for range maxChanges {
+		l, err := a.read(ctx, name)
+		if err != nil {
+			return fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+		}
+		next := l.clone()
+		did, err := by(next)
+		if !did.made || err != nil {
+			return err
+		}
+		at, err := a.commit(ctx, name, next, did.needs)
+		if err != nil {
+			return fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+		}
+		if at > 0 {
+			a.await(ctx, name, at)
+			return nil
+		}
+	}
+	return fmt.Errorf("cluster: %s %s: its bytes are not in etcd, or others change it all the time; publish it again", a.kind, name)
+}
+
+// read returns a name's ledger as etcd has it, an empty one if there is none.
+func (a *Artefacts) read(ctx context.Context, name string) (*ledger, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	got, err := a.c.etcd.Get(ctx, a.docs.key(name))
+	if err != nil || len(got.Kvs) == 0 {
+		return &ledger{}, err
+	}
+	l, err := parseLedger(string(got.Kvs[0].Value))
+	if err == nil {
+		l.at = got.Kvs[0].ModRevision
+	}
+	return l, err
+}
+
+// commit writes a ledger if nobody has written it since it was read and if the
+// bytes of the version it needs are there, and removes the bytes of no
+// version. It returns the new revision; 0 if it was not written.
+func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, needs string) (int64, error) {
+	body, err := l.encode()
+	if err != nil {
+		return 0, err
+	}
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(a.docs.key(name)), "=", l.at)}
+	if e, ok := l.find(needs); ok {
+		for i := range partCount(e.Bytes) {
+			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(a.partKey(name, needs, i)), ">", 0))
+		}
+	}
+	put, err := a.c.etcd.Txn(ctx).If(conditions...).Then(clientv3.OpPut(a.docs.key(name), body)).Commit()
+	if err != nil || !put.Succeeded {
+		return 0, err
+	}
+	a.sweep(ctx, name, l, put.Header.Revision)
+	return put.Header.Revision, nil
+}
+
+// await returns when this watcher has what a revision wrote, or something
+// newer; at the latest when etcd has been silent for too long. The change is
+// made in any case.
+func (a *Artefacts) await(ctx context.Context, name string, revision int64) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	for {
+		changed := a.Changed()
+		if ledgers, _ := a.state.get(); ledgers[name] != nil && ledgers[name].at >= revision {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.c.ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}

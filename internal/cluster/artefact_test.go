@@ -1,0 +1,289 @@
+package cluster_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// refused holds an error to be a typed refusal with a way out.
+func refused(t *testing.T, err, is error, says string) {
+	t.Helper()
+	var e *millrace.Error
+	if !errors.Is(err, is) || !errors.As(err, &e) || e.WayOut == "" || !strings.Contains(err.Error(), says) {
+		t.Fatalf("%v; want %v that says %q", err, is, says)
+	}
+}
+
+// TestArtefactVersionsNeverChange: the same version with other bytes is
+// refused, with the same bytes it is no change, and numbers only rise.
+func TestArtefactVersionsNeverChange(t *testing.T) {
+	t.Parallel()
+	ctx, c := t.Context(), startEtcd(t).open("")
+	a, err := c.Artefacts(ctx, "models")
+	check(t, err)
+	one, fresh, err := a.Publish(ctx, "likes", "1", []byte("one"), "ann")
+	if check(t, err); !fresh || one.Version != "1" || len(a.Serving()) != 0 {
+		t.Fatalf("%v, %v; serving %v", one, fresh, a.Serving())
+	}
+	again, fresh, err := a.Publish(ctx, "likes", "1", []byte("one"), "bob")
+	if check(t, err); fresh || again != one {
+		t.Fatalf("the same bytes again are %v, %v", again, fresh)
+	}
+	_, _, err = a.Publish(ctx, "likes", "1", []byte("other"), "bob")
+	refused(t, err, cluster.ErrOtherBytes, "likes 1")
+	_, _, err = a.Publish(ctx, "likes", "1b", []byte("one"), "bob")
+	refused(t, err, cluster.ErrOtherBytes, "version 1")
+	check(t, a.Drop(ctx, one, nil, "ann"))
+	_, _, err = a.Publish(ctx, "likes", "1", []byte("other"), "bob")
+	refused(t, err, cluster.ErrOtherBytes, "likes 1")
+	if all := a.All(); len(all) != 0 {
+		t.Fatalf("after the drop there is %v", all)
+	}
+	events, err := a.History(ctx, "likes")
+	if check(t, err); len(events) != 2 || events[0].What != cluster.Published || events[0].Who != "ann" || events[1].What != cluster.Dropped {
+		t.Fatalf("history %v", events)
+	}
+	for i, body := range []string{"a", "b", "b", "c"} {
+		v, _, err := a.Publish(ctx, "feed", "", []byte(body), "ann")
+		if check(t, err); v.Version != []string{"1", "2", "2", "3"}[i] {
+			t.Errorf("%s got number %s", body, v.Version)
+		}
+	}
+	for _, version := range []string{"a b", strings.Repeat("x", 101), "\x00"} {
+		if _, _, err := a.Publish(ctx, "likes", version, []byte("x"), "ann"); err == nil {
+			t.Errorf("version %q was taken", version)
+		}
+	}
+	if _, _, err := a.Publish(ctx, "likes", "9", make([]byte, 33<<20), "ann"); err == nil {
+		t.Error("33 MiB were taken")
+	}
+}
+
+// TestArtefactPointerMoves: serve, roll back, and what is in use stays.
+func TestArtefactPointerMoves(t *testing.T) {
+	t.Parallel()
+	ctx, c := t.Context(), startEtcd(t).open("")
+	a, err := c.Artefacts(ctx, "models")
+	check(t, err)
+	var v []cluster.Version
+	for i := range 3 {
+		one, _, err := a.Publish(ctx, "likes", fmt.Sprint(i+1), []byte{byte(i)}, "ann")
+		check(t, err)
+		check(t, a.Serve(ctx, one, nil, "ann"))
+		v = append(v, one)
+	}
+	serves := func(want cluster.Version) {
+		t.Helper()
+		if got, ok := a.Served("likes"); !ok || got != want {
+			t.Fatalf("%v serves, want %v", got, want)
+		}
+	}
+	serves(v[2])
+	refused(t, a.Serve(ctx, v[0], &v[1], "ann"), cluster.ErrMoved, `"3" serves`)
+	refused(t, a.Serve(ctx, cluster.Version{Name: "likes", Version: "7", Sum: v[0].Sum}, nil, "ann"), cluster.ErrNoVersion, "7")
+	back, err := a.Rollback(ctx, "likes", "bob")
+	if check(t, err); back != v[1] {
+		t.Fatalf("rolled back to %v", back)
+	}
+	serves(v[1])
+	refused(t, a.Drop(ctx, v[1], nil, "bob"), cluster.ErrInUse, "serves")
+	check(t, a.Drop(ctx, v[0], nil, "bob"))
+	_, err = a.Rollback(ctx, "likes", "bob")
+	refused(t, err, cluster.ErrNoVersion, "served before")
+	check(t, a.Drop(ctx, v[2], nil, "bob"))
+	uses := func(_ cluster.Version, serves bool) []string {
+		if serves {
+			return []string{"feed likely"}
+		}
+		return nil
+	}
+	refused(t, a.Drop(ctx, v[1], uses, "bob"), cluster.ErrInUse, "feed likely")
+	check(t, a.Drop(ctx, v[1], nil, "bob"))
+	if _, ok := a.Served("likes"); ok {
+		t.Error("what was dropped serves")
+	}
+	if _, err := a.Body(ctx, v[1]); !errors.Is(err, cluster.ErrNoVersion) {
+		t.Errorf("the body of a dropped one: %v", err)
+	}
+	events, err := a.History(ctx, "likes")
+	check(t, err)
+	var what []string
+	for _, e := range events {
+		what = append(what, string(e.What)+e.Version)
+	}
+	if got := strings.Join(what, " "); got != "put1 serve1 put2 serve2 put3 serve3 rollback2 drop1 drop3 drop2" {
+		t.Errorf("history %s", got)
+	}
+}
+
+// TestArtefactsAreBounded: a hundred and more versions leave the last ones,
+// what serves, and no bytes of others.
+func TestArtefactsAreBounded(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	a, err := etcd.open("").Artefacts(ctx, "feeds")
+	check(t, err)
+	first, _, err := a.Publish(ctx, "f", "", []byte("first"), "ann")
+	check(t, err)
+	check(t, a.Serve(ctx, first, nil, "ann"))
+	for i := range 120 {
+		_, _, err := a.Publish(ctx, "f", "", fmt.Appendf(nil, "body %d", i), strings.Repeat("é", 1000))
+		check(t, err)
+	}
+	all := a.All()["f"]
+	if len(all) != 32 || all[0] != first || all[31].Version != "121" {
+		t.Fatalf("%d versions, %v", len(all), all)
+	}
+	events, err := a.History(ctx, "f")
+	if check(t, err); len(events) != 100 {
+		t.Errorf("%d events", len(events))
+	}
+	etcd.raw(func(e *clientv3.Client) error {
+		got, err := e.Get(ctx, "/millrace/test/bodies/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err == nil && len(got.Kvs) != 32 {
+			t.Errorf("%d bodies are left", len(got.Kvs))
+		}
+		return err
+	})
+}
+
+// TestArtefactsThroughOutages: large bodies are whole for every reader, come
+// from disk while etcd is away, and a damaged ledger leaves the last good one.
+func TestArtefactsThroughOutages(t *testing.T) {
+	t.Parallel()
+	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
+	writer, err := etcd.open("").Artefacts(ctx, "models")
+	check(t, err)
+	c := etcd.open(dir)
+	reader, err := c.Artefacts(ctx, "models")
+	check(t, err)
+	body := noise(1, 5<<19)
+	v, _, err := writer.Publish(ctx, "big", "1", body, "ann")
+	check(t, err)
+	check(t, writer.Serve(ctx, v, nil, "ann"))
+	await(t, "the reader has it", reader.Changed, func() bool { got, _ := reader.Served("big"); return got == v })
+	got, err := reader.Body(ctx, v)
+	if check(t, err); !bytes.Equal(got, body) {
+		t.Fatal("the body is another")
+	}
+
+	ledger := "/millrace/test/docs/models/big"
+	var good string
+	etcd.raw(func(e *clientv3.Client) error {
+		got, err := e.Get(ctx, ledger)
+		if err == nil {
+			good = string(got.Kvs[0].Value)
+			_, err = e.Put(ctx, ledger, strings.Replace(good, v.Sum, strings.Repeat("0", 64), 1))
+		}
+		return err
+	})
+	await(t, "the fault is told", reader.Changed, func() bool { return reader.Fault() != nil })
+	if got, _ := reader.Served("big"); got != v || !reader.Has(v) {
+		t.Fatalf("the last good one went: %v", got)
+	}
+	etcd.raw(func(e *clientv3.Client) error { _, err := e.Put(ctx, ledger, good); return err })
+	await(t, "the fault is over", reader.Changed, func() bool { return reader.Fault() == nil })
+
+	restarted := etcd.open(dir)
+	check(t, c.Close()) // once it has written
+	etcd.stop()
+	reader, err = restarted.Artefacts(ctx, "models")
+	check(t, err)
+	if got, _ := reader.Served("big"); got != v {
+		t.Fatalf("%v serves from disk", got)
+	}
+	got, err = reader.Body(ctx, v)
+	if check(t, err); !bytes.Equal(got, body) {
+		t.Fatal("the body on disk is another")
+	}
+	// A file that is damaged is not believed.
+	file := filepath.Join(dir, "bodies-models", v.Sum)
+	damaged := slices.Clone(body)
+	damaged[7]++
+	check(t, os.WriteFile(file, damaged, 0o644))
+	etcd.start()
+	await(t, "etcd is back", reader.Changed, func() bool { return reader.Fault() == nil })
+	got, err = reader.Body(ctx, v)
+	if check(t, err); !bytes.Equal(got, body) {
+		t.Fatal("a damaged file was believed")
+	}
+
+	// All that etcd had is lost: the directory brings it back.
+	assignment, err := cluster.Spread([]millrace.NodeID{"n1"}, 1)
+	check(t, err)
+	check(t, restarted.Assign(ctx, assignment))
+	w, err := restarted.Watch(ctx)
+	check(t, err)
+	await(t, "the map is kept", w.Changed, func() bool { return w.Current().Epoch() == 1 })
+	check(t, restarted.Close())
+	etcd.stop()
+	etcd.empty()
+	etcd.start()
+	anew := etcd.open("")
+	restored, err := anew.Restore(ctx, dir)
+	if check(t, err); restored.Documents != 1 {
+		t.Errorf("restored %+v", restored)
+	}
+	reader, err = anew.Artefacts(ctx, "models")
+	check(t, err)
+	got, err = reader.Body(ctx, v)
+	if check(t, err); !bytes.Equal(got, body) {
+		t.Fatal("the restored body is another")
+	}
+}
+
+// TestArtefactsChangedByManyAtOnce: every change is there, and none twice.
+func TestArtefactsChangedByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	var g sync.WaitGroup
+	errs := make(chan error, 100)
+	for who := range 4 {
+		a, err := etcd.open("").Artefacts(ctx, "feeds")
+		check(t, err)
+		g.Go(func() {
+			for i := range 5 {
+				v, fresh, err := a.Publish(ctx, "f", "", fmt.Appendf(nil, "%d of %d", i, who), fmt.Sprint(who))
+				if err == nil && !fresh {
+					err = fmt.Errorf("%v is not fresh", v)
+				}
+				if err == nil {
+					err = a.Serve(ctx, v, nil, fmt.Sprint(who))
+				}
+				if err != nil {
+					errs <- err
+				}
+			}
+		})
+	}
+	g.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	a, err := etcd.open("").Artefacts(ctx, "feeds")
+	check(t, err)
+	for i, v := range a.All()["f"] {
+		if v.Version != fmt.Sprint(i+1) {
+			t.Errorf("version %d is %v", i+1, v)
+		}
+		if _, err := a.Body(ctx, v); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := len(a.All()["f"]); n != 20 {
+		t.Errorf("%d versions", n)
+	}
+}

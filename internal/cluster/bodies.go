@@ -1,0 +1,224 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+)
+
+// The bytes of an artefact's versions stand outside the watched prefix, in
+// parts that a value of etcd can hold, under their checksum. They are written
+// before the ledger that names them, and so a ledger never names what is not
+// there.
+
+// bodiesPrefix is where all versions of a name are.
+func (a *Artefacts) bodiesPrefix(name string) string {
+	return a.c.prefix + "bodies/" + a.kind + "/" + name + "/"
+}
+
+func (a *Artefacts) partKey(name, sum string, i int) string {
+	return fmt.Sprintf("%s%s/%03d", a.bodiesPrefix(name), sum, i)
+}
+
+func tooLarge(name string, bytes int) error {
+	return &millrace.Error{
+		Reason: millrace.ReasonTooLarge,
+		Detail: fmt.Sprintf("%s is %d bytes, not between 1 and %d", name, bytes, maxPartedBytes),
+		WayOut: "make it smaller: of a model, fewer trees, leaves or golden rows",
+	}
+}
+
+// upload writes the parts of a version.
+func (a *Artefacts) upload(ctx context.Context, v Version, body []byte) error {
+	for i := range partCount(len(body)) {
+		part := body[i*maxDocumentBytes : min((i+1)*maxDocumentBytes, len(body))]
+		if _, err := a.c.etcd.Put(ctx, a.partKey(v.Name, v.Sum, i), string(part)); err != nil {
+			return fmt.Errorf("cluster: %s %s: %w", a.kind, v, err)
+		}
+	}
+	return nil
+}
+
+// sweep removes bodies that no ledger names, unless the ledger has changed
+// since a revision. Who is still writing one finds it gone and writes it again.
+// A failure leaves them for the next time.
+func (a *Artefacts) sweep(ctx context.Context, name string, l *ledger, revision int64) {
+	prefix := a.bodiesPrefix(name)
+	got, err := a.c.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return
+	}
+	gone := map[string]bool{}
+	for _, kv := range got.Kvs {
+		if sum, _, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/"); ok {
+			_, named := l.find(sum)
+			gone[sum] = !named
+		}
+	}
+	for sum, is := range gone {
+		if !is {
+			continue
+		}
+		_, _ = a.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(a.docs.key(name)), "=", revision)).
+			Then(clientv3.OpDelete(prefix+sum+"/", clientv3.WithPrefix())).Commit()
+	}
+}
+
+// Body returns the bytes of a version, from disk if they are there and else
+// from etcd. They have the checksum that the version says.
+func (a *Artefacts) Body(ctx context.Context, v Version) ([]byte, error) {
+	ledgers, _ := a.state.get()
+	l := ledgers[v.Name]
+	if l == nil {
+		return nil, a.unknown(v.Name, v.Version)
+	}
+	e, ok := l.find(v.Sum)
+	if !ok || e.Version != v.Version {
+		return nil, a.unknown(v.Name, v.Version)
+	}
+	if body, err := a.kept(e); err == nil {
+		return body, nil
+	}
+	body, err := a.download(ctx, v, e)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %s %s: %w", a.kind, v, err)
+	}
+	a.keep(e.Sum, body)
+	return body, nil
+}
+
+func (a *Artefacts) download(ctx context.Context, v Version, e edition) ([]byte, error) {
+	body := make([]byte, 0, e.Bytes)
+	for i := range partCount(e.Bytes) {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		got, err := a.c.etcd.Get(call, a.partKey(v.Name, v.Sum, i))
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		if len(got.Kvs) == 0 {
+			return nil, fmt.Errorf("part %d of %d is not there", i+1, partCount(e.Bytes))
+		}
+		body = append(body, got.Kvs[0].Value...)
+	}
+	if len(body) != e.Bytes || checksum(body) != e.Sum {
+		return nil, errors.New("its bytes have another checksum than it says")
+	}
+	return body, nil
+}
+
+// file is where the bytes of a version are kept across restarts.
+func (a *Artefacts) file(sum string) string {
+	return filepath.Join(a.c.dir, "bodies-"+a.kind, sum)
+}
+
+// kept returns the bytes of a version that are on disk and whole.
+func (a *Artefacts) kept(e edition) ([]byte, error) {
+	if a.c.dir == "" {
+		return nil, os.ErrNotExist
+	}
+	return readBody(a.file(e.Sum), e)
+}
+
+func readBody(file string, e edition) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() != int64(e.Bytes) {
+		return nil, fmt.Errorf("%s has %d bytes, not %d", file, info.Size(), e.Bytes)
+	}
+	body, err := os.ReadFile(file)
+	if err == nil && checksum(body) != e.Sum {
+		err = fmt.Errorf("%s has another checksum", file)
+	}
+	return body, err
+}
+
+// keep writes the bytes of a version to disk, for when etcd is away.
+func (a *Artefacts) keep(sum string, body []byte) {
+	if a.c.dir == "" {
+		return
+	}
+	file := a.file(sum)
+	err := os.MkdirAll(filepath.Dir(file), 0o755)
+	if err == nil {
+		err = writeWhole(file, body)
+	}
+	if err != nil {
+		a.log.Error("an artefact could not be kept", "file", file, "err", err)
+	}
+}
+
+// writeWhole writes a file beside its place and moves it there: several
+// watchers of one process may do so at the same time.
+func writeWhole(file string, body []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(file), "new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(body)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// forget removes from disk what was dropped.
+func (a *Artefacts) forget(old, now map[string]*ledger) {
+	if a.c.dir == "" {
+		return
+	}
+	has := map[string]bool{}
+	for _, l := range now {
+		for _, e := range l.Versions {
+			has[e.Sum] = true
+		}
+	}
+	for _, l := range old {
+		for _, e := range l.Versions {
+			if !has[e.Sum] {
+				_ = os.Remove(a.file(e.Sum))
+			}
+		}
+	}
+}
+
+// restoreBodies writes the bodies that a ledger names and that etcd lacks, out
+// of directories that keep them. A document that is no ledger has none.
+func (c *Client) restoreBodies(ctx context.Context, kind string, doc Document, dirs []string) error {
+	l, err := parseLedger(doc.Body)
+	if err != nil {
+		return nil
+	}
+	a := &Artefacts{c: c, kind: kind}
+	for _, e := range l.Versions {
+		got, err := c.etcd.Get(ctx, a.partKey(doc.Name, e.Sum, partCount(e.Bytes)-1), clientv3.WithCountOnly())
+		if err != nil {
+			return err
+		}
+		if got.Count > 0 {
+			continue
+		}
+		for _, dir := range dirs {
+			if body, err := readBody(filepath.Join(dir, "bodies-"+kind, e.Sum), e); err == nil {
+				if err := a.upload(ctx, Version{doc.Name, e.Version, e.Sum}, body); err != nil {
+					return err
+				}
+				break
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The bounds of what is kept of one artefact.
+const (
+	maxEvents      = 100       // of its history
+	maxVersions    = 32        // that can be served
+	maxKeptBytes   = 128 << 20 // of all its versions
+	maxServed      = 32        // versions that a rollback can go back through
+	maxLedgerBytes = 128 << 10
+	maxVersionLen  = 100 // bytes of a version's name
+	maxWhoBytes    = 200
+)
+
+// ledger is all that is known of one artefact but the bytes of its versions: a
+// document. Every change replaces it whole, and only if nobody else has
+// changed it since: the pointer, the versions and the history always agree.
+type ledger struct {
+	Format   int       `json:"format"`             // 1
+	Serving  string    `json:"serving,omitempty"`  // a version's sum; "": none serves
+	Before   []string  `json:"before,omitempty"`   // sums of what served before, newest last
+	Versions []edition `json:"versions,omitempty"` // in the order of their publication
+	History  []Event   `json:"history"`            // oldest first
+
+	at  int64 // the revision that wrote it; 0: none
+	bad error // why it is older than that
+}
+
+const ledgerFormat = 1
+
+// edition is a version that is kept.
+type edition struct {
+	Version string `json:"version"`
+	Sum     string `json:"sum"`
+	Bytes   int    `json:"bytes"`
+}
+
+// parseLedger reads a ledger and refuses one that contradicts itself.
+func parseLedger(body string) (*ledger, error) {
+	if len(body) > maxLedgerBytes {
+		return nil, fmt.Errorf("%d bytes are no ledger", len(body))
+	}
+	var l ledger
+	d := json.NewDecoder(strings.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&l); err != nil {
+		return nil, fmt.Errorf("it is no ledger of versions: %w", err)
+	}
+	if l.Format != ledgerFormat || len(l.Versions) > maxVersions || len(l.History) > maxEvents || len(l.Before) > maxServed {
+		return nil, fmt.Errorf("it is no ledger of format %d", ledgerFormat)
+	}
+	seen := map[string]bool{}
+	for _, e := range l.Versions {
+		if err := checkVersion(e.Version); err != nil {
+			return nil, err
+		}
+		if !isSum(e.Sum) || e.Bytes < 1 || e.Bytes > maxPartedBytes || seen[e.Sum] || seen["v "+e.Version] {
+			return nil, fmt.Errorf("version %q is malformed or there twice", e.Version)
+		}
+		seen[e.Sum], seen["v "+e.Version] = true, true
+	}
+	for _, sum := range append(slices.Clone(l.Before), l.Serving) {
+		if sum != "" && !seen[sum] {
+			return nil, fmt.Errorf("it points at %.20q, which it does not have", sum)
+		}
+	}
+	return &l, nil
+}
+
+// encode returns the ledger as it is stored; its history is shortened until it
+// fits.
+func (l *ledger) encode() (string, error) {
+	l.Format = ledgerFormat
+	for {
+		body, err := json.Marshal(l)
+		if err != nil || len(body) <= maxLedgerBytes {
+			return string(body), err
+		}
+		if len(l.History) == 0 {
+			return "", errors.New("the ledger is too large")
+		}
+		l.History = l.History[1:]
+	}
+}
+
+func (l *ledger) clone() *ledger {
+	c := *l
+	c.Before, c.Versions, c.History = slices.Clone(l.Before), slices.Clone(l.Versions), slices.Clone(l.History)
+	return &c
+}
+
+// find returns the version of a sum.
+func (l *ledger) find(sum string) (edition, bool) {
+	i := slices.IndexFunc(l.Versions, func(e edition) bool { return e.Sum == sum })
+	if i < 0 {
+		return edition{}, false
+	}
+	return l.Versions[i], true
+}
+
+// sumOf returns the sum that a version has, or had as far as the history
+// tells; "" if there was no such version.
+func (l *ledger) sumOf(version string) string {
+	for _, e := range l.Versions {
+		if e.Version == version {
+			return e.Sum
+		}
+	}
+	for _, e := range l.History {
+		if e.Version == version {
+			return e.Sum
+		}
+	}
+	return ""
+}
+
+// nextNumber is one above the highest version that is a number.
+func (l *ledger) nextNumber() string {
+	highest := 0
+	see := func(version string) {
+		if n, err := strconv.Atoi(version); err == nil {
+			highest = max(highest, n)
+		}
+	}
+	for _, e := range l.Versions {
+		see(e.Version)
+	}
+	for _, e := range l.History {
+		see(e.Version)
+	}
+	return strconv.Itoa(highest + 1)
+}
+
+// note adds an event to the history.
+func (l *ledger) note(what Change, e edition, who string) {
+	l.History = append(l.History, Event{What: what, Version: e.Version, Sum: e.Sum, Who: shortened(who), When: time.Now().UTC().Truncate(time.Millisecond)})
+	l.History = l.History[max(0, len(l.History)-maxEvents):]
+}
+
+// shortened bounds what an event says of who made it.
+func shortened(who string) string {
+	return strings.ToValidUTF8(who[:min(len(who), maxWhoBytes)], "?")
+}
+
+// publish adds a version, and makes room for it.
+func (l *ledger) publish(e edition, who string) {
+	l.Versions = append(l.Versions, e)
+	l.note(Published, e, who)
+	for {
+		total := 0
+		for _, v := range l.Versions {
+			total += v.Bytes
+		}
+		if len(l.Versions) <= maxVersions && total <= maxKeptBytes {
+			return
+		}
+		oldest := slices.IndexFunc(l.Versions, func(v edition) bool {
+			return v != e && v.Sum != l.Serving && (len(l.Before) == 0 || v.Sum != l.Before[len(l.Before)-1])
+		})
+		if oldest < 0 {
+			return
+		}
+		l.drop(l.Versions[oldest], "to make room")
+	}
+}
+
+// serve points at a version.
+func (l *ledger) serve(e edition, who string) {
+	if l.Serving != "" {
+		l.Before = append(l.Before, l.Serving)
+		l.Before = l.Before[max(0, len(l.Before)-maxServed):]
+	}
+	l.Serving = e.Sum
+	l.note(Served, e, who)
+}
+
+// rollback points at what served before.
+func (l *ledger) rollback(who string) bool {
+	if len(l.Before) == 0 {
+		return false
+	}
+	last := len(l.Before) - 1
+	e, _ := l.find(l.Before[last])
+	l.Serving, l.Before = e.Sum, l.Before[:last]
+	l.note(RolledBack, e, who)
+	return true
+}
+
+// drop forgets a version.
+func (l *ledger) drop(e edition, who string) {
+	l.Versions = slices.DeleteFunc(l.Versions, func(v edition) bool { return v.Sum == e.Sum })
+	l.Before = slices.DeleteFunc(l.Before, func(sum string) bool { return sum == e.Sum })
+	if l.Serving == e.Sum {
+		l.Serving = ""
+	}
+	// What remains may name the same version twice in a row.
+	l.Before = slices.Compact(l.Before)
+	if n := len(l.Before); n > 0 && l.Before[n-1] == l.Serving {
+		l.Before = l.Before[:n-1]
+	}
+	l.note(Dropped, e, who)
+}
+
+// checkVersion holds for everything that names a version.
+func checkVersion(version string) error {
+	if version == "" || len(version) > maxVersionLen || !utf8.ValidString(version) || strings.ContainsFunc(version, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
+		return fmt.Errorf("%.120q is not the name of a version: 1 to %d bytes without spaces", version, maxVersionLen)
+	}
+	return nil
+}
+
+// isSum reports whether s is a SHA-256 in hex.
+func isSum(s string) bool {
+	return len(s) == 64 && !bytes.ContainsFunc([]byte(s), func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
+}

@@ -281,7 +281,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		definitions, err := cl.Documents(ctx, broker.FeedsKind)
+		definitions, err := cl.Artefacts(ctx, broker.FeedsKind)
 		if err != nil {
 			return err
 		}

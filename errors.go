@@ -17,7 +17,8 @@ const (
 	ReasonUnavailable Reason = "UNAVAILABLE"        // nothing can answer now
 	ReasonDeadline    Reason = "DEADLINE_EXCEEDED"  // the deadline passed before an answer
 	ReasonCoverage    Reason = "COVERAGE_TOO_SMALL" // the answer covers less than the caller demands
-	ReasonPageToken   Reason = "INVALID_PAGE_TOKEN" // not ours, altered, expired or of another request
+	ReasonPageToken   Reason = "INVALID_PAGE_TOKEN" // not ours, altered, expired, of another request or of a model that is gone
+	ReasonNotHere     Reason = "NOT_HERE"           // this replica lacks what is named; another may have it
 )
 
 // Error is a refusal that a caller can act on.

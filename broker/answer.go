@@ -104,8 +104,7 @@ func covers(c *feedv1.Coverage, least float64) error {
 	return nil
 }
 
-// receipt says what the answer was made from. While a model is rolled out,
-// nodes may answer by different versions; all are named then.
+// receipt says what the answer was made from.
 func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	r := &feedv1.Receipt{MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
 	var models, versions, executions []string

@@ -56,6 +56,9 @@ type Config struct {
 	Feeds []Feed
 	// Definitions are served over all others. nil: none.
 	Definitions Definitions
+	// Models says which version of a model answers. nil: only models that every
+	// node has are asked for.
+	Models Models
 	// Timeout bounds a request that comes without a deadline, and any other.
 	// 0: 10 s.
 	Timeout time.Duration
@@ -100,6 +103,8 @@ type Broker struct {
 	timeout time.Duration
 	log     *slog.Logger
 	feeds   *feedBook
+	models  Models // may be nil
+	absent  absent
 	conns   *conns
 	crew    *crew
 	records *records
@@ -132,7 +137,7 @@ func New(cfg Config) (*Broker, error) {
 	}
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
-		maps: cfg.Maps, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
+		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
 	}
@@ -229,7 +234,7 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	case ctx.Err() != nil:
 		return q, nil, late(ctx.Err())
 	case len(o.parts) == 0:
-		return q, nil, nothing(o)
+		return q, nil, f.nothing(o)
 	}
 	resp, err := b.answer(ctx, f, o)
 	return q, resp, err
@@ -277,13 +282,15 @@ func late(err error) error {
 
 // nothing is the refusal when no partition was answered: an empty page would
 // look like an empty feed.
-func nothing(o outcome) error {
+func (f *fanout) nothing(o outcome) error {
 	counts := map[string]int{}
 	for _, why := range o.missing {
 		counts[why]++
 	}
 	e := &millrace.Error{Reason: millrace.ReasonUnavailable, WayOut: "try again after a pause"}
 	switch n := len(o.missing); {
+	case counts[missModel] == n:
+		return f.nobodyHas()
 	case counts[missTimeout] == n:
 		e.Reason, e.WayOut = millrace.ReasonDeadline, "allow more time or ask for fewer entities"
 	case counts[missShed] == n:

@@ -37,7 +37,8 @@ type fanout struct {
 
 	mu struct {
 		sync.Mutex
-		refused    error // by a node, for what the request itself is
+		refused    error             // by a node, for what the request itself is
+		lacking    []millrace.NodeID // the model
 		calls      []*feedv1.NodeCall
 		fired, won int32 // hedges
 		saved      time.Duration
@@ -52,8 +53,10 @@ func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (outcome, 
 	ctx, f.cancel = context.WithDeadline(ctx, f.until)
 	defer f.cancel()
 	f.nodes, f.zone = b.health.standing(f.m), b.zone.preferred(f.m)
+	f.nodes.poor = append(f.nodes.poor, b.absent.of(q.query.ModelSum)...)
 	b.conns.keep(f.m)
 	o := f.cover(ctx, q.want, nil)
+	o.oneVersion()
 	q.times.fanOut = time.Since(f.began) - q.times.route
 	return o, f, f.mu.refused
 }
@@ -71,7 +74,7 @@ func (f *fanout) refuse(err error) {
 // cover asks for partitions at replicas that were not tried yet, each node
 // with its hedge, all at the same time.
 func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.NodeID) outcome {
-	if len(tried) == maxReplicas {
+	if f.spent(tried) {
 		return none(want, missNoReplica)
 	}
 	by := choice{m: f.m, standing: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return int(f.q.counts[p]) }}
@@ -190,7 +193,7 @@ func (f *fanout) ending(ctx context.Context, o outcome) ending {
 // elsewhere reports whether any node but those tried could be asked for some
 // of the partitions.
 func (f *fanout) elsewhere(parts cluster.Set, tried []millrace.NodeID) bool {
-	if len(tried) == maxReplicas {
+	if f.spent(tried) {
 		return false
 	}
 	for p := range parts.All() {
@@ -230,6 +233,9 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 		span.SetAttributes(attribute.String("node", string(l.node.ID)), attribute.Int("partitions", l.parts.Len()), attribute.Bool("again", again))
 	}
 	resp, err := f.query(spanned, l)
+	if err == nil {
+		err = f.q.answeredBy(resp)
+	}
 	endSpan(span, err)
 	took := time.Since(start)
 	label := f.count(ctx, l, err)
@@ -243,7 +249,11 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 		if rpcerr.Refused(err) {
 			f.refuse(err)
 		}
-		return none(l.parts, reason(ctx, err))
+		why := reason(ctx, err)
+		if why == missModel {
+			f.lack(l.node.ID)
+		}
+		return none(l.parts, why)
 	}
 	pt := part{node: l.node.ID, resp: resp}
 	var o outcome
@@ -279,7 +289,7 @@ func (f *fanout) judge(l leg, took time.Duration, err error) {
 		f.b.health.answered(id, took, took < due)
 		recent.add(took)
 		f.b.metrics.callTimes.Observe(took.Seconds())
-	case rpcerr.Refused(err):
+	case rpcerr.Refused(err), reason(context.Background(), err) == missModel:
 	case !ended(err):
 		f.b.health.failed(id)
 	case took >= due:

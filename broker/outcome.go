@@ -20,6 +20,7 @@ const (
 	missBehind    = "behind"
 	missShed      = "shed"
 	missError     = "error"
+	missModel     = "no_model"
 )
 
 // part is what one node answered for its share of the partitions.
@@ -149,6 +150,8 @@ func reason(ctx context.Context, err error) string {
 		return missTimeout
 	case errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded:
 		return missShed
+	case errors.As(err, &e) && e.Reason == millrace.ReasonNotHere:
+		return missModel
 	}
 	return missError
 }

@@ -28,7 +28,7 @@ import (
 //
 // in base64 for URLs, without padding.
 const (
-	tokenVersion = 2
+	tokenVersion = 3
 	macBytes     = 16
 	tokenLife    = 24 * time.Hour
 	maxServed    = 10_000 // items on the pages of one feed
@@ -39,7 +39,9 @@ type cursor struct {
 	issued   millrace.Time
 	asOf     millrace.Time // of every page
 	request  uint64        // hash of what must be the same on every page
-	model    string        // of every page, whatever becomes of the feed's
+	model    string        // of every page, whatever becomes of the feed's,
+	version  string        // and its version; empty of what every node has
+	sum      string        // and its checksum
 	distinct bool          // what the hashes are of
 	served   []uint64      // millrace.ServedHash of every item so far, ascending
 }
@@ -49,8 +51,7 @@ func (c *cursor) encode(key []byte) string {
 	b = binary.AppendUvarint(b, uint64(c.issued))
 	b = binary.AppendUvarint(b, uint64(c.asOf))
 	b = binary.LittleEndian.AppendUint64(b, c.request)
-	b = binary.AppendUvarint(b, uint64(len(c.model)))
-	b = append(b, c.model...)
+	b = appendPrefixed(appendPrefixed(appendPrefixed(b, c.model), c.version), c.sum)
 	kind := byte(0)
 	if c.distinct {
 		kind = 1
@@ -89,7 +90,9 @@ func decodeBody(b []byte) (*cursor, error) {
 	if h := r.bytes(8); !r.bad {
 		c.request = binary.LittleEndian.Uint64(h)
 	}
-	c.model = string(r.bytes(r.uvarint()))
+	for _, s := range []*string{&c.model, &c.version, &c.sum} {
+		*s = string(r.bytes(r.uvarint()))
+	}
 	if kind := r.bytes(1); !r.bad {
 		c.distinct = kind[0] == 1
 	}
@@ -149,7 +152,10 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, now time.Time
 	case len(c.served) >= maxServed:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "page_token", Detail: fmt.Sprintf("%d items have been served", len(c.served)), WayOut: "begin anew with a window further back (to)"}
 	}
-	q.query.Model, q.query.Exclude = c.model, c.served
+	if err := b.keepModel(q, c); err != nil {
+		return err
+	}
+	q.query.Exclude = c.served
 	return readTimes(q, req, c.asOf.Std())
 }
 
@@ -221,7 +227,7 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool, now time
 	}
 	slices.Sort(served)
 	c := cursor{
-		issued: millrace.TimeOf(now), asOf: q.asOf, request: q.request, model: q.query.Model, distinct: distinct,
+		issued: millrace.TimeOf(now), asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: q.query.ModelSum, distinct: distinct,
 		served: slices.Compact(served),
 	}
 	return c.encode(b.pageKey)

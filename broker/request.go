@@ -82,7 +82,10 @@ func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 		Entities: q.encoded, Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
 		Filter: q.query.Filter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
-		Examine: q.query.Examine, Above: q.query.Above, Shadow: q.query.Shadow,
+		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
+	}
+	if r.Explain {
+		r.Shadow = q.query.Shadow
 	}
 	if n < len(q.encoded) {
 		r.Entities = make([]byte, 0, n)
@@ -105,12 +108,13 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		return nil, err
 	}
 	q := &question{feed: feed, query: &nodev1.QueryRequest{
-		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: feed.Model, Filter: feed.Filter, Shadow: feed.Shadow,
+		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: feed.Model, Filter: feed.Filter, Shadow: namesOf(feed.Shadow),
 		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
 	}}
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
 		readViewer, readTypes, readEntities, readFilter, readModel, readLimit, readMinCoverage, readFields,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
+		func(q *question, _ *feedv1.GetFeedRequest) error { b.chooseModel(q); return nil },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, now) },
 	} {
 		if err := check(q, req); err != nil {

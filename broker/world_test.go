@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -156,10 +157,11 @@ type fakeNode struct {
 	mu     sync.Mutex
 	asked  []*nodev1.QueryRequest
 
-	behind cluster.Set          // says not_ready
-	err    error                // answers nothing else
-	delay  func() time.Duration // before each answer
-	frozen bool                 // never answers
+	behind cluster.Set              // says not_ready
+	err    error                    // answers nothing else
+	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
+	delay  func() time.Duration     // before each answer
+	frozen bool                     // never answers
 	work   func(context.Context) error
 }
 
@@ -207,7 +209,10 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	if broken != nil {
 		return nil, broken
 	}
-	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: "1", Execution: "interpreted"}
+	if err := n.lacks(req); err != nil {
+		return nil, err
+	}
+	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: cmp.Or(req.ModelVersion, "1"), ModelSum: req.ModelSum, Execution: "interpreted"}
 	var mine []millrace.Entity
 	answers := &nodev1.Partitions{Missing: map[int32]string{}}
 	for _, e := range splitEntities(n.w.t, req.Entities) {
@@ -256,6 +261,17 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	}
 	resp = &nodev1.QueryResponse{}
 	return resp, proto.Unmarshal(raw, resp)
+}
+
+// lacks is the answer of a node without the version that it is asked for.
+func (n *fakeNode) lacks(req *nodev1.QueryRequest) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	v := cluster.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
+	if n.models == nil || v.Version == "" || n.models[v] {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: "no model " + v.String() + " here"}
 }
 
 // examine finds a live record in the entities' timelines. The world's feeds

@@ -127,6 +127,9 @@ scorer: linear
 parameters: {bias: 1, weights: {own: 1, followers: 0.5, known: 2, engagement: 0.25, more: 3}}
 `
 
+// aboutSum stands for the checksum of that model's pack.
+const aboutSum = "about"
+
 // admit lets the node and the oracle score by a model that reads features of
 // objects.
 func (l *history) admit(t *testing.T, n *Node) {
@@ -141,7 +144,8 @@ func (l *history) admit(t *testing.T, n *Node) {
 	}
 	pack, err := relevance.Seal(dir, relevance.ShippedSchemas(), nil)
 	if err == nil {
-		err = errors.Join(n.models.Admit(pack, relevance.ShippedSchemas()), l.eval.Admit(pack))
+		_, err = n.models.Admit(pack, aboutSum, relevance.ShippedSchemas())
+		err = errors.Join(err, l.eval.Admit(pack))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -226,9 +230,9 @@ func (l *history) ask(ctx context.Context, n *Node, r *rand.Rand) (a answered, e
 	a.before = l.applied(n)
 	req := request(&a.question)
 	req.Explain = r.IntN(4) == 0
-	req.Shadow = []string{"recency", "about", "home"}
+	req.Shadow = []*nodev1.Model{{Name: "recency"}, {Name: "about", Version: "1", Sum: aboutSum}, {Name: "home"}}
 	if r.IntN(8) == 0 {
-		req.Shadow = append(req.Shadow, "nobody")
+		req.Shadow = append(req.Shadow, &nodev1.Model{Name: "nobody"})
 	}
 	a.resp, err = n.query(ctx, req)
 	a.after = l.applied(n)
@@ -409,6 +413,9 @@ func request(q *oracle.Question) *nodev1.QueryRequest {
 		FromMs: int64(q.From), ToMs: int64(q.To), AsOfMs: int64(q.AsOf), Filter: q.Filter, Model: q.Model,
 		Limit: int32(q.Limit), CapPerEntity: int32(q.Cap), DistinctObjects: q.Distinct,
 		Viewer: &feedv1.Viewer{Id: q.Viewer.ID, Features: q.Viewer.Features, Attributes: map[string]*structpb.Value{}},
+	}
+	if q.Model == "about" {
+		req.ModelVersion, req.ModelSum = "1", aboutSum
 	}
 	for name, v := range q.Viewer.Attributes {
 		if texts, ok := v.([]string); ok {

@@ -31,10 +31,6 @@ type hosting struct {
 	member    *cluster.Membership
 	announce  chan struct{} // holds one token when the set of ready partitions changed
 
-	// tried is the version of each model pack that was last looked at. Of
-	// run, and then of followModels alone.
-	tried map[string]int64
-
 	// Of the ingest goroutine alone.
 	batch    store.Batch
 	changes  []store.Change
@@ -51,7 +47,7 @@ type hosting struct {
 }
 
 func (n *Node) newHosting() (*hosting, error) {
-	h := &hosting{node: n, announce: make(chan struct{}, 1), unknown: make(map[millrace.Fingerprint]struct{}), tried: make(map[string]int64)}
+	h := &hosting{node: n, announce: make(chan struct{}, 1), unknown: make(map[millrace.Fingerprint]struct{})}
 	h.mu.pending = make(map[millrace.Partition][2]millrace.Offset)
 	var err error
 	if h.consumer, err = kafka.NewConsumer(kafka.ConsumerConfig{Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Log: n.log}); err != nil {
@@ -90,11 +86,12 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 	if err != nil {
 		return err
 	}
-	packs, err := n.cfg.Cluster.Documents(ctx, ModelsKind)
+	packs, err := n.cfg.Cluster.Artefacts(ctx, ModelsKind)
 	if err != nil {
 		return err
 	}
-	h.admitModels(ctx, packs)
+	models := newModelFollower(n, packs, h.schemaLog.Moved)
+	models.admit(ctx)
 	n.awaits.Store("etcd, to register the node")
 	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone}); err != nil {
 		return err
@@ -113,7 +110,7 @@ func (h *hosting) run(ctx context.Context, addr string) (err error) {
 	g.Go(func() error { return h.sweep(ctx) })
 	g.Go(func() error { return h.announceReady(ctx) })
 	g.Go(func() error { return h.followLag(ctx) })
-	g.Go(func() error { return h.followModels(ctx, packs) })
+	g.Go(func() error { return models.run(ctx, h.member.SetModels) })
 	return g.Wait()
 }
 

@@ -1,54 +1,193 @@
 package indexnode
 
 import (
+	"bytes"
+	"cmp"
 	"context"
-	"strings"
+	"fmt"
+	"slices"
+	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
 )
 
-// ModelsKind is the kind of the cluster's documents that are model packs, each
-// a .tar.zst under its model's name.
+// ModelsKind is the kind of the cluster's artefacts that are model packs, each
+// version a .tar.zst under its model's name.
 const ModelsKind = "models"
 
-// followModels lets the cluster's model packs serve as they come. A pack that
-// is refused changes nothing: the last good one stays.
-func (h *hosting) followModels(ctx context.Context, packs *cluster.Documents) error {
+// packs is what a follower of models reads; [cluster.Artefacts] does.
+type packs interface {
+	All() map[string][]cluster.Version
+	Serving() map[string]cluster.Version
+	Body(ctx context.Context, v cluster.Version) ([]byte, error)
+	Changed() <-chan struct{}
+	Fault() error
+}
+
+// modelFollower admits every version of the cluster's models as it comes, what
+// serves first, and tells what it made of each. Which version answers a
+// question is the broker's to name.
+type modelFollower struct {
+	node    *Node
+	packs   packs
+	schemas func() <-chan struct{} // closed when the schemas may have changed; see [kafka.SchemaLog.Moved]
+	tried   map[cluster.Version]trial
+}
+
+// trial is how the admission of a version ended.
+type trial struct {
+	refused error             // nil: it is admitted
+	unread  bool              // its bytes could not be read
+	known   *schemas.Snapshot // what it was held against
+}
+
+// readAgain is the pause before bytes that could not be read are tried again.
+const readAgain = 2 * time.Second
+
+// newModelFollower returns a follower. Until its first pass the node awaits
+// the models that serve.
+func newModelFollower(n *Node, p packs, schemas func() <-chan struct{}) *modelFollower {
+	n.modelsAwaited.Store("the models that serve")
+	return &modelFollower{node: n, packs: p, schemas: schemas, tried: map[cluster.Version]trial{}}
+}
+
+// modelsPending says which models that serve the node has still to look at
+// before it is ready, or "".
+func (n *Node) modelsPending() string {
+	what, _ := n.modelsAwaited.Load().(string)
+	return what
+}
+
+// run follows the models until ctx ends. It tells what became of each.
+func (f *modelFollower) run(ctx context.Context, tell func(context.Context, []cluster.Admission) error) error {
 	for {
-		changed := packs.Changed()
-		h.admitModels(ctx, packs)
+		changed, schemas := f.packs.Changed(), f.schemas()
+		again := f.admit(ctx)
+		if err := tell(ctx, f.admissions()); err != nil {
+			f.node.log.Warn("the cluster has not been told of the models here; it will be", "err", err)
+		}
+		var retry <-chan time.Time
+		if again {
+			retry = time.After(readAgain)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
+		case <-schemas:
+		case <-retry:
 		}
 	}
 }
 
-// admitModels tries the packs that have not been tried yet.
-func (h *hosting) admitModels(ctx context.Context, packs *cluster.Documents) {
-	n := h.node
-	for name, doc := range packs.Current() {
-		if h.tried[name] == doc.Version {
-			continue
+// admit tries what has not been tried yet, what could not be read, and what
+// was refused under other schemas than those known now. It reports whether
+// something could not be read.
+func (f *modelFollower) admit(ctx context.Context) (again bool) {
+	serving := f.packs.Serving()
+	versions := f.versions(serving)
+	f.drop(versions)
+	known := f.node.schemas.Snapshot()
+	for _, v := range versions {
+		t, seen := f.tried[v]
+		if !seen || t.unread || t.refused != nil && t.known != known {
+			t = f.try(ctx, v, known, seen)
+			f.tried[v] = t
 		}
-		h.tried[name] = doc.Version
-		pack, err := relevance.ReadPack(strings.NewReader(doc.Body))
-		if err == nil {
-			err = n.models.Admit(pack, n.modelSchemas())
-		}
-		if err != nil {
-			n.counters.modelRefused()
-			n.log.Error("model pack refused; what served before goes on", "model", name, "err", err)
-			continue
-		}
-		n.log.Info("model serves", "model", name, "version", pack.Manifest.Version)
-		n.tellUncovered(ctx, name)
+		again = again || t.unread
 	}
+	f.node.modelsAwaited.Store(f.awaited(serving))
+	return again
+}
+
+// versions returns all versions, those that serve first, then the newest.
+func (f *modelFollower) versions(serving map[string]cluster.Version) (all []cluster.Version) {
+	var others []cluster.Version
+	for name, versions := range f.packs.All() {
+		for i, v := range slices.Backward(versions) {
+			if serving[name] == v {
+				all = append(all, v)
+			} else {
+				others = append(others, versions[i])
+			}
+		}
+	}
+	return append(all, others...)
+}
+
+// drop forgets versions that are not among those that are there.
+func (f *modelFollower) drop(there []cluster.Version) {
+	for v := range f.tried {
+		if !slices.Contains(there, v) {
+			delete(f.tried, v)
+			f.node.models.Drop(relevance.ID(v))
+		}
+	}
+}
+
+// try admits a version. Again says that it was tried before: what is known is
+// not logged twice.
+func (f *modelFollower) try(ctx context.Context, v cluster.Version, known *schemas.Snapshot, again bool) trial {
+	n := f.node
+	t := trial{known: known}
+	body, err := f.packs.Body(ctx, v)
+	if t.unread = err != nil; err == nil {
+		err = n.admitModel(v, body, known)
+	}
+	if t.refused = err; err == nil {
+		n.log.Info("model admitted", "model", v.Name, "version", v.Version, "sum", v.Sum)
+		n.tellUncovered(ctx, relevance.ID(v))
+		return t
+	}
+	if !again {
+		n.counters.modelRefused()
+		n.log.Error("model refused; brokers ask other replicas for it", "model", v.Name, "version", v.Version, "sum", v.Sum, "err", err)
+	}
+	return t
+}
+
+func (n *Node) admitModel(v cluster.Version, body []byte, known *schemas.Snapshot) error {
+	pack, err := relevance.ReadPack(bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if pack.Manifest.Name != v.Name || pack.Manifest.Version != v.Version {
+		return fmt.Errorf("the pack says that it is %s %s", pack.Manifest.Name, pack.Manifest.Version)
+	}
+	_, err = n.models.Admit(pack, v.Sum, layouts(known))
+	return err
+}
+
+// awaited says which models that serve have not been read because etcd is
+// away. One that is refused is not waited for: other replicas may have it.
+func (f *modelFollower) awaited(serving map[string]cluster.Version) string {
+	if f.packs.Fault() == nil {
+		return ""
+	}
+	for _, v := range serving {
+		if f.tried[v].unread {
+			return fmt.Sprintf("etcd, to read the model %s", v)
+		}
+	}
+	return ""
+}
+
+// admissions is what became of each version.
+func (f *modelFollower) admissions() []cluster.Admission {
+	all := make([]cluster.Admission, 0, len(f.tried))
+	for v, t := range f.tried {
+		a := cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum}
+		if t.refused != nil {
+			a.Refused = cmp.Or(t.refused.Error(), "refused")
+		}
+		all = append(all, a)
+	}
+	return all
 }
 
 // coverageSample is how many candidates show what features they have.
@@ -57,25 +196,25 @@ const coverageSample = 200
 // tellUncovered warns of features that no candidate of the newest question
 // has. It refuses nothing: each replica has other questions, and all must
 // serve the same model.
-func (n *Node) tellUncovered(ctx context.Context, model string) {
+func (n *Node) tellUncovered(ctx context.Context, model relevance.ID) {
 	features, candidates, err := n.uncovered(ctx, model)
 	if err != nil {
-		n.log.Warn("what features candidates have is not known", "model", model, "err", err)
+		n.log.Warn("what features candidates have is not known", "model", model.String(), "err", err)
 	} else if len(features) > 0 {
-		n.log.Warn("no candidate has these features", "model", model, "features", features, "candidates", candidates)
+		n.log.Warn("no candidate has these features", "model", model.String(), "features", features, "candidates", candidates)
 	}
 }
 
 // uncovered asks the newest question again for the best candidates by a model,
 // and returns the features that are missing on each.
-func (n *Node) uncovered(ctx context.Context, model string) (features []string, candidates int, err error) {
+func (n *Node) uncovered(ctx context.Context, model relevance.ID) (features []string, candidates int, err error) {
 	last := n.asked.Load()
 	if last == nil {
 		return nil, 0, nil
 	}
 	resp, err := n.query(ctx, &nodev1.QueryRequest{
 		Entities: last.Entities, Types: last.Types, FromMs: last.FromMs, ToMs: last.ToMs, AsOfMs: last.AsOfMs,
-		Viewer: last.Viewer, Filter: last.Filter, Model: model, Limit: coverageSample, Explain: true,
+		Viewer: last.Viewer, Filter: last.Filter, Model: model.Name, ModelVersion: model.Version, ModelSum: model.Sum, Limit: coverageSample, Explain: true,
 	})
 	if err != nil {
 		return nil, 0, err
@@ -99,12 +238,11 @@ func (n *Node) uncovered(ctx context.Context, model string) (features []string, 
 	return features, len(resp.Items), nil
 }
 
-// modelSchemas are the layouts that a spec may name here.
-func (n *Node) modelSchemas() relevance.Schemas {
-	known := relevance.ShippedSchemas()
-	snapshot := n.schemas.Snapshot()
-	for _, s := range snapshot.All() {
-		known[s.Name()] = snapshot.Latest(s.Name()).Layout()
+// layouts are those that a spec may name where these schemas are known.
+func layouts(known *schemas.Snapshot) relevance.Schemas {
+	all := relevance.ShippedSchemas()
+	for _, s := range known.All() {
+		all[s.Name()] = known.Latest(s.Name()).Layout()
 	}
-	return known
+	return all
 }

@@ -17,10 +17,11 @@ import (
 // the newest question has.
 func TestUncoveredFeatures(t *testing.T) {
 	n, h := openNode(t, cache.Config{})
-	if err := n.models.Admit(likesPack(t), n.modelSchemas()); err != nil {
+	likes, err := n.models.Admit(likesPack(t), "a", relevance.ShippedSchemas())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if missing, candidates, err := n.uncovered(t.Context(), "likes"); len(missing) > 0 || candidates > 0 || err != nil {
+	if missing, candidates, err := n.uncovered(t.Context(), likes); len(missing) > 0 || candidates > 0 || err != nil {
 		t.Errorf("before any question: %v of %d, %v", missing, candidates, err)
 	}
 	w := newWorld(1)
@@ -35,7 +36,7 @@ func TestUncoveredFeatures(t *testing.T) {
 	if _, err := n.Query(t.Context(), &nodev1.QueryRequest{Entities: pack(string(e)), ToMs: math.MaxInt64, Model: "recency", Limit: 5}); err != nil {
 		t.Fatal(err)
 	}
-	missing, candidates, err := n.uncovered(t.Context(), "likes")
+	missing, candidates, err := n.uncovered(t.Context(), likes)
 	if want := []string{"followers", "taste"}; err != nil || candidates != 1 || !slices.Equal(missing, want) {
 		t.Errorf("%v of %d candidates, %v; want %v of 1", missing, candidates, err, want)
 	}

@@ -90,7 +90,9 @@ type Node struct {
 	lag      atomic.Pointer[nodeLag]
 	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters
-	awaits   atomic.Value // string: what Run waits for before it hosts anything; empty: nothing
+	// modelsAwaited is a string: see modelsPending.
+	modelsAwaited atomic.Value
+	awaits        atomic.Value // string: what Run waits for before it hosts anything; empty: nothing
 
 	maxCached int  // maxCached, but in tests
 	maxRun    int  // maxRunBytes, but in tests
@@ -187,6 +189,9 @@ func (n *Node) Close() error {
 // Ready reports why the node cannot answer for all that it hosts, or nil.
 func (n *Node) Ready() error {
 	if what, _ := n.awaits.Load().(string); what != "" {
+		return errors.New("waiting for " + what)
+	}
+	if what := n.modelsPending(); what != "" {
 		return errors.New("waiting for " + what)
 	}
 	hosted, behind, broken := 0, 0, 0

@@ -127,7 +127,7 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 		return nil, err
 	}
 	scanned := time.Now()
-	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), Partitions: r.answered()}
+	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), ModelSum: req.ModelSum, Partitions: r.answered()}
 	answer := q.Answer()
 	ranked := time.Now()
 	n.counters.took(resolved.Sub(began), scanned.Sub(resolved), ranked.Sub(scanned))
@@ -305,16 +305,19 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	if s.Viewer, err = viewer(req.Viewer); err != nil {
 		return s, err
 	}
-	if s.Model, err = n.models.Get(req.Model); err != nil {
+	ranks := relevance.ID{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
+	if s.Model, err = n.models.Find(ranks); err != nil {
 		return s, err
 	}
 	if req.Explain && len(req.Shadow) > 0 {
 		if len(req.Shadow) > maxShadow {
 			return s, invalid("shadow", fmt.Sprintf("%d models, more than %d", len(req.Shadow), maxShadow), "")
 		}
-		if s.Shadow, err = n.models.Join(append([]string{req.Model}, req.Shadow...)...); err != nil {
-			s.ShadowErr = err
+		ids := []relevance.ID{ranks}
+		for _, m := range req.Shadow {
+			ids = append(ids, relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()})
 		}
+		s.Shadow, s.ShadowErr = n.models.Join(ids...)
 	}
 	if req.Filter != "" {
 		if s.Filter, err = n.filters.get(req.Filter, n.schemas.Snapshot()); err != nil {

@@ -24,8 +24,8 @@ const (
 
 // Validate admits a pack: its spec is read against schemas, its features are
 // those of the manifest, its golden rows come out, and a record costs no more
-// than is allowed, estimated and measured. The error reports every fault. A model that Validate
-// returns serves.
+// than is allowed. The pack and the schemas alone decide. The error reports
+// every fault. A model that Validate returns can serve.
 func Validate(p *Pack, schemas Schemas) (m *Model, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -36,7 +36,7 @@ func Validate(p *Pack, schemas Schemas) (m *Model, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(p.identity(m), p.golden(m), m.affordable(schemas)); err != nil {
+	if err := errors.Join(p.identity(m), p.golden(m), m.affordable()); err != nil {
 		return nil, fmt.Errorf("relevance: validate %s: %w", p.Manifest.Name, err)
 	}
 	return m, nil

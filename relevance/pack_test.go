@@ -3,6 +3,7 @@ package relevance
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace"
 )
 
 const packSpec = `name: team
@@ -243,44 +246,50 @@ func TestOpenWhatIsNoPack(t *testing.T) {
 	}
 }
 
-// TestLastGoodStays: what is refused changes nothing.
-func TestLastGoodStays(t *testing.T) {
+// TestVersionsStandBesideEachOther: a version that comes, whether it is older
+// or newer, leaves the others as they are, and each is found by all three of
+// its name, version and checksum.
+func TestVersionsStandBesideEachOther(t *testing.T) {
 	r := Builtin()
-	admit := func(version, weight string) error {
+	admit := func(version, weight, sum string) (ID, error) {
 		files := teamFiles()
 		files[SpecFile] = strings.Replace(packSpec, "1.9", version, 1)
 		files["parameters.yaml"] = strings.Replace(packParameters, "0.25", weight, 1)
-		return r.Admit(seal(t, writePack(t, files, 20)), ShippedSchemas())
+		return r.Admit(seal(t, writePack(t, files, 20)), sum, ShippedSchemas())
 	}
-	serving := func() string {
-		m, err := r.Get("team")
+	var ids []ID
+	for _, c := range [][3]string{{"1.9", "0.25", "a"}, {"1.10", "0.5", "b"}, {"1.8", "0.75", "c"}, {"1.9", "0.25", "a"}} {
+		id, err := admit(c[0], c[1], c[2])
 		if err != nil {
-			return err.Error()
+			t.Fatal(err)
 		}
-		return m.Version()
+		ids = append(ids, id)
 	}
-	for _, c := range []struct {
-		version, weight string
-		good            bool
-		serves          string
-	}{
-		{"1.9", "0.25", true, "1.9"},
-		{"1.9", "0.25", true, "1.9"}, // the same again
-		{"1.9", "0.5", false, "1.9"}, // other content, same version
-		{"1.8", "0.25", false, "1.9"},
-		{"1.10", "0.25", true, "1.10"},
-		{"1.9", "0.25", false, "1.10"},
-	} {
-		if err := admit(c.version, c.weight); (err == nil) != c.good {
-			t.Errorf("version %s: %v", c.version, err)
+	for i, weight := range []float64{0.25, 0.5, 0.75} {
+		if m, err := r.Find(ids[i]); err != nil || m.Parameters().Weights["likes"].Scalar != weight || m.Version() != ids[i].Version {
+			t.Errorf("%s: %v, %v", ids[i], m, err)
 		}
-		if got := serving(); got != c.serves {
-			t.Errorf("after version %s serves %s, want %s", c.version, got, c.serves)
+	}
+	for _, id := range []ID{{"team", "1.9", "b"}, {"team", "2", "a"}, {"team", "1.9", ""}} {
+		var e *millrace.Error
+		if _, err := r.Find(id); !errors.As(err, &e) || e.Reason != millrace.ReasonNotHere {
+			t.Errorf("%v: %v", id, err)
 		}
+	}
+	var e *millrace.Error
+	if _, err := r.Find(ID{Name: "team"}); !errors.As(err, &e) || e.Reason != millrace.ReasonUnknown {
+		t.Errorf("without a version: %v", err)
+	}
+	r.Drop(ids[0])
+	if _, err := r.Find(ids[0]); err == nil {
+		t.Error("what was dropped is found")
+	}
+	if _, err := r.Find(ids[1]); err != nil {
+		t.Error(err)
 	}
 	files := teamFiles()
 	files[SpecFile] = strings.Replace(packSpec, "name: team", "name: home", 1)
-	if err := r.Admit(seal(t, writePack(t, files, 20)), ShippedSchemas()); err == nil {
+	if _, err := r.Admit(seal(t, writePack(t, files, 20)), "d", ShippedSchemas()); err == nil {
 		t.Error("a built-in model is replaced")
 	}
 }
@@ -344,7 +353,7 @@ func TestCompareVersions(t *testing.T) {
 	order := []string{"", "1", "1.2", "1.9", "1.10", "2", "10", "2026-01-02", "2026-01-10", "v1", "v2"}
 	for i, a := range order {
 		for j, b := range order {
-			if got := compareVersions(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {
+			if got := CompareVersions(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {
 				t.Errorf("%q against %q gives %d", a, b, got)
 			}
 		}

@@ -11,30 +11,42 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Registry is the models that serve, by name. It is safe for concurrent use.
+// ID names one version of a model: the same three always mean the same bytes.
+// Of a built-in model only the name is set.
+type ID struct {
+	Name    string
+	Version string
+	Sum     string // SHA-256 of the pack, as it was handed over, in hex
+}
+
+// String returns the id as people read it: likes 2.
+func (id ID) String() string { return strings.TrimSpace(id.Name + " " + id.Version) }
+
+// Registry is the models that a process can score by: those built in, and
+// every version that was admitted. Which of them serves is not its to say. It
+// is safe for concurrent use.
 type Registry struct {
 	mu struct {
 		sync.RWMutex
-		models    map[string]*Model
-		checksums map[string]string // of the packs that models came from
-		joints    map[string]*Joint // by the names of their models
+		models map[ID]*Model
+		joints map[string]*Joint // by the ids of their models
 	}
 }
 
 // maxJoints bounds how many sets of models are kept; then they start over.
 const maxJoints = 64
 
-// Join joins models by name. While none of them changes, it returns the same.
-func (r *Registry) Join(names ...string) (*Joint, error) {
-	models := make([]*Model, len(names))
-	for i, name := range names {
-		m, err := r.Get(name)
+// Join joins models. While they are there, it returns the same.
+func (r *Registry) Join(ids ...ID) (*Joint, error) {
+	models := make([]*Model, len(ids))
+	for i, id := range ids {
+		m, err := r.Find(id)
 		if err != nil {
 			return nil, err
 		}
 		models[i] = m
 	}
-	key := strings.Join(names, " ")
+	key := fmt.Sprintf("%q", ids)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if j := r.mu.joints[key]; j != nil && slices.Equal(j.models, models) {
@@ -51,71 +63,89 @@ func (r *Registry) Join(names ...string) (*Joint, error) {
 // "recency" and "home".
 func Builtin() *Registry {
 	r := &Registry{}
-	r.mu.models = maps.Clone(builtinModels())
-	r.mu.checksums = map[string]string{}
+	r.mu.models = map[ID]*Model{}
+	for name, m := range builtinModels() {
+		r.mu.models[ID{Name: name}] = m
+	}
 	return r
 }
 
-// Get returns a model by name. Of an unknown one the error, a
-// [millrace.Error] with the field "model", names those that are known.
-func (r *Registry) Get(name string) (*Model, error) {
+// Get returns a built-in model by its name.
+func (r *Registry) Get(name string) (*Model, error) { return r.Find(ID{Name: name}) }
+
+// Find returns exactly the model that is named. Where no version is named and
+// no such model is built in, the error, a [millrace.Error] with the field
+// "model", refuses the request and names the models that are known; a version
+// that is not here is [millrace.ReasonNotHere].
+func (r *Registry) Find(id ID) (*Model, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if m, ok := r.mu.models[name]; ok {
+	if m, ok := r.mu.models[id]; ok {
 		return m, nil
 	}
-	known := slices.Sorted(maps.Keys(r.mu.models))
+	if id.Version != "" || id.Sum != "" {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonNotHere, Field: "model", Detail: fmt.Sprintf("no model %s (%.12s) here", id, id.Sum),
+			WayOut: "ask another replica, or wait until it is admitted here",
+		}
+	}
 	return nil, &millrace.Error{
 		Reason: millrace.ReasonUnknown,
 		Field:  "model",
-		Detail: fmt.Sprintf("no model %q", name),
-		WayOut: "use one of " + strings.Join(known, ", "),
+		Detail: fmt.Sprintf("no model %q", id.Name),
+		WayOut: "use one of " + strings.Join(r.namesLocked(), ", "),
 	}
 }
 
-// Admit validates a pack and lets it serve in place of the version before. A
-// pack that is refused changes nothing: the last good one stays. Versions only
-// rise, and none takes far longer than the one before; the same pack again is
-// no change. The built-in models stay what they
-// are.
-func (r *Registry) Admit(p *Pack, schemas Schemas) error {
-	name := p.Manifest.Name
-	if _, ok := builtinModels()[name]; ok {
-		return fmt.Errorf("relevance: admit %s: the name is that of a built-in model", name)
+// Admit validates a pack, the bytes of which have the checksum sum, and adds
+// it beside the other versions. What comes of it is decided by the pack and
+// the schemas alone, so that every node decides the same.
+func (r *Registry) Admit(p *Pack, sum string, schemas Schemas) (ID, error) {
+	id := ID{p.Manifest.Name, p.Manifest.Version, sum}
+	if _, ok := builtinModels()[id.Name]; ok {
+		return id, fmt.Errorf("relevance: admit %s: the name is that of a built-in model; give it another", id)
+	}
+	if id.Version == "" || sum == "" {
+		return id, fmt.Errorf("relevance: admit %s: a model needs a version and a checksum", id)
 	}
 	m, err := Validate(p, schemas)
 	if err != nil {
-		return err
-	}
-	if now, err := r.Get(name); err == nil {
-		if err := m.slower(now, schemas); err != nil {
-			return fmt.Errorf("relevance: admit %s: %w", name, err)
-		}
+		return id, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now, ok := r.mu.models[name]; ok {
-		if r.mu.checksums[name] == p.Checksum {
-			return nil
-		}
-		if compareVersions(m.Version(), now.Version()) <= 0 {
-			return fmt.Errorf("relevance: admit %s: version %s is not above %s, which serves; raise version in the spec", name, m.Version(), now.Version())
-		}
-	}
-	r.mu.models[name], r.mu.checksums[name] = m, p.Checksum
-	return nil
+	r.mu.models[id] = m
+	return id, nil
 }
 
-// Names returns the models that serve, sorted.
+// Drop removes a version. A built-in model stays.
+func (r *Registry) Drop(id ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if id.Version != "" {
+		delete(r.mu.models, id)
+		clear(r.mu.joints)
+	}
+}
+
+// Names returns the names of the models, sorted.
 func (r *Registry) Names() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return slices.Sorted(maps.Keys(r.mu.models))
+	return r.namesLocked()
 }
 
-// compareVersions compares versions as people read them: runs of digits by
+func (r *Registry) namesLocked() []string {
+	names := map[string]bool{}
+	for id := range r.mu.models {
+		names[id.Name] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// CompareVersions compares versions as people read them: runs of digits by
 // their number, anything else by its bytes.
-func compareVersions(a, b string) int {
+func CompareVersions(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
 		if x > 0 && y > 0 {

@@ -6,7 +6,7 @@ import "testing"
 func TestRegistryJoin(t *testing.T) {
 	r := Builtin()
 	join := func() *Joint {
-		j, err := r.Join("home", "recency")
+		j, err := r.Join(ID{Name: "home"}, ID{Name: "recency"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -16,12 +16,12 @@ func TestRegistryJoin(t *testing.T) {
 	if join() != first {
 		t.Error("joined anew though nothing changed")
 	}
-	changed := *r.mu.models["recency"].Interpreted()
-	r.mu.models["recency"] = &changed
+	changed := *r.mu.models[ID{Name: "recency"}].Interpreted()
+	r.mu.models[ID{Name: "recency"}] = &changed
 	if j := join(); j == first || j.Models()[1] != &changed {
 		t.Error("a model changed, and the one before is joined")
 	}
-	if _, err := r.Join("home", "nobody"); err == nil {
+	if _, err := r.Join(ID{Name: "home"}, ID{Name: "nobody"}); err == nil {
 		t.Error("joined with a model that there is not")
 	}
 }

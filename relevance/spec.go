@@ -336,15 +336,3 @@ func RoleLayout() *column.Layout {
 	}
 	return l
 }
-
-// exprCost counts an expression's operations.
-func exprCost(n *expr.Node) int {
-	cost := 1
-	if n.Op == expr.Call {
-		cost = 10
-	}
-	for _, a := range n.Args {
-		cost += exprCost(a)
-	}
-	return cost
-}

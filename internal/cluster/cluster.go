@@ -13,6 +13,7 @@
 //	map/nodes/ID    JSON of [Node], leased
 //	map/ready/ID    a [Set] of 90 bytes, leased
 //	map/lag/ID      JSON of a [Lag], leased; absent while there is none
+//	map/models/ID   JSON of a list of [Admission], leased
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	docs/KIND/NAME  whatever KIND is; of [Artefacts] a ledger
 //	bodies/KIND/NAME/SUM/PART  the bytes of a version of [Artefacts]

@@ -26,6 +26,7 @@ type Membership struct {
 		lease      clientv3.LeaseID
 		ready      Set
 		lag        Lag
+		models     string // see SetModels; "": none
 		untold     bool // ready or lag is newer than what etcd has
 	}
 }
@@ -102,7 +103,7 @@ func (m *Membership) register(ctx context.Context) (<-chan *clientv3.LeaseKeepAl
 
 // state writes what the node says of itself.
 func (m *Membership) state(lease clientv3.LeaseID) []clientv3.Op {
-	ops := []clientv3.Op{clientv3.OpPut(m.key("ready"), string(m.mu.ready.encode()), clientv3.WithLease(lease))}
+	ops := []clientv3.Op{clientv3.OpPut(m.key("ready"), string(m.mu.ready.encode()), clientv3.WithLease(lease)), m.models(lease)}
 	if m.mu.lag == (Lag{}) {
 		return append(ops, clientv3.OpDelete(m.key("lag")))
 	}
@@ -165,6 +166,7 @@ func (m *Membership) Leave(ctx context.Context) error {
 			clientv3.OpDelete(m.key("nodes")),
 			clientv3.OpDelete(m.key("ready")),
 			clientv3.OpDelete(m.key("lag")),
+			clientv3.OpDelete(m.key("models")),
 		).Commit()
 	}
 	if err != nil {

@@ -23,7 +23,7 @@ var common = []*nodev1.QueryRequest{
 	{Entities: []byte{1, 0, 1, 0, 'a'}, Model: "recency", ToMs: math.MaxInt64, Limit: 20, Types: []string{"post", "share", ""}},
 	{
 		Entities: bytes.Repeat([]byte("xyz"), 100), FromMs: -5, ToMs: 1 << 41, AsOfMs: 1 << 40, Filter: strings.Repeat("größer ", 20),
-		Model: "m", Limit: -1, CapPerEntity: 3, DistinctObjects: true, Exclude: []uint64{1, math.MaxUint64}, Shadow: []string{"a", "b"},
+		Model: "m", Limit: -1, CapPerEntity: 3, DistinctObjects: true, Exclude: []uint64{1, math.MaxUint64}, ModelVersion: "2", ModelSum: strings.Repeat("0a", 32),
 		Viewer: &feedv1.Viewer{
 			Id: "member:1",
 			Attributes: map[string]*structpb.Value{
@@ -39,7 +39,7 @@ var common = []*nodev1.QueryRequest{
 
 // rare are those that are left to protobuf.
 var rare = []*nodev1.QueryRequest{
-	{Explain: true}, {Examine: "r"}, {Above: []*nodev1.Item{{Id: "r"}}},
+	{Explain: true}, {Shadow: []*nodev1.Model{{Name: "a", Version: "1", Sum: "b"}}}, {Examine: "r"}, {Above: []*nodev1.Item{{Id: "r"}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"null": structpb.NewNullValue()}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"unset": {}}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"nil": nil}}},
@@ -55,7 +55,7 @@ var commonAnswers = []*nodev1.QueryResponse{
 	{Partitions: &nodev1.Partitions{LagMs: []int64{1}}},
 	{Partitions: &nodev1.Partitions{Answered: []int32{1}}},
 	{
-		Model: "m", ModelVersion: "1", Execution: "generated", Stages: &nodev1.Stages{Candidates: 5, Scored: 3}, Partitions: &nodev1.Partitions{
+		Model: "m", ModelVersion: "1", ModelSum: "0a", Execution: "generated", Stages: &nodev1.Stages{Candidates: 5, Scored: 3}, Partitions: &nodev1.Partitions{
 			Answered: []int32{1, 700}, AppliedContent: []int64{5, -1}, AppliedFeatures: []int64{0, 1 << 40}, LagMs: []int64{0, 7},
 		},
 		Items: []*nodev1.Item{
@@ -125,7 +125,7 @@ func TestByHand(t *testing.T) {
 func TestNoUTF8(t *testing.T) {
 	bad := "\xff"
 	for _, m := range []proto.Message{
-		&nodev1.QueryRequest{Filter: bad}, &nodev1.QueryRequest{Types: []string{bad}}, &nodev1.QueryRequest{Shadow: []string{bad}},
+		&nodev1.QueryRequest{Filter: bad}, &nodev1.QueryRequest{Types: []string{bad}}, &nodev1.QueryRequest{ModelVersion: bad}, &nodev1.QueryRequest{ModelSum: bad}, &nodev1.QueryResponse{ModelSum: bad},
 		&nodev1.QueryRequest{Viewer: &feedv1.Viewer{Id: bad}}, &nodev1.QueryRequest{Viewer: &feedv1.Viewer{Features: map[string]float64{bad: 1}}},
 		&nodev1.QueryRequest{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"x": structpb.NewStringValue(bad)}}},
 		&nodev1.QueryResponse{Model: bad}, &nodev1.QueryResponse{Items: []*nodev1.Item{{Id: bad}}},

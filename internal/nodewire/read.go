@@ -109,8 +109,10 @@ func readRequest(b []byte, m *nodev1.QueryRequest) bool {
 				m.Exclude = append(m.Exclude, binary.LittleEndian.Uint64(f.bytes))
 			}
 			ok = len(f.bytes) == 0
-		case 16<<3 | length:
-			ok = f.each(&m.Shadow)
+		case 17<<3 | length:
+			ok = f.own(&m.ModelVersion)
+		case 18<<3 | length:
+			ok = f.own(&m.ModelSum)
 		default:
 			return false
 		}
@@ -233,6 +235,8 @@ func readResponse(b []byte, m *nodev1.QueryResponse) bool {
 			ok = m.Partitions == nil
 			m.Partitions = &nodev1.Partitions{}
 			ok = ok && readPartitions(f.bytes, m.Partitions)
+		case 12<<3 | length:
+			ok = f.own(&m.ModelSum)
 		default:
 			return false
 		}

@@ -24,7 +24,7 @@ func requestRoom(m *nodev1.QueryRequest) int {
 }
 
 func (w *writer) request(m *nodev1.QueryRequest) {
-	if w.stuck = m.Explain || m.Examine != "" || len(m.Above) > 0; w.stuck {
+	if w.stuck = m.Explain || m.Examine != "" || len(m.Above) > 0 || len(m.Shadow) > 0; w.stuck {
 		return
 	}
 	if len(m.Entities) > 0 {
@@ -54,9 +54,8 @@ func (w *writer) request(m *nodev1.QueryRequest) {
 			w.b = protowire.AppendFixed64(w.b, h)
 		}
 	}
-	for _, s := range m.Shadow {
-		w.text(16, s)
-	}
+	w.nonempty(17, m.ModelVersion)
+	w.nonempty(18, m.ModelSum)
 }
 
 func (w *writer) viewer(v *feedv1.Viewer) {
@@ -131,6 +130,7 @@ func (w *writer) response(m *nodev1.QueryResponse) {
 		w.partitions(m.Partitions)
 		w.close(at)
 	}
+	w.nonempty(12, m.ModelSum)
 }
 
 func (w *writer) partitions(m *nodev1.Partitions) {

@@ -18,7 +18,8 @@ import (
 // whose schema nobody admitted, or whose body does not decode.
 type Eval struct {
 	registry *schemas.Registry
-	models   *relevance.Registry
+	builtin  *relevance.Registry
+	models   map[string]*relevance.Model // admitted, by name
 }
 
 // NewEval returns an Eval that knows the built-in models and the schemas of
@@ -33,11 +34,25 @@ func NewEval(known ...*schemas.Schema) (*Eval, error) {
 			return nil, err
 		}
 	}
-	return &Eval{r, relevance.Builtin()}, nil
+	return &Eval{r, relevance.Builtin(), map[string]*relevance.Model{}}, nil
 }
 
-// Admit lets a model pack score.
-func (e *Eval) Admit(p *relevance.Pack) error { return e.models.Admit(p, relevance.ShippedSchemas()) }
+// Admit lets a model pack score, in place of one of the same name.
+func (e *Eval) Admit(p *relevance.Pack) error {
+	m, err := relevance.Validate(p, relevance.ShippedSchemas())
+	if err == nil {
+		e.models[m.Name()] = m
+	}
+	return err
+}
+
+// model returns a model by name.
+func (e *Eval) model(name string) (*relevance.Model, error) {
+	if m, ok := e.models[name]; ok {
+		return m, nil
+	}
+	return e.builtin.Get(name)
+}
 
 // Filter compiles a filter; an empty one keeps everything.
 func (e *Eval) Filter(src string) (Filter, error) {

@@ -169,7 +169,7 @@ func (e *Eval) Query(q Question) (Query, error) {
 	if err != nil {
 		return Query{}, err
 	}
-	m, err := e.models.Get(cmp.Or(q.Model, "recency"))
+	m, err := e.model(cmp.Or(q.Model, "recency"))
 	if err != nil {
 		return Query{}, err
 	}

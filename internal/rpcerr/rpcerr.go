@@ -37,6 +37,7 @@ var kinds = map[millrace.Reason]struct {
 	millrace.ReasonQuota:       {codes.ResourceExhausted, http.StatusTooManyRequests},
 	millrace.ReasonUnavailable: {codes.Unavailable, http.StatusServiceUnavailable},
 	millrace.ReasonCoverage:    {codes.Unavailable, http.StatusServiceUnavailable},
+	millrace.ReasonNotHere:     {codes.FailedPrecondition, http.StatusServiceUnavailable},
 	millrace.ReasonDeadline:    {codes.DeadlineExceeded, http.StatusGatewayTimeout},
 }
 

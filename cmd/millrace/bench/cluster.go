@@ -96,11 +96,15 @@ func prepareCluster(ctx context.Context, p *relevance.Pack, b *backing, name str
 	if err := p.WriteTar(&tar); err != nil {
 		return err
 	}
-	docs, err := cl.Documents(ctx, indexnode.ModelsKind)
+	models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
 	if err != nil {
 		return err
 	}
-	return docs.Put(ctx, p.Manifest.Name, tar.Bytes())
+	v, _, err := models.Publish(ctx, p.Manifest.Name, p.Manifest.Version, tar.Bytes(), "bench")
+	if err != nil {
+		return err
+	}
+	return models.Serve(ctx, v, nil, "bench")
 }
 
 // share is how many of the machine's processors each of so many nodes uses at

@@ -54,8 +54,13 @@ type QueryRequest struct {
 	Examine string `protobuf:"bytes,14,opt,name=examine,proto3" json:"examine,omitempty"`
 	// Counts the candidates that rank above each: see QueryResponse.above.
 	Above []*Item `protobuf:"bytes,15,rep,name=above,proto3" json:"above,omitempty"`
-	// Models that score the items too, when the request asks to explain.
-	Shadow        []string `protobuf:"bytes,16,rep,name=shadow,proto3" json:"shadow,omitempty"`
+	// The version of the model, and the SHA-256 of its pack in hex. The node
+	// answers by exactly this or says that it lacks it (NOT_HERE). Empty of a
+	// model that every binary has.
+	ModelVersion string `protobuf:"bytes,17,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
+	ModelSum     string `protobuf:"bytes,18,opt,name=model_sum,json=modelSum,proto3" json:"model_sum,omitempty"`
+	// Models that score the items too. Only when the request asks to explain.
+	Shadow        []*Model `protobuf:"bytes,19,rep,name=shadow,proto3" json:"shadow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -195,11 +200,86 @@ func (x *QueryRequest) GetAbove() []*Item {
 	return nil
 }
 
-func (x *QueryRequest) GetShadow() []string {
+func (x *QueryRequest) GetModelVersion() string {
+	if x != nil {
+		return x.ModelVersion
+	}
+	return ""
+}
+
+func (x *QueryRequest) GetModelSum() string {
+	if x != nil {
+		return x.ModelSum
+	}
+	return ""
+}
+
+func (x *QueryRequest) GetShadow() []*Model {
 	if x != nil {
 		return x.Shadow
 	}
 	return nil
+}
+
+// Model names one version of a model, as the fields of QueryRequest do.
+type Model struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	Sum           string                 `protobuf:"bytes,3,opt,name=sum,proto3" json:"sum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Model) Reset() {
+	*x = Model{}
+	mi := &file_millrace_node_v1_node_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Model) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Model) ProtoMessage() {}
+
+func (x *Model) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_node_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Model.ProtoReflect.Descriptor instead.
+func (*Model) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Model) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Model) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Model) GetSum() string {
+	if x != nil {
+		return x.Sum
+	}
+	return ""
 }
 
 type QueryResponse struct {
@@ -216,15 +296,17 @@ type QueryResponse struct {
 	// Of each of QueryRequest.above.
 	Above []int64 `protobuf:"varint,8,rep,packed,name=above,proto3" json:"above,omitempty"`
 	// Only when the request asked to explain.
-	Times         *v1.NodeTimes      `protobuf:"bytes,9,opt,name=times,proto3" json:"times,omitempty"`
-	Clauses       []*v1.ClauseCounts `protobuf:"bytes,10,rep,name=clauses,proto3" json:"clauses,omitempty"`
+	Times   *v1.NodeTimes      `protobuf:"bytes,9,opt,name=times,proto3" json:"times,omitempty"`
+	Clauses []*v1.ClauseCounts `protobuf:"bytes,10,rep,name=clauses,proto3" json:"clauses,omitempty"`
+	// As QueryRequest.model_sum.
+	ModelSum      string `protobuf:"bytes,12,opt,name=model_sum,json=modelSum,proto3" json:"model_sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[1]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +318,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[1]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +331,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *QueryResponse) GetItems() []*Item {
@@ -322,6 +404,13 @@ func (x *QueryResponse) GetClauses() []*v1.ClauseCounts {
 	return nil
 }
 
+func (x *QueryResponse) GetModelSum() string {
+	if x != nil {
+		return x.ModelSum
+	}
+	return ""
+}
+
 // Finding is what a node knows of a record in one timeline. What only the
 // whole answer can tell is the broker's to find out.
 type Finding struct {
@@ -348,7 +437,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[2]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -360,7 +449,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[2]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -373,7 +462,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Finding) GetEntity() string {
@@ -465,7 +554,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +566,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +579,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Item) GetScore() float64 {
@@ -583,7 +672,7 @@ type Partitions struct {
 
 func (x *Partitions) Reset() {
 	*x = Partitions{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +684,7 @@ func (x *Partitions) String() string {
 func (*Partitions) ProtoMessage() {}
 
 func (x *Partitions) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +697,7 @@ func (x *Partitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partitions.ProtoReflect.Descriptor instead.
 func (*Partitions) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Partitions) GetAnswered() []int32 {
@@ -661,7 +750,7 @@ type Stages struct {
 
 func (x *Stages) Reset() {
 	*x = Stages{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +762,7 @@ func (x *Stages) String() string {
 func (*Stages) ProtoMessage() {}
 
 func (x *Stages) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +775,7 @@ func (x *Stages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stages.ProtoReflect.Descriptor instead.
 func (*Stages) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Stages) GetCandidates() int64 {
@@ -747,7 +836,7 @@ type GetSchemaRequest struct {
 
 func (x *GetSchemaRequest) Reset() {
 	*x = GetSchemaRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +848,7 @@ func (x *GetSchemaRequest) String() string {
 func (*GetSchemaRequest) ProtoMessage() {}
 
 func (x *GetSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +861,7 @@ func (x *GetSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchemaRequest.ProtoReflect.Descriptor instead.
 func (*GetSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetSchemaRequest) GetFingerprint() uint64 {
@@ -791,7 +880,7 @@ type GetSchemaResponse struct {
 
 func (x *GetSchemaResponse) Reset() {
 	*x = GetSchemaResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +892,7 @@ func (x *GetSchemaResponse) String() string {
 func (*GetSchemaResponse) ProtoMessage() {}
 
 func (x *GetSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +905,7 @@ func (x *GetSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchemaResponse.ProtoReflect.Descriptor instead.
 func (*GetSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetSchemaResponse) GetJson() string {
@@ -830,7 +919,7 @@ var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xe3\x03\n" +
+	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xc4\x04\n" +
 	"\fQueryRequest\x12\x1a\n" +
 	"\bentities\x18\x01 \x01(\fR\bentities\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x17\n" +
@@ -847,8 +936,14 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\aexclude\x18\f \x03(\x06R\aexclude\x12\x18\n" +
 	"\aexplain\x18\r \x01(\bR\aexplain\x12\x18\n" +
 	"\aexamine\x18\x0e \x01(\tR\aexamine\x12,\n" +
-	"\x05above\x18\x0f \x03(\v2\x16.millrace.node.v1.ItemR\x05above\x12\x16\n" +
-	"\x06shadow\x18\x10 \x03(\tR\x06shadow\"\xc6\x03\n" +
+	"\x05above\x18\x0f \x03(\v2\x16.millrace.node.v1.ItemR\x05above\x12#\n" +
+	"\rmodel_version\x18\x11 \x01(\tR\fmodelVersion\x12\x1b\n" +
+	"\tmodel_sum\x18\x12 \x01(\tR\bmodelSum\x12/\n" +
+	"\x06shadow\x18\x13 \x03(\v2\x17.millrace.node.v1.ModelR\x06shadowJ\x04\b\x10\x10\x11\"G\n" +
+	"\x05Model\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
+	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xe3\x03\n" +
 	"\rQueryResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12<\n" +
 	"\n" +
@@ -862,7 +957,8 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x05above\x18\b \x03(\x03R\x05above\x121\n" +
 	"\x05times\x18\t \x01(\v2\x1b.millrace.feed.v1.NodeTimesR\x05times\x128\n" +
 	"\aclauses\x18\n" +
-	" \x03(\v2\x1e.millrace.feed.v1.ClauseCountsR\aclausesJ\x04\b\x02\x10\x03\"\xb5\x02\n" +
+	" \x03(\v2\x1e.millrace.feed.v1.ClauseCountsR\aclauses\x12\x1b\n" +
+	"\tmodel_sum\x18\f \x01(\tR\bmodelSumJ\x04\b\x02\x10\x03\"\xb5\x02\n" +
 	"\aFinding\x12\x16\n" +
 	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x17\n" +
@@ -927,46 +1023,48 @@ func file_millrace_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_node_proto_rawDescData
 }
 
-var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_millrace_node_v1_node_proto_goTypes = []any{
 	(*QueryRequest)(nil),      // 0: millrace.node.v1.QueryRequest
-	(*QueryResponse)(nil),     // 1: millrace.node.v1.QueryResponse
-	(*Finding)(nil),           // 2: millrace.node.v1.Finding
-	(*Item)(nil),              // 3: millrace.node.v1.Item
-	(*Partitions)(nil),        // 4: millrace.node.v1.Partitions
-	(*Stages)(nil),            // 5: millrace.node.v1.Stages
-	(*GetSchemaRequest)(nil),  // 6: millrace.node.v1.GetSchemaRequest
-	(*GetSchemaResponse)(nil), // 7: millrace.node.v1.GetSchemaResponse
-	nil,                       // 8: millrace.node.v1.Partitions.MissingEntry
-	(*v1.Viewer)(nil),         // 9: millrace.feed.v1.Viewer
-	(*v1.NodeTimes)(nil),      // 10: millrace.feed.v1.NodeTimes
-	(*v1.ClauseCounts)(nil),   // 11: millrace.feed.v1.ClauseCounts
-	(*v1.FilterClause)(nil),   // 12: millrace.feed.v1.FilterClause
-	(*v1.ItemExplain)(nil),    // 13: millrace.feed.v1.ItemExplain
+	(*Model)(nil),             // 1: millrace.node.v1.Model
+	(*QueryResponse)(nil),     // 2: millrace.node.v1.QueryResponse
+	(*Finding)(nil),           // 3: millrace.node.v1.Finding
+	(*Item)(nil),              // 4: millrace.node.v1.Item
+	(*Partitions)(nil),        // 5: millrace.node.v1.Partitions
+	(*Stages)(nil),            // 6: millrace.node.v1.Stages
+	(*GetSchemaRequest)(nil),  // 7: millrace.node.v1.GetSchemaRequest
+	(*GetSchemaResponse)(nil), // 8: millrace.node.v1.GetSchemaResponse
+	nil,                       // 9: millrace.node.v1.Partitions.MissingEntry
+	(*v1.Viewer)(nil),         // 10: millrace.feed.v1.Viewer
+	(*v1.NodeTimes)(nil),      // 11: millrace.feed.v1.NodeTimes
+	(*v1.ClauseCounts)(nil),   // 12: millrace.feed.v1.ClauseCounts
+	(*v1.FilterClause)(nil),   // 13: millrace.feed.v1.FilterClause
+	(*v1.ItemExplain)(nil),    // 14: millrace.feed.v1.ItemExplain
 }
 var file_millrace_node_v1_node_proto_depIdxs = []int32{
-	9,  // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
-	3,  // 1: millrace.node.v1.QueryRequest.above:type_name -> millrace.node.v1.Item
-	3,  // 2: millrace.node.v1.QueryResponse.items:type_name -> millrace.node.v1.Item
-	4,  // 3: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.Partitions
-	5,  // 4: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
-	2,  // 5: millrace.node.v1.QueryResponse.findings:type_name -> millrace.node.v1.Finding
-	10, // 6: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
-	11, // 7: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
-	12, // 8: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
-	3,  // 9: millrace.node.v1.Finding.capped_by:type_name -> millrace.node.v1.Item
-	3,  // 10: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
-	13, // 11: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
-	8,  // 12: millrace.node.v1.Partitions.missing:type_name -> millrace.node.v1.Partitions.MissingEntry
-	0,  // 13: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
-	6,  // 14: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
-	1,  // 15: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
-	7,  // 16: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
-	15, // [15:17] is the sub-list for method output_type
-	13, // [13:15] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	10, // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
+	4,  // 1: millrace.node.v1.QueryRequest.above:type_name -> millrace.node.v1.Item
+	1,  // 2: millrace.node.v1.QueryRequest.shadow:type_name -> millrace.node.v1.Model
+	4,  // 3: millrace.node.v1.QueryResponse.items:type_name -> millrace.node.v1.Item
+	5,  // 4: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.Partitions
+	6,  // 5: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
+	3,  // 6: millrace.node.v1.QueryResponse.findings:type_name -> millrace.node.v1.Finding
+	11, // 7: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
+	12, // 8: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	13, // 9: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	4,  // 10: millrace.node.v1.Finding.capped_by:type_name -> millrace.node.v1.Item
+	4,  // 11: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
+	14, // 12: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
+	9,  // 13: millrace.node.v1.Partitions.missing:type_name -> millrace.node.v1.Partitions.MissingEntry
+	0,  // 14: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
+	7,  // 15: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
+	2,  // 16: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
+	8,  // 17: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
+	16, // [16:18] is the sub-list for method output_type
+	14, // [14:16] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_node_proto_init() }
@@ -980,7 +1078,7 @@ func file_millrace_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_node_proto_rawDesc), len(file_millrace_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

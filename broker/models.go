@@ -1,0 +1,185 @@
+package broker
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Models says which version of each model serves; [cluster.Artefacts] does.
+type Models interface {
+	Served(name string) (cluster.Version, bool)
+	Has(v cluster.Version) bool
+}
+
+// chooseModel names the version that answers, once for all nodes and pages: a
+// pointer that moves meanwhile changes nothing. A name that no pointer knows is
+// that of a model that every binary has.
+func (b *Broker) chooseModel(q *question) {
+	if b.models == nil {
+		return
+	}
+	v, _ := b.models.Served(q.query.Model)
+	q.query.ModelVersion, q.query.ModelSum = v.Version, v.Sum
+	for _, s := range q.query.Shadow {
+		v, _ := b.models.Served(s.Name)
+		s.Version, s.Sum = v.Version, v.Sum
+	}
+}
+
+func namesOf(models []string) (all []*nodev1.Model) {
+	for _, name := range models {
+		all = append(all, &nodev1.Model{Name: name})
+	}
+	return all
+}
+
+// keepModel holds a page to the version of the first one, as long as it is
+// there.
+func (b *Broker) keepModel(q *question, c *cursor) error {
+	v := cluster.Version{Name: c.model, Version: c.version, Sum: c.sum}
+	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
+		return &millrace.Error{
+			Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf("model %s, which ranked the first page, has been dropped", v),
+			WayOut: "ask for the first page again, without a token",
+		}
+	}
+	q.query.Model, q.query.ModelVersion, q.query.ModelSum = v.Name, v.Version, v.Sum
+	return nil
+}
+
+// model is the version that a question names.
+func (q *question) model() cluster.Version {
+	return cluster.Version{Name: q.query.Model, Version: q.query.ModelVersion, Sum: q.query.ModelSum}
+}
+
+// answeredBy refuses an answer by another model or version than was asked for.
+func (q *question) answeredBy(resp *nodev1.QueryResponse) error {
+	got := cluster.Version{Name: resp.GetModel(), Version: resp.GetModelVersion(), Sum: resp.GetModelSum()}
+	want := q.model()
+	if want.Version == "" { // every binary's own
+		want.Version = got.Version
+	}
+	if got != want {
+		return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: fmt.Sprintf("asked for %s (%.12s), it answered by %s (%.12s)", want, want.Sum, got, got.Sum)}
+	}
+	return nil
+}
+
+// oneVersion leaves out the parts that answered by another version than the
+// one that covers most. Only of built-in models can there be two, while the
+// cluster's binaries are replaced.
+func (o *outcome) oneVersion() {
+	covers := map[string]int{}
+	most := ""
+	for i := range o.parts {
+		v := o.parts[i].resp.GetModelVersion()
+		if covers[v] += o.parts[i].covered.Len(); covers[v] > covers[most] || covers[v] == covers[most] && v > most {
+			most = v
+		}
+	}
+	if len(covers) < 2 {
+		return
+	}
+	var kept []part
+	for _, pt := range o.parts {
+		if pt.resp.GetModelVersion() == most {
+			kept = append(kept, pt)
+			continue
+		}
+		left := outcome{missing: o.missing}
+		left.add(none(pt.covered, missModel))
+		o.missing = left.missing
+	}
+	o.parts = kept
+}
+
+// absent remembers for a moment which nodes lack which models, so that other
+// replicas are asked first.
+type absent struct {
+	mu struct {
+		sync.Mutex
+		until map[absence]time.Time
+	}
+}
+
+type absence struct {
+	node millrace.NodeID
+	sum  string
+}
+
+const (
+	absentFor  = time.Second
+	maxAbsents = 10_000
+)
+
+func (a *absent) note(node millrace.NodeID, sum string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.until == nil || len(a.mu.until) >= maxAbsents {
+		a.mu.until = map[absence]time.Time{}
+	}
+	a.mu.until[absence{node, sum}] = time.Now().Add(absentFor)
+}
+
+// of returns the nodes that lacked a model just now.
+func (a *absent) of(sum string) (nodes []millrace.NodeID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for is, until := range a.mu.until {
+		switch {
+		case time.Now().After(until):
+			delete(a.mu.until, is)
+		case is.sum == sum:
+			nodes = append(nodes, is.node)
+		}
+	}
+	return nodes
+}
+
+// lack notes that a node does not have the model.
+func (f *fanout) lack(id millrace.NodeID) {
+	f.b.absent.note(id, f.q.query.ModelSum)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Contains(f.mu.lacking, id) {
+		f.mu.lacking = append(f.mu.lacking, id)
+	}
+}
+
+// spent reports whether as many replicas were asked as may be. One that only
+// lacked the model does not count.
+func (f *fanout) spent(tried []millrace.NodeID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, id := range tried {
+		if !slices.Contains(f.mu.lacking, id) {
+			n++
+		}
+	}
+	return n >= maxReplicas
+}
+
+// nobodyHas is the refusal when every replica that could be asked lacks the
+// model.
+func (f *fanout) nobodyHas() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var ids []string
+	for _, id := range f.mu.lacking {
+		ids = append(ids, string(id))
+	}
+	slices.Sort(ids)
+	v := f.q.model()
+	return &millrace.Error{
+		Reason: millrace.ReasonUnavailable, Field: "model", Detail: fmt.Sprintf("no replica that could be asked has model %s (%.12s): it is not on %s", v, v.Sum, strings.Join(ids, ", ")),
+		WayOut: "see millrace model list for why; push it again, roll it back, or ask by another model",
+	}
+}

@@ -1,0 +1,375 @@
+package broker
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// versionAnswers is how many answers a test of versions compares:
+// go test ./broker -run Rollouts -versions 100000
+var versionAnswers = flag.Int("versions", 2000, "answers while models are pushed and rolled back")
+
+// pointers is which versions are there and which of each name serves.
+type pointers struct {
+	mu     sync.Mutex
+	serves map[string]cluster.Version
+	there  map[cluster.Version]bool
+}
+
+func newPointers(serves ...cluster.Version) *pointers {
+	p := &pointers{serves: map[string]cluster.Version{}, there: map[cluster.Version]bool{}}
+	for _, v := range serves {
+		p.serve(v)
+	}
+	return p
+}
+
+func (p *pointers) serve(v cluster.Version) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serves[v.Name], p.there[v] = v, true
+}
+
+func (p *pointers) drop(v cluster.Version) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.there, v)
+}
+
+func (p *pointers) Served(name string) (cluster.Version, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v, ok := p.serves[name]
+	return v, ok
+}
+
+func (p *pointers) Has(v cluster.Version) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.there[v]
+}
+
+func coarseVersion(n int) cluster.Version {
+	return cluster.Version{Name: "coarse", Version: fmt.Sprint(n), Sum: fmt.Sprintf("%064x", n)}
+}
+
+func (w *world) brokerOf(models Models, feeds ...Feed) *Broker {
+	w.t.Helper()
+	b, err := New(Config{Maps: w, Feeds: feeds, Models: models, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+var rankedFeed = Feed{Name: "ranked", Model: "coarse"}
+
+func rankedRequest(limit int64) *feedv1.GetFeedRequest {
+	return &feedv1.GetFeedRequest{Feed: "ranked", Entities: entityNames(20), Limit: proto.Int64(limit)}
+}
+
+// A model that one node of two has answers every request in full.
+func TestModelOnOneNodeOfTwo(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	v := coarseVersion(1)
+	w.nodes["n0"].models = map[cluster.Version]bool{v: true}
+	w.nodes["n1"].models = map[cluster.Version]bool{}
+	b := w.brokerOf(newPointers(v), rankedFeed)
+	for i := range 20 {
+		resp, err := b.GetFeed(t.Context(), rankedRequest(10))
+		if err != nil {
+			t.Fatalf("request %d is refused: %v", i, err)
+		}
+		if c := resp.Coverage; c.TimelinesAnswered != c.TimelinesAsked || resp.Receipt.ModelVersion != "1" {
+			t.Fatalf("request %d: %v, %v", i, c, resp.Receipt)
+		}
+	}
+	if n := w.nodes["n1"].calls(); n > 5 {
+		t.Errorf("the node without the model was asked %d times in 20 requests", n)
+	}
+}
+
+// Replicas that only lack the model do not use up how many may be asked.
+func TestModelOnTheLastReplica(t *testing.T) {
+	w := newWorld(t, 6, 6)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	v := coarseVersion(1)
+	for _, n := range w.nodes {
+		n.models = map[cluster.Version]bool{}
+	}
+	w.nodes["n3"].models[v] = true
+	b := w.brokerOf(newPointers(v), rankedFeed)
+	resp, err := b.GetFeed(t.Context(), rankedRequest(10))
+	if err != nil || len(resp.Coverage.Missing) > 0 {
+		t.Fatalf("%v, %v", resp.GetCoverage(), err)
+	}
+}
+
+// A request is refused when no replica has the model, and says who lacks what;
+// where only some have it the rest is missing by name.
+func TestModelOnNoReplica(t *testing.T) {
+	w := newWorld(t, 3, 2)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	v := coarseVersion(7)
+	for _, n := range w.nodes {
+		n.models = map[cluster.Version]bool{}
+	}
+	b := w.brokerOf(newPointers(v), rankedFeed)
+	_, err := b.GetFeed(t.Context(), rankedRequest(10))
+	e := refusal(t, err)
+	if e.Reason != millrace.ReasonUnavailable || e.Field != "model" || !strings.Contains(e.Detail, "coarse 7") || !strings.Contains(e.Detail, "n0, n1, n2") || e.WayOut == "" {
+		t.Fatalf("refused with %+v", e)
+	}
+	w.nodes["n0"].set(func() { w.nodes["n0"].models[v] = true })
+	resp, err := b.GetFeed(t.Context(), rankedRequest(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosted := w.m.Hosted("n0")
+	for _, m := range resp.Coverage.Missing {
+		if m.Reason != missModel || hosted.Has(millrace.Partition(m.Partition)) {
+			t.Errorf("missing %v", m)
+		}
+	}
+	if len(resp.Coverage.Missing) == 0 || resp.Coverage.TimelinesAnswered == 0 {
+		t.Errorf("coverage %v", resp.Coverage)
+	}
+}
+
+// A node that answers by another version than it was asked for is not
+// believed.
+func TestAnswerOfAnotherVersion(t *testing.T) {
+	q := &question{query: rankedQuery("coarse", "2", "b")}
+	for _, c := range []struct {
+		model, version, sum string
+		good                bool
+	}{
+		{"coarse", "2", "b", true}, {"coarse", "1", "b", false}, {"coarse", "2", "a", false}, {"coarse", "2", "", false}, {"home", "2", "b", false},
+	} {
+		if err := q.answeredBy(rankedResponse(c.model, c.version, c.sum)); (err == nil) != c.good {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+	q = &question{query: rankedQuery("recency", "", "")}
+	if err := q.answeredBy(rankedResponse("recency", "1", "")); err != nil {
+		t.Error(err)
+	}
+	if err := q.answeredBy(rankedResponse("recency", "1", "a")); err == nil {
+		t.Error("a pushed model answered for one that is built in")
+	}
+}
+
+// Of two versions of a built-in model, one makes the answer, and the rest is
+// missing.
+func TestTwoVersionsNeverMeet(t *testing.T) {
+	var few, many cluster.Set
+	few.Add(1)
+	many.Add(2)
+	many.Add(3)
+	o := outcome{parts: []part{
+		{node: "n0", covered: few, resp: rankedResponse("home", "1", "")}, {node: "n1", covered: many, resp: rankedResponse("home", "2", "")},
+	}}
+	o.oneVersion()
+	if len(o.parts) != 1 || o.parts[0].node != "n1" || o.missing[1] != missModel || len(o.missing) != 1 {
+		t.Fatalf("%+v", o)
+	}
+}
+
+// Pages keep the version of the first one while another serves, and say so
+// when it is gone.
+func TestPagesKeepTheirModel(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	first, second := coarseVersion(1), coarseVersion(2)
+	models := newPointers(first)
+	b := w.brokerOf(models, rankedFeed)
+	req := rankedRequest(5)
+	next := func() *feedv1.GetFeedResponse {
+		t.Helper()
+		resp, err := b.GetFeed(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.PageToken = resp.NextPageToken
+		return resp
+	}
+	next()
+	models.serve(second)
+	for range 3 {
+		if got := next().Receipt.ModelVersion; got != "1" {
+			t.Fatalf("a later page is ranked by version %s", got)
+		}
+	}
+	models.drop(first)
+	_, err := b.GetFeed(t.Context(), req)
+	if e := refusal(t, err); e.Reason != millrace.ReasonPageToken || !strings.Contains(e.Detail, "coarse 1") || !strings.Contains(e.WayOut, "first page") {
+		t.Fatalf("refused with %+v", e)
+	}
+	req.PageToken = ""
+	if got := next().Receipt.ModelVersion; got != "2" {
+		t.Fatalf("the first page is ranked by version %s", got)
+	}
+}
+
+// Shadows are named by version too, and only where a request asks to explain.
+func TestShadowVersions(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 20)
+	shadow := cluster.Version{Name: "shade", Version: "3", Sum: "ff"}
+	b := w.brokerOf(newPointers(coarseVersion(1), shadow), Feed{Name: "ranked", Model: "coarse", Shadow: []string{"shade", "home"}})
+	for _, explain := range []bool{false, true} {
+		req := rankedRequest(5)
+		req.Explain = explain
+		if _, err := b.GetFeed(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		n := w.nodes["n0"]
+		asked := n.asked[len(n.asked)-1]
+		if !explain && len(asked.Shadow) > 0 || explain && (len(asked.Shadow) != 2 || asked.Shadow[0].Version != "3" || asked.Shadow[0].Sum != "ff" || asked.Shadow[1].Version != "") {
+			t.Errorf("explain %v: asked for %v", explain, asked.Shadow)
+		}
+	}
+}
+
+// TestRollouts pushes, rolls back, drops and restarts while pages are asked
+// for. No answer and no sequence of pages has two versions, and none is refused
+// or incomplete while a replica of each partition has the version (P19).
+func TestRollouts(t *testing.T) {
+	const nodes, keep = 4, 6
+	w := newWorld(t, nodes, 3)
+	w.fill(rand.New(rand.NewPCG(5, 5)), 20, 150)
+	assignment := w.m.Assignment()
+	names := assignment.Nodes()
+	for _, n := range w.nodes {
+		n.models = map[cluster.Version]bool{coarseVersion(1): true}
+	}
+	models := newPointers(coarseVersion(1))
+	b := w.brokerOf(models, rankedFeed)
+
+	var answers, refused, mixed, partial, crossed atomic.Int64
+	var changes atomic.Int64 // of what a node has
+	stop, beats := make(chan struct{}), make(chan struct{})
+	someAnswers := func() {
+		for range 6 {
+			select {
+			case <-beats:
+			case <-stop:
+			}
+		}
+	}
+	var changer sync.WaitGroup
+	changer.Go(func() { // one node at a time, so that two of three replicas have what serves
+		r := rand.New(rand.NewPCG(6, 6))
+		for n := 2; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			v := coarseVersion(n)
+			for _, id := range names { // admitted one after the other, at most one last
+				w.nodes[id].set(func() { w.nodes[id].models[v] = true })
+				if id == names[len(names)-2] {
+					models.serve(v) // the last node does not have it yet
+				}
+			}
+			if back := coarseVersion(n - 1); r.IntN(3) == 0 {
+				models.serve(back)
+			}
+			lost := w.nodes[names[r.IntN(nodes)]] // a restart: it has nothing, and then all
+			var had map[cluster.Version]bool
+			changes.Add(1)
+			lost.set(func() { had, lost.models = lost.models, map[cluster.Version]bool{} })
+			if r.IntN(2) == 0 {
+				lost.set(func() { lost.err = fmt.Errorf("it is restarting") })
+			}
+			someAnswers()
+			lost.set(func() { lost.models, lost.err = had, nil })
+			changes.Add(1)
+			someAnswers()
+			if n > keep {
+				old := coarseVersion(n - keep)
+				models.drop(old)
+				for _, node := range w.nodes {
+					node.set(func() { delete(node.models, old) })
+				}
+			}
+		}
+	})
+	var askers sync.WaitGroup
+	for range 4 {
+		askers.Go(func() {
+			for answers.Load() < int64(*versionAnswers) {
+				req, version := rankedRequest(20), ""
+				for range 4 {
+					before := changes.Load()
+					resp, err := b.GetFeed(t.Context(), req)
+					answers.Add(1)
+					select {
+					case beats <- struct{}{}:
+					case <-stop:
+					}
+					if changes.Load() > before+1 { // several nodes, one after the other, were without it
+						crossed.Add(1)
+						if err != nil {
+							break
+						}
+						resp.Coverage.Missing = nil
+					}
+					if err != nil {
+						if e := refusal(t, err); e.Reason != millrace.ReasonPageToken { // of a version that was dropped
+							refused.Add(1)
+							t.Errorf("refused: %v", err)
+						}
+						break
+					}
+					if len(resp.Coverage.Missing) > 0 {
+						partial.Add(1)
+					}
+					version = cmp.Or(version, resp.Receipt.ModelVersion)
+					if resp.Receipt.ModelVersion != version {
+						mixed.Add(1)
+						t.Errorf("a page by version %s after one by %s", resp.Receipt.ModelVersion, version)
+					}
+					if req.PageToken = resp.NextPageToken; req.PageToken == "" {
+						break
+					}
+				}
+			}
+		})
+	}
+	askers.Wait()
+	close(stop)
+	changer.Wait()
+	t.Logf("%d answers: %d with two versions, %d refused, %d incomplete; %d met more changes than one and count for versions alone", answers.Load(), mixed.Load(), refused.Load(), partial.Load(), crossed.Load())
+	if crossed.Load() > answers.Load()/2 {
+		t.Error("the changes come too fast to say anything")
+	}
+	if partial.Load() > 0 {
+		t.Error("some answers are incomplete though a replica of each partition had the version")
+	}
+}
+
+func rankedQuery(model, version, sum string) *nodev1.QueryRequest {
+	return &nodev1.QueryRequest{Model: model, ModelVersion: version, ModelSum: sum}
+}
+
+func rankedResponse(model, version, sum string) *nodev1.QueryResponse {
+	return &nodev1.QueryResponse{Model: model, ModelVersion: version, ModelSum: sum}
+}

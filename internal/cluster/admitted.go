@@ -1,0 +1,137 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+)
+
+// Admission is what a node made of one version of a model.
+type Admission struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Sum     string `json:"sum"`
+	Refused string `json:"refused,omitempty"` // why it can't be asked for there; "": it can
+}
+
+// Of reports whether the admission is of a version.
+func (a Admission) Of(v Version) bool {
+	return a.Name == v.Name && a.Version == v.Version && a.Sum == v.Sum
+}
+
+const (
+	admittedPrefix   = mapPrefix + "models/"
+	maxAdmittedBytes = 64 << 10 // of a node
+	maxRefusedBytes  = 500      // of a reason
+)
+
+// encodeAdmitted writes admissions within their bound: the longest reasons
+// are cut first, and then the last are left out.
+func encodeAdmitted(all []Admission) (string, error) {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b Admission) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Sum, b.Sum))
+	})
+	for limit := maxRefusedBytes; ; limit /= 2 {
+		for i := range all {
+			if len(all[i].Refused) > limit {
+				all[i].Refused = strings.ToValidUTF8(all[i].Refused[:limit], "") + " ..."
+			}
+		}
+		body, err := json.Marshal(all)
+		if err != nil || len(body) <= maxAdmittedBytes {
+			return string(body), err
+		}
+		if limit < 16 {
+			all, limit = all[:len(all)*3/4], maxRefusedBytes
+		}
+	}
+}
+
+func decodeAdmitted(b []byte) ([]Admission, error) {
+	if len(b) > maxAdmittedBytes {
+		return nil, fmt.Errorf("%d bytes of models, more than %d", len(b), maxAdmittedBytes)
+	}
+	var all []Admission
+	err := json.Unmarshal(b, &all)
+	return all, err
+}
+
+// SetModels tells what the node made of the models, otherwise as SetReady.
+func (m *Membership) SetModels(ctx context.Context, all []Admission) error {
+	body, err := encodeAdmitted(all)
+	if err != nil {
+		return fmt.Errorf("cluster: models of %s: %w", m.node.ID, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.models = body
+	return m.tellLocked(ctx)
+}
+
+// models writes what the node made of the models.
+func (m *Membership) models(lease clientv3.LeaseID) clientv3.Op {
+	if m.mu.models == "" {
+		return clientv3.OpDelete(m.key("models"))
+	}
+	return clientv3.OpPut(m.key("models"), m.mu.models, clientv3.WithLease(lease))
+}
+
+// Admitted is the watched answers of the nodes to the models.
+type Admitted struct {
+	state *latest[map[millrace.NodeID][]Admission]
+}
+
+// Admitted watches what the nodes made of the models. It returns once that has
+// been read from etcd, and works until ctx or the client ends.
+func (c *Client) Admitted(ctx context.Context) (*Admitted, error) {
+	a := &Admitted{newLatest(map[millrace.NodeID][]Admission{})}
+	first, known := make(chan struct{}), sync.Once{}
+	c.wg.Go(func() {
+		c.follow(ctx, admittedPrefix, func(s *snapshot, err error) {
+			old, _ := a.state.get()
+			if err != nil {
+				a.state.set(old, err)
+				return
+			}
+			next := map[millrace.NodeID][]Admission{}
+			var faults []error
+			for id, v := range s.values {
+				all, err := decodeAdmitted(v.data)
+				if err != nil {
+					faults = append(faults, fmt.Errorf("cluster: models of %s: %w", id, err))
+				}
+				next[millrace.NodeID(id)] = all
+			}
+			a.state.set(next, errors.Join(faults...))
+			known.Do(func() { close(first) })
+		})
+	})
+	select {
+	case <-first:
+		return a, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("cluster: admitted models: %w", ctx.Err())
+	case <-c.ctx.Done():
+		return nil, errors.New("cluster: admitted models: the client is closed")
+	}
+}
+
+// Current returns what each living node made of the models it has heard of.
+// The caller must not change it.
+func (a *Admitted) Current() map[millrace.NodeID][]Admission { v, _ := a.state.get(); return v }
+
+// Changed is as [Watcher.Changed].
+func (a *Admitted) Changed() <-chan struct{} { return a.state.changed() }
+
+// Fault is as [Watcher.Fault].
+func (a *Admitted) Fault() error { _, err := a.state.get(); return err }

@@ -1,0 +1,38 @@
+package cluster_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// TestAdmittedModels: each node's answer is heard, bounded, and gone with it.
+func TestAdmittedModels(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	heard, err := c.Admitted(ctx)
+	check(t, err)
+	m, err := c.Join(ctx, cluster.Node{ID: "n1", Addr: "a:1"})
+	check(t, err)
+	likes := cluster.Admission{Name: "likes", Version: "2", Sum: "ab"}
+	check(t, m.SetModels(ctx, []cluster.Admission{likes, {Name: "bad", Version: "1", Sum: "cd", Refused: "no schema x"}}))
+	await(t, "n1 is heard", heard.Changed, func() bool { return len(heard.Current()["n1"]) == 2 })
+	got := heard.Current()["n1"]
+	if got[0].Refused != "no schema x" || got[1] != likes || !got[1].Of(cluster.Version{Name: "likes", Version: "2", Sum: "ab"}) {
+		t.Fatalf("heard %v", got)
+	}
+	var many []cluster.Admission
+	for i := range 1000 {
+		many = append(many, cluster.Admission{Name: fmt.Sprintf("m%03d", i), Version: "1", Sum: strings.Repeat("a", 64), Refused: strings.Repeat("é", 5000)})
+	}
+	check(t, m.SetModels(ctx, many))
+	await(t, "the many are heard", heard.Changed, func() bool { return len(heard.Current()["n1"]) > 100 })
+	if heard.Fault() != nil {
+		t.Fatal(heard.Fault())
+	}
+	check(t, m.Leave(ctx))
+	await(t, "n1 is gone", heard.Changed, func() bool { _, ok := heard.Current()["n1"]; return !ok })
+}

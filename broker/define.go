@@ -82,13 +82,13 @@ func checkOnNodes(ctx context.Context, f Feed, nodes map[millrace.NodeID]Node) (
 	all.SetLimit(32)
 	for i, id := range ids {
 		all.Go(func() error {
-			answers[i] = tryFilter(ctx, nodes[id], f)
+			answers[i] = tryOn(ctx, nodes[id], &nodev1.QueryRequest{Filter: f.Filter, Model: "recency"})
 			return nil
 		})
 	}
 	_ = all.Wait() // each has its own answer
 	for i, id := range ids {
-		switch refused := filterRefusal(answers[i]); {
+		switch refused := refusalOf(answers[i]); {
 		case refused != nil:
 			return nil, fmt.Errorf("index node %s: %w", id, refused)
 		case answers[i] != nil:
@@ -104,37 +104,37 @@ func checkOnNodes(ctx context.Context, f Feed, nodes map[millrace.NodeID]Node) (
 	return unheard, nil
 }
 
-// tryTime bounds what a node may take to answer whether it takes a filter.
+// tryTime bounds what a node may take to answer what it makes of a definition.
 const tryTime = 2 * time.Second
 
-// tryFilter asks a node for nothing by a feed's filter.
-func tryFilter(ctx context.Context, node Node, f Feed) error {
+// tryOn asks a node for nothing, by a filter and a model.
+func tryOn(ctx context.Context, node Node, q *nodev1.QueryRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
-	_, err := node.Query(ctx, &nodev1.QueryRequest{Filter: f.Filter, Model: "recency", ToMs: int64(millrace.MaxTime) + 1, Limit: 1})
+	q.ToMs, q.Limit = int64(millrace.MaxTime)+1, 1
+	_, err := node.Query(ctx, q)
 	return err
 }
 
-// filterRefusal returns the refusal of a filter; nil for any other error.
-func filterRefusal(err error) *millrace.Error {
+// refusalOf returns a node's refusal of a filter or model; nil for any other
+// error.
+func refusalOf(err error) *millrace.Error {
 	var refused *millrace.Error
-	if errors.As(err, &refused) && refused.Reason == millrace.ReasonFilter {
+	if errors.As(err, &refused) && (refused.Reason == millrace.ReasonFilter || refused.Reason == millrace.ReasonUnknown) {
 		return refused
 	}
 	return nil
 }
 
-// maxTried is how many nodes a broker asks whether they take a definition's
-// filter.
+// maxTried is how many nodes a broker asks what they make of a definition.
 const maxTried = 3
 
 // tryFeed reports what index nodes have against a definition that is about to
-// serve. If none can be asked nothing is known against it: a definition that
-// was not stored by [DefineFeed] alone can be a surprise.
+// serve, which may not have been stored by [DefineFeed]. If none can be asked
+// nothing is known against it.
 func (b *Broker) tryFeed(ctx context.Context, f Feed) error {
-	if f.Filter == "" {
-		return nil
-	}
+	q := &question{query: &nodev1.QueryRequest{Filter: f.Filter, Model: f.Model, Shadow: namesOf(f.Shadow), Explain: len(f.Shadow) > 0}}
+	b.chooseModel(q)
 	m, tried := b.maps.Current(), 0
 	var refused *millrace.Error
 	for _, n := range m.Nodes() {
@@ -144,12 +144,12 @@ func (b *Broker) tryFeed(ctx context.Context, f Feed) error {
 		tried++
 		node, err := b.conns.get(n)
 		if err == nil {
-			err = tryFilter(ctx, node, f)
+			err = tryOn(ctx, node, q.query)
 		}
 		if err == nil {
 			return nil // another that refuses it does not know a schema yet
 		}
-		if r := filterRefusal(err); r != nil {
+		if r := refusalOf(err); r != nil {
 			refused = r
 		}
 	}

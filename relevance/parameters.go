@@ -1,6 +1,7 @@
 package relevance
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -127,6 +128,7 @@ func (r *specReader) table(n *document.Node, what string) Table {
 	if _, numeric := number(entries[0].key); !numeric {
 		t.Strings = map[string]float64{}
 	}
+	var from []entry // of the numbers
 	for _, e := range entries {
 		v := r.number(e.value, what)
 		if t.Strings != nil {
@@ -138,14 +140,30 @@ func (r *specReader) table(n *document.Node, what string) Table {
 			r.add(e.at, "keys are all numbers or all strings", "the key %q of %s is not a number as the first is", e.key, what)
 			continue
 		}
-		i, dup := slices.BinarySearch(t.Numbers, k)
-		if dup {
-			r.add(e.at, "remove one", "the key %s of %s stands twice", e.key, what)
-			continue
-		}
-		t.Numbers, t.Values = slices.Insert(t.Numbers, i, k), slices.Insert(t.Values, i, v)
+		t.Numbers, t.Values, from = append(t.Numbers, k), append(t.Values, v), append(from, e)
+	}
+	if t.Strings == nil {
+		r.order(&t, from, what)
 	}
 	return t
+}
+
+// order sorts a table by its keys, which are from the entries.
+func (r *specReader) order(t *Table, from []entry, what string) {
+	at := make([]int, len(t.Numbers))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortStableFunc(at, func(i, j int) int { return cmp.Compare(t.Numbers[i], t.Numbers[j]) })
+	numbers, values := make([]float64, 0, len(at)), make([]float64, 0, len(at))
+	for _, i := range at {
+		if last := len(numbers) - 1; last >= 0 && numbers[last] == t.Numbers[i] {
+			r.add(from[i].at, "remove one", "the key %s of %s stands twice", from[i].key, what)
+			continue
+		}
+		numbers, values = append(numbers, t.Numbers[i]), append(values, t.Values[i])
+	}
+	t.Numbers, t.Values = numbers, values
 }
 
 func number(key string) (float64, bool) {

@@ -73,6 +73,17 @@ var (
 
 var specKeys = []string{"name", "version", "about", "schemas", "entity", "object", "viewer", "features", "scorer", "trees", "parameters"}
 
+// readUntilFull reads the spec, at most until there are more faults than are
+// told.
+func (r *specReader) readUntilFull() (params Parameters) {
+	defer func() {
+		if p := recover(); p != nil && p != any(tooMany{}) {
+			panic(p)
+		}
+	}()
+	return r.read()
+}
+
 // read reads the spec and the parameters in it.
 func (r *specReader) read() Parameters {
 	top := r.specFile.read()

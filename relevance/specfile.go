@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/millrace/millrace/internal/document"
 )
@@ -121,12 +122,31 @@ func (d *specFile) list(n *document.Node, what string) []*document.Node {
 	return []*document.Node{n}
 }
 
+// from returns the file's text from a place on, as much of it as is enough.
+func (d *specFile) from(at pos, enough int) []rune {
+	var text strings.Builder
+	for i, line := range d.in.lines[at.line-1:] {
+		if i > 0 {
+			text.WriteByte('\n')
+		}
+		for col := 1; i == 0 && col < at.col && line != ""; col++ {
+			_, n := utf8.DecodeRuneInString(line)
+			line = line[n:]
+		}
+		text.WriteString(line[:min(len(line), enough)])
+		if enough -= len(line); enough <= 0 {
+			break
+		}
+	}
+	return []rune(text.String())
+}
+
 // places maps each character of a scalar's value to its place in the file, so
 // that a fault inside an expression points at the character that caused it.
 func (d *specFile) places(n *document.Node, value string) []pos {
 	at := d.position(n)
-	src := []rune(strings.Join(d.in.lines[at.line-1:], "\n"))
-	i, here := at.col-1, at
+	src := d.from(at, 4*len(value)+4096)
+	i, here := 0, at
 	step := func() {
 		if src[i] == '\n' {
 			here = d.at(here.line+1, 1)

@@ -80,7 +80,7 @@ var homes = []home{
 	{Path: "go.uber.org/zap", In: []string{"internal/cluster", "internal/minicluster"}, Why: "etcd logs with it; everything else uses slog"},
 	{Path: "github.com/hashicorp/golang-lru/v2", In: []string{"indexnode/cache"}, Tests: []string{"indexnode/query"}, Why: "eviction order of the caches; the cache that benchmarks compare with"},
 	{Path: "github.com/spf13", In: []string{"cmd"}, Why: "flags exist only in cmd"},
-	{Path: "github.com/goccy/go-yaml", In: []string{"relevance", "codegen", "broker", "cmd"}, Why: "what people write: specs, feed definitions, configuration"},
+	{Path: "go.yaml.in/yaml/v3", In: []string{"internal/document"}, Why: "YAML has one home, where its bounds are"},
 	{Path: "connectrpc.com/connect", In: []string{"api", "broker", "internal/rpcerr"}, Why: "the JSON edge"},
 	{Path: "google.golang.org/grpc", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/tracing", "internal/grpctune", "internal/nodewire", "internal/minicluster", "cmd"}, Why: "who serves or calls"},
 	{Path: "google.golang.org/protobuf", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/nodewire", "internal/oracle", "internal/minicluster", "cmd"}, Tests: []string{"schemas"}, Why: "who speaks the wire; tests read back the Struct that schemas writes by hand"},

@@ -119,7 +119,8 @@ type Broker struct {
 	traced  interface{ Has(viewer string) bool } // may be nil
 }
 
-// New returns a broker. It needs no I/O: nodes are dialled when first asked.
+// New returns a broker that serves the feeds that are defined. Nodes are dialled
+// when first asked.
 func New(cfg Config) (*Broker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -137,16 +138,21 @@ func New(cfg Config) (*Broker, error) {
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
 		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
-		feeds: newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, cfg.Log), conns: conns, crew: newCrew(), records: newRecords(conns),
+		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
 	}
+	b.feeds = newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
 	var err error
-	b.metrics, err = newMetrics(b, cfg.Metrics)
-	return b, err
+	if b.metrics, err = newMetrics(b, cfg.Metrics); err != nil {
+		return nil, err
+	}
+	b.feeds.start()
+	return b, nil
 }
 
 // Close ends the connections to the nodes, once.
 func (b *Broker) Close() error {
+	b.feeds.close()
 	b.conns.close()
 	b.crew.close()
 	return nil

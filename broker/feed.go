@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -9,9 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/document"
 )
 
 // Feed is a feed definition: what a request that names it gets unless it says
@@ -69,13 +67,8 @@ func ParseFeed(file []byte) (f Feed, err error) {
 	if len(file) > maxFeedBytes {
 		return Feed{}, fmt.Errorf("feed: %d bytes, more than %d", len(file), maxFeedBytes)
 	}
-	defer func() {
-		if r := recover(); r != nil { // the parser panics on some malformed files; definitions arrive while serving
-			f, err = Feed{}, fmt.Errorf("feed: not YAML: %v", r)
-		}
-	}()
-	if err := yaml.NewDecoder(bytes.NewReader(file), yaml.Strict()).Decode(&f); err != nil {
-		return Feed{}, fmt.Errorf("feed: %s", yaml.FormatError(err, false, true))
+	if err := document.Decode(file, &f); err != nil {
+		return Feed{}, fmt.Errorf("feed: %w", err)
 	}
 	return f, f.Validate()
 }

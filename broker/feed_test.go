@@ -1,6 +1,9 @@
 package broker
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
 	"reflect"
 	"strings"
 	"testing"
@@ -34,10 +37,10 @@ shadow: [jobs-v3, recency]
 
 func TestBadFeeds(t *testing.T) {
 	for file, want := range map[string][]string{
-		"name: a\nmodel: b\nwindw: 1h": {"windw", "unknown field"},
-		"name: a\nmodel: b\nname: c":   {"already defined"},
-		"name: a\nmodel: b\nlimit: x":  {"limit"},
-		"":                             {"EOF"},
+		"name: a\nmodel: b\nwindw: 1h": {"line 3, column 1: windw: there is no such field"},
+		"name: a\nmodel: b\nname: c":   {"line 3, column 1: name: it stands twice"},
+		"name: a\nmodel: b\nlimit: x":  {"line 3, column 8: limit: this is a text"},
+		"":                             {"name: want a letter"},
 		"name: a\nmodel: b\ncap_per_entity: 2147483648\ntypes: [" + strings.Join(distinct(101), ",") + "]": {"types: 101 of them", "cap_per_entity: 2147483648"},
 		"name: a\nmodel: b\n" + strings.Repeat("#", 64<<10):                                                {"more than 65536"},
 		"name: a\nmodel: b\nshadow: [b, c, c, \"\", d, e, f, g, h]": {
@@ -58,6 +61,27 @@ func TestBadFeeds(t *testing.T) {
 		if err := f.Validate(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestAliasBombInADefinition: 440 bytes that stand for 9^11 texts are refused
+// and cost nothing. A child process reads them, with two seconds of processor
+// time, since the parser that expands them takes all memory.
+func TestAliasBombInADefinition(t *testing.T) {
+	if os.Getenv("MILLRACE_BOMB") != "" {
+		bomb := "name: bomb\nmodel: recency\ntypes: *a10\n"
+		for i := 10; i > 0; i-- {
+			bomb = fmt.Sprintf("a%d: &a%d [%s*a%d]\n", i, i, strings.Repeat(fmt.Sprintf("*a%d,", i-1), 8), i-1) + bomb
+		}
+		_, err := ParseFeed([]byte("a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + bomb))
+		fmt.Println("refused:", err)
+		return
+	}
+	child := exec.Command("sh", "-c", `ulimit -t 2; exec "$0" -test.run '^TestAliasBombInADefinition$'`, os.Args[0])
+	child.Env = append(os.Environ(), "MILLRACE_BOMB=1")
+	out, err := child.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "refused: feed: line 1, column 5: the anchor &a0") {
+		t.Fatalf("%v\n%.2000s", err, out)
 	}
 }
 

@@ -7,32 +7,37 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/internal/cluster"
 )
 
-// FeedsKind is the kind of the cluster's documents that are feed definitions,
+// FeedsKind is the kind of the cluster's artefacts that are feed definitions,
 // in YAML, each under its feed's name.
-const FeedsKind = "feeds"
+const FeedsKind = "definitions"
 
-// Definitions gives feed definitions as they are now; [cluster.Documents] of
+// Definitions gives feed definitions as they are now; [cluster.Artefacts] of
 // [FeedsKind] does.
 type Definitions interface {
-	Current() map[string]cluster.Document
+	Serving() map[string]cluster.Version
+	All() map[string][]cluster.Version
+	Body(ctx context.Context, v cluster.Version) ([]byte, error)
 	Changed() <-chan struct{}
 }
 
-// DefineFeed checks a definition in YAML and stores it under its name, in
-// place of the one before. Brokers answer by it within a second.
-func DefineFeed(ctx context.Context, docs *cluster.Documents, file []byte) (Feed, error) {
-	f, err := ParseFeed(file)
-	if err != nil {
-		return Feed{}, err
-	}
-	return f, docs.Put(ctx, f.Name, file)
-}
+// The bounds of what a broker takes over.
+const (
+	maxDefinitions  = 1000
+	definitionTime  = 5 * time.Second // to read one and to try its filter
+	definitionRetry = 5 * time.Second // after one could not be taken over
+	maxOlder        = 3               // versions tried where the serving one is bad and none was good before
+)
 
 // feedSet is feed definitions by name.
 type feedSet map[string]Feed
@@ -42,75 +47,190 @@ func (s feedSet) names() string { return strings.Join(sortedKeys(s), ", ") }
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // feedBook is the feeds that are served: those that came with the broker, and
-// over them those of the cluster.
+// over them those of the cluster. Requests read a set that never changes;
+// definitions are read, parsed and tried by one goroutine, which then swaps the
+// set.
 type feedBook struct {
 	fixed feedSet
-	defs  Definitions // nil: only the fixed ones
+	defs  Definitions                       // nil: only the fixed ones
+	try   func(context.Context, Feed) error // what speaks against serving a definition
+	bad   *prometheus.GaugeVec              // feed: 1 if its serving version is not taken over
 	log   *slog.Logger
 
-	mu struct {
-		sync.Mutex
-		changed <-chan struct{} // of defs, taken before defined was made
-		defined feedSet         // last good ones of the cluster
-		all     feedSet         // never changed once made
-	}
+	served  atomic.Pointer[feedSet]
+	ended   sync.WaitGroup
+	stop    context.CancelFunc
+	resting chan struct{} // can be received from while nothing is to be taken over
+
+	// Only take touches these.
+	taken  map[string]taken
+	faults map[string]string
 }
 
-func newFeedBook(fixed []Feed, defs Definitions, log *slog.Logger) *feedBook {
-	b := &feedBook{fixed: feedSet{}, defs: defs, log: log}
+// taken is a definition of the cluster that is served.
+type taken struct {
+	Feed
+	from cluster.Version
+}
+
+func newFeedBook(fixed []Feed, defs Definitions, try func(context.Context, Feed) error, log *slog.Logger) *feedBook {
+	b := &feedBook{fixed: feedSet{}, defs: defs, try: try, log: log, stop: func() {}, resting: make(chan struct{}), taken: map[string]taken{}, faults: map[string]string{}}
 	for _, f := range fixed {
 		f.Limit = cmp.Or(f.Limit, defaultLimit)
 		b.fixed[f.Name] = f
 	}
-	b.mu.all = b.fixed
+	b.served.Store(&b.fixed)
+	b.bad = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "millrace", Subsystem: "broker", Name: "definition_fault",
+		Help: "1 for a feed whose definition in the cluster is not taken over, so that the last good one serves."}, []string{"feed"})
 	return b
 }
 
 // current returns the feeds as they are now. The caller must not change them.
-func (b *feedBook) current() feedSet {
+func (b *feedBook) current() feedSet { return *b.served.Load() }
+
+// start takes the definitions over that there are, and follows them until
+// close.
+func (b *feedBook) start() {
 	if b.defs == nil {
-		return b.fixed
+		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.mu.changed != nil {
-		select {
-		case <-b.mu.changed:
-		default:
-			return b.mu.all
-		}
-	}
-	b.mu.changed = b.defs.Changed()
-	b.reload(b.defs.Current())
-	return b.mu.all
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	changed := b.defs.Changed()
+	b.take(ctx)
+	b.ended.Go(func() { b.follow(ctx, changed) })
 }
 
-// reload takes the cluster's definitions over. A bad one changes nothing: the
-// last good one of its name stays.
-func (b *feedBook) reload(docs map[string]cluster.Document) {
-	defined := feedSet{}
-	for name, doc := range docs {
-		old, had := b.mu.defined[name]
-		if had && old.Version == doc.Version {
-			defined[name] = old
-			continue
+func (b *feedBook) close() {
+	b.stop()
+	b.ended.Wait()
+}
+
+// follow takes over what has changed. Changes that come while it does so are
+// taken over together.
+func (b *feedBook) follow(ctx context.Context, changed <-chan struct{}) {
+	for {
+		var again <-chan time.Time
+		if len(b.faults) > 0 { // a schema or a version may arrive yet
+			again = time.After(definitionRetry)
 		}
-		f, err := ParseFeed([]byte(doc.Body))
-		if err == nil && f.Name != name {
-			err = fmt.Errorf("feed: the definition under %q is named %q", name, f.Name)
-		}
-		if err != nil {
-			b.log.Error("a feed definition is not taken over", "feed", name, "version", doc.Version, "last_good", old.Version, "err", err)
-			if had {
-				defined[name] = old
+		for rests := true; rests; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				rests = false
+			case <-again:
+				rests = false
+			case b.resting <- struct{}{}:
 			}
+		}
+		changed = b.defs.Changed()
+		b.take(ctx)
+	}
+}
+
+// take takes the cluster's definitions over. A bad one changes nothing: the
+// last good one of its name stays.
+func (b *feedBook) take(ctx context.Context) {
+	serving := b.defs.Serving()
+	next, faults, leftOut := map[string]taken{}, map[string]string{}, 0
+	for _, name := range sortedKeys(serving) {
+		t, have := b.taken[name]
+		if !have && len(next)+len(faults) >= maxDefinitions {
+			leftOut++
 			continue
 		}
-		f.Limit, f.Version = cmp.Or(f.Limit, defaultLimit), doc.Version
-		defined[name] = f
-		b.log.Info("feed defined", "feed", name, "version", doc.Version)
+		if !have || t.from != serving[name] {
+			var err error
+			if t, err = b.change(ctx, serving[name]); err != nil {
+				faults[name] = err.Error()
+			}
+		}
+		if t.Name != "" {
+			next[name] = t
+		}
 	}
-	b.mu.defined = defined
-	b.mu.all = maps.Clone(b.fixed)
-	maps.Copy(b.mu.all, defined)
+	if ctx.Err() != nil {
+		return
+	}
+	if leftOut > 0 {
+		b.log.Error("there are more feed definitions than a broker takes; drop some", "most", maxDefinitions, "left_out", leftOut)
+	}
+	b.tell(next, faults)
+	all := maps.Clone(b.fixed)
+	for name, t := range next {
+		all[name] = t.Feed
+	}
+	b.taken, b.faults = next, faults
+	b.served.Store(&all)
+}
+
+// change returns what to serve now that a version serves in the cluster, and
+// why it is another one; the zero value if there is none.
+func (b *feedBook) change(ctx context.Context, v cluster.Version) (taken, error) {
+	fresh, err := b.read(ctx, v)
+	old, had := b.taken[v.Name]
+	if err == nil || had {
+		if err != nil {
+			fresh = old
+		}
+		return fresh, err
+	}
+	// Nothing of this name is served: take the newest before it that is good.
+	versions := b.defs.All()[v.Name]
+	at := slices.Index(versions, v)
+	for i := at - 1; i >= max(0, at-maxOlder); i-- {
+		if old, not := b.read(ctx, versions[i]); not == nil {
+			return old, err
+		}
+	}
+	return taken{}, err
+}
+
+// read reads a version of a definition and checks it.
+func (b *feedBook) read(ctx context.Context, v cluster.Version) (taken, error) {
+	ctx, cancel := context.WithTimeout(ctx, definitionTime)
+	defer cancel()
+	body, err := b.defs.Body(ctx, v)
+	if err != nil {
+		return taken{}, err
+	}
+	f, err := ParseFeed(body)
+	if err != nil {
+		return taken{}, err
+	}
+	if f.Name != v.Name {
+		return taken{}, fmt.Errorf("feed: the definition under %q is named %q", v.Name, f.Name)
+	}
+	if f.Version, err = strconv.ParseInt(v.Version, 10, 64); err != nil {
+		return taken{}, fmt.Errorf("feed: version %q of %s is no number", v.Version, v.Name)
+	}
+	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	return taken{f, v}, b.try(ctx, f)
+}
+
+// tell says what has changed since the last time.
+func (b *feedBook) tell(next map[string]taken, faults map[string]string) {
+	for name, t := range next {
+		if old, ok := b.taken[name]; ok && old.from == t.from {
+			continue
+		}
+		b.log.Info("feed defined", "feed", name, "version", t.Version)
+		if _, covers := b.fixed[name]; covers {
+			b.log.Warn("the definition of the cluster covers a feed that came with the broker", "feed", name, "version", t.Version)
+		}
+	}
+	for name, fault := range faults {
+		b.bad.WithLabelValues(name).Set(1)
+		if b.faults[name] != fault {
+			b.log.Error("a feed definition is not taken over", "feed", name, "last_good", next[name].Version, "err", fault)
+		}
+	}
+	for name := range b.faults {
+		if _, still := faults[name]; !still {
+			b.bad.DeleteLabelValues(name)
+		}
+	}
 }

@@ -1,45 +1,133 @@
 package broker
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
-// definitions is a cluster's documents, in memory.
+// definitions is a cluster's versions of definitions, in memory.
 type definitions struct {
-	docs    map[string]cluster.Document
+	mu      sync.Mutex
+	bodies  map[cluster.Version]string
+	all     map[string][]cluster.Version
+	serving map[string]cluster.Version
 	changed chan struct{}
+	reads   int
+	read    func(cluster.Version) error // before each is given
 }
 
-func (d *definitions) Current() map[string]cluster.Document { return d.docs }
-func (d *definitions) Changed() <-chan struct{}             { return d.changed }
+func newDefinitions() *definitions {
+	return &definitions{bodies: map[cluster.Version]string{}, all: map[string][]cluster.Version{}, serving: map[string]cluster.Version{}, changed: make(chan struct{})}
+}
 
-func (d *definitions) set(docs ...cluster.Document) {
-	d.docs = map[string]cluster.Document{}
-	for _, doc := range docs {
-		d.docs[doc.Name] = doc
+func (d *definitions) Serving() map[string]cluster.Version {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := map[string]cluster.Version{}
+	for name, v := range d.serving {
+		out[name] = v
+	}
+	return out
+}
+
+func (d *definitions) All() map[string][]cluster.Version {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := map[string][]cluster.Version{}
+	for name, v := range d.all {
+		out[name] = slices.Clone(v)
+	}
+	return out
+}
+
+func (d *definitions) Body(ctx context.Context, v cluster.Version) ([]byte, error) {
+	d.mu.Lock()
+	d.reads++
+	read, body := d.read, d.bodies[v]
+	d.mu.Unlock()
+	if read != nil {
+		if err := read(v); err != nil {
+			return nil, err
+		}
+	}
+	return []byte(body), ctx.Err()
+}
+
+func (d *definitions) Changed() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.changed
+}
+
+// serve lets a version serve; name "" changes nothing but rings.
+func (d *definitions) serve(name string, version int, body string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if name != "" {
+		v := cluster.Version{Name: name, Version: strconv.Itoa(version), Sum: body}
+		if _, ok := d.bodies[v]; !ok {
+			d.all[name] = append(d.all[name], v)
+		}
+		d.bodies[v], d.serving[name] = body, v
 	}
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
+func (d *definitions) drop(name string) {
+	d.mu.Lock()
+	delete(d.serving, name)
+	delete(d.all, name)
+	d.mu.Unlock()
+	d.serve("", 0, "")
+}
+
+// anyFeed finds nothing wrong with a definition.
+func anyFeed(context.Context, Feed) error { return nil }
+
+func newBook(t *testing.T, d *definitions, try func(context.Context, Feed) error, fixed ...Feed) *feedBook {
+	b := newFeedBook(append(BuiltIn(), fixed...), d, try, slog.New(slog.DiscardHandler))
+	b.start()
+	t.Cleanup(b.close)
+	return b
+}
+
+// settled returns the feeds once all changes until now are taken over. A book
+// that is about to rest when a change comes may rest once more before it looks.
+func settled(b *feedBook) feedSet {
+	for range 40 {
+		<-b.resting
+	}
+	return b.current()
+}
+
 func TestDefinedFeeds(t *testing.T) {
-	d := &definitions{changed: make(chan struct{})}
-	book := newFeedBook(append(BuiltIn(), Feed{Name: "file", Model: "m"}), d, slog.New(slog.DiscardHandler))
+	d := newDefinitions()
+	book := newBook(t, d, anyFeed, Feed{Name: "file", Model: "m"})
 	served := func(want ...string) {
 		t.Helper()
-		if got := sortedKeys(book.current()); !slices.Equal(got, want) {
+		if got := sortedKeys(settled(book)); !slices.Equal(got, want) {
 			t.Errorf("serves %v, want %v", got, want)
 		}
 	}
 	served("file", "home", "recent")
 
-	d.set(cluster.Document{Name: "jobs", Version: 5, Body: "name: jobs\nmodel: j1"}, cluster.Document{Name: "file", Version: 6, Body: "name: file\nmodel: m2"})
+	d.serve("jobs", 5, "name: jobs\nmodel: j1")
+	d.serve("file", 6, "name: file\nmodel: m2")
 	served("file", "home", "jobs", "recent")
 	if f := book.current()["file"]; f.Model != "m2" || f.Version != 6 || f.Limit != defaultLimit {
 		t.Errorf("file is %+v", f)
@@ -47,8 +135,8 @@ func TestDefinedFeeds(t *testing.T) {
 
 	// Bad ones change nothing: the last good one stays, a new one is not there.
 	before := book.current()
-	d.set(cluster.Document{Name: "jobs", Version: 7, Body: "name: jobs\nmodle: x"}, cluster.Document{Name: "other", Version: 8, Body: "name: another\nmodel: x"},
-		cluster.Document{Name: "file", Version: 6, Body: "name: file\nmodel: m2"})
+	d.serve("jobs", 7, "name: jobs\nmodle: x")
+	d.serve("other", 1, "name: another\nmodel: x")
 	served("file", "home", "jobs", "recent")
 	if f := book.current()["jobs"]; f.Model != "j1" || f.Version != 5 {
 		t.Errorf("jobs is %+v", f)
@@ -56,23 +144,228 @@ func TestDefinedFeeds(t *testing.T) {
 	if before["jobs"].Version != 5 || len(before) != 4 {
 		t.Error("a set that was handed out has changed")
 	}
+	if got := faultsOf(t, book.bad); !slices.Equal(got, []string{"jobs", "other"}) {
+		t.Errorf("faults are told of %v", got)
+	}
 
-	// One that is deleted uncovers what came with the broker.
-	d.set()
-	served("file", "home", "recent")
+	// One that is dropped uncovers what came with the broker.
+	d.drop("file")
+	d.drop("other")
+	d.serve("jobs", 8, "name: jobs\nmodel: j8")
+	served("file", "home", "jobs", "recent")
 	if f := book.current()["file"]; f.Model != "m" || f.Version != 0 {
 		t.Errorf("file is %+v", f)
+	}
+	if got := faultsOf(t, book.bad); len(got) > 0 {
+		t.Errorf("faults are still told of %v", got)
+	}
+}
+
+// faultsOf returns the feeds whose definition has a fault, as metrics say.
+func faultsOf(t *testing.T, bad *prometheus.GaugeVec) (feeds []string) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(bad)
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range all {
+		for _, m := range family.Metric {
+			feeds = append(feeds, label(m, "feed"))
+		}
+	}
+	return feeds
+}
+
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.Label {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
+}
+
+// TestABadDefinitionKeepsTheLastGoodAcrossRestarts: a broker that starts while
+// a bad version serves takes the newest before it that is good.
+func TestABadDefinitionKeepsTheLastGoodAcrossRestarts(t *testing.T) {
+	d := newDefinitions()
+	d.serve("jobs", 1, "name: jobs\nmodel: j1")
+	d.serve("jobs", 2, "name: jobs\nmodel: j2\nfilter: bad")
+	d.serve("jobs", 3, "name: jobs\nmodel: [")
+	refuse := func(_ context.Context, f Feed) error {
+		if f.Filter != "" {
+			return errors.New("no filter")
+		}
+		return nil
+	}
+	book := newBook(t, d, refuse)
+	if f := settled(book)["jobs"]; f.Version != 1 {
+		t.Errorf("serves %+v", f)
+	}
+	if got := faultsOf(t, book.bad); !slices.Equal(got, []string{"jobs"}) {
+		t.Errorf("faults are told of %v", got)
+	}
+}
+
+// TestDefinitionsAreReadOffTheRequestPath: while one is read for ever,
+// requests are answered by the feeds of before, and nobody waits.
+func TestDefinitionsAreReadOffTheRequestPath(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	d := newDefinitions()
+	d.serve("jobs", 1, "name: jobs\nmodel: recency\nlimit: 1")
+	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, free := make(chan struct{}), make(chan struct{})
+	d.mu.Lock()
+	d.read = func(cluster.Version) error {
+		begun <- struct{}{}
+		<-free
+		return nil
+	}
+	d.mu.Unlock()
+	defer func() { _ = b.Close() }()
+	defer close(free)
+	d.serve("jobs", 2, "name: jobs\nmodel: recency\nlimit: 2")
+	<-begun
+	for range 100 {
+		req := recentRequest(1)
+		req.Feed, req.Limit = "jobs", nil
+		resp, err := b.GetFeed(t.Context(), req)
+		if err != nil || resp.Receipt.FeedVersion != 1 {
+			t.Fatalf("%v, %v", resp.GetReceipt(), err)
+		}
+	}
+}
+
+// TestUpdatesOfDefinitionsCoalesce (input 83): a thousand versions that come
+// while one is read cost one more read.
+func TestUpdatesOfDefinitionsCoalesce(t *testing.T) {
+	d := newDefinitions()
+	book := newBook(t, d, anyFeed)
+	settled(book)
+	begun, free := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	d.mu.Lock()
+	d.read = func(cluster.Version) error {
+		once.Do(func() {
+			close(begun)
+			<-free
+		})
+		return nil
+	}
+	d.mu.Unlock()
+	d.serve("jobs", 1, "name: jobs\nmodel: m1")
+	<-begun
+	for i := range 1000 {
+		d.serve("jobs", i+2, fmt.Sprintf("name: jobs\nmodel: m%d", i+2))
+	}
+	close(free)
+	if f := settled(book)["jobs"]; f.Version != 1001 {
+		t.Errorf("serves version %d", f.Version)
+	}
+	if d.reads > 2 {
+		t.Errorf("%d versions are read", d.reads)
+	}
+}
+
+// TestDefinitionsAreBounded: a broker takes no more than its bound, and those
+// that it has stay.
+func TestDefinitionsAreBounded(t *testing.T) {
+	d := newDefinitions()
+	d.serve("z", 1, "name: z\nmodel: m")
+	book := newBook(t, d, anyFeed)
+	for i := range maxDefinitions + 50 {
+		name := fmt.Sprintf("f%04d", i)
+		d.serve(name, 1, "name: "+name+"\nmodel: m")
+	}
+	all := settled(book)
+	if _, kept := all["z"]; !kept || len(all) > maxDefinitions+len(book.fixed)+1 {
+		t.Errorf("%d feeds, z is among them: %t", len(all), kept)
+	}
+}
+
+// TestADefinitionThatNodesRefuseIsNotTakenOver: it was stored by other means
+// than the command, and no caller meets it.
+func TestADefinitionThatNodesRefuseIsNotTakenOver(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	d := newDefinitions()
+	d.serve("jobs", 1, "name: jobs\nmodel: recency\nfilter: record.stars > 1")
+	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.Close() }()
+	refuse := &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field strs"}
+	for _, n := range w.nodes {
+		n.set(func() { n.err = refuse })
+	}
+	d.serve("jobs", 2, "name: jobs\nmodel: recency\nfilter: record.strs > 1")
+	if f := settled(b.feeds)["jobs"]; f.Version != 1 {
+		t.Errorf("serves %+v", f)
+	}
+	if got := faultsOf(t, b.feeds.bad); !slices.Equal(got, []string{"jobs"}) {
+		t.Errorf("faults are told of %v", got)
+	}
+	// One node that takes it is enough: the other does not know a schema yet.
+	w.nodes["n1"].set(func() { w.nodes["n1"].err = nil })
+	d.serve("", 0, "")
+	if f := settled(b.feeds)["jobs"]; f.Version != 2 {
+		t.Errorf("serves %+v", f)
+	}
+	// Where nobody can be asked nothing is known against it.
+	for _, n := range w.nodes {
+		n.set(func() { n.err = errors.New("away") })
+	}
+	d.serve("jobs", 3, "name: jobs\nmodel: recency\nfilter: record.stars > 3")
+	if f := settled(b.feeds)["jobs"]; f.Version != 3 {
+		t.Errorf("serves %+v", f)
+	}
+}
+
+// TestCheckFeed: everything that requests would meet is found before a
+// definition is stored.
+func TestCheckFeed(t *testing.T) {
+	w := newWorld(t, 3, 1)
+	checks := Checks{Models: []string{"recency", "home"}, Nodes: map[millrace.NodeID]Node{"n0": w.nodes["n0"], "n1": w.nodes["n1"], "n2": w.nodes["n2"]}}
+	f := Feed{Name: "a", Model: "recency", Filter: "record.stars > 1", Shadow: []string{"home"}}
+	if unheard, err := CheckFeed(t.Context(), f, checks); err != nil || len(unheard) > 0 {
+		t.Errorf("%v, %v", unheard, err)
+	}
+	w.nodes["n1"].err = errors.New("away")
+	if unheard, err := CheckFeed(t.Context(), f, checks); err != nil || !slices.Equal(unheard, []millrace.NodeID{"n1"}) {
+		t.Errorf("one of three can't be asked: %v, %v", unheard, err)
+	}
+	w.nodes["n2"].err = &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field strs", WayOut: "did you mean stars?"}
+	f.Model, f.Shadow = "nope", []string{"home", "none"}
+	_, err := CheckFeed(t.Context(), f, checks)
+	for _, want := range []string{`model: no model "nope" serves; push it first, or name one of recency, home`, `shadow[1]: no model "none" serves`, "index node n2: filter: no field strs; did you mean stars?"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q in %v", want, err)
+		}
+	}
+	_, err = CheckFeed(t.Context(), Feed{Model: "recency", Filter: "true"}, Checks{Models: []string{"recency"}})
+	if r := refusal(t, err); r.Reason != millrace.ReasonUnavailable || r.Field != "filter" {
+		t.Errorf("no node: %v", err)
+	}
+	if _, err = CheckFeed(t.Context(), Feed{Model: "recency"}, Checks{Models: []string{"recency"}}); err != nil {
+		t.Errorf("without a filter nobody has to be asked: %v", err)
 	}
 }
 
 func TestReceiptNamesTheFeedsVersion(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	d := &definitions{changed: make(chan struct{})}
+	d := newDefinitions()
 	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.set(cluster.Document{Name: "recent", Version: 9, Body: "name: recent\nmodel: recency\nlimit: 1"})
+	defer func() { _ = b.Close() }()
+	d.serve("recent", 9, "name: recent\nmodel: recency\nlimit: 1")
+	settled(b.feeds)
 	w.add(timelineOf(0), "a", timeAt(0), "")
 	w.add(timelineOf(1), "b", timeAt(1), "")
 	req := recentRequest(2)
@@ -81,7 +374,8 @@ func TestReceiptNamesTheFeedsVersion(t *testing.T) {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	// A definition that deduplicates otherwise ends the pages under way.
-	d.set(cluster.Document{Name: "recent", Version: 10, Body: "name: recent\nmodel: recency\ndistinct_objects: true"})
+	d.serve("recent", 10, "name: recent\nmodel: recency\ndistinct_objects: true")
+	settled(b.feeds)
 	req.PageToken, req.Limit = resp.NextPageToken, proto.Int64(1)
 	if _, err = b.GetFeed(t.Context(), req); refusal(t, err).Field != "page_token" {
 		t.Errorf("got %v", err)

@@ -76,7 +76,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		Namespace: "millrace", Subsystem: "broker", Name: "concurrency_limit", Help: "Requests let in at the same time."},
 		func() float64 { return float64(b.gate.limit()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, epoch, limit} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, epoch, limit, b.feeds.bad} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -9,8 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/goccy/go-yaml"
-
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/reference"
@@ -40,7 +39,7 @@ func readFeed(t *testing.T, name string) (Feed, bool) {
 		Shadow              []string
 	}
 	if err == nil {
-		err = yaml.UnmarshalWithOptions(text, &def, yaml.Strict())
+		err = document.Decode(text, &def)
 	}
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)

@@ -53,8 +53,8 @@ func ParseFile(fsys fs.FS, name string, schemas Schemas) (*Model, error) {
 }
 
 func parse(file string, src []byte, schemas Schemas, open func(string) ([]byte, error)) (*Model, error) {
-	r := &specReader{document: document{&problems{}, newSource(file, src), src}, schemas: schemas, open: open}
-	params := r.read()
+	r := &specReader{specFile: specFile{&problems{}, newSource(file, src), src}, schemas: schemas, open: open}
+	params := r.readUntilFull()
 	if err := r.err(); err != nil {
 		return nil, err
 	}

@@ -1,13 +1,13 @@
 package relevance
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
@@ -56,8 +56,8 @@ var parameterKeys = []string{"bias", "weights", "tables"}
 
 // readParameters reads the parameters in the spec, or in the file beside it
 // that the spec names.
-func (r *specReader) readParameters(n ast.Node) Parameters {
-	if n == nil || n.Type() != ast.StringType {
+func (r *specReader) readParameters(n *document.Node) Parameters {
+	if n == nil || n.Kind != document.String {
 		return r.parameters(r.mapping(n, "parameters"))
 	}
 	name := r.text(n, "parameters")
@@ -71,8 +71,8 @@ func (r *specReader) readParameters(n ast.Node) Parameters {
 		return r.parameters(nil)
 	}
 	other := *r
-	other.document = document{r.problems, newSource(name, src), src}
-	return other.parameters(other.document.read())
+	other.specFile = specFile{r.problems, newSource(name, src), src}
+	return other.parameters(other.specFile.read())
 }
 
 func (r *specReader) parameters(entries []entry) Parameters {
@@ -102,8 +102,8 @@ func (r *specReader) parameters(entries []entry) Parameters {
 }
 
 func (r *specReader) weight(e entry) Weight {
-	switch e.value.(type) {
-	case *ast.SequenceNode, *ast.MappingNode, *ast.MappingValueNode:
+	switch e.value.Kind {
+	case document.List, document.Mapping:
 		t := r.table(e.value, "the weight of "+e.key)
 		return Weight{Table: &t}
 	}
@@ -111,9 +111,9 @@ func (r *specReader) weight(e entry) Weight {
 }
 
 // table reads a mapping by string or number, or a list, which is by 0, 1, 2.
-func (r *specReader) table(n ast.Node, what string) Table {
+func (r *specReader) table(n *document.Node, what string) Table {
 	var t Table
-	if _, list := n.(*ast.SequenceNode); list {
+	if n.Kind == document.List {
 		for i, x := range r.list(n, what) {
 			t.Numbers = append(t.Numbers, float64(i))
 			t.Values = append(t.Values, r.number(x, what))
@@ -128,6 +128,7 @@ func (r *specReader) table(n ast.Node, what string) Table {
 	if _, numeric := number(entries[0].key); !numeric {
 		t.Strings = map[string]float64{}
 	}
+	var from []entry // of the numbers
 	for _, e := range entries {
 		v := r.number(e.value, what)
 		if t.Strings != nil {
@@ -139,14 +140,30 @@ func (r *specReader) table(n ast.Node, what string) Table {
 			r.add(e.at, "keys are all numbers or all strings", "the key %q of %s is not a number as the first is", e.key, what)
 			continue
 		}
-		i, dup := slices.BinarySearch(t.Numbers, k)
-		if dup {
-			r.add(e.at, "remove one", "the key %s of %s stands twice", e.key, what)
-			continue
-		}
-		t.Numbers, t.Values = slices.Insert(t.Numbers, i, k), slices.Insert(t.Values, i, v)
+		t.Numbers, t.Values, from = append(t.Numbers, k), append(t.Values, v), append(from, e)
+	}
+	if t.Strings == nil {
+		r.order(&t, from, what)
 	}
 	return t
+}
+
+// order sorts a table by its keys, which are from the entries.
+func (r *specReader) order(t *Table, from []entry, what string) {
+	at := make([]int, len(t.Numbers))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortStableFunc(at, func(i, j int) int { return cmp.Compare(t.Numbers[i], t.Numbers[j]) })
+	numbers, values := make([]float64, 0, len(at)), make([]float64, 0, len(at))
+	for _, i := range at {
+		if last := len(numbers) - 1; last >= 0 && numbers[last] == t.Numbers[i] {
+			r.add(from[i].at, "remove one", "the key %s of %s stands twice", from[i].key, what)
+			continue
+		}
+		numbers, values = append(numbers, t.Numbers[i]), append(values, t.Values[i])
+	}
+	t.Numbers, t.Values = numbers, values
 }
 
 func number(key string) (float64, bool) {

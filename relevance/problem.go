@@ -44,16 +44,19 @@ const shownColumns = 70
 
 func (p *Problem) write(b *strings.Builder) {
 	fmt.Fprintf(b, "%s:%d:%d: %s", p.File, p.Line, p.Col, p.Message)
-	line := []rune(strings.ToValidUTF8(p.text, "\uFFFD"))
-	at := min(max(p.Col-1, 0), len(line))
-	from, to := max(0, at-shownColumns), min(len(line), at+shownColumns)
-	shown := strings.Map(func(r rune) rune {
-		if r < ' ' {
-			return ' '
+	at := max(p.Col-1, 0)
+	from, i := max(0, at-shownColumns), 0
+	var shown strings.Builder
+	for _, r := range p.text { // not []rune: a line may be the whole file
+		if i >= at+shownColumns {
+			break
 		}
-		return r
-	}, string(line[from:to]))
-	fmt.Fprintf(b, "\n%5d | %s\n      | %s^", p.Line, shown, strings.Repeat(" ", at-from))
+		if i >= from {
+			shown.WriteRune(max(r, ' '))
+		}
+		i++
+	}
+	fmt.Fprintf(b, "\n%5d | %s\n      | %s^", p.Line, shown.String(), strings.Repeat(" ", max(0, min(at, i)-from)))
 	if p.Suggestion != "" {
 		b.WriteString(" " + p.Suggestion)
 	}
@@ -74,7 +77,18 @@ func newSource(name string, src []byte) *source {
 	return &source{name: name, lines: strings.Split(string(src), "\n")}
 }
 
+// maxProblems bounds what a [SpecError] tells: finding each costs more than
+// reading what is right.
+const maxProblems = 100
+
+// tooMany ends the reading of a spec that has more faults than are told.
+type tooMany struct{}
+
 func (p *problems) add(at pos, suggestion, format string, args ...any) {
+	if len(p.list) == maxProblems {
+		p.list = append(p.list, Problem{at.in.name, at.line, at.col, "there are more faults from here on", "mend those before", ""})
+		panic(tooMany{})
+	}
 	text := ""
 	if at.line >= 1 && at.line <= len(at.in.lines) {
 		text = strings.TrimRight(at.in.lines[at.line-1], "\r")
@@ -105,11 +119,14 @@ type pos struct {
 	line, col int
 }
 
+// maxKnown is how many names a suggestion is looked for among.
+const maxKnown = 256
+
 // nearest suggests the known name that a wrong one was probably meant to be,
 // or lists the known ones.
 func nearest(name string, known []string) string {
 	best, distance := "", utf8.RuneCountInString(name)/3+1
-	for _, k := range known {
+	for _, k := range known[:min(len(known), maxKnown)] {
 		if d := editDistance(name, k); d <= distance {
 			if d < distance || best == "" {
 				best, distance = k, d
@@ -127,32 +144,34 @@ func nearest(name string, known []string) string {
 	return "known are " + strings.Join(known, ", ")
 }
 
+// maxCompared is up to how many characters names are compared.
+const maxCompared = 64
+
 // editDistance counts insertions, deletions, replacements and swaps of
 // neighbours that make b of a.
 func editDistance(a, b string) int {
+	n, m := utf8.RuneCountInString(a), utf8.RuneCountInString(b)
+	if n > maxCompared || m > maxCompared {
+		return max(n, m)
+	}
 	x, y := []rune(a), []rune(b)
-	if len(x) > 64 || len(y) > 64 {
-		return max(len(x), len(y))
+	var rows [3][maxCompared + 1]int // of the character before the last, of the last, of this one
+	for j := range m + 1 {
+		rows[1][j] = j
 	}
-	rows := make([][]int, len(x)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(y)+1)
-		rows[i][0] = i
-	}
-	for j := range rows[0] {
-		rows[0][j] = j
-	}
-	for i := 1; i <= len(x); i++ {
-		for j := 1; j <= len(y); j++ {
+	for i := 1; i <= n; i++ {
+		before, last, row := &rows[(i-1)%3], &rows[i%3], &rows[(i+1)%3]
+		row[0] = i
+		for j := 1; j <= m; j++ {
 			swap := 1
 			if x[i-1] == y[j-1] {
 				swap = 0
 			}
-			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+swap)
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+swap)
 			if i > 1 && j > 1 && x[i-1] == y[j-2] && x[i-2] == y[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+				row[j] = min(row[j], before[j-2]+1)
 			}
 		}
 	}
-	return rows[len(x)][len(y)]
+	return rows[(n+1)%3][m]
 }

@@ -8,9 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/relevance/plan"
 )
@@ -59,7 +58,7 @@ func (s *Spec) Scorer() string { return s.source.Scorer.String() }
 
 // specReader reads a spec and its parameters, collecting faults.
 type specReader struct {
-	document
+	specFile
 	spec    *Spec
 	schemas Schemas
 	open    func(file string) ([]byte, error) // beside the spec; nil where there is nothing
@@ -74,9 +73,20 @@ var (
 
 var specKeys = []string{"name", "version", "about", "schemas", "entity", "object", "viewer", "features", "scorer", "trees", "parameters"}
 
+// readUntilFull reads the spec, at most until there are more faults than are
+// told.
+func (r *specReader) readUntilFull() (params Parameters) {
+	defer func() {
+		if p := recover(); p != nil && p != any(tooMany{}) {
+			panic(p)
+		}
+	}()
+	return r.read()
+}
+
 // read reads the spec and the parameters in it.
 func (r *specReader) read() Parameters {
-	top := r.document.read()
+	top := r.specFile.read()
 	if top == nil {
 		return Parameters{}
 	}
@@ -140,7 +150,7 @@ func (r *specReader) head(at map[string]entry) {
 	}
 }
 
-func (r *specReader) schema(n ast.Node) string {
+func (r *specReader) schema(n *document.Node) string {
 	name := r.text(n, "a schema")
 	if _, ok := r.schemas[name]; !ok && name != "" {
 		r.add(r.position(n), nearest(name, slices.Sorted(maps.Keys(r.schemas))), "no schema %s", name)
@@ -148,7 +158,7 @@ func (r *specReader) schema(n ast.Node) string {
 	return name
 }
 
-func (r *specReader) scorer(n ast.Node) {
+func (r *specReader) scorer(n *document.Node) {
 	scorers := map[string]plan.Scorer{"linear": plan.Linear, "logistic": plan.Logistic, "trees": plan.Trees}
 	name := r.text(n, "scorer")
 	s, ok := scorers[name]
@@ -163,7 +173,7 @@ var viewerKinds = map[string]plan.Kind{
 	"list(double)": plan.Numbers, "list(string)": plan.Strings,
 }
 
-func (r *specReader) viewer(n ast.Node) {
+func (r *specReader) viewer(n *document.Node) {
 	vars := []plan.Var{{Name: "id", Kind: plan.String}}
 	for _, e := range r.mapping(n, "viewer") {
 		if e.key == "id" {
@@ -186,7 +196,7 @@ func (r *specReader) viewer(n ast.Node) {
 	r.spec.source.Viewer = vars
 }
 
-func (r *specReader) features(n ast.Node) {
+func (r *specReader) features(n *document.Node) {
 	env := r.env()
 	r.byName = map[string]int{}
 	entries := r.mapping(n, "features")
@@ -256,7 +266,7 @@ func (r *specReader) env() expr.Env {
 }
 
 // expression parses a feature's source; nil after a fault.
-func (r *specReader) expression(n ast.Node, src string, env expr.Env) *expr.Node {
+func (r *specReader) expression(n *document.Node, src string, env expr.Env) *expr.Node {
 	if src == "" {
 		return nil
 	}

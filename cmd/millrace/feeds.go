@@ -1,30 +1,50 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"os/user"
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/relevance"
 )
 
 // feedDefinitions are the commands that look at and change what feeds there
 // are.
 func feedDefinitions() []*cobra.Command {
-	with := func(c *cobra.Command, run func(context.Context, io.Writer, *cluster.Documents, []string) error) *cobra.Command {
+	with := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, []string) error) *cobra.Command {
 		cm := clusterFlagsOf(c.Flags())
+		c.Flags().StringVar(&cm.TLS.Cert, "cert", "", "certificate to show index nodes, a PEM file")
+		c.Flags().StringVar(&cm.TLS.Key, "key", "", "its key")
+		c.Flags().StringVar(&cm.TLS.CA, "ca", "", "whose certificates index nodes must show")
 		c.RunE = func(c *cobra.Command, args []string) error {
-			return cm.documents(c.Context(), broker.FeedsKind, func(ctx context.Context, docs *cluster.Documents) error {
-				return run(ctx, c.OutOrStdout(), docs, args)
-			})
+			ctx, cancel := context.WithCancel(c.Context())
+			defer cancel()
+			cl, err := cm.openCluster(ctx, "")
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+			if err != nil {
+				return err
+			}
+			return run(ctx, c.OutOrStdout(), &feedStore{cm, cl, versions}, args)
 		}
 		return c
 	}
@@ -32,8 +52,9 @@ func feedDefinitions() []*cobra.Command {
 		with(&cobra.Command{
 			Use:   "define FILE.yaml",
 			Short: "Check a definition and put it in place on every broker, within a second",
-			Long: `Checks a feed definition and stores it in the cluster under its name, in place
-of the one before. A definition with a fault changes nothing.
+			Long: `Checks a feed definition and stores it in the cluster under its name, as its
+next version. Every index node is asked whether it takes the filter, and the
+models have to serve. A definition with a fault changes nothing.
 
   name: news
   types: [post, share]
@@ -45,23 +66,101 @@ of the one before. A definition with a fault changes nothing.
   limit: 20`,
 			Args: cobra.ExactArgs(1),
 		}, defineFeed),
-		with(&cobra.Command{Use: "list", Short: "The feeds there are", Args: cobra.NoArgs}, listFeeds),
-		with(&cobra.Command{Use: "show NAME", Short: "A feed's definition", Args: cobra.ExactArgs(1)}, showFeed),
+		with(&cobra.Command{Use: "list", Short: "The feeds there are, and what is wrong with them", Args: cobra.NoArgs}, listFeeds),
+		with(&cobra.Command{Use: "show NAME [VERSION]", Short: "A feed's definition", Args: cobra.RangeArgs(1, 2)}, showFeed),
 		with(&cobra.Command{Use: "diff FILE.yaml", Short: "What `define` would change", Args: cobra.ExactArgs(1)}, diffFeed),
-		with(&cobra.Command{Use: "drop NAME", Short: "Take a definition out of the cluster", Args: cobra.ExactArgs(1)}, dropFeed),
+		with(&cobra.Command{Use: "history NAME", Short: "Who changed a feed's definition, and when", Args: cobra.ExactArgs(1)}, feedHistory),
+		with(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)}, rollbackFeed),
+		with(&cobra.Command{Use: "drop NAME", Short: "Take a definition and its versions out of the cluster", Args: cobra.ExactArgs(1)}, dropFeed),
 	}
 }
 
-func defineFeed(ctx context.Context, w io.Writer, docs *cluster.Documents, args []string) error {
-	file, err := os.ReadFile(args[0])
+// feedStore is a cluster's definitions, and what they are checked against.
+type feedStore struct {
+	cm       *Common
+	cluster  *cluster.Client
+	versions *cluster.Artefacts
+}
+
+// operator is who changes something, for the history.
+func operator() string {
+	name, host := "", ""
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
+}
+
+// models are the names of those that serve.
+func (s *feedStore) models(ctx context.Context) ([]string, error) {
+	pushed, err := s.cluster.Artefacts(ctx, indexnode.ModelsKind)
+	if err != nil {
+		return nil, err
+	}
+	return append(relevance.Builtin().Names(), slices.Sorted(maps.Keys(pushed.Serving()))...), nil
+}
+
+// checks is what a definition is held against, and closes the ways to the
+// nodes.
+func (s *feedStore) checks(ctx context.Context) (c broker.Checks, done func(), err error) {
+	done = func() {}
+	if c.Models, err = s.models(ctx); err != nil {
+		return c, done, err
+	}
+	maps, err := s.cluster.Watch(ctx)
+	if err != nil {
+		return c, done, err
+	}
+	credentials, err := s.cm.dial()
+	if err != nil {
+		return c, done, err
+	}
+	dial, m := broker.DialGRPC(credentials), maps.Current()
+	c.Nodes = map[millrace.NodeID]broker.Node{}
+	for _, n := range m.Nodes() {
+		if !m.Alive(n.ID) {
+			continue
+		}
+		if c.Nodes[n.ID], err = dial(n); err != nil {
+			return c, done, err
+		}
+	}
+	return c, func() {
+		for _, n := range c.Nodes {
+			if way, ok := n.(io.Closer); ok {
+				_ = way.Close() // the command is over
+			}
+		}
+	}, nil
+}
+
+func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+	file, err := document.ReadFile(args[0])
 	if err != nil {
 		return err
 	}
-	f, err := broker.DefineFeed(ctx, docs, file)
+	checks, done, err := s.checks(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	d, err := broker.DefineFeed(ctx, s.versions, checks, file, operator())
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
-	fmt.Fprintf(w, "feed %s is defined\n", f.Name)
+	fmt.Fprintf(w, "feed %s is defined, version %s\n", d.Feed.Name, d.Version.Version)
+	if !d.Fresh {
+		fmt.Fprintf(w, "version %s was there already, with these bytes; it serves\n", d.Version.Version)
+	}
+	if d.Covers {
+		fmt.Fprintf(w, "it serves in place of the built-in feed %s, for every caller that names it\n", d.Feed.Name)
+	}
+	for _, id := range d.Unheard {
+		fmt.Fprintf(w, "index node %s could not be asked whether it takes the filter\n", id)
+	}
 	return nil
 }
 
@@ -70,68 +169,121 @@ type definition struct {
 	broker.Feed
 	origin string
 	text   []byte
+	fault  error // why brokers don't take it over
 }
 
-// definitions are the feeds that brokers serve: the cluster's over the built-in
-// ones.
-func definitions(docs *cluster.Documents) (map[string]definition, error) {
+// definitions are the feeds that brokers are told to serve: the cluster's over
+// the built-in ones.
+func (s *feedStore) definitions(ctx context.Context) (map[string]definition, error) {
 	all := map[string]definition{}
 	for _, f := range broker.BuiltIn() {
-		text, err := yaml.Marshal(f)
+		text, err := document.Encode(f)
 		if err != nil {
 			return nil, err
 		}
-		all[f.Name] = definition{f, "built in", text}
+		all[f.Name] = definition{Feed: f, origin: "built in", text: text}
 	}
-	for name, doc := range docs.Current() {
-		f, err := broker.ParseFeed([]byte(doc.Body))
-		if err != nil {
-			return nil, fmt.Errorf("feed %s: %w", name, err)
+	for name, v := range s.versions.Serving() {
+		origin := "cluster, version " + v.Version
+		if _, covers := all[name]; covers {
+			origin += ", in place of the built-in one"
 		}
-		all[name] = definition{f, fmt.Sprintf("cluster, version %d", doc.Version), []byte(doc.Body)}
+		d := s.read(ctx, v)
+		d.origin = origin
+		all[name] = d
 	}
 	return all, nil
 }
 
-func listFeeds(_ context.Context, w io.Writer, docs *cluster.Documents, _ []string) error {
-	all, err := definitions(docs)
+// read reads a version as far as it can be read.
+func (s *feedStore) read(ctx context.Context, v cluster.Version) (d definition) {
+	if d.text, d.fault = s.versions.Body(ctx, v); d.fault == nil {
+		d.Feed, d.fault = broker.ParseFeed(d.text)
+	}
+	return d
+}
+
+func listFeeds(ctx context.Context, w io.Writer, s *feedStore, _ []string) error {
+	all, err := s.definitions(ctx)
 	if err != nil {
 		return err
 	}
-	var names []string
-	for name := range all {
-		names = append(names, name)
+	checks, done, err := s.checks(ctx)
+	if err != nil {
+		return err
 	}
-	slices.Sort(names)
+	defer done()
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tMODEL\tTYPES\tORIGIN")
-	for _, name := range names {
+	fmt.Fprintln(t, "NAME\tMODEL\tTYPES\tORIGIN\tFAULT")
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f := all[name]
+		if f.fault == nil {
+			_, f.fault = broker.CheckFeed(ctx, f.Feed, checks)
+		}
 		types := "all"
 		if len(f.Types) > 0 {
 			types = strings.Trim(fmt.Sprint(f.Types), "[]")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, f.Model, types, f.origin)
+		fault, _, _ := strings.Cut(faultText(f.fault), "\n")
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", name, f.Model, types, f.origin, fault)
 	}
 	return t.Flush()
 }
 
-func showFeed(_ context.Context, w io.Writer, docs *cluster.Documents, args []string) error {
-	all, err := definitions(docs)
+func faultText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func showFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+	f, err := s.find(ctx, args)
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(w, "# %s\n", f.origin)
+	if f.fault == nil {
+		checks, done, err := s.checks(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		_, f.fault = broker.CheckFeed(ctx, f.Feed, checks)
+	}
+	if f.fault != nil {
+		fmt.Fprintf(w, "# %s\n", strings.ReplaceAll(f.fault.Error(), "\n", "\n# "))
+	}
+	_, err = w.Write(f.text)
+	return err
+}
+
+// find returns the serving definition of a name, or one of its versions.
+func (s *feedStore) find(ctx context.Context, args []string) (definition, error) {
+	if len(args) == 2 {
+		for _, v := range s.versions.All()[args[0]] {
+			if v.Version == args[1] {
+				d := s.read(ctx, v)
+				d.origin = "cluster, version " + v.Version
+				return d, nil
+			}
+		}
+		return definition{}, fmt.Errorf("feed %q has no version %q; see millrace feed history", args[0], args[1])
+	}
+	all, err := s.definitions(ctx)
+	if err != nil {
+		return definition{}, err
+	}
 	f, ok := all[args[0]]
 	if !ok {
-		return fmt.Errorf("no feed %q; see millrace feed list", args[0])
+		return definition{}, fmt.Errorf("no feed %q; see millrace feed list", args[0])
 	}
-	fmt.Fprintf(w, "# %s\n%s", f.origin, f.text)
-	return nil
+	return f, nil
 }
 
 // diffFeed compares definitions by what they mean, a field a line.
-func diffFeed(_ context.Context, w io.Writer, docs *cluster.Documents, args []string) error {
-	file, err := os.ReadFile(args[0])
+func diffFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+	file, err := document.ReadFile(args[0])
 	if err != nil {
 		return err
 	}
@@ -139,24 +291,23 @@ func diffFeed(_ context.Context, w io.Writer, docs *cluster.Documents, args []st
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
-	all, err := definitions(docs)
+	all, err := s.definitions(ctx)
 	if err != nil {
 		return err
 	}
-	before, after := "", ""
+	before := ""
 	if f, ok := all[next.Name]; ok {
-		text, err := yaml.Marshal(f.Feed)
+		text, err := document.Encode(f.Feed)
 		if err != nil {
 			return err
 		}
 		before = string(text)
 	}
-	text, err := yaml.Marshal(next)
+	after, err := document.Encode(next)
 	if err != nil {
 		return err
 	}
-	after = string(text)
-	old, changed := strings.Split(before, "\n"), strings.Split(after, "\n")
+	old, changed := strings.Split(before, "\n"), strings.Split(string(after), "\n")
 	same := true
 	for _, line := range old {
 		if !slices.Contains(changed, line) {
@@ -176,13 +327,63 @@ func diffFeed(_ context.Context, w io.Writer, docs *cluster.Documents, args []st
 	return nil
 }
 
-func dropFeed(ctx context.Context, w io.Writer, docs *cluster.Documents, args []string) error {
-	if _, ok := docs.Current()[args[0]]; !ok {
-		return fmt.Errorf("the cluster has no definition of %q; see millrace feed list", args[0])
-	}
-	if err := docs.Delete(ctx, args[0]); err != nil {
+func feedHistory(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+	events, err := s.versions.History(ctx, args[0])
+	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "feed %s is dropped\n", args[0])
+	serving := s.versions.Serving()[args[0]]
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "WHEN\tWHAT\tVERSION\tWHO")
+	for _, e := range events {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", e.When.Format(time.RFC3339), e.What, e.Version, e.Who)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "serving: version %s\n", cmp.Or(serving.Version, "none"))
+	return err
+}
+
+func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+	v, err := s.versions.Rollback(ctx, args[0], operator())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "feed %s is as it was before, version %s\n", v.Name, v.Version)
+	d := s.read(ctx, v)
+	if d.fault == nil {
+		checks, done, err := s.checks(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		_, d.fault = broker.CheckFeed(ctx, d.Feed, checks)
+	}
+	if d.fault != nil {
+		return fmt.Errorf("it serves, and has a fault by now: %w", d.fault)
+	}
+	return nil
+}
+
+// dropFeed drops the version that serves last: until then the feed is there.
+func dropFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+	name := args[0]
+	versions, serving := s.versions.All()[name], s.versions.Serving()[name]
+	if len(versions) == 0 {
+		return fmt.Errorf("the cluster has no definition of %q; see millrace feed list", name)
+	}
+	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
+	for _, v := range versions {
+		if err := s.versions.Drop(ctx, v, nil, operator()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
+			return err
+		}
+	}
+	fmt.Fprintf(w, "feed %s is dropped\n", name)
+	for _, f := range broker.BuiltIn() {
+		if f.Name == name {
+			fmt.Fprintf(w, "the built-in feed %s serves again\n", name)
+		}
+	}
 	return nil
 }

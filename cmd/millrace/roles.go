@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
@@ -25,6 +23,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/partitioner"
 )
@@ -71,13 +70,12 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 }
 
 func readYAML(file string, into any) error {
-	f, err := os.Open(file)
+	text, err := document.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if err := yaml.NewDecoder(f, yaml.Strict()).Decode(into); err != nil {
-		return fmt.Errorf("%s: %s", file, yaml.FormatError(err, false, true))
+	if err := document.Decode(text, into); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
 	}
 	return nil
 }
@@ -301,7 +299,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		definitions, err := cl.Documents(ctx, broker.FeedsKind)
+		definitions, err := cl.Artefacts(ctx, broker.FeedsKind)
 		if err != nil {
 			return err
 		}
@@ -355,7 +353,7 @@ func readFeeds(dir string) ([]broker.Feed, error) {
 	var feeds []broker.Feed
 	var errs []error
 	for _, file := range files {
-		text, err := os.ReadFile(file)
+		text, err := document.ReadFile(file)
 		if err != nil {
 			errs = append(errs, err)
 			continue

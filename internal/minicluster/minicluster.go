@@ -222,7 +222,7 @@ func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Regis
 }
 
 func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry) error {
-	definitions, err := c.client.Documents(run, broker.FeedsKind)
+	definitions, err := c.client.Artefacts(run, broker.FeedsKind)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,160 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Checks is what a definition is held against before it is stored: what a
+// request that names the feed would meet.
+type Checks struct {
+	Models []string                 // that serve
+	Nodes  map[millrace.NodeID]Node // that are alive
+}
+
+// Defined is what became of a definition.
+type Defined struct {
+	Feed    Feed
+	Version cluster.Version
+	Fresh   bool              // it has been stored now, and was not there before
+	Covers  bool              // a built-in feed of the same name, which serves no longer
+	Unheard []millrace.NodeID // the index nodes that could not be asked
+}
+
+// DefineFeed checks a definition in YAML in full, stores it as the next version
+// of its feed and lets it serve. Brokers answer by it within a second. One with
+// a fault changes nothing.
+func DefineFeed(ctx context.Context, store *cluster.Artefacts, checks Checks, file []byte, who string) (d Defined, err error) {
+	if d.Feed, err = ParseFeed(file); err != nil {
+		return d, err
+	}
+	if d.Unheard, err = CheckFeed(ctx, d.Feed, checks); err != nil {
+		return d, err
+	}
+	d.Covers = slices.ContainsFunc(BuiltIn(), func(f Feed) bool { return f.Name == d.Feed.Name })
+	if d.Version, d.Fresh, err = store.Publish(ctx, d.Feed.Name, "", file, who); err != nil {
+		return d, err
+	}
+	return d, store.Serve(ctx, d.Version, nil, who)
+}
+
+// CheckFeed reports every reason why requests could not be answered by a
+// definition: models that do not serve, and a filter that index nodes refuse
+// by their schemas. It returns the nodes that could not be asked.
+func CheckFeed(ctx context.Context, f Feed, checks Checks) (unheard []millrace.NodeID, err error) {
+	var errs []error
+	for i, m := range append([]string{f.Model}, f.Shadow...) {
+		field := "model"
+		if i > 0 {
+			field = fmt.Sprintf("shadow[%d]", i-1)
+		}
+		if !slices.Contains(checks.Models, m) {
+			errs = append(errs, &millrace.Error{
+				Reason: millrace.ReasonUnknown, Field: field, Detail: fmt.Sprintf("no model %q serves", m),
+				WayOut: "push it first, or name one of " + strings.Join(checks.Models, ", "),
+			})
+		}
+	}
+	unheard, err = checkOnNodes(ctx, f, checks.Nodes)
+	return unheard, errors.Join(append(errs, err)...)
+}
+
+// checkOnNodes asks every node whether it takes a feed's filter. One that
+// refuses it decides; and somebody has to have taken it.
+func checkOnNodes(ctx context.Context, f Feed, nodes map[millrace.NodeID]Node) (unheard []millrace.NodeID, err error) {
+	if f.Filter == "" {
+		return nil, nil
+	}
+	ids := slices.Sorted(maps.Keys(nodes))
+	answers := make([]error, len(ids))
+	var all errgroup.Group
+	all.SetLimit(32)
+	for i, id := range ids {
+		all.Go(func() error {
+			answers[i] = tryOn(ctx, nodes[id], &nodev1.QueryRequest{Filter: f.Filter, Model: "recency"})
+			return nil
+		})
+	}
+	_ = all.Wait() // each has its own answer
+	for i, id := range ids {
+		switch refused := refusalOf(answers[i]); {
+		case refused != nil:
+			return nil, fmt.Errorf("index node %s: %w", id, refused)
+		case answers[i] != nil:
+			unheard = append(unheard, id)
+		}
+	}
+	if len(unheard) == len(ids) {
+		return unheard, &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "filter", Detail: fmt.Sprintf("none of %d index nodes could be asked whether it fits their schemas", len(ids)),
+			WayOut: "try again when an index node is alive and can be reached from here",
+		}
+	}
+	return unheard, nil
+}
+
+// tryTime bounds what a node may take to answer what it makes of a definition.
+const tryTime = 2 * time.Second
+
+// tryOn asks a node for nothing, by a filter and a model.
+func tryOn(ctx context.Context, node Node, q *nodev1.QueryRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, tryTime)
+	defer cancel()
+	q.ToMs, q.Limit = int64(millrace.MaxTime)+1, 1
+	_, err := node.Query(ctx, q)
+	return err
+}
+
+// refusalOf returns a node's refusal of a filter or model; nil for any other
+// error.
+func refusalOf(err error) *millrace.Error {
+	var refused *millrace.Error
+	if errors.As(err, &refused) && (refused.Reason == millrace.ReasonFilter || refused.Reason == millrace.ReasonUnknown) {
+		return refused
+	}
+	return nil
+}
+
+// maxTried is how many nodes a broker asks what they make of a definition.
+const maxTried = 3
+
+// tryFeed reports what index nodes have against a definition that is about to
+// serve, which may not have been stored by [DefineFeed]. If none can be asked
+// nothing is known against it.
+func (b *Broker) tryFeed(ctx context.Context, f Feed) error {
+	q := &question{query: &nodev1.QueryRequest{Filter: f.Filter, Model: f.Model, Shadow: namesOf(f.Shadow), Explain: len(f.Shadow) > 0}}
+	b.chooseModel(q)
+	m, tried := b.maps.Current(), 0
+	var refused *millrace.Error
+	for _, n := range m.Nodes() {
+		if !m.Alive(n.ID) || tried == maxTried || ctx.Err() != nil {
+			continue
+		}
+		tried++
+		node, err := b.conns.get(n)
+		if err == nil {
+			err = tryOn(ctx, node, q.query)
+		}
+		if err == nil {
+			return nil // another that refuses it does not know a schema yet
+		}
+		if r := refusalOf(err); r != nil {
+			refused = r
+		}
+	}
+	if refused != nil {
+		return refused
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package document
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Decode reads a document in YAML into the struct that into points to, by the
+// names in its yaml tags. It refuses a field that the struct doesn't have and
+// one that stands twice, and returns every fault at once as an [Error]. An empty
+// document changes nothing.
+func Decode(src []byte, into any) error {
+	n, err := Parse(src)
+	if err != nil || n == nil || n.Kind == Null {
+		return err
+	}
+	d := decoder{&Error{}}
+	d.value(n, reflect.ValueOf(into).Elem(), "")
+	return d.faults.orNil()
+}
+
+// Encode writes a struct in YAML, as [Decode] reads it.
+func Encode(v any) ([]byte, error) {
+	var out bytes.Buffer
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), e.Close()
+}
+
+type decoder struct {
+	faults *Error
+}
+
+func (d *decoder) mismatch(n *Node, path, want string) {
+	got := n.Kind.String()
+	if n.Text != "" {
+		got += fmt.Sprintf(", %.40q", n.Text)
+	}
+	d.faults.add(n.Line, n.Col, path, fmt.Sprintf("this is %s, and not %s", got, want), "")
+}
+
+// value reads n into v. Nothing leaves v as it is.
+func (d *decoder) value(n *Node, v reflect.Value, path string) {
+	if n.Kind == Null {
+		return
+	}
+	if _, ok := v.Interface().(time.Duration); ok {
+		d.duration(n, v, path)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		d.entries(n, path, func(e Entry, path string) { d.field(e, v, path) })
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		d.entries(n, path, func(e Entry, path string) {
+			x := reflect.New(v.Type().Elem()).Elem()
+			d.value(e.Value, x, path)
+			v.SetMapIndex(reflect.ValueOf(e.Key).Convert(v.Type().Key()), x)
+		})
+	case reflect.Slice:
+		d.list(n, v, path)
+	default:
+		d.scalar(n, v, path)
+	}
+}
+
+// entries calls read for each entry of a mapping, with its path.
+func (d *decoder) entries(n *Node, path string, read func(Entry, string)) {
+	if n.Kind != Mapping {
+		d.mismatch(n, path, "a mapping of names to values")
+		return
+	}
+	seen := make(map[string]bool, len(n.Entries))
+	for _, e := range n.Entries {
+		at := e.Key
+		if path != "" {
+			at = path + "." + e.Key
+		}
+		if seen[e.Key] {
+			d.faults.add(e.Line, e.Col, at, "it stands twice", "remove one")
+			continue
+		}
+		seen[e.Key] = true
+		read(e, at)
+	}
+}
+
+func (d *decoder) field(e Entry, v reflect.Value, path string) {
+	fields := map[string]reflect.Value{}
+	fieldsOf(v, fields)
+	if f, ok := fields[e.Key]; ok {
+		d.value(e.Value, f, path)
+		return
+	}
+	var names []string
+	for name := range fields {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	d.faults.add(e.Line, e.Col, path, "there is no such field", "known are "+strings.Join(names, ", "))
+}
+
+// fieldsOf collects a struct's fields by their names in a document, and those
+// of the structs that are inline in it.
+func fieldsOf(v reflect.Value, into map[string]reflect.Value) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		switch {
+		case !f.IsExported() || name == "-":
+		case options == "inline":
+			fieldsOf(v.Field(i), into)
+		case name != "":
+			into[name] = v.Field(i)
+		default:
+			into[strings.ToLower(f.Name)] = v.Field(i)
+		}
+	}
+}
+
+func (d *decoder) list(n *Node, v reflect.Value, path string) {
+	if n.Kind != List {
+		d.mismatch(n, path, "a list")
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Items), len(n.Items)))
+	for i, item := range n.Items {
+		d.value(item, v.Index(i), fmt.Sprintf("%s[%d]", path, i))
+	}
+}
+
+func (d *decoder) duration(n *Node, v reflect.Value, path string) {
+	t, err := time.ParseDuration(n.Text)
+	if err != nil {
+		d.mismatch(n, path, "a span of time such as 168h or 90s")
+		return
+	}
+	v.SetInt(int64(t))
+}
+
+// scalar reads a text, number or boolean. A field that is a text takes a
+// number as it is written.
+func (d *decoder) scalar(n *Node, v reflect.Value, path string) {
+	want := ""
+	switch v.Kind() {
+	case reflect.String:
+		if n.Kind == List || n.Kind == Mapping {
+			want = "a text"
+			break
+		}
+		v.SetString(n.Text)
+	case reflect.Bool:
+		b, err := strconv.ParseBool(n.Text)
+		if n.Kind != Bool || err != nil {
+			want = "true or false"
+			break
+		}
+		v.SetBool(b)
+	case reflect.Int, reflect.Int64:
+		i, err := strconv.ParseInt(n.Text, 0, v.Type().Bits())
+		if n.Kind != Int || err != nil {
+			want = "an integer of 64 bits"
+			break
+		}
+		v.SetInt(i)
+	case reflect.Float64:
+		f, err := strconv.ParseFloat(n.Text, 64)
+		if n.Kind != Int && n.Kind != Float || err != nil {
+			want = "a number"
+			break
+		}
+		v.SetFloat(f)
+	default:
+		panic(fmt.Sprintf("document: a field of type %s", v.Type())) // a bug of the struct
+	}
+	if want != "" {
+		d.mismatch(n, path, want)
+	}
+}

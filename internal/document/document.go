@@ -1,0 +1,294 @@
+// Package document reads what people and other processes write in YAML and
+// JSON, within bounds that hold before any of it is trusted: its bytes, its
+// depth and its values are counted, and nothing in it stands for something
+// else. It is the only package that knows a YAML library.
+//
+// YAML is read without anchors, aliases, merge keys and tags: a few hundred
+// bytes of aliases stand for billions of values. Without them, what a document
+// costs to read is a small multiple of its bytes.
+package document
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// The bounds of a document in YAML. The largest one takes less than 64 MiB and
+// 100 ms to read or to refuse.
+const (
+	MaxBytes  = 512 << 10
+	MaxDepth  = 32      // of lists and mappings in one another
+	MaxValues = 1 << 16 // scalars, lists and mappings, keys included
+	maxMarks  = 1 << 17 // line ends, commas, colons, dashes and brackets, counted before the library reads any
+)
+
+// Kind is what a value is.
+type Kind uint8
+
+// The kinds of values.
+const (
+	Null Kind = iota
+	Bool
+	Int
+	Float
+	String
+	List
+	Mapping
+)
+
+func (k Kind) String() string {
+	return [...]string{"nothing", "a boolean", "an integer", "a number", "a text", "a list", "a mapping"}[k]
+}
+
+// Node is a value of a document, and where it begins: Line and Col count from
+// 1, Col in characters.
+type Node struct {
+	Kind      Kind
+	Line, Col int
+	Text      string  // of a scalar, without quotes
+	Quoted    bool    // a text in ' or "
+	Block     bool    // a text after | or >
+	Items     []*Node // of a list
+	Entries   []Entry // of a mapping, in order; a key may stand twice
+}
+
+// Entry is a key of a mapping and its value.
+type Entry struct {
+	Key       string
+	Line, Col int // of the key
+	Value     *Node
+}
+
+// Fault is one thing that is wrong with a document.
+type Fault struct {
+	Line, Col int
+	Field     string // such as "spacing.entity"; empty: the document
+	Detail    string
+	WayOut    string // what to write instead; may be empty
+}
+
+// Error is every fault of a document that could be found, in its order.
+type Error struct {
+	Faults []Fault
+}
+
+// Error renders a fault a line:
+//
+//	line 3, column 1: windw: there is no such field; did you mean window?
+func (e *Error) Error() string {
+	var b strings.Builder
+	for i, f := range e.Faults {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "line %d, column %d: ", f.Line, f.Col)
+		if f.Field != "" {
+			b.WriteString(f.Field + ": ")
+		}
+		b.WriteString(f.Detail)
+		if f.WayOut != "" {
+			b.WriteString("; " + f.WayOut)
+		}
+	}
+	return b.String()
+}
+
+// maxFaults bounds what an [Error] tells.
+const maxFaults = 20
+
+func (e *Error) add(line, col int, field, detail, wayOut string) {
+	if len(e.Faults) < maxFaults {
+		e.Faults = append(e.Faults, Fault{line, col, field, detail, wayOut})
+	}
+}
+
+func (e *Error) orNil() error {
+	if len(e.Faults) == 0 {
+		return nil
+	}
+	return e
+}
+
+// ReadFile reads a file that [Parse] or [Decode] shall read, and no more of it
+// than tells that it is too large.
+func ReadFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxBytes+1))
+}
+
+// Parse reads the one document of a file in YAML. It returns nil for a file
+// that holds none, and an [Error] for what is not within the bounds.
+func Parse(src []byte) (n *Node, err error) {
+	faults := &Error{}
+	if len(src) > MaxBytes {
+		faults.add(1, 1, "", fmt.Sprintf("the file has more than %d bytes", MaxBytes), "split it, or leave out what it repeats")
+		return nil, faults
+	}
+	if marks(src) > maxMarks {
+		faults.add(1, 1, "", fmt.Sprintf("the file has more than %d line ends, commas, colons, dashes and brackets", maxMarks), "leave some values out")
+		return nil, faults
+	}
+	defer func() {
+		if r := recover(); r != nil { // documents arrive while a role serves
+			faults.add(1, 1, "", fmt.Sprintf("not YAML: %v", r), "")
+			n, err = nil, faults
+		}
+	}()
+	d := yaml.NewDecoder(bytes.NewReader(src))
+	var first, second yaml.Node
+	if err := d.Decode(&first); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, syntax(src, err)
+	}
+	switch err := d.Decode(&second); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		return nil, syntax(src, err)
+	case second.Content[0].Tag != "!!null":
+		faults.add(second.Content[0].Line, second.Content[0].Column, "", "a second document", "keep one a file")
+	}
+	r := reader{faults: faults}
+	n = r.node(first.Content[0], 1)
+	if err := faults.orNil(); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// marks counts what values are parted by: there are no more values than that.
+func marks(src []byte) (n int) {
+	for _, c := range src {
+		switch c {
+		case '\n', '\r', ',', ':', '[', '{', '-', '?':
+			n++
+		}
+	}
+	return n
+}
+
+// syntaxLine is how the library says where a document breaks off.
+var syntaxLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(?s:(.*))$`)
+
+// syntax makes a fault of the library's message, which knows the line alone.
+func syntax(src []byte, err error) error {
+	m := syntaxLine.FindStringSubmatch(err.Error())
+	if m == nil {
+		m = []string{"", "", err.Error()}
+	}
+	line, _ := strconv.Atoi(m[1])
+	if strings.HasPrefix(m[2], "did not find expected") {
+		line++ // these count from 0
+	}
+	lines := strings.Split(string(src), "\n")
+	line = min(max(line, 1), len(lines))
+	text := lines[line-1]
+	at := len(text) - len(strings.TrimLeft(text, " "))
+	wayOut := ""
+	if strings.Contains(m[2], "mapping values are not allowed") {
+		if _, rest, ok := strings.Cut(text, ": "); ok {
+			at = len(text) - len(strings.TrimLeft(rest, " "))
+		}
+		wayOut = `put the text in quotes: ": " means a key and its value`
+	}
+	return &Error{[]Fault{{line, len([]rune(text[:at])) + 1, "", "not YAML: " + m[2], wayOut}}}
+}
+
+// reader turns the library's nodes into ours, and counts them.
+type reader struct {
+	faults *Error
+	values int
+	full   bool // beyond a bound: the rest is not read
+}
+
+func (r *reader) fault(n *yaml.Node, detail, wayOut string) {
+	r.faults.add(n.Line, n.Column, "", detail, wayOut)
+}
+
+// node reads a value at a depth, the document's own being 1.
+func (r *reader) node(n *yaml.Node, depth int) *Node {
+	out := &Node{Line: n.Line, Col: n.Column}
+	if r.values++; r.values > MaxValues || depth > MaxDepth {
+		r.beyond(n, depth)
+		return out
+	}
+	r.standsForItself(n)
+	switch n.Kind {
+	case yaml.ScalarNode:
+		r.scalar(n, out)
+	case yaml.SequenceNode:
+		out.Kind = List
+		for i := 0; i < len(n.Content) && !r.full; i++ {
+			out.Items = append(out.Items, r.node(n.Content[i], depth+1))
+		}
+	case yaml.MappingNode:
+		out.Kind = Mapping
+		for i := 0; i+1 < len(n.Content) && !r.full; i += 2 {
+			key := n.Content[i]
+			r.values++
+			r.standsForItself(key)
+			if key.Kind != yaml.ScalarNode && key.Kind != yaml.AliasNode {
+				r.fault(key, "a key is a list or a mapping", "write a text")
+				continue
+			}
+			out.Entries = append(out.Entries, Entry{key.Value, key.Line, key.Column, r.node(n.Content[i+1], depth+1)})
+		}
+	}
+	return out
+}
+
+func (r *reader) beyond(n *yaml.Node, depth int) {
+	if r.full {
+		return
+	}
+	r.full = true
+	if depth > MaxDepth {
+		r.fault(n, fmt.Sprintf("lists and mappings stand more than %d deep in one another", MaxDepth), "make it flatter")
+		return
+	}
+	r.fault(n, fmt.Sprintf("there are more than %d values", MaxValues), "leave some out")
+}
+
+// standsForItself reports what would mean something else than it says.
+func (r *reader) standsForItself(n *yaml.Node) {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		r.fault(n, "the alias *"+n.Value, "write the value out")
+	case n.Anchor != "":
+		r.fault(n, "the anchor &"+n.Anchor, "remove it, and write the value out where it is used")
+	case n.Tag == "!!merge":
+		r.fault(n, "the merge key <<", "write the values out")
+	case n.Style&yaml.TaggedStyle != 0:
+		r.fault(n, "the tag "+n.Tag, "remove it; a field knows its type")
+	}
+}
+
+func (r *reader) scalar(n *yaml.Node, out *Node) {
+	out.Text = n.Value
+	out.Quoted = n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0
+	out.Block = n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0
+	switch n.Tag {
+	case "!!null":
+		out.Kind = Null
+	case "!!bool":
+		out.Kind = Bool
+	case "!!int":
+		out.Kind = Int
+	case "!!float":
+		out.Kind = Float
+	default: // times are texts here
+		out.Kind = String
+	}
+}

@@ -80,7 +80,7 @@ func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 	}
 	r := &nodev1.QueryRequest{
 		Entities: q.encoded, Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
-		Filter: q.query.Filter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
+		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, Shadow: q.query.Shadow,
 	}
@@ -208,7 +208,7 @@ func readFilter(q *question, req *feedv1.GetFeedRequest) error {
 	if err := checkFilter(req.GetFilter()); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: `write a CEL expression such as record.language == "en"`}
 	}
-	q.query.Filter = joinFilters(strings.TrimSpace(req.GetFilter()), q.feed.Filter)
+	q.query.RequestFilter = strings.TrimSpace(req.GetFilter())
 	return nil
 }
 

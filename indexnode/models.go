@@ -75,7 +75,7 @@ func (n *Node) uncovered(ctx context.Context, model string) (features []string, 
 	}
 	resp, err := n.query(ctx, &nodev1.QueryRequest{
 		Entities: last.Entities, Types: last.Types, FromMs: last.FromMs, ToMs: last.ToMs, AsOfMs: last.AsOfMs,
-		Viewer: last.Viewer, Filter: last.Filter, Model: model, Limit: coverageSample, Explain: true,
+		Viewer: last.Viewer, Filter: last.Filter, RequestFilter: last.RequestFilter, Model: model, Limit: coverageSample, Explain: true,
 	})
 	if err != nil {
 		return nil, 0, err

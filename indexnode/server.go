@@ -316,10 +316,8 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 			s.ShadowErr = err
 		}
 	}
-	if req.Filter != "" {
-		if s.Filter, err = n.filters.get(req.Filter, n.schemas.Snapshot()); err != nil {
-			return s, err
-		}
+	if s.Filter, err = n.filters.join(sources{req.RequestFilter, req.Filter}, n.schemas.Snapshot()); err != nil {
+		return s, err
 	}
 	if len(req.Exclude) > maxExclude {
 		return s, invalid("exclude", fmt.Sprintf("%d hashes, more than %d", len(req.Exclude), maxExclude), "")

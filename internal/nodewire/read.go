@@ -111,6 +111,8 @@ func readRequest(b []byte, m *nodev1.QueryRequest) bool {
 			ok = len(f.bytes) == 0
 		case 16<<3 | length:
 			ok = f.each(&m.Shadow)
+		case 30<<3 | length:
+			ok = f.own(&m.RequestFilter)
 		default:
 			return false
 		}

@@ -18,6 +18,9 @@ const (
 	ReasonDeadline    Reason = "DEADLINE_EXCEEDED"  // the deadline passed before an answer
 	ReasonCoverage    Reason = "COVERAGE_TOO_SMALL" // the answer covers less than the caller demands
 	ReasonPageToken   Reason = "INVALID_PAGE_TOKEN" // not ours, altered, expired or of another request
+	ReasonForbidden   Reason = "FORBIDDEN"          // the feed, or the broker, does not allow it
+	ReasonNotFound    Reason = "NOT_FOUND"          // nothing is served under this path
+	ReasonMethod      Reason = "METHOD_NOT_ALLOWED" // the path is served by another method
 )
 
 // Error is a refusal that a caller can act on.

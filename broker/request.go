@@ -104,6 +104,9 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	if err != nil {
 		return nil, err
 	}
+	if err := b.permitted(&feed, req); err != nil {
+		return nil, err
+	}
 	q := &question{feed: feed, query: &nodev1.QueryRequest{
 		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: feed.Model, Filter: feed.Filter, Shadow: feed.Shadow,
 		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
@@ -129,7 +132,7 @@ func (b *Broker) feedOf(name string) (Feed, error) {
 	if !ok {
 		return Feed{}, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "feed", Detail: fmt.Sprintf("there is no feed %.100q", name), WayOut: "name one of " + feeds.names()}
 	}
-	return f, nil
+	return f, b.servesBuiltIn(&f, feeds)
 }
 
 func readTypes(q *question, req *feedv1.GetFeedRequest) error {

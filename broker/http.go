@@ -42,10 +42,10 @@ func (b *Broker) Handler() http.Handler {
 		to, ok := all[r.URL.Path]
 		switch {
 		case !ok:
-			refuse(w, r, &millrace.Error{Reason: millrace.ReasonNotFound, Detail: fmt.Sprintf("nothing is served under %.100q", r.URL.Path), WayOut: "POST to /v1/feed or /v1/why, or GET /v1/openapi.json"})
+			rpcerr.WriteProblem(w, &millrace.Error{Reason: millrace.ReasonNotFound, Detail: fmt.Sprintf("nothing is served under %.100q", r.URL.Path), WayOut: "POST to /v1/feed or /v1/why, or GET /v1/openapi.json"})
 		case r.Method != to.method && (r.Method != http.MethodHead || to.method != http.MethodGet):
 			w.Header().Set("Allow", to.method)
-			refuse(w, r, &millrace.Error{Reason: millrace.ReasonMethod, Detail: fmt.Sprintf("%.20q is not taken here", r.Method), WayOut: "send " + to.method})
+			rpcerr.WriteProblem(w, &millrace.Error{Reason: millrace.ReasonMethod, Detail: fmt.Sprintf("%.20q is not taken here", r.Method), WayOut: "send " + to.method})
 		default:
 			to.handler.ServeHTTP(w, r)
 		}

@@ -267,16 +267,27 @@ func TestGRPC(t *testing.T) {
 }
 
 func FuzzUnmarshalJSON(f *testing.F) {
-	for _, s := range []string{`{}`, `{"feed":"x","limit":"5"}`, `{"viewer":{"attributes":{"a":[1,"x",null]}}}`, `{"from":"2026-01-01T00:00:00Z"}`, `{"x":1}`, `[`, `{"limit":1e99}`, `{"viewer":{"viewer":{}}}`, `{"record":"r","request":{"feed":"x","viewer":{"id":1}}}`} {
+	for _, s := range []string{`{}`, `{"feed":"x","limit":"5"}`, `{"viewer":{"attributes":{"a":[1,"x",null]}}}`, `{"from":"2026-01-01T00:00:00Z"}`, `{"x":1}`, `[`, `{"limit":1e99}`, `{"viewer":{"viewer":{}}}`, `{"record":"r","request":{"feed":"x","viewer":{"id":1}}}`,
+		`{"entities":["a","\u00e9\ud83d\ude00\n",""],"feed":"x"}`, `{"entities":["\ud800"]}`, `{"\u0065ntities":["a"]}`, `{"entities":["a"],"\u0065ntities":["b"]}`, `{"entities":["a"],"entities":["b"]}`,
+		`{"entities":["a",]}`, `{"entities":[,]}`, `{"entities":["a" "b"]}`, `{"entities":null}`, `{"record":"r","request":{"entities":["a"]},"entity":"b"}`, `{"entities":[]} x`, `{"viewer":{"attributes":{"entities":["a"]}}}`, "{\"entities\":[\"\x01\"]}", "{\"entities\":[\"\xff\"]}"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, req := range []proto.Message{&feedv1.GetFeedRequest{}, &feedv1.WhyRequest{}} {
+			want := proto.Clone(req)
+			wantErr := protojson.Unmarshal(b, want)
 			if err := unmarshalJSON(b, req, intake.NewBudget(1<<30)); err != nil {
-				if e := refusal(t, err); e.WayOut == "" {
+				e := refusal(t, err)
+				if e.WayOut == "" {
 					t.Fatalf("no way out: %+v", e)
 				}
+				if wantErr == nil && e.Reason != millrace.ReasonTooLarge && !strings.Contains(e.Detail, "deeper") {
+					t.Fatalf("protobuf takes it, and not we: %v", e)
+				}
 				continue
+			}
+			if wantErr != nil || !proto.Equal(req, want) {
+				t.Fatalf("protobuf: %v, %v\nwe: %v", want, wantErr, req)
 			}
 			again, err := marshalJSON(req)
 			if err != nil {

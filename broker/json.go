@@ -68,7 +68,12 @@ func entitiesOf(m proto.Message) []string {
 	return []string{"entities"}
 }
 
+// setEntities sets those that were read by hand. Where none were, there may be
+// some whose name is spelled with escapes.
 func setEntities(m proto.Message, entities []string) {
+	if len(entities) == 0 {
+		return
+	}
 	switch m := m.(type) {
 	case *feedv1.GetFeedRequest:
 		m.Entities = entities

@@ -248,6 +248,9 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	case len(o.parts) == 0:
 		return q, nil, nothing(o)
 	}
+	if err := b.typesKnown(ctx, f, o, req); err != nil {
+		return q, nil, err
+	}
 	resp, err := b.answer(ctx, f, o)
 	return q, resp, err
 }

@@ -542,3 +542,36 @@ func TestWhatIsForbidden(t *testing.T) {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
+
+// A type that no record has is refused, by name and with those that there are;
+// not where a node cannot say, nor where the feed's definition names it.
+func TestUnknownTypesAreRefused(t *testing.T) {
+	w := newWorld(t, 3, 1)
+	w.add(timelineOf(1), "r1", timeAt(1), "")
+	b := w.broker(Feed{Name: "declared", Model: "recency", Types: []millrace.ContentType{"psot"}})
+	ask := func(feed string, types ...string) error {
+		req := recentRequest(3)
+		req.Feed, req.Types = feed, types
+		return errOf(b.GetFeed(t.Context(), req))
+	}
+	for _, n := range w.nodes {
+		n.types = []string{"like", "post"}
+	}
+	if err := ask("recent", "post", "like"); err != nil {
+		t.Error(err)
+	}
+	if err := ask("declared", "psot"); err != nil {
+		t.Error(err)
+	}
+	if e := refusal(t, ask("recent", "post", "psot")); e.Reason != millrace.ReasonUnknown || e.Field != "types[1]" || !strings.Contains(e.WayOut, "like, post") {
+		t.Errorf("%+v", e)
+	}
+	w.nodes["n2"].types = []string{"psot"} // whoever has the entities
+	if err := ask("recent", "psot"); err != nil {
+		t.Errorf("one node knows it: %v", err)
+	}
+	w.nodes["n2"].types = nil // it does not say
+	if err := ask("recent", "psot"); err != nil {
+		t.Errorf("one node does not say: %v", err)
+	}
+}

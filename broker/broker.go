@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -65,6 +66,12 @@ type Config struct {
 	// Quotas are by caller, that of [DefaultCaller] for all others together.
 	// A caller without one has no limit but the broker's.
 	Quotas map[string]Quota
+	// RequestMemory bounds what all requests that are being read or parsed take
+	// together, in bytes: a half what has arrived by gRPC, a half all other
+	// bodies and what parsing takes. 0: 256 MiB.
+	RequestMemory int64
+	// Forbid is what callers may not ask of any feed.
+	Forbid Forbid
 	// PageKey signs page tokens: 32 secret bytes that all brokers of a cluster
 	// share, such as [cluster.Client.Secret] gives. nil: random ones, so that
 	// pages continue only where they began.
@@ -76,6 +83,12 @@ type Config struct {
 	Log     *slog.Logger          // nil: slog.Default()
 }
 
+// The memory for requests. One of the largest takes 62 MiB to be parsed.
+const (
+	defaultRequestMemory = 256 << 20
+	minRequestMemory     = 128 << 20
+)
+
 // Validate reports every fault at once.
 func (c Config) Validate() error {
 	var errs []error
@@ -84,6 +97,9 @@ func (c Config) Validate() error {
 	}
 	if c.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("broker: timeout %s is negative", c.Timeout))
+	}
+	if c.RequestMemory != 0 && c.RequestMemory < minRequestMemory {
+		errs = append(errs, fmt.Errorf("broker: %d bytes for requests do not hold the largest one: give %d, or leave it out", c.RequestMemory, minRequestMemory))
 	}
 	if c.PageKey != nil && len(c.PageKey) < 16 {
 		errs = append(errs, fmt.Errorf("broker: a page key of %d bytes is too short, want 32", len(c.PageKey)))
@@ -116,7 +132,12 @@ type Broker struct {
 	quotas  quotas
 	metrics *metrics
 	pageKey []byte
-	traced  interface{ Has(viewer string) bool } // may be nil
+	forbid  Forbid
+
+	arriving, parsing *intake.Budget
+	arriveWithin      time.Duration
+
+	traced interface{ Has(viewer string) bool } // may be nil
 }
 
 // New returns a broker that serves the feeds that are defined. Nodes are dialled
@@ -135,11 +156,13 @@ func New(cfg Config) (*Broker, error) {
 		cfg.PageKey = make([]byte, 32)
 		_, _ = rand.Read(cfg.PageKey) // never fails
 	}
+	memory := cmp.Or(cfg.RequestMemory, defaultRequestMemory)
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
 		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
+		forbid: cfg.Forbid, arriving: intake.NewBudget(memory / 2), parsing: intake.NewBudget(memory / 2), arriveWithin: intake.ArriveWithin,
 	}
 	b.feeds = newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
 	var err error
@@ -236,21 +259,32 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	case len(o.parts) == 0:
 		return q, nil, f.nothing(o)
 	}
+	if err := b.typesKnown(ctx, f, o, req); err != nil {
+		return q, nil, err
+	}
 	resp, err := b.answer(ctx, f, o)
 	return q, resp, err
 }
 
-// enter lets a request in, or refuses it.
+// enter lets a request in, or refuses it. One that a door has let in already
+// is let in as it was.
 func (b *Broker) enter(ctx context.Context) (*visit, error) {
 	h := headersOf(ctx)
-	if err := b.admit(h.caller); err != nil {
-		return nil, err
+	a, _ := ctx.Value(admissionKey{}).(*admission)
+	switch {
+	case a == nil: // no door has seen it
+		if err := b.admit(h.caller); err != nil {
+			return nil, err
+		}
+		a = &admission{}
+	case a.visit != nil:
+		return a.visit, nil
 	}
-	v, err := b.gate.enter(h.priority)
-	if err != nil {
+	var err error
+	if a.visit, err = b.gate.enter(h.priority); err != nil {
 		b.metrics.shed.Inc()
 	}
-	return v, err
+	return a.visit, err
 }
 
 // admit holds a caller to its quota.

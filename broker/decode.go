@@ -6,28 +6,71 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/nodewire"
 )
 
-// codec is gRPC's own, but that the entities of a feed request are pieces of
-// one string instead of hundreds, and its viewer is read by hand as index nodes
-// do. Whether entities are UTF-8 is left to [readEntities], which says which
-// one is not.
+// codec is gRPC's own, but that what callers send is a [parcel].
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 
-// Unmarshal implements encoding.CodecV2.
+// parcel is a request that has arrived and is not parsed yet.
+type parcel struct {
+	req  proto.Message // to be
+	loan *intake.Loan
+	err  error // a refusal
+}
+
+// Unmarshal implements encoding.CodecV2. What is wrong with a parcel is in the
+// parcel: gRPC would make an internal error of it.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	req, ok := v.(*feedv1.GetFeedRequest)
+	p, ok := v.(*parcel)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
+	if p.err = p.loan.Hold(int64(data.Len())); p.err != nil {
+		return nil
+	}
 	b := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer b.Free()
-	return unmarshalRequest(b.ReadOnlyData(), req)
+	p.err = p.open(b.ReadOnlyData())
+	return nil
+}
+
+// open parses what [intake.Message] has found bounded.
+func (p *parcel) open(message []byte) error {
+	var path []protoreflect.Name
+	for _, name := range entitiesOf(p.req) {
+		path = append(path, protoreflect.Name(name))
+	}
+	cost, err := intake.Message(message, p.req.ProtoReflect().Descriptor(), path...)
+	if err == nil {
+		err = p.loan.Hold(int64(len(message)) + cost)
+	}
+	if err == nil {
+		err = unmarshalProto(message, p.req)
+	}
+	return err
+}
+
+// unmarshalProto is proto.Unmarshal, but that the entities of a feed request are
+// pieces of one string instead of hundreds, and its viewer is read by hand as
+// index nodes do. Whether entities are UTF-8 is left to [readEntities], which
+// says which one is not.
+func unmarshalProto(message []byte, m proto.Message) (err error) {
+	if req, ok := m.(*feedv1.GetFeedRequest); ok {
+		err = unmarshalRequest(message, req)
+	} else {
+		err = proto.Unmarshal(message, m)
+	}
+	if err != nil {
+		return invalid("", "send a "+string(m.ProtoReflect().Descriptor().FullName()), "%s", plain(err))
+	}
+	return nil
 }
 
 // The tags of GetFeedRequest.viewer and entities.
@@ -36,7 +79,7 @@ const (
 	entitiesTag = 3<<3 | uint64(protowire.BytesType)
 )
 
-// unmarshalRequest is proto.Unmarshal, but as codec says.
+// unmarshalRequest is as [unmarshalProto] says.
 func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
 	n, viewers, others := 0, 0, 0 // entities, viewers, and bytes of all else
 	for at := 0; at < len(message); {

@@ -30,8 +30,15 @@ type Feed struct {
 	Limit           int  `yaml:"limit,omitempty"`          // of a request that names none; 0: 20
 	// Spacing moves items of a page apart.
 	Spacing Spacing `yaml:"spacing,omitempty"`
+	// Forbid is what callers may not ask of the feed.
+	Forbid Forbid `yaml:"forbid,omitempty"`
+	// Private forbids all by which a caller could learn of records that the feed
+	// drops: explain, why and the built-in feeds.
+	Private bool `yaml:"private,omitempty"`
 	// Version is of the definition in the cluster; 0 elsewhere.
 	Version int64 `yaml:"-"`
+
+	builtIn bool // as it came with Millrace
 }
 
 // Spacing is how many other items stand between two of one entity, or of one
@@ -47,9 +54,9 @@ const defaultLimit = 20
 // BuiltIn returns the feeds that every broker serves: recent and home.
 func BuiltIn() []Feed {
 	return []Feed{
-		{Name: "recent", Model: "recency", Limit: defaultLimit},
+		{Name: "recent", Model: "recency", Limit: defaultLimit, builtIn: true},
 		{
-			Name: "home", Model: "home", Limit: defaultLimit, DistinctObjects: true, CapPerEntity: 3,
+			Name: "home", Model: "home", Limit: defaultLimit, builtIn: true, DistinctObjects: true, CapPerEntity: 3,
 			Types: []millrace.ContentType{"post", "share", "like", "comment"},
 		},
 	}

@@ -46,8 +46,8 @@ func TestBadFeeds(t *testing.T) {
 		"name: a\nmodel: b\nshadow: [b, c, c, \"\", d, e, f, g, h]": {
 			"shadow[0]: \"b\" is there twice", "shadow[2]: \"c\" is there twice", "shadow[3]: \"\" is not the name", "shadow: 9 models, more than 8",
 		},
-		"name: 1/2\nmodel: \"\"\ntypes: [post, post, \"\"]\nfilter: \"(\"\nwindow: -1h\ncap_per_entity: -1\nlimit: 1001\nspacing: {entity: -1, type: 11}": {
-			"name: want", "model: \"\"", "types[1]: \"post\" is there twice", "types[2]: it is empty", "filter: 1 brackets", "window: -1h", "cap_per_entity: -1", "limit: 1001", "spacing.entity: -1", "spacing.type: 11",
+		"name: 1/2\nmodel: \"\"\ntypes: [post, post, \"\"]\nfilter: \"\\0\"\nwindow: -1h\ncap_per_entity: -1\nlimit: 1001\nspacing: {entity: -1, type: 11}": {
+			"name: want", "model: \"\"", "types[1]: \"post\" is there twice", "types[2]: it is empty", "filter: a NUL", "window: -1h", "cap_per_entity: -1", "limit: 1001", "spacing.entity: -1", "spacing.type: 11",
 		},
 	} {
 		_, err := ParseFeed([]byte(file))

@@ -122,13 +122,14 @@ const (
 	endShed                  // nodes refused it
 )
 
-// visit is a request that was let in. It leaves once, having said its ending.
+// visit is a request that was let in. It leaves having said its ending.
 type visit struct {
 	gate    *gate
 	began   time.Time
 	kind    kind
 	allowed time.Duration
 	ending  ending
+	left    bool
 }
 
 // of says what the request asks for, and until when.
@@ -141,7 +142,13 @@ func (v *visit) slow(took, usual time.Duration) bool {
 	return took > slowTimes*usual || took > slowTimes*usual/2 && took > v.allowed/2
 }
 
+// leave ends a visit. To leave again changes nothing: a door leaves for what
+// never came further.
 func (v *visit) leave() {
+	if v.left {
+		return
+	}
+	v.left = true
 	g, now := v.gate, time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()

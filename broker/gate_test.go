@@ -190,7 +190,7 @@ func TestRefuseEarly(t *testing.T) {
 			info   *tap.Info
 			refuse bool
 		}{{feed, i >= minInFlight}, {prefetch, i >= minInFlight/2}, {other, false}} {
-			if _, err := b.refuseEarly(t.Context(), c.info); (err != nil) != c.refuse {
+			if _, err := b.admitCall(t.Context(), c.info); (err != nil) != c.refuse {
 				t.Fatalf("%s %v with %d in flight: %v", c.info.FullMethodName, c.info.Header, i, err)
 			} else if _, again := rpcerr.RetryAfter(err); again != c.refuse {
 				t.Fatalf("no hint when to try again: %v", err)

@@ -1,13 +1,16 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/klauspost/compress/gzhttp"
@@ -16,50 +19,180 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// Handler serves JSON: Connect's protocol, and POST /v1/feed and /v1/why, whose
-// errors are problem documents (RFC 9457). GET /v1/openapi.json describes the
-// latter.
+// Handler serves JSON: Connect's protocol, and POST /v1/feed and /v1/why. GET
+// /v1/openapi.json describes the latter. Errors are problem documents (RFC
+// 9457), but for calls by Connect's protocol, which has its own.
 func (b *Broker) Handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle(feedv1connect.NewFeedServiceHandler(connectFeed{b},
-		connect.WithCodec(jsonCodec{}), connect.WithReadMaxBytes(maxRequestBytes)))
-	mux.Handle("POST /v1/feed", gzhttp.GzipHandler(serveJSON(b.GetFeed)))
-	mux.Handle("POST /v1/why", gzhttp.GzipHandler(serveJSON(b.Why)))
-	mux.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
-	for _, path := range []string{"/v1/feed", "/v1/why"} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Allow", http.MethodPost)
-			http.Error(w, "POST a JSON request here", http.StatusMethodNotAllowed)
-		})
+	_, byConnect := feedv1connect.NewFeedServiceHandler(connectFeed{b},
+		connect.WithCodec(jsonCodec{b.parsing}), connect.WithCodec(protoCodec{b.parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
+	called := b.guarded(byConnect)
+	all := map[string]route{
+		"/v1/feed":         {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.GetFeed)))},
+		"/v1/why":          {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.Why)))},
+		"/v1/openapi.json": {http.MethodGet, http.HandlerFunc(serveOpenAPI)},
+		feedv1connect.FeedServiceGetFeedProcedure: {http.MethodPost, called},
+		feedv1connect.FeedServiceWhyProcedure:     {http.MethodPost, called},
 	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to, ok := all[r.URL.Path]
+		switch {
+		case !ok:
+			rpcerr.WriteProblem(w, &millrace.Error{Reason: millrace.ReasonNotFound, Detail: fmt.Sprintf("nothing is served under %.100q", r.URL.Path), WayOut: "POST to /v1/feed or /v1/why, or GET /v1/openapi.json"})
+		case r.Method != to.method && (r.Method != http.MethodHead || to.method != http.MethodGet):
+			w.Header().Set("Allow", to.method)
+			rpcerr.WriteProblem(w, &millrace.Error{Reason: millrace.ReasonMethod, Detail: fmt.Sprintf("%.20q is not taken here", r.Method), WayOut: "send " + to.method})
+		default:
+			to.handler.ServeHTTP(w, r)
+		}
+	})
+}
+
+// route is what is served under a path, by one method.
+type route struct {
+	method  string
+	handler http.Handler
+}
+
+// The bounds of an HTTP connection.
+const (
+	headersWithin = 5 * time.Second
+	idleWithin    = 2 * time.Minute
+	writtenWithin = 30 * time.Second
+	maxStreams    = 100 // by HTTP/2
+	envelopeBytes = 64  // of gRPC-Web and of gRPC by Connect
+)
+
+// HTTPServer returns the server of [Broker.Handler], which bounds how long a
+// request may take to arrive and its answer to be read.
+func (b *Broker) HTTPServer() *http.Server {
+	return &http.Server{
+		Handler: b.Handler(), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 64 << 10},
+	}
+}
+
+// guarded lets requests in by their headers, reads their bodies within the
+// budget and in time, and lets them in to the gate, all before anything is
+// parsed. What it hands on has its body in a [received].
+func (b *Broker) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, err := withHeaders(tracing.IncomingHTTP(r.Context(), r.Header), r.Header.Get)
 		if err != nil {
-			rpcerr.WriteProblem(w, err)
+			refuse(w, r, err)
 			return
 		}
 		ctx, cancel, err := withTimeout(ctx, r.Header.Get(TimeoutHeader))
 		if err != nil {
-			rpcerr.WriteProblem(w, err)
+			refuse(w, r, err)
 			return
 		}
 		defer cancel()
-		mux.ServeHTTP(w, r.WithContext(ctx))
+		loan := b.parsing.Borrow()
+		defer loan.Return()
+		ctx = context.WithValue(ctx, admissionKey{}, &admission{})
+		body, err := b.receive(w, r.WithContext(ctx), loan)
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		visit, err := b.enter(ctx)
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		defer visit.leave()
+		r = r.WithContext(ctx)
+		r.Body = body
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(b.timeout + writtenWithin))
+		next.ServeHTTP(w, r)
 	})
+}
+
+// received is a body that has been read.
+type received struct {
+	*bytes.Reader
+	whole []byte
+}
+
+// Close implements io.Closer.
+func (*received) Close() error { return nil }
+
+// receive reads a body that the caller may send now.
+func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *intake.Loan) (*received, error) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what is refused and still to come
+	for _, name := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
+		if e := r.Header.Get(name); e != "" && e != "identity" {
+			return nil, invalid(name, "send the body as it is", "%.100q is not taken here", e)
+		}
+	}
+	h := headersOf(r.Context())
+	if err := b.admit(h.caller); err != nil {
+		return nil, err
+	}
+	if b.gate.full(h.priority) {
+		b.metrics.refuse()
+		return nil, overloaded
+	}
+	body, err := readBody(r, loan)
+	if err != nil {
+		return nil, err
+	}
+	_ = control.SetReadDeadline(time.Time{})
+	return &received{bytes.NewReader(body), body}, loan.Hold(3 * int64(len(body))) // beside it, what becomes of it
+}
+
+// readBody reads a body into memory that grows with it.
+func readBody(r *http.Request, loan *intake.Loan) ([]byte, error) {
+	if r.ContentLength > intake.MaxBytes+envelopeBytes {
+		return nil, intake.TooLong()
+	}
+	body := make([]byte, 0, 4<<10)
+	for {
+		if len(body) == cap(body) {
+			if len(body) > intake.MaxBytes+envelopeBytes {
+				return nil, intake.TooLong()
+			}
+			if err := loan.Hold(3 * int64(cap(body))); err != nil {
+				return nil, err
+			}
+			body = append(make([]byte, 0, 2*cap(body)), body...)
+		}
+		n, err := r.Body.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			return body, nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, &millrace.Error{Reason: millrace.ReasonDeadline, Detail: "the body did not arrive in time", WayOut: "send all of it at once"}
+		case err != nil:
+			return nil, invalid("", "send the whole body", "the body broke off: %v", err)
+		}
+	}
+}
+
+// refuse answers with err in the form that the request's protocol has.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if byConnect := connect.NewErrorWriter(); strings.HasPrefix(r.URL.Path, feedPrefix) && byConnect.IsSupported(r) {
+		_ = byConnect.Write(w, r, rpcerr.Connect(err))
+		return
+	}
+	rpcerr.WriteProblem(w, err)
 }
 
 // serveJSON serves one method.
 func serveJSON[Req any, PReq interface {
 	*Req
 	proto.Message
-}, Resp proto.Message](method func(context.Context, PReq) (Resp, error)) http.Handler {
+}, Resp proto.Message](b *Broker, method func(context.Context, PReq) (Resp, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req := PReq(new(Req))
-		err := readRequest(w, r, req)
+		err := readRequest(r, req, b.parsing)
 		var resp Resp
 		if err == nil {
 			resp, err = method(r.Context(), req)
@@ -79,24 +212,13 @@ func serveJSON[Req any, PReq interface {
 
 // readRequest takes any content type that says JSON, and none at all or
 // curl's own, since curl -d sends that.
-func readRequest(w http.ResponseWriter, r *http.Request, req proto.Message) error {
+func readRequest(r *http.Request, req proto.Message, budget *intake.Budget) error {
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "", "application/json", "application/x-www-form-urlencoded", "text/json", "text/plain":
 	default:
 		return invalid("Content-Type", "send application/json", "%.100q is not JSON", kind)
 	}
-	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return invalid("Content-Encoding", "send the body as it is", "%.100q is not taken here", e)
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return &millrace.Error{Reason: millrace.ReasonTooLarge, Detail: fmt.Sprintf("the body is longer than %d bytes", large.Limit), WayOut: "ask for fewer entities"}
-	case err != nil:
-		return invalid("", "send the whole body", "the body broke off: %v", err)
-	}
-	return unmarshalJSON(body, req)
+	return unmarshalJSON(r.Body.(*received).whole, req, budget)
 }
 
 type connectFeed struct{ b *Broker }
@@ -122,22 +244,32 @@ func (c connectFeed) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.W
 }
 
 // jsonCodec is Connect's JSON with the same strictness and form as /v1/feed.
-type jsonCodec struct{}
+type jsonCodec struct{ budget *intake.Budget }
 
+// Name implements connect.Codec.
 func (jsonCodec) Name() string { return "json" }
 
-func (jsonCodec) Marshal(m any) ([]byte, error) {
-	msg, ok := m.(proto.Message)
-	if !ok {
-		return nil, fmt.Errorf("broker: %T is not a message", m)
-	}
-	return marshalJSON(msg)
+// Marshal implements connect.Codec.
+func (jsonCodec) Marshal(m any) ([]byte, error) { return marshalJSON(m.(proto.Message)) }
+
+// Unmarshal implements connect.Codec.
+func (c jsonCodec) Unmarshal(b []byte, m any) error {
+	return unmarshalJSON(b, m.(proto.Message), c.budget)
 }
 
-func (jsonCodec) Unmarshal(b []byte, m any) error {
-	msg, ok := m.(proto.Message)
-	if !ok {
-		return fmt.Errorf("broker: %T is not a message", m)
-	}
-	return unmarshalJSON(b, msg)
+// protoCodec is Connect's protobuf, of which nothing is parsed before it is
+// found bounded.
+type protoCodec struct{ budget *intake.Budget }
+
+// Name implements connect.Codec.
+func (protoCodec) Name() string { return "proto" }
+
+// Marshal implements connect.Codec.
+func (protoCodec) Marshal(m any) ([]byte, error) { return proto.Marshal(m.(proto.Message)) }
+
+// Unmarshal implements connect.Codec.
+func (c protoCodec) Unmarshal(b []byte, m any) error {
+	p := parcel{req: m.(proto.Message), loan: c.budget.Borrow()}
+	defer p.loan.Return()
+	return p.open(b)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
@@ -115,7 +116,7 @@ func TestBadJSONNamesTheField(t *testing.T) {
 		`[]`:                                                    {Status: 400, Reason: millrace.ReasonInvalid},
 		``:                                                      {Status: 400, Reason: millrace.ReasonInvalid},
 		`{"feed":"recent","feed":"recent"}`:                     {Status: 400, Reason: millrace.ReasonInvalid},
-		`{"feed":"recent","entities":["` + strings.Repeat("x", maxRequestBytes) + `"]}`: {Status: 413, Reason: millrace.ReasonTooLarge},
+		`{"feed":"recent","entities":["` + strings.Repeat("x", intake.MaxBytes) + `"]}`: {Status: 413, Reason: millrace.ReasonTooLarge},
 	} {
 		status, header, answer := post(t, s.URL+"/v1/feed", curl, body)
 		var got rpcerr.Problem
@@ -222,7 +223,7 @@ func TestGRPC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = server.Serve(l) }()
+	go func() { _ = server.Serve(b.Guard(l)) }()
 	t.Cleanup(server.Stop)
 
 	c, err := client.Dial(l.Addr().String())
@@ -239,7 +240,7 @@ func TestGRPC(t *testing.T) {
 	if e := refusal(t, err); e.Field != "entities" || e.WayOut == "" {
 		t.Errorf("got %+v", e)
 	}
-	req.Entities = []string{strings.Repeat("x", maxRequestBytes)}
+	req.Entities = []string{strings.Repeat("x", intake.MaxBytes)}
 	if _, err = c.GetFeed(t.Context(), req); err == nil {
 		t.Error("a message over the limit was taken")
 	}
@@ -266,16 +267,27 @@ func TestGRPC(t *testing.T) {
 }
 
 func FuzzUnmarshalJSON(f *testing.F) {
-	for _, s := range []string{`{}`, `{"feed":"x","limit":"5"}`, `{"viewer":{"attributes":{"a":[1,"x",null]}}}`, `{"from":"2026-01-01T00:00:00Z"}`, `{"x":1}`, `[`, `{"limit":1e99}`, `{"viewer":{"viewer":{}}}`, `{"record":"r","request":{"feed":"x","viewer":{"id":1}}}`} {
+	for _, s := range []string{`{}`, `{"feed":"x","limit":"5"}`, `{"viewer":{"attributes":{"a":[1,"x",null]}}}`, `{"from":"2026-01-01T00:00:00Z"}`, `{"x":1}`, `[`, `{"limit":1e99}`, `{"viewer":{"viewer":{}}}`, `{"record":"r","request":{"feed":"x","viewer":{"id":1}}}`,
+		`{"entities":["a","\u00e9\ud83d\ude00\n",""],"feed":"x"}`, `{"entities":["\ud800"]}`, `{"\u0065ntities":["a"]}`, `{"entities":["a"],"\u0065ntities":["b"]}`, `{"entities":["a"],"entities":["b"]}`,
+		`{"entities":["a",]}`, `{"entities":[,]}`, `{"entities":["a" "b"]}`, `{"entities":null}`, `{"record":"r","request":{"entities":["a"]},"entity":"b"}`, `{"entities":[]} x`, `{"viewer":{"attributes":{"entities":["a"]}}}`, "{\"entities\":[\"\x01\"]}", "{\"entities\":[\"\xff\"]}"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, req := range []proto.Message{&feedv1.GetFeedRequest{}, &feedv1.WhyRequest{}} {
-			if err := unmarshalJSON(b, req); err != nil {
-				if e := refusal(t, err); e.WayOut == "" {
+			want := proto.Clone(req)
+			wantErr := protojson.Unmarshal(b, want)
+			if err := unmarshalJSON(b, req, intake.NewBudget(1<<30)); err != nil {
+				e := refusal(t, err)
+				if e.WayOut == "" {
 					t.Fatalf("no way out: %+v", e)
 				}
+				if wantErr == nil && e.Reason != millrace.ReasonTooLarge && !strings.Contains(e.Detail, "deeper") {
+					t.Fatalf("protobuf takes it, and not we: %v", e)
+				}
 				continue
+			}
+			if wantErr != nil || !proto.Equal(req, want) {
+				t.Fatalf("protobuf: %v, %v\nwe: %v", want, wantErr, req)
 			}
 			again, err := marshalJSON(req)
 			if err != nil {
@@ -295,7 +307,7 @@ func TestCompressedBomb(t *testing.T) {
 	var bomb bytes.Buffer
 	z := gzip.NewWriter(&bomb)
 	chunk := bytes.Repeat([]byte(" "), 1<<20)
-	for range 4 * maxRequestBytes >> 20 {
+	for range 4 * intake.MaxBytes >> 20 {
 		if _, err := z.Write(chunk); err != nil {
 			t.Fatal(err)
 		}
@@ -304,7 +316,7 @@ func TestCompressedBomb(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := served(t)
-	for path, want := range map[string]int{feedv1connect.FeedServiceGetFeedProcedure: 429, "/v1/feed": 400} {
+	for path, want := range map[string]int{feedv1connect.FeedServiceGetFeedProcedure: 400, "/v1/feed": 400} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+path, bytes.NewReader(bomb.Bytes()))
 		if err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/intake"
 )
 
 // marshalJSON writes a message with the field names of the .proto, zeros
@@ -31,15 +32,56 @@ func marshalJSON(m proto.Message) ([]byte, error) {
 
 // unmarshalJSON reads a message strictly. The error is a refusal that names
 // the field at fault.
-func unmarshalJSON(b []byte, m proto.Message) error {
-	err := protojson.Unmarshal(b, m)
-	if err == nil {
+//
+// Nothing is parsed before [intake.JSON] has found it bounded, and entities are
+// read by it: they are nearly all of a large request.
+func unmarshalJSON(b []byte, m proto.Message, budget *intake.Budget) error {
+	path := entitiesOf(m)
+	text, err := intake.JSON(b, path...)
+	if err != nil && len(path) > 1 {
+		return under(path[0], err)
+	}
+	if err != nil {
+		return err
+	}
+	loan := budget.Borrow()
+	defer loan.Return()
+	if err := loan.Hold(text.Cost); err != nil {
+		return err
+	}
+	if err = protojson.Unmarshal(text.Rest, m); err == nil {
+		setEntities(m, text.Entities)
 		return nil
 	}
+	b = text.Rest
 	if e := fieldAtFault(b, m.ProtoReflect().Descriptor(), ""); e != nil {
 		return e
 	}
 	return invalid("", "send one JSON object", "%s", plain(err))
+}
+
+// entitiesOf says where the entities of a message are.
+func entitiesOf(m proto.Message) []string {
+	if _, inquires := m.(*feedv1.WhyRequest); inquires {
+		return []string{"request", "entities"}
+	}
+	return []string{"entities"}
+}
+
+// setEntities sets those that were read by hand. Where none were, there may be
+// some whose name is spelled with escapes.
+func setEntities(m proto.Message, entities []string) {
+	if len(entities) == 0 {
+		return
+	}
+	switch m := m.(type) {
+	case *feedv1.GetFeedRequest:
+		m.Entities = entities
+	case *feedv1.WhyRequest:
+		if m.Request != nil {
+			m.Request.Entities = entities
+		}
+	}
 }
 
 // fieldAtFault finds the first field that protojson refuses by offering it

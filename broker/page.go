@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -70,7 +71,8 @@ func mac(key, b []byte) []byte {
 // decodeCursor reads a token that was made with key.
 func decodeCursor(token string, key []byte) (*cursor, error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(b) <= macBytes {
+	if err != nil || len(b) <= macBytes || strings.ContainsAny(token, "\r\n") { // which base64 skips
+
 		return nil, errors.New("this is no page token")
 	}
 	b, sum := b[:len(b)-macBytes], b[len(b)-macBytes:]

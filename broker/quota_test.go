@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -107,11 +108,12 @@ func TestQuotaOnTheWires(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(CallerHeader, "jobs"))
-	if _, err := (grpcFeed{b: b}).GetFeed(ctx, recentRequest(1)); err != nil {
+	ctx := metadata.NewOutgoingContext(t.Context(), metadata.Pairs(CallerHeader, "jobs"))
+	native := feedv1.NewFeedServiceClient(servedGRPC(t, b))
+	if _, err := native.GetFeed(ctx, recentRequest(1)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = grpcFeed{b: b}.GetFeed(ctx, recentRequest(1))
+	_, err = native.GetFeed(ctx, recentRequest(1))
 	if pause, ok := rpcerr.RetryAfter(err); status.Code(err) != codes.ResourceExhausted || !ok || pause < 90*time.Second {
 		t.Errorf("by gRPC: %v, after %s", err, pause)
 	}

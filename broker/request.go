@@ -80,7 +80,7 @@ func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 	}
 	r := &nodev1.QueryRequest{
 		Entities: q.encoded, Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
-		Filter: q.query.Filter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
+		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
 	}
@@ -105,6 +105,9 @@ func invalid(field, wayOut, format string, args ...any) error {
 func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, error) {
 	feed, err := b.feedOf(req.GetFeed())
 	if err != nil {
+		return nil, err
+	}
+	if err := b.permitted(&feed, req); err != nil {
 		return nil, err
 	}
 	q := &question{feed: feed, query: &nodev1.QueryRequest{
@@ -133,7 +136,7 @@ func (b *Broker) feedOf(name string) (Feed, error) {
 	if !ok {
 		return Feed{}, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "feed", Detail: fmt.Sprintf("there is no feed %.100q", name), WayOut: "name one of " + feeds.names()}
 	}
-	return f, nil
+	return f, b.servesBuiltIn(&f, feeds)
 }
 
 func readTypes(q *question, req *feedv1.GetFeedRequest) error {
@@ -212,7 +215,7 @@ func readFilter(q *question, req *feedv1.GetFeedRequest) error {
 	if err := checkFilter(req.GetFilter()); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: `write a CEL expression such as record.language == "en"`}
 	}
-	q.query.Filter = joinFilters(strings.TrimSpace(req.GetFilter()), q.feed.Filter)
+	q.query.RequestFilter = strings.TrimSpace(req.GetFilter())
 	return nil
 }
 

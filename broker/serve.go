@@ -2,87 +2,157 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// maxRequestBytes bounds a request on every wire: 20,000 entities of 512
-// bytes and their frames.
-const maxRequestBytes = 16 << 20
+// The bounds of a gRPC connection. Many calls at a time are usual: a service
+// has one connection to a broker.
+const (
+	maxCalls       = 1000
+	maxHeaderBytes = 16 << 10
+	handshake      = 10 * time.Second
+	idleConn       = 15 * time.Minute
+)
 
-// ServerOptions are what the gRPC server of this broker needs.
+// ServerOptions are what the gRPC server of this broker needs. Its listener is
+// [Broker.Guard]'s.
 func (b *Broker) ServerOptions() []grpc.ServerOption {
-	return append(grpctune.Server(), grpc.ForceServerCodecV2(newCodec()), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1000), grpc.InTapHandle(b.refuseEarly))
+	return append(grpctune.Server(), grpc.ForceServerCodecV2(newCodec()), grpc.InTapHandle(b.admitCall),
+		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}),
+		grpc.RPCDecompressor(noDecompressor{})) //nolint:staticcheck // see noDecompressor
 }
 
-// refuseEarly refuses on the strength of a request's headers what the gate
-// would refuse anyway: in a flood, reading what is then refused takes as much
-// time as answering the rest.
-func (b *Broker) refuseEarly(ctx context.Context, info *tap.Info) (context.Context, error) {
-	if info.FullMethodName != feedv1.FeedService_GetFeed_FullMethodName {
+// Guard returns the listener of the gRPC server: it bounds what connections
+// hold of requests that have not been read whole. See [intake.Watch].
+func (b *Broker) Guard(l net.Listener) net.Listener {
+	return intake.Watch(l, b.arriving, b.arriveWithin)
+}
+
+// noDecompressor refuses compressed requests: a small one may become a large
+// one, of which nothing would be counted before it is there. gRPC's way to
+// register it is the old one, since the new one is the process's and not the
+// server's.
+type noDecompressor struct{}
+
+func (noDecompressor) Type() string { return "gzip" }
+
+func (noDecompressor) Do(io.Reader) ([]byte, error) {
+	return nil, errors.New("compressed requests are not taken: send them as they are")
+}
+
+// admission is how far a request has been let in before it is parsed. Requests
+// of callers in the process have none.
+type admission struct{ visit *visit }
+
+type admissionKey struct{}
+
+// admitCall refuses on the strength of a request's headers what would be
+// refused anyway: in a flood, reading what is then refused takes as much time
+// as answering the rest.
+func (b *Broker) admitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if !strings.HasPrefix(info.FullMethodName, feedPrefix) {
 		return ctx, nil
 	}
-	header := ""
-	if values := info.Header.Get(PriorityHeader); len(values) > 0 {
-		header = values[0]
+	get := func(name string) string {
+		if values := info.Header.Get(name); len(values) > 0 {
+			return values[0]
+		}
+		return ""
 	}
-	if p, err := parsePriority(header); err != nil || !b.gate.full(p) {
-		return ctx, nil // a fault will be told in due course
+	p, err := parsePriority(get(PriorityHeader))
+	if err == nil {
+		err = b.admit(get(CallerHeader))
 	}
-	b.metrics.refuse()
-	return nil, errOverloaded
+	if err != nil {
+		return nil, rpcerr.Status(err)
+	}
+	if b.gate.full(p) {
+		b.metrics.refuse()
+		return nil, errOverloaded
+	}
+	return context.WithValue(ctx, admissionKey{}, &admission{}), nil
 }
+
+const feedPrefix = "/" + feedv1connect.FeedServiceName + "/"
 
 // errOverloaded is the gate's refusal on the wire.
 var errOverloaded = rpcerr.Status(overloaded)
 
 // RegisterGRPC puts the feed service, health and reflection on s.
 func (b *Broker) RegisterGRPC(s *grpc.Server) {
-	feedv1.RegisterFeedServiceServer(s, grpcFeed{b: b})
+	s.RegisterService(b.feedService(), b)
 	h := grpchealth.NewServer()
 	h.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 	healthv1.RegisterHealthServer(s, h)
 	reflection.Register(s)
 }
 
-type grpcFeed struct {
-	feedv1.UnimplementedFeedServiceServer
-	b *Broker
-}
-
-func (g grpcFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
-	return serveGRPC(ctx, req, g.b.wireFeed)
-}
-
-func (g grpcFeed) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
-	return serveGRPC(ctx, req, g.b.Why)
+// feedService is the service of feed.proto, whose requests are let in before
+// they are parsed.
+func (b *Broker) feedService() *grpc.ServiceDesc {
+	desc := feedv1.FeedService_ServiceDesc
+	desc.HandlerType = (*any)(nil)
+	desc.Methods = []grpc.MethodDesc{
+		{MethodName: "GetFeed", Handler: serveGRPC(b, b.wireFeed)},
+		{MethodName: "Why", Handler: serveGRPC(b, b.Why)},
+	}
+	return &desc
 }
 
 // serveGRPC serves one method.
-func serveGRPC[Req, Resp any](ctx context.Context, req Req, method func(context.Context, Req) (*Resp, error)) (*Resp, error) {
-	ctx = tracing.Incoming(ctx)
-	ctx, err := withHeaders(ctx, func(name string) string {
-		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
-			return values[0]
+func serveGRPC[Req any, PReq interface {
+	*Req
+	proto.Message
+}, Resp any](b *Broker, method func(context.Context, PReq) (*Resp, error)) grpc.MethodHandler {
+	return func(_ any, ctx context.Context, parse func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		ctx = tracing.Incoming(ctx)
+		ctx, err := withHeaders(ctx, func(name string) string {
+			if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
+				return values[0]
+			}
+			return ""
+		})
+		if err != nil {
+			return nil, rpcerr.Status(err)
 		}
-		return ""
-	})
-	if err != nil {
-		return nil, rpcerr.Status(err)
+		visit, err := b.enter(ctx)
+		if err != nil {
+			return nil, rpcerr.Status(err)
+		}
+		defer visit.leave()
+		p := &parcel{req: PReq(new(Req)), loan: b.parsing.Borrow()}
+		defer p.loan.Return()
+		if err = parse(p); err == nil {
+			err = p.err
+		}
+		var resp *Resp
+		if err == nil {
+			resp, err = method(ctx, p.req.(PReq))
+		}
+		if err != nil {
+			return nil, rpcerr.Status(err)
+		}
+		return resp, nil
 	}
-	resp, err := method(ctx, req)
-	if err != nil {
-		return nil, rpcerr.Status(err)
-	}
-	return resp, nil
 }

@@ -34,7 +34,7 @@ func doors(t *testing.T, b *Broker) map[string]func(*feedv1.GetFeedRequest) (*fe
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = g.Serve(l) }()
+	go func() { _ = g.Serve(b.Guard(l)) }()
 	t.Cleanup(g.Stop)
 	native, err := client.Dial(l.Addr().String())
 	if err != nil {

@@ -157,6 +157,7 @@ type fakeNode struct {
 	mu     sync.Mutex
 	asked  []*nodev1.QueryRequest
 
+	types  []string                 // it says which others it does not know; nil: it does not say
 	behind cluster.Set              // says not_ready
 	err    error                    // answers nothing else
 	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
@@ -213,6 +214,11 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 		return nil, err
 	}
 	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: cmp.Or(req.ModelVersion, "1"), ModelSum: req.ModelSum, Execution: "interpreted"}
+	for _, t := range req.Types {
+		if n.types != nil && !slices.Contains(n.types, t) {
+			resp.UnknownTypes, resp.KnownTypes = append(resp.UnknownTypes, t), n.types
+		}
+	}
 	var mine []millrace.Entity
 	answers := &nodev1.Partitions{Missing: map[int32]string{}}
 	for _, e := range splitEntities(n.w.t, req.Entities) {

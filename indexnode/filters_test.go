@@ -18,7 +18,7 @@ func TestASlowFilterHoldsUpNobodyElse(t *testing.T) {
 	known := n.schemas.Snapshot()
 	const slow, other = "record.likes == 3", "record.likes == 4"
 	free, begun := make(chan struct{}), make(chan struct{})
-	one := n.filters.of(slow, known)
+	one := n.filters.of(sources{feed: slow}, known)
 	go one.once.Do(func() {
 		close(begun)
 		<-free
@@ -29,7 +29,7 @@ func TestASlowFilterHoldsUpNobodyElse(t *testing.T) {
 	got := make(chan *filter.Filter, askers)
 	for range askers {
 		go func() {
-			f, err := n.filters.get(slow, known)
+			f, err := n.filters.join(sources{feed: slow}, known)
 			if err != nil {
 				t.Error(err)
 			}
@@ -71,7 +71,7 @@ func TestAFilterIsCompiledOnce(t *testing.T) {
 	var got [16]*filter.Filter
 	var wg sync.WaitGroup
 	for i := range got {
-		wg.Go(func() { got[i], _ = n.filters.get(src, known) })
+		wg.Go(func() { got[i], _ = n.filters.join(sources{feed: src}, known) })
 	}
 	wg.Wait()
 	for _, f := range got {
@@ -87,14 +87,41 @@ func TestABadFilterIsAnErrorAgain(t *testing.T) {
 	n := hostileNode(t)
 	known := n.schemas.Snapshot()
 	for range 2 {
-		if f, err := n.filters.get("record.nothing == 1", known); f != nil || err == nil {
+		if f, err := n.filters.join(sources{feed: "record.nothing == 1"}, known); f != nil || err == nil {
 			t.Errorf("%v, %v", f, err)
 		}
-		if f, err := n.filters.get("true", nil); f != nil || err == nil || !strings.Contains(err.Error(), "panicked") { // no schemas are no snapshot
+		if f, err := n.filters.join(sources{feed: "true"}, nil); f != nil || err == nil || !strings.Contains(err.Error(), "panicked") { // no schemas are no snapshot
 			t.Errorf("%v, %v", f, err)
 		}
 	}
 	if len(n.filters.compiled) > 0 {
 		t.Errorf("%d are kept", len(n.filters.compiled))
+	}
+}
+
+// escape is CEL by itself only in part: it closes a bracket that it did not
+// open, where the text around it makes a comment of its carriage return.
+const escape = "// \r ( \n true) || (true // \r )\n"
+
+// Whatever a caller's filter says, the feed's holds too, and an account has the
+// clauses of both.
+func TestACallersFilterIsParsedApart(t *testing.T) {
+	n := hostileNode(t)
+	ask := func(request, feed string) (*nodev1.QueryResponse, error) {
+		return n.query(t.Context(), all(func(r *nodev1.QueryRequest) { r.RequestFilter, r.Filter, r.Explain = request, feed, true }))
+	}
+	for _, hostile := range []string{escape, "true) || (true", "true // ", "\"", "r\"\\", "true || true", "// (\n true", "\u2028true"} {
+		if resp, err := ask(hostile, "record.likes > 3 // some"); err == nil && (len(resp.Items) != 1 || resp.Items[0].Id != "r2") {
+			t.Errorf("%q gives %v", hostile, resp.Items)
+		}
+	}
+	resp, err := ask("record.likes > 3 // more", "record.verb == \"post\" && record.likes < 100")
+	if err != nil || len(resp.Items) != 1 || len(resp.Clauses) != 3 || resp.Clauses[0].Clause != "record.likes > 3" || resp.Stages.FilteredFalse != 2 {
+		t.Errorf("%v, %v", resp, err)
+	}
+	for range 2 { // the second time out of the cache
+		if _, err := ask(escape, "true"); err == nil {
+			t.Error("the escape is a filter")
+		}
 	}
 }

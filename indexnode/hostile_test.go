@@ -246,3 +246,20 @@ func TestAPanicEndsAQuestionOnly(t *testing.T) {
 		t.Errorf("%d bytes wait for a reader that is gone", s.Retired)
 	}
 }
+
+// Input 57: a node says which of the types asked no record of its has, also of
+// no entity at all.
+func TestUnknownTypesAreTold(t *testing.T) {
+	n := hostileNode(t)
+	for _, entities := range [][]byte{pack("member:1"), nil} {
+		resp, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) {
+			r.Entities, r.Types = entities, []string{"like", "nothing", "post", "psot"}
+		}))
+		if err != nil || !slices.Equal(resp.UnknownTypes, []string{"nothing", "psot"}) || !slices.Equal(resp.KnownTypes, []string{"like", "post"}) {
+			t.Errorf("%v, %v", resp, err)
+		}
+	}
+	if resp, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) { r.Types = []string{"like"} })); err != nil || resp.UnknownTypes != nil || resp.KnownTypes != nil {
+		t.Errorf("%v, %v", resp, err)
+	}
+}

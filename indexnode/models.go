@@ -212,7 +212,7 @@ func (n *Node) uncovered(ctx context.Context, model relevance.ID) (features []st
 	}
 	resp, err := n.query(ctx, &nodev1.QueryRequest{
 		Entities: last.Entities, Types: last.Types, FromMs: last.FromMs, ToMs: last.ToMs, AsOfMs: last.AsOfMs,
-		Viewer: last.Viewer, Filter: last.Filter, Model: model.Name, ModelVersion: model.Version, ModelSum: model.Sum, Limit: coverageSample, Explain: true,
+		Viewer: last.Viewer, Filter: last.Filter, RequestFilter: last.RequestFilter, Model: model.Name, ModelVersion: model.Version, ModelSum: model.Sum, Limit: coverageSample, Explain: true,
 	})
 	if err != nil {
 		return nil, 0, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -142,6 +143,7 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 		Capped:        answer.Stages.Capped,
 	}
 	resp.Items = n.items(answer.Items, spec.Shadow)
+	n.tellTypes(r, resp)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		n.describe(span, resp, resolved, scanned, ranked)
 	}
@@ -152,6 +154,27 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 		}
 	}
 	return resp, nil
+}
+
+// tellTypes says which of the types asked no record of this node has.
+func (n *Node) tellTypes(r *resolution, resp *nodev1.QueryResponse) {
+	if len(r.asked) == 0 {
+		return
+	}
+	known, all := n.store.Types()
+	if !all {
+		return
+	}
+	for _, t := range r.asked {
+		if _, found := slices.BinarySearch(known, t); !found {
+			resp.UnknownTypes = append(resp.UnknownTypes, string(t))
+		}
+	}
+	if len(resp.UnknownTypes) > 0 {
+		for _, t := range known {
+			resp.KnownTypes = append(resp.KnownTypes, string(t))
+		}
+	}
 }
 
 // answered tells of each partition what its part of the answer shows.
@@ -319,10 +342,8 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 		}
 		s.Shadow, s.ShadowErr = n.models.Join(ids...)
 	}
-	if req.Filter != "" {
-		if s.Filter, err = n.filters.get(req.Filter, n.schemas.Snapshot()); err != nil {
-			return s, err
-		}
+	if s.Filter, err = n.filters.join(sources{req.RequestFilter, req.Filter}, n.schemas.Snapshot()); err != nil {
+		return s, err
 	}
 	if len(req.Exclude) > maxExclude {
 		return s, invalid("exclude", fmt.Sprintf("%d hashes, more than %d", len(req.Exclude), maxExclude), "")

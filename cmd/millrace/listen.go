@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/grpctune"
 )
 
@@ -67,7 +68,11 @@ func (s *Security) config() (*tls.Config, error) {
 
 // listen listens on addr: with mutual TLS if there are certificates, else on
 // loopback or as insecure.
-func (s *Security) listen(addr string) (net.Listener, error) {
+func (s *Security) listen(addr string) (net.Listener, error) { return s.listenCapped(addr, 0, "") }
+
+// listenCapped is listen, but that it takes so many connections at a time and
+// tells others by refusal, if they speak plainly; 0: any number.
+func (s *Security) listenCapped(addr string, conns int, refusal string) (net.Listener, error) {
 	c, err := s.config()
 	if err != nil {
 		return nil, err
@@ -78,8 +83,17 @@ func (s *Security) listen(addr string) (net.Listener, error) {
 		}
 	}
 	l, err := grpctune.Listen(addr)
-	if err != nil || c == nil {
-		return l, err
+	if err != nil {
+		return nil, err
+	}
+	if c != nil {
+		refusal = "" // it would have to be encrypted
+	}
+	if conns > 0 {
+		l = intake.Cap(l, conns, refusal) // below TLS, whose handshake it bounds too
+	}
+	if c == nil {
+		return l, nil
 	}
 	return tls.NewListener(l, c), nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
@@ -248,7 +249,15 @@ type brokerConfig struct {
 	Feeds  string                  `yaml:"feeds"`
 	Zone   string                  `yaml:"zone"`
 	Quotas map[string]broker.Quota `yaml:"quotas"`
+	// Connections bounds those of each port at a time; 0: intake.DefaultConns.
+	Connections int `yaml:"connections"`
+	// RequestMemory is in MiB; 0: the broker's default.
+	RequestMemory int64 `yaml:"request_memory_mib"`
+	// Forbid is what no caller may ask of this broker.
+	Forbid broker.Forbid `yaml:"forbid"`
 }
+
+func (c *brokerConfig) connections() int { return cmp.Or(c.Connections, intake.DefaultConns) }
 
 func brokerCommand() *cobra.Command {
 	return roleCommand("broker", "Answer feed requests", `  etcd: [etcd-1:2379]
@@ -259,6 +268,9 @@ func brokerCommand() *cobra.Command {
   quotas:                      # of requests, by the header millrace-caller
     jobs-page: {per_second: 200, burst: 400}
     default: {per_second: 50}  # all other callers together; left out: no limit
+  connections: 4096            # of each port at a time
+  request_memory_mib: 256      # for all requests that are being read or parsed
+  forbid: {why: true}          # what callers may not ask of it: filter, explain, why, model, recent
   zone: a                      # index nodes of the same are asked first
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
 		var heard atomic.Pointer[cluster.Watcher]
@@ -312,20 +324,20 @@ func brokerCommand() *cobra.Command {
 			return err
 		}
 		b, err := broker.New(broker.Config{
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
 		if c.HTTP != "" {
-			l, err := c.listen(c.HTTP)
+			l, err := c.listenCapped(c.HTTP, c.connections(), intake.RefusalHTTP)
 			if err != nil {
 				return fmt.Errorf("http: %w", err)
 			}
-			r.group.Go(func() error { return admin.Serve(ctx, l, b.Handler()) })
+			r.group.Go(func() error { return admin.ServeBy(ctx, l, b.HTTPServer()) })
 		}
-		l, err := c.listen(c.GRPC)
+		l, err := c.listenCapped(c.GRPC, c.connections(), "")
 		if err != nil {
 			return fmt.Errorf("grpc: %w", err)
 		}
@@ -334,7 +346,7 @@ func brokerCommand() *cobra.Command {
 		serving.Store(true)
 		r.group.Go(func() error {
 			defer context.AfterFunc(ctx, server.GracefulStop)()
-			return server.Serve(l)
+			return server.Serve(b.Guard(l))
 		})
 		return r.group.Wait()
 	})

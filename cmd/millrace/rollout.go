@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/user"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -28,13 +27,13 @@ type rollout struct {
 	models *cluster.Artefacts
 	maps   *cluster.Watcher
 	heard  *cluster.Admitted
-	feeds  *cluster.Documents
+	feeds  *feedStore
 	who    string
 }
 
 // openRollout reads the state of a cluster for the time of ctx.
 func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollout, error) {
-	r := &rollout{out: out, who: whoami()}
+	r := &rollout{out: out, who: operator()}
 	var err error
 	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
 		return nil, err
@@ -45,20 +44,9 @@ func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollo
 	if r.heard, err = cl.Admitted(ctx); err != nil {
 		return nil, err
 	}
-	r.feeds, err = cl.Documents(ctx, broker.FeedsKind)
+	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+	r.feeds = &feedStore{cluster: cl, versions: versions}
 	return r, err
-}
-
-// whoami is how the history names who runs the command.
-func whoami() string {
-	name, host := "somebody", "somewhere"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	if h, err := os.Hostname(); err == nil {
-		host = h
-	}
-	return name + "@" + host
 }
 
 // rolloutCommand makes a command that runs on a cluster.
@@ -401,7 +389,7 @@ func (r *rollout) drop(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	named, err := r.feedsThatName(name)
+	named, err := r.feedsThatName(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -419,8 +407,8 @@ func (r *rollout) drop(ctx context.Context, name, version string) error {
 
 // feedsThatName returns the feeds of the cluster whose model or shadow has a
 // name.
-func (r *rollout) feedsThatName(model string) (names []string, err error) {
-	all, err := definitions(r.feeds)
+func (r *rollout) feedsThatName(ctx context.Context, model string) (names []string, err error) {
+	all, err := r.feeds.definitions(ctx)
 	for name, f := range all {
 		if f.Model == model || slices.Contains(f.Shadow, model) {
 			names = append(names, "feed "+name)

@@ -37,10 +37,15 @@ func Handler(metrics prometheus.Gatherer, ready func() error) http.Handler {
 	return mux
 }
 
-// Serve serves h on l until ctx is done, then lets requests under way finish
-// for a moment. Slow clients are cut off: headers within 5 s.
+// Serve serves h on l as [ServeBy] does. Slow clients are cut off: headers
+// within 5 s.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	return ServeBy(ctx, l, &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10})
+}
+
+// ServeBy has s serve on l until ctx is done, then lets requests under way
+// finish for a moment.
+func ServeBy(ctx context.Context, l net.Listener, s *http.Server) error {
 	stop := context.AfterFunc(ctx, func() {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()

@@ -31,7 +31,9 @@
 package filter
 
 import (
+	"maps"
 	"regexp"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/internal/expr"
@@ -61,6 +63,21 @@ func Compile(src string, env expr.Env) (*Filter, error) {
 	}
 	f := &Filter{terms: conjuncts(nil, root), patterns: map[string]*regexp.Regexp{}}
 	return f, f.compilePatterns(root)
+}
+
+// Join returns a filter that holds where both do. Its clauses are those of a
+// and then those of b, as each was parsed by itself. Either may be nil, which
+// holds everywhere.
+func Join(a, b *Filter) *Filter {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	f := &Filter{terms: slices.Concat(a.terms, b.terms), patterns: maps.Clone(a.patterns)}
+	maps.Copy(f.patterns, b.patterns)
+	return f
 }
 
 func conjuncts(dst []*expr.Node, n *expr.Node) []*expr.Node {

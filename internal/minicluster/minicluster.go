@@ -8,7 +8,6 @@ import (
 	"iter"
 	"log/slog"
 	"net"
-	"net/http"
 	"path/filepath"
 	"time"
 
@@ -256,15 +255,12 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 		c.group.Go(func() error { return f(l) })
 		return nil
 	}
-	serveHTTP := func(h http.Handler) func(net.Listener) error {
-		return func(l net.Listener) error { return admin.Serve(run, l, h) }
-	}
 	return errors.Join(
-		serve(&c.HTTP, c.cfg.HTTPAddr, serveHTTP(b.Handler())),
-		serve(&c.Admin, c.cfg.AdminAddr, serveHTTP(admin.Handler(metrics, c.Ready))),
+		serve(&c.HTTP, c.cfg.HTTPAddr, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer()) }),
+		serve(&c.Admin, c.cfg.AdminAddr, func(l net.Listener) error { return admin.Serve(run, l, admin.Handler(metrics, c.Ready)) }),
 		serve(&c.GRPC, c.cfg.GRPCAddr, func(l net.Listener) error {
 			defer context.AfterFunc(run, server.Stop)()
-			return server.Serve(l)
+			return server.Serve(b.Guard(l))
 		}),
 	)
 }

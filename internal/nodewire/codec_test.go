@@ -22,7 +22,7 @@ var common = []*nodev1.QueryRequest{
 	{},
 	{Entities: []byte{1, 0, 1, 0, 'a'}, Model: "recency", ToMs: math.MaxInt64, Limit: 20, Types: []string{"post", "share", ""}},
 	{
-		Entities: bytes.Repeat([]byte("xyz"), 100), FromMs: -5, ToMs: 1 << 41, AsOfMs: 1 << 40, Filter: strings.Repeat("größer ", 20),
+		Entities: bytes.Repeat([]byte("xyz"), 100), FromMs: -5, ToMs: 1 << 41, AsOfMs: 1 << 40, Filter: strings.Repeat("größer ", 20), RequestFilter: "true",
 		Model: "m", Limit: -1, CapPerEntity: 3, DistinctObjects: true, Exclude: []uint64{1, math.MaxUint64}, ModelVersion: "2", ModelSum: strings.Repeat("0a", 32),
 		Viewer: &feedv1.Viewer{
 			Id: "member:1",
@@ -68,7 +68,7 @@ var commonAnswers = []*nodev1.QueryResponse{
 
 // rareAnswers are those that are left to protobuf.
 var rareAnswers = []*nodev1.QueryResponse{
-	{Findings: []*nodev1.Finding{{Entity: "e"}}}, {Above: []int64{1}}, {Times: &feedv1.NodeTimes{}}, {Clauses: []*feedv1.ClauseCounts{{}}},
+	{Findings: []*nodev1.Finding{{Entity: "e"}}}, {Above: []int64{1}}, {Times: &feedv1.NodeTimes{}}, {Clauses: []*feedv1.ClauseCounts{{}}}, {UnknownTypes: []string{"x"}}, {KnownTypes: []string{"x"}},
 	{Partitions: &nodev1.Partitions{Answered: []int32{1}, Missing: map[int32]string{3: "deadline"}}},
 	{Items: []*nodev1.Item{{Id: "r", Explain: &feedv1.ItemExplain{Base: 1}}}},
 	{Items: []*nodev1.Item{{Id: "r", Also: []*nodev1.Item{{Also: []*nodev1.Item{{Id: "x"}}}}}}},
@@ -125,7 +125,7 @@ func TestByHand(t *testing.T) {
 func TestNoUTF8(t *testing.T) {
 	bad := "\xff"
 	for _, m := range []proto.Message{
-		&nodev1.QueryRequest{Filter: bad}, &nodev1.QueryRequest{Types: []string{bad}}, &nodev1.QueryRequest{ModelVersion: bad}, &nodev1.QueryRequest{ModelSum: bad}, &nodev1.QueryResponse{ModelSum: bad},
+		&nodev1.QueryRequest{Filter: bad}, &nodev1.QueryRequest{RequestFilter: bad}, &nodev1.QueryRequest{Types: []string{bad}}, &nodev1.QueryRequest{ModelVersion: bad}, &nodev1.QueryRequest{ModelSum: bad}, &nodev1.QueryResponse{ModelSum: bad},
 		&nodev1.QueryRequest{Viewer: &feedv1.Viewer{Id: bad}}, &nodev1.QueryRequest{Viewer: &feedv1.Viewer{Features: map[string]float64{bad: 1}}},
 		&nodev1.QueryRequest{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"x": structpb.NewStringValue(bad)}}},
 		&nodev1.QueryResponse{Model: bad}, &nodev1.QueryResponse{Items: []*nodev1.Item{{Id: bad}}},

@@ -113,6 +113,8 @@ func readRequest(b []byte, m *nodev1.QueryRequest) bool {
 			ok = f.own(&m.ModelVersion)
 		case 18<<3 | length:
 			ok = f.own(&m.ModelSum)
+		case 30<<3 | length:
+			ok = f.own(&m.RequestFilter)
 		default:
 			return false
 		}

@@ -20,7 +20,7 @@ type writer struct {
 
 // requestRoom returns about how many bytes a request takes.
 func requestRoom(m *nodev1.QueryRequest) int {
-	return len(m.Entities) + len(m.Filter) + 8*len(m.Exclude) + 512
+	return len(m.Entities) + len(m.Filter) + len(m.RequestFilter) + 8*len(m.Exclude) + 512
 }
 
 func (w *writer) request(m *nodev1.QueryRequest) {
@@ -56,6 +56,7 @@ func (w *writer) request(m *nodev1.QueryRequest) {
 	}
 	w.nonempty(17, m.ModelVersion)
 	w.nonempty(18, m.ModelSum)
+	w.nonempty(30, m.RequestFilter)
 }
 
 func (w *writer) viewer(v *feedv1.Viewer) {
@@ -107,7 +108,7 @@ func responseRoom(m *nodev1.QueryResponse) int {
 }
 
 func (w *writer) response(m *nodev1.QueryResponse) {
-	if w.stuck = len(m.Findings) > 0 || len(m.Above) > 0 || m.Times != nil || len(m.Clauses) > 0; w.stuck {
+	if w.stuck = len(m.Findings) > 0 || len(m.Above) > 0 || m.Times != nil || len(m.Clauses) > 0 || len(m.UnknownTypes) > 0 || len(m.KnownTypes) > 0; w.stuck {
 		return
 	}
 	for _, it := range m.Items {

@@ -19,6 +19,7 @@ import (
 var reasons = []millrace.Reason{
 	millrace.ReasonInvalid, millrace.ReasonUnknown, millrace.ReasonFilter, millrace.ReasonTooLarge, millrace.ReasonOverloaded, millrace.ReasonQuota,
 	millrace.ReasonUnavailable, millrace.ReasonDeadline, millrace.ReasonCoverage, millrace.ReasonPageToken,
+	millrace.ReasonForbidden, millrace.ReasonNotFound, millrace.ReasonMethod,
 }
 
 // A refusal is the same after any wire, however it was wrapped before.

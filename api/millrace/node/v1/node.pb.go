@@ -34,10 +34,11 @@ type QueryRequest struct {
 	// find the partition itself. One that is not as said is refused.
 	Entities []byte `protobuf:"bytes,1,opt,name=entities,proto3" json:"entities,omitempty"`
 	// Empty: every content type the node knows.
-	Types  []string   `protobuf:"bytes,2,rep,name=types,proto3" json:"types,omitempty"`
-	FromMs int64      `protobuf:"varint,3,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
-	ToMs   int64      `protobuf:"varint,4,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
-	AsOfMs int64      `protobuf:"varint,5,opt,name=as_of_ms,json=asOfMs,proto3" json:"as_of_ms,omitempty"`
+	Types  []string `protobuf:"bytes,2,rep,name=types,proto3" json:"types,omitempty"`
+	FromMs int64    `protobuf:"varint,3,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	ToMs   int64    `protobuf:"varint,4,opt,name=to_ms,json=toMs,proto3" json:"to_ms,omitempty"`
+	AsOfMs int64    `protobuf:"varint,5,opt,name=as_of_ms,json=asOfMs,proto3" json:"as_of_ms,omitempty"`
+	// What must hold of a record: the feed's filter. See request_filter.
 	Filter string     `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
 	Model  string     `protobuf:"bytes,7,opt,name=model,proto3" json:"model,omitempty"`
 	Viewer *v1.Viewer `protobuf:"bytes,8,opt,name=viewer,proto3" json:"viewer,omitempty"`
@@ -60,7 +61,11 @@ type QueryRequest struct {
 	ModelVersion string `protobuf:"bytes,17,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
 	ModelSum     string `protobuf:"bytes,18,opt,name=model_sum,json=modelSum,proto3" json:"model_sum,omitempty"`
 	// Models that score the items too. Only when the request asks to explain.
-	Shadow        []*Model `protobuf:"bytes,19,rep,name=shadow,proto3" json:"shadow,omitempty"`
+	Shadow []*Model `protobuf:"bytes,19,rep,name=shadow,proto3" json:"shadow,omitempty"`
+	// What must hold of a record besides: the caller's filter. It is parsed apart
+	// from the feed's, so nothing in it can change what the feed's means. A node
+	// that does not know the field keeps to the feed's.
+	RequestFilter string `protobuf:"bytes,30,opt,name=request_filter,json=requestFilter,proto3" json:"request_filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -221,6 +226,13 @@ func (x *QueryRequest) GetShadow() []*Model {
 	return nil
 }
 
+func (x *QueryRequest) GetRequestFilter() string {
+	if x != nil {
+		return x.RequestFilter
+	}
+	return ""
+}
+
 // Model names one version of a model, as the fields of QueryRequest do.
 type Model struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -299,7 +311,11 @@ type QueryResponse struct {
 	Times   *v1.NodeTimes      `protobuf:"bytes,9,opt,name=times,proto3" json:"times,omitempty"`
 	Clauses []*v1.ClauseCounts `protobuf:"bytes,10,rep,name=clauses,proto3" json:"clauses,omitempty"`
 	// As QueryRequest.model_sum.
-	ModelSum      string `protobuf:"bytes,12,opt,name=model_sum,json=modelSum,proto3" json:"model_sum,omitempty"`
+	ModelSum string `protobuf:"bytes,12,opt,name=model_sum,json=modelSum,proto3" json:"model_sum,omitempty"`
+	// Those of QueryRequest.types that the node knows from no record of any
+	// partition, and then those that it knows.
+	UnknownTypes  []string `protobuf:"bytes,30,rep,name=unknown_types,json=unknownTypes,proto3" json:"unknown_types,omitempty"`
+	KnownTypes    []string `protobuf:"bytes,31,rep,name=known_types,json=knownTypes,proto3" json:"known_types,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -409,6 +425,20 @@ func (x *QueryResponse) GetModelSum() string {
 		return x.ModelSum
 	}
 	return ""
+}
+
+func (x *QueryResponse) GetUnknownTypes() []string {
+	if x != nil {
+		return x.UnknownTypes
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetKnownTypes() []string {
+	if x != nil {
+		return x.KnownTypes
+	}
+	return nil
 }
 
 // Finding is what a node knows of a record in one timeline. What only the
@@ -919,7 +949,7 @@ var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xc4\x04\n" +
+	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xeb\x04\n" +
 	"\fQueryRequest\x12\x1a\n" +
 	"\bentities\x18\x01 \x01(\fR\bentities\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x17\n" +
@@ -939,11 +969,12 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x05above\x18\x0f \x03(\v2\x16.millrace.node.v1.ItemR\x05above\x12#\n" +
 	"\rmodel_version\x18\x11 \x01(\tR\fmodelVersion\x12\x1b\n" +
 	"\tmodel_sum\x18\x12 \x01(\tR\bmodelSum\x12/\n" +
-	"\x06shadow\x18\x13 \x03(\v2\x17.millrace.node.v1.ModelR\x06shadowJ\x04\b\x10\x10\x11\"G\n" +
+	"\x06shadow\x18\x13 \x03(\v2\x17.millrace.node.v1.ModelR\x06shadow\x12%\n" +
+	"\x0erequest_filter\x18\x1e \x01(\tR\rrequestFilterJ\x04\b\x10\x10\x11\"G\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
-	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xe3\x03\n" +
+	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xa9\x04\n" +
 	"\rQueryResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12<\n" +
 	"\n" +
@@ -958,7 +989,10 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x05times\x18\t \x01(\v2\x1b.millrace.feed.v1.NodeTimesR\x05times\x128\n" +
 	"\aclauses\x18\n" +
 	" \x03(\v2\x1e.millrace.feed.v1.ClauseCountsR\aclauses\x12\x1b\n" +
-	"\tmodel_sum\x18\f \x01(\tR\bmodelSumJ\x04\b\x02\x10\x03\"\xb5\x02\n" +
+	"\tmodel_sum\x18\f \x01(\tR\bmodelSum\x12#\n" +
+	"\runknown_types\x18\x1e \x03(\tR\funknownTypes\x12\x1f\n" +
+	"\vknown_types\x18\x1f \x03(\tR\n" +
+	"knownTypesJ\x04\b\x02\x10\x03\"\xb5\x02\n" +
 	"\aFinding\x12\x16\n" +
 	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x17\n" +

@@ -1,0 +1,62 @@
+package broker
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// Forbid is what callers may not ask, of a feed or of a broker. What either
+// forbids is forbidden.
+type Forbid struct {
+	Filter  bool `yaml:"filter,omitempty"`  // a filter of their own
+	Explain bool `yaml:"explain,omitempty"` // how an answer was made
+	Why     bool `yaml:"why,omitempty"`     // what became of a record
+	Model   bool `yaml:"model,omitempty"`   // another model than the feed's
+	Recent  bool `yaml:"recent,omitempty"`  // recent and home as they are built in, which show everything; of a feed: while it is defined
+}
+
+func (f Forbid) or(g Forbid) Forbid {
+	return Forbid{f.Filter || g.Filter, f.Explain || g.Explain, f.Why || g.Why, f.Model || g.Model, f.Recent || g.Recent}
+}
+
+// forbids is what a feed's definition forbids.
+func (f *Feed) forbids() Forbid {
+	return f.Forbid.or(Forbid{Explain: f.Private, Why: f.Private, Recent: f.Private})
+}
+
+// permitted refuses what a request asks and may not. A request that names the
+// feed's own model asks for nothing.
+func (b *Broker) permitted(feed *Feed, req *feedv1.GetFeedRequest) error {
+	no := b.forbid.or(feed.forbids())
+	switch {
+	case no.Filter && req.GetFilter() != "":
+		return forbidden("filter", feed.Name)
+	case no.Explain && req.GetExplain():
+		return forbidden("explain", feed.Name)
+	case no.Model && req.GetModel() != "" && req.GetModel() != feed.Model:
+		return forbidden("model", feed.Name)
+	}
+	return nil
+}
+
+// servesBuiltIn refuses a feed that came with Millrace where the broker, or one
+// of the feeds that it serves, forbids it.
+func (b *Broker) servesBuiltIn(feed *Feed, all feedSet) error {
+	if !feed.builtIn {
+		return nil
+	}
+	no := b.forbid.Recent
+	for _, f := range all {
+		no = no || f.forbids().Recent
+	}
+	if !no {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: "feed", Detail: fmt.Sprintf("the built-in feed %s is not served here", feed.Name), WayOut: "name a feed that was defined, or define one of this name"}
+}
+
+func forbidden(field, feed string) error {
+	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: field, Detail: fmt.Sprintf("feed %s may not be asked with it", feed), WayOut: "leave it out"}
+}

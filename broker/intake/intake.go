@@ -1,0 +1,112 @@
+// Package intake bounds what callers can make a server hold and do before
+// their requests are trusted: the memory of bytes that are being read or
+// parsed ([Budget]), the number of connections ([Cap]), the time that a call
+// may take to arrive ([Watch]), and the shape of a message, which is found
+// before it is parsed ([JSON], [Message]). It knows the messages of the feed
+// API by their fields only.
+package intake
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/millrace/millrace"
+)
+
+// The limits of a message, whatever wire it comes by.
+const (
+	// MaxBytes bounds a message: 20,000 entities of 512 bytes and their frames,
+	// and MaxRestBytes.
+	MaxBytes = 12 << 20
+	// MaxRestBytes bounds all of it but its entities.
+	MaxRestBytes = 2 << 20
+	// MaxEntities bounds its entities, of which many may be the same.
+	MaxEntities = 100_000
+	// MaxValues bounds all else that is a value of its own when it is parsed.
+	MaxValues = 50_000
+	// MaxDepth bounds how deep values stand in each other.
+	MaxDepth = 16
+
+	valueBytes  = 512 // what a value takes when it is parsed, at most
+	entityBytes = 16  // what an entity takes beside its bytes
+)
+
+// Budget is memory that many share. Its methods may be called at once.
+type Budget struct {
+	limit int64
+	held  atomic.Int64
+}
+
+// NewBudget returns a budget of so many bytes.
+func NewBudget(bytes int64) *Budget { return &Budget{limit: bytes} }
+
+// Held returns how many bytes are taken.
+func (b *Budget) Held() int64 { return b.held.Load() }
+
+// take takes bytes, if there are so many.
+func (b *Budget) take(n int64) bool {
+	if b.held.Add(n) <= b.limit {
+		return true
+	}
+	b.held.Add(-n)
+	return false
+}
+
+func (b *Budget) give(n int64) { b.held.Add(-n) }
+
+// Loan is what one request has taken of a budget. One goroutine uses it.
+type Loan struct {
+	of   *Budget
+	held int64
+}
+
+// Borrow returns a loan of nothing yet.
+func (b *Budget) Borrow() *Loan { return &Loan{of: b} }
+
+// Hold makes a loan so many bytes, or refuses to make it more.
+func (l *Loan) Hold(bytes int64) error {
+	more := bytes - l.held
+	if more > 0 && !l.of.take(more) {
+		return &millrace.Error{
+			Reason: millrace.ReasonOverloaded, Detail: fmt.Sprintf("requests that are being read take all of the %d bytes that there are for them", l.of.limit),
+			WayOut: "try again after a second, with fewer large requests at a time",
+		}
+	}
+	if more < 0 {
+		l.of.give(-more)
+	}
+	l.held = bytes
+	return nil
+}
+
+// Return gives all of it back. It may be called again.
+func (l *Loan) Return() { _ = l.Hold(0) }
+
+func tooLarge(field, wayOut, format string, args ...any) error {
+	return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
+}
+
+func invalid(field, wayOut, format string, args ...any) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
+}
+
+// TooLong is the refusal of a message of more than MaxBytes.
+func TooLong() error {
+	return tooLarge("", "ask for fewer entities", "the request is larger than %d bytes", MaxBytes)
+}
+
+func tooMuchBesides(bytes int) error {
+	return tooLarge("", "send only what filters and models read", "%d bytes beside the entities are more than %d", bytes, MaxRestBytes)
+}
+
+func tooManyEntities(field string) error {
+	return tooLarge(field, "ask for the ones that matter most, or in several requests", "more than %d of them", MaxEntities)
+}
+
+func tooManyValues() error {
+	return tooLarge("", "send only what filters and models read", "more than %d values beside the entities", MaxValues)
+}
+
+func tooDeep() error {
+	return invalid("", "send what the API describes: nothing of it is so deep", "values stand in each other deeper than %d", MaxDepth)
+}

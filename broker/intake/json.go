@@ -1,0 +1,272 @@
+package intake
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Text is a JSON text that has been looked at.
+type Text struct {
+	Rest     []byte   // the text with the list of entities empty
+	Entities []string // that were in it
+	Cost     int64    // what parsing the rest takes at most, in bytes beside the text
+}
+
+// JSON looks at a JSON text without parsing it: that it is no larger, deeper or
+// of more values than the limits say. The list of strings under path, such as
+// "request", "entities", is read by hand, since it is nearly all of a large
+// text. What is wrong with the rest is left to who parses it.
+func JSON(text []byte, path ...string) (Text, error) {
+	if len(text) > MaxBytes {
+		return Text{}, TooLong()
+	}
+	s := scanner{text: text, path: path}
+	if err := s.value(0, 0); err != nil {
+		return Text{}, err
+	}
+	n := len(text) - s.cut
+	if n > MaxRestBytes {
+		return Text{}, tooMuchBesides(n)
+	}
+	t := Text{Rest: text, Entities: s.entities, Cost: 2*int64(n) + valueBytes*int64(s.values)}
+	if s.kept > 0 {
+		t.Rest = append(s.rest, text[s.kept:]...)
+	}
+	return t, nil
+}
+
+// scanner goes through a text once.
+type scanner struct {
+	text   []byte
+	at     int
+	path   []string
+	values int
+
+	rest     []byte // so far
+	kept     int    // up to where text is in rest
+	cut      int    // bytes that are not in rest
+	entities []string
+}
+
+func (s *scanner) syntax(what string) error {
+	return invalid("", "send one JSON object", "%s at byte %d", what, s.at)
+}
+
+// space skips white space and returns what follows, 0 at the end.
+func (s *scanner) space() byte {
+	for ; s.at < len(s.text); s.at++ {
+		switch c := s.text[s.at]; c {
+		case ' ', '\t', '\n', '\r':
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+// off is where no value is on the path.
+const off = -1
+
+// value skips a value at a depth. on is how much of the path leads to it.
+func (s *scanner) value(depth, on int) error {
+	if s.values++; s.values > MaxValues {
+		return tooManyValues()
+	}
+	if depth > MaxDepth {
+		return tooDeep()
+	}
+	switch s.space() {
+	case '{':
+		return s.object(depth, on)
+	case '[':
+		if on == len(s.path) && on > 0 {
+			return s.list()
+		}
+		return s.array(depth)
+	case '"':
+		_, err := s.quoted()
+		return err
+	case 0:
+		return s.syntax("the text ends")
+	case ',', ':', ']', '}':
+		return s.syntax("no value")
+	}
+	for s.at < len(s.text) && bytes.IndexByte([]byte(",:]}[{\" \t\r\n"), s.text[s.at]) < 0 { // a number or a word
+		s.at++
+	}
+	return nil
+}
+
+func (s *scanner) object(depth, on int) error {
+	for s.at++; ; s.at++ {
+		switch s.space() {
+		case '"':
+		case '}':
+			s.at++
+			return nil
+		default:
+			return s.syntax("no name")
+		}
+		name, err := s.quoted()
+		if err != nil {
+			return err
+		}
+		if s.space() != ':' {
+			return s.syntax("no colon")
+		}
+		s.at++
+		next := off
+		if on >= 0 && on < len(s.path) && string(name) == s.path[on] {
+			next = on + 1
+		}
+		if err := s.value(depth+1, next); err != nil {
+			return err
+		}
+		switch s.space() {
+		case ',':
+		case '}':
+			s.at++
+			return nil
+		default:
+			return s.syntax("neither a comma nor a bracket")
+		}
+	}
+}
+
+func (s *scanner) array(depth int) error {
+	s.at++
+	if s.space() == ']' {
+		s.at++
+		return nil
+	}
+	for ; ; s.at++ {
+		if err := s.value(depth+1, off); err != nil {
+			return err
+		}
+		switch s.space() {
+		case ',':
+		case ']':
+			s.at++
+			return nil
+		default:
+			return s.syntax("neither a comma nor a bracket")
+		}
+	}
+}
+
+// quoted skips a string and returns what is between its quotes.
+func (s *scanner) quoted() ([]byte, error) {
+	s.at++
+	for from := s.at; s.at < len(s.text); s.at++ {
+		switch s.text[s.at] {
+		case '"':
+			s.at++
+			return s.text[from : s.at-1], nil
+		case '\\':
+			s.at++
+		}
+	}
+	return nil, s.syntax("a string does not end")
+}
+
+// list reads the list of the path.
+func (s *scanner) list() error {
+	field := s.path[len(s.path)-1]
+	s.at++
+	begin := s.at
+	for n := 0; s.space() != ']'; n++ {
+		if n == MaxEntities {
+			return tooManyEntities(field)
+		}
+		if s.space() != '"' {
+			return invalid(field, "send a list, each a string", "%s[%d] is no string", field, n)
+		}
+		raw, err := s.quoted()
+		if err != nil {
+			return err
+		}
+		entity, ok := unquote(raw)
+		if !ok {
+			return invalid(field, "send strings of UTF-8, escaped as JSON does", "%s[%d] is not one", field, n)
+		}
+		if s.entities == nil {
+			s.entities = make([]string, 0, min(MaxEntities, len(s.text)/8))
+		}
+		s.entities = append(s.entities, entity)
+		if c := s.space(); c == ',' {
+			s.at++
+			if s.space() == ']' {
+				return s.syntax("a comma before a bracket")
+			}
+		} else if c != ']' {
+			return s.syntax("neither a comma nor a bracket")
+		}
+	}
+	if s.rest == nil {
+		s.rest = make([]byte, 0, min(len(s.text)-(s.at-begin), MaxRestBytes))
+	}
+	s.rest = append(s.rest, s.text[s.kept:min(begin, s.kept+MaxRestBytes+1)]...)
+	s.kept = s.at
+	s.cut += s.at - begin
+	s.at++
+	return nil
+}
+
+// unquote returns the string that JSON text stands for, and whether it is one.
+func unquote(raw []byte) (string, bool) {
+	plain := !slices.ContainsFunc(raw, func(c byte) bool { return c == '\\' || c < ' ' })
+	if plain {
+		return string(raw), utf8.Valid(raw)
+	}
+	out := make([]byte, 0, len(raw))
+	for len(raw) > 0 {
+		switch c := raw[0]; {
+		case c < ' ':
+			return "", false
+		case c != '\\':
+			out, raw = append(out, c), raw[1:]
+		default:
+			r, n := escape(raw)
+			if n == 0 {
+				return "", false
+			}
+			out, raw = utf8.AppendRune(out, r), raw[n:]
+		}
+	}
+	return string(out), utf8.Valid(out)
+}
+
+// escape returns what an escape at the start of raw stands for, and its
+// length, 0 when it is none.
+func escape(raw []byte) (rune, int) {
+	if len(raw) < 2 {
+		return 0, 0
+	}
+	if i := bytes.IndexByte([]byte(`"\/bfnrt`), raw[1]); i >= 0 {
+		return rune("\"\\/\b\f\n\r\t"[i]), 2
+	}
+	r, ok := hex4(raw)
+	switch {
+	case !ok:
+		return 0, 0
+	case !utf16.IsSurrogate(r):
+		return r, 6
+	}
+	low, ok := hex4(raw[6:])
+	if r = utf16.DecodeRune(r, low); !ok || r == utf8.RuneError {
+		return 0, 0
+	}
+	return r, 12
+}
+
+// hex4 reads \uXXXX.
+func hex4(raw []byte) (rune, bool) {
+	if len(raw) < 6 || raw[0] != '\\' || raw[1] != 'u' {
+		return 0, false
+	}
+	x, err := strconv.ParseUint(string(raw[2:6]), 16, 16)
+	return rune(x), err == nil
+}

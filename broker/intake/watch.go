@@ -1,0 +1,330 @@
+package intake
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ArriveWithin is how long a request may take to arrive, from its first byte,
+// unless somebody says otherwise.
+const ArriveWithin = 10 * time.Second
+
+// Watch returns a listener whose connections speak HTTP/2, as gRPC does, and
+// are closed when they ask too much of the server before it can judge their
+// requests:
+//
+//   - a call has not arrived whole in time, counted from its first byte;
+//   - a call is larger than any may be, tiny frames counted at what they cost;
+//   - calls are taken back faster than anyone would who wants answers;
+//   - the bytes of all calls that are not answered are more than the budget:
+//     then the connection that holds the most goes.
+//
+// gRPC itself has none of these bounds: it keeps what has arrived of a message
+// until all of it is there, for as many calls and as long as callers like. So
+// frames are counted as they pass, both ways, without looking into them.
+func Watch(l net.Listener, budget *Budget, within time.Duration) net.Listener {
+	return &watch{Listener: l, budget: budget, within: within, conns: map[*watched]struct{}{}}
+}
+
+type watch struct {
+	net.Listener
+	budget *Budget
+	within time.Duration
+
+	mu    sync.Mutex // before that of a connection
+	conns map[*watched]struct{}
+}
+
+// Accept implements net.Listener.
+func (w *watch) Accept() (net.Conn, error) {
+	conn, err := w.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &watched{Conn: conn, of: w}
+	c.in.left, c.in.frame, c.out.frame = prefaceBytes, c.received, c.sent
+	c.mu.calls = map[uint32]*call{}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns[c] = struct{}{}
+	return c, nil
+}
+
+// makeRoom closes the connection that holds the most, and reports whether it is
+// another than c.
+func (w *watch) makeRoom(c *watched) bool {
+	w.mu.Lock()
+	most := c
+	for other := range w.conns {
+		if other.held.Load() > most.held.Load() {
+			most = other
+		}
+	}
+	w.mu.Unlock()
+	if most == c {
+		return false
+	}
+	_ = most.Close()
+	return true
+}
+
+// What the parts of a call are counted at beside their bytes, and how many
+// calls of a connection may be taken back in a second.
+const (
+	callBytes  = 4 << 10
+	frameBytes = 64
+	maxResets  = 1000
+)
+
+// watched is a connection whose frames are counted.
+type watched struct {
+	net.Conn
+	of      *watch
+	in, out frames // of one reader, and of one writer
+	timed   bool   // there is a deadline to read; the reader's
+	held    atomic.Int64
+
+	mu struct {
+		sync.Mutex
+		closed  bool
+		calls   map[uint32]*call // that are not answered
+		arrived int              // of them whole
+		resets  int
+		since   time.Time // of resets
+	}
+	fault error // the reader's
+}
+
+// call is one of which the server has not sent all of the answer.
+type call struct {
+	began time.Time
+	held  int64
+	ends  bool // with its headers, of which more is to come
+	whole bool
+}
+
+var (
+	errTooLate   = errors.New("intake: a call did not arrive in time")
+	errTooLarge  = errors.New("intake: a call is larger than any may be")
+	errTooMuch   = errors.New("intake: calls that have not arrived hold too much memory")
+	errTakenBack = errors.New("intake: too many calls were taken back")
+)
+
+// Read implements net.Conn.
+func (c *watched) Read(p []byte) (int, error) {
+	if err := c.wait(); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Read(p)
+	c.in.pass(p[:n])
+	if c.fault != nil {
+		_ = c.Close()
+		return 0, c.fault
+	}
+	return n, err
+}
+
+// wait sets the deadline of the call that has been arriving for the longest.
+func (c *watched) wait() error {
+	c.mu.Lock()
+	var first time.Time
+	if len(c.mu.calls) > c.mu.arrived {
+		for _, call := range c.mu.calls {
+			if !call.whole && (first.IsZero() || call.began.Before(first)) {
+				first = call.began
+			}
+		}
+	}
+	c.mu.Unlock()
+	switch {
+	case !first.IsZero():
+		c.timed = true
+		if time.Since(first) > c.of.within {
+			_ = c.Close()
+			return errTooLate
+		}
+		return c.SetReadDeadline(first.Add(c.of.within))
+	case c.timed:
+		c.timed = false
+		return c.SetReadDeadline(time.Time{})
+	}
+	return nil
+}
+
+// Write implements net.Conn.
+func (c *watched) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.out.pass(p[:n])
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *watched) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.conns, c)
+	c.of.mu.Unlock()
+	c.mu.Lock()
+	if !c.mu.closed {
+		c.mu.closed = true
+		c.of.budget.give(c.held.Swap(0))
+	}
+	c.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// The kinds and flags of frames that matter here.
+const (
+	frameData         = 0
+	frameHeaders      = 1
+	frameReset        = 3
+	frameContinuation = 9
+	flagEndStream     = 1
+	flagEndHeaders    = 4
+)
+
+// received counts a frame of the caller.
+func (c *watched) received(h frameHead) {
+	c.mu.Lock()
+	of := c.mu.calls[h.stream]
+	more := int64(0)
+	switch h.kind {
+	case frameHeaders:
+		if of == nil {
+			of = &call{began: time.Now()}
+			c.mu.calls[h.stream], more = of, callBytes
+		}
+		of.ends = of.ends || h.flags&flagEndStream != 0
+		c.arrived(of, h.flags&flagEndHeaders != 0)
+	case frameContinuation:
+		c.arrived(of, h.flags&flagEndHeaders != 0)
+	case frameData:
+		if of != nil && h.flags&flagEndStream != 0 {
+			of.ends = true
+			c.arrived(of, true)
+		}
+	case frameReset:
+		if of != nil {
+			c.endLocked(h.stream)
+		}
+		c.resetLocked()
+		of = nil
+	default:
+		of = nil
+	}
+	if of != nil {
+		more += int64(h.length) + frameBytes
+		of.held += more
+		if of.held > 2*MaxBytes {
+			c.fault = errTooLarge
+		}
+	}
+	c.mu.Unlock()
+	if of != nil {
+		c.hold(more)
+	}
+}
+
+// arrived notes that a call is whole when it ends and so do its headers.
+func (c *watched) arrived(of *call, headersEnd bool) {
+	if of != nil && of.ends && headersEnd && !of.whole {
+		of.whole = true
+		c.mu.arrived++
+	}
+}
+
+// hold takes bytes of the budget. Only the reader calls it.
+func (c *watched) hold(more int64) {
+	for !c.of.budget.take(more) {
+		if !c.of.makeRoom(c) {
+			c.fault = errTooMuch
+			return
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed { // by another, to make room
+		c.of.budget.give(more)
+		return
+	}
+	c.held.Add(more)
+}
+
+// resetLocked counts a call that was taken back.
+func (c *watched) resetLocked() {
+	if now := time.Now(); now.Sub(c.mu.since) > time.Second {
+		c.mu.since, c.mu.resets = now, 0
+	}
+	if c.mu.resets++; c.mu.resets > maxResets {
+		c.fault = errTakenBack
+	}
+}
+
+// sent counts a frame of the server: what ends a call.
+func (c *watched) sent(h frameHead) {
+	if h.kind == frameReset || (h.kind == frameHeaders || h.kind == frameData) && h.flags&flagEndStream != 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.endLocked(h.stream)
+	}
+}
+
+func (c *watched) endLocked(stream uint32) {
+	of := c.mu.calls[stream]
+	if of == nil {
+		return
+	}
+	delete(c.mu.calls, stream)
+	if of.whole {
+		c.mu.arrived--
+	}
+	if !c.mu.closed {
+		c.held.Add(-of.held)
+		c.of.budget.give(of.held)
+	}
+}
+
+// frames finds the frames of a stream of bytes.
+type frames struct {
+	frame func(frameHead)
+	left  int // of the frame, to be skipped
+	head  [frameHeadBytes]byte
+	have  int // bytes of head
+}
+
+const (
+	prefaceBytes   = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	frameHeadBytes = 9
+)
+
+// frameHead is what stands before a frame.
+type frameHead struct {
+	length      int
+	kind, flags byte
+	stream      uint32
+}
+
+// pass tells of the frames that begin in the next bytes.
+func (f *frames) pass(p []byte) {
+	for len(p) > 0 {
+		if f.left > 0 {
+			n := min(f.left, len(p))
+			f.left -= n
+			p = p[n:]
+			continue
+		}
+		n := copy(f.head[f.have:], p)
+		f.have += n
+		p = p[n:]
+		if f.have < len(f.head) {
+			return
+		}
+		b := &f.head
+		h := frameHead{length: int(b[0])<<16 | int(b[1])<<8 | int(b[2]), kind: b[3], flags: b[4], stream: binary.BigEndian.Uint32(b[5:]) &^ (1 << 31)}
+		f.have, f.left = 0, h.length
+		f.frame(h)
+	}
+}

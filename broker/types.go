@@ -1,0 +1,77 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+)
+
+// typesKnown refuses a request for a content type that no record in the
+// cluster has: an empty answer that covers everything would hide the mistake.
+// Nodes that answered say which types they do not know. If all of them say it,
+// the others are asked, which is seldom. Where a node cannot say, nothing is
+// refused; and what the feed's definition names is known.
+func (b *Broker) typesKnown(ctx context.Context, f *fanout, o outcome, req *feedv1.GetFeedRequest) error {
+	if len(req.GetTypes()) == 0 || len(o.missing) > 0 {
+		return nil
+	}
+	unknown := req.GetTypes()
+	known, heard := map[string]bool{}, map[millrace.NodeID]bool{}
+	hear := func(id millrace.NodeID, resp *nodev1.QueryResponse) {
+		heard[id] = true
+		unknown = slices.DeleteFunc(slices.Clone(unknown), func(t string) bool { return !slices.Contains(resp.GetUnknownTypes(), t) })
+		for _, t := range resp.GetKnownTypes() {
+			known[t] = true
+		}
+	}
+	unknown = slices.DeleteFunc(slices.Clone(unknown), func(t string) bool { return slices.Contains(f.q.feed.Types, millrace.ContentType(t)) })
+	for _, pt := range o.parts {
+		hear(pt.node, pt.resp)
+	}
+	assigned := f.m.Assignment()
+	for _, id := range assigned.Nodes() {
+		if len(unknown) == 0 {
+			return nil
+		}
+		if heard[id] {
+			continue
+		}
+		resp, err := b.typesOf(ctx, f, id)
+		if err != nil {
+			return nil // it may know
+		}
+		hear(id, resp)
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	wayOut := "records have " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")
+	if len(known) == 0 {
+		wayOut = "there are no records yet: publish some first, or name the type in the feed's definition"
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonUnknown, Field: fmt.Sprintf("types[%d]", slices.Index(req.GetTypes(), unknown[0])),
+		Detail: fmt.Sprintf("no record has the content type %.100q", unknown[0]), WayOut: wayOut,
+	}
+}
+
+// typesOf asks a node about types alone, of no entity.
+func (b *Broker) typesOf(ctx context.Context, f *fanout, id millrace.NodeID) (*nodev1.QueryResponse, error) {
+	at, ok := f.m.Node(id)
+	if !ok || !f.m.Alive(id) {
+		return nil, fmt.Errorf("broker: %s is not there", id)
+	}
+	node, err := b.conns.get(at)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, f.until)
+	defer cancel()
+	return node.Query(ctx, &nodev1.QueryRequest{Types: f.q.query.GetTypes(), ToMs: f.q.query.GetToMs(), AsOfMs: f.q.query.GetAsOfMs(), Model: "recency", Limit: 1})
+}

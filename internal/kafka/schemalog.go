@@ -61,6 +61,7 @@ func OpenSchemaLog(ctx context.Context, cfg SchemaLogConfig) (*SchemaLog, error)
 
 // Close stops following.
 func (l *SchemaLog) Close() {
+	l.cl.RemoveConsumePartitions(map[string][]int32{l.cfg.Topic: {0}}) // see Consumer.Close
 	l.cl.Close()
 	<-l.done
 }

@@ -36,7 +36,13 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	if err != nil {
 		return nil, err
 	}
+	if err := b.records.checkFields(ctx, f, entries); err != nil {
+		return nil, err
+	}
 	resp.ProtoReflect().SetUnknown(items)
+	if len(entries) == 0 {
+		resp.Hints = hints(f.q, o)
+	}
 	f.q.shown = len(entries)
 	f.q.times.records = time.Since(merged)
 	if f.q.query.Explain {

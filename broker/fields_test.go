@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -10,7 +11,7 @@ import (
 )
 
 // Items carry the fields of their records that a request names; of those that
-// no record has, nothing.
+// only other schemas have, nothing.
 func TestFields(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	for i := range 3 {
@@ -20,7 +21,7 @@ func TestFields(t *testing.T) {
 	for _, c := range []struct{ ask, want []string }{
 		{nil, []string{"at", "author", "id", "kind", "stars", "text"}},
 		{[]string{"id"}, []string{"id"}},
-		{[]string{"stars", "author", "nothing"}, []string{"author", "stars"}},
+		{[]string{"stars", "author", "likes"}, []string{"author", "stars"}}, // activity has likes
 	} {
 		req := recentRequest(3)
 		req.Fields = c.ask
@@ -61,6 +62,34 @@ func TestFields(t *testing.T) {
 	next := &feedv1.GetFeedRequest{Feed: first.Feed, Viewer: first.Viewer, Entities: first.Entities, Limit: first.Limit, PageToken: page.NextPageToken, Fields: []string{"id"}}
 	if page, err = b.GetFeed(t.Context(), next); err != nil || len(page.Items) != 1 {
 		t.Errorf("the next page with other fields: %v, %v", page, err)
+	}
+}
+
+// A field that no schema has is refused, with the one that was meant; the
+// broker asks for schemas that it has not met before it says so.
+func TestUnknownFieldsAreRefused(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.add(timelineOf(0), recordID(0), timeAt(0), "")
+	b := w.broker()
+	for _, c := range []struct{ ask, field, wayOut string }{
+		{"star", "fields[1]", "did you mean stars?"},
+		{"headline", "fields[1]", "known are "},
+		{"like", "fields[1]", "did you mean likes?"}, // of a schema that only the nodes have met
+		{"engagement", "fields[1]", "known are "},    // of features, which are no records
+	} {
+		req := recentRequest(1)
+		req.Fields = []string{"id", c.ask}
+		_, err := b.GetFeed(t.Context(), req)
+		if e := refusal(t, err); e.Reason != millrace.ReasonUnknown || e.Field != c.field || !strings.HasPrefix(e.WayOut, c.wayOut) {
+			t.Errorf("%s: %v", c.ask, e)
+		}
+	}
+	// A node that does not tell what it knows leaves the question open.
+	w.nodes["n0"].silent = true
+	req := recentRequest(1)
+	req.Fields = []string{"star"}
+	if resp, err := w.broker().GetFeed(t.Context(), req); err != nil || len(resp.Items) != 1 {
+		t.Errorf("%v, %v", resp, err)
 	}
 }
 

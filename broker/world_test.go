@@ -163,6 +163,7 @@ type fakeNode struct {
 	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
 	delay  func() time.Duration     // before each answer
 	frozen bool                     // never answers
+	silent bool                     // does not tell which schemas it knows
 	work   func(context.Context) error
 }
 
@@ -311,10 +312,19 @@ func (w *world) above(r millrace.Rank, q oracle.Query) (n int64) {
 }
 
 func (n *fakeNode) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
-	if req.Fingerprint != uint64(note.Fingerprint()) {
+	resp := &nodev1.GetSchemaResponse{}
+	for _, s := range []*schemas.Schema{note, schemas.Activity(), schemas.Features()} {
+		if !n.silent {
+			resp.Known = append(resp.Known, uint64(s.Fingerprint()))
+		}
+		if req.Fingerprint == uint64(s.Fingerprint()) {
+			resp.Json = s.JSON()
+		}
+	}
+	if resp.Json == "" {
 		return nil, errors.New("an unknown schema")
 	}
-	return &nodev1.GetSchemaResponse{Json: note.JSON()}, n.err
+	return resp, n.err
 }
 
 func wireItem(r millrace.Rank, o millrace.Object) *nodev1.Item {

@@ -432,5 +432,9 @@ func (n *Node) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*node
 	if s == nil {
 		return nil, rpcerr.Status(&millrace.Error{Reason: millrace.ReasonUnknown, Field: "fingerprint", Detail: fmt.Sprintf("no schema %s", millrace.Fingerprint(req.Fingerprint))})
 	}
-	return &nodev1.GetSchemaResponse{Json: s.JSON()}, nil
+	resp := &nodev1.GetSchemaResponse{Json: s.JSON()}
+	for _, known := range n.schemas.Snapshot().All() {
+		resp.Known = append(resp.Known, uint64(known.Fingerprint()))
+	}
+	return resp, nil
 }

@@ -106,6 +106,15 @@ func (s *Schema) JSON() string { return s.json }
 // Features reports whether the schema is of features, not of records.
 func (s *Schema) Features() bool { return s.features }
 
+// Fields returns the names of the record's own fields, in their order.
+func (s *Schema) Fields() []string {
+	names := make([]string, len(s.root.fields))
+	for i := range s.root.fields {
+		names[i] = s.root.fields[i].name
+	}
+	return names
+}
+
 // Roles returns the fields that have roles.
 func (s *Schema) Roles() Roles { return s.roles }
 

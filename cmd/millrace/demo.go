@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -66,15 +67,24 @@ func devCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dev",
 		Short: "A whole cluster in this process, empty and durable",
-		Long: `Starts what "millrace demo" starts, without the sample. Records for the topic
-"activity" are read with the schema of the same name; "millrace load" brings
-others. State is kept in --data.`,
+		Long: `Starts what "millrace demo" starts, without the sample. It reads the topics that
+--content and --features name; "millrace load" brings records into them. State
+is kept in --data, and a later start may name other topics.`,
+		Example: `  millrace dev
+  millrace dev --content activity,reviews --features entity-features,signals`,
 		Args: cobra.NoArgs,
 	}
 	cfg := clusterFlags(c, filepath.Join(".millrace", "dev"))
+	c.Flags().StringSliceVar(&cfg.Content, "content", []string{"activity"}, "topics of content records, all that are to be read")
+	c.Flags().StringSliceVar(&cfg.Features, "features", []string{"entity-features"}, "topics of feature records, all that are to be read")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return runCluster(c.Context(), *cfg, func(mc *minicluster.Cluster) error {
-			fmt.Fprintln(c.OutOrStdout(), "\nLoad records:  millrace load --topic activity FILE.ndjson\nThe cluster stays up until Ctrl-C.")
+			w := c.OutOrStdout()
+			fmt.Fprintln(w, "\nLoad records:")
+			for _, topic := range slices.Concat(cfg.Content, cfg.Features) {
+				fmt.Fprintf(w, "  millrace load --topic %s --schema SCHEMA.avsc FILE.ndjson\n", topic)
+			}
+			fmt.Fprintln(w, "The cluster stays up until Ctrl-C.")
 			return stayUp(c.Context(), mc)
 		})
 	}
@@ -225,13 +235,13 @@ func printDemo(ctx context.Context, w io.Writer, mc *minicluster.Cluster) error 
 	return nil
 }
 
-// printFeed prints a feed as a table: who did what, when, its score, and what
-// others made of it.
+// printFeed prints a feed as a table: what, by whom, when, its score, and what
+// others made of it. An empty one comes with hints.
 func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Entity) string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "#\tSCORE\tWHO\tWHAT\tWHEN\tWHY\tABOUT")
+	fmt.Fprintln(t, "#\tSCORE\tID\tWHO\tWHAT\tWHEN\tWHY\tABOUT")
 	for i, it := range resp.Items {
-		fmt.Fprintf(t, "%d\t%.4g\t%s\t%s\t%s\t%s\t%s\n", i+1, it.Score, name(millrace.Entity(it.Entity)), it.Type,
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, scoreText(resp.Receipt.GetModel(), it.Score), it.Id, name(millrace.Entity(it.Entity)), it.Type,
 			it.Time.AsTime().Format("2006-01-02 15:04"), reasons(it), excerpt(it))
 	}
 	t.Flush()
@@ -245,6 +255,21 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	}
 	r := resp.Receipt
 	fmt.Fprintf(w, "; model %s %s, %s\n", r.GetModel(), r.GetModelVersion(), r.GetExecution())
+	for _, hint := range resp.Hints {
+		fmt.Fprintf(w, "hint: %s\n", hint)
+	}
+}
+
+// recency is the built-in model whose score is the time of the record, in
+// milliseconds.
+const recency = "recency"
+
+// scoreText is a score as people read it.
+func scoreText(model string, score float64) string {
+	if model == recency {
+		return time.UnixMilli(int64(score)).UTC().Format("2006-01-02T15:04:05.000Z")
+	}
+	return fmt.Sprintf("%.4g", score)
 }
 
 // reasons says what others made of a record: its counters, and further records

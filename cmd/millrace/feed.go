@@ -172,21 +172,29 @@ func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
 		if e == nil {
 			continue
 		}
-		fmt.Fprintf(w, "\n%d. %s scores %.4g on %s: %+.4g", i+1, it.Id, it.Score, e.Node, e.Base)
-		slices.SortStableFunc(e.Features, func(a, b *feedv1.Contribution) int {
-			return cmp.Compare(math.Abs(b.Contribution), math.Abs(a.Contribution))
-		})
-		for _, f := range e.Features {
-			if math.Abs(f.Contribution) >= 5e-5 { // what the four digits show
-				fmt.Fprintf(w, ", %s %+.4g", f.Feature, f.Contribution)
-			}
+		model := resp.Receipt.GetModel()
+		fmt.Fprintf(w, "\n%d. %s scores %s on %s", i+1, it.Id, scoreText(model, it.Score), e.Node)
+		if model != recency { // whose score is the time, and nothing else
+			printContributions(w, e)
 		}
 		for _, s := range e.Shadow {
-			fmt.Fprintf(w, "; %s %s would score it %.4g", s.Model, s.ModelVersion, s.Score)
+			fmt.Fprintf(w, "; %s %s would score it %s", s.Model, s.ModelVersion, scoreText(s.Model, s.Score))
 		}
 		if e.ShadowError != "" {
 			fmt.Fprintf(w, "; no shadow scores: %s", e.ShadowError)
 		}
 		fmt.Fprintln(w)
+	}
+}
+
+func printContributions(w io.Writer, e *feedv1.ItemExplain) {
+	fmt.Fprintf(w, ": %+.4g", e.Base)
+	slices.SortStableFunc(e.Features, func(a, b *feedv1.Contribution) int {
+		return cmp.Compare(math.Abs(b.Contribution), math.Abs(a.Contribution))
+	})
+	for _, f := range e.Features {
+		if math.Abs(f.Contribution) >= 5e-5 { // what the four digits show
+			fmt.Fprintf(w, ", %s %+.4g", f.Feature, f.Contribution)
+		}
 	}
 }

@@ -23,7 +23,10 @@ func loadCommand() *cobra.Command {
 		Short: "Bring a file of JSON records into a content topic",
 		Long: `Checks every line against a schema, encodes it as Avro and produces it to a
 content or feature topic. A line that does not fit is reported by number and
-field and written aside, and stops nothing.
+field and written aside, and stops nothing; if no line fits, the command fails.
+
+It waits for Kafka, and creates the topic if it is missing. A topic that no
+partitioner consumes is refused, since no feed would ever show its records.
 
 The schema is one that ships (activity, note, features), or an .avsc file.`,
 		Args: cobra.ExactArgs(1),
@@ -52,6 +55,8 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 	f.StringVar(&schema, "schema", "activity", "activity, note, features, or an .avsc file")
 	f.StringSliceVar(&o.Brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
 	f.StringVar(&o.Rejected, "rejected", "", "where rejected lines go (default FILE.rejected.ndjson)")
+	f.DurationVar(&o.Wait, "wait", 0, "how long to wait for Kafka, and for a partitioner that consumes the topic (default 30s)")
+	f.BoolVar(&o.Force, "force", false, "load even if no partitioner consumes the topic")
 	f.StringVar(&prefix, "topic-prefix", "", "before Millrace's own topics")
 	if err := c.MarkFlagRequired("topic"); err != nil {
 		panic(err) // the flag above exists

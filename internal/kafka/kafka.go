@@ -61,7 +61,7 @@ func options(brokers []string, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, er
 	}
 	return append([]kgo.Opt{
 		kgo.SeedBrokers(brokers...),
-		kgo.ClientID("millrace"),
+		kgo.ClientID(clientID),
 		kgo.WithLogger(logger{log}),
 		kgo.DisableClientMetrics(),
 		kgo.MetadataMinAge(250 * time.Millisecond),

@@ -75,6 +75,7 @@ func TestOnRealKafka(t *testing.T) {
 				t.Errorf("no topic name: %v", err)
 			}
 		},
+		"consumption": testConsumption,
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := setUp(t, []string{addr}, prefix, name)
@@ -93,6 +94,8 @@ func TestConsumerNeverJumps(t *testing.T)                  { testNeverJumps(t, f
 func TestConsumerAddAndRemove(t *testing.T)                { testAddRemove(t, fake(t)) }
 func TestSessionSucceedsItself(t *testing.T)               { testSucceeds(t, fake(t)) }
 func TestSchemaLog(t *testing.T)                           { testSchemaLog(t, fake(t)) }
+
+func TestConsumption(t *testing.T) { testConsumption(t, fake(t)) }
 
 func deadline(t *testing.T) context.Context {
 	t.Helper()
@@ -345,5 +348,45 @@ func testSucceeds(t *testing.T, k cluster) {
 	slices.Sort(got)
 	if want := []string{"0", "1", "2", "3"}; !slices.Equal(got, want) {
 		t.Errorf("committed %v, want %v", got, want)
+	}
+}
+
+// Who consumes a topic is told by groups that are at work, and by offsets that
+// were committed where none is.
+func testConsumption(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	look, err := NewInspector(k.brokers)
+	must(t, err)
+	defer look.Close()
+	ask := func(topic string) Consumption {
+		t.Helper()
+		c, err := look.Consumption(ctx, topic)
+		must(t, err)
+		return c
+	}
+	other := k.content + "-other"
+	must(t, EnsureContentTopic(ctx, k.brokers, other, 1, nil))
+	if c := ask(k.content); c.Group != "" {
+		t.Errorf("nobody yet: %+v", c)
+	}
+	var done kadm.Offsets
+	done.Add(kadm.Offset{Topic: other, Partition: 0, At: 0, LeaderEpoch: -1})
+	must(t, look.adm.CommitAllOffsets(ctx, k.content+"-idle", done))
+	if c := ask(other); c.Running || c.Group != k.content+"-idle" {
+		t.Errorf("a group that has committed: %+v", c)
+	}
+	s, err := OpenSession(ctx, SessionConfig{Brokers: k.brokers, Group: k.content, Instance: "one", Topics: []string{k.content}, DeadLetters: k.topics.DeadLetters})
+	must(t, err)
+	defer s.Close()
+	if c := ask(k.content); !c.Running || c.Group != k.content || !slices.Contains(c.Topics, k.content) {
+		t.Errorf("a running partitioner: %+v", c)
+	}
+	if c := ask(other); !c.Running || c.Group != "" {
+		t.Errorf("what a running partitioner leaves out: %+v", c)
+	}
+	for topic, want := range map[string]bool{k.content: true, k.content + "-none": false} {
+		if got, err := look.Exists(ctx, topic); err != nil || got != want {
+			t.Errorf("%s exists: %v, %v", topic, got, err)
+		}
 	}
 }

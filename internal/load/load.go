@@ -29,6 +29,8 @@ type Options struct {
 	Schema     *schemas.Schema // what every line must fit
 	File       string          // NDJSON; a name that ends in .zst is decompressed
 	Rejected   string          // where rejected lines go; empty = FILE.rejected.ndjson, for FILE.ndjson
+	Wait       time.Duration   // for Kafka, and for a partitioner that consumes the topic; 0 = 30 s
+	Force      bool            // loads though no partitioner consumes the topic
 	Progress   io.Writer       // nil = none; a terminal gets a bar, anything else a line a second
 	Log        *slog.Logger    // nil = silent
 }
@@ -82,6 +84,7 @@ func (o Options) Validate() error {
 		{o.Schema == nil, "schema: missing; name the schema that the lines fit"},
 		{o.File == "", "file: missing; name an NDJSON file"},
 		{o.Partitions < 0, fmt.Sprintf("partitions: %d; give a positive number, or none", o.Partitions)},
+		{o.Wait < 0, fmt.Sprintf("wait: %s; give a positive duration, or none", o.Wait)},
 	} {
 		if f.missing {
 			errs = append(errs, errors.New("load: "+f.text))
@@ -95,14 +98,22 @@ func (o Options) withDefaults() Options {
 	if o.Partitions == 0 {
 		o.Partitions = 4
 	}
+	if o.Wait == 0 {
+		o.Wait = 30 * time.Second
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
 	if o.Rejected == "" {
 		o.Rejected = strings.TrimSuffix(strings.TrimSuffix(o.File, ".zst"), ".ndjson") + ".rejected.ndjson"
 	}
 	return o
 }
 
-// Run loads a file. The error is of the file or of Kafka, never of a line; the
-// Report tells how far it got in any case.
+// Run loads a file. It refuses, before it loads anything, a topic that no
+// partitioner consumes, unless it is forced. A line that does not fit is no
+// error, but it is one when no line fits. The Report tells how far it got in
+// any case.
 func Run(ctx context.Context, o Options) (Report, error) {
 	if err := o.Validate(); err != nil {
 		return Report{}, err
@@ -126,11 +137,17 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	err = errors.Join(err, l.aside.Close())
 	r := l.report()
 	stop()
+	if err == nil && r.Lines > 0 && r.Rejected == r.Lines {
+		err = fmt.Errorf("load: none of %d lines fits schema %s; name the schema they were written for", r.Lines, o.Schema.Name())
+	}
 	return r, err
 }
 
-// prepare makes the schema known and sees that the topic exists.
+// prepare waits until the topic is consumed, and makes the schema known.
 func prepare(ctx context.Context, o Options) (partitions int32, err error) {
+	if err := await(ctx, o); err != nil {
+		return 0, err
+	}
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return 0, err
@@ -141,9 +158,6 @@ func prepare(ctx context.Context, o Options) (partitions int32, err error) {
 	}
 	defer log.Close()
 	if err := log.Publish(ctx, o.Schema); err != nil {
-		return 0, err
-	}
-	if err := kafka.EnsureContentTopic(ctx, o.Brokers, o.Topic, o.Partitions, nil); err != nil {
 		return 0, err
 	}
 	return kafka.Partitions(ctx, o.Brokers, o.Topic)

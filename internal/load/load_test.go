@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 		}
 		must(t, os.WriteFile(filepath.Join(dir, name), content, 0o644))
 		var progress bytes.Buffer
-		r, err := Run(ctx, Options{Brokers: brokers, Topic: topic, Schema: schemas.Note(), File: filepath.Join(dir, name), Progress: &progress})
+		r, err := Run(ctx, Options{Brokers: brokers, Topic: topic, Schema: schemas.Note(), File: filepath.Join(dir, name), Force: true, Progress: &progress})
 		must(t, err)
 		if r.Lines != 17 || r.Loaded != 11 || r.Rejected != 6 || r.Bytes != int64(len(content)) || r.RejectedFile != filepath.Join(dir, "notes.rejected.ndjson") {
 			t.Errorf("%s: %+v", name, r)
@@ -144,13 +144,13 @@ func checkRecords(t *testing.T, records []*kgo.Record) {
 
 func TestRunTellsWhatIsWrong(t *testing.T) {
 	ctx, brokers := setUp(t)
-	_, err := Run(ctx, Options{Partitions: -1})
-	for _, want := range []string{"brokers: none", "topic: missing", "schema: missing", "file: missing", "partitions: -1"} {
+	_, err := Run(ctx, Options{Partitions: -1, Wait: -1})
+	for _, want := range []string{"brokers: none", "topic: missing", "schema: missing", "file: missing", "partitions: -1", "wait: -1ns"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no options: %v, want %q", err, want)
 		}
 	}
-	o := Options{Brokers: brokers, Topic: "t", Schema: schemas.Note(), File: filepath.Join(t.TempDir(), "none.ndjson")}
+	o := Options{Brokers: brokers, Topic: "t", Force: true, Schema: schemas.Note(), File: filepath.Join(t.TempDir(), "none.ndjson")}
 	if _, err := Run(ctx, o); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such file: %v", err)
 	}

@@ -17,9 +17,6 @@ type counts struct{ lines, rejected atomic.Int64 }
 // leaves the last word.
 func (l *loader) showProgress() (stop func()) {
 	w := l.o.Progress
-	if w == nil {
-		return func() {}
-	}
 	every, end := time.Second, ""
 	bar := isTerminal(w)
 	if bar {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,11 +32,11 @@ import (
 // Config says what to run. Addresses are host:port; an empty one is a free
 // port of the loopback interface.
 type Config struct {
-	Dir      string // of everything kept
-	Nodes    int    // index nodes; default 3
-	Replicas int    // of each partition; default 2, at most Nodes
-	Content  string // the content topic; default "activity"
-	Features string // the feature topic; default "entity-features"
+	Dir      string   // of everything kept
+	Nodes    int      // index nodes; default 3
+	Replicas int      // of each partition; default 2, at most Nodes
+	Content  []string // topics of content records; default "activity"
+	Features []string // topics of feature records; default "entity-features"
 
 	Kafka       string // a Kafka to use; empty starts one in this process
 	TopicPrefix string // before every topic and group, to share a Kafka
@@ -58,8 +59,8 @@ type Config struct {
 func (c *Config) defaults() {
 	c.Nodes = cmp.Or(c.Nodes, 3)
 	c.Replicas = min(cmp.Or(c.Replicas, 2), c.Nodes)
-	c.Content = c.TopicPrefix + cmp.Or(c.Content, "activity")
-	c.Features = c.TopicPrefix + cmp.Or(c.Features, "entity-features")
+	c.Content = c.prefixed(c.Content, "activity")
+	c.Features = c.prefixed(c.Features, "entity-features")
 	c.Name = cmp.Or(c.Name, "millrace")
 	for _, a := range []*string{&c.KafkaAddr, &c.EtcdAddr, &c.HTTPAddr, &c.GRPCAddr, &c.AdminAddr} {
 		*a = cmp.Or(*a, "127.0.0.1:0")
@@ -68,6 +69,22 @@ func (c *Config) defaults() {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 }
+
+// prefixed returns topics behind the prefix, or one of a name if there are
+// none.
+func (c *Config) prefixed(topics []string, name string) []string {
+	if len(topics) == 0 {
+		topics = []string{name}
+	}
+	all := make([]string, len(topics))
+	for i, t := range topics {
+		all[i] = c.TopicPrefix + t
+	}
+	return all
+}
+
+// inputs are the content and feature topics.
+func (c *Config) inputs() []string { return slices.Concat(c.Content, c.Features) }
 
 // Cluster is a running cluster. Its addresses are set when Start returns.
 type Cluster struct {
@@ -136,7 +153,7 @@ func (c *Cluster) startKafka(ctx context.Context) error {
 	if err := kafka.EnsureTopics(ctx, brokers, c.topics, nil); err != nil {
 		return err
 	}
-	for _, topic := range []string{c.cfg.Content, c.cfg.Features} {
+	for _, topic := range c.cfg.inputs() {
 		if err := kafka.EnsureContentTopic(ctx, brokers, topic, 4, nil); err != nil {
 			return err
 		}
@@ -210,7 +227,7 @@ func (c *Cluster) startNode(run context.Context, i int, metrics prometheus.Regis
 
 func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Registerer) error {
 	p, err := partitioner.New(partitioner.Config{
-		Brokers: []string{c.Kafka}, Content: []string{c.cfg.Content}, Features: []string{c.cfg.Features}, Topics: c.topics,
+		Brokers: []string{c.Kafka}, Content: c.cfg.Content, Features: c.cfg.Features, Topics: c.topics,
 		Group: c.partitionGroup(), Instance: c.cfg.TopicPrefix + "partitioner-1",
 	}, c.cfg.Log, metrics, time.Now)
 	if err != nil {
@@ -358,7 +375,7 @@ func (c *Cluster) WaitIndexed(ctx context.Context) error {
 	}
 	defer look.Close()
 	return c.wait(ctx, func() error {
-		for _, topic := range []string{c.cfg.Content, c.cfg.Features} {
+		for _, topic := range c.cfg.inputs() {
 			lag, err := look.Lag(ctx, c.partitionGroup(), topic)
 			if err != nil {
 				return err
@@ -409,8 +426,8 @@ func (c *Cluster) Produced(ctx context.Context, topic string) (int64, error) {
 // Failed is closed when a part of the cluster fails; Close tells why.
 func (c *Cluster) Failed() <-chan struct{} { return c.run.Done() }
 
-// ContentTopic is the content topic's full name.
-func (c *Cluster) ContentTopic() string { return c.cfg.Content }
+// ContentTopic is the first content topic's full name.
+func (c *Cluster) ContentTopic() string { return c.cfg.Content[0] }
 
 // Close stops everything, the front door first, and returns what failed while
 // it ran.
@@ -426,5 +443,5 @@ func (c *Cluster) Close() error {
 	return err
 }
 
-// FeatureTopic is the feature topic's full name.
-func (c *Cluster) FeatureTopic() string { return c.cfg.Features }
+// FeatureTopic is the first feature topic's full name.
+func (c *Cluster) FeatureTopic() string { return c.cfg.Features[0] }

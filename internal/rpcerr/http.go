@@ -3,8 +3,10 @@ package rpcerr
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -50,6 +52,19 @@ func FromConnect(err error) error {
 	return FromStatus(status.Error(codes.Code(ce.Code()), ce.Message()))
 }
 
+// internal is the reason of an error that is no refusal.
+const internal millrace.Reason = "INTERNAL"
+
+// Reasons returns every reason that a Problem may have, sorted.
+func Reasons() []millrace.Reason {
+	return slices.Sorted(func(yield func(millrace.Reason) bool) {
+		if !yield(internal) {
+			return
+		}
+		maps.Keys(kinds)(yield)
+	})
+}
+
 // Problem is an RFC 9457 problem document. Type is "urn:millrace:" and the
 // reason in lower case; Reason is the stable name to switch on.
 type Problem struct {
@@ -66,7 +81,7 @@ type Problem struct {
 func ProblemOf(err error) Problem {
 	e := of(err)
 	if e == nil {
-		return Problem{Type: "about:blank", Title: "internal error", Status: http.StatusInternalServerError, Detail: err.Error(), Reason: "INTERNAL"}
+		return Problem{Type: "about:blank", Title: "internal error", Status: http.StatusInternalServerError, Detail: err.Error(), Reason: internal}
 	}
 	name := strings.ToLower(string(e.Reason))
 	p := Problem{

@@ -25,6 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// GetFeedRequest asks for one page of a feed.
 type GetFeedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The feed definition to answer by, such as "recent". Required.
@@ -39,9 +40,10 @@ type GetFeedRequest struct {
 	// A CEL expression over record.*, viewer.* and entity.*; records for which
 	// it is true stay. Joined with the feed's own by "and".
 	Filter string `protobuf:"bytes,5,opt,name=filter,proto3" json:"filter,omitempty"`
-	// The window of record times: from inclusive, to exclusive. Absent: the feed's.
+	// The beginning of the window of record times, inclusive. Absent: the feed's.
 	From *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=from,proto3" json:"from,omitempty"`
-	To   *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=to,proto3" json:"to,omitempty"`
+	// The end of the window of record times, exclusive. Absent: none.
+	To *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=to,proto3" json:"to,omitempty"`
 	// The instant the scores are computed for. Absent: now.
 	AsOf *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	// Items wanted, 1 to 1,000. Absent: the feed's.
@@ -55,7 +57,8 @@ type GetFeedRequest struct {
 	// Refuses an answer that covers a smaller share of the timelines asked, 0 to 1.
 	MinCoverage float64 `protobuf:"fixed64,13,opt,name=min_coverage,json=minCoverage,proto3" json:"min_coverage,omitempty"`
 	// Fields of the record that items carry, at most 100. Empty: all of them. A
-	// record that has no such field goes without.
+	// record that has no such field goes without; a field that no schema of the
+	// cluster has is refused.
 	Fields        []string `protobuf:"bytes,14,rep,name=fields,proto3" json:"fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -189,9 +192,11 @@ func (x *GetFeedRequest) GetFields() []string {
 	return nil
 }
 
+// Viewer is who a feed is for, as filters and models know them.
 type Viewer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Such as "member:42".
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Strings, numbers, booleans and lists of strings or numbers, reached as viewer.NAME.
 	Attributes map[string]*structpb.Value `protobuf:"bytes,2,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Numbers for models, reached as viewer.NAME.
@@ -251,16 +256,21 @@ func (x *Viewer) GetFeatures() map[string]float64 {
 	return nil
 }
 
+// GetFeedResponse is one page of a feed.
 type GetFeedResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Best first.
 	Items []*Item `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
 	// Asks for the next page; empty when there is none.
-	NextPageToken string    `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
-	Receipt       *Receipt  `protobuf:"bytes,4,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// How much of what was asked the answer covers.
+	Coverage *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// What the answer was made from.
+	Receipt *Receipt `protobuf:"bytes,4,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	// Only when the request asked to explain.
-	Explain       *Explain `protobuf:"bytes,5,opt,name=explain,proto3" json:"explain,omitempty"`
+	Explain *Explain `protobuf:"bytes,5,opt,name=explain,proto3" json:"explain,omitempty"`
+	// Why a first page is empty, for people to read: what left no candidate.
+	Hints         []string `protobuf:"bytes,6,rep,name=hints,proto3" json:"hints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -330,16 +340,29 @@ func (x *GetFeedResponse) GetExplain() *Explain {
 	return nil
 }
 
+func (x *GetFeedResponse) GetHints() []string {
+	if x != nil {
+		return x.Hints
+	}
+	return nil
+}
+
+// Item is one record of a feed.
 type Item struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Id     string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Entity string                 `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
-	Type   string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	Time   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the record.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Whose timeline the record was found in.
+	Entity string `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
+	// The content type of that timeline, such as "post".
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// Of the record; whole milliseconds.
+	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
 	// What the record is about; its id when it is about itself.
-	Object string  `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
-	Score  float64 `protobuf:"fixed64,6,opt,name=score,proto3" json:"score,omitempty"`
-	// The whole record, by its schema's field names.
+	Object string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
+	// What the model gives it; by "recency" the time, in milliseconds since 1970.
+	Score float64 `protobuf:"fixed64,6,opt,name=score,proto3" json:"score,omitempty"`
+	// The record by its schema's field names: all fields, or those asked for.
 	Record *structpb.Struct `protobuf:"bytes,7,opt,name=record,proto3" json:"record,omitempty"`
 	// Up to three further records about the same object that ranked within this page.
 	Also []*Also `protobuf:"bytes,8,rep,name=also,proto3" json:"also,omitempty"`
@@ -447,8 +470,10 @@ func (x *Item) GetExplain() *ItemExplain {
 type ItemExplain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The index node that scored it.
-	Node     string          `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Base     float64         `protobuf:"fixed64,2,opt,name=base,proto3" json:"base,omitempty"`
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// What the model gives a record without any feature.
+	Base float64 `protobuf:"fixed64,2,opt,name=base,proto3" json:"base,omitempty"`
+	// What each feature adds to it.
 	Features []*Contribution `protobuf:"bytes,3,rep,name=features,proto3" json:"features,omitempty"`
 	// Where the record was found: fat (the cache of timelines) or store.
 	Cache string `protobuf:"bytes,4,opt,name=cache,proto3" json:"cache,omitempty"`
@@ -534,10 +559,13 @@ func (x *ItemExplain) GetShadowError() string {
 
 // ShadowScore is the score of a model that ranks nothing.
 type ShadowScore struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	ModelVersion  string                 `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
-	Score         float64                `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// As its manifest says.
+	ModelVersion string `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
+	// What it gives the item.
+	Score         float64 `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -593,12 +621,15 @@ func (x *ShadowScore) GetScore() float64 {
 	return 0
 }
 
+// Contribution is what one feature adds to a score.
 type Contribution struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Feature string                 `protobuf:"bytes,1,opt,name=feature,proto3" json:"feature,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name in the model's spec.
+	Feature string `protobuf:"bytes,1,opt,name=feature,proto3" json:"feature,omitempty"`
 	// A number or a string; null when it is missing.
-	Value         *structpb.Value `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	Contribution  float64         `protobuf:"fixed64,3,opt,name=contribution,proto3" json:"contribution,omitempty"`
+	Value *structpb.Value `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// What it adds.
+	Contribution  float64 `protobuf:"fixed64,3,opt,name=contribution,proto3" json:"contribution,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -654,13 +685,19 @@ func (x *Contribution) GetContribution() float64 {
 	return 0
 }
 
+// Also is a further record about the object of an item.
 type Also struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Entity        string                 `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
-	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	Time          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	Score         float64                `protobuf:"fixed64,5,opt,name=score,proto3" json:"score,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the record.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Whose timeline the record was found in.
+	Entity string `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
+	// The content type of that timeline.
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// Of the record; whole milliseconds.
+	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	// What the model gives it.
+	Score         float64 `protobuf:"fixed64,5,opt,name=score,proto3" json:"score,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -732,12 +769,18 @@ func (x *Also) GetScore() float64 {
 
 // Coverage tells how much of what was asked the answer covers.
 type Coverage struct {
-	state              protoimpl.MessageState `protogen:"open.v1"`
-	TimelinesAsked     int32                  `protobuf:"varint,1,opt,name=timelines_asked,json=timelinesAsked,proto3" json:"timelines_asked,omitempty"`
-	TimelinesAnswered  int32                  `protobuf:"varint,2,opt,name=timelines_answered,json=timelinesAnswered,proto3" json:"timelines_answered,omitempty"`
-	PartitionsAsked    int32                  `protobuf:"varint,3,opt,name=partitions_asked,json=partitionsAsked,proto3" json:"partitions_asked,omitempty"`
-	PartitionsAnswered int32                  `protobuf:"varint,4,opt,name=partitions_answered,json=partitionsAnswered,proto3" json:"partitions_answered,omitempty"`
-	Missing            []*Missing             `protobuf:"bytes,5,rep,name=missing,proto3" json:"missing,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each distinct entity and type of the request; one for each entity
+	// where all types are asked for.
+	TimelinesAsked int32 `protobuf:"varint,1,opt,name=timelines_asked,json=timelinesAsked,proto3" json:"timelines_asked,omitempty"`
+	// Those that the answer covers.
+	TimelinesAnswered int32 `protobuf:"varint,2,opt,name=timelines_answered,json=timelinesAnswered,proto3" json:"timelines_answered,omitempty"`
+	// Where these timelines live.
+	PartitionsAsked int32 `protobuf:"varint,3,opt,name=partitions_asked,json=partitionsAsked,proto3" json:"partitions_asked,omitempty"`
+	// Those that the answer covers.
+	PartitionsAnswered int32 `protobuf:"varint,4,opt,name=partitions_answered,json=partitionsAnswered,proto3" json:"partitions_answered,omitempty"`
+	// One for each partition that the answer does not cover.
+	Missing []*Missing `protobuf:"bytes,5,rep,name=missing,proto3" json:"missing,omitempty"`
 	// Of those answered, by a replica that lags behind the log: what arrived of
 	// late may be missing. See Applied.lag_seconds.
 	TimelinesBehind int32 `protobuf:"varint,6,opt,name=timelines_behind,json=timelinesBehind,proto3" json:"timelines_behind,omitempty"`
@@ -817,10 +860,13 @@ func (x *Coverage) GetTimelinesBehind() int32 {
 	return 0
 }
 
+// Missing is a partition that an answer does not cover.
 type Missing struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Partition int32                  `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
-	Timelines int32                  `protobuf:"varint,2,opt,name=timelines,proto3" json:"timelines,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number, 0 to 719.
+	Partition int32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// How many of the timelines asked for live there.
+	Timelines int32 `protobuf:"varint,2,opt,name=timelines,proto3" json:"timelines,omitempty"`
 	// timeout, no_replica, behind, shed, error
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -880,16 +926,21 @@ func (x *Missing) GetReason() string {
 
 // Receipt tells what the answer was made from.
 type Receipt struct {
-	state        protoimpl.MessageState `protogen:"open.v1"`
-	Model        string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	ModelVersion string                 `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The model that scored.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// Its version; of one that is built in, that of the binary.
+	ModelVersion string `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
 	// generated or interpreted; empty when no candidate was left to score
-	Execution string            `protobuf:"bytes,3,opt,name=execution,proto3" json:"execution,omitempty"`
-	Variants  map[string]string `protobuf:"bytes,4,rep,name=variants,proto3" json:"variants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	MapEpoch  int64             `protobuf:"varint,5,opt,name=map_epoch,json=mapEpoch,proto3" json:"map_epoch,omitempty"`
+	Execution string `protobuf:"bytes,3,opt,name=execution,proto3" json:"execution,omitempty"`
+	// The variant of each experiment that the viewer is in.
+	Variants map[string]string `protobuf:"bytes,4,rep,name=variants,proto3" json:"variants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Of the assignment of partitions that the request was routed by.
+	MapEpoch int64 `protobuf:"varint,5,opt,name=map_epoch,json=mapEpoch,proto3" json:"map_epoch,omitempty"`
 	// One for each node that answered.
-	Applied []*Applied             `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
-	AsOf    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	Applied []*Applied `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
+	// The instant the scores were computed for.
+	AsOf *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	// Of the feed definition in the cluster; 0 for one that came with the broker.
 	FeedVersion int64 `protobuf:"varint,8,opt,name=feed_version,json=feedVersion,proto3" json:"feed_version,omitempty"`
 	// Fingerprints of the schemas that the items were decoded by.
@@ -994,11 +1045,15 @@ func (x *Receipt) GetSchemas() []string {
 // Applied is how much of the log a node's part of the answer includes: of each
 // partition, every record before these offsets. The lists are in one order.
 type Applied struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Partitions []int32                `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
-	Content    []int64                `protobuf:"varint,3,rep,packed,name=content,proto3" json:"content,omitempty"`
-	Features   []int64                `protobuf:"varint,4,rep,packed,name=features,proto3" json:"features,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The index node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Those it answered for.
+	Partitions []int32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	// Offsets of the timeline topic.
+	Content []int64 `protobuf:"varint,3,rep,packed,name=content,proto3" json:"content,omitempty"`
+	// Offsets of the features topic.
+	Features []int64 `protobuf:"varint,4,rep,packed,name=features,proto3" json:"features,omitempty"`
 	// How long records have waited to be applied, where that is more than ten
 	// seconds, else 0; empty where it is of none.
 	LagSeconds    []float64 `protobuf:"fixed64,5,rep,packed,name=lag_seconds,json=lagSeconds,proto3" json:"lag_seconds,omitempty"`
@@ -1071,28 +1126,36 @@ func (x *Applied) GetLagSeconds() []float64 {
 	return nil
 }
 
+// Explain is an account of how an answer was made.
 type Explain struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Candidates by stage.
-	Candidates    int64 `protobuf:"varint,1,opt,name=candidates,proto3" json:"candidates,omitempty"`
+	// Records in the window.
+	Candidates int64 `protobuf:"varint,1,opt,name=candidates,proto3" json:"candidates,omitempty"`
+	// Those for which the filter is false.
 	FilteredFalse int64 `protobuf:"varint,2,opt,name=filtered_false,json=filteredFalse,proto3" json:"filtered_false,omitempty"`
-	FilteredNull  int64 `protobuf:"varint,3,opt,name=filtered_null,json=filteredNull,proto3" json:"filtered_null,omitempty"`
+	// Those for which the filter is null.
+	FilteredNull int64 `protobuf:"varint,3,opt,name=filtered_null,json=filteredNull,proto3" json:"filtered_null,omitempty"`
+	// Those for which the filter fails.
 	FilteredError int64 `protobuf:"varint,4,opt,name=filtered_error,json=filteredError,proto3" json:"filtered_error,omitempty"`
-	FilteredNan   int64 `protobuf:"varint,5,opt,name=filtered_nan,json=filteredNan,proto3" json:"filtered_nan,omitempty"`
-	Scored        int64 `protobuf:"varint,6,opt,name=scored,proto3" json:"scored,omitempty"`
-	Capped        int64 `protobuf:"varint,7,opt,name=capped,proto3" json:"capped,omitempty"`
-	// Fan-out.
+	// Those for which the filter is not a number.
+	FilteredNan int64 `protobuf:"varint,5,opt,name=filtered_nan,json=filteredNan,proto3" json:"filtered_nan,omitempty"`
+	// Those that the filter keeps.
+	Scored int64 `protobuf:"varint,6,opt,name=scored,proto3" json:"scored,omitempty"`
+	// Those that were scored and are above the cap of their entity.
+	Capped int64 `protobuf:"varint,7,opt,name=capped,proto3" json:"capped,omitempty"`
+	// Every call of an index node.
 	Calls []*NodeCall `protobuf:"bytes,8,rep,name=calls,proto3" json:"calls,omitempty"`
-	// Calls sent to another replica because the first was slow, and how many of
-	// those were answered first.
+	// Calls sent to another replica because the first was slow.
 	HedgesFired int32 `protobuf:"varint,9,opt,name=hedges_fired,json=hedgesFired,proto3" json:"hedges_fired,omitempty"`
-	HedgesWon   int32 `protobuf:"varint,10,opt,name=hedges_won,json=hedgesWon,proto3" json:"hedges_won,omitempty"`
+	// How many of those were answered first.
+	HedgesWon int32 `protobuf:"varint,10,opt,name=hedges_won,json=hedgesWon,proto3" json:"hedges_won,omitempty"`
 	// What the hedges that won saved, estimated: the time that calls as slow as
 	// the first went on for of late.
 	HedgeSavedMillis float64 `protobuf:"fixed64,11,opt,name=hedge_saved_millis,json=hedgeSavedMillis,proto3" json:"hedge_saved_millis,omitempty"`
 	// Of the filter, a clause for each side of its outermost "&&".
-	Clauses       []*ClauseCounts `protobuf:"bytes,12,rep,name=clauses,proto3" json:"clauses,omitempty"`
-	Times         *BrokerTimes    `protobuf:"bytes,13,opt,name=times,proto3" json:"times,omitempty"`
+	Clauses []*ClauseCounts `protobuf:"bytes,12,rep,name=clauses,proto3" json:"clauses,omitempty"`
+	// Where the time went at the broker.
+	Times         *BrokerTimes `protobuf:"bytes,13,opt,name=times,proto3" json:"times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1221,12 +1284,17 @@ func (x *Explain) GetTimes() *BrokerTimes {
 // ClauseCounts counts the candidates that a clause dropped, each at the first
 // clause that is false for it, or else at the first without a value.
 type ClauseCounts struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Clause        string                 `protobuf:"bytes,1,opt,name=clause,proto3" json:"clause,omitempty"`
-	False         int64                  `protobuf:"varint,2,opt,name=false,proto3" json:"false,omitempty"`
-	Null          int64                  `protobuf:"varint,3,opt,name=null,proto3" json:"null,omitempty"`
-	Error         int64                  `protobuf:"varint,4,opt,name=error,proto3" json:"error,omitempty"`
-	Nan           int64                  `protobuf:"varint,5,opt,name=nan,proto3" json:"nan,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it stands in the filter.
+	Clause string `protobuf:"bytes,1,opt,name=clause,proto3" json:"clause,omitempty"`
+	// Candidates for which it is false.
+	False int64 `protobuf:"varint,2,opt,name=false,proto3" json:"false,omitempty"`
+	// Those for which it is null.
+	Null int64 `protobuf:"varint,3,opt,name=null,proto3" json:"null,omitempty"`
+	// Those for which it fails.
+	Error int64 `protobuf:"varint,4,opt,name=error,proto3" json:"error,omitempty"`
+	// Those for which it is not a number.
+	Nan           int64 `protobuf:"varint,5,opt,name=nan,proto3" json:"nan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1305,7 +1373,8 @@ type BrokerTimes struct {
 	RouteMillis float64 `protobuf:"fixed64,2,opt,name=route_millis,json=routeMillis,proto3" json:"route_millis,omitempty"`
 	// From the first call to the last answer, routes of hedges included.
 	FanOutMillis float64 `protobuf:"fixed64,3,opt,name=fan_out_millis,json=fanOutMillis,proto3" json:"fan_out_millis,omitempty"`
-	MergeMillis  float64 `protobuf:"fixed64,4,opt,name=merge_millis,json=mergeMillis,proto3" json:"merge_millis,omitempty"`
+	// Of the nodes' answers.
+	MergeMillis float64 `protobuf:"fixed64,4,opt,name=merge_millis,json=mergeMillis,proto3" json:"merge_millis,omitempty"`
 	// Records into JSON values.
 	RecordsMillis float64 `protobuf:"fixed64,5,opt,name=records_millis,json=recordsMillis,proto3" json:"records_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1384,10 +1453,11 @@ type NodeTimes struct {
 	ResolveMillis float64 `protobuf:"fixed64,1,opt,name=resolve_millis,json=resolveMillis,proto3" json:"resolve_millis,omitempty"`
 	// Filter and score.
 	ScanMillis float64 `protobuf:"fixed64,2,opt,name=scan_millis,json=scanMillis,proto3" json:"scan_millis,omitempty"`
+	// Of what was scored.
 	RankMillis float64 `protobuf:"fixed64,3,opt,name=rank_millis,json=rankMillis,proto3" json:"rank_millis,omitempty"`
-	// Timelines read from the store, wholly or in part, and how long that took,
-	// each for itself: several are read at once.
-	Misses        int32   `protobuf:"varint,4,opt,name=misses,proto3" json:"misses,omitempty"`
+	// Timelines read from the store, wholly or in part.
+	Misses int32 `protobuf:"varint,4,opt,name=misses,proto3" json:"misses,omitempty"`
+	// How long that took, each for itself: several are read at once.
 	ReadMillis    float64 `protobuf:"fixed64,5,opt,name=read_millis,json=readMillis,proto3" json:"read_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1458,12 +1528,17 @@ func (x *NodeTimes) GetReadMillis() float64 {
 	return 0
 }
 
+// NodeCall is one call of an index node.
 type NodeCall struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Partitions int32                  `protobuf:"varint,2,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	Timelines  int32                  `protobuf:"varint,3,opt,name=timelines,proto3" json:"timelines,omitempty"`
-	Millis     float64                `protobuf:"fixed64,4,opt,name=millis,proto3" json:"millis,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The index node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Those it was asked for.
+	Partitions int32 `protobuf:"varint,2,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// Those it was asked for.
+	Timelines int32 `protobuf:"varint,3,opt,name=timelines,proto3" json:"timelines,omitempty"`
+	// How long it took.
+	Millis float64 `protobuf:"fixed64,4,opt,name=millis,proto3" json:"millis,omitempty"`
 	// Asks again what another node was asked before.
 	Hedge bool `protobuf:"varint,5,opt,name=hedge,proto3" json:"hedge,omitempty"`
 	// answered, cancelled, or the error
@@ -1562,6 +1637,7 @@ func (x *NodeCall) GetTimes() *NodeTimes {
 	return nil
 }
 
+// WhyRequest asks what became of a record.
 type WhyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The request whose answer lacks the record, or has it.
@@ -1625,6 +1701,7 @@ func (x *WhyRequest) GetEntity() string {
 	return ""
 }
 
+// WhyResponse tells what became of a record.
 type WhyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What became of the record: that of the first finding; never_ingested or
@@ -1634,9 +1711,11 @@ type WhyResponse struct {
 	Detail string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
 	// One for each timeline that has the record or had it, the one that came
 	// furthest first.
-	Findings      []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
-	Coverage      *Coverage  `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
-	Receipt       *Receipt   `protobuf:"bytes,5,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	Findings []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
+	// How much of what was asked the answer covers.
+	Coverage *Coverage `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// What the answer was made from.
+	Receipt       *Receipt `protobuf:"bytes,5,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1708,22 +1787,29 @@ func (x *WhyResponse) GetReceipt() *Receipt {
 
 // Finding is what became of a record in one timeline.
 type Finding struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Entity string                 `protobuf:"bytes,1,opt,name=entity,proto3" json:"entity,omitempty"`
-	Type   string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose timeline.
+	Entity string `protobuf:"bytes,1,opt,name=entity,proto3" json:"entity,omitempty"`
+	// The content type of the timeline.
+	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	// deleted, expired (by retention), not_asked (its entity or type),
 	// outside_window, filtered, served (on an earlier page), below_cut, capped,
 	// deduplicated, shown
-	Stage   string                 `protobuf:"bytes,3,opt,name=stage,proto3" json:"stage,omitempty"`
-	Detail  string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
-	Time    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
-	Version int64                  `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
-	Object  string                 `protobuf:"bytes,7,opt,name=object,proto3" json:"object,omitempty"`
+	Stage string `protobuf:"bytes,3,opt,name=stage,proto3" json:"stage,omitempty"`
+	// The same as a sentence.
+	Detail string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	// Of the record.
+	Time *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
+	// Of the record; 0 where its schema has none.
+	Version int64 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
+	// What the record is about.
+	Object string `protobuf:"bytes,7,opt,name=object,proto3" json:"object,omitempty"`
 	// The clause of the filter that dropped it.
 	Clause *FilterClause `protobuf:"bytes,8,opt,name=clause,proto3" json:"clause,omitempty"`
-	// Of a record that was scored: its score, and its place among all that were.
+	// Of a record that was scored.
 	Score *float64 `protobuf:"fixed64,9,opt,name=score,proto3,oneof" json:"score,omitempty"`
-	Rank  int64    `protobuf:"varint,10,opt,name=rank,proto3" json:"rank,omitempty"`
+	// Of a record that was scored: its place among all that were, from 1.
+	Rank int64 `protobuf:"varint,10,opt,name=rank,proto3" json:"rank,omitempty"`
 	// Those that stand in its way: of below_cut the last item of the answer, of
 	// capped the better ones of its entity, of deduplicated the item of its object.
 	Rivals []*Rival `protobuf:"bytes,11,rep,name=rivals,proto3" json:"rivals,omitempty"`
@@ -1858,12 +1944,17 @@ func (x *Finding) GetAlso() bool {
 
 // Rival is a candidate that ranks above another.
 type Rival struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Entity        string                 `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
-	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	Time          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	Score         float64                `protobuf:"fixed64,5,opt,name=score,proto3" json:"score,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the record.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Whose timeline the record was found in.
+	Entity string `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
+	// The content type of that timeline.
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// Of the record; whole milliseconds.
+	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
+	// What the model gives it.
+	Score         float64 `protobuf:"fixed64,5,opt,name=score,proto3" json:"score,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1936,10 +2027,12 @@ func (x *Rival) GetScore() float64 {
 // FilterClause is one side of the outermost "&&" of a filter, and what it said
 // of a record.
 type FilterClause struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Clause string                 `protobuf:"bytes,1,opt,name=clause,proto3" json:"clause,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it stands in the filter.
+	Clause string `protobuf:"bytes,1,opt,name=clause,proto3" json:"clause,omitempty"`
 	// false, null, error or nan
-	Outcome       string     `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Outcome string `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// The values that it looked at.
 	Operands      []*Operand `protobuf:"bytes,3,rep,name=operands,proto3" json:"operands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1996,6 +2089,7 @@ func (x *FilterClause) GetOperands() []*Operand {
 	return nil
 }
 
+// Operand is a value that a clause of a filter looked at.
 type Operand struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in record.likes
@@ -2084,13 +2178,14 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\x05value:\x028\x01\x1a;\n" +
 	"\rFeaturesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x89\x02\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x9f\x02\n" +
 	"\x0fGetFeedResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.feed.v1.ItemR\x05items\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x126\n" +
 	"\bcoverage\x18\x03 \x01(\v2\x1a.millrace.feed.v1.CoverageR\bcoverage\x123\n" +
 	"\areceipt\x18\x04 \x01(\v2\x19.millrace.feed.v1.ReceiptR\areceipt\x123\n" +
-	"\aexplain\x18\x05 \x01(\v2\x19.millrace.feed.v1.ExplainR\aexplain\"\xb6\x02\n" +
+	"\aexplain\x18\x05 \x01(\v2\x19.millrace.feed.v1.ExplainR\aexplain\x12\x14\n" +
+	"\x05hints\x18\x06 \x03(\tR\x05hints\"\xb6\x02\n" +
 	"\x04Item\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06entity\x18\x02 \x01(\tR\x06entity\x12\x12\n" +

@@ -902,8 +902,10 @@ func (x *GetSchemaRequest) GetFingerprint() uint64 {
 }
 
 type GetSchemaResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Json          string                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Json  string                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
+	// Of every schema that the node knows.
+	Known         []uint64 `protobuf:"fixed64,2,rep,packed,name=known,proto3" json:"known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -943,6 +945,13 @@ func (x *GetSchemaResponse) GetJson() string {
 		return x.Json
 	}
 	return ""
+}
+
+func (x *GetSchemaResponse) GetKnown() []uint64 {
+	if x != nil {
+		return x.Known
+	}
+	return nil
 }
 
 var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
@@ -1038,9 +1047,10 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x06scored\x18\x06 \x01(\x03R\x06scored\x12\x16\n" +
 	"\x06capped\x18\a \x01(\x03R\x06capped\"4\n" +
 	"\x10GetSchemaRequest\x12 \n" +
-	"\vfingerprint\x18\x01 \x01(\x06R\vfingerprint\"'\n" +
+	"\vfingerprint\x18\x01 \x01(\x06R\vfingerprint\"=\n" +
 	"\x11GetSchemaResponse\x12\x12\n" +
-	"\x04json\x18\x01 \x01(\tR\x04json2\xad\x01\n" +
+	"\x04json\x18\x01 \x01(\tR\x04json\x12\x14\n" +
+	"\x05known\x18\x02 \x03(\x06R\x05known2\xad\x01\n" +
 	"\vNodeService\x12H\n" +
 	"\x05Query\x12\x1e.millrace.node.v1.QueryRequest\x1a\x1f.millrace.node.v1.QueryResponse\x12T\n" +
 	"\tGetSchema\x12\".millrace.node.v1.GetSchemaRequest\x1a#.millrace.node.v1.GetSchemaResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"

@@ -1,0 +1,130 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+const (
+	// lookEvery is how often a load looks whether its topic is consumed.
+	lookEvery = 200 * time.Millisecond
+	// grace is how long partitioners at work may take to find a topic that is
+	// new. After it the topic counts as none of theirs.
+	grace = 5 * time.Second
+)
+
+// await returns when Kafka answers, the topic exists and a partitioner
+// consumes it, or says after o.Wait what is missing. A forced load waits for
+// Kafka alone, and creates Millrace's own topics too.
+func await(ctx context.Context, o Options) error {
+	bounded, cancel := context.WithTimeout(ctx, o.Wait)
+	defer cancel()
+	if err := awaitKafka(bounded, o); err != nil {
+		return err
+	}
+	if o.Force {
+		if err := kafka.EnsureTopics(bounded, o.Brokers, o.Topics, nil); err != nil {
+			return err
+		}
+	}
+	look, err := kafka.NewInspector(o.Brokers)
+	if err != nil {
+		return err
+	}
+	defer look.Close()
+	// A partitioner joins its group for topics that exist, so the topic comes
+	// first.
+	existed, err := look.Exists(ctx, o.Topic)
+	if err != nil {
+		return err
+	}
+	if !existed {
+		if err := kafka.EnsureContentTopic(bounded, o.Brokers, o.Topic, o.Partitions, nil); err != nil {
+			return err
+		}
+		fmt.Fprintf(o.Progress, "topic %s did not exist; it is created, with %d partitions\n", o.Topic, o.Partitions)
+	}
+	if o.Force {
+		return nil
+	}
+	if err := awaitConsumer(bounded, o, look, existed); err != nil {
+		return errors.Join(ctx.Err(), err)
+	}
+	if known, err := look.Exists(ctx, o.Topics.Schemas); err != nil || !known {
+		return errors.Join(err, &millrace.Error{
+			Reason: millrace.ReasonUnknown, Field: "topic-prefix", Detail: fmt.Sprintf("there is no topic %s, which the partitioners read schemas from", o.Topics.Schemas),
+			WayOut: "give the topic_prefix of the partitioners' configuration",
+		})
+	}
+	return nil
+}
+
+// awaitKafka waits until a broker answers, and tells when it has to.
+func awaitKafka(ctx context.Context, o Options) error {
+	tell := time.AfterFunc(time.Second, func() {
+		fmt.Fprintf(o.Progress, "waiting for Kafka at %s, at most %s\n", strings.Join(o.Brokers, ", "), o.Wait)
+	})
+	defer tell.Stop()
+	if err := kafka.WaitReady(ctx, o.Brokers); err != nil {
+		return &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "brokers", Detail: fmt.Sprintf("no Kafka answered within %s: %v", o.Wait, err),
+			WayOut: "start it, name its address by --brokers, or wait longer by --wait",
+		}
+	}
+	return nil
+}
+
+// awaitConsumer waits until a group of partitioners consumes the topic. It
+// gives up when ctx ends, or when partitioners are at work that leave the
+// topic out.
+func awaitConsumer(ctx context.Context, o Options, look *kafka.Inspector, existed bool) error {
+	began, told := time.Now(), false
+	var c kafka.Consumption
+	for {
+		now, err := look.Consumption(ctx, o.Topic)
+		if err == nil {
+			c = now
+		}
+		switch {
+		case err == nil && c.Group != "":
+			if !c.Running {
+				fmt.Fprintf(o.Progress, "no partitioner is running; group %s has consumed %s before, and goes on when it starts\n", c.Group, o.Topic)
+			}
+			return nil
+		case err == nil && c.Running && time.Since(began) >= min(grace, o.Wait), ctx.Err() != nil:
+			return unconsumed(o, c, existed)
+		case err != nil:
+			return err
+		}
+		if !told {
+			told = true
+			fmt.Fprintf(o.Progress, "waiting for a partitioner that consumes %s, at most %s\n", o.Topic, o.Wait)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// unconsumed is the refusal of a topic that nobody consumes.
+func unconsumed(o Options, c kafka.Consumption, existed bool) error {
+	e := &millrace.Error{
+		Reason: millrace.ReasonUnknown, Field: "topic", Detail: fmt.Sprintf("no partitioner consumes %q, so nothing would come of its records", o.Topic),
+		WayOut: "start a partitioner that has it under content or features (in a cluster of one process: millrace dev --content), or load all the same by --force",
+	}
+	if c.Running {
+		e.Detail += "; those that run consume " + strings.Join(c.Topics, ", ")
+		e.WayOut = "name one of these, or " + e.WayOut
+	}
+	if !existed {
+		e.Detail += "; the topic is new and empty"
+	}
+	return e
+}

@@ -22,7 +22,9 @@ type metrics struct {
 	transactions prometheus.Counter
 	failures     prometheus.Counter
 	faults       prometheus.Counter
+	skipped      *prometheus.CounterVec
 	paused       prometheus.Gauge
+	stuck        prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -47,10 +49,13 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		transactions: one("transactions_total", "Transactions committed."),
 		failures:     one("failures_total", "Times that Kafka failed us and a new session was opened; nothing uncommitted took effect."),
 		faults:       one("read_faults_total", "Partitions that could not be read, each time it was told."),
+		skipped:      vec("skipped_batches_total", "Batches that could not be opened and that an operator skipped; their records are not consumed.", "topic"),
+		stuck: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "stuck_partitions",
+			Help: "Partitions that this process cannot read past a place of; /readyz and the log name it and the way out."}),
 		paused: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "paused",
 			Help: "1 while consumption pauses because nothing but dead letters came in."}),
 	}
-	all = append(all, m.paused)
+	all = append(all, m.paused, m.stuck)
 	var errs []error
 	for _, c := range all {
 		errs = append(errs, reg.Register(c))

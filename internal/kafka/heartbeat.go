@@ -168,8 +168,22 @@ func (h *Heartbeat) measure(ctx context.Context, adm *kadm.Client) (Progress, er
 	// one was started. A clock that was ahead is not believed for longer.
 	if before, ok := h.cfg.Progress.Group(h.cfg.Group); ok {
 		p.ThroughMillis = max(p.ThroughMillis, min(before.ThroughMillis, p.AtMillis))
+		p.Stuck = others(p.Stuck, before.Stuck, at)
 	}
 	return p, nil
+}
+
+// others adds to the places where this process is stuck those where other
+// processes of the group have been, and that the group has not got past since.
+func others(own, before []Stuck, at map[string]map[int32]place) []Stuck {
+	for _, s := range before {
+		same := func(o Stuck) bool { return o.Topic == s.Topic && o.Partition == s.Partition }
+		now, ok := at[s.Topic][s.Partition]
+		if ok && now.done < int64(max(s.Next, s.Offset+1)) && !slices.ContainsFunc(own, same) {
+			own = append(own, s)
+		}
+	}
+	return own
 }
 
 func (h *Heartbeat) trail(tp topicPartition) *trail {

@@ -117,6 +117,8 @@ func TestOnRealKafka(t *testing.T) {
 		"zombie": testZombie,
 		"fenced": testFenced,
 		"bomb":   testBomb,
+		"open":   testOpenTransaction,
+		"frozen": testFrozen,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, []string{addr}, fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))

@@ -137,6 +137,7 @@ type pace struct {
 	poisonRun int           // dead letters in a row that pause consumption
 	pause     time.Duration // for how long
 	backoff   time.Duration // before a new session after a failed one
+	open      time.Duration // transactions of producers that are open for longer are told
 }
 
 // New validates. The metrics are registered with reg; now is the clock that
@@ -169,6 +170,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 		poisonRun: 10_000,
 		pause:     30 * time.Second,
 		backoff:   500 * time.Millisecond,
+		open:      time.Minute,
 	}}
 	p.batch = p.pace.records
 	p.state.waits = errNotRun
@@ -192,7 +194,7 @@ func (p *Partitioner) open() (err error) {
 	}
 	p.beat = kafka.NewHeartbeat(kafka.HeartbeatConfig{
 		Brokers: p.cfg.Brokers, Progress: p.progress, Group: p.cfg.Group, Instance: p.cfg.Instance,
-		Inputs: p.cfg.inputs(), Stuck: p.stuck.all, Log: p.log,
+		Inputs: p.cfg.inputs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
 	})
 	return nil
 }

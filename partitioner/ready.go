@@ -63,9 +63,13 @@ func (p *Partitioner) Ready() error {
 // idle tells a process that has nothing to do from one that does nothing.
 func (p *Partitioner) idle(last kafka.Progress) error {
 	waiting, waited := int64(0), time.Duration(0)
-	for _, t := range last.Topics {
-		waiting += t.Waiting
-		waited = max(waited, time.Duration(t.WaitedMillis)*time.Millisecond)
+	for topic, t := range last.Topics {
+		since := time.Duration(t.WaitedMillis) * time.Millisecond
+		waiting, waited = waiting+t.Waiting, max(waited, since)
+		if t.Open > 0 && since >= p.pace.open {
+			return fmt.Errorf("topic %s: a producer's transaction is open since %s, and %d records in or behind it wait; "+
+				"end the producer, or abort it with kafka-transactions.sh", topic, since, t.Open)
+		}
 	}
 	switch {
 	case waiting == 0:

@@ -52,7 +52,7 @@ func TestHeartbeatTellsOfOthers(t *testing.T) {
 	own := []Stuck{{Topic: "posts", Partition: 1, Offset: 7, Next: 8}}
 	before := []Stuck{{Topic: "posts", Partition: 0, Offset: 5, Next: 9}, {Topic: "posts", Partition: 1, Offset: 3, Next: 4}, {Topic: "likes", Offset: 1, Next: 2}}
 	at := func(done int64) map[string]map[int32]place {
-		return map[string]map[int32]place{"posts": {0: {20, done}, 1: {20, 7}}}
+		return map[string]map[int32]place{"posts": {0: {20, 20, done}, 1: {20, 20, 7}}}
 	}
 	if got := others(own, before, at(5)); len(got) != 2 || got[1] != before[0] {
 		t.Errorf("while another is stuck: %v", got)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -99,7 +100,7 @@ func (w *world) produce(records ...*kgo.Record) {
 // called, which waits for it.
 func (w *world) start(change ...func(*Partitioner)) (p *Partitioner, stop func()) {
 	w.t.Helper()
-	p, err := New(w.cfg, slog.New(slog.NewTextHandler(testWriter{w.t}, nil)), prometheus.NewRegistry(), func() time.Time { return now })
+	p, err := New(w.cfg, w.logger(), w.metrics(), func() time.Time { return now })
 	must(w.t, err)
 	for _, f := range change {
 		f(p)
@@ -120,6 +121,28 @@ func (w *world) start(change ...func(*Partitioner)) (p *Partitioner, stop func()
 	}
 	w.t.Cleanup(stop)
 	return p, stop
+}
+
+func (w *world) logger() *slog.Logger { return slog.New(slog.NewTextHandler(testWriter{w.t}, nil)) }
+
+func (w *world) metrics() *prometheus.Registry { return prometheus.NewRegistry() }
+
+// kfakeOn starts a Kafka on a port (0 = any), with what it kept in dir.
+func kfakeOn(t *testing.T, port int, dir string) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
+	must(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// freePort returns a port of loopback that nobody listens on.
+func freePort(t *testing.T) (port int, addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, l.Addr().String()
 }
 
 type testWriter struct{ t *testing.T }

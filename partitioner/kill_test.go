@@ -116,6 +116,9 @@ func TestOnRealKafka(t *testing.T) {
 		"kills":  func(t *testing.T, w *world) { testKills(t, w, 3_000, 3) },
 		"zombie": testZombie,
 		"fenced": testFenced,
+		"bomb":   testBomb,
+		"open":   testOpenTransaction,
+		"frozen": testFrozen,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, []string{addr}, fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))
@@ -346,8 +349,7 @@ func (w *world) deleteTopics() {
 		return
 	}
 	defer cl.Close()
-	t := w.cfg.Topics
-	all := append(append([]string{t.Timeline, t.Features, t.Schemas, t.DeadLetters}, w.cfg.Content...), w.cfg.Features...)
+	all := append(w.cfg.Topics.All(), w.cfg.inputs()...)
 	if _, err := kadm.NewClient(cl).DeleteTopics(ctx, all...); err != nil {
 		w.t.Logf("topics stay behind: %v", err)
 	}

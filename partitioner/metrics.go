@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -22,7 +23,12 @@ type metrics struct {
 	transactions prometheus.Counter
 	failures     prometheus.Counter
 	faults       prometheus.Counter
+	skipped      *prometheus.CounterVec
+	waiting      *prometheus.GaugeVec
+	open         *prometheus.GaugeVec
+	waited       *prometheus.GaugeVec
 	paused       prometheus.Gauge
+	stuck        prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -37,6 +43,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		all = append(all, c)
 		return c
 	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: name, Help: help}, []string{"topic"})
+		all = append(all, g)
+		return g
+	}
 	m := &metrics{
 		consumed:     vec("consumed_total", "Input records: published + deduplicated + dead-lettered + ignored, exactly.", "topic"),
 		published:    vec("published_total", "Input records republished to their timelines or as features.", "topic"),
@@ -47,15 +58,30 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		transactions: one("transactions_total", "Transactions committed."),
 		failures:     one("failures_total", "Times that Kafka failed us and a new session was opened; nothing uncommitted took effect."),
 		faults:       one("read_faults_total", "Partitions that could not be read, each time it was told."),
+		skipped:      vec("skipped_batches_total", "Batches that could not be opened and that an operator skipped; their records are not consumed.", "topic"),
+		stuck: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "stuck_partitions",
+			Help: "Partitions that this process cannot read past a place of; /readyz and the log name it and the way out."}),
+		waiting: gauge("waiting_records", "Records, or offsets, of a topic that the group has not committed yet."),
+		open:    gauge("open_records", "Records of a topic in or behind transactions of its producers that have not ended."),
+		waited:  gauge("waited_seconds", "How long the oldest record of a topic has been seen to wait for the group."),
 		paused: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "paused",
 			Help: "1 while consumption pauses because nothing but dead letters came in."}),
 	}
-	all = append(all, m.paused)
+	all = append(all, m.paused, m.stuck)
 	var errs []error
 	for _, c := range all {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// measured takes over how far the group is.
+func (m *metrics) measured(p kafka.Progress) {
+	for topic, t := range p.Topics {
+		m.waiting.WithLabelValues(topic).Set(float64(t.Waiting))
+		m.open.WithLabelValues(topic).Set(float64(t.Open))
+		m.waited.WithLabelValues(topic).Set(float64(t.WaitedMillis) / 1000)
+	}
 }
 
 // tally is what one transaction did to the records of one topic.

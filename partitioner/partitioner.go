@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -62,8 +63,11 @@ func (c Config) Validate() error {
 	if c.Instance == "" {
 		fault("instance", "missing; give this process a name of its own in the group, such as its host's")
 	}
-	t := c.Topics.WithDefaults()
-	seen := []string{t.Timeline, t.Features, t.Schemas, t.DeadLetters}
+	if strings.HasPrefix(c.Group, kafka.SkipKey) {
+		fault("group", "%q begins with %q, which is not for groups; give it another name", c.Group, kafka.SkipKey)
+	}
+	t := c.Topics
+	seen := t.All()
 	for i, topic := range seen {
 		if slices.Contains(seen[:i], topic) {
 			fault("topics", "%q is named twice", topic)
@@ -94,6 +98,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// inputs are all topics to consume.
+func (c Config) inputs() []string {
+	return append(append([]string{}, c.Content...), c.Features...)
+}
+
 // Partitioner is one member of the partitioning group.
 type Partitioner struct {
 	cfg      Config
@@ -101,6 +110,11 @@ type Partitioner struct {
 	now      func() time.Time
 	metrics  *metrics
 	registry *schemas.Registry
+	schemas  *kafka.SchemaLog // feeds registry
+	progress *kafka.ProgressLog
+	beat     *kafka.Heartbeat // runs beside everything else, so that it tells when that is stuck
+	stuck    *stuckAt
+	state    state
 	pace     pace
 	batch    int // most records polled at once, now; at most pace.records
 	on       events
@@ -111,6 +125,7 @@ type events struct {
 	committed func() // after a commit is counted
 	waiting   func() // before a record waits for its schema
 	resting   func() // when a pause begins
+	skipped   func() // after a batch was skipped
 }
 
 // pace is when to commit and when to pause.
@@ -122,6 +137,7 @@ type pace struct {
 	poisonRun int           // dead letters in a row that pause consumption
 	pause     time.Duration // for how long
 	backoff   time.Duration // before a new session after a failed one
+	open      time.Duration // transactions of producers that are open for longer are told
 }
 
 // New validates. The metrics are registered with reg; now is the clock that
@@ -146,7 +162,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 	if err != nil {
 		return nil, fmt.Errorf("partitioner: %w", err)
 	}
-	p := &Partitioner{cfg: cfg, log: log, now: now, metrics: m, registry: registry, pace: pace{
+	p := &Partitioner{cfg: cfg, log: log, now: now, metrics: m, registry: registry, stuck: &stuckAt{metrics: m}, pace: pace{
 		records:   10_000,
 		bytes:     16 << 20,
 		gather:    250 * time.Millisecond,
@@ -154,8 +170,31 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 		poisonRun: 10_000,
 		pause:     30 * time.Second,
 		backoff:   500 * time.Millisecond,
+		open:      time.Minute,
 	}}
 	p.batch = p.pace.records
-	p.on = events{func() {}, func() {}, func() {}}
+	p.state.waits = errNotRun
+	p.on = events{func() {}, func() {}, func() {}, func() {}}
 	return p, nil
+}
+
+// open begins to follow the topics that tell this process something. It needs
+// no Kafka.
+func (p *Partitioner) open() (err error) {
+	if p.schemas, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{
+		Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Schemas, Registry: p.registry, Log: p.log,
+	}); err != nil {
+		return err
+	}
+	if p.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{
+		Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Progress, Log: p.log,
+	}); err != nil {
+		p.schemas.Close()
+		return err
+	}
+	p.beat = kafka.NewHeartbeat(kafka.HeartbeatConfig{
+		Brokers: p.cfg.Brokers, Progress: p.progress, Group: p.cfg.Group, Instance: p.cfg.Instance,
+		Inputs: p.cfg.inputs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
+	})
+	return nil
 }

@@ -301,12 +301,7 @@ func TestFencedOnlyOnceReplaced(t *testing.T) {
 // what it had: nothing is lost or doubled.
 func TestOutage(t *testing.T) {
 	dir := t.TempDir()
-	kfakeOn := func(port int) *kfake.Cluster {
-		c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
-		must(t, err)
-		return c
-	}
-	broker := kfakeOn(0)
+	broker := kfakeOn(t, 0, dir)
 	addr := broker.ListenAddrs()[0]
 	_, portText, _ := net.SplitHostPort(addr)
 	port, err := strconv.Atoi(portText)
@@ -318,15 +313,14 @@ func TestOutage(t *testing.T) {
 		l.read()
 	}
 	broker.Close()
-	broker = kfakeOn(port)
+	broker = kfakeOn(t, port, dir)
 	for len(l.count) < 2000 {
 		l.read()
 	}
 	stop()
 	broker.Close()
 	w.start()
-	broker = kfakeOn(port)
-	defer broker.Close()
+	broker = kfakeOn(t, port, dir)
 	w.checkOnce(l.finish(), l.count)
 }
 

@@ -57,7 +57,7 @@ func (r *resolver) writer(ctx context.Context, f schemas.Framed) (*schemas.Schem
 			return s, err
 		}
 	}
-	if r.wait <= 0 || time.Now().Before(r.nextWait) {
+	if r.wait <= 0 || r.log.Refused(f.Fingerprint) || time.Now().Before(r.nextWait) {
 		return nil, err
 	}
 	r.waiting()
@@ -95,10 +95,12 @@ func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Sc
 	if err != nil {
 		return nil, err
 	}
-	if _, err := r.registry.Admit(s); err != nil {
+	err = r.log.Publish(ctx, s)
+	var refused *schemas.RefusedError
+	if errors.As(err, &refused) {
 		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: err.Error()}
 	}
-	return s, r.log.Publish(ctx, s)
+	return s, err
 }
 
 func unknown(err error) bool {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/kafka"
@@ -18,64 +20,83 @@ const commitTimeout = 8 * time.Second
 // ctx ends, which is no error: the transaction under way is committed first.
 // It gives up with kafka.ErrPartitionCount when a topic does not fit, and with
 // kafka.ErrFenced when another process has taken over its instance name; every
-// other failure is logged, counted and tried again.
+// other failure is told, counted and tried again, for as long as it takes.
 func (p *Partitioner) Run(ctx context.Context) error {
-	tell := func(err error) { p.log.Warn("partitioner: waiting for the topics", "error", err) }
-	if err := kafka.EnsureTopics(ctx, p.cfg.Brokers, p.cfg.Topics, tell); ctx.Err() != nil {
-		return nil
-	} else if err != nil {
+	if err := p.open(); err != nil {
 		return fmt.Errorf("partitioner: %w", err)
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{
-		Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Schemas, Registry: p.registry, Log: p.log,
-	})
-	if err != nil {
+	defer p.close()
+	if err := p.ensureTopics(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-	defer log.Close()
+	var beats sync.WaitGroup
+	defer beats.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	beats.Go(func() { p.beat.Run(ctx) })
 	r := &router{
 		features: map[string]bool{},
-		resolver: &resolver{registry: p.registry, log: log, wait: p.cfg.SchemaWait, waiting: p.on.waiting, absent: map[uint32]time.Time{}},
+		resolver: &resolver{registry: p.registry, log: p.schemas, wait: p.cfg.SchemaWait, waiting: p.on.waiting, absent: map[uint32]time.Time{}},
 		now:      p.now,
 		seen:     map[recordKey][]byte{},
 	}
 	for _, topic := range p.cfg.Features {
 		r.features[topic] = true
 	}
-	return p.retry(ctx, func() error {
+	for ctx.Err() == nil {
 		err := p.session(ctx, r)
-		p.batch = max(p.batch/8, 1) // a transaction too large to finish must shrink
-		return err
-	})
-}
-
-// retry calls f until it succeeds, ctx ends, or trying again is of no use.
-func (p *Partitioner) retry(ctx context.Context, f func() error) error {
-	for {
-		err := f()
-		switch {
-		case err == nil, ctx.Err() != nil:
-			return nil
-		case errors.Is(err, kafka.ErrFenced), errors.Is(err, kafka.ErrPartitionCount):
+		if errors.Is(err, kafka.ErrFenced) {
 			return fmt.Errorf("partitioner: instance %s: %w", p.cfg.Instance, err)
 		}
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		p.batch = max(p.batch/8, 1) // a transaction too large to finish must shrink
+		p.state.set(func(s *state) { s.failed = err })
 		p.metrics.failures.Inc()
 		p.log.Warn("partitioner: failed; trying again", "error", err)
-		if !sleep(ctx, p.pace.backoff) {
-			return nil
-		}
+		sleep(ctx, p.pace.backoff)
 	}
+	return nil
 }
 
-// session runs transactions until one fails or ctx ends. A session that failed
-// to commit is never used again: only its successor, under the same
-// transactional id, learns what became of the transaction.
+// close ends what open began.
+func (p *Partitioner) close() {
+	p.state.set(func(s *state) { s.waits = errors.New("the partitioner has stopped") })
+	p.schemas.Close()
+	p.progress.Close()
+}
+
+// ensureTopics waits until Millrace's topics can be used, or ctx ends.
+func (p *Partitioner) ensureTopics(ctx context.Context) error {
+	wait := func(err error) {
+		p.state.set(func(s *state) { s.waits = err })
+	}
+	wait(errors.New("waiting for Kafka to serve the topics"))
+	err := kafka.EnsureTopics(ctx, p.cfg.Brokers, p.cfg.Topics, func(err error) {
+		wait(fmt.Errorf("waiting for Kafka to serve the topics: %w", err))
+		p.log.Warn("partitioner: waiting for Kafka to serve the topics", "error", err)
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("partitioner: %w", err)
+	}
+	wait(nil)
+	return nil
+}
+
+// session runs transactions until one fails, a batch was skipped or ctx ends,
+// which is no error. A session that failed to commit is never used again: only
+// its successor, under the same transactional id, learns what became of the
+// transaction.
 func (p *Partitioner) session(ctx context.Context, r *router) error {
 	s, err := kafka.OpenSession(ctx, kafka.SessionConfig{
 		Brokers:     p.cfg.Brokers,
 		Group:       p.cfg.Group,
 		Instance:    p.cfg.Instance,
-		Topics:      append(append([]string{}, p.cfg.Content...), p.cfg.Features...),
+		Topics:      p.cfg.inputs(),
 		DeadLetters: p.cfg.Topics.DeadLetters,
 		Log:         p.log,
 	})
@@ -83,25 +104,42 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		return err
 	}
 	defer s.Close()
+	p.stuck.keep(func(kafka.Stuck) bool { return false }) // it will be told again
+	p.state.set(func(st *state) { st.session = s })
+	defer p.state.set(func(st *state) { st.session = nil })
+	reading, wake := context.WithCancel(ctx)
+	var asked sync.WaitGroup
+	asked.Go(func() { p.awaitSkip(reading, wake) })
+	defer asked.Wait()
+	defer wake()
 	poison := 0 // dead letters in a row
 	for {
-		in, err := p.poll(ctx, s, p.batch)
+		in, err := p.poll(reading, s, p.batch)
+		if at, asked, ok := p.toSkip(); ok {
+			work, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+			defer cancel()
+			return p.skip(work, s, at, asked)
+		}
 		if err != nil {
+			if ctx.Err() != nil {
+				err = nil
+			}
 			return err
 		}
 		if len(in) == 0 && !s.Uncommitted() {
 			continue
 		}
-		t, err := p.transact(ctx, s, r, in)
+		t, err := p.transact(reading, s, r, in)
 		if err != nil {
 			return err
 		}
 		p.metrics.commit(t.byTopic)
+		p.state.set(func(s *state) { s.failed = nil })
 		p.on.committed()
 		p.batch = min(2*p.batch, p.pace.records)
 		if poison = t.poison(poison); poison >= p.pace.poisonRun {
 			poison = 0
-			p.rest(ctx)
+			p.rest(reading)
 		}
 	}
 }
@@ -110,20 +148,29 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 func (p *Partitioner) rest(ctx context.Context) {
 	p.log.Error("partitioner: nothing but dead letters comes in; pausing", "records", p.pace.poisonRun, "pause", p.pace.pause,
 		"way_out", "look at the reason headers in the topic "+p.cfg.Topics.DeadLetters)
+	p.state.set(func(s *state) { s.paused = true })
 	p.metrics.paused.Set(1)
 	p.on.resting()
 	sleep(ctx, p.pace.pause)
 	p.metrics.paused.Set(0)
+	p.state.set(func(s *state) { s.paused = false })
 }
 
 // poll is Session.Poll with the faults told.
 func (p *Partitioner) poll(ctx context.Context, s *kafka.Session, max int) ([]kafka.Input, error) {
 	in, faults, err := s.Poll(ctx, max)
+	p.stuck.keep(func(at kafka.Stuck) bool { return s.Has(at.Topic, at.Partition) && !past(in, at) })
 	for _, fault := range faults {
-		p.metrics.faults.Inc()
-		p.log.Error("partitioner: cannot read", "error", fault)
+		err = errors.Join(err, p.tell(ctx, fault))
 	}
 	return in, err
+}
+
+// past reports whether records from behind a place came in.
+func past(in []kafka.Input, at kafka.Stuck) bool {
+	return slices.ContainsFunc(in, func(r kafka.Input) bool {
+		return r.Topic == at.Topic && r.Partition == at.Partition && r.Offset >= at.Offset
+	})
 }
 
 // transact brings first, and what else comes in within moments, through one
@@ -166,7 +213,8 @@ func (p *Partitioner) more(ctx context.Context, s *kafka.Session, until time.Tim
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	in, err := p.poll(ctx, s, max)
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	var stuck *kafka.Unreadable
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.As(err, &stuck) {
 		err = nil // the wait is over, or Run is to stop after this transaction
 	}
 	return in, err
@@ -229,12 +277,10 @@ func (t *transaction) poison(before int) int {
 	return before + t.run
 }
 
-// sleep waits, and reports whether ctx let it.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits, at most until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
-		return false
 	case <-time.After(d):
-		return true
 	}
 }

@@ -145,7 +145,13 @@ func partitionerCommand() *cobra.Command {
   features: [entity-features]  # topics of feature records
   instance: partitioner-1      # this process's name, kept across restarts
   admin: 127.0.0.1:6061`, func(ctx context.Context, c *partitionerConfig) error {
-		r, ctx, err := newRole(ctx, &c.Common, func() error { return nil })
+		var made atomic.Pointer[partitioner.Partitioner]
+		r, ctx, err := newRole(ctx, &c.Common, func() error {
+			if p := made.Load(); p != nil {
+				return p.Ready()
+			}
+			return errors.New("the partitioner is being set up")
+		})
 		if err != nil {
 			return err
 		}
@@ -156,6 +162,7 @@ func partitionerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		made.Store(p)
 		r.group.Go(func() error { return p.Run(ctx) })
 		return r.group.Wait()
 	})

@@ -18,6 +18,8 @@ const (
 	HeaderCRC    = "crc"    // CRC32C of the value, 4 bytes big-endian
 	HeaderReason = "reason" // why a dead letter is dead: a stable word
 	HeaderDetail = "detail" // the same for people
+	HeaderBatch  = "batch"  // of a batch kept aside: the offsets of its first and last record, "12-40"
+	HeaderPiece  = "piece"  // which part of the batch the value is, and of how many: "1/3"
 )
 
 // Header is a record's header.
@@ -59,6 +61,9 @@ func ParseSource(b []byte) (Source, error) {
 var ErrCorrupt = errors.New("kafka: corrupt record")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// CRC returns the header crc's value for a record's value.
+func CRC(value []byte) []byte { return appendCRC(nil, value) }
 
 // appendCRC appends the header crc's value for a record's value.
 func appendCRC(b, value []byte) []byte {

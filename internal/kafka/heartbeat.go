@@ -26,6 +26,7 @@ type HeartbeatConfig struct {
 	Instance string
 	Inputs   []string       // the group's topics
 	Stuck    func() []Stuck // places this process cannot read past
+	Measured func(Progress) // told of each measurement; nil = nobody
 	Log      *slog.Logger   // nil = silent
 }
 
@@ -117,6 +118,9 @@ func (h *Heartbeat) beat(ctx context.Context, cl *kgo.Client) error {
 	h.mu.Lock()
 	h.mu.last = p
 	h.mu.Unlock()
+	if h.cfg.Measured != nil {
+		h.cfg.Measured(p)
+	}
 	value, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -154,6 +158,7 @@ func (h *Heartbeat) measure(ctx context.Context, adm *kadm.Client) (Progress, er
 			tr := h.trail(topicPartition{topic, partition})
 			tr.look(place.end, place.done, now)
 			t.Waiting += max(0, place.end-place.done)
+			t.Open += max(0, place.end-place.stable)
 			t.WaitedMillis = max(t.WaitedMillis, tr.waited(now).Milliseconds())
 			if tr.through.Before(through) {
 				through = tr.through
@@ -168,8 +173,22 @@ func (h *Heartbeat) measure(ctx context.Context, adm *kadm.Client) (Progress, er
 	// one was started. A clock that was ahead is not believed for longer.
 	if before, ok := h.cfg.Progress.Group(h.cfg.Group); ok {
 		p.ThroughMillis = max(p.ThroughMillis, min(before.ThroughMillis, p.AtMillis))
+		p.Stuck = others(p.Stuck, before.Stuck, at)
 	}
 	return p, nil
+}
+
+// others adds to the places where this process is stuck those where other
+// processes of the group have been, and that the group has not got past since.
+func others(own, before []Stuck, at map[string]map[int32]place) []Stuck {
+	for _, s := range before {
+		same := func(o Stuck) bool { return o.Topic == s.Topic && o.Partition == s.Partition }
+		now, ok := at[s.Topic][s.Partition]
+		if ok && now.done < int64(max(s.Next, s.Offset+1)) && !slices.ContainsFunc(own, same) {
+			own = append(own, s)
+		}
+	}
+	return own
 }
 
 func (h *Heartbeat) trail(tp topicPartition) *trail {
@@ -188,15 +207,21 @@ func (h *Heartbeat) seen(topic string) bool {
 	return false
 }
 
-// place is where a partition ends, and how far of it a group is done.
-type place struct{ end, done int64 }
+// place is where a partition ends, where it can be read to, and how far of it a
+// group is done.
+type place struct{ end, stable, done int64 }
 
 // look asks for the places of a group, by topic and partition. A topic that
 // does not exist, and of which the group has committed nothing, has none.
 func look(ctx context.Context, adm *kadm.Client, group string, topics []string) (map[string]map[int32]place, error) {
-	ends, err := adm.ListCommittedOffsets(ctx, topics...)
+	// Also what lies in or behind an open transaction has come, and waits.
+	ends, err := adm.ListEndOffsets(ctx, topics...)
 	if err != nil {
 		return nil, fmt.Errorf("ends: %w", err)
+	}
+	stable, err := adm.ListCommittedOffsets(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("ends of committed transactions: %w", err)
 	}
 	committed, err := adm.FetchOffsets(ctx, group)
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // not found: it has committed nothing
@@ -220,7 +245,10 @@ func look(ctx context.Context, adm *kadm.Client, group string, topics []string) 
 			case ok && c.Err != nil && !errors.Is(c.Err, kerr.UnknownTopicOrPartition):
 				return nil, fmt.Errorf("committed offset of %s/%d: %w", topic, partition, c.Err)
 			}
-			at := place{end: end.Offset}
+			at := place{end: end.Offset, stable: end.Offset}
+			if s, ok := stable.Lookup(topic, partition); ok && s.Err == nil {
+				at.stable = s.Offset
+			}
 			if start, ok := starts.Lookup(topic, partition); ok && start.Err == nil {
 				at.done = start.Offset // what is before was deleted
 			}

@@ -40,6 +40,7 @@ func (p Progress) Through() time.Time { return time.UnixMilli(p.ThroughMillis) }
 // TopicProgress is a group's progress in one topic.
 type TopicProgress struct {
 	Waiting      int64 `json:"waiting"`   // records, or offsets, not yet committed
+	Open         int64 `json:"open"`      // of them in or behind transactions that have not ended
 	WaitedMillis int64 `json:"waited_ms"` // how long the oldest of them has been seen to wait
 }
 

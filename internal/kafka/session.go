@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,7 +70,8 @@ type Session struct {
 	first           *kgo.FirstErrPromise
 	group, instance string
 	word            *groupWord
-	polled          bool // something since the last Commit
+	polled          bool                               // something since the last Commit
+	next            map[topicPartition]millrace.Offset // behind what was polled
 }
 
 // groupWord is what the group has told its member.
@@ -78,6 +80,10 @@ type groupWord struct {
 	joined chan struct{}      // has a value once the member has a place
 	failed chan error         // holds the first failure to get one
 	stop   context.CancelFunc // ends the client's own work
+	mu     struct {
+		sync.Mutex
+		assigned map[topicPartition]bool
+	}
 }
 
 // OnGroupManageError implements kgo.HookGroupManageError. A replaced member
@@ -93,10 +99,29 @@ func (w *groupWord) OnGroupManageError(err error) {
 	}
 }
 
-func (w *groupWord) onAssigned(context.Context, *kgo.Client, map[string][]int32) {
+func (w *groupWord) onAssigned(_ context.Context, _ *kgo.Client, all map[string][]int32) {
+	w.mark(all, true)
 	select {
 	case w.joined <- struct{}{}:
 	default:
+	}
+}
+
+func (w *groupWord) onRevoked(_ context.Context, _ *kgo.Client, all map[string][]int32) {
+	w.mark(all, false)
+}
+
+func (w *groupWord) mark(all map[string][]int32, assigned bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for topic, partitions := range all {
+		for _, p := range partitions {
+			if assigned {
+				w.mu.assigned[topicPartition{topic, p}] = true
+			} else {
+				delete(w.mu.assigned, topicPartition{topic, p})
+			}
+		}
 	}
 }
 
@@ -116,10 +141,13 @@ func (w *groupWord) wait(ctx context.Context) error {
 func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	word := &groupWord{joined: make(chan struct{}, 1), failed: make(chan error, 1), stop: stop}
+	word.mu.assigned = map[topicPartition]bool{}
 	opts, err := options(cfg.Brokers, cfg.Log,
 		kgo.WithContext(life),
 		kgo.WithHooks(word),
 		kgo.OnPartitionsAssigned(word.onAssigned),
+		kgo.OnPartitionsRevoked(word.onRevoked),
+		kgo.OnPartitionsLost(word.onRevoked),
 		kgo.ConsumerGroup(cfg.Group),
 		kgo.InstanceID(cfg.Instance),
 		kgo.TransactionalID(cfg.Group+"/"+cfg.Instance),
@@ -141,7 +169,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 		stop()
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	s := &Session{s: t, group: cfg.Group, instance: cfg.Instance, word: word}
+	s := &Session{s: t, group: cfg.Group, instance: cfg.Instance, word: word, next: map[topicPartition]millrace.Offset{}}
 	// First the place in the group, then the transactional id: a living
 	// predecessor whose transaction fails must find its place taken, or it
 	// takes it back (see failed).
@@ -182,10 +210,8 @@ func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error
 		case ctx.Err() != nil && errors.Is(e, ctx.Err()):
 		case errors.Is(e, kerr.FencedInstanceID):
 			err = fmt.Errorf("%w: %w", ErrFenced, e)
-		case lost(e):
-			faults = append(faults, fmt.Errorf("kafka: read %s/%d: %w: %w", topic, p, ErrLostPosition, e))
 		default:
-			faults = append(faults, fmt.Errorf("kafka: read %s/%d: %w", topic, p, e))
+			faults = append(faults, s.fault(topic, p, e))
 		}
 	})
 	if err != nil {
@@ -194,6 +220,7 @@ func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error
 	if n := fetches.NumRecords(); n > 0 {
 		in = make([]Input, 0, n)
 		for r := range fetches.RecordsAll() {
+			s.next[topicPartition{r.Topic, r.Partition}] = millrace.Offset(r.Offset) + 1
 			if !r.Attrs.IsControl() {
 				in = append(in, input(r))
 			}
@@ -202,6 +229,47 @@ func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error
 		return in, faults, nil
 	}
 	return nil, faults, ctx.Err()
+}
+
+func (s *Session) fault(topic string, p int32, err error) error {
+	if u := unreadable(topic, p, err); u != nil {
+		u.from = s.next[topicPartition{topic, p}]
+		return u
+	}
+	return fmt.Errorf("kafka: read %s/%d: %w", topic, p, err)
+}
+
+// Assigned returns how many partitions the group has given to this member. Like
+// Has, it may be called at any time.
+func (s *Session) Assigned() int {
+	s.word.mu.Lock()
+	defer s.word.mu.Unlock()
+	return len(s.word.mu.assigned)
+}
+
+// Has reports whether the group has given a partition to this member.
+func (s *Session) Has(topic string, partition int32) bool {
+	s.word.mu.Lock()
+	defer s.word.mu.Unlock()
+	return s.word.mu.assigned[topicPartition{topic, partition}]
+}
+
+// CommitPast has the group go on at an offset of one partition, outside of any
+// transaction. The session goes on where it was: open another one.
+func (s *Session) CommitPast(ctx context.Context, topic string, partition int32, next millrace.Offset) error {
+	to := map[string]map[int32]kgo.EpochOffset{topic: {partition: {Epoch: -1, Offset: int64(next)}}}
+	var failed error
+	s.s.Client().CommitOffsetsSync(ctx, to, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if failed = err; err != nil {
+			return
+		}
+		for _, t := range resp.Topics {
+			for _, p := range t.Partitions {
+				failed = errors.Join(failed, kerr.ErrorForCode(p.ErrorCode))
+			}
+		}
+	})
+	return s.failed("commit past a batch", failed)
 }
 
 // Uncommitted reports whether the group has something to commit: also markers

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// logFlags name Millrace's part of a Kafka.
+type logFlags struct {
+	brokers []string
+	prefix  string
+	wait    time.Duration
+}
+
+func logFlagsOf(f *pflag.FlagSet) *logFlags {
+	var l logFlags
+	f.StringSliceVar(&l.brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
+	f.StringVar(&l.prefix, "topic-prefix", "", "before Millrace's own topics")
+	f.DurationVar(&l.wait, "wait", 30*time.Second, "give up after this long")
+	return &l
+}
+
+func (l *logFlags) topics() kafka.Topics { return kafka.Prefixed(l.prefix) }
+
+// bound is ctx with the flags' limit.
+func (l *logFlags) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, l.wait)
+}
+
+// errNotConfirmed is the refusal of a command that cannot be taken back.
+var errNotConfirmed = errors.New("nothing was done: this cannot be taken back; say --yes if it is meant")
+
+func schemaCommand() *cobra.Command {
+	c := &cobra.Command{Use: "schema", Short: "List the schemas of the log, and give up one that will never come"}
+	l := logFlagsOf(c.PersistentFlags())
+	c.AddCommand(schemaList(l), schemaRefuse(l))
+	return c
+}
+
+func schemaList(l *logFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List every schema in the schemas topic, and every fingerprint that was given up",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := l.bound(c.Context())
+			defer cancel()
+			return listSchemas(ctx, c.OutOrStdout(), l)
+		},
+	}
+}
+
+func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return err
+	}
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: l.brokers, Topic: l.topics().Schemas, Registry: registry})
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if err := log.Refresh(ctx); err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE")
+	for _, s := range registry.Snapshot().All() {
+		state := "known"
+		if registry.Snapshot().Latest(s.Name()) == s {
+			state = "latest"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", s.Fingerprint(), s.Name(), state)
+	}
+	for _, fp := range log.AllRefused() {
+		fmt.Fprintf(table, "%s\t\trefused\n", fp)
+	}
+	return table.Flush()
+}
+
+func schemaRefuse(l *logFlags) *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use:   "refuse FINGERPRINT --yes",
+		Short: "Give up a schema that will never come, so that index nodes get past its records",
+		Long: `Index nodes wait for the schema of a record that they cannot read yet. Where it
+will never come, this lets every index node pass over the records of that
+fingerprint, now and later. A schema of it is refused from then on.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			fp, err := kafka.ParseFingerprint(args[0])
+			if err != nil {
+				return err
+			}
+			if !yes {
+				return errNotConfirmed
+			}
+			ctx, cancel := l.bound(c.Context())
+			defer cancel()
+			if err := kafka.RefuseSchema(ctx, l.brokers, l.topics().Schemas, fp); err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "schema %s is given up: its records are passed over\n", fp)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "yes, for good")
+	return c
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// logOfTest is a Kafka with Millrace's topics and a content topic posts.
+func logOfTest(t *testing.T) (ctx context.Context, addr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	addr = c.ListenAddrs()[0]
+	if err := kafka.EnsureTopics(ctx, []string{addr}, kafka.Topics{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := kafka.EnsureContentTopic(ctx, []string{addr}, "posts", 3, nil); err != nil {
+		t.Fatal(err)
+	}
+	return ctx, addr
+}
+
+// execute runs a command in this process and returns what it printed.
+func execute(ctx context.Context, args ...string) (string, error) {
+	var out bytes.Buffer
+	c := root()
+	c.SetArgs(args)
+	c.SetOut(&out)
+	err := c.ExecuteContext(ctx)
+	return out.String(), err
+}
+
+func TestSchemaCommand(t *testing.T) {
+	ctx, addr := logOfTest(t)
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{addr}, Topic: "schemas", Registry: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if err := log.Publish(ctx, schemas.Note()); err != nil {
+		t.Fatal(err)
+	}
+	const never = "0123456789abcdef"
+	for _, step := range []struct {
+		args []string
+		out  []string
+		err  string
+	}{
+		{args: []string{"refuse", "notes"}, err: "16 hexadecimal digits"},
+		{args: []string{"refuse", never}, err: "--yes"},
+		{args: []string{"refuse", "--yes", schemas.Note().Fingerprint().String()}, err: "is known"},
+		{args: []string{"refuse", "--yes", never}, out: []string{never + " is given up"}},
+		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  latest", never, "refused"}},
+	} {
+		out, err := execute(ctx, append([]string{"schema", "--brokers", addr}, step.args...)...)
+		if step.err == "" && err != nil || step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)) {
+			t.Errorf("%v: error %v, want %q", step.args, err, step.err)
+		}
+		for _, want := range step.out {
+			if !strings.Contains(out, want) {
+				t.Errorf("%v: %q\nlacks %q", step.args, out, want)
+			}
+		}
+	}
+}
+
+// A partitioner's process is stuck at a batch; its /readyz and commands tell,
+// and a command has it go on.
+func TestTopicsSkip(t *testing.T) {
+	ctx, addr := logOfTest(t)
+	ctx, failed := context.WithCancelCause(ctx)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ProducerBatchMaxBytes(80<<20), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if err := cl.ProduceSync(ctx, &kgo.Record{Topic: "posts", Value: make([]byte, 70<<20)}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	admin := freeAddr(t)
+	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
+		"brokers: [%q]\ncontent: [posts]\ninstance: one\nadmin: %q\n", addr, admin))
+	readyz := func(want string) {
+		t.Helper()
+		waitFor(ctx, t, fmt.Sprintf("%q at /readyz", want), func() bool {
+			resp, err := http.Get("http://" + admin + "/readyz")
+			if err != nil {
+				return false
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			return err == nil && strings.Contains(string(body), want)
+		})
+	}
+	readyz("millrace topics skip --topic posts")
+
+	flags := []string{"topics", "--brokers", addr}
+	var way string
+	waitFor(ctx, t, "topics show to name the place", func() bool {
+		out, err := execute(ctx, append(flags, "show")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, way, _ = strings.Cut(out, "millrace topics ")
+		way, _, _ = strings.Cut(way, " goes on")
+		return way != ""
+	})
+	skip := append(flags, strings.Fields(way)...)
+	if _, err := execute(ctx, skip[:len(skip)-1]...); err == nil || !strings.Contains(err.Error(), "--yes") {
+		t.Errorf("without --yes: %v", err)
+	}
+	if _, err := execute(ctx, append(flags, "skip", "--topic", "posts", "--partition", "2", "--offset", "99", "--yes")...); err == nil || !strings.Contains(err.Error(), "does not say") {
+		t.Errorf("of a place that is not stuck: %v", err)
+	}
+	if out, err := execute(ctx, skip...); err != nil || !strings.Contains(out, "dead-letters") {
+		t.Errorf("%v: %q, %v", skip, out, err)
+	}
+	readyz("ok")
+	if _, err := execute(ctx, append(flags, "forget", "--group", "nobody", "--yes")...); err == nil || !strings.Contains(err.Error(), "nobody") {
+		t.Errorf("a group that never was: %v", err)
+	}
+	if _, err := execute(ctx, append(flags, "forget", "--group", "millrace-partitioner", "--yes")...); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,83 @@
+package partitioner
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// waitLimit is how long records may wait while this process has no partition to
+// read, until that is a fault: others may be reading them.
+const waitLimit = 10 * time.Second
+
+// state is what Ready judges, beside what it can ask for.
+type state struct {
+	sync.Mutex
+	waits   error          // what keeps Run from its work
+	session *kafka.Session // nil while there is none
+	failed  error          // the last transaction, and no later one was committed
+	paused  bool           // for nothing but poison
+}
+
+func (s *state) set(f func(*state)) {
+	s.Lock()
+	defer s.Unlock()
+	f(s)
+}
+
+// errNotRun says that Run was not called yet.
+var errNotRun = errors.New("the partitioner has not begun")
+
+// Ready returns nil while this process does its work, or else what it waits
+// for, or what is wrong.
+func (p *Partitioner) Ready() error {
+	p.state.Lock()
+	defer p.state.Unlock()
+	if p.state.waits != nil {
+		return p.state.waits
+	}
+	last, err := p.beat.Last()
+	switch {
+	case err != nil:
+		return fmt.Errorf("Kafka does not tell how far the group is: %w", err)
+	case !p.schemas.Read():
+		return fmt.Errorf("the schemas are not read: %w", p.schemas.Fault())
+	case len(last.Missing) > 0:
+		return fmt.Errorf("topics that do not exist: %q; create them, or take them out of the configuration", last.Missing)
+	case p.state.session == nil && p.state.failed != nil:
+		return fmt.Errorf("waiting for a place in the group %s after a failure: %w", p.cfg.Group, p.state.failed)
+	case p.state.session == nil:
+		return fmt.Errorf("waiting for a place in the group %s", p.cfg.Group)
+	case p.state.paused:
+		return fmt.Errorf("pausing: nothing but dead letters came in; look at the reasons in topic %s", p.cfg.Topics.DeadLetters)
+	}
+	if stuck := p.stuck.all(); len(stuck) > 0 {
+		return errors.New(stuck[0].String())
+	}
+	return p.idle(last)
+}
+
+// idle tells a process that has nothing to do from one that does nothing.
+func (p *Partitioner) idle(last kafka.Progress) error {
+	waiting, waited := int64(0), time.Duration(0)
+	for topic, t := range last.Topics {
+		since := time.Duration(t.WaitedMillis) * time.Millisecond
+		waiting, waited = waiting+t.Waiting, max(waited, since)
+		if t.Open > 0 && since >= p.pace.open {
+			return fmt.Errorf("topic %s: a producer's transaction is open since %s, and %d records in or behind it wait; "+
+				"end the producer, or abort it with kafka-transactions.sh", topic, since, t.Open)
+		}
+	}
+	switch {
+	case waiting == 0:
+		return nil
+	case p.state.failed != nil:
+		return fmt.Errorf("%d records wait, and transactions fail: %w", waiting, p.state.failed)
+	case p.state.session.Assigned() == 0 && waited > waitLimit:
+		return fmt.Errorf("%d records wait since %s, and the group gives this process no partition to read", waiting, waited)
+	}
+	return nil
+}

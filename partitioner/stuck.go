@@ -1,0 +1,182 @@
+package partitioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// UnreadableBatch is the reason of dead letters that are a batch, or a piece of
+// one, which could not be opened and was skipped by an operator.
+const UnreadableBatch schemas.Reason = "unreadable-batch"
+
+// pieceBytes bounds a dead letter that is a piece of a batch.
+const pieceBytes = 1 << 20
+
+// stuckAt holds the places that this process cannot read past: at most one a
+// partition.
+type stuckAt struct {
+	mu struct {
+		sync.Mutex
+		at map[place]kafka.Stuck
+	}
+	metrics *metrics
+}
+
+type place struct {
+	topic     string
+	partition int32
+}
+
+func (s *stuckAt) add(at kafka.Stuck) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.at == nil {
+		s.mu.at = map[place]kafka.Stuck{}
+	}
+	s.mu.at[place{at.Topic, at.Partition}] = at
+	s.metrics.stuck.Set(float64(len(s.mu.at)))
+}
+
+func (s *stuckAt) has(topic string, partition int32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.mu.at[place{topic, partition}]
+	return ok
+}
+
+// keep forgets the places that are not to stay.
+func (s *stuckAt) keep(stays func(kafka.Stuck) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, at := range s.mu.at {
+		if !stays(at) {
+			delete(s.mu.at, p)
+		}
+	}
+	s.metrics.stuck.Set(float64(len(s.mu.at)))
+}
+
+func (s *stuckAt) all() []kafka.Stuck {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []kafka.Stuck
+	for _, at := range s.mu.at {
+		all = append(all, at)
+	}
+	return all
+}
+
+// toSkip returns a place that an operator asks to skip.
+func (p *Partitioner) toSkip() (at kafka.Stuck, asked kafka.Skip, ok bool) {
+	for _, asked := range p.progress.Skips(p.cfg.Group) {
+		for _, at := range p.stuck.all() {
+			if at.Topic == asked.Topic && at.Partition == asked.Partition && at.Offset == asked.Offset {
+				return at, asked, true
+			}
+		}
+	}
+	return at, asked, false
+}
+
+// awaitSkip calls found once an operator asks to skip a place that this process
+// is stuck at, unless ctx ends before.
+func (p *Partitioner) awaitSkip(ctx context.Context, found func()) {
+	for {
+		moved := p.progress.Moved()
+		if _, _, ok := p.toSkip(); ok {
+			found()
+			return
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// skip keeps a batch aside and has the group go on behind it. If the process
+// dies in between, the batch is kept aside twice and skipped once.
+func (p *Partitioner) skip(ctx context.Context, s *kafka.Session, at kafka.Stuck, asked kafka.Skip) error {
+	letters, err := p.aside(ctx, at)
+	if err != nil {
+		return err
+	}
+	to, err := kafka.NewProducer(p.cfg.Brokers, p.cfg.Topics.DeadLetters, p.log)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	for _, o := range letters {
+		to.Produce(ctx, o)
+	}
+	if err := to.Flush(ctx); err != nil {
+		return err
+	}
+	if err := s.CommitPast(ctx, at.Topic, at.Partition, at.Next); err != nil {
+		return err
+	}
+	p.metrics.skipped.WithLabelValues(at.Topic).Inc()
+	p.stuck.keep(func(k kafka.Stuck) bool { return k != at })
+	p.log.Warn("partitioner: a batch was skipped", "topic", at.Topic, "partition", at.Partition, "offset", at.Offset, "next", at.Next,
+		"kept_in", p.cfg.Topics.DeadLetters, "pieces", len(letters))
+	p.on.skipped()
+	return kafka.EndSkip(ctx, p.cfg.Brokers, p.cfg.Topics.Progress, asked)
+}
+
+// aside returns the dead letters that hold a batch as it is in the log, in
+// pieces. Of a batch that the log does not have there is one without a value.
+func (p *Partitioner) aside(ctx context.Context, at kafka.Stuck) ([]kafka.Outgoing, error) {
+	b, err := kafka.FetchBatch(ctx, p.cfg.Brokers, at.Topic, at.Partition, at.Offset)
+	if err != nil && !errors.Is(err, kafka.ErrLostPosition) {
+		return nil, err
+	}
+	pieces := max(1, (len(b.Bytes)+pieceBytes-1)/pieceBytes)
+	source := kafka.Source{Topic: at.Topic, Partition: at.Partition, Offset: at.Offset}
+	var letters []kafka.Outgoing
+	for i := range pieces {
+		value := b.Bytes[i*pieceBytes : min((i+1)*pieceBytes, len(b.Bytes))]
+		letters = append(letters, kafka.Outgoing{
+			Topic: p.cfg.Topics.DeadLetters,
+			Key:   source.Append(nil),
+			Value: value,
+			Headers: []kafka.Header{
+				{Key: kafka.HeaderReason, Value: []byte(UnreadableBatch)},
+				{Key: kafka.HeaderDetail, Value: []byte(at.Reason)},
+				{Key: kafka.HeaderSource, Value: source.Append(nil)},
+				{Key: kafka.HeaderBatch, Value: fmt.Appendf(nil, "%d-%d", at.Offset, at.Next-1)},
+				{Key: kafka.HeaderPiece, Value: fmt.Appendf(nil, "%d/%d", i+1, pieces)},
+				{Key: kafka.HeaderCRC, Value: kafka.CRC(value)},
+			},
+		})
+	}
+	return letters, nil
+}
+
+// tell logs a fault of reading, and notes where a partition is stuck. An error
+// means that this is not known: a new session is told of it again.
+func (p *Partitioner) tell(ctx context.Context, fault error) error {
+	p.metrics.faults.Inc()
+	var u *kafka.Unreadable
+	if !errors.As(fault, &u) {
+		p.log.Error("partitioner: cannot read", "error", fault)
+		return nil
+	}
+	if p.stuck.has(u.Topic, u.Partition) {
+		return nil // and was told
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	at, err := kafka.Locate(ctx, p.cfg.Brokers, p.cfg.Group, u)
+	if err != nil {
+		return errors.Join(fault, err)
+	}
+	p.stuck.add(at)
+	p.log.Error("partitioner: a partition is stuck", "place", at.String())
+	return nil
+}

@@ -110,6 +110,7 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot
 
 // restoreKnown lets the nodes of the assignment count as registered before.
 func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n Node) error {
+	n.ID = id
 	body, err := json.Marshal(registration{Node: n})
 	if err != nil {
 		return err

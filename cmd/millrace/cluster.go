@@ -204,6 +204,7 @@ type assigning struct {
 	shrink   bool
 	force    bool
 	epoch    int64
+	wait     time.Duration
 }
 
 func clusterAssign(cm *Common) *cobra.Command {
@@ -238,15 +239,12 @@ it goes back from an assignment that was a mistake.`,
 	f.BoolVar(&as.replace, "replace", false, "with --nodes: replace the present assignment, though nearly every partition moves")
 	f.BoolVar(&as.shrink, "allow-shrink", false, "let the map lose more than a fifth of its nodes or replicas")
 	f.BoolVar(&as.force, "force", false, "assign nodes that have never registered, too")
+	f.DurationVar(&as.wait, "wait", 10*time.Second, "for how long nodes that have just been started may be on their way to register")
 	f.Int64Var(&as.epoch, "epoch", 0, "the epoch, above the present one by at most 1000 (default: the next)")
 	c.MarkFlagsMutuallyExclusive("nodes", "from")
 	c.MarkFlagsOneRequired("nodes", "from")
 	return c
 }
-
-// registerWithin is how long nodes that have just been started may take to
-// register.
-const registerWithin = 10 * time.Second
 
 func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Assignment, err error) {
 	if as.from != "" {
@@ -270,7 +268,7 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Ass
 	}
 	a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
 	a.AllowShrink, a.AllowUnknown = as.shrink, as.force
-	limited, cancel := context.WithTimeout(ctx, registerWithin)
+	limited, cancel := context.WithTimeout(ctx, as.wait)
 	defer cancel()
 	for {
 		err = cl.Assign(ctx, a)
@@ -280,7 +278,7 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Ass
 		select { // nodes may be on their way
 		case <-limited.Done():
 			return a, err
-		case <-time.After(registerWithin / 20):
+		case <-time.After(500 * time.Millisecond):
 		}
 	}
 }

@@ -136,8 +136,18 @@ func (d *doctor) records(ctx context.Context, topic string) (sum int64, err erro
 // how far it may be behind.
 const heartbeatLimit = 10 * time.Second
 
+var errNoPartitioner = finding("start one: millrace partitioner --config FILE", "no partitioner has ever said that it works")
+
 func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
-	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: d.Brokers, Topic: kafka.Prefixed(d.TopicPrefix).Progress})
+	topics := kafka.Prefixed(d.TopicPrefix)
+	look, err := kafka.InspectTopics(ctx, d.Brokers, topics)
+	if err != nil {
+		return "", err
+	}
+	if look.Progress.Partitions == 0 {
+		return "", errNoPartitioner
+	}
+	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: d.Brokers, Topic: topics.Progress})
 	if err != nil {
 		return "", err
 	}
@@ -147,7 +157,7 @@ func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	}
 	groups := log.Groups()
 	if len(groups) == 0 {
-		return "", finding("start one: millrace partitioner --config FILE", "no partitioner has ever said that it works")
+		return "", errNoPartitioner
 	}
 	var faults []string
 	for _, g := range groups {

@@ -255,7 +255,7 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 // a process kept.
 func TestClusterAssignGoesBack(t *testing.T) {
 	c := startClinic(t)
-	c.says("have never registered", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "nodel,node-2")
+	c.says("have never registered", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "nodel,node-2", "--wait", "0s")
 	c.ok()
 	file := filepath.Join(t.TempDir(), "good.json")
 	c.must(os.WriteFile(file, []byte(c.says("", nil, c.show("-o", "json")...)), 0o644))

@@ -200,7 +200,7 @@ func (k *kept) read(dir string) error {
 	for _, f := range files {
 		file := filepath.Join(dir, f.Name())
 		if name, ok := strings.CutPrefix(f.Name(), "secret-"); ok {
-			secret, err := os.ReadFile(file)
+			secret, err := readFile(file, secretBytes)
 			if err != nil || len(secret) != secretBytes {
 				return fmt.Errorf("%s is no secret: %v", file, err)
 			}

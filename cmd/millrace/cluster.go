@@ -1,10 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,7 +21,7 @@ import (
 )
 
 func clusterCommand() *cobra.Command {
-	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, give it its first assignment, or restore what etcd lost"}
+	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, assign its partitions, or restore what etcd lost"}
 	cm := clusterFlagsOf(c.PersistentFlags())
 	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm))
 	return c
@@ -29,18 +35,39 @@ func clusterFlagsOf(f *pflag.FlagSet) *Common {
 	return &cm
 }
 
-// clusterMap reads the cluster's map once.
-func (c *Common) clusterMap(ctx context.Context) (*cluster.Map, error) {
-	cl, err := c.openCluster(ctx, "")
+// look is a cluster as it is at one moment.
+type look struct {
+	m      *cluster.Map
+	health cluster.Health
+	fault  error // why the map may not be what etcd should hold
+}
+
+// clusterLook looks at a cluster once, and writes nothing to it.
+func (c *Common) clusterLook(ctx context.Context) (look, error) {
+	cl, err := cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: c.clusterName(), ReadOnly: true, Log: slog.Default()})
 	if err != nil {
-		return nil, err
+		return look{}, err
 	}
 	defer cl.Close()
 	w, err := cl.Watch(ctx)
 	if err != nil {
-		return nil, err
+		return look{}, err
 	}
-	return w.Current(), nil
+	seen, err := cl.Seen(ctx)
+	if err != nil {
+		return look{}, err
+	}
+	m := w.Current()
+	return look{m, m.Health(seen), w.Fault()}, nil
+}
+
+// faults is everything that is wrong with the cluster.
+func (l look) faults() []string {
+	faults := l.health.Faults()
+	if l.fault != nil {
+		faults = append(strings.Split(l.fault.Error(), "\n"), faults...)
+	}
+	return faults
 }
 
 // documents reads the cluster's documents of a kind for use.
@@ -60,59 +87,200 @@ func (c *Common) documents(ctx context.Context, kind string, use func(context.Co
 }
 
 func clusterShow(cm *Common) *cobra.Command {
-	return &cobra.Command{
+	var output string
+	c := &cobra.Command{
 		Use:   "show",
-		Short: "Nodes, what they host, and what is ready",
+		Short: "Nodes, what they host, what is ready, and what is wrong; fails unless all is well",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			m, err := cm.clusterMap(c.Context())
+			l, err := cm.clusterLook(c.Context())
 			if err != nil {
 				return err
 			}
-			t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintf(t, "assignment epoch %d, %d partitions\n\nNODE\tADDRESS\tZONE\tALIVE\tHOSTS\tREADY\tBEHIND\tLAG\n", m.Epoch(), partition.Count)
-			for _, n := range m.Nodes() {
-				hosted := m.Hosted(n.ID)
-				ready := hosted.And(m.Ready(n.ID))
-				lag := m.Lag(n.ID)
-				fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, m.Alive(n.ID), hosted.Len(), ready.Len(), lag.Behind.Len(), lag.Seconds)
+			switch output {
+			case "json":
+				err = l.writeJSON(c.OutOrStdout())
+			case "text":
+				err = l.writeText(c.OutOrStdout())
+			default:
+				err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", output), WayOut: "say text or json"}
 			}
-			return t.Flush()
+			if n := len(l.faults()); err == nil && n > 0 {
+				err = fmt.Errorf("cluster %s is not well: %d faults", cm.clusterName(), n)
+			}
+			return err
 		},
 	}
+	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return c
+}
+
+func (l look) writeText(w io.Writer) error {
+	h := l.health
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "assignment epoch %d, %d partitions, %d replicas each\n\nNODE\tADDRESS\tZONE\tSTATE\tHOSTS\tREADY\tBEHIND\tLAG\n", h.Epoch, partition.Count, h.Replicas)
+	for _, n := range h.Nodes {
+		state := n.State
+		if state != cluster.NodeAlive {
+			state = strings.ToUpper(state)
+		}
+		if !n.Seen.IsZero() {
+			state += " since " + n.Seen.Format(time.RFC3339)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, state, n.Hosts.Len(), n.Ready.Len(), n.Lag.Behind.Len(), n.Lag.Seconds)
+	}
+	if faults := l.faults(); len(faults) > 0 {
+		fmt.Fprintf(t, "\nnot well:\n  %s\n", strings.Join(faults, "\n  "))
+	} else {
+		fmt.Fprintln(t, "\nall is well")
+	}
+	return t.Flush()
+}
+
+// shown is a look as JSON.
+type shown struct {
+	OK         bool               `json:"ok"`
+	Faults     []string           `json:"faults"`
+	Epoch      int64              `json:"epoch"`
+	Replicas   int                `json:"replicas"`
+	Unserved   []int              `json:"unserved"` // partitions without a ready replica
+	Below      []int              `json:"below"`    // with fewer than replicas
+	Nodes      []shownNode        `json:"nodes"`
+	Assignment cluster.Assignment `json:"assignment"` // for assign --from
+}
+
+type shownNode struct {
+	ID         millrace.NodeID `json:"id"`
+	Addr       string          `json:"addr,omitempty"`
+	Zone       string          `json:"zone,omitempty"`
+	State      string          `json:"state"`
+	Seen       *time.Time      `json:"seen,omitempty"` // when it last lived
+	Hosts      []int           `json:"hosts"`
+	Ready      []int           `json:"ready"`
+	Behind     []int           `json:"behind,omitempty"`
+	LagSeconds float64         `json:"lag_seconds,omitempty"`
+	Reports    []shownReport   `json:"reports,omitempty"`
+}
+
+type shownReport struct {
+	State      string    `json:"state"`
+	Reason     string    `json:"reason,omitempty"`
+	Detail     string    `json:"detail,omitempty"`
+	Partitions []int     `json:"partitions"`
+	Since      time.Time `json:"since"`
+	Seconds    float64   `json:"seconds,omitempty"`
+}
+
+func (l look) writeJSON(w io.Writer) error {
+	h, faults := l.health, l.faults()
+	out := shown{OK: len(faults) == 0, Faults: faults, Epoch: h.Epoch, Replicas: h.Replicas, Unserved: numbers(h.Unserved), Below: numbers(h.Below), Assignment: l.m.Assignment()}
+	for _, n := range h.Nodes {
+		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: numbers(n.Hosts), Ready: numbers(n.Ready), Behind: numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
+		if !n.Seen.IsZero() {
+			node.Seen = &n.Seen
+		}
+		for _, r := range n.Reports {
+			node.Reports = append(node.Reports, shownReport{r.State, r.Reason, r.Detail, numbers(r.Partitions), r.Since, r.Seconds})
+		}
+		out.Nodes = append(out.Nodes, node)
+	}
+	return json.NewEncoder(w).Encode(out)
+}
+
+func numbers(s cluster.Set) []int {
+	out := []int{}
+	for p := range s.All() {
+		out = append(out, int(p))
+	}
+	return out
+}
+
+// assigning is what cluster assign is told.
+type assigning struct {
+	nodes    []string
+	replicas int
+	from     string
+	replace  bool
+	shrink   bool
+	force    bool
+	epoch    int64
+	wait     time.Duration
 }
 
 func clusterAssign(cm *Common) *cobra.Command {
-	var nodes []string
-	var replicas int
+	var as assigning
 	c := &cobra.Command{
-		Use:   "assign --nodes a,b,c --replicas 2",
-		Short: "Spread all partitions over nodes, in a cluster that has no assignment yet",
-		Args:  cobra.NoArgs,
+		Use:   "assign --nodes a,b,c --replicas 2 | --from FILE",
+		Short: "Spread all partitions over nodes, or go back to an assignment that there was",
+		Long: `Spreads all partitions over nodes, in a cluster that has no assignment yet.
+
+With --from it assigns what a file holds, under the next epoch: the output of
+"cluster show -o json", or map.json of a data directory's cluster directory. So
+it goes back from an assignment that was a mistake.`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cm.openCluster(c.Context(), "")
 			if err != nil {
 				return err
 			}
 			defer cl.Close()
-			ids := make([]millrace.NodeID, len(nodes))
-			for i, n := range nodes {
-				ids[i] = millrace.NodeID(strings.TrimSpace(n))
-			}
-			a, err := cluster.Spread(ids, replicas)
+			a, err := as.run(c.Context(), cl)
 			if err != nil {
 				return err
 			}
-			if err := cl.Assign(c.Context(), a); err != nil {
-				return err
-			}
-			fmt.Fprintf(c.OutOrStdout(), "%d partitions on %d nodes, %d replicas each\n", partition.Count, len(ids), replicas)
+			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d: %d partitions on %d nodes\n", a.Epoch, partition.Count, len(a.Nodes()))
 			return nil
 		},
 	}
-	c.Flags().StringSliceVar(&nodes, "nodes", nil, "ids of the index nodes")
-	c.Flags().IntVar(&replicas, "replicas", 2, "replicas of each partition")
+	f := c.Flags()
+	f.StringSliceVar(&as.nodes, "nodes", nil, "ids of the index nodes")
+	f.IntVar(&as.replicas, "replicas", 2, "replicas of each partition")
+	f.StringVar(&as.from, "from", "", "a file with the assignment to go back to")
+	f.BoolVar(&as.replace, "replace", false, "with --nodes: replace the present assignment, though nearly every partition moves")
+	f.BoolVar(&as.shrink, "allow-shrink", false, "let the map lose more than a fifth of its nodes or replicas")
+	f.BoolVar(&as.force, "force", false, "assign nodes that have never registered, too")
+	f.DurationVar(&as.wait, "wait", 10*time.Second, "for how long nodes that have just been started may be on their way to register")
+	f.Int64Var(&as.epoch, "epoch", 0, "the epoch, above the present one by at most 1000 (default: the next)")
+	c.MarkFlagsMutuallyExclusive("nodes", "from")
+	c.MarkFlagsOneRequired("nodes", "from")
 	return c
+}
+
+func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Assignment, err error) {
+	if as.from != "" {
+		a, err = cluster.ReadAssignment(as.from)
+	} else {
+		ids := make([]millrace.NodeID, len(as.nodes))
+		for i, n := range as.nodes {
+			ids[i] = millrace.NodeID(strings.TrimSpace(n))
+		}
+		a, err = cluster.Spread(ids, as.replicas)
+	}
+	if err != nil {
+		return a, err
+	}
+	now, ok, err := cl.Assigned(ctx)
+	if err != nil {
+		return a, err
+	}
+	if ok && as.from == "" && !as.replace {
+		return a, fmt.Errorf("%w: it has epoch %d; go back to an earlier one with --from, or move everything with --replace", cluster.ErrEpoch, now.Epoch)
+	}
+	a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
+	a.AllowShrink, a.AllowUnknown = as.shrink, as.force
+	limited, cancel := context.WithTimeout(ctx, as.wait)
+	defer cancel()
+	for {
+		err = cl.Assign(ctx, a)
+		if !errors.Is(err, cluster.ErrUnknownOwner) {
+			return a, err
+		}
+		select { // nodes may be on their way
+		case <-limited.Done():
+			return a, err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
 }
 
 func clusterRestore(cm *Common) *cobra.Command {

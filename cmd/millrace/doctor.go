@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
@@ -49,24 +51,30 @@ func (d *doctor) run(ctx context.Context, w io.Writer) error {
 	for _, check := range []struct {
 		name   string
 		do     func(context.Context) (string, error)
-		wayOut string
+		wayOut string // unless the error has one
 	}{
 		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers"},
 		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used"},
+		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz"},
 		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster"},
-		{"partitions are assigned", d.assigned, "millrace cluster assign --nodes ..."},
-		{"index nodes are ready", d.nodesReady, "look at the node's log and its /readyz"},
+		{"partitions are assigned", d.assigned, assignWayOut},
+		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz"},
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc"},
 	} {
 		limited, cancel := context.WithTimeout(ctx, checkTimeout)
 		note, err := check.do(limited)
 		cancel()
-		if err != nil {
-			failed++
-			fmt.Fprintf(w, "FAIL  %-24s %v\n      %-24s way out: %s\n", check.name, err, "", check.wayOut)
+		if err == nil {
+			fmt.Fprintf(w, "ok    %-24s %s\n", check.name, note)
 			continue
 		}
-		fmt.Fprintf(w, "ok    %-24s %s\n", check.name, note)
+		failed++
+		what, wayOut := err.Error(), check.wayOut
+		if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" {
+			what, wayOut = e.Detail, e.WayOut
+		}
+		const indent = "\n                               "
+		fmt.Fprintf(w, "FAIL  %-24s %s\n      %-24s way out: %s\n", check.name, strings.ReplaceAll(what, "\n", indent), "", wayOut)
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d checks failed", failed)
@@ -74,74 +82,166 @@ func (d *doctor) run(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
+// finding is what is wrong, with a way out of its own.
+func finding(wayOut, what string, args ...any) error {
+	return &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf(what, args...), WayOut: wayOut}
+}
+
 func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
 	return fmt.Sprint(d.Brokers), kafka.WaitReady(ctx, d.Brokers)
 }
 
 func (d *doctor) topicsFit(ctx context.Context) (string, error) {
-	look, err := kafka.NewInspector(d.Brokers)
+	topics := kafka.Prefixed(d.TopicPrefix)
+	log, err := kafka.InspectTopics(ctx, d.Brokers, topics)
 	if err != nil {
 		return "", err
 	}
-	defer look.Close()
-	topics := kafka.Prefixed(d.TopicPrefix)
-	var records int64
 	for _, t := range []struct {
-		name  string
+		kafka.LogTopic
 		count int
-	}{{topics.Timeline, partition.Count}, {topics.Features, partition.Count}, {topics.Schemas, 1}, {topics.DeadLetters, 1}} {
-		ends, err := look.Ends(ctx, t.name)
-		if err != nil {
-			return "", err
+	}{{log.Timeline, partition.Count}, {log.Features, partition.Count}, {log.Schemas, 1}, {log.DeadLetters, 1}} {
+		if t.Partitions == 0 {
+			return "", fmt.Errorf("topic %s does not exist", t.Name)
 		}
-		if len(ends) != t.count {
-			return "", fmt.Errorf("topic %s has %d partitions, not %d", t.name, len(ends), t.count)
-		}
-		if t.name == topics.DeadLetters {
-			records = int64(ends[0])
+		if t.Partitions != t.count {
+			return "", fmt.Errorf("topic %s has %d partitions, not %d", t.Name, t.Partitions, t.count)
 		}
 	}
-	return fmt.Sprintf("%d partitions; %d dead letters", partition.Count, records), nil
+	if deletes := log.Deletes(); len(deletes) > 0 {
+		return "", finding("set cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1 on them: a node without its disk is rebuilt from them", "%s", strings.Join(deletes, "\n"))
+	}
+	if t := log.Schemas; t.CleanupPolicy != "compact" {
+		return "", finding("set cleanup.policy=compact on it: records of a schema that is deleted cannot be read", "topic %s has cleanup.policy=%s", t.Name, t.CleanupPolicy)
+	}
+	dead, err := d.records(ctx, topics.DeadLetters)
+	return fmt.Sprintf("%d partitions; %d dead letters", partition.Count, dead), err
+}
+
+// records returns how many offsets of a topic have been used.
+func (d *doctor) records(ctx context.Context, topic string) (sum int64, err error) {
+	look, err := kafka.NewInspector(d.Brokers)
+	if err != nil {
+		return 0, err
+	}
+	defer look.Close()
+	ends, err := look.Ends(ctx, topic)
+	for _, end := range ends {
+		sum += int64(end)
+	}
+	return sum, err
+}
+
+// heartbeatLimit is how old the word of a group of partitioners may be, and
+// how far it may be behind.
+const heartbeatLimit = 10 * time.Second
+
+var errNoPartitioner = finding("start one: millrace partitioner --config FILE", "no partitioner has ever said that it works")
+
+func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
+	topics := kafka.Prefixed(d.TopicPrefix)
+	look, err := kafka.InspectTopics(ctx, d.Brokers, topics)
+	if err != nil {
+		return "", err
+	}
+	if look.Progress.Partitions == 0 {
+		return "", errNoPartitioner
+	}
+	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: d.Brokers, Topic: topics.Progress})
+	if err != nil {
+		return "", err
+	}
+	defer log.Close()
+	if err := log.Refresh(ctx); err != nil {
+		return "", err
+	}
+	groups := log.Groups()
+	if len(groups) == 0 {
+		return "", errNoPartitioner
+	}
+	var faults []string
+	for _, g := range groups {
+		faults = append(faults, groupFaults(g, time.Now())...)
+	}
+	if len(faults) > 0 {
+		return "", errors.New(strings.Join(faults, "\n"))
+	}
+	return fmt.Sprintf("%d groups", len(groups)), nil
+}
+
+// groupFaults says what is wrong with a group of partitioners.
+func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
+	if silent := now.Sub(g.At()); silent > heartbeatLimit {
+		return []string{fmt.Sprintf("group %s has not been heard for %s: its partitioners are dead, frozen or cut off from Kafka", g.Group, silent.Round(time.Second))}
+	}
+	if behind := now.Sub(g.Through()); behind > heartbeatLimit {
+		faults = append(faults, fmt.Sprintf("group %s is %s behind its topics", g.Group, behind.Round(time.Second)))
+	}
+	for _, t := range g.Missing {
+		faults = append(faults, fmt.Sprintf("group %s: topic %s does not exist", g.Group, t))
+	}
+	for _, s := range g.Stuck {
+		faults = append(faults, fmt.Sprintf("group %s: %s", g.Group, s))
+	}
+	return faults
 }
 
 func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
-	cl, err := d.openCluster(ctx, "")
+	l, err := d.clusterLook(ctx)
 	if err != nil {
 		return "", err
 	}
-	return "cluster " + d.Cluster, cl.Close()
+	if l.fault != nil {
+		return "", d.advise(ctx, l, l.fault.Error())
+	}
+	return "cluster " + d.clusterName(), nil
+}
+
+const (
+	assignWayOut  = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
+	restoreWayOut = "millrace cluster restore --data .., with the data directories of a broker and of an index node; do not assign anew, which moves every partition"
+)
+
+// advise gives what is wrong with the state in etcd its way out: to restore it
+// where there was one, to assign only where there never was.
+func (d *doctor) advise(ctx context.Context, l look, what string) error {
+	if l.health.Lost {
+		return finding(restoreWayOut, "%s; nodes remember what it has lost", what)
+	}
+	if l.health.Epoch > 0 {
+		return finding("mend it, or go back with millrace cluster assign --from ..", "%s", what)
+	}
+	n, err := d.records(ctx, kafka.Prefixed(d.TopicPrefix).Timeline)
+	switch {
+	case err == nil && n > 0:
+		return finding(restoreWayOut, "%s; this cluster has been at work, since its timeline topic holds %d records", what, n)
+	case err != nil:
+		return finding("if the cluster has been at work: "+restoreWayOut+"; if it is new: "+assignWayOut, "%s; whether there was more cannot be told while Kafka does not answer", what)
+	}
+	return finding(assignWayOut, "%s", what)
 }
 
 func (d *doctor) assigned(ctx context.Context) (string, error) {
-	m, err := d.clusterMap(ctx)
+	l, err := d.clusterLook(ctx)
 	if err != nil {
 		return "", err
 	}
-	if m.Epoch() == 0 {
-		return "", errors.New("the cluster has no assignment")
+	if l.health.Lost || l.health.Epoch == 0 {
+		return "", d.advise(ctx, l, l.health.Faults()[0])
 	}
-	return fmt.Sprintf("epoch %d, %d nodes", m.Epoch(), len(m.Nodes())), nil
+	a := l.m.Assignment()
+	return fmt.Sprintf("epoch %d, %d nodes, %d replicas", a.Epoch, len(a.Nodes()), l.health.Replicas), nil
 }
 
 func (d *doctor) nodesReady(ctx context.Context) (string, error) {
-	m, err := d.clusterMap(ctx)
+	l, err := d.clusterLook(ctx)
 	if err != nil {
 		return "", err
 	}
-	var errs []error
-	replicas := 0
-	for _, n := range m.Nodes() {
-		hosted := m.Hosted(n.ID)
-		if !m.Alive(n.ID) {
-			errs = append(errs, fmt.Errorf("%s is not alive", n.ID))
-			continue
-		}
-		if behind := hosted.Minus(m.Ready(n.ID)); behind.Len() > 0 {
-			errs = append(errs, fmt.Errorf("%s: %d of %d partitions are behind", n.ID, behind.Len(), hosted.Len()))
-		}
-		replicas += hosted.Len()
+	if faults := l.health.Faults(); len(faults) > 0 {
+		return "", errors.New(strings.Join(faults, "\n"))
 	}
-	return fmt.Sprintf("%d replicas", replicas), errors.Join(errs...)
+	return fmt.Sprintf("%d of %d partitions by %d replicas each", partition.Count, partition.Count, l.health.Replicas), nil
 }
 
 func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {

@@ -4,12 +4,14 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +19,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/internal/cluster"
 )
 
 func TestOnlyLoopbackWithoutProtection(t *testing.T) {
@@ -86,9 +93,13 @@ func TestMutualTLS(t *testing.T) {
 	}
 }
 
-// certificates makes a CA, and a role's certificate for 127.0.0.1.
-func certificates(t *testing.T) *Security {
+// certificates makes a CA, and a role's certificate for 127.0.0.1 or other
+// addresses.
+func certificates(t *testing.T, addrs ...net.IP) *Security {
 	t.Helper()
+	if len(addrs) == 0 {
+		addrs = []net.IP{net.IPv4(127, 0, 0, 1)}
+	}
 	dir := t.TempDir()
 	write := func(name, kind string, der []byte) string {
 		path := filepath.Join(dir, name)
@@ -104,7 +115,7 @@ func certificates(t *testing.T) *Security {
 	// One certificate is its own CA: nothing here is about chains.
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: addrs, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
@@ -121,4 +132,58 @@ func certificates(t *testing.T) *Security {
 	s.TLS.CA = s.TLS.Cert
 	s.TLS.Key = write("key.pem", "EC PRIVATE KEY", keyDER)
 	return &s
+}
+
+// Whoever takes a node's address, or has itself registered under its name, is
+// not asked anything without a certificate of the cluster's CA for that
+// address (input 115).
+func TestAHijackedAddressIsRefused(t *testing.T) {
+	own, elsewhere, stranger := certificates(t), certificates(t, net.IPv4(127, 0, 0, 2)), certificates(t)
+	both, err := os.ReadFile(own.TLS.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := os.ReadFile(elsewhere.TLS.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller := *own // who trusts own and elsewhere
+	caller.TLS.CA = filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(caller.TLS.CA, append(both, more...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	how, err := caller.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		s    *Security
+		asks bool
+	}{"the node": {own, true}, "another CA": {stranger, false}, "another address": {elsewhere, false}, "no TLS": {new(Security), false}} {
+		// An impostor lets everybody in.
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if of, err := c.s.config(); err != nil {
+			t.Fatal(err)
+		} else if of != nil {
+			of.ClientAuth = tls.NoClientCert
+			l = tls.NewListener(l, of)
+		}
+		var asked atomic.Int32
+		server := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+			asked.Add(1)
+			return nil
+		}))
+		go server.Serve(l)
+		node, err := broker.DialGRPC(how)(cluster.Node{ID: "node-1", Addr: l.Addr().String()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := node.Query(t.Context(), &nodev1.QueryRequest{}); err == nil || (asked.Load() > 0) != c.asks {
+			t.Errorf("%s: answered %v, asked %d times", name, err, asked.Load())
+		}
+		server.Stop()
+	}
 }

@@ -62,7 +62,10 @@ type Config struct {
 	// Dir keeps what was last good across restarts, so that a process can
 	// start while etcd is away. Empty: it is not kept.
 	Dir string
-	Log *slog.Logger // nil: slog.Default()
+	// ReadOnly looks at a cluster without writing anything, not even its
+	// partition count: an empty etcd stays empty, and the watchers say so.
+	ReadOnly bool
+	Log      *slog.Logger // nil: slog.Default()
 }
 
 // Validate reports every fault at once.
@@ -143,7 +146,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	c := &Client{etcd: etcd, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, log: cfg.Log.With("cluster", cfg.Name), relist: relistEvery}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	if err := c.checkPartitions(ctx); err != nil {
+	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()
 		return nil, err
 	}
@@ -160,16 +163,20 @@ func (c *Client) Close() error {
 // partitionsKey holds the count that decides where entities live.
 func (c *Client) partitionsKey() string { return c.prefix + "partitions" }
 
-// checkPartitions writes the partition count if there is none and compares it
-// if there is.
-func (c *Client) checkPartitions(ctx context.Context) error {
+// checkPartitions writes the partition count if there is none, unless nothing
+// is to be written, and compares it if there is.
+func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	key, want := c.partitionsKey(), strconv.Itoa(partition.Count)
+	first := []clientv3.Op{clientv3.OpPut(key, want), clientv3.OpPut(c.keyspaceKey(), newKeyspace(1).String())}
+	if readOnly {
+		first = nil
+	}
 	var told time.Time
 	for {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		resp, err := c.etcd.Txn(call).
 			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-			Then(clientv3.OpPut(key, want), clientv3.OpPut(c.keyspaceKey(), newKeyspace(1).String())).
+			Then(first...).
 			Else(clientv3.OpGet(key)).Commit()
 		cancel()
 		switch {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -252,6 +253,38 @@ func TestUnknownOwnersAreTold(t *testing.T) {
 		next, err := first.next(at(map[string][]byte{"assignment": document(t, spread(t, 3, 2)), key: []byte(`{"id":"n2","addr":"a:1"}`)}))
 		if known != (err == nil) || known != (next.Epoch() == 2) {
 			t.Errorf("with %s: epoch %d, %v", key, next.Epoch(), err)
+		}
+	}
+}
+
+// No document costs much before it is refused (P20).
+func TestRefusedDocumentsAreCheap(t *testing.T) {
+	for name, body := range map[string]string{
+		"deep arrays":   strings.Repeat("[", maxDocumentBytes),
+		"deep objects":  strings.Repeat(`{"replicas":`, 80_000),
+		"no owners":     `{"epoch":2,"replicas":[` + strings.Repeat("[],", 340_000) + `[]]}`,
+		"many owners":   `{"epoch":2,"replicas":[[` + strings.Repeat(`"",`, 340_000) + `""]]}`,
+		"a long past":   `{"epoch":2,"past":[` + strings.Repeat("{},", 340_000) + `{}]}`,
+		"same fields":   `{"epoch":2` + strings.Repeat(`,"past":[{},{},{},{}]`, 49_000) + `}`,
+		"a long number": `{"epoch":` + strings.Repeat("9", maxDocumentBytes-20) + `}`,
+	} {
+		if len(body) > maxDocumentBytes {
+			t.Fatalf("%s has %d bytes", name, len(body))
+		}
+		for kind, decode := range map[string]func([]byte) error{
+			"assignment":   func(b []byte) error { _, err := decodeAssignment(b); return err },
+			"registration": func(b []byte) error { _, err := decodeRegistration("n1", b); return err },
+			"lag":          func(b []byte) error { _, err := decodeLag(b); return err },
+			"reports":      func(b []byte) error { _, err := decodeReports(b); return err },
+			"map on disk":  func(b []byte) error { _, _, err := decodeMap(b); return err },
+		} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := decode([]byte(body))
+			runtime.ReadMemStats(&after)
+			if spent := after.TotalAlloc - before.TotalAlloc; err == nil || spent > 64<<20 {
+				t.Errorf("%s as %s: %v, after %d MiB", name, kind, err, spent>>20)
+			}
 		}
 	}
 }

@@ -66,14 +66,11 @@ func (i identity) String() string {
 var errIdentity = errors.New("the identity is damaged")
 
 func readIdentity(file string) (i identity, err error) {
-	f, err := os.Open(file)
+	body, err := readFile(file, maxIdentityBytes)
 	if err != nil {
 		return i, err
 	}
-	defer f.Close()
-	body := make([]byte, maxIdentityBytes)
-	n, _ := f.Read(body)
-	if json.Unmarshal(body[:n], &i) != nil || i.Cluster == "" || i.Instance == "" {
+	if json.Unmarshal(body, &i) != nil || i.Cluster == "" || i.Instance == "" {
 		return i, errIdentity
 	}
 	return i, nil

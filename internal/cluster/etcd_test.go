@@ -20,10 +20,11 @@ import (
 
 // server is an etcd that can be stopped, started again and emptied.
 type server struct {
-	t    *testing.T
-	dir  string
-	addr string // host:port, the same after a restart
-	etcd *embed.Etcd
+	t     *testing.T
+	dir   string
+	addr  string // host:port, the same after a restart
+	token string // that makes it another cluster
+	etcd  *embed.Etcd
 }
 
 func startEtcd(t *testing.T) *server {
@@ -43,6 +44,9 @@ func (s *server) start() {
 	cfg.Dir, cfg.LogLevel, cfg.UnsafeNoFsync = s.dir, "fatal", true
 	cfg.ListenClientUrls = []url.URL{{Scheme: "http", Host: s.addr}}
 	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	if s.token != "" {
+		cfg.InitialClusterToken = s.token
+	}
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
 		s.t.Fatal(err)

@@ -124,8 +124,8 @@ func (o *origin) wentBack(s *snapshot) error {
 	return errBack
 }
 
-// judge says what is wrong with a snapshot as a whole. Only errBack and
-// errAnew still let some of it be used.
+// judge says what is wrong with a snapshot as a whole. What nodes say of
+// themselves can be used with errLost, errBack and errAnew, too.
 func (o *origin) judge(s *snapshot) error {
 	restored := s.keyspace.Generation > o.Keyspace.Generation
 	switch {

@@ -22,10 +22,15 @@ func newKeyspace(generation int64) keyspace {
 
 func (k keyspace) String() string { return fmt.Sprintf("%d %s", k.Generation, k.ID) }
 
+const maxKeyspaceBytes = 64
+
 // parseKeyspace returns none for what is malformed: then nothing but the
 // revision tells.
 func parseKeyspace(s string) keyspace {
 	var k keyspace
+	if len(s) > maxKeyspaceBytes {
+		return keyspace{}
+	}
 	if n, err := fmt.Sscanf(s, "%d %16s", &k.Generation, &k.ID); n != 2 || err != nil || k.Generation < 1 || k.String() != s {
 		return keyspace{}
 	}

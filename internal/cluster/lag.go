@@ -28,9 +28,12 @@ func (l *Lag) encode() []byte {
 	return b
 }
 
+// maxLagBytes bounds a lag before it is parsed.
+const maxLagBytes = 4 << 10
+
 func decodeLag(b []byte) (l Lag, err error) {
 	var doc lagDoc
-	if len(b) > maxDocumentBytes {
+	if len(b) > maxLagBytes {
 		return l, fmt.Errorf("%d bytes are no lag", len(b))
 	}
 	if err := json.Unmarshal(b, &doc); err != nil {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -89,7 +90,7 @@ func (c *Client) loadDocs(kind string) (lastDocs, error) {
 }
 
 func readDocs(file string) (docs lastDocs, err error) {
-	body, err := os.ReadFile(file)
+	body, err := readFile(file, maxDocsBytes)
 	if err != nil {
 		return docs, err
 	}
@@ -104,13 +105,54 @@ func readDocs(file string) (docs lastDocs, err error) {
 	return docs, nil
 }
 
+// maxMapBytes bounds a map on disk before it is read.
+const maxMapBytes = 64 << 20
+
+// maxDocsBytes bounds the documents of a kind on disk: as many as etcd answers
+// with at once, and large ones.
+const maxDocsBytes = 1 << 30
+
+// ReadAssignment reads an assignment to go back to: a file that holds one, or
+// holds one under "assignment", as the map that a process keeps on disk does.
+func ReadAssignment(file string) (a Assignment, err error) {
+	body, err := readFile(file, maxMapBytes)
+	if err != nil {
+		return a, fmt.Errorf("cluster: %w", err)
+	}
+	var outer struct {
+		Assignment json.RawMessage `json:"assignment"`
+	}
+	if json.Unmarshal(body, &outer) == nil && outer.Assignment != nil {
+		body = outer.Assignment
+	}
+	got, err := decodeAssignment(body)
+	if err != nil {
+		return a, fmt.Errorf("%s: %w", file, err)
+	}
+	return *got, nil
+}
+
+// readFile reads a file of at most a number of bytes.
+func readFile(file string, most int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	body, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(body)) > most {
+		err = fmt.Errorf("%s is larger than %d bytes", file, most)
+	}
+	return body, err
+}
+
 // loadMap reads what saveMap wrote. Its nodes count as lost until etcd says
 // otherwise.
 func (c *Client) loadMap() (*Map, origin, error) {
 	if c.dir == "" {
 		return nil, origin{}, os.ErrNotExist
 	}
-	body, err := os.ReadFile(c.mapFile())
+	body, err := readFile(c.mapFile(), maxMapBytes)
 	if err != nil {
 		return nil, origin{}, err
 	}

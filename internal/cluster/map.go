@@ -17,8 +17,10 @@ type Map struct {
 	ready      map[millrace.NodeID]Set
 	lag        map[millrace.NodeID]Lag
 	reports    map[millrace.NodeID][]Report
-	hosted     map[millrace.NodeID]Set // of assignment
-	ordered    []Node                  // nodes by id
+	hosted     map[millrace.NodeID]Set  // of assignment
+	past       map[millrace.NodeID]Node // as each last registered, alive or not
+	lost       bool                     // nodes remember what etcd has lost
+	ordered    []Node                   // nodes by id
 }
 
 // NewMap returns the map of an assignment, the nodes alive and what each says

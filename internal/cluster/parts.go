@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -92,21 +93,26 @@ func (d *Documents) putParts(ctx context.Context, name string, body []byte, cond
 	return err == nil && put.Succeeded, err
 }
 
-// join puts the documents together that are in parts. One of which that fails
-// is as it was before, and the snapshot says why.
+// join puts the documents together that are in parts. One of which that fails,
+// or that is larger than a document in one piece may be, is as it was before,
+// and the snapshot says why.
 func (d *Documents) join(ctx context.Context, s *snapshot) {
 	old := d.Current()
-	for name, v := range s.values {
-		p, ok := parseParts(string(v.data))
-		if !ok {
+	for _, name := range slices.Sorted(maps.Keys(s.values)) {
+		v := s.values[name]
+		p, parted := parseParts(string(v.data))
+		if !parted && len(v.data) <= maxDocumentBytes {
 			continue
 		}
 		before, had := old[name]
-		if had && before.Version == v.version && len(before.Body) == p.bytes && checksum([]byte(before.Body)) == p.sum {
+		if parted && had && before.Version == v.version && len(before.Body) == p.bytes && checksum([]byte(before.Body)) == p.sum {
 			s.values[name] = value{[]byte(before.Body), v.version}
 			continue
 		}
-		body, err := d.readParts(ctx, name, p)
+		body, err := []byte(nil), fmt.Errorf("%d bytes in one piece are more than %d", len(v.data), maxDocumentBytes)
+		if parted {
+			body, err = d.readParts(ctx, name, p)
+		}
 		switch {
 		case err == nil:
 			s.values[name] = value{body, v.version}
@@ -131,6 +137,9 @@ func (d *Documents) readParts(ctx context.Context, name string, p parts) ([]byte
 		}
 		if len(got.Kvs) == 0 {
 			return nil, fmt.Errorf("part %d of %d is not there", i+1, p.count)
+		}
+		if len(body)+len(got.Kvs[0].Value) > p.bytes {
+			return nil, fmt.Errorf("part %d of %d is larger than it says", i+1, p.count)
 		}
 		body = append(body, got.Kvs[0].Value...)
 	}

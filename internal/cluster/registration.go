@@ -25,6 +25,13 @@ type memory struct {
 	Epoch    int64  `json:"epoch,omitempty"` // of the assignment
 }
 
+// lostBy reports whether an etcd of a keyspace and with an assignment lacks
+// what is remembered.
+func (m memory) lostBy(now keyspace, epoch int64) bool {
+	then := parseKeyspace(m.Keyspace)
+	return m.Epoch > epoch || then.Generation > now.Generation || then.Generation == now.Generation && then != now
+}
+
 // maxNodeBytes bounds a registration before it is parsed.
 const maxNodeBytes = 4 << 10
 

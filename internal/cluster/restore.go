@@ -113,6 +113,7 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot
 
 // restoreKnown lets the nodes of the assignment count as registered before.
 func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n Node) error {
+	n.ID = id
 	body, err := json.Marshal(registration{Node: n})
 	if err != nil {
 		return err
@@ -202,7 +203,7 @@ func (k *kept) read(dir string) error {
 	for _, f := range files {
 		file := filepath.Join(dir, f.Name())
 		if name, ok := strings.CutPrefix(f.Name(), "secret-"); ok {
-			secret, err := os.ReadFile(file)
+			secret, err := readFile(file, secretBytes)
 			if err != nil || len(secret) != secretBytes {
 				return fmt.Errorf("%s is no secret: %v", file, err)
 			}

@@ -22,7 +22,7 @@ func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
 	file := filepath.Join(c.dir, "secret-"+name)
 	var kept []byte
 	if c.dir != "" {
-		if body, err := os.ReadFile(file); err == nil && len(body) == secretBytes {
+		if body, err := readFile(file, secretBytes); err == nil && len(body) == secretBytes {
 			kept = body
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+	"strconv"
+	"strings"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/partition"
@@ -76,6 +78,34 @@ func (s *Set) All() iter.Seq[millrace.Partition] {
 		}
 	}
 }
+
+// String returns the partitions of the set as ranges, such as "0-3,7": the
+// first ten of them.
+func (s *Set) String() string {
+	var ranges []string
+	from, to := -1, -1
+	end := func() {
+		switch {
+		case from == to && from >= 0:
+			ranges = append(ranges, strconv.Itoa(from))
+		case from >= 0:
+			ranges = append(ranges, fmt.Sprintf("%d-%d", from, to))
+		}
+	}
+	for p := range s.All() {
+		if int(p) != to+1 || from < 0 {
+			end()
+			from = int(p)
+		}
+		to = int(p)
+	}
+	if end(); len(ranges) > maxRanges {
+		ranges = append(ranges[:maxRanges], "...")
+	}
+	return strings.Join(ranges, ",")
+}
+
+const maxRanges = 10
 
 const setBytes = partition.Count / 8
 

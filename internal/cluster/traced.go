@@ -11,10 +11,12 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// maxTrace bounds how long a viewer is traced, and maxViewerBytes its id.
+// maxTrace bounds how long a viewer is traced, maxViewerBytes its id, and
+// maxTraced how many are at once.
 const (
 	maxTrace       = 24 * time.Hour
 	maxViewerBytes = 512
+	maxTraced      = 10_000
 )
 
 func (c *Client) traceKey(viewer string) string { return c.prefix + "trace/" + viewer }
@@ -72,8 +74,8 @@ func (c *Client) Traced(ctx context.Context) *Traced {
 			for viewer, v := range s.values {
 				if old[viewer].version == v.version {
 					next[viewer] = old[viewer]
-				} else if d, bad := time.ParseDuration(string(v.data)); bad != nil {
-					c.log.Warn("a viewer is not traced", "viewer", viewer, "err", bad)
+				} else if d, bad := time.ParseDuration(fmt.Sprintf("%.40s", v.data)); bad != nil || len(viewer) > maxViewerBytes || len(next) >= maxTraced {
+					c.log.Warn("a viewer is not traced", "viewer", fmt.Sprintf("%.100s", viewer), "err", bad)
 				} else {
 					next[viewer] = traced{v.version, time.Now().Add(min(d, maxTrace))}
 				}

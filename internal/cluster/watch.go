@@ -80,7 +80,7 @@ func (w *Watcher) apply(s *snapshot, fault error) {
 	if fault == nil {
 		fault = w.origin.judge(s)
 	}
-	if fault == nil || errors.Is(fault, errBack) || errors.Is(fault, errAnew) {
+	if fault == nil || errors.Is(fault, errLost) || errors.Is(fault, errBack) || errors.Is(fault, errAnew) {
 		var bad error
 		next, bad = old.next(s)
 		fault = errors.Join(fault, bad)
@@ -105,7 +105,7 @@ func (w *Watcher) apply(s *snapshot, fault error) {
 // and is as before.
 func (m *Map) next(s *snapshot) (*Map, error) {
 	var faults []error
-	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}, reports: map[millrace.NodeID][]Report{}}
+	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}, reports: map[millrace.NodeID][]Report{}, past: map[millrace.NodeID]Node{}}
 	a, err := m.nextAssignment(s)
 	if err != nil {
 		faults = append(faults, err)
@@ -119,7 +119,11 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 		v, err := s.values[key], error(nil)
 		switch kind {
 		case "nodes":
-			err = next.addNode(millrace.NodeID(id), v.data)
+			err = next.addNode(millrace.NodeID(id), v.data, s.keyspace)
+		case "known":
+			if r, bad := decodeRegistration(millrace.NodeID(id), v.data); bad == nil {
+				next.past[r.ID] = r.Node
+			}
 		case "ready":
 			var set Set
 			if set, err = decodeSet(v.data); err == nil {
@@ -161,12 +165,13 @@ func joinFaults(faults []error) error {
 	return errors.Join(faults...)
 }
 
-func (m *Map) addNode(id millrace.NodeID, body []byte) error {
+func (m *Map) addNode(id millrace.NodeID, body []byte, now keyspace) error {
 	r, err := decodeRegistration(id, body)
 	if err != nil {
 		return err
 	}
 	m.nodes[id], m.alive[id] = r.Node, true
+	m.lost = m.lost || r.lostBy(now, m.Epoch())
 	return nil
 }
 

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/minicluster"
+)
+
+// clinic is an etcd and a Kafka with nodes that only say what they are.
+type clinic struct {
+	t     *testing.T
+	ctx   context.Context
+	dir   string // of etcd
+	etcd  *minicluster.Etcd
+	addr  string // of etcd
+	kafka string
+	data  string // in which node-1 keeps what it knows
+	nodes map[millrace.NodeID]*cluster.Membership
+	one   *cluster.Client // that of node-1
+}
+
+func startClinic(t *testing.T) *clinic {
+	t.Helper()
+	c := &clinic{t: t, ctx: t.Context(), dir: t.TempDir(), data: t.TempDir(), nodes: map[millrace.NodeID]*cluster.Membership{}}
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	c.must(err)
+	t.Cleanup(k.Close)
+	c.kafka = k.Addr()
+	c.startEtcd("127.0.0.1:0")
+	t.Cleanup(func() { c.etcd.Close() })
+	return c
+}
+
+func (c *clinic) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *clinic) startEtcd(listen string) {
+	c.t.Helper()
+	waitFor(c.ctx, c.t, "etcd to start", func() bool {
+		e, err := minicluster.StartEtcd(c.ctx, c.dir, listen)
+		if err == nil {
+			c.etcd, c.addr = e, e.Addr()
+		}
+		return err == nil
+	})
+}
+
+// lose empties etcd.
+func (c *clinic) lose() {
+	c.t.Helper()
+	c.etcd.Close()
+	c.dir = c.t.TempDir()
+	c.startEtcd(c.addr)
+}
+
+func (c *clinic) open(dir string) *cluster.Client {
+	c.t.Helper()
+	cl, err := cluster.Open(c.ctx, cluster.Config{Endpoints: []string{c.addr}, Name: "millrace", Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	c.must(err)
+	c.t.Cleanup(func() { _ = cl.Close() })
+	return cl
+}
+
+// join has a node say that it serves everything.
+func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *cluster.Membership {
+	c.t.Helper()
+	m, err := cl.Join(c.ctx, cluster.Node{ID: id, Addr: string(id) + ":7070"})
+	c.must(err)
+	m.SetReady(cluster.All())
+	waitFor(c.ctx, c.t, string(id)+" to register", func() bool { return m.Fault() == nil })
+	c.nodes[id] = m
+	return m
+}
+
+// ok starts two nodes and assigns them everything.
+func (c *clinic) ok() (second *cluster.Client) {
+	c.t.Helper()
+	c.one, second = c.open(lastGood(c.data)), c.open("")
+	w, err := c.one.Watch(c.ctx)
+	c.must(err)
+	c.join(c.one, "node-1")
+	c.join(second, "node-2")
+	c.says("assignment epoch 1", nil, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2")
+	waitFor(c.ctx, c.t, "node-1 to hear of it", func() bool { return w.Current().Epoch() == 1 })
+	return second
+}
+
+// command runs a command in this process.
+func (c *clinic) command(args ...string) (string, error) {
+	var out bytes.Buffer
+	r := root()
+	r.SetArgs(args)
+	r.SetOut(&out)
+	err := r.ExecuteContext(c.ctx)
+	return out.String(), err
+}
+
+// says runs a command and wants something of what it says; failing reports
+// whether it has to fail, if that is known.
+func (c *clinic) says(want string, failing *bool, args ...string) string {
+	c.t.Helper()
+	out, err := c.command(args...)
+	if !strings.Contains(out+fmt.Sprint(err), want) {
+		c.t.Errorf("%q does not say %q:\n%s%v", args, want, out, err)
+	}
+	if failing == nil && err != nil || failing != nil && *failing != (err != nil) {
+		c.t.Errorf("%q: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+var fails = func() *bool { yes := true; return &yes }()
+
+func (c *clinic) show(args ...string) []string {
+	return append([]string{"cluster", "show", "--etcd", c.addr}, args...)
+}
+
+func (c *clinic) doctor() []string {
+	return []string{"doctor", "--etcd", c.addr, "--brokers", c.kafka, "--grpc", freeAddr(c.t)}
+}
+
+// Cluster show lists what the assignment names and nobody is, counts what is
+// missing, and fails.
+func TestClusterShowJudgesByTheAssignment(t *testing.T) {
+	c := startClinic(t)
+	c.says("the cluster has no assignment", fails, c.show()...)
+	c.says("has no assignment", fails, c.doctor()...)
+	second := c.ok()
+	c.says("all is well", nil, c.show()...)
+
+	report := cluster.Report{State: "quarantined", Reason: "corrupt", Detail: "a block of 7.sst"}
+	report.Partitions.Add(7)
+	c.nodes["node-1"].SetReady(func() cluster.Set { all := cluster.All(); return all.Minus(report.Partitions) }())
+	c.nodes["node-1"].SetReports([]cluster.Report{report})
+	waitFor(c.ctx, t, "the report to be shown", func() bool {
+		out, err := c.command(c.show()...)
+		return err != nil && strings.Contains(out, "node-1: 1 partitions are quarantined: corrupt: a block of 7.sst: 7") && strings.Contains(out, "1 of 720 partitions have fewer than 2 ready replicas: 7")
+	})
+	c.says("node-1: 1 partitions are quarantined: corrupt", fails, c.doctor()...)
+
+	c.must(second.Close()) // as if killed: its lease ends
+	waitFor(c.ctx, t, "node-2 to be shown as gone", func() bool {
+		out, err := c.command(c.show()...)
+		return err != nil && strings.Contains(out, "GONE since 20")
+	})
+	out := c.says("1 of 720 partitions have no ready replica: 7", fails, c.show()...)
+	if !strings.Contains(out, "719 of 720 partitions have fewer than 2") || !strings.Contains(out, "node-2:7070") {
+		t.Errorf("shown:\n%s", out)
+	}
+	c.says("node-2 is gone since", fails, c.doctor()...)
+
+	var got shown
+	c.must(json.Unmarshal([]byte(c.says(`"ok":false`, fails, c.show("-o", "json")...)), &got))
+	if len(got.Nodes) != 2 || got.Nodes[1].State != "gone" || got.Nodes[1].Seen == nil || len(got.Unserved) != 1 || len(got.Below) != 719 || got.Nodes[0].Reports[0].Reason != "corrupt" || got.Assignment.Epoch != 1 {
+		t.Errorf("as JSON: %+v", got)
+	}
+	c.says("say text or json", fails, c.show("-o", "xml")...)
+}
+
+// Doctor advises to assign only where there never was an assignment.
+func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
+	c := startClinic(t)
+	const assign, restore = "way out: millrace cluster assign", "way out: millrace cluster restore"
+	lacks := func(out, what string) {
+		t.Helper()
+		if strings.Contains(out, what) {
+			t.Errorf("doctor says %q:\n%s", what, out)
+		}
+	}
+	c.must(kafka.EnsureTopics(c.ctx, []string{c.kafka}, kafka.Topics{}, nil))
+	lacks(c.says(assign, fails, c.doctor()...), restore)
+	c.ok()
+	out := c.says("epoch 1, 2 nodes, 2 replicas", fails, c.doctor()...) // there is no broker
+	lacks(out, assign)
+	lacks(out, restore)
+
+	// Nodes that register again remember.
+	c.lose()
+	waitFor(c.ctx, t, "a node to register again", func() bool {
+		out, _ := c.command(c.doctor()...)
+		return strings.Contains(out, "nodes remember what it has lost")
+	})
+	lacks(c.says(restore, fails, c.doctor()...), assign)
+	c.says("which nodes remember", fails, c.show()...)
+	c.says("epoch 2", nil, "cluster", "restore", "--etcd", c.addr, "--data", c.data)
+	waitFor(c.ctx, t, "the nodes to have registered again", func() bool { _, err := c.command(c.show()...); return err == nil })
+
+	// With the nodes gone, too, the log tells that there was a cluster.
+	for _, m := range c.nodes {
+		c.must(m.Leave(c.ctx))
+	}
+	c.lose()
+	p, err := kafka.NewProducer([]string{c.kafka}, kafka.Topics{}.WithDefaults().DeadLetters, slog.New(slog.DiscardHandler))
+	c.must(err)
+	defer p.Close()
+	p.Produce(c.ctx, kafka.Outgoing{Topic: kafka.Topics{}.WithDefaults().Timeline, Value: []byte("x")})
+	c.must(p.Flush(c.ctx))
+	lacks(c.says(restore, fails, c.doctor()...), assign)
+	if out, err := c.command(c.show()...); err == nil || !strings.Contains(out, "etcd holds nothing of this cluster") {
+		t.Errorf("show: %s, %v", out, err)
+	}
+}
+
+// Looking at a cluster writes nothing into its etcd: an empty one stays so.
+func TestLookingAtAClusterWritesNothing(t *testing.T) {
+	c := startClinic(t)
+	for range 2 {
+		c.says("etcd holds nothing of this cluster", fails, c.show("--cluster", "misspelt")...)
+		c.says("etcd holds nothing of this cluster", fails, append(c.doctor(), "--cluster", "misspelt")...)
+	}
+}
+
+func TestDoctorChecksTopics(t *testing.T) {
+	c := startClinic(t)
+	c.says("does not exist", fails, c.doctor()...)
+	c.must(kafka.EnsureTopics(c.ctx, []string{c.kafka}, kafka.Topics{}, nil))
+	c.says("ok    its topics fit", fails, c.doctor()...)
+	c.says("no partitioner has ever said that it works", fails, c.doctor()...)
+}
+
+func TestDoctorTellsOfPartitioners(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
+	for want, g := range map[string]kafka.Progress{
+		"":                           {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
+		"has not been heard for 26s": {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		"is 26s behind its topics":   {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
+		"topic likes does not exist": {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
+		"stuck at offset 7":          {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
+	} {
+		got := strings.Join(groupFaults(g, now), "\n")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// An assignment that was a mistake is gone back from, by what show printed or
+// a process kept.
+func TestClusterAssignGoesBack(t *testing.T) {
+	c := startClinic(t)
+	c.says("have never registered", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "nodel,node-2", "--wait", "0s")
+	c.ok()
+	file := filepath.Join(t.TempDir(), "good.json")
+	c.must(os.WriteFile(file, []byte(c.says("", nil, c.show("-o", "json")...)), 0o644))
+	c.says("move everything with --replace", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1")
+	c.says("shrinks by more than a fifth", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1", "--replace")
+	c.says("epoch 2", nil, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1", "--replace", "--allow-shrink")
+	c.says("epoch 3: 720 partitions on 2 nodes", nil, "cluster", "assign", "--etcd", c.addr, "--from", file)
+	c.says("epoch 500", nil, "cluster", "assign", "--etcd", c.addr, "--from", filepath.Join(lastGood(c.data), "map.json"), "--epoch", "500", "--allow-shrink")
+	c.says("epoch 500, so the next is 501", fails, "cluster", "assign", "--etcd", c.addr, "--from", file, "--epoch", "1501")
+	c.must(os.WriteFile(file, []byte(`{"assignment":{"epoch":1,"replicas":[]}}`), 0o644))
+	c.says("0 partitions, not 720", fails, "cluster", "assign", "--etcd", c.addr, "--from", file)
+}

@@ -1,0 +1,155 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// The states of a node in a cluster's [Health].
+const (
+	NodeAlive = "alive" // it is registered
+	NodeGone  = "gone"  // it was, and the assignment counts on it
+	NodeNever = "never" // the assignment counts on it, and nobody has ever seen it
+)
+
+// Health is a cluster held against its assignment.
+type Health struct {
+	Epoch    int64        // of the assignment; 0: there is none
+	Lost     bool         // nodes remember an assignment, or a past, that etcd has lost
+	Replicas int          // of most partitions: what is wanted of each
+	Nodes    []NodeHealth // all that are registered or assigned, by id
+	Unserved Set          // partitions without a ready replica
+	Below    Set          // those with one, but with fewer than Replicas
+}
+
+// NodeHealth is a node in a cluster's [Health].
+type NodeHealth struct {
+	Node
+	State   string
+	Seen    time.Time // when it last lived, if it does not; zero: not known
+	Hosts   Set       // that the assignment gives it
+	Ready   Set       // of those, what it serves
+	Lag     Lag
+	Reports []Report // of those that it does not serve, or not well
+}
+
+// Health holds the nodes that are alive against the assignment. seen is what
+// [Client.Seen] gives.
+func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
+	h := Health{Epoch: m.Epoch(), Lost: m.lost, Replicas: m.assignment.replicas()}
+	ids := maps.Clone(m.alive)
+	for id := range m.hosted {
+		ids[id] = true
+	}
+	serving := [partition.Count]int{}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		n := NodeHealth{Node: Node{ID: id}, State: NodeNever, Hosts: m.hosted[id]}
+		past, known := m.past[id]
+		now, ok := m.nodes[id]
+		switch {
+		case m.alive[id]:
+			ready := m.ready[id]
+			n.Node, n.State, n.Ready, n.Lag, n.Reports = now, NodeAlive, n.Hosts.And(ready), m.lag[id], m.reports[id]
+		case ok:
+			n.Node, n.State, n.Seen = now, NodeGone, seen[id]
+		case known || !seen[id].IsZero():
+			past.ID = id
+			n.Node, n.State, n.Seen = past, NodeGone, seen[id]
+		}
+		for p := range n.Ready.All() {
+			serving[p]++
+		}
+		h.Nodes = append(h.Nodes, n)
+	}
+	for p, n := range serving {
+		switch {
+		case n == 0:
+			h.Unserved.Add(millrace.Partition(p))
+		case n < max(h.Replicas, len(m.assignment.Replicas[p])):
+			h.Below.Add(millrace.Partition(p))
+		}
+	}
+	return h
+}
+
+// replicas returns how many most partitions have.
+func (a *Assignment) replicas() int {
+	counts := [maxOwners + 1]int{}
+	most := 0
+	for _, owners := range a.Replicas {
+		n := min(len(owners), maxOwners)
+		if counts[n]++; counts[n] > counts[most] {
+			most = n
+		}
+	}
+	return most
+}
+
+// Faults says what is wrong, worst first; nothing if all is well.
+func (h Health) Faults() []string {
+	if h.Epoch == 0 {
+		if h.Lost {
+			return []string{"etcd has lost the assignment, which nodes remember"}
+		}
+		return []string{"the cluster has no assignment"}
+	}
+	var faults []string
+	if h.Lost {
+		faults = append(faults, "etcd has lost state that nodes remember")
+	}
+	if n := h.Unserved.Len(); n > 0 {
+		faults = append(faults, fmt.Sprintf("%d of %d partitions have no ready replica: %s", n, partition.Count, &h.Unserved))
+	}
+	if n := h.Below.Len(); n > 0 {
+		faults = append(faults, fmt.Sprintf("%d of %d partitions have fewer than %d ready replicas: %s", n, partition.Count, h.Replicas, &h.Below))
+	}
+	for _, n := range h.Nodes {
+		faults = append(faults, n.faults()...)
+	}
+	return faults
+}
+
+// faults says what is wrong with a node.
+func (n *NodeHealth) faults() (faults []string) {
+	switch {
+	case n.State == NodeNever:
+		return []string{fmt.Sprintf("%s has never registered, and is assigned %d partitions", n.ID, n.Hosts.Len())}
+	case n.State == NodeGone && n.Seen.IsZero():
+		return []string{fmt.Sprintf("%s is gone, with %d partitions", n.ID, n.Hosts.Len())}
+	case n.State == NodeGone:
+		return []string{fmt.Sprintf("%s is gone since %s, with %d partitions", n.ID, n.Seen.Format(time.RFC3339), n.Hosts.Len())}
+	}
+	for _, r := range n.Reports {
+		faults = append(faults, n.told(r))
+	}
+	behind := n.Hosts.Minus(n.Ready)
+	for _, r := range n.Reports {
+		behind = behind.Minus(r.Partitions)
+	}
+	if behind.Len() > 0 {
+		faults = append(faults, fmt.Sprintf("%s: %d partitions are not ready: %s", n.ID, behind.Len(), &behind))
+	}
+	if k := n.Lag.Behind.Len(); k > 0 {
+		faults = append(faults, fmt.Sprintf("%s: %d partitions are %.0f s behind the log", n.ID, k, n.Lag.Seconds))
+	}
+	return faults
+}
+
+// told says a report in words.
+func (n *NodeHealth) told(r Report) string {
+	s := fmt.Sprintf("%s: %d partitions are %s", n.ID, r.Partitions.Len(), r.State)
+	for _, more := range []string{r.Reason, r.Detail} {
+		if more != "" {
+			s += ": " + more
+		}
+	}
+	if !r.Since.IsZero() {
+		s += ", since " + r.Since.Format(time.RFC3339)
+	}
+	return s + ": " + r.Partitions.String()
+}

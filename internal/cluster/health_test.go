@@ -1,0 +1,128 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// healthOf is the health of a cluster of which etcd holds some keys.
+func healthOf(t *testing.T, a Assignment, keys map[string][]byte) Health {
+	t.Helper()
+	keys["assignment"] = document(t, a)
+	s := at(keys)
+	s.keyspace = keyspace{2, "b"}
+	m, err := NewMap(Assignment{}, nil, nil).next(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Health(map[millrace.NodeID]time.Time{"n1": time.Unix(1e9, 0).UTC()})
+}
+
+func node(id string) []byte { return []byte(`{"id":"` + id + `","addr":"a:` + id[1:] + `"}`) }
+
+// What is missing is found by what the assignment says, not by who is there.
+func TestHealthIsJudgedByTheAssignment(t *testing.T) {
+	a := spread(t, 4, 1)
+	a.AllowUnknown = true
+	full := All()
+	own := func(id millrace.NodeID) []byte { s := a.Hosted(id); return s.encode() }
+	report := Report{State: "quarantined", Reason: "log_begins_later", Detail: "it begins at 7", Since: time.Unix(2e9, 0).UTC()}
+	hosted := a.Hosted("n3")
+	for p := range hosted.All() {
+		if report.Partitions.Len() < 12 {
+			report.Partitions.Add(p)
+		}
+	}
+	lagging := Lag{Seconds: 40}
+	lagging.Behind.Add(0)
+	ready := hosted.Minus(report.Partitions)
+	h := healthOf(t, a, map[string][]byte{
+		"nodes/n0": node("n0"), "ready/n0": own("n0"), "lag/n0": lagging.encode(),
+		"known/n1": node("n1"), // gone
+		"nodes/n3": node("n3"), "ready/n3": ready.encode(), "state/n3": encodeReports([]Report{report}),
+		"nodes/n9": node("n9"), "ready/n9": full.encode(), // not assigned anything
+	})
+	for i, want := range []struct {
+		id    millrace.NodeID
+		state string
+		addr  string
+		ready int
+	}{{"n0", NodeAlive, "a:0", 360}, {"n1", NodeGone, "a:1", 0}, {"n2", NodeNever, "", 0}, {"n3", NodeAlive, "a:3", 348}, {"n9", NodeAlive, "a:9", 0}} {
+		if n := h.Nodes[i]; n.ID != want.id || n.State != want.state || n.Addr != want.addr || n.Ready.Len() != want.ready {
+			t.Errorf("node %d is %s %s at %q with %d ready, want %+v", i, n.ID, n.State, n.Addr, n.Ready.Len(), want)
+		}
+	}
+	unserved := 0
+	for p, owners := range a.Replicas {
+		serving := slices.Contains(owners, "n0") || slices.Contains(owners, "n3") && !report.Partitions.Has(millrace.Partition(p))
+		if !serving {
+			unserved++
+		}
+		if h.Unserved.Has(millrace.Partition(p)) == serving {
+			t.Fatalf("partition %d of %v: unserved is %v", p, owners, !serving)
+		}
+	}
+	if h.Replicas != 2 || h.Unserved.Len() != unserved || unserved < 100 || h.Below.Len()+h.Unserved.Len() < 500 {
+		t.Errorf("%d replicas wanted, %d unserved of %d, %d below", h.Replicas, h.Unserved.Len(), unserved, h.Below.Len())
+	}
+	faults := strings.Join(h.Faults(), "\n")
+	for _, want := range []string{
+		"have no ready replica", "fewer than 2 ready replicas", "n1 is gone since 2001-09-09T01:46:40Z, with 360 partitions",
+		"n2 has never registered, and is assigned 360", "n3: 12 partitions are quarantined: log_begins_later: it begins at 7, since 2033-05-18T03:33:20Z", "n0: 1 partitions are 40 s behind",
+	} {
+		if !strings.Contains(faults, want) {
+			t.Errorf("the faults lack %q:\n%s", want, faults)
+		}
+	}
+	if strings.Contains(faults, "n9") || len(h.Faults()) != 6 {
+		t.Errorf("%d faults:\n%s", len(h.Faults()), faults)
+	}
+
+	all := map[string][]byte{}
+	for _, id := range []string{"n0", "n1", "n2", "n3"} {
+		all["nodes/"+id], all["ready/"+id] = node(id), own(millrace.NodeID(id))
+	}
+	if h := healthOf(t, a, all); len(h.Faults()) != 0 || h.Unserved.Len()+h.Below.Len() != 0 {
+		t.Errorf("all is well, but %q", h.Faults())
+	}
+}
+
+// What a node remembers and etcd lacks has been lost; what a restoration has
+// replaced has not.
+func TestHealthTellsALossFromANewCluster(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"id":"n0","addr":"a:0"}`:                            false,
+		`{"id":"n0","addr":"a:0","keyspace":"2 b","epoch":1}`: false,
+		`{"id":"n0","addr":"a:0","keyspace":"1 a","epoch":1}`: false,
+		`{"id":"n0","addr":"a:0","keyspace":"2 x","epoch":1}`: true,
+		`{"id":"n0","addr":"a:0","keyspace":"3 c"}`:           true,
+		`{"id":"n0","addr":"a:0","keyspace":"2 b","epoch":9}`: true,
+	} {
+		if h := healthOf(t, spread(t, 1, 1), map[string][]byte{"nodes/n0": []byte(body)}); h.Lost != want {
+			t.Errorf("%s: lost is %v", body, h.Lost)
+		}
+	}
+}
+
+func TestSetString(t *testing.T) {
+	var s, gaps Set
+	for _, p := range []millrace.Partition{0, 1, 2, 5, 718, 719} {
+		s.Add(p)
+	}
+	for p := range millrace.Partition(partition.Count) {
+		if p%2 == 0 {
+			gaps.Add(p)
+		}
+	}
+	all, none := All(), Set{}
+	for got, want := range map[string]string{s.String(): "0-2,5,718-719", all.String(): "0-719", none.String(): "", gaps.String(): "0,2,4,6,8,10,12,14,16,18,..."} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package cluster_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// The tests here are of hostile inputs 106 to 114; docs/hostile-inputs.cluster.md
+// lists them with those elsewhere.
+
+// Of two assignments the one with the higher epoch holds, in whatever order
+// they come (input 109).
+func TestOfTwoAssignmentsTheHigherEpochHolds(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	w := watch(t, etcd.open(""))
+	one, two := spreadOver(t, 8, "n1", "n2"), spreadOver(t, 9, "n2", "n3")
+	etcd.putAssignment(one)
+	await(t, "the first is taken", w.Changed, func() bool { return w.Current().Epoch() == 8 })
+	etcd.putAssignment(two)
+	await(t, "the second is taken", w.Changed, func() bool { return w.Current().Epoch() == 9 })
+	etcd.putAssignment(one)
+	await(t, "the first is told as old", w.Changed, func() bool {
+		return w.Fault() != nil && strings.Contains(w.Fault().Error(), "older than 9; keeping 9")
+	})
+	for p := range millrace.Partition(720) {
+		if got := w.Current().Replicas(p); len(got) != 2 || got[0] == got[1] {
+			t.Fatalf("partition %d is on %v", p, got)
+		}
+	}
+	if w.Current().Epoch() != 9 {
+		t.Fatalf("epoch %d", w.Current().Epoch())
+	}
+}
+
+// A node that is alive though its lease has ended serves on: it stays in the
+// map with what it is ready for, and registers again by itself (input 112).
+func TestANodeWhoseLeaseEndedServesOn(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	w := watch(t, c)
+	check(t, c.Assign(ctx, spreadOver(t, 1, "n1", "n2")))
+	pipe := startPipe(t, etcd.addr)
+	far, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{pipe.addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+	check(t, err)
+	defer far.Close()
+	m := join(t, far, cluster.Node{ID: "n1", Addr: "a:1"})
+	m.SetReady(cluster.All())
+	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Alive("n1") && w.Current().Ready("n1") == cluster.All() })
+	pipe.freeze()
+	await(t, "its lease ends", w.Changed, func() bool { return !w.Current().Alive("n1") })
+	if n, ok := w.Current().Node("n1"); !ok || n.Addr != "a:1" || w.Current().Ready("n1") != cluster.All() {
+		t.Errorf("n1 is %+v, %v", n, ok)
+	}
+	pipe.thaw()
+	await(t, "n1 is alive again", w.Changed, func() bool { return w.Current().Alive("n1") && w.Current().Ready("n1") == cluster.All() })
+}
+
+// A value as large as etcd takes is refused wherever it stands, and told;
+// everything else goes on (input 113).
+func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open(t.TempDir())
+	w, docs, traced := watch(t, c), documents(t, c), c.Traced(ctx)
+	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	check(t, c.Assign(ctx, spreadOver(t, 1, "n1")))
+	check(t, docs.Put(ctx, "home", []byte("name: home")))
+	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
+	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 && w.Fault() == nil })
+
+	huge := strings.Repeat("[", 3<<19-1000)
+	for _, key := range []string{"map/assignment", "map/last", "map/nodes/n2", "map/known/n3", "map/ready/n2", "map/lag/n2", "map/state/n2", "docs/feeds/home", "docs/feeds/other", "trace/viewer"} {
+		etcd.put("/millrace/test/"+key, huge)
+	}
+	await(t, "the documents are told", docs.Changed, func() bool {
+		return docs.Fault() != nil && strings.Contains(docs.Fault().Error(), "home") && strings.Contains(docs.Fault().Error(), "other")
+	})
+	await(t, "the map is told", w.Changed, func() bool {
+		f := fmt.Sprint(w.Fault())
+		return strings.Contains(f, "assignment") && strings.Contains(f, "lag/n2") && strings.Contains(f, "nodes/n2") && strings.Contains(f, "ready/n2") && strings.Contains(f, "state/n2")
+	})
+	if w.Current().Epoch() != 1 || len(w.Current().Nodes()) != 1 || docs.Current()["home"].Body != "name: home" || len(docs.Current()) != 1 || traced.Has("viewer") {
+		t.Errorf("epoch %d, nodes %v, documents %v", w.Current().Epoch(), w.Current().Nodes(), docs.Current())
+	}
+	m.SetReady(cluster.All())
+	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Ready("n1") == cluster.All() })
+	check(t, docs.Put(ctx, "jobs", []byte("name: jobs")))
+	await(t, "another document is there", docs.Changed, func() bool { return docs.Current()["jobs"].Body != "" })
+	check(t, c.Assign(ctx, spreadOver(t, 2, "n1")))
+	await(t, "another map is there", w.Changed, func() bool { return w.Current().Epoch() == 2 })
+}
+
+// What etcd answers with at once is bounded before it is read (P20).
+func TestAnAnswerOfEtcdIsBounded(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	docs := documents(t, c)
+	check(t, docs.Put(ctx, "home", []byte("name: home")))
+	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
+	body := strings.Repeat("x", 1<<20)
+	etcd.raw(func(e *clientv3.Client) error {
+		for i := range 65 {
+			if _, err := e.Put(ctx, fmt.Sprintf("/millrace/test/docs/feeds/%d", i), body); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	await(t, "it is told", docs.Changed, func() bool {
+		return docs.Fault() != nil && strings.Contains(docs.Fault().Error(), "more than 67108864 bytes")
+	})
+	if docs.Current()["home"].Body != "name: home" {
+		t.Error("the last good document went")
+	}
+}
+
+// Another etcd under the same address is not believed, whatever it holds
+// (input 114), and a process that starts does not believe it either.
+func TestAForeignEtcdIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	ctx, dir := t.Context(), t.TempDir()
+	etcd := startEtcd(t)
+	c := etcd.open(dir)
+	w, docs := watch(t, c), documents(t, c)
+	check(t, docs.Put(ctx, "home", []byte("name: home")))
+	check(t, c.Assign(ctx, spreadOver(t, 1, "n1", "n2")))
+	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
+	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
+
+	etcd.stop()
+	etcd.empty()
+	etcd.token = "foreign"
+	etcd.start()
+	other := etcd.open("")
+	check(t, other.Assign(ctx, spreadOver(t, 1, "x1", "x2")))
+	check(t, other.Assign(ctx, spreadOver(t, 2, "x1", "x2")))
+	check(t, documents(t, other).Put(ctx, "home", []byte("foreign")))
+	foreign := func(w *cluster.Watcher, d *cluster.Documents) {
+		t.Helper()
+		await(t, "the map is told", w.Changed, func() bool { return w.Fault() != nil && strings.Contains(w.Fault().Error(), "another etcd cluster") })
+		await(t, "the documents are told", d.Changed, func() bool { return d.Fault() != nil && strings.Contains(d.Fault().Error(), "another etcd cluster") })
+		if w.Current().Epoch() != 1 || w.Current().Replicas(0)[0] == "x1" || d.Current()["home"].Body != "name: home" {
+			t.Errorf("epoch %d on %v, %v", w.Current().Epoch(), w.Current().Replicas(0), d.Current())
+		}
+	}
+	foreign(w, docs)
+	check(t, c.Close())
+	c = etcd.open(dir)
+	foreign(watch(t, c), documents(t, c))
+	if _, err := c.Restore(ctx); errors.Is(err, cluster.ErrNothingLost) || err == nil {
+		t.Errorf("restoring from nothing gives %v", err)
+	}
+}

@@ -159,7 +159,7 @@ func TestTellsThatThereIsNoKafka(t *testing.T) {
 // Partitioners under another prefix read other topics.
 func TestTellsThatThePrefixIsWrong(t *testing.T) {
 	ctx, brokers := setUp(t)
-	must(t, kafka.EnsureContentTopic(ctx, brokers, "posts", 2))
+	must(t, kafka.EnsureContentTopic(ctx, brokers, "posts", 2, nil))
 	partitioner(t, ctx, brokers, "posts")
 	o := oneNote(t, brokers, "posts")
 	o.Topics = kafka.Prefixed("other-")

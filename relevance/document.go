@@ -22,8 +22,59 @@ type document struct {
 // at is a place in the document.
 func (d *document) at(line, col int) pos { return pos{d.in, line, col} }
 
-// maxSpecBytes bounds a spec or its parameters.
-const maxSpecBytes = 4 << 20
+// The bounds of a spec or its parameters. They are looked at before the parser
+// is: what it takes grows with the square of how deep a file nests.
+const (
+	maxSpecBytes   = 512 << 10
+	maxSpecEntries = 5_000 // lines, and items of lists and mappings within a line
+	maxAnchors     = 200   // and tags, which a spec has no use for
+	maxSpecDepth   = 64    // lists and mappings within each other, on a line or by their marks
+)
+
+// bounded reports a fault of a file that is too much to parse.
+func (d *document) bounded() bool {
+	if len(d.src) > maxSpecBytes {
+		d.add(d.at(1, 1), "", "the file has %d bytes; at most %d are read", len(d.src), maxSpecBytes)
+		return false
+	}
+	entries, depth, marks, anchors, line, head := 0, 0, 0, 0, 1, true
+	for i, c := range d.src {
+		switch c {
+		case '\n':
+			entries++
+			line++
+			marks, head = 0, true
+		case ',':
+			entries++
+		case '[', '{':
+			depth++
+		case ']', '}':
+			depth = max(0, depth-1)
+		case '-', '?':
+			if head {
+				marks++
+			}
+		case '&', '!':
+			if next := d.src[min(i+1, len(d.src)-1)]; i > 0 && isSpace(rune(d.src[i-1])) && next != c && next != '=' && next != '(' {
+				anchors++
+			}
+		}
+		head = head && c != ':' && c != ',' && c != '"' && c != '\''
+		if entries > maxSpecEntries {
+			d.add(d.at(line, 1), "keep the parameters, or the features, few, and parameters in a file of their own", "more than %d entries", maxSpecEntries)
+			return false
+		}
+		if anchors > maxAnchors {
+			d.add(d.at(line, 1), "write values out, and bind a ! to what it negates by brackets: !(a)", "more than %d anchors or tags", maxAnchors)
+			return false
+		}
+		if depth > maxSpecDepth || marks > maxSpecDepth {
+			d.add(d.at(line, 1), "", "lists and mappings within each other, deeper than %d", maxSpecDepth)
+			return false
+		}
+	}
+	return true
+}
 
 // entry is a key of a mapping and its value.
 type entry struct {
@@ -34,8 +85,7 @@ type entry struct {
 
 // read parses a file into its top mapping; nil after a fault.
 func (d *document) read() []entry {
-	if len(d.src) > maxSpecBytes {
-		d.add(d.at(1, 1), "", "the file has %d bytes; at most %d are read", len(d.src), maxSpecBytes)
+	if !d.bounded() {
 		return nil
 	}
 	f, err := parser.ParseBytes(d.src, 0)

@@ -26,7 +26,7 @@ func (d *document) at(line, col int) pos { return pos{d.in, line, col} }
 // is: what it takes grows with the square of how deep a file nests.
 const (
 	maxSpecBytes   = 512 << 10
-	maxSpecEntries = 5_000 // lines, and items of lists and mappings within a line
+	maxSpecEntries = 4_500 // lines, and items of lists and mappings within a line
 	maxAnchors     = 200   // and tags, which a spec has no use for
 	maxSpecDepth   = 64    // lists and mappings within each other, on a line or by their marks
 )

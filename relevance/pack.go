@@ -18,6 +18,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/relevance/trees"
 )
 
@@ -29,11 +30,15 @@ const (
 	CardFile     = "card.md"
 )
 
-// The bounds of a pack.
+// The bounds of a pack. They hold before anything is unpacked: what a header
+// says is believed only as far as there is room for it.
 const (
-	maxPackBytes = 512 << 20
-	maxPackFiles = 64
-	packFormat   = 2 // of 1, golden rows had no records
+	maxPackBytes     = 48 << 20 // of all files together
+	maxPackFiles     = 64
+	maxManifestBytes = 1 << 20
+	maxCardBytes     = 1 << 20
+	maxWindowBytes   = 8 << 20 // of the compression
+	packFormat       = 2       // of 1, golden rows had no records
 )
 
 // Manifest says what a pack holds. It is written last.
@@ -152,7 +157,7 @@ type packFiles struct {
 	bytes int64
 }
 
-func (f *packFiles) add(name string, r io.Reader) error {
+func (f *packFiles) add(name string, size int64, r io.Reader) error {
 	if strings.ContainsAny(name, `/\`) || !fs.ValidPath(name) || name == "." {
 		return fmt.Errorf("%q is not the name of a file of a pack", name)
 	}
@@ -162,16 +167,26 @@ func (f *packFiles) add(name string, r io.Reader) error {
 	if len(f.files) == maxPackFiles {
 		return fmt.Errorf("more than %d files", maxPackFiles)
 	}
-	data, err := io.ReadAll(io.LimitReader(r, maxPackBytes-f.bytes+1))
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	most := int64(maxPackBytes)
+	if own, ok := fileBounds[name]; ok {
+		most = own
 	}
-	if f.bytes += int64(len(data)); f.bytes > maxPackBytes {
-		return fmt.Errorf("more than %d bytes", int64(maxPackBytes))
+	if size < 0 || size > most {
+		return fmt.Errorf("%s has %d bytes, more than %d", name, size, most)
+	}
+	if f.bytes += size; f.bytes > maxPackBytes {
+		return fmt.Errorf("more than %d bytes", maxPackBytes)
+	}
+	data := make([]byte, size)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	f.files[name] = data
 	return nil
 }
+
+// fileBounds are those of files that are read in full before anything else.
+var fileBounds = map[string]int64{ManifestFile: maxManifestBytes, SpecFile: document.MaxBytes, GoldenFile: maxGoldenBytes, CardFile: maxCardBytes}
 
 func readDir(dir string) (map[string][]byte, error) {
 	root, err := os.OpenRoot(dir)
@@ -192,7 +207,10 @@ func readDir(dir string) (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = out.add(e.Name(), f)
+		info, err := f.Stat()
+		if err == nil {
+			err = out.add(e.Name(), info.Size(), f)
+		}
 		f.Close()
 		if err != nil {
 			return nil, err
@@ -237,7 +255,7 @@ func notPack(r io.Reader) error {
 }
 
 func untar(r io.Reader) (map[string][]byte, error) {
-	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
+	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindowBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +273,7 @@ func untar(r io.Reader) (map[string][]byte, error) {
 		if h.Typeflag != tar.TypeReg {
 			return nil, fmt.Errorf("%q is not a plain file", h.Name)
 		}
-		if err := out.add(strings.TrimPrefix(h.Name, "./"), t); err != nil {
+		if err := out.add(strings.TrimPrefix(h.Name, "./"), h.Size, t); err != nil {
 			return nil, err
 		}
 	}

@@ -136,7 +136,8 @@ func (l *history) admit(t *testing.T, n *Node) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		relevance.SpecFile: aboutSpec, relevance.CardFile: "# About\n",
-		relevance.GoldenFile: `{"features": {"own": 2, "followers": 4, "known": true, "engagement": 8, "more": false}, "score": 9}` + "\n",
+		relevance.GoldenFile: strings.ReplaceAll(`{"features": {"own": 2, "followers": 4, "known": true, "engagement": 8, "more": false}, "score": 9,
+"record": {"likes": 2, "comments": 1}, "entity": {"followers": 4}, "object": {"followers": 3, "engagement": 4}}`, "\n", " ") + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)

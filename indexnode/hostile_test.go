@@ -96,7 +96,7 @@ func TestHostileRequests(t *testing.T) {
 		{"a list in a list", "viewer.attributes.x", all(func(r *nodev1.QueryRequest) {
 			r.Viewer.Attributes = map[string]*structpb.Value{"x": nested}
 		})},
-		{"too many shadows", "shadow", all(func(r *nodev1.QueryRequest) { r.Explain = true; r.Shadow = make([]string, maxShadow+1) })},
+		{"too many shadows", "shadow", all(func(r *nodev1.QueryRequest) { r.Explain = true; r.Shadow = make([]*nodev1.Model, maxShadow+1) })},
 		{"61 a filter 10,000 deep", "filter", all(func(r *nodev1.QueryRequest) {
 			r.Filter = strings.Repeat("(", 10_000) + "true" + strings.Repeat(")", 10_000)
 		})},

@@ -26,7 +26,7 @@ func TestTheLimitsOfARequest(t *testing.T) {
 		"types":   {100, func(r *nodev1.QueryRequest, n int) { r.Types = make([]string, n); fillTypes(r.Types) }},
 		"exclude": {20_000, func(r *nodev1.QueryRequest, n int) { r.Exclude = make([]uint64, n) }},
 		"above":   {20_000, func(r *nodev1.QueryRequest, n int) { r.Above = make([]*nodev1.Item, n) }},
-		"shadow":  {8, func(r *nodev1.QueryRequest, n int) { r.Explain, r.Shadow = true, make([]string, n) }},
+		"shadow":  {8, func(r *nodev1.QueryRequest, n int) { r.Explain, r.Shadow = true, make([]*nodev1.Model, n) }},
 		"entities": {20_000, func(r *nodev1.QueryRequest, n int) {
 			r.Types, r.Entities = []string{"post"}, pack(make([]string, n)...)
 		}},

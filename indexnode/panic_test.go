@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/relevance"
 )
 
 // Who reads what the cache misses, for itself and for those who wait, may
@@ -84,7 +85,7 @@ func TestAPanicOfATriedModelIsAnError(t *testing.T) {
 	n.cache.Purge()
 	known := n.schemas
 	n.schemas = nil
-	if _, _, err := n.uncovered(t.Context(), "recency"); err == nil || !strings.Contains(err.Error(), "panicked") {
+	if _, _, err := n.uncovered(t.Context(), relevance.ID{Name: "recency"}); err == nil || !strings.Contains(err.Error(), "panicked") {
 		t.Errorf("%v", err)
 	}
 	n.schemas = known

@@ -1,25 +1,9 @@
 package relevance
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strings"
-
-	"github.com/millrace/millrace/relevance/plan"
-)
-
-// Admission rules.
-const (
-	goldenTolerance  = 1e-9   // of a score, or of its share of a large one
-	singleTolerance  = 2.5e-7 // of one that was computed in float32: two units in its last place
-	minGoldenRows    = 1      // of a model
-	minGoldenTrained = 100    // of a model with trees
-	maxGoldenLine    = 1 << 20
 )
 
 // Validate admits a pack: its spec is read against schemas, its features are
@@ -36,7 +20,7 @@ func Validate(p *Pack, schemas Schemas) (m *Model, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(p.identity(m), p.golden(m), m.affordable()); err != nil {
+	if err := errors.Join(p.identity(m), p.golden(m, schemas), m.affordable()); err != nil {
 		return nil, fmt.Errorf("relevance: validate %s: %w", p.Manifest.Name, err)
 	}
 	return m, nil
@@ -75,112 +59,4 @@ func (m *Model) FeatureTypes() []FeatureType {
 		out = append(out, FeatureType{f.Name, kind.String()})
 	}
 	return out
-}
-
-// Golden is a row of golden.ndjson: features and the score that they should
-// give. A missing number is null or left out.
-type Golden struct {
-	Features map[string]any `json:"features"`
-	Score    *float64       `json:"score"`
-}
-
-// golden scores the golden rows and reports the first of each kind of fault.
-func (p *Pack) golden(m *Model) error {
-	rows, err := p.GoldenRows()
-	if err != nil {
-		return err
-	}
-	least := minGoldenRows
-	if m.params.Forest != nil {
-		least = minGoldenTrained
-	}
-	if len(rows) < least {
-		return fmt.Errorf("%s has %d rows; %d are needed", GoldenFile, len(rows), least)
-	}
-	tolerance := goldenTolerance
-	if f := m.params.Forest; f != nil && f.Single() {
-		tolerance = singleTolerance
-	}
-	wrong, worst, at := 0, 0.0, 0
-	for i, row := range rows {
-		values, err := m.featureValues(row.Features)
-		if err != nil {
-			return fmt.Errorf("%s:%d: %w", GoldenFile, i+1, err)
-		}
-		got := m.ScoreFeatures(values)
-		if math.IsNaN(got) || math.IsInf(got, 0) {
-			return fmt.Errorf("%s:%d: the score is %v", GoldenFile, i+1, got)
-		}
-		off := math.Abs(got-*row.Score) / max(1, math.Abs(*row.Score))
-		if off > tolerance {
-			wrong++
-		}
-		if off > worst {
-			worst, at = off, i+1
-		}
-	}
-	if wrong > 0 {
-		return fmt.Errorf("%d of %d golden rows are off; the worst, %s:%d, by %.3g, and %.3g is allowed", wrong, len(rows), GoldenFile, at, worst, tolerance)
-	}
-	return nil
-}
-
-// GoldenRows reads golden.ndjson.
-func (p *Pack) GoldenRows() ([]Golden, error) {
-	var rows []Golden
-	lines := bufio.NewScanner(bytes.NewReader(p.files[GoldenFile]))
-	lines.Buffer(nil, maxGoldenLine)
-	for n := 1; lines.Scan(); n++ {
-		if strings.TrimSpace(lines.Text()) == "" {
-			continue
-		}
-		var row Golden
-		d := json.NewDecoder(bytes.NewReader(lines.Bytes()))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&row); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", GoldenFile, n, err)
-		}
-		if row.Score == nil {
-			return nil, fmt.Errorf("%s:%d: no score", GoldenFile, n)
-		}
-		rows = append(rows, row)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", GoldenFile, err)
-	}
-	return rows, nil
-}
-
-// featureValues puts named features into the order of the spec.
-func (m *Model) featureValues(named map[string]any) ([]any, error) {
-	var names []string
-	values := make([]any, len(m.spec.Features))
-	found := 0
-	for i, t := range m.FeatureTypes() {
-		names = append(names, t.Name)
-		v, ok := named[t.Name]
-		if ok {
-			found++
-		}
-		switch v := asNumber(v).(type) {
-		case nil:
-			values[i] = math.NaN()
-			if t.Type == plan.String.String() {
-				values[i] = ""
-			}
-		case float64, string:
-			values[i] = v
-		}
-		if _, text := values[i].(string); values[i] == nil || text != (t.Type == plan.String.String()) {
-			return nil, fmt.Errorf("feature %s is a %s, and here is %v", t.Name, t.Type, v)
-		}
-	}
-	if found != len(named) {
-		for name := range named {
-			if !slices.Contains(names, name) {
-				return nil, fmt.Errorf("the spec has no feature %s; %s", name, nearest(name, names))
-			}
-		}
-	}
-	return values, nil
 }

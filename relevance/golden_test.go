@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -64,7 +66,7 @@ func goldenPack(t *testing.T, m *trained.Model, more float64) map[string]string 
 			if features == nil || math.IsInf(score, 0) {
 				continue
 			}
-			line, err := json.Marshal(Golden{features, &score})
+			line, err := json.Marshal(Golden{Features: features, Score: &score})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,4 +75,96 @@ func goldenPack(t *testing.T, m *trained.Model, more float64) map[string]string 
 		}
 	}
 	return map[string]string{SpecFile: spec, "model": string(m.File), GoldenFile: golden.String(), CardFile: "x"}
+}
+
+const ratioSpec = `name: ratio
+version: "1"
+schemas: [millrace.Activity]
+viewer: {calm: bool}
+features:
+  likes: log1p(record.likes)
+  ratio: record.likes / record.shares
+  fresh: decay(record.created_at, 3600)
+  calm: viewer.calm
+scorer: linear
+parameters: {weights: {likes: 1, ratio: 1, fresh: 1, calm: 2}}
+`
+
+// TestGoldenRowsCatchExpressions: a feature that the expression makes nothing
+// of, where the row says a number, is caught when the pack is sealed and when
+// it is admitted, and so is one that no row with a record tests.
+func TestGoldenRowsCatchExpressions(t *testing.T) {
+	const (
+		features = `{"features":{"likes":0,"ratio":3,"fresh":0.5,"calm":true},"score":5.5}`
+		good     = `{"features":{"likes":0.6931471805599453,"ratio":0.5,"fresh":0.5,"calm":true},"score":3.6931471805599454,"record":{"likes":1,"shares":2,"created_at":"2026-01-02T15:00:00Z"},"viewer":{"id":"m","calm":true},"as_of":"2026-01-02T16:00:00Z"}`
+		zero     = `{"features":{"likes":0.6931471805599453,"ratio":0.5,"fresh":0.5,"calm":true},"score":3.6931471805599454,"record":{"likes":1,"created_at":1767366000000},"viewer":{"calm":true},"as_of":1767369600000}`
+		zeroNull = `{"features":{"likes":0.6931471805599453,"ratio":null,"fresh":0.5,"calm":true},"score":0,"record":{"likes":1,"created_at":1767366000000},"viewer":{"calm":true},"as_of":1767369600000}`
+	)
+	for name, c := range map[string]struct{ rows, want string }{
+		"features and a record":    {features + "\n" + good, ""},
+		"no record at all":         {features, "no row has a record"},
+		"divided by zero":          {good + "\n" + zero, "feature ratio is"},
+		"another score":            {strings.Replace(good, "3.69", "4.69", 1), "golden rows are off"},
+		"another instant":          {strings.Replace(good, "T16", "T17", 1), "feature fresh is 0.25, and the row says 0.5"},
+		"a field that is not":      {strings.Replace(good, `"shares"`, `"sharse"`, 1), "no field sharse in record; did you mean shares?"},
+		"a field of another type":  {strings.Replace(good, `"shares":2`, `"shares":"2"`, 1), "record.shares"},
+		"a viewer of another type": {strings.Replace(good, `"viewer":{"id":"m","calm":true}`, `"viewer":{"calm":1}`, 1), "viewer.calm"},
+	} {
+		files := map[string]string{SpecFile: ratioSpec, GoldenFile: c.rows, CardFile: "x"}
+		dir := t.TempDir()
+		for file, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := Seal(dir, ShippedSchemas(), nil)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, sealed: %v", name, err)
+		}
+		if err == nil {
+			continue
+		}
+		// The same, as somebody seals it who checks nothing.
+		if p, err = sealed(files); err == nil {
+			_, err = Validate(p, ShippedSchemas())
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, admitted: %v", name, err)
+		}
+	}
+	// A feature that never has a value.
+	files := map[string]string{SpecFile: strings.Replace(ratioSpec, "record.likes / record.shares", "record.likes / (record.shares - record.shares)", 1), GoldenFile: zeroNull, CardFile: "x"}
+	p, err := sealed(files)
+	if err == nil {
+		_, err = Validate(p, ShippedSchemas())
+	}
+	if err == nil || !strings.Contains(err.Error(), "ratio") {
+		t.Errorf("a feature that is always divided by zero: %v", err)
+	}
+}
+
+// sealed makes a pack of files without a look at them.
+func sealed(files map[string]string) (*Pack, error) {
+	m, err := Parse(SpecFile, []byte(files[SpecFile]), ShippedSchemas())
+	if err != nil {
+		return nil, err
+	}
+	manifest := Manifest{Format: packFormat, Name: m.Name(), Version: m.Version(), Features: m.FeatureTypes(), Files: map[string]string{}}
+	raw := map[string][]byte{}
+	for name, text := range files {
+		raw[name], manifest.Files[name] = []byte(text), checksum([]byte(text))
+	}
+	if raw[ManifestFile], err = json.Marshal(manifest); err != nil {
+		return nil, err
+	}
+	return newPack(raw)
+}
+
+// TestOldPacksSayTheWayOut: a pack whose golden rows test no expression is
+// refused with what to do.
+func TestOldPacksSayTheWayOut(t *testing.T) {
+	_, err := newPack(map[string][]byte{ManifestFile: []byte(`{"format":1,"name":"x","version":"1","features":[],"files":{}}`)})
+	if err == nil || !strings.Contains(err.Error(), "model golden") {
+		t.Error(err)
+	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/relevance/trees"
 )
 
@@ -29,16 +30,20 @@ const (
 	CardFile     = "card.md"
 )
 
-// The bounds of a pack.
+// The bounds of a pack. They hold before anything is unpacked: what a header
+// says is believed only as far as there is room for it.
 const (
-	maxPackBytes = 512 << 20
-	maxPackFiles = 64
-	packFormat   = 1
+	maxPackBytes     = 48 << 20 // of all files together
+	maxPackFiles     = 64
+	maxManifestBytes = 1 << 20
+	maxCardBytes     = 1 << 20
+	maxWindowBytes   = 8 << 20 // of the compression
+	packFormat       = 2       // of 1, golden rows had no records
 )
 
 // Manifest says what a pack holds. It is written last.
 type Manifest struct {
-	Format   int               `json:"format"` // 1
+	Format   int               `json:"format"` // 2
 	Name     string            `json:"name"`
 	Version  string            `json:"version"`
 	Schemas  map[string]string `json:"schemas,omitempty"` // the fingerprints that the spec was checked against
@@ -109,8 +114,11 @@ func newPack(files map[string][]byte) (*Pack, error) {
 	if err := d.Decode(&p.Manifest); err != nil {
 		return nil, fmt.Errorf("%s: %w", ManifestFile, err)
 	}
-	if p.Manifest.Format != packFormat {
-		return nil, fmt.Errorf("%s: format %d; this binary reads %d", ManifestFile, p.Manifest.Format, packFormat)
+	switch f := p.Manifest.Format; {
+	case f == 1:
+		return nil, fmt.Errorf("%s: format 1, whose golden rows test no expressions; add rows with a record (millrace model golden writes them out) and seal it again", ManifestFile)
+	case f != packFormat:
+		return nil, fmt.Errorf("%s: format %d; this binary reads %d", ManifestFile, f, packFormat)
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(p.Manifest.Files)) {
@@ -149,7 +157,7 @@ type packFiles struct {
 	bytes int64
 }
 
-func (f *packFiles) add(name string, r io.Reader) error {
+func (f *packFiles) add(name string, size int64, r io.Reader) error {
 	if strings.ContainsAny(name, `/\`) || !fs.ValidPath(name) || name == "." {
 		return fmt.Errorf("%q is not the name of a file of a pack", name)
 	}
@@ -159,16 +167,26 @@ func (f *packFiles) add(name string, r io.Reader) error {
 	if len(f.files) == maxPackFiles {
 		return fmt.Errorf("more than %d files", maxPackFiles)
 	}
-	data, err := io.ReadAll(io.LimitReader(r, maxPackBytes-f.bytes+1))
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	most := int64(maxPackBytes)
+	if own, ok := fileBounds[name]; ok {
+		most = own
 	}
-	if f.bytes += int64(len(data)); f.bytes > maxPackBytes {
-		return fmt.Errorf("more than %d bytes", int64(maxPackBytes))
+	if size < 0 || size > most {
+		return fmt.Errorf("%s has %d bytes, more than %d", name, size, most)
+	}
+	if f.bytes += size; f.bytes > maxPackBytes {
+		return fmt.Errorf("more than %d bytes", maxPackBytes)
+	}
+	data := make([]byte, size)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	f.files[name] = data
 	return nil
 }
+
+// fileBounds are those of files that are read in full before anything else.
+var fileBounds = map[string]int64{ManifestFile: maxManifestBytes, SpecFile: document.MaxBytes, GoldenFile: maxGoldenBytes, CardFile: maxCardBytes}
 
 func readDir(dir string) (map[string][]byte, error) {
 	root, err := os.OpenRoot(dir)
@@ -189,7 +207,10 @@ func readDir(dir string) (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = out.add(e.Name(), f)
+		info, err := f.Stat()
+		if err == nil {
+			err = out.add(e.Name(), info.Size(), f)
+		}
 		f.Close()
 		if err != nil {
 			return nil, err
@@ -234,7 +255,7 @@ func notPack(r io.Reader) error {
 }
 
 func untar(r io.Reader) (map[string][]byte, error) {
-	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(64<<20))
+	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindowBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +273,7 @@ func untar(r io.Reader) (map[string][]byte, error) {
 		if h.Typeflag != tar.TypeReg {
 			return nil, fmt.Errorf("%q is not a plain file", h.Name)
 		}
-		if err := out.add(strings.TrimPrefix(h.Name, "./"), t); err != nil {
+		if err := out.add(strings.TrimPrefix(h.Name, "./"), h.Size, t); err != nil {
 			return nil, err
 		}
 	}

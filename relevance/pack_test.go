@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance/plan"
 )
 
 const packSpec = `name: team
@@ -37,7 +39,7 @@ weights:
 `
 
 // writePack writes the files of a pack without its manifest, with golden rows
-// made by the model itself.
+// made by the model itself, some of which have a record.
 func writePack(t *testing.T, files map[string]string, rows int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,14 +48,19 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 			t.Fatal(err)
 		}
 	}
-	if _, ok := files[GoldenFile]; ok {
-		return dir
-	}
 	m, err := ParseFile(os.DirFS(dir), SpecFile, ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var golden bytes.Buffer
+	golden.WriteString(files[GoldenFile])
+	if golden.Len() > 0 {
+		rows = 8
+	}
+	for i := range min(rows, 8) {
+		golden.Write(recordRow(t, m, i))
+		rows--
+	}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range rows {
 		named := map[string]any{}
@@ -74,7 +81,7 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 		if math.IsNaN(score) {
 			continue
 		}
-		line, err := json.Marshal(Golden{named, &score})
+		line, err := json.Marshal(Golden{Features: named, Score: &score})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,6 +91,48 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// recordRow is a golden row with a record, as the model computes it.
+func recordRow(t *testing.T, m *Model, n int) []byte {
+	t.Helper()
+	layouts := ShippedSchemas()
+	record := layouts["millrace.Activity"]
+	if len(m.spec.Schemas) > 0 {
+		record = layouts[m.spec.Schemas[0]]
+	}
+	row := Golden{Record: sampleRow(record, n), Viewer: map[string]any{"id": "member:1"}, AsOf: 1.7e12 + float64(n)*1e6}
+	if l := layouts[m.spec.Entity]; l != nil {
+		row.Entity = sampleRow(l, n)
+	}
+	if l := layouts[m.spec.Object]; l != nil {
+		row.Object = sampleRow(l, n)
+	}
+	for _, v := range m.spec.source.Viewer {
+		if v.Name != "id" {
+			row.Viewer[v.Name] = map[plan.Kind]any{plan.Bool: true, plan.Number: 0.5, plan.String: "post", plan.Numbers: []any{1.0, 2.0}, plan.Strings: []any{"post"}}[v.Kind]
+		}
+	}
+	if err := m.Complete(&row, layouts); err != nil {
+		t.Fatal(err)
+	}
+	line, err := json.Marshal(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(line, '\n')
+}
+
+// sampleRow has a value in every field.
+func sampleRow(l *column.Layout, n int) map[string]any {
+	row := map[string]any{}
+	for i, f := range l.Fields() {
+		row[f.Name] = map[column.Kind]any{
+			column.Bool: true, column.Int: float64(n + i), column.Double: float64(n) + 0.5, column.Time: 1.7e12 - float64(n+i)*977_000,
+			column.String: "post", column.Doubles: []any{1.0, float64(n)}, column.Strings: []any{"post", "member:1"},
+		}[f.Kind]
+	}
+	return row
 }
 
 func teamFiles() map[string]string {
@@ -363,7 +412,7 @@ func TestCompareVersions(t *testing.T) {
 // FuzzPack: a manifest and a golden file of any bytes are refused or accepted,
 // and what is accepted validates or says why not.
 func FuzzPack(f *testing.F) {
-	f.Add([]byte(`{"format":1,"name":"team","version":"1","features":[],"files":{}}`), []byte(`{"features":{"likes":1},"score":1}`))
+	f.Add([]byte(`{"format":2,"name":"team","version":"1","features":[],"files":{}}`), []byte(`{"features":{"likes":1},"score":1}`))
 	f.Fuzz(func(t *testing.T, manifest, golden []byte) {
 		files := map[string][]byte{ManifestFile: manifest, GoldenFile: golden, SpecFile: []byte(strings.Replace(packSpec, "parameters.yaml", `{weights: {likes: 1, verb: {a: 1}, hour: 1, language: 1}}`, 1)), CardFile: {}}
 		p, err := newPack(files)

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -15,8 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/indexnode"
-	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
@@ -29,7 +24,9 @@ func modelCommand() *cobra.Command {
 		Long: `A model is a directory with spec.yaml, what it names (a LightGBM or XGBoost
 file), golden.ndjson (rows of features and the score they should give) and
 card.md. "seal" checks it and writes its manifest: a pack. "push" hands the
-pack to the cluster, where it serves within seconds, without a build or restart.`,
+pack to every index node and lets it serve once all have admitted it, without a
+build or restart. Versions never change and stand beside each other; "rollback"
+lets the one serve that served before.`,
 	}
 	var avsc []string
 	c.PersistentFlags().StringSliceVar(&avsc, "schema", nil, ".avsc files that specs name, beside those that ship")
@@ -56,8 +53,8 @@ pack to the cluster, where it serves within seconds, without a build or restart.
 			Use: "bench PACK|SPEC.yaml|NAME", Short: "What scoring a record costs, as it serves here and interpreted", Args: cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error { return benchModel(c.OutOrStdout(), args[0], avsc) },
 		},
-		pushModel(&avsc), listModels(),
 	)
+	c.AddCommand(rolloutCommands(&avsc)...)
 	return c
 }
 
@@ -240,68 +237,4 @@ func benchSlab() (*column.Slab, error) {
 		}
 	}
 	return a.Slab(), nil
-}
-
-func pushModel(avsc *[]string) *cobra.Command {
-	c := &cobra.Command{Use: "push PACK", Short: "Validate a pack and let it serve on every index node", Args: cobra.ExactArgs(1)}
-	cm := clusterFlagsOf(c.Flags())
-	c.RunE = func(c *cobra.Command, args []string) error {
-		m, p, err := openModel(args[0], *avsc)
-		if err != nil {
-			return err
-		}
-		if p == nil {
-			return fmt.Errorf("%s is not sealed; run millrace model seal %s", args[0], args[0])
-		}
-		var tar bytes.Buffer
-		if err := p.WriteTar(&tar); err != nil {
-			return err
-		}
-		if err := cm.documents(c.Context(), indexnode.ModelsKind, func(ctx context.Context, docs *cluster.Documents) error {
-			return docs.Put(ctx, m.Name(), tar.Bytes())
-		}); err != nil {
-			return err
-		}
-		fmt.Fprintf(c.OutOrStdout(), "%s %s is pushed, %d bytes; ask for it by the field model, or name it in a feed\n", m.Name(), m.Version(), tar.Len())
-		return nil
-	}
-	return c
-}
-
-func listModels() *cobra.Command {
-	c := &cobra.Command{Use: "list", Short: "The models that serve: built in and pushed", Args: cobra.NoArgs}
-	cm := clusterFlagsOf(c.Flags())
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		var current map[string]cluster.Document
-		if err := cm.documents(c.Context(), indexnode.ModelsKind, func(_ context.Context, docs *cluster.Documents) error {
-			current = docs.Current()
-			return nil
-		}); err != nil {
-			return err
-		}
-		t := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "NAME\tVERSION\tORIGIN")
-		for _, name := range relevance.Builtin().Names() {
-			m, err := relevance.Builtin().Get(name)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(t, "%s\t%s\tbuilt in\n", name, m.Version())
-		}
-		var names []string
-		for name := range current {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		for _, name := range names {
-			p, err := relevance.ReadPack(strings.NewReader(current[name].Body))
-			if err != nil {
-				fmt.Fprintf(t, "%s\t\tunreadable: %v\n", name, err)
-				continue
-			}
-			fmt.Fprintf(t, "%s\t%s\tpushed\n", name, p.Manifest.Version)
-		}
-		return t.Flush()
-	}
-	return c
 }

@@ -285,12 +285,16 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
+		if err != nil {
+			return err
+		}
 		key, err := cl.Secret(ctx, "pages")
 		if err != nil {
 			return err
 		}
 		b, err := broker.New(broker.Config{
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

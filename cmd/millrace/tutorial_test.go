@@ -144,7 +144,7 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 case "$1 $2" in
 "dev "*) set -- "$@" --http %s --grpc %s --kafka-listen %s --etcd-listen %s --admin %s ;;
 "load "*) set -- "$@" --brokers %[3]s ;;
-"feed define" | "model push" | "model list") set -- "$@" --etcd %[4]s ;;
+"feed define" | "model push" | "model list" | "model history" | "model rollback" | "model drop" | "model pull") set -- "$@" --etcd %[4]s ;;
 "feed "* | "why "*) set -- "$@" --addr %[2]s ;;
 esac
 MILLRACE_MAIN=1 exec bin/built "$@"

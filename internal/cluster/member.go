@@ -27,7 +27,7 @@ type Membership struct {
 		ready      Set
 		lag        Lag
 		models     string // see SetModels; "": none
-		untold     bool // ready or lag is newer than what etcd has
+		untold     bool   // ready or lag is newer than what etcd has
 	}
 }
 

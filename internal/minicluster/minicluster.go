@@ -225,11 +225,15 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
+	models, err := c.client.Artefacts(run, indexnode.ModelsKind)
+	if err != nil {
+		return err
+	}
 	key, err := c.client.Secret(run, "pages")
 	if err != nil {
 		return err
 	}
-	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, PageKey: key, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
+	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, PageKey: key, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
 	if c.cfg.Broker != nil {
 		c.cfg.Broker(&cfg)
 	}

@@ -43,7 +43,7 @@ func testModel(t *testing.T, name string, features int) {
 }
 
 // golden is rows of features with the score that the weights make of them,
-// added up here.
+// added up here, and one of a record.
 func golden(m *relevance.Model) []byte {
 	r := rand.New(rand.NewPCG(50, 0))
 	var out bytes.Buffer
@@ -66,6 +66,21 @@ func golden(m *relevance.Model) []byte {
 		}
 		out.Write(append(line, '\n'))
 	}
+	row := relevance.Golden{
+		Record: map[string]any{
+			"id": "post:1", "actor": "member:1", "verb": "post", "created_at": 1_700_000_000_000.0, "object": "post:1", "language": "en", "country": "Peru", "visibility": "public",
+			"text": "A photo.", "likes": 12.0, "comments": 3.0, "shares": 2.0, "impressions": 400.0, "features": []any{0.5, 0.25}, "about": []any{"member:2"}, "version": 1.0,
+		},
+		Viewer: map[string]any{"id": "member:2", "country": "Peru", "freshness_hours": 6.0, "chatty": 0.5, "visual": 0.5, "languages": []any{"en"}}, AsOf: 1_700_010_000_000.0,
+	}
+	if err := m.Complete(&row, relevance.ShippedSchemas()); err != nil {
+		panic(err)
+	}
+	line, err := json.Marshal(row)
+	if err != nil {
+		panic(err)
+	}
+	out.Write(append(line, '\n'))
 	return out.Bytes()
 }
 

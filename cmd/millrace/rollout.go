@@ -1,0 +1,461 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
+)
+
+// rollout is what the commands see that change which models there are.
+type rollout struct {
+	out    io.Writer
+	models *cluster.Artefacts
+	maps   *cluster.Watcher
+	heard  *cluster.Admitted
+	feeds  *cluster.Artefacts
+	who    string
+}
+
+// openRollout reads the state of a cluster for the time of ctx.
+func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollout, error) {
+	r := &rollout{out: out, who: whoami()}
+	var err error
+	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
+		return nil, err
+	}
+	if r.maps, err = cl.Watch(ctx); err != nil {
+		return nil, err
+	}
+	if r.heard, err = cl.Admitted(ctx); err != nil {
+		return nil, err
+	}
+	r.feeds, err = cl.Artefacts(ctx, broker.FeedsKind)
+	return r, err
+}
+
+// whoami is how the history names who runs the command.
+func whoami() string {
+	name, host := "somebody", "somewhere"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
+}
+
+// rolloutCommand makes a command that runs on a cluster.
+func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *cobra.Command {
+	cm := clusterFlagsOf(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		cl, err := cm.openCluster(ctx, "")
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		r, err := openRollout(ctx, cl, c.OutOrStdout())
+		if err != nil {
+			return err
+		}
+		return run(ctx, r, args)
+	}
+	return c
+}
+
+func rolloutCommands(avsc *[]string) []*cobra.Command {
+	var out string
+	pull := rolloutCommand(&cobra.Command{
+		Use: "pull NAME [VERSION]", Short: "Write a pack to a file: the version that serves, or another", Args: cobra.RangeArgs(1, 2),
+	}, func(ctx context.Context, r *rollout, args []string) error { return r.pull(ctx, args, out) })
+	pull.Flags().StringVarP(&out, "out", "o", "", "the file; default NAME-VERSION.tar.zst")
+	return []*cobra.Command{
+		pushModel(avsc), pull,
+		rolloutCommand(&cobra.Command{Use: "list", Short: "The models there are, which version serves, and which nodes have it", Args: cobra.NoArgs},
+			func(_ context.Context, r *rollout, _ []string) error { return r.list() }),
+		rolloutCommand(&cobra.Command{Use: "history NAME", Short: "Who changed what of a model, and when", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, r *rollout, args []string) error { return r.history(ctx, args[0]) }),
+		rolloutCommand(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, r *rollout, args []string) error { return r.rollback(ctx, args[0]) }),
+		rolloutCommand(&cobra.Command{
+			Use: "drop NAME VERSION", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.ExactArgs(2),
+		}, func(ctx context.Context, r *rollout, args []string) error { return r.drop(ctx, args[0], args[1]) }),
+	}
+}
+
+func pushModel(avsc *[]string) *cobra.Command {
+	var p push
+	c := rolloutCommand(&cobra.Command{
+		Use:   "push PACK",
+		Short: "Hand a pack to every index node and, once all have admitted it, let it serve",
+		Long: `Publishes a pack, waits until every index node that has partitions has admitted
+it, prints what each answered, and then lets it serve: from one moment to the
+next, on every broker. If a node refuses it or is not heard in time, what serves
+goes on, and the command fails. A version that is older than the one that
+serves, or costs over fifty times as much, is published but serves only with
+--serve.`,
+		Args: cobra.ExactArgs(1),
+	}, func(ctx context.Context, r *rollout, args []string) error {
+		m, pack, err := openModel(args[0], *avsc)
+		if err != nil {
+			return err
+		}
+		if pack == nil {
+			return fmt.Errorf("%s is not sealed; run millrace model seal %s", args[0], args[0])
+		}
+		return r.push(ctx, m, pack, p)
+	})
+	c.Flags().BoolVar(&p.serve, "serve", false, "let it serve even if it is older, or costs far more")
+	c.Flags().BoolVar(&p.only, "no-serve", false, "only publish it")
+	c.Flags().DurationVar(&p.timeout, "timeout", 30*time.Second, "how long to wait for the index nodes")
+	c.MarkFlagsMutuallyExclusive("serve", "no-serve")
+	return c
+}
+
+// push is how a pack is pushed.
+type push struct {
+	serve, only bool
+	timeout     time.Duration
+}
+
+func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.Pack, p push) error {
+	before, _ := r.models.Served(m.Name())
+	v, err := r.publish(ctx, pack)
+	if err != nil {
+		return err
+	}
+	if err := r.await(ctx, v, p.timeout); err != nil {
+		if before.Version != "" && before != v {
+			err = fmt.Errorf("%w; %s serves on", err, before)
+		}
+		return err
+	}
+	hold := r.hold(ctx, m, before, v)
+	switch {
+	case p.only:
+		fmt.Fprintf(r.out, "%s is published and does not serve\n", v)
+	case before == v:
+		fmt.Fprintf(r.out, "%s serves already\n", v)
+	case hold != "" && !p.serve:
+		fmt.Fprintf(r.out, "%s is published and does not serve: %s; add --serve to let it serve all the same\n", v, hold)
+	default:
+		if hold != "" {
+			fmt.Fprintf(r.out, "%s: %s\n", v, hold)
+		}
+		if err := r.models.Serve(ctx, v, &before, r.who); err != nil {
+			return err
+		}
+		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
+	}
+	return nil
+}
+
+// publish stores a pack. The same pack is the same version, whatever wrote its
+// archive.
+func (r *rollout) publish(ctx context.Context, pack *relevance.Pack) (cluster.Version, error) {
+	var tar bytes.Buffer
+	if err := pack.WriteTar(&tar); err != nil {
+		return cluster.Version{}, err
+	}
+	name, version := pack.Manifest.Name, pack.Manifest.Version
+	v, fresh, err := r.models.Publish(ctx, name, version, tar.Bytes(), r.who)
+	if errors.Is(err, cluster.ErrOtherBytes) {
+		if same, ok := r.samePack(ctx, pack); ok {
+			v, err = same, nil
+		}
+	}
+	if err != nil {
+		return v, err
+	}
+	if fresh {
+		fmt.Fprintf(r.out, "%s is published, %d bytes, checksum %.12s\n", v, tar.Len(), v.Sum)
+	} else {
+		fmt.Fprintf(r.out, "%s is published already, with the same content\n", v)
+	}
+	return v, nil
+}
+
+func (r *rollout) samePack(ctx context.Context, pack *relevance.Pack) (cluster.Version, bool) {
+	v, err := r.version(pack.Manifest.Name, pack.Manifest.Version)
+	if err != nil {
+		return v, false
+	}
+	have, err := r.pack(ctx, v)
+	return v, err == nil && have.Checksum == pack.Checksum
+}
+
+func (r *rollout) pack(ctx context.Context, v cluster.Version) (*relevance.Pack, error) {
+	body, err := r.models.Body(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	return relevance.ReadPack(bytes.NewReader(body))
+}
+
+// version finds a version of a model.
+func (r *rollout) version(name, version string) (cluster.Version, error) {
+	all := r.models.All()[name]
+	if len(all) == 0 {
+		return cluster.Version{}, fmt.Errorf("no model %q has been pushed; see millrace model list", name)
+	}
+	var known []string
+	for _, v := range all {
+		if v.Version == version {
+			return v, nil
+		}
+		known = append(known, v.Version)
+	}
+	return cluster.Version{}, fmt.Errorf("model %s has no version %q; it has %s", name, version, strings.Join(known, ", "))
+}
+
+// hold says why a version should not simply replace the one that serves; "" if
+// it may.
+func (r *rollout) hold(ctx context.Context, m *relevance.Model, serving, next cluster.Version) string {
+	if serving.Version == "" || serving == next {
+		return ""
+	}
+	if relevance.CompareVersions(next.Version, serving.Version) < 0 {
+		return fmt.Sprintf("it is older than %s, which serves", serving.Version)
+	}
+	if pack, err := r.pack(ctx, serving); err == nil {
+		if now, err := relevance.Validate(pack, relevance.ShippedSchemas()); err == nil {
+			if err := m.MuchSlower(now); err != nil {
+				return err.Error()
+			}
+		}
+	}
+	return ""
+}
+
+// nodeAnswer is what one node made of a version.
+type nodeAnswer struct {
+	node  millrace.NodeID
+	state string // admitted, not heard, or refused and why
+}
+
+const (
+	stateAdmitted = "admitted"
+	stateUnheard  = "not heard"
+)
+
+// answers is what the assigned nodes made of a version, in the order of their
+// ids.
+func (r *rollout) answers(v cluster.Version) (all []nodeAnswer) {
+	heard := r.heard.Current()
+	assignment := r.maps.Current().Assignment()
+	nodes := assignment.Nodes()
+	slices.Sort(nodes)
+	for _, id := range nodes {
+		a := nodeAnswer{id, stateUnheard}
+		for _, x := range heard[id] {
+			switch {
+			case !x.Of(v):
+			case x.Refused != "":
+				a.state = "refused: " + x.Refused
+			default:
+				a.state = stateAdmitted
+			}
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// await waits until every assigned node has answered, and prints the answers.
+// The error says who has not admitted the version. A node that refuses may
+// still change its mind, as when a schema is on its way; it has half the time.
+func (r *rollout) await(ctx context.Context, v cluster.Version, timeout time.Duration) error {
+	end, half := time.After(timeout), time.After(timeout/2)
+	patient := true
+	for {
+		changed, moved := r.heard.Changed(), r.maps.Changed()
+		all := r.answers(v)
+		open := func(a nodeAnswer) bool { return a.state == stateUnheard || patient && a.state != stateAdmitted }
+		if len(all) > 0 && !slices.ContainsFunc(all, open) {
+			return r.tell(v, all)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end:
+			return r.tell(v, all)
+		case <-half:
+			patient = false
+		case <-changed:
+		case <-moved:
+		}
+	}
+}
+
+// tell prints answers.
+func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
+	if len(all) == 0 {
+		return fmt.Errorf("%s is published and does not serve: no index node has partitions; run millrace cluster assign", v)
+	}
+	refused, unheard := 0, 0
+	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
+	for _, a := range all {
+		switch a.state {
+		case stateAdmitted:
+		case stateUnheard:
+			unheard++
+		default:
+			refused++
+		}
+		fmt.Fprintf(t, "%s\t%s\n", a.node, strings.ReplaceAll(a.state, "\n", "\n\t"))
+	}
+	if err := t.Flush(); err != nil || refused+unheard == 0 {
+		return err
+	}
+	return fmt.Errorf("%s is published and does not serve: of %d index nodes %d refused it and %d were not heard", v, len(all), refused, unheard)
+}
+
+// list prints what every node really has.
+func (r *rollout) list() error {
+	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tVERSION\tSTATE\tNODES\tCHECKSUM")
+	builtin := relevance.Builtin()
+	for _, name := range builtin.Names() {
+		m, err := builtin.Get(name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(t, "%s\t%s\tbuilt in\tall\t-\n", name, m.Version())
+	}
+	all, serving := r.models.All(), r.models.Serving()
+	var refusals []string
+	for _, name := range r.models.Names() {
+		for _, v := range all[name] {
+			state := "published"
+			if serving[name] == v {
+				state = "serves"
+			}
+			answers, admitted := r.answers(v), 0
+			for _, a := range answers {
+				if a.state == stateAdmitted {
+					admitted++
+				} else {
+					refusals = append(refusals, fmt.Sprintf("%s: %s %s", v, a.node, a.state))
+				}
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%.12s\n", name, v.Version, state, admitted, len(answers), v.Sum)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, line := range refusals {
+		fmt.Fprintln(r.out, line)
+	}
+	return nil
+}
+
+func (r *rollout) history(ctx context.Context, name string) error {
+	events, err := r.models.History(ctx, name)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "WHEN\tWHAT\tVERSION\tCHECKSUM\tWHO")
+	for _, e := range events {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.12s\t%s\n", e.When.Format("2006-01-02 15:04:05Z"), e.What, e.Version, e.Sum, e.Who)
+	}
+	return t.Flush()
+}
+
+func (r *rollout) rollback(ctx context.Context, name string) error {
+	before, _ := r.models.Served(name)
+	v, err := r.models.Rollback(ctx, name, r.who)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(r.out, "%s serves again, in place of %s\n", v, before.Version)
+	for _, a := range r.answers(v) {
+		if a.state != stateAdmitted {
+			fmt.Fprintf(r.out, "%s: %s; others are asked\n", a.node, a.state)
+		}
+	}
+	return nil
+}
+
+func (r *rollout) drop(ctx context.Context, name, version string) error {
+	v, err := r.version(name, version)
+	if err != nil {
+		return err
+	}
+	named, err := r.feedsThatName(ctx, name)
+	if err != nil {
+		return err
+	}
+	err = r.models.Drop(ctx, v, func(_ cluster.Version, serves bool) []string {
+		if serves {
+			return named
+		}
+		return nil // feeds name models and not versions
+	}, r.who)
+	if err == nil {
+		fmt.Fprintf(r.out, "%s is dropped\n", v)
+	}
+	return err
+}
+
+// feedsThatName returns the feeds of the cluster whose model or shadow has a
+// name.
+func (r *rollout) feedsThatName(ctx context.Context, model string) (names []string, err error) {
+	all, err := (&feedStore{versions: r.feeds}).definitions(ctx)
+	for name, f := range all {
+		switch {
+		case f.fault != nil:
+			names = append(names, "feed "+name+", perhaps: its definition has a fault")
+		case f.Model == model || slices.Contains(f.Shadow, model):
+			names = append(names, "feed "+name)
+		}
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+func (r *rollout) pull(ctx context.Context, args []string, out string) error {
+	v, serves := r.models.Served(args[0])
+	if len(args) > 1 {
+		var err error
+		if v, err = r.version(args[0], args[1]); err != nil {
+			return err
+		}
+	} else if !serves {
+		return fmt.Errorf("no version of model %q serves; see millrace model list", args[0])
+	}
+	body, err := r.models.Body(ctx, v)
+	if err != nil {
+		return err
+	}
+	if out == "" {
+		out = v.Name + "-" + v.Version + ".tar.zst"
+		if strings.ContainsAny(out, `/\`) {
+			return fmt.Errorf("%q is not the name of a file; name one with --out", out)
+		}
+	}
+	if err := os.WriteFile(out, body, 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.out, "%s is in %s, %d bytes\n", v, out, len(body))
+	return nil
+}

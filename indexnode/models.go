@@ -37,6 +37,8 @@ type modelFollower struct {
 	packs   packs
 	schemas func() <-chan struct{} // closed when the schemas may have changed; see [kafka.SchemaLog.Moved]
 	tried   map[cluster.Version]trial
+	gone    map[cluster.Version]time.Time // of those tried that were dropped, since when
+	linger  time.Duration                 // lingers, but in tests
 }
 
 // trial is how the admission of a version ended.
@@ -46,6 +48,10 @@ type trial struct {
 	known   *schemas.Snapshot // what it was held against
 }
 
+// lingers is how long a version can be asked for after it was dropped: brokers
+// may not have heard of that yet.
+const lingers = 30 * time.Second
+
 // readAgain is the pause before bytes that could not be read are tried again.
 const readAgain = 2 * time.Second
 
@@ -53,7 +59,7 @@ const readAgain = 2 * time.Second
 // the models that serve.
 func newModelFollower(n *Node, p packs, schemas func() <-chan struct{}) *modelFollower {
 	n.modelsAwaited.Store("the models that serve")
-	return &modelFollower{node: n, packs: p, schemas: schemas, tried: map[cluster.Version]trial{}}
+	return &modelFollower{node: n, packs: p, schemas: schemas, tried: map[cluster.Version]trial{}, gone: map[cluster.Version]time.Time{}, linger: lingers}
 }
 
 // modelsPending says which models that serve the node has still to look at
@@ -72,7 +78,7 @@ func (f *modelFollower) run(ctx context.Context, tell func(context.Context, []cl
 			f.node.log.Warn("the cluster has not been told of the models here; it will be", "err", err)
 		}
 		var retry <-chan time.Time
-		if again {
+		if again || len(f.gone) > 0 {
 			retry = time.After(readAgain)
 		}
 		select {
@@ -120,11 +126,20 @@ func (f *modelFollower) versions(serving map[string]cluster.Version) (all []clus
 	return append(all, others...)
 }
 
-// drop forgets versions that are not among those that are there.
+// drop forgets, after a while, versions that are not among those that are
+// there.
 func (f *modelFollower) drop(there []cluster.Version) {
 	for v := range f.tried {
-		if !slices.Contains(there, v) {
+		if slices.Contains(there, v) {
+			delete(f.gone, v)
+			continue
+		}
+		if _, known := f.gone[v]; !known {
+			f.gone[v] = time.Now()
+		}
+		if time.Since(f.gone[v]) >= f.linger {
 			delete(f.tried, v)
+			delete(f.gone, v)
 			f.node.models.Drop(relevance.ID(v))
 		}
 	}
@@ -181,6 +196,9 @@ func (f *modelFollower) awaited(serving map[string]cluster.Version) string {
 func (f *modelFollower) admissions() []cluster.Admission {
 	all := make([]cluster.Admission, 0, len(f.tried))
 	for v, t := range f.tried {
+		if _, dropped := f.gone[v]; dropped {
+			continue
+		}
 		a := cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum}
 		if t.refused != nil {
 			a.Refused = cmp.Or(t.refused.Error(), "refused")

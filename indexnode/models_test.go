@@ -191,7 +191,9 @@ func TestOlderVersionPushed(t *testing.T) {
 	p := newPublished()
 	second := p.put(t, packOf(t, strings.Replace(likesSpec, `"1"`, `"2"`, 1), likesRow, relevance.ShippedSchemas()))
 	p.serve(second)
-	told := following(t, newModelFollower(n, p, never))
+	f := newModelFollower(n, p, never)
+	f.linger = 0
+	told := following(t, f)
 	if all := <-told; len(all) != 1 || all[0].Refused != "" {
 		t.Fatalf("told %v", all)
 	}
@@ -215,6 +217,20 @@ func TestOlderVersionPushed(t *testing.T) {
 	p.set(func() { p.all["likes"] = p.all["likes"][:1] })
 	if all := <-told; len(all) != 1 || find(n, first) == nil || find(n, second) != nil {
 		t.Fatalf("after the drop: told %v", all)
+	}
+}
+
+// TestDroppedVersionLingers: brokers that have not heard yet are still
+// answered.
+func TestDroppedVersionLingers(t *testing.T) {
+	n, _ := openNode(t, cache.Config{})
+	p := newPublished()
+	v := p.put(t, likesPack(t))
+	told := following(t, newModelFollower(n, p, never))
+	<-told
+	p.set(func() { delete(p.all, "likes") })
+	if all := <-told; len(all) != 0 || find(n, v) != nil {
+		t.Fatalf("told %v; %v", all, find(n, v))
 	}
 }
 

@@ -101,8 +101,8 @@ func TestRefusalsAreCheap(t *testing.T) {
 		{"anchors of anchors", spec(head + "about: " + strings.Repeat("&a ", 100_000) + "x\n")},
 		{"tags of tags", spec(head + "about: " + strings.Repeat("!a ", 100_000) + "x\n")},
 		{"deep indents", spec(head + "features:\n" + indents(700))},
-		{"as many features as lines may be", spec(head + "features:\n" + manyFeatures(4_990))},
-		{"as many parameters", spec("name: x\nversion: \"1\"\nscorer: linear\nfeatures: {a: 1}\nparameters:\n  weights:\n" + manyFeatures(4_990))},
+		{"as many features as lines may be", spec(head + "features:\n" + manyFeatures(4_480))},
+		{"as many parameters", spec("name: x\nversion: \"1\"\nscorer: linear\nfeatures: {a: 1}\nparameters:\n  weights:\n" + manyFeatures(4_480))},
 		{"200,000 features", spec(head + "features:\n" + strings.Repeat("  f: 1\n", 40_000))},
 		{"a long line", spec(head + "about: " + strings.Repeat("x", document.MaxBytes-200) + "\nfeatures: 3\n")},
 		{"10 MiB", spec(strings.Repeat("a: b\n", 2<<20))},
@@ -110,7 +110,7 @@ func TestRefusalsAreCheap(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			least, room := time.Hour, peak(func() { _ = c.try() })
 			var err error
-			for range 3 { // the best of three: others have the machine too
+			for range 5 { // the best of five: others have the machine too
 				began := cpuTime()
 				err = c.try()
 				least = min(least, cpuTime()-began)
@@ -119,7 +119,7 @@ func TestRefusalsAreCheap(t *testing.T) {
 				t.Fatal("it is accepted")
 			}
 			t.Logf("%v, %d KiB: %.200s", least, room>>10, err)
-			if least > 100*time.Millisecond || room > 64<<20 {
+			if least > 100*time.Millisecond && !underRace || room > 64<<20 {
 				t.Errorf("%v and %d MiB until it is refused", least, room>>20)
 			}
 		})

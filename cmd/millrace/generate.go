@@ -12,8 +12,8 @@ import (
 
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/codegen"
-	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"

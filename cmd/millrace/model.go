@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -38,6 +39,13 @@ lets the one serve that served before.`,
 		&cobra.Command{
 			Use: "seal DIR", Short: "Make a pack of a directory: check everything and write its manifest", Args: cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error { return sealModel(c.OutOrStdout(), args[0], avsc) },
+		},
+		&cobra.Command{
+			Use: "golden DIR|SPEC.yaml ROWS.ndjson", Short: "Complete rows that have a record with the features and the score that the spec gives them, to be checked",
+			Args: cobra.ExactArgs(2),
+			RunE: func(c *cobra.Command, args []string) error {
+				return completeGolden(c.OutOrStdout(), args[0], args[1], avsc)
+			},
 		},
 		&cobra.Command{
 			Use: "show PACK|SPEC.yaml|NAME", Short: "Features, weights and card of a pack, a spec, or a built-in model", Args: cobra.ExactArgs(1),
@@ -132,6 +140,42 @@ func sealModel(w io.Writer, dir string, avsc []string) error {
 		return err
 	}
 	fmt.Fprintf(w, "%s %s is sealed: %d files, checksum %.12s\n", p.Manifest.Name, p.Manifest.Version, len(p.Manifest.Files)+1, p.Checksum)
+	return nil
+}
+
+// completeGolden writes rows as golden.ndjson has them. That they are right,
+// only somebody can say who knows what they should be.
+func completeGolden(w io.Writer, name, file string, avsc []string) error {
+	known, _, err := modelSchemas(avsc)
+	if err != nil {
+		return err
+	}
+	spec := name
+	if !strings.HasSuffix(name, ".yaml") {
+		spec = filepath.Join(name, relevance.SpecFile) // sealed or not, it is the spec that counts
+	}
+	m, err := relevance.ParseFile(os.DirFS(filepath.Dir(spec)), filepath.Base(spec), known)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	rows, err := relevance.ReadGolden(file, text)
+	if err != nil {
+		return err
+	}
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	for i := range rows {
+		if err := m.Complete(&rows[i], known); err != nil {
+			return fmt.Errorf("%s:%d: %w", file, i+1, err)
+		}
+		if err := out.Encode(rows[i]); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -7,7 +7,8 @@ Who likes what, learned from the bundled network. A like is an example of a
 post or comment that its viewer liked; what those the viewer follows had said in
 the month before are examples of what the viewer left alone. A feature here is
 what the feature of the same name in the page's spec computes, with the counters
-of that moment. The network is made up, so that there is little to learn from it.
+of that moment; the golden rows say of what record, viewer and instant. The
+network is made up, so that there is little to learn from it.
 """
 import json
 import math
@@ -88,7 +89,9 @@ def examples():
     def at(r, viewer, now):
         liked = sum(t < now for t in likes.get((r["object"], r.get("text", "")), []))
         below = sum(seconds(r) < t < now for t in comments.get(r["object"], []))
-        return features(r, liked, min(below, r.get("comments", 0)), viewer, now)
+        below = min(below, r.get("comments", 0))
+        of = {"record": {**r, "likes": liked, "comments": below}, "viewer": viewer, "as_of": round(now * 1000)}
+        return features(r, liked, below, viewer, now), of
 
     chance = random.Random(1)
     for like in records:
@@ -96,14 +99,14 @@ def examples():
         if r is None:
             continue
         viewer, now = viewers[like["actor"]], seconds(like)
-        yield at(r, viewer, now), 1.0
+        yield *at(r, viewer, now), 1.0
         left = [x for f in follows[viewer["id"]] for x in by.get(f, []) if now - 30 * DAY < seconds(x) < now and x is not r]
         for x in chance.sample(left, min(4, len(left))):
-            yield at(x, viewer, now), 0.0
+            yield *at(x, viewer, now), 0.0
 
 
 def main():
-    rows, labels = zip(*examples())
+    rows, questions, labels = zip(*examples())
     names = list(rows[0])
     x = numpy.array([list(r.values()) for r in rows])
     params = {
@@ -120,7 +123,7 @@ def main():
     with open(HERE / "golden.ndjson", "w") as golden:
         for i in range(0, len(x), max(1, len(x) // 150)):
             row = {n: None if math.isnan(v) else v for n, v in zip(names, x[i].tolist())}
-            golden.write(json.dumps({"features": row, "score": float(scores[i])}) + "\n")
+            golden.write(json.dumps({"features": row, "score": float(scores[i]), **questions[i]}) + "\n")
     with open(HERE / "feed.ndjson", "w") as feed:
         for r, row in feed_of("member:9", datetime(2010, 11, 26, tzinfo=timezone.utc).timestamp()):
             feed.write(json.dumps({"id": r["id"], "score": model.predict([list(row.values())])[0]}) + "\n")

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/relevance"
+)
+
+// stage is a cluster of etcd alone, whose nodes answer what a test says.
+type stage struct {
+	*testing.T
+	*rollout
+	cl      *cluster.Client
+	out     bytes.Buffer
+	members map[millrace.NodeID]*cluster.Membership
+}
+
+func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
+	t.Helper()
+	s := &stage{T: t, members: map[millrace.NodeID]*cluster.Membership{}}
+	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
+	s.check(err)
+	t.Cleanup(etcd.Close)
+	s.cl, err = cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+	s.check(err)
+	t.Cleanup(func() { _ = s.cl.Close() })
+	a, err := cluster.Spread(nodes, 2)
+	s.check(err)
+	s.check(s.cl.Assign(t.Context(), a))
+	for _, id := range nodes {
+		s.members[id], err = s.cl.Join(t.Context(), cluster.Node{ID: id, Addr: "none:1"})
+		s.check(err)
+	}
+	s.rollout, err = openRollout(t.Context(), s.cl, &s.out)
+	s.check(err)
+	return s
+}
+
+func (s *stage) check(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// answers lets a node answer every version as it comes, until the test ends.
+func (s *stage) answer(id millrace.NodeID, refuse func(v cluster.Version) string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			changed := s.models.Changed()
+			var all []cluster.Admission
+			for _, versions := range s.models.All() {
+				for _, v := range versions {
+					all = append(all, cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: refuse(v)})
+				}
+			}
+			if err := s.members[id].SetModels(ctx, all); err != nil && ctx.Err() == nil {
+				s.Error(err)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+		}
+	}()
+	s.Cleanup(func() { cancel(); <-done })
+}
+
+func admits(cluster.Version) string { return "" }
+
+// pushed pushes a version of the model likes, and returns what was printed.
+func (s *stage) pushed(version, weight string, p push) (string, error) {
+	s.Helper()
+	p.timeout = max(p.timeout, time.Minute) // a limit for what must not hang
+	return s.pushedWithin(version, weight, p)
+}
+
+func (s *stage) pushedWithin(version, weight string, p push) (string, error) {
+	s.Helper()
+	dir := s.TempDir()
+	for name, text := range map[string]string{
+		relevance.SpecFile:   fmt.Sprintf("name: likes\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes}\nscorer: linear\nparameters: {weights: {likes: %s}}\n", version, weight),
+		relevance.GoldenFile: fmt.Sprintf(`{"features":{"likes":1},"score":%s,"record":{"likes":1}}`, weight),
+		relevance.CardFile:   "Likes.\n",
+	} {
+		s.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	_, err := relevance.Seal(dir, relevance.ShippedSchemas(), nil)
+	s.check(err)
+	m, pack, err := openModel(dir, nil)
+	s.check(err)
+	s.out.Reset()
+	err = s.push(s.Context(), m, pack, p)
+	return s.out.String(), err
+}
+
+func (s *stage) serves(version string) {
+	s.Helper()
+	if v, _ := s.models.Served("likes"); v.Version != version {
+		s.Errorf("version %q serves, want %q", v.Version, version)
+	}
+}
+
+// TestPushReportsEachNode: a push waits for every assigned node, prints what
+// each answered, and moves the pointer only when all have admitted the pack.
+func TestPushReportsEachNode(t *testing.T) {
+	s := newStage(t, "n1", "n2", "n3")
+	s.answer("n1", admits)
+	s.answer("n3", admits)
+	s.answer("n2", func(v cluster.Version) string {
+		if v.Version == "2" {
+			return "no schema team.Talk"
+		}
+		return ""
+	})
+	out, err := s.pushed("1", "1", push{})
+	if err != nil || !strings.Contains(out, "likes 1 serves") || strings.Count(out, "admitted") != 3 {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	s.serves("1")
+
+	out, err = s.pushedWithin("2", "2", push{timeout: 200 * time.Millisecond}) // a node that refuses may change its mind that long
+	if err == nil || !strings.Contains(err.Error(), "1 refused") || !strings.Contains(err.Error(), "likes 1 serves on") {
+		t.Errorf("refused by one: %v", err)
+	}
+	if !strings.Contains(out, "n2  refused: no schema team.Talk") || !strings.Contains(out, "n1  admitted") {
+		t.Errorf("printed\n%s", out)
+	}
+	s.serves("1")
+
+	s.out.Reset()
+	s.check(s.list())
+	if out := s.out.String(); !strings.Contains(out, "3 of 3") || !strings.Contains(out, "2 of 3") || !strings.Contains(out, "likes 2: n2 refused: no schema team.Talk") {
+		t.Errorf("list says\n%s", out)
+	}
+}
+
+// TestPushToASilentNode: a node that is not heard fails the push by name.
+func TestPushToASilentNode(t *testing.T) {
+	s := newStage(t, "n1", "n2")
+	s.answer("n1", admits)
+	out, err := s.pushedWithin("1", "1", push{timeout: 200 * time.Millisecond})
+	if err == nil || !strings.Contains(err.Error(), "1 were not heard") || !strings.Contains(out, "n2  not heard") {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	s.serves("")
+}
+
+// TestPushOfVersions: an older version is published and serves only if asked,
+// the same pack again is no change, other bytes under the same version are
+// refused, and a rollback goes back.
+func TestPushOfVersions(t *testing.T) {
+	s := newStage(t, "n1", "n2")
+	s.answer("n1", admits)
+	s.answer("n2", admits)
+	for _, c := range []struct {
+		version, weight string
+		push            push
+		says, serves    string
+		refused         error
+	}{
+		{"2", "2", push{}, "likes 2 serves", "2", nil},
+		{"2", "2", push{}, "already, with the same content", "2", nil},
+		{"2", "3", push{}, "", "2", cluster.ErrOtherBytes},
+		{"1", "1", push{}, "older than 2", "2", nil},
+		{"1", "1", push{serve: true}, "likes 1 serves", "1", nil},
+		{"10", "10", push{only: true}, "does not serve", "1", nil},
+		{"10", "10", push{}, "likes 10 serves", "10", nil},
+	} {
+		out, err := s.pushed(c.version, c.weight, c.push)
+		if !errors.Is(err, c.refused) || !strings.Contains(out, c.says) {
+			t.Errorf("version %s, %+v: %v:\n%s", c.version, c.push, err, out)
+		}
+		s.serves(c.serves)
+	}
+	for _, want := range []string{"1", "2"} {
+		s.check(s.rollout.rollback(t.Context(), "likes"))
+		s.serves(want)
+	}
+	if err := s.rollback(t.Context(), "likes"); !errors.Is(err, cluster.ErrNoVersion) {
+		t.Errorf("a rollback too many: %v", err)
+	}
+	s.out.Reset()
+	s.check(s.history(t.Context(), "likes"))
+	if out := s.out.String(); strings.Count(out, "put") != 3 || strings.Count(out, "serve") != 3 || strings.Count(out, "rollback") != 2 {
+		t.Errorf("history says\n%s", out)
+	}
+	file := filepath.Join(t.TempDir(), "likes.tar.zst")
+	s.check(s.pull(t.Context(), []string{"likes", "10"}, file))
+	if p, err := relevance.OpenPack(file); err != nil || p.Manifest.Version != "10" {
+		t.Errorf("pulled %v, %v", p, err)
+	}
+}
+
+// TestDropOfWhatAFeedNames: a model that a feed names keeps a version, and is
+// refused by the feed's name.
+func TestDropOfWhatAFeedNames(t *testing.T) {
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	for _, version := range []string{"1", "2"} {
+		_, err := s.pushed(version, version, push{})
+		s.check(err)
+	}
+	feeds, err := s.cl.Artefacts(t.Context(), broker.FeedsKind)
+	s.check(err)
+	likely, err := broker.DefineFeed(t.Context(), feeds, broker.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
+	s.check(err)
+	for changed := s.feeds.Changed(); len(s.feeds.Serving()) == 0; changed = s.feeds.Changed() {
+		<-changed
+	}
+	if err := s.drop(t.Context(), "likes", "2"); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+		t.Errorf("the version that serves: %v", err)
+	}
+	s.check(s.drop(t.Context(), "likes", "1"))
+	if err := s.drop(t.Context(), "likes", "2"); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+		t.Errorf("the last version: %v", err)
+	}
+	s.check(feeds.Drop(t.Context(), likely.Version, nil, "somebody"))
+	for changed := s.feeds.Changed(); len(s.feeds.Serving()) > 0; changed = s.feeds.Changed() {
+		<-changed
+	}
+	s.check(s.drop(t.Context(), "likes", "2"))
+	s.serves("")
+	if err := s.drop(t.Context(), "likes", "2"); err == nil {
+		t.Error("dropped twice")
+	}
+}

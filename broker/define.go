@@ -132,29 +132,25 @@ const maxTried = 3
 // tryFeed reports what index nodes have against a definition that is about to
 // serve, which may not have been stored by [DefineFeed]. If none can be asked
 // nothing is known against it.
-func (b *Broker) tryFeed(ctx context.Context, f Feed) error {
+func (b *Broker) tryFeed(ctx context.Context, f Feed) (heard bool, err error) {
 	q := &question{query: &nodev1.QueryRequest{Filter: f.Filter, Model: f.Model, Shadow: namesOf(f.Shadow), Explain: len(f.Shadow) > 0}}
 	b.chooseModel(q)
 	m, tried := b.maps.Current(), 0
-	var refused *millrace.Error
 	for _, n := range m.Nodes() {
 		if !m.Alive(n.ID) || tried == maxTried || ctx.Err() != nil {
 			continue
 		}
 		tried++
-		node, err := b.conns.get(n)
-		if err == nil {
-			err = tryOn(ctx, node, q.query)
+		node, away := b.conns.get(n)
+		if away == nil {
+			away = tryOn(ctx, node, q.query)
 		}
-		if err == nil {
-			return nil // another that refuses it does not know a schema yet
+		if away == nil {
+			return true, nil // another that refuses it does not know a schema yet
 		}
-		if r := refusalOf(err); r != nil {
-			refused = r
+		if refused := refusalOf(away); refused != nil {
+			heard, err = true, refused
 		}
 	}
-	if refused != nil {
-		return refused
-	}
-	return nil
+	return heard, err
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -52,9 +53,9 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 // set.
 type feedBook struct {
 	fixed feedSet
-	defs  Definitions                       // nil: only the fixed ones
-	try   func(context.Context, Feed) error // what speaks against serving a definition
-	bad   *prometheus.GaugeVec              // feed: 1 if its serving version is not taken over
+	defs  Definitions // nil: only the fixed ones
+	try   tries
+	bad   *prometheus.GaugeVec // feed: 1 if its serving version is not taken over
 	log   *slog.Logger
 
 	served  atomic.Pointer[feedSet]
@@ -67,13 +68,17 @@ type feedBook struct {
 	faults map[string]string
 }
 
+// tries says what speaks against serving a definition, and whether anybody could
+// be asked.
+type tries func(context.Context, Feed) (heard bool, err error)
+
 // taken is a definition of the cluster that is served.
 type taken struct {
 	Feed
 	from cluster.Version
 }
 
-func newFeedBook(fixed []Feed, defs Definitions, try func(context.Context, Feed) error, log *slog.Logger) *feedBook {
+func newFeedBook(fixed []Feed, defs Definitions, try tries, log *slog.Logger) *feedBook {
 	b := &feedBook{fixed: feedSet{}, defs: defs, try: try, log: log, stop: func() {}, resting: make(chan struct{}), taken: map[string]taken{}, faults: map[string]string{}}
 	for _, f := range fixed {
 		f.Limit = cmp.Or(f.Limit, defaultLimit)
@@ -135,7 +140,7 @@ func (b *feedBook) follow(ctx context.Context, changed <-chan struct{}) {
 // last good one of its name stays.
 func (b *feedBook) take(ctx context.Context) {
 	serving := b.defs.Serving()
-	next, faults, leftOut := map[string]taken{}, map[string]string{}, 0
+	next, faults, leftOut, round := map[string]taken{}, map[string]string{}, 0, &round{}
 	for _, name := range sortedKeys(serving) {
 		t, have := b.taken[name]
 		if !have && len(next)+len(faults) >= maxDefinitions {
@@ -144,7 +149,7 @@ func (b *feedBook) take(ctx context.Context) {
 		}
 		if !have || t.from != serving[name] {
 			var err error
-			if t, err = b.change(ctx, serving[name]); err != nil {
+			if t, err = b.change(ctx, serving[name], round); err != nil {
 				faults[name] = err.Error()
 			}
 		}
@@ -167,22 +172,30 @@ func (b *feedBook) take(ctx context.Context) {
 	b.served.Store(&all)
 }
 
+// round is what one pass over the definitions has found out: what is away is
+// waited for once and not once a definition.
+type round struct {
+	lost time.Duration // waited for bodies that could not be read
+	deaf bool          // nobody can be asked what speaks against a definition
+}
+
+var errUnread = errors.New("feed: it is read later; others could not be read for too long")
+
 // change returns what to serve now that a version serves in the cluster, and
 // why it is another one; the zero value if there is none.
-func (b *feedBook) change(ctx context.Context, v cluster.Version) (taken, error) {
-	fresh, err := b.read(ctx, v)
-	old, had := b.taken[v.Name]
-	if err == nil || had {
-		if err != nil {
-			fresh = old
-		}
-		return fresh, err
+func (b *feedBook) change(ctx context.Context, v cluster.Version, r *round) (taken, error) {
+	fresh, err := b.read(ctx, v, r)
+	if err == nil {
+		return fresh, nil
+	}
+	if old, had := b.taken[v.Name]; had {
+		return old, err
 	}
 	// Nothing of this name is served: take the newest before it that is good.
 	versions := b.defs.All()[v.Name]
 	at := slices.Index(versions, v)
 	for i := at - 1; i >= max(0, at-maxOlder); i-- {
-		if old, not := b.read(ctx, versions[i]); not == nil {
+		if old, not := b.read(ctx, versions[i], r); not == nil {
 			return old, err
 		}
 	}
@@ -190,11 +203,16 @@ func (b *feedBook) change(ctx context.Context, v cluster.Version) (taken, error)
 }
 
 // read reads a version of a definition and checks it.
-func (b *feedBook) read(ctx context.Context, v cluster.Version) (taken, error) {
+func (b *feedBook) read(ctx context.Context, v cluster.Version, r *round) (taken, error) {
+	if r.lost >= definitionTime {
+		return taken{}, errUnread
+	}
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, definitionTime)
 	defer cancel()
 	body, err := b.defs.Body(ctx, v)
 	if err != nil {
+		r.lost += time.Since(began)
 		return taken{}, err
 	}
 	f, err := ParseFeed(body)
@@ -208,7 +226,14 @@ func (b *feedBook) read(ctx context.Context, v cluster.Version) (taken, error) {
 		return taken{}, fmt.Errorf("feed: version %q of %s is no number", v.Version, v.Name)
 	}
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
-	return taken{f, v}, b.try(ctx, f)
+	if !r.deaf {
+		heard, err := b.try(ctx, f)
+		if err != nil {
+			return taken{}, err
+		}
+		r.deaf = !heard
+	}
+	return taken{f, v}, nil
 }
 
 // tell says what has changed since the last time.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -97,9 +99,9 @@ func (d *definitions) drop(name string) {
 }
 
 // anyFeed finds nothing wrong with a definition.
-func anyFeed(context.Context, Feed) error { return nil }
+func anyFeed(context.Context, Feed) (bool, error) { return true, nil }
 
-func newBook(t *testing.T, d *definitions, try func(context.Context, Feed) error, fixed ...Feed) *feedBook {
+func newBook(t *testing.T, d *definitions, try tries, fixed ...Feed) *feedBook {
 	b := newFeedBook(append(BuiltIn(), fixed...), d, try, slog.New(slog.DiscardHandler))
 	b.start()
 	t.Cleanup(b.close)
@@ -194,11 +196,11 @@ func TestABadDefinitionKeepsTheLastGoodAcrossRestarts(t *testing.T) {
 	d.serve("jobs", 1, "name: jobs\nmodel: j1")
 	d.serve("jobs", 2, "name: jobs\nmodel: j2\nfilter: bad")
 	d.serve("jobs", 3, "name: jobs\nmodel: [")
-	refuse := func(_ context.Context, f Feed) error {
+	refuse := func(_ context.Context, f Feed) (bool, error) {
 		if f.Filter != "" {
-			return errors.New("no filter")
+			return true, errors.New("no filter")
 		}
-		return nil
+		return true, nil
 	}
 	book := newBook(t, d, refuse)
 	if f := settled(book)["jobs"]; f.Version != 1 {
@@ -207,6 +209,44 @@ func TestABadDefinitionKeepsTheLastGoodAcrossRestarts(t *testing.T) {
 	if got := faultsOf(t, book.bad); !slices.Equal(got, []string{"jobs"}) {
 		t.Errorf("faults are told of %v", got)
 	}
+}
+
+// TestWhatIsAwayIsWaitedForOnce: a broker that starts while etcd or all index
+// nodes hang does not wait for them once a definition.
+func TestWhatIsAwayIsWaitedForOnce(t *testing.T) {
+	d := newDefinitions()
+	for i := range 100 {
+		name := fmt.Sprintf("f%d", i)
+		d.serve(name, 1, "name: "+name+"\nmodel: m\nfilter: record.a")
+	}
+	asked := 0
+	book := newFeedBook(BuiltIn(), d, func(context.Context, Feed) (bool, error) { asked++; return false, nil }, slog.New(slog.DiscardHandler))
+	if book.take(t.Context()); asked != 1 || len(book.current()) != 102 {
+		t.Errorf("nodes were asked %d times, for %d feeds", asked, len(book.current()))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		d.read = func(v cluster.Version) error {
+			if v.Name != "f7" {
+				time.Sleep(definitionTime / 2)
+			}
+			return errors.New("etcd is away")
+		}
+		book := newFeedBook(BuiltIn(), d, anyFeed, slog.New(slog.DiscardHandler))
+		if book.take(t.Context()); time.Since(began) != definitionTime || len(book.current()) != 2 {
+			t.Errorf("it took %v, for %d feeds", time.Since(began), len(book.current()))
+		}
+		// One alone that can't be read holds up nobody.
+		d.read = func(v cluster.Version) error {
+			if v.Name == "f0" {
+				return errors.New("its bytes are lost")
+			}
+			return nil
+		}
+		if book.take(t.Context()); len(book.current()) != 101 {
+			t.Errorf("%d feeds", len(book.current()))
+		}
+	})
 }
 
 // TestDefinitionsAreReadOffTheRequestPath: while one is read for ever,

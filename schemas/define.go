@@ -104,14 +104,15 @@ func (p *parser) record(n *node, o map[string]any, ns, path string, depth int) {
 	}
 }
 
-// namesOf returns a field's name and aliases, each once.
+// namesOf returns a field's name and aliases, each once, as many as there
+// may be.
 func namesOf(v any) (names []string) {
 	o, _ := v.(map[string]any)
 	if s, ok := o["name"].(string); ok {
 		names = append(names, s)
 	}
 	list, _ := o["aliases"].([]any)
-	for _, a := range list {
+	for _, a := range list[:min(len(list), maxAliases)] {
 		if s, ok := a.(string); ok && !slices.Contains(names, s) {
 			names = append(names, s)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -39,6 +40,13 @@ func TestHostileSchemas(t *testing.T) {
 	for i := range 1100 {
 		many = append(many, field(fmt.Sprintf("m%d", i), `"int"`))
 	}
+	aliases := func(n int) string {
+		var names []string
+		for i := range n {
+			names = append(names, fmt.Sprintf("%q", fmt.Sprintf("a%d", i)))
+		}
+		return strings.Join(names, ",")
+	}
 	laugh := `"int"`
 	for i := range 30 {
 		laugh = fmt.Sprintf(`{"type":"record","name":"L%d","fields":[{"name":"a","type":%s}`, i, laugh)
@@ -66,6 +74,8 @@ func TestHostileSchemas(t *testing.T) {
 		{"fixed 1.5", withFields(field("f", `{"type":"fixed","name":"E","size":1.5}`)), "from 0 to 1048576"},
 		{"field twice", withFields(field("f", `"int"`), field("f", `"long"`)), `field "f": the record T has two fields`},
 		{"alias of a field", withFields(field("f", `"int"`), `{"name":"g","type":"int","aliases":["f"]}`), `field "f": the record T has two fields`},
+		{"many aliases", withFields(`{"name":"f","type":"int","aliases":[` + aliases(7000) + `]}`), "7000 aliases; at most 64"},
+		{"many aliases of a type", withFields(field("f", `{"type":"fixed","name":"E","size":1,"aliases":[`+aliases(65)+`]}`)), "65 aliases; at most 64"},
 		{"name with code", withFields(field(`f"; os.Exit(1) //`, `"int"`)), "names are letters"},
 		{"record name with code", `{"type":"record","name":"T{}","fields":[]}`, "names are letters"},
 		{"namespace with code", `{"type":"record","name":"T","namespace":"a/../b","fields":[]}`, "names joined by dots"},
@@ -95,6 +105,43 @@ func TestHostileSchemas(t *testing.T) {
 		_, err := Parse([]byte(c.avsc))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v; want an error with %q", c.name, err, c.want)
+		}
+	}
+}
+
+// TestHostileSchemasCostLittle (P20): the largest schemas, right and wrong ones,
+// take at most 64 MiB until they are admitted or refused.
+func TestHostileSchemasCostLittle(t *testing.T) {
+	many := func(each string) string {
+		var all []string
+		for i, n := 0, 0; n < 59_000; i++ {
+			all = append(all, strings.ReplaceAll(each, "#", fmt.Sprint(i)))
+			n += len(all[i]) + 1
+		}
+		return strings.Join(all, ",")
+	}
+	of := func(typ string) string { return withFields(`{"name":"f","type":` + typ + `}`) }
+	for name, avsc := range map[string]string{
+		"lists":    of(`[` + many(`[]`) + `]`),
+		"branches": of(`[` + many(`{"type":"fixed","name":"e#","size":1}`) + `]`),
+		"symbols":  of(`{"type":"enum","name":"E","symbols":[` + many(`"s#"`) + `]}`),
+		"objects":  withFields(`{"name":"f","type":"int","x":[` + many(`{}`) + `]}`),
+		"fields":   withFields(many(`{}`)),
+		"arrays":   withFields(many(`{"name":"x#","type":{"type":"array","items":"int"},"default":[]}`)),
+		"default":  withFields(`{"name":"f","type":{"type":"array","items":"int"},"default":[` + many("1") + `]}`),
+		"aliases":  withFields(`{"name":"f","type":"int","aliases":[` + many(`"a#"`) + `]}`),
+		"twice":    withFields(`{"name":"f","type":"int","x":{` + many(`"a":1`) + `}}`),
+	} {
+		if len(avsc) > maxSchemaBytes {
+			t.Fatalf("%s: %d bytes are refused by their size", name, len(avsc))
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := Parse([]byte(avsc))
+		runtime.ReadMemStats(&after)
+		t.Logf("%s: %d KiB, %.100v", name, (after.TotalAlloc-before.TotalAlloc)>>10, err)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+			t.Errorf("%s: allocated %d MiB", name, took>>20)
 		}
 	}
 }

@@ -42,6 +42,10 @@ func (p *parser) aliases(o map[string]any, path string) (names []string) {
 	if !ok {
 		p.fault(path, "aliases is not a list")
 	}
+	if len(list) > maxAliases {
+		p.fault(path, "there are %d aliases; at most %d are allowed", len(list), maxAliases)
+		return nil
+	}
 	for _, v := range list {
 		s, ok := v.(string)
 		if !ok || !isFullName(s) {

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"os/user"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -82,18 +80,6 @@ type feedStore struct {
 	versions *cluster.Artefacts
 }
 
-// operator is who changes something, for the history.
-func operator() string {
-	name, host := "", ""
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	if h, err := os.Hostname(); err == nil {
-		host = h
-	}
-	return name + "@" + host
-}
-
 // models are the names of those that serve.
 func (s *feedStore) models(ctx context.Context) ([]string, error) {
 	pushed, err := s.cluster.Artefacts(ctx, indexnode.ModelsKind)
@@ -147,7 +133,7 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 		return err
 	}
 	defer done()
-	d, err := broker.DefineFeed(ctx, s.versions, checks, file, operator())
+	d, err := broker.DefineFeed(ctx, s.versions, checks, file, whoami())
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
@@ -346,7 +332,7 @@ func feedHistory(ctx context.Context, w io.Writer, s *feedStore, args []string) 
 }
 
 func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
-	v, err := s.versions.Rollback(ctx, args[0], operator())
+	v, err := s.versions.Rollback(ctx, args[0], whoami())
 	if err != nil {
 		return err
 	}
@@ -375,7 +361,7 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) err
 	}
 	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
 	for _, v := range versions {
-		if err := s.versions.Drop(ctx, v, nil, operator()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
+		if err := s.versions.Drop(ctx, v, nil, whoami()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/codegen"
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
@@ -131,7 +132,7 @@ func specSources(names []string) ([]codegen.Spec, error) {
 
 // feed writes the Go of a feed's definition.
 func (g *generation) feed(name string, known []*schemas.Schema, layouts relevance.Schemas, sources []codegen.Spec) (codegen.File, error) {
-	text, err := os.ReadFile(name)
+	text, err := document.ReadFile(name)
 	if err != nil {
 		return codegen.File{}, err
 	}

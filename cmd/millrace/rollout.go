@@ -410,7 +410,10 @@ func (r *rollout) drop(ctx context.Context, name, version string) error {
 func (r *rollout) feedsThatName(ctx context.Context, model string) (names []string, err error) {
 	all, err := r.feeds.definitions(ctx)
 	for name, f := range all {
-		if f.Model == model || slices.Contains(f.Shadow, model) {
+		switch {
+		case f.fault != nil:
+			names = append(names, "feed "+name+", perhaps: its definition has a fault")
+		case f.Model == model || slices.Contains(f.Shadow, model):
 			names = append(names, "feed "+name)
 		}
 	}

@@ -218,11 +218,11 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 		_, err := s.pushed(version, version, push{})
 		s.check(err)
 	}
-	docs, err := s.cl.Documents(t.Context(), broker.FeedsKind)
+	feeds, err := s.cl.Artefacts(t.Context(), broker.FeedsKind)
 	s.check(err)
-	_, err = broker.DefineFeed(t.Context(), docs, []byte("name: likely\nmodel: home\nshadow: [likes]\n"))
+	likely, err := broker.DefineFeed(t.Context(), feeds, broker.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
 	s.check(err)
-	for changed := s.feeds.Changed(); len(s.feeds.Current()) == 0; changed = s.feeds.Changed() {
+	for changed := s.feeds.Changed(); len(s.feeds.Serving()) == 0; changed = s.feeds.Changed() {
 		<-changed
 	}
 	if err := s.drop(t.Context(), "likes", "2"); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
@@ -232,8 +232,8 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 	if err := s.drop(t.Context(), "likes", "2"); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the last version: %v", err)
 	}
-	s.check(docs.Delete(t.Context(), "likely"))
-	for changed := s.feeds.Changed(); len(s.feeds.Current()) > 0; changed = s.feeds.Changed() {
+	s.check(feeds.Drop(t.Context(), likely.Version, nil, "somebody"))
+	for changed := s.feeds.Changed(); len(s.feeds.Serving()) > 0; changed = s.feeds.Changed() {
 		<-changed
 	}
 	s.check(s.drop(t.Context(), "likes", "2"))

@@ -26,8 +26,8 @@ import (
 const (
 	MaxBytes  = 512 << 10
 	MaxDepth  = 32      // of lists and mappings in one another
-	MaxValues = 1 << 16 // scalars, lists and mappings, keys included
-	maxMarks  = 1 << 17 // line ends, commas, colons, dashes and brackets, counted before the library reads any
+	MaxValues = 1 << 15 // scalars, lists and mappings, keys included
+	maxMarks  = 1 << 16 // line ends, commas, colons, dashes and brackets, counted before the library reads any
 )
 
 // Kind is what a value is.

@@ -105,7 +105,7 @@ func TestAliasBomb(t *testing.T) {
 		"a: " + strings.Repeat("[", 33): "not YAML",
 		strings.Repeat("- ", 33) + "1":  "more than 32 deep",
 		strings.Repeat(" ", MaxBytes+1): "more than 524288 bytes",
-		strings.Repeat("a\n", 1<<17+1):  "line ends, commas",
+		strings.Repeat("a\n", 1<<16+1):  "line ends, commas",
 	} {
 		if _, err := Parse([]byte(src)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: want %q in %v", src, want, err)

@@ -121,6 +121,7 @@ func problemSchema() object {
 			"reason": object{"type": "string", "examples": []any{
 				millrace.ReasonInvalid, millrace.ReasonUnknown, millrace.ReasonFilter, millrace.ReasonTooLarge, millrace.ReasonOverloaded, millrace.ReasonQuota,
 				millrace.ReasonUnavailable, millrace.ReasonDeadline, millrace.ReasonCoverage, millrace.ReasonPageToken,
+				millrace.ReasonForbidden, millrace.ReasonNotFound, millrace.ReasonMethod,
 			}},
 		},
 	}

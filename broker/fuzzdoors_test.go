@@ -112,6 +112,10 @@ func serveDoors(t *testing.T) {
 		}
 		return intake.Cap(l, doorsConns, refusal)
 	}
+	go func() { // the end of who started it is its own
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
 	byHTTP, byGRPC := listen(intake.RefusalHTTP), listen("")
 	server := grpc.NewServer(b.ServerOptions()...)
 	b.RegisterGRPC(server)
@@ -151,6 +155,9 @@ func startDoors(t *testing.T) *doorsProcess {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestFuzzDoors$", "-test.timeout=0")
 	cmd.Env = append(os.Environ(), doorsServer+"=1", "GOMEMLIMIT=384MiB", "GOGC=50")
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -96,16 +96,16 @@ func (b *Broker) guarded(next http.Handler) http.Handler {
 		defer loan.Return()
 		ctx = context.WithValue(ctx, admissionKey{}, &admission{})
 		body, err := b.receive(w, r.WithContext(ctx), loan)
+		var in *visit
+		if err == nil {
+			in, err = b.enter(ctx)
+		}
 		if err != nil {
+			b.metrics.turnedAway(err)
 			refuse(w, r, err)
 			return
 		}
-		visit, err := b.enter(ctx)
-		if err != nil {
-			refuse(w, r, err)
-			return
-		}
-		defer visit.leave()
+		defer in.leave()
 		r = r.WithContext(ctx)
 		r.Body = body
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(b.timeout + writtenWithin))
@@ -136,7 +136,7 @@ func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *intake.Lo
 		return nil, err
 	}
 	if b.gate.full(h.priority) {
-		b.metrics.refuse()
+		b.metrics.shed.Inc()
 		return nil, overloaded
 	}
 	body, err := readBody(r, loan)
@@ -194,7 +194,9 @@ func serveJSON[Req any, PReq interface {
 		req := PReq(new(Req))
 		err := readRequest(r, req, b.parsing)
 		var resp Resp
-		if err == nil {
+		if err != nil {
+			b.metrics.turnedAway(err)
+		} else {
 			resp, err = method(r.Context(), req)
 		}
 		var body []byte

@@ -85,6 +85,7 @@ func (b *Broker) admitCall(ctx context.Context, info *tap.Info) (context.Context
 		err = b.admit(get(CallerHeader))
 	}
 	if err != nil {
+		b.metrics.turnedAway(err)
 		return nil, rpcerr.Status(err)
 	}
 	if b.gate.full(p) {
@@ -138,6 +139,7 @@ func serveGRPC[Req any, PReq interface {
 		}
 		visit, err := b.enter(ctx)
 		if err != nil {
+			b.metrics.turnedAway(err)
 			return nil, rpcerr.Status(err)
 		}
 		defer visit.leave()
@@ -147,7 +149,9 @@ func serveGRPC[Req any, PReq interface {
 			err = p.err
 		}
 		var resp *Resp
-		if err == nil {
+		if err != nil {
+			b.metrics.turnedAway(err)
+		} else {
 			resp, err = method(ctx, p.req.(PReq))
 		}
 		if err != nil {

@@ -39,6 +39,7 @@ func (b *Broker) Handler() http.Handler {
 		feedv1connect.FeedServiceWhyProcedure:     {http.MethodPost, called},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what nobody reads
 		to, ok := all[r.URL.Path]
 		switch {
 		case !ok:
@@ -124,8 +125,6 @@ func (*received) Close() error { return nil }
 
 // receive reads a body that the caller may send now.
 func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *intake.Loan) (*received, error) {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what is refused and still to come
 	for _, name := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
 		if e := r.Header.Get(name); e != "" && e != "identity" {
 			return nil, invalid(name, "send the body as it is", "%.100q is not taken here", e)
@@ -143,7 +142,7 @@ func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *intake.Lo
 	if err != nil {
 		return nil, err
 	}
-	_ = control.SetReadDeadline(time.Time{})
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return &received{bytes.NewReader(body), body}, loan.Hold(3 * int64(len(body))) // beside it, what becomes of it
 }
 

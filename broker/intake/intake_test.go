@@ -2,12 +2,15 @@ package intake
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -148,4 +151,22 @@ func TestConnectionsAreCapped(t *testing.T) {
 	l.accepted <- theirs
 	untilTaken(taken, most)
 	close(l.accepted)
+}
+
+// The look at a message takes little beside parsing it.
+func BenchmarkMessage(b *testing.B) {
+	req := &feedv1.GetFeedRequest{Feed: "recent"}
+	for i := range 1000 {
+		req.Entities = append(req.Entities, fmt.Sprint("member:", i))
+	}
+	message, err := proto.Marshal(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Message(message, req.ProtoReflect().Descriptor(), "entities"); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -74,6 +74,9 @@ exact: ## random questions, random clusters, nodes down and slow, against the or
 pages: ## random histories of pages, whose records come, change and go; N=10000
 	GOGC=400 go test -count=1 -timeout 0 -v -run 'TestPagesNeverRepeatAndNeverSkip' ./broker -rounds $(or $(N),10000)
 
+fuzz-doors: ## hostile requests at a broker of 512 MiB, by JSON and gRPC, for so much of a processor's time; DURATION=1h
+	MILLRACE_DOORS=$(or $(DURATION),5m) go test -count=1 -timeout 0 -v -run 'TestFuzzDoors' ./broker
+
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool
 	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true --include_source_info --descriptor_set_out=../broker/feed.binpb millrace/feed/v1/feed.proto
@@ -85,4 +88,4 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults exact pages e2e proto kafka kafka-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults exact pages fuzz-doors e2e proto kafka kafka-stop

@@ -272,14 +272,14 @@ func TestTricklesAreCutOff(t *testing.T) {
 	s := httptest.NewServer(b.Handler())
 	t.Cleanup(s.Close)
 	for path, head := range map[string]string{
-		"/v1/feed": "", feedv1connect.FeedServiceGetFeedProcedure: "Content-Type: application/json\r\n", "/v1/nothing": "",
+		"/v1/feed": "", feedv1connect.FeedServiceGetFeedProcedure: "Content-Type: application/json\r\n", "/v1/nothing": "", "/v1/why": "Content-Encoding: gzip\r\n", "/v1/openapi.json": "",
 	} {
 		conn, err := net.Dial("tcp", s.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n%s\r\n", path, head)
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n%s\r\n", path, head)
 		trickle(conn, []byte("{"))
 		if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s: %v", path, err)
@@ -291,6 +291,31 @@ func TestTricklesAreCutOff(t *testing.T) {
 	trickle(conn, http2Frame(0, 0, 1, []byte{0}))
 	conn.untilClosed(t)
 	waitFor(t, "the budget to come back", func() bool { return b.arriving.Held() == 0 })
+}
+
+// Headers, idle connections and answers that nobody reads have an end, too.
+func TestTheServerHasDeadlines(t *testing.T) {
+	s := newWorld(t, 1, 1).broker().HTTPServer()
+	if s.ReadHeaderTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 || s.MaxHeaderBytes > 64<<10 || s.HTTP2.MaxConcurrentStreams <= 0 {
+		t.Errorf("%+v", s)
+	}
+	s.ReadHeaderTimeout = 50 * time.Millisecond
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { s.Close() })
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "POST /v1/feed HTTP/1.1\r\nHost: x\r\nX: ")
+	trickle(conn, []byte("x"))
+	if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Error(err)
+	}
 }
 
 // trickle writes again and again until the other side has enough.

@@ -39,6 +39,7 @@ func (b *Broker) Handler() http.Handler {
 		feedv1connect.FeedServiceWhyProcedure:     {http.MethodPost, called},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what nobody reads
 		to, ok := all[r.URL.Path]
 		switch {
 		case !ok:
@@ -96,16 +97,16 @@ func (b *Broker) guarded(next http.Handler) http.Handler {
 		defer loan.Return()
 		ctx = context.WithValue(ctx, admissionKey{}, &admission{})
 		body, err := b.receive(w, r.WithContext(ctx), loan)
+		var in *visit
+		if err == nil {
+			in, err = b.enter(ctx)
+		}
 		if err != nil {
+			b.metrics.turnedAway(err)
 			refuse(w, r, err)
 			return
 		}
-		visit, err := b.enter(ctx)
-		if err != nil {
-			refuse(w, r, err)
-			return
-		}
-		defer visit.leave()
+		defer in.leave()
 		r = r.WithContext(ctx)
 		r.Body = body
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(b.timeout + writtenWithin))
@@ -124,8 +125,6 @@ func (*received) Close() error { return nil }
 
 // receive reads a body that the caller may send now.
 func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *intake.Loan) (*received, error) {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what is refused and still to come
 	for _, name := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
 		if e := r.Header.Get(name); e != "" && e != "identity" {
 			return nil, invalid(name, "send the body as it is", "%.100q is not taken here", e)
@@ -136,14 +135,14 @@ func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *intake.Lo
 		return nil, err
 	}
 	if b.gate.full(h.priority) {
-		b.metrics.refuse()
+		b.metrics.shed.Inc()
 		return nil, overloaded
 	}
 	body, err := readBody(r, loan)
 	if err != nil {
 		return nil, err
 	}
-	_ = control.SetReadDeadline(time.Time{})
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return &received{bytes.NewReader(body), body}, loan.Hold(3 * int64(len(body))) // beside it, what becomes of it
 }
 
@@ -194,7 +193,9 @@ func serveJSON[Req any, PReq interface {
 		req := PReq(new(Req))
 		err := readRequest(r, req, b.parsing)
 		var resp Resp
-		if err == nil {
+		if err != nil {
+			b.metrics.turnedAway(err)
+		} else {
 			resp, err = method(r.Context(), req)
 		}
 		var body []byte

@@ -40,7 +40,7 @@ func (b *Broker) ServerOptions() []grpc.ServerOption {
 	return append(grpctune.Server(), grpc.ForceServerCodecV2(newCodec()), grpc.InTapHandle(b.admitCall),
 		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}),
-		grpc.RPCDecompressor(noDecompressor{})) //nolint:staticcheck // see noDecompressor
+		refuseCompressed())
 }
 
 // Guard returns the listener of the gRPC server: it bounds what connections
@@ -49,10 +49,13 @@ func (b *Broker) Guard(l net.Listener) net.Listener {
 	return intake.Watch(l, b.arriving, b.arriveWithin)
 }
 
-// noDecompressor refuses compressed requests: a small one may become a large
-// one, of which nothing would be counted before it is there. gRPC's way to
-// register it is the old one, since the new one is the process's and not the
-// server's.
+// refuseCompressed refuses compressed requests: a small one may become a large
+// one, of which nothing would be counted before it is there.
+func refuseCompressed() grpc.ServerOption {
+	//lint:ignore SA1019 what replaces it is the process's and not the server's
+	return grpc.RPCDecompressor(noDecompressor{})
+}
+
 type noDecompressor struct{}
 
 func (noDecompressor) Type() string { return "gzip" }
@@ -85,6 +88,7 @@ func (b *Broker) admitCall(ctx context.Context, info *tap.Info) (context.Context
 		err = b.admit(get(CallerHeader))
 	}
 	if err != nil {
+		b.metrics.turnedAway(err)
 		return nil, rpcerr.Status(err)
 	}
 	if b.gate.full(p) {
@@ -138,6 +142,7 @@ func serveGRPC[Req any, PReq interface {
 		}
 		visit, err := b.enter(ctx)
 		if err != nil {
+			b.metrics.turnedAway(err)
 			return nil, rpcerr.Status(err)
 		}
 		defer visit.leave()
@@ -147,7 +152,9 @@ func serveGRPC[Req any, PReq interface {
 			err = p.err
 		}
 		var resp *Resp
-		if err == nil {
+		if err != nil {
+			b.metrics.turnedAway(err)
+		} else {
 			resp, err = method(ctx, p.req.(PReq))
 		}
 		if err != nil {

@@ -15,8 +15,9 @@ import (
 // typesKnown refuses a request for a content type that no record in the
 // cluster has: an empty answer that covers everything would hide the mistake.
 // Nodes that answered say which types they do not know. If all of them say it,
-// the others are asked, which is seldom. Where a node cannot say, nothing is
-// refused; and what the feed's definition names is known.
+// the others are asked, which is seldom. Where a node cannot say, or there are no
+// records at all, nothing is refused; and what the feed's definition names is
+// known.
 func (b *Broker) typesKnown(ctx context.Context, f *fanout, o outcome, req *feedv1.GetFeedRequest) error {
 	if len(req.GetTypes()) == 0 || len(o.missing) > 0 {
 		return nil
@@ -48,16 +49,12 @@ func (b *Broker) typesKnown(ctx context.Context, f *fanout, o outcome, req *feed
 		}
 		hear(id, resp)
 	}
-	if len(unknown) == 0 {
+	if len(unknown) == 0 || len(known) == 0 { // before the first record no type is
 		return nil
-	}
-	wayOut := "records have " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")
-	if len(known) == 0 {
-		wayOut = "there are no records yet: publish some first, or name the type in the feed's definition"
 	}
 	return &millrace.Error{
 		Reason: millrace.ReasonUnknown, Field: fmt.Sprintf("types[%d]", slices.Index(req.GetTypes(), unknown[0])),
-		Detail: fmt.Sprintf("no record has the content type %.100q", unknown[0]), WayOut: wayOut,
+		Detail: fmt.Sprintf("no record has the content type %.100q", unknown[0]), WayOut: "records have " + strings.Join(slices.Sorted(maps.Keys(known)), ", "),
 	}
 }
 

@@ -101,13 +101,13 @@ func (s *scanner) value(depth, on int) error {
 }
 
 func (s *scanner) object(depth, on int) error {
-	for s.at++; ; s.at++ {
-		switch s.space() {
-		case '"':
-		case '}':
-			s.at++
-			return nil
-		default:
+	s.at++
+	if s.space() == '}' {
+		s.at++
+		return nil
+	}
+	for ; ; s.at++ {
+		if s.space() != '"' {
 			return s.syntax("no name")
 		}
 		name, err := s.quoted()

@@ -30,40 +30,62 @@ func (c *counter) message(b []byte, of protoreflect.MessageDescriptor, depth int
 	if depth > MaxDepth {
 		return tooDeep()
 	}
+	var on protoreflect.FieldNumber // the field that the path goes on by
+	if len(path) > 0 {
+		on = of.Fields().ByName(path[0]).Number()
+	}
+	last := len(path) == 1 && on < 16
+	tag := byte(on)<<3 | byte(protowire.BytesType)
 	for len(b) > 0 {
-		number, kind, n := protowire.ConsumeTag(b)
-		if n < 0 {
+		for last && len(b) > 1 && b[0] == tag && b[1] < 0x80 && 2+int(b[1]) <= len(b) && c.entities < MaxEntities { // as most are
+			size := 2 + int(b[1])
+			c.entities++
+			c.entityBytes += size
+			b = b[size:]
+		}
+		number, kind, value, size := next(b)
+		if size < 0 { // also where nothing is left
 			return nil
 		}
-		size := protowire.ConsumeFieldValue(number, kind, b[n:])
-		if size < 0 {
-			return nil
-		}
-		value := b[n : n+size]
-		b = b[n+size:]
-		fd := of.Fields().ByNumber(number)
-		on := fd != nil && len(path) > 0 && fd.Name() == path[0]
-		if on && len(path) == 1 {
+		b = b[size:]
+		if number == on && len(path) == 1 {
 			if c.entities++; c.entities > MaxEntities {
 				return tooManyEntities(string(path[0]))
 			}
-			c.entityBytes += n + size
+			c.entityBytes += size
 			continue
 		}
 		if c.values++; c.values > MaxValues {
 			return tooManyValues()
 		}
+		fd := of.Fields().ByNumber(number)
 		if fd == nil || fd.Message() == nil || kind != protowire.BytesType {
 			continue
 		}
-		inner, _ := protowire.ConsumeBytes(value)
 		var rest []protoreflect.Name
-		if on {
+		if number == on {
 			rest = path[1:]
 		}
-		if err := c.message(inner, fd.Message(), depth+1, rest); err != nil {
+		if err := c.message(value, fd.Message(), depth+1, rest); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// next returns the first field of a message, its bytes if it has a length, and
+// the size of all of it, -1 if it is none.
+func next(b []byte) (number protoreflect.FieldNumber, kind protowire.Type, value []byte, size int) {
+	number, kind, n := protowire.ConsumeTag(b)
+	if n < 0 {
+		return 0, 0, nil, -1
+	}
+	m := protowire.ConsumeFieldValue(number, kind, b[n:])
+	if m < 0 {
+		return 0, 0, nil, -1
+	}
+	if kind == protowire.BytesType {
+		value, _ = protowire.ConsumeBytes(b[n:])
+	}
+	return number, kind, value, n + m
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -33,7 +34,7 @@ type rollout struct {
 
 // openRollout reads the state of a cluster for the time of ctx.
 func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollout, error) {
-	r := &rollout{out: out, who: operator()}
+	r := &rollout{out: out, who: whoami()}
 	var err error
 	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
 		return nil, err
@@ -47,6 +48,18 @@ func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollo
 	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
 	r.feeds = &feedStore{cluster: cl, versions: versions}
 	return r, err
+}
+
+// whoami is how the history names who runs the command.
+func whoami() string {
+	name, host := "somebody", "somewhere"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
 }
 
 // rolloutCommand makes a command that runs on a cluster.

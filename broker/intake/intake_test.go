@@ -1,0 +1,172 @@
+package intake
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// Loans are of one budget, never more than it, and come back whole.
+func TestBudget(t *testing.T) {
+	b := NewBudget(1000)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for i := range int64(1000) {
+				l := b.Borrow()
+				err := l.Hold(i % 400)
+				var e *millrace.Error
+				if err != nil && (!errors.As(err, &e) || e.Reason != millrace.ReasonOverloaded || e.WayOut == "") {
+					t.Error(err)
+				}
+				if held := b.Held(); held > 1000+8*400 { // those that are being refused
+					t.Errorf("%d are held", held)
+				}
+				_ = l.Hold(i % 7)
+				l.Return()
+				l.Return()
+			}
+		})
+	}
+	all.Wait()
+	if b.Held() != 0 {
+		t.Errorf("%d are held in the end", b.Held())
+	}
+}
+
+// The list is read by hand wherever the path leads, and only there.
+func TestJSON(t *testing.T) {
+	for text, want := range map[string]struct {
+		rest     string
+		entities []string
+	}{
+		`{"feed":"x","request":{"entities":[ "a" , "b\u0041\"" ],"limit":1}}`: {`{"feed":"x","request":{"entities":[],"limit":1}}`, []string{"a", `bA"`}},
+		`{"entities":["a"],"request":{"viewer":{"entities":["b"]}}}`:          {`{"entities":["a"],"request":{"viewer":{"entities":["b"]}}}`, nil},
+		` {"request":{"entities":[]}} x`:                                      {` {"request":{"entities":[]}} x`, nil},
+		`{"request":[{"entities":["a"]}]}`:                                    {`{"request":[{"entities":["a"]}]}`, nil},
+		`{"request":{"entities":"a"}}`:                                        {`{"request":{"entities":"a"}}`, nil},
+		`7`:                                                                   {`7`, nil},
+	} {
+		got, err := JSON([]byte(text), "request", "entities")
+		if err != nil || string(got.Rest) != want.rest || strings.Join(got.Entities, "|") != strings.Join(want.entities, "|") {
+			t.Errorf("%s: %q %q %v", text, got.Rest, got.Entities, err)
+		}
+	}
+	for _, text := range []string{
+		``, `{`, `{"a"`, `{"a":`, `{"a":1`, `{"a":1,}`, `{a:1}`, `[1,]`, `[`, `"`, `"\`, `{"request":{"entities":["a",]}}`, `{"request":{"entities":[1]}}`, `{"request":{"entities":["\x"]}}`,
+		`{"request":{"entities":["\ud800"]}}`, `{"request":{"entities":["a"`, `{"request":{"entities":["a"}}`, strings.Repeat("[", 100_000), strings.Repeat(`{"a":`, 100_000),
+		"[" + strings.Repeat("1,", MaxValues) + "1]", `{"request":{"entities":[` + strings.Repeat(`"",`, MaxEntities) + `""]}}`, `"` + strings.Repeat("x", MaxRestBytes) + `"`, strings.Repeat(" ", MaxBytes) + "1",
+	} {
+		var e *millrace.Error
+		if _, err := JSON([]byte(text), "request", "entities"); !errors.As(err, &e) || e.WayOut == "" {
+			t.Errorf("%.40q: %v", text, err)
+		}
+	}
+}
+
+// Whatever the bytes, they are looked at without harm.
+func FuzzMessage(f *testing.F) {
+	f.Add([]byte{0x0a, 1, 'x', 0x1a, 0, 0x12, 2, 0x12, 0})
+	f.Add([]byte{0x0b, 0x0b, 0x0c})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		cost, err := Message(b, (&feedv1.GetFeedRequest{}).ProtoReflect().Descriptor(), "entities")
+		if err == nil && (cost < int64(len(b)) || cost > 2*int64(len(b))+valueBytes*int64(len(b))) {
+			t.Errorf("%d bytes cost %d", len(b), cost)
+		}
+	})
+}
+
+// pipes is a listener of connections in memory.
+type pipes struct{ accepted chan net.Conn }
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p.accepted
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (pipes) Close() error   { return nil }
+func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func untilTaken(conns chan net.Conn, n int) {
+	for len(conns) < n {
+		runtime.Gosched()
+	}
+}
+
+// Input 56: of 10,000 connections as many are taken as may be, the others are
+// told, and one that ends makes room for another.
+func TestConnectionsAreCapped(t *testing.T) {
+	const most = 100
+	l := pipes{make(chan net.Conn)}
+	c := Cap(l, most, RefusalHTTP)
+	taken := make(chan net.Conn, 20_000)
+	go func() {
+		defer close(taken)
+		for {
+			conn, err := c.Accept()
+			if err != nil {
+				return
+			}
+			taken <- conn
+		}
+	}()
+	refused := 0
+	dial := func() (told string) {
+		ours, theirs := net.Pipe()
+		l.accepted <- theirs
+		if len(taken) < most {
+			return ""
+		}
+		b, _ := io.ReadAll(ours)
+		return string(b)
+	}
+	for range most {
+		dial()
+	}
+	untilTaken(taken, most)
+	for range 10_000 - most {
+		if told := dial(); strings.HasPrefix(told, "HTTP/1.1 503") || told == "" {
+			refused++ // a busy machine may not tell in time
+		}
+	}
+	if refused != 10_000-most || len(taken) != most {
+		t.Errorf("%d were refused, %d taken", refused, len(taken))
+	}
+	one := <-taken
+	_ = one.Close()
+	_ = one.Close()
+	_, theirs := net.Pipe()
+	l.accepted <- theirs
+	untilTaken(taken, most)
+	close(l.accepted)
+}
+
+// The look at a message takes little beside parsing it.
+func BenchmarkMessage(b *testing.B) {
+	req := &feedv1.GetFeedRequest{Feed: "recent"}
+	for i := range 1000 {
+		req.Entities = append(req.Entities, fmt.Sprint("member:", i))
+	}
+	message, err := proto.Marshal(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Message(message, req.ProtoReflect().Descriptor(), "entities"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -175,10 +175,12 @@ func compare(t *testing.T, c *Cluster, questions []asked, cache string) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // the client's own is short
+	defer cancel()
 	wrong := 0
 	for i := range questions {
 		q := &questions[i]
-		resp, err := cl.GetFeed(t.Context(), q.req)
+		resp, err := cl.GetFeed(ctx, q.req)
 		if err != nil {
 			t.Fatalf("%s cache, question %d: %v\n%v", cache, i, err, q.req)
 		}

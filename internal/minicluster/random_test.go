@@ -136,7 +136,9 @@ func askWithFaults(t *testing.T, c *Cluster, truth *oracle.Feed, faults *faults,
 				covered.Entities = append(covered.Entities, e)
 			}
 		}
-		resp, err := cl.GetFeed(t.Context(), req)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // the client's own is short
+		resp, err := cl.GetFeed(ctx, req)
+		cancel()
 		var unavailable *millrace.Error
 		if len(covered.Entities) == 0 && errors.As(err, &unavailable) && unavailable.Reason == millrace.ReasonUnavailable {
 			refused++

@@ -31,9 +31,9 @@ test: ## every test
 	go test -timeout $(TIMEOUT) ./cmd/millrace
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./internal/column ./internal/cluster ./internal/kafka ./indexnode/... ./broker ./partitioner ./relevance/...
+RACE = ./broker ./cmd/... ./indexnode/... ./internal/cluster ./internal/column ./internal/kafka ./internal/load ./internal/minicluster ./partitioner ./relevance/...
 
-race: ## the tests of concurrent packages, short, under the race detector
+race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
 	go test -race -short -timeout $(TIMEOUT) $(RACE)
 else

@@ -20,34 +20,30 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
+// patience is longer than any test takes, however busy its machine.
+const patience = 24 * time.Hour
+
 // waiting is a broker over one node behind gRPC, and what the node was asked
 // with: each question's context, which the node keeps until it ends.
 func waiting(t *testing.T) (b *Broker, asked chan context.Context) {
 	w := newWorld(t, 1, 1)
 	asked = make(chan context.Context, 1)
 	w.nodes["n0"].work = func(ctx context.Context) error {
-		asked <- ctx
+		select {
+		case asked <- ctx:
+		case <-ctx.Done():
+		}
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	stop, addr := serveNode(t, w.nodes["n0"], "127.0.0.1:0")
 	w.m = cluster.NewMap(w.m.Assignment(), []cluster.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All()})
-	b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler)})
+	b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler), Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stop(); _ = b.Close() })
 	return b, asked
-}
-
-// ends waits for a question to be given up on the node.
-func ends(t *testing.T, ctx context.Context) {
-	t.Helper()
-	select {
-	case <-ctx.Done():
-	case <-time.After(10 * time.Second):
-		t.Error("the node works on")
-	}
 }
 
 func askHTTP(ctx context.Context, t *testing.T, url string, header map[string]string) (*http.Response, error) {
@@ -69,25 +65,38 @@ func TestTimeoutHeader(t *testing.T) {
 	b, asked := waiting(t)
 	s := httptest.NewServer(b.Handler())
 	t.Cleanup(s.Close)
-	for _, c := range []struct{ path, header, value string }{
-		{"/v1/feed", TimeoutHeader, "300ms"},
-		{"/millrace.feed.v1.FeedService/GetFeed", TimeoutHeader, "0.3s"},
-		{"/millrace.feed.v1.FeedService/GetFeed", "Connect-Timeout-Ms", "300"},
+	for _, c := range []struct{ path, header, long, short string }{
+		{"/v1/feed", TimeoutHeader, "60m", "50ms"},
+		{"/millrace.feed.v1.FeedService/GetFeed", TimeoutHeader, "1h", "0.05s"},
+		{"/millrace.feed.v1.FeedService/GetFeed", "Connect-Timeout-Ms", "3600000", "50"},
 	} {
-		began := time.Now()
-		resp, err := askHTTP(t.Context(), t, s.URL+c.path, map[string]string{c.header: c.value})
+		ctx, leave := context.WithCancel(t.Context())
+		began, done := time.Now(), make(chan error, 1)
+		go func() {
+			_, err := askHTTP(ctx, t, s.URL+c.path, map[string]string{c.header: c.long})
+			done <- err
+		}()
+		onNode := <-asked
+		if at, ok := onNode.Deadline(); !ok || at.Before(began.Add(59*time.Minute)) || at.After(time.Now().Add(time.Hour)) {
+			t.Errorf("%s %s: the node has until %s after the start, %v", c.path, c.header, at.Sub(began), ok)
+		}
+		leave()
+		<-done
+		<-onNode.Done()
+
+		resp, err := askHTTP(t.Context(), t, s.URL+c.path, map[string]string{c.header: c.short})
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if took := time.Since(began); resp.StatusCode != http.StatusGatewayTimeout || took < 200*time.Millisecond || took > 5*time.Second {
-			t.Errorf("%s %s: %d after %s", c.path, c.header, resp.StatusCode, took)
+		if resp.StatusCode != http.StatusGatewayTimeout {
+			t.Errorf("%s %s: %d", c.path, c.header, resp.StatusCode)
 		}
-		ctx := <-asked
-		if at, ok := ctx.Deadline(); !ok || at.Before(began.Add(200*time.Millisecond)) || at.After(began.Add(300*time.Millisecond)) {
-			t.Errorf("%s %s: the node has until %s after the start, %v", c.path, c.header, at.Sub(began), ok)
+		select {
+		case onNode := <-asked:
+			<-onNode.Done()
+		default: // the time was over before
 		}
-		ends(t, ctx)
 	}
 }
 
@@ -158,10 +167,7 @@ func TestAbandonedWorkStops(t *testing.T) {
 			if err := <-done; err == nil {
 				t.Error("an answer, without anybody there")
 			}
-			ends(t, onNode)
-			if at, _ := onNode.Deadline(); time.Until(at) < time.Second {
-				t.Error("it may have been the deadline that ended it")
-			}
+			<-onNode.Done() // long before its deadline
 		})
 	}
 }

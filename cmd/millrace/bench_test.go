@@ -15,6 +15,7 @@ import (
 // anything: the command works, asks for as much as the shapes say, by
 // generated code, and every answer is right.
 func TestBench(t *testing.T) {
+	startsProcesses(t)
 	for _, c := range []struct {
 		shape              string
 		nodes              []int
@@ -78,6 +79,7 @@ func figures(t *testing.T, out string) map[string]float64 {
 
 // A benchmark that is interrupted leaves no process and no files.
 func TestBenchEndsItsProcesses(t *testing.T) {
+	startsProcesses(t)
 	tmp := t.TempDir()
 	cmd := exec.Command(os.Args[0], "bench", "--shape", "fishdb", "--entities", "1000", "--viewers", "5", "--duration", "1m", "--nodes", "1")
 	cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1", "TMPDIR="+tmp)

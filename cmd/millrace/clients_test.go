@@ -14,6 +14,7 @@ import (
 // or any python3 that has them does; MILLRACE_NODE is a directory with the
 // page's node_modules.
 func TestClients(t *testing.T) {
+	startsProcesses(t)
 	python, node := pythonOfPage(t), nodeOfPage(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

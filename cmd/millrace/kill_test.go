@@ -41,6 +41,7 @@ func TestNothingIsLostByKills(t *testing.T) { onEachKafka(t, testKills) }
 func TestNothingIsLostByRebalances(t *testing.T) { onEachKafka(t, testRebalances) }
 
 func onEachKafka(t *testing.T, test func(t *testing.T, kafkaAddr string)) {
+	startsProcesses(t)
 	t.Run("kfake", func(t *testing.T) {
 		k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 		if err != nil {

@@ -26,6 +26,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// startsProcesses leaves a test out of a short run: its work is done by other
+// processes, which are slow to start and which the race detector does not see.
+func startsProcesses(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+}
+
 // process is a running millrace.
 type process struct {
 	t      *testing.T

@@ -18,6 +18,7 @@ import (
 // TestModelsTutorial does what docs/models.md says, block by block: it writes
 // the files shown, runs the commands shown, and compares what they print.
 func TestModelsTutorial(t *testing.T) {
+	startsProcesses(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	p := newPage(ctx, t, "docs/models.md")
@@ -27,6 +28,7 @@ func TestModelsTutorial(t *testing.T) {
 
 // TestReadme does what the README says, as a newcomer would.
 func TestReadme(t *testing.T) {
+	startsProcesses(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	p := newPage(ctx, t, "README.md")

@@ -16,9 +16,7 @@ import (
 // A role that starts while etcd is away lives, and says what it waits for: at
 // its admin port and in its log. So does a node that has been there before.
 func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
+	startsProcesses(t)
 	ctx, failed := context.WithCancelCause(t.Context())
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	if err != nil {

@@ -105,7 +105,7 @@ func (w *told) Write(b []byte) (int, error) {
 // A load that comes first waits for Kafka, creates its topic, and waits for
 // the partitioner.
 func TestWaitsForKafkaAndPartitioner(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -114,7 +114,7 @@ func TestWaitsForKafkaAndPartitioner(t *testing.T) {
 	must(t, l.Close())
 
 	o := oneNote(t, brokers, "posts")
-	o.Wait = time.Minute
+	o.Wait = 5 * time.Minute
 	kafkaWanted, partitionerWanted := make(chan struct{}), make(chan struct{})
 	o.Progress = io.MultiWriter(&told{"waiting for Kafka", kafkaWanted}, &told{"waiting for a partitioner", partitionerWanted})
 	done := make(chan error, 1)

@@ -34,7 +34,7 @@ func setUp(t *testing.T) (context.Context, []string) {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
 	must(t, err)
 	t.Cleanup(c.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	must(t, kafka.EnsureTopics(ctx, c.ListenAddrs(), kafka.Topics{}, nil))
 	return ctx, c.ListenAddrs()

@@ -34,10 +34,10 @@ func (d fullDisk) GetDiskUsage(dir string) (vfs.DiskUsage, error) {
 // go on to serve. While one lags, the other is asked; when both do, they
 // answer, and the answer says so; when there is space again all is as before.
 func TestLag(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	var disks []*atomic.Bool
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Node: func(n *indexnode.Config) {
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Broker: patient, Node: func(n *indexnode.Config) {
 		disks = append(disks, new(atomic.Bool))
 		n.Store.FS, n.LagLimit = fullDisk{vfs.Default, disks[len(disks)-1]}, 500*time.Millisecond
 	}})

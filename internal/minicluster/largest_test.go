@@ -18,9 +18,9 @@ import (
 // oneNode starts a cluster of one node, which is ready and ends with the test.
 func oneNode(t *testing.T) (context.Context, *Cluster) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Hour)
 	t.Cleanup(cancel)
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1})
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1, Broker: patient})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -170,7 +170,7 @@ func TestTheStoreTellsAFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := strings.Count(log.String(), "disk full"); n != 1 {
+	if n := strings.Count(log.String(), "ingest waits"); n != 1 {
 		t.Errorf("told %d times:\n%s", n, &log)
 	}
 	if n := strings.Count(log.String(), "space on the disk again"); n != 1 {

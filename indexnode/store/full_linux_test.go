@@ -63,7 +63,7 @@ func noise(n int) []byte {
 func TestOpenOnAFullDisk(t *testing.T) {
 	dir := smallMount(t, 32<<20)
 	o := Options{FlushEvery: -1, MinFreeBytes: 4 << 20, MaxDirtyBytes: 1 << 20, CacheBytes: 1,
-		fatal: func(msg string) { t.Errorf("Pebble ends the process: %s", msg); select {} }}
+		fatal: func(msg string) { panic("Pebble ends the process: " + msg) }}
 	name := millrace.Timeline{Entity: "member:1", Type: "post"}
 	batch := func(n int) *Batch {
 		var b Batch
@@ -153,7 +153,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 func TestTheManifestGetsTheBallast(t *testing.T) {
 	dir := smallMount(t, 32<<20)
 	s, err := Open(filepath.Join(dir, "db"), Options{FlushEvery: -1, MinFreeBytes: 4 << 20,
-		fatal: func(msg string) { t.Errorf("Pebble ends the process: %s", msg); select {} }})
+		fatal: func(msg string) { panic("Pebble ends the process: " + msg) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ type Store struct {
 	ctx      context.Context // until Close
 	cancel   context.CancelFunc
 	closed   atomic.Bool
-	failing  atomic.Pointer[failure] // set while closing
+	failing  atomic.Pointer[failure] // set while a flush waits for Pebble
 	flusher  sync.WaitGroup
 }
 

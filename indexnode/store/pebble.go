@@ -64,7 +64,8 @@ func (s *Store) backgroundError(err error) {
 	if isCorrupt(err) {
 		return // no flush reads what is stored
 	}
-	if f := s.failing.Swap(nil); f != nil {
+	f := s.failing.Load()
+	if f != nil && (f.any || errors.Is(err, ErrDiskFull)) && s.failing.CompareAndSwap(f, nil) {
 		f.err = err
 		close(f.stop)
 	}

@@ -113,6 +113,9 @@ func (s *Store) mend(cause error) error {
 
 // attempt opens Pebble and reads what is kept in memory.
 func (s *Store) attempt() (err error) {
+	if err := s.roomToOpen(); err != nil {
+		return err
+	}
 	if err := s.checkManifest(); err != nil {
 		return err
 	}
@@ -202,6 +205,9 @@ func (s *Store) markFormat(cause error) error {
 // cutFiles cuts out the partitions of the files that are missing or of another
 // size than the manifest says.
 func (s *Store) cutFiles(cause error) error {
+	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
+		return err
+	}
 	if err := s.replaceAbsent(cause); err != nil {
 		return err
 	}

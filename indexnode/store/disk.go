@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -19,17 +22,85 @@ func (s *Store) Admit() error {
 }
 
 // admit refuses to take more in while the disk is short of space, and waits
-// while too much is unflushed. Pebble ends the process when it cannot write
-// its manifest, so ingest stops while there is room to flush what is in
-// memory; it resumes as soon as there is space again.
+// while too much is unflushed. Ingest stops while there is room to flush what is
+// in memory, and resumes as soon as there is space again.
 func (s *Store) admit() error {
-	if err := s.room(s.opts.MinFreeBytes); err != nil {
+	err := s.room(s.opts.MinFreeBytes)
+	s.tellFull(err)
+	if err != nil {
 		return err
 	}
 	if s.dirty.Load() > 2*s.opts.MaxDirtyBytes {
-		return s.flush(s.ctx.Done())
+		return here(s.flush(s.ctx.Done()))
 	}
 	return nil
+}
+
+// tellFull logs when the disk is full, each minute of it, and when it no longer
+// is. Then the ballast is taken up again.
+func (s *Store) tellFull(err error) {
+	switch {
+	case errors.Is(err, ErrDiskFull):
+		if n := s.full.again("", time.Now()); n > 0 {
+			s.log.Error("store: disk full: ingest waits, reads go on", "refused", n, "err", err)
+		}
+	case err == nil && s.full.over():
+		s.log.Info("store: there is space on the disk again: ingest goes on")
+		s.holdBallast()
+	}
+}
+
+func (s *Store) holdBallast() {
+	if err := s.ballast.hold(); err != nil {
+		s.log.Warn("store: the ballast for a full disk is not whole", "bytes", s.ballast.size(), "err", err)
+	}
+}
+
+// repeated is something that may happen often and is told once a minute.
+type repeated struct {
+	on  atomic.Bool
+	mu  sync.Mutex
+	was map[string]*telling
+}
+
+type telling struct {
+	at time.Time
+	n  int // times since
+}
+
+const tellEvery = time.Minute
+
+// again notes that it happened. It returns how many times that was since it was
+// told last, if it is to be told now, or 0.
+func (r *repeated) again(what string, now time.Time) (n int) {
+	r.on.Store(true)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.was[what]
+	if t == nil {
+		if r.was == nil || len(r.was) > 100 {
+			r.was = make(map[string]*telling)
+		}
+		t = new(telling)
+		r.was[what] = t
+	}
+	t.n++
+	if !t.at.IsZero() && now.Sub(t.at) < tellEvery {
+		return 0
+	}
+	n, t.at, t.n = t.n, now, 0
+	return n
+}
+
+// over ends it, and reports whether it was on.
+func (r *repeated) over() bool {
+	if !r.on.Load() || !r.on.Swap(false) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.was = nil
+	return true
 }
 
 // room reports whether the disk has at least as much free space.
@@ -42,7 +113,7 @@ func (s *Store) room(least int64) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("store: free space of %s: %w", s.dir, err)
+		return here(fmt.Errorf("store: free space of %s: %w", s.dir, err))
 	}
 	if u.AvailBytes < uint64(least) {
 		return fmt.Errorf("%w: %d bytes free in %s, %d needed; ingest resumes when there is space", ErrDiskFull, u.AvailBytes, s.dir, least)

@@ -1,11 +1,15 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -123,4 +127,56 @@ func TestFullDisk(t *testing.T) {
 		t.Error("Pebble ended the process")
 	}
 	t.Logf("refused after %d batches", n)
+}
+
+// A full disk is told when it begins, once a minute while it lasts, and when it
+// ends.
+func TestAFullDiskIsToldOnceAMinute(t *testing.T) {
+	var r repeated
+	start := time.Now()
+	told, times := 0, 0
+	for i := range 150 { // a try a second
+		if n := r.again("", start.Add(time.Duration(i)*time.Second)); n > 0 {
+			told++
+			times += n
+		}
+	}
+	if told != 3 || times != 121 {
+		t.Errorf("told %d times of %d refusals; want 3 of 121", told, times)
+	}
+	if !r.over() || r.over() {
+		t.Error("its end is told other than once")
+	}
+	if r.again("", start) != 1 {
+		t.Error("its next beginning is not told")
+	}
+}
+
+// The store tells a full disk itself, however often it is asked.
+func TestTheStoreTellsAFullDisk(t *testing.T) {
+	disk := &smallDisk{MemFS: vfs.NewMem()}
+	disk.size.Store(24 << 20)
+	var log bytes.Buffer
+	s := openMem(t, Options{FS: disk.fs(), MinFreeBytes: 4 << 20, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	disk.taken.Store(24 << 20)
+	for range 50 {
+		if err := s.Admit(); !errors.Is(err, ErrDiskFull) || onlyFailed(err) != nil {
+			t.Fatal(err)
+		}
+	}
+	disk.taken.Store(0)
+	for range 50 {
+		if err := s.Admit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(log.String(), "ingest waits"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, &log)
+	}
+	if n := strings.Count(log.String(), "space on the disk again"); n != 1 {
+		t.Errorf("the end is told %d times:\n%s", n, &log)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }

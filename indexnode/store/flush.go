@@ -52,38 +52,52 @@ func (s *Store) flush(stop <-chan struct{}) error {
 	return errors.Join(errs...)
 }
 
-// flushPebble waits until Pebble's memtables are on disk, or stop is closed:
-// Pebble tries again for ever when the disk fails.
+// flushPebble waits until Pebble's memtables are on disk. Pebble tries again for
+// ever when the disk fails, so this gives up when stop is closed, when the disk
+// is full, and at any failure once the store is closing. s.flushing is held.
 func (s *Store) flushPebble(stop <-chan struct{}) error {
+	f := s.watchFailures()
+	defer s.failing.Store(nil)
 	done, err := s.db.AsyncFlush()
 	if err != nil {
 		return err
 	}
-	select {
-	case <-done:
-		return nil
-	case <-stop:
-		return ErrClosed
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-stop:
+			return ErrClosed
+		case <-f.stop:
+			if f.any || s.room(s.opts.MinFreeBytes/8) != nil {
+				return f.err
+			}
+			f = s.watchFailures() // there is space by now
+		}
 	}
+}
+
+// watchFailures has the next failure of Pebble's background work told.
+func (s *Store) watchFailures() *failure {
+	f := &failure{stop: make(chan struct{}), any: s.closed.Load()}
+	s.failing.Store(f)
+	return f
+}
+
+// failure is a failure of Pebble's background work that a flush gives up for.
+type failure struct {
+	any  bool          // not only a full disk
+	stop chan struct{} // closed with err set
+	err  error
 }
 
 // lastFlush flushes, unless the disk fails meanwhile: then the log has what it
 // could not write.
 func (s *Store) lastFlush() error {
-	f := &failure{stop: make(chan struct{})}
-	s.failing.Store(f)
-	err := s.flush(f.stop)
-	if s.failing.Swap(nil) == nil && errors.Is(err, ErrClosed) {
-		<-f.stop
-		return fmt.Errorf("store: close: not everything is flushed, the log will be read again: %w", f.err)
+	if err := s.flush(nil); err != nil {
+		return fmt.Errorf("store: close: not everything is flushed, the log will be read again: %w", here(err))
 	}
-	return err
-}
-
-// failure is the first background error of Pebble after Close was called.
-type failure struct {
-	stop chan struct{} // closed with err set
-	err  error
+	return nil
 }
 
 // write hands the partition's changes to Pebble in one batch; from then on

@@ -125,7 +125,7 @@ func TestADamagedTableCostsItsPartition(t *testing.T) {
 // partition that was hit, or nodePartition.
 func mendOne(t *testing.T, fs *vfs.MemFS, name, what string) (hit millrace.Partition, err error) {
 	hit = nodePartition
-	fatal := func(msg string) { t.Errorf("Pebble ends the process: %s", msg); select {} }
+	fatal := func(msg string) { panic("Pebble ends the process: " + msg) }
 	o := Options{FS: fs, FlushEvery: -1, MaxBlobBytes: 500, fatal: fatal}
 	s, err := Open("db", o)
 	if err != nil {

@@ -34,10 +34,13 @@ type Store struct {
 	writing  sync.RWMutex // held against every write to Pebble while a checkpoint is taken
 	wake     chan struct{}
 	damage   damage
+	ballast  *ballast
+	full     repeated        // the disk is
+	failures repeated        // of Pebble's background work
 	ctx      context.Context // until Close
 	cancel   context.CancelFunc
 	closed   atomic.Bool
-	failing  atomic.Pointer[failure] // set while closing
+	failing  atomic.Pointer[failure] // set while a flush waits for Pebble
 	flusher  sync.WaitGroup
 }
 
@@ -53,11 +56,16 @@ func Open(dir string, o Options) (*Store, error) {
 	s.log = s.opts.Log
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.stagger()
+	if err := s.opts.FS.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("store: open %s: %w", dir, here(err))
+	}
+	s.ballast = s.newBallast()
 	s.dbo = s.pebbleOptions()
 	s.dbo.EnsureDefaults()
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", dir, whole(err))
 	}
+	s.holdBallast()
 	s.flusher.Add(1)
 	go s.flushLoop()
 	return s, nil

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -16,7 +18,7 @@ import (
 // and in order, so that what survives a crash is a prefix of the batches.
 func (s *Store) pebbleOptions() *pebble.Options {
 	o := &pebble.Options{
-		FS:                          manifestFS{s.opts.FS},
+		FS:                          pebbleFS{s.opts.FS, s},
 		CacheSize:                   s.opts.CacheBytes,
 		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -52,11 +54,18 @@ func splitAtPartitions(start []byte) (pebble.SpanPolicy, []byte, error) {
 }
 
 func (s *Store) backgroundError(err error) {
-	s.log.Error("store: background work failed", "err", err)
+	what := err.Error()
+	if err = here(err); errors.Is(err, ErrDiskFull) {
+		what = "disk full"
+	}
+	if n := s.failures.again(what, time.Now()); n > 0 {
+		s.log.Error("store: background work failed", "times", n, "err", err)
+	}
 	if isCorrupt(err) {
 		return // no flush reads what is stored
 	}
-	if f := s.failing.Swap(nil); f != nil {
+	f := s.failing.Load()
+	if f != nil && (f.any || errors.Is(err, ErrDiskFull)) && s.failing.CompareAndSwap(f, nil) {
 		f.err = err
 		close(f.stop)
 	}

@@ -37,7 +37,9 @@ type Options struct {
 	// CacheBytes is Pebble's block cache; 0 means 64 MiB.
 	CacheBytes int64
 	// MinFreeBytes is the free disk space below which Apply refuses with
-	// [ErrDiskFull]; 0 means 512 MiB, negative means no limit.
+	// [ErrDiskFull]; 0 means 512 MiB, negative means no limit. A sixteenth
+	// of it, up to 16 MiB, is kept in a file of the store as ballast, so that
+	// it opens and reads on a disk without any free space.
 	MinFreeBytes int64
 	// Retention by content type; a type without one is kept forever.
 	Retention map[millrace.ContentType]Retention

@@ -1,0 +1,163 @@
+package store
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// pebbleFS is the file system as Pebble sees it. Pebble ends the process when it
+// cannot write its manifest, so what it needs to go on never meets a full disk:
+// tables, which may fail, leave room for the rest, and the rest has the ballast.
+type pebbleFS struct {
+	vfs.FS
+	s *Store
+}
+
+// tablePause is how long a table waits before it is refused for want of space:
+// Pebble would try again at once.
+const tablePause = 250 * time.Millisecond
+
+// Create creates a file.
+//
+// A manifest is in its directory when it returns. Pebble syncs the directory
+// only together with the marker that names the manifest, and a crash in between
+// may keep the marker and lose the manifest: then nothing opens any more.
+func (fs pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if strings.HasSuffix(name, ".sst") {
+		if err := fs.s.room(fs.s.opts.MinFreeBytes / 8); err != nil {
+			select {
+			case <-time.After(tablePause):
+			case <-fs.s.ctx.Done():
+			}
+			return nil, err
+		}
+		return fs.FS.Create(name, c)
+	}
+	var f vfs.File
+	err := fs.s.ballast.spend(func() (err error) {
+		f, err = fs.FS.Create(name, c)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(fs.PathBase(name), "MANIFEST-") {
+		if err := syncDir(fs.FS, fs.PathDir(name)); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	return spendingFile{f, fs.s.ballast}, nil
+}
+
+// Unwrap returns the file system below.
+func (fs pebbleFS) Unwrap() vfs.FS { return fs.FS }
+
+// spendingFile is a file whose writes may spend the ballast.
+type spendingFile struct {
+	vfs.File
+	ballast *ballast
+}
+
+// Write writes all of b or says why not.
+func (f spendingFile) Write(b []byte) (n int, err error) {
+	err = f.ballast.spend(func() error {
+		w, err := f.File.Write(b[n:])
+		n += w
+		return err
+	})
+	return n, err
+}
+
+// Sync puts the file on disk.
+func (f spendingFile) Sync() error { return f.ballast.spend(f.File.Sync) }
+
+// SyncData puts the file's data on disk.
+func (f spendingFile) SyncData() error { return f.ballast.spend(f.File.SyncData) }
+
+// ballast is a file that takes up space until it is needed more elsewhere.
+type ballast struct {
+	mu   sync.Mutex // held while it is written or removed
+	fs   vfs.FS
+	path string
+	want int64 // 0 has none
+}
+
+const (
+	// maxBallastBytes is room for a manifest of a hundred thousand files.
+	maxBallastBytes = 16 << 20
+	// openBytes is what Pebble writes when it opens, many times over.
+	openBytes = 64 << 10
+)
+
+func (s *Store) newBallast() *ballast {
+	b := &ballast{fs: s.opts.FS, path: s.opts.FS.PathJoin(s.dir, "BALLAST"), want: min(max(s.opts.MinFreeBytes, 0)/16, maxBallastBytes)}
+	if _, err := s.opts.FS.GetDiskUsage(s.dir); errors.Is(err, vfs.ErrUnsupported) {
+		b.want = 0
+	}
+	return b
+}
+
+func (b *ballast) size() int64 {
+	info, err := b.fs.Stat(b.path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// hold takes up as much space as there is, up to what is wanted.
+func (b *ballast) hold() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fill()
+}
+
+func (b *ballast) fill() error {
+	if b.size() >= b.want {
+		return nil
+	}
+	f, err := b.fs.OpenReadWrite(b.path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	var key [32]byte
+	noise := make([]byte, 64<<10) // a file system may compress
+	rand.NewChaCha8(key).Read(noise)
+	for at := b.size(); at < b.want && err == nil; {
+		var n int
+		n, err = f.WriteAt(noise[:min(b.want-at, int64(len(noise)))], at)
+		at += int64(n)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// spend does what may meet a full disk. Then the ballast is given up, it is done
+// again, and what is left of the space is taken up again.
+func (b *ballast) spend(do func() error) error {
+	err := do()
+	if b.want == 0 || !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if removed := b.fs.Remove(b.path); removed != nil {
+		return err
+	}
+	err = do()
+	b.fill() // as far as it goes: it is judged when the store is opened
+	return err
+}
+
+// roomToOpen refuses to open where Pebble would find no space for a manifest.
+func (s *Store) roomToOpen() error {
+	if s.ballast.want == 0 {
+		return nil
+	}
+	return s.room(max(0, min(openBytes, s.ballast.want)-s.ballast.size()))
+}

@@ -183,6 +183,12 @@ type indexnodeConfig struct {
 		Age   time.Duration `yaml:"age"`
 		Count int           `yaml:"count"`
 	} `yaml:"retention"`
+	// MinFree is the disk space in MiB below which nothing more is taken in; 0:
+	// 512, negative: no bound.
+	MinFree int64 `yaml:"min_free_mib"`
+	// BackupsReach is how old a backup of a partition is at most; 0: there are
+	// none, and the log has to keep everything.
+	BackupsReach time.Duration `yaml:"backups_reach"`
 }
 
 // retention is what a node's store keeps of each content type.
@@ -203,13 +209,18 @@ func indexnodeCommand() *cobra.Command {
   cache: {records: 2000000}    # held decoded in memory
   retention:                   # of a timeline, by content type; left out: all is kept
     like: {age: 720h, count: 1000}
+  min_free_mib: 512            # of disk space, below which nothing more is taken in
   zone: a                      # where it stands: brokers of the zone ask it first
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
 		var opened atomic.Pointer[indexnode.Node]
 		var joined atomic.Bool
+		var closed atomic.Pointer[string] // why the store is not open yet
 		r, ctx, err := newRole(ctx, &c.Common, func() error {
 			if n := opened.Load(); n != nil {
 				return n.Ready()
+			}
+			if why := closed.Load(); why != nil {
+				return errors.New("the store cannot be opened: " + *why)
 			}
 			if joined.Load() {
 				return errors.New("the store is being opened")
@@ -230,9 +241,9 @@ func indexnodeCommand() *cobra.Command {
 		defer func() { err = errors.Join(err, cl.Close()) }()
 		joined.Store(true)
 		r.metrics.MustRegister(cl)
-		n, err := indexnode.Open(indexnode.Config{
+		n, err := openNode(ctx, &closed, indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
-			Cluster: cl, Store: store.Options{Retention: c.retention()}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
+			Cluster: cl, BackupsReach: c.BackupsReach, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err
@@ -246,6 +257,26 @@ func indexnodeCommand() *cobra.Command {
 		r.group.Go(func() error { return n.Run(ctx, l) })
 		return r.group.Wait()
 	})
+}
+
+// openNode opens a node, for as long as the disk does not let it: what is wrong
+// with a disk is for somebody to mend, and ends no process.
+func openNode(ctx context.Context, closed *atomic.Pointer[string], cfg indexnode.Config) (*indexnode.Node, error) {
+	for {
+		n, err := indexnode.Open(cfg)
+		if !errors.Is(err, store.ErrFailed) {
+			return n, err
+		}
+		why := err.Error()
+		if closed.Swap(&why) == nil {
+			slog.Error("the store cannot be opened; trying again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 type brokerConfig struct {

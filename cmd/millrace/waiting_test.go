@@ -23,10 +23,10 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.Close()
-	etcd, dir := freeAddr(t), t.TempDir()
+	etcd, dir, data := freeAddr(t), t.TempDir(), t.TempDir()
 	node, broker := freeAddr(t), freeAddr(t)
 	n := start(t, failed, "node", "indexnode", "--config", writeConfig(t, "node",
-		"id: node-1\ndata: %s\nbrokers: [%q]\netcd: [%q]\nlisten: %q\nadmin: %q\n", t.TempDir(), k.Addr(), etcd, freeAddr(t), node))
+		"id: node-1\ndata: %s\nbrokers: [%q]\netcd: [%q]\nlisten: %q\nadmin: %q\n", data, k.Addr(), etcd, freeAddr(t), node))
 	b := start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker", "etcd: [%q]\ngrpc: %q\nadmin: %q\n", etcd, freeAddr(t), broker))
 	says := func(admin, path, want string) {
 		t.Helper()
@@ -64,6 +64,10 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", "node-1", "--replicas", "1")
 	says(broker, "/readyz", "ok")
 	says(node, "/readyz", "ok")
+	waitFor(ctx, t, "the node to keep what it knows", func() bool {
+		_, err := os.Stat(filepath.Join(lastGood(data), "map.json"))
+		return err == nil
+	})
 	n.kill()
 	e.Close()
 	n.restart()

@@ -168,6 +168,8 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	check(t, err)
 	a, err := cluster.Spread([]millrace.NodeID{"n1", "n2"}, 2)
 	check(t, err)
+	registered(t, n1)
+	registered(t, n2)
 	check(t, c.Assign(ctx, a))
 	if err := c.Assign(ctx, a); !errors.Is(err, cluster.ErrEpoch) {
 		t.Fatalf("assigning the same epoch twice gave %v", err)

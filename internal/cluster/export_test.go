@@ -1,7 +1,18 @@
 package cluster
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // SetRelist makes outages show sooner than in production. Call it before the
 // first watcher.
 func (c *Client) SetRelist(d time.Duration) { c.relist = d }
+
+// SetMaxAnswer changes the bound of an answer, for clients opened later, until
+// the test ends.
+func SetMaxAnswer(t *testing.T, bytes int) {
+	was := maxAnswerBytes
+	maxAnswerBytes = bytes
+	t.Cleanup(func() { maxAnswerBytes = was })
+}

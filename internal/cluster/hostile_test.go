@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
 )
@@ -102,27 +100,23 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 
 // What etcd answers with at once is bounded before it is read (P20).
 func TestAnAnswerOfEtcdIsBounded(t *testing.T) {
-	t.Parallel()
+	cluster.SetMaxAnswer(t, 1<<20) // so not in parallel
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
 	docs := documents(t, c)
 	check(t, docs.Put(ctx, "home", []byte("name: home")))
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
-	body := strings.Repeat("x", 1<<20)
-	etcd.raw(func(e *clientv3.Client) error {
-		for i := range 65 {
-			if _, err := e.Put(ctx, fmt.Sprintf("/millrace/test/docs/feeds/%d", i), body); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	for i := range 3 {
+		check(t, docs.Put(ctx, fmt.Sprint("large", i), noise(9, 400<<10)))
+	}
 	await(t, "it is told", docs.Changed, func() bool {
-		return docs.Fault() != nil && strings.Contains(docs.Fault().Error(), "more than 67108864 bytes")
+		return docs.Fault() != nil && strings.Contains(docs.Fault().Error(), "more than 1048576 bytes")
 	})
 	if docs.Current()["home"].Body != "name: home" {
 		t.Error("the last good document went")
 	}
+	check(t, docs.Delete(ctx, "large0"))
+	await(t, "all is well", docs.Changed, func() bool { return docs.Fault() == nil && len(docs.Current()) == 3 })
 }
 
 // Another etcd under the same address is not believed, whatever it holds

@@ -137,6 +137,7 @@ type pace struct {
 	poisonRun int           // dead letters in a row that pause consumption
 	pause     time.Duration // for how long
 	backoff   time.Duration // before a new session after a failed one
+	idle      time.Duration // records that wait for longer are told by a process that has no partition to read
 	open      time.Duration // transactions of producers that are open for longer are told
 }
 
@@ -170,6 +171,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 		poisonRun: 10_000,
 		pause:     30 * time.Second,
 		backoff:   500 * time.Millisecond,
+		idle:      10 * time.Second,
 		open:      time.Minute,
 	}}
 	p.batch = p.pace.records

@@ -320,7 +320,7 @@ func TestOutage(t *testing.T) {
 	stop()
 	broker.Close()
 	w.start()
-	broker = kfakeOn(t, port, dir)
+	kfakeOn(t, port, dir)
 	w.checkOnce(l.finish(), l.count)
 }
 

@@ -9,10 +9,6 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// waitLimit is how long records may wait while this process has no partition to
-// read, until that is a fault: others may be reading them.
-const waitLimit = 10 * time.Second
-
 // state is what Ready judges, beside what it can ask for.
 type state struct {
 	sync.Mutex
@@ -42,7 +38,7 @@ func (p *Partitioner) Ready() error {
 	last, err := p.beat.Last()
 	switch {
 	case err != nil:
-		return fmt.Errorf("Kafka does not tell how far the group is: %w", err)
+		return fmt.Errorf("no answer of Kafka to how far the group is: %w", err)
 	case !p.schemas.Read():
 		return fmt.Errorf("the schemas are not read: %w", p.schemas.Fault())
 	case len(last.Missing) > 0:
@@ -76,7 +72,7 @@ func (p *Partitioner) idle(last kafka.Progress) error {
 		return nil
 	case p.state.failed != nil:
 		return fmt.Errorf("%d records wait, and transactions fail: %w", waiting, p.state.failed)
-	case p.state.session.Assigned() == 0 && waited > waitLimit:
+	case p.state.session.Assigned() == 0 && waited >= p.pace.idle:
 		return fmt.Errorf("%d records wait since %s, and the group gives this process no partition to read", waiting, waited)
 	}
 	return nil

@@ -34,6 +34,7 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	beats.Go(func() { p.beat.Run(ctx) })
+	beats.Go(func() { p.warnOfDeletes(ctx) })
 	r := &router{
 		features: map[string]bool{},
 		resolver: &resolver{registry: p.registry, log: p.schemas, wait: p.cfg.SchemaWait, waiting: p.on.waiting, absent: map[uint32]time.Time{}},
@@ -85,6 +86,19 @@ func (p *Partitioner) ensureTopics(ctx context.Context) error {
 	}
 	wait(nil)
 	return nil
+}
+
+// warnOfDeletes tells of topics that do not keep what index nodes are rebuilt
+// from: they were created by somebody else, or before Millrace created them so.
+func (p *Partitioner) warnOfDeletes(ctx context.Context) {
+	log, err := kafka.InspectTopics(ctx, p.cfg.Brokers, p.cfg.Topics)
+	if err != nil {
+		return // the heartbeat tells
+	}
+	for _, d := range log.Deletes() {
+		p.log.Warn("partitioner: the log does not keep everything; an index node cannot be rebuilt from it alone", "found", d,
+			"way_out", "set retention.ms=-1, retention.bytes=-1 and cleanup.policy=delete on the topic")
+	}
 }
 
 // session runs transactions until one fails, a batch was skipped or ctx ends,
@@ -162,6 +176,9 @@ func (p *Partitioner) poll(ctx context.Context, s *kafka.Session, max int) ([]ka
 	p.stuck.keep(func(at kafka.Stuck) bool { return s.Has(at.Topic, at.Partition) && !past(in, at) })
 	for _, fault := range faults {
 		err = errors.Join(err, p.tell(ctx, fault))
+	}
+	if len(faults) > 0 && len(in) == 0 {
+		sleep(ctx, p.pace.quiet) // what cannot be opened is fetched again at once
 	}
 	return in, err
 }

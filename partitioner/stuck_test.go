@@ -218,8 +218,42 @@ func TestReadyTellsThatKafkaIsAway(t *testing.T) {
 	must(t, kafka.EnsureContentTopic(ctx, w.brokers, "posts", 3, nil))
 	w.untilReady(p, "")
 	broker.Close()
-	w.untilReady(p, "Kafka does not tell")
+	w.untilReady(p, "no answer of Kafka")
 	kfakeOn(t, port, dir)
 	w.untilReady(p, "")
 	stop() // without an error
+}
+
+// A process that the group gives nothing to read is no fault while others read,
+// and is one when records wait.
+func TestReadyTellsOfIdleness(t *testing.T) {
+	w := newFake(t)
+	w.cfg.Content, w.cfg.Features = []string{"single"}, nil
+	w.cfg.SchemaWait = time.Millisecond
+	must(t, kafka.EnsureContentTopic(w.ctx, w.brokers, "single", 1, nil))
+	stuck, free := make(chan struct{}, 100), make(chan struct{})
+	change := func(p *Partitioner) {
+		p.pace.idle = 0
+		p.on.waiting = func() { stuck <- struct{}{}; <-free }
+	}
+	one, _ := w.start(change)
+	w.untilReady(one, "")
+	w.cfg.Instance = "two"
+	two, _ := w.start(change)
+	w.untilReady(two, "")
+	w.produce(&kgo.Record{Topic: "single", Value: schemas.Frame(12345, []byte("body"))})
+	<-stuck
+	idle := func() bool {
+		for _, p := range []*Partitioner{one, two} {
+			if err := p.Ready(); err != nil && strings.Contains(err.Error(), "gives this process no partition") {
+				return true
+			}
+		}
+		return false
+	}
+	w.until("told by the idle one", idle)
+	close(free)
+	w.read(1)
+	w.untilReady(one, "")
+	w.untilReady(two, "")
 }

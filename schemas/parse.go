@@ -14,7 +14,7 @@ const (
 	maxNodes        = 8192
 	maxDepth        = 32
 	maxNameBytes    = 256
-	maxAliases      = 64 // of a field or a type
+	maxAliases      = 64       // of a field or a type
 	maxDefaultBytes = 64 << 10 // of all defaults together, encoded
 )
 

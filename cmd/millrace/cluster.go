@@ -70,22 +70,6 @@ func (l look) faults() []string {
 	return faults
 }
 
-// documents reads the cluster's documents of a kind for use.
-func (c *Common) documents(ctx context.Context, kind string, use func(context.Context, *cluster.Documents) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	cl, err := c.openCluster(ctx, "")
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
-	docs, err := cl.Documents(ctx, kind)
-	if err != nil {
-		return err
-	}
-	return use(ctx, docs)
-}
-
 func clusterShow(cm *Common) *cobra.Command {
 	var output string
 	c := &cobra.Command{

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/broker/intake"
 )
 
 // metrics is what a broker counts. Labels are bounded: defined feeds, reasons,
@@ -76,14 +75,11 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 	limit := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "millrace", Subsystem: "broker", Name: "concurrency_limit", Help: "Requests let in at the same time."},
 		func() float64 { return float64(b.gate.limit()) })
-	held := func(what string, of *intake.Budget) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "millrace", Subsystem: "broker", Name: "request_memory_bytes", ConstLabels: prometheus.Labels{"what": what},
-			Help: "Memory that requests take before they are trusted: arriving by gRPC, parsing. Each may take a half of what the configuration gives."},
-			func() float64 { return float64(of.Held()) })
-	}
+	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "millrace", Subsystem: "broker", Name: "request_memory_bytes", Help: "Memory that is counted for requests that are being read or parsed."},
+		func() float64 { return float64(b.arriving.Held() + b.parsing.Held()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, epoch, limit, b.feeds.bad, held("arriving", b.arriving), held("parsing", b.parsing)} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, epoch, limit, b.feeds.bad, held} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -187,6 +187,13 @@ func (a *asker) judgeAll(ctx context.Context) {
 // drain returns when every answer so far is judged.
 func (a *asker) drain() { a.pending.Wait() }
 
+// judged is how many answers the tally has.
+func (a *asker) judged() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.whole + a.mu.partial + a.mu.flagged
+}
+
 // take returns the tally and begins a new one.
 func (a *asker) take() tally {
 	a.mu.Lock()

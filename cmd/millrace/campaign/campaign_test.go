@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -59,9 +61,9 @@ func (w *world) campaign(s settings) (sum tally, faults int) {
 	defer stop()
 	first := w.heal(nil)
 	w.t.Logf("started on a fresh Kafka: %s", first)
-	plan := newSchedule(s.seed)
-	for n := 1; (s.short && n <= s.round) || (!s.short && time.Since(w.history.began) < s.lasts); n++ {
-		r := plan.next()
+	n := 0
+	for r := range s.rounds(w.history.began) {
+		n++
 		began := time.Since(w.history.began)
 		w.history.note("round", r.String())
 		w.breakAll(r)
@@ -76,6 +78,18 @@ func (w *world) campaign(s settings) (sum tally, faults int) {
 		}
 	}
 	return sum, faults
+}
+
+// rounds are the short list, or what is drawn until the time is up.
+func (s settings) rounds(began time.Time) iter.Seq[round] {
+	plan := newSchedule(s.seed)
+	if s.short {
+		return slices.Values(plan.short())
+	}
+	return func(yield func(round) bool) {
+		for time.Since(began) < s.lasts && yield(plan.next()) {
+		}
+	}
 }
 
 // underLoad sends inputs and asks questions until it is stopped.

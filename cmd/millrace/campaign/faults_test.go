@@ -49,6 +49,38 @@ type schedule struct{ r *rand.Rand }
 
 func newSchedule(seed uint64) *schedule { return &schedule{rand.New(rand.NewPCG(seed, 1))} }
 
+// short is a fixed list that has the kinds of faults that differ most; the seed
+// says which processes they meet.
+func (s *schedule) short() []round {
+	r := s.r
+	cut := func(name string) fault {
+		return fault{name + " cut off from Kafka both ways", name,
+			func(w *world) error { return w.packets.cut(w.process(name).uid, w.kafka.port, bothWays) }, nil}
+	}
+	freeze := func(what string, names ...string) fault {
+		signal := func(to syscall.Signal) func(*world) error {
+			return func(w *world) error {
+				for _, name := range names {
+					w.process(name).signal(to)
+				}
+				return nil
+			}
+		}
+		return fault{what, names[0], signal(syscall.SIGSTOP), signal(syscall.SIGCONT)}
+	}
+	node := victim(r, "node")
+	return []round{
+		{[]fault{cut(node), strange(r)}, 15 * time.Second},
+		{[]fault{freeze("both partitioners frozen", "partitioner-1", "partitioner-2")}, 15 * time.Second},
+		{[]fault{kafkaKilled(r), killed(r)}, 4 * time.Second},
+		{[]fault{etcdWiped(r), cutFromBrokers(r)}, 8 * time.Second},
+		{[]fault{schemaOnFullDisk(r), slowLink(r)}, 12 * time.Second},
+		{[]fault{cutFromEtcd(r), freeze(node+" frozen", node)}, 14 * time.Second},
+		{[]fault{lateSchema(r)}, 13 * time.Second},
+		{[]fault{everything(r)}, 3 * time.Second},
+	}
+}
+
 // next draws a round: one to three faults, for a moment or for longer than any
 // timeout of a session or a lease.
 func (s *schedule) next() round {
@@ -73,7 +105,7 @@ func (s *schedule) next() round {
 var kinds = []func(*rand.Rand) fault{
 	killed, killed, killed, frozen, frozen, frozen,
 	cutFromKafka, cutFromKafka, cutFromKafka, cutFromEtcd, cutFromEtcd, cutFromBrokers, cutFromBrokers,
-	slowLink, slowLink, diskFull, diskFull, trimmed, strange, lateSchema,
+	slowLink, slowLink, diskFull, diskFull, trimmed, strange, lateSchema, schemaOnFullDisk,
 	kafkaKilled, kafkaFrozen, etcdKilled, etcdFrozen, etcdWiped,
 }
 
@@ -256,6 +288,25 @@ func lateSchema(r *rand.Rand) fault {
 		late, err = w.sendLate(member)
 		return err
 	}, func(w *world) error { return w.publish(late) }}
+}
+
+// schemaOnFullDisk publishes a schema while a node has no space to keep it, and
+// lets records of it come then.
+func schemaOnFullDisk(r *rand.Rand) fault {
+	full, member := diskFull(r), fmt.Sprintf("member:%d", r.IntN(members))
+	begin := full.begin
+	full.what += ", when a schema comes"
+	full.begin = func(w *world) error {
+		if err := begin(w); err != nil {
+			return err
+		}
+		late, err := w.sendLate(member)
+		if err != nil {
+			return err
+		}
+		return w.publish(late)
+	}
+	return full
 }
 
 // sendLate puts a record of a new schema into the log.

@@ -57,7 +57,7 @@ type truth struct {
 		sent     map[postingKey]*posting
 		of       map[millrace.Entity][]*posting // in the order they were sent
 		sources  map[string]bool                // of the log: the key and the header src
-		waiting  int                            // acknowledged, and not in the log
+		waiting  map[*posting]bool              // acknowledged, and not in the log
 		acked    int
 		doubled  int
 		skipped  int           // records of the log that no reader may take
@@ -79,6 +79,7 @@ func newTruth(topics [streams]string, told func(kind, detail string)) (*truth, e
 	l.mu.logs = [streams]map[millrace.Entity][]logged{{}, {}}
 	l.mu.sent = map[postingKey]*posting{}
 	l.mu.of = map[millrace.Entity][]*posting{}
+	l.mu.waiting = map[*posting]bool{}
 	l.mu.sources = map[string]bool{}
 	l.mu.progress = make(chan struct{})
 	return l, nil
@@ -147,9 +148,7 @@ func (l *truth) take(r *kgo.Record) {
 	}
 	l.mu.sources[source] = true
 	at.offset = r.Offset
-	if !at.acked.IsZero() {
-		l.mu.waiting--
-	}
+	delete(l.mu.waiting, at)
 }
 
 // read opens a record of the log; what its bytes refuse is no record.
@@ -200,7 +199,7 @@ func (l *truth) send(stream int, env schemas.Envelope) (acked func()) {
 		for _, p := range made {
 			p.acked = time.Now()
 			if p.offset < 0 {
-				l.mu.waiting++
+				l.mu.waiting[p] = true
 			}
 		}
 	}
@@ -213,11 +212,21 @@ func (l *truth) acknowledged() int {
 	return l.mu.acked
 }
 
-// missing is how many acknowledged inputs the log does not have yet.
-func (l *truth) missing() int {
+// missing says which inputs that were acknowledged before a moment the log
+// does not have yet.
+func (l *truth) missing(before time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.waiting
+	n, one := 0, postingKey{}
+	for p := range l.mu.waiting {
+		if p.acked.Before(before) {
+			n, one = n+1, p.postingKey
+		}
+	}
+	if n > 0 {
+		return fmt.Errorf("%d acknowledged inputs are not in the log, one is %+v", n, one)
+	}
+	return nil
 }
 
 // reached returns when the reader is past an offset.

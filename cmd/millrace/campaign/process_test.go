@@ -62,7 +62,7 @@ func (p *process) launch() error {
 
 // restartAfter is the pause before a process that ended by itself is started
 // again, as a supervisor would.
-const restartAfter = time.Second
+const restartAfter = 3 * time.Second
 
 func (p *process) wait(cmd *exec.Cmd, ended chan struct{}) {
 	err := cmd.Wait()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,6 +46,7 @@ type asker struct {
 		sync.Mutex
 		r *rand.Rand
 		tally
+		watched []millrace.Entity // asked for more often than others
 	}
 }
 
@@ -147,9 +149,21 @@ func (a *asker) draw() oracle.Question {
 		q.To = now - millrace.Time(r.IntN(300_000))
 	}
 	for _, m := range r.Perm(members)[:1+r.IntN(12)] {
-		q.Entities = append(q.Entities, millrace.Entity(fmt.Sprintf("member:%d", m)))
+		q.Entities = append(q.Entities, memberOf(m))
+	}
+	if n := len(a.mu.watched); n > 0 && r.IntN(3) == 0 {
+		if e := a.mu.watched[r.IntN(n)]; !slices.Contains(q.Entities, e) {
+			q.Entities = append(q.Entities, e)
+		}
 	}
 	return q
+}
+
+// watch has questions ask for an entity more often.
+func (a *asker) watch(e millrace.Entity) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.watched = append(a.mu.watched, e)
 }
 
 func request(q oracle.Question) *feedv1.GetFeedRequest {

@@ -168,7 +168,7 @@ func (w *world) finish() *[streams]offsets {
 	for m := range members {
 		q := oracle.Question{From: millrace.MinTime, To: millrace.MaxTime, AsOf: millrace.TimeOf(time.Now()), Model: "recency", Limit: 1000}
 		q.Viewer.ID = "last"
-		q.Entities = []millrace.Entity{millrace.Entity(fmt.Sprintf("member:%d", m))}
+		q.Entities = []millrace.Entity{memberOf(m)}
 		w.asker.askOne(w.ctx, m%brokers, q)
 	}
 	w.asker.drain()

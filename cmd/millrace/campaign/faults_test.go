@@ -260,7 +260,7 @@ func strange(r *rand.Rand) fault {
 	for i := range value {
 		value[i] = byte(r.Uint32())
 	}
-	member := millrace.Entity(fmt.Sprintf("member:%d", r.IntN(members)))
+	member := memberOf(r.IntN(members))
 	return fault{"values that are no records", "values", func(w *world) error {
 		for _, topic := range w.load.topic {
 			w.produce(&kgo.Record{Topic: topic, Value: value})
@@ -282,7 +282,7 @@ func outgoing(o kafka.Outgoing) *kgo.Record {
 
 // lateSchema puts a record into the log whose schema comes when the fault ends.
 func lateSchema(r *rand.Rand) fault {
-	member := fmt.Sprintf("member:%d", r.IntN(members))
+	member := memberOf(r.IntN(members))
 	var late *schemas.Schema
 	return fault{"a record before its schema", "schema", func(w *world) (err error) {
 		late, err = w.sendLate(member)
@@ -293,14 +293,18 @@ func lateSchema(r *rand.Rand) fault {
 // schemaOnFullDisk publishes a schema while a node has no space to keep it, and
 // lets records of it come then.
 func schemaOnFullDisk(r *rand.Rand) fault {
-	full, member := diskFull(r), fmt.Sprintf("member:%d", r.IntN(members))
-	begin := full.begin
+	full := diskFull(r)
+	begin, first := full.begin, r.IntN(members)
 	full.what += ", when a schema comes"
 	full.begin = func(w *world) error {
 		if err := begin(w); err != nil {
 			return err
 		}
-		late, err := w.sendLate(member)
+		member := first // the next one that the node hosts
+		for !slices.Contains(w.owners[partition.Of(memberOf(member))], millrace.NodeID(full.of)) {
+			member = (member + 1) % members
+		}
+		late, err := w.sendLate(memberOf(member))
 		if err != nil {
 			return err
 		}
@@ -310,7 +314,7 @@ func schemaOnFullDisk(r *rand.Rand) fault {
 }
 
 // sendLate puts a record of a new schema into the log.
-func (w *world) sendLate(member string) (*schemas.Schema, error) {
+func (w *world) sendLate(member millrace.Entity) (*schemas.Schema, error) {
 	w.late++
 	var text map[string]any
 	if err := json.Unmarshal([]byte(schemas.Activity().JSON()), &text); err != nil {
@@ -336,6 +340,7 @@ func (w *world) sendLate(member string) (*schemas.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.asker.watch(member)
 	acked := w.truth.send(content, env)
 	w.cl.Produce(w.ctx, outgoing(kafka.ToStream(w.truth.topics[content], env.Entity, schemas.Frame(s.Fingerprint(), body), kafka.Source{Topic: "late", Offset: millrace.Offset(w.late)})), func(_ *kgo.Record, err error) {
 		if err == nil {

@@ -114,7 +114,10 @@ func encode(s *schemas.Schema, line []byte) (body []byte, env schemas.Envelope, 
 
 var verbs = []string{"post", "share", "like", "comment"}
 
-func (g *load) member() string { return fmt.Sprintf("member:%d", g.mu.r.IntN(members)) }
+// memberOf names a member.
+func memberOf(n int) millrace.Entity { return millrace.Entity(fmt.Sprintf("member:%d", n)) }
+
+func (g *load) member() string { return string(memberOf(g.mu.r.IntN(members))) }
 
 // create makes a new record; a third are about an object that others are about
 // too, a quarter are in a second timeline, and some are older than others.

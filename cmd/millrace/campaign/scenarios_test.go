@@ -173,7 +173,7 @@ func TestARecreatedTopicIsAnotherLog(t *testing.T) {
 	t.Logf("%d partitions have grown past what was applied", grown)
 	for m := range members {
 		q := again.draw()
-		q.Entities = []millrace.Entity{millrace.Entity(fmt.Sprintf("member:%d", m))}
+		q.Entities = []millrace.Entity{memberOf(m)}
 		again.askOne(ctx, m%brokers, q)
 	}
 	again.drain()
@@ -308,4 +308,3 @@ func TestHealthTellsOfTheDead(t *testing.T) {
 	tells("doctor", "--etcd", local(w.etcdAt), "--brokers", w.kafka.addr(), "--topic-prefix", w.prefix, "--grpc", local(w.brokerPort[0]))
 	tells("cluster", "show", "--etcd", local(w.etcdAt))
 }
-

@@ -440,7 +440,7 @@ func (w *world) digests(ends [streams]offsets) (compared int) {
 	stores := map[millrace.NodeID]*store.Store{}
 	for _, p := range w.nodes {
 		p.kill(syscall.SIGTERM)
-		s, err := store.Open(filepath.Join(w.dir, p.name), store.Options{MinFreeBytes: -1})
+		s, err := store.Open(filepath.Join(w.dir, p.name, "store"), store.Options{MinFreeBytes: -1})
 		if err != nil {
 			w.told("differing", fmt.Sprintf("%s: %v", p.name, err))
 			return 0

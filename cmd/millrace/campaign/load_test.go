@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	members         = 400
-	inputsPerSecond = 120
+	members         = 500
+	inputsPerSecond = 100
 	contentParts    = 4 // partitions of each content topic
 )
 

@@ -315,7 +315,7 @@ func (w *world) whole(ctx context.Context) error {
 		return err
 	}
 	for i, node := range w.clients {
-		if err := eventually(ctx, patience, func(ctx context.Context) error { return w.caughtUp(ctx, i, node, &ends) }); err != nil {
+		if err := eventually(ctx, patience, func(ctx context.Context) error { return w.caughtUp(ctx, i, node, &ends, true) }); err != nil {
 			return fmt.Errorf("node-%d: %w", i+1, err)
 		}
 	}
@@ -352,6 +352,25 @@ func (w *world) whole(ctx context.Context) error {
 	return nil
 }
 
+// quiet ends the partitioners, and returns where the logs end once every node
+// has applied all of them: nothing comes after that.
+func (w *world) quiet() (ends [streams]offsets, err error) {
+	for _, p := range w.partitioners {
+		p.kill(syscall.SIGTERM)
+	}
+	for i, node := range w.clients {
+		if err := eventually(w.ctx, patience, func(ctx context.Context) (err error) {
+			if ends, err = w.ends(ctx); err != nil {
+				return err
+			}
+			return w.caughtUp(ctx, i, node, &ends, false)
+		}); err != nil {
+			return ends, fmt.Errorf("node-%d: %w", i+1, err)
+		}
+	}
+	return ends, nil
+}
+
 // ends returns where the streams' committed records end now, once the reader is
 // there too.
 func (w *world) ends(ctx context.Context) (ends [streams]offsets, err error) {
@@ -373,8 +392,9 @@ func (w *world) ends(ctx context.Context) (ends [streams]offsets, err error) {
 	return ends, nil
 }
 
-// caughtUp says what a node lacks of the partitions that it hosts.
-func (w *world) caughtUp(ctx context.Context, i int, node nodev1.NodeServiceClient, ends *[streams]offsets) error {
+// caughtUp says what a node lacks of the partitions that it hosts. One that is
+// fresh does not call itself behind either.
+func (w *world) caughtUp(ctx context.Context, i int, node nodev1.NodeServiceClient, ends *[streams]offsets, fresh bool) error {
 	id := millrace.NodeID(fmt.Sprintf("node-%d", i+1))
 	hosted := 0
 	for _, owners := range w.owners {
@@ -401,7 +421,7 @@ func (w *world) caughtUp(ctx context.Context, i int, node nodev1.NodeServiceClie
 		}
 	}
 	for i, lag := range got.LagMs {
-		if lag > 0 {
+		if fresh && lag > 0 {
 			return fmt.Errorf("partition %d says that it is %d ms behind", got.Answered[i], lag)
 		}
 	}
@@ -436,7 +456,12 @@ func (w *world) metric(ctx context.Context, process, name string) (sum float64, 
 
 // digests ends the nodes in good order, and compares what their stores have:
 // replicas with equal offsets have equal digests.
-func (w *world) digests(ends [streams]offsets) (compared int) {
+func (w *world) digests() (compared int) {
+	ends, err := w.quiet()
+	if err != nil {
+		w.told("lost", "at the end: "+err.Error())
+		return 0
+	}
 	stores := map[millrace.NodeID]*store.Store{}
 	for _, p := range w.nodes {
 		p.kill(syscall.SIGTERM)

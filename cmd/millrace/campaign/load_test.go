@@ -64,6 +64,17 @@ func (g *load) run(ctx context.Context) {
 	}
 }
 
+// burst sends inputs, and returns when they are acknowledged.
+func (g *load) burst(ctx context.Context, inputs int) {
+	g.t.Helper()
+	for range inputs {
+		g.one(ctx)
+	}
+	if err := g.cl.Flush(ctx); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 // one sends one input: half of them are new records, the others change or
 // delete one, or are features.
 func (g *load) one(ctx context.Context) {

@@ -27,8 +27,7 @@ const ranker = "ranker"
 // second page has that of the first, and none is refused, since a replica of
 // everything lives.
 func TestModelsUnderFaults(t *testing.T) {
-	s := need(t)
-	w, _ := loaded(t)
+	w, s := loaded(t)
 	enough := 100_000
 	if s.short {
 		enough = 5_000

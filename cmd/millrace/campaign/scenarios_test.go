@@ -29,9 +29,7 @@ func loaded(t *testing.T) (*world, settings) {
 	t.Helper()
 	s := need(t)
 	w := startWorld(t, s, startKafka(t), "scenario")
-	for range 10 * members {
-		w.load.one(w.ctx)
-	}
+	w.load.burst(w.ctx, 10 * members)
 	w.settle()
 	return w, s
 }
@@ -134,6 +132,9 @@ func (w *world) probe(id millrace.NodeID) *nodev1.QueryRequest {
 func TestARecreatedTopicIsAnotherLog(t *testing.T) {
 	w, s := loaded(t)
 	old := w.wholes[len(w.wholes)-1].ends
+	for _, p := range slices.Concat(w.nodes, w.partitioners) {
+		p.kill(syscall.SIGTERM)
+	}
 	for _, topic := range w.truth.topics {
 		if err := recreate(w.ctx, w.adm, topic); err != nil {
 			t.Fatal(err)
@@ -158,9 +159,12 @@ func TestARecreatedTopicIsAnotherLog(t *testing.T) {
 	judged := make(chan struct{})
 	go func() { defer close(judged); again.judgeAll(ctx) }()
 	t.Cleanup(func() { stop(); <-judged })
-	for range 20 * members {
-		load.one(ctx)
+	for _, p := range w.partitioners {
+		if err := p.start(); err != nil {
+			t.Fatal(err)
+		}
 	}
+	load.burst(ctx, 20*members)
 	if err := eventually(ctx, patience, func(context.Context) error { return fresh.missing(time.Now()) }); err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +174,27 @@ func TestARecreatedTopicIsAnotherLog(t *testing.T) {
 			grown++
 		}
 	}
-	t.Logf("%d partitions have grown past what was applied", grown)
-	for m := range members {
+	if t.Logf("%d partitions have grown past what was applied", grown); grown < partition.Count/10 {
+		t.Fatal("too few")
+	}
+	for _, p := range w.nodes {
+		if err := p.start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The nodes answer, whatever they answer, before the questions are asked.
+	for i, node := range w.clients {
+		if err := eventually(ctx, patience, func(ctx context.Context) error {
+			resp, err := node.Query(ctx, w.probe(millrace.NodeID(w.nodes[i].name)))
+			if err == nil && len(resp.Partitions.Answered) == 0 && !settledReasons(resp.Partitions.Missing) {
+				err = errors.New("it has not judged its partitions yet")
+			}
+			return err
+		}); err != nil {
+			t.Log(w.nodes[i].name, err)
+		}
+	}
+	for m := range 100 {
 		q := again.draw()
 		q.Entities = []millrace.Entity{memberOf(m)}
 		again.askOne(ctx, m%brokers, q)
@@ -179,6 +202,17 @@ func TestARecreatedTopicIsAnotherLog(t *testing.T) {
 	again.drain()
 	t.Log(again.take())
 	w.verdict()
+}
+
+// settledReasons reports whether all partitions are missing for a reason that
+// time does not mend.
+func settledReasons(missing map[int32]string) bool {
+	for _, why := range missing {
+		if why == "not_ready" || why == "not_hosted" {
+			return false
+		}
+	}
+	return len(missing) > 0
 }
 
 // recreate deletes a topic and creates it again as it was.
@@ -203,9 +237,7 @@ func TestAValueTooLargeForDeadLetters(t *testing.T) {
 	if err := w.cl.ProduceSync(w.ctx, outgoing(o)).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	for range members {
-		w.load.one(w.ctx)
-	}
+	w.load.burst(w.ctx, members)
 	w.settle()
 	w.verdict()
 }
@@ -225,9 +257,7 @@ func TestAnUnknownSchemaHoldsOnePartitionAlone(t *testing.T) {
 	if err := w.truth.reached(w.ctx, content, p, before+1); err != nil {
 		t.Fatal(err)
 	}
-	for range members {
-		w.load.one(w.ctx)
-	}
+	w.load.burst(w.ctx, members)
 	var ends [streams]offsets
 	if err := eventually(w.ctx, patience, func(ctx context.Context) (err error) {
 		if err := w.truth.missing(time.Now()); err != nil {

@@ -247,6 +247,13 @@ func (l *truth) reached(ctx context.Context, stream int, p millrace.Partition, o
 	}
 }
 
+// positions is where the reader is.
+func (l *truth) positions() [streams]offsets {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.next
+}
+
 // fold applies to a feed what the log has of an entity before two offsets.
 func (l *truth) fold(f *oracle.Feed, e millrace.Entity, before [streams]int64) {
 	l.mu.Lock()

@@ -29,7 +29,7 @@ func loaded(t *testing.T) (*world, settings) {
 	t.Helper()
 	s := need(t)
 	w := startWorld(t, s, startKafka(t), "scenario")
-	w.load.burst(w.ctx, 10 * members)
+	w.load.burst(w.ctx, 10*members)
 	w.settle()
 	return w, s
 }
@@ -169,7 +169,7 @@ func TestARecreatedTopicIsAnotherLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	grown := 0
-	for p, end := range fresh.mu.next[content] {
+	for p, end := range fresh.positions()[content] {
 		if old[content][p] > 0 && end > old[content][p] {
 			grown++
 		}

@@ -22,7 +22,7 @@ var kindsOfViolation = []string{"wrong", "stale", "lost", "doubled", "ended", "u
 // under load.
 func TestCampaign(t *testing.T) {
 	s := need(t)
-	w := startWorld(t, s, startKafka(t), "campaign")
+	w := startWorld(t, s, "campaign", true)
 	sum, faults := w.campaign(s)
 	compared := 0
 	if w.finish() {
@@ -64,7 +64,7 @@ func (w *world) campaign(s settings) (sum tally, faults int) {
 	for r := range s.rounds(w.history.began) {
 		n++
 		began := time.Since(w.history.began)
-		w.history.note("round", r.String())
+		w.history.chapter(r.String())
 		w.breakAll(r)
 		healed := w.heal(&r)
 		faults += len(r.faults)

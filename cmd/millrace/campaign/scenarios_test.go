@@ -28,9 +28,10 @@ import (
 func loaded(t *testing.T) (*world, settings) {
 	t.Helper()
 	s := need(t)
-	w := startWorld(t, s, startKafka(t), "scenario")
+	w := startWorld(t, s, "scenario", false)
 	w.load.burst(w.ctx, 10*members)
 	w.settle()
+	w.history.chapter("loaded")
 	return w, s
 }
 

@@ -88,9 +88,9 @@ type wholeness struct {
 	ends [streams]offsets
 }
 
-// startWorld starts everything at once on a Kafka that has no topics of
-// Millrace's yet, and begins the load when the cluster is whole.
-func startWorld(t *testing.T, s settings, k *realKafka, name string) *world {
+// startWorld starts everything on a Kafka that has no topics of Millrace's yet,
+// at once or after the first node has created them, and begins to read the log.
+func startWorld(t *testing.T, s settings, name string, atOnce bool) *world {
 	t.Helper()
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM) // so that everything is taken down
 	dir, err := os.MkdirTemp("", "millrace-"+name+"-")
@@ -101,7 +101,7 @@ func startWorld(t *testing.T, s settings, k *realKafka, name string) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, ctx: ctx, dir: dir, prefix: name + "-", kafka: k, etcdAt: freePorts(t, 1),
+		t: t, ctx: ctx, dir: dir, prefix: name + "-", kafka: startKafka(t), etcdAt: freePorts(t, 1),
 		proxies: map[int]*proxy{}, admin: map[string]int{},
 	}
 	w.history = newHistory(t, filepath.Join(dir, "history.ndjson"), s.seed)
@@ -114,7 +114,7 @@ func startWorld(t *testing.T, s settings, k *realKafka, name string) *world {
 	w.binary = w.build()
 	w.packets = newPackets(t)
 	t.Cleanup(stop) // ends what talks to the processes before they end
-	w.startProcesses()
+	w.startProcesses(atOnce)
 	w.begin(s.seed)
 	return w
 }
@@ -186,7 +186,7 @@ func (w *world) startEtcd() *process {
 
 func (w *world) etcdDir() string { return filepath.Join(w.dir, "etcd") }
 
-func (w *world) startProcesses() {
+func (w *world) startProcesses(atOnce bool) {
 	t := w.t
 	t.Helper()
 	w.etcd = w.startEtcd()
@@ -223,6 +223,9 @@ func (w *world) startProcesses() {
 		}
 		t.Cleanup(func() { conn.Close() })
 		w.clients = append(w.clients, nodev1.NewNodeServiceClient(conn))
+		if !atOnce {
+			w.awaitTopics()
+		}
 	}
 	for i := range partitioners {
 		name := fmt.Sprintf("partitioner-%d", i+1)
@@ -255,11 +258,7 @@ func (w *world) begin(seed uint64) {
 	if w.truth, err = newTruth([streams]string{w.prefix + "timeline", w.prefix + "features"}, w.told); err != nil {
 		t.Fatal(err)
 	}
-	for _, topic := range append(w.truth.topics[:], w.prefix+"schemas") {
-		if err := awaitTopic(w.ctx, w.adm, topic); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.awaitTopics()
 	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Features()} {
 		if err := w.publish(s); err != nil {
 			t.Fatal(err)
@@ -277,6 +276,16 @@ func (w *world) begin(seed uint64) {
 	wg.Go(func() { w.asker.judgeAll(w.ctx) })
 	t.Cleanup(wg.Wait) // after ctx has ended: cleanups run last in, first out
 	t.Cleanup(func() { reader.Close() })
+}
+
+// awaitTopics returns when the roles have created their topics.
+func (w *world) awaitTopics() {
+	w.t.Helper()
+	for _, topic := range []string{"timeline", "features", "schemas", "dead-letters"} {
+		if err := awaitTopic(w.ctx, w.adm, w.prefix+topic); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 }
 
 // publish hands a schema to everybody.
@@ -500,13 +509,14 @@ type history struct {
 		sync.Mutex
 		file  *os.File
 		found map[string]int
+		shown map[string]int // of the chapter
 	}
 }
 
 func newHistory(t *testing.T, path string, seed uint64) *history {
 	t.Helper()
 	h := &history{t: t, path: path, began: time.Now()}
-	h.mu.found = map[string]int{}
+	h.mu.found, h.mu.shown = map[string]int{}, map[string]int{}
 	var err error
 	if h.mu.file, err = os.Create(path); err != nil {
 		t.Fatal(err)
@@ -528,14 +538,24 @@ func (h *history) note(what, detail string) {
 	}
 }
 
-// printed is how many violations of a kind are printed; all are in the history.
-const printed = 3
+// printed is how many violations of a kind a chapter prints; all are in the
+// history.
+const printed = 2
+
+// chapter begins another part of the history.
+func (h *history) chapter(what string) {
+	h.note("chapter", what)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.mu.shown)
+}
 
 func (h *history) violation(kind, detail string) {
 	h.note(kind, detail)
 	h.mu.Lock()
 	h.mu.found[kind]++
-	if h.mu.file != nil && h.mu.found[kind] <= printed {
+	h.mu.shown[kind]++
+	if h.mu.file != nil && h.mu.shown[kind] <= printed {
 		h.t.Logf("%s (see %s): %s", kind, h.path, detail)
 	}
 	h.mu.Unlock()

@@ -35,7 +35,9 @@ func startKafka(t *testing.T) *realKafka {
 		if err := k.script("stop"); err != nil {
 			t.Error(err)
 		}
-		os.RemoveAll(filepath.Join(k.root, ".kafka", fmt.Sprintf("data-%d", k.port)))
+		for _, left := range []string{"data-%d", "kafka-%d.log"} {
+			os.RemoveAll(filepath.Join(k.root, ".kafka", fmt.Sprintf(left, k.port)))
+		}
 	})
 	if err := k.start(); err != nil {
 		t.Fatal(err)

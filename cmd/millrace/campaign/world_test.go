@@ -113,7 +113,7 @@ func startWorld(t *testing.T, s settings, name string, atOnce bool) *world {
 	})
 	w.binary = w.build()
 	w.packets = newPackets(t)
-	t.Cleanup(stop) // ends what talks to the processes before they end
+	t.Cleanup(stop) // ctx itself has ended by then, with the test
 	w.startProcesses(atOnce)
 	w.begin(s.seed)
 	return w

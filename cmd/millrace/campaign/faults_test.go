@@ -57,17 +57,6 @@ func (s *schedule) short() []round {
 		return fault{name + " cut off from Kafka both ways", name,
 			func(w *world) error { return w.packets.cut(w.process(name).uid, w.kafka.port, bothWays) }, nil}
 	}
-	freeze := func(what string, names ...string) fault {
-		signal := func(to syscall.Signal) func(*world) error {
-			return func(w *world) error {
-				for _, name := range names {
-					w.process(name).signal(to)
-				}
-				return nil
-			}
-		}
-		return fault{what, names[0], signal(syscall.SIGSTOP), signal(syscall.SIGCONT)}
-	}
 	node := victim(r, "node")
 	return []round{
 		{[]fault{cut(node), strange(r)}, 15 * time.Second},
@@ -137,21 +126,22 @@ func killed(r *rand.Rand) fault {
 
 func frozen(r *rand.Rand) fault {
 	if r.IntN(4) == 0 {
-		return fault{"both partitioners frozen", "partitioner-1",
-			func(w *world) error { return w.all(w.partitioners, syscall.SIGSTOP) },
-			func(w *world) error { return w.all(w.partitioners, syscall.SIGCONT) }}
+		return freeze("both partitioners frozen", "partitioner-1", "partitioner-2")
 	}
 	name := victim(r, "partitioner", "node", "broker")
-	return fault{name + " frozen", name,
-		func(w *world) error { w.process(name).signal(syscall.SIGSTOP); return nil },
-		func(w *world) error { w.process(name).signal(syscall.SIGCONT); return nil }}
+	return freeze(name+" frozen", name)
 }
 
-func (w *world) all(ps []*process, s syscall.Signal) error {
-	for _, p := range ps {
-		p.signal(s)
+func freeze(what string, names ...string) fault {
+	signal := func(to syscall.Signal) func(*world) error {
+		return func(w *world) error {
+			for _, name := range names {
+				w.process(name).signal(to)
+			}
+			return nil
+		}
 	}
-	return nil
+	return fault{what, names[0], signal(syscall.SIGSTOP), signal(syscall.SIGCONT)}
 }
 
 func cutFromKafka(r *rand.Rand) fault {

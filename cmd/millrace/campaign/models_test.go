@@ -28,9 +28,9 @@ const ranker = "ranker"
 // everything lives.
 func TestModelsUnderFaults(t *testing.T) {
 	w, s := loaded(t)
-	enough := 100_000
+	enough, steps := 100_000, 40
 	if s.short {
-		enough = 5_000
+		enough, steps = 3_000, 4
 	}
 	m := &models{w: w, t: t}
 	if err := m.push(1); err != nil {
@@ -44,7 +44,7 @@ func TestModelsUnderFaults(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { m.ask(ctx) })
 	r := rand.New(rand.NewPCG(s.seed, 4))
-	for step := 1; m.answers() < enough && w.ctx.Err() == nil; step++ {
+	for step := 0; (m.answers() < enough || step < steps) && w.ctx.Err() == nil; step++ {
 		m.step(r)
 	}
 	stop()

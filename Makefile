@@ -63,7 +63,7 @@ TIMEOUT = 15m
 metamorphic: ## random operations on the store against a model of it; DURATION=5m
 	MILLRACE_METAMORPHIC=$(or $(DURATION),1m) go test -count=1 -timeout 0 -v -run 'TestMetamorphic|TestCrashAt|TestErrorAt|TestDamage' ./indexnode/store
 
-faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one (needs root, nftables, Java)
+faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one, RUN= picks tests (needs root, nftables, Java)
 	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
 	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults
 

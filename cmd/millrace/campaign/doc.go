@@ -20,4 +20,8 @@
 //   - ended: a process ended that nobody killed;
 //   - unhealed: the cluster is not whole within a generous bound;
 //   - differing: two replicas with equal offsets have different digests.
+//
+// These are the promises P5, P7, P8, P9, P17, P18 and P21 of RELIABILITY; the
+// models' test is P19. What cannot be undone, such as a topic that is created
+// again, has tests and clusters of its own.
 package campaign

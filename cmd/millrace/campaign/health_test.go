@@ -27,7 +27,12 @@ import (
 // broker answers for every partition.
 func (w *world) whole(ctx context.Context) error {
 	began := time.Now()
-	if err := eventually(ctx, patience, func(context.Context) error { return w.truth.missing(began) }); err != nil {
+	if err := eventually(ctx, patience, func(context.Context) error {
+		if err := w.truth.missing(began); err != nil {
+			return err
+		}
+		return w.truth.missing(time.Now().Add(-staleAfter / 2)) // what came since is not held up either
+	}); err != nil {
 		return err
 	}
 	var ends [streams]offsets

@@ -204,11 +204,11 @@ func (w *world) digests() (compared int) {
 	for p, owners := range w.owners {
 		n := millrace.Partition(p)
 		first := stores[owners[0]]
-		if at := first.Applied(n); int64(at.Content) < ends[content][p] || int64(at.Features) < ends[features][p] {
+		if at := applied(first, n); at[content] < ends[content][p] || at[features] < ends[features][p] {
 			w.told("lost", fmt.Sprintf("partition %d of %s is applied to %v, the logs end at %d and %d", p, owners[0], at, ends[content][p], ends[features][p]))
 		}
 		for _, other := range owners[1:] {
-			if a, b := first.Applied(n), stores[other].Applied(n); a != b {
+			if a, b := applied(first, n), applied(stores[other], n); a != b {
 				w.told("lost", fmt.Sprintf("partition %d is applied to %v on %s, to %v on %s", p, a, owners[0], b, other))
 			} else if a, b := first.Digest(n), stores[other].Digest(n); a != b {
 				w.told("differing", fmt.Sprintf("partition %d has digest %x on %s, %x on %s, at equal offsets", p, a, owners[0], b, other))
@@ -217,4 +217,11 @@ func (w *world) digests() (compared int) {
 		}
 	}
 	return compared
+}
+
+// applied is where a store would go on reading; one that has nothing of a
+// stream begins where the stream does.
+func applied(s *store.Store, p millrace.Partition) [streams]int64 {
+	at := s.Applied(p)
+	return [streams]int64{max(0, int64(at.Content)), max(0, int64(at.Features))}
 }

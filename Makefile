@@ -63,9 +63,13 @@ TIMEOUT = 15m
 metamorphic: ## random operations on the store against a model of it; DURATION=5m
 	MILLRACE_METAMORPHIC=$(or $(DURATION),1m) go test -count=1 -timeout 0 -v -run 'TestMetamorphic|TestCrashAt|TestErrorAt|TestDamage' ./indexnode/store
 
-faults: ## a cluster of processes, frozen, killed, overloaded, without etcd, and its figures; DURATION=30s (needs 2 processors and taskset)
-	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/millrace | tee .faults
+faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one, RUN= picks tests (needs root, nftables, Java)
+	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
 	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults
+
+outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, and its figures; DURATION=30s (needs 2 processors and taskset)
+	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/millrace | tee .outages
+	@echo; grep '^{"figure"' .outages; ! grep -q '^FAIL' .outages
 
 exact: ## random questions, random clusters, nodes down and slow, against the oracle; N=10000
 	MILLRACE_EXACT=$(or $(N),10000) go test -count=1 -timeout 0 -v -run 'TestRandomClustersEqualTheOracle' ./internal/minicluster
@@ -88,4 +92,4 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults exact pages fuzz-doors e2e proto kafka kafka-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact pages fuzz-doors e2e proto kafka kafka-stop

@@ -30,7 +30,7 @@ import (
 // The tests whose names begin with TestFault run a cluster of real processes
 // and break it: a frozen node, lost replicas, more load than it can take, etcd
 // away. Here they take seconds and assert what does not depend on the machine.
-// With MILLRACE_FAULTS set to a time such as 30s, as make faults does, each
+// With MILLRACE_FAULTS set to a time such as 30s, as make outages does, each
 // stage of load lasts that long, the roles have a core to themselves, and what
 // was measured is printed and held against its goal.
 

@@ -70,9 +70,7 @@ func (s *stage) answer(id millrace.NodeID, refuse func(v cluster.Version) string
 					all = append(all, cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: refuse(v)})
 				}
 			}
-			if err := s.members[id].SetModels(ctx, all); err != nil && ctx.Err() == nil {
-				s.Error(err)
-			}
+			s.members[id].SetModels(all)
 			select {
 			case <-ctx.Done():
 				return

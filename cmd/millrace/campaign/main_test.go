@@ -1,0 +1,123 @@
+//go:build linux
+
+package campaign
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/minicluster"
+)
+
+// TestMain lets the test binary be etcd: with MILLRACE_CAMPAIGN_ETCD set to a
+// directory and an address it runs the embedded server until it is killed.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("MILLRACE_CAMPAIGN_ETCD"); dir != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		etcd, err := minicluster.StartEtcd(ctx, dir, os.Getenv("MILLRACE_CAMPAIGN_LISTEN"))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		<-ctx.Done()
+		etcd.Close()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// settings are what the environment says of a campaign.
+type settings struct {
+	lasts time.Duration // MILLRACE_CAMPAIGN
+	short bool          // MILLRACE_CAMPAIGN is "short": a fixed list of faults, a few minutes
+	seed  uint64        // MILLRACE_SEED, or drawn
+}
+
+// need skips a test that nobody asked for, or that the machine cannot run; in
+// CI, which sets MILLRACE_CAMPAIGN_MUST, what is missing is a failure.
+func need(t *testing.T) settings {
+	t.Helper()
+	text := os.Getenv("MILLRACE_CAMPAIGN")
+	if text == "" {
+		t.Skip("run make faults, which sets MILLRACE_CAMPAIGN to how long the campaign lasts")
+	}
+	lack := func(what string) {
+		t.Helper()
+		if os.Getenv("MILLRACE_CAMPAIGN_MUST") != "" {
+			t.Fatal(what)
+		}
+		t.Skip(what)
+	}
+	if os.Geteuid() != 0 {
+		lack("needs root, for user ids, the packet filter and mounts")
+	}
+	for _, command := range []string{"java", "nft", "mount"} {
+		if _, err := exec.LookPath(command); err != nil {
+			lack("needs " + command + ": install default-jre-headless, nftables and mount")
+		}
+	}
+	s := settings{short: text == "short", seed: rand.Uint64() >> 32}
+	var err error
+	if s.lasts, err = time.ParseDuration(text); err != nil && !s.short {
+		t.Fatalf("MILLRACE_CAMPAIGN: %v", err)
+	}
+	if text := os.Getenv("MILLRACE_SEED"); text != "" {
+		if s.seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("MILLRACE_SEED: %v", err)
+		}
+	}
+	return s
+}
+
+// freePorts returns the first of n consecutive ports on loopback that nobody
+// listens on, below those that the system gives to outgoing connections.
+func freePorts(t *testing.T, n int) int {
+	t.Helper()
+	for range 1000 {
+		first := 20_000 + rand.IntN(10_000)
+		free := true
+		for port := first; port < first+n && free; port++ {
+			l, err := net.Listen("tcp", local(port))
+			if free = err == nil; free {
+				l.Close()
+			}
+		}
+		if free {
+			return first
+		}
+	}
+	t.Fatalf("no %d free ports in a row", n)
+	return 0
+}
+
+func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// eventually asks again and again until done says yes, or fails with what the
+// last refusal was.
+func eventually(ctx context.Context, bound time.Duration, done func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := done(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %v: %w", bound, err)
+		case <-tick.C:
+		}
+	}
+}

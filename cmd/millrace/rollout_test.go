@@ -220,7 +220,7 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 	s.check(err)
 	likely, err := broker.DefineFeed(t.Context(), feeds, broker.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
 	s.check(err)
-	for changed := s.feeds.Changed(); len(s.feeds.Serving()) == 0; changed = s.feeds.Changed() {
+	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
 		<-changed
 	}
 	if err := s.drop(t.Context(), "likes", "2"); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
@@ -231,7 +231,7 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 		t.Errorf("the last version: %v", err)
 	}
 	s.check(feeds.Drop(t.Context(), likely.Version, nil, "somebody"))
-	for changed := s.feeds.Changed(); len(s.feeds.Serving()) > 0; changed = s.feeds.Changed() {
+	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) > 0; changed = s.feeds.versions.Changed() {
 		<-changed
 	}
 	s.check(s.drop(t.Context(), "likes", "2"))

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
-// The tests here are of hostile inputs 106 to 114; docs/hostile-inputs.cluster.md
+// The tests here are of hostile inputs 106 to 114; docs/hostile-inputs.md
 // lists them with those elsewhere.
 
 // Of two assignments the one with the higher epoch holds, in whatever order

@@ -127,7 +127,9 @@ func TestEnsureTopics(t *testing.T) {
 }
 
 // inTransaction produces values to the timeline of an entity in a transaction
-// of its own.
+// of its own. Its end comes after a flush, as franz-go demands: where it does
+// not know of a record that was produced, it aborts instead of committing, and
+// reports no error.
 func inTransaction(t *testing.T, k cluster, commit kgo.TransactionEndTry, entity string, values ...string) {
 	t.Helper()
 	ctx := deadline(t)
@@ -139,6 +141,7 @@ func inTransaction(t *testing.T, k cluster, commit kgo.TransactionEndTry, entity
 		o := ToStream(k.topics.Timeline, millrace.Entity(entity), []byte(v), Source{"posts", 1, millrace.Offset(i)})
 		must(t, cl.ProduceSync(ctx, o.kgo()).FirstErr())
 	}
+	must(t, cl.Flush(ctx))
 	must(t, cl.EndTransaction(ctx, commit))
 }
 

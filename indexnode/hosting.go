@@ -85,6 +85,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 		return err
 	}
 	defer h.leave(ctx)
+	n.member.Store(h.member)
 	n.replicas.Configure(replica.Config{
 		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Schemas: n.schemas, SchemaLog: h.schemaLog,
 		Letters: h.producer, Input: h.progress, Keeps: h.keeps, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,

@@ -89,6 +89,7 @@ type Node struct {
 	reads    singleflight.Group // of timelines that the cache misses
 	readers  chan struct{}      // holds one for each partition that a request reads under its lock
 	replicas *replica.Replicas
+	member   atomic.Pointer[cluster.Membership] // once Run has joined
 	features atomic.Bool                         // whether any entity has features
 	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters
@@ -172,6 +173,12 @@ func (n *Node) Ready() error {
 	}
 	if what := n.modelsPending(); what != "" {
 		return errors.New("waiting for " + what)
+	}
+	if m := n.member.Load(); m != nil {
+		var held *millrace.Error // etcd may be away; but another process with this name is for somebody to mend
+		if errors.As(m.Fault(), &held) {
+			return held
+		}
 	}
 	hosted := 0
 	var faults []string

@@ -93,7 +93,7 @@ func TestDoors(t *testing.T) {
 		return value
 	}
 	for door, ask := range doors(t, w.broker()) {
-		for _, fields := range [][]string{nil, {"stars", "id", "nothing"}} {
+		for _, fields := range [][]string{nil, {"stars", "id", "likes"}} {
 			req := recentRequest(4)
 			req.Fields = fields
 			resp, err := ask(req)

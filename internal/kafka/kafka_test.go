@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/partition"
@@ -127,13 +128,13 @@ func TestEnsureTopics(t *testing.T) {
 }
 
 // inTransaction produces values to the timeline of an entity in a transaction
-// of its own. Its end comes after a flush, as franz-go demands: where it does
-// not know of a record that was produced, it aborts instead of committing, and
-// reports no error.
+// of its own. It speaks as Kafka 3.5 did: by later protocols franz-go may not
+// know of a record that was produced, and then aborts instead of committing,
+// without an error; by this one it adds the partition first.
 func inTransaction(t *testing.T, k cluster, commit kgo.TransactionEndTry, entity string, values ...string) {
 	t.Helper()
 	ctx := deadline(t)
-	cl, err := newClient(k.brokers, nil, kgo.TransactionalID(k.content))
+	cl, err := newClient(k.brokers, nil, kgo.TransactionalID(k.content), kgo.MaxVersions(kversion.V3_5_0()))
 	must(t, err)
 	defer cl.Close()
 	must(t, cl.BeginTransaction())

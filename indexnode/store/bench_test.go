@@ -160,7 +160,7 @@ func ingestKeys(b *testing.B, n int) (us, amplification float64) {
 }
 
 func benchPebble() *pebble.Options {
-	s := &Store{opts: Options{}.withDefaults(), ballast: new(ballast)}
+	s := &Store{opts: Options{MinFreeBytes: -1}.withDefaults(), ballast: new(ballast)}
 	s.log = s.opts.Log
 	o := s.pebbleOptions()
 	o.Experimental.SpanPolicyFunc = nil

@@ -105,7 +105,7 @@ func (r *repeated) over() bool {
 
 // room reports whether the disk has at least as much free space.
 func (s *Store) room(least int64) error {
-	if least < 0 {
+	if s.opts.MinFreeBytes < 0 {
 		return nil
 	}
 	u, err := s.opts.FS.GetDiskUsage(s.dir)

@@ -89,6 +89,12 @@ func (r *Registry) Find(id ID) (*Model, error) {
 			WayOut: "ask another replica, or wait until it is admitted here",
 		}
 	}
+	if slices.Contains(r.namesLocked(), id.Name) {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonUnknown, Field: "model", Detail: fmt.Sprintf("no version of model %q serves", id.Name),
+			WayOut: "let one serve: see millrace model list",
+		}
+	}
 	return nil, &millrace.Error{
 		Reason: millrace.ReasonUnknown,
 		Field:  "model",

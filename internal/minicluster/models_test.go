@@ -125,13 +125,14 @@ func (r *rollout) ask(token string) (*feedv1.GetFeedResponse, error) {
 // has heard of it, and returns the answer.
 func (r *rollout) by(version string) *feedv1.GetFeedResponse {
 	r.Helper()
-	for {
-		resp, err := r.ask("")
-		r.check(err)
-		if resp.Receipt.ModelVersion == version {
-			return resp
+	var resp *feedv1.GetFeedResponse
+	r.check(r.c.wait(r.ctx, func() (err error) {
+		if resp, err = r.ask(""); err == nil && resp.Receipt.ModelVersion != version {
+			err = fmt.Errorf("version %s answers, and not %s", resp.Receipt.ModelVersion, version)
 		}
-	}
+		return err
+	}))
+	return resp
 }
 
 // TestModelsOnACluster: on real nodes, pages keep the version of the first one
@@ -183,12 +184,12 @@ func TestModelsOnACluster(t *testing.T) {
 	r.check(r.models.Serve(ctx, third, nil, "test"))
 	r.by("3")
 	r.check(r.models.Drop(ctx, first, nil, "test"))
-	for {
+	r.check(r.c.wait(ctx, func() error {
 		_, err := r.ask(page.NextPageToken)
 		var e *millrace.Error
 		if errors.As(err, &e) && e.Reason == millrace.ReasonPageToken {
-			break
+			return nil
 		}
-		r.check(err) // until the broker has heard of it
-	}
+		return fmt.Errorf("the page of a dropped version: %v", err)
+	}))
 }

@@ -223,6 +223,7 @@ func TestArtefactsThroughOutages(t *testing.T) {
 	// All that etcd had is lost: the directory brings it back.
 	assignment, err := cluster.Spread([]millrace.NodeID{"n1"}, 1)
 	check(t, err)
+	assignment.AllowUnknown = true
 	check(t, restarted.Assign(ctx, assignment))
 	w, err := restarted.Watch(ctx)
 	check(t, err)

@@ -79,6 +79,10 @@ func need(t *testing.T) settings {
 	return s
 }
 
+// handed are the ports that were given out, of which some are not listened on
+// yet. Tests of this package run one after the other.
+var handed = map[int]bool{}
+
 // freePorts returns the first of n consecutive ports on loopback that nobody
 // listens on, below those that the system gives to outgoing connections.
 func freePorts(t *testing.T, n int) int {
@@ -88,11 +92,14 @@ func freePorts(t *testing.T, n int) int {
 		free := true
 		for port := first; port < first+n && free; port++ {
 			l, err := net.Listen("tcp", local(port))
-			if free = err == nil; free {
+			if free = err == nil && !handed[port]; err == nil {
 				l.Close()
 			}
 		}
 		if free {
+			for port := first; port < first+n; port++ {
+				handed[port] = true
+			}
 			return first
 		}
 	}

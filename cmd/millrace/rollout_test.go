@@ -38,6 +38,7 @@ func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
 	s.check(err)
 	t.Cleanup(func() { _ = s.cl.Close() })
 	a, err := cluster.Spread(nodes, 2)
+	a.AllowUnknown = true
 	s.check(err)
 	s.check(s.cl.Assign(t.Context(), a))
 	for _, id := range nodes {

@@ -195,7 +195,7 @@ func (w *world) startProcesses(atOnce bool) {
 	}
 	w.owners = a.Replicas
 	if err := eventually(w.ctx, patience, func(context.Context) error {
-		_, err := w.command("cluster", "assign", "--etcd", local(w.etcdAt), "--nodes", "node-1,node-2,node-3", "--replicas", strconv.Itoa(replicas))
+		_, err := w.command("cluster", "assign", "--force", "--etcd", local(w.etcdAt), "--nodes", "node-1,node-2,node-3", "--replicas", strconv.Itoa(replicas))
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -170,7 +170,8 @@ func (w *world) metric(ctx context.Context, process, name string) (sum float64, 
 	}
 	defer resp.Body.Close()
 	for s := bufio.NewScanner(resp.Body); s.Scan(); {
-		series, value, _ := strings.Cut(s.Text(), " ")
+		at := max(strings.LastIndexByte(s.Text(), ' '), 0) // labels may have spaces
+		series, value := s.Text()[:at], s.Text()[at+1:]
 		if series == name || strings.HasPrefix(series, name+"{") {
 			x, err := strconv.ParseFloat(value, 64)
 			if err != nil {

@@ -12,13 +12,12 @@ import (
 
 // Secret returns 32 random bytes that the processes of a cluster share under
 // a name. Whoever asks first makes them, out of those kept on disk if etcd has
-// lost them. When etcd is away they are those on disk.
+// lost them. When etcd is away they are those on disk, and if there are none
+// it waits for etcd as long as ctx lets it.
 func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
 	if err := validID(name); err != nil {
 		return nil, fmt.Errorf("cluster: secret: %w", err)
 	}
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	file := filepath.Join(c.dir, "secret-"+name)
 	var kept []byte
 	if c.dir != "" {
@@ -26,7 +25,7 @@ func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
 			kept = body
 		}
 	}
-	secret, err := c.share(call, name, kept)
+	secret, err := c.askSecret(ctx, name, kept)
 	switch {
 	case err != nil && kept != nil:
 		return kept, nil
@@ -38,6 +37,22 @@ func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
 		}
 	}
 	return secret, nil
+}
+
+// askSecret asks etcd, again and again if nothing was kept.
+func (c *Client) askSecret(ctx context.Context, name string, kept []byte) ([]byte, error) {
+	for {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		secret, err := c.share(call, name, kept)
+		cancel()
+		if err == nil || kept != nil {
+			return secret, err
+		}
+		c.log.Warn("waiting for etcd, which holds a secret of the cluster", "secret", name, "err", err)
+		if wait(ctx, retryAfter) != nil {
+			return nil, err
+		}
+	}
 }
 
 const secretBytes = 32

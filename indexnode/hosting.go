@@ -88,7 +88,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	n.member.Store(h.member)
 	n.replicas.Configure(replica.Config{
 		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Schemas: n.schemas, SchemaLog: h.schemaLog,
-		Letters: h.producer, Input: h.progress, Keeps: h.keeps, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
+		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
 	})
 	n.awaits.Store("")
 
@@ -248,6 +248,18 @@ func (h *hosting) followSchemas(ctx context.Context) error {
 		case <-moved:
 		}
 	}
+}
+
+// input is what partitioners tell of themselves. Until that has been read once
+// nothing that came in counts as brought to the log.
+type input struct{ *kafka.ProgressLog }
+
+// Through implements replica.Input.
+func (i input) Through() (time.Time, bool) {
+	if !i.Read() {
+		return time.UnixMilli(1), true
+	}
+	return i.ProgressLog.Through()
 }
 
 // host is a node as its replicas see it.

@@ -12,10 +12,11 @@ import (
 // state is what Ready judges, beside what it can ask for.
 type state struct {
 	sync.Mutex
-	waits   error          // what keeps Run from its work
-	session *kafka.Session // nil while there is none
-	failed  error          // the last transaction, and no later one was committed
-	paused  bool           // for nothing but poison
+	waits     error          // what keeps Run from its work
+	session   *kafka.Session // nil while there is none
+	failed    error          // the last transaction, and no later one was committed
+	paused    bool           // for nothing but poison
+	committed time.Time      // when a transaction was committed last
 }
 
 func (s *state) set(f func(*state)) {
@@ -74,6 +75,8 @@ func (p *Partitioner) idle(last kafka.Progress) error {
 		return fmt.Errorf("%d records wait, and transactions fail: %w", waiting, p.state.failed)
 	case p.state.session.Assigned() == 0 && waited >= p.pace.idle:
 		return fmt.Errorf("%d records wait since %s, and the group gives this process no partition to read", waiting, waited)
+	case waited >= p.pace.idle && time.Since(p.state.committed) >= waited:
+		return fmt.Errorf("%d records wait since %s, and this process has committed nothing since", waiting, waited)
 	}
 	return nil
 }

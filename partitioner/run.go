@@ -111,6 +111,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		Group:       p.cfg.Group,
 		Instance:    p.cfg.Instance,
 		Topics:      p.cfg.inputs(),
+		Outputs:     []string{p.cfg.Topics.Timeline, p.cfg.Topics.Features, p.cfg.Topics.DeadLetters},
 		DeadLetters: p.cfg.Topics.DeadLetters,
 		Log:         p.log,
 	})
@@ -148,7 +149,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 			return err
 		}
 		p.metrics.commit(t.byTopic)
-		p.state.set(func(s *state) { s.failed = nil })
+		p.state.set(func(s *state) { s.failed, s.committed = nil, time.Now() })
 		p.on.committed()
 		p.batch = min(2*p.batch, p.pace.records)
 		if poison = t.poison(poison); poison >= p.pace.poisonRun {

@@ -402,7 +402,9 @@ func (all *Replicas) confirm(ctx context.Context) {
 	id, err := all.cfg.Consumer.LogID(ctx)
 	var ends map[kafka.TopicPartition]millrace.Offset
 	if err == nil {
-		ends, err = all.cfg.Consumer.EndOffsets(ctx, tps...)
+		// Of all that is there, committed or not: behind a transaction that
+		// does not end there may be records that were committed long ago.
+		ends, err = all.cfg.Consumer.HighWatermarks(ctx, tps...)
 	}
 	if err != nil {
 		all.told.kafkaAway(err)
@@ -449,7 +451,11 @@ func (all *Replicas) whyOld(own time.Duration, now time.Time) Why {
 	if own > all.cfg.Limit {
 		return Why{Behind, "records of the log wait to be applied"}
 	}
-	return Why{InputStalled, fmt.Sprintf("what came in since %s ago is not all in the log: see to the partitioners", now.Sub(time.UnixMilli(all.through.Load())).Round(time.Second))}
+	since := now.Sub(time.UnixMilli(all.through.Load()))
+	if since > unknownAge {
+		return Why{InputStalled, "it is not known yet whether partitioners have brought what came in to the log"}
+	}
+	return Why{InputStalled, fmt.Sprintf("what came in since %s ago is not all in the log: see to the partitioners", since.Round(time.Second))}
 }
 
 // rememberWhole keeps that a replica has reached the end of its log, so that

@@ -6,17 +6,23 @@ import (
 	"time"
 )
 
-// tellEvery is how often what goes on being wrong is said again.
-const tellEvery = time.Minute
+const (
+	// tellAfter is how long something is wrong before it is said: what passes
+	// by itself, as at a start, is none of anybody's business.
+	tellAfter = 3 * time.Second
+	// tellEvery is how often what goes on being wrong is said again.
+	tellEvery = time.Minute
+)
 
-// teller says what holds replicas back: when it begins, once a minute, and when
-// it ends, for all of them together.
+// teller says what holds replicas back: when it has lasted a little, once a
+// minute, and when it ends, for all of them together.
 type teller struct {
 	log *slog.Logger
 	mu  struct {
 		sync.Mutex
-		away error
-		said map[Reason]time.Time
+		away  error
+		since map[Reason]time.Time
+		said  map[Reason]time.Time
 	}
 }
 
@@ -54,16 +60,23 @@ func (t *teller) tell(all *Replicas) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.said == nil {
-		t.mu.said = map[Reason]time.Time{}
+		t.mu.since, t.mu.said = map[Reason]time.Time{}, map[Reason]time.Time{}
 	}
 	for reason, f := range faults {
-		if at, before := t.mu.said[reason]; !before || now.Sub(at) >= tellEvery {
+		if _, lasts := t.mu.since[reason]; !lasts {
+			t.mu.since[reason] = now
+		}
+		if at, before := t.mu.said[reason]; now.Sub(t.mu.since[reason]) >= tellAfter && (!before || now.Sub(at) >= tellEvery) {
 			t.mu.said[reason] = now
 			t.log.Warn("partitions are not ready or held back", "reason", reason, "partitions", f.partitions, "for_one", f.detail)
 		}
 	}
-	for reason := range t.mu.said {
-		if _, still := faults[reason]; !still {
+	for reason := range t.mu.since {
+		if _, still := faults[reason]; still {
+			continue
+		}
+		delete(t.mu.since, reason)
+		if _, said := t.mu.said[reason]; said {
 			delete(t.mu.said, reason)
 			t.log.Info("no partition is held back any more for this reason", "reason", reason)
 		}

@@ -53,7 +53,8 @@ type SessionConfig struct {
 	// transaction at once. Two living processes must not share one.
 	Instance    string
 	Topics      []string
-	DeadLetters string       // the topic that may hold larger records
+	Outputs     []string     // the topics that are produced to
+	DeadLetters string       // the one of them that may hold larger records
 	Log         *slog.Logger // nil = silent
 }
 
@@ -180,7 +181,7 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	}
 	// Fetching committed offsets waits for the transactions they are part of,
 	// so a predecessor's must be ended first, not when something is produced.
-	if _, _, err := t.Client().ProducerID(ctx); err != nil {
+	if err := s.succeed(ctx, cfg); err != nil {
 		err = s.failed("transactional id", err)
 		s.Close()
 		return nil, err

@@ -143,7 +143,7 @@ func (l *truth) take(r *kgo.Record) {
 	}
 	l.mu.logs[stream][entity] = append(l.mu.logs[stream][entity], logged{r.Offset, env})
 	if l.mu.sources[source] {
-		l.told("doubled", fmt.Sprintf("%s/%d has %+v at %d and at %d", r.Topic, r.Partition, key, at.offset, r.Offset))
+		l.told("doubled", fmt.Sprintf("%s/%d has %+v of %s at %d and at %d, there by producer %d/%d", r.Topic, r.Partition, key, source, at.offset, r.Offset, r.ProducerID, r.ProducerEpoch))
 		return
 	}
 	l.mu.sources[source] = true

@@ -3,6 +3,7 @@
 package campaign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,10 +57,15 @@ type asker struct {
 type tally struct {
 	whole, partial, flagged, refused, wrong, stale int
 	oldest                                         time.Duration // of what was not flagged
+	why                                            string        // of the last refusal
 }
 
 func (a tally) String() string {
-	return fmt.Sprintf("%d whole, %d partial, %d flagged, %d refused; %d wrong, %d stale, oldest unflagged %.1fs", a.whole, a.partial, a.flagged, a.refused, a.wrong, a.stale, a.oldest.Seconds())
+	why := ""
+	if a.refused > 0 {
+		why = fmt.Sprintf(" (the last: %.120s)", a.why)
+	}
+	return fmt.Sprintf("%d whole, %d partial, %d flagged, %d refused%s; %d wrong, %d stale, oldest unflagged %.1fs", a.whole, a.partial, a.flagged, a.refused, why, a.wrong, a.stale, a.oldest.Seconds())
 }
 
 // answer is an answer, waiting to be judged.
@@ -122,6 +128,7 @@ func (a *asker) askOne(ctx context.Context, broker int, q oracle.Question) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.mu.refused++
+		a.mu.why = err.Error()
 		return
 	}
 	a.pending.Add(1)
@@ -325,7 +332,7 @@ func (a *asker) add(t tally) {
 func (a tally) plus(b tally) tally {
 	return tally{
 		a.whole + b.whole, a.partial + b.partial, a.flagged + b.flagged, a.refused + b.refused, a.wrong + b.wrong, a.stale + b.stale,
-		max(a.oldest, b.oldest),
+		max(a.oldest, b.oldest), cmp.Or(b.why, a.why),
 	}
 }
 

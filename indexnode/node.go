@@ -89,7 +89,7 @@ type Node struct {
 	reads    singleflight.Group // of timelines that the cache misses
 	readers  chan struct{}      // holds one for each partition that a request reads under its lock
 	replicas *replica.Replicas
-	member   atomic.Pointer[cluster.Membership] // once Run has joined
+	member   atomic.Pointer[cluster.Membership]  // once Run has joined
 	features atomic.Bool                         // whether any entity has features
 	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters

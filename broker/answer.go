@@ -42,6 +42,10 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	resp.ProtoReflect().SetUnknown(items)
 	if len(entries) == 0 {
 		resp.Hints = hints(f.q, o)
+		if no := b.forbid.or(f.q.feed.forbids()); no.Explain || no.Why {
+			// What was dropped, and that there was anything, is nobody's to know.
+			resp.Hints, resp.Receipt.Execution = nil, ""
+		}
 	}
 	f.q.shown = len(entries)
 	f.q.times.records = time.Since(merged)

@@ -82,7 +82,7 @@ func checkOnNodes(ctx context.Context, f Feed, nodes map[millrace.NodeID]Node) (
 	all.SetLimit(32)
 	for i, id := range ids {
 		all.Go(func() error {
-			answers[i] = tryOn(ctx, nodes[id], &nodev1.QueryRequest{Filter: f.Filter, Model: "recency"})
+			answers[i] = tryOn(ctx, nodes[id], &nodev1.QueryRequest{Filter: f.Filter, Model: "recency", Types: []string{"any"}})
 			return nil
 		})
 	}

@@ -35,6 +35,8 @@ type Feed struct {
 	// Private forbids all by which a caller could learn of records that the feed
 	// drops: explain, why and the built-in feeds.
 	Private bool `yaml:"private,omitempty"`
+
+	refused bool // its definition is not taken over; what it forbids holds all the same
 	// Version is of the definition in the cluster; 0 elsewhere.
 	Version int64 `yaml:"-"`
 

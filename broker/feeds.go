@@ -140,7 +140,7 @@ func (b *feedBook) follow(ctx context.Context, changed <-chan struct{}) {
 // last good one of its name stays.
 func (b *feedBook) take(ctx context.Context) {
 	serving := b.defs.Serving()
-	next, faults, leftOut, round := map[string]taken{}, map[string]string{}, 0, &round{}
+	next, faults, leftOut, round := map[string]taken{}, map[string]string{}, 0, &round{parsed: map[string]Feed{}}
 	for _, name := range sortedKeys(serving) {
 		t, have := b.taken[name]
 		if !have && len(next)+len(faults) >= maxDefinitions {
@@ -168,8 +168,24 @@ func (b *feedBook) take(ctx context.Context) {
 	for name, t := range next {
 		all[name] = t.Feed
 	}
+	for _, f := range round.closed(next) {
+		all[f.Name] = f
+	}
 	b.taken, b.faults = next, faults
 	b.served.Store(&all)
+}
+
+// closed returns the feeds of which no definition is served and one was read
+// that forbids something: what it forbids must not be open because it has a
+// fault.
+func (r *round) closed(next map[string]taken) (all []Feed) {
+	for name, f := range r.parsed {
+		if _, served := next[name]; !served && f.forbids() != (Forbid{}) {
+			f.refused = true
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 // round is what one pass over the definitions has found out: what is away is
@@ -177,6 +193,8 @@ func (b *feedBook) take(ctx context.Context) {
 type round struct {
 	lost time.Duration // waited for bodies that could not be read
 	deaf bool          // nobody can be asked what speaks against a definition
+
+	parsed map[string]Feed // by name, the newest definition that could be read, whether it is served or not
 }
 
 var errUnread = errors.New("feed: it is read later; others could not be read for too long")
@@ -226,6 +244,9 @@ func (b *feedBook) read(ctx context.Context, v cluster.Version, r *round) (taken
 		return taken{}, fmt.Errorf("feed: version %q of %s is no number", v.Version, v.Name)
 	}
 	f.Limit = cmp.Or(f.Limit, defaultLimit)
+	if _, newer := r.parsed[f.Name]; !newer {
+		r.parsed[f.Name] = f
+	}
 	if !r.deaf {
 		heard, err := b.try(ctx, f)
 		if err != nil {

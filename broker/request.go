@@ -136,6 +136,9 @@ func (b *Broker) feedOf(name string) (Feed, error) {
 	if !ok {
 		return Feed{}, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "feed", Detail: fmt.Sprintf("there is no feed %.100q", name), WayOut: "name one of " + feeds.names()}
 	}
+	if f.refused {
+		return Feed{}, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q is defined, and its definition has a fault", name), WayOut: "who runs it finds the fault by millrace feed list"}
+	}
 	return f, b.servesBuiltIn(&f, feeds)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -182,7 +183,9 @@ func (h *hosting) announce(ctx context.Context) error {
 			told = lag
 			h.member.SetLag(lag)
 		}
-		h.member.SetReports(h.node.reports(now))
+		h.member.SetReports(slices.DeleteFunc(h.node.reports(now), func(r cluster.Report) bool {
+			return r.State == replica.Ready.String() && r.Reason == ""
+		}))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -57,11 +58,31 @@ func of(err error) *millrace.Error {
 	var e *millrace.Error
 	switch {
 	case errors.As(err, &e):
-		return e
+		return short(e)
 	case errors.Is(err, context.DeadlineExceeded):
 		return &millrace.Error{Reason: millrace.ReasonDeadline, Detail: "the deadline passed before an answer", WayOut: "allow more time or ask for fewer entities"}
 	}
 	return nil
+}
+
+// maxText bounds what a refusal says of what somebody sent.
+const maxText = 1 << 10
+
+// short returns a refusal with texts of at most maxText bytes: it may quote
+// names of millions.
+func short(e *millrace.Error) *millrace.Error {
+	if len(e.Field) <= maxText && len(e.Detail) <= maxText && len(e.WayOut) <= maxText {
+		return e
+	}
+	cut := func(s string) string {
+		if len(s) <= maxText {
+			return s
+		}
+		return strings.ToValidUTF8(s[:maxText], "") + "..."
+	}
+	less := *e
+	less.Field, less.Detail, less.WayOut = cut(e.Field), cut(e.Detail), cut(e.WayOut)
+	return &less
 }
 
 // Status returns err as a gRPC status error for a server to return. A

@@ -203,7 +203,7 @@ With --from it assigns what a file holds, under the next epoch: the output of
 it goes back from an assignment that was a mistake.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := cm.openCluster(c.Context(), "")
+			cl, err := cm.reachCluster(c.Context())
 			if err != nil {
 				return err
 			}
@@ -277,7 +277,7 @@ their data directories, the newest of each thing. Brokers keep feed definitions
 and the key of page tokens, index nodes the list of models; so name one of each.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := cm.openCluster(c.Context(), "")
+			cl, err := cm.reachCluster(c.Context())
 			if err != nil {
 				return err
 			}

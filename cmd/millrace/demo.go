@@ -80,9 +80,13 @@ is kept in --data, and a later start may name other topics.`,
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return runCluster(c.Context(), *cfg, func(mc *minicluster.Cluster) error {
 			w := c.OutOrStdout()
+			at := ""
+			if mc.Kafka != "127.0.0.1:9092" {
+				at = " --brokers " + mc.Kafka
+			}
 			fmt.Fprintln(w, "\nLoad records:")
 			for _, topic := range slices.Concat(cfg.Content, cfg.Features) {
-				fmt.Fprintf(w, "  millrace load --topic %s --schema SCHEMA.avsc FILE.ndjson\n", topic)
+				fmt.Fprintf(w, "  millrace load%s --topic %s --schema SCHEMA.avsc FILE.ndjson\n", at, topic)
 			}
 			fmt.Fprintln(w, "The cluster stays up until Ctrl-C.")
 			return stayUp(c.Context(), mc)

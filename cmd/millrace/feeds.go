@@ -33,7 +33,7 @@ func feedDefinitions() []*cobra.Command {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			ctx, cancel := context.WithCancel(c.Context())
 			defer cancel()
-			cl, err := cm.openCluster(ctx, "")
+			cl, err := cm.reachCluster(ctx)
 			if err != nil {
 				return err
 			}

@@ -119,6 +119,26 @@ func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, 
 	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()})
 }
 
+// etcdWait is how long a command waits for etcd. Roles wait for ever.
+const etcdWait = 10 * time.Second
+
+// reachCluster opens the cluster for a command, which fails where a role waits.
+func (c *Common) reachCluster(ctx context.Context) (*cluster.Client, error) {
+	wait, cancel := context.WithTimeout(ctx, etcdWait)
+	defer cancel()
+	cl, err := c.openCluster(wait, "")
+	if err != nil && wait.Err() != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("stopped while waiting for etcd at %v; nothing was done", c.Etcd)
+		}
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("no etcd answered at %v within %s", c.Etcd, etcdWait),
+			WayOut: "start it, or name its address by --etcd",
+		}
+	}
+	return cl, err
+}
+
 // waiting says what a role waits for that has not heard of its cluster.
 func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c.Etcd) }
 

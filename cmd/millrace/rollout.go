@@ -68,7 +68,7 @@ func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, 
 	c.RunE = func(c *cobra.Command, args []string) error {
 		ctx, cancel := context.WithCancel(c.Context())
 		defer cancel()
-		cl, err := cm.openCluster(ctx, "")
+		cl, err := cm.reachCluster(ctx)
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ made, as with "explain". It ends by itself.`,
 	}
 	cm := clusterFlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) (err error) {
-		cl, err := cm.openCluster(c.Context(), "")
+		cl, err := cm.reachCluster(c.Context())
 		if err != nil {
 			return err
 		}

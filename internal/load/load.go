@@ -143,24 +143,34 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return r, err
 }
 
-// prepare waits until the topic is consumed, and makes the schema known.
+// prepare waits until the topic is consumed.
 func prepare(ctx context.Context, o Options) (partitions int32, err error) {
 	if err := await(ctx, o); err != nil {
 		return 0, err
 	}
+	return kafka.Partitions(ctx, o.Brokers, o.Topic)
+}
+
+// publish makes the schema known, once a line fits it: a schema is published
+// for good and takes its name.
+func (l *loader) publish(ctx context.Context) error {
+	if l.published {
+		return nil
+	}
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: o.Brokers, Topic: o.Topics.Schemas, Registry: registry, Log: o.Log})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: l.o.Brokers, Topic: l.o.Topics.Schemas, Registry: registry, Log: l.o.Log})
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer log.Close()
-	if err := log.Publish(ctx, o.Schema); err != nil {
-		return 0, err
+	if err := log.Publish(ctx, l.o.Schema); err != nil {
+		return err
 	}
-	return kafka.Partitions(ctx, o.Brokers, o.Topic)
+	l.published = true
+	return nil
 }
 
 // loader is one load under way.
@@ -173,6 +183,7 @@ type loader struct {
 	began      time.Time
 	counts     counts
 	faults     []LineFault
+	published  bool
 }
 
 func (l *loader) run(ctx context.Context) error {
@@ -199,6 +210,9 @@ func (l *loader) run(ctx context.Context) error {
 				return errors.Join(err, l.to.Flush(ctx))
 			}
 			continue
+		}
+		if err := l.publish(ctx); err != nil {
+			return err
 		}
 		l.to.Produce(ctx, out)
 		kafkaErr = l.to.Err()

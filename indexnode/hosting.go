@@ -221,7 +221,9 @@ func (n *Node) reports(now time.Time) []cluster.Report {
 			all = append(all, cluster.Report{State: k.state, Reason: k.reason, Detail: why.Detail, Since: since})
 		}
 		all[i].Partitions.Add(p)
-		all[i].Seconds = max(all[i].Seconds, n.replicas.Age(p, now).Seconds())
+		if age := n.replicas.Age(p, now); age < replica.UnknownAge {
+			all[i].Seconds = max(all[i].Seconds, age.Seconds())
+		}
 		if since.Before(all[i].Since) {
 			all[i].Since = since
 		}

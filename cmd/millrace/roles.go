@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -251,6 +252,18 @@ func indexnodeCommand() *cobra.Command {
 			return err
 		}
 		instance, err := c.checkDir(c.Data, c.ID)
+		for told := false; errors.Is(err, syscall.ENOSPC); told = true {
+			if why := err.Error(); !told {
+				closed.Store(&why)
+				slog.Error("the data directory cannot be used; trying again", "err", err)
+			}
+			select {
+			case <-ctx.Done():
+				return err
+			case <-time.After(time.Second):
+			}
+			instance, err = c.checkDir(c.Data, c.ID)
+		}
 		if err != nil {
 			return err
 		}

@@ -279,7 +279,7 @@ func (all *Replicas) attachOne(r *Replica, now logNow, at map[kafka.TopicPartiti
 	if !known {
 		origin.Cluster, origin.Topics = now.id.Cluster, now.id.Topics
 		if err := all.writeOrigin(r, origin, next); err != nil {
-			r.explain(Why{StoreFailing, err.Error()})
+			r.explain(whyFailing(err))
 			return
 		}
 	}
@@ -320,6 +320,14 @@ func (all *Replicas) whyLost(r *Replica) Why {
 		return Why{BatchTooLarge, err.Error()}
 	}
 	return Why{}
+}
+
+// whyFailing says why the store takes nothing in.
+func whyFailing(err error) Why {
+	if errors.Is(err, store.ErrDiskFull) {
+		return Why{DiskFull, err.Error()}
+	}
+	return Why{StoreFailing, err.Error()}
 }
 
 // mayGrow reports whether a log that is shorter than what was read of it may
@@ -452,7 +460,7 @@ func (all *Replicas) whyOld(own time.Duration, now time.Time) Why {
 		return Why{Behind, "records of the log wait to be applied"}
 	}
 	since := now.Sub(time.UnixMilli(all.through.Load()))
-	if since > unknownAge {
+	if since > UnknownAge {
 		return Why{InputStalled, "it is not known yet whether partitioners have brought what came in to the log"}
 	}
 	return Why{InputStalled, fmt.Sprintf("what came in since %s ago is not all in the log: see to the partitioners", since.Round(time.Second))}
@@ -472,7 +480,7 @@ func (all *Replicas) rememberWhole(r *Replica) bool {
 	_, err := all.cfg.Store.Apply(&b, nil)
 	r.mu.Unlock()
 	if err != nil {
-		r.explain(Why{StoreFailing, err.Error()})
+		r.explain(whyFailing(err))
 		return false
 	}
 	r.setOrigin(o)
@@ -490,7 +498,9 @@ func (all *Replicas) Answering(now time.Time) (answering, old cluster.Set, oldes
 		answering.Add(r.partition)
 		if age := all.Age(r.partition, now); age > 0 || r.State() == Stale {
 			old.Add(r.partition)
-			oldest = max(oldest, age)
+			if age < UnknownAge {
+				oldest = max(oldest, age)
+			}
 		}
 	}
 	return answering, old, oldest

@@ -170,16 +170,16 @@ func (r *Replica) setHeld(s kafka.Stream, h *Held) {
 	r.life.held[s] = h
 }
 
-// Freshness of a replica whose last confirmation is not known, as after a
-// start without Kafka: longer than any that is.
-const unknownAge = 365 * 24 * time.Hour
+// UnknownAge is the age of a replica of which nothing has been confirmed yet,
+// as after a start without Kafka: longer than any that is known.
+const UnknownAge = 365 * 24 * time.Hour
 
 // age is how old an answer may be: the time since all that was in the log is
 // known to have been applied.
 func (r *Replica) age(now time.Time) time.Duration {
 	fresh := r.fresh.Load()
 	if fresh == 0 {
-		return unknownAge
+		return UnknownAge
 	}
 	return max(0, now.Sub(time.UnixMilli(fresh)))
 }

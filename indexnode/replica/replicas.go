@@ -205,7 +205,7 @@ func both(p millrace.Partition) []kafka.TopicPartition {
 func (all *Replicas) TrueAge(p millrace.Partition, now time.Time) time.Duration {
 	age := all.replicas[p].age(now)
 	if through := all.through.Load(); through > 0 {
-		age = max(age, min(now.Sub(time.UnixMilli(through)), unknownAge))
+		age = max(age, min(now.Sub(time.UnixMilli(through)), UnknownAge))
 	}
 	return age
 }

@@ -22,6 +22,12 @@ import (
 // maxReplicas is how many replicas of a partition one request asks at most.
 const maxReplicas = 3
 
+// goneProbe is how long a node is waited for whose lease has ended and that
+// answers nobody. It is asked where nobody else is left; that it is back shows
+// at once, and a frozen one would take every caller's whole time, and the room
+// of requests that healthy nodes could answer.
+const goneProbe = 500 * time.Millisecond
+
 // fanout is the asking of one question. It keeps one map throughout.
 type fanout struct {
 	b *Broker
@@ -110,7 +116,13 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	l.entities = f.q.among(l.parts)
 	next := append(slices.Clip(tried), l.node.ID)
 	var heard, shed atomic.Bool // from the node itself; that it is overloaded
+	gone := !f.m.Alive(l.node.ID) && !f.q.inquires() && f.b.health.mute(l.node.ID)
 	first := func(ctx context.Context) (outcome, bool) {
+		if gone {
+			probe, cancel := context.WithTimeout(ctx, goneProbe)
+			defer cancel()
+			ctx = probe
+		}
 		o := f.call(ctx, l, len(tried) > 0)
 		heard.Store(ctx.Err() == nil) // unless it was given up
 		shed.Store(o.all(missShed))

@@ -220,3 +220,31 @@ func TestLateNodesMakeAPartialAnswer(t *testing.T) {
 		}
 	})
 }
+
+// Both replicas of some partitions are frozen, and their leases have ended:
+// after a few requests nobody waits for them for long any more.
+func TestGoneNodesAreNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 1)
+		for i := range 30 {
+			w.add(timelineOf(i), recordID(i), timeAt(i), "")
+		}
+		w.nodes["n1"].frozen = true
+		w.m = w.m.WithLost("n1")
+		b := w.broker()
+		var took time.Duration
+		for range 5 {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			began := time.Now()
+			resp, err := b.GetFeed(ctx, recentRequest(30))
+			took = time.Since(began)
+			cancel()
+			if err != nil || len(resp.Coverage.Missing) == 0 || len(resp.Items) == 0 {
+				t.Fatalf("%v, %v", resp.GetCoverage(), err)
+			}
+		}
+		if took > 2*goneProbe {
+			t.Errorf("a request still waits %s for a node that is gone", took)
+		}
+	})
+}

@@ -91,6 +91,14 @@ func (m *Map) WithLag(id millrace.NodeID, l Lag) *Map {
 	return &next
 }
 
+// WithLost returns the map with a node whose lease has ended.
+func (m *Map) WithLost(id millrace.NodeID) *Map {
+	next := *m
+	next.alive = maps.Clone(m.alive)
+	delete(next.alive, id)
+	return &next
+}
+
 // Ready returns the partitions that a node says it is caught up on, whether
 // it still hosts them or not.
 func (m *Map) Ready(id millrace.NodeID) Set { return m.ready[id] }

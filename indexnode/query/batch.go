@@ -176,8 +176,12 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	q.prefetch(q.prefetched + whileScanned)
 	sel := q.upTo(n)
 	if p.filter != nil {
+		p.filter.Watch(ctx)
 		q.sel = p.filter.Select(rows, 0, n, features, q.sel[:0])
 		sel = q.sel
+		if err := p.filter.Over(); err != nil {
+			return err
+		}
 	}
 	q.prefetch(q.prefetched + whileScanned)
 	if b.kind == passed {

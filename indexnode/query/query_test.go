@@ -194,6 +194,25 @@ func TestExpiredWorkStops(t *testing.T) {
 	}
 }
 
+// A pattern that takes long ends with its question, within a batch.
+func TestExpiredPatternsStop(t *testing.T) {
+	keys, all := activities(t, 1, batchRows)
+	s := question(t)
+	var err error
+	s.Filter, err = filter.Compile(`record.text.matches("([a-z ]?[a-z ]?){20}!")`, expr.Env{Mode: expr.Filter, Record: []*column.Layout{schemas.Activity().Layout()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := New(s)
+	defer q.Release()
+	q.Add(keys[0], all[0], column.Packed{})
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := q.Scan(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
 // So does what accounts for an answer.
 func TestExpiredAccountsStop(t *testing.T) {
 	keys, all := activities(t, 3, 20)

@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"regexp"
@@ -51,8 +52,39 @@ func (b *Bound) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	return bd.err
 }
 
+// Watch has selecting end soon after ctx does, where a row may take long: a
+// pattern on a long text takes its length times the pattern's. What is selected
+// then is of no use.
+func (b *Bound) Watch(ctx context.Context) { b.watch.ctx, b.watch.err = ctx, nil }
+
+// Over returns why selecting ended early since Watch; nil if it did not.
+func (b *Bound) Over() error { return b.watch.err }
+
+// watch is who waits for what is selected.
+type watch struct {
+	ctx     context.Context // nil: nobody
+	matched int             // bytes since it was looked at
+	err     error           // its end, once seen
+}
+
+// watchBytes is how much text is matched before the question's context is
+// looked at.
+const watchBytes = 16 << 10
+
+// over reports whether nobody waits any more, now that so many bytes more are
+// to be matched.
+func (w *watch) over(bytes int) bool {
+	if w == nil || w.ctx == nil {
+		return false
+	}
+	if w.matched += bytes; w.matched >= watchBytes && w.err == nil {
+		w.matched, w.err = 0, w.ctx.Err()
+	}
+	return w.err != nil
+}
+
 func (b *Bound) binder(viewer *millrace.Viewer, asOf millrace.Time) *binder {
-	return &binder{layout: b.layout, entity: b.entityLayout, viewer: viewer, asOf: asOf, patterns: b.filter.patterns}
+	return &binder{layout: b.layout, entity: b.entityLayout, viewer: viewer, asOf: asOf, patterns: b.filter.patterns, watch: &b.watch}
 }
 
 func (b *Bound) bind(viewer *millrace.Viewer, asOf millrace.Time) error {
@@ -90,7 +122,8 @@ type binder struct {
 	viewer         *millrace.Viewer
 	asOf           millrace.Time
 	patterns       map[string]*regexp.Regexp
-	reads          []int // columns of layout
+	watch          *watch // nil: nobody waits
+	reads          []int  // columns of layout
 	readsEntity    bool
 	err            error
 }

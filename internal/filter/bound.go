@@ -20,6 +20,7 @@ type Bound struct {
 	counts Counts // of errors
 	at     batch
 	list   []int32 // the rows a kernel works on
+	watch  watch
 
 	state   block.State // of the chunk
 	verdict verdict

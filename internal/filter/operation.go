@@ -143,7 +143,7 @@ func (bd *binder) call(n *expr.Node, args []kernel) kernel {
 		if a.kind() != expr.String {
 			return misfits(expr.Bool, a)
 		}
-		return &matches{o, a, bd.patterns[n.Args[1].Value.(string)]}
+		return &matches{o, a, bd.patterns[n.Args[1].Value.(string)], bd.watch}
 	}
 	if a.kind() != expr.String || args[1].kind() != expr.String {
 		return misfits(expr.Bool, args...)

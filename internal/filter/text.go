@@ -38,6 +38,7 @@ type matches struct {
 	out
 	a       kernel
 	pattern *regexp.Regexp
+	watch   *watch
 }
 
 func (k *matches) eval(b *batch) *vector {
@@ -46,6 +47,10 @@ func (k *matches) eval(b *batch) *vector {
 	for i := range b.sel {
 		if s := v.states[i]; s != present {
 			k.states[i] = firstError(s, present)
+			continue
+		}
+		if k.watch.over(len(v.strings[i])) {
+			k.states[i] = failed
 			continue
 		}
 		k.words[i] = block.One(k.pattern.MatchString(v.strings[i]))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -99,7 +100,12 @@ func testHeartbeat(t *testing.T, k cluster) {
 		return func() Progress {
 			t.Helper()
 			must(t, h.cfg.Progress.Refresh(ctx))
-			must(t, h.beat(ctx, cl))
+			err := h.beat(ctx, cl)
+			for errors.Is(err, kerr.CoordinatorNotAvailable) { // of a Kafka that has just started
+				sleep(ctx, 100*time.Millisecond)
+				err = h.beat(ctx, cl)
+			}
+			must(t, err)
 			must(t, reader.Refresh(ctx))
 			p, ok := reader.Group(k.content)
 			if through, any := reader.Through(); !ok || !any || !through.Equal(p.Through()) || p.Instance != instance {

@@ -73,11 +73,13 @@ func (w *watch) makeRoom(c *watched) bool {
 }
 
 // What the parts of a call are counted at beside their bytes, and how many
-// calls of a connection may be taken back in a second.
+// calls of a connection may be taken back in a second: a caller that sends ten
+// times what can be answered, with deadlines, takes thousands back, and is no
+// attacker.
 const (
 	callBytes  = 4 << 10
 	frameBytes = 64
-	maxResets  = 1000
+	maxResets  = 20_000
 )
 
 // watched is a connection whose frames are counted.

@@ -77,7 +77,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // host begins and ends replicas so that exactly the wanted ones are there.
 func (all *Replicas) host(now time.Time) {
-	wanted := all.wanted()
+	wanted, answers := all.wanted(), true // Kafka does, as far as this round knows
 	for p := range all.replicas {
 		r := &all.replicas[p]
 		switch state := r.State(); {
@@ -92,8 +92,8 @@ func (all *Replicas) host(now time.Time) {
 		case state == Draining && !now.Before(r.drained):
 			all.step(r, Left, Why{})
 			all.stopReading(r)
-		case state == Quarantined:
-			all.heal(r)
+		case state == Quarantined && answers:
+			answers = all.heal(r)
 		}
 	}
 }
@@ -134,22 +134,23 @@ func (all *Replicas) begin(r *Replica) {
 	}
 }
 
-// heal has a corrupt partition read anew from the log, where that reaches.
-func (all *Replicas) heal(r *Replica) {
+// heal has a corrupt partition read anew from the log, where that reaches. It
+// reports whether Kafka answered: one that is away is waited for once a round.
+func (all *Replicas) heal(r *Replica) (answers bool) {
 	why, _ := r.Why()
 	if why.Reason != Corrupt || all.healing() >= maxHealing {
-		return
+		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	begins, err := all.cfg.Consumer.StartOffsets(ctx, both(r.partition)...)
 	if err != nil {
-		return // Kafka is away; the next round asks again
+		return false // the next round asks again
 	}
 	for tp, begin := range begins {
 		if begin > 0 {
-			r.explain(Why{Corrupt, fmt.Sprintf("%s; it cannot be read anew, since %s begins at %d: restore the partition from a backup, or from another replica", cut(why.Detail), tp, begin)})
-			return
+			r.explain(Why{Corrupt, fmt.Sprintf("%s; it cannot be read anew, since %s begins at %d: there is no backup to restore it from yet", cut(why.Detail), tp, begin)})
+			return true
 		}
 	}
 	all.step(r, Dropped, why)
@@ -158,7 +159,7 @@ func (all *Replicas) heal(r *Replica) {
 	r.mu.Unlock()
 	if err != nil {
 		all.step(r, Condemned, Why{Corrupt, cut(why.Detail) + "; and dropping it fails: " + err.Error()})
-		return
+		return true
 	}
 	all.cfg.Host.Forget()
 	all.cfg.Log.Warn("a corrupt partition is read anew from the log", "partition", r.partition, "was", why.Detail)
@@ -167,6 +168,7 @@ func (all *Replicas) heal(r *Replica) {
 	r.life.from, r.life.known = Origin{Epochs: [streams]int32{-1, -1}}, false
 	r.life.Unlock()
 	all.step(r, Restored, why)
+	return true
 }
 
 // cut keeps what heal has said before from growing.

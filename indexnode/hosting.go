@@ -81,8 +81,10 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 		return err
 	}
 	models := newModelFollower(n, packs, h.schemaLog.Moved)
-	models.admit(ctx)
-	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance}); err != nil {
+	if !n.backsUp() {
+		models.admit(ctx)
+	}
+	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
 		return err
 	}
 	defer h.leave(ctx)
@@ -100,7 +102,9 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	g.Go(func() error { return h.followSchemas(ctx) })
 	g.Go(func() error { return h.sweep(ctx) })
 	g.Go(func() error { return h.announce(ctx) })
-	g.Go(func() error { return models.run(ctx, h.member.SetModels) })
+	if !n.backsUp() {
+		g.Go(func() error { return models.run(ctx, h.member.SetModels) })
+	}
 	return g.Wait()
 }
 
@@ -152,8 +156,13 @@ func (h *hosting) leave(ctx context.Context) {
 	}
 }
 
-// followAssignment has hosted what the map says, as it changes.
+// followAssignment has hosted what the map says, as it changes. A backup node
+// has what its configuration says.
 func (h *hosting) followAssignment(ctx context.Context, w *cluster.Watcher) error {
+	if h.node.backsUp() {
+		h.node.replicas.Want(h.node.cfg.Keeps)
+		return nil
+	}
 	for {
 		changed := w.Changed()
 		h.node.replicas.Want(w.Current().Hosted(h.node.cfg.ID))
@@ -174,6 +183,9 @@ func (h *hosting) announce(ctx context.Context) error {
 	for {
 		now := time.Now()
 		answering, old, age := h.node.replicas.Answering(now)
+		if h.node.backsUp() {
+			answering = cluster.Set{} // nobody is to ask it
+		}
 		lag := cluster.Lag{Behind: old}
 		if old.Len() > 0 {
 			lag.Seconds = age.Seconds()

@@ -56,8 +56,11 @@ type Config struct {
 	// is no older, so that the log may delete what is three times as old. 0:
 	// there is none, and the log must keep everything.
 	BackupsReach time.Duration
-	Metrics      prometheus.Registerer // nil: none
-	Log          *slog.Logger          // nil: slog.Default()
+	// Keeps makes a backup node of it: it has these partitions, whatever the
+	// assignment says, backs them up and answers nobody. Empty: it serves.
+	Keeps   cluster.Set
+	Metrics prometheus.Registerer // nil: none
+	Log     *slog.Logger          // nil: slog.Default()
 }
 
 // Validate reports every fault at once.
@@ -196,6 +199,9 @@ func (n *Node) Ready() error {
 	}
 	return nil
 }
+
+// backsUp reports whether it is a backup node.
+func (n *Node) backsUp() bool { return n.cfg.Keeps != cluster.Set{} }
 
 // CacheStats returns what the caches did and hold.
 func (n *Node) CacheStats() cache.Stats { return n.cache.Stats() }

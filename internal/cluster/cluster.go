@@ -99,6 +99,10 @@ type Node struct {
 	// [CheckDir]: by it a process that is restarted is told from a second one
 	// of the same id. Empty: one of this process alone.
 	Instance string `json:"instance,omitempty"`
+	// Keeps are the partitions that a backup node reads and backs up, as
+	// [ParseSet] has them. Such a node answers nobody, and the assignment does
+	// not name it. Empty: a node that serves.
+	Keeps string `json:"keeps,omitempty"`
 }
 
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it

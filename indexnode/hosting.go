@@ -4,15 +4,18 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
@@ -29,6 +32,8 @@ type hosting struct {
 	schemaLog *kafka.SchemaLog
 	progress  *kafka.ProgressLog
 	member    *cluster.Membership
+	watcher   *cluster.Watcher
+	keeper    *backups.Keeper // nil: there are no backups
 }
 
 // newHosting connects to nothing yet: Kafka may be away.
@@ -49,11 +54,47 @@ func (n *Node) newHosting() (h *hosting, err error) {
 	if h.schemaLog, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Schemas, Registry: n.schemas, Log: n.log}); err != nil {
 		return nil, err
 	}
-	h.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log})
-	return h, err
+	if h.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log}); err != nil {
+		return nil, err
+	}
+	return h, h.openKeeper()
+}
+
+// openKeeper has partitions backed up and restored, if the configuration says
+// where.
+func (h *hosting) openKeeper() (err error) {
+	n := h.node
+	if n.cfg.Backup.To == "" {
+		return nil
+	}
+	h.keeper, err = backups.NewKeeper(backups.KeeperConfig{
+		Config: n.cfg.Backup, Node: n.cfg.ID, Store: n.store, Dir: filepath.Join(n.cfg.Dir, "backup"), Retention: n.cfg.Store.Retention, Log: n.log,
+		Identity: func(ctx context.Context) (backup.Identity, error) { return backups.Identity(ctx, n.cfg.Cluster) },
+		Mine:     h.mine, Whole: n.replicas.Whole,
+	})
+	if err == nil && n.cfg.Metrics != nil {
+		err = n.cfg.Metrics.Register(h.keeper)
+	}
+	return err
+}
+
+// mine returns the partitions that this node is to back up.
+func (h *hosting) mine() (mine cluster.Set) {
+	m := h.watcher.Current()
+	for p := range partition.All() {
+		if id, ok := m.Keeper(p); ok && id == h.node.cfg.ID {
+			mine.Add(p)
+		}
+	}
+	return mine
 }
 
 func (h *hosting) close() {
+	if h.keeper != nil {
+		if err := h.keeper.Close(); err != nil {
+			h.node.log.Warn("the bucket of the backups was not closed", "err", err)
+		}
+	}
 	if h.progress != nil {
 		h.progress.Close()
 	}
@@ -72,8 +113,8 @@ func (h *hosting) close() {
 func (h *hosting) run(ctx context.Context, addr string) error {
 	n := h.node
 	n.awaits.Store("etcd, to hear of the assignment and the models")
-	watcher, err := n.cfg.Cluster.Watch(ctx)
-	if err != nil {
+	var err error
+	if h.watcher, err = n.cfg.Cluster.Watch(ctx); err != nil {
 		return err
 	}
 	packs, err := n.cfg.Cluster.Artefacts(ctx, ModelsKind)
@@ -89,19 +130,26 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	}
 	defer h.leave(ctx)
 	n.member.Store(h.member)
+	var kept replica.Backups // stays nil, and no nil Keeper
+	if h.keeper != nil {
+		kept = h.keeper
+	}
 	n.replicas.Configure(replica.Config{
 		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Schemas: n.schemas, SchemaLog: h.schemaLog,
-		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
+		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Backups: kept, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
 	})
 	n.awaits.Store("")
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.ensureTopics(ctx) })
 	g.Go(func() error { return n.replicas.Run(ctx) })
-	g.Go(func() error { return h.followAssignment(ctx, watcher) })
+	g.Go(func() error { return h.followAssignment(ctx) })
 	g.Go(func() error { return h.followSchemas(ctx) })
 	g.Go(func() error { return h.sweep(ctx) })
 	g.Go(func() error { return h.announce(ctx) })
+	if h.keeper != nil {
+		g.Go(func() error { return h.keeper.Run(ctx) })
+	}
 	if !n.backsUp() {
 		g.Go(func() error { return models.run(ctx, h.member.SetModels) })
 	}
@@ -136,6 +184,9 @@ func (h *hosting) keeps(ctx context.Context) error {
 		return err
 	}
 	reach := h.node.cfg.BackupsReach
+	if own := h.node.cfg.Backup; reach == 0 && own.To != "" {
+		reach = 2 * own.WithDefaults().Every // one may fail
+	}
 	for _, t := range []kafka.LogTopic{log.Timeline, log.Features} {
 		if reach > 0 && t.CleanupPolicy == "delete" && t.RetentionBytes < 0 && t.Retention >= backupShare*reach {
 			continue
@@ -158,14 +209,14 @@ func (h *hosting) leave(ctx context.Context) {
 
 // followAssignment has hosted what the map says, as it changes. A backup node
 // has what its configuration says.
-func (h *hosting) followAssignment(ctx context.Context, w *cluster.Watcher) error {
+func (h *hosting) followAssignment(ctx context.Context) error {
 	if h.node.backsUp() {
 		h.node.replicas.Want(h.node.cfg.Keeps)
 		return nil
 	}
 	for {
-		changed := w.Changed()
-		h.node.replicas.Want(w.Current().Hosted(h.node.cfg.ID))
+		changed := h.watcher.Changed()
+		h.node.replicas.Want(h.watcher.Current().Hosted(h.node.cfg.ID))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -24,6 +24,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
@@ -56,6 +57,9 @@ type Config struct {
 	// is no older, so that the log may delete what is three times as old. 0:
 	// there is none, and the log must keep everything.
 	BackupsReach time.Duration
+	// Backup says where partitions are backed up, and come back from; without a
+	// place there are no backups.
+	Backup backups.Config
 	// Keeps makes a backup node of it: it has these partitions, whatever the
 	// assignment says, backs them up and answers nobody. Empty: it serves.
 	Keeps   cluster.Set
@@ -75,7 +79,7 @@ func (c Config) Validate() error {
 	need(c.Dir != "", "a node needs a directory of its own (dir)")
 	need(len(c.Brokers) > 0, "no Kafka brokers (brokers)")
 	need(c.Cluster != nil, "no etcd (etcd)")
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Backup.Validate())...)
 }
 
 // Node is one index node.

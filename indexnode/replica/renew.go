@@ -120,6 +120,14 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 	return all.cfg.Store.DropPartition(r.partition)
 }
 
+// Whole reports whether what is here of a partition is all that the log held
+// up to some offsets, so that a backup of it is one.
+func (all *Replicas) Whole(p millrace.Partition) bool {
+	r := &all.replicas[p]
+	s := r.State()
+	return (s == Ready || s == Stale) && r.origin().Whole
+}
+
 // beginning says where a log that was cut begins.
 func (e *ends) beginning(p millrace.Partition) string {
 	for s, at := range e.begin {

@@ -109,6 +109,7 @@ type Node struct {
 // tells what is served from the last good state, and for how long.
 type Client struct {
 	etcd   *clientv3.Client
+	name   string
 	prefix string
 	dir    string
 	log    *slog.Logger
@@ -148,7 +149,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c := &Client{etcd: etcd, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, log: cfg.Log.With("cluster", cfg.Name), relist: relistEvery}
+	c := &Client{etcd: etcd, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, log: cfg.Log.With("cluster", cfg.Name), relist: relistEvery}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()
@@ -156,6 +157,9 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	return c, nil
 }
+
+// Name returns the cluster's name.
+func (c *Client) Name() string { return c.name }
 
 // Close ends every watcher and membership of the client.
 func (c *Client) Close() error {

@@ -21,7 +21,7 @@ import (
 )
 
 // ordeal is a life of a store that does everything once or more: ingest,
-// flush, sweep, checkpoint, export, import, drop, reopen. Faults are put in
+// flush, sweep, checkpoint, restore, drop, reopen. Faults are put in
 // from outside; it goes on from the offsets the store is at, as a node would.
 type ordeal struct {
 	*script
@@ -72,12 +72,12 @@ func (o *ordeal) live() error {
 		case 11:
 			s.Sweep(ctx, p, nil)
 		case 13:
-			s.Checkpoint(p, "checkpoint")
-		case 16:
-			if e, err := s.Export(p, "export"); err == nil {
+			if all, err := s.Checkpoint(ordealPartitions, "checkpoint"); err == nil {
 				o.ingest(s)
 				o.expect(map[millrace.Partition]int{})
-				s.Import("export", e)
+				for _, c := range all {
+					s.Restore("checkpoint", c)
+				}
 			}
 		case 29:
 			o.expect(map[millrace.Partition]int{})

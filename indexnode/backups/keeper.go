@@ -223,7 +223,7 @@ func (r *round) run(ctx context.Context, set cluster.Set) (err error) {
 		return failed
 	}
 	r.k.cfg.Log.Info("backed up", "partitions", r.partitions, "unchanged", r.unchanged, "files", r.files, "uploaded", r.uploaded, "bytes", r.bytes, "uploaded_bytes", r.uploadedBytes, "took", time.Since(r.begun).Round(time.Millisecond))
-	return r.expire(ctx, set)
+	return nil
 }
 
 func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string) error {
@@ -297,15 +297,6 @@ func (r *round) count(add func(*result)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	add(&r.result)
-}
-
-// expire removes what is too much of the partitions that this node backs up.
-func (r *round) expire(ctx context.Context, set cluster.Set) error {
-	gone, err := r.bucket.Expire(ctx, r.k.cfg.Keep, set.Has, nil)
-	if gone.Manifests > 0 || gone.Files > 0 {
-		r.k.cfg.Log.Info("expired", "backups", gone.Manifests, "files", gone.Files, "bytes", gone.Bytes)
-	}
-	return err
 }
 
 // newest returns the newest backup of each partition. What was read is kept:

@@ -2,6 +2,7 @@ package backups
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -94,12 +95,14 @@ func readTail(path string, each func(kafka.Stream, kafka.Record) error) error {
 		return err
 	}
 	defer z.Close()
-	t := tailReader{r: bufio.NewReaderSize(z, 64<<10)}
+	t := tailReader{r: newReader(z)}
 	if err := t.all(each); err != nil {
 		return fmt.Errorf("backups: tail %s: %w", path, err)
 	}
 	return nil
 }
+
+func newReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, 64<<10) }
 
 var errTail = errors.New("it is not a tail of the log")
 
@@ -162,7 +165,9 @@ func (t *tailReader) field() ([]byte, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	b := make([]byte, n)
-	_, err = io.ReadFull(t.r, b)
-	return b, err
+	var b bytes.Buffer // grows with what is there, not with what is said
+	if _, err := io.CopyN(&b, t.r, int64(n)); err != nil {
+		return nil, errors.Join(errTail, err)
+	}
+	return b.Bytes(), nil
 }

@@ -119,6 +119,7 @@ func TestOnRealKafka(t *testing.T) {
 		"bomb":   testBomb,
 		"open":   testOpenTransaction,
 		"frozen": testFrozen,
+		"cuts":   testCuts,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, []string{addr}, fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))

@@ -63,8 +63,10 @@ func (c Config) Validate() error {
 	if c.Instance == "" {
 		fault("instance", "missing; give this process a name of its own in the group, such as its host's")
 	}
-	if strings.HasPrefix(c.Group, kafka.SkipKey) {
-		fault("group", "%q begins with %q, which is not for groups; give it another name", c.Group, kafka.SkipKey)
+	for _, key := range []string{kafka.SkipKey, kafka.HoldKey} {
+		if strings.HasPrefix(c.Group, key) {
+			fault("group", "%q begins with %q, which is not for groups; give it another name", c.Group, key)
+		}
 	}
 	t := c.Topics
 	seen := t.All()
@@ -114,6 +116,7 @@ type Partitioner struct {
 	progress *kafka.ProgressLog
 	beat     *kafka.Heartbeat // runs beside everything else, so that it tells when that is stuck
 	stuck    *stuckAt
+	held     map[kafka.Hold]bool // holds that have been kept; of Run alone
 	state    state
 	pace     pace
 	batch    int // most records polled at once, now; at most pace.records
@@ -122,10 +125,12 @@ type Partitioner struct {
 
 // events are told to tests, at the moments they are named for.
 type events struct {
-	committed func() // after a commit is counted
-	waiting   func() // before a record waits for its schema
-	resting   func() // when a pause begins
-	skipped   func() // after a batch was skipped
+	committed func()              // after a commit is counted
+	waiting   func()              // before a record waits for its schema
+	resting   func()              // when a pause begins
+	skipped   func()              // after a batch was skipped
+	holding   func()              // when a hold begins
+	held      func(time.Duration) // when it ends, with how long it was
 }
 
 // pace is when to commit and when to pause.
@@ -139,6 +144,7 @@ type pace struct {
 	backoff   time.Duration // before a new session after a failed one
 	idle      time.Duration // records that wait for longer are told by a process that has no partition to read
 	open      time.Duration // transactions of producers that are open for longer are told
+	hold      time.Duration // longest wait for a look at the whole log
 }
 
 // New validates. The metrics are registered with reg; now is the clock that
@@ -173,10 +179,11 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 		backoff:   500 * time.Millisecond,
 		idle:      10 * time.Second,
 		open:      time.Minute,
+		hold:      time.Second,
 	}}
 	p.batch = p.pace.records
 	p.state.waits = errNotRun
-	p.on = events{func() {}, func() {}, func() {}, func() {}}
+	p.on = events{func() {}, func() {}, func() {}, func() {}, func() {}, func(time.Duration) {}}
 	return p, nil
 }
 

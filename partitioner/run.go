@@ -29,6 +29,9 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	if err := p.ensureTopics(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
+	if err := p.introduce(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
 	var beats sync.WaitGroup
 	defer beats.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -144,6 +147,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		if len(in) == 0 && !s.Uncommitted() {
 			continue
 		}
+		p.hold(reading)
 		t, err := p.transact(reading, s, r, in)
 		if err != nil {
 			return err
@@ -222,10 +226,11 @@ func (p *Partitioner) transact(ctx context.Context, s *kafka.Session, r *router,
 	return t, s.Commit(work)
 }
 
-// more polls for what comes in at once; none means that it is time to commit.
+// more polls for what comes in at once; none means that it is time to commit:
+// also because somebody asks for a hold.
 func (p *Partitioner) more(ctx context.Context, s *kafka.Session, until time.Time, max int) ([]kafka.Input, error) {
 	wait := min(p.pace.quiet, time.Until(until))
-	if wait <= 0 || ctx.Err() != nil {
+	if wait <= 0 || ctx.Err() != nil || p.toHold() {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)

@@ -43,7 +43,9 @@ type Record struct {
 	Value  []byte        // single-object Avro
 	Source []byte        // header src, for ParseSource; nil if missing
 	CRC    []byte        // header crc, for CheckCRC; nil if missing
-	Time   millrace.Time // when it was logged: the same for all who read it
+	Time   millrace.Time // when it was logged, or its transaction began: the same for all who read it
+
+	appendTime bool // Time is the broker's, and says nothing of a transaction
 }
 
 // Fetched is what one poll brought of one partition.
@@ -263,7 +265,8 @@ func (c *Consumer) name(topic string, p int32) (TopicPartition, bool) {
 }
 
 func record(r *kgo.Record) Record {
-	out := Record{Offset: millrace.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: millrace.Time(r.Timestamp.UnixMilli())}
+	out := Record{Offset: millrace.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: millrace.Time(r.Timestamp.UnixMilli()),
+		appendTime: r.Attrs.TimestampType() == 1}
 	for _, h := range r.Headers {
 		switch h.Key {
 		case HeaderSource:

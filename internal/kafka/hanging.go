@@ -84,10 +84,26 @@ type hanging struct {
 // end writes the end of every transaction of a producer that is open in the
 // topics. None of them may be ongoing.
 func (h hanging) end(ctx context.Context, producer int64, commit bool) error {
+	all, err := h.open(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range all {
+		if p.ProducerID == producer {
+			if err := h.mark(ctx, p, commit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// open returns the transactions that are open in the topics.
+func (h hanging) open(ctx context.Context) (open []kadm.DescribedProducer, err error) {
 	var there kadm.TopicsSet
 	meta, err := h.adm.Metadata(ctx, h.topics...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for name, t := range meta.Topics {
 		if t.Err == nil {
@@ -95,35 +111,36 @@ func (h hanging) end(ctx context.Context, producer int64, commit bool) error {
 		}
 	}
 	if len(there) == 0 {
-		return nil
+		return nil, nil
 	}
 	all, err := h.adm.DescribeProducers(ctx, there)
 	if err != nil {
-		return fmt.Errorf("look for hanging transactions: %w", err)
+		return nil, fmt.Errorf("look for hanging transactions: %w", err)
 	}
-	var markers []kadm.TxnMarkers
 	all.EachProducer(func(p kadm.DescribedProducer) {
-		if p.ProducerID != producer || p.CurrentTxnStartOffset < 0 {
-			return
-		}
-		m := kadm.TxnMarkers{ProducerID: p.ProducerID, ProducerEpoch: p.ProducerEpoch, Commit: commit, CoordinatorEpoch: max(p.CoordinatorEpoch, 0)}
-		m.Topics.Add(p.Topic, p.Partition)
-		markers = append(markers, m)
-		if h.log != nil {
-			h.log.Warn("kafka: a transaction that Kafka left hanging is ended as it was decided", "topic", p.Topic, "partition", p.Partition, "offset", p.CurrentTxnStartOffset, "commit", commit)
+		if p.CurrentTxnStartOffset >= 0 {
+			open = append(open, p)
 		}
 	})
-	for _, m := range markers {
-		done, err := h.adm.WriteTxnMarkers(ctx, m)
-		if err != nil {
-			return fmt.Errorf("end a hanging transaction: %w", err)
-		}
-		for _, topics := range done {
-			for _, t := range topics.Topics {
-				for _, p := range t.Partitions {
-					if p.Err != nil {
-						return fmt.Errorf("end a hanging transaction in %s/%d: %w", p.Topic, p.Partition, p.Err)
-					}
+	return open, nil
+}
+
+// mark writes the end of one transaction to one partition.
+func (h hanging) mark(ctx context.Context, p kadm.DescribedProducer, commit bool) error {
+	m := kadm.TxnMarkers{ProducerID: p.ProducerID, ProducerEpoch: p.ProducerEpoch, Commit: commit, CoordinatorEpoch: max(p.CoordinatorEpoch, 0)}
+	m.Topics.Add(p.Topic, p.Partition)
+	if h.log != nil {
+		h.log.Warn("kafka: a transaction that Kafka left hanging is ended as it was decided", "topic", p.Topic, "partition", p.Partition, "offset", p.CurrentTxnStartOffset, "commit", commit)
+	}
+	done, err := h.adm.WriteTxnMarkers(ctx, m)
+	if err != nil {
+		return fmt.Errorf("end a hanging transaction: %w", err)
+	}
+	for _, topics := range done {
+		for _, t := range topics.Topics {
+			for _, p := range t.Partitions {
+				if p.Err != nil {
+					return fmt.Errorf("end a hanging transaction in %s/%d: %w", p.Topic, p.Partition, p.Err)
 				}
 			}
 		}

@@ -111,6 +111,7 @@ type ProgressLog struct {
 		sync.Mutex
 		groups map[string]Progress
 		skips  map[string]Skip // by key
+		holds  map[string]Hold // by key
 	}
 }
 
@@ -121,7 +122,7 @@ func OpenProgressLog(cfg ProgressLogConfig) (*ProgressLog, error) {
 	// What was known stays known when the topic is read anew: a group does not
 	// vanish for a moment, and its age only grows.
 	l.follower = follower{brokers: cfg.Brokers, topic: cfg.Topic, log: cfg.Log, begin: func() {}, take: l.take}
-	l.known.groups, l.known.skips = map[string]Progress{}, map[string]Skip{}
+	l.known.groups, l.known.skips, l.known.holds = map[string]Progress{}, map[string]Skip{}, map[string]Hold{}
 	if err := l.open(); err != nil {
 		return nil, err
 	}
@@ -178,11 +179,17 @@ func (l *ProgressLog) take(r *kgo.Record) error {
 	defer l.known.Unlock()
 	key := string(r.Key)
 	var err error
-	switch isSkip := strings.HasPrefix(key, SkipKey); {
+	switch {
 	case r.Value == nil:
 		delete(l.known.groups, key)
 		delete(l.known.skips, key)
-	case isSkip:
+		delete(l.known.holds, key)
+	case strings.HasPrefix(key, HoldKey):
+		h := Hold{Key: key}
+		if err = json.Unmarshal(r.Value, &h); err == nil {
+			l.known.holds[key] = h
+		}
+	case strings.HasPrefix(key, SkipKey):
 		var s Skip
 		if err = json.Unmarshal(r.Value, &s); err == nil {
 			l.known.skips[key] = s

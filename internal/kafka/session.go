@@ -72,6 +72,7 @@ type Session struct {
 	group, instance string
 	word            *groupWord
 	polled          bool                               // something since the last Commit
+	began           time.Time                          // the transaction, and all its records
 	next            map[topicPartition]millrace.Offset // behind what was polled
 }
 
@@ -289,16 +290,23 @@ func input(r *kgo.Record) Input {
 	return in
 }
 
-// Begin begins a transaction.
+// Begin begins a transaction. All its records have the time of its begin, which
+// does not go back from one transaction to the next: records up to a time are
+// whole transactions.
 func (s *Session) Begin() error {
 	s.first = new(kgo.FirstErrPromise)
+	if now := time.Now(); now.UnixMilli() > s.began.UnixMilli() {
+		s.began = now
+	}
 	return s.failed("begin", s.s.Begin())
 }
 
 // Produce hands a record over to the transaction, waiting while the buffers
 // are full. A failure is told by Commit.
 func (s *Session) Produce(ctx context.Context, o Outgoing) {
-	s.s.Produce(ctx, o.kgo(), s.first.Promise())
+	r := o.kgo()
+	r.Timestamp = s.began
+	s.s.Produce(ctx, r, s.first.Promise())
 }
 
 // Commit waits for what was produced and commits it together with the offsets

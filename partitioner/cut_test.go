@@ -1,0 +1,241 @@
+package partitioner
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// cutsEnv says how many cuts TestCuts takes; 0 = cutsByDefault.
+const (
+	cutsEnv       = "MILLRACE_CUTS"
+	cutsByDefault = 8
+)
+
+func TestCutsOnFake(t *testing.T) { testCuts(t, newFake(t)) }
+
+// testCuts takes cuts under load, while one of two partitioners is stopped, is
+// stopped and goes on in the middle, or is killed, and finds of every input that
+// all its records are on the same side of each cut, and that the groups' offsets
+// say which.
+func testCuts(t *testing.T, w *world) {
+	w.publish(schemas.Activity(), schemas.Features())
+	n, err := strconv.Atoi(os.Getenv(cutsEnv))
+	if err != nil {
+		n = cutsByDefault
+	}
+	began := make(chan struct{}, 1)
+	var longest atomic.Int64 // hold
+	w.start(func(p *Partitioner) {
+		p.on.holding = func() {
+			select {
+			case began <- struct{}{}:
+			default:
+			}
+		}
+		p.on.held = func(d time.Duration) { longest.Store(max(longest.Load(), int64(d))) }
+	})
+	w.cfg.Instance = "two"
+	second := w.spawn()
+	stop := w.stream()
+	var cuts []kafka.Cut
+	var took []time.Duration
+	for i := range n {
+		select {
+		case <-began:
+		default:
+		}
+		cut := make(chan kafka.Cut, 1)
+		w.untilOpen()
+		begin := time.Now()
+		if i%4 != 0 {
+			second.signal(syscall.SIGSTOP)
+		}
+		if i%4 == 3 {
+			second.kill()
+		}
+		go func() {
+			c, err := kafka.TakeCut(w.ctx, kafka.CutConfig{Brokers: w.brokers, Topics: w.cfg.Topics, Log: w.logger()})
+			if err != nil {
+				t.Error(err)
+			}
+			cut <- c
+		}()
+		if i%4 == 2 { // it wakes up while the other one holds
+			select {
+			case <-began:
+			case <-w.ctx.Done():
+			}
+			second.signal(syscall.SIGCONT)
+		}
+		cuts = append(cuts, <-cut)
+		took = append(took, time.Since(begin))
+		switch i % 4 {
+		case 1:
+			second.signal(syscall.SIGCONT)
+		case 3:
+			second = w.spawn()
+		}
+	}
+	inputs := stop()
+	w.untilConsumed()
+	second.kill()
+	w.judge(cuts, inputs)
+	slices.Sort(took)
+	t.Logf("%d cuts over %d inputs took %s at the median, %s at most; the longest hold of the living partitioner was %s",
+		n, inputs, took[len(took)/2], took[len(took)-1], time.Duration(longest.Load()))
+}
+
+// stream produces inputs of several copies until the returned function is
+// called, which says how many there were.
+func (w *world) stream() (stop func() int) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	total := 0
+	var done sync.WaitGroup
+	done.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			var records []*kgo.Record
+			for range 20 {
+				records = append(records, w.input(total))
+				total++
+			}
+			if err := w.cl.ProduceSync(w.ctx, records...).FirstErr(); err != nil {
+				w.t.Errorf("load: %v", err)
+				return
+			}
+			<-tick.C
+		}
+	})
+	return func() int {
+		cancel()
+		done.Wait()
+		return total
+	}
+}
+
+// input is the i-th of a stream: of ten, seven go to five timelines each, two
+// are features and one is poison.
+func (w *world) input(i int) *kgo.Record {
+	r := &kgo.Record{Topic: w.cfg.Content[i%2], Partition: int32(i % 3)}
+	id := fmt.Sprintf("r%d", i)
+	switch i % 10 {
+	case 7, 8:
+		r.Topic = w.cfg.Features[0]
+		r.Value = encode(w.t, schemas.Features(), fmt.Sprintf(`{"entity":%q,"subject":"p1","updated_at":"2026-03-01T11:00:00Z","engagement":0.5}`, id))
+	case 9:
+		r.Value = []byte("poison")
+	default:
+		r.Value = activity(w.t, id, id, fmt.Sprintf(`,"about":["a%d","b%d","c%d","d%d"]`, i, i, i, i))
+	}
+	return r
+}
+
+// untilOpen waits until a partitioner's transaction is open.
+func (w *world) untilOpen() {
+	w.until("a transaction is open", w.openTransaction)
+}
+
+// untilConsumed waits until the group has done everything.
+func (w *world) untilConsumed() {
+	in, err := kafka.NewInspector(w.brokers)
+	must(w.t, err)
+	defer in.Close()
+	w.until("everything is consumed", func() bool {
+		for _, topic := range w.cfg.inputs() {
+			if lag, err := in.Lag(w.ctx, w.cfg.Group, topic); err != nil || lag > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// copyOf is a record of the log, with what it was made from.
+type copyOf struct {
+	kafka.TopicPartition
+	kafka.Record
+	from kafka.Source
+}
+
+// log returns every committed record of both streams up to the ends of a cut
+// taken now.
+func (w *world) log() []copyOf {
+	w.t.Helper()
+	end, err := kafka.TakeCut(w.ctx, kafka.CutConfig{Brokers: w.brokers, Topics: w.cfg.Topics, Log: w.logger()})
+	must(w.t, err)
+	spans := map[kafka.TopicPartition]kafka.Span{}
+	for s, all := range end.Ends {
+		for p, at := range all {
+			spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: millrace.Partition(p)}] = kafka.Span{From: kafka.Position{Epoch: -1}, To: at.Next}
+		}
+	}
+	var out []copyOf
+	must(w.t, kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: w.brokers, Topics: w.cfg.Topics}, spans, func(f kafka.Fetched) error {
+		for _, r := range f.Records {
+			from, err := kafka.ParseSource(r.Source)
+			if err != nil {
+				return err
+			}
+			out = append(out, copyOf{f.TopicPartition, r, from})
+		}
+		return f.Err
+	}))
+	return out
+}
+
+// judge compares cuts with the log.
+func (w *world) judge(cuts []kafka.Cut, inputs int) {
+	w.t.Helper()
+	log := w.log()
+	copies := map[kafka.Source]int{}
+	for _, r := range log {
+		copies[r.from]++
+	}
+	// Seven of ten inputs have five copies each, two have one.
+	want := 0
+	for i := range inputs {
+		if i%10 != 9 {
+			want++
+		}
+	}
+	if len(copies) != want {
+		w.t.Errorf("records of %d inputs in the log, want %d", len(copies), want)
+	}
+	for i, cut := range cuts {
+		torn, in := 0, 0
+		for _, r := range log {
+			inside := r.Offset < cut.Ends[r.Stream][r.Partition].Next
+			consumed := r.from.Offset < cut.Groups[w.cfg.Group][r.from.Topic][r.from.Partition]
+			if inside {
+				in++
+			}
+			if inside == consumed {
+				continue
+			}
+			if torn++; torn <= 3 {
+				w.t.Errorf("cut %d: %s at %d, from %s: in the cut %v, consumed %v", i, r.TopicPartition, r.Offset, r.from, inside, consumed)
+			}
+		}
+		if torn > 0 {
+			w.t.Errorf("cut %d: %d of %d records are on the wrong side", i, torn, len(log))
+		}
+		if i > 0 && in == 0 {
+			w.t.Errorf("cut %d of %d is empty", i, len(cuts))
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package partitioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// introduce makes the group known in the progress topic before its first
+// transaction, so that no look at the whole log misses its offsets.
+func (p *Partitioner) introduce(ctx context.Context) error {
+	wait := func(err error) { p.state.set(func(s *state) { s.waits = err }) }
+	wait(errors.New("waiting for Kafka to take the group's name"))
+	err := p.progress.Introduce(ctx, p.cfg.Group, p.cfg.Instance, p.cfg.inputs(), func(err error) {
+		wait(fmt.Errorf("waiting for Kafka to take the group's name: %w", err))
+		p.log.Warn("partitioner: waiting for Kafka to take the group's name", "error", err)
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("partitioner: %w", err)
+	}
+	wait(nil)
+	return nil
+}
+
+// hold waits while somebody asks for it, pace.hold at most by this process's
+// own clock. It is called between two transactions, and a transaction follows,
+// so that wishes for holds, however many, slow ingest down and never stop it.
+// One that has been kept is not kept again: whoever asked may be gone.
+func (p *Partitioner) hold(ctx context.Context) {
+	if !p.toHold() {
+		return
+	}
+	p.on.holding()
+	began := time.Now()
+	end := time.NewTimer(p.pace.hold)
+	defer end.Stop()
+	for over := false; !over && ctx.Err() == nil; {
+		moved := p.progress.Moved()
+		if !p.toHold() {
+			break
+		}
+		select {
+		case <-moved:
+		case <-end.C:
+			over = true
+		case <-ctx.Done():
+		}
+	}
+	p.held = map[kafka.Hold]bool{}
+	for _, h := range p.progress.Holds() {
+		p.held[h] = true
+	}
+	took := time.Since(began)
+	p.metrics.holds.Inc()
+	p.metrics.held.Add(took.Seconds())
+	p.on.held(took)
+}
+
+// toHold reports whether somebody asks for a hold that was not kept yet.
+func (p *Partitioner) toHold() bool {
+	for _, h := range p.progress.Holds() {
+		if !p.held[h] {
+			return true
+		}
+	}
+	return false
+}

@@ -2,7 +2,6 @@ package indexnode
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -382,33 +381,4 @@ func (n *Node) extend(t millrace.Timeline, r millrace.Record) bool {
 	return reader != nil && n.cache.Continue(t, reader.Layout(), 2*n.maxCached, func(rows *column.Appender) error {
 		return n.append(rows, reader, r)
 	})
-}
-
-// storedSchemas keeps the registry in the node's store: a row is the place in
-// the order of admission, as uvarint, and the JSON.
-type storedSchemas struct{ s *store.Store }
-
-func (s storedSchemas) PutSchema(x schemas.StoredSchema) error {
-	var b store.Batch
-	b.PutSchema(x.Fingerprint, append(binary.AppendUvarint(nil, x.Order), x.JSON...))
-	if _, err := s.s.Apply(&b, nil); err != nil {
-		return fmt.Errorf("schema %s: %w", x.Fingerprint, err)
-	}
-	return nil
-}
-
-func (s storedSchemas) Schemas() ([]schemas.StoredSchema, error) {
-	rows, err := s.s.Schemas()
-	if err != nil {
-		return nil, err
-	}
-	var out []schemas.StoredSchema
-	for fp, row := range rows {
-		order, n := binary.Uvarint(row)
-		if n <= 0 {
-			return nil, fmt.Errorf("schema row %s: %w", fp, store.ErrCorrupt)
-		}
-		out = append(out, schemas.StoredSchema{Fingerprint: fp, Order: order, JSON: string(row[n:])})
-	}
-	return out, nil
 }

@@ -127,7 +127,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.store, err = store.Open(filepath.Join(cfg.Dir, "store"), cfg.Store); err != nil {
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}
-	if n.schemas, err = schemas.NewRegistry(storedSchemas{n.store}, nil); err != nil {
+	if n.schemas, err = schemas.NewRegistry(replica.StoredSchemas(n.store), nil); err != nil {
 		n.store.Close()
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}

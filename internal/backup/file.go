@@ -106,13 +106,9 @@ func (b *Bucket) upload(ctx context.Context, r Ref, data io.ReadSeeker, known Kn
 		return false, err
 	}
 	// What is there with another size is damaged; it is replaced.
-	in := &reader{ctx: ctx, b: b, from: data, sum: sha256.New()}
+	in := &reader{ctx: ctx, b: b, from: data, sum: sha256.New(), want: &r}
 	if err := b.objects.write(ctx, r.name(), in, false); err != nil {
 		return false, err
-	}
-	if in.n != r.Size || Hash(in.sum.Sum(nil)) != r.SHA256 {
-		// The name promises other bytes. Nothing names it yet.
-		return false, errors.Join(fmt.Errorf("backup: %s changed while it was uploaded", r.name()), b.objects.remove(ctx, r.name()))
 	}
 	return true, b.look(ctx, r)
 }
@@ -144,7 +140,11 @@ type reader struct {
 	from io.Reader
 	sum  hash.Hash
 	n    int64
+	want *Ref // what the bytes must be at their end; nil leaves it to the caller
 }
+
+// errChanged keeps other bytes than a name promises out of the bucket.
+var errChanged = errors.New("the file changed while it was uploaded")
 
 func (r *reader) Read(p []byte) (int, error) {
 	n, err := r.from.Read(p[:min(len(p), chunk)])
@@ -155,6 +155,9 @@ func (r *reader) Read(p []byte) (int, error) {
 			return n, waited
 		}
 		r.b.progress.add(int64(n))
+	}
+	if err == io.EOF && r.want != nil && (Ref{Hash(r.sum.Sum(nil)), r.n}) != *r.want {
+		return n, errChanged
 	}
 	return n, err
 }

@@ -110,6 +110,24 @@ func (b *Bucket) createObject(ctx context.Context, name string, v any) error {
 	if wrote != nil && !isThere(wrote) {
 		return wrote
 	}
+	return b.readBack(ctx, name, data, wrote)
+}
+
+// replaceObject is createObject of one that may be there.
+func (b *Bucket) replaceObject(ctx context.Context, name string, v any) error {
+	data, err := encode(v)
+	if err != nil {
+		return fmt.Errorf("backup: write %s: %w", name, err)
+	}
+	if err := b.objects.write(ctx, name, bytes.NewReader(data), false); err != nil {
+		return err
+	}
+	return b.readBack(ctx, name, data, nil)
+}
+
+// readBack compares what is there with what was written; wrote is what the
+// write said.
+func (b *Bucket) readBack(ctx context.Context, name string, data []byte, wrote error) error {
 	got, err := b.readBytes(ctx, name)
 	switch {
 	case err != nil:

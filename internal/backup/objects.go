@@ -58,8 +58,7 @@ const (
 
 // final are errors that another try doesn't mend.
 var final = []error{
-	fs.ErrNotExist, fs.ErrExist, fs.ErrPermission, fs.ErrInvalid, errOdd,
-	context.Canceled, context.DeadlineExceeded,
+	fs.ErrNotExist, fs.ErrExist, fs.ErrPermission, fs.ErrInvalid, errOdd, errChanged,
 	syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.ENAMETOOLONG,
 }
 

@@ -93,7 +93,7 @@ func (c *cutter) bases(ctx context.Context) error {
 // fit refuses backups that the log of the cut does not continue.
 func (c *cutter) fit() error {
 	for p, m := range c.base {
-		if got := replica.LogOf(m.Origin); got != c.log.Log.String() {
+		if got := m.Log; got != c.log.Log.String() {
 			return fmt.Errorf("backups: the newest backup of partition %d is of the log %s, and the cut of %s; wait until each has one of this log", p, got, c.log.Log)
 		}
 		for s, at := range []millrace.Offset{m.Applied.Content, m.Applied.Features} {

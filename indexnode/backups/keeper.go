@@ -223,7 +223,7 @@ func (r *round) run(ctx context.Context, set cluster.Set) (err error) {
 		return failed
 	}
 	r.k.cfg.Log.Info("backed up", "partitions", r.partitions, "unchanged", r.unchanged, "files", r.files, "uploaded", r.uploaded, "bytes", r.bytes, "uploaded_bytes", r.uploadedBytes, "took", time.Since(r.begun).Round(time.Millisecond))
-	return nil
+	return r.expire(ctx, set)
 }
 
 func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string) error {
@@ -297,6 +297,18 @@ func (r *round) count(add func(*result)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	add(&r.result)
+}
+
+// expire removes what is too much of the partitions that this node backs up.
+func (r *round) expire(ctx context.Context, set cluster.Set) error {
+	gone, err := r.bucket.Expire(ctx, backup.ExpireOptions{Keep: r.k.cfg.Keep, Partitions: slices.Collect(set.All())})
+	if gone.Backups > 0 || gone.Files > 0 {
+		r.k.cfg.Log.Info("expired", "backups", gone.Backups, "files", gone.Files, "bytes", gone.Bytes)
+	}
+	for _, d := range gone.Blocked {
+		r.k.cfg.Log.Error("files stay that may be unnamed, since something cannot be read that may name them", "err", d)
+	}
+	return err
 }
 
 // newest returns the newest backup of each partition. What was read is kept:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
 )
@@ -20,7 +21,7 @@ func manifest(c *store.Checkpoint, node millrace.NodeID, schemas backup.Ref, ret
 	m := &backup.Manifest{
 		Partition: c.Partition, Node: node, Time: millrace.Time(time.Now().UnixMilli()),
 		Applied: backup.Offsets(c.Applied),
-		Origin:  c.Origin, Digest: backup.Digest(c.Digest), Clock: c.Clock,
+		Log: replica.LogOf(c.Origin), Origin: c.Origin, Digest: backup.Digest(c.Digest), Clock: c.Clock,
 		Types: c.Types, Schemas: schemas, Retention: map[millrace.ContentType]backup.Retention{},
 	}
 	for t, r := range retention {

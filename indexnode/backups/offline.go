@@ -271,9 +271,6 @@ func (a *applier) apply(s kafka.Stream, next millrace.Offset) error {
 	}
 	f := kafka.Fetched{TopicPartition: kafka.TopicPartition{Stream: s, Partition: a.p}, Records: a.gathered[s], Next: next}
 	err := a.replicas.Bring(a.ctx, f)
-	for tries := 0; err != nil && tries < 3; tries++ { // dead letters are told of a moment later
-		err = a.replicas.Bring(a.ctx, f)
-	}
 	a.gathered[s] = a.gathered[s][:0]
 	return err
 }

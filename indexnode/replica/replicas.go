@@ -253,8 +253,15 @@ func (all *Replicas) Bring(ctx context.Context, f kafka.Fetched) error {
 	r := &all.replicas[f.Partition]
 	f.From, f.Epoch = millrace.Offset(r.applied[f.Stream].Load()), -1
 	b := backlog{fetched: []kafka.Fetched{f}, reading: r.reading.Load()}
-	if err := all.ingest.apply(ctx, r, &b); err != nil {
+	for {
+		err := all.ingest.apply(ctx, r, &b)
+		var h *Held
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &h) && h.Reason == DeadLetters && pause(ctx, time.Millisecond) == nil:
+			continue // they are on their way
+		}
 		return fmt.Errorf("%w: %w", ErrHeld, err)
 	}
-	return nil
 }

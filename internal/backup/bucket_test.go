@@ -110,7 +110,7 @@ func writeFile(t testing.TB, data []byte) string {
 
 // back makes a backup of a partition whose files have these bytes.
 func back(ctx context.Context, b *Bucket, p millrace.Partition, files ...[]byte) (*Manifest, error) {
-	m := &Manifest{Partition: p, Time: millrace.TimeOf(time.Now()), Node: "node-1", Applied: Offsets{10, 20}, Digest: Digest{1 << 63, 7}}
+	m := &Manifest{Partition: p, Time: millrace.TimeOf(time.Now()), Node: "node-1", Log: "log", Applied: Offsets{10, 20}, Digest: Digest{1 << 63, 7}}
 	var err error
 	if m.Schemas, _, err = b.Put(ctx, []byte("schemas"), nil); err != nil {
 		return nil, err

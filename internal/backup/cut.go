@@ -1,7 +1,6 @@
 package backup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,7 @@ type Cut struct {
 	Cluster  Identity          `json:"cluster"`
 	Name     string            `json:"name"`
 	Time     millrace.Time     `json:"time"`
-	Origin   []byte            `json:"origin"`   // which log the offsets are of
+	Log      string            `json:"log"`      // which log the offsets are of
 	Content  []millrace.Offset `json:"content"`  // by partition
 	Features []millrace.Offset `json:"features"` // by partition
 	// Groups are the offsets of the content and feature topics that belong to
@@ -65,8 +64,8 @@ func (c *Cut) validate() error {
 		return errors.New("content, features: an offset is negative")
 	case len(c.Parts) != partitions:
 		return fmt.Errorf("parts: %d, and not %d", len(c.Parts), partitions)
-	case len(c.Origin) > maxOriginBytes:
-		return fmt.Errorf("origin: %d bytes; at most %d are kept", len(c.Origin), maxOriginBytes)
+	case !short(c.Log):
+		return fmt.Errorf("log: a name of 1 to %d bytes is needed", maxNameBytes)
 	case len(c.Groups) > maxGroups:
 		return fmt.Errorf("groups: %d; at most %d are kept", len(c.Groups), maxGroups)
 	}
@@ -143,7 +142,7 @@ func (b *Bucket) CutPart(ctx context.Context, c *Cut, p millrace.Partition) (*Cu
 		return nil, nil, misfit(fmt.Sprintf("it ends at %+v, and the cut is at %+v", part.To, c.end(p)))
 	}
 	m, err := b.base(ctx, part)
-	if err == nil && !bytes.Equal(m.Origin, c.Origin) {
+	if err == nil && m.Log != c.Log {
 		err = misfit("its backup is of another log than the cut")
 	}
 	return part, m, err

@@ -43,7 +43,7 @@ func cut(ctx context.Context, b *Bucket, name string, tail []byte) (*Cut, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cut{Name: name, Time: millrace.TimeOf(time.Now()), Content: make([]millrace.Offset, partitions), Features: make([]millrace.Offset, partitions)}
+	c := &Cut{Name: name, Log: "log", Time: millrace.TimeOf(time.Now()), Content: make([]millrace.Offset, partitions), Features: make([]millrace.Offset, partitions)}
 	r, _, err := b.Put(ctx, tail, nil)
 	if err != nil {
 		return nil, err

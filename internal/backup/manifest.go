@@ -46,7 +46,8 @@ type Manifest struct {
 	Time      millrace.Time                      `json:"time"`
 	Node      millrace.NodeID                    `json:"node"`
 	Applied   Offsets                            `json:"applied"`
-	Origin    []byte                             `json:"origin"` // which log the offsets are of
+	Log       string                             `json:"log"`    // which log the offsets are of
+	Origin    []byte                             `json:"origin"` // the same, as the store has it
 	Digest    Digest                             `json:"digest"`
 	Clock     millrace.Time                      `json:"clock"` // the log's
 	Retention map[millrace.ContentType]Retention `json:"retention"`
@@ -112,6 +113,8 @@ func (m *Manifest) validate() error {
 		return fmt.Errorf("node: a name of 1 to %d bytes is needed", maxNameBytes)
 	case m.Applied.Content < -1 || m.Applied.Features < -1:
 		return fmt.Errorf("applied: %+v is less than nothing", m.Applied)
+	case !short(m.Log):
+		return fmt.Errorf("log: a name of 1 to %d bytes is needed", maxNameBytes)
 	case len(m.Origin) > maxOriginBytes:
 		return fmt.Errorf("origin: %d bytes; at most %d are kept", len(m.Origin), maxOriginBytes)
 	case len(m.Files) > maxFiles:

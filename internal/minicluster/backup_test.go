@@ -23,7 +23,7 @@ import (
 // A backup node has every partition, whatever is assigned to it, backs all of
 // them up alone, and answers nobody.
 func TestBackupNode(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	to := "file://" + t.TempDir()
 	c, err := Start(ctx, Config{

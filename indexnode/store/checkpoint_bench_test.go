@@ -1,0 +1,214 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// restorePartitions are those of the figures of restores, each of tens of MB.
+const restorePartitions = 8
+
+// loadedStore has n records in the first partitions, half of them compacted and
+// half as an ingest leaves them.
+func loadedStore(b *testing.B, n, partitions int) *Store {
+	s, err := Open(b.TempDir(), Options{FlushEvery: -1, MaxDirtyBytes: 32 << 20})
+	if err != nil {
+		b.Fatal(err)
+	}
+	names, load := benchNames(), newBenchLoad()
+	for half := range 2 {
+		for load.n < n*(half+1)/2 {
+			if err := applyLoad(s, load, names, partitions); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := s.Flush(); err != nil {
+			b.Fatal(err)
+		}
+		if half == 0 {
+			if err := s.db.Compact(b.Context(), []byte{0}, []byte{0xff}, true); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	return s
+}
+
+// applyLoad applies one poll.
+func applyLoad(s *Store, load *benchLoad, names []millrace.Timeline, partitions int) error {
+	var batch Batch
+	for range benchPoll {
+		p, t, r := load.next(names)
+		p %= millrace.Partition(partitions)
+		batch.Put(p, t, r)
+		batch.SetApplied(p, Content, millrace.Offset(load.n))
+	}
+	_, err := s.Apply(&batch, nil)
+	return err
+}
+
+// BenchmarkRestore restores partitions, four at a time, into an empty store, and
+// tells how that compares with copying the same files and syncing the copies,
+// by turns.
+func BenchmarkRestore(b *testing.B) {
+	n := 1_500_000
+	if testing.Short() {
+		n = 50_000
+	}
+	s := loadedStore(b, n, restorePartitions)
+	dir := filepath.Join(b.TempDir(), "checkpoint")
+	all, err := s.Checkpoint(firstPartitions(restorePartitions), dir)
+	if err := errors.Join(err, s.Close()); err != nil {
+		b.Fatal(err)
+	}
+	var bytes, bottom int64
+	for _, c := range all {
+		for _, f := range c.Files {
+			bytes += f.Size
+			if f.Bottom {
+				bottom += f.Size
+			}
+		}
+	}
+	var restore, copied []float64
+	for b.Loop() {
+		for range 3 {
+			copied = append(copied, copyFiles(b, dir, all))
+			restore = append(restore, restoreAll(b, dir, all))
+		}
+	}
+	b.ReportMetric(float64(bytes)/1e6, "MB")
+	b.ReportMetric(100*float64(bottom)/float64(bytes), "%bottom")
+	b.ReportMetric(float64(bytes)/1e6/median(copied), "copy-MB/s")
+	b.ReportMetric(float64(bytes)/1e6/median(restore), "MB/s")
+	figure.Print("store_restore_rate_vs_copy", medianRatio(copied, restore), "x", 0.7)
+}
+
+func firstPartitions(n int) (set []millrace.Partition) {
+	for p := range millrace.Partition(n) {
+		set = append(set, p)
+	}
+	return set
+}
+
+// eachOf does something with each checkpoint, four at a time, and returns how
+// long it took, in seconds.
+func eachOf(b *testing.B, all []Checkpoint, do func(c Checkpoint) error) float64 {
+	start := time.Now()
+	var g errgroup.Group
+	g.SetLimit(4)
+	for _, c := range all {
+		g.Go(func() error { return do(c) })
+	}
+	if err := g.Wait(); err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(start).Seconds()
+}
+
+func copyFiles(b *testing.B, dir string, all []Checkpoint) (seconds float64) {
+	to := b.TempDir()
+	seconds = eachOf(b, all, func(c Checkpoint) error {
+		for _, f := range c.Files {
+			if err := copyFile(filepath.Join(dir, f.Name), filepath.Join(to, f.Name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := os.RemoveAll(to); err != nil {
+		b.Fatal(err)
+	}
+	return seconds
+}
+
+func copyFile(from, to string) error {
+	r, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	return errors.Join(err, w.Sync(), w.Close())
+}
+
+func restoreAll(b *testing.B, dir string, all []Checkpoint) (seconds float64) {
+	to := b.TempDir()
+	s, err := Open(to, Options{FlushEvery: -1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	seconds = eachOf(b, all, func(c Checkpoint) error { return s.Restore(dir, c) })
+	if err := errors.Join(s.Close(), os.RemoveAll(to)); err != nil {
+		b.Fatal(err)
+	}
+	return seconds
+}
+
+// BenchmarkCheckpoint takes checkpoints of all partitions of a store that
+// ingests, and tells how long the longest Apply beside one waited.
+func BenchmarkCheckpoint(b *testing.B) {
+	n := 500_000
+	if testing.Short() {
+		n = 50_000
+	}
+	s := loadedStore(b, n, partition.Count)
+	names, load := benchNames(), newBenchLoad()
+	var took, pause []float64
+	var bytes int64
+	for i := 0; b.Loop(); i++ {
+		if err := applyLoad(s, load, names, partition.Count); err != nil {
+			b.Fatal(err)
+		}
+		dir := filepath.Join(b.TempDir(), fmt.Sprint(i))
+		end := make(chan []Checkpoint, 1)
+		start := time.Now()
+		go func() {
+			all, err := s.Checkpoint(firstPartitions(partition.Count), dir)
+			if err != nil {
+				b.Error(err)
+			}
+			end <- all
+		}()
+		all, longest := []Checkpoint(nil), time.Duration(0)
+		for all == nil && !b.Failed() {
+			at := time.Now()
+			if err := applyLoad(s, load, names, partition.Count); err != nil {
+				b.Fatal(err)
+			}
+			longest = max(longest, time.Since(at))
+			select {
+			case all = <-end:
+			default:
+			}
+		}
+		took, pause = append(took, time.Since(start).Seconds()), append(pause, longest.Seconds())
+		bytes = 0
+		for _, c := range all {
+			for _, f := range c.Files {
+				bytes += f.Size
+			}
+		}
+	}
+	b.ReportMetric(float64(bytes)/1e6, "MB")
+	b.ReportMetric(median(took), "s/checkpoint")
+	figure.Print("store_checkpoint_longest_apply", median(pause)*1e3, "ms", 1000)
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+}

@@ -4,10 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
@@ -208,4 +214,262 @@ func (l *restoreLife) harm(dir string, c *Checkpoint) (what string, err error) {
 	}
 	c.Partition = []millrace.Partition{ordealPartitions[1-own], 5}[r.IntN(2)]
 	return "partition", nil
+}
+
+// craft writes a table as no store does, and returns a checkpoint with it.
+func (l *restoreLife) craft(t *testing.T, i int, dir string, bottom bool, write func(w *sstable.Writer) error) Checkpoint {
+	t.Helper()
+	if err := l.mem.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := l.young[i]
+	for _, f := range c.Files {
+		if err := vfs.Copy(l.mem, l.mem.PathJoin("young", f.Name), l.mem.PathJoin(dir, f.Name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := l.mem.Create(l.mem.PathJoin(dir, "crafted.sst"), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := sstable.NewWriter(objstorageprovider.NewFileWritable(f), l.to.dbo.MakeWriterOptions(0, l.to.db.TableFormat()))
+	if err := errors.Join(write(w), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	m, err := w.Metadata()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Files = append([]File{{Name: "crafted.sst", Size: int64(m.Size), Bottom: bottom}}, c.Files...)
+	return c
+}
+
+// Tables that no store writes, sound as they are, are refused.
+func TestACraftedTableIsRefused(t *testing.T) {
+	l := newRestoreLife(t, 7)
+	p, next := l.young[0].Partition, l.young[1].Partition
+	key := append(partitionKey(p, kindTimeline), "crafted"...)
+	other := append(partitionKey(next, kindTimeline), "crafted"...)
+	start, end := partitionSpan(p)
+	_, beyond := partitionSpan(next)
+	for what, write := range map[string]func(w *sstable.Writer) error{
+		"merge":                 func(w *sstable.Writer) error { return w.Merge(key, []byte("x")) },
+		"range key":             func(w *sstable.Writer) error { return w.RangeKeySet(start, end, nil, []byte("x")) },
+		"deletes the neighbour": func(w *sstable.Writer) error { return w.DeleteRange(start, beyond) },
+		"before the partition":  func(w *sstable.Writer) error { return w.DeleteRange(partitionPrefix(p-1), end) },
+		"row of the neighbour":  func(w *sstable.Writer) error { return w.Set(other, []byte("x")) },
+		"deletes its row":       func(w *sstable.Writer) error { return w.Delete(other) },
+		"row of the node":       func(w *sstable.Writer) error { return w.Set(append(partitionPrefix(nodePartition), 'v'), []byte("9")) },
+		"short key":             func(w *sstable.Writer) error { return w.Set(partitionPrefix(p), []byte("x")) },
+		"no timeline":           func(w *sstable.Writer) error { return w.Set(append(partitionKey(p, kindTimeline), 0xff), []byte("x")) },
+		"unknown kind":          func(w *sstable.Writer) error { return w.Set(partitionKey(p, 0x7f), []byte("x")) },
+		"deletes all":           func(w *sstable.Writer) error { return w.DeleteRange(start, end) },
+		"deletes the row":       func(w *sstable.Writer) error { return w.Delete(partitionKey(p, kindPart)) },
+		"older row":             func(w *sstable.Writer) error { return w.Set(partitionKey(p, kindPart), (&partRow{}).encode()) },
+	} {
+		for _, bottom := range []bool{false, true} {
+			dir := fmt.Sprintf("crafted-%t-%s", bottom, what)
+			c := l.craft(t, 0, dir, bottom, write)
+			if err := l.to.Restore(dir, c); !errors.Is(err, ErrRefused) || errors.Is(err, ErrFailed) {
+				t.Errorf("%s, bottom %t: %v", what, bottom, err)
+			}
+			if err := errors.Join(l.is(l.old[0]), l.is(l.old[1])); err != nil {
+				t.Fatalf("%s, bottom %t: %v", what, bottom, err)
+			}
+		}
+	}
+	if err := l.to.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A link in the place of a file is refused: what it leads to may be anything.
+func TestALinkIsRefused(t *testing.T) {
+	root := t.TempDir()
+	s, err := Open(filepath.Join(root, "db"), Options{FlushEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, s, mendBatch(3, 0, 40))
+	dir := filepath.Join(root, "checkpoint")
+	c := checkpoint(t, s, 3, dir)
+	path := filepath.Join(dir, c.Files[0].Name)
+	if err := errors.Join(os.Rename(path, filepath.Join(root, "elsewhere.sst")), os.Symlink("../elsewhere.sst", path)); err != nil {
+		t.Fatal(err)
+	}
+	for _, bottom := range []bool{false, true} {
+		c.Files[0].Bottom = bottom
+		if err := s.Restore(dir, c); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "regular") {
+			t.Errorf("bottom %t: %v", bottom, err)
+		}
+	}
+	if err := errors.Join(mended(s, 3), s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A disk that cannot be read or written while a restore reads the files leaves
+// the partition as it is, and says ErrFailed.
+func TestAFailingDiskIsNotARefusal(t *testing.T) {
+	disk := newFailing(vfs.NewMem())
+	s := openMem(t, Options{FS: disk})
+	apply(t, s, mendBatch(3, 0, 40))
+	c := checkpoint(t, s, 3, "checkpoint")
+	disk.reads.Store(true)
+	err := s.Restore("checkpoint", c)
+	disk.reads.Store(false)
+	if err := onlyFailed(err); err != nil || errors.Is(err, ErrRefused) {
+		t.Error(err)
+	}
+	if err := errors.Join(mended(s, 3), s.Restore("checkpoint", c), mended(s, 3), s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Partitions are restored at the same time, while others are written and read;
+// two restores of one partition are not.
+func TestRestoresAtTheSameTime(t *testing.T) {
+	s := openMem(t, Options{MaxBlobBytes: 500})
+	for i := range 4 {
+		for _, p := range mendPartitions {
+			apply(t, s, mendBatch(p, i*10, i*10+10))
+		}
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := s.Checkpoint(mendPartitions, "checkpoint")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var restores, writer sync.WaitGroup
+	writer.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+				apply(t, s, mendBatch(5, i%40, i%40+1))
+			}
+		}
+	})
+	for _, c := range all {
+		restores.Go(func() {
+			for range 5 {
+				if err := errors.Join(s.Restore("checkpoint", c), mended(s, c.Partition)); err != nil {
+					t.Errorf("partition %d: %v", c.Partition, err)
+				}
+			}
+		})
+	}
+	restores.Wait()
+	close(done)
+	writer.Wait()
+	s.parts[3].restoring.Store(true)
+	if err := s.Restore("checkpoint", all[1]); onlyFailed(err) != nil {
+		t.Errorf("a second restore of one partition: %v", err)
+	}
+	if err := errors.Join(mended(s, 3), s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A partition that is quarantined or that nobody ever wrote to stands in no
+// other's way.
+func TestCheckpointsFailAlone(t *testing.T) {
+	s := openMem(t, Options{})
+	apply(t, s, mendBatch(3, 0, 40))
+	apply(t, s, mendBatch(4, 0, 40))
+	quarantine(t, s, 4)
+	all, err := s.Checkpoint([]millrace.Partition{5, 4, 3, 3}, "checkpoint")
+	if !errors.Is(err, ErrCorrupt) || len(all) != 2 || all[0].Partition != 3 || all[1].Partition != 5 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if err := onlyNamed(s.opts.FS, "checkpoint", all); err != nil {
+		t.Error(err)
+	}
+	if c := all[1]; len(c.Files) != 0 || c.Applied != nothingApplied {
+		t.Errorf("an empty partition: %+v", c)
+	}
+	apply(t, s, mendBatch(5, 0, 40))
+	for _, c := range all {
+		if err := s.Restore("checkpoint", c); err != nil {
+			t.Error(err)
+		}
+	}
+	if s.Applied(5) != nothingApplied {
+		t.Errorf("the empty partition is at %v", s.Applied(5))
+	}
+	if all, err := s.Checkpoint([]millrace.Partition{3}, "checkpoint"); err == nil || all != nil {
+		t.Errorf("into a directory that exists: %v", all)
+	}
+	if all, err := s.Checkpoint([]millrace.Partition{4}, "none"); !errors.Is(err, ErrCorrupt) || all != nil {
+		t.Errorf("of a quarantined partition: %v, %v", all, err)
+	}
+	if _, err := s.Checkpoint([]millrace.Partition{720}, "none"); err == nil {
+		t.Error("of no partition")
+	}
+	if err := errors.Join(mended(s, 3), s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Tables that several partitions share, as a store wrote them before tables
+// ended where partitions do, are not backed up: each has its rows in tables of
+// its own, and nobody else's.
+func TestSharedTablesAreWrittenApart(t *testing.T) {
+	fs := mendStore(t)
+	o := benchPebble() // without the policy that splits them
+	o.FS = fs
+	from, err := pebble.Open("db", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := pebble.Open("shared", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = scan(from, nil, func(k, v []byte) error { return to.Set(k, v, pebble.NoSync) })
+	if err := errors.Join(err, to.Flush(), from.Close(), to.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open("shared", Options{FS: fs, FlushEvery: -1, MaxBlobBytes: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := s.tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(tables, func(t pebble.SSTableInfo) bool {
+		parts, _ := holders(t.Smallest.UserKey, t.Largest.UserKey)
+		return len(parts) > 1
+	}) {
+		t.Fatal("no table is shared: the test shows nothing")
+	}
+	all, err := s.Checkpoint([]millrace.Partition{3, 4}, "checkpoint")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := onlyNamed(fs, "checkpoint", all); err != nil {
+		t.Error(err)
+	}
+	other, err := Open("other", Options{FS: fs, FlushEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		if err := errors.Join(other.Restore("checkpoint", c), mended(other, c.Partition)); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, p := range []millrace.Partition{0, 719} {
+		if other.Applied(p) != nothingApplied {
+			t.Errorf("partition %d came along", p)
+		}
+	}
+	if err := errors.Join(other.Close(), s.Close()); err != nil {
+		t.Error(err)
+	}
 }

@@ -117,16 +117,18 @@ func eachOf(b *testing.B, all []Checkpoint, do func(c Checkpoint) error) float64
 	return time.Since(start).Seconds()
 }
 
+// copyFiles copies the files of checkpoints as cp does, and syncs the copies.
 func copyFiles(b *testing.B, dir string, all []Checkpoint) (seconds float64) {
 	to := b.TempDir()
-	seconds = eachOf(b, all, func(c Checkpoint) error {
+	start := time.Now()
+	for _, c := range all {
 		for _, f := range c.Files {
 			if err := copyFile(filepath.Join(dir, f.Name), filepath.Join(to, f.Name)); err != nil {
-				return err
+				b.Fatal(err)
 			}
 		}
-		return nil
-	})
+	}
+	seconds = time.Since(start).Seconds()
 	if err := os.RemoveAll(to); err != nil {
 		b.Fatal(err)
 	}

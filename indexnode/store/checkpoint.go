@@ -58,7 +58,7 @@ func (s *Store) Checkpoint(set []millrace.Partition, dir string) ([]Checkpoint, 
 		return nil, err
 	}
 	if _, err := s.opts.FS.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		return nil, cmp.Or(err, fmt.Errorf("store: checkpoint: %s exists; name a directory that does not", dir))
+		return nil, cmp.Or(here(err), fmt.Errorf("store: checkpoint: %s exists; name a directory that does not", dir))
 	}
 	whole, errs, err := s.checkpoint(parts, dir)
 	if err != nil {

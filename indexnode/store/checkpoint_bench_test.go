@@ -16,9 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// restorePartitions are those of the figures of restores, each of tens of MB.
-const restorePartitions = 8
-
 // loadedStore has n records in the first partitions, half of them compacted and
 // half as an ingest leaves them.
 func loadedStore(b *testing.B, n, partitions int) *Store {
@@ -58,17 +55,25 @@ func applyLoad(s *Store, load *benchLoad, names []millrace.Timeline, partitions 
 	return err
 }
 
-// BenchmarkRestore restores partitions, four at a time, into an empty store, and
-// tells how that compares with copying the same files and syncing the copies,
-// by turns.
+// BenchmarkRestore restores partitions, each of tens of MB, four at a time, into
+// an empty store, and tells how that compares with copying the same files and
+// syncing each copy, by turns.
 func BenchmarkRestore(b *testing.B) {
-	n := 1_500_000
+	benchRestore(b, 1_500_000, 8, 4, "store_restore_rate_vs_copy")
+}
+
+// BenchmarkRestoreAll is BenchmarkRestore of all partitions, which are small.
+func BenchmarkRestoreAll(b *testing.B) {
+	benchRestore(b, 300_000, partition.Count, 16, "store_restore_all_rate_vs_copy")
+}
+
+func benchRestore(b *testing.B, n, partitions, atOnce int, name string) {
 	if testing.Short() {
-		n = 50_000
+		n /= 30
 	}
-	s := loadedStore(b, n, restorePartitions)
+	s := loadedStore(b, n, partitions)
 	dir := filepath.Join(b.TempDir(), "checkpoint")
-	all, err := s.Checkpoint(firstPartitions(restorePartitions), dir)
+	all, err := s.Checkpoint(firstPartitions(partitions), dir)
 	if err := errors.Join(err, s.Close()); err != nil {
 		b.Fatal(err)
 	}
@@ -85,14 +90,14 @@ func BenchmarkRestore(b *testing.B) {
 	for b.Loop() {
 		for range 3 {
 			copied = append(copied, copyFiles(b, dir, all))
-			restore = append(restore, restoreAll(b, dir, all))
+			restore = append(restore, restoreAll(b, dir, all, atOnce))
 		}
 	}
 	b.ReportMetric(float64(bytes)/1e6, "MB")
 	b.ReportMetric(100*float64(bottom)/float64(bytes), "%bottom")
 	b.ReportMetric(float64(bytes)/1e6/median(copied), "copy-MB/s")
 	b.ReportMetric(float64(bytes)/1e6/median(restore), "MB/s")
-	figure.Print("store_restore_rate_vs_copy", medianRatio(copied, restore), "x", 0.7)
+	figure.Print(name, medianRatio(copied, restore), "x", 0.7)
 }
 
 func firstPartitions(n int) (set []millrace.Partition) {
@@ -100,21 +105,6 @@ func firstPartitions(n int) (set []millrace.Partition) {
 		set = append(set, p)
 	}
 	return set
-}
-
-// eachOf does something with each checkpoint, four at a time, and returns how
-// long it took, in seconds.
-func eachOf(b *testing.B, all []Checkpoint, do func(c Checkpoint) error) float64 {
-	start := time.Now()
-	var g errgroup.Group
-	g.SetLimit(4)
-	for _, c := range all {
-		g.Go(func() error { return do(c) })
-	}
-	if err := g.Wait(); err != nil {
-		b.Fatal(err)
-	}
-	return time.Since(start).Seconds()
 }
 
 // copyFiles copies the files of checkpoints as cp does, and syncs the copies.
@@ -149,68 +139,87 @@ func copyFile(from, to string) error {
 	return errors.Join(err, w.Sync(), w.Close())
 }
 
-func restoreAll(b *testing.B, dir string, all []Checkpoint) (seconds float64) {
+func restoreAll(b *testing.B, dir string, all []Checkpoint, atOnce int) (seconds float64) {
 	to := b.TempDir()
 	s, err := Open(to, Options{FlushEvery: -1})
 	if err != nil {
 		b.Fatal(err)
 	}
-	seconds = eachOf(b, all, func(c Checkpoint) error { return s.Restore(dir, c) })
-	if err := errors.Join(s.Close(), os.RemoveAll(to)); err != nil {
+	start := time.Now()
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for _, c := range all {
+		g.Go(func() error { return s.Restore(dir, c) })
+	}
+	err = g.Wait()
+	seconds = time.Since(start).Seconds()
+	if err := errors.Join(err, s.Close(), os.RemoveAll(to)); err != nil {
 		b.Fatal(err)
 	}
 	return seconds
 }
 
 // BenchmarkCheckpoint takes checkpoints of all partitions of a store that
-// ingests, and tells how long the longest Apply beside one waited.
+// ingests, and tells how long the longest Apply beside one waited, and beside a
+// flush.
 func BenchmarkCheckpoint(b *testing.B) {
 	n := 500_000
 	if testing.Short() {
 		n = 50_000
 	}
 	s := loadedStore(b, n, partition.Count)
-	names, load := benchNames(), newBenchLoad()
-	var took, pause []float64
-	var bytes int64
+	load := newBenchLoad()
+	var took, pause, flush []float64
+	var all []Checkpoint
 	for i := 0; b.Loop(); i++ {
-		if err := applyLoad(s, load, names, partition.Count); err != nil {
-			b.Fatal(err)
-		}
-		dir := filepath.Join(b.TempDir(), fmt.Sprint(i))
-		end := make(chan []Checkpoint, 1)
-		start := time.Now()
-		go func() {
-			all, err := s.Checkpoint(firstPartitions(partition.Count), dir)
-			if err != nil {
-				b.Error(err)
-			}
-			end <- all
-		}()
-		all, longest := []Checkpoint(nil), time.Duration(0)
-		for all == nil && !b.Failed() {
-			at := time.Now()
-			if err := applyLoad(s, load, names, partition.Count); err != nil {
-				b.Fatal(err)
-			}
-			longest = max(longest, time.Since(at))
-			select {
-			case all = <-end:
-			default:
-			}
-		}
-		took, pause = append(took, time.Since(start).Seconds()), append(pause, longest.Seconds())
-		bytes = 0
-		for _, c := range all {
-			for _, f := range c.Files {
-				bytes += f.Size
-			}
+		longest, _ := longestApply(b, s, load, s.Flush)
+		flush = append(flush, longest)
+		longest, length := longestApply(b, s, load, func() (err error) {
+			all, err = s.Checkpoint(firstPartitions(partition.Count), filepath.Join(b.TempDir(), fmt.Sprint(i)))
+			return err
+		})
+		pause, took = append(pause, longest), append(took, length)
+	}
+	bytes := int64(0)
+	for _, c := range all {
+		for _, f := range c.Files {
+			bytes += f.Size
 		}
 	}
 	b.ReportMetric(float64(bytes)/1e6, "MB")
 	b.ReportMetric(median(took), "s/checkpoint")
 	figure.Print("store_checkpoint_longest_apply", median(pause)*1e3, "ms", 1000)
+	figure.Tell("store_flush_longest_apply", median(flush)*1e3, "ms")
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// longestApply applies polls while something is done that has some to flush, and
+// returns how long the longest took, and it, in seconds.
+func longestApply(b *testing.B, s *Store, load *benchLoad, do func() error) (longest, length float64) {
+	names := benchNames()
+	for range 4 {
+		if err := applyLoad(s, load, names, partition.Count); err != nil {
+			b.Fatal(err)
+		}
+	}
+	end := make(chan error, 1)
+	begin := time.Now()
+	go func() { end <- do() }()
+	for {
+		start := time.Now()
+		if err := applyLoad(s, load, names, partition.Count); err != nil {
+			b.Fatal(err)
+		}
+		longest = max(longest, time.Since(start).Seconds())
+		select {
+		case err := <-end:
+			if err != nil {
+				b.Fatal(err)
+			}
+			return longest, time.Since(begin).Seconds()
+		default:
+		}
 	}
 }

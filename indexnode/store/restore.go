@@ -14,7 +14,9 @@ import (
 // in dir, and lifts its quarantine. Who keeps what it read of the partition
 // must let nobody see it meanwhile, then forget it, and apply from
 // [Store.Applied] on, as after [ErrRewound]. Partitions may be restored at the
-// same time. It takes what of Schemas the node lacks as it is.
+// same time; two flushes serve all that end at the same time. Schemas that the
+// node lacks are taken as they are: whether they have their fingerprints is the
+// caller's to verify.
 //
 // The files stay in dir, and must not be written: the store links them. Every
 // row is read before anything is replaced: files that are not what the
@@ -31,10 +33,14 @@ func (s *Store) Restore(dir string, c Checkpoint) error {
 	}
 	defer p.restoring.Store(false)
 	r := restore{s: s, p: p, c: &c, dir: dir, scratch: s.opts.FS.PathJoin(s.dir, fmt.Sprintf("%s%03d", scratchPrefix, c.Partition))}
-	if err := r.do(); err != nil {
-		return errors.Join(fmt.Errorf("store: restore partition %d: %w", c.Partition, here(err)), s.opts.FS.RemoveAll(r.scratch))
+	err = r.do()
+	if left := s.opts.FS.RemoveAll(r.scratch); left != nil { // until the next restore, or Open
+		s.log.Warn("store: files of a restore are left", "dir", r.scratch, "err", left)
 	}
-	return here(s.opts.FS.RemoveAll(r.scratch))
+	if err != nil {
+		return fmt.Errorf("store: restore partition %d: %w", c.Partition, here(err))
+	}
+	return nil
 }
 
 // scratchPrefix begins the name of the directory, within the store's, in which

@@ -91,16 +91,14 @@ func (c *filterCache) forget(from sources, one *compiled) {
 	}
 }
 
-// compile compiles a filter for the latest version of every schema.
+// compile compiles a filter for the records and features of every family.
 func compile(src string, known *schemas.Snapshot) (*filter.Filter, error) {
 	env := expr.Env{Mode: expr.Filter}
-	for _, s := range known.All() {
-		switch {
-		case known.Latest(s.Name()) != s:
-		case s.Features():
-			env.Entity = append(env.Entity, s.Layout())
-		default:
-			env.Record = append(env.Record, s.Layout())
+	for _, f := range known.Families() {
+		if f.Features() {
+			env.Entity = append(env.Entity, f.Layout())
+		} else {
+			env.Record = append(env.Record, f.Layout())
 		}
 	}
 	f, err := filter.Compile(src, env)

@@ -257,8 +257,8 @@ func (n *Node) uncovered(ctx context.Context, model relevance.ID) (features []st
 // layouts are those that a spec may name where these schemas are known.
 func layouts(known *schemas.Snapshot) relevance.Schemas {
 	all := relevance.ShippedSchemas()
-	for _, s := range known.All() {
-		all[s.Name()] = known.Latest(s.Name()).Layout()
+	for _, f := range known.Families() {
+		all[f.Name()] = f.Layout()
 	}
 	return all
 }

@@ -1,6 +1,8 @@
 package schemas
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/internal/column"
 	_ "github.com/millrace/millrace/schemas/decoders" // of the shipped schemas
 	"github.com/millrace/millrace/schemas/kernel"
@@ -29,15 +31,28 @@ func NewDecoder(writer, reader *Schema) (*Decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Decoder{
-		plan: p, writer: int64(writer.fingerprint), layout: reader.layout,
-		body: reader.layout.Index(BodyColumn), schema: reader.layout.Index(SchemaColumn),
-	}
-	if shape := reader.Shape(); writer == reader || shape == writer.Shape() {
-		d.generated = kernel.Find(shape)
+	d := newDecoder(writer, reader.layout, p)
+	if reader.Shape() != writer.Shape() {
+		d.generated = nil
 	}
 	return d, nil
 }
+
+// newDecoder returns the decoder that runs p, or the generated code for the
+// writer's own columns where these are those of layout.
+func newDecoder(writer *Schema, layout *column.Layout, p plan) *Decoder {
+	d := &Decoder{
+		plan: p, writer: int64(writer.fingerprint), layout: layout,
+		body: layout.Index(BodyColumn), schema: layout.Index(SchemaColumn),
+	}
+	if slices.Equal(writer.layout.Fields(), layout.Fields()) {
+		d.generated = kernel.Find(writer.Shape())
+	}
+	return d
+}
+
+// Layout returns the columns of the rows.
+func (d *Decoder) Layout() *column.Layout { return d.layout }
 
 // Append decodes body strictly into a new row of a, $body and $schema
 // included. The error is an [*Error], or [column.ErrFull]; no row is then

@@ -77,8 +77,8 @@ func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
 	fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE")
 	for _, s := range registry.Snapshot().All() {
 		state := "known"
-		if registry.Snapshot().Latest(s.Name()) == s {
-			state = "latest"
+		if registry.Snapshot().Retired(s.Fingerprint()) {
+			state = "retired"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\n", s.Fingerprint(), s.Name(), state)
 	}

@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"context"
 	"fmt"
 	"math"
 
@@ -23,7 +22,7 @@ type Eval struct {
 }
 
 // NewEval returns an Eval that knows the built-in models and the schemas of
-// known, of which the last of a name is the latest.
+// known, admitted in this order.
 func NewEval(known ...*schemas.Schema) (*Eval, error) {
 	r, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
@@ -116,19 +115,14 @@ func (e *Eval) objects(s *relevance.Scorer, c *Candidate) *column.Slab {
 	return o.Slab()
 }
 
-// row decodes a record into a slab of one row under the latest schema of its
-// writer's name.
+// row decodes a record into a slab of one row, in the layout of its schema's
+// family.
 func (e *Eval) row(r *millrace.Record) *column.Slab {
-	writer, err := e.registry.Writer(context.Background(), schemas.Framed{Fingerprint: r.Schema})
-	if err != nil {
-		panic(fmt.Errorf("oracle: record %s: %w", r.ID, err))
+	d := e.registry.Snapshot().Decoder(r.Schema)
+	if d == nil {
+		panic(fmt.Errorf("oracle: record %s has the unknown schema %s", r.ID, r.Schema))
 	}
-	latest := e.registry.Snapshot().Latest(writer.Name())
-	d, err := e.registry.Decoder(writer.Fingerprint(), latest)
-	if err != nil {
-		panic(fmt.Errorf("oracle: record %s: %w", r.ID, err))
-	}
-	a := column.New(latest.Layout(), 1, 0).Append()
+	a := column.New(d.Layout(), 1, 0).Append()
 	if err := d.Append(a, r.Body); err != nil {
 		panic(fmt.Errorf("oracle: record %s: %w", r.ID, err))
 	}

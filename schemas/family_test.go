@@ -1,0 +1,147 @@
+package schemas
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+// written is a schema and the fields beyond the roles of a record under it.
+type written struct {
+	fields []string // of the schema
+	record string
+	want   string // what the record reads, field by field
+}
+
+// TestFamily says what each record reads in the columns of its family.
+func TestFamily(t *testing.T) {
+	likes := `{"name":"likes","type":"long"}`
+	for name, all := range map[string][]written{
+		"a field that is dropped": {
+			{[]string{likes}, `"likes":3`, "likes=3"},
+			{nil, ``, "likes=null"},
+		},
+		"one with a default that is dropped": {
+			{[]string{`{"name":"likes","type":"long","default":7}`}, ``, "likes=7"},
+			{nil, ``, "likes=7"},
+		},
+		"one that is added, and its default changed": {
+			{nil, ``, "likes=7 text=null"},
+			{[]string{`{"name":"likes","type":"long","default":7}`}, `"likes":1`, "likes=1 text=null"},
+			{[]string{`{"name":"likes","type":"long","default":9}`, `{"name":"text","type":["null","string"],"default":null}`}, `"likes":2,"text":"x"`, "likes=2 text=x"},
+		},
+		"one renamed by an alias": {
+			{[]string{likes}, `"likes":3`, "hearts=3 likes=3"},
+			{[]string{`{"name":"hearts","type":"long","aliases":["likes"]}`}, `"hearts":4`, "hearts=4 likes=4"},
+		},
+		"one renamed twice, and a record with the middle name": {
+			{[]string{likes}, `"likes":3`, "hearts=3 likes=3 loves=3"},
+			{[]string{`{"name":"hearts","type":"long","aliases":["likes"]}`}, `"hearts":4`, "hearts=4 likes=4 loves=4"},
+			{[]string{`{"name":"loves","type":"double","aliases":["hearts","likes"]}`}, `"loves":5.5`, "hearts=null likes=null loves=5.5"},
+		},
+		"an old name that means something new": {
+			{[]string{likes}, `"likes":3`, "hearts=3 likes=3"},
+			{[]string{`{"name":"hearts","type":"long","aliases":["likes"]}`}, `"hearts":4`, "hearts=4 likes=4"},
+			{[]string{`{"name":"hearts","type":"long","default":0}`, `{"name":"likes","type":"long","default":0}`}, `"hearts":5,"likes":6`, "hearts=5 likes=6"},
+		},
+		"an integer that becomes a double": {
+			{[]string{likes}, `"likes":3`, "likes=3"},
+			{[]string{`{"name":"likes","type":"double"}`}, `"likes":0.5`, "likes=0.5"},
+		},
+		"one that may be null": {
+			{[]string{likes}, `"likes":3`, "likes=3"},
+			{[]string{`{"name":"likes","type":["null","long"]}`}, `"likes":null`, "likes=null"},
+		},
+		"one that becomes a union of several types": {
+			{[]string{likes}, `"likes":3`, "likes=3"},
+			{[]string{`{"name":"likes","type":["string","long"]}`}, `"likes":4`, "likes=4"},
+			{[]string{`{"name":"likes","type":["string","long"]}`}, `"likes":"many"`, "likes=null"},
+		},
+		"a string that becomes bytes": {
+			{[]string{`{"name":"text","type":"string"}`}, `"text":"a text of some length"`, "text=a text of some length"},
+			{[]string{`{"name":"text","type":"bytes"}`}, `"text":"AAAA"`, "text=null"},
+		},
+		"an enum that loses a symbol": {
+			{[]string{`{"name":"mood","type":{"type":"enum","name":"Kind","symbols":["a","b","c"]}}`}, `"mood":"c"`, "mood=c"},
+			{[]string{`{"name":"mood","type":{"type":"enum","name":"Kind","symbols":["a","b"],"default":"a"}}`}, `"mood":"b"`, "mood=b"},
+		},
+		"a record within": {
+			{[]string{`{"name":"shop","type":{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"}]}}`}, `"shop":{"country":"IN"}`, "shop.city=Pune shop.country=IN shop.land=IN"},
+			{[]string{`{"name":"shop","type":{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"},{"name":"city","type":"string","default":"Pune"}]}}`}, `"shop":{"country":"PE","city":"Lima"}`, "shop.city=Lima shop.country=PE shop.land=PE"},
+			{[]string{`{"name":"shop","type":["null",{"type":"record","name":"Shop","fields":[{"name":"land","type":"string","aliases":["country"]}]}]}`}, `"shop":{"land":"CH"}`, "shop.city=Pune shop.country=CH shop.land=CH"},
+			{[]string{`{"name":"shop","type":["null",{"type":"record","name":"Shop","fields":[{"name":"land","type":"string","aliases":["country"]}]}]}`}, `"shop":null`, "shop.city=null shop.country=null shop.land=null"},
+			{nil, ``, "shop.city=null shop.country=null shop.land=null"},
+		},
+		"a list": {
+			{[]string{`{"name":"tags","type":{"type":"array","items":"string"}}`}, `"tags":["a","something longer"]`, "labels=[a something longer] tags=[a something longer]"},
+			{[]string{`{"name":"labels","type":{"type":"array","items":"string"},"default":["none"],"aliases":["tags"]}`}, `"labels":["b"]`, "labels=[b] tags=[b]"},
+			{nil, ``, "labels=[none] tags=null"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRegistry(t, nil, nil)
+			var writers []*Schema
+			for _, w := range all {
+				s := mustSchema(t, withFields(w.fields...))
+				if _, err := r.Admit(s); err != nil {
+					t.Fatal(err)
+				}
+				writers = append(writers, s)
+			}
+			for i, w := range all {
+				if got := reads(t, r.Snapshot(), writers[i], w.record); got != w.want {
+					t.Errorf("record %d {%s} reads %s, want %s", i, w.record, got, w.want)
+				}
+			}
+		})
+	}
+}
+
+// reads returns what a record reads in the columns beyond the roles.
+func reads(t *testing.T, known *Snapshot, writer *Schema, fields string) string {
+	t.Helper()
+	line := `{"id":"r","who":"a","kind":"t","at":1`
+	if fields != "" {
+		line += "," + fields
+	}
+	body, err := writer.EncodeJSON([]byte(line + "}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := known.Decoder(writer.Fingerprint())
+	a := column.New(d.Layout(), 1, 0).Append()
+	if err := d.Append(a, body); err != nil {
+		t.Fatal(err)
+	}
+	rows := a.Slab()
+	var own []string
+	for i, f := range rows.Layout().Fields() {
+		if f.Role == "" && !strings.HasPrefix(f.Name, "$") {
+			if rows.Null(i, 0) && !f.Nullable {
+				t.Errorf("column %s is null and not nullable", f.Name)
+			}
+			own = append(own, f.Name+"="+text(rows, i))
+		}
+	}
+	slices.Sort(own)
+	return strings.Join(own, " ")
+}
+
+func text(s *column.Slab, i int) string {
+	w := s.Word(i, 0)
+	switch f := s.Layout().Fields()[i]; {
+	case s.Null(i, 0):
+		return "null"
+	case f.Kind == column.Double:
+		return fmt.Sprint(math.Float64frombits(w))
+	case f.Kind == column.String:
+		return s.String(w)
+	case f.Kind == column.Strings:
+		return fmt.Sprint(s.Strings(nil, w))
+	}
+	return fmt.Sprint(int64(w))
+}

@@ -93,15 +93,7 @@ func (c *filterCache) forget(from sources, one *compiled) {
 
 // compile compiles a filter for the records and features of every family.
 func compile(src string, known *schemas.Snapshot) (*filter.Filter, error) {
-	env := expr.Env{Mode: expr.Filter}
-	for _, f := range known.Families() {
-		if f.Features() {
-			env.Entity = append(env.Entity, f.Layout())
-		} else {
-			env.Record = append(env.Record, f.Layout())
-		}
-	}
-	f, err := filter.Compile(src, env)
+	f, err := filter.Compile(src, filter.EnvOf(known))
 	var bad *expr.Error
 	if errors.As(err, &bad) {
 		return nil, &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: "see the filter language in docs/filters.md"}

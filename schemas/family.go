@@ -70,6 +70,7 @@ type place struct {
 	column int // or -1
 	kind   column.Kind
 	role   string
+	wide   bool     // a Double that some schema has as an Int
 	kids   []*place // in the order of their columns
 }
 
@@ -161,8 +162,8 @@ func (f *Family) places() (root *place, all []*place, err error) {
 			case p == nil:
 			case p.kind == 0:
 				p.kind = c.Kind
-			case p.kind == column.Int && c.Kind == column.Double:
-				p.kind = column.Double
+			case p.kind == column.Int && c.Kind == column.Double, p.kind == column.Double && c.Kind == column.Int:
+				p.kind, p.wide = column.Double, true
 			}
 			if p != nil && c.Role != "" && !roles[c.Role] {
 				p.role, roles[c.Role] = c.Role, true
@@ -229,7 +230,7 @@ func nodeAt(n *node, path string) (_ *node, ok bool) {
 func (f *Family) layoutOf(places []*place, nullable []bool) (*column.Layout, error) {
 	fields := make([]column.Field, 0, len(places)+2)
 	for i, p := range places {
-		fields = append(fields, column.Field{Name: p.path, Kind: p.kind, Nullable: nullable[i], Role: p.role})
+		fields = append(fields, column.Field{Name: p.path, Kind: p.kind, Nullable: nullable[i], Role: p.role, Widened: p.wide})
 	}
 	fields = append(fields, column.Field{Name: BodyColumn, Kind: column.String}, column.Field{Name: SchemaColumn, Kind: column.Int})
 	for _, s := range slices.Backward(f.schemas) {

@@ -10,13 +10,13 @@ import (
 // it leaves alone begin as the zero that is meant.
 type shaper struct {
 	root     *place
-	places   []*place           // by column
-	defaults map[string]*field  // by path: the first field there with a default
+	places   []*place            // by column
+	defaults map[string]*field   // by path: the first field there with a default
 	links    map[string][]string // paths that an alias links to one, both ways
-	nulls    []bool             // columns that some writer's records are null in
-	copies   []copied           // of every plan
-	writer   *node              // of the plan being made
-	wanted   []copied           // by it, at its end
+	nulls    []bool              // columns that some writer's records are null in
+	copies   []copied            // of every plan
+	writer   *node               // of the plan being made
+	wanted   []copied            // by it, at its end
 }
 
 // copied is a column that has the value of another.

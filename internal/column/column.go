@@ -55,6 +55,7 @@ type Field struct {
 	Kind     Kind
 	Nullable bool
 	Role     string // the schema's role of the field: "time", "id"; empty for none
+	Widened  bool   // a Double that is an Int to some schema
 }
 
 // Layout is the columns of a schema, in a fixed order. It is immutable.

@@ -6,7 +6,9 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/expr/celref"
+	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -58,17 +60,45 @@ func (e *Eval) Filter(src string) (Filter, error) {
 	if src == "" {
 		return nil, nil
 	}
+	if env := filter.EnvOf(e.registry.Snapshot()); len(env.Mixed()) > 0 {
+		n, err := expr.Parse(src, env) // says which of those are read as ints
+		if err != nil {
+			return nil, err
+		}
+		src = n.Source()
+	}
 	p, err := celref.Compile(src)
 	if err != nil {
 		return nil, err
 	}
 	return func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) celref.Outcome {
-		in := celref.Input{Record: values(e.row(&c.Record)), Viewer: v, AsOf: asOf}
+		in := celref.Input{Record: e.typed(e.row(&c.Record), false), Viewer: v, AsOf: asOf}
 		if c.Features != nil {
-			in.Entity = values(e.row(c.Features))
+			in.Entity = e.typed(e.row(c.Features), true)
 		}
 		return p.Eval(&in)
 	}, nil
+}
+
+// typed returns the values of a row as a filter reads them: those of another
+// type than the first family with the field gave it are null.
+func (e *Eval) typed(row *column.Slab, features bool) map[string]any {
+	all := values(row)
+	for i, f := range row.Layout().Fields() {
+		for _, family := range e.registry.Snapshot().Families() {
+			at := family.Layout().Index(f.Name)
+			if family.Features() != features || at < 0 {
+				continue
+			}
+			first := family.Layout().Fields()[at].Kind
+			number := func(k column.Kind) bool { return k == column.Int || k == column.Double }
+			if kind := row.Layout().Fields()[i].Kind; kind != first && !(number(kind) && number(first)) {
+				all[f.Name] = nil
+			}
+			break
+		}
+	}
+	return all
 }
 
 // Score returns the score of a model, one record at a time, by the interpreter:

@@ -260,5 +260,8 @@ func layouts(known *schemas.Snapshot) relevance.Schemas {
 	for _, f := range known.Families() {
 		all[f.Name()] = f.Layout()
 	}
+	for _, s := range known.All() {
+		all[relevance.Edition(s.Name(), s.Fingerprint().String())] = s.Layout()
+	}
 	return all
 }

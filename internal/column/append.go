@@ -123,6 +123,23 @@ func (r *Row) CopyField(to, from int) {
 	}
 }
 
+// Set gives a field the value of that field of another slab of the layout.
+func (r *Row) Set(field int, from *Slab, row int) {
+	w := from.Word(field, row)
+	switch kind := r.s.layout.fields[field].Kind; {
+	case from.Null(field, row):
+		r.SetNull(field)
+	case kind == String:
+		r.SetString(field, from.BytesAt(field, row))
+	case kind == Doubles:
+		r.SetDoubles(field, from.Doubles(nil, w))
+	case kind == Strings:
+		r.SetStrings(field, from.Strings(nil, w))
+	default:
+		r.set(field, w)
+	}
+}
+
 // SetBool sets a Bool.
 func (r *Row) SetBool(field int, v bool) {
 	if v {

@@ -145,3 +145,43 @@ func text(s *column.Slab, i int) string {
 	}
 	return fmt.Sprint(int64(w))
 }
+
+// TestChanges says what each schema would change after the first, and that
+// which is known changes nothing.
+func TestChanges(t *testing.T) {
+	first := mustSchema(t, withFields(`{"name":"likes","type":"long"}`, `{"name":"text","type":"string","default":"none"}`, `{"name":"shop","type":{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"}]},"default":{"country":"IN"}}`))
+	shop := `{"name":"shop","type":{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"}]},"default":{"country":"IN"}}`
+	for avsc, want := range map[string]string{
+		first.JSON(): "",
+		withFields(`{"name":"likes","type":"long"}`, `{"name":"text","type":"string","default":"none"}`, shop, `{"name":"more","type":"int","default":0}`): "adds record.more",
+		withFields(`{"name":"text","type":"string","default":"none"}`, shop):                                                                               "drops record.likes: its records read null",
+		withFields(`{"name":"likes","type":"long"}`):                                                                                                       "drops record.shop.country: its records read the default\ndrops record.text: its records read the default",
+		withFields(`{"name":"hearts","type":"long","aliases":["likes"]}`, `{"name":"text","type":"string","default":"none"}`, shop):                        "adds record.hearts\nrenames record.likes: to hearts",
+		withFields(`{"name":"likes","type":"double"}`, `{"name":"text","type":"string","default":"none"}`, shop):                                           "widens record.likes: it was an int, and is a double for all records",
+		withFields(`{"name":"likes","type":"long"}`, `{"name":"text","type":"bytes","default":"none"}`, shop):                                              "retypes record.text: it is bytes and was string, so that its records read null, or what of it fits",
+		strings.Replace(withFields(`{"name":"likes","type":"string"}`, `{"name":"text","type":"string"}`), `"T"`, `"U"`, 1):                                "clashes record.likes: it is a string and in T, which came first, a int, so that filters read null in records of U",
+	} {
+		r := newRegistry(t, nil, nil)
+		admit(t, r, first)
+		changes, err := r.Snapshot().Changes(mustSchema(t, avsc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, c := range changes {
+			got = append(got, c.String())
+			if c.Loses() != (c.What == Dropped || c.What == Retyped) {
+				t.Errorf("%s loses: %v", c, c.Loses())
+			}
+		}
+		slices.Sort(got)
+		if got := strings.Join(got, "\n"); got != want {
+			t.Errorf("%s:\n%s\nwant\n%s", avsc, got, want)
+		}
+	}
+	r := newRegistry(t, nil, nil)
+	admit(t, r, first)
+	if _, err := r.Snapshot().Changes(mustSchema(t, withFields(`{"name":"likes","type":"string"}`))); err == nil {
+		t.Error("what is refused has changes")
+	}
+}

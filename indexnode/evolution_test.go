@@ -95,7 +95,7 @@ func TestASchemaTakesNothingAway(t *testing.T) {
 			}
 			load(first, `{"id":"r1","who":"member:1","kind":"post","at":1600000000000,"likes":3,"text":"ab"}`, 1)
 			load(first, `{"id":"r2","who":"member:1","kind":"post","at":1600000000001,"likes":7,"text":"a text of some length"}`, 2)
-			known := layouts(n.schemas.Snapshot())
+			known := relevance.SchemasOf(n.schemas.Snapshot())
 			model, err := n.models.Admit(packOf(t, reviewSpec, reviewRow, known), "a", known)
 			if err != nil {
 				t.Fatal(err)

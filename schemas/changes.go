@@ -51,7 +51,7 @@ func (s *Snapshot) Changes(add *Schema) ([]Change, error) {
 	if err != nil || next == s {
 		return nil, err
 	}
-	changes := elsewhere(s, add)
+	changes := elsewhere(s, add.Name(), add.features, add.layout)
 	before := s.Family(add.Name())
 	if before == nil {
 		return changes, nil
@@ -101,7 +101,10 @@ func change(now *Family, last, add *Schema, f column.Field) (c Change, ok bool) 
 			return c, true
 		}
 	}
-	c.What, c.Detail = Dropped, "its records read a default, or null"
+	c.What, c.Detail = Dropped, "its records read the default"
+	if strings.Contains(f.Name, ".") {
+		c.Detail += ", or null"
+	}
 	return c, true
 }
 
@@ -113,19 +116,19 @@ func (f *Family) has(last *Schema, name string) bool {
 	return slices.ContainsFunc(f.schemas, func(s *Schema) bool { return s != last && s.layout.Index(name) >= 0 })
 }
 
-// elsewhere returns the fields of a schema to which another name has given
+// elsewhere returns the fields of a layout to which another name has given
 // another type, or that widen one.
-func elsewhere(s *Snapshot, add *Schema) (changes []Change) {
-	for _, f := range add.layout.Fields() {
+func elsewhere(s *Snapshot, name string, features bool, layout *column.Layout) (changes []Change) {
+	for _, f := range layout.Fields() {
 		if f.Name == BodyColumn || f.Name == SchemaColumn {
 			continue
 		}
 		for _, family := range s.Families() {
 			at := family.layout.Index(f.Name)
-			if family.name == add.Name() || family.Features() != add.features || at < 0 {
+			if family.name == name || family.Features() != features || at < 0 {
 				continue
 			}
-			c := Change{Features: add.features, Field: f.Name}
+			c := Change{Features: features, Field: f.Name}
 			number := func(k column.Kind) bool { return k == column.Int || k == column.Double }
 			switch first := family.layout.Fields()[at].Kind; {
 			case first == f.Kind, first == column.Double && f.Kind == column.Int:
@@ -133,11 +136,22 @@ func elsewhere(s *Snapshot, add *Schema) (changes []Change) {
 				c.What, c.Detail = Widened, fmt.Sprintf("it is an int in %s, and filters read it as a double", family.name)
 				changes = append(changes, c)
 			default:
-				c.What, c.Detail = Clashes, fmt.Sprintf("it is a %s and in %s, which came first, a %s, so that filters read null in records of %s", f.Kind, family.name, first, add.Name())
+				c.What, c.Detail = Clashes, fmt.Sprintf("it is a %s and in %s, which came first, a %s, so that filters read null in records of %s", f.Kind, family.name, first, name)
 				changes = append(changes, c)
 			}
 			break
 		}
 	}
 	return changes
+}
+
+// Disagreements returns the fields that filters read null in the records of one
+// name, because a name admitted before gave them another type.
+func (s *Snapshot) Disagreements() (all []Change) {
+	before := &Snapshot{families: map[string]*Family{}}
+	for _, f := range s.Families() {
+		all = append(all, slices.DeleteFunc(elsewhere(before, f.name, f.Features(), f.layout), func(c Change) bool { return c.What != Clashes })...)
+		before.names, before.families[f.name] = append(before.names, f.name), f
+	}
+	return all
 }

@@ -41,9 +41,9 @@ func (l *logFlags) bound(ctx context.Context) (context.Context, context.CancelFu
 var errNotConfirmed = errors.New("nothing was done: this cannot be taken back; say --yes if it is meant")
 
 func schemaCommand() *cobra.Command {
-	c := &cobra.Command{Use: "schema", Short: "List the schemas of the log, and give up one that will never come"}
+	c := &cobra.Command{Use: "schema", Short: "List and check the schemas of the log, and give up one that will never come"}
 	l := logFlagsOf(c.PersistentFlags())
-	c.AddCommand(schemaList(l), schemaRefuse(l))
+	c.AddCommand(schemaList(l), schemaCheck(l), schemaRefuse(l))
 	return c
 }
 
@@ -60,7 +60,8 @@ func schemaList(l *logFlags) *cobra.Command {
 	}
 }
 
-func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
+// withSchemas reads the schemas topic to its end for use.
+func (l *logFlags) withSchemas(ctx context.Context, use func(*kafka.SchemaLog, *schemas.Snapshot) error) error {
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return err
@@ -73,19 +74,36 @@ func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
 	if err := log.Refresh(ctx); err != nil {
 		return err
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE")
-	for _, s := range registry.Snapshot().All() {
-		state := "known"
-		if registry.Snapshot().Retired(s.Fingerprint()) {
-			state = "retired"
+	return use(log, registry.Snapshot())
+}
+
+func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
+	return l.withSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
+		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE")
+		for _, s := range known.All() {
+			state := "known"
+			if known.Retired(s.Fingerprint()) {
+				state = "retired"
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\n", s.Fingerprint(), s.Name(), state)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", s.Fingerprint(), s.Name(), state)
-	}
-	for _, fp := range log.AllRefused() {
-		fmt.Fprintf(table, "%s\t\trefused\n", fp)
-	}
-	return table.Flush()
+		for _, fp := range log.AllRefused() {
+			fmt.Fprintf(table, "%s\t\trefused\n", fp)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		for _, f := range known.Families() {
+			for _, c := range f.Clashes() {
+				fmt.Fprintf(w, "NOTE: %s\n", c)
+			}
+		}
+		for _, c := range known.Disagreements() {
+			fmt.Fprintf(w, "NOTE: %s\n", c)
+		}
+		return nil
+	})
 }
 
 func schemaRefuse(l *logFlags) *cobra.Command {

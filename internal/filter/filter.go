@@ -121,6 +121,14 @@ func (f *Filter) compilePatterns(n *expr.Node) error {
 	return err
 }
 
+// Fields returns the fields that the filter reads, such as record.likes.
+func (f *Filter) Fields() (names []string) {
+	for _, t := range f.terms {
+		names = t.Fields(names)
+	}
+	return names
+}
+
 // Counts is why rows were dropped, each row once.
 type Counts struct {
 	// False counts the rows of which the filter is false.

@@ -6,11 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/relevance"
@@ -169,5 +173,38 @@ func must[T any](v T, err error) func(*testing.T) T {
 			t.Fatal(err)
 		}
 		return v
+	}
+}
+
+// The order of admission, and what was retired, outlive the process.
+func TestSchemasOutliveTheNode(t *testing.T) {
+	fs := vfs.NewMem()
+	open := func() *Node {
+		n, err := Open(Config{ID: "test", Dir: "node", Brokers: []string{"none"}, Cluster: new(cluster.Client), Store: store.Options{FS: fs}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first, second := review(t, "Review", `{"name":"likes","type":"long"}`), review(t, "Review", `{"name":"likes","type":"double"}`, `{"name":"junk","type":"long","default":0}`)
+	n := open()
+	for _, s := range []*schemas.Schema{first, second} {
+		if _, err := n.schemas.Admit(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.schemas.Retire(second.Fingerprint()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n = open()
+	known := n.schemas.Snapshot()
+	if all := known.All(); len(all) != 2 || all[0].Fingerprint() != first.Fingerprint() || !known.Retired(second.Fingerprint()) || known.Family("shop.Review").Layout().Index("junk") >= 0 {
+		t.Errorf("%d schemas are known, in another order or retired otherwise", len(all))
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

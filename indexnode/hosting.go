@@ -1,6 +1,7 @@
 package indexnode
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -322,13 +323,17 @@ func (n *Node) extend(t millrace.Timeline, r millrace.Record) bool {
 }
 
 // storedSchemas keeps the registry in the node's store: a row is the place in
-// the order of admission, as uvarint, and the JSON.
+// the order of admission, as uvarint, and the JSON; of a retired one a zero goes
+// before that.
 type storedSchemas struct{ s *store.Store }
 
 func (s storedSchemas) PutSchema(x schemas.StoredSchema) error {
-	var b store.Batch
-	b.PutSchema(x.Fingerprint, append(binary.AppendUvarint(nil, x.Order), x.JSON...))
-	if _, err := s.s.Apply(&b, nil); err != nil {
+	var row []byte
+	if x.Retired {
+		row = append(row, 0)
+	}
+	row = append(binary.AppendUvarint(row, x.Order), x.JSON...)
+	if err := s.s.ReplaceSchema(x.Fingerprint, row); err != nil {
 		return fmt.Errorf("schema %s: %w", x.Fingerprint, err)
 	}
 	return nil
@@ -341,11 +346,12 @@ func (s storedSchemas) Schemas() ([]schemas.StoredSchema, error) {
 	}
 	var out []schemas.StoredSchema
 	for fp, row := range rows {
-		order, n := binary.Uvarint(row)
+		rest, retired := bytes.CutPrefix(row, []byte{0})
+		order, n := binary.Uvarint(rest)
 		if n <= 0 {
 			return nil, fmt.Errorf("schema row %s: %w", fp, store.ErrCorrupt)
 		}
-		out = append(out, schemas.StoredSchema{Fingerprint: fp, Order: order, JSON: string(row[n:])})
+		out = append(out, schemas.StoredSchema{Fingerprint: fp, Order: order, JSON: string(rest[n:]), Retired: retired})
 	}
 	return out, nil
 }

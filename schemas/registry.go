@@ -16,7 +16,7 @@ import (
 // Store persists a registry.
 type Store interface {
 	// PutSchema keeps a schema under its fingerprint, with its place in the
-	// order of admission.
+	// order of admission. One that is kept already is replaced.
 	PutSchema(StoredSchema) error
 	// Schemas returns every schema kept, in any order.
 	Schemas() ([]StoredSchema, error)
@@ -26,6 +26,7 @@ type Store interface {
 type StoredSchema struct {
 	Fingerprint millrace.Fingerprint
 	Order       uint64 // of admission, from 1
+	Retired     bool
 	JSON        string
 }
 
@@ -76,6 +77,15 @@ func NewRegistry(store Store, lookup Lookup) (*Registry, error) {
 		}
 		r.current.Store(next)
 	}
+	for _, row := range rows { // once all are there: the last of a name is never retired
+		if row.Retired {
+			next, err := r.Snapshot().without(row.Fingerprint)
+			if err != nil {
+				return nil, fmt.Errorf("schemas: load %s: %w", row.Fingerprint, err)
+			}
+			r.current.Store(next)
+		}
+	}
 	return r, nil
 }
 
@@ -88,7 +98,7 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("schemas: admit %s %s: %s", e.Schema, e.Fingerprint, e.Err)
+	return fmt.Sprintf("schemas: %s %s: %s", e.Schema, e.Fingerprint, e.Err)
 }
 
 // Unwrap returns why.
@@ -129,6 +139,32 @@ func (r *Registry) Admit(s *Schema) (added bool, err error) {
 	}
 	r.current.Store(next)
 	return true, nil
+}
+
+// Retire takes a schema out of what shapes its family: its fields, aliases and
+// defaults count no more, and schemas to come need not read it. Its records stay
+// readable. Refused ([*RefusedError]) are a schema that is not known, and the
+// last of its name. The only other error is a [*StoreError].
+func (r *Registry) Retire(fp millrace.Fingerprint) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.Snapshot()
+	if now.retired[fp] {
+		return nil
+	}
+	next, err := now.without(fp)
+	if err != nil {
+		return err
+	}
+	s := now.byFP[fp]
+	if r.store != nil {
+		row := StoredSchema{Fingerprint: fp, Order: uint64(slices.Index(now.all, s)) + 1, JSON: s.json, Retired: true}
+		if err := r.store.PutSchema(row); err != nil {
+			return &StoreError{s.Name(), fp, err}
+		}
+	}
+	r.current.Store(next)
+	return nil
 }
 
 // Check returns the [*RefusedError] that Admit would, without admitting.
@@ -249,11 +285,19 @@ func (s *Snapshot) with(add *Schema) (*Snapshot, error) {
 	return next, next.shape(add.Name())
 }
 
-// without returns the snapshot after a schema was retired.
+// without returns the snapshot after a schema was retired. The error is a
+// [*RefusedError].
 func (s *Snapshot) without(fp millrace.Fingerprint) (*Snapshot, error) {
+	old := s.byFP[fp]
+	if old == nil {
+		return nil, &RefusedError{Fingerprint: fp, Err: errors.New("no schema has this fingerprint")}
+	}
 	next := s.clone()
 	next.retired[fp] = true
-	return next, next.shape(next.byFP[fp].Name())
+	if err := next.shape(old.Name()); err != nil {
+		return nil, &RefusedError{old.Name(), fp, err}
+	}
+	return next, nil
 }
 
 func (s *Snapshot) clone() *Snapshot {

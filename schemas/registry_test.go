@@ -195,3 +195,48 @@ func TestRegistryDecoder(t *testing.T) {
 		t.Error("one schema alone has another layout, or its generated code is not used")
 	}
 }
+
+// TestRetire: a schema that was a mistake shapes nothing any more, also after a
+// restart, and its records stay readable.
+func TestRetire(t *testing.T) {
+	store := &memory{rows: map[millrace.Fingerprint]StoredSchema{}}
+	r := newRegistry(t, store, nil)
+	first := mustSchema(t, withFields(`{"name":"likes","type":"long"}`))
+	wrong := mustSchema(t, withFields(`{"name":"likes","type":"double"}`, `{"name":"junk","type":"string","default":"x"}`))
+	admit(t, r, first)
+	var refused *RefusedError
+	if err := r.Retire(first.Fingerprint()); !errors.As(err, &refused) {
+		t.Errorf("the last of its name: %v", err)
+	}
+	if err := r.Retire(wrong.Fingerprint()); !errors.As(err, &refused) {
+		t.Errorf("an unknown one: %v", err)
+	}
+	admit(t, r, wrong)
+	if r.Snapshot().Family("T").Layout().Index("junk") < 0 {
+		t.Fatal("it shapes nothing yet")
+	}
+	store.err = errors.New("full")
+	var failed *StoreError
+	if err := r.Retire(wrong.Fingerprint()); !errors.As(err, &failed) || r.Snapshot().Retired(wrong.Fingerprint()) {
+		t.Errorf("on a full disk: %v", err)
+	}
+	store.err = nil
+	for range 2 { // the second time nothing happens
+		if err := r.Retire(wrong.Fingerprint()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, known := range map[string]*Snapshot{"at once": r.Snapshot(), "after a restart": newRegistry(t, store, nil).Snapshot()} {
+		if !known.Retired(wrong.Fingerprint()) || known.Family("T").Layout() == nil || known.Family("T").Layout().Index("junk") >= 0 {
+			t.Errorf("%s: it still shapes the layout", name)
+		}
+		if got := reads(t, known, known.ByFingerprint(wrong.Fingerprint()), `"likes":2.5`); got != "likes=null" {
+			t.Errorf("%s: a record of it reads %s", name, got)
+		}
+		if got := reads(t, known, known.ByFingerprint(first.Fingerprint()), `"likes":2`); got != "likes=2" {
+			t.Errorf("%s: a record of the first reads %s", name, got)
+		}
+	}
+	// What it alone would refuse is admitted.
+	admit(t, r, mustSchema(t, withFields(`{"name":"likes","type":"long"}`, `{"name":"junk","type":"int","default":1}`)))
+}

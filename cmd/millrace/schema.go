@@ -43,7 +43,7 @@ var errNotConfirmed = errors.New("nothing was done: this cannot be taken back; s
 func schemaCommand() *cobra.Command {
 	c := &cobra.Command{Use: "schema", Short: "List and check the schemas of the log, and give up one that will never come"}
 	l := logFlagsOf(c.PersistentFlags())
-	c.AddCommand(schemaList(l), schemaCheck(l), schemaRefuse(l))
+	c.AddCommand(schemaList(l), schemaCheck(l), schemaRetire(l), schemaRefuse(l))
 	return c
 }
 
@@ -104,6 +104,37 @@ func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
 		}
 		return nil
 	})
+}
+
+func schemaRetire(l *logFlags) *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use:   "retire FINGERPRINT --yes",
+		Short: "Take a schema out of what shapes the records of its name",
+		Long: `A schema that was a mistake leaves columns, aliases and defaults, and schemas to
+come must read its records. This takes all that back, on every node, from one
+moment to the next. Its records stay readable, in the fields that other schemas
+of the name have. The last schema of a name stays.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			fp, err := kafka.ParseFingerprint(args[0])
+			if err != nil {
+				return err
+			}
+			if !yes {
+				return errNotConfirmed
+			}
+			ctx, cancel := l.bound(c.Context())
+			defer cancel()
+			if err := kafka.RetireSchema(ctx, l.brokers, l.topics().Schemas, fp); err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "schema %s is retired: it shapes nothing any more\n", fp)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "yes, for good")
+	return c
 }
 
 func schemaRefuse(l *logFlags) *cobra.Command {

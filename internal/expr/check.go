@@ -129,6 +129,9 @@ func (c *checker) field(op Op, root string, steps []ast.Expr, path []string) Typ
 	scope := c.scope(op)
 	full := strings.Join(path, ".")
 	if t, ok := scope[full]; ok {
+		if op < Viewer && c.torn[op][full] {
+			c.doubted = append(c.doubted, fmt.Sprintf("%s.%s is %s, as the first schema with it says, and null in records of those that say otherwise", root, full, article(t)))
+		}
 		return t
 	}
 	if op == Viewer && c.env.Mode == Filter {
@@ -168,16 +171,17 @@ func (c *checker) scope(op Op) map[string]Type {
 	}
 	if c.fields[op] == nil {
 		layouts := map[Op][]*column.Layout{Record: c.env.Record, Entity: c.env.Entity, Object: c.env.Object}[op]
-		c.fields[op], c.mixed[op] = fieldTypes(layouts, c.env.Mode)
+		c.fields[op], c.mixed[op], c.torn[op] = fieldTypes(layouts, c.env.Mode)
 	}
 	return c.fields[op]
 }
 
 // fieldTypes merges the fields of layouts. The first layout that has a field
 // decides its type; where one has an int and another a double it is a double,
-// and among the mixed. Under a layout that has another type the field is null.
-func fieldTypes(layouts []*column.Layout, mode Mode) (all map[string]Type, mixed map[string]bool) {
-	all, mixed = map[string]Type{}, map[string]bool{}
+// and among the mixed. Under a layout that has another type the field is null,
+// and it is torn.
+func fieldTypes(layouts []*column.Layout, mode Mode) (all map[string]Type, mixed, torn map[string]bool) {
+	all, mixed, torn = map[string]Type{}, map[string]bool{}, map[string]bool{}
 	for _, l := range layouts {
 		for _, f := range l.Fields() {
 			if strings.HasPrefix(f.Name, "$") {
@@ -193,13 +197,15 @@ func fieldTypes(layouts []*column.Layout, mode Mode) (all map[string]Type, mixed
 				all[f.Name] = t
 			case old != t && isNumber(old) && isNumber(t):
 				all[f.Name], mixed[f.Name] = Double, true
+			case old != t:
+				torn[f.Name] = true
 			}
 			if f.Widened && all[f.Name] == Double {
 				mixed[f.Name] = true
 			}
 		}
 	}
-	return all, mixed
+	return all, mixed, torn
 }
 
 // Mixed returns the fields of records and of entities' features that are an int
@@ -207,7 +213,7 @@ func fieldTypes(layouts []*column.Layout, mode Mode) (all map[string]Type, mixed
 // them as doubles, or, where it could not be one so, as ints: int(record.likes).
 func (env Env) Mixed() (names []string) {
 	for root, layouts := range map[string][]*column.Layout{"record.": env.Record, "entity.": env.Entity} {
-		_, mixed := fieldTypes(layouts, env.Mode)
+		_, mixed, _ := fieldTypes(layouts, env.Mode)
 		for name := range mixed {
 			names = append(names, root+name)
 		}

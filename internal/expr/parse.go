@@ -69,10 +69,14 @@ func lower(src string, tree *ast.AST, env Env, whole bool) (*Node, error) {
 	if c.cost > MaxCost {
 		c.problem(1, 1, fmt.Sprintf("the expression costs %d; at most %d is allowed", c.cost, MaxCost), "use fewer or shorter patterns")
 	}
-	if len(c.problems) > 0 {
-		return nil, refuse(src, c.problems...)
+	if len(c.problems) == 0 {
+		return root, nil
 	}
-	return root, nil
+	last := &c.problems[len(c.problems)-1]
+	for _, doubt := range slices.Compact(c.doubted) {
+		last.Suggestion = strings.TrimPrefix(last.Suggestion+"; "+doubt, "; ")
+	}
+	return nil, refuse(src, c.problems...)
 }
 
 // refuse returns problems in the order of the source.
@@ -120,6 +124,8 @@ type checker struct {
 	cost     int
 	fields   [Viewer]map[string]Type // of Record, Entity, Object; built when first asked
 	mixed    [Viewer]map[string]bool // of those: an integer to some schema and a double to another
+	torn     [Viewer]map[string]bool // of those: of types that do not go together
+	doubted  []string                // what is to be said of those that are read, if there is a fault
 	whole    bool                    // the mixed ones are read as integers
 }
 

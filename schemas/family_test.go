@@ -3,9 +3,11 @@ package schemas
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/internal/column"
 )
@@ -142,6 +144,8 @@ func text(s *column.Slab, i int) string {
 		return s.String(w)
 	case f.Kind == column.Strings:
 		return fmt.Sprint(s.Strings(nil, w))
+	case f.Kind == column.Doubles:
+		return fmt.Sprint(s.Doubles(nil, w))
 	}
 	return fmt.Sprint(int64(w))
 }
@@ -184,4 +188,81 @@ func TestChanges(t *testing.T) {
 	if _, err := r.Snapshot().Changes(mustSchema(t, withFields(`{"name":"likes","type":"string"}`))); err == nil {
 		t.Error("what is refused has changes")
 	}
+}
+
+// TestRandomFamilies: in every family each record reads its own fields as it
+// does by its own schema, whatever other schemas there are and in whatever order
+// they came, and no column is null that says it never is.
+func TestRandomFamilies(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 1))}
+	families, own := 0, 0
+	for range 300 {
+		r := newRegistry(t, nil, nil)
+		shape := g.record()
+		for range 6 {
+			if s, err := Parse(mustJSON(shape)); err == nil {
+				_, _ = r.Admit(s) // one that is refused is none of the family
+			}
+			shape = g.evolve(shape)
+		}
+		known := r.Snapshot()
+		if len(known.All()) < 2 {
+			continue
+		}
+		families++
+		for _, s := range known.All() {
+			alone, err := NewDecoder(s, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := s.EncodeJSON(mustJSON(g.value(s.root)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := column.New(s.layout, 1, 0).Append(), column.New(known.Decoder(s.fingerprint).Layout(), 1, 0).Append()
+			if err, first := known.Decoder(s.fingerprint).Append(got, body), alone.Append(want, body); (err == nil) != (first == nil) {
+				t.Fatalf("in its family %v, alone %v\n%s", err, first, s.JSON())
+			}
+			own += sameOwn(t, s, want.Slab(), got.Slab())
+			if t.Failed() {
+				for _, s := range known.All() {
+					t.Log(s.JSON())
+				}
+				t.FailNow()
+			}
+		}
+	}
+	if families < 50 || own < 500 {
+		t.Errorf("%d families and %d fields; the test wants many", families, own)
+	}
+}
+
+// sameOwn compares a row by its schema alone with that in its family.
+func sameOwn(t *testing.T, s *Schema, want, got *column.Slab) (own int) {
+	t.Helper()
+	for i, f := range got.Layout().Fields() {
+		if got.Null(i, 0) && !f.Nullable {
+			t.Errorf("column %s is null and not nullable", f.Name)
+		}
+		at := s.layout.Index(f.Name)
+		if at < 0 || f.Name == BodyColumn {
+			continue
+		}
+		switch w := s.layout.Fields()[at]; {
+		case w.Kind == f.Kind, w.Kind == column.Int && f.Kind == column.Time, w.Kind == column.Time && f.Kind == column.Int:
+			if x, y := text(want, at), text(got, i); x != y {
+				t.Errorf("%s of a %s is %s, want %s", f.Name, s.fingerprint, y, x)
+			}
+			own++
+		case f.Kind == column.Double && w.Kind == column.Int:
+			if x := float64(int64(want.Word(at, 0))); !want.Null(at, 0) && math.Float64frombits(got.Word(i, 0)) != x {
+				t.Errorf("%s of a %s is %s, want %v", f.Name, s.fingerprint, text(got, i), x)
+			}
+		case !got.Null(i, 0):
+			t.Errorf("%s is a %s in its schema, and a %s in the family, and not null", f.Name, w.Kind, f.Kind)
+		}
+	}
+	return own
 }

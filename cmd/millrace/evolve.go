@@ -35,6 +35,10 @@ const reviewWait = 10 * time.Second
 // schema prints what a schema would change and who reads it. It refuses one that
 // takes a field from a feed or a model that serves, unless it is forced.
 func (r review) schema(ctx context.Context, known *schemas.Snapshot, add *schemas.Schema) error {
+	if known.Retired(add.Fingerprint()) && !r.force {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("schema %s %s is retired: fields that it alone has are not read", add.Name(), add.Fingerprint()),
+			WayOut: "use another schema of the name, or say --accept-loss if it is meant"}
+	}
 	changes, err := known.Changes(add)
 	if err != nil {
 		return err

@@ -73,6 +73,25 @@ func TestReviewOfASchema(t *testing.T) {
 			}
 		}
 	}
+	// One that is retired is not loaded by mistake.
+	if _, err = registry.Admit(schemas.Note()); err != nil {
+		t.Fatal(err)
+	}
+	longer, err := schemas.Parse([]byte(strings.Replace(schemas.Note().JSON(), `"fields": [`, `"fields": [{"name": "more", "type": "long", "default": 0},`, 1)))
+	if err == nil {
+		_, err = registry.Admit(longer)
+	}
+	if err == nil {
+		err = registry.Retire(longer.Fingerprint())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, force := range []bool{false, true} {
+		if err := (review{cm: cm, out: new(bytes.Buffer), force: force}).schema(t.Context(), registry.Snapshot(), longer); (err == nil) != force {
+			t.Errorf("a retired schema, forced %v: %v", force, err)
+		}
+	}
 	// Where nobody can be asked, a loss is refused too.
 	gone, err := schemas.Parse([]byte(strings.Replace(schemas.Activity().JSON(), like+",", "", 1)))
 	if err != nil {

@@ -82,7 +82,7 @@ func TestRefusesATopicThatNobodyConsumes(t *testing.T) {
 	}
 	must(t, first.Commit(ctx))
 	forced := oneNote(t, brokers, "postz")
-	forced.Force = true
+	forced.Force, forced.Wait = true, time.Minute
 	if r, err := Run(ctx, forced); err != nil || r.Loaded != 1 {
 		t.Errorf("forced: %v, %+v", err, r)
 	}

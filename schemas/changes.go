@@ -136,7 +136,7 @@ func elsewhere(s *Snapshot, name string, features bool, layout *column.Layout) (
 				c.What, c.Detail = Widened, fmt.Sprintf("it is an int in %s, and filters read it as a double", family.name)
 				changes = append(changes, c)
 			default:
-				c.What, c.Detail = Clashes, fmt.Sprintf("it is a %s and in %s, which came first, a %s, so that filters read null in records of %s", f.Kind, family.name, first, name)
+				c.What, c.Detail = Clashes, fmt.Sprintf("it is %s, and %s in %s, which came first, so that filters read null in records of %s", f.Kind, first, family.name, name)
 				changes = append(changes, c)
 			}
 			break

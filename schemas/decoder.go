@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/schemas/kernel"
 )
 
-// Decoder decodes bodies of one schema into rows of another's layout. It may
-// be used by several goroutines at once.
+// Decoder decodes bodies of one schema into rows of another's layout, or of its
+// family's. It may be used by several goroutines at once.
 type Decoder struct {
 	plan         plan
 	writer       int64 // fingerprint
@@ -23,7 +23,8 @@ type Decoder struct {
 // NewDecoder returns the decoder of bodies written under writer into rows laid
 // out by reader, after Avro's rules of resolution: a field that the writer
 // lacks has the reader's default, one that the reader lacks is dropped, one
-// renamed is found by alias, and numbers are promoted.
+// renamed is found by alias, and numbers are promoted. What serves reads every
+// schema of a name by one layout, through [Snapshot.Decoder].
 func NewDecoder(writer, reader *Schema) (*Decoder, error) {
 	c := newCompiler()
 	c.layout = reader.layout

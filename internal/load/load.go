@@ -25,7 +25,7 @@ type Options struct {
 	Brokers    []string
 	Topic      string          // the content or feature topic
 	Partitions int32           // of the topic, if it has to be created; 0 = 4
-	Topics     kafka.Topics    // Millrace's own topics; only Schemas is used
+	Topics     kafka.Topics    // Millrace's own topics; Schemas and Progress are used
 	Schema     *schemas.Schema // what every line must fit
 	File       string          // NDJSON; a name that ends in .zst is decompressed
 	Rejected   string          // where rejected lines go; empty = FILE.rejected.ndjson, for FILE.ndjson

@@ -69,7 +69,7 @@ func TestTheLimitsOfARequest(t *testing.T) {
 			for i := range hashes {
 				hashes[i] = uint64(i) * (math.MaxUint64 / 20_000)
 			}
-			c := cursor{issued: millrace.TimeOf(time.Now()), asOf: q.asOf, request: q.request, model: "recency", served: hashes}
+			c := cursor{issued: millrace.TimeOf(time.Now()), asOf: q.asOf, request: q.request, model: "recency", feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, served: hashes}
 			r.PageToken = c.encode(b.pageKey)
 		}, millrace.ReasonTooLarge, "page_token"},
 	} {

@@ -107,6 +107,15 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	if err != nil {
 		return nil, err
 	}
+	c, err := b.cursorOf(req)
+	if err != nil {
+		return nil, err
+	}
+	if c != nil {
+		if feed, err = b.feeds.edition(feed, c); err != nil {
+			return nil, err
+		}
+	}
 	if err := b.permitted(&feed, req); err != nil {
 		return nil, err
 	}
@@ -118,7 +127,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		readViewer, readTypes, readEntities, readFilter, readModel, readLimit, readMinCoverage, readFields,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.chooseModel(q); return nil },
-		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, now) },
+		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
 	} {
 		if err := check(q, req); err != nil {
 			return q, err

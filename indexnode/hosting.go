@@ -294,15 +294,15 @@ func (n *Node) reports(now time.Time) []cluster.Report {
 	return all
 }
 
-// followSchemas forgets what is cached under a layout that a new version of
-// its schema replaced.
+// followSchemas forgets what is cached under a layout that a new schema of the
+// family, or one that was retired, replaced.
 func (h *hosting) followSchemas(ctx context.Context) error {
 	n := h.node
-	names := len(n.schemas.Snapshot().All())
+	known := n.schemas.Snapshot()
 	for {
 		moved := h.schemaLog.Moved()
-		if now := len(n.schemas.Snapshot().All()); now != names {
-			names = now
+		if now := n.schemas.Snapshot(); now != known {
+			known = now
 			// A reader that began before may still fill the cache under an
 			// old layout: wait until it is out.
 			for p := range partition.All() {
@@ -378,8 +378,8 @@ func (n *Node) writeThrough(c *store.Change) {
 // extend continues what the cache has of a timeline by a record, or reports
 // false if it must be read anew.
 func (n *Node) extend(t millrace.Timeline, r millrace.Record) bool {
-	reader := latest(n.schemas.Snapshot(), r.Schema)
-	return reader != nil && n.cache.Continue(t, reader.Layout(), 2*n.maxCached, func(rows *column.Appender) error {
-		return n.append(rows, reader, r)
+	d := n.schemas.Snapshot().Decoder(r.Schema)
+	return d != nil && n.cache.Continue(t, d.Layout(), 2*n.maxCached, func(rows *column.Appender) error {
+		return d.Append(rows, r.Body)
 	})
 }

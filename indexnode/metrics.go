@@ -80,6 +80,14 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		return float64(old.Len())
 	})
 	gauge("millrace_indexnode_types", "Content types of records. When it is 257 there are more, and what asks for all types is refused.", func() float64 { types, _ := n.store.Types(); return float64(len(types)) })
+	gauge("millrace_indexnode_schema_clashes", "Fields to which schemas give types that do not go together, so that the records of some read null: millrace schema list names them.", func() float64 {
+		known := n.schemas.Snapshot()
+		clashes := len(known.Disagreements())
+		for _, f := range known.Families() {
+			clashes += len(f.Clashes())
+		}
+		return float64(clashes)
+	})
 	gauge("millrace_cache_fat_records", "Records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Records) })
 	gauge("millrace_cache_skinny_keys", "Timelines known to be empty.", func() float64 { return float64(n.cache.Stats().EmptyKeys) })
 	counter := func(name, help string, f func() float64) {

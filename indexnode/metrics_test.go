@@ -46,6 +46,9 @@ func TestMetrics(t *testing.T) {
 	n, h := openStored(t, cache.Config{FatRecords: 40, SkinnyKeys: 10, FeatureRows: 3}, store.Options{FS: vfs.NewMem(), FlushEvery: -1})
 	registry := prometheus.NewRegistry()
 	n.counters = newCounters(registry, n)
+	if _, err := n.schemas.Admit(review(t, "Other", `{"name":"likes","type":"string"}`)); err != nil {
+		t.Fatal(err)
+	}
 	ask := func(req *nodev1.QueryRequest) { _, _ = n.Query(t.Context(), req) }
 
 	// Timelines, features and empty timelines of more members than there is
@@ -86,7 +89,7 @@ func TestMetrics(t *testing.T) {
 		"indexnode_refused_total reason=" + string(schemas.KeyMismatch): 1, "indexnode_models_refused_total": 1,
 		"indexnode_queries_total outcome=answered": 3*30*2*2 + 1, "indexnode_queries_total outcome=refused": 1,
 		"indexnode_query_seconds stage=resolve": 361, "indexnode_query_seconds stage=scan": 361, "indexnode_query_seconds stage=rank": 361,
-		"indexnode_ready_partitions": 719, "indexnode_types": 1, "indexnode_behind_partitions": 2,
+		"indexnode_ready_partitions": 719, "indexnode_types": 1, "indexnode_schema_clashes": 1, "indexnode_behind_partitions": 2,
 		"indexnode_replicas reason=corrupt state=quarantined": 1, "indexnode_replicas reason= state=ready": 719,
 		"cache_fat_records": float64(s.Records), "cache_skinny_keys": float64(s.EmptyKeys), "cache_features_rows": float64(s.FeatureRows),
 		"cache_fat_hits_total": float64(s.FatHits), "cache_skinny_hits_total": float64(s.SkinnyHits), "cache_features_hits_total": float64(s.FeatureHits),

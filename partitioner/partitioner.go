@@ -203,7 +203,7 @@ func (p *Partitioner) open() (err error) {
 	}
 	p.beat = kafka.NewHeartbeat(kafka.HeartbeatConfig{
 		Brokers: p.cfg.Brokers, Progress: p.progress, Group: p.cfg.Group, Instance: p.cfg.Instance,
-		Inputs: p.cfg.inputs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
+		Inputs: p.cfg.inputs(), Features: p.cfg.Features, Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
 	})
 	return nil
 }

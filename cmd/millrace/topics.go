@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -63,6 +64,9 @@ func showTopics(ctx context.Context, w io.Writer, l *logFlags) error {
 			now := time.Now()
 			fmt.Fprintf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", p.Group, p.Instance,
 				now.Sub(p.At()).Round(time.Millisecond), now.Sub(p.Through()).Round(time.Millisecond))
+			for _, topic := range slices.Sorted(maps.Keys(p.Kinds)) {
+				fmt.Fprintf(w, "  %s carries %s\n", topic, p.Kinds[topic])
+			}
 			for _, s := range p.Stuck {
 				fmt.Fprintf(w, "  %s\n", s)
 			}

@@ -61,6 +61,14 @@ func TestSchemaCommand(t *testing.T) {
 	if err := log.Publish(ctx, schemas.Note()); err != nil {
 		t.Fatal(err)
 	}
+	longer, err := schemas.Parse([]byte(strings.Replace(schemas.Note().JSON(), `"fields": [`, `"fields": [{"name": "more", "type": "long", "default": 0},`, 1)))
+	if err == nil {
+		err = log.Publish(ctx, longer)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := longer.Fingerprint().String()
 	const never = "0123456789abcdef"
 	for _, step := range []struct {
 		args []string
@@ -71,7 +79,11 @@ func TestSchemaCommand(t *testing.T) {
 		{args: []string{"refuse", never}, err: "--yes"},
 		{args: []string{"refuse", "--yes", schemas.Note().Fingerprint().String()}, err: "is known"},
 		{args: []string{"refuse", "--yes", never}, out: []string{never + " is given up"}},
-		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  latest", never, "refused"}},
+		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  known", again + "  " + longer.Name() + "  known", never, "refused"}},
+		{args: []string{"retire", again}, err: "--yes"},
+		{args: []string{"retire", "--yes", again}, out: []string{again + " is retired"}},
+		{args: []string{"retire", "--yes", schemas.Note().Fingerprint().String()}, err: "no other schema of millrace.Note"},
+		{args: []string{"list"}, out: []string{again + "  " + longer.Name() + "  retired"}},
 	} {
 		out, err := execute(ctx, append([]string{"schema", "--brokers", addr}, step.args...)...)
 		if step.err == "" && err != nil || step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)) {

@@ -193,7 +193,6 @@ type applier struct {
 	store    *store.Store
 	p        millrace.Partition
 	aged     bool
-	rows     store.Batch
 	given    givenUp
 	replicas *replica.Replicas // once the first record is there
 	gathered [2][]kafka.Record
@@ -210,7 +209,7 @@ func newApplier(ctx context.Context, s *store.Store, p millrace.Partition, reten
 // givenUp is a schemas topic that has been read to its end.
 type givenUp map[millrace.Fingerprint]bool
 
-func (givenUp) Moved() <-chan struct{}                  { return nil }
+func (givenUp) Moved() <-chan struct{}                 { return nil }
 func (g givenUp) Refused(fp millrace.Fingerprint) bool { return g[fp] }
 
 // nobody has neither caches nor counts.
@@ -227,8 +226,7 @@ func (nobody) Refused(schemas.Reason)                                  {}
 func (nobody) ProduceThen(_ context.Context, _ kafka.Outgoing, then func(error)) { then(nil) }
 
 func (a *applier) schema(fp millrace.Fingerprint, row []byte) error {
-	a.rows.PutSchema(fp, row)
-	return nil
+	return a.store.ReplaceSchema(fp, row)
 }
 
 func (a *applier) refused(fp millrace.Fingerprint) error {
@@ -237,9 +235,6 @@ func (a *applier) refused(fp millrace.Fingerprint) error {
 }
 
 func (a *applier) begin() error {
-	if _, err := a.store.Apply(&a.rows, nil); err != nil {
-		return err
-	}
 	registry, err := schemas.NewRegistry(replica.StoredSchemas(a.store), nil)
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ type HeartbeatConfig struct {
 	Group    string
 	Instance string
 	Inputs   []string       // the group's topics
+	Features []string       // those of them that carry features
 	Stuck    func() []Stuck // places this process cannot read past
 	Measured func(Progress) // told of each measurement; nil = nobody
 	Log      *slog.Logger   // nil = silent
@@ -137,6 +138,13 @@ func (h *Heartbeat) beat(ctx context.Context, cl *kgo.Client) error {
 func (h *Heartbeat) measure(ctx context.Context, adm *kadm.Client) (Progress, error) {
 	now := time.Now()
 	p := Progress{Group: h.cfg.Group, Instance: h.cfg.Instance, AtMillis: now.UnixMilli(), Topics: map[string]TopicProgress{}}
+	p.Kinds = map[string]TopicKind{}
+	for _, topic := range h.cfg.Inputs {
+		p.Kinds[topic] = ContentTopic
+		if slices.Contains(h.cfg.Features, topic) {
+			p.Kinds[topic] = FeatureTopic
+		}
+	}
 	if h.cfg.Stuck != nil {
 		p.Stuck = h.cfg.Stuck()
 	}

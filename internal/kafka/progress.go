@@ -27,9 +27,22 @@ type Progress struct {
 	// for then, and the group has reached it. 0 = nothing is proven yet.
 	ThroughMillis int64                    `json:"through_ms"`
 	Topics        map[string]TopicProgress `json:"topics"`
-	Missing       []string                 `json:"missing,omitempty"` // topics that do not exist
-	Stuck         []Stuck                  `json:"stuck,omitempty"`
+	// Kinds is what each of the group's topics carries, those that do not exist
+	// among them.
+	Kinds   map[string]TopicKind `json:"kinds,omitempty"`
+	Missing []string             `json:"missing,omitempty"` // topics that do not exist
+	Stuck   []Stuck              `json:"stuck,omitempty"`
 }
+
+// TopicKind is what a group takes the records of a topic for. Others become
+// dead letters.
+type TopicKind string
+
+// The kinds of a topic.
+const (
+	ContentTopic TopicKind = "content"
+	FeatureTopic TopicKind = "features"
+)
 
 // At returns when the heartbeat was written.
 func (p Progress) At() time.Time { return time.UnixMilli(p.AtMillis) }

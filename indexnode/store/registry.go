@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"maps"
@@ -101,7 +102,7 @@ func (s *Store) putSchema(fp millrace.Fingerprint, json []byte, replace bool) er
 	r := &s.types
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, known := r.schemas[fp]; known && !replace {
+	if was, known := r.schemas[fp]; known && (!replace || bytes.Equal(was, json)) {
 		return nil
 	}
 	json = append([]byte(nil), json...)

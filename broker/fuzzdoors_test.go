@@ -145,6 +145,8 @@ func (emptyNode) GetSchema(context.Context, *nodev1.GetSchemaRequest) (*nodev1.G
 	return nil, io.EOF
 }
 
+func (emptyNode) Ping(context.Context) error { return nil }
+
 // doorsProcess is the process of serveDoors.
 type doorsProcess struct {
 	pid        int

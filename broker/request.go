@@ -14,6 +14,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -48,6 +49,7 @@ type question struct {
 	request   uint64 // requestHash
 
 	shown int // items in the answer
+	loan  *memory.Loan
 }
 
 // times is where the time of a request goes.
@@ -72,8 +74,9 @@ func (q *question) entities(p millrace.Partition) []byte { return q.encoded[q.en
 // answer does: how long says nothing about them then.
 func (q *question) inquires() bool { return q.query.Examine != "" || len(q.query.Above) > 0 }
 
-// ask returns the request for a set of partitions.
-func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
+// ask returns the request for a set of partitions, whose answer may take so
+// many bytes.
+func (q *question) ask(parts cluster.Set, room int64) *nodev1.QueryRequest {
 	n := 0
 	for p := range parts.All() {
 		n += len(q.entities(p))
@@ -83,6 +86,7 @@ func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
+		MaxBytes: room,
 	}
 	if r.Explain {
 		r.Shadow = q.query.Shadow

@@ -83,6 +83,9 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 		return nil, err
 	}
 	end, _ := ctx.Deadline()
+	loan, over := b.loanOf(ctx)
+	defer over()
+	i.q.loan = loan
 	o, f, err := b.ask(ctx, i.q, end)
 	switch {
 	case err != nil:

@@ -327,6 +327,17 @@ func (n *fakeNode) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*
 	return resp, n.err
 }
 
+// Ping answers whatever the node is busy with, unless it is frozen.
+func (n *fakeNode) Ping(ctx context.Context) error {
+	n.mu.Lock()
+	frozen := n.frozen
+	n.mu.Unlock()
+	if frozen {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
 func wireItem(r millrace.Rank, o millrace.Object) *nodev1.Item {
 	return &nodev1.Item{Score: r.Score, TimeMs: int64(r.Time), Id: string(r.ID), Entity: string(r.Entity), Type: string(r.Type), Object: string(o)}
 }

@@ -140,6 +140,7 @@ const lagLimit = 8 * time.Second
 func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	server := grpc.NewServer(append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024))...)
 	nodev1.RegisterNodeServiceServer(server, n)
+	healthv1.RegisterHealthServer(server, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
 
 	h, err := n.newHosting()
 	if err != nil {

@@ -114,7 +114,7 @@ func (n *Node) examine(ctx context.Context, r *resolution, q *query.Query, id mi
 		return nil, err
 	}
 	types, all := n.store.Types()
-	if err := affordable(len(r.entities), len(types), maxExamined); err != nil {
+	if err := affordable(len(r.entities), max(len(types), len(r.asked)), maxExamined); err != nil {
 		return nil, err
 	}
 	if !all { // further ones are known by who names them

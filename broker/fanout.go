@@ -56,6 +56,9 @@ func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (outcome, 
 		defer q.loan.Return()
 	}
 	f := &fanout{b: b, q: q, m: b.maps.Current(), began: time.Now(), end: end, until: margin(end), room: b.sizes.expect(q)}
+	if err := q.hold(requestTimes*int64(len(q.encoded)) + timelineBytes*int64(q.distinct*q.types)); err != nil {
+		return outcome{}, f, err
+	}
 	ctx, f.cancel = context.WithDeadline(ctx, f.until)
 	defer f.cancel()
 	f.nodes, f.zone = b.health.standing(f.m), b.zone.preferred(f.m)

@@ -23,6 +23,10 @@ const (
 	maxEntities = 20_000 // distinct ones
 	maxLimit    = 1_000
 	maxTypes    = 100
+	// maxTimelines bounds entities times types, and maxInquired those of an
+	// inquiry, each of which takes index nodes many times as long.
+	maxTimelines = 200_000
+	maxInquired  = 50_000
 )
 
 // question is a request that has been found good: what the nodes are asked,
@@ -119,7 +123,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
 	}}
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
-		readViewer, readTypes, readEntities, readFilter, readModel, readLimit, readMinCoverage, readFields,
+		readViewer, readTypes, readEntities, readCost, readFilter, readModel, readLimit, readMinCoverage, readFields,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.chooseModel(q); return nil },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, now) },
@@ -200,6 +204,17 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 	}
 	q.distinct = len(n.distinct)
 	q.encode(n.distinct)
+	return nil
+}
+
+// readCost bounds what a request costs index nodes before they are asked.
+func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.affordable(maxTimelines) }
+
+// affordable refuses a question for more timelines than most.
+func (q *question) affordable(most int) error {
+	if n := q.distinct * q.types; n > most {
+		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%d entities of %d types are %d timelines, more than %d", q.distinct, q.types, n, most), WayOut: "ask for fewer entities, or for fewer types"}
+	}
 	return nil
 }
 

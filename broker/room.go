@@ -20,7 +20,9 @@ const (
 	// that nodes send fit.
 	maxHeldBytes = 96 << 20
 
-	leastRoom     = 16 << 10 // of a part without items
+	requestTimes  = 3        // its entities: here, for the nodes, as they are sent
+	timelineBytes = 32       // of each, in maps and lists
+	leastRoom     = 32 << 10 // of a part without items
 	usualItem     = 1 << 10  // of a feed that was not asked yet
 	usualAccount  = 8 << 10  // beside it, of an item that is explained
 	maxSizes      = 10_000

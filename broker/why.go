@@ -134,6 +134,9 @@ func (b *Broker) inquire(req *feedv1.WhyRequest) (*inquiry, error) {
 	if err != nil {
 		return nil, under("request", err)
 	}
+	if err := i.q.affordable(maxInquired); err != nil {
+		return nil, under("request", err)
+	}
 	if b.forbid.Why || i.q.feed.forbids().Why {
 		return nil, &millrace.Error{Reason: millrace.ReasonForbidden, Field: "request.feed", Detail: fmt.Sprintf("what became of records of feed %s may not be asked", i.q.feed.Name), WayOut: "ask another feed, or who runs this one"}
 	}

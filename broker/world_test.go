@@ -22,6 +22,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -163,6 +164,7 @@ type fakeNode struct {
 	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
 	delay  func() time.Duration     // before each answer
 	frozen bool                     // never answers
+	old    bool                     // does not know how much its answer may take
 	silent bool                     // does not tell which schemas it knows
 	work   func(context.Context) error
 }
@@ -260,6 +262,9 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	}
 	for _, it := range req.Above {
 		resp.Above = append(resp.Above, n.w.above(rankOf(it), q))
+	}
+	if size := nodewire.Size(resp); !n.old && req.MaxBytes > 0 && size > req.MaxBytes {
+		resp.Items, resp.WithheldBytes = nil, size
 	}
 	// Over the wire and back, so that nothing is shared.
 	raw, err := proto.Marshal(resp)

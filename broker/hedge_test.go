@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -280,6 +281,33 @@ func TestMuteNodesAreNotWaitedFor(t *testing.T) {
 				t.Errorf("lost %v: back, and %v", lost, resp.GetCoverage())
 			}
 		})
+	}
+}
+
+// A partition is missing for the reason that its nodes give.
+func TestMissingSaysWhy(t *testing.T) {
+	for want, err := range map[string]error{
+		missTimeout:     context.DeadlineExceeded,
+		missUnreachable: errUnreachable,
+		missOverloaded:  &millrace.Error{Reason: millrace.ReasonOverloaded},
+		missTooLarge:    errTooLarge,
+		missModel:       &millrace.Error{Reason: millrace.ReasonNotHere},
+		missError:       errors.New("broken"),
+	} {
+		w := newWorld(t, 2, 1)
+		for i := range 30 {
+			w.add(timelineOf(i), recordID(i), timeAt(i), "")
+		}
+		w.nodes["n1"].err = err
+		resp, err := w.broker().GetFeed(t.Context(), recentRequest(30))
+		if err != nil || len(resp.Coverage.Missing) == 0 || len(resp.Items) == 0 {
+			t.Fatalf("%s: %v, %v", want, resp.GetCoverage(), err)
+		}
+		for _, m := range resp.Coverage.Missing {
+			if m.Reason != want {
+				t.Errorf("%s: %v", want, m)
+			}
+		}
 	}
 }
 

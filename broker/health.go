@@ -17,7 +17,7 @@ import (
 //
 // A node that is slow is waited for, and one that is mute is not. The evidence
 // is a ping beside a call that is overdue: a node that is busy or slow answers
-// it. One that does not for a [beat] is mute, and asked last; after
+// it. One that does not within [muteAfter] is mute, and asked last; after
 // [mutePatience] beats its calls are ended, and new ones wait for [muteProbe].
 // Pings go on until one is answered. Beats are counted and not timed, so that
 // the broker's own pause is no silence of its nodes.
@@ -62,10 +62,11 @@ const (
 
 // A ping takes a millisecond, and a few hundred on a machine that has no rest.
 const (
-	beat         = 250 * time.Millisecond
-	mutePatience = 6 // beats
+	beat         = 100 * time.Millisecond
+	muteAfter    = 250 * time.Millisecond // since anything was heard, and a beat since a ping was sent
+	mutePatience = 15                     // beats
 	muteProbe    = 100 * time.Millisecond
-	pingSpacing  = 100 * time.Millisecond // no ping of a node that was heard so lately
+	pingSpacing  = 50 * time.Millisecond // no ping of a node that was heard so lately
 	pingLimit    = 5 * time.Second        // then another is sent
 )
 
@@ -119,7 +120,7 @@ func (h *health) mute(id millrace.NodeID) bool {
 	return h.of(id).mute()
 }
 
-func (n *nodeHealth) mute() bool { return n.silence > 0 }
+func (n *nodeHealth) mute() bool { return n.silence > 0 && time.Since(n.heard) >= muteAfter }
 
 // wait is a call that a node has not answered.
 type wait struct{ end context.CancelCauseFunc }

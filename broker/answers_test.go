@@ -207,6 +207,7 @@ func TestUnreadAnswersEndNoBroker(t *testing.T) {
 			_ = server.probe(t.Context())
 		}
 	}
+	t.Logf("all have asked; it took %d MiB", server.mostMemory(t)>>20)
 	waitFor(t, "an answer in the end", func() bool {
 		select {
 		case err := <-server.ended:
@@ -217,6 +218,8 @@ func TestUnreadAnswersEndNoBroker(t *testing.T) {
 	})
 	if most := server.mostMemory(t); most > doorsMemory {
 		t.Errorf("it took %d MiB", most>>20)
+	} else {
+		t.Logf("in the end %d MiB", most>>20)
 	}
 }
 

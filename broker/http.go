@@ -41,6 +41,7 @@ func (b *Broker) Handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what nobody reads
+		w = &timely{ResponseWriter: w, within: b.takenWithin}
 		to, ok := all[r.URL.Path]
 		switch {
 		case !ok:
@@ -111,7 +112,7 @@ func (b *Broker) guarded(next http.Handler) http.Handler {
 		defer in.leave()
 		r = r.WithContext(ctx)
 		r.Body = body
-		next.ServeHTTP(&timely{ResponseWriter: w, within: b.takenWithin}, r)
+		next.ServeHTTP(w, r)
 	})
 }
 

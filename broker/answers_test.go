@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,37 +74,53 @@ func stubborn(t *testing.T, addr string, req *feedv1.GetFeedRequest, byGRPC bool
 	return c
 }
 
+// narrow is a listener for whose connections the kernel takes little.
+type narrow struct{ net.Listener }
+
+func (n narrow) Accept() (net.Conn, error) {
+	c, err := n.Listener.Accept()
+	if err == nil {
+		err = c.(*net.TCPConn).SetWriteBuffer(32 << 10)
+	}
+	return c, err
+}
+
+func serveNarrow(t *testing.T, b *Broker) (addr string) {
+	t.Helper()
+	h := httptest.NewUnstartedServer(b.Handler())
+	h.Listener = narrow{h.Listener}
+	h.Start()
+	t.Cleanup(h.Close)
+	return h.Listener.Addr().String()
+}
+
 // Answers that nobody reads share a budget, by JSON and by gRPC: what is beyond
-// it is refused before nodes are asked, who does not read is cut off, and all
-// of it comes back.
+// it is refused, and all of it comes back when the callers are gone.
 func TestAnswersShareABudget(t *testing.T) {
 	for _, byGRPC := range []bool{false, true} {
-		b := largeWorld(t, 150, 100_000).broker()
-		const limit = 128 << 20
-		b.answering, b.takenWithin = memory.New(limit, "answers"), time.Second
-		h := httptest.NewServer(b.Handler())
-		t.Cleanup(h.Close)
-		addr := h.Listener.Addr().String()
+		b := largeWorld(t, 40, 100_000).broker()
+		const limit = 32 << 20
+		b.answering, b.takenWithin = memory.New(limit, "answers"), time.Hour
+		addr := serveNarrow(t, b)
 		if byGRPC {
 			addr = listenGRPC(t, b)
 		}
 		var unread []net.Conn
-		overloaded := func() bool {
-			if len(unread) < 100 {
-				unread = append(unread, stubborn(t, addr, largeRequest(150), byGRPC))
+		waitFor(t, "a refusal", func() bool {
+			if len(unread) < 20 {
+				unread = append(unread, stubborn(t, addr, largeRequest(40), byGRPC))
 			}
-			_, err := b.GetFeed(t.Context(), largeRequest(150))
-			if held := b.answering.Held(); held > limit+limit/8 { // with those that are being refused
+			_, err := b.GetFeed(t.Context(), largeRequest(40))
+			if held := b.answering.Held(); held > 2*limit { // with those that are being refused
 				t.Errorf("%d bytes are held", held)
 			}
 			return err != nil && refusal(t, err).Reason == millrace.ReasonOverloaded && strings.Contains(err.Error(), "answers take all")
-		}
-		waitFor(t, "a refusal", overloaded)
-		waitFor(t, "the budget to come back", func() bool { return b.answering.Held() == 0 })
+		})
 		for _, c := range unread {
 			c.Close()
 		}
-		if resp, err := b.GetFeed(t.Context(), largeRequest(150)); err != nil || len(resp.Items) != 150 {
+		waitFor(t, "the budget to come back", func() bool { return b.answering.Held() == 0 })
+		if resp, err := b.GetFeed(t.Context(), largeRequest(40)); err != nil || len(resp.Items) != 40 {
 			t.Errorf("gRPC %v: in the end: %v", byGRPC, err)
 		}
 	}
@@ -123,21 +141,19 @@ func cutOff(err error) bool {
 // Who does not read an answer is cut off, though nobody else asks; who reads it
 // at leisure is not.
 func TestUnreadAnswersAreCutOff(t *testing.T) {
-	b := largeWorld(t, 150, 100_000).broker() // more than the kernel takes for nobody
+	b := largeWorld(t, 40, 100_000).broker()
 	b.takenWithin = 200 * time.Millisecond
-	h := httptest.NewServer(b.Handler())
-	t.Cleanup(h.Close)
 	for _, byGRPC := range []bool{false, true} {
-		addr := h.Listener.Addr().String()
+		addr := serveNarrow(t, b)
 		if byGRPC {
 			addr = listenGRPC(t, b)
 		}
-		c := stubborn(t, addr, largeRequest(150), byGRPC)
+		c := stubborn(t, addr, largeRequest(40), byGRPC)
 		defer c.Close()
 		waitFor(t, "an answer", func() bool { return b.answering.Held() > 0 })
 		waitFor(t, "the end of it", func() bool { return b.answering.Held() == 0 })
 		n, err := drain(c)
-		if n >= 15_000_000 || err != nil && !cutOff(err) {
+		if n >= 4_000_000 || err != nil && !cutOff(err) {
 			t.Errorf("gRPC %v: %d bytes, %v", byGRPC, n, err)
 		}
 	}
@@ -164,6 +180,14 @@ func TestTheMemoryOfAnswersComesBack(t *testing.T) {
 	}
 }
 
+var muchBody = sync.OnceValue(func() []byte {
+	body, err := note.EncodeJSON(fmt.Appendf(nil, `{"id":"r","author":"a","kind":"post","at":1700000000000,"text":%q}`, strings.Repeat("x", 40_000)))
+	if err != nil {
+		panic(err)
+	}
+	return body
+})
+
 // muchNode has four megabytes for everyone.
 type muchNode struct{ emptyNode }
 
@@ -174,10 +198,7 @@ func (n muchNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.
 	}
 	resp.UnknownTypes = nil
 	for i := range 100 {
-		body, err := note.EncodeJSON(fmt.Appendf(nil, `{"id":"r%d","author":"a","kind":"post","at":1700000000000,"text":%q}`, i, strings.Repeat("x", 40_000)))
-		if err != nil {
-			return nil, err
-		}
+		body := bytes.Clone(muchBody())
 		resp.Items = append(resp.Items, &nodev1.Item{Id: fmt.Sprint("r", i), Entity: "a", Type: "post", TimeMs: 1_700_000_000_000, Schema: uint64(note.Fingerprint()), Body: body})
 	}
 	return resp, nil

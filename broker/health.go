@@ -67,7 +67,7 @@ const (
 	mutePatience = 15                     // beats
 	muteProbe    = 100 * time.Millisecond
 	pingSpacing  = 50 * time.Millisecond // no ping of a node that was heard so lately
-	pingLimit    = 5 * time.Second        // then another is sent
+	pingLimit    = 5 * time.Second       // then another is sent
 )
 
 func newHealth() *health {

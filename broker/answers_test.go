@@ -180,6 +180,21 @@ func TestTheMemoryOfAnswersComesBack(t *testing.T) {
 	}
 }
 
+// However many nodes there are, and however much each might send, a request
+// that is in order is let in: they have little.
+func TestManyNodesShareTheRoom(t *testing.T) {
+	w := newWorld(t, 60, 2)
+	for i := range 200 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	req := largeRequest(200)
+	req.Limit, req.Explain = proto.Int64(1000), true
+	resp, err := w.broker().GetFeed(t.Context(), req)
+	if err != nil || len(resp.Items) != 200 {
+		t.Errorf("%d items, %v", len(resp.GetItems()), err)
+	}
+}
+
 var muchBody = sync.OnceValue(func() []byte {
 	body, err := note.EncodeJSON(fmt.Appendf(nil, `{"id":"r","author":"a","kind":"post","at":1700000000000,"text":%q}`, strings.Repeat("x", 40_000)))
 	if err != nil {

@@ -35,7 +35,7 @@ type fanout struct {
 	nodes  standing
 	zone   string // preferred
 	cancel context.CancelFunc
-	room   int64 // bytes that the part of a node may take, unless it says more
+	room   int64 // bytes that the part of a node is likely not to exceed
 
 	mu struct {
 		sync.Mutex
@@ -92,13 +92,17 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 	if len(tried) == 0 { // before there is anything else at work
 		f.q.times.route = time.Since(began)
 	}
-	if err := f.q.hold(2 * f.room * int64(len(legs))); err != nil {
+	room := share(f.room, len(legs))
+	if err := f.q.hold(2 * room * int64(len(legs))); err != nil {
 		f.refuse(err)
 		return none(want, missOverloaded)
 	}
 	total := none(rest, missNoReplica)
 	outcomes := make([]outcome, len(legs))
 	var wg sync.WaitGroup
+	for i := range legs {
+		legs[i].room = room
+	}
 	for i, l := range legs {
 		if i > 0 {
 			wg.Add(1)
@@ -310,7 +314,7 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 // node whose part takes more says how much, and is asked again when there is
 // room for it.
 func (f *fanout) query(ctx context.Context, l leg) (*nodev1.QueryResponse, error) {
-	room := f.room
+	room := l.room
 	var size int64
 	defer func() { _ = f.q.loan.More(size - 2*room) }()
 	n, err := f.b.conns.get(l.node)

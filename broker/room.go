@@ -22,6 +22,7 @@ const (
 
 	requestTimes  = 3        // its entities: here, for the nodes, as they are sent
 	timelineBytes = 32       // of each, in maps and lists
+	mostRoom      = 8 << 20  // of all parts together, before nodes have said more
 	leastRoom     = 32 << 10 // of a part without items
 	usualItem     = 1 << 10  // of a feed that was not asked yet
 	usualAccount  = 8 << 10  // beside it, of an item that is explained
@@ -88,6 +89,11 @@ func (s *sizes) expect(q *question) int64 {
 		}
 	}
 	return min(leastRoom+int64(q.query.Limit)*(item+item/2), maxMessageBytes)
+}
+
+// share returns the room of each of several parts.
+func share(room int64, parts int) int64 {
+	return max(leastRoom, min(room, mostRoom/int64(max(1, parts))))
 }
 
 // learn notes what a part took. What was large is forgotten slowly.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -290,14 +291,19 @@ func TestAnswersTooLargeAreRefused(t *testing.T) {
 	}
 }
 
-// A node whose part is larger than a message may be, and does not know how to
-// withhold it, is told as that: the caller can mend it.
+// A node whose part is larger than a message may be says so, or gRPC does for
+// one that does not know how to: the caller can mend it.
 func TestPartsTooLargeAreRefused(t *testing.T) {
 	for _, old := range []bool{false, true} {
-		w := largeWorld(t, 40, 1_000_000)
+		w := largeWorld(t, 4, 10_000)
 		node := w.nodes["n0"]
-		node.old = old
-		stop, addr := serveNode(t, node, "127.0.0.1:0")
+		var opts []grpc.ServerOption
+		if node.old = old; old {
+			opts = append(opts, grpc.MaxSendMsgSize(20_000))
+		} else {
+			node.claims = 1 << 30
+		}
+		stop, addr := serveNode(t, node, "127.0.0.1:0", opts...)
 		t.Cleanup(stop)
 		w.m = cluster.NewMap(w.m.Assignment(), []cluster.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All()})
 		b, err := New(Config{Maps: w})
@@ -305,11 +311,11 @@ func TestPartsTooLargeAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = b.Close() })
-		_, err = b.GetFeed(t.Context(), largeRequest(40))
+		_, err = b.GetFeed(t.Context(), largeRequest(4))
 		if e := refusal(t, err); e.Reason != millrace.ReasonTooLarge || !strings.Contains(e.WayOut, "fewer items") {
 			t.Errorf("old %v: %+v", old, e)
 		}
-		if resp, err := b.GetFeed(t.Context(), largeRequest(10)); err != nil || len(resp.Items) != 10 {
+		if resp, err := b.GetFeed(t.Context(), largeRequest(1)); err != nil || len(resp.Items) != 1 {
 			t.Errorf("old %v: fewer items: %v", old, err)
 		}
 		waitFor(t, "the budget to come back", func() bool { return b.answering.Held() == 0 })

@@ -34,16 +34,16 @@ type parcel struct {
 type delivery struct {
 	answer proto.Message
 	loan   *memory.Loan
-	kept   bool // by the connection, until it ends or the answer is sent
+	sent   func() // returns the loan, which the connection returns should it end; nil: it would not
 }
 
 // send makes a delivery of an answer to whom ctx says. The loan is returned
 // when gRPC has sent the last byte of it, or the connection has ended. Where
-// that cannot be known, it is returned before it is sent.
+// that cannot be known, it is returned before.
 func send(ctx context.Context, answer proto.Message, loan *memory.Loan) *delivery {
 	d := &delivery{answer: answer, loan: loan}
 	if p, ok := peer.FromContext(ctx); ok {
-		d.kept = intake.Keep(p.Addr, loan)
+		d.sent = intake.Keep(p.Addr, loan)
 	}
 	return d
 }
@@ -60,12 +60,12 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		pool = mem.NopBufferPool{}
 	}
 	out, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend((*pool.Get(size))[:0], d.answer)
-	if err != nil || !d.kept || mem.IsBelowBufferPoolingThreshold(cap(out)) { // of such gRPC does not tell
+	if err != nil || d.sent == nil || mem.IsBelowBufferPoolingThreshold(cap(out)) { // of such gRPC does not tell
 		d.loan.Return()
 		return mem.BufferSlice{mem.SliceBuffer(out)}, err
 	}
 	_ = d.loan.Hold(min(d.loan.Held(), int64(cap(out)))) // no more for what it was made of
-	return mem.BufferSlice{mem.NewBuffer(&out, sentPool{pool, d.loan})}, nil
+	return mem.BufferSlice{mem.NewBuffer(&out, sentPool{pool, d.sent})}, nil
 }
 
 // maxPooledBytes is the largest answer that is written to memory of gRPC's pool,
@@ -75,12 +75,12 @@ const maxPooledBytes = 32 << 10
 // sentPool is the pool of an answer, which learns when it is sent.
 type sentPool struct {
 	mem.BufferPool
-	loan *memory.Loan
+	sent func()
 }
 
 // Put implements mem.BufferPool.
 func (p sentPool) Put(b *[]byte) {
-	p.loan.Return()
+	p.sent()
 	p.BufferPool.Put(b)
 }
 

@@ -31,13 +31,13 @@ func (s servedNode) GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest)
 	return resp, rpcerr.Status(err)
 }
 
-func serveNode(t *testing.T, n *fakeNode, addr string) (stop func(), at string) {
+func serveNode(t *testing.T, n *fakeNode, addr string, opts ...grpc.ServerOption) (stop func(), at string) {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(opts...)
 	nodev1.RegisterNodeServiceServer(s, servedNode{fakeNode: n})
 	done := make(chan struct{})
 	go func() {

@@ -165,6 +165,7 @@ type fakeNode struct {
 	delay  func() time.Duration     // before each answer
 	frozen bool                     // never answers
 	old    bool                     // does not know how much its answer may take
+	claims int64                    // bytes that it says its answer takes, if more than one item is asked for
 	silent bool                     // does not tell which schemas it knows
 	work   func(context.Context) error
 }
@@ -265,6 +266,9 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	}
 	if size := nodewire.Size(resp); !n.old && req.MaxBytes > 0 && size > req.MaxBytes {
 		resp.Items, resp.WithheldBytes = nil, size
+	}
+	if n.claims > 0 && req.Limit > 1 {
+		resp.Items, resp.WithheldBytes = nil, n.claims
 	}
 	// Over the wire and back, so that nothing is shared.
 	raw, err := proto.Marshal(resp)

@@ -214,32 +214,30 @@ type addr struct {
 	conn *watched
 }
 
-// Keep returns a loan when the connection from an address ends, if it is a
-// watched one, and reports whether it is. The loan may be returned before.
-func Keep(from net.Addr, loan *memory.Loan) bool {
+// Keep returns a loan when the connection from an address ends, unless it was
+// returned by what Keep returns. That is nil where the connection is no watched
+// one, or has ended.
+func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 	a, ok := from.(addr)
 	if !ok {
-		return false
+		return nil
 	}
-	return a.conn.keep(loan)
-}
-
-func (c *watched) keep(loan *memory.Loan) bool {
+	c := a.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
-		return false
-	}
-	for l := range c.mu.loans { // those that were returned since
-		if l.Held() == 0 {
-			delete(c.mu.loans, l)
-		}
+		return nil
 	}
 	if c.mu.loans == nil {
 		c.mu.loans = map[*memory.Loan]struct{}{}
 	}
 	c.mu.loans[loan] = struct{}{}
-	return true
+	return func() {
+		c.mu.Lock()
+		delete(c.mu.loans, loan)
+		c.mu.Unlock()
+		loan.Return()
+	}
 }
 
 // Close implements net.Conn.

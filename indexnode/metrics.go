@@ -62,6 +62,9 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
 	reg.MustRegister(&replicaGauge{n})
+	gauge("millrace_indexnode_question_memory_bytes", "Memory that is counted for questions: what they read beside the caches, and their answers.", func() float64 {
+		return float64(n.memory.Held())
+	})
 	gauge("millrace_indexnode_ready_partitions", "Partitions that answer, those among them whose answers are old.", func() float64 {
 		answering, _, _ := n.replicas.Answering(time.Now())
 		return float64(answering.Len())

@@ -81,6 +81,9 @@ func TestMetrics(t *testing.T) {
 	n.replicas.Serve(3, time.Now().Add(-time.Hour))
 	n.counters.refused(schemas.KeyMismatch)
 	n.counters.modelRefused()
+	if err := n.memory.Borrow().More(7); err != nil {
+		t.Fatal(err)
+	}
 
 	got, s := gathered(t, registry), n.CacheStats()
 	for series, want := range map[string]float64{
@@ -98,6 +101,7 @@ func TestMetrics(t *testing.T) {
 		"cache_removals_total": float64(s.Removals), "cache_not_admitted_total": float64(s.NotAdmitted), "cache_purges_total": 1,
 		"cache_memory_bytes": float64(s.Arena.Used), "cache_mapped_bytes": float64(s.Arena.Mapped), "cache_retired_bytes": float64(s.Arena.Retired),
 		"cache_record_bytes": float64(s.Arena.Used) / float64(s.Records), "cache_fat_bytes": float64(s.Bytes),
+		"indexnode_question_memory_bytes": 7,
 		"indexnode_panics_total": 0, // TestAPanicOfAReaderEndsQuestionsOnly
 	} {
 		value, there := got[series]

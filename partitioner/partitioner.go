@@ -103,6 +103,10 @@ func (c Config) inputs() []string {
 	return append(append([]string{}, c.Content...), c.Features...)
 }
 
+// logs are the topics whose past matters: what the group has brought must be in
+// the ones that it goes on with.
+func (c Config) logs() []string { return []string{c.Topics.Timeline, c.Topics.Features} }
+
 // Partitioner is one member of the partitioning group.
 type Partitioner struct {
 	cfg      Config
@@ -125,7 +129,8 @@ type events struct {
 	committed func() // after a commit is counted
 	waiting   func() // before a record waits for its schema
 	resting   func() // when a pause begins
-	skipped   func() // after a batch was skipped
+	skipped   func() // after a place was skipped
+	halted    func() // when the outputs are found to be other logs
 }
 
 // pace is when to commit and when to pause.
@@ -139,6 +144,7 @@ type pace struct {
 	backoff   time.Duration // before a new session after a failed one
 	idle      time.Duration // records that wait for longer are told by a process that has no partition to read
 	open      time.Duration // transactions of producers that are open for longer are told
+	logs      time.Duration // between two looks at whether the topics are what they were
 }
 
 // New validates. The metrics are registered with reg; now is the clock that
@@ -173,10 +179,11 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 		backoff:   500 * time.Millisecond,
 		idle:      10 * time.Second,
 		open:      time.Minute,
+		logs:      2 * time.Second,
 	}}
 	p.batch = p.pace.records
 	p.state.waits = errNotRun
-	p.on = events{func() {}, func() {}, func() {}, func() {}}
+	p.on = events{func() {}, func() {}, func() {}, func() {}, func() {}}
 	return p, nil
 }
 
@@ -196,7 +203,7 @@ func (p *Partitioner) open() (err error) {
 	}
 	p.beat = kafka.NewHeartbeat(kafka.HeartbeatConfig{
 		Brokers: p.cfg.Brokers, Progress: p.progress, Group: p.cfg.Group, Instance: p.cfg.Instance,
-		Inputs: p.cfg.inputs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
+		Inputs: p.cfg.inputs(), Logs: p.cfg.logs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
 	})
 	return nil
 }

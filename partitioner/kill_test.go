@@ -119,6 +119,9 @@ func TestOnRealKafka(t *testing.T) {
 		"bomb":   testBomb,
 		"open":   testOpenTransaction,
 		"frozen": testFrozen,
+		"output": testRecreatedOutput,
+		"input":  testRecreatedInput,
+		"trim":   testTrimmedInput,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, []string{addr}, fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))

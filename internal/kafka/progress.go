@@ -103,6 +103,11 @@ func (s Stuck) String() string {
 	return fmt.Sprintf("%s/%d is stuck at offset %d: %s; way out: %s --yes", s.Topic, s.Partition, s.Offset, s.What(), way)
 }
 
+// Skip returns the operator's word to go on behind the place.
+func (s Stuck) Skip(group string) Skip {
+	return Skip{Group: group, Topic: s.Topic, Partition: s.Partition, Offset: s.Offset, Kind: s.Kind}
+}
+
 // passed reports whether the group has got past a place.
 func (s Stuck) passed(now place) bool {
 	switch s.Kind {

@@ -99,7 +99,7 @@ func testRecreatedOutput(t *testing.T, w *world) {
 	look, err := kafka.NewInspector(w.brokers)
 	must(t, err)
 	defer look.Close()
-	plan, err := look.PlanAdoption(w.ctx, w.cfg.Group, w.cfg.logs())
+	plan, err := look.PlanAdoption(w.ctx, w.cfg.Group, w.cfg.Topics.Logs())
 	must(t, err)
 	if plan.Other == nil || plan.Kept < 1 || plan.Brought < plan.Kept {
 		t.Errorf("planned: %+v", plan)
@@ -108,7 +108,7 @@ func testRecreatedOutput(t *testing.T, w *world) {
 	w.untilReady(p, "")
 	w.until("past and later are brought", func() bool { return len(w.timelineIDs()) == 2 })
 	w.untilThrough(progress, through)
-	if plan, err = look.PlanAdoption(w.ctx, w.cfg.Group, w.cfg.logs()); err != nil || plan.Other != nil {
+	if plan, err = look.PlanAdoption(w.ctx, w.cfg.Group, w.cfg.Topics.Logs()); err != nil || plan.Other != nil {
 		t.Errorf("after it: %v, %v", plan.Other, err)
 	}
 }

@@ -103,10 +103,6 @@ func (c Config) inputs() []string {
 	return append(append([]string{}, c.Content...), c.Features...)
 }
 
-// logs are the topics whose past matters: what the group has brought must be in
-// the ones that it goes on with.
-func (c Config) logs() []string { return []string{c.Topics.Timeline, c.Topics.Features} }
-
 // Partitioner is one member of the partitioning group.
 type Partitioner struct {
 	cfg      Config
@@ -203,7 +199,7 @@ func (p *Partitioner) open() (err error) {
 	}
 	p.beat = kafka.NewHeartbeat(kafka.HeartbeatConfig{
 		Brokers: p.cfg.Brokers, Progress: p.progress, Group: p.cfg.Group, Instance: p.cfg.Instance,
-		Inputs: p.cfg.inputs(), Logs: p.cfg.logs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
+		Inputs: p.cfg.inputs(), Logs: p.cfg.Topics.Logs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
 	})
 	return nil
 }

@@ -136,7 +136,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		Outputs:     []string{p.cfg.Topics.Timeline, p.cfg.Topics.Features, p.cfg.Topics.DeadLetters},
 		DeadLetters: p.cfg.Topics.DeadLetters,
 		Log:         p.log,
-		Logs:        p.cfg.logs(),
+		Logs:        p.cfg.Topics.Logs(),
 		Known: func(topic string) kafka.TopicID {
 			last, _ := p.progress.Group(p.cfg.Group)
 			return last.Topics[topic].ID

@@ -177,6 +177,9 @@ func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
 	if behind := now.Sub(g.Through()); behind > heartbeatLimit {
 		faults = append(faults, fmt.Sprintf("group %s is %s behind its topics", g.Group, behind.Round(time.Second)))
 	}
+	if g.OtherLog != "" {
+		faults = append(faults, g.OtherLog)
+	}
 	for _, t := range g.Missing {
 		faults = append(faults, fmt.Sprintf("group %s: topic %s does not exist", g.Group, t))
 	}

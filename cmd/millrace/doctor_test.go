@@ -238,11 +238,12 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
 	for want, g := range map[string]kafka.Progress{
-		"":                           {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
-		"has not been heard for 26s": {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
-		"is 26s behind its topics":   {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
-		"topic likes does not exist": {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
-		"stuck at offset 7":          {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
+		"":                            {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
+		"has not been heard for 26s":  {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		"is 26s behind its topics":    {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
+		"topic likes does not exist":  {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
+		"has stopped: topic timeline": {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
+		"stuck at offset 7":           {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
 	} {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {

@@ -89,7 +89,7 @@ func (s Stuck) What() string {
 	case CutShort:
 		return fmt.Sprintf("the log ends before offset %d, up to which it was read: Kafka lost the end of it; it is read again from %d, and what was read before takes effect once", s.Offset, s.Next)
 	case Recreated:
-		return fmt.Sprintf("the topic was deleted and created again: what the former one held behind offset %d was not read, and is gone; the new one is read from %d", s.Offset, s.Next)
+		return fmt.Sprintf("the topic was deleted and created again: what had not been read of the former one is gone; the new one is read from %d", s.Next)
 	}
 	return fmt.Sprintf("%s; it is kept aside in the dead letters, byte for byte, and reading goes on at %d", s.Reason, s.Next)
 }

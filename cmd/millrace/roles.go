@@ -341,7 +341,7 @@ func brokerCommand() *cobra.Command {
     default: {per_second: 50}  # all other callers together; left out: no limit
   connections: 4096            # of each port at a time
   request_memory_mib: 256      # for all requests that are being read or parsed
-  forbid: {why: true}          # what callers may not ask of it: filter, explain, why, model, recent
+  forbid: {why: true}          # what callers may not ask of it: filter, explain, why, model, window, recent
   zone: a                      # index nodes of the same are asked first
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
 		var heard atomic.Pointer[cluster.Watcher]

@@ -213,12 +213,17 @@ func (n *Node) reports(now time.Time) []cluster.Report {
 			continue
 		}
 		why, since := r.Why()
+		warns := state == replica.Ready && why.Reason == "" && n.cfg.BackupsReach == 0
+		if warns {
+			why = r.Irreplaceable()
+			warns = why.Reason != ""
+		}
 		k := key{state.String(), string(why.Reason)}
 		i, ok := at[k]
 		if !ok {
 			i = len(all)
 			at[k] = i
-			all = append(all, cluster.Report{State: k.state, Reason: k.reason, Detail: why.Detail, Since: since})
+			all = append(all, cluster.Report{State: k.state, Reason: k.reason, Detail: why.Detail, Since: since, Warning: warns})
 		}
 		all[i].Partitions.Add(p)
 		if age := n.replicas.Age(p, now); age < replica.UnknownAge {

@@ -25,6 +25,7 @@ const (
 	LogShorter     Reason = "log_shorter"      // the log ends before what was read of it
 	LogDeletes     Reason = "log_deletes"      // the topic deletes records, and no backup reaches as far
 	BatchTooLarge  Reason = "batch_too_large"  // a batch of the log cannot be opened within bounds
+	LogTrimmed     Reason = "log_trimmed"      // of a ready one: the log no longer has its beginning, and no backup has it
 	Moved          Reason = "moved"            // assigned to other nodes
 )
 

@@ -79,6 +79,7 @@ type Replicas struct {
 		at  time.Time
 		err error
 	}
+	begun    time.Time     // of the reconciler: when it was asked where the log begins
 	changed  chan struct{} // holds one token when the reconciler should look
 	moved    chan struct{} // holds one token when states changed
 	drainFor time.Duration // see drainFor

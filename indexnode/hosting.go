@@ -82,7 +82,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	}
 	models := newModelFollower(n, packs, h.schemaLog.Moved)
 	models.admit(ctx)
-	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance}); err != nil {
+	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Dir: n.cfg.Instance}); err != nil {
 		return err
 	}
 	defer h.leave(ctx)

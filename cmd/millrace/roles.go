@@ -107,9 +107,9 @@ func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
 
 // checkDir refuses a data directory of another cluster or node, and returns
 // its instance.
-func (c *Common) checkDir(data string, id millrace.NodeID) (instance string, err error) {
+func (c *Common) checkDir(data string, id millrace.NodeID) (instance cluster.Instance, err error) {
 	if data == "" {
-		return "", nil
+		return instance, nil
 	}
 	return cluster.CheckDir(data, c.clusterName(), id)
 }

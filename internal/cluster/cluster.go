@@ -99,6 +99,12 @@ type Node struct {
 	// [CheckDir]: by it a process that is restarted is told from a second one
 	// of the same id. Empty: one of this process alone.
 	Instance string `json:"instance,omitempty"`
+	// Place is where that directory is, and Start how often a process has
+	// registered from it: by both a copy of it is told.
+	Place string `json:"place,omitempty"`
+	Start int64  `json:"start,omitempty"`
+	// Dir, if given, says all three when the node joins.
+	Dir Instance `json:"-"`
 }
 
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it

@@ -183,9 +183,10 @@ func (h *hosting) announce(ctx context.Context) error {
 			told = lag
 			h.member.SetLag(lag)
 		}
-		h.member.SetReports(slices.DeleteFunc(h.node.reports(now), func(r cluster.Report) bool {
+		reports := slices.DeleteFunc(h.node.reports(now), func(r cluster.Report) bool {
 			return r.State == replica.Ready.String() && r.Reason == ""
-		}))
+		})
+		h.member.SetReports(append(reports, h.node.typesReport(answering)...))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -199,6 +200,18 @@ func (h *hosting) announce(ctx context.Context) error {
 // hardly changed.
 func worthTelling(told, now cluster.Lag) bool {
 	return now.Behind != told.Behind || now.Seconds > 1.5*told.Seconds || now.Seconds < told.Seconds/1.5
+}
+
+// typesReport warns where records have more content types than can be asked for
+// at once.
+func (n *Node) typesReport(answering cluster.Set) []cluster.Report {
+	if _, all := n.store.Types(); all || answering.Len() == 0 {
+		return nil
+	}
+	return []cluster.Report{{
+		State: replica.Ready.String(), Reason: string(replica.TooManyTypes), Partitions: answering, Warning: true,
+		Detail: fmt.Sprintf("records have more than %d content types, and questions for all of them are refused: name types in the feeds' definitions, and stop who writes the others", store.MaxTypes),
+	}}
 }
 
 // reports tells of all partitions hosted, by state and reason.

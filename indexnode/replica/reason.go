@@ -26,6 +26,7 @@ const (
 	LogDeletes     Reason = "log_deletes"      // the topic deletes records, and no backup reaches as far
 	BatchTooLarge  Reason = "batch_too_large"  // a batch of the log cannot be opened within bounds
 	LogTrimmed     Reason = "log_trimmed"      // of a ready one: the log no longer has its beginning, and no backup has it
+	TooManyTypes   Reason = "too_many_types"   // of a node that answers: what asks for all content types is refused
 	Moved          Reason = "moved"            // assigned to other nodes
 )
 

@@ -34,8 +34,10 @@ const (
 type question struct {
 	feed  Feed
 	query *nodev1.QueryRequest // all but entities
-	asOf  millrace.Time
-	types int // timelines an entity counts for
+	// narrows says that the caller's window may only narrow the feed's.
+	narrows bool
+	asOf    millrace.Time
+	types   int // timelines an entity counts for
 
 	distinct int // entities
 	want     cluster.Set
@@ -124,10 +126,11 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 			return nil, err
 		}
 	}
-	if err := b.permitted(&feed, req); err != nil {
+	no := b.forbid.or(feed.forbids())
+	if err := permitted(no, &feed, req); err != nil {
 		return nil, err
 	}
-	q := &question{feed: feed, query: &nodev1.QueryRequest{
+	q := &question{feed: feed, narrows: no.Window, query: &nodev1.QueryRequest{
 		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: feed.Model, Filter: feed.Filter, Shadow: namesOf(feed.Shadow),
 		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
 	}}
@@ -317,6 +320,10 @@ func readTimes(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
 	}
 	if req.GetFrom() != nil && from > to {
 		return invalid("from", "let the window begin before it ends", "%s is after to, %s", from, to)
+	}
+	if q.narrows { // what both windows have, be it nothing
+		from = max(from, earliest)
+		to = max(from, to)
 	}
 	q.asOf = asOf
 	q.query.AsOfMs, q.query.FromMs, q.query.ToMs = int64(asOf), int64(from), int64(to)

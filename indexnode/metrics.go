@@ -146,7 +146,7 @@ func (c *counters) modelRefused() { c.models.Inc() }
 type replicaGauge struct{ node *Node }
 
 var replicaDesc = prometheus.NewDesc("millrace_indexnode_replicas",
-	"Partitions assigned to the node by state (restoring, catching_up, ready, stale, draining, quarantined) and by the reason why they are not ready.", []string{"state", "reason"}, nil)
+	"Partitions assigned to the node by state (restoring, catching_up, ready, stale, draining, quarantined) and by the reason why they are not ready, or, of ready ones, of what is to be known (log_trimmed).", []string{"state", "reason"}, nil)
 
 // Describe implements [prometheus.Collector].
 func (g *replicaGauge) Describe(out chan<- *prometheus.Desc) { out <- replicaDesc }

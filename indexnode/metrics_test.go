@@ -102,7 +102,7 @@ func TestMetrics(t *testing.T) {
 		"cache_memory_bytes": float64(s.Arena.Used), "cache_mapped_bytes": float64(s.Arena.Mapped), "cache_retired_bytes": float64(s.Arena.Retired),
 		"cache_record_bytes": float64(s.Arena.Used) / float64(s.Records), "cache_fat_bytes": float64(s.Bytes),
 		"indexnode_question_memory_bytes": 7,
-		"indexnode_panics_total": 0, // TestAPanicOfAReaderEndsQuestionsOnly
+		"indexnode_panics_total":          0, // TestAPanicOfAReaderEndsQuestionsOnly
 	} {
 		value, there := got[series]
 		if !there || value != want || want == 0 && !strings.Contains(series, "panics") {

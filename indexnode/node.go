@@ -42,10 +42,10 @@ import (
 // Config is what a node works with.
 type Config struct {
 	ID        millrace.NodeID
-	Zone      string // for the placement of replicas, and near brokers; may be empty
-	Instance  string // of its directory, as [cluster.CheckDir] gives it
-	Advertise string // host:port under which brokers reach it; empty: the listener's
-	Dir       string // of its store
+	Zone      string           // for the placement of replicas, and near brokers; may be empty
+	Instance  cluster.Instance // of its directory, as [cluster.CheckDir] gives it
+	Advertise string           // host:port under which brokers reach it; empty: the listener's
+	Dir       string           // of its store
 	Brokers   []string
 	Topics    kafka.Topics
 	Cluster   *cluster.Client

@@ -108,9 +108,9 @@ func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
 
 // checkDir refuses a data directory of another cluster or node, and returns
 // its instance.
-func (c *Common) checkDir(data string, id millrace.NodeID) (instance string, err error) {
+func (c *Common) checkDir(data string, id millrace.NodeID) (instance cluster.Instance, err error) {
 	if data == "" {
-		return "", nil
+		return instance, nil
 	}
 	return cluster.CheckDir(data, c.clusterName(), id)
 }
@@ -378,7 +378,7 @@ func brokerCommand() *cobra.Command {
     default: {per_second: 50}  # all other callers together; left out: no limit
   connections: 4096            # of each port at a time
   request_memory_mib: 256      # for all requests: a half until they are read, a half for answers until they are taken
-  forbid: {why: true}          # what callers may not ask of it: filter, explain, why, model, recent
+  forbid: {why: true}          # what callers may not ask of it: filter, explain, why, model, window, recent
   zone: a                      # index nodes of the same are asked first
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
 		var heard atomic.Pointer[cluster.Watcher]

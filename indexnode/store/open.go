@@ -43,6 +43,7 @@ type Store struct {
 	cancel    context.CancelFunc
 	closed    atomic.Bool
 	failing   atomic.Pointer[failure] // set while a flush waits for Pebble
+	stalled   atomic.Pointer[error]   // why Pebble waits for the disk; see patiently
 	flusher   sync.WaitGroup
 }
 
@@ -222,14 +223,19 @@ func (s *Store) appendRow(dst, key []byte) ([]byte, error) {
 }
 
 // Close flushes and releases the store. It must be called once, after every
-// other call has returned.
+// other call has returned. While the disk fails it releases nothing: that is
+// for the end of the process, and the log will be read again.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return ErrClosed
 	}
 	s.cancel()
 	s.flusher.Wait()
-	return errors.Join(s.lastFlush(), s.db.Close())
+	err := s.lastFlush()
+	if s.stalled.Load() != nil { // Pebble would wait for the disk
+		return err
+	}
+	return errors.Join(err, s.db.Close())
 }
 
 // part returns a partition that may be used.

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// cutsEnv says how many cuts TestCuts takes; 0 = cutsByDefault.
+// cutsEnv says how many cuts testCuts takes; empty = cutsByDefault.
 const (
 	cutsEnv       = "MILLRACE_CUTS"
 	cutsByDefault = 8
@@ -37,6 +37,9 @@ func testCuts(t *testing.T, w *world) {
 	if err != nil {
 		n = cutsByDefault
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(n)*5*time.Second)
+	defer cancel()
+	w.ctx = ctx
 	began := make(chan struct{}, 1)
 	var longest atomic.Int64 // hold
 	w.start(func(p *Partitioner) {
@@ -74,10 +77,11 @@ func testCuts(t *testing.T, w *world) {
 			}
 			cut <- c
 		}()
-		if i%4 == 2 { // it wakes up while the other one holds
+		if i%4 == 2 { // it wakes up while the other one holds, or after the cut
 			select {
 			case <-began:
-			case <-w.ctx.Done():
+			case c := <-cut:
+				cut <- c
 			}
 			second.signal(syscall.SIGCONT)
 		}

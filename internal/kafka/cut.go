@@ -96,8 +96,9 @@ func TakeCut(ctx context.Context, cfg CutConfig) (Cut, error) {
 			return cut, nil
 		}
 		if ctx.Err() != nil {
-			return Cut{}, fmt.Errorf("kafka: no cut of the log: %w (%w)", err, ctx.Err())
+			return Cut{}, fmt.Errorf("kafka: no cut of the log: %w", errors.Join(k.reason, ctx.Err()))
 		}
+		k.reason = err
 		if cfg.Log != nil {
 			cfg.Log.Info("kafka: no cut of the log yet; trying again", "reason", err)
 		}
@@ -113,6 +114,7 @@ type cutter struct {
 	adm      *kadm.Client
 	progress *ProgressLog
 	hold     Hold
+	reason   error                         // why there was no cut the last time
 	open     map[openTransaction]time.Time // since when each is seen open
 }
 
@@ -156,6 +158,7 @@ func (k *cutter) round(ctx context.Context) (cut Cut, err error) {
 		if err == nil || ctx.Err() != nil || time.Now().After(end) {
 			return cut, err
 		}
+		k.reason = err
 		if time.Since(watched) >= watchEvery {
 			watched = time.Now()
 			if err := k.watch(asking); err != nil {

@@ -62,7 +62,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		faults:       one("read_faults_total", "Partitions that could not be read, each time it was told."),
 		skipped:      vec("skipped_batches_total", "Batches that could not be opened and that an operator skipped; their records are not consumed.", "topic"),
 		holds:        one("holds_total", "Times that this process waited between two transactions, for a look at the whole log."),
-		held:         one("held_seconds_total", "How long it waited so, in all."),
+		held:         one("held_seconds_total", "How long this process waited between two transactions, for looks at the whole log."),
 		stuck: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "stuck_partitions",
 			Help: "Partitions that this process cannot read past a place of; /readyz and the log name it and the way out."}),
 		waiting: gauge("waiting_records", "Records, or offsets, of a topic that the group has not committed yet."),

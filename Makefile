@@ -31,7 +31,7 @@ test: ## every test
 	go test -timeout $(TIMEOUT) ./cmd/millrace
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./broker ./cmd/... ./indexnode/... ./internal/cluster ./internal/column ./internal/kafka ./internal/load ./internal/minicluster ./partitioner ./relevance/...
+RACE = ./broker ./cmd/... ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/kafka ./internal/load ./internal/minicluster ./partitioner ./relevance/...
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
@@ -56,6 +56,12 @@ MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
 
 e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
 	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$|NothingIsLostByRebalances/^kafka$$' ./internal/kafka ./partitioner ./internal/minicluster ./cmd/millrace
+
+# The address of the S3 server that `make s3` starts.
+MILLRACE_S3 ?= 127.0.0.1:$(or $(S3_PORT),19000)
+
+e2e-s3: ## the tests of backups on a real S3 server (make s3 first)
+	MILLRACE_S3=$(MILLRACE_S3) go test -count=1 -timeout $(TIMEOUT) ./internal/backup
 
 # Of one package's tests.
 TIMEOUT = 15m
@@ -92,4 +98,10 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact pages fuzz-doors e2e proto kafka kafka-stop
+s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
+	scripts/s3 start
+
+s3-stop: ## end it
+	scripts/s3 stop
+
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact pages fuzz-doors e2e e2e-s3 proto kafka kafka-stop s3 s3-stop

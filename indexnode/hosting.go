@@ -2,17 +2,19 @@ package indexnode
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
@@ -29,6 +31,8 @@ type hosting struct {
 	schemaLog *kafka.SchemaLog
 	progress  *kafka.ProgressLog
 	member    *cluster.Membership
+	watcher   *cluster.Watcher
+	keeper    *backups.Keeper // nil: there are no backups
 }
 
 // newHosting connects to nothing yet: Kafka may be away.
@@ -49,11 +53,47 @@ func (n *Node) newHosting() (h *hosting, err error) {
 	if h.schemaLog, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Schemas, Registry: n.schemas, Log: n.log}); err != nil {
 		return nil, err
 	}
-	h.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log})
-	return h, err
+	if h.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log}); err != nil {
+		return nil, err
+	}
+	return h, h.openKeeper()
+}
+
+// openKeeper has partitions backed up and restored, if the configuration says
+// where.
+func (h *hosting) openKeeper() (err error) {
+	n := h.node
+	if n.cfg.Backup.To == "" {
+		return nil
+	}
+	h.keeper, err = backups.NewKeeper(backups.KeeperConfig{
+		Config: n.cfg.Backup, Node: n.cfg.ID, Store: n.store, Dir: filepath.Join(n.cfg.Dir, "backup"), Retention: n.cfg.Store.Retention, Log: n.log,
+		Identity: func(ctx context.Context) (backup.Identity, error) { return backups.Identity(ctx, n.cfg.Cluster) },
+		Mine:     h.mine, Whole: n.replicas.Whole,
+	})
+	if err == nil && n.cfg.Metrics != nil {
+		err = n.cfg.Metrics.Register(h.keeper)
+	}
+	return err
+}
+
+// mine returns the partitions that this node is to back up.
+func (h *hosting) mine() (mine cluster.Set) {
+	m := h.watcher.Current()
+	for p := range partition.All() {
+		if id, ok := m.Keeper(p); ok && id == h.node.cfg.ID {
+			mine.Add(p)
+		}
+	}
+	return mine
 }
 
 func (h *hosting) close() {
+	if h.keeper != nil {
+		if err := h.keeper.Close(); err != nil {
+			h.node.log.Warn("the bucket of the backups was not closed", "err", err)
+		}
+	}
 	if h.progress != nil {
 		h.progress.Close()
 	}
@@ -72,8 +112,8 @@ func (h *hosting) close() {
 func (h *hosting) run(ctx context.Context, addr string) error {
 	n := h.node
 	n.awaits.Store("etcd, to hear of the assignment and the models")
-	watcher, err := n.cfg.Cluster.Watch(ctx)
-	if err != nil {
+	var err error
+	if h.watcher, err = n.cfg.Cluster.Watch(ctx); err != nil {
 		return err
 	}
 	packs, err := n.cfg.Cluster.Artefacts(ctx, ModelsKind)
@@ -81,26 +121,37 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 		return err
 	}
 	models := newModelFollower(n, packs, h.schemaLog.Moved)
-	models.admit(ctx)
-	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance}); err != nil {
+	if !n.backsUp() {
+		models.admit(ctx)
+	}
+	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
 		return err
 	}
 	defer h.leave(ctx)
 	n.member.Store(h.member)
+	var kept replica.Backups // stays nil, and no nil Keeper
+	if h.keeper != nil {
+		kept = h.keeper
+	}
 	n.replicas.Configure(replica.Config{
 		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Schemas: n.schemas, SchemaLog: h.schemaLog,
-		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
+		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Backups: kept, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
 	})
 	n.awaits.Store("")
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.ensureTopics(ctx) })
 	g.Go(func() error { return n.replicas.Run(ctx) })
-	g.Go(func() error { return h.followAssignment(ctx, watcher) })
+	g.Go(func() error { return h.followAssignment(ctx) })
 	g.Go(func() error { return h.followSchemas(ctx) })
 	g.Go(func() error { return h.sweep(ctx) })
 	g.Go(func() error { return h.announce(ctx) })
-	g.Go(func() error { return models.run(ctx, h.member.SetModels) })
+	if h.keeper != nil {
+		g.Go(func() error { return h.keeper.Run(ctx) })
+	}
+	if !n.backsUp() {
+		g.Go(func() error { return models.run(ctx, h.member.SetModels) })
+	}
 	return g.Wait()
 }
 
@@ -132,6 +183,9 @@ func (h *hosting) keeps(ctx context.Context) error {
 		return err
 	}
 	reach := h.node.cfg.BackupsReach
+	if own := h.node.cfg.Backup; reach == 0 && own.To != "" {
+		reach = 2 * own.WithDefaults().Every // one may fail
+	}
 	for _, t := range []kafka.LogTopic{log.Timeline, log.Features} {
 		if reach > 0 && t.CleanupPolicy == "delete" && t.RetentionBytes < 0 && t.Retention >= backupShare*reach {
 			continue
@@ -152,11 +206,16 @@ func (h *hosting) leave(ctx context.Context) {
 	}
 }
 
-// followAssignment has hosted what the map says, as it changes.
-func (h *hosting) followAssignment(ctx context.Context, w *cluster.Watcher) error {
+// followAssignment has hosted what the map says, as it changes. A backup node
+// has what its configuration says.
+func (h *hosting) followAssignment(ctx context.Context) error {
+	if h.node.backsUp() {
+		h.node.replicas.Want(h.node.cfg.Keeps)
+		return nil
+	}
 	for {
-		changed := w.Changed()
-		h.node.replicas.Want(w.Current().Hosted(h.node.cfg.ID))
+		changed := h.watcher.Changed()
+		h.node.replicas.Want(h.watcher.Current().Hosted(h.node.cfg.ID))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -174,6 +233,9 @@ func (h *hosting) announce(ctx context.Context) error {
 	for {
 		now := time.Now()
 		answering, old, age := h.node.replicas.Answering(now)
+		if h.node.backsUp() {
+			answering = cluster.Set{} // nobody is to ask it
+		}
 		lag := cluster.Lag{Behind: old}
 		if old.Len() > 0 {
 			lag.Seconds = age.Seconds()
@@ -319,33 +381,4 @@ func (n *Node) extend(t millrace.Timeline, r millrace.Record) bool {
 	return reader != nil && n.cache.Continue(t, reader.Layout(), 2*n.maxCached, func(rows *column.Appender) error {
 		return n.append(rows, reader, r)
 	})
-}
-
-// storedSchemas keeps the registry in the node's store: a row is the place in
-// the order of admission, as uvarint, and the JSON.
-type storedSchemas struct{ s *store.Store }
-
-func (s storedSchemas) PutSchema(x schemas.StoredSchema) error {
-	var b store.Batch
-	b.PutSchema(x.Fingerprint, append(binary.AppendUvarint(nil, x.Order), x.JSON...))
-	if _, err := s.s.Apply(&b, nil); err != nil {
-		return fmt.Errorf("schema %s: %w", x.Fingerprint, err)
-	}
-	return nil
-}
-
-func (s storedSchemas) Schemas() ([]schemas.StoredSchema, error) {
-	rows, err := s.s.Schemas()
-	if err != nil {
-		return nil, err
-	}
-	var out []schemas.StoredSchema
-	for fp, row := range rows {
-		order, n := binary.Uvarint(row)
-		if n <= 0 {
-			return nil, fmt.Errorf("schema row %s: %w", fp, store.ErrCorrupt)
-		}
-		out = append(out, schemas.StoredSchema{Fingerprint: fp, Order: order, JSON: string(row[n:])})
-	}
-	return out, nil
 }

@@ -24,6 +24,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
@@ -56,8 +57,14 @@ type Config struct {
 	// is no older, so that the log may delete what is three times as old. 0:
 	// there is none, and the log must keep everything.
 	BackupsReach time.Duration
-	Metrics      prometheus.Registerer // nil: none
-	Log          *slog.Logger          // nil: slog.Default()
+	// Backup says where partitions are backed up, and come back from; without a
+	// place there are no backups.
+	Backup backups.Config
+	// Keeps makes a backup node of it: it has these partitions, whatever the
+	// assignment says, backs them up and answers nobody. Empty: it serves.
+	Keeps   cluster.Set
+	Metrics prometheus.Registerer // nil: none
+	Log     *slog.Logger          // nil: slog.Default()
 }
 
 // Validate reports every fault at once.
@@ -72,7 +79,7 @@ func (c Config) Validate() error {
 	need(c.Dir != "", "a node needs a directory of its own (dir)")
 	need(len(c.Brokers) > 0, "no Kafka brokers (brokers)")
 	need(c.Cluster != nil, "no etcd (etcd)")
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Backup.Validate())...)
 }
 
 // Node is one index node.
@@ -120,7 +127,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.store, err = store.Open(filepath.Join(cfg.Dir, "store"), cfg.Store); err != nil {
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}
-	if n.schemas, err = schemas.NewRegistry(storedSchemas{n.store}, nil); err != nil {
+	if n.schemas, err = schemas.NewRegistry(replica.StoredSchemas(n.store), nil); err != nil {
 		n.store.Close()
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}
@@ -196,6 +203,9 @@ func (n *Node) Ready() error {
 	}
 	return nil
 }
+
+// backsUp reports whether it is a backup node.
+func (n *Node) backsUp() bool { return n.cfg.Keeps != cluster.Set{} }
 
 // CacheStats returns what the caches did and hold.
 func (n *Node) CacheStats() cache.Stats { return n.cache.Stats() }

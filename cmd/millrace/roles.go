@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
@@ -209,7 +210,29 @@ type indexnodeConfig struct {
 	MinFree int64 `yaml:"min_free_mib"`
 	// BackupsReach is how old a backup of a partition is at most; 0: there are
 	// none, and the log has to keep everything.
-	BackupsReach time.Duration `yaml:"backups_reach"`
+	BackupsReach time.Duration  `yaml:"backups_reach"`
+	Backup       backups.Config `yaml:"backup"`
+	// Serves false makes a backup node of it, which has Partitions, all if that
+	// is empty.
+	Serves     *bool  `yaml:"serves"`
+	Partitions string `yaml:"partitions"`
+}
+
+// keeps returns the partitions of a backup node; none of one that serves.
+func (c *indexnodeConfig) keeps() (cluster.Set, error) {
+	if c.Serves == nil || *c.Serves {
+		if c.Partitions != "" {
+			return cluster.Set{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "partitions", Detail: "a node that serves has the partitions that the cluster assigns to it", WayOut: "leave it out, or make a backup node of it (serves: false)"}
+		}
+		return cluster.Set{}, nil
+	}
+	if c.Backup.To == "" {
+		return cluster.Set{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.to", Detail: "a backup node (serves: false) needs a place for its backups", WayOut: "name one, such as s3://bucket/prefix or file:///dir"}
+	}
+	if c.Partitions == "" {
+		return cluster.All(), nil
+	}
+	return cluster.ParseSet(c.Partitions)
 }
 
 // retention is what a node's store keeps of each content type.
@@ -231,8 +254,19 @@ func indexnodeCommand() *cobra.Command {
   retention:                   # of a timeline, by content type; left out: all is kept
     like: {age: 720h, count: 1000}
   min_free_mib: 512            # of disk space, below which nothing more is taken in
+  backup:                      # left out: none, and the log must keep everything
+    to: s3://bucket/prefix     # or gs://, azblob://, file:///dir; the same for all nodes
+    every: 15m
+    keep: 24                   # backups of each partition
+    mib_per_second: 64         # at most, of what is uploaded
+  serves: false                # a backup node: it backs up and answers nobody; left out: it serves
+  partitions: 0-719            # of a backup node; left out: all
   zone: a                      # where it stands: brokers of the zone ask it first
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
+		keeps, err := c.keeps()
+		if err != nil {
+			return err
+		}
 		var opened atomic.Pointer[indexnode.Node]
 		var joined atomic.Bool
 		var closed atomic.Pointer[string] // why the store is not open yet
@@ -276,7 +310,7 @@ func indexnodeCommand() *cobra.Command {
 		r.metrics.MustRegister(cl)
 		n, err := openNode(ctx, &closed, indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
-			Cluster: cl, BackupsReach: c.BackupsReach, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
+			Cluster: cl, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

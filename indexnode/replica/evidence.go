@@ -20,6 +20,16 @@ type Origin struct {
 	Whole bool `json:"whole"`
 }
 
+// LogOf returns which log an origin is of, in a form to compare: Kafka's id of
+// itself and the topics'; empty where the origin does not say.
+func LogOf(origin []byte) string {
+	o, known, err := decodeOrigin(origin)
+	if err != nil || !known {
+		return ""
+	}
+	return kafka.LogID{Cluster: o.Cluster, Topics: o.Topics}.String()
+}
+
 // maxOriginBytes bounds what is read of a row.
 const maxOriginBytes = 1 << 10
 

@@ -23,8 +23,6 @@ const (
 	// shorterFor is how long a log may end before what was read of it, as one
 	// does for moments while its leader starts, before it counts as another.
 	shorterFor = 10 * time.Second
-	// maxHealing is how many corrupt partitions are read anew at a time.
-	maxHealing = 8
 )
 
 // reconcile brings what is into line with what is wanted, and judges by
@@ -34,6 +32,7 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 	var confirmed time.Time
 	for {
 		all.host(time.Now())
+		all.finish()
 		attached := all.attach(ctx)
 		if now := time.Now(); attached || now.Sub(confirmed) >= every {
 			all.judgeInput()
@@ -77,23 +76,24 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // host begins and ends replicas so that exactly the wanted ones are there.
 func (all *Replicas) host(now time.Time) {
-	wanted, answers := all.wanted(), true // Kafka does, as far as this round knows
+	wanted := all.wanted()
 	for p := range all.replicas {
 		r := &all.replicas[p]
 		switch state := r.State(); {
 		case wanted.Has(r.partition) && (state == Absent || state == Draining):
-			all.begin(r)
+			if r.renewal == nil { // or it waits until nothing writes into it
+				all.begin(r)
+			}
 		case !wanted.Has(r.partition) && state != Absent && state != Draining:
 			if all.step(r, Released, Why{Moved, "the partition is assigned to other nodes"}); r.State() == Draining {
 				r.drained = now.Add(all.drainFor)
 				continue
 			}
 			all.stopReading(r)
+			r.renewal.stop()
 		case state == Draining && !now.Before(r.drained):
 			all.step(r, Left, Why{})
 			all.stopReading(r)
-		case state == Quarantined && answers:
-			answers = all.heal(r)
 		}
 	}
 }
@@ -111,84 +111,45 @@ func (all *Replicas) begin(r *Replica) {
 		r.marks[s].forget()
 	}
 	if err := all.cfg.Store.Quarantined(r.partition); err != nil {
-		all.step(r, Condemned, Why{Corrupt, err.Error()})
+		all.Condemn(r.partition, Why{Corrupt, err.Error()})
 		return
 	}
-	row, err := all.cfg.Store.Origin(r.partition)
-	if err != nil {
-		all.step(r, Condemned, Why{Corrupt, err.Error()})
+	if err := all.loadOrigin(r); err != nil {
+		all.Condemn(r.partition, Why{Corrupt, err.Error()})
 		return
 	}
-	origin, known, err := decodeOrigin(row)
-	if err != nil {
-		all.step(r, Condemned, Why{Corrupt, err.Error()})
-		return
-	}
-	r.life.Lock()
-	r.life.from, r.life.known = origin, known
-	r.life.Unlock()
-	if known && origin.Whole {
+	if r.origin().Whole {
 		all.step(r, Resumed, Why{KafkaAway, "the end of the log is not confirmed since the start"})
 	} else {
 		all.step(r, Assigned, Why{KafkaAway, "the log is not read yet"})
 	}
 }
 
-// heal has a corrupt partition read anew from the log, where that reaches. It
-// reports whether Kafka answered: one that is away is waited for once a round.
-func (all *Replicas) heal(r *Replica) (answers bool) {
-	why, _ := r.Why()
-	if why.Reason != Corrupt || all.healing() >= maxHealing {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	begins, err := all.cfg.Consumer.StartOffsets(ctx, both(r.partition)...)
+// loadOrigin takes over what the store says of the log that it was read from.
+func (all *Replicas) loadOrigin(r *Replica) error {
+	row, err := all.cfg.Store.Origin(r.partition)
 	if err != nil {
-		return false // the next round asks again
+		return err
 	}
-	for tp, begin := range begins {
-		if begin > 0 {
-			r.explain(Why{Corrupt, fmt.Sprintf("%s; it cannot be read anew, since %s begins at %d: there is no backup to restore it from yet", cut(why.Detail), tp, begin)})
-			return true
-		}
-	}
-	all.step(r, Dropped, why)
-	r.mu.Lock()
-	err = all.cfg.Store.DropPartition(r.partition)
-	r.mu.Unlock()
+	origin, known, err := decodeOrigin(row)
 	if err != nil {
-		all.step(r, Condemned, Why{Corrupt, cut(why.Detail) + "; and dropping it fails: " + err.Error()})
-		return true
+		return err
 	}
-	all.cfg.Host.Forget()
-	all.cfg.Log.Warn("a corrupt partition is read anew from the log", "partition", r.partition, "was", why.Detail)
-	all.load(r)
 	r.life.Lock()
-	r.life.from, r.life.known = Origin{Epochs: [streams]int32{-1, -1}}, false
-	r.life.Unlock()
-	all.step(r, Restored, why)
-	return true
+	defer r.life.Unlock()
+	r.life.from, r.life.known = origin, known
+	return nil
 }
 
-// cut keeps what heal has said before from growing.
-func cut(detail string) string { return detail[:min(len(detail), 300)] }
-
-// healing counts the replicas that never were whole, of a node that has others.
-func (all *Replicas) healing() (n int) {
-	for p := range all.replicas {
-		if s := all.replicas[p].State(); s == CatchingUp || s == Restoring {
-			n++
-		}
-	}
-	return n
-}
-
-// unread returns the replicas that should read the log and do not.
+// unread returns the replicas that should read the log and do not, and those
+// that may be renewed now.
 func (all *Replicas) unread() (out []*Replica) {
+	now := time.Now()
 	for p := range all.replicas {
 		r := &all.replicas[p]
-		if s := r.State(); s != Absent && s != Quarantined && s != Restoring && r.reading.Load()%2 == 0 {
+		switch s := r.State(); {
+		case s == Absent || s == Restoring || r.reading.Load()%2 == 1 || r.renewal != nil:
+		case s != Quarantined || all.curable(r) && !now.Before(r.again):
 			out = append(out, r)
 		}
 	}
@@ -211,7 +172,9 @@ func (all *Replicas) attach(ctx context.Context) (attached bool) {
 	now, err := all.look(ctx, unread)
 	if err != nil {
 		for _, r := range unread {
-			r.explain(Why{KafkaAway, err.Error()})
+			if r.State() != Quarantined {
+				r.explain(Why{KafkaAway, err.Error()})
+			}
 		}
 		return false
 	}
@@ -251,6 +214,10 @@ func (all *Replicas) attachOne(r *Replica, now logNow, at map[kafka.TopicPartiti
 		tp := kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}
 		e.begin[s], e.end[s] = now.begin[tp], now.end[tp]
 	}
+	if r.State() == Quarantined {
+		all.renew(r, now.id, e)
+		return
+	}
 	r.life.Lock()
 	origin, known := r.life.from, r.life.known
 	r.life.Unlock()
@@ -268,12 +235,17 @@ func (all *Replicas) attachOne(r *Replica, now logNow, at map[kafka.TopicPartiti
 		why = all.whyLost(r)
 	}
 	if why.Reason == "" && r.State() == CatchingUp {
+		if all.cfg.Backups != nil && stored == (store.Offsets{Content: -1, Features: -1}) && !r.sought {
+			all.renew(r, now.id, e)
+			return
+		}
 		if err := all.logKeeps(); err != nil {
 			r.explain(Why{LogDeletes, err.Error()})
 			return
 		}
 	}
 	if why.Reason != "" {
+		r.again = time.Time{}
 		all.Condemn(r.partition, why)
 		return
 	}

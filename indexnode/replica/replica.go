@@ -46,6 +46,7 @@ type Replica struct {
 	life struct {
 		sync.Mutex
 		why   Why
+		cause Why            // what it was condemned for last
 		since time.Time      // of the state
 		held  [streams]*Held // what holds the streams back
 		from  Origin         // of what the store has
@@ -56,6 +57,9 @@ type Replica struct {
 	marks    [streams]marks   // of the reconciler alone
 	drained  time.Time        // when Draining ends; likewise
 	shorter  time.Time        // since when the log ends before what was applied; likewise
+	renewal  *renewal         // under way; likewise
+	again    time.Time        // when a renewal that failed is tried again; likewise
+	sought   bool             // a backup was, and there is none; likewise
 }
 
 // streams is how many logs a replica reads.
@@ -136,6 +140,26 @@ func (r *Replica) step(e Event, why Why) bool {
 	}
 	r.log.Log(context.Background(), level, "replica "+e.String(), "partition", r.partition, "from", now, "to", after, "reason", why.Reason, "detail", why.Detail)
 	return true
+}
+
+// condemnedFor returns what the replica was condemned for last, for as long as
+// that is not mended.
+func (r *Replica) condemnedFor() Why {
+	r.life.Lock()
+	defer r.life.Unlock()
+	return r.life.cause
+}
+
+func (r *Replica) setCause(why Why) {
+	r.life.Lock()
+	defer r.life.Unlock()
+	r.life.cause = why
+}
+
+func (r *Replica) stateSince() time.Time {
+	r.life.Lock()
+	defer r.life.Unlock()
+	return r.life.since
 }
 
 // explain changes the reason of the present state.

@@ -50,7 +50,8 @@ type Input interface {
 	Through() (through time.Time, known bool)
 }
 
-// Config is what replicas work with. All of it is required, but for Input.
+// Config is what replicas work with. All of it is required, but for Input,
+// Keeps and Backups.
 type Config struct {
 	Store     *store.Store
 	Consumer  *kafka.Consumer
@@ -66,7 +67,10 @@ type Config struct {
 	// Keeps reports why the log does not keep all that a new replica needs, or
 	// cannot be asked; nil: it is believed to.
 	Keeps func(context.Context) error
-	Log   *slog.Logger
+	// Backups are where partitions come from that have nothing, or nothing that
+	// can be trusted or continued; nil: there are none.
+	Backups Backups
+	Log     *slog.Logger
 }
 
 // Replicas are a node's replicas: one of each partition, most of them absent.
@@ -79,6 +83,7 @@ type Replicas struct {
 		at  time.Time
 		err error
 	}
+	renewing chan struct{} // holds a token for each renewal that works
 	changed  chan struct{} // holds one token when the reconciler should look
 	moved    chan struct{} // holds one token when states changed
 	drainFor time.Duration // see drainFor
@@ -93,7 +98,7 @@ type Replicas struct {
 
 // New returns replicas that are all absent.
 func New(cfg Config) *Replicas {
-	all := &Replicas{changed: make(chan struct{}, 1), moved: make(chan struct{}, 1), drainFor: drainFor}
+	all := &Replicas{renewing: make(chan struct{}, maxRenewing), changed: make(chan struct{}, 1), moved: make(chan struct{}, 1), drainFor: drainFor}
 	for p := range all.replicas {
 		all.replicas[p].partition = millrace.Partition(p)
 	}
@@ -167,6 +172,7 @@ func (all *Replicas) step(r *Replica, e Event, why Why) bool {
 func (all *Replicas) Condemn(p millrace.Partition, why Why) {
 	r := &all.replicas[p]
 	if all.step(r, Condemned, why) {
+		r.setCause(why)
 		all.stopReading(r)
 		poke(all.changed)
 	}
@@ -247,8 +253,15 @@ func (all *Replicas) Bring(ctx context.Context, f kafka.Fetched) error {
 	r := &all.replicas[f.Partition]
 	f.From, f.Epoch = millrace.Offset(r.applied[f.Stream].Load()), -1
 	b := backlog{fetched: []kafka.Fetched{f}, reading: r.reading.Load()}
-	if err := all.ingest.apply(ctx, r, &b); err != nil {
+	for {
+		err := all.ingest.apply(ctx, r, &b)
+		var h *Held
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &h) && h.Reason == DeadLetters && pause(ctx, time.Millisecond) == nil:
+			continue // they are on their way
+		}
 		return fmt.Errorf("%w: %w", ErrHeld, err)
 	}
-	return nil
 }

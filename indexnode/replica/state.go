@@ -9,7 +9,7 @@ type State int32
 const (
 	Absent      State = iota // this node does not host the partition
 	Restoring                // what it has is being replaced, for it cannot be trusted
-	CatchingUp               // it reads the log from its beginning and has never reached its end
+	CatchingUp               // it reads the log from its beginning, or a backup's end, and has not reached its end
 	Ready                    // whole since the log's beginning, and the end of the log was confirmed lately
 	Stale                    // whole up to some time, and the end of the log was not confirmed lately
 	Draining                 // assigned elsewhere; it answers until brokers have heard of that
@@ -43,15 +43,15 @@ const (
 	Aged                   // that was not confirmed for too long
 	Rewound                // the disk lost what was not flushed: memory has more than the store
 	Condemned              // see Quarantined
-	Dropped                // what a quarantined replica had is being removed, to be read anew
-	Restored               // it is removed
+	Replaced               // what it has, or nothing, gives way to a backup or to the log's beginning
+	Restored               // that is done
 	Released               // assigned elsewhere
 	Left                   // brokers have had the time to hear of that
 	events
 )
 
 func (e Event) String() string {
-	return [events]string{"assigned", "resumed", "caught up", "confirmed", "aged", "rewound", "condemned", "dropped", "restored", "released", "left"}[e]
+	return [events]string{"assigned", "resumed", "caught up", "confirmed", "aged", "rewound", "condemned", "replaced", "restored", "released", "left"}[e]
 }
 
 // transitions is the whole life of a replica: the state after each event that
@@ -59,11 +59,11 @@ func (e Event) String() string {
 var transitions = map[State]map[Event]State{
 	Absent:      {Assigned: CatchingUp, Resumed: Stale, Condemned: Quarantined},
 	Restoring:   {Restored: CatchingUp, Condemned: Quarantined, Released: Absent},
-	CatchingUp:  {CaughtUp: Ready, Condemned: Quarantined, Released: Absent},
+	CatchingUp:  {CaughtUp: Ready, Replaced: Restoring, Condemned: Quarantined, Released: Absent},
 	Ready:       {Aged: Stale, Rewound: CatchingUp, Condemned: Quarantined, Released: Draining},
 	Stale:       {Confirmed: Ready, Rewound: CatchingUp, Condemned: Quarantined, Released: Draining},
 	Draining:    {Assigned: Stale, Resumed: Stale, Left: Absent, Rewound: Absent, Condemned: Absent},
-	Quarantined: {Dropped: Restoring, Released: Absent},
+	Quarantined: {Replaced: Restoring, Released: Absent},
 }
 
 // next returns the state after an event, and whether that changes anything.

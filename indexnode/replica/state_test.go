@@ -17,7 +17,7 @@ func TestTransitions(t *testing.T) {
 			if moved && after == Ready && e != CaughtUp && e != Confirmed {
 				t.Errorf("%s is ready after %q, without a confirmed end of the log", s, e)
 			}
-			if s == Quarantined && moved && e != Dropped && e != Released {
+			if s == Quarantined && moved && e != Replaced && e != Released {
 				t.Errorf("quarantine ends by %q, with what cannot be trusted still there", e)
 			}
 		}

@@ -40,6 +40,7 @@ type world struct {
 	disk     *disk
 	dir      string
 	host     *counting
+	backups  Backups // of what is started next; nil: none
 
 	store    *store.Store
 	replicas *Replicas
@@ -187,7 +188,7 @@ func (w *world) start(hosted ...millrace.Partition) {
 	must(w.t, err)
 	w.replicas = New(Config{
 		Store: w.store, Consumer: consumer, Topics: w.topics, Schemas: w.schemas, SchemaLog: w.log, Letters: w.letters, Input: w.input,
-		Host: w.host, Limit: 400 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
+		Backups: w.backups, Host: w.host, Limit: 400 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
 	})
 	w.replicas.drainFor = 100 * time.Millisecond
 	w.want(hosted...)

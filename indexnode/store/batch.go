@@ -92,7 +92,7 @@ const MaxOriginBytes = 1 << 10
 
 // SetOrigin replaces a partition's origin: what the caller wants to know of the
 // log that the partition was read from. It reaches the disk together with the
-// offsets, goes with Export and Import, is gone after DropPartition, and is not
+// offsets, goes with Checkpoint and Restore, is gone after DropPartition, and is not
 // part of the digest. The store does not read it. Apply refuses one of more
 // than MaxOriginBytes.
 func (b *Batch) SetOrigin(p millrace.Partition, origin []byte) {

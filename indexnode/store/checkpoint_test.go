@@ -18,7 +18,7 @@ func TestCheckpointBesideANewType(t *testing.T) {
 	var armed atomic.Bool
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") && armed.CompareAndSwap(true, false) {
+		if op.Kind == errorfs.OpLink && strings.HasSuffix(op.Path, ".sst") && armed.CompareAndSwap(true, false) {
 			close(inside)
 			<-goOn
 		}
@@ -38,7 +38,7 @@ func TestCheckpointBesideANewType(t *testing.T) {
 	armed.Store(true)
 	ends := make(chan error, 2)
 	go func() {
-		_, err := s.Checkpoint(3, "checkpoint")
+		_, err := s.Checkpoint([]millrace.Partition{3}, "checkpoint")
 		ends <- err
 	}()
 	<-inside

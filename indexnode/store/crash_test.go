@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +22,7 @@ import (
 )
 
 // ordeal is a life of a store that does everything once or more: ingest,
-// flush, sweep, checkpoint, export, import, drop, reopen. Faults are put in
+// flush, sweep, checkpoint, restore, drop, reopen. Faults are put in
 // from outside; it goes on from the offsets the store is at, as a node would.
 type ordeal struct {
 	*script
@@ -32,6 +33,10 @@ type ordeal struct {
 	opening atomic.Bool
 	// floor is what a crash may not lose any more.
 	floor atomic.Pointer[map[millrace.Partition]int]
+	// restoring is what the partitions are being restored to.
+	restoring atomic.Pointer[[]Checkpoint]
+	// again is how often a restore was begun anew after a crash.
+	again int
 }
 
 var ordealPartitions = []millrace.Partition{3, 4}
@@ -72,12 +77,17 @@ func (o *ordeal) live() error {
 		case 11:
 			s.Sweep(ctx, p, nil)
 		case 13:
-			s.Checkpoint(p, "checkpoint")
-		case 16:
-			if e, err := s.Export(p, "export"); err == nil {
+			if all, err := s.Checkpoint(ordealPartitions, "checkpoint"); err == nil {
 				o.ingest(s)
 				o.expect(map[millrace.Partition]int{})
-				s.Import("export", e)
+				o.restoring.Store(&all)
+				for _, c := range all {
+					// One that failed in its last step is done again.
+					if s.Restore("checkpoint", c) != nil && s.Quarantined(c.Partition) != nil {
+						s.Restore("checkpoint", c)
+					}
+				}
+				o.restoring.Store(nil)
 			}
 		case 29:
 			o.expect(map[millrace.Partition]int{})
@@ -136,7 +146,10 @@ func (o *ordeal) ingest(s *Store) {
 
 // verify opens what is left and compares it with the oracle at the offsets it
 // says it is at.
-func (o *ordeal) verify(fs vfs.FS, floor map[millrace.Partition]int) error {
+//
+// A partition that was being restored may be quarantined. Then it can be
+// restored again.
+func (o *ordeal) verify(fs vfs.FS, floor map[millrace.Partition]int, restoring *[]Checkpoint) error {
 	opts := o.opts
 	opts.FS = fs
 	s, err := Open("db", opts)
@@ -144,9 +157,34 @@ func (o *ordeal) verify(fs vfs.FS, floor map[millrace.Partition]int) error {
 		return err
 	}
 	defer s.Close()
+	if err := o.restoreAgain(s, restoring); err != nil {
+		return err
+	}
 	for _, p := range ordealPartitions {
 		if err := o.compare(s, p, floor[p]); err != nil {
 			return fmt.Errorf("partition %d at %v: %w", p, s.Applied(p), err)
+		}
+	}
+	return nil
+}
+
+func (o *ordeal) restoreAgain(s *Store, restoring *[]Checkpoint) error {
+	if names, err := s.opts.FS.List("db"); err != nil || slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, scratchPrefix) }) {
+		return fmt.Errorf("left by a restore: %v, %v", names, err)
+	}
+	if restoring == nil {
+		return nil
+	}
+	for _, c := range *restoring {
+		if err := s.Quarantined(c.Partition); err == nil || !strings.Contains(err.Error(), errRestoring.Error()) {
+			continue
+		}
+		if err := s.Restore("checkpoint", c); err != nil {
+			return fmt.Errorf("again: %w", err)
+		}
+		o.again++
+		if s.Applied(c.Partition) != c.Applied {
+			return fmt.Errorf("partition %d is restored to %v, want %v", c.Partition, s.Applied(c.Partition), c.Applied)
 		}
 	}
 	return nil
@@ -227,6 +265,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		at, percent int
 		fs          *vfs.MemFS
 		floor       map[millrace.Partition]int
+		restoring   *[]Checkpoint
 	}
 	var mu sync.Mutex
 	var clones []clone
@@ -241,7 +280,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		n++
 		percent := []int{0, 100, rng.IntN(101)}[rng.IntN(3)]
 		floor := *o.floor.Load()
-		clones = append(clones, clone{n, percent, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), floor})
+		clones = append(clones, clone{n, percent, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), floor, o.restoring.Load()})
 		return nil
 	}))
 	o = newOrdeal(seed, fs, 200)
@@ -249,11 +288,14 @@ func TestCrashAtEveryOperation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range clones {
-		if err := o.verify(c.fs, c.floor); err != nil {
+		if err := o.verify(c.fs, c.floor, c.restoring); err != nil {
 			t.Fatalf("seed %d: crash before write %d, keeping %d %% of what was not synced: %v", seed, c.at, c.percent, err)
 		}
 	}
-	t.Logf("%d crashes", len(clones))
+	t.Logf("%d crashes, %d of them in the middle of a restore", len(clones), o.again)
+	if o.again == 0 {
+		t.Error("no crash was in the middle of a restore: the test does not show that one can be done again")
+	}
 }
 
 // countLife counts the operations of an undisturbed life.
@@ -334,10 +376,10 @@ func errorAt(seed uint64, at int64) (died bool, err error) {
 	if at%2 == 0 {
 		percent = 0
 	}
-	floor := *o.floor.Load()
+	floor, restoring := *o.floor.Load(), o.restoring.Load()
 	clone := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(seed, 3))})
 	o.opts.fatal = nil
-	if err := o.verify(clone, floor); err != nil {
+	if err := o.verify(clone, floor, restoring); err != nil {
 		return died, fmt.Errorf("%v: %w", what.Load(), err)
 	}
 	return died, nil

@@ -65,8 +65,8 @@ func TestAFailingReadIsNotCorruption(t *testing.T) {
 	_, readErr := s.ReadNewest(3, name, 1)
 	_, originErr := s.Origin(3)
 	_, checkErr := s.Check(t.Context(), 3)
-	_, exportErr := s.Export(3, "export")
-	for _, err := range []error{err, readErr, originErr, checkErr, exportErr} {
+	_, checkpointErr := s.Checkpoint([]millrace.Partition{3}, "checkpoint")
+	for _, err := range []error{err, readErr, originErr, checkErr, checkpointErr} {
 		if err := onlyFailed(err); err != nil {
 			t.Error(err)
 		}

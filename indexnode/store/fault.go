@@ -32,7 +32,7 @@ var errDigest = errors.New("digest")
 // call may be tried again.
 func here(err error) error {
 	switch {
-	case err == nil, errors.Is(err, ErrCorrupt), errors.Is(err, ErrFailed),
+	case err == nil, errors.Is(err, ErrCorrupt), errors.Is(err, ErrFailed), errors.Is(err, ErrRefused),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, syscall.ENOSPC):
@@ -42,7 +42,7 @@ func here(err error) error {
 }
 
 func corrupt(p millrace.Partition, cause error) error {
-	return fmt.Errorf("%w: partition %d is quarantined: %w; import a good copy, or drop it and replay the log", ErrCorrupt, p, cause)
+	return fmt.Errorf("%w: partition %d is quarantined: %w; restore a good copy, or drop it and replay the log", ErrCorrupt, p, cause)
 }
 
 // quarantineLocked takes a corrupt partition out of use, durably. p.mu is held.

@@ -27,29 +27,53 @@ func (s *Store) flush(stop <-chan struct{}) error {
 		return err
 	}
 	s.stagger()
-	var errs []error
-	var written [len(s.parts)]Offsets
+	all := make([]*part, len(s.parts))
 	for i := range s.parts {
-		p := &s.parts[i]
+		all[i] = &s.parts[i]
+	}
+	written, errs := s.write(all)
+	return errors.Join(append(errs, s.settle(written, stop))...)
+}
+
+// writtenPart is a partition, and the row that it has in Pebble.
+type writtenPart struct {
+	*part
+	epoch int
+	row   partRow
+}
+
+// write hands the changes of partitions to Pebble, and returns those that have
+// none left. s.flushing is held.
+func (s *Store) write(parts []*part) (written []writtenPart, errs []error) {
+	for _, p := range parts {
 		p.mu.Lock()
+		err := error(nil)
 		if p.changed {
-			if err := p.write(s); err != nil {
-				errs = append(errs, s.rewind(p, err))
-			}
+			err = p.write(s)
 		}
-		written[i] = p.row.applied
+		if err != nil {
+			errs = append(errs, s.rewind(p, err))
+		} else {
+			written = append(written, writtenPart{p, p.epoch, p.row})
+		}
 		p.mu.Unlock()
 	}
+	return written, errs
+}
+
+// settle waits until Pebble has on disk what was written, or stop is closed.
+// s.flushing is held.
+func (s *Store) settle(written []writtenPart, stop <-chan struct{}) error {
 	if err := s.flushPebble(stop); err != nil {
-		return errors.Join(append(errs, err)...)
+		return err
 	}
-	for i := range s.parts {
-		p := &s.parts[i]
+	for _, w := range written {
+		p := w.part
 		p.mu.Lock()
-		p.durable = Offsets{min(written[i].Content, p.row.applied.Content), min(written[i].Features, p.row.applied.Features)}
+		p.durable = Offsets{min(w.row.applied.Content, p.row.applied.Content), min(w.row.applied.Features, p.row.applied.Features)}
 		p.mu.Unlock()
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // flushPebble waits until Pebble's memtables are on disk. Pebble tries again for

@@ -248,9 +248,7 @@ func (m *meta) step() {
 	case n < 988:
 		m.crash()
 	case n < 993:
-		m.reimport()
-	case n < 996:
-		m.checkpoint()
+		m.restore()
 	case n < 998:
 		m.replicate()
 	default:
@@ -368,29 +366,91 @@ func (m *meta) crash() {
 	m.compareAll()
 }
 
-// reimport goes back to an export after more was applied.
-func (m *meta) reimport() {
-	p, dir := m.partition(), m.dir()
-	e, err := m.s.Export(p, dir)
-	m.fail(err)
-	at := m.parts[p].applied
-	for range m.rng.IntN(4) {
-		m.apply()
+// checkpoint takes a checkpoint of some partitions, one of them p, and verifies
+// what it says.
+func (m *meta) checkpoint(s *Store, p millrace.Partition, dir string) Checkpoint {
+	m.t.Helper()
+	set := []millrace.Partition{p}
+	for _, other := range metaPartitions {
+		if m.rng.IntN(2) == 0 {
+			set = append(set, other)
+		}
 	}
-	m.fail(m.s.Import(dir, e))
-	m.rewind(p, at)
-	m.compareAll()
+	all, err := s.Checkpoint(set, dir)
+	m.fail(err)
+	m.fail(onlyNamed(m.fs, dir, all))
+	for _, c := range all {
+		if c.Partition != p {
+			continue
+		}
+		if want := m.parts[p].oracle.digest; c.Digest != want {
+			m.t.Fatalf("operation %d: checkpoint has digest %x, want %x", m.ops, c.Digest, want)
+		}
+		return c
+	}
+	m.t.Fatalf("operation %d: no checkpoint of partition %d", m.ops, p)
+	return Checkpoint{}
 }
 
-// replicate builds a second store from an export, applies the rest of the log
-// in other batches, and compares.
+// onlyNamed verifies that a directory has the files of checkpoints, as long as
+// they say, and nothing else.
+func onlyNamed(fs vfs.FS, dir string, all []Checkpoint) error {
+	sizes := map[string]int64{}
+	for _, c := range all {
+		for i, f := range c.Files {
+			sizes[f.Name] = f.Size
+			if i > 0 && c.Files[i-1].Bottom && !f.Bottom {
+				return fmt.Errorf("%s stands behind the bottom", f.Name)
+			}
+		}
+	}
+	names, err := fs.List(dir)
+	if err != nil || len(names) != len(sizes) {
+		return fmt.Errorf("%v, want %v: %v", names, sizes, err)
+	}
+	for _, name := range names {
+		if info, err := fs.Stat(fs.PathJoin(dir, name)); err != nil || info.Size() != sizes[name] {
+			return fmt.Errorf("%s: %d bytes, want %d: %v", name, info.Size(), sizes[name], err)
+		}
+	}
+	return nil
+}
+
+// restore goes back to a checkpoint after more was applied, once or twice.
+func (m *meta) restore() {
+	p, dir := m.partition(), m.dir()
+	c := m.checkpoint(m.s, p, dir)
+	at := m.parts[p].applied
+	for range 1 + m.rng.IntN(2) {
+		for range m.rng.IntN(4) {
+			m.apply()
+		}
+		if m.rng.IntN(2) == 0 {
+			m.fail(m.s.Flush())
+		}
+		m.fail(m.s.Restore(dir, c))
+		m.rewind(p, at)
+		m.compareAll()
+	}
+}
+
+// replicate builds a second store from a checkpoint, and a third from one of
+// the second, applies the rest of the log in other batches, and compares.
 func (m *meta) replicate() {
 	p, dir := m.partition(), m.dir()
-	e, err := m.s.Export(p, dir)
-	m.fail(err)
+	c := m.checkpoint(m.s, p, dir)
 	other := m.open(m.dir())
-	m.fail(other.Import(dir, e))
+	m.fail(other.Restore(dir, c))
 	m.compare(other, p)
+	m.check(other, p)
+	if m.rng.IntN(2) == 0 {
+		dir = m.dir()
+		c = m.checkpoint(other, p, dir)
+		m.close(other)
+		other = m.open(m.dir())
+		m.fail(other.Restore(dir, c))
+		m.compare(other, p)
+	}
 	at := m.parts[p].applied
 	for range 1 + m.rng.IntN(10) {
 		m.apply()
@@ -408,18 +468,6 @@ func (m *meta) replicate() {
 	m.compare(other, p)
 	m.check(other, p)
 	m.close(other)
-}
-
-func (m *meta) checkpoint() {
-	p, dir := m.partition(), m.dir()
-	e, err := m.s.Checkpoint(p, dir)
-	m.fail(err)
-	if e.Digest != m.parts[p].oracle.digest {
-		m.t.Fatalf("operation %d: checkpoint has digest %x, want %x", m.ops, e.Digest, m.parts[p].oracle.digest)
-	}
-	s := m.open(dir)
-	m.compare(s, p)
-	m.close(s)
 }
 
 func (m *meta) read(s *Store, p millrace.Partition) {

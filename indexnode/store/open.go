@@ -59,6 +59,9 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := s.opts.FS.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", dir, here(err))
 	}
+	if err := s.removeScratch(); err != nil {
+		return nil, fmt.Errorf("store: open %s: %w", dir, here(err))
+	}
 	s.ballast = s.newBallast()
 	s.dbo = s.pebbleOptions()
 	s.dbo.EnsureDefaults()
@@ -134,7 +137,7 @@ func (s *Store) loadParts() error {
 // used.
 func (p *part) load(s *Store) error {
 	p.forget(s)
-	row, origin, err := s.loadRows(p.p)
+	row, origin, err := loadRows(s.db, p.p)
 	switch {
 	case err == nil:
 		p.row, p.origin, p.durable = row, origin, row.applied
@@ -150,14 +153,14 @@ func (p *part) load(s *Store) error {
 }
 
 // loadRows reads a partition's own rows.
-func (s *Store) loadRows(n millrace.Partition) (row partRow, origin []byte, err error) {
+func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin []byte, err error) {
 	row.applied = nothingApplied
-	v, err := s.get(partitionKey(n, kindPart))
+	v, err := get(r, partitionKey(n, kindPart))
 	if err == nil && v != nil {
 		row, err = decodePartRow(v)
 	}
 	if err == nil {
-		origin, err = s.get(partitionKey(n, kindOrigin))
+		origin, err = get(r, partitionKey(n, kindOrigin))
 	}
 	return row, origin, err
 }
@@ -190,8 +193,10 @@ func (p *part) ready(s *Store) error {
 
 // get returns a row, or nil; the bytes are the caller's, with room to append a
 // few records to a head.
-func (s *Store) get(key []byte) ([]byte, error) {
-	v, closer, err := s.db.Get(key)
+func (s *Store) get(key []byte) ([]byte, error) { return get(s.db, key) }
+
+func get(r pebble.Reader, key []byte) ([]byte, error) {
+	v, closer, err := r.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
 	}

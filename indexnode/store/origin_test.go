@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// The origin reaches the disk with the offsets, goes with an export, leaves
+// The origin reaches the disk with the offsets, goes with a checkpoint, leaves
 // with the partition, and does not touch the digest.
 func TestOriginGoesWithTheOffsets(t *testing.T) {
 	fs := vfs.NewCrashableMem()
@@ -52,15 +52,12 @@ func TestOriginGoesWithTheOffsets(t *testing.T) {
 	if _, err := crashed.Check(t.Context(), 3); err != nil {
 		t.Error(err)
 	}
-	e, err := crashed.Export(3, "export")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := checkpoint(t, crashed, 3, "checkpoint")
 	if err := crashed.DropPartition(3); err != nil {
 		t.Fatal(err)
 	}
 	want(crashed, -1, "")
-	if err := crashed.Import("export", e); err != nil {
+	if err := crashed.Restore("checkpoint", c); err != nil {
 		t.Fatal(err)
 	}
 	want(crashed, 2, "cluster-a")

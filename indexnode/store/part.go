@@ -3,6 +3,7 @@ package store
 import (
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/millrace/millrace"
 )
@@ -11,6 +12,8 @@ import (
 type part struct {
 	p  millrace.Partition
 	mu sync.RWMutex // held while applying and encoding; readers share it
+
+	restoring atomic.Bool // a restore is under way
 	// Guarded by mu:
 	row       partRow
 	timelines map[millrace.Timeline]*timeline

@@ -23,19 +23,16 @@ func quarantine(t *testing.T, s *Store, p millrace.Partition) {
 	}
 }
 
-// DropPartition and Import lift a quarantine on disk: a crash right behind them
+// DropPartition and Restore lift a quarantine on disk: a crash right behind them
 // does not bring it back.
 func TestAQuarantineIsLiftedOnDisk(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := openMem(t, Options{FS: fs})
 	apply(t, s, mendBatch(3, 0, 40))
-	e, err := s.Export(3, "export")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := checkpoint(t, s, 3, "checkpoint")
 	for what, lift := range map[string]func() error{
-		"drop":   func() error { return s.DropPartition(3) },
-		"import": func() error { return s.Import("export", e) },
+		"drop":    func() error { return s.DropPartition(3) },
+		"restore": func() error { return s.Restore("checkpoint", c) },
 	} {
 		quarantine(t, s, 3)
 		if err := s.Flush(); err != nil {
@@ -61,20 +58,17 @@ func TestAQuarantineIsLiftedOnDisk(t *testing.T) {
 	}
 }
 
-// Import refuses files that hold rows of another partition, before it touches
+// Restore refuses files that hold rows of another partition, before it touches
 // anything.
-func TestImportRefusesAnotherPartition(t *testing.T) {
+func TestRestoreRefusesAnotherPartition(t *testing.T) {
 	s := openMem(t, Options{})
 	for _, p := range []millrace.Partition{3, 4, 5} {
 		apply(t, s, mendBatch(p, 0, 40))
 	}
 	for _, from := range []millrace.Partition{3, 5} {
-		e, err := s.Export(from, "export")
-		if err != nil {
-			t.Fatal(err)
-		}
-		e.Partition = 4
-		if err := s.Import("export", e); err == nil || !strings.Contains(err.Error(), "another partition") {
+		c := checkpoint(t, s, from, "checkpoint")
+		c.Partition = 4
+		if err := s.Restore("checkpoint", c); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "another partition") {
 			t.Errorf("from partition %d: %v", from, err)
 		}
 		for _, p := range []millrace.Partition{3, 4, 5} {
@@ -82,7 +76,7 @@ func TestImportRefusesAnotherPartition(t *testing.T) {
 				t.Errorf("partition %d: %d records, %v", p, len(got), err)
 			}
 		}
-		if err := s.opts.FS.RemoveAll("export"); err != nil {
+		if err := s.opts.FS.RemoveAll("checkpoint"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,13 +90,10 @@ func TestImportRefusesAnotherPartition(t *testing.T) {
 func TestAnOldReaderDoesNotQuarantine(t *testing.T) {
 	s := openMem(t, Options{})
 	apply(t, s, mendBatch(3, 0, 40))
-	e, err := s.Export(3, "export")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := checkpoint(t, s, 3, "checkpoint")
 	for what, replace := range map[string]func() error{
-		"drop":   func() error { return s.DropPartition(3) },
-		"import": func() error { return s.Import("export", e) },
+		"drop":    func() error { return s.DropPartition(3) },
+		"restore": func() error { return s.Restore("checkpoint", c) },
 	} {
 		snap, err := s.snapshot(3)
 		if err != nil {

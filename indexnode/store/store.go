@@ -149,7 +149,7 @@ type Newest struct {
 var (
 	// ErrCorrupt is a partition whose stored state cannot be right. The
 	// partition is quarantined: every call for it fails so until
-	// [Store.DropPartition] or [Store.Import]. Others go on.
+	// [Store.DropPartition] or [Store.Restore]. Others go on.
 	ErrCorrupt = errors.New("store: corrupt")
 	// ErrFailed is a call that failed on this machine, such as by EIO. It
 	// says nothing about what is stored, and the same call may succeed later.
@@ -161,6 +161,9 @@ var (
 	// since its last flush: consume again from [Store.Applied] and forget
 	// what was cached of it.
 	ErrRewound = fmt.Errorf("%w: rewound", ErrFailed)
+	// ErrRefused is a checkpoint whose files are not what it says. Nothing was
+	// done with it.
+	ErrRefused = errors.New("store: checkpoint refused")
 	// ErrClosed is an ErrFailed for a call after Close.
 	ErrClosed = fmt.Errorf("%w: closed", ErrFailed)
 )

@@ -34,6 +34,16 @@ func apply(t testing.TB, s *Store, b *Batch) []Change {
 	return c
 }
 
+// checkpoint takes a checkpoint of one partition.
+func checkpoint(t testing.TB, s *Store, p millrace.Partition, dir string) Checkpoint {
+	t.Helper()
+	all, err := s.Checkpoint([]millrace.Partition{p}, dir)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d checkpoints, %v", len(all), err)
+	}
+	return all[0]
+}
+
 func TestRegistrySurvivesReopen(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openMem(t, Options{FS: fs})

@@ -77,17 +77,14 @@ func typed(i int) millrace.Timeline {
 
 // A partition that comes from another node brings its content types: who asks
 // for all of them gets its records.
-func TestImportBringsTypes(t *testing.T) {
+func TestRestoreBringsTypes(t *testing.T) {
 	fs := vfs.NewMem()
 	from := openMem(t, Options{FS: fs})
 	var b Batch
 	b.Put(3, typed(1), millrace.Record{ID: "a", Time: 1})
 	b.SetApplied(3, Content, 1)
 	apply(t, from, &b)
-	e, err := from.Export(3, "export")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := checkpoint(t, from, 3, "checkpoint")
 	if err := from.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +92,7 @@ func TestImportBringsTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := to.Import("export", e); err != nil {
+	if err := to.Restore("checkpoint", c); err != nil {
 		t.Fatal(err)
 	}
 	if types, all := to.Types(); !all || len(types) != 1 || types[0] != typed(1).Type {

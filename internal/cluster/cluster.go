@@ -99,12 +99,17 @@ type Node struct {
 	// [CheckDir]: by it a process that is restarted is told from a second one
 	// of the same id. Empty: one of this process alone.
 	Instance string `json:"instance,omitempty"`
+	// Keeps are the partitions that a backup node reads and backs up, as
+	// [ParseSet] has them. Such a node answers nobody, and the assignment does
+	// not name it. Empty: a node that serves.
+	Keeps string `json:"keeps,omitempty"`
 }
 
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
 // tells what is served from the last good state, and for how long.
 type Client struct {
 	etcd   *clientv3.Client
+	name   string
 	prefix string
 	dir    string
 	log    *slog.Logger
@@ -144,7 +149,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c := &Client{etcd: etcd, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, log: cfg.Log.With("cluster", cfg.Name), relist: relistEvery}
+	c := &Client{etcd: etcd, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, log: cfg.Log.With("cluster", cfg.Name), relist: relistEvery}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()
@@ -152,6 +157,9 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	return c, nil
 }
+
+// Name returns the cluster's name.
+func (c *Client) Name() string { return c.name }
 
 // Close ends every watcher and membership of the client.
 func (c *Client) Close() error {

@@ -80,6 +80,26 @@ func (m *Map) Lag(id millrace.NodeID) Lag { return m.lag[id] }
 // it says. The caller must not change them.
 func (m *Map) Reports(id millrace.NodeID) []Report { return m.reports[id] }
 
+// Keeper returns the node that is to back up a partition: of the backup nodes
+// that are alive and have it, the first by id; where there is none, the first
+// of its replicas that is alive. ok is false where nobody is.
+func (m *Map) Keeper(p millrace.Partition) (id millrace.NodeID, ok bool) {
+	for _, n := range m.ordered {
+		if n.Keeps == "" || !m.alive[n.ID] {
+			continue
+		}
+		if keeps, err := ParseSet(n.Keeps); err == nil && keeps.Has(p) {
+			return n.ID, true
+		}
+	}
+	for _, id := range m.assignment.Replicas[p] {
+		if m.alive[id] {
+			return id, true
+		}
+	}
+	return "", false
+}
+
 // WithLag returns the map with another lag of one node.
 func (m *Map) WithLag(id millrace.NodeID, l Lag) *Map {
 	next := *m

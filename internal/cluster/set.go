@@ -82,14 +82,26 @@ func (s *Set) All() iter.Seq[millrace.Partition] {
 // String returns the partitions of the set as ranges, such as "0-3,7": the
 // first ten of them.
 func (s *Set) String() string {
-	var ranges []string
+	ranges := s.ranges()
+	if len(ranges) > maxRanges {
+		ranges = append(ranges[:maxRanges], "...")
+	}
+	return strings.Join(ranges, ",")
+}
+
+const maxRanges = 10
+
+// Ranges returns all partitions of the set as [ParseSet] reads them.
+func (s *Set) Ranges() string { return strings.Join(s.ranges(), ",") }
+
+func (s *Set) ranges() (all []string) {
 	from, to := -1, -1
 	end := func() {
 		switch {
 		case from == to && from >= 0:
-			ranges = append(ranges, strconv.Itoa(from))
+			all = append(all, strconv.Itoa(from))
 		case from >= 0:
-			ranges = append(ranges, fmt.Sprintf("%d-%d", from, to))
+			all = append(all, fmt.Sprintf("%d-%d", from, to))
 		}
 	}
 	for p := range s.All() {
@@ -99,13 +111,32 @@ func (s *Set) String() string {
 		}
 		to = int(p)
 	}
-	if end(); len(ranges) > maxRanges {
-		ranges = append(ranges[:maxRanges], "...")
-	}
-	return strings.Join(ranges, ",")
+	end()
+	return all
 }
 
-const maxRanges = 10
+// ParseSet reads a set as people write it: partitions and ranges of them, such
+// as "0-3,7".
+func ParseSet(text string) (s Set, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			last = first
+		}
+		from, err1 := strconv.Atoi(first)
+		to, err2 := strconv.Atoi(last)
+		if err1 != nil || err2 != nil || from < 0 || to < from || to >= partition.Count {
+			return s, &millrace.Error{
+				Reason: millrace.ReasonInvalid, Field: "partitions", Detail: fmt.Sprintf("%.40q is neither a partition nor a range of them", part),
+				WayOut: fmt.Sprintf("write such as 0-3,7; the last is %d", partition.Count-1),
+			}
+		}
+		for p := from; p <= to; p++ {
+			s.Add(millrace.Partition(p))
+		}
+	}
+	return s, nil
+}
 
 const setBytes = partition.Count / 8
 

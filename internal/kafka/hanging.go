@@ -47,20 +47,21 @@ func (s *Session) succeed(ctx context.Context, cfg SessionConfig) error {
 }
 
 // decided returns what became of the last transaction under a transactional
-// id, once that is decided; an ongoing one is for the successor to abort.
+// id, once that is decided; an ongoing one is for the successor to abort. A
+// coordinator that is not there yet is waited for.
 func decided(ctx context.Context, adm *kadm.Client, name string) (t kadm.DescribedTransaction, err error) {
-	for {
+	for until := time.Now().Add(tryTimeout); ; {
 		all, err := adm.DescribeTransactions(ctx, name)
-		if err != nil {
-			return t, err
+		if err == nil {
+			t, err = all.On(name, nil)
 		}
-		if t, err = all.On(name, nil); err == nil {
+		if err == nil {
 			err = t.Err
 		}
 		if errors.Is(err, kerr.TransactionalIDNotFound) {
 			return kadm.DescribedTransaction{}, nil // the first of its name
 		}
-		if err != nil && !kerr.IsRetriable(err) {
+		if err != nil && (!kerr.IsRetriable(err) || time.Now().After(until)) {
 			return t, fmt.Errorf("describe transaction %s: %w", name, err)
 		}
 		if err == nil && t.State != "PrepareCommit" && t.State != "PrepareAbort" {

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -111,6 +112,36 @@ func WaitReady(ctx context.Context, brokers []string) error {
 		case <-ctx.Done():
 			return fmt.Errorf("kafka: no answer from %v: %w", brokers, err)
 		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// WaitCoordinators returns when the coordinators of groups and of transactions
+// answer, which a Kafka that has just started creates topics for, or with the
+// last failure.
+func WaitCoordinators(ctx context.Context, brokers []string) error {
+	cl, err := newClient(brokers, nil)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	adm := kadm.NewClient(cl)
+	for {
+		_, groups := adm.FetchOffsets(ctx, "millrace-ready")
+		if errors.Is(groups, kerr.GroupIDNotFound) {
+			groups = nil
+		}
+		all, transactions := adm.DescribeTransactions(ctx, "millrace-ready")
+		for _, t := range all {
+			if t.Err != nil && !errors.Is(t.Err, kerr.TransactionalIDNotFound) {
+				transactions = t.Err
+			}
+		}
+		if err = errors.Join(groups, transactions); err == nil {
+			return nil
+		}
+		if sleep(ctx, 100*time.Millisecond); ctx.Err() != nil {
+			return fmt.Errorf("kafka: no answer of the coordinators from %v: %w", brokers, err)
 		}
 	}
 }

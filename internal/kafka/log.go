@@ -32,6 +32,11 @@ type LogID struct {
 	Topics  [streams]TopicID
 }
 
+// Logs print as "cluster/timeline's id/features' id".
+func (l LogID) String() string {
+	return fmt.Sprintf("%s/%s/%s", l.Cluster, l.Topics[Timeline], l.Topics[Features])
+}
+
 // LogID returns which log is there now.
 func (c *Consumer) LogID(ctx context.Context) (l LogID, err error) {
 	m, err := c.adm.Metadata(ctx, c.topics[:]...)

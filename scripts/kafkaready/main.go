@@ -1,5 +1,5 @@
-// Kafkaready exits 0 once a Kafka broker answers, and 1 when it does not in
-// time. scripts/kafka waits with it.
+// Kafkaready exits 0 once a Kafka and its coordinators answer, and 1 when they
+// do not in time. scripts/kafka waits with it.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() {
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), *wait)
 	defer cancel()
-	if err := kafka.WaitReady(ctx, flag.Args()); err != nil {
+	if err := kafka.WaitCoordinators(ctx, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

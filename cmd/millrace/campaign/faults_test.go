@@ -67,7 +67,7 @@ func (s *schedule) short() []round {
 		{[]fault{etcdWiped(r), cutFromBrokers(r)}, 8 * time.Second},
 		{[]fault{schemaOnFullDisk(r), slowLink(r)}, 12 * time.Second},
 		{[]fault{cutFromEtcd(r), freeze(node+" frozen", node)}, 14 * time.Second},
-		{[]fault{lateSchema(r)}, 13 * time.Second},
+		{[]fault{lateSchema(r), diskLost(r)}, 13 * time.Second},
 		{[]fault{everything(r)}, 3 * time.Second},
 	}
 }
@@ -94,7 +94,7 @@ func (s *schedule) next() round {
 
 // kinds make a fault each; those that stand for several are there as often.
 var kinds = []func(*rand.Rand) fault{
-	killed, killed, killed, frozen, frozen, frozen,
+	killed, killed, killed, diskLost, frozen, frozen, frozen,
 	cutFromKafka, cutFromKafka, cutFromKafka, cutFromEtcd, cutFromEtcd, cutFromBrokers, cutFromBrokers,
 	slowLink, slowLink, diskFull, diskFull, trimmed, strange, lateSchema, schemaOnFullDisk,
 	kafkaKilled, kafkaFrozen, etcdKilled, etcdFrozen, etcdWiped,

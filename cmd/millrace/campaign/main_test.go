@@ -41,6 +41,8 @@ type settings struct {
 	lasts time.Duration // MILLRACE_CAMPAIGN
 	short bool          // MILLRACE_CAMPAIGN is "short": a fixed list of faults, a few minutes
 	seed  uint64        // MILLRACE_SEED, or drawn
+	// backups has nodes back up to an S3 server.
+	backups bool
 }
 
 // need skips a test that nobody asked for, or that the machine cannot run; in
@@ -61,9 +63,9 @@ func need(t *testing.T) settings {
 	if os.Geteuid() != 0 {
 		lack("needs root, for user ids, the packet filter and mounts")
 	}
-	for _, command := range []string{"java", "nft", "mount"} {
+	for _, command := range []string{"java", "nft", "mount", "curl"} {
 		if _, err := exec.LookPath(command); err != nil {
-			lack("needs " + command + ": install default-jre-headless, nftables and mount")
+			lack("needs " + command + ": install default-jre-headless, nftables, mount and curl")
 		}
 	}
 	s := settings{short: text == "short", seed: rand.Uint64() >> 32}

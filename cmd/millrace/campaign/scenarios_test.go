@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -80,14 +78,8 @@ func TestAnEmptiedDiskBehindATrimmedLogIsNeverReady(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	left, err := filepath.Glob(filepath.Join(w.dir, node.name, "*"))
-	if err != nil {
+	if err := w.emptyDisk(node); err != nil {
 		t.Fatal(err)
-	}
-	for _, path := range left {
-		if err := os.RemoveAll(path); err != nil {
-			t.Fatal(err)
-		}
 	}
 	if err := node.start(); err != nil {
 		t.Fatal(err)

@@ -52,6 +52,7 @@ type world struct {
 	history *history
 
 	kafka   *realKafka
+	bucket  string // URL, for backups; empty: there are none
 	etcd    *process
 	etcdAt  int // port
 	packets *packets
@@ -106,6 +107,9 @@ func startWorld(t *testing.T, s settings, name string, atOnce bool) *world {
 			os.RemoveAll(dir)
 		}
 	})
+	if s.backups {
+		w.bucket = startS3(t)
+	}
 	w.binary = w.build()
 	w.packets = newPackets(t)
 	t.Cleanup(stop) // ctx itself has ended by then, with the test
@@ -208,10 +212,14 @@ func (w *world) startProcesses(atOnce bool) {
 		}
 	}
 	kafkaAndEtcd := fmt.Sprintf("brokers: [%q]\ntopic_prefix: %q\netcd: [%q]\n", w.kafka.addr(), w.prefix, local(w.etcdAt))
+	kept := ""
+	if w.bucket != "" {
+		kept = fmt.Sprintf("backup: {to: %q, every: %s, keep: 3}\n", w.bucket, backupEvery)
+	}
 	for i, id := range ids {
 		port := freePorts(t, 1)
 		w.nodePort = append(w.nodePort, port)
-		w.nodes = append(w.nodes, w.role("indexnode", string(id), kafkaAndEtcd+"id: %s\ndata: %s\nlisten: %q\n", id, filepath.Join(w.dir, string(id)), local(port)))
+		w.nodes = append(w.nodes, w.role("indexnode", string(id), kafkaAndEtcd+kept+"id: %s\ndata: %s\nlisten: %q\n", id, filepath.Join(w.dir, string(id)), local(port)))
 		conn, err := grpc.NewClient(local(w.nodePort[i]), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,106 @@
+package backups
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// counters is what a keeper has done, as metrics tell it.
+type counters struct {
+	mu struct {
+		sync.Mutex
+		now        *round // under way; nil: none
+		succeeded  time.Time
+		rounds     int64
+		failures   int64
+		uploaded   int64 // bytes
+		reused     int64
+		restores   int64
+		restored   int64 // bytes
+		unrestored int64
+	}
+}
+
+func (c *counters) begin(r *round) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.now = r
+}
+
+func (c *counters) end(r *round, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.now = nil
+	c.mu.rounds++
+	if err != nil {
+		c.mu.failures++
+	} else {
+		c.mu.succeeded = r.begun
+	}
+	c.mu.uploaded += r.uploadedBytes
+	c.mu.reused += r.bytes - r.uploadedBytes
+}
+
+func (c *counters) restored(bytes int64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.mu.unrestored++
+		return
+	}
+	c.mu.restores++
+	c.mu.restored += bytes
+}
+
+// What the metrics of backups are called, and say.
+var (
+	descSucceeded = desc("last_success_timestamp_seconds", "when the last round of backups that succeeded began; 0 none")
+	descRunning   = desc("running", "1 while a round of backups is under way")
+	descRounds    = desc("rounds_total", "rounds of backups, by outcome", "outcome")
+	descUploaded  = desc("bytes_total", "bytes of backed up files, by whether the bucket had them", "was")
+	descRestores  = desc("restores_total", "partitions brought back, by outcome", "outcome")
+	descRestored  = desc("restored_bytes_total", "bytes of partitions brought back")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("millrace_backup_"+name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (k *Keeper) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descSucceeded, descRunning, descRounds, descUploaded, descRestores, descRestored} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (k *Keeper) Collect(out chan<- prometheus.Metric) {
+	c := &k.counters
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gauge := func(d *prometheus.Desc, v float64) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
+	}
+	count := func(d *prometheus.Desc, v int64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	at := 0.0
+	if !c.mu.succeeded.IsZero() {
+		at = float64(c.mu.succeeded.UnixMilli()) / 1000
+	}
+	running := 0.0
+	if c.mu.now != nil {
+		running = 1
+	}
+	gauge(descSucceeded, at)
+	gauge(descRunning, running)
+	count(descRounds, c.mu.rounds-c.mu.failures, "ok")
+	count(descRounds, c.mu.failures, "failed")
+	count(descUploaded, c.mu.uploaded, "uploaded")
+	count(descUploaded, c.mu.reused, "there")
+	count(descRestores, c.mu.restores, "ok")
+	count(descRestores, c.mu.unrestored, "failed")
+	count(descRestored, c.mu.restored)
+}

@@ -1,0 +1,222 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// CutConfig says what a cut is made of. All of it is required, but for Tell.
+type CutConfig struct {
+	Name    string // of the cut
+	Bucket  *backup.Bucket
+	Brokers []string
+	Topics  kafka.Topics
+	Tell    func(step string) // hears how far it is
+	Log     *slog.Logger
+}
+
+// TakeCut takes one moment of the whole log, see [kafka.TakeCut], and puts into
+// the bucket what brings each partition there from its newest backup.
+func TakeCut(ctx context.Context, cfg CutConfig) (*backup.Cut, error) {
+	if cfg.Tell == nil {
+		cfg.Tell = func(string) {}
+	}
+	dir, err := os.MkdirTemp("", "millrace-cut-")
+	if err != nil {
+		return nil, fmt.Errorf("backups: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	c := cutter{cfg: cfg, dir: dir}
+	cfg.Tell("looking for the newest backups")
+	if err := c.bases(ctx); err != nil { // before the cut, so that all are older
+		return nil, err
+	}
+	cfg.Tell("looking for one moment of the log")
+	if c.log, err = kafka.TakeCut(ctx, kafka.CutConfig{Brokers: cfg.Brokers, Topics: cfg.Topics, Log: cfg.Log}); err != nil {
+		return nil, err
+	}
+	if err := c.fit(); err != nil {
+		return nil, err
+	}
+	if err := c.readTails(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.writeParts(ctx); err != nil {
+		return nil, err
+	}
+	cut := c.cut()
+	return cut, cfg.Bucket.WriteCut(ctx, cut)
+}
+
+// cutter is a cut in the making.
+type cutter struct {
+	cfg   CutConfig
+	dir   string
+	base  [partition.Count]*backup.Manifest
+	log   kafka.Cut
+	tails [partition.Count]*tailWriter
+}
+
+func (c *cutter) bases(ctx context.Context) error {
+	newest, err := c.cfg.Bucket.Newest(ctx, func(d *backup.Damage) { c.cfg.Log.Error("a backup is damaged", "err", d) })
+	if err != nil {
+		return err
+	}
+	var lacking int
+	for p := range partition.All() {
+		if c.base[p] = newest[p]; newest[p] == nil {
+			lacking++
+		}
+	}
+	if lacking > 0 {
+		return &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "backup", Detail: fmt.Sprintf("%d of %d partitions have no backup yet, and a cut is reached from one", lacking, partition.Count),
+			WayOut: "wait until each has one (millrace backup status), then take the cut",
+		}
+	}
+	return nil
+}
+
+// fit refuses backups that the log of the cut does not continue.
+func (c *cutter) fit() error {
+	for p, m := range c.base {
+		if got := m.Log; got != c.log.Log.String() {
+			return fmt.Errorf("backups: the newest backup of partition %d is of the log %s, and the cut of %s; wait until each has one of this log", p, got, c.log.Log)
+		}
+		for s, at := range []millrace.Offset{m.Applied.Content, m.Applied.Features} {
+			if end := c.log.Ends[s][p].Next; at > end {
+				return fmt.Errorf("backups: the backup %s of partition %d is at %d of %s, behind the cut at %d", m.ID, p, at, kafka.Stream(s), end)
+			}
+		}
+	}
+	return nil
+}
+
+// readTails writes what the log has between the backups and the cut to files,
+// each behind the schemas.
+func (c *cutter) readTails(ctx context.Context) error {
+	rows, refused, err := c.schemas(ctx)
+	if err != nil {
+		return err
+	}
+	spans := map[kafka.TopicPartition]kafka.Span{}
+	var total, done int64
+	for p := range partition.All() {
+		m := c.base[p]
+		for s, at := range []millrace.Offset{m.Applied.Content, m.Applied.Features} {
+			end := c.log.Ends[s][p].Next
+			if at = max(at, 0); at == end {
+				continue
+			}
+			total += int64(end - at)
+			spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] = kafka.Span{From: kafka.Position{Next: at, Epoch: -1}, To: end}
+			if c.tails[p] == nil {
+				if c.tails[p], err = c.newTail(p, rows, refused); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return kafka.ReadTails(ctx, kafka.TailsConfig{Brokers: c.cfg.Brokers, Topics: c.cfg.Topics, Log: c.cfg.Log}, spans, func(f kafka.Fetched) error {
+		if errors.Is(f.Err, kafka.ErrLostPosition) {
+			return fmt.Errorf("backups: the log does not reach from the backup %s to the cut: %w", c.base[f.Partition].ID, f.Err)
+		}
+		for i := range f.Records {
+			if err := c.tails[f.Partition].add(f.Stream, &f.Records[i]); err != nil {
+				return err
+			}
+		}
+		done += int64(f.Next - f.From)
+		c.cfg.Tell(fmt.Sprintf("reading the log from the backups to the cut: %d of %d records", done, total))
+		return nil
+	})
+}
+
+func (c *cutter) newTail(p millrace.Partition, rows []schemas.StoredSchema, refused []millrace.Fingerprint) (*tailWriter, error) {
+	t, err := newTailWriter(filepath.Join(c.dir, fmt.Sprintf("%03d", p)))
+	if err != nil {
+		return nil, fmt.Errorf("backups: %w", err)
+	}
+	for _, x := range rows {
+		err = errors.Join(err, t.schema(x.Fingerprint, replica.SchemaRow(x)))
+	}
+	for _, fp := range refused {
+		err = errors.Join(err, t.refused(fp))
+	}
+	return t, err
+}
+
+// memory keeps the schemas that a registry admits.
+type memory struct{ rows []schemas.StoredSchema }
+
+func (m *memory) PutSchema(x schemas.StoredSchema) error    { m.rows = append(m.rows, x); return nil }
+func (m *memory) Schemas() ([]schemas.StoredSchema, error) { return nil, nil }
+
+// schemas reads the schemas topic to its end: what is before the cut is of
+// these.
+func (c *cutter) schemas(ctx context.Context) ([]schemas.StoredSchema, []millrace.Fingerprint, error) {
+	var kept memory
+	registry, err := schemas.NewRegistry(&kept, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: c.cfg.Brokers, Topic: c.cfg.Topics.WithDefaults().Schemas, Registry: registry, Log: c.cfg.Log})
+	if err != nil {
+		return nil, nil, err
+	}
+	err = l.Refresh(ctx)
+	refused := l.AllRefused()
+	l.Close()
+	return kept.rows, refused, err
+}
+
+// writeParts uploads the tails, and what each partition's way to the cut is.
+func (c *cutter) writeParts(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(uploads)
+	for p := range partition.All() {
+		g.Go(func() error {
+			m := c.base[p]
+			part := &backup.CutPart{Cut: c.cfg.Name, Partition: p, Backup: m.ID, To: c.end(p)}
+			if t := c.tails[p]; t != nil {
+				path := filepath.Join(c.dir, fmt.Sprintf("%03d.tail", p))
+				if err := t.finish(path); err != nil {
+					return fmt.Errorf("backups: %w", err)
+				}
+				ref, _, err := c.cfg.Bucket.PutFile(ctx, path, nil)
+				if err := errors.Join(err, os.Remove(path)); err != nil {
+					return err
+				}
+				part.Tail = ref
+			}
+			return c.cfg.Bucket.WriteCutPart(ctx, part)
+		})
+	}
+	return g.Wait()
+}
+
+func (c *cutter) end(p millrace.Partition) backup.Offsets {
+	return backup.Offsets{Content: c.log.Ends[kafka.Timeline][p].Next, Features: c.log.Ends[kafka.Features][p].Next}
+}
+
+func (c *cutter) cut() *backup.Cut {
+	cut := &backup.Cut{Name: c.cfg.Name, Time: c.log.Time, Log: c.log.Log.String(), Groups: c.log.Groups}
+	for p := range partition.All() {
+		end := c.end(p)
+		cut.Content, cut.Features = append(cut.Content, end.Content), append(cut.Features, end.Features)
+	}
+	return cut
+}

@@ -1,0 +1,369 @@
+// Package backups backs up what an index node has, and brings it back: the
+// store's files and the log on one side, the bucket (internal/backup) on the
+// other. A node does it at intervals and when a replica has nothing to go on
+// from; the command line does it for a whole cluster.
+package backups
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Config says where, how often and how much is backed up.
+type Config struct {
+	To           string        `yaml:"to"`             // the bucket's URL; empty: there are no backups
+	Every        time.Duration `yaml:"every"`          // 0: 15 minutes
+	Keep         int           `yaml:"keep"`           // backups of each partition; 0: 24
+	MiBPerSecond int64         `yaml:"mib_per_second"` // at most, of what is uploaded; 0: 64, negative: no bound
+}
+
+// The defaults of a [Config].
+const (
+	DefaultEvery        = 15 * time.Minute
+	DefaultKeep         = 24
+	DefaultMiBPerSecond = 64
+)
+
+// WithDefaults fills in what was left out.
+func (c Config) WithDefaults() Config {
+	c.Every = cmp.Or(c.Every, DefaultEvery)
+	c.Keep = cmp.Or(c.Keep, DefaultKeep)
+	c.MiBPerSecond = cmp.Or(c.MiBPerSecond, DefaultMiBPerSecond)
+	return c
+}
+
+// Validate reports every fault at once.
+func (c Config) Validate() error {
+	var errs []error
+	need := func(ok bool, field, detail, wayOut string) {
+		if !ok {
+			errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup." + field, Detail: detail, WayOut: wayOut})
+		}
+	}
+	need(c.To != "" || c == Config{}, "to", "nothing says where backups go", "name a bucket, such as s3://bucket/prefix or file:///dir")
+	need(c.Every >= 0, "every", fmt.Sprintf("%s is negative", c.Every), "leave it out for 15m")
+	need(c.Keep >= 0, "keep", fmt.Sprintf("%d backups cannot be kept", c.Keep), "leave it out for 24")
+	return errors.Join(errs...)
+}
+
+// KeeperConfig is what a [Keeper] works with. All of it is required, but for
+// Retention.
+type KeeperConfig struct {
+	Config
+	Node     millrace.NodeID
+	Identity func(context.Context) (backup.Identity, error) // of the cluster
+	Store    *store.Store
+	Dir      string             // of its own, on the store's file system
+	Mine     func() cluster.Set // which partitions this node is to back up now
+	Whole    func(millrace.Partition) bool
+	// Retention is the store's.
+	Retention map[millrace.ContentType]store.Retention
+	Log       *slog.Logger
+}
+
+// Keeper backs up the partitions of a node, and brings them back. It is a
+// replica.Backups.
+type Keeper struct {
+	cfg      KeeperConfig
+	counters counters
+	mu       struct {
+		sync.Mutex
+		bucket *backup.Bucket
+		known  map[millrace.Partition]*backup.Manifest // the newest of each partition, as far as it was read
+	}
+}
+
+// NewKeeper returns a Keeper that has asked for nothing yet: the bucket may be
+// away. Close it in the end.
+func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
+	if err := cfg.Config.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.Config = cfg.Config.WithDefaults()
+	k := &Keeper{cfg: cfg}
+	k.mu.known = map[millrace.Partition]*backup.Manifest{}
+	if err := os.RemoveAll(filepath.Join(cfg.Dir, "out")); err != nil {
+		return nil, fmt.Errorf("backups: %w", err)
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("backups: %w", err)
+	}
+	return k, nil
+}
+
+// Close releases the bucket.
+func (k *Keeper) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mu.bucket == nil {
+		return nil
+	}
+	return k.mu.bucket.Close()
+}
+
+// bucket returns the cluster's bucket, which it opens when it is first asked
+// for.
+func (k *Keeper) bucket(ctx context.Context) (*backup.Bucket, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mu.bucket != nil {
+		return k.mu.bucket, nil
+	}
+	whose, err := k.cfg.Identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := backup.Open(ctx, k.cfg.To, backup.Options{BytesPerSecond: max(0, k.cfg.MiBPerSecond<<20), Log: k.cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Claim(ctx, whose); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	k.mu.bucket = b
+	return b, nil
+}
+
+const (
+	// again is the pause after a round that failed.
+	again = 30 * time.Second
+	// settle is how long a node lives before its first round: a start is busy.
+	settle = 20 * time.Second
+	// uploads is how many partitions are uploaded at a time.
+	uploads = 4
+)
+
+// Run backs up at intervals until ctx is done. Failures are told, and tried
+// again.
+func (k *Keeper) Run(ctx context.Context) error {
+	next := min(settle, k.cfg.Every)
+	for {
+		timer := time.NewTimer(next/2 + rand.N(next/2+1)) // nodes begin at different times
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+		next = k.cfg.Every
+		if err := k.Backup(ctx); err != nil && ctx.Err() == nil {
+			k.cfg.Log.Error("a backup failed; trying again", "err", err, "after", min(again, k.cfg.Every))
+			next = min(again, k.cfg.Every)
+		}
+	}
+}
+
+// Backup backs up once what this node is to back up, and expires what is too
+// much. What fails of one partition leaves the others.
+func (k *Keeper) Backup(ctx context.Context) error {
+	set := k.cfg.Mine()
+	for p := range set.All() {
+		if !k.cfg.Whole(p) {
+			set.Remove(p)
+		}
+	}
+	if set.Len() == 0 {
+		return nil
+	}
+	r := round{k: k, begun: time.Now()}
+	k.counters.begin(&r)
+	err := r.run(ctx, set)
+	k.counters.end(&r, err)
+	return err
+}
+
+// round is one backup of all partitions of a node.
+type round struct {
+	k        *Keeper
+	bucket   *backup.Bucket
+	begun    time.Time
+	progress *backup.Progress
+	mu       sync.Mutex
+	result   // guarded by mu
+}
+
+// result is what a round did.
+type result struct {
+	partitions, unchanged int
+	files, uploaded       int
+	bytes, uploadedBytes  int64
+}
+
+func (r *round) run(ctx context.Context, set cluster.Set) (err error) {
+	if r.bucket, err = r.k.bucket(ctx); err != nil {
+		return err
+	}
+	dir := filepath.Join(r.k.cfg.Dir, "out")
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("backups: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	whole, failed := r.k.cfg.Store.Checkpoint(slices.Collect(set.All()), dir)
+	if len(whole) > 0 {
+		failed = errors.Join(failed, r.upload(ctx, whole, dir))
+	}
+	if failed != nil {
+		return failed
+	}
+	r.k.cfg.Log.Info("backed up", "partitions", r.partitions, "unchanged", r.unchanged, "files", r.files, "uploaded", r.uploaded, "bytes", r.bytes, "uploaded_bytes", r.uploadedBytes, "took", time.Since(r.begun).Round(time.Millisecond))
+	return r.expire(ctx, set)
+}
+
+func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string) error {
+	schemas, err := putSchemas(ctx, r.bucket, whole[0].Schemas)
+	if err != nil {
+		return err
+	}
+	r.progress = backup.NewProgress(0)
+	b := r.bucket.Counted(r.progress)
+	known, err := r.k.newest(ctx)
+	if err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(uploads)
+	errs := make([]error, len(whole))
+	for i := range whole {
+		g.Go(func() error {
+			c := &whole[i]
+			if err := r.uploadOne(ctx, b, c, dir, schemas, known[c.Partition]); err != nil {
+				errs[i] = fmt.Errorf("partition %d: %w", c.Partition, err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // errs has them
+	return errors.Join(errs...)
+}
+
+// uploadOne uploads a partition, unless the newest backup is of this state.
+func (r *round) uploadOne(ctx context.Context, b *backup.Bucket, c *store.Checkpoint, dir string, schemas backup.Ref, newest *backup.Manifest) error {
+	m := manifest(c, r.k.cfg.Node, schemas, r.k.cfg.Retention)
+	if newest != nil && sameState(m, newest) {
+		r.count(func(t *result) { t.partitions++; t.unchanged++ })
+		return nil
+	}
+	for tries := 0; ; tries++ {
+		known := newest.Known()
+		for i := range m.Files {
+			ref, uploaded, err := b.PutFile(ctx, filepath.Join(dir, m.Files[i].Name), known)
+			if err != nil {
+				return err
+			}
+			m.Files[i].Ref = ref
+			r.count(func(t *result) {
+				t.files++
+				t.bytes += ref.Size
+				if uploaded {
+					t.uploaded++
+					t.uploadedBytes += ref.Size
+				}
+			})
+		}
+		err := b.WriteManifest(ctx, m)
+		var missing backup.MissingFiles
+		if errors.As(err, &missing) && tries < 3 {
+			newest = nil // what it names is not all there: look for every file
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		break
+	}
+	r.k.remember(m)
+	r.count(func(t *result) { t.partitions++ })
+	return nil
+}
+
+func (r *round) count(add func(*result)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	add(&r.result)
+}
+
+// expire removes what is too much of the partitions that this node backs up.
+func (r *round) expire(ctx context.Context, set cluster.Set) error {
+	gone, err := r.bucket.Expire(ctx, backup.ExpireOptions{Keep: r.k.cfg.Keep, Partitions: slices.Collect(set.All())})
+	if gone.Backups > 0 || gone.Files > 0 {
+		r.k.cfg.Log.Info("expired", "backups", gone.Backups, "files", gone.Files, "bytes", gone.Bytes)
+	}
+	for _, d := range gone.Blocked {
+		r.k.cfg.Log.Error("files stay that may be unnamed, since something cannot be read that may name them", "err", d)
+	}
+	return err
+}
+
+// newest returns the newest backup of each partition. What was read is kept:
+// another node's newer one is found when its id is listed.
+func (k *Keeper) newest(ctx context.Context) (map[millrace.Partition]*backup.Manifest, error) {
+	b, err := k.bucket(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := b.AllIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	known := maps.Clone(k.mu.known)
+	k.mu.Unlock()
+	for p, have := range known {
+		if len(ids[p]) == 0 || ids[p][0] != have.ID {
+			delete(known, p)
+		}
+	}
+	var g errgroup.Group
+	g.SetLimit(4 * uploads)
+	var mu sync.Mutex
+	for p, all := range ids {
+		if known[p] != nil || len(all) == 0 {
+			continue
+		}
+		g.Go(func() error {
+			m, err := b.Manifest(ctx, p, all[0])
+			var damage *backup.Damage
+			if errors.As(err, &damage) {
+				k.cfg.Log.Error("the newest backup of a partition is damaged; a full one is made", "partition", p, "err", err)
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			known[p] = m
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.mu.known = known
+	return maps.Clone(known), nil
+}
+
+func (k *Keeper) remember(m *backup.Manifest) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.mu.known[m.Partition] = m
+}

@@ -1,0 +1,135 @@
+package backups
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// bench is a store and a bucket beside it.
+type bench struct {
+	t     *testing.T
+	dir   string
+	store *store.Store
+	n     int
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{t: t, dir: t.TempDir()}
+	must(t, os.Mkdir(filepath.Join(b.dir, "bucket"), 0o755))
+	b.store = b.open("store")
+	return b
+}
+
+func (b *bench) open(name string) *store.Store {
+	b.t.Helper()
+	s, err := store.Open(filepath.Join(b.dir, name), store.Options{FlushEvery: -1})
+	must(b.t, err)
+	b.t.Cleanup(func() { must(b.t, s.Close()) })
+	return s
+}
+
+func (b *bench) keeper(s *store.Store, name string, change func(*KeeperConfig)) *Keeper {
+	b.t.Helper()
+	cfg := KeeperConfig{
+		Config: Config{To: "file://" + filepath.Join(b.dir, "bucket"), MiBPerSecond: -1}, Node: millrace.NodeID(name), Store: s, Dir: filepath.Join(b.dir, name+"-scratch"),
+		Identity: func(context.Context) (backup.Identity, error) { return backup.Identity{Name: "test", ID: "1"}, nil },
+		Mine:     cluster.All, Whole: func(p millrace.Partition) bool { return s.Applied(p).Content >= 0 }, Log: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	k, err := NewKeeper(cfg)
+	must(b.t, err)
+	b.t.Cleanup(func() { must(b.t, k.Close()) })
+	return k
+}
+
+// post puts records into the timelines of some members.
+func (b *bench) post(n int) {
+	b.t.Helper()
+	var batch store.Batch
+	batch.PutSchema(9, []byte(`{"type":"string"}`))
+	for range n {
+		b.n++
+		e := millrace.Entity(fmt.Sprint("member:", b.n%50))
+		p := partition.Of(e)
+		batch.Put(p, millrace.Timeline{Entity: e, Type: "post"}, millrace.Record{
+			ID: millrace.RecordID(fmt.Sprint("post:", b.n)), Time: millrace.Time(b.n), Version: 1, Schema: 9, Body: make([]byte, 200),
+		})
+		batch.SetApplied(p, store.Content, millrace.Offset(b.n))
+		batch.SetOrigin(p, []byte(`{"cluster":"k"}`))
+	}
+	_, err := b.store.Apply(&batch, nil)
+	must(b.t, err)
+}
+
+// What is backed up comes back bit by bit, into another store; what did not
+// change is not uploaded again.
+func TestBackupAndRestore(t *testing.T) {
+	b := newBench(t)
+	k := b.keeper(b.store, "a", nil)
+	for round := range 3 {
+		b.post(300)
+		must(t, k.Backup(t.Context()))
+		uploaded := k.counters.mu.uploaded
+		must(t, k.Backup(t.Context()))
+		if again := k.counters.mu.uploaded; again != uploaded {
+			t.Errorf("round %d: nothing changed, and %d bytes were uploaded", round, again-uploaded)
+		}
+	}
+	other := b.open("other")
+	from := b.keeper(other, "b", nil)
+	for p := range partition.All() {
+		all, err := from.Newest(t.Context(), p)
+		must(t, err)
+		if want := b.store.Applied(p).Content; want < 0 != (len(all) == 0) {
+			t.Fatalf("partition %d is at %d, and has %d backups", p, want, len(all))
+		} else if want < 0 {
+			continue
+		}
+		must(t, from.Restore(t.Context(), p, all[0], func(string) {}))
+		if other.Applied(p) != b.store.Applied(p) || other.Digest(p) != b.store.Digest(p) {
+			t.Errorf("partition %d: at %v, %x; backed up at %v, %x", p, other.Applied(p), other.Digest(p), b.store.Applied(p), b.store.Digest(p))
+		}
+		origin, err := other.Origin(p)
+		if must(t, err); string(origin) != `{"cluster":"k"}` {
+			t.Errorf("partition %d: origin %q", p, origin)
+		}
+	}
+	rows, err := other.Schemas()
+	if must(t, err); string(rows[9]) != `{"type":"string"}` {
+		t.Errorf("schemas %q", rows)
+	}
+}
+
+// Another cluster's bucket is refused, whatever its name.
+func TestBucketOfAnotherCluster(t *testing.T) {
+	b := newBench(t)
+	b.post(10)
+	must(t, b.keeper(b.store, "a", nil).Backup(t.Context()))
+	other := b.keeper(b.store, "b", func(c *KeeperConfig) {
+		c.Identity = func(context.Context) (backup.Identity, error) { return backup.Identity{Name: "test", ID: "2"}, nil }
+	})
+	if err := other.Backup(t.Context()); err == nil {
+		t.Error("a cluster of the same name and another id may write there")
+	}
+}
+

@@ -1,0 +1,289 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Target is a state of the cluster to go back to: a cut, a time, or, if it is
+// zero, the newest backups, each partition for itself.
+type Target struct {
+	Cut  string
+	Time time.Time
+}
+
+// RestoreConfig says what is brought back, and where to.
+type RestoreConfig struct {
+	Bucket     *backup.Bucket
+	To         Target
+	Partitions cluster.Set
+	// Data is the directory of a node that does not run. Its store must not be
+	// there yet.
+	Data     string
+	Brokers  []string // of the log, for a Time
+	Topics   kafka.Topics
+	Store    store.Options
+	Progress *backup.Progress // nil: is not counted
+	Log      *slog.Logger
+}
+
+// RestoreData makes the store of a node out of backups. It works beside the
+// place, in store.restoring, and moves that there in the end; one that broke
+// off goes on where it was. The node goes on from the log where the cut is.
+func RestoreData(ctx context.Context, cfg RestoreConfig) (restored int, err error) {
+	place := filepath.Join(cfg.Data, "store")
+	if _, err := os.Stat(place); !errors.Is(err, os.ErrNotExist) {
+		return 0, errors.Join(err, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "data", Detail: fmt.Sprintf("%s has a store", cfg.Data),
+			WayOut: "name another directory, or move its store away; nothing was touched",
+		})
+	}
+	work := place + ".restoring"
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return 0, fmt.Errorf("backups: %w", err)
+	}
+	s, err := store.Open(work, cfg.Store)
+	if err != nil {
+		return 0, err
+	}
+	r := restorer{cfg: cfg, store: s, dir: filepath.Join(cfg.Data, "backup")}
+	restored, err = r.run(ctx)
+	if err = errors.Join(err, s.Close()); err != nil {
+		return restored, err
+	}
+	return restored, os.Rename(work, place)
+}
+
+// restorer brings partitions back into a store that nobody else uses.
+type restorer struct {
+	cfg   RestoreConfig
+	store *store.Store
+	dir   string
+	mu    sync.Mutex
+	done  int // guarded by mu
+}
+
+func (r *restorer) run(ctx context.Context) (int, error) {
+	plan, err := r.plan(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for i := range plan {
+		r.cfg.Progress.Expect(plan[i].from.Bytes() + plan[i].tail.Size)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(downloads)
+	for i := range plan {
+		g.Go(func() error {
+			if err := r.one(ctx, &plan[i]); err != nil {
+				return fmt.Errorf("partition %d: %w", plan[i].from.Partition, err)
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.done++
+			return nil
+		})
+	}
+	err = g.Wait()
+	return r.done, err
+}
+
+// way is how a partition is brought back.
+type way struct {
+	from *backup.Manifest
+	tail backup.Ref // zero: none
+	to   backup.Offsets
+}
+
+func (r *restorer) plan(ctx context.Context) ([]way, error) {
+	if r.cfg.To.Cut != "" {
+		return r.toCut(ctx)
+	}
+	var plan []way
+	var lacking cluster.Set
+	for p := range r.cfg.Partitions.All() {
+		all, err := r.cfg.Bucket.Manifests(ctx, p, func(d *backup.Damage) { r.cfg.Log.Error("a backup is damaged", "err", d) })
+		if err != nil {
+			return nil, err
+		}
+		var m *backup.Manifest
+		for _, one := range all {
+			if r.cfg.To.Time.IsZero() || !one.Time.Std().After(r.cfg.To.Time) {
+				m = one
+				break
+			}
+		}
+		if m == nil {
+			lacking.Add(p)
+			continue
+		}
+		plan = append(plan, way{from: m, to: m.Applied})
+	}
+	if n := lacking.Len(); n > 0 {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "to", Detail: fmt.Sprintf("%d partitions have no backup that is old enough and whole: %s", n, &lacking),
+			WayOut: "choose a later time, or fewer partitions; millrace backup list says what there is",
+		}
+	}
+	return plan, nil
+}
+
+func (r *restorer) toCut(ctx context.Context) ([]way, error) {
+	cut, err := r.cfg.Bucket.Cut(ctx, r.cfg.To.Cut)
+	if err != nil {
+		return nil, err
+	}
+	var plan []way
+	for p := range r.cfg.Partitions.All() {
+		part, m, err := r.cfg.Bucket.CutPart(ctx, cut, p)
+		if err != nil {
+			return nil, err
+		}
+		plan = append(plan, way{from: m, tail: part.Tail, to: part.To})
+	}
+	return plan, nil
+}
+
+// one brings one partition back, unless an earlier try did.
+func (r *restorer) one(ctx context.Context, w *way) error {
+	p := w.from.Partition
+	if r.store.Applied(p) == store.Offsets(w.to) && r.store.Quarantined(p) == nil {
+		return nil
+	}
+	b := r.cfg.Bucket.Counted(r.cfg.Progress)
+	if err := Restore(ctx, b, w.from, r.store, filepath.Join(r.dir, fmt.Sprintf("in-%03d", p))); err != nil {
+		return err
+	}
+	if w.tail.IsZero() {
+		return nil
+	}
+	path := filepath.Join(r.dir, fmt.Sprintf("tail-%03d", p))
+	if err := b.GetFile(ctx, w.tail, path); err != nil {
+		return err
+	}
+	a, err := newApplier(ctx, r.store, p, r.cfg.Store.Retention)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(readTail(path, a), os.Remove(path)); err != nil {
+		return err
+	}
+	return a.finish(w.to)
+}
+
+// applier applies a tail as a replica applies the log.
+type applier struct {
+	ctx      context.Context
+	store    *store.Store
+	p        millrace.Partition
+	aged     bool
+	rows     store.Batch
+	given    givenUp
+	replicas *replica.Replicas // once the first record is there
+	gathered [2][]kafka.Record
+}
+
+func newApplier(ctx context.Context, s *store.Store, p millrace.Partition, retention map[millrace.ContentType]store.Retention) (*applier, error) {
+	a := &applier{ctx: ctx, store: s, p: p, given: givenUp{}}
+	for _, r := range retention {
+		a.aged = a.aged || r.MaxAge > 0
+	}
+	return a, nil
+}
+
+// givenUp is a schemas topic that has been read to its end.
+type givenUp map[millrace.Fingerprint]bool
+
+func (givenUp) Moved() <-chan struct{}                  { return nil }
+func (g givenUp) Refused(fp millrace.Fingerprint) bool { return g[fp] }
+
+// nobody has neither caches nor counts.
+type nobody struct{}
+
+func (nobody) Written(kafka.Stream, []store.Change, []millrace.Entity) {}
+func (nobody) Forget()                                                 {}
+func (nobody) HasFeatures()                                            {}
+func (nobody) Applied(kafka.Stream, []store.Change, int)               {}
+func (nobody) Refused(schemas.Reason)                                  {}
+
+// ProduceThen keeps no dead letter: the one of when the record came first is
+// there.
+func (nobody) ProduceThen(_ context.Context, _ kafka.Outgoing, then func(error)) { then(nil) }
+
+func (a *applier) schema(fp millrace.Fingerprint, row []byte) error {
+	a.rows.PutSchema(fp, row)
+	return nil
+}
+
+func (a *applier) refused(fp millrace.Fingerprint) error {
+	a.given[fp] = true
+	return nil
+}
+
+func (a *applier) begin() error {
+	if _, err := a.store.Apply(&a.rows, nil); err != nil {
+		return err
+	}
+	registry, err := schemas.NewRegistry(replica.StoredSchemas(a.store), nil)
+	if err != nil {
+		return err
+	}
+	a.replicas = replica.New(replica.Config{
+		Store: a.store, Schemas: registry, SchemaLog: a.given, Letters: nobody{}, Host: nobody{}, Aged: a.aged, Log: slog.New(slog.DiscardHandler),
+	})
+	a.replicas.Serve(a.p, time.Now())
+	return nil
+}
+
+// gatherRecords is how many records are applied at a time.
+const gatherRecords = 500
+
+func (a *applier) add(s kafka.Stream, r *kafka.Record) error {
+	a.gathered[s] = append(a.gathered[s], *r)
+	if len(a.gathered[s]) < gatherRecords {
+		return nil
+	}
+	return a.apply(s, r.Offset+1)
+}
+
+// apply applies what was gathered of a stream, up to an offset.
+func (a *applier) apply(s kafka.Stream, next millrace.Offset) error {
+	if a.replicas == nil {
+		if err := a.begin(); err != nil {
+			return err
+		}
+	}
+	f := kafka.Fetched{TopicPartition: kafka.TopicPartition{Stream: s, Partition: a.p}, Records: a.gathered[s], Next: next}
+	err := a.replicas.Bring(a.ctx, f)
+	a.gathered[s] = a.gathered[s][:0]
+	return err
+}
+
+// finish applies the rest, up to the cut.
+func (a *applier) finish(to backup.Offsets) error {
+	for s, next := range []millrace.Offset{to.Content, to.Features} {
+		if err := a.apply(kafka.Stream(s), next); err != nil {
+			return err
+		}
+	}
+	if got := a.store.Applied(a.p); got != store.Offsets(to) {
+		return fmt.Errorf("backups: it is at %+v, and should be at %+v", got, to)
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+)
+
+// Newest implements replica.Backups.
+func (k *Keeper) Newest(ctx context.Context, p millrace.Partition) ([]replica.Backup, error) {
+	b, err := k.bucket(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := b.Manifests(ctx, p, func(d *backup.Damage) {
+		k.cfg.Log.Error("a backup is damaged", "partition", p, "err", d)
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]replica.Backup, len(all))
+	for i, m := range all {
+		at, _ := backup.IDTime(m.ID) // the bucket has checked it
+		out[i] = replica.Backup{
+			Name: m.ID, Taken: at, Bytes: m.Bytes(), Origin: m.Origin,
+			Applied: [2]millrace.Offset{m.Applied.Content, m.Applied.Features},
+		}
+	}
+	return out, nil
+}
+
+// Restore implements replica.Backups.
+func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Backup, tell func(string)) error {
+	bucket, err := k.bucket(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := bucket.Manifest(ctx, p, b.Name)
+	if err != nil {
+		return err
+	}
+	progress := backup.NewProgress(m.Bytes())
+	told, done := context.WithCancel(ctx)
+	defer done()
+	go func() {
+		for told.Err() == nil {
+			tell(progress.Now().String())
+			select {
+			case <-told.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}()
+	err = Restore(ctx, bucket.Unlimited().Counted(progress), m, k.cfg.Store, filepath.Join(k.cfg.Dir, fmt.Sprintf("in-%03d", p)))
+	k.counters.restored(m.Bytes(), err)
+	return err
+}
+
+// downloads is how many files of a partition are downloaded at a time.
+const downloads = 4
+
+// Restore replaces what a store has of a partition by a backup. What is
+// downloaded stays in dir when that breaks off, so that the next try goes on
+// there; afterwards dir is gone.
+func Restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, s *store.Store, dir string) error {
+	schemas, err := getSchemas(ctx, b, m.Schemas)
+	if err != nil {
+		return err
+	}
+	if err := keepFilesOf(dir, m); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(downloads)
+	for _, f := range m.Files {
+		g.Go(func() error { return b.GetFile(ctx, f.Ref, filepath.Join(dir, f.Name)) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := s.Restore(dir, checkpoint(m, schemas)); err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	return os.RemoveAll(dir)
+}
+
+// keepFilesOf makes a directory for the files of a backup, and removes what is
+// there of another.
+func keepFilesOf(dir string, m *backup.Manifest) error {
+	mark := filepath.Join(dir, "of")
+	if was, err := os.ReadFile(mark); err != nil || string(was) != m.ID {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("backups: %w", err)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("backups: %w", err)
+	}
+	return os.WriteFile(mark, []byte(m.ID), 0o644)
+}

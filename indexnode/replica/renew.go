@@ -1,0 +1,247 @@
+package replica
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// Backup is a backup of a partition, as far as whether it will do depends on
+// it.
+type Backup struct {
+	Name    string // for people, and for Restore
+	Taken   time.Time
+	Bytes   int64
+	Applied [streams]millrace.Offset
+	Origin  []byte // as the store had it
+}
+
+// Backups are the backups of partitions.
+type Backups interface {
+	// Newest returns the backups of a partition, the newest first.
+	Newest(ctx context.Context, p millrace.Partition) ([]Backup, error)
+	// Restore replaces everything that the store has of a partition by a
+	// backup, and tells now and then how far it is. Nobody reads or writes
+	// the partition meanwhile.
+	Restore(ctx context.Context, p millrace.Partition, b Backup, tell func(progress string)) error
+}
+
+const (
+	// maxRenewing is how many partitions are renewed at a time: more would
+	// only share the disk and the network.
+	maxRenewing = 4
+	// maxRereading is how many corrupt partitions are read anew from the
+	// log's beginning at a time.
+	maxRereading = 8
+	// seekBackupFor is how long the place of the backups may stay away before
+	// a log that has its beginning will do.
+	seekBackupFor = time.Minute
+)
+
+// renewal is the replacement of what a replica has, while it is under way.
+type renewal struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	was    Why   // what the replica was condemned for
+	err    error // once done
+}
+
+// stop has a renewal end soon; nil is none.
+func (w *renewal) stop() {
+	if w != nil {
+		w.cancel()
+	}
+}
+
+// errNothing says that nothing is there from which a replica can go on.
+var errNothing = errors.New("there is no backup of it that would do")
+
+// curable reports whether a quarantined replica can be renewed without a
+// person's word: another log, or one that is shorter, is for somebody to judge.
+func (all *Replicas) curable(r *Replica) bool {
+	why := r.condemnedFor().Reason
+	return why == Corrupt || why == LogBeginsLater && all.cfg.Backups != nil
+}
+
+// renew begins to replace what a replica has by the newest backup that the log
+// can be read on from or, where there is none, by the log's beginning.
+func (all *Replicas) renew(r *Replica, log kafka.LogID, e ends) {
+	why, since := r.condemnedFor(), r.stateSince()
+	if all.cfg.Backups == nil && all.rereading() >= maxRereading {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &renewal{cancel: cancel, done: make(chan struct{}), was: why}
+	r.renewal = w
+	go func() {
+		defer poke(all.changed)
+		defer close(w.done)
+		defer cancel()
+		select {
+		case all.renewing <- struct{}{}:
+			defer func() { <-all.renewing }()
+			w.err = all.replace(ctx, r, log, e, why, since)
+		case <-ctx.Done():
+			w.err = ctx.Err()
+		}
+	}()
+}
+
+// replace replaces what a replica has. It returns errNothing, and has changed
+// nothing, when there is neither a backup nor the log's beginning.
+func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e ends, why Why, since time.Time) error {
+	whole := e.begin == [streams]millrace.Offset{}
+	err := errNothing
+	if all.cfg.Backups != nil {
+		err = all.restore(ctx, r, log, e)
+	}
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	var away *awayError
+	switch {
+	case !whole:
+		return fmt.Errorf("%w, and %s", err, e.beginning(r.partition))
+	case errors.As(err, &away) && time.Since(since) < seekBackupFor:
+		return err
+	case all.cfg.Store.Applied(r.partition).Content < 0 && all.cfg.Store.Quarantined(r.partition) == nil:
+		return nil // nothing is there that would have to go
+	}
+	if !all.step(r, Replaced, why) && r.State() != Restoring {
+		return nil // released meanwhile
+	}
+	all.cfg.Log.Warn("a partition is read anew from the log's beginning", "partition", r.partition, "was", why.Detail, "backup", err)
+	r.Barrier()
+	return all.cfg.Store.DropPartition(r.partition)
+}
+
+// Whole reports whether what is here of a partition is all that the log held
+// up to some offsets, so that a backup of it is one.
+func (all *Replicas) Whole(p millrace.Partition) bool {
+	r := &all.replicas[p]
+	s := r.State()
+	return (s == Ready || s == Stale) && r.origin().Whole
+}
+
+// beginning says where a log that was cut begins.
+func (e *ends) beginning(p millrace.Partition) string {
+	for s, at := range e.begin {
+		if at > 0 {
+			return fmt.Sprintf("%s/%d begins at %d", kafka.Stream(s), p, at)
+		}
+	}
+	return "the log has its beginning"
+}
+
+// awayError is a failure to ask for backups.
+type awayError struct{ err error }
+
+func (e *awayError) Error() string { return e.err.Error() }
+func (e *awayError) Unwrap() error { return e.err }
+
+// restore brings back the newest backup that the log goes on from; one that is
+// damaged gives way to the next.
+func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e ends) error {
+	backups, err := all.cfg.Backups.Newest(ctx, r.partition)
+	if err != nil {
+		return &awayError{err}
+	}
+	err = errNothing
+	for _, b := range backups {
+		origin, known, bad := decodeOrigin(b.Origin)
+		if bad != nil || !known {
+			err = fmt.Errorf("backup %s does not say which log it is of: %w", b.Name, bad)
+			continue
+		}
+		if _, why := judge(b.Applied, &origin, log, e); why.Reason != "" {
+			err = fmt.Errorf("backup %s cannot be gone on from: %s", b.Name, why.Detail)
+			continue
+		}
+		begun := time.Now()
+		tell := func(progress string) {
+			r.explain(Why{Restores, fmt.Sprintf("backup %s of %s: %s", b.Name, b.Taken.UTC().Format(time.DateTime), progress)})
+		}
+		if !all.step(r, Replaced, Why{Restores, "backup " + b.Name}) && r.State() != Restoring {
+			return nil // released meanwhile
+		}
+		r.Barrier() // whoever read what was there is out
+		if err = all.cfg.Backups.Restore(ctx, r.partition, b, tell); err == nil {
+			all.cfg.Log.Info("a partition is restored from a backup", "partition", r.partition, "backup", b.Name, "bytes", b.Bytes, "took", time.Since(begun).Round(time.Millisecond))
+			return nil
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		all.cfg.Log.Error("a backup could not be restored; trying an older one", "partition", r.partition, "backup", b.Name, "err", err)
+		err = fmt.Errorf("backup %s: %w", b.Name, err)
+	}
+	return err
+}
+
+// finish takes over what renewals have done.
+func (all *Replicas) finish() {
+	for p := range all.replicas {
+		r := &all.replicas[p]
+		w := r.renewal
+		if w == nil {
+			continue
+		}
+		select {
+		case <-w.done:
+		default:
+			continue
+		}
+		r.renewal = nil
+		all.cfg.Host.Forget()
+		if r.State() == Absent {
+			continue
+		}
+		all.finishOne(r, w)
+	}
+}
+
+func (all *Replicas) finishOne(r *Replica, w *renewal) {
+	all.load(r)
+	err := w.err
+	if err == nil {
+		err = all.loadOrigin(r)
+	}
+	r.sought = err == nil
+	if err == nil {
+		r.setCause(Why{})
+		all.step(r, Restored, Why{Behind, "the end of the log is not reached"})
+		return
+	}
+	r.again = time.Now().Add(20 * all.cfg.Limit)
+	why := Why{cmp.Or(w.was.Reason, LogBeginsLater), fmt.Sprintf("%s; it is not renewed: %v", w.was.Detail, err)}
+	if w.was.Reason == "" {
+		why.Detail = fmt.Sprintf("nothing of it is here; %v", err)
+	}
+	if away := (*awayError)(nil); errors.As(err, &away) {
+		why.Reason = BackupAway
+		if r.State() == CatchingUp {
+			r.explain(why)
+			return // the next round asks again
+		}
+	}
+	if !all.step(r, Condemned, why) {
+		r.explain(why)
+	}
+}
+
+// rereading counts the replicas that never were whole, of a node that has
+// others.
+func (all *Replicas) rereading() (n int) {
+	for p := range all.replicas {
+		r := &all.replicas[p]
+		if s := r.State(); s == CatchingUp || s == Restoring || r.renewal != nil {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,204 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// kept is backups in the test's hand. What it restores has one record, "kept",
+// of the timeline of an entity.
+type kept struct {
+	w  *world
+	mu sync.Mutex
+	// Guarded by mu:
+	away     error
+	backups  map[millrace.Partition][]Backup
+	damaged  map[string]bool
+	restored []string
+	hold     chan struct{} // restoring waits for it to be closed; nil: it does not
+}
+
+func newKept(w *world) *kept {
+	return &kept{w: w, backups: map[millrace.Partition][]Backup{}, damaged: map[string]bool{}}
+}
+
+// add adds a backup that is newer than those before it.
+func (k *kept) add(p millrace.Partition, name string, content millrace.Offset, cluster string) {
+	k.w.t.Helper()
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: k.w.kafka.ListenAddrs(), Topics: k.w.topics})
+	must(k.w.t, err)
+	defer consumer.Close()
+	id, err := consumer.LogID(k.w.ctx)
+	must(k.w.t, err)
+	if cluster != "" {
+		id.Cluster = cluster
+	}
+	origin := Origin{Cluster: id.Cluster, Topics: id.Topics, Epochs: [streams]int32{-1, -1}, Whole: true}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.backups[p] = append([]Backup{{Name: name, Taken: time.Now(), Applied: [streams]millrace.Offset{content, 0}, Origin: origin.encode()}}, k.backups[p]...)
+}
+
+func (k *kept) set(change func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change()
+}
+
+func (k *kept) names() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return strings.Join(k.restored, " ")
+}
+
+func (k *kept) Newest(_ context.Context, p millrace.Partition) ([]Backup, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.backups[p], k.away
+}
+
+func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell func(string)) error {
+	tell("it begins")
+	if err := k.w.store.DropPartition(p); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	hold, damaged := k.hold, k.damaged[b.Name]
+	k.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if damaged {
+		return errors.New("a flipped bit")
+	}
+	e := here
+	if p == partThere {
+		e = there
+	}
+	var batch store.Batch
+	batch.Put(p, millrace.Timeline{Entity: e, Type: "post"}, millrace.Record{ID: "kept", Time: 1, Version: 1})
+	batch.SetOrigin(p, b.Origin)
+	batch.SetApplied(p, store.Content, b.Applied[0])
+	batch.SetApplied(p, store.FeatureStream, b.Applied[1])
+	_, err := k.w.store.Apply(&batch, nil)
+	k.set(func() { k.restored = append(k.restored, b.Name) })
+	return err
+}
+
+// A partition of which nothing is here comes from its newest backup and then
+// from the log, never from the log's beginning; a log that was cut up to there
+// is no hole.
+func TestNewReplicaComesFromItsBackup(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		w := newWorld(t)
+		for range 5 {
+			w.post(here)
+		}
+		if cut {
+			w.trim(partHere, 3)
+		}
+		k := newKept(w)
+		k.add(partHere, "old", 1, "")
+		k.add(partHere, "new", 3, "")
+		w.backups = k
+		w.start(partHere)
+		w.until("it is ready", w.is(partHere, Ready, ""))
+		if got := w.count(here); got != 3 {
+			t.Errorf("cut %v: %d records; want that of the backup and two of the log", cut, got)
+		}
+		if got := k.names(); got != "new" {
+			t.Errorf("cut %v: restored %q, want the newest alone", cut, got)
+		}
+		w.stop()
+	}
+}
+
+// Where neither the log nor a backup reaches, a partition is never ready, and
+// says so; when a backup comes it is.
+func TestNoReplicaWithAHole(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	w.trim(partHere, 3)
+	k := newKept(w)
+	k.add(partHere, "other", 4, "another Kafka")
+	k.add(partHere, "behind", 2, "")
+	w.backups = k
+	w.start(partHere)
+	w.until("it says why it is not ready", func() bool {
+		why, _ := w.replicas.Of(partHere).Why()
+		return w.is(partHere, Quarantined, LogBeginsLater)() && strings.Contains(why.Detail, "begins at 3")
+	})
+	if got := k.names(); got != "" {
+		t.Errorf("restored %q", got)
+	}
+	k.add(partHere, "right", 3, "")
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	if got := w.count(here); got != 3 {
+		t.Errorf("%d records", got)
+	}
+}
+
+// A place of backups that does not answer is waited for, and told; a damaged
+// backup gives way to an older one.
+func TestBackupsAwayOrDamaged(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	w.trim(partHere, 3)
+	k := newKept(w)
+	k.add(partHere, "old", 3, "")
+	k.add(partHere, "new", 4, "")
+	k.away = errors.New("503 slow down")
+	k.damaged["new"] = true
+	w.backups = k
+	w.start(partHere)
+	w.until("it waits for the bucket", w.is(partHere, Quarantined, BackupAway))
+	k.set(func() { k.away = nil })
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	if got := k.names(); got != "old" {
+		t.Errorf("restored %q", got)
+	}
+}
+
+// A corrupt partition comes from its backup where the log was cut; while it
+// does it answers nobody, and a partition that is taken away meanwhile and
+// given back waits until nothing writes into it.
+func TestCorruptPartitionComesFromItsBackup(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	w.backups = k
+	w.start(partHere)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
+	w.trim(partHere, 4)
+	k.add(partHere, "new", 4, "")
+	hold := make(chan struct{})
+	k.set(func() { k.hold = hold })
+	w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	w.until("it is being restored", w.is(partHere, Restoring, Restores))
+	w.want()
+	w.until("it is gone", w.is(partHere, Absent, Moved))
+	k.set(func() { k.hold = nil })
+	w.want(partHere)
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+	if got := w.count(here); got != 2 {
+		t.Errorf("%d records; want that of the backup and one of the log", got)
+	}
+}

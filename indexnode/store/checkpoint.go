@@ -1,0 +1,305 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace"
+)
+
+// Checkpoint is a partition as it was at one moment, in files outside of the
+// store: [Store.Checkpoint] makes them, [Store.Restore] takes them.
+type Checkpoint struct {
+	Partition millrace.Partition
+	Applied   Offsets
+	Digest    Digest
+	Clock     millrace.Time // of the log; see [Batch.SetClock]
+	Origin    []byte        // see [Batch.SetOrigin]
+	// Files hold the partition's rows and nothing else. Where two files have a
+	// row, the one that is named first is newer. Those of the bottom come last.
+	Files []File
+	// Schemas is the node's registry: every schema the records may be of.
+	Schemas map[millrace.Fingerprint][]byte
+	// Types are the node's content types, [Store.Types]: every type that the
+	// records may be of.
+	Types []millrace.ContentType
+}
+
+// File is an sstable of a checkpoint. It is never written again.
+type File struct {
+	Name string // within the directory of the checkpoint
+	Size int64  // bytes
+	// Bottom says that no file has older rows, and that a store can take this
+	// one as it is. Others are merged.
+	Bottom bool
+}
+
+// Checkpoint writes partitions, each as it is at one moment, into dir, which
+// must not exist. What Pebble has on disk is linked and not copied, so that a
+// file which did not change since the last checkpoint is the same file. Reads
+// and ingest go on; a flush waits until the files are linked. The checkpoint is
+// opened and its rows are looked at before this returns. All that is in dir
+// then is the files that are named.
+//
+// Partitions fail alone: the error joins those of the partitions that are
+// missing in what is returned. The caller must not change the schemas and
+// types, which all share.
+func (s *Store) Checkpoint(set []millrace.Partition, dir string) ([]Checkpoint, error) {
+	parts, err := s.partsOf(set)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.opts.FS.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return nil, cmp.Or(err, fmt.Errorf("store: checkpoint: %s exists; name a directory that does not", dir))
+	}
+	whole, errs, err := s.checkpoint(parts, dir)
+	if err != nil {
+		err = here(fmt.Errorf("store: checkpoint: %w", err))
+		return nil, errors.Join(append(errs, err, s.opts.FS.RemoveAll(dir))...)
+	}
+	return whole, errors.Join(errs...)
+}
+
+// partsOf returns partitions in order, each once.
+func (s *Store) partsOf(set []millrace.Partition) ([]*part, error) {
+	set = slices.Clone(set)
+	slices.Sort(set)
+	parts := make([]*part, 0, len(set))
+	for _, n := range slices.Compact(set) {
+		p, err := s.part(n)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
+
+// checkpoint returns the errors of single partitions as errs, and one of all as
+// err.
+func (s *Store) checkpoint(parts []*part, dir string) (whole []Checkpoint, errs []error, err error) {
+	linked, errs, err := s.link(parts, dir)
+	if err != nil || len(linked) == 0 {
+		return nil, errs, err
+	}
+	o := s.pebbleOptions()
+	o.ReadOnly, o.DisableTableStats, o.CacheSize, o.EventListener = true, true, 8<<20, nil
+	db, err := pebble.Open(dir, o)
+	if err != nil {
+		return nil, errs, err
+	}
+	v := opened{s: s, db: db, dir: dir}
+	whole, failed, err := v.describe(linked)
+	if err = errors.Join(err, db.Close()); err == nil {
+		err = s.keepOnly(dir, whole)
+	}
+	return whole, append(errs, failed...), err
+}
+
+// link puts partitions on disk and links their files. Pebble's checkpoints
+// under concurrent writes are not all good, so nothing is written meanwhile.
+// The files are those of one version of Pebble's: a prefix of the batches.
+func (s *Store) link(parts []*part, dir string) (linked []writtenPart, errs []error, err error) {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
+	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
+		return nil, nil, err
+	}
+	parts = slices.DeleteFunc(parts, func(p *part) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		err := p.ready(s)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return err != nil
+	})
+	linked, failed := s.write(parts)
+	errs = append(errs, failed...)
+	if len(linked) == 0 {
+		return nil, errs, nil
+	}
+	if err := s.settle(linked, s.ctx.Done()); err != nil {
+		return nil, errs, err
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	return linked, errs, s.db.Checkpoint(dir, pebble.WithRestrictToSpans(spansOf(linked)))
+}
+
+// spansOf returns the ranges of partitions that are in order; neighbours share
+// one.
+func spansOf(parts []writtenPart) (spans []pebble.CheckpointSpan) {
+	for _, p := range parts {
+		start, end := partitionSpan(p.p)
+		if n := len(spans); n > 0 && bytes.Equal(spans[n-1].End, start) {
+			spans[n-1].End = end
+		} else {
+			spans = append(spans, pebble.CheckpointSpan{Start: start, End: end})
+		}
+	}
+	return spans
+}
+
+// keepOnly removes what is not a file of one of the checkpoints.
+func (s *Store) keepOnly(dir string, of []Checkpoint) error {
+	fs := s.opts.FS
+	named := make(map[string]bool)
+	for _, c := range of {
+		for _, f := range c.Files {
+			named[f.Name] = true
+		}
+	}
+	names, err := fs.List(dir)
+	for _, name := range names {
+		if !named[name] {
+			err = errors.Join(err, fs.Remove(fs.PathJoin(dir, name)))
+		}
+	}
+	return errors.Join(err, syncDir(fs, dir))
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// opened is a checkpoint that is open as a store of Pebble's.
+type opened struct {
+	s   *Store
+	db  *pebble.DB
+	dir string
+}
+
+// describe says what of each partition is there. A partition in which something
+// is wrong gets an error and is left out.
+func (v *opened) describe(parts []writtenPart) (whole []Checkpoint, errs []error, err error) {
+	own, mixed, err := v.tables()
+	if err != nil {
+		return nil, nil, err
+	}
+	// The registry has all that the records need, and perhaps more: it is
+	// written ahead of them.
+	schemas, err := v.s.Schemas()
+	if err != nil {
+		return nil, nil, err
+	}
+	types, _ := v.s.Types()
+	for _, p := range parts {
+		c := Checkpoint{Partition: p.p, Schemas: schemas, Types: types}
+		err := v.rows(p, &c)
+		if err == nil && mixed[p.p] {
+			c.Files, err = v.copy(p.p)
+		} else if err == nil {
+			c.Files, err = v.files(own[p.p])
+		}
+		if err != nil {
+			errs = append(errs, v.s.failed(p.part, p.epoch, fmt.Errorf("store: checkpoint of partition %d: %w", p.p, err)))
+			continue
+		}
+		whole = append(whole, c)
+	}
+	return whole, errs, nil
+}
+
+// rows reads a partition's own rows. They are what was written for the
+// checkpoint or later.
+func (v *opened) rows(p writtenPart, c *Checkpoint) error {
+	row, origin, err := loadRows(v.db, p.p)
+	if err != nil {
+		return err
+	}
+	c.Applied, c.Digest, c.Clock, c.Origin = row.applied, row.digest, row.clock, origin
+	if row.applied == p.row.applied && row.digest != p.row.digest ||
+		row.applied.Content < p.row.applied.Content || row.applied.Features < p.row.applied.Features {
+		return fmt.Errorf("its files are at %v with digest %x, it was written at %v with %x", row.applied, row.digest, p.row.applied, p.row.digest)
+	}
+	return nil
+}
+
+// levelTable is a table and where Pebble has it.
+type levelTable struct {
+	pebble.SSTableInfo
+	lowest bool // of the levels
+}
+
+// tables returns the tables of each partition, newest first, and the partitions
+// that have rows in a table which is not theirs alone.
+func (v *opened) tables() (own map[millrace.Partition][]levelTable, mixed map[millrace.Partition]bool, err error) {
+	levels, err := v.db.SSTables()
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.Reverse(levels[0]) // Pebble has the oldest of this level first
+	own, mixed = make(map[millrace.Partition][]levelTable), make(map[millrace.Partition]bool)
+	for level, tables := range levels {
+		for _, t := range tables {
+			parts, copies := holders(t.Smallest.UserKey, t.Largest.UserKey)
+			alone := len(parts) == 1 && len(copies) == 0 && !t.Virtual
+			for _, n := range parts {
+				if alone {
+					own[n] = append(own[n], levelTable{t, level == lowestLevel})
+				} else {
+					mixed[n] = true
+				}
+			}
+		}
+	}
+	return own, mixed, nil
+}
+
+// files names tables, those of the bottom last.
+func (v *opened) files(of []levelTable) (files []File, err error) {
+	var bottom []File
+	for _, t := range of {
+		f := File{Name: t.BackingSSTNum.String() + ".sst", Size: int64(t.Size)}
+		if t.lowest {
+			if f.Bottom, err = v.takenAsItIs(f.Name, t.SmallestSeqNum, t.LargestSeqNum); err != nil {
+				return nil, err
+			}
+		}
+		if f.Bottom {
+			bottom = append(bottom, f)
+		} else {
+			files = append(files, f)
+		}
+	}
+	return append(files, bottom...), nil
+}
+
+// takenAsItIs reports whether a store can ingest a table of the lowest level:
+// whether the sequence numbers in it are zero. A compaction makes them so, and
+// in a table that was ingested they are, though it counts as of a later one.
+func (v *opened) takenAsItIs(name string, smallest, largest pebble.SeqNum) (bool, error) {
+	if largest == 0 {
+		return true, nil
+	}
+	if smallest != largest {
+		return false, nil
+	}
+	t, err := v.s.openTable(v.s.opts.FS.PathJoin(v.dir, name))
+	if err != nil {
+		return false, err
+	}
+	defer t.close()
+	err = t.next()
+	return t.more && t.seq == 0 && len(t.ranges) == 0, err
+}
+
+// copy writes a partition's rows into tables of its own.
+func (v *opened) copy(n millrace.Partition) ([]File, error) {
+	w := &tables{s: v.s, dir: v.dir, prefix: fmt.Sprintf("partition-%03d-", n), level: lowestLevel}
+	start, _ := partitionSpan(n)
+	err := scan(v.db, start, func(k, value []byte) error { return w.add(pebble.InternalKeyKindSet, k, value) })
+	return w.files, errors.Join(err, w.finish())
+}

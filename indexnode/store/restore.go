@@ -1,0 +1,313 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace"
+)
+
+// errRestoring is why a partition is quarantined while it is replaced in more
+// than one step, and after a crash in between.
+var errRestoring = errors.New("it was being restored")
+
+// Restore replaces everything of a partition by a checkpoint, whose files are
+// in dir, and lifts its quarantine. Who keeps what it read of the partition
+// must let nobody see it meanwhile, then forget it, and apply from
+// [Store.Applied] on, as after [ErrRewound]. Partitions may be restored at the
+// same time. It takes what of Schemas the node lacks as it is.
+//
+// The files stay in dir, and must not be written: the store links them. Every
+// row is read before anything is replaced: files that are not what the
+// checkpoint says are an [ErrRefused], and the store is as it was. A crash or an
+// [ErrFailed] in the last step leaves the partition quarantined, for the next
+// Restore or [Store.DropPartition].
+func (s *Store) Restore(dir string, c Checkpoint) error {
+	p, err := s.part(c.Partition)
+	if err != nil {
+		return err
+	}
+	if !p.restoring.CompareAndSwap(false, true) {
+		return fmt.Errorf("%w: partition %d is being restored already", ErrFailed, c.Partition)
+	}
+	defer p.restoring.Store(false)
+	r := restore{s: s, p: p, c: &c, dir: dir, scratch: s.opts.FS.PathJoin(s.dir, fmt.Sprintf("%s%03d", scratchPrefix, c.Partition))}
+	if err := r.do(); err != nil {
+		return errors.Join(fmt.Errorf("store: restore partition %d: %w", c.Partition, here(err)), s.opts.FS.RemoveAll(r.scratch))
+	}
+	return here(s.opts.FS.RemoveAll(r.scratch))
+}
+
+// scratchPrefix begins the name of the directory, within the store's, in which
+// a restore has its files.
+const scratchPrefix = "restore-"
+
+// removeScratch removes what restores left that did not end.
+func (s *Store) removeScratch() error {
+	names, err := s.opts.FS.List(s.dir)
+	for _, name := range names {
+		if strings.HasPrefix(name, scratchPrefix) {
+			err = errors.Join(err, s.opts.FS.RemoveAll(s.opts.FS.PathJoin(s.dir, name)))
+		}
+	}
+	return err
+}
+
+// restore is a restore under way.
+type restore struct {
+	s            *Store
+	p            *part
+	c            *Checkpoint
+	dir, scratch string
+	// Both are in key order and hold only what a store can take as it is:
+	bottom []string // paths of tables of the checkpoint
+	run    []string // paths of tables with what is newer than those of the bottom
+}
+
+func (r *restore) do() error {
+	if err := r.prepare(); err != nil {
+		return r.refuse(err)
+	}
+	for fp, json := range r.c.Schemas {
+		if err := r.s.PutSchema(fp, json); err != nil {
+			return err
+		}
+	}
+	for _, t := range r.c.Types {
+		if err := r.s.putType(t); err != nil {
+			return err
+		}
+	}
+	return r.s.replace(r.p, r.bottom, r.run)
+}
+
+// refuse tells files that are wrong from a disk that cannot be read or written.
+func (r *restore) refuse(err error) error {
+	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT || errors.Is(err, ErrFailed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w; take another checkpoint, or fetch its files again", ErrRefused, err)
+}
+
+// prepare makes tables that a store can take of the checkpoint's, beside the
+// store, and verifies that they are the partition.
+func (r *restore) prepare() (err error) {
+	// Pebble panics at some tables that none of its writers wrote.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", errTable, p)
+		}
+	}()
+	fs := r.s.opts.FS
+	if err := errors.Join(r.s.room(r.s.opts.MinFreeBytes/4), fs.RemoveAll(r.scratch)); err != nil {
+		return err
+	}
+	if err := fs.MkdirAll(r.scratch, 0o755); err != nil {
+		return err
+	}
+	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: "run-", level: lowestLevel - 1}, sum: newTally()}
+	defer func() { err = errors.Join(err, m.close()) }()
+	if err := r.open(m); err != nil {
+		return err
+	}
+	if err := m.run(); err != nil {
+		return err
+	}
+	for _, f := range m.out.files {
+		r.run = append(r.run, fs.PathJoin(r.scratch, f.Name))
+	}
+	return m.sum.compare(r.c)
+}
+
+// open opens the files: those of the bottom by links, which are on disk then.
+func (r *restore) open(m *merge) error {
+	seen := make(map[string]bool)
+	for _, f := range r.c.Files {
+		if !plainName(f.Name) || seen[f.Name] {
+			return fmt.Errorf("file %q: a name within the directory is wanted, each once", f.Name)
+		}
+		seen[f.Name] = true
+	}
+	for _, bottom := range []bool{false, true} {
+		for _, f := range r.c.Files {
+			if f.Bottom != bottom {
+				continue
+			}
+			if err := r.openFile(m, f); err != nil {
+				return fmt.Errorf("file %s: %w", f.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *restore) openFile(m *merge, f File) error {
+	fs := r.s.opts.FS
+	path := fs.PathJoin(r.dir, f.Name)
+	if err := r.regular(path, f.Size); err != nil {
+		return err
+	}
+	if f.Bottom {
+		own := fs.PathJoin(r.scratch, fmt.Sprintf("bottom-%06d.sst", len(r.bottom)))
+		if err := r.take(path, own, f.Size); err != nil {
+			return err
+		}
+		path = own
+		r.bottom = append(r.bottom, own)
+	}
+	t, err := r.s.openTable(path)
+	if err != nil {
+		return err
+	}
+	return m.add(t, f)
+}
+
+// regular refuses what is not a file of the size, such as a link to one.
+func (r *restore) regular(path string, size int64) error {
+	info, err := os.FileInfo(nil), error(nil)
+	if vfs.Root(r.s.opts.FS) == vfs.Default {
+		info, err = os.Lstat(path)
+	} else {
+		info, err = r.s.opts.FS.Stat(path)
+	}
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%w: it is not a regular file but %v", errTable, info.Mode().Type())
+	case info.Size() != size:
+		return fmt.Errorf("%w: it has %d bytes, %d were written", errTable, info.Size(), size)
+	}
+	return nil
+}
+
+// take links a file, or copies it from another disk, and syncs it.
+func (r *restore) take(path, own string, size int64) error {
+	fs := r.s.opts.FS
+	if err := fs.Link(path, own); err != nil {
+		if err := r.s.room(r.s.opts.MinFreeBytes/4 + size); err != nil {
+			return err
+		}
+		if err := vfs.Copy(fs, path, own); err != nil {
+			return err
+		}
+	}
+	f, err := fs.Open(own)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// plainName reports whether a name is one of a file within a directory.
+func plainName(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\\\x00")
+}
+
+// DropPartition removes everything of a partition at once, on disk too, and
+// lifts its quarantine: the log can be read again from its beginning. It reads
+// nothing of the partition, so that missing or damaged files do not matter.
+// What [Store.Restore] says of what was read holds here.
+func (s *Store) DropPartition(n millrace.Partition) error {
+	p, err := s.part(n)
+	if err != nil {
+		return err
+	}
+	return s.replace(p, nil, nil)
+}
+
+// replace excises a partition and ingests tables in its place, those of run
+// above those of bottom, on disk when it returns. An excise drops files without
+// reading them, so that it works on damaged ones too.
+func (s *Store) replace(p *part, bottom, run []string) error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
+		return err
+	}
+	if len(bottom) == 0 {
+		bottom, run = run, nil
+	}
+	was := p.bad
+	if len(run) > 0 {
+		if err := s.mark(p, errRestoring); err != nil {
+			return here(err)
+		}
+	}
+	// What is in memtables goes first: then each step is one edit of the manifest.
+	err := s.flushPebble(s.ctx.Done())
+	if err == nil {
+		err = s.ingest(p, bottom)
+	}
+	if err != nil { // nothing is replaced
+		if len(run) > 0 {
+			err = errors.Join(err, s.mark(p, was))
+		}
+		return here(fmt.Errorf("store: replace partition %d: %w", p.p, err))
+	}
+	p.epoch++
+	p.damaged = false
+	p.forget(s)
+	if len(run) > 0 {
+		err = s.db.Ingest(context.Background(), run)
+	}
+	if err == nil {
+		err = p.load(s)
+	}
+	if isCorrupt(err) {
+		p.bad = nil
+		s.quarantineLocked(p, err)
+		return corrupt(p.p, err)
+	}
+	if err != nil {
+		return here(err)
+	}
+	return s.lift(p)
+}
+
+// ingest puts tables in the place of a partition, or nothing.
+func (s *Store) ingest(p *part, paths []string) error {
+	start, end := partitionSpan(p.p)
+	if len(paths) == 0 {
+		return s.excise(start, end)
+	}
+	_, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, pebble.KeyRange{Start: start, End: end})
+	return err
+}
+
+// mark says why a partition is quarantined, or that it is not. It is on disk
+// with the next flush. p.mu is held.
+func (s *Store) mark(p *part, bad error) error {
+	err := error(nil)
+	if bad == nil {
+		err = s.unset(badKey(p.p))
+	} else {
+		err = s.set(badKey(p.p), []byte(bad.Error()))
+	}
+	if err == nil {
+		p.bad = bad
+	}
+	return err
+}
+
+// lift ends a quarantine, on disk first. p.mu is held.
+func (s *Store) lift(p *part) error {
+	bad := p.bad
+	err := s.mark(p, nil)
+	if err == nil {
+		err = s.flushPebble(s.ctx.Done())
+	}
+	if err != nil {
+		p.bad = bad
+	}
+	return here(err)
+}

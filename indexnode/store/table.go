@@ -1,0 +1,167 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// errTable is a table that no store writes.
+var errTable = errors.New("table")
+
+// tableBytes is about the size of a table that is written beside Pebble.
+const tableBytes = 32 << 20
+
+// lowestLevel is Pebble's.
+const lowestLevel = 6
+
+// tables writes rows, in key order, into tables that a store can ingest.
+type tables struct {
+	s           *Store
+	dir, prefix string
+	level       int // Pebble hides the tombstones of a table for its lowest
+	files       []File
+	w           *sstable.Writer
+}
+
+func (t *tables) add(kind pebble.InternalKeyKind, key, value []byte) error {
+	if t.w == nil {
+		name := fmt.Sprintf("%s%06d.sst", t.prefix, len(t.files))
+		f, err := t.s.dbo.FS.Create(t.s.opts.FS.PathJoin(t.dir, name), vfs.WriteCategoryUnspecified)
+		if err != nil {
+			return err
+		}
+		t.files = append(t.files, File{Name: name, Bottom: true})
+		t.w = sstable.NewWriter(objstorageprovider.NewFileWritable(f), t.s.dbo.MakeWriterOptions(t.level, t.s.db.TableFormat()))
+	}
+	var err error
+	if kind == pebble.InternalKeyKindDelete {
+		err = t.w.Delete(key)
+	} else {
+		err = t.w.Set(key, value)
+	}
+	if err == nil && t.w.Raw().EstimatedSize() >= tableBytes {
+		err = t.finish()
+	}
+	return err
+}
+
+// finish ends the table at hand, on disk.
+func (t *tables) finish() error {
+	if t.w == nil {
+		return nil
+	}
+	err := t.w.Close()
+	if err == nil {
+		var m *sstable.WriterMetadata
+		if m, err = t.w.Metadata(); err == nil {
+			t.files[len(t.files)-1].Size = int64(m.Size)
+		}
+	}
+	t.w = nil
+	return err
+}
+
+// table is a table that is read row by row, the newest of a key first.
+type table struct {
+	r           *sstable.Reader
+	it          sstable.Iterator
+	begun, more bool // more: there is a row at hand:
+	key         []byte
+	seq         pebble.SeqNum
+	kind        pebble.InternalKeyKind
+	val         []byte
+	// ranges are the ranges that it deletes, in order.
+	ranges []deletedRange
+}
+
+// deletedRange is a range whose older rows are deleted.
+type deletedRange struct {
+	start, end []byte
+	seq        pebble.SeqNum
+	age        int // of the table among those merged
+}
+
+func (s *Store) openTable(path string) (*table, error) {
+	f, err := s.opts.FS.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	t := new(table)
+	if t.r, err = sstable.NewReader(context.Background(), readable, s.dbo.MakeReaderOptions()); err != nil {
+		return nil, errors.Join(err, readable.Close())
+	}
+	if t.it, err = t.r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles); err == nil {
+		err = t.readRanges()
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+func (t *table) close() error {
+	var err error
+	if t.it != nil {
+		err = t.it.Close()
+	}
+	return errors.Join(err, t.r.Close())
+}
+
+// readRanges reads the ranges that the table deletes, and refuses one with
+// range keys, which no store writes.
+func (t *table) readRanges() error {
+	keys, err := t.r.NewRawRangeKeyIter(context.Background(), sstable.NoFragmentTransforms, sstable.NoReadEnv)
+	if err != nil {
+		return err
+	}
+	if keys != nil {
+		keys.Close()
+		return fmt.Errorf("%w: it has range keys", errTable)
+	}
+	it, err := t.r.NewRawRangeDelIter(context.Background(), sstable.NoFragmentTransforms, sstable.NoReadEnv)
+	if err != nil || it == nil {
+		return err
+	}
+	defer it.Close()
+	for span, err := it.First(); span != nil || err != nil; span, err = it.Next() {
+		if err != nil {
+			return err
+		}
+		if len(span.Keys) > 0 { // the newest first
+			t.ranges = append(t.ranges, deletedRange{start: bytes.Clone(span.Start), end: bytes.Clone(span.End), seq: span.Keys[0].SeqNum()})
+		}
+	}
+	return nil
+}
+
+// next goes to the first row, and then to the next.
+func (t *table) next() error {
+	if !t.begun {
+		t.begun = true
+		kv := t.it.First()
+		if t.more = kv != nil; !t.more {
+			return t.it.Error()
+		}
+		v, _, err := kv.Value(nil)
+		t.key, t.seq, t.kind, t.val = kv.K.UserKey, kv.SeqNum(), kv.Kind(), v
+		return err
+	}
+	kv := t.it.Next()
+	if t.more = kv != nil; !t.more {
+		return t.it.Error()
+	}
+	v, _, err := kv.Value(nil)
+	t.key, t.seq, t.kind, t.val = kv.K.UserKey, kv.SeqNum(), kv.Kind(), v
+	return err
+}

@@ -1,0 +1,222 @@
+// Package backup keeps what a cluster was at some moment, in a directory or an
+// object store. It is the only package that knows the bucket: its layout, its
+// manifests, what may be expired, and the library that reaches S3, GCS and
+// Azure.
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/millrace/millrace"
+)
+
+// Options are what [Open] may be told.
+type Options struct {
+	// BytesPerSecond bounds what uploads and downloads move together; 0 is no
+	// bound.
+	BytesPerSecond int64
+	// Log hears of what is tried again; nil hears nothing.
+	Log *slog.Logger
+}
+
+// Bucket is a directory or a prefix of an object store. It is safe for
+// concurrent use.
+type Bucket struct {
+	objects  objects
+	limit    *rate.Limiter // nil is no bound
+	progress *Progress     // nil is not counted
+	log      *slog.Logger
+	cluster  *atomic.Pointer[Identity] // whose the bucket is; nil until it was asked
+	term     time.Duration             // of a condemnation; see expire.go
+	poll     time.Duration             // between two looks at a condemnation
+}
+
+// openTimeout bounds the first look at a bucket: the search for credentials on
+// a machine that has none takes a while.
+const openTimeout = 30 * time.Second
+
+// Open opens the bucket at a URL:
+//
+//	file:///dir
+//	s3://bucket/prefix?region=eu-central-1
+//	s3://bucket/prefix?endpoint=http://127.0.0.1:7070
+//	gs://bucket/prefix
+//	azblob://container/prefix
+//
+// Credentials are those that the clouds' own tools find: AWS_ACCESS_KEY_ID and
+// the like, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT and
+// AZURE_STORAGE_KEY. Other parameters of the URL are those of gocloud.dev. It
+// looks at the bucket once, so that a wrong name is refused here.
+func Open(ctx context.Context, to string, o Options) (*Bucket, error) {
+	u, err := url.Parse(to)
+	if err != nil {
+		return nil, refuse(fmt.Sprintf("%.100q is no URL", to), wantURL)
+	}
+	if o.BytesPerSecond < 0 {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.bytes_per_second",
+			Detail: fmt.Sprintf("%d is negative", o.BytesPerSecond), WayOut: "leave it out for no bound"}
+	}
+	var body objects
+	switch u.Scheme {
+	case "file":
+		body, err = openURLDir(u)
+	case "s3", "gs", "azblob":
+		timed, cancel := context.WithTimeout(ctx, openTimeout)
+		defer cancel()
+		body, err = openCloud(timed, u)
+	default:
+		err = refuse(fmt.Sprintf("unknown scheme %.20q", u.Scheme), wantURL)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newBucket(body, o), nil
+}
+
+func newBucket(body objects, o Options) *Bucket {
+	b := &Bucket{log: o.Log, cluster: new(atomic.Pointer[Identity]), term: condemnedTerm, poll: time.Second}
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	b.objects = &patient{objects: body, log: b.log, pause: firstPause}
+	if o.BytesPerSecond > 0 {
+		b.limit = rate.NewLimiter(rate.Limit(o.BytesPerSecond), int(max(chunk, min(o.BytesPerSecond/4, 16*chunk))))
+	}
+	return b
+}
+
+const wantURL = "use file:///dir, s3://bucket/prefix, gs://bucket/prefix or azblob://container/prefix"
+
+// refuse is an error about the configured place of backups.
+func refuse(detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.to", Detail: detail, WayOut: wayOut}
+}
+
+func openURLDir(u *url.URL) (objects, error) {
+	switch {
+	case u.Host != "":
+		return nil, refuse(fmt.Sprintf("the file URL names the host %.100q", u.Host), "write three slashes and an absolute path: file:///dir")
+	case !filepath.IsAbs(u.Path):
+		return nil, refuse(fmt.Sprintf("the path %.100q is not absolute", u.Path+u.Opaque), "write three slashes and an absolute path: file:///dir")
+	case u.RawQuery != "":
+		return nil, refuse(fmt.Sprintf("a file URL takes no parameters, and this has %.100q", u.RawQuery), "leave out what follows the question mark")
+	}
+	return openDir(filepath.Clean(u.Path))
+}
+
+// Close releases the bucket.
+func (b *Bucket) Close() error { return b.objects.close() }
+
+// Unlimited returns the same bucket without the bound on bytes a second, for a
+// restore that somebody waits for. Only the original is closed.
+func (b *Bucket) Unlimited() *Bucket {
+	c := *b
+	c.limit = nil
+	return &c
+}
+
+// Counted returns the same bucket, whose bytes moved are counted in p. Only the
+// original is closed.
+func (b *Bucket) Counted(p *Progress) *Bucket {
+	c := *b
+	c.progress = p
+	return &c
+}
+
+// Identity is a cluster: its name, and the id that it was given once.
+type Identity struct {
+	Name string `json:"name"`
+	ID   string `json:"id"`
+}
+
+// Identities print as "prod (4f1c…)".
+func (i Identity) String() string { return i.Name + " (" + i.ID + ")" }
+
+func (i Identity) validate() error {
+	if !short(i.Name) || !short(i.ID) {
+		return fmt.Errorf("the cluster's name and id need 1 to %d bytes each", maxNameBytes)
+	}
+	return nil
+}
+
+// maxNameBytes bounds the names within a bucket's objects.
+const maxNameBytes = 255
+
+func short(s string) bool {
+	return s != "" && len(s) <= maxNameBytes && !strings.ContainsAny(s, "\x00\n")
+}
+
+// whose is the object that says whose a bucket is.
+type whose struct {
+	Format     int      `json:"format"`
+	Cluster    Identity `json:"cluster"`
+	Partitions int      `json:"partitions"`
+}
+
+const whoseName = "millrace.json"
+
+// ErrUnclaimed is what [Bucket.Identity] returns of a bucket that is no
+// cluster's yet.
+var ErrUnclaimed = errors.New("backup: the bucket is no cluster's yet")
+
+// Identity returns whose bucket it is.
+func (b *Bucket) Identity(ctx context.Context) (Identity, error) {
+	var w whose
+	_, err := b.readObject(ctx, whoseName, &w)
+	switch {
+	case isMissing(err):
+		return Identity{}, ErrUnclaimed
+	case err != nil:
+		return Identity{}, err
+	}
+	if err := w.Cluster.validate(); err != nil {
+		return Identity{}, &Damage{Object: whoseName, Kind: Torn, Detail: err.Error()}
+	}
+	if w.Partitions != partitions {
+		return Identity{}, refuse(fmt.Sprintf("the bucket is of a cluster of %d partitions, and this has %d", w.Partitions, partitions), "use another prefix")
+	}
+	return w.Cluster, nil
+}
+
+// owner is Identity, asked once.
+func (b *Bucket) owner(ctx context.Context) (Identity, error) {
+	if c := b.cluster.Load(); c != nil {
+		return *c, nil
+	}
+	c, err := b.Identity(ctx)
+	if err == nil {
+		b.cluster.Store(&c)
+	}
+	return c, err
+}
+
+// Claim makes the bucket the cluster's if it is nobody's, and refuses one that
+// is another cluster's.
+func (b *Bucket) Claim(ctx context.Context, c Identity) error {
+	if err := c.validate(); err != nil {
+		return fmt.Errorf("backup: claim the bucket: %w", err)
+	}
+	err := b.createObject(ctx, whoseName, &whose{Format: format, Cluster: c, Partitions: partitions})
+	if err != nil && !isThere(err) {
+		return fmt.Errorf("backup: claim the bucket: %w", err)
+	}
+	owner, err := b.Identity(ctx)
+	if err != nil {
+		return fmt.Errorf("backup: claim the bucket: %w", err)
+	}
+	b.cluster.Store(&owner)
+	if owner != c {
+		return refuse(fmt.Sprintf("the bucket holds backups of the cluster %v, and this is %v", owner, c), "give each cluster a prefix of its own")
+	}
+	return nil
+}

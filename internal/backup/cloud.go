@@ -1,0 +1,164 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"strings"
+
+	"gocloud.dev/blob"
+	_ "gocloud.dev/blob/azureblob" // azblob://
+	_ "gocloud.dev/blob/gcsblob"   // gs://
+	_ "gocloud.dev/blob/s3blob"    // s3://
+	"gocloud.dev/gcerrors"
+)
+
+// cloud are the objects of S3, GCS, Azure, and, in tests, of memory.
+type cloud struct{ bucket *blob.Bucket }
+
+func openCloud(ctx context.Context, u *url.URL) (objects, error) {
+	if u.Host == "" {
+		return nil, refuse(fmt.Sprintf("%.100q names no bucket", u.Redacted()), wantURL)
+	}
+	prefix := strings.Trim(u.Path, "/")
+	if !fs.ValidPath(prefix) && prefix != "" {
+		return nil, refuse(fmt.Sprintf("the prefix %.100q has an empty part, . or ..", prefix), "use names with one slash between them")
+	}
+	plain := *u
+	plain.Path = ""
+	if u.Scheme == "s3" {
+		if err := completeS3(&plain); err != nil {
+			return nil, err
+		}
+	}
+	// The library keeps the context for its search for credentials.
+	bucket, err := blob.OpenBucket(context.WithoutCancel(ctx), plain.String())
+	if err != nil {
+		return nil, refuse(fmt.Sprintf("the bucket %s can't be opened: %v", u.Host, err), "check the URL's parameters, and the credentials in the environment")
+	}
+	if prefix != "" {
+		bucket = blob.PrefixedBucket(bucket, prefix+"/")
+	}
+	if err := look(ctx, bucket, u); err != nil {
+		return nil, errors.Join(err, bucket.Close())
+	}
+	return &cloud{bucket}, nil
+}
+
+// completeS3 fills in what a server that is not Amazon's needs.
+func completeS3(u *url.URL) error {
+	q := u.Query()
+	endpoint := q.Get("endpoint")
+	if endpoint == "" {
+		return nil
+	}
+	if e, err := url.Parse(endpoint); err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" {
+		return refuse(fmt.Sprintf("the endpoint %.100q is no address of a server", endpoint), "write endpoint=https://host:port")
+	}
+	if !q.Has("region") {
+		q.Set("region", "us-east-1")
+	}
+	if !q.Has("use_path_style") && !q.Has("s3ForcePathStyle") {
+		q.Set("use_path_style", "true")
+	}
+	u.RawQuery = q.Encode()
+	return nil
+}
+
+// look asks for one object, and says what is wrong where it may not.
+func look(ctx context.Context, bucket *blob.Bucket, u *url.URL) error {
+	_, _, err := bucket.ListPage(ctx, blob.FirstPageToken, 1, nil)
+	switch {
+	case err == nil:
+		return nil
+	case gcerrors.Code(err) == gcerrors.NotFound:
+		return refuse(fmt.Sprintf("there is no bucket %q", u.Host), "create it, or correct the name, the region and the endpoint")
+	case gcerrors.Code(err) == gcerrors.PermissionDenied, strings.Contains(err.Error(), "StatusCode: 403"):
+		return refuse(fmt.Sprintf("the bucket %s refuses these credentials: %v", u.Host, err), "allow them to list, read, write and delete there")
+	case strings.Contains(err.Error(), "credentials"):
+		return refuse(fmt.Sprintf("there are no credentials for %s: %v", u.Host, err), "set them in the environment, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+	case strings.Contains(err.Error(), "region"):
+		return refuse(fmt.Sprintf("the region of %s isn't known: %v", u.Host, err), "add ?region=... to the URL")
+	}
+	return refuse(fmt.Sprintf("the bucket %s doesn't answer: %v", u.Host, err), "check the address, and whether the store is up")
+}
+
+func (c *cloud) close() error { return c.bucket.Close() }
+
+// plain makes the library's errors those that this package tells apart.
+func plain(err error) error {
+	switch gcerrors.Code(err) {
+	case gcerrors.NotFound:
+		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	case gcerrors.FailedPrecondition, gcerrors.AlreadyExists:
+		return fmt.Errorf("%w: %w", fs.ErrExist, err)
+	case gcerrors.PermissionDenied:
+		return fmt.Errorf("%w: %w", fs.ErrPermission, err)
+	}
+	return err
+}
+
+func (c *cloud) list(ctx context.Context, prefix string, each func(object) error) error {
+	all := c.bucket.List(&blob.ListOptions{Prefix: prefix})
+	for {
+		o, err := all.Next(ctx)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return plain(err)
+		}
+		if err := each(object{name: o.Key, size: o.Size, modified: o.ModTime}); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *cloud) stat(ctx context.Context, name string) (object, error) {
+	a, err := c.bucket.Attributes(ctx, name)
+	if err != nil {
+		return object{}, plain(err)
+	}
+	return object{name: name, size: a.Size, modified: a.ModTime}, nil
+}
+
+func (c *cloud) open(ctx context.Context, name string, offset int64) (io.ReadCloser, object, error) {
+	r, err := c.bucket.NewRangeReader(ctx, name, offset, -1, nil)
+	if err != nil {
+		return nil, object{}, plain(err)
+	}
+	return r, object{name: name, size: r.Size(), modified: r.ModTime()}, nil
+}
+
+// partBytes and partsAtOnce bound the memory of an upload, 16 MiB, and its
+// size, 10,000 parts.
+const (
+	partBytes   = 8 << 20
+	partsAtOnce = 2
+)
+
+func (c *cloud) write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
+	// Only a cancelled context ends an upload without making an object of what
+	// was sent.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, err := c.bucket.NewWriter(ctx, name, &blob.WriterOptions{
+		ContentType: "application/octet-stream", BufferSize: partBytes, MaxConcurrency: partsAtOnce, IfNotExist: ifAbsent,
+	})
+	if err != nil {
+		return plain(err)
+	}
+	if _, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, make([]byte, chunk)); err != nil {
+		cancel()
+		_ = w.Close() // it says that the context is cancelled
+		return plain(err)
+	}
+	return plain(w.Close())
+}
+
+func (c *cloud) remove(ctx context.Context, name string) error {
+	return plain(c.bucket.Delete(ctx, name))
+}

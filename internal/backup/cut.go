@@ -1,0 +1,349 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace"
+)
+
+// Cut is one moment of the whole cluster. [Bucket.WriteCut] sets Format,
+// Cluster and Parts.
+type Cut struct {
+	Format   int               `json:"format"`
+	Cluster  Identity          `json:"cluster"`
+	Name     string            `json:"name"`
+	Time     millrace.Time     `json:"time"`
+	Log      string            `json:"log"`      // which log the offsets are of
+	Content  []millrace.Offset `json:"content"`  // by partition
+	Features []millrace.Offset `json:"features"` // by partition
+	// Groups are the offsets of the content and feature topics that belong to
+	// it: group, topic, partition.
+	Groups map[string]map[string]map[int32]millrace.Offset `json:"groups"`
+	Parts  []Hash                                          `json:"parts"` // by partition
+}
+
+// CutPart is what brings one partition to a cut: a backup from before it, and
+// the records of the log from there. [Bucket.WriteCutPart] sets Format, Cluster,
+// SHA256 and From.
+type CutPart struct {
+	Format    int                `json:"format"`
+	Cluster   Identity           `json:"cluster"`
+	Cut       string             `json:"cut"`
+	Partition millrace.Partition `json:"partition"`
+	Backup    string             `json:"backup"` // the id
+	SHA256    Hash               `json:"sha256"` // of the backup's manifest
+	From      Offsets            `json:"from"`   // what the backup has applied
+	To        Offsets            `json:"to"`     // the cut
+	Tail      Ref                `json:"tail"`   // the records between; zero where From is To
+}
+
+// The bounds of a cut.
+const (
+	maxGroups = 1 << 10
+	maxTopics = 1 << 10
+)
+
+func badCut(name string) error {
+	if goodCut.MatchString(name) {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%.80q is no name of a cut", name),
+		WayOut: "use up to 63 letters, digits, - and _, the first a letter or a digit"}
+}
+
+func (c *Cut) validate() error {
+	switch {
+	case !goodCut.MatchString(c.Name):
+		return badCut(c.Name)
+	case len(c.Content) != partitions || len(c.Features) != partitions:
+		return fmt.Errorf("content, features: %d and %d offsets, and not %d each", len(c.Content), len(c.Features), partitions)
+	case slices.Min(c.Content) < 0 || slices.Min(c.Features) < 0:
+		return errors.New("content, features: an offset is negative")
+	case len(c.Parts) != partitions:
+		return fmt.Errorf("parts: %d, and not %d", len(c.Parts), partitions)
+	case !short(c.Log):
+		return fmt.Errorf("log: a name of 1 to %d bytes is needed", maxNameBytes)
+	case len(c.Groups) > maxGroups:
+		return fmt.Errorf("groups: %d; at most %d are kept", len(c.Groups), maxGroups)
+	}
+	for g, topics := range c.Groups {
+		if !short(g) || len(topics) > maxTopics {
+			return fmt.Errorf("groups.%.80q: a name of 1 to %d bytes and at most %d topics are kept", g, maxNameBytes, maxTopics)
+		}
+	}
+	return nil
+}
+
+// end returns the cut's offsets of a partition.
+func (c *Cut) end(p millrace.Partition) Offsets { return Offsets{c.Content[p], c.Features[p]} }
+
+func (c *CutPart) validate() error {
+	switch {
+	case c.Partition >= partitions:
+		return fmt.Errorf("partition %d is none of %d", c.Partition, partitions)
+	case !goodID.MatchString(c.Backup):
+		return fmt.Errorf("backup %.80q is no id of one", c.Backup)
+	case max(c.From.Content, 0) > c.To.Content || max(c.From.Features, 0) > c.To.Features:
+		return fmt.Errorf("from %+v to %+v goes back", c.From, c.To)
+	case c.Tail.IsZero() && (max(c.From.Content, 0) < c.To.Content || max(c.From.Features, 0) < c.To.Features):
+		return fmt.Errorf("from %+v to %+v needs a tail", c.From, c.To)
+	}
+	return validSizes(c.Tail)
+}
+
+// Cuts returns the names of the cuts that count, sorted.
+func (b *Bucket) Cuts(ctx context.Context) ([]string, error) {
+	var all []string
+	err := b.objects.list(ctx, cutsPrefix, func(o object) error {
+		if at := parse(o.name); at.kind == isCut && !o.odd {
+			all = append(all, at.id)
+		}
+		return nil
+	})
+	slices.Sort(all)
+	return all, err
+}
+
+// Cut reads a cut.
+func (b *Bucket) Cut(ctx context.Context, name string) (*Cut, error) {
+	if err := badCut(name); err != nil {
+		return nil, err
+	}
+	var c Cut
+	if _, err := b.readOurs(ctx, cutName(name), &c, &c.Cluster); err != nil {
+		return nil, err
+	}
+	if err := c.validate(); err != nil {
+		return nil, &Damage{Object: cutName(name), Kind: Torn, Detail: err.Error()}
+	}
+	if c.Name != name {
+		return nil, &Damage{Object: cutName(name), Kind: Foreign, Detail: fmt.Sprintf("it says that it is the cut %s", c.Name)}
+	}
+	return &c, nil
+}
+
+// CutPart reads what brings a partition to a cut, and the backup that it begins
+// with. A part that doesn't fit the cut is a [Damage].
+func (b *Bucket) CutPart(ctx context.Context, c *Cut, p millrace.Partition) (*CutPart, *Manifest, error) {
+	part, h, err := b.cutPart(ctx, c.Name, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	misfit := func(detail string) error {
+		return &Damage{Object: cutPartName(c.Name, p), Kind: Misfit, Detail: detail}
+	}
+	if h != c.Parts[p] {
+		return nil, nil, misfit(fmt.Sprintf("its SHA-256 is %v, and the cut names %v", h, c.Parts[p]))
+	}
+	if part.To != c.end(p) {
+		return nil, nil, misfit(fmt.Sprintf("it ends at %+v, and the cut is at %+v", part.To, c.end(p)))
+	}
+	m, err := b.base(ctx, part)
+	if err == nil && m.Log != c.Log {
+		err = misfit("its backup is of another log than the cut")
+	}
+	return part, m, err
+}
+
+// base reads the backup that a part begins with.
+func (b *Bucket) base(ctx context.Context, part *CutPart) (*Manifest, error) {
+	m, h, err := b.manifest(ctx, part.Partition, part.Backup)
+	if err != nil {
+		return nil, err
+	}
+	if h != part.SHA256 || m.Applied != part.From {
+		return nil, &Damage{Object: cutPartName(part.Cut, part.Partition), Kind: Misfit,
+			Detail: fmt.Sprintf("backup %s is not the one that it was made with", part.Backup)}
+	}
+	return m, nil
+}
+
+func (b *Bucket) cutPart(ctx context.Context, cut string, p millrace.Partition) (*CutPart, Hash, error) {
+	name := cutPartName(cut, p)
+	var part CutPart
+	h, err := b.readOurs(ctx, name, &part, &part.Cluster)
+	if err != nil {
+		return nil, h, err
+	}
+	if err := part.validate(); err != nil {
+		return nil, h, &Damage{Object: name, Kind: Torn, Detail: err.Error()}
+	}
+	if part.Cut != cut || part.Partition != p {
+		return nil, h, &Damage{Object: name, Kind: Foreign, Detail: fmt.Sprintf("it says that it is partition %d of the cut %s", part.Partition, part.Cut)}
+	}
+	return &part, h, nil
+}
+
+// WriteCutPart writes a part of a cut that doesn't count yet. It may replace one
+// that an earlier run left.
+func (b *Bucket) WriteCutPart(ctx context.Context, part *CutPart) error {
+	if err := badCut(part.Cut); err != nil {
+		return err
+	}
+	owner, err := b.owner(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.free(ctx, part.Cut); err != nil {
+		return err
+	}
+	named := []string{manifestName(part.Partition, part.Backup)}
+	if !part.Tail.IsZero() {
+		named = append(named, part.Tail.name())
+	}
+	part.Format, part.Cluster = format, owner
+	return b.holding(ctx, named, func(ctx context.Context) error {
+		m, h, err := b.manifest(ctx, part.Partition, part.Backup)
+		if err != nil {
+			return err
+		}
+		part.SHA256, part.From = h, m.Applied
+		if err := part.validate(); err != nil {
+			return fmt.Errorf("backup: write a part of the cut %s: %w", part.Cut, err)
+		}
+		if !part.Tail.IsZero() {
+			if err := b.look(ctx, part.Tail); err != nil {
+				return err
+			}
+		}
+		return b.replaceObject(ctx, cutPartName(part.Cut, part.Partition), part)
+	})
+}
+
+// free refuses the name of a cut that is there.
+func (b *Bucket) free(ctx context.Context, name string) error {
+	_, err := b.objects.stat(ctx, cutName(name))
+	if isMissing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("there is a cut %s", name),
+		WayOut: "choose another name, or remove that cut"}
+}
+
+// WriteCut makes a cut count: it reads all its parts, looks for what they name,
+// and writes it.
+func (b *Bucket) WriteCut(ctx context.Context, c *Cut) error {
+	if err := errors.Join(badCut(c.Name), b.free(ctx, c.Name)); err != nil {
+		return err
+	}
+	owner, err := b.owner(ctx)
+	if err != nil {
+		return err
+	}
+	c.Format, c.Cluster, c.Parts = format, owner, make([]Hash, partitions)
+	if err := c.validate(); err != nil {
+		return fmt.Errorf("backup: write the cut %s: %w", c.Name, err)
+	}
+	named := make([]string, partitions)
+	for p := range named {
+		named[p] = cutPartName(c.Name, millrace.Partition(p))
+	}
+	return b.holding(ctx, named, func(ctx context.Context) error {
+		_, err := parallel(ctx, named, func(ctx context.Context, name string) (struct{}, error) {
+			p := parse(name).partition
+			_, h, err := b.cutPart(ctx, c.Name, p)
+			if err != nil {
+				return struct{}{}, err
+			}
+			c.Parts[p] = h
+			part, m, err := b.CutPart(ctx, c, p)
+			if err != nil {
+				return struct{}{}, err
+			}
+			refs := m.Refs()
+			if !part.Tail.IsZero() {
+				refs = append(refs, part.Tail)
+			}
+			return struct{}{}, b.lookAll(ctx, refs)
+		})
+		if err != nil {
+			return err
+		}
+		err = b.createObject(ctx, cutName(c.Name), c)
+		if isThere(err) {
+			return b.free(ctx, c.Name)
+		}
+		return err
+	})
+}
+
+// RemoveCut makes a cut count no more. Its parts and what only they name go with
+// the next expiry.
+func (b *Bucket) RemoveCut(ctx context.Context, name string) error {
+	if err := badCut(name); err != nil {
+		return err
+	}
+	return b.objects.remove(ctx, cutName(name))
+}
+
+// maxDrills is how many results of drills are kept.
+const maxDrills = 1000
+
+// Drill is what a restore drill found. [Bucket.WriteDrill] sets Format, Cluster
+// and ID.
+type Drill struct {
+	Format    int                `json:"format"`
+	Cluster   Identity           `json:"cluster"`
+	ID        string             `json:"id"`
+	Time      millrace.Time      `json:"time"`
+	Node      millrace.NodeID    `json:"node"`
+	Partition millrace.Partition `json:"partition"`
+	Backup    string             `json:"backup"`
+	Bytes     int64              `json:"bytes"`
+	Seconds   float64            `json:"seconds"`
+	Fault     string             `json:"fault"` // why it failed; empty where it did not
+}
+
+// WriteDrill records the result of a drill.
+func (b *Bucket) WriteDrill(ctx context.Context, d *Drill) error {
+	owner, err := b.owner(ctx)
+	if err != nil {
+		return err
+	}
+	ids, err := b.drillIDs(ctx)
+	if err != nil {
+		return err
+	}
+	newest := ""
+	if len(ids) > 0 {
+		newest = ids[0]
+	}
+	d.Format, d.Cluster, d.ID = format, owner, newID(d.Time.Std(), d.Node, newest)
+	return b.createObject(ctx, drillsPrefix+d.ID+objectSuffix, d)
+}
+
+// Drills reads the results of up to so many drills, the newest first. What is
+// damaged is left out.
+func (b *Bucket) Drills(ctx context.Context, most int) ([]*Drill, error) {
+	ids, err := b.drillIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := parallel(ctx, ids[:min(most, len(ids))], func(ctx context.Context, id string) (*Drill, error) {
+		var d Drill
+		var damage *Damage
+		_, err := b.readOurs(ctx, drillsPrefix+id+objectSuffix, &d, &d.Cluster)
+		if errors.As(err, &damage) || err == nil && d.ID != id {
+			return nil, nil
+		}
+		return &d, err
+	})
+	return slices.DeleteFunc(all, func(d *Drill) bool { return d == nil }), err
+}
+
+func (b *Bucket) drillIDs(ctx context.Context) (ids []string, err error) {
+	err = b.objects.list(ctx, drillsPrefix, func(o object) error {
+		if at := parse(o.name); at.kind == isDrill && !o.odd {
+			ids = append(ids, at.id)
+		}
+		return nil
+	})
+	newestFirst(ids)
+	return ids, err
+}

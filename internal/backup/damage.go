@@ -1,0 +1,35 @@
+package backup
+
+import "fmt"
+
+// Damage is something in a bucket that a restore refuses. It is never tried
+// again.
+type Damage struct {
+	Object string // its name in the bucket
+	Kind   DamageKind
+	Detail string
+}
+
+// DamageKind is what is wrong with an object.
+type DamageKind string
+
+// The kinds of damage.
+const (
+	Missing    DamageKind = "missing" // named, and not there
+	WrongSize  DamageKind = "size"    // of another size than it is named with
+	WrongBytes DamageKind = "hash"    // of other bytes than it is named with
+	Torn       DamageKind = "torn"    // half written or altered, so that it says nothing
+	Foreign    DamageKind = "foreign" // of another cluster, another partition, or under another's name
+	Newer      DamageKind = "newer"   // written by a newer Millrace
+	Misfit     DamageKind = "misfit"  // a part of a cut that doesn't fit the cut
+	Link       DamageKind = "link"    // a link or a device, which is never followed
+	Extra      DamageKind = "extra"   // nothing that Millrace wrote; harmless to a restore
+)
+
+func (d *Damage) Error() string {
+	return fmt.Sprintf("backup: %s is damaged (%s): %s", d.Object, d.Kind, d.Detail)
+}
+
+func newer(name string, got int) *Damage {
+	return &Damage{Object: name, Kind: Newer, Detail: fmt.Sprintf("it was written by a newer Millrace, in format %d, and this one reads format %d; use that one", got, format)}
+}

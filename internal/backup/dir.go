@@ -1,0 +1,242 @@
+package backup
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+)
+
+// dir are objects that are the files of a directory. A write is synced, and
+// then renamed into place, so that after a power cut an object is whole or
+// absent. Links are never followed below the root.
+type dir struct{ root *os.Root }
+
+// scratch is where writes begin. What a crash left there, expiry removes.
+const scratch = ".tmp"
+
+var errOdd = errors.New("it is a link or a device, which Millrace never writes; remove it")
+
+func openDir(name string) (objects, error) {
+	info, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, refuse(fmt.Sprintf("there is no directory %.200q", name), "create it, or mount it")
+	case err != nil:
+		return nil, refuse(fmt.Sprintf("the directory %.200q can't be used: %v", name, err), "give the process access to it")
+	case !info.IsDir():
+		return nil, refuse(fmt.Sprintf("%.200q is not a directory", name), "name a directory")
+	}
+	root, err := os.OpenRoot(name)
+	if err != nil {
+		return nil, refuse(fmt.Sprintf("the directory %.200q can't be used: %v", name, err), "give the process access to it")
+	}
+	return &dir{root}, nil
+}
+
+func (d *dir) close() error { return d.root.Close() }
+
+// lstat refuses a name of which any part is a link.
+func (d *dir) lstat(name string) (info fs.FileInfo, err error) {
+	for i, c := range name + "/" {
+		if c != '/' {
+			continue
+		}
+		if info, err = d.root.Lstat(name[:i]); err != nil {
+			if errors.Is(err, syscall.ENOTDIR) {
+				err = fs.ErrNotExist
+			}
+			return nil, err
+		}
+		if i < len(name) && !info.IsDir() || i == len(name) && !info.Mode().IsRegular() {
+			if i == len(name) && info.IsDir() {
+				return nil, fs.ErrNotExist
+			}
+			return nil, errOdd
+		}
+	}
+	return info, nil
+}
+
+func (d *dir) stat(_ context.Context, name string) (object, error) {
+	info, err := d.lstat(name)
+	if err != nil {
+		return object{}, err
+	}
+	return object{name: name, size: info.Size(), modified: info.ModTime()}, nil
+}
+
+func (d *dir) open(ctx context.Context, name string, offset int64) (io.ReadCloser, object, error) {
+	o, err := d.stat(ctx, name)
+	if err != nil {
+		return nil, o, err
+	}
+	f, err := d.root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, o, err
+	}
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return nil, o, errors.Join(err, f.Close())
+	}
+	return f, o, nil
+}
+
+// list walks the directory that the prefix lies in.
+func (d *dir) list(ctx context.Context, prefix string, each func(object) error) error {
+	top := strings.TrimSuffix(prefix[:strings.LastIndexByte(prefix, '/')+1], "/")
+	if top == "" {
+		top = "."
+	}
+	return d.walk(ctx, top, func(o object) error {
+		if !strings.HasPrefix(o.name, prefix) {
+			return nil
+		}
+		return each(o)
+	})
+}
+
+func (d *dir) walk(ctx context.Context, name string, each func(object) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if strings.Count(name, "/") > maxDepth {
+		return each(object{name: name, odd: true})
+	}
+	entries, err := fs.ReadDir(d.root.FS(), name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was written here yet, or it was removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		below := path.Join(name, e.Name())
+		if e.IsDir() {
+			if err := d.walk(ctx, below, each); err != nil {
+				return err
+			}
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		o := object{name: below, size: info.Size(), modified: info.ModTime(), odd: !info.Mode().IsRegular()}
+		if err := each(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxDepth bounds a walk; what this package writes is three deep.
+const maxDepth = 8
+
+func (d *dir) write(_ context.Context, name string, r io.Reader, ifAbsent bool) (err error) {
+	if ifAbsent {
+		if _, err := d.lstat(name); !isMissing(err) {
+			return errors.Join(fs.ErrExist, err)
+		}
+	}
+	if err := d.mkdir(scratch); err != nil {
+		return err
+	}
+	temporary := path.Join(scratch, rand.Text())
+	f, err := d.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{r}, make([]byte, chunk))
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = d.place(temporary, name, ifAbsent)
+	}
+	if err != nil {
+		_ = d.root.Remove(temporary) // the first error tells
+	}
+	return err
+}
+
+// place moves a whole file to its name, durably.
+func (d *dir) place(temporary, name string, ifAbsent bool) error {
+	parent := path.Dir(name)
+	if err := d.mkdir(parent); err != nil {
+		return err
+	}
+	if _, err := d.lstat(name); errors.Is(err, errOdd) {
+		return err
+	}
+	if !ifAbsent {
+		if err := d.root.Rename(temporary, name); err != nil {
+			return err
+		}
+		return d.sync(parent)
+	}
+	// A link fails where the name is taken; a rename does not.
+	switch err := d.root.Link(temporary, name); {
+	case err == nil:
+	case errors.Is(err, syscall.EPERM), errors.Is(err, errors.ErrUnsupported):
+		// A file system without links. No two write one name but by mistake.
+		if err := d.root.Rename(temporary, name); err != nil {
+			return err
+		}
+		return d.sync(parent)
+	default:
+		return err
+	}
+	return errors.Join(d.root.Remove(temporary), d.sync(parent))
+}
+
+// mkdir makes a directory and those above it, durably, and refuses links.
+func (d *dir) mkdir(name string) error {
+	for i, c := range name + "/" {
+		if c != '/' || name == "." {
+			continue
+		}
+		part := name[:i]
+		err := d.root.Mkdir(part, 0o750)
+		switch {
+		case err == nil:
+			if err := d.sync(path.Dir(part)); err != nil {
+				return err
+			}
+		case !errors.Is(err, fs.ErrExist):
+			return err
+		default:
+			if info, err := d.root.Lstat(part); err != nil || !info.IsDir() {
+				return errors.Join(errOdd, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (d *dir) sync(name string) error {
+	f, err := d.root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func (d *dir) remove(_ context.Context, name string) error {
+	if _, err := d.lstat(name); err != nil {
+		return err
+	}
+	if err := d.root.Remove(name); err != nil {
+		return err
+	}
+	return d.sync(path.Dir(name))
+}

@@ -1,0 +1,292 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+)
+
+// ExpireOptions say what goes.
+type ExpireOptions struct {
+	// Keep is how many of the newest backups of a partition stay, at least 1.
+	Keep int
+	// Partitions are those whose backups may go; nil is all. Files go of all.
+	Partitions []millrace.Partition
+	// Grace is how long a file stays that nothing names yet; 0 is an hour. It
+	// should be longer than the backup of one partition takes: what goes too
+	// early is uploaded again.
+	Grace time.Duration
+	// Report hears of every object that was removed, from one goroutine at a
+	// time; nil hears nothing.
+	Report func(name string, bytes int64)
+}
+
+// Expired is what an expiry removed.
+type Expired struct {
+	Backups, Files int
+	Bytes          int64 // of files
+	// Blocked is why files stayed that may be unnamed: what can't be read may
+	// name them. Verify tells it too; remove what it tells, or let it grow old.
+	Blocked []*Damage
+}
+
+// batchNames bounds a condemnation.
+const batchNames = 20_000
+
+// Expire removes the backups beyond the newest so many, unless a cut names
+// them, and the files that nothing names. Backups, restores of what it keeps,
+// and other expiries may run beside it; see hold.go. One that died is finished
+// by the next.
+func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err error) {
+	if o.Keep < 1 {
+		return e, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.keep", Detail: fmt.Sprintf("%d backups of a partition would leave none", o.Keep), WayOut: "keep at least 1"}
+	}
+	if o.Grace == 0 {
+		o.Grace = time.Hour
+	}
+	s, err := b.survey(ctx)
+	if err != nil {
+		return e, err
+	}
+	// A condemnation of nothing tells the bucket's time.
+	clock, at, err := b.announce(ctx, condemnedPrefix, nil)
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, b.objects.remove(context.WithoutCancel(ctx), clock)) }()
+	x := &expiry{b: b, o: o, s: s, e: &e, now: at.now()}
+	x.keep()
+	doomed := x.doom()
+	for batch := range slices.Chunk(doomed, batchNames) {
+		if err := x.remove(ctx, batch); err != nil {
+			return e, err
+		}
+	}
+	return e, x.tidy(ctx, clock)
+}
+
+// expiry is one run of Expire.
+type expiry struct {
+	b    *Bucket
+	o    ExpireOptions
+	s    *survey
+	e    *Expired
+	now  time.Time // by the bucket's clock
+	kept *reach
+}
+
+func (x *expiry) old(o object) bool { return x.now.Sub(o.modified) > x.o.Grace }
+
+// keep marks all that stays.
+func (x *expiry) keep() {
+	x.kept = x.s.reach()
+	x.keepNewest()
+	x.keepHeld(x.s)
+	for _, c := range x.s.cuts {
+		x.block(c.damage)
+		x.kept.markCut(c.place.id)
+	}
+	for _, p := range x.s.parts {
+		if !x.old(p.object) {
+			x.kept.mark(p.name)
+		}
+		if x.kept.names[p.name] {
+			x.block(p.damage)
+		}
+	}
+	// Marked by cuts and holds too, by now.
+	for _, m := range x.s.manifests {
+		if x.kept.names[m.name] {
+			x.block(m.damage)
+		}
+	}
+}
+
+func (x *expiry) keepHeld(s *survey) {
+	for _, h := range s.holds {
+		if x.now.Sub(h.modified) > holdTerm {
+			continue
+		}
+		x.block(h.damage)
+		if h.value != nil {
+			for _, name := range h.value.Names {
+				x.kept.mark(name)
+			}
+		}
+	}
+}
+
+// keepNewest marks the newest backups of every partition. One that is damaged
+// doesn't count, and stays until enough are newer: somebody may mend it. One of
+// a newer Millrace stays for ever.
+func (x *expiry) keepNewest() {
+	may := map[millrace.Partition]bool{}
+	for _, p := range x.o.Partitions {
+		may[p] = true
+	}
+	good := map[millrace.Partition]int{}
+	for _, m := range x.s.manifests {
+		beyond := good[m.partition] >= x.o.Keep && (x.o.Partitions == nil || may[m.partition])
+		if !beyond || m.damage != nil && m.damage.Kind == Newer {
+			x.kept.mark(m.name)
+		}
+		if m.value != nil {
+			good[m.partition]++
+		}
+	}
+}
+
+func (x *expiry) block(d *Damage) {
+	if d != nil {
+		x.e.Blocked = append(x.e.Blocked, d)
+	}
+}
+
+// doom returns what goes: parts, then backups, then files, so that what names
+// always goes before what it names.
+func (x *expiry) doom() (doomed []object) {
+	for _, p := range x.s.parts {
+		if !x.kept.names[p.name] {
+			doomed = append(doomed, p.object)
+		}
+	}
+	for _, m := range x.s.manifests {
+		if !x.kept.names[m.name] {
+			doomed = append(doomed, m.object)
+		}
+	}
+	if len(x.e.Blocked) > 0 {
+		return doomed
+	}
+	for _, f := range x.s.files {
+		if !x.kept.names[f.name] && x.old(f) {
+			doomed = append(doomed, f)
+		}
+	}
+	return doomed
+}
+
+// remove condemns a batch, spares what was named meanwhile, and removes the
+// rest, for as long as the condemnation lives.
+func (x *expiry) remove(ctx context.Context, batch []object) error {
+	all := make([]string, len(batch))
+	for i, o := range batch {
+		all[i] = o.name
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, x.b.term, errors.New("backup: the expiry took too long; it goes on next time"))
+	defer cancel()
+	mine, _, err := x.b.announce(ctx, condemnedPrefix, all)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = x.b.objects.remove(context.WithoutCancel(ctx), mine) }() // an old one binds nobody
+	if err := x.spare(ctx); err != nil {
+		return err
+	}
+	for _, kinds := range [][]kind{{isCutPart}, {isManifest}, {isFile}} {
+		now := slices.DeleteFunc(slices.Clone(batch), func(o object) bool {
+			at := parse(o.name).kind
+			return !slices.Contains(kinds, at) || x.kept.names[o.name] || at == isFile && len(x.e.Blocked) > 0
+		})
+		removed, err := parallel(ctx, now, func(ctx context.Context, o object) (bool, error) {
+			return true, x.b.objects.remove(ctx, o.name)
+		})
+		x.count(now, removed)
+		if err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// spare marks what was named since the survey. Manifests, cuts that count and
+// their parts never change; parts of others may have been replaced.
+func (x *expiry) spare(ctx context.Context) error {
+	seen := map[string]bool{}
+	for _, m := range x.s.manifests {
+		seen[m.name] = true
+	}
+	for _, c := range x.s.cuts {
+		seen[c.name] = true
+	}
+	for _, p := range x.s.parts {
+		seen[p.name] = seen[cutName(p.place.id)]
+	}
+	late := &survey{}
+	if err := late.rewrite(ctx, x.b, func(name string) bool { return seen[name] }); err != nil {
+		return err
+	}
+	x.kept.learn(late)
+	for _, m := range late.manifests {
+		x.block(m.damage)
+		x.kept.mark(m.name)
+	}
+	for _, p := range late.parts {
+		if !x.old(p.object) {
+			x.block(p.damage)
+			x.kept.mark(p.name)
+		}
+	}
+	for _, c := range late.cuts {
+		x.block(c.damage)
+		x.kept.markCut(c.place.id)
+	}
+	x.keepHeld(late)
+	return nil
+}
+
+func (x *expiry) count(all []object, removed []bool) {
+	for i, o := range all {
+		if !removed[i] {
+			continue
+		}
+		switch parse(o.name).kind {
+		case isManifest:
+			x.e.Backups++
+		case isFile:
+			x.e.Files++
+			x.e.Bytes += o.size
+		}
+		if x.o.Report != nil {
+			x.o.Report(o.name, o.size)
+		}
+	}
+}
+
+// tidy removes what those left that died: holds, condemnations, writes that
+// never ended; and the oldest results of drills.
+func (x *expiry) tidy(ctx context.Context, mine string) error {
+	var dead []object
+	for _, h := range x.s.holds {
+		if x.now.Sub(h.modified) > holdTerm {
+			dead = append(dead, h.object)
+		}
+	}
+	var drills []object
+	for _, o := range x.s.others {
+		age := x.now.Sub(o.modified)
+		switch parse(o.name).kind {
+		case isCondemned:
+			if age > 2*x.b.term && o.name != mine {
+				dead = append(dead, o)
+			}
+		case isScratch:
+			if age > x.o.Grace && !o.odd {
+				dead = append(dead, o)
+			}
+		case isDrill:
+			drills = append(drills, o)
+		}
+	}
+	slices.SortFunc(drills, func(a, b object) int { return strings.Compare(b.name, a.name) })
+	dead = append(dead, drills[min(len(drills), maxDrills):]...)
+	_, err := parallel(ctx, dead, func(ctx context.Context, o object) (struct{}, error) {
+		return struct{}{}, x.b.objects.remove(ctx, o.name)
+	})
+	return err
+}

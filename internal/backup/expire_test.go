@@ -1,0 +1,188 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"gocloud.dev/blob/memblob"
+
+	"github.com/millrace/millrace"
+)
+
+// aged are objects that were all written so much earlier.
+type aged struct {
+	objects
+	by time.Duration
+}
+
+func (a aged) list(ctx context.Context, prefix string, each func(object) error) error {
+	return a.objects.list(ctx, prefix, func(o object) error {
+		if parse(o.name).kind != isCondemned {
+			o.modified = o.modified.Add(-a.by)
+		}
+		return each(o)
+	})
+}
+
+// all lists a bucket.
+func all(t testing.TB, o objects) map[string]int64 {
+	t.Helper()
+	names := map[string]int64{}
+	if err := o.list(t.Context(), "", func(o object) error { names[o.name] = o.size; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// cut makes a cut from the newest backup of every partition, 1 record further.
+func cut(ctx context.Context, b *Bucket, name string, tail []byte) (*Cut, error) {
+	newest, err := b.Newest(ctx, func(*Damage) {})
+	if err != nil {
+		return nil, err
+	}
+	c := &Cut{Name: name, Log: "log", Time: millrace.TimeOf(time.Now()), Content: make([]millrace.Offset, partitions), Features: make([]millrace.Offset, partitions)}
+	r, _, err := b.Put(ctx, tail, nil)
+	if err != nil {
+		return nil, err
+	}
+	for p := range millrace.Partition(partitions) {
+		to := Offsets{newest[p].Applied.Content + 1, newest[p].Applied.Features}
+		c.Content[p], c.Features[p] = to.Content, to.Features
+		if err := b.WriteCutPart(ctx, &CutPart{Cut: name, Partition: p, Backup: newest[p].ID, To: to, Tail: r}); err != nil {
+			return nil, err
+		}
+	}
+	return c, b.WriteCut(ctx, c)
+}
+
+func TestExpireKeepsTheNewestAndWhatCutsName(t *testing.T) {
+	o := &cloud{memblob.OpenBucket(nil)}
+	b := claimed(t, o)
+	for p := range millrace.Partition(partitions) {
+		if _, err := back(t.Context(), b, p, []byte("shared"), []byte(fmt.Sprint("cut ", p))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := cut(t.Context(), b, "nightly", []byte("tail")); err != nil {
+		t.Fatal(err)
+	}
+	var first, last *Manifest
+	for i := range 5 {
+		m, err := back(t.Context(), b, 7, []byte("shared"), []byte(fmt.Sprint("later ", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = m
+		}
+		last = m
+	}
+	before := all(t, o)
+	if e, err := b.Expire(t.Context(), ExpireOptions{Keep: 2}); err != nil || e.Backups != 3 || e.Files != 0 {
+		t.Errorf("within the grace: %+v, %v; want 3 backups and no file", e, err)
+	}
+	later := impatient(aged{o, 2 * time.Hour})
+	var told int
+	e, err := later.Expire(t.Context(), ExpireOptions{Keep: 2, Report: func(name string, _ int64) {
+		told++
+		if _, ok := before[name]; !ok || parse(name).kind != isFile {
+			t.Errorf("%s was removed", name)
+		}
+	}})
+	if err != nil || e.Backups != 0 || e.Files != 3 || e.Bytes != 3*int64(len("later 0")) || told != 3 || e.Blocked != nil {
+		t.Errorf("past the grace: %+v, %v, %d told; want 3 files", e, err, told)
+	}
+	r, err := b.Verify(t.Context(), DepthOpen, func(d *Damage) { t.Error(d) })
+	if err != nil || len(r.Cuts) != 1 || len(r.Backups[7]) != 3 || r.Backups[7][0] != last.ID {
+		t.Errorf("restorable %+v, %v", r.Backups[7], err)
+	}
+	if _, err := b.Manifest(t.Context(), 7, first.ID); !isKind(err, Missing) {
+		t.Errorf("the oldest: %v", err)
+	}
+	if err := b.RemoveCut(t.Context(), "nightly"); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := later.Expire(t.Context(), ExpireOptions{Keep: 2}); err != nil || e.Backups != 1 || e.Files != 2 {
+		t.Errorf("without the cut: %+v, %v; want its backup of 7, and that one's file and the tail", e, err)
+	}
+	for name := range all(t, o) {
+		if k := parse(name).kind; k == isCutPart || k == isHold || k == isCondemned {
+			t.Errorf("%s is left", name)
+		}
+	}
+	if _, err := b.Expire(t.Context(), ExpireOptions{}); err == nil {
+		t.Error("an expiry may leave nothing")
+	}
+}
+
+// What can't be read may name anything, so that no file goes; it goes itself
+// when enough that is good is newer.
+func TestExpireSparesWhatDamageMayName(t *testing.T) {
+	o := &cloud{memblob.OpenBucket(nil)}
+	b := claimed(t, o)
+	m, err := back(t.Context(), b, 1, []byte("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := must(b.readBytes(t.Context(), manifestName(1, m.ID)))
+	data[20] ^= 1
+	if err := b.objects.write(t.Context(), manifestName(1, m.ID), readerOf(data), false); err != nil {
+		t.Fatal(err)
+	}
+	later := impatient(aged{o, 2 * time.Hour})
+	e, err := later.Expire(t.Context(), ExpireOptions{Keep: 1})
+	if err != nil || len(e.Blocked) != 1 || e.Files != 0 {
+		t.Errorf("%+v, %v; want it blocked", e, err)
+	}
+	if _, err := back(t.Context(), b, 1, []byte("b")); err != nil {
+		t.Fatal(err)
+	}
+	if e, err = later.Expire(t.Context(), ExpireOptions{Keep: 1}); err != nil || e.Backups != 1 || e.Files != 1 || e.Blocked != nil {
+		t.Errorf("%+v, %v; want the damaged one and its file gone", e, err)
+	}
+}
+
+// A backup that finds its file condemned waits for the expiry, and then misses it.
+func TestBackupWaitsForExpiry(t *testing.T) {
+	onEach(t, func(t *testing.T, o objects) {
+		b := claimed(t, o)
+		m, err := back(t.Context(), b, 1, []byte("old"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := m.Files[0].Ref
+		condemnation, _, err := b.announce(t.Context(), condemnedPrefix, []string{old.name()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		looked := make(chan struct{})
+		w := impatient(&hooked{objects: o, before: func(op, name string) error {
+			if op == "open" && name == condemnation {
+				select {
+				case looked <- struct{}{}:
+				default:
+				}
+			}
+			return nil
+		}})
+		done := make(chan error, 1)
+		go func() { done <- w.WriteManifest(context.WithoutCancel(t.Context()), m) }()
+		for range 3 {
+			select {
+			case <-looked:
+			case err := <-done:
+				t.Fatalf("it didn't wait: %v", err)
+			}
+		}
+		if err := errors.Join(o.remove(t.Context(), old.name()), o.remove(t.Context(), condemnation)); err != nil {
+			t.Fatal(err)
+		}
+		var missing MissingFiles
+		if err := <-done; !errors.As(err, &missing) || missing[0] != old {
+			t.Errorf("after the expiry: %v", err)
+		}
+	})
+}

@@ -1,0 +1,304 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+
+	"golang.org/x/time/rate"
+)
+
+// Hash is the SHA-256 of a file's bytes, and its name in a bucket.
+type Hash [sha256.Size]byte
+
+// Hashes print as they name files: 64 hexadecimal digits.
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler. It takes one spelling
+// alone, so that a name is never a path.
+func (h *Hash) UnmarshalText(b []byte) error {
+	n := 0
+	var err error
+	if len(b) == hex.EncodedLen(len(h)) {
+		n, err = hex.Decode(h[:], b)
+	}
+	if n != len(h) || err != nil || h.String() != string(b) {
+		return fmt.Errorf("backup: %.80q is no SHA-256 of 64 hexadecimal digits", b)
+	}
+	return nil
+}
+
+// Ref names bytes in a bucket. The zero Ref names none.
+type Ref struct {
+	SHA256 Hash  `json:"sha256"`
+	Size   int64 `json:"size"`
+}
+
+// IsZero reports whether the Ref names nothing.
+func (r Ref) IsZero() bool { return r == Ref{} }
+
+const filesPrefix = "files/"
+
+func (r Ref) name() string {
+	s := r.SHA256.String()
+	return filesPrefix + s[:2] + "/" + s
+}
+
+// fileOf is the reverse of Ref.name.
+func fileOf(name string) (h Hash, ok bool) {
+	if len(name) < hex.EncodedLen(len(h)) || h.UnmarshalText([]byte(name[len(name)-hex.EncodedLen(len(h)):])) != nil {
+		return h, false
+	}
+	return h, Ref{SHA256: h}.name() == name
+}
+
+// Known are files that need not be looked for, since a manifest that expiry
+// keeps names them.
+type Known map[Ref]bool
+
+// chunk is how much is read, counted and held back at a time.
+const chunk = 256 << 10
+
+// PutFile uploads a file, unless the bucket has it: known names it, or it is
+// found there. It tells whether it was uploaded.
+func (b *Bucket) PutFile(ctx context.Context, path string, known Known) (r Ref, uploaded bool, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return r, false, fmt.Errorf("backup: %w", err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if r.Size, err = io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, chunk)); err != nil {
+		return r, false, fmt.Errorf("backup: read %s: %w", path, err)
+	}
+	sum.Sum(r.SHA256[:0])
+	uploaded, err = b.upload(ctx, r, f, known)
+	return r, uploaded, err
+}
+
+// Put uploads bytes as [Bucket.PutFile] does a file.
+func (b *Bucket) Put(ctx context.Context, data []byte, known Known) (r Ref, uploaded bool, err error) {
+	r = Ref{SHA256: sha256.Sum256(data), Size: int64(len(data))}
+	uploaded, err = b.upload(ctx, r, bytes.NewReader(data), known)
+	return r, uploaded, err
+}
+
+func (b *Bucket) upload(ctx context.Context, r Ref, data io.ReadSeeker, known Known) (uploaded bool, err error) {
+	if known[r] {
+		b.progress.add(r.Size)
+		return false, nil
+	}
+	o, err := b.objects.stat(ctx, r.name())
+	switch {
+	case err == nil && o.size == r.Size:
+		b.progress.add(r.Size)
+		return false, nil
+	case err != nil && !isMissing(err):
+		return false, err
+	}
+	// What is there with another size is damaged; it is replaced.
+	in := &reader{ctx: ctx, b: b, from: data, sum: sha256.New(), want: &r}
+	if err := b.objects.write(ctx, r.name(), in, false); err != nil {
+		return false, err
+	}
+	return true, b.look(ctx, r)
+}
+
+// look fails with a Damage unless a file is there with its size.
+func (b *Bucket) look(ctx context.Context, r Ref) error {
+	o, err := b.objects.stat(ctx, r.name())
+	switch {
+	case isMissing(err):
+		return &Damage{Object: r.name(), Kind: Missing, Detail: "it isn't there"}
+	case errors.Is(err, errOdd):
+		return &Damage{Object: r.name(), Kind: Link, Detail: err.Error()}
+	case err != nil:
+		return err
+	case o.size != r.Size:
+		return wrongSize(r, o.size)
+	}
+	return nil
+}
+
+func wrongSize(r Ref, got int64) *Damage {
+	return &Damage{Object: r.name(), Kind: WrongSize, Detail: fmt.Sprintf("it has %d bytes, and not %d", got, r.Size)}
+}
+
+// reader reads as fast as the bucket's bound allows, counts and hashes.
+type reader struct {
+	ctx  context.Context
+	b    *Bucket
+	from io.Reader
+	sum  hash.Hash
+	n    int64
+	want *Ref // what the bytes must be at their end; nil leaves it to the caller
+}
+
+// errChanged keeps other bytes than a name promises out of the bucket.
+var errChanged = errors.New("the file changed while it was uploaded")
+
+func (r *reader) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p[:min(len(p), chunk)])
+	r.sum.Write(p[:n])
+	r.n += int64(n)
+	if n > 0 {
+		if waited := r.b.wait(r.ctx, n); waited != nil {
+			return n, waited
+		}
+		r.b.progress.add(int64(n))
+	}
+	if err == io.EOF && r.want != nil && (Ref{Hash(r.sum.Sum(nil)), r.n}) != *r.want {
+		return n, errChanged
+	}
+	return n, err
+}
+
+// Seek goes back to the start, for another try.
+func (r *reader) Seek(offset int64, whence int) (int64, error) {
+	if offset != 0 || whence != io.SeekStart {
+		return 0, errors.ErrUnsupported
+	}
+	if _, err := r.from.(io.Seeker).Seek(0, io.SeekStart); err != nil {
+		return 0, err
+	}
+	r.b.progress.add(-r.n)
+	r.sum.Reset()
+	r.n = 0
+	return 0, nil
+}
+
+func (b *Bucket) wait(ctx context.Context, n int) error {
+	if b.limit == nil || b.limit.Limit() == rate.Inf {
+		return ctx.Err()
+	}
+	return b.limit.WaitN(ctx, n)
+}
+
+// GetFile downloads what PutFile uploaded. It goes on with path+".part" where
+// an earlier download ended, and renames that to path when it is whole, synced,
+// and of the size and hash that r names; a file that isn't is a [Damage].
+func (b *Bucket) GetFile(ctx context.Context, r Ref, path string) error {
+	part := path + ".part"
+	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o640)
+	if err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	resumed, err := b.download(ctx, r, f)
+	var damage *Damage
+	if resumed && errors.As(err, &damage) && damage.Kind == WrongBytes {
+		// The part may have been of other bytes, not the object.
+		b.progress.add(-r.Size)
+		if err = f.Truncate(0); err == nil {
+			_, err = b.download(ctx, r, f)
+		}
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	switch {
+	case err == nil:
+		return os.Rename(part, path)
+	case errors.As(err, &damage):
+		return errors.Join(err, os.Remove(part))
+	}
+	return err
+}
+
+// download appends to f what it lacks. It reports whether f had something.
+func (b *Bucket) download(ctx context.Context, r Ref, f *os.File) (resumed bool, err error) {
+	sum := sha256.New()
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return false, err
+	}
+	have, err := io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, chunk))
+	if err != nil {
+		return false, err
+	}
+	if have > r.Size {
+		if err := f.Truncate(0); err != nil {
+			return false, err
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return false, err
+		}
+		have = 0
+		sum.Reset()
+	}
+	b.progress.add(have)
+	return have > 0, b.fetch(ctx, r, have, sum, f)
+}
+
+// Get reads bytes that [Bucket.Put] or [Bucket.PutFile] uploaded, of at most so
+// many; a larger file is refused before it is read.
+func (b *Bucket) Get(ctx context.Context, r Ref, most int64) ([]byte, error) {
+	if r.Size < 0 || r.Size > most {
+		return nil, &Damage{Object: r.name(), Kind: WrongSize, Detail: fmt.Sprintf("it is named with %d bytes; at most %d are read", r.Size, most)}
+	}
+	var out bytes.Buffer
+	if err := b.fetch(ctx, r, 0, sha256.New(), &out); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// fetch writes a file's bytes from an offset to w, and compares size and hash.
+// A connection that breaks is opened again where it broke.
+func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w io.Writer) error {
+	for broken := 0; ; broken++ {
+		from, o, err := b.objects.open(ctx, r.name(), have)
+		switch {
+		case isMissing(err):
+			return &Damage{Object: r.name(), Kind: Missing, Detail: "it isn't there"}
+		case errors.Is(err, errOdd):
+			return &Damage{Object: r.name(), Kind: Link, Detail: err.Error()}
+		case err != nil:
+			return err
+		case o.size != r.Size:
+			return errors.Join(wrongSize(r, o.size), from.Close())
+		}
+		in := &reader{ctx: ctx, b: b, from: io.LimitReader(from, r.Size-have+1), sum: sum}
+		out := &writer{w: w}
+		_, err = io.CopyBuffer(out, struct{ io.Reader }{in}, make([]byte, chunk))
+		_ = from.Close() // everything is read, or the first error tells
+		have += in.n
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("backup: read %s: %w", r.name(), ctx.Err())
+		case out.err != nil:
+			return fmt.Errorf("backup: write %s: %w", r.name(), out.err)
+		case err != nil && broken < tries && !isFinal(err):
+			b.log.Warn("a download broke off; going on", "object", r.name(), "at", have, "error", err)
+			continue
+		case err != nil:
+			return fmt.Errorf("backup: read %s: %w", r.name(), err)
+		case have != r.Size:
+			return wrongSize(r, have)
+		case Hash(sum.Sum(nil)) != r.SHA256:
+			return &Damage{Object: r.name(), Kind: WrongBytes, Detail: "its bytes have another SHA-256 than its name"}
+		}
+		return nil
+	}
+}
+
+// writer remembers the error of what is written to, which another read of the
+// bucket doesn't mend.
+type writer struct {
+	w   io.Writer
+	err error
+}
+
+func (w *writer) Write(p []byte) (n int, err error) {
+	n, err = w.w.Write(p)
+	w.err = err
+	return n, err
+}

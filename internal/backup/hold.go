@@ -1,0 +1,158 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// What is about to be named must not be expired meanwhile. There is no lock:
+//
+//	backup                            expiry
+//	1. write a hold naming its files  1. write a condemnation naming what goes
+//	2. read the condemnations         2. read the holds, manifests and cuts
+//	3. wait for those that name any   3. remove what none of them names
+//	   of its files
+//	4. look for the files             4. remove the condemnation
+//	5. write the manifest
+//	6. remove the hold
+//
+// Both write before they read. So either the backup reads the condemnation, and
+// waits before it looks, or the expiry reads the hold, or the manifest that
+// came after it, and spares its files. Stores answer a read by what was written
+// before it (S3 since 2020; GCS, Azure and file systems always).
+//
+// Either may die. A hold older than holdTerm is dead: its backup has given up
+// before, by its own clock. So is a condemnation older than its term. Ages are
+// told by the bucket's clock alone.
+const (
+	condemnedTerm = 10 * time.Minute // expiry removes nothing later than this
+	holdTerm      = time.Hour
+)
+
+// names is a hold or a condemnation.
+type names struct {
+	Format  int      `json:"format"`
+	Cluster Identity `json:"cluster"`
+	Names   []string `json:"names"`
+}
+
+// holding calls do while no expiry removes what is named.
+func (b *Bucket) holding(ctx context.Context, named []string, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 4*b.term)
+	defer cancel()
+	mine, began, err := b.announce(ctx, holdsPrefix, named)
+	if err != nil {
+		return err
+	}
+	err = b.outlast(ctx, named, began)
+	if err == nil {
+		err = do(ctx)
+	}
+	if removed := b.objects.remove(context.WithoutCancel(ctx), mine); removed != nil {
+		b.log.Warn("a hold stays in the bucket until expiry finds it old", "object", mine, "error", removed)
+	}
+	return err
+}
+
+// announce writes a hold or a condemnation, and returns its name and when it
+// was written by the bucket's clock.
+func (b *Bucket) announce(ctx context.Context, prefix string, named []string) (string, moment, error) {
+	owner, err := b.owner(ctx)
+	if err != nil {
+		return "", moment{}, err
+	}
+	name := prefix + rand.Text() + objectSuffix
+	data, err := encode(&names{Format: format, Cluster: owner, Names: named})
+	if err == nil {
+		err = b.objects.write(ctx, name, bytes.NewReader(data), false)
+	}
+	if err != nil {
+		return "", moment{}, fmt.Errorf("backup: write %s: %w", name, err)
+	}
+	o, err := b.objects.stat(ctx, name)
+	return name, moment{o.modified, time.Now()}, err
+}
+
+// moment is one moment by two clocks, the bucket's and ours.
+type moment struct{ bucket, ours time.Time }
+
+// now is the bucket's time now, and never later than it.
+func (m moment) now() time.Time { return m.bucket.Add(time.Since(m.ours)) }
+
+// outlast waits until no condemnation of anything named is alive. Those that
+// are written from now on spare it.
+func (b *Bucket) outlast(ctx context.Context, named []string, began moment) error {
+	var alive []object
+	err := b.objects.list(ctx, condemnedPrefix, func(o object) error {
+		alive = append(alive, o)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, o := range alive {
+		for b.condemns(ctx, o, named, began) {
+			timer := time.NewTimer(b.poll)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return fmt.Errorf("backup: wait for an expiry that is at work: %w", ctx.Err())
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// condemns reports whether a condemnation is alive and names any of these. One
+// that can't be read may.
+func (b *Bucket) condemns(ctx context.Context, o object, named []string, began moment) bool {
+	if o.odd || began.now().Sub(o.modified) > 2*b.term {
+		return false
+	}
+	var c names
+	_, err := b.readObject(ctx, o.name, &c)
+	if isMissing(err) {
+		return false
+	}
+	return err != nil || slices.ContainsFunc(named, set(c.Names))
+}
+
+// set returns a function that reports whether a name is among these.
+func set(all []string) func(string) bool {
+	in := make(map[string]bool, len(all))
+	for _, s := range all {
+		in[s] = true
+	}
+	return func(s string) bool { return in[s] }
+}
+
+// atOnce is how many requests run at a time.
+const atOnce = 8
+
+// parallel calls do for each of these, some at a time, and returns the results
+// in their order.
+func parallel[T, R any](ctx context.Context, all []T, do func(context.Context, T) (R, error)) ([]R, error) {
+	results := make([]R, len(all))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for i, t := range all {
+		g.Go(func() (err error) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			results[i], err = do(ctx, t)
+			return err
+		})
+	}
+	return results, g.Wait()
+}

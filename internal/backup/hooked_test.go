@@ -1,0 +1,83 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"io"
+)
+
+// hooked are objects whose every operation is told before and after it, and
+// fails if either says so.
+type hooked struct {
+	objects
+	before, after func(op, name string) error
+	size          func(name string, size int64) int64 // what it claims
+	bytes         func(name string, r io.Reader) io.Reader
+}
+
+func readerOf(b []byte) io.Reader { return bytes.NewReader(b) }
+
+func (h *hooked) do(op, name string, do func() error) error {
+	if h.before != nil {
+		if err := h.before(op, name); err != nil {
+			return err
+		}
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	if h.after != nil {
+		return h.after(op, name)
+	}
+	return nil
+}
+
+func (h *hooked) claim(o *object) {
+	if h.size != nil {
+		o.size = h.size(o.name, o.size)
+	}
+}
+
+func (h *hooked) list(ctx context.Context, prefix string, each func(object) error) error {
+	return h.do("list", prefix, func() error {
+		return h.objects.list(ctx, prefix, func(o object) error {
+			h.claim(&o)
+			return each(o)
+		})
+	})
+}
+
+func (h *hooked) stat(ctx context.Context, name string) (o object, err error) {
+	err = h.do("stat", name, func() error {
+		o, err = h.objects.stat(ctx, name)
+		h.claim(&o)
+		return err
+	})
+	return o, err
+}
+
+func (h *hooked) open(ctx context.Context, name string, offset int64) (r io.ReadCloser, o object, err error) {
+	err = h.do("open", name, func() error {
+		r, o, err = h.objects.open(ctx, name, offset)
+		h.claim(&o)
+		return err
+	})
+	if err == nil && h.bytes != nil {
+		r = struct {
+			io.Reader
+			io.Closer
+		}{h.bytes(name, r), r}
+	}
+	return r, o, err
+}
+
+func (h *hooked) write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
+	if h.bytes != nil {
+		r = h.bytes(name, r)
+	}
+	return h.do("write", name, func() error { return h.objects.write(ctx, name, r, ifAbsent) })
+}
+
+func (h *hooked) remove(ctx context.Context, name string) error {
+	return h.do("remove", name, func() error { return h.objects.remove(ctx, name) })
+}

@@ -1,0 +1,114 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+)
+
+// IDs returns the ids of a partition's backups, the newest first. It reads none
+// of them.
+func (b *Bucket) IDs(ctx context.Context, p millrace.Partition) ([]string, error) {
+	all, err := b.ids(ctx, fmt.Sprintf("%s%03d/", manifestsPrefix, p))
+	return all[p], err
+}
+
+// AllIDs returns the ids of the backups of all partitions, the newest first, by
+// one list.
+func (b *Bucket) AllIDs(ctx context.Context) (map[millrace.Partition][]string, error) {
+	return b.ids(ctx, manifestsPrefix)
+}
+
+func (b *Bucket) ids(ctx context.Context, prefix string) (map[millrace.Partition][]string, error) {
+	all := map[millrace.Partition][]string{}
+	err := b.objects.list(ctx, prefix, func(o object) error {
+		if at := parse(o.name); at.kind == isManifest && !o.odd {
+			all[at.partition] = append(all[at.partition], at.id)
+		}
+		return nil
+	})
+	for _, ids := range all {
+		newestFirst(ids)
+	}
+	return all, err
+}
+
+func newestFirst(ids []string) {
+	slices.SortFunc(ids, func(a, b string) int { return strings.Compare(b, a) })
+}
+
+// Manifests reads a partition's backups, the newest first. What is damaged is
+// left out and told to report.
+func (b *Bucket) Manifests(ctx context.Context, p millrace.Partition, report func(*Damage)) ([]*Manifest, error) {
+	ids, err := b.IDs(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	type outcome struct {
+		m       *Manifest
+		damaged *Damage
+	}
+	read, err := parallel(ctx, ids, func(ctx context.Context, id string) (o outcome, err error) {
+		o.m, err = b.Manifest(ctx, p, id)
+		if errors.As(err, &o.damaged) {
+			err = nil
+		}
+		return o, err
+	})
+	var all []*Manifest
+	for _, o := range read {
+		if o.damaged != nil {
+			report(o.damaged)
+		} else if o.m != nil {
+			all = append(all, o.m)
+		}
+	}
+	return all, err
+}
+
+// Newest reads the newest backup of every partition that has one. Where that is
+// damaged, it is told to report, and the one before it is read.
+func (b *Bucket) Newest(ctx context.Context, report func(*Damage)) (map[millrace.Partition]*Manifest, error) {
+	all, err := b.AllIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	type outcome struct {
+		m       *Manifest
+		damages []*Damage
+	}
+	order := make([]millrace.Partition, 0, len(all))
+	for p := range all {
+		order = append(order, p)
+	}
+	slices.Sort(order)
+	read, err := parallel(ctx, order, func(ctx context.Context, p millrace.Partition) (o outcome, err error) {
+		for _, id := range all[p] {
+			var damage *Damage
+			if o.m, err = b.Manifest(ctx, p, id); !errors.As(err, &damage) {
+				return o, err
+			}
+			if damage.Kind != Missing { // expired since the list
+				o.damages = append(o.damages, damage)
+			}
+		}
+		return o, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	newest := map[millrace.Partition]*Manifest{}
+	for i, o := range read {
+		for _, d := range o.damages {
+			report(d)
+		}
+		if o.m != nil {
+			newest[order[i]] = o.m
+		}
+	}
+	return newest, nil
+}

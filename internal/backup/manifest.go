@@ -1,0 +1,269 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/millrace/millrace"
+)
+
+// Offsets are the next offsets to read of a partition's two topics; -1 when
+// nothing was ever applied.
+type Offsets struct {
+	Content  millrace.Offset `json:"content"`
+	Features millrace.Offset `json:"features"`
+}
+
+// Digest is the digest of a partition's two streams.
+type Digest struct {
+	Content  uint64 `json:"content,string"`
+	Features uint64 `json:"features,string"`
+}
+
+// Retention is how much of a content type's timelines is kept; zeros keep all.
+type Retention struct {
+	MaxAge   time.Duration `json:"max_age"` // nanoseconds
+	MaxCount int           `json:"max_count"`
+}
+
+// File is a file of a partition's store.
+type File struct {
+	Name string `json:"name"` // within the store's checkpoint
+	Ref
+	Bottom bool `json:"bottom"` // of the lowest level, and ingested as it is
+}
+
+// Manifest is a backup of one partition. [Bucket.WriteManifest] sets Format,
+// Cluster and ID.
+type Manifest struct {
+	Format    int                                `json:"format"`
+	Cluster   Identity                           `json:"cluster"`
+	Partition millrace.Partition                 `json:"partition"`
+	ID        string                             `json:"id"` // sorts by time
+	Time      millrace.Time                      `json:"time"`
+	Node      millrace.NodeID                    `json:"node"`
+	Applied   Offsets                            `json:"applied"`
+	Log       string                             `json:"log"`    // which log the offsets are of
+	Origin    []byte                             `json:"origin"` // the same, as the store has it
+	Digest    Digest                             `json:"digest"`
+	Clock     millrace.Time                      `json:"clock"` // the log's
+	Retention map[millrace.ContentType]Retention `json:"retention"`
+	Types     []millrace.ContentType             `json:"types"`
+	Schemas   Ref                                `json:"schemas"` // the registry of schemas
+	Files     []File                             `json:"files"`
+}
+
+// The bounds of a manifest.
+const (
+	maxFiles       = 1 << 16
+	maxTypes       = 1 << 12
+	maxOriginBytes = 1 << 10
+	maxFileBytes   = 1 << 40
+)
+
+var goodFile = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`)
+
+// Refs returns every file that the manifest names, the registry of schemas
+// among them, each once.
+func (m *Manifest) Refs() []Ref {
+	seen := make(Known, len(m.Files)+1)
+	var all []Ref
+	add := func(r Ref) {
+		if !r.IsZero() && !seen[r] {
+			seen[r] = true
+			all = append(all, r)
+		}
+	}
+	add(m.Schemas)
+	for _, f := range m.Files {
+		add(f.Ref)
+	}
+	return all
+}
+
+// Known returns the manifest's files, for [Bucket.PutFile]; nil has none.
+func (m *Manifest) Known() Known {
+	known := Known{}
+	if m != nil {
+		for _, r := range m.Refs() {
+			known[r] = true
+		}
+	}
+	return known
+}
+
+// Bytes returns the size of all files together.
+func (m *Manifest) Bytes() (n int64) {
+	for _, r := range m.Refs() {
+		n += r.Size
+	}
+	return n
+}
+
+func (m *Manifest) validate() error {
+	switch {
+	case m.Partition >= partitions:
+		return fmt.Errorf("partition %d is none of %d", m.Partition, partitions)
+	case !goodID.MatchString(m.ID):
+		return fmt.Errorf("id %.80q is none of a backup", m.ID)
+	case !short(string(m.Node)):
+		return fmt.Errorf("node: a name of 1 to %d bytes is needed", maxNameBytes)
+	case m.Applied.Content < -1 || m.Applied.Features < -1:
+		return fmt.Errorf("applied: %+v is less than nothing", m.Applied)
+	case !short(m.Log):
+		return fmt.Errorf("log: a name of 1 to %d bytes is needed", maxNameBytes)
+	case len(m.Origin) > maxOriginBytes:
+		return fmt.Errorf("origin: %d bytes; at most %d are kept", len(m.Origin), maxOriginBytes)
+	case len(m.Files) > maxFiles:
+		return fmt.Errorf("files: %d; at most %d are taken", len(m.Files), maxFiles)
+	case len(m.Types) > maxTypes || len(m.Retention) > maxTypes:
+		return fmt.Errorf("types: at most %d are taken", maxTypes)
+	}
+	if err := validSizes(m.Schemas); err != nil {
+		return fmt.Errorf("schemas: %w", err)
+	}
+	names := make(map[string]bool, len(m.Files))
+	sizes := make(map[Hash]int64, len(m.Files))
+	for i, f := range m.Files {
+		if !goodFile.MatchString(f.Name) || names[f.Name] {
+			return fmt.Errorf("files[%d].name: %.80q is no name of a file, or stands twice", i, f.Name)
+		}
+		if err := validSizes(f.Ref); err != nil || f.IsZero() {
+			return fmt.Errorf("files[%d]: %w", i, errors.Join(err, errNoHash(f.Ref)))
+		}
+		if size, ok := sizes[f.SHA256]; ok && size != f.Size {
+			return fmt.Errorf("files[%d].size: %d, and %d of the same hash elsewhere", i, f.Size, size)
+		}
+		names[f.Name] = true
+		sizes[f.SHA256] = f.Size
+	}
+	return nil
+}
+
+func errNoHash(r Ref) error {
+	if r.IsZero() {
+		return errors.New("no hash is given")
+	}
+	return nil
+}
+
+func validSizes(r Ref) error {
+	if r.Size < 0 || r.Size > maxFileBytes {
+		return fmt.Errorf("size: %d is not between 0 and %d", r.Size, int64(maxFileBytes))
+	}
+	return nil
+}
+
+// Manifest reads a backup of a partition. One that is damaged, of another
+// cluster or under another's name is a [Damage].
+func (b *Bucket) Manifest(ctx context.Context, p millrace.Partition, id string) (*Manifest, error) {
+	m, _, err := b.manifest(ctx, p, id)
+	return m, err
+}
+
+func (b *Bucket) manifest(ctx context.Context, p millrace.Partition, id string) (*Manifest, Hash, error) {
+	if !goodID.MatchString(id) || p >= partitions {
+		return nil, Hash{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup",
+			Detail: fmt.Sprintf("%.80q of partition %d is no backup", id, p), WayOut: "list what there is"}
+	}
+	name := manifestName(p, id)
+	var m Manifest
+	h, err := b.readOurs(ctx, name, &m, &m.Cluster)
+	if err != nil {
+		return nil, h, err
+	}
+	if err := m.validate(); err != nil {
+		return nil, h, &Damage{Object: name, Kind: Torn, Detail: err.Error()}
+	}
+	if m.Partition != p || m.ID != id {
+		return nil, h, &Damage{Object: name, Kind: Foreign, Detail: fmt.Sprintf("it says that it is backup %s of partition %d", m.ID, m.Partition)}
+	}
+	return &m, h, nil
+}
+
+// readOurs reads a JSON object, and refuses one of another cluster than the
+// bucket's.
+func (b *Bucket) readOurs(ctx context.Context, name string, into any, cluster *Identity) (Hash, error) {
+	owner, err := b.owner(ctx)
+	if err != nil {
+		return Hash{}, err
+	}
+	h, err := b.readObject(ctx, name, into)
+	switch {
+	case isMissing(err):
+		return h, &Damage{Object: name, Kind: Missing, Detail: "it isn't there"}
+	case err != nil:
+		return h, err
+	case *cluster != owner:
+		return h, &Damage{Object: name, Kind: Foreign, Detail: fmt.Sprintf("it is of the cluster %v, and the bucket of %v", *cluster, owner)}
+	}
+	return h, nil
+}
+
+// WriteManifest makes a backup count: it looks for the manifest's files, writes
+// it and reads it back. A file that isn't there is a [MissingFiles]: upload those
+// and call again. It sets the manifest's ID to one that sorts after all of its
+// partition.
+func (b *Bucket) WriteManifest(ctx context.Context, m *Manifest) error {
+	owner, err := b.owner(ctx)
+	if err != nil {
+		return err
+	}
+	ids, err := b.IDs(ctx, m.Partition)
+	if err != nil {
+		return err
+	}
+	newest := ""
+	if len(ids) > 0 {
+		newest = ids[0]
+	}
+	m.Format, m.Cluster, m.ID = format, owner, newID(time.Now(), m.Node, newest)
+	if err := m.validate(); err != nil {
+		return fmt.Errorf("backup: write a manifest: %w", err)
+	}
+	refs := m.Refs()
+	names := make([]string, len(refs))
+	for i, r := range refs {
+		names[i] = r.name()
+	}
+	return b.holding(ctx, names, func(ctx context.Context) error {
+		if err := b.lookAll(ctx, refs); err != nil {
+			return err
+		}
+		return b.createObject(ctx, manifestName(m.Partition, m.ID), m)
+	})
+}
+
+// MissingFiles are files that a manifest names and the bucket lacks.
+type MissingFiles []Ref
+
+func (m MissingFiles) Error() string {
+	return fmt.Sprintf("backup: %d files of the manifest aren't in the bucket, the first %s", len(m), m[0].name())
+}
+
+func (b *Bucket) lookAll(ctx context.Context, refs []Ref) error {
+	missing, err := parallel(ctx, refs, func(ctx context.Context, r Ref) (*Ref, error) {
+		err := b.look(ctx, r)
+		var damage *Damage
+		if errors.As(err, &damage) {
+			return &r, nil
+		}
+		return nil, err
+	})
+	if err != nil {
+		return err
+	}
+	var all MissingFiles
+	for _, r := range missing {
+		if r != nil {
+			all = append(all, *r)
+		}
+	}
+	if len(all) > 0 {
+		return all
+	}
+	return nil
+}

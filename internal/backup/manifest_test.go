@@ -1,0 +1,143 @@
+package backup
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+)
+
+func TestManifestsComeBackNewestFirst(t *testing.T) {
+	onEach(t, func(t *testing.T, o objects) {
+		b := claimed(t, o)
+		var ids []string
+		for _, data := range []string{"a", "b", "c"} {
+			m, err := back(t.Context(), b, 7, []byte("shared"), []byte(data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append([]string{m.ID}, ids...)
+			got, err := b.Manifest(t.Context(), 7, m.ID)
+			if err != nil || !reflect.DeepEqual(got, m) {
+				t.Errorf("%+v, %v\nwas written as %+v", got, err, m)
+			}
+		}
+		last, err := back(t.Context(), b, 719, []byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := b.AllIDs(t.Context())
+		if want := map[millrace.Partition][]string{7: ids, 719: {last.ID}}; err != nil || !reflect.DeepEqual(all, want) {
+			t.Errorf("%v, %v; want %v", all, err, want)
+		}
+		newest, err := b.Newest(t.Context(), func(d *Damage) { t.Error(d) })
+		if err != nil || len(newest) != 2 || newest[7].ID != ids[0] || newest[719].ID != last.ID {
+			t.Errorf("newest %v, %v", newest, err)
+		}
+		ms, err := b.Manifests(t.Context(), 7, func(d *Damage) { t.Error(d) })
+		if err != nil || len(ms) != 3 || ms[0].ID != ids[0] || ms[2].ID != ids[2] {
+			t.Errorf("%v, %v", ms, err)
+		}
+		if err := o.list(t.Context(), holdsPrefix, func(o object) error { return errors.New(o.name) }); err != nil {
+			t.Errorf("a hold is left: %v", err)
+		}
+	})
+}
+
+func TestNewestPassesOverDamage(t *testing.T) {
+	onEach(t, func(t *testing.T, o objects) {
+		b := claimed(t, o)
+		first, err := back(t.Context(), b, 3, []byte("1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := back(t.Context(), b, 3, []byte("2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.write(t.Context(), manifestName(3, second.ID), strings.NewReader("{}\n"), false); err != nil {
+			t.Fatal(err)
+		}
+		var told []*Damage
+		newest, err := b.Newest(t.Context(), func(d *Damage) { told = append(told, d) })
+		if err != nil || newest[3] == nil || newest[3].ID != first.ID || len(told) != 1 || told[0].Kind != Torn {
+			t.Errorf("newest %v, told %v, %v", newest[3], told, err)
+		}
+	})
+}
+
+// A manifest counts when all its files are there, and not before.
+func TestWriteManifestLooksForItsFiles(t *testing.T) {
+	onEach(t, func(t *testing.T, o objects) {
+		b := claimed(t, o)
+		m, err := back(t.Context(), b, 1, []byte("there"), []byte("gone"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone := m.Files[1].Ref
+		if err := o.remove(t.Context(), gone.name()); err != nil {
+			t.Fatal(err)
+		}
+		var missing MissingFiles
+		if err := b.WriteManifest(t.Context(), m); !errors.As(err, &missing) || len(missing) != 1 || missing[0] != gone {
+			t.Errorf("a file is gone: %v", err)
+		}
+		if ids, err := b.IDs(t.Context(), 1); err != nil || len(ids) != 1 {
+			t.Errorf("%v, %v: it counts all the same", ids, err)
+		}
+		if _, uploaded, err := b.Put(t.Context(), []byte("gone"), nil); !uploaded || err != nil {
+			t.Errorf("uploaded %v, %v", uploaded, err)
+		}
+		if err := b.WriteManifest(t.Context(), m); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestIDsRiseWhenTheClockGoesBack(t *testing.T) {
+	now := time.Date(2026, 11, 22, 11, 45, 0, 0, time.UTC)
+	id := newID(now, "node-1", "")
+	if want := "20261122T114500.000Z-node-1"; id != want {
+		t.Errorf("%s, want %s", id, want)
+	}
+	for _, node := range []millrace.NodeID{"node-1", "a", "../../x", "", "é"} {
+		for _, step := range []time.Duration{0, -time.Hour, time.Second, -24 * 365 * time.Hour} {
+			next := newID(now.Add(step), node, id)
+			if !goodID.MatchString(next) || next <= id {
+				t.Errorf("%s comes after %s", next, id)
+			}
+			id = next
+		}
+	}
+}
+
+// What is no manifest of this partition, cluster and format is told by itself.
+func TestManifestsTellWhatTheyAre(t *testing.T) {
+	b := claimed(t, must(openDir(t.TempDir())))
+	m, err := back(t.Context(), b, 5, []byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := manifestName(5, m.ID)
+	for want, change := range map[DamageKind]func(m *Manifest){
+		Newer:   func(m *Manifest) { m.Format = 2 },
+		Foreign: func(m *Manifest) { m.Cluster.ID = "other" },
+		Torn:    func(m *Manifest) { m.Files[0].Name = "../x" },
+	} {
+		changed := *m
+		changed.Files = append([]File{}, m.Files...)
+		change(&changed)
+		if err := b.objects.write(t.Context(), name, strings.NewReader(string(must(encode(&changed)))), false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Manifest(t.Context(), 5, m.ID); !isKind(err, want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if _, err := b.Manifest(t.Context(), 5, "../../millrace"); err == nil {
+		t.Error("a path was taken for an id")
+	}
+}

@@ -1,0 +1,137 @@
+package backup
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+)
+
+// kind is what an object is, by its name alone.
+type kind uint8
+
+const (
+	isUnknown kind = iota
+	isWhose
+	isFile
+	isManifest
+	isCut
+	isCutPart
+	isDrill
+	isHold
+	isCondemned
+	isScratch
+)
+
+// place is where a name lies in the layout.
+type place struct {
+	kind      kind
+	partition millrace.Partition // of a manifest, of a part of a cut
+	id        string             // of a manifest, a cut, a hold ...
+	hash      Hash               // of a file
+}
+
+const (
+	manifestsPrefix = "partitions/"
+	cutsPrefix      = "cuts/"
+	drillsPrefix    = "drills/"
+	holdsPrefix     = "pending/"
+	condemnedPrefix = "expiry/"
+	objectSuffix    = ".json"
+)
+
+func manifestName(p millrace.Partition, id string) string {
+	return fmt.Sprintf("%s%03d/%s%s", manifestsPrefix, p, id, objectSuffix)
+}
+
+func cutName(name string) string { return cutsPrefix + name + objectSuffix }
+
+func cutPartName(name string, p millrace.Partition) string {
+	return fmt.Sprintf("%s%s/%03d%s", cutsPrefix, name, p, objectSuffix)
+}
+
+var (
+	goodID  = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[A-Za-z0-9._-]{1,64}$`)
+	goodCut = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+	notInID = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+)
+
+// parse tells what an object is. What this package would not write is unknown.
+func parse(name string) (at place) {
+	if name == whoseName {
+		return place{kind: isWhose}
+	}
+	if strings.HasPrefix(name, scratch+"/") {
+		return place{kind: isScratch}
+	}
+	if h, ok := fileOf(name); ok {
+		return place{kind: isFile, hash: h}
+	}
+	stem, ok := strings.CutSuffix(name, objectSuffix)
+	if !ok {
+		return place{}
+	}
+	top, rest, _ := strings.Cut(stem, "/")
+	switch top + "/" {
+	case manifestsPrefix:
+		number, id, _ := strings.Cut(rest, "/")
+		if p, ok := parsePartition(number); ok && goodID.MatchString(id) {
+			return place{kind: isManifest, partition: p, id: id}
+		}
+	case cutsPrefix:
+		cut, number, part := strings.Cut(rest, "/")
+		p, ok := parsePartition(number)
+		switch {
+		case !goodCut.MatchString(cut):
+		case !part:
+			return place{kind: isCut, id: cut}
+		case ok:
+			return place{kind: isCutPart, id: cut, partition: p}
+		}
+	case drillsPrefix:
+		if goodID.MatchString(rest) {
+			return place{kind: isDrill, id: rest}
+		}
+	case holdsPrefix:
+		if goodCut.MatchString(rest) {
+			return place{kind: isHold, id: rest}
+		}
+	case condemnedPrefix:
+		if goodCut.MatchString(rest) {
+			return place{kind: isCondemned, id: rest}
+		}
+	}
+	return place{}
+}
+
+func parsePartition(s string) (millrace.Partition, bool) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return millrace.Partition(n), err == nil && n < partitions && fmt.Sprintf("%03d", n) == s
+}
+
+const idTime = "20060102T150405.000Z"
+
+// newID returns an id that sorts after another, whatever the clock says; after
+// is empty where there is none.
+func newID(now time.Time, node millrace.NodeID, after string) string {
+	now = now.UTC()
+	if last, err := IDTime(after); err == nil && !now.Truncate(time.Millisecond).After(last) {
+		now = last.Add(time.Millisecond)
+	}
+	name := notInID.ReplaceAllString(string(node), "-")
+	if name == "" {
+		name = "-"
+	}
+	return now.Format(idTime) + "-" + name[:min(len(name), 64)]
+}
+
+// IDTime returns when a backup was made, by its id.
+func IDTime(id string) (time.Time, error) {
+	if !goodID.MatchString(id) {
+		return time.Time{}, fmt.Errorf("backup: %.80q is no id of a backup", id)
+	}
+	return time.Parse(idTime, id[:len(idTime)])
+}

@@ -1,0 +1,141 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// format is of all JSON objects of a bucket.
+const format = 1
+
+const partitions = partition.Count
+
+// maxObjectBytes bounds a JSON object before it is read.
+const maxObjectBytes = 16 << 20
+
+// encode writes a JSON object as it stands in a bucket: a line of JSON, and a
+// line with the SHA-256 of the first.
+func encode(v any) ([]byte, error) {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	line = append(line, '\n')
+	line = fmt.Appendf(line, "%x\n", sha256.Sum256(line))
+	if len(line) > maxObjectBytes {
+		return nil, fmt.Errorf("the object has %d bytes; at most %d are read", len(line), maxObjectBytes)
+	}
+	return line, nil
+}
+
+// decode reads what encode writes, and nothing else.
+func decode(name string, data []byte, into any) error {
+	torn := func(detail string) error { return &Damage{Object: name, Kind: Torn, Detail: detail} }
+	at := bytes.IndexByte(data, '\n') + 1
+	if at == 0 || string(data[at:]) != fmt.Sprintf("%x\n", sha256.Sum256(data[:at])) {
+		return torn("its second line is not the SHA-256 of its first")
+	}
+	var f struct {
+		Format int `json:"format"`
+	}
+	switch err := json.Unmarshal(data[:at], &f); {
+	case err != nil:
+		return torn(err.Error())
+	case f.Format > format:
+		return newer(name, f.Format)
+	case f.Format != format:
+		return torn(fmt.Sprintf("it has the format %d, which is none", f.Format))
+	}
+	strict := json.NewDecoder(bytes.NewReader(data[:at]))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(into); err != nil {
+		return torn(err.Error())
+	}
+	if _, err := strict.Token(); err != io.EOF {
+		return torn("something follows its JSON")
+	}
+	return nil
+}
+
+// readObject reads a JSON object, and tells the hash of its bytes.
+func (b *Bucket) readObject(ctx context.Context, name string, into any) (h Hash, err error) {
+	data, err := b.readBytes(ctx, name)
+	if err != nil {
+		return h, err
+	}
+	return sha256.Sum256(data), decode(name, data, into)
+}
+
+func (b *Bucket) readBytes(ctx context.Context, name string) ([]byte, error) {
+	for broken := 0; ; broken++ {
+		r, o, err := b.objects.open(ctx, name, 0)
+		switch {
+		case errors.Is(err, errOdd):
+			return nil, &Damage{Object: name, Kind: Link, Detail: err.Error()}
+		case err != nil:
+			return nil, err
+		case o.size > maxObjectBytes:
+			return nil, errors.Join(&Damage{Object: name, Kind: WrongSize, Detail: fmt.Sprintf("it has %d bytes; at most %d are read", o.size, maxObjectBytes)}, r.Close())
+		}
+		data, err := io.ReadAll(io.LimitReader(r, maxObjectBytes+1))
+		_ = r.Close() // everything is read, or the first error tells
+		switch {
+		case err != nil && ctx.Err() == nil && broken < tries && !isFinal(err):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("backup: read %s: %w", name, err)
+		case int64(len(data)) != o.size:
+			return nil, &Damage{Object: name, Kind: WrongSize, Detail: fmt.Sprintf("it has %d bytes and says %d", len(data), o.size)}
+		}
+		return data, nil
+	}
+}
+
+// createObject writes a JSON object that isn't there, and reads it back. One
+// that is there with the same bytes is this one: an earlier try of the same
+// write arrived, and its answer was lost.
+func (b *Bucket) createObject(ctx context.Context, name string, v any) error {
+	data, err := encode(v)
+	if err != nil {
+		return fmt.Errorf("backup: write %s: %w", name, err)
+	}
+	wrote := b.objects.write(ctx, name, bytes.NewReader(data), true)
+	if wrote != nil && !isThere(wrote) {
+		return wrote
+	}
+	return b.readBack(ctx, name, data, wrote)
+}
+
+// replaceObject is createObject of one that may be there.
+func (b *Bucket) replaceObject(ctx context.Context, name string, v any) error {
+	data, err := encode(v)
+	if err != nil {
+		return fmt.Errorf("backup: write %s: %w", name, err)
+	}
+	if err := b.objects.write(ctx, name, bytes.NewReader(data), false); err != nil {
+		return err
+	}
+	return b.readBack(ctx, name, data, nil)
+}
+
+// readBack compares what is there with what was written; wrote is what the
+// write said.
+func (b *Bucket) readBack(ctx context.Context, name string, data []byte, wrote error) error {
+	got, err := b.readBytes(ctx, name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("backup: read back what was written: %w", err)
+	case bytes.Equal(got, data):
+		return nil
+	case wrote != nil:
+		return wrote
+	}
+	return &Damage{Object: name, Kind: Torn, Detail: "it was just written, and is of other bytes; the store loses or alters data"}
+}

@@ -1,0 +1,86 @@
+package backup
+
+import (
+	"sync"
+	"time"
+)
+
+// Progress is how far something that takes long has come. A nil one counts
+// nothing.
+type Progress struct {
+	mu struct {
+		sync.Mutex
+		done, total int64
+		began       time.Time
+		marks       [marks]mark // a ring of the last seconds
+		at          int
+	}
+}
+
+// marks is over how many seconds a rate is taken.
+const marks = 16
+
+type mark struct {
+	at   time.Time
+	done int64
+}
+
+// Sample is a Progress at one moment.
+type Sample struct {
+	Done, Total    int64         // bytes; Total is 0 while it isn't known
+	BytesPerSecond float64       // lately
+	Elapsed        time.Duration // since it began
+	Left           time.Duration // estimated; -1 while it can't be
+}
+
+// NewProgress begins to count towards a total; 0 where it isn't known yet.
+func NewProgress(total int64) *Progress {
+	p := &Progress{}
+	p.mu.total = total
+	p.mu.began = time.Now()
+	p.mu.marks[0] = mark{at: p.mu.began}
+	return p
+}
+
+// Expect adds to the total.
+func (p *Progress) Expect(bytes int64) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.total += bytes
+}
+
+func (p *Progress) add(bytes int64) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.done += bytes
+	now := time.Now()
+	if now.Sub(p.mu.marks[p.mu.at].at) >= time.Second {
+		p.mu.at = (p.mu.at + 1) % marks
+		p.mu.marks[p.mu.at] = mark{now, p.mu.done}
+	}
+}
+
+// Now returns how far it has come.
+func (p *Progress) Now() Sample {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	s := Sample{Done: p.mu.done, Total: p.mu.total, Elapsed: now.Sub(p.mu.began), Left: -1}
+	oldest := p.mu.marks[(p.mu.at+1)%marks]
+	if oldest.at.IsZero() {
+		oldest = p.mu.marks[0]
+	}
+	if d := now.Sub(oldest.at).Seconds(); d > 0 {
+		s.BytesPerSecond = max(0, float64(s.Done-oldest.done)/d)
+	}
+	if s.Total >= s.Done && s.Total > 0 && s.BytesPerSecond > 0 {
+		s.Left = time.Duration(float64(s.Total-s.Done) / s.BytesPerSecond * float64(time.Second))
+	}
+	return s
+}

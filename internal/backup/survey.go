@@ -1,0 +1,174 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+)
+
+// survey is all of a bucket but the bytes of files.
+type survey struct {
+	manifests []*found[Manifest] // by partition, the newest first
+	parts     []*found[CutPart]
+	cuts      []*found[Cut]
+	holds     []*found[names]
+	files     map[Hash]object
+	others    []object // condemnations, drills, scratch
+	unknown   []object
+}
+
+// found is a JSON object and what reading it gave: a value or a damage.
+type found[T any] struct {
+	object
+	place
+	value  *T
+	hash   Hash
+	damage *Damage
+}
+
+// survey lists holds before manifests, and these before files: what is written
+// meanwhile is seen as a hold, as a manifest, or both.
+func (b *Bucket) survey(ctx context.Context) (*survey, error) {
+	s := &survey{files: map[Hash]object{}}
+	if err := s.rewrite(ctx, b, nil); err != nil {
+		return nil, err
+	}
+	return s, b.objects.list(ctx, "", func(o object) error {
+		switch at := parse(o.name); at.kind {
+		case isFile:
+			s.files[at.hash] = o
+		case isCondemned, isDrill, isScratch:
+			s.others = append(s.others, o)
+		case isUnknown:
+			s.unknown = append(s.unknown, o)
+		}
+		return nil
+	})
+}
+
+// rewrite reads the holds, manifests and cuts that seen doesn't have.
+func (s *survey) rewrite(ctx context.Context, b *Bucket, seen func(string) bool) error {
+	for _, prefix := range []string{holdsPrefix, cutsPrefix, manifestsPrefix} {
+		err := b.objects.list(ctx, prefix, func(o object) error {
+			if seen == nil || !seen(o.name) {
+				s.sort(o)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(s.manifests, func(x, y *found[Manifest]) int {
+		if x.partition != y.partition {
+			return int(x.partition) - int(y.partition)
+		}
+		return strings.Compare(y.place.id, x.place.id)
+	})
+	return errors.Join(
+		readAll(ctx, &s.manifests, func(ctx context.Context, f *found[Manifest]) (*Manifest, Hash, error) {
+			return b.manifest(ctx, f.partition, f.place.id)
+		}),
+		readAll(ctx, &s.parts, func(ctx context.Context, f *found[CutPart]) (*CutPart, Hash, error) {
+			return b.cutPart(ctx, f.place.id, f.partition)
+		}),
+		readAll(ctx, &s.cuts, func(ctx context.Context, f *found[Cut]) (*Cut, Hash, error) {
+			c, err := b.Cut(ctx, f.place.id)
+			return c, Hash{}, err
+		}),
+		readAll(ctx, &s.holds, func(ctx context.Context, f *found[names]) (*names, Hash, error) {
+			var n names
+			h, err := b.readOurs(ctx, f.name, &n, &n.Cluster)
+			return &n, h, err
+		}),
+	)
+}
+
+func (s *survey) sort(o object) {
+	switch at := parse(o.name); at.kind {
+	case isManifest:
+		s.manifests = append(s.manifests, &found[Manifest]{object: o, place: at})
+	case isCutPart:
+		s.parts = append(s.parts, &found[CutPart]{object: o, place: at})
+	case isCut:
+		s.cuts = append(s.cuts, &found[Cut]{object: o, place: at})
+	case isHold:
+		s.holds = append(s.holds, &found[names]{object: o, place: at})
+	}
+}
+
+// readAll reads these, and leaves out what went since the list.
+func readAll[T any](ctx context.Context, all *[]*found[T], read func(context.Context, *found[T]) (*T, Hash, error)) error {
+	_, err := parallel(ctx, *all, func(ctx context.Context, f *found[T]) (struct{}, error) {
+		if f.value != nil || f.damage != nil {
+			return struct{}{}, nil
+		}
+		v, h, err := read(ctx, f)
+		switch {
+		case errors.As(err, &f.damage):
+		case err != nil:
+			return struct{}{}, err
+		default:
+			f.value, f.hash = v, h
+		}
+		return struct{}{}, nil
+	})
+	*all = slices.DeleteFunc(*all, func(f *found[T]) bool { return f.damage != nil && f.damage.Kind == Missing })
+	return err
+}
+
+// reach marks every name that is reached from these: of a cut its parts, of a
+// part its backup and tail, of a backup its files.
+type reach struct {
+	names     map[string]bool
+	manifests map[string]*Manifest
+	parts     map[string]*CutPart
+}
+
+func (s *survey) reach() *reach {
+	r := &reach{names: map[string]bool{}, manifests: map[string]*Manifest{}, parts: map[string]*CutPart{}}
+	r.learn(s)
+	return r
+}
+
+// learn adds what a survey has read.
+func (r *reach) learn(s *survey) {
+	for _, f := range s.manifests {
+		if f.value != nil {
+			r.manifests[f.name] = f.value
+		}
+	}
+	for _, f := range s.parts {
+		if f.value != nil {
+			r.parts[f.name] = f.value
+		}
+	}
+}
+
+func (r *reach) mark(name string) {
+	if r.names[name] {
+		return
+	}
+	r.names[name] = true
+	if m := r.manifests[name]; m != nil {
+		for _, ref := range m.Refs() {
+			r.names[ref.name()] = true
+		}
+	}
+	if p := r.parts[name]; p != nil {
+		r.mark(manifestName(p.Partition, p.Backup))
+		if !p.Tail.IsZero() {
+			r.names[p.Tail.name()] = true
+		}
+	}
+}
+
+func (r *reach) markCut(name string) {
+	r.mark(cutName(name))
+	for p := range partitions {
+		r.mark(cutPartName(name, millrace.Partition(p)))
+	}
+}

@@ -1,0 +1,314 @@
+package backup
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+)
+
+// Depth is how much of a bucket is verified. Each finds what the one before it
+// finds.
+type Depth uint8
+
+// The depths of this package. Restoring is one more, of whoever restores.
+const (
+	DepthFiles Depth = iota // the list: manifests, and that their files are there, with their sizes
+	DepthMeta               // cuts and their parts, the registries of schemas
+	DepthOpen               // the bytes of all files
+)
+
+// Depths print as the command takes them.
+func (d Depth) String() string { return [...]string{"files", "meta", "open"}[d] }
+
+// Restorable is what of a bucket can be restored, as far as the depth tells.
+type Restorable struct {
+	// Backups are the ids of good backups of each partition, the newest first.
+	Backups map[millrace.Partition][]string
+	// Cuts are the names of cuts of which all parts are good. It is empty at
+	// DepthFiles.
+	Cuts []string
+}
+
+// Verify tells all damage that a depth finds, and not the first alone, and what
+// can be restored all the same. Report is called from one goroutine at a time.
+// What is extra is told as [Extra], and makes nothing unrestorable. Backups and
+// expiries may run beside it.
+func (b *Bucket) Verify(ctx context.Context, depth Depth, report func(*Damage)) (*Restorable, error) {
+	owner, err := b.Identity(ctx)
+	if errors.Is(err, ErrUnclaimed) {
+		err = b.unclaimed(ctx)
+	}
+	var damage *Damage
+	if errors.As(err, &damage) {
+		report(damage)
+		return &Restorable{Backups: map[millrace.Partition][]string{}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.cluster.Store(&owner)
+	s, err := b.survey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v := &verifier{b: b, s: s, report: report, bad: map[string]bool{}}
+	if err := v.manifests(ctx); err != nil {
+		return nil, err
+	}
+	if depth >= DepthMeta {
+		if err := v.cuts(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := v.bytes(ctx, depth); err != nil {
+		return nil, err
+	}
+	v.extras()
+	return v.restorable(depth), nil
+}
+
+// unclaimed is a Damage where there are backups and nothing says whose.
+func (b *Bucket) unclaimed(ctx context.Context) error {
+	all, err := b.AllIDs(ctx)
+	if err == nil && len(all) > 0 {
+		return &Damage{Object: whoseName, Kind: Missing, Detail: "nothing says whose backups these are"}
+	}
+	return errors.Join(ErrUnclaimed, err)
+}
+
+// verifier is one run of Verify.
+type verifier struct {
+	b      *Bucket
+	s      *survey
+	report func(*Damage)
+	bad    map[string]bool // objects that a restore refuses, by name
+}
+
+func (v *verifier) damaged(d *Damage) {
+	if !v.bad[d.Object] {
+		v.bad[d.Object] = true
+		v.report(d)
+	}
+}
+
+// manifests tells those that can't be read, and files that they name and that
+// aren't there or have another size.
+func (v *verifier) manifests(ctx context.Context) error {
+	for _, m := range v.s.manifests {
+		if m.damage != nil {
+			v.damaged(m.damage)
+			continue
+		}
+		for _, r := range m.value.Refs() {
+			if o, ok := v.s.files[r.SHA256]; ok && o.size == r.Size && !o.odd {
+				continue
+			}
+			if v.bad[r.name()] {
+				continue
+			}
+			d, err := v.lost(ctx, m.name, r)
+			if err != nil {
+				return err
+			}
+			if d != nil {
+				v.damaged(d)
+			}
+		}
+	}
+	return nil
+}
+
+// lost looks once more for a file that the list lacks. Nil is no damage: the
+// file came, or what names it was expired meanwhile.
+func (v *verifier) lost(ctx context.Context, namedBy string, r Ref) (d *Damage, err error) {
+	err = v.b.look(ctx, r)
+	if !errors.As(err, &d) {
+		return nil, err
+	}
+	if _, err := v.b.objects.stat(ctx, namedBy); isMissing(err) {
+		return nil, nil
+	}
+	d.Detail += "; " + namedBy + " names it"
+	return d, nil
+}
+
+// cuts tells cuts and parts that can't be read or don't fit.
+func (v *verifier) cuts(ctx context.Context) error {
+	for _, c := range v.s.cuts {
+		if c.damage != nil {
+			v.damaged(c.damage)
+			continue
+		}
+		if err := v.cut(ctx, c.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *verifier) cut(ctx context.Context, c *Cut) error {
+	all := make([]millrace.Partition, partitions)
+	for p := range all {
+		all[p] = millrace.Partition(p)
+	}
+	damages, err := parallel(ctx, all, func(ctx context.Context, p millrace.Partition) (d *Damage, err error) {
+		part, _, err := v.b.CutPart(ctx, c, p)
+		if err == nil && !part.Tail.IsZero() {
+			err = v.b.look(ctx, part.Tail)
+		}
+		if errors.As(err, &d) {
+			return d, nil
+		}
+		return nil, err
+	})
+	if err != nil {
+		return err
+	}
+	for p, d := range damages {
+		if d != nil {
+			v.damaged(d)
+			v.bad[cutPartName(c.Name, millrace.Partition(p))] = true
+			v.bad[cutName(c.Name)] = true
+		}
+	}
+	return nil
+}
+
+// bytes hashes the files that a depth reads.
+func (v *verifier) bytes(ctx context.Context, depth Depth) error {
+	var all []Ref
+	seen := Known{}
+	add := func(r Ref) {
+		if !r.IsZero() && !seen[r] && !v.bad[r.name()] {
+			seen[r] = true
+			all = append(all, r)
+			v.b.progress.Expect(r.Size)
+		}
+	}
+	for _, m := range v.s.manifests {
+		switch {
+		case m.value == nil || depth < DepthMeta:
+		case depth == DepthMeta:
+			add(m.value.Schemas)
+		default:
+			for _, r := range m.value.Refs() {
+				add(r)
+			}
+		}
+	}
+	for _, p := range v.s.parts {
+		if p.value != nil && depth >= DepthOpen && v.counts(p.place.id) {
+			add(p.value.Tail)
+		}
+	}
+	damages, err := parallel(ctx, all, func(ctx context.Context, r Ref) (d *Damage, err error) {
+		if err = v.b.fetch(ctx, r, 0, sha256.New(), io.Discard); errors.As(err, &d) {
+			return d, nil
+		}
+		return nil, err
+	})
+	if err != nil {
+		return err
+	}
+	for i, d := range damages {
+		if d == nil {
+			continue
+		}
+		if d.Kind == Missing && v.expired(ctx, all[i]) {
+			continue
+		}
+		v.damaged(d)
+	}
+	return nil
+}
+
+// expired reports whether everything that named a file went since the survey.
+func (v *verifier) expired(ctx context.Context, r Ref) bool {
+	for _, m := range v.s.manifests {
+		if m.value != nil && slices.Contains(m.value.Refs(), r) {
+			if _, err := v.b.objects.stat(ctx, m.name); !isMissing(err) {
+				return false
+			}
+		}
+	}
+	for _, p := range v.s.parts {
+		if p.value != nil && p.value.Tail == r {
+			if _, err := v.b.objects.stat(ctx, p.name); !isMissing(err) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// counts reports whether there is a cut of a name.
+func (v *verifier) counts(cut string) bool {
+	return slices.ContainsFunc(v.s.cuts, func(c *found[Cut]) bool { return c.place.id == cut })
+}
+
+// extras tells what a restore never looks at.
+func (v *verifier) extras() {
+	named := v.s.reach()
+	for _, m := range v.s.manifests {
+		named.mark(m.name)
+	}
+	for _, p := range v.s.parts {
+		named.mark(p.name)
+	}
+	for _, h := range v.s.holds {
+		if h.value != nil {
+			for _, name := range h.value.Names {
+				named.mark(name)
+			}
+		}
+	}
+	var all []*Damage
+	for _, o := range v.s.unknown {
+		d := &Damage{Object: o.name, Kind: Extra, Detail: "it is nothing that Millrace wrote; remove it"}
+		if o.odd {
+			d = &Damage{Object: o.name, Kind: Link, Detail: errOdd.Error()}
+		}
+		all = append(all, d)
+	}
+	for _, f := range v.s.files {
+		if !named.names[f.name] {
+			all = append(all, &Damage{Object: f.name, Kind: Extra, Detail: "nothing names it; a backup is at work, or expiry removes it"})
+		}
+	}
+	slices.SortFunc(all, func(x, y *Damage) int { return strings.Compare(x.Object, y.Object) })
+	for _, d := range all {
+		v.damaged(d)
+	}
+}
+
+func (v *verifier) restorable(depth Depth) *Restorable {
+	r := &Restorable{Backups: map[millrace.Partition][]string{}}
+	good := map[string]bool{}
+	for _, m := range v.s.manifests {
+		if m.value == nil || slices.ContainsFunc(m.value.Refs(), func(r Ref) bool { return v.bad[r.name()] }) {
+			continue
+		}
+		good[m.name] = true
+		r.Backups[m.partition] = append(r.Backups[m.partition], m.place.id)
+	}
+	if depth < DepthMeta {
+		return r
+	}
+	whole := map[string]int{}
+	for _, p := range v.s.parts {
+		if p.value != nil && !v.bad[p.name] && good[manifestName(p.partition, p.value.Backup)] && !v.bad[p.value.Tail.name()] {
+			whole[p.place.id]++
+		}
+	}
+	for _, c := range v.s.cuts {
+		if c.value != nil && !v.bad[c.name] && whole[c.place.id] == partitions {
+			r.Cuts = append(r.Cuts, c.place.id)
+		}
+	}
+	return r
+}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -148,7 +149,7 @@ func TestCutLooksTwice(t *testing.T) {
 	must(t, m.Commit(deadline(t)))
 	came, done := make(chan bool, 1), make(chan bool)
 	c.ControlKey(int16(kmsg.OffsetFetch), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
-		if req := kreq.(*kmsg.OffsetFetchRequest); !req.RequireStable || len(req.Groups) != 1 || len(req.Groups[0].Topics) == 0 {
+		if req := kreq.(*kmsg.OffsetFetchRequest); len(req.Groups) != 1 || len(req.Groups[0].Topics) == 0 {
 			return nil, nil, false
 		}
 		c.DropControl()
@@ -190,7 +191,15 @@ func TestCutEndsAFrozenTransaction(t *testing.T) { testCutFrozen(t, fake(t)) }
 func testCutFrozen(t *testing.T, k cluster) {
 	base, m := k.cut(t), k.member(t)
 	m.begin(6)
-	c := k.cut(t)
+	aborted := make(chan bool, 1)
+	said := &untilSaid{cancel: func() { aborted <- true }, words: "is aborted"}
+	c, err := TakeCut(deadline(t), CutConfig{Brokers: k.brokers, Topics: k.topics, Log: said.logger()})
+	must(t, err)
+	select {
+	case <-aborted:
+	default:
+		t.Error("the transaction ended by itself")
+	}
 	if k.consumed(c) != 0 || k.produced(t, base, c) != 0 {
 		t.Errorf("%d consumed and %d produced in a transaction that was open", k.consumed(c), k.produced(t, base, c))
 	}
@@ -292,15 +301,16 @@ func TestIntroduce(t *testing.T) {
 	}
 }
 
-// untilSaid ends something when the log says so.
+// untilSaid ends something when the log says some words for the first time.
 type untilSaid struct {
+	sync.Once
 	cancel func()
 	words  string
 }
 
 func (u *untilSaid) Write(b []byte) (int, error) {
 	if strings.Contains(string(b), u.words) {
-		u.cancel()
+		u.Do(u.cancel)
 	}
 	return len(b), nil
 }

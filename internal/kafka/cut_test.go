@@ -316,3 +316,39 @@ func (u *untilSaid) Write(b []byte) (int, error) {
 }
 
 func (u *untilSaid) logger() *slog.Logger { return slog.New(slog.NewTextHandler(u, nil)) }
+
+// A transaction that its coordinator takes for complete, and whose end is
+// missing in a partition, is ended there as was decided.
+func TestCutEndsWhatKafkaLeftHanging(t *testing.T) {
+	for state, want := range map[string]int{"CompleteCommit": 2, "CompleteAbort": 0} {
+		t.Run(state, func(t *testing.T) {
+			c, k := controlled(t)
+			k.member(t)
+			base := k.cut(t)
+			name := k.content + "/dead"
+			cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers...), kgo.TransactionalID(name), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+			must(t, err)
+			defer cl.Close()
+			must(t, cl.BeginTransaction())
+			for p := range int32(2) {
+				must(t, cl.ProduceSync(deadline(t), &kgo.Record{Topic: k.topics.Timeline, Partition: p, Value: []byte("v")}).FirstErr())
+			}
+			id, epoch, err := cl.ProducerID(deadline(t))
+			must(t, err)
+			// The coordinator says that it is over.
+			c.ControlKey(int16(kmsg.ListTransactions), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				resp := kreq.ResponseKind().(*kmsg.ListTransactionsResponse)
+				if len(kreq.(*kmsg.ListTransactionsRequest).StateFilters) == 0 {
+					s := kmsg.NewListTransactionsResponseTransactionState()
+					s.TransactionalID, s.ProducerID, s.TransactionState = name, id, state
+					resp.TransactionStates = append(resp.TransactionStates, s)
+				}
+				return resp, nil, true
+			})
+			if cut := k.cut(t); k.produced(t, base, cut) != want {
+				t.Errorf("%d records of producer %d/%d, want %d", k.produced(t, base, cut), id, epoch, want)
+			}
+		})
+	}
+}

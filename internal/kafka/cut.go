@@ -292,7 +292,7 @@ func (k *cutter) committed(ctx context.Context, g Progress) (map[string]map[int3
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return nil, err
 	}
-	names := append(slices.Collect(maps.Keys(g.Topics)), slices.Collect(maps.Keys(before))...)
+	names := slices.Concat(slices.Collect(maps.Keys(g.Topics)), g.Missing, slices.Collect(maps.Keys(before)))
 	if len(names) == 0 {
 		return map[string]map[int32]millrace.Offset{}, nil
 	}

@@ -287,6 +287,9 @@ func TestIntroduce(t *testing.T) {
 	must(t, err)
 	defer l.Close()
 	ctx := deadline(t)
+	for _, topic := range []string{"a", "b"} {
+		must(t, EnsureContentTopic(ctx, k.brokers, topic, 1, nil))
+	}
 	must(t, l.Introduce(ctx, "g", "one", []string{"a"}, nil))
 	must(t, put(ctx, k.brokers, k.topics.Progress, "g", []byte(`{"instance":"two","at_ms":5,"through_ms":4,"topics":{"a":{"waiting":1}}}`)))
 	must(t, l.Introduce(ctx, "g", "one", []string{"a"}, nil)) // nothing new
@@ -294,9 +297,9 @@ func TestIntroduce(t *testing.T) {
 	if g, _ := l.Group("g"); g.Instance != "two" || g.ThroughMillis != 4 || g.Topics["a"].Waiting != 1 {
 		t.Errorf("a known group was written over: %+v", g)
 	}
-	must(t, l.Introduce(ctx, "g", "one", []string{"b"}, nil))
+	must(t, l.Introduce(ctx, "g", "one", []string{"b", "absent"}, nil))
 	must(t, l.Refresh(ctx))
-	if g, _ := l.Group("g"); g.ThroughMillis != 4 || !slices.Equal(slices.Sorted(maps.Keys(g.Topics)), []string{"a", "b"}) {
+	if g, _ := l.Group("g"); g.ThroughMillis != 4 || !slices.Equal(slices.Sorted(maps.Keys(g.Topics)), []string{"a", "b"}) || !slices.Equal(g.Missing, []string{"absent"}) {
 		t.Errorf("with another topic: %+v", g)
 	}
 }

@@ -32,6 +32,7 @@ func TestCutsOnFake(t *testing.T) { testCuts(t, newFake(t)) }
 // all its records are on the same side of each cut, and that the groups' offsets
 // say which.
 func testCuts(t *testing.T, w *world) {
+	kinds := [4]string{"works", "is frozen", "is frozen and wakes up", "is killed"}
 	w.publish(schemas.Activity(), schemas.Features())
 	n, err := strconv.Atoi(os.Getenv(cutsEnv))
 	if err != nil {
@@ -41,7 +42,7 @@ func testCuts(t *testing.T, w *world) {
 	defer cancel()
 	w.ctx = ctx
 	began := make(chan struct{}, 1)
-	var longest atomic.Int64 // hold
+	var holds, held, longest atomic.Int64
 	w.start(func(p *Partitioner) {
 		p.on.holding = func() {
 			select {
@@ -49,13 +50,17 @@ func testCuts(t *testing.T, w *world) {
 			default:
 			}
 		}
-		p.on.held = func(d time.Duration) { longest.Store(max(longest.Load(), int64(d))) }
+		p.on.held = func(d time.Duration) {
+			holds.Add(1)
+			held.Add(int64(d))
+			longest.Store(max(longest.Load(), int64(d)))
+		}
 	})
 	w.cfg.Instance = "two"
 	second := w.spawn()
 	stop := w.stream()
 	var cuts []kafka.Cut
-	var took []time.Duration
+	took := map[string][]time.Duration{}
 	for i := range n {
 		select {
 		case <-began:
@@ -86,7 +91,7 @@ func testCuts(t *testing.T, w *world) {
 			second.signal(syscall.SIGCONT)
 		}
 		cuts = append(cuts, <-cut)
-		took = append(took, time.Since(begin))
+		took[kinds[i%4]] = append(took[kinds[i%4]], time.Since(begin))
 		switch i % 4 {
 		case 1:
 			second.signal(syscall.SIGCONT)
@@ -98,9 +103,11 @@ func testCuts(t *testing.T, w *world) {
 	w.untilConsumed()
 	second.kill()
 	w.judge(cuts, inputs)
-	slices.Sort(took)
-	t.Logf("%d cuts over %d inputs took %s at the median, %s at most; the longest hold of the living partitioner was %s",
-		n, inputs, took[len(took)/2], took[len(took)-1], time.Duration(longest.Load()))
+	for kind, all := range took {
+		slices.Sort(all)
+		t.Logf("while the second partitioner %s, %d cuts took %s at the median, %s at most", kind, len(all), all[len(all)/2], all[len(all)-1])
+	}
+	t.Logf("%d inputs; the first partitioner held %d times for %s in all, %s at most", inputs, holds.Load(), time.Duration(held.Load()), time.Duration(longest.Load()))
 }
 
 // stream produces inputs of several copies until the returned function is
@@ -206,11 +213,13 @@ func (w *world) log() []copyOf {
 func (w *world) judge(cuts []kafka.Cut, inputs int) {
 	w.t.Helper()
 	log := w.log()
-	copies := map[kafka.Source]int{}
+	copies := map[kafka.Source]millrace.Time{}
 	for _, r := range log {
-		copies[r.from]++
+		if at, ok := copies[r.from]; ok && at != r.Time {
+			w.t.Errorf("records of %s have the times %s and %s", r.from, at, r.Time)
+		}
+		copies[r.from] = r.Time
 	}
-	// Seven of ten inputs have five copies each, two have one.
 	want := 0
 	for i := range inputs {
 		if i%10 != 9 {

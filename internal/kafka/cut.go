@@ -81,9 +81,9 @@ const (
 // is on either side. A group is known in the topic progress before its first
 // transaction (Introduce), and step 3 reads that topic to its end.
 //
-// What is assumed: a leader of a partition tells its end truly. One that is cut
-// off from Kafka's controllers and thinks it still leads may tell an old one,
-// to anybody.
+// What is assumed: a leader of a partition tells its end truly, and a group's
+// coordinator its offsets. A broker that is cut off from Kafka's controllers and
+// thinks it still leads may tell old ones, to anybody.
 func TakeCut(ctx context.Context, cfg CutConfig) (Cut, error) {
 	k, err := newCutter(cfg)
 	if err != nil {

@@ -192,7 +192,7 @@ func testCutFrozen(t *testing.T, k cluster) {
 	base, m := k.cut(t), k.member(t)
 	m.begin(6)
 	aborted := make(chan bool, 1)
-	said := &untilSaid{cancel: func() { aborted <- true }, words: "is aborted"}
+	said := &untilSaid{cancel: func() { aborted <- true }, words: "was aborted"}
 	c, err := TakeCut(deadline(t), CutConfig{Brokers: k.brokers, Topics: k.topics, Log: said.logger()})
 	must(t, err)
 	select {

@@ -71,10 +71,10 @@ func (k *cutter) endOngoing(ctx context.Context, old func(openTransaction) bool)
 		if t.Err != nil || t.State != "Ongoing" || !old(openTransaction{name: t.TxnID, producer: t.ProducerID, start: t.StartTimestamp}) {
 			continue
 		}
-		k.warn("a partitioner's transaction outlives a hold; it is aborted, and its records come again", "transaction", t.TxnID)
 		if err := k.fence(ctx, t.TxnID); err != nil {
 			return fmt.Errorf("kafka: end transaction %s: %w", t.TxnID, err)
 		}
+		k.warn("a partitioner's transaction that outlived a hold was aborted; its records come again", "transaction", t.TxnID)
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ type cutter struct {
 }
 
 func newCutter(cfg CutConfig) (*cutter, error) {
-	c, err := NewConsumer(ConsumerConfig{Brokers: cfg.Brokers, Topics: cfg.Topics, Log: cfg.Log})
+	c, err := NewConsumer(ConsumerConfig(cfg))
 	if err != nil {
 		return nil, err
 	}

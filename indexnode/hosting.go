@@ -120,8 +120,9 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	models := newModelFollower(n, packs, h.schemaLog.Moved)
+	var models *modelFollower // a backup node ranks nothing
 	if !n.backsUp() {
+		models = newModelFollower(n, packs, h.schemaLog.Moved)
 		models.admit(ctx)
 	}
 	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
@@ -149,7 +150,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	if h.keeper != nil {
 		g.Go(func() error { return h.keeper.Run(ctx) })
 	}
-	if !n.backsUp() {
+	if models != nil {
 		g.Go(func() error { return models.run(ctx, h.member.SetModels) })
 	}
 	return g.Wait()

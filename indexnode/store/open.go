@@ -28,20 +28,22 @@ type Store struct {
 	dirty   atomic.Int64 // bytes held by the partitions
 	flushAt atomic.Int64 // dirty bytes that start a flush
 	// The locks are taken in this order: flushing, a partition's or the
-	// registry's, node, writing.
-	flushing sync.Mutex   // one flush at a time
-	node     sync.Mutex   // held while the node's rows change
-	writing  sync.RWMutex // held against every write to Pebble while a checkpoint is taken
-	wake     chan struct{}
-	damage   damage
-	ballast  *ballast
-	full     repeated        // the disk is
-	failures repeated        // of Pebble's background work
-	ctx      context.Context // until Close
-	cancel   context.CancelFunc
-	closed   atomic.Bool
-	failing  atomic.Pointer[failure] // set while a flush waits for Pebble
-	flusher  sync.WaitGroup
+	// registry's, node, writing. Who takes those of several partitions has
+	// flushing.
+	flushing  sync.Mutex   // one flush at a time
+	node      sync.Mutex   // held while the node's rows change
+	writing   sync.RWMutex // held against every write to Pebble while a checkpoint is taken
+	wake      chan struct{}
+	replacing replacements
+	damage    damage
+	ballast   *ballast
+	full      repeated        // the disk is
+	failures  repeated        // of Pebble's background work
+	ctx       context.Context // until Close
+	cancel    context.CancelFunc
+	closed    atomic.Bool
+	failing   atomic.Pointer[failure] // set while a flush waits for Pebble
+	flusher   sync.WaitGroup
 }
 
 // format is the version of everything this package writes.

@@ -64,7 +64,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		faults:       one("read_faults_total", "Partitions that could not be read, each time it was told."),
 		skipped:      vec("skipped_batches_total", "Batches that could not be opened and that an operator skipped; their records are not consumed.", "topic"),
 		holds:        one("holds_total", "Times that this process waited between two transactions, for a look at the whole log."),
-		held:         one("held_seconds_total", "How long it waited so, in all."),
+		held:         one("held_seconds_total", "How long this process waited between two transactions, for looks at the whole log."),
 		lost:         vec("lost_records_total", "Input records, at most, that the log no longer had when the group came to them, and that an operator had it pass over.", "topic"),
 		otherLog: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "other_log",
 			Help: "1 while the group writes nothing because the topics that it writes to are not those that it has written to; /readyz and the log say what to do."}),

@@ -181,7 +181,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 		backoff:   500 * time.Millisecond,
 		idle:      10 * time.Second,
 		open:      time.Minute,
-		hold:      time.Second,
+		hold:      900 * time.Millisecond, // with what the clock and the machine add, a second
 		logs:      2 * time.Second,
 	}}
 	p.batch = p.pace.records

@@ -263,7 +263,6 @@ func TestBoundOnBytesHolds(t *testing.T) {
 	if took := time.Since(began); took < 1500*time.Millisecond {
 		t.Errorf("%d bytes took %v at %d bytes a second", len(data), took, rate)
 	}
-	began = time.Now()
 	if _, err := bound.Get(t.Context(), r, r.Size/2); !isKind(err, WrongSize) {
 		t.Errorf("more than is asked for was read: %v", err)
 	}

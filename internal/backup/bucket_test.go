@@ -153,6 +153,25 @@ func TestOpenNamesTheFaultAndTheWayOut(t *testing.T) {
 	}
 }
 
+// No credentials in the environment, and no machine of a cloud to ask for them.
+func TestOpenWithoutCredentials(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY"} {
+		t.Setenv(name, "")
+	}
+	for to, want := range map[string]string{
+		"s3://x?endpoint=http://127.0.0.1:1": "no credentials",
+		"azblob://x":                         "AZURE_STORAGE_KEY",
+	} {
+		_, err := Open(t.Context(), to, Options{})
+		var refusal *millrace.Error
+		if !errors.As(err, &refusal) || refusal.Field != "backup.to" || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", to, err, want)
+		}
+	}
+}
+
 func TestOpenS3(t *testing.T) {
 	to := s3URL(t)
 	b, err := Open(t.Context(), to, Options{})

@@ -33,16 +33,17 @@ func bodies() []body {
 		{"memory", func(*testing.T) objects { return &cloud{memblob.OpenBucket(nil)} }},
 	}
 	if os.Getenv("MILLRACE_S3") != "" {
-		all = append(all, body{"s3", func(t *testing.T) objects {
-			u := must(url.Parse(s3URL(t)))
-			return must(openCloud(t.Context(), u))
-		}})
+		all = append(all, body{"s3", func(t *testing.T) objects { return must(openURL(t, s3URL(t))) }})
 	}
 	return all
 }
 
+func openURL(t testing.TB, to string) (objects, error) {
+	return openCloud(t.Context(), must(url.Parse(to)))
+}
+
 // s3URL is a prefix of its own on the server of the tests.
-func s3URL(t *testing.T) string {
+func s3URL(t testing.TB) string {
 	t.Helper()
 	server := os.Getenv("MILLRACE_S3")
 	if server == "" {

@@ -18,8 +18,8 @@ import (
 
 // loadedStore has n records in the first partitions, half of them compacted and
 // half as an ingest leaves them.
-func loadedStore(b *testing.B, n, partitions int) *Store {
-	s, err := Open(b.TempDir(), Options{FlushEvery: -1, MaxDirtyBytes: 32 << 20})
+func loadedStore(b *testing.B, n, partitions int, maxDirtyBytes int64) *Store {
+	s, err := Open(b.TempDir(), Options{FlushEvery: -1, MaxDirtyBytes: maxDirtyBytes})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func benchRestore(b *testing.B, n, partitions, atOnce int, name string) {
 	if testing.Short() {
 		n /= 30
 	}
-	s := loadedStore(b, n, partitions)
+	s := loadedStore(b, n, partitions, 32<<20)
 	dir := filepath.Join(b.TempDir(), "checkpoint")
 	all, err := s.Checkpoint(firstPartitions(partitions), dir)
 	if err := errors.Join(err, s.Close()); err != nil {
@@ -167,7 +167,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 	if testing.Short() {
 		n = 50_000
 	}
-	s := loadedStore(b, n, partition.Count)
+	s := loadedStore(b, n, partition.Count, 0)
 	load := newBenchLoad()
 	var took, pause, flush []float64
 	var all []Checkpoint

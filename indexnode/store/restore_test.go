@@ -473,3 +473,104 @@ func TestSharedTablesAreWrittenApart(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What is restored is row for row what was there, with whatever Pebble had above
+// the bottom: newer rows, tombstones, and ranges of timelines that are gone.
+func TestARestoreIsRowForRow(t *testing.T) {
+	seed := rand.Uint64()
+	tombstones, ranges, bottoms := 0, 0, 0
+	for i := range uint64(30) {
+		mem := vfs.NewMem()
+		o := newOrdeal(seed+i, mem, 400)
+		s := openMem(t, o.opts)
+		for step := range 30 {
+			o.ingest(s)
+			err := error(nil)
+			apply(t, s, passing(o.now, step))
+			switch o.rng.IntN(6) {
+			case 0:
+				err = s.db.Compact(ctx, []byte{0}, []byte{1}, false)
+			case 1, 2:
+				err = s.Flush()
+			case 3:
+				err = s.Sweep(ctx, ordealPartitions[o.rng.IntN(2)], nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, err := s.Checkpoint(ordealPartitions, "checkpoint")
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, err := Open("to", o.opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range all {
+			if err := errors.Join(to.Restore("checkpoint", c), sameRows(s, to, c.Partition)); err != nil {
+				t.Fatalf("seed %d: partition %d: %v", seed+i, c.Partition, err)
+			}
+			for _, f := range c.Files {
+				dead, gone, err := above(s, "checkpoint/"+f.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if f.Bottom {
+					bottoms++
+				} else {
+					tombstones, ranges = tombstones+dead, ranges+gone
+				}
+			}
+		}
+		if err := errors.Join(to.Close(), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d tombstones, %d ranges, %d files of the bottom", tombstones, ranges, bottoms)
+	if tombstones == 0 || ranges == 0 || bottoms == 0 {
+		t.Error("something of it never came: the test does not show it")
+	}
+}
+
+// passing is a batch with a timeline that soon is gone.
+func passing(now millrace.Time, step int) *Batch {
+	var b Batch
+	for _, p := range ordealPartitions {
+		name := millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("passing-", step)), Type: "aged"}
+		b.SetClock(p, now+millrace.Time(step)*100)
+		b.Put(p, name, millrace.Record{ID: "a", Time: now + millrace.Time(step)*100})
+	}
+	return &b
+}
+
+// above counts the tombstones and the ranges in a table.
+func above(s *Store, path string) (tombstones, ranges int, err error) {
+	f, err := s.openTable(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	for err = f.next(); err == nil && f.more; err = f.next() {
+		if f.kind == pebble.InternalKeyKindDelete {
+			tombstones++
+		}
+	}
+	return tombstones, len(f.ranges), errors.Join(err, f.close())
+}
+
+// sameRows compares the rows of a partition in two stores.
+func sameRows(a, b *Store, p millrace.Partition) error {
+	rows := func(s *Store) (list []string, err error) {
+		err = scan(s.db, partitionPrefix(p), func(k, v []byte) error {
+			list = append(list, fmt.Sprintf("%q %q", k, v))
+			return nil
+		})
+		return list, err
+	}
+	x, errX := rows(a)
+	y, errY := rows(b)
+	if len(x) == 0 || !slices.Equal(x, y) {
+		return errors.Join(errX, errY, fmt.Errorf("%d rows, and %d that are others", len(x), len(y)))
+	}
+	return errors.Join(errX, errY)
+}

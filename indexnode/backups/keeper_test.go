@@ -132,4 +132,3 @@ func TestBucketOfAnotherCluster(t *testing.T) {
 		t.Error("a cluster of the same name and another id may write there")
 	}
 }
-

@@ -21,7 +21,7 @@ func manifest(c *store.Checkpoint, node millrace.NodeID, schemas backup.Ref, ret
 	m := &backup.Manifest{
 		Partition: c.Partition, Node: node, Time: millrace.Time(time.Now().UnixMilli()),
 		Applied: backup.Offsets(c.Applied),
-		Log: replica.LogOf(c.Origin), Origin: c.Origin, Digest: backup.Digest(c.Digest), Clock: c.Clock,
+		Log:     replica.LogOf(c.Origin), Origin: c.Origin, Digest: backup.Digest(c.Digest), Clock: c.Clock,
 		Types: c.Types, Schemas: schemas, Retention: map[millrace.ContentType]backup.Retention{},
 	}
 	for t, r := range retention {

@@ -1,0 +1,160 @@
+package backups
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Unrestorable is the damage that only restoring finds: every byte is the one
+// that was named, and a store refuses them.
+const Unrestorable backup.DamageKind = "restore"
+
+// VerifyConfig says what is verified. Bucket, Partitions and Report are
+// required.
+type VerifyConfig struct {
+	Bucket     *backup.Bucket
+	Partitions cluster.Set
+	Scratch    string               // a directory; empty: the system's for temporary files
+	Report     func(*backup.Damage) // hears of all damage, from one goroutine at a time
+	Progress   *backup.Progress     // nil: is not counted
+	Log        *slog.Logger
+}
+
+// Verify finds what [backup.Bucket.Verify] finds at its greatest depth. Then it
+// restores the newest good backup of each partition, and each part of each good
+// cut, by the same steps as [RestoreData], into stores that are gone afterwards,
+// a few partitions at a time. It returns what can be restored.
+func Verify(ctx context.Context, cfg VerifyConfig) (*backup.Restorable, error) {
+	b := cfg.Bucket.Counted(cfg.Progress)
+	good, err := b.Verify(ctx, backup.DepthOpen, cfg.Report)
+	if err != nil {
+		return nil, err
+	}
+	v := verifier{cfg: cfg, good: good}
+	for _, name := range good.Cuts {
+		cut, err := b.Cut(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		v.cuts = append(v.cuts, cut)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(downloads)
+	for p := range cfg.Partitions.All() {
+		if ids := good.Backups[p]; len(ids) > 0 {
+			id := ids[0]
+			g.Go(func() error { return v.partition(ctx, p, id) })
+		}
+	}
+	return good, g.Wait()
+}
+
+// verifier is one run of Verify.
+type verifier struct {
+	cfg  VerifyConfig
+	cuts []*backup.Cut
+	mu   sync.Mutex
+	good *backup.Restorable // guarded by mu
+}
+
+// partition restores the newest backup of a partition, and then its part of
+// each cut, into one store.
+func (v *verifier) partition(ctx context.Context, p millrace.Partition, id string) error {
+	b := v.cfg.Bucket
+	m, err := b.Manifest(ctx, p, id)
+	if err != nil {
+		return v.judge(err, p, id, "")
+	}
+	cfg := RestoreConfig{
+		Bucket: b, Data: v.cfg.Scratch, Progress: v.cfg.Progress, Log: v.cfg.Log,
+		Store: store.Options{MinFreeBytes: -1, CacheBytes: 8 << 20, MaxDirtyBytes: 16 << 20, Retention: RetentionOf(m)},
+	}
+	return withScratch(cfg, func(r *restorer) error {
+		err := r.one(ctx, &way{from: m, to: m.Applied})
+		if err == nil {
+			err = same(r.store, m)
+		}
+		if err := v.judge(err, p, id, ""); err != nil {
+			return err
+		}
+		for _, cut := range v.cuts {
+			if err := r.store.DropPartition(p); err != nil {
+				return err
+			}
+			part, base, err := b.CutPart(ctx, cut, p)
+			if err == nil {
+				err = r.one(ctx, &way{from: base, tail: part.Tail, to: part.To})
+			}
+			if err := v.judge(err, p, "", cut.Name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// judge takes an error of what is in the bucket as damage, and leaves those of
+// this machine and of the way to the bucket to the caller.
+func (v *verifier) judge(err error, p millrace.Partition, id, cut string) error {
+	if err == nil {
+		return nil
+	}
+	var damage *backup.Damage
+	if !errors.As(err, &damage) {
+		if !refused(err) {
+			return fmt.Errorf("partition %d: %w", p, err)
+		}
+		damage = &backup.Damage{Object: backup.ObjectOf(p, id, cut), Kind: Unrestorable, Detail: err.Error()}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.cfg.Report(damage)
+	if cut != "" {
+		v.good.Cuts = slices.DeleteFunc(v.good.Cuts, func(name string) bool { return name == cut })
+		return nil
+	}
+	v.good.Backups[p] = slices.DeleteFunc(v.good.Backups[p], func(one string) bool { return one == id })
+	return nil
+}
+
+// refused reports whether an error says what bytes are, and not how they were
+// read.
+func refused(err error) bool {
+	var held *replica.Held
+	if errors.As(err, &held) {
+		return held.Reason == replica.SchemaUnknown
+	}
+	for _, e := range []error{store.ErrRefused, errTail, errBeside} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	var number *strconv.NumError
+	return errors.As(err, &syntax) || errors.As(err, &kind) || errors.As(err, &number)
+}
+
+// RetentionOf returns the retention of the node that made a backup, as a store
+// takes it.
+func RetentionOf(m *backup.Manifest) map[millrace.ContentType]store.Retention {
+	all := make(map[millrace.ContentType]store.Retention, len(m.Retention))
+	for t, r := range m.Retention {
+		all[t] = store.Retention{MaxAge: r.MaxAge, MaxCount: r.MaxCount}
+	}
+	return all
+}

@@ -52,13 +52,14 @@ func Verify(ctx context.Context, cfg VerifyConfig) (*backup.Restorable, error) {
 		}
 		v.cuts = append(v.cuts, cut)
 	}
+	todo := make(chan *backup.Manifest)
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(downloads)
-	for p := range cfg.Partitions.All() {
-		if ids := good.Backups[p]; len(ids) > 0 {
-			id := ids[0]
-			g.Go(func() error { return v.partition(ctx, p, id) })
-		}
+	g.Go(func() error {
+		defer close(todo)
+		return v.send(ctx, todo)
+	})
+	for range downloads {
+		g.Go(func() error { return v.work(ctx, todo) })
 	}
 	return good, g.Wait()
 }
@@ -71,35 +72,46 @@ type verifier struct {
 	good *backup.Restorable // guarded by mu
 }
 
-// partition restores the newest backup of a partition, and then its part of
-// each cut, into one store.
-func (v *verifier) partition(ctx context.Context, p millrace.Partition, id string) error {
-	b := v.cfg.Bucket
-	m, err := b.Manifest(ctx, p, id)
-	if err != nil {
-		return v.judge(err, p, id, "")
-	}
-	cfg := RestoreConfig{
-		Bucket: b, Data: v.cfg.Scratch, Progress: v.cfg.Progress, Log: v.cfg.Log,
-		Store: store.Options{MinFreeBytes: -1, CacheBytes: 8 << 20, MaxDirtyBytes: 16 << 20, Retention: RetentionOf(m)},
-	}
-	return withScratch(cfg, func(r *restorer) error {
-		err := r.one(ctx, &way{from: m, to: m.Applied})
-		if err == nil {
-			err = same(r.store, m)
+// send sends the newest good backup of each partition.
+func (v *verifier) send(ctx context.Context, todo chan<- *backup.Manifest) error {
+	for p := range v.cfg.Partitions.All() {
+		v.mu.Lock()
+		ids := v.good.Backups[p]
+		v.mu.Unlock()
+		if len(ids) == 0 {
+			continue
 		}
-		if err := v.judge(err, p, id, ""); err != nil {
-			return err
-		}
-		for _, cut := range v.cuts {
-			if err := r.store.DropPartition(p); err != nil {
+		m, err := v.cfg.Bucket.Manifest(ctx, p, ids[0])
+		if err != nil {
+			if err := v.judge(ctx, err, p, ids[0], ""); err != nil {
 				return err
 			}
-			part, base, err := b.CutPart(ctx, cut, p)
-			if err == nil {
-				err = r.one(ctx, &way{from: base, tail: part.Tail, to: part.To})
-			}
-			if err := v.judge(err, p, "", cut.Name); err != nil {
+			continue
+		}
+		v.cfg.Progress.Expect(m.Bytes())
+		select {
+		case todo <- m:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// work restores one partition after the other into one store, so that no more
+// is on disk than one of them.
+func (v *verifier) work(ctx context.Context, todo <-chan *backup.Manifest) error {
+	first, ok := <-todo
+	if !ok {
+		return nil
+	}
+	cfg := RestoreConfig{
+		Bucket: v.cfg.Bucket, Data: v.cfg.Scratch, Progress: v.cfg.Progress, Log: v.cfg.Log,
+		Store: store.Options{MinFreeBytes: -1, CacheBytes: 8 << 20, MaxDirtyBytes: 16 << 20, Retention: RetentionOf(first)},
+	}
+	return withScratch(cfg, func(r *restorer) error {
+		for m := first; m != nil; m = <-todo {
+			if err := v.partition(ctx, r, m); err != nil {
 				return err
 			}
 		}
@@ -107,15 +119,42 @@ func (v *verifier) partition(ctx context.Context, p millrace.Partition, id strin
 	})
 }
 
+// partition restores the newest backup of a partition, and then its part of
+// each cut.
+func (v *verifier) partition(ctx context.Context, r *restorer, m *backup.Manifest) error {
+	p := m.Partition
+	err := r.one(ctx, &way{from: m, to: m.Applied})
+	if err == nil {
+		err = same(r.store, m)
+	}
+	if err := v.judge(ctx, err, p, m.ID, ""); err != nil {
+		return err
+	}
+	for _, cut := range v.cuts {
+		if err := r.store.DropPartition(p); err != nil { // nothing of it may help
+			return err
+		}
+		part, base, err := v.cfg.Bucket.CutPart(ctx, cut, p)
+		if err == nil {
+			v.cfg.Progress.Expect(base.Bytes() + part.Tail.Size)
+			err = r.one(ctx, &way{from: base, tail: part.Tail, to: part.To})
+		}
+		if err := v.judge(ctx, err, p, "", cut.Name); err != nil {
+			return err
+		}
+	}
+	return r.store.DropPartition(p)
+}
+
 // judge takes an error of what is in the bucket as damage, and leaves those of
 // this machine and of the way to the bucket to the caller.
-func (v *verifier) judge(err error, p millrace.Partition, id, cut string) error {
+func (v *verifier) judge(ctx context.Context, err error, p millrace.Partition, id, cut string) error {
 	if err == nil {
 		return nil
 	}
 	var damage *backup.Damage
 	if !errors.As(err, &damage) {
-		if !refused(err) {
+		if ctx.Err() != nil || !refused(err) {
 			return fmt.Errorf("partition %d: %w", p, err)
 		}
 		damage = &backup.Damage{Object: backup.ObjectOf(p, id, cut), Kind: Unrestorable, Detail: err.Error()}

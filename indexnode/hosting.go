@@ -149,6 +149,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	g.Go(func() error { return h.announce(ctx) })
 	if h.keeper != nil {
 		g.Go(func() error { return h.keeper.Run(ctx) })
+		g.Go(func() error { return h.keeper.RunDrills(ctx) })
 	}
 	if models != nil {
 		g.Go(func() error { return models.run(ctx, h.member.SetModels) })

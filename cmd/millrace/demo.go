@@ -23,6 +23,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/schemas"
@@ -71,13 +73,18 @@ func devCommand() *cobra.Command {
 --content and --features name; "millrace load" brings records into them. State
 is kept in --data, and a later start may name other topics.`,
 		Example: `  millrace dev
-  millrace dev --content activity,reviews --features entity-features,signals`,
+  millrace dev --content activity,reviews --features entity-features,signals
+  millrace dev --backup file:///backups`,
 		Args: cobra.NoArgs,
 	}
 	cfg := clusterFlags(c, filepath.Join(".millrace", "dev"))
+	var keep backups.Config
+	c.Flags().StringVar(&keep.To, "backup", "", "have the index nodes back up to this bucket, such as file:///dir")
+	c.Flags().DurationVar(&keep.Every, "backup-every", 0, "how often; 0: 15m")
 	c.Flags().StringSliceVar(&cfg.Content, "content", []string{"activity"}, "topics of content records, all that are to be read")
 	c.Flags().StringSliceVar(&cfg.Features, "features", []string{"entity-features"}, "topics of feature records, all that are to be read")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg.Node = func(n *indexnode.Config) { n.Backup = keep }
 		return runCluster(c.Context(), *cfg, func(mc *minicluster.Cluster) error {
 			w := c.OutOrStdout()
 			at := ""

@@ -54,7 +54,7 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), generateCommand(), traceCommand(), clusterCommand(), schemaCommand(), topicsCommand(), doctorCommand())
+	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), generateCommand(), traceCommand(), clusterCommand(), schemaCommand(), topicsCommand(), backupCommand(), doctorCommand())
 	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand())
 	return c
 }

@@ -262,6 +262,7 @@ func indexnodeCommand() *cobra.Command {
     every: 15m
     keep: 24                   # backups of each partition
     mib_per_second: 64         # at most, of what is uploaded
+    drill: 24h                 # how often the cluster tries to restore one of them
   serves: false                # a backup node: it backs up and answers nobody; left out: it serves
   partitions: 0-719            # of a backup node; left out: all
   zone: a                      # where it stands: brokers of the zone ask it first

@@ -73,10 +73,12 @@ func (k *Keeper) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descSucceeded, descRunning, descRounds, descUploaded, descRestores, descRestored} {
 		out <- d
 	}
+	k.drills.describe(out)
 }
 
 // Collect implements prometheus.Collector.
 func (k *Keeper) Collect(out chan<- prometheus.Metric) {
+	k.drills.collect(out)
 	c := &k.counters
 	c.mu.Lock()
 	defer c.mu.Unlock()

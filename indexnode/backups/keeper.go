@@ -32,6 +32,7 @@ type Config struct {
 	Every        time.Duration `yaml:"every"`          // 0: 15 minutes
 	Keep         int           `yaml:"keep"`           // backups of each partition; 0: 24
 	MiBPerSecond int64         `yaml:"mib_per_second"` // at most, of what is uploaded; 0: 64, negative: no bound
+	Drill        time.Duration `yaml:"drill"`          // how often the cluster tries to restore one; 0: 24 hours, negative: never
 }
 
 // The defaults of a [Config].
@@ -46,6 +47,7 @@ func (c Config) WithDefaults() Config {
 	c.Every = cmp.Or(c.Every, DefaultEvery)
 	c.Keep = cmp.Or(c.Keep, DefaultKeep)
 	c.MiBPerSecond = cmp.Or(c.MiBPerSecond, DefaultMiBPerSecond)
+	c.Drill = cmp.Or(c.Drill, DefaultDrill)
 	return c
 }
 
@@ -83,6 +85,7 @@ type KeeperConfig struct {
 type Keeper struct {
 	cfg      KeeperConfig
 	counters counters
+	drills   drills
 	mu       struct {
 		sync.Mutex
 		bucket *backup.Bucket
@@ -99,8 +102,10 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 	cfg.Config = cfg.Config.WithDefaults()
 	k := &Keeper{cfg: cfg}
 	k.mu.known = map[millrace.Partition]*backup.Manifest{}
-	if err := os.RemoveAll(filepath.Join(cfg.Dir, "out")); err != nil {
-		return nil, fmt.Errorf("backups: %w", err)
+	for _, left := range []string{"out", "drill"} {
+		if err := os.RemoveAll(filepath.Join(cfg.Dir, left)); err != nil {
+			return nil, fmt.Errorf("backups: %w", err)
+		}
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("backups: %w", err)

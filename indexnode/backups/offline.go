@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,9 +36,12 @@ type RestoreConfig struct {
 	Partitions cluster.Set
 	// Data is the directory of a node that does not run. Its store must not be
 	// there yet.
-	Data     string
-	Brokers  []string // of the log, for a Time
-	Topics   kafka.Topics
+	Data    string
+	Brokers []string // of the log, for a Time and a new log
+	Topics  kafka.Topics
+	// NewLog has the node go on at the beginning of a log that was created anew,
+	// which gets the schemas of the backups.
+	NewLog   bool
 	Store    store.Options
 	Progress *backup.Progress // nil: is not counted
 	Log      *slog.Logger
@@ -67,7 +71,7 @@ func RestoreData(ctx context.Context, cfg RestoreConfig) (restored int, err erro
 	if err = errors.Join(err, s.Close()); err != nil {
 		return restored, err
 	}
-	return restored, os.Rename(work, place)
+	return restored, errors.Join(os.Rename(work, place), os.RemoveAll(r.dir))
 }
 
 // restorer brings partitions back into a store that nobody else uses.
@@ -81,17 +85,20 @@ type restorer struct {
 
 func (r *restorer) run(ctx context.Context) (int, error) {
 	plan, err := r.plan(ctx)
+	if err == nil {
+		err = r.begin()
+	}
 	if err != nil {
 		return 0, err
 	}
 	for i := range plan {
 		r.cfg.Progress.Expect(plan[i].from.Bytes() + plan[i].tail.Size)
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	g, each := errgroup.WithContext(ctx)
 	g.SetLimit(downloads)
 	for i := range plan {
 		g.Go(func() error {
-			if err := r.one(ctx, &plan[i]); err != nil {
+			if err := r.one(each, &plan[i]); err != nil {
 				return fmt.Errorf("partition %d: %w", plan[i].from.Partition, err)
 			}
 			r.mu.Lock()
@@ -100,7 +107,12 @@ func (r *restorer) run(ctx context.Context) (int, error) {
 			return nil
 		})
 	}
-	err = g.Wait()
+	if err = g.Wait(); err == nil && !r.cfg.To.Time.IsZero() {
+		err = r.follow(ctx, plan)
+	}
+	if err == nil && r.cfg.NewLog {
+		err = r.beginLog(ctx, plan)
+	}
 	return r.done, err
 }
 
@@ -109,25 +121,22 @@ type way struct {
 	from *backup.Manifest
 	tail backup.Ref // zero: none
 	to   backup.Offsets
+	any  backup.Offsets // of a time: what is to be read of the log ends there
 }
 
 func (r *restorer) plan(ctx context.Context) ([]way, error) {
-	if r.cfg.To.Cut != "" {
+	switch {
+	case r.cfg.To.Cut != "":
 		return r.toCut(ctx)
+	case !r.cfg.To.Time.IsZero():
+		return r.toTime(ctx)
 	}
 	var plan []way
 	var lacking cluster.Set
 	for p := range r.cfg.Partitions.All() {
-		all, err := r.cfg.Bucket.Manifests(ctx, p, func(d *backup.Damage) { r.cfg.Log.Error("a backup is damaged", "err", d) })
+		m, err := r.newest(ctx, p, func(*backup.Manifest) bool { return true })
 		if err != nil {
 			return nil, err
-		}
-		var m *backup.Manifest
-		for _, one := range all {
-			if r.cfg.To.Time.IsZero() || !one.Time.Std().After(r.cfg.To.Time) {
-				m = one
-				break
-			}
 		}
 		if m == nil {
 			lacking.Add(p)
@@ -135,13 +144,32 @@ func (r *restorer) plan(ctx context.Context) ([]way, error) {
 		}
 		plan = append(plan, way{from: m, to: m.Applied})
 	}
-	if n := lacking.Len(); n > 0 {
-		return nil, &millrace.Error{
-			Reason: millrace.ReasonUnavailable, Field: "to", Detail: fmt.Sprintf("%d partitions have no backup that is old enough and whole: %s", n, &lacking),
-			WayOut: "choose a later time, or fewer partitions; millrace backup list says what there is",
-		}
+	return plan, lack(lacking)
+}
+
+// newest returns the newest backup of a partition that will do and can be read,
+// or nil.
+func (r *restorer) newest(ctx context.Context, p millrace.Partition, do func(*backup.Manifest) bool) (*backup.Manifest, error) {
+	all, err := r.cfg.Bucket.Manifests(ctx, p, func(d *backup.Damage) { r.cfg.Log.Error("a backup is damaged", "err", d) })
+	if err != nil {
+		return nil, err
 	}
-	return plan, nil
+	if i := slices.IndexFunc(all, do); i >= 0 {
+		return all[i], nil
+	}
+	return nil, nil
+}
+
+// lack refuses to go on without some partitions.
+func lack(lacking cluster.Set) error {
+	n := lacking.Len()
+	if n == 0 {
+		return nil
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonUnavailable, Field: "to", Detail: fmt.Sprintf("%d partitions have no backup that is old enough and whole: %s", n, &lacking),
+		WayOut: "choose a later time, or fewer partitions; millrace backup list says what there is",
+	}
 }
 
 func (r *restorer) toCut(ctx context.Context) ([]way, error) {
@@ -163,7 +191,7 @@ func (r *restorer) toCut(ctx context.Context) ([]way, error) {
 // one brings one partition back, unless an earlier try did.
 func (r *restorer) one(ctx context.Context, w *way) error {
 	p := w.from.Partition
-	if r.store.Applied(p) == store.Offsets(w.to) && r.store.Quarantined(p) == nil {
+	if r.has(w) {
 		return nil
 	}
 	b := r.cfg.Bucket.Counted(r.cfg.Progress)
@@ -235,15 +263,23 @@ func (a *applier) refused(fp millrace.Fingerprint) error {
 }
 
 func (a *applier) begin() error {
-	registry, err := schemas.NewRegistry(replica.StoredSchemas(a.store), nil)
-	if err != nil {
-		return err
+	var err error
+	if a.replicas, err = replay(a.store, a.given, a.aged); err == nil {
+		a.replicas.Serve(a.p, time.Now())
 	}
-	a.replicas = replica.New(replica.Config{
-		Store: a.store, Schemas: registry, SchemaLog: a.given, Letters: nobody{}, Host: nobody{}, Aged: a.aged, Log: slog.New(slog.DiscardHandler),
-	})
-	a.replicas.Serve(a.p, time.Now())
-	return nil
+	return err
+}
+
+// replay returns replicas that apply what they are brought, by the schemas that
+// a store has.
+func replay(s *store.Store, given givenUp, aged bool) (*replica.Replicas, error) {
+	registry, err := schemas.NewRegistry(replica.StoredSchemas(s), nil)
+	if err != nil {
+		return nil, err
+	}
+	return replica.New(replica.Config{
+		Store: s, Schemas: registry, SchemaLog: given, Letters: nobody{}, Host: nobody{}, Aged: aged, Log: slog.New(slog.DiscardHandler),
+	}), nil
 }
 
 // gatherRecords is how many records are applied at a time.
@@ -270,6 +306,9 @@ func (a *applier) apply(s kafka.Stream, next millrace.Offset) error {
 	return err
 }
 
+// errBeside says that a tail does not lead to where its cut is.
+var errBeside = errors.New("backups: the tail does not end at the cut")
+
 // finish applies the rest, up to the cut.
 func (a *applier) finish(to backup.Offsets) error {
 	for s, next := range []millrace.Offset{to.Content, to.Features} {
@@ -278,7 +317,7 @@ func (a *applier) finish(to backup.Offsets) error {
 		}
 	}
 	if got := a.store.Applied(a.p); got != store.Offsets(to) {
-		return fmt.Errorf("backups: it is at %+v, and should be at %+v", got, to)
+		return fmt.Errorf("%w: it is at %+v, and should be at %+v", errBeside, got, to)
 	}
 	return nil
 }

@@ -20,6 +20,13 @@ type Origin struct {
 	Whole bool `json:"whole"`
 }
 
+// OriginOf returns the origin of a partition that has all of a log up to its
+// offsets, as a store keeps it.
+func OriginOf(log kafka.LogID) []byte {
+	o := Origin{Cluster: log.Cluster, Topics: log.Topics, Epochs: [streams]int32{-1, -1}, Whole: true}
+	return o.encode()
+}
+
 // LogOf returns which log an origin is of, in a form to compare: Kafka's id of
 // itself and the topics'; empty where the origin does not say.
 func LogOf(origin []byte) string {

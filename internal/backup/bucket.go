@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -36,9 +37,10 @@ type Bucket struct {
 	limit    *rate.Limiter // nil is no bound
 	progress *Progress     // nil is not counted
 	log      *slog.Logger
-	cluster  *atomic.Pointer[Identity] // whose the bucket is; nil until it was asked
-	term     time.Duration             // of a condemnation; see expire.go
-	poll     time.Duration             // between two looks at a condemnation
+	cluster  *atomic.Pointer[Identity]   // whose the bucket is; nil until it was asked
+	former   *atomic.Pointer[[]Identity] // whose it was; asked with cluster
+	term     time.Duration               // of a condemnation; see expire.go
+	poll     time.Duration               // between two looks at a condemnation
 }
 
 // openTimeout bounds the first look at a bucket: the search for credentials on
@@ -84,7 +86,7 @@ func Open(ctx context.Context, to string, o Options) (*Bucket, error) {
 }
 
 func newBucket(body objects, o Options) *Bucket {
-	b := &Bucket{log: o.Log, cluster: new(atomic.Pointer[Identity]), term: condemnedTerm, poll: time.Second}
+	b := &Bucket{log: o.Log, cluster: new(atomic.Pointer[Identity]), former: new(atomic.Pointer[[]Identity]), term: condemnedTerm, poll: time.Second}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
@@ -161,6 +163,8 @@ type whose struct {
 	Format     int      `json:"format"`
 	Cluster    Identity `json:"cluster"`
 	Partitions int      `json:"partitions"`
+	// Former are clusters whose bucket it was before, and whose backups it has.
+	Former []Identity `json:"former,omitempty"`
 }
 
 const whoseName = "millrace.json"
@@ -185,7 +189,31 @@ func (b *Bucket) Identity(ctx context.Context) (Identity, error) {
 	if w.Partitions != partitions {
 		return Identity{}, refuse(fmt.Sprintf("the bucket is of a cluster of %d partitions, and this has %d", w.Partitions, partitions), "use another prefix")
 	}
+	b.former.Store(&w.Former)
 	return w.Cluster, nil
+}
+
+// Adopt makes the bucket of another cluster, which must be gone, that of c, with
+// all backups in it.
+func (b *Bucket) Adopt(ctx context.Context, c Identity) error {
+	owner, err := b.Identity(ctx)
+	if err = errors.Join(err, c.validate()); err != nil {
+		return fmt.Errorf("backup: adopt the bucket: %w", err)
+	}
+	w := whose{Format: format, Cluster: c, Partitions: partitions, Former: append([]Identity{owner}, *b.former.Load()...)}
+	w.Former = slices.DeleteFunc(w.Former, func(one Identity) bool { return one == c })
+	if err := b.replaceObject(ctx, whoseName, &w); err != nil {
+		return fmt.Errorf("backup: adopt the bucket: %w", err)
+	}
+	b.former.Store(&w.Former)
+	b.cluster.Store(&c)
+	return nil
+}
+
+// was reports whether the bucket was a cluster's before.
+func (b *Bucket) was(c Identity) bool {
+	former := b.former.Load()
+	return former != nil && slices.Contains(*former, c)
 }
 
 // owner is Identity, asked once.

@@ -197,7 +197,7 @@ func (b *Bucket) readOurs(ctx context.Context, name string, into any, cluster *I
 		return h, &Damage{Object: name, Kind: Missing, Detail: "it isn't there"}
 	case err != nil:
 		return h, err
-	case *cluster != owner:
+	case *cluster != owner && !b.was(*cluster):
 		return h, &Damage{Object: name, Kind: Foreign, Detail: fmt.Sprintf("it is of the cluster %v, and the bucket of %v", *cluster, owner)}
 	}
 	return h, nil

@@ -1,0 +1,406 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/backups"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// bucketState is what backup status shows.
+type bucketState struct {
+	OK         bool            `json:"ok"`
+	Faults     []string        `json:"faults"`
+	Cluster    backup.Identity `json:"cluster"`
+	Partitions int             `json:"partitions"` // that have a backup
+	Lacking    string          `json:"lacking,omitempty"`
+	Backups    int             `json:"backups"`
+	Oldest     *newestBackup   `json:"oldest,omitempty"` // of the newest
+	Bytes      int64           `json:"bytes"`            // of the newest backups
+	Kept       backup.Amount   `json:"kept"`             // what the bucket has
+	Cuts       []string        `json:"cuts"`
+	Drill      *backup.Drill   `json:"drill,omitempty"` // the last
+}
+
+type newestBackup struct {
+	Partition millrace.Partition `json:"partition"`
+	ID        string             `json:"id"`
+	Time      time.Time          `json:"time"`
+}
+
+func backupStatus(f *backupFlags) *cobra.Command {
+	var output string
+	var maxAge time.Duration
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Whether every partition has a backup that can be read, and how old they are; fails unless all is well",
+		Long: `Looks at the newest backup of every partition. It fails when a partition has
+none that can be read, one older than --max-age, or when the last restore drill
+failed.
+
+A partition into which nothing came is not backed up again; leave room for that
+in --max-age.`,
+		Example: `  millrace backup status --from s3://bucket/prefix --max-age 1h
+  millrace backup status --from file:///backups -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			b, whose, err := f.open(c.Context())
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			t := startTeller(c.Context(), c.ErrOrStderr())
+			t.say("reading the newest backups")
+			s, err := bucketStateOf(c.Context(), b, maxAge)
+			t.close()
+			if err != nil {
+				return err
+			}
+			s.Cluster = whose
+			if err := printAs(c.OutOrStdout(), output, s, s.write); err != nil {
+				return err
+			}
+			if !s.OK {
+				return fmt.Errorf("the backups of %s are not well: %d faults", whose.Name, len(s.Faults))
+			}
+			return nil
+		},
+	}
+	outputFlag(c, &output)
+	c.Flags().DurationVar(&maxAge, "max-age", 0, "how old the newest backup of a partition may be; 0: of any age")
+	return c
+}
+
+func bucketStateOf(ctx context.Context, b *backup.Bucket, maxAge time.Duration) (*bucketState, error) {
+	s := &bucketState{Faults: []string{}, Cuts: []string{}}
+	newest, err := b.Newest(ctx, func(d *backup.Damage) { s.Faults = append(s.Faults, d.Error()) })
+	if err != nil {
+		return nil, err
+	}
+	ids, err := b.AllIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var lacking, old cluster.Set
+	for p := range partition.All() {
+		m := newest[p]
+		s.Backups += len(ids[p])
+		if m == nil {
+			lacking.Add(p)
+			continue
+		}
+		s.Partitions++
+		s.Bytes += m.Bytes()
+		if at := m.Time.Std(); s.Oldest == nil || at.Before(s.Oldest.Time) {
+			s.Oldest = &newestBackup{p, m.ID, at}
+		}
+		if maxAge > 0 && time.Since(m.Time.Std()) > maxAge {
+			old.Add(p)
+		}
+	}
+	if n := lacking.Len(); n > 0 {
+		s.Lacking = lacking.Ranges()
+		s.Faults = append(s.Faults, fmt.Sprintf("%d partitions have no backup: %s; see that a node has them ready and \"backup\" in its configuration", n, &lacking))
+	}
+	if n := old.Len(); n > 0 {
+		s.Faults = append(s.Faults, fmt.Sprintf("%d partitions have no backup of the last %s: %s; millrace_backup_rounds_total and the nodes' logs say why", n, maxAge, &old))
+	}
+	if s.Cuts, err = b.Cuts(ctx); err != nil {
+		return nil, err
+	}
+	drills, err := b.Drills(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
+	if len(drills) > 0 {
+		s.Drill = drills[0]
+		if fault := drills[0].Fault; fault != "" {
+			s.Faults = append(s.Faults, "the last restore drill failed: "+fault)
+		}
+	}
+	s.Kept, err = b.Usage(ctx)
+	s.OK = len(s.Faults) == 0
+	return s, err
+}
+
+func (s *bucketState) write(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "cluster\t%s\n", s.Cluster)
+	fmt.Fprintf(t, "partitions\t%d of %d have a backup\n", s.Partitions, partition.Count)
+	if s.Oldest != nil {
+		fmt.Fprintf(t, "oldest\t%s, of partition %d\n", ago(s.Oldest.Time), s.Oldest.Partition)
+	}
+	fmt.Fprintf(t, "to restore\t%s\n", backup.Bytes(s.Bytes))
+	fmt.Fprintf(t, "kept\t%d backups, %s in %d files\n", s.Backups, backup.Bytes(s.Kept.Bytes), s.Kept.Files)
+	fmt.Fprintf(t, "cuts\t%d\n", len(s.Cuts))
+	fmt.Fprintf(t, "last drill\t%s\n", drillLine(s.Drill))
+	if len(s.Faults) > 0 {
+		fmt.Fprintf(t, "\nnot well:\n  %s\n", strings.Join(s.Faults, "\n  "))
+	} else {
+		fmt.Fprintln(t, "\nall is well")
+	}
+	return t.Flush()
+}
+
+func ago(at time.Time) string {
+	return at.UTC().Format(time.DateTime) + "Z, " + time.Since(at).Round(time.Second).String() + " ago"
+}
+
+func drillLine(d *backup.Drill) string {
+	if d == nil {
+		return "none"
+	}
+	result := "restored"
+	if d.Fault != "" {
+		result = "FAILED: " + d.Fault
+	}
+	return fmt.Sprintf("partition %d, %s in %.1f s, %s (%s)", d.Partition, backup.Bytes(d.Bytes), d.Seconds, result, ago(d.Time.Std()))
+}
+
+func backupList(f *backupFlags) *cobra.Command {
+	var output string
+	var of string
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "The backups there are, of each partition or of some",
+		Example: `  millrace backup list --from s3://bucket/prefix
+  millrace backup list --from s3://bucket/prefix --partition 7`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			set, err := partitionsFlag(of)
+			if err != nil {
+				return err
+			}
+			return f.use(c.Context(), func(b *backup.Bucket) error {
+				ids, err := b.AllIDs(c.Context())
+				if err != nil {
+					return err
+				}
+				maps.DeleteFunc(ids, func(p millrace.Partition, _ []string) bool { return !set.Has(p) })
+				return printAs(c.OutOrStdout(), output, ids, func(w io.Writer) error { return writeIDs(w, ids, of != "") })
+			})
+		},
+	}
+	outputFlag(c, &output)
+	c.Flags().StringVar(&of, "partition", "", "of this partition, or of such as 0-3,7: every backup; left out: how many there are of each")
+	return c
+}
+
+func writeIDs(w io.Writer, ids map[millrace.Partition][]string, each bool) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if each {
+		fmt.Fprintln(t, "PARTITION\tBACKUP")
+	} else {
+		fmt.Fprintln(t, "PARTITION\tBACKUPS\tNEWEST")
+	}
+	for _, p := range slices.Sorted(maps.Keys(ids)) {
+		if !each {
+			fmt.Fprintf(t, "%d\t%d\t%s\n", p, len(ids[p]), ids[p][0])
+			continue
+		}
+		for _, id := range ids[p] {
+			fmt.Fprintf(t, "%d\t%s\n", p, id)
+		}
+	}
+	return t.Flush()
+}
+
+// manifestOf reads the backup that arguments name: "latest" is the newest.
+func manifestOf(ctx context.Context, b *backup.Bucket, p millrace.Partition, id string) (*backup.Manifest, error) {
+	if id == "latest" {
+		ids, err := b.IDs(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		if len(ids) == 0 {
+			return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "backup", Detail: fmt.Sprintf("partition %d has no backup", p), WayOut: "millrace backup list says what there is"}
+		}
+		id = ids[0]
+	}
+	return b.Manifest(ctx, p, id)
+}
+
+func partitionArg(text string) (millrace.Partition, error) {
+	set, err := cluster.ParseSet(text)
+	if err == nil && set.Len() == 1 {
+		for p := range set.All() {
+			return p, nil
+		}
+	}
+	return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf("%.40q is no partition", text), WayOut: fmt.Sprintf("name one of 0 to %d", partition.Count-1)}
+}
+
+func backupShow(f *backupFlags) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "show PARTITION ID|latest",
+		Short: "What one backup of a partition is: when, by whom, of what offsets, and its files",
+		Example: `  millrace backup show --from s3://bucket/prefix 7 latest
+  millrace backup show --from s3://bucket/prefix 7 20261122T114500.000Z-node-1 -o json`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			p, err := partitionArg(args[0])
+			if err != nil {
+				return err
+			}
+			return f.use(c.Context(), func(b *backup.Bucket) error {
+				m, err := manifestOf(c.Context(), b, p, args[1])
+				if err != nil {
+					return err
+				}
+				return printAs(c.OutOrStdout(), output, m, func(w io.Writer) error { return writeManifest(w, m) })
+			})
+		},
+	}
+	outputFlag(c, &output)
+	return c
+}
+
+func writeManifest(w io.Writer, m *backup.Manifest) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "partition\t%d\nbackup\t%s\nof\t%s, by %s\n", m.Partition, m.ID, ago(m.Time.Std()), m.Node)
+	fmt.Fprintf(t, "offsets\ttimeline %d, features %d\nlog\t%s\n", m.Applied.Content, m.Applied.Features, m.Log)
+	fmt.Fprintf(t, "digest\t%016x %016x\n", m.Digest.Content, m.Digest.Features)
+	fmt.Fprintf(t, "types\t%d\nbytes\t%s in %d files\n\nFILE\tBYTES\tSHA256\n", len(m.Types), backup.Bytes(m.Bytes()), len(m.Files))
+	for _, file := range m.Files {
+		fmt.Fprintf(t, "%s\t%d\t%s\n", file.Name, file.Size, file.SHA256)
+	}
+	return t.Flush()
+}
+
+// shownDiff is what backup diff shows.
+type shownDiff struct {
+	backup.Difference
+	Types map[millrace.ContentType]*backups.Changes `json:",omitempty"`
+}
+
+func backupDiff(f *backupFlags) *cobra.Command {
+	var output, scratch string
+	var rows bool
+	c := &cobra.Command{
+		Use:   "diff PARTITION ID1 ID2",
+		Short: "What the second backup of a partition has beside the first",
+		Long: `Compares the files of two backups, and with --rows also what they hold: it
+restores both into scratch stores and tells by content type which timelines and
+records are new, gone or changed.`,
+		Example: `  millrace backup diff --from s3://bucket/prefix 7 20261122T114500.000Z-node-1 latest
+  millrace backup diff --from s3://bucket/prefix 7 20261122T114500.000Z-node-1 latest --rows`,
+		Args: cobra.ExactArgs(3),
+		RunE: func(c *cobra.Command, args []string) error {
+			p, err := partitionArg(args[0])
+			if err != nil {
+				return err
+			}
+			return f.use(c.Context(), func(b *backup.Bucket) error {
+				old, err := manifestOf(c.Context(), b, p, args[1])
+				if err != nil {
+					return err
+				}
+				now, err := manifestOf(c.Context(), b, p, args[2])
+				if err != nil {
+					return err
+				}
+				d := shownDiff{Difference: backup.Diff(old, now)}
+				if rows {
+					t := startTeller(c.Context(), c.ErrOrStderr())
+					t.say("restoring both")
+					d.Types, err = backups.DiffRows(c.Context(), backups.RestoreConfig{Bucket: b, Data: scratch, Progress: t.Progress, Log: slog.Default()}, old, now)
+					t.close()
+					if err != nil {
+						return err
+					}
+				}
+				return printAs(c.OutOrStdout(), output, d, func(w io.Writer) error { return d.write(w, rows) })
+			})
+		},
+	}
+	outputFlag(c, &output)
+	c.Flags().BoolVar(&rows, "rows", false, "compare what they hold, too")
+	c.Flags().StringVar(&scratch, "scratch", "", "a directory for the scratch stores; left out: the system's for temporary files")
+	return c
+}
+
+func (d *shownDiff) write(w io.Writer, rows bool) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, a := range []struct {
+		what string
+		of   backup.Amount
+	}{{"shared", d.Shared}, {"new", d.New}, {"gone", d.Gone}} {
+		fmt.Fprintf(t, "%s\t%d files\t%s\n", a.what, a.of.Files, backup.Bytes(a.of.Bytes))
+	}
+	fmt.Fprintf(t, "offsets\ttimeline %+d\tfeatures %+d\n", d.Content, d.Features)
+	if !rows {
+		return t.Flush()
+	}
+	fmt.Fprintln(t, "\nTYPE\tWHAT\tTIMELINES\tRECORDS\tBYTES")
+	for _, name := range slices.Sorted(maps.Keys(d.Types)) {
+		c := d.Types[name]
+		for _, r := range []struct {
+			what string
+			of   backups.Rows
+		}{{"new", c.New}, {"changed", c.Changed}, {"gone", c.Gone}} {
+			if r.of != (backups.Rows{}) {
+				fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\n", name, r.what, r.of.Timelines, r.of.Records, r.of.Bytes)
+			}
+		}
+	}
+	return t.Flush()
+}
+
+func backupCuts(f *backupFlags) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:     "cuts",
+		Short:   "The cuts there are: moments of the whole cluster",
+		Example: `  millrace backup cuts --from s3://bucket/prefix`,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.use(c.Context(), func(b *backup.Bucket) error {
+				names, err := b.Cuts(c.Context())
+				if err != nil {
+					return err
+				}
+				all := []*backup.Cut{}
+				for _, name := range names {
+					cut, err := b.Cut(c.Context(), name)
+					if err != nil {
+						return err
+					}
+					all = append(all, cut)
+				}
+				return printAs(c.OutOrStdout(), output, all, func(w io.Writer) error { return writeCuts(w, all) })
+			})
+		},
+	}
+	outputFlag(c, &output)
+	return c
+}
+
+func writeCuts(w io.Writer, all []*backup.Cut) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "CUT\tOF\tTIMELINE\tFEATURES\tGROUPS")
+	for _, c := range all {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\n", c.Name, ago(c.Time.Std()), total(c.Content), total(c.Features), len(c.Groups))
+	}
+	return t.Flush()
+}
+
+func total(all []millrace.Offset) (n millrace.Offset) {
+	for _, at := range all {
+		n += at
+	}
+	return n
+}

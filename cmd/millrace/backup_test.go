@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/indexnode/backups"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/sample"
+	"github.com/millrace/millrace/schemas"
+)
+
+// backedUp is a cluster of one node that backs up to a directory.
+type backedUp struct {
+	*testing.T
+	ctx    context.Context
+	dir    string
+	bucket string // its URL
+	c      *minicluster.Cluster
+}
+
+// newBackedUp starts one with the sample in it, and waits until all of it is
+// backed up.
+func newBackedUp(t *testing.T) *backedUp {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	t.Cleanup(cancel)
+	b := &backedUp{T: t, ctx: ctx, dir: t.TempDir()}
+	b.bucket = "file://" + filepath.Join(b.dir, "bucket")
+	b.check(os.Mkdir(filepath.Join(b.dir, "bucket"), 0o755))
+	b.c = b.start(filepath.Join(b.dir, "cluster"), nil)
+	_, err := b.c.Produce(ctx, b.c.ContentTopic(), schemas.Activity(), sampleLines())
+	b.check(err)
+	b.check(b.c.WaitIndexed(ctx))
+	b.await()
+	return b
+}
+
+// start starts a cluster whose node backs up all the time.
+func (b *backedUp) start(dir string, change func(*minicluster.Config)) *minicluster.Cluster {
+	b.Helper()
+	cfg := minicluster.Config{Dir: dir, Nodes: 1, Node: func(n *indexnode.Config) {
+		n.Backup = backups.Config{To: b.bucket, Every: 200 * time.Millisecond, Keep: 1000, MiBPerSecond: -1, Drill: -1}
+	}}
+	if change != nil {
+		change(&cfg)
+	}
+	b.check(os.MkdirAll(dir, 0o755))
+	c, err := minicluster.Start(b.ctx, cfg)
+	b.check(err)
+	b.Cleanup(func() { c.Close() }) // once more does no harm
+	b.check(c.WaitReady(b.ctx))
+	return c
+}
+
+// open opens the bucket.
+func (b *backedUp) open() *backup.Bucket {
+	b.Helper()
+	bucket, err := backup.Open(b.ctx, b.bucket, backup.Options{})
+	b.check(err)
+	b.Cleanup(func() { bucket.Close() })
+	return bucket
+}
+
+// await waits until the newest backups have everything that is applied, and
+// returns them.
+func (b *backedUp) await() (newest map[millrace.Partition]*backup.Manifest) {
+	b.Helper()
+	bucket := b.open()
+	waitFor(b.ctx, b.T, "everything to be backed up", func() bool {
+		var err error
+		if newest, err = bucket.Newest(b.ctx, func(d *backup.Damage) { b.Error(d) }); err != nil {
+			return false // nobody's yet
+		}
+		for p := range partition.All() {
+			at := b.c.Nodes[0].Applied(p)
+			if m := newest[p]; m == nil || max(0, m.Applied.Content) < at[0] || max(0, m.Applied.Features) < at[1] {
+				return false
+			}
+		}
+		return true
+	})
+	return newest
+}
+
+func (b *backedUp) check(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// run runs a backup command, which must print what a pattern matches.
+func (b *backedUp) run(want string, args ...string) string {
+	b.Helper()
+	out, err := execute(b.ctx, append([]string{"backup", "--from", b.bucket}, args...)...)
+	if err != nil || !regexp.MustCompile(want).MatchString(out) {
+		b.Fatalf("backup %v: %v, and printed\n%s\nwhich %q does not match", args, err, out, want)
+	}
+	return out
+}
+
+// refuse runs a backup command, which must fail with an error that has words.
+func (b *backedUp) refuse(want string, args ...string) string {
+	b.Helper()
+	out, err := execute(b.ctx, append([]string{"backup", "--from", b.bucket}, args...)...)
+	if err == nil || !strings.Contains(err.Error(), want) {
+		b.Fatalf("backup %v: %v, and not %q; it printed\n%s", args, err, want, out)
+	}
+	return out
+}
+
+// stored compares a data directory with backups.
+func (b *backedUp) stored(data string, want map[millrace.Partition]*backup.Manifest) {
+	b.Helper()
+	s, err := store.Open(filepath.Join(data, "store"), store.Options{})
+	b.check(err)
+	defer s.Close()
+	for p := range partition.All() {
+		m := want[p]
+		if m == nil {
+			if at := s.Applied(p); at.Content > 0 {
+				b.Errorf("partition %d is at %+v, and was not to be restored", p, at)
+			}
+			continue
+		}
+		if at := s.Applied(p); at != store.Offsets(m.Applied) || s.Digest(p) != store.Digest(m.Digest) {
+			b.Errorf("partition %d is at %+v, %x; the backup at %+v, %x", p, at, s.Digest(p), m.Applied, m.Digest)
+		}
+	}
+}
+
+// post brings a new post of a member into the cluster.
+func (b *backedUp) post(id string) {
+	b.Helper()
+	line := fmt.Appendf(nil, `{"id":%q,"actor":%q,"verb":"post","created_at":%q}`, id, demoMember, time.Now().UTC().Format(time.RFC3339))
+	_, err := b.c.Produce(b.ctx, b.c.ContentTopic(), schemas.Activity(), func(yield func([]byte, error) bool) { yield(line, nil) })
+	b.check(err)
+	b.check(b.c.WaitIndexed(b.ctx))
+}
+
+// some are partitions that are restored as a whole: restoring all takes as many
+// syncs of the disk as there are files. That of demoMember is among them.
+var some = fmt.Sprintf("0-9,%d", partition.Of(demoMember))
+
+// Every command does on a cluster's backups what its help says.
+func TestBackupCommands(t *testing.T) {
+	b := newBackedUp(t)
+	if _, err := execute(b.ctx, "backup", "status"); err == nil || !strings.Contains(err.Error(), "--from") {
+		t.Errorf("without a bucket: %v", err)
+	}
+	empty := "file://" + t.TempDir()
+	if _, err := execute(b.ctx, "backup", "status", "--from", empty); err == nil || !strings.Contains(err.Error(), "nobody has backed up") {
+		t.Errorf("an empty bucket: %v", err)
+	}
+	b.run(`720 of 720 have a backup(?s:.*)all is well`, "status")
+	b.run(`"ok":true.*"partitions":720`, "status", "-o", "json")
+	b.run(`(?m)^719 +1? `, "list")
+	b.refuse("not well", "status", "--max-age", "1ns")
+	b.refuse("no form of output", "status", "-o", "yaml")
+	p := partition.Of(demoMember)
+	before := b.await()
+	b.run(fmt.Sprintf(`(?m)^%d +%s$`, p, before[p].ID), "list", "--partition", fmt.Sprint(p))
+	b.run(`(?s)backup +`+before[p].ID+`.*SHA256`, "show", fmt.Sprint(p), "latest")
+	b.refuse("is no partition", "show", "720", "latest")
+	for _, depth := range []string{"files", "meta", "open", "restore"} {
+		b.run("0 damaged; restorable are .* of 720 partitions, and 0 cuts", "verify", "--depth", depth, "--partitions", some)
+	}
+	b.refuse("is no depth", "verify", "--depth", "deep")
+	b.run(fmt.Sprintf("partition %d, .*restored", p), "drill", "--partitions", fmt.Sprint(p), "--scratch", filepath.Join(b.dir, "scratch"))
+	b.run(fmt.Sprintf("last drill +partition %d", p), "status")
+	b.testCuts(before)
+	b.testLook(before)
+	b.testDamage(p)
+	b.run("removed [1-9][0-9]* backups", "expire", "--keep", "1")
+	b.refuse("would leave none", "expire", "--keep", "0")
+}
+
+// testCuts takes a cut, and restores it and the newest backups.
+func (b *backedUp) testCuts(before map[millrace.Partition]*backup.Manifest) {
+	b.Helper()
+	b.refuse("--brokers", "cut", "--name", "one")
+	b.refuse("choose another name", "cut", "--name", "latest", "--brokers", b.c.Kafka)
+	b.run("cut one of 20", "cut", "--name", "one", "--brokers", b.c.Kafka)
+	b.refuse("there is a cut one", "cut", "--name", "one", "--brokers", b.c.Kafka)
+	b.run("(?m)^one +", "cuts")
+	b.post("post:after-the-cut")
+	now := b.await()
+	data := filepath.Join(b.dir, "one")
+	b.refuse("no state to go back to", "restore", "--data", data)
+	b.run("11 partitions are as of the cut one", "restore", "--to", "one", "--data", data, "--partitions", some)
+	b.refuse("has a store", "restore", "--to", "one", "--data", data)
+	set, err := cluster.ParseSet(some)
+	b.check(err)
+	maps.DeleteFunc(before, func(p millrace.Partition, _ *backup.Manifest) bool { return !set.Has(p) })
+	b.stored(data, before)
+	few := filepath.Join(b.dir, "few")
+	b.run("3 partitions are as of the newest backups", "restore", "--to", "latest", "--data", few, "--partitions", "5,100-101")
+	b.stored(few, map[millrace.Partition]*backup.Manifest{5: now[5], 100: now[100], 101: now[101]})
+	b.refuse("name its Kafka by --brokers", "restore", "--to", "2026-01-01T00:00:00Z", "--data", filepath.Join(b.dir, "then"))
+	b.run("0 damaged; .*and 1 cuts", "verify", "--depth", "restore", "--partitions", some)
+	b.run("the cut one is removed", "cut-remove", "one")
+	b.refuse("no cut one", "cut-remove", "one")
+}
+
+// testLook compares backups and looks at a timeline as it was, and as it is.
+func (b *backedUp) testLook(before map[millrace.Partition]*backup.Manifest) {
+	b.Helper()
+	p := partition.Of(demoMember)
+	old := before[p].ID
+	b.run(`(?s)offsets +timeline \+[1-9].*post +new +0 +1 `, "diff", fmt.Sprint(p), old, "latest", "--rows")
+	b.run(`(?s)offsets +timeline \+[1-9]`, "diff", fmt.Sprint(p), old, "latest")
+	file := filepath.Join(b.dir, "posts.ndjson")
+	timeline := []string{"restore", "--to", "latest", "--timeline", string(demoMember) + "/post"}
+	b.refuse("timeline", "restore", "--to", "latest")
+	b.refuse("name a file", timeline...)
+	b.run("records of member:9/post as of the newest backups", append(timeline, "--out", file)...)
+	b.refuse("is there already", append(timeline, "--out", file)...)
+	text, err := os.ReadFile(file)
+	b.check(err)
+	var first struct {
+		ID     string
+		Record map[string]any
+	}
+	b.check(json.NewDecoder(bytes.NewReader(text)).Decode(&first))
+	if first.ID != "post:after-the-cut" || first.Record["actor"] != string(demoMember) {
+		b.Errorf("the newest record is %+v", first)
+	}
+	posts := 0
+	for line := range sample.Records() {
+		if bytes.Contains(line, []byte(`"verb":"post"`)) && bytes.Contains(line, fmt.Appendf(nil, `"actor":%q`, demoMember)) {
+			posts++
+		}
+	}
+	if n := bytes.Count(text, []byte("\n")); posts == 0 || n != posts+1 {
+		b.Errorf("%d records; the sample has %d, and one came", n, posts)
+	}
+}
+
+// testDamage flips a bit of a file: verify, drill and restore say the same.
+func (b *backedUp) testDamage(p millrace.Partition) {
+	b.Helper()
+	m := b.await()[p]
+	hash := m.Files[0].SHA256.String()
+	file := filepath.Join(b.dir, "bucket", "files", hash[:2], hash)
+	text, err := os.ReadFile(file)
+	b.check(err)
+	text[len(text)/2] ^= 1
+	b.check(os.Chmod(file, 0o644))
+	b.check(os.WriteFile(file, text, 0o644))
+	b.run("0 damaged", "verify", "--depth", "files")
+	for _, depth := range []string{"open", "restore"} {
+		out := b.refuse("1 objects are damaged", "verify", "--depth", depth, "--partitions", some)
+		if !strings.Contains(out, hash) {
+			b.Errorf("verify --depth %s: %s", depth, out)
+		}
+	}
+	b.refuse("cannot be restored", "drill", "--partitions", fmt.Sprint(p))
+	b.refuse("not well", "status")
+	data := filepath.Join(b.dir, "damaged")
+	b.refuse(hash, "restore", "--to", "latest", "--data", data, "--partitions", fmt.Sprint(p))
+	if _, err := os.Stat(filepath.Join(data, "store")); !os.IsNotExist(err) {
+		b.Errorf("a restore that failed left a store: %v", err)
+	}
+	text[len(text)/2] ^= 1
+	b.check(os.WriteFile(file, text, 0o644))
+	b.run("1 partitions are", "restore", "--to", "latest", "--data", data, "--partitions", fmt.Sprint(p))
+	b.run("restored", "drill", "--partitions", fmt.Sprint(p))
+}

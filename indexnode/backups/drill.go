@@ -1,0 +1,204 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// DefaultDrill is how often a cluster drills a restore.
+const DefaultDrill = 24 * time.Hour
+
+// DrillConfig says what is drilled. Bucket, Partitions, Node and Log are
+// required.
+type DrillConfig struct {
+	Bucket     *backup.Bucket
+	Partitions cluster.Set     // one of these that have a backup
+	Node       millrace.NodeID // who drills
+	Scratch    string          // a directory; empty: the system's for temporary files
+	Progress   *backup.Progress
+	Log        *slog.Logger
+}
+
+// ErrNothingToDrill says that no partition has a backup.
+var ErrNothingToDrill = errors.New("backups: no partition has a backup to drill")
+
+// Drill restores the newest backup of a random partition into a store of its
+// own, reads every row of it, compares digest and offsets, and records the
+// result in the bucket. What is wrong with the backup is the Drill's Fault; an
+// error is of whoever drills.
+func Drill(ctx context.Context, cfg DrillConfig) (*backup.Drill, error) {
+	ids, err := cfg.Bucket.AllIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(ids, func(p millrace.Partition, all []string) bool { return len(all) == 0 || !cfg.Partitions.Has(p) })
+	if len(ids) == 0 {
+		return nil, ErrNothingToDrill
+	}
+	order := slices.Sorted(maps.Keys(ids))
+	p := order[rand.IntN(len(order))]
+	began := time.Now()
+	d := &backup.Drill{Time: millrace.TimeOf(began), Node: cfg.Node, Partition: p, Backup: ids[p][0]}
+	bad, err := drill(ctx, cfg, d)
+	if err != nil {
+		return nil, err
+	}
+	if bad != nil {
+		d.Fault = bad.Error()
+	}
+	d.Seconds = time.Since(began).Seconds()
+	return d, cfg.Bucket.WriteDrill(ctx, d)
+}
+
+// drill restores one backup. bad is what is wrong with it.
+func drill(ctx context.Context, cfg DrillConfig, d *backup.Drill) (bad, err error) {
+	m, err := cfg.Bucket.Manifest(ctx, d.Partition, d.Backup)
+	if err == nil {
+		d.Bytes = m.Bytes()
+		cfg.Progress.Expect(d.Bytes)
+		rc := RestoreConfig{Bucket: cfg.Bucket, Data: cfg.Scratch, Progress: cfg.Progress, Log: cfg.Log, Store: store.Options{CacheBytes: 8 << 20, MaxDirtyBytes: 16 << 20, Retention: RetentionOf(m)}}
+		err = withScratch(rc, func(r *restorer) error {
+			if err := r.one(ctx, &way{from: m, to: m.Applied}); err != nil {
+				return err
+			}
+			if err := same(r.store, m); err != nil {
+				return err
+			}
+			if _, err := r.store.Check(ctx, m.Partition); err != nil {
+				return fmt.Errorf("%w: %w", store.ErrRefused, err)
+			}
+			return nil
+		})
+	}
+	var damage *backup.Damage
+	if err != nil && ctx.Err() == nil && (errors.As(err, &damage) || refused(err)) {
+		return err, nil
+	}
+	return nil, err
+}
+
+// RunDrills drills at intervals until ctx is done. All keepers of a cluster
+// share the interval: the newest drill in the bucket counts, whoever did it.
+func (k *Keeper) RunDrills(ctx context.Context) error {
+	if k.cfg.Drill < 0 {
+		return nil
+	}
+	wait := min(settle, k.cfg.Drill)
+	for {
+		timer := time.NewTimer(wait/2 + rand.N(wait/2+1)) // nodes look at different times
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+		var err error
+		if wait, err = k.drillWhenDue(ctx); err != nil && ctx.Err() == nil {
+			if !errors.Is(err, ErrNothingToDrill) {
+				k.cfg.Log.Error("a restore drill was not done; trying again", "err", err)
+			}
+			wait = min(again, k.cfg.Drill)
+		}
+	}
+}
+
+// drillWhenDue drills if the cluster has not for as long as it should, and
+// returns when to look again.
+func (k *Keeper) drillWhenDue(ctx context.Context) (time.Duration, error) {
+	b, err := k.bucket(ctx)
+	if err != nil {
+		return 0, err
+	}
+	last, err := b.Drills(ctx, 1)
+	if err != nil {
+		return 0, err
+	}
+	if len(last) > 0 {
+		if left := k.cfg.Drill - time.Since(last[0].Time.Std()); left > 0 {
+			return min(left, k.cfg.Drill) + time.Second, nil
+		}
+	}
+	d, err := Drill(ctx, DrillConfig{Bucket: b, Partitions: cluster.All(), Node: k.cfg.Node, Scratch: filepath.Join(k.cfg.Dir, "drill"), Log: k.cfg.Log})
+	if err != nil {
+		return 0, err
+	}
+	k.drills.add(d)
+	if d.Fault != "" {
+		k.cfg.Log.Error("a restore drill failed", "partition", d.Partition, "backup", d.Backup, "err", d.Fault)
+	} else {
+		k.cfg.Log.Info("a restore drill succeeded", "partition", d.Partition, "backup", d.Backup, "bytes", d.Bytes, "seconds", d.Seconds)
+	}
+	return k.cfg.Drill, nil
+}
+
+// drills is what a keeper's drills have found, as metrics tell it.
+type drills struct {
+	mu struct {
+		sync.Mutex
+		last       *backup.Drill
+		ok, failed int64
+	}
+}
+
+func (c *drills) add(d *backup.Drill) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.last = d
+	if d.Fault == "" {
+		c.mu.ok++
+	} else {
+		c.mu.failed++
+	}
+}
+
+// What the metrics of drills are called, and say.
+var (
+	descDrills      = desc("drills_total", "restore drills of this node, by outcome", "outcome")
+	descDrillAt     = desc("drill_timestamp_seconds", "when the last restore drill of this node was; 0 none")
+	descDrillTook   = desc("drill_seconds", "how long the last restore drill of this node took")
+	descDrillBytes  = desc("drill_bytes", "bytes that the last restore drill of this node restored")
+	descDrillFailed = desc("drill_failed", "1 if the last restore drill of this node found a backup that cannot be restored")
+)
+
+func (c *drills) describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descDrills, descDrillAt, descDrillTook, descDrillBytes, descDrillFailed} {
+		out <- d
+	}
+}
+
+func (c *drills) collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.mu.last
+	if last == nil {
+		last = &backup.Drill{}
+	}
+	failed := 0.0
+	if last.Fault != "" {
+		failed = 1
+	}
+	gauge := func(d *prometheus.Desc, v float64) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
+	}
+	gauge(descDrillAt, float64(last.Time)/1000)
+	gauge(descDrillTook, last.Seconds)
+	gauge(descDrillBytes, float64(last.Bytes))
+	gauge(descDrillFailed, failed)
+	out <- prometheus.MustNewConstMetric(descDrills, prometheus.CounterValue, float64(c.mu.ok), "ok")
+	out <- prometheus.MustNewConstMetric(descDrills, prometheus.CounterValue, float64(c.mu.failed), "failed")
+}

@@ -1,0 +1,201 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// A time between backups is reached through the log. Kafka tells two offsets of
+// each partition: before the first, all records are of the time or earlier, and
+// from the second on, all are later. In between, transactions overlap, and the
+// records' own times tell. So a partition is at the time when it has the newest
+// backup that does not reach beyond the first offset, all records from there to
+// the first offset, and those of the rest that are of the time or earlier. It
+// says that it is at the first offset: who reads on from there meets some
+// records again, which changes nothing, and misses none.
+
+// String names the state as people do.
+func (t Target) String() string {
+	switch {
+	case t.Cut != "":
+		return "the cut " + t.Cut
+	case !t.Time.IsZero():
+		return t.Time.UTC().Format(time.RFC3339Nano)
+	}
+	return "the newest backups"
+}
+
+// begin drops what an earlier try has left that went elsewhere.
+func (r *restorer) begin() error {
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return fmt.Errorf("backups: %w", err)
+	}
+	mark := filepath.Join(r.dir, "to")
+	if was, err := os.ReadFile(mark); err == nil && string(was) == r.cfg.To.String() {
+		return nil
+	}
+	all := cluster.All()
+	for p := range all.All() {
+		if at := r.store.Applied(p); at.Content >= 0 || at.Features >= 0 || r.store.Quarantined(p) != nil {
+			if err := r.store.DropPartition(p); err != nil {
+				return err
+			}
+		}
+	}
+	return os.WriteFile(mark, []byte(r.cfg.To.String()), 0o644)
+}
+
+// has reports whether an earlier try has brought a partition as far as one
+// brings it, or further on the same way.
+func (r *restorer) has(w *way) bool {
+	p := w.from.Partition
+	at := r.store.Applied(p)
+	switch {
+	case r.store.Quarantined(p) != nil:
+		return false
+	case r.cfg.To.Time.IsZero():
+		return at == store.Offsets(w.to)
+	}
+	from := w.from.Applied
+	return at.Content >= from.Content && at.Features >= from.Features && at.Content <= w.any.Content && at.Features <= w.any.Features
+}
+
+// toTime plans the way to a time.
+func (r *restorer) toTime(ctx context.Context) ([]way, error) {
+	if len(r.cfg.Brokers) == 0 {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "brokers", Detail: "a time between backups is reached through the log, and nothing says where that is",
+			WayOut: "name its Kafka by --brokers, or restore a cut or the newest backups, which need none",
+		}
+	}
+	instant, log, err := r.instant(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var plan []way
+	var lacking cluster.Set
+	for p := range r.cfg.Partitions.All() {
+		w := way{to: offsetsAt(instant.All, p), any: offsetsAt(instant.Any, p)}
+		w.from, err = r.newest(ctx, p, func(m *backup.Manifest) bool {
+			return m.Log == log.String() && m.Applied.Content <= w.to.Content && m.Applied.Features <= w.to.Features
+		})
+		if err != nil {
+			return nil, err
+		}
+		if w.from == nil {
+			lacking.Add(p)
+			continue
+		}
+		plan = append(plan, w)
+	}
+	return plan, lack(lacking)
+}
+
+func offsetsAt(all [2][partition.Count]millrace.Offset, p millrace.Partition) backup.Offsets {
+	return backup.Offsets{Content: all[kafka.Timeline][p], Features: all[kafka.Features][p]}
+}
+
+// instant asks the log where it was at the time, and which log it is.
+func (r *restorer) instant(ctx context.Context) (at kafka.Instant, log kafka.LogID, err error) {
+	look, err := kafka.NewInspector(r.cfg.Brokers)
+	if err != nil {
+		return at, log, err
+	}
+	defer look.Close()
+	if at, err = look.At(ctx, r.cfg.Topics, millrace.TimeOf(r.cfg.To.Time)); err != nil {
+		return at, log, err
+	}
+	log, err = logOf(ctx, r.cfg.Brokers, r.cfg.Topics)
+	return at, log, err
+}
+
+// logOf asks Kafka which log is there.
+func logOf(ctx context.Context, brokers []string, topics kafka.Topics) (kafka.LogID, error) {
+	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: brokers, Topics: topics})
+	if err != nil {
+		return kafka.LogID{}, err
+	}
+	defer c.Close()
+	return c.LogID(ctx)
+}
+
+// follow applies the log from the backups to the time.
+func (r *restorer) follow(ctx context.Context, plan []way) error {
+	c := cutter{cfg: CutConfig{Brokers: r.cfg.Brokers, Topics: r.cfg.Topics, Log: r.cfg.Log}}
+	rows, refused, err := c.schemas(ctx)
+	if err != nil {
+		return err
+	}
+	given := givenUp{}
+	for _, fp := range refused {
+		given[fp] = true
+	}
+	if err := putRows(r.store, rows); err != nil {
+		return err
+	}
+	aged := false
+	for _, keep := range r.cfg.Store.Retention {
+		aged = aged || keep.MaxAge > 0
+	}
+	all, err := replay(r.store, given, aged)
+	if err != nil {
+		return err
+	}
+	spans := map[kafka.TopicPartition]kafka.Span{}
+	for i := range plan {
+		p := plan[i].from.Partition
+		all.Serve(p, time.Now())
+		at := r.store.Applied(p)
+		for s, span := range [][2]millrace.Offset{{at.Content, plan[i].any.Content}, {at.Features, plan[i].any.Features}} {
+			if from := max(span[0], 0); from < span[1] {
+				spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] = kafka.Span{From: kafka.Position{Next: from, Epoch: -1}, To: span[1]}
+			}
+		}
+	}
+	tails := kafka.TailsConfig{Brokers: r.cfg.Brokers, Topics: r.cfg.Topics, Log: r.cfg.Log, Until: millrace.TimeOf(r.cfg.To.Time)}
+	err = kafka.ReadTails(ctx, tails, spans, func(f kafka.Fetched) error {
+		if errors.Is(f.Err, kafka.ErrLostPosition) {
+			return fmt.Errorf("backups: the log does not reach from the backup to the time; restore a cut, or choose a time nearer to a later backup: %w", f.Err)
+		}
+		return all.Bring(ctx, f)
+	})
+	if err != nil {
+		return err
+	}
+	return r.settle(plan)
+}
+
+// settle has each partition go on where no later record can have been left out.
+func (r *restorer) settle(plan []way) error {
+	var b store.Batch
+	for i := range plan {
+		p := plan[i].from.Partition
+		b.SetApplied(p, store.Content, plan[i].to.Content)
+		b.SetApplied(p, store.FeatureStream, plan[i].to.Features)
+	}
+	_, err := r.store.Apply(&b, nil)
+	return err
+}
+
+// putRows puts schemas into a store.
+func putRows(s *store.Store, rows []schemas.StoredSchema) error {
+	var b store.Batch
+	for _, x := range rows {
+		b.PutSchema(x.Fingerprint, replica.SchemaRow(x))
+	}
+	_, err := s.Apply(&b, nil)
+	return err
+}

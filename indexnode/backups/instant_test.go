@@ -1,0 +1,245 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// history is a log of which the test wrote every record.
+type history struct {
+	*bench
+	ctx     context.Context
+	brokers []string
+	log     kafka.LogID
+	set     cluster.Set
+	all     map[millrace.Partition][]kafka.Record // in the log's order
+}
+
+// newLog starts a Kafka with Millrace's topics, all empty.
+func newLog(ctx context.Context, t *testing.T) (brokers []string, log kafka.LogID) {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	must(t, err)
+	t.Cleanup(c.Close)
+	brokers = c.ListenAddrs()
+	must(t, kafka.EnsureTopics(ctx, brokers, kafka.Topics{}, nil))
+	log, err = logOf(ctx, brokers, kafka.Topics{})
+	must(t, err)
+	return brokers, log
+}
+
+// newHistory writes n records, one each second from begin on, give or take
+// twenty: transactions overlap.
+func newHistory(t *testing.T, begin time.Time, n int) *history {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	h := &history{bench: newBench(t), ctx: ctx, all: map[millrace.Partition][]kafka.Record{}}
+	h.brokers, h.log = newLog(ctx, t)
+	registry, err := schemas.NewRegistry(nil, nil)
+	must(t, err)
+	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: h.brokers, Topic: "schemas", Registry: registry})
+	must(t, err)
+	defer l.Close()
+	must(t, l.Publish(ctx, schemas.Activity()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(h.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	must(t, err)
+	defer cl.Close()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range n {
+		e := millrace.Entity(fmt.Sprint("member:", rng.IntN(12)))
+		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"post:%d","actor":%q,"verb":"post","version":%d,"created_at":"2026-01-01T00:00:00Z"}`, rng.IntN(n/2), e, rng.IntN(5)))
+		must(t, err)
+		value := schemas.Frame(schemas.Activity().Fingerprint(), body)
+		at := begin.Add(time.Duration(i)*time.Second + time.Duration(rng.IntN(40)-20)*time.Second)
+		p := partition.Of(e)
+		r := &kgo.Record{Topic: "timeline", Partition: int32(p), Key: []byte(e), Value: value, Timestamp: at, Headers: []kgo.RecordHeader{{Key: "crc", Value: kafka.CRC(value)}}}
+		must(t, cl.ProduceSync(ctx, r).FirstErr())
+		h.set.Add(p)
+		h.all[p] = append(h.all[p], kafka.Record{Offset: millrace.Offset(len(h.all[p])), Key: r.Key, Value: value, CRC: r.Headers[0].Value, Time: millrace.TimeOf(at)})
+	}
+	return h
+}
+
+// apply brings a store what of the log is before an offset and of a time or
+// earlier.
+func (h *history) apply(s *store.Store, next func(millrace.Partition) millrace.Offset, until time.Time) {
+	h.t.Helper()
+	must(h.t, putRows(s, []schemas.StoredSchema{{Fingerprint: schemas.Activity().Fingerprint(), Order: 1, JSON: schemas.Activity().JSON()}}))
+	all, err := replay(s, givenUp{}, false)
+	must(h.t, err)
+	var b store.Batch
+	for p, records := range h.all {
+		all.Serve(p, time.Now())
+		var take []kafka.Record
+		for _, r := range records {
+			if r.Offset < next(p) && r.Time <= millrace.TimeOf(until) {
+				take = append(take, r)
+			}
+		}
+		must(h.t, all.Bring(h.ctx, kafka.Fetched{TopicPartition: kafka.TopicPartition{Partition: p}, Records: take, Next: next(p)}))
+		b.SetApplied(p, store.Content, next(p))
+		b.SetApplied(p, store.FeatureStream, 0)
+		b.SetOrigin(p, replica.OriginOf(h.log))
+	}
+	_, err = s.Apply(&b, nil)
+	must(h.t, err)
+}
+
+// before returns where the first record after a time is in each partition.
+func (h *history) before(at time.Time) func(millrace.Partition) millrace.Offset {
+	return func(p millrace.Partition) millrace.Offset {
+		for _, r := range h.all[p] {
+			if r.Time > millrace.TimeOf(at) {
+				return r.Offset
+			}
+		}
+		return h.end(p)
+	}
+}
+
+func (h *history) end(p millrace.Partition) millrace.Offset {
+	return millrace.Offset(len(h.all[p]))
+}
+
+// backUp backs up a store that has read the log up to a time.
+func (h *history) backUp(s *store.Store, name string) *backup.Bucket {
+	h.t.Helper()
+	k := h.keeper(s, name, func(c *KeeperConfig) { c.Mine = func() cluster.Set { return h.set } })
+	must(h.t, k.Backup(h.ctx))
+	b, err := k.bucket(h.ctx)
+	must(h.t, err)
+	return b
+}
+
+// same compares the partitions of two stores.
+func (h *history) same(what string, got, want *store.Store) {
+	h.t.Helper()
+	for p := range h.set.All() {
+		if got.Digest(p) != want.Digest(p) {
+			h.t.Errorf("%s: partition %d: the digest is %x, and not %x", what, p, got.Digest(p), want.Digest(p))
+		}
+	}
+}
+
+// A restore to any time between two backups has what was logged up to then and
+// nothing else; the node that goes on from there misses nothing.
+func TestRestoreToATime(t *testing.T) {
+	begin := time.Now().Add(-time.Hour).Truncate(time.Second)
+	h := newHistory(t, begin, 300)
+	var b *backup.Bucket
+	for i, at := range []time.Duration{60 * time.Second, 200 * time.Second} {
+		s := h.open(fmt.Sprint("node-", i))
+		h.apply(s, h.before(begin.Add(at)), begin.Add(at))
+		b = h.backUp(s, fmt.Sprint("keeper-", i))
+	}
+	whole := h.open("whole")
+	h.apply(whole, h.end, begin.Add(time.Hour))
+	rng := rand.New(rand.NewPCG(3, 4))
+	for i := range 12 {
+		at := begin.Add(100*time.Second + time.Duration(rng.IntN(220))*time.Second)
+		name := fmt.Sprintf("at-%d", i)
+		want := h.open("want-" + name)
+		h.apply(want, h.end, at)
+		data := filepath.Join(h.dir, name)
+		cfg := RestoreConfig{Bucket: b, To: Target{Time: at}, Partitions: h.set, Data: data, Brokers: h.brokers, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)}
+		n, err := RestoreData(h.ctx, cfg)
+		if must(t, err); n != h.set.Len() {
+			t.Fatalf("%d partitions of %d", n, h.set.Len())
+		}
+		got := h.open(filepath.Join(name, "store"))
+		h.same(name, got, want)
+		for p := range h.set.All() {
+			if at := got.Applied(p).Content; at != h.before(cfg.To.Time)(p) {
+				t.Errorf("%s: partition %d goes on at %d, and not at %d", name, p, at, h.before(cfg.To.Time)(p))
+			}
+		}
+		h.apply(got, h.end, begin.Add(time.Hour)) // from where it is
+		h.same(name+", and on", got, whole)
+	}
+	early := RestoreConfig{Bucket: b, To: Target{Time: begin.Add(-time.Hour)}, Partitions: h.set, Data: filepath.Join(h.dir, "early"), Brokers: h.brokers, Log: slog.New(slog.DiscardHandler)}
+	var refusal *millrace.Error
+	if _, err := RestoreData(h.ctx, early); !errors.As(err, &refusal) || refusal.Field != "to" {
+		t.Errorf("a time before all backups: %v", err)
+	}
+	early.Brokers = nil
+	if _, err := RestoreData(h.ctx, early); !errors.As(err, &refusal) || refusal.Field != "brokers" {
+		t.Errorf("without a log: %v", err)
+	}
+}
+
+// A restore that broke off on its way to one time, and goes on to another, has
+// nothing of the first.
+func TestRestoreChangesItsMind(t *testing.T) {
+	begin := time.Now().Add(-time.Hour).Truncate(time.Second)
+	h := newHistory(t, begin, 120)
+	s := h.open("node")
+	h.apply(s, h.before(begin.Add(20*time.Second)), begin.Add(20*time.Second))
+	b := h.backUp(s, "keeper")
+	late, early := begin.Add(100*time.Second), begin.Add(60*time.Second)
+	cfg := RestoreConfig{Bucket: b, To: Target{Time: late}, Partitions: h.set, Brokers: h.brokers, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)}
+	got := h.open("got")
+	for i, at := range []time.Time{late, late, early} {
+		cfg.To.Time = at
+		r := restorer{cfg: cfg, store: got, dir: filepath.Join(h.dir, "work")}
+		_, err := r.run(h.ctx)
+		must(t, err)
+		want := h.open(fmt.Sprint("want-", i))
+		h.apply(want, h.end, at)
+		h.same(at.String(), got, want)
+	}
+}
+
+// Where the log is gone, a node goes on at the beginning of a new one: with the
+// digests of the backup, and its schemas in the new topic.
+func TestRestoreBesideANewLog(t *testing.T) {
+	begin := time.Now().Add(-time.Hour)
+	h := newHistory(t, begin, 60)
+	s := h.open("node")
+	h.apply(s, h.end, begin.Add(time.Hour))
+	b := h.backUp(s, "keeper")
+	cfg := RestoreConfig{Bucket: b, Partitions: h.set, Data: filepath.Join(h.dir, "new"), Brokers: h.brokers, NewLog: true, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)}
+	var refusal *millrace.Error
+	if _, err := RestoreData(h.ctx, cfg); !errors.As(err, &refusal) || refusal.Field != "log" {
+		t.Errorf("the log of the backups as a new one: %v", err)
+	}
+	var log kafka.LogID
+	cfg.Brokers, log = newLog(h.ctx, t)
+	_, err := RestoreData(h.ctx, cfg)
+	must(t, err)
+	got := h.open(filepath.Join("new", "store"))
+	h.same("a new log", got, s)
+	for p := range h.set.All() {
+		origin, err := got.Origin(p)
+		if must(t, err); replica.LogOf(origin) != log.String() || got.Applied(p) != (store.Offsets{}) {
+			t.Errorf("partition %d is at %+v of %s", p, got.Applied(p), replica.LogOf(origin))
+		}
+	}
+	registry, err := schemas.NewRegistry(nil, nil)
+	must(t, err)
+	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: cfg.Brokers, Topic: "schemas", Registry: registry})
+	must(t, err)
+	defer l.Close()
+	must(t, l.Refresh(h.ctx))
+	if !l.Has(schemas.Activity().Fingerprint()) {
+		t.Error("the new topic lacks the schema of the records")
+	}
+}

@@ -1,0 +1,106 @@
+package backups
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// The log is gone, and its topics were created anew. What a backup has is all
+// that there is of the past; so a partition that was restored says that it is
+// at the beginning of the new log and whole. Its digest stays.
+
+// beginLog has the partitions of a plan go on at the beginning of the log that
+// is there, and publishes the schemas that they need.
+func (r *restorer) beginLog(ctx context.Context, plan []way) error {
+	log, err := r.emptyLog(ctx, plan)
+	if err != nil {
+		return err
+	}
+	if err := r.publish(ctx); err != nil {
+		return err
+	}
+	var b store.Batch
+	for i := range plan {
+		p := plan[i].from.Partition
+		b.SetOrigin(p, replica.OriginOf(log))
+		b.SetApplied(p, store.Content, 0)
+		b.SetApplied(p, store.FeatureStream, 0)
+	}
+	_, err = r.store.Apply(&b, nil)
+	return err
+}
+
+// emptyLog returns which log is there. It refuses one that the backups are of,
+// and one that has lost its beginning.
+func (r *restorer) emptyLog(ctx context.Context, plan []way) (log kafka.LogID, err error) {
+	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: r.cfg.Brokers, Topics: r.cfg.Topics, Log: r.cfg.Log})
+	if err != nil {
+		return log, err
+	}
+	defer c.Close()
+	if log, err = c.LogID(ctx); err != nil {
+		return log, err
+	}
+	var all []kafka.TopicPartition
+	for i := range plan {
+		if plan[i].from.Log == log.String() {
+			return log, &millrace.Error{
+				Reason: millrace.ReasonInvalid, Field: "log", Detail: "the log that is there is the one that the backups are of, and not a new one",
+				WayOut: "leave out --log new: the node goes on where the backup ends",
+			}
+		}
+		for _, s := range []kafka.Stream{kafka.Timeline, kafka.Features} {
+			all = append(all, kafka.TopicPartition{Stream: s, Partition: plan[i].from.Partition})
+		}
+	}
+	starts, err := c.StartOffsets(ctx, all...)
+	if err != nil {
+		return log, err
+	}
+	for tp, at := range starts {
+		if at > 0 {
+			return log, &millrace.Error{
+				Reason: millrace.ReasonInvalid, Field: "log", Detail: fmt.Sprintf("%s begins at %d: something of the new log is gone already", tp, at),
+				WayOut: "create its topics anew, and restore before anything is deleted there",
+			}
+		}
+	}
+	return log, nil
+}
+
+// publish brings the schemas of the backups to the schemas topic, in the order
+// in which they were admitted.
+func (r *restorer) publish(ctx context.Context) error {
+	rows, err := replica.StoredSchemas(r.store).Schemas()
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(rows, func(a, b schemas.StoredSchema) int { return cmp.Compare(a.Order, b.Order) })
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return err
+	}
+	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: r.cfg.Brokers, Topic: r.cfg.Topics.WithDefaults().Schemas, Registry: registry, Log: r.cfg.Log})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	for _, row := range rows {
+		s, err := schemas.Parse([]byte(row.JSON))
+		if err == nil {
+			err = l.Publish(ctx, s)
+		}
+		if err != nil {
+			return fmt.Errorf("backups: publish the schema %s: %w", row.Fingerprint, err)
+		}
+	}
+	return nil
+}

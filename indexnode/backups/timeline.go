@@ -1,0 +1,188 @@
+package backups
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// row is a record of a timeline as people look at it.
+type row struct {
+	ID      millrace.RecordID `json:"id"`
+	Time    string            `json:"time"`
+	Version int64             `json:"version"`
+	Schema  string            `json:"schema"`
+	Record  map[string]any    `json:"record,omitempty"`
+	Fault   string            `json:"fault,omitempty"` // why there is no record
+	Body    []byte            `json:"body,omitempty"`  // then
+}
+
+// Timeline restores one partition into a store that is gone afterwards, and
+// writes a timeline of it to out, the newest record first, a line of JSON each,
+// by its schema. cfg.Data is where the store is made; cfg.Partitions is not
+// looked at.
+func Timeline(ctx context.Context, cfg RestoreConfig, t millrace.Timeline, out io.Writer) (records int, err error) {
+	p := partition.Of(t.Entity)
+	cfg.Partitions = cluster.Set{}
+	cfg.Partitions.Add(p)
+	err = withScratch(cfg, func(r *restorer) error {
+		if _, err := r.run(ctx); err != nil {
+			return err
+		}
+		registry, err := schemas.NewRegistry(replica.StoredSchemas(r.store), nil)
+		if err != nil {
+			return err
+		}
+		all, err := r.store.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
+		if err != nil {
+			return err
+		}
+		enc := json.NewEncoder(out)
+		for i := range all {
+			if err := enc.Encode(shown(&all[i], registry.Snapshot())); err != nil {
+				return fmt.Errorf("backups: %w", err)
+			}
+		}
+		records = len(all)
+		return nil
+	})
+	return records, err
+}
+
+func shown(r *millrace.Record, known *schemas.Snapshot) row {
+	out := row{ID: r.ID, Time: r.Time.String(), Version: r.Version, Schema: r.Schema.String()}
+	s := known.ByFingerprint(r.Schema)
+	if s == nil {
+		out.Fault, out.Body = "the backup does not have its schema", r.Body
+		return out
+	}
+	out.Schema = s.Name() + " " + out.Schema
+	var err error
+	if out.Record, err = s.JSONValue(r.Body); err != nil {
+		out.Fault, out.Body = err.Error(), r.Body
+	}
+	return out
+}
+
+// Rows are so many timelines, records and bytes of records.
+type Rows struct{ Timelines, Records, Bytes int }
+
+// Changes are what one state of a partition has beside another, of a type.
+// Timelines that have changed are those that both have, and of which records
+// are new, gone or of another version.
+type Changes struct{ New, Gone, Changed Rows }
+
+// DiffRows restores two backups of a partition into stores that are gone
+// afterwards, and compares their timelines, by content type.
+func DiffRows(ctx context.Context, cfg RestoreConfig, old, now *backup.Manifest) (map[millrace.ContentType]*Changes, error) {
+	all := map[millrace.ContentType]*Changes{}
+	cfg.Progress.Expect(old.Bytes() + now.Bytes())
+	cfg.Store.MinFreeBytes, cfg.Store.Retention = -1, RetentionOf(now)
+	err := withScratch(cfg, func(a *restorer) error {
+		return withScratch(cfg, func(b *restorer) error {
+			if err := a.one(ctx, &way{from: old, to: old.Applied}); err != nil {
+				return err
+			}
+			if err := b.one(ctx, &way{from: now, to: now.Applied}); err != nil {
+				return err
+			}
+			return diffRows(a.store, b.store, now.Partition, all)
+		})
+	})
+	return all, err
+}
+
+func diffRows(old, now *store.Store, p millrace.Partition, all map[millrace.ContentType]*Changes) error {
+	for t, err := range now.Timelines(p) {
+		if err == nil {
+			err = diffTimeline(old, now, p, t, all)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for t, err := range old.Timelines(p) { // those that are gone as a whole
+		if err != nil {
+			return err
+		}
+		left, err := now.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
+		if err == nil && len(left) == 0 {
+			err = diffTimeline(old, now, p, t, all)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// diffTimeline counts what changed of a timeline.
+func diffTimeline(old, now *store.Store, p millrace.Partition, t millrace.Timeline, all map[millrace.ContentType]*Changes) error {
+	was, err := old.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
+	if err != nil {
+		return err
+	}
+	is, err := now.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
+	if err != nil {
+		return err
+	}
+	var c Changes
+	byID := make(map[millrace.RecordID]*millrace.Record, len(was))
+	for i := range was {
+		byID[was[i].ID] = &was[i]
+	}
+	for i := range is {
+		r := &is[i]
+		switch before := byID[r.ID]; {
+		case before == nil:
+			c.New.record(r)
+		case before.Version != r.Version || before.Time != r.Time || !bytes.Equal(before.Body, r.Body):
+			c.Changed.record(r)
+		}
+		delete(byID, r.ID)
+	}
+	for _, r := range byID {
+		c.Gone.record(r)
+	}
+	if c == (Changes{}) {
+		return nil
+	}
+	sum := all[t.Type]
+	if sum == nil {
+		sum = &Changes{}
+		all[t.Type] = sum
+	}
+	switch {
+	case len(was) == 0:
+		c.New.Timelines = 1
+	case len(is) == 0:
+		c.Gone.Timelines = 1
+	default:
+		c.Changed.Timelines = 1
+	}
+	for _, part := range []struct{ to, of *Rows }{{&sum.New, &c.New}, {&sum.Gone, &c.Gone}, {&sum.Changed, &c.Changed}} {
+		part.to.add(part.of)
+	}
+	return nil
+}
+
+func (r *Rows) record(x *millrace.Record) {
+	r.Records++
+	r.Bytes += len(x.Body)
+}
+
+func (r *Rows) add(o *Rows) {
+	r.Timelines += o.Timelines
+	r.Records += o.Records
+	r.Bytes += o.Bytes
+}

@@ -1,0 +1,199 @@
+package backups
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Unrestorable is the damage that only restoring finds: every byte is the one
+// that was named, and a store refuses them.
+const Unrestorable backup.DamageKind = "restore"
+
+// VerifyConfig says what is verified. Bucket, Partitions and Report are
+// required.
+type VerifyConfig struct {
+	Bucket     *backup.Bucket
+	Partitions cluster.Set
+	Scratch    string               // a directory; empty: the system's for temporary files
+	Report     func(*backup.Damage) // hears of all damage, from one goroutine at a time
+	Progress   *backup.Progress     // nil: is not counted
+	Log        *slog.Logger
+}
+
+// Verify finds what [backup.Bucket.Verify] finds at its greatest depth. Then it
+// restores the newest good backup of each partition, and each part of each good
+// cut, by the same steps as [RestoreData], into stores that are gone afterwards,
+// a few partitions at a time. It returns what can be restored.
+func Verify(ctx context.Context, cfg VerifyConfig) (*backup.Restorable, error) {
+	b := cfg.Bucket.Counted(cfg.Progress)
+	good, err := b.Verify(ctx, backup.DepthOpen, cfg.Report)
+	if err != nil {
+		return nil, err
+	}
+	v := verifier{cfg: cfg, good: good}
+	for _, name := range good.Cuts {
+		cut, err := b.Cut(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		v.cuts = append(v.cuts, cut)
+	}
+	todo := make(chan *backup.Manifest)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(todo)
+		return v.send(ctx, todo)
+	})
+	for range downloads {
+		g.Go(func() error { return v.work(ctx, todo) })
+	}
+	return good, g.Wait()
+}
+
+// verifier is one run of Verify.
+type verifier struct {
+	cfg  VerifyConfig
+	cuts []*backup.Cut
+	mu   sync.Mutex
+	good *backup.Restorable // guarded by mu
+}
+
+// send sends the newest good backup of each partition.
+func (v *verifier) send(ctx context.Context, todo chan<- *backup.Manifest) error {
+	for p := range v.cfg.Partitions.All() {
+		v.mu.Lock()
+		ids := v.good.Backups[p]
+		v.mu.Unlock()
+		if len(ids) == 0 {
+			continue
+		}
+		m, err := v.cfg.Bucket.Manifest(ctx, p, ids[0])
+		if err != nil {
+			if err := v.judge(ctx, err, p, ids[0], ""); err != nil {
+				return err
+			}
+			continue
+		}
+		v.cfg.Progress.Expect(m.Bytes())
+		select {
+		case todo <- m:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// work restores one partition after the other into one store, so that no more
+// is on disk than one of them.
+func (v *verifier) work(ctx context.Context, todo <-chan *backup.Manifest) error {
+	first, ok := <-todo
+	if !ok {
+		return nil
+	}
+	cfg := RestoreConfig{
+		Bucket: v.cfg.Bucket, Data: v.cfg.Scratch, Progress: v.cfg.Progress, Log: v.cfg.Log,
+		Store: store.Options{MinFreeBytes: -1, CacheBytes: 8 << 20, MaxDirtyBytes: 16 << 20, Retention: RetentionOf(first)},
+	}
+	return withScratch(cfg, func(r *restorer) error {
+		for m := first; m != nil; m = <-todo {
+			if err := v.partition(ctx, r, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// partition restores the newest backup of a partition, and then its part of
+// each cut.
+func (v *verifier) partition(ctx context.Context, r *restorer, m *backup.Manifest) error {
+	p := m.Partition
+	err := r.one(ctx, &way{from: m, to: m.Applied})
+	if err == nil {
+		err = same(r.store, m)
+	}
+	if err := v.judge(ctx, err, p, m.ID, ""); err != nil {
+		return err
+	}
+	for _, cut := range v.cuts {
+		if err := r.store.DropPartition(p); err != nil { // nothing of it may help
+			return err
+		}
+		part, base, err := v.cfg.Bucket.CutPart(ctx, cut, p)
+		if err == nil {
+			v.cfg.Progress.Expect(base.Bytes() + part.Tail.Size)
+			err = r.one(ctx, &way{from: base, tail: part.Tail, to: part.To})
+		}
+		if err := v.judge(ctx, err, p, "", cut.Name); err != nil {
+			return err
+		}
+	}
+	return r.store.DropPartition(p)
+}
+
+// judge takes an error of what is in the bucket as damage, and leaves those of
+// this machine and of the way to the bucket to the caller.
+func (v *verifier) judge(ctx context.Context, err error, p millrace.Partition, id, cut string) error {
+	if err == nil {
+		return nil
+	}
+	var damage *backup.Damage
+	if !errors.As(err, &damage) {
+		if ctx.Err() != nil || !refused(err) {
+			return fmt.Errorf("partition %d: %w", p, err)
+		}
+		damage = &backup.Damage{Object: backup.ObjectOf(p, id, cut), Kind: Unrestorable, Detail: err.Error()}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.cfg.Report(damage)
+	if cut != "" {
+		v.good.Cuts = slices.DeleteFunc(v.good.Cuts, func(name string) bool { return name == cut })
+		return nil
+	}
+	v.good.Backups[p] = slices.DeleteFunc(v.good.Backups[p], func(one string) bool { return one == id })
+	return nil
+}
+
+// refused reports whether an error says what bytes are, and not how they were
+// read.
+func refused(err error) bool {
+	var held *replica.Held
+	if errors.As(err, &held) {
+		return held.Reason == replica.SchemaUnknown
+	}
+	for _, e := range []error{store.ErrRefused, errTail, errBeside} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	var number *strconv.NumError
+	return errors.As(err, &syntax) || errors.As(err, &kind) || errors.As(err, &number)
+}
+
+// RetentionOf returns the retention of the node that made a backup, as a store
+// takes it.
+func RetentionOf(m *backup.Manifest) map[millrace.ContentType]store.Retention {
+	all := make(map[millrace.ContentType]store.Retention, len(m.Retention))
+	for t, r := range m.Retention {
+		all[t] = store.Retention{MaxAge: r.MaxAge, MaxCount: r.MaxCount}
+	}
+	return all
+}

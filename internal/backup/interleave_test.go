@@ -75,7 +75,7 @@ func backsUp(ctx context.Context, o objects, rng *rand.Rand, p millrace.Partitio
 	b := impatient(o)
 	b.poll = 10 * time.Second
 	for range 3 {
-		m := &Manifest{Partition: p, Node: "node-1", Files: make([]File, 2)}
+		m := &Manifest{Partition: p, Log: "log", Node: "node-1", Files: make([]File, 2)}
 		for i := range m.Files {
 			r, _, err := b.Put(ctx, fmt.Append(nil, "file ", rng.IntN(4)*2+i), nil)
 			if err != nil {

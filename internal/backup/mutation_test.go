@@ -455,7 +455,7 @@ func TestLinksAreRefused(t *testing.T) {
 // FuzzDecode: whatever the line of an object says, it is refused, or says the
 // same when it is written again.
 func FuzzDecode(f *testing.F) {
-	whole := Manifest{Format: format, Cluster: ours, ID: "20261122T114500.000Z-node-1", Node: "n", Files: []File{{Name: "1.sst", Ref: Ref{Size: 1}}}}
+	whole := Manifest{Format: format, Cluster: ours, ID: "20261122T114500.000Z-node-1", Node: "n", Log: "log", Files: []File{{Name: "1.sst", Ref: Ref{Size: 1}}}}
 	for _, v := range []any{whole, Cut{Format: format}, CutPart{Format: format}, map[string]any{"format": 2}} {
 		f.Add(must(json.Marshal(v)))
 	}

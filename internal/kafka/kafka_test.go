@@ -82,6 +82,7 @@ func TestOnRealKafka(t *testing.T) {
 		"cut-foreign": testCutForeign,
 		"tails":       testTails,
 		"instant":     testInstant,
+		"times":       testBrokersTimes,
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := setUp(t, []string{addr}, prefix, name)

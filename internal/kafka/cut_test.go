@@ -28,14 +28,14 @@ type member struct {
 	*Session
 }
 
-func (k cluster) member(t *testing.T) member {
+func (k cluster) member(t *testing.T) *member {
 	t.Helper()
 	ctx := deadline(t)
 	l, err := OpenProgressLog(ProgressLogConfig{Brokers: k.brokers, Topic: k.topics.Progress})
 	must(t, err)
 	defer l.Close()
 	must(t, l.Introduce(ctx, k.content, "one", []string{k.content}, nil))
-	m := member{t: t, k: k}
+	m := &member{t: t, k: k}
 	m.open()
 	t.Cleanup(func() { m.Session.Close() })
 	return m

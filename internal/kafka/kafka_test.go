@@ -45,7 +45,7 @@ func setUp(t *testing.T, brokers []string, prefix, name string) cluster {
 	t.Helper()
 	ctx := deadline(t)
 	k := cluster{brokers, Prefixed(prefix), name, prefix + name + "posts"}
-	k.topics.Schemas = prefix + name + "schemas"
+	k.topics.Schemas, k.topics.Progress = prefix+name+"schemas", prefix+name+"progress"
 	must(t, EnsureTopics(ctx, brokers, k.topics, nil))
 	must(t, EnsureContentTopic(ctx, brokers, k.content, 3, nil))
 	return k
@@ -82,6 +82,7 @@ func TestOnRealKafka(t *testing.T) {
 		"cut-foreign": testCutForeign,
 		"tails":       testTails,
 		"instant":     testInstant,
+		"times":       testBrokersTimes,
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := setUp(t, []string{addr}, prefix, name)

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -190,6 +191,33 @@ func TestTransactionsHaveOneTime(t *testing.T) {
 	for at, n := range times {
 		if n != 30 {
 			t.Errorf("%d records at %s, want a whole transaction of 30", n, at)
+		}
+	}
+}
+
+// testBrokersTimes: times that the broker gave say nothing of transactions, and
+// are not taken for those of their beginnings. The fake gives none.
+func testBrokersTimes(t *testing.T, k cluster) {
+	set := func(value string) {
+		altered, err := admin(t, k.brokers).AlterTopicConfigs(context.Background(), []kadm.AlterConfig{{Name: "message.timestamp.type", Value: &value}}, k.topics.Timeline)
+		must(t, err)
+		for _, a := range altered {
+			must(t, a.Err)
+		}
+	}
+	set("LogAppendTime")
+	t.Cleanup(func() { set("CreateTime") })
+	tp := TopicPartition{Timeline, partition.Of(millrace.Entity(k.entity("a")))}
+	cl := k.transactor(t)
+	read := func() (err error) {
+		last := k.transact(t, cl, kgo.TryCommit, time.Now(), []string{"1"}, tp)
+		return ReadTails(deadline(t), TailsConfig{Brokers: k.brokers, Topics: k.topics, Until: millrace.MaxTime},
+			map[TopicPartition]Span{tp: {Position{last[tp], -1}, last[tp] + 1}}, func(f Fetched) error { return f.Err })
+	}
+	for ok := false; !ok; { // the broker hears of it a moment later
+		err := read()
+		if ok = errors.Is(err, errLogAppendTime); !ok {
+			must(t, err)
 		}
 	}
 }

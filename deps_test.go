@@ -92,7 +92,7 @@ var homes = []home{
 	{Path: "go.opentelemetry.io/otel/exporters", In: []string{"cmd"}, Why: "where traces go; the binary has it already, from the demo's etcd"},
 	{Path: "github.com/cespare/xxhash/v2", In: []string{".", "internal/partition", "indexnode", "broker"}, Why: "where an entity lives, what a page served, and look-ups"},
 	{Path: "github.com/twmb/murmur3", In: []string{"relevance"}, Why: "buckets of experiments"},
-	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "cmd"}, Why: "packed files, model packs and page tokens"},
+	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "indexnode/backups", "cmd"}, Why: "packed files, model packs, page tokens and tails of the log"},
 	{Path: "golang.org/x/time", In: []string{"broker", "internal/backup"}, Why: "quotas of callers; the bound on a backup's bytes"},
 	{Path: "gocloud.dev", In: []string{"internal/backup"}, Why: "object stores have one home"},
 	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; what the processor can; when questions are due"},

@@ -119,6 +119,68 @@ func TestKilledAtEveryOperation(t *testing.T) {
 	}
 }
 
+// A cut that is killed counts as a whole or not at all; the same name is free for
+// another try, and what it left goes with an expiry.
+func TestCutKilledAtAnyOperation(t *testing.T) {
+	base := full(t, ours, true)
+	for name := range all(t, base) {
+		if k := parse(name).kind; k == isCut || k == isCutPart {
+			delete(base.mu.at, name)
+		}
+	}
+	rng := rand.New(rand.NewPCG(*seed, 0))
+	whole := &hooked{objects: base.clone()}
+	var operations, at int64
+	whole.before = func(string, string) error { atomic.AddInt64(&operations, 1); return nil }
+	if _, err := cut(t.Context(), impatient(whole), "nightly", []byte("tail")); err != nil {
+		t.Fatal(err)
+	}
+	rounds := 30
+	if testing.Short() {
+		rounds = 5
+	}
+	for i := range rounds {
+		// The last operations are those that make it count.
+		if at = 1 + rng.Int64N(operations); i%2 == 0 {
+			at = operations - int64(i/2)
+		}
+		o := base.clone()
+		if _, err := cut(t.Context(), impatient(killed(o, at, i%4 < 2, func(string) {})), "nightly", []byte("tail")); err == nil && at < operations-1 {
+			t.Errorf("killed at %d of %d: no error", at, operations)
+		}
+		check := func(when string) (cuts int) {
+			r, err := impatient(o).Verify(t.Context(), DepthMeta, func(d *Damage) {
+				if d.Kind != Extra {
+					t.Errorf("killed at %d of %d, %s: %v", at, operations, when, d)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(r.Cuts)
+		}
+		counted := check("then")
+		_, err := cut(t.Context(), impatient(o), "nightly", []byte("other tail"))
+		if (err != nil) != (counted == 1) {
+			t.Errorf("killed at %d of %d, %d cuts: the next try: %v", at, operations, counted, err)
+		}
+		if check("after another try") != 1 {
+			t.Errorf("killed at %d of %d: no cut after another try", at, operations)
+		}
+		if err := impatient(o).RemoveCut(t.Context(), "nightly"); err != nil {
+			t.Error(err)
+		}
+		if _, err := impatient(aged{o, 2 * time.Hour, true}).Expire(t.Context(), ExpireOptions{Keep: 2}); err != nil {
+			t.Error(err)
+		}
+		for name := range all(t, o) {
+			if k := parse(name).kind; k == isCut || k == isCutPart || k == isHold || k == isCondemned {
+				t.Errorf("killed at %d of %d: %s is left", at, operations, name)
+			}
+		}
+	}
+}
+
 // What a crash left in the directory's scratch goes with an expiry.
 func TestExpiryRemovesTornWrites(t *testing.T) {
 	root := t.TempDir()

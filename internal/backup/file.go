@@ -143,7 +143,7 @@ type reader struct {
 	ctx  context.Context
 	b    *Bucket
 	from io.Reader
-	sum  hash.Hash
+	sum  hash.Hash // nil where somebody else hashes
 	n    int64
 	want *Ref // what the bytes must be at their end; nil leaves it to the caller
 }
@@ -153,7 +153,9 @@ var errChanged = errors.New("the file changed while it was uploaded")
 
 func (r *reader) Read(p []byte) (int, error) {
 	n, err := r.from.Read(p[:min(len(p), chunk)])
-	r.sum.Write(p[:n])
+	if r.sum != nil {
+		r.sum.Write(p[:n])
+	}
 	r.n += int64(n)
 	if n > 0 {
 		if waited := r.b.wait(r.ctx, n); waited != nil {
@@ -271,9 +273,9 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 		case o.size != r.Size:
 			return errors.Join(wrongSize(r, o.size), from.Close())
 		}
-		in := &reader{ctx: ctx, b: b, from: io.LimitReader(from, r.Size-have+1), sum: sum}
+		in := &reader{ctx: ctx, b: b, from: io.LimitReader(from, r.Size-have+1)}
 		out := &writer{w: w}
-		_, err = io.CopyBuffer(out, struct{ io.Reader }{in}, make([]byte, chunk))
+		err = pump(out, in, sum)
 		_ = from.Close() // everything is read, or the first error tells
 		have += in.n
 		switch {
@@ -292,6 +294,40 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 			return &Damage{Object: r.name(), Kind: WrongBytes, Detail: "its bytes have another SHA-256 than its name"}
 		}
 		return nil
+	}
+}
+
+// pump copies from in to w. It hashes one buffer while it reads and writes the
+// next: hashing takes as long as both.
+func pump(w io.Writer, in io.Reader, sum hash.Hash) error {
+	full, free := make(chan []byte), make(chan []byte, 2)
+	free <- make([]byte, chunk)
+	free <- make([]byte, chunk)
+	hashed := make(chan struct{})
+	go func() {
+		defer close(hashed)
+		for b := range full {
+			sum.Write(b)
+			free <- b[:chunk]
+		}
+	}()
+	defer func() {
+		close(full)
+		<-hashed
+	}()
+	for {
+		b := <-free
+		n, err := in.Read(b)
+		if _, failed := w.Write(b[:n]); failed != nil {
+			return failed
+		}
+		full <- b[:n]
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 

@@ -137,7 +137,50 @@ func TestManifestsTellWhatTheyAre(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
+	elsewhere := newID(time.Now(), "node-1", m.ID)
+	for p, id := range map[millrace.Partition]string{5: elsewhere, 6: m.ID} {
+		if err := b.objects.write(t.Context(), manifestName(p, id), strings.NewReader(string(must(encode(m)))), false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Manifest(t.Context(), p, id); !isKind(err, Foreign) {
+			t.Errorf("as %s of partition %d: %v", id, p, err)
+		}
+	}
 	if _, err := b.Manifest(t.Context(), 5, "../../millrace"); err == nil {
 		t.Error("a path was taken for an id")
+	}
+}
+
+// A part that is whole by itself, and not the one that the cut was made with.
+func TestCutTellsWhatFits(t *testing.T) {
+	base := full(t, ours, true)
+	for want, change := range map[DamageKind][]func(m *mutant){
+		Misfit: {
+			func(m *mutant) { // another tail
+				name := cutPartName("nightly", 4)
+				m.edit(name, func(f map[string]any) { f["tail"] = Ref{Size: 1} })
+			},
+			func(m *mutant) {
+				m.edit(cutName("nightly"), func(f map[string]any) { f["content"].([]any)[4] = 99 })
+			},
+			func(m *mutant) {
+				m.edit(cutName("nightly"), func(f map[string]any) { f["origin"] = []byte("another log") })
+			},
+		},
+		Foreign: {func(m *mutant) { m.set(cutPartName("nightly", 4), m.mu.at[cutPartName("nightly", 5)].data) }},
+		Missing: {func(m *mutant) { delete(m.mu.at, cutPartName("nightly", 4)) }},
+	} {
+		for i, do := range change {
+			m := &mutant{mapped: base.clone()}
+			do(m)
+			b := impatient(m)
+			c, err := b.Cut(t.Context(), "nightly")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := b.CutPart(t.Context(), c, 4); !isKind(err, want) {
+				t.Errorf("%s, change %d: %v", want, i, err)
+			}
+		}
 	}
 }

@@ -150,7 +150,7 @@ func (p *patient) open(ctx context.Context, name string, offset int64) (r io.Rea
 	return r, o, err
 }
 
-// write gives r to one try alone; see [Bucket.upload].
+// write tries again only where r can go back to its start.
 func (p *patient) write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
 	if seeker, ok := r.(io.Seeker); ok {
 		return p.try(ctx, "write", name, func() error {

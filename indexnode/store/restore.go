@@ -16,7 +16,8 @@ import (
 // [Store.Applied] on, as after [ErrRewound]. Partitions may be restored at the
 // same time; two flushes serve all that end at the same time. Schemas that the
 // node lacks are taken as they are: whether they have their fingerprints is the
-// caller's to verify.
+// caller's to verify, and so is that the files are those that a store wrote, by
+// their hash: Pebble believes a block whose checksum is right.
 //
 // The files stay in dir, and must not be written: the store links them. Every
 // row is read before anything is replaced: files that are not what the
@@ -97,12 +98,6 @@ func (r *restore) refuse(err error) error {
 // prepare makes tables that a store can take of the checkpoint's, beside the
 // store, and verifies that they are the partition.
 func (r *restore) prepare() (err error) {
-	// Pebble panics at some tables that none of its writers wrote.
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", errTable, p)
-		}
-	}()
 	fs := r.s.opts.FS
 	if err := errors.Join(r.s.room(r.s.opts.MinFreeBytes/4), fs.RemoveAll(r.scratch)); err != nil {
 		return err

@@ -105,7 +105,7 @@ func (r *restore) prepare() (err error) {
 	if err := fs.MkdirAll(r.scratch, 0o755); err != nil {
 		return err
 	}
-	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: "run-", level: lowestLevel - 1}, sum: newTally()}
+	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: "run-", level: lowestLevel - 1}, rows: newChecker(r.s.ctx, r.p.p)}
 	defer func() { err = errors.Join(err, m.close()) }()
 	if err := r.open(m); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (r *restore) prepare() (err error) {
 	for _, f := range m.out.files {
 		r.run = append(r.run, fs.PathJoin(r.scratch, f.Name))
 	}
-	return m.sum.compare(r.c)
+	return m.compare(r.c)
 }
 
 // open opens the files: those of the bottom by links, which are on disk then.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -27,7 +28,7 @@ func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error)
 		return Report{}, err
 	}
 	defer snap.Close()
-	c := checker{ctx: ctx, p: n, row: partRow{applied: Offsets{-1, -1}}}
+	c := newChecker(ctx, n)
 	err = snap.failed(c.run(snap))
 	return c.report, err
 }
@@ -38,8 +39,9 @@ type checker struct {
 	p      millrace.Partition
 	report Report
 
-	row partRow
-	sum Digest // of what is there
+	row    partRow
+	origin []byte
+	sum    Digest // of what is there
 
 	// The timeline at hand:
 	prefix string
@@ -60,33 +62,45 @@ type span struct {
 	oldestID, newest millrace.RecordID
 }
 
+func newChecker(ctx context.Context, n millrace.Partition) *checker {
+	return &checker{ctx: ctx, p: n, row: partRow{applied: nothingApplied}}
+}
+
 func (c *checker) run(r pebble.Reader) error {
 	start, _ := partitionSpan(c.p)
-	err := scan(r, start, func(k, v []byte) error {
-		switch k[2] {
-		case kindPart:
-			if len(k) != 3 {
-				return errKey
-			}
-			var err error
-			c.row, err = decodePartRow(v)
-			return err
-		case kindOrigin:
-			if len(k) != 3 || len(v) > MaxOriginBytes {
-				return fmt.Errorf("%w: origin", errRow)
-			}
-			return nil
-		case kindFeatures:
-			return c.features(k, v)
-		case kindTimeline:
-			return c.timelineRow(k, v)
-		}
-		return fmt.Errorf("%w: of kind %#x", errKey, k[2])
-	})
-	if err == nil {
-		err = c.endTimeline()
+	if err := scan(r, start, c.add); err != nil {
+		return err
 	}
-	if err != nil {
+	return c.end()
+}
+
+// add checks the next row in key order.
+func (c *checker) add(k, v []byte) error {
+	switch k[2] {
+	case kindPart:
+		if len(k) != 3 {
+			return errKey
+		}
+		var err error
+		c.row, err = decodePartRow(v)
+		return err
+	case kindOrigin:
+		if len(k) != 3 || len(v) > MaxOriginBytes {
+			return fmt.Errorf("%w: origin", errRow)
+		}
+		c.origin = bytes.Clone(v)
+		return nil
+	case kindFeatures:
+		return c.features(k, v)
+	case kindTimeline:
+		return c.timelineRow(k, v)
+	}
+	return fmt.Errorf("%w: of kind %#x", errKey, k[2])
+}
+
+// end checks what holds of all rows together.
+func (c *checker) end() error {
+	if err := c.endTimeline(); err != nil {
 		return err
 	}
 	c.sum.Content += c.row.dropped
@@ -122,7 +136,7 @@ func (c *checker) timelineRow(k, v []byte) error {
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
-		*c = checker{ctx: c.ctx, p: c.p, report: c.report, row: c.row, sum: c.sum, prefix: string(k[:n]), name: name,
+		*c = checker{ctx: c.ctx, p: c.p, report: c.report, row: c.row, origin: c.origin, sum: c.sum, prefix: string(k[:n]), name: name,
 			hash: timelineDigest(name), blobs: map[uint32]*span{}, ids: map[millrace.RecordID]millrace.Time{}, inHead: map[millrace.RecordID]bool{}}
 	}
 	if err := c.part(rest, append([]byte(nil), v...)); err != nil {

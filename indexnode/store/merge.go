@@ -15,7 +15,7 @@ import (
 // merge reads the tables of a checkpoint row by row, the newest of each key
 // first. What is newer than the bottom goes into tables of one run: the rows
 // that are there, and a tombstone for each row of the bottom that is not. All
-// rows that are there are counted up: the sum must be what the checkpoint says.
+// rows that are there are checked as [Store.Check] does it.
 //
 // Sequence numbers are compared within a table only. Among tables the order
 // decides, as it does among Pebble's levels: a table that was ingested has no
@@ -29,7 +29,7 @@ type merge struct {
 	active []deletedRange // that may hold the key at hand
 	key    []byte         // the key at hand
 	last   *mergeTable    // of the bottom, from which the last row came
-	sum    tally
+	rows   *checker
 }
 
 // mergeTable is a table among those merged.
@@ -116,7 +116,7 @@ func (m *merge) row(t *mergeTable) error {
 	m.key = append(m.key[:0], t.key...)
 	deleted := t.kind == pebble.InternalKeyKindDelete || m.deletes(t)
 	if !deleted {
-		if err := m.sum.add(t.key, t.val); err != nil {
+		if err := m.rows.add(t.key, t.val); err != nil {
 			return t.wrong(err)
 		}
 		if !t.bottom {
@@ -192,72 +192,17 @@ func (m *merge) deletes(t *mergeTable) bool {
 	})
 }
 
-// tally counts up the rows of a partition.
-type tally struct {
-	row    partRow
-	origin []byte
-	sum    Digest
-}
-
-func newTally() tally { return tally{row: partRow{applied: nothingApplied}} }
-
-// add adds a row. It believes a blob's digest, which Check recomputes.
-func (y *tally) add(k, v []byte) error {
-	switch k[2] {
-	case kindPart:
-		if len(k) != 3 {
-			return errKey
-		}
-		row, err := decodePartRow(v)
-		y.row = row
-		return err
-	case kindOrigin:
-		if len(k) != 3 || len(v) > MaxOriginBytes {
-			return fmt.Errorf("%w: origin", errRow)
-		}
-		y.origin = bytes.Clone(v)
-		return nil
-	case kindFeatures:
-		return y.features(k, v)
-	case kindTimeline:
-		return y.timelineRow(k, v)
-	}
-	return fmt.Errorf("%w: of kind %#x", errKey, k[2])
-}
-
-func (y *tally) features(k, v []byte) error {
-	entity, subject, err := cutString(k[3:])
-	if err != nil {
-		return err
-	}
-	f, err := decodeFeatures(string(subject), v)
-	y.sum.Features += featuresDigest(millrace.Entity(entity), &f)
-	return err
-}
-
-func (y *tally) timelineRow(k, v []byte) error {
-	_, _, rest, err := cutTimeline(k)
-	if err != nil || rest[0] != partHead && rest[0] != partOlder {
-		return err
-	}
-	b, err := viewBlob(v)
-	if err != nil {
-		return err
-	}
-	y.sum.Content += b.digest()
-	return nil
-}
-
 // compare compares what is there with what a checkpoint says.
-func (y *tally) compare(c *Checkpoint) error {
-	y.sum.Content += y.row.dropped
+func (m *merge) compare(c *Checkpoint) error {
+	if err := m.rows.end(); err != nil {
+		return err
+	}
+	row, origin := m.rows.row, m.rows.origin
 	switch {
-	case y.sum != y.row.digest:
-		return fmt.Errorf("%w: %x is there, %x was applied", errDigest, y.sum, y.row.digest)
-	case y.row.applied != c.Applied, y.row.digest != c.Digest:
-		return fmt.Errorf("%w: the files are at %v with digest %x, the checkpoint says %v with %x", errRow, y.row.applied, y.row.digest, c.Applied, c.Digest)
-	case y.row.clock != c.Clock, !bytes.Equal(y.origin, c.Origin):
-		return fmt.Errorf("%w: the files have clock %d and origin %q, the checkpoint says %d, %q", errRow, y.row.clock, y.origin, c.Clock, c.Origin)
+	case row.applied != c.Applied, row.digest != c.Digest:
+		return fmt.Errorf("%w: the files are at %v with digest %x, the checkpoint says %v with %x", errRow, row.applied, row.digest, c.Applied, c.Digest)
+	case row.clock != c.Clock, !bytes.Equal(origin, c.Origin):
+		return fmt.Errorf("%w: the files have clock %d and origin %q, the checkpoint says %d, %q", errRow, row.clock, origin, c.Clock, c.Origin)
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ import (
 // [Store.Applied] on, as after [ErrRewound]. Partitions may be restored at the
 // same time; two flushes serve all that end at the same time. Schemas that the
 // node lacks are taken as they are: whether they have their fingerprints is the
-// caller's to verify.
+// caller's to verify, and so is that the files are those that a store wrote, by
+// their hash: Pebble believes a block whose checksum is right.
 //
 // The files stay in dir, and must not be written: the store links them. Every
 // row is read before anything is replaced: files that are not what the
@@ -97,12 +98,6 @@ func (r *restore) refuse(err error) error {
 // prepare makes tables that a store can take of the checkpoint's, beside the
 // store, and verifies that they are the partition.
 func (r *restore) prepare() (err error) {
-	// Pebble panics at some tables that none of its writers wrote.
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", errTable, p)
-		}
-	}()
 	fs := r.s.opts.FS
 	if err := errors.Join(r.s.room(r.s.opts.MinFreeBytes/4), fs.RemoveAll(r.scratch)); err != nil {
 		return err
@@ -110,7 +105,7 @@ func (r *restore) prepare() (err error) {
 	if err := fs.MkdirAll(r.scratch, 0o755); err != nil {
 		return err
 	}
-	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: "run-", level: lowestLevel - 1}, sum: newTally()}
+	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: "run-", level: lowestLevel - 1}, rows: newChecker(r.s.ctx, r.p.p)}
 	defer func() { err = errors.Join(err, m.close()) }()
 	if err := r.open(m); err != nil {
 		return err
@@ -121,7 +116,7 @@ func (r *restore) prepare() (err error) {
 	for _, f := range m.out.files {
 		r.run = append(r.run, fs.PathJoin(r.scratch, f.Name))
 	}
-	return m.sum.compare(r.c)
+	return m.compare(r.c)
 }
 
 // open opens the files: those of the bottom by links, which are on disk then.

@@ -335,13 +335,11 @@ func (k *Keeper) newest(ctx context.Context) (map[millrace.Partition]*backup.Man
 			delete(known, p)
 		}
 	}
+	maps.DeleteFunc(ids, func(p millrace.Partition, all []string) bool { return known[p] != nil || len(all) == 0 })
 	var g errgroup.Group
 	g.SetLimit(4 * uploads)
 	var mu sync.Mutex
 	for p, all := range ids {
-		if known[p] != nil || len(all) == 0 {
-			continue
-		}
 		g.Go(func() error {
 			m, err := b.Manifest(ctx, p, all[0])
 			var damage *backup.Damage

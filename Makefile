@@ -63,6 +63,9 @@ MILLRACE_S3 ?= 127.0.0.1:$(or $(S3_PORT),19000)
 e2e-s3: ## the tests of backups on a real S3 server (make s3 first)
 	MILLRACE_S3=$(MILLRACE_S3) go test -count=1 -timeout $(TIMEOUT) ./internal/backup
 
+bench-backup: ## what backups cost and how fast they come back, beside cp; with make s3, from S3 too
+	MILLRACE_S3=$(if $(wildcard .s3/s3-*.pid),$(MILLRACE_S3)) go test -run '^$$' -bench 'Backups|Restore|Checkpoint' -benchtime 1x -timeout $(TIMEOUT) ./indexnode/store ./indexnode/backups
+
 # Of one package's tests.
 TIMEOUT = 15m
 
@@ -104,4 +107,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact pages fuzz-doors e2e e2e-s3 proto kafka kafka-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact pages fuzz-doors e2e e2e-s3 bench-backup proto kafka kafka-stop s3 s3-stop

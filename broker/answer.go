@@ -61,20 +61,31 @@ var scratch = sync.Pool{New: func() any { return new([]byte) }}
 // maxScratch is the largest piece that is kept for the next request.
 const maxScratch = 1 << 20
 
-// items returns the items of an answer as [appendItem] writes them.
+// items returns the items of an answer as [appendItem] writes them. The loan of
+// the request is then for these and a copy, and no more for the nodes' parts.
 func (b *Broker) items(ctx context.Context, f *fanout, entries []entry) ([]byte, error) {
 	room := scratch.Get().(*[]byte)
 	all := (*room)[:0]
-	var err error
+	held := 0
 	for i := range entries {
+		var err error
 		if all, err = b.appendItem(ctx, all, f, &entries[i]); err != nil {
 			return nil, err
+		}
+		if len(all) > maxAnswerBytes {
+			return nil, answerTooLarge(fewerOrFields, maxAnswerBytes)
+		}
+		if more := len(all) - held; more >= holdStep {
+			if err := f.q.hold(2 * int64(more)); err != nil {
+				return nil, err
+			}
+			held = len(all)
 		}
 	}
 	if *room = all; cap(all) <= maxScratch {
 		defer scratch.Put(room)
 	}
-	return bytes.Clone(all), nil
+	return bytes.Clone(all), f.q.loan.Hold(2*int64(len(all)) + leastRoom)
 }
 
 func timestamp(t millrace.Time) *timestamppb.Timestamp { return timestamppb.New(t.Std()) }

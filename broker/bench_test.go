@@ -65,6 +65,8 @@ func (n *instantNode) Query(_ context.Context, req *nodev1.QueryRequest) (*nodev
 	return &nodev1.QueryResponse{Model: req.Model, Items: n.items, Partitions: all}, nil
 }
 
+func (n *instantNode) Ping(context.Context) error { return nil }
+
 func (n *instantNode) GetSchema(context.Context, *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
 	return &nodev1.GetSchemaResponse{Json: note.JSON()}, nil
 }

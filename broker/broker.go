@@ -14,6 +14,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +28,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/tracing"
 )
 
@@ -36,6 +38,8 @@ import (
 type Node interface {
 	Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error)
 	GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error)
+	// Ping returns nil when the node is there, however much it has to do.
+	Ping(ctx context.Context) error
 }
 
 // Maps gives the cluster's present map; [cluster.Watcher] does.
@@ -66,9 +70,10 @@ type Config struct {
 	// Quotas are by caller, that of [DefaultCaller] for all others together.
 	// A caller without one has no limit but the broker's.
 	Quotas map[string]Quota
-	// RequestMemory bounds what all requests that are being read or parsed take
-	// together, in bytes: a half what has arrived by gRPC, a half all other
-	// bodies and what parsing takes. 0: 256 MiB.
+	// RequestMemory bounds what all requests take together, in bytes: a quarter
+	// what has arrived by gRPC; a quarter all other bodies and what parsing
+	// takes; a half answers, from before nodes are asked until the caller has
+	// taken them. 0: 256 MiB, the least.
 	RequestMemory int64
 	// Forbid is what callers may not ask of any feed.
 	Forbid Forbid
@@ -83,10 +88,11 @@ type Config struct {
 	Log     *slog.Logger          // nil: slog.Default()
 }
 
-// The memory for requests. One of the largest takes 62 MiB to be parsed.
+// The memory for requests. One of the largest takes 62 MiB to be parsed, and
+// maxHeldBytes to be answered.
 const (
 	defaultRequestMemory = 256 << 20
-	minRequestMemory     = 128 << 20
+	minRequestMemory     = 256 << 20
 )
 
 // Validate reports every fault at once.
@@ -134,8 +140,13 @@ type Broker struct {
 	pageKey []byte
 	forbid  Forbid
 
-	arriving, parsing *intake.Budget
-	arriveWithin      time.Duration
+	arriving, parsing, answering *memory.Budget
+	sizes                        *sizes
+	arriveWithin, takenWithin    time.Duration
+
+	open  context.Context // until Close
+	end   context.CancelFunc
+	pings sync.WaitGroup
 
 	traced interface{ Has(viewer string) bool } // may be nil
 }
@@ -156,14 +167,18 @@ func New(cfg Config) (*Broker, error) {
 		cfg.PageKey = make([]byte, 32)
 		_, _ = rand.Read(cfg.PageKey) // never fails
 	}
-	memory := cmp.Or(cfg.RequestMemory, defaultRequestMemory)
+	bytes := cmp.Or(cfg.RequestMemory, defaultRequestMemory)
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
 		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
-		forbid: cfg.Forbid, arriving: intake.NewBudget(memory / 2), parsing: intake.NewBudget(memory / 2), arriveWithin: intake.ArriveWithin,
+		forbid: cfg.Forbid, arriveWithin: intake.ArriveWithin, takenWithin: intake.TakenWithin, sizes: newSizes(),
+		arriving:  memory.New(bytes/4, "requests that are arriving"),
+		parsing:   memory.New(bytes/4, "requests that are being read"),
+		answering: memory.New(bytes/2, "requests that are being answered"),
 	}
+	b.open, b.end = context.WithCancel(context.Background())
 	b.feeds = newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
 	var err error
 	if b.metrics, err = newMetrics(b, cfg.Metrics); err != nil {
@@ -176,6 +191,8 @@ func New(cfg Config) (*Broker, error) {
 // Close ends the connections to the nodes, once.
 func (b *Broker) Close() error {
 	b.feeds.close()
+	b.end()
+	b.pings.Wait()
 	b.conns.close()
 	b.crew.close()
 	return nil
@@ -247,6 +264,9 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 		end = allowed
 	}
 	visit.of(q.feed.Name, len(req.GetEntities()), end)
+	loan, over := b.loanOf(ctx)
+	defer over()
+	q.loan = loan
 	o, f, err := b.ask(ctx, q, end)
 	if err == nil {
 		visit.ending = f.ending(ctx, o)
@@ -327,8 +347,10 @@ func (f *fanout) nothing(o outcome) error {
 		return f.nobodyHas()
 	case counts[missTimeout] == n:
 		e.Reason, e.WayOut = millrace.ReasonDeadline, "allow more time or ask for fewer entities"
-	case counts[missShed] == n:
+	case counts[missOverloaded] == n:
 		e.Reason = millrace.ReasonOverloaded
+	case counts[missTooLarge] == n:
+		e.Reason, e.WayOut = millrace.ReasonTooLarge, fewerItems
 	}
 	var whys []string
 	for _, why := range sortedKeys(counts) {

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,7 +11,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -46,24 +50,50 @@ func DialGRPC(opts ...grpc.DialOption) func(cluster.Node) (Node, error) {
 		if err != nil {
 			return nil, fmt.Errorf("broker: node %s at %s: %w", n.ID, n.Addr, err)
 		}
-		return &remote{conn, nodev1.NewNodeServiceClient(conn)}, nil
+		return &remote{conn, nodev1.NewNodeServiceClient(conn), healthv1.NewHealthClient(conn)}, nil
 	}
 }
 
 // remote is a node behind gRPC.
 type remote struct {
 	*grpc.ClientConn
-	rpc nodev1.NodeServiceClient
+	rpc    nodev1.NodeServiceClient
+	health healthv1.HealthClient
 }
 
 func (r *remote) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	resp, err := r.rpc.Query(tracing.Outgoing(ctx), req)
-	return resp, rpcerr.FromStatus(err)
+	return resp, told(err)
 }
 
 func (r *remote) GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
 	resp, err := r.rpc.GetSchema(ctx, req)
-	return resp, rpcerr.FromStatus(err)
+	return resp, told(err)
+}
+
+// Ping implements Node. Whatever the node says shows that it is there.
+func (r *remote) Ping(ctx context.Context) error {
+	_, err := r.health.Check(ctx, &healthv1.HealthCheckRequest{})
+	if err = told(err); errors.Is(err, errUnreachable) || ended(err) {
+		return err
+	}
+	return nil
+}
+
+// told returns what a call says of the node, or what gRPC says in its place:
+// that it cannot be reached, or that the message is too large.
+func told(err error) error {
+	s, ok := status.FromError(err)
+	if err == nil || !ok || len(s.Details()) > 0 {
+		return rpcerr.FromStatus(err)
+	}
+	switch s.Code() {
+	case codes.Unavailable:
+		return fmt.Errorf("%w: %s", errUnreachable, s.Message())
+	case codes.ResourceExhausted:
+		return fmt.Errorf("%w: %s", errTooLarge, s.Message())
+	}
+	return rpcerr.FromStatus(err)
 }
 
 // conns is the ways to the nodes, opened when first needed.

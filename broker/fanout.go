@@ -16,17 +16,12 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
 // maxReplicas is how many replicas of a partition one request asks at most.
 const maxReplicas = 3
-
-// goneProbe is how long a node is waited for whose lease has ended and that
-// answers nobody. It is asked where nobody else is left; that it is back shows
-// at once, and a frozen one would take every caller's whole time, and the room
-// of requests that healthy nodes could answer.
-const goneProbe = 500 * time.Millisecond
 
 // fanout is the asking of one question. It keeps one map throughout.
 type fanout struct {
@@ -40,6 +35,7 @@ type fanout struct {
 	nodes  standing
 	zone   string // preferred
 	cancel context.CancelFunc
+	room   int64 // bytes that the part of a node is likely not to exceed
 
 	mu struct {
 		sync.Mutex
@@ -55,7 +51,14 @@ type fanout struct {
 // cluster allow. The error is a refusal by a node, which holds for the whole
 // request.
 func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (outcome, *fanout, error) {
-	f := &fanout{b: b, q: q, m: b.maps.Current(), began: time.Now(), end: end, until: margin(end)}
+	if q.loan == nil { // of nobody who takes the answer away
+		q.loan = b.answering.Borrow()
+		defer q.loan.Return()
+	}
+	f := &fanout{b: b, q: q, m: b.maps.Current(), began: time.Now(), end: end, until: margin(end), room: b.sizes.expect(q)}
+	if err := q.hold(requestTimes*int64(len(q.encoded)) + timelineBytes*int64(q.distinct*q.types)); err != nil {
+		return outcome{}, f, err
+	}
 	ctx, f.cancel = context.WithDeadline(ctx, f.until)
 	defer f.cancel()
 	f.nodes, f.zone = b.health.standing(f.m), b.zone.preferred(f.m)
@@ -89,9 +92,17 @@ func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.N
 	if len(tried) == 0 { // before there is anything else at work
 		f.q.times.route = time.Since(began)
 	}
+	room := share(f.room, len(legs))
+	if err := f.q.hold(2 * room * int64(len(legs))); err != nil {
+		f.refuse(err)
+		return none(want, missOverloaded)
+	}
 	total := none(rest, missNoReplica)
 	outcomes := make([]outcome, len(legs))
 	var wg sync.WaitGroup
+	for i := range legs {
+		legs[i].room = room
+	}
 	for i, l := range legs {
 		if i > 0 {
 			wg.Add(1)
@@ -116,16 +127,12 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	l.entities = f.q.among(l.parts)
 	next := append(slices.Clip(tried), l.node.ID)
 	var heard, shed atomic.Bool // from the node itself; that it is overloaded
-	gone := !f.m.Alive(l.node.ID) && !f.q.inquires() && f.b.health.mute(l.node.ID)
 	first := func(ctx context.Context) (outcome, bool) {
-		if gone {
-			probe, cancel := context.WithTimeout(ctx, goneProbe)
-			defer cancel()
-			ctx = probe
-		}
-		o := f.call(ctx, l, len(tried) > 0)
-		heard.Store(ctx.Err() == nil) // unless it was given up
-		shed.Store(o.all(missShed))
+		called, over := f.b.health.wait(ctx, l.node.ID)
+		o := f.call(called, l, len(tried) > 0)
+		heard.Store(called.Err() == nil) // unless it was given up
+		over()
+		shed.Store(o.all(missOverloaded))
 		if left := o.left(); len(o.parts) > 0 && left.Len() > 0 {
 			// The node has answered for the rest; only these are still open.
 			reasons := o.missing
@@ -136,7 +143,7 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	}
 	second := func(ctx context.Context) (outcome, bool) {
 		if shed.Load() && !f.b.budget.spend() {
-			return none(l.parts, missShed), false // asking on would spread the overload
+			return none(l.parts, missOverloaded), false // asking on would spread the overload
 		}
 		o := f.cover(ctx, l.parts, next)
 		o.second = true
@@ -144,6 +151,9 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	}
 	hedged, asked := false, false
 	allow := func() bool {
+		if !heard.Load() {
+			f.suspect(l.node)
+		}
 		if f.q.inquires() {
 			hedged = f.elsewhere(l.parts, next)
 			return hedged
@@ -177,6 +187,30 @@ func (f *fanout) leg(ctx context.Context, l leg, tried []millrace.NodeID) outcom
 	return best
 }
 
+// suspect has a node pinged whose call is overdue.
+func (f *fanout) suspect(n cluster.Node) {
+	b := f.b
+	if !b.health.suspect(n.ID) {
+		return
+	}
+	b.pings.Go(func() { b.health.ping(b.open, n.ID, b.pinger(n.ID)) })
+}
+
+// pinger returns what pings a node, wherever it is by then.
+func (b *Broker) pinger(id millrace.NodeID) func(context.Context) error {
+	return func(ctx context.Context) error {
+		n, known := b.maps.Current().Node(id)
+		if !known {
+			return nil // whoever comes back by this name begins anew
+		}
+		node, err := b.conns.get(n)
+		if err != nil {
+			return err
+		}
+		return node.Ping(ctx)
+	}
+}
+
 // ending says what an outcome tells of how busy the nodes are. What waited in
 // vain for those that answer nobody tells nothing of the others, unless there
 // are no others; nor does what its caller gave up.
@@ -190,7 +224,7 @@ func (f *fanout) ending(ctx context.Context, o outcome) ending {
 	answers := func(id millrace.NodeID) bool { return f.m.Alive(id) && !f.b.health.mute(id) }
 	for p, why := range o.missing {
 		switch {
-		case why == missShed:
+		case why == missOverloaded:
 			return endShed
 		case why == missTimeout && slices.ContainsFunc(f.m.Replicas(p), answers):
 			return endLate
@@ -276,16 +310,39 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	return o
 }
 
+// query asks one node for its part. What the part may take has been reserved; a
+// node whose part takes more says how much, and is asked again when there is
+// room for it.
 func (f *fanout) query(ctx context.Context, l leg) (*nodev1.QueryResponse, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
+	room := l.room
+	var size int64
+	defer func() { _ = f.q.loan.More(size - 2*room) }()
 	n, err := f.b.conns.get(l.node)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := n.Query(ctx, f.q.ask(l.parts))
-	return resp, rpcerr.FromStatus(err) // a node in this process speaks as on the wire
+	for range maxAsks {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		resp, err := n.Query(ctx, f.q.ask(l.parts, room))
+		if err != nil {
+			return nil, rpcerr.FromStatus(err) // a node in this process speaks as on the wire
+		}
+		needs := resp.GetWithheldBytes()
+		if needs == 0 {
+			size = nodewire.Size(resp)
+			f.b.sizes.learn(f.q, size, len(resp.GetItems()))
+			return resp, nil
+		}
+		needs += needs / 8 // what comes meanwhile
+		if err := f.q.hold(2 * (needs - room)); err != nil {
+			f.refuse(err)
+			return nil, err
+		}
+		room = needs
+	}
+	return nil, errTooLarge
 }
 
 // judge tells health and the hedges' delay how a call went. A call given up
@@ -296,6 +353,9 @@ func (f *fanout) judge(l leg, took time.Duration, err error) {
 	}
 	id, recent := l.node.ID, f.recent(l)
 	due := recent.hedgeAfter()
+	if err != nil && !ended(err) && !errors.Is(err, errUnreachable) {
+		f.b.health.hears(id)
+	}
 	switch {
 	case err == nil:
 		f.b.health.answered(id, took, took < due)
@@ -304,6 +364,9 @@ func (f *fanout) judge(l leg, took time.Duration, err error) {
 	case rpcerr.Refused(err), reason(context.Background(), err) == missModel:
 	case !ended(err):
 		f.b.health.failed(id)
+		if errors.Is(err, errUnreachable) {
+			f.suspect(l.node)
+		}
 	case took >= due:
 		f.b.health.gaveUp(id, took)
 	}
@@ -327,7 +390,7 @@ func (f *fanout) count(ctx context.Context, l leg, err error) string {
 	switch {
 	case err == nil:
 		label = "answered"
-	case errors.Is(ctx.Err(), context.Canceled):
+	case errors.Is(context.Cause(ctx), context.Canceled):
 		label = "cancelled"
 	}
 	f.b.metrics.calls.WithLabelValues(string(l.node.ID), label).Inc()

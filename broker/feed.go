@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
 )
 
@@ -40,7 +41,8 @@ type Feed struct {
 	// Version is of the definition in the cluster; 0 elsewhere.
 	Version int64 `yaml:"-"`
 
-	builtIn bool // as it came with Millrace
+	builtIn bool            // as it came with Millrace
+	edition cluster.Version // of the definition: what pages keep
 }
 
 // Spacing is how many other items stand between two of one entity, or of one

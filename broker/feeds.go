@@ -59,6 +59,7 @@ type feedBook struct {
 	log   *slog.Logger
 
 	served  atomic.Pointer[feedSet]
+	earlier editions
 	ended   sync.WaitGroup
 	stop    context.CancelFunc
 	resting chan struct{} // can be received from while nothing is to be taken over
@@ -82,6 +83,7 @@ func newFeedBook(fixed []Feed, defs Definitions, try tries, log *slog.Logger) *f
 	b := &feedBook{fixed: feedSet{}, defs: defs, try: try, log: log, stop: func() {}, resting: make(chan struct{}), taken: map[string]taken{}, faults: map[string]string{}}
 	for _, f := range fixed {
 		f.Limit = cmp.Or(f.Limit, defaultLimit)
+		f.edition = cluster.Version{Name: f.Name, Sum: f.digest()}
 		b.fixed[f.Name] = f
 	}
 	b.served.Store(&b.fixed)
@@ -233,17 +235,10 @@ func (b *feedBook) read(ctx context.Context, v cluster.Version, r *round) (taken
 		r.lost += time.Since(began)
 		return taken{}, err
 	}
-	f, err := ParseFeed(body)
+	f, err := parseVersion(v, body)
 	if err != nil {
 		return taken{}, err
 	}
-	if f.Name != v.Name {
-		return taken{}, fmt.Errorf("feed: the definition under %q is named %q", v.Name, f.Name)
-	}
-	if f.Version, err = strconv.ParseInt(v.Version, 10, 64); err != nil {
-		return taken{}, fmt.Errorf("feed: version %q of %s is no number", v.Version, v.Name)
-	}
-	f.Limit = cmp.Or(f.Limit, defaultLimit)
 	if _, newer := r.parsed[f.Name]; !newer {
 		r.parsed[f.Name] = f
 	}
@@ -254,7 +249,24 @@ func (b *feedBook) read(ctx context.Context, v cluster.Version, r *round) (taken
 		}
 		r.deaf = !heard
 	}
+	b.earlier.keep(f)
 	return taken{f, v}, nil
+}
+
+// parseVersion reads the body of a version.
+func parseVersion(v cluster.Version, body []byte) (Feed, error) {
+	f, err := ParseFeed(body)
+	if err != nil {
+		return Feed{}, err
+	}
+	if f.Name != v.Name {
+		return Feed{}, fmt.Errorf("feed: the definition under %q is named %q", v.Name, f.Name)
+	}
+	if f.Version, err = strconv.ParseInt(v.Version, 10, 64); err != nil {
+		return Feed{}, fmt.Errorf("feed: version %q of %s is no number", v.Version, v.Name)
+	}
+	f.Limit, f.edition = cmp.Or(f.Limit, defaultLimit), v
+	return f, nil
 }
 
 // tell says what has changed since the last time.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -413,11 +415,67 @@ func TestReceiptNamesTheFeedsVersion(t *testing.T) {
 	if err != nil || resp.Receipt.FeedVersion != 9 || len(resp.Items) != 1 {
 		t.Fatalf("%v, %v", resp, err)
 	}
-	// A definition that deduplicates otherwise ends the pages under way.
+	// One that deduplicates otherwise begins with the next first page.
 	d.serve("recent", 10, "name: recent\nmodel: recency\ndistinct_objects: true")
 	settled(b.feeds)
 	req.PageToken, req.Limit = resp.NextPageToken, proto.Int64(1)
-	if _, err = b.GetFeed(t.Context(), req); refusal(t, err).Field != "page_token" {
-		t.Errorf("got %v", err)
+	if resp, err = b.GetFeed(t.Context(), req); err != nil || resp.Receipt.FeedVersion != 9 {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+// TestPagesKeepTheirDefinition: what serves may change between two pages, on a
+// broker that knew the first definition and on one that did not; a page is by
+// the definition of the first, and by nothing once that is gone.
+func TestPagesKeepTheirDefinition(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	d := newDefinitions()
+	brokerOf := func() *Broker {
+		b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler), PageKey: []byte("0123456789abcdef0123456789abcdef")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Close() })
+		return b
+	}
+	d.serve("ranked", 1, "name: ranked\nmodel: recency\nfilter: record.likes > 1\ncap_per_entity: 2")
+	knows := brokerOf()
+	req := rankedRequest(5)
+	first, err := knows.GetFeed(t.Context(), req)
+	if err != nil || first.NextPageToken == "" {
+		t.Fatalf("%v, %v", first, err)
+	}
+	d.serve("ranked", 2, "name: ranked\nmodel: recency\nfilter: record.likes > 2\ndistinct_objects: true\ntypes: [like]\nprivate: true")
+	settled(knows.feeds)
+	for name, b := range map[string]*Broker{"one that served it": knows, "another": brokerOf()} {
+		next := proto.Clone(req).(*feedv1.GetFeedRequest)
+		next.PageToken = first.NextPageToken
+		resp, err := b.GetFeed(t.Context(), next)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		n := w.nodes["n0"]
+		asked := n.asked[len(n.asked)-1]
+		if resp.Receipt.FeedVersion != 1 || asked.Filter != "record.likes > 1" || asked.CapPerEntity != 2 || asked.DistinctObjects || len(asked.Types) > 0 {
+			t.Errorf("%s: a later page is by version %d: %v", name, resp.Receipt.FeedVersion, asked)
+		}
+		next.Explain = true
+		if _, err := b.GetFeed(t.Context(), next); refusal(t, err).Reason != millrace.ReasonForbidden {
+			t.Errorf("%s: what is forbidden since is not: %v", name, err)
+		}
+		fresh := proto.Clone(req).(*feedv1.GetFeedRequest)
+		fresh.Types = []string{"like"}
+		if resp, err := b.GetFeed(t.Context(), fresh); err != nil || resp.Receipt.FeedVersion != 2 {
+			t.Errorf("%s: a first page is by %v, %v", name, resp.GetReceipt(), err)
+		}
+	}
+	d.drop("ranked")
+	d.serve("ranked", 1, "name: ranked\nmodel: recency")
+	settled(knows.feeds)
+	req.PageToken = first.NextPageToken
+	_, err = knows.GetFeed(t.Context(), req)
+	if e := refusal(t, err); e.Reason != millrace.ReasonPageToken || !strings.Contains(e.Detail, "no longer there") {
+		t.Errorf("a page of a definition that is gone: %+v", e)
 	}
 }

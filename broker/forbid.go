@@ -14,23 +14,26 @@ type Forbid struct {
 	Explain bool `yaml:"explain,omitempty"` // how an answer was made
 	Why     bool `yaml:"why,omitempty"`     // what became of a record
 	Model   bool `yaml:"model,omitempty"`   // another model than the feed's
+	Window  bool `yaml:"window,omitempty"`  // an instant of their own (as_of), and what lies before the feed's window
 	Recent  bool `yaml:"recent,omitempty"`  // recent and home as they are built in, which show everything; of a feed: while it is defined
 }
 
 func (f Forbid) or(g Forbid) Forbid {
-	return Forbid{f.Filter || g.Filter, f.Explain || g.Explain, f.Why || g.Why, f.Model || g.Model, f.Recent || g.Recent}
+	return Forbid{f.Filter || g.Filter, f.Explain || g.Explain, f.Why || g.Why, f.Model || g.Model, f.Window || g.Window, f.Recent || g.Recent}
 }
 
 // forbids is what a feed's definition forbids.
 func (f *Feed) forbids() Forbid {
-	return f.Forbid.or(Forbid{Explain: f.Private, Why: f.Private, Recent: f.Private})
+	return f.Forbid.or(Forbid{Explain: f.Private, Why: f.Private, Window: f.Private, Recent: f.Private})
 }
 
 // permitted refuses what a request asks and may not. A request that names the
-// feed's own model asks for nothing.
-func (b *Broker) permitted(feed *Feed, req *feedv1.GetFeedRequest) error {
-	no := b.forbid.or(feed.forbids())
+// feed's own model asks for nothing. An instant is the feed's filter's and its
+// window's: another than now shows what has expired, or is not to be seen yet.
+func permitted(no Forbid, feed *Feed, req *feedv1.GetFeedRequest) error {
 	switch {
+	case no.Window && req.GetAsOf() != nil:
+		return forbidden("as_of", feed.Name)
 	case no.Filter && req.GetFilter() != "":
 		return forbidden("filter", feed.Name)
 	case no.Explain && req.GetExplain():

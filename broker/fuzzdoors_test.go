@@ -38,9 +38,9 @@ import (
 const (
 	doorsTime   = "MILLRACE_DOORS"
 	doorsSeed   = "MILLRACE_DOORS_SEED"
-	doorsServer = "MILLRACE_DOORS_SERVER" // in the process that is the broker
+	doorsServer = "MILLRACE_DOORS_SERVER" // in the process that is the broker: what its nodes have
 	doorsMemory = 512 << 20
-	doorsConns  = 256
+	doorsConns  = 600
 )
 
 // TestFuzzDoors sends a broker in a process of its own whatever comes to mind
@@ -64,7 +64,7 @@ func TestFuzzDoors(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%s=%d", doorsSeed, seed)
-	server := startDoors(t)
+	server := startDoors(t, "nothing")
 	ctx, stop := context.WithCancel(t.Context())
 	var senders sync.WaitGroup
 	bodies, messages := hostileBodies(), hostileMessages()
@@ -93,7 +93,8 @@ func TestFuzzDoors(t *testing.T) {
 	t.Logf("%s of a processor, at most %d MiB, %d of %d probes refused", server.processorTime(t).Round(time.Second), server.mostMemory(t)>>20, refused, probes)
 }
 
-// serveDoors is the broker's process: real doors, and nodes that have nothing.
+// serveDoors is the broker's process: real doors, and nodes that have nothing,
+// or much for everyone.
 func serveDoors(t *testing.T) {
 	limit := syscall.Rlimit{Cur: doorsMemory + 64<<20, Max: doorsMemory + 64<<20}
 	if err := syscall.Setrlimit(syscall.RLIMIT_DATA, &limit); err != nil {
@@ -102,12 +103,18 @@ func serveDoors(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	b, err := New(Config{
 		Maps: w, Log: slog.New(slog.DiscardHandler), RequestMemory: minRequestMemory,
-		Dial: func(n cluster.Node) (Node, error) { return emptyNode{w.nodes[n.ID].hosted}, nil },
+		Dial: func(n cluster.Node) (Node, error) {
+			empty := emptyNode{w.nodes[n.ID].hosted}
+			if os.Getenv(doorsServer) == "much" {
+				return muchNode{empty}, nil
+			}
+			return empty, nil
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.arriveWithin = 2 * time.Second
+	b.arriveWithin, b.takenWithin = 2*time.Second, 2*time.Second
 	listen := func(refusal string) net.Listener {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -145,6 +152,8 @@ func (emptyNode) GetSchema(context.Context, *nodev1.GetSchemaRequest) (*nodev1.G
 	return nil, io.EOF
 }
 
+func (emptyNode) Ping(context.Context) error { return nil }
+
 // doorsProcess is the process of serveDoors.
 type doorsProcess struct {
 	pid        int
@@ -154,10 +163,10 @@ type doorsProcess struct {
 	out        bytes.Buffer
 }
 
-func startDoors(t *testing.T) *doorsProcess {
+func startDoors(t *testing.T, nodes string) *doorsProcess {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestFuzzDoors$", "-test.timeout=0")
-	cmd.Env = append(os.Environ(), doorsServer+"=1", "GOMEMLIMIT=384MiB", "GOGC=50")
+	cmd.Env = append(os.Environ(), doorsServer+"="+nodes, "GOMEMLIMIT=384MiB", "GOGC=50")
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}

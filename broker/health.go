@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -12,8 +13,14 @@ import (
 // health decides which nodes are asked first. It follows the relative
 // strategy of LinkedIn's D2 (Rest.li, "D2 load balancer"): a node is compared
 // with the cluster every few seconds, goes down fast and comes up slowly, and
-// is never asked by nobody, since nobody would see it recover. A node that
-// does not answer at all is not waited for that long.
+// is never asked by nobody, since nobody would see it recover.
+//
+// A node that is slow is waited for, and one that is mute is not. The evidence
+// is a ping beside a call that is overdue: a node that is busy or slow answers
+// it. One that does not within [muteAfter] is mute, and asked last; after
+// [mutePatience] beats its calls are ended, and new ones wait for [muteProbe].
+// Pings go on until one is answered. Beats are counted and not timed, so that
+// the broker's own pause is no silence of its nodes.
 type health struct {
 	mu struct {
 		sync.Mutex
@@ -29,8 +36,10 @@ type nodeHealth struct {
 	probe  time.Time     // when a silent node is asked again,
 	pause  time.Duration // and how long after that
 
-	unheard int       // calls failed or overdue since the last answer, late or not
-	since   time.Time // the first of them
+	heard   time.Time          // the last time that anything came from it
+	pinging bool               // until it answers
+	silence int                // beats since then for which a ping was not answered
+	waits   map[*wait]struct{} // calls that it has not answered
 
 	calls, failed int           // in this interval
 	took          time.Duration // by answered calls in this interval
@@ -49,7 +58,16 @@ const (
 	silentCalls  = 3   // failed or overdue: out of use
 	firstPause   = time.Second
 	longestPause = 16 * time.Second // doubling each time
-	muteAfter    = 250 * time.Millisecond
+)
+
+// A ping takes a millisecond, and a few hundred on a machine that has no rest.
+const (
+	beat         = 100 * time.Millisecond
+	muteAfter    = 250 * time.Millisecond // since anything was heard, and a beat since a ping was sent
+	mutePatience = 15                     // beats
+	muteProbe    = 100 * time.Millisecond
+	pingSpacing  = 50 * time.Millisecond // no ping of a node that was heard so lately
+	pingLimit    = 5 * time.Second       // then another is sent
 )
 
 func newHealth() *health {
@@ -81,12 +99,10 @@ func (h *health) standing(m *cluster.Map) (s standing) {
 			h.mu.nodes[n.ID] = nh
 		}
 		switch {
+		case nh.mute():
+			s.mute = append(s.mute, n.ID)
 		case nh.silent >= silentCalls && now.Before(nh.probe):
-			if nh.mute(now) {
-				s.mute = append(s.mute, n.ID)
-			} else {
-				s.poor = append(s.poor, n.ID)
-			}
+			s.poor = append(s.poor, n.ID)
 		case nh.silent >= silentCalls: // this request tries it
 			nh.pause = min(2*nh.pause, longestPause)
 			nh.probe = now.Add(nh.pause)
@@ -97,16 +113,119 @@ func (h *health) standing(m *cluster.Map) (s standing) {
 	return s
 }
 
-// mute reports whether a node has answered nothing for a while, though asked.
+// mute reports whether a node answers nobody.
 func (h *health) mute(id millrace.NodeID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.of(id).mute(time.Now())
+	return h.of(id).mute()
 }
 
-func (n *nodeHealth) mute(now time.Time) bool {
-	return n.unheard >= silentCalls && now.Sub(n.since) >= muteAfter
+func (n *nodeHealth) mute() bool { return n.silence > 0 && time.Since(n.heard) >= muteAfter }
+
+// wait is a call that a node has not answered.
+type wait struct{ end context.CancelCauseFunc }
+
+// wait returns the context of a call of a node, which ends with errMute when
+// the node proves to be mute, and what is to be called after the call.
+func (h *health) wait(ctx context.Context, id millrace.NodeID) (context.Context, func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	w := &wait{end}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.of(id)
+	if n.waits == nil {
+		n.waits = map[*wait]struct{}{}
+	}
+	n.waits[w] = struct{}{}
+	over := func() { // of the map, too: a context that has ended frees its memory
+		h.mu.Lock()
+		delete(n.waits, w)
+		h.mu.Unlock()
+		end(nil)
+	}
+	if n.silence < mutePatience {
+		return ctx, over
+	}
+	probe := time.AfterFunc(muteProbe, func() { end(errMute) })
+	return ctx, func() { probe.Stop(); over() }
 }
+
+// suspect reports whether a node is to be pinged now until it answers, by
+// whoever asks: not if somebody does, or if it was just heard.
+func (h *health) suspect(id millrace.NodeID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.of(id)
+	if n.pinging || time.Since(n.heard) < pingSpacing {
+		return false
+	}
+	n.pinging = true
+	return true
+}
+
+// ping pings a node until it answers or ctx ends.
+func (h *health) ping(ctx context.Context, id millrace.NodeID, ping func(context.Context) error) {
+	beats := time.NewTicker(beat)
+	defer beats.Stop()
+	for ctx.Err() == nil {
+		limit, cancel := context.WithTimeout(ctx, pingLimit)
+		answer := make(chan error, 1)
+		go func() { answer <- ping(limit) }()
+		for waiting := true; waiting; {
+			select {
+			case err := <-answer:
+				if err == nil {
+					cancel()
+					h.pinged(id)
+					return
+				}
+				answer = nil // the next is sent at the next beat
+			case <-beats.C:
+				h.missBeat(id)
+				waiting = answer != nil
+			case <-ctx.Done():
+				if answer != nil {
+					<-answer
+				}
+				waiting = false
+			}
+		}
+		cancel()
+	}
+	h.pinged(id)
+}
+
+// pinged notes that a node answered a ping, or is not pinged any more.
+func (h *health) pinged(id millrace.NodeID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.of(id)
+	n.pinging = false
+	n.hear()
+}
+
+// missBeat notes that a ping was not answered for a beat, and ends the calls of
+// a node that has been silent for long.
+func (h *health) missBeat(id millrace.NodeID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.of(id)
+	if n.silence++; n.silence < mutePatience {
+		return
+	}
+	for w := range n.waits {
+		w.end(errMute)
+	}
+}
+
+// hears notes that something came from a node, if not in time.
+func (h *health) hears(id millrace.NodeID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.of(id).hear()
+}
+
+func (n *nodeHealth) hear() { n.heard, n.silence = time.Now(), 0 }
 
 // answered notes a call that a node answered: in time, or when it was overdue
 // already. Late answers do not end a silence, but they say how slow it is.
@@ -120,7 +239,7 @@ func (h *health) answered(id millrace.NodeID, took time.Duration, inTime bool) {
 		}
 		n.silent = 0
 	}
-	n.unheard = 0
+	n.hear()
 	n.calls++
 	n.took += took
 }
@@ -153,9 +272,6 @@ func (h *health) failed(id millrace.NodeID) {
 }
 
 func (n *nodeHealth) missed() {
-	if n.unheard++; n.unheard == 1 {
-		n.since = time.Now()
-	}
 	if n.silent++; n.silent == silentCalls {
 		n.pause = firstPause
 		n.probe = time.Now().Add(n.pause)

@@ -2,13 +2,16 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
 
 // after is a try that takes a while, unless it is cancelled.
@@ -221,30 +224,114 @@ func TestLateNodesMakeAPartialAnswer(t *testing.T) {
 	})
 }
 
-// Both replicas of some partitions are frozen, and their leases have ended:
-// after a few requests nobody waits for them for long any more.
-func TestGoneNodesAreNotWaitedFor(t *testing.T) {
+// All replicas of some partitions are frozen, whether their leases have ended
+// or not: who waits for them is let go together, and who comes after does not
+// wait, and is told so. When they thaw they are asked again, whether anybody
+// waited for them or not.
+func TestMuteNodesAreNotWaitedFor(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 2, 1)
+			for i := range 30 {
+				w.add(timelineOf(i), recordID(i), timeAt(i), "")
+			}
+			frozen := w.nodes["n1"]
+			frozen.set(func() { frozen.frozen = true })
+			if lost {
+				w.m = w.m.WithLost("n1")
+			}
+			b := w.broker()
+			ask := func() (*feedv1.GetFeedResponse, time.Duration) {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				began := time.Now()
+				resp, err := b.GetFeed(ctx, recentRequest(30))
+				if err != nil {
+					t.Errorf("lost %v: %v", lost, err)
+				}
+				return resp, time.Since(began)
+			}
+			var all sync.WaitGroup
+			for range 10 {
+				all.Go(func() {
+					if _, took := ask(); took > 3*time.Second {
+						t.Errorf("lost %v: a request waited %s for a node that answers nobody", lost, took)
+					}
+				})
+			}
+			all.Wait()
+			resp, took := ask()
+			if took > 2*muteProbe {
+				t.Errorf("lost %v: a later one waited %s", lost, took)
+			}
+			if len(resp.GetItems()) == 0 || len(resp.GetCoverage().GetMissing()) == 0 {
+				t.Errorf("lost %v: %v", lost, resp.GetCoverage())
+			}
+			for _, m := range resp.GetCoverage().GetMissing() {
+				if m.Reason != missUnreachable {
+					t.Errorf("lost %v: missing %v", lost, m)
+				}
+			}
+			frozen.set(func() { frozen.frozen = false })
+			time.Sleep(pingLimit + 2*beat) // virtual: the fake's ping does not thaw with it
+			if b.health.mute("n1") {
+				t.Errorf("lost %v: a node that answers pings is still mute", lost)
+			}
+			if resp, _ := ask(); len(resp.GetCoverage().GetMissing()) > 0 {
+				t.Errorf("lost %v: back, and %v", lost, resp.GetCoverage())
+			}
+		})
+	}
+}
+
+// A partition is missing for the reason that its nodes give.
+func TestMissingSaysWhy(t *testing.T) {
+	for want, err := range map[string]error{
+		missTimeout:     context.DeadlineExceeded,
+		missUnreachable: errUnreachable,
+		missOverloaded:  &millrace.Error{Reason: millrace.ReasonOverloaded},
+		missTooLarge:    errTooLarge,
+		missModel:       &millrace.Error{Reason: millrace.ReasonNotHere},
+		missError:       errors.New("broken"),
+	} {
+		w := newWorld(t, 2, 1)
+		for i := range 30 {
+			w.add(timelineOf(i), recordID(i), timeAt(i), "")
+		}
+		w.nodes["n1"].err = err
+		resp, err := w.broker().GetFeed(t.Context(), recentRequest(30))
+		if err != nil || len(resp.Coverage.Missing) == 0 || len(resp.Items) == 0 {
+			t.Fatalf("%s: %v, %v", want, resp.GetCoverage(), err)
+		}
+		for _, m := range resp.Coverage.Missing {
+			if m.Reason != want {
+				t.Errorf("%s: %v", want, m)
+			}
+		}
+	}
+}
+
+// A node that takes long over everything and has no replica beside it is
+// waited for: it answers pings.
+func TestSlowNodesAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, 1)
 		for i := range 30 {
 			w.add(timelineOf(i), recordID(i), timeAt(i), "")
 		}
-		w.nodes["n1"].frozen = true
-		w.m = w.m.WithLost("n1")
+		slow := w.nodes["n1"]
+		slow.set(func() { slow.delay = func() time.Duration { return 8 * time.Second } })
 		b := w.broker()
-		var took time.Duration
-		for range 5 {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			began := time.Now()
-			resp, err := b.GetFeed(ctx, recentRequest(30))
-			took = time.Since(began)
-			cancel()
-			if err != nil || len(resp.Coverage.Missing) == 0 || len(resp.Items) == 0 {
-				t.Fatalf("%v, %v", resp.GetCoverage(), err)
-			}
+		var all sync.WaitGroup
+		for range 12 { // as many as the gate lets in at first
+			all.Go(func() {
+				resp, err := b.GetFeed(t.Context(), recentRequest(30))
+				if err != nil || len(resp.Coverage.Missing) > 0 {
+					t.Errorf("%v, %v", resp.GetCoverage(), err)
+				}
+			})
+			time.Sleep(300 * time.Millisecond) // virtual
 		}
-		if took > 2*goneProbe {
-			t.Errorf("a request still waits %s for a node that is gone", took)
-		}
+		all.Wait()
 	})
 }

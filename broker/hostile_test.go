@@ -28,6 +28,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -215,7 +216,7 @@ func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 // all of it comes back.
 func TestBodiesShareABudget(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	b.parsing = intake.NewBudget(8 << 20)
+	b.parsing = memory.New(8<<20, "requests")
 	s := httptest.NewServer(b.Handler())
 	t.Cleanup(s.Close)
 	refused := make(chan int, 16)
@@ -404,7 +405,7 @@ func TestRapidResetIsCutOff(t *testing.T) {
 // goes that holds the most, and no other.
 func TestCallsShareABudget(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	b.arriving = intake.NewBudget(4 << 20)
+	b.arriving = memory.New(4<<20, "requests")
 	addr := listenGRPC(t, b)
 	patient, greedy := dialFrames(t, addr), dialFrames(t, addr)
 	patient.call(1, 0)

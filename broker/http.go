@@ -20,6 +20,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -29,10 +30,10 @@ import (
 // 9457), but for calls by Connect's protocol, which has its own.
 func (b *Broker) Handler() http.Handler {
 	_, byConnect := feedv1connect.NewFeedServiceHandler(connectFeed{b},
-		connect.WithCodec(jsonCodec{b.parsing}), connect.WithCodec(protoCodec{b.parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
+		connect.WithCodec(jsonCodec{b.parsing, "json"}), connect.WithCodec(jsonCodec{b.parsing, "json; charset=utf-8"}), connect.WithCodec(protoCodec{b.parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
 	called := b.guarded(byConnect)
 	all := map[string]route{
-		"/v1/feed":         {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.GetFeed)))},
+		"/v1/feed":         {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.feedForJSON)))},
 		"/v1/why":          {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.Why)))},
 		"/v1/openapi.json": {http.MethodGet, http.HandlerFunc(serveOpenAPI)},
 		feedv1connect.FeedServiceGetFeedProcedure: {http.MethodPost, called},
@@ -40,6 +41,7 @@ func (b *Broker) Handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what nobody reads
+		w = &timely{ResponseWriter: w, within: b.takenWithin}
 		to, ok := all[r.URL.Path]
 		switch {
 		case !ok:
@@ -63,7 +65,6 @@ type route struct {
 const (
 	headersWithin = 5 * time.Second
 	idleWithin    = 2 * time.Minute
-	writtenWithin = 30 * time.Second
 	maxStreams    = 100 // by HTTP/2
 	envelopeBytes = 64  // of gRPC-Web and of gRPC by Connect
 )
@@ -95,7 +96,9 @@ func (b *Broker) guarded(next http.Handler) http.Handler {
 		defer cancel()
 		loan := b.parsing.Borrow()
 		defer loan.Return()
-		ctx = context.WithValue(ctx, admissionKey{}, &admission{})
+		answer := b.answering.Borrow()
+		defer answer.Return() // when it is written
+		ctx = context.WithValue(ctx, admissionKey{}, &admission{loan: answer})
 		body, err := b.receive(w, r.WithContext(ctx), loan)
 		var in *visit
 		if err == nil {
@@ -109,10 +112,31 @@ func (b *Broker) guarded(next http.Handler) http.Handler {
 		defer in.leave()
 		r = r.WithContext(ctx)
 		r.Body = body
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(b.timeout + writtenWithin))
 		next.ServeHTTP(w, r)
 	})
 }
+
+// timely is an answer that the caller has to take in time, from its first byte.
+type timely struct {
+	http.ResponseWriter
+	within time.Duration
+	began  bool
+}
+
+// Write implements http.ResponseWriter.
+func (t *timely) Write(p []byte) (int, error) {
+	if !t.began {
+		t.began = true
+		_ = http.NewResponseController(t.ResponseWriter).SetWriteDeadline(time.Now().Add(t.within))
+	}
+	return t.ResponseWriter.Write(p)
+}
+
+// Unwrap is what [http.ResponseController] asks for.
+func (t *timely) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+// Flush implements http.Flusher.
+func (t *timely) Flush() { _ = http.NewResponseController(t.ResponseWriter).Flush() }
 
 // received is a body that has been read.
 type received struct {
@@ -124,7 +148,7 @@ type received struct {
 func (*received) Close() error { return nil }
 
 // receive reads a body that the caller may send now.
-func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *intake.Loan) (*received, error) {
+func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *memory.Loan) (*received, error) {
 	for _, name := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
 		if e := r.Header.Get(name); e != "" && e != "identity" {
 			return nil, invalid(name, "send the body as it is", "%.100q is not taken here", e)
@@ -147,7 +171,7 @@ func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *intake.Lo
 }
 
 // readBody reads a body into memory that grows with it.
-func readBody(r *http.Request, loan *intake.Loan) ([]byte, error) {
+func readBody(r *http.Request, loan *memory.Loan) ([]byte, error) {
 	if r.ContentLength > intake.MaxBytes+envelopeBytes {
 		return nil, intake.TooLong()
 	}
@@ -207,13 +231,14 @@ func serveJSON[Req any, PReq interface {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(body, '\n'))
+		_, _ = w.Write(body)
+		_, _ = io.WriteString(w, "\n")
 	})
 }
 
 // readRequest takes any content type that says JSON, and none at all or
 // curl's own, since curl -d sends that.
-func readRequest(r *http.Request, req proto.Message, budget *intake.Budget) error {
+func readRequest(r *http.Request, req proto.Message, budget *memory.Budget) error {
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "", "application/json", "application/x-www-form-urlencoded", "text/json", "text/plain":
 	default:
@@ -222,10 +247,22 @@ func readRequest(r *http.Request, req proto.Message, budget *intake.Budget) erro
 	return unmarshalJSON(r.Body.(*received).whole, req, budget)
 }
 
+// feedForJSON is wireFeed for doors that write JSON: the loan of the answer is
+// for its text too, and for the messages between.
+func (b *Broker) feedForJSON(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	resp, err := b.wireFeed(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	loan, over := b.loanOf(ctx)
+	defer over()
+	return resp, loan.More(costOfJSON(resp))
+}
+
 type connectFeed struct{ b *Broker }
 
 func (c connectFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
-	get := c.b.GetFeed
+	get := c.b.feedForJSON
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok && strings.HasSuffix(info.RequestHeader().Get("Content-Type"), "proto") {
 		get = c.b.wireFeed
 	}
@@ -245,10 +282,13 @@ func (c connectFeed) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.W
 }
 
 // jsonCodec is Connect's JSON with the same strictness and form as /v1/feed.
-type jsonCodec struct{ budget *intake.Budget }
+type jsonCodec struct {
+	budget *memory.Budget
+	name   string
+}
 
 // Name implements connect.Codec.
-func (jsonCodec) Name() string { return "json" }
+func (c jsonCodec) Name() string { return c.name }
 
 // Marshal implements connect.Codec.
 func (jsonCodec) Marshal(m any) ([]byte, error) { return marshalJSON(m.(proto.Message)) }
@@ -260,7 +300,7 @@ func (c jsonCodec) Unmarshal(b []byte, m any) error {
 
 // protoCodec is Connect's protobuf, of which nothing is parsed before it is
 // found bounded.
-type protoCodec struct{ budget *intake.Budget }
+type protoCodec struct{ budget *memory.Budget }
 
 // Name implements connect.Codec.
 func (protoCodec) Name() string { return "proto" }

@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -276,7 +277,7 @@ func FuzzUnmarshalJSON(f *testing.F) {
 		for _, req := range []proto.Message{&feedv1.GetFeedRequest{}, &feedv1.WhyRequest{}} {
 			want := proto.Clone(req)
 			wantErr := protojson.Unmarshal(b, want)
-			if err := unmarshalJSON(b, req, intake.NewBudget(1<<30)); err != nil {
+			if err := unmarshalJSON(b, req, memory.New(1<<30, "requests")); err != nil {
 				e := refusal(t, err)
 				if e.WayOut == "" {
 					t.Fatalf("no way out: %+v", e)

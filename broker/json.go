@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
@@ -16,11 +18,67 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/internal/memory"
 )
 
 // marshalJSON writes a message with the field names of the .proto, zeros
-// included. 64-bit integers are strings, as in all JSON of protobuf.
+// included. 64-bit integers are strings, as in all JSON of protobuf. Items that
+// are encoded, as [appendItem] does, become messages one at a time: all of them
+// at once would take many times their bytes.
 func marshalJSON(m proto.Message) ([]byte, error) {
+	resp, ok := m.(*feedv1.GetFeedResponse)
+	if !ok || len(resp.ProtoReflect().GetUnknown()) == 0 {
+		return plainJSON(m)
+	}
+	rest, err := plainJSON(&feedv1.GetFeedResponse{
+		NextPageToken: resp.NextPageToken, Coverage: resp.Coverage, Receipt: resp.Receipt, Explain: resp.Explain, Hints: resp.Hints,
+	})
+	if err != nil {
+		return nil, err
+	}
+	text := append(make([]byte, 0, len(rest)+2*len(resp.ProtoReflect().GetUnknown())), noItems[:len(noItems)-1]...)
+	for item := range encodedItems(resp) {
+		var one feedv1.Item
+		if err := proto.Unmarshal(item, &one); err != nil {
+			return nil, fmt.Errorf("broker: an item as encoded here: %w", err)
+		}
+		each, err := plainJSON(&one)
+		if err != nil {
+			return nil, err
+		}
+		text = append(append(text, each...), ',')
+	}
+	text[len(text)-1] = ']'
+	return append(text, bytes.TrimPrefix(rest, []byte(noItems))...), nil
+}
+
+// noItems is how an answer begins that has no items.
+const noItems = `{"items":[]`
+
+// encodedItems yields the items of an answer.
+func encodedItems(resp *feedv1.GetFeedResponse) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for b := []byte(resp.ProtoReflect().GetUnknown()); len(b) > 0; {
+			_, _, tag := protowire.ConsumeTag(b)
+			item, size := protowire.ConsumeBytes(b[tag:])
+			if size < 0 || !yield(item) {
+				return
+			}
+			b = b[tag+size:]
+		}
+	}
+}
+
+// costOfJSON returns what marshalJSON takes for an answer: its text, which
+// grows as it is written, and the messages of its largest item.
+func costOfJSON(resp *feedv1.GetFeedResponse) (bytes int64) {
+	for item := range encodedItems(resp) {
+		bytes = max(bytes, intake.ParseCost(item, resp.ProtoReflect().Descriptor().Fields().ByNumber(responseItems).Message()))
+	}
+	return bytes + 3*int64(len(resp.ProtoReflect().GetUnknown()))
+}
+
+func plainJSON(m proto.Message) ([]byte, error) {
 	loose, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
 		return nil, err
@@ -35,7 +93,7 @@ func marshalJSON(m proto.Message) ([]byte, error) {
 //
 // Nothing is parsed before [intake.JSON] has found it bounded, and entities are
 // read by it: they are nearly all of a large request.
-func unmarshalJSON(b []byte, m proto.Message, budget *intake.Budget) error {
+func unmarshalJSON(b []byte, m proto.Message, budget *memory.Budget) error {
 	path := entitiesOf(m)
 	text, err := intake.JSON(b, path...)
 	if err != nil && len(path) > 1 {

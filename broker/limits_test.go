@@ -45,6 +45,7 @@ func TestTheLimitsOfARequest(t *testing.T) {
 		"types":      {100, func(r *feedv1.GetFeedRequest, n int) { r.Types = distinct(n) }, millrace.ReasonTooLarge, "types"},
 		"fields":     {100, func(r *feedv1.GetFeedRequest, n int) { r.Fields = distinct(n) }, millrace.ReasonInvalid, "fields"},
 		"entities":   {20_000, func(r *feedv1.GetFeedRequest, n int) { r.Entities = distinct(n) }, millrace.ReasonTooLarge, "entities"},
+		"timelines":  {2000, func(r *feedv1.GetFeedRequest, n int) { r.Entities, r.Types = distinct(n), distinct(100) }, millrace.ReasonTooLarge, "entities"},
 		"attributes": {1000, func(r *feedv1.GetFeedRequest, n int) { r.Viewer.Attributes = named(n, structpb.NewBoolValue(true)) }, millrace.ReasonTooLarge, "viewer.attributes"},
 		"features":   {10_000, func(r *feedv1.GetFeedRequest, n int) { r.Viewer.Features = named(n, 1.0) }, millrace.ReasonTooLarge, "viewer.features"},
 		"values": {10_000, func(r *feedv1.GetFeedRequest, n int) {
@@ -69,7 +70,7 @@ func TestTheLimitsOfARequest(t *testing.T) {
 			for i := range hashes {
 				hashes[i] = uint64(i) * (math.MaxUint64 / 20_000)
 			}
-			c := cursor{issued: millrace.TimeOf(time.Now()), asOf: q.asOf, request: q.request, model: "recency", served: hashes}
+			c := cursor{issued: millrace.TimeOf(time.Now()), asOf: q.asOf, request: q.request, model: "recency", feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, served: hashes}
 			r.PageToken = c.encode(b.pageKey)
 		}, millrace.ReasonTooLarge, "page_token"},
 	} {

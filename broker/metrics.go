@@ -78,8 +78,11 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "millrace", Subsystem: "broker", Name: "request_memory_bytes", Help: "Memory that is counted for requests that are being read or parsed."},
 		func() float64 { return float64(b.arriving.Held() + b.parsing.Held()) })
+	answering := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "millrace", Subsystem: "broker", Name: "answer_memory_bytes", Help: "Memory that is counted for answers, from before nodes are asked until callers have taken them."},
+		func() float64 { return float64(b.answering.Held()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, epoch, limit, b.feeds.bad, held} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, epoch, limit, b.feeds.bad, held, answering} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

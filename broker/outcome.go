@@ -15,12 +15,14 @@ import (
 
 // Why a partition is missing from an answer, as Missing.reason says it.
 const (
-	missTimeout   = "timeout"
-	missNoReplica = "no_replica"
-	missBehind    = "behind"
-	missShed      = "shed"
-	missError     = "error"
-	missModel     = "no_model"
+	missTimeout     = "timeout"
+	missUnreachable = "unreachable"
+	missNoReplica   = "no_replica"
+	missBehind      = "behind"
+	missOverloaded  = "overloaded"
+	missTooLarge    = "too_large"
+	missModel       = "no_model"
+	missError       = "error"
 )
 
 // part is what one node answered for its share of the partitions.
@@ -140,17 +142,33 @@ func (o outcome) explained(earlier map[millrace.Partition]string) outcome {
 	return o
 }
 
+// What a call tells of a node that did not come to answer it.
+var (
+	// errMute ends calls of a node that answers nobody.
+	errMute        = errors.New("broker: the node answers nobody")
+	errUnreachable = errors.New("broker: the node cannot be reached")
+	errTooLarge    = errors.New("broker: the node's answer is larger than a message may be")
+)
+
 // reason says why a call that gave err answered nothing.
 func reason(ctx context.Context, err error) string {
 	var e *millrace.Error
 	switch {
+	case errors.Is(context.Cause(ctx), errMute), errors.Is(err, errUnreachable):
+		return missUnreachable
 	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded):
 		return missTimeout
-	case errors.As(err, &e) && e.Reason == millrace.ReasonDeadline:
+	case errors.Is(err, errTooLarge):
+		return missTooLarge
+	case !errors.As(err, &e):
+		return missError
+	}
+	switch e.Reason {
+	case millrace.ReasonDeadline:
 		return missTimeout
-	case errors.As(err, &e) && e.Reason == millrace.ReasonOverloaded:
-		return missShed
-	case errors.As(err, &e) && e.Reason == millrace.ReasonNotHere:
+	case millrace.ReasonOverloaded:
+		return missOverloaded
+	case millrace.ReasonNotHere:
 		return missModel
 	}
 	return missError

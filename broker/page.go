@@ -29,7 +29,7 @@ import (
 //
 // in base64 for URLs, without padding.
 const (
-	tokenVersion = 3
+	tokenVersion = 4
 	macBytes     = 16
 	tokenLife    = 24 * time.Hour
 	maxServed    = 10_000 // items on the pages of one feed
@@ -37,14 +37,15 @@ const (
 
 // cursor is where a feed continues.
 type cursor struct {
-	issued   millrace.Time
-	asOf     millrace.Time // of every page
-	request  uint64        // hash of what must be the same on every page
-	model    string        // of every page, whatever becomes of the feed's,
-	version  string        // and its version; empty of what every node has
-	sum      string        // and its checksum
-	distinct bool          // what the hashes are of
-	served   []uint64      // millrace.ServedHash of every item so far, ascending
+	issued  millrace.Time
+	asOf    millrace.Time // of every page
+	request uint64        // hash of what must be the same on every page
+	model   string        // of every page, whatever becomes of the feed's,
+	version string        // and its version; empty of what every node has
+	sum     string        // and its checksum
+	feed    string        // the version of the feed's definition, of every page likewise; empty of one that came with the broker
+	feedSum string        // and its checksum
+	served  []uint64      // millrace.ServedHash of every item so far, ascending
 }
 
 func (c *cursor) encode(key []byte) string {
@@ -52,12 +53,9 @@ func (c *cursor) encode(key []byte) string {
 	b = binary.AppendUvarint(b, uint64(c.issued))
 	b = binary.AppendUvarint(b, uint64(c.asOf))
 	b = binary.LittleEndian.AppendUint64(b, c.request)
-	b = appendPrefixed(appendPrefixed(appendPrefixed(b, c.model), c.version), c.sum)
-	kind := byte(0)
-	if c.distinct {
-		kind = 1
+	for _, s := range []string{c.model, c.version, c.sum, c.feed, c.feedSum} {
+		b = appendPrefixed(b, s)
 	}
-	b = append(b, kind)
 	b = appendHashes(b, c.served)
 	return base64.RawURLEncoding.EncodeToString(append(b, mac(key, b)...))
 }
@@ -92,11 +90,8 @@ func decodeBody(b []byte) (*cursor, error) {
 	if h := r.bytes(8); !r.bad {
 		c.request = binary.LittleEndian.Uint64(h)
 	}
-	for _, s := range []*string{&c.model, &c.version, &c.sum} {
+	for _, s := range []*string{&c.model, &c.version, &c.sum, &c.feed, &c.feedSum} {
 		*s = string(r.bytes(r.uvarint()))
-	}
-	if kind := r.bytes(1); !r.bad {
-		c.distinct = kind[0] == 1
 	}
 	if r.bad {
 		return nil, errors.New("it ends too soon")
@@ -132,25 +127,33 @@ func (r *reader) bytes(n uint64) []byte {
 	return v
 }
 
-// readPage continues where the request's token says.
-func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
-	q.request = requestHash(req, q)
+func badToken(format string, args ...any) error {
+	return &millrace.Error{Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf(format, args...), WayOut: "ask for the first page again, without a token"}
+}
+
+// cursorOf returns where the request's token says that it continues; nil for a
+// first page.
+func (b *Broker) cursorOf(req *feedv1.GetFeedRequest) (*cursor, error) {
 	if req.GetPageToken() == "" {
-		return nil
-	}
-	bad := func(format string, args ...any) error {
-		return &millrace.Error{Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf(format, args...), WayOut: "ask for the first page again, without a token"}
+		return nil, nil
 	}
 	c, err := decodeCursor(req.GetPageToken(), b.pageKey)
+	if err != nil {
+		return nil, badToken("%v", err)
+	}
+	return c, nil
+}
+
+// readPage continues where the request's token says; c is nil for a first page.
+func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *cursor, now time.Time) error {
+	q.request = requestHash(req, q)
 	switch {
-	case err != nil:
-		return bad("%v", err)
+	case c == nil:
+		return nil
 	case c.request != q.request:
-		return bad("it is of another request: all but page_token, limit, fields and explain must be as they were")
-	case c.distinct != q.query.DistinctObjects:
-		return bad("the definition of feed %s has changed since", q.feed.Name)
+		return badToken("it is of another request: all but page_token, limit, fields and explain must be as they were")
 	case now.Sub(c.issued.Std()) > tokenLife:
-		return bad("it expired %s after %s", tokenLife, c.issued)
+		return badToken("it expired %s after %s", tokenLife, c.issued)
 	case len(c.served) >= maxServed:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "page_token", Detail: fmt.Sprintf("%d items have been served", len(c.served)), WayOut: "begin anew with a window further back (to)"}
 	}
@@ -229,8 +232,8 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool, now time
 	}
 	slices.Sort(served)
 	c := cursor{
-		issued: millrace.TimeOf(now), asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: q.query.ModelSum, distinct: distinct,
-		served: slices.Compact(served),
+		issued: millrace.TimeOf(now), asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: q.query.ModelSum,
+		feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, served: slices.Compact(served),
 	}
 	return c.encode(b.pageKey)
 }

@@ -183,7 +183,7 @@ func TestPageTokens(t *testing.T) {
 		"not a token":      func(r *feedv1.GetFeedRequest) { r.PageToken = "%%%" },
 		"cut":              func(r *feedv1.GetFeedRequest) { r.PageToken = r.PageToken[:20] },
 		"too short":        func(r *feedv1.GetFeedRequest) { r.PageToken = "AQ" },
-		"altered":          func(r *feedv1.GetFeedRequest) { r.PageToken = "B" + r.PageToken[1:] },
+		"altered":          func(r *feedv1.GetFeedRequest) { r.PageToken = "C" + r.PageToken[1:] },
 		"of other brokers": func(r *feedv1.GetFeedRequest) { r.PageToken = (&cursor{}).encode([]byte("another key")) },
 		"expired": func(r *feedv1.GetFeedRequest) {
 			c, err := decodeCursor(r.PageToken, b.pageKey)
@@ -295,7 +295,7 @@ func TestHashesAreCompact(t *testing.T) {
 
 func FuzzDecodeCursor(f *testing.F) {
 	key := []byte("0123456789abcdef")
-	for _, c := range []cursor{{}, {issued: 1, asOf: 2, request: 3, model: "home", distinct: true, served: []uint64{5, 1 << 40, 1<<64 - 1}}} {
+	for _, c := range []cursor{{}, {issued: 1, asOf: 2, request: 3, model: "home", feed: "3", feedSum: "ff", served: []uint64{5, 1 << 40, 1<<64 - 1}}} {
 		raw, _ := base64.RawURLEncoding.DecodeString(c.encode(key))
 		f.Add(raw[:len(raw)-macBytes])
 	}

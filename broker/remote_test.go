@@ -31,13 +31,13 @@ func (s servedNode) GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest)
 	return resp, rpcerr.Status(err)
 }
 
-func serveNode(t *testing.T, n *fakeNode, addr string) (stop func(), at string) {
+func serveNode(t *testing.T, n *fakeNode, addr string, opts ...grpc.ServerOption) (stop func(), at string) {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(opts...)
 	nodev1.RegisterNodeServiceServer(s, servedNode{fakeNode: n})
 	done := make(chan struct{})
 	go func() {
@@ -89,5 +89,42 @@ func TestRemoteNode(t *testing.T) {
 		if limit.Err() != nil {
 			t.Fatalf("a node that is back is not used: %v", err)
 		}
+	}
+}
+
+// A node behind gRPC whose process is frozen, so that the kernel takes what is
+// sent to it and nothing comes back, is found mute and told as unreachable; one
+// that is slow, and answers pings, is waited for.
+func TestMuteRemoteNode(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	for i := range 30 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	slow := w.nodes["n0"]
+	slow.set(func() { slow.delay = func() time.Duration { return 4 * time.Second } })
+	stop, addr := serveNode(t, slow, "127.0.0.1:0")
+	t.Cleanup(stop)
+	frozen, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer frozen.Close()
+	w.m = cluster.NewMap(w.m.Assignment(), []cluster.Node{{ID: "n0", Addr: addr}, {ID: "n1", Addr: frozen.Addr().String()}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All(), "n1": cluster.All()})
+	b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler), Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	resp, err := b.GetFeed(t.Context(), recentRequest(30))
+	if err != nil || len(resp.Items) == 0 || len(resp.Coverage.Missing) == 0 {
+		t.Fatalf("%v, %v", resp.GetCoverage(), err)
+	}
+	for _, m := range resp.Coverage.Missing {
+		if m.Reason != missUnreachable || w.m.Replicas(partitionOf(m))[0] != "n1" {
+			t.Errorf("missing %v", m)
+		}
+	}
+	if !b.health.mute("n1") || b.health.mute("n0") {
+		t.Errorf("the frozen one is mute: %v; the slow one: %v", b.health.mute("n1"), b.health.mute("n0"))
 	}
 }

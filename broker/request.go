@@ -14,6 +14,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -22,6 +23,10 @@ const (
 	maxEntities = 20_000 // distinct ones
 	maxLimit    = 1_000
 	maxTypes    = 100
+	// maxTimelines bounds entities times types, and maxInquired those of an
+	// inquiry, each of which takes index nodes many times as long.
+	maxTimelines = 200_000
+	maxInquired  = 50_000
 )
 
 // question is a request that has been found good: what the nodes are asked,
@@ -29,8 +34,10 @@ const (
 type question struct {
 	feed  Feed
 	query *nodev1.QueryRequest // all but entities
-	asOf  millrace.Time
-	types int // timelines an entity counts for
+	// narrows says that the caller's window may only narrow the feed's.
+	narrows bool
+	asOf    millrace.Time
+	types   int // timelines an entity counts for
 
 	distinct int // entities
 	want     cluster.Set
@@ -48,6 +55,7 @@ type question struct {
 	request   uint64 // requestHash
 
 	shown int // items in the answer
+	loan  *memory.Loan
 }
 
 // times is where the time of a request goes.
@@ -72,8 +80,9 @@ func (q *question) entities(p millrace.Partition) []byte { return q.encoded[q.en
 // answer does: how long says nothing about them then.
 func (q *question) inquires() bool { return q.query.Examine != "" || len(q.query.Above) > 0 }
 
-// ask returns the request for a set of partitions.
-func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
+// ask returns the request for a set of partitions, whose answer may take so
+// many bytes.
+func (q *question) ask(parts cluster.Set, room int64) *nodev1.QueryRequest {
 	n := 0
 	for p := range parts.All() {
 		n += len(q.entities(p))
@@ -83,6 +92,7 @@ func (q *question) ask(parts cluster.Set) *nodev1.QueryRequest {
 		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
+		MaxBytes: room,
 	}
 	if r.Explain {
 		r.Shadow = q.query.Shadow
@@ -107,18 +117,28 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	if err != nil {
 		return nil, err
 	}
-	if err := b.permitted(&feed, req); err != nil {
+	c, err := b.cursorOf(req)
+	if err != nil {
 		return nil, err
 	}
-	q := &question{feed: feed, query: &nodev1.QueryRequest{
+	if c != nil {
+		if feed, err = b.feeds.edition(feed, c); err != nil {
+			return nil, err
+		}
+	}
+	no := b.forbid.or(feed.forbids())
+	if err := permitted(no, &feed, req); err != nil {
+		return nil, err
+	}
+	q := &question{feed: feed, narrows: no.Window, query: &nodev1.QueryRequest{
 		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: feed.Model, Filter: feed.Filter, Shadow: namesOf(feed.Shadow),
 		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
 	}}
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
-		readViewer, readTypes, readEntities, readFilter, readModel, readLimit, readMinCoverage, readFields,
+		readViewer, readTypes, readEntities, readCost, readFilter, readModel, readLimit, readMinCoverage, readFields,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.chooseModel(q); return nil },
-		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, now) },
+		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
 	} {
 		if err := check(q, req); err != nil {
 			return q, err
@@ -196,6 +216,17 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 	}
 	q.distinct = len(n.distinct)
 	q.encode(n.distinct)
+	return nil
+}
+
+// readCost bounds what a request costs index nodes before they are asked.
+func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.affordable(maxTimelines) }
+
+// affordable refuses a question for more timelines than most.
+func (q *question) affordable(most int) error {
+	if n := q.distinct * q.types; n > most {
+		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%d entities of %d types are %d timelines, more than %d", q.distinct, q.types, n, most), WayOut: "ask for fewer entities, or for fewer types"}
+	}
 	return nil
 }
 
@@ -289,6 +320,10 @@ func readTimes(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
 	}
 	if req.GetFrom() != nil && from > to {
 		return invalid("from", "let the window begin before it ends", "%s is after to, %s", from, to)
+	}
+	if q.narrows { // what both windows have, be it nothing
+		from = max(from, earliest)
+		to = max(from, to)
 	}
 	q.asOf = asOf
 	q.query.AsOfMs, q.query.FromMs, q.query.ToMs = int64(asOf), int64(from), int64(to)

@@ -13,7 +13,8 @@ import (
 type leg struct {
 	node     cluster.Node
 	parts    cluster.Set
-	entities int // of the parts, once it is asked
+	entities int   // of the parts, once it is asked,
+	room     int64 // and how many bytes its answer may take, unless it says that it takes more
 }
 
 // tier says how far a node can be trusted to answer now.

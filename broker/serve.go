@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -44,9 +45,10 @@ func (b *Broker) ServerOptions() []grpc.ServerOption {
 }
 
 // Guard returns the listener of the gRPC server: it bounds what connections
-// hold of requests that have not been read whole. See [intake.Watch].
+// hold of requests that have not been read whole, and how long they may take to
+// read answers. See [intake.Watch].
 func (b *Broker) Guard(l net.Listener) net.Listener {
-	return intake.Watch(l, b.arriving, b.arriveWithin)
+	return intake.Watch(l, b.arriving, b.arriveWithin, b.takenWithin)
 }
 
 // refuseCompressed refuses compressed requests: a small one may become a large
@@ -66,7 +68,10 @@ func (noDecompressor) Do(io.Reader) ([]byte, error) {
 
 // admission is how far a request has been let in before it is parsed. Requests
 // of callers in the process have none.
-type admission struct{ visit *visit }
+type admission struct {
+	visit *visit
+	loan  *memory.Loan // for the answer, which the door returns
+}
 
 type admissionKey struct{}
 
@@ -146,6 +151,12 @@ func serveGRPC[Req any, PReq interface {
 			return nil, rpcerr.Status(err)
 		}
 		defer visit.leave()
+		a, _ := ctx.Value(admissionKey{}).(*admission)
+		if a == nil {
+			a = &admission{visit: visit}
+			ctx = context.WithValue(ctx, admissionKey{}, a)
+		}
+		a.loan = b.answering.Borrow()
 		p := &parcel{req: PReq(new(Req)), loan: b.parsing.Borrow()}
 		defer p.loan.Return()
 		if err = parse(p); err == nil {
@@ -158,8 +169,9 @@ func serveGRPC[Req any, PReq interface {
 			resp, err = method(ctx, p.req.(PReq))
 		}
 		if err != nil {
+			a.loan.Return()
 			return nil, rpcerr.Status(err)
 		}
-		return resp, nil
+		return send(ctx, any(resp).(proto.Message), a.loan), nil
 	}
 }

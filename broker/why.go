@@ -83,6 +83,9 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 		return nil, err
 	}
 	end, _ := ctx.Deadline()
+	loan, over := b.loanOf(ctx)
+	defer over()
+	i.q.loan = loan
 	o, f, err := b.ask(ctx, i.q, end)
 	switch {
 	case err != nil:
@@ -129,6 +132,9 @@ func (b *Broker) inquire(req *feedv1.WhyRequest) (*inquiry, error) {
 		i.q, err = b.read(feed, time.Now())
 	}
 	if err != nil {
+		return nil, under("request", err)
+	}
+	if err := i.q.affordable(maxInquired); err != nil {
 		return nil, under("request", err)
 	}
 	if b.forbid.Why || i.q.feed.forbids().Why {

@@ -15,6 +15,17 @@ import (
 )
 
 // why asks, and looks at what every answer must have.
+// An inquiry costs index nodes much more than an answer, and is bounded apart.
+func TestInquiriesAreBounded(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	req := recentRequest(501)
+	req.Types = distinct(100)
+	_, err := w.broker().Why(t.Context(), &feedv1.WhyRequest{Request: req, Record: "r"})
+	if e := refusal(t, err); e.Reason != millrace.ReasonTooLarge || e.Field != "request.entities" || w.calls() > 0 {
+		t.Errorf("%+v, after %d calls", e, w.calls())
+	}
+}
+
 func (w *world) why(b *Broker, req *feedv1.WhyRequest) *feedv1.WhyResponse {
 	w.t.Helper()
 	resp, err := b.Why(w.t.Context(), req)

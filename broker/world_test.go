@@ -22,6 +22,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -163,6 +164,8 @@ type fakeNode struct {
 	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
 	delay  func() time.Duration     // before each answer
 	frozen bool                     // never answers
+	old    bool                     // does not know how much its answer may take
+	claims int64                    // bytes that it says its answer takes, if more than one item is asked for
 	silent bool                     // does not tell which schemas it knows
 	work   func(context.Context) error
 }
@@ -261,6 +264,12 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	for _, it := range req.Above {
 		resp.Above = append(resp.Above, n.w.above(rankOf(it), q))
 	}
+	if size := nodewire.Size(resp); !n.old && req.MaxBytes > 0 && size > req.MaxBytes {
+		resp.Items, resp.WithheldBytes = nil, size
+	}
+	if n.claims > 0 && req.Limit > 1 {
+		resp.Items, resp.WithheldBytes = nil, n.claims
+	}
 	// Over the wire and back, so that nothing is shared.
 	raw, err := proto.Marshal(resp)
 	if err != nil {
@@ -325,6 +334,17 @@ func (n *fakeNode) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*
 		return nil, errors.New("an unknown schema")
 	}
 	return resp, n.err
+}
+
+// Ping answers whatever the node is busy with, unless it is frozen.
+func (n *fakeNode) Ping(ctx context.Context) error {
+	n.mu.Lock()
+	frozen := n.frozen
+	n.mu.Unlock()
+	if frozen {
+		<-ctx.Done()
+	}
+	return ctx.Err()
 }
 
 func wireItem(r millrace.Rank, o millrace.Object) *nodev1.Item {

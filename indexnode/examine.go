@@ -114,6 +114,9 @@ func (n *Node) examine(ctx context.Context, r *resolution, q *query.Query, id mi
 		return nil, err
 	}
 	types, all := n.store.Types()
+	if err := affordable(len(r.entities), max(len(types), len(r.asked)), maxExamined); err != nil {
+		return nil, err
+	}
 	if !all { // further ones are known by who names them
 		types = slices.Compact(slices.Sorted(slices.Values(slices.Concat(types, r.asked))))
 	}

@@ -91,19 +91,9 @@ func (c *filterCache) forget(from sources, one *compiled) {
 	}
 }
 
-// compile compiles a filter for the latest version of every schema.
+// compile compiles a filter for the records and features of every family.
 func compile(src string, known *schemas.Snapshot) (*filter.Filter, error) {
-	env := expr.Env{Mode: expr.Filter}
-	for _, s := range known.All() {
-		switch {
-		case known.Latest(s.Name()) != s:
-		case s.Features():
-			env.Entity = append(env.Entity, s.Layout())
-		default:
-			env.Record = append(env.Record, s.Layout())
-		}
-	}
-	f, err := filter.Compile(src, env)
+	f, err := filter.Compile(src, filter.EnvOf(known))
 	var bad *expr.Error
 	if errors.As(err, &bad) {
 		return nil, &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: "see the filter language in docs/filters.md"}

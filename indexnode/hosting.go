@@ -120,11 +120,12 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	models := newModelFollower(n, packs, h.schemaLog.Moved)
+	var models *modelFollower // a backup node ranks nothing
 	if !n.backsUp() {
+		models = newModelFollower(n, packs, h.schemaLog.Moved)
 		models.admit(ctx)
 	}
-	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Instance: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
+	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Dir: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
 		return err
 	}
 	defer h.leave(ctx)
@@ -150,7 +151,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 		g.Go(func() error { return h.keeper.Run(ctx) })
 		g.Go(func() error { return h.keeper.RunDrills(ctx) })
 	}
-	if !n.backsUp() {
+	if models != nil {
 		g.Go(func() error { return models.run(ctx, h.member.SetModels) })
 	}
 	return g.Wait()
@@ -246,9 +247,10 @@ func (h *hosting) announce(ctx context.Context) error {
 			told = lag
 			h.member.SetLag(lag)
 		}
-		h.member.SetReports(slices.DeleteFunc(h.node.reports(now), func(r cluster.Report) bool {
+		reports := slices.DeleteFunc(h.node.reports(now), func(r cluster.Report) bool {
 			return r.State == replica.Ready.String() && r.Reason == ""
-		}))
+		})
+		h.member.SetReports(append(reports, h.node.typesReport(answering)...))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -264,6 +266,18 @@ func worthTelling(told, now cluster.Lag) bool {
 	return now.Behind != told.Behind || now.Seconds > 1.5*told.Seconds || now.Seconds < told.Seconds/1.5
 }
 
+// typesReport warns where records have more content types than can be asked for
+// at once.
+func (n *Node) typesReport(answering cluster.Set) []cluster.Report {
+	if _, all := n.store.Types(); all || answering.Len() == 0 {
+		return nil
+	}
+	return []cluster.Report{{
+		State: replica.Ready.String(), Reason: string(replica.TooManyTypes), Partitions: answering, Warning: true,
+		Detail: fmt.Sprintf("records have more than %d content types, and questions for all of them are refused: name types in the feeds' definitions, and stop who writes the others", store.MaxTypes),
+	}}
+}
+
 // reports tells of all partitions hosted, by state and reason.
 func (n *Node) reports(now time.Time) []cluster.Report {
 	type key struct{ state, reason string }
@@ -276,12 +290,17 @@ func (n *Node) reports(now time.Time) []cluster.Report {
 			continue
 		}
 		why, since := r.Why()
+		warns := state == replica.Ready && why.Reason == "" && n.cfg.BackupsReach == 0
+		if warns {
+			why = r.Irreplaceable()
+			warns = why.Reason != ""
+		}
 		k := key{state.String(), string(why.Reason)}
 		i, ok := at[k]
 		if !ok {
 			i = len(all)
 			at[k] = i
-			all = append(all, cluster.Report{State: k.state, Reason: k.reason, Detail: why.Detail, Since: since})
+			all = append(all, cluster.Report{State: k.state, Reason: k.reason, Detail: why.Detail, Since: since, Warning: warns})
 		}
 		all[i].Partitions.Add(p)
 		if age := n.replicas.Age(p, now); age < replica.UnknownAge {
@@ -294,15 +313,15 @@ func (n *Node) reports(now time.Time) []cluster.Report {
 	return all
 }
 
-// followSchemas forgets what is cached under a layout that a new version of
-// its schema replaced.
+// followSchemas forgets what is cached under a layout that a new schema of the
+// family, or one that was retired, replaced.
 func (h *hosting) followSchemas(ctx context.Context) error {
 	n := h.node
-	names := len(n.schemas.Snapshot().All())
+	known := n.schemas.Snapshot()
 	for {
 		moved := h.schemaLog.Moved()
-		if now := len(n.schemas.Snapshot().All()); now != names {
-			names = now
+		if now := n.schemas.Snapshot(); now != known {
+			known = now
 			// A reader that began before may still fill the cache under an
 			// old layout: wait until it is out.
 			for p := range partition.All() {
@@ -378,8 +397,8 @@ func (n *Node) writeThrough(c *store.Change) {
 // extend continues what the cache has of a timeline by a record, or reports
 // false if it must be read anew.
 func (n *Node) extend(t millrace.Timeline, r millrace.Record) bool {
-	reader := latest(n.schemas.Snapshot(), r.Schema)
-	return reader != nil && n.cache.Continue(t, reader.Layout(), 2*n.maxCached, func(rows *column.Appender) error {
-		return n.append(rows, reader, r)
+	d := n.schemas.Snapshot().Decoder(r.Schema)
+	return d != nil && n.cache.Continue(t, d.Layout(), 2*n.maxCached, func(rows *column.Appender) error {
+		return d.Append(rows, r.Body)
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -163,6 +164,7 @@ func BenchmarkDecodeKeys(b *testing.B) {
 	}
 	decode := func(entities []byte) {
 		r := resolutions.Get().(*resolution)
+		r.loan = memory.New(1, "nobody").Borrow()
 		defer r.release()
 		if err := r.decode(entities); err != nil {
 			b.Fatal(err)

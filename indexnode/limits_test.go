@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
@@ -68,8 +69,14 @@ func TestTypesAreBounded(t *testing.T) {
 	if resp, err := n.query(t.Context(), everything); err != nil || len(resp.Items) != store.MaxTypes {
 		t.Fatalf("%d items, %v", len(resp.GetItems()), err)
 	}
+	if told := n.typesReport(cluster.All()); told != nil {
+		t.Errorf("as many as may be are warned of: %v", told)
+	}
 	bringType(store.MaxTypes)
 	bringType(store.MaxTypes + 1)
+	if told := n.typesReport(cluster.All()); len(told) != 1 || !told[0].Warning || told[0].Reason != "too_many_types" {
+		t.Errorf("the cluster is told %v", told)
+	}
 	for range 2 {
 		_, err := n.query(t.Context(), everything)
 		if bad, ok := err.(*millrace.Error); !ok || bad.Field != "types" || bad.WayOut == "" || !rpcerr.Refused(err) {

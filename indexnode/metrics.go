@@ -62,6 +62,9 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
 	reg.MustRegister(&replicaGauge{n})
+	gauge("millrace_indexnode_question_memory_bytes", "Memory that is counted for questions: what they read beside the caches, and their answers.", func() float64 {
+		return float64(n.memory.Held())
+	})
 	gauge("millrace_indexnode_ready_partitions", "Partitions that answer, those among them whose answers are old.", func() float64 {
 		answering, _, _ := n.replicas.Answering(time.Now())
 		return float64(answering.Len())
@@ -80,6 +83,14 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		return float64(old.Len())
 	})
 	gauge("millrace_indexnode_types", "Content types of records. When it is 257 there are more, and what asks for all types is refused.", func() float64 { types, _ := n.store.Types(); return float64(len(types)) })
+	gauge("millrace_indexnode_schema_clashes", "Fields to which schemas give types that do not go together, so that the records of some read null: millrace schema list names them.", func() float64 {
+		known := n.schemas.Snapshot()
+		clashes := len(known.Disagreements())
+		for _, f := range known.Families() {
+			clashes += len(f.Clashes())
+		}
+		return float64(clashes)
+	})
 	gauge("millrace_cache_fat_records", "Records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Records) })
 	gauge("millrace_cache_skinny_keys", "Timelines known to be empty.", func() float64 { return float64(n.cache.Stats().EmptyKeys) })
 	counter := func(name, help string, f func() float64) {
@@ -135,7 +146,7 @@ func (c *counters) modelRefused() { c.models.Inc() }
 type replicaGauge struct{ node *Node }
 
 var replicaDesc = prometheus.NewDesc("millrace_indexnode_replicas",
-	"Partitions assigned to the node by state (restoring, catching_up, ready, stale, draining, quarantined) and by the reason why they are not ready.", []string{"state", "reason"}, nil)
+	"Partitions assigned to the node by state (restoring, catching_up, ready, stale, draining, quarantined) and by the reason why they are not ready, or, of ready ones, of what is to be known (log_trimmed).", []string{"state", "reason"}, nil)
 
 // Describe implements [prometheus.Collector].
 func (g *replicaGauge) Describe(out chan<- *prometheus.Desc) { out <- replicaDesc }

@@ -46,6 +46,9 @@ func TestMetrics(t *testing.T) {
 	n, h := openStored(t, cache.Config{FatRecords: 40, SkinnyKeys: 10, FeatureRows: 3}, store.Options{FS: vfs.NewMem(), FlushEvery: -1})
 	registry := prometheus.NewRegistry()
 	n.counters = newCounters(registry, n)
+	if _, err := n.schemas.Admit(review(t, "Other", `{"name":"likes","type":"string"}`)); err != nil {
+		t.Fatal(err)
+	}
 	ask := func(req *nodev1.QueryRequest) { _, _ = n.Query(t.Context(), req) }
 
 	// Timelines, features and empty timelines of more members than there is
@@ -78,6 +81,9 @@ func TestMetrics(t *testing.T) {
 	n.replicas.Serve(3, time.Now().Add(-time.Hour))
 	n.counters.refused(schemas.KeyMismatch)
 	n.counters.modelRefused()
+	if err := n.memory.Borrow().More(7); err != nil {
+		t.Fatal(err)
+	}
 
 	got, s := gathered(t, registry), n.CacheStats()
 	for series, want := range map[string]float64{
@@ -86,7 +92,7 @@ func TestMetrics(t *testing.T) {
 		"indexnode_refused_total reason=" + string(schemas.KeyMismatch): 1, "indexnode_models_refused_total": 1,
 		"indexnode_queries_total outcome=answered": 3*30*2*2 + 1, "indexnode_queries_total outcome=refused": 1,
 		"indexnode_query_seconds stage=resolve": 361, "indexnode_query_seconds stage=scan": 361, "indexnode_query_seconds stage=rank": 361,
-		"indexnode_ready_partitions": 719, "indexnode_types": 1, "indexnode_behind_partitions": 2,
+		"indexnode_ready_partitions": 719, "indexnode_types": 1, "indexnode_schema_clashes": 1, "indexnode_behind_partitions": 2,
 		"indexnode_replicas reason=corrupt state=quarantined": 1, "indexnode_replicas reason= state=ready": 719,
 		"cache_fat_records": float64(s.Records), "cache_skinny_keys": float64(s.EmptyKeys), "cache_features_rows": float64(s.FeatureRows),
 		"cache_fat_hits_total": float64(s.FatHits), "cache_skinny_hits_total": float64(s.SkinnyHits), "cache_features_hits_total": float64(s.FeatureHits),
@@ -95,7 +101,8 @@ func TestMetrics(t *testing.T) {
 		"cache_removals_total": float64(s.Removals), "cache_not_admitted_total": float64(s.NotAdmitted), "cache_purges_total": 1,
 		"cache_memory_bytes": float64(s.Arena.Used), "cache_mapped_bytes": float64(s.Arena.Mapped), "cache_retired_bytes": float64(s.Arena.Retired),
 		"cache_record_bytes": float64(s.Arena.Used) / float64(s.Records), "cache_fat_bytes": float64(s.Bytes),
-		"indexnode_panics_total": 0, // TestAPanicOfAReaderEndsQuestionsOnly
+		"indexnode_question_memory_bytes": 7,
+		"indexnode_panics_total":          0, // TestAPanicOfAReaderEndsQuestionsOnly
 	} {
 		value, there := got[series]
 		if !there || value != want || want == 0 && !strings.Contains(series, "panics") {

@@ -172,7 +172,7 @@ func (n *Node) admitModel(v cluster.Version, body []byte, known *schemas.Snapsho
 	if pack.Manifest.Name != v.Name || pack.Manifest.Version != v.Version {
 		return fmt.Errorf("the pack says that it is %s %s", pack.Manifest.Name, pack.Manifest.Version)
 	}
-	_, err = n.models.Admit(pack, v.Sum, layouts(known))
+	_, err = n.models.Admit(pack, v.Sum, relevance.SchemasOf(known))
 	return err
 }
 
@@ -252,13 +252,4 @@ func (n *Node) uncovered(ctx context.Context, model relevance.ID) (features []st
 		}
 	}
 	return features, len(resp.Items), nil
-}
-
-// layouts are those that a spec may name where these schemas are known.
-func layouts(known *schemas.Snapshot) relevance.Schemas {
-	all := relevance.ShippedSchemas()
-	for _, s := range known.All() {
-		all[s.Name()] = known.Latest(s.Name()).Layout()
-	}
-	return all
 }

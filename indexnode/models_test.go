@@ -38,11 +38,11 @@ func TestUncoveredFeatures(t *testing.T) {
 	}
 	w := newWorld(1)
 	e := w.entities[0]
-	body, err := n.schemas.Snapshot().Latest("millrace.Activity").EncodeJSON([]byte(`{"id":"r1","actor":"` + string(e) + `","verb":"post","created_at":5,"likes":3}`))
+	body, err := schemas.Activity().EncodeJSON([]byte(`{"id":"r1","actor":"` + string(e) + `","verb":"post","created_at":5,"likes":3}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bring(t.Context(), h, []event{{stream: kafka.Timeline, entity: e, schema: n.schemas.Snapshot().Latest("millrace.Activity"), body: body}}, 1); err != nil {
+	if err := bring(t.Context(), h, []event{{stream: kafka.Timeline, entity: e, schema: schemas.Activity(), body: body}}, 1); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.Query(t.Context(), &nodev1.QueryRequest{Entities: pack(string(e)), ToMs: math.MaxInt64, Model: "recency", Limit: 5}); err != nil {

@@ -20,6 +20,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
@@ -31,6 +33,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
@@ -39,10 +42,10 @@ import (
 // Config is what a node works with.
 type Config struct {
 	ID        millrace.NodeID
-	Zone      string // for the placement of replicas, and near brokers; may be empty
-	Instance  string // of its directory, as [cluster.CheckDir] gives it
-	Advertise string // host:port under which brokers reach it; empty: the listener's
-	Dir       string // of its store
+	Zone      string           // for the placement of replicas, and near brokers; may be empty
+	Instance  cluster.Instance // of its directory, as [cluster.CheckDir] gives it
+	Advertise string           // host:port under which brokers reach it; empty: the listener's
+	Dir       string           // of its store
 	Brokers   []string
 	Topics    kafka.Topics
 	Cluster   *cluster.Client
@@ -53,6 +56,10 @@ type Config struct {
 	// ask other replicas first. 0: 8 s, so that with what is not known of the
 	// partitioners' last moments none is unflagged that is older than 10 s.
 	LagLimit time.Duration
+	// QuestionMemory bounds what all questions take together, in bytes: what
+	// they read from the store, beside the caches, and their answers. 0: 256
+	// MiB, the least.
+	QuestionMemory int64
 	// BackupsReach says that there always is a backup of each partition which
 	// is no older, so that the log may delete what is three times as old. 0:
 	// there is none, and the log must keep everything.
@@ -79,6 +86,7 @@ func (c Config) Validate() error {
 	need(c.Dir != "", "a node needs a directory of its own (dir)")
 	need(len(c.Brokers) > 0, "no Kafka brokers (brokers)")
 	need(c.Cluster != nil, "no etcd (etcd)")
+	need(c.QuestionMemory == 0 || c.QuestionMemory >= questionMemory, fmt.Sprintf("%d bytes for questions do not hold the largest one: give %d, or leave it out (question_memory_mib)", c.QuestionMemory, questionMemory))
 	return errors.Join(append(errs, c.Backup.Validate())...)
 }
 
@@ -104,9 +112,10 @@ type Node struct {
 	modelsAwaited atomic.Value
 	awaits        atomic.Value // string: what Run waits for before it hosts anything; empty: nothing
 
-	maxCached int  // maxCached, but in tests
-	maxRun    int  // maxRunBytes, but in tests
-	aged      bool // some type is kept by age
+	memory    *memory.Budget // of questions
+	maxCached int            // maxCached, but in tests
+	maxRun    int            // maxRunBytes, but in tests
+	aged      bool           // some type is kept by age
 }
 
 // Open opens the node's store. Run does the rest; Close after it.
@@ -118,6 +127,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.models == nil {
 		n.models = relevance.Builtin()
 	}
+	n.memory = memory.New(cmp.Or(cfg.QuestionMemory, questionMemory), "questions")
 	n.aged = n.ages()
 	n.cfg.LagLimit = cmp.Or(cfg.LagLimit, lagLimit)
 	if cfg.Store.Log == nil {
@@ -147,6 +157,7 @@ const lagLimit = 8 * time.Second
 func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	server := grpc.NewServer(append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024))...)
 	nodev1.RegisterNodeServiceServer(server, n)
+	healthv1.RegisterHealthServer(server, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
 
 	h, err := n.newHosting()
 	if err != nil {

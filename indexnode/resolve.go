@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/memory"
 )
 
 const (
@@ -46,6 +47,7 @@ const (
 // Its memory is used again by the next request.
 type resolution struct {
 	node  *Node
+	loan  *memory.Loan
 	spec  *query.Spec
 	asked []millrace.ContentType // none: every type the node knows
 	keys
@@ -88,7 +90,8 @@ func (r *resolution) release() {
 		clear(r.views[i].rows)
 		r.views[i] = view{rows: r.views[i].rows[:0]}
 	}
-	r.node, r.spec, r.asked, r.types, r.found, r.views = nil, nil, nil, r.types[:0], r.found[:0], r.views[:0]
+	r.loan.Return()
+	r.node, r.loan, r.spec, r.asked, r.types, r.found, r.views = nil, nil, nil, nil, r.types[:0], r.found[:0], r.views[:0]
 	resolutions.Put(r)
 }
 
@@ -102,6 +105,12 @@ func (r *resolution) run(ctx context.Context) error {
 	// After begin: a type that a commit brings is known before it commits.
 	var err error
 	if r.types, err = n.types(r.types, r.asked); err != nil {
+		return err
+	}
+	if err := affordable(len(r.entities), len(r.types), maxTimelines); err != nil {
+		return err
+	}
+	if err := r.loan.More(timelineBytes * int64(len(r.entities)*len(r.types))); err != nil {
 		return err
 	}
 	r.found = r.cache.Lookup(r.found, r.entities, r.types)
@@ -305,14 +314,14 @@ func (r *resolution) readPartition(ctx context.Context, v *view) error {
 // rows appends a timeline to the rows of v, and before it what of the window
 // the cache does not hold. The caller holds the partition's lock for reading.
 func (r *resolution) rows(v *view, key millrace.Timeline, features column.Packed) ([]resolved, error) {
-	n, spec := r.node, r.spec
+	spec := r.spec
 	tl, err := r.timeline(v.partition, key)
 	if err != nil {
 		return nil, err
 	}
 	rows := v.rows
 	if max(spec.From, millrace.MinTime) < tl.From() {
-		older, err := n.readOlder(v.partition, key, spec.From, min(spec.To, tl.From()))
+		older, err := r.readOlder(v.partition, key, spec.From, min(spec.To, tl.From()))
 		if err != nil {
 			return nil, err
 		}
@@ -325,10 +334,11 @@ func (r *resolution) rows(v *view, key millrace.Timeline, features column.Packed
 
 // readOlder reads the records of a timeline in a window, in runs. Of those who
 // want the same at the same time one reads, as in [resolution.timeline].
-func (n *Node) readOlder(p millrace.Partition, t millrace.Timeline, from, to millrace.Time) ([]*cache.Timeline, error) {
+func (r *resolution) readOlder(p millrace.Partition, t millrace.Timeline, from, to millrace.Time) ([]*cache.Timeline, error) {
+	n := r.node
 	runs, err := n.once(fmt.Sprintf("%d to %d of %s", from, to, flight(t)), func() (any, error) {
 		n.counters.reads.Inc()
-		older, err := n.store.Read(nil, p, t, from, to)
+		older, err := n.store.ReadGranted(nil, p, t, from, to, n.grant(t, r.loan))
 		if err != nil {
 			return nil, err
 		}
@@ -353,9 +363,9 @@ func (n *Node) readOlder(p millrace.Partition, t millrace.Timeline, from, to mil
 	return runs.([]*cache.Timeline), nil
 }
 
-// maxRunBytes is how many bytes of bodies are decoded together: with what else
-// their columns take, they are to stay below the 4 GiB that a slab reaches.
-const maxRunBytes = 256 << 20
+// maxRunBytes is how many bytes of bodies are decoded together, into columns
+// that are packed before the next.
+const maxRunBytes = 8 << 20
 
 // run returns how many of records, from the first, have no more bytes of
 // bodies than most: one at least.
@@ -389,7 +399,7 @@ func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 			return tl, nil
 		}
 		n.counters.reads.Inc()
-		read := n.readTimeline
+		read := r.readTimeline
 		switch t.Type {
 		case cache.Features:
 			read = n.readFeatures
@@ -427,9 +437,12 @@ func flight(t millrace.Timeline) string {
 var fromStore = sync.Pool{New: func() any { return new(store.Newest) }}
 
 // readTimeline reads a timeline's newest records.
-func (n *Node) readTimeline(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
+func (r *resolution) readTimeline(p millrace.Partition, t millrace.Timeline) (*cache.Timeline, error) {
+	n := r.node
 	newest := fromStore.Get().(*store.Newest)
 	defer fromStore.Put(newest)
+	newest.EnoughBytes, newest.Grant = maxCachedBytes, n.grant(t, r.loan)
+	defer func() { newest.Grant = nil }()
 	if err := n.store.ReadNewestInto(newest, p, t, n.maxCached); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/query"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 	"github.com/millrace/millrace/relevance"
@@ -96,7 +97,7 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 	}
 	r := resolutions.Get().(*resolution)
 	defer r.release()
-	r.node, r.spec = n, &spec
+	r.node, r.loan, r.spec = n, n.memory.Borrow(), &spec
 	if err := r.decode(req.Entities); err != nil {
 		return nil, err
 	}
@@ -142,8 +143,13 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 		Scored:        answer.Stages.Scored,
 		Capped:        answer.Stages.Capped,
 	}
-	resp.Items = n.items(answer.Items, spec.Shadow)
 	n.tellTypes(r, resp)
+	room := itemRoom{}
+	room.measure(answer.Items)
+	if err := r.fits(req, resp, nodewire.Size(resp)+room.bytes()); err != nil || resp.WithheldBytes > 0 {
+		return resp, err
+	}
+	resp.Items = n.items(answer.Items, &room, spec.Shadow)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		n.describe(span, resp, resolved, scanned, ranked)
 	}
@@ -152,8 +158,22 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 		if err := n.explain(ctx, r, q, req, resp); err != nil {
 			return nil, err
 		}
+		return resp, r.fits(req, resp, nodewire.Size(resp))
 	}
 	return resp, nil
+}
+
+// fits withholds an answer that takes more than the request allows, and
+// refuses one that takes more than any may, or than there is memory for.
+func (r *resolution) fits(req *nodev1.QueryRequest, resp *nodev1.QueryResponse, bytes int64) error {
+	switch {
+	case bytes > maxAnswerBytes:
+		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit", Detail: fmt.Sprintf("a node's part of the answer takes %d bytes, more than %d", bytes, maxAnswerBytes), WayOut: "ask for fewer items, whose records are large"}
+	case req.MaxBytes > 0 && bytes > req.MaxBytes:
+		resp.Items, resp.Findings, resp.Above, resp.Clauses, resp.WithheldBytes = nil, nil, nil, nil, bytes
+		return nil
+	}
+	return r.loan.More(2 * bytes) // here, and as it is written
 }
 
 // tellTypes says which of the types asked no record of this node has.
@@ -214,9 +234,7 @@ func (r *resolution) lags(all *nodev1.Partitions) {
 
 // items puts items on the wire, which is written after their memory is given
 // back: what is the timelines' is copied, into few pieces.
-func (n *Node) items(from []query.Item, models *relevance.Joint) []*nodev1.Item {
-	room := itemRoom{}
-	room.measure(from)
+func (n *Node) items(from []query.Item, room *itemRoom, models *relevance.Joint) []*nodev1.Item {
 	room.texts.Grow(room.textBytes)
 	room.items, room.bodies = make([]nodev1.Item, room.count), make([]byte, 0, room.bodyBytes)
 	all := room.of(from)
@@ -231,7 +249,7 @@ func (n *Node) items(from []query.Item, models *relevance.Joint) []*nodev1.Item 
 
 // itemRoom is memory for items, of the size that was measured.
 type itemRoom struct {
-	count, textBytes, bodyBytes int
+	count, textBytes, bodyBytes, nameBytes int
 
 	items  []nodev1.Item
 	texts  strings.Builder
@@ -243,9 +261,15 @@ func (r *itemRoom) measure(from []query.Item) {
 	for i := range from {
 		it := &from[i]
 		r.textBytes += len(it.ID) + len(it.Object)
+		r.nameBytes += len(it.Entity) + len(it.Type)
 		r.bodyBytes += len(it.Body)
 		r.measure(it.Also)
 	}
+}
+
+// bytes returns about what the items take on the wire.
+func (r *itemRoom) bytes() int64 {
+	return int64(nodewire.ItemBytes*r.count + r.textBytes + r.bodyBytes + r.nameBytes)
 }
 
 // of returns items on the wire.

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// cutsEnv says how many cuts TestCuts takes; 0 = cutsByDefault.
+// cutsEnv says how many cuts testCuts takes; empty = cutsByDefault.
 const (
 	cutsEnv       = "MILLRACE_CUTS"
 	cutsByDefault = 8
@@ -32,13 +32,17 @@ func TestCutsOnFake(t *testing.T) { testCuts(t, newFake(t)) }
 // all its records are on the same side of each cut, and that the groups' offsets
 // say which.
 func testCuts(t *testing.T, w *world) {
+	kinds := [4]string{"works", "is frozen", "is frozen and wakes up", "is killed"}
 	w.publish(schemas.Activity(), schemas.Features())
 	n, err := strconv.Atoi(os.Getenv(cutsEnv))
 	if err != nil {
 		n = cutsByDefault
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(n)*5*time.Second)
+	defer cancel()
+	w.ctx = ctx
 	began := make(chan struct{}, 1)
-	var longest atomic.Int64 // hold
+	var holds, held, longest atomic.Int64
 	w.start(func(p *Partitioner) {
 		p.on.holding = func() {
 			select {
@@ -46,13 +50,18 @@ func testCuts(t *testing.T, w *world) {
 			default:
 			}
 		}
-		p.on.held = func(d time.Duration) { longest.Store(max(longest.Load(), int64(d))) }
+		p.on.held = func(d time.Duration) {
+			holds.Add(1)
+			held.Add(int64(d))
+			longest.Store(max(longest.Load(), int64(d)))
+		}
 	})
 	w.cfg.Instance = "two"
 	second := w.spawn()
 	stop := w.stream()
+	w.read(1)
 	var cuts []kafka.Cut
-	var took []time.Duration
+	took := map[string][]time.Duration{}
 	for i := range n {
 		select {
 		case <-began:
@@ -74,15 +83,16 @@ func testCuts(t *testing.T, w *world) {
 			}
 			cut <- c
 		}()
-		if i%4 == 2 { // it wakes up while the other one holds
+		if i%4 == 2 { // it wakes up while the other one holds, or after the cut
 			select {
 			case <-began:
-			case <-w.ctx.Done():
+			case c := <-cut:
+				cut <- c
 			}
 			second.signal(syscall.SIGCONT)
 		}
 		cuts = append(cuts, <-cut)
-		took = append(took, time.Since(begin))
+		took[kinds[i%4]] = append(took[kinds[i%4]], time.Since(begin))
 		switch i % 4 {
 		case 1:
 			second.signal(syscall.SIGCONT)
@@ -94,9 +104,11 @@ func testCuts(t *testing.T, w *world) {
 	w.untilConsumed()
 	second.kill()
 	w.judge(cuts, inputs)
-	slices.Sort(took)
-	t.Logf("%d cuts over %d inputs took %s at the median, %s at most; the longest hold of the living partitioner was %s",
-		n, inputs, took[len(took)/2], took[len(took)-1], time.Duration(longest.Load()))
+	for kind, all := range took {
+		slices.Sort(all)
+		t.Logf("while the second partitioner %s, %d cuts took %s at the median, %s at most", kind, len(all), all[len(all)/2], all[len(all)-1])
+	}
+	t.Logf("%d inputs; the first partitioner held %d times for %s in all, %s at most", inputs, holds.Load(), time.Duration(held.Load()), time.Duration(longest.Load()))
 }
 
 // stream produces inputs of several copies until the returned function is
@@ -202,12 +214,14 @@ func (w *world) log() []copyOf {
 func (w *world) judge(cuts []kafka.Cut, inputs int) {
 	w.t.Helper()
 	log := w.log()
-	copies := map[kafka.Source]int{}
+	copies := map[kafka.Source]millrace.Time{}
 	for _, r := range log {
-		copies[r.from]++
+		if at, ok := copies[r.from]; ok && at != r.Time {
+			w.t.Errorf("records of %s have the times %s and %s", r.from, at, r.Time)
+		}
+		copies[r.from] = r.Time
 	}
-	// Seven of ten inputs have five copies each, two have one.
-	want := 0
+	want := 0 // inputs that are no poison
 	for i := range inputs {
 		if i%10 != 9 {
 			want++
@@ -234,7 +248,7 @@ func (w *world) judge(cuts []kafka.Cut, inputs int) {
 		if torn > 0 {
 			w.t.Errorf("cut %d: %d of %d records are on the wrong side", i, torn, len(log))
 		}
-		if i > 0 && in == 0 {
+		if in == 0 {
 			w.t.Errorf("cut %d of %d is empty", i, len(cuts))
 		}
 	}

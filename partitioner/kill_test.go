@@ -120,6 +120,9 @@ func TestOnRealKafka(t *testing.T) {
 		"open":   testOpenTransaction,
 		"frozen": testFrozen,
 		"cuts":   testCuts,
+		"output": testRecreatedOutput,
+		"input":  testRecreatedInput,
+		"trim":   testTrimmedInput,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, []string{addr}, fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))

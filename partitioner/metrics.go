@@ -26,6 +26,8 @@ type metrics struct {
 	skipped      *prometheus.CounterVec
 	holds        prometheus.Counter
 	held         prometheus.Counter
+	lost         *prometheus.CounterVec
+	otherLog     prometheus.Gauge
 	waiting      *prometheus.GaugeVec
 	open         *prometheus.GaugeVec
 	waited       *prometheus.GaugeVec
@@ -62,7 +64,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		faults:       one("read_faults_total", "Partitions that could not be read, each time it was told."),
 		skipped:      vec("skipped_batches_total", "Batches that could not be opened and that an operator skipped; their records are not consumed.", "topic"),
 		holds:        one("holds_total", "Times that this process waited between two transactions, for a look at the whole log."),
-		held:         one("held_seconds_total", "How long it waited so, in all."),
+		held:         one("held_seconds_total", "How long this process waited between two transactions, for looks at the whole log."),
+		lost:         vec("lost_records_total", "Input records, at most, that the log no longer had when the group came to them, and that an operator had it pass over.", "topic"),
+		otherLog: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "other_log",
+			Help: "1 while the group writes nothing because the topics that it writes to are not those that it has written to; /readyz and the log say what to do."}),
 		stuck: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "stuck_partitions",
 			Help: "Partitions that this process cannot read past a place of; /readyz and the log name it and the way out."}),
 		waiting: gauge("waiting_records", "Records, or offsets, of a topic that the group has not committed yet."),
@@ -71,7 +76,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		paused: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "paused",
 			Help: "1 while consumption pauses because nothing but dead letters came in."}),
 	}
-	all = append(all, m.paused, m.stuck)
+	all = append(all, m.paused, m.stuck, m.otherLog)
 	var errs []error
 	for _, c := range all {
 		errs = append(errs, reg.Register(c))
@@ -81,6 +86,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 
 // measured takes over how far the group is.
 func (m *metrics) measured(p kafka.Progress) {
+	m.otherLog.Set(0)
+	if p.OtherLog != "" {
+		m.otherLog.Set(1)
+	}
 	for topic, t := range p.Topics {
 		m.waiting.WithLabelValues(topic).Set(float64(t.Waiting))
 		m.open.WithLabelValues(topic).Set(float64(t.Open))

@@ -131,6 +131,7 @@ type events struct {
 	skipped   func()              // after a batch was skipped
 	holding   func()              // when a hold begins
 	held      func(time.Duration) // when it ends, with how long it was
+	halted    func()              // when the outputs are found to be other logs
 }
 
 // pace is when to commit and when to pause.
@@ -145,6 +146,7 @@ type pace struct {
 	idle      time.Duration // records that wait for longer are told by a process that has no partition to read
 	open      time.Duration // transactions of producers that are open for longer are told
 	hold      time.Duration // longest wait for a look at the whole log
+	logs      time.Duration // between two looks at whether the topics are what they were
 }
 
 // New validates. The metrics are registered with reg; now is the clock that
@@ -179,11 +181,12 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 		backoff:   500 * time.Millisecond,
 		idle:      10 * time.Second,
 		open:      time.Minute,
-		hold:      time.Second,
+		hold:      900 * time.Millisecond, // with what the clock and the machine add, a second
+		logs:      2 * time.Second,
 	}}
 	p.batch = p.pace.records
 	p.state.waits = errNotRun
-	p.on = events{func() {}, func() {}, func() {}, func() {}, func() {}, func(time.Duration) {}}
+	p.on = events{func() {}, func() {}, func() {}, func() {}, func() {}, func(time.Duration) {}, func() {}}
 	return p, nil
 }
 
@@ -203,7 +206,7 @@ func (p *Partitioner) open() (err error) {
 	}
 	p.beat = kafka.NewHeartbeat(kafka.HeartbeatConfig{
 		Brokers: p.cfg.Brokers, Progress: p.progress, Group: p.cfg.Group, Instance: p.cfg.Instance,
-		Inputs: p.cfg.inputs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
+		Inputs: p.cfg.inputs(), Features: p.cfg.Features, Logs: p.cfg.Topics.Logs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
 	})
 	return nil
 }

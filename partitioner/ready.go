@@ -36,8 +36,13 @@ func (p *Partitioner) Ready() error {
 	if p.state.waits != nil {
 		return p.state.waits
 	}
+	if other := (*kafka.OtherLog)(nil); errors.As(p.state.failed, &other) {
+		return other
+	}
 	last, err := p.beat.Last()
 	switch {
+	case err == nil && last.OtherLog != "":
+		return errors.New(last.OtherLog)
 	case err != nil:
 		return fmt.Errorf("no answer of Kafka to how far the group is: %w", err)
 	case !p.schemas.Read():

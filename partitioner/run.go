@@ -55,6 +55,10 @@ func (p *Partitioner) Run(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
+		if other := (*kafka.OtherLog)(nil); errors.As(err, &other) {
+			p.halt(ctx, other)
+			continue
+		}
 		p.batch = max(p.batch/8, 1) // a transaction too large to finish must shrink
 		p.state.set(func(s *state) { s.failed = err })
 		p.metrics.failures.Inc()
@@ -62,6 +66,19 @@ func (p *Partitioner) Run(ctx context.Context) error {
 		sleep(ctx, p.pace.backoff)
 	}
 	return nil
+}
+
+// halt tells that the group must not write, and waits a moment before that is
+// judged again.
+func (p *Partitioner) halt(ctx context.Context, other *kafka.OtherLog) {
+	p.state.set(func(s *state) {
+		if before := (*kafka.OtherLog)(nil); !errors.As(s.failed, &before) {
+			p.log.Error("partitioner: nothing is partitioned", "error", other)
+		}
+		s.failed = other
+	})
+	p.on.halted()
+	sleep(ctx, p.pace.logs)
 }
 
 // close ends what open began.
@@ -109,6 +126,11 @@ func (p *Partitioner) warnOfDeletes(ctx context.Context) {
 // its successor, under the same transactional id, learns what became of the
 // transaction.
 func (p *Partitioner) session(ctx context.Context, r *router) error {
+	if !p.progress.Read() { // it says what the group has read
+		if err := p.progress.Refresh(ctx); err != nil {
+			return err
+		}
+	}
 	s, err := kafka.OpenSession(ctx, kafka.SessionConfig{
 		Brokers:     p.cfg.Brokers,
 		Group:       p.cfg.Group,
@@ -117,6 +139,11 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		Outputs:     []string{p.cfg.Topics.Timeline, p.cfg.Topics.Features, p.cfg.Topics.DeadLetters},
 		DeadLetters: p.cfg.Topics.DeadLetters,
 		Log:         p.log,
+		Logs:        p.cfg.Topics.Logs(),
+		Known: func(topic string) kafka.TopicID {
+			last, _ := p.progress.Group(p.cfg.Group)
+			return last.Topics[topic].ID
+		},
 	})
 	if err != nil {
 		return err
@@ -124,23 +151,32 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 	defer s.Close()
 	p.stuck.keep(func(kafka.Stuck) bool { return false }) // it will be told again
 	p.state.set(func(st *state) { st.session = s })
+	p.state.set(func(st *state) {
+		if other := (*kafka.OtherLog)(nil); errors.As(st.failed, &other) {
+			st.failed = nil
+		}
+	})
 	defer p.state.set(func(st *state) { st.session = nil })
-	reading, wake := context.WithCancel(ctx)
+	reading, wake := context.WithCancelCause(ctx)
 	var asked sync.WaitGroup
-	asked.Go(func() { p.awaitSkip(reading, wake) })
+	asked.Go(func() { p.awaitSkip(reading, func() { wake(nil) }) })
+	asked.Go(func() { p.awaitMove(reading, s, wake) })
 	defer asked.Wait()
-	defer wake()
+	defer wake(nil)
 	poison := 0 // dead letters in a row
 	for {
 		in, err := p.poll(reading, s, p.batch)
-		if at, asked, ok := p.toSkip(); ok {
+		if at := p.toSkip(); len(at) > 0 {
 			work, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 			defer cancel()
-			return p.skip(work, s, at, asked)
+			return p.skip(work, s, at)
 		}
 		if err != nil {
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				err = nil
+			case reading.Err() != nil:
+				err = context.Cause(reading)
 			}
 			return err
 		}
@@ -159,6 +195,18 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		if poison = t.poison(poison); poison >= p.pace.poisonRun {
 			poison = 0
 			p.rest(reading)
+		}
+	}
+}
+
+// awaitMove calls found once a topic is not the one that a session began with,
+// unless ctx ends before. A session with nothing to do would not notice.
+func (p *Partitioner) awaitMove(ctx context.Context, s *kafka.Session, found func(error)) {
+	for ctx.Err() == nil {
+		sleep(ctx, p.pace.logs)
+		if err := s.Same(ctx); errors.Is(err, kafka.ErrMoved) {
+			found(err)
+			return
 		}
 	}
 }

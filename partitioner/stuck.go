@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/internal/kafka"
@@ -71,16 +72,23 @@ func (s *stuckAt) all() []kafka.Stuck {
 	return all
 }
 
-// toSkip returns a place that an operator asks to skip.
-func (p *Partitioner) toSkip() (at kafka.Stuck, asked kafka.Skip, ok bool) {
+// skipping is a place that an operator asks to skip.
+type skipping struct {
+	kafka.Stuck
+	asked kafka.Skip
+}
+
+// toSkip returns the places where this process is stuck and that an operator
+// asks to skip.
+func (p *Partitioner) toSkip() (all []skipping) {
 	for _, asked := range p.progress.Skips(p.cfg.Group) {
 		for _, at := range p.stuck.all() {
-			if at.Topic == asked.Topic && at.Partition == asked.Partition && at.Offset == asked.Offset {
-				return at, asked, true
+			if at.Topic == asked.Topic && at.Partition == asked.Partition && at.Offset == asked.Offset && at.Kind == asked.Kind {
+				all = append(all, skipping{at, asked})
 			}
 		}
 	}
-	return at, asked, false
+	return all
 }
 
 // awaitSkip calls found once an operator asks to skip a place that this process
@@ -88,7 +96,7 @@ func (p *Partitioner) toSkip() (at kafka.Stuck, asked kafka.Skip, ok bool) {
 func (p *Partitioner) awaitSkip(ctx context.Context, found func()) {
 	for {
 		moved := p.progress.Moved()
-		if _, _, ok := p.toSkip(); ok {
+		if len(p.toSkip()) > 0 {
 			found()
 			return
 		}
@@ -100,9 +108,37 @@ func (p *Partitioner) awaitSkip(ctx context.Context, found func()) {
 	}
 }
 
-// skip keeps a batch aside and has the group go on behind it. If the process
-// dies in between, the batch is kept aside twice and skipped once.
-func (p *Partitioner) skip(ctx context.Context, s *kafka.Session, at kafka.Stuck, asked kafka.Skip) error {
+// skip has the group go on behind places. A batch that is there is kept aside
+// first: if the process dies in between, it is kept twice and skipped once.
+func (p *Partitioner) skip(ctx context.Context, s *kafka.Session, all []skipping) error {
+	var places []kafka.Stuck
+	for _, at := range all {
+		if places = append(places, at.Stuck); at.Kind == kafka.Closed {
+			if err := p.keepAside(ctx, at.Stuck); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.GoOn(ctx, places...); err != nil {
+		return err
+	}
+	for _, at := range all {
+		if at.Kind == kafka.Closed {
+			p.metrics.skipped.WithLabelValues(at.Topic).Inc()
+		}
+		p.metrics.lost.WithLabelValues(at.Topic).Add(float64(at.Lost()))
+		p.log.Warn("partitioner: skipped", "topic", at.Topic, "partition", at.Partition, "offset", at.Offset, "next", at.Next, "what", at.What())
+		if err := kafka.EndSkip(ctx, p.cfg.Brokers, p.cfg.Topics.Progress, at.asked); err != nil {
+			return err
+		}
+	}
+	p.stuck.keep(func(k kafka.Stuck) bool { return !slices.Contains(places, k) })
+	p.on.skipped()
+	return nil
+}
+
+// keepAside brings a batch to the dead letters, and returns once it is there.
+func (p *Partitioner) keepAside(ctx context.Context, at kafka.Stuck) error {
 	letters, err := p.aside(ctx, at)
 	if err != nil {
 		return err
@@ -115,25 +151,14 @@ func (p *Partitioner) skip(ctx context.Context, s *kafka.Session, at kafka.Stuck
 	for _, o := range letters {
 		to.Produce(ctx, o)
 	}
-	if err := to.Flush(ctx); err != nil {
-		return err
-	}
-	if err := s.CommitPast(ctx, at.Topic, at.Partition, at.Next); err != nil {
-		return err
-	}
-	p.metrics.skipped.WithLabelValues(at.Topic).Inc()
-	p.stuck.keep(func(k kafka.Stuck) bool { return k != at })
-	p.log.Warn("partitioner: a batch was skipped", "topic", at.Topic, "partition", at.Partition, "offset", at.Offset, "next", at.Next,
-		"kept_in", p.cfg.Topics.DeadLetters, "pieces", len(letters))
-	p.on.skipped()
-	return kafka.EndSkip(ctx, p.cfg.Brokers, p.cfg.Topics.Progress, asked)
+	return to.Flush(ctx)
 }
 
 // aside returns the dead letters that hold a batch as it is in the log, in
-// pieces. Of a batch that the log does not have there is one without a value.
+// pieces.
 func (p *Partitioner) aside(ctx context.Context, at kafka.Stuck) ([]kafka.Outgoing, error) {
 	b, err := kafka.FetchBatch(ctx, p.cfg.Brokers, at.Topic, at.Partition, at.Offset)
-	if err != nil && !errors.Is(err, kafka.ErrLostPosition) {
+	if err != nil {
 		return nil, err
 	}
 	pieces := max(1, (len(b.Bytes)+pieceBytes-1)/pieceBytes)

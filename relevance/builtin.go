@@ -20,6 +20,19 @@ func ShippedSchemas() Schemas {
 	return s
 }
 
+// SchemasOf returns the schemas that ship and those of a registry: what specs may
+// name where these are known.
+func SchemasOf(known *schemas.Snapshot) Schemas {
+	all := ShippedSchemas()
+	for _, f := range known.Families() {
+		all[f.Name()] = f.Layout()
+	}
+	for _, s := range known.All() {
+		all[Edition(s.Name(), s.Fingerprint().String())] = s.Layout()
+	}
+	return all
+}
+
 // BuiltinSpec returns the source of a model that every binary has.
 func BuiltinSpec(name string) ([]byte, error) { return builtin.ReadFile("builtin/" + name + ".yaml") }
 

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,8 +35,9 @@ type Golden struct {
 	Features map[string]any `json:"features,omitempty"`
 	Score    *float64       `json:"score,omitempty"`
 
-	// Record is the values of a record by field; what is left out is 0, false,
-	// or empty. A time is RFC 3339 or milliseconds.
+	// Record is a record as millrace load takes it; fields of a record within may
+	// be written by dotted names too. What is left out has the schema's default,
+	// or else is 0, false, or empty.
 	Record map[string]any `json:"record,omitempty"`
 	Schema string         `json:"schema,omitempty"` // of the record; the spec's first if left out
 	Entity map[string]any `json:"entity,omitempty"` // the features of its entity; nothing is known if left out
@@ -85,7 +88,7 @@ func (p *Pack) golden(m *Model, schemas Schemas) error {
 	if len(rows) < least {
 		return fmt.Errorf("%s has %d rows; %d are needed", GoldenFile, len(rows), least)
 	}
-	return errors.Join(m.goldenScores(rows), m.goldenRecords(rows, schemas))
+	return errors.Join(m.goldenScores(rows), m.goldenRecords(rows, schemas.as(p.Manifest.Schemas)))
 }
 
 // goldenScores holds the scores of features as they are given.
@@ -322,27 +325,71 @@ func (m *Model) goldenObject(s *Scorer, values map[string]any, schemas Schemas) 
 	return nil
 }
 
-// goldenSlab is one row of values by field.
+// goldenSlab is one row of values by field. Fields that no value is given for
+// have the schema's defaults.
 func goldenSlab(l *column.Layout, values map[string]any, what string) (*column.Slab, error) {
+	flat, err := flattened(l, values, what)
+	if err != nil {
+		return nil, err
+	}
 	a := column.New(l, 1, 0).Append()
 	r := a.Begin()
-	for name, v := range values {
-		i := l.Index(name)
-		if i < 0 {
-			var known []string
-			for _, f := range l.Fields() {
-				known = append(known, f.Name)
+	for i, f := range l.Fields() {
+		v, given := flat[f.Name]
+		switch {
+		case given:
+			if err := goldenValue(&r, i, f, v); err != nil {
+				return nil, fmt.Errorf("%s.%s: %w", what, f.Name, err)
 			}
-			return nil, fmt.Errorf("no field %s in %s; %s", name, what, nearest(name, known))
-		}
-		if err := goldenValue(&r, i, l.Fields()[i], v); err != nil {
-			return nil, fmt.Errorf("%s.%s: %w", what, name, err)
+		case l.Blank() != nil:
+			r.Set(i, l.Blank(), 0)
 		}
 	}
 	if err := a.End(r); err != nil {
 		return nil, err
 	}
 	return a.Slab(), nil
+}
+
+// flattened returns the values of columns by dotted name, out of records within
+// records. It names every field that there is not.
+func flattened(l *column.Layout, values map[string]any, what string) (map[string]any, error) {
+	var known []string
+	for _, f := range l.Fields() {
+		if !strings.HasPrefix(f.Name, "$") {
+			known = append(known, f.Name)
+		}
+	}
+	within := func(path string) bool {
+		return slices.ContainsFunc(known, func(name string) bool { return strings.HasPrefix(name, path+".") })
+	}
+	flat := map[string]any{}
+	var faults []error
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		object, _ := v.(map[string]any)
+		switch {
+		case slices.Contains(known, path):
+			flat[path] = v
+		case slices.Contains(l.Carried(), path):
+		case object != nil && within(path):
+			for _, name := range slices.Sorted(maps.Keys(object)) {
+				walk(path+"."+name, object[name])
+			}
+		case v == nil && within(path):
+			for _, name := range known {
+				if strings.HasPrefix(name, path+".") {
+					flat[name] = nil
+				}
+			}
+		default:
+			faults = append(faults, fmt.Errorf("no field %s in %s; %s", path, what, nearest(path, known)))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		walk(name, values[name])
+	}
+	return flat, errors.Join(faults...)
 }
 
 func goldenValue(r *column.Row, i int, f column.Field, v any) error {
@@ -369,6 +416,14 @@ func goldenValue(r *column.Row, i int, f column.Field, v any) error {
 		r.SetBool(i, x)
 	case column.Int, column.Double:
 		x, ok := v.(float64)
+		if text, is := v.(string); is && f.Kind == column.Int { // how answers write long ones
+			whole, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return wrong
+			}
+			r.SetInt(i, whole)
+			return nil
+		}
 		if !ok || f.Kind == column.Int && (x != math.Trunc(x) || math.Abs(x) > 1<<53) {
 			return wrong
 		}

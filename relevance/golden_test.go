@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/relevance/trees/trained"
+	"github.com/millrace/millrace/schemas"
 )
 
 // TestGoldenRowsOfLibraries: a pack whose golden rows are what the library
@@ -107,7 +108,7 @@ func TestGoldenRowsCatchExpressions(t *testing.T) {
 		"another score":            {strings.Replace(good, "3.69", "4.69", 1), "golden rows are off"},
 		"another instant":          {strings.Replace(good, "T16", "T17", 1), "feature fresh is 0.25, and the row says 0.5"},
 		"a field that is not":      {strings.Replace(good, `"shares"`, `"sharse"`, 1), "no field sharse in record; did you mean shares?"},
-		"a field of another type":  {strings.Replace(good, `"shares":2`, `"shares":"2"`, 1), "record.shares"},
+		"a field of another type":  {strings.Replace(good, `"shares":2`, `"shares":"two"`, 1), "record.shares"},
 		"a viewer of another type": {strings.Replace(good, `"viewer":{"id":"m","calm":true}`, `"viewer":{"calm":1}`, 1), "viewer.calm"},
 	} {
 		files := map[string]string{SpecFile: ratioSpec, GoldenFile: c.rows, CardFile: "x"}
@@ -141,6 +142,58 @@ func TestGoldenRowsCatchExpressions(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), "ratio") {
 		t.Errorf("a feature that is always divided by zero: %v", err)
+	}
+}
+
+// TestGoldenRecordsAreAsLoaded: a record of a golden row is written as for
+// millrace load, and what it leaves out has the default of its schema.
+func TestGoldenRecordsAreAsLoaded(t *testing.T) {
+	shop, err := schemas.Parse([]byte(`{"type":"record","name":"Visit","namespace":"shop","fields":[
+	 {"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},
+	 {"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},
+	 {"name":"stars","type":"int","default":3},{"name":"notes","type":{"type":"map","values":"string"},"default":{}},
+	 {"name":"place","type":{"type":"record","name":"Place","fields":[
+	  {"name":"country","type":"string","default":"IN"},{"name":"size","type":"long"},
+	  {"name":"owner","type":["null",{"type":"record","name":"Owner","fields":[{"name":"age","type":"long"}]}],"default":null}]}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := Schemas{shop.Name(): shop.Layout()}
+	m, err := Parse(SpecFile, []byte(`name: visits
+version: "1"
+schemas: [shop.Visit]
+features: {stars: record.stars, country: record.place.country, size: record.place.size, age: record.place.owner.age, kind: record.kind}
+scorer: linear
+parameters: {weights: {stars: 1, country: {IN: 10, PE: 20}, size: 100, age: 1000, kind: {a: 0}}}
+`), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for record, want := range map[string]string{
+		`{}`:                                      "3 IN 0 <nil>",
+		`{"stars":5,"notes":{"a":"b"}}`:           "5 IN 0 <nil>",
+		`{"place":{"size":2}}`:                    "3 IN 2 <nil>",
+		`{"place":{"country":"PE","size":"2"}}`:   "3 PE 2 <nil>",
+		`{"place.country":"PE","place.size":2}`:   "3 PE 2 <nil>",
+		`{"place":{"size":2,"owner":{"age":40}}}`: "3 IN 2 40",
+		`{"place":{"size":2,"owner":null}}`:       "3 IN 2 <nil>",
+		`{"stras":1,"place":{"sise":2}}`:          "no field place.sise in record; did you mean place.size?\nno field stras in record; did you mean stars?",
+		`{"place":{"size":{"x":1}}}`:              "record.place.size: it is a int, and here is map[x:1]",
+	} {
+		rows, err := ReadGolden("golden", []byte(`{"record":`+record+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err = m.Complete(&rows[0], known); err != nil && !strings.Contains(err.Error(), "score") {
+			got = err.Error()
+		} else {
+			f := rows[0].Features
+			got = fmt.Sprint(f["stars"], " ", f["country"], " ", f["size"], " ", f["age"])
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", record, got, want)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package relevance
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/millrace/millrace/internal/column"
@@ -68,9 +67,7 @@ func (o *Objects) AddNone() {
 
 // Add adds a row of features for the object of the next record.
 func (o *Objects) Add(features Features, row int) error {
-	if err := o.find(features.Layout()); err != nil {
-		return err
-	}
+	o.find(features.Layout())
 	next := o.rows.Begin()
 	for i, p := range o.places {
 		if p.column < 0 || features.Null(p.column, row) {
@@ -82,10 +79,11 @@ func (o *Objects) Add(features Features, row int) error {
 	return o.rows.End(next)
 }
 
-// find sets where a layout has the fields.
-func (o *Objects) find(l *column.Layout) error {
+// find sets where a layout has the fields. One of another type is as good as
+// not there.
+func (o *Objects) find(l *column.Layout) {
 	if l == o.last {
-		return nil
+		return
 	}
 	places, ok := o.maps[l]
 	if !ok {
@@ -94,7 +92,7 @@ func (o *Objects) find(l *column.Layout) error {
 			if p.column >= 0 {
 				p.kind = l.Fields()[p.column].Kind
 				if number := p.kind == column.Int || p.kind == column.Time; p.kind != f.Kind && !(f.Kind == column.Double && number) {
-					return fmt.Errorf("relevance: object.%s: the model reads a %s, and these features have a %s", f.Name, f.Kind, p.kind)
+					p.column = -1
 				}
 			}
 			places = append(places, p)
@@ -102,7 +100,6 @@ func (o *Objects) find(l *column.Layout) error {
 		o.maps[l] = places
 	}
 	o.last, o.places = l, places
-	return nil
 }
 
 func (o *Objects) copy(to *column.Row, i int, from Features, p place, row int) {

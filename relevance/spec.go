@@ -18,6 +18,28 @@ import (
 // of the schema's record.
 type Schemas map[string]*column.Layout
 
+// Edition is the name in [Schemas] of one schema of those that share a name. No
+// spec can say it. Golden rows are records of the schemas that their pack was
+// sealed with, whatever has been admitted since.
+func Edition(name, fingerprint string) string { return name + "@" + fingerprint }
+
+// as returns the schemas with those editions that are known in the place of
+// what their names mean now.
+func (s Schemas) as(fingerprints map[string]string) Schemas {
+	then := maps.Clone(s)
+	for name, fp := range fingerprints {
+		if l := s[Edition(name, fp)]; l != nil {
+			then[name] = l
+		}
+	}
+	return then
+}
+
+// names are what a spec can say.
+func (s Schemas) names() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s)), func(name string) bool { return strings.Contains(name, "@") })
+}
+
 // maxFeatures bounds a spec: what it costs to score grows with its features.
 const maxFeatures = 4096
 
@@ -152,8 +174,8 @@ func (r *specReader) head(at map[string]entry) {
 
 func (r *specReader) schema(n *document.Node) string {
 	name := r.text(n, "a schema")
-	if _, ok := r.schemas[name]; !ok && name != "" {
-		r.add(r.position(n), nearest(name, slices.Sorted(maps.Keys(r.schemas))), "no schema %s", name)
+	if known := r.schemas.names(); !slices.Contains(known, name) && name != "" {
+		r.add(r.position(n), nearest(name, known), "no schema %s", name)
 	}
 	return name
 }

@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -92,10 +93,42 @@ func fingerprint(canonical string) millrace.Fingerprint {
 
 // secondReader refuses what the Avro library does not parse, so that a schema
 // admitted here is one to other readers too. The library's global cache would
-// carry names from one schema into the next; each gets a cache of its own.
+// carry names from one schema into the next; each gets a cache of its own. It
+// reads the schema without the defaults of fields: of a union's it takes those of
+// the first branch alone, as Avro did until 1.11.
 func secondReader(avsc []byte) error {
-	if _, err := avro.ParseBytesWithCache(avsc, "", &avro.SchemaCache{}); err != nil {
+	text, err := readJSON(avsc)
+	if err != nil {
+		return fmt.Errorf("schemas: %w", err)
+	}
+	dropDefaults(text)
+	bare, err := json.Marshal(text)
+	if err != nil {
+		return fmt.Errorf("schemas: %w", err)
+	}
+	if _, err := avro.ParseBytesWithCache(bare, "", &avro.SchemaCache{}); err != nil {
 		return fmt.Errorf("schemas: %w", err)
 	}
 	return nil
+}
+
+// dropDefaults removes the defaults of fields from the JSON of a schema.
+func dropDefaults(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, x := range v {
+			dropDefaults(x)
+		}
+	case map[string]any:
+		fields, _ := v["fields"].([]any)
+		for _, f := range fields {
+			if f, ok := f.(map[string]any); ok {
+				delete(f, "default")
+				dropDefaults(f["type"])
+			}
+		}
+		for _, attr := range []string{"type", "items", "values"} {
+			dropDefaults(v[attr])
+		}
+	}
 }

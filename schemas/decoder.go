@@ -1,13 +1,15 @@
 package schemas
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/internal/column"
 	_ "github.com/millrace/millrace/schemas/decoders" // of the shipped schemas
 	"github.com/millrace/millrace/schemas/kernel"
 )
 
-// Decoder decodes bodies of one schema into rows of another's layout. It may
-// be used by several goroutines at once.
+// Decoder decodes bodies of one schema into rows of another's layout, or of its
+// family's. It may be used by several goroutines at once.
 type Decoder struct {
 	plan         plan
 	writer       int64 // fingerprint
@@ -21,7 +23,8 @@ type Decoder struct {
 // NewDecoder returns the decoder of bodies written under writer into rows laid
 // out by reader, after Avro's rules of resolution: a field that the writer
 // lacks has the reader's default, one that the reader lacks is dropped, one
-// renamed is found by alias, and numbers are promoted.
+// renamed is found by alias, and numbers are promoted. What serves reads every
+// schema of a name by one layout, through [Snapshot.Decoder].
 func NewDecoder(writer, reader *Schema) (*Decoder, error) {
 	c := newCompiler()
 	c.layout = reader.layout
@@ -29,15 +32,28 @@ func NewDecoder(writer, reader *Schema) (*Decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Decoder{
-		plan: p, writer: int64(writer.fingerprint), layout: reader.layout,
-		body: reader.layout.Index(BodyColumn), schema: reader.layout.Index(SchemaColumn),
-	}
-	if shape := reader.Shape(); writer == reader || shape == writer.Shape() {
-		d.generated = kernel.Find(shape)
+	d := newDecoder(writer, reader.layout, p)
+	if reader.Shape() != writer.Shape() {
+		d.generated = nil
 	}
 	return d, nil
 }
+
+// newDecoder returns the decoder that runs p, or the generated code for the
+// writer's own columns where these are those of layout.
+func newDecoder(writer *Schema, layout *column.Layout, p plan) *Decoder {
+	d := &Decoder{
+		plan: p, writer: int64(writer.fingerprint), layout: layout,
+		body: layout.Index(BodyColumn), schema: layout.Index(SchemaColumn),
+	}
+	if slices.Equal(writer.layout.Fields(), layout.Fields()) {
+		d.generated = kernel.Find(writer.Shape())
+	}
+	return d
+}
+
+// Layout returns the columns of the rows.
+func (d *Decoder) Layout() *column.Layout { return d.layout }
 
 // Append decodes body strictly into a new row of a, $body and $schema
 // included. The error is an [*Error], or [column.ErrFull]; no row is then

@@ -39,8 +39,8 @@ type encoder struct {
 	buf []byte
 	max int
 	// defaults asks for the rules of a schema's defaults: bytes are the code
-	// points of a string, a union's value is of its first branch, and
-	// timestamps and integers are numbers only.
+	// points of a string, timestamps and integers are numbers only, and what a
+	// record has beyond its fields is ignored.
 	defaults bool
 }
 
@@ -264,9 +264,6 @@ func (e *encoder) union(n *node, v any, path string) error {
 	start := len(e.buf)
 	var first error
 	for i, b := range n.branches {
-		if i > 0 && e.defaults {
-			break
-		}
 		e.long(int64(i))
 		err := e.value(b, v, path)
 		if err == nil {
@@ -276,9 +273,6 @@ func (e *encoder) union(n *node, v any, path string) error {
 		if b.kind != kindNull && first == nil {
 			first = err
 		}
-	}
-	if e.defaults {
-		return &Error{Reason: BadValue, Field: path, Detail: fmt.Sprintf("a union's default is of its first branch: %s, not %s", n.branches[0].what(), describe(v))}
 	}
 	if _, ok := n.nullable(); ok && v != nil {
 		return first
@@ -307,7 +301,7 @@ func (e *encoder) record(n *node, v any, path string) error {
 			return &Error{Reason: MissingField, Field: join(path, f.name), Detail: "the field is missing and has no default"}
 		}
 	}
-	if known == len(object) {
+	if known == len(object) || e.defaults {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(object)) {

@@ -15,7 +15,68 @@ func layoutOf(root *node) (*column.Layout, error) {
 	fields = append(fields,
 		column.Field{Name: BodyColumn, Kind: column.String},
 		column.Field{Name: SchemaColumn, Kind: column.Int})
-	return column.NewLayout(fields)
+	l, err := column.NewLayout(fields)
+	if err != nil {
+		return nil, err
+	}
+	blank, err := blankOf(root, l)
+	if err != nil {
+		return nil, err
+	}
+	l.Describe(blank, carried(nil, root, "", l))
+	return l, nil
+}
+
+// blankOf returns a row of defaults.
+func blankOf(root *node, l *column.Layout) (*column.Slab, error) {
+	c := newCompiler()
+	c.layout = l
+	p, err := c.defaults(nil, root, "")
+	if err != nil {
+		return nil, err
+	}
+	a := column.New(l, 1, 0).Append()
+	m := machine{row: a.Begin()}
+	m.run(p)
+	m.release()
+	if err := a.End(m.row); err != nil {
+		return nil, err
+	}
+	return a.Slab(), nil
+}
+
+// defaults appends what puts every default of a record's fields.
+func (c *compiler) defaults(p plan, n *node, path string) (_ plan, err error) {
+	for i := range n.fields {
+		f, at := &n.fields[i], join(path, n.fields[i].name)
+		switch {
+		case f.hasDefault:
+			p, err = c.missing(p, f, at)
+		case f.typ.kind == kindRecord:
+			p, err = c.defaults(p, f.typ, at)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// carried appends the fields that have no column.
+func carried(names []string, n *node, path string, l *column.Layout) []string {
+	for i := range n.fields {
+		at, t := join(path, n.fields[i].name), n.fields[i].typ
+		if one, ok := t.nullable(); ok {
+			t = one
+		}
+		switch {
+		case t.kind == kindRecord:
+			names = carried(names, t, at, l)
+		case l.Index(at) < 0:
+			names = append(names, at)
+		}
+	}
+	return names
 }
 
 // flatten appends the columns of the type at path. Below a nullable record

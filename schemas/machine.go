@@ -109,6 +109,8 @@ func (m *machine) run(p plan) bool {
 			m.row.SetNull(s.at)
 		case opDefault:
 			m.putDefault(s)
+		case opCopy:
+			m.row.CopyField(s.at, s.n)
 		}
 		if m.fault != "" {
 			if m.path == "" {

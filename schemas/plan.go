@@ -30,6 +30,7 @@ const (
 	opUnion
 	opNull    // put a null; reads nothing
 	opDefault // put a default; reads nothing
+	opCopy    // put what is in column n; reads nothing
 )
 
 // put is what happens to a value that was read.
@@ -57,7 +58,7 @@ type step struct {
 	op   op
 	put  put
 	at   int      // column or slot
-	n    int      // bytes of a fixed; number of an enum's symbols
+	n    int      // bytes of a fixed; number of an enum's symbols; the column copied
 	path string   // of the field, for errors
 	syms [][]byte // what each of the writer's enum symbols is to the reader
 	subs []plan   // of the items, or of each branch

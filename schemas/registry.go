@@ -16,7 +16,7 @@ import (
 // Store persists a registry.
 type Store interface {
 	// PutSchema keeps a schema under its fingerprint, with its place in the
-	// order of admission.
+	// order of admission. One that is kept already is replaced.
 	PutSchema(StoredSchema) error
 	// Schemas returns every schema kept, in any order.
 	Schemas() ([]StoredSchema, error)
@@ -26,6 +26,7 @@ type Store interface {
 type StoredSchema struct {
 	Fingerprint millrace.Fingerprint
 	Order       uint64 // of admission, from 1
+	Retired     bool
 	JSON        string
 }
 
@@ -34,7 +35,7 @@ type StoredSchema struct {
 // that the registry could not be asked.
 type Lookup func(ctx context.Context, id uint32) (*Schema, error)
 
-// Registry holds every schema met, by fingerprint, and the latest by name.
+// Registry holds every schema met, by fingerprint and by name.
 // Readers take a [Snapshot] and never wait.
 type Registry struct {
 	store   Store
@@ -42,20 +43,16 @@ type Registry struct {
 	current atomic.Pointer[Snapshot]
 
 	mu struct {
-		sync.Mutex // held while admitting, and around the maps
-		decoders   map[decoderKey]*Decoder
+		sync.Mutex // held while admitting, and around the map
 		confluent  map[uint32]*Schema
 	}
 }
-
-type decoderKey struct{ writer, reader *Schema }
 
 // NewRegistry returns the registry of what store holds. Without a store (nil)
 // it starts empty and forgets when the process ends. Lookup may be nil: then
 // Confluent framing is refused as [UnknownSchema].
 func NewRegistry(store Store, lookup Lookup) (*Registry, error) {
 	r := &Registry{store: store, lookup: lookup}
-	r.mu.decoders = map[decoderKey]*Decoder{}
 	r.mu.confluent = map[uint32]*Schema{}
 	r.current.Store(&Snapshot{})
 	if store == nil {
@@ -74,7 +71,20 @@ func NewRegistry(store Store, lookup Lookup) (*Registry, error) {
 		if s.fingerprint != row.Fingerprint {
 			return nil, fmt.Errorf("schemas: load %s: the text kept there has the fingerprint %s", row.Fingerprint, s.fingerprint)
 		}
-		r.current.Store(r.Snapshot().with(s))
+		next, err := r.Snapshot().with(s)
+		if err != nil {
+			return nil, fmt.Errorf("schemas: load %s: %w", row.Fingerprint, err)
+		}
+		r.current.Store(next)
+	}
+	for _, row := range rows { // once all are there: the last of a name is never retired
+		if row.Retired {
+			next, err := r.Snapshot().without(row.Fingerprint)
+			if err != nil {
+				return nil, fmt.Errorf("schemas: load %s: %w", row.Fingerprint, err)
+			}
+			r.current.Store(next)
+		}
 	}
 	return r, nil
 }
@@ -88,7 +98,7 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("schemas: admit %s %s: %s", e.Schema, e.Fingerprint, e.Err)
+	return fmt.Sprintf("schemas: %s %s: %s", e.Schema, e.Fingerprint, e.Err)
 }
 
 // Unwrap returns why.
@@ -117,7 +127,8 @@ func (r *Registry) Admit(s *Schema) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.Snapshot()
-	if err := now.check(s); err != nil || now.ByFingerprint(s.fingerprint) != nil {
+	next, err := now.after(s)
+	if err != nil || next == now {
 		return false, err
 	}
 	if r.store != nil {
@@ -126,19 +137,53 @@ func (r *Registry) Admit(s *Schema) (added bool, err error) {
 			return false, &StoreError{s.Name(), s.fingerprint, err}
 		}
 	}
-	r.current.Store(now.with(s))
+	r.current.Store(next)
 	return true, nil
 }
 
-// Check returns the [*RefusedError] that Admit would, without admitting.
-func (r *Registry) Check(s *Schema) error { return r.Snapshot().check(s) }
-
-func (s *Snapshot) check(add *Schema) error {
-	err := s.fits(add)
-	if err != nil {
-		return &RefusedError{add.Name(), add.fingerprint, err}
+// Retire takes a schema out of what shapes its family: its fields, aliases and
+// defaults count no more, and schemas to come need not read it. Its records stay
+// readable. Refused ([*RefusedError]) are a schema that is not known, and the
+// last of its name. The only other error is a [*StoreError].
+func (r *Registry) Retire(fp millrace.Fingerprint) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.Snapshot()
+	if now.retired[fp] {
+		return nil
 	}
+	next, err := now.without(fp)
+	if err != nil {
+		return err
+	}
+	s := now.byFP[fp]
+	if r.store != nil {
+		row := StoredSchema{Fingerprint: fp, Order: uint64(slices.Index(now.all, s)) + 1, JSON: s.json, Retired: true}
+		if err := r.store.PutSchema(row); err != nil {
+			return &StoreError{s.Name(), fp, err}
+		}
+	}
+	r.current.Store(next)
 	return nil
+}
+
+// Check returns the [*RefusedError] that Admit would, without admitting.
+func (r *Registry) Check(s *Schema) error {
+	_, err := r.Snapshot().after(s)
+	return err
+}
+
+// after returns the snapshot after a schema would be admitted: s itself if it
+// has it already. The error is a [*RefusedError].
+func (s *Snapshot) after(add *Schema) (*Snapshot, error) {
+	err, next := s.fits(add), s
+	if err == nil && s.byFP[add.fingerprint] == nil {
+		next, err = s.with(add)
+	}
+	if err != nil {
+		return nil, &RefusedError{add.Name(), add.fingerprint, err}
+	}
+	return next, nil
 }
 
 func (s *Snapshot) fits(add *Schema) error {
@@ -146,7 +191,7 @@ func (s *Snapshot) fits(add *Schema) error {
 		return checkSame(known, add)
 	}
 	for _, old := range s.all {
-		if old.Name() == add.Name() {
+		if old.Name() == add.Name() && !s.retired[old.fingerprint] {
 			if err := CheckEvolution(old, add); err != nil {
 				return fmt.Errorf("after %s: %w", old.fingerprint, err)
 			}
@@ -217,51 +262,93 @@ func (r *Registry) Writer(ctx context.Context, f Framed) (*Schema, error) {
 	return s, nil
 }
 
-// Decoder returns the decoder from a known writer to reader.
-func (r *Registry) Decoder(writer millrace.Fingerprint, reader *Schema) (*Decoder, error) {
-	w := r.Snapshot().ByFingerprint(writer)
-	if w == nil {
-		return nil, &Error{Reason: UnknownSchema, Detail: fmt.Sprintf("no schema has the fingerprint %s", writer)}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	key := decoderKey{w, reader}
-	if d := r.mu.decoders[key]; d != nil {
-		return d, nil
-	}
-	d, err := NewDecoder(w, reader)
-	if err == nil {
-		r.mu.decoders[key] = d
-	}
-	return d, err
-}
-
 // Snapshot returns the registry as it is now.
 func (r *Registry) Snapshot() *Snapshot { return r.current.Load() }
 
 // Snapshot is a registry at one instant. It is immutable.
 type Snapshot struct {
-	all    []*Schema
-	byFP   map[millrace.Fingerprint]*Schema
-	latest map[string]*Schema
+	all      []*Schema
+	byFP     map[millrace.Fingerprint]*Schema
+	retired  map[millrace.Fingerprint]bool
+	families map[string]*Family
+	names    []string // of families, by the admission of their first schema
 }
 
 // with returns the snapshot after s was admitted.
-func (s *Snapshot) with(add *Schema) *Snapshot {
-	next := &Snapshot{all: append(slices.Clip(s.all), add), byFP: maps.Clone(s.byFP), latest: maps.Clone(s.latest)}
-	if next.byFP == nil {
-		next.byFP, next.latest = map[millrace.Fingerprint]*Schema{}, map[string]*Schema{}
-	}
+func (s *Snapshot) with(add *Schema) (*Snapshot, error) {
+	next := s.clone()
+	next.all = append(slices.Clip(s.all), add)
 	next.byFP[add.fingerprint] = add
-	next.latest[add.Name()] = add
+	if !slices.Contains(next.names, add.Name()) {
+		next.names = append(slices.Clip(s.names), add.Name())
+	}
+	return next, next.shape(add.Name())
+}
+
+// without returns the snapshot after a schema was retired. The error is a
+// [*RefusedError].
+func (s *Snapshot) without(fp millrace.Fingerprint) (*Snapshot, error) {
+	old := s.byFP[fp]
+	if old == nil {
+		return nil, &RefusedError{Fingerprint: fp, Err: errors.New("no schema has this fingerprint")}
+	}
+	next := s.clone()
+	next.retired[fp] = true
+	if err := next.shape(old.Name()); err != nil {
+		return nil, &RefusedError{old.Name(), fp, err}
+	}
+	return next, nil
+}
+
+func (s *Snapshot) clone() *Snapshot {
+	next := &Snapshot{all: s.all, byFP: map[millrace.Fingerprint]*Schema{}, retired: map[millrace.Fingerprint]bool{}, families: map[string]*Family{}, names: s.names}
+	maps.Copy(next.byFP, s.byFP)
+	maps.Copy(next.retired, s.retired)
+	maps.Copy(next.families, s.families)
 	return next
+}
+
+// shape makes the family of a name anew.
+func (s *Snapshot) shape(name string) error {
+	var of []*Schema
+	for _, x := range s.all {
+		if x.Name() == name {
+			of = append(of, x)
+		}
+	}
+	f, err := newFamily(of, func(x *Schema) bool { return s.retired[x.fingerprint] })
+	s.families[name] = f
+	return err
 }
 
 // ByFingerprint returns a schema, or nil.
 func (s *Snapshot) ByFingerprint(fp millrace.Fingerprint) *Schema { return s.byFP[fp] }
 
-// Latest returns the newest schema of a full name, or nil.
-func (s *Snapshot) Latest(name string) *Schema { return s.latest[name] }
+// Retired reports whether a schema shapes nothing any more.
+func (s *Snapshot) Retired(fp millrace.Fingerprint) bool { return s.retired[fp] }
+
+// Family returns the schemas of a full name, or nil.
+func (s *Snapshot) Family(name string) *Family { return s.families[name] }
+
+// Families returns every family, in the order in which their first schemas were
+// admitted.
+func (s *Snapshot) Families() []*Family {
+	all := make([]*Family, len(s.names))
+	for i, name := range s.names {
+		all[i] = s.families[name]
+	}
+	return all
+}
+
+// Decoder returns the decoder of the bodies that a schema wrote into rows of
+// its family's layout, or nil if nobody knows the schema.
+func (s *Snapshot) Decoder(writer millrace.Fingerprint) *Decoder {
+	w := s.byFP[writer]
+	if w == nil {
+		return nil
+	}
+	return s.families[w.Name()].decoders[w]
+}
 
 // All returns every schema in order of admission. The caller must not change
 // the slice.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -63,8 +62,8 @@ func TestRegistry(t *testing.T) {
 	if added, err := r.Admit(mustSchema(t, v1.JSON())); added || err != nil {
 		t.Errorf("admitted again: %v, %v", added, err)
 	}
-	if r.Snapshot().Latest("T") != v3 {
-		t.Error("the latest is not the one admitted last")
+	if l := r.Snapshot().Family("T").Layout(); l != v2.Layout() {
+		t.Errorf("the layout is %v, want that of the schema with every field", l.Fields())
 	}
 
 	again := newRegistry(t, store, nil).Snapshot()
@@ -77,7 +76,7 @@ func TestRegistry(t *testing.T) {
 	if got, want := fps(again.All()), fps(r.Snapshot().All()); !slices.Equal(got, want) {
 		t.Errorf("loaded %v, want %v", got, want)
 	}
-	if again.Latest("T").JSON() != v3.JSON() || again.ByFingerprint(v1.Fingerprint()).JSON() != v1.JSON() {
+	if again.ByFingerprint(v1.Fingerprint()).JSON() != v1.JSON() {
 		t.Error("loaded schemas differ")
 	}
 }
@@ -96,7 +95,7 @@ func TestRegistryRefuses(t *testing.T) {
 		if added || err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, %v; want %q", name, added, err, c.want)
 		}
-		if r.Snapshot().Latest("T") != v1 || len(r.Snapshot().All()) != 1 {
+		if r.Snapshot().Family("T").Layout() != v1.Layout() || len(r.Snapshot().All()) != 1 {
 			t.Errorf("%s: the registry changed", name)
 		}
 	}
@@ -134,7 +133,7 @@ func TestRegistryStoreFails(t *testing.T) {
 	if added, err := r.Admit(Note()); added || !errors.Is(err, store.err) {
 		t.Errorf("%v, %v", added, err)
 	}
-	if r.Snapshot().Latest("millrace.Note") != nil {
+	if r.Snapshot().Family("millrace.Note") != nil {
 		t.Error("a schema that was not stored is known")
 	}
 	if _, err := NewRegistry(store, nil); !errors.Is(err, store.err) {
@@ -187,18 +186,57 @@ func TestWriter(t *testing.T) {
 
 func TestRegistryDecoder(t *testing.T) {
 	r := newRegistry(t, nil, nil)
-	_, err := r.Decoder(Note().Fingerprint(), Note())
-	checkReason(t, "unknown writer", err, UnknownSchema)
-	admit(t, r, Note())
-	var wg sync.WaitGroup
-	got := make([]*Decoder, 8)
-	for i := range got {
-		wg.Go(func() { got[i], _ = r.Decoder(Note().Fingerprint(), Note()) })
+	if r.Snapshot().Decoder(Note().Fingerprint()) != nil {
+		t.Error("a decoder of an unknown writer")
 	}
-	wg.Wait()
-	for _, d := range got {
-		if d == nil || d != got[0] {
-			t.Fatal("decoders are not shared")
+	admit(t, r, Note())
+	d := r.Snapshot().Decoder(Note().Fingerprint())
+	if d == nil || d.Layout() != Note().Layout() || d.generated == nil {
+		t.Error("one schema alone has another layout, or its generated code is not used")
+	}
+}
+
+// TestRetire: a schema that was a mistake shapes nothing any more, also after a
+// restart, and its records stay readable.
+func TestRetire(t *testing.T) {
+	store := &memory{rows: map[millrace.Fingerprint]StoredSchema{}}
+	r := newRegistry(t, store, nil)
+	first := mustSchema(t, withFields(`{"name":"likes","type":"long"}`))
+	wrong := mustSchema(t, withFields(`{"name":"likes","type":"double"}`, `{"name":"junk","type":"string","default":"x"}`))
+	admit(t, r, first)
+	var refused *RefusedError
+	if err := r.Retire(first.Fingerprint()); !errors.As(err, &refused) {
+		t.Errorf("the last of its name: %v", err)
+	}
+	if err := r.Retire(wrong.Fingerprint()); !errors.As(err, &refused) {
+		t.Errorf("an unknown one: %v", err)
+	}
+	admit(t, r, wrong)
+	if r.Snapshot().Family("T").Layout().Index("junk") < 0 {
+		t.Fatal("it shapes nothing yet")
+	}
+	store.err = errors.New("full")
+	var failed *StoreError
+	if err := r.Retire(wrong.Fingerprint()); !errors.As(err, &failed) || r.Snapshot().Retired(wrong.Fingerprint()) {
+		t.Errorf("on a full disk: %v", err)
+	}
+	store.err = nil
+	for range 2 { // the second time nothing happens
+		if err := r.Retire(wrong.Fingerprint()); err != nil {
+			t.Fatal(err)
 		}
 	}
+	for name, known := range map[string]*Snapshot{"at once": r.Snapshot(), "after a restart": newRegistry(t, store, nil).Snapshot()} {
+		if !known.Retired(wrong.Fingerprint()) || known.Family("T").Layout() == nil || known.Family("T").Layout().Index("junk") >= 0 {
+			t.Errorf("%s: it still shapes the layout", name)
+		}
+		if got := reads(t, known, known.ByFingerprint(wrong.Fingerprint()), `"likes":2.5`); got != "likes=null" {
+			t.Errorf("%s: a record of it reads %s", name, got)
+		}
+		if got := reads(t, known, known.ByFingerprint(first.Fingerprint()), `"likes":2`); got != "likes=2" {
+			t.Errorf("%s: a record of the first reads %s", name, got)
+		}
+	}
+	// What it alone would refuse is admitted.
+	admit(t, r, mustSchema(t, withFields(`{"name":"likes","type":"long"}`, `{"name":"junk","type":"int","default":1}`)))
 }

@@ -169,7 +169,7 @@ func (g *generator) evolve(schema object) object {
 }
 
 func (g *generator) evolveRecord(record object) {
-	var fields []any
+	fields := []any{}
 	for _, f := range record["fields"].([]any) {
 		f := f.(object)
 		if f["millrace"] == nil {

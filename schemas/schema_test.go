@@ -188,3 +188,41 @@ func TestDesignExample(t *testing.T) {
 		t.Errorf("%+v, %v, columns %v", e, err, s.Layout().Fields())
 	}
 }
+
+// Defaults are those that Avro takes: of a union's any branch, as since 1.12,
+// and of a record within what its own fields leave out.
+func TestDefaults(t *testing.T) {
+	place := `{"type":"record","name":"Place","fields":[{"name":"country","type":"string","default":"IN"},{"name":"tags","type":{"type":"map","values":"long"},"default":{}}]}`
+	for field, want := range map[string]string{
+		`"type":{"type":"map","values":"string"},"default":{}`:                                                        `{}`,
+		`"type":["null",{"type":"map","values":"string"}],"default":{}`:                                               `{}`,
+		`"type":[{"type":"map","values":"string"},"null"],"default":null`:                                             `null`,
+		`"type":` + place + `,"default":{}`:                                                                           `{"country":"IN","tags":{}}`,
+		`"type":["null",` + place + `],"default":{}`:                                                                  `{"country":"IN","tags":{}}`,
+		`"type":["null",` + place + `],"default":{"country":"PE","further":1}`:                                        `{"country":"PE","tags":{}}`,
+		`"type":{"type":"array","items":` + place + `},"default":[{}]`:                                                `[{"country":"IN","tags":{}}]`,
+		`"type":["null","string"],"default":"x"`:                                                                      `"x"`,
+		`"type":["int","string"],"default":true`:                                                                      ``,
+		`"type":{"type":"record","name":"Place","fields":[{"name":"country","type":"string"}]},"default":{}`:          ``,
+		`"type":["null",{"type":"record","name":"Place","fields":[{"name":"country","type":"string"}]}],"default":{}`: ``,
+	} {
+		s, err := Parse([]byte(withFields(`{"name":"f",` + field + `}`)))
+		if err != nil {
+			if want != "" || !strings.Contains(err.Error(), `field "f": the default does not fit`) {
+				t.Errorf("%s: %v", field, err)
+			}
+			continue
+		}
+		body, err := s.EncodeJSON([]byte(`{"id":"r","who":"a","kind":"k","at":1}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := s.JSONValue(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(mustJSON(v["f"])); got != want {
+			t.Errorf("%s: %s, want %s", field, got, want)
+		}
+	}
+}

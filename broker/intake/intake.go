@@ -1,14 +1,13 @@
 // Package intake bounds what callers can make a server hold and do before
-// their requests are trusted: the memory of bytes that are being read or
-// parsed ([Budget]), the number of connections ([Cap]), the time that a call
-// may take to arrive ([Watch]), and the shape of a message, which is found
-// before it is parsed ([JSON], [Message]). It knows the messages of the feed
-// API by their fields only.
+// their requests are trusted, and after they are answered: the number of
+// connections ([Cap]), the time that a call may take to arrive and its answer
+// to be read ([Watch]), and the shape of a message, which is found before it is
+// parsed ([JSON], [Message]). It knows the messages of the feed API by their
+// fields only.
 package intake
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"github.com/millrace/millrace"
 )
@@ -30,57 +29,6 @@ const (
 	valueBytes  = 512 // what a value takes when it is parsed, at most
 	entityBytes = 16  // what an entity takes beside its bytes
 )
-
-// Budget is memory that many share. Its methods may be called at once.
-type Budget struct {
-	limit int64
-	held  atomic.Int64
-}
-
-// NewBudget returns a budget of so many bytes.
-func NewBudget(bytes int64) *Budget { return &Budget{limit: bytes} }
-
-// Held returns how many bytes are taken.
-func (b *Budget) Held() int64 { return b.held.Load() }
-
-// take takes bytes, if there are so many.
-func (b *Budget) take(n int64) bool {
-	if b.held.Add(n) <= b.limit {
-		return true
-	}
-	b.held.Add(-n)
-	return false
-}
-
-func (b *Budget) give(n int64) { b.held.Add(-n) }
-
-// Loan is what one request has taken of a budget. One goroutine uses it.
-type Loan struct {
-	of   *Budget
-	held int64
-}
-
-// Borrow returns a loan of nothing yet.
-func (b *Budget) Borrow() *Loan { return &Loan{of: b} }
-
-// Hold makes a loan so many bytes, or refuses to make it more.
-func (l *Loan) Hold(bytes int64) error {
-	more := bytes - l.held
-	if more > 0 && !l.of.take(more) {
-		return &millrace.Error{
-			Reason: millrace.ReasonOverloaded, Detail: fmt.Sprintf("requests that are being read take all of the %d bytes that there are for them", l.of.limit),
-			WayOut: "try again after a second, with fewer large requests at a time",
-		}
-	}
-	if more < 0 {
-		l.of.give(-more)
-	}
-	l.held = bytes
-	return nil
-}
-
-// Return gives all of it back. It may be called again.
-func (l *Loan) Return() { _ = l.Hold(0) }
 
 func tooLarge(field, wayOut, format string, args ...any) error {
 	return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -15,34 +14,6 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
-
-// Loans are of one budget, never more than it, and come back whole.
-func TestBudget(t *testing.T) {
-	b := NewBudget(1000)
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for i := range int64(1000) {
-				l := b.Borrow()
-				err := l.Hold(i % 400)
-				var e *millrace.Error
-				if err != nil && (!errors.As(err, &e) || e.Reason != millrace.ReasonOverloaded || e.WayOut == "") {
-					t.Error(err)
-				}
-				if held := b.Held(); held > 1000+8*400 { // those that are being refused
-					t.Errorf("%d are held", held)
-				}
-				_ = l.Hold(i % 7)
-				l.Return()
-				l.Return()
-			}
-		})
-	}
-	all.Wait()
-	if b.Held() != 0 {
-		t.Errorf("%d are held in the end", b.Held())
-	}
-}
 
 // The list is read by hand wherever the path leads, and only there.
 func TestJSON(t *testing.T) {

@@ -7,11 +7,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace/millrace/internal/memory"
 )
 
 // ArriveWithin is how long a request may take to arrive, from its first byte,
 // unless somebody says otherwise.
 const ArriveWithin = 10 * time.Second
+
+// TakenWithin is how long a caller may take to read an answer, from its first
+// byte, unless somebody says otherwise.
+const TakenWithin = 30 * time.Second
 
 // Watch returns a listener whose connections speak HTTP/2, as gRPC does, and
 // are closed when they ask too much of the server before it can judge their
@@ -21,19 +27,22 @@ const ArriveWithin = 10 * time.Second
 //   - a call is larger than any may be, tiny frames counted at what they cost;
 //   - calls are taken back faster than anyone would who wants answers;
 //   - the bytes of all calls that are not answered are more than the budget:
-//     then the connection that holds the most goes.
+//     then the connection that holds the most goes;
+//   - an answer is not read in time, counted from its first byte, or nothing at
+//     all is.
 //
 // gRPC itself has none of these bounds: it keeps what has arrived of a message
-// until all of it is there, for as many calls and as long as callers like. So
-// frames are counted as they pass, both ways, without looking into them.
-func Watch(l net.Listener, budget *Budget, within time.Duration) net.Listener {
-	return &watch{Listener: l, budget: budget, within: within, conns: map[*watched]struct{}{}}
+// until all of it is there, and an answer until all of it is read, for as many
+// calls and as long as callers like. So frames are counted as they pass, both
+// ways, without looking into them.
+func Watch(l net.Listener, budget *memory.Budget, within, taken time.Duration) net.Listener {
+	return &watch{Listener: l, budget: budget, within: within, taken: taken, conns: map[*watched]struct{}{}}
 }
 
 type watch struct {
 	net.Listener
-	budget *Budget
-	within time.Duration
+	budget        *memory.Budget
+	within, taken time.Duration
 
 	mu    sync.Mutex // before that of a connection
 	conns map[*watched]struct{}
@@ -86,15 +95,18 @@ const (
 type watched struct {
 	net.Conn
 	of      *watch
-	in, out frames // of one reader, and of one writer
-	timed   bool   // there is a deadline to read; the reader's
+	in, out frames    // of one reader, and of one writer
+	writes  time.Time // when the deadline to write was set; the writer's
 	held    atomic.Int64
 
 	mu struct {
 		sync.Mutex
 		closed  bool
-		calls   map[uint32]*call // that are not answered
-		arrived int              // of them whole
+		timed   bool                      // there is a deadline to read
+		calls   map[uint32]*call          // that are not answered
+		arrived int                       // of them whole
+		taking  int                       // of them whose answer is being read
+		loans   map[*memory.Loan]struct{} // of answers
 		resets  int
 		since   time.Time // of resets
 	}
@@ -103,14 +115,15 @@ type watched struct {
 
 // call is one of which the server has not sent all of the answer.
 type call struct {
-	began time.Time
-	held  int64
-	ends  bool // with its headers, of which more is to come
-	whole bool
+	began  time.Time
+	answer time.Time // when its answer began; zero: not yet
+	held   int64
+	ends   bool // with its headers, of which more is to come
+	whole  bool
 }
 
 var (
-	errTooLate   = errors.New("intake: a call did not arrive in time")
+	errTooLate   = errors.New("intake: a call did not arrive, or its answer was not read, in time")
 	errTooLarge  = errors.New("intake: a call is larger than any may be")
 	errTooMuch   = errors.New("intake: calls that have not arrived hold too much memory")
 	errTakenBack = errors.New("intake: too many calls were taken back")
@@ -130,38 +143,101 @@ func (c *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// wait sets the deadline of the call that has been arriving for the longest.
+// wait sets the deadline of the call that has been arriving, or has an answer
+// being read, for the longest.
 func (c *watched) wait() error {
 	c.mu.Lock()
-	var first time.Time
-	if len(c.mu.calls) > c.mu.arrived {
-		for _, call := range c.mu.calls {
-			if !call.whole && (first.IsZero() || call.began.Before(first)) {
-				first = call.began
-			}
-		}
-	}
+	first := c.deadlineLocked()
+	err := c.setLocked(first)
 	c.mu.Unlock()
-	switch {
-	case !first.IsZero():
-		c.timed = true
-		if time.Since(first) > c.of.within {
-			_ = c.Close()
-			return errTooLate
-		}
-		return c.SetReadDeadline(first.Add(c.of.within))
-	case c.timed:
-		c.timed = false
-		return c.SetReadDeadline(time.Time{})
+	if !first.IsZero() && time.Now().After(first) {
+		_ = c.Close()
+		return errTooLate
 	}
-	return nil
+	return err
 }
 
-// Write implements net.Conn.
+// deadlineLocked returns when the first call is due that makes the server
+// wait; zero when none does.
+func (c *watched) deadlineLocked() (first time.Time) {
+	if len(c.mu.calls) == c.mu.arrived && c.mu.taking == 0 {
+		return first
+	}
+	for _, call := range c.mu.calls {
+		var due time.Time
+		switch {
+		case !call.answer.IsZero():
+			due = call.answer.Add(c.of.taken)
+		case !call.whole:
+			due = call.began.Add(c.of.within)
+		default:
+			continue
+		}
+		if first.IsZero() || due.Before(first) {
+			first = due
+		}
+	}
+	return first
+}
+
+// setLocked sets the deadline to read.
+func (c *watched) setLocked(deadline time.Time) error {
+	if deadline.IsZero() && !c.mu.timed {
+		return nil
+	}
+	c.mu.timed = !deadline.IsZero()
+	return c.SetReadDeadline(deadline)
+}
+
+// Write implements net.Conn. What it writes counts as sent before it is: a
+// write may wait for the caller.
 func (c *watched) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.out.pass(p[:n])
-	return n, err
+	if now := time.Now(); now.Sub(c.writes) > c.of.taken/4 {
+		c.writes = now
+		_ = c.SetWriteDeadline(now.Add(c.of.taken))
+	}
+	c.out.pass(p)
+	c.mu.Lock()
+	if c.mu.taking > 0 && !c.mu.timed {
+		_ = c.setLocked(c.deadlineLocked())
+	}
+	c.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
+// RemoteAddr implements net.Conn. See [Keep].
+func (c *watched) RemoteAddr() net.Addr { return addr{c.Conn.RemoteAddr(), c} }
+
+// addr is where a watched connection comes from.
+type addr struct {
+	net.Addr
+	conn *watched
+}
+
+// Keep returns a loan when the connection from an address ends, unless it was
+// returned by what Keep returns. That is nil where the connection is no watched
+// one, or has ended.
+func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
+	a, ok := from.(addr)
+	if !ok {
+		return nil
+	}
+	c := a.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil
+	}
+	if c.mu.loans == nil {
+		c.mu.loans = map[*memory.Loan]struct{}{}
+	}
+	c.mu.loans[loan] = struct{}{}
+	return func() {
+		c.mu.Lock()
+		delete(c.mu.loans, loan)
+		c.mu.Unlock()
+		loan.Return()
+	}
 }
 
 // Close implements net.Conn.
@@ -172,7 +248,10 @@ func (c *watched) Close() error {
 	c.mu.Lock()
 	if !c.mu.closed {
 		c.mu.closed = true
-		c.of.budget.give(c.held.Swap(0))
+		c.of.budget.Give(c.held.Swap(0))
+		for loan := range c.mu.loans {
+			loan.Return()
+		}
 	}
 	c.mu.Unlock()
 	return c.Conn.Close()
@@ -240,7 +319,7 @@ func (c *watched) arrived(of *call, headersEnd bool) {
 
 // hold takes bytes of the budget. Only the reader calls it.
 func (c *watched) hold(more int64) {
-	for !c.of.budget.take(more) {
+	for !c.of.budget.Take(more) {
 		if !c.of.makeRoom(c) {
 			c.fault = errTooMuch
 			return
@@ -249,7 +328,7 @@ func (c *watched) hold(more int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed { // by another, to make room
-		c.of.budget.give(more)
+		c.of.budget.Give(more)
 		return
 	}
 	c.held.Add(more)
@@ -265,12 +344,22 @@ func (c *watched) resetLocked() {
 	}
 }
 
-// sent counts a frame of the server: what ends a call.
+// sent counts a frame of the server: what begins an answer, and what ends a
+// call.
 func (c *watched) sent(h frameHead) {
-	if h.kind == frameReset || (h.kind == frameHeaders || h.kind == frameData) && h.flags&flagEndStream != 0 {
+	ends := h.flags&flagEndStream != 0
+	switch {
+	case h.kind == frameReset || (h.kind == frameHeaders || h.kind == frameData) && ends:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.endLocked(h.stream)
+	case h.kind == frameHeaders:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if of := c.mu.calls[h.stream]; of != nil && of.answer.IsZero() {
+			of.answer = time.Now()
+			c.mu.taking++
+		}
 	}
 }
 
@@ -283,9 +372,12 @@ func (c *watched) endLocked(stream uint32) {
 	if of.whole {
 		c.mu.arrived--
 	}
+	if !of.answer.IsZero() {
+		c.mu.taking--
+	}
 	if !c.mu.closed {
 		c.held.Add(-of.held)
-		c.of.budget.give(of.held)
+		c.of.budget.Give(of.held)
 	}
 }
 

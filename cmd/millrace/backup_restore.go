@@ -503,12 +503,12 @@ meant: if the lost cluster still lives, it must not back up there any more.`,
 			return err
 		}
 		defer cl.Close()
-		return adopt(c.Context(), c.OutOrStdout(), b, whose, cl, args[0])
+		return adoptBucket(c.Context(), c.OutOrStdout(), b, whose, cl, args[0])
 	}
 	return c
 }
 
-func adopt(ctx context.Context, w io.Writer, b *backup.Bucket, whose backup.Identity, cl *cluster.Client, name string) error {
+func adoptBucket(ctx context.Context, w io.Writer, b *backup.Bucket, whose backup.Identity, cl *cluster.Client, name string) error {
 	us, err := backups.Identity(ctx, cl)
 	if err != nil {
 		return err

@@ -118,6 +118,9 @@ func (l look) writeText(w io.Writer) error {
 	} else {
 		fmt.Fprintln(t, "\nall is well")
 	}
+	if warnings := h.Warnings(); len(warnings) > 0 {
+		fmt.Fprintf(t, "\nto be looked after:\n  %s\n", strings.Join(warnings, "\n  "))
+	}
 	return t.Flush()
 }
 
@@ -125,6 +128,7 @@ func (l look) writeText(w io.Writer) error {
 type shown struct {
 	OK         bool               `json:"ok"`
 	Faults     []string           `json:"faults"`
+	Warnings   []string           `json:"warnings,omitempty"` // what is not wrong yet
 	Epoch      int64              `json:"epoch"`
 	Replicas   int                `json:"replicas"`
 	Unserved   []int              `json:"unserved"` // partitions without a ready replica
@@ -153,18 +157,19 @@ type shownReport struct {
 	Partitions []int     `json:"partitions"`
 	Since      time.Time `json:"since"`
 	Seconds    float64   `json:"seconds,omitempty"`
+	Warning    bool      `json:"warning,omitempty"`
 }
 
 func (l look) writeJSON(w io.Writer) error {
 	h, faults := l.health, l.faults()
-	out := shown{OK: len(faults) == 0, Faults: faults, Epoch: h.Epoch, Replicas: h.Replicas, Unserved: numbers(h.Unserved), Below: numbers(h.Below), Assignment: l.m.Assignment()}
+	out := shown{OK: len(faults) == 0, Faults: faults, Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: numbers(h.Unserved), Below: numbers(h.Below), Assignment: l.m.Assignment()}
 	for _, n := range h.Nodes {
 		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: numbers(n.Hosts), Ready: numbers(n.Ready), Behind: numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
 		if !n.Seen.IsZero() {
 			node.Seen = &n.Seen
 		}
 		for _, r := range n.Reports {
-			node.Reports = append(node.Reports, shownReport{r.State, r.Reason, r.Detail, numbers(r.Partitions), r.Since, r.Seconds})
+			node.Reports = append(node.Reports, shownReport{r.State, r.Reason, r.Detail, numbers(r.Partitions), r.Since, r.Seconds, r.Warning})
 		}
 		out.Nodes = append(out.Nodes, node)
 	}

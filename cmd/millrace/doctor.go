@@ -22,6 +22,8 @@ import (
 type doctor struct {
 	Common
 	grpc string
+
+	kafkaAway, logMissing, etcdAway, unassigned bool // as the checks found
 }
 
 func doctorCommand() *cobra.Command {
@@ -46,26 +48,56 @@ func doctorCommand() *cobra.Command {
 // checkTimeout bounds each check.
 const checkTimeout = 5 * time.Second
 
+// check is one thing that doctor looks at.
+type check struct {
+	name   string
+	do     func(context.Context) (string, error)
+	wayOut string // unless the error has one
+	// rests reports whether what the check rests on was found well, or nothing
+	// that it says is of its own; nil: on nothing. Advice on what only follows
+	// from something else leads astray.
+	rests func() bool
+}
+
+func (d *doctor) checks() []check {
+	kafkaUp := func() bool { return !d.kafkaAway }
+	etcdUp := func() bool { return !d.etcdAway }
+	assigned := func() bool { return !d.etcdAway && !d.unassigned }
+	return []check{
+		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil},
+		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp},
+		{"the log is whole", d.logWhole, "look at Kafka's log", func() bool { return !d.kafkaAway && !d.logMissing }},
+		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", kafkaUp},
+		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil},
+		{"partitions are assigned", d.assigned, assignWayOut, etcdUp},
+		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
+		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
+	}
+}
+
+// warning is what is not wrong, and will be if nobody looks after it.
+type warning struct{ text string }
+
+func (w warning) Error() string { return w.text }
+
 func (d *doctor) run(ctx context.Context, w io.Writer) error {
 	failed := 0
-	for _, check := range []struct {
-		name   string
-		do     func(context.Context) (string, error)
-		wayOut string // unless the error has one
-	}{
-		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers"},
-		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used"},
-		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz"},
-		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster"},
-		{"partitions are assigned", d.assigned, assignWayOut},
-		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz"},
-		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc"},
-	} {
+	const indent = "\n                               "
+	for _, check := range d.checks() {
+		if check.rests != nil && !check.rests() {
+			fmt.Fprintf(w, "-     %-24s cannot be told before what is wrong above is mended\n", check.name)
+			continue
+		}
 		limited, cancel := context.WithTimeout(ctx, checkTimeout)
 		note, err := check.do(limited)
 		cancel()
-		if err == nil {
+		var warns warning
+		switch {
+		case err == nil:
 			fmt.Fprintf(w, "ok    %-24s %s\n", check.name, note)
+			continue
+		case errors.As(err, &warns):
+			fmt.Fprintf(w, "warn  %-24s %s\n", check.name, strings.ReplaceAll(warns.text, "\n", indent))
 			continue
 		}
 		failed++
@@ -73,7 +105,6 @@ func (d *doctor) run(ctx context.Context, w io.Writer) error {
 		if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" {
 			what, wayOut = e.Detail, e.WayOut
 		}
-		const indent = "\n                               "
 		fmt.Fprintf(w, "FAIL  %-24s %s\n      %-24s way out: %s\n", check.name, strings.ReplaceAll(what, "\n", indent), "", wayOut)
 	}
 	if failed > 0 {
@@ -88,7 +119,39 @@ func finding(wayOut, what string, args ...any) error {
 }
 
 func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
-	return fmt.Sprint(d.Brokers), kafka.WaitReady(ctx, d.Brokers)
+	err := kafka.WaitReady(ctx, d.Brokers)
+	d.kafkaAway = err != nil
+	return fmt.Sprint(d.Brokers), err
+}
+
+// logWhole warns of topics that no longer have their beginning: what is gone of
+// them is only in the replicas that are there.
+func (d *doctor) logWhole(ctx context.Context) (string, error) {
+	look, err := kafka.NewInspector(d.Brokers)
+	if err != nil {
+		return "", err
+	}
+	defer look.Close()
+	var begins []string
+	for _, topic := range kafka.Prefixed(d.TopicPrefix).Logs() {
+		starts, err := look.Starts(ctx, topic)
+		if err != nil {
+			return "", err
+		}
+		trimmed, gone := 0, int64(0)
+		for _, start := range starts {
+			if gone += int64(start); start > 0 {
+				trimmed++
+			}
+		}
+		if trimmed > 0 {
+			begins = append(begins, fmt.Sprintf("%s has lost its beginning in %d of %d partitions, %d records at most", topic, trimmed, len(starts), gone))
+		}
+	}
+	if len(begins) > 0 {
+		return "", warning{strings.Join(begins, "\n") + "\na replica that is lost cannot be made whole again from the log: keep the index nodes' disks, and retention off"}
+	}
+	return "from its beginning", nil
 }
 
 func (d *doctor) topicsFit(ctx context.Context) (string, error) {
@@ -102,6 +165,7 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 		count int
 	}{{log.Timeline, partition.Count}, {log.Features, partition.Count}, {log.Schemas, 1}, {log.DeadLetters, 1}} {
 		if t.Partitions == 0 {
+			d.logMissing = true
 			return "", fmt.Errorf("topic %s does not exist", t.Name)
 		}
 		if t.Partitions != t.count {
@@ -177,6 +241,9 @@ func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
 	if behind := now.Sub(g.Through()); behind > heartbeatLimit {
 		faults = append(faults, fmt.Sprintf("group %s is %s behind its topics", g.Group, behind.Round(time.Second)))
 	}
+	if g.OtherLog != "" {
+		faults = append(faults, g.OtherLog)
+	}
 	for _, t := range g.Missing {
 		faults = append(faults, fmt.Sprintf("group %s: topic %s does not exist", g.Group, t))
 	}
@@ -188,7 +255,7 @@ func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
 
 func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 	l, err := d.clusterLook(ctx)
-	if err != nil {
+	if d.etcdAway = err != nil; err != nil {
 		return "", err
 	}
 	if l.fault != nil {
@@ -216,7 +283,7 @@ func (d *doctor) advise(ctx context.Context, l look, what string) error {
 	case err == nil && n > 0:
 		return finding(restoreWayOut, "%s; this cluster has been at work, since its timeline topic holds %d records", what, n)
 	case err != nil:
-		return finding("if the cluster has been at work: "+restoreWayOut+"; if it is new: "+assignWayOut, "%s; whether there was more cannot be told while Kafka does not answer", what)
+		return finding("bring Kafka back, and ask again: its log tells whether there was an assignment, which is restored and not made anew", "%s; whether there was more cannot be told while Kafka does not answer", what)
 	}
 	return finding(assignWayOut, "%s", what)
 }
@@ -226,7 +293,7 @@ func (d *doctor) assigned(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if l.health.Lost || l.health.Epoch == 0 {
+	if d.unassigned = l.health.Lost || l.health.Epoch == 0; d.unassigned {
 		return "", d.advise(ctx, l, l.health.Faults()[0])
 	}
 	a := l.m.Assignment()
@@ -238,8 +305,15 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if faults := l.health.Faults(); len(faults) > 0 {
-		return "", errors.New(strings.Join(faults, "\n"))
+	faults := strings.Join(l.health.Faults(), "\n")
+	switch {
+	case faults != "" && d.kafkaAway:
+		return "", finding("bring Kafka back first: nodes that cannot ask it are stale, which mends itself", "%s", faults)
+	case faults != "":
+		return "", errors.New(faults)
+	}
+	if warnings := l.health.Warnings(); len(warnings) > 0 {
+		return "", warning{strings.Join(warnings, "\n")}
 	}
 	return fmt.Sprintf("%d of %d partitions by %d replicas each", partition.Count, partition.Count, l.health.Replicas), nil
 }
@@ -252,11 +326,14 @@ func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
 	defer c.Close()
 	began := time.Now()
 	resp, err := c.GetFeed(ctx, &feedv1.GetFeedRequest{Feed: "recent", Viewer: &feedv1.Viewer{Id: "doctor"}, Entities: []string{"member:1"}})
+	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.Reason == millrace.ReasonUnavailable {
+		return "", errors.New(e.Detail) // to try again is no way out
+	}
 	if err != nil {
 		return "", err
 	}
 	if len(resp.Coverage.GetMissing()) > 0 {
-		return "", fmt.Errorf("the answer misses partition %d: %s", resp.Coverage.Missing[0].Partition, resp.Coverage.Missing[0].Reason)
+		return "", finding("see to the index nodes: the broker is well", "the answer misses partition %d: %s", resp.Coverage.Missing[0].Partition, resp.Coverage.Missing[0].Reason)
 	}
 	return fmt.Sprintf("in %.1f ms", float64(time.Since(began).Microseconds())/1000), nil
 }

@@ -8,9 +8,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
@@ -238,17 +242,97 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
 	for want, g := range map[string]kafka.Progress{
-		"":                           {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
-		"has not been heard for 26s": {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
-		"is 26s behind its topics":   {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
-		"topic likes does not exist": {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
-		"stuck at offset 7":          {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
+		"":                            {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
+		"has not been heard for 26s":  {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		"is 26s behind its topics":    {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
+		"topic likes does not exist":  {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
+		"has stopped: topic timeline": {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
+		"stuck at offset 7":           {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
 	} {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
+}
+
+// While Kafka or etcd is away doctor says so, and gives no advice on what only
+// follows from that.
+func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
+	c := startClinic(t)
+	c.must(kafka.EnsureTopics(c.ctx, []string{c.kafka}, kafka.Topics{}, nil))
+	c.ok()
+	stale := cluster.Report{State: "stale", Reason: "kafka_away", Detail: "no answer", Partitions: cluster.All()}
+	c.nodes["node-1"].SetReports([]cluster.Report{stale})
+	waitFor(c.ctx, t, "the report to be shown", func() bool {
+		out, _ := c.command(c.show()...)
+		return strings.Contains(out, "kafka_away")
+	})
+	ways := func(out string) (all []string) {
+		for line := range strings.Lines(out) {
+			if _, way, ok := strings.Cut(line, "way out: "); ok {
+				all = append(all, strings.TrimSpace(way))
+			}
+		}
+		return all
+	}
+	without := func(flag string) []string {
+		args := c.doctor()
+		args[slices.Index(args, flag)+1] = freeAddr(t)
+		return args
+	}
+	const broker = "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz"
+	const needsKafka, needsEtcd = "bring Kafka back first: nodes that cannot ask it are stale, which mends itself", "start etcd, or name it with --etcd and --cluster"
+	if got := ways(c.says("FAIL  Kafka answers", fails, without("--brokers")...)); !slices.Equal(got, []string{"start Kafka, or name it with --brokers", needsKafka, broker}) {
+		t.Errorf("Kafka is away: %q", got)
+	}
+	got := ways(c.says("FAIL  etcd answers", fails, without("--etcd")...))
+	if !slices.Equal(got, []string{"start one: millrace partitioner --config FILE", needsEtcd, broker}) {
+		t.Errorf("etcd is away: %q", got)
+	}
+	for _, m := range c.nodes {
+		c.must(m.Leave(c.ctx))
+	}
+	c.lose()
+	for _, way := range ways(c.says("cannot be told while Kafka does not answer", fails, without("--brokers")...)) {
+		if strings.Contains(way, "assign --nodes") || strings.Contains(way, "cluster restore") {
+			t.Errorf("nothing can be read, and it advises: %s", way)
+		}
+	}
+}
+
+// A log that has lost its beginning while all replicas are well is told, by
+// doctor and by cluster show, and nothing fails for it.
+func TestATrimmedLogIsWarnedOf(t *testing.T) {
+	c := startClinic(t)
+	c.must(kafka.EnsureTopics(c.ctx, []string{c.kafka}, kafka.Topics{}, nil))
+	c.ok()
+	c.says("ok    the log is whole", fails, c.doctor()...) // there is no broker
+	p, err := kafka.NewProducer([]string{c.kafka}, "dead-letters", slog.New(slog.DiscardHandler))
+	c.must(err)
+	defer p.Close()
+	for range 3 {
+		p.Produce(c.ctx, kafka.Outgoing{Topic: "timeline", Partition: 7, Value: []byte("x")})
+	}
+	c.must(p.Flush(c.ctx))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.kafka))
+	c.must(err)
+	defer cl.Close()
+	var to kadm.Offsets
+	to.AddOffset("timeline", 7, 2, -1)
+	_, err = kadm.NewClient(cl).DeleteRecords(c.ctx, to)
+	c.must(err)
+	c.says("warn  the log is whole         timeline has lost its beginning in 1 of 720 partitions, 2 records at most", fails, c.doctor()...)
+
+	told := cluster.Report{State: "ready", Reason: "log_trimmed", Detail: "timeline begins at 2", Warning: true}
+	told.Partitions.Add(7)
+	c.nodes["node-1"].SetReports([]cluster.Report{told})
+	waitFor(c.ctx, t, "the warning to be shown, and all to be well", func() bool {
+		out, err := c.command(c.show()...)
+		return err == nil && strings.Contains(out, "all is well") && strings.Contains(out, "node-1: 1 partitions are ready: log_trimmed: timeline begins at 2")
+	})
+	c.says(`"warnings":["node-1: 1 partitions are ready: log_trimmed`, nil, c.show("-o", "json")...)
+	c.says("warn  index nodes are ready", fails, c.doctor()...)
 }
 
 // An assignment that was a mistake is gone back from, by what show printed or

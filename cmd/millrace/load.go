@@ -17,6 +17,8 @@ func loadCommand() *cobra.Command {
 		o      load.Options
 		schema string
 		prefix string
+		loss   bool
+		cm     *Common
 	)
 	c := &cobra.Command{
 		Use:   "load --topic TOPIC FILE.ndjson[.zst]",
@@ -26,7 +28,12 @@ content or feature topic. A line that does not fit is reported by number and
 field and written aside, and stops nothing; if no line fits, the command fails.
 
 It waits for Kafka, and creates the topic if it is missing. A topic that no
-partitioner consumes is refused, since no feed would ever show its records.
+partitioner consumes is refused, since no feed would ever show its records, and
+so is one that carries features if the schema is of content, and the reverse.
+
+A schema that is new is compared with those that are known: what it changes is
+printed, and it is refused if records of it would lack a field that a feed or a
+model which serves reads.
 
 The schema is one that ships (activity, note, features), or an .avsc file.`,
 		Args: cobra.ExactArgs(1),
@@ -35,6 +42,7 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 				return err
 			}
 			o.File, o.Progress, o.Log, o.Topics = args[0], os.Stderr, slog.Default(), kafka.Prefixed(prefix)
+			o.Review = review{cm: cm, out: c.OutOrStdout(), force: loss}.schema
 			report, err := load.Run(c.Context(), o)
 			w := c.OutOrStdout()
 			for _, f := range report.Faults {
@@ -57,6 +65,8 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 	f.StringVar(&o.Rejected, "rejected", "", "where rejected lines go (default FILE.rejected.ndjson)")
 	f.DurationVar(&o.Wait, "wait", 0, "how long to wait for Kafka, and for a partitioner that consumes the topic (default 30s)")
 	f.BoolVar(&o.Force, "force", false, "load even if no partitioner consumes the topic")
+	f.BoolVar(&loss, "accept-loss", false, "load even if the schema takes a field from what serves")
+	cm = clusterFlagsOf(f)
 	f.StringVar(&prefix, "topic-prefix", "", "before Millrace's own topics")
 	if err := c.MarkFlagRequired("topic"); err != nil {
 		panic(err) // the flag above exists

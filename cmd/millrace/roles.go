@@ -108,9 +108,9 @@ func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
 
 // checkDir refuses a data directory of another cluster or node, and returns
 // its instance.
-func (c *Common) checkDir(data string, id millrace.NodeID) (instance string, err error) {
+func (c *Common) checkDir(data string, id millrace.NodeID) (instance cluster.Instance, err error) {
 	if data == "" {
-		return "", nil
+		return instance, nil
 	}
 	return cluster.CheckDir(data, c.clusterName(), id)
 }
@@ -210,8 +210,10 @@ type indexnodeConfig struct {
 	MinFree int64 `yaml:"min_free_mib"`
 	// BackupsReach is how old a backup of a partition is at most; 0: there are
 	// none, and the log has to keep everything.
-	BackupsReach time.Duration  `yaml:"backups_reach"`
-	Backup       backups.Config `yaml:"backup"`
+	BackupsReach time.Duration `yaml:"backups_reach"`
+	// QuestionMemory is in MiB; 0: the node's default.
+	QuestionMemory int64          `yaml:"question_memory_mib"`
+	Backup         backups.Config `yaml:"backup"`
 	// Serves false makes a backup node of it, which has Partitions, all if that
 	// is empty.
 	Serves     *bool  `yaml:"serves"`
@@ -251,6 +253,7 @@ func indexnodeCommand() *cobra.Command {
   etcd: [etcd-1:2379]
   listen: 127.0.0.1:7070       # for brokers
   cache: {records: 2000000}    # held decoded in memory
+  question_memory_mib: 256     # for what all questions read beside it, and their answers
   retention:                   # of a timeline, by content type; left out: all is kept
     like: {age: 720h, count: 1000}
   min_free_mib: 512            # of disk space, below which nothing more is taken in
@@ -311,7 +314,7 @@ func indexnodeCommand() *cobra.Command {
 		r.metrics.MustRegister(cl)
 		n, err := openNode(ctx, &closed, indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
-			Cluster: cl, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
+			Cluster: cl, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err
@@ -375,8 +378,8 @@ func brokerCommand() *cobra.Command {
     jobs-page: {per_second: 200, burst: 400}
     default: {per_second: 50}  # all other callers together; left out: no limit
   connections: 4096            # of each port at a time
-  request_memory_mib: 256      # for all requests that are being read or parsed
-  forbid: {why: true}          # what callers may not ask of it: filter, explain, why, model, recent
+  request_memory_mib: 256      # for all requests: a half until they are read, a half for answers until they are taken
+  forbid: {why: true}          # what callers may not ask of it: filter, explain, why, model, window, recent
   zone: a                      # index nodes of the same are asked first
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
 		var heard atomic.Pointer[cluster.Watcher]

@@ -326,7 +326,7 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 	if err := t.Flush(); err != nil || refused+unheard == 0 {
 		return err
 	}
-	return fmt.Errorf("%s is published and does not serve: of %d index nodes %d refused it and %d were not heard", v, len(all), refused, unheard)
+	return fmt.Errorf("%s is published and does not serve: of %d index nodes %d refused it and %d were not heard; they try it again when a schema comes: push it again then, and it serves", v, len(all), refused, unheard)
 }
 
 // list prints what every node really has.

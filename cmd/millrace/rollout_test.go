@@ -24,6 +24,7 @@ type stage struct {
 	*testing.T
 	*rollout
 	cl      *cluster.Client
+	etcd    []string // its address
 	out     bytes.Buffer
 	members map[millrace.NodeID]*cluster.Membership
 }
@@ -34,6 +35,7 @@ func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
 	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
 	s.check(err)
 	t.Cleanup(etcd.Close)
+	s.etcd = []string{etcd.Addr()}
 	s.cl, err = cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
 	s.check(err)
 	t.Cleanup(func() { _ = s.cl.Close() })

@@ -41,9 +41,9 @@ func (l *logFlags) bound(ctx context.Context) (context.Context, context.CancelFu
 var errNotConfirmed = errors.New("nothing was done: this cannot be taken back; say --yes if it is meant")
 
 func schemaCommand() *cobra.Command {
-	c := &cobra.Command{Use: "schema", Short: "List the schemas of the log, and give up one that will never come"}
+	c := &cobra.Command{Use: "schema", Short: "List and check the schemas of the log, and give up one that will never come"}
 	l := logFlagsOf(c.PersistentFlags())
-	c.AddCommand(schemaList(l), schemaRefuse(l))
+	c.AddCommand(schemaList(l), schemaCheck(l), schemaRetire(l), schemaRefuse(l))
 	return c
 }
 
@@ -60,7 +60,8 @@ func schemaList(l *logFlags) *cobra.Command {
 	}
 }
 
-func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
+// withSchemas reads the schemas topic to its end for use.
+func (l *logFlags) withSchemas(ctx context.Context, use func(*kafka.SchemaLog, *schemas.Snapshot) error) error {
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return err
@@ -73,19 +74,67 @@ func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
 	if err := log.Refresh(ctx); err != nil {
 		return err
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE")
-	for _, s := range registry.Snapshot().All() {
-		state := "known"
-		if registry.Snapshot().Latest(s.Name()) == s {
-			state = "latest"
+	return use(log, registry.Snapshot())
+}
+
+func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
+	return l.withSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
+		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE")
+		for _, s := range known.All() {
+			state := "known"
+			if known.Retired(s.Fingerprint()) {
+				state = "retired"
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\n", s.Fingerprint(), s.Name(), state)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", s.Fingerprint(), s.Name(), state)
+		for _, fp := range log.AllRefused() {
+			fmt.Fprintf(table, "%s\t\trefused\n", fp)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		for _, f := range known.Families() {
+			for _, c := range f.Clashes() {
+				fmt.Fprintf(w, "NOTE: %s\n", c)
+			}
+		}
+		for _, c := range known.Disagreements() {
+			fmt.Fprintf(w, "NOTE: %s\n", c)
+		}
+		return nil
+	})
+}
+
+func schemaRetire(l *logFlags) *cobra.Command {
+	var yes bool
+	c := &cobra.Command{
+		Use:   "retire FINGERPRINT --yes",
+		Short: "Take a schema out of what shapes the records of its name",
+		Long: `A schema that was a mistake leaves columns, aliases and defaults, and schemas to
+come must read its records. This takes all that back, on every node, from one
+moment to the next. Its records stay readable, in the fields that other schemas
+of the name have. The last schema of a name stays.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			fp, err := kafka.ParseFingerprint(args[0])
+			if err != nil {
+				return err
+			}
+			if !yes {
+				return errNotConfirmed
+			}
+			ctx, cancel := l.bound(c.Context())
+			defer cancel()
+			if err := kafka.RetireSchema(ctx, l.brokers, l.topics().Schemas, fp); err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "schema %s is retired: it shapes nothing any more\n", fp)
+			return nil
+		},
 	}
-	for _, fp := range log.AllRefused() {
-		fmt.Fprintf(table, "%s\t\trefused\n", fp)
-	}
-	return table.Flush()
+	c.Flags().BoolVar(&yes, "yes", false, "yes, for good")
+	return c
 }
 
 func schemaRefuse(l *logFlags) *cobra.Command {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -17,7 +19,7 @@ import (
 func topicsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "topics", Short: "Show the log and how far it is partitioned, and get past what cannot be read"}
 	l := logFlagsOf(c.PersistentFlags())
-	c.AddCommand(topicsShow(l), topicsSkip(l), topicsForget(l))
+	c.AddCommand(topicsShow(l), topicsSkip(l), topicsAdopt(l), topicsForget(l))
 	return c
 }
 
@@ -63,6 +65,12 @@ func showTopics(ctx context.Context, w io.Writer, l *logFlags) error {
 			now := time.Now()
 			fmt.Fprintf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", p.Group, p.Instance,
 				now.Sub(p.At()).Round(time.Millisecond), now.Sub(p.Through()).Round(time.Millisecond))
+			for _, topic := range slices.Sorted(maps.Keys(p.Kinds)) {
+				fmt.Fprintf(w, "  %s carries %s\n", topic, p.Kinds[topic])
+			}
+			if p.OtherLog != "" {
+				fmt.Fprintf(w, "  %s\n", p.OtherLog)
+			}
 			for _, s := range p.Stuck {
 				fmt.Fprintf(w, "  %s\n", s)
 			}
@@ -84,62 +92,98 @@ func (l *logFlags) withProgress(ctx context.Context, use func(*kafka.ProgressLog
 	return use(progress)
 }
 
+// skipFlags name what is to be skipped.
+type skipFlags struct {
+	group, topic string
+	partition    int32 // -1: all that have nothing to keep
+	offset       int64 // -1: wherever it is
+	yes          bool
+}
+
 func topicsSkip(l *logFlags) *cobra.Command {
-	var s kafka.Skip
-	var offset int64
-	var yes bool
+	var s skipFlags
 	c := &cobra.Command{
-		Use:   "skip --topic TOPIC --partition P --offset O --yes",
-		Short: "Have the partitioners go on behind a batch that cannot be opened",
-		Long: `A batch that cannot be opened stops its partition; "millrace topics show" and a
-partitioner's /readyz name it. This has the partitioner keep the batch aside in
-the dead letters, byte for byte, and go on behind it, while it runs.`,
+		Use:   "skip --topic TOPIC [--partition P --offset O] --yes",
+		Short: "Have the partitioners go on where they are stuck in a topic",
+		Long: `A batch that cannot be opened stops its partition; so does a topic that was
+trimmed before it was read, lost its end, or was deleted and created again.
+"millrace topics show" and a partitioner's /readyz name the places and say what
+is the matter. This has the partitioners go on behind them, while they run.
+
+A batch is named by partition and offset; it is kept aside in the dead letters,
+byte for byte. Without them it is about all places of the topic where what was
+to be read next is gone: there is nothing to keep. It says what is lost.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s.Offset = millrace.Offset(offset)
 			ctx, cancel := l.bound(c.Context())
 			defer cancel()
 			return l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
-				return skipBatch(ctx, c.OutOrStdout(), l, progress, s, yes)
+				return skipPlaces(ctx, c.OutOrStdout(), l, progress, s)
 			})
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&s.Group, "group", "millrace-partitioner", "the partitioners' consumer group")
-	f.StringVar(&s.Topic, "topic", "", "the content or feature topic")
-	f.Int32Var(&s.Partition, "partition", 0, "its partition")
-	f.Int64Var(&offset, "offset", 0, "where the batch begins")
-	f.BoolVar(&yes, "yes", false, "yes, for good")
-	for _, name := range []string{"topic", "partition", "offset"} {
-		if err := c.MarkFlagRequired(name); err != nil {
-			panic(err) // the flag above exists
-		}
+	f.StringVar(&s.group, "group", "millrace-partitioner", "the partitioners' consumer group")
+	f.StringVar(&s.topic, "topic", "", "the content or feature topic")
+	f.Int32Var(&s.partition, "partition", -1, "of a batch: its partition")
+	f.Int64Var(&s.offset, "offset", -1, "of a batch: where it begins")
+	f.BoolVar(&s.yes, "yes", false, "yes, for good")
+	c.MarkFlagsRequiredTogether("partition", "offset")
+	if err := c.MarkFlagRequired("topic"); err != nil {
+		panic(err) // the flag above exists
 	}
 	return c
 }
 
-// skipBatch asks for a skip and waits until it was carried out.
-func skipBatch(ctx context.Context, w io.Writer, l *logFlags, progress *kafka.ProgressLog, s kafka.Skip, yes bool) error {
-	at, ok := stuckPlace(progress, s)
-	if !ok {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "offset",
-			Detail: fmt.Sprintf("group %s does not say that %s/%d is stuck at %d", s.Group, s.Topic, s.Partition, s.Offset),
-			WayOut: "millrace topics show names what is stuck; a partitioner must be running"}
+// skipPlaces asks for skips and waits until they were carried out.
+func skipPlaces(ctx context.Context, w io.Writer, l *logFlags, progress *kafka.ProgressLog, f skipFlags) error {
+	places := f.places(progress)
+	if len(places) == 0 {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "topic",
+			Detail: fmt.Sprintf("group %s does not say that it is stuck %s", f.group, f.where()),
+			WayOut: "millrace topics show names what is stuck, and how to go on; a partitioner must be running"}
 	}
-	if !yes {
-		fmt.Fprintf(w, "%s/%d would go on at %d: %s\n", at.Topic, at.Partition, at.Next, at.Reason)
+	lost := int64(0)
+	for _, at := range places {
+		fmt.Fprintf(w, "%s/%d: %s\n", at.Topic, at.Partition, at.What())
+		lost += at.Lost()
+	}
+	group, _ := progress.Group(f.group)
+	if places[0].Kind == kafka.Recreated {
+		fmt.Fprintf(w, "when the former %s was seen last, %d of its records had not been read\n", f.topic, group.Topics[f.topic].Waiting)
+	}
+	if lost > 0 {
+		fmt.Fprintf(w, "%d records of %s are lost, at most\n", lost, f.topic)
+	}
+	if !f.yes {
 		return errNotConfirmed
 	}
-	if err := kafka.RequestSkip(ctx, l.brokers, l.topics().Progress, s); err != nil {
-		return err
+	var asked []kafka.Skip
+	for _, at := range places {
+		s := at.Skip(f.group)
+		if err := kafka.RequestSkip(ctx, l.brokers, l.topics().Progress, s); err != nil {
+			return err
+		}
+		asked = append(asked, s)
 	}
 	if err := progress.Refresh(ctx); err != nil {
 		return err
 	}
+	if err := awaitSkips(ctx, progress, f.group, asked); err != nil {
+		return err
+	}
+	for _, at := range places {
+		fmt.Fprintf(w, "%s/%d goes on at %d\n", at.Topic, at.Partition, at.Next)
+	}
+	return nil
+}
+
+// awaitSkips waits until what was asked is carried out.
+func awaitSkips(ctx context.Context, progress *kafka.ProgressLog, group string, asked []kafka.Skip) error {
 	for {
 		moved := progress.Moved()
-		if !slices.Contains(progress.Skips(s.Group), s) {
-			fmt.Fprintf(w, "%s/%d goes on at %d; what was skipped is in the topic %s\n", at.Topic, at.Partition, at.Next, l.topics().DeadLetters)
+		left := progress.Skips(group)
+		if !slices.ContainsFunc(asked, func(s kafka.Skip) bool { return slices.Contains(left, s) }) {
 			return nil
 		}
 		select {
@@ -150,14 +194,85 @@ func skipBatch(ctx context.Context, w io.Writer, l *logFlags, progress *kafka.Pr
 	}
 }
 
-func stuckPlace(progress *kafka.ProgressLog, s kafka.Skip) (kafka.Stuck, bool) {
-	p, _ := progress.Group(s.Group)
+// places returns where the group says that it is stuck, of what the flags name.
+func (f skipFlags) places(progress *kafka.ProgressLog) (all []kafka.Stuck) {
+	p, _ := progress.Group(f.group)
 	for _, at := range p.Stuck {
-		if at.Topic == s.Topic && at.Partition == s.Partition && at.Offset == s.Offset {
-			return at, true
+		one := at.Partition == f.partition && int64(at.Offset) == f.offset
+		if at.Topic == f.topic && (one || f.partition < 0 && at.Kind != kafka.Closed) {
+			all = append(all, at)
 		}
 	}
-	return kafka.Stuck{}, false
+	return all
+}
+
+func (f skipFlags) where() string {
+	if f.partition < 0 {
+		return fmt.Sprintf("in %s for want of what is gone", f.topic)
+	}
+	return fmt.Sprintf("at %s/%d at %d", f.topic, f.partition, f.offset)
+}
+
+func topicsAdopt(l *logFlags) *cobra.Command {
+	var group string
+	var fromBeginning, yes bool
+	c := &cobra.Command{
+		Use:   "adopt --group GROUP [--from-beginning] --yes",
+		Short: "Have the partitioners go on with timeline and features topics that are not those they have written to",
+		Long: `Partitioners that find another timeline or features topic than they have written
+to stop, since what they brought before is not in it: it is only in backups, and
+in the content topics as far as those still have it. This has them go on with
+the topics that are there now.
+
+With --from-beginning they read the content and feature topics anew, from what
+those still have. Without it they go on where they were: index nodes whose data
+directories are empty then lack what came before.
+
+Index nodes stay quarantined that have read the former topics. They serve the
+present ones once their data directories are empty.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := l.bound(c.Context())
+			defer cancel()
+			return adopt(ctx, c.OutOrStdout(), l, group, fromBeginning, yes)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&group, "group", "millrace-partitioner", "the partitioners' consumer group")
+	f.BoolVar(&fromBeginning, "from-beginning", false, "set the group back to the beginning of its topics")
+	f.BoolVar(&yes, "yes", false, "yes, for good")
+	return c
+}
+
+func adopt(ctx context.Context, w io.Writer, l *logFlags, group string, fromBeginning, yes bool) error {
+	look, err := kafka.NewInspector(l.brokers)
+	if err != nil {
+		return err
+	}
+	defer look.Close()
+	plan, err := look.PlanAdoption(ctx, group, l.topics().Logs())
+	if err != nil {
+		return err
+	}
+	if plan.Other == nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("group %s has written to no other topics than those that are there", group),
+			WayOut: "millrace topics show names the groups, and says which of them have stopped"}
+	}
+	fmt.Fprintf(w, "%s\n", strings.Join(plan.Other.Changes, "\n"))
+	fmt.Fprintf(w, "what came before the group's offsets, %d records at most, is not in the present topics; the group's topics still have %d of them\n", plan.Brought, plan.Kept)
+	if fromBeginning {
+		fmt.Fprintln(w, "the group reads its topics anew from what they still have; the rest is only in backups")
+	} else {
+		fmt.Fprintln(w, "the group goes on where it is: feeds lack what came before unless a backup is restored; --from-beginning brings what the topics still have")
+	}
+	if !yes {
+		return errNotConfirmed
+	}
+	if err := look.Adopt(ctx, plan, fromBeginning); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "group %s goes on; index nodes that are quarantined by other_log need empty data directories\n", group)
+	return nil
 }
 
 func topicsForget(l *logFlags) *cobra.Command {

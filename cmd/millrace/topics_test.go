@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -61,6 +63,14 @@ func TestSchemaCommand(t *testing.T) {
 	if err := log.Publish(ctx, schemas.Note()); err != nil {
 		t.Fatal(err)
 	}
+	longer, err := schemas.Parse([]byte(strings.Replace(schemas.Note().JSON(), `"fields": [`, `"fields": [{"name": "more", "type": "long", "default": 0},`, 1)))
+	if err == nil {
+		err = log.Publish(ctx, longer)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := longer.Fingerprint().String()
 	const never = "0123456789abcdef"
 	for _, step := range []struct {
 		args []string
@@ -71,7 +81,11 @@ func TestSchemaCommand(t *testing.T) {
 		{args: []string{"refuse", never}, err: "--yes"},
 		{args: []string{"refuse", "--yes", schemas.Note().Fingerprint().String()}, err: "is known"},
 		{args: []string{"refuse", "--yes", never}, out: []string{never + " is given up"}},
-		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  latest", never, "refused"}},
+		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  known", again + "  " + longer.Name() + "  known", never, "refused"}},
+		{args: []string{"retire", again}, err: "--yes"},
+		{args: []string{"retire", "--yes", again}, out: []string{again + " is retired"}},
+		{args: []string{"retire", "--yes", schemas.Note().Fingerprint().String()}, err: "no other schema of millrace.Note"},
+		{args: []string{"list"}, out: []string{again + "  " + longer.Name() + "  retired"}},
 	} {
 		out, err := execute(ctx, append([]string{"schema", "--brokers", addr}, step.args...)...)
 		if step.err == "" && err != nil || step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)) {
@@ -123,7 +137,7 @@ func TestTopicsSkip(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, way, _ = strings.Cut(out, "millrace topics ")
-		way, _, _ = strings.Cut(way, " goes on")
+		way, _, _ = strings.Cut(way, "\n")
 		return way != ""
 	})
 	skip := append(flags, strings.Fields(way)...)
@@ -133,7 +147,7 @@ func TestTopicsSkip(t *testing.T) {
 	if _, err := execute(ctx, append(flags, "skip", "--topic", "posts", "--partition", "2", "--offset", "99", "--yes")...); err == nil || !strings.Contains(err.Error(), "does not say") {
 		t.Errorf("of a place that is not stuck: %v", err)
 	}
-	if out, err := execute(ctx, skip...); err != nil || !strings.Contains(out, "dead-letters") {
+	if out, err := execute(ctx, skip...); err != nil || !strings.Contains(out, "dead letters") {
 		t.Errorf("%v: %q, %v", skip, out, err)
 	}
 	readyz("ok")
@@ -143,4 +157,72 @@ func TestTopicsSkip(t *testing.T) {
 	if _, err := execute(ctx, append(flags, "forget", "--group", "millrace-partitioner", "--yes")...); err != nil {
 		t.Error(err)
 	}
+}
+
+// Topics are deleted and created again under a partitioner's process: it says
+// so, and a command has it go on without a restart, which says what is lost.
+func TestTopicsThatAreCreatedAgain(t *testing.T) {
+	ctx, addr := logOfTest(t)
+	ctx, failed := context.WithCancelCause(ctx)
+	send := func(topic string) {
+		t.Helper()
+		cl, err := kgo.NewClient(kgo.SeedBrokers(addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cl.Close()
+		if err := cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("poison")}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	recreate := func(topic string) {
+		t.Helper()
+		cl, err := kgo.NewClient(kgo.SeedBrokers(addr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cl.Close()
+		if _, err := kadm.NewClient(cl).DeleteTopics(ctx, topic); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(kafka.EnsureTopics(ctx, []string{addr}, kafka.Topics{}, nil), kafka.EnsureContentTopic(ctx, []string{addr}, "posts", 3, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	topics := func(wants string, fails bool, args ...string) {
+		t.Helper()
+		waitFor(ctx, t, fmt.Sprintf("topics %q to say %q", args, wants), func() bool {
+			out, err := execute(ctx, append([]string{"topics", "--brokers", addr}, args...)...)
+			return strings.Contains(fmt.Sprint(out, err), wants) && (err != nil) == fails
+		})
+	}
+	caughtUp := func() bool {
+		look, err := kafka.NewInspector([]string{addr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer look.Close()
+		lag, err := look.Lag(ctx, "millrace-partitioner", "posts")
+		return err == nil && lag == 0 // the group may not be there yet
+	}
+	send("posts")
+	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
+		"brokers: [%q]\ncontent: [posts]\ninstance: one\nadmin: %q\n", addr, freeAddr(t)))
+	topics("has written to no other topics", true, "adopt", "--yes")
+	topics("does not say that it is stuck in posts", true, "skip", "--topic", "posts", "--yes")
+
+	waitFor(ctx, t, "the first record to be read", caughtUp)
+	recreate("timeline")
+	topics("topic timeline was deleted and created again", false, "show")
+	topics("the group's topics still have 1 of them", true, "adopt")
+	topics("--from-beginning brings", true, "adopt")
+	topics("group millrace-partitioner goes on", false, "adopt", "--from-beginning", "--yes")
+	waitFor(ctx, t, "the group to go on", caughtUp)
+
+	recreate("posts")
+	topics("posts/0 is stuck", false, "show")
+	topics("of its records had not been read", true, "skip", "--topic", "posts")
+	send("posts")
+	topics("goes on at 0", false, "skip", "--topic", "posts", "--yes")
+	waitFor(ctx, t, "the new topic to be read", caughtUp)
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -162,7 +163,12 @@ func (c *cutter) newTail(p millrace.Partition, rows []schemas.StoredSchema, refu
 // memory keeps the schemas that a registry admits.
 type memory struct{ rows []schemas.StoredSchema }
 
-func (m *memory) PutSchema(x schemas.StoredSchema) error   { m.rows = append(m.rows, x); return nil }
+func (m *memory) PutSchema(x schemas.StoredSchema) error {
+	m.rows = slices.DeleteFunc(m.rows, func(have schemas.StoredSchema) bool { return have.Fingerprint == x.Fingerprint })
+	m.rows = append(m.rows, x)
+	return nil
+}
+
 func (m *memory) Schemas() ([]schemas.StoredSchema, error) { return nil, nil }
 
 // schemas reads the schemas topic to its end: what is before the cut is of

@@ -192,10 +192,10 @@ func (r *restorer) settle(plan []way) error {
 
 // putRows puts schemas into a store.
 func putRows(s *store.Store, rows []schemas.StoredSchema) error {
-	var b store.Batch
 	for _, x := range rows {
-		b.PutSchema(x.Fingerprint, replica.SchemaRow(x))
+		if err := s.ReplaceSchema(x.Fingerprint, replica.SchemaRow(x)); err != nil {
+			return err
+		}
 	}
-	_, err := s.Apply(&b, nil)
-	return err
+	return nil
 }

@@ -333,12 +333,14 @@ func (k *Keeper) newest(ctx context.Context) (map[millrace.Partition]*backup.Man
 	for p, have := range known {
 		if len(ids[p]) == 0 || ids[p][0] != have.ID {
 			delete(known, p)
+		} else {
+			delete(ids, p)
 		}
 	}
 	maps.DeleteFunc(ids, func(p millrace.Partition, all []string) bool { return known[p] != nil || len(all) == 0 })
 	var g errgroup.Group
 	g.SetLimit(4 * uploads)
-	var mu sync.Mutex
+	var mu sync.Mutex // of known
 	for p, all := range ids {
 		g.Go(func() error {
 			m, err := b.Manifest(ctx, p, all[0])

@@ -221,7 +221,6 @@ type applier struct {
 	store    *store.Store
 	p        millrace.Partition
 	aged     bool
-	rows     store.Batch
 	given    givenUp
 	replicas *replica.Replicas // once the first record is there
 	gathered [2][]kafka.Record
@@ -255,8 +254,7 @@ func (nobody) Refused(schemas.Reason)                                  {}
 func (nobody) ProduceThen(_ context.Context, _ kafka.Outgoing, then func(error)) { then(nil) }
 
 func (a *applier) schema(fp millrace.Fingerprint, row []byte) error {
-	a.rows.PutSchema(fp, row)
-	return nil
+	return a.store.ReplaceSchema(fp, row)
 }
 
 func (a *applier) refused(fp millrace.Fingerprint) error {
@@ -265,9 +263,6 @@ func (a *applier) refused(fp millrace.Fingerprint) error {
 }
 
 func (a *applier) begin() error {
-	if _, err := a.store.Apply(&a.rows, nil); err != nil {
-		return err
-	}
 	var err error
 	if a.replicas, err = replay(a.store, a.given, a.aged); err == nil {
 		a.replicas.Serve(a.p, time.Now())

@@ -131,6 +131,25 @@ func TestHoleAfterARestart(t *testing.T) {
 	w.until("the hole is told", w.is(partHere, Quarantined, LogBeginsLater))
 }
 
+// A log that is trimmed behind a healthy replica is told: the replica has what
+// nobody can read again.
+func TestATrimmedLogIsToldOfHealthyReplicas(t *testing.T) {
+	w := newWorld(t)
+	for range 3 {
+		w.post(here)
+	}
+	w.start(partHere, partThere)
+	w.until("they are ready", func() bool {
+		return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() && w.count(here) == 3
+	})
+	w.trim(partHere, 2)
+	w.until("the loss is told", func() bool { return w.replicas.Of(partHere).Irreplaceable().Reason == LogTrimmed })
+	if why := w.replicas.Of(partThere).Irreplaceable(); why.Reason != "" {
+		t.Errorf("of a log that is whole: %v", why)
+	}
+	w.until("it is ready all the same", w.is(partHere, Ready, ""))
+}
+
 // trim has Kafka delete what is before an offset.
 func (w *world) trim(p millrace.Partition, before int64) {
 	w.t.Helper()

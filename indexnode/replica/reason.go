@@ -27,6 +27,8 @@ const (
 	BatchTooLarge  Reason = "batch_too_large"  // a batch of the log cannot be opened within bounds
 	BackupAway     Reason = "backup_away"      // the place of the backups does not answer
 	Restores       Reason = "restores"         // a backup is being brought back
+	LogTrimmed     Reason = "log_trimmed"      // of a ready one: the log no longer has its beginning, and no backup has it
+	TooManyTypes   Reason = "too_many_types"   // of a node that answers: what asks for all content types is refused
 	Moved          Reason = "moved"            // assigned to other nodes
 )
 

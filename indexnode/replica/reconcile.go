@@ -378,6 +378,7 @@ func (all *Replicas) confirm(ctx context.Context) {
 	if len(read) == 0 {
 		return
 	}
+	all.lookBack(ctx, read, tps)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked := time.Now() // what was in the log then is before the ends
@@ -400,6 +401,26 @@ func (all *Replicas) confirm(ctx context.Context) {
 		}
 		for s := range r.marks {
 			r.marks[s].confirm(ends[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}], asked)
+		}
+	}
+}
+
+// lookBack notes where the log begins, now and then. What is before is in the
+// replicas alone.
+func (all *Replicas) lookBack(ctx context.Context, read []*Replica, tps []kafka.TopicPartition) {
+	if time.Since(all.begun) < all.cfg.Limit {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	begins, err := all.cfg.Consumer.StartOffsets(ctx, tps...)
+	if err != nil {
+		return // confirm tells
+	}
+	all.begun = time.Now()
+	for _, r := range read {
+		for s := range r.begins {
+			r.begins[s].Store(int64(begins[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}]))
 		}
 	}
 }

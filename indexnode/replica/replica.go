@@ -10,6 +10,7 @@ package replica
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,8 @@ type Replica struct {
 	// is odd while the log is read. What was fetched under another count is
 	// dropped.
 	reading atomic.Uint64
+	// begins is where the log of each stream begins.
+	begins [streams]atomic.Int64
 
 	life struct {
 		sync.Mutex
@@ -120,6 +123,17 @@ func (r *Replica) Why() (why Why, since time.Time) {
 		}
 	}
 	return r.life.why, r.life.since
+}
+
+// Irreplaceable says why a replica of this partition that is lost cannot be
+// made whole again from the log; none if it can, as far as is known.
+func (r *Replica) Irreplaceable() Why {
+	for s := range r.begins {
+		if begin := r.begins[s].Load(); begin > 0 && r.State().Answers() {
+			return Why{LogTrimmed, fmt.Sprintf("%s begins at %d: what was before is only in the replicas that are there, and one that is lost cannot be made whole again; keep the disks, and the log from now on", kafka.Stream(s), begin)}
+		}
+	}
+	return Why{}
 }
 
 // step moves the replica by an event, and reports whether that changed its

@@ -84,6 +84,7 @@ type Replicas struct {
 		err error
 	}
 	renewing chan struct{} // holds a token for each renewal that works
+	begun    time.Time     // of the reconciler: when it was asked where the log begins
 	changed  chan struct{} // holds one token when the reconciler should look
 	moved    chan struct{} // holds one token when states changed
 	drainFor time.Duration // see drainFor

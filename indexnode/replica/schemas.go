@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 
@@ -14,16 +15,19 @@ func StoredSchemas(s *store.Store) schemas.Store { return storedSchemas{s} }
 type storedSchemas struct{ s *store.Store }
 
 // SchemaRow is a schema as the store has it: the place in the order of
-// admission, as uvarint, and the JSON.
+// admission, as uvarint, and the JSON; of a retired one a zero goes before
+// that.
 func SchemaRow(x schemas.StoredSchema) []byte {
-	return append(binary.AppendUvarint(nil, x.Order), x.JSON...)
+	var row []byte
+	if x.Retired {
+		row = append(row, 0)
+	}
+	return append(binary.AppendUvarint(row, x.Order), x.JSON...)
 }
 
 // PutSchema implements schemas.Store.
 func (s storedSchemas) PutSchema(x schemas.StoredSchema) error {
-	var b store.Batch
-	b.PutSchema(x.Fingerprint, SchemaRow(x))
-	if _, err := s.s.Apply(&b, nil); err != nil {
+	if err := s.s.ReplaceSchema(x.Fingerprint, SchemaRow(x)); err != nil {
 		return fmt.Errorf("schema %s: %w", x.Fingerprint, err)
 	}
 	return nil
@@ -37,11 +41,12 @@ func (s storedSchemas) Schemas() ([]schemas.StoredSchema, error) {
 	}
 	var out []schemas.StoredSchema
 	for fp, row := range rows {
-		order, n := binary.Uvarint(row)
+		rest, retired := bytes.CutPrefix(row, []byte{0})
+		order, n := binary.Uvarint(rest)
 		if n <= 0 {
 			return nil, fmt.Errorf("schema row %s: %w", fp, store.ErrCorrupt)
 		}
-		out = append(out, schemas.StoredSchema{Fingerprint: fp, Order: order, JSON: string(row[n:])})
+		out = append(out, schemas.StoredSchema{Fingerprint: fp, Order: order, JSON: string(rest[n:]), Retired: retired})
 	}
 	return out, nil
 }

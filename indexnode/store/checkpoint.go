@@ -49,20 +49,23 @@ type File struct {
 // then is the files that are named.
 //
 // Partitions fail alone: the error joins those of the partitions that are
-// missing in what is returned. The caller must not change the schemas and
-// types, which all share.
+// missing in what is returned, which is in the order of partitions. Without any
+// there is no dir. The caller must not change the schemas and types, which all
+// share.
 func (s *Store) Checkpoint(set []millrace.Partition, dir string) ([]Checkpoint, error) {
 	parts, err := s.partsOf(set)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := s.opts.FS.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		return nil, cmp.Or(err, fmt.Errorf("store: checkpoint: %s exists; name a directory that does not", dir))
+		return nil, cmp.Or(here(err), fmt.Errorf("store: checkpoint: %s exists; name a directory that does not", dir))
 	}
 	whole, errs, err := s.checkpoint(parts, dir)
 	if err != nil {
-		err = here(fmt.Errorf("store: checkpoint: %w", err))
-		return nil, errors.Join(append(errs, err, s.opts.FS.RemoveAll(dir))...)
+		errs = append(errs, here(fmt.Errorf("store: checkpoint: %w", err)))
+	}
+	if err != nil || len(whole) == 0 {
+		return nil, errors.Join(append(errs, s.opts.FS.RemoveAll(dir))...)
 	}
 	return whole, errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -114,7 +115,32 @@ func upkeep(ctx context.Context, s *Store, p millrace.Partition, i int) (err err
 	case 1:
 		err = s.Sweep(ctx, p, nil)
 	case 2:
-		_, err = s.Checkpoint([]millrace.Partition{0, 1, 2}, fmt.Sprintf("checkpoint-%d-%d", p, i))
+		err = restoreElsewhere(ctx, s, p, fmt.Sprintf("%d-%d", p, i))
 	}
 	return err
+}
+
+// restoreElsewhere takes a checkpoint of all partitions and restores one of
+// them to another store: it is there up to the offset that the checkpoint says.
+func restoreElsewhere(ctx context.Context, s *Store, p millrace.Partition, name string) error {
+	all, err := s.Checkpoint([]millrace.Partition{0, 1, 2}, "checkpoint-"+name)
+	if err != nil {
+		return err
+	}
+	to, err := Open("to-"+name, Options{FS: s.opts.FS, FlushEvery: -1})
+	if err != nil {
+		return err
+	}
+	err = to.Restore("checkpoint-"+name, all[p])
+	if err == nil {
+		_, err = to.Check(ctx, p)
+	}
+	if err == nil {
+		var recs []millrace.Record
+		recs, err = to.Read(nil, p, millrace.Timeline{Entity: "member:1", Type: "post"}, 0, millrace.MaxTime)
+		if at := max(0, int(to.Applied(p).Content)); len(recs) != 10*at {
+			err = errors.Join(err, fmt.Errorf("%d records at %d", len(recs), at))
+		}
+	}
+	return errors.Join(err, to.Close())
 }

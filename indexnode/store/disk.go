@@ -25,6 +25,9 @@ func (s *Store) Admit() error {
 // while too much is unflushed. Ingest stops while there is room to flush what is
 // in memory, and resumes as soon as there is space again.
 func (s *Store) admit() error {
+	if why := s.stalled.Load(); why != nil {
+		return here(*why)
+	}
 	err := s.room(s.opts.MinFreeBytes)
 	s.tellFull(err)
 	if err != nil {

@@ -31,7 +31,10 @@ var errDigest = errors.New("digest")
 // here marks an error that is neither corruption nor the caller's affair: the
 // call may be tried again.
 func here(err error) error {
+	var refused *millrace.Error // by a [Grant]
 	switch {
+	case errors.As(err, &refused):
+		return err
 	case err == nil, errors.Is(err, ErrCorrupt), errors.Is(err, ErrFailed), errors.Is(err, ErrRefused),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err

@@ -39,18 +39,34 @@ func (fs pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error
 		}
 		return fs.FS.Create(name, c)
 	}
+	if !fs.kept(name) {
+		return fs.create(name)
+	}
 	var f vfs.File
-	err := fs.s.ballast.spend(func() (err error) {
-		f, err = fs.FS.Create(name, c)
+	err := fs.s.patiently(func() (err error) {
+		f, err = fs.create(name)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	if strings.HasPrefix(fs.PathBase(name), "MANIFEST-") {
-		if err := syncDir(fs.FS, fs.PathDir(name)); err != nil {
+		if err := fs.s.patiently(func() error { return syncDir(fs.FS, fs.PathDir(name)) }); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
+	}
+	return &patientFile{File: f, fs: fs, name: name}, nil
+}
+
+// create creates a file that may spend the ballast.
+func (fs pebbleFS) create(name string) (vfs.File, error) {
+	var f vfs.File
+	err := fs.s.ballast.spend(func() (err error) {
+		f, err = fs.FS.Create(name, vfs.WriteCategoryUnspecified)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return spendingFile{f, fs.s.ballast}, nil
 }

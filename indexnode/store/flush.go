@@ -23,6 +23,9 @@ func (s *Store) Flush() error {
 func (s *Store) flush(stop <-chan struct{}) error {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
+	if why := s.stalled.Load(); why != nil {
+		return *why
+	}
 	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
 		return err
 	}
@@ -93,7 +96,7 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 		case <-stop:
 			return ErrClosed
 		case <-f.stop:
-			if f.any || s.room(s.opts.MinFreeBytes/8) != nil {
+			if f.any || s.stalled.Load() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
 				return f.err
 			}
 			f = s.watchFailures() // there is space by now

@@ -137,12 +137,15 @@ func (t *mergeTable) wrong(err error) error { return fmt.Errorf("file %s: %w", t
 // skip goes on to the next key in all tables, and reports whether the bottom
 // has a row of this one.
 func (m *merge) skip() (below bool, err error) {
+	bottom := false
 	for len(m.heap) > 0 && bytes.Equal(m.heap[0].key, m.key) {
 		t := m.heap[0]
-		if err := m.check(t); err != nil {
+		if err := m.check(t, bottom); err != nil {
 			return false, t.wrong(err)
 		}
-		below = below || t.bottom && t.kind != pebble.InternalKeyKindDelete
+		if t.bottom {
+			bottom, below = true, t.kind != pebble.InternalKeyKindDelete
+		}
 		if err := t.next(); err != nil {
 			return false, t.wrong(err)
 		}
@@ -156,8 +159,9 @@ func (m *merge) skip() (below bool, err error) {
 }
 
 // check refuses a row that no store writes, or that no store takes: tables of
-// the bottom follow one another, and have one row of a key.
-func (m *merge) check(t *mergeTable) error {
+// the bottom follow one another, and have one row of a key. another says that
+// there was one already.
+func (m *merge) check(t *mergeTable, another bool) error {
 	switch t.kind {
 	case pebble.InternalKeyKindSet, pebble.InternalKeyKindSetWithDelete, pebble.InternalKeyKindDelete:
 	default:
@@ -169,8 +173,8 @@ func (m *merge) check(t *mergeTable) error {
 	if t.seq != 0 {
 		return fmt.Errorf("%w: it is of the bottom and has sequence numbers", errTable)
 	}
-	if m.last != nil && m.last != t && m.last.more {
-		return fmt.Errorf("%w: it overlaps %s, which is of the bottom too", errTable, m.last.name)
+	if another || m.last != nil && m.last != t && m.last.more {
+		return fmt.Errorf("%w: it overlaps with %s at the bottom", errTable, m.last.name)
 	}
 	m.last = t
 	return nil

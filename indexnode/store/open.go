@@ -28,20 +28,23 @@ type Store struct {
 	dirty   atomic.Int64 // bytes held by the partitions
 	flushAt atomic.Int64 // dirty bytes that start a flush
 	// The locks are taken in this order: flushing, a partition's or the
-	// registry's, node, writing.
-	flushing sync.Mutex   // one flush at a time
-	node     sync.Mutex   // held while the node's rows change
-	writing  sync.RWMutex // held against every write to Pebble while a checkpoint is taken
-	wake     chan struct{}
-	damage   damage
-	ballast  *ballast
-	full     repeated        // the disk is
-	failures repeated        // of Pebble's background work
-	ctx      context.Context // until Close
-	cancel   context.CancelFunc
-	closed   atomic.Bool
-	failing  atomic.Pointer[failure] // set while a flush waits for Pebble
-	flusher  sync.WaitGroup
+	// registry's, node, writing. Who takes those of several partitions has
+	// flushing.
+	flushing  sync.Mutex   // one flush at a time
+	node      sync.Mutex   // held while the node's rows change
+	writing   sync.RWMutex // held against every write to Pebble while a checkpoint is taken
+	wake      chan struct{}
+	replacing replacements
+	damage    damage
+	ballast   *ballast
+	full      repeated        // the disk is
+	failures  repeated        // of Pebble's background work
+	ctx       context.Context // until Close
+	cancel    context.CancelFunc
+	closed    atomic.Bool
+	failing   atomic.Pointer[failure] // set while a flush waits for Pebble
+	stalled   atomic.Pointer[error]   // why Pebble waits for the disk; see patiently
+	flusher   sync.WaitGroup
 }
 
 // format is the version of everything this package writes.
@@ -220,14 +223,19 @@ func (s *Store) appendRow(dst, key []byte) ([]byte, error) {
 }
 
 // Close flushes and releases the store. It must be called once, after every
-// other call has returned.
+// other call has returned. While the disk fails it releases nothing: that is
+// for the end of the process, and the log will be read again.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return ErrClosed
 	}
 	s.cancel()
 	s.flusher.Wait()
-	return errors.Join(s.lastFlush(), s.db.Close())
+	err := s.lastFlush()
+	if s.stalled.Load() != nil { // Pebble would wait for the disk
+		return err
+	}
+	return errors.Join(err, s.db.Close())
 }
 
 // part returns a partition that may be used.

@@ -89,9 +89,9 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 	l.s.log.Warn("store: " + fmt.Sprintf(format, args...))
 }
 
-// Fatalf ends the process: Pebble calls it when it cannot go on, such as when
-// its manifest cannot be written, and does not expect it to return. The log
-// replays what was not on disk.
+// Fatalf ends the process: Pebble calls it when it cannot go on, and does not
+// expect it to return. What a disk does is not among that (patient.go, the
+// ballast). The log replays what was not on disk.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
 	l.s.opts.fatal(fmt.Sprintf(format, args...))
 }

@@ -15,9 +15,25 @@ import (
 // newest first: time descending, id ascending. It touches only the blobs that
 // the window needs. Records share memory of their own and stay valid.
 func (s *Store) Read(dst []millrace.Record, n millrace.Partition, name millrace.Timeline, from, to millrace.Time) ([]millrace.Record, error) {
+	return s.ReadGranted(dst, n, name, from, to, nil)
+}
+
+// Grant is told how many bytes a read takes next. Its error ends the read.
+type Grant func(bytes int) error
+
+// of asks for a blob.
+func (g Grant) of(b *blob) error {
+	if g == nil {
+		return nil
+	}
+	return g(len(b.buf))
+}
+
+// ReadGranted is Read of no more than is granted.
+func (s *Store) ReadGranted(dst []millrace.Record, n millrace.Partition, name millrace.Timeline, from, to millrace.Time, grant Grant) ([]millrace.Record, error) {
 	out := dst
 	err := s.reading(n, func(p *part) (err error) {
-		out, err = p.read(s, dst, name, from, to)
+		out, err = p.read(s, dst, name, window{from: from, to: to, grant: grant})
 		return err
 	})
 	if err != nil {
@@ -43,12 +59,12 @@ func (s *Store) reading(n millrace.Partition, read func(*part) error) error {
 	return s.failed(p, epoch, err)
 }
 
-func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, from, to millrace.Time) ([]millrace.Record, error) {
+func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, w window) ([]millrace.Record, error) {
 	var v view
 	if err := p.view(s, &v, name); err != nil || v.head == nil {
 		return dst, err
 	}
-	w := window{from: max(from, v.keep.horizon), to: to, keep: v.keep}
+	w.from, w.keep = max(w.from, v.keep.horizon), v.keep
 	oldest, err := v.head.firstTime()
 	if err != nil {
 		return dst, err
@@ -66,7 +82,7 @@ func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, fro
 	links := v.chain.links
 	first := sort.Search(len(links), func(i int) bool { return links[i].newest >= w.from })
 	for i := len(links) - 1; i >= first; i-- {
-		if links[i].oldest >= to {
+		if links[i].oldest >= w.to {
 			w.skipped += int(links[i].count)
 			continue
 		}
@@ -111,15 +127,16 @@ func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast i
 	if err != nil || v.head == nil {
 		return err
 	}
-	w := window{from: v.keep.horizon, to: maxTime, keep: v.keep}
+	w := window{from: v.keep.horizon, to: maxTime, keep: v.keep, grant: n.Grant}
 	if w.keep.count > 0 && v.head.hasChain() {
 		if err := v.loadChain(); err != nil {
 			return err
 		}
 		w.floor = v.chain.floor
 	}
-	b := v.head
+	b, bytes := v.head, 0
 	for i := 0; ; i++ {
+		bytes += len(b.buf)
 		if n.Records, err = w.append(n.Records, b); err != nil || !v.head.hasChain() || w.done() {
 			return err
 		}
@@ -129,7 +146,7 @@ func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast i
 			return err
 		}
 		whole := sort.Search(len(n.Records), func(i int) bool { return n.Records[i].Time <= oldest })
-		if whole >= atLeast {
+		if whole >= atLeast || n.EnoughBytes > 0 && bytes >= n.EnoughBytes && whole > 0 {
 			n.Records, n.From = n.Records[:whole], oldest+1
 			return nil
 		}
@@ -224,6 +241,7 @@ type window struct {
 	from, to millrace.Time
 	keep     keeper
 	floor    *floor
+	grant    Grant
 	skipped  int // records, live or not, of the blobs before
 }
 
@@ -233,6 +251,9 @@ func (w *window) append(dst []millrace.Record, b *blob) ([]millrace.Record, erro
 	start, count, schemas := len(dst), b.count(), b.schemas()
 	if count > len(b.buf)/4 {
 		return dst, blobError("%d records in %d bytes", count, len(b.buf))
+	}
+	if err := w.grant.of(b); err != nil {
+		return dst, err
 	}
 	dst = slices.Grow(dst, count)[:start+count]
 	first := len(dst)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"maps"
@@ -80,15 +81,28 @@ func (r *registry) add(t millrace.ContentType) {
 	}
 }
 
-// PutSchema adds a schema to the node's registry.
+// PutSchema adds a schema to the node's registry. One that is there stays.
 func (s *Store) PutSchema(fp millrace.Fingerprint, json []byte) error {
+	return s.putSchema(fp, json, false)
+}
+
+// ReplaceSchema adds a schema to the node's registry, in the place of what is
+// there of it. [ErrDiskFull] refuses it.
+func (s *Store) ReplaceSchema(fp millrace.Fingerprint, json []byte) error {
+	if err := s.admit(); err != nil {
+		return err
+	}
+	return s.putSchema(fp, json, true)
+}
+
+func (s *Store) putSchema(fp millrace.Fingerprint, json []byte, replace bool) error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
 	r := &s.types
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, known := r.schemas[fp]; known {
+	if was, known := r.schemas[fp]; known && (!replace || bytes.Equal(was, json)) {
 		return nil
 	}
 	json = append([]byte(nil), json...)

@@ -1,28 +1,22 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"syscall"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/millrace/millrace"
 )
-
-// errRestoring is why a partition is quarantined while it is replaced in more
-// than one step, and after a crash in between.
-var errRestoring = errors.New("it was being restored")
 
 // Restore replaces everything of a partition by a checkpoint, whose files are
 // in dir, and lifts its quarantine. Who keeps what it read of the partition
 // must let nobody see it meanwhile, then forget it, and apply from
 // [Store.Applied] on, as after [ErrRewound]. Partitions may be restored at the
-// same time. It takes what of Schemas the node lacks as it is.
+// same time; two flushes serve all that end at the same time. Schemas that the
+// node lacks are taken as they are: whether they have their fingerprints is the
+// caller's to verify.
 //
 // The files stay in dir, and must not be written: the store links them. Every
 // row is read before anything is replaced: files that are not what the
@@ -39,10 +33,14 @@ func (s *Store) Restore(dir string, c Checkpoint) error {
 	}
 	defer p.restoring.Store(false)
 	r := restore{s: s, p: p, c: &c, dir: dir, scratch: s.opts.FS.PathJoin(s.dir, fmt.Sprintf("%s%03d", scratchPrefix, c.Partition))}
-	if err := r.do(); err != nil {
-		return errors.Join(fmt.Errorf("store: restore partition %d: %w", c.Partition, here(err)), s.opts.FS.RemoveAll(r.scratch))
+	err = r.do()
+	if left := s.opts.FS.RemoveAll(r.scratch); left != nil { // until the next restore, or Open
+		s.log.Warn("store: files of a restore are left", "dir", r.scratch, "err", left)
 	}
-	return here(s.opts.FS.RemoveAll(r.scratch))
+	if err != nil {
+		return fmt.Errorf("store: restore partition %d: %w", c.Partition, here(err))
+	}
+	return nil
 }
 
 // scratchPrefix begins the name of the directory, within the store's, in which
@@ -85,7 +83,7 @@ func (r *restore) do() error {
 			return err
 		}
 	}
-	return r.s.replace(r.p, r.bottom, r.run)
+	return r.s.replace(&replacement{p: r.p, bottom: r.bottom, run: r.run})
 }
 
 // refuse tells files that are wrong from a disk that cannot be read or written.
@@ -209,105 +207,4 @@ func (r *restore) take(path, own string, size int64) error {
 // plainName reports whether a name is one of a file within a directory.
 func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\\\x00")
-}
-
-// DropPartition removes everything of a partition at once, on disk too, and
-// lifts its quarantine: the log can be read again from its beginning. It reads
-// nothing of the partition, so that missing or damaged files do not matter.
-// What [Store.Restore] says of what was read holds here.
-func (s *Store) DropPartition(n millrace.Partition) error {
-	p, err := s.part(n)
-	if err != nil {
-		return err
-	}
-	return s.replace(p, nil, nil)
-}
-
-// replace excises a partition and ingests tables in its place, those of run
-// above those of bottom, on disk when it returns. An excise drops files without
-// reading them, so that it works on damaged ones too.
-func (s *Store) replace(p *part, bottom, run []string) error {
-	s.flushing.Lock()
-	defer s.flushing.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
-		return err
-	}
-	if len(bottom) == 0 {
-		bottom, run = run, nil
-	}
-	was := p.bad
-	if len(run) > 0 {
-		if err := s.mark(p, errRestoring); err != nil {
-			return here(err)
-		}
-	}
-	// What is in memtables goes first: then each step is one edit of the manifest.
-	err := s.flushPebble(s.ctx.Done())
-	if err == nil {
-		err = s.ingest(p, bottom)
-	}
-	if err != nil { // nothing is replaced
-		if len(run) > 0 {
-			err = errors.Join(err, s.mark(p, was))
-		}
-		return here(fmt.Errorf("store: replace partition %d: %w", p.p, err))
-	}
-	p.epoch++
-	p.damaged = false
-	p.forget(s)
-	if len(run) > 0 {
-		err = s.db.Ingest(context.Background(), run)
-	}
-	if err == nil {
-		err = p.load(s)
-	}
-	if isCorrupt(err) {
-		p.bad = nil
-		s.quarantineLocked(p, err)
-		return corrupt(p.p, err)
-	}
-	if err != nil {
-		return here(err)
-	}
-	return s.lift(p)
-}
-
-// ingest puts tables in the place of a partition, or nothing.
-func (s *Store) ingest(p *part, paths []string) error {
-	start, end := partitionSpan(p.p)
-	if len(paths) == 0 {
-		return s.excise(start, end)
-	}
-	_, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, pebble.KeyRange{Start: start, End: end})
-	return err
-}
-
-// mark says why a partition is quarantined, or that it is not. It is on disk
-// with the next flush. p.mu is held.
-func (s *Store) mark(p *part, bad error) error {
-	err := error(nil)
-	if bad == nil {
-		err = s.unset(badKey(p.p))
-	} else {
-		err = s.set(badKey(p.p), []byte(bad.Error()))
-	}
-	if err == nil {
-		p.bad = bad
-	}
-	return err
-}
-
-// lift ends a quarantine, on disk first. p.mu is held.
-func (s *Store) lift(p *part) error {
-	bad := p.bad
-	err := s.mark(p, nil)
-	if err == nil {
-		err = s.flushPebble(s.ctx.Done())
-	}
-	if err != nil {
-		p.bad = bad
-	}
-	return here(err)
 }

@@ -139,6 +139,12 @@ type Newest struct {
 	// with Time >= From. MinTime means the whole timeline.
 	From millrace.Time
 
+	// EnoughBytes ends a read that has so many bytes, and some records, though
+	// fewer than were asked for; 0: none does. Grant is asked for all that is
+	// read; nil: it is granted.
+	EnoughBytes int
+	Grant       Grant
+
 	buf, key []byte // for ReadNewestInto to use again; Records may be in buf
 }
 

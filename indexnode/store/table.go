@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/objstorage"
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -37,6 +40,7 @@ func (t *tables) add(kind pebble.InternalKeyKind, key, value []byte) error {
 		if err != nil {
 			return err
 		}
+		f = vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: 1 << 20})
 		t.files = append(t.files, File{Name: name, Bottom: true})
 		t.w = sstable.NewWriter(objstorageprovider.NewFileWritable(f), t.s.dbo.MakeWriterOptions(t.level, t.s.db.TableFormat()))
 	}
@@ -93,13 +97,13 @@ func (s *Store) openTable(path string) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	readable, err := sstable.NewSimpleReadable(f)
+	info, err := f.Stat()
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	t := new(table)
-	if t.r, err = sstable.NewReader(context.Background(), readable, s.dbo.MakeReaderOptions()); err != nil {
-		return nil, errors.Join(err, readable.Close())
+	if t.r, err = sstable.NewReader(context.Background(), tableFile{f, info.Size()}, s.dbo.MakeReaderOptions()); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	if t.it, err = t.r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles); err == nil {
 		err = t.readRanges()
@@ -165,3 +169,56 @@ func (t *table) next() error {
 	t.key, t.seq, t.kind, t.val = kv.K.UserKey, kv.SeqNum(), kv.Kind(), v
 	return err
 }
+
+// tableFile is a table's file, which is read from its beginning to its end.
+type tableFile struct {
+	vfs.File
+	size int64
+}
+
+func (f tableFile) Size() int64 { return f.size }
+
+func (f tableFile) ReadAt(_ context.Context, b []byte, at int64) error {
+	_, err := f.File.ReadAt(b, at)
+	return err
+}
+
+func (f tableFile) NewReadHandle(objstorage.ReadBeforeSize) objstorage.ReadHandle {
+	return &aheadReader{f: f}
+}
+
+// aheadBytes is how much of a table is read at once; a block has 4 KiB.
+const aheadBytes = 128 << 10
+
+// aheadReader reads ahead where the blocks that are asked for follow each other.
+type aheadReader struct {
+	f    tableFile
+	buf  []byte
+	from int64 // where buf begins
+	next int64 // behind the last block
+}
+
+func (r *aheadReader) ReadAt(ctx context.Context, b []byte, at int64) error {
+	within := at >= r.from && at+int64(len(b)) <= r.from+int64(len(r.buf))
+	if !within && (at != r.next || len(b) > aheadBytes) {
+		r.next = at + int64(len(b))
+		return r.f.ReadAt(ctx, b, at)
+	}
+	if !within {
+		r.buf = slices.Grow(r.buf[:0], aheadBytes)[:min(aheadBytes, max(r.f.size-at, 0))]
+		r.from = at
+		if err := r.f.ReadAt(ctx, r.buf, at); err != nil {
+			return err
+		}
+		if len(r.buf) < len(b) {
+			return io.ErrUnexpectedEOF
+		}
+	}
+	copy(b, r.buf[at-r.from:])
+	r.next = at + int64(len(b))
+	return nil
+}
+
+func (r *aheadReader) Close() error                                 { return nil }
+func (r *aheadReader) SetupForCompaction()                          {}
+func (r *aheadReader) RecordCacheHit(context.Context, int64, int64) {}

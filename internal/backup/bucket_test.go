@@ -33,16 +33,17 @@ func bodies() []body {
 		{"memory", func(*testing.T) objects { return &cloud{memblob.OpenBucket(nil)} }},
 	}
 	if os.Getenv("MILLRACE_S3") != "" {
-		all = append(all, body{"s3", func(t *testing.T) objects {
-			u := must(url.Parse(s3URL(t)))
-			return must(openCloud(t.Context(), u))
-		}})
+		all = append(all, body{"s3", func(t *testing.T) objects { return must(openURL(t, s3URL(t))) }})
 	}
 	return all
 }
 
+func openURL(t testing.TB, to string) (objects, error) {
+	return openCloud(t.Context(), must(url.Parse(to)))
+}
+
 // s3URL is a prefix of its own on the server of the tests.
-func s3URL(t *testing.T) string {
+func s3URL(t testing.TB) string {
 	t.Helper()
 	server := os.Getenv("MILLRACE_S3")
 	if server == "" {
@@ -150,6 +151,25 @@ func TestOpenNamesTheFaultAndTheWayOut(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), "file:///tmp", Options{BytesPerSecond: -1}); err == nil {
 		t.Error("a negative bound was taken")
+	}
+}
+
+// No credentials in the environment, and no machine of a cloud to ask for them.
+func TestOpenWithoutCredentials(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY"} {
+		t.Setenv(name, "")
+	}
+	for to, want := range map[string]string{
+		"s3://x?endpoint=http://127.0.0.1:1": "no credentials",
+		"azblob://x":                         "AZURE_STORAGE_KEY",
+	} {
+		_, err := Open(t.Context(), to, Options{})
+		var refusal *millrace.Error
+		if !errors.As(err, &refusal) || refusal.Field != "backup.to" || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", to, err, want)
+		}
 	}
 }
 
@@ -263,7 +283,6 @@ func TestBoundOnBytesHolds(t *testing.T) {
 	if took := time.Since(began); took < 1500*time.Millisecond {
 		t.Errorf("%d bytes took %v at %d bytes a second", len(data), took, rate)
 	}
-	began = time.Now()
 	if _, err := bound.Get(t.Context(), r, r.Size/2); !isKind(err, WrongSize) {
 		t.Errorf("more than is asked for was read: %v", err)
 	}

@@ -37,7 +37,7 @@ func openCloud(ctx context.Context, u *url.URL) (objects, error) {
 	// The library keeps the context for its search for credentials.
 	bucket, err := blob.OpenBucket(context.WithoutCancel(ctx), plain.String())
 	if err != nil {
-		return nil, refuse(fmt.Sprintf("the bucket %s can't be opened: %v", u.Host, err), "check the URL's parameters, and the credentials in the environment")
+		return nil, refuse(fmt.Sprintf("the bucket %s can't be opened: %v", u.Host, err), "check the URL's parameters, and the credentials in the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY")
 	}
 	if prefix != "" {
 		bucket = blob.PrefixedBucket(bucket, prefix+"/")
@@ -48,9 +48,15 @@ func openCloud(ctx context.Context, u *url.URL) (objects, error) {
 	return &cloud{bucket}, nil
 }
 
-// completeS3 fills in what a server that is not Amazon's needs.
+// completeS3 fills in what a server that is not Amazon's needs. Whoever downloads
+// compares the SHA-256; the library's own checks cover no object of several
+// parts, and say so on standard error each time.
 func completeS3(u *url.URL) error {
 	q := u.Query()
+	if !q.Has("response_checksum_validation") {
+		q.Set("response_checksum_validation", "when_required")
+		u.RawQuery = q.Encode()
+	}
 	endpoint := q.Get("endpoint")
 	if endpoint == "" {
 		return nil
@@ -76,10 +82,10 @@ func look(ctx context.Context, bucket *blob.Bucket, u *url.URL) error {
 		return nil
 	case gcerrors.Code(err) == gcerrors.NotFound:
 		return refuse(fmt.Sprintf("there is no bucket %q", u.Host), "create it, or correct the name, the region and the endpoint")
+	case strings.Contains(err.Error(), "get credentials"), strings.Contains(err.Error(), "default credentials"):
+		return refuse(fmt.Sprintf("there are no credentials for %s: %v", u.Host, err), "set them in the environment, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 	case gcerrors.Code(err) == gcerrors.PermissionDenied, strings.Contains(err.Error(), "StatusCode: 403"):
 		return refuse(fmt.Sprintf("the bucket %s refuses these credentials: %v", u.Host, err), "allow them to list, read, write and delete there")
-	case strings.Contains(err.Error(), "credentials"):
-		return refuse(fmt.Sprintf("there are no credentials for %s: %v", u.Host, err), "set them in the environment, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 	case strings.Contains(err.Error(), "region"):
 		return refuse(fmt.Sprintf("the region of %s isn't known: %v", u.Host, err), "add ?region=... to the URL")
 	}

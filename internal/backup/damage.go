@@ -1,6 +1,9 @@
 package backup
 
-import "fmt"
+import (
+	"fmt"
+	"io/fs"
+)
 
 // Damage is something in a bucket that a restore refuses. It is never tried
 // again.
@@ -29,6 +32,9 @@ const (
 func (d *Damage) Error() string {
 	return fmt.Sprintf("backup: %s is damaged (%s): %s", d.Object, d.Kind, d.Detail)
 }
+
+// Is makes what is missing fs.ErrNotExist.
+func (d *Damage) Is(target error) bool { return d.Kind == Missing && target == fs.ErrNotExist }
 
 func newer(name string, got int) *Damage {
 	return &Damage{Object: name, Kind: Newer, Detail: fmt.Sprintf("it was written by a newer Millrace, in format %d, and this one reads format %d; use that one", got, format)}

@@ -62,6 +62,9 @@ func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err er
 	x := &expiry{b: b, o: o, s: s, e: &e, now: at.now()}
 	x.keep()
 	doomed := x.doom()
+	for _, o := range doomed {
+		b.progress.Expect(o.size)
+	}
 	for batch := range slices.Chunk(doomed, batchNames) {
 		if err := x.remove(ctx, batch); err != nil {
 			return e, err
@@ -194,7 +197,9 @@ func (x *expiry) remove(ctx context.Context, batch []object) error {
 			return !slices.Contains(kinds, at) || x.kept.names[o.name] || at == isFile && len(x.e.Blocked) > 0
 		})
 		removed, err := parallel(ctx, now, func(ctx context.Context, o object) (bool, error) {
-			return true, x.b.objects.remove(ctx, o.name)
+			err := x.b.objects.remove(ctx, o.name)
+			x.b.progress.add(o.size)
+			return err == nil, err
 		})
 		x.count(now, removed)
 		if err != nil {

@@ -12,15 +12,17 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// aged are objects that were all written so much earlier.
+// aged are objects that were all written so much earlier, but for the
+// condemnations of this moment.
 type aged struct {
 	objects
-	by time.Duration
+	by  time.Duration
+	all bool // the condemnations too: who wrote them is dead
 }
 
 func (a aged) list(ctx context.Context, prefix string, each func(object) error) error {
 	return a.objects.list(ctx, prefix, func(o object) error {
-		if parse(o.name).kind != isCondemned {
+		if a.all || parse(o.name).kind != isCondemned {
 			o.modified = o.modified.Add(-a.by)
 		}
 		return each(o)
@@ -84,7 +86,7 @@ func TestExpireKeepsTheNewestAndWhatCutsName(t *testing.T) {
 	if e, err := b.Expire(t.Context(), ExpireOptions{Keep: 2}); err != nil || e.Backups != 3 || e.Files != 0 {
 		t.Errorf("within the grace: %+v, %v; want 3 backups and no file", e, err)
 	}
-	later := impatient(aged{o, 2 * time.Hour})
+	later := impatient(aged{o, 2 * time.Hour, false})
 	var told int
 	e, err := later.Expire(t.Context(), ExpireOptions{Keep: 2, Report: func(name string, _ int64) {
 		told++
@@ -132,7 +134,7 @@ func TestExpireSparesWhatDamageMayName(t *testing.T) {
 	if err := b.objects.write(t.Context(), manifestName(1, m.ID), readerOf(data), false); err != nil {
 		t.Fatal(err)
 	}
-	later := impatient(aged{o, 2 * time.Hour})
+	later := impatient(aged{o, 2 * time.Hour, false})
 	e, err := later.Expire(t.Context(), ExpireOptions{Keep: 1})
 	if err != nil || len(e.Blocked) != 1 || e.Files != 0 {
 		t.Errorf("%+v, %v; want it blocked", e, err)

@@ -110,7 +110,12 @@ func (b *Bucket) upload(ctx context.Context, r Ref, data io.ReadSeeker, known Kn
 	if err := b.objects.write(ctx, r.name(), in, false); err != nil {
 		return false, err
 	}
-	return true, b.look(ctx, r)
+	// Gone already is not damage: an expiry took what lay there before.
+	// WriteManifest looks again.
+	if err := b.look(ctx, r); err != nil && !isMissing(err) {
+		return false, err
+	}
+	return true, nil
 }
 
 // look fails with a Damage unless a file is there with its size.

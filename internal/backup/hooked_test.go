@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
+	"testing"
 )
 
 // hooked are objects whose every operation is told before and after it, and
@@ -80,4 +82,14 @@ func (h *hooked) write(ctx context.Context, name string, r io.Reader, ifAbsent b
 
 func (h *hooked) remove(ctx context.Context, name string) error {
 	return h.do("remove", name, func() error { return h.objects.remove(ctx, name) })
+}
+
+// listen opens a port of loopback.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }

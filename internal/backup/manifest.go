@@ -204,8 +204,8 @@ func (b *Bucket) readOurs(ctx context.Context, name string, into any, cluster *I
 }
 
 // WriteManifest makes a backup count: it looks for the manifest's files, writes
-// it and reads it back. A file that isn't there is a [MissingFiles]: upload those
-// and call again. It sets the manifest's ID to one that sorts after all of its
+// it and reads it back. A file that isn't there is a [MissingFiles]: upload those,
+// without a [Known], and call again. It sets the manifest's ID to one that sorts after all of its
 // partition.
 func (b *Bucket) WriteManifest(ctx context.Context, m *Manifest) error {
 	owner, err := b.owner(ctx)
@@ -225,11 +225,12 @@ func (b *Bucket) WriteManifest(ctx context.Context, m *Manifest) error {
 		return fmt.Errorf("backup: write a manifest: %w", err)
 	}
 	refs := m.Refs()
-	names := make([]string, len(refs))
-	for i, r := range refs {
-		names[i] = r.name()
+	// The manifest too: beside another of its partition it may be old already.
+	named := []string{manifestName(m.Partition, m.ID)}
+	for _, r := range refs {
+		named = append(named, r.name())
 	}
-	return b.holding(ctx, names, func(ctx context.Context) error {
+	return b.holding(ctx, named, func(ctx context.Context) error {
 		if err := b.lookAll(ctx, refs); err != nil {
 			return err
 		}

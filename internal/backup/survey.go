@@ -149,9 +149,6 @@ func (r *reach) learn(s *survey) {
 }
 
 func (r *reach) mark(name string) {
-	if r.names[name] {
-		return
-	}
 	r.names[name] = true
 	if m := r.manifests[name]; m != nil {
 		for _, ref := range m.Refs() {

@@ -56,7 +56,7 @@ func (b *Bucket) Verify(ctx context.Context, depth Depth, report func(*Damage)) 
 	if err != nil {
 		return nil, err
 	}
-	v := &verifier{b: b, s: s, report: report, bad: map[string]bool{}}
+	v := &verifier{b: b, s: s, report: report, bad: map[string]bool{}, lacking: Known{}}
 	if err := v.manifests(ctx); err != nil {
 		return nil, err
 	}
@@ -83,15 +83,25 @@ func (b *Bucket) unclaimed(ctx context.Context) error {
 
 // verifier is one run of Verify.
 type verifier struct {
-	b      *Bucket
-	s      *survey
-	report func(*Damage)
-	bad    map[string]bool // objects that a restore refuses, by name
+	b       *Bucket
+	s       *survey
+	report  func(*Damage)
+	bad     map[string]bool // objects that a restore refuses, by name
+	lacking Known           // files that a restore refuses, as they are named
 }
 
 func (v *verifier) damaged(d *Damage) {
 	if !v.bad[d.Object] {
 		v.bad[d.Object] = true
+		v.report(d)
+	}
+}
+
+// lacks tells a file's damage. One file may be named with two sizes, and only
+// one of them is right.
+func (v *verifier) lacks(r Ref, d *Damage) {
+	if !v.lacking[r] {
+		v.lacking[r] = true
 		v.report(d)
 	}
 }
@@ -108,7 +118,7 @@ func (v *verifier) manifests(ctx context.Context) error {
 			if o, ok := v.s.files[r.SHA256]; ok && o.size == r.Size && !o.odd {
 				continue
 			}
-			if v.bad[r.name()] {
+			if v.lacking[r] {
 				continue
 			}
 			d, err := v.lost(ctx, m.name, r)
@@ -116,7 +126,7 @@ func (v *verifier) manifests(ctx context.Context) error {
 				return err
 			}
 			if d != nil {
-				v.damaged(d)
+				v.lacks(r, d)
 			}
 		}
 	}
@@ -157,16 +167,16 @@ func (v *verifier) cut(ctx context.Context, c *Cut) error {
 		all[p] = millrace.Partition(p)
 	}
 	damages, err := parallel(ctx, all, func(ctx context.Context, p millrace.Partition) (d *Damage, err error) {
-		part, _, err := v.b.CutPart(ctx, c, p)
-		if err == nil && !part.Tail.IsZero() {
-			err = v.b.look(ctx, part.Tail)
-		}
+		_, _, err = v.b.CutPart(ctx, c, p)
 		if errors.As(err, &d) {
 			return d, nil
 		}
 		return nil, err
 	})
 	if err != nil {
+		return err
+	}
+	if err := v.tails(ctx, c.Name); err != nil {
 		return err
 	}
 	for p, d := range damages {
@@ -179,12 +189,29 @@ func (v *verifier) cut(ctx context.Context, c *Cut) error {
 	return nil
 }
 
+// tails tells those of a cut that aren't there.
+func (v *verifier) tails(ctx context.Context, cut string) error {
+	for _, p := range v.s.parts {
+		if p.value == nil || p.place.id != cut || p.value.Tail.IsZero() || v.lacking[p.value.Tail] {
+			continue
+		}
+		d, err := v.lost(ctx, p.name, p.value.Tail)
+		if err != nil {
+			return err
+		}
+		if d != nil {
+			v.lacks(p.value.Tail, d)
+		}
+	}
+	return nil
+}
+
 // bytes hashes the files that a depth reads.
 func (v *verifier) bytes(ctx context.Context, depth Depth) error {
 	var all []Ref
 	seen := Known{}
 	add := func(r Ref) {
-		if !r.IsZero() && !seen[r] && !v.bad[r.name()] {
+		if !r.IsZero() && !seen[r] && !v.lacking[r] {
 			seen[r] = true
 			all = append(all, r)
 			v.b.progress.Expect(r.Size)
@@ -219,10 +246,9 @@ func (v *verifier) bytes(ctx context.Context, depth Depth) error {
 		if d == nil {
 			continue
 		}
-		if d.Kind == Missing && v.expired(ctx, all[i]) {
-			continue
+		if d.Kind != Missing || !v.expired(ctx, all[i]) {
+			v.lacks(all[i], d)
 		}
-		v.damaged(d)
 	}
 	return nil
 }
@@ -253,12 +279,16 @@ func (v *verifier) counts(cut string) bool {
 
 // extras tells what a restore never looks at.
 func (v *verifier) extras() {
+	var all []*Damage
 	named := v.s.reach()
 	for _, m := range v.s.manifests {
 		named.mark(m.name)
 	}
 	for _, p := range v.s.parts {
 		named.mark(p.name)
+		if !v.counts(p.place.id) {
+			all = append(all, &Damage{Object: p.name, Kind: Extra, Detail: "its cut doesn't count; one is being made, or expiry removes it"})
+		}
 	}
 	for _, h := range v.s.holds {
 		if h.value != nil {
@@ -267,7 +297,6 @@ func (v *verifier) extras() {
 			}
 		}
 	}
-	var all []*Damage
 	for _, o := range v.s.unknown {
 		d := &Damage{Object: o.name, Kind: Extra, Detail: "it is nothing that Millrace wrote; remove it"}
 		if o.odd {
@@ -282,7 +311,9 @@ func (v *verifier) extras() {
 	}
 	slices.SortFunc(all, func(x, y *Damage) int { return strings.Compare(x.Object, y.Object) })
 	for _, d := range all {
-		v.damaged(d)
+		if !v.bad[d.Object] {
+			v.report(d)
+		}
 	}
 }
 
@@ -290,7 +321,7 @@ func (v *verifier) restorable(depth Depth) *Restorable {
 	r := &Restorable{Backups: map[millrace.Partition][]string{}}
 	good := map[string]bool{}
 	for _, m := range v.s.manifests {
-		if m.value == nil || slices.ContainsFunc(m.value.Refs(), func(r Ref) bool { return v.bad[r.name()] }) {
+		if m.value == nil || slices.ContainsFunc(m.value.Refs(), func(r Ref) bool { return v.lacking[r] }) {
 			continue
 		}
 		good[m.name] = true
@@ -301,7 +332,7 @@ func (v *verifier) restorable(depth Depth) *Restorable {
 	}
 	whole := map[string]int{}
 	for _, p := range v.s.parts {
-		if p.value != nil && !v.bad[p.name] && good[manifestName(p.partition, p.value.Backup)] && !v.bad[p.value.Tail.name()] {
+		if p.value != nil && !v.bad[p.name] && good[manifestName(p.partition, p.value.Backup)] && !v.lacking[p.value.Tail] {
 			whole[p.place.id]++
 		}
 	}

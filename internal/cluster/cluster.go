@@ -103,6 +103,12 @@ type Node struct {
 	// [ParseSet] has them. Such a node answers nobody, and the assignment does
 	// not name it. Empty: a node that serves.
 	Keeps string `json:"keeps,omitempty"`
+	// Place is where that directory is, and Start how often a process has
+	// registered from it: by both a copy of it is told.
+	Place string `json:"place,omitempty"`
+	Start int64  `json:"start,omitempty"`
+	// Dir, if given, says all three when the node joins.
+	Dir Instance `json:"-"`
 }
 
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/millrace/millrace"
 )
@@ -15,8 +16,52 @@ import (
 // identity is whose a data directory is.
 type identity struct {
 	Cluster  string          `json:"cluster"`
-	Node     millrace.NodeID `json:"node,omitempty"` // none: a broker
-	Instance string          `json:"instance"`       // see [Node.Instance]
+	Node     millrace.NodeID `json:"node,omitempty"`  // none: a broker
+	Instance string          `json:"instance"`        // see [Node.Instance]
+	Start    int64           `json:"start,omitempty"` // of the last process that registered from here
+}
+
+// Instance is what a data directory says of the process that has it.
+type Instance struct {
+	Word  string // that the directory was given when it was new
+	Place string // that the directory has, on which running machine; empty: not known
+	Start int64  // of the last process that registered from it; 0: none did
+	dir   string
+}
+
+// placeOf names a directory so that two that are there at a time have two
+// names, and the same one keeps its own until the machine starts anew.
+func placeOf(dir string) string {
+	boot, err := readFile("/proc/sys/kernel/random/boot_id", maxIdentityBytes)
+	if err != nil {
+		return ""
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return ""
+	}
+	at, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%.8s/%d/%d", boot, at.Dev, at.Ino)
+}
+
+// registered keeps that a process has registered from the directory.
+func (i Instance) registered(start int64) error {
+	if i.dir == "" {
+		return nil
+	}
+	file := filepath.Join(i.dir, identityFile)
+	id, err := readIdentity(file)
+	if err == nil {
+		id.Start = start
+		err = id.write(i.dir, file)
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
 }
 
 const (
@@ -25,10 +70,10 @@ const (
 )
 
 // CheckDir makes a data directory that of a node of a cluster, or of a broker
-// if the id is empty, and returns its instance, for [Node.Instance]. One that
+// if the id is empty, and returns its instance, for [Node.Dir]. One that
 // is another's is refused: its offsets and last good state are of another
 // cluster or of other partitions.
-func CheckDir(dir, name string, id millrace.NodeID) (instance string, err error) {
+func CheckDir(dir, name string, id millrace.NodeID) (instance Instance, err error) {
 	file := filepath.Join(dir, identityFile)
 	have, err := readIdentity(file)
 	switch {
@@ -36,24 +81,24 @@ func CheckDir(dir, name string, id millrace.NodeID) (instance string, err error)
 	case errors.Is(err, errIdentity): // it says nothing: what else is in the directory tells for itself
 		err = os.Rename(file, file+".damaged")
 		if err != nil {
-			return "", fmt.Errorf("cluster: %w", err)
+			return Instance{}, fmt.Errorf("cluster: %w", err)
 		}
 	case err != nil:
-		return "", fmt.Errorf("cluster: %w", err)
+		return Instance{}, fmt.Errorf("cluster: %w", err)
 	case have.Cluster != name || have.Node != id:
-		return "", &millrace.Error{
+		return Instance{}, &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "data",
 			Detail: fmt.Sprintf("%s belongs to %s, not to %s", dir, have, identity{Cluster: name, Node: id}),
 			WayOut: "name a directory of its own, or the right cluster and id; to give this one away for good, remove it",
 		}
 	default:
-		return have.Instance, nil
+		return Instance{have.Instance, placeOf(dir), have.Start, dir}, nil
 	}
-	made := identity{name, id, rand.Text()}
+	made := identity{name, id, rand.Text(), 0}
 	if err := made.write(dir, file); err != nil {
-		return "", fmt.Errorf("cluster: %w", err)
+		return Instance{}, fmt.Errorf("cluster: %w", err)
 	}
-	return made.Instance, nil
+	return Instance{made.Instance, placeOf(dir), 0, dir}, nil
 }
 
 func (i identity) String() string {

@@ -114,6 +114,18 @@ func (h Health) Faults() []string {
 	return faults
 }
 
+// Warnings says what is not wrong, and will be if nobody looks after it.
+func (h Health) Warnings() (warnings []string) {
+	for _, n := range h.Nodes {
+		for _, r := range n.Reports {
+			if r.Warning {
+				warnings = append(warnings, n.told(r))
+			}
+		}
+	}
+	return warnings
+}
+
 // faults says what is wrong with a node.
 func (n *NodeHealth) faults() (faults []string) {
 	switch {
@@ -124,12 +136,11 @@ func (n *NodeHealth) faults() (faults []string) {
 	case n.State == NodeGone:
 		return []string{fmt.Sprintf("%s is gone since %s, with %d partitions", n.ID, n.Seen.Format(time.RFC3339), n.Hosts.Len())}
 	}
-	for _, r := range n.Reports {
-		faults = append(faults, n.told(r))
-	}
 	behind := n.Hosts.Minus(n.Ready)
 	for _, r := range n.Reports {
-		behind = behind.Minus(r.Partitions)
+		if !r.Warning {
+			faults, behind = append(faults, n.told(r)), behind.Minus(r.Partitions)
+		}
 	}
 	if behind.Len() > 0 {
 		faults = append(faults, fmt.Sprintf("%s: %d partitions are not ready: %s", n.ID, behind.Len(), &behind))

@@ -44,6 +44,7 @@ type Membership struct {
 	told  map[string]told           // by kind, what etcd has. Of run alone
 	seen  time.Time                 // when run last said that the node lives. Of run alone
 	once  bool                      // whether the node has been registered. Of run alone
+	other pulse                     // of a registration from the same directory, elsewhere. Of run alone
 
 	mu struct {
 		sync.Mutex
@@ -66,14 +67,19 @@ var stateKinds = []string{"ready", "lag", "state", "models"}
 //
 // A name belongs to one process. While another one is registered by it, this
 // one waits, and [Membership.Fault] names the other's address; but a process
-// with the same [Node.Instance] is the one that ran before this one, and is
-// replaced at once.
+// with the same [Node.Instance] and [Node.Place] is the one that ran before this
+// one, and is replaced at once. With the same instance elsewhere it ran in the
+// directory before that was moved, or runs in one that this one is a copy of: it
+// is replaced when it has been silent for longer than a living one is.
 func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
 	if err := validID(string(n.ID)); err != nil {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: err.Error(), WayOut: "give the node another id"}
 	}
 	if n.Addr == "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "addr", Detail: fmt.Sprintf("node %s has no address", n.ID), WayOut: "say under which host:port brokers reach it"}
+	}
+	if n.Dir.Word != "" {
+		n.Instance, n.Place, n.Start = n.Dir.Word, n.Dir.Place, n.Dir.Start+1
 	}
 	if n.Instance == "" {
 		n.Instance = rand.Text()
@@ -167,6 +173,9 @@ func (m *Membership) hold(ctx context.Context) error {
 		return err
 	}
 	m.once = true
+	if err := m.node.Dir.registered(m.node.Start); err != nil {
+		m.c.log.Warn("the registration is not noted in the data directory, which a copy of it could be mistaken for", "node", m.node.ID, "err", err)
+	}
 	m.state.set(true, nil)
 	m.c.log.Info("node registered", "node", m.node.ID, "addr", m.node.Addr)
 	for {
@@ -200,10 +209,13 @@ func (m *Membership) register(ctx context.Context) error {
 		return away(err)
 	}
 	if len(got.Kvs) > 0 {
-		if err := m.mayReplace(got.Kvs[0]); err != nil {
+		if err := m.mayReplace(ctx, got.Kvs[0]); err != nil {
 			return err
 		}
 		revision = got.Kvs[0].ModRevision
+	}
+	if err := m.outdated(ctx); err != nil {
+		return err
 	}
 	lease, err := m.c.etcd.Grant(ctx, leaseSeconds)
 	if err != nil {
@@ -241,21 +253,78 @@ func (m *Membership) register(ctx context.Context) error {
 // mayReplace reports why a registration is not to be replaced by this
 // process's. It may be when it is this process's own, from before an outage;
 // or of the process that ran before this one in the same data directory, which
-// has ended, since the store lets in one at a time. The latter holds once: to
+// has ended, since the store lets in one at a time; or of one that ran in it at
+// another place, once it gives no sign of life. The latter two hold once: to
 // lose the name to the same instance later means that the directory was copied.
-func (m *Membership) mayReplace(kv *mvccpb.KeyValue) error {
+func (m *Membership) mayReplace(ctx context.Context, kv *mvccpb.KeyValue) error {
 	if m.own[clientv3.LeaseID(kv.Lease)] || kv.Lease == 0 { // without a lease it would never end
 		return nil
 	}
 	other, err := decodeRegistration(m.node.ID, kv.Value)
-	if err != nil || other.Instance == m.node.Instance && !m.once {
+	same := err == nil && other.Instance == m.node.Instance && !m.once
+	switch {
+	case err != nil || same && other.Place == m.node.Place:
 		return nil // what is no registration is nobody's
+	case same:
+		if silent, err := m.silent(ctx, clientv3.LeaseID(kv.Lease)); err != nil || silent {
+			return err
+		}
 	}
 	wayOut := "stop one of the two, or give one of them an id of its own; this process registers when the other is gone"
 	if other.Instance == m.node.Instance {
 		wayOut = "its data directory is a copy of this one's: " + wayOut
 	}
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: fmt.Sprintf("another process is registered as %s, at %s", m.node.ID, other.Addr), WayOut: wayOut}
+}
+
+// pulse is what has been seen of a lease, which ends unless its holder lives.
+type pulse struct {
+	lease clientv3.LeaseID
+	since time.Time // of the first look, or the last sign of life
+	end   time.Time // of the lease, as the last look had it
+}
+
+const (
+	// silentFor is how long a holder is looked at: a living one renews its
+	// lease every third of it.
+	silentFor = leaseSeconds * time.Second / 2
+	// leaseGrain is how exact the time is that a lease is said to have left.
+	leaseGrain = 1500 * time.Millisecond
+)
+
+// silent reports whether the holder of a lease has given no sign of life for
+// longer than a living one.
+func (m *Membership) silent(ctx context.Context, lease clientv3.LeaseID) (bool, error) {
+	left, err := m.c.etcd.TimeToLive(ctx, lease)
+	if err != nil {
+		return false, away(err)
+	}
+	now := time.Now()
+	end := now.Add(time.Duration(left.TTL) * time.Second)
+	if m.other.lease != lease || end.After(m.other.end.Add(leaseGrain)) {
+		m.other = pulse{lease, now, end}
+	}
+	return now.Sub(m.other.since) >= silentFor, nil
+}
+
+// outdated reports why a process must not register from this directory: a
+// later one has, from the directory that this is a copy of, or that is a copy
+// of this.
+func (m *Membership) outdated(ctx context.Context) error {
+	got, err := m.c.etcd.Get(ctx, m.key("known"))
+	if err != nil {
+		return away(err)
+	}
+	if len(got.Kvs) == 0 {
+		return nil
+	}
+	last, err := decodeRegistration(m.node.ID, got.Kvs[0].Value)
+	if err != nil || last.Instance != m.node.Instance || last.Place == m.node.Place || last.Start < m.node.Start {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "data",
+		Detail: fmt.Sprintf("%s has registered since from a copy of this data directory, at %s", m.node.ID, last.Addr),
+		WayOut: "use that one; if it is gone for good, remove " + identityFile + " from this one"}
 }
 
 // write is the operation that makes etcd say a value.

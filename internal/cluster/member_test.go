@@ -228,14 +228,69 @@ func TestAFrozenProcessDoesNotTakeItsNameBack(t *testing.T) {
 func TestACopiedDirectoryIsTold(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)
-	one := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:1", Instance: "same"})
-	registered(t, one)
-	two := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:2", Instance: "same"})
-	registered(t, two)
-	notRegistered(t, one, "is a copy")
-	if err := two.Fault(); err != nil {
-		t.Fatal(err)
+	one := filepath.Join(t.TempDir(), "data")
+	first, second := etcd.open(""), etcd.open("")
+	living := join(t, first, cluster.Node{ID: "n1", Addr: "a:1", Dir: instance(t, one)})
+	registered(t, living)
+	dir := copied(t, one)
+	w := watch(t, second)
+	copy := join(t, second, cluster.Node{ID: "n1", Addr: "a:2", Dir: instance(t, dir)})
+	notRegistered(t, copy, "is a copy")
+	for range 2 { // signs of life, until long after a dead one would have lost the name
+		for before := seenAt(t, second); !seenAt(t, second).After(before); {
+			time.Sleep(50 * time.Millisecond) // until it is heard again
+		}
 	}
+	if err := living.Fault(); err != nil || holder(w, "n1") != "a:1" {
+		t.Fatalf("the name is with %s; the first says: %v", holder(w, "n1"), err)
+	}
+
+	// It is away for a moment, and the directory that is there may have been
+	// moved: the copy has the name, and the first one does not take it back.
+	check(t, first.Close())
+	registered(t, copy)
+	again := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:1", Dir: instance(t, one)})
+	notRegistered(t, again, "is a copy")
+}
+
+// A copy from before the last registration of the original is refused also
+// while nobody has the name.
+func TestAnOutdatedCopyIsRefused(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	one := filepath.Join(t.TempDir(), "data")
+	instance(t, one)
+	dir := copied(t, one)
+	for range 2 { // since the copy
+		m := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:1", Dir: instance(t, one)})
+		registered(t, m)
+		check(t, m.Leave(t.Context()))
+	}
+	notRegistered(t, join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:2", Dir: instance(t, dir)}), "has registered since")
+	registered(t, join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:3", Dir: instance(t, copied(t, one))})) // or moved
+}
+
+// copied returns a copy of a directory.
+func copied(t *testing.T, dir string) string {
+	t.Helper()
+	copy := filepath.Join(t.TempDir(), "copy")
+	check(t, os.CopyFS(copy, os.DirFS(dir)))
+	return copy
+}
+
+func instance(t *testing.T, dir string) cluster.Instance {
+	t.Helper()
+	i, err := cluster.CheckDir(dir, "c", "n1")
+	check(t, err)
+	return i
+}
+
+// seenAt returns when n1 last said that it lives.
+func seenAt(t *testing.T, c *cluster.Client) time.Time {
+	t.Helper()
+	seen, err := c.Seen(t.Context())
+	check(t, err)
+	return seen["n1"]
 }
 
 func TestReportsAreTold(t *testing.T) {
@@ -258,11 +313,11 @@ func TestReportsAreTold(t *testing.T) {
 func TestCheckDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	instance, err := cluster.CheckDir(dir, "c", "n1")
-	if err != nil || instance == "" {
-		t.Fatalf("a new directory: %q, %v", instance, err)
+	if err != nil || instance.Word == "" {
+		t.Fatalf("a new directory: %+v, %v", instance, err)
 	}
 	if again, err := cluster.CheckDir(dir, "c", "n1"); err != nil || again != instance {
-		t.Fatalf("after a restart: %q, %v", again, err)
+		t.Fatalf("after a restart: %+v, %v", again, err)
 	}
 	for _, other := range []struct {
 		name string
@@ -274,8 +329,8 @@ func TestCheckDir(t *testing.T) {
 		}
 	}
 	check(t, os.WriteFile(filepath.Join(dir, "identity.json"), []byte("{"), 0o644))
-	if fresh, err := cluster.CheckDir(dir, "c", "n1"); err != nil || fresh == instance {
-		t.Errorf("with a damaged identity: %q, %v", fresh, err)
+	if fresh, err := cluster.CheckDir(dir, "c", "n1"); err != nil || fresh.Word == instance.Word {
+		t.Errorf("with a damaged identity: %+v, %v", fresh, err)
 	}
 }
 

@@ -18,6 +18,7 @@ type Report struct {
 	Partitions Set
 	Since      time.Time // the earliest of them
 	Seconds    float64   // that the answers of the oldest of them may be behind; 0: not known
+	Warning    bool      // all is well with them, and something is to be known
 }
 
 const (
@@ -35,6 +36,7 @@ type reportDoc struct {
 	Partitions []byte    `json:"partitions"`
 	Since      time.Time `json:"since"`
 	Seconds    float64   `json:"seconds,omitempty"`
+	Warning    bool      `json:"warning,omitempty"`
 }
 
 // encodeReports returns the reports as etcd holds them, nothing for none. If
@@ -62,7 +64,7 @@ func marshalReports(reports []Report) []byte {
 		if math.IsNaN(r.Seconds) || math.IsInf(r.Seconds, 0) {
 			r.Seconds = 0
 		}
-		docs[i] = reportDoc{r.State, r.Reason, r.Detail, r.Partitions.encode(), whole(r.Since), r.Seconds}
+		docs[i] = reportDoc{r.State, r.Reason, r.Detail, r.Partitions.encode(), whole(r.Since), r.Seconds, r.Warning}
 	}
 	body, err := json.Marshal(docs)
 	if err != nil {
@@ -139,7 +141,7 @@ func decodeReports(b []byte) ([]Report, error) {
 		case max(len(d.State), len(d.Reason)) > maxWordBytes || len(d.Detail) > maxDetailBytes:
 			return nil, fmt.Errorf("report %d is too long", i)
 		}
-		reports[i] = Report{d.State, d.Reason, d.Detail, set, d.Since.UTC(), d.Seconds}
+		reports[i] = Report{d.State, d.Reason, d.Detail, set, d.Since.UTC(), d.Seconds, d.Warning}
 	}
 	return reports, nil
 }

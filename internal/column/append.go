@@ -110,6 +110,36 @@ func (r *Row) SetNull(field int) {
 	r.set(field, 0)
 }
 
+// CopyField gives a field what another has so far: of the same kind, or an Int
+// as a Double.
+func (r *Row) CopyField(to, from int) {
+	switch w := r.s.words[(r.s.layout.nullWords+from)*r.s.stride+r.row]; {
+	case r.s.Null(from, r.row):
+		r.SetNull(to)
+	case r.s.layout.fields[to].Kind == Double && r.s.layout.fields[from].Kind == Int:
+		r.SetDouble(to, float64(int64(w)))
+	default:
+		r.set(to, w)
+	}
+}
+
+// Set gives a field the value of that field of another slab of the layout.
+func (r *Row) Set(field int, from *Slab, row int) {
+	w := from.Word(field, row)
+	switch kind := r.s.layout.fields[field].Kind; {
+	case from.Null(field, row):
+		r.SetNull(field)
+	case kind == String:
+		r.SetString(field, from.BytesAt(field, row))
+	case kind == Doubles:
+		r.SetDoubles(field, from.Doubles(nil, w))
+	case kind == Strings:
+		r.SetStrings(field, from.Strings(nil, w))
+	default:
+		r.set(field, w)
+	}
+}
+
 // SetBool sets a Bool.
 func (r *Row) SetBool(field int, v bool) {
 	if v {

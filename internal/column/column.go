@@ -55,6 +55,7 @@ type Field struct {
 	Kind     Kind
 	Nullable bool
 	Role     string // the schema's role of the field: "time", "id"; empty for none
+	Widened  bool   // a Double that is an Int to some schema
 }
 
 // Layout is the columns of a schema, in a fixed order. It is immutable.
@@ -66,6 +67,8 @@ type Layout struct {
 	body      int // column of [BodyName], or -1
 	nullWords int
 	packed    atomic.Uint32 // its place in layouts and 1; 0 until a slab of it is packed
+	blank     *Slab         // see Blank
+	other     []string      // see Carried
 }
 
 // BodyName is the name of the column of strings that holds a record's body.
@@ -118,6 +121,17 @@ func (l *Layout) Role(role string) int {
 	}
 	return -1
 }
+
+// Describe says what fields alone do not, once, before anybody else has the
+// layout: see [Layout.Blank] and [Layout.Carried].
+func (l *Layout) Describe(blank *Slab, other []string) { l.blank, l.other = blank, other }
+
+// Blank returns one row with the defaults of the schema, and zeros elsewhere;
+// nil where there is no schema.
+func (l *Layout) Blank() *Slab { return l.blank }
+
+// Carried returns the fields of the schema that have no column, by dotted name.
+func (l *Layout) Carried() []string { return l.other }
 
 // Time returns the column of the role "time", or -1.
 func (l *Layout) Time() int { return l.time }

@@ -112,8 +112,13 @@ func (c *checker) selection(e ast.Expr) *Node {
 		return nil
 	}
 	n.Name = strings.Join(path, ".")
-	if e.AsSelect().IsTestOnly() {
+	switch {
+	case e.AsSelect().IsTestOnly():
 		return c.node(e, Has, Bool, n)
+	case c.whole && op < Viewer && c.mixed[op][n.Name]:
+		if n = c.node(root, Call, Int, n); n != nil {
+			n.Name = "int"
+		}
 	}
 	return n
 }
@@ -123,11 +128,11 @@ func (c *checker) selection(e ast.Expr) *Node {
 func (c *checker) field(op Op, root string, steps []ast.Expr, path []string) Type {
 	scope := c.scope(op)
 	full := strings.Join(path, ".")
-	if t, ok := scope[full]; ok && t != conflict {
+	if t, ok := scope[full]; ok {
+		if op < Viewer && c.torn[op][full] {
+			c.doubted = append(c.doubted, fmt.Sprintf("%s.%s is %s, as the first schema with it says, and null in records of those that say otherwise", root, full, article(t)))
+		}
 		return t
-	} else if ok {
-		c.fieldFault(steps[0], fmt.Sprintf("the schemas disagree on the type of %s.%s", root, full), "give the field another name in one of them")
-		return 0
 	}
 	if op == Viewer && c.env.Mode == Filter {
 		if len(path) == 1 {
@@ -157,9 +162,6 @@ func (c *checker) fieldFault(step ast.Expr, message, suggestion string) {
 	c.problem(line, col, message, suggestion)
 }
 
-// conflict is the type of a field whose schemas disagree.
-const conflict Type = 255
-
 // scope returns the fields of a root, and their types.
 func (c *checker) scope(op Op) map[string]Type {
 	if op == Viewer {
@@ -169,15 +171,17 @@ func (c *checker) scope(op Op) map[string]Type {
 	}
 	if c.fields[op] == nil {
 		layouts := map[Op][]*column.Layout{Record: c.env.Record, Entity: c.env.Entity, Object: c.env.Object}[op]
-		c.fields[op] = fieldTypes(layouts, c.env.Mode)
+		c.fields[op], c.mixed[op], c.torn[op] = fieldTypes(layouts, c.env.Mode)
 	}
 	return c.fields[op]
 }
 
-// fieldTypes merges the fields of layouts. Where one has an int and another a
-// double the field is a double; other disagreements are a conflict.
-func fieldTypes(layouts []*column.Layout, mode Mode) map[string]Type {
-	all := map[string]Type{}
+// fieldTypes merges the fields of layouts. The first layout that has a field
+// decides its type; where one has an int and another a double it is a double,
+// and among the mixed. Under a layout that has another type the field is null,
+// and it is torn.
+func fieldTypes(layouts []*column.Layout, mode Mode) (all map[string]Type, mixed, torn map[string]bool) {
+	all, mixed, torn = map[string]Type{}, map[string]bool{}, map[string]bool{}
 	for _, l := range layouts {
 		for _, f := range l.Fields() {
 			if strings.HasPrefix(f.Name, "$") {
@@ -189,16 +193,33 @@ func fieldTypes(layouts []*column.Layout, mode Mode) map[string]Type {
 			}
 			old, met := all[f.Name]
 			switch {
-			case !met || old == t:
+			case !met:
 				all[f.Name] = t
-			case isNumber(old) && isNumber(t):
-				all[f.Name] = Double
-			default:
-				all[f.Name] = conflict
+			case old != t && isNumber(old) && isNumber(t):
+				all[f.Name], mixed[f.Name] = Double, true
+			case old != t:
+				torn[f.Name] = true
+			}
+			if f.Widened && all[f.Name] == Double {
+				mixed[f.Name] = true
 			}
 		}
 	}
-	return all
+	return all, mixed, torn
+}
+
+// Mixed returns the fields of records and of entities' features that are an int
+// to some schema and a double to another, such as record.likes. A filter reads
+// them as doubles, or, where it could not be one so, as ints: int(record.likes).
+func (env Env) Mixed() (names []string) {
+	for root, layouts := range map[string][]*column.Layout{"record.": env.Record, "entity.": env.Entity} {
+		_, mixed, _ := fieldTypes(layouts, env.Mode)
+		for name := range mixed {
+			names = append(names, root+name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 var typeOfKind = [...]Type{

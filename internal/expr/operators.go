@@ -104,6 +104,11 @@ func (c *checker) negation(e ast.Expr, a *Node) *Node {
 
 func (c *checker) comparison(e ast.Expr, op Op, a, b *Node) *Node {
 	equality := op == Eq || op == Ne
+	if b.Type == Null {
+		a = c.bare(a)
+	} else if a.Type == Null {
+		b = c.bare(b)
+	}
 	if a.Type == Null || b.Type == Null {
 		if !equality {
 			return c.fault(e, "null has no order", "use == null, != null or has()")
@@ -118,6 +123,14 @@ func (c *checker) comparison(e ast.Expr, op Op, a, b *Node) *Node {
 		return c.fault(e, fmt.Sprintf("%s does not compare lists", opNames[op]), "use in or size()")
 	}
 	return c.node(e, op, Bool, a, b)
+}
+
+// bare is a field itself where it was read as an integer: null is no integer.
+func (c *checker) bare(n *Node) *Node {
+	if c.whole && n.Op == Call && n.Name == "int" && n.Args[0].Type == Double && n.Line == n.Args[0].Line && n.Col == n.Args[0].Col {
+		return n.Args[0]
+	}
+	return n
 }
 
 // nullTest makes has() of x == null and x != null in a model, where null has

@@ -48,7 +48,20 @@ func Parse(src string, env Env) (*Node, error) {
 	if found := errs.GetErrors(); len(found) > 0 {
 		return nil, syntaxError(src, found)
 	}
-	c := &checker{env: env, src: []rune(src), info: tree.SourceInfo()}
+	root, err := lower(src, tree, env, false)
+	if err != nil && env.Mode == Filter && len(env.Mixed()) > 0 {
+		if whole, not := lower(src, tree, env, true); not == nil {
+			return whole, nil
+		}
+	}
+	return root, err
+}
+
+// lower types and lowers a tree. Whole reads fields that are both integers and
+// doubles as integers: a filter from before a schema made one a double computes
+// as it did.
+func lower(src string, tree *ast.AST, env Env, whole bool) (*Node, error) {
+	c := &checker{env: env, src: []rune(src), info: tree.SourceInfo(), whole: whole}
 	root := c.expr(tree.Expr())
 	if root != nil && env.Mode == Filter && root.Type != Bool && root.Type != Dyn {
 		c.problem(root.Line, root.Col, fmt.Sprintf("a filter is a bool, and this is %s", article(root.Type)), "compare it with something")
@@ -56,10 +69,14 @@ func Parse(src string, env Env) (*Node, error) {
 	if c.cost > MaxCost {
 		c.problem(1, 1, fmt.Sprintf("the expression costs %d; at most %d is allowed", c.cost, MaxCost), "use fewer or shorter patterns")
 	}
-	if len(c.problems) > 0 {
-		return nil, refuse(src, c.problems...)
+	if len(c.problems) == 0 {
+		return root, nil
 	}
-	return root, nil
+	last := &c.problems[len(c.problems)-1]
+	for _, doubt := range slices.Compact(c.doubted) {
+		last.Suggestion = strings.TrimPrefix(last.Suggestion+"; "+doubt, "; ")
+	}
+	return nil, refuse(src, c.problems...)
 }
 
 // refuse returns problems in the order of the source.
@@ -106,6 +123,10 @@ type checker struct {
 	nodes    int
 	cost     int
 	fields   [Viewer]map[string]Type // of Record, Entity, Object; built when first asked
+	mixed    [Viewer]map[string]bool // of those: an integer to some schema and a double to another
+	torn     [Viewer]map[string]bool // of those: of types that do not go together
+	doubted  []string                // what is to be said of those that are read, if there is a fault
+	whole    bool                    // the mixed ones are read as integers
 }
 
 func (c *checker) problem(line, col int, message, suggestion string) *Node {

@@ -2,6 +2,7 @@ package expr
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -70,4 +71,19 @@ func (n *Node) constant() string {
 		return fmt.Sprintf("{%v %v}", v.Doubles, v.Values)
 	}
 	return fmt.Sprintf("%v", n.Value)
+}
+
+// Fields appends the fields of records, entities and objects that a node reads,
+// such as record.likes, each once.
+func (n *Node) Fields(dst []string) []string {
+	switch n.Op {
+	case Record, Entity, Object:
+		if name := n.String(); !slices.Contains(dst, name) {
+			dst = append(dst, name)
+		}
+	}
+	for _, a := range n.Args {
+		dst = a.Fields(dst)
+	}
+	return dst
 }

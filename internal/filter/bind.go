@@ -236,23 +236,26 @@ var typeOfKind = [...]expr.Type{
 	column.String: expr.String, column.Doubles: expr.Doubles, column.Strings: expr.Strings,
 }
 
-// column makes the kernel of a field, null where the layout does not have it.
+// column makes the kernel of a field, null where the layout does not have it or
+// gives it another type.
 func (bd *binder) column(n *expr.Node, l *column.Layout, load func(int, column.Field, out) kernel) kernel {
 	index := -1
 	if l != nil {
 		index = l.Index(n.Name)
 	}
-	if index < 0 {
+	if index < 0 || !fits(n, l.Fields()[index]) {
 		return &constant{out: out{typ: n.Type}, state: null}
 	}
 	f := l.Fields()[index]
 	k := load(index, f, out{typ: typeOfKind[f.Kind]})
-	switch {
-	case k.kind() == n.Type:
-		return k
-	case k.kind() == expr.Int && n.Type == expr.Double:
+	if k.kind() != n.Type {
 		return &asDouble{out: out{typ: expr.Double}, a: k}
 	}
-	bd.fail(fmt.Errorf("filter: field %s is a %s in this layout, and was checked as a %s", n.Name, f.Kind, n.Type))
 	return k
+}
+
+// fits reports whether a column has the type that a field was checked with.
+func fits(n *expr.Node, f column.Field) bool {
+	t := typeOfKind[f.Kind]
+	return t == n.Type || t == expr.Int && n.Type == expr.Double
 }

@@ -128,10 +128,10 @@ func (f *Filter) Operands(n int, rows *column.Slab, row int, entity *column.Slab
 		o := Operand{Name: n.String()}
 		switch n.Op {
 		case expr.Record:
-			o.Value = valueAt(rows, n.Name, row)
+			o.Value = valueAt(rows, n, row)
 		case expr.Entity:
 			if entity != nil && entity.Len() > 0 {
-				o.Value = valueAt(entity, n.Name, 0)
+				o.Value = valueAt(entity, n, 0)
 			}
 		case expr.Viewer:
 			if viewer != nil {
@@ -153,11 +153,11 @@ func (f *Filter) Operands(n int, rows *column.Slab, row int, entity *column.Slab
 	return all
 }
 
-// valueAt returns a value of a row, nil where it is null or the layout does
-// not have the field.
-func valueAt(s *column.Slab, name string, row int) any {
-	i := s.Layout().Index(name)
-	if i < 0 || s.Null(i, row) {
+// valueAt returns a field of a row, nil where it is null or the layout does not
+// have the field with its type.
+func valueAt(s *column.Slab, n *expr.Node, row int) any {
+	i := s.Layout().Index(n.Name)
+	if i < 0 || !fits(n, s.Layout().Fields()[i]) || s.Null(i, row) {
 		return nil
 	}
 	w := s.Word(i, row)

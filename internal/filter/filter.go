@@ -37,6 +37,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/schemas"
 )
 
 // Filter is a checked filter. It is immutable and safe for concurrent use.
@@ -51,6 +52,21 @@ type Filter struct {
 // to compare with.
 func (f *Filter) Kernels() *Filter {
 	return &Filter{terms: f.terms, patterns: f.patterns, slow: true}
+}
+
+// EnvOf returns what filters may speak of where these schemas are known: the
+// fields of every family, in the order of admission. The first family that has a
+// field decides its type.
+func EnvOf(known *schemas.Snapshot) expr.Env {
+	env := expr.Env{Mode: expr.Filter}
+	for _, f := range known.Families() {
+		if f.Features() {
+			env.Entity = append(env.Entity, f.Layout())
+		} else {
+			env.Record = append(env.Record, f.Layout())
+		}
+	}
+	return env
 }
 
 // Compile parses and checks a filter; env.Mode is expr.Filter. The error is an
@@ -103,6 +119,14 @@ func (f *Filter) compilePatterns(n *expr.Node) error {
 	re, err := regexp.Compile(p)
 	f.patterns[p] = re
 	return err
+}
+
+// Fields returns the fields that the filter reads, such as record.likes.
+func (f *Filter) Fields() (names []string) {
+	for _, t := range f.terms {
+		names = t.Fields(names)
+	}
+	return names
 }
 
 // Counts is why rows were dropped, each row once.

@@ -272,6 +272,7 @@ func TestOtherLayout(t *testing.T) {
 		{one(ints, func(r *column.Row) { r.SetInt(0, 2) }), celref.True},
 		{one(ints, func(r *column.Row) { r.SetInt(0, 1) }), celref.False},
 		{one(none, func(r *column.Row) { r.SetInt(0, 2) }), celref.Null},
+		{one(text, func(r *column.Row) { r.SetString(0, []byte("2")) }), celref.Null},
 	} {
 		b, err := f.Bind(c.slab.Layout(), nil, nil, asOf)
 		if err != nil {
@@ -280,9 +281,6 @@ func TestOtherLayout(t *testing.T) {
 		if got := outcome(b.Select(c.slab, 0, 1, nil, nil), b.Counts()); got != c.want {
 			t.Errorf("%v: %v, want %v", c.slab.Layout().Fields(), got, c.want)
 		}
-	}
-	if _, err := f.Bind(text, nil, nil, asOf); err == nil {
-		t.Error("a string where a number was checked is accepted")
 	}
 	viewer := &millrace.Viewer{Attributes: map[string]any{"x": 7}}
 	f, err = Compile("record.x > viewer.x", expr.Env{Record: []*column.Layout{double}})

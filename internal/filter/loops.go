@@ -152,7 +152,8 @@ func (bd *binder) fixed(n *expr.Node) bool {
 	case expr.Viewer, expr.Entity:
 		return false
 	case expr.Record:
-		return bd.layout.Index(n.Name) >= 0
+		i := bd.layout.Index(n.Name)
+		return i >= 0 && fits(n, bd.layout.Fields()[i])
 	}
 	return !slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return !bd.fixed(a) })
 }

@@ -23,6 +23,7 @@ type Unreadable struct {
 	// The batch begins at Offset and ends before Next. Next 0 = neither is
 	// known; Locate finds them.
 	Offset, Next millrace.Offset
+	Kind         Kind // Recreated, or what Locate finds
 	Err          error
 
 	from millrace.Offset // where the session goes on reading; 0 = where the group has committed
@@ -53,9 +54,12 @@ func unreadable(topic string, partition int32, err error) *Unreadable {
 	return u
 }
 
-// Locate finds where a group is stuck, and where it could go on.
+// errRecreated is the cause where a topic is another than the group has read.
+var errRecreated = errors.New("the topic was deleted and created again")
+
+// Locate finds where a group is stuck, why, and where it could go on.
 func Locate(ctx context.Context, brokers []string, group string, u *Unreadable) (Stuck, error) {
-	s := Stuck{Topic: u.Topic, Partition: u.Partition, Offset: u.Offset, Next: u.Next, Reason: u.Err.Error()}
+	s := Stuck{Topic: u.Topic, Partition: u.Partition, Offset: u.Offset, Next: u.Next, Kind: u.Kind, Reason: u.Err.Error()}
 	if u.Next > 0 {
 		return s, nil
 	}
@@ -73,15 +77,22 @@ func Locate(ctx context.Context, brokers []string, group string, u *Unreadable) 
 	if c, ok := committed.Lookup(u.Topic, u.Partition); ok {
 		s.Offset = max(s.Offset, millrace.Offset(c.At))
 	}
-	b, err := fetchBatch(ctx, cl, u.Topic, u.Partition, s.Offset)
-	if errors.Is(err, ErrLostPosition) { // it lies before the log's beginning, or after its end
-		starts, err := adm.ListStartOffsets(ctx, u.Topic)
-		if err != nil {
-			return s, fmt.Errorf("kafka: beginning of %s: %w", u.Topic, err)
-		}
-		start, _ := starts.Lookup(u.Topic, u.Partition)
+	starts, err := adm.ListStartOffsets(ctx, u.Topic)
+	if err != nil {
+		return s, fmt.Errorf("kafka: beginning of %s: %w", u.Topic, err)
+	}
+	start, _ := starts.Lookup(u.Topic, u.Partition)
+	if start.Err != nil || s.Kind == Recreated {
 		s.Next = millrace.Offset(start.Offset)
 		return s, start.Err
+	}
+	b, err := fetchBatch(ctx, cl, u.Topic, u.Partition, s.Offset)
+	if errors.Is(err, ErrLostPosition) { // it lies before the log's beginning, or after its end
+		s.Kind, s.Next = CutShort, millrace.Offset(start.Offset)
+		if s.Offset < s.Next {
+			s.Kind = Trimmed
+		}
+		return s, nil
 	}
 	s.Offset, s.Next = max(s.Offset, b.First), b.Next
 	return s, err

@@ -81,9 +81,9 @@ const (
 // is on either side. A group is known in the topic progress before its first
 // transaction (Introduce), and step 3 reads that topic to its end.
 //
-// What is assumed: a leader of a partition tells its end truly. One that is cut
-// off from Kafka's controllers and thinks it still leads may tell an old one,
-// to anybody.
+// What is assumed: a leader of a partition tells its end truly, and a group's
+// coordinator its offsets. A broker that is cut off from Kafka's controllers and
+// thinks it still leads may tell old ones, to anybody.
 func TakeCut(ctx context.Context, cfg CutConfig) (Cut, error) {
 	k, err := newCutter(cfg)
 	if err != nil {
@@ -96,8 +96,9 @@ func TakeCut(ctx context.Context, cfg CutConfig) (Cut, error) {
 			return cut, nil
 		}
 		if ctx.Err() != nil {
-			return Cut{}, fmt.Errorf("kafka: no cut of the log: %w (%w)", err, ctx.Err())
+			return Cut{}, fmt.Errorf("kafka: no cut of the log: %w", errors.Join(k.reason, ctx.Err()))
 		}
+		k.reason = err
 		if cfg.Log != nil {
 			cfg.Log.Info("kafka: no cut of the log yet; trying again", "reason", err)
 		}
@@ -113,11 +114,12 @@ type cutter struct {
 	adm      *kadm.Client
 	progress *ProgressLog
 	hold     Hold
+	reason   error                         // why there was no cut the last time
 	open     map[openTransaction]time.Time // since when each is seen open
 }
 
 func newCutter(cfg CutConfig) (*cutter, error) {
-	c, err := NewConsumer(ConsumerConfig{Brokers: cfg.Brokers, Topics: cfg.Topics, Log: cfg.Log})
+	c, err := NewConsumer(ConsumerConfig(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -156,6 +158,7 @@ func (k *cutter) round(ctx context.Context) (cut Cut, err error) {
 		if err == nil || ctx.Err() != nil || time.Now().After(end) {
 			return cut, err
 		}
+		k.reason = err
 		if time.Since(watched) >= watchEvery {
 			watched = time.Now()
 			if err := k.watch(asking); err != nil {
@@ -289,7 +292,7 @@ func (k *cutter) committed(ctx context.Context, g Progress) (map[string]map[int3
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return nil, err
 	}
-	names := append(slices.Collect(maps.Keys(g.Topics)), slices.Collect(maps.Keys(before))...)
+	names := slices.Concat(slices.Collect(maps.Keys(g.Topics)), g.Missing, slices.Collect(maps.Keys(before)))
 	if len(names) == 0 {
 		return map[string]map[int32]millrace.Offset{}, nil
 	}

@@ -25,6 +25,8 @@ type HeartbeatConfig struct {
 	Group    string
 	Instance string
 	Inputs   []string       // the group's topics
+	Features []string       // those of them that carry features
+	Logs     []string       // what it writes to; see SessionConfig.Logs
 	Stuck    func() []Stuck // places this process cannot read past
 	Measured func(Progress) // told of each measurement; nil = nobody
 	Log      *slog.Logger   // nil = silent
@@ -111,7 +113,7 @@ func (h *Heartbeat) beat(ctx context.Context, cl *kgo.Client) error {
 			return err
 		}
 	}
-	p, err := h.measure(ctx, kadm.NewClient(cl))
+	p, err := h.measure(ctx, cl)
 	if err != nil {
 		return fmt.Errorf("kafka: progress of group %s: %w", h.cfg.Group, err)
 	}
@@ -134,48 +136,78 @@ func (h *Heartbeat) beat(ctx context.Context, cl *kgo.Client) error {
 
 // measure compares the ends of the topics, as they are after now, with what the
 // group has committed after that.
-func (h *Heartbeat) measure(ctx context.Context, adm *kadm.Client) (Progress, error) {
+func (h *Heartbeat) measure(ctx context.Context, cl *kgo.Client) (Progress, error) {
 	now := time.Now()
 	p := Progress{Group: h.cfg.Group, Instance: h.cfg.Instance, AtMillis: now.UnixMilli(), Topics: map[string]TopicProgress{}}
+	p.Kinds = map[string]TopicKind{}
+	for _, topic := range h.cfg.Inputs {
+		p.Kinds[topic] = ContentTopic
+		if slices.Contains(h.cfg.Features, topic) {
+			p.Kinds[topic] = FeatureTopic
+		}
+	}
 	if h.cfg.Stuck != nil {
 		p.Stuck = h.cfg.Stuck()
 	}
-	at, err := look(ctx, adm, h.cfg.Group, h.cfg.Inputs)
+	before, _ := h.cfg.Progress.Group(h.cfg.Group)
+	at, err := h.look(ctx, cl, before)
 	if err != nil {
 		return p, err
 	}
+	if at.outputs != nil {
+		p.OtherLog = at.outputs.Error()
+	}
 	through := now
 	for _, topic := range h.cfg.Inputs {
-		if len(at[topic]) == 0 {
-			if h.seen(topic) {
-				return p, fmt.Errorf("topic %s: %w", topic, kerr.UnknownTopicOrPartition)
-			}
+		if len(at.places[topic]) == 0 {
 			p.Missing = append(p.Missing, topic)
+			if was, known := before.Topics[topic]; known { // it was deleted, with what waited in it
+				p.Topics[topic], through = was, time.Time{}
+			}
 			continue
 		}
-		var t TopicProgress
-		for partition, place := range at[topic] {
-			tr := h.trail(topicPartition{topic, partition})
-			tr.look(place.end, place.done, now)
-			t.Waiting += max(0, place.end-place.done)
-			t.Open += max(0, place.end-place.stable)
-			t.WaitedMillis = max(t.WaitedMillis, tr.waited(now).Milliseconds())
-			if tr.through.Before(through) {
-				through = tr.through
-			}
+		t, done := h.progress(topic, at, now)
+		if done.Before(through) {
+			through = done
+		}
+		if t.ID != at.now.ids[topic] {
+			t.Waiting = before.Topics[topic].Waiting
 		}
 		p.Topics[topic] = t
 	}
-	if !through.IsZero() {
+	if !through.IsZero() && at.outputs == nil {
 		p.ThroughMillis = through.UnixMilli()
 	}
 	// What was proven stays so: by another process of the group, or before this
 	// one was started. A clock that was ahead is not believed for longer.
-	if before, ok := h.cfg.Progress.Group(h.cfg.Group); ok {
-		p.ThroughMillis = max(p.ThroughMillis, min(before.ThroughMillis, p.AtMillis))
-		p.Stuck = others(p.Stuck, before.Stuck, at)
-	}
+	p.ThroughMillis = max(p.ThroughMillis, min(before.ThroughMillis, p.AtMillis))
+	p.Stuck = others(p.Stuck, before.Stuck, at.places)
 	return p, nil
+}
+
+// progress measures a topic, and returns up to when it is done. Of a log that
+// is not the one that the group has read nothing is.
+func (h *Heartbeat) progress(topic string, at groupLook, now time.Time) (t TopicProgress, through time.Time) {
+	t.ID, through = at.now.ids[topic], now
+	for partition, place := range at.places[topic] {
+		tp := topicPartition{topic, partition}
+		if place.foreign || place.done > place.end {
+			h.trails[tp], through = &trail{}, time.Time{}
+			if place.foreign {
+				t.ID = place.was
+			}
+			continue
+		}
+		tr := h.trail(tp)
+		tr.look(place.end, place.done, now)
+		t.Waiting += max(0, place.end-place.done)
+		t.Open += max(0, place.end-place.stable)
+		t.WaitedMillis = max(t.WaitedMillis, tr.waited(now).Milliseconds())
+		if tr.through.Before(through) {
+			through = tr.through
+		}
+	}
+	return t, through
 }
 
 // others adds to the places where this process is stuck those where other
@@ -184,7 +216,7 @@ func others(own, before []Stuck, at map[string]map[int32]place) []Stuck {
 	for _, s := range before {
 		same := func(o Stuck) bool { return o.Topic == s.Topic && o.Partition == s.Partition }
 		now, ok := at[s.Topic][s.Partition]
-		if ok && now.done < int64(max(s.Next, s.Offset+1)) && !slices.ContainsFunc(own, same) {
+		if ok && !s.passed(now) && !slices.ContainsFunc(own, same) {
 			own = append(own, s)
 		}
 	}
@@ -198,35 +230,84 @@ func (h *Heartbeat) trail(tp topicPartition) *trail {
 	return h.trails[tp]
 }
 
-func (h *Heartbeat) seen(topic string) bool {
-	for tp := range h.trails {
-		if tp.topic == topic {
-			return true
-		}
-	}
-	return false
-}
-
 // place is where a partition ends, where it can be read to, and how far of it a
 // group is done.
-type place struct{ end, stable, done int64 }
+type place struct {
+	end, stable, done int64
+	foreign           bool // done is of another log
+	was               TopicID
+}
 
-// look asks for the places of a group, by topic and partition. A topic that
-// does not exist, and of which the group has committed nothing, has none.
-func look(ctx context.Context, adm *kadm.Client, group string, topics []string) (map[string]map[int32]place, error) {
-	// Also what lies in or behind an open transaction has come, and waits.
-	ends, err := adm.ListEndOffsets(ctx, topics...)
-	if err != nil {
-		return nil, fmt.Errorf("ends: %w", err)
+// groupLook is what Kafka says of a group at one moment.
+type groupLook struct {
+	now     logs
+	outputs *OtherLog                  // nil: they are what the group has written to
+	places  map[string]map[int32]place // by topic and partition
+}
+
+// look asks for all that is told of a group.
+func (h *Heartbeat) look(ctx context.Context, cl *kgo.Client, before Progress) (at groupLook, err error) {
+	adm := kadm.NewClient(cl)
+	if at.now, err = logsNow(ctx, cl, slices.Concat(h.cfg.Inputs, h.cfg.Logs)); err != nil {
+		return at, err
 	}
-	stable, err := adm.ListCommittedOffsets(ctx, topics...)
+	ends, err := endsOf(ctx, adm, h.cfg.Inputs)
 	if err != nil {
-		return nil, fmt.Errorf("ends of committed transactions: %w", err)
+		return at, err
 	}
+	committed, err := groupOffsets(ctx, adm, h.cfg.Group)
+	if err != nil {
+		return at, err
+	}
+	err = sameOutputs(h.cfg.Group, committed, h.cfg.Inputs, at.now, h.cfg.Logs)
+	if err != nil && !errors.As(err, &at.outputs) {
+		return at, err
+	}
+	at.places, err = places(ctx, adm, h.cfg.Inputs, ends, committed)
+	for topic, partitions := range at.places {
+		for p, there := range partitions {
+			c, has := committed.Lookup(topic, p)
+			known := before.Topics[topic].ID
+			if there.foreign = foreign(c, has && c.At >= 0, known, at.now.ids[topic]); there.foreign {
+				there.was = known
+				if o, ok := parseOrigin(c.Metadata); ok {
+					there.was = o.Input
+				}
+				partitions[p] = there
+			}
+		}
+	}
+	return at, err
+}
+
+// groupOffsets returns what a group has committed; nothing of one that nobody
+// knows.
+func groupOffsets(ctx context.Context, adm *kadm.Client, group string) (kadm.OffsetResponses, error) {
 	committed, err := adm.FetchOffsets(ctx, group)
-	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // not found: it has committed nothing
-		return nil, fmt.Errorf("committed offsets: %w", err)
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		return nil, fmt.Errorf("kafka: offsets of group %s: %w", group, err)
 	}
+	return committed, nil
+}
+
+// logEnds are where partitions end, of all that is there and of what is
+// committed.
+type logEnds struct{ all, stable kadm.ListedOffsets }
+
+func endsOf(ctx context.Context, adm *kadm.Client, topics []string) (e logEnds, err error) {
+	// Also what lies in or behind an open transaction has come, and waits.
+	if e.all, err = adm.ListEndOffsets(ctx, topics...); err != nil {
+		return e, fmt.Errorf("ends: %w", err)
+	}
+	if e.stable, err = adm.ListCommittedOffsets(ctx, topics...); err != nil {
+		return e, fmt.Errorf("ends of committed transactions: %w", err)
+	}
+	return e, nil
+}
+
+// places returns the places of a group, by topic and partition. A topic that
+// does not exist, and of which the group has committed nothing, has none.
+func places(ctx context.Context, adm *kadm.Client, topics []string, ends logEnds, committed kadm.OffsetResponses) (map[string]map[int32]place, error) {
 	starts, err := adm.ListStartOffsets(ctx, topics...)
 	if err != nil {
 		return nil, fmt.Errorf("starts: %w", err)
@@ -234,7 +315,7 @@ func look(ctx context.Context, adm *kadm.Client, group string, topics []string) 
 	out := map[string]map[int32]place{}
 	for _, topic := range topics {
 		out[topic] = map[int32]place{}
-		for partition, end := range ends[topic] {
+		for partition, end := range ends.all[topic] {
 			c, ok := committed.Lookup(topic, partition)
 			has := ok && c.Err == nil && c.At >= 0
 			switch {
@@ -246,7 +327,7 @@ func look(ctx context.Context, adm *kadm.Client, group string, topics []string) 
 				return nil, fmt.Errorf("committed offset of %s/%d: %w", topic, partition, c.Err)
 			}
 			at := place{end: end.Offset, stable: end.Offset}
-			if s, ok := stable.Lookup(topic, partition); ok && s.Err == nil {
+			if s, ok := ends.stable.Lookup(topic, partition); ok && s.Err == nil {
 				at.stable = s.Offset
 			}
 			if start, ok := starts.Lookup(topic, partition); ok && start.Err == nil {
@@ -261,9 +342,9 @@ func look(ctx context.Context, adm *kadm.Client, group string, topics []string) 
 	return again(ctx, adm, out)
 }
 
-// again asks a second time for the ends that the group seems to be past. The
-// group may have gone on between the questions; if not, the topic is not the
-// one that the group has read, and nothing is proven.
+// again asks a second time for the ends that the group seems to be past: it may
+// have gone on between the questions. If not, the log was cut off, or is not the
+// one that the group has read.
 func again(ctx context.Context, adm *kadm.Client, at map[string]map[int32]place) (map[string]map[int32]place, error) {
 	var past []topicPartition
 	var topics []string
@@ -287,10 +368,10 @@ func again(ctx context.Context, adm *kadm.Client, at map[string]map[int32]place)
 		return nil, fmt.Errorf("ends: %w", err)
 	}
 	for _, tp := range past {
-		if end, ok := ends.Lookup(tp.topic, tp.partition); !ok || end.Offset < at[tp.topic][tp.partition].done {
-			return nil, fmt.Errorf("%w: %s/%d ends at %d, and %d is committed: the topic was created again, or cut off",
-				ErrLostPosition, tp.topic, tp.partition, end.Offset, at[tp.topic][tp.partition].done)
-		}
+		end, _ := ends.Lookup(tp.topic, tp.partition)
+		p := at[tp.topic][tp.partition]
+		p.end = end.Offset
+		at[tp.topic][tp.partition] = p
 	}
 	return at, nil
 }

@@ -3,9 +3,13 @@ package kafka
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
 )
 
 // HoldKey begins the keys of Holds in the topic progress, which no group's name
@@ -37,27 +41,48 @@ func (l *ProgressLog) Introduce(ctx context.Context, group, instance string, top
 		if err := l.Refresh(ctx); err != nil {
 			return err
 		}
-		p, ok := l.Group(group)
-		all := maps.Clone(p.Topics)
-		if all == nil {
-			all = map[string]TopicProgress{}
-		}
-		for _, topic := range topics {
-			if _, known := all[topic]; !known && !slices.Contains(p.Missing, topic) {
-				all[topic], ok = TopicProgress{}, false
-			}
-		}
-		if ok {
-			return nil
+		p, known := l.Group(group)
+		added, err := p.add(ctx, l.adm, topics)
+		if err != nil || known && added == 0 {
+			return err
 		}
 		if p.Instance == "" {
 			p.Instance = instance
 		}
-		p.Topics = all
+		p.AtMillis = time.Now().UnixMilli()
 		value, err := json.Marshal(p)
 		if err != nil {
 			return err
 		}
 		return put(ctx, l.brokers, l.topic, group, value)
 	})
+}
+
+// add adds topics that the Progress does not have, and says how many they are.
+func (p *Progress) add(ctx context.Context, adm *kadm.Client, topics []string) (n int, err error) {
+	var added []string
+	for _, topic := range topics {
+		if _, known := p.Topics[topic]; !known && !slices.Contains(p.Missing, topic) {
+			added = append(added, topic)
+		}
+	}
+	if len(added) == 0 {
+		return 0, nil
+	}
+	there, err := adm.ListTopics(ctx, added...)
+	if err != nil {
+		return 0, fmt.Errorf("kafka: describe topics %q: %w", added, err)
+	}
+	all := map[string]TopicProgress{}
+	maps.Copy(all, p.Topics) // the log's own stay as they are
+	missing := slices.Clone(p.Missing)
+	for _, topic := range added {
+		if there.Has(topic) {
+			all[topic] = TopicProgress{}
+		} else {
+			missing = append(missing, topic)
+		}
+	}
+	p.Topics, p.Missing = all, missing
+	return len(added), nil
 }

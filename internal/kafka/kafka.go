@@ -1,8 +1,9 @@
 // Package kafka is the home of franz-go: what Millrace says to Kafka, it says
 // here. It gives the roles a few typed verbs: ensure the topics, consume a
 // partition from an offset (Consumer), consume in a group and produce in
-// transactions (Session), produce alone (Producer), and follow the schemas
-// topic (SchemaLog).
+// transactions (Session), produce alone (Producer), follow the schemas topic
+// (SchemaLog), name one moment of the whole log (TakeCut), and read pieces of it
+// (ReadTails).
 //
 // What it decides for everyone: reads are committed reads; a position that the
 // log no longer has is an error and never a jump; a compressed batch is

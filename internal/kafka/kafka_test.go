@@ -77,6 +77,11 @@ func TestOnRealKafka(t *testing.T) {
 			}
 		},
 		"consumption": testConsumption,
+		"cut":         testCut,
+		"cut-frozen":  testCutFrozen,
+		"cut-foreign": testCutForeign,
+		"tails":       testTails,
+		"instant":     testInstant,
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := setUp(t, []string{addr}, prefix, name)

@@ -43,6 +43,20 @@ func (i *Inspector) Ends(ctx context.Context, topic string) ([]millrace.Offset, 
 	return ends, nil
 }
 
+// Starts returns the oldest offset that each partition of a topic still has.
+func (i *Inspector) Starts(ctx context.Context, topic string) ([]millrace.Offset, error) {
+	listed, err := i.adm.ListStartOffsets(ctx, topic)
+	if err == nil {
+		err = listed.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafka: beginnings of %s: %w", topic, err)
+	}
+	starts := make([]millrace.Offset, len(listed[topic]))
+	listed.Each(func(o kadm.ListedOffset) { starts[o.Partition] = millrace.Offset(o.Offset) })
+	return starts, nil
+}
+
 // Lag returns how many records of a topic a group has yet to consume.
 func (i *Inspector) Lag(ctx context.Context, group, topic string) (int64, error) {
 	ends, err := i.Ends(ctx, topic)

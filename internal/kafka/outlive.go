@@ -71,10 +71,10 @@ func (k *cutter) endOngoing(ctx context.Context, old func(openTransaction) bool)
 		if t.Err != nil || t.State != "Ongoing" || !old(openTransaction{name: t.TxnID, producer: t.ProducerID, start: t.StartTimestamp}) {
 			continue
 		}
-		k.warn("a partitioner's transaction outlives a hold; it is aborted, and its records come again", "transaction", t.TxnID)
 		if err := k.fence(ctx, t.TxnID); err != nil {
 			return fmt.Errorf("kafka: end transaction %s: %w", t.TxnID, err)
 		}
+		k.warn("a partitioner's transaction that outlived a hold was aborted; its records come again", "transaction", t.TxnID)
 	}
 	return nil
 }
@@ -121,16 +121,15 @@ func (k *cutter) endHanging(ctx context.Context, old func(openTransaction) bool)
 		return fmt.Errorf("kafka: %w", err)
 	}
 	suspects := map[openTransaction]bool{}
-	var producers []int64
 	for _, p := range open {
 		if t := place(p); old(t) {
-			suspects[t], producers = true, append(producers, p.ProducerID)
+			suspects[t] = true
 		}
 	}
 	if len(suspects) == 0 {
 		return nil
 	}
-	complete, err := k.complete(ctx, producers)
+	complete, err := k.complete(ctx, suspects)
 	if err != nil {
 		return err
 	}
@@ -149,22 +148,34 @@ func (k *cutter) endHanging(ctx context.Context, old func(openTransaction) bool)
 }
 
 // complete returns those of the producers, partitioners all, whose last
-// transaction is complete, and whether it was committed.
-func (k *cutter) complete(ctx context.Context, producers []int64) (map[int64]bool, error) {
+// transaction is complete, and whether it was committed. One of others in the
+// streams is an error: it is for people to end.
+func (k *cutter) complete(ctx context.Context, suspects map[openTransaction]bool) (map[int64]bool, error) {
+	var producers []int64
+	for t := range suspects {
+		producers = append(producers, t.producer)
+	}
 	listed, err := k.adm.ListTransactions(ctx, producers, nil)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: list transactions: %w", err)
 	}
-	out := map[int64]bool{}
+	out, ours := map[int64]bool{}, map[int64]bool{}
 	for name, t := range listed {
 		if !k.ours(name) {
 			continue
 		}
+		ours[t.ProducerID] = true
 		switch t.State {
 		case "CompleteCommit":
 			out[t.ProducerID] = true
 		case "CompleteAbort", "Empty":
 			out[t.ProducerID] = false
+		}
+	}
+	for t := range suspects {
+		if !ours[t.producer] && t.place.topic != offsetsTopic {
+			return nil, fmt.Errorf("kafka: a transaction in %s/%d at %d, of producer %d, is not a partitioner's and does not end; "+
+				"end its producer, or abort it with kafka-transactions.sh", t.place.topic, t.place.partition, t.start, t.producer)
 		}
 	}
 	return out, nil

@@ -27,9 +27,25 @@ type Progress struct {
 	// for then, and the group has reached it. 0 = nothing is proven yet.
 	ThroughMillis int64                    `json:"through_ms"`
 	Topics        map[string]TopicProgress `json:"topics"`
-	Missing       []string                 `json:"missing,omitempty"` // topics that do not exist
-	Stuck         []Stuck                  `json:"stuck,omitempty"`
+	// Kinds is what each of the group's topics carries, those that do not exist
+	// among them.
+	Kinds   map[string]TopicKind `json:"kinds,omitempty"`
+	Missing []string             `json:"missing,omitempty"` // topics that do not exist
+	Stuck   []Stuck              `json:"stuck,omitempty"`
+	// OtherLog says why the group writes nothing: its outputs are not those that
+	// it has written to.
+	OtherLog string `json:"other_log,omitempty"`
 }
+
+// TopicKind is what a group takes the records of a topic for. Others become
+// dead letters.
+type TopicKind string
+
+// The kinds of a topic.
+const (
+	ContentTopic TopicKind = "content"
+	FeatureTopic TopicKind = "features"
+)
 
 // At returns when the heartbeat was written.
 func (p Progress) At() time.Time { return time.UnixMilli(p.AtMillis) }
@@ -42,22 +58,78 @@ type TopicProgress struct {
 	Waiting      int64 `json:"waiting"`   // records, or offsets, not yet committed
 	Open         int64 `json:"open"`      // of them in or behind transactions that have not ended
 	WaitedMillis int64 `json:"waited_ms"` // how long the oldest of them has been seen to wait
+	// ID is of the topic that the group reads. Where it is not that of the topic
+	// which is there now, Waiting is what waited when the former was seen last.
+	ID TopicID `json:"id"`
 }
 
-// Stuck is a place that a group cannot read past by itself: the batch that
-// begins at Offset. Reading would go on at Next.
+// Kind is why a group is stuck at a place.
+type Kind string
+
+// The kinds.
+const (
+	Closed    Kind = ""          // a batch that is there, and cannot be opened
+	Trimmed   Kind = "trimmed"   // the log begins later: what was there is deleted
+	CutShort  Kind = "cut_short" // the log ends earlier: what was there is lost
+	Recreated Kind = "recreated" // the topic is another than the group has read
+)
+
+// Stuck is a place that a group cannot read past by itself. Reading would go on
+// at Next.
 type Stuck struct {
 	Topic     string          `json:"topic"`
 	Partition int32           `json:"partition"`
-	Offset    millrace.Offset `json:"offset"`
+	Offset    millrace.Offset `json:"offset"` // where the batch begins, or what was to be read next
 	Next      millrace.Offset `json:"next"`
+	Kind      Kind            `json:"kind,omitempty"`
 	Reason    string          `json:"reason"`
 }
 
-// Stuck places print with their way out.
+// Lost returns how many records are gone that the group has not read, at most.
+// It is not known of a topic that was created again.
+func (s Stuck) Lost() int64 {
+	if s.Kind == Trimmed {
+		return int64(s.Next - s.Offset)
+	}
+	return 0
+}
+
+// What says what is wrong at the place, and what going on there means.
+func (s Stuck) What() string {
+	switch s.Kind {
+	case Trimmed:
+		return fmt.Sprintf("the log was trimmed: %d records from offset %d on, at most, were deleted before they were read, and are gone; what is left begins at %d", s.Lost(), s.Offset, s.Next)
+	case CutShort:
+		return fmt.Sprintf("the log ends before offset %d, up to which it was read: Kafka lost the end of it; it is read again from %d, and what was read before takes effect once", s.Offset, s.Next)
+	case Recreated:
+		return fmt.Sprintf("the topic was deleted and created again: what had not been read of the former one is gone; the new one is read from %d", s.Next)
+	}
+	return fmt.Sprintf("%s; it is kept aside in the dead letters, byte for byte, and reading goes on at %d", s.Reason, s.Next)
+}
+
+// Stuck places print with their way out: the command that has the group go on.
 func (s Stuck) String() string {
-	return fmt.Sprintf("%s/%d is stuck at offset %d: %s; millrace topics skip --topic %s --partition %d --offset %d --yes goes on at %d",
-		s.Topic, s.Partition, s.Offset, s.Reason, s.Topic, s.Partition, s.Offset, s.Next)
+	way := fmt.Sprintf("millrace topics skip --topic %s", s.Topic)
+	if s.Kind == Closed {
+		way += fmt.Sprintf(" --partition %d --offset %d", s.Partition, s.Offset)
+	}
+	return fmt.Sprintf("%s/%d is stuck at offset %d: %s; way out: %s --yes", s.Topic, s.Partition, s.Offset, s.What(), way)
+}
+
+// Skip returns the operator's word to go on behind the place.
+func (s Stuck) Skip(group string) Skip {
+	return Skip{Group: group, Topic: s.Topic, Partition: s.Partition, Offset: s.Offset, Kind: s.Kind}
+}
+
+// passed reports whether the group has got past a place.
+func (s Stuck) passed(now place) bool {
+	switch s.Kind {
+	case Recreated:
+		return !now.foreign
+	case CutShort:
+		return now.done <= now.end
+	}
+	return now.done >= int64(max(s.Next, s.Offset+1))
 }
 
 // Skip is an operator's word that a group go on behind the batch that it is
@@ -67,6 +139,7 @@ type Skip struct {
 	Topic     string          `json:"topic"`
 	Partition int32           `json:"partition"`
 	Offset    millrace.Offset `json:"offset"`
+	Kind      Kind            `json:"kind,omitempty"` // of the place
 }
 
 // SkipKey begins the keys of Skips in the topic progress, which no group's name

@@ -42,6 +42,9 @@ type SchemaLog struct {
 // refusedKey begins the key of a record that refuses a fingerprint for good.
 const refusedKey = "refused:"
 
+// retiredKey begins the key of a record that retires a schema.
+const retiredKey = "retired:"
+
 // OpenSchemaLog begins to follow the topic, and returns at once: neither Kafka
 // nor the topic need be there yet. Refresh waits until it is read, Read and
 // Fault tell.
@@ -145,6 +148,13 @@ func (l *SchemaLog) learn(key string, value []byte) error {
 	if hex, ok := strings.CutPrefix(key, refusedKey); ok {
 		return l.refuse(hex)
 	}
+	if hex, ok := strings.CutPrefix(key, retiredKey); ok {
+		fp, err := ParseFingerprint(hex)
+		if err != nil {
+			return err
+		}
+		return l.registry.Retire(fp)
+	}
 	s, err := schemas.Parse(value)
 	if err != nil {
 		return err
@@ -212,4 +222,28 @@ func RefuseSchema(ctx context.Context, brokers []string, topic string, fp millra
 			WayOut: "millrace schema list names the schemas and what is refused"}
 	}
 	return put(ctx, brokers, topic, refusedKey+fp.String(), []byte("{}"))
+}
+
+// RetireSchema takes a schema out of what shapes the records of its name, for
+// everyone: see [schemas.Registry.Retire]. The last of its name stays.
+func RetireSchema(ctx context.Context, brokers []string, topic string, fp millrace.Fingerprint) error {
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return err
+	}
+	l, err := OpenSchemaLog(SchemaLogConfig{Brokers: brokers, Topic: topic, Registry: registry})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := l.Refresh(ctx); err != nil {
+		return err
+	}
+	if registry.Snapshot().Retired(fp) {
+		return nil
+	}
+	if err := registry.Retire(fp); err != nil { // as every reader of the topic will
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: err.Error(), WayOut: "millrace schema list names the schemas"}
+	}
+	return put(ctx, brokers, topic, retiredKey+fp.String(), []byte("{}"))
 }

@@ -265,6 +265,34 @@ func testRefuse(t *testing.T, k cluster) {
 	}
 }
 
+// A schema that is retired is so for every reader of the topic, whenever it
+// began; the last of a name is not.
+func TestRetireSchema(t *testing.T) {
+	k := fake(t)
+	ctx := deadline(t)
+	early, earlyKnows := openLog(t, k)
+	note := schemas.Note()
+	next, err := schemas.Parse([]byte(strings.Replace(note.JSON(), `"fields": [`, `"fields": [{"name": "more", "type": "long", "default": 0},`, 1)))
+	must(t, err)
+	must(t, early.Publish(ctx, note))
+	var fault *millrace.Error
+	for _, fp := range []millrace.Fingerprint{note.Fingerprint(), next.Fingerprint()} { // the last, and an unknown one
+		if err := RetireSchema(ctx, k.brokers, k.topics.Schemas, fp); !errors.As(err, &fault) || fault.Field != "fingerprint" {
+			t.Errorf("%s: %v", fp, err)
+		}
+	}
+	must(t, early.Publish(ctx, next))
+	must(t, RetireSchema(ctx, k.brokers, k.topics.Schemas, next.Fingerprint()))
+	late, lateKnows := openLog(t, k)
+	for name, l := range map[*schemas.Registry]*SchemaLog{earlyKnows: early, lateKnows: late} {
+		must(t, l.Refresh(ctx))
+		known := name.Snapshot()
+		if !known.Retired(next.Fingerprint()) || known.Retired(note.Fingerprint()) || known.Family(note.Name()).Layout().Index("more") >= 0 {
+			t.Error("it is not retired")
+		}
+	}
+}
+
 func TestParseFingerprint(t *testing.T) {
 	fp := schemas.Note().Fingerprint()
 	if got, err := ParseFingerprint(fp.String()); err != nil || got != fp {

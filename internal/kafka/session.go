@@ -32,6 +32,10 @@ const heartbeat = sessionTimeout / 6
 // name; this one has to end.
 var ErrFenced = errors.New("kafka: another process took over this instance name")
 
+// ErrMoved says that a topic is no longer the one that the session began with:
+// open another session, which judges what is there now.
+var ErrMoved = errors.New("kafka: a topic was deleted, and perhaps created again")
+
 // ErrRebalanced says that a transaction was given up because partitions moved
 // within the group.
 var ErrRebalanced = errors.New("kafka: transaction aborted: the group rebalanced")
@@ -56,6 +60,14 @@ type SessionConfig struct {
 	Outputs     []string     // the topics that are produced to
 	DeadLetters string       // the one of them that may hold larger records
 	Log         *slog.Logger // nil = silent
+
+	// Logs are those of Outputs that must stay what they are: which they are is
+	// noted with each offset, and a group that has written to others is refused
+	// with an *OtherLog.
+	Logs []string
+	// Known returns which log a topic was when the group read it last, for
+	// offsets that Kafka has dropped; nil = nobody knows.
+	Known func(topic string) TopicID
 }
 
 // Session consumes topics in a group and produces in transactions that commit
@@ -69,8 +81,10 @@ type SessionConfig struct {
 type Session struct {
 	s               *kgo.GroupTransactSession
 	first           *kgo.FirstErrPromise
+	cfg             SessionConfig
 	group, instance string
 	word            *groupWord
+	ask             *kgo.Client                        // asks which logs are there
 	polled          bool                               // something since the last Commit
 	began           time.Time                          // the transaction, and all its records
 	next            map[topicPartition]millrace.Offset // behind what was polled
@@ -85,6 +99,10 @@ type groupWord struct {
 	mu     struct {
 		sync.Mutex
 		assigned map[topicPartition]bool
+		member   *kgo.Client        // once it has a place
+		logs     logs               // that the session began with
+		found    []*Unreadable      // of other logs than the offsets, to be told by Poll
+		wake     context.CancelFunc // ends the poll under way
 	}
 }
 
@@ -101,8 +119,11 @@ func (w *groupWord) OnGroupManageError(err error) {
 	}
 }
 
-func (w *groupWord) onAssigned(_ context.Context, _ *kgo.Client, all map[string][]int32) {
+func (w *groupWord) onAssigned(_ context.Context, cl *kgo.Client, all map[string][]int32) {
 	w.mark(all, true)
+	w.mu.Lock()
+	w.mu.member = cl
+	w.mu.Unlock()
 	select {
 	case w.joined <- struct{}{}:
 	default:
@@ -139,17 +160,60 @@ func (w *groupWord) wait(ctx context.Context) error {
 	}
 }
 
-// OpenSession connects and joins the group.
+// OpenSession connects and joins the group. It is refused with an *OtherLog
+// where the outputs are not those that the group has written to.
 func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	word := &groupWord{joined: make(chan struct{}, 1), failed: make(chan error, 1), stop: stop}
 	word.mu.assigned = map[topicPartition]bool{}
-	opts, err := options(cfg.Brokers, cfg.Log,
+	word.mu.wake = func() {}
+	s := &Session{cfg: cfg, group: cfg.Group, instance: cfg.Instance, word: word, next: map[topicPartition]millrace.Offset{}}
+	if err := s.open(ctx, life); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Session) open(ctx, life context.Context) (err error) {
+	if s.ask, err = newClient(s.cfg.Brokers, nil); err != nil {
+		return err
+	}
+	// Before anything else: who may not write has no place in the group, which
+	// is then empty for the operator's word.
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	opts, err := s.options(life)
+	if err != nil {
+		return err
+	}
+	if s.s, err = kgo.NewGroupTransactSession(opts...); err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	// First the place in the group, then the transactional id: a living
+	// predecessor whose transaction fails must find its place taken, or it
+	// takes it back (see failed).
+	if err := s.word.wait(ctx); err != nil {
+		return s.failed("join", err)
+	}
+	// Fetching committed offsets waits for the transactions they are part of,
+	// so a predecessor's must be ended first, not when something is produced.
+	if err := s.succeed(ctx, s.cfg); err != nil {
+		return s.failed("transactional id", err)
+	}
+	return s.begin(ctx) // the predecessor may have written to others to its end
+}
+
+func (s *Session) options(life context.Context) ([]kgo.Opt, error) {
+	cfg, word := s.cfg, s.word
+	return options(cfg.Brokers, cfg.Log,
 		kgo.WithContext(life),
 		kgo.WithHooks(word),
 		kgo.OnPartitionsAssigned(word.onAssigned),
 		kgo.OnPartitionsRevoked(word.onRevoked),
 		kgo.OnPartitionsLost(word.onRevoked),
+		kgo.AdjustFetchOffsetsFn(s.judgeInputs),
 		kgo.ConsumerGroup(cfg.Group),
 		kgo.InstanceID(cfg.Instance),
 		kgo.TransactionalID(cfg.Group+"/"+cfg.Instance),
@@ -162,45 +226,30 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 		kgo.MaxBufferedBytes(2*maxBatchBytes),
 		batchBytes(cfg.DeadLetters),
 	)
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	t, err := kgo.NewGroupTransactSession(opts...)
-	if err != nil {
-		stop()
-		return nil, fmt.Errorf("kafka: %w", err)
-	}
-	s := &Session{s: t, group: cfg.Group, instance: cfg.Instance, word: word, next: map[topicPartition]millrace.Offset{}}
-	// First the place in the group, then the transactional id: a living
-	// predecessor whose transaction fails must find its place taken, or it
-	// takes it back (see failed).
-	if err := word.wait(ctx); err != nil {
-		err = s.failed("join", err)
-		s.Close()
-		return nil, err
-	}
-	// Fetching committed offsets waits for the transactions they are part of,
-	// so a predecessor's must be ended first, not when something is produced.
-	if err := s.succeed(ctx, cfg); err != nil {
-		err = s.failed("transactional id", err)
-		s.Close()
-		return nil, err
-	}
-	return s, nil
 }
 
 // Close leaves the transaction and the group as they are.
 func (s *Session) Close() {
-	s.s.Close()
+	if s.s != nil {
+		s.s.Close()
+	}
 	s.word.stop()
+	if s.ask != nil {
+		s.ask.Close()
+	}
 }
 
 // Poll waits for records, at most max. faults are partitions' and the group's
 // troubles, to be told to people: reading goes on around them. err is ctx's
-// end, ErrClosed or ErrFenced. What was polled is committed by the next Commit.
+// end, ErrClosed, ErrFenced or ErrMoved. What was polled is committed by the
+// next Commit.
 func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error, err error) {
-	fetches := s.s.PollRecords(ctx, max)
+	poll, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if faults := s.found(cancel); len(faults) > 0 {
+		return nil, faults, nil
+	}
+	fetches := s.s.PollRecords(poll, max)
 	if fetches.IsClientClosed() {
 		if s.word.fenced.Load() {
 			return nil, nil, fmt.Errorf("%w: %w", ErrFenced, kerr.FencedInstanceID)
@@ -209,9 +258,11 @@ func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error
 	}
 	fetches.EachError(func(topic string, p int32, e error) {
 		switch {
-		case ctx.Err() != nil && errors.Is(e, ctx.Err()):
+		case poll.Err() != nil && errors.Is(e, poll.Err()):
 		case errors.Is(e, kerr.FencedInstanceID):
 			err = fmt.Errorf("%w: %w", ErrFenced, e)
+		case errors.Is(e, kerr.UnknownTopicID):
+			err = fmt.Errorf("%w: %s: %w", ErrMoved, topic, e)
 		default:
 			faults = append(faults, s.fault(topic, p, e))
 		}
@@ -256,10 +307,24 @@ func (s *Session) Has(topic string, partition int32) bool {
 	return s.word.mu.assigned[topicPartition{topic, partition}]
 }
 
-// CommitPast has the group go on at an offset of one partition, outside of any
+// GoOn has the group go on behind places where it is stuck, outside of any
 // transaction. The session goes on where it was: open another one.
-func (s *Session) CommitPast(ctx context.Context, topic string, partition int32, next millrace.Offset) error {
-	to := map[string]map[int32]kgo.EpochOffset{topic: {partition: {Epoch: -1, Offset: int64(next)}}}
+func (s *Session) GoOn(ctx context.Context, places ...Stuck) error {
+	to := map[string]map[int32]kgo.EpochOffset{}
+	for _, at := range places {
+		if to[at.Topic] == nil {
+			to[at.Topic] = map[int32]kgo.EpochOffset{}
+		}
+		to[at.Topic][at.Partition] = kgo.EpochOffset{Epoch: -1, Offset: int64(at.Next)}
+	}
+	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
+		for i := range req.Topics {
+			for p := range req.Topics[i].Partitions {
+				req.Topics[i].Partitions[p].Metadata = s.origin(req.Topics[i].Topic)
+			}
+		}
+		return nil
+	})
 	var failed error
 	s.s.Client().CommitOffsetsSync(ctx, to, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
 		if failed = err; err != nil {
@@ -271,7 +336,7 @@ func (s *Session) CommitPast(ctx context.Context, topic string, partition int32,
 			}
 		}
 	})
-	return s.failed("commit past a batch", failed)
+	return s.failed("commit past a place", failed)
 }
 
 // Uncommitted reports whether the group has something to commit: also markers
@@ -319,6 +384,19 @@ func (s *Session) Commit(ctx context.Context) error {
 	if err := s.first.Err(); err != nil {
 		return s.failed("produce", err)
 	}
+	// All that was polled and produced was so before this question: if the
+	// logs are what they were then, it is in them.
+	if err := s.Same(ctx); err != nil {
+		return s.failed("commit", err)
+	}
+	ctx = kgo.PreTxnCommitFnContext(ctx, func(req *kmsg.TxnOffsetCommitRequest) error {
+		for i := range req.Topics {
+			for p := range req.Topics[i].Partitions {
+				req.Topics[i].Partitions[p].Metadata = s.origin(req.Topics[i].Topic)
+			}
+		}
+		return nil
+	})
 	committed, err := s.s.End(ctx, kgo.TryCommit)
 	if err == nil && !committed {
 		err = ErrRebalanced

@@ -156,19 +156,23 @@ const settled = transactionTimeout + 50*time.Second
 type Instant struct {
 	// Before each of these offsets all records are of the time or earlier.
 	All [streams][partition.Count]millrace.Offset
-	// From each of these offsets on, all are later. In between are records of
-	// both kinds, as transactions overlap; ReadTails with Until tells them apart.
+	// From each of these offsets on, all are later, as far as the clocks of
+	// partitioners and brokers agree within half a minute. In between are records
+	// of both kinds, as transactions overlap; ReadTails with Until tells them
+	// apart.
 	Any [streams][partition.Count]millrace.Offset
 }
 
 // At returns the Instant of a time, which must be over for a minute: what began
 // then may still be under way.
 func (i *Inspector) At(ctx context.Context, topics Topics, t millrace.Time) (Instant, error) {
-	var at Instant
 	if over := t.Std().Add(settled); time.Now().Before(over) {
-		return at, fmt.Errorf("kafka: offsets at %s: transactions of that time may be under way until %s; wait, or take a cut", t, millrace.TimeOf(over))
+		return Instant{}, fmt.Errorf("kafka: offsets at %s: transactions of that time may be under way until %s; wait, or take a cut", t, millrace.TimeOf(over))
 	}
-	topics = topics.WithDefaults()
+	return i.at(ctx, topics.WithDefaults(), t)
+}
+
+func (i *Inspector) at(ctx context.Context, topics Topics, t millrace.Time) (at Instant, err error) {
 	if err := i.after(ctx, topics, t, &at.All); err != nil {
 		return at, err
 	}

@@ -46,6 +46,13 @@ func (t Topics) Of(s Stream) string {
 	return t.Timeline
 }
 
+// Logs returns the names of the topics that are the log of record, with
+// defaults.
+func (t Topics) Logs() []string {
+	t = t.WithDefaults()
+	return []string{t.Timeline, t.Features}
+}
+
 // All returns the names, with defaults.
 func (t Topics) All() []string {
 	t = t.WithDefaults()

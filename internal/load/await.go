@@ -53,7 +53,8 @@ func await(ctx context.Context, o Options) error {
 	if o.Force {
 		return nil
 	}
-	if err := awaitConsumer(bounded, o, look, existed); err != nil {
+	group, err := awaitConsumer(bounded, o, look, existed)
+	if err != nil {
 		return errors.Join(ctx.Err(), err)
 	}
 	if known, err := look.Exists(ctx, o.Topics.Schemas); err != nil || !known {
@@ -62,7 +63,7 @@ func await(ctx context.Context, o Options) error {
 			WayOut: "give the topic_prefix of the partitioners' configuration",
 		})
 	}
-	return nil
+	return fitsTopic(ctx, o, group)
 }
 
 // awaitKafka waits until a broker answers, and tells when it has to.
@@ -80,10 +81,55 @@ func awaitKafka(ctx context.Context, o Options) error {
 	return nil
 }
 
-// awaitConsumer waits until a group of partitioners consumes the topic. It
-// gives up when ctx ends, or when partitioners are at work that leave the
+// fitsTopic refuses a schema of features for a topic of content, and the reverse:
+// every record would become a dead letter. Partitioners tell in their heartbeats
+// what their topics carry; where one does not in time, that is told.
+func fitsTopic(ctx context.Context, o Options, group string) error {
+	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: o.Brokers, Topic: o.Topics.Progress, Log: o.Log})
+	if err != nil {
+		return err
+	}
+	defer progress.Close()
+	patience, cancel := context.WithTimeout(ctx, min(grace, o.Wait))
+	defer cancel()
+	for {
+		moved := progress.Moved()
+		beat, _ := progress.Group(group)
+		kind, known := beat.Kinds[o.Topic]
+		if known {
+			return kindFault(o, kind)
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-patience.Done():
+			fmt.Fprintf(o.Progress, "the partitioners of group %s do not say whether %s carries content or features: look at the dead letters afterwards\n", group, o.Topic)
+			return nil
+		}
+	}
+}
+
+// kindFault is the refusal of a schema that does not fit its topic.
+func kindFault(o Options, topic kafka.TopicKind) error {
+	schema := kafka.ContentTopic
+	if o.Schema.Features() {
+		schema = kafka.FeatureTopic
+	}
+	if schema == topic {
+		return nil
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonInvalid, Field: "topic",
+		Detail: fmt.Sprintf("the partitioners take what is in %s for %s, and %s is a schema of %s: every record would become a dead letter", o.Topic, topic, o.Schema.Name(), schema),
+		WayOut: fmt.Sprintf("name a topic that a partitioner has under %s, or another schema", schema),
+	}
+}
+
+// awaitConsumer waits until a group of partitioners consumes the topic, and
+// returns it. It gives up when ctx ends, or when partitioners are at work that leave the
 // topic out.
-func awaitConsumer(ctx context.Context, o Options, look *kafka.Inspector, existed bool) error {
+func awaitConsumer(ctx context.Context, o Options, look *kafka.Inspector, existed bool) (group string, err error) {
 	began, told := time.Now(), false
 	var c kafka.Consumption
 	for {
@@ -96,11 +142,11 @@ func awaitConsumer(ctx context.Context, o Options, look *kafka.Inspector, existe
 			if !c.Running {
 				fmt.Fprintf(o.Progress, "no partitioner is running; group %s has consumed %s before, and goes on when it starts\n", c.Group, o.Topic)
 			}
-			return nil
+			return c.Group, nil
 		case err == nil && c.Running && time.Since(began) >= min(grace, o.Wait), ctx.Err() != nil:
-			return unconsumed(o, c, existed)
+			return "", unconsumed(o, c, existed)
 		case err != nil:
-			return err
+			return "", err
 		}
 		if !told {
 			told = true

@@ -82,9 +82,55 @@ func TestRefusesATopicThatNobodyConsumes(t *testing.T) {
 	}
 	must(t, first.Commit(ctx))
 	forced := oneNote(t, brokers, "postz")
-	forced.Force = true
+	forced.Force, forced.Wait = true, time.Minute
 	if r, err := Run(ctx, forced); err != nil || r.Loaded != 1 {
 		t.Errorf("forced: %v, %+v", err, r)
+	}
+}
+
+// Features are not loaded into a topic of content, nor content into one of
+// features, since partitioners would keep each record aside.
+func TestRefusesTheOtherKindOfTopic(t *testing.T) {
+	ctx, brokers := setUp(t)
+	must(t, kafka.EnsureContentTopic(ctx, brokers, "posts", 2, nil))
+	must(t, kafka.EnsureContentTopic(ctx, brokers, "facts", 2, nil))
+	partitioner(t, ctx, brokers, "posts", "facts")
+	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: brokers, Topic: kafka.Topics{}.WithDefaults().Progress})
+	must(t, err)
+	defer progress.Close()
+	beating, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		kafka.NewHeartbeat(kafka.HeartbeatConfig{
+			Brokers: brokers, Progress: progress, Group: "partitioner", Instance: "one", Inputs: []string{"posts", "facts"}, Features: []string{"facts"},
+		}).Run(beating)
+	}()
+	defer func() { stop(); <-ended }()
+	facts := filepath.Join(t.TempDir(), "facts.ndjson")
+	must(t, os.WriteFile(facts, []byte(`{"entity":"member:1","subject":"member:1","updated_at":1700000000000,"followers":7}`+"\n"), 0o644))
+	for topic, loads := range map[string]string{"posts": "content", "facts": "features"} {
+		for _, schema := range []string{"content", "features"} {
+			o := oneNote(t, brokers, topic)
+			o.Wait = time.Minute
+			if schema == "features" {
+				o.Schema, o.File = schemas.Features(), facts
+			}
+			r, err := Run(ctx, o)
+			if schema == loads {
+				if err != nil || r.Loaded != 1 {
+					t.Errorf("%s into %s: %v, %+v", schema, topic, err, r)
+				}
+				continue
+			}
+			e, ok := errors.AsType[*millrace.Error](err)
+			if !ok || e.Field != "topic" || !strings.Contains(e.Detail, "take what is in "+topic+" for "+loads) || !strings.Contains(e.WayOut, "under "+schema) {
+				t.Errorf("%s into %s: %v", schema, topic, err)
+			}
+		}
+		if n := ends(t, ctx, brokers, topic); n != 1 {
+			t.Errorf("%d records are in %s", n, topic)
+		}
 	}
 }
 

@@ -25,14 +25,17 @@ type Options struct {
 	Brokers    []string
 	Topic      string          // the content or feature topic
 	Partitions int32           // of the topic, if it has to be created; 0 = 4
-	Topics     kafka.Topics    // Millrace's own topics; only Schemas is used
+	Topics     kafka.Topics    // Millrace's own topics; Schemas and Progress are used
 	Schema     *schemas.Schema // what every line must fit
 	File       string          // NDJSON; a name that ends in .zst is decompressed
 	Rejected   string          // where rejected lines go; empty = FILE.rejected.ndjson, for FILE.ndjson
 	Wait       time.Duration   // for Kafka, and for a partitioner that consumes the topic; 0 = 30 s
 	Force      bool            // loads though no partitioner consumes the topic
-	Progress   io.Writer       // nil = none; a terminal gets a bar, anything else a line a second
-	Log        *slog.Logger    // nil = silent
+	// Review looks at the schema and at those that are known, before anything is
+	// loaded. Its error ends the load. Nil = nobody does.
+	Review   func(ctx context.Context, known *schemas.Snapshot, add *schemas.Schema) error
+	Progress io.Writer    // nil = none; a terminal gets a bar, anything else a line a second
+	Log      *slog.Logger // nil = silent
 }
 
 // Report tells how a load went. Lines that are blank do not count.
@@ -148,6 +151,17 @@ func prepare(ctx context.Context, o Options) (partitions int32, err error) {
 	if err := await(ctx, o); err != nil {
 		return 0, err
 	}
+	if o.Review != nil {
+		err := withSchemas(o, func(log *kafka.SchemaLog, known *schemas.Registry) error {
+			if err := log.Refresh(ctx); err != nil {
+				return err
+			}
+			return o.Review(ctx, known.Snapshot(), o.Schema)
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
 	return kafka.Partitions(ctx, o.Brokers, o.Topic)
 }
 
@@ -157,20 +171,23 @@ func (l *loader) publish(ctx context.Context) error {
 	if l.published {
 		return nil
 	}
+	err := withSchemas(l.o, func(log *kafka.SchemaLog, _ *schemas.Registry) error { return log.Publish(ctx, l.o.Schema) })
+	l.published = err == nil
+	return err
+}
+
+// withSchemas follows the schemas topic for use.
+func withSchemas(o Options, use func(*kafka.SchemaLog, *schemas.Registry) error) error {
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: l.o.Brokers, Topic: l.o.Topics.Schemas, Registry: registry, Log: l.o.Log})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: o.Brokers, Topic: o.Topics.Schemas, Registry: registry, Log: o.Log})
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	if err := log.Publish(ctx, l.o.Schema); err != nil {
-		return err
-	}
-	l.published = true
-	return nil
+	return use(log, registry)
 }
 
 // loader is one load under way.

@@ -165,3 +165,30 @@ func TestRunTellsWhatIsWrong(t *testing.T) {
 		t.Errorf("a damaged file: %v, %+v", err, r)
 	}
 }
+
+// Who reviews a schema sees what is known, and can refuse it before anything is
+// loaded or published.
+func TestASchemaIsReviewedFirst(t *testing.T) {
+	ctx, brokers := setUp(t)
+	o := oneNote(t, brokers, "posts")
+	o.Force = true
+	if r, err := Run(ctx, o); err != nil || r.Loaded != 1 {
+		t.Fatalf("%v, %+v", err, r)
+	}
+	next, err := schemas.Parse([]byte(strings.Replace(schemas.Note().JSON(), `"fields": [`, `"fields": [{"name": "more", "type": "long", "default": 0},`, 1)))
+	must(t, err)
+	o.Schema = next
+	refusal := errors.New("not this one")
+	o.Review = func(_ context.Context, known *schemas.Snapshot, add *schemas.Schema) error {
+		if known.ByFingerprint(schemas.Note().Fingerprint()) == nil || known.ByFingerprint(next.Fingerprint()) != nil || add != next {
+			t.Errorf("%d schemas are known", len(known.All()))
+		}
+		return refusal
+	}
+	if r, err := Run(ctx, o); !errors.Is(err, refusal) || r.Loaded != 0 {
+		t.Errorf("%v, %+v", err, r)
+	}
+	if n := ends(t, ctx, brokers, "posts") + ends(t, ctx, brokers, kafka.Topics{}.WithDefaults().Schemas); n != 2 {
+		t.Errorf("%d records and schemas are there, want one of each", n)
+	}
+}

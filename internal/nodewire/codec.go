@@ -32,7 +32,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		w.b = (*pool.Get(requestRoom(m)))[:0]
 		w.request(m)
 	case *nodev1.QueryResponse:
-		w.b = (*pool.Get(responseRoom(m)))[:0]
+		w.b = (*pool.Get(int(Size(m))))[:0]
 		w.response(m)
 	default:
 		return c.CodecV2.Marshal(v)

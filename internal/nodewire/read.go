@@ -115,6 +115,8 @@ func readRequest(b []byte, m *nodev1.QueryRequest) bool {
 			ok = f.own(&m.ModelSum)
 		case 30<<3 | length:
 			ok = f.own(&m.RequestFilter)
+		case 40<<3 | varint:
+			m.MaxBytes = int64(f.bits)
 		default:
 			return false
 		}
@@ -239,6 +241,8 @@ func readResponse(b []byte, m *nodev1.QueryResponse) bool {
 			ok = ok && readPartitions(f.bytes, m.Partitions)
 		case 12<<3 | length:
 			ok = f.own(&m.ModelSum)
+		case 40<<3 | varint:
+			m.WithheldBytes = int64(f.bits)
 		default:
 			return false
 		}

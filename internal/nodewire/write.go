@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -57,6 +58,7 @@ func (w *writer) request(m *nodev1.QueryRequest) {
 	w.nonempty(17, m.ModelVersion)
 	w.nonempty(18, m.ModelSum)
 	w.nonempty(30, m.RequestFilter)
+	w.number(40, m.MaxBytes)
 }
 
 func (w *writer) viewer(v *feedv1.Viewer) {
@@ -98,11 +100,31 @@ func (w *writer) value(v *structpb.Value) {
 	}
 }
 
-// responseRoom returns about how many bytes a response takes.
-func responseRoom(m *nodev1.QueryResponse) int {
-	n := 256 + 12*len(m.GetPartitions().GetAnswered())
+// Size returns about how many bytes a response takes, rather more than fewer.
+func Size(m *nodev1.QueryResponse) int64 {
+	n := 256 + 24*len(m.GetPartitions().GetAnswered()) + 16*len(m.GetPartitions().GetMissing()) + 10*len(m.Above)
 	for _, it := range m.Items {
-		n += 192 + 128*len(it.Also) + len(it.Body)
+		n += itemSize(it)
+	}
+	for _, f := range m.Findings {
+		n += proto.Size(f)
+	}
+	for _, c := range m.Clauses {
+		n += proto.Size(c)
+	}
+	return int64(n)
+}
+
+// ItemBytes is what an item takes beside its texts, its body and its account.
+const ItemBytes = 64
+
+func itemSize(it *nodev1.Item) int {
+	n := ItemBytes + len(it.Id) + len(it.Entity) + len(it.Type) + len(it.Object) + len(it.Body)
+	for _, also := range it.Also {
+		n += itemSize(also)
+	}
+	if it.Explain != nil {
+		n += proto.Size(it.Explain)
 	}
 	return n
 }
@@ -132,6 +154,7 @@ func (w *writer) response(m *nodev1.QueryResponse) {
 		w.close(at)
 	}
 	w.nonempty(12, m.ModelSum)
+	w.number(40, m.WithheldBytes)
 }
 
 func (w *writer) partitions(m *nodev1.Partitions) {

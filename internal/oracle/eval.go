@@ -1,13 +1,14 @@
 package oracle
 
 import (
-	"context"
 	"fmt"
 	"math"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/expr/celref"
+	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -23,7 +24,7 @@ type Eval struct {
 }
 
 // NewEval returns an Eval that knows the built-in models and the schemas of
-// known, of which the last of a name is the latest.
+// known, admitted in this order.
 func NewEval(known ...*schemas.Schema) (*Eval, error) {
 	r, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
@@ -59,17 +60,45 @@ func (e *Eval) Filter(src string) (Filter, error) {
 	if src == "" {
 		return nil, nil
 	}
+	if env := filter.EnvOf(e.registry.Snapshot()); len(env.Mixed()) > 0 {
+		n, err := expr.Parse(src, env) // says which of those are read as ints
+		if err != nil {
+			return nil, err
+		}
+		src = n.Source()
+	}
 	p, err := celref.Compile(src)
 	if err != nil {
 		return nil, err
 	}
 	return func(c *Candidate, v *millrace.Viewer, asOf millrace.Time) celref.Outcome {
-		in := celref.Input{Record: values(e.row(&c.Record)), Viewer: v, AsOf: asOf}
+		in := celref.Input{Record: e.typed(e.row(&c.Record), false), Viewer: v, AsOf: asOf}
 		if c.Features != nil {
-			in.Entity = values(e.row(c.Features))
+			in.Entity = e.typed(e.row(c.Features), true)
 		}
 		return p.Eval(&in)
 	}, nil
+}
+
+// typed returns the values of a row as a filter reads them: those of another
+// type than the first family with the field gave it are null.
+func (e *Eval) typed(row *column.Slab, features bool) map[string]any {
+	all := values(row)
+	for i, f := range row.Layout().Fields() {
+		for _, family := range e.registry.Snapshot().Families() {
+			at := family.Layout().Index(f.Name)
+			if family.Features() != features || at < 0 {
+				continue
+			}
+			first := family.Layout().Fields()[at].Kind
+			number := func(k column.Kind) bool { return k == column.Int || k == column.Double }
+			if kind := row.Layout().Fields()[i].Kind; kind != first && !(number(kind) && number(first)) {
+				all[f.Name] = nil
+			}
+			break
+		}
+	}
+	return all
 }
 
 // Score returns the score of a model, one record at a time, by the interpreter:
@@ -116,19 +145,14 @@ func (e *Eval) objects(s *relevance.Scorer, c *Candidate) *column.Slab {
 	return o.Slab()
 }
 
-// row decodes a record into a slab of one row under the latest schema of its
-// writer's name.
+// row decodes a record into a slab of one row, in the layout of its schema's
+// family.
 func (e *Eval) row(r *millrace.Record) *column.Slab {
-	writer, err := e.registry.Writer(context.Background(), schemas.Framed{Fingerprint: r.Schema})
-	if err != nil {
-		panic(fmt.Errorf("oracle: record %s: %w", r.ID, err))
+	d := e.registry.Snapshot().Decoder(r.Schema)
+	if d == nil {
+		panic(fmt.Errorf("oracle: record %s has the unknown schema %s", r.ID, r.Schema))
 	}
-	latest := e.registry.Snapshot().Latest(writer.Name())
-	d, err := e.registry.Decoder(writer.Fingerprint(), latest)
-	if err != nil {
-		panic(fmt.Errorf("oracle: record %s: %w", r.ID, err))
-	}
-	a := column.New(latest.Layout(), 1, 0).Append()
+	a := column.New(d.Layout(), 1, 0).Append()
 	if err := d.Append(a, r.Body); err != nil {
 		panic(fmt.Errorf("oracle: record %s: %w", r.ID, err))
 	}

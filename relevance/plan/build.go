@@ -243,19 +243,19 @@ func kindOf(t expr.Type) Kind {
 	return Number
 }
 
-// fits reports whether a column reads as a kind, and how.
-func fits(c column.Kind, k Kind) bool {
+// fits reports whether a column can be read as a type: any number is one.
+func fits(c column.Kind, t expr.Type) bool {
 	switch c {
 	case column.Bool:
-		return k == Bool
+		return t == expr.Bool
 	case column.String:
-		return k == String
+		return t == expr.String
 	case column.Doubles:
-		return k == Numbers
+		return t == expr.Doubles
 	case column.Strings:
-		return k == Strings
+		return t == expr.Strings
 	}
-	return k == Number
+	return kindOf(t) == Number
 }
 
 var binary = map[expr.Op]Op{
@@ -328,9 +328,8 @@ func (b *builder) literal(n *expr.Node) int {
 // whether it is not null. A field that the layout lacks is missing.
 func (b *builder) field(n *expr.Node, present bool) int {
 	layout, loads, op, deps := b.rows, &b.p.Record, Field, Record
-	what := "record"
 	if n.Op == expr.Entity {
-		layout, loads, op, deps, what = b.entity, &b.p.Entity, EntField, Entity, "entity"
+		layout, loads, op, deps = b.entity, &b.p.Entity, EntField, Entity
 	}
 	kind := kindOf(n.Type)
 	c := -1
@@ -339,16 +338,13 @@ func (b *builder) field(n *expr.Node, present bool) int {
 			c = layout.Role(n.Name)
 		}
 	}
-	if c < 0 {
+	if c < 0 || !fits(layout.Fields()[c].Kind, n.Type) { // of another type it is as good as not there
 		if present {
 			return b.constant(false)
 		}
 		return b.zero(kind)
 	}
 	f := layout.Fields()[c]
-	if !fits(f.Kind, kind) {
-		return b.errorf(n, "%s.%s: the model reads a %s, and the field %q of these records is a %s", what, n.Name, kind, f.Name, f.Kind)
-	}
 	v := Value{Op: op, Kind: kind, Index: load(loads, Load{n.Name, c, f.Kind, f.Nullable}), Deps: deps}
 	if present {
 		// The entity may have no features at all.

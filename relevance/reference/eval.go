@@ -226,13 +226,30 @@ func (q *Question) column(n *expr.Node, s *column.Slab) int {
 	if s == nil {
 		return -1
 	}
-	if c := s.Layout().Index(n.Name); c >= 0 {
+	if c := s.Layout().Index(n.Name); c >= 0 && !holds(s.Layout().Fields()[c].Kind, n.Type) {
+		return -1 // another schema's field
+	} else if c >= 0 {
 		return c
 	}
 	if n.Op == expr.Record {
 		return s.Layout().Role(n.Name)
 	}
 	return -1
+}
+
+// holds reports whether a column has values of a type.
+func holds(k column.Kind, t expr.Type) bool {
+	switch t {
+	case expr.Bool:
+		return k == column.Bool
+	case expr.String:
+		return k == column.String
+	case expr.Doubles:
+		return k == column.Doubles
+	case expr.Strings:
+		return k == column.Strings
+	}
+	return k == column.Int || k == column.Time || k == column.Double
 }
 
 func (q *Question) field(n *expr.Node, s *column.Slab, row int) any {

@@ -867,7 +867,14 @@ type Missing struct {
 	Partition int32 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
 	// How many of the timelines asked for live there.
 	Timelines int32 `protobuf:"varint,2,opt,name=timelines,proto3" json:"timelines,omitempty"`
-	// timeout, no_replica, behind, shed, error
+	// timeout: no replica answered in the time there was.
+	// unreachable: every replica that was asked answers nobody now.
+	// no_replica: no node can be asked for it.
+	// behind: the nodes that have it cannot answer for it yet.
+	// overloaded: the nodes that have it have as much to do as they can.
+	// too_large: its part of the answer is larger than a node may send.
+	// no_model: the nodes that have it lack this version of the model.
+	// error: anything else; explain tells the error of each call.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -66,6 +66,9 @@ type QueryRequest struct {
 	// from the feed's, so nothing in it can change what the feed's means. A node
 	// that does not know the field keeps to the feed's.
 	RequestFilter string `protobuf:"bytes,30,opt,name=request_filter,json=requestFilter,proto3" json:"request_filter,omitempty"`
+	// How many bytes the answer may take. One that would take more is withheld:
+	// see QueryResponse.withheld_bytes. 0: as many as the node sends at most.
+	MaxBytes      int64 `protobuf:"varint,40,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -233,6 +236,13 @@ func (x *QueryRequest) GetRequestFilter() string {
 	return ""
 }
 
+func (x *QueryRequest) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
 // Model names one version of a model, as the fields of QueryRequest do.
 type Model struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -314,8 +324,11 @@ type QueryResponse struct {
 	ModelSum string `protobuf:"bytes,12,opt,name=model_sum,json=modelSum,proto3" json:"model_sum,omitempty"`
 	// Those of QueryRequest.types that the node knows from no record of any
 	// partition, and then those that it knows.
-	UnknownTypes  []string `protobuf:"bytes,30,rep,name=unknown_types,json=unknownTypes,proto3" json:"unknown_types,omitempty"`
-	KnownTypes    []string `protobuf:"bytes,31,rep,name=known_types,json=knownTypes,proto3" json:"known_types,omitempty"`
+	UnknownTypes []string `protobuf:"bytes,30,rep,name=unknown_types,json=unknownTypes,proto3" json:"unknown_types,omitempty"`
+	KnownTypes   []string `protobuf:"bytes,31,rep,name=known_types,json=knownTypes,proto3" json:"known_types,omitempty"`
+	// How many bytes the answer takes, where that is more than
+	// QueryRequest.max_bytes. It has no items then.
+	WithheldBytes int64 `protobuf:"varint,40,opt,name=withheld_bytes,json=withheldBytes,proto3" json:"withheld_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -439,6 +452,13 @@ func (x *QueryResponse) GetKnownTypes() []string {
 		return x.KnownTypes
 	}
 	return nil
+}
+
+func (x *QueryResponse) GetWithheldBytes() int64 {
+	if x != nil {
+		return x.WithheldBytes
+	}
+	return 0
 }
 
 // Finding is what a node knows of a record in one timeline. What only the
@@ -958,7 +978,7 @@ var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xeb\x04\n" +
+	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\x88\x05\n" +
 	"\fQueryRequest\x12\x1a\n" +
 	"\bentities\x18\x01 \x01(\fR\bentities\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x17\n" +
@@ -979,11 +999,12 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\rmodel_version\x18\x11 \x01(\tR\fmodelVersion\x12\x1b\n" +
 	"\tmodel_sum\x18\x12 \x01(\tR\bmodelSum\x12/\n" +
 	"\x06shadow\x18\x13 \x03(\v2\x17.millrace.node.v1.ModelR\x06shadow\x12%\n" +
-	"\x0erequest_filter\x18\x1e \x01(\tR\rrequestFilterJ\x04\b\x10\x10\x11\"G\n" +
+	"\x0erequest_filter\x18\x1e \x01(\tR\rrequestFilter\x12\x1b\n" +
+	"\tmax_bytes\x18( \x01(\x03R\bmaxBytesJ\x04\b\x10\x10\x11\"G\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
-	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xa9\x04\n" +
+	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xd0\x04\n" +
 	"\rQueryResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12<\n" +
 	"\n" +
@@ -1001,7 +1022,8 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\tmodel_sum\x18\f \x01(\tR\bmodelSum\x12#\n" +
 	"\runknown_types\x18\x1e \x03(\tR\funknownTypes\x12\x1f\n" +
 	"\vknown_types\x18\x1f \x03(\tR\n" +
-	"knownTypesJ\x04\b\x02\x10\x03\"\xb5\x02\n" +
+	"knownTypes\x12%\n" +
+	"\x0ewithheld_bytes\x18( \x01(\x03R\rwithheldBytesJ\x04\b\x02\x10\x03\"\xb5\x02\n" +
 	"\aFinding\x12\x16\n" +
 	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x17\n" +

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/filter"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+// review holds a new schema against what is known and what serves.
+type review struct {
+	cm    *Common
+	out   io.Writer
+	force bool // it may take fields from what serves
+}
+
+// reviewWait is how long a review waits for etcd.
+const reviewWait = 10 * time.Second
+
+// schema prints what a schema would change and who reads it. It refuses one that
+// takes a field from a feed or a model that serves, unless it is forced.
+func (r review) schema(ctx context.Context, known *schemas.Snapshot, add *schemas.Schema) error {
+	if known.Retired(add.Fingerprint()) && !r.force {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("schema %s %s is retired: fields that it alone has are not read", add.Name(), add.Fingerprint()),
+			WayOut: "use another schema of the name, or say --accept-loss if it is meant"}
+	}
+	changes, err := known.Changes(add)
+	if err != nil {
+		return err
+	}
+	loses := slices.ContainsFunc(changes, schemas.Change.Loses)
+	var all []reader
+	var unasked error
+	if slices.ContainsFunc(changes, func(c schemas.Change) bool { return c.What != schemas.Added }) {
+		if all, unasked = r.cm.readers(ctx, known); unasked != nil && !loses {
+			fmt.Fprintf(r.out, "who reads these fields is not known: %v\n", unasked)
+		}
+	}
+	var lost []string
+	for _, c := range changes {
+		by := readersOf(all, add, c)
+		fmt.Fprintf(r.out, "schema %s %s\n", add.Name(), c)
+		if len(by) > 0 {
+			fmt.Fprintf(r.out, "  read by %s\n", strings.Join(by, ", "))
+		}
+		if c.Loses() && len(by) > 0 {
+			lost = append(lost, fmt.Sprintf("%s (%s)", c.Field, strings.Join(by, ", ")))
+		}
+	}
+	wayOut := "keep the field, rename it by an alias, or say --accept-loss if it is meant"
+	switch {
+	case r.force:
+	case loses && unasked != nil:
+		return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("the schema loses fields, and which feeds and models read them cannot be asked: %v", unasked),
+			WayOut: "name the cluster by --etcd and --cluster, or say --accept-loss"}
+	case len(lost) > 0:
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("records of this %s would lack what feeds and models read: %s", add.Name(), strings.Join(lost, "; ")), WayOut: wayOut}
+	}
+	return nil
+}
+
+// reader is a feed or a model that serves, and what it reads.
+type reader struct {
+	name   string
+	fields []string // such as record.likes
+	of     func(schema string, root string) bool
+}
+
+// readersOf names who reads a field of a schema that changes.
+func readersOf(all []reader, add *schemas.Schema, c schemas.Change) (names []string) {
+	roots := []string{"record"}
+	if c.Features {
+		roots = []string{"entity", "object"}
+	}
+	for _, r := range all {
+		for _, root := range roots {
+			if slices.Contains(r.fields, root+"."+c.Field) && r.of(add.Name(), root) && !slices.Contains(names, r.name) {
+				names = append(names, r.name)
+			}
+		}
+	}
+	return names
+}
+
+// readers returns the feeds and models that serve.
+func (c *Common) readers(ctx context.Context, known *schemas.Snapshot) (all []reader, err error) {
+	ctx, cancel := context.WithTimeout(ctx, reviewWait)
+	defer cancel()
+	cl, err := cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: c.clusterName(), ReadOnly: true, Log: slog.Default()})
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	all = builtInReaders()
+	for _, kind := range []struct {
+		kind string
+		read func(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error)
+	}{{broker.FeedsKind, feedReader}, {indexnode.ModelsKind, modelReader}} {
+		a, err := cl.Artefacts(ctx, kind.kind)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range a.Serving() {
+			body, err := a.Body(ctx, v)
+			if err != nil {
+				return nil, err
+			}
+			one, err := kind.read(v, body, known)
+			if err != nil {
+				slog.Warn("what this reads is not known", "kind", kind.kind, "version", v.String(), "err", err)
+				continue
+			}
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b reader) int { return strings.Compare(a.name, b.name) })
+	return all, nil
+}
+
+func anySchema(string, string) bool { return true }
+
+func feedReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error) {
+	f, err := broker.ParseFeed(body)
+	r := reader{name: "feed " + v.Name, of: anySchema}
+	if err != nil || f.Filter == "" {
+		return r, err
+	}
+	compiled, err := filter.Compile(f.Filter, filter.EnvOf(known))
+	if err == nil {
+		r.fields = compiled.Fields()
+	}
+	return r, err
+}
+
+func modelReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error) {
+	pack, err := relevance.ReadPack(bytes.NewReader(body))
+	if err != nil {
+		return reader{}, err
+	}
+	m, err := relevance.Validate(pack, relevance.SchemasOf(known))
+	if err != nil {
+		return reader{}, err
+	}
+	return readerOf("model "+v.Name, m), nil
+}
+
+func builtInReaders() (all []reader) {
+	builtin := relevance.Builtin()
+	for _, name := range builtin.Names() {
+		if m, err := builtin.Get(name); err == nil {
+			all = append(all, readerOf("built-in model "+name, m))
+		}
+	}
+	return all
+}
+
+func readerOf(name string, m *relevance.Model) reader {
+	s := m.Spec()
+	r := reader{name: name, of: func(schema, root string) bool {
+		switch root {
+		case "entity":
+			return s.Entity == schema
+		case "object":
+			return s.Object == schema
+		}
+		return slices.Contains(s.Schemas, schema)
+	}}
+	for _, f := range s.Features {
+		r.fields = f.Tree.Fields(r.fields)
+	}
+	return r
+}
+
+func schemaCheck(l *logFlags) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "check FILE.avsc",
+		Short: "Say what a schema would change, and which feeds and models read it",
+		Long: `Compares a schema with those of the log: what it adds, renames, widens, drops and
+retypes, and which of the feeds and models that serve read these fields. It fails
+where the schema is refused, and where records of it would lack what a feed or a
+model reads; "millrace load" refuses it then. It changes nothing.`,
+		Args: cobra.ExactArgs(1),
+	}
+	cm := clusterFlagsOf(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		s, err := readSchema(args[0])
+		if err != nil {
+			return err
+		}
+		ctx, cancel := l.bound(c.Context())
+		defer cancel()
+		return l.withSchemas(ctx, func(_ *kafka.SchemaLog, known *schemas.Snapshot) error {
+			if err := (review{cm: cm, out: c.OutOrStdout()}).schema(ctx, known, s); err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "schema %s %s takes nothing from what serves\n", s.Name(), s.Fingerprint())
+			return nil
+		})
+	}
+	return c
+}

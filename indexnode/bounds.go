@@ -1,0 +1,58 @@
+package indexnode
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/memory"
+)
+
+// What a question may take. All that it holds beside the caches is a loan of
+// the node's memory for questions, until its answer is handed to gRPC: what it
+// reads from the store, by timeline; a little for each timeline; its answer.
+const (
+	// questionMemory is Config.QuestionMemory's default, and the least: a
+	// timeline of maxReadBytes takes three times as much while it is read.
+	questionMemory = 256 << 20
+	// maxReadBytes bounds what a question reads of one timeline.
+	maxReadBytes = 64 << 20
+	readTimes    = 3 // its bytes: as they are stored, in columns, packed
+	// maxCachedBytes is about how many bytes of a timeline's newest records the
+	// cache holds at first, if those are fewer than maxCached.
+	maxCachedBytes = 8 << 20
+	// maxAnswerBytes bounds an answer: brokers take no larger message.
+	maxAnswerBytes = 31 << 20
+
+	// maxTimelines bounds entities times types, and maxExamined those that are
+	// looked through for a record, each by a read of the store.
+	maxTimelines  = 500_000
+	maxExamined   = 100_000
+	timelineBytes = 128
+)
+
+// grant lets a read of a timeline go on as long as it is bounded and there is
+// memory.
+func (n *Node) grant(t millrace.Timeline, loan *memory.Loan) store.Grant {
+	read := 0
+	return func(bytes int) error {
+		if read += bytes; read > maxReadBytes {
+			return &millrace.Error{
+				Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%.70q has more than %d bytes of records of type %s in the window, too many to read for one request", t.Entity, maxReadBytes, t.Type),
+				WayOut: "narrow the window by from and to, or leave this entity out",
+			}
+		}
+		return loan.More(int64(readTimes * bytes))
+	}
+}
+
+// affordable refuses a question for too many timelines.
+func affordable(entities, types, most int) error {
+	if entities*types <= most {
+		return nil
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%d entities of %d types are more than %d timelines", entities, types, most),
+		WayOut: "ask for fewer entities, or name fewer types",
+	}
+}

@@ -1,0 +1,129 @@
+package store
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Pebble ends the process, or panics in a goroutine of its own, when it cannot
+// write its manifest or sync a directory. So it never hears of that: the call
+// that meets EIO waits in the file system, is told, and is done anew until it
+// works. Pebble does not hold the locks of readers meanwhile.
+
+// patience is the pause before what met EIO is done anew.
+const patience = 250 * time.Millisecond
+
+// patiently does what Pebble cannot do without, anew as long as it meets EIO.
+// Of a store that was closed meanwhile it never returns: see Close.
+func (s *Store) patiently(do func() error) error {
+	for {
+		err := do()
+		if !errors.Is(err, syscall.EIO) {
+			if s.stalled.Swap(nil) != nil {
+				s.log.Info("store: the disk works again: ingest goes on")
+			}
+			return err
+		}
+		if s.stalled.Swap(&err) == nil {
+			s.log.Error("store: the disk fails: ingest waits, reads go on", "err", err)
+		}
+		if f := s.failing.Load(); f != nil && s.failing.CompareAndSwap(f, nil) {
+			f.err = err
+			close(f.stop)
+		}
+		select {
+		case <-time.After(patience):
+		case <-s.ctx.Done():
+			select {}
+		}
+	}
+}
+
+// patientFile is a file other than a table, all of which is kept in memory. A
+// sync that failed must not be done again, since the system may have let go of
+// what it could not write: the whole file is written anew, and moved into the
+// place of the former one.
+type patientFile struct {
+	vfs.File
+	fs    pebbleFS
+	name  string
+	kept  []byte
+	wrong bool // File lacks something
+}
+
+// Write writes all of b or says why not.
+func (f *patientFile) Write(b []byte) (int, error) {
+	f.kept = append(f.kept, b...)
+	return len(b), f.do(func() error { _, err := f.File.Write(b); return err })
+}
+
+// Sync puts the file on disk.
+func (f *patientFile) Sync() error { return f.do(f.File.Sync) }
+
+// SyncData puts the file's data on disk.
+func (f *patientFile) SyncData() error { return f.do(f.File.SyncData) }
+
+// SyncTo may do nothing: Sync follows.
+func (f *patientFile) SyncTo(int64) (fullSync bool, err error) { return false, nil }
+
+func (f *patientFile) do(op func() error) error {
+	if !f.wrong {
+		err := op()
+		if !errors.Is(err, syscall.EIO) {
+			return err
+		}
+		f.wrong = true
+	}
+	return f.fs.s.patiently(f.anew)
+}
+
+// anew writes the file anew.
+func (f *patientFile) anew() error {
+	again, err := f.fs.create(f.name + ".again")
+	if err != nil {
+		return err
+	}
+	_, err = again.Write(f.kept)
+	if err = errors.Join(err, again.Sync()); err == nil {
+		err = f.fs.FS.Rename(f.name+".again", f.name)
+	}
+	if err == nil {
+		err = syncDir(f.fs.FS, f.fs.PathDir(f.name))
+	}
+	if err != nil {
+		return errors.Join(err, again.Close())
+	}
+	_ = f.File.Close() // it has nothing that again lacks
+	f.File, f.wrong = again, false
+	return nil
+}
+
+// patientDir is a directory whose sync waits for the disk. To do it again is
+// sound, unlike that of a file: it ends the journal's transaction, and a
+// journal that failed fails until the file system is mounted anew.
+type patientDir struct {
+	vfs.File
+	s *Store
+}
+
+// Sync puts the directory on disk.
+func (d patientDir) Sync() error { return d.s.patiently(d.File.Sync) }
+
+// OpenDir opens a directory.
+func (fs pebbleFS) OpenDir(name string) (vfs.File, error) {
+	d, err := fs.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return patientDir{d, fs.s}, nil
+}
+
+// kept reports whether a file is one that Pebble cannot do without.
+func (fs pebbleFS) kept(name string) bool {
+	base := fs.PathBase(name)
+	return strings.HasPrefix(base, "MANIFEST-") || strings.HasPrefix(base, "marker.")
+}

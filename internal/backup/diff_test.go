@@ -1,0 +1,71 @@
+package backup
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace"
+)
+
+func TestDiff(t *testing.T) {
+	b := claimed(t, newMapped())
+	old, err := back(t.Context(), b, 1, []byte("shared"), []byte("gone"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := back(t.Context(), b, 1, []byte("shared"), []byte("more"), []byte("and more"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now.Applied.Content += 5
+	schemas := int64(len("schemas")) // shared too
+	want := Difference{Shared: Amount{2, 6 + schemas}, New: Amount{2, 12}, Gone: Amount{1, 4}, Content: 5}
+	if got := Diff(old, now); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	want = Difference{New: Amount{4, 18 + schemas}, Content: 15, Features: 20}
+	if got := Diff(nil, now); got != want {
+		t.Errorf("of nothing: %+v, want %+v", got, want)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var none *Progress
+		none.Expect(1)
+		none.add(1)
+		p := NewProgress(100)
+		if s := p.Now(); s.Left != -1 || s.BytesPerSecond != 0 {
+			t.Errorf("at the start: %+v", s)
+		}
+		for range 50 {
+			time.Sleep(time.Second)
+			p.add(1)
+		}
+		if s := p.Now(); s.Done != 50 || s.BytesPerSecond != 1 || s.Left != 50*time.Second || s.Elapsed != 50*time.Second {
+			t.Errorf("half way: %+v", s)
+		}
+		time.Sleep(time.Hour) // it hangs
+		if s := p.Now(); s.BytesPerSecond > 0.01 || s.Left < time.Hour {
+			t.Errorf("hanging: %+v", s)
+		}
+	})
+}
+
+func TestDrillsComeBackNewestFirst(t *testing.T) {
+	onEach(t, func(t *testing.T, o objects) {
+		b := claimed(t, o)
+		for p := range millrace.Partition(5) {
+			d := &Drill{Time: millrace.TimeOf(time.Now()), Node: "node-1", Partition: p, Backup: "x", Fault: fmt.Sprint(p)}
+			if err := b.WriteDrill(t.Context(), d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := b.Drills(t.Context(), 3)
+		if err != nil || len(got) != 3 || got[0].Partition != 4 || got[2].Fault != "2" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}

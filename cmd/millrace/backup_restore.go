@@ -162,6 +162,9 @@ func (r *restoring) all(ctx context.Context, cfg backups.RestoreConfig) error {
 	return nil
 }
 
+// groupWait is how long a group may keep members whose processes have ended.
+const groupWait = 2 * time.Minute
+
 // groupOffsets prints or sets what the groups had consumed at the cut.
 func (r *restoring) groupOffsets(ctx context.Context) error {
 	cut, err := r.bucket.Cut(ctx, r.cut)
@@ -171,7 +174,10 @@ func (r *restoring) groupOffsets(ctx context.Context) error {
 	if r.groups == "print" {
 		return json.NewEncoder(r.stdout).Encode(cut.Groups)
 	}
-	if err := kafka.SetGroupOffsets(ctx, r.kafka.brokers, cut.Groups); err != nil {
+	r.progress.say("waiting for the groups to be without members")
+	limited, cancel := context.WithTimeout(ctx, groupWait)
+	defer cancel()
+	if err := kafka.SetGroupOffsets(limited, r.kafka.brokers, cut.Groups); err != nil {
 		return err
 	}
 	for name, topics := range cut.Groups {

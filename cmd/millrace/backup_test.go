@@ -282,3 +282,34 @@ func (b *backedUp) testDamage(p millrace.Partition) {
 	b.run("1 partitions are", "restore", "--to", "latest", "--data", data, "--partitions", fmt.Sprint(p))
 	b.run("restored", "drill", "--partitions", fmt.Sprint(p))
 }
+
+// A cluster takes over the bucket of one that is lost, when somebody says its
+// name.
+func TestBackupAdopt(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	url := "file://" + t.TempDir()
+	b, err := backup.Open(ctx, url, backup.Options{})
+	if err == nil {
+		err = b.Claim(ctx, backup.Identity{Name: "lost", ID: "1"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, step := range []struct{ name, out, err string }{
+		{name: "prod", err: "the bucket is that of lost (1)"},
+		{name: "lost", out: "the bucket of lost (1) is now that of prod ("},
+		{name: "lost", out: "already that of prod ("},
+	} {
+		out, err := execute(ctx, "backup", "adopt", "--from", url, "--etcd", etcd.Addr(), "--cluster", "prod", step.name)
+		if (err == nil) != (step.err == "") || err != nil && !strings.Contains(err.Error(), step.err) || !strings.Contains(out, step.out) {
+			t.Errorf("adopt %s: %q, %v", step.name, out, err)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +111,8 @@ type page struct {
 	name    string // from the root of the checkout
 	root    string // of the checkout
 	dir     string
+	addrs   []string          // of this run, each before that of the page
+	tools   map[string]func() // commands that the test does itself
 	shown   *strings.Replacer // of this run's addresses by those of the page
 	real    *strings.Replacer // and the other way round
 	cluster *exec.Cmd         // that runs, or nil
@@ -140,8 +143,8 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 		t.Fatal(err)
 	}
 	http, grpc, kafka, etcd, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
-	p.shown = strings.NewReplacer(http, "127.0.0.1:8080", grpc, "127.0.0.1:9090", kafka, "127.0.0.1:9092", etcd, "127.0.0.1:2379", admin, "127.0.0.1:6060")
-	p.real = strings.NewReplacer("127.0.0.1:8080", http, "127.0.0.1:9090", grpc, "127.0.0.1:9092", kafka, "127.0.0.1:2379", etcd, "127.0.0.1:6060", admin)
+	p.addrs = []string{http, "127.0.0.1:8080", grpc, "127.0.0.1:9090", kafka, "127.0.0.1:9092", etcd, "127.0.0.1:2379", admin, "127.0.0.1:6060"}
+	p.rename()
 	p.write("bin/millrace", fmt.Appendf(nil, `#!/bin/sh
 case "$1 $2" in
 "dev "*) set -- "$@" --http %s --grpc %s --kafka-listen %s --etcd-listen %s --admin %s ;;
@@ -161,6 +164,18 @@ MILLRACE_MAIN=1 exec bin/built "$@"
 		}
 	})
 	return p
+}
+
+// rename has further addresses of the page stand for those of this run: pairs
+// of the page's and this run's.
+func (p *page) rename(more ...string) {
+	for i := 0; i < len(more); i += 2 {
+		p.addrs = append(p.addrs, more[i+1], more[i])
+	}
+	p.shown = strings.NewReplacer(p.addrs...)
+	back := slices.Clone(p.addrs)
+	slices.Reverse(back)
+	p.real = strings.NewReplacer(back...)
 }
 
 func (p *page) write(name string, text []byte) {
@@ -215,7 +230,7 @@ func (b *block) commands() (all []command) {
 }
 
 // asks matches commands whose answer the cluster may still be catching up with.
-var asks = regexp.MustCompile(`^(bin/millrace (feed|why)|curl|go run|[^ ]*python3?) `)
+var asks = regexp.MustCompile(`^(bin/millrace (feed|why|backup status)|curl|go run|[^ ]*python3?) `)
 
 // run runs a command and holds what it prints against the page. What is true
 // only once the cluster has caught up is asked again until then.
@@ -228,7 +243,18 @@ func (p *page) run(c command) {
 	case "make dev":
 		p.stop()
 		p.build()
-		p.start(c)
+		p.start(c, "bin/millrace dev")
+		return
+	case "kill %1":
+		p.stop()
+		return
+	}
+	if line, ok := strings.CutSuffix(c.text, " &"); ok {
+		p.start(c, p.real.Replace(line))
+		return
+	}
+	if do, ok := p.tools[strings.Fields(c.text)[0]]; ok {
+		do()
 		return
 	}
 	fails := strings.HasPrefix(c.want, "millrace: ")
@@ -306,7 +332,7 @@ func (p *page) build() {
 }
 
 // start starts the cluster and waits until it has printed what the page shows.
-func (p *page) start(c command) {
+func (p *page) start(c command, line string) {
 	p.Helper()
 	name := filepath.Join(p.dir, "cluster.log")
 	log, err := os.Create(name)
@@ -314,7 +340,7 @@ func (p *page) start(c command) {
 		p.Fatal(err)
 	}
 	defer log.Close()
-	p.cluster = exec.Command("bin/millrace", "dev")
+	p.cluster = exec.Command("sh", "-c", "exec "+line)
 	p.cluster.Dir, p.cluster.Stdout, p.cluster.Stderr = p.dir, log, log
 	if err := p.cluster.Start(); err != nil {
 		p.cluster = nil

@@ -56,12 +56,12 @@ func (c *counters) restored(bytes int64, err error) {
 
 // What the metrics of backups are called, and say.
 var (
-	descSucceeded = desc("last_success_timestamp_seconds", "when the last round of backups that succeeded began; 0 none")
-	descRunning   = desc("running", "1 while a round of backups is under way")
-	descRounds    = desc("rounds_total", "rounds of backups, by outcome", "outcome")
-	descUploaded  = desc("bytes_total", "bytes of backed up files, by whether the bucket had them", "was")
-	descRestores  = desc("restores_total", "partitions brought back, by outcome", "outcome")
-	descRestored  = desc("restored_bytes_total", "bytes of partitions brought back")
+	descSucceeded = desc("last_success_timestamp_seconds", "When the last round of backups that succeeded began, 0 none.")
+	descRunning   = desc("running", "1 while a round of backups is under way.")
+	descRounds    = desc("rounds_total", "Rounds of backups, by outcome.", "outcome")
+	descUploaded  = desc("bytes_total", "Bytes of backed up files, by whether the bucket had them.", "was")
+	descRestores  = desc("restores_total", "Partitions brought back, by outcome.", "outcome")
+	descRestored  = desc("restored_bytes_total", "Bytes of partitions brought back.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {

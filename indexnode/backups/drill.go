@@ -168,11 +168,11 @@ func (c *drills) add(d *backup.Drill) {
 
 // What the metrics of drills are called, and say.
 var (
-	descDrills      = desc("drills_total", "restore drills of this node, by outcome", "outcome")
-	descDrillAt     = desc("drill_timestamp_seconds", "when the last restore drill of this node was; 0 none")
-	descDrillTook   = desc("drill_seconds", "how long the last restore drill of this node took")
-	descDrillBytes  = desc("drill_bytes", "bytes that the last restore drill of this node restored")
-	descDrillFailed = desc("drill_failed", "1 if the last restore drill of this node found a backup that cannot be restored")
+	descDrills      = desc("drills_total", "Restore drills of this node, by outcome.", "outcome")
+	descDrillAt     = desc("drill_timestamp_seconds", "When the last restore drill of this node was, 0 none.")
+	descDrillTook   = desc("drill_seconds", "How long the last restore drill of this node took.")
+	descDrillBytes  = desc("drill_bytes", "Bytes that the last restore drill of this node restored.")
+	descDrillFailed = desc("drill_failed", "1 if the last restore drill of this node found a backup that cannot be restored.")
 )
 
 func (c *drills) describe(out chan<- *prometheus.Desc) {

@@ -337,6 +337,7 @@ func (k *Keeper) newest(ctx context.Context) (map[millrace.Partition]*backup.Man
 			delete(ids, p)
 		}
 	}
+	maps.DeleteFunc(ids, func(p millrace.Partition, all []string) bool { return known[p] != nil || len(all) == 0 })
 	var g errgroup.Group
 	g.SetLimit(4 * uploads)
 	var mu sync.Mutex // of known

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
@@ -14,8 +15,9 @@ import (
 // GroupOffsets are how far groups have consumed, by group, topic and partition.
 type GroupOffsets = map[string]map[string]map[int32]millrace.Offset
 
-// SetGroupOffsets has groups go on at these offsets. No group may have a member.
-// The offsets of other topics stay.
+// SetGroupOffsets has groups go on at these offsets. It waits until none of them
+// has a member: Kafka knows one for a while after its process has ended. The
+// offsets of other topics stay.
 func SetGroupOffsets(ctx context.Context, brokers []string, all GroupOffsets) error {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
@@ -24,7 +26,7 @@ func SetGroupOffsets(ctx context.Context, brokers []string, all GroupOffsets) er
 	defer cl.Close()
 	adm := kadm.NewClient(cl)
 	names := slices.Sorted(maps.Keys(all))
-	if err := idle(ctx, adm, names); err != nil {
+	if err := awaitIdle(ctx, adm, names); err != nil {
 		return err
 	}
 	for _, name := range names {
@@ -41,19 +43,24 @@ func SetGroupOffsets(ctx context.Context, brokers []string, all GroupOffsets) er
 	return nil
 }
 
-// idle refuses groups that somebody is a member of.
-func idle(ctx context.Context, adm *kadm.Client, names []string) error {
-	described, err := adm.DescribeGroups(ctx, names...)
-	if err != nil {
-		return fmt.Errorf("kafka: describe the groups %v: %w", names, err)
-	}
-	for _, name := range names {
-		if g, ok := described[name]; ok && len(g.Members) > 0 {
+// awaitIdle waits until nobody is a member of groups.
+func awaitIdle(ctx context.Context, adm *kadm.Client, names []string) error {
+	for {
+		described, err := adm.DescribeGroups(ctx, names...)
+		busy := slices.IndexFunc(names, func(name string) bool { return len(described[name].Members) > 0 })
+		if err == nil && busy < 0 {
+			return nil
+		}
+		sleep(ctx, time.Second)
+		switch {
+		case ctx.Err() == nil:
+		case err != nil:
+			return fmt.Errorf("kafka: describe the groups %v: %w", names, err)
+		default:
 			return &millrace.Error{
-				Reason: millrace.ReasonInvalid, Field: "group-offsets", Detail: fmt.Sprintf("the group %s is at work: it has %d members", name, len(g.Members)),
-				WayOut: "stop its partitioners first",
+				Reason: millrace.ReasonUnavailable, Field: "group-offsets", Detail: fmt.Sprintf("the group %s still has %d members", names[busy], len(described[names[busy]].Members)),
+				WayOut: "stop its partitioners, and do it again a minute later",
 			}
 		}
 	}
-	return nil
 }

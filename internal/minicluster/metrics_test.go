@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/indexnode"
 )
 
 // description is how Prometheus prints what it knows of a metric.
@@ -22,7 +24,8 @@ var description = regexp.MustCompile(`fqName: "([^"]+)", help: "([^"]*)".*variab
 func TestMetricsAreDocumented(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1})
+	bucket := "file://" + t.TempDir()
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1, Node: func(n *indexnode.Config) { n.Backup.To = bucket }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ var homes = []home{
 	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "indexnode/backups", "cmd"}, Why: "packed files, model packs, page tokens and tails of the log"},
 	{Path: "golang.org/x/time", In: []string{"broker", "internal/backup"}, Why: "quotas of callers; the bound on a backup's bytes"},
 	{Path: "gocloud.dev", In: []string{"internal/backup"}, Why: "object stores have one home"},
-	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; what the processor can; when questions are due"},
+	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "indexnode/store", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; what the processor can; disks that are synced whole; when questions are due"},
 	{Path: "golang.org/x/sync", In: []string{"..."}, Why: "errgroup"},
 	{Path: "github.com/cockroachdb/datadriven", Tests: []string{"..."}, Why: "tests by data files"},
 }

@@ -174,7 +174,7 @@ func (w *work) restore(from string) (bytes int64, took time.Duration) {
 	must(w.b, exec.Command("sync").Run())
 	began := time.Now()
 	var g errgroup.Group
-	g.SetLimit(4)
+	g.SetLimit(restores)
 	for p := range partition.All() {
 		g.Go(func() error {
 			all, err := k.Newest(w.b.Context(), p)

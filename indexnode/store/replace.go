@@ -135,6 +135,9 @@ func (s *Store) exchange(some []*replacement) error {
 		r.p.damaged = false
 		bottom, run = append(bottom, r.bottom...), append(run, r.run...)
 	}
+	if err := s.syncTables(slices.Concat(bottom, run)); err != nil {
+		return err
+	}
 	for _, paths := range [][]string{bottom, run} {
 		if len(paths) == 0 {
 			continue

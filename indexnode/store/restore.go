@@ -119,7 +119,7 @@ func (r *restore) prepare() (err error) {
 	return m.compare(r.c)
 }
 
-// open opens the files: those of the bottom by links, which are on disk then.
+// open opens the files: those of the bottom by links.
 func (r *restore) open(m *merge) error {
 	seen := make(map[string]bool)
 	for _, f := range r.c.Files {
@@ -181,7 +181,7 @@ func (r *restore) regular(path string, size int64) error {
 	return nil
 }
 
-// take links a file, or copies it from another disk, and syncs it.
+// take links a file, or copies it from another disk.
 func (r *restore) take(path, own string, size int64) error {
 	fs := r.s.opts.FS
 	if err := fs.Link(path, own); err != nil {
@@ -192,11 +192,7 @@ func (r *restore) take(path, own string, size int64) error {
 			return err
 		}
 	}
-	f, err := fs.Open(own)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return nil
 }
 
 // plainName reports whether a name is one of a file within a directory.

@@ -172,6 +172,7 @@ func TestBackupCommands(t *testing.T) {
 	b.run(`"ok":true.*"partitions":720`, "status", "-o", "json")
 	b.run(`(?m)^719 +1? `, "list")
 	b.refuse("not well", "status", "--max-age", "1ns")
+	b.run("all is well", "status", "--max-age", "1ns", "--brokers", b.c.Kafka) // they have all that the log has
 	b.refuse("no form of output", "status", "-o", "yaml")
 	p := partition.Of(demoMember)
 	before := b.await()

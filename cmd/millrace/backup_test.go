@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -313,4 +314,28 @@ func TestBackupAdopt(t *testing.T) {
 			t.Errorf("adopt %s: %q, %v", step.name, out, err)
 		}
 	}
+}
+
+// What takes long says how far it is: a pipe gets a line every five seconds, a
+// terminal one line that is drawn anew.
+func TestTeller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pipe bytes.Buffer
+		told := startTeller(t.Context(), &pipe)
+		told.Expect(3 << 20)
+		told.say("restoring")
+		time.Sleep(12 * time.Second)
+		told.close()
+		if got, want := pipe.String(), "restoring: 0 B of 3.0 MiB\n"; got != want+want {
+			t.Errorf("a pipe got %q", got)
+		}
+		var screen bytes.Buffer
+		ctx, stop := context.WithTimeout(t.Context(), 1200*time.Millisecond)
+		defer stop()
+		told.run(ctx, &screen, true)
+		const clear = "\r\x1b[K"
+		if got, want := screen.String(), clear+"restoring: 0 B of 3.0 MiB"; got != want+want+clear {
+			t.Errorf("a terminal got %q", got)
+		}
+	})
 }

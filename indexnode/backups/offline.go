@@ -95,7 +95,7 @@ func (r *restorer) run(ctx context.Context) (int, error) {
 		r.cfg.Progress.Expect(plan[i].from.Bytes() + plan[i].tail.Size)
 	}
 	g, each := errgroup.WithContext(ctx)
-	g.SetLimit(downloads)
+	g.SetLimit(restores)
 	for i := range plan {
 		g.Go(func() error {
 			if err := r.one(each, &plan[i]); err != nil {

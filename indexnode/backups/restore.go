@@ -66,8 +66,13 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 	return err
 }
 
-// downloads is how many files of a partition are downloaded at a time.
-const downloads = 4
+const (
+	// downloads is how many files of a partition are downloaded at a time.
+	downloads = 4
+	// restores is how many partitions are restored at a time: small ones
+	// share the store's flushes.
+	restores = 16
+)
 
 // Restore replaces what a store has of a partition by a backup. What is
 // downloaded stays in dir when that breaks off, so that the next try goes on

@@ -32,9 +32,9 @@ type Backups interface {
 }
 
 const (
-	// maxRenewing is how many partitions are renewed at a time: more would
-	// only share the disk and the network.
-	maxRenewing = 4
+	// maxRenewing is how many partitions are renewed at a time: small ones
+	// share the store's flushes, large ones only the disk and the network.
+	maxRenewing = 16
 	// maxRereading is how many corrupt partitions are read anew from the
 	// log's beginning at a time.
 	maxRereading = 8

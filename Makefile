@@ -55,7 +55,7 @@ bench-shapes: build ## whole clusters end to end, and their figures; DURATION=5s
 MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
 
 e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
-	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$|NothingIsLostByRebalances/^kafka$$' ./internal/kafka ./partitioner ./internal/minicluster ./cmd/millrace
+	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$|NothingIsLostByRebalances/^kafka$$' ./internal/kafka ./indexnode/backups ./partitioner ./internal/minicluster ./cmd/millrace
 
 # The address of the S3 server that `make s3` starts.
 MILLRACE_S3 ?= 127.0.0.1:$(or $(S3_PORT),19000)

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -44,6 +45,7 @@ type newestBackup struct {
 func backupStatus(f *backupFlags) *cobra.Command {
 	var output string
 	var maxAge time.Duration
+	var k *kafkaFlags
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Whether every partition has a backup that can be read, and how old they are; fails unless all is well",
@@ -51,9 +53,9 @@ func backupStatus(f *backupFlags) *cobra.Command {
 none that can be read, one older than --max-age, or when the last restore drill
 failed.
 
-A partition into which nothing came is not backed up again; leave room for that
-in --max-age.`,
-		Example: `  millrace backup status --from s3://bucket/prefix --max-age 1h
+A partition into which nothing came is not backed up again, and its backup gets
+old. With --brokers, one that has all that the log has is of any age.`,
+		Example: `  millrace backup status --from s3://bucket/prefix --max-age 1h --brokers kafka-1:9092
   millrace backup status --from file:///backups -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -64,7 +66,7 @@ in --max-age.`,
 			defer b.Close()
 			t := startTeller(c.Context(), c.ErrOrStderr())
 			t.say("reading the newest backups")
-			s, err := bucketStateOf(c.Context(), b, maxAge)
+			s, err := bucketStateOf(c.Context(), b, freshness{maxAge, k})
 			t.close()
 			if err != nil {
 				return err
@@ -80,11 +82,50 @@ in --max-age.`,
 		},
 	}
 	outputFlag(c, &output)
+	k = kafkaFlagsOf(c, "of the log, for --max-age")
 	c.Flags().DurationVar(&maxAge, "max-age", 0, "how old the newest backup of a partition may be; 0: of any age")
 	return c
 }
 
-func bucketStateOf(ctx context.Context, b *backup.Bucket, maxAge time.Duration) (*bucketState, error) {
+// freshness is how old the newest backup of a partition may be that does not
+// have all that the log has.
+type freshness struct {
+	maxAge time.Duration // 0: any age
+	kafka  *kafkaFlags
+}
+
+// old returns which partitions' newest backups are too old.
+func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backup.Manifest) (old cluster.Set, err error) {
+	var suspects []kafka.TopicPartition
+	for p, m := range newest {
+		if f.maxAge > 0 && time.Since(m.Time.Std()) > f.maxAge {
+			old.Add(p)
+			suspects = append(suspects, kafka.TopicPartition{Partition: p}, kafka.TopicPartition{Stream: kafka.Features, Partition: p})
+		}
+	}
+	if len(suspects) == 0 || len(f.kafka.brokers) == 0 {
+		return old, nil
+	}
+	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: f.kafka.brokers, Topics: f.kafka.topics()})
+	if err != nil {
+		return old, err
+	}
+	defer c.Close()
+	log, err := c.LogID(ctx)
+	if err != nil {
+		return old, err
+	}
+	ends, err := c.EndOffsets(ctx, suspects...)
+	for p, m := range newest {
+		content, features := ends[kafka.TopicPartition{Partition: p}], ends[kafka.TopicPartition{Stream: kafka.Features, Partition: p}]
+		if m.Log == log.String() && m.Applied.Content >= content && m.Applied.Features >= features {
+			old.Remove(p)
+		}
+	}
+	return old, err
+}
+
+func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*bucketState, error) {
 	s := &bucketState{Faults: []string{}, Cuts: []string{}}
 	newest, err := b.Newest(ctx, func(d *backup.Damage) { s.Faults = append(s.Faults, d.Error()) })
 	if err != nil {
@@ -94,7 +135,11 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, maxAge time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	var lacking, old cluster.Set
+	old, err := fresh.old(ctx, newest)
+	if err != nil {
+		return nil, err
+	}
+	var lacking cluster.Set
 	for p := range partition.All() {
 		m := newest[p]
 		s.Backups += len(ids[p])
@@ -107,16 +152,13 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, maxAge time.Duration) 
 		if at := m.Time.Std(); s.Oldest == nil || at.Before(s.Oldest.Time) {
 			s.Oldest = &newestBackup{p, m.ID, at}
 		}
-		if maxAge > 0 && time.Since(m.Time.Std()) > maxAge {
-			old.Add(p)
-		}
 	}
 	if n := lacking.Len(); n > 0 {
 		s.Lacking = lacking.Ranges()
 		s.Faults = append(s.Faults, fmt.Sprintf("%d partitions have no backup: %s; see that a node has them ready and \"backup\" in its configuration", n, &lacking))
 	}
 	if n := old.Len(); n > 0 {
-		s.Faults = append(s.Faults, fmt.Sprintf("%d partitions have no backup of the last %s: %s; millrace_backup_rounds_total and the nodes' logs say why", n, maxAge, &old))
+		s.Faults = append(s.Faults, fmt.Sprintf("%d partitions have no backup of the last %s: %s; millrace_backup_rounds_total and the nodes' logs say why", n, fresh.maxAge, &old))
 	}
 	if s.Cuts, err = b.Cuts(ctx); err != nil {
 		return nil, err

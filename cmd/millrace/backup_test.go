@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -172,6 +173,7 @@ func TestBackupCommands(t *testing.T) {
 	b.run(`"ok":true.*"partitions":720`, "status", "-o", "json")
 	b.run(`(?m)^719 +1? `, "list")
 	b.refuse("not well", "status", "--max-age", "1ns")
+	b.run("all is well", "status", "--max-age", "1ns", "--brokers", b.c.Kafka) // they have all that the log has
 	b.refuse("no form of output", "status", "-o", "yaml")
 	p := partition.Of(demoMember)
 	before := b.await()
@@ -312,4 +314,28 @@ func TestBackupAdopt(t *testing.T) {
 			t.Errorf("adopt %s: %q, %v", step.name, out, err)
 		}
 	}
+}
+
+// What takes long says how far it is: a pipe gets a line every five seconds, a
+// terminal one line that is drawn anew.
+func TestTeller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pipe bytes.Buffer
+		told := startTeller(t.Context(), &pipe)
+		told.Expect(3 << 20)
+		told.say("restoring")
+		time.Sleep(12 * time.Second)
+		told.close()
+		if got, want := pipe.String(), "restoring: 0 B of 3.0 MiB\n"; got != want+want {
+			t.Errorf("a pipe got %q", got)
+		}
+		var screen bytes.Buffer
+		ctx, stop := context.WithTimeout(t.Context(), 1200*time.Millisecond)
+		defer stop()
+		told.run(ctx, &screen, true)
+		const clear = "\r\x1b[K"
+		if got, want := screen.String(), clear+"restoring: 0 B of 3.0 MiB"; got != want+want+clear {
+			t.Errorf("a terminal got %q", got)
+		}
+	})
 }

@@ -2,10 +2,12 @@ package backups
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -28,35 +30,51 @@ type history struct {
 	*bench
 	ctx     context.Context
 	brokers []string
+	topics  kafka.Topics
 	log     kafka.LogID
 	set     cluster.Set
 	all     map[millrace.Partition][]kafka.Record // in the log's order
 }
 
-// newLog starts a Kafka with Millrace's topics, all empty.
-func newLog(ctx context.Context, t *testing.T) (brokers []string, log kafka.LogID) {
+// newLog makes Millrace's topics, all empty, in a real Kafka or, if there is
+// none, in one of its own.
+func newLog(ctx context.Context, t *testing.T, real string) (brokers []string, topics kafka.Topics, log kafka.LogID) {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	brokers = []string{real}
+	if real == "" {
+		c, err := kfake.NewCluster(kfake.NumBrokers(1))
+		must(t, err)
+		t.Cleanup(c.Close)
+		brokers = c.ListenAddrs()
+	}
+	topics = kafka.Prefixed(crand.Text() + "-")
+	must(t, kafka.EnsureTopics(ctx, brokers, topics, nil))
+	log, err := logOf(ctx, brokers, topics)
 	must(t, err)
-	t.Cleanup(c.Close)
-	brokers = c.ListenAddrs()
-	must(t, kafka.EnsureTopics(ctx, brokers, kafka.Topics{}, nil))
-	log, err = logOf(ctx, brokers, kafka.Topics{})
-	must(t, err)
-	return brokers, log
+	return brokers, topics, log
+}
+
+// realKafka returns the address of a real Kafka, or skips.
+func realKafka(t *testing.T) string {
+	t.Helper()
+	addr := os.Getenv("MILLRACE_KAFKA")
+	if addr == "" {
+		t.Skip("MILLRACE_KAFKA names no Kafka")
+	}
+	return addr
 }
 
 // newHistory writes n records, one each second from begin on, give or take
 // twenty: transactions overlap.
-func newHistory(t *testing.T, begin time.Time, n int) *history {
+func newHistory(t *testing.T, real string, begin time.Time, n int) *history {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	h := &history{bench: newBench(t), ctx: ctx, all: map[millrace.Partition][]kafka.Record{}}
-	h.brokers, h.log = newLog(ctx, t)
+	h.brokers, h.topics, h.log = newLog(ctx, t, real)
 	registry, err := schemas.NewRegistry(nil, nil)
 	must(t, err)
-	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: h.brokers, Topic: "schemas", Registry: registry})
+	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: h.brokers, Topic: h.topics.Schemas, Registry: registry})
 	must(t, err)
 	defer l.Close()
 	must(t, l.Publish(ctx, schemas.Activity()))
@@ -71,7 +89,7 @@ func newHistory(t *testing.T, begin time.Time, n int) *history {
 		value := schemas.Frame(schemas.Activity().Fingerprint(), body)
 		at := begin.Add(time.Duration(i)*time.Second + time.Duration(rng.IntN(40)-20)*time.Second)
 		p := partition.Of(e)
-		r := &kgo.Record{Topic: "timeline", Partition: int32(p), Key: []byte(e), Value: value, Timestamp: at, Headers: []kgo.RecordHeader{{Key: "crc", Value: kafka.CRC(value)}}}
+		r := &kgo.Record{Topic: h.topics.Timeline, Partition: int32(p), Key: []byte(e), Value: value, Timestamp: at, Headers: []kgo.RecordHeader{{Key: "crc", Value: kafka.CRC(value)}}}
 		must(t, cl.ProduceSync(ctx, r).FirstErr())
 		h.set.Add(p)
 		h.all[p] = append(h.all[p], kafka.Record{Offset: millrace.Offset(len(h.all[p])), Key: r.Key, Value: value, CRC: r.Headers[0].Value, Time: millrace.TimeOf(at)})
@@ -142,9 +160,14 @@ func (h *history) same(what string, got, want *store.Store) {
 
 // A restore to any time between two backups has what was logged up to then and
 // nothing else; the node that goes on from there misses nothing.
-func TestRestoreToATime(t *testing.T) {
+func TestRestoreToATime(t *testing.T) { testRestoreToATime(t, "") }
+
+// On a real Kafka.
+func TestRestoreToATimeRealKafka(t *testing.T) { testRestoreToATime(t, realKafka(t)) }
+
+func testRestoreToATime(t *testing.T, real string) {
 	begin := time.Now().Add(-time.Hour).Truncate(time.Second)
-	h := newHistory(t, begin, 300)
+	h := newHistory(t, real, begin, 300)
 	var b *backup.Bucket
 	for i, at := range []time.Duration{60 * time.Second, 200 * time.Second} {
 		s := h.open(fmt.Sprint("node-", i))
@@ -160,7 +183,7 @@ func TestRestoreToATime(t *testing.T) {
 		want := h.open("want-" + name)
 		h.apply(want, h.end, at)
 		data := filepath.Join(h.dir, name)
-		cfg := RestoreConfig{Bucket: b, To: Target{Time: at}, Partitions: h.set, Data: data, Brokers: h.brokers, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)}
+		cfg := RestoreConfig{Bucket: b, To: Target{Time: at}, Partitions: h.set, Data: data, Brokers: h.brokers, Topics: h.topics, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)}
 		n, err := RestoreData(h.ctx, cfg)
 		if must(t, err); n != h.set.Len() {
 			t.Fatalf("%d partitions of %d", n, h.set.Len())
@@ -175,7 +198,7 @@ func TestRestoreToATime(t *testing.T) {
 		h.apply(got, h.end, begin.Add(time.Hour)) // from where it is
 		h.same(name+", and on", got, whole)
 	}
-	early := RestoreConfig{Bucket: b, To: Target{Time: begin.Add(-time.Hour)}, Partitions: h.set, Data: filepath.Join(h.dir, "early"), Brokers: h.brokers, Log: slog.New(slog.DiscardHandler)}
+	early := RestoreConfig{Bucket: b, To: Target{Time: begin.Add(-time.Hour)}, Partitions: h.set, Data: filepath.Join(h.dir, "early"), Brokers: h.brokers, Topics: h.topics, Log: slog.New(slog.DiscardHandler)}
 	var refusal *millrace.Error
 	if _, err := RestoreData(h.ctx, early); !errors.As(err, &refusal) || refusal.Field != "to" {
 		t.Errorf("a time before all backups: %v", err)
@@ -190,12 +213,12 @@ func TestRestoreToATime(t *testing.T) {
 // nothing of the first.
 func TestRestoreChangesItsMind(t *testing.T) {
 	begin := time.Now().Add(-time.Hour).Truncate(time.Second)
-	h := newHistory(t, begin, 120)
+	h := newHistory(t, "", begin, 120)
 	s := h.open("node")
 	h.apply(s, h.before(begin.Add(20*time.Second)), begin.Add(20*time.Second))
 	b := h.backUp(s, "keeper")
 	late, early := begin.Add(100*time.Second), begin.Add(60*time.Second)
-	cfg := RestoreConfig{Bucket: b, To: Target{Time: late}, Partitions: h.set, Brokers: h.brokers, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)}
+	cfg := RestoreConfig{Bucket: b, To: Target{Time: late}, Partitions: h.set, Brokers: h.brokers, Topics: h.topics, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)}
 	got := h.open("got")
 	for i, at := range []time.Time{late, late, early} {
 		cfg.To.Time = at
@@ -210,19 +233,24 @@ func TestRestoreChangesItsMind(t *testing.T) {
 
 // Where the log is gone, a node goes on at the beginning of a new one: with the
 // digests of the backup, and its schemas in the new topic.
-func TestRestoreBesideANewLog(t *testing.T) {
+func TestRestoreBesideANewLog(t *testing.T) { testRestoreBesideANewLog(t, "") }
+
+// On a real Kafka.
+func TestRestoreBesideANewLogRealKafka(t *testing.T) { testRestoreBesideANewLog(t, realKafka(t)) }
+
+func testRestoreBesideANewLog(t *testing.T, real string) {
 	begin := time.Now().Add(-time.Hour)
-	h := newHistory(t, begin, 60)
+	h := newHistory(t, real, begin, 60)
 	s := h.open("node")
 	h.apply(s, h.end, begin.Add(time.Hour))
 	b := h.backUp(s, "keeper")
-	cfg := RestoreConfig{Bucket: b, Partitions: h.set, Data: filepath.Join(h.dir, "new"), Brokers: h.brokers, NewLog: true, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)}
+	cfg := RestoreConfig{Bucket: b, Partitions: h.set, Data: filepath.Join(h.dir, "new"), Brokers: h.brokers, Topics: h.topics, NewLog: true, Store: store.Options{FlushEvery: -1}, Log: slog.New(slog.DiscardHandler)}
 	var refusal *millrace.Error
 	if _, err := RestoreData(h.ctx, cfg); !errors.As(err, &refusal) || refusal.Field != "log" {
 		t.Errorf("the log of the backups as a new one: %v", err)
 	}
 	var log kafka.LogID
-	cfg.Brokers, log = newLog(h.ctx, t)
+	cfg.Brokers, cfg.Topics, log = newLog(h.ctx, t, real)
 	_, err := RestoreData(h.ctx, cfg)
 	must(t, err)
 	got := h.open(filepath.Join("new", "store"))
@@ -235,7 +263,7 @@ func TestRestoreBesideANewLog(t *testing.T) {
 	}
 	registry, err := schemas.NewRegistry(nil, nil)
 	must(t, err)
-	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: cfg.Brokers, Topic: "schemas", Registry: registry})
+	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: cfg.Brokers, Topic: cfg.Topics.Schemas, Registry: registry})
 	must(t, err)
 	defer l.Close()
 	must(t, l.Refresh(h.ctx))

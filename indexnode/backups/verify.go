@@ -35,18 +35,26 @@ type VerifyConfig struct {
 }
 
 // Verify finds what [backup.Bucket.Verify] finds at its greatest depth. Then it
-// restores the newest good backup of each partition, and each part of each good
-// cut, by the same steps as [RestoreData], into stores that are gone afterwards,
-// a few partitions at a time. It returns what can be restored.
-func Verify(ctx context.Context, cfg VerifyConfig) (*backup.Restorable, error) {
+// restores the newest good backup of each partition, and each part of each cut,
+// by the same steps as [RestoreData], into stores that are gone afterwards, a
+// few partitions at a time. It tells of each object once, and returns what can
+// be restored.
+func Verify(ctx context.Context, cfg VerifyConfig) (_ *backup.Restorable, err error) {
 	b := cfg.Bucket.Counted(cfg.Progress)
-	good, err := b.Verify(ctx, backup.DepthOpen, cfg.Report)
+	v := verifier{cfg: cfg, told: map[string]bool{}}
+	if v.good, err = b.Verify(ctx, backup.DepthOpen, v.report); err != nil {
+		return nil, err
+	}
+	names, err := b.Cuts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	v := verifier{cfg: cfg, good: good}
-	for _, name := range good.Cuts {
+	for _, name := range names {
 		cut, err := b.Cut(ctx, name)
+		var damage *backup.Damage
+		if errors.As(err, &damage) {
+			continue // it was told
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -61,15 +69,24 @@ func Verify(ctx context.Context, cfg VerifyConfig) (*backup.Restorable, error) {
 	for range downloads {
 		g.Go(func() error { return v.work(ctx, todo) })
 	}
-	return good, g.Wait()
+	return v.good, g.Wait()
 }
 
 // verifier is one run of Verify.
 type verifier struct {
 	cfg  VerifyConfig
 	cuts []*backup.Cut
-	mu   sync.Mutex
-	good *backup.Restorable // guarded by mu
+	mu   sync.Mutex         // guards:
+	good *backup.Restorable // what is left
+	told map[string]bool    // objects
+}
+
+// report tells of an object's damage once.
+func (v *verifier) report(d *backup.Damage) {
+	if !v.told[d.Object] {
+		v.told[d.Object] = true
+		v.cfg.Report(d)
+	}
 }
 
 // send sends the newest good backup of each partition.
@@ -161,7 +178,7 @@ func (v *verifier) judge(ctx context.Context, err error, p millrace.Partition, i
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.cfg.Report(damage)
+	v.report(damage)
 	if cut != "" {
 		v.good.Cuts = slices.DeleteFunc(v.good.Cuts, func(name string) bool { return name == cut })
 		return nil

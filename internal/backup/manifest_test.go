@@ -164,7 +164,7 @@ func TestCutTellsWhatFits(t *testing.T) {
 				m.edit(cutName("nightly"), func(f map[string]any) { f["content"].([]any)[4] = 99 })
 			},
 			func(m *mutant) {
-				m.edit(cutName("nightly"), func(f map[string]any) { f["origin"] = []byte("another log") })
+				m.edit(cutName("nightly"), func(f map[string]any) { f["log"] = "another log" })
 			},
 		},
 		Foreign: {func(m *mutant) { m.set(cutPartName("nightly", 4), m.mu.at[cutPartName("nightly", 5)].data) }},

@@ -191,27 +191,31 @@ func (c *cutter) schemas(ctx context.Context) ([]schemas.StoredSchema, []millrac
 
 // writeParts uploads the tails, and what each partition's way to the cut is.
 func (c *cutter) writeParts(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+	parts := make([]*backup.CutPart, partition.Count)
+	g, uploading := errgroup.WithContext(ctx)
 	g.SetLimit(uploads)
 	for p := range partition.All() {
-		g.Go(func() error {
-			m := c.base[p]
-			part := &backup.CutPart{Cut: c.cfg.Name, Partition: p, Backup: m.ID, To: c.end(p)}
-			if t := c.tails[p]; t != nil {
-				path := filepath.Join(c.dir, fmt.Sprintf("%03d.tail", p))
-				if err := t.finish(path); err != nil {
-					return fmt.Errorf("backups: %w", err)
-				}
-				ref, _, err := c.cfg.Bucket.PutFile(ctx, path, nil)
-				if err := errors.Join(err, os.Remove(path)); err != nil {
-					return err
-				}
-				part.Tail = ref
-			}
-			return c.cfg.Bucket.WriteCutPart(ctx, part)
-		})
+		parts[p] = &backup.CutPart{Partition: p, Backup: c.base[p].ID, To: c.end(p)}
+		if t := c.tails[p]; t != nil {
+			g.Go(func() (err error) {
+				parts[p].Tail, err = c.putTail(uploading, p, t)
+				return err
+			})
+		}
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return c.cfg.Bucket.WriteCutParts(ctx, c.cfg.Name, parts)
+}
+
+func (c *cutter) putTail(ctx context.Context, p millrace.Partition, t *tailWriter) (backup.Ref, error) {
+	path := filepath.Join(c.dir, fmt.Sprintf("%03d.tail", p))
+	if err := t.finish(path); err != nil {
+		return backup.Ref{}, fmt.Errorf("backups: %w", err)
+	}
+	ref, _, err := c.cfg.Bucket.PutFile(ctx, path, nil)
+	return ref, errors.Join(err, os.Remove(path))
 }
 
 func (c *cutter) end(p millrace.Partition) backup.Offsets {

@@ -85,23 +85,17 @@ func (r *restorer) toTime(ctx context.Context) ([]way, error) {
 	if err != nil {
 		return nil, err
 	}
-	var plan []way
-	var lacking cluster.Set
-	for p := range r.cfg.Partitions.All() {
-		w := way{to: offsetsAt(instant.All, p), any: offsetsAt(instant.Any, p)}
+	return r.ways(ctx, func(ctx context.Context, p millrace.Partition) (*way, error) {
+		w := &way{to: offsetsAt(instant.All, p), any: offsetsAt(instant.Any, p)}
+		var err error
 		w.from, err = r.newest(ctx, p, func(m *backup.Manifest) bool {
 			return m.Log == log.String() && m.Applied.Content <= w.to.Content && m.Applied.Features <= w.to.Features
 		})
-		if err != nil {
+		if w.from == nil {
 			return nil, err
 		}
-		if w.from == nil {
-			lacking.Add(p)
-			continue
-		}
-		plan = append(plan, w)
-	}
-	return plan, lack(lacking)
+		return w, nil
+	})
 }
 
 func offsetsAt(all [2][partition.Count]millrace.Offset, p millrace.Partition) backup.Offsets {

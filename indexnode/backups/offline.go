@@ -131,18 +131,39 @@ func (r *restorer) plan(ctx context.Context) ([]way, error) {
 	case !r.cfg.To.Time.IsZero():
 		return r.toTime(ctx)
 	}
-	var plan []way
-	var lacking cluster.Set
-	for p := range r.cfg.Partitions.All() {
+	return r.ways(ctx, func(ctx context.Context, p millrace.Partition) (*way, error) {
 		m, err := r.newest(ctx, p, func(*backup.Manifest) bool { return true })
-		if err != nil {
+		if m == nil {
 			return nil, err
 		}
-		if m == nil {
-			lacking.Add(p)
+		return &way{from: m, to: m.Applied}, nil
+	})
+}
+
+// ways finds how each partition that is asked for is brought back, some at a
+// time, and refuses to go on without one.
+func (r *restorer) ways(ctx context.Context, find func(context.Context, millrace.Partition) (*way, error)) ([]way, error) {
+	asked := slices.Collect(r.cfg.Partitions.All())
+	found := make([]*way, len(asked))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(restores)
+	for i, p := range asked {
+		g.Go(func() (err error) {
+			found[i], err = find(ctx, p)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	var plan []way
+	var lacking cluster.Set
+	for i, w := range found {
+		if w == nil {
+			lacking.Add(asked[i])
 			continue
 		}
-		plan = append(plan, way{from: m, to: m.Applied})
+		plan = append(plan, *w)
 	}
 	return plan, lack(lacking)
 }
@@ -177,15 +198,13 @@ func (r *restorer) toCut(ctx context.Context) ([]way, error) {
 	if err != nil {
 		return nil, err
 	}
-	var plan []way
-	for p := range r.cfg.Partitions.All() {
+	return r.ways(ctx, func(ctx context.Context, p millrace.Partition) (*way, error) {
 		part, m, err := r.cfg.Bucket.CutPart(ctx, cut, p)
 		if err != nil {
 			return nil, err
 		}
-		plan = append(plan, way{from: m, tail: part.Tail, to: part.To})
-	}
-	return plan, nil
+		return &way{from: m, tail: part.Tail, to: part.To}, nil
+	})
 }
 
 // one brings one partition back, unless an earlier try did.

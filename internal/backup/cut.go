@@ -26,7 +26,7 @@ type Cut struct {
 }
 
 // CutPart is what brings one partition to a cut: a backup from before it, and
-// the records of the log from there. [Bucket.WriteCutPart] sets Format, Cluster,
+// the records of the log from there. [Bucket.WriteCutParts] sets Format, Cluster,
 // SHA256 and From.
 type CutPart struct {
 	Format    int                `json:"format"`
@@ -132,20 +132,28 @@ func (b *Bucket) CutPart(ctx context.Context, c *Cut, p millrace.Partition) (*Cu
 	if err != nil {
 		return nil, nil, err
 	}
-	misfit := func(detail string) error {
-		return &Damage{Object: cutPartName(c.Name, p), Kind: Misfit, Detail: detail}
-	}
 	if h != c.Parts[p] {
-		return nil, nil, misfit(fmt.Sprintf("its SHA-256 is %v, and the cut names %v", h, c.Parts[p]))
+		return nil, nil, misfit(part, fmt.Sprintf("its SHA-256 is %v, and the cut names %v", h, c.Parts[p]))
 	}
-	if part.To != c.end(p) {
-		return nil, nil, misfit(fmt.Sprintf("it ends at %+v, and the cut is at %+v", part.To, c.end(p)))
+	m, err := b.fits(ctx, c, part)
+	return part, m, err
+}
+
+func misfit(part *CutPart, detail string) error {
+	return &Damage{Object: cutPartName(part.Cut, part.Partition), Kind: Misfit, Detail: detail}
+}
+
+// fits reads the backup that a part begins with, and compares both with the
+// cut.
+func (b *Bucket) fits(ctx context.Context, c *Cut, part *CutPart) (*Manifest, error) {
+	if end := c.end(part.Partition); part.To != end {
+		return nil, misfit(part, fmt.Sprintf("it ends at %+v, and the cut is at %+v", part.To, end))
 	}
 	m, err := b.base(ctx, part)
 	if err == nil && m.Log != c.Log {
-		err = misfit("its backup is of another log than the cut")
+		err = misfit(part, "its backup is of another log than the cut")
 	}
-	return part, m, err
+	return m, err
 }
 
 // base reads the backup that a part begins with.
@@ -177,40 +185,50 @@ func (b *Bucket) cutPart(ctx context.Context, cut string, p millrace.Partition) 
 	return &part, h, nil
 }
 
-// WriteCutPart writes a part of a cut that doesn't count yet. It may replace one
-// that an earlier run left.
-func (b *Bucket) WriteCutPart(ctx context.Context, part *CutPart) error {
-	if err := badCut(part.Cut); err != nil {
+// WriteCutParts writes parts of a cut that doesn't count yet. They may replace
+// those that an earlier run left.
+func (b *Bucket) WriteCutParts(ctx context.Context, cut string, parts []*CutPart) error {
+	if err := badCut(cut); err != nil {
 		return err
 	}
 	owner, err := b.owner(ctx)
 	if err != nil {
 		return err
 	}
-	if err := b.free(ctx, part.Cut); err != nil {
+	if err := b.free(ctx, cut); err != nil {
 		return err
 	}
-	named := []string{manifestName(part.Partition, part.Backup)}
-	if !part.Tail.IsZero() {
-		named = append(named, part.Tail.name())
+	var named []string
+	for _, part := range parts {
+		part.Format, part.Cluster, part.Cut = format, owner, cut
+		named = append(named, manifestName(part.Partition, part.Backup))
+		if !part.Tail.IsZero() {
+			named = append(named, part.Tail.name())
+		}
 	}
-	part.Format, part.Cluster = format, owner
 	return b.holding(ctx, named, func(ctx context.Context) error {
-		m, h, err := b.manifest(ctx, part.Partition, part.Backup)
-		if err != nil {
+		_, err := parallel(ctx, parts, func(ctx context.Context, part *CutPart) (struct{}, error) {
+			return struct{}{}, b.writeCutPart(ctx, part)
+		})
+		return err
+	})
+}
+
+func (b *Bucket) writeCutPart(ctx context.Context, part *CutPart) error {
+	m, h, err := b.manifest(ctx, part.Partition, part.Backup)
+	if err != nil {
+		return err
+	}
+	part.SHA256, part.From = h, m.Applied
+	if err := part.validate(); err != nil {
+		return fmt.Errorf("backup: write a part of the cut %s: %w", part.Cut, err)
+	}
+	if !part.Tail.IsZero() {
+		if err := b.look(ctx, part.Tail); err != nil {
 			return err
 		}
-		part.SHA256, part.From = h, m.Applied
-		if err := part.validate(); err != nil {
-			return fmt.Errorf("backup: write a part of the cut %s: %w", part.Cut, err)
-		}
-		if !part.Tail.IsZero() {
-			if err := b.look(ctx, part.Tail); err != nil {
-				return err
-			}
-		}
-		return b.replaceObject(ctx, cutPartName(part.Cut, part.Partition), part)
-	})
+	}
+	return b.replaceObject(ctx, cutPartName(part.Cut, part.Partition), part)
 }
 
 // free refuses the name of a cut that is there.
@@ -247,12 +265,12 @@ func (b *Bucket) WriteCut(ctx context.Context, c *Cut) error {
 	return b.holding(ctx, named, func(ctx context.Context) error {
 		_, err := parallel(ctx, named, func(ctx context.Context, name string) (struct{}, error) {
 			p := parse(name).partition
-			_, h, err := b.cutPart(ctx, c.Name, p)
+			part, h, err := b.cutPart(ctx, c.Name, p)
 			if err != nil {
 				return struct{}{}, err
 			}
 			c.Parts[p] = h
-			part, m, err := b.CutPart(ctx, c, p)
+			m, err := b.fits(ctx, c, part)
 			if err != nil {
 				return struct{}{}, err
 			}

@@ -53,7 +53,7 @@ func cut(ctx context.Context, b *Bucket, name string, tail []byte) (*Cut, error)
 	for p := range millrace.Partition(partitions) {
 		to := Offsets{newest[p].Applied.Content + 1, newest[p].Applied.Features}
 		c.Content[p], c.Features[p] = to.Content, to.Features
-		if err := b.WriteCutPart(ctx, &CutPart{Cut: name, Partition: p, Backup: newest[p].ID, To: to, Tail: r}); err != nil {
+		if err := b.WriteCutParts(ctx, name, []*CutPart{{Partition: p, Backup: newest[p].ID, To: to, Tail: r}}); err != nil {
 			return nil, err
 		}
 	}

@@ -298,14 +298,16 @@ func TestWhyExpired(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), each([][]byte{
-		[]byte(`{"id":"old","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`),
-		[]byte(`{"id":"new","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z"}`),
-	})); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)); err != nil {
-		t.Fatal(err)
+	for _, line := range []string{
+		`{"id":"old","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`,
+		`{"id":"new","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z"}`,
+	} {
+		if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), one(line)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cl, err := client.Dial(c.GRPC)
 	if err != nil {

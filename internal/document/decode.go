@@ -70,6 +70,10 @@ func (d *decoder) value(n *Node, v reflect.Value, path string) {
 		})
 	case reflect.Slice:
 		d.list(n, v, path)
+	case reflect.Pointer: // what may be left out
+		x := reflect.New(v.Type().Elem())
+		d.value(n, x.Elem(), path)
+		v.Set(x)
 	default:
 		d.scalar(n, v, path)
 	}

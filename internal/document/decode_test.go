@@ -2,6 +2,7 @@ package document
 
 import (
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -62,5 +63,29 @@ func TestDecodeTellsEveryFault(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in\n%v", want, err)
 		}
+	}
+}
+
+// What may be left out is told from what is false.
+func TestDecodeWhatMayBeLeftOut(t *testing.T) {
+	for text, want := range map[string]string{"serves: false": "false", "serves: true": "true", "": "left out", "serves: null": "left out"} {
+		var c struct {
+			Serves *bool `yaml:"serves"`
+		}
+		got := "left out"
+		if err := Decode([]byte(text), &c); err != nil {
+			t.Errorf("%q: %v", text, err)
+		} else if c.Serves != nil {
+			got = strconv.FormatBool(*c.Serves)
+		}
+		if got != want {
+			t.Errorf("%q is %s; want %s", text, got, want)
+		}
+	}
+	var c struct {
+		Serves *bool `yaml:"serves"`
+	}
+	if err := Decode([]byte("serves: 7"), &c); err == nil {
+		t.Error("a number is taken for true or false")
 	}
 }

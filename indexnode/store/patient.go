@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -87,7 +88,7 @@ func (f *patientFile) anew() error {
 	if err != nil {
 		return err
 	}
-	_, err = again.Write(f.kept)
+	_, err = again.Write(slices.Clone(f.kept)) // Pebble's file systems may scribble over it
 	if err = errors.Join(err, again.Sync()); err == nil {
 		err = f.fs.FS.Rename(f.name+".again", f.name)
 	}

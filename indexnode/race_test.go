@@ -1,0 +1,5 @@
+//go:build race
+
+package indexnode
+
+func init() { raceEnabled = true }

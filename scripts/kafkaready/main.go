@@ -1,5 +1,4 @@
-// Kafkaready exits 0 once a Kafka and its coordinators answer, and 1 when they
-// do not in time. scripts/kafka waits with it.
+// Kafkaready exits 0 once a Kafka answers, and 1 when it does not in time. scripts/kafka waits with it.
 package main
 
 import (
@@ -14,10 +13,15 @@ import (
 
 func main() {
 	wait := flag.Duration("wait", 30*time.Second, "how long to wait")
+	coordinators := flag.Bool("coordinators", false, "wait for those of groups and transactions too")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), *wait)
 	defer cancel()
-	if err := kafka.WaitCoordinators(ctx, flag.Args()); err != nil {
+	ready := kafka.WaitReady
+	if *coordinators {
+		ready = kafka.WaitCoordinators
+	}
+	if err := ready(ctx, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -51,8 +52,8 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 	}
 	progress := backup.NewProgress(m.Bytes())
 	told, done := context.WithCancel(ctx)
-	defer done()
-	go func() {
+	var teller sync.WaitGroup
+	teller.Go(func() {
 		for told.Err() == nil {
 			tell(progress.Now().String())
 			select {
@@ -60,8 +61,10 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 			case <-time.After(time.Second):
 			}
 		}
-	}()
+	})
 	err = Restore(ctx, bucket.Unlimited().Counted(progress), m, k.cfg.Store, filepath.Join(k.cfg.Dir, fmt.Sprintf("in-%03d", p)))
+	done()
+	teller.Wait() // what is told later would be of another state
 	k.counters.restored(m.Bytes(), err)
 	return err
 }

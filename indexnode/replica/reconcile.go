@@ -28,6 +28,7 @@ const (
 // reconcile brings what is into line with what is wanted, and judges by
 // evidence what may answer, until ctx is done.
 func (all *Replicas) reconcile(ctx context.Context) error {
+	defer all.renewals.Wait() // they write into the store
 	every := all.cfg.Limit / 5
 	var confirmed time.Time
 	for {
@@ -180,7 +181,7 @@ func (all *Replicas) attach(ctx context.Context) (attached bool) {
 	}
 	at := make(map[kafka.TopicPartition]kafka.Position, 2*len(unread))
 	for _, r := range unread {
-		all.attachOne(r, now, at)
+		all.attachOne(ctx, r, now, at)
 	}
 	if len(at) > 0 {
 		all.cfg.Consumer.Resume(slices.Collect(maps.Keys(at))...)
@@ -208,14 +209,14 @@ func (all *Replicas) look(ctx context.Context, of []*Replica) (now logNow, err e
 }
 
 // attachOne judges a replica against the log, and adds where it reads on to at.
-func (all *Replicas) attachOne(r *Replica, now logNow, at map[kafka.TopicPartition]kafka.Position) {
+func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at map[kafka.TopicPartition]kafka.Position) {
 	var e ends
 	for s := range e.begin {
 		tp := kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}
 		e.begin[s], e.end[s] = now.begin[tp], now.end[tp]
 	}
 	if r.State() == Quarantined {
-		all.renew(r, now.id, e)
+		all.renew(ctx, r, now.id, e)
 		return
 	}
 	r.life.Lock()
@@ -236,7 +237,7 @@ func (all *Replicas) attachOne(r *Replica, now logNow, at map[kafka.TopicPartiti
 	}
 	if why.Reason == "" && r.State() == CatchingUp {
 		if all.cfg.Backups != nil && stored == (store.Offsets{Content: -1, Features: -1}) && !r.sought {
-			all.renew(r, now.id, e)
+			all.renew(ctx, r, now.id, e)
 			return
 		}
 		if err := all.logKeeps(); err != nil {

@@ -70,15 +70,15 @@ func (all *Replicas) curable(r *Replica) bool {
 
 // renew begins to replace what a replica has by the newest backup that the log
 // can be read on from or, where there is none, by the log's beginning.
-func (all *Replicas) renew(r *Replica, log kafka.LogID, e ends) {
+func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e ends) {
 	why, since := r.condemnedFor(), r.stateSince()
 	if all.cfg.Backups == nil && all.rereading() >= maxRereading {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	w := &renewal{cancel: cancel, done: make(chan struct{}), was: why}
 	r.renewal = w
-	go func() {
+	all.renewals.Go(func() {
 		defer poke(all.changed)
 		defer close(w.done)
 		defer cancel()
@@ -89,7 +89,7 @@ func (all *Replicas) renew(r *Replica, log kafka.LogID, e ends) {
 		case <-ctx.Done():
 			w.err = ctx.Err()
 		}
-	}()
+	})
 }
 
 // replace replaces what a replica has. It returns errNothing, and has changed
@@ -197,7 +197,9 @@ func (all *Replicas) finish() {
 			continue
 		}
 		r.renewal = nil
-		all.cfg.Host.Forget()
+		if w.was.Reason != "" { // something of it was here, and may be cached
+			all.cfg.Host.Forget()
+		}
 		if r.State() == Absent {
 			continue
 		}

@@ -202,3 +202,24 @@ func TestCorruptPartitionComesFromItsBackup(t *testing.T) {
 		t.Errorf("%d records; want that of the backup and one of the log", got)
 	}
 }
+
+// Replicas that are stopped leave nobody behind who writes into the store.
+func TestStopWaitsForRenewals(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	k := newKept(w)
+	k.add(partHere, "new", 1, "")
+	k.hold = make(chan struct{}) // for ever
+	w.backups = k
+	w.start(partHere)
+	w.until("it is being restored", w.is(partHere, Restoring, Restores))
+	w.stop() // closes the store
+	if w.replicas.Of(partHere).renewal == nil {
+		t.Fatal("there was none")
+	}
+	select {
+	case <-w.replicas.Of(partHere).renewal.done:
+	default:
+		t.Error("a renewal goes on behind its store")
+	}
+}

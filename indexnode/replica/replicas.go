@@ -83,12 +83,13 @@ type Replicas struct {
 		at  time.Time
 		err error
 	}
-	renewing chan struct{} // holds a token for each renewal that works
-	begun    time.Time     // of the reconciler: when it was asked where the log begins
-	changed  chan struct{} // holds one token when the reconciler should look
-	moved    chan struct{} // holds one token when states changed
-	drainFor time.Duration // see drainFor
-	through  atomic.Int64  // up to when input is in the log, Unix ms; 0: not known
+	renewals sync.WaitGroup // all that are under way
+	renewing chan struct{}  // holds a token for each renewal that works
+	begun    time.Time      // of the reconciler: when it was asked where the log begins
+	changed  chan struct{}  // holds one token when the reconciler should look
+	moved    chan struct{}  // holds one token when states changed
+	drainFor time.Duration  // see drainFor
+	through  atomic.Int64   // up to when input is in the log, Unix ms; 0: not known
 
 	mu struct {
 		sync.Mutex

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
@@ -107,61 +108,46 @@ func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
 }
 
 func schemaRetire(l *logFlags) *cobra.Command {
-	var yes bool
-	c := &cobra.Command{
+	return schemaWord(l, kafka.RetireSchema, "retired: it shapes nothing any more", &cobra.Command{
 		Use:   "retire FINGERPRINT --yes",
 		Short: "Take a schema out of what shapes the records of its name",
 		Long: `A schema that was a mistake leaves columns, aliases and defaults, and schemas to
 come must read its records. This takes all that back, on every node, from one
 moment to the next. Its records stay readable, in the fields that other schemas
 of the name have. The last schema of a name stays.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			fp, err := kafka.ParseFingerprint(args[0])
-			if err != nil {
-				return err
-			}
-			if !yes {
-				return errNotConfirmed
-			}
-			ctx, cancel := l.bound(c.Context())
-			defer cancel()
-			if err := kafka.RetireSchema(ctx, l.brokers, l.topics().Schemas, fp); err != nil {
-				return err
-			}
-			fmt.Fprintf(c.OutOrStdout(), "schema %s is retired: it shapes nothing any more\n", fp)
-			return nil
-		},
-	}
-	c.Flags().BoolVar(&yes, "yes", false, "yes, for good")
-	return c
+	})
 }
 
 func schemaRefuse(l *logFlags) *cobra.Command {
-	var yes bool
-	c := &cobra.Command{
+	return schemaWord(l, kafka.RefuseSchema, "given up: its records are passed over", &cobra.Command{
 		Use:   "refuse FINGERPRINT --yes",
 		Short: "Give up a schema that will never come, so that index nodes get past its records",
 		Long: `Index nodes wait for the schema of a record that they cannot read yet. Where it
 will never come, this lets every index node pass over the records of that
 fingerprint, now and later. A schema of it is refused from then on.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			fp, err := kafka.ParseFingerprint(args[0])
-			if err != nil {
-				return err
-			}
-			if !yes {
-				return errNotConfirmed
-			}
-			ctx, cancel := l.bound(c.Context())
-			defer cancel()
-			if err := kafka.RefuseSchema(ctx, l.brokers, l.topics().Schemas, fp); err != nil {
-				return err
-			}
-			fmt.Fprintf(c.OutOrStdout(), "schema %s is given up: its records are passed over\n", fp)
-			return nil
-		},
+	})
+}
+
+// schemaWord completes a command that gives an operator's word about a
+// fingerprint to everyone, for good.
+func schemaWord(l *logFlags, give func(context.Context, []string, string, millrace.Fingerprint) error, done string, c *cobra.Command) *cobra.Command {
+	var yes bool
+	c.Args = cobra.ExactArgs(1)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		fp, err := kafka.ParseFingerprint(args[0])
+		if err != nil {
+			return err
+		}
+		if !yes {
+			return errNotConfirmed
+		}
+		ctx, cancel := l.bound(c.Context())
+		defer cancel()
+		if err := give(ctx, l.brokers, l.topics().Schemas, fp); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.OutOrStdout(), "schema %s is %s\n", fp, done)
+		return nil
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "yes, for good")
 	return c

@@ -100,14 +100,10 @@ func (k *Keeper) RunDrills(ctx context.Context) error {
 	}
 	wait := min(settle, k.cfg.Drill)
 	for {
-		timer := time.NewTimer(wait/2 + rand.N(wait/2+1)) // nodes look at different times
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
+		err := about(ctx, wait)
+		if err != nil {
+			return err
 		}
-		var err error
 		if wait, err = k.drillWhenDue(ctx); err != nil && ctx.Err() == nil {
 			if !errors.Is(err, ErrNothingToDrill) {
 				k.cfg.Log.Error("a restore drill was not done; trying again", "err", err)

@@ -155,17 +155,26 @@ const (
 	uploads = 4
 )
 
+// about waits for half a time to all of it, so that nodes do not do the same at
+// once, or until ctx is done.
+func about(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d/2 + rand.N(d/2+1))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
 // Run backs up at intervals until ctx is done. Failures are told, and tried
 // again.
 func (k *Keeper) Run(ctx context.Context) error {
 	next := min(settle, k.cfg.Every)
 	for {
-		timer := time.NewTimer(next/2 + rand.N(next/2+1)) // nodes begin at different times
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
+		if err := about(ctx, next); err != nil {
+			return err
 		}
 		next = k.cfg.Every
 		if err := k.Backup(ctx); err != nil && ctx.Err() == nil {

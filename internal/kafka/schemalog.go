@@ -201,22 +201,33 @@ func ParseFingerprint(s string) (millrace.Fingerprint, error) {
 		WayOut: "give 16 hexadecimal digits, as logs and dead letters name it"}
 }
 
+// readSchemaLog opens the topic with a registry of its own, and reads it to its
+// end.
+func readSchemaLog(ctx context.Context, brokers []string, topic string) (*SchemaLog, error) {
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	l, err := OpenSchemaLog(SchemaLogConfig{Brokers: brokers, Topic: topic, Registry: registry})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Refresh(ctx); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
 // RefuseSchema gives a fingerprint up for good, for everyone: index nodes pass
 // over records of it instead of waiting for a schema that will never come. A
 // schema that the topic has is not given up.
 func RefuseSchema(ctx context.Context, brokers []string, topic string, fp millrace.Fingerprint) error {
-	registry, err := schemas.NewRegistry(nil, nil)
-	if err != nil {
-		return err
-	}
-	l, err := OpenSchemaLog(SchemaLogConfig{Brokers: brokers, Topic: topic, Registry: registry})
+	l, err := readSchemaLog(ctx, brokers, topic)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	if err := l.Refresh(ctx); err != nil {
-		return err
-	}
 	if l.Has(fp) {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: fmt.Sprintf("the schema %s is known, and its records can be read", fp),
 			WayOut: "millrace schema list names the schemas and what is refused"}
@@ -227,22 +238,15 @@ func RefuseSchema(ctx context.Context, brokers []string, topic string, fp millra
 // RetireSchema takes a schema out of what shapes the records of its name, for
 // everyone: see [schemas.Registry.Retire]. The last of its name stays.
 func RetireSchema(ctx context.Context, brokers []string, topic string, fp millrace.Fingerprint) error {
-	registry, err := schemas.NewRegistry(nil, nil)
-	if err != nil {
-		return err
-	}
-	l, err := OpenSchemaLog(SchemaLogConfig{Brokers: brokers, Topic: topic, Registry: registry})
+	l, err := readSchemaLog(ctx, brokers, topic)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	if err := l.Refresh(ctx); err != nil {
-		return err
-	}
-	if registry.Snapshot().Retired(fp) {
+	if l.registry.Snapshot().Retired(fp) {
 		return nil
 	}
-	if err := registry.Retire(fp); err != nil { // as every reader of the topic will
+	if err := l.registry.Retire(fp); err != nil { // as every reader of the topic will
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: err.Error(), WayOut: "millrace schema list names the schemas"}
 	}
 	return put(ctx, brokers, topic, retiredKey+fp.String(), []byte("{}"))

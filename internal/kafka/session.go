@@ -257,12 +257,18 @@ func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error
 		return nil, nil, ErrClosed
 	}
 	fetches.EachError(func(topic string, p int32, e error) {
+		var lost *kgo.ErrGroupSession
 		switch {
 		case poll.Err() != nil && errors.Is(e, poll.Err()):
 		case errors.Is(e, kerr.FencedInstanceID):
 			err = fmt.Errorf("%w: %w", ErrFenced, e)
 		case errors.Is(e, kerr.UnknownTopicID):
 			err = fmt.Errorf("%w: %s: %w", ErrMoved, topic, e)
+		case errors.As(e, &lost):
+			// A Kafka that was away may have left the last transaction of this
+			// session hanging, and with it the group's offsets: only a new
+			// session ends that (hanging.go).
+			err = fmt.Errorf("kafka: the place in the group is lost: %w", e)
 		default:
 			faults = append(faults, s.fault(topic, p, e))
 		}

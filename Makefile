@@ -31,7 +31,7 @@ test: ## every test
 	go test -timeout $(TIMEOUT) ./cmd/millrace
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./broker ./cmd/... ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/kafka ./internal/load ./internal/minicluster ./partitioner ./relevance/...
+RACE = ./broker ./cmd/... ./coordinator/... ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/digest ./internal/experiments ./internal/exposure ./internal/kafka ./internal/load ./internal/minicluster ./partitioner ./relevance/...
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
@@ -41,7 +41,7 @@ else
 endif
 
 bench-once: ## every benchmark once, so that none rots
-	go test -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./... >/dev/null
+	@go test -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./... >.bench-once 2>&1 || { grep -E -A 5 '^(--- FAIL|panic|FAIL)|^#' .bench-once; exit 1; }
 
 bench: ## the benchmarks, a package at a time, and then the figures, a line of JSON each
 	go test -run '^$$' -bench . -benchmem -p 1 -timeout 60m ./... | tee .bench
@@ -63,8 +63,8 @@ MILLRACE_S3 ?= 127.0.0.1:$(or $(S3_PORT),19000)
 e2e-s3: ## the tests of backups on a real S3 server (make s3 first)
 	MILLRACE_S3=$(MILLRACE_S3) go test -count=1 -timeout $(TIMEOUT) ./internal/backup
 
-bench-backup: ## what backups cost and how fast they come back, beside cp; with make s3, from S3 too
-	MILLRACE_S3=$(if $(wildcard .s3/s3-*.pid),$(MILLRACE_S3)) go test -run '^$$' -bench 'Backups|Restore|Checkpoint' -benchtime 1x -timeout $(TIMEOUT) ./indexnode/store ./indexnode/backups
+bench-backup: ## what backups cost, also those who ask, and how fast they and a node come back, beside cp; with make s3, from S3 too
+	MILLRACE_S3=$(if $(wildcard .s3/s3-*.pid),$(MILLRACE_S3)) go test -run '^$$' -bench 'Backups|Restore|Checkpoint|Bootstrap' -benchtime 1x -p 1 -timeout $(TIMEOUT) ./indexnode/store ./indexnode/backups ./internal/minicluster
 
 # Of one package's tests.
 TIMEOUT = 15m
@@ -83,6 +83,18 @@ outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, an
 exact: ## random questions, random clusters, nodes down and slow, against the oracle; N=10000
 	MILLRACE_EXACT=$(or $(N),10000) go test -count=1 -timeout 0 -v -run 'TestRandomClustersEqualTheOracle' ./internal/minicluster
 	GOGC=400 go test -count=1 -timeout 0 -v -run 'TestAnswersEqualOneMachine' ./broker -rounds $$(( $(or $(N),10000) / 4 ))
+
+plans: ## random clusters, planned and simulated step by step; N=10000
+	go test -count=1 -timeout 0 -v -run 'TestRandomClusters|TestForcedPlacements' ./coordinator/plan -clusters $(or $(N),10000)
+
+stats: ## simulated experiments, each looked at a hundred times; N=20000
+	go test -count=1 -timeout 0 -v -run 'Look|Alarms|Often|Found|Mismatch' ./internal/stats -runs $(or $(N),20000)
+
+chance: ## a million viewers over ten layers: slots, splits and pairs of layers by χ²; N=1000000
+	go test -count=1 -timeout 0 -v -run 'TestChance' ./relevance/experiment -viewers $(or $(N),1000000)
+
+interleaving: ## interleaving beside A/B on a cascade model of clicks, and credit against the drafts; N=1000
+	go test -count=1 -timeout 0 -v -run 'TestInterleaving|TestEqualModels|TestCreditEquals' ./relevance/interleave -experiments $(or $(N),1000)
 
 pages: ## random histories of pages, whose records come, change and go; N=10000
 	GOGC=400 go test -count=1 -timeout 0 -v -run 'TestPagesNeverRepeatAndNeverSkip' ./broker -rounds $(or $(N),10000)
@@ -107,4 +119,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact pages fuzz-doors e2e e2e-s3 bench-backup proto kafka kafka-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages fuzz-doors e2e e2e-s3 bench-backup proto kafka kafka-stop s3 s3-stop

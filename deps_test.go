@@ -33,6 +33,13 @@ var bans = []ban{
 	{From: "indexnode", To: "broker", Why: "roles meet in the vocabulary and on the wire"},
 	{From: "broker", To: "partitioner", Why: "roles meet in the vocabulary and on the wire"},
 	{From: "broker", To: "indexnode", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "coordinator", To: "partitioner", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "coordinator", To: "indexnode", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "coordinator", To: "broker", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "partitioner", To: "coordinator", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "indexnode", To: "coordinator", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "broker", To: "coordinator", Why: "roles meet in the vocabulary and on the wire"},
+	{From: "internal", To: "coordinator", Except: []string{"internal/minicluster"}, Why: "what roles share knows no role"},
 	{From: "internal", To: "partitioner", Except: []string{"internal/minicluster"}, Why: "what roles share knows no role"},
 	{From: "internal", To: "indexnode", Except: []string{"internal/minicluster"}, Why: "what roles share knows no role"},
 	{From: "internal", To: "broker", Except: []string{"internal/minicluster"}, Why: "what roles share knows no role"},
@@ -71,7 +78,7 @@ var homes = []home{
 	{Path: "github.com/cockroachdb/pebble/v2", In: []string{"indexnode/store"}, Tests: []string{"indexnode", "internal/minicluster"}, Why: "the store's engine; tests inject its file system"},
 	{Path: "github.com/twmb/franz-go", In: []string{"internal/kafka"}, Tests: []string{"partitioner", "indexnode", "internal", "cmd"}, Why: "Kafka has one home"},
 	{Path: "github.com/twmb/franz-go/pkg/kfake", In: []string{"internal/minicluster"}, Tests: []string{"internal", "partitioner", "indexnode", "cmd"}, Why: "the demo's log, and that of tests"},
-	{Path: "github.com/hamba/avro/v2", In: []string{"schemas"}, Why: "Avro has one home, where its traps are known"},
+	{Path: "github.com/hamba/avro/v2", In: []string{"schemas"}, Tests: []string{"internal/exposure"}, Why: "Avro has one home, where its traps are known"},
 	{Path: "github.com/twmb/avro", Tests: []string{"schemas"}, Why: "an oracle for the other Avro library"},
 	{Path: "cel.dev", In: []string{"internal/expr"}, Why: "CEL has one home"},
 	{Path: "github.com/google/cel-go", Why: "its path moved to cel.dev/cel-go"},
@@ -82,22 +89,34 @@ var homes = []home{
 	{Path: "github.com/spf13", In: []string{"cmd"}, Why: "flags exist only in cmd"},
 	{Path: "go.yaml.in/yaml/v3", In: []string{"internal/document"}, Why: "YAML has one home, where its bounds are"},
 	{Path: "connectrpc.com/connect", In: []string{"api", "broker", "internal/rpcerr"}, Why: "the JSON edge"},
-	{Path: "google.golang.org/grpc", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/tracing", "internal/grpctune", "internal/nodewire", "internal/minicluster", "cmd"}, Why: "who serves or calls"},
+	{Path: "google.golang.org/grpc", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/tracing", "internal/grpctune", "internal/nodewire", "internal/minicluster", "internal/cluster", "cmd"}, Tests: []string{"internal/digest"}, Why: "who serves or calls; how etcd is dialled"},
 	{Path: "google.golang.org/protobuf", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/nodewire", "internal/oracle", "internal/minicluster", "cmd"}, Tests: []string{"schemas"}, Why: "who speaks the wire; tests read back the Struct that schemas writes by hand"},
 	{Path: "google.golang.org/genproto", In: []string{"internal/rpcerr"}, Why: "details of an error"},
-	{Path: "github.com/prometheus/client_golang", In: []string{"partitioner", "indexnode", "broker", "internal/admin", "internal/kafka", "internal/cluster", "internal/minicluster", "cmd"}, Why: "metrics of the roles"},
+	{Path: "github.com/prometheus/client_golang", In: []string{"partitioner", "indexnode", "broker", "coordinator", "internal/admin", "internal/kafka", "internal/cluster", "internal/exposure", "internal/minicluster", "cmd"}, Why: "metrics of the roles"},
 	{Path: "github.com/prometheus/client_model", Tests: []string{"partitioner", "indexnode", "broker", "internal"}, Why: "to read metrics back"},
 	{Path: "go.opentelemetry.io/otel", In: []string{"indexnode", "broker", "internal/tracing", "cmd"}, Tests: []string{"internal/minicluster"}, Why: "traces of the roles"},
 	{Path: "go.opentelemetry.io/otel/sdk", In: []string{"cmd"}, Tests: []string{"broker", "indexnode", "internal"}, Why: "who installs a provider of traces"},
 	{Path: "go.opentelemetry.io/otel/exporters", In: []string{"cmd"}, Why: "where traces go; the binary has it already, from the demo's etcd"},
-	{Path: "github.com/cespare/xxhash/v2", In: []string{".", "internal/partition", "indexnode", "broker"}, Why: "where an entity lives, what a page served, and look-ups"},
-	{Path: "github.com/twmb/murmur3", In: []string{"relevance"}, Why: "buckets of experiments"},
+	{Path: "github.com/cespare/xxhash/v2", In: []string{".", "internal/partition", "indexnode/store", "broker"}, Why: "where an entity lives, digests of the store, and who asks which node; nothing that a caller or a producer gains by choosing a hash, but of brokers that are older than the keys"},
+	{Path: "github.com/dchest/siphash", In: []string{".", "broker"}, Why: "what a page served, and what it was asked: hashes under a secret key, of what callers and producers choose"},
+	{Path: "github.com/twmb/murmur3", In: []string{"internal/slot"}, Tests: []string{"relevance/experiment"}, Why: "slots of experiments, as other languages can compute them"},
 	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "indexnode/backups", "cmd"}, Why: "packed files, model packs, page tokens and tails of the log"},
 	{Path: "golang.org/x/time", In: []string{"broker", "internal/backup"}, Why: "quotas of callers; the bound on a backup's bytes"},
 	{Path: "gocloud.dev", In: []string{"internal/backup"}, Why: "object stores have one home"},
 	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "indexnode/store", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; what the processor can; disks that are synced whole; when questions are due"},
 	{Path: "golang.org/x/sync", In: []string{"..."}, Why: "errgroup"},
 	{Path: "github.com/cockroachdb/datadriven", Tests: []string{"..."}, Why: "tests by data files"},
+}
+
+// only says what alone the packages in In, but for their tests, may import: of
+// this module, and of the standard library.
+var only = []struct {
+	In      string
+	Imports []string
+	Why     string
+}{
+	{In: "coordinator/plan", Imports: []string{module, module + "/internal/partition", "cmp", "fmt", "maps", "math", "slices"}, Why: "a plan is a pure function: no I/O, no clock, no goroutine, nothing of ours but the vocabulary"},
+	{In: "internal/stats", Imports: []string{"cmp", "fmt", "math", "slices"}, Why: "statistics are pure functions that can be read beside their papers: nothing of ours at all"},
 }
 
 // unsafeIn lists who may import unsafe.
@@ -189,6 +208,18 @@ func TestBans(t *testing.T) {
 			for _, b := range bans {
 				if under(f.dir, b.From) && under(to, b.To) && !under(f.dir, b.Except...) && !under(f.dir, b.To) && !(f.test && b.Tests) {
 					t.Errorf("%s imports %s: %s", f.name, to, b.Why)
+				}
+			}
+		}
+	}
+}
+
+func TestOnly(t *testing.T) {
+	for _, f := range files(t, parser.ImportsOnly) {
+		for _, o := range only {
+			for _, i := range f.imports {
+				if under(f.dir, o.In) && !f.test && !slices.Contains(o.Imports, i) {
+					t.Errorf("%s imports %s: %s", f.name, i, o.Why)
 				}
 			}
 		}

@@ -27,7 +27,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	f.q.feed.Spacing.apart(entries)
 	resp := &feedv1.GetFeedResponse{
 		Coverage: covered, Receipt: receipt(f, o, entries),
-		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0, time.Now()),
+		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0),
 	}
 	b.metrics.fates(f.q.feed.Name, o)
 	merged := time.Now()
@@ -52,6 +52,8 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	if f.q.query.Explain {
 		resp.Explain = explain(f, o)
 	}
+	b.expose(f.q, resp, entries)
+	b.shadow(f.q, o, entries)
 	return resp, nil
 }
 
@@ -119,7 +121,7 @@ func covers(c *feedv1.Coverage, least float64) error {
 	if share := float64(c.GetTimelinesAnswered()) / float64(c.GetTimelinesAsked()); share < least {
 		return &millrace.Error{
 			Reason: millrace.ReasonCoverage, Field: "min_coverage", Detail: fmt.Sprintf("the answer covers %d of %d timelines, %.4g and not %.4g of them", c.GetTimelinesAnswered(), c.GetTimelinesAsked(), share, least),
-			WayOut: "try again after a pause, or accept less",
+			WayOut: "try again after a pause, or accept less; if it lasts, see what millrace cluster show says of the index nodes",
 		}
 	}
 	return nil
@@ -127,7 +129,7 @@ func covers(c *feedv1.Coverage, least float64) error {
 
 // receipt says what the answer was made from.
 func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
-	r := &feedv1.Receipt{MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
+	r := &feedv1.Receipt{AnswerId: newAnswerID(), MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
 	var models, versions, executions []string
 	for _, pt := range o.parts {
 		models = append(models, pt.resp.GetModel())
@@ -136,6 +138,7 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 		r.Applied = append(r.Applied, applied(&pt))
 	}
 	r.Schemas = schemasOf(entries)
+	f.q.variants.receipt(r)
 	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
 	return r
 }

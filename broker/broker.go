@@ -28,6 +28,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -61,6 +62,13 @@ type Config struct {
 	Feeds []Feed
 	// Definitions are served over all others. nil: none.
 	Definitions Definitions
+	// Experiments are documents of experiments; [cluster.Artefacts] of
+	// [experiments.Kind] gives them. nil: none.
+	Experiments experiments.Source
+	// Exposures take what answers of experiments showed. nil: nobody does.
+	Exposures Exposures
+	// Name is this broker's, in exposures.
+	Name string
 	// Models says which version of a model answers. nil: only models that every
 	// node has are asked for.
 	Models Models
@@ -121,24 +129,28 @@ func (c Config) Validate() error {
 
 // Broker answers feed requests.
 type Broker struct {
-	maps    Maps
-	timeout time.Duration
-	log     *slog.Logger
-	feeds   *feedBook
-	models  Models // may be nil
-	absent  absent
-	conns   *conns
-	crew    *crew
-	records *records
-	budget  *budget
-	recent  *latencies
-	health  *health
-	zone    zone
-	gate    *gate
-	quotas  quotas
-	metrics *metrics
-	pageKey []byte
-	forbid  Forbid
+	maps        Maps
+	timeout     time.Duration
+	log         *slog.Logger
+	feeds       *feedBook
+	experiments *experiments.Live // nil: none
+	exposures   Exposures         // nil: none
+	name        string
+	models      Models // may be nil
+	absent      absent
+	conns       *conns
+	crew        *crew
+	records     *records
+	budget      *budget
+	recent      *latencies
+	health      *health
+	zone        zone
+	gate        *gate
+	quotas      quotas
+	metrics     *metrics
+	shadows     *shadows
+	keys        pageKeys
+	forbid      Forbid
 
 	arriving, parsing, answering *memory.Budget
 	sizes                        *sizes
@@ -170,9 +182,10 @@ func New(cfg Config) (*Broker, error) {
 	bytes := cmp.Or(cfg.RequestMemory, defaultRequestMemory)
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
-		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pageKey: cfg.PageKey,
+		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, keys: newPageKeys(cfg.PageKey),
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
+		exposures: cfg.Exposures, name: cfg.Name, shadows: newShadows(),
 		forbid: cfg.Forbid, arriveWithin: intake.ArriveWithin, takenWithin: intake.TakenWithin, sizes: newSizes(),
 		arriving:  memory.New(bytes/4, "requests that are arriving"),
 		parsing:   memory.New(bytes/4, "requests that are being read"),
@@ -180,6 +193,9 @@ func New(cfg Config) (*Broker, error) {
 	}
 	b.open, b.end = context.WithCancel(context.Background())
 	b.feeds = newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
+	if cfg.Experiments != nil {
+		b.experiments = experiments.Follow(cfg.Experiments, referred{cfg.Models}, cfg.Log)
+	}
 	var err error
 	if b.metrics, err = newMetrics(b, cfg.Metrics); err != nil {
 		return nil, err
@@ -191,8 +207,12 @@ func New(cfg Config) (*Broker, error) {
 // Close ends the connections to the nodes, once.
 func (b *Broker) Close() error {
 	b.feeds.close()
+	if b.experiments != nil {
+		b.experiments.Close()
+	}
 	b.end()
 	b.pings.Wait()
+	b.shadows.running.Wait()
 	b.conns.close()
 	b.crew.close()
 	return nil
@@ -225,6 +245,9 @@ func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*fee
 			attribute.Int("items", shown), attribute.Int("missing", len(resp.GetCoverage().GetMissing())))
 	}
 	endSpan(span, err)
+	if err != nil {
+		b.exposeRefusal(q, err)
+	}
 	if tracing.Forced(ctx) {
 		if err == nil {
 			err = readItems(resp)
@@ -341,14 +364,16 @@ func (f *fanout) nothing(o outcome) error {
 	for _, why := range o.missing {
 		counts[why]++
 	}
-	e := &millrace.Error{Reason: millrace.ReasonUnavailable, WayOut: "try again after a pause"}
+	e := &millrace.Error{Reason: millrace.ReasonUnavailable, WayOut: "try again after a pause; if it lasts, see what millrace cluster show says of the index nodes"}
 	switch n := len(o.missing); {
 	case counts[missModel] == n:
 		return f.nobodyHas()
+	case counts[missOlder] == n:
+		e.WayOut = "upgrade the index nodes, and the brokers after them; until then only first pages are answered"
 	case counts[missTimeout] == n:
 		e.Reason, e.WayOut = millrace.ReasonDeadline, "allow more time or ask for fewer entities"
 	case counts[missOverloaded] == n:
-		e.Reason = millrace.ReasonOverloaded
+		e.Reason, e.WayOut = millrace.ReasonOverloaded, "try again after a pause"
 	case counts[missTooLarge] == n:
 		e.Reason, e.WayOut = millrace.ReasonTooLarge, fewerItems
 	}

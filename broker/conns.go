@@ -7,10 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -29,13 +27,6 @@ import (
 // must fit, and a page of large records.
 const maxMessageBytes = 32 << 20
 
-// reconnect makes a node that is back be used soon; gRPC's own pauses grow to
-// two minutes.
-var reconnect = grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
-	MinConnectTimeout: 2 * time.Second,
-}
-
 // DialGRPC reaches nodes by gRPC with the given options; without any the
 // connection is not encrypted.
 func DialGRPC(opts ...grpc.DialOption) func(cluster.Node) (Node, error) {
@@ -43,8 +34,7 @@ func DialGRPC(opts ...grpc.DialOption) func(cluster.Node) (Node, error) {
 		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 	}
 	opts = append(append(opts, grpctune.Client()...),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
-		grpc.WithConnectParams(reconnect))
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))
 	return func(n cluster.Node) (Node, error) {
 		conn, err := grpc.NewClient(n.Addr, opts...)
 		if err != nil {

@@ -29,6 +29,7 @@ type Defined struct {
 	Version cluster.Version
 	Fresh   bool              // it has been stored now, and was not there before
 	Covers  bool              // a built-in feed of the same name, which serves no longer
+	Closes  []string          // the built-in feeds that serve nobody while it is defined, though it does not cover them
 	Unheard []millrace.NodeID // the index nodes that could not be asked
 }
 
@@ -43,10 +44,25 @@ func DefineFeed(ctx context.Context, store *cluster.Artefacts, checks Checks, fi
 		return d, err
 	}
 	d.Covers = slices.ContainsFunc(BuiltIn(), func(f Feed) bool { return f.Name == d.Feed.Name })
+	d.Closes = closes(d.Feed, store.Serving())
 	if d.Version, d.Fresh, err = store.Publish(ctx, d.Feed.Name, "", file, who); err != nil {
 		return d, err
 	}
 	return d, store.Serve(ctx, d.Version, nil, who)
+}
+
+// closes returns the built-in feeds that a feed forbids to every caller, of
+// those that no definition covers.
+func closes(f Feed, defined map[string]cluster.Version) (names []string) {
+	if !f.forbids().Recent {
+		return nil
+	}
+	for _, built := range BuiltIn() {
+		if _, covered := defined[built.Name]; !covered && built.Name != f.Name {
+			names = append(names, built.Name)
+		}
+	}
+	return names
 }
 
 // CheckFeed reports every reason why requests could not be answered by a

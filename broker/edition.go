@@ -51,11 +51,16 @@ func (e *editions) find(v cluster.Version) (Feed, bool) {
 }
 
 // edition returns the definition that made the first page of a feed, as long as
-// it is there. What serves now may forbid more: that holds at once.
+// it is there. What serves now may forbid more: that holds at once. A private
+// feed has no pages by another definition than the one that serves, which would
+// show what it drops.
 func (b *feedBook) edition(now Feed, c *cursor) (Feed, error) {
 	v := cluster.Version{Name: now.Name, Version: c.feed, Sum: c.feedSum}
 	if now.edition == v {
 		return now, nil
+	}
+	if now.Private {
+		return Feed{}, badToken("feed %s is private, and its definition is another than that of the first page", v.Name)
 	}
 	f, there := b.fixed[v.Name]
 	if there = there && f.edition == v; !there && v.Version != "" && b.defs != nil && slices.Contains(b.defs.All()[v.Name], v) {
@@ -71,7 +76,7 @@ func (b *feedBook) edition(now Feed, c *cursor) (Feed, error) {
 	if !there {
 		return Feed{}, badToken("the definition of feed %s that made the first page is no longer there", v.Name)
 	}
-	f.Forbid, f.Private = f.forbids().or(now.forbids()), f.Private || now.Private
+	f.Forbid = f.forbids().or(now.forbids())
 	return f, nil
 }
 

@@ -1,22 +1,28 @@
 package broker
 
 import (
+	"hash/maphash"
 	"math/bits"
-	"math/rand/v2"
 	"sync"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
 )
 
-// entitySet is the distinct entities of a request, found by their hashes, which
-// are needed anyway. Its memory is used again by the next request.
+// entitySet is the distinct entities of a request. It finds them by a hash
+// whose key is random in every process: a caller who knew the hash, as everyone
+// knows that of partitions, could choose names that all meet in one slot. Its
+// memory is used again by the next request.
 type entitySet struct {
 	slots    []uint32 // an open table: 1 + the index in distinct, 0: free
-	shift    int      // of a scattered hash, to its slot
+	shift    int      // of a hash, to its slot
 	distinct []hashed
 }
 
 type hashed struct {
-	entity string
-	hash   uint64
+	entity    string
+	hash      uint64 // of the table
+	partition millrace.Partition
 }
 
 var usedEntitySets = sync.Pool{New: func() any { return new(entitySet) }}
@@ -40,13 +46,15 @@ func (m *entitySet) release() {
 	usedEntitySets.Put(m)
 }
 
-// scatter keeps callers from choosing names that meet in a slot: it takes
-// another place of the hash in every process.
-var scatter = rand.Uint64() | 1
+// tableSeed is the key of the tables' hash.
+var tableSeed = maphash.MakeSeed()
+
+// home is the slot from which a hash is looked for.
+func (m *entitySet) home(hash uint64) int { return int(hash >> m.shift) }
 
 // find reports whether a name is there, and else the slot to put it in.
 func (m *entitySet) find(entity string, hash uint64) (slot int, there bool) {
-	for slot = int(hash * scatter >> m.shift); m.slots[slot] != 0; slot = (slot + 1) & (len(m.slots) - 1) {
+	for slot = m.home(hash); m.slots[slot] != 0; slot = (slot + 1) & (len(m.slots) - 1) {
 		if n := &m.distinct[m.slots[slot]-1]; n.hash == hash && n.entity == entity {
 			return slot, true
 		}
@@ -54,8 +62,11 @@ func (m *entitySet) find(entity string, hash uint64) (slot int, there bool) {
 	return slot, false
 }
 
-// put puts a name into the slot where find did not find it.
-func (m *entitySet) put(slot int, entity string, hash uint64) {
-	m.distinct = append(m.distinct, hashed{entity, hash})
+// put puts a name into the slot where find did not find it, and returns its
+// partition.
+func (m *entitySet) put(slot int, entity string, hash uint64) millrace.Partition {
+	p := partition.Of(millrace.Entity(entity))
+	m.distinct = append(m.distinct, hashed{entity, hash, p})
 	m.slots[slot] = uint32(len(m.distinct))
+	return p
 }

@@ -67,7 +67,7 @@ func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (outcome, 
 	o := f.cover(ctx, q.want, nil)
 	o.oneVersion()
 	q.times.fanOut = time.Since(f.began) - q.times.route
-	return o, f, f.mu.refused
+	return o, f, q.feed.discreet(f.mu.refused)
 }
 
 // refuse ends everything.
@@ -282,6 +282,9 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	if err == nil {
 		err = f.q.answeredBy(resp)
 	}
+	if err == nil && resp.GetProtocol() < f.q.protocol() {
+		err = errOlder
+	}
 	endSpan(span, err)
 	took := time.Since(start)
 	label := f.count(ctx, l, err)
@@ -361,7 +364,7 @@ func (f *fanout) judge(l leg, took time.Duration, err error) {
 		f.b.health.answered(id, took, took < due)
 		recent.add(took)
 		f.b.metrics.callTimes.Observe(took.Seconds())
-	case rpcerr.Refused(err), reason(context.Background(), err) == missModel:
+	case rpcerr.Refused(err), reason(context.Background(), err) == missModel, errors.Is(err, errOlder):
 	case !ended(err):
 		f.b.health.failed(id)
 		if errors.Is(err, errUnreachable) {

@@ -24,6 +24,9 @@ type Feed struct {
 	// Shadow are models that rank nothing, and score each item beside Model
 	// where a request asks to explain.
 	Shadow []string `yaml:"shadow,omitempty"`
+	// ShadowShare of the answers, from 0 to 1, are ranked again by each of
+	// Shadow, beside the request, to count how far they would differ.
+	ShadowShare float64 `yaml:"shadow_share,omitempty"`
 	// DistinctObjects shows the best record of each object, and up to three
 	// others as "also".
 	DistinctObjects bool `yaml:"distinct_objects,omitempty"`
@@ -108,6 +111,12 @@ func (f Feed) Validate() error {
 		if m == f.Model || slices.Contains(f.Shadow[:i], m) {
 			fault(fmt.Sprintf("shadow[%d]", i), "%q is there twice", m)
 		}
+	}
+	switch {
+	case !(f.ShadowShare >= 0 && f.ShadowShare <= 1):
+		fault("shadow_share", "%v is not between 0 and 1", f.ShadowShare)
+	case f.ShadowShare > 0 && len(f.Shadow) == 0:
+		fault("shadow_share", "there are no models in shadow to rank answers again")
 	}
 	if len(f.Types) > maxTypes {
 		fault("types", "%d of them, more than %d; leave them out for all", len(f.Types), maxTypes)

@@ -24,11 +24,12 @@ cap_per_entity: 2
 limit: 50
 spacing: {entity: 2, type: 1}
 shadow: [jobs-v3, recency]
+shadow_share: 0.25
 `))
 	want := Feed{
 		Name: "jobs", Types: []millrace.ContentType{"job", "share"}, Filter: "record.language == viewer.language", Window: 168 * time.Hour,
 		Model: "jobs-v2", DistinctObjects: true, CapPerEntity: 2, Limit: 50, Spacing: Spacing{Entity: 2, Type: 1},
-		Shadow: []string{"jobs-v3", "recency"},
+		Shadow: []string{"jobs-v3", "recency"}, ShadowShare: 0.25,
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %+v, %v", got, err)
@@ -46,6 +47,9 @@ func TestBadFeeds(t *testing.T) {
 		"name: a\nmodel: b\nshadow: [b, c, c, \"\", d, e, f, g, h]": {
 			"shadow[0]: \"b\" is there twice", "shadow[2]: \"c\" is there twice", "shadow[3]: \"\" is not the name", "shadow: 9 models, more than 8",
 		},
+		"name: a\nmodel: b\nshadow: [c]\nshadow_share: 1.5":  {"shadow_share: 1.5 is not between 0 and 1"},
+		"name: a\nmodel: b\nshadow: [c]\nshadow_share: .nan": {"shadow_share"},
+		"name: a\nmodel: b\nshadow_share: 0.5":               {"shadow_share: there are no models in shadow"},
 		"name: 1/2\nmodel: \"\"\ntypes: [post, post, \"\"]\nfilter: \"\\0\"\nwindow: -1h\ncap_per_entity: -1\nlimit: 1001\nspacing: {entity: -1, type: 11}": {
 			"name: want", "model: \"\"", "types[1]: \"post\" is there twice", "types[2]: it is empty", "filter: a NUL", "window: -1h", "cap_per_entity: -1", "limit: 1001", "spacing.entity: -1", "spacing.type: 11",
 		},

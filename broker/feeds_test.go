@@ -446,7 +446,7 @@ func TestPagesKeepTheirDefinition(t *testing.T) {
 	if err != nil || first.NextPageToken == "" {
 		t.Fatalf("%v, %v", first, err)
 	}
-	d.serve("ranked", 2, "name: ranked\nmodel: recency\nfilter: record.likes > 2\ndistinct_objects: true\ntypes: [like]\nprivate: true")
+	d.serve("ranked", 2, "name: ranked\nmodel: recency\nfilter: record.likes > 2\ndistinct_objects: true\ntypes: [like]\nforbid: {explain: true}")
 	settled(knows.feeds)
 	for name, b := range map[string]*Broker{"one that served it": knows, "another": brokerOf()} {
 		next := proto.Clone(req).(*feedv1.GetFeedRequest)

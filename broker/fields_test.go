@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -83,6 +85,35 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		if e := refusal(t, err); e.Reason != millrace.ReasonUnknown || e.Field != c.field || !strings.HasPrefix(e.WayOut, c.wayOut) {
 			t.Errorf("%s: %v", c.ask, e)
 		}
+	}
+	// One that asks for it again and again costs nodes nothing.
+	before := w.nodes["n0"].told
+	for range 20 {
+		req := recentRequest(1)
+		req.Fields = []string{"star"}
+		if _, err := b.GetFeed(t.Context(), req); refusal(t, err).Reason != millrace.ReasonUnknown {
+			t.Error(err)
+		}
+	}
+	if n := w.nodes["n0"].told - before; n > 5 { // one a second, by whatever clock
+		t.Errorf("20 requests asked %d times for the fields of all schemas", n)
+	}
+	// Nor do many at the same time.
+	w.nodes["n0"].tells = 200 * time.Millisecond
+	b, before = w.broker(), w.nodes["n0"].told
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			req := recentRequest(1)
+			req.Fields = []string{"star"}
+			if _, err := b.GetFeed(t.Context(), req); err == nil {
+				t.Error("taken")
+			}
+		})
+	}
+	all.Wait()
+	if n := w.nodes["n0"].told - before; n > 5 {
+		t.Errorf("16 requests at a time asked %d times for the fields of all schemas", n)
 	}
 	// A node that does not tell what it knows leaves the question open.
 	w.nodes["n0"].silent = true

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace"
@@ -62,4 +63,18 @@ func (b *Broker) servesBuiltIn(feed *Feed, all feedSet) error {
 
 func forbidden(field, feed string) error {
 	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: field, Detail: fmt.Sprintf("feed %s may not be asked with it", feed), WayOut: "leave it out"}
+}
+
+// discreet returns a refusal without the names that only index nodes can have
+// put into it, where the feed is private: fields that it may never show, and
+// its own filter.
+func (f *Feed) discreet(err error) error {
+	var e *millrace.Error
+	if !f.Private || !errors.As(err, &e) || e.Reason != millrace.ReasonFilter {
+		return err
+	}
+	return &millrace.Error{
+		Reason: e.Reason, Field: "filter", Detail: fmt.Sprintf("it is no filter for the records of feed %s, which is private and says no more", f.Name),
+		WayOut: "see the filter language in docs/filters.md; who runs the feed finds the fault by asking another",
+	}
 }

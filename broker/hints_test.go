@@ -66,3 +66,14 @@ func TestHints(t *testing.T) {
 		t.Errorf("hints %q", got)
 	}
 }
+
+// A refusal for nodes that are away says where to look for them; one for
+// overload does not.
+func TestARefusalSaysWhereToLook(t *testing.T) {
+	for why, looks := range map[string]bool{missUnreachable: true, missNoReplica: true, missOverloaded: false, missTimeout: false} {
+		err := new(fanout).nothing(outcome{missing: map[millrace.Partition]string{1: why, 2: why}})
+		if got := strings.Contains(err.Error(), "millrace cluster show"); got != looks {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+}

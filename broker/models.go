@@ -16,6 +16,8 @@ import (
 type Models interface {
 	Served(name string) (cluster.Version, bool)
 	Has(v cluster.Version) bool
+	// Changed is closed when any of it has changed.
+	Changed() <-chan struct{}
 }
 
 // chooseModel names the version that answers, once for all nodes and pages: a

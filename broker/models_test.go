@@ -53,6 +53,8 @@ func (p *pointers) drop(v cluster.Version) {
 	delete(p.there, v)
 }
 
+func (p *pointers) Changed() <-chan struct{} { return nil }
+
 func (p *pointers) Served(name string) (cluster.Version, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -63,7 +63,7 @@ var rules = map[string]rule{
 	"WhyResponse.coverage":     always,
 	"Item.also":                {bounds: object{"maxItems": 3}},
 	"Missing.partition":        {bounds: object{"maximum": partition.Count - 1}},
-	"Missing.reason":           {values: values(missTimeout, missUnreachable, missNoReplica, missBehind, missOverloaded, missTooLarge, missModel, missError)},
+	"Missing.reason":           {values: values(missTimeout, missUnreachable, missNoReplica, missBehind, missOverloaded, missTooLarge, missModel, missOlder, missError)},
 	"Receipt.execution":        {values: values("", "generated", "interpreted", "generated,interpreted")},
 	"ItemExplain.cache":        {values: values("fat", "store")},
 	"WhyResponse.stage":        {values: values(append([]string{stageNever, stageUnanswered}, furthest...)...)},

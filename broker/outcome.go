@@ -22,6 +22,7 @@ const (
 	missOverloaded  = "overloaded"
 	missTooLarge    = "too_large"
 	missModel       = "no_model"
+	missOlder       = "older"
 	missError       = "error"
 )
 
@@ -148,6 +149,7 @@ var (
 	errMute        = errors.New("broker: the node answers nobody")
 	errUnreachable = errors.New("broker: the node cannot be reached")
 	errTooLarge    = errors.New("broker: the node's answer is larger than a message may be")
+	errOlder       = errors.New("broker: the node is of an older version, which does not understand all of the question")
 )
 
 // reason says why a call that gave err answered nothing.
@@ -160,6 +162,8 @@ func reason(ctx context.Context, err error) string {
 		return missTimeout
 	case errors.Is(err, errTooLarge):
 		return missTooLarge
+	case errors.Is(err, errOlder):
+		return missOlder
 	case !errors.As(err, &e):
 		return missError
 	}

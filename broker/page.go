@@ -8,16 +8,19 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
+	"github.com/dchest/siphash"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // A page token is all that a broker knows of the pages before, so that any
@@ -29,32 +32,62 @@ import (
 //
 // in base64 for URLs, without padding.
 const (
-	tokenVersion = 4
+	tokenVersion = 6
+	tokenBefore  = 5 // which has no variants; a page without any has it yet
 	macBytes     = 16
-	tokenLife    = 24 * time.Hour
-	maxServed    = 10_000 // items on the pages of one feed
+	tokenLife    = 24 * time.Hour // of all pages of a feed, from its first
+	maxServed    = 10_000         // items on the pages of one feed
 )
 
 // cursor is where a feed continues.
 type cursor struct {
-	issued  millrace.Time
-	asOf    millrace.Time // of every page
-	request uint64        // hash of what must be the same on every page
-	model   string        // of every page, whatever becomes of the feed's,
-	version string        // and its version; empty of what every node has
-	sum     string        // and its checksum
-	feed    string        // the version of the feed's definition, of every page likewise; empty of one that came with the broker
-	feedSum string        // and its checksum
-	served  []uint64      // millrace.ServedHash of every item so far, ascending
+	issued   millrace.Time         // with the first page
+	asOf     millrace.Time         // of every page
+	request  identity              // what must be the same on every page
+	model    string                // of every page, whatever becomes of the feed's,
+	version  string                // and its version; empty of what every node has
+	sum      string                // and its checksum
+	feed     string                // the version of the feed's definition, of every page likewise; empty of one that came with the broker
+	feedSum  string                // and its checksum
+	variants []experiment.Assigned // of every page: what deals may have changed; without what they set
+	heldOut  []string              // layers, of every page likewise
+	served   []uint64              // millrace.ServedHash of every item so far, ascending
+}
+
+// identity is of a request what must be the same on every page, as a MAC.
+type identity [16]byte
+
+// pageKeys are what pages keep secret, all of the one key that the brokers of a
+// cluster share.
+type pageKeys struct {
+	token   []byte // signs tokens
+	request []byte // signs what a request asks,
+	sets    [2]uint64
+	served  millrace.ServedKey
+}
+
+func newPageKeys(secret []byte) pageKeys {
+	k := pageKeys{token: secret, request: mac(secret, []byte("request"))}
+	sets := mac(secret, []byte("sets"))
+	k.sets = [2]uint64{binary.LittleEndian.Uint64(sets), binary.LittleEndian.Uint64(sets[8:])}
+	copy(k.served[:], mac(secret, []byte("served")))
+	return k
 }
 
 func (c *cursor) encode(key []byte) string {
-	b := []byte{tokenVersion}
+	version := byte(tokenVersion)
+	if len(c.variants)+len(c.heldOut) == 0 {
+		version = tokenBefore
+	}
+	b := []byte{version}
 	b = binary.AppendUvarint(b, uint64(c.issued))
 	b = binary.AppendUvarint(b, uint64(c.asOf))
-	b = binary.LittleEndian.AppendUint64(b, c.request)
+	b = append(b, c.request[:]...)
 	for _, s := range []string{c.model, c.version, c.sum, c.feed, c.feedSum} {
 		b = appendPrefixed(b, s)
+	}
+	if version == tokenVersion {
+		b = appendVariants(b, c.variants, c.heldOut)
 	}
 	b = appendHashes(b, c.served)
 	return base64.RawURLEncoding.EncodeToString(append(b, mac(key, b)...))
@@ -83,15 +116,17 @@ func decodeCursor(token string, key []byte) (*cursor, error) {
 // decodeBody reads what stands before the mac.
 func decodeBody(b []byte) (*cursor, error) {
 	r := reader{b: b}
-	if v := r.bytes(1); r.bad || v[0] != tokenVersion {
+	v := r.bytes(1)
+	if r.bad || v[0] != tokenVersion && v[0] != tokenBefore {
 		return nil, errors.New("it is of another version")
 	}
 	c := &cursor{issued: millrace.Time(r.uvarint()), asOf: millrace.Time(r.uvarint())}
-	if h := r.bytes(8); !r.bad {
-		c.request = binary.LittleEndian.Uint64(h)
-	}
+	copy(c.request[:], r.bytes(uint64(len(c.request))))
 	for _, s := range []*string{&c.model, &c.version, &c.sum, &c.feed, &c.feedSum} {
 		*s = string(r.bytes(r.uvarint()))
+	}
+	if v[0] == tokenVersion {
+		c.variants, c.heldOut = readVariants(&r)
 	}
 	if r.bad {
 		return nil, errors.New("it ends too soon")
@@ -137,7 +172,7 @@ func (b *Broker) cursorOf(req *feedv1.GetFeedRequest) (*cursor, error) {
 	if req.GetPageToken() == "" {
 		return nil, nil
 	}
-	c, err := decodeCursor(req.GetPageToken(), b.pageKey)
+	c, err := decodeCursor(req.GetPageToken(), b.keys.token)
 	if err != nil {
 		return nil, badToken("%v", err)
 	}
@@ -146,7 +181,7 @@ func (b *Broker) cursorOf(req *feedv1.GetFeedRequest) (*cursor, error) {
 
 // readPage continues where the request's token says; c is nil for a first page.
 func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *cursor, now time.Time) error {
-	q.request = requestHash(req, q)
+	q.request, q.issued = b.keys.identify(req, q), millrace.TimeOf(now)
 	switch {
 	case c == nil:
 		return nil
@@ -160,13 +195,15 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *cursor, no
 	if err := b.keepModel(q, c); err != nil {
 		return err
 	}
-	q.query.Exclude = c.served
+	q.issued = c.issued
+	q.query.Exclude, q.query.ServedKey = c.served, b.keys.served[:]
 	return readTimes(q, req, c.asOf.Std())
 }
 
-// requestHash is of all that every page must ask alike. Entities count as a
-// set, since callers keep them in sets.
-func requestHash(req *feedv1.GetFeedRequest, q *question) uint64 {
+// identify returns what a request is known by on every page: a MAC of all that
+// each must ask alike. Entities, attributes and features count as sets, since
+// callers keep them so.
+func (k *pageKeys) identify(req *feedv1.GetFeedRequest, q *question) (id identity) {
 	b := make([]byte, 0, 512)
 	for _, s := range []string{req.GetFeed(), q.viewer, req.GetFilter(), req.GetModel()} {
 		b = appendPrefixed(b, s)
@@ -182,14 +219,43 @@ func requestHash(req *feedv1.GetFeedRequest, q *question) uint64 {
 	for _, t := range q.query.GetTypes() {
 		b = appendPrefixed(b, t)
 	}
-	sum, room := q.entitySum, make([]byte, 0, 256) // maps have no order
+	entities, attributes, features := k.set(), k.set(), k.set()
+	for rest := q.encoded; len(rest) > 0; {
+		var e []byte
+		e, rest = partition.CutEntity(rest)
+		entities.add(e)
+	}
+	room := make([]byte, 0, 256)
 	for name, value := range req.GetViewer().GetAttributes() {
-		sum += xxhash.Sum64(appendAttribute(appendPrefixed(room, name), value))
+		attributes.add(appendAttribute(appendPrefixed(room, name), value))
 	}
 	for name, x := range req.GetViewer().GetFeatures() {
-		sum += xxhash.Sum64(binary.LittleEndian.AppendUint64(append(appendPrefixed(room, name), 'f'), math.Float64bits(x)))
+		features.add(binary.LittleEndian.AppendUint64(appendPrefixed(room, name), math.Float64bits(x)))
 	}
-	return xxhash.Sum64(binary.LittleEndian.AppendUint64(b, sum))
+	b = features.append(attributes.append(entities.append(b)))
+	copy(id[:], mac(k.request, b))
+	return id
+}
+
+// setSum stands for a set of different things, whatever their order: the sum of
+// 128 bits of SipHash-2-4 of each. Nobody can make two sets of one sum who knows
+// neither the key nor a sum: so a sum goes nowhere but into a MAC.
+type setSum struct {
+	key    [2]uint64
+	lo, hi uint64
+}
+
+func (k *pageKeys) set() setSum { return setSum{key: k.sets} }
+
+func (s *setSum) add(one []byte) {
+	lo, hi := siphash.Hash128(s.key[0], s.key[1], one)
+	var carry uint64
+	s.lo, carry = bits.Add64(s.lo, lo, 0)
+	s.hi, _ = bits.Add64(s.hi, hi, carry)
+}
+
+func (s *setSum) append(b []byte) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, s.lo), s.hi)
 }
 
 // appendAttribute appends a value that [checkAttribute] has passed.
@@ -220,7 +286,7 @@ func appendPrefixed(b []byte, s string) []byte {
 // nextToken returns the token of the page behind these entries; "" when there
 // is none. A page that is short because partitions are missing may have a
 // sequel: what they hold.
-func (b *Broker) nextToken(q *question, entries []entry, complete bool, now time.Time) string {
+func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
 	if len(entries) == 0 || complete && len(entries) < int(q.query.Limit) {
 		return ""
 	}
@@ -228,12 +294,12 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool, now time
 	served := slices.Clone(q.query.Exclude)
 	for i := range entries {
 		e := &entries[i]
-		served = append(served, millrace.ServedHash(distinct, millrace.Object(e.item.GetObject()), e.Timeline, e.ID))
+		served = append(served, millrace.ServedHash(b.keys.served, distinct, millrace.Object(e.item.GetObject()), e.Timeline, e.ID))
 	}
 	slices.Sort(served)
 	c := cursor{
-		issued: millrace.TimeOf(now), asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: q.query.ModelSum,
-		feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, served: slices.Compact(served),
+		issued: q.issued, asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: q.query.ModelSum,
+		feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, variants: q.variants.dealt, heldOut: q.variants.heldOut, served: slices.Compact(served),
 	}
-	return c.encode(b.pageKey)
+	return c.encode(b.keys.token)
 }

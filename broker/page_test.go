@@ -186,12 +186,12 @@ func TestPageTokens(t *testing.T) {
 		"altered":          func(r *feedv1.GetFeedRequest) { r.PageToken = "C" + r.PageToken[1:] },
 		"of other brokers": func(r *feedv1.GetFeedRequest) { r.PageToken = (&cursor{}).encode([]byte("another key")) },
 		"expired": func(r *feedv1.GetFeedRequest) {
-			c, err := decodeCursor(r.PageToken, b.pageKey)
+			c, err := decodeCursor(r.PageToken, b.keys.token)
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.issued -= millrace.Time((25 * time.Hour).Milliseconds())
-			r.PageToken = c.encode(b.pageKey)
+			r.PageToken = c.encode(b.keys.token)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,11 +205,11 @@ func TestPageTokens(t *testing.T) {
 	}
 }
 
-// All that every page must ask alike is in the hash, and nothing of how it
-// came.
-func TestRequestHash(t *testing.T) {
+// All that every page must ask alike is in a request's identity, and nothing of
+// how it came.
+func TestRequestIdentity(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	hash := func(change func(*feedv1.GetFeedRequest)) uint64 {
+	hash := func(change func(*feedv1.GetFeedRequest)) identity {
 		req := recentRequest(3)
 		req.Types, req.From, req.Limit = []string{"post", "like"}, &timestamppb.Timestamp{Nanos: 1}, proto.Int64(5)
 		req.Viewer = &feedv1.Viewer{Id: "v", Features: map[string]float64{"f": 1, "g": 2}, Attributes: map[string]*structpb.Value{
@@ -236,7 +236,7 @@ func TestRequestHash(t *testing.T) {
 	attribute := func(name string, v *structpb.Value) func(*feedv1.GetFeedRequest) {
 		return func(r *feedv1.GetFeedRequest) { r.Viewer.Attributes[name] = v }
 	}
-	met := map[uint64]string{same: "nothing"}
+	met := map[identity]string{same: "nothing"}
 	for name, change := range map[string]func(*feedv1.GetFeedRequest){
 		"feed":        func(r *feedv1.GetFeedRequest) { r.Feed = "home" },
 		"viewer":      func(r *feedv1.GetFeedRequest) { r.Viewer.Id = "w" },
@@ -263,7 +263,7 @@ func TestRequestHash(t *testing.T) {
 	} {
 		got := hash(change)
 		if other, ok := met[got]; ok {
-			t.Errorf("another %s has the hash of another %s", name, other)
+			t.Errorf("another %s has the identity of another %s", name, other)
 		}
 		met[got] = name
 	}
@@ -295,7 +295,7 @@ func TestHashesAreCompact(t *testing.T) {
 
 func FuzzDecodeCursor(f *testing.F) {
 	key := []byte("0123456789abcdef")
-	for _, c := range []cursor{{}, {issued: 1, asOf: 2, request: 3, model: "home", feed: "3", feedSum: "ff", served: []uint64{5, 1 << 40, 1<<64 - 1}}} {
+	for _, c := range []cursor{{}, {issued: 1, asOf: 2, request: identity{3}, model: "home", feed: "3", feedSum: "ff", served: []uint64{5, 1 << 40, 1<<64 - 1}}} {
 		raw, _ := base64.RawURLEncoding.DecodeString(c.encode(key))
 		f.Add(raw[:len(raw)-macBytes])
 	}

@@ -91,6 +91,74 @@ func TestAPrivateFeedsWindowOnlyNarrows(t *testing.T) {
 	}
 }
 
+// A private feed's refusals name no content type, no field and no filter but
+// those that it shows.
+func TestAPrivateFeedNamesNothingElse(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.add(timelineOf(0), recordID(0), timeAt(0), "") // a note; nodes know activities too, which have likes
+	w.nodes["n0"].types = []string{"post", "secret"}
+	b := w.broker(Feed{Name: "staff", Model: "recency", Private: true})
+	for what, ask := range map[string]func(*feedv1.GetFeedRequest){
+		"an unknown type":         func(r *feedv1.GetFeedRequest) { r.Types = []string{"sekret"} },
+		"an unknown field":        func(r *feedv1.GetFeedRequest) { r.Fields = []string{"like"} },
+		"a field unlike all":      func(r *feedv1.GetFeedRequest) { r.Fields = []string{"unlike-all-others"} },
+		"a filter of other names": func(r *feedv1.GetFeedRequest) { r.Filter = "record.like > 1" },
+	} {
+		req := recentRequest(1)
+		req.Feed = "staff"
+		if ask(req); req.Filter != "" {
+			w.nodes["n0"].err = &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field like; did you mean likes?", WayOut: "ask for secret"}
+		}
+		_, err := b.GetFeed(t.Context(), req)
+		w.nodes["n0"].err = nil
+		e := refusal(t, err)
+		for _, name := range []string{"likes", "comments", "secret"} {
+			if strings.Contains(e.Detail+e.WayOut, name) {
+				t.Errorf("%s: %q is told: %s; %s", what, name, e.Detail, e.WayOut)
+			}
+		}
+		if e.Field == "" || e.WayOut == "" {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+}
+
+// What a feed showed before it was private, or before it was narrowed, it shows
+// to nobody who kept a page token of then.
+func TestAPrivateFeedHasNoOlderPages(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	for i := range 9 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	d := newDefinitions()
+	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.Close() }()
+	private := "name: staff\nmodel: recency\nprivate: true\n"
+	for i, text := range []string{"name: staff\nmodel: recency\n", private, private + "types: [post]\n"} {
+		d.serve("staff", 2*i+1, text)
+		settled(b.feeds)
+		req := recentRequest(9)
+		req.Feed, req.Limit = "staff", new(int64(1))
+		first, err := b.GetFeed(t.Context(), req)
+		if err != nil || first.NextPageToken == "" {
+			t.Fatalf("%v, %v", first, err)
+		}
+		req.PageToken = first.NextPageToken
+		if _, err := b.GetFeed(t.Context(), req); err != nil {
+			t.Errorf("by the same definition: %v", err)
+		}
+		d.serve("staff", 2*i+2, private+"filter: record.aud == 'all'\n")
+		settled(b.feeds)
+		_, err = b.GetFeed(t.Context(), req)
+		if e := refusal(t, err); e.Reason != millrace.ReasonPageToken || e.WayOut == "" {
+			t.Errorf("a page by definition %d: %+v", i, e)
+		}
+	}
+}
+
 // A refusal that quotes what was sent is short, whatever was sent.
 func TestRefusalsAreShort(t *testing.T) {
 	long := strings.Repeat("ä", 1<<20)

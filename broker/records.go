@@ -6,6 +6,9 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -18,15 +21,21 @@ import (
 // bound they are fetched again each time.
 const maxSchemas = 10_000
 
+// fieldsLast is how long a node is not asked again for the fields of all
+// schemas, which may be many.
+const fieldsLast = time.Second
+
 // records turns bodies into JSON objects by the schemas they were written
 // under, which it fetches from the nodes that returned the bodies.
 type records struct {
-	conns *conns
+	conns   *conns
+	telling singleflight.Group // of the fields of all schemas
 
 	mu struct {
 		sync.RWMutex
 		known  map[millrace.Fingerprint]*schemas.Schema
-		fields map[string]bool // of records, by these schemas
+		fields map[string]bool // of records, by the schemas met
+		learnt time.Time       // when a node told them of all schemas
 	}
 }
 
@@ -60,13 +69,12 @@ func (r *records) schema(ctx context.Context, f *fanout, fp millrace.Fingerprint
 	if ok {
 		return s, nil
 	}
-	s, _, err := r.ask(ctx, f, fp, from)
-	return s, err
+	return r.ask(ctx, f, fp, from, false)
 }
 
-// ask fetches a schema, and the fingerprints of all that the node knows, from
-// a node or else from any other.
-func (r *records) ask(ctx context.Context, f *fanout, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, []uint64, error) {
+// ask fetches a schema from a node or else from any other, and with it, if it
+// shall, the names of all fields that the node knows.
+func (r *records) ask(ctx context.Context, f *fanout, fp millrace.Fingerprint, from millrace.NodeID, fields bool) (*schemas.Schema, error) {
 	ctx, cancel := context.WithDeadline(ctx, f.end)
 	defer cancel()
 	m := f.m
@@ -77,68 +85,100 @@ func (r *records) ask(ctx context.Context, f *fanout, fp millrace.Fingerprint, f
 			continue
 		}
 		var s *schemas.Schema
-		var known []uint64
-		if s, known, err = r.fetch(ctx, n, fp); err == nil {
-			r.keep(s)
-			return s, known, nil
+		if s, err = r.fetch(ctx, n, fp, fields); err == nil {
+			return s, nil
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("no node could tell schema %s: %v", fp, err), WayOut: "try again after a pause"}
+	return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("no node could tell schema %s: %v", fp, err), WayOut: "try again after a pause"}
 }
 
-func (r *records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerprint) (s *schemas.Schema, known []uint64, err error) {
+func (r *records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerprint, fields bool) (*schemas.Schema, error) {
 	node, err := r.conns.get(n)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	resp, err := node.GetSchema(ctx, &nodev1.GetSchemaRequest{Fingerprint: uint64(fp)})
+	resp, err := node.GetSchema(ctx, &nodev1.GetSchemaRequest{Fingerprint: uint64(fp), Fields: fields})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	s, err = schemas.Parse([]byte(resp.GetJson()))
+	s, err := schemas.Parse([]byte(resp.GetJson()))
 	if err != nil {
-		return nil, nil, fmt.Errorf("node %s: %w", n.ID, err)
+		return nil, fmt.Errorf("node %s: %w", n.ID, err)
 	}
 	if s.Fingerprint() != fp {
-		return nil, nil, fmt.Errorf("node %s answered schema %s for %s", n.ID, s.Fingerprint(), fp)
+		return nil, fmt.Errorf("node %s answered schema %s for %s", n.ID, s.Fingerprint(), fp)
 	}
-	return s, resp.GetKnown(), nil
+	r.keep(s)
+	if len(resp.GetFields()) > 0 {
+		r.learn(resp.GetFields())
+	}
+	return s, nil
 }
 
-// checkFields refuses a field that no schema has. It looks at the schemas that
-// it has met first, and asks for those of the whole cluster only when none of
-// them has the field: that some records go without is no fault.
+// learn takes over the names of the fields of all schemas.
+func (r *records) learn(names []string) {
+	fields := make(map[string]bool, len(names))
+	for _, name := range names {
+		fields[name] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.fields, r.mu.learnt = fields, time.Now()
+}
+
+// checkFields refuses a field that no schema has: that some records go without
+// is no fault. It asks a node for the fields of all schemas only when none that
+// it knows is the one, and once in so long.
 func (r *records) checkFields(ctx context.Context, f *fanout, entries []entry) error {
 	if len(f.q.fields) == 0 || len(entries) == 0 {
 		return nil
 	}
-	if r.unknown(f.q.fields) < 0 {
-		return nil
-	}
-	e := &entries[0]
-	_, known, err := r.ask(ctx, f, millrace.Fingerprint(e.item.GetSchema()), e.from.node)
-	if err != nil || len(known) == 0 || len(known) > maxSchemas {
-		return nil // whether the field exists is not known
-	}
-	for _, fp := range known {
-		if _, err := r.schema(ctx, f, millrace.Fingerprint(fp), e.from.node); err != nil {
-			return nil
-		}
-	}
-	wrong := r.unknown(f.q.fields)
+	wrong, fresh := r.unknown(f.q.fields)
 	if wrong < 0 {
 		return nil
 	}
+	if !fresh {
+		e := &entries[0]
+		fp, from := millrace.Fingerprint(e.item.GetSchema()), e.from.node
+		asked := r.telling.DoChan("", func() (any, error) { // one for all that come meanwhile
+			return r.ask(context.WithoutCancel(ctx), f, fp, from, true)
+		})
+		select {
+		case <-asked: // or in vain: then whether the field exists is not known
+		case <-ctx.Done():
+			return nil
+		}
+		if wrong, fresh = r.unknown(f.q.fields); wrong < 0 || !fresh {
+			return nil
+		}
+	}
 	name := f.q.fields[wrong]
-	r.mu.RLock()
-	defer r.mu.RUnlock()
 	return &millrace.Error{
 		Reason: millrace.ReasonUnknown, Field: fmt.Sprintf("fields[%d]", wrong), Detail: fmt.Sprintf("no schema has a field %.100q", name),
-		WayOut: hint.Nearest(name, slices.Sorted(maps.Keys(r.mu.fields))),
+		WayOut: hint.Nearest(name, r.nameable(f.q, entries)),
 	}
+}
+
+// nameable returns the fields that a refusal may name: of a private feed only
+// those of the records that it shows.
+func (r *records) nameable(q *question, entries []entry) []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if !q.feed.Private {
+		return slices.Sorted(maps.Keys(r.mu.fields))
+	}
+	shown := map[string]bool{}
+	for i := range entries {
+		if s := r.mu.known[millrace.Fingerprint(entries[i].item.GetSchema())]; s != nil {
+			for _, name := range s.Fields() {
+				shown[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(shown))
 }
 
 // keep keeps a schema, up to the bound.
@@ -158,9 +198,11 @@ func (r *records) keep(s *schemas.Schema) {
 }
 
 // unknown returns the place of the first name that is a field of no schema met
-// so far; -1 if all are.
-func (r *records) unknown(names []string) int {
+// so far, -1 if all are; and whether what it knows is of all schemas, as they
+// were a moment ago.
+func (r *records) unknown(names []string) (wrong int, fresh bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return slices.IndexFunc(names, func(name string) bool { return !r.mu.fields[name] })
+	wrong = slices.IndexFunc(names, func(name string) bool { return !r.mu.fields[name] })
+	return wrong, time.Since(r.mu.learnt) < fieldsLast
 }

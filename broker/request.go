@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +33,7 @@ const (
 // question is a request that has been found good: what the nodes are asked,
 // by partition.
 type question struct {
-	feed  Feed
+	feed  Feed                 // with what variants set
 	query *nodev1.QueryRequest // all but entities
 	// narrows says that the caller's window may only narrow the feed's.
 	narrows bool
@@ -47,12 +48,16 @@ type question struct {
 	encoded []byte
 	viewer  string
 
+	aside       bool // nobody waits for the answer
 	minCoverage float64
 	fields      []string // of records, to be shown; empty: all
 
-	times     times
-	entitySum uint64 // of the entities' hashes, whatever their order
-	request   uint64 // requestHash
+	began   time.Time
+	times   times
+	issued  millrace.Time // when the first page was
+	request identity      // of all that every page must ask alike
+
+	variants variants
 
 	shown int // items in the answer
 	loan  *memory.Loan
@@ -76,9 +81,18 @@ func (q *question) among(parts cluster.Set) (n int) {
 // entities returns the entities of a partition as QueryRequest has them.
 func (q *question) entities(p millrace.Partition) []byte { return q.encoded[q.ends[p]:q.ends[p+1]] }
 
-// inquires reports whether nodes are asked for what takes much longer than an
-// answer does: how long says nothing about them then.
-func (q *question) inquires() bool { return q.query.Examine != "" || len(q.query.Above) > 0 }
+// inquires reports whether nodes are asked for what may take much longer than
+// an answer does: how long says nothing about them then.
+func (q *question) inquires() bool { return q.aside || q.query.Examine != "" || len(q.query.Above) > 0 }
+
+// protocol is the least that a node must understand to answer the question: one
+// that does not know served_key would repeat what earlier pages served.
+func (q *question) protocol() int32 {
+	if len(q.query.Exclude) > 0 {
+		return 1
+	}
+	return 0
+}
 
 // ask returns the request for a set of partitions, whose answer may take so
 // many bytes.
@@ -90,7 +104,7 @@ func (q *question) ask(parts cluster.Set, room int64) *nodev1.QueryRequest {
 	r := &nodev1.QueryRequest{
 		Entities: q.encoded, Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
 		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
-		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, Explain: q.query.Explain,
+		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, ServedKey: q.query.ServedKey, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
 		MaxBytes: room,
 	}
@@ -130,12 +144,11 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	if err := permitted(no, &feed, req); err != nil {
 		return nil, err
 	}
-	q := &question{feed: feed, narrows: no.Window, query: &nodev1.QueryRequest{
-		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: feed.Model, Filter: feed.Filter, Shadow: namesOf(feed.Shadow),
-		CapPerEntity: int32(feed.CapPerEntity), DistinctObjects: feed.DistinctObjects,
-	}}
+	q := &question{feed: feed, narrows: no.Window, began: now}
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
-		readViewer, readTypes, readEntities, readCost, readFilter, readModel, readLimit, readMinCoverage, readFields,
+		readViewer, readEntities, checkLimit, readMinCoverage, readFields, // what costs least, and asks no definition
+		func(q *question, req *feedv1.GetFeedRequest) error { return b.deal(q, req, c) },
+		readFeed, readTypes, readCost, readFilter, readModel, readLimit,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.chooseModel(q); return nil },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
@@ -145,6 +158,15 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		}
 	}
 	return q, nil
+}
+
+// readFeed begins a query with what the feed says.
+func readFeed(q *question, req *feedv1.GetFeedRequest) error {
+	q.query = &nodev1.QueryRequest{
+		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: q.feed.Model, Filter: q.feed.Filter, Shadow: namesOf(q.feed.Shadow),
+		CapPerEntity: int32(q.feed.CapPerEntity), DistinctObjects: q.feed.DistinctObjects,
+	}
+	return nil
 }
 
 func (b *Broker) feedOf(name string) (Feed, error) {
@@ -196,7 +218,7 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 	n := takeEntitySet(min(len(entities), maxEntities))
 	defer n.release()
 	for i, e := range entities {
-		hash := partition.Hash(millrace.Entity(e))
+		hash := maphash.String(tableSeed, e)
 		slot, again := n.find(e, hash)
 		if again {
 			continue
@@ -207,9 +229,7 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 		if len(n.distinct) == maxEntities {
 			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", maxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
 		}
-		n.put(slot, e, hash)
-		p := partition.OfHash(hash)
-		q.entitySum += hash
+		p := n.put(slot, e, hash)
 		q.want.Add(p)
 		q.counts[p]++
 		q.ends[p+1] += uint32(partition.EntityHead + len(e))
@@ -240,7 +260,7 @@ func (q *question) encode(entities []hashed) {
 	}
 	q.encoded = make([]byte, q.ends[partition.Count])
 	for _, e := range entities {
-		p := partition.OfHash(e.hash)
+		p := e.partition
 		next[p] = uint32(len(partition.AppendEntity(q.encoded[:next[p]], p, millrace.Entity(e.entity))))
 	}
 }
@@ -263,13 +283,18 @@ func readModel(q *question, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
+// checkLimit refuses a limit that no feed allows.
+func checkLimit(_ *question, req *feedv1.GetFeedRequest) error {
+	if l := req.GetLimit(); req.Limit != nil && (l < 1 || l > maxLimit) {
+		return invalid("limit", fmt.Sprintf("ask for 1 to %d items", maxLimit), "%d is out of range", l)
+	}
+	return nil
+}
+
 func readLimit(q *question, req *feedv1.GetFeedRequest) error {
 	limit := int64(q.feed.Limit)
 	if req.Limit != nil {
-		limit = req.GetLimit()
-	}
-	if limit < 1 || limit > maxLimit {
-		return invalid("limit", fmt.Sprintf("ask for 1 to %d items", maxLimit), "%d is out of range", limit)
+		limit = req.GetLimit() // which checkLimit has passed
 	}
 	q.query.Limit = int32(limit)
 	return nil

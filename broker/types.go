@@ -52,9 +52,13 @@ func (b *Broker) typesKnown(ctx context.Context, f *fanout, o outcome, req *feed
 	if len(unknown) == 0 || len(known) == 0 { // before the first record no type is
 		return nil
 	}
+	wayOut := "records have " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")
+	if f.q.feed.Private { // which may show none of these
+		wayOut = "leave types out for all that the feed has"
+	}
 	return &millrace.Error{
 		Reason: millrace.ReasonUnknown, Field: fmt.Sprintf("types[%d]", slices.Index(req.GetTypes(), unknown[0])),
-		Detail: fmt.Sprintf("no record has the content type %.100q", unknown[0]), WayOut: "records have " + strings.Join(slices.Sorted(maps.Keys(known)), ", "),
+		Detail: fmt.Sprintf("no record has the content type %.100q", unknown[0]), WayOut: wayOut,
 	}
 }
 

@@ -164,9 +164,12 @@ type fakeNode struct {
 	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
 	delay  func() time.Duration     // before each answer
 	frozen bool                     // never answers
+	stuck  string                   // never answers by this model
 	old    bool                     // does not know how much its answer may take
 	claims int64                    // bytes that it says its answer takes, if more than one item is asked for
-	silent bool                     // does not tell which schemas it knows
+	silent bool                     // does not tell the fields of all schemas
+	told   int                      // how often it told them
+	tells  time.Duration            // how long that takes
 	work   func(context.Context) error
 }
 
@@ -193,7 +196,7 @@ func (w *world) calls() (sum int) {
 func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	n.mu.Lock()
 	n.asked = append(n.asked, req)
-	frozen, delay, broken := n.frozen, n.delay, n.err
+	frozen, delay, broken := n.frozen || n.stuck != "" && n.stuck == req.Model, n.delay, n.err
 	n.mu.Unlock()
 	if frozen {
 		<-ctx.Done()
@@ -217,7 +220,10 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	if err := n.lacks(req); err != nil {
 		return nil, err
 	}
-	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: cmp.Or(req.ModelVersion, "1"), ModelSum: req.ModelSum, Execution: "interpreted"}
+	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: cmp.Or(req.ModelVersion, "1"), ModelSum: req.ModelSum, Execution: "interpreted", Protocol: nodewire.Protocol}
+	if n.old {
+		resp.Protocol = 0
+	}
 	for _, t := range req.Types {
 		if n.types != nil && !slices.Contains(n.types, t) {
 			resp.UnknownTypes, resp.KnownTypes = append(resp.UnknownTypes, t), n.types
@@ -246,7 +252,7 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	q.Limit += len(req.Exclude)
 	answer := n.w.feed.Query(q)
 	for _, it := range answer.Items {
-		hash := millrace.ServedHash(req.DistinctObjects, it.Object, it.Timeline, it.ID)
+		hash := millrace.ServedHash(servedKey(req), req.DistinctObjects, it.Object, it.Timeline, it.ID)
 		if slices.Contains(req.Exclude, hash) || len(resp.Items) == int(req.Limit) {
 			continue
 		}
@@ -279,6 +285,12 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	return resp, proto.Unmarshal(raw, resp)
 }
 
+// servedKey is the key of what earlier pages served, which first pages lack.
+func servedKey(req *nodev1.QueryRequest) (key millrace.ServedKey) {
+	copy(key[:], req.ServedKey)
+	return key
+}
+
 // lacks is the answer of a node without the version that it is asked for.
 func (n *fakeNode) lacks(req *nodev1.QueryRequest) error {
 	n.mu.Lock()
@@ -298,7 +310,7 @@ func (w *world) examine(req *nodev1.QueryRequest, q *oracle.Query) (all []*nodev
 			t := millrace.Timeline{Entity: e, Type: ty}
 			for _, r := range w.feed.Live(t) {
 				if string(r.ID) == req.Examine {
-					_, served := slices.BinarySearch(req.Exclude, millrace.ServedHash(req.DistinctObjects, r.Object, t, r.ID))
+					_, served := slices.BinarySearch(req.Exclude, millrace.ServedHash(servedKey(req), req.DistinctObjects, r.Object, t, r.ID))
 					all = append(all, &nodev1.Finding{
 						Entity: string(e), Type: string(ty), TimeMs: int64(r.Time), Object: string(r.Object), Served: served,
 						Score: q.Score(&oracle.Candidate{Timeline: t, Record: r}, nil, q.AsOf),
@@ -321,10 +333,18 @@ func (w *world) above(r millrace.Rank, q oracle.Query) (n int64) {
 }
 
 func (n *fakeNode) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
+	if req.Fields {
+		time.Sleep(n.tells)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	resp := &nodev1.GetSchemaResponse{}
+	if req.Fields {
+		n.told++
+	}
 	for _, s := range []*schemas.Schema{note, schemas.Activity(), schemas.Features()} {
-		if !n.silent {
-			resp.Known = append(resp.Known, uint64(s.Fingerprint()))
+		if req.Fields && !n.silent && !s.Features() {
+			resp.Fields = append(resp.Fields, s.Fields()...)
 		}
 		if req.Fingerprint == uint64(s.Fingerprint()) {
 			resp.Json = s.JSON()

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -64,10 +63,6 @@ func Dial(addr string, opts ...grpc.DialOption) (*Client, error) {
 	}
 	own := []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes)),
-		grpc.WithConnectParams(grpc.ConnectParams{ // a broker that is back is used soon
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
-			MinConnectTimeout: 2 * time.Second,
-		}),
 	}
 	opts = append(append(grpctune.Client(), own...), opts...)
 	conn, err := grpc.NewClient(addr, opts...)

@@ -96,7 +96,7 @@ func targets(s *relevance.Spec, schemas relevance.Schemas) []target {
 		out = []target{{what: "records of any schema", rows: relevance.RoleLayout()}}
 	}
 	for _, name := range s.Schemas {
-		t := target{what: name, rows: schemas[name]}
+		t := target{what: name, rows: schemas[name].Layout}
 		if len(s.Schemas) > 1 {
 			t.suffix = camel(name[strings.LastIndex(name, ".")+1:], true)
 		}
@@ -112,7 +112,7 @@ func targets(s *relevance.Spec, schemas relevance.Schemas) []target {
 		out = append(out, alone)
 	}
 	for i := range out[:len(out)/2] {
-		out[i].entity = schemas[s.Entity]
+		out[i].entity = schemas[s.Entity].Layout
 		out[i].what += " and features " + s.Entity
 	}
 	return out

@@ -20,7 +20,7 @@ var columns, counters = columnsLayout(), countersLayout()
 func known() relevance.Schemas {
 	s := relevance.ShippedSchemas()
 	maps.Copy(s, reference.Schemas)
-	s["test.Columns"], s["test.Counters"] = columns, counters
+	s["test.Columns"], s["test.Counters"] = relevance.Records{Layout: columns}, relevance.Records{Layout: counters}
 	return s
 }
 

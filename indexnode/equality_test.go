@@ -144,7 +144,7 @@ func (l *history) admit(t *testing.T, n *Node) {
 			t.Fatal(err)
 		}
 	}
-	pack, err := relevance.Seal(dir, relevance.ShippedSchemas(), nil)
+	pack, err := relevance.Seal(dir, relevance.ShippedSchemas())
 	if err == nil {
 		_, err = n.models.Admit(pack, aboutSum, relevance.ShippedSchemas())
 		err = errors.Join(err, l.eval.Admit(pack))

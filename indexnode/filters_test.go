@@ -1,14 +1,17 @@
 package indexnode
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/filter"
+	"github.com/millrace/millrace/internal/rpcerr"
 )
 
 // While one filter is compiled, whoever asks with it waits, and nobody who asks
@@ -123,5 +126,31 @@ func TestACallersFilterIsParsedApart(t *testing.T) {
 		if _, err := ask(escape, "true"); err == nil {
 			t.Error("the escape is a filter")
 		}
+	}
+}
+
+// A node that cannot keep a schema yet does not refuse a filter that may be
+// good by it: it cannot tell, and another replica is asked. With all schemas it
+// refuses.
+func TestAFilterIsNotRefusedForASchemaThatIsHeld(t *testing.T) {
+	n, _ := openNode(t, cache.Config{})
+	ask := func() *millrace.Error {
+		t.Helper()
+		_, err := n.Query(t.Context(), &nodev1.QueryRequest{Entities: pack("x"), ToMs: 1, Model: "recency", Limit: 1, Filter: `record.color == "red"`})
+		var e *millrace.Error
+		if !errors.As(rpcerr.FromStatus(err), &e) {
+			t.Fatalf("%v", err)
+		}
+		return e
+	}
+	var why error
+	held := func() error { return why }
+	n.schemasHeld.Store(&held)
+	if e := ask(); e.Reason != millrace.ReasonFilter || !rpcerr.Refused(e) {
+		t.Errorf("with all schemas: %+v", e)
+	}
+	why = errors.New("no space left on device")
+	if e := ask(); e.Reason != millrace.ReasonUnavailable || rpcerr.Refused(e) || !strings.Contains(e.Detail, "no space left on device") || !strings.Contains(e.Detail, "color") {
+		t.Errorf("while one cannot be kept: %+v", e)
 	}
 }

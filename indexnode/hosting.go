@@ -33,6 +33,7 @@ type hosting struct {
 	member    *cluster.Membership
 	watcher   *cluster.Watcher
 	keeper    *backups.Keeper // nil: there are no backups
+	warmer    *warmer         // nil: a backup node answers nobody
 }
 
 // newHosting connects to nothing yet: Kafka may be away.
@@ -53,6 +54,8 @@ func (n *Node) newHosting() (h *hosting, err error) {
 	if h.schemaLog, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Schemas, Registry: n.schemas, Log: n.log}); err != nil {
 		return nil, err
 	}
+	held := h.schemaLog.Held
+	n.schemasHeld.Store(&held)
 	if h.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log}); err != nil {
 		return nil, err
 	}
@@ -71,6 +74,7 @@ func (h *hosting) openKeeper() (err error) {
 		Identity: func(ctx context.Context) (backup.Identity, error) { return backups.Identity(ctx, n.cfg.Cluster) },
 		Mine:     h.mine, Whole: n.replicas.Whole,
 	})
+	n.keeper.Store(h.keeper)
 	if err == nil && n.cfg.Metrics != nil {
 		err = n.cfg.Metrics.Register(h.keeper)
 	}
@@ -111,6 +115,7 @@ func (h *hosting) close() {
 // run hosts what the cluster assigns to the node, which brokers reach at addr.
 func (h *hosting) run(ctx context.Context, addr string) error {
 	n := h.node
+	n.addr.Store(addr)
 	n.awaits.Store("etcd, to hear of the assignment and the models")
 	var err error
 	if h.watcher, err = n.cfg.Cluster.Watch(ctx); err != nil {
@@ -133,10 +138,16 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	var kept replica.Backups // stays nil, and no nil Keeper
 	if h.keeper != nil {
 		kept = h.keeper
+		h.tidy()
+	}
+	var warms replica.Warmer // stays nil, likewise
+	if !n.backsUp() {
+		h.warmer = newWarmer(n, h.watcher.Current)
+		warms = h.warmer
 	}
 	n.replicas.Configure(replica.Config{
-		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Schemas: n.schemas, SchemaLog: h.schemaLog,
-		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Backups: kept, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
+		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Node: n.cfg.ID, Schemas: n.schemas, SchemaLog: h.schemaLog,
+		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Backups: kept, Warmer: warms, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
 	})
 	n.awaits.Store("")
 
@@ -147,6 +158,10 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	g.Go(func() error { return h.followSchemas(ctx) })
 	g.Go(func() error { return h.sweep(ctx) })
 	g.Go(func() error { return h.announce(ctx) })
+	g.Go(func() error { return h.tellStats(ctx) })
+	if h.warmer != nil {
+		g.Go(func() error { return h.warmer.run(ctx) })
+	}
 	if h.keeper != nil {
 		g.Go(func() error { return h.keeper.Run(ctx) })
 		g.Go(func() error { return h.keeper.RunDrills(ctx) })
@@ -199,6 +214,14 @@ func (h *hosting) keeps(ctx context.Context) error {
 	return nil
 }
 
+// tidy frees the disk of what earlier restores have left.
+func (h *hosting) tidy() {
+	hosted := h.watcher.Current().Hosted(h.node.cfg.ID)
+	if err := h.keeper.Tidy(hosted.Or(h.node.cfg.Keeps)); err != nil {
+		h.node.log.Warn("files of restores that broke off are left", "err", err)
+	}
+}
+
 // leave says that the node goes on purpose.
 func (h *hosting) leave(ctx context.Context) {
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -217,7 +240,9 @@ func (h *hosting) followAssignment(ctx context.Context) error {
 	}
 	for {
 		changed := h.watcher.Changed()
-		h.node.replicas.Want(h.watcher.Current().Hosted(h.node.cfg.ID))
+		m, fault := h.watcher.Current(), h.watcher.Fault()
+		h.node.replicas.Want(m.Hosted(h.node.cfg.ID))
+		h.node.replicas.Drop(ordered(m, fault, h.node.cfg.ID))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -226,16 +251,36 @@ func (h *hosting) followAssignment(ctx context.Context) error {
 	}
 }
 
+// ordered returns what a node is to delete. An order counts only while etcd
+// stands by it, and while a replica elsewhere is ready: a mistaken or an old map
+// must not delete the last one.
+func ordered(m *cluster.Map, fault error, id millrace.NodeID) (drop cluster.Set) {
+	if fault != nil {
+		return drop
+	}
+	orders := m.Drops(id)
+	for p := range orders.All() {
+		for _, other := range m.Replicas(p) {
+			if ready := m.Ready(other); m.Alive(other) && ready.Has(p) {
+				drop.Add(p)
+			}
+		}
+	}
+	return drop
+}
+
 // announce tells the cluster which partitions answer, which of them are old,
 // and why others do not.
 func (h *hosting) announce(ctx context.Context) error {
 	tick := time.NewTicker(h.node.cfg.LagLimit / 4)
 	defer tick.Stop()
 	var told cluster.Lag
+	leaving := h.node.leaving
 	for {
 		now := time.Now()
 		answering, old, age := h.node.replicas.Answering(now)
-		if h.node.backsUp() {
+		drained := h.node.leavesReport(answering)
+		if h.node.backsUp() || len(drained) > 0 {
 			answering = cluster.Set{} // nobody is to ask it
 		}
 		lag := cluster.Lag{Behind: old}
@@ -250,14 +295,28 @@ func (h *hosting) announce(ctx context.Context) error {
 		reports := slices.DeleteFunc(h.node.reports(now), func(r cluster.Report) bool {
 			return r.State == replica.Ready.String() && r.Reason == ""
 		})
-		h.member.SetReports(append(reports, h.node.typesReport(answering)...))
+		h.member.SetReports(slices.Concat(reports, h.node.typesReport(answering), drained))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-h.node.replicas.Moved():
 		case <-tick.C:
+		case <-leaving:
+			leaving = nil // once
 		}
 	}
+}
+
+// leavesReport tells of a node that is being stopped which partitions it still
+// answers for those who have not heard.
+func (n *Node) leavesReport(answering cluster.Set) []cluster.Report {
+	if !n.isLeaving() || answering.Len() == 0 {
+		return nil
+	}
+	return []cluster.Report{{
+		State: replica.Draining.String(), Reason: string(replica.Leaving), Partitions: answering,
+		Detail: "the node is being stopped, and answers until brokers have heard of that",
+	}}
 }
 
 // worthTelling spares every broker a look at the map for a number that has
@@ -370,6 +429,24 @@ func (h *host) Written(s kafka.Stream, changes []store.Change, routes []millrace
 
 // Forget implements replica.Host.
 func (h *host) Forget() { h.cache.Purge() }
+
+// ForgetPartition implements replica.Host.
+func (h *host) ForgetPartition(p millrace.Partition) error {
+	for t, err := range h.store.Timelines(p) {
+		if err != nil {
+			return err
+		}
+		h.cache.Remove(t)
+	}
+	for e, err := range h.store.Routes(p) {
+		if err != nil {
+			return err
+		}
+		h.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Features})
+		h.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Objects})
+	}
+	return nil
+}
 
 // HasFeatures implements replica.Host.
 func (h *host) HasFeatures() { h.features.Store(true) }

@@ -2,8 +2,16 @@ package indexnode
 
 import (
 	"fmt"
+	"math"
+	"net"
+	"slices"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
@@ -12,6 +20,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -23,11 +32,19 @@ func TestTheLimitsOfARequest(t *testing.T) {
 		most int
 		have func(r *nodev1.QueryRequest, n int)
 	}{
-		"limit":   {1000, func(r *nodev1.QueryRequest, n int) { r.Limit = int32(n) }},
-		"types":   {100, func(r *nodev1.QueryRequest, n int) { r.Types = make([]string, n); fillTypes(r.Types) }},
-		"exclude": {20_000, func(r *nodev1.QueryRequest, n int) { r.Exclude = make([]uint64, n) }},
-		"above":   {20_000, func(r *nodev1.QueryRequest, n int) { r.Above = make([]*nodev1.Item, n) }},
-		"shadow":  {8, func(r *nodev1.QueryRequest, n int) { r.Explain, r.Shadow = true, make([]*nodev1.Model, n) }},
+		"limit":             {1000, func(r *nodev1.QueryRequest, n int) { r.Limit = int32(n) }},
+		"types":             {100, func(r *nodev1.QueryRequest, n int) { r.Types = make([]string, n); fillTypes(r.Types) }},
+		"exclude":           {20_000, func(r *nodev1.QueryRequest, n int) { r.Exclude, r.ServedKey = make([]uint64, n), make([]byte, 16) }},
+		"above":             {20_000, func(r *nodev1.QueryRequest, n int) { r.Above = make([]*nodev1.Item, n) }},
+		"shadow":            {8, func(r *nodev1.QueryRequest, n int) { r.Shadow = make([]*nodev1.Model, n) }},
+		"viewer.features":   {10_000, func(r *nodev1.QueryRequest, n int) { r.Viewer.Features = named(n, math.NaN()) }},
+		"viewer.attributes": {1000, func(r *nodev1.QueryRequest, n int) { r.Viewer.Attributes = named(n, structpb.NewBoolValue(true)) }},
+		"viewer.attributes.list": {10_000, func(r *nodev1.QueryRequest, n int) {
+			list := &structpb.ListValue{Values: slices.Repeat([]*structpb.Value{structpb.NewNumberValue(1)}, n)}
+			r.Viewer.Attributes = map[string]*structpb.Value{"list": structpb.NewListValue(list)}
+		}},
+		"viewer.id": {512, func(r *nodev1.QueryRequest, n int) { r.Viewer.Id = strings.Repeat("x", n) }},
+		"examine":   {millrace.MaxIDBytes, func(r *nodev1.QueryRequest, n int) { r.Examine = strings.Repeat("x", n) }},
 		"entities": {20_000, func(r *nodev1.QueryRequest, n int) {
 			r.Types, r.Entities = []string{"post"}, pack(make([]string, n)...)
 		}},
@@ -46,6 +63,91 @@ func TestTheLimitsOfARequest(t *testing.T) {
 	name.Entities = pack(strings.Repeat("x", millrace.MaxEntityBytes))
 	if _, err := n.query(t.Context(), name); err != nil {
 		t.Errorf("the longest names: %v", err)
+	}
+}
+
+func named[T any](n int, value T) map[string]T {
+	m := make(map[string]T, n)
+	for i := range n {
+		m[fmt.Sprint("x", i)] = value
+	}
+	return m
+}
+
+// The headers of a call are bounded, as those of a broker's are.
+func TestHeadersAreBounded(t *testing.T) {
+	server := grpc.NewServer(serverOptions()...)
+	nodev1.RegisterNodeServiceServer(server, hostileNode(t))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	defer server.Stop()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	call := func(bytes int) error {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "x", strings.Repeat("x", bytes))
+		_, err := nodev1.NewNodeServiceClient(conn).Query(ctx, all(func(*nodev1.QueryRequest) {}))
+		return err
+	}
+	if err := call(8 << 10); err != nil {
+		t.Errorf("8 KiB: %v", err)
+	}
+	if err := call(17 << 10); err == nil {
+		t.Error("17 KiB of headers are taken")
+	}
+}
+
+// What names a model is quoted by refusals and logs, so it is short.
+func TestModelNamesAreShort(t *testing.T) {
+	n := hostileNode(t)
+	for field, have := range map[string]func(*nodev1.QueryRequest, string){
+		"model":         func(r *nodev1.QueryRequest, s string) { r.Model = s },
+		"model_version": func(r *nodev1.QueryRequest, s string) { r.ModelVersion = s },
+		"model_sum":     func(r *nodev1.QueryRequest, s string) { r.ModelSum = s },
+	} {
+		_, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) { have(r, strings.Repeat("9", 10_000)) }))
+		if bad, ok := err.(*millrace.Error); !ok || bad.Field != field || len(err.Error()) > 500 {
+			t.Errorf("a long %s: %.600v", field, err)
+		}
+	}
+}
+
+// What pages served is left out by its hash under the broker's key, and by that
+// of a broker of before, which knows of no key. A key of another size is
+// neither.
+func TestServedHashesGoByTheirKey(t *testing.T) {
+	n := hostileNode(t)
+	r1 := func(key millrace.ServedKey) uint64 {
+		return millrace.ServedHash(key, false, "o1", millrace.Timeline{Entity: "member:1", Type: "post"}, "r1")
+	}
+	key := millrace.ServedKey{1}
+	for name, c := range map[string]struct {
+		hash uint64
+		key  []byte
+		left bool // r1 is left out
+	}{
+		"under the key":        {r1(key), key[:], true},
+		"under another key":    {r1(millrace.ServedKey{2}), key[:], false},
+		"of before":            {r1(millrace.ServedKey{}), nil, true},
+		"of before, and a key": {r1(millrace.ServedKey{}), key[:], false},
+	} {
+		resp, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) { r.Exclude, r.ServedKey = []uint64{c.hash}, c.key }))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		shown := slices.ContainsFunc(resp.Items, func(it *nodev1.Item) bool { return it.Id == "r1" })
+		if shown == c.left || len(resp.Items) < 2 || resp.Protocol != nodewire.Protocol {
+			t.Errorf("%s: r1 is shown: %t; %d items, protocol %d", name, shown, len(resp.Items), resp.Protocol)
+		}
+	}
+	_, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) { r.Exclude, r.ServedKey = []uint64{1}, []byte("short") }))
+	if bad, ok := err.(*millrace.Error); !ok || bad.Reason != millrace.ReasonPageToken || bad.Field != "page_token" || bad.WayOut == "" || !rpcerr.Refused(err) {
+		t.Errorf("a key of another size: %v", err)
 	}
 }
 

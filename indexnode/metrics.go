@@ -103,6 +103,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	counter("millrace_cache_skinny_evictions_total", "Keys evicted from the skinny cache for room.", func() float64 { return float64(n.cache.Stats().SkinnyEvictions) })
 	counter("millrace_cache_removals_total", "Timelines removed by a write that could not continue them.", func() float64 { return float64(n.cache.Stats().Removals) })
 	counter("millrace_cache_not_admitted_total", "Timelines read and not cached, for want of room and of an earlier request.", func() float64 { return float64(n.cache.Stats().NotAdmitted) })
+	counter("millrace_cache_warmed_total", "Timelines and features brought in before a replica was announced, because they are hot elsewhere.", func() float64 { return float64(n.cache.Stats().Warmed) })
 	counter("millrace_cache_purges_total", "Times that everything was forgotten, as when a schema has a new version.", func() float64 { return float64(n.cache.Stats().Purges) })
 	counter("millrace_cache_features_hits_total", "Look-ups of features of entities that were answered.", func() float64 { return float64(n.cache.Stats().FeatureHits) })
 	counter("millrace_cache_features_misses_total", "Look-ups of features of entities that read the store.", func() float64 { return float64(n.cache.Stats().FeatureMisses) })

@@ -51,6 +51,8 @@ func TestMetrics(t *testing.T) {
 	}
 	ask := func(req *nodev1.QueryRequest) { _, _ = n.Query(t.Context(), req) }
 
+	n.cache.Warm().Put(millrace.Timeline{Entity: "member:0", Type: "share"}, cache.Empty)
+
 	// Timelines, features and empty timelines of more members than there is
 	// room for, asked for twice so that they are let in.
 	names := members(t, n, h, 30, 3)
@@ -98,7 +100,7 @@ func TestMetrics(t *testing.T) {
 		"cache_fat_hits_total": float64(s.FatHits), "cache_skinny_hits_total": float64(s.SkinnyHits), "cache_features_hits_total": float64(s.FeatureHits),
 		"cache_misses_total": float64(s.Misses), "cache_features_misses_total": float64(s.FeatureMisses),
 		"cache_fat_evictions_total": float64(s.FatEvictions), "cache_skinny_evictions_total": float64(s.SkinnyEvictions), "cache_features_evictions_total": float64(s.FeatureEvictions),
-		"cache_removals_total": float64(s.Removals), "cache_not_admitted_total": float64(s.NotAdmitted), "cache_purges_total": 1,
+		"cache_removals_total": float64(s.Removals), "cache_not_admitted_total": float64(s.NotAdmitted), "cache_purges_total": 1, "cache_warmed_total": 1,
 		"cache_memory_bytes": float64(s.Arena.Used), "cache_mapped_bytes": float64(s.Arena.Mapped), "cache_retired_bytes": float64(s.Arena.Retired),
 		"cache_record_bytes": float64(s.Arena.Used) / float64(s.Records), "cache_fat_bytes": float64(s.Bytes),
 		"indexnode_question_memory_bytes": 7,

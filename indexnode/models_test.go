@@ -80,7 +80,7 @@ func packOf(t *testing.T, spec, row string, known relevance.Schemas) *relevance.
 			t.Fatal(err)
 		}
 	}
-	p, err := relevance.Seal(dir, known, nil)
+	p, err := relevance.Seal(dir, known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestPushedBeforeItsSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := relevance.ShippedSchemas()
-	known[talk.Name()] = talk.Layout()
+	known[talk.Name()] = relevance.Records{Layout: talk.Layout()}
 	p := newPublished()
 	v := p.put(t, packOf(t, "name: claps\nversion: \"1\"\nschemas: [team.Talk]\nfeatures: {claps: record.claps}\nscorer: linear\nparameters: {weights: {claps: 1}}\n",
 		`{"features":{"claps":2},"score":2,"record":{"claps":2}}`, known))

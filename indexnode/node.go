@@ -1,7 +1,8 @@
 // Package indexnode is the index node: it consumes the partitions it hosts
 // from the log into its store, keeps their timelines decoded in memory, and
 // answers the questions of brokers about them. Every replica serves; none
-// talks to another to do so. See DESIGN.md.
+// talks to another to do so, but for what is hot before it begins. See
+// DESIGN.md.
 package indexnode
 
 import (
@@ -69,7 +70,14 @@ type Config struct {
 	Backup backups.Config
 	// Keeps makes a backup node of it: it has these partitions, whatever the
 	// assignment says, backs them up and answers nobody. Empty: it serves.
-	Keeps   cluster.Set
+	Keeps cluster.Set
+	// Drain is how long a node that is told to stop goes on answering when it has
+	// said that it is to be asked no more: brokers hear of that within a second.
+	// 0: it stops at once.
+	Drain time.Duration
+	// Peers is how other nodes are called, which tell what is hot; nil: the
+	// connection is not encrypted.
+	Peers   grpc.DialOption
 	Metrics prometheus.Registerer // nil: none
 	Log     *slog.Logger          // nil: slog.Default()
 }
@@ -87,6 +95,7 @@ func (c Config) Validate() error {
 	need(len(c.Brokers) > 0, "no Kafka brokers (brokers)")
 	need(c.Cluster != nil, "no etcd (etcd)")
 	need(c.QuestionMemory == 0 || c.QuestionMemory >= questionMemory, fmt.Sprintf("%d bytes for questions do not hold the largest one: give %d, or leave it out (question_memory_mib)", c.QuestionMemory, questionMemory))
+	need(c.Drain >= 0, fmt.Sprintf("a node cannot drain for %s: leave it out, or give 0s for none (drain)", c.Drain))
 	return errors.Join(append(errs, c.Backup.Validate())...)
 }
 
@@ -102,15 +111,24 @@ type Node struct {
 	models   *relevance.Registry
 	filters  filterCache
 	reads    singleflight.Group // of timelines that the cache misses
+	telling  chan struct{}      // holds one while another node is told what is hot
 	readers  chan struct{}      // holds one for each partition that a request reads under its lock
 	replicas *replica.Replicas
 	member   atomic.Pointer[cluster.Membership]  // once Run has joined
 	features atomic.Bool                         // whether any entity has features
 	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters
+	load     load
+	leaving  chan struct{} // closed when it is to be asked no more
 	// modelsAwaited is a string: see modelsPending.
 	modelsAwaited atomic.Value
-	awaits        atomic.Value // string: what Run waits for before it hosts anything; empty: nothing
+	addr          atomic.Value // string: where brokers reach it, once Run has begun
+	keeper        atomic.Pointer[backups.Keeper]
+	running       atomic.Pointer[context.Context] // of Run
+	wholeReads    chan struct{}                   // holds one for each partition that a caller reads
+	examining     chan struct{}                   // holds one for the partition that is read whole
+	awaits        atomic.Value                    // string: what Run waits for before it hosts anything; empty: nothing
+	schemasHeld   atomic.Pointer[func() error]    // why a schema is not known here yet, once Run has begun
 
 	memory    *memory.Budget // of questions
 	maxCached int            // maxCached, but in tests
@@ -123,7 +141,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models, readers: make(chan struct{}, maxNodeReads), maxCached: maxCached, maxRun: maxRunBytes}
+	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models, readers: make(chan struct{}, maxNodeReads), leaving: make(chan struct{}), telling: make(chan struct{}, 1), examining: make(chan struct{}, 1), wholeReads: make(chan struct{}, maxWholeReads), maxCached: maxCached, maxRun: maxRunBytes}
 	if n.models == nil {
 		n.models = relevance.Builtin()
 	}
@@ -152,10 +170,11 @@ func Open(cfg Config) (*Node, error) {
 const lagLimit = 8 * time.Second
 
 // Run joins the cluster, hosts what it is assigned, and serves brokers on l,
-// until ctx is done. Outages of Kafka and etcd, and damage of partitions, are
-// waited for and told, and end nothing.
+// until ctx is done: then it says that it is to be asked no more, answers for
+// [Config.Drain] and finishes what is under way. Outages of Kafka and etcd, and
+// damage of partitions, are waited for and told, and end nothing.
 func (n *Node) Run(ctx context.Context, l net.Listener) error {
-	server := grpc.NewServer(append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()), grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024))...)
+	server := grpc.NewServer(serverOptions()...)
 	nodev1.RegisterNodeServiceServer(server, n)
 	healthv1.RegisterHealthServer(server, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
 
@@ -165,17 +184,53 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	}
 	defer h.close()
 
-	g, ctx := errgroup.WithContext(ctx)
+	hosts, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, hosts := errgroup.WithContext(hosts)
+	n.running.Store(&hosts)
+	g.Go(func() error { return server.Serve(l) })
+	g.Go(func() error { return h.run(hosts, cmp.Or(n.cfg.Advertise, l.Addr().String())) })
 	g.Go(func() error {
-		stop := context.AfterFunc(ctx, server.GracefulStop)
 		defer stop()
-		return server.Serve(l)
+		defer server.GracefulStop()
+		n.drain(ctx, hosts)
+		return nil
 	})
-	g.Go(func() error { return h.run(ctx, cmp.Or(n.cfg.Advertise, l.Addr().String())) })
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("indexnode: %w", err)
 	}
 	return nil
+}
+
+// drain returns when the node may stop answering: some time after ctx is done,
+// or when hosts is.
+func (n *Node) drain(ctx, hosts context.Context) {
+	select {
+	case <-hosts.Done():
+		return
+	case <-ctx.Done():
+	}
+	close(n.leaving)
+	if n.cfg.Drain > 0 {
+		n.log.Info("the node is to be asked no more, and stops soon", "in", n.cfg.Drain)
+		_ = pause(hosts, n.cfg.Drain)
+	}
+}
+
+// isLeaving reports whether the node is to be asked no more.
+func (n *Node) isLeaving() bool {
+	select {
+	case <-n.leaving:
+		return true
+	default:
+		return false
+	}
+}
+
+// serverOptions are those of the server that brokers ask.
+func serverOptions() []grpc.ServerOption {
+	return append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()),
+		grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(maxHeaderBytes))
 }
 
 // Close closes the store, and gives the cache's memory back.
@@ -186,6 +241,9 @@ func (n *Node) Close() error {
 
 // Ready reports why the node cannot answer for all that it hosts, or nil.
 func (n *Node) Ready() error {
+	if n.isLeaving() {
+		return errors.New("the node is being stopped")
+	}
 	if what, _ := n.awaits.Load().(string); what != "" {
 		return errors.New("waiting for " + what)
 	}

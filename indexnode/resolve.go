@@ -54,7 +54,8 @@ type resolution struct {
 	types []millrace.ContentType // those asked, then that of features if there are any
 	found []*cache.Timeline      // of each entity each type
 	views []view
-	cache cache.Reader // since run, until release
+	cache cache.Reader   // since run, until release
+	warms *cache.Warming // what is read goes into; nil: into the cache as a question's
 }
 
 // view is a partition's part of a resolution.
@@ -91,6 +92,7 @@ func (r *resolution) release() {
 		r.views[i] = view{rows: r.views[i].rows[:0]}
 	}
 	r.loan.Return()
+	r.warms = nil
 	r.node, r.loan, r.spec, r.asked, r.types, r.found, r.views = nil, nil, nil, nil, r.types[:0], r.found[:0], r.views[:0]
 	resolutions.Put(r)
 }
@@ -407,7 +409,11 @@ func (r *resolution) timeline(p millrace.Partition, t millrace.Timeline) (*cache
 			read = n.readObjects
 		}
 		tl, err := read(p, t)
-		if err == nil {
+		switch {
+		case err != nil:
+		case r.warms != nil:
+			r.warms.Put(t, tl)
+		default:
 			n.cache.Fill(t, tl)
 		}
 		return tl, err

@@ -26,6 +26,9 @@ import (
 // maxRequestBytes bounds a query: 20,000 entities of the longest kind.
 const maxRequestBytes = 16 << 20
 
+// maxHeaderBytes bounds the headers of a call. Brokers send some hundred bytes.
+const maxHeaderBytes = 16 << 10
+
 // Query implements nodev1.NodeServiceServer.
 func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	ctx, span := tracer.Start(tracing.Incoming(ctx), "indexnode.Query", trace.WithSpanKind(trace.SpanKindServer))
@@ -101,9 +104,6 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 	if err := r.decode(req.Entities); err != nil {
 		return nil, err
 	}
-	if len(req.Types) > maxTypes {
-		return nil, invalid("types", fmt.Sprintf("%d types, more than %d", len(req.Types), maxTypes), "")
-	}
 	for _, t := range req.Types {
 		if t == "" || len(t) > millrace.MaxTypeBytes || strings.Contains(t, string(cache.Objects)) {
 			return nil, invalid("types", fmt.Sprintf("%.70q is no content type", t), "name a content type, or none for all")
@@ -125,11 +125,12 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (*nodev1.QueryResponse, error) {
 	spec := r.spec
 	r.add(q)
+	n.load.count(r)
 	if err := q.Scan(ctx); err != nil {
 		return nil, err
 	}
 	scanned := time.Now()
-	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), ModelSum: req.ModelSum, Partitions: r.answered()}
+	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), ModelSum: req.ModelSum, Partitions: r.answered(), Protocol: nodewire.Protocol}
 	answer := q.Answer()
 	ranked := time.Now()
 	n.counters.took(resolved.Sub(began), scanned.Sub(resolved), ranked.Sub(scanned))
@@ -339,17 +340,17 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 		Limit: int(req.Limit), Cap: int(req.CapPerEntity), DistinctObjects: req.DistinctObjects, Explain: req.Explain,
 		Folds: n.cache,
 	}
+	if err := tooMany(req); err != nil {
+		return s, err
+	}
 	if s.Limit < 1 || s.Limit > maxLimit {
 		return s, invalid("limit", fmt.Sprintf("%d is not within 1 to %d", req.Limit, maxLimit), "")
-	}
-	if len(req.Above) > maxAbove {
-		return s, invalid("above", fmt.Sprintf("%d items, more than %d", len(req.Above), maxAbove), "")
 	}
 	if s.Cap < 0 {
 		return s, invalid("cap_per_entity", fmt.Sprintf("%d is negative", req.CapPerEntity), "0 is no cap")
 	}
 	var err error
-	if s.Viewer, err = viewer(req.Viewer); err != nil {
+	if s.Viewer, err = nodewire.Viewer(req.Viewer); err != nil {
 		return s, err
 	}
 	ranks := relevance.ID{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
@@ -357,9 +358,6 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 		return s, err
 	}
 	if req.Explain && len(req.Shadow) > 0 {
-		if len(req.Shadow) > maxShadow {
-			return s, invalid("shadow", fmt.Sprintf("%d models, more than %d", len(req.Shadow), maxShadow), "")
-		}
 		ids := []relevance.ID{ranks}
 		for _, m := range req.Shadow {
 			ids = append(ids, relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()})
@@ -367,18 +365,61 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 		s.Shadow, s.ShadowErr = n.models.Join(ids...)
 	}
 	if s.Filter, err = n.filters.join(sources{req.RequestFilter, req.Filter}, n.schemas.Snapshot()); err != nil {
-		return s, err
+		return s, n.unlessHeld(err)
 	}
-	if len(req.Exclude) > maxExclude {
-		return s, invalid("exclude", fmt.Sprintf("%d hashes, more than %d", len(req.Exclude), maxExclude), "")
-	}
-	if len(req.Exclude) > 0 {
-		s.Exclude = make(map[uint64]struct{}, len(req.Exclude))
-		for _, h := range req.Exclude {
-			s.Exclude[h] = struct{}{}
+	s.Exclude, err = served(req, &s.ServedKey)
+	return s, err
+}
+
+// unlessHeld is the refusal of a filter, unless this node lacks a schema that
+// others may have by which it is good: then it cannot tell, and another replica
+// is asked.
+func (n *Node) unlessHeld(refused error) error {
+	if held := n.schemasHeld.Load(); held != nil {
+		if why := (*held)(); why != nil {
+			return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "filter", Detail: fmt.Sprintf("a schema cannot be kept here yet (%v), and without it: %v", why, refused)}
 		}
 	}
-	return s, nil
+	return refused
+}
+
+// tooMany refuses a request that has more of something than brokers send, before
+// anything is made of it.
+func tooMany(req *nodev1.QueryRequest) error {
+	v := req.Viewer
+	for _, has := range []struct {
+		field   string
+		n, most int
+		of      string
+	}{
+		{"types", len(req.Types), maxTypes, "types"}, {"exclude", len(req.Exclude), maxExclude, "hashes"},
+		{"above", len(req.Above), maxAbove, "items"}, {"shadow", len(req.Shadow), maxShadow, "models"},
+		{"viewer.attributes", len(v.GetAttributes()), maxAttributes, "attributes"}, {"viewer.features", len(v.GetFeatures()), maxFeatures, "features"},
+		{"viewer.id", len(v.GetId()), maxNameBytes, "bytes"}, {"examine", len(req.Examine), millrace.MaxIDBytes, "bytes"},
+		{"model", len(req.Model), maxNameBytes, "bytes"}, {"model_version", len(req.ModelVersion), maxNameBytes, "bytes"}, {"model_sum", len(req.ModelSum), maxNameBytes, "bytes"},
+	} {
+		if has.n > has.most {
+			return invalid(has.field, fmt.Sprintf("%d %s, more than %d", has.n, has.of, has.most), "")
+		}
+	}
+	return nil
+}
+
+// served returns what earlier pages served, and sets the key of its hashes: none
+// for those of a broker that does not know it.
+func served(req *nodev1.QueryRequest, key *millrace.ServedKey) (map[uint64]struct{}, error) {
+	if len(req.Exclude) == 0 {
+		return nil, nil
+	}
+	if n := len(req.ServedKey); n > 0 && n != len(key) {
+		return nil, &millrace.Error{Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf("the broker hashes what pages served under a key of %d bytes, not of %d", len(req.ServedKey), len(key)), WayOut: "ask for the first page again"}
+	}
+	copy(key[:], req.ServedKey)
+	all := make(map[uint64]struct{}, len(req.Exclude))
+	for _, h := range req.Exclude {
+		all[h] = struct{}{}
+	}
+	return all, nil
 }
 
 const (
@@ -386,6 +427,11 @@ const (
 	maxTypes  = 100
 	maxShadow = 8
 	maxAbove  = 20_000
+
+	// These are what brokers take of callers.
+	maxAttributes = 1_000
+	maxFeatures   = 10_000
+	maxNameBytes  = 512
 	// maxExclude is twice what brokers remember of a feed's earlier pages.
 	maxExclude = 20_000
 )
@@ -394,71 +440,16 @@ func invalid(field, detail, wayOut string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
 }
 
-// viewer reads a viewer off the wire.
-func viewer(v *feedv1.Viewer) (*millrace.Viewer, error) {
-	out := &millrace.Viewer{ID: v.GetId(), Features: v.GetFeatures()}
-	if len(v.GetAttributes()) == 0 {
-		return out, nil
-	}
-	out.Attributes = make(map[string]any, len(v.Attributes))
-	for name, value := range v.Attributes {
-		x, ok := attribute(value)
-		if !ok {
-			return nil, invalid("viewer.attributes."+name, "not a string, number, boolean, or list of strings or of numbers", "leave it out or send one of these")
-		}
-		if x != nil {
-			out.Attributes[name] = x
-		}
-	}
-	return out, nil
-}
-
-// attribute returns a value as package millrace has it; null is nil.
-func attribute(v *structpb.Value) (any, bool) {
-	switch k := v.GetKind().(type) {
-	case nil, *structpb.Value_NullValue:
-		return nil, true
-	case *structpb.Value_StringValue:
-		return k.StringValue, true
-	case *structpb.Value_NumberValue:
-		return k.NumberValue, true
-	case *structpb.Value_BoolValue:
-		return k.BoolValue, true
-	case *structpb.Value_ListValue:
-		return list(k.ListValue.GetValues())
-	}
-	return nil, false
-}
-
-func list(values []*structpb.Value) (any, bool) {
-	var texts []string
-	var numbers []float64
-	for _, v := range values {
-		switch k := v.GetKind().(type) {
-		case *structpb.Value_StringValue:
-			texts = append(texts, k.StringValue)
-		case *structpb.Value_NumberValue:
-			numbers = append(numbers, k.NumberValue)
-		}
-	}
-	switch len(values) {
-	case len(texts):
-		return texts, true
-	case len(numbers):
-		return numbers, true
-	}
-	return nil, false
-}
-
 // GetSchema implements nodev1.NodeServiceServer.
 func (n *Node) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
-	s := n.schemas.Snapshot().ByFingerprint(millrace.Fingerprint(req.Fingerprint))
+	known := n.schemas.Snapshot()
+	s := known.ByFingerprint(millrace.Fingerprint(req.Fingerprint))
 	if s == nil {
 		return nil, rpcerr.Status(&millrace.Error{Reason: millrace.ReasonUnknown, Field: "fingerprint", Detail: fmt.Sprintf("no schema %s", millrace.Fingerprint(req.Fingerprint))})
 	}
 	resp := &nodev1.GetSchemaResponse{Json: s.JSON()}
-	for _, known := range n.schemas.Snapshot().All() {
-		resp.Known = append(resp.Known, uint64(known.Fingerprint()))
+	if req.Fields {
+		resp.Fields = known.Fields()
 	}
 	return resp, nil
 }

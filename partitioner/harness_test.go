@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// now is the clock of every test here.
+// now is when the records of tests here were logged.
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // world is a Kafka with a content topic "posts", a feature topic "signals" and
@@ -93,6 +93,11 @@ func (w *world) publish(all ...*schemas.Schema) {
 // produce writes input records, and returns with their offsets filled in.
 func (w *world) produce(records ...*kgo.Record) {
 	w.t.Helper()
+	for _, r := range records {
+		if r.Timestamp.IsZero() {
+			r.Timestamp = now
+		}
+	}
 	must(w.t, w.cl.ProduceSync(w.ctx, records...).FirstErr())
 }
 
@@ -100,7 +105,7 @@ func (w *world) produce(records ...*kgo.Record) {
 // called, which waits for it.
 func (w *world) start(change ...func(*Partitioner)) (p *Partitioner, stop func()) {
 	w.t.Helper()
-	p, err := New(w.cfg, w.logger(), w.metrics(), func() time.Time { return now })
+	p, err := New(w.cfg, w.logger(), w.metrics())
 	must(w.t, err)
 	for _, f := range change {
 		f(p)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -19,14 +20,14 @@ import (
 const (
 	wantPublished schemas.Reason = "published"
 	wantIgnored   schemas.Reason = "ignored"
-	wantDuplicate schemas.Reason = "deduplicated"
 )
 
 type hostile struct {
 	name  string
 	topic string // empty = posts
 	key   string
-	value []byte // nil = a null value
+	stamp time.Time // the log's timestamp; the zero time = now
+	value []byte    // nil = a null value
 	want  schemas.Reason
 }
 
@@ -58,17 +59,20 @@ func hostileInputs(t *testing.T) []hostile {
 		{name: "9 a record over the limit", value: schemas.Frame(fp, note("big", "member:1", "post", at, strings.Repeat("x", millrace.MaxBodyBytes))), want: schemas.OverLimit},
 		{name: "9 an id over the limit", value: schemas.Frame(fp, note(strings.Repeat("x", millrace.MaxIDBytes+1), "member:1", "post", at, "")), want: schemas.OverLimit},
 		{name: "11 a negative time", value: timed("negative", -1), want: schemas.TimeOutOfRange},
-		{name: "11 the year 9999", value: timed("y9999", int64(millrace.MaxTime)-1), want: TimeInTheFuture},
+		{name: "11 the year 9999", value: timed("y9999", int64(millrace.MaxTime)-1), want: schemas.TimeInTheFuture},
 		{name: "11 past the year 9999", value: timed("y10000", int64(millrace.MaxTime)), want: schemas.TimeOutOfRange},
-		{name: "11 2^31 seconds", value: timed("2038", 1000<<31), want: TimeInTheFuture},
-		{name: "11 24 hours ahead", value: timed("ahead", now.Add(maxAhead).UnixMilli()), want: wantPublished},
-		{name: "11 24 hours and 1 ms ahead", value: timed("too-far", now.Add(maxAhead).UnixMilli()+1), want: TimeInTheFuture},
+		{name: "11 2^31 seconds", value: timed("2038", 1000<<31), want: schemas.TimeInTheFuture},
+		{name: "11 24 hours ahead", value: timed("ahead", now.Add(schemas.DefaultFuture).UnixMilli()), want: wantPublished},
+		{name: "11 24 hours and 1 ms ahead", value: timed("too-far", now.Add(schemas.DefaultFuture).UnixMilli()+1), want: schemas.TimeInTheFuture},
+		{name: "11 24 hours and 1 ms after an earlier arrival", stamp: now.Add(-time.Hour), value: timed("early", now.Add(23*time.Hour).UnixMilli()+1), want: schemas.TimeInTheFuture},
+		{name: "11 24 hours after a later arrival", stamp: now.Add(time.Hour), value: timed("late", now.Add(25*time.Hour).UnixMilli()), want: wantPublished},
+		{name: "11 the year 9999, without a timestamp", stamp: time.UnixMilli(-1), value: timed("unstamped", int64(millrace.MaxTime)-1), want: wantPublished},
 		{name: "an id", value: good("twice"), want: wantPublished},
-		{name: "12 the same again", value: good("twice"), want: wantDuplicate},
-		{name: "13 its id with other contents", value: schemas.Frame(fp, note("twice", "member:1", "post", at, "other")), want: IDReused},
+		{name: "12 the same again", value: good("twice"), want: wantPublished},
+		{name: "13 its id with other contents", value: schemas.Frame(fp, note("twice", "member:1", "post", at, "other")), want: wantPublished},
 		{name: "a record", value: activity(t, "gone", "member:1", ""), want: wantPublished},
 		{name: "a delete of its version", value: activity(t, "gone", "member:1", `,"deleted":true`), want: wantPublished},
-		{name: "the same delete again", value: activity(t, "gone", "member:1", `,"deleted":true`), want: wantDuplicate},
+		{name: "the same delete again", value: activity(t, "gone", "member:1", `,"deleted":true`), want: wantPublished},
 		{name: "19 invalid UTF-8", value: schemas.Frame(fp, note("utf8", "member:1", "post", at, "\xff")), want: schemas.InvalidUTF8},
 		{name: "19 an entity of invalid UTF-8", value: schemas.Frame(fp, note("utf8", "member:\xff", "post", at, "")), want: schemas.InvalidUTF8},
 		{name: "an empty id", value: schemas.Frame(fp, note("", "member:1", "post", at, "")), want: schemas.MissingRole},
@@ -121,12 +125,12 @@ func TestHostileInputs(t *testing.T) {
 		if in.topic == "" {
 			in.topic = "posts"
 		}
-		records[i] = &kgo.Record{Topic: in.topic, Partition: 1, Value: in.value, Headers: []kgo.RecordHeader{
+		records[i] = &kgo.Record{Topic: in.topic, Partition: 1, Timestamp: in.stamp, Value: in.value, Headers: []kgo.RecordHeader{
 			{Key: "name", Value: []byte(in.name)}, {Key: "src", Value: []byte("the producer's own")}}}
 		if in.key != "" {
 			records[i].Key = []byte(in.key)
 		}
-		if in.want != wantIgnored && in.want != wantDuplicate {
+		if in.want != wantIgnored {
 			outputs++
 		}
 	}
@@ -151,7 +155,7 @@ func TestHostileInputs(t *testing.T) {
 	for i, in := range inputs {
 		r := came[source(records[i])]
 		switch {
-		case in.want == wantIgnored || in.want == wantDuplicate:
+		case in.want == wantIgnored:
 			if r != nil {
 				t.Errorf("%s: came out in %s", in.name, r.Topic)
 			}

@@ -43,7 +43,7 @@ func child(text string) {
 	err := json.Unmarshal([]byte(text), &cfg)
 	if err == nil {
 		var p *Partitioner
-		if p, err = New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)), prometheus.NewRegistry(), func() time.Time { return now }); err == nil {
+		if p, err = New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)), prometheus.NewRegistry()); err == nil {
 			err = p.Run(context.Background())
 		}
 	}

@@ -12,12 +12,11 @@ import (
 // metrics count committed transactions only, so that for every input topic, at
 // every moment between two commits,
 //
-//	consumed = published + deduplicated + dead_lettered + ignored
+//	consumed = published + dead_lettered + ignored
 type metrics struct {
 	consumed     *prometheus.CounterVec
 	published    *prometheus.CounterVec
 	copies       *prometheus.CounterVec
-	deduplicated *prometheus.CounterVec
 	deadLettered *prometheus.CounterVec
 	ignored      *prometheus.CounterVec
 	transactions prometheus.Counter
@@ -53,10 +52,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return g
 	}
 	m := &metrics{
-		consumed:     vec("consumed_total", "Input records: published + deduplicated + dead-lettered + ignored, exactly.", "topic"),
+		consumed:     vec("consumed_total", "Input records: published + dead-lettered + ignored, exactly.", "topic"),
 		published:    vec("published_total", "Input records republished to their timelines or as features.", "topic"),
 		copies:       vec("copies_total", "Records written to the timeline and features topics: a published input once for each of its timelines.", "topic"),
-		deduplicated: vec("deduplicated_total", "Input records equal to one before them in the same transaction.", "topic"),
 		deadLettered: vec("dead_lettered_total", "Input records refused, by reason.", "topic", "reason"),
 		ignored:      vec("ignored_total", "Input records with a key and a null value, which say nothing here.", "topic"),
 		transactions: one("transactions_total", "Transactions committed."),
@@ -99,8 +97,8 @@ func (m *metrics) measured(p kafka.Progress) {
 
 // tally is what one transaction did to the records of one topic.
 type tally struct {
-	consumed, published, copies, deduplicated, ignored int
-	dead                                               map[schemas.Reason]int
+	consumed, published, copies, ignored int
+	dead                                 map[schemas.Reason]int
 }
 
 // commit adds the tallies of a committed transaction.
@@ -110,7 +108,6 @@ func (m *metrics) commit(byTopic map[string]*tally) {
 		m.consumed.WithLabelValues(topic).Add(float64(t.consumed))
 		m.published.WithLabelValues(topic).Add(float64(t.published))
 		m.copies.WithLabelValues(topic).Add(float64(t.copies))
-		m.deduplicated.WithLabelValues(topic).Add(float64(t.deduplicated))
 		m.ignored.WithLabelValues(topic).Add(float64(t.ignored))
 		for reason, n := range t.dead {
 			m.deadLettered.WithLabelValues(topic, string(reason)).Add(float64(n))

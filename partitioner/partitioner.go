@@ -41,6 +41,12 @@ type Config struct {
 	// SchemaWait is how long a record of an unknown schema is held for the
 	// schema to appear. 0 = 2 s; negative = not at all.
 	SchemaWait time.Duration
+
+	// Future is how far a record's time may be after its arrival, which is its
+	// timestamp in Kafka; others are dead letters. 0 = schemas.DefaultFuture. It is
+	// the same in every process of a group, or a record's fate would be that of
+	// the process which reads it.
+	Future time.Duration
 }
 
 const (
@@ -62,6 +68,9 @@ func (c Config) Validate() error {
 	}
 	if c.Instance == "" {
 		fault("instance", "missing; give this process a name of its own in the group, such as its host's")
+	}
+	if c.Future < 0 {
+		fault("future", "%s; give a positive duration, or none for %s", c.Future, schemas.DefaultFuture)
 	}
 	for _, key := range []string{kafka.SkipKey, kafka.HoldKey} {
 		if strings.HasPrefix(c.Group, key) {
@@ -97,6 +106,9 @@ func (c Config) withDefaults() Config {
 	if c.SchemaWait == 0 {
 		c.SchemaWait = defaultSchemaWait
 	}
+	if c.Future == 0 {
+		c.Future = schemas.DefaultFuture
+	}
 	return c
 }
 
@@ -109,7 +121,6 @@ func (c Config) inputs() []string {
 type Partitioner struct {
 	cfg      Config
 	log      *slog.Logger
-	now      func() time.Time
 	metrics  *metrics
 	registry *schemas.Registry
 	schemas  *kafka.SchemaLog // feeds registry
@@ -149,9 +160,8 @@ type pace struct {
 	logs      time.Duration // between two looks at whether the topics are what they were
 }
 
-// New validates. The metrics are registered with reg; now is the clock that
-// records from the future are refused by, time.Now outside of tests.
-func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() time.Time) (*Partitioner, error) {
+// New validates. The metrics are registered with reg.
+func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -171,7 +181,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer, now func() tim
 	if err != nil {
 		return nil, fmt.Errorf("partitioner: %w", err)
 	}
-	p := &Partitioner{cfg: cfg, log: log, now: now, metrics: m, registry: registry, stuck: &stuckAt{metrics: m}, pace: pace{
+	p := &Partitioner{cfg: cfg, log: log, metrics: m, registry: registry, stuck: &stuckAt{metrics: m}, pace: pace{
 		records:   10_000,
 		bytes:     16 << 20,
 		gather:    250 * time.Millisecond,
@@ -206,7 +216,7 @@ func (p *Partitioner) open() (err error) {
 	}
 	p.beat = kafka.NewHeartbeat(kafka.HeartbeatConfig{
 		Brokers: p.cfg.Brokers, Progress: p.progress, Group: p.cfg.Group, Instance: p.cfg.Instance,
-		Inputs: p.cfg.inputs(), Features: p.cfg.Features, Logs: p.cfg.Topics.Logs(), Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
+		Inputs: p.cfg.inputs(), Features: p.cfg.Features, Logs: p.cfg.Topics.Logs(), Future: p.cfg.Future, Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
 	})
 	return nil
 }

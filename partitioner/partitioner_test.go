@@ -30,11 +30,11 @@ import (
 )
 
 func TestValidateTellsEverything(t *testing.T) {
-	_, err := New(Config{Content: []string{"", "timeline", "posts", "posts"}}, slog.Default(), prometheus.NewRegistry(), time.Now)
+	_, err := New(Config{Content: []string{"", "timeline", "posts", "posts"}, Future: -1}, slog.Default(), prometheus.NewRegistry())
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"brokers: none", "instance: missing", "content: an empty", `content: "timeline"`, `content: "posts"`} {
+	for _, want := range []string{"brokers: none", "instance: missing", "future: -1ns", "content: an empty", `content: "timeline"`, `content: "posts"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\ndoes not tell %q", err, want)
 		}
@@ -98,10 +98,10 @@ func commits(p *Partitioner) chan struct{} {
 // sum adds a counter over its reasons.
 func sum(m *metrics, topic string) (consumed, accounted, dead float64) {
 	of := func(v *prometheus.CounterVec) float64 { return value(v.WithLabelValues(topic)) }
-	for _, reason := range []schemas.Reason{schemas.TrailingBytes, schemas.UnknownSchema, schemas.EmptyValue, IDReused} {
+	for _, reason := range []schemas.Reason{schemas.TrailingBytes, schemas.UnknownSchema, schemas.EmptyValue} {
 		dead += value(m.deadLettered.WithLabelValues(topic, string(reason)))
 	}
-	return of(m.consumed), of(m.published) + of(m.deduplicated) + of(m.ignored) + dead, dead
+	return of(m.consumed), of(m.published) + of(m.ignored) + dead, dead
 }
 
 // Nothing disappears: over restarts, each input is accounted for once, in the
@@ -234,7 +234,7 @@ func TestPoisonPauses(t *testing.T) {
 // Of two processes under one instance name the older gives up, and says why.
 func testFenced(t *testing.T, w *world) {
 	w.publish(schemas.Activity())
-	first, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), func() time.Time { return now })
+	first, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- first.Run(w.ctx) }()
@@ -280,7 +280,7 @@ func TestFencedOnlyOnceReplaced(t *testing.T) {
 		}
 		return nil, nil, false
 	})
-	younger, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), func() time.Time { return now })
+	younger, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	must(t, err)
 	ctx, stop := context.WithCancel(w.ctx)
 	ended := make(chan error, 1)
@@ -328,7 +328,7 @@ func TestRunRefusesAnotherPartitionCount(t *testing.T) {
 	w := newFake(t)
 	w.cfg.Topics.Timeline = "narrow"
 	must(t, kafka.EnsureContentTopic(w.ctx, w.brokers, "narrow", 7, nil))
-	p, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), time.Now)
+	p, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	must(t, err)
 	if err := p.Run(w.ctx); !errors.Is(err, kafka.ErrPartitionCount) || !strings.Contains(err.Error(), "narrow has 7") {
 		t.Errorf("Run: %v, want ErrPartitionCount", err)

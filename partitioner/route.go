@@ -1,7 +1,6 @@
 package partitioner
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,22 +11,15 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// The reasons of dead letters that are not about the bytes of one record.
-const (
-	TimeInTheFuture schemas.Reason = "time-in-the-future" // more than 24 h after its arrival
-	IDReused        schemas.Reason = "id-reused"          // another record of this id and version came just before
-	WrongKind       schemas.Reason = "wrong-kind"         // features on a content topic, or content on a feature topic
-)
-
-// maxAhead is how far a record's time may be in the future when it arrives.
-const maxAhead = 24 * time.Hour
+// WrongKind is the reason of dead letters that are features on a content topic,
+// or content on a feature topic.
+const WrongKind schemas.Reason = "wrong-kind"
 
 // fate is what becomes of an input record.
 type fate uint8
 
 const (
 	published fate = iota
-	deduplicated
 	ignored
 	dead
 )
@@ -41,26 +33,14 @@ type verdict struct {
 	refusal  *schemas.Error    // of a dead letter
 }
 
-// recordKey is what at most one payload has. A record and the tombstone of its
-// version are two.
-type recordKey struct {
-	entity  millrace.Entity
-	typ     millrace.ContentType
-	id      millrace.RecordID
-	version int64
-	deleted bool
-}
-
-// router decides the fate of records, those of one transaction at a time.
+// router decides the fate of records, of each alone: whatever came before it or
+// is in its transaction, and whenever it is read, the same becomes of it. Only
+// what the schemas topic or a registry has by then is looked up.
 type router struct {
 	features map[string]bool // which topics carry features
 	resolver *resolver
-	now      func() time.Time
-	seen     map[recordKey][]byte // values published in this transaction
+	future   time.Duration // how far a record's time may be after its arrival
 }
-
-// begin forgets the transaction before.
-func (r *router) begin() { clear(r.seen) }
 
 // route decides. An error means that it cannot be decided now.
 func (r *router) route(ctx context.Context, in kafka.Input) (verdict, error) {
@@ -91,12 +71,9 @@ func (r *router) accept(ctx context.Context, in kafka.Input) (verdict, error) {
 	if schema.Features() != features {
 		return verdict{}, refuse(WrongKind, "", "schema %s and topic %s: one is of features, the other is not", schema.Name(), in.Topic)
 	}
-	env, err := schema.Envelope(framed.Body)
+	env, err := schema.Accept(framed.Body, in.Time, r.future)
 	if err != nil {
 		return verdict{}, err
-	}
-	if limit := millrace.TimeOf(r.now().Add(maxAhead)); env.Record.Time > limit {
-		return verdict{}, refuse(TimeInTheFuture, schema.Roles().Time.Name, "%s is more than %s after its arrival", env.Record.Time, maxAhead)
 	}
 	value := in.Value
 	if framed.Confluent {
@@ -105,14 +82,6 @@ func (r *router) accept(ctx context.Context, in kafka.Input) (verdict, error) {
 	if features {
 		return verdict{stream: kafka.Features, entities: []millrace.Entity{env.Entity}, value: value}, nil
 	}
-	key := recordKey{env.Entity, env.Type, env.Record.ID, env.Record.Version, env.Record.Deleted}
-	if before, ok := r.seen[key]; ok {
-		if !bytes.Equal(before, value) {
-			return verdict{}, refuse(IDReused, schema.Roles().ID.Name, "%.64q has version %d already, with other contents", key.id, key.version)
-		}
-		return verdict{fate: deduplicated}, nil
-	}
-	r.seen[key] = value
 	return verdict{stream: kafka.Timeline, entities: append([]millrace.Entity{env.Entity}, env.About...), value: value}, nil
 }
 

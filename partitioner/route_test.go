@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
@@ -25,8 +26,7 @@ func newRouter(tb testing.TB) *router {
 	return &router{
 		features: map[string]bool{"signals": true},
 		resolver: &resolver{registry: registry, fresh: true, absent: map[uint32]time.Time{}},
-		now:      func() time.Time { return now },
-		seen:     map[recordKey][]byte{},
+		future:   schemas.DefaultFuture,
 	}
 }
 
@@ -40,8 +40,7 @@ func FuzzRoute(f *testing.F) {
 	f.Add(false, []byte{0, 0, 0, 0, 1, 2})
 	r := newRouter(f)
 	f.Fuzz(func(t *testing.T, features bool, value []byte) {
-		r.begin()
-		in := kafka.Input{Source: kafka.Source{Topic: "posts"}, Value: value}
+		in := record(value)
 		if features {
 			in.Topic = "signals"
 		}
@@ -70,10 +69,7 @@ func BenchmarkRoute(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if i%n == 0 {
-			r.begin()
-		}
-		in := kafka.Input{Source: kafka.Source{Topic: "posts", Partition: 1, Offset: 123456}, Value: values[i%n]}
+		in := kafka.Input{Source: kafka.Source{Topic: "posts", Partition: 1, Offset: 123456}, Time: millrace.TimeOf(now), Value: values[i%n]}
 		v, err := r.route(b.Context(), in)
 		if err != nil || v.fate != published {
 			b.Fatal(err, v.refusal)

@@ -41,8 +41,7 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	r := &router{
 		features: map[string]bool{},
 		resolver: &resolver{registry: p.registry, log: p.schemas, wait: p.cfg.SchemaWait, waiting: p.on.waiting, absent: map[uint32]time.Time{}},
-		now:      p.now,
-		seen:     map[recordKey][]byte{},
+		future:   p.cfg.Future,
 	}
 	for _, topic := range p.cfg.Features {
 		r.features[topic] = true
@@ -252,7 +251,6 @@ func (p *Partitioner) transact(ctx context.Context, s *kafka.Session, r *router,
 	if err := s.Begin(); err != nil {
 		return nil, err
 	}
-	r.begin()
 	t := &transaction{s: s, topics: p.cfg.Topics, byTopic: map[string]*tally{}}
 	for in := first; len(in) > 0; {
 		r.resolver.polled()
@@ -320,8 +318,6 @@ func (t *transaction) carryOut(ctx context.Context, in kafka.Input, v verdict) {
 	}
 	t.lively, t.run = true, 0
 	switch v.fate {
-	case deduplicated:
-		c.deduplicated++
 	case ignored:
 		c.ignored++
 	case published:

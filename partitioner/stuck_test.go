@@ -186,7 +186,7 @@ func TestReadyTells(t *testing.T) {
 	w := newFake(t)
 	w.publish(schemas.Activity())
 	w.cfg.Content = append(w.cfg.Content, "not-yet")
-	p, err := New(w.cfg, w.logger(), w.metrics(), func() time.Time { return now })
+	p, err := New(w.cfg, w.logger(), w.metrics())
 	must(t, err)
 	if err := p.Ready(); !errors.Is(err, errNotRun) {
 		t.Errorf("before Run: %v", err)

@@ -2,6 +2,7 @@ package relevance
 
 import (
 	"embed"
+	"maps"
 	"sync"
 
 	_ "github.com/millrace/millrace/relevance/models" // the generated code
@@ -11,26 +12,36 @@ import (
 //go:embed builtin/*.yaml
 var builtin embed.FS
 
-// ShippedSchemas are the schemas of every binary, for [Parse].
-func ShippedSchemas() Schemas {
-	s := Schemas{}
-	for _, x := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
-		s[x.Name()] = x.Layout()
+var shipped = sync.OnceValue(func() Schemas {
+	known, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		panic(err)
 	}
-	return s
-}
+	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
+		if _, err := known.Admit(s); err != nil {
+			panic(err)
+		}
+	}
+	all := Schemas{}
+	all.add(known.Snapshot())
+	return all
+})
+
+// ShippedSchemas are the schemas of every binary, for [Parse].
+func ShippedSchemas() Schemas { return maps.Clone(shipped()) }
 
 // SchemasOf returns the schemas that ship and those of a registry: what specs may
 // name where these are known.
 func SchemasOf(known *schemas.Snapshot) Schemas {
 	all := ShippedSchemas()
-	for _, f := range known.Families() {
-		all[f.Name()] = f.Layout()
-	}
-	for _, s := range known.All() {
-		all[Edition(s.Name(), s.Fingerprint().String())] = s.Layout()
-	}
+	all.add(known)
 	return all
+}
+
+func (s Schemas) add(known *schemas.Snapshot) {
+	for _, f := range known.Families() {
+		s[f.Name()] = Records{f.Layout(), f}
+	}
 }
 
 // BuiltinSpec returns the source of a model that every binary has.

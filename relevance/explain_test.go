@@ -17,7 +17,7 @@ func TestExplainAddsUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	forest["model.txt"] = string(model)
-	layout := ShippedSchemas()["millrace.Activity"]
+	layout := ShippedSchemas()["millrace.Activity"].Layout
 	rows := activities(t, layout,
 		map[string]any{"verb": "post", "likes": 7, "created_at": 1000, "language": "en"},
 		map[string]any{"verb": "share", "shares": 100, "likes": 500})

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/schemas"
 )
 
 // The rules of golden rows.
@@ -39,7 +40,7 @@ type Golden struct {
 	// be written by dotted names too. What is left out has the schema's default,
 	// or else is 0, false, or empty.
 	Record map[string]any `json:"record,omitempty"`
-	Schema string         `json:"schema,omitempty"` // of the record; the spec's first if left out
+	Schema string         `json:"schema,omitempty"` // of the record: a name, or NAME@FINGERPRINT; the spec's first if left out
 	Entity map[string]any `json:"entity,omitempty"` // the features of its entity; nothing is known if left out
 	Object map[string]any `json:"object,omitempty"` // the features of what it is about, likewise
 	Viewer map[string]any `json:"viewer,omitempty"` // id and attributes
@@ -88,7 +89,11 @@ func (p *Pack) golden(m *Model, schemas Schemas) error {
 	if len(rows) < least {
 		return fmt.Errorf("%s has %d rows; %d are needed", GoldenFile, len(rows), least)
 	}
-	return errors.Join(m.goldenScores(rows), m.goldenRecords(rows, schemas.as(p.Manifest.Schemas)))
+	then, err := schemas.as(p.Manifest.Schemas)
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.goldenScores(rows), m.goldenRecords(rows, then))
 }
 
 // goldenScores holds the scores of features as they are given.
@@ -216,7 +221,7 @@ func (m *Model) Complete(row *Golden, schemas Schemas) error {
 	for _, f := range got.Features {
 		if x, ok := f.Value.(float64); ok && !hasValue(x) {
 			if math.IsInf(x, 0) {
-				return fmt.Errorf("feature %s is %v: its expression is %s", f.Name, x, m.featureSource(f.Name))
+				return m.infinite(f)
 			}
 			row.Features[f.Name] = nil
 			continue
@@ -229,6 +234,28 @@ func (m *Model) Complete(row *Golden, schemas Schemas) error {
 	return nil
 }
 
+// Vector returns what the spec's expressions make of a row's record, in the
+// order of [Model.FeatureTypes]: float64, NaN where there is no value, or
+// string.
+func (m *Model) Vector(row *Golden, schemas Schemas) ([]any, error) {
+	got, err := m.explainGolden(row, schemas)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]any, len(got.Features))
+	for i, f := range got.Features {
+		if x, ok := f.Value.(float64); ok && math.IsInf(x, 0) {
+			return nil, m.infinite(f)
+		}
+		values[i] = f.Value
+	}
+	return values, nil
+}
+
+func (m *Model) infinite(f Explained) error {
+	return fmt.Errorf("feature %s is %v: its expression is %s", f.Name, f.Value, m.featureSource(f.Name))
+}
+
 func (m *Model) featureSource(name string) string {
 	i := slices.IndexFunc(m.spec.Features, func(f Feature) bool { return f.Name == name })
 	return m.spec.Features[i].Source
@@ -239,14 +266,15 @@ func (m *Model) explainGolden(row *Golden, schemas Schemas) (e Explanation, err 
 	if row.Record == nil {
 		return e, errors.New("the row has no record")
 	}
-	layout, err := m.goldenLayout(row.Schema, schemas)
+	records, writer, err := m.goldenSchema(row.Schema, schemas)
 	if err != nil {
 		return e, err
 	}
-	rows, err := goldenSlab(layout, row.Record, "record")
+	rows, err := records.golden(writer, row.Record, "record")
 	if err != nil {
 		return e, err
 	}
+	layout := rows.Layout()
 	asOf := millrace.Time(0)
 	if at := layout.Time(); at >= 0 {
 		asOf = millrace.Time(int64(rows.Word(at, 0)))
@@ -258,13 +286,13 @@ func (m *Model) explainGolden(row *Golden, schemas Schemas) (e Explanation, err 
 		}
 		asOf = t
 	}
-	entityLayout := schemas[m.spec.Entity]
+	entityLayout := schemas[m.spec.Entity].Layout
 	var entity *column.Slab
 	if row.Entity != nil {
 		if entityLayout == nil {
 			return e, errors.New("entity: the spec names no schema of the entity's features")
 		}
-		if entity, err = goldenSlab(entityLayout, row.Entity, "entity"); err != nil {
+		if entity, err = schemas[m.spec.Entity].golden("", row.Entity, "entity"); err != nil {
 			return e, err
 		}
 	}
@@ -292,28 +320,72 @@ func (m *Model) inOrder(e Explanation) Explanation {
 	return e
 }
 
-func (m *Model) goldenLayout(name string, schemas Schemas) (*column.Layout, error) {
+// goldenSchema returns what a row's schema names, and the fingerprint of the one
+// that wrote the record, or "".
+func (m *Model) goldenSchema(of string, all Schemas) (known Records, writer string, err error) {
+	name, writer, _ := strings.Cut(of, "@")
 	switch {
 	case name == "" && len(m.spec.Schemas) == 0:
-		return RoleLayout(), nil
+		return Records{Layout: RoleLayout()}, writer, nil
 	case name == "":
 		name = m.spec.Schemas[0]
 	}
-	if l := schemas[name]; l != nil {
-		return l, nil
+	if known = all[name]; known.Layout == nil {
+		return known, writer, fmt.Errorf("no schema %s", name)
 	}
-	return nil, fmt.Errorf("no schema %s", name)
+	return known, writer, nil
+}
+
+// golden is one row of values by field, as what serves reads it: written under
+// a schema of the family, and read in the columns of all of them. Where writer,
+// a fingerprint, is "", that is the newest schema that has the fields.
+func (r Records) golden(writer string, values map[string]any, what string) (*column.Slab, error) {
+	if r.Family == nil {
+		flat, err := flattened(r.Layout, values, what)
+		if err != nil {
+			return nil, err
+		}
+		return goldenSlab(r.Layout, flat, what)
+	}
+	s, flat, err := r.written(writer, values, what)
+	if err != nil {
+		return nil, err
+	}
+	own, err := goldenSlab(s.Layout(), flat, what)
+	if err != nil || s.Layout() == r.Layout {
+		return own, err
+	}
+	return r.Family.Reread(s, own, flat)
+}
+
+// written finds the schema of a row, and its values by column.
+func (r Records) written(writer string, values map[string]any, what string) (_ *schemas.Schema, flat map[string]any, err error) {
+	err = fmt.Errorf("schema: no schema %s@%s; %s has %s", r.Family.Name(), writer, r.Family.Name(), r.prints())
+	newest := true
+	for _, s := range slices.Backward(r.Family.Schemas()) {
+		if writer != "" && writer != s.Fingerprint().String() {
+			continue
+		}
+		flat, fault := flattened(s.Layout(), values, what)
+		if fault == nil {
+			return s, flat, nil
+		}
+		if newest {
+			err, newest = fault, false
+		}
+	}
+	return nil, nil, err
 }
 
 func (m *Model) goldenObject(s *Scorer, values map[string]any, schemas Schemas) error {
 	if values == nil {
 		return nil
 	}
-	l := schemas[m.spec.Object]
-	if l == nil || s.ObjectLayout() == nil {
+	known := schemas[m.spec.Object]
+	if known.Layout == nil || s.ObjectLayout() == nil {
 		return errors.New("object: the spec reads no features of what records are about")
 	}
-	features, err := goldenSlab(l, values, "object")
+	features, err := known.golden("", values, "object")
 	if err != nil {
 		return err
 	}
@@ -325,13 +397,9 @@ func (m *Model) goldenObject(s *Scorer, values map[string]any, schemas Schemas) 
 	return nil
 }
 
-// goldenSlab is one row of values by field. Fields that no value is given for
+// goldenSlab is one row of values by column. Fields that no value is given for
 // have the schema's defaults.
-func goldenSlab(l *column.Layout, values map[string]any, what string) (*column.Slab, error) {
-	flat, err := flattened(l, values, what)
-	if err != nil {
-		return nil, err
-	}
+func goldenSlab(l *column.Layout, flat map[string]any, what string) (*column.Slab, error) {
 	a := column.New(l, 1, 0).Append()
 	r := a.Begin()
 	for i, f := range l.Fields() {
@@ -351,8 +419,8 @@ func goldenSlab(l *column.Layout, values map[string]any, what string) (*column.S
 	return a.Slab(), nil
 }
 
-// flattened returns the values of columns by dotted name, out of records within
-// records. It names every field that there is not.
+// flattened returns the values of fields by dotted name, out of records within
+// records, those without a column too. It names every field that there is not.
 func flattened(l *column.Layout, values map[string]any, what string) (map[string]any, error) {
 	var known []string
 	for _, f := range l.Fields() {
@@ -369,9 +437,8 @@ func flattened(l *column.Layout, values map[string]any, what string) (map[string
 	walk = func(path string, v any) {
 		object, _ := v.(map[string]any)
 		switch {
-		case slices.Contains(known, path):
+		case slices.Contains(known, path), slices.Contains(l.Carried(), path):
 			flat[path] = v
-		case slices.Contains(l.Carried(), path):
 		case object != nil && within(path):
 			for _, name := range slices.Sorted(maps.Keys(object)) {
 				walk(path+"."+name, object[name])

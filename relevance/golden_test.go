@@ -26,10 +26,10 @@ func TestGoldenRowsOfLibraries(t *testing.T) {
 		switch path.Base(m.Name) {
 		case "binary", "softprob", "poisson", "tweedie", "rf", "logistic_ubj", "categories_40":
 			tried++
-			if _, err := Seal(writePack(t, goldenPack(t, m, 0), 0), ShippedSchemas(), nil); err != nil {
+			if _, err := Seal(writePack(t, goldenPack(t, m, 0), 0), ShippedSchemas()); err != nil {
 				t.Errorf("%s: %v", m.Name, err)
 			}
-			if _, err := Seal(writePack(t, goldenPack(t, m, 1e-6), 0), ShippedSchemas(), nil); err == nil || !strings.Contains(err.Error(), "golden rows are off") {
+			if _, err := Seal(writePack(t, goldenPack(t, m, 1e-6), 0), ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "golden rows are off") {
 				t.Errorf("%s, other scores: %v", m.Name, err)
 			}
 		}
@@ -118,7 +118,7 @@ func TestGoldenRowsCatchExpressions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := Seal(dir, ShippedSchemas(), nil)
+		_, err := Seal(dir, ShippedSchemas())
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s, sealed: %v", name, err)
 		}
@@ -158,7 +158,7 @@ func TestGoldenRecordsAreAsLoaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := Schemas{shop.Name(): shop.Layout()}
+	known := Schemas{shop.Name(): {Layout: shop.Layout()}}
 	m, err := Parse(SpecFile, []byte(`name: visits
 version: "1"
 schemas: [shop.Visit]

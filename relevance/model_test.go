@@ -13,7 +13,7 @@ import (
 func TestBuiltinModelsAreGenerated(t *testing.T) {
 	for name, layout := range map[string]string{"recency": "millrace.Activity", "home": "millrace.Activity"} {
 		m := builtinModel(t, name)
-		s, err := m.Bind(ShippedSchemas()[layout], nil, &millrace.Viewer{}, 0)
+		s, err := m.Bind(ShippedSchemas()[layout].Layout, nil, &millrace.Viewer{}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestRecency(t *testing.T) {
 		for _, at := range times {
 			records = append(records, map[string]any{field: at})
 		}
-		rows := activities(t, ShippedSchemas()[name], records...)
+		rows := activities(t, ShippedSchemas()[name].Layout, records...)
 		m := builtinModel(t, "recency")
 		for _, m := range []*Model{m, m.Interpreted()} {
 			got := score(t, m, rows, &millrace.Viewer{ID: "member:1"}, 5)
@@ -136,7 +136,7 @@ func TestHomePrefers(t *testing.T) {
 	} {
 		better, worse := base(), base()
 		better[c.field], worse[c.field] = c.better, c.worse
-		rows := activities(t, ShippedSchemas()["millrace.Activity"], better, worse)
+		rows := activities(t, ShippedSchemas()["millrace.Activity"].Layout, better, worse)
 		for _, v := range []*millrace.Viewer{viewer, {}} {
 			s := score(t, builtinModel(t, "home"), rows, v, millrace.Time(now))
 			if math.IsNaN(s[0]) || math.IsNaN(s[1]) || s[0] < s[1] {
@@ -151,7 +151,7 @@ func TestHomePrefers(t *testing.T) {
 
 // TestHomeWithoutCounters: a schema that lacks what the model speaks of.
 func TestHomeWithoutCounters(t *testing.T) {
-	rows := activities(t, ShippedSchemas()["millrace.Note"], map[string]any{"at": 1000, "kind": "post"}, map[string]any{"at": 2000, "kind": "post"})
+	rows := activities(t, ShippedSchemas()["millrace.Note"].Layout, map[string]any{"at": 1000, "kind": "post"}, map[string]any{"at": 2000, "kind": "post"})
 	s := score(t, builtinModel(t, "home"), rows, nil, 86_400_000)
 	if !(s[1] > s[0]) {
 		t.Errorf("newer %v, older %v", s[1], s[0])
@@ -159,7 +159,7 @@ func TestHomeWithoutCounters(t *testing.T) {
 }
 
 func TestViewerOfAnotherTypeIsRefused(t *testing.T) {
-	_, err := builtinModel(t, "home").Bind(ShippedSchemas()["millrace.Activity"], nil,
+	_, err := builtinModel(t, "home").Bind(ShippedSchemas()["millrace.Activity"].Layout, nil,
 		&millrace.Viewer{Attributes: map[string]any{"languages": "en"}}, 0)
 	var e *millrace.Error
 	if !errors.As(err, &e) || e.Field != "viewer.languages" {
@@ -168,7 +168,7 @@ func TestViewerOfAnotherTypeIsRefused(t *testing.T) {
 }
 
 func TestScoreDoesNotAllocate(t *testing.T) {
-	rows := activities(t, ShippedSchemas()["millrace.Activity"], slices.Repeat([]map[string]any{{"verb": "a long content type", "likes": 2}}, 100)...)
+	rows := activities(t, ShippedSchemas()["millrace.Activity"].Layout, slices.Repeat([]map[string]any{{"verb": "a long content type", "likes": 2}}, 100)...)
 	for _, m := range []*Model{builtinModel(t, "home"), builtinModel(t, "home").Interpreted()} {
 		s, err := m.Bind(rows.Layout(), nil, &millrace.Viewer{}, 0)
 		if err != nil {

@@ -46,7 +46,7 @@ type Manifest struct {
 	Format   int               `json:"format"` // 2
 	Name     string            `json:"name"`
 	Version  string            `json:"version"`
-	Schemas  map[string]string `json:"schemas,omitempty"` // the fingerprints that the spec was checked against
+	Schemas  map[string]string `json:"schemas,omitempty"` // by name the fingerprints that the spec was checked against, with spaces between, in the order of admission
 	Features []FeatureType     `json:"features"`          // in the order of the spec
 	Files    map[string]string `json:"files"`             // SHA-256 of every other file
 }
@@ -298,10 +298,35 @@ func (p *Pack) WriteTar(w io.Writer) error {
 	return errors.Join(t.Close(), z.Close())
 }
 
+// Sum returns the checksum of what WriteTar writes: by it the pack is published
+// and serves.
+func (p *Pack) Sum() (string, error) {
+	h := sha256.New()
+	if err := p.WriteTar(h); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Knows reports whether every schema that a pack was sealed with is among these.
+func (s Schemas) Knows(p *Pack) bool {
+	for name, prints := range p.Manifest.Schemas {
+		if s[name].Family == nil {
+			return false
+		}
+		for _, one := range strings.Fields(prints) {
+			if f, err := s[name].Family.Of([]string{one}); f == nil || err != nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // Seal makes a pack of a directory that has a spec and what it names, golden
 // rows and a card: it checks everything that [Validate] checks and then writes
-// the manifest. Fingerprints are those of the schemas that the spec names.
-func Seal(dir string, schemas Schemas, fingerprints map[string]string) (*Pack, error) {
+// the manifest.
+func Seal(dir string, schemas Schemas) (*Pack, error) {
 	files, err := readDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("relevance: seal: %w", err)
@@ -313,8 +338,8 @@ func Seal(dir string, schemas Schemas, fingerprints map[string]string) (*Pack, e
 	}
 	manifest := Manifest{Format: packFormat, Name: m.Name(), Version: m.Version(), Features: m.FeatureTypes(), Schemas: map[string]string{}, Files: map[string]string{}}
 	for _, name := range append(slices.Clone(m.spec.Schemas), m.spec.Entity, m.spec.Object) {
-		if f, ok := fingerprints[name]; ok {
-			manifest.Schemas[name] = f
+		if prints := schemas[name].prints(); prints != "" {
+			manifest.Schemas[name] = prints
 		}
 	}
 	for name, data := range files {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/schemas"
 )
 
 const packSpec = `name: team
@@ -97,15 +98,15 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 func recordRow(t *testing.T, m *Model, n int) []byte {
 	t.Helper()
 	layouts := ShippedSchemas()
-	record := layouts["millrace.Activity"]
+	record := layouts["millrace.Activity"].Layout
 	if len(m.spec.Schemas) > 0 {
-		record = layouts[m.spec.Schemas[0]]
+		record = layouts[m.spec.Schemas[0]].Layout
 	}
 	row := Golden{Record: sampleRow(record, n), Viewer: map[string]any{"id": "member:1"}, AsOf: 1.7e12 + float64(n)*1e6}
-	if l := layouts[m.spec.Entity]; l != nil {
+	if l := layouts[m.spec.Entity].Layout; l != nil {
 		row.Entity = sampleRow(l, n)
 	}
-	if l := layouts[m.spec.Object]; l != nil {
+	if l := layouts[m.spec.Object].Layout; l != nil {
 		row.Object = sampleRow(l, n)
 	}
 	for _, v := range m.spec.source.Viewer {
@@ -144,7 +145,7 @@ func teamFiles() map[string]string {
 
 func seal(t *testing.T, dir string) *Pack {
 	t.Helper()
-	p, err := Seal(dir, ShippedSchemas(), map[string]string{"millrace.Activity": "00000000deadbeef"})
+	p, err := Seal(dir, ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +172,7 @@ func TestPackRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []*Pack{fromDir, fromTar} {
-		if p.Checksum != sealed.Checksum || p.Card != "# team\n" || p.Manifest.Schemas["millrace.Activity"] != "00000000deadbeef" {
+		if p.Checksum != sealed.Checksum || p.Card != "# team\n" || p.Manifest.Schemas["millrace.Activity"] != schemas.Activity().Fingerprint().String() {
 			t.Errorf("got %+v", p.Manifest)
 		}
 		m, err := Validate(p, ShippedSchemas())
@@ -359,7 +360,7 @@ features: {X1: record.likes, X2: record.shares}
 scorer: trees
 trees: {model: model.txt}
 `, "model.txt": string(model), CardFile: "x"}
-	if _, err := Seal(writePack(t, files, 99), ShippedSchemas(), nil); err == nil || !strings.Contains(err.Error(), "100 are needed") {
+	if _, err := Seal(writePack(t, files, 99), ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "100 are needed") {
 		t.Errorf("99 rows: %v", err)
 	}
 	seal(t, writePack(t, files, 100))

@@ -12,33 +12,52 @@ import (
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/schemas"
 )
 
-// Schemas are the layouts of the schemas that specs may name, by the full name
-// of the schema's record.
-type Schemas map[string]*column.Layout
+// Schemas are what specs may name, by the full name of the schema's record.
+type Schemas map[string]Records
 
-// Edition is the name in [Schemas] of one schema of those that share a name. No
-// spec can say it. Golden rows are records of the schemas that their pack was
-// sealed with, whatever has been admitted since.
-func Edition(name, fingerprint string) string { return name + "@" + fingerprint }
+// Records are the records, or the features, of one name.
+type Records struct {
+	Layout *column.Layout
+	Family *schemas.Family // whose layout it is; nil where only the layout is known
+}
 
-// as returns the schemas with those editions that are known in the place of
-// what their names mean now.
-func (s Schemas) as(fingerprints map[string]string) Schemas {
+// as returns the schemas as they were when a pack was sealed: of each name that
+// it was sealed with, those that are known of its schemas then.
+func (s Schemas) as(sealed map[string]string) (Schemas, error) {
 	then := maps.Clone(s)
-	for name, fp := range fingerprints {
-		if l := s[Edition(name, fp)]; l != nil {
-			then[name] = l
+	for name, prints := range sealed {
+		if s[name].Family == nil {
+			continue
+		}
+		f, err := s[name].Family.Of(strings.Fields(prints))
+		if err != nil {
+			return nil, err
+		}
+		if f != nil {
+			then[name] = Records{f.Layout(), f}
 		}
 	}
-	return then
+	return then, nil
+}
+
+// prints names the schemas of a family by fingerprint, in the order of
+// admission; "" where only the layout is known.
+func (r Records) prints() string {
+	if r.Family == nil {
+		return ""
+	}
+	var all []string
+	for _, s := range r.Family.Schemas() {
+		all = append(all, s.Fingerprint().String())
+	}
+	return strings.Join(all, " ")
 }
 
 // names are what a spec can say.
-func (s Schemas) names() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(s)), func(name string) bool { return strings.Contains(name, "@") })
-}
+func (s Schemas) names() []string { return slices.Sorted(maps.Keys(s)) }
 
 // maxFeatures bounds a spec: what it costs to score grows with its features.
 const maxFeatures = 4096
@@ -257,7 +276,7 @@ func (r *specReader) env() expr.Env {
 	s := r.spec
 	s.source.Roles = map[string]bool{}
 	for _, name := range s.Schemas {
-		if l := r.schemas[name]; l != nil {
+		if l := r.schemas[name].Layout; l != nil {
 			env.Record = append(env.Record, l)
 		}
 	}
@@ -271,10 +290,10 @@ func (r *specReader) env() expr.Env {
 	if l, err := column.NewLayout(extra); err == nil {
 		env.Record = append(env.Record, l)
 	}
-	if l := r.schemas[s.Entity]; l != nil {
+	if l := r.schemas[s.Entity].Layout; l != nil {
 		env.Entity = []*column.Layout{l}
 	}
-	if l := r.schemas[s.Object]; l != nil {
+	if l := r.schemas[s.Object].Layout; l != nil {
 		env.Object = []*column.Layout{l}
 	}
 	types := map[plan.Kind]expr.Type{

@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 			if m.Name() == "" {
 				t.Error("accepted without a name")
 			}
-			if _, err := m.Bind(schemas["millrace.Activity"], nil, nil, 0); err != nil && len(m.Spec().Schemas) == 1 && m.Spec().Schemas[0] == "millrace.Activity" {
+			if _, err := m.Bind(schemas["millrace.Activity"].Layout, nil, nil, 0); err != nil && len(m.Spec().Schemas) == 1 && m.Spec().Schemas[0] == "millrace.Activity" {
 				t.Error(err)
 			}
 		case !errors.As(err, &faults) || len(faults.Problems) == 0:

@@ -23,7 +23,8 @@ type What string
 const (
 	Added   What = "adds"
 	Renamed What = "renames" // its records read the field under both names
-	Widened What = "widens"  // an integer that is a double from now on
+	Widened What = "widens"  // a number of a larger type from now on
+	Differs What = "changes" // its records may hold what those before could not
 	Dropped What = "drops"   // its records read a default, or null
 	Retyped What = "retypes" // its records read null
 	Clashes What = "clashes" // with another name's field: filters read null in its records
@@ -43,8 +44,8 @@ func (c Change) String() string {
 }
 
 // Changes tells what a schema would change if it were admitted: of the fields
-// that the schema admitted last of its name has, and of those for which another
-// name decides the type. It is empty for a schema that is known. The error is
+// that the schema admitted last of its name has and of their types, and of those
+// for which another name decides the type. It is empty for a schema that is known. The error is
 // the [*RefusedError] of [Registry.Admit].
 func (s *Snapshot) Changes(add *Schema) ([]Change, error) {
 	next, err := s.after(add)
@@ -65,7 +66,71 @@ func (s *Snapshot) Changes(add *Schema) ([]Change, error) {
 			changes = append(changes, c)
 		}
 	}
+	for _, c := range differences(add.features, "", last.root, add.root) {
+		if !slices.ContainsFunc(changes, func(told Change) bool { return told.Field == c.Field }) {
+			changes = append(changes, c)
+		}
+	}
 	return changes, nil
+}
+
+// differences compares the types of the fields at and below a path that two
+// schemas have, columns or not.
+func differences(features bool, path string, was, is *node) (all []Change) {
+	tell := func(what What, detail string) { all = append(all, Change{features, path, what, detail}) }
+	was, null := bare(was)
+	is, nulls := bare(is)
+	switch {
+	case nulls && !null:
+		tell(Differs, "it may be null from now on")
+	case null && !nulls:
+		tell(Differs, "it is never null any more")
+	}
+	switch {
+	case was.kind == kindRecord && is.kind == kindRecord:
+		for _, f := range is.fields {
+			if i := slices.IndexFunc(was.fields, func(g field) bool { return g.name == f.name }); i >= 0 {
+				all = append(all, differences(features, join(path, f.name), was.fields[i].typ, f.typ)...)
+			}
+		}
+	case was.kind == is.kind && was.items != nil:
+		for _, c := range differences(features, path, was.items, is.items) {
+			if c.Field == path {
+				c.Detail = "of its items: " + c.Detail
+			}
+			all = append(all, c)
+		}
+	case was.kind == kindEnum && is.kind == kindEnum:
+		if more := without(is.symbols, was.symbols); len(more) > 0 {
+			tell(Differs, "it may also be "+strings.Join(more, ", "))
+		}
+		if gone := without(was.symbols, is.symbols); len(gone) > 0 {
+			tell(Differs, "it is never "+strings.Join(gone, " or ")+" any more")
+		}
+	case was.what() == is.what():
+	case number(was.kind) && number(is.kind) && was.kind != is.kind:
+		tell(Widened, "it was "+was.what()+", and is "+is.what())
+	default:
+		tell(Differs, "it was "+was.what()+", and is "+is.what())
+	}
+	return all
+}
+
+// bare is a type without null, and whether it was nullable.
+func bare(n *node) (*node, bool) {
+	if t, ok := n.nullable(); ok {
+		return t, true
+	}
+	return n, false
+}
+
+// without returns the symbols that others lack.
+func without(symbols, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(symbols), func(s string) bool { return slices.Contains(others, s) })
+}
+
+func number(k kind) bool {
+	return k == kindInt || k == kindLong || k == kindFloat || k == kindDouble
 }
 
 // change compares what the records of two schemas read in a column.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace"
 )
@@ -51,6 +52,14 @@ func compileEnvelope(s *Schema) plan {
 		panic("schemas: a schema cannot read itself: " + err.Error())
 	}
 	return p
+}
+
+// Check reports whether a body is exactly what a writer would have written, but
+// for the limits of roles. The error is an [*Error].
+func (s *Schema) Check(body []byte) error {
+	m := machine{input: input{b: body}, kept: new(kept)}
+	defer m.release()
+	return m.whole(s.envelope)
 }
 
 // Envelope validates the whole body strictly and returns its roles. The
@@ -125,6 +134,29 @@ func (s *Schema) checkEnvelope(e *Envelope) error {
 		return &Error{Reason: BadValue, Field: s.roles.Type.Name, Detail: fmt.Sprintf("the type %q has a NUL", e.Type)}
 	}
 	return nil
+}
+
+// DefaultFuture is how far a record's time may be after its arrival, where no
+// configuration says otherwise. It keeps a producer's wrong clock, or a wrong
+// unit, from being the newest in a timeline for years.
+const DefaultFuture = 24 * time.Hour
+
+// Accept is what a record must pass to be published, the same for partitioners
+// and for whoever loads records for them: Envelope, and a time at most future
+// after the record arrived. It arrived at the timestamp that Kafka's log has for
+// it, so that whoever reads the log decides alike, whenever that is. One without
+// a timestamp, which is negative then, may have any time. The error is an
+// [*Error].
+func (s *Schema) Accept(body []byte, arrived millrace.Time, future time.Duration) (Envelope, error) {
+	e, err := s.Envelope(body)
+	if err != nil {
+		return Envelope{}, err
+	}
+	if arrived >= 0 && e.Record.Time-millrace.Time(future.Milliseconds()) > arrived {
+		return Envelope{}, &Error{Reason: TimeInTheFuture, Field: s.roles.Time.Name,
+			Detail: fmt.Sprintf("%s is more than %s after %s, when the record arrived by its timestamp in Kafka", e.Record.Time, future, arrived)}
+	}
+	return e, nil
 }
 
 func checkText(field, value string, max int, required bool) error {

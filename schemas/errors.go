@@ -29,6 +29,9 @@ const (
 	UnknownField    Reason = "unknown-field"     // a JSON field that the schema does not have
 	MissingField    Reason = "missing-field"     // a JSON line without a field that has no default
 	BadValue        Reason = "bad-value"         // a JSON value that its field's type cannot hold, or a type with a NUL
+
+	// A record's time is too far after its arrival: Accept.
+	TimeInTheFuture Reason = "time-in-the-future"
 )
 
 // Error is a refused value: why, and which field of it.

@@ -30,7 +30,8 @@ const maxColumns = 2048
 // default; its records are read as all others.
 type Family struct {
 	name     string
-	schemas  []*Schema // in the order of admission, without those retired
+	all      []*Schema // in the order of admission
+	schemas  []*Schema // of these, those that are not retired
 	layout   *column.Layout
 	decoders map[*Schema]*Decoder // of every writer, those retired too
 	clashes  []Clash
@@ -52,6 +53,31 @@ func (c Clash) String() string {
 
 // Name returns the full name that the schemas share.
 func (f *Family) Name() string { return f.name }
+
+// FamilyOf returns the family of schemas of one name, in the order of their
+// admission, as a registry has it that admitted them all.
+func FamilyOf(all ...*Schema) (*Family, error) {
+	return newFamily(all, func(*Schema) bool { return false })
+}
+
+// Schemas returns the schemas in the order of admission, without those retired.
+// The caller must not change the slice.
+func (f *Family) Schemas() []*Schema { return f.schemas }
+
+// Of returns the family of those schemas alone, retired or not, in the order of
+// admission; nil if it has none of them.
+func (f *Family) Of(prints []string) (*Family, error) {
+	var of []*Schema
+	for _, s := range f.all {
+		if slices.Contains(prints, s.fingerprint.String()) {
+			of = append(of, s)
+		}
+	}
+	if len(of) == 0 {
+		return nil, nil
+	}
+	return FamilyOf(of...)
+}
 
 // Features reports whether the schemas are of features, not of records.
 func (f *Family) Features() bool { return f.schemas[0].features }
@@ -104,7 +130,7 @@ func takes(have, value column.Kind) bool {
 // newFamily returns the family of schemas, of which some are retired, but not
 // all: these are writers alone.
 func newFamily(all []*Schema, retired func(*Schema) bool) (*Family, error) {
-	f := &Family{name: all[0].Name(), decoders: make(map[*Schema]*Decoder, len(all))}
+	f := &Family{name: all[0].Name(), all: all, decoders: make(map[*Schema]*Decoder, len(all))}
 	for _, s := range all {
 		if !retired(s) {
 			f.schemas = append(f.schemas, s)

@@ -190,6 +190,41 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// Changes of a type that its columns do not show are told, too: readers of
+// records, and models that know an enum's symbols, may notice them.
+func TestChangesOfATypeAreTold(t *testing.T) {
+	fields := func(n, kind, tags, more string) string {
+		return withFields(`{"name":"n","type":`+n+`}`, `{"name":"sort","type":`+kind+`}`, `{"name":"tags","type":`+tags+`}`, `{"name":"more","type":`+more+`}`)
+	}
+	const n, kind, tags, more = `"int"`, `{"type":"enum","name":"Kind","symbols":["a","b"],"default":"a"}`, `{"type":"array","items":"int"}`, `{"type":"map","values":"float"}`
+	first := mustSchema(t, fields(n, kind, tags, more))
+	for avsc, want := range map[string]string{
+		fields(`"long"`, kind, tags, more):                                           "widens record.n: it was int, and is long",
+		fields(`["null","int"]`, kind, tags, more):                                   "changes record.n: it may be null from now on",
+		fields(n, strings.Replace(kind, `"b"`, `"b","c","d"`, 1), tags, more):        "changes record.sort: it may also be c, d",
+		fields(n, strings.Replace(kind, `,"b"`, ``, 1), tags, more):                  "changes record.sort: it is never b any more",
+		fields(n, kind, strings.Replace(tags, "int", "long", 1), more):               "widens record.tags: of its items: it was int, and is long",
+		fields(n, kind, tags, strings.Replace(more, "float", "double", 1)):           "widens record.more: of its items: it was float, and is double",
+		fields(`{"type":"long","logicalType":"timestamp-millis"}`, kind, tags, more): "widens record.n: it was int, and is long (timestamp-millis)",
+		fields(n, kind, tags, more):                                                  "",
+		fields(`"double"`, kind, tags, more):                                         "widens record.n: it was an int, and is a double for all records",
+	} {
+		r := newRegistry(t, nil, nil)
+		admit(t, r, first)
+		changes, err := r.Snapshot().Changes(mustSchema(t, avsc))
+		var got []string
+		for _, c := range changes {
+			got = append(got, c.String())
+			if c.Loses() {
+				t.Errorf("%s loses", c)
+			}
+		}
+		if err != nil || strings.Join(got, "\n") != want {
+			t.Errorf("%s: %v\n%s\nwant\n%s", avsc, err, strings.Join(got, "\n"), want)
+		}
+	}
+}
+
 // TestRandomFamilies: in every family each record reads its own fields as it
 // does by its own schema, whatever other schemas there are and in whatever order
 // they came, and no column is null that says it never is.

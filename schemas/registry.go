@@ -121,8 +121,9 @@ func (e *StoreError) Unwrap() error { return e.Err }
 
 // Admit adds a schema as the latest of its name, and reports whether it was
 // new. A schema known already stays as it is. Refused ([*RefusedError]) are a
-// schema that cannot read every earlier one of its name, and one whose
-// fingerprint belongs to another. The only other error is a [*StoreError].
+// schema that cannot read every earlier one of its name, one whose fingerprint
+// belongs to another, and one with which all would be too many. The only other
+// error is a [*StoreError].
 func (r *Registry) Admit(s *Schema) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,7 +179,9 @@ func (r *Registry) Check(s *Schema) error {
 func (s *Snapshot) after(add *Schema) (*Snapshot, error) {
 	err, next := s.fits(add), s
 	if err == nil && s.byFP[add.fingerprint] == nil {
-		next, err = s.with(add)
+		if next, err = s.with(add); err == nil {
+			err = next.bounded()
+		}
 	}
 	if err != nil {
 		return nil, &RefusedError{add.Name(), add.fingerprint, err}
@@ -272,6 +275,31 @@ type Snapshot struct {
 	retired  map[millrace.Fingerprint]bool
 	families map[string]*Family
 	names    []string // of families, by the admission of their first schema
+	types    int      // within all, written out
+	bytes    int      // of the texts of all
+	fields   struct { // see Fields
+		sync.Once
+		names []string
+	}
+}
+
+// Limits of all schemas of a registry together, which every index node and
+// broker keeps in memory. A type takes 600 to 800 bytes there.
+const (
+	maxAllTypes = 1 << 18
+	maxAllBytes = 32 << 20
+
+	maxFieldsBytes = 8 << 20
+)
+
+func (s *Snapshot) bounded() error {
+	switch {
+	case s.types > maxAllTypes:
+		return fmt.Errorf("with it all schemas together would have %d types within, written out; at most %d are kept: leave out fields that nobody reads", s.types, maxAllTypes)
+	case s.bytes > maxAllBytes:
+		return fmt.Errorf("with it all schemas together would have %d bytes; at most %d are kept: leave out docs", s.bytes, maxAllBytes)
+	}
+	return nil
 }
 
 // with returns the snapshot after s was admitted.
@@ -279,6 +307,8 @@ func (s *Snapshot) with(add *Schema) (*Snapshot, error) {
 	next := s.clone()
 	next.all = append(slices.Clip(s.all), add)
 	next.byFP[add.fingerprint] = add
+	next.types += add.root.nodes
+	next.bytes += len(add.json)
 	if !slices.Contains(next.names, add.Name()) {
 		next.names = append(slices.Clip(s.names), add.Name())
 	}
@@ -301,7 +331,7 @@ func (s *Snapshot) without(fp millrace.Fingerprint) (*Snapshot, error) {
 }
 
 func (s *Snapshot) clone() *Snapshot {
-	next := &Snapshot{all: s.all, byFP: map[millrace.Fingerprint]*Schema{}, retired: map[millrace.Fingerprint]bool{}, families: map[string]*Family{}, names: s.names}
+	next := &Snapshot{all: s.all, byFP: map[millrace.Fingerprint]*Schema{}, retired: map[millrace.Fingerprint]bool{}, families: map[string]*Family{}, names: s.names, types: s.types, bytes: s.bytes}
 	maps.Copy(next.byFP, s.byFP)
 	maps.Copy(next.retired, s.retired)
 	maps.Copy(next.families, s.families)
@@ -348,6 +378,30 @@ func (s *Snapshot) Decoder(writer millrace.Fingerprint) *Decoder {
 		return nil
 	}
 	return s.families[w.Name()].decoders[w]
+}
+
+// Fields returns the names of the fields that records have by any schema, in
+// order; none where they take more than maxFieldsBytes. The caller must not
+// change the slice.
+func (s *Snapshot) Fields() []string {
+	s.fields.Do(func() {
+		names, bytes := map[string]bool{}, 0
+		for _, x := range s.all {
+			if x.features {
+				continue
+			}
+			for _, name := range x.Fields() {
+				if !names[name] {
+					bytes += len(name)
+				}
+				names[name] = true
+			}
+		}
+		if bytes <= maxFieldsBytes {
+			s.fields.names = slices.Sorted(maps.Keys(names))
+		}
+	})
+	return s.fields.names
 }
 
 // All returns every schema in order of admission. The caller must not change

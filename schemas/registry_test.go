@@ -3,6 +3,7 @@ package schemas
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -111,6 +112,46 @@ func TestRegistryRefuses(t *testing.T) {
 	admit(t, r, mustSchema(t, withFields()))
 	if _, err := r.Admit(mustSchema(t, withFields(`{"name":"f","type":"string","default":""}`))); err == nil {
 		t.Error("admitted a schema that cannot read the first of its name")
+	}
+}
+
+// All schemas together are bounded, in what they take in memory: the one that
+// is too many is refused for what it says, and those before it stay.
+func TestRegistryIsBounded(t *testing.T) {
+	ids := func(i int, doc, fields string) *Schema {
+		return mustSchema(t, fmt.Sprintf(`{"type":"record","name":"T%d","doc":%q,"fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},`+
+			`{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"}%s]}`, i, doc, fields))
+	}
+	var many strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&many, `,{"name":"f%d","type":["null","int"]}`, i)
+	}
+	for name, c := range map[string]struct {
+		doc, fields, want string
+		bound             func(s *Snapshot) int
+		of                int
+	}{
+		"types": {"", many.String(), "types within", func(s *Snapshot) int { return s.types }, maxAllTypes},
+		"texts": {strings.Repeat("x", 60<<10), "", "bytes; at most", func(s *Snapshot) int { return s.bytes }, maxAllBytes},
+	} {
+		r := newRegistry(t, nil, nil)
+		for i := 0; ; i++ {
+			before := r.Snapshot()
+			_, err := r.Admit(ids(i, c.doc, c.fields))
+			if err == nil {
+				if c.bound(r.Snapshot()) > c.of {
+					t.Fatalf("%s: %d schemas are admitted, with %d of %d", name, i+1, c.bound(r.Snapshot()), c.of)
+				}
+				continue
+			}
+			if refused := (*RefusedError)(nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || r.Snapshot() != before || i < 30 {
+				t.Errorf("%s: schema %d: %v", name, i, err)
+			}
+			break
+		}
+		if added, err := r.Admit(mustSchema(t, r.Snapshot().All()[3].JSON())); added || err != nil {
+			t.Errorf("%s: one that is known is refused: %v", name, err)
+		}
 	}
 }
 

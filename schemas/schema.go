@@ -71,10 +71,14 @@ var noteAVSC []byte
 //go:embed features.avsc
 var featuresAVSC []byte
 
+//go:embed exposure.avsc
+var exposureAVSC []byte
+
 var (
 	activity = sync.OnceValue(func() *Schema { return mustParse(activityAVSC) })
 	note     = sync.OnceValue(func() *Schema { return mustParse(noteAVSC) })
 	features = sync.OnceValue(func() *Schema { return mustParse(featuresAVSC) })
+	exposure = sync.OnceValue(func() *Schema { return mustParse(exposureAVSC) })
 )
 
 // Activity returns the schema of the bundled feeds: what members do.
@@ -85,6 +89,9 @@ func Note() *Schema { return note() }
 
 // Features returns the shipped feature schema.
 func Features() *Schema { return features() }
+
+// Exposure returns the schema of what brokers write of answers.
+func Exposure() *Schema { return exposure() }
 
 func mustParse(avsc []byte) *Schema {
 	s, err := Parse(avsc)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -176,6 +177,9 @@ func targetOf(to string) (cut string, at time.Time, err error) {
 		return "", at, nil
 	}
 	if at, err = time.Parse(time.RFC3339Nano, to); err == nil {
+		if time.Until(at) > 0 {
+			return "", at, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "to", Detail: fmt.Sprintf("%s is in the future", to), WayOut: "say latest, or a time that is past"}
+		}
 		return "", at, nil
 	}
 	if to == "" || len(to) > 63 {
@@ -185,6 +189,18 @@ func targetOf(to string) (cut string, at time.Time, err error) {
 		}
 	}
 	return to, time.Time{}, nil
+}
+
+// scratchFlag refuses a directory that cannot be made: what is misspelt, or not
+// mounted, is not made elsewhere.
+func scratchFlag(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Dir(filepath.Clean(dir))); err != nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "scratch", Detail: fmt.Sprintf("%.200q cannot be made: %v", dir, err), WayOut: "create the directory above it, or mount it"}
+	}
+	return nil
 }
 
 // partitionsFlag reads which partitions are meant; empty is all.

@@ -34,6 +34,8 @@ type bucketState struct {
 	Kept       backup.Amount   `json:"kept"`             // what the bucket has
 	Cuts       []string        `json:"cuts"`
 	Drill      *backup.Drill   `json:"drill,omitempty"` // the last
+	// Healed is the last damage in nodes that was replaced, the newest first.
+	Healed []*backup.Healing `json:"healed"`
 }
 
 type newestBackup struct {
@@ -51,7 +53,9 @@ func backupStatus(f *backupFlags) *cobra.Command {
 		Short: "Whether every partition has a backup that can be read, and how old they are; fails unless all is well",
 		Long: `Looks at the newest backup of every partition. It fails when a partition has
 none that can be read, one older than --max-age, or when the last restore drill
-failed.
+failed. A backup that is dated ahead of now is damaged. Without --max-age, a good backup
+of any age is well. It shows the last partitions that nodes found damaged and
+replaced.
 
 A partition into which nothing came is not backed up again, and its backup gets
 old. With --brokers, one that has all that the log has is of any age.`,
@@ -76,7 +80,7 @@ old. With --brokers, one that has all that the log has is of any age.`,
 				return err
 			}
 			if !s.OK {
-				return fmt.Errorf("the backups of %s are not well: %d faults", whose.Name, len(s.Faults))
+				return fmt.Errorf("the backups of %s are not well: %s", whose.Name, faults(len(s.Faults)))
 			}
 			return nil
 		},
@@ -94,7 +98,8 @@ type freshness struct {
 	kafka  *kafkaFlags
 }
 
-// old returns which partitions' newest backups are too old.
+// old returns which partitions' newest backups are too old. With an error, it is
+// which may be.
 func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backup.Manifest) (old cluster.Set, err error) {
 	var suspects []kafka.TopicPartition
 	for p, m := range newest {
@@ -111,19 +116,27 @@ func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backu
 		return old, err
 	}
 	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, logWait)
+	defer cancel()
 	log, err := c.LogID(ctx)
 	if err != nil {
 		return old, err
 	}
 	ends, err := c.EndOffsets(ctx, suspects...)
+	if err != nil {
+		return old, err
+	}
 	for p, m := range newest {
 		content, features := ends[kafka.TopicPartition{Partition: p}], ends[kafka.TopicPartition{Stream: kafka.Features, Partition: p}]
 		if m.Log == log.String() && m.Applied.Content >= content && m.Applied.Features >= features {
 			old.Remove(p)
 		}
 	}
-	return old, err
+	return old, nil
 }
+
+// logWait is how long the log may take to answer; then what is known is told.
+const logWait = 20 * time.Second
 
 func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*bucketState, error) {
 	s := &bucketState{Faults: []string{}, Cuts: []string{}}
@@ -136,7 +149,9 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 		return nil, err
 	}
 	old, err := fresh.old(ctx, newest)
-	if err != nil {
+	if err != nil && ctx.Err() == nil { // the ages are known all the same
+		s.Faults = append(s.Faults, fmt.Sprintf("the log does not say whether the old backups have all of it: %v", err))
+	} else if err != nil {
 		return nil, err
 	}
 	var lacking cluster.Set
@@ -173,6 +188,9 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 			s.Faults = append(s.Faults, "the last restore drill failed: "+fault)
 		}
 	}
+	if s.Healed, err = b.Healings(ctx, shownHealings); err != nil {
+		return nil, err
+	}
 	s.Kept, err = b.Usage(ctx)
 	s.OK = len(s.Faults) == 0
 	return s, err
@@ -189,6 +207,12 @@ func (s *bucketState) write(w io.Writer) error {
 	fmt.Fprintf(t, "kept\t%d backups, %s in %d files\n", s.Backups, backup.Bytes(s.Kept.Bytes), s.Kept.Files)
 	fmt.Fprintf(t, "cuts\t%d\n", len(s.Cuts))
 	fmt.Fprintf(t, "last drill\t%s\n", drillLine(s.Drill))
+	if len(s.Healed) == 0 {
+		fmt.Fprintln(t, "healed\tnone")
+	}
+	for i, h := range s.Healed {
+		fmt.Fprintf(t, "%s\t%s\n", []string{"healed", ""}[min(i, 1)], healingLine(h))
+	}
 	if len(s.Faults) > 0 {
 		fmt.Fprintf(t, "\nnot well:\n  %s\n", strings.Join(s.Faults, "\n  "))
 	} else {
@@ -198,7 +222,21 @@ func (s *bucketState) write(w io.Writer) error {
 }
 
 func ago(at time.Time) string {
+	if time.Until(at) > time.Minute {
+		return at.UTC().Format(time.DateTime) + "Z, in the future"
+	}
 	return at.UTC().Format(time.DateTime) + "Z, " + time.Since(at).Round(time.Second).String() + " ago"
+}
+
+// shownHealings is how much of the damage that was replaced backup status shows.
+const shownHealings = 5
+
+func healingLine(h *backup.Healing) string {
+	from := "from backup " + h.From
+	if h.From == "" {
+		from = "from the log's beginning"
+	}
+	return fmt.Sprintf("partition %d of %s, %s (%s): %s", h.Partition, h.Node, from, ago(h.Time.Std()), h.Damage)
 }
 
 func drillLine(d *backup.Drill) string {
@@ -353,6 +391,9 @@ records are new, gone or changed.`,
 				}
 				now, err := manifestOf(c.Context(), b, p, args[2])
 				if err != nil {
+					return err
+				}
+				if err := scratchFlag(scratch); err != nil {
 					return err
 				}
 				d := shownDiff{Difference: backup.Diff(old, now)}

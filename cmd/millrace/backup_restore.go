@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
-	"strings"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,21 +26,24 @@ import (
 
 // restoring is what backup restore is told.
 type restoring struct {
-	to, data, partitions   string
-	timeline, out, scratch string
-	log, groups            string
-	kafka                  *kafkaFlags
-	progress               *teller
-	cut                    string
-	at                     time.Time
-	bucket                 *backup.Bucket
-	stdout                 io.Writer
+	to, data, partitions string
+	entity, kind         string // the timeline for a look
+	out, scratch         string
+	log, groups          string
+	kafka                *kafkaFlags
+	progress             *teller
+	cut                  string
+	at                   time.Time
+	bucket               *backup.Bucket
+	stdout               io.Writer
+	mu                   sync.Mutex
+	older                map[millrace.Partition]string // backups that took the place of damaged ones; guarded by mu
 }
 
 func backupRestore(f *backupFlags) *cobra.Command {
 	var r restoring
 	c := &cobra.Command{
-		Use:   "restore --to latest|CUT|TIME (--data DIR | --timeline ENTITY/TYPE --out FILE)",
+		Use:   "restore --to latest|CUT|TIME (--data DIR | --entity ENTITY --type TYPE --out FILE)",
 		Short: "Bring back a node's data, or one timeline into a file for a look",
 		Long: `With --data it makes the store of a node that does not run. The node goes on
 from there by the log. It makes the store beside its place and moves it there in
@@ -47,7 +52,8 @@ was there.
 
 --to latest takes the newest backup of each partition, --to CUT one moment of
 the whole cluster (millrace backup cut), and --to TIME a time in between, which
-is reached through the log (--brokers).
+is reached through the log (--brokers). Where the backup that latest or a TIME
+begins with is damaged, the one before it is taken, and told.
 
 --log new is for when the log is gone: its topics were created anew, with the
 backups' Kafka or another. The node then goes on at the beginning of the new
@@ -56,7 +62,7 @@ partitioners go on in the content topics where the cut is; print shows where.`,
 		Example: `  millrace backup restore --from s3://bucket/prefix --to latest --data /var/lib/millrace
   millrace backup restore --from s3://bucket/prefix --to before-upgrade --data /tmp/then --partitions 0-99
   millrace backup restore --from s3://bucket/prefix --to 2026-11-22T11:45:00Z --brokers kafka-1:9092 --data /tmp/then
-  millrace backup restore --from s3://bucket/prefix --to latest --timeline member:9/post --out posts.ndjson
+  millrace backup restore --from s3://bucket/prefix --to latest --entity member:9 --type post --out posts.ndjson
   millrace backup restore --from s3://bucket/prefix --to before-upgrade --data /var/lib/millrace \
     --log new --brokers kafka-2:9092 --group-offsets set`,
 		Args: cobra.NoArgs,
@@ -66,13 +72,15 @@ partitioners go on in the content topics where the cut is; print shows where.`,
 	fl.StringVar(&r.to, "to", "", "latest, the name of a cut, or a time such as 2026-11-22T11:45:00Z")
 	fl.StringVar(&r.data, "data", "", "the data directory of a node that does not run")
 	fl.StringVar(&r.partitions, "partitions", "", "such as 0-3,7; left out: all")
-	fl.StringVar(&r.timeline, "timeline", "", "one timeline, ENTITY/TYPE")
+	fl.StringVar(&r.entity, "entity", "", "one timeline of this entity, such as member:9")
+	fl.StringVar(&r.kind, "type", "", "with --entity: the content type of the timeline, such as post")
 	fl.StringVar(&r.out, "out", "", "a file for the timeline's records, a line of JSON each; - is standard output")
-	fl.StringVar(&r.scratch, "scratch", "", "with --timeline: a directory for the scratch store; left out: the system's for temporary files")
+	fl.StringVar(&r.scratch, "scratch", "", "with --entity: a directory for the scratch store; left out: the system's for temporary files")
 	fl.StringVar(&r.log, "log", "same", "same: the node goes on by the log that the backups are of; new: by one that was created anew")
 	fl.StringVar(&r.groups, "group-offsets", "", "print or set what the groups of a cut had consumed")
-	c.MarkFlagsMutuallyExclusive("data", "timeline")
-	c.MarkFlagsOneRequired("data", "timeline")
+	c.MarkFlagsMutuallyExclusive("data", "entity")
+	c.MarkFlagsOneRequired("data", "entity")
+	c.MarkFlagsRequiredTogether("entity", "type")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return f.use(c.Context(), func(b *backup.Bucket) error {
 			r.bucket, r.stdout = b, c.OutOrStdout()
@@ -101,11 +109,29 @@ func (r *restoring) run(ctx context.Context) (err error) {
 	if cfg.Store.Retention, err = retentionIn(ctx, r.bucket); err != nil {
 		return err
 	}
+	cfg.Older = r.fellBack
 	r.progress.say("restoring")
-	if r.timeline != "" {
+	if r.entity != "" {
 		return r.one(ctx, cfg)
 	}
 	return r.all(ctx, cfg)
+}
+
+// fellBack notes that a partition comes from an older backup.
+func (r *restoring) fellBack(p millrace.Partition, instead *backup.Manifest, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.older == nil {
+		r.older = map[millrace.Partition]string{}
+	}
+	r.older[p] = instead.ID
+}
+
+// tellOlder says which partitions come from an older backup.
+func (r *restoring) tellOlder() {
+	for _, p := range slices.Sorted(maps.Keys(r.older)) {
+		fmt.Fprintf(r.stdout, "partition %d is of the older backup %s: a newer one is damaged (millrace backup verify)\n", p, r.older[p])
+	}
 }
 
 // validate refuses what does not go together.
@@ -118,7 +144,7 @@ func (r *restoring) validate() error {
 		return bad("log", fmt.Sprintf("%q is no log", r.log), "say same or new")
 	case r.log == "new" && len(r.kafka.brokers) == 0:
 		return bad("brokers", "nothing says where the new log is", "name its Kafka by --brokers")
-	case r.log == "new" && r.timeline != "":
+	case r.log == "new" && r.entity != "":
 		return bad("log", "a timeline for a look goes on by no log", "leave out --log")
 	case r.groups != "" && r.groups != "print" && r.groups != "set":
 		return bad("group-offsets", fmt.Sprintf("%q is neither print nor set", r.groups), "say one of them")
@@ -126,7 +152,9 @@ func (r *restoring) validate() error {
 		return bad("group-offsets", "only a cut says what the groups had consumed", "restore a cut (millrace backup cuts), or reset the groups to a time before the restored state: records that come again change nothing")
 	case r.groups == "set" && len(r.kafka.brokers) == 0:
 		return bad("brokers", "nothing says which Kafka has the groups", "name it by --brokers")
-	case r.timeline != "" && r.out == "":
+	case r.data == "" && (r.entity == "" || r.kind == ""):
+		return bad("entity", "a timeline has an entity and a type", "name both by --entity and --type")
+	case r.entity != "" && r.out == "":
 		return bad("out", "nothing says where the timeline is to be written", "name a file, or - for standard output")
 	}
 	return nil
@@ -146,6 +174,7 @@ func (r *restoring) all(ctx context.Context, cfg backups.RestoreConfig) error {
 	}
 	s := r.progress.Now()
 	fmt.Fprintf(r.stdout, "%d partitions are as of %s in %s: %s in %.1f s\n", n, cfg.To, r.data, backup.Bytes(s.Done), time.Since(began).Seconds())
+	r.tellOlder()
 	if r.groups != "" {
 		if err := r.groupOffsets(ctx); err != nil {
 			return err
@@ -188,10 +217,10 @@ func (r *restoring) groupOffsets(ctx context.Context) error {
 
 // one writes a timeline to a file.
 func (r *restoring) one(ctx context.Context, cfg backups.RestoreConfig) (err error) {
-	entity, kind, ok := cutLast(r.timeline)
-	if !ok {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "timeline", Detail: fmt.Sprintf("%.80q is no timeline", r.timeline), WayOut: "write ENTITY/TYPE, such as member:9/post"}
+	if err := scratchFlag(r.scratch); err != nil {
+		return err
 	}
+	t := millrace.Timeline{Entity: millrace.Entity(r.entity), Type: millrace.ContentType(r.kind)}
 	cfg.Data = r.scratch
 	w := r.stdout
 	if r.out != "-" {
@@ -210,19 +239,12 @@ func (r *restoring) one(ctx context.Context, cfg backups.RestoreConfig) (err err
 		w = f
 	}
 	buf := bufio.NewWriter(w)
-	n, err := backups.Timeline(ctx, cfg, millrace.Timeline{Entity: millrace.Entity(entity), Type: millrace.ContentType(kind)}, buf)
+	n, err := backups.Timeline(ctx, cfg, t, buf)
 	if err = errors.Join(err, buf.Flush()); err == nil && r.out != "-" {
-		fmt.Fprintf(r.stdout, "%d records of %s as of %s are in %s\n", n, r.timeline, cfg.To, r.out)
+		fmt.Fprintf(r.stdout, "%d records of %s as of %s are in %s\n", n, t, cfg.To, r.out)
+		r.tellOlder()
 	}
 	return err
-}
-
-func cutLast(s string) (before, after string, ok bool) {
-	i := strings.LastIndexByte(s, '/')
-	if i <= 0 || i == len(s)-1 {
-		return "", "", false
-	}
-	return s[:i], s[i+1:], true
 }
 
 // retentionIn returns what the nodes keep, by one of their newest backups: all
@@ -254,11 +276,13 @@ func backupVerify(f *backupFlags) *cobra.Command {
            cluster, or do not fit each other
   open     every flipped bit of every file
   restore  whatever a restore would refuse: the newest backup of each partition
-           and each part of each cut is restored into a scratch store, a few
-           partitions at a time, and digests and offsets are compared
+           that can be, and each part of each cut, is restored into a scratch
+           store, a few partitions at a time, and digests and offsets are
+           compared
 
-It tells all damage and not the first alone, and what can be restored all the
-same. What is extra in the bucket is told too, and harms nothing.`,
+It tells all damage and not the first alone, what is whole all the same, and
+what it has not looked at: only what was restored is called restorable. What is
+extra in the bucket is told too, and harms nothing.`,
 		Example: `  millrace backup verify --from s3://bucket/prefix --depth meta
   millrace backup verify --from s3://bucket/prefix --depth restore --scratch /scratch`,
 		Args: cobra.NoArgs,
@@ -292,31 +316,46 @@ same. What is extra in the bucket is told too, and harms nothing.`,
 	return c
 }
 
+// unseen is what each depth has not looked at.
+var unseen = map[string]string{
+	"files":   "cuts, schemas, the bytes of files, and whether a store takes them",
+	"meta":    "the bytes of files, and whether a store takes them",
+	"open":    "whether a store takes the files: only --depth restore knows what is restorable",
+	"restore": "other partitions, and older backups, beyond their bytes",
+}
+
 // verified is what verify found.
 type verified struct {
-	Damage     []*backup.Damage   `json:"damage"`
-	Restorable *backup.Restorable `json:"restorable"`
-	bad        int                // damage that a restore meets
+	Depth  string           `json:"depth"`
+	Damage []*backup.Damage `json:"damage"`
+	// Whole is what nothing bad was found of. Restored is what was restored.
+	Whole    *backup.Restorable `json:"whole,omitempty"`
+	Restored *backup.Restorable `json:"restored,omitempty"`
+	Unseen   string             `json:"not_looked_at"`
+	bad      int                // damage that a restore meets
 }
 
 func verifyBucket(ctx context.Context, b *backup.Bucket, depth string, cfg backups.VerifyConfig) (v *verified, err error) {
-	v = &verified{Damage: []*backup.Damage{}}
+	v = &verified{Depth: depth, Damage: []*backup.Damage{}, Unseen: unseen[depth]}
 	cfg.Report = func(d *backup.Damage) {
 		v.Damage = append(v.Damage, d)
 		if d.Kind != backup.Extra {
 			v.bad++
 		}
 	}
+	if err := scratchFlag(cfg.Scratch); err != nil {
+		return nil, err
+	}
 	counted := b.Counted(cfg.Progress)
 	switch depth {
 	case "files":
-		v.Restorable, err = counted.Verify(ctx, backup.DepthFiles, cfg.Report)
+		v.Whole, err = counted.Verify(ctx, backup.DepthFiles, cfg.Report)
 	case "meta":
-		v.Restorable, err = counted.Verify(ctx, backup.DepthMeta, cfg.Report)
+		v.Whole, err = counted.Verify(ctx, backup.DepthMeta, cfg.Report)
 	case "open":
-		v.Restorable, err = counted.Verify(ctx, backup.DepthOpen, cfg.Report)
+		v.Whole, err = counted.Verify(ctx, backup.DepthOpen, cfg.Report)
 	case "restore":
-		v.Restorable, err = backups.Verify(ctx, cfg)
+		v.Restored, err = backups.Verify(ctx, cfg)
 	default:
 		err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "depth", Detail: fmt.Sprintf("%.40q is no depth", depth), WayOut: "say files, meta, open or restore"}
 	}
@@ -327,14 +366,18 @@ func (v *verified) write(w io.Writer) error {
 	for _, d := range v.Damage {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", d.Kind, d.Object, d.Detail)
 	}
+	what, found := "whole at this depth", v.Whole
+	if v.Restored != nil {
+		what, found = "restorable", v.Restored
+	}
 	n, partitions := 0, 0
-	for _, ids := range v.Restorable.Backups {
+	for _, ids := range found.Backups {
 		n += len(ids)
 		if len(ids) > 0 {
 			partitions++
 		}
 	}
-	_, err := fmt.Fprintf(w, "%d damaged; restorable are %d backups of %d partitions, and %d cuts\n", v.bad, n, partitions, len(v.Restorable.Cuts))
+	_, err := fmt.Fprintf(w, "%d damaged; %s are %d backups of %d partitions, and %d cuts\nnot looked at: %s\n", v.bad, what, n, partitions, len(found.Cuts), v.Unseen)
 	return err
 }
 
@@ -355,6 +398,9 @@ Nodes do the same at intervals ("drill" of "backup" in their configuration).`,
 				return err
 			}
 			return f.use(c.Context(), func(b *backup.Bucket) error {
+				if err := scratchFlag(scratch); err != nil {
+					return err
+				}
 				t := startTeller(c.Context(), c.ErrOrStderr())
 				t.say("restoring")
 				d, err := backups.Drill(c.Context(), backups.DrillConfig{Bucket: b, Partitions: set, Node: millrace.NodeID(whoami()), Scratch: scratch, Progress: t.Progress, Log: slog.Default()})
@@ -403,7 +449,11 @@ waits for at most a second at a time. Every partition needs a backup.`,
 		if name == "latest" {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: "latest is what restore calls the newest backups", WayOut: "choose another name"}
 		}
-		if name == "" {
+		if name != "" {
+			if err := backup.CheckCutName(name); err != nil {
+				return err
+			}
+		} else {
 			name = time.Now().UTC().Format("20060102T150405Z")
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), wait)
@@ -429,14 +479,9 @@ func backupRemoveCut(f *backupFlags) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.use(c.Context(), func(b *backup.Bucket) error {
-				if _, err := b.Cut(c.Context(), args[0]); err != nil {
-					var damage *backup.Damage
-					if !errors.As(err, &damage) {
-						return err
-					}
-					if damage.Kind == backup.Missing {
-						return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("there is no cut %s", args[0]), WayOut: "millrace backup cuts names them"}
-					}
+				var damage *backup.Damage
+				if _, err := b.Cut(c.Context(), args[0]); err != nil && !errors.As(err, &damage) {
+					return err
 				}
 				if err := b.RemoveCut(c.Context(), args[0]); err != nil {
 					return err
@@ -465,6 +510,9 @@ and other expiries may run meanwhile.`,
 				t.say("looking for what nothing names")
 				gone, err := b.Expire(c.Context(), backup.ExpireOptions{Keep: keep, Report: func(name string, _ int64) { t.say("removing " + name) }})
 				t.close()
+				if err != nil && gone.Backups+gone.Files == 0 {
+					return err
+				}
 				fmt.Fprintf(c.OutOrStdout(), "removed %d backups, and %d files of %s\n", gone.Backups, gone.Files, backup.Bytes(gone.Bytes))
 				for _, d := range gone.Blocked {
 					fmt.Fprintf(c.OutOrStdout(), "files stay that may be unnamed: %v\n", d)

@@ -180,17 +180,38 @@ func TestBackupCommands(t *testing.T) {
 	b.run(fmt.Sprintf(`(?m)^%d +%s$`, p, before[p].ID), "list", "--partition", fmt.Sprint(p))
 	b.run(`(?s)backup +`+before[p].ID+`.*SHA256`, "show", fmt.Sprint(p), "latest")
 	b.refuse("is no partition", "show", "720", "latest")
-	for _, depth := range []string{"files", "meta", "open", "restore"} {
-		b.run("0 damaged; restorable are .* of 720 partitions, and 0 cuts", "verify", "--depth", depth, "--partitions", some)
+	for _, depth := range []string{"files", "meta", "open"} {
+		b.run("0 damaged; whole at this depth are .* of 720 partitions, and 0 cuts\nnot looked at: .*whether a store takes", "verify", "--depth", depth)
 	}
+	b.run("0 damaged; restorable are 11 backups of 11 partitions, and 0 cuts\nnot looked at: ", "verify", "--depth", "restore", "--partitions", some)
 	b.refuse("is no depth", "verify", "--depth", "deep")
 	b.run(fmt.Sprintf("partition %d, .*restored", p), "drill", "--partitions", fmt.Sprint(p), "--scratch", filepath.Join(b.dir, "scratch"))
 	b.run(fmt.Sprintf("last drill +partition %d", p), "status")
+	b.run("healed +none", "status")
+	b.check(b.open().WriteHealing(b.ctx, &backup.Healing{Time: millrace.TimeOf(time.Now()), Node: "node-1", Partition: 7, Damage: "a flipped bit", From: "x"}))
+	b.run("healed +partition 7 of node-1, .*a flipped bit", "status")
 	b.testCuts(before)
 	b.testLook(before)
 	b.testDamage(p)
 	b.run("removed [1-9][0-9]* backups", "expire", "--keep", "1")
-	b.refuse("would leave none", "expire", "--keep", "0")
+	if out := b.refuse("would leave none", "expire", "--keep", "0"); strings.Contains(out, "removed") {
+		b.Errorf("it is refused, and prints %s", out)
+	}
+	b.testRefusals()
+}
+
+// testRefusals asks for what cannot be done, and gets the way out.
+func (b *backedUp) testRefusals() {
+	b.Helper()
+	data := filepath.Join(b.dir, "refused")
+	b.refuse("there is no cut tomorrow; millrace backup cuts names them; a time is written as", "restore", "--to", "tomorrow", "--data", data)
+	b.refuse("is in the future", "restore", "--to", "2999-01-01T00:00:00Z", "--data", data)
+	if _, err := os.Stat(data); !os.IsNotExist(err) {
+		b.Errorf("what was refused left a directory: %v", err)
+	}
+	b.refuse("is no name of a cut", "cut", "--name", "bad name", "--brokers", "127.0.0.1:1")
+	b.refuse("cannot be made", "drill", "--scratch", filepath.Join(b.dir, "not", "there"))
+	b.refuse("not well", "status", "--max-age", "1ns", "--brokers", "127.0.0.1:1")
 }
 
 // testCuts takes a cut, and restores it and the newest backups.
@@ -228,8 +249,10 @@ func (b *backedUp) testLook(before map[millrace.Partition]*backup.Manifest) {
 	b.run(`(?s)offsets +timeline \+[1-9].*post +new +0 +1 `, "diff", fmt.Sprint(p), old, "latest", "--rows")
 	b.run(`(?s)offsets +timeline \+[1-9]`, "diff", fmt.Sprint(p), old, "latest")
 	file := filepath.Join(b.dir, "posts.ndjson")
-	timeline := []string{"restore", "--to", "latest", "--timeline", string(demoMember) + "/post"}
-	b.refuse("timeline", "restore", "--to", "latest")
+	timeline := []string{"restore", "--to", "latest", "--entity", string(demoMember), "--type", "post"}
+	b.refuse("entity", "restore", "--to", "latest")
+	b.refuse("it has ", "restore", "--to", "latest", "--entity", string(demoMember), "--type", "a/type", "--out", "-")
+	b.refuse("has no records then", "restore", "--to", "latest", "--entity", "nobody", "--type", "post", "--out", "-")
 	b.refuse("name a file", timeline...)
 	b.run("records of member:9/post as of the newest backups", append(timeline, "--out", file)...)
 	b.refuse("is there already", append(timeline, "--out", file)...)
@@ -254,17 +277,14 @@ func (b *backedUp) testLook(before map[millrace.Partition]*backup.Manifest) {
 	}
 }
 
-// testDamage flips a bit of a file: verify, drill and restore say the same.
+// testDamage flips a bit of a file: verify, drill and restore say the same. A
+// restore of the newest backups takes an older one, and fails where none is
+// whole.
 func (b *backedUp) testDamage(p millrace.Partition) {
 	b.Helper()
 	m := b.await()[p]
 	hash := m.Files[0].SHA256.String()
-	file := filepath.Join(b.dir, "bucket", "files", hash[:2], hash)
-	text, err := os.ReadFile(file)
-	b.check(err)
-	text[len(text)/2] ^= 1
-	b.check(os.Chmod(file, 0o644))
-	b.check(os.WriteFile(file, text, 0o644))
+	b.flip(hash)
 	b.run("0 damaged", "verify", "--depth", "files")
 	for _, depth := range []string{"open", "restore"} {
 		out := b.refuse("1 objects are damaged", "verify", "--depth", depth, "--partitions", some)
@@ -274,15 +294,39 @@ func (b *backedUp) testDamage(p millrace.Partition) {
 	}
 	b.refuse("cannot be restored", "drill", "--partitions", fmt.Sprint(p))
 	b.refuse("not well", "status")
-	data := filepath.Join(b.dir, "damaged")
-	b.refuse(hash, "restore", "--to", "latest", "--data", data, "--partitions", fmt.Sprint(p))
-	if _, err := os.Stat(filepath.Join(data, "store")); !os.IsNotExist(err) {
+	restore := func(name string) []string {
+		return []string{"restore", "--to", "latest", "--data", filepath.Join(b.dir, name), "--partitions", fmt.Sprint(p)}
+	}
+	b.run(fmt.Sprintf("1 partitions are(?s:.*)partition %d is of the older backup 20", p), restore("older")...)
+	flipped := map[string]bool{hash: true}
+	all, err := b.open().Manifests(b.ctx, p, func(d *backup.Damage) { b.Error(d) })
+	b.check(err)
+	for _, m := range all {
+		if first := m.Files[0].SHA256.String(); !flipped[first] {
+			flipped[first] = true
+			b.flip(first)
+		}
+	}
+	b.refuse("bytes have another SHA-256", restore("damaged")...)
+	if _, err := os.Stat(filepath.Join(b.dir, "damaged", "store")); !os.IsNotExist(err) {
 		b.Errorf("a restore that failed left a store: %v", err)
 	}
-	text[len(text)/2] ^= 1
-	b.check(os.WriteFile(file, text, 0o644))
-	b.run("1 partitions are", "restore", "--to", "latest", "--data", data, "--partitions", fmt.Sprint(p))
+	for hash := range flipped {
+		b.flip(hash)
+	}
+	b.run("1 partitions are", restore("damaged")...)
 	b.run("restored", "drill", "--partitions", fmt.Sprint(p))
+}
+
+// flip flips a bit of a file in the bucket.
+func (b *backedUp) flip(hash string) {
+	b.Helper()
+	file := filepath.Join(b.dir, "bucket", "files", hash[:2], hash)
+	text, err := os.ReadFile(file)
+	b.check(err)
+	text[len(text)/2] ^= 1
+	b.check(os.Chmod(file, 0o644))
+	b.check(os.WriteFile(file, text, 0o644))
 }
 
 // A cluster takes over the bucket of one that is lost, when somebody says its

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -16,14 +16,23 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 )
 
 func clusterCommand() *cobra.Command {
-	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, assign its partitions, or restore what etcd lost"}
+	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, change who hosts what, or restore what etcd lost"}
 	cm := clusterFlagsOf(c.PersistentFlags())
-	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm))
+	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm), clusterPlan(cm), clusterApply(cm), clusterStatus(cm), clusterExplain(cm), clusterRoll(cm))
+	for o, short := range map[coordinator.Order]string{
+		coordinator.Pause:    "Begin nothing further of the plan that is under way, and take no replica away",
+		coordinator.Resume:   "Go on with a plan that is paused",
+		coordinator.Cancel:   "Stop the plan where it is: what is ready stays, what is not is taken back",
+		coordinator.Rollback: "Go back to who hosted what before the last plan",
+	} {
+		c.AddCommand(clusterOrder(cm, o, short))
+	}
 	return c
 }
 
@@ -44,7 +53,7 @@ type look struct {
 
 // clusterLook looks at a cluster once, and writes nothing to it.
 func (c *Common) clusterLook(ctx context.Context) (look, error) {
-	cl, err := cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: c.clusterName(), ReadOnly: true, Log: slog.Default()})
+	cl, err := c.lookAtCluster(ctx)
 	if err != nil {
 		return look{}, err
 	}
@@ -64,10 +73,28 @@ func (c *Common) clusterLook(ctx context.Context) (look, error) {
 // faults is everything that is wrong with the cluster.
 func (l look) faults() []string {
 	faults := l.health.Faults()
-	if l.fault != nil {
+	switch {
+	case errors.Is(l.fault, cluster.ErrNothing) && !l.health.Lost:
+		return []string{l.fault.Error()} // so it has no assignment either
+	case l.fault != nil:
 		faults = append(strings.Split(l.fault.Error(), "\n"), faults...)
 	}
 	return faults
+}
+
+// wayOut is what to do about faults of the whole cluster; "" if there are none.
+func (l look) wayOut() string {
+	switch {
+	case l.health.Lost:
+		return restoreWayOut
+	case errors.Is(l.fault, cluster.ErrNothing):
+		return "of a new cluster start the nodes, then millrace cluster assign --nodes ..; if it was at work, etcd has lost all of it: millrace cluster restore --data .."
+	case l.health.Epoch == 0:
+		return assignWayOut
+	case l.fault != nil:
+		return mendWayOut
+	}
+	return ""
 }
 
 func clusterShow(cm *Common) *cobra.Command {
@@ -90,7 +117,7 @@ func clusterShow(cm *Common) *cobra.Command {
 				err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", output), WayOut: "say text or json"}
 			}
 			if n := len(l.faults()); err == nil && n > 0 {
-				err = fmt.Errorf("cluster %s is not well: %d faults", cm.clusterName(), n)
+				err = fmt.Errorf("cluster %s is not well: %s", cm.clusterName(), faults(n))
 			}
 			return err
 		},
@@ -115,6 +142,9 @@ func (l look) writeText(w io.Writer) error {
 	}
 	if faults := l.faults(); len(faults) > 0 {
 		fmt.Fprintf(t, "\nnot well:\n  %s\n", strings.Join(faults, "\n  "))
+		if way := l.wayOut(); way != "" {
+			fmt.Fprintf(t, "  way out: %s\n", way)
+		}
 	} else {
 		fmt.Fprintln(t, "\nall is well")
 	}
@@ -128,6 +158,7 @@ func (l look) writeText(w io.Writer) error {
 type shown struct {
 	OK         bool               `json:"ok"`
 	Faults     []string           `json:"faults"`
+	WayOut     string             `json:"way_out,omitempty"`  // of what is wrong with the whole cluster
 	Warnings   []string           `json:"warnings,omitempty"` // what is not wrong yet
 	Epoch      int64              `json:"epoch"`
 	Replicas   int                `json:"replicas"`
@@ -162,7 +193,7 @@ type shownReport struct {
 
 func (l look) writeJSON(w io.Writer) error {
 	h, faults := l.health, l.faults()
-	out := shown{OK: len(faults) == 0, Faults: faults, Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: numbers(h.Unserved), Below: numbers(h.Below), Assignment: l.m.Assignment()}
+	out := shown{OK: len(faults) == 0, Faults: faults, WayOut: l.wayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: numbers(h.Unserved), Below: numbers(h.Below), Assignment: l.m.Assignment()}
 	for _, n := range h.Nodes {
 		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: numbers(n.Hosts), Ready: numbers(n.Ready), Behind: numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
 		if !n.Seen.IsZero() {
@@ -236,30 +267,21 @@ it goes back from an assignment that was a mistake.`,
 }
 
 func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Assignment, err error) {
-	if as.from != "" {
-		a, err = cluster.ReadAssignment(as.from)
-	} else {
-		ids := make([]millrace.NodeID, len(as.nodes))
-		for i, n := range as.nodes {
-			ids[i] = millrace.NodeID(strings.TrimSpace(n))
-		}
-		a, err = cluster.Spread(ids, as.replicas)
-	}
-	if err != nil {
-		return a, err
-	}
 	now, ok, err := cl.Assigned(ctx)
 	if err != nil {
 		return a, err
 	}
 	if ok && as.from == "" && !as.replace {
-		return a, fmt.Errorf("%w: it has epoch %d; go back to an earlier one with --from, or move everything with --replace", cluster.ErrEpoch, now.Epoch)
+		return a, fmt.Errorf("%w: it has epoch %d; change it by millrace cluster plan, go back to an earlier one with --from, or move everything with --replace", cluster.ErrEpoch, now.Epoch)
 	}
-	a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
-	a.AllowShrink, a.AllowUnknown = as.shrink, as.force
 	limited, cancel := context.WithTimeout(ctx, as.wait)
 	defer cancel()
 	for {
+		if a, err = as.make(ctx, cl); err != nil {
+			return a, err
+		}
+		a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
+		a.AllowShrink, a.AllowUnknown = as.shrink, as.force
 		err = cl.Assign(ctx, a)
 		if !errors.Is(err, cluster.ErrUnknownOwner) {
 			return a, err
@@ -272,14 +294,36 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Ass
 	}
 }
 
+// make reads an assignment to go back to, or spreads partitions over the nodes
+// as they are now.
+func (as *assigning) make(ctx context.Context, cl *cluster.Client) (cluster.Assignment, error) {
+	s, stats, err := coordinator.Look(ctx, cl)
+	if err != nil {
+		return cluster.Assignment{}, err
+	}
+	if p := s.Plan; p != nil && !p.Status.Ended() {
+		return cluster.Assignment{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status), WayOut: "cancel it first: millrace cluster cancel"}
+	}
+	if as.from != "" {
+		return cluster.ReadAssignment(as.from)
+	}
+	ids := make([]millrace.NodeID, len(as.nodes))
+	for i, n := range as.nodes {
+		ids[i] = millrace.NodeID(strings.TrimSpace(n))
+	}
+	return coordinator.First(s, stats, ids, as.replicas)
+}
+
 func clusterRestore(cm *Common) *cobra.Command {
 	var data []string
 	c := &cobra.Command{
 		Use:   "restore --data DIR,DIR",
 		Short: "Bring back what etcd lost, from what brokers and index nodes kept of it",
 		Long: `Brings back what etcd lost, from what brokers and index nodes kept of it in
-their data directories, the newest of each thing. Brokers keep feed definitions
-and the key of page tokens, index nodes the list of models; so name one of each.`,
+their data directories, the newest of each thing. Brokers keep the definitions of
+feeds and experiments and the key of page tokens, index nodes the list of models;
+so name one of each. A directory in which nothing is kept, as of a node that has
+lost its disk, is left out and told.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cm.reachCluster(c.Context())
@@ -289,11 +333,17 @@ and the key of page tokens, index nodes the list of models; so name one of each.
 			defer cl.Close()
 			dirs := make([]string, len(data))
 			for i, d := range data {
+				if _, err := os.Stat(d); err != nil { // mistyped, as an empty one is not
+					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "data", Detail: err.Error(), WayOut: "name data directories as the roles' configuration has them (data)"}
+				}
 				dirs[i] = lastGood(d)
 			}
 			r, err := cl.Restore(c.Context(), dirs...)
 			if err != nil {
 				return err
+			}
+			for _, dir := range r.Empty {
+				fmt.Fprintf(c.ErrOrStderr(), "nothing is kept in %s: it is left out\n", dir)
 			}
 			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, r.Documents, r.Secrets)
 			return nil

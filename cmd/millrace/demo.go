@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -85,6 +86,7 @@ is kept in --data, and a later start may name other topics.`,
 	c.Flags().StringSliceVar(&cfg.Features, "features", []string{"entity-features"}, "topics of feature records, all that are to be read")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg.Node = func(n *indexnode.Config) { n.Backup = keep }
+		cfg.Exposures = "exposures"
 		return runCluster(c.Context(), *cfg, func(mc *minicluster.Cluster) error {
 			w := c.OutOrStdout()
 			at := ""
@@ -265,7 +267,11 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 		fmt.Fprintf(w, "; %d by replicas that lag behind the log", n)
 	}
 	r := resp.Receipt
-	fmt.Fprintf(w, "; model %s %s, %s\n", r.GetModel(), r.GetModelVersion(), r.GetExecution())
+	fmt.Fprintf(w, "; model %s %s, %s", r.GetModel(), r.GetModelVersion(), r.GetExecution())
+	for _, name := range slices.Sorted(maps.Keys(r.GetVariants())) {
+		fmt.Fprintf(w, "; %s: %s", name, r.Variants[name])
+	}
+	fmt.Fprintln(w)
 	for _, hint := range resp.Hints {
 		fmt.Fprintf(w, "hint: %s\n", hint)
 	}

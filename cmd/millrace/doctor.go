@@ -266,6 +266,7 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 
 const (
 	assignWayOut  = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
+	mendWayOut    = "mend it, or go back with millrace cluster assign --from .."
 	restoreWayOut = "millrace cluster restore --data .., with the data directories of a broker and of an index node; do not assign anew, which moves every partition"
 )
 
@@ -276,7 +277,7 @@ func (d *doctor) advise(ctx context.Context, l look, what string) error {
 		return finding(restoreWayOut, "%s; nodes remember what it has lost", what)
 	}
 	if l.health.Epoch > 0 {
-		return finding("mend it, or go back with millrace cluster assign --from ..", "%s", what)
+		return finding(mendWayOut, "%s", what)
 	}
 	n, err := d.records(ctx, kafka.Prefixed(d.TopicPrefix).Timeline)
 	switch {

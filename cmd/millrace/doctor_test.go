@@ -143,7 +143,8 @@ func (c *clinic) doctor() []string {
 // missing, and fails.
 func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	c := startClinic(t)
-	c.says("the cluster has no assignment", fails, c.show()...)
+	c.says("etcd holds nothing of this cluster", fails, c.show()...)
+	c.says("way out: of a new cluster start the nodes", fails, c.show()...)
 	c.says("has no assignment", fails, c.doctor()...)
 	second := c.ok()
 	c.says("all is well", nil, c.show()...)

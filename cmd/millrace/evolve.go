@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,17 +26,24 @@ type review struct {
 	cm    *Common
 	out   io.Writer
 	force bool // it may take fields from what serves
+	// accept is the flag that sets force; "" for a command that only looks.
+	accept string
 }
 
-// reviewWait is how long a review waits for etcd.
-const reviewWait = 10 * time.Second
+// orAccept is a way out, and the command's flag that needs none.
+func (r review) orAccept(wayOut string) string {
+	if r.accept != "" {
+		wayOut += ", or say " + r.accept + " if it is meant"
+	}
+	return wayOut
+}
 
 // schema prints what a schema would change and who reads it. It refuses one that
 // takes a field from a feed or a model that serves, unless it is forced.
 func (r review) schema(ctx context.Context, known *schemas.Snapshot, add *schemas.Schema) error {
 	if known.Retired(add.Fingerprint()) && !r.force {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("schema %s %s is retired: fields that it alone has are not read", add.Name(), add.Fingerprint()),
-			WayOut: "use another schema of the name, or say --accept-loss if it is meant"}
+			WayOut: r.orAccept("use another schema of the name")}
 	}
 	changes, err := known.Changes(add)
 	if err != nil {
@@ -62,14 +68,13 @@ func (r review) schema(ctx context.Context, known *schemas.Snapshot, add *schema
 			lost = append(lost, fmt.Sprintf("%s (%s)", c.Field, strings.Join(by, ", ")))
 		}
 	}
-	wayOut := "keep the field, rename it by an alias, or say --accept-loss if it is meant"
 	switch {
 	case r.force:
 	case loses && unasked != nil:
 		return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("the schema loses fields, and which feeds and models read them cannot be asked: %v", unasked),
-			WayOut: "name the cluster by --etcd and --cluster, or say --accept-loss"}
+			WayOut: r.orAccept("start etcd, or name the cluster by --etcd and --cluster")}
 	case len(lost) > 0:
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("records of this %s would lack what feeds and models read: %s", add.Name(), strings.Join(lost, "; ")), WayOut: wayOut}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("records of this %s would lack what feeds and models read: %s", add.Name(), strings.Join(lost, "; ")), WayOut: r.orAccept("keep the field, or rename it by an alias")}
 	}
 	return nil
 }
@@ -99,9 +104,9 @@ func readersOf(all []reader, add *schemas.Schema, c schemas.Change) (names []str
 
 // readers returns the feeds and models that serve.
 func (c *Common) readers(ctx context.Context, known *schemas.Snapshot) (all []reader, err error) {
-	ctx, cancel := context.WithTimeout(ctx, reviewWait)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cl, err := cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: c.clusterName(), ReadOnly: true, Log: slog.Default()})
+	cl, err := c.lookAtCluster(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -191,9 +196,10 @@ func schemaCheck(l *logFlags) *cobra.Command {
 		Use:   "check FILE.avsc",
 		Short: "Say what a schema would change, and which feeds and models read it",
 		Long: `Compares a schema with those of the log: what it adds, renames, widens, drops and
-retypes, and which of the feeds and models that serve read these fields. It fails
-where the schema is refused, and where records of it would lack what a feed or a
-model reads; "millrace load" refuses it then. It changes nothing.`,
+retypes, what else of a type is another, and which of the feeds and models that
+serve read these fields. It fails where the schema is refused, and where records
+of it would lack what a feed or a model reads; "millrace load" refuses it then.
+It changes nothing.`,
 		Args: cobra.ExactArgs(1),
 	}
 	cm := clusterFlagsOf(c.Flags())

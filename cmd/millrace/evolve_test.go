@@ -62,7 +62,7 @@ func TestReviewOfASchema(t *testing.T) {
 		}
 		for _, force := range []bool{false, true} {
 			var out bytes.Buffer
-			err := review{cm: cm, out: &out, force: force}.schema(t.Context(), registry.Snapshot(), next)
+			err := review{cm: cm, out: &out, force: force, accept: "--accept-loss"}.schema(t.Context(), registry.Snapshot(), next)
 			if refused := c.refused && !force; (err != nil) != refused {
 				t.Errorf("%s, forced %v: %v", name, force, err)
 			} else if refused && (!strings.Contains(err.Error(), "likes (built-in model home, feed jobs, model likes)") || !strings.Contains(fmt.Sprint(err), "--accept-loss")) {

@@ -35,7 +35,12 @@ func TestFaultLostReplicas(t *testing.T) {
 	asker.await(lasts)
 
 	lost := map[millrace.Partition]bool{}
-	a, err := cluster.Spread([]millrace.NodeID{"node-1", "node-2", "node-3"}, 2)
+	cl, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{c.etcd.Addr()}, Name: "millrace", ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	a, _, err := cl.Assigned(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func (r *requestFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&r.addr, "addr", "127.0.0.1:9090", "the broker's gRPC address")
 	f.StringVar(&r.req.Feed, "feed", "recent", "the feed definition")
 	f.StringVar(&r.viewer.Id, "viewer", "", "who the feed is for")
-	f.StringToStringVar(&r.attributes, "attribute", nil, "viewer attributes, name=value")
+	f.StringToStringVar(&r.attributes, "attribute", nil, attributeUsage)
 	f.StringSliceVar(&r.req.Entities, "entities", nil, "whom the viewer follows")
 	f.StringVar(&r.file, "entities-file", "", "the same, a line each; - reads standard input")
 	f.StringSliceVar(&r.req.Types, "types", nil, "content types (default: the feed's)")
@@ -95,6 +95,26 @@ func (r *requestFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&r.to, "to", "", "records before this time, RFC 3339")
 	f.Int64Var(&r.limit, "limit", 20, "items wanted (default: the feed's)")
 	f.StringVar(&r.req.PageToken, "page-token", "", "the page after the one that gave this")
+}
+
+const attributeUsage = `viewer attributes: name=text, or name:=JSON, such as age:=30, vip:=true, topics:='["go"]'`
+
+// attributesOf returns attributes as a flag has them.
+func attributesOf(flag map[string]string) (map[string]*structpb.Value, error) {
+	all := make(map[string]*structpb.Value, len(flag))
+	for name, text := range flag {
+		typed, isJSON := strings.CutSuffix(name, ":")
+		if !isJSON {
+			all[name] = structpb.NewStringValue(text)
+			continue
+		}
+		v := &structpb.Value{}
+		if err := protojson.Unmarshal([]byte(text), v); err != nil {
+			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--attribute", Detail: fmt.Sprintf("%s:=%.100s is no JSON", typed, text), WayOut: "write a number, true, false, or a list, or a text behind = alone"}
+		}
+		all[typed] = v
+	}
+	return all, nil
 }
 
 // request is what the flags ask for.
@@ -122,9 +142,9 @@ func (r *requestFlags) request(f *pflag.FlagSet) (*feedv1.GetFeedRequest, error)
 		req.Limit = &r.limit
 	}
 	if len(r.attributes) > 0 {
-		r.viewer.Attributes = make(map[string]*structpb.Value)
-		for name, value := range r.attributes {
-			r.viewer.Attributes[name] = structpb.NewStringValue(value)
+		var err error
+		if r.viewer.Attributes, err = attributesOf(r.attributes); err != nil {
+			return nil, err
 		}
 	}
 	req.Viewer = &r.viewer

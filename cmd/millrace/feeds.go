@@ -20,30 +20,21 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // feedDefinitions are the commands that look at and change what feeds there
 // are.
 func feedDefinitions() []*cobra.Command {
 	with := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, []string) error) *cobra.Command {
-		cm := clusterFlagsOf(c.Flags())
-		c.Flags().StringVar(&cm.TLS.Cert, "cert", "", "certificate to show index nodes, a PEM file")
-		c.Flags().StringVar(&cm.TLS.Key, "key", "", "its key")
-		c.Flags().StringVar(&cm.TLS.CA, "ca", "", "whose certificates index nodes must show")
-		c.RunE = func(c *cobra.Command, args []string) error {
-			ctx, cancel := context.WithCancel(c.Context())
-			defer cancel()
-			cl, err := cm.reachCluster(ctx)
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
+		onCluster(c, func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error {
 			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
 			if err != nil {
 				return err
 			}
-			return run(ctx, c.OutOrStdout(), &feedStore{cm, cl, versions}, args)
-		}
+			note(c, versions)
+			return withWay(run(ctx, c.OutOrStdout(), &feedStore{cm, cl, versions}, args), feedWays)
+		}).nodeFlags(c.Flags())
 		return c
 	}
 	return []*cobra.Command{
@@ -143,6 +134,9 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 	}
 	if d.Covers {
 		fmt.Fprintf(w, "it serves in place of the built-in feed %s, for every caller that names it\n", d.Feed.Name)
+	}
+	if len(d.Closes) > 0 {
+		fmt.Fprintf(w, "while it is defined, requests for the built-in %s are refused as FORBIDDEN, whoever asks: they would show what it drops\n", strings.Join(d.Closes, " and "))
 	}
 	for _, id := range d.Unheard {
 		fmt.Fprintf(w, "index node %s could not be asked whether it takes the filter\n", id)
@@ -358,6 +352,15 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) err
 	versions, serving := s.versions.All()[name], s.versions.Serving()[name]
 	if len(versions) == 0 {
 		return fmt.Errorf("the cluster has no definition of %q; see millrace feed list", name)
+	}
+	if !slices.ContainsFunc(broker.BuiltIn(), func(f broker.Feed) bool { return f.Name == name }) {
+		using, err := experimentsUsing(ctx, s.cluster, func(s *experiment.Set) []string { return s.UsesFeed(name) })
+		if err != nil {
+			return err
+		}
+		if len(using) > 0 {
+			return fmt.Errorf("%w: feed %s is in use by %v", cluster.ErrInUse, name, using)
+		}
 	}
 	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
 	for _, v := range versions {

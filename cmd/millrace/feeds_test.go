@@ -114,6 +114,18 @@ func TestFeedDefinitionCommands(t *testing.T) {
 	wants("show version 1", out, err, "# cluster, version 1\nname: stars\nmodel: recency\nfilter: record.stars >= 3\n")
 	out, err = on("diff", file)
 	wants("diff", out, err, "+ limit: 1\n")
+	out, err = define("name: closed\nmodel: home\nprivate: true\n")
+	wants("a private feed", out, err, "requests for the built-in recent and home are refused")
+	out, err = define("name: home\nmodel: home\nprivate: true\n")
+	wants("a private feed in place of a built-in", out, err, "requests for the built-in recent are refused")
+	for _, name := range []string{"closed", "home"} {
+		_, err = on("drop", name)
+		wants("drop", "", err, "")
+	}
+	out, err = define("name: open\nmodel: home\n")
+	if wants("a feed that closes nothing", out, err, ""); strings.Contains(out, "refused") {
+		t.Errorf("a feed that closes nothing: %q", out)
+	}
 	out, err = define("name: recent\nmodel: home\n")
 	wants("a built-in", out, err, "it serves in place of the built-in feed recent")
 

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/codegen"
 	"github.com/millrace/millrace/internal/document"
-	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
@@ -83,15 +82,11 @@ func (g *generation) files(specs []string) ([]codegen.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()}
-	layouts := relevance.ShippedSchemas()
-	for _, file := range g.avsc {
-		s, err := readSchema(file)
-		if err != nil {
-			return nil, err
-		}
-		known, layouts[s.Name()] = append(known, s), s.Layout()
+	known, err := schemasOf(g.avsc)
+	if err != nil {
+		return nil, err
 	}
+	layouts := relevance.SchemasOf(known)
 	files, err := codegen.Generate(g.pkg, layouts, sources...)
 	if err != nil {
 		return nil, err
@@ -131,7 +126,7 @@ func specSources(names []string) ([]codegen.Spec, error) {
 }
 
 // feed writes the Go of a feed's definition.
-func (g *generation) feed(name string, known []*schemas.Schema, layouts relevance.Schemas, sources []codegen.Spec) (codegen.File, error) {
+func (g *generation) feed(name string, known *schemas.Snapshot, layouts relevance.Schemas, sources []codegen.Spec) (codegen.File, error) {
 	text, err := document.ReadFile(name)
 	if err != nil {
 		return codegen.File{}, err
@@ -142,7 +137,7 @@ func (g *generation) feed(name string, known []*schemas.Schema, layouts relevanc
 	}
 	f := codegen.Feed{Name: def.Name, File: filepath.Base(name)}
 	if def.Filter != "" {
-		env := filterEnv(known)
+		env := filter.EnvOf(known)
 		if f.Filter, err = filter.Compile(def.Filter, env); err != nil {
 			return codegen.File{}, err
 		}
@@ -178,18 +173,6 @@ func namedModels(names []string, layouts relevance.Schemas, sources []codegen.Sp
 		models[i] = m
 	}
 	return models, nil
-}
-
-// filterEnv is what a filter may speak of on a node that knows these schemas.
-func filterEnv(known []*schemas.Schema) (env expr.Env) {
-	for _, s := range known {
-		to := &env.Record
-		if s.Features() {
-			to = &env.Entity
-		}
-		*to = append(*to, s.Layout())
-	}
-	return env
 }
 
 // checkGenerated compares a file with what would be written.

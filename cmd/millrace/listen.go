@@ -1,17 +1,23 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
+	"sync"
+	"syscall"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/grpctune"
 )
@@ -66,26 +72,32 @@ func (s *Security) config() (*tls.Config, error) {
 	}, nil
 }
 
-// listen listens on addr: with mutual TLS if there are certificates, else on
-// loopback or as insecure.
-func (s *Security) listen(addr string) (net.Listener, error) { return s.listenCapped(addr, 0, "") }
+// port is where a role listens.
+type port struct {
+	field   string // of the configuration
+	addr    string // host:port
+	conns   int    // at a time; 0: any number
+	refusal string // that others are told by, if they speak plainly
+}
 
-// listenCapped is listen, but that it takes so many connections at a time and
-// tells others by refusal, if they speak plainly; 0: any number.
-func (s *Security) listenCapped(addr string, conns int, refusal string) (net.Listener, error) {
+// listen takes a port: with mutual TLS if there are certificates, else on
+// loopback or as insecure. A role takes its ports before it waits for anything;
+// until it serves one, that hangs up on who calls.
+func (s *Security) listen(ctx context.Context, p port) (net.Listener, error) {
 	c, err := s.config()
 	if err != nil {
 		return nil, err
 	}
 	if c == nil && !s.Insecure {
-		if err := loopbackOnly(addr); err != nil {
-			return nil, err
+		if err := loopbackOnly(p.addr); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.field, err)
 		}
 	}
-	l, err := grpctune.Listen(addr)
+	l, err := p.take(ctx)
 	if err != nil {
 		return nil, err
 	}
+	conns, refusal := p.conns, p.refusal
 	if c != nil {
 		refusal = "" // it would have to be encrypted
 	}
@@ -96,6 +108,72 @@ func (s *Security) listenCapped(addr string, conns int, refusal string) (net.Lis
 		return l, nil
 	}
 	return tls.NewListener(l, c), nil
+}
+
+// portWait is how long a role waits for a port that is taken, as by an outgoing
+// connection of another process, which passes. Only tests change it.
+var portWait = 30 * time.Second
+
+// take listens, and waits for a port that is taken.
+func (p port) take(ctx context.Context) (net.Listener, error) {
+	waits, cancel := context.WithTimeout(ctx, portWait)
+	defer cancel()
+	for told := false; ; told = true {
+		l, err := grpctune.Listen(p.addr)
+		switch {
+		case err == nil:
+			return newDoor(l), nil
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.field, Detail: err.Error(), WayOut: "name an address of this machine, host:port"}
+		case !told:
+			slog.Warn("the port is taken; trying again", "field", p.field, "addr", p.addr, "for", portWait)
+		}
+		select {
+		case <-waits.Done():
+			return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: p.field, Detail: fmt.Sprintf("%s is taken by another process, and was for %v", p.addr, portWait), WayOut: "end that process, or name another port"}
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+}
+
+// door is a listener that hangs up on who calls until somebody accepts. Who
+// calls too early hears so at once and asks elsewhere, as if nobody listened.
+type door struct {
+	net.Listener
+	deadline func(time.Time) error
+	open     sync.Once
+	closed   chan struct{} // when nothing is hung up on any more
+}
+
+func newDoor(l net.Listener) net.Listener {
+	tcp, ok := l.(interface{ SetDeadline(time.Time) error })
+	if !ok {
+		return l
+	}
+	d := &door{Listener: l, deadline: tcp.SetDeadline, closed: make(chan struct{})}
+	go d.hangUp()
+	return d
+}
+
+func (d *door) hangUp() {
+	defer close(d.closed)
+	for {
+		c, err := d.Listener.Accept()
+		if err != nil {
+			return
+		}
+		_ = c.Close()
+	}
+}
+
+// Accept implements net.Listener. The first call opens the door.
+func (d *door) Accept() (net.Conn, error) {
+	d.open.Do(func() {
+		_ = d.deadline(time.Now()) // of a listener that is closed Accept tells
+		<-d.closed
+		_ = d.deadline(time.Time{})
+	})
+	return d.Listener.Accept()
 }
 
 // dial is how the role calls others by gRPC.

@@ -1,16 +1,22 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
+	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,6 +28,7 @@ import (
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/internal/cluster"
 )
@@ -36,26 +43,105 @@ func TestOnlyLoopbackWithoutProtection(t *testing.T) {
 		}
 	}
 	var s Security
-	if l, err := s.listen("0.0.0.0:0"); err == nil {
+	if l, err := s.listen(t.Context(), port{addr: "0.0.0.0:0"}); err == nil {
 		l.Close()
 		t.Error("listens everywhere without certificates")
 	}
 	s.Insecure = true
-	l, err := s.listen("0.0.0.0:0")
+	l, err := s.listen(t.Context(), port{addr: "0.0.0.0:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.Close()
 	s.TLS.Cert = "cert.pem"
-	if _, err := s.listen("127.0.0.1:0"); err == nil {
+	if _, err := s.listen(t.Context(), port{addr: "127.0.0.1:0"}); err == nil {
 		t.Error("a certificate without key and CA is accepted")
 	}
+}
+
+// hears is a log that tells of its first record.
+type hears struct {
+	slog.Handler
+	once *sync.Once
+	told chan struct{}
+}
+
+func (h hears) Handle(context.Context, slog.Record) error {
+	h.once.Do(func() { close(h.told) })
+	return nil
+}
+
+// A port that is taken is waited for, since what takes it may pass, and then
+// told by the field that names it.
+func TestATakenPortIsWaitedFor(t *testing.T) {
+	was, log := portWait, slog.Default()
+	t.Cleanup(func() { portWait = was; slog.SetDefault(log) })
+	held, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	h := hears{slog.DiscardHandler, new(sync.Once), make(chan struct{})}
+	h.Handler = slog.NewTextHandler(io.Discard, nil)
+	slog.SetDefault(slog.New(h))
+	p := port{field: "listen", addr: held.Addr().String()}
+
+	portWait = time.Millisecond
+	_, err = new(Security).listen(t.Context(), p)
+	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "listen" || !strings.Contains(e.Detail, p.addr+" is taken by another process") || e.WayOut == "" {
+		t.Fatalf("a taken port: %v", err)
+	}
+
+	portWait, h.once, h.told = was, new(sync.Once), make(chan struct{})
+	slog.SetDefault(slog.New(h))
+	go func() {
+		<-h.told // it has been seen to be taken
+		_ = held.Close()
+	}()
+	l, err := new(Security).listen(t.Context(), p)
+	if err != nil {
+		t.Fatalf("a port that was taken for a moment: %v", err)
+	}
+	_ = l.Close()
+}
+
+// A port that is taken and not served yet hangs up, so that nobody waits for it.
+func TestAPortHangsUpUntilItIsServed(t *testing.T) {
+	l, err := new(Security).listen(t.Context(), port{field: "listen", addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	answer := func() string {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			return err.Error()
+		}
+		defer c.Close()
+		body, _ := io.ReadAll(c)
+		return string(body)
+	}
+	if got := answer(); got != "" {
+		t.Errorf("before it is served: %q", got)
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "here")
+			_ = c.Close()
+		}
+	}()
+	// What called before the first Accept may still be hung up on.
+	waitFor(t.Context(), t, "the port to be served", func() bool { return answer() == "here" })
 }
 
 // TestMutualTLS serves a caller with a certificate of the CA, and nobody else.
 func TestMutualTLS(t *testing.T) {
 	s := certificates(t)
-	l, err := s.listen("127.0.0.1:0")
+	l, err := s.listen(t.Context(), port{addr: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}

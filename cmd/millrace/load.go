@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +28,8 @@ func loadCommand() *cobra.Command {
 		Long: `Checks every line against a schema, encodes it as Avro and produces it to a
 content or feature topic. A line that does not fit is reported by number and
 field and written aside, and stops nothing; if no line fits, the command fails.
+The check is that of the partitioners, which refuse a time in the future, too;
+what they refuse all the same, millrace deadletters list shows.
 
 It waits for Kafka, and creates the topic if it is missing. A topic that no
 partitioner consumes is refused, since no feed would ever show its records, and
@@ -42,8 +46,16 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 				return err
 			}
 			o.File, o.Progress, o.Log, o.Topics = args[0], os.Stderr, slog.Default(), kafka.Prefixed(prefix)
-			o.Review = review{cm: cm, out: c.OutOrStdout(), force: loss}.schema
+			o.Review = review{cm: cm, out: c.OutOrStdout(), force: loss, accept: "--accept-loss"}.schema
+			began := time.Now()
 			report, err := load.Run(c.Context(), o)
+			if err != nil && report.Lines == 0 {
+				return err // it has not begun
+			}
+			if report.Loaded > 0 {
+				fmt.Fprintf(c.ErrOrStderr(), "What partitioners refuse later: millrace deadletters list --topic %s --since %s%s\n",
+					o.Topic, began.UTC().Format(time.RFC3339), reach(o.Brokers, prefix))
+			}
 			w := c.OutOrStdout()
 			for _, f := range report.Faults {
 				fmt.Fprintln(w, f)
@@ -61,7 +73,7 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 	f := c.Flags()
 	f.StringVar(&o.Topic, "topic", "", "the content or feature topic")
 	f.StringVar(&schema, "schema", "activity", "activity, note, features, or an .avsc file")
-	f.StringSliceVar(&o.Brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
+	f.StringSliceVar(&o.Brokers, "brokers", []string{defaultBroker}, "Kafka, host:port each")
 	f.StringVar(&o.Rejected, "rejected", "", "where rejected lines go (default FILE.rejected.ndjson)")
 	f.DurationVar(&o.Wait, "wait", 0, "how long to wait for Kafka, and for a partitioner that consumes the topic (default 30s)")
 	f.BoolVar(&o.Force, "force", false, "load even if no partitioner consumes the topic")
@@ -72,6 +84,18 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 		panic(err) // the flag above exists
 	}
 	return c
+}
+
+// reach is the flags by which another command reaches the same log; empty for the
+// defaults.
+func reach(brokers []string, prefix string) (flags string) {
+	if list := strings.Join(brokers, ","); list != defaultBroker {
+		flags += " --brokers " + list
+	}
+	if prefix != "" {
+		flags += " --topic-prefix " + prefix
+	}
+	return flags
 }
 
 // readSchema returns a schema that ships, or one from a file.

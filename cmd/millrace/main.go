@@ -17,7 +17,8 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := root().ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := runLine(ctx, root()); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "millrace:", err)
 		os.Exit(1)
 	}
@@ -54,8 +55,9 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), generateCommand(), traceCommand(), clusterCommand(), schemaCommand(), topicsCommand(), backupCommand(), doctorCommand())
-	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand())
+	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand())
+	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand())
+	prepare(c)
 	return c
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -30,7 +31,7 @@ build or restart. Versions never change and stand beside each other; "rollback"
 lets the one serve that served before.`,
 	}
 	var avsc []string
-	c.PersistentFlags().StringSliceVar(&avsc, "schema", nil, ".avsc files that specs name, beside those that ship")
+	c.PersistentFlags().StringSliceVar(&avsc, "schema", nil, ".avsc files that specs name, beside those that ship; of one name in the order in which they come into use")
 	c.AddCommand(
 		&cobra.Command{
 			Use: "validate PACK|SPEC.yaml", Short: "Check a pack, a directory to be sealed, or a spec, and report every fault", Args: cobra.ExactArgs(1),
@@ -47,6 +48,7 @@ lets the one serve that served before.`,
 				return completeGolden(c.OutOrStdout(), args[0], args[1], avsc)
 			},
 		},
+		featuresCommand(&avsc),
 		&cobra.Command{
 			Use: "show PACK|SPEC.yaml|NAME", Short: "Features, weights and card of a pack, a spec, or a built-in model", Args: cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error { return showModel(c.OutOrStdout(), args[0], avsc) },
@@ -66,30 +68,56 @@ lets the one serve that served before.`,
 	return c
 }
 
-// modelSchemas returns the schemas that ship and those of avsc files, and
-// their fingerprints.
-func modelSchemas(avsc []string) (relevance.Schemas, map[string]string, error) {
-	known, prints := relevance.ShippedSchemas(), map[string]string{}
-	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
-		prints[s.Name()] = s.Fingerprint().String()
+// schemasOf returns the schemas that ship and those of avsc files as a cluster
+// knows them that admitted the files in their order. Those of a shipped name
+// stand in its place.
+func schemasOf(avsc []string) (*schemas.Snapshot, error) {
+	files, err := readSchemas(avsc)
+	if err != nil {
+		return nil, err
 	}
+	var all []*schemas.Schema
+	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
+		if !slices.ContainsFunc(files, func(f *schemas.Schema) bool { return f.Name() == s.Name() }) {
+			all = append(all, s)
+		}
+	}
+	return admitted(append(all, files...))
+}
+
+func readSchemas(avsc []string) (all []*schemas.Schema, err error) {
 	for _, file := range avsc {
 		s, err := readSchema(file)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		known[s.Name()], prints[s.Name()] = s.Layout(), s.Fingerprint().String()
+		all = append(all, s)
 	}
-	return known, prints, nil
+	return all, nil
+}
+
+// admitted is what a cluster knows that admitted schemas in their order.
+func admitted(all []*schemas.Schema) (*schemas.Snapshot, error) {
+	known, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range all {
+		if _, err := known.Admit(s); err != nil {
+			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: err.Error(), WayOut: "name the files of a name in the order in which they come into use, the oldest first"}
+		}
+	}
+	return known.Snapshot(), nil
 }
 
 // openModel reads a pack, a directory that is not sealed yet, a spec, or a
 // built-in model. The pack is nil unless there is one.
 func openModel(name string, avsc []string) (*relevance.Model, *relevance.Pack, error) {
-	known, _, err := modelSchemas(avsc)
+	snapshot, err := schemasOf(avsc)
 	if err != nil {
 		return nil, nil, err
 	}
+	known := relevance.SchemasOf(snapshot)
 	info, err := os.Stat(name)
 	switch {
 	case os.IsNotExist(err) && !strings.ContainsAny(name, "./"):
@@ -131,25 +159,30 @@ func validateModel(w io.Writer, name string, avsc []string) error {
 }
 
 func sealModel(w io.Writer, dir string, avsc []string) error {
-	known, prints, err := modelSchemas(avsc)
+	known, err := schemasOf(avsc)
 	if err != nil {
 		return err
 	}
-	p, err := relevance.Seal(dir, known, prints)
+	p, err := relevance.Seal(dir, relevance.SchemasOf(known))
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "%s %s is sealed: %d files, checksum %.12s\n", p.Manifest.Name, p.Manifest.Version, len(p.Manifest.Files)+1, p.Checksum)
+	sum, err := p.Sum()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%s %s is sealed: %d files, checksum %.12s\n", p.Manifest.Name, p.Manifest.Version, len(p.Manifest.Files)+1, sum)
 	return nil
 }
 
 // completeGolden writes rows as golden.ndjson has them. That they are right,
 // only somebody can say who knows what they should be.
 func completeGolden(w io.Writer, name, file string, avsc []string) error {
-	known, _, err := modelSchemas(avsc)
+	snapshot, err := schemasOf(avsc)
 	if err != nil {
 		return err
 	}
+	known := relevance.SchemasOf(snapshot)
 	spec := name
 	if !strings.HasSuffix(name, ".yaml") {
 		spec = filepath.Join(name, relevance.SpecFile) // sealed or not, it is the spec that counts

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -27,6 +30,7 @@ import (
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/partitioner"
 )
@@ -41,6 +45,15 @@ type Common struct {
 	Security    `yaml:",inline"`
 }
 
+// everyRole is the help on what every role's configuration may have besides.
+const everyRole = `
+
+  # In every role:
+  cluster: millrace            # its name in etcd, the same in every role
+  topic_prefix: ""             # before the names of Millrace's own topics, the same in every role
+  tls: {cert: role.pem, key: role.key, ca: ca.pem}  # of its ports and of its calls; left out: it listens on loopback only
+  insecure: false              # true: it listens anywhere without tls, where other means guard the network`
+
 // roleCommand is a command that reads a configuration file and runs until it
 // is told to stop.
 func roleCommand[C any](name, short, example string, run func(context.Context, *C) error) *cobra.Command {
@@ -48,7 +61,7 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 	c := &cobra.Command{
 		Use:   name + " --config FILE",
 		Short: short,
-		Long:  short + ".\n\nThe configuration file, in YAML:\n\n" + example,
+		Long:  short + ".\n\nThe configuration file, in YAML:\n\n" + example + everyRole,
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var cfg C
@@ -86,22 +99,43 @@ func readYAML(file string, into any) error {
 // role is the running frame of a role: metrics, the admin port, the cluster.
 type role struct {
 	metrics *prometheus.Registry
-	group   *errgroup.Group
+	group   *errgroup.Group // of the parts, and the admin port
+	parts   sync.WaitGroup
+	end     context.CancelFunc // of the admin port
 }
 
 func newRole(ctx context.Context, c *Common, ready func() error) (*role, context.Context, error) {
 	spareCollector()
 	r := &role{metrics: prometheus.NewRegistry()}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	last, end := context.WithCancel(context.WithoutCancel(ctx))
+	r.end = end
 	r.group, ctx = errgroup.WithContext(ctx)
 	if c.Admin != "" {
-		l, err := c.listen(c.Admin)
+		l, err := c.listen(ctx, port{field: "admin", addr: c.Admin})
 		if err != nil {
-			return nil, nil, fmt.Errorf("admin: %w", err)
+			return nil, nil, err
 		}
-		r.group.Go(func() error { return admin.Serve(ctx, l, admin.Handler(r.metrics, ready)) })
+		r.group.Go(func() error { return admin.Serve(last, l, admin.Handler(r.metrics, ready)) })
 	}
 	return r, ctx, nil
+}
+
+// run runs a part of the role. When one fails all end.
+func (r *role) run(part func() error) {
+	r.parts.Add(1)
+	r.group.Go(func() error {
+		defer r.parts.Done()
+		return part()
+	})
+}
+
+// wait returns when all parts have ended. Until then the admin port tells how
+// it is with them.
+func (r *role) wait() error {
+	r.parts.Wait()
+	r.end()
+	return r.group.Wait()
 }
 
 func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
@@ -121,26 +155,6 @@ func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, 
 	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()})
 }
 
-// etcdWait is how long a command waits for etcd. Roles wait for ever.
-const etcdWait = 10 * time.Second
-
-// reachCluster opens the cluster for a command, which fails where a role waits.
-func (c *Common) reachCluster(ctx context.Context) (*cluster.Client, error) {
-	wait, cancel := context.WithTimeout(ctx, etcdWait)
-	defer cancel()
-	cl, err := c.openCluster(wait, "")
-	if err != nil && wait.Err() != nil {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("stopped while waiting for etcd at %v; nothing was done", c.Etcd)
-		}
-		return nil, &millrace.Error{
-			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("no etcd answered at %v within %s", c.Etcd, etcdWait),
-			WayOut: "start it, or name its address by --etcd",
-		}
-	}
-	return cl, err
-}
-
 // waiting says what a role waits for that has not heard of its cluster.
 func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c.Etcd) }
 
@@ -154,18 +168,22 @@ func lastGood(data string) string {
 
 type partitionerConfig struct {
 	Common         `yaml:",inline"`
-	Content        []string `yaml:"content"`
-	Features       []string `yaml:"features"`
-	Group          string   `yaml:"group"`
-	Instance       string   `yaml:"instance"`
-	SchemaRegistry string   `yaml:"schema_registry"`
+	Content        []string      `yaml:"content"`
+	Features       []string      `yaml:"features"`
+	Group          string        `yaml:"group"`
+	Instance       string        `yaml:"instance"`
+	SchemaRegistry string        `yaml:"schema_registry"`
+	Future         time.Duration `yaml:"future"`
 }
 
 func partitionerCommand() *cobra.Command {
 	return roleCommand("partitioner", "Re-key content and feature topics into the 720 partitions", `  brokers: [kafka-1:9092]
   content: [activity]          # topics of content records
   features: [entity-features]  # topics of feature records
+  group: millrace-partitioner  # the consumer group; two groups are two clusters' partitioners
   instance: partitioner-1      # this process's name, kept across restarts
+  schema_registry: http://registry:8081  # of topics with Confluent framing; left out: there are none
+  future: 24h                  # how far a record's time may be after its arrival; the same in all of a group
   admin: 127.0.0.1:6061`, func(ctx context.Context, c *partitionerConfig) error {
 		var made atomic.Pointer[partitioner.Partitioner]
 		r, ctx, err := newRole(ctx, &c.Common, func() error {
@@ -179,14 +197,14 @@ func partitionerCommand() *cobra.Command {
 		}
 		p, err := partitioner.New(partitioner.Config{
 			Brokers: c.Brokers, Content: c.Content, Features: c.Features, Topics: kafka.Prefixed(c.TopicPrefix),
-			Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry,
-		}, slog.Default(), r.metrics, time.Now)
+			Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry, Future: c.Future,
+		}, slog.Default(), r.metrics)
 		if err != nil {
 			return err
 		}
 		made.Store(p)
-		r.group.Go(func() error { return p.Run(ctx) })
-		return r.group.Wait()
+		r.run(func() error { return p.Run(ctx) })
+		return r.wait()
 	})
 }
 
@@ -218,6 +236,21 @@ type indexnodeConfig struct {
 	// is empty.
 	Serves     *bool  `yaml:"serves"`
 	Partitions string `yaml:"partitions"`
+	// Drain is how long a node that is told to stop goes on answering; left out:
+	// drainFor.
+	Drain *time.Duration `yaml:"drain"`
+}
+
+// drainFor is time for every broker to hear that a node is to be asked no more,
+// with some to spare: they hear of a change within a second.
+const drainFor = 5 * time.Second
+
+// drain is how long the node goes on answering when it is told to stop.
+func (c *indexnodeConfig) drain() time.Duration {
+	if c.Drain != nil {
+		return *c.Drain
+	}
+	return drainFor
 }
 
 // keeps returns the partitions of a backup node; none of one that serves.
@@ -252,7 +285,8 @@ func indexnodeCommand() *cobra.Command {
   brokers: [kafka-1:9092]
   etcd: [etcd-1:2379]
   listen: 127.0.0.1:7070       # for brokers
-  cache: {records: 2000000}    # held decoded in memory
+  advertise: node-1:7070       # where they reach it; left out: listen
+  cache: {records: 2000000, empty_keys: 1000000}  # held decoded in memory, and timelines known to be empty
   question_memory_mib: 256     # for what all questions read beside it, and their answers
   retention:                   # of a timeline, by content type; left out: all is kept
     like: {age: 720h, count: 1000}
@@ -263,8 +297,10 @@ func indexnodeCommand() *cobra.Command {
     keep: 24                   # backups of each partition
     mib_per_second: 64         # at most, of what is uploaded
     drill: 24h                 # how often the cluster tries to restore one of them
+  backups_reach: 24h           # there always is a backup that is no older, so that the log may delete what is three times as old
   serves: false                # a backup node: it backs up and answers nobody; left out: it serves
   partitions: 0-719            # of a backup node; left out: all
+  drain: 5s                    # how long it answers on when it is told to stop and brokers look elsewhere
   zone: a                      # where it stands: brokers of the zone ask it first
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
 		keeps, err := c.keeps()
@@ -289,6 +325,11 @@ func indexnodeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		l, err := c.listen(ctx, port{field: "listen", addr: c.Listen})
+		if err != nil {
+			return err
+		}
+		defer l.Close()
 		instance, err := c.checkDir(c.Data, c.ID)
 		for told := false; errors.Is(err, syscall.ENOSPC); told = true {
 			if why := err.Error(); !told {
@@ -312,21 +353,21 @@ func indexnodeCommand() *cobra.Command {
 		defer func() { err = errors.Join(err, cl.Close()) }()
 		joined.Store(true)
 		r.metrics.MustRegister(cl)
+		peers, err := c.dial()
+		if err != nil {
+			return err
+		}
 		n, err := openNode(ctx, &closed, indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
-			Cluster: cl, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
+			Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, n.Close()) }()
 		opened.Store(n)
-		l, err := c.listen(c.Listen)
-		if err != nil {
-			return fmt.Errorf("listen: %w", err)
-		}
-		r.group.Go(func() error { return n.Run(ctx, l) })
-		return r.group.Wait()
+		r.run(func() error { return n.Run(ctx, l) })
+		return r.wait()
 	})
 }
 
@@ -364,6 +405,33 @@ type brokerConfig struct {
 	RequestMemory int64 `yaml:"request_memory_mib"`
 	// Forbid is what no caller may ask of this broker.
 	Forbid broker.Forbid `yaml:"forbid"`
+	// Exposures is the topic of what answers of experiments showed; empty: none.
+	Exposures string `yaml:"exposures"`
+}
+
+func noKafka(field string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: "a topic is named, and no Kafka that has it", WayOut: "name its brokers, host:port each, or leave it out"}
+}
+
+// exposures opens the log of exposures, if there is one.
+func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposures, func(), error) {
+	if c.Exposures == "" {
+		return nil, func() {}, nil
+	}
+	if len(c.Brokers) == 0 {
+		return nil, nil, noKafka("exposures")
+	}
+	for _, own := range kafka.Prefixed(c.TopicPrefix).Names() {
+		if c.Exposures == own {
+			return nil, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s is Millrace's own topic for other things", own), WayOut: "name another, such as exposures"}
+		}
+	}
+	records, closes, err := kafka.OpenExposures(c.Brokers, c.Exposures, slog.Default())
+	if err != nil {
+		return nil, nil, err
+	}
+	metrics.MustRegister(records)
+	return records, closes, nil
 }
 
 func (c *brokerConfig) connections() int { return cmp.Or(c.Connections, intake.DefaultConns) }
@@ -381,6 +449,8 @@ func brokerCommand() *cobra.Command {
   request_memory_mib: 256      # for all requests: a half until they are read, a half for answers until they are taken
   forbid: {why: true}          # what callers may not ask of it: filter, explain, why, model, window, recent
   zone: a                      # index nodes of the same are asked first
+  exposures: exposures         # a topic of what answers of experiments showed; left out: none is written
+  brokers: [kafka-1:9092]      # that have it
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
 		var heard atomic.Pointer[cluster.Watcher]
 		var serving atomic.Bool
@@ -397,6 +467,18 @@ func brokerCommand() *cobra.Command {
 		})
 		if err != nil {
 			return err
+		}
+		grpcs, err := c.listen(ctx, port{field: "grpc", addr: c.GRPC, conns: c.connections()})
+		if err != nil {
+			return err
+		}
+		defer grpcs.Close()
+		var https net.Listener
+		if c.HTTP != "" {
+			if https, err = c.listen(ctx, port{"http", c.HTTP, c.connections(), intake.RefusalHTTP}); err != nil {
+				return err
+			}
+			defer https.Close()
 		}
 		if _, err := c.checkDir(c.Data, ""); err != nil {
 			return err
@@ -428,36 +510,42 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		tests, err := cl.Artefacts(ctx, experiments.Kind)
+		if err != nil {
+			return err
+		}
 		key, err := cl.Secret(ctx, "pages")
 		if err != nil {
 			return err
 		}
+		exposures, closeExposures, err := c.exposures(r.metrics)
+		if err != nil {
+			return err
+		}
+		defer closeExposures()
+		host, err := os.Hostname()
+		if err != nil {
+			return err
+		}
 		b, err := broker.New(broker.Config{
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
+			Exposures: exposures, Name: host + " " + c.GRPC,
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Experiments: tests, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
-		if c.HTTP != "" {
-			l, err := c.listenCapped(c.HTTP, c.connections(), intake.RefusalHTTP)
-			if err != nil {
-				return fmt.Errorf("http: %w", err)
-			}
-			r.group.Go(func() error { return admin.ServeBy(ctx, l, b.HTTPServer()) })
-		}
-		l, err := c.listenCapped(c.GRPC, c.connections(), "")
-		if err != nil {
-			return fmt.Errorf("grpc: %w", err)
+		if https != nil {
+			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer()) })
 		}
 		server := grpc.NewServer(b.ServerOptions()...)
 		b.RegisterGRPC(server)
 		serving.Store(true)
-		r.group.Go(func() error {
+		r.run(func() error {
 			defer context.AfterFunc(ctx, server.GracefulStop)()
-			return server.Serve(b.Guard(l))
+			return server.Serve(b.Guard(grpcs))
 		})
-		return r.group.Wait()
+		return r.wait()
 	})
 }
 

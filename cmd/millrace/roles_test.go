@@ -3,19 +3,22 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 )
 
-// The configuration that each role's help shows is one that the role takes.
+// The configuration that each role's help shows is one that the role takes,
+// and has every key that there is.
 func TestExamplesOfConfiguration(t *testing.T) {
 	for _, c := range []struct {
 		command *cobra.Command
 		into    any
 	}{
-		{partitionerCommand(), new(partitionerConfig)}, {indexnodeCommand(), new(indexnodeConfig)}, {brokerCommand(), new(brokerConfig)},
+		{partitionerCommand(), new(partitionerConfig)}, {indexnodeCommand(), new(indexnodeConfig)}, {brokerCommand(), new(brokerConfig)}, {coordinatorCommand(), new(coordinatorConfig)},
 	} {
 		_, example, ok := strings.Cut(c.command.Long, "in YAML:\n\n")
 		if !ok || len(example) < 100 {
@@ -28,6 +31,14 @@ func TestExamplesOfConfiguration(t *testing.T) {
 		if err := readYAML(file, c.into); err != nil {
 			t.Errorf("%s: %v", c.command.Name(), err)
 		}
+		for _, key := range keysOf(reflect.TypeOf(c.into).Elem()) {
+			if c.command.Name() == "partitioner" && key == "etcd" { // which it does not ask
+				continue
+			}
+			if !regexp.MustCompile(`(?m)(^|[ {,])` + key + `(:|,|$)`).MatchString(example) {
+				t.Errorf("%s: the help does not tell of %s", c.command.Name(), key)
+			}
+		}
 	}
 	var b brokerConfig
 	if err := readYAML(written(t, "quotas:\n  jobs: {per_second: 2.5, burst: 9}\nzone: a\n"), &b); err != nil || b.Quotas["jobs"].PerSecond != 2.5 || b.Quotas["jobs"].Burst != 9 || b.Zone != "a" {
@@ -36,6 +47,23 @@ func TestExamplesOfConfiguration(t *testing.T) {
 	if err := readYAML(written(t, "quota: {}\n"), &b); err == nil {
 		t.Error("a misspelt key was taken")
 	}
+}
+
+// keysOf returns the keys of a configuration, those of what stands within too.
+func keysOf(of reflect.Type) (keys []string) {
+	switch of.Kind() {
+	case reflect.Pointer, reflect.Map:
+		return keysOf(of.Elem())
+	case reflect.Struct:
+		for i := range of.NumField() {
+			name, _, _ := strings.Cut(of.Field(i).Tag.Get("yaml"), ",")
+			if name != "" {
+				keys = append(keys, name)
+			}
+			keys = append(keys, keysOf(of.Field(i).Type)...)
+		}
+	}
+	return keys
 }
 
 func written(t *testing.T, text string) string {

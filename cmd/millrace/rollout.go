@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // rollout is what the commands see that change which models there are.
@@ -64,21 +66,14 @@ func whoami() string {
 
 // rolloutCommand makes a command that runs on a cluster.
 func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *cobra.Command {
-	cm := clusterFlagsOf(c.Flags())
-	c.RunE = func(c *cobra.Command, args []string) error {
-		ctx, cancel := context.WithCancel(c.Context())
-		defer cancel()
-		cl, err := cm.reachCluster(ctx)
-		if err != nil {
-			return err
-		}
-		defer cl.Close()
+	onCluster(c, func(ctx context.Context, _ *Common, cl *cluster.Client, args []string) error {
 		r, err := openRollout(ctx, cl, c.OutOrStdout())
 		if err != nil {
 			return err
 		}
-		return run(ctx, r, args)
-	}
+		note(c, r.models, r.maps, r.heard, r.feeds.versions)
+		return withWay(run(ctx, r, args), modelWays)
+	})
 	return c
 }
 
@@ -115,12 +110,9 @@ serves, or costs over fifty times as much, is published but serves only with
 --serve.`,
 		Args: cobra.ExactArgs(1),
 	}, func(ctx context.Context, r *rollout, args []string) error {
-		m, pack, err := openModel(args[0], *avsc)
+		m, pack, err := packToPush(args[0], *avsc)
 		if err != nil {
 			return err
-		}
-		if pack == nil {
-			return fmt.Errorf("%s is not sealed; run millrace model seal %s", args[0], args[0])
 		}
 		return r.push(ctx, m, pack, p)
 	})
@@ -131,6 +123,28 @@ serves, or costs over fifty times as much, is published but serves only with
 	return c
 }
 
+// packToPush opens a pack and checks it here where its schemas are known. Where
+// they are not, the model is nil: the index nodes know them, and check it.
+func packToPush(name string, avsc []string) (*relevance.Model, *relevance.Pack, error) {
+	if info, err := os.Stat(name); err == nil && info.IsDir() && !exists(filepath.Join(name, relevance.ManifestFile)) {
+		return nil, nil, fmt.Errorf("%s is not sealed; run millrace model seal %s", name, name)
+	}
+	pack, err := relevance.OpenPack(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	snapshot, err := schemasOf(avsc)
+	if err != nil {
+		return nil, nil, err
+	}
+	known := relevance.SchemasOf(snapshot)
+	if !known.Knows(pack) {
+		return nil, pack, nil
+	}
+	m, err := relevance.Validate(pack, known)
+	return m, pack, err
+}
+
 // push is how a pack is pushed.
 type push struct {
 	serve, only bool
@@ -138,7 +152,7 @@ type push struct {
 }
 
 func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.Pack, p push) error {
-	before, _ := r.models.Served(m.Name())
+	before, _ := r.models.Served(pack.Manifest.Name)
 	v, err := r.publish(ctx, pack)
 	if err != nil {
 		return err
@@ -236,6 +250,9 @@ func (r *rollout) hold(ctx context.Context, m *relevance.Model, serving, next cl
 	if relevance.CompareVersions(next.Version, serving.Version) < 0 {
 		return fmt.Sprintf("it is older than %s, which serves", serving.Version)
 	}
+	if m == nil {
+		return "" // what it costs is known to the nodes alone, which bound it
+	}
 	if pack, err := r.pack(ctx, serving); err == nil {
 		if now, err := relevance.Validate(pack, relevance.ShippedSchemas()); err == nil {
 			if err := m.MuchSlower(now); err != nil {
@@ -326,7 +343,7 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 	if err := t.Flush(); err != nil || refused+unheard == 0 {
 		return err
 	}
-	return fmt.Errorf("%s is published and does not serve: of %d index nodes %d refused it and %d were not heard; they try it again when a schema comes: push it again then, and it serves", v, len(all), refused, unheard)
+	return fmt.Errorf("%s is published and does not serve: of %d index nodes %d refused it and %d were not heard; the nodes go on trying, and nothing lets it serve by itself: once millrace model list says %d of %d, run the same millrace model push again, which then serves it at once", v, len(all), refused, unheard, len(all), len(all))
 }
 
 // list prints what every node really has.
@@ -385,6 +402,9 @@ func (r *rollout) history(ctx context.Context, name string) error {
 func (r *rollout) rollback(ctx context.Context, name string) error {
 	before, _ := r.models.Served(name)
 	v, err := r.models.Rollback(ctx, name, r.who)
+	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
+		return fmt.Errorf("no version of model %s that is still there served before %s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, name, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -406,6 +426,11 @@ func (r *rollout) drop(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
+	using, err := experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.UsesModel(name) })
+	if err != nil {
+		return err
+	}
+	named = append(named, using...)
 	err = r.models.Drop(ctx, v, func(_ cluster.Version, serves bool) []string {
 		if serves {
 			return named

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ type stage struct {
 	*rollout
 	cl      *cluster.Client
 	etcd    []string // its address
+	stop    func()   // ends it
 	out     bytes.Buffer
 	members map[millrace.NodeID]*cluster.Membership
 }
@@ -34,7 +36,8 @@ func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
 	s := &stage{T: t, members: map[millrace.NodeID]*cluster.Membership{}}
 	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
 	s.check(err)
-	t.Cleanup(etcd.Close)
+	s.stop = sync.OnceFunc(etcd.Close)
+	t.Cleanup(s.stop)
 	s.etcd = []string{etcd.Addr()}
 	s.cl, err = cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
 	s.check(err)
@@ -103,9 +106,9 @@ func (s *stage) pushedWithin(version, weight string, p push) (string, error) {
 	} {
 		s.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	_, err := relevance.Seal(dir, relevance.ShippedSchemas(), nil)
+	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
 	s.check(err)
-	m, pack, err := openModel(dir, nil)
+	m, pack, err := packToPush(dir, nil)
 	s.check(err)
 	s.out.Reset()
 	err = s.push(s.Context(), m, pack, p)
@@ -162,6 +165,48 @@ func TestPushToASilentNode(t *testing.T) {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	s.serves("")
+}
+
+// TestPushAgainOnceHeard: a push that was not heard everywhere says what to run,
+// and the same push serves once the last node has admitted the pack.
+func TestPushAgainOnceHeard(t *testing.T) {
+	s := newStage(t, "n1", "n2")
+	s.answer("n1", admits)
+	if _, err := s.pushedWithin("1", "1", push{timeout: 200 * time.Millisecond}); err == nil || !strings.Contains(err.Error(), "once millrace model list says 2 of 2, run the same millrace model push again") {
+		t.Errorf("not heard: %v", err)
+	}
+	s.answer("n2", admits)
+	if out, err := s.pushed("1", "1", push{}); err != nil || !strings.Contains(out, "likes 1 serves") {
+		t.Errorf("again: %v:\n%s", err, out)
+	}
+	if err := s.rollout.rollback(t.Context(), "likes"); err == nil || !strings.Contains(err.Error(), "millrace model push --serve FILE") {
+		t.Errorf("a rollback too many: %v", err)
+	}
+}
+
+// TestPushOfAPackWhoseSchemasTheClusterKnows: push needs no schema files, and
+// seal tells the checksum by which the pack is published.
+func TestPushOfAPackWhoseSchemasTheClusterKnows(t *testing.T) {
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "talk.avsc")
+	for path, text := range map[string]string{
+		file:                                     `{"type":"record","name":"team.Talk","fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"claps","type":"long","default":0}]}`,
+		filepath.Join(dir, relevance.SpecFile):   "name: claps\nversion: \"1\"\nschemas: [team.Talk]\nfeatures: {claps: record.claps}\nscorer: linear\nparameters: {weights: {claps: 1}}\n",
+		filepath.Join(dir, relevance.GoldenFile): `{"features":{"claps":2},"score":2,"record":{"claps":2}}`,
+		filepath.Join(dir, relevance.CardFile):   "Claps.\n",
+	} {
+		s.check(os.WriteFile(path, []byte(text), 0o644))
+	}
+	var told bytes.Buffer
+	s.check(sealModel(&told, dir, []string{file}))
+	m, pack, err := packToPush(dir, nil)
+	s.check(err)
+	s.check(s.push(t.Context(), m, pack, push{timeout: time.Minute}))
+	v, _ := s.models.Served("claps")
+	if v.Version != "1" || !strings.Contains(told.String(), v.Sum[:12]) {
+		t.Errorf("serves %+v; seal said %s", v, told.String())
+	}
 }
 
 // TestPushOfVersions: an older version is published and serves only if asked,

@@ -23,9 +23,12 @@ type logFlags struct {
 	wait    time.Duration
 }
 
+// defaultBroker is where the demo's Kafka is.
+const defaultBroker = "127.0.0.1:9092"
+
 func logFlagsOf(f *pflag.FlagSet) *logFlags {
 	var l logFlags
-	f.StringSliceVar(&l.brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
+	f.StringSliceVar(&l.brokers, "brokers", []string{defaultBroker}, "Kafka, host:port each")
 	f.StringVar(&l.prefix, "topic-prefix", "", "before Millrace's own topics")
 	f.DurationVar(&l.wait, "wait", 30*time.Second, "give up after this long")
 	return &l

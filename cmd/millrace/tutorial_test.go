@@ -149,7 +149,8 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 case "$1 $2" in
 "dev "*) set -- "$@" --http %s --grpc %s --kafka-listen %s --etcd-listen %s --admin %s ;;
 "load "*) set -- "$@" --brokers %[3]s ;;
-"feed define" | "model push" | "model list" | "model history" | "model rollback" | "model drop" | "model pull") set -- "$@" --etcd %[4]s ;;
+"experiment status") set -- "$@" --etcd %[4]s --brokers %[3]s ;;
+"feed define" | "model push" | "model list" | "model history" | "model rollback" | "model drop" | "model pull" | "node "* | "cluster "* | "experiment "*) set -- "$@" --etcd %[4]s ;;
 "feed "* | "why "*) set -- "$@" --addr %[2]s ;;
 esac
 MILLRACE_MAIN=1 exec bin/built "$@"
@@ -230,7 +231,7 @@ func (b *block) commands() (all []command) {
 }
 
 // asks matches commands whose answer the cluster may still be catching up with.
-var asks = regexp.MustCompile(`^(bin/millrace (feed|why|backup status)|curl|go run|[^ ]*python3?) `)
+var asks = regexp.MustCompile(`^(bin/millrace (feed|why|backup status|node list|cluster status|experiment (list|history|status))|curl|go run|[^ ]*python3?) `)
 
 // run runs a command and holds what it prints against the page. What is true
 // only once the cluster has caught up is asked again until then.
@@ -257,7 +258,7 @@ func (p *page) run(c command) {
 		do()
 		return
 	}
-	fails := strings.HasPrefix(c.want, "millrace: ")
+	fails := strings.HasPrefix(c.want, "millrace: ") || strings.Contains(c.want, "\nmillrace: ")
 	var got string
 	done := func() bool {
 		cmd := exec.CommandContext(p.ctx, "sh", "-c", p.real.Replace(c.text))

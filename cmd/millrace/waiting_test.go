@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 // A role that starts while etcd is away lives, and says what it waits for: at
 // its admin port and in its log. So does a node that has been there before.
+// Their ports are theirs from the start.
 func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	startsProcesses(t)
 	ctx, failed := context.WithCancelCause(t.Context())
@@ -25,9 +27,10 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	defer k.Close()
 	etcd, dir, data := freeAddr(t), t.TempDir(), t.TempDir()
 	node, broker := freeAddr(t), freeAddr(t)
+	serves := []string{freeAddr(t), freeAddr(t)} // of the node and of the broker
 	n := start(t, failed, "node", "indexnode", "--config", writeConfig(t, "node",
-		"id: node-1\ndata: %s\nbrokers: [%q]\netcd: [%q]\nlisten: %q\nadmin: %q\n", data, k.Addr(), etcd, freeAddr(t), node))
-	b := start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker", "etcd: [%q]\ngrpc: %q\nadmin: %q\n", etcd, freeAddr(t), broker))
+		"id: node-1\ndata: %s\nbrokers: [%q]\netcd: [%q]\nlisten: %q\nadmin: %q\n", data, k.Addr(), etcd, serves[0], node))
+	b := start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker", "etcd: [%q]\ngrpc: %q\nadmin: %q\n", etcd, serves[1], broker))
 	says := func(admin, path, want string) {
 		t.Helper()
 		got := ""
@@ -54,6 +57,17 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 			log, err := os.ReadFile(p.log)
 			return err == nil && strings.Contains(string(log), "waiting for etcd")
 		})
+	}
+	// Their ports are taken already, so that nobody else takes them meanwhile.
+	for _, addr := range serves {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, c); n > 0 {
+			t.Errorf("%s answers %d bytes, %v", addr, n, err)
+		}
+		c.Close()
 	}
 	e, err := minicluster.StartEtcd(ctx, filepath.Join(dir, "etcd"), etcd)
 	if err != nil {

@@ -60,6 +60,7 @@ partition that has it did not answer. Ask with the flags of millrace feed.`,
 func printWhy(w io.Writer, record string, resp *feedv1.WhyResponse) {
 	if len(resp.Findings) == 0 {
 		fmt.Fprintf(w, "%s: %s: %s\n", record, resp.Stage, resp.Detail)
+		fmt.Fprintf(w, "Whether it was refused: millrace deadletters list --containing %s\n", record)
 	}
 	for _, f := range resp.Findings {
 		fmt.Fprintf(w, "%s in %s/%s: %s: %s\n", record, f.Entity, f.Type, f.Stage, f.Detail)

@@ -49,6 +49,9 @@ func TestWhyAndTraceCommands(t *testing.T) {
 		if !strings.HasPrefix(out.String(), want) {
 			t.Errorf("%s: got %q, want %q", record, out.String(), want)
 		}
+		if names := strings.Contains(out.String(), "millrace deadletters list --containing c\n"); names != (record == "c") {
+			t.Errorf("%s: names the dead letters: %v: %q", record, names, out.String())
+		}
 	}
 	checkTrace(ctx, t, c.Etcd)
 }

@@ -85,8 +85,7 @@ func drill(ctx context.Context, cfg DrillConfig, d *backup.Drill) (bad, err erro
 			return nil
 		})
 	}
-	var damage *backup.Damage
-	if err != nil && ctx.Err() == nil && (errors.As(err, &damage) || refused(err)) {
+	if err != nil && ctx.Err() == nil && damaged(err) {
 		return err, nil
 	}
 	return nil, err

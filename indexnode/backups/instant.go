@@ -87,10 +87,12 @@ func (r *restorer) toTime(ctx context.Context) ([]way, error) {
 	}
 	return r.ways(ctx, func(ctx context.Context, p millrace.Partition) (*way, error) {
 		w := &way{to: offsetsAt(instant.All, p), any: offsetsAt(instant.Any, p)}
-		var err error
-		w.from, err = r.newest(ctx, p, func(m *backup.Manifest) bool {
+		do := func(m *backup.Manifest) bool {
 			return m.Log == log.String() && m.Applied.Content <= w.to.Content && m.Applied.Features <= w.to.Features
-		})
+		}
+		w.older = r.olderThat(do)
+		var err error
+		w.from, err = r.newest(ctx, p, do)
 		if w.from == nil {
 			return nil, err
 		}

@@ -132,3 +132,41 @@ func TestBucketOfAnotherCluster(t *testing.T) {
 		t.Error("a cluster of the same name and another id may write there")
 	}
 }
+
+// What a restore downloaded before it broke off is there for the next try, and
+// gone where there will be none: of partitions that are whole, that are hosted
+// elsewhere, or that the node was ordered to delete.
+func TestRestoresThatBrokeOffLeaveNothing(t *testing.T) {
+	b := newBench(t)
+	b.post(50)
+	k := b.keeper(b.store, "a", nil)
+	whole := partition.Of("member:1")
+	var missing []millrace.Partition
+	for p := range partition.All() {
+		if b.store.Applied(p).Content < 0 && len(missing) < 3 {
+			missing = append(missing, p)
+		}
+	}
+	there := func(p millrace.Partition) bool {
+		_, err := os.Stat(filepath.Join(k.incoming(p), "1.sst"))
+		return err == nil
+	}
+	for _, p := range append(missing, whole) {
+		must(t, os.MkdirAll(k.incoming(p), 0o755))
+		must(t, os.WriteFile(filepath.Join(k.incoming(p), "1.sst"), []byte("a part"), 0o644))
+	}
+	var hosted cluster.Set
+	hosted.Add(whole)
+	hosted.Add(missing[0])
+	hosted.Add(missing[1])
+	must(t, k.Tidy(hosted))
+	for p, want := range map[millrace.Partition]bool{whole: false, missing[0]: true, missing[1]: true, missing[2]: false} {
+		if there(p) != want {
+			t.Errorf("partition %d: its files are there: %v", p, !want)
+		}
+	}
+	must(t, k.Forget(missing[0]))
+	if there(missing[0]) || !there(missing[1]) {
+		t.Error("a partition that was deleted has files, or another has lost them")
+	}
+}

@@ -44,7 +44,11 @@ type RestoreConfig struct {
 	NewLog   bool
 	Store    store.Options
 	Progress *backup.Progress // nil: is not counted
-	Log      *slog.Logger
+	// Older hears of each partition that is brought back from an older backup
+	// than it could be, since the newer one is damaged. It may be called by
+	// several goroutines at once. nil: only Log hears.
+	Older func(p millrace.Partition, instead *backup.Manifest, damage error)
+	Log   *slog.Logger
 }
 
 // RestoreData makes the store of a node out of backups. It works beside the
@@ -58,17 +62,26 @@ func RestoreData(ctx context.Context, cfg RestoreConfig) (restored int, err erro
 			WayOut: "name another directory, or move its store away; nothing was touched",
 		})
 	}
+	r := restorer{cfg: cfg, dir: filepath.Join(cfg.Data, "backup")}
+	plan, err := r.plan(ctx) // before anything is written
+	if err != nil {
+		return 0, err
+	}
 	work := place + ".restoring"
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return 0, fmt.Errorf("backups: %w", err)
 	}
+	cfg.Store.Offline, cfg.Store.Log = true, cfg.Log
 	s, err := store.Open(work, cfg.Store)
 	if err != nil {
 		return 0, err
 	}
-	r := restorer{cfg: cfg, store: s, dir: filepath.Join(cfg.Data, "backup")}
-	restored, err = r.run(ctx)
+	r.store = s
+	restored, err = r.carry(ctx, plan)
 	if err = errors.Join(err, s.Close()); err != nil {
+		if restored == 0 && ctx.Err() == nil && damaged(err) { // nothing to go on with
+			err = errors.Join(err, os.RemoveAll(work), os.RemoveAll(r.dir))
+		}
 		return restored, err
 	}
 	return restored, errors.Join(os.Rename(work, place), os.RemoveAll(r.dir))
@@ -85,10 +98,15 @@ type restorer struct {
 
 func (r *restorer) run(ctx context.Context) (int, error) {
 	plan, err := r.plan(ctx)
-	if err == nil {
-		err = r.begin()
-	}
 	if err != nil {
+		return 0, err
+	}
+	return r.carry(ctx, plan)
+}
+
+// carry carries out a plan, and returns how many partitions it brought back.
+func (r *restorer) carry(ctx context.Context, plan []way) (int, error) {
+	if err := r.begin(); err != nil {
 		return 0, err
 	}
 	for i := range plan {
@@ -98,7 +116,7 @@ func (r *restorer) run(ctx context.Context) (int, error) {
 	g.SetLimit(restores)
 	for i := range plan {
 		g.Go(func() error {
-			if err := r.one(each, &plan[i]); err != nil {
+			if err := r.bring(each, &plan[i]); err != nil {
 				return fmt.Errorf("partition %d: %w", plan[i].from.Partition, err)
 			}
 			r.mu.Lock()
@@ -107,7 +125,8 @@ func (r *restorer) run(ctx context.Context) (int, error) {
 			return nil
 		})
 	}
-	if err = g.Wait(); err == nil && !r.cfg.To.Time.IsZero() {
+	err := g.Wait()
+	if err == nil && !r.cfg.To.Time.IsZero() {
 		err = r.follow(ctx, plan)
 	}
 	if err == nil && r.cfg.NewLog {
@@ -122,6 +141,9 @@ type way struct {
 	tail backup.Ref // zero: none
 	to   backup.Offsets
 	any  backup.Offsets // of a time: what is to be read of the log ends there
+	// older finds the newest backup before from that would do, or nil; nil where
+	// no other would, as of a cut.
+	older func(ctx context.Context, from *backup.Manifest) (*backup.Manifest, error)
 }
 
 func (r *restorer) plan(ctx context.Context) ([]way, error) {
@@ -132,12 +154,20 @@ func (r *restorer) plan(ctx context.Context) ([]way, error) {
 		return r.toTime(ctx)
 	}
 	return r.ways(ctx, func(ctx context.Context, p millrace.Partition) (*way, error) {
-		m, err := r.newest(ctx, p, func(*backup.Manifest) bool { return true })
+		all := func(*backup.Manifest) bool { return true }
+		m, err := r.newest(ctx, p, all)
 		if m == nil {
 			return nil, err
 		}
-		return &way{from: m, to: m.Applied}, nil
+		return &way{from: m, to: m.Applied, older: r.olderThat(all)}, nil
 	})
+}
+
+// olderThat is a way's older, by what will do.
+func (r *restorer) olderThat(do func(*backup.Manifest) bool) func(context.Context, *backup.Manifest) (*backup.Manifest, error) {
+	return func(ctx context.Context, from *backup.Manifest) (*backup.Manifest, error) {
+		return r.newest(ctx, from.Partition, func(m *backup.Manifest) bool { return m.ID < from.ID && do(m) })
+	}
 }
 
 // ways finds how each partition that is asked for is brought back, some at a
@@ -207,6 +237,30 @@ func (r *restorer) toCut(ctx context.Context) ([]way, error) {
 	})
 }
 
+// bring brings one partition back. Where a backup is damaged, it takes the one
+// before it.
+func (r *restorer) bring(ctx context.Context, w *way) error {
+	for {
+		failed := r.one(ctx, w)
+		if failed == nil || ctx.Err() != nil || w.older == nil || !damaged(failed) {
+			return failed
+		}
+		m, err := w.older(ctx, w.from)
+		if m == nil {
+			return errors.Join(failed, err)
+		}
+		r.cfg.Log.Error("a backup is damaged; taking an older one", "partition", m.Partition, "backup", w.from.ID, "older", m.ID, "err", failed)
+		if r.cfg.Older != nil {
+			r.cfg.Older(m.Partition, m, failed)
+		}
+		r.cfg.Progress.Expect(m.Bytes())
+		if w.any == (backup.Offsets{}) { // not on the way to a time: it ends where the backup does
+			w.to = m.Applied
+		}
+		w.from = m
+	}
+}
+
 // one brings one partition back, unless an earlier try did.
 func (r *restorer) one(ctx context.Context, w *way) error {
 	p := w.from.Partition
@@ -264,6 +318,7 @@ type nobody struct{}
 
 func (nobody) Written(kafka.Stream, []store.Change, []millrace.Entity) {}
 func (nobody) Forget()                                                 {}
+func (nobody) ForgetPartition(millrace.Partition) error                { return nil }
 func (nobody) HasFeatures()                                            {}
 func (nobody) Applied(kafka.Stream, []store.Change, int)               {}
 func (nobody) Refused(schemas.Reason)                                  {}

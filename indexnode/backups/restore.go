@@ -15,6 +15,8 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // Newest implements replica.Backups.
@@ -33,7 +35,7 @@ func (k *Keeper) Newest(ctx context.Context, p millrace.Partition) ([]replica.Ba
 	for i, m := range all {
 		at, _ := backup.IDTime(m.ID) // the bucket has checked it
 		out[i] = replica.Backup{
-			Name: m.ID, Taken: at, Bytes: m.Bytes(), Origin: m.Origin,
+			Name: m.ID, Taken: at, Bytes: m.Bytes(), Node: m.Node, Origin: m.Origin,
 			Applied: [2]millrace.Offset{m.Applied.Content, m.Applied.Features},
 		}
 	}
@@ -62,19 +64,55 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 			}
 		}
 	})
-	err = Restore(ctx, bucket.Unlimited().Counted(progress), m, k.cfg.Store, filepath.Join(k.cfg.Dir, fmt.Sprintf("in-%03d", p)))
+	err = Restore(ctx, bucket.Unlimited().Counted(progress), m, k.cfg.Store, k.incoming(p))
 	done()
 	teller.Wait() // what is told later would be of another state
 	k.counters.restored(m.Bytes(), err)
 	return err
 }
 
+// incoming is where the files of a partition are while it is restored.
+func (k *Keeper) incoming(p millrace.Partition) string {
+	return filepath.Join(k.cfg.Dir, fmt.Sprintf("in-%03d", p))
+}
+
+// Tidy removes what restores that broke off have left, but of those hosted
+// partitions that still lack something: the next try goes on there.
+func (k *Keeper) Tidy(hosted cluster.Set) error {
+	var errs []error
+	for p := range partition.All() {
+		whole := k.cfg.Store.Applied(p).Content >= 0 && k.cfg.Store.Quarantined(p) == nil
+		if whole || !hosted.Has(p) {
+			errs = append(errs, k.Forget(p))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Forget implements replica.Backups.
+func (k *Keeper) Forget(p millrace.Partition) error { return os.RemoveAll(k.incoming(p)) }
+
+// Healed implements replica.Backups.
+func (k *Keeper) Healed(ctx context.Context, p millrace.Partition, was replica.Why, b replica.Backup, took time.Duration) {
+	h := &backup.Healing{
+		Time: millrace.TimeOf(time.Now()), Node: k.cfg.Node, Partition: p,
+		Damage: was.Detail, From: b.Name, Bytes: b.Bytes, Seconds: took.Seconds(),
+	}
+	bucket, err := k.bucket(ctx)
+	if err == nil {
+		err = bucket.WriteHealing(ctx, h)
+	}
+	if err != nil && ctx.Err() == nil {
+		k.cfg.Log.Error("damage that was healed is not recorded in the bucket", "partition", p, "damage", was.Detail, "err", err)
+	}
+}
+
 const (
 	// downloads is how many files of a partition are downloaded at a time.
 	downloads = 4
 	// restores is how many partitions are restored at a time: small ones
-	// share the store's flushes.
-	restores = 16
+	// share the store's flushes, and some are read while others are flushed.
+	restores = 32
 )
 
 // Restore replaces what a store has of a partition by a backup. What is
@@ -88,15 +126,18 @@ func Restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, s *store
 	if err := keepFilesOf(dir, m); err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	g, getting := errgroup.WithContext(ctx)
 	g.SetLimit(downloads)
 	for _, f := range m.Files {
-		g.Go(func() error { return b.GetFile(ctx, f.Ref, filepath.Join(dir, f.Name)) })
+		if getting.Err() != nil {
+			break
+		}
+		g.Go(func() error { return b.GetFile(getting, f.Ref, filepath.Join(dir, f.Name)) })
 	}
-	if err := g.Wait(); err != nil {
+	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
 		return err
 	}
-	if err := s.Restore(dir, checkpoint(m, schemas)); err != nil {
+	if err := s.Restore(ctx, dir, checkpoint(m, schemas)); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	return os.RemoveAll(dir)

@@ -24,7 +24,7 @@ func withScratch(cfg RestoreConfig, use func(*restorer) error) (err error) {
 		return fmt.Errorf("backups: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	cfg.Store.FlushEvery = -1
+	cfg.Store.FlushEvery, cfg.Store.Offline, cfg.Store.Log = -1, true, cfg.Log
 	s, err := store.Open(filepath.Join(dir, "store"), cfg.Store)
 	if err != nil {
 		return err

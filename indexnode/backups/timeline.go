@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
@@ -29,7 +32,7 @@ type row struct {
 
 // Timeline restores one partition into a store that is gone afterwards, and
 // writes a timeline of it to out, the newest record first, a line of JSON each,
-// by its schema. cfg.Data is where the store is made; cfg.Partitions is not
+// by its schema. One without records is an error. cfg.Data is where the store is made; cfg.Partitions is not
 // looked at.
 func Timeline(ctx context.Context, cfg RestoreConfig, t millrace.Timeline, out io.Writer) (records int, err error) {
 	p := partition.Of(t.Entity)
@@ -47,8 +50,14 @@ func Timeline(ctx context.Context, cfg RestoreConfig, t millrace.Timeline, out i
 		if err != nil {
 			return err
 		}
+		if len(all) == 0 {
+			return noTimeline(r.store, p, t)
+		}
 		enc := json.NewEncoder(out)
 		for i := range all {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			if err := enc.Encode(shown(&all[i], registry.Snapshot())); err != nil {
 				return fmt.Errorf("backups: %w", err)
 			}
@@ -57,6 +66,25 @@ func Timeline(ctx context.Context, cfg RestoreConfig, t millrace.Timeline, out i
 		return nil
 	})
 	return records, err
+}
+
+// noTimeline is the error of a timeline without records, which names those that
+// its entity has.
+func noTimeline(s *store.Store, p millrace.Partition, t millrace.Timeline) error {
+	var types []string
+	for is, err := range s.Timelines(p) {
+		if err != nil {
+			return err
+		}
+		if is.Entity == t.Entity && is.Type != t.Type {
+			types = append(types, string(is.Type))
+		}
+	}
+	if len(types) == 0 {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "entity", Detail: fmt.Sprintf("%.80q has no records then", t.Entity), WayOut: "check how it is written, such as member:9, or choose another --to"}
+	}
+	slices.Sort(types)
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "type", Detail: fmt.Sprintf("%.80q has no records of the type %.80q then", t.Entity, t.Type), WayOut: "it has " + strings.Join(types[:min(len(types), 20)], ", ")}
 }
 
 func shown(r *millrace.Record, known *schemas.Snapshot) row {
@@ -96,15 +124,15 @@ func DiffRows(ctx context.Context, cfg RestoreConfig, old, now *backup.Manifest)
 			if err := b.one(ctx, &way{from: now, to: now.Applied}); err != nil {
 				return err
 			}
-			return diffRows(a.store, b.store, now.Partition, all)
+			return diffRows(ctx, a.store, b.store, now.Partition, all)
 		})
 	})
 	return all, err
 }
 
-func diffRows(old, now *store.Store, p millrace.Partition, all map[millrace.ContentType]*Changes) error {
+func diffRows(ctx context.Context, old, now *store.Store, p millrace.Partition, all map[millrace.ContentType]*Changes) error {
 	for t, err := range now.Timelines(p) {
-		if err == nil {
+		if err = errors.Join(err, ctx.Err()); err == nil {
 			err = diffTimeline(old, now, p, t, all)
 		}
 		if err != nil {
@@ -112,7 +140,7 @@ func diffRows(old, now *store.Store, p millrace.Partition, all map[millrace.Cont
 		}
 	}
 	for t, err := range old.Timelines(p) { // those that are gone as a whole
-		if err != nil {
+		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
 		left, err := now.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)

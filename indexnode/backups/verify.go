@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -35,13 +36,14 @@ type VerifyConfig struct {
 }
 
 // Verify finds what [backup.Bucket.Verify] finds at its greatest depth. Then it
-// restores the newest good backup of each partition, and each part of each cut,
-// by the same steps as [RestoreData], into stores that are gone afterwards, a
-// few partitions at a time. It tells of each object once, and returns what can
-// be restored.
+// restores the newest good backup of each partition, the one before it where that
+// is refused, and each part of each cut, by the same steps as [RestoreData], into
+// stores that are gone afterwards, a few partitions at a time. It tells of each
+// object once, and returns what was restored: of other partitions and older
+// backups nobody knows. A cut stands there unless a part that was tried is bad.
 func Verify(ctx context.Context, cfg VerifyConfig) (_ *backup.Restorable, err error) {
 	b := cfg.Bucket.Counted(cfg.Progress)
-	v := verifier{cfg: cfg, told: map[string]bool{}}
+	v := verifier{cfg: cfg, told: map[string]bool{}, restored: map[millrace.Partition][]string{}}
 	if v.good, err = b.Verify(ctx, backup.DepthOpen, v.report); err != nil {
 		return nil, err
 	}
@@ -52,8 +54,8 @@ func Verify(ctx context.Context, cfg VerifyConfig) (_ *backup.Restorable, err er
 	for _, name := range names {
 		cut, err := b.Cut(ctx, name)
 		var damage *backup.Damage
-		if errors.As(err, &damage) {
-			continue // it was told
+		if errors.As(err, &damage) || errors.Is(err, fs.ErrNotExist) {
+			continue // it was told, or removed meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -69,7 +71,9 @@ func Verify(ctx context.Context, cfg VerifyConfig) (_ *backup.Restorable, err er
 	for range downloads {
 		g.Go(func() error { return v.work(ctx, todo) })
 	}
-	return v.good, g.Wait()
+	err = g.Wait()
+	v.good.Backups = v.restored
+	return v.good, err
 }
 
 // verifier is one run of Verify.
@@ -79,6 +83,8 @@ type verifier struct {
 	mu   sync.Mutex         // guards:
 	good *backup.Restorable // what is left
 	told map[string]bool    // objects
+
+	restored map[millrace.Partition][]string // backups
 }
 
 // report tells of an object's damage once.
@@ -92,20 +98,13 @@ func (v *verifier) report(d *backup.Damage) {
 // send sends the newest good backup of each partition.
 func (v *verifier) send(ctx context.Context, todo chan<- *backup.Manifest) error {
 	for p := range v.cfg.Partitions.All() {
-		v.mu.Lock()
-		ids := v.good.Backups[p]
-		v.mu.Unlock()
-		if len(ids) == 0 {
-			continue
-		}
-		m, err := v.cfg.Bucket.Manifest(ctx, p, ids[0])
+		m, err := v.next(ctx, p)
 		if err != nil {
-			if err := v.judge(ctx, err, p, ids[0], ""); err != nil {
-				return err
-			}
+			return err
+		}
+		if m == nil {
 			continue
 		}
-		v.cfg.Progress.Expect(m.Bytes())
 		select {
 		case todo <- m:
 		case <-ctx.Done():
@@ -113,6 +112,27 @@ func (v *verifier) send(ctx context.Context, todo chan<- *backup.Manifest) error
 		}
 	}
 	return nil
+}
+
+// next reads the newest backup of a partition that is not known to be bad, or
+// returns nil.
+func (v *verifier) next(ctx context.Context, p millrace.Partition) (*backup.Manifest, error) {
+	for {
+		v.mu.Lock()
+		ids := v.good.Backups[p]
+		v.mu.Unlock()
+		if len(ids) == 0 {
+			return nil, nil
+		}
+		m, err := v.cfg.Bucket.Manifest(ctx, p, ids[0])
+		if err == nil {
+			v.cfg.Progress.Expect(m.Bytes())
+			return m, nil
+		}
+		if err := v.judge(ctx, err, p, ids[0], ""); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // work restores one partition after the other into one store, so that no more
@@ -136,16 +156,27 @@ func (v *verifier) work(ctx context.Context, todo <-chan *backup.Manifest) error
 	})
 }
 
-// partition restores the newest backup of a partition, and then its part of
-// each cut.
+// partition restores the newest backup of a partition that can be, and then its
+// part of each cut.
 func (v *verifier) partition(ctx context.Context, r *restorer, m *backup.Manifest) error {
 	p := m.Partition
-	err := r.one(ctx, &way{from: m, to: m.Applied})
-	if err == nil {
-		err = same(r.store, m)
-	}
-	if err := v.judge(ctx, err, p, m.ID, ""); err != nil {
-		return err
+	for m != nil {
+		err := r.one(ctx, &way{from: m, to: m.Applied})
+		if err == nil {
+			err = same(r.store, m)
+		}
+		if err == nil {
+			v.mu.Lock()
+			v.restored[p] = []string{m.ID}
+			v.mu.Unlock()
+			break
+		}
+		if err := v.judge(ctx, err, p, m.ID, ""); err != nil {
+			return err
+		}
+		if m, err = v.next(ctx, p); err != nil {
+			return err
+		}
 	}
 	for _, cut := range v.cuts {
 		if err := r.store.DropPartition(p); err != nil { // nothing of it may help
@@ -185,6 +216,13 @@ func (v *verifier) judge(ctx context.Context, err error, p millrace.Partition, i
 	}
 	v.good.Backups[p] = slices.DeleteFunc(v.good.Backups[p], func(one string) bool { return one == id })
 	return nil
+}
+
+// damaged reports whether an error says that a backup is, and not that it could
+// not be read now.
+func damaged(err error) bool {
+	var damage *backup.Damage
+	return errors.As(err, &damage) || refused(err)
 }
 
 // refused reports whether an error says what bytes are, and not how they were

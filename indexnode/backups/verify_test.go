@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
@@ -58,7 +61,14 @@ func TestVerifyRestores(t *testing.T) {
 	lies := map[millrace.Partition]*backup.Manifest{
 		all[0]: lie(t, bucket, all[0], func(m *backup.Manifest) { m.Digest.Content++ }),
 		all[1]: lie(t, bucket, all[1], func(m *backup.Manifest) { m.Applied.Content++ }),
-		all[2]: lie(t, bucket, all[2], func(m *backup.Manifest) { m.Files = m.Files[:0] }),
+		all[2]: lie(t, bucket, all[2], func(m *backup.Manifest) { m.Clock++ }),
+		all[3]: lie(t, bucket, all[3], func(m *backup.Manifest) {
+			ids, err := bucket.IDs(t.Context(), all[4])
+			must(t, err)
+			other, err := bucket.Manifest(t.Context(), all[4], ids[0])
+			must(t, err)
+			m.Files, m.Applied, m.Digest = other.Files, other.Applied, other.Digest
+		}),
 	}
 	var open, found []*backup.Damage
 	_, err := bucket.Verify(t.Context(), backup.DepthOpen, func(d *backup.Damage) { open = append(open, d) })
@@ -75,9 +85,13 @@ func TestVerifyRestores(t *testing.T) {
 	}
 	for _, p := range all {
 		m := lies[p]
-		_, err := RestoreData(t.Context(), RestoreConfig{Bucket: bucket, Partitions: one(p), Data: filepath.Join(b.dir, fmt.Sprint("data-", p)), Store: store.Options{MinFreeBytes: -1}, Log: slog.New(slog.DiscardHandler)})
-		if (err != nil) != (m != nil) {
-			t.Errorf("partition %d: restoring it gives %v", p, err)
+		var older *backup.Manifest // that is taken instead
+		_, err := RestoreData(t.Context(), RestoreConfig{
+			Bucket: bucket, Partitions: one(p), Data: filepath.Join(b.dir, fmt.Sprint("data-", p)), Store: store.Options{MinFreeBytes: -1}, Log: slog.New(slog.DiscardHandler),
+			Older: func(_ millrace.Partition, instead *backup.Manifest, _ error) { older = instead },
+		})
+		if must(t, err); (older != nil) != (m != nil) || older != nil && older.ID != good.Backups[p][0] {
+			t.Errorf("partition %d: restoring it takes %v instead", p, older)
 		}
 		if m == nil {
 			if len(good.Backups[p]) != 1 {
@@ -162,4 +176,119 @@ func gather(t *testing.T, k *Keeper) map[string]float64 {
 		}
 	}
 	return all
+}
+
+// A restore of the newest backups takes an older one of a partition where the
+// newer is damaged, tells it, and fails where none is whole.
+func TestRestoreTakesAnOlderBackup(t *testing.T) {
+	b, k, bucket, set := backedUp(t, nil)
+	p := slices.Collect(set.All())[0]
+	at := b.store.Applied(p)
+	b.post(200)
+	must(t, k.Backup(t.Context()))
+	ids, err := bucket.IDs(t.Context(), p)
+	must(t, err)
+	if len(ids) != 2 {
+		t.Fatalf("backups %v", ids)
+	}
+	flip := func(id string) {
+		m, err := bucket.Manifest(t.Context(), p, id)
+		must(t, err)
+		hash := m.Files[0].SHA256.String()
+		path := filepath.Join(b.dir, "bucket", "files", hash[:2], hash)
+		bytes, err := os.ReadFile(path)
+		must(t, err)
+		bytes[len(bytes)/2] ^= 1
+		must(t, os.Chmod(path, 0o644))
+		must(t, os.WriteFile(path, bytes, 0o644))
+	}
+	restore := func(name string) (told []string, err error) {
+		_, err = RestoreData(t.Context(), RestoreConfig{
+			Bucket: bucket, Partitions: one(p), Data: filepath.Join(b.dir, name), Store: store.Options{MinFreeBytes: -1}, Log: slog.New(slog.DiscardHandler),
+			Older: func(_ millrace.Partition, instead *backup.Manifest, _ error) { told = append(told, instead.ID) },
+		})
+		return told, err
+	}
+	told, err := restore("whole")
+	if must(t, err); len(told) != 0 {
+		t.Errorf("nothing is damaged, and it takes %v", told)
+	}
+	flip(ids[0])
+	told, err = restore("newest-damaged")
+	if must(t, err); !slices.Equal(told, ids[1:]) {
+		t.Errorf("it tells of %v, and the older is %s", told, ids[1])
+	}
+	s, err := store.Open(filepath.Join(b.dir, "newest-damaged", "store"), store.Options{FlushEvery: -1})
+	must(t, err)
+	if got := s.Applied(p); got != at {
+		t.Errorf("it is at %v, and the older backup at %v", got, at)
+	}
+	must(t, s.Close())
+	flip(ids[1])
+	var damage *backup.Damage
+	if _, err := restore("both-damaged"); !errors.As(err, &damage) {
+		t.Errorf("no backup is whole: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(b.dir, "both-damaged", "store")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a restore that failed left a store: %v", err)
+	}
+}
+
+// What was damaged, and how it was healed, is recorded in the bucket.
+func TestHealingIsRecorded(t *testing.T) {
+	_, k, bucket, _ := backedUp(t, nil)
+	k.Healed(t.Context(), 7, replica.Why{Reason: replica.Corrupt, Detail: "a flipped bit"}, replica.Backup{Name: "x", Bytes: 9}, time.Second)
+	k.Healed(t.Context(), 8, replica.Why{Reason: replica.Corrupt, Detail: "a lost file"}, replica.Backup{}, time.Second)
+	all, err := bucket.Healings(t.Context(), 10)
+	must(t, err)
+	if len(all) != 2 || all[0].Partition != 8 || all[0].From != "" || all[1].Damage != "a flipped bit" || all[1].From != "x" || all[1].Bytes != 9 || all[1].Node != "a" {
+		t.Errorf("%+v", all)
+	}
+}
+
+// A timeline without records is an error, which names those that its entity has.
+func TestATimelineThatIsNotThere(t *testing.T) {
+	b, _, _, set := backedUp(t, nil)
+	p := slices.Collect(set.All())[0]
+	var is millrace.Timeline
+	for one, err := range b.store.Timelines(p) {
+		must(t, err)
+		is = one
+	}
+	err := noTimeline(b.store, p, millrace.Timeline{Entity: is.Entity, Type: "a/b"})
+	if err == nil || !strings.Contains(err.Error(), string(is.Type)) {
+		t.Errorf("another type: %v", err)
+	}
+	if err := noTimeline(b.store, p, millrace.Timeline{Entity: "nobody", Type: is.Type}); err == nil || !strings.Contains(err.Error(), "entity") {
+		t.Errorf("another entity: %v", err)
+	}
+}
+
+// A restore that was told to stop reads nothing more, and one that is refused
+// leaves nothing.
+func TestRestoreStopsAndTidies(t *testing.T) {
+	b, _, bucket, set := backedUp(t, nil)
+	p := slices.Collect(set.All())[0]
+	data := filepath.Join(b.dir, "stopped")
+	ctx, stop := context.WithCancel(t.Context())
+	ids, err := bucket.IDs(ctx, p)
+	must(t, err)
+	m, err := bucket.Manifest(ctx, p, ids[0])
+	must(t, err)
+	c := checkpoint(m, nil)
+	stop()
+	s, err := store.Open(filepath.Join(b.dir, "other"), store.Options{MinFreeBytes: -1, FlushEvery: -1})
+	must(t, err)
+	if err := s.Restore(ctx, filepath.Join(b.dir, "none"), c); !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrRefused) {
+		t.Errorf("stopped: %v", err)
+	}
+	must(t, s.Close())
+	for _, to := range []Target{{Cut: "tomorrow"}, {Time: time.Now()}} {
+		if _, err := RestoreData(t.Context(), RestoreConfig{Bucket: bucket, To: to, Partitions: one(p), Data: data, Log: slog.New(slog.DiscardHandler)}); err == nil {
+			t.Errorf("%v: it is restored", to)
+		}
+		if _, err := os.Stat(data); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%v: something is left: %v", to, err)
+		}
+	}
 }

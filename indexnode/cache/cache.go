@@ -18,6 +18,10 @@
 // a mutex. Who needs room asks golang-lru's list for the least recent key; if
 // it was touched since, the touch is replayed and the next is asked.
 //
+// The order of eviction knows the names of keys as well, so that a node can tell
+// another what its questions find (Hot), which that one brings into its own
+// cache (Warming) before questions come.
+//
 // What a query read is let in when there is room, or when it was asked for
 // not long before: one-hit wonders do not push out what is wanted again. What
 // ingest writes through was in the cache already, and stays.
@@ -49,6 +53,7 @@ type Stats struct {
 	NotAdmitted                   uint64 // read once, and there was no room
 	Removals                      uint64 // by a write that could not continue the timeline
 	Purges                        uint64
+	Warmed                        uint64 // brought in because it is hot elsewhere
 	Timelines, Records, EmptyKeys int
 	Bytes                         int // of the blocks of all timelines
 	FeatureRows                   int
@@ -71,8 +76,9 @@ type Cache struct {
 		sync.Mutex // held by writers
 		lists      [listKinds]list
 		bytes      int
+		name       []byte // of enter
 
-		notAdmitted, removals, purges uint64
+		notAdmitted, removals, purges, warmed uint64
 	}
 }
 
@@ -132,6 +138,7 @@ func (c *Cache) Stats() Stats {
 		FatHits: c.hits[fat].Load(), SkinnyHits: c.hits[skinny].Load(), Misses: c.misses.Load(),
 		FatEvictions: l[fat].evictions, SkinnyEvictions: l[skinny].evictions,
 		NotAdmitted: c.mu.notAdmitted, Removals: c.mu.removals, Purges: c.mu.purges,
+		Warmed:    c.mu.warmed,
 		Timelines: l[fat].order.keys, Records: l[fat].weight, EmptyKeys: l[skinny].weight, Bytes: c.mu.bytes,
 		FeatureRows: l[features].weight, FeatureHits: c.hits[features].Load(), FeatureMisses: c.featureMisses.Load(),
 		FeatureEvictions: l[features].evictions,

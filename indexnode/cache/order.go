@@ -13,6 +13,9 @@ import (
 // for the order than for all else of a node. A key that leaves stays in its
 // cohort until that is the oldest, and who pops it looks whether its place is
 // an old one. Of old places there are never many more than of keys.
+//
+// The names of keys are here and nowhere else in the cache: they are needed
+// only by who asks what is hot (see [Cache.Hot]), never by a look-up.
 type order struct {
 	cohorts *simplelru.LRU[uint64, *cohort] // by number
 	newest  *cohort
@@ -27,11 +30,28 @@ type place struct {
 	times uint8
 }
 
-// cohort is places in the order they were taken. The first are gone already.
+// entry is a key at its place.
+type entry struct {
+	place
+	name []byte // see appendName; it stays as long as the cohort does
+}
+
+// cohort is entries in the order they came. The first are gone already.
 type cohort struct {
 	gone, end int
 	tags      [cohortPlaces]uint64
 	times     [cohortPlaces]uint8
+	ends      [cohortPlaces]uint32 // where each name ends in names
+	names     []byte
+}
+
+// entry returns an entry by its number.
+func (c *cohort) entry(i int) entry {
+	from := uint32(0)
+	if i > 0 {
+		from = c.ends[i-1]
+	}
+	return entry{place{c.tags[i], c.times[i]}, c.names[from:c.ends[i]]}
 }
 
 // cohortPlaces is so many that of a million keys there are a thousand cohorts,
@@ -47,31 +67,36 @@ func newOrder() order {
 }
 
 // enter adds a key as the last to be evicted, and leave takes one out.
-func (o *order) enter(p place) {
+func (o *order) enter(e entry) {
 	o.keys++
-	o.add(p)
+	o.add(e)
 }
 
 func (o *order) leave() { o.keys-- }
 
-func (o *order) add(p place) {
+func (o *order) add(e entry) {
 	c := o.newest
 	if c == nil || c.end == len(c.tags) {
-		c = new(cohort)
+		room := 0
+		if c != nil {
+			room = len(c.names) // names are about as long as those before
+		}
+		c = &cohort{names: make([]byte, 0, room)}
 		o.newest = c
 		o.last++
 		o.cohorts.Add(o.last, c)
 	}
-	c.tags[c.end], c.times[c.end] = p.tag, p.times
+	c.names = append(c.names, e.name...)
+	c.tags[c.end], c.times[c.end], c.ends[c.end] = e.tag, e.times, uint32(len(c.names))
 	c.end++
 	o.places++
 }
 
 // pop takes the oldest place out, which may be an old one of its key. It must
 // be given back by add if the key is to stay. There must be one.
-func (o *order) pop() place {
+func (o *order) pop() entry {
 	_, c, _ := o.cohorts.GetOldest()
-	p := place{c.tags[c.gone], c.times[c.gone]}
+	e := c.entry(c.gone)
 	c.gone++
 	o.places--
 	if c.gone == c.end {
@@ -80,7 +105,7 @@ func (o *order) pop() place {
 			o.newest = nil
 		}
 	}
-	return p
+	return e
 }
 
 // maxOld is how many old places are kept in any case.
@@ -93,8 +118,8 @@ func (o *order) tidy(holds func(place) bool) {
 		return
 	}
 	for range o.places {
-		if p := o.pop(); holds(p) {
-			o.add(p)
+		if e := o.pop(); holds(e.place) {
+			o.add(e)
 		}
 	}
 }

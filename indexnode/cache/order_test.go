@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -19,23 +20,24 @@ func TestOrder(t *testing.T) {
 		case n < 5 || len(model) == 0:
 			last = place{last.tag + 1, uint8(last.tag) % 16}
 			model = append(model, last)
-			o.enter(last)
+			o.enter(entry{last, fmt.Append(nil, last)})
 		case n < 8:
 			i := r.IntN(len(model))
 			model = slices.Delete(model, i, i+1)
 			o.leave()
 		default:
-			p := o.pop()
-			for !is(p) {
-				p = o.pop()
+			e := o.pop()
+			for !is(e.place) {
+				e = o.pop()
 			}
-			if p != model[0] {
-				t.Fatalf("out came %v, and %v is the oldest", p, model[0])
+			p := e.place
+			if p != model[0] || string(e.name) != fmt.Sprint(p) {
+				t.Fatalf("out came %v with the name %s, and %v is the oldest", p, e.name, model[0])
 			}
 			model = model[1:]
 			if n == 8 { // touched
 				model = append(model, p)
-				o.add(p)
+				o.add(e)
 			} else {
 				o.leave()
 			}

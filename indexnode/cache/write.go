@@ -44,14 +44,14 @@ func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) {
 	kind := kindOf(key, tl)
 	switch {
 	case was == nil:
-		c.enter(kind, i, tl)
+		c.enter(key, kind, i, tl)
 	case kindOf(key, was) == kind:
 		l := &c.mu.lists[kind]
 		l.weight += weightOf(kind, tl) - weightOf(kind, was)
 		c.mu.bytes += tl.bytes() - was.bytes()
 	default:
 		c.leave(kindOf(key, was), was)
-		c.enter(kind, i, tl)
+		c.enter(key, kind, i, tl)
 	}
 	c.index.set(i, tl)
 	c.retire(was, tl)
@@ -85,9 +85,10 @@ func (c *Cache) retire(tl, next *Timeline) {
 }
 
 // enter and leave keep the lists equal to the index.
-func (c *Cache) enter(kind listKind, i int, tl *Timeline) {
+func (c *Cache) enter(key millrace.Timeline, kind listKind, i int, tl *Timeline) {
 	l := &c.mu.lists[kind]
-	l.order.enter(c.index.table.Load().slot(i).enter())
+	c.mu.name = appendName(c.mu.name[:0], key)
+	l.order.enter(entry{c.index.table.Load().slot(i).enter(), c.mu.name})
 	l.weight += weightOf(kind, tl)
 	c.mu.bytes += tl.bytes()
 }
@@ -108,15 +109,15 @@ func (c *Cache) evict(kind listKind) {
 	l := &c.mu.lists[kind]
 	l.order.tidy(func(p place) bool { return c.at(kind, p) >= 0 })
 	for replays := 0; l.weight > l.limit && l.order.keys > 1; {
-		p := l.order.pop()
-		i := c.at(kind, p)
+		e := l.order.pop()
+		i := c.at(kind, e.place)
 		if i < 0 {
 			continue
 		}
 		s := c.index.table.Load().slot(i)
 		if replays < maxReplays && s.value.Load()&touched != 0 {
 			s.value.And(^uint64(touched))
-			l.order.add(p)
+			l.order.add(e)
 			replays++
 			continue
 		}

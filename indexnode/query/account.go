@@ -170,7 +170,7 @@ func (q *Query) Account(ctx context.Context, id millrace.RecordID) ([]Account, e
 					b.scorer.Score(s.slab, []int32{row}, s.features, score[:])
 					found.Score = score[0]
 				}
-				_, found.Served = q.spec.Exclude[millrace.ServedHash(q.spec.DistinctObjects, found.Object, s.timeline, id)]
+				_, found.Served = q.spec.Exclude[millrace.ServedHash(q.spec.ServedKey, q.spec.DistinctObjects, found.Object, s.timeline, id)]
 				all = append(all, found)
 			}
 		}

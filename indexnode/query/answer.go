@@ -106,7 +106,7 @@ func (q *Query) admit(c candidate) {
 		q.byObject[object] = len(q.items)
 	}
 	if len(q.spec.Exclude) > 0 {
-		if _, served := q.spec.Exclude[millrace.ServedHash(q.spec.DistinctObjects, object, s.timeline, id)]; served {
+		if _, served := q.spec.Exclude[millrace.ServedHash(q.spec.ServedKey, q.spec.DistinctObjects, object, s.timeline, id)]; served {
 			if q.spec.DistinctObjects {
 				q.byObject[object] = excluded
 			}

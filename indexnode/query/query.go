@@ -33,11 +33,12 @@ type Spec struct {
 	Limit           int // items wanted, at least 1
 	Cap             int // best candidates of an entity that remain; 0: all
 	DistinctObjects bool
-	Exclude         map[uint64]struct{} // by millrace.ServedHash
-	Explain         bool                // account for the score of each item
-	Shadow          *relevance.Joint    // with Explain: Model and those that score the items beside it, or nil
-	ShadowErr       error               // why it is nil though models are asked for
-	Folds           *cache.Cache        // that the timelines come from; nil: what is folded is not kept
+	Exclude         map[uint64]struct{} // by millrace.ServedHash, under
+	ServedKey       millrace.ServedKey
+	Explain         bool             // account for the score of each item
+	Shadow          *relevance.Joint // with Explain: Model and those that score the items beside it, or nil
+	ShadowErr       error            // why it is nil though models are asked for
+	Folds           *cache.Cache     // that the timelines come from; nil: what is folded is not kept
 }
 
 // Stages counts candidates by what became of them.

@@ -112,7 +112,7 @@ func sortAll(all []scored, s Spec) (items []Item) {
 			continue
 		}
 		i, seen := byObject[it.Object]
-		_, served := s.Exclude[millrace.ServedHash(s.DistinctObjects, it.Object, it.Timeline, it.ID)]
+		_, served := s.Exclude[millrace.ServedHash(s.ServedKey, s.DistinctObjects, it.Object, it.Timeline, it.ID)]
 		switch {
 		case s.DistinctObjects && seen:
 			if i != excluded && len(items[i].Also) < maxAlso {
@@ -135,9 +135,9 @@ func TestTopEqualsSort(t *testing.T) {
 		all := drawScored(t, r)
 		s := Spec{Limit: 1 + r.IntN([]int{1, 5, 300}[r.IntN(3)]), Cap: r.IntN(2) * r.IntN(6), DistinctObjects: r.IntN(2) == 0}
 		if r.IntN(3) == 0 {
-			s.Exclude = map[uint64]struct{}{}
+			s.Exclude, s.ServedKey = map[uint64]struct{}{}, millrace.ServedKey{byte(1 + r.IntN(255))}
 			for _, it := range sortAll(all, Spec{Limit: 1 + r.IntN(20), DistinctObjects: s.DistinctObjects}) {
-				s.Exclude[millrace.ServedHash(s.DistinctObjects, it.Object, it.Timeline, it.ID)] = struct{}{}
+				s.Exclude[millrace.ServedHash(s.ServedKey, s.DistinctObjects, it.Object, it.Timeline, it.ID)] = struct{}{}
 			}
 		}
 		want := sortAll(all, s)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"sync/atomic"
 	"time"
 
@@ -40,45 +41,55 @@ const (
 )
 
 // apply brings a replica forward by the first of a backlog, as far as that can
-// be done now. A *Held says what is in the way of the rest.
+// be done now, in one commit or, where it passes marks, in several. A *Held says
+// what is in the way of the rest.
 func (in *ingest) apply(ctx context.Context, r *Replica, b *backlog) error {
 	f := &b.fetched[0]
-	applied := r.applied[f.Stream].Load()
-	if int64(f.Next) <= applied {
-		return nil // it was moved back and read again
-	}
-	if int64(f.From) > applied {
-		return fmt.Errorf("%w: %s was fetched from %d on, and is applied up to %d", errGap, f.TopicPartition, f.From, applied)
-	}
-	next, stop := in.gather(ctx, f, applied)
-	if err := in.lettersKept(ctx, f.TopicPartition, b); err != nil {
-		return err
-	}
-	if int64(next) > applied {
-		if err := in.commit(r, b, next); err != nil {
+	for {
+		applied := r.applied[f.Stream].Load()
+		if int64(f.Next) <= applied {
+			return nil // or it was moved back and read again
+		}
+		if int64(f.From) > applied {
+			return fmt.Errorf("%w: %s was fetched from %d on, and is applied up to %d", errGap, f.TopicPartition, f.From, applied)
+		}
+		end, stops := r.bound(f.Stream, millrace.Offset(applied))
+		if stops && int64(end) <= applied {
+			return held(Compared, errStands)
+		}
+		next, stop := in.gather(ctx, f, millrace.Offset(applied), end)
+		if err := in.lettersKept(ctx, f.TopicPartition, b); err != nil {
 			return err
 		}
-		clear(b.letters)
+		if int64(next) > applied {
+			if err := in.commit(r, b, next); err != nil {
+				return err
+			}
+			clear(b.letters)
+		}
+		if stop != nil {
+			return stop
+		}
 	}
-	if stop != nil {
-		return stop
-	}
-	return nil
 }
+
+// errStands says that a replica is not to go on.
+var errStands = errors.New("the replica is compared with another, for some seconds")
 
 // errGap says that a fetch does not continue what is applied.
 var errGap = errors.New("replica: a gap between fetches")
 
-// gather puts the records of a fetch that are not applied yet into the batch,
-// up to the first that is held back, and returns the offset after the last of
-// them. What is refused for its bytes is in in.refused.
-func (in *ingest) gather(ctx context.Context, f *kafka.Fetched, applied int64) (next millrace.Offset, stop *Held) {
+// gather puts the records of a fetch from an offset on into the batch, up to
+// where the commit has to end or the first that is held back, and returns the
+// offset after the last of them. What is refused for its bytes is in in.refused.
+func (in *ingest) gather(ctx context.Context, f *kafka.Fetched, applied, end millrace.Offset) (next millrace.Offset, stop *Held) {
 	in.batch.Reset()
-	in.routes, in.refused = in.routes[:0], in.refused[:0]
-	for i := range f.Records {
-		rec := &f.Records[i]
-		if int64(rec.Offset) < applied {
-			continue
+	in.routes, in.refused, in.gathered = in.routes[:0], in.refused[:0], 0
+	first := sort.Search(len(f.Records), func(i int) bool { return f.Records[i].Offset >= applied })
+	for i := range f.Records[first:] {
+		rec := &f.Records[first+i]
+		if rec.Offset >= end {
+			break
 		}
 		err := in.put(ctx, f.TopicPartition, rec)
 		if errors.As(err, &stop) {
@@ -90,8 +101,9 @@ func (in *ingest) gather(ctx context.Context, f *kafka.Fetched, applied int64) (
 		if err != nil {
 			in.refused = append(in.refused, refusal{rec, refusedFor(err)})
 		}
+		in.gathered++
 	}
-	return f.Next, nil
+	return min(f.Next, end), nil
 }
 
 // refusal is a record that is refused for what its bytes say.
@@ -249,12 +261,17 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 		r.mu.Unlock()
 		return errDetach // somebody has ended reading meanwhile
 	}
+	if st := r.stop.Load(); st != nil && next > st.at[f.Stream] {
+		r.mu.Unlock()
+		return held(Compared, errStands) // since it was gathered
+	}
 	r.commits.Add(1)
 	changes, err := in.cfg.Store.Apply(&in.batch, in.changes[:0])
 	in.changes = changes
 	if err == nil {
 		in.cfg.Host.Written(f.Stream, changes, in.routes)
 		r.applied[f.Stream].Store(int64(next))
+		r.trail.pass(f.Stream, next, in.cfg.Store.Digest(f.Partition))
 		if in.cfg.Aged {
 			r.clock.Store(int64(in.cfg.Store.Clock(f.Partition)))
 		}
@@ -270,7 +287,7 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	if moved {
 		r.setOrigin(origin)
 	}
-	in.cfg.Host.Applied(f.Stream, changes, len(f.Records))
+	in.cfg.Host.Applied(f.Stream, changes, in.gathered)
 	return nil
 }
 

@@ -67,8 +67,8 @@ func TestMarks(t *testing.T) {
 	var m marks
 	start := time.Now()
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
-	if got := m.reach(100); !got.IsZero() {
-		t.Fatalf("fresh at %s without an end", got)
+	if got := m.reach(100); got != (mark{}) {
+		t.Fatalf("fresh at %s without an end", got.at)
 	}
 	for i, c := range []struct {
 		at, end int // end < 0: Kafka does not say
@@ -85,11 +85,21 @@ func TestMarks(t *testing.T) {
 		{92, 140, 140, 92},
 	} {
 		if c.end >= 0 {
-			m.confirm(millrace.Offset(c.end), at(c.at))
+			m.confirm(mark{millrace.Offset(c.end), at(c.at), int64(c.at)})
 		}
-		if got := m.reach(c.applied); !got.Equal(at(c.want)) {
-			t.Errorf("step %d: fresh at %s, want %d s", i, got.Sub(start), c.want)
+		if got := m.reach(c.applied); !got.at.Equal(at(c.want)) || got.through != int64(c.want) {
+			t.Errorf("step %d: fresh at %s, through %d, want %d s", i, got.at.Sub(start), got.through, c.want)
 		}
+	}
+}
+
+// What holds by two streams is what the one that is further back has, of each.
+func TestEarlierMarks(t *testing.T) {
+	at := time.Now()
+	a, b := mark{at: at, through: 5}, mark{at: at.Add(-time.Second), through: 9}
+	want := mark{at: b.at, through: 5}
+	if x, y := a.earlier(b), b.earlier(a); x != want || y != want {
+		t.Errorf("%+v and %+v, want %+v", x, y, want)
 	}
 }
 
@@ -100,8 +110,8 @@ func TestMarksAreBounded(t *testing.T) {
 	const behind = 1000 // offsets, and seconds
 	for i := range 10_000 {
 		now := start.Add(time.Duration(i) * time.Second)
-		m.confirm(millrace.Offset(i), now)
-		fresh := m.reach(millrace.Offset(max(0, i-behind)))
+		m.confirm(mark{millrace.Offset(i), now, 0})
+		fresh := m.reach(millrace.Offset(max(0, i-behind))).at
 		if len(m.ahead) > 8*grain {
 			t.Fatalf("%d marks", len(m.ahead))
 		}

@@ -7,10 +7,21 @@ import (
 )
 
 // mark is where a stream ended at some time: who has applied up to there has
-// all that was in the log then.
+// all that was in the log then, and so all that partitioners had said, by then,
+// to have brought to it.
 type mark struct {
-	end millrace.Offset
-	at  time.Time
+	end     millrace.Offset
+	at      time.Time
+	through int64 // Unix ms: what came in before is in the log, as was known at that time; 0: not known
+}
+
+// earlier returns what holds by both of two marks.
+func (m mark) earlier(o mark) mark {
+	if o.at.Before(m.at) {
+		m.at = o.at
+	}
+	m.through = min(m.through, o.through)
+	return m
 }
 
 // grain is how exact an age is: marks stand apart by this part of the age of
@@ -21,27 +32,27 @@ const grain = 32
 // first. They turn ends that are confirmed into positive evidence: without a
 // new one nothing gets fresher.
 type marks struct {
-	ahead []mark
-	fresh time.Time // of the newest end that was reached
+	ahead   []mark
+	reached mark // the newest
 }
 
-// confirm notes that the stream ends at an offset.
-func (m *marks) confirm(end millrace.Offset, now time.Time) {
-	if len(m.ahead) == 0 || now.Sub(m.ahead[len(m.ahead)-1].at) >= now.Sub(m.ahead[0].at)/grain {
-		m.ahead = append(m.ahead, mark{end, now})
+// confirm notes where the stream ends.
+func (m *marks) confirm(end mark) {
+	if len(m.ahead) == 0 || end.at.Sub(m.ahead[len(m.ahead)-1].at) >= end.at.Sub(m.ahead[0].at)/grain {
+		m.ahead = append(m.ahead, end)
 	}
 }
 
-// reach notes how far the stream is applied, and returns the time up to which
-// everything in it is; zero when that is not known.
-func (m *marks) reach(applied millrace.Offset) time.Time {
+// reach notes how far the stream is applied, and returns the newest mark that it
+// has reached; zero when there is none.
+func (m *marks) reach(applied millrace.Offset) mark {
 	n := 0
 	for n < len(m.ahead) && m.ahead[n].end <= applied {
-		m.fresh = m.ahead[n].at
+		m.reached = m.ahead[n]
 		n++
 	}
 	m.ahead = append(m.ahead[:0], m.ahead[n:]...)
-	return m.fresh
+	return m.reached
 }
 
 // forget drops all evidence, as when another log may be read.

@@ -27,7 +27,9 @@ type ingest struct {
 	changes []store.Change
 	routes  []millrace.Entity // whose features the batch changes
 	refused []refusal
-	held    map[*backlog]heldStream
+	// gathered is how many records the batch is of.
+	gathered int
+	held     map[*backlog]heldStream
 
 	letterBytes atomic.Int64 // on their way to the dead letters
 

@@ -245,6 +245,26 @@ func TestStalledInputIsStale(t *testing.T) {
 	w.until("it is ready again", w.is(partHere, Ready, ""))
 }
 
+// What partitioners have brought to the log after they stood still is not applied
+// yet when they say so: a replica stays old until it has reached an end of the
+// log that was asked for after that.
+func TestBroughtIsNotApplied(t *testing.T) {
+	w := newWorld(t)
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	w.input.through.Store(time.Now().Add(-time.Minute).UnixMilli())
+	w.until("it is stale", w.is(partHere, Stale, InputStalled))
+	away := w.away() // no end is told from here on
+	said := time.Now().Add(time.Minute)
+	w.input.through.Store(said.UnixMilli())
+	w.until("it is heard", func() bool { return w.replicas.through.Load() == said.UnixMilli() })
+	if w.replicas.Age(partHere, time.Now()) == 0 {
+		t.Error("it takes itself for fresh before it has applied what was brought")
+	}
+	away.Store(false)
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+}
+
 // A partition that is assigned elsewhere answers until brokers have heard of
 // it, and one that comes back goes on where it was.
 func TestDrain(t *testing.T) {

@@ -32,8 +32,9 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 	every := all.cfg.Limit / 5
 	var confirmed time.Time
 	for {
-		all.host(time.Now())
 		all.finish()
+		all.host(time.Now())
+		all.drop(ctx, time.Now())
 		attached := all.attach(ctx)
 		if now := time.Now(); attached || now.Sub(confirmed) >= every {
 			all.judgeInput()
@@ -77,7 +78,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // host begins and ends replicas so that exactly the wanted ones are there.
 func (all *Replicas) host(now time.Time) {
-	wanted := all.wanted()
+	wanted, _ := all.orders()
 	for p := range all.replicas {
 		r := &all.replicas[p]
 		switch state := r.State(); {
@@ -107,12 +108,14 @@ func (all *Replicas) begin(r *Replica) {
 		return
 	}
 	all.load(r)
+	r.gone = false
 	r.fresh.Store(0)
+	r.through.Store(0)
 	for s := range r.marks {
 		r.marks[s].forget()
 	}
 	if err := all.cfg.Store.Quarantined(r.partition); err != nil {
-		all.Condemn(r.partition, Why{Corrupt, err.Error()})
+		all.Condemn(r.partition, whyQuarantined(err))
 		return
 	}
 	if err := all.loadOrigin(r); err != nil {
@@ -121,6 +124,7 @@ func (all *Replicas) begin(r *Replica) {
 	}
 	if r.origin().Whole {
 		all.step(r, Resumed, Why{KafkaAway, "the end of the log is not confirmed since the start"})
+		all.warm(r) // Kafka may be away for long
 	} else {
 		all.step(r, Assigned, Why{KafkaAway, "the log is not read yet"})
 	}
@@ -259,12 +263,14 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 		}
 	}
 	r.fresh.Store(0)
+	r.through.Store(0)
 	r.reading.Add(1)
 	for s, n := range next {
 		r.marks[s].forget()
 		r.applied[s].Store(int64(n))
 		at[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}] = kafka.Position{Next: n, Epoch: origin.Epochs[s]}
 	}
+	r.trail.begin(next, all.cfg.Store.Digest(r.partition))
 	r.explain(Why{Behind, "the end of the log is not reached"})
 }
 
@@ -345,14 +351,13 @@ func (r *Replica) judgeFresh() {
 	if r.reading.Load()%2 == 0 {
 		return
 	}
-	fresh := r.marks[0].reach(millrace.Offset(r.applied[0].Load()))
+	has := r.marks[0].reach(millrace.Offset(r.applied[0].Load()))
 	for s := range r.marks[1:] {
-		if at := r.marks[s+1].reach(millrace.Offset(r.applied[s+1].Load())); at.Before(fresh) {
-			fresh = at
-		}
+		has = has.earlier(r.marks[s+1].reach(millrace.Offset(r.applied[s+1].Load())))
 	}
-	if !fresh.IsZero() {
-		r.fresh.Store(fresh.UnixMilli())
+	if !has.at.IsZero() {
+		r.fresh.Store(has.at.UnixMilli())
+		r.through.Store(has.through)
 	}
 }
 
@@ -382,7 +387,7 @@ func (all *Replicas) confirm(ctx context.Context) {
 	all.lookBack(ctx, read, tps)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	asked := time.Now() // what was in the log then is before the ends
+	asked, through := time.Now(), all.through.Load() // what was in the log then is before the ends
 	id, err := all.cfg.Consumer.LogID(ctx)
 	var ends map[kafka.TopicPartition]millrace.Offset
 	if err == nil {
@@ -401,7 +406,7 @@ func (all *Replicas) confirm(ctx context.Context) {
 			continue
 		}
 		for s := range r.marks {
-			r.marks[s].confirm(ends[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}], asked)
+			r.marks[s].confirm(mark{ends[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}], asked, through})
 		}
 	}
 }
@@ -431,31 +436,50 @@ func (all *Replicas) judgeOne(r *Replica, now time.Time) {
 	own, age := r.age(now), all.Age(r.partition, now)
 	switch r.State() {
 	case CatchingUp:
-		if r.reading.Load()%2 == 1 && own <= all.cfg.Limit && all.rememberWhole(r) {
+		if r.reading.Load()%2 == 1 && own <= all.cfg.Limit && all.rememberWhole(r) && all.warm(r) {
 			all.step(r, CaughtUp, Why{})
 		}
 	case Stale:
+		if !all.warm(r) {
+			return
+		}
 		if age == 0 && own <= all.cfg.Limit/2 {
 			all.step(r, Confirmed, Why{})
 		} else if r.reading.Load()%2 == 1 {
-			r.explain(all.whyOld(own, now))
+			r.explain(all.whyOld(r, own, now))
 		}
 	case Ready:
 		if age > 0 {
-			all.step(r, Aged, all.whyOld(own, now))
+			all.step(r, Aged, all.whyOld(r, own, now))
 		}
 	}
 }
 
+// warm reports whether a replica may be announced, as far as the caches go.
+func (all *Replicas) warm(r *Replica) bool {
+	if !r.cold.Load() {
+		return true
+	}
+	if w := all.cfg.Warmer; w != nil {
+		if warm, progress := w.Warm(r.partition); !warm {
+			r.explain(Why{Warming, progress})
+			return false
+		}
+	}
+	r.cold.Store(false)
+	poke(all.moved)
+	return true
+}
+
 // whyOld says why a replica's answers are old.
-func (all *Replicas) whyOld(own time.Duration, now time.Time) Why {
+func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 	if err := all.told.away(); err != nil {
 		return Why{KafkaAway, err.Error()}
 	}
 	if own > all.cfg.Limit {
 		return Why{Behind, "records of the log wait to be applied"}
 	}
-	since := now.Sub(time.UnixMilli(all.through.Load()))
+	since := now.Sub(time.UnixMilli(all.throughOf(r)))
 	if since > UnknownAge {
 		return Why{InputStalled, "it is not known yet whether partitioners have brought what came in to the log"}
 	}
@@ -483,12 +507,12 @@ func (all *Replicas) rememberWhole(r *Replica) bool {
 	return true
 }
 
-// Answering returns the partitions that answer and are assigned here, and those
-// of them whose answers are old, with how old the oldest is.
+// Answering returns the partitions that answer, are assigned here and are warm,
+// and those of them whose answers are old, with how old the oldest is.
 func (all *Replicas) Answering(now time.Time) (answering, old cluster.Set, oldest time.Duration) {
 	for p := range all.replicas {
 		r := &all.replicas[p]
-		if s := r.State(); s != Ready && s != Stale {
+		if s := r.State(); s != Ready && (s != Stale || r.cold.Load()) {
 			continue
 		}
 		answering.Add(r.partition)

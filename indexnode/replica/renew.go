@@ -17,6 +17,7 @@ type Backup struct {
 	Name    string // for people, and for Restore
 	Taken   time.Time
 	Bytes   int64
+	Node    millrace.NodeID // whose replica it is of
 	Applied [streams]millrace.Offset
 	Origin  []byte // as the store had it
 }
@@ -29,12 +30,19 @@ type Backups interface {
 	// backup, and tells now and then how far it is. Nobody reads or writes
 	// the partition meanwhile.
 	Restore(ctx context.Context, p millrace.Partition, b Backup, tell func(progress string)) error
+	// Forget removes what a restore that broke off has left of a partition.
+	Forget(millrace.Partition) error
+	// Healed records that a partition which was found damaged was replaced, by a
+	// backup or, where b is zero, by nothing, to be read from the log's
+	// beginning.
+	Healed(ctx context.Context, p millrace.Partition, was Why, b Backup, took time.Duration)
 }
 
 const (
 	// maxRenewing is how many partitions are renewed at a time: small ones
-	// share the store's flushes, large ones only the disk and the network.
-	maxRenewing = 16
+	// share the store's flushes, and some are read while others are flushed;
+	// large ones share only the disk and the network.
+	maxRenewing = 32
 	// maxRereading is how many corrupt partitions are read anew from the
 	// log's beginning at a time.
 	maxRereading = 8
@@ -65,7 +73,7 @@ var errNothing = errors.New("there is no backup of it that would do")
 // person's word: another log, or one that is shorter, is for somebody to judge.
 func (all *Replicas) curable(r *Replica) bool {
 	why := r.condemnedFor().Reason
-	return why == Corrupt || why == LogBeginsLater && all.cfg.Backups != nil
+	return why == Corrupt || why == Differs || why == LogBeginsLater && all.cfg.Backups != nil
 }
 
 // renew begins to replace what a replica has by the newest backup that the log
@@ -78,6 +86,7 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 	ctx, cancel := context.WithCancel(ctx)
 	w := &renewal{cancel: cancel, done: make(chan struct{}), was: why}
 	r.renewal = w
+	dropped := r.dropped
 	all.renewals.Go(func() {
 		defer poke(all.changed)
 		defer close(w.done)
@@ -85,7 +94,9 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 		select {
 		case all.renewing <- struct{}{}:
 			defer func() { <-all.renewing }()
-			w.err = all.replace(ctx, r, log, e, why, since)
+			if w.err = all.replace(ctx, r, log, e, why, since); w.err == nil && dropped {
+				all.uncache(r)
+			}
 		case <-ctx.Done():
 			w.err = ctx.Err()
 		}
@@ -96,9 +107,13 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 // nothing, when there is neither a backup nor the log's beginning.
 func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e ends, why Why, since time.Time) error {
 	whole := e.begin == [streams]millrace.Offset{}
+	begun := time.Now()
 	err := errNothing
-	if all.cfg.Backups != nil {
-		err = all.restore(ctx, r, log, e)
+	if all.cfg.Backups != nil && !(whole && why.Reason == Differs) { // or no backup is as good as the log itself
+		var from Backup
+		if from, err = all.restore(ctx, r, log, e); err == nil && from.Name != "" {
+			all.healed(ctx, r, why, from, begun)
+		}
 	}
 	if err == nil || ctx.Err() != nil {
 		return err
@@ -117,7 +132,18 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 	}
 	all.cfg.Log.Warn("a partition is read anew from the log's beginning", "partition", r.partition, "was", why.Detail, "backup", err)
 	r.Barrier()
-	return all.cfg.Store.DropPartition(r.partition)
+	if err := all.cfg.Store.DropPartition(r.partition); err != nil {
+		return err
+	}
+	all.healed(ctx, r, why, Backup{}, begun)
+	return nil
+}
+
+// healed has it recorded that a replica was replaced, if it was damaged.
+func (all *Replicas) healed(ctx context.Context, r *Replica, was Why, from Backup, begun time.Time) {
+	if all.cfg.Backups != nil && was.Reason == Corrupt {
+		all.cfg.Backups.Healed(ctx, r.partition, was, from, time.Since(begun))
+	}
 }
 
 // Whole reports whether what is here of a partition is all that the log held
@@ -145,11 +171,12 @@ func (e *awayError) Error() string { return e.err.Error() }
 func (e *awayError) Unwrap() error { return e.err }
 
 // restore brings back the newest backup that the log goes on from; one that is
-// damaged gives way to the next.
-func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e ends) error {
+// damaged gives way to the next. It returns which it was; none if the replica
+// was released meanwhile.
+func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e ends) (from Backup, err error) {
 	backups, err := all.cfg.Backups.Newest(ctx, r.partition)
 	if err != nil {
-		return &awayError{err}
+		return from, &awayError{err}
 	}
 	err = errNothing
 	for _, b := range backups {
@@ -162,25 +189,29 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e
 			err = fmt.Errorf("backup %s cannot be gone on from: %s", b.Name, why.Detail)
 			continue
 		}
+		if r.condemnedFor().Reason == Differs && !r.trusts(&b, all.cfg.Node) {
+			err = fmt.Errorf("backup %s is of the replica that differs", b.Name)
+			continue
+		}
 		begun := time.Now()
 		tell := func(progress string) {
 			r.explain(Why{Restores, fmt.Sprintf("backup %s of %s: %s", b.Name, b.Taken.UTC().Format(time.DateTime), progress)})
 		}
 		if !all.step(r, Replaced, Why{Restores, "backup " + b.Name}) && r.State() != Restoring {
-			return nil // released meanwhile
+			return from, nil
 		}
 		r.Barrier() // whoever read what was there is out
 		if err = all.cfg.Backups.Restore(ctx, r.partition, b, tell); err == nil {
 			all.cfg.Log.Info("a partition is restored from a backup", "partition", r.partition, "backup", b.Name, "bytes", b.Bytes, "took", time.Since(begun).Round(time.Millisecond))
-			return nil
+			return b, nil
 		}
 		if ctx.Err() != nil {
-			return err
+			return from, err
 		}
 		all.cfg.Log.Error("a backup could not be restored; trying an older one", "partition", r.partition, "backup", b.Name, "err", err)
 		err = fmt.Errorf("backup %s: %w", b.Name, err)
 	}
-	return err
+	return from, err
 }
 
 // finish takes over what renewals have done.
@@ -197,6 +228,10 @@ func (all *Replicas) finish() {
 			continue
 		}
 		r.renewal = nil
+		if r == all.dropping {
+			all.finishDrop(r, w)
+			continue
+		}
 		if w.was.Reason != "" { // something of it was here, and may be cached
 			all.cfg.Host.Forget()
 		}
@@ -215,6 +250,7 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	}
 	r.sought = err == nil
 	if err == nil {
+		r.dropped = false
 		r.setCause(Why{})
 		all.step(r, Restored, Why{Behind, "the end of the log is not reached"})
 		return

@@ -3,6 +3,8 @@ package replica
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +25,9 @@ type kept struct {
 	backups  map[millrace.Partition][]Backup
 	damaged  map[string]bool
 	restored []string
-	hold     chan struct{} // restoring waits for it to be closed; nil: it does not
+	left     []millrace.Partition // of which what was downloaded was removed
+	hold     chan struct{}        // restoring waits for it to be closed; nil: it does not
+	healed   []string             // what was damaged, and where from it was replaced
 }
 
 func newKept(w *world) *kept {
@@ -65,6 +69,16 @@ func (k *kept) Newest(_ context.Context, p millrace.Partition) ([]Backup, error)
 	return k.backups[p], k.away
 }
 
+func (k *kept) Forget(p millrace.Partition) error {
+	k.set(func() { k.left = append(k.left, p) })
+	return nil
+}
+
+func (k *kept) forgotten() (all []millrace.Partition) {
+	k.set(func() { all = slices.Clone(k.left) })
+	return all
+}
+
 func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell func(string)) error {
 	tell("it begins")
 	if err := k.w.store.DropPartition(p); err != nil {
@@ -95,6 +109,44 @@ func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell
 	_, err := k.w.store.Apply(&batch, nil)
 	k.set(func() { k.restored = append(k.restored, b.Name) })
 	return err
+}
+
+func (k *kept) Healed(_ context.Context, p millrace.Partition, was Why, b Backup, _ time.Duration) {
+	k.set(func() { k.healed = append(k.healed, fmt.Sprintf("%d: %s, by %q", p, was.Detail, b.Name)) })
+}
+
+// A damaged partition that is replaced, by a backup or by the log, is recorded,
+// with what was found; one that is new here was not damaged.
+func TestHealingIsTold(t *testing.T) {
+	for _, backed := range []bool{true, false} {
+		w := newWorld(t)
+		for range 5 {
+			w.post(here)
+		}
+		k := newKept(w)
+		from := ""
+		if backed {
+			from = "new"
+			k.add(partHere, from, 4, "")
+		}
+		w.backups = k
+		w.start(partHere)
+		w.until("it is ready", w.is(partHere, Ready, ""))
+		w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+		want := fmt.Sprintf("[%d: a flipped bit, by %q]", partHere, from)
+		w.until("it is recorded", func() bool {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return len(k.healed) > 0
+		})
+		w.until("it is ready again", w.is(partHere, Ready, ""))
+		k.set(func() {
+			if got := fmt.Sprint(k.healed); got != want {
+				t.Errorf("recorded %s, want %s", got, want)
+			}
+		})
+		w.stop()
+	}
 }
 
 // A partition of which nothing is here comes from its newest backup and then

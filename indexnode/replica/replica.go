@@ -39,10 +39,19 @@ type Replica struct {
 	// fresh is the time, in Unix milliseconds, up to which everything that was
 	// in the log is known to be applied; 0 is none.
 	fresh atomic.Int64
+	// through is the time, in Unix milliseconds, up to which what came in is
+	// known to be applied: what partitioners had said before the end of the log
+	// was asked for that has been reached; 0 is not known.
+	through atomic.Int64
 	// reading counts the times that reading the log began and ended anew; it
 	// is odd while the log is read. What was fetched under another count is
 	// dropped.
 	reading atomic.Uint64
+	// cold says that the replica is not announced, since the caches are not
+	// filled for it yet.
+	cold  atomic.Bool
+	trail trail
+	stop  atomic.Pointer[stop] // where it is to stand still; nil: nowhere
 	// begins is where the log of each stream begins.
 	begins [streams]atomic.Int64
 
@@ -50,6 +59,7 @@ type Replica struct {
 		sync.Mutex
 		why   Why
 		cause Why            // what it was condemned for last
+		good  agreement      // of one that differs
 		since time.Time      // of the state
 		held  [streams]*Held // what holds the streams back
 		from  Origin         // of what the store has
@@ -63,6 +73,8 @@ type Replica struct {
 	renewal  *renewal         // under way; likewise
 	again    time.Time        // when a renewal that failed is tried again; likewise
 	sought   bool             // a backup was, and there is none; likewise
+	gone     bool             // the order to delete it was carried out; likewise
+	dropped  bool             // the caches know it as empty, as it was then; likewise
 }
 
 // streams is how many logs a replica reads.
@@ -104,6 +116,13 @@ func (r *Replica) Barrier() {
 // State returns where the replica is in its life.
 func (r *Replica) State() State { return State(r.state.Load()) }
 
+// Holds reports whether what the store has of the replica is what it answers
+// with, or will once the log's end is reached. The caller holds the lock.
+func (r *Replica) Holds() bool {
+	s := r.State()
+	return s.Answers() || s == CatchingUp && r.reading.Load()%2 == 1
+}
+
 // Applied returns the next offsets of the two streams that answers do not
 // include yet.
 func (r *Replica) Applied() [streams]millrace.Offset {
@@ -117,7 +136,7 @@ func (r *Replica) Why() (why Why, since time.Time) {
 	defer r.life.Unlock()
 	if r.State() != Quarantined {
 		for _, h := range r.life.held {
-			if h != nil {
+			if h != nil && h.Reason != Compared { // that is no fault
 				return Why{h.Reason, h.Err.Error()}, r.life.since
 			}
 		}
@@ -145,6 +164,9 @@ func (r *Replica) step(e Event, why Why) bool {
 	after, moved := now.next(e)
 	if !moved {
 		return false
+	}
+	if now == Absent || after == CatchingUp { // nothing of it is cached
+		r.cold.Store(true)
 	}
 	r.state.Store(int32(after))
 	r.life.why, r.life.since = why, time.Now()

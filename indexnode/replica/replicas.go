@@ -27,6 +27,9 @@ type Host interface {
 	Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity)
 	// Forget empties the caches: the store has less than they, or other.
 	Forget()
+	// ForgetPartition removes from the caches all timelines that the store has
+	// of a partition. Nobody reads or writes the partition meanwhile.
+	ForgetPartition(millrace.Partition) error
 	// HasFeatures says that some entity has features.
 	HasFeatures()
 	// Applied and Refused count.
@@ -50,12 +53,23 @@ type Input interface {
 	Through() (through time.Time, known bool)
 }
 
+// Warmer fills the caches for a replica before it is announced, within a bound.
+type Warmer interface {
+	// Warm reports whether a partition need not be waited for, and else how far
+	// it is. The first call of a replica's life begins the warming; what ends
+	// it calls [Replicas.Wake].
+	Warm(p millrace.Partition) (warm bool, progress string)
+	// Cool says that the partition is no longer hosted.
+	Cool(p millrace.Partition)
+}
+
 // Config is what replicas work with. All of it is required, but for Input,
-// Keeps and Backups.
+// Keeps, Backups and Warmer.
 type Config struct {
 	Store     *store.Store
 	Consumer  *kafka.Consumer
 	Topics    kafka.Topics
+	Node      millrace.NodeID // who has the replicas; only with Backups
 	Schemas   *schemas.Registry
 	SchemaLog SchemaLog
 	Letters   Letters
@@ -70,7 +84,10 @@ type Config struct {
 	// Backups are where partitions come from that have nothing, or nothing that
 	// can be trusted or continued; nil: there are none.
 	Backups Backups
-	Log     *slog.Logger
+	// Warmer is waited for before a replica is announced whose timelines are
+	// not cached yet; nil: nothing is.
+	Warmer Warmer
+	Log    *slog.Logger
 }
 
 // Replicas are a node's replicas: one of each partition, most of them absent.
@@ -83,17 +100,20 @@ type Replicas struct {
 		at  time.Time
 		err error
 	}
-	renewals sync.WaitGroup // all that are under way
-	renewing chan struct{}  // holds a token for each renewal that works
-	begun    time.Time      // of the reconciler: when it was asked where the log begins
-	changed  chan struct{}  // holds one token when the reconciler should look
-	moved    chan struct{}  // holds one token when states changed
-	drainFor time.Duration  // see drainFor
-	through  atomic.Int64   // up to when input is in the log, Unix ms; 0: not known
+	renewals  sync.WaitGroup // all that are under way
+	renewing  chan struct{}  // holds a token for each renewal that works
+	dropping  *Replica       // of the reconciler: which is being deleted
+	dropAfter time.Time      // likewise: when a deletion that failed is tried again
+	begun     time.Time      // of the reconciler: when it was asked where the log begins
+	changed   chan struct{}  // holds one token when the reconciler should look
+	moved     chan struct{}  // holds one token when states changed
+	drainFor  time.Duration  // see drainFor
+	through   atomic.Int64   // up to when input is in the log, Unix ms; 0: not known
 
 	mu struct {
 		sync.Mutex
 		wanted cluster.Set
+		drop   cluster.Set
 		lost   map[millrace.Partition]error // see lost
 	}
 }
@@ -135,8 +155,7 @@ func (all *Replicas) Run(ctx context.Context) error {
 }
 
 // Want says which partitions this node is to host. What is no longer hosted
-// stays on disk until an operator drops it: a mistaken map must not delete
-// anything.
+// stays on disk until Drop names it: a mistaken map must not delete anything.
 func (all *Replicas) Want(set cluster.Set) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -144,10 +163,20 @@ func (all *Replicas) Want(set cluster.Set) {
 	poke(all.changed)
 }
 
-func (all *Replicas) wanted() cluster.Set {
+// Drop says which partitions this node is to delete from its disk, unless it is
+// to host them.
+func (all *Replicas) Drop(set cluster.Set) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	return all.mu.wanted
+	all.mu.drop = set
+	poke(all.changed)
+}
+
+// orders returns what is to be hosted, and what to be deleted.
+func (all *Replicas) orders() (wanted, drop cluster.Set) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return all.mu.wanted, all.mu.drop
 }
 
 // Moved has a token when a replica changed its state since it was last taken.
@@ -165,9 +194,15 @@ func (all *Replicas) step(r *Replica, e Event, why Why) bool {
 	if !r.step(e, why) {
 		return false
 	}
+	if all.cfg.Warmer != nil && r.State() == Absent {
+		all.cfg.Warmer.Cool(r.partition)
+	}
 	poke(all.moved)
 	return true
 }
+
+// Wake has the reconciler look soon.
+func (all *Replicas) Wake() { poke(all.changed) }
 
 // Condemn takes a partition out of service: what it has cannot be trusted or
 // continued.
@@ -211,11 +246,22 @@ func both(p millrace.Partition) []kafka.TopicPartition {
 
 // TrueAge is how old an answer by a replica may be.
 func (all *Replicas) TrueAge(p millrace.Partition, now time.Time) time.Duration {
-	age := all.replicas[p].age(now)
-	if through := all.through.Load(); through > 0 {
+	r := &all.replicas[p]
+	age := r.age(now)
+	if through := all.throughOf(r); through > 0 {
 		age = max(age, min(now.Sub(time.UnixMilli(through)), UnknownAge))
 	}
 	return age
+}
+
+// throughOf is up to when what came in is applied by a replica, in Unix
+// milliseconds; 0: not known.
+func (all *Replicas) throughOf(r *Replica) int64 {
+	through := all.through.Load()
+	if own := r.through.Load(); own > 0 {
+		through = min(through, own)
+	}
+	return through
 }
 
 // Age is the same where it is longer than the limit, and 0 otherwise.
@@ -242,6 +288,7 @@ func (all *Replicas) load(r *Replica) {
 	r.applied[kafka.Timeline].Store(max(0, int64(at.Content)))
 	r.applied[kafka.Features].Store(max(0, int64(at.Features)))
 	r.clock.Store(int64(all.cfg.Store.Clock(r.partition)))
+	r.trail.begin(r.Applied(), all.cfg.Store.Digest(r.partition))
 	if at.Features > 0 {
 		all.cfg.Host.HasFeatures()
 	}

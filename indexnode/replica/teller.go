@@ -53,6 +53,9 @@ func (t *teller) tell(all *Replicas) {
 			continue
 		}
 		why, _ := r.Why()
+		if why.Reason == Warming { // which is bounded, and as it should be
+			continue
+		}
 		f := faults[why.Reason]
 		faults[why.Reason] = fault{f.partitions + 1, why.Detail}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,6 +42,7 @@ type world struct {
 	dir      string
 	host     *counting
 	backups  Backups // of what is started next; nil: none
+	warmer   Warmer  // likewise
 
 	store    *store.Store
 	replicas *Replicas
@@ -130,7 +132,24 @@ func (d *disk) GetDiskUsage(string) (vfs.DiskUsage, error) {
 }
 
 // counting is a node without caches.
-type counting struct{ forgotten, refused atomic.Int64 }
+type counting struct {
+	forgotten, refused atomic.Int64
+	mu                 sync.Mutex
+	removed            []millrace.Partition // from the caches
+}
+
+func (c *counting) ForgetPartition(p millrace.Partition) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removed = append(c.removed, p)
+	return nil
+}
+
+func (c *counting) uncached() []millrace.Partition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.removed)
+}
 
 func (*counting) Written(kafka.Stream, []store.Change, []millrace.Entity) {}
 func (*counting) HasFeatures()                                            {}
@@ -188,7 +207,7 @@ func (w *world) start(hosted ...millrace.Partition) {
 	must(w.t, err)
 	w.replicas = New(Config{
 		Store: w.store, Consumer: consumer, Topics: w.topics, Schemas: w.schemas, SchemaLog: w.log, Letters: w.letters, Input: w.input,
-		Backups: w.backups, Host: w.host, Limit: 400 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
+		Backups: w.backups, Warmer: w.warmer, Host: w.host, Limit: 400 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
 	})
 	w.replicas.drainFor = 100 * time.Millisecond
 	w.want(hosted...)

@@ -54,6 +54,8 @@ type checker struct {
 	ids    map[millrace.RecordID]millrace.Time // outside the head
 	inHead map[millrace.RecordID]bool
 	rows   int // id rows that are right
+
+	recs []millrace.Record // of the blob at hand
 }
 
 // span is what an older blob was found to hold.
@@ -137,7 +139,7 @@ func (c *checker) timelineRow(k, v []byte) error {
 			return err
 		}
 		*c = checker{ctx: c.ctx, p: c.p, report: c.report, row: c.row, origin: c.origin, sum: c.sum, prefix: string(k[:n]), name: name,
-			hash: timelineDigest(name), blobs: map[uint32]*span{}, ids: map[millrace.RecordID]millrace.Time{}, inHead: map[millrace.RecordID]bool{}}
+			hash: timelineDigest(name), blobs: map[uint32]*span{}, ids: map[millrace.RecordID]millrace.Time{}, inHead: map[millrace.RecordID]bool{}, recs: c.recs}
 	}
 	if err := c.part(rest, append([]byte(nil), v...)); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -152,11 +154,10 @@ func (c *checker) part(rest, v []byte) (err error) {
 		if err != nil {
 			return fmt.Errorf("head: %w", err)
 		}
-		recs, err := c.head.decodeAll(nil)
-		for i := range recs {
-			c.inHead[recs[i].ID] = true
+		for i := range c.recs {
+			c.inHead[c.recs[i].ID] = true
 		}
-		return err
+		return nil
 	case partChain:
 		c.chain, err = decodeChain(v)
 		return err
@@ -184,20 +185,19 @@ func (c *checker) part(rest, v []byte) (err error) {
 	return nil
 }
 
-// blob checks a blob by itself, its digest too.
+// blob checks a blob by itself, its digest too, and leaves its records in recs.
 func (c *checker) blob(v []byte) (*blob, error) {
 	b, err := openBlob(v)
 	if err != nil {
 		return nil, err
 	}
-	recs, err := b.decodeAll(nil)
-	if err != nil {
+	if c.recs, err = b.decodeAll(c.recs[:0]); err != nil {
 		return nil, err
 	}
 	sum := uint64(0)
-	for i := range recs {
-		sum += recordDigest(c.hash, &recs[i])
-		if !recs[i].Deleted {
+	for i := range c.recs {
+		sum += recordDigest(c.hash, &c.recs[i])
+		if !c.recs[i].Deleted {
 			c.report.Live++
 		}
 	}
@@ -205,7 +205,7 @@ func (c *checker) blob(v []byte) (*blob, error) {
 		return nil, fmt.Errorf("%w: blob", errDigest)
 	}
 	c.report.Blobs++
-	c.report.Records += len(recs)
+	c.report.Records += len(c.recs)
 	c.sum.Content += sum
 	return b, nil
 }
@@ -218,15 +218,12 @@ func (c *checker) older(suffix uint32, v []byte) error {
 	if b.count() == 0 || b.hasChain() {
 		return errChainState
 	}
-	recs, err := b.decodeAll(nil)
-	if err != nil {
-		return err
-	}
-	for i := range recs {
-		if _, twice := c.ids[recs[i].ID]; twice || c.inHead[recs[i].ID] {
-			return fmt.Errorf("%w: %q twice", errChainState, recs[i].ID)
+	for i := range c.recs {
+		r := &c.recs[i]
+		if _, twice := c.ids[r.ID]; twice || c.inHead[r.ID] {
+			return fmt.Errorf("%w: %q twice", errChainState, r.ID)
 		}
-		c.ids[recs[i].ID] = recs[i].Time
+		c.ids[r.ID] = r.Time
 	}
 	_, oldest := b.oldest()
 	_, newest := b.newest()

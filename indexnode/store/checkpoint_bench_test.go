@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -149,7 +150,7 @@ func restoreAll(b *testing.B, dir string, all []Checkpoint, atOnce int) (seconds
 	var g errgroup.Group
 	g.SetLimit(atOnce)
 	for _, c := range all {
-		g.Go(func() error { return s.Restore(dir, c) })
+		g.Go(func() error { return s.Restore(context.Background(), dir, c) })
 	}
 	err = g.Wait()
 	seconds = time.Since(start).Seconds()

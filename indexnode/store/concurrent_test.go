@@ -131,7 +131,7 @@ func restoreElsewhere(ctx context.Context, s *Store, p millrace.Partition, name 
 	if err != nil {
 		return err
 	}
-	err = to.Restore("checkpoint-"+name, all[p])
+	err = to.Restore(context.Background(), "checkpoint-"+name, all[p])
 	if err == nil {
 		_, err = to.Check(ctx, p)
 	}

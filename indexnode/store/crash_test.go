@@ -83,8 +83,8 @@ func (o *ordeal) live() error {
 				o.restoring.Store(&all)
 				for _, c := range all {
 					// One that failed in its last step is done again.
-					if s.Restore("checkpoint", c) != nil && s.Quarantined(c.Partition) != nil {
-						s.Restore("checkpoint", c)
+					if s.Restore(context.Background(), "checkpoint", c) != nil && s.Quarantined(c.Partition) != nil {
+						s.Restore(context.Background(), "checkpoint", c)
 					}
 				}
 				o.restoring.Store(nil)
@@ -179,7 +179,7 @@ func (o *ordeal) restoreAgain(s *Store, restoring *[]Checkpoint) error {
 		if err := s.Quarantined(c.Partition); err == nil || !strings.Contains(err.Error(), errRestoring.Error()) {
 			continue
 		}
-		if err := s.Restore("checkpoint", c); err != nil {
+		if err := s.Restore(context.Background(), "checkpoint", c); err != nil {
 			return fmt.Errorf("again: %w", err)
 		}
 		o.again++

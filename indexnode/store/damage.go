@@ -121,13 +121,25 @@ func (s *Store) attempt() (err error) {
 	}
 	s.dbo = s.pebbleOptions()
 	s.dbo.EnsureDefaults()
-	if s.db, err = pebble.Open(s.dir, s.dbo); err != nil {
+	if s.db, err = s.openPebble(s.dbo); err != nil {
 		return err
 	}
 	if err := s.load(); err != nil {
 		return errors.Join(err, s.db.Close())
 	}
 	return nil
+}
+
+func (s *Store) openPebble(o *pebble.Options) (*pebble.DB, error) {
+	var db *pebble.DB
+	err := s.orEnd(func() (err error) {
+		db, err = pebble.Open(s.dir, o)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return db, nil
 }
 
 // checkManifest refuses what Pebble would take for a new store: files without
@@ -213,7 +225,7 @@ func (s *Store) cutFiles(cause error) error {
 	}
 	o := s.pebbleOptions()
 	o.DisableConsistencyCheck, o.DisableAutomaticCompactions, o.DisableTableStats = true, true, true
-	db, err := pebble.Open(s.dir, o)
+	db, err := s.openPebble(o)
 	if err != nil {
 		return err
 	}
@@ -316,7 +328,7 @@ func holders(first, last []byte) (parts, copies []millrace.Partition) {
 
 // excise removes all keys from start up to end, without reading them.
 func (s *Store) excise(start, end []byte) error {
-	return s.db.Excise(context.Background(), pebble.KeyRange{Start: start, End: end})
+	return s.orEnd(func() error { return s.db.Excise(context.Background(), pebble.KeyRange{Start: start, End: end}) })
 }
 
 // setAside moves a store that does not open out of the way.

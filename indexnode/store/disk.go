@@ -3,12 +3,15 @@ package store
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace"
 )
 
 // Admit waits until [Store.Apply] need not wait for the disk, or says why it
@@ -25,8 +28,8 @@ func (s *Store) Admit() error {
 // while too much is unflushed. Ingest stops while there is room to flush what is
 // in memory, and resumes as soon as there is space again.
 func (s *Store) admit() error {
-	if why := s.stalled.Load(); why != nil {
-		return here(*why)
+	if err := s.stuck(); err != nil {
+		return here(err)
 	}
 	err := s.room(s.opts.MinFreeBytes)
 	s.tellFull(err)
@@ -119,9 +122,30 @@ func (s *Store) room(least int64) error {
 		return here(fmt.Errorf("store: free space of %s: %w", s.dir, err))
 	}
 	if u.AvailBytes < uint64(least) {
-		return fmt.Errorf("%w: %d bytes free in %s, %d needed; ingest resumes when there is space", ErrDiskFull, u.AvailBytes, s.dir, least)
+		return fmt.Errorf("%w: %d bytes free in %s, %d needed", ErrDiskFull, u.AvailBytes, s.dir, least)
 	}
 	return nil
+}
+
+// Disk returns the size of the store's file system, and what of it is free, in
+// bytes; zeros where that is not known.
+func (s *Store) Disk() (size, free int64) {
+	u, err := s.opts.FS.GetDiskUsage(s.dir)
+	if err != nil {
+		return 0, 0
+	}
+	return int64(min(u.TotalBytes, math.MaxInt64)), int64(min(u.AvailBytes, math.MaxInt64))
+}
+
+// Bytes returns what the files of a partition take on disk, which is known
+// without reading any. What was applied since the last flush is not in it.
+func (s *Store) Bytes(n millrace.Partition) (int64, error) {
+	if _, err := s.part(n); err != nil {
+		return 0, err
+	}
+	start, end := partitionSpan(n)
+	bytes, err := s.db.EstimateDiskUsage(start, end)
+	return int64(bytes), here(err)
 }
 
 // stagger sets the size of the next flush: somewhere in the upper quarter below

@@ -64,6 +64,19 @@ func (s *Store) quarantineLocked(p *part, cause error) {
 	}
 }
 
+// Quarantine takes a partition out of use for a cause that the store cannot
+// see, durably, until it is replaced. What it holds stays on disk.
+func (s *Store) Quarantine(n millrace.Partition, cause error) error {
+	p, err := s.part(n)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.quarantineLocked(p, cause)
+	return nil
+}
+
 func badKey(p millrace.Partition) string {
 	return nodeRow(nodeBad, string(partitionPrefix(p)))
 }

@@ -23,8 +23,8 @@ func (s *Store) Flush() error {
 func (s *Store) flush(stop <-chan struct{}) error {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
-	if why := s.stalled.Load(); why != nil {
-		return *why
+	if err := s.stuck(); err != nil {
+		return err
 	}
 	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (s *Store) settle(written []writtenPart, stop <-chan struct{}) error {
 
 // flushPebble waits until Pebble's memtables are on disk. Pebble tries again for
 // ever when the disk fails, so this gives up when stop is closed, when the disk
-// is full, and at any failure once the store is closing. s.flushing is held.
+// is full, and at any failure once the store is closing or of an offline one. s.flushing is held.
 func (s *Store) flushPebble(stop <-chan struct{}) error {
 	f := s.watchFailures()
 	defer s.failing.Store(nil)
@@ -95,8 +95,10 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 			return nil
 		case <-stop:
 			return ErrClosed
+		case <-s.ended:
+			return s.endedBy
 		case <-f.stop:
-			if f.any || s.stalled.Load() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
+			if f.any || s.stuck() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
 				return f.err
 			}
 			f = s.watchFailures() // there is space by now
@@ -106,7 +108,7 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 
 // watchFailures has the next failure of Pebble's background work told.
 func (s *Store) watchFailures() *failure {
-	f := &failure{stop: make(chan struct{}), any: s.closed.Load()}
+	f := &failure{stop: make(chan struct{}), any: s.closed.Load() || s.opts.Offline}
 	s.failing.Store(f)
 	return f
 }

@@ -25,7 +25,7 @@ func smallMount(t *testing.T, bytes int) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil { // a store that ended keeps its files open
 			t.Error(err)
 		}
 	})
@@ -182,5 +182,63 @@ func TestTheManifestGetsTheBallast(t *testing.T) {
 	apply(t, s, &b)
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// An offline store whose disk is full ends with an error, whatever it is at, and
+// the process goes on.
+func TestAnOfflineStoreEndsOnAFullDisk(t *testing.T) {
+	ended := 0
+	for bytes := 8 << 10; bytes <= 128<<10; bytes += 4 << 10 {
+		dir := smallMount(t, bytes)
+		s, err := Open(filepath.Join(dir, "db"), Options{FlushEvery: -1, MinFreeBytes: -1, Offline: true})
+		if err == nil {
+			var b Batch
+			b.Put(3, millrace.Timeline{Entity: "member:1", Type: "post"}, millrace.Record{ID: "a", Time: 1, Body: noise(20 << 10)})
+			b.SetApplied(3, Content, 1)
+			apply(t, s, &b)
+			err = errors.Join(s.Flush(), s.DropPartition(3))
+			if closed := s.Close(); closed != nil && err == nil {
+				err = closed
+			}
+		}
+		if err != nil {
+			ended++
+			if !errors.Is(err, ErrDiskFull) {
+				t.Errorf("%d bytes: %v", bytes, err)
+			}
+		}
+	}
+	if ended == 0 {
+		t.Error("no disk was full: the test shows nothing")
+	}
+}
+
+// What Pebble cannot go on from ends the store: writes say so, reads go on, and
+// so does the process.
+func TestFatalEndsTheStoreAlone(t *testing.T) {
+	dir, err := os.MkdirTemp("", "millrace-store-") // what ended may write into it for a moment yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s, err := Open(dir, Options{FlushEvery: -1, MinFreeBytes: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := millrace.Timeline{Entity: "member:1", Type: "post"}
+	var b Batch
+	b.Put(3, name, millrace.Record{ID: "a", Time: 1})
+	b.SetApplied(3, Content, 1)
+	apply(t, s, &b)
+	go s.dbo.Logger.Fatalf("a test of %s", "the end")
+	<-s.ended
+	if got, err := s.ReadNewest(3, name, 5); err != nil || len(got.Records) != 1 {
+		t.Errorf("reads: %v, %v", got.Records, err)
+	}
+	for what, err := range map[string]error{"admit": s.Admit(), "flush": s.Flush(), "drop": s.DropPartition(3), "close": s.Close()} {
+		if err := onlyFailed(err); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

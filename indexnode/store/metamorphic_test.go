@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -428,7 +429,7 @@ func (m *meta) restore() {
 		if m.rng.IntN(2) == 0 {
 			m.fail(m.s.Flush())
 		}
-		m.fail(m.s.Restore(dir, c))
+		m.fail(m.s.Restore(context.Background(), dir, c))
 		m.rewind(p, at)
 		m.compareAll()
 	}
@@ -440,7 +441,7 @@ func (m *meta) replicate() {
 	p, dir := m.partition(), m.dir()
 	c := m.checkpoint(m.s, p, dir)
 	other := m.open(m.dir())
-	m.fail(other.Restore(dir, c))
+	m.fail(other.Restore(context.Background(), dir, c))
 	m.compare(other, p)
 	m.check(other, p)
 	if m.rng.IntN(2) == 0 {
@@ -448,7 +449,7 @@ func (m *meta) replicate() {
 		c = m.checkpoint(other, p, dir)
 		m.close(other)
 		other = m.open(m.dir())
-		m.fail(other.Restore(dir, c))
+		m.fail(other.Restore(context.Background(), dir, c))
 		m.compare(other, p)
 	}
 	at := m.parts[p].applied

@@ -45,6 +45,11 @@ type Store struct {
 	failing   atomic.Pointer[failure] // set while a flush waits for Pebble
 	stalled   atomic.Pointer[error]   // why Pebble waits for the disk; see patiently
 	flusher   sync.WaitGroup
+
+	ending  sync.Once
+	ended   chan struct{} // closed when the store has ended; see end
+	endedBy error         // set before
+	opened  atomic.Bool   // Pebble is open
 }
 
 // format is the version of everything this package writes.
@@ -55,7 +60,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o.withDefaults(), dir: dir, wake: make(chan struct{}, 1)}
+	s := &Store{opts: o.withDefaults(), dir: dir, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	s.log = s.opts.Log
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.stagger()
@@ -71,6 +76,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", dir, whole(err))
 	}
+	s.opened.Store(true)
 	s.holdBallast()
 	s.flusher.Add(1)
 	go s.flushLoop()
@@ -223,8 +229,9 @@ func (s *Store) appendRow(dst, key []byte) ([]byte, error) {
 }
 
 // Close flushes and releases the store. It must be called once, after every
-// other call has returned. While the disk fails it releases nothing: that is
-// for the end of the process, and the log will be read again.
+// other call has returned. While the disk fails, or if the store has ended, it
+// releases nothing: that is for the end of the process, and the log will be read
+// again.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return ErrClosed
@@ -232,10 +239,10 @@ func (s *Store) Close() error {
 	s.cancel()
 	s.flusher.Wait()
 	err := s.lastFlush()
-	if s.stalled.Load() != nil { // Pebble would wait for the disk
+	if s.stuck() != nil { // Pebble would wait for the disk
 		return err
 	}
-	return errors.Join(err, s.db.Close())
+	return errors.Join(err, here(s.orEnd(s.db.Close)))
 }
 
 // part returns a partition that may be used.

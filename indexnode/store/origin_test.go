@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -57,7 +58,7 @@ func TestOriginGoesWithTheOffsets(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(crashed, -1, "")
-	if err := crashed.Restore("checkpoint", c); err != nil {
+	if err := crashed.Restore(context.Background(), "checkpoint", c); err != nil {
 		t.Fatal(err)
 	}
 	want(crashed, 2, "cluster-a")

@@ -10,24 +10,36 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble ends the process, or panics in a goroutine of its own, when it cannot
-// write its manifest or sync a directory. So it never hears of that: the call
-// that meets EIO waits in the file system, is told, and is done anew until it
-// works. Pebble does not hold the locks of readers meanwhile.
+// Pebble cannot go on, or panics in a goroutine of its own, when it cannot write
+// its manifest or sync a directory. So it never hears of that: the call that
+// meets a disk that fails, or that is full although the ballast was given up,
+// waits in the file system, is told, and is done anew until it works. Pebble
+// does not hold the locks of readers meanwhile. An offline store has nobody to
+// wait for, and ends.
+
+// disk are errors of the disk, which may go away.
+var disk = []error{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS}
+
+func ofDisk(err error) bool {
+	return slices.ContainsFunc(disk, func(e error) bool { return errors.Is(err, e) })
+}
 
 // patience is the pause before what met EIO is done anew.
 const patience = 250 * time.Millisecond
 
-// patiently does what Pebble cannot do without, anew as long as it meets EIO.
-// Of a store that was closed meanwhile it never returns: see Close.
+// patiently does what Pebble cannot do without, anew as long as the disk fails.
+// Of a store that ended or was closed meanwhile it never returns: see Close.
 func (s *Store) patiently(do func() error) error {
 	for {
 		err := do()
-		if !errors.Is(err, syscall.EIO) {
+		if !ofDisk(err) {
 			if s.stalled.Swap(nil) != nil {
 				s.log.Info("store: the disk works again: ingest goes on")
 			}
 			return err
+		}
+		if s.opts.Offline || !s.opened.Load() && !errors.Is(err, syscall.EIO) {
+			s.end(err)
 		}
 		if s.stalled.Swap(&err) == nil {
 			s.log.Error("store: the disk fails: ingest waits, reads go on", "err", err)
@@ -74,7 +86,7 @@ func (f *patientFile) SyncTo(int64) (fullSync bool, err error) { return false, n
 func (f *patientFile) do(op func() error) error {
 	if !f.wrong {
 		err := op()
-		if !errors.Is(err, syscall.EIO) {
+		if !ofDisk(err) {
 			return err
 		}
 		f.wrong = true

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -32,7 +33,7 @@ func TestAQuarantineIsLiftedOnDisk(t *testing.T) {
 	c := checkpoint(t, s, 3, "checkpoint")
 	for what, lift := range map[string]func() error{
 		"drop":    func() error { return s.DropPartition(3) },
-		"restore": func() error { return s.Restore("checkpoint", c) },
+		"restore": func() error { return s.Restore(context.Background(), "checkpoint", c) },
 	} {
 		quarantine(t, s, 3)
 		if err := s.Flush(); err != nil {
@@ -68,7 +69,7 @@ func TestRestoreRefusesAnotherPartition(t *testing.T) {
 	for _, from := range []millrace.Partition{3, 5} {
 		c := checkpoint(t, s, from, "checkpoint")
 		c.Partition = 4
-		if err := s.Restore("checkpoint", c); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "another partition") {
+		if err := s.Restore(context.Background(), "checkpoint", c); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "another partition") {
 			t.Errorf("from partition %d: %v", from, err)
 		}
 		for _, p := range []millrace.Partition{3, 4, 5} {
@@ -93,7 +94,7 @@ func TestAnOldReaderDoesNotQuarantine(t *testing.T) {
 	c := checkpoint(t, s, 3, "checkpoint")
 	for what, replace := range map[string]func() error{
 		"drop":    func() error { return s.DropPartition(3) },
-		"restore": func() error { return s.Restore("checkpoint", c) },
+		"restore": func() error { return s.Restore(context.Background(), "checkpoint", c) },
 	} {
 		snap, err := s.snapshot(3)
 		if err != nil {

@@ -348,6 +348,24 @@ func (s *Store) Timelines(n millrace.Partition) iter.Seq2[millrace.Timeline, err
 	}
 }
 
+// Routes ranges over the entities of a partition that route features, as they
+// are when the range begins.
+func (s *Store) Routes(n millrace.Partition) iter.Seq2[millrace.Entity, error] {
+	return func(yield func(millrace.Entity, error) bool) {
+		snap, err := s.snapshot(n)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer snap.Close()
+		for e, err := range routes(snap, n) {
+			if !yield(e, snap.failed(err)) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // snapshot is a partition as it was at one time.
 type snapshot struct {
 	*pebble.Snapshot
@@ -399,6 +417,29 @@ func heads(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Timeline, e
 		}
 		if err := it.Error(); err != nil {
 			yield(millrace.Timeline{}, err)
+		}
+	}
+}
+
+// routes ranges over the entities that have rows of features.
+func routes(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Entity, error] {
+	return func(yield func(millrace.Entity, error) bool) {
+		prefix := partitionKey(n, kindFeatures)
+		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer it.Close()
+		for ok := it.First(); ok; {
+			e, _, err := cutString(it.Key()[len(prefix):])
+			if !yield(millrace.Entity(e), err) || err != nil {
+				return
+			}
+			ok = it.SeekGE(after(featuresPrefix(n, millrace.Entity(e))))
+		}
+		if err := it.Error(); err != nil {
+			yield("", err)
 		}
 	}
 }

@@ -1,12 +1,15 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
 )
@@ -124,13 +127,21 @@ func (s *Store) mark(some []*replacement) error {
 	return s.flushPebble(s.ctx.Done())
 }
 
-// exchange excises partitions and ingests their tables.
+// exchange excises partitions and ingests their tables. An excise is an edit of
+// the manifest, which is synced, so there is none where nothing is: memtables
+// are on disk by now.
 func (s *Store) exchange(some []*replacement) error {
+	there, err := s.tables()
+	if err != nil {
+		return err
+	}
 	var bottom, run []string
 	for _, r := range some {
 		r.begun = true
-		if err := s.excise(partitionSpan(r.p.p)); err != nil {
-			return err
+		if overlaps(there, r.p.p) {
+			if err := s.excise(partitionSpan(r.p.p)); err != nil {
+				return err
+			}
 		}
 		r.p.damaged = false
 		bottom, run = append(bottom, r.bottom...), append(run, r.run...)
@@ -142,11 +153,19 @@ func (s *Store) exchange(some []*replacement) error {
 		if len(paths) == 0 {
 			continue
 		}
-		if err := s.db.Ingest(context.Background(), paths); err != nil {
+		if err := s.orEnd(func() error { return s.db.Ingest(context.Background(), paths) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// overlaps reports whether a table may have rows of a partition. It reads none.
+func overlaps(tables []pebble.SSTableInfo, n millrace.Partition) bool {
+	start, end := partitionSpan(n)
+	return slices.ContainsFunc(tables, func(t pebble.SSTableInfo) bool {
+		return bytes.Compare(t.Smallest.UserKey, end) < 0 && bytes.Compare(t.Largest.UserKey, start) >= 0
+	})
 }
 
 // reload makes a partition what the disk says, whatever it was. p.mu is held.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,12 +20,14 @@ import (
 // caller's to verify, and so is that the files are those that a store wrote, by
 // their hash: Pebble believes a block whose checksum is right.
 //
+// When ctx is done it gives up what it reads, and the store is as it was.
+//
 // The files stay in dir, and must not be written: the store links them. Every
 // row is read before anything is replaced: files that are not what the
 // checkpoint says are an [ErrRefused], and the store is as it was. A crash or an
 // [ErrFailed] in the last step leaves the partition quarantined, for the next
 // Restore or [Store.DropPartition].
-func (s *Store) Restore(dir string, c Checkpoint) error {
+func (s *Store) Restore(ctx context.Context, dir string, c Checkpoint) error {
 	p, err := s.part(c.Partition)
 	if err != nil {
 		return err
@@ -33,7 +36,10 @@ func (s *Store) Restore(dir string, c Checkpoint) error {
 		return fmt.Errorf("%w: partition %d is being restored already", ErrFailed, c.Partition)
 	}
 	defer p.restoring.Store(false)
-	r := restore{s: s, p: p, c: &c, dir: dir, scratch: s.opts.FS.PathJoin(s.dir, fmt.Sprintf("%s%03d", scratchPrefix, c.Partition))}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	r := restore{ctx: ctx, s: s, p: p, c: &c, dir: dir, scratch: s.opts.FS.PathJoin(s.dir, fmt.Sprintf("%s%03d", scratchPrefix, c.Partition))}
 	err = r.do()
 	if left := s.opts.FS.RemoveAll(r.scratch); left != nil { // until the next restore, or Open
 		s.log.Warn("store: files of a restore are left", "dir", r.scratch, "err", left)
@@ -61,6 +67,7 @@ func (s *Store) removeScratch() error {
 
 // restore is a restore under way.
 type restore struct {
+	ctx          context.Context // until it is given up
 	s            *Store
 	p            *part
 	c            *Checkpoint
@@ -89,7 +96,7 @@ func (r *restore) do() error {
 
 // refuse tells files that are wrong from a disk that cannot be read or written.
 func (r *restore) refuse(err error) error {
-	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT || errors.Is(err, ErrFailed) {
+	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT || errors.Is(err, ErrFailed) || r.ctx.Err() != nil {
 		return err
 	}
 	return fmt.Errorf("%w: %w; take another checkpoint, or fetch its files again", ErrRefused, err)
@@ -105,7 +112,7 @@ func (r *restore) prepare() (err error) {
 	if err := fs.MkdirAll(r.scratch, 0o755); err != nil {
 		return err
 	}
-	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: "run-", level: lowestLevel - 1}, rows: newChecker(r.s.ctx, r.p.p)}
+	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: "run-", level: lowestLevel - 1}, rows: newChecker(r.ctx, r.p.p)}
 	defer func() { err = errors.Join(err, m.close()) }()
 	if err := r.open(m); err != nil {
 		return err
@@ -130,6 +137,9 @@ func (r *restore) open(m *merge) error {
 	}
 	for _, bottom := range []bool{false, true} {
 		for _, f := range r.c.Files {
+			if err := r.ctx.Err(); err != nil {
+				return err
+			}
 			if f.Bottom != bottom {
 				continue
 			}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -65,7 +66,7 @@ func newRestoreLife(t *testing.T, seed uint64) *restoreLife {
 	}
 	l.to = to
 	for _, c := range l.old {
-		if err := to.Restore("old", c); err != nil {
+		if err := to.Restore(context.Background(), "old", c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,14 +129,14 @@ func (l *restoreLife) damage(run int) (what string, taken bool, err error) {
 	if err != nil {
 		return what, false, err
 	}
-	err = l.to.Restore(dir, c)
+	err = l.to.Restore(context.Background(), dir, c)
 	switch {
 	case err == nil:
 		// What it is must be what the undamaged one is. Then back again.
 		if err := errors.Join(l.is(l.young[i]), l.is(neighbour)); err != nil {
 			return what, true, err
 		}
-		return what, true, l.to.Restore("old", old)
+		return what, true, l.to.Restore(context.Background(), "old", old)
 	case !errors.Is(err, ErrRefused) || errors.Is(err, ErrCorrupt) || errors.Is(err, ErrFailed):
 		return what, false, fmt.Errorf("not ErrRefused alone: %w", err)
 	}
@@ -270,7 +271,7 @@ func TestACraftedTableIsRefused(t *testing.T) {
 		for _, bottom := range []bool{false, true} {
 			dir := fmt.Sprintf("crafted-%t-%s", bottom, what)
 			c := l.craft(t, 0, dir, bottom, write)
-			if err := l.to.Restore(dir, c); !errors.Is(err, ErrRefused) || errors.Is(err, ErrFailed) {
+			if err := l.to.Restore(context.Background(), dir, c); !errors.Is(err, ErrRefused) || errors.Is(err, ErrFailed) {
 				t.Errorf("%s, bottom %t: %v", what, bottom, err)
 			}
 			if err := errors.Join(l.is(l.old[0]), l.is(l.old[1])); err != nil {
@@ -299,7 +300,7 @@ func TestALinkIsRefused(t *testing.T) {
 	}
 	for _, bottom := range []bool{false, true} {
 		c.Files[0].Bottom = bottom
-		if err := s.Restore(dir, c); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "regular") {
+		if err := s.Restore(context.Background(), dir, c); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "regular") {
 			t.Errorf("bottom %t: %v", bottom, err)
 		}
 	}
@@ -316,12 +317,12 @@ func TestAFailingDiskIsNotARefusal(t *testing.T) {
 	apply(t, s, mendBatch(3, 0, 40))
 	c := checkpoint(t, s, 3, "checkpoint")
 	disk.reads.Store(true)
-	err := s.Restore("checkpoint", c)
+	err := s.Restore(context.Background(), "checkpoint", c)
 	disk.reads.Store(false)
 	if err := onlyFailed(err); err != nil || errors.Is(err, ErrRefused) {
 		t.Error(err)
 	}
-	if err := errors.Join(mended(s, 3), s.Restore("checkpoint", c), mended(s, 3), s.Close()); err != nil {
+	if err := errors.Join(mended(s, 3), s.Restore(context.Background(), "checkpoint", c), mended(s, 3), s.Close()); err != nil {
 		t.Error(err)
 	}
 }
@@ -357,7 +358,7 @@ func TestRestoresAtTheSameTime(t *testing.T) {
 	for _, c := range all {
 		restores.Go(func() {
 			for range 5 {
-				if err := errors.Join(s.Restore("checkpoint", c), mended(s, c.Partition)); err != nil {
+				if err := errors.Join(s.Restore(context.Background(), "checkpoint", c), mended(s, c.Partition)); err != nil {
 					t.Errorf("partition %d: %v", c.Partition, err)
 				}
 			}
@@ -367,7 +368,7 @@ func TestRestoresAtTheSameTime(t *testing.T) {
 	close(done)
 	writer.Wait()
 	s.parts[3].restoring.Store(true)
-	if err := s.Restore("checkpoint", all[1]); onlyFailed(err) != nil {
+	if err := s.Restore(context.Background(), "checkpoint", all[1]); onlyFailed(err) != nil {
 		t.Errorf("a second restore of one partition: %v", err)
 	}
 	if err := errors.Join(mended(s, 3), s.Close()); err != nil {
@@ -394,7 +395,7 @@ func TestCheckpointsFailAlone(t *testing.T) {
 	}
 	apply(t, s, mendBatch(5, 0, 40))
 	for _, c := range all {
-		if err := s.Restore("checkpoint", c); err != nil {
+		if err := s.Restore(context.Background(), "checkpoint", c); err != nil {
 			t.Error(err)
 		}
 	}
@@ -460,7 +461,7 @@ func TestSharedTablesAreWrittenApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range all {
-		if err := errors.Join(other.Restore("checkpoint", c), mended(other, c.Partition)); err != nil {
+		if err := errors.Join(other.Restore(context.Background(), "checkpoint", c), mended(other, c.Partition)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -508,7 +509,7 @@ func TestARestoreIsRowForRow(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range all {
-			if err := errors.Join(to.Restore("checkpoint", c), sameRows(s, to, c.Partition)); err != nil {
+			if err := errors.Join(to.Restore(context.Background(), "checkpoint", c), sameRows(s, to, c.Partition)); err != nil {
 				t.Fatalf("seed %d: partition %d: %v", seed+i, c.Partition, err)
 			}
 			for _, f := range c.Files {
@@ -573,4 +574,63 @@ func sameRows(a, b *Store, p millrace.Partition) error {
 		return errors.Join(errX, errY, fmt.Errorf("%d rows, and %d that are others", len(x), len(y)))
 	}
 	return errors.Join(errX, errY)
+}
+
+// What a restore syncs: nothing is excised of a partition of which the store
+// has nothing, and each table that is written is synced once, with the others.
+func TestARestoreSyncsNoMoreThanItMust(t *testing.T) {
+	mem := vfs.NewMem()
+	from := openMem(t, Options{FS: mem})
+	apply(t, from, mendBatch(3, 0, 40))
+	c := checkpoint(t, from, 3, "checkpoint")
+	for i := range c.Files {
+		c.Files[i].Bottom = false // so that all is written anew
+	}
+	if err := from.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	synced := map[string]int{} // by the beginning of a file's name, guarded by mu
+	logged := vfs.WithLogging(mem, func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		if strings.HasPrefix(format, "sync: ") || strings.HasPrefix(format, "sync-data: ") {
+			kind, _, _ := strings.Cut(filepath.Base(fmt.Sprint(args...)), "-")
+			synced[kind]++
+		}
+	})
+	to, err := Open("to", Options{FS: logged, FlushEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(kind string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return synced[kind]
+	}
+	before := of("MANIFEST")
+	if err := to.exchange([]*replacement{{p: &to.parts[3]}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := of("MANIFEST") - before; n != 0 {
+		t.Errorf("the manifest is synced %d times to excise a partition of which there is nothing", n)
+	}
+	if err := to.Restore(context.Background(), "checkpoint", c); err != nil {
+		t.Fatal(err)
+	}
+	if n := of("run"); n != 1 {
+		t.Errorf("the table that a restore writes is synced %d times; once is enough", n)
+	}
+	if err := to.exchange([]*replacement{{p: &to.parts[3]}}); err != nil || to.Applied(3).Content != 40 {
+		t.Fatal(err)
+	}
+	if err := to.reload(&to.parts[3]); err != nil || to.Applied(3).Content != -1 {
+		t.Errorf("excised, it is at %v: %v", to.Applied(3), err)
+	}
+	if err := to.Restore(context.Background(), "checkpoint", c); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(mended(to, 3), to.Close()); err != nil {
+		t.Error(err)
+	}
 }

@@ -46,7 +46,12 @@ type Options struct {
 	// Log receives lifecycle and background failures; nil discards them.
 	Log *slog.Logger
 
-	fatal         func(msg string) // what Pebble calls to die; tests survive it
+	// Offline is for a store that serves nobody: where the disk fails or is full
+	// and Pebble cannot do without it, the store ends with an [ErrFailed]. Others
+	// wait for the disk and go on.
+	Offline bool
+
+	fatal         func(msg string) // hears that Pebble cannot go on; for tests
 	memTableBytes uint64           // of Pebble; tests make it small
 }
 
@@ -74,9 +79,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.memTableBytes == 0 {
 		o.memTableBytes = 16 << 20
-	}
-	if o.fatal == nil {
-		o.fatal = exit(o.Log)
 	}
 	return o
 }

@@ -40,7 +40,7 @@ func (t *tables) add(kind pebble.InternalKeyKind, key, value []byte) error {
 		if err != nil {
 			return err
 		}
-		f = unsynced{vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: 1 << 20})}
+		f = unsynced{vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: 1 << 20, NoSyncOnClose: true})}
 		t.files = append(t.files, File{Name: name, Bottom: true})
 		t.w = sstable.NewWriter(objstorageprovider.NewFileWritable(f), t.s.dbo.MakeWriterOptions(t.level, t.s.db.TableFormat()))
 	}

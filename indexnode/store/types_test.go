@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -92,7 +93,7 @@ func TestRestoreBringsTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := to.Restore("checkpoint", c); err != nil {
+	if err := to.Restore(context.Background(), "checkpoint", c); err != nil {
 		t.Fatal(err)
 	}
 	if types, all := to.Types(); !all || len(types) != 1 || types[0] != typed(1).Type {

@@ -34,13 +34,17 @@ func Handler(metrics prometheus.Gatherer, ready func() error) http.Handler {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return mux
+	return http.MaxBytesHandler(mux, maxBodyBytes)
 }
 
+// maxBodyBytes is more than any tool sends: the symbols of a profile, which the
+// handler of /debug/pprof/symbol answers from memory.
+const maxBodyBytes = 64 << 10
+
 // Serve serves h on l as [ServeBy] does. Slow clients are cut off: headers
-// within 5 s.
+// within 5 s, bodies within 10.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	return ServeBy(ctx, l, &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10})
+	return ServeBy(ctx, l, &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10})
 }
 
 // ServeBy has s serve on l until ctx is done, then lets requests under way

@@ -42,4 +42,13 @@ func TestHandler(t *testing.T) {
 	get("/readyz", 200, "ok")
 	get("/metrics", 200, "millrace_test_total 3")
 	get("/debug/pprof/goroutine?debug=1", 200, "goroutine profile")
+	// What the handler of symbols answers from memory is bounded.
+	r, err := http.Post(s.URL+"/debug/pprof/symbol", "", strings.NewReader(strings.Repeat("0x44e3b1+", 1<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if n, _ := io.Copy(io.Discard, r.Body); n > 16*maxBodyBytes {
+		t.Errorf("%d bytes are answered", n)
+	}
 }

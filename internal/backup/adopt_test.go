@@ -26,7 +26,7 @@ func TestAdopt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &Manifest{Partition: 7, Node: "a", Log: "k", Schemas: ref}
+	m := &Manifest{Partition: 7, Node: "a", Log: "k", Applied: Offsets{-1, -1}, Schemas: ref}
 	if err := first.WriteManifest(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}

@@ -80,6 +80,8 @@ func look(ctx context.Context, bucket *blob.Bucket, u *url.URL) error {
 	switch {
 	case err == nil:
 		return nil
+	case unknownKey(err):
+		return refuse(fmt.Sprintf("the store of %s doesn't know the access key of these credentials: %v", u.Host, err), "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 	case gcerrors.Code(err) == gcerrors.NotFound:
 		return refuse(fmt.Sprintf("there is no bucket %q", u.Host), "create it, or correct the name, the region and the endpoint")
 	case strings.Contains(err.Error(), "get credentials"), strings.Contains(err.Error(), "default credentials"):
@@ -90,6 +92,12 @@ func look(ctx context.Context, bucket *blob.Bucket, u *url.URL) error {
 		return refuse(fmt.Sprintf("the region of %s isn't known: %v", u.Host, err), "add ?region=... to the URL")
 	}
 	return refuse(fmt.Sprintf("the bucket %s doesn't answer: %v", u.Host, err), "check the address, and whether the store is up")
+}
+
+// unknownKey reports whether a store says that nobody has the access key. Some
+// say so by 404, as of a bucket that isn't there.
+func unknownKey(err error) bool {
+	return strings.Contains(err.Error(), "UserNotFound") || strings.Contains(err.Error(), "InvalidAccessKeyId")
 }
 
 func (c *cloud) close() error { return c.bucket.Close() }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"github.com/millrace/millrace"
@@ -46,7 +47,8 @@ const (
 	maxTopics = 1 << 10
 )
 
-func badCut(name string) error {
+// CheckCutName refuses what is no name of a cut.
+func CheckCutName(name string) error {
 	if goodCut.MatchString(name) {
 		return nil
 	}
@@ -57,7 +59,7 @@ func badCut(name string) error {
 func (c *Cut) validate() error {
 	switch {
 	case !goodCut.MatchString(c.Name):
-		return badCut(c.Name)
+		return CheckCutName(c.Name)
 	case len(c.Content) != partitions || len(c.Features) != partitions:
 		return fmt.Errorf("content, features: %d and %d offsets, and not %d each", len(c.Content), len(c.Features), partitions)
 	case slices.Min(c.Content) < 0 || slices.Min(c.Features) < 0:
@@ -107,13 +109,29 @@ func (b *Bucket) Cuts(ctx context.Context) ([]string, error) {
 	return all, err
 }
 
-// Cut reads a cut.
+// noCut is the error of a cut that is not there. It is fs.ErrNotExist, too.
+func noCut(name string) error {
+	return fmt.Errorf("%w%w", &millrace.Error{
+		Reason: millrace.ReasonInvalid, Field: "cut", Detail: fmt.Sprintf("there is no cut %s", name),
+		WayOut: "millrace backup cuts names them; a time is written as 2026-11-22T11:45:00Z",
+	}, silent{fs.ErrNotExist})
+}
+
+// silent is an error that others are told apart by, and nobody reads.
+type silent struct{ error }
+
+func (silent) Error() string   { return "" }
+func (s silent) Unwrap() error { return s.error }
+
+// Cut reads a cut. One that is not there is fs.ErrNotExist, and no [Damage].
 func (b *Bucket) Cut(ctx context.Context, name string) (*Cut, error) {
-	if err := badCut(name); err != nil {
+	if err := CheckCutName(name); err != nil {
 		return nil, err
 	}
 	var c Cut
-	if _, err := b.readOurs(ctx, cutName(name), &c, &c.Cluster); err != nil {
+	if _, err := b.readOurs(ctx, cutName(name), &c, &c.Cluster); isMissing(err) {
+		return nil, noCut(name)
+	} else if err != nil {
 		return nil, err
 	}
 	if err := c.validate(); err != nil {
@@ -188,7 +206,7 @@ func (b *Bucket) cutPart(ctx context.Context, cut string, p millrace.Partition) 
 // WriteCutParts writes parts of a cut that doesn't count yet. They may replace
 // those that an earlier run left.
 func (b *Bucket) WriteCutParts(ctx context.Context, cut string, parts []*CutPart) error {
-	if err := badCut(cut); err != nil {
+	if err := CheckCutName(cut); err != nil {
 		return err
 	}
 	owner, err := b.owner(ctx)
@@ -247,7 +265,7 @@ func (b *Bucket) free(ctx context.Context, name string) error {
 // WriteCut makes a cut count: it reads all its parts, looks for what they name,
 // and writes it.
 func (b *Bucket) WriteCut(ctx context.Context, c *Cut) error {
-	if err := errors.Join(badCut(c.Name), b.free(ctx, c.Name)); err != nil {
+	if err := errors.Join(CheckCutName(c.Name), b.free(ctx, c.Name)); err != nil {
 		return err
 	}
 	owner, err := b.owner(ctx)
@@ -294,74 +312,8 @@ func (b *Bucket) WriteCut(ctx context.Context, c *Cut) error {
 // RemoveCut makes a cut count no more. Its parts and what only they name go with
 // the next expiry.
 func (b *Bucket) RemoveCut(ctx context.Context, name string) error {
-	if err := badCut(name); err != nil {
+	if err := CheckCutName(name); err != nil {
 		return err
 	}
 	return b.objects.remove(ctx, cutName(name))
-}
-
-// maxDrills is how many results of drills are kept.
-const maxDrills = 1000
-
-// Drill is what a restore drill found. [Bucket.WriteDrill] sets Format, Cluster
-// and ID.
-type Drill struct {
-	Format    int                `json:"format"`
-	Cluster   Identity           `json:"cluster"`
-	ID        string             `json:"id"`
-	Time      millrace.Time      `json:"time"`
-	Node      millrace.NodeID    `json:"node"`
-	Partition millrace.Partition `json:"partition"`
-	Backup    string             `json:"backup"`
-	Bytes     int64              `json:"bytes"`
-	Seconds   float64            `json:"seconds"`
-	Fault     string             `json:"fault"` // why it failed; empty where it did not
-}
-
-// WriteDrill records the result of a drill.
-func (b *Bucket) WriteDrill(ctx context.Context, d *Drill) error {
-	owner, err := b.owner(ctx)
-	if err != nil {
-		return err
-	}
-	ids, err := b.drillIDs(ctx)
-	if err != nil {
-		return err
-	}
-	newest := ""
-	if len(ids) > 0 {
-		newest = ids[0]
-	}
-	d.Format, d.Cluster, d.ID = format, owner, newID(d.Time.Std(), d.Node, newest)
-	return b.createObject(ctx, drillsPrefix+d.ID+objectSuffix, d)
-}
-
-// Drills reads the results of up to so many drills, the newest first. What is
-// damaged is left out.
-func (b *Bucket) Drills(ctx context.Context, most int) ([]*Drill, error) {
-	ids, err := b.drillIDs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all, err := parallel(ctx, ids[:min(most, len(ids))], func(ctx context.Context, id string) (*Drill, error) {
-		var d Drill
-		var damage *Damage
-		_, err := b.readOurs(ctx, drillsPrefix+id+objectSuffix, &d, &d.Cluster)
-		if errors.As(err, &damage) || err == nil && d.ID != id {
-			return nil, nil
-		}
-		return &d, err
-	})
-	return slices.DeleteFunc(all, func(d *Drill) bool { return d == nil }), err
-}
-
-func (b *Bucket) drillIDs(ctx context.Context) (ids []string, err error) {
-	err = b.objects.list(ctx, drillsPrefix, func(o object) error {
-		if at := parse(o.name); at.kind == isDrill && !o.odd {
-			ids = append(ids, at.id)
-		}
-		return nil
-	})
-	newestFirst(ids)
-	return ids, err
 }

@@ -26,6 +26,7 @@ const (
 	Newer      DamageKind = "newer"   // written by a newer Millrace
 	Misfit     DamageKind = "misfit"  // a part of a cut that doesn't fit the cut
 	Link       DamageKind = "link"    // a link or a device, which is never followed
+	Future     DamageKind = "future"  // dated ahead of now, so that it would be the newest for as long
 	Extra      DamageKind = "extra"   // nothing that Millrace wrote; harmless to a restore
 )
 

@@ -69,3 +69,24 @@ func TestDrillsComeBackNewestFirst(t *testing.T) {
 		}
 	})
 }
+
+// Records of damage come back, the newest first, and those beyond the newest go
+// with an expiry.
+func TestHealingsComeBackNewestFirst(t *testing.T) {
+	onEach(t, func(t *testing.T, o objects) {
+		b := claimed(t, o)
+		for p := range millrace.Partition(3) {
+			h := &Healing{Time: millrace.TimeOf(time.Now()), Node: "node-1", Partition: p, Damage: fmt.Sprint(p), From: "x"}
+			if err := b.WriteHealing(t.Context(), h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := b.Healings(t.Context(), 2)
+		if err != nil || len(got) != 2 || got[0].Partition != 2 || got[1].Damage != "1" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if drills, err := b.Drills(t.Context(), 2); err != nil || len(drills) != 0 {
+			t.Errorf("as drills: %+v, %v", drills, err)
+		}
+	})
+}

@@ -264,7 +264,7 @@ func (x *expiry) count(all []object, removed []bool) {
 }
 
 // tidy removes what those left that died: holds, condemnations, writes that
-// never ended; and the oldest results of drills.
+// never ended; and the oldest results of drills, and records of damage.
 func (x *expiry) tidy(ctx context.Context, mine string) error {
 	var dead []object
 	for _, h := range x.s.holds {
@@ -272,7 +272,7 @@ func (x *expiry) tidy(ctx context.Context, mine string) error {
 			dead = append(dead, h.object)
 		}
 	}
-	var drills []object
+	var drills, healings []object
 	for _, o := range x.s.others {
 		age := x.now.Sub(o.modified)
 		switch parse(o.name).kind {
@@ -286,10 +286,14 @@ func (x *expiry) tidy(ctx context.Context, mine string) error {
 			}
 		case isDrill:
 			drills = append(drills, o)
+		case isHealing:
+			healings = append(healings, o)
 		}
 	}
-	slices.SortFunc(drills, func(a, b object) int { return strings.Compare(b.name, a.name) })
-	dead = append(dead, drills[min(len(drills), maxDrills):]...)
+	for _, all := range [][]object{drills, healings} {
+		slices.SortFunc(all, func(a, b object) int { return strings.Compare(b.name, a.name) })
+		dead = append(dead, all[min(len(all), maxRecords):]...)
+	}
 	_, err := parallel(ctx, dead, func(ctx context.Context, o object) (struct{}, error) {
 		return struct{}{}, x.b.objects.remove(ctx, o.name)
 	})

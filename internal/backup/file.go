@@ -196,6 +196,9 @@ func (b *Bucket) wait(ctx context.Context, n int) error {
 // path already, and is whole, is not downloaded again. Nothing is synced: after
 // a crash, asking for it again tells whether it is there.
 func (b *Bucket) GetFile(ctx context.Context, r Ref, path string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if is, err := refOf(path); err == nil && is == r {
 		b.progress.add(r.Size)
 		return nil
@@ -243,7 +246,7 @@ func (b *Bucket) download(ctx context.Context, r Ref, f *os.File) (resumed bool,
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return false, err
 	}
-	have, err := io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, chunk))
+	have, err := io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, min(chunk, r.Size+1)))
 	if err != nil {
 		return false, err
 	}
@@ -291,7 +294,7 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 		}
 		in := &reader{ctx: ctx, b: b, from: io.LimitReader(from, r.Size-have+1)}
 		out := &writer{w: w}
-		err = pump(out, in, sum)
+		err = pump(out, in, sum, int(min(chunk, r.Size-have+1)))
 		_ = from.Close() // everything is read, or the first error tells
 		have += in.n
 		switch {
@@ -313,18 +316,18 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 	}
 }
 
-// pump copies from in to w. It hashes one buffer while it reads and writes the
-// next: hashing takes as long as both.
-func pump(w io.Writer, in io.Reader, sum hash.Hash) error {
+// pump copies from in to w, by buffers of a size. It hashes one while it reads
+// and writes the next: hashing takes as long as both.
+func pump(w io.Writer, in io.Reader, sum hash.Hash, size int) error {
 	full, free := make(chan []byte), make(chan []byte, 2)
-	free <- make([]byte, chunk)
-	free <- make([]byte, chunk)
+	free <- make([]byte, size)
+	free <- make([]byte, size)
 	hashed := make(chan struct{})
 	go func() {
 		defer close(hashed)
 		for b := range full {
 			sum.Write(b)
-			free <- b[:chunk]
+			free <- b[:size]
 		}
 	}()
 	defer func() {

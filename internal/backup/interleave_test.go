@@ -81,7 +81,7 @@ func backsUp(ctx context.Context, o objects, rng *rand.Rand, p millrace.Partitio
 			if err != nil {
 				return err
 			}
-			m.Files[i] = File{Name: fmt.Sprint(i), Ref: r}
+			m.Files[i] = File{Name: fmt.Sprint(i, ".sst"), Ref: r}
 		}
 		time.Sleep(time.Duration(rng.Int64N(int64(90 * time.Minute))))
 		if err := finish(ctx, b, m); err != nil {

@@ -11,22 +11,29 @@ import (
 )
 
 // IDs returns the ids of a partition's backups, the newest first. It reads none
-// of them.
+// of them. Those that are dated ahead of now are not among them.
 func (b *Bucket) IDs(ctx context.Context, p millrace.Partition) ([]string, error) {
-	all, err := b.ids(ctx, fmt.Sprintf("%s%03d/", manifestsPrefix, p))
+	all, err := b.ids(ctx, prefixOf(p), func(*Damage) {})
 	return all[p], err
 }
 
-// AllIDs returns the ids of the backups of all partitions, the newest first, by
-// one list.
+func prefixOf(p millrace.Partition) string { return fmt.Sprintf("%s%03d/", manifestsPrefix, p) }
+
+// AllIDs returns the ids of the backups of all partitions, as IDs does, by one
+// list.
 func (b *Bucket) AllIDs(ctx context.Context) (map[millrace.Partition][]string, error) {
-	return b.ids(ctx, manifestsPrefix)
+	return b.ids(ctx, manifestsPrefix, func(*Damage) {})
 }
 
-func (b *Bucket) ids(ctx context.Context, prefix string) (map[millrace.Partition][]string, error) {
+// ids tells those that are dated ahead of now to report.
+func (b *Bucket) ids(ctx context.Context, prefix string, report func(*Damage)) (map[millrace.Partition][]string, error) {
 	all := map[millrace.Partition][]string{}
 	err := b.objects.list(ctx, prefix, func(o object) error {
-		if at := parse(o.name); at.kind == isManifest && !o.odd {
+		switch at := parse(o.name); {
+		case at.kind != isManifest || o.odd:
+		case ahead(at.id):
+			report(tooNew(at.partition, at.id))
+		default:
 			all[at.partition] = append(all[at.partition], at.id)
 		}
 		return nil
@@ -44,10 +51,11 @@ func newestFirst(ids []string) {
 // Manifests reads a partition's backups, the newest first. What is damaged is
 // left out and told to report.
 func (b *Bucket) Manifests(ctx context.Context, p millrace.Partition, report func(*Damage)) ([]*Manifest, error) {
-	ids, err := b.IDs(ctx, p)
+	listed, err := b.ids(ctx, prefixOf(p), report)
 	if err != nil {
 		return nil, err
 	}
+	ids := listed[p]
 	type outcome struct {
 		m       *Manifest
 		damaged *Damage
@@ -73,7 +81,7 @@ func (b *Bucket) Manifests(ctx context.Context, p millrace.Partition, report fun
 // Newest reads the newest backup of every partition that has one. Where that is
 // damaged, it is told to report, and the one before it is read.
 func (b *Bucket) Newest(ctx context.Context, report func(*Damage)) (map[millrace.Partition]*Manifest, error) {
-	all, err := b.AllIDs(ctx)
+	all, err := b.ids(ctx, manifestsPrefix, report)
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ const (
 	maxFileBytes   = 1 << 40
 )
 
-var goodFile = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`)
+var goodFile = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,123}\.sst$`)
 
 // Refs returns every file that the manifest names, the registry of schemas
 // among them, each once.
@@ -121,24 +121,28 @@ func (m *Manifest) validate() error {
 		return fmt.Errorf("files: %d; at most %d are taken", len(m.Files), maxFiles)
 	case len(m.Types) > maxTypes || len(m.Retention) > maxTypes:
 		return fmt.Errorf("types: at most %d are taken", maxTypes)
+	case len(m.Files) == 0 && (m.Applied != Offsets{-1, -1} || m.Digest != Digest{}):
+		return fmt.Errorf("files: there are none, and applied says %+v, digest %x", m.Applied, m.Digest)
 	}
 	if err := validSizes(m.Schemas); err != nil {
 		return fmt.Errorf("schemas: %w", err)
 	}
 	names := make(map[string]bool, len(m.Files))
-	sizes := make(map[Hash]int64, len(m.Files))
+	hashes := make(map[Hash]bool, len(m.Files))
 	for i, f := range m.Files {
 		if !goodFile.MatchString(f.Name) || names[f.Name] {
-			return fmt.Errorf("files[%d].name: %.80q is no name of a file, or stands twice", i, f.Name)
+			return fmt.Errorf("files[%d].name: %.80q is no name of an sstable, or stands twice", i, f.Name)
 		}
 		if err := validSizes(f.Ref); err != nil || f.IsZero() {
 			return fmt.Errorf("files[%d]: %w", i, errors.Join(err, errNoHash(f.Ref)))
 		}
-		if size, ok := sizes[f.SHA256]; ok && size != f.Size {
-			return fmt.Errorf("files[%d].size: %d, and %d of the same hash elsewhere", i, f.Size, size)
+		// No two sstables of a store are alike. So what a manifest has one
+		// download is bounded by what the bucket has.
+		if hashes[f.SHA256] {
+			return fmt.Errorf("files[%d].sha256: %v stands twice", i, f.SHA256)
 		}
 		names[f.Name] = true
-		sizes[f.SHA256] = f.Size
+		hashes[f.SHA256] = true
 	}
 	return nil
 }
@@ -180,6 +184,12 @@ func (b *Bucket) manifest(ctx context.Context, p millrace.Partition, id string) 
 	}
 	if m.Partition != p || m.ID != id {
 		return nil, h, &Damage{Object: name, Kind: Foreign, Detail: fmt.Sprintf("it says that it is backup %s of partition %d", m.ID, m.Partition)}
+	}
+	if ahead(id) {
+		return nil, h, tooNew(p, id)
+	}
+	if now := time.Now(); m.Time.Std().Sub(now) > maxAhead {
+		return nil, h, &Damage{Object: name, Kind: Future, Detail: fmt.Sprintf("it says that it is of %s, and it is %s now; remove it, or correct this clock", m.Time, millrace.TimeOf(now))}
 	}
 	return &m, h, nil
 }

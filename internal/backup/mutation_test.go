@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace"
 )
@@ -96,7 +97,7 @@ var mutations = []mutation{
 		name, e := m.pick(isManifest, isFile, isCut, isCutPart)
 		delete(m.mu.at, name)
 		to := map[kind]string{
-			isManifest: manifestName(millrace.Partition(m.rng.IntN(4)), "20270101T000000.000Z-node-1"),
+			isManifest: manifestName(millrace.Partition(m.rng.IntN(4)), newID(time.Now().Add(time.Minute), "node-1", "")),
 			isFile:     Ref{SHA256: Hash(randomBytes(32))}.name(),
 			isCut:      cutName("other"), isCutPart: cutPartName("other", 5),
 		}
@@ -104,7 +105,7 @@ var mutations = []mutation{
 	}},
 	{"copied", false, func(m *mutant) {
 		name, e := m.pick(isManifest, isCut, isCutPart)
-		to := map[kind]string{isManifest: manifestName(2, "20270101T000000.000Z-node-1"), isCut: cutName("other"), isCutPart: cutPartName("nightly", 5)}
+		to := map[kind]string{isManifest: manifestName(2, newID(time.Now().Add(time.Minute), "node-1", "")), isCut: cutName("other"), isCutPart: cutPartName("nightly", 5)}
 		m.set(to[parse(name).kind], e.data)
 	}},
 	{"swapped", false, func(m *mutant) {

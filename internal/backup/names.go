@@ -21,6 +21,7 @@ const (
 	isCut
 	isCutPart
 	isDrill
+	isHealing
 	isHold
 	isCondemned
 	isScratch
@@ -38,6 +39,7 @@ const (
 	manifestsPrefix = "partitions/"
 	cutsPrefix      = "cuts/"
 	drillsPrefix    = "drills/"
+	healingsPrefix  = "healed/"
 	holdsPrefix     = "pending/"
 	condemnedPrefix = "expiry/"
 	objectSuffix    = ".json"
@@ -95,6 +97,10 @@ func parse(name string) (at place) {
 		if goodID.MatchString(rest) {
 			return place{kind: isDrill, id: rest}
 		}
+	case healingsPrefix:
+		if goodID.MatchString(rest) {
+			return place{kind: isHealing, id: rest}
+		}
 	case holdsPrefix:
 		if goodCut.MatchString(rest) {
 			return place{kind: isHold, id: rest}
@@ -126,6 +132,21 @@ func newID(now time.Time, node millrace.NodeID, after string) string {
 		name = "-"
 	}
 	return now.Format(idTime) + "-" + name[:min(len(name), 64)]
+}
+
+// maxAhead is how far clocks may differ. What is dated later is not what was
+// made last.
+const maxAhead = 5 * time.Minute
+
+// ahead reports whether an id is of later than now.
+func ahead(id string) bool {
+	at, err := IDTime(id)
+	return err == nil && time.Until(at) > maxAhead
+}
+
+// tooNew is the damage of a backup whose id is ahead.
+func tooNew(p millrace.Partition, id string) *Damage {
+	return &Damage{Object: manifestName(p, id), Kind: Future, Detail: fmt.Sprintf("it is dated ahead of now, %s; remove it, or correct this clock", time.Now().UTC().Format(time.RFC3339))}
 }
 
 // IDTime returns when a backup was made, by its id.

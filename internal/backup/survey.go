@@ -16,7 +16,7 @@ type survey struct {
 	cuts      []*found[Cut]
 	holds     []*found[names]
 	files     map[Hash]object
-	others    []object // condemnations, drills, scratch
+	others    []object // condemnations, drills, healings, scratch
 	unknown   []object
 }
 
@@ -40,7 +40,7 @@ func (b *Bucket) survey(ctx context.Context) (*survey, error) {
 		switch at := parse(o.name); at.kind {
 		case isFile:
 			s.files[at.hash] = o
-		case isCondemned, isDrill, isScratch:
+		case isCondemned, isDrill, isHealing, isScratch:
 			s.others = append(s.others, o)
 		case isUnknown:
 			s.unknown = append(s.unknown, o)
@@ -77,6 +77,9 @@ func (s *survey) rewrite(ctx context.Context, b *Bucket, seen func(string) bool)
 		}),
 		readAll(ctx, &s.cuts, func(ctx context.Context, f *found[Cut]) (*Cut, Hash, error) {
 			c, err := b.Cut(ctx, f.place.id)
+			if isMissing(err) {
+				err = &Damage{Object: f.name, Kind: Missing, Detail: "it went since the list"}
+			}
 			return c, Hash{}, err
 		}),
 		readAll(ctx, &s.holds, func(ctx context.Context, f *found[names]) (*names, Hash, error) {

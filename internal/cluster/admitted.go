@@ -100,14 +100,10 @@ func (c *Client) Admitted(ctx context.Context) (*Admitted, error) {
 			known.Do(func() { close(first) })
 		})
 	})
-	select {
-	case <-first:
-		return a, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("cluster: admitted models: %w", ctx.Err())
-	case <-c.ctx.Done():
-		return nil, errors.New("cluster: admitted models: the client is closed")
+	if err := c.first(ctx, "admitted models", first); err != nil {
+		return nil, err
 	}
+	return a, nil
 }
 
 // Current returns what each living node made of the models it has heard of.

@@ -49,8 +49,10 @@ type Event struct {
 var (
 	ErrOtherBytes = errors.New("cluster: the version has other bytes")
 	ErrNoVersion  = errors.New("cluster: no such version")
-	ErrInUse      = errors.New("cluster: the version is in use")
-	ErrMoved      = errors.New("cluster: another version serves than was expected")
+	// ErrNothingBefore is an [ErrNoVersion] of what cannot be rolled back.
+	ErrNothingBefore = fmt.Errorf("%w that served before", ErrNoVersion)
+	ErrInUse         = errors.New("cluster: the version is in use")
+	ErrMoved         = errors.New("cluster: another version serves than was expected")
 )
 
 // refusal is a typed refusal that a caller can act on.
@@ -273,12 +275,62 @@ func (a *Artefacts) Serve(ctx context.Context, v Version, expect *Version, who s
 	})
 }
 
+// Revision returns the newest change of any name that is known here.
+func (a *Artefacts) Revision() (newest int64) {
+	ledgers, _ := a.state.get()
+	for _, l := range ledgers {
+		newest = max(newest, l.at)
+	}
+	return newest
+}
+
+// Settle returns once this watcher has all that etcd has now.
+func (a *Artefacts) Settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	got, err := a.c.etcd.Get(ctx, a.docs.key(""), append(clientv3.WithLastRev(), clientv3.WithKeysOnly())...)
+	if err != nil {
+		return away(err)
+	}
+	for len(got.Kvs) > 0 {
+		changed := a.Changed()
+		if a.Revision() >= got.Kvs[0].ModRevision {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return away(ctx.Err())
+		case <-changed:
+		}
+	}
+	return nil
+}
+
+// ServeAt lets a version serve if no artefact of the kind has changed since
+// revision; else it gives [ErrMoved]: what was looked at is no longer so.
+func (a *Artefacts) ServeAt(ctx context.Context, v Version, revision int64, who string) error {
+	moved := refuse(ErrMoved, millrace.ReasonInvalid, "version", "look at them and try again", "somebody else has changed the %s at the same time", a.kind)
+	tried := false
+	return a.change(ctx, v.Name, func(l *ledger) (edit, error) {
+		e, ok := l.find(v.Sum)
+		switch {
+		case !ok || e.Version != v.Version:
+			return unchanged, a.unknown(v.Name, v.Version)
+		case tried || l.at > revision:
+			return unchanged, moved
+		}
+		tried = true
+		l.serve(e, who)
+		return edit{made: true, needs: e.Sum, since: revision}, nil
+	})
+}
+
 // Rollback lets the version serve that served before the present one, and
 // returns it.
 func (a *Artefacts) Rollback(ctx context.Context, name, who string) (v Version, err error) {
 	err = a.change(ctx, name, func(l *ledger) (edit, error) {
 		if !l.rollback(who) {
-			return unchanged, refuse(ErrNoVersion, millrace.ReasonInvalid, "name", "serve a version by its name", "of %s %s, no version that is still there served before", a.kind, name)
+			return unchanged, refuse(ErrNothingBefore, millrace.ReasonInvalid, "name", "let another version serve", "of %s %s, no version that is still there served before", a.kind, name)
 		}
 		e, _ := l.find(l.Serving)
 		v = Version{name, e.Version, e.Sum}
@@ -322,6 +374,7 @@ func (a *Artefacts) unknown(name, version string) error {
 type edit struct {
 	made  bool
 	needs string // the sum of the version whose bytes must be there; "": none
+	since int64  // the revision after which nothing of the kind may have changed; 0: anything may
 }
 
 var unchanged edit
@@ -345,7 +398,7 @@ func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) 
 		if !did.made || err != nil {
 			return err
 		}
-		at, err := a.commit(ctx, name, next, did.needs)
+		at, err := a.commit(ctx, name, next, did)
 		if err != nil {
 			return fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
 		}
@@ -375,15 +428,18 @@ func (a *Artefacts) read(ctx context.Context, name string) (*ledger, error) {
 // commit writes a ledger if nobody has written it since it was read and if the
 // bytes of the version it needs are there, and removes the bytes of no
 // version. It returns the new revision; 0 if it was not written.
-func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, needs string) (int64, error) {
+func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit) (int64, error) {
 	body, err := l.encode()
 	if err != nil {
 		return 0, err
 	}
 	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(a.docs.key(name)), "=", l.at)}
-	if e, ok := l.find(needs); ok {
+	if did.since > 0 {
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(a.docs.key("")).WithPrefix(), "<", did.since+1))
+	}
+	if e, ok := l.find(did.needs); ok {
 		for i := range partCount(e.Bytes) {
-			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(a.partKey(name, needs, i)), ">", 0))
+			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(a.partKey(name, did.needs, i)), ">", 0))
 		}
 	}
 	put, err := a.c.etcd.Txn(ctx).If(conditions...).Then(clientv3.OpPut(a.docs.key(name), body)).Commit()

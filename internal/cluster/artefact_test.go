@@ -288,3 +288,26 @@ func TestArtefactsChangedByManyAtOnce(t *testing.T) {
 		t.Errorf("%d versions", n)
 	}
 }
+
+// A version serves only if nothing of its kind has changed since it was looked
+// at.
+func TestArtefactServesAsItWasSeen(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	a, err := etcd.open("").Artefacts(ctx, "experiments")
+	check(t, err)
+	first, _, err := a.Publish(ctx, "a", "", []byte("1"), "somebody")
+	check(t, err)
+	seen := a.Revision()
+	other, _, err := a.Publish(ctx, "b", "", []byte("1"), "somebody")
+	check(t, err)
+	refused(t, a.ServeAt(ctx, first, seen, "somebody"), cluster.ErrMoved, "at the same time")
+	check(t, a.ServeAt(ctx, first, a.Revision(), "somebody"))
+	if v, ok := a.Served("a"); !ok || v != first {
+		t.Errorf("%v serves", v)
+	}
+	seen = a.Revision()
+	check(t, a.ServeAt(ctx, other, seen, "somebody"))
+	refused(t, a.ServeAt(ctx, other, seen, "somebody"), cluster.ErrMoved, "at the same time")
+	refused(t, a.ServeAt(ctx, cluster.Version{Name: "b", Version: "7", Sum: "x"}, a.Revision(), "somebody"), cluster.ErrNoVersion, "")
+}

@@ -28,6 +28,10 @@ func (c *Client) present(ctx context.Context) (*present, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.presentOf(s), nil
+}
+
+func (c *Client) presentOf(s *snapshot) *present {
 	p := &present{revision: s.values["assignment"].version, last: s.values["last"].version, known: NewMap(Assignment{}, nil, nil).known(s)}
 	epoch := int64(0)
 	for _, key := range []string{"last", "assignment"} {
@@ -42,7 +46,7 @@ func (c *Client) present(ctx context.Context) (*present, error) {
 			p.known[id] = true
 		}
 	}
-	return p, nil
+	return p
 }
 
 // Assigned returns the present assignment; ok is false if there is none. A

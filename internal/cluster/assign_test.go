@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -230,7 +232,7 @@ func TestRestoreAfterARollback(t *testing.T) {
 
 	got, err := c.Restore(ctx, late, dir)
 	check(t, err)
-	if got != (cluster.Restored{Epoch: 3, Documents: 2}) {
+	if !reflect.DeepEqual(got, cluster.Restored{Epoch: 3, Documents: 2}) {
 		t.Errorf("restored %+v", got)
 	}
 	for _, d := range []*cluster.Documents{docs, secondDocs} {
@@ -267,7 +269,11 @@ func TestRestoreTakesTheNewestDirectory(t *testing.T) {
 	}
 	keep(older, "old", 1)
 	keep(newer, "new", 5)
-	for _, dirs := range [][]string{{older, newer}, {newer, older}} {
+	empty := t.TempDir() // of a node that has lost its disk
+	if _, err := etcd.open("").Restore(ctx, empty); err == nil || !strings.Contains(err.Error(), "nothing is kept in "+empty) {
+		t.Errorf("restored out of nothing: %v", err)
+	}
+	for _, dirs := range [][]string{{older, newer}, {newer, older}, {empty, newer, older}} {
 		etcd.stop()
 		etcd.empty()
 		etcd.start()
@@ -275,8 +281,8 @@ func TestRestoreTakesTheNewestDirectory(t *testing.T) {
 		got, err := c.Restore(ctx, dirs...)
 		check(t, err)
 		docs := documents(t, c)
-		if got.Epoch != 6 || docs.Current()["home"].Body != "new" {
-			t.Errorf("restored epoch %d, %v", got.Epoch, docs.Current())
+		if got.Epoch != 6 || docs.Current()["home"].Body != "new" || slices.Contains(got.Empty, empty) != slices.Contains(dirs, empty) {
+			t.Errorf("restored %+v, %v", got, docs.Current())
 		}
 		check(t, c.Close())
 	}

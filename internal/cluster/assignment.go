@@ -17,6 +17,13 @@ import (
 type Assignment struct {
 	Epoch    int64                              `json:"epoch"`
 	Replicas [partition.Count][]millrace.NodeID `json:"replicas"`
+	// Wanted is how many replicas each partition should have. Some have more
+	// while they move. 0: as many as most have.
+	Wanted int `json:"wanted,omitempty"`
+	// Drop is what nodes are to delete from their disks: of partitions that they
+	// hosted and that are whole elsewhere. Without such an order a node keeps
+	// what it no longer hosts.
+	Drop map[millrace.NodeID]Set `json:"drop,omitempty"`
 	// AllowShrink lets this epoch drop more than a fifth of the replicas or of
 	// the nodes, which is otherwise taken for a mistake and refused.
 	AllowShrink bool `json:"allow_shrink,omitempty"`
@@ -120,13 +127,39 @@ func (a *Assignment) Validate() error {
 			if slices.Contains(owners[:i], id) {
 				return fmt.Errorf("cluster: assignment: partition %d has owner %q twice", p, id)
 			}
+			if drop := a.Drop[id]; drop.Has(millrace.Partition(p)) {
+				return fmt.Errorf("cluster: assignment: partition %d is to be dropped by %q, which hosts it", p, id)
+			}
+		}
+	}
+	if a.Wanted < 0 || a.Wanted > maxOwners {
+		return fmt.Errorf("cluster: assignment: %d replicas are wanted, which is not 0 to %d", a.Wanted, maxOwners)
+	}
+	for id := range a.Drop {
+		if err := validID(string(id)); err != nil {
+			return fmt.Errorf("cluster: assignment: what is to be dropped: %w", err)
 		}
 	}
 	return nil
 }
 
 func (a *Assignment) equal(b *Assignment) bool {
-	return a.Epoch == b.Epoch && slices.EqualFunc(a.Replicas[:], b.Replicas[:], slices.Equal[[]millrace.NodeID])
+	return a.Epoch == b.Epoch && a.Wanted == b.Wanted && maps.Equal(a.Drop, b.Drop) && a.hosts(b)
+}
+
+// hosts reports whether both say the same of who hosts what.
+func (a *Assignment) hosts(b *Assignment) bool {
+	return slices.EqualFunc(a.Replicas[:], b.Replicas[:], slices.Equal[[]millrace.NodeID])
+}
+
+// clone returns a copy that shares nothing with a but its past.
+func (a *Assignment) clone() Assignment {
+	c := *a
+	for p, owners := range a.Replicas {
+		c.Replicas[p] = slices.Clone(owners)
+	}
+	c.Drop = maps.Clone(a.Drop)
+	return c
 }
 
 // step returns the size of a.
@@ -200,11 +233,13 @@ func decodeAssignment(b []byte) (*Assignment, error) {
 		return nil, fmt.Errorf("cluster: assignment of %d bytes, more than %d", len(b), maxDocumentBytes)
 	}
 	var doc struct {
-		Epoch        int64               `json:"epoch"`
-		Replicas     [][]millrace.NodeID `json:"replicas"`
-		AllowShrink  bool                `json:"allow_shrink"`
-		AllowUnknown bool                `json:"allow_unknown"`
-		Past         []Step              `json:"past"`
+		Epoch        int64                   `json:"epoch"`
+		Replicas     [][]millrace.NodeID     `json:"replicas"`
+		Wanted       int                     `json:"wanted"`
+		Drop         map[millrace.NodeID]Set `json:"drop"`
+		AllowShrink  bool                    `json:"allow_shrink"`
+		AllowUnknown bool                    `json:"allow_unknown"`
+		Past         []Step                  `json:"past"`
 	}
 	if err := json.Unmarshal(b, &doc); err != nil {
 		return nil, fmt.Errorf("cluster: assignment: %w", err)
@@ -212,7 +247,7 @@ func decodeAssignment(b []byte) (*Assignment, error) {
 	if len(doc.Replicas) != partition.Count {
 		return nil, fmt.Errorf("cluster: assignment has %d partitions, not %d", len(doc.Replicas), partition.Count)
 	}
-	a := &Assignment{Epoch: doc.Epoch, AllowShrink: doc.AllowShrink, AllowUnknown: doc.AllowUnknown, Past: doc.Past}
+	a := &Assignment{Epoch: doc.Epoch, Wanted: doc.Wanted, Drop: doc.Drop, AllowShrink: doc.AllowShrink, AllowUnknown: doc.AllowUnknown, Past: doc.Past}
 	copy(a.Replicas[:], doc.Replicas)
 	return a, a.Validate()
 }

@@ -18,9 +18,10 @@
 //	map/state/ID    JSON of [Report]s, leased; absent while there are none
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	seen/ID         when the node last lived, RFC 3339
-//	docs/KIND/NAME  whatever KIND is
 //	map/models/ID   JSON of a list of [Admission], leased
-//	map/left/ID     empty, for a minute: the node went on purpose
+//	stats/ID        JSON of [NodeStats], leased
+//	leader          JSON of a [Leader], leased
+//	steer/NAME      whatever NAME is, of [Steering]
 //	docs/KIND/NAME  whatever KIND is; of [Artefacts] a ledger
 //	bodies/KIND/NAME/SUM/PART  the bytes of a version of [Artefacts]
 //	secrets/NAME    32 random bytes
@@ -41,8 +42,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -50,9 +53,14 @@ import (
 var (
 	ErrPartitions = errors.New("cluster: another partition count")  // fatal: the process and the cluster disagree on where entities live
 	ErrEpoch      = errors.New("cluster: the assignment has moved") // read it again and start over
-	ErrShrink     = errors.New("cluster: the map shrinks by more than a fifth; set allow_shrink if that is meant")
+	ErrShrink     = errors.New("cluster: the map shrinks by more than a fifth without allow_shrink")
 	// ErrUnknownOwner refuses owners that have never registered.
-	ErrUnknownOwner = errors.New("cluster: the map names nodes that have never registered; start them first, or set allow_unknown if that is meant")
+	ErrUnknownOwner = errors.New("cluster: the map names nodes that have never registered without allow_unknown")
+	// ErrAway is that no etcd answered, within [Config.Wait] or a call's time.
+	ErrAway = errors.New("cluster: no etcd answered")
+	// ErrNothing is the fault of who looks at an etcd that holds nothing of a
+	// cluster, and remembers nothing of it: it is new, or all of it is lost.
+	ErrNothing = errors.New("cluster: etcd holds nothing of this cluster")
 )
 
 // Config says which cluster to join.
@@ -65,7 +73,10 @@ type Config struct {
 	// ReadOnly looks at a cluster without writing anything, not even its
 	// partition count: an empty etcd stays empty, and the watchers say so.
 	ReadOnly bool
-	Log      *slog.Logger // nil: slog.Default()
+	// Wait is how long Open, and whatever watches, waits for the first answer
+	// of etcd before it gives [ErrAway]; 0: as long as its context lets it.
+	Wait time.Duration
+	Log  *slog.Logger // nil: slog.Default()
 }
 
 // Validate reports every fault at once.
@@ -78,6 +89,15 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("cluster: name: %w", err))
 	}
 	return errors.Join(errs...)
+}
+
+// etcd is how the cluster's etcd is called.
+func (c Config) etcd() clientv3.Config {
+	return clientv3.Config{
+		Endpoints: c.Endpoints, DialTimeout: callTimeout, Logger: zap.NewNop(),
+		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: callTimeout,
+		MaxCallRecvMsgSize: maxAnswerBytes, DialOptions: []grpc.DialOption{grpctune.Reconnect()},
+	}
 }
 
 var idPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
@@ -119,8 +139,11 @@ type Client struct {
 	prefix string
 	dir    string
 	log    *slog.Logger
+	wait   time.Duration // see Config.Wait
 	relist time.Duration // see relistEvery
 	alarms alarms
+
+	reading sync.Mutex // see read
 
 	remembers atomic.Pointer[memory] // of the cluster, by the last watcher
 
@@ -147,15 +170,11 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 			return nil, fmt.Errorf("cluster: %w", err)
 		}
 	}
-	etcd, err := clientv3.New(clientv3.Config{
-		Endpoints: cfg.Endpoints, DialTimeout: callTimeout, Logger: zap.NewNop(),
-		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: callTimeout,
-		MaxCallRecvMsgSize: maxAnswerBytes,
-	})
+	etcd, err := clientv3.New(cfg.etcd())
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c := &Client{etcd: etcd, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, log: cfg.Log.With("cluster", cfg.Name), relist: relistEvery}
+	c := &Client{etcd: etcd, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()
@@ -185,6 +204,8 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	if readOnly {
 		first = nil
 	}
+	ctx, cancel := c.patience(ctx)
+	defer cancel()
 	var told time.Time
 	for {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
@@ -206,9 +227,44 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			told = time.Now()
 			c.log.Warn("waiting for etcd, without which nothing is known of the cluster", "etcd", c.etcd.Endpoints(), "err", err)
 		}
-		if werr := wait(ctx, retryAfter); werr != nil {
-			return fmt.Errorf("cluster: etcd at %v: %w", c.etcd.Endpoints(), err)
+		if wait(ctx, retryAfter) != nil {
+			return c.unheard(ctx, err)
 		}
+	}
+}
+
+// patience is ctx, for as long as the client waits for a first answer.
+func (c *Client) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.wait <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, c.wait, fmt.Errorf("%w at %v within %v", ErrAway, c.etcd.Endpoints(), c.wait))
+}
+
+// unheard is why a wait for the first answer has ended, and the last failure,
+// if there was one.
+func (c *Client) unheard(waited context.Context, last error) error {
+	why := context.Cause(waited)
+	if !errors.Is(why, ErrAway) {
+		why = fmt.Errorf("cluster: etcd at %v: %w", c.etcd.Endpoints(), why)
+	}
+	if last != nil {
+		why = fmt.Errorf("%w: %v", why, last)
+	}
+	return why
+}
+
+// first waits for the first answer to who watches.
+func (c *Client) first(ctx context.Context, what string, answered <-chan struct{}) error {
+	waits, cancel := c.patience(ctx)
+	defer cancel()
+	select {
+	case <-answered:
+		return nil
+	case <-waits.Done():
+		return fmt.Errorf("cluster: %s: %w", what, c.unheard(waits, nil))
+	case <-c.ctx.Done():
+		return fmt.Errorf("cluster: %s: the client is closed", what)
 	}
 }
 

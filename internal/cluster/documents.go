@@ -59,14 +59,10 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 			}
 		})
 	})
-	select {
-	case <-first:
-		return d, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("cluster: documents %s: %w", kind, ctx.Err())
-	case <-c.ctx.Done():
-		return nil, errors.New("cluster: documents: the client is closed")
+	if err := c.first(ctx, "documents "+kind, first); err != nil {
+		return nil, err
 	}
+	return d, nil
 }
 
 func (d *Documents) prefix() string { return "docs/" + d.kind + "/" }
@@ -96,13 +92,17 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	}
 	if fault == nil {
 		next = make(map[string]Document, len(s.values))
+		fault = s.fault
 		for name, v := range s.values {
+			if err := validID(name); err != nil { // nobody here wrote it, and names become labels, files and lines
+				fault = errors.Join(fault, fmt.Errorf("cluster: a document of %s is left out: %w", d.kind, err))
+				continue
+			}
 			if v.version > s.revision { // kept from before a restoration
 				v.version = 0
 			}
 			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
 		}
-		fault = s.fault
 	}
 	changed = !maps.Equal(next, old)
 	if !changed && sameFault(fault, oldFault) {

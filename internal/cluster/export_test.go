@@ -3,7 +3,12 @@ package cluster
 import (
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
+
+// EtcdConfig is how a client calls etcd.
+func EtcdConfig(c Config) clientv3.Config { return c.etcd() }
 
 // SetRelist makes outages show sooner than in production. Call it before the
 // first watcher.

@@ -28,8 +28,9 @@ var (
 )
 
 // maxAnswerBytes bounds an answer of etcd before any of it is read: everything
-// under a prefix, or a part of a document. Only tests change it.
-var maxAnswerBytes = 64 << 20
+// under a prefix, or a part of a document. A hundred ledgers as large as they
+// may be fit, and some thousands as they are. Only tests change it.
+var maxAnswerBytes = 16 << 20
 
 // snapshot is everything under a prefix at one revision.
 type snapshot struct {
@@ -77,18 +78,33 @@ func (c *Client) follow(ctx context.Context, sub string, apply func(s *snapshot,
 	defer context.AfterFunc(c.ctx, cancel)()
 	defer cancel()
 	for ctx.Err() == nil {
-		s, err := c.list(ctx, sub)
-		if ctx.Err() != nil {
-			return
-		}
-		apply(s, err)
+		revision, err := c.read(ctx, sub, apply)
 		if err != nil {
 			_ = wait(ctx, retryAfter)
 			continue
 		}
-		c.awaitRing(ctx, sub, s.revision+1)
+		c.awaitRing(ctx, sub, revision+1)
 		_ = wait(ctx, restAfter)
 	}
+}
+
+// read reads the state under a prefix once, and returns its revision. What is
+// not the map is read in turns, so that many prefixes take no more memory than
+// one while they are read.
+func (c *Client) read(ctx context.Context, sub string, apply func(s *snapshot, err error)) (revision int64, err error) {
+	if sub != mapPrefix {
+		c.reading.Lock()
+		defer c.reading.Unlock()
+	}
+	s, err := c.list(ctx, sub)
+	switch {
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	case err == nil:
+		revision = s.revision
+	}
+	apply(s, err)
+	return revision, err
 }
 
 // awaitRing returns when something under the prefix was written at or after a
@@ -130,6 +146,8 @@ func (o *origin) judge(s *snapshot) error {
 	switch {
 	case o.Cluster != 0 && s.cluster != o.Cluster && !restored:
 		return errForeign
+	case s.count == "" && *o == origin{}:
+		return ErrNothing
 	case s.count == "":
 		return errLost
 	}

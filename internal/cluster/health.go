@@ -21,10 +21,11 @@ const (
 type Health struct {
 	Epoch    int64        // of the assignment; 0: there is none
 	Lost     bool         // nodes remember an assignment, or a past, that etcd has lost
-	Replicas int          // of most partitions: what is wanted of each
+	Replicas int          // wanted of each partition
 	Nodes    []NodeHealth // all that are registered or assigned, by id
 	Unserved Set          // partitions without a ready replica
 	Below    Set          // those with one, but with fewer than Replicas
+	lost     loss
 }
 
 // NodeHealth is a node in a cluster's [Health].
@@ -41,7 +42,7 @@ type NodeHealth struct {
 // Health holds the nodes that are alive against the assignment. seen is what
 // [Client.Seen] gives.
 func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
-	h := Health{Epoch: m.Epoch(), Lost: m.lost, Replicas: m.assignment.replicas()}
+	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: len(m.lost.by) > 0, Replicas: m.assignment.replicas()}
 	ids := maps.Clone(m.alive)
 	for id := range m.hosted {
 		ids[id] = true
@@ -70,15 +71,19 @@ func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
 		switch {
 		case n == 0:
 			h.Unserved.Add(millrace.Partition(p))
-		case n < max(h.Replicas, len(m.assignment.Replicas[p])):
+		case n < m.assignment.wantedOf(p, h.Replicas):
 			h.Below.Add(millrace.Partition(p))
 		}
 	}
 	return h
 }
 
-// replicas returns how many most partitions have.
+// replicas returns how many are wanted of each partition: what the assignment
+// says or, if it does not, how many most have.
 func (a *Assignment) replicas() int {
+	if a.Wanted > 0 {
+		return a.Wanted
+	}
 	counts := [maxOwners + 1]int{}
 	most := 0
 	for _, owners := range a.Replicas {
@@ -90,17 +95,36 @@ func (a *Assignment) replicas() int {
 	return most
 }
 
+// wantedOf returns how many ready replicas a partition should have: one that
+// moves may have more than are wanted, and where that is not said, all that it
+// has should be.
+func (a *Assignment) wantedOf(p, wanted int) int {
+	if a.Wanted > 0 {
+		return wanted
+	}
+	return max(wanted, len(a.Replicas[p]))
+}
+
+// Lost says what state of etcd is lost that nodes remember, and so do brokers,
+// which take over nothing until it is restored; empty if none is.
+func (m *Map) Lost() string {
+	if len(m.lost.by) == 0 {
+		return ""
+	}
+	return m.lost.String()
+}
+
 // Faults says what is wrong, worst first; nothing if all is well.
 func (h Health) Faults() []string {
 	if h.Epoch == 0 {
 		if h.Lost {
-			return []string{"etcd has lost the assignment, which nodes remember"}
+			return []string{fmt.Sprintf("etcd has lost the assignment, which nodes remember: %s", h.lost)}
 		}
 		return []string{"the cluster has no assignment"}
 	}
 	var faults []string
 	if h.Lost {
-		faults = append(faults, "etcd has lost state that nodes remember")
+		faults = append(faults, fmt.Sprintf("etcd has lost state that nodes remember: %s", h.lost))
 	}
 	if n := h.Unserved.Len(); n > 0 {
 		faults = append(faults, fmt.Sprintf("%d of %d partitions have no ready replica: %s", n, partition.Count, &h.Unserved))

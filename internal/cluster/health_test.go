@@ -103,7 +103,7 @@ func TestHealthTellsALossFromANewCluster(t *testing.T) {
 		`{"id":"n0","addr":"a:0","keyspace":"3 c"}`:           true,
 		`{"id":"n0","addr":"a:0","keyspace":"2 b","epoch":9}`: true,
 	} {
-		if h := healthOf(t, spread(t, 1, 1), map[string][]byte{"nodes/n0": []byte(body)}); h.Lost != want {
+		if h := healthOf(t, spread(t, 1, 1), map[string][]byte{"nodes/n0": []byte(body)}); h.Lost != want || want != strings.Contains(strings.Join(h.Faults(), " "), `["n0"] remember assignment `) {
 			t.Errorf("%s: lost is %v", body, h.Lost)
 		}
 	}

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
@@ -119,6 +121,24 @@ func TestAnAnswerOfEtcdIsBounded(t *testing.T) {
 	await(t, "all is well", docs.Changed, func() bool { return docs.Fault() == nil && len(docs.Current()) == 3 })
 }
 
+// What stands beside the documents, such as the bytes of models, is no part of
+// what a restoration reads of etcd: it may be far more than an answer.
+func TestRestoreReadsNoBodies(t *testing.T) {
+	cluster.SetMaxAnswer(t, 2<<20) // so not in parallel
+	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
+	c := etcd.open(dir)
+	w, docs := watch(t, c), documents(t, c)
+	check(t, c.Assign(ctx, spreadOver(t, 1, "n1", "n2")))
+	for i := range 2 {
+		check(t, docs.Put(ctx, fmt.Sprint("large", i), noise(9, 3<<19)))
+	}
+	await(t, "the documents are there", docs.Changed, func() bool { return len(docs.Current()) == 2 })
+	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
+	if _, err := c.Restore(ctx, dir); !errors.Is(err, cluster.ErrNothingLost) {
+		t.Error(err)
+	}
+}
+
 // Another etcd under the same address is not believed, whatever it holds
 // (input 114), and a process that starts does not believe it either.
 func TestAForeignEtcdIsNotBelieved(t *testing.T) {
@@ -154,5 +174,72 @@ func TestAForeignEtcdIsNotBelieved(t *testing.T) {
 	foreign(watch(t, c), documents(t, c))
 	if _, err := c.Restore(ctx); errors.Is(err, cluster.ErrNothingLost) || err == nil {
 		t.Errorf("restoring from nothing gives %v", err)
+	}
+}
+
+// Names that nobody here would write are left out and told: names become labels
+// of metrics, files and lines.
+func TestDocumentsOfStrangeNames(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	d, err := c.Documents(ctx, "feeds")
+	check(t, err)
+	check(t, d.Put(ctx, "good", []byte("1")))
+	for _, name := range []string{"\xff\xfe", strings.Repeat("a", 64), "a b", "\x1b[2J"} {
+		etcd.put("/millrace/test/docs/feeds/"+name, "1")
+	}
+	await(t, "they are told", d.Changed, func() bool { return d.Fault() != nil && strings.Count(d.Fault().Error(), "is left out") == 4 })
+	if got := d.Current(); len(got) != 1 || got["good"].Body == "" {
+		t.Errorf("%v", got)
+	}
+}
+
+// An etcd that went back to an older state is told to who looks for the first
+// time, though its assignment is the one that nodes remember; once it is
+// restored, it is not.
+func TestARollbackIsToldToWhoLooks(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	dir := t.TempDir()
+	c := etcd.open(dir)
+	docs, w := documents(t, c), watch(t, c)
+	check(t, c.Assign(ctx, spreadOver(t, 1, "n1")))
+	join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	await(t, "the node is there", w.Changed, func() bool { return w.Current().Alive("n1") })
+	etcd.stop()
+	backup := t.TempDir()
+	check(t, os.CopyFS(backup, os.DirFS(etcd.dir)))
+	etcd.start()
+	check(t, docs.Put(ctx, "home", []byte("new")))
+	await(t, "it is heard", docs.Changed, func() bool { return docs.Current()["home"].Body == "new" })
+	for range 100 {
+		etcd.put("/elsewhere", "")
+	}
+	check(t, docs.Put(ctx, "home", []byte("newer")))
+	await(t, "it is heard", docs.Changed, func() bool { return docs.Current()["home"].Body == "newer" })
+	lost := func() string {
+		other := etcd.open("")
+		defer other.Close()
+		return watch(t, other).Current().Lost()
+	}
+	if got := lost(); got != "" {
+		t.Fatalf("before: %s", got)
+	}
+	etcd.stop()
+	etcd.empty()
+	check(t, os.CopyFS(etcd.dir, os.DirFS(backup)))
+	etcd.start()
+	for began := time.Now(); lost() == ""; time.Sleep(100 * time.Millisecond) {
+		if time.Since(began) > 60*time.Second {
+			t.Fatal("nobody is told")
+		}
+	}
+	_, err := c.Restore(ctx, dir)
+	check(t, err)
+	for began := time.Now(); lost() != ""; time.Sleep(100 * time.Millisecond) {
+		if time.Since(began) > 60*time.Second {
+			t.Fatal("it is told after it was restored")
+		}
 	}
 }

@@ -114,6 +114,7 @@ const maxDocsBytes = 1 << 30
 
 // ReadAssignment reads an assignment to go back to: a file that holds one, or
 // holds one under "assignment", as the map that a process keeps on disk does.
+// What was to be deleted then is not now.
 func ReadAssignment(file string) (a Assignment, err error) {
 	body, err := readFile(file, maxMapBytes)
 	if err != nil {
@@ -129,6 +130,7 @@ func ReadAssignment(file string) (a Assignment, err error) {
 	if err != nil {
 		return a, fmt.Errorf("%s: %w", file, err)
 	}
+	got.Drop = nil
 	return *got, nil
 }
 

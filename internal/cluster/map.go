@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
@@ -19,8 +20,8 @@ type Map struct {
 	reports    map[millrace.NodeID][]Report
 	hosted     map[millrace.NodeID]Set  // of assignment
 	past       map[millrace.NodeID]Node // as each last registered, alive or not
-	lost       bool                     // nodes remember what etcd has lost
-	ordered    []Node                   // nodes by id
+	lost       loss
+	ordered    []Node // nodes by id
 }
 
 // NewMap returns the map of an assignment, the nodes alive and what each says
@@ -43,13 +44,16 @@ func (m *Map) order() {
 func (m *Map) Epoch() int64 { return m.assignment.Epoch }
 
 // Assignment returns a copy to change and assign anew.
-func (m *Map) Assignment() Assignment {
-	a := m.assignment
-	for p, owners := range a.Replicas {
-		a.Replicas[p] = slices.Clone(owners)
-	}
-	return a
+func (m *Map) Assignment() Assignment { return m.assignment.clone() }
+
+// Drops returns the partitions that a node is to delete from its disk.
+func (m *Map) Drops(id millrace.NodeID) Set {
+	drop := m.assignment.Drop[id]
+	return drop.Minus(m.hosted[id])
 }
+
+// Wanted is how many replicas each partition should have.
+func (m *Map) Wanted() int { return m.assignment.replicas() }
 
 // Replicas returns the nodes that host p, whether they are alive or not. The
 // caller must not change them.
@@ -81,8 +85,10 @@ func (m *Map) Lag(id millrace.NodeID) Lag { return m.lag[id] }
 func (m *Map) Reports(id millrace.NodeID) []Report { return m.reports[id] }
 
 // Keeper returns the node that is to back up a partition: of the backup nodes
-// that are alive and have it, the first by id; where there is none, the first
-// of its replicas that is alive. ok is false where nobody is.
+// that are alive and have it, the first by id; where there is none, one of its
+// replicas that are alive, so that each has about as many to back up: of those
+// that are ready, if any is, since one that is not has nothing newer to keep. ok
+// is false where nobody is.
 func (m *Map) Keeper(p millrace.Partition) (id millrace.NodeID, ok bool) {
 	for _, n := range m.ordered {
 		if n.Keeps == "" || !m.alive[n.ID] {
@@ -92,12 +98,28 @@ func (m *Map) Keeper(p millrace.Partition) (id millrace.NodeID, ok bool) {
 			return n.ID, true
 		}
 	}
-	for _, id := range m.assignment.Replicas[p] {
-		if m.alive[id] {
-			return id, true
+	var most uint64
+	ready := false
+	for _, other := range m.assignment.Replicas[p] {
+		has := m.ready[other]
+		is := has.Has(p)
+		if !m.alive[other] || ready && !is {
+			continue
+		}
+		if rank := keeperRank(p, other); !ok || is && !ready || rank > most {
+			id, most, ok, ready = other, rank, true, is
 		}
 	}
-	return "", false
+	return id, ok
+}
+
+// keeperRank orders the replicas of a partition: which is the highest does not
+// change when another comes or goes (rendezvous hashing, Thaler and Ravishankar
+// 1998).
+func keeperRank(p millrace.Partition, id millrace.NodeID) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id)) // it does not fail
+	return (h.Sum64() ^ uint64(p)) * 0x9e3779b97f4a7c15
 }
 
 // WithLag returns the map with another lag of one node.

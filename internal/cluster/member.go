@@ -40,6 +40,7 @@ type Membership struct {
 	state *latest[bool]             // whether the node is registered; the fault is why it is not
 	news  chan struct{}             // holds one token when mu.said changed
 	lease clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
+	back  bool                      // the registration says that etcd went back
 	own   map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
 	told  map[string]told           // by kind, what etcd has. Of run alone
 	seen  time.Time                 // when run last said that the node lives. Of run alone
@@ -59,7 +60,7 @@ type told struct {
 }
 
 // stateKinds are the keys that a node says something of itself with.
-var stateKinds = []string{"ready", "lag", "state", "models"}
+var stateKinds = []string{"ready", "lag", "state", "models", statsKind}
 
 // Join registers a node under a lease of a few seconds and keeps it
 // registered, until ctx or the client ends or the node leaves. It returns at
@@ -140,7 +141,12 @@ func (m *Membership) said() map[string]string {
 	return maps.Clone(m.mu.said)
 }
 
+// key is where a kind is in etcd: below what makes a map but for stats, which
+// no broker is to hear of.
 func (m *Membership) key(kind string) string {
+	if kind == statsKind {
+		return m.c.prefix + kind + "/" + string(m.node.ID)
+	}
 	return m.c.prefix + mapPrefix + kind + "/" + string(m.node.ID)
 }
 
@@ -192,6 +198,9 @@ func (m *Membership) hold(ctx context.Context) error {
 			if !ok {
 				return errors.New("cluster: etcd has not been heard for as long as the registration lasts; registering again")
 			}
+			if err := m.remember(ctx); err != nil {
+				m.c.log.Debug("what the node remembers is not told yet", "node", m.node.ID, "err", err)
+			}
 		case <-m.news:
 		case <-again:
 		}
@@ -222,7 +231,8 @@ func (m *Membership) register(ctx context.Context) error {
 		return away(err)
 	}
 	m.own[lease.ID] = true
-	body, err := json.Marshal(registration{m.node, m.c.memory()})
+	remembers := m.c.memory()
+	body, err := json.Marshal(registration{m.node, remembers})
 	if err != nil {
 		return err
 	}
@@ -243,11 +253,32 @@ func (m *Membership) register(ctx context.Context) error {
 	case !put.Succeeded:
 		return fmt.Errorf("cluster: another process registers as %s at the same time", m.node.ID)
 	}
-	m.lease, m.seen = lease.ID, now
+	m.lease, m.seen, m.back = lease.ID, now, remembers.Back
 	for _, kind := range stateKinds {
 		m.told[kind] = toldAt(said[kind], put.Header.Revision)
 	}
 	return nil
+}
+
+// remember writes the registration again when etcd went back, or is whole again,
+// since it was written: who looks at the cluster is to be told.
+func (m *Membership) remember(ctx context.Context) error {
+	remembers := m.c.memory()
+	if remembers.Back == m.back {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	body, err := json.Marshal(registration{m.node, remembers})
+	if err != nil {
+		return err
+	}
+	put, err := m.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(m.key("nodes")), "=", m.lease)).
+		Then(clientv3.OpPut(m.key("nodes"), string(body), clientv3.WithLease(m.lease)), clientv3.OpPut(m.key("known"), string(body))).Commit()
+	if err == nil && put.Succeeded {
+		m.back = remembers.Back
+	}
+	return err
 }
 
 // mayReplace reports why a registration is not to be replaced by this
@@ -421,6 +452,7 @@ func (m *Membership) Leave(ctx context.Context) error {
 			clientv3.OpDelete(m.key("lag")),
 			clientv3.OpDelete(m.key("state")),
 			clientv3.OpDelete(m.key("models")),
+			clientv3.OpDelete(m.key(statsKind)),
 		).Commit()
 	}
 	if err != nil {
@@ -431,4 +463,13 @@ func (m *Membership) Leave(ctx context.Context) error {
 }
 
 // away tells of a failed call of etcd.
-func away(err error) error { return fmt.Errorf("cluster: etcd is away: %w", err) }
+func away(err error) error { return awayError{err} }
+
+// awayError is an [ErrAway] that says what became of the call.
+type awayError struct{ err error }
+
+func (e awayError) Error() string { return "cluster: etcd is away: " + e.err.Error() }
+
+func (e awayError) Unwrap() error { return e.err }
+
+func (e awayError) Is(target error) bool { return target == ErrAway }

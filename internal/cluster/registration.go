@@ -23,13 +23,31 @@ type registration struct {
 type memory struct {
 	Keyspace string `json:"keyspace,omitempty"`
 	Epoch    int64  `json:"epoch,omitempty"` // of the assignment
+	Back     bool   `json:"back,omitempty"`  // etcd went back to an older state of this keyspace, and was not restored since
 }
 
 // lostBy reports whether an etcd of a keyspace and with an assignment lacks
 // what is remembered.
 func (m memory) lostBy(now keyspace, epoch int64) bool {
 	then := parseKeyspace(m.Keyspace)
-	return m.Epoch > epoch || then.Generation > now.Generation || then.Generation == now.Generation && then != now
+	return m.Epoch > epoch || then.Generation > now.Generation || then.Generation == now.Generation && then != now || m.Back && then == now
+}
+
+// loss is what nodes remember and etcd lacks.
+type loss struct {
+	by    []millrace.NodeID // who remembers; none: nothing is lost
+	epoch int64             // the highest of the assignments that they remember
+}
+
+func (l *loss) add(r registration) { l.by, l.epoch = append(l.by, r.ID), max(l.epoch, r.Epoch) }
+
+// String says what is lost, of an etcd that has an assignment.
+func (l loss) String() string {
+	by := fmt.Sprintf("%q", l.by[:min(len(l.by), maxListed)])
+	if more := len(l.by) - maxListed; more > 0 {
+		by += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("%s remember assignment %d, and the feeds, models and secrets beside it", by, l.epoch)
 }
 
 // maxNodeBytes bounds a registration before it is parsed.
@@ -57,7 +75,7 @@ func (c *Client) memory() memory {
 }
 
 func (c *Client) remember(from origin, epoch int64) {
-	m := memory{Epoch: epoch}
+	m := memory{Epoch: epoch, Back: from.Back > 0}
 	if from.Keyspace != (keyspace{}) {
 		m.Keyspace = from.Keyspace.String()
 	}
@@ -69,6 +87,8 @@ func (c *Client) seenKey(id millrace.NodeID) string { return c.prefix + "seen/" 
 // Seen returns when each node last said that it lives, by its own clock, to
 // within some ten seconds.
 func (c *Client) Seen(ctx context.Context) (map[millrace.NodeID]time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	prefix := c.seenKey("")
 	got, err := c.etcd.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {

@@ -23,6 +23,7 @@ type Restored struct {
 	Epoch     int64 // of the assignment
 	Documents int
 	Secrets   int
+	Empty     []string // directories in which nothing is kept
 }
 
 // ErrNothingLost refuses a restoration.
@@ -38,7 +39,8 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 	if err != nil {
 		return r, err
 	}
-	have, err := c.list(ctx, "")
+	r.Empty = kept.empty
+	have, err := c.had(ctx, kept)
 	if err != nil {
 		return r, err
 	}
@@ -67,6 +69,31 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 		return r, fmt.Errorf("cluster: restore: %w", err)
 	}
 	return r, nil
+}
+
+// had reads what etcd has of what the directories know of, by key behind the
+// cluster's prefix: not all, since bodies are large.
+func (c *Client) had(ctx context.Context, kept kept) (*snapshot, error) {
+	prefixes := []string{"secrets/"}
+	for kind := range kept.docs {
+		prefixes = append(prefixes, (&Documents{c: c, kind: kind}).prefix())
+	}
+	var have *snapshot
+	values := map[string]value{}
+	for _, prefix := range prefixes {
+		s, err := c.list(ctx, prefix)
+		if err != nil {
+			return nil, err
+		}
+		for name, v := range s.values {
+			values[prefix+name] = v
+		}
+		if have == nil { // the oldest, by which what came since is newer
+			have = s
+		}
+	}
+	have.values = values
+	return have, nil
 }
 
 // holds reports whether etcd has all that the directories know of.
@@ -163,16 +190,23 @@ type kept struct {
 	docs       map[string]lastDocs // by kind
 	secrets    map[string][]byte
 	back       map[keyspace]int64 // where etcd was when it was first seen to have gone back
+	empty      []string           // directories in which there is nothing, as after the loss of a disk
 }
 
 func readKept(dirs []string) (kept, error) {
 	k := kept{nodes: map[millrace.NodeID]Node{}, docs: map[string]lastDocs{}, secrets: map[string][]byte{}, back: map[keyspace]int64{}}
 	for _, dir := range dirs {
-		if err := k.read(dir); err != nil {
+		switch err := k.read(dir); {
+		case errors.Is(err, os.ErrNotExist):
+			k.empty = append(k.empty, dir)
+		case err != nil:
 			return k, fmt.Errorf("cluster: restore: %w", err)
 		}
 	}
-	if k.assignment.Epoch == 0 {
+	switch {
+	case k.assignment.Epoch == 0 && len(k.empty) > 0:
+		return k, fmt.Errorf("cluster: restore: nothing is kept in %s; name directories of brokers and index nodes of this cluster", strings.Join(k.empty, ", "))
+	case k.assignment.Epoch == 0:
 		return k, errors.New("cluster: restore: no directory is named")
 	}
 	return k, nil

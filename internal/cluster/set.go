@@ -94,6 +94,18 @@ const maxRanges = 10
 // Ranges returns all partitions of the set as [ParseSet] reads them.
 func (s *Set) Ranges() string { return strings.Join(s.ranges(), ",") }
 
+// MarshalText writes the set as [ParseSet] reads it.
+func (s Set) MarshalText() ([]byte, error) { return []byte(s.Ranges()), nil }
+
+// UnmarshalText reads what MarshalText wrote; an empty text is the empty set.
+func (s *Set) UnmarshalText(text []byte) (err error) {
+	*s = Set{}
+	if len(text) > 0 {
+		*s, err = ParseSet(string(text))
+	}
+	return err
+}
+
 func (s *Set) ranges() (all []string) {
 	from, to := -1, -1
 	end := func() {

@@ -50,14 +50,10 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 			}
 		})
 	})
-	select {
-	case <-first:
-		return w, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("cluster: watch: %w", ctx.Err())
-	case <-c.ctx.Done():
-		return nil, errors.New("cluster: watch: the client is closed")
+	if err := c.first(ctx, "watch", first); err != nil {
+		return nil, err
 	}
+	return w, nil
 }
 
 // Current returns the last good map.
@@ -80,7 +76,7 @@ func (w *Watcher) apply(s *snapshot, fault error) {
 	if fault == nil {
 		fault = w.origin.judge(s)
 	}
-	if fault == nil || errors.Is(fault, errLost) || errors.Is(fault, errBack) || errors.Is(fault, errAnew) {
+	if fault == nil || errors.Is(fault, ErrNothing) || errors.Is(fault, errLost) || errors.Is(fault, errBack) || errors.Is(fault, errAnew) {
 		var bad error
 		next, bad = old.next(s)
 		fault = errors.Join(fault, bad)
@@ -171,7 +167,9 @@ func (m *Map) addNode(id millrace.NodeID, body []byte, now keyspace) error {
 		return err
 	}
 	m.nodes[id], m.alive[id] = r.Node, true
-	m.lost = m.lost || r.lostBy(now, m.Epoch())
+	if r.lostBy(now, m.Epoch()) {
+		m.lost.add(r)
+	}
 	return nil
 }
 
@@ -193,10 +191,13 @@ func (m *Map) nextAssignment(s *snapshot) (*Assignment, error) {
 	case a.Epoch < m.Epoch():
 		return nil, fmt.Errorf("cluster: etcd has assignment %d, older than %d; keeping %[2]d", a.Epoch, m.Epoch())
 	case a.Epoch == m.Epoch():
-		if !m.assignment.equal(a) {
+		if !m.assignment.hosts(a) {
 			return nil, fmt.Errorf("cluster: etcd has another assignment of epoch %d; keeping the first", a.Epoch)
 		}
-		return nil, nil
+		if m.assignment.equal(a) {
+			return nil, nil
+		}
+		return a, nil // an older version, which knows less of it, kept what this process began with
 	case a.Epoch > m.Epoch()+maxEpochStep && a.Epoch > lastEpoch(s)+maxEpochStep:
 		return nil, fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d; keeping %[3]d", a.Epoch, maxEpochStep, m.Epoch())
 	case m.Epoch() == 0:

@@ -124,13 +124,19 @@ func (r *Row) CopyField(to, from int) {
 }
 
 // Set gives a field the value of that field of another slab of the layout.
-func (r *Row) Set(field int, from *Slab, row int) {
-	w := from.Word(field, row)
+func (r *Row) Set(field int, from *Slab, row int) { r.SetFrom(field, from, field, row) }
+
+// SetFrom gives a field the value of a field of another slab, of the same kind,
+// or an Int as a Double.
+func (r *Row) SetFrom(field int, from *Slab, of, row int) {
+	w := from.Word(of, row)
 	switch kind := r.s.layout.fields[field].Kind; {
-	case from.Null(field, row):
+	case from.Null(of, row):
 		r.SetNull(field)
+	case kind == Double && from.layout.fields[of].Kind == Int:
+		r.SetDouble(field, float64(int64(w)))
 	case kind == String:
-		r.SetString(field, from.BytesAt(field, row))
+		r.SetString(field, from.BytesAt(of, row))
 	case kind == Doubles:
 		r.SetDoubles(field, from.Doubles(nil, w))
 	case kind == Strings:

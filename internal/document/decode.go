@@ -157,6 +157,10 @@ func (d *decoder) duration(n *Node, v reflect.Value, path string) {
 // number as it is written.
 func (d *decoder) scalar(n *Node, v reflect.Value, path string) {
 	want := ""
+	if k := v.Kind(); k != reflect.String && (n.Kind == Int || n.Kind == Float) && octal(n.Text) {
+		d.mismatch(n, path, "a number without zeros before it, with which some read it as octal")
+		return
+	}
 	switch v.Kind() {
 	case reflect.String:
 		if n.Kind == List || n.Kind == Mapping {
@@ -191,4 +195,11 @@ func (d *decoder) scalar(n *Node, v reflect.Value, path string) {
 	if want != "" {
 		d.mismatch(n, path, want)
 	}
+}
+
+// octal reports whether a number begins as those of YAML 1.1 that are octal,
+// and of YAML 1.2 are not.
+func octal(text string) bool {
+	text = strings.TrimLeft(text, "+-")
+	return len(text) > 1 && text[0] == '0' && (text[1] >= '0' && text[1] <= '9' || text[1] == '_')
 }

@@ -89,3 +89,25 @@ func TestDecodeWhatMayBeLeftOut(t *testing.T) {
 		t.Error("a number is taken for true or false")
 	}
 }
+
+// A number that YAML 1.1 and 1.2 read differently is refused, whatever the
+// field; a text of digits stays one.
+func TestDecodeRefusesZerosBeforeANumber(t *testing.T) {
+	type into struct {
+		Share int     `yaml:"share"`
+		Rate  float64 `yaml:"rate"`
+		Name  string  `yaml:"name"`
+	}
+	for _, text := range []string{"share: 0010000", "share: -07", "share: 08", "rate: 010"} {
+		var c into
+		if err := Decode([]byte(text), &c); err == nil || !strings.Contains(err.Error(), "without zeros before it") {
+			t.Errorf("%s: %+v, %v", text, c, err)
+		}
+	}
+	for text, want := range map[string]into{"share: 0": {Share: 0}, "share: 0x10": {Share: 16}, "share: 0o10": {Share: 8}, "rate: 0.5": {Rate: 0.5}, "name: 007": {Name: "007"}} {
+		var c into
+		if err := Decode([]byte(text), &c); err != nil || c != want {
+			t.Errorf("%s: %+v, %v", text, c, err)
+		}
+	}
+}

@@ -6,8 +6,10 @@ import (
 	"context"
 	"net"
 	"runtime"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 )
 
 // Flow control windows, of a stream and of a connection. Fixed ones spare the
@@ -35,7 +37,17 @@ func Client() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithStaticStreamWindowSize(streamWindowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
 		grpc.WithContextDialer(dial),
+		Reconnect(),
 	}
+}
+
+// Reconnect returns the option by which a server that is back is used soon: it
+// is dialled every two seconds, where gRPC's own pauses grow to two minutes.
+func Reconnect() grpc.DialOption {
+	return grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+		MinConnectTimeout: 2 * time.Second,
+	})
 }
 
 func dial(ctx context.Context, addr string) (net.Conn, error) {
@@ -52,13 +64,13 @@ func Listen(addr string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listener{l}, nil
+	return listener{l.(*net.TCPListener)}, nil
 }
 
-type listener struct{ net.Listener }
+type listener struct{ *net.TCPListener }
 
 func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
+	c, err := l.TCPListener.Accept()
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,7 @@ type follower struct {
 		again context.CancelFunc // ends the present reader, for another to begin
 		read  bool               // the end was reached once
 		fault error              // what is waited for
+		held  error              // why a record is not taken yet
 		told  time.Time          // when the fault was logged
 	}
 }
@@ -90,6 +91,14 @@ func (f *follower) Fault() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.fault
+}
+
+// Held says why a record that has been read cannot be taken yet, so that it and
+// what comes behind it is not known here; nil while there is none.
+func (f *follower) Held() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.held
 }
 
 // Moved returns a channel that is closed once more of the topic has been read
@@ -305,11 +314,13 @@ func (f *follower) deliver(ctx context.Context, r *kgo.Record) bool {
 	if !r.Attrs.IsControl() {
 		for pause := firstPause; ; pause = min(2*pause, maxPause) {
 			err := f.take(r)
+			f.hold(err)
 			if err == nil {
 				break
 			}
 			f.failed(fmt.Errorf("kafka: topic %s at %d: %w", f.topic, r.Offset, err))
 			if sleep(ctx, pause); ctx.Err() != nil {
+				f.hold(nil) // the next reader finds it again, unless it is gone
 				return false
 			}
 		}
@@ -319,6 +330,12 @@ func (f *follower) deliver(ctx context.Context, r *kgo.Record) bool {
 	f.mu.Unlock()
 	f.advance(id, r.Offset+1)
 	return true
+}
+
+func (f *follower) hold(why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.held = why
 }
 
 func (f *follower) advance(id kadm.TopicID, next int64) {

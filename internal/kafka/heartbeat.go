@@ -27,6 +27,7 @@ type HeartbeatConfig struct {
 	Inputs   []string       // the group's topics
 	Features []string       // those of them that carry features
 	Logs     []string       // what it writes to; see SessionConfig.Logs
+	Future   time.Duration  // how far a record's time may be after its arrival
 	Stuck    func() []Stuck // places this process cannot read past
 	Measured func(Progress) // told of each measurement; nil = nobody
 	Log      *slog.Logger   // nil = silent
@@ -138,7 +139,7 @@ func (h *Heartbeat) beat(ctx context.Context, cl *kgo.Client) error {
 // group has committed after that.
 func (h *Heartbeat) measure(ctx context.Context, cl *kgo.Client) (Progress, error) {
 	now := time.Now()
-	p := Progress{Group: h.cfg.Group, Instance: h.cfg.Instance, AtMillis: now.UnixMilli(), Topics: map[string]TopicProgress{}}
+	p := Progress{Group: h.cfg.Group, Instance: h.cfg.Instance, AtMillis: now.UnixMilli(), FutureMillis: h.cfg.Future.Milliseconds(), Topics: map[string]TopicProgress{}}
 	p.Kinds = map[string]TopicKind{}
 	for _, topic := range h.cfg.Inputs {
 		p.Kinds[topic] = ContentTopic

@@ -68,6 +68,7 @@ func TestOnRealKafka(t *testing.T) {
 		"again":       testSchemasAgain,
 		"refuse":      testRefuse,
 		"producer":    testProducer,
+		"exposures":   testExposures,
 		"keep":        testTopicsKeep,
 		"heartbeat":   testHeartbeat,
 		"markers":     testHeartbeatMarkers,

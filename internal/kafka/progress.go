@@ -29,9 +29,12 @@ type Progress struct {
 	Topics        map[string]TopicProgress `json:"topics"`
 	// Kinds is what each of the group's topics carries, those that do not exist
 	// among them.
-	Kinds   map[string]TopicKind `json:"kinds,omitempty"`
-	Missing []string             `json:"missing,omitempty"` // topics that do not exist
-	Stuck   []Stuck              `json:"stuck,omitempty"`
+	Kinds map[string]TopicKind `json:"kinds,omitempty"`
+	// FutureMillis is how far a record's time may be after its arrival: others
+	// become dead letters. 0 = not told.
+	FutureMillis int64    `json:"future_ms,omitempty"`
+	Missing      []string `json:"missing,omitempty"` // topics that do not exist
+	Stuck        []Stuck  `json:"stuck,omitempty"`
 	// OtherLog says why the group writes nothing: its outputs are not those that
 	// it has written to.
 	OtherLog string `json:"other_log,omitempty"`
@@ -52,6 +55,9 @@ func (p Progress) At() time.Time { return time.UnixMilli(p.AtMillis) }
 
 // Through returns ThroughMillis as a time.
 func (p Progress) Through() time.Time { return time.UnixMilli(p.ThroughMillis) }
+
+// Future returns FutureMillis as a duration.
+func (p Progress) Future() time.Duration { return milliseconds(p.FutureMillis) }
 
 // TopicProgress is a group's progress in one topic.
 type TopicProgress struct {

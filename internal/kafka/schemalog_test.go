@@ -221,8 +221,8 @@ func TestSchemaLogRetriesWhatCannotBeKept(t *testing.T) {
 	must(t, err)
 	defer l.Close()
 	until(t, l, "told of the full disk", func() bool { return errors.Is(l.Fault(), errFull) })
-	if l.Read() || l.Has(schemas.Note().Fingerprint()) {
-		t.Error("it is said to be read")
+	if l.Read() || l.Has(schemas.Note().Fingerprint()) || !errors.Is(l.Held(), errFull) {
+		t.Errorf("it is said to be read, or to be held by %v", l.Held())
 	}
 	store.full.Store(false)
 	must(t, l.Refresh(ctx))
@@ -230,7 +230,7 @@ func TestSchemaLogRetriesWhatCannotBeKept(t *testing.T) {
 	if len(all) != 2 || all[0].Name() != schemas.Note().Name() {
 		t.Errorf("%d schemas known, want Note, then Activity", len(all))
 	}
-	until(t, l, "well again", func() bool { return l.Read() && l.Fault() == nil })
+	until(t, l, "well again", func() bool { return l.Read() && l.Fault() == nil && l.Held() == nil })
 }
 
 // What an operator gave up is given up for every reader and for good; what is

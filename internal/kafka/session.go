@@ -43,6 +43,7 @@ var ErrRebalanced = errors.New("kafka: transaction aborted: the group rebalanced
 // Input is a record of a group's topics.
 type Input struct {
 	Source
+	Time    millrace.Time // the log's timestamp of it; negative: it has none
 	Key     []byte
 	Value   []byte // nil is a null value
 	Headers []Header
@@ -352,6 +353,7 @@ func (s *Session) Uncommitted() bool { return s.polled }
 func input(r *kgo.Record) Input {
 	in := Input{
 		Source: Source{r.Topic, r.Partition, millrace.Offset(r.Offset)},
+		Time:   millrace.TimeOf(r.Timestamp),
 		Key:    r.Key,
 		Value:  r.Value,
 	}

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
 )
 
 const (
@@ -20,45 +22,47 @@ const (
 )
 
 // await returns when Kafka answers, the topic exists and a partitioner
-// consumes it, or says after o.Wait what is missing. A forced load waits for
-// Kafka alone, and creates Millrace's own topics too.
-func await(ctx context.Context, o Options) error {
+// consumes it, or says after o.Wait what is missing. future is how far a
+// record's time may be after its arrival, by the partitioners' word or by
+// default. A forced load waits for Kafka alone, and creates Millrace's own topics
+// too.
+func await(ctx context.Context, o Options) (future time.Duration, err error) {
 	bounded, cancel := context.WithTimeout(ctx, o.Wait)
 	defer cancel()
 	if err := awaitKafka(bounded, o); err != nil {
-		return err
+		return 0, err
 	}
 	if o.Force {
 		if err := kafka.EnsureTopics(bounded, o.Brokers, o.Topics, nil); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	look, err := kafka.NewInspector(o.Brokers)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer look.Close()
 	// A partitioner joins its group for topics that exist, so the topic comes
 	// first.
 	existed, err := look.Exists(ctx, o.Topic)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if !existed {
 		if err := kafka.EnsureContentTopic(bounded, o.Brokers, o.Topic, o.Partitions, nil); err != nil {
-			return err
+			return 0, err
 		}
 		fmt.Fprintf(o.Progress, "topic %s did not exist; it is created, with %d partitions\n", o.Topic, o.Partitions)
 	}
 	if o.Force {
-		return nil
+		return schemas.DefaultFuture, nil
 	}
 	group, err := awaitConsumer(bounded, o, look, existed)
 	if err != nil {
-		return errors.Join(ctx.Err(), err)
+		return 0, errors.Join(ctx.Err(), err)
 	}
 	if known, err := look.Exists(ctx, o.Topics.Schemas); err != nil || !known {
-		return errors.Join(err, &millrace.Error{
+		return 0, errors.Join(err, &millrace.Error{
 			Reason: millrace.ReasonUnknown, Field: "topic-prefix", Detail: fmt.Sprintf("there is no topic %s, which the partitioners read schemas from", o.Topics.Schemas),
 			WayOut: "give the topic_prefix of the partitioners' configuration",
 		})
@@ -83,11 +87,12 @@ func awaitKafka(ctx context.Context, o Options) error {
 
 // fitsTopic refuses a schema of features for a topic of content, and the reverse:
 // every record would become a dead letter. Partitioners tell in their heartbeats
-// what their topics carry; where one does not in time, that is told.
-func fitsTopic(ctx context.Context, o Options, group string) error {
+// what their topics carry; where one does not in time, that is told. They
+// tell how far in the future a record may be, too.
+func fitsTopic(ctx context.Context, o Options, group string) (future time.Duration, err error) {
 	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: o.Brokers, Topic: o.Topics.Progress, Log: o.Log})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer progress.Close()
 	patience, cancel := context.WithTimeout(ctx, min(grace, o.Wait))
@@ -97,15 +102,15 @@ func fitsTopic(ctx context.Context, o Options, group string) error {
 		beat, _ := progress.Group(group)
 		kind, known := beat.Kinds[o.Topic]
 		if known {
-			return kindFault(o, kind)
+			return cmp.Or(beat.Future(), schemas.DefaultFuture), kindFault(o, kind)
 		}
 		select {
 		case <-moved:
 		case <-ctx.Done():
-			return ctx.Err()
+			return 0, ctx.Err()
 		case <-patience.Done():
 			fmt.Fprintf(o.Progress, "the partitioners of group %s do not say whether %s carries content or features: look at the dead letters afterwards\n", group, o.Topic)
-			return nil
+			return schemas.DefaultFuture, nil
 		}
 	}
 }

@@ -128,7 +128,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	defer in.Close()
 	l := &loader{o: o, in: in, aside: &aside{name: o.Rejected}, began: time.Now()}
-	if l.partitions, err = prepare(ctx, o); err != nil {
+	if err := l.prepare(ctx); err != nil {
 		return Report{}, err
 	}
 	if l.to, err = kafka.NewProducer(o.Brokers, "", o.Log); err != nil {
@@ -141,15 +141,16 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	r := l.report()
 	stop()
 	if err == nil && r.Lines > 0 && r.Rejected == r.Lines {
-		err = fmt.Errorf("load: none of %d lines fits schema %s; name the schema they were written for", r.Lines, o.Schema.Name())
+		err = fmt.Errorf("load: none of %d lines fits schema %s (%s); mend them, or name the schema they were written for", r.Lines, o.Schema.Name(), r.Faults[0])
 	}
 	return r, err
 }
 
 // prepare waits until the topic is consumed.
-func prepare(ctx context.Context, o Options) (partitions int32, err error) {
-	if err := await(ctx, o); err != nil {
-		return 0, err
+func (l *loader) prepare(ctx context.Context) (err error) {
+	o := l.o
+	if l.future, err = await(ctx, o); err != nil {
+		return err
 	}
 	if o.Review != nil {
 		err := withSchemas(o, func(log *kafka.SchemaLog, known *schemas.Registry) error {
@@ -159,10 +160,11 @@ func prepare(ctx context.Context, o Options) (partitions int32, err error) {
 			return o.Review(ctx, known.Snapshot(), o.Schema)
 		})
 		if err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return kafka.Partitions(ctx, o.Brokers, o.Topic)
+	l.partitions, err = kafka.Partitions(ctx, o.Brokers, o.Topic)
+	return err
 }
 
 // publish makes the schema known, once a line fits it: a schema is published
@@ -197,6 +199,7 @@ type loader struct {
 	to         *kafka.Producer
 	aside      *aside
 	partitions int32
+	future     time.Duration // how far a record's time may be after its arrival
 	began      time.Time
 	counts     counts
 	faults     []LineFault
@@ -237,14 +240,15 @@ func (l *loader) run(ctx context.Context) error {
 	return l.to.Flush(ctx)
 }
 
-// encode turns a line into the record of it. Records of one entity go to one
+// encode turns a line into the record of it, by the check that partitioners make:
+// what they would refuse for its bytes is not sent. Records of one entity go to one
 // partition, so that its changes stay in order.
 func (l *loader) encode(line []byte) (kafka.Outgoing, error) {
 	body, err := l.o.Schema.EncodeJSON(line)
 	if err != nil {
 		return kafka.Outgoing{}, err
 	}
-	env, err := l.o.Schema.Envelope(body)
+	env, err := l.o.Schema.Accept(body, millrace.TimeOf(time.Now()), l.future)
 	if err != nil {
 		return kafka.Outgoing{}, err
 	}

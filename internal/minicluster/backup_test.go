@@ -57,6 +57,15 @@ func TestBackupNode(t *testing.T) {
 			}
 		}
 	}
+	// Before it is known the others back up.
+	if err := c.wait(ctx, func() error {
+		if !c.maps.Current().Alive("node-3") {
+			return errors.New("the backup node is not registered")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Activity(), lines); err != nil {
 		t.Fatal(err)
 	}
@@ -78,8 +87,8 @@ func TestBackupNode(t *testing.T) {
 			if m == nil || [2]millrace.Offset{m.Applied.Content, m.Applied.Features} != want {
 				return fmt.Errorf("partition %d is backed up at %v, and at %v in the nodes", p, m, want)
 			}
-			if m.Node != "node-3" {
-				t.Fatalf("partition %d was backed up by %s", p, m.Node)
+			if m.Node != "node-3" && want[0] > 0 { // what has not changed since is not backed up again
+				return fmt.Errorf("partition %d was backed up by %s", p, m.Node)
 			}
 		}
 		return nil

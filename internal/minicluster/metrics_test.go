@@ -25,7 +25,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	bucket := "file://" + t.TempDir()
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1, Node: func(n *indexnode.Config) { n.Backup.To = bucket }})
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1, Exposures: "exposures", Node: func(n *indexnode.Config) { n.Backup.To = bucket }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,10 +18,13 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
@@ -46,6 +49,9 @@ type Config struct {
 	KafkaAddr, EtcdAddr, HTTPAddr, GRPCAddr, AdminAddr string // to listen on
 
 	Feeds []broker.Feed // beside the built-in ones
+
+	// Exposures is the topic of what answers of experiments showed; empty: none.
+	Exposures string
 
 	// Node, if set, adjusts the configuration of each index node.
 	Node func(*indexnode.Config)
@@ -97,6 +103,8 @@ type Cluster struct {
 	broker  *broker.Broker
 	metrics *prometheus.Registry
 	Nodes   []*indexnode.Node
+	stops   []func() // of each node
+	stopped []chan struct{}
 
 	run    context.Context // ends when a part fails
 	cancel context.CancelFunc
@@ -137,7 +145,28 @@ func (c *Cluster) start(ctx, run context.Context) error {
 	if err := c.startPartitioner(run, metrics); err != nil {
 		return err
 	}
+	if err := c.startCoordinator(run, metrics); err != nil {
+		return err
+	}
 	return c.startBroker(run, metrics)
+}
+
+func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Registerer) error {
+	cfg := coordinator.Config{Cluster: c.client, Name: "coordinator-1", Log: c.cfg.Log}
+	if c.cfg.Exposures != "" {
+		cfg.Exposures = func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+			return kafka.FollowExposures(ctx, []string{c.Kafka}, c.cfg.TopicPrefix+c.cfg.Exposures, from, c.cfg.Log, take)
+		}
+	}
+	co, err := coordinator.New(cfg)
+	if err != nil {
+		return err
+	}
+	if err := metrics.Register(co); err != nil {
+		return err
+	}
+	c.group.Go(func() error { return co.Run(run) })
+	return nil
 }
 
 func (c *Cluster) startKafka(ctx context.Context) error {
@@ -218,18 +247,29 @@ func (c *Cluster) startNode(run context.Context, i int, metrics prometheus.Regis
 	if err != nil {
 		return errors.Join(err, n.Close())
 	}
-	c.Nodes = append(c.Nodes, n)
+	run, stop := context.WithCancel(run)
+	stopped := make(chan struct{})
+	c.Nodes, c.stops, c.stopped = append(c.Nodes, n), append(c.stops, stop), append(c.stopped, stopped)
 	c.group.Go(func() error {
+		defer close(stopped)
+		defer stop()
 		return errors.Join(n.Run(run, l), n.Close())
 	})
 	return nil
+}
+
+// StopNode tells the i-th node to stop, as SIGTERM does a process. The channel
+// is closed when it has.
+func (c *Cluster) StopNode(i int) <-chan struct{} {
+	c.stops[i]()
+	return c.stopped[i]
 }
 
 func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Registerer) error {
 	p, err := partitioner.New(partitioner.Config{
 		Brokers: []string{c.Kafka}, Content: c.cfg.Content, Features: c.cfg.Features, Topics: c.topics,
 		Group: c.partitionGroup(), Instance: c.cfg.TopicPrefix + "partitioner-1",
-	}, c.cfg.Log, metrics, time.Now)
+	}, c.cfg.Log, metrics)
 	if err != nil {
 		return err
 	}
@@ -246,20 +286,34 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
+	tests, err := c.client.Artefacts(run, experiments.Kind)
+	if err != nil {
+		return err
+	}
 	key, err := c.client.Secret(run, "pages")
 	if err != nil {
 		return err
 	}
-	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, PageKey: key, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
+	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Experiments: tests, PageKey: key, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
+	closeExposures := func() {}
+	if c.cfg.Exposures != "" {
+		records, closes, err := kafka.OpenExposures([]string{c.Kafka}, c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
+		if err != nil {
+			return err
+		}
+		metrics.MustRegister(records)
+		cfg.Exposures, closeExposures = records, closes
+	}
 	if c.cfg.Broker != nil {
 		c.cfg.Broker(&cfg)
 	}
 	b, err := broker.New(cfg)
 	if err != nil {
+		closeExposures()
 		return err
 	}
 	c.broker = b
-	c.closed = append(c.closed, b.Close)
+	c.closed = append(c.closed, func() error { defer closeExposures(); return b.Close() })
 	server := grpc.NewServer(b.ServerOptions()...)
 	b.RegisterGRPC(server)
 

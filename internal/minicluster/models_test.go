@@ -62,7 +62,7 @@ func (r *rollout) publish(version int) cluster.Version {
 	} {
 		r.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	p, err := relevance.Seal(dir, relevance.ShippedSchemas(), nil)
+	p, err := relevance.Seal(dir, relevance.ShippedSchemas())
 	r.check(err)
 	var tar bytes.Buffer
 	r.check(p.WriteTar(&tar))

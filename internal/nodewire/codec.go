@@ -15,6 +15,12 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
+// Protocol is what this version's index nodes understand, and say in every
+// answer. It rises with what a node must heed for its answer to be right:
+//
+//  1. QueryRequest.served_key
+const Protocol = 1
+
 // Codec returns the codec. It writes and reads what gRPC's own does. What it
 // does not know by hand (accounts of a record, explanations, whatever newer
 // ends may add) and what is no such message it leaves to protobuf, so that what

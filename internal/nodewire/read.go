@@ -117,6 +117,8 @@ func readRequest(b []byte, m *nodev1.QueryRequest) bool {
 			ok = f.own(&m.RequestFilter)
 		case 40<<3 | varint:
 			m.MaxBytes = int64(f.bits)
+		case 41<<3 | length:
+			m.ServedKey = bytes.Clone(f.bytes)
 		default:
 			return false
 		}
@@ -243,6 +245,8 @@ func readResponse(b []byte, m *nodev1.QueryResponse) bool {
 			ok = f.own(&m.ModelSum)
 		case 40<<3 | varint:
 			m.WithheldBytes = int64(f.bits)
+		case 50<<3 | varint:
+			m.Protocol = int32(f.bits)
 		default:
 			return false
 		}

@@ -59,6 +59,9 @@ func (w *writer) request(m *nodev1.QueryRequest) {
 	w.nonempty(18, m.ModelSum)
 	w.nonempty(30, m.RequestFilter)
 	w.number(40, m.MaxBytes)
+	if len(m.ServedKey) > 0 {
+		w.bytes(41, m.ServedKey)
+	}
 }
 
 func (w *writer) viewer(v *feedv1.Viewer) {
@@ -155,6 +158,7 @@ func (w *writer) response(m *nodev1.QueryResponse) {
 	}
 	w.nonempty(12, m.ModelSum)
 	w.number(40, m.WithheldBytes)
+	w.number(50, int64(m.Protocol))
 }
 
 func (w *writer) partitions(m *nodev1.Partitions) {

@@ -22,3 +22,9 @@ func AppendEntity(dst []byte, p millrace.Partition, e millrace.Entity) []byte {
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(e)))
 	return append(dst, e...)
 }
+
+// CutEntity takes the first entity off what AppendEntity wrote.
+func CutEntity(b []byte) (e, rest []byte) {
+	end := EntityHead + int(binary.LittleEndian.Uint16(b[2:]))
+	return b[EntityHead:end], b[end:]
+}

@@ -14,7 +14,7 @@ import (
 // Schemas are what random specs speak of: a field of every kind, with and
 // without nulls, and an entity's features.
 var Schemas = relevance.Schemas{
-	"test.Every": layout(
+	"test.Every": known(
 		column.Field{Name: "key", Kind: column.String, Role: "id"},
 		column.Field{Name: "owner", Kind: column.String, Role: "entity"},
 		column.Field{Name: "verb", Kind: column.String, Role: "type"},
@@ -32,7 +32,7 @@ var Schemas = relevance.Schemas{
 		column.Field{Name: "vec", Kind: column.Doubles},
 		column.Field{Name: "author.age", Kind: column.Int},
 	),
-	"test.Member": layout(
+	"test.Member": known(
 		column.Field{Name: "followers", Kind: column.Double},
 		column.Field{Name: "posts", Kind: column.Int, Nullable: true},
 		column.Field{Name: "lang", Kind: column.String},
@@ -40,7 +40,7 @@ var Schemas = relevance.Schemas{
 		column.Field{Name: "embedding", Kind: column.Doubles, Nullable: true},
 		column.Field{Name: "vip", Kind: column.Bool},
 	),
-	"test.Thing": layout(
+	"test.Thing": known(
 		column.Field{Name: "clicks", Kind: column.Int},
 		column.Field{Name: "rate", Kind: column.Double, Nullable: true},
 		column.Field{Name: "kind", Kind: column.String},
@@ -50,9 +50,13 @@ var Schemas = relevance.Schemas{
 	),
 }
 
+func known(fields ...column.Field) relevance.Records {
+	return relevance.Records{Layout: layout(fields...)}
+}
+
 // things are features of objects: those of test.Thing, and of a schema that
 // has other numbers for the same, and less.
-var things = []*column.Layout{Schemas["test.Thing"], layout(
+var things = []*column.Layout{Schemas["test.Thing"].Layout, layout(
 	column.Field{Name: "hot", Kind: column.Bool},
 	column.Field{Name: "rate", Kind: column.Int},
 	column.Field{Name: "clicks", Kind: column.Double, Nullable: true},

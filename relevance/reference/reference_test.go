@@ -34,13 +34,13 @@ func compareRandom(t *testing.T, seed uint64) bool {
 		t.Logf("seed %d: %v", seed, err)
 		return false
 	}
-	entity := Schemas["test.Member"]
+	entity := Schemas["test.Member"].Layout
 	if m.Spec().Entity == "" || r.IntN(4) == 0 {
 		entity = nil
 	}
-	rows := Schemas["test.Every"]
+	rows := Schemas["test.Every"].Layout
 	if r.IntN(8) == 0 {
-		rows = relevance.ShippedSchemas()["millrace.Note"] // which lacks nearly everything
+		rows = relevance.ShippedSchemas()["millrace.Note"].Layout // which lacks nearly everything
 	}
 	if err := Compare(r, m, rows, entity); err != nil {
 		t.Fatalf("seed %d: %v\n%s", seed, err, text)
@@ -77,11 +77,11 @@ func compareJoint(t *testing.T, seed uint64) {
 	if len(models) == 0 {
 		return
 	}
-	entity := Schemas["test.Member"]
+	entity := Schemas["test.Member"].Layout
 	if r.IntN(4) == 0 {
 		entity = nil
 	}
-	if err := CompareJoint(r, models, Schemas["test.Every"], entity); err != nil {
+	if err := CompareJoint(r, models, Schemas["test.Every"].Layout, entity); err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
 }

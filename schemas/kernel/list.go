@@ -9,9 +9,9 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// block reads the head of a list's next block: how many items it has, 0 at the
-// list's end, and where it must end, or -1 when it does not say.
-func block(b []byte, at int) (count, next, end int) {
+// Block reads the head of an array's next block: how many items it has, 0 at the
+// array's end, and where it must end, or -1 when it does not say.
+func Block(b []byte, at int) (count, next, end int) {
 	if uint(at) < uint(len(b)) && b[at]&0x81 == 0 && int(b[at]>>1) < len(b)-at { // the usual: a count of one byte
 		return int(b[at] >> 1), at + 1, -1
 	}
@@ -57,7 +57,7 @@ func Floats(b []byte, at int, heap []byte) (uint64, int, []byte) {
 		if done(b, at) {
 			return list(heap, from), at + 1, heap
 		}
-		count, next, end := block(b, at)
+		count, next, end := Block(b, at)
 		if at = next; at < 0 {
 			return 0, -1, heap
 		}
@@ -105,7 +105,7 @@ func numbers(b []byte, at int, heap []byte, read func([]byte, int) (uint64, int)
 		if done(b, at) {
 			return list(heap, from), at + 1, heap
 		}
-		count, next, end := block(b, at)
+		count, next, end := Block(b, at)
 		if at = next; at < 0 {
 			return 0, -1, heap
 		}
@@ -125,7 +125,7 @@ func Strings(b []byte, at int, heap []byte) (uint64, int, []byte) {
 		if done(b, at) {
 			return list(heap, from), at + 1, heap
 		}
-		count, next, end := block(b, at)
+		count, next, end := Block(b, at)
 		if at = next; at < 0 {
 			return 0, -1, heap
 		}

@@ -43,13 +43,22 @@ type asker struct {
 	told    func(kind, detail string)
 
 	answers chan answer
-	pending sync.WaitGroup // answers not judged yet
+	known   func() int   // how many members there have been
+	rate    int          // questions a second; 0: questionsPerSecond
+	spared  atomic.Int64 // the broker that is not asked, from 1; 0: all are
+	given   atomic.Int64 // answers so far
+	settled struct {     // those judged, in the same order
+		sync.Mutex
+		n    int64
+		more sync.Cond
+	}
 
 	mu struct {
 		sync.Mutex
 		r *rand.Rand
 		tally
 		watched []millrace.Entity // asked for more often than others
+		took    []time.Duration   // of each question
 	}
 }
 
@@ -58,6 +67,8 @@ type tally struct {
 	whole, partial, flagged, refused, wrong, stale int
 	oldest                                         time.Duration // of what was not flagged
 	why                                            string        // of the last refusal
+	lacks                                          string        // what the last partial answer says of what it lacks
+	late                                           int           // partial answers that lack only what nobody answered in time
 }
 
 func (a tally) String() string {
@@ -65,7 +76,11 @@ func (a tally) String() string {
 	if a.refused > 0 {
 		why = fmt.Sprintf(" (the last: %.120s)", a.why)
 	}
-	return fmt.Sprintf("%d whole, %d partial, %d flagged, %d refused%s; %d wrong, %d stale, oldest unflagged %.1fs", a.whole, a.partial, a.flagged, a.refused, why, a.wrong, a.stale, a.oldest.Seconds())
+	lacks := ""
+	if a.partial > 0 {
+		lacks = fmt.Sprintf(" (the last: %.300s)", a.lacks)
+	}
+	return fmt.Sprintf("%d whole, %d partial%s, %d flagged, %d refused%s; %d wrong, %d stale, oldest unflagged %.1fs", a.whole, a.partial, lacks, a.flagged, a.refused, why, a.wrong, a.stale, a.oldest.Seconds())
 }
 
 // answer is an answer, waiting to be judged.
@@ -77,8 +92,9 @@ type answer struct {
 
 func newAsker(t *testing.T, l *truth, seed uint64, brokers []string, told func(kind, detail string)) *asker {
 	t.Helper()
-	a := &asker{t: t, truth: l, told: told, answers: make(chan answer, 100_000)}
+	a := &asker{t: t, truth: l, told: told, answers: make(chan answer, 100_000), known: func() int { return members }}
 	a.mu.r = rand.New(rand.NewPCG(seed, 3))
+	a.settled.more.L = &a.settled
 	if err := a.know(schemas.Activity(), schemas.Features()); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +120,7 @@ func (a *asker) know(all ...*schemas.Schema) error {
 
 // run asks at a steady rate until ctx is done.
 func (a *asker) run(ctx context.Context) {
-	tick := time.NewTicker(time.Second / questionsPerSecond)
+	tick := time.NewTicker(time.Second / time.Duration(max(a.rate, questionsPerSecond)))
 	defer tick.Stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -113,7 +129,11 @@ func (a *asker) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			wg.Go(func() { a.askOne(ctx, i%len(a.clients), a.draw()) })
+			broker := i % len(a.clients)
+			if int64(broker+1) == a.spared.Load() {
+				broker = (broker + 1) % len(a.clients)
+			}
+			wg.Go(func() { a.askOne(ctx, broker, a.draw()) })
 		}
 	}
 }
@@ -124,6 +144,12 @@ func (a *asker) askOne(ctx context.Context, broker int, q oracle.Question) {
 	call, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	resp, err := a.clients[broker].GetFeed(call, request(q))
+	if ctx.Err() != nil {
+		return // nobody waits for it any more
+	}
+	a.mu.Lock()
+	a.mu.took = append(a.mu.took, time.Since(at))
+	a.mu.Unlock()
 	if err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -131,14 +157,16 @@ func (a *asker) askOne(ctx context.Context, broker int, q oracle.Question) {
 		a.mu.why = err.Error()
 		return
 	}
-	a.pending.Add(1)
+	a.given.Add(1)
 	a.answers <- answer{q, at, resp}
 }
 
 var filters = []string{"", "", "", `record.language == "en"`, `record.likes > 10 && record.comments < 7`, `entity.followers >= 300.0 || record.verb == "post"`}
 
-// draw draws a question to one of the built-in feeds.
+// draw draws a question to one of the built-in feeds, for members most of whom
+// have new records.
 func (a *asker) draw() oracle.Question {
+	known := a.known()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.mu.r
@@ -158,7 +186,10 @@ func (a *asker) draw() oracle.Question {
 		q.To = now - millrace.Time(r.IntN(300_000))
 	}
 	for _, m := range r.Perm(members)[:1+r.IntN(12)] {
-		q.Entities = append(q.Entities, memberOf(m))
+		q.Entities = append(q.Entities, memberOf(known-1-m))
+	}
+	if e := memberOf(r.IntN(known)); !slices.Contains(q.Entities, e) {
+		q.Entities = append(q.Entities, e)
 	}
 	if n := len(a.mu.watched); n > 0 && r.IntN(3) == 0 {
 		if e := a.mu.watched[r.IntN(n)]; !slices.Contains(q.Entities, e) {
@@ -202,13 +233,23 @@ func (a *asker) judgeAll(ctx context.Context) {
 			return
 		case got := <-a.answers:
 			a.judge(ctx, got)
-			a.pending.Done()
+			a.settled.Lock()
+			a.settled.n++
+			a.settled.Unlock()
+			a.settled.more.Broadcast()
 		}
 	}
 }
 
 // drain returns when every answer so far is judged.
-func (a *asker) drain() { a.pending.Wait() }
+func (a *asker) drain() {
+	all := a.given.Load()
+	a.settled.Lock()
+	defer a.settled.Unlock()
+	for a.settled.n < all {
+		a.settled.more.Wait()
+	}
+}
 
 // judged is how many answers the tally has.
 func (a *asker) judged() int {
@@ -226,8 +267,27 @@ func (a *asker) take() tally {
 	return was
 }
 
+// latency returns a quantile of how long questions took since it was last asked.
+func (a *asker) latency(q float64) time.Duration {
+	a.mu.Lock()
+	took := a.mu.took
+	a.mu.took = nil
+	a.mu.Unlock()
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[int(q*float64(len(took)-1))]
+}
+
 // flagged reports whether an answer says itself that it may be old.
 func flagged(resp *feedv1.GetFeedResponse) bool { return resp.GetCoverage().GetTimelinesBehind() > 0 }
+
+// inTime reports whether a partition is missing for another reason than that
+// its nodes had no time, which on a machine shared with others happens.
+func inTime(m *feedv1.Missing) bool {
+	return !slices.Contains([]string{"timeout", "unreachable", "overloaded"}, m.GetReason())
+}
 
 // judge holds an answer against the fold of the log at its receipt.
 func (a *asker) judge(ctx context.Context, got answer) {
@@ -241,6 +301,10 @@ func (a *asker) judge(ctx context.Context, got answer) {
 	switch {
 	case len(missing) > 0:
 		sum.partial++
+		if !slices.ContainsFunc(got.resp.GetCoverage().GetMissing(), inTime) {
+			sum.late++
+		}
+		sum.lacks = fmt.Sprintf("asked at %s: %v", got.at.UTC().Format(time.TimeOnly+".000"), got.resp.GetCoverage().GetMissing())
 	case behind:
 		sum.flagged++
 	default:
@@ -332,7 +396,7 @@ func (a *asker) add(t tally) {
 func (a tally) plus(b tally) tally {
 	return tally{
 		a.whole + b.whole, a.partial + b.partial, a.flagged + b.flagged, a.refused + b.refused, a.wrong + b.wrong, a.stale + b.stale,
-		max(a.oldest, b.oldest), cmp.Or(b.why, a.why),
+		max(a.oldest, b.oldest), cmp.Or(b.why, a.why), cmp.Or(b.lacks, a.lacks), a.late + b.late,
 	}
 }
 

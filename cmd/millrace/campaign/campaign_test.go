@@ -3,6 +3,7 @@
 package campaign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,7 +130,8 @@ func (w *world) heal(r *round) string {
 		p.delay.Store(0)
 	}
 	if r != nil {
-		for _, f := range r.faults {
+		// What roles stand on comes back first: to mend others may need it.
+		for _, f := range slices.SortedStableFunc(slices.Values(r.faults), func(a, b fault) int { return cmp.Compare(b.neighbour(), a.neighbour()) }) {
 			if f.end == nil {
 				continue
 			}
@@ -168,17 +170,24 @@ func (w *world) finish() bool {
 		w.told("lost", "at the end: "+err.Error())
 		return false
 	}
-	for m := range members {
-		q := oracle.Question{From: millrace.MinTime, To: millrace.MaxTime, AsOf: millrace.TimeOf(time.Now()), Model: "recency", Limit: 1000}
-		q.Viewer.ID = "last"
-		q.Entities = []millrace.Entity{memberOf(m)}
-		w.asker.askOne(w.ctx, m%brokers, q)
-	}
-	w.asker.drain()
-	last := w.asker.take()
-	w.t.Logf("at the end: %v", last)
-	if last.whole != members {
-		w.told("lost", fmt.Sprintf("%d of %d last answers are whole", last.whole, members))
+	// What starts last may leave answers flagged for some seconds yet.
+	if err := eventually(w.ctx, patience, func(context.Context) error {
+		all := w.load.population()
+		for m := range all {
+			q := oracle.Question{From: millrace.MinTime, To: millrace.MaxTime, AsOf: millrace.TimeOf(time.Now()), Model: "recency", Limit: 1000}
+			q.Viewer.ID = "last"
+			q.Entities = []millrace.Entity{memberOf(m)}
+			w.asker.askOne(w.ctx, m%brokers, q)
+		}
+		w.asker.drain()
+		last := w.asker.take()
+		w.t.Logf("at the end: %v", last)
+		if last.whole != all {
+			return fmt.Errorf("%d of %d last answers are whole", last.whole, all)
+		}
+		return nil
+	}); err != nil {
+		w.told("lost", err.Error())
 	}
 	return true
 }

@@ -109,6 +109,7 @@ type alone struct{}
 
 func (alone) Written(kafka.Stream, []store.Change, []millrace.Entity) {}
 func (alone) Forget()                                                 {}
+func (alone) ForgetPartition(millrace.Partition) error                { return nil }
 func (alone) HasFeatures()                                            {}
 func (alone) Applied(kafka.Stream, []store.Change, int)               {}
 func (alone) Refused(schemas.Reason)                                  {}

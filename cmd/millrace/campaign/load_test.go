@@ -17,10 +17,15 @@ import (
 )
 
 const (
-	members         = 500
+	members         = 500 // that have new records at a time
 	inputsPerSecond = 100
 	contentParts    = 4 // partitions of each content topic
 )
+
+// inputsPerMember is how many inputs come until a member has had its last
+// record and another its first: so the timelines, and with them what it takes to
+// judge an answer, do not grow for as long as the campaign lasts.
+const inputsPerMember = 200
 
 // load produces records and features with known ids, at a steady rate, for as
 // long as the campaign lasts.
@@ -34,6 +39,7 @@ type load struct {
 		sync.Mutex
 		r    *rand.Rand
 		ids  int
+		sent int
 		tick int64
 		live []post // that may be edited and deleted
 	}
@@ -82,6 +88,7 @@ func (g *load) burst(ctx context.Context, inputs int) {
 func (g *load) one(ctx context.Context) {
 	g.mu.Lock()
 	r := g.mu.r
+	g.mu.sent++
 	stream, line := content, []byte(nil)
 	switch at := r.IntN(100); {
 	case at < 15:
@@ -130,7 +137,17 @@ var verbs = []string{"post", "share", "like", "comment"}
 // memberOf names a member.
 func memberOf(n int) millrace.Entity { return millrace.Entity(fmt.Sprintf("member:%d", n)) }
 
-func (g *load) member() string { return string(memberOf(g.mu.r.IntN(members))) }
+// known is how many members there have been. The caller holds the lock.
+func (g *load) known() int { return members + g.mu.sent/inputsPerMember }
+
+// population is how many members there have been.
+func (g *load) population() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.known()
+}
+
+func (g *load) member() string { return string(memberOf(g.known() - 1 - g.mu.r.IntN(members))) }
 
 // create makes a new record; a third are about an object that others are about
 // too, a quarter are in a second timeline, and some are older than others.

@@ -43,6 +43,8 @@ type settings struct {
 	seed  uint64        // MILLRACE_SEED, or drawn
 	// backups has nodes back up to an S3 server.
 	backups bool
+	via     func(bucket string) string // what nodes reach the bucket by; nil: itself
+	roles   string                     // the binary of roles, but for coordinators; empty: the one that is tested
 }
 
 // need skips a test that nobody asked for, or that the machine cannot run; in

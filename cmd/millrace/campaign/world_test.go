@@ -3,6 +3,7 @@
 package campaign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,8 @@ type world struct {
 	t       *testing.T
 	ctx     context.Context
 	dir     string
-	binary  string
+	binary  string // that is tested, and whose commands are run
+	roles   string // that roles are started from, but for coordinators
 	prefix  string // of topics
 	history *history
 
@@ -59,6 +61,7 @@ type world struct {
 	proxies map[int]*proxy // by the port that they stand for
 
 	partitioners, nodes, brokers []*process
+	nodeConfig                   string // what all nodes have
 	nodePort, brokerPort         []int
 	admin                        map[string]int // port, by process
 	clients                      []nodev1.NodeServiceClient
@@ -109,8 +112,12 @@ func startWorld(t *testing.T, s settings, name string, atOnce bool) *world {
 	})
 	if s.backups {
 		w.bucket = startS3(t)
+		if s.via != nil {
+			w.bucket = s.via(w.bucket)
+		}
 	}
 	w.binary = w.build()
+	w.roles = cmp.Or(s.roles, w.binary)
 	w.packets = newPackets(t)
 	t.Cleanup(stop) // ctx itself has ended by then, with the test
 	w.startProcesses(atOnce)
@@ -160,7 +167,11 @@ func (w *world) role(command, name, format string, args ...any) *process {
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		w.t.Fatal(err)
 	}
-	return w.spawn(name, uid, nil, w.binary, command, "--config", config)
+	binary := w.roles
+	if command == "coordinator" {
+		binary = w.binary
+	}
+	return w.spawn(name, uid, nil, binary, command, "--config", config)
 }
 
 // disk gives an index node a small disk of its own.
@@ -193,17 +204,22 @@ func (w *world) startProcesses(atOnce bool) {
 	for i := range ids {
 		ids[i] = millrace.NodeID(fmt.Sprintf("node-%d", i+1))
 	}
-	a, err := cluster.Spread(ids, replicas)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.owners = a.Replicas
 	if err := eventually(w.ctx, patience, func(context.Context) error {
 		_, err := w.command("cluster", "assign", "--force", "--etcd", local(w.etcdAt), "--nodes", "node-1,node-2,node-3", "--replicas", strconv.Itoa(replicas))
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
+	look, err := cluster.Open(w.ctx, cluster.Config{Endpoints: []string{local(w.etcdAt)}, Name: "millrace", ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer look.Close()
+	a, _, err := look.Assigned(w.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.owners = a.Replicas
 	w.cl = w.kafka.client(t)
 	w.adm = kadm.NewClient(w.cl)
 	for _, topic := range []string{w.prefix + "activity", w.prefix + "entity-features"} {
@@ -216,16 +232,9 @@ func (w *world) startProcesses(atOnce bool) {
 	if w.bucket != "" {
 		kept = fmt.Sprintf("backup: {to: %q, every: %s, keep: 3}\n", w.bucket, backupEvery)
 	}
-	for i, id := range ids {
-		port := freePorts(t, 1)
-		w.nodePort = append(w.nodePort, port)
-		w.nodes = append(w.nodes, w.role("indexnode", string(id), kafkaAndEtcd+kept+"id: %s\ndata: %s\nlisten: %q\n", id, filepath.Join(w.dir, string(id)), local(port)))
-		conn, err := grpc.NewClient(local(w.nodePort[i]), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		w.clients = append(w.clients, nodev1.NewNodeServiceClient(conn))
+	w.nodeConfig = kafkaAndEtcd + kept
+	for _, id := range ids {
+		w.startNode(id)
 		if !atOnce {
 			w.awaitTopics()
 		}
@@ -243,6 +252,20 @@ func (w *world) startProcesses(atOnce bool) {
 	for _, port := range append([]int{w.kafka.port, w.etcdAt}, w.nodePort...) {
 		w.proxies[port] = newProxy(t, local(port))
 	}
+}
+
+// startNode starts an index node that has nothing yet.
+func (w *world) startNode(id millrace.NodeID) {
+	w.t.Helper()
+	port := freePorts(w.t, 1)
+	w.nodePort = append(w.nodePort, port)
+	w.nodes = append(w.nodes, w.role("indexnode", string(id), w.nodeConfig+"id: %s\ndata: %s\nlisten: %q\n", id, filepath.Join(w.dir, string(id)), local(port)))
+	conn, err := grpc.NewClient(local(port), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	w.clients = append(w.clients, nodev1.NewNodeServiceClient(conn))
 }
 
 // begin publishes the schemas, waits until the cluster is whole, and starts the
@@ -273,6 +296,7 @@ func (w *world) begin(seed uint64) {
 	}
 	w.asker = newAsker(t, w.truth, seed, addrs, w.told)
 	w.load = newLoad(t, w.truth, w.kafka.client(t, kgo.MaxBufferedRecords(20_000)), seed, [streams]string{w.prefix + "activity", w.prefix + "entity-features"})
+	w.asker.known = w.load.population
 	reader := w.kafka.client(t, w.truth.readOptions()...)
 	var wg sync.WaitGroup
 	wg.Go(func() { w.truth.follow(w.ctx, reader) })
@@ -293,13 +317,16 @@ func (w *world) awaitTopics() {
 
 // publish hands a schema to everybody.
 func (w *world) publish(s *schemas.Schema) error {
-	r := &kgo.Record{Topic: w.prefix + "schemas", Key: []byte(s.Fingerprint().String()), Value: []byte(s.JSON())}
-	return w.cl.ProduceSync(w.ctx, r).FirstErr()
+	return w.cl.ProduceSync(w.ctx, w.schemaRecord(s)).FirstErr()
+}
+
+func (w *world) schemaRecord(s *schemas.Schema) *kgo.Record {
+	return &kgo.Record{Topic: w.prefix + "schemas", Key: []byte(s.Fingerprint().String()), Value: []byte(s.JSON())}
 }
 
 // command runs the binary to its end.
 func (w *world) command(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(w.ctx, patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, w.binary, args...).CombinedOutput()
 	if err != nil {

@@ -874,6 +874,7 @@ type Missing struct {
 	// overloaded: the nodes that have it have as much to do as they can.
 	// too_large: its part of the answer is larger than a node may send.
 	// no_model: the nodes that have it lack this version of the model.
+	// older: the nodes that have it are of an older version of Millrace, which does not understand the question.
 	// error: anything else; explain tells the error of each call.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -951,7 +952,13 @@ type Receipt struct {
 	// Of the feed definition in the cluster; 0 for one that came with the broker.
 	FeedVersion int64 `protobuf:"varint,8,opt,name=feed_version,json=feedVersion,proto3" json:"feed_version,omitempty"`
 	// Fingerprints of the schemas that the items were decoded by.
-	Schemas       []string `protobuf:"bytes,9,rep,name=schemas,proto3" json:"schemas,omitempty"`
+	Schemas []string `protobuf:"bytes,9,rep,name=schemas,proto3" json:"schemas,omitempty"`
+	// Experiments that the viewer is in and that have no part in the answer, since
+	// the request itself sets what they are about. Of a first page.
+	Overridden []string `protobuf:"bytes,10,rep,name=overridden,proto3" json:"overridden,omitempty"`
+	// Of the answer, and of no other: exposures name it, and who acts on an item
+	// can say it.
+	AnswerId      string `protobuf:"bytes,11,opt,name=answer_id,json=answerId,proto3" json:"answer_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1047,6 +1054,20 @@ func (x *Receipt) GetSchemas() []string {
 		return x.Schemas
 	}
 	return nil
+}
+
+func (x *Receipt) GetOverridden() []string {
+	if x != nil {
+		return x.Overridden
+	}
+	return nil
+}
+
+func (x *Receipt) GetAnswerId() string {
+	if x != nil {
+		return x.AnswerId
+	}
+	return ""
 }
 
 // Applied is how much of the log a node's part of the answer includes: of each
@@ -2234,7 +2255,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xa4\x03\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xe1\x03\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -2244,7 +2265,12 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aapplied\x18\x06 \x03(\v2\x19.millrace.feed.v1.AppliedR\aapplied\x12/\n" +
 	"\x05as_of\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12!\n" +
 	"\ffeed_version\x18\b \x01(\x03R\vfeedVersion\x12\x18\n" +
-	"\aschemas\x18\t \x03(\tR\aschemas\x1a;\n" +
+	"\aschemas\x18\t \x03(\tR\aschemas\x12\x1e\n" +
+	"\n" +
+	"overridden\x18\n" +
+	" \x03(\tR\n" +
+	"overridden\x12\x1b\n" +
+	"\tanswer_id\x18\v \x01(\tR\banswerId\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x94\x01\n" +

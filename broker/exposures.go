@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"time"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/exposure"
+)
+
+// Exposures takes what answers showed, and waits for nothing; [exposure.Log]
+// does.
+type Exposures interface {
+	Add(r *exposure.Record)
+}
+
+// newAnswerID returns what an answer is known by to who acts on it: 128 random
+// bits, in hexadecimal digits.
+func newAnswerID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
+}
+
+// expose hands over what an answer showed, if an experiment or a holdout had a
+// part in it.
+func (b *Broker) expose(q *question, resp *feedv1.GetFeedResponse, entries []entry) {
+	r := b.exposed(q)
+	if r == nil {
+		return
+	}
+	r.ID, r.TimelinesAsked, r.TimelinesAnswered = resp.Receipt.AnswerId, int(resp.Coverage.TimelinesAsked), int(resp.Coverage.TimelinesAnswered)
+	r.Models = []exposure.Model{modelOf(q.model(), resp.Receipt.ModelVersion)}
+	r.Items = make([]exposure.Item, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Team: -1}
+	}
+	b.exposures.Add(r)
+}
+
+// exposeRefusal hands over that a request was refused, unless its caller went
+// away.
+func (b *Broker) exposeRefusal(q *question, err error) {
+	var refused *millrace.Error
+	if q == nil || !errors.As(err, &refused) {
+		return
+	}
+	if r := b.exposed(q); r != nil {
+		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.distinct*q.types
+		b.exposures.Add(r)
+	}
+}
+
+// exposed is what a record says of a request; nil if there is nothing to say.
+func (b *Broker) exposed(q *question) *exposure.Record {
+	if b.exposures == nil || len(q.variants.dealt)+len(q.variants.heldOut) == 0 {
+		return nil
+	}
+	now := time.Now()
+	r := &exposure.Record{
+		Time: millrace.TimeOf(now), Viewer: q.viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,
+		ServedBefore: len(q.query.GetExclude()), HeldOut: q.variants.heldOut, Millis: millis(now.Sub(q.began)),
+	}
+	for _, x := range q.variants.dealt {
+		e := exposure.Experiment{Layer: x.Layer, Experiment: x.Experiment, Variant: x.Variant, Unit: x.Unit, Checksum: x.Checksum, Forced: x.Forced}
+		if !x.Forced {
+			e.Probability, e.ProbabilityInside = x.Probability.Float64(), x.Probability.InExperiment()
+		}
+		r.Experiments = append(r.Experiments, e)
+	}
+	return r
+}
+
+// modelOf is a model as it answered. One that every binary has has a version
+// only there, and no checksum.
+func modelOf(asked cluster.Version, answered string) exposure.Model {
+	return exposure.Model{Name: asked.Name, Version: answered, Checksum: asked.Sum}
+}

@@ -1,0 +1,51 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// A node of an older version, which would repeat what pages served, answers
+// first pages only; the others are whole as long as another replica knows more.
+func TestOlderNodesAnswerFirstPages(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	w.nodes["n0"].old = true
+	b := w.broker()
+	ask := func(req *feedv1.GetFeedRequest) *feedv1.GetFeedResponse {
+		t.Helper()
+		resp, err := b.GetFeed(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := resp.Coverage; c.TimelinesAnswered != c.TimelinesAsked {
+			t.Fatalf("not whole: %v", c)
+		}
+		return resp
+	}
+	served := map[string]bool{}
+	req := rankedRequest(10)
+	req.Feed = "recent"
+	for page := range 3 {
+		req.Viewer = &feedv1.Viewer{Id: "v"}
+		resp := ask(req)
+		for _, it := range resp.Items {
+			if key := fmt.Sprint(it.Entity, it.Type, it.Id); served[key] {
+				t.Fatalf("page %d repeats %s", page+1, key)
+			} else {
+				served[key] = true
+			}
+		}
+		req.PageToken = resp.NextPageToken
+	}
+	w.nodes["n1"].old = true
+	if _, err := b.GetFeed(t.Context(), req); err == nil || !strings.Contains(err.Error(), missOlder) || !strings.Contains(err.Error(), "upgrade the index nodes") {
+		t.Errorf("all nodes are older: %v", err)
+	}
+	req.PageToken = ""
+	ask(req)
+}

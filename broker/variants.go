@@ -1,0 +1,242 @@
+package broker
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/nodewire"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// variants are what experiments make of an answer.
+type variants struct {
+	dealt []experiment.Assigned // of experiments that have a part in it
+	// overridden are experiments, by name, that have none, since the request
+	// itself sets what they are about.
+	overridden []string
+	heldOut    []string // layers in whose holdout the viewer is
+}
+
+// deal gives a viewer the variants of the feed that experiments deal, and lets
+// them change its definition. Later pages keep those of the first.
+func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *cursor) error {
+	var err error
+	switch {
+	case c != nil:
+		q.variants.dealt, err = b.dealtBefore(c, q.feed.Private)
+		q.variants.heldOut = c.heldOut
+	case b.experiments != nil:
+		err = q.dealAnew(b.experiments.Current(), req)
+	}
+	if err != nil || len(q.variants.dealt) == 0 {
+		return err
+	}
+	all := experiment.Assignment{Experiments: q.variants.dealt}
+	q.feed.set(all.Sets())
+	return nil
+}
+
+func (q *question) dealAnew(set *experiment.Set, req *feedv1.GetFeedRequest) error {
+	if !set.Has(q.feed.Name) {
+		return nil
+	}
+	viewer, err := nodewire.Viewer(req.GetViewer())
+	if err != nil {
+		return err
+	}
+	a := set.Assign(q.feed.Name, viewer)
+	q.variants.heldOut = a.HeldOut
+	for _, x := range a.Experiments {
+		if q.feed.Private && slices.ContainsFunc(x.Parameters, opens) {
+			continue // it was defined before the feed was private
+		}
+		if slices.ContainsFunc(x.Parameters, func(p experiment.Parameter) bool { return sets(req, p) }) {
+			q.variants.overridden = append(q.variants.overridden, x.Experiment)
+			continue
+		}
+		q.variants.dealt = append(q.variants.dealt, x)
+	}
+	return nil
+}
+
+// sets reports whether a request itself sets a parameter of its feed. A viewer
+// then is in none of its variants, control neither, and is not compared.
+func sets(req *feedv1.GetFeedRequest, p experiment.Parameter) bool {
+	switch p {
+	case experiment.OfModel:
+		return req.GetModel() != ""
+	case experiment.OfLimit:
+		return req.Limit != nil
+	case experiment.OfTypes:
+		return len(req.GetTypes()) > 0
+	case experiment.OfWindow:
+		return req.GetFrom() != nil
+	}
+	return false // a filter is joined with the feed's
+}
+
+// opens reports whether a variant that sets a parameter could show what a
+// private feed drops.
+func opens(p experiment.Parameter) bool {
+	return p == experiment.OfFilter || p == experiment.OfWindow || p == experiment.OfTypes
+}
+
+// set lets variants change a definition.
+func (f *Feed) set(s experiment.Sets) {
+	if s.Model != "" {
+		f.Model = s.Model
+		if slices.Contains(f.Shadow, s.Model) {
+			f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == s.Model })
+		}
+	}
+	if s.Filter != nil {
+		f.Filter = *s.Filter
+	}
+	if s.Window != nil {
+		f.Window = *s.Window
+	}
+	if s.Types != nil {
+		f.Types = s.Types
+	}
+	if s.CapPerEntity != nil {
+		f.CapPerEntity = *s.CapPerEntity
+	}
+	if s.Spacing != nil {
+		f.Spacing = Spacing(*s.Spacing)
+	}
+	if s.Limit != 0 {
+		f.Limit = s.Limit
+	}
+}
+
+// receipt names what was dealt.
+func (v *variants) receipt(r *feedv1.Receipt) {
+	r.Overridden = v.overridden
+	if len(v.dealt) == 0 {
+		return
+	}
+	r.Variants = make(map[string]string, len(v.dealt))
+	for _, x := range v.dealt {
+		r.Variants[x.Experiment] = x.Variant
+	}
+}
+
+// dealtBefore returns the variants of the first page, as long as they set what
+// they did then.
+func (b *Broker) dealtBefore(c *cursor, private bool) ([]experiment.Assigned, error) {
+	if len(c.variants) == 0 {
+		return nil, nil
+	}
+	set := &experiment.Set{}
+	if b.experiments != nil {
+		set = b.experiments.Current()
+	}
+	dealt := slices.Clone(c.variants)
+	for i := range dealt {
+		x := &dealt[i]
+		now, there := set.Again(x.Experiment, x.Variant)
+		if !there || now.SetsSum != x.SetsSum || private && slices.ContainsFunc(now.Parameters, opens) {
+			return nil, badToken("variant %s of experiment %s, which the first page is of, is no longer there as it was", x.Variant, x.Experiment)
+		}
+		x.Layer, x.Sets, x.Parameters = now.Layer, now.Sets, now.Parameters
+	}
+	return dealt, nil
+}
+
+// appendVariants appends what later pages need of what was dealt.
+func appendVariants(b []byte, dealt []experiment.Assigned, heldOut []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(heldOut)))
+	for _, layer := range heldOut {
+		b = appendPrefixed(b, layer)
+	}
+	b = binary.AppendUvarint(b, uint64(len(dealt)))
+	for _, x := range dealt {
+		sum, _ := hex.DecodeString(x.Checksum) // as it was made
+		for _, s := range []string{x.Experiment, x.Variant, x.Unit, string(sum)} {
+			b = appendPrefixed(b, s)
+		}
+		forced := byte(0)
+		if x.Forced {
+			forced = 1
+		}
+		b = binary.AppendUvarint(append(b, forced), uint64(x.Probability.Slots))
+		b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, uint64(x.Probability.Weight)), x.SetsSum)
+	}
+	return b
+}
+
+func readVariants(r *reader) (dealt []experiment.Assigned, heldOut []string) {
+	for n := r.uvarint(); n > 0 && !r.bad; n-- {
+		heldOut = append(heldOut, string(r.bytes(r.uvarint())))
+	}
+	for n := r.uvarint(); n > 0 && !r.bad; n-- {
+		var x experiment.Assigned
+		for _, s := range []*string{&x.Experiment, &x.Variant, &x.Unit, &x.Checksum} {
+			*s = string(r.bytes(r.uvarint()))
+		}
+		x.Checksum = hex.EncodeToString([]byte(x.Checksum))
+		forced := r.bytes(1)
+		x.Probability = experiment.Probability{Slots: int(r.uvarint()), Weight: int(r.uvarint())}
+		if sum := r.bytes(8); !r.bad {
+			x.Forced, x.SetsSum = forced[0] == 1, binary.LittleEndian.Uint64(sum)
+		}
+		dealt = append(dealt, x)
+	}
+	return dealt, heldOut
+}
+
+// referred is what definitions of experiments may refer to, as a broker knows
+// it. Feeds come and go: an experiment on one that is not there deals nothing.
+type referred struct{ models Models }
+
+func (k referred) HasFeed(string) bool { return true }
+
+func (k referred) HasModel(name string) bool {
+	if k.models == nil || slices.Contains(relevance.Builtin().Names(), name) {
+		return true
+	}
+	_, serves := k.models.Served(name)
+	return serves
+}
+
+func (k referred) IsPrivate(string) bool { return false } // which is looked at when it is dealt
+
+func (k referred) CheckFilter(src string) error {
+	if err := checkFilter(src); err != nil {
+		return &millrace.Error{Reason: millrace.ReasonFilter, Detail: err.Error()}
+	}
+	return nil
+}
+
+func (k referred) Changed() <-chan struct{} {
+	if k.models == nil {
+		return nil
+	}
+	return k.models.Changed()
+}
+
+// experimentFaults is a metric: what is not taken over.
+type experimentFaults struct{ live *experiments.Live }
+
+var descExperimentFault = prometheus.NewDesc("millrace_broker_experiment_fault",
+	"1 for a document of experiments that is not taken over, so that it is as it last was good, or left out.", []string{"document"}, nil)
+
+// Describe implements [prometheus.Collector].
+func (f experimentFaults) Describe(out chan<- *prometheus.Desc) { out <- descExperimentFault }
+
+// Collect implements [prometheus.Collector].
+func (f experimentFaults) Collect(out chan<- prometheus.Metric) {
+	if f.live == nil {
+		return
+	}
+	for document := range f.live.Faults() {
+		out <- prometheus.MustNewConstMetric(descExperimentFault, prometheus.GaugeValue, 1, document)
+	}
+}

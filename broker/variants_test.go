@@ -1,0 +1,357 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// experimental is a broker with documents of experiments, and what defines them.
+func (w *world) experimental(models Models, feeds ...Feed) (*Broker, *definitions) {
+	w.t.Helper()
+	docs := newDefinitions()
+	b, err := New(Config{Maps: w, Feeds: feeds, Experiments: docs, Models: models, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = b.Close() })
+	return b, docs
+}
+
+// define lets a document serve and waits until the broker has it, or tells a
+// fault of it.
+func define(t *testing.T, b *Broker, docs *definitions, version int, src string) {
+	t.Helper()
+	d, err := experiment.Parse("doc", []byte(src))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := experiment.Compile([]experiment.Document{d}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs.serve("doc", version, src)
+	waitFor(t, "a definition", func() bool {
+		return len(b.experiments.Faults()) > 0 || len(b.experiments.Current().Diff(want)) == 0
+	})
+}
+
+// halves divides all viewers in two by what the second half gets.
+func halves(state, set string) string {
+	return fmt.Sprintf(`
+layers: [{name: l, salt: s, unit: viewer}]
+experiments:
+  - {name: e, layer: l, feeds: [f], state: %s, slots: [0-9999], share: 10000,
+     variants: [{name: a, weight: 5000}, {name: b, weight: 5000, set: {%s}}], forced: {alice: b, bob: a}}
+`, state, set)
+}
+
+func ask(t *testing.T, b *Broker, viewer string, change func(*feedv1.GetFeedRequest)) *feedv1.GetFeedResponse {
+	t.Helper()
+	req := recentRequest(12)
+	req.Feed, req.Limit, req.Viewer = "f", nil, &feedv1.Viewer{Id: viewer}
+	if change != nil {
+		change(req)
+	}
+	resp, err := b.GetFeed(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+func variantedWorld(t *testing.T) *world {
+	w := newWorld(t, 3, 2)
+	for i := range 60 {
+		w.add(timelineOf(i%12), recordID(i), timeAt(i), "")
+	}
+	return w
+}
+
+// Each parameter that a variant sets answers as a feed does that is defined so,
+// and control as the feed itself.
+func TestVariantsSetTheFeed(t *testing.T) {
+	w := variantedWorld(t)
+	base := Feed{Name: "f", Model: "recency", Limit: 20}
+	for set, change := range map[string]func(*Feed){
+		"limit: 7":                        func(f *Feed) { f.Limit = 7 },
+		"cap_per_entity: 1":               func(f *Feed) { f.CapPerEntity = 1 },
+		`filter: 'record.id != "r:0007"'`: func(f *Feed) { f.Filter = `record.id != "r:0007"` },
+		"window: 20s":                     func(f *Feed) { f.Window = 20 * time.Second },
+		"types: [like]":                   func(f *Feed) { f.Types = []millrace.ContentType{"like"} },
+		"spacing: {entity: 3}":            func(f *Feed) { f.Spacing.Entity = 3 },
+		"model: coarse":                   func(f *Feed) { f.Model = "coarse" },
+	} {
+		b, docs := w.experimental(nil, base)
+		define(t, b, docs, 1, halves("running", set))
+		other := base
+		change(&other)
+		other.Name = "g"
+		want := w.broker(base, other)
+		at := func(req *feedv1.GetFeedRequest) { req.AsOf = timestamp(timeAt(60)) }
+		for viewer, feed := range map[string]string{"alice": "g", "bob": "f"} {
+			got := ask(t, b, viewer, at)
+			plain := ask(t, want, viewer, func(req *feedv1.GetFeedRequest) { at(req); req.Feed = feed })
+			if !slices.EqualFunc(got.Items, plain.Items, func(a, b *feedv1.Item) bool { return proto.Equal(a, b) }) || got.Receipt.Model != plain.Receipt.Model {
+				t.Errorf("%s, %s: %d items by %s, want %d by %s", set, viewer, len(got.Items), got.Receipt.Model, len(plain.Items), plain.Receipt.Model)
+			}
+			if v := got.Receipt.Variants["e"]; v != map[string]string{"alice": "b", "bob": "a"}[viewer] {
+				t.Errorf("%s: %s has %q", set, viewer, v)
+			}
+		}
+	}
+}
+
+// A request that sets what an experiment is about is in no variant of it, and is
+// told so.
+func TestRequestsOverrideVariants(t *testing.T) {
+	w := variantedWorld(t)
+	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency"})
+	for set, change := range map[string]func(*feedv1.GetFeedRequest){
+		"limit: 7":                func(r *feedv1.GetFeedRequest) { r.Limit = proto.Int64(9) },
+		"model: coarse, limit: 7": func(r *feedv1.GetFeedRequest) { r.Model = "recency" },
+		"types: [like]":           func(r *feedv1.GetFeedRequest) { r.Types = []string{"post"} },
+		"window: 1s, spacing: {}": func(r *feedv1.GetFeedRequest) { r.From = timestamp(timeAt(0)) },
+	} {
+		docs.drop("doc")
+		define(t, b, docs, 1, halves("running", set))
+		for _, viewer := range []string{"alice", "bob"} {
+			if got := ask(t, b, viewer, change).Receipt; len(got.Variants) > 0 || !slices.Equal(got.Overridden, []string{"e"}) {
+				t.Errorf("%s: %v, overridden %v", set, got.Variants, got.Overridden)
+			}
+			if got := ask(t, b, viewer, nil).Receipt; len(got.Variants) != 1 || len(got.Overridden) > 0 {
+				t.Errorf("%s: %v, overridden %v", set, got.Variants, got.Overridden)
+			}
+		}
+	}
+}
+
+// Every viewer gets what the definitions alone say, and the half of them b.
+func TestVariantsAreTheDefinitions(t *testing.T) {
+	b, docs := variantedWorld(t).experimental(nil, Feed{Name: "f", Model: "recency"})
+	src := halves("running", "limit: 7")
+	define(t, b, docs, 1, src)
+	d, _ := experiment.Parse("doc", []byte(src))
+	set, _ := experiment.Compile([]experiment.Document{d}, nil)
+	n := 0
+	for i := range 400 {
+		viewer := fmt.Sprintf("member:%d", i)
+		got := ask(t, b, viewer, nil)
+		want := set.Assign("f", &millrace.Viewer{ID: viewer}).Experiments[0].Variant
+		if got.Receipt.Variants["e"] != want || (len(got.Items) == 7) != (want == "b") {
+			t.Fatalf("%s: %v with %d items, want %s", viewer, got.Receipt.Variants, len(got.Items), want)
+		}
+		if want == "b" {
+			n++
+		}
+	}
+	if n < 150 || n > 250 {
+		t.Errorf("%d of 400 have b", n)
+	}
+	for name, change := range map[string]func(*feedv1.GetFeedRequest){
+		"another feed": func(r *feedv1.GetFeedRequest) { r.Feed = "recent" }, "no id": func(r *feedv1.GetFeedRequest) { r.Viewer.Id = "" }, "no viewer": func(r *feedv1.GetFeedRequest) { r.Viewer = nil },
+	} {
+		if got := ask(t, b, "alice", change); got.Receipt.Variants != nil {
+			t.Errorf("%s: %v", name, got.Receipt.Variants)
+		}
+	}
+}
+
+// Pages keep the variant of the first, whatever is dealt by then; they end with
+// an error, and no page of two variants, when what it set is gone.
+func TestPagesKeepTheirVariant(t *testing.T) {
+	w := variantedWorld(t)
+	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency", Limit: 4})
+	const set = `filter: 'record.id != "r:0007"', limit: 5`
+	define(t, b, docs, 1, halves("running", set))
+	first := ask(t, b, "alice", nil)
+	control := ask(t, b, "bob", nil)
+	next := func(viewer, token string, change func(*feedv1.GetFeedRequest)) (*feedv1.GetFeedResponse, error) {
+		req := recentRequest(12)
+		req.Feed, req.Limit, req.Viewer, req.PageToken = "f", nil, &feedv1.Viewer{Id: viewer}, token
+		if change != nil {
+			change(req)
+		}
+		return b.GetFeed(t.Context(), req)
+	}
+	for state, want := range map[string]int{"paused": 5, "stopped": 5} {
+		define(t, b, docs, 2, halves(state, set))
+		if again := ask(t, b, "alice", nil); len(again.Receipt.Variants) > 0 || len(again.Items) != 4 {
+			t.Errorf("%s: a first page is of %v", state, again.Receipt.Variants)
+		}
+		page, err := next("alice", first.NextPageToken, nil)
+		if err != nil || len(page.Items) != want || page.Receipt.Variants["e"] != "b" {
+			t.Errorf("%s: %v, %d items, %v", state, err, len(page.GetItems()), page.GetReceipt().GetVariants())
+		}
+		// The request may name another limit, as for every page.
+		if page, err = next("alice", first.NextPageToken, func(r *feedv1.GetFeedRequest) { r.Limit = proto.Int64(3) }); err != nil || len(page.Items) != 3 || page.Receipt.Variants["e"] != "b" {
+			t.Errorf("%s: %v", state, err)
+		}
+	}
+	define(t, b, docs, 3, halves("running", "limit: 6"))
+	if _, err := next("alice", first.NextPageToken, nil); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken || !strings.Contains(err.Error(), "variant b of experiment e") {
+		t.Errorf("%v", err)
+	}
+	if v := control.Receipt.Variants["e"]; v == "a" {
+		if page, err := next("bob", control.NextPageToken, nil); err != nil || page.Receipt.Variants["e"] != "a" {
+			t.Errorf("control: %v", err)
+		}
+	} else {
+		t.Errorf("bob has %q", v)
+	}
+	docs.drop("doc")
+	waitFor(t, "no definition", func() bool { return !b.experiments.Current().Has("f") })
+	if _, err := next("alice", first.NextPageToken, nil); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken {
+		t.Errorf("%v", err)
+	}
+}
+
+// Tokens with and without variants are read as they were written.
+func TestTokensKeepVariants(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	key := []byte("0123456789abcdef")
+	for range 200 {
+		c := cursor{asOf: 7, model: "m", served: []uint64{1, 2}}
+		for range r.IntN(4) {
+			c.variants = append(c.variants, experiment.Assigned{
+				Experiment: fmt.Sprint("e", r.IntN(100)), Variant: fmt.Sprint("v", r.IntN(9)), Unit: strings.Repeat("u", r.IntN(300)), Forced: r.IntN(2) == 0,
+				Checksum: strings.Repeat("0a", 32), Probability: experiment.Probability{Slots: r.IntN(10_001), Weight: r.IntN(10_001)}, SetsSum: r.Uint64(),
+			})
+		}
+		got, err := decodeCursor(c.encode(key), key)
+		if err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", c) {
+			t.Fatalf("%v\n%+v\n%+v", err, got, c)
+		}
+	}
+}
+
+// An experiment whose model serves no longer deals nothing, and a metric's fault
+// says so; the others go on.
+func TestVariantsOfAMissingModel(t *testing.T) {
+	w := variantedWorld(t)
+	models := newPointers()
+	b, docs := w.experimental(models, Feed{Name: "f", Model: "recency"})
+	docs.serve("other", 1, `
+layers: [{name: l2, salt: s2, unit: attribute country}]
+experiments:
+  - {name: e2, layer: l2, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: c, weight: 10000, set: {cap_per_entity: 1}}]}
+`)
+	define(t, b, docs, 1, halves("running", "model: gone"))
+	waitFor(t, "both", func() bool { return b.experiments.Current().Has("f") && len(b.experiments.Faults()) == 1 })
+	got := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) {
+		r.Viewer.Attributes = map[string]*structpb.Value{"country": structpb.NewStringValue("de")}
+	})
+	if !maps.Equal(got.Receipt.Variants, map[string]string{"e2": "c"}) {
+		t.Errorf("%v", got.Receipt.Variants)
+	}
+	if fault := b.experiments.Faults()["doc"]; !strings.Contains(fault, "no model gone serves") {
+		t.Errorf("%q", fault)
+	}
+}
+
+// shows keeps what answers showed.
+type shows struct {
+	mu  sync.Mutex
+	all []exposure.Record
+}
+
+func (s *shows) Add(r *exposure.Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, *r)
+}
+
+// What a request is refused for is told of its variant; what its caller did
+// wrong before it had one is not.
+func TestRefusalsAreExposed(t *testing.T) {
+	w := variantedWorld(t)
+	var told shows
+	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency"})
+	b.exposures = &told
+	define(t, b, docs, 1, halves("running", "limit: 3"))
+	for want, err := range map[string]error{"INVALID_FILTER": &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "it is none"}, "UNAVAILABLE": errors.New("it is gone"), "": nil} {
+		for _, n := range w.nodes {
+			n.set(func() { n.err = err })
+		}
+		req := recentRequest(3)
+		req.Feed, req.Limit, req.Viewer = "f", nil, &feedv1.Viewer{Id: "alice"}
+		if _, err := b.GetFeed(t.Context(), req); (err == nil) != (want == "") {
+			t.Fatal(err)
+		}
+		if len(told.all) != 1 || told.all[0].Refusal != want || told.all[0].Viewer != "alice" || told.all[0].ID == "" || told.all[0].Millis <= 0 {
+			t.Fatalf("%q: %+v", want, told.all)
+		}
+		if _, err := told.all[0].Append(nil); err != nil {
+			t.Error(err)
+		}
+		told.all = nil
+	}
+	for what, change := range map[string]func(*feedv1.GetFeedRequest){
+		"no feed": func(r *feedv1.GetFeedRequest) { r.Feed = "nosuch" }, "no viewer": func(r *feedv1.GetFeedRequest) { r.Viewer.Id = strings.Repeat("x", 1000) },
+		"another feed": func(r *feedv1.GetFeedRequest) { r.Feed, r.Limit = "recent", proto.Int64(-1) },
+	} {
+		req := recentRequest(3)
+		req.Feed, req.Limit, req.Viewer = "f", nil, &feedv1.Viewer{Id: "alice"}
+		change(req)
+		if _, err := b.GetFeed(t.Context(), req); err == nil || len(told.all) > 0 {
+			t.Errorf("%s: %v, %+v", what, err, told.all)
+		}
+	}
+}
+
+// No variant shows what a private feed drops, be it one that was defined before
+// the feed was private, nor does a token of one.
+func TestVariantsOfAPrivateFeed(t *testing.T) {
+	w := variantedWorld(t)
+	drops := Feed{Name: "f", Model: "recency", Limit: 2, Filter: `record.id == "r:0007"`, Private: true}
+	for set, dealt := range map[string]bool{"filter: ''": false, "window: 0s": false, "types: [like]": false, "limit: 1": true, "cap_per_entity: 1": true} {
+		b, docs := w.experimental(nil, drops)
+		define(t, b, docs, 1, halves("running", set))
+		for _, viewer := range []string{"alice", "bob"} {
+			if got := ask(t, b, viewer, nil); (len(got.Receipt.Variants) == 1) != dealt {
+				t.Errorf("%s: %v", set, got.Receipt.Variants)
+			}
+		}
+	}
+	open := drops
+	open.Private = false
+	b, docs := w.experimental(nil, open)
+	define(t, b, docs, 1, halves("running", "filter: ''"))
+	c := &cursor{variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
+	if _, err := b.dealtBefore(c, false); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.dealtBefore(c, true); err == nil {
+		t.Error("a token opens a private feed")
+	}
+}
+
+// What it costs to judge a viewer is bounded whatever their attributes hold, and
+// what is refused for less is refused before.
+func TestTargetingReadsShortTexts(t *testing.T) {
+	b, docs := variantedWorld(t).experimental(nil, Feed{Name: "f", Model: "recency"})
+	define(t, b, docs, 1, strings.Replace(halves("running", "limit: 7"), "variants:", `targeting: 'viewer.a.startsWith("x") || viewer.n > 0.0', variants:`, 1))
+	for text, want := range map[string]int{"x": 1, strings.Repeat("x", 256): 1, strings.Repeat("x", 257): 0} {
+		got := ask(t, b, "member:1", func(r *feedv1.GetFeedRequest) {
+			r.Viewer.Attributes = map[string]*structpb.Value{"a": structpb.NewStringValue(text)}
+		})
+		if len(got.Receipt.Variants) != want {
+			t.Errorf("%d bytes: %v", len(text), got.Receipt.Variants)
+		}
+	}
+}

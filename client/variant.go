@@ -1,0 +1,16 @@
+package client
+
+import "github.com/millrace/millrace/internal/slot"
+
+// Rule is what tells the variant of a viewer, an attribute's value or an entity
+// without asking a broker, and as a broker deals it: the caller's own part of an
+// experiment then follows the feed's. It does not have the experiment's
+// targeting, which is the caller's to ask first.
+//
+// It holds until the experiment changes. What a feed was served with is in the
+// receipt of the answer.
+type Rule = slot.Rule
+
+// ReadRule reads a rule in JSON, as Rule is written in it. The error
+// is a [millrace.Error] that names the field.
+func ReadRule(src []byte) (Rule, error) { return slot.ReadRule(src) }

@@ -1,0 +1,517 @@
+//go:build linux
+
+package campaign
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+const (
+	coordinators = 2
+	graceOf      = 10 * time.Second // of a node that is gone
+	resizeRate   = 150              // questions a second
+)
+
+// resizing is a world with coordinators, whose nodes come and go.
+type resizing struct {
+	*world
+	coordinators []*process
+	look         *cluster.Client
+	watch        *cluster.Watcher
+	restarts     string // URL that restarts a node
+}
+
+// startResizing starts a world with coordinators.
+func startResizing(t *testing.T, s settings, name string) *resizing {
+	t.Helper()
+	s.backups = true
+	w := &resizing{world: startWorld(t, s, name, true)}
+	for i := range coordinators {
+		id := fmt.Sprintf("coordinator-%d", i+1)
+		w.coordinators = append(w.coordinators, w.role("coordinator", id, "name: %s\netcd: [%q]\ngrace: %s\ndrop_after: 5s\n", id, local(w.etcdAt), graceOf))
+	}
+	var err error
+	if w.look, err = cluster.Open(w.ctx, cluster.Config{Endpoints: []string{local(w.etcdAt)}, Name: "millrace", ReadOnly: true}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.look.Close() })
+	if w.watch, err = w.look.Watch(w.ctx); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := &http.Server{Handler: http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+		p := w.process(in.URL.Query().Get("node"))
+		p.kill(syscall.SIGTERM)
+		if err := p.start(); err != nil {
+			http.Error(out, err.Error(), http.StatusInternalServerError)
+		}
+	})}
+	go serve.Serve(l)
+	t.Cleanup(func() { serve.Close() })
+	w.restarts = "http://" + l.Addr().String() + "/?node="
+	w.asker.rate = resizeRate
+	return w
+}
+
+// do runs a command that changes the cluster, to the end of what it begins.
+func (w *resizing) do(args ...string) {
+	w.t.Helper()
+	began := time.Now()
+	out, err := w.command(append(args, "--etcd", local(w.etcdAt), "--yes")...)
+	if err != nil {
+		w.told("unhealed", err.Error())
+		w.t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	w.t.Logf("%s: %.1fs: %s", strings.Join(args, " "), time.Since(began).Seconds(), lines[len(lines)-1])
+}
+
+// planned is what cluster status says of the last plan.
+type planned struct {
+	Plan struct {
+		Status string `json:"status"`
+		Moves  []any  `json:"moves"`
+	} `json:"plan"`
+	Progress struct {
+		Moves map[string]int `json:"moves"` // by state
+		Nodes []struct {
+			Now int `json:"now"`
+		} `json:"nodes"`
+	} `json:"progress"`
+}
+
+func (w *resizing) plan() (p planned) {
+	w.t.Helper()
+	out, err := w.command("cluster", "status", "-o", "json", "--etcd", local(w.etcdAt))
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &p)); err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+// moves returns how many moves the last plan made, and fails if it was not
+// done, or left nodes uneven.
+func (w *resizing) moves(hosting int) (n int) {
+	w.t.Helper()
+	s := w.plan()
+	if s.Plan.Status != "done" {
+		w.t.Errorf("the plan is %s", s.Plan.Status)
+	}
+	least, most, nodes := partition.Count, 0, 0
+	for _, n := range s.Progress.Nodes {
+		if n.Now > 0 {
+			least, most, nodes = min(least, n.Now), max(most, n.Now), nodes+1
+		}
+	}
+	if most-least > 1 || nodes != hosting {
+		w.t.Errorf("%d nodes host from %d to %d partitions, not %d nodes", nodes, least, most, hosting)
+	}
+	return len(s.Plan.Moves)
+}
+
+// add starts a node and waits until it is registered.
+func (w *resizing) add(id millrace.NodeID) {
+	w.t.Helper()
+	if p := w.nodeNamed(string(id)); p != nil {
+		if err := p.start(); err != nil {
+			w.t.Fatal(err)
+		}
+	} else {
+		w.startNode(id)
+	}
+	w.registered(id)
+}
+
+// registered waits until a node is registered, which one that was frozen or
+// killed is not at once.
+func (w *resizing) registered(id millrace.NodeID) {
+	w.t.Helper()
+	if err := eventually(w.ctx, patience, func(context.Context) error {
+		if !w.watch.Current().Alive(id) {
+			return fmt.Errorf("%s is not registered", id)
+		}
+		return nil
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *resizing) nodeNamed(name string) *process {
+	for _, p := range w.nodes {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// stop stops a node that is drained, for good.
+func (w *resizing) stop(id millrace.NodeID) { w.nodeNamed(string(id)).kill(syscall.SIGTERM) }
+
+// tour takes the cluster from three nodes to five and back, drains, replaces
+// and restarts each of the first nodes, and ends as it began.
+func (w *resizing) tour(each int) {
+	counts := func(what string, hosting, bound int) {
+		if n := w.moves(hosting); n != bound {
+			w.t.Errorf("%s: %d moves, not %d", what, n, bound)
+		}
+	}
+	w.add("node-4")
+	w.do("node", "add", "node-4", "--apply", "--wait")
+	counts("from 3 to 4", 4, 360)
+	w.add("node-5")
+	w.do("node", "add", "node-5", "--apply", "--wait")
+	counts("from 4 to 5", 5, 288)
+	w.do("node", "drain", "node-4", "node-5", "--apply", "--wait")
+	counts("from 5 to 3", 3, 576)
+	w.stop("node-4")
+	w.stop("node-5")
+	for i := range each {
+		id := fmt.Sprintf("node-%d", i+1)
+		w.do("node", "restart", id, "--apply", "--exec", "curl -sS --fail-with-body '"+w.restarts+"'$NODE")
+		w.add("node-4")
+		w.do("node", "replace", id, "node-4", "--apply", "--wait")
+		counts("replaced", 3, 480)
+		w.do("node", "replace", "node-4", id, "--apply", "--wait")
+		counts("replaced again", 3, 480)
+		w.stop("node-4")
+	}
+}
+
+// TestResize resizes, drains, replaces and restarts nodes under load: no
+// question fails, no answer is partial or wrong.
+func TestResize(t *testing.T) {
+	s := need(t)
+	w := startResizing(t, s, "resize")
+	w.load.burst(w.ctx, 10*members)
+	w.settle()
+	stop := w.underLoad()
+	defer stop()
+	if err := eventually(w.ctx, patience, func(context.Context) error {
+		if n := w.asker.judged(); n < 1000 {
+			return fmt.Errorf("only %d answers to compare with", n)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.asker.drain()
+	w.asker.take()
+	before := w.asker.latency(0.99)
+	w.history.chapter("tours")
+	tours, each := 3, nodes
+	if s.short {
+		tours, each = 1, 1
+	}
+	for range tours {
+		w.tour(each)
+	}
+	during := w.asker.latency(0.99)
+	stop()
+	w.asker.drain()
+	sum := w.asker.take()
+	t.Log(sum)
+	figure.Tell("resize_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
+	figure.Print("resize_failed", float64(sum.refused), "questions", 0)
+	figure.Print("resize_partial", float64(sum.partial), "answers", 0)
+	figure.Print("resize_p99_vs_before", during.Seconds()/before.Seconds(), "ratio", 1.5)
+	w.allAnswered(s, sum)
+	w.ends3()
+	w.verdict()
+}
+
+// allAnswered fails if a question failed or an answer is partial. The short
+// list runs on machines that others share: there one answer in a hundred may
+// lack what a node had no time for.
+func (w *resizing) allAnswered(s settings, sum tally) {
+	w.t.Helper()
+	late := 0
+	if s.short {
+		late = (sum.whole + sum.flagged + sum.partial) / 100
+	}
+	if sum.refused > 0 || sum.partial > sum.late || sum.late > late {
+		w.t.Errorf("%d questions failed, %d answers are partial, of which %d lack what nobody answered in time, and %d may", sum.refused, sum.partial, sum.late, late)
+	}
+}
+
+// ends3 holds the three nodes that are left against each other.
+func (w *resizing) ends3() {
+	w.nodes, w.clients = w.nodes[:nodes], w.clients[:nodes]
+	w.settleOwners()
+	if w.finish() {
+		figure.Tell("resize_digests_compared", float64(w.digests()), "partitions")
+	}
+}
+
+// settleOwners takes over who hosts what now.
+func (w *resizing) settleOwners() {
+	for p := range partition.All() {
+		w.owners[p] = slices.Clone(w.watch.Current().Replicas(p))
+	}
+}
+
+// TestRepair loses a node and its disk for good: its replicas are made
+// elsewhere, and equal the others. One that is back in time moves nothing.
+func TestRepair(t *testing.T) {
+	s := need(t)
+	w := startResizing(t, s, "repair")
+	w.add("node-4")
+	w.do("node", "add", "node-4", "--apply", "--wait")
+	inputs := 2_000_000
+	if s.short {
+		inputs = 40 * members
+	}
+	w.load.burst(w.ctx, inputs)
+	w.settleOwners()
+	w.settle()
+	stop := w.underLoad()
+	defer stop()
+	w.asker.take()
+	hosted := w.watch.Current().Assignment()
+	w.history.chapter("a node is back in time")
+	w.nodeNamed("node-2").kill(syscall.SIGKILL)
+	if err := eventually(w.ctx, patience, func(context.Context) error {
+		if w.watch.Current().Alive("node-2") {
+			return errors.New("node-2 is still registered")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.add("node-2")
+	if err := w.wholeBy(2); err != nil {
+		t.Fatal(err)
+	}
+	if now := w.watch.Current().Assignment(); !slices.EqualFunc(now.Replicas[:], hosted.Replicas[:], slices.Equal[[]millrace.NodeID]) {
+		t.Error("a node that is back in time moved something")
+	}
+	w.settle() // brokers have heard of it, too
+	w.history.chapter("a node is gone for good")
+	node := w.nodeNamed("node-4")
+	node.kill(syscall.SIGKILL)
+	if err := w.emptyDisk(node); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	if err := eventually(w.ctx, patience, func(context.Context) error {
+		a := w.watch.Current().Assignment()
+		if n := len(a.Nodes()); n != 3 {
+			return fmt.Errorf("%d nodes host something", n)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.wholeBy(2); err != nil {
+		t.Fatal(err)
+	}
+	// The lease ends ten seconds after the last sign of life.
+	figure.Print("repair_after_grace", (time.Since(killed) - graceOf - 10*time.Second).Seconds(), "s", 30)
+	stop()
+	w.asker.drain()
+	sum := w.asker.take()
+	t.Log(sum)
+	figure.Print("repair_failed", float64(sum.refused), "questions", 0)
+	w.allAnswered(s, sum)
+	w.ends3()
+	w.verdict()
+}
+
+// wholeBy waits until every partition has so many ready replicas.
+func (w *resizing) wholeBy(replicas int) error {
+	return eventually(w.ctx, patience, func(context.Context) error {
+		m := w.watch.Current()
+		for p := range partition.All() {
+			n := 0
+			for _, id := range m.Replicas(p) {
+				if ready := m.Ready(id); m.Alive(id) && ready.Has(p) {
+					n++
+				}
+			}
+			if n < replicas {
+				return fmt.Errorf("partition %d has %d ready replicas", p, n)
+			}
+		}
+		return nil
+	})
+}
+
+// TestResizesUnderFaults kills and freezes coordinators and moving nodes, and
+// takes etcd away, while plans are under way: each ends, and nothing is wrong.
+func TestResizesUnderFaults(t *testing.T) {
+	s := need(t)
+	w := startResizing(t, s, "moving")
+	w.load.burst(w.ctx, 10*members)
+	w.settle()
+	stop := w.underLoad()
+	defer stop()
+	r := rand.New(rand.NewPCG(s.seed, 9))
+	w.add("node-4")
+	rounds, faults := 20, 0
+	if s.short {
+		rounds = 4
+	}
+	for n := range rounds {
+		verb := "add"
+		if n%2 == 1 {
+			verb = "drain"
+		}
+		w.do("node", verb, "node-4", "--apply")
+		for range 1 + r.IntN(3) {
+			what := w.breakOne(r)
+			w.t.Logf("round %d, %s: %s", n, verb, what)
+			faults++
+		}
+		var end string
+		switch r.IntN(4) {
+		case 0:
+			end = "rollback"
+		case 1:
+			end = "cancel"
+		}
+		if end != "" {
+			if out, err := w.command("cluster", end, "--yes", "--etcd", local(w.etcdAt)); err != nil && !strings.Contains(err.Error(), "there is nothing to") {
+				t.Errorf("%s: %v: %s", end, err, out)
+			}
+		}
+		if err := eventually(w.ctx, patience, func(context.Context) error {
+			out, err := w.command("cluster", "status", "--etcd", local(w.etcdAt))
+			if err == nil && (strings.Contains(out, "\nrunning:") || strings.Contains(out, "\ncancelling:") || strings.Contains(out, "\nrolling_back:")) {
+				err = fmt.Errorf("a plan is under way:\n%s", out)
+			}
+			return err
+		}); err != nil {
+			w.told("unhealed", err.Error())
+			t.Fatal(err)
+		}
+		if err := w.wholeBy(2); err != nil {
+			w.told("unhealed", err.Error())
+			t.Fatal(err)
+		}
+		w.registered("node-4") // a plan that drained it does not wait for it
+		if _, err := w.command("node", "add", "node-4", "--etcd", local(w.etcdAt), "--apply", "--yes", "--wait"); err != nil {
+			t.Error(err)
+		}
+	}
+	w.do("node", "drain", "node-4", "--apply", "--wait")
+	w.stop("node-4")
+	figure.Tell("moving_faults", float64(faults), "faults")
+	stop()
+	w.asker.drain()
+	t.Log(w.asker.take())
+	w.ends3()
+	w.verdict()
+}
+
+// breakOne breaks something while a plan is under way, and mends it.
+func (w *resizing) breakOne(r *rand.Rand) string {
+	time.Sleep(time.Duration(r.IntN(1500)) * time.Millisecond) // what is under way is the schedule's affair
+	who := slices.Concat(w.coordinators, w.coordinators, []*process{w.nodeNamed("node-4"), w.etcd})[r.IntN(6)]
+	lasts := time.Duration(1+r.IntN(14)) * time.Second
+	if r.IntN(2) == 0 {
+		who.kill(syscall.SIGKILL)
+		time.Sleep(lasts / 3)
+		if err := who.start(); err != nil {
+			w.t.Error(err)
+		}
+		return who.name + " killed"
+	}
+	who.signal(syscall.SIGSTOP)
+	time.Sleep(lasts)
+	who.signal(syscall.SIGCONT)
+	return fmt.Sprintf("%s frozen for %s", who.name, lasts)
+}
+
+// TestRollbacks takes a node in under load and goes back, at every step of the
+// way and after its end: each time all is hosted as before, nothing is failed,
+// partial or wrong, and the last time all that the log has is there.
+func TestRollbacks(t *testing.T) {
+	s := need(t)
+	w := startResizing(t, s, "rollback")
+	w.load.burst(w.ctx, 20*members)
+	w.settle()
+	w.add("node-4")
+	before := w.watch.Current().Assignment()
+	stop := w.underLoad()
+	defer stop()
+	steps := 15
+	if s.short {
+		steps = 3
+	}
+	for n := range steps {
+		w.do("node", "add", "node-4", "--apply")
+		moved := w.movesReach(360 * n / (steps - 1))
+		if out, err := w.command("cluster", "rollback", "--yes", "--etcd", local(w.etcdAt)); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if err := eventually(w.ctx, patience, func(context.Context) error {
+			if status := w.plan().Plan.Status; status != "rolled_back" {
+				return fmt.Errorf("the plan is %s", status)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		after := w.watch.Current().Assignment()
+		same := 0
+		for p := range partition.All() {
+			if sameNodes(after.Replicas[p], before.Replicas[p]) {
+				same++
+			}
+		}
+		t.Logf("rolled back after %d of 360 moves", moved)
+		if same != partition.Count {
+			t.Errorf("rolled back after %d moves: only %d partitions are hosted as before", moved, same)
+		}
+		if err := w.wholeBy(2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.stop("node-4")
+	stop()
+	w.asker.drain()
+	sum := w.asker.take()
+	t.Log(sum)
+	figure.Tell("rollback_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
+	figure.Print("rollback_failed", float64(sum.refused+sum.partial), "answers", 0)
+	w.allAnswered(s, sum)
+	w.ends3()
+	w.verdict()
+}
+
+// movesReach waits until a plan has made so many moves, and returns how many.
+func (w *resizing) movesReach(want int) (moved int) {
+	w.t.Helper()
+	if err := eventually(w.ctx, patience, func(context.Context) error {
+		if moved = w.plan().Progress.Moves["done"]; moved < want {
+			return fmt.Errorf("%d moves are made, not %d", moved, want)
+		}
+		return nil
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	return moved
+}
+
+func sameNodes(a, b []millrace.NodeID) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}

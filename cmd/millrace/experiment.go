@@ -1,0 +1,396 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/nodewire"
+	"github.com/millrace/millrace/internal/slot"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+func experimentCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "experiment",
+		Short: "Give viewers variants of a feed, and change how many",
+		Long: `An experiment gives a share of viewers another variant of a feed: another
+model, filter, window, cap, spacing or limit. Layers divide viewers over 10,000
+slots by a hash; the experiments of a layer have slots of their own, and so
+exclude each other. Nothing is stored about anybody.
+
+Definitions are documents in the cluster. "define" checks one against all others
+and puts it in place; brokers assign by it within a second. "start", "ramp",
+"pause" and "stop" change one experiment where it stands in its document.`,
+	}
+	var document string
+	named := func(c *cobra.Command) *cobra.Command {
+		c.Flags().StringVar(&document, "name", "", "of the document (default: the file's, without .yaml)")
+		return c
+	}
+	var feed, viewer string
+	var attributes map[string]string
+	explain := experimentOn(&cobra.Command{
+		Use: "explain --feed NAME --viewer ID", Short: "Say of every experiment why a viewer is in it, or why not", Args: cobra.NoArgs,
+		Example: `  millrace experiment explain --feed home --viewer member:42 --attribute country=de`,
+	}, func(ctx context.Context, t *trial, _ []string) error { return t.explain(ctx, feed, viewer, attributes) })
+	explain.Flags().StringVar(&feed, "feed", "", "the feed that is asked for")
+	explain.Flags().StringVar(&viewer, "viewer", "", "the viewer's id")
+	explain.Flags().StringToStringVar(&attributes, "attribute", nil, attributeUsage)
+	for _, flag := range []string{"feed", "viewer"} {
+		if err := explain.MarkFlagRequired(flag); err != nil {
+			panic(err) // the flag is there
+		}
+	}
+	var share float64
+	withShare := func(c *cobra.Command) *cobra.Command {
+		c.Flags().Float64Var(&share, "share", asItIs, "of its slots that are in use, in percent, such as 5 (default: as it is)")
+		c.Flags().Lookup("share").DefValue = "0" // which is not shown
+		return c
+	}
+	ramp := withShare(experimentOn(&cobra.Command{
+		Use: "ramp NAME --share PERCENT", Short: "Use more of an experiment's slots; nobody in it changes their variant", Args: cobra.ExactArgs(1),
+		Example: `  millrace experiment ramp fresher --share 10`,
+	}, func(ctx context.Context, t *trial, args []string) error { return t.steer(ctx, args[0], "", share) }))
+	if err := ramp.MarkFlagRequired("share"); err != nil {
+		panic(err) // the flag is there
+	}
+	c.AddCommand(
+		named(experimentOn(&cobra.Command{
+			Use: "define FILE.yaml", Short: "Check a document and put it in place on every broker, within a second", Args: cobra.ExactArgs(1),
+			Long: `Checks a document against all others, the feeds, the models that serve and the
+index nodes' schemas, and puts it in place as the next version of its name. A
+document with a fault changes nothing; nor does one that would take viewers out
+of a variant while its experiment runs.
+
+  layers:
+    - {name: ranking, salt: ranking-2026, unit: viewer}   # or: attribute NAME
+  experiments:
+    - name: fresher
+      layer: ranking
+      feeds: [home]
+      state: draft             # draft, running, paused or stopped
+      slots: [0-3999]          # of 10,000, this experiment's alone
+      share: 0                 # of 10,000 of its slots: the ramp
+      targeting: viewer.country in ["de", "fr"]
+      variants:
+        - {name: control, weight: 5000}
+        - {name: treatment, weight: 5000, set: {model: home2}}
+      forced: {member:42: treatment}   # never counted`,
+		}, func(ctx context.Context, t *trial, args []string) error {
+			return t.define(ctx, args[0], document, true)
+		})),
+		named(experimentOn(&cobra.Command{Use: "diff FILE.yaml", Short: "What define would change, and who would move where", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, args []string) error {
+				return t.define(ctx, args[0], document, false)
+			})),
+		experimentOn(&cobra.Command{Use: "list", Short: "The experiments there are, and what is wrong with their documents", Args: cobra.NoArgs},
+			func(ctx context.Context, t *trial, _ []string) error { return t.list(ctx) }),
+		experimentOn(&cobra.Command{Use: "show NAME", Short: "An experiment and the document that it stands in", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, args []string) error { return t.show(ctx, args[0]) }),
+		withShare(experimentOn(&cobra.Command{
+			Use: "start NAME", Short: "Let an experiment assign, or go on after a pause", Args: cobra.ExactArgs(1),
+			Example: `  millrace experiment start fresher --share 1`,
+		}, func(ctx context.Context, t *trial, args []string) error {
+			return t.steer(ctx, args[0], experiment.Running, share)
+		})),
+		ramp,
+		experimentOn(&cobra.Command{Use: "pause NAME", Short: "Let an experiment assign nobody for a while; the same viewers go on with it later", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, args []string) error {
+				return t.steer(ctx, args[0], experiment.Paused, asItIs)
+			}),
+		experimentOn(&cobra.Command{Use: "stop NAME", Short: "End an experiment for good, and give its slots back", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, args []string) error {
+				return t.steer(ctx, args[0], experiment.Stopped, asItIs)
+			}),
+		explain, experimentStatus(),
+		experimentOn(&cobra.Command{
+			Use: "rule NAME", Short: "What another program needs to tell variants by itself, as JSON", Args: cobra.ExactArgs(1),
+			Long: `Prints the slots that an experiment uses now, its variants and whom it forces, as
+client.ReadRule of the Go client and docs/assign.py take it. It does not have the
+targeting, and is old with the next change.`,
+		}, func(ctx context.Context, t *trial, args []string) error { return t.rule(ctx, args[0]) }),
+		experimentOn(&cobra.Command{Use: "history DOCUMENT", Short: "Who changed a document, and when", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, args []string) error { return t.history(ctx, args[0]) }),
+		experimentOn(&cobra.Command{Use: "drop DOCUMENT", Short: "Take a document whose experiments have stopped out of the cluster", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, args []string) error { return t.drop(ctx, args[0]) }),
+	)
+	return c
+}
+
+// trial is what the commands see that change experiments.
+type trial struct {
+	*experiments.Store
+	out io.Writer
+}
+
+// experimentOn makes a command that runs on a cluster.
+func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) error) *cobra.Command {
+	onCluster(c, func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error {
+		documents, err := cl.Artefacts(ctx, experiments.Kind)
+		if err != nil {
+			return err
+		}
+		feeds, err := cl.Artefacts(ctx, broker.FeedsKind)
+		if err != nil {
+			return err
+		}
+		note(c, documents, feeds)
+		known, err := newReferred(ctx, &feedStore{cm, cl, feeds})
+		if err != nil {
+			return err
+		}
+		t := &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, c.OutOrStdout()}
+		return withWay(run(ctx, t, args), experimentWays)
+	}).nodeFlags(c.Flags())
+	return c
+}
+
+// referred is what documents may refer to, as the cluster has it now.
+type referred struct {
+	ctx     context.Context
+	feeds   *feedStore
+	models  []string
+	asked   map[string]error // filters that index nodes were asked about
+	private map[string]bool  // feeds that were looked at
+}
+
+func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
+	models, err := feeds.models(ctx)
+	return &referred{ctx: ctx, feeds: feeds, models: models, asked: map[string]error{}, private: map[string]bool{}}, err
+}
+
+func (k *referred) HasFeed(name string) bool {
+	_, defined := k.feeds.versions.Serving()[name]
+	return defined || slices.ContainsFunc(broker.BuiltIn(), func(f broker.Feed) bool { return f.Name == name })
+}
+
+// IsPrivate reads the feed's definition. One that cannot be read is taken for
+// private.
+func (k *referred) IsPrivate(name string) bool {
+	private, asked := k.private[name]
+	if v, defined := k.feeds.versions.Serving()[name]; defined && !asked {
+		d := k.feeds.read(k.ctx, v)
+		private = d.fault != nil || d.Private
+		k.private[name] = private
+	}
+	return private
+}
+
+func (k *referred) HasModel(name string) bool { return slices.Contains(k.models, name) }
+
+// CheckFilter asks the index nodes, once for each filter.
+func (k *referred) CheckFilter(src string) error {
+	err, asked := k.asked[src]
+	if asked {
+		return err
+	}
+	checks, done, err := k.feeds.checks(k.ctx)
+	defer done()
+	if err == nil {
+		_, err = broker.CheckFeed(k.ctx, broker.Feed{Model: "recency", Filter: src}, checks)
+	}
+	k.asked[src] = err
+	return err
+}
+
+func (t *trial) define(ctx context.Context, file, name string, store bool) error {
+	src, err := document.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+	}
+	do := t.Check
+	if store {
+		do = t.Define
+	}
+	c, err := do(ctx, name, src)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	if store {
+		fmt.Fprintf(t.out, "document %s is defined, version %s\n", name, c.Version.Version)
+	}
+	t.tell(c)
+	return nil
+}
+
+func (t *trial) tell(c experiments.Changed) {
+	if len(c.Sentences) == 0 {
+		fmt.Fprintln(t.out, "no change")
+	}
+	for _, s := range c.Sentences {
+		fmt.Fprintln(t.out, s)
+	}
+}
+
+// asItIs is a share that stays.
+const asItIs = -1
+
+// steer changes an experiment's state, "" for the one that it has, and its
+// share in percent.
+func (t *trial) steer(ctx context.Context, name string, state experiment.State, percent float64) error {
+	share := -1
+	if percent != asItIs {
+		if share = int(math.Round(percent * slot.Count / 100)); !(percent > 0 && percent <= 100) || share == 0 {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--share", Detail: fmt.Sprintf("%v percent of an experiment's slots", percent), WayOut: "say more than 0, in hundredths of a percent, and at most 100; to let nobody in, pause it"}
+		}
+	}
+	c, err := t.Steer(ctx, name, func(now experiment.Experiment) (experiment.State, int, error) {
+		to, at := state, share
+		if to == "" {
+			to = now.State
+		}
+		if at < 0 {
+			at = now.Share
+		}
+		return to, at, nil
+	})
+	if err != nil {
+		return err
+	}
+	t.tell(c)
+	return nil
+}
+
+func (t *trial) list(ctx context.Context) error {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tSTATE\tSHARE\tLAYER\tFEEDS\tVARIANTS\tDOCUMENT")
+	for _, d := range st.Set.Experiments() {
+		e := d.Experiment
+		var names []string
+		for _, a := range d.Rule.Arms {
+			names = append(names, fmt.Sprintf("%s %g%%", a.Variant, float64(a.Weight)/100))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%g%%\t%s\t%s\t%s\t%s %s\n", e.Name, e.State, float64(e.Share)/100, e.Layer, strings.Join(e.Feeds, ","), strings.Join(names, ", "), d.Document, st.Versions[d.Document].Version)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
+		fmt.Fprintf(t.out, "document %s is left out: %v\n", name, st.Faults[name])
+	}
+	return nil
+}
+
+func (t *trial) show(ctx context.Context, name string) error {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	d, err := st.Find(name)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, r := range d.Rule.Slots {
+		n += r.To - r.From + 1
+	}
+	fmt.Fprintf(t.out, "# document %s, version %s\n", d.Document, st.Versions[d.Document].Version)
+	fmt.Fprintf(t.out, "# %s: checksum %s; %d of %d slots assign\n", name, d.Checksum, n, slot.Count)
+	_, err = t.out.Write(st.Texts[d.Document])
+	return err
+}
+
+func (t *trial) explain(ctx context.Context, feed, viewer string, attributes map[string]string) error {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if !t.Known.HasFeed(feed) {
+		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "--feed", Detail: fmt.Sprintf("there is no feed %.100q", feed), WayOut: "name one of millrace feed list"}
+	}
+	sent, err := attributesOf(attributes)
+	if err != nil {
+		return err
+	}
+	v, err := nodewire.Viewer(&feedv1.Viewer{Id: viewer, Attributes: sent})
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "EXPERIMENT\tVARIANT\tWHY")
+	for _, x := range st.Set.Explain(feed, v) {
+		variant := x.Variant
+		if variant == "" {
+			variant = "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", x.Experiment, variant, x.Why)
+	}
+	return w.Flush()
+}
+
+func (t *trial) rule(ctx context.Context, name string) error {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	d, err := st.Find(name)
+	if err != nil {
+		return err
+	}
+	e := json.NewEncoder(t.out)
+	e.SetIndent("", "  ")
+	return e.Encode(d.Rule)
+}
+
+func (t *trial) history(ctx context.Context, name string) error {
+	events, err := t.Documents.History(ctx, name)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "WHEN\tWHAT\tVERSION\tWHO")
+	for _, e := range events {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.When.Format(time.RFC3339), e.What, e.Version, e.Who)
+	}
+	return w.Flush()
+}
+
+func (t *trial) drop(ctx context.Context, name string) error {
+	if err := t.Drop(ctx, name); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "document %s is dropped\n", name)
+	return nil
+}
+
+// experimentsUsing returns the experiments that need something that is to be
+// dropped. Documents with a fault need nothing.
+func experimentsUsing(ctx context.Context, cl *cluster.Client, uses func(*experiment.Set) []string) ([]string, error) {
+	documents, err := cl.Artefacts(ctx, experiments.Kind)
+	if err != nil {
+		return nil, err
+	}
+	st, err := (&experiments.Store{Documents: documents}).Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, name := range uses(st.Set) {
+		all = append(all, "experiment "+name)
+	}
+	return all, nil
+}

@@ -1,0 +1,84 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Order is what people tell a plan that is under way.
+type Order string
+
+// The orders.
+const (
+	Pause    Order = "pause"    // nothing further is begun, and no replica goes
+	Resume   Order = "resume"   // it goes on
+	Cancel   Order = "cancel"   // what is ready stays, and what is not is not begun
+	Rollback Order = "rollback" // all is as it was before
+)
+
+// Command gives the last plan an order. A rollback of one that has ended leads
+// back to what there was before it.
+func Command(ctx context.Context, cl *cluster.Client, o Order, by string) (after *Plan, err error) {
+	stats, err := cl.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = change(ctx, cl, func(s *Steered) error {
+		if s.Plan == nil {
+			return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "plan", Detail: "there is no plan", WayOut: "make one: millrace cluster apply"}
+		}
+		after = s.Plan
+		e := &evidence{now: time.Now(), nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
+		return s.order(o, e, by)
+	})
+	return after, err
+}
+
+func (s *Steered) order(o Order, e *evidence, by string) error {
+	p := s.Plan
+	allowed := map[Order][]Status{
+		Pause: {Running, Cancelling, RollingBack}, Resume: {Paused}, Cancel: {Running, Paused},
+		Rollback: {Running, Paused, Cancelling, Done, Cancelled},
+	}
+	ok := false
+	for _, st := range allowed[o] {
+		ok = ok || st == p.Status
+	}
+	if !ok {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s is %s, and there is nothing to %s", p.ID, p.Status, o), WayOut: "see: millrace cluster status"}
+	}
+	if o != Pause {
+		p.Since = e.now.UTC().Truncate(time.Millisecond)
+	}
+	switch o {
+	case Pause:
+		p.Held, p.Status = p.Status, Paused
+	case Resume:
+		p.Status, p.Held = p.Held, ""
+	case Cancel:
+		goal := p.cancelled(&s.Assignment, e)
+		p.Status, p.Held, p.Wanted = Cancelling, "", min(p.Wanted, p.BaseWanted)
+		p.retarget(&s.Assignment, &goal, bytesOf(e.stats))
+	case Rollback:
+		s.unmark(p)
+		p.Status, p.Held, p.Wanted, p.Ended = RollingBack, "", p.BaseWanted, time.Time{}
+		p.retarget(&s.Assignment, &p.Base, bytesOf(e.stats))
+	}
+	p.note(e.now, "%s, by %s: %d moves are left", o, by, p.left())
+	return nil
+}
+
+// unmark takes back what a plan that is rolled back has said of nodes: they
+// host again.
+func (s *Steered) unmark(p *Plan) {
+	for id, m := range s.Intent.Nodes {
+		if m.Draining && p.Base.names(id) {
+			m.Draining = false
+			s.Intent.Nodes[id] = m
+		}
+	}
+}

@@ -1,0 +1,408 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/digest"
+	"github.com/millrace/millrace/internal/experiments"
+)
+
+// Config is what a coordinator works with.
+type Config struct {
+	Cluster *cluster.Client
+	Name    string // of this coordinator, among those of the cluster
+	Addr    string // of its admin port, for people
+	// Grace is how long a node may be gone before its replicas are made
+	// elsewhere; default a minute. RepairOff: they never are.
+	Grace     time.Duration
+	RepairOff bool
+	// DropAfter is how long a node keeps what moved away; default ten minutes.
+	DropAfter time.Duration
+	// Limits are those of repairs, and of plans that do not say.
+	Limits Limits
+	// Every is how often it looks, besides when it is told; default a second.
+	Every time.Duration
+	// Dial calls nodes, to compare replicas every CompareEvery, default a minute,
+	// below 0 never. nil: they are not compared.
+	Dial         digest.Dial
+	CompareEvery time.Duration
+	// Exposures is what experiments are ramped and paused by. nil: only people
+	// change them.
+	Exposures Exposures
+	Log       *slog.Logger // nil: slog.Default()
+
+	// at is called at each named step. Of tests, to stop there.
+	at func(step string)
+}
+
+func (c Config) withDefaults() Config {
+	c.Grace = cmp.Or(c.Grace, time.Minute)
+	c.DropAfter = cmp.Or(c.DropAfter, 10*time.Minute)
+	c.Limits.PerNode = cmp.Or(c.Limits.PerNode, defaultPerNode)
+	c.Every = cmp.Or(c.Every, time.Second)
+	c.CompareEvery = cmp.Or(c.CompareEvery, time.Minute)
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.at == nil {
+		c.at = func(string) {}
+	}
+	return c
+}
+
+// defaultPerNode is how many moves to a node are under way at a time: restores
+// of small partitions share flushes of the store.
+const defaultPerNode = 48
+
+// Validate reports every fault at once.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(field, detail, wayOut string) {
+		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut})
+	}
+	if c.Cluster == nil {
+		bad("etcd", "a coordinator works on a cluster", "say where etcd is")
+	}
+	if c.Name == "" {
+		bad("name", "a coordinator has a name", "give each coordinator of a cluster one of its own")
+	}
+	if c.Grace < 0 || c.DropAfter < 0 {
+		bad("grace", "a time is below zero", "say times such as 60s")
+	}
+	if c.Limits.PerNode < 0 || c.Limits.BytesPerSecond < 0 {
+		bad("moves_per_node", "a limit is below zero", "say 1 or more, or leave it out")
+	}
+	return errors.Join(errs...)
+}
+
+// Coordinator is one of a cluster's coordinators.
+type Coordinator struct {
+	cfg Config
+
+	// Of the goroutine that leads.
+	pace  pace
+	busy  bool                                                 // something is under way
+	gone  map[millrace.NodeID]time.Time                        // since when each is seen to be gone
+	held  map[millrace.NodeID]map[millrace.Partition]time.Time // since when each is seen to keep what moved away
+	since map[string]time.Time                                 // of alarms
+
+	mu struct {
+		sync.Mutex
+		leads  bool
+		fault  error // why it does not get on
+		last   *Steered
+		paused []string // experiments, by guards
+		differ []string // replicas that differ, of which it is not known which is wrong
+	}
+}
+
+// New returns a coordinator that waits for Run.
+func New(cfg Config) (*Coordinator, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Coordinator{cfg: cfg.withDefaults()}, nil
+}
+
+// Run leads whenever nobody else does, until ctx is done. No outage of etcd
+// ends it.
+func (c *Coordinator) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		lead, err := c.cfg.Cluster.Lead(ctx, cluster.Leader{Name: c.cfg.Name, Addr: c.cfg.Addr})
+		if err != nil {
+			break // ctx, or the client, has ended
+		}
+		c.tell(true, nil, nil)
+		run, cancel := context.WithCancel(ctx)
+		var beside sync.WaitGroup
+		beside.Go(func() { c.compare(run) })
+		beside.Go(func() { c.guard(run) })
+		c.steer(run, lead)
+		cancel()
+		beside.Wait()
+		c.tell(false, nil, nil)
+		lead.Resign(context.WithoutCancel(ctx))
+	}
+	return ctx.Err()
+}
+
+// guard ramps and pauses experiments for as long as it leads.
+func (c *Coordinator) guard(ctx context.Context) {
+	if c.cfg.Exposures == nil {
+		return
+	}
+	documents, err := c.cfg.Cluster.Artefacts(ctx, experiments.Kind)
+	if err != nil {
+		return // ctx, or the client, has ended
+	}
+	g := &guard{store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, tell: c.tellPaused}
+	g.run(ctx, c.cfg.Exposures)
+	c.tellPaused(nil)
+}
+
+// tellPaused tells which experiments guards have paused.
+func (c *Coordinator) tellPaused(names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.paused = names
+}
+
+func (c *Coordinator) tell(leads bool, s *Steered, fault error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.leads, c.mu.fault = leads, fault
+	if s != nil || !leads {
+		c.mu.last = s
+	}
+}
+
+// Leads reports whether this coordinator leads, and why it does not get on if
+// it does not.
+func (c *Coordinator) Leads() (leads bool, fault error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.leads, c.mu.fault
+}
+
+// steer does what there is to do for as long as it leads.
+func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
+	c.pace, c.gone, c.held, c.since = pace{limits: c.cfg.Limits}, map[millrace.NodeID]time.Time{}, map[millrace.NodeID]map[millrace.Partition]time.Time{}, map[string]time.Time{}
+	var told string
+	for {
+		err := c.step(ctx, lead)
+		switch {
+		case ctx.Err() != nil || errors.Is(err, cluster.ErrNotLeader):
+			return
+		case errors.Is(err, cluster.ErrRaced):
+			continue // somebody's command: look again
+		case err != nil:
+			c.tell(true, nil, err)
+			if err.Error() != told {
+				told = err.Error()
+				c.cfg.Log.Warn("the cluster is not steered now; trying again", "err", err)
+			}
+		default:
+			told = ""
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-lead.Lost():
+			c.cfg.Log.Warn("not leading any more: etcd was not heard for as long as the leadership lasts")
+			return
+		case <-c.news(ctx):
+		}
+	}
+}
+
+// idleTimes is how many times less often a coordinator looks that has nothing
+// under way.
+const idleTimes = 5
+
+// news is closed when it is time to look again.
+func (c *Coordinator) news(ctx context.Context) <-chan struct{} {
+	every := c.cfg.Every
+	if !c.busy {
+		every *= idleTimes
+	}
+	ctx, cancel := context.WithTimeout(ctx, every)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer cancel()
+		c.cfg.Cluster.SteeringChanged(ctx)
+	}()
+	return done
+}
+
+// step looks once, and does what can be done now.
+func (c *Coordinator) step(ctx context.Context, lead *cluster.Lead) error {
+	stats, err := c.cfg.Cluster.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	var after *Steered
+	var did []string
+	c.cfg.at("read")
+	err = c.cfg.Cluster.Steer(ctx, lead, func(raw *cluster.Steering) error {
+		s, err := read(raw)
+		if err != nil {
+			return err
+		}
+		after, did = s, nil
+		if s.Assignment.Epoch == 0 {
+			return nil
+		}
+		e := &evidence{now: time.Now(), nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
+		c.look(s, e)
+		did = c.do(s, e)
+		c.cfg.at("write")
+		return s.write()
+	})
+	if err != nil {
+		return err
+	}
+	for _, what := range did {
+		c.cfg.Log.Info(what)
+		c.cfg.at(what)
+	}
+	c.cfg.at("written")
+	c.busy = len(c.gone) > 0 || after.Plan != nil && !after.Plan.Status.Ended()
+	c.tell(true, after, nil)
+	return nil
+}
+
+// do takes the plan on, makes one where nodes are gone for good, and has nodes
+// delete what moved away. It returns what it did, in words.
+func (c *Coordinator) do(s *Steered, e *evidence) (did []string) {
+	before := len(planLog(s.Plan))
+	if err := c.repair(s, e); err != nil {
+		c.alarm(s, e.now, "no_repair", err.Error())
+	}
+	if p := s.Plan; p != nil {
+		status := p.Status
+		if p.advance(&s.Assignment, e, &c.pace) && p.Status != status {
+			did = append(did, fmt.Sprintf("plan %s (%s): %s", p.ID, p.Kind, p.Status))
+		}
+	}
+	c.drop(s, e)
+	c.forgetAlarms(s)
+	for _, what := range planLog(s.Plan)[min(before, len(planLog(s.Plan))):] {
+		did = append(did, "plan "+s.Plan.ID+": "+what.What)
+	}
+	return did
+}
+
+func planLog(p *Plan) []Event {
+	if p == nil {
+		return nil
+	}
+	return p.Log
+}
+
+// look notes which nodes are gone, and raises alarms.
+func (c *Coordinator) look(s *Steered, e *evidence) {
+	hosts := s.Assignment.Nodes()
+	gone := map[millrace.NodeID]time.Time{}
+	for _, id := range hosts {
+		if e.nodes.Alive(id) {
+			continue
+		}
+		since, ok := c.gone[id]
+		if !ok {
+			since = e.now
+		}
+		gone[id] = since
+	}
+	c.gone = gone
+	s.Notes.Leader = c.cfg.Name
+	s.Notes.Gone = map[millrace.NodeID]time.Time{}
+	for id, since := range gone {
+		s.Notes.Gone[id] = since.UTC().Truncate(time.Second)
+	}
+	s.Notes.Alarms = nil
+	mass := 3*len(gone) > len(hosts)
+	var waits []millrace.NodeID
+	for id, since := range gone {
+		switch {
+		case s.Intent.Nodes[id].Lost:
+			e.givenUp[id] = true
+		case e.now.Sub(since) < c.cfg.Grace:
+		case mass:
+			waits = append(waits, id)
+		case !c.cfg.RepairOff:
+			e.givenUp[id] = true
+		}
+	}
+	for id, m := range s.Intent.Nodes { // who is back is lost no more
+		if m.Lost && e.nodes.Alive(id) {
+			m.Lost = false
+			s.Intent.Nodes[id] = m
+		}
+	}
+	c.mu.Lock()
+	differ := c.mu.differ
+	c.mu.Unlock()
+	if len(differ) > 0 {
+		c.alarm(s, e.now, "replicas_differ", fmt.Sprintf("%d partitions, such as: %s", len(differ), differ[0]))
+	}
+	if len(waits) > 0 {
+		slices.Sort(waits)
+		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove", len(gone), len(hosts), waits))
+	}
+}
+
+// alarm raises an alarm, since when it was first raised.
+func (c *Coordinator) alarm(s *Steered, now time.Time, what, detail string) {
+	since, ok := c.since[what]
+	if !ok {
+		since = now
+		c.since[what] = since
+		c.cfg.Log.Error("alarm: "+what, "detail", detail)
+	}
+	s.Notes.Alarms = append(s.Notes.Alarms, Alarm{what, detail, since.UTC().Truncate(time.Second)})
+}
+
+// forgetAlarms forgets since when alarms were raised that are no more.
+func (c *Coordinator) forgetAlarms(s *Steered) {
+	maps.DeleteFunc(c.since, func(what string, _ time.Time) bool {
+		return !slices.ContainsFunc(s.Notes.Alarms, func(a Alarm) bool { return a.What == what })
+	})
+}
+
+// drop orders nodes to delete what moved away from them long enough ago, and
+// takes orders back that are carried out. What is deleted is served by as many
+// as are wanted.
+func (c *Coordinator) drop(s *Steered, e *evidence) {
+	seen := map[millrace.NodeID]map[millrace.Partition]time.Time{}
+	orders := map[millrace.NodeID]cluster.Set{}
+	for id, st := range e.stats {
+		n, _ := e.nodes.Node(id)
+		if !e.nodes.Alive(id) || n.Keeps != "" {
+			continue
+		}
+		seen[id] = map[millrace.Partition]time.Time{}
+		ordered := s.Assignment.Drop[id]
+		var order cluster.Set
+		for p := range st.Held.All() {
+			owners := s.Assignment.Replicas[p]
+			if slices.Contains(owners, id) {
+				continue
+			}
+			since, ok := c.held[id][p]
+			if !ok {
+				since = e.now
+			}
+			seen[id][p] = since
+			old := ordered.Has(p) || e.now.Sub(since) >= c.cfg.DropAfter
+			if old && !s.returns(id, p) && e.serving(p, owners, "") >= max(1, s.Map.Wanted()) {
+				order.Add(p)
+			}
+		}
+		if order.Len() > 0 {
+			orders[id] = order
+		}
+	}
+	c.held = seen
+	if !maps.Equal(orders, s.Assignment.Drop) {
+		s.Assignment.Drop = orders
+		if len(orders) == 0 {
+			s.Assignment.Drop = nil
+		}
+	}
+}
+
+// returns reports whether the plan may yet give a partition back to a node.
+func (s *Steered) returns(id millrace.NodeID, p millrace.Partition) bool {
+	return s.Plan != nil && (s.Plan.Status == Paused || s.Plan.Status == RollingBack) && slices.Contains(s.Plan.Base[p], id)
+}

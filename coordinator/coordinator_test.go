@@ -1,0 +1,414 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+var steps = flag.Bool("steps", false, "freeze the leader at each of 21 steps, and not at 3")
+
+// estate is an etcd and nodes that do what the assignment says.
+type estate struct {
+	t    *testing.T
+	etcd string
+	look *cluster.Client
+	runs map[millrace.NodeID]*fake
+}
+
+func newEstate(t *testing.T, nodes ...millrace.NodeID) *estate {
+	t.Helper()
+	e, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
+	check(t, err)
+	t.Cleanup(e.Close)
+	s := &estate{t: t, etcd: e.Addr(), runs: map[millrace.NodeID]*fake{}}
+	s.look = s.open()
+	for _, id := range nodes {
+		s.start(id)
+	}
+	a, err := cluster.Spread(nodes, 2)
+	check(t, err)
+	a.Wanted, a.AllowUnknown = 2, true
+	check(t, s.look.Assign(t.Context(), a))
+	s.await("every partition has two ready replicas", func(l *coordinator.Steered) bool { return s.served(l, 2) })
+	return s
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *estate) open() *cluster.Client {
+	s.t.Helper()
+	c, err := cluster.Open(s.t.Context(), cluster.Config{Endpoints: []string{s.etcd}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+	check(s.t, err)
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// fake is a node without data.
+type fake struct {
+	c    *cluster.Client
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// start starts a node that has nothing.
+func (s *estate) start(id millrace.NodeID) {
+	s.t.Helper()
+	c := s.open()
+	ctx, stop := context.WithCancel(s.t.Context())
+	m, err := c.Join(ctx, cluster.Node{ID: id, Addr: "127.0.0.1:1"})
+	check(s.t, err)
+	w, err := c.Watch(ctx)
+	check(s.t, err)
+	f := &fake{c, stop, make(chan struct{})}
+	s.runs[id] = f
+	go func() {
+		defer close(f.done)
+		var disk cluster.Set
+		for ctx.Err() == nil {
+			changed := w.Changed()
+			hosted := w.Current().Hosted(id)
+			disk = disk.Or(hosted)
+			disk = disk.Minus(w.Current().Drops(id))
+			held := disk.Minus(hosted)
+			m.SetReady(hosted)
+			m.SetStats(cluster.NodeStats{DiskBytes: 1 << 40, FreeBytes: 1 << 39, Held: held})
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+		}
+	}()
+}
+
+// kill ends a node without a word.
+func (s *estate) kill(id millrace.NodeID) {
+	f := s.runs[id]
+	f.stop()
+	<-f.done
+	_ = f.c.Close()
+	delete(s.runs, id)
+}
+
+// coordinate runs a coordinator until the test ends, or stop is called.
+func (s *estate) coordinate(name string, at func(step string)) (stop func()) {
+	s.t.Helper()
+	cfg := coordinator.Config{
+		Cluster: s.open(), Name: name, Grace: 5 * time.Second, DropAfter: time.Second, Every: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+	}
+	if at != nil {
+		cfg = cfg.At(at)
+	}
+	c, err := coordinator.New(cfg)
+	check(s.t, err)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = c.Run(ctx) }()
+	stop = func() { cancel(); <-done }
+	s.t.Cleanup(stop)
+	return stop
+}
+
+// await looks until something is so.
+func (s *estate) await(what string, ok func(*coordinator.Steered) bool) *coordinator.Steered {
+	s.t.Helper()
+	for {
+		l, _, err := coordinator.Look(s.t.Context(), s.look)
+		if err == nil && ok(l) {
+			return l
+		}
+		if s.t.Context().Err() != nil {
+			s.t.Fatalf("still waiting: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// served reports whether every partition has so many ready replicas.
+func (s *estate) served(l *coordinator.Steered, replicas int) bool {
+	for p := range partition.All() {
+		n := 0
+		for _, id := range l.Assignment.Replicas[p] {
+			if ready := l.Map.Ready(id); l.Map.Alive(id) && ready.Has(p) {
+				n++
+			}
+		}
+		if n < replicas {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *estate) begin(r coordinator.Request) {
+	s.t.Helper()
+	r.By = "test"
+	check(s.t, coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil }))
+}
+
+func hosts(l *coordinator.Steered) map[millrace.NodeID]int {
+	n := map[millrace.NodeID]int{}
+	for _, id := range l.Assignment.Nodes() {
+		h := l.Assignment.Hosted(id)
+		n[id] = h.Len()
+	}
+	return n
+}
+
+// A cluster grows, is drained and shrinks, and deletes what moved away, with
+// every partition served by two all the while.
+func TestResizes(t *testing.T) {
+	s := newEstate(t, "a", "b", "c")
+	s.coordinate("one", nil)
+	watch(t, s)
+	s.start("d")
+	s.await("d is there", func(l *coordinator.Steered) bool { return l.Map.Alive("d") })
+	s.begin(coordinator.Request{Kind: coordinator.Rebalance})
+	l := s.await("the plan is done", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.Done })
+	if n := hosts(l); n["a"] != 360 || n["b"] != 360 || n["c"] != 360 || n["d"] != 360 {
+		t.Errorf("%v", n)
+	}
+	if len(l.Plan.Moves) != 360 {
+		t.Errorf("%d moves, not 360", len(l.Plan.Moves))
+	}
+	s.await("what moved away is deleted", func(l *coordinator.Steered) bool {
+		_, stats, err := coordinator.Look(t.Context(), s.look)
+		held := 0
+		for _, st := range stats {
+			held += st.Held.Len()
+		}
+		return err == nil && held == 0 && len(l.Assignment.Drop) == 0
+	})
+
+	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}})
+	l = s.await("a is drained", func(l *coordinator.Steered) bool {
+		return l.Plan.Kind == coordinator.Drain && l.Plan.Status == coordinator.Done
+	})
+	if n := hosts(l); n["a"] != 0 || n["b"] != 480 || n["c"] != 480 || n["d"] != 480 {
+		t.Errorf("%v", n)
+	}
+	if _, err := coordinator.Command(t.Context(), s.look, coordinator.Rollback, "test"); err != nil {
+		t.Fatal(err)
+	}
+	l = s.await("a is back", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.RolledBack })
+	if n := hosts(l); n["a"] != 360 || l.Intent.Nodes["a"].Draining {
+		t.Errorf("%v, %v", n, l.Intent)
+	}
+}
+
+// A node that has given way hosts nothing afterwards either, whatever is spread
+// anew, and the one that was drained before it took over does.
+func TestWhoGaveWayStaysEmpty(t *testing.T) {
+	s := newEstate(t, "a", "b", "c")
+	s.coordinate("one", nil)
+	s.start("d")
+	s.await("d is there", func(l *coordinator.Steered) bool { return l.Map.Alive("d") })
+	l0, _, err := coordinator.Look(t.Context(), s.look)
+	check(t, err)
+	both, first := 0, -1
+	for p := range partition.All() {
+		if r := l0.Assignment.Replicas[p]; slices.Contains(r, "a") && slices.Contains(r, "b") {
+			if both++; first < 0 {
+				first = int(p)
+			}
+		}
+	}
+	want := fmt.Sprintf("b hosts %d of these partitions already, such as %d,", both, first)
+	if err := s.try(coordinator.Request{Kind: coordinator.Replace, Nodes: []millrace.NodeID{"a", "b"}}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("b takes over what it has: %v, want %q", err, want)
+	}
+	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"d"}})
+	s.await("d is drained", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.Done })
+	s.begin(coordinator.Request{Kind: coordinator.Replace, Nodes: []millrace.NodeID{"a", "d"}})
+	l := s.await("d has taken over", func(l *coordinator.Steered) bool {
+		return l.Plan.Kind == coordinator.Replace && l.Plan.Status == coordinator.Done
+	})
+	if n := hosts(l); n["a"] != 0 || n["d"] != 480 {
+		t.Errorf("%v", n)
+	}
+	moves := -1
+	stop := errors.New("only looked at")
+	err = coordinator.Start(t.Context(), s.look, coordinator.Request{Kind: coordinator.Rebalance, By: "test"}, func(p *coordinator.Proposal) error {
+		moves = len(p.Plan.Moves)
+		return stop
+	})
+	if !errors.Is(err, stop) || moves != 0 {
+		t.Errorf("%d moves would follow, %v", moves, err)
+	}
+}
+
+// watch fails the test if a partition has fewer than two ready replicas.
+func watch(t *testing.T, s *estate) {
+	w, err := s.open().Watch(t.Context())
+	check(t, err)
+	go func() {
+		for t.Context().Err() == nil {
+			changed := w.Changed()
+			m := w.Current()
+			for p := range partition.All() {
+				n := 0
+				for _, id := range m.Replicas(p) {
+					if ready := m.Ready(id); ready.Has(p) {
+						n++
+					}
+				}
+				if n < 2 && t.Context().Err() == nil {
+					t.Errorf("partition %d is served by %d of %v", p, n, m.Replicas(p))
+					return
+				}
+			}
+			select {
+			case <-changed:
+			case <-t.Context().Done():
+			}
+		}
+	}()
+}
+
+// What a node that is gone hosted is made elsewhere; the loss of too many at
+// once waits for a person.
+func TestRepairs(t *testing.T) {
+	s := newEstate(t, "a", "b", "c", "d")
+	s.coordinate("one", nil)
+	s.kill("d")
+	l := s.await("d is replaced", func(l *coordinator.Steered) bool { return l.Plan != nil && l.Plan.Status == coordinator.Done })
+	if n := hosts(l); l.Plan.Kind != coordinator.Repair || n["d"] != 0 || n["a"] != 480 || len(l.Plan.Moves) != 360 || !s.served(l, 2) {
+		t.Errorf("%s: %v, %d moves", l.Plan.Kind, n, len(l.Plan.Moves))
+	}
+
+	s.start("d")
+	s.await("d is there", func(l *coordinator.Steered) bool { return l.Map.Alive("d") })
+	s.begin(coordinator.Request{Kind: coordinator.Rebalance})
+	s.await("d hosts again", func(l *coordinator.Steered) bool {
+		return l.Plan.Kind == coordinator.Rebalance && l.Plan.Status == coordinator.Done
+	})
+	s.kill("c")
+	s.kill("d")
+	l = s.await("an alarm", func(l *coordinator.Steered) bool {
+		return slices.ContainsFunc(l.Notes.Alarms, func(a coordinator.Alarm) bool { return a.What == "mass_loss" })
+	})
+	if l.Plan.Kind == coordinator.Repair {
+		t.Error("half of the cluster is replaced without a word")
+	}
+	s.begin(coordinator.Request{Kind: coordinator.Repair, Nodes: []millrace.NodeID{"c", "d"}, Lossy: true})
+	l = s.await("both are given up", func(l *coordinator.Steered) bool {
+		return l.Plan.Kind == coordinator.Repair && l.Plan.Status == coordinator.Done
+	})
+	if n := hosts(l); n["a"] != 720 || n["b"] != 720 || !s.served(l, 2) {
+		t.Errorf("%v", n)
+	}
+}
+
+// A leader that is frozen at any step, for longer than its leadership lasts, and
+// wakes when another has gone on, changes nothing more.
+func TestAFrozenLeaderChangesNothing(t *testing.T) {
+	times := []int{3}
+	if *steps {
+		times = []int{1, 2, 3, 5, 8, 13, 21}
+	}
+	for _, step := range []string{"read", "write", "written"} {
+		for _, nth := range times {
+			t.Run(fmt.Sprint(step, nth), func(t *testing.T) {
+				t.Parallel()
+				s := newEstate(t, "a", "b", "c")
+				frozen, wake := make(chan struct{}), make(chan struct{})
+				var once sync.Once
+				n := 0
+				s.start("d")
+				s.await("d is there", func(l *coordinator.Steered) bool { return l.Map.Alive("d") })
+				s.begin(coordinator.Request{Kind: coordinator.Rebalance})
+				s.coordinate("one", func(at string) {
+					if at == step {
+						n++
+					}
+					if at == step && n == nth {
+						once.Do(func() { close(frozen); <-wake })
+					}
+				})
+				<-frozen
+				check(t, s.look.Depose(t.Context())) // as its lease does
+				s.coordinate("two", nil)
+				l := s.await("the other one has ended the plan", func(l *coordinator.Steered) bool {
+					return l.Plan.Status == coordinator.Done && l.Notes.Leader == "two"
+				})
+				close(wake)
+				s.await("the first one waits again", func(*coordinator.Steered) bool { return true })
+				after := s.await("", func(*coordinator.Steered) bool { return true })
+				if after.Assignment.Epoch != l.Assignment.Epoch && after.Notes.Leader != "two" {
+					t.Errorf("epoch %d became %d, by %s", l.Assignment.Epoch, after.Assignment.Epoch, after.Notes.Leader)
+				}
+				if !s.served(after, 2) || len(after.Plan.Moves) != 360 {
+					t.Errorf("%d moves", len(after.Plan.Moves))
+				}
+			})
+		}
+	}
+}
+
+// Every order that makes no sense now is refused with a way out.
+func TestOrdersAreRefused(t *testing.T) {
+	s := newEstate(t, "a", "b", "c")
+	for name, do := range map[string]func() error{
+		"pause": func() error {
+			_, err := coordinator.Command(t.Context(), s.look, coordinator.Pause, "test")
+			return err
+		},
+		"nobody": func() error {
+			return s.try(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"x"}})
+		},
+		"self": func() error {
+			return s.try(coordinator.Request{Kind: coordinator.Replace, Nodes: []millrace.NodeID{"a", "a"}})
+		},
+		"gone": func() error {
+			return s.try(coordinator.Request{Kind: coordinator.Replace, Nodes: []millrace.NodeID{"a", "x"}})
+		},
+	} {
+		var e *millrace.Error
+		if err := do(); !errors.As(err, &e) || e.WayOut == "" || strings.Contains(err.Error(), "<nil>") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func (s *estate) try(r coordinator.Request) error {
+	return coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil })
+}
+
+// The last replica of a partition does not go, whoever asks for it (input 87).
+func TestTheLastReplicaStays(t *testing.T) {
+	s := newEstate(t, "a", "b")
+	s.coordinate("one", nil)
+	if err := s.try(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}}); err == nil {
+		t.Error("a cluster of two with two replicas is drained to one without an override")
+	}
+	if err := s.try(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a", "b"}, Lossy: true}); err == nil {
+		t.Error("every node is drained")
+	}
+	s.begin(coordinator.Request{Kind: coordinator.Resize, Replicas: 1})
+	s.await("there is one replica of each", func(l *coordinator.Steered) bool { return l.Plan != nil && l.Plan.Status == coordinator.Done })
+	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}})
+	l := s.await("a is drained", func(l *coordinator.Steered) bool {
+		return l.Plan.Kind == coordinator.Drain && l.Plan.Status == coordinator.Done
+	})
+	if n := hosts(l); n["b"] != 720 || !s.served(l, 1) {
+		t.Errorf("%v", n)
+	}
+}

@@ -1,0 +1,250 @@
+package coordinator
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// evidence is what is known of the nodes at one moment.
+type evidence struct {
+	now   time.Time
+	nodes *cluster.Map
+	stats map[millrace.NodeID]cluster.NodeStats
+	// givenUp are nodes that are gone and will not be waited for.
+	givenUp map[millrace.NodeID]bool
+}
+
+// ready reports whether a node serves a partition: it lives, and says so, and
+// is not behind.
+func (e *evidence) ready(id millrace.NodeID, p millrace.Partition) bool {
+	ready, lag := e.nodes.Ready(id), e.nodes.Lag(id)
+	return e.nodes.Alive(id) && ready.Has(p) && !lag.Behind.Has(p)
+}
+
+// serving counts the nodes that serve a partition, but for one.
+func (e *evidence) serving(p millrace.Partition, owners []millrace.NodeID, but millrace.NodeID) (n int) {
+	for _, id := range owners {
+		if id != but && e.ready(id, p) {
+			n++
+		}
+	}
+	return n
+}
+
+// pace bounds what is begun.
+type pace struct {
+	limits Limits    // of a plan that does not say
+	next   time.Time // when the next move may begin, for the bytes of the last
+}
+
+// of returns the limits of a plan.
+func (c *pace) of(p *Plan) Limits {
+	return Limits{PerNode: cmp.Or(p.Limits.PerNode, c.limits.PerNode), BytesPerSecond: cmp.Or(p.Limits.BytesPerSecond, c.limits.BytesPerSecond)}
+}
+
+// may reports whether a move of so many bytes may begin now, and notes that it
+// does.
+func (c *pace) may(now time.Time, bytes, perSecond int64) bool {
+	if perSecond <= 0 {
+		return true
+	}
+	if now.Before(c.next) {
+		return false
+	}
+	c.next = now.Add(time.Duration(float64(bytes) / float64(perSecond) * float64(time.Second)))
+	return true
+}
+
+// advance takes every move of a plan as far as the evidence lets it, in the
+// assignment, and reports whether anything changed. It asks nobody and waits for
+// nothing: whoever leads calls it again and again.
+func (p *Plan) advance(a *cluster.Assignment, e *evidence, c *pace) (changed bool) {
+	if p.Status.Ended() || p.Status == Paused {
+		return false
+	}
+	if a.Wanted != p.Wanted {
+		a.Wanted, changed = p.Wanted, true
+	}
+	limits := c.of(p)
+	building := map[millrace.NodeID]int{}
+	coming := map[millrace.NodeID]int64{} // bytes
+	for i := range p.Moves {
+		if m := &p.Moves[i]; m.State == Building {
+			building[m.To]++
+			coming[m.To] += m.Bytes
+		}
+	}
+	left := 0
+	for i := range p.Moves {
+		m := &p.Moves[i]
+		free := m.To == "" || building[m.To] < max(1, limits.PerNode)
+		if m.State == Waiting && free && p.mayBegin(m, a, e, coming[m.To]) && c.may(e.now, m.Bytes, limits.BytesPerSecond) {
+			p.begin(m, a, e.now)
+			building[m.To]++
+			coming[m.To] += m.Bytes
+			changed = true
+		}
+		if m.State == Building && p.mayEnd(m, a, e) {
+			p.end(m, a, e.now)
+			changed = true
+		}
+		if m.State != Moved {
+			left++
+		}
+	}
+	if left == 0 {
+		p.Status, p.Ended, changed = p.Status.end(), e.now.UTC(), true
+		p.note(e.now, "%s", p.Status)
+	}
+	return changed
+}
+
+// end is the status of a plan of which nothing is left to be done.
+func (s Status) end() Status {
+	switch s {
+	case Cancelling:
+		return Cancelled
+	case RollingBack:
+		return RolledBack
+	}
+	return Done
+}
+
+// mayBegin reports whether the new replica of a move may be assigned now: its
+// node lives and has room. A move without one begins at once.
+func (p *Plan) mayBegin(m *Move, a *cluster.Assignment, e *evidence, coming int64) bool {
+	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
+		return true
+	}
+	if !e.nodes.Alive(m.To) {
+		return false
+	}
+	s, known := e.stats[m.To]
+	return !known || s.DiskBytes == 0 || s.FreeBytes-coming >= m.Bytes
+}
+
+func (p *Plan) begin(m *Move, a *cluster.Assignment, now time.Time) {
+	if owners := a.Replicas[m.Partition]; m.To != "" && !slices.Contains(owners, m.To) {
+		a.Replicas[m.Partition] = append(slices.Clip(owners), m.To)
+		undrop(a, m.To, m.Partition)
+	}
+	m.State, m.Since = Building, now.UTC().Truncate(time.Millisecond)
+}
+
+// mayEnd reports whether the old replica of a move may go: the new one serves,
+// and as many serve then as are wanted. One that is given up, or that the plan
+// itself brought and that never served, is not counted on.
+func (p *Plan) mayEnd(m *Move, a *cluster.Assignment, e *evidence) bool {
+	if m.To != "" && !e.ready(m.To, m.Partition) {
+		return false
+	}
+	owners := a.Replicas[m.Partition]
+	switch {
+	case m.From == "" || !slices.Contains(owners, m.From):
+		return true
+	case len(owners) == 1:
+		return false
+	case e.serving(m.Partition, owners, m.From) >= p.Wanted:
+		return true
+	case e.ready(m.From, m.Partition):
+		return false
+	}
+	return e.givenUp[m.From] || !slices.Contains(p.Base[m.Partition], m.From)
+}
+
+func (p *Plan) end(m *Move, a *cluster.Assignment, now time.Time) {
+	if m.From != "" {
+		a.Replicas[m.Partition] = slices.DeleteFunc(slices.Clone(a.Replicas[m.Partition]), func(id millrace.NodeID) bool { return id == m.From })
+		a.AllowShrink = true // its guard is for mistakes, and every replica that goes here was judged
+	}
+	m.State, m.Since = Moved, now.UTC().Truncate(time.Millisecond)
+}
+
+// undrop takes back the order to delete a partition.
+func undrop(a *cluster.Assignment, id millrace.NodeID, p millrace.Partition) {
+	drop, ok := a.Drop[id]
+	if !ok || !drop.Has(p) {
+		return
+	}
+	drop.Remove(p)
+	a.Drop = maps.Clone(a.Drop)
+	if a.Drop[id] = drop; drop.Len() == 0 {
+		delete(a.Drop, id)
+	}
+}
+
+// retarget has the plan lead to another goal from where it is. Moves that are
+// done stay as what happened; those under way that lead there go on.
+func (p *Plan) retarget(a *cluster.Assignment, goal *Layout, bytes func(millrace.Partition) int64) {
+	kept := p.Moves[:0:0]
+	spoken := map[millrace.Partition]map[millrace.NodeID]bool{} // what kept moves bring or take
+	speak := func(m Move) {
+		if spoken[m.Partition] == nil {
+			spoken[m.Partition] = map[millrace.NodeID]bool{}
+		}
+		spoken[m.Partition][m.To], spoken[m.Partition][m.From] = true, true
+	}
+	for _, m := range p.Moves {
+		wanted := goal[m.Partition]
+		brings := m.To == "" || slices.Contains(wanted, m.To)
+		takes := m.From == "" || !slices.Contains(wanted, m.From) && slices.Contains(a.Replicas[m.Partition], m.From)
+		switch {
+		case m.State == Moved:
+			kept = append(kept, m)
+		case brings && takes:
+			kept = append(kept, m)
+			speak(m)
+		}
+	}
+	for q := range partition.Count {
+		at := millrace.Partition(q)
+		missing := func(of, from []millrace.NodeID) (out []millrace.NodeID) {
+			for _, id := range of {
+				if !slices.Contains(from, id) && !spoken[at][id] {
+					out = append(out, id)
+				}
+			}
+			return out
+		}
+		add, remove := missing(goal[q], a.Replicas[q]), missing(a.Replicas[q], goal[q])
+		for i := range max(len(add), len(remove)) {
+			m := Move{Partition: at, State: Waiting, Bytes: bytes(at)}
+			if i < len(add) {
+				m.To = add[i]
+			} else {
+				m.Bytes = 0
+			}
+			if i < len(remove) {
+				m.From = remove[i]
+			}
+			kept = append(kept, m)
+		}
+	}
+	p.Moves = kept
+}
+
+// cancelled is where a plan ends that is stopped now: what is ready replaces
+// what it was to replace, and everything else is as it was.
+func (p *Plan) cancelled(a *cluster.Assignment, e *evidence) Layout {
+	goal := Layout(a.Replicas)
+	goal = goal.clone()
+	for _, m := range p.Moves {
+		if m.State != Building || m.To == "" {
+			continue
+		}
+		gone := m.To
+		if e.ready(m.To, m.Partition) && m.From != "" {
+			gone = m.From
+		} else if e.ready(m.To, m.Partition) {
+			continue
+		}
+		goal[m.Partition] = slices.DeleteFunc(goal[m.Partition], func(id millrace.NodeID) bool { return id == gone })
+	}
+	return goal
+}

@@ -1,0 +1,275 @@
+package coordinator
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// world is a cluster of nodes that do what the assignment says, in their own
+// time, and that come and go.
+type world struct {
+	r     *rand.Rand
+	now   time.Time
+	a     cluster.Assignment
+	alive map[millrace.NodeID]bool
+	ready map[millrace.NodeID]cluster.Set
+	disk  map[millrace.NodeID]cluster.Set // what is whole on each node's disk
+}
+
+func newWorld(r *rand.Rand, nodes, replicas int) *world {
+	ids := make([]millrace.NodeID, nodes)
+	for i := range ids {
+		ids[i] = millrace.NodeID(fmt.Sprintf("n%d", i))
+	}
+	a, err := cluster.Spread(ids, replicas)
+	if err != nil {
+		panic(err)
+	}
+	a.Wanted = replicas
+	w := &world{r: r, now: time.Unix(1e9, 0), a: a, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]cluster.Set{}, disk: map[millrace.NodeID]cluster.Set{}}
+	for _, id := range ids {
+		w.alive[id], w.ready[id], w.disk[id] = true, a.Hosted(id), a.Hosted(id)
+	}
+	return w
+}
+
+// add starts a node that has nothing.
+func (w *world) add(id millrace.NodeID) {
+	w.alive[id], w.ready[id], w.disk[id] = true, cluster.Set{}, cluster.Set{}
+}
+
+// live lets some time pass: nodes build some of what they are assigned, and
+// serve what they have.
+func (w *world) live() {
+	w.now = w.now.Add(time.Second)
+	for _, id := range slices.Sorted(maps.Keys(w.alive)) {
+		hosted, disk := w.a.Hosted(id), w.disk[id]
+		for p := range hosted.All() {
+			if w.alive[id] && w.r.IntN(3) == 0 {
+				disk.Add(p)
+			}
+		}
+		if drop := w.a.Drop[id]; w.alive[id] {
+			disk = disk.Minus(drop.Minus(hosted))
+		}
+		w.disk[id] = disk
+		if w.ready[id] = disk.And(hosted); !w.alive[id] {
+			w.ready[id] = cluster.Set{}
+		}
+	}
+}
+
+func (w *world) evidence() *evidence {
+	var alive []cluster.Node
+	stats := map[millrace.NodeID]cluster.NodeStats{}
+	for id, lives := range w.alive {
+		if lives {
+			alive = append(alive, cluster.Node{ID: id, Addr: "a:1"})
+			disk := w.disk[id]
+			stats[id] = cluster.NodeStats{Held: disk.Minus(w.a.Hosted(id))}
+		}
+	}
+	return &evidence{now: w.now, nodes: cluster.NewMap(w.a, alive, maps.Clone(w.ready)), stats: stats, givenUp: map[millrace.NodeID]bool{}}
+}
+
+// counts returns how many ready replicas each partition has.
+func (w *world) counts() (n [partition.Count]int) {
+	e := w.evidence()
+	for p := range partition.All() {
+		n[p] = e.serving(p, w.a.Replicas[p], "")
+	}
+	return n
+}
+
+// to returns a plan that leads from what there is to a spread over other nodes.
+func (w *world) to(ids []millrace.NodeID, replicas int) *Plan {
+	goal, err := cluster.Spread(ids, replicas)
+	if err != nil {
+		panic(err)
+	}
+	base := Layout(w.a.Replicas)
+	p := &Plan{ID: "p", Status: Running, Wanted: replicas, BaseWanted: w.a.Wanted, Base: base.clone(), Limits: Limits{PerNode: 1 + w.r.IntN(20)}}
+	p.retarget(&w.a, (*Layout)(&goal.Replicas), func(millrace.Partition) int64 { return 1 })
+	return p
+}
+
+// step advances the plan once, and fails if anything was served less by it.
+func (w *world) step(t *testing.T, p *Plan) {
+	t.Helper()
+	before := w.counts()
+	floor := min(p.Wanted, w.a.Wanted)
+	next := w.a
+	next.Replicas = (*Layout)(&w.a.Replicas).clone()
+	p.advance(&next, w.evidence(), &pace{})
+	next.Epoch++
+	if err := next.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	w.a = next
+	for q, n := range w.counts() {
+		if n < before[q] && n < floor {
+			t.Fatalf("partition %d had %d ready replicas and has %d, of %d", q, before[q], n, floor)
+		}
+	}
+	per := map[millrace.NodeID]int{}
+	for _, m := range p.Moves {
+		if m.State == Building && m.To != "" {
+			per[m.To]++
+		}
+	}
+	for id, n := range per {
+		if n > p.Limits.PerNode {
+			t.Fatalf("%d moves to %s at a time, of %d", n, id, p.Limits.PerNode)
+		}
+	}
+}
+
+// Plans end where they lead, whatever order they are given on the way and
+// whoever goes and comes back meanwhile, and no partition is ever served by
+// fewer because of them.
+func TestPlansEnd(t *testing.T) {
+	const rounds = 60
+	for seed := range uint64(rounds) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		from, to := 3+r.IntN(4), 3+r.IntN(4)
+		replicas := 2 + r.IntN(2)
+		w := newWorld(r, from, 2)
+		ids := make([]millrace.NodeID, to)
+		for i := range ids {
+			ids[i] = millrace.NodeID(fmt.Sprintf("n%d", i))
+			if i >= from {
+				w.add(ids[i])
+			}
+		}
+		p := w.to(ids, replicas)
+		goal := p.goal(&w.a)
+		order := []Order{"", Cancel, Rollback, Pause}[r.IntN(4)]
+		at := r.IntN(40)
+		var away millrace.NodeID
+		for n := 0; !p.Status.Ended(); n++ {
+			if n > 5000 {
+				t.Fatalf("seed %d: %s, %d moves are left", seed, p.Status, p.left())
+			}
+			if r.IntN(10) == 0 { // one node at a time
+				if away == "" {
+					away = ids[r.IntN(len(ids))]
+					w.alive[away] = false
+				} else {
+					w.alive[away], away = true, ""
+				}
+			}
+			w.live()
+			if n == at && order != "" && !p.Status.Ended() {
+				s := &Steered{Steering: &cluster.Steering{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+				if err := s.order(order, w.evidence(), "test"); err != nil {
+					t.Fatal(err)
+				}
+				if order == Pause {
+					was := w.a
+					w.step(t, p)
+					if was.Replicas[0] == nil || !slices.EqualFunc(was.Replicas[:], w.a.Replicas[:], slices.Equal[[]millrace.NodeID]) {
+						t.Fatal("a paused plan moves")
+					}
+					if err := s.order(Resume, w.evidence(), "test"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			w.step(t, p)
+		}
+		got := Layout(w.a.Replicas)
+		switch p.Status {
+		case Done:
+			if got.differs(&goal) {
+				t.Fatalf("seed %d: done elsewhere", seed)
+			}
+		case RolledBack:
+			if got.differs(&p.Base) || w.a.Wanted != p.BaseWanted {
+				t.Fatalf("seed %d: rolled back to something else", seed)
+			}
+		case Cancelled:
+			for q, owners := range got {
+				if len(owners) < w.a.Wanted || len(owners) > max(replicas, len(p.Base[q])) {
+					t.Fatalf("seed %d: cancelled with %v of partition %d", seed, owners, q)
+				}
+			}
+		}
+	}
+}
+
+// A plan that gets another end keeps what is under way and leads there: a
+// replica that is being built is waited for, though nothing goes for it.
+func TestAnotherEndKeepsWhatLeadsThere(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2"}, 3)
+	p.Limits.PerNode = 10
+	w.step(t, p)
+	building := func() (n int) {
+		for _, m := range p.Moves {
+			if m.State == Building {
+				n++
+			}
+		}
+		return n
+	}
+	before := building()
+	goal := p.goal(&w.a)
+	p.retarget(&w.a, &goal, func(millrace.Partition) int64 { return 1 })
+	if before == 0 || building() != before || len(p.Moves) != partition.Count {
+		t.Errorf("%d moves were under way, and %d of %d are", before, building(), len(p.Moves))
+	}
+}
+
+// A plan that does not say what it may do at a time does as much as its
+// coordinator may.
+func TestPlansKeepToTheirCoordinatorsLimits(t *testing.T) {
+	for _, c := range []struct{ plan, coordinator, want int }{{0, 7, 7}, {3, 7, 3}} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		w.add("n3")
+		p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+		p.Limits.PerNode = c.plan
+		p.advance(&w.a, w.evidence(), &pace{limits: Limits{PerNode: c.coordinator}})
+		building := map[millrace.NodeID]int{}
+		for _, m := range p.Moves {
+			if m.State == Building {
+				building[m.To]++
+			}
+		}
+		if building["n3"] != c.want {
+			t.Errorf("%d moves are begun to a new node, not %d", building["n3"], c.want)
+		}
+	}
+}
+
+// What a plan did before it was told to go back says nothing of how long that
+// takes.
+func TestProgressIsOfTheLastOrder(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+	began := time.Unix(1_800_000_000, 0).UTC()
+	p.Created, p.Since = began, began.Add(time.Hour)
+	for i := range p.Moves {
+		m := &p.Moves[i]
+		m.Bytes = 1 << 20
+		switch {
+		case i < 100:
+			m.State, m.Since = Moved, began.Add(time.Minute)
+		case i < 110:
+			m.State, m.Since = Moved, p.Since.Add(time.Second)
+		}
+	}
+	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: cluster.NewMap(w.a, nil, nil)}, Plan: p}
+	pr := s.Progress(p.Since.Add(10 * time.Second))
+	if left := float64(len(p.Moves) - 110); pr.Rate != 1<<20 || pr.Left != left || pr.Done != 110<<20 {
+		t.Errorf("%d bytes are done, at %.0f a second, %.0f s are left, not %.0f", pr.Done, pr.Rate, pr.Left, left)
+	}
+}

@@ -1,0 +1,255 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/experiment/compare"
+)
+
+// Exposures follows what answers showed, from a time on, until ctx ends, and
+// hands it over in the order of the log, one after the other.
+type Exposures func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error
+
+// guard ramps experiments and pauses those that hurt, for as long as its
+// coordinator leads. What it knows it reads anew from the log of exposures when
+// it begins: nothing but the decisions themselves is stored.
+//
+// An experiment's evidence begins with the last change of its document that a
+// person made: who resumes what was paused begins anew. Two coordinators that
+// both believe to lead decide by the same log; a decision is written only while
+// the experiment is as it was when it was made, so the second one changes
+// nothing.
+type guard struct {
+	store *experiments.Store
+	name  string // of the coordinator
+	log   *slog.Logger
+	tell  func(paused []string) // experiments that guards have paused
+
+	mu struct {
+		sync.Mutex
+		watched map[string]*watched // by experiment
+		fresh   bool                // an exposure has come since the last look
+	}
+}
+
+// watched is an experiment that runs and has guards.
+type watched struct {
+	experiment.Defined
+	from    millrace.Time // evidence begins here
+	changed time.Time     // since when its share is what it is
+	tally   *compare.Tally
+}
+
+const (
+	guardEvery = 200 * time.Millisecond // looks, while exposures come
+	judgeEvery = time.Second            // for what only time changes
+	// byCoordinator begins who made a change, in a document's history. A
+	// person's name has no space.
+	byCoordinator = "coordinator "
+	maxWho        = 190 // bytes
+)
+
+func (g *guard) run(ctx context.Context, follow Exposures) {
+	changed := g.store.Documents.Changed()
+	for g.refresh(ctx) != nil {
+		if !pause(ctx, time.Second) {
+			return
+		}
+	}
+	var following sync.WaitGroup
+	following.Go(func() {
+		if err := follow(ctx, g.oldest(), g.take); err != nil && ctx.Err() == nil {
+			g.log.Error("exposures are not followed: no experiment is guarded or ramped", "err", err)
+		}
+	})
+	defer following.Wait()
+	var judged time.Time
+	told := ""
+	for pause(ctx, guardEvery) {
+		var err error
+		select {
+		case <-changed:
+			changed = g.store.Documents.Changed()
+			if err = g.refresh(ctx); err != nil {
+				changed = closed // again
+			}
+		default:
+		}
+		if g.came() || time.Since(judged) >= judgeEvery {
+			judged = time.Now()
+			err = errors.Join(err, g.judge(ctx))
+		}
+		switch {
+		case err == nil:
+			told = ""
+		case ctx.Err() == nil && err.Error() != told:
+			told = err.Error()
+			g.log.Warn("experiments are not guarded now; trying again", "err", err)
+		}
+	}
+}
+
+var closed = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// pause returns false if ctx ends before.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func (g *guard) take(r *exposure.Record) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.fresh = true
+	for _, w := range g.mu.watched {
+		if r.Time >= w.from {
+			w.tally.Add(r)
+		}
+	}
+}
+
+// came reports whether an exposure has come since it was asked last.
+func (g *guard) came() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	came := g.mu.fresh
+	g.mu.fresh = false
+	return came
+}
+
+// oldest returns from when on exposures are evidence.
+func (g *guard) oldest() millrace.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	oldest := millrace.TimeOf(time.Now())
+	for _, w := range g.mu.watched {
+		oldest = min(oldest, w.from)
+	}
+	return oldest
+}
+
+// refresh looks which experiments are to be watched, and since when.
+func (g *guard) refresh(ctx context.Context) error {
+	st, err := g.store.Read(ctx)
+	if err != nil {
+		return err
+	}
+	next, paused := map[string]*watched{}, []string(nil)
+	for _, d := range st.Set.Experiments() {
+		if d.Experiment.Guards == nil || d.Experiment.State != experiment.Running && d.Experiment.State != experiment.Paused {
+			continue
+		}
+		events, err := g.store.Documents.History(ctx, d.Document)
+		if err != nil {
+			return err
+		}
+		w, decided := &watched{Defined: d}, false // that it is paused
+		for _, e := range events {
+			if e.What != cluster.Served && e.What != cluster.RolledBack {
+				continue
+			}
+			w.changed = e.When
+			if strings.HasPrefix(e.Who, byCoordinator) {
+				decided = decided || strings.Contains(e.Who, pausedText(d.Experiment.Name)+": ")
+			} else {
+				w.from, decided = millrace.TimeOf(e.When), false
+			}
+		}
+		switch {
+		case d.Experiment.State == experiment.Running:
+			next[d.Experiment.Name] = w
+		case decided:
+			paused = append(paused, d.Experiment.Name)
+		}
+	}
+	g.tell(paused)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name, w := range next {
+		if old := g.mu.watched[name]; old != nil && old.from == w.from {
+			w.tally = old.tally
+		} else {
+			w.tally = compare.New(w.Defined)
+		}
+		w.tally.CountSince(millrace.TimeOf(w.changed))
+	}
+	g.mu.watched = next
+	return nil
+}
+
+// judge decides about each experiment, and does what was decided.
+func (g *guard) judge(ctx context.Context) error {
+	type decision struct {
+		of experiment.Experiment
+		compare.Verdict
+	}
+	var decisions []decision
+	g.mu.Lock()
+	var errs []error
+	for _, w := range g.mu.watched {
+		r, err := w.tally.Report(w.Experiment.Guards.Chance())
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if v := compare.Judge(&w.Experiment, &r, time.Since(w.changed)); v != (compare.Verdict{}) {
+			decisions = append(decisions, decision{w.Experiment, v})
+		}
+	}
+	g.mu.Unlock()
+	for _, d := range decisions {
+		if err := g.do(ctx, d.of, d.Verdict); err != nil {
+			errs = append(errs, fmt.Errorf("experiment %s: %w", d.of.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func pausedText(name string) string { return "paused " + name }
+
+var errOtherwise = errors.New("coordinator: the experiment is no longer as it was judged")
+
+func (g *guard) do(ctx context.Context, judged experiment.Experiment, v compare.Verdict) error {
+	what := fmt.Sprintf("ramped %s to %d of 10,000", judged.Name, v.Share)
+	if v.Pause {
+		what = pausedText(judged.Name)
+	}
+	store := *g.store
+	store.Who = fmt.Sprintf("%s%s: %s: %s", byCoordinator, g.name, what, v.Why)
+	store.Who = strings.ToValidUTF8(store.Who[:min(len(store.Who), maxWho)], "")
+	_, err := store.Steer(ctx, judged.Name, func(now experiment.Experiment) (experiment.State, int, error) {
+		switch {
+		case now.State != experiment.Running || now.Share != judged.Share:
+			return "", 0, errOtherwise
+		case v.Pause:
+			return experiment.Paused, now.Share, nil
+		}
+		return experiment.Running, v.Share, nil
+	})
+	if errors.Is(err, errOtherwise) {
+		return nil
+	}
+	if err == nil {
+		g.log.Warn(what, "why", v.Why)
+	}
+	return err
+}

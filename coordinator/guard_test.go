@@ -1,0 +1,277 @@
+package coordinator_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// shownLog is a log of exposures, in memory.
+type shownLog struct {
+	mu   sync.Mutex
+	all  []exposure.Record
+	more chan struct{}
+}
+
+func newShownLog() *shownLog { return &shownLog{more: make(chan struct{})} }
+
+func (l *shownLog) add(r ...exposure.Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, r...)
+	close(l.more)
+	l.more = make(chan struct{})
+}
+
+func (l *shownLog) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+	for at := 0; ; {
+		l.mu.Lock()
+		batch, more := l.all[at:], l.more
+		l.mu.Unlock()
+		at += len(batch)
+		for i := range batch {
+			if batch[i].Time >= from {
+				take(&batch[i])
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-more:
+		}
+	}
+}
+
+// trial is a cluster with one guarded experiment and coordinators.
+type trial struct {
+	*testing.T
+	store   *experiments.Store
+	cluster *cluster.Client
+	log     *shownLog
+	viewers int
+}
+
+func newTrial(t *testing.T, document string) *trial {
+	t.Helper()
+	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	cl, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cl.Close() })
+	documents, err := cl.Artefacts(t.Context(), experiments.Kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &trial{T: t, store: &experiments.Store{Documents: documents, Who: "somebody@somewhere"}, cluster: cl, log: newShownLog()}
+	if _, err := tr.store.Define(t.Context(), "d", []byte(document)); err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+// coordinate runs a coordinator until what it returns is called.
+func (t *trial) coordinate(name string) (c *coordinator.Coordinator, stop func()) {
+	t.Helper()
+	c, err := coordinator.New(coordinator.Config{Cluster: t.cluster, Name: name, Exposures: t.log.follow, CompareEvery: -1, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = c.Run(ctx)
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(stop)
+	return c, stop
+}
+
+// alarms returns how many experiments a metric says that guards have paused.
+func alarms(c *coordinator.Coordinator) (n int) {
+	all := make(chan prometheus.Metric, 100)
+	c.Collect(all)
+	close(all)
+	for m := range all {
+		if strings.Contains(m.Desc().String(), "experiment_paused") {
+			n++
+		}
+	}
+	return n
+}
+
+// show lets so many new viewers be shown something, the variants by turns.
+func (t *trial) show(n int, change func(r *exposure.Record, variant string)) {
+	var all []exposure.Record
+	for range n {
+		t.viewers++
+		variant := []string{"a", "b"}[t.viewers%2]
+		r := exposure.Record{
+			ID: fmt.Sprint(t.viewers), Time: millrace.TimeOf(time.Now()), Feed: "f", TimelinesAsked: 1, TimelinesAnswered: 1, Millis: float64(t.viewers % 7),
+			Experiments: []exposure.Experiment{{Layer: "l", Experiment: "e", Variant: variant, Unit: fmt.Sprint("v", t.viewers)}},
+			Items:       []exposure.Item{{Place: 1, Entity: "x", Team: -1}},
+		}
+		if change != nil {
+			change(&r, variant)
+		}
+		all = append(all, r)
+	}
+	t.log.add(all...)
+}
+
+func (t *trial) now() experiment.Experiment {
+	t.Helper()
+	st, err := t.store.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := st.Find("e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Experiment
+}
+
+// becomes waits until the experiment is so, showing more meanwhile.
+func (t *trial) becomes(state experiment.State, share int) {
+	t.Helper()
+	for began := time.Now(); ; {
+		e := t.now()
+		if e.State == state && e.Share == share {
+			return
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("it is %s with %d, and not %s with %d", e.State, e.Share, state, share)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// decisions returns what coordinators did, oldest first.
+func (t *trial) decisions() (all []string) {
+	t.Helper()
+	events, err := t.store.Documents.History(t.Context(), "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		if e.What == cluster.Served && strings.HasPrefix(e.Who, "coordinator ") {
+			all = append(all, e.Who)
+		}
+	}
+	return all
+}
+
+const rampedDocument = `# a comment
+layers: [{name: l, salt: s, unit: viewer}]
+experiments:
+  - name: e
+    layer: l
+    feeds: [f]
+    state: running
+    slots: [0-9999]
+    share: 100
+    variants: [{name: a, weight: 5000}, {name: b, weight: 5000, set: {limit: 3}}]
+    ramp: {steps: [100, 1000, 10000], viewers: 50}
+    guards: {refused: 1, empty: 1}
+`
+
+// An experiment that does well is ramped to its end, a step at a time, each for
+// viewers of its own; whoever leads goes on where the one before was.
+func TestRampsByItself(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	_, stop := tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(98, nil)
+	time.Sleep(time.Second)
+	if e := tr.now(); e.Share != 100 {
+		t.Fatalf("ramped to %d by 49 viewers of each variant", e.Share)
+	}
+	tr.show(10, nil)
+	tr.becomes(experiment.Running, 1000)
+	time.Sleep(time.Second)
+	if e := tr.now(); e.Share != 1000 {
+		t.Fatal("the viewers of one step are those of the next")
+	}
+	stop()
+	tr.show(120, nil) // while nobody leads
+	tr.coordinate("two")
+	tr.becomes(experiment.Running, 10_000)
+	did := tr.decisions()
+	if len(did) != 2 || !strings.Contains(did[0], "coordinator one: ramped e to 1000 of 10,000: no guard after") || !strings.Contains(did[1], "coordinator two: ramped e to 10000") {
+		t.Errorf("%q", did)
+	}
+	st, err := tr.store.Read(t.Context())
+	if err != nil || !strings.HasPrefix(string(st.Texts["d"]), "# a comment\n") {
+		t.Errorf("%v\n%s", err, st.Texts["d"])
+	}
+}
+
+// One that hurts is paused, with the reason, and stays so until a person resumes
+// it: then the evidence begins anew.
+func TestGuardsPause(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	c, _ := tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	refuse := func(r *exposure.Record, variant string) {
+		if variant == "b" {
+			r.Refusal, r.Items = "UNAVAILABLE", nil
+		}
+	}
+	began := time.Now()
+	tr.show(80, refuse)
+	tr.becomes(experiment.Paused, 100)
+	t.Logf("paused after %s", time.Since(began))
+	if did := tr.decisions(); len(did) != 1 || !strings.Contains(did[0], "coordinator one: paused e: refused of b: ") {
+		t.Errorf("%q", did)
+	}
+	tr.show(80, refuse)
+	time.Sleep(time.Second)
+	if did := tr.decisions(); len(did) != 1 || alarms(c) != 1 {
+		t.Errorf("%q, %d alarms", did, alarms(c))
+	}
+	if _, err := tr.store.Steer(t.Context(), "e", func(now experiment.Experiment) (experiment.State, int, error) {
+		return experiment.Running, now.Share, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	tr.show(120, nil)
+	tr.becomes(experiment.Running, 1000)
+	if alarms(c) != 0 {
+		t.Error("an alarm for what runs")
+	}
+	tr.show(80, refuse)
+	tr.becomes(experiment.Paused, 1000)
+}
+
+// Who is not guarded is left alone, and what people do stays.
+func TestGuardsLeaveOthersAlone(t *testing.T) {
+	tr := newTrial(t, rampedDocument[:strings.Index(rampedDocument, "    ramp:")])
+	tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(200, func(r *exposure.Record, _ string) { r.Items = nil })
+	time.Sleep(time.Second)
+	if e := tr.now(); e.State != experiment.Running || e.Share != 100 || len(tr.decisions()) > 0 {
+		t.Errorf("%s with %d: %q", e.State, e.Share, tr.decisions())
+	}
+}

@@ -1,0 +1,59 @@
+package coordinator
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	leadsDesc  = prometheus.NewDesc("millrace_coordinator_leads", "1 while this coordinator leads. Of all of them together it should be 1.", nil, nil)
+	faultDesc  = prometheus.NewDesc("millrace_coordinator_fault", "1 while the coordinator that leads does not get on, as when etcd is away.", nil, nil)
+	movesDesc  = prometheus.NewDesc("millrace_coordinator_moves", "Moves of the last plan, by state: waiting, building, done. Of the coordinator that leads.", []string{"state"}, nil)
+	leftDesc   = prometheus.NewDesc("millrace_coordinator_plan_bytes_left", "Bytes of the last plan's moves that are not done. Of the coordinator that leads.", nil, nil)
+	ageDesc    = prometheus.NewDesc("millrace_coordinator_plan_seconds", "For how long a plan has been under way, paused or not; 0 without one. Of the coordinator that leads.", nil, nil)
+	goneDesc   = prometheus.NewDesc("millrace_coordinator_gone_nodes", "Nodes that are assigned partitions and are not there. Of the coordinator that leads.", nil, nil)
+	pausedDesc = prometheus.NewDesc("millrace_coordinator_experiment_paused", "1 for each experiment that was paused because of a guard, until a person changes its document. Of the coordinator that leads.", []string{"experiment"}, nil)
+	alarmDesc  = prometheus.NewDesc("millrace_coordinator_alarm", "1 for each thing that a person has to see to, by its word: mass_loss, no_repair, replicas_differ. Of the coordinator that leads.", []string{"what"}, nil)
+)
+
+// Describe implements [prometheus.Collector].
+func (c *Coordinator) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{leadsDesc, faultDesc, movesDesc, leftDesc, ageDesc, goneDesc, pausedDesc, alarmDesc} {
+		out <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *Coordinator) Collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	leads, fault, s, paused := c.mu.leads, c.mu.fault, c.mu.last, c.mu.paused
+	c.mu.Unlock()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	is := map[bool]float64{true: 1}
+	gauge(leadsDesc, is[leads])
+	gauge(faultDesc, is[fault != nil])
+	for _, name := range paused {
+		gauge(pausedDesc, 1, name)
+	}
+	if s == nil {
+		return
+	}
+	now := time.Now()
+	pr := s.Progress(now)
+	for _, state := range []MoveState{Waiting, Building, Moved} {
+		gauge(movesDesc, float64(pr.Moves[state]), string(state))
+	}
+	age := 0.0
+	if s.Plan != nil && !s.Plan.Status.Ended() {
+		age = now.Sub(s.Plan.Created).Seconds()
+	}
+	gauge(leftDesc, float64(pr.Bytes-pr.Done))
+	gauge(ageDesc, age)
+	gauge(goneDesc, float64(len(s.Notes.Gone)))
+	for _, a := range s.Notes.Alarms {
+		gauge(alarmDesc, 1, a.What)
+	}
+}

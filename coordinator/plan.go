@@ -1,0 +1,227 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Layout says which nodes host each partition.
+type Layout [partition.Count][]millrace.NodeID
+
+// clone returns a layout that shares nothing with l.
+func (l *Layout) clone() (c Layout) {
+	for p, owners := range l {
+		c[p] = slices.Clone(owners)
+	}
+	return c
+}
+
+// Kind is what a plan is for.
+type Kind string
+
+// The kinds of plans.
+const (
+	Rebalance Kind = "rebalance" // loads changed
+	Add       Kind = "add"       // nodes came
+	Drain     Kind = "drain"     // nodes are to host nothing
+	Replace   Kind = "replace"   // a node takes over from another
+	Resize    Kind = "resize"    // another number of replicas is wanted
+	Repair    Kind = "repair"    // nodes are gone for good
+)
+
+// Status is where a plan is.
+type Status string
+
+// A plan is begun running, and ends as done, cancelled or rolled back.
+const (
+	Running     Status = "running"
+	Paused      Status = "paused"       // nothing is begun or routed; what is being built goes on
+	Cancelling  Status = "cancelling"   // what is under way ends where it is
+	RollingBack Status = "rolling_back" // it returns to what there was before
+	Done        Status = "done"
+	Cancelled   Status = "cancelled"
+	RolledBack  Status = "rolled_back"
+)
+
+// Ended reports whether nothing is left to be done.
+func (s Status) Ended() bool { return s == Done || s == Cancelled || s == RolledBack }
+
+// MoveState is where a move is. What comes between, restoring, catching up and
+// warming, the new replica tells itself.
+type MoveState string
+
+// The states of a move.
+const (
+	Waiting  MoveState = "waiting"
+	Building MoveState = "building" // the new replica is assigned, and not ready yet
+	Moved    MoveState = "done"     // the new one is ready, and the old one not assigned any more
+)
+
+// Move takes a replica of a partition from one node to another. Without From it
+// is one more, without To one less.
+type Move struct {
+	Partition millrace.Partition `json:"p"`
+	From      millrace.NodeID    `json:"from,omitempty"`
+	To        millrace.NodeID    `json:"to,omitempty"`
+	State     MoveState          `json:"state"`
+	Since     time.Time          `json:"since,omitzero"` // of the state
+	Bytes     int64              `json:"bytes,omitempty"`
+}
+
+// String says a move in words.
+func (m Move) String() string {
+	switch {
+	case m.From == "":
+		return fmt.Sprintf("%d to %s", m.Partition, m.To)
+	case m.To == "":
+		return fmt.Sprintf("%d from %s", m.Partition, m.From)
+	}
+	return fmt.Sprintf("%d from %s to %s", m.Partition, m.From, m.To)
+}
+
+// Limits bound what a plan does at a time. What is 0 of a plan's is as the
+// coordinator's.
+type Limits struct {
+	PerNode        int   `json:"per_node,omitempty"`         // moves to a node at a time
+	BytesPerSecond int64 `json:"bytes_per_second,omitempty"` // of moves begun; 0 of the coordinator's: no bound
+}
+
+// Event is something that happened to a plan.
+type Event struct {
+	When time.Time `json:"when"`
+	What string    `json:"what"`
+}
+
+const (
+	maxEvents     = 100
+	maxEventBytes = 400
+)
+
+// Plan is a change of who hosts what, and how far it is. It is a document of
+// the cluster's steering: whoever leads goes on with it.
+type Plan struct {
+	ID         string    `json:"id"`
+	Kind       Kind      `json:"kind"`
+	Why        string    `json:"why"`
+	By         string    `json:"by"`
+	Created    time.Time `json:"created"`
+	Since      time.Time `json:"since"` // when it was begun, resumed, or told another end
+	Ended      time.Time `json:"ended,omitzero"`
+	Status     Status    `json:"status"`
+	Held       Status    `json:"held,omitempty"` // what it was before it was paused
+	Wanted     int       `json:"wanted"`         // replicas of each partition
+	BaseWanted int       `json:"base_wanted"`
+	Base       Layout    `json:"base"` // what there was before
+	Moves      []Move    `json:"moves"`
+	Limits     Limits    `json:"limits"`
+	Log        []Event   `json:"log,omitempty"`
+}
+
+// note adds to what happened.
+func (p *Plan) note(now time.Time, format string, args ...any) {
+	what := fmt.Sprintf(format, args...)
+	p.Log = append(p.Log, Event{now.UTC().Truncate(time.Millisecond), what[:min(len(what), maxEventBytes)]})
+	p.Log = p.Log[max(0, len(p.Log)-maxEvents):]
+}
+
+// goal returns what the plan makes of an assignment.
+func (p *Plan) goal(a *cluster.Assignment) Layout {
+	goal := Layout(a.Replicas)
+	goal = goal.clone()
+	for _, m := range p.Moves {
+		if m.State == Moved {
+			continue
+		}
+		if m.To != "" && !slices.Contains(goal[m.Partition], m.To) {
+			goal[m.Partition] = append(goal[m.Partition], m.To)
+		}
+		if m.From != "" {
+			goal[m.Partition] = slices.DeleteFunc(goal[m.Partition], func(id millrace.NodeID) bool { return id == m.From })
+		}
+	}
+	return goal
+}
+
+// The documents of a cluster's steering.
+const (
+	planDoc   = "plan"   // a Plan, the last one
+	intentDoc = "intent" // an Intent
+	notesDoc  = "notes"  // Notes
+)
+
+// Mark is what people say of a node.
+type Mark struct {
+	Draining bool      `json:"draining,omitempty"` // it is to host nothing
+	Added    bool      `json:"added,omitempty"`    // it may be given replicas though it has none
+	Lost     bool      `json:"lost,omitempty"`     // it is gone for good, though many are
+	By       string    `json:"by,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+}
+
+// Intent is what people want of the nodes.
+type Intent struct {
+	Nodes map[millrace.NodeID]Mark `json:"nodes,omitempty"`
+}
+
+// Alarm is something that a person has to see to.
+type Alarm struct {
+	What   string    `json:"what"` // a stable word
+	Detail string    `json:"detail"`
+	Since  time.Time `json:"since"`
+}
+
+// Notes is what the leading coordinator has seen.
+type Notes struct {
+	Leader string                        `json:"leader"`
+	Gone   map[millrace.NodeID]time.Time `json:"gone,omitempty"` // nodes that are assigned and not there
+	Alarms []Alarm                       `json:"alarms,omitempty"`
+}
+
+// Steered is a cluster's steering, its documents read.
+type Steered struct {
+	*cluster.Steering
+	Plan   *Plan // the last one; nil: there was none
+	Intent Intent
+	Notes  Notes
+}
+
+// read reads the documents of a steering. What is malformed is refused: to
+// forget a plan that is under way would leave what it moves in between.
+func read(s *cluster.Steering) (*Steered, error) {
+	out := &Steered{Steering: s}
+	for name, into := range map[string]any{planDoc: &out.Plan, intentDoc: &out.Intent, notesDoc: &out.Notes} {
+		if body := s.Documents[name]; body != "" {
+			if err := json.Unmarshal([]byte(body), into); err != nil {
+				return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("what etcd has as steer/%s is none: %v", name, err), WayOut: "remove the key, or bring back what it was; a plan that is lost can be made anew"}
+			}
+		}
+	}
+	if out.Intent.Nodes == nil {
+		out.Intent.Nodes = map[millrace.NodeID]Mark{}
+	}
+	return out, nil
+}
+
+// write puts the documents back.
+func (s *Steered) write() error {
+	for name, doc := range map[string]any{planDoc: s.Plan, intentDoc: s.Intent, notesDoc: s.Notes} {
+		if name == planDoc && s.Plan == nil {
+			continue
+		}
+		body, err := json.Marshal(doc)
+		if err != nil {
+			return err
+		}
+		if _, had := s.Documents[name]; !had && string(body) == "{}" {
+			continue
+		}
+		s.Documents[name] = string(body)
+	}
+	return nil
+}

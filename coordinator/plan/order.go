@@ -1,0 +1,267 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// plan turns a settled layout into a goal and the moves that lead to it. Every
+// move is judged where it stands in the order, so none breaks a rule; what no
+// rule lets move stays where it is, with a warning.
+func (l *layout) plan() Plan {
+	pl := Plan{Goal: l.problem.Now, Before: l.balance(&l.problem.Now)}
+	now := newLayout(l.problem)
+	queues, stuck := now.queues(l)
+	pl.Moves = now.inTurn(queues)
+	for _, m := range pl.Moves {
+		pl.Goal.apply(m)
+	}
+	pl.After = l.balance(&pl.Goal)
+	pl.Warnings = now.warnings(&pl.Goal, stuck)
+	return pl
+}
+
+// queues returns the moves of each partition in their order, and how many each
+// rule refused.
+func (now *layout) queues(goal *layout) (queues [partition.Count][]Move, stuck map[Rule]int) {
+	stuck = map[Rule]int{}
+	for part := range queues {
+		leave, come := now.difference(part, goal)
+		living := now.living(part)
+		var moves []Move
+		for len(now.at[part]) > now.wanted {
+			i := now.crowded(part, leave)
+			moves = append(moves, now.move(part, leave[i], none, WhySurplus))
+			leave = slices.Delete(leave, i, i+1)
+		}
+		for len(come) > 0 {
+			i, k, rule := now.next(part, leave, come, living)
+			if rule != "" {
+				stuck[rule] += len(come)
+				break
+			}
+			from := none
+			if i != none {
+				from = leave[i]
+				leave = slices.Delete(leave, i, i+1)
+			}
+			moves = append(moves, now.move(part, from, come[k], now.why(part, from, living)))
+			if from == none || !now.lives(from) {
+				living++
+			}
+			come = slices.Delete(come, k, k+1)
+		}
+		queues[part] = append(moves, now.superfluous(part, leave)...)
+	}
+	return queues, stuck
+}
+
+// difference returns which of today's nodes lose a partition, and which others
+// get it. The first to leave are those that host nothing any more.
+func (now *layout) difference(part int, goal *layout) (leave, come []int) {
+	for _, id := range now.problem.Now[part] {
+		if n := now.index[id]; !goal.held[n][part] {
+			leave = append(leave, n)
+		}
+	}
+	slices.SortStableFunc(leave, func(a, b int) int { return cmp.Compare(now.rank(a), now.rank(b)) })
+	for _, n := range goal.at[part] {
+		if !now.home[n][part] {
+			come = append(come, n)
+		}
+	}
+	slices.Sort(come)
+	return leave, come
+}
+
+// rank orders nodes by how little a replica there is worth.
+func (now *layout) rank(n int) int {
+	return slices.Index([]Rule{RuleUnknownNode, RuleGone, RuleBackupOnly, RuleDraining, ""}, now.standing(n))
+}
+
+// lives reports whether a node serves what it hosts.
+func (now *layout) lives(n int) bool { return now.rank(n) >= 3 }
+
+// living returns how many of a partition's replicas live today.
+func (now *layout) living(part int) (n int) {
+	for _, id := range now.problem.Now[part] {
+		if now.lives(now.index[id]) {
+			n++
+		}
+	}
+	return n
+}
+
+// why is the cause of a move to a new node.
+func (now *layout) why(part, from, living int) Why {
+	switch {
+	case from == none, !now.lives(from), living < now.problem.Wanted:
+		return WhyMissing
+	case now.standing(from) != "":
+		return WhyDrain
+	}
+	for _, n := range now.at[part] {
+		if !now.zoneLegal(part, n) {
+			return WhyZone
+		}
+	}
+	return WhyBalance
+}
+
+// zoneLegal reports whether the zones would let a replica be where it is.
+func (now *layout) zoneLegal(part, n int) bool { return now.zoneFits(part, n, now.zone[n]) }
+
+// crowded returns which of the replicas that leave shares its zone with most
+// others.
+func (now *layout) crowded(part int, leave []int) int {
+	best, most := none, -1
+	for i, n := range leave {
+		if !now.held[n][part] {
+			continue
+		}
+		inside := 0
+		for _, other := range now.at[part] {
+			if now.zone[other] == now.zone[n] {
+				inside++
+			}
+		}
+		if inside > most {
+			best, most = i, inside
+		}
+	}
+	return best
+}
+
+// next returns the first pair of one that leaves and one that comes that the
+// rules allow; none for one that comes beside what is there. While fewer live
+// than are wanted, nothing that drains leaves. Replicas in one basis of the
+// zones' rules can always be exchanged for those of another one by one, so that
+// all but a lack of room leaves a pair.
+func (now *layout) next(part int, leave, come []int, living int) (i, k int, refused Rule) {
+	try := func(from int) (k int, ok bool) {
+		for k, to := range come {
+			rule := now.judge(part, from, to)
+			if rule == "" {
+				return k, true
+			}
+			if refused == "" || rule == RuleNoRoom {
+				refused = rule
+			}
+		}
+		return none, false
+	}
+	beside := true
+	for i, from := range leave {
+		if living < now.problem.Wanted && now.standing(from) == RuleDraining {
+			continue
+		}
+		beside = false
+		if k, ok := try(from); ok {
+			return i, k, ""
+		}
+	}
+	if beside {
+		if k, ok := try(none); ok {
+			return none, k, ""
+		}
+	}
+	return none, none, refused
+}
+
+// move makes a move on now.
+func (now *layout) move(part, from, to int, why Why) Move {
+	m := Move{Partition: millrace.Partition(part), Why: why}
+	if from != none {
+		m.From = now.nodes[from].ID
+		if now.held[from][part] {
+			now.take(part, from)
+		}
+	}
+	if to != none {
+		m.To, m.Bytes = now.nodes[to].ID, now.problem.Partitions[part].Bytes
+		now.put(part, to)
+	}
+	return m
+}
+
+// superfluous removes what is left to leave, as long as enough stay: where there
+// are too few nodes, those that are gone or draining keep what they have.
+func (now *layout) superfluous(part int, leave []int) (moves []Move) {
+	// What is on a usable node stays in place of a replica that may not come.
+	leave = slices.DeleteFunc(leave, func(n int) bool { return now.held[n][part] })
+	spare := len(now.at[part]) + len(leave) - now.problem.Wanted
+	for _, n := range leave {
+		if spare > 0 {
+			spare--
+			moves = append(moves, now.move(part, n, none, WhySurplus))
+		}
+	}
+	return moves
+}
+
+// inTurn puts the moves in an order, the most urgent first, in which no node has
+// more of the moves under way than the limit as far as that can be helped. A
+// partition's next move begins when the one before is done.
+func (now *layout) inTurn(queues [partition.Count][]Move) (all []Move) {
+	order := make([]int, 0, partition.Count)
+	for part, q := range queues {
+		if len(q) > 0 {
+			order = append(order, part)
+		}
+	}
+	urgent := []Why{WhyMissing, WhyDrain, WhyZone, WhySurplus, WhyBalance}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(slices.Index(urgent, queues[a][0].Why), slices.Index(urgent, queues[b][0].Why))
+	})
+	for len(order) > 0 {
+		busy, later := map[millrace.NodeID]int{}, order[:0]
+		for _, part := range order {
+			m := queues[part][0]
+			limit := now.problem.Limits.MovesPerNode
+			if m.To == "" || limit == 0 || busy[m.From] < limit && busy[m.To] < limit {
+				all = append(all, m)
+				queues[part] = queues[part][1:]
+				if m.To != "" {
+					busy[m.To]++
+				}
+				if m.To != "" && m.From != "" && now.lives(now.index[m.From]) {
+					busy[m.From]++
+				}
+			}
+			if len(queues[part]) > 0 {
+				later = append(later, part)
+			}
+		}
+		order = later
+	}
+	return all
+}
+
+// warnings says what the goal lacks.
+func (now *layout) warnings(goal *Assignment, stuck map[Rule]int) (w []string) {
+	if n := stuck[RuleNoRoom]; n > 0 {
+		w = append(w, fmt.Sprintf("%d replicas have no room on any disk where they should be, and are not made", n))
+	}
+	if now.usable < now.problem.Wanted {
+		w = append(w, fmt.Sprintf("%d replicas are wanted, and %d nodes may host any", now.problem.Wanted, now.usable))
+	}
+	if zones := now.usableZones(); zones > 1 && zones < now.wanted {
+		w = append(w, fmt.Sprintf("%d replicas go to %d zones: some zones have two of a partition or more", now.wanted, zones))
+	}
+	stay := make([]int, len(now.nodes))
+	for _, owners := range goal {
+		for _, id := range owners {
+			stay[now.index[id]]++
+		}
+	}
+	for i, n := range now.nodes {
+		if r := now.standing(i); r != "" && stay[i] > 0 {
+			w = append(w, fmt.Sprintf("%s (%s) keeps %d replicas, for which there is no other place", n.ID, r, stay[i]))
+		}
+	}
+	return w
+}

@@ -1,0 +1,414 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Rule is a hard rule by which a node may not host a partition, a stable word.
+type Rule string
+
+// The hard rules, in the order in which they are asked.
+const (
+	RuleUnknownPartition Rule = "unknown_partition" // there is no such partition
+	RuleUnknownNode      Rule = "unknown_node"      // there is no such node
+	RuleGone             Rule = "gone"              // the node is away for longer than the grace
+	RuleBackupOnly       Rule = "backup_only"       // the node serves nobody
+	RuleDraining         Rule = "draining"          // the node is to host nothing
+	RuleAlready          Rule = "already"           // the node hosts the partition
+	RuleNotThere         Rule = "not_there"         // the replica that is to make room is not where it is said to be
+	RuleEnough           Rule = "enough"            // the partition has all replicas that are wanted
+	RuleZoneTaken        Rule = "zone_taken"        // the node's zone has its share of the partition's replicas
+	RuleNoRoom           Rule = "no_room"           // the node's disk has no room for it
+)
+
+// Verdict says whether a node may host a partition.
+type Verdict struct {
+	Partition millrace.Partition
+	Node      millrace.NodeID
+	From      millrace.NodeID // in place of whose replica; "": beside those that are there
+	OK        bool
+	Rule      Rule   // that refuses; "" where OK
+	Detail    string // the rule's figures
+}
+
+func (v Verdict) String() string {
+	if v.OK {
+		return v.Detail
+	}
+	return string(v.Rule) + ": " + v.Detail
+}
+
+// Explain says whether a node may host a partition, given where it is now, and
+// by which rule not. It is the rule that [Make] goes by, also for a
+// [Problem.Force]. A partition that lacks a replica, or has one on a node that
+// may not host it, is asked about for this replica; one that has all, for the
+// one whose place the node may take.
+func (p Problem) Explain(part millrace.Partition, node millrace.NodeID) (Verdict, error) {
+	return p.ExplainMove(Placement{Partition: part, To: node})
+}
+
+// ExplainMove is Explain of a placement that may say whose place it takes.
+func (p Problem) ExplainMove(f Placement) (Verdict, error) {
+	if err := p.validate(); err != nil {
+		return Verdict{}, err
+	}
+	return newLayout(&p).explain(f), nil
+}
+
+// layout is a problem on which the planner works: nodes by their place in the
+// order of ids, and the replicas as the plan has them so far.
+type layout struct {
+	problem *Problem
+	nodes   []Node
+	known   int // nodes that the problem names; behind them those that only the assignment does
+	index   map[millrace.NodeID]int
+	usable  int // nodes that may host anything
+	wanted  int // replicas of each partition on them
+	zone    []int
+	zones   []zone
+	spare   int // replicas of each partition beyond what all zones have at least
+
+	home [][]bool // [node][partition]: it hosts it today
+	// at are the replicas on usable nodes, held is the same by node.
+	at    [partition.Count][]int
+	held  [][]bool
+	count []int
+	pair  [][]int16 // partitions that two nodes share
+	room  []int64   // bytes that fit on a node
+	most  []int     // replicas that a node may have, as far as its room goes
+
+	size   [partition.Count][2]float64 // bytes and load of a replica
+	fill   [][2]float64                // of a node
+	total  [2]float64                  // of all nodes
+	weight float64                     // of all usable nodes
+}
+
+// zone is how many replicas of one partition a zone has.
+type zone struct {
+	name        string
+	nodes       int // that are usable
+	least, most int
+}
+
+func newLayout(p *Problem) *layout {
+	l := &layout{problem: p, index: map[millrace.NodeID]int{}}
+	l.nodes, l.known = p.sorted()
+	n := len(l.nodes)
+	l.zone, l.count, l.room, l.most, l.fill = make([]int, n), make([]int, n), make([]int64, n), make([]int, n), make([][2]float64, n)
+	l.home, l.held, l.pair = grid[bool](n, partition.Count), grid[bool](n, partition.Count), grid[int16](n, n)
+	for i := range l.nodes {
+		x := &l.nodes[i]
+		l.index[x.ID] = i
+		if x.Weight == 0 {
+			x.Weight = 1
+		}
+		l.most[i], l.room[i] = partition.Count, 1<<62
+		if x.Disk > 0 {
+			l.room[i] = x.Free - x.Disk/keptFree
+		}
+		l.zone[i] = l.zoneOf(x.Zone)
+		if l.standing(i) == "" {
+			l.usable++
+			l.weight += x.Weight
+			l.zones[l.zone[i]].nodes++
+		}
+	}
+	l.wanted = min(p.Wanted, l.usable)
+	l.quotas()
+	for part := range p.Now {
+		l.size[part] = [2]float64{float64(p.Partitions[part].Bytes), p.Partitions[part].Load}
+		for k := range l.total {
+			l.total[k] += l.size[part][k] * float64(l.wanted)
+		}
+		for _, id := range p.Now[part] {
+			i := l.index[id]
+			l.home[i][part] = true
+			if l.standing(i) == "" {
+				l.put(part, i)
+			}
+		}
+	}
+	return l
+}
+
+// keptFree is the part of a disk that stays free: one in so many.
+const keptFree = 10
+
+func grid[T any](rows, columns int) [][]T {
+	all := make([]T, rows*columns)
+	g := make([][]T, rows)
+	for i := range g {
+		g[i] = all[i*columns : (i+1)*columns : (i+1)*columns]
+	}
+	return g
+}
+
+func (l *layout) zoneOf(name string) int {
+	for i, z := range l.zones {
+		if z.name == name {
+			return i
+		}
+	}
+	l.zones = append(l.zones, zone{name: name})
+	return len(l.zones) - 1
+}
+
+// quotas says how many replicas of a partition a zone has: as even as the zones'
+// nodes allow, so 0 or 1 where there are as many zones as replicas. All zones
+// have at least their least, and spare of them one more, up to their most.
+func (l *layout) quotas() {
+	level, fit := 0, 0
+	for fit < l.wanted {
+		level++
+		fit = 0
+		for _, z := range l.zones {
+			fit += min(z.nodes, level)
+		}
+	}
+	l.spare = l.wanted
+	for i := range l.zones {
+		z := &l.zones[i]
+		z.most, z.least = min(z.nodes, level), min(z.nodes, max(level-1, 0))
+		l.spare -= z.least
+	}
+}
+
+// standing is the rule by which a node hosts nothing at all, or "".
+func (l *layout) standing(i int) Rule {
+	switch n := &l.nodes[i]; {
+	case i >= l.known:
+		return RuleUnknownNode
+	case n.Gone:
+		return RuleGone
+	case n.BackupOnly:
+		return RuleBackupOnly
+	case n.Draining:
+		return RuleDraining
+	}
+	return ""
+}
+
+// none stands for no node.
+const none = -1
+
+// judge is the one function that says whether a usable node may have a
+// replica of a partition, in place of the one on from, or beside those that are
+// there if from is none. It returns the rule that refuses, or "".
+func (l *layout) judge(part, from, to int) Rule {
+	if r := l.standing(to); r != "" {
+		return r
+	}
+	switch {
+	case l.held[to][part]:
+		return RuleAlready
+	case l.others(part, from) >= l.wanted:
+		return RuleEnough
+	case !l.zoneFits(part, from, l.zone[to]):
+		return RuleZoneTaken
+	case !l.roomFits(part, to):
+		return RuleNoRoom
+	}
+	return ""
+}
+
+// others returns how many replicas of a partition are not on from.
+func (l *layout) others(part, from int) int {
+	if slices.Contains(l.at[part], from) {
+		return len(l.at[part]) - 1
+	}
+	return len(l.at[part])
+}
+
+// zoneFits reports whether a zone may have one more replica of a partition, once
+// the one on from has left.
+func (l *layout) zoneFits(part, from, z int) bool {
+	inside, above := 0, 0 // in the zone; in all zones, beyond their least
+	at := l.at[part]
+	for i, n := range at {
+		if n == from {
+			continue
+		}
+		nth := 1
+		for _, before := range at[:i] {
+			if before != from && l.zone[before] == l.zone[n] {
+				nth++
+			}
+		}
+		if l.zone[n] == z {
+			inside++
+		}
+		if nth > l.zones[l.zone[n]].least {
+			above++
+		}
+	}
+	q := l.zones[z]
+	return inside < q.least || inside < q.most && above < l.spare
+}
+
+// roomFits reports whether a node has room for a partition. What leaves it makes
+// none: it stays on disk so that the move can be taken back. A node that hosts
+// the partition today has it already.
+func (l *layout) roomFits(part, to int) bool {
+	return l.home[to][part] || l.problem.Partitions[part].Bytes <= l.room[to] && l.room[to] >= 0
+}
+
+// put adds a replica, and take removes one.
+func (l *layout) put(part, n int) {
+	for _, other := range l.at[part] {
+		l.pair[n][other]++
+		l.pair[other][n]++
+	}
+	l.at[part] = append(l.at[part], n)
+	l.held[n][part] = true
+	l.weigh(part, n, 1)
+}
+
+func (l *layout) take(part, n int) {
+	i := slices.Index(l.at[part], n)
+	l.at[part] = slices.Delete(l.at[part], i, i+1)
+	for _, other := range l.at[part] {
+		l.pair[n][other]--
+		l.pair[other][n]--
+	}
+	l.held[n][part] = false
+	l.weigh(part, n, -1)
+}
+
+// weigh counts a replica that has come, or left.
+func (l *layout) weigh(part, n, sign int) {
+	l.count[n] += sign
+	for k := range l.fill[n] {
+		l.fill[n][k] += float64(sign) * l.size[part][k]
+	}
+	if !l.home[n][part] {
+		l.room[n] -= int64(sign) * l.problem.Partitions[part].Bytes
+	}
+}
+
+// explain is [Problem.ExplainMove].
+func (l *layout) explain(f Placement) Verdict {
+	v := Verdict{Partition: f.Partition, Node: f.To}
+	to, known := l.index[f.To]
+	part := int(f.Partition)
+	switch {
+	case part >= partition.Count:
+		return v.refused(RuleUnknownPartition, fmt.Sprintf("there are partitions 0 to %d", partition.Count-1))
+	case !known || to >= l.known:
+		return v.refused(RuleUnknownNode, fmt.Sprintf("no node of %d is called %q", l.known, f.To))
+	case l.home[to][part] && l.standing(to) == "":
+		return v.refused(RuleAlready, fmt.Sprintf("%s hosts it", f.To))
+	}
+	from, err := l.leaving(part, f.From)
+	if err != "" {
+		return v.refused(RuleNotThere, err)
+	}
+	var first Verdict
+	for i, n := range from {
+		v.From = ""
+		if n != none {
+			v.From = l.nodes[n].ID
+		}
+		rule := l.judge(part, n, to)
+		if rule == "" {
+			v.OK, v.Detail = true, l.welcome(to, v.From)
+			return v
+		}
+		if refused := v.refused(rule, l.figures(rule, part, n, to)); i == 0 {
+			first = refused
+		}
+	}
+	return first
+}
+
+func (v Verdict) refused(r Rule, detail string) Verdict {
+	v.OK, v.Rule, v.Detail = false, r, detail
+	return v
+}
+
+// leaving returns whose place a new replica of a partition may take: what named
+// says; else one that must leave, or that is missing; else any.
+func (l *layout) leaving(part int, named millrace.NodeID) (from []int, err string) {
+	owners := l.problem.Now[part]
+	if named != "" {
+		if !slices.Contains(owners, named) {
+			return nil, fmt.Sprintf("%q does not host it; %q do", named, owners)
+		}
+		return []int{l.index[named]}, ""
+	}
+	if len(l.at[part]) >= l.wanted {
+		return slices.Clone(l.at[part]), ""
+	}
+	for _, id := range owners {
+		if l.standing(l.index[id]) != "" {
+			return []int{l.index[id]}, ""
+		}
+	}
+	return []int{none}, ""
+}
+
+// figures says in words why a rule refuses.
+func (l *layout) figures(r Rule, part, from, to int) string {
+	n := l.nodes[to]
+	switch r {
+	case RuleGone:
+		return fmt.Sprintf("%s is away for longer than the grace", n.ID)
+	case RuleBackupOnly:
+		return fmt.Sprintf("%s reads and backs up, and serves nobody", n.ID)
+	case RuleDraining:
+		return fmt.Sprintf("%s is to host nothing", n.ID)
+	case RuleAlready:
+		return fmt.Sprintf("%s hosts it", n.ID)
+	case RuleEnough:
+		return fmt.Sprintf("it has %d of %d wanted", len(l.at[part]), l.wanted)
+	case RuleZoneTaken:
+		return l.zoneFigures(part, from, to)
+	}
+	return fmt.Sprintf("%s wanted; %s has %s free, of which %s stay free", size(l.problem.Partitions[part].Bytes), n.ID, size(n.Free), size(n.Disk/keptFree))
+}
+
+func (l *layout) zoneFigures(part, from, to int) string {
+	var have []millrace.NodeID
+	for _, n := range l.at[part] {
+		if n != from && l.zone[n] == l.zone[to] {
+			have = append(have, l.nodes[n].ID)
+		}
+	}
+	z := l.zones[l.zone[to]]
+	if len(have) == 1 {
+		return fmt.Sprintf("%s in zone %q has it; %d replicas go to %d zones", have[0], z.name, l.wanted, l.usableZones())
+	}
+	return fmt.Sprintf("%d in zone %q have it; %d replicas go to %d zones", len(have), z.name, l.wanted, l.usableZones())
+}
+
+func (l *layout) usableZones() (n int) {
+	for _, z := range l.zones {
+		n += min(z.nodes, 1)
+	}
+	return n
+}
+
+// welcome says what else there is to know where no rule refuses.
+func (l *layout) welcome(to int, from millrace.NodeID) string {
+	s := fmt.Sprintf("no rule refuses it: %s hosts %d, and its share is %.1f", l.nodes[to].ID, l.count[to], l.share(to))
+	if from != "" {
+		s += fmt.Sprintf("; it takes the place of %s", from)
+	}
+	return s
+}
+
+// size writes bytes as people read them.
+func size(bytes int64) string {
+	const units = "KMGTPE"
+	if bytes < 1024 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	x, u := float64(bytes)/1024, 0
+	for x >= 1024 && u < len(units)-1 {
+		x, u = x/1024, u+1
+	}
+	return fmt.Sprintf("%.1f %ciB", x, units[u])
+}

@@ -1,0 +1,509 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/coordinator/plan"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Request is what somebody wants of a cluster.
+type Request struct {
+	Kind     Kind
+	Replicas int               // of each partition; 0: as many as now
+	Nodes    []millrace.NodeID // to drain; or the one to replace and the one that replaces it
+	Limits   Limits            // zero: the coordinator's
+	By       string            // who wants it
+	// Lossy lets a plan go on though it leaves partitions with fewer replicas
+	// than are wanted, or though many nodes are gone.
+	Lossy bool
+}
+
+// The gravity of a [Check].
+const (
+	Pass  = "pass"
+	Warn  = "warn"
+	Fault = "error"
+)
+
+// Check is something looked at before a plan is begun.
+type Check struct {
+	Gravity string `json:"gravity"`
+	What    string `json:"what"`
+}
+
+// Proposal is a plan that nobody has begun.
+type Proposal struct {
+	Plan          *Plan
+	Before, After plan.Balance
+	Checks        []Check
+	Goal          Layout
+	intent        Intent
+	bytes         func(millrace.Partition) int64
+}
+
+// Err reports what keeps the plan from being begun.
+func (p *Proposal) Err() error {
+	var faults []string
+	for _, c := range p.Checks {
+		if c.Gravity == Fault {
+			faults = append(faults, c.What)
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: strings.Join(faults, "; "), WayOut: "see to what the checks say, and plan again"}
+}
+
+// Look reads how a cluster is steered, and what its nodes say of themselves.
+func Look(ctx context.Context, cl *cluster.Client) (*Steered, map[millrace.NodeID]cluster.NodeStats, error) {
+	raw, err := cl.Steering(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := read(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	stats, err := cl.Stats(ctx)
+	return s, stats, err
+}
+
+// Start proposes and, if confirm agrees, begins the plan. What it begins is what
+// confirm was shown: should the cluster change meanwhile, it asks again.
+func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Proposal) error) error {
+	stats, err := cl.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	var shown *Proposal
+	for {
+		s, _, err := Look(ctx, cl)
+		if err != nil {
+			return err
+		}
+		if shown, err = Propose(s, stats, r, time.Now()); err != nil {
+			return err
+		}
+		if err := confirm(shown); err != nil {
+			return err
+		}
+		err = change(ctx, cl, func(now *Steered) error {
+			again, err := Propose(now, stats, r, time.Now())
+			if err != nil {
+				return err
+			}
+			if again.Goal.differs(&shown.Goal) {
+				return cluster.ErrRaced
+			}
+			if err := again.Err(); err != nil {
+				return err
+			}
+			now.Plan, now.Intent = again.Plan, again.intent
+			return nil
+		})
+		if !errors.Is(err, cluster.ErrRaced) {
+			return err
+		}
+	}
+}
+
+// change changes the documents of steering, again when somebody was faster.
+func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) error {
+	for range 20 {
+		var bad error
+		err := cl.Steer(ctx, nil, func(raw *cluster.Steering) error {
+			s, err := read(raw)
+			if err == nil {
+				err = by(s)
+			}
+			if bad = err; err != nil {
+				return err
+			}
+			return s.write()
+		})
+		if bad != nil || !errors.Is(err, cluster.ErrRaced) {
+			return err
+		}
+	}
+	return cluster.ErrRaced
+}
+
+// Propose makes the plan for what somebody wants, and looks at what speaks
+// against it.
+func Propose(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, r Request, now time.Time) (*Proposal, error) {
+	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
+	if s.Assignment.Epoch == 0 {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cluster", Detail: "the cluster has no assignment yet", WayOut: "make the first one: millrace cluster assign"}
+	}
+	for id, m := range s.Intent.Nodes {
+		e.givenUp[id] = m.Lost && !s.Map.Alive(id)
+	}
+	pr := &Proposal{intent: s.Intent.clone(), bytes: bytesOf(stats)}
+	wanted := cmp.Or(r.Replicas, s.Map.Wanted())
+	var made plan.Plan
+	var err error
+	switch r.Kind {
+	case Drain, Repair:
+		if err := pr.mark(s, r, now); err != nil {
+			return nil, err
+		}
+		marked := *s
+		marked.Intent = pr.intent
+		if r.Kind == Repair {
+			for _, id := range r.Nodes {
+				e.givenUp[id] = true
+			}
+		}
+		made, err = marked.solve(e, wanted, Layout(s.Assignment.Replicas), mendOnly)
+	case Add:
+		if err := pr.mark(s, r, now); err != nil {
+			return nil, err
+		}
+		marked := *s
+		marked.Intent = pr.intent
+		made, err = marked.solve(e, wanted, Layout(s.Assignment.Replicas), assignedOrAdded)
+	case Replace:
+		if made, err = s.replaced(e, wanted, r.Nodes); err == nil {
+			err = pr.mark(s, r, now)
+		}
+	default:
+		made, err = s.solve(e, wanted, Layout(s.Assignment.Replicas), everybody)
+	}
+	if err != nil {
+		return nil, err
+	}
+	pr.Before, pr.After, pr.Goal = made.Before, made.After, Layout(made.Goal)
+	pr.Plan = newPlan(s, r.Kind, r.why(), r.By, r.Limits, now)
+	pr.Plan.Wanted = wanted
+	for _, m := range made.Moves {
+		pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, State: Waiting, Bytes: m.Bytes})
+	}
+	pr.check(s, e, r, made.Warnings)
+	return pr, nil
+}
+
+// why says what a request is for.
+func (r Request) why() string {
+	names := make([]string, len(r.Nodes))
+	for i, id := range r.Nodes {
+		names[i] = string(id)
+	}
+	switch r.Kind {
+	case Add:
+		return strings.Join(names, ", ") + " is to host its share"
+	case Drain:
+		return strings.Join(names, ", ") + " is to host nothing"
+	case Replace:
+		return strings.Join(names, " gives way to ")
+	case Resize:
+		return fmt.Sprintf("%d replicas are wanted of each partition", r.Replicas)
+	case Repair:
+		return strings.Join(names, ", ") + " is given up"
+	}
+	return "to spread the partitions over the nodes"
+}
+
+// mark notes in the intent what a request says of nodes.
+func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
+	for i, id := range r.Nodes {
+		if _, ok := s.Map.Node(id); !ok && !(*Layout)(&s.Assignment.Replicas).names(id) {
+			return unknownNode(s, id)
+		}
+		if r.Kind == Repair && s.Map.Alive(id) {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "node", Detail: fmt.Sprintf("%s is there, and is not given up", id), WayOut: "drain it: millrace node drain"}
+		}
+		leaves := r.Kind == Drain || r.Kind == Replace && i == 0
+		hosts := r.Kind == Add || r.Kind == Replace && i == 1
+		m := pr.intent.Nodes[id]
+		m.Draining, m.Lost, m.Added = (m.Draining || leaves) && !hosts, m.Lost || r.Kind == Repair, (m.Added || hosts) && !leaves
+		m.By, m.Since = r.By, now.UTC().Truncate(time.Second)
+		pr.intent.Nodes[id] = m
+	}
+	return nil
+}
+
+func unknownNode(s *Steered, id millrace.NodeID) error {
+	return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "node", Detail: fmt.Sprintf("no node %q is registered, and none of that name hosts anything", id), WayOut: "see: millrace node list"}
+}
+
+// check looks at what speaks against a plan.
+func (pr *Proposal) check(s *Steered, e *evidence, r Request, warnings []string) {
+	say := func(gravity, format string, args ...any) {
+		pr.Checks = append(pr.Checks, Check{gravity, fmt.Sprintf(format, args...)})
+	}
+	lossy := Fault
+	if r.Lossy {
+		lossy = Warn
+	}
+	if p := s.Plan; p != nil && !p.Status.Ended() {
+		say(Fault, "plan %s (%s) is %s: wait for its end, or cancel it or roll it back", p.ID, p.Kind, p.Status)
+	} else {
+		say(Pass, "no other plan is under way")
+	}
+	var away []string
+	for _, id := range s.Assignment.Nodes() {
+		if !s.Map.Alive(id) && !e.givenUp[id] {
+			away = append(away, string(id))
+		}
+	}
+	if len(away) > 0 {
+		say(lossy, "nodes are gone: %s: bring them back, or wait until they are repaired", strings.Join(away, ", "))
+	} else {
+		say(Pass, "all nodes that host anything are there")
+	}
+	low := 0
+	for p := range partition.All() {
+		if e.serving(p, s.Assignment.Replicas[p], "") < min(s.Map.Wanted(), pr.Plan.Wanted) {
+			low++
+		}
+	}
+	if low > 0 {
+		say(Warn, "%d partitions have fewer ready replicas than wanted: each waits until it has them, before one goes", low)
+	} else {
+		say(Pass, "every partition has the ready replicas that are wanted")
+	}
+	for _, m := range pr.Plan.Moves {
+		if m.To != "" && !s.Map.Alive(m.To) {
+			say(Fault, "%s, which is to take replicas, is not there", m.To)
+			break
+		}
+	}
+	for _, id := range r.Nodes {
+		if r.Kind == Drain && pr.Goal.names(id) {
+			say(Fault, "no other node may take all that %s hosts: add one, or want fewer replicas (millrace cluster apply --replicas)", id)
+		}
+	}
+	unknown := 0
+	for _, n := range s.Map.Nodes() {
+		if _, ok := e.stats[n.ID]; !ok && n.Keeps == "" {
+			unknown++
+		}
+	}
+	if unknown > 0 {
+		say(Warn, "%d nodes do not tell their room on disk: it is not checked", unknown)
+	}
+	for _, w := range warnings {
+		say(lossy, "%s", w)
+	}
+}
+
+// whom says which nodes may be given replicas, and for how little gain.
+type whom int
+
+const (
+	mendOnly        whom = iota // those that host something or were added; nothing moves that need not
+	assignedOrAdded             // the same, and all is spread evenly
+	everybody                   // all that are registered
+)
+
+// solve makes the plan of moves.
+func (s *Steered) solve(e *evidence, wanted int, now Layout, who whom) (plan.Plan, error) {
+	return plan.Make(s.problem(e, wanted, now, who))
+}
+
+// problem is what the planner is asked.
+func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Problem {
+	pr := plan.Problem{Wanted: wanted, Now: plan.Assignment(now)}
+	if who == mendOnly {
+		pr.Limits.Gain = math.MaxFloat64
+	}
+	seen := map[millrace.NodeID]bool{}
+	for _, n := range s.Map.Nodes() {
+		m := s.Intent.Nodes[n.ID]
+		if n.Keeps != "" || who != everybody && !m.Added && !now.names(n.ID) {
+			continue
+		}
+		st := e.stats[n.ID]
+		seen[n.ID] = true
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Gone: e.givenUp[n.ID], Draining: m.Draining, Disk: st.DiskBytes, Free: st.FreeBytes})
+	}
+	for p := range partition.Count {
+		for _, id := range now[p] {
+			if !seen[id] { // nobody knows where it is
+				seen[id] = true
+				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Gone: e.givenUp[id], Draining: s.Intent.Nodes[id].Draining})
+			}
+		}
+	}
+	bytes := bytesOf(e.stats)
+	for p := range partition.All() {
+		pr.Partitions[p] = plan.Partition{Bytes: bytes(p), Load: loadOf(e.stats, p)}
+	}
+	return pr
+}
+
+// bytesOf returns how many bytes a replica of each partition takes: the most
+// that a node says.
+func bytesOf(stats map[millrace.NodeID]cluster.NodeStats) func(millrace.Partition) int64 {
+	return func(p millrace.Partition) (most int64) {
+		for _, s := range stats {
+			most = max(most, s.Partitions[p].Bytes)
+		}
+		return most
+	}
+}
+
+func loadOf(stats map[millrace.NodeID]cluster.NodeStats, p millrace.Partition) (most float64) {
+	for _, s := range stats {
+		most = max(most, s.Partitions[p].Load)
+	}
+	return most
+}
+
+// replaced is the plan by which one node takes over all that another hosts.
+func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (made plan.Plan, err error) {
+	if len(nodes) != 2 || nodes[0] == nodes[1] {
+		return made, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: "a node is replaced by one other", WayOut: "name the node, and the one that takes over"}
+	}
+	old, fresh := nodes[0], nodes[1]
+	n, ok := s.Map.Node(fresh)
+	switch {
+	case !ok || !s.Map.Alive(fresh):
+		return made, unknownNode(s, fresh)
+	case n.Keeps != "":
+		return made, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s backs up and does not serve", fresh), WayOut: "name a node that serves"}
+	}
+	made.Goal = plan.Assignment(s.Assignment.Replicas)
+	goal := Layout(made.Goal)
+	goal = goal.clone()
+	bytes, total := bytesOf(e.stats), int64(0)
+	both, first := 0, millrace.Partition(0) // that both host
+	for p := range partition.All() {
+		i := slices.Index(goal[p], old)
+		if i < 0 {
+			continue
+		}
+		m := plan.Move{Partition: p, From: old, Bytes: bytes(p)}
+		if slices.Contains(goal[p], fresh) {
+			if both++; both == 1 {
+				first = p
+			}
+			goal[p] = slices.Delete(goal[p], i, i+1)
+		} else {
+			m.To, goal[p][i] = fresh, fresh
+			total += m.Bytes
+		}
+		made.Moves = append(made.Moves, m)
+	}
+	if both > 0 {
+		made.Warnings = append(made.Warnings, fmt.Sprintf("%s hosts %d of these partitions already, such as %d, which have a replica less then", fresh, both, first))
+	}
+	if len(made.Moves) == 0 {
+		return made, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s hosts nothing", old), WayOut: "see: millrace node list"}
+	}
+	if st, ok := e.stats[fresh]; ok && st.DiskBytes > 0 && st.FreeBytes-st.DiskBytes/10 < total {
+		made.Warnings = append(made.Warnings, fmt.Sprintf("%s has %d MiB free, a tenth of the disk kept so, and would take %d", fresh, (st.FreeBytes-st.DiskBytes/10)>>20, total>>20))
+	}
+	made.Goal = plan.Assignment(goal)
+	return made, nil
+}
+
+// newPlan begins a plan without moves.
+func newPlan(s *Steered, kind Kind, why, by string, limits Limits, now time.Time) *Plan {
+	base := Layout(s.Assignment.Replicas)
+	p := &Plan{
+		ID: now.UTC().Format("20060102T150405") + "-" + strings.ToLower(rand.Text()[:4]), Kind: kind, Why: why, By: by, Created: now.UTC().Truncate(time.Millisecond), Since: now.UTC().Truncate(time.Millisecond),
+		Status: Running, Wanted: s.Map.Wanted(), BaseWanted: s.Map.Wanted(), Base: base.clone(), Limits: limits,
+	}
+	p.note(now, "begun by %s: %s", by, why)
+	return p
+}
+
+func (l *Layout) differs(o *Layout) bool {
+	for p := range l {
+		if !slices.Equal(slices.Sorted(slices.Values(l[p])), slices.Sorted(slices.Values(o[p]))) {
+			return true
+		}
+	}
+	return false
+}
+
+func (i Intent) clone() Intent {
+	c := Intent{Nodes: map[millrace.NodeID]Mark{}}
+	for id, m := range i.Nodes {
+		c.Nodes[id] = m
+	}
+	return c
+}
+
+// NodeChange is what a proposal changes of a node.
+type NodeChange struct {
+	ID          millrace.NodeID `json:"id"`
+	Before      int             `json:"before"` // partitions
+	After       int             `json:"after"`
+	BytesBefore int64           `json:"bytes_before"`
+	BytesAfter  int64           `json:"bytes_after"`
+}
+
+// Nodes returns what the plan changes of each node.
+func (p *Proposal) Nodes() []NodeChange {
+	count := map[millrace.NodeID]*NodeChange{}
+	of := func(id millrace.NodeID) *NodeChange {
+		if count[id] == nil {
+			count[id] = &NodeChange{ID: id}
+		}
+		return count[id]
+	}
+	for q := range p.Goal {
+		for _, id := range p.Plan.Base[q] {
+			of(id).Before++
+			of(id).BytesBefore += p.bytes(millrace.Partition(q))
+		}
+		for _, id := range p.Goal[q] {
+			of(id).After++
+			of(id).BytesAfter += p.bytes(millrace.Partition(q))
+		}
+	}
+	var out []NodeChange
+	for _, id := range slices.Sorted(maps.Keys(count)) {
+		out = append(out, *count[id])
+	}
+	return out
+}
+
+// noRoom refuses an assignment for which no node has room.
+func noRoom(nodes []plan.Node) error {
+	var disks []string
+	for _, n := range nodes {
+		if n.Disk > 0 {
+			disks = append(disks, fmt.Sprintf("%s has %d of %d MiB free", n.ID, n.Free>>20, n.Disk>>20))
+		}
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonInvalid, Field: "nodes", Detail: "the nodes have no room for every partition; a tenth of each disk stays free: " + strings.Join(disks, ", "),
+		WayOut: "make space, give the nodes other disks (data), or name more nodes",
+	}
+}
+
+// First returns a first assignment, of epoch 1, that spreads all partitions over
+// nodes by the rules of every later plan. Nodes that are not registered are in
+// no zone.
+func First(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, nodes []millrace.NodeID, replicas int) (a cluster.Assignment, err error) {
+	pr := plan.Problem{Wanted: replicas}
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
+		n, _ := s.Map.Node(id)
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Disk: stats[id].DiskBytes, Free: stats[id].FreeBytes})
+	}
+	made, err := plan.Make(pr)
+	if err != nil {
+		return a, err
+	}
+	if slices.ContainsFunc(made.Goal[:], func(of []millrace.NodeID) bool { return len(of) == 0 }) {
+		return a, noRoom(pr.Nodes)
+	}
+	a = cluster.Assignment{Epoch: 1, Wanted: replicas, Replicas: made.Goal}
+	return a, a.Validate()
+}

@@ -1,0 +1,85 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// repair plans to make elsewhere what nodes host that are given up: as a plan of
+// its own or, while another is under way, by another end of that. A node that is
+// back in time keeps what nobody has begun to replace.
+func (c *Coordinator) repair(s *Steered, e *evidence) error {
+	under := s.Plan != nil && !s.Plan.Status.Ended()
+	if under && s.Plan.Kind == Repair && s.Plan.Status == Running {
+		s.Plan.spare(e)
+	}
+	now := Layout(s.Assignment.Replicas)
+	if under {
+		now = s.Plan.goal(&s.Assignment)
+	}
+	var dead []string
+	for id := range e.givenUp {
+		if now.names(id) {
+			dead = append(dead, string(id))
+		}
+	}
+	slices.Sort(dead)
+	switch {
+	case len(dead) == 0:
+		return nil
+	case under && s.Plan.Status == Paused:
+		return fmt.Errorf("%s is gone for good, and its replicas are not made elsewhere while plan %s is paused: resume it, or cancel it", strings.Join(dead, ", "), s.Plan.ID)
+	}
+	wanted := s.Map.Wanted()
+	if under {
+		wanted = s.Plan.Wanted
+	}
+	made, err := s.solve(e, wanted, now, mendOnly)
+	if err != nil {
+		return err
+	}
+	goal := Layout(made.Goal)
+	if !goal.differs(&now) {
+		return fmt.Errorf("%s is gone for good, and no other node can take what it hosted: %s", strings.Join(dead, ", "), strings.Join(made.Warnings, "; "))
+	}
+	why := fmt.Sprintf("%s gone for longer than %s", strings.Join(dead, ", "), c.cfg.Grace)
+	if !under {
+		s.Plan = newPlan(s, Repair, why, "coordinator "+c.cfg.Name, Limits{}, e.now)
+	}
+	s.Plan.retarget(&s.Assignment, &goal, bytesOf(e.stats))
+	s.Plan.note(e.now, "%s: its replicas are made elsewhere, %d moves are left", why, s.Plan.left())
+	return nil
+}
+
+// spare takes out the moves that nobody has begun, from nodes that are back.
+func (p *Plan) spare(e *evidence) {
+	before := len(p.Moves)
+	p.Moves = slices.DeleteFunc(p.Moves, func(m Move) bool { return m.State == Waiting && m.From != "" && e.nodes.Alive(m.From) })
+	if n := before - len(p.Moves); n > 0 {
+		p.note(e.now, "%d moves are not needed: the nodes are back", n)
+	}
+}
+
+// left counts the moves that are not done.
+func (p *Plan) left() (n int) {
+	for _, m := range p.Moves {
+		if m.State != Moved {
+			n++
+		}
+	}
+	return n
+}
+
+// names reports whether a node hosts anything.
+func (l *Layout) names(id millrace.NodeID) bool {
+	for p := range partition.Count {
+		if slices.Contains(l[p], id) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,218 @@
+package coordinator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/coordinator/plan"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Progress is how far a plan is.
+type Progress struct {
+	Moves    map[MoveState]int `json:"moves"`
+	Bytes    int64             `json:"bytes"`     // of all moves
+	Done     int64             `json:"done"`      // of those that are done
+	Seconds  float64           `json:"seconds"`   // since it began, or that it took
+	Rate     float64           `json:"rate"`      // bytes a second, since it was last told what to do
+	Left     float64           `json:"left"`      // seconds that are left at this rate; -1: not known
+	UnderWay []MoveProgress    `json:"under_way"` // moves whose new replica is being built
+	Nodes    []NodeProgress    `json:"nodes"`
+}
+
+// MoveProgress is a move that is under way, as the node says that builds it.
+type MoveProgress struct {
+	Move
+	Replica string  `json:"replica"` // its state there
+	Reason  string  `json:"reason,omitempty"`
+	Detail  string  `json:"detail,omitempty"`
+	Seconds float64 `json:"seconds"` // in its state
+}
+
+// NodeProgress is what a node hosts, before, now and after.
+type NodeProgress struct {
+	ID     millrace.NodeID `json:"id"`
+	Before int             `json:"before"`
+	Now    int             `json:"now"`
+	After  int             `json:"after"`
+}
+
+// Progress returns how far the last plan is.
+func (s *Steered) Progress(now time.Time) (pr Progress) {
+	p := s.Plan
+	if p == nil {
+		return pr
+	}
+	pr.Moves = map[MoveState]int{}
+	count := map[millrace.NodeID]*NodeProgress{}
+	of := func(id millrace.NodeID) *NodeProgress {
+		if count[id] == nil {
+			count[id] = &NodeProgress{ID: id}
+		}
+		return count[id]
+	}
+	after := p.goal(&s.Assignment)
+	if p.Status.Ended() {
+		after = Layout(s.Assignment.Replicas)
+	}
+	for q := range after {
+		for _, id := range p.Base[q] {
+			of(id).Before++
+		}
+		for _, id := range s.Assignment.Replicas[q] {
+			of(id).Now++
+		}
+		for _, id := range after[q] {
+			of(id).After++
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(count)) {
+		pr.Nodes = append(pr.Nodes, *count[id])
+	}
+	lately, bytes := 0, int64(0) // moved since the last order
+	for _, m := range p.Moves {
+		pr.Moves[m.State]++
+		pr.Bytes += m.Bytes
+		switch m.State {
+		case Moved:
+			pr.Done += m.Bytes
+			if !m.Since.Before(p.Since) {
+				lately, bytes = lately+1, bytes+m.Bytes
+			}
+		case Building:
+			pr.UnderWay = append(pr.UnderWay, s.underWay(m, now))
+		}
+	}
+	end := now
+	if p.Status.Ended() {
+		end = p.Ended
+	}
+	pr.Seconds, pr.Left = end.Sub(p.Created).Seconds(), -1
+	running := end.Sub(p.Since).Seconds()
+	if running > 0 {
+		pr.Rate = float64(bytes) / running
+	}
+	switch {
+	case p.Status.Ended():
+		pr.Left = 0
+	case pr.Rate > 0:
+		pr.Left = float64(pr.Bytes-pr.Done) / pr.Rate
+	case lately > 0: // nobody says how large they are
+		pr.Left = running / float64(lately) * float64(p.left())
+	}
+	return pr
+}
+
+// underWay is what the node that builds a replica says of it.
+func (s *Steered) underWay(m Move, now time.Time) MoveProgress {
+	mp := MoveProgress{Move: m, Replica: "assigned", Seconds: now.Sub(m.Since).Seconds()}
+	ready := s.Map.Ready(m.To)
+	switch {
+	case m.To == "":
+		mp.Replica = "waits"
+		mp.Detail = fmt.Sprintf("%s goes when as many serve as are wanted", m.From)
+	case !s.Map.Alive(m.To):
+		mp.Replica, mp.Detail = "gone", fmt.Sprintf("%s is not there", m.To)
+	case ready.Has(m.Partition):
+		mp.Replica = "ready"
+	}
+	for _, r := range s.Map.Reports(m.To) {
+		if r.Partitions.Has(m.Partition) && !r.Warning {
+			mp.Replica, mp.Reason, mp.Detail, mp.Seconds = r.State, r.Reason, r.Detail, now.Sub(r.Since).Seconds()
+		}
+	}
+	return mp
+}
+
+// Explanation says why a partition is where it is, and where else it might be.
+type Explanation struct {
+	Partition millrace.Partition `json:"partition"`
+	Wanted    int                `json:"wanted"`
+	Replicas  []Replica          `json:"replicas"`
+	Elsewhere []Verdict          `json:"elsewhere"` // every other node
+	Moves     []MoveProgress     `json:"moves,omitempty"`
+}
+
+// Replica is one of a partition's replicas.
+type Replica struct {
+	Node   millrace.NodeID `json:"node"`
+	Zone   string          `json:"zone,omitempty"`
+	State  string          `json:"state"`
+	Reason string          `json:"reason,omitempty"`
+	Detail string          `json:"detail,omitempty"`
+	Since  time.Time       `json:"since,omitzero"`
+	Why    string          `json:"why"` // it is here
+}
+
+// Verdict says whether a node may host a partition, and by which rule not.
+type Verdict struct {
+	Node   millrace.NodeID `json:"node"`
+	OK     bool            `json:"ok"`
+	Rule   string          `json:"rule,omitempty"` // a stable word
+	Detail string          `json:"detail"`
+}
+
+// Explain says why a partition is where it is, and of every other node, or of
+// one, whether it may host it: by the rules that the planner goes by.
+func (s *Steered) Explain(stats map[millrace.NodeID]cluster.NodeStats, p millrace.Partition, only millrace.NodeID, now time.Time) (x Explanation, err error) {
+	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
+	for id, m := range s.Intent.Nodes {
+		e.givenUp[id] = m.Lost && !s.Map.Alive(id)
+	}
+	x.Partition, x.Wanted = p, s.Map.Wanted()
+	problem := s.problem(e, x.Wanted, Layout(s.Assignment.Replicas), everybody)
+	for _, id := range s.Assignment.Replicas[p] {
+		if only == "" || only == id {
+			x.Replicas = append(x.Replicas, s.replicaOf(id, p))
+		}
+	}
+	if only != "" && !slices.ContainsFunc(problem.Nodes, func(n plan.Node) bool { return n.ID == only }) {
+		return x, unknownNode(s, only)
+	}
+	for _, n := range problem.Nodes {
+		if slices.Contains(s.Assignment.Replicas[p], n.ID) || only != "" && n.ID != only {
+			continue
+		}
+		v, err := problem.Explain(p, n.ID)
+		if err != nil {
+			return x, err
+		}
+		x.Elsewhere = append(x.Elsewhere, Verdict{n.ID, v.OK, string(v.Rule), v.Detail})
+	}
+	if s.Plan != nil {
+		for _, m := range s.Plan.Moves {
+			if m.Partition == p && (only == "" || m.From == only || m.To == only) {
+				x.Moves = append(x.Moves, s.underWay(m, now))
+			}
+		}
+	}
+	return x, nil
+}
+
+func (s *Steered) replicaOf(id millrace.NodeID, p millrace.Partition) Replica {
+	n, _ := s.Map.Node(id)
+	r := Replica{Node: id, Zone: n.Zone, State: "not ready", Why: fmt.Sprintf("assigned by epoch %d", s.Assignment.Epoch)}
+	if ready := s.Map.Ready(id); ready.Has(p) {
+		r.State = "ready"
+	}
+	if !s.Map.Alive(id) {
+		r.State = "gone"
+		r.Since = s.Notes.Gone[id]
+	}
+	for _, told := range s.Map.Reports(id) {
+		if told.Partitions.Has(p) {
+			r.State, r.Reason, r.Detail, r.Since = told.State, told.Reason, told.Detail, told.Since
+		}
+	}
+	if s.Plan != nil {
+		for _, m := range s.Plan.Moves {
+			if m.Partition == p && m.To == id && m.State != Waiting {
+				r.Why = fmt.Sprintf("plan %s (%s) brought it %s: %s", s.Plan.ID, s.Plan.Kind, m.Since.Format(time.RFC3339), s.Plan.Why)
+			}
+		}
+	}
+	return r
+}

@@ -1,0 +1,175 @@
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// WitnessConfig says what is made anew, and from what. All of it is required,
+// but for Bucket and Retention.
+type WitnessConfig struct {
+	Brokers   []string
+	Topics    kafka.Topics
+	Bucket    func(context.Context) (*backup.Bucket, error) // nil: there are no backups
+	Retention map[millrace.ContentType]store.Retention      // as the replicas have it
+	Scratch   string                                        // a directory
+	Log       *slog.Logger
+
+	Partition millrace.Partition
+	Stream    kafka.Stream
+	Of        string          // which log: see [replica.LogOf]
+	Offset    millrace.Offset // up to which
+	// Trusts reports whether a backup is of a replica that was right.
+	Trusts func(*backup.Manifest) bool
+}
+
+// Witness makes a stream of a partition anew up to an offset, in a store of its
+// own, and returns its digest there, and what it was made from. It is made from
+// the log where that has its beginning, since nothing can be wrong with that;
+// else from the newest backup that can be trusted, and the log from there on.
+func Witness(ctx context.Context, cfg WitnessConfig) (digest uint64, source string, err error) {
+	rc := RestoreConfig{
+		Data: cfg.Scratch, Brokers: cfg.Brokers, Topics: cfg.Topics, Log: cfg.Log,
+		Store: store.Options{CacheBytes: 8 << 20, MaxDirtyBytes: 16 << 20, Retention: cfg.Retention, Log: cfg.Log},
+	}
+	err = withScratch(rc, func(r *restorer) error {
+		w := witness{WitnessConfig: cfg, restorer: r}
+		digest, source, err = w.run(ctx)
+		return err
+	})
+	return digest, source, err
+}
+
+// witness is one Witness under way.
+type witness struct {
+	WitnessConfig
+	*restorer
+}
+
+func (w *witness) run(ctx context.Context) (digest uint64, source string, err error) {
+	begin, err := w.begins(ctx)
+	if err != nil {
+		return 0, "", err
+	}
+	source = "the log from its beginning"
+	if begin > 0 {
+		m, err := w.newest(ctx, begin)
+		if err != nil {
+			return 0, "", err
+		}
+		source = fmt.Sprintf("backup %s of %s, and the log", m.ID, m.Node)
+		if err := w.one(ctx, &way{from: m, to: m.Applied}); err != nil {
+			return 0, "", err
+		}
+	}
+	if err := w.follow(ctx); err != nil {
+		return 0, "", err
+	}
+	at, d := w.store.Applied(w.Partition), w.store.Digest(w.Partition)
+	if w.Stream == kafka.Features {
+		at.Content, d.Content = at.Features, d.Features
+	}
+	if max(at.Content, 0) != w.Offset {
+		return 0, "", fmt.Errorf("backups: partition %d was made anew up to %d of %s and not to %d", w.Partition, at.Content, w.Stream, w.Offset)
+	}
+	return d.Content, source, nil
+}
+
+// begins returns where the log of the stream begins, if it is the right log.
+func (w *witness) begins(ctx context.Context) (millrace.Offset, error) {
+	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: w.Brokers, Topics: w.Topics, Log: w.Log})
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	id, err := c.LogID(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if id.String() != w.Of {
+		return 0, fmt.Errorf("backups: the log that is there is %s, and the replicas are of %s", id, w.Of)
+	}
+	tp := w.topic()
+	starts, err := c.StartOffsets(ctx, tp)
+	return starts[tp], err
+}
+
+func (w *witness) topic() kafka.TopicPartition {
+	return kafka.TopicPartition{Stream: w.Stream, Partition: w.Partition}
+}
+
+// newest returns the newest backup that the log goes on from up to the offset,
+// and that is trusted.
+func (w *witness) newest(ctx context.Context, begin millrace.Offset) (*backup.Manifest, error) {
+	none := errors.New("backups: the log has lost its beginning, and there is no backup of before the replicas differed, nor one by another node")
+	if w.Bucket == nil {
+		return nil, none
+	}
+	b, err := w.Bucket(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.cfg.Bucket = b
+	all, err := b.Manifests(ctx, w.Partition, func(d *backup.Damage) { w.Log.Error("a backup is damaged", "err", d) })
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(m *backup.Manifest) bool {
+		at := m.Applied.Content
+		if w.Stream == kafka.Features {
+			at = m.Applied.Features
+		}
+		return m.Log == w.Of && at >= begin && at <= w.Offset && w.Trusts(m)
+	})
+	if i < 0 {
+		return nil, none
+	}
+	return all[i], nil
+}
+
+// follow applies the log up to the offset.
+func (w *witness) follow(ctx context.Context) error {
+	c := cutter{cfg: CutConfig{Brokers: w.Brokers, Topics: w.Topics, Log: w.Log}}
+	rows, refused, err := c.schemas(ctx)
+	if err == nil {
+		err = putRows(w.store, rows)
+	}
+	if err != nil {
+		return err
+	}
+	given, aged := givenUp{}, false
+	for _, fp := range refused {
+		given[fp] = true
+	}
+	for _, keep := range w.Retention {
+		aged = aged || keep.MaxAge > 0
+	}
+	all, err := replay(w.store, given, aged)
+	if err != nil {
+		return err
+	}
+	all.Serve(w.Partition, time.Now())
+	from := all.Of(w.Partition).Applied()[w.Stream]
+	if from >= w.Offset {
+		return nil
+	}
+	spans := map[kafka.TopicPartition]kafka.Span{w.topic(): {From: kafka.Position{Next: from, Epoch: -1}, To: w.Offset}}
+	return kafka.ReadTails(ctx, kafka.TailsConfig{Brokers: w.Brokers, Topics: w.Topics, Log: w.Log}, spans, func(f kafka.Fetched) error {
+		if errors.Is(f.Err, kafka.ErrLostPosition) {
+			return f.Err
+		}
+		return all.Bring(ctx, f)
+	})
+}
+
+// Bucket returns the bucket that backups go to.
+func (k *Keeper) Bucket(ctx context.Context) (*backup.Bucket, error) { return k.bucket(ctx) }

@@ -1,0 +1,382 @@
+package indexnode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/indexnode/backups"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/digest"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// Digests implements nodev1.NodeServiceServer.
+func (n *Node) Digests(_ context.Context, req *nodev1.DigestsRequest) (*nodev1.DigestsResponse, error) {
+	if len(req.Partitions) > partition.Count {
+		return nil, rpcerr.Status(invalid("partitions", fmt.Sprintf("%d partitions, more than there are", len(req.Partitions)), "name each once, or none for all"))
+	}
+	var of []millrace.Partition
+	for _, i := range req.Partitions {
+		p, err := partitionOf(i)
+		if err != nil {
+			return nil, rpcerr.Status(err)
+		}
+		of = append(of, p)
+	}
+	if len(of) == 0 {
+		of = slices.Collect(partition.All())
+	}
+	resp := &nodev1.DigestsResponse{}
+	for _, p := range of {
+		if r := n.replicas.Of(p); r.State() != replica.Absent {
+			resp.Trails = append(resp.Trails, trail(p, r))
+		}
+	}
+	return resp, nil
+}
+
+func partitionOf(i int32) (millrace.Partition, error) {
+	if i < 0 || i >= partition.Count {
+		return 0, invalid("partition", fmt.Sprintf("there is no partition %d", i), fmt.Sprintf("name one from 0 to %d", partition.Count-1))
+	}
+	return millrace.Partition(i), nil
+}
+
+func streamOf(i int32) (kafka.Stream, error) {
+	if i != int32(kafka.Timeline) && i != int32(kafka.Features) {
+		return 0, invalid("stream", fmt.Sprintf("there is no stream %d", i), "0 is the records, 1 the features")
+	}
+	return kafka.Stream(i), nil
+}
+
+func trail(p millrace.Partition, r *replica.Replica) *nodev1.Trail {
+	t := &nodev1.Trail{Partition: int32(p), Answers: r.State().Answers(), Log: r.Log()}
+	all := r.Trail()
+	for _, x := range all[kafka.Timeline] {
+		t.ContentAt, t.Content = append(t.ContentAt, int64(x.At)), append(t.Content, x.Digest)
+	}
+	for _, x := range all[kafka.Features] {
+		t.FeaturesAt, t.Features = append(t.FeaturesAt, int64(x.At)), append(t.Features, x.Digest)
+	}
+	return t
+}
+
+const (
+	// maxWholeTime bounds what reads all of a partition: the space of what is
+	// replaced is kept meanwhile.
+	maxWholeTime = 10 * time.Minute
+	// maxWholeReads is how many callers read contents at a time.
+	maxWholeReads = 8
+)
+
+// ReadPartition implements nodev1.NodeServiceServer.
+func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) error {
+	select {
+	case n.wholeReads <- struct{}{}:
+	default:
+		return rpcerr.Status(&millrace.Error{
+			Reason: millrace.ReasonOverloaded, Field: "partition", Detail: fmt.Sprintf("%d callers read partitions of this node already", maxWholeReads), WayOut: "wait until one has ended",
+		})
+	}
+	ctx, cancel := n.whileRunning(stream.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { // a caller that neither reads nor writes must not keep the node from stopping
+		defer func() { <-n.wholeReads }()
+		done <- n.readPartition(ctx, stream)
+	}()
+	select {
+	case err := <-done:
+		return rpcerr.Status(err)
+	case <-ctx.Done(): // what waits for the stream ends when this returns
+		return rpcerr.Status(ctx.Err())
+	}
+}
+
+// whileRunning bounds what reads a whole partition: it ends with the node.
+func (n *Node) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, maxWholeTime)
+	run := n.running.Load()
+	if run == nil {
+		return ctx, cancel
+	}
+	stop := context.AfterFunc(*run, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+func (n *Node) readPartition(ctx context.Context, stream nodev1.NodeService_ReadPartitionServer) error {
+	c, err := n.contentsFor(ctx, stream)
+	if err != nil {
+		return err
+	}
+	return errors.Join(sendRows(ctx, c, stream), c.Close())
+}
+
+// contentsFor has the replica stand still where the caller wants it to, fixes
+// what it holds there, and lets it go on.
+func (n *Node) contentsFor(ctx context.Context, stream nodev1.NodeService_ReadPartitionServer) (*store.Contents, error) {
+	req, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	p, err := partitionOf(req.Partition)
+	if err != nil {
+		return nil, err
+	}
+	st, err := n.replicas.Stop(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Release()
+	if err := stream.Send(&nodev1.ReadPartitionResponse{At: offsets(st.At()), Log: n.replicas.Of(p).Log()}); err != nil {
+		return nil, err
+	}
+	if req, err = stream.Recv(); err != nil {
+		return nil, err
+	}
+	to := [2]millrace.Offset{millrace.Offset(req.To.GetContent()), millrace.Offset(req.To.GetFeatures())}
+	if err := st.Move(to); err != nil {
+		return nil, err
+	}
+	c, err := st.Contents()
+	if err != nil {
+		return nil, err
+	}
+	d := c.Digest()
+	if err := stream.Send(&nodev1.ReadPartitionResponse{At: offsets(to), Content: d.Content, Features: d.Features}); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func offsets(at [2]millrace.Offset) *nodev1.Offsets {
+	return &nodev1.Offsets{Content: int64(at[kafka.Timeline]), Features: int64(at[kafka.Features])}
+}
+
+// sentRows is how many rows a message holds.
+const sentRows = 500
+
+func sendRows(ctx context.Context, c *store.Contents, stream nodev1.NodeService_ReadPartitionServer) error {
+	resp := &nodev1.ReadPartitionResponse{}
+	for row, err := range c.Rows() {
+		if err != nil {
+			return err
+		}
+		resp.Rows = append(resp.Rows, &nodev1.Row{
+			Key: row.Key, Entity: string(row.Timeline.Entity), Type: string(row.Timeline.Type), Id: string(row.ID), TimeMs: int64(row.Time),
+			Version: row.Version, Deleted: row.Deleted, Schema: uint64(row.Schema), Sum: row.Sum,
+		})
+		if len(resp.Rows) < sentRows {
+			continue
+		}
+		if err := errors.Join(ctx.Err(), stream.Send(resp)); err != nil {
+			return err
+		}
+		resp = &nodev1.ReadPartitionResponse{}
+	}
+	if len(resp.Rows) > 0 {
+		return stream.Send(resp)
+	}
+	return nil
+}
+
+// CheckPartition implements nodev1.NodeServiceServer.
+func (n *Node) CheckPartition(ctx context.Context, req *nodev1.CheckPartitionRequest) (*nodev1.CheckPartitionResponse, error) {
+	p, err := partitionOf(req.Partition)
+	if err == nil && n.replicas.Of(p).State() == replica.Absent {
+		err = invalid("partition", fmt.Sprintf("partition %d is not on this node", p), "millrace cluster show says where it is")
+	}
+	ctx, cancel := n.whileRunning(ctx)
+	defer cancel()
+	if err == nil {
+		err = n.examination(ctx)
+	}
+	if err != nil {
+		return nil, rpcerr.Status(err)
+	}
+	defer n.examined()
+	report, err := n.store.Check(ctx, p)
+	resp := &nodev1.CheckPartitionResponse{Timelines: int64(report.Timelines), Records: int64(report.Records), Features: int64(report.Features)}
+	if errors.Is(err, store.ErrCorrupt) {
+		n.replicas.Condemn(p, replica.Why{Reason: replica.Corrupt, Detail: err.Error()})
+		resp.Fault, err = err.Error(), nil
+	}
+	return resp, rpcerr.Status(err)
+}
+
+// examination waits until no other partition is read whole: each takes memory
+// and the disk. Call examined in the end.
+func (n *Node) examination(ctx context.Context) error {
+	select {
+	case n.examining <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (n *Node) examined() { <-n.examining }
+
+// WitnessPartition implements nodev1.NodeServiceServer.
+func (n *Node) WitnessPartition(ctx context.Context, req *nodev1.WitnessPartitionRequest) (*nodev1.WitnessPartitionResponse, error) {
+	resp, err := n.witness(ctx, req)
+	return resp, rpcerr.Status(err)
+}
+
+func (n *Node) witness(ctx context.Context, req *nodev1.WitnessPartitionRequest) (*nodev1.WitnessPartitionResponse, error) {
+	p, err := partitionOf(req.Partition)
+	if err != nil {
+		return nil, err
+	}
+	s, err := streamOf(req.Stream)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := n.whileRunning(ctx)
+	defer cancel()
+	if err := n.examination(ctx); err != nil {
+		return nil, err
+	}
+	defer n.examined()
+	cfg := backups.WitnessConfig{
+		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Retention: n.cfg.Store.Retention, Scratch: filepath.Join(n.cfg.Dir, "witness"), Log: n.log,
+		Partition: p, Stream: s, Of: n.replicas.Of(p).Log(), Offset: millrace.Offset(req.Offset),
+		Trusts: func(m *backup.Manifest) bool {
+			at := m.Applied.Content
+			if s == kafka.Features {
+				at = m.Applied.Features
+			}
+			return at <= millrace.Offset(req.Agreed) || m.Node != "" && !slices.Contains(req.Nodes, string(m.Node))
+		},
+	}
+	if k := n.keeper.Load(); k != nil {
+		cfg.Bucket = k.Bucket
+	}
+	sum, source, err := backups.Witness(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.WitnessPartitionResponse{Digest: sum, Source: source}, nil
+}
+
+// CondemnPartition implements nodev1.NodeServiceServer.
+func (n *Node) CondemnPartition(ctx context.Context, req *nodev1.CondemnPartitionRequest) (*nodev1.CondemnPartitionResponse, error) {
+	resp, err := n.condemn(ctx, req)
+	return resp, rpcerr.Status(err)
+}
+
+func (n *Node) condemn(ctx context.Context, req *nodev1.CondemnPartitionRequest) (*nodev1.CondemnPartitionResponse, error) {
+	p, err := partitionOf(req.Partition)
+	if err != nil {
+		return nil, err
+	}
+	s, err := streamOf(req.Stream)
+	if err != nil {
+		return nil, err
+	}
+	v := &replica.Verdict{
+		Stream: s, At: replica.Pass{At: millrace.Offset(req.Offset), Digest: req.Digest}, Expected: req.Expected,
+		Agreed: millrace.Offset(req.Agreed), Peer: millrace.NodeID(req.Peer),
+	}
+	if err := n.replicas.Of(p).Fits(v); err != nil {
+		return nil, err
+	}
+	resp := &nodev1.CondemnPartitionResponse{}
+	if resp.Kept, err = n.keepDifference(ctx, p, req); err != nil {
+		resp.NotKept = err.Error()
+		n.log.Warn("what differs is not kept", "partition", p, "peer", req.Peer, "err", err)
+	}
+	return resp, n.replicas.CondemnDiffering(p, v)
+}
+
+const (
+	// keepFor bounds how long a replica that is wrong answers on while what
+	// differs is written.
+	keepFor = 10 * time.Second
+	// keptDeltas and keptFiles bound what is written.
+	keptDeltas = 10_000
+	keptFiles  = 16
+)
+
+// keepDifference writes into the data directory what a replica has otherwise
+// than another one: first the order, then a line for each.
+func (n *Node) keepDifference(ctx context.Context, p millrace.Partition, req *nodev1.CondemnPartitionRequest) (name string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, keepFor)
+	defer cancel()
+	own, _ := n.addr.Load().(string)
+	var sides [2]digest.Side
+	for i, at := range []struct{ id, addr string }{{string(n.cfg.ID), own}, {req.Peer, req.PeerAddr}} {
+		conn, err := grpc.NewClient(at.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return "", err
+		}
+		defer conn.Close()
+		sides[i] = digest.Side{Node: millrace.NodeID(at.id), Client: nodev1.NewNodeServiceClient(conn)}
+	}
+	d, err := digest.Open(ctx, p, sides)
+	if err != nil {
+		return "", err
+	}
+	defer d.Close()
+	dir := filepath.Join(n.cfg.Dir, "differs")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	name = filepath.Join(dir, fmt.Sprintf("%s-%03d.ndjson", time.Now().UTC().Format("20060102T150405.000"), p))
+	f, err := os.Create(name)
+	if err != nil {
+		return "", err
+	}
+	err = errors.Join(writeDifference(f, req, d), f.Close())
+	return name, errors.Join(err, keepNewest(dir))
+}
+
+func writeDifference(f *os.File, req *nodev1.CondemnPartitionRequest, d *digest.Diff) error {
+	out := json.NewEncoder(f)
+	err := out.Encode(struct {
+		Order *nodev1.CondemnPartitionRequest `json:"order"`
+		At    *nodev1.Offsets                 `json:"at"`
+	}{req, d.At})
+	kept := 0
+	for delta, bad := range d.All() {
+		if err = errors.Join(err, bad); err != nil {
+			return err
+		}
+		if kept++; kept > keptDeltas {
+			return out.Encode("there is more")
+		}
+		err = out.Encode(delta)
+	}
+	return err
+}
+
+// keepNewest removes the oldest files of a directory beyond keptFiles. Their
+// names begin with their time.
+func keepNewest(dir string) error {
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for i := range max(0, len(all)-keptFiles) {
+		err = errors.Join(err, os.Remove(filepath.Join(dir, all[i].Name())))
+	}
+	return err
+}

@@ -1,0 +1,95 @@
+package replica
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
+
+	"github.com/millrace/millrace"
+)
+
+// dropAgain is the pause after a deletion that failed, as it does where the
+// disk is full to the last.
+const dropAgain = 5 * time.Second
+
+// drop begins to delete the next partition that this node is ordered to delete,
+// unless it deletes one already. A replica that is assigned again meanwhile
+// waits, as for any renewal, and begins from nothing.
+func (all *Replicas) drop(ctx context.Context, now time.Time) {
+	if now.Before(all.dropAfter) || all.dropping != nil {
+		return
+	}
+	wanted, ordered := all.orders()
+	for p := range ordered.All() {
+		r := &all.replicas[p]
+		if wanted.Has(p) || r.State() != Absent || r.renewal != nil || r.gone {
+			continue
+		}
+		w := &renewal{cancel: func() {}, done: make(chan struct{})}
+		r.renewal, all.dropping = w, r
+		all.renewals.Go(func() {
+			defer poke(all.changed)
+			defer close(w.done)
+			if w.err = ctx.Err(); w.err == nil {
+				w.err = all.delete(r)
+			}
+		})
+		return
+	}
+}
+
+// delete removes everything of a partition from the caches and the disk. Of
+// what the caches know, that which is not in the store is of empty timelines.
+func (all *Replicas) delete(r *Replica) error {
+	r.Barrier() // whoever read what is there is out
+	if all.has(r.partition) {
+		began := time.Now()
+		all.uncache(r)
+		if err := all.cfg.Store.DropPartition(r.partition); err != nil {
+			return err
+		}
+		all.cfg.Log.Info("a partition that is assigned elsewhere is deleted", "partition", r.partition, "took", time.Since(began).Round(time.Millisecond))
+	}
+	if all.cfg.Backups == nil {
+		return nil
+	}
+	return all.cfg.Backups.Forget(r.partition)
+}
+
+// uncache removes from the caches what the store has of a partition.
+func (all *Replicas) uncache(r *Replica) {
+	if err := all.cfg.Host.ForgetPartition(r.partition); err != nil { // it cannot be read
+		all.cfg.Host.Forget()
+	}
+}
+
+// finishDrop takes over what a deletion has done.
+func (all *Replicas) finishDrop(r *Replica, w *renewal) {
+	all.dropping = nil
+	if w.err != nil {
+		all.dropAfter = time.Now().Add(dropAgain)
+		all.cfg.Log.Warn("a partition that is assigned elsewhere could not be deleted; trying again", "partition", r.partition, "err", w.err)
+		return
+	}
+	r.setCause(Why{})
+	r.gone, r.dropped, r.sought = true, true, false
+	poke(all.moved)
+}
+
+// Held returns the partitions of which the disk has something although this
+// node does not host them.
+func (all *Replicas) Held() (held cluster.Set) {
+	for p := range all.replicas {
+		if r := &all.replicas[p]; r.State() == Absent && all.has(r.partition) {
+			held.Add(r.partition)
+		}
+	}
+	return held
+}
+
+// has reports whether the disk has something of a partition.
+func (all *Replicas) has(p millrace.Partition) bool {
+	return all.cfg.Store.Applied(p) != store.Offsets{Content: -1, Features: -1} || all.cfg.Store.Quarantined(p) != nil
+}

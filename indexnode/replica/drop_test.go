@@ -1,0 +1,202 @@
+package replica
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+func setOf(parts ...millrace.Partition) (set cluster.Set) {
+	for _, p := range parts {
+		set.Add(p)
+	}
+	return set
+}
+
+// empty reports whether the disk has nothing of a partition.
+func (w *world) empty(p millrace.Partition) func() bool {
+	return func() bool {
+		held := w.replicas.Held()
+		return w.store.Applied(p) == store.Offsets{Content: -1, Features: -1} && !held.Has(p)
+	}
+}
+
+// What is assigned elsewhere stays on disk until the node is ordered to delete
+// it. Then it is gone, once it is drained, and nothing else is.
+func TestDropOnOrder(t *testing.T) {
+	w := newWorld(t)
+	k := newKept(w)
+	w.backups = k
+	w.post(here)
+	w.post(there)
+	w.start(partHere, partThere)
+	w.until("both are ready", func() bool {
+		return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() && w.count(here) == 1 && w.count(there) == 1
+	})
+
+	// An order beside an assignment, as a mistaken document has it, does nothing.
+	w.replicas.Drop(setOf(partHere))
+	w.want(partThere)
+	w.until("it drains", w.is(partHere, Draining, Moved))
+	if w.count(here) != 1 {
+		t.Error("it was deleted while it answered")
+	}
+	w.until("it is deleted", w.empty(partHere))
+	one := []millrace.Partition{partHere}
+	w.until("the backups forget it", func() bool { return slices.Equal(k.forgotten(), one) })
+	if got := w.host.uncached(); !slices.Equal(got, one) {
+		t.Errorf("the caches forgot %v", got)
+	}
+
+	// Without an order it is held, and a replica that comes back has it.
+	w.want()
+	w.until("the other is held", func() bool { return w.replicas.Held() == setOf(partThere) })
+	if w.count(there) != 1 {
+		t.Error("it was deleted without an order")
+	}
+
+	// A dropped one that comes back begins from nothing.
+	w.replicas.Drop(cluster.Set{})
+	w.want(partHere, partThere)
+	w.until("both are ready again", func() bool { return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() })
+	if w.count(here) != 1 || w.count(there) != 1 || w.replicas.Held() != (cluster.Set{}) {
+		t.Errorf("%d and %d records, held %v", w.count(here), w.count(there), w.replicas.Held())
+	}
+}
+
+// A partition that is given back while it is deleted begins when that is done,
+// as from nothing: it looks for a backup, and what the caches know of it gives
+// way to what the backup has.
+func TestDroppedComesFromItsBackup(t *testing.T) {
+	w := newWorld(t)
+	for range 3 {
+		w.post(here)
+	}
+	k := newKept(w)
+	w.backups = k
+	w.start(partHere)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 3 })
+	k.add(partHere, "new", 2, "")
+	w.replicas.Drop(setOf(partHere))
+	w.want()
+	w.until("it is deleted", w.empty(partHere))
+	w.want(partHere)
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+	if got := k.names(); got != "new" || w.count(here) != 2 {
+		t.Errorf("restored %q, %d records", got, w.count(here))
+	}
+	if got := w.host.uncached(); !slices.Equal(got, []millrace.Partition{partHere, partHere}) {
+		t.Errorf("the caches forgot %v; want it at the end and when the backup is there", got)
+	}
+}
+
+// However assignments and orders follow each other, a hosted partition ends up
+// ready with all records, and one that is to be dropped, and not hosted, empty.
+func TestDropRacesWithAssign(t *testing.T) {
+	w := newWorld(t)
+	for range 4 {
+		w.post(here)
+		w.post(there)
+	}
+	w.start(partHere, partThere)
+	r := rand.New(rand.NewPCG(1, 2))
+	stop := make(chan struct{})
+	var readers sync.WaitGroup
+	readers.Go(func() { // as stats and answers look at replicas
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				w.replicas.Held()
+				w.replicas.Of(partHere).Look()
+			}
+		}
+	})
+	for i := range 60 {
+		var wanted, drop cluster.Set
+		for _, p := range []millrace.Partition{partHere, partThere} {
+			if r.IntN(2) == 0 {
+				wanted.Add(p)
+			} else if r.IntN(3) > 0 {
+				drop.Add(p)
+			}
+		}
+		w.replicas.Want(wanted)
+		w.replicas.Drop(drop)
+		if i%4 != 3 { // most follow each other at once
+			continue
+		}
+		for _, p := range []millrace.Partition{partHere, partThere} {
+			e := here
+			if p == partThere {
+				e = there
+			}
+			switch {
+			case wanted.Has(p):
+				w.until("it is ready with all records", func() bool { return w.is(p, Ready, "")() && w.count(e) == 4 })
+			case drop.Has(p):
+				w.until("it is deleted", func() bool { return w.is(p, Absent, w.whyAbsent(p))() && w.empty(p)() })
+			}
+		}
+	}
+	close(stop)
+	readers.Wait()
+}
+
+func (w *world) whyAbsent(p millrace.Partition) Reason {
+	why, _ := w.replicas.Of(p).Why()
+	return why.Reason
+}
+
+// A node that is killed while it deletes goes on after its restart, and has lost
+// nothing else.
+func TestDropGoesOnAfterAKill(t *testing.T) {
+	w := newWorld(t)
+	fs := vfs.NewCrashableMem()
+	w.disk.FS = fs
+	var parts []millrace.Partition
+	for i := range 12 {
+		e := millrace.Entity(string(rune('a' + i)))
+		w.post(e)
+		parts = append(parts, partition.Of(e))
+	}
+	w.post(here)
+	w.start(append(parts, partHere)...)
+	w.until("all are ready", func() bool {
+		for _, p := range append(parts, partHere) {
+			if !w.is(p, Ready, "")() {
+				return false
+			}
+		}
+		return w.count(here) == 1
+	})
+	must(t, w.store.Flush())
+	w.replicas.Drop(setOf(parts...))
+	w.want(partHere)
+	w.until("some are deleted", func() bool {
+		held := w.replicas.Held()
+		return held.Len() < len(parts) && w.is(parts[0], Absent, w.whyAbsent(parts[0]))() && w.empty(parts[0])()
+	})
+	crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(3, 4))})
+	w.stop()
+
+	w.disk = &disk{FS: crashed}
+	w.start(partHere)
+	before := w.replicas.Held()
+	w.replicas.Drop(setOf(parts...))
+	w.until("all are deleted", func() bool { return w.replicas.Held() == cluster.Set{} })
+	w.until("what is hosted is ready", w.is(partHere, Ready, ""))
+	if w.count(here) != 1 {
+		t.Errorf("%d records of what is hosted", w.count(here))
+	}
+	t.Logf("%d were left when it was killed", before.Len())
+}

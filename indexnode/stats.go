@@ -1,0 +1,159 @@
+package indexnode
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+const (
+	// statsEvery is how often a node looks at what it tells for planning, and
+	// heldEvery how often at what its disk has of partitions hosted elsewhere,
+	// for which the planner waits.
+	statsEvery = 15 * time.Second
+	heldEvery  = 3 * time.Second
+	// lately is the time over which rates are smoothed.
+	lately = time.Minute
+	// loadSample is of how many questions one is counted.
+	loadSample = 16
+)
+
+// load counts the records that questions read, by partition. To count all
+// questions would cost 540 additions each.
+type load struct {
+	asked   atomic.Uint32
+	records [partition.Count]atomic.Int64
+}
+
+func (l *load) count(r *resolution) {
+	if l.asked.Add(1)%loadSample != 0 {
+		return
+	}
+	for i := range r.views {
+		v := &r.views[i]
+		l.records[v.partition].Add(loadSample * int64(r.records(v)))
+	}
+}
+
+// records returns how many records were found of a partition.
+func (r *resolution) records(v *view) (n int) {
+	switch {
+	case v.missing != "":
+	case v.locked:
+		for i := range v.rows {
+			n += v.rows[i].timeline.Len()
+		}
+	default:
+		for _, tl := range r.found[v.lo*len(r.types) : v.hi*len(r.types)] {
+			n += tl.Len()
+		}
+	}
+	return n
+}
+
+// observer makes rates of counts.
+type observer struct {
+	node *Node
+	at   time.Time // of the last look; zero: there was none
+	seen [partition.Count]struct {
+		records, read int64 // at the last look
+		known         bool
+		ingest, load  float64
+	}
+}
+
+// look returns what the node is to tell for planning.
+func (o *observer) look(now time.Time, held cluster.Set) cluster.NodeStats {
+	n := o.node
+	s := cluster.NodeStats{MemoryBytes: memoryBytes(), Partitions: map[millrace.Partition]cluster.PartitionStats{}, Held: held}
+	s.DiskBytes, s.FreeBytes = n.store.Disk()
+	for p := range partition.All() {
+		if n.replicas.Of(p).State() == replica.Absent && !held.Has(p) {
+			o.seen[p].known = false
+			continue
+		}
+		s.Partitions[p] = o.one(p, now.Sub(o.at).Seconds())
+	}
+	o.at = now
+	return s
+}
+
+// one looks at a partition, some seconds after the last time.
+func (o *observer) one(p millrace.Partition, seconds float64) cluster.PartitionStats {
+	n, was := o.node, &o.seen[p]
+	at := n.store.Applied(p)
+	records, read := max(0, int64(at.Content))+max(0, int64(at.Features)), n.load.records[p].Load()
+	if was.known {
+		share := 1 - math.Exp(-seconds/lately.Seconds())
+		was.ingest += share * (float64(max(0, records-was.records))/seconds - was.ingest)
+		was.load += share * (float64(read-was.read)/seconds - was.load)
+	} else {
+		was.ingest, was.load = 0, 0
+	}
+	was.records, was.read, was.known = records, read, true
+	size, err := n.store.Bytes(p)
+	if err != nil {
+		size = 0 // the store is closed, or the partition unknown
+	}
+	return cluster.PartitionStats{Bytes: size, Records: records, Ingest: was.ingest, Load: was.load}
+}
+
+// tellStats tells what planning is to know of the node: soon what its disk holds
+// of others, and the rest now and then.
+func (h *hosting) tellStats(ctx context.Context) error {
+	o := &observer{node: h.node}
+	tick := time.NewTicker(heldEvery)
+	defer tick.Stop()
+	var told cluster.NodeStats
+	for {
+		now, held := time.Now(), h.node.replicas.Held()
+		if held != told.Held || now.Sub(o.at) >= statsEvery {
+			if s := o.look(now, held); !told.Near(&s) {
+				told = s
+				h.member.SetStats(s)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// memoryBytes returns the memory that this process may take, of the machine or
+// of its control group; 0 where that is not known.
+func memoryBytes() int64 {
+	total := int64(0)
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		total = kibibytes(text, "MemTotal:") << 10
+	}
+	if text, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
+		if limit, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && (total == 0 || limit < total) {
+			return limit
+		}
+	}
+	return total
+}
+
+// kibibytes returns the number behind a name.
+func kibibytes(text []byte, name string) int64 {
+	for line := range bytes.Lines(text) {
+		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == name {
+			n, err := strconv.ParseInt(string(fields[1]), 10, 64)
+			if err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,64 @@
+package indexnode
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// A node tells of each partition what it takes on disk, what was applied, and
+// how fast records come in and are read.
+func TestStats(t *testing.T) {
+	n, replicas := openNode(t, cache.Config{})
+	o := &observer{node: n}
+	began := time.Now()
+	first := o.look(began, cluster.Set{})
+	if len(first.Partitions) != partition.Count {
+		t.Fatalf("stats of %d partitions", len(first.Partitions))
+	}
+	names := members(t, n, replicas, 8, 100)
+	if err := n.store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	const asked = 4 * loadSample
+	for range asked {
+		if _, err := n.query(t.Context(), ofAll(names)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := map[millrace.Partition]int{}
+	for _, name := range names {
+		at[partition.Of(millrace.Entity(name))]++
+	}
+	s := o.look(began.Add(10*lately), cluster.Set{}) // so late that what was before does not count
+	for p, of := range s.Partitions {
+		want := int64(100 * at[p])
+		if of.Records != want || (of.Bytes > 0) != (want > 0) {
+			t.Errorf("partition %d: %+v, want %d records", p, of, want)
+		}
+		seconds := (10 * lately).Seconds()
+		if near := func(got, want float64) bool { return got > 0.99*want-1e-9 && got < 1.01*want+1e-9 }; !near(of.Ingest, float64(want)/seconds) || !near(of.Load, float64(asked*want)/seconds) {
+			t.Errorf("partition %d: %.4f records came in and %.4f were read a second", p, of.Ingest, of.Load)
+		}
+	}
+	if first.Near(&s) || !s.Near(&s) {
+		t.Error("what has changed is not worth telling, or what has not is")
+	}
+}
+
+// BenchmarkStats is one look at a node that hosts every partition.
+func BenchmarkStats(b *testing.B) {
+	n, replicas := openNode(b, cache.Config{})
+	members(b, n, replicas, 2000, 2)
+	if err := n.store.Flush(); err != nil {
+		b.Fatal(err)
+	}
+	o := &observer{node: n}
+	for b.Loop() {
+		o.look(time.Now(), cluster.Set{})
+	}
+}

@@ -1,0 +1,178 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/millrace/millrace"
+)
+
+// Contents is all that a partition holds, as it was when [Store.Contents]
+// returned it. Writes go on beside it. Close it soon: it keeps the space of
+// what is replaced meanwhile.
+type Contents struct {
+	snap *snapshot
+	row  partRow
+}
+
+// Row is a record of a timeline, a tombstone too, or features of a subject.
+type Row struct {
+	Key      []byte // of the timeline or the features; rows come in the order of keys
+	Timeline millrace.Timeline
+	ID       millrace.RecordID // of features the subject
+	Time     millrace.Time
+	Version  int64
+	Deleted  bool
+	Schema   millrace.Fingerprint
+	Sum      uint64 // of all there is of it: what it adds to the digest
+}
+
+// Features reports whether the row is features and no record.
+func (r *Row) Features() bool { return len(r.Key) > 0 && r.Key[0] == kindFeatures }
+
+// Contents fixes what a partition holds.
+func (s *Store) Contents(n millrace.Partition) (*Contents, error) {
+	snap, err := s.snapshot(n)
+	if err != nil {
+		return nil, err
+	}
+	c := &Contents{snap: snap, row: partRow{applied: nothingApplied}}
+	b, err := get(snap, partitionKey(n, kindPart))
+	if err == nil && b != nil {
+		c.row, err = decodePartRow(b)
+	}
+	if err != nil {
+		return nil, errors.Join(snap.failed(err), c.Close())
+	}
+	return c, nil
+}
+
+// Close lets go of the contents.
+func (c *Contents) Close() error { return here(c.snap.Close()) }
+
+// Applied returns the offsets that the contents are of.
+func (c *Contents) Applied() Offsets { return c.row.applied }
+
+// Digest returns the digests at these offsets.
+func (c *Contents) Digest() Digest { return c.row.digest }
+
+// Rows ranges over what retention keeps: the features by key, then the
+// timelines by key, and of each the records from the newest to the oldest, by
+// id where they are of one time. So two replicas at equal offsets have equal
+// rows in the same order, whatever their blobs.
+func (c *Contents) Rows() iter.Seq2[Row, error] {
+	return func(yield func(Row, error) bool) {
+		give := func(r Row) error {
+			if !yield(r, nil) {
+				return errEnough
+			}
+			return nil
+		}
+		err := c.features(give)
+		if err == nil {
+			err = c.timelines(give)
+		}
+		if err != nil && err != errEnough {
+			yield(Row{}, c.snap.failed(err))
+		}
+	}
+}
+
+// errEnough ends a range whose caller wants no more.
+var errEnough = errors.New("enough")
+
+func (c *Contents) features(give func(Row) error) error {
+	return scan(c.snap, partitionKey(c.snap.p.p, kindFeatures), func(k, v []byte) error {
+		entity, subject, err := cutString(k[3:])
+		if err != nil {
+			return err
+		}
+		f, err := decodeFeatures(string(subject), v)
+		if err != nil {
+			return err
+		}
+		e := millrace.Entity(entity)
+		return give(Row{
+			Key: bytes.Clone(k[2:]), Timeline: millrace.Timeline{Entity: e}, ID: millrace.RecordID(f.Subject),
+			Time: f.Time, Version: f.Version, Schema: f.Schema, Sum: featuresDigest(e, &f),
+		})
+	})
+}
+
+func (c *Contents) timelines(give func(Row) error) error {
+	for name, err := range heads(c.snap, c.snap.p.p) {
+		if err != nil {
+			return err
+		}
+		if err := c.timeline(name, give); err == errEnough {
+			return err
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// timeline gives the records of one timeline that retention keeps.
+func (c *Contents) timeline(name millrace.Timeline, give func(Row) error) error {
+	prefix := timelinePrefix(c.snap.p.p, name)
+	b, err := c.blob(headKey(prefix))
+	if err != nil {
+		return err
+	}
+	var older chain
+	if b.hasChain() {
+		if older, err = c.chain(prefix); err != nil {
+			return err
+		}
+	}
+	k, hash := c.snap.s.keeper(name.Type, c.row.clock), timelineDigest(name)
+	for i, n := len(older.links), 0; ; {
+		recs, err := b.decodeAll(nil) // the oldest first
+		if err != nil {
+			return err
+		}
+		for j := range slices.Backward(recs) {
+			r := &recs[j]
+			if n++; k.count > 0 && n > k.count || r.Time < k.horizon || older.floor.under(r.Time, r.ID) {
+				return nil // nor is anything behind it kept
+			}
+			if err := give(Row{
+				Key: prefix[2:], Timeline: name, ID: r.ID, Time: r.Time, Version: r.Version,
+				Deleted: r.Deleted, Schema: r.Schema, Sum: recordDigest(hash, r),
+			}); err != nil {
+				return err
+			}
+		}
+		if i--; i < 0 {
+			return nil
+		}
+		if b, err = c.blob(olderKey(prefix, older.links[i].suffix)); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Contents) chain(prefix []byte) (chain, error) {
+	b, err := get(c.snap, chainKey(prefix))
+	if err != nil || b == nil {
+		return chain{}, cmp.Or(err, errChainState)
+	}
+	all, err := decodeChain(b)
+	if err != nil {
+		return chain{}, err
+	}
+	return *all, nil
+}
+
+func (c *Contents) blob(key []byte) (*blob, error) {
+	b, err := get(c.snap, key)
+	if err != nil || b == nil {
+		return nil, cmp.Or(err, errChainState)
+	}
+	return openBlob(b)
+}

@@ -1,0 +1,120 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/millrace/millrace"
+)
+
+// maxRecords is how many results of drills are kept, and how many records of
+// damage that was healed.
+const maxRecords = 1000
+
+// Drill is what a restore drill found. [Bucket.WriteDrill] sets Format, Cluster
+// and ID.
+type Drill struct {
+	Format    int                `json:"format"`
+	Cluster   Identity           `json:"cluster"`
+	ID        string             `json:"id"`
+	Time      millrace.Time      `json:"time"`
+	Node      millrace.NodeID    `json:"node"`
+	Partition millrace.Partition `json:"partition"`
+	Backup    string             `json:"backup"`
+	Bytes     int64              `json:"bytes"`
+	Seconds   float64            `json:"seconds"`
+	Fault     string             `json:"fault"` // why it failed; empty where it did not
+}
+
+// WriteDrill records the result of a drill.
+func (b *Bucket) WriteDrill(ctx context.Context, d *Drill) (err error) {
+	d.Format = format
+	if d.Cluster, d.ID, err = b.nextRecord(ctx, drillsPrefix, d.Time, d.Node); err != nil {
+		return err
+	}
+	return b.createObject(ctx, drillsPrefix+d.ID+objectSuffix, d)
+}
+
+// Drills reads the results of up to so many drills, the newest first. What is
+// damaged is left out.
+func (b *Bucket) Drills(ctx context.Context, most int) ([]*Drill, error) {
+	return records(ctx, b, drillsPrefix, most, func(d *Drill) (*Identity, *string) { return &d.Cluster, &d.ID })
+}
+
+// Healing is the record of damage to a node's copy of a partition that was
+// replaced by a good one. [Bucket.WriteHealing] sets Format, Cluster and ID.
+type Healing struct {
+	Format    int                `json:"format"`
+	Cluster   Identity           `json:"cluster"`
+	ID        string             `json:"id"`
+	Time      millrace.Time      `json:"time"` // when it was whole again, but for what the log has since
+	Node      millrace.NodeID    `json:"node"`
+	Partition millrace.Partition `json:"partition"`
+	Damage    string             `json:"damage"` // what was found
+	From      string             `json:"from"`   // the backup; empty: the log, from its beginning
+	Bytes     int64              `json:"bytes"`
+	Seconds   float64            `json:"seconds"`
+}
+
+// WriteHealing records damage that was healed.
+func (b *Bucket) WriteHealing(ctx context.Context, h *Healing) (err error) {
+	h.Format = format
+	if h.Cluster, h.ID, err = b.nextRecord(ctx, healingsPrefix, h.Time, h.Node); err != nil {
+		return err
+	}
+	return b.createObject(ctx, healingsPrefix+h.ID+objectSuffix, h)
+}
+
+// Healings reads up to so many records of damage that was healed, the newest
+// first. What is damaged itself is left out.
+func (b *Bucket) Healings(ctx context.Context, most int) ([]*Healing, error) {
+	return records(ctx, b, healingsPrefix, most, func(h *Healing) (*Identity, *string) { return &h.Cluster, &h.ID })
+}
+
+// nextRecord returns whose bucket it is, and an id that sorts after those that
+// are there.
+func (b *Bucket) nextRecord(ctx context.Context, prefix string, at millrace.Time, node millrace.NodeID) (Identity, string, error) {
+	owner, err := b.owner(ctx)
+	if err != nil {
+		return owner, "", err
+	}
+	ids, err := b.recordIDs(ctx, prefix)
+	newest := ""
+	if len(ids) > 0 {
+		newest = ids[0]
+	}
+	return owner, newID(at.Std(), node, newest), err
+}
+
+// records reads up to so many records, the newest first; of returns what of a
+// record says whose it is, and which.
+func records[R any](ctx context.Context, b *Bucket, prefix string, most int, of func(*R) (*Identity, *string)) ([]*R, error) {
+	ids, err := b.recordIDs(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	all, err := parallel(ctx, ids[:min(most, len(ids))], func(ctx context.Context, id string) (*R, error) {
+		r := new(R)
+		cluster, is := of(r)
+		var damage *Damage
+		_, err := b.readOurs(ctx, prefix+id+objectSuffix, r, cluster)
+		if errors.As(err, &damage) || err == nil && *is != id {
+			return nil, nil
+		}
+		return r, err
+	})
+	return slices.DeleteFunc(all, func(r *R) bool { return r == nil }), err
+}
+
+// recordIDs returns the ids of records, the newest first.
+func (b *Bucket) recordIDs(ctx context.Context, prefix string) (ids []string, err error) {
+	err = b.objects.list(ctx, prefix, func(o object) error {
+		if at := parse(o.name); (at.kind == isDrill || at.kind == isHealing) && !o.odd && !ahead(at.id) {
+			ids = append(ids, at.id)
+		}
+		return nil
+	})
+	newestFirst(ids)
+	return ids, err
+}

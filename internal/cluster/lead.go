@@ -1,0 +1,187 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// ErrNotLeader refuses what a leader writes whose time is over: another may
+// lead by now.
+var ErrNotLeader = errors.New("cluster: this process does not lead any more")
+
+// Leader is who leads a cluster's coordinators.
+type Leader struct {
+	Name  string    `json:"name"`
+	Addr  string    `json:"addr,omitempty"` // of its admin port
+	Since time.Time `json:"since"`
+}
+
+// Lead is the leadership of one process. What it writes by [Client.Steer] is
+// compared with it by etcd itself, so that a leader that was frozen and wakes
+// changes nothing.
+type Lead struct {
+	c        *Client
+	lease    clientv3.LeaseID
+	revision int64 // that created the key
+	lost     chan struct{}
+	stop     context.CancelFunc
+}
+
+func (c *Client) leaderKey() string { return c.prefix + "leader" }
+
+// Lead returns once this process leads, or when ctx or the client ends. It
+// waits for etcd, and for whoever leads, as long as it takes.
+func (c *Client) Lead(ctx context.Context, who Leader) (*Lead, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(c.ctx, cancel)()
+	defer cancel()
+	var told string
+	for {
+		l, other, err := c.tryLead(ctx, who)
+		switch {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("cluster: lead: %w", ctx.Err())
+		case l != nil:
+			c.log.Info("leading the cluster's coordinators", "name", who.Name)
+			return l, nil
+		case err != nil && err.Error() != told:
+			told = err.Error()
+			c.log.Warn("waiting to lead", "err", err)
+		case err == nil && other.Name != told:
+			told = other.Name
+			c.log.Info("another coordinator leads; waiting", "leader", other.Name, "addr", other.Addr)
+		}
+		if err != nil {
+			_ = wait(ctx, retryAfter)
+			continue
+		}
+		c.awaitLeaderless(ctx)
+	}
+}
+
+// tryLead takes the leadership, or returns who has it.
+func (c *Client) tryLead(ctx context.Context, who Leader) (*Lead, Leader, error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	who.Since = time.Now().UTC().Truncate(time.Millisecond)
+	body, err := json.Marshal(who)
+	if err != nil {
+		return nil, Leader{}, err
+	}
+	lease, err := c.etcd.Grant(call, leaseSeconds)
+	if err != nil {
+		return nil, Leader{}, away(err)
+	}
+	put, err := c.etcd.Txn(call).If(clientv3.Compare(clientv3.CreateRevision(c.leaderKey()), "=", 0)).
+		Then(clientv3.OpPut(c.leaderKey(), string(body), clientv3.WithLease(lease.ID))).
+		Else(clientv3.OpGet(c.leaderKey())).Commit()
+	if err != nil || !put.Succeeded {
+		_, _ = c.etcd.Revoke(call, lease.ID) // or it ends by itself
+	}
+	if err != nil {
+		return nil, Leader{}, away(err)
+	}
+	if !put.Succeeded {
+		var other Leader
+		_ = json.Unmarshal(put.Responses[0].GetResponseRange().Kvs[0].Value, &other) // whoever it is leads
+		return nil, other, nil
+	}
+	run, stop := context.WithCancel(c.ctx)
+	l := &Lead{c: c, lease: lease.ID, revision: put.Header.Revision, lost: make(chan struct{}), stop: stop}
+	alive, err := c.etcd.KeepAlive(run, lease.ID)
+	if err != nil {
+		stop()
+		return nil, Leader{}, away(err)
+	}
+	c.wg.Go(func() { l.keep(run, alive) })
+	return l, Leader{}, nil
+}
+
+// keep notices the end of the leadership: by the lease, by this process's own
+// clock, or by somebody who removed the key.
+func (l *Lead) keep(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveResponse) {
+	defer close(l.lost)
+	for {
+		late := time.NewTimer(leaseSeconds * time.Second)
+		select {
+		case <-ctx.Done():
+		case <-late.C:
+		case _, ok := <-alive:
+			late.Stop()
+			if ok {
+				continue
+			}
+		}
+		late.Stop()
+		return
+	}
+}
+
+// awaitLeaderless returns when the leader's key is deleted, or after
+// relistEvery.
+func (c *Client) awaitLeaderless(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.relist)
+	defer cancel()
+	for resp := range c.etcd.Watch(clientv3.WithRequireLeader(ctx), c.leaderKey()) {
+		if resp.Err() != nil {
+			break
+		}
+		for _, e := range resp.Events {
+			if e.Type == clientv3.EventTypeDelete {
+				return
+			}
+		}
+	}
+	<-ctx.Done()
+}
+
+// Lost is closed when the leadership may have ended.
+func (l *Lead) Lost() <-chan struct{} { return l.lost }
+
+// holds is true in a transaction while this process leads.
+func (l *Lead) holds() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(l.c.leaderKey()), "=", l.revision)
+}
+
+// Resign ends the leadership, so that another process leads at once.
+func (l *Lead) Resign(ctx context.Context) {
+	l.stop()
+	<-l.lost
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, _ = l.c.etcd.Txn(ctx).If(l.holds()).Then(clientv3.OpDelete(l.c.leaderKey())).Commit() // or the lease ends it
+	_, _ = l.c.etcd.Revoke(ctx, l.lease)
+}
+
+// Leader returns who leads; ok is false while nobody does.
+func (c *Client) Leader(ctx context.Context) (who Leader, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	got, err := c.etcd.Get(ctx, c.leaderKey())
+	if err != nil {
+		return who, false, away(err)
+	}
+	if len(got.Kvs) == 0 {
+		return who, false, nil
+	}
+	if err := json.Unmarshal(got.Kvs[0].Value, &who); err != nil {
+		return who, false, fmt.Errorf("cluster: the leader's key: %w", err)
+	}
+	return who, true, nil
+}
+
+// Depose ends the leadership of whoever has it, so that another leads: for a
+// process that lives and does nothing.
+func (c *Client) Depose(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := c.etcd.Delete(ctx, c.leaderKey()); err != nil {
+		return away(err)
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// lead waits to lead.
+func lead(t *testing.T, c *cluster.Client, name string) *cluster.Lead {
+	t.Helper()
+	l, err := c.Lead(t.Context(), cluster.Leader{Name: name})
+	check(t, err)
+	return l
+}
+
+// put returns a change of one document.
+func put(name, body string) func(*cluster.Steering) error {
+	return func(s *cluster.Steering) error { s.Documents[name] = body; return nil }
+}
+
+// One process leads; the next one when it resigns, or when its key is gone,
+// whatever the first one believes.
+func TestOneLeads(t *testing.T) {
+	s := startEtcd(t)
+	a, b := s.open(""), s.open("")
+	first := lead(t, a, "a")
+	check(t, a.Steer(t.Context(), first, put("plan", "1")))
+
+	second := make(chan *cluster.Lead, 1)
+	go func() {
+		l, err := b.Lead(context.Background(), cluster.Leader{Name: "b"})
+		if err != nil {
+			t.Error(err)
+		}
+		second <- l
+	}()
+	if who, ok, err := b.Leader(t.Context()); err != nil || !ok || who.Name != "a" {
+		t.Errorf("%v, %v, %v leads", who, ok, err)
+	}
+	s.raw(deleteKey("/millrace/test/leader")) // as its lease does, while it is frozen
+	l := <-second
+	check(t, b.Steer(t.Context(), l, put("plan", "2")))
+	if err := a.Steer(t.Context(), first, put("plan", "3")); !errors.Is(err, cluster.ErrNotLeader) {
+		t.Errorf("a leader that is none writes: %v", err)
+	}
+	first.Resign(t.Context()) // takes nothing from the other
+	check(t, b.Steer(t.Context(), l, put("plan", "4")))
+	l.Resign(t.Context())
+	if _, ok, err := b.Leader(t.Context()); ok || err != nil {
+		t.Errorf("somebody leads after both resigned: %v", err)
+	}
+	select {
+	case <-first.Lost():
+	case <-time.After(time.Minute):
+		t.Error("the first one still believes that it leads")
+	}
+	if got, err := a.Steering(t.Context()); err != nil || got.Documents["plan"] != "4" {
+		t.Errorf("the plan is %q, %v", got.Documents["plan"], err)
+	}
+}
+
+// Documents and assignment change together or not at all, and never over
+// somebody else's change.
+func TestSteerIsOneTransaction(t *testing.T) {
+	s := startEtcd(t)
+	c := s.open("")
+	join(t, c, cluster.Node{ID: "a", Addr: "127.0.0.1:1"})
+	w := watch(t, c)
+	await(t, "a", w.Changed, func() bool { return w.Current().Alive("a") })
+	first := spreadOver(t, 1, "a")
+	check(t, c.Steer(t.Context(), nil, func(s *cluster.Steering) error {
+		s.Assignment, s.Documents["plan"] = first, "one"
+		return nil
+	}))
+	got, err := c.Steering(t.Context())
+	check(t, err)
+	if got.Assignment.Epoch != 1 || got.Documents["plan"] != "one" || !got.Map.Alive("a") {
+		t.Errorf("epoch %d, plan %q, alive %v", got.Assignment.Epoch, got.Documents["plan"], got.Map.Alive("a"))
+	}
+
+	for name, race := range map[string]func(*cluster.Steering) error{
+		"document":   put("plan", "theirs"),
+		"other":      put("intent", "theirs"),
+		"assignment": func(s *cluster.Steering) error { s.Assignment.Wanted = 2; return nil },
+	} {
+		err := c.Steer(t.Context(), nil, func(s *cluster.Steering) error {
+			check(t, c.Steer(t.Context(), nil, race))
+			s.Documents["plan"] = "mine"
+			s.Assignment.Wanted = 5
+			return nil
+		})
+		if !errors.Is(err, cluster.ErrRaced) {
+			t.Errorf("beside a change of the %s: %v", name, err)
+		}
+	}
+	got, err = c.Steering(t.Context())
+	check(t, err)
+	if got.Documents["plan"] != "theirs" || got.Assignment.Wanted != 2 || got.Assignment.Epoch != 2 {
+		t.Errorf("plan %q, wanted %d, epoch %d", got.Documents["plan"], got.Assignment.Wanted, got.Assignment.Epoch)
+	}
+	unknown := func(s *cluster.Steering) error { s.Assignment.Replicas[7] = []millrace.NodeID{"stranger"}; return nil }
+	if err := c.Steer(t.Context(), nil, unknown); !errors.Is(err, cluster.ErrUnknownOwner) {
+		t.Errorf("an owner that nobody knows: %v", err)
+	}
+}
+
+// deleteKey removes a key past this package.
+func deleteKey(key string) func(*clientv3.Client) error {
+	return func(c *clientv3.Client) error { _, err := c.Delete(context.Background(), key); return err }
+}

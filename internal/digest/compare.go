@@ -1,0 +1,227 @@
+// Package digest compares the replicas of partitions, finds those that are not
+// what their log makes of a replica, and has them replaced.
+//
+// Replicas are masters all, and none of them knows that it is wrong. What shows
+// it is that two have been at one offset of one log with different digests.
+// Where most of three or more agree, the others are wrong. Of two, digests do
+// not tell which: then the stream is made anew from the log, or from a backup
+// that both agree with, and that decides. Where neither is there, nobody is
+// taken out, and a person decides.
+package digest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Dial returns a client of a node. Who gives it closes its connections.
+type Dial func(cluster.Node) (nodev1.NodeServiceClient, error)
+
+// Difference is a partition whose replicas differ in one stream.
+type Difference struct {
+	Partition millrace.Partition
+	Stream    kafka.Stream
+	Offset    millrace.Offset            // the newest that tells most
+	Digests   map[millrace.NodeID]uint64 // there, of those that have been there
+	// Wrong are those that differ from what should be, and Right is one that
+	// does not; both are empty where digests do not tell.
+	Wrong []millrace.NodeID
+	Right millrace.NodeID
+	// Agreed is the newest offset known at which all of Digests were equal; -1
+	// is none.
+	Agreed millrace.Offset
+	// Witness is what the stream was made anew from, where that decided.
+	Witness string
+}
+
+// String says who differs, for people.
+func (d *Difference) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "partition %d: at %d of %s", d.Partition, d.Offset, d.Stream)
+	for _, id := range d.nodes() {
+		fmt.Fprintf(&b, " %s has %x", id, d.Digests[id])
+	}
+	switch {
+	case len(d.Wrong) == 0:
+		b.WriteString("; which is wrong is not known")
+	default:
+		fmt.Fprintf(&b, "; wrong: %v", d.Wrong)
+	}
+	if d.Witness != "" {
+		fmt.Fprintf(&b, ", by %s", d.Witness)
+	}
+	return b.String()
+}
+
+// nodes returns who has been at the offset, by id.
+func (d *Difference) nodes() []millrace.NodeID {
+	var all []millrace.NodeID
+	for id := range d.Digests {
+		all = append(all, id)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Trail is what a node tells of a replica.
+type Trail struct {
+	Node millrace.NodeID
+	*nodev1.Trail
+}
+
+// Compare asks all nodes that are alive for the digests of their replicas, those
+// of backup nodes too, and returns the partitions whose replicas differ. Nodes
+// that do not answer are left out and named by the error; what the others tell
+// is compared all the same.
+func Compare(ctx context.Context, m *cluster.Map, dial Dial) ([]Difference, error) {
+	trails, err := Trails(ctx, m, dial)
+	var all []Difference
+	for p := range partition.All() {
+		all = append(all, Judge(p, trails[p])...)
+	}
+	return all, err
+}
+
+// Trails asks all nodes that are alive for the digests of their replicas, of
+// some partitions or of all.
+func Trails(ctx context.Context, m *cluster.Map, dial Dial, of ...millrace.Partition) (map[millrace.Partition][]Trail, error) {
+	req := &nodev1.DigestsRequest{}
+	for _, p := range of {
+		req.Partitions = append(req.Partitions, int32(p))
+	}
+	all := map[millrace.Partition][]Trail{}
+	var mu sync.Mutex // of all and errs
+	var errs []error
+	var asked sync.WaitGroup
+	for _, n := range m.Nodes() {
+		if !m.Alive(n.ID) {
+			continue
+		}
+		c, err := dial(n)
+		asked.Go(func() {
+			var resp *nodev1.DigestsResponse
+			if err == nil {
+				resp, err = c.Digests(ctx, req)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("digests of %s: %w", n.ID, err))
+			}
+			for _, t := range resp.GetTrails() {
+				if t.Answers && t.Partition >= 0 && t.Partition < partition.Count {
+					p := millrace.Partition(t.Partition)
+					all[p] = append(all[p], Trail{n.ID, t})
+				}
+			}
+		})
+	}
+	asked.Wait()
+	for _, trails := range all {
+		slices.SortFunc(trails, func(a, b Trail) int { return cmp.Compare(a.Node, b.Node) })
+	}
+	return all, errors.Join(errs...)
+}
+
+// stream returns the offsets of a stream that the trail knows, and the digests.
+func (t Trail) stream(s kafka.Stream) ([]int64, []uint64) {
+	at, digests := t.ContentAt, t.Content
+	if s == kafka.Features {
+		at, digests = t.FeaturesAt, t.Features
+	}
+	n := min(len(at), len(digests))
+	return at[:n], digests[:n]
+}
+
+// Judge says in which streams the replicas of a partition differ. Those of
+// different logs are not compared.
+func Judge(p millrace.Partition, trails []Trail) (all []Difference) {
+	byLog := map[string][]Trail{}
+	for _, t := range trails {
+		if t.Log != "" {
+			byLog[t.Log] = append(byLog[t.Log], t)
+		}
+	}
+	for _, same := range byLog {
+		for s := range 2 {
+			if d, differ := judge(p, kafka.Stream(s), same); differ {
+				all = append(all, d)
+			}
+		}
+	}
+	return all
+}
+
+// judge compares one stream of replicas of one log, at the newest of the
+// offsets that most of them have been at. One that differed and does no more,
+// because what differed was replaced since, is well.
+func judge(p millrace.Partition, s kafka.Stream, trails []Trail) (d Difference, differ bool) {
+	told := map[int64]map[millrace.NodeID]uint64{}
+	for _, t := range trails {
+		offsets, digests := t.stream(s)
+		for i, at := range offsets {
+			if told[at] == nil {
+				told[at] = map[millrace.NodeID]uint64{}
+			}
+			told[at][t.Node] = digests[i]
+		}
+	}
+	d = Difference{Partition: p, Stream: s, Offset: -1, Agreed: -1}
+	for at, by := range told {
+		if n := len(by); n > len(d.Digests) || n == len(d.Digests) && at > int64(d.Offset) {
+			d.Offset, d.Digests = millrace.Offset(at), by
+		}
+	}
+	if len(d.Digests) < 2 || len(groups(d.Digests)) < 2 {
+		return d, false
+	}
+	for at, by := range told {
+		if at > int64(d.Agreed) && at < int64(d.Offset) && len(by) == len(d.Digests) && len(groups(by)) == 1 {
+			d.Agreed = millrace.Offset(at)
+		}
+	}
+	d.vote()
+	return d, true
+}
+
+// groups counts who has which digest.
+func groups(by map[millrace.NodeID]uint64) map[uint64]int {
+	all := map[uint64]int{}
+	for _, digest := range by {
+		all[digest]++
+	}
+	return all
+}
+
+// vote names those that differ from most, if most agree.
+func (d *Difference) vote() {
+	for digest, n := range groups(d.Digests) {
+		if 2*n > len(d.Digests) {
+			d.decide(digest)
+		}
+	}
+}
+
+// decide names those whose digest is not the one that it should be.
+func (d *Difference) decide(digest uint64) {
+	d.Wrong, d.Right = nil, ""
+	for _, id := range d.nodes() {
+		switch {
+		case d.Digests[id] != digest:
+			d.Wrong = append(d.Wrong, id)
+		case d.Right == "":
+			d.Right = id
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package digest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Settle has the replicas taken out and renewed that a difference names. Where
+// it names none, a witness decides first: see [Witness]. No replica is taken
+// out that is the last to answer for its partition. An error says what a person
+// has to see to.
+func Settle(ctx context.Context, m *cluster.Map, dial Dial, d *Difference) error {
+	if len(d.Wrong) == 0 {
+		if err := Witness(ctx, m, dial, d); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, id := range d.Wrong {
+		if err := condemn(ctx, m, dial, d, id); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Witness has the stream made anew up to where the replicas differ, by one of
+// the nodes, and names those that are not equal to it.
+func Witness(ctx context.Context, m *cluster.Map, dial Dial, d *Difference) error {
+	req := &nodev1.WitnessPartitionRequest{Partition: int32(d.Partition), Stream: int32(d.Stream), Offset: int64(d.Offset), Agreed: int64(d.Agreed)}
+	for _, id := range d.nodes() {
+		req.Nodes = append(req.Nodes, string(id))
+	}
+	var errs []error
+	for _, id := range d.nodes() {
+		resp, err := witness(ctx, m, dial, id, req)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", id, err))
+			continue
+		}
+		d.Witness = resp.Source
+		d.decide(resp.Digest)
+		if d.Right == "" {
+			d.Wrong = nil
+			return undecided(d, fmt.Sprintf("none of them is what the log makes of it: %x, from %s", resp.Digest, resp.Source))
+		}
+		return nil
+	}
+	return undecided(d, fmt.Sprintf("it could not be made anew: %v", errors.Join(errs...)))
+}
+
+func witness(ctx context.Context, m *cluster.Map, dial Dial, id millrace.NodeID, req *nodev1.WitnessPartitionRequest) (*nodev1.WitnessPartitionResponse, error) {
+	n, ok := m.Node(id)
+	if !ok {
+		return nil, errors.New("it is gone")
+	}
+	c, err := dial(n)
+	if err != nil {
+		return nil, err
+	}
+	return c.WitnessPartition(ctx, req)
+}
+
+func undecided(d *Difference, why string) error {
+	return &millrace.Error{
+		Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("%s: %s", d, why),
+		WayOut: fmt.Sprintf("look at what differs (millrace partition diff %d), and have the replica that is wrong made anew: stop its node, delete its data directory, start it", d.Partition),
+	}
+}
+
+// condemn has a node take out its replica.
+func condemn(ctx context.Context, m *cluster.Map, dial Dial, d *Difference, id millrace.NodeID) error {
+	n, ok := m.Node(id)
+	right, rightOK := m.Node(d.Right)
+	switch {
+	case !ok || !rightOK:
+		return errors.New("a node is gone")
+	case n.Keeps == "" && !othersAnswer(m, d, id):
+		return &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("partition %d has no other replica that answers", d.Partition),
+			WayOut: "it stays in service until there is one; start the nodes that are gone",
+		}
+	}
+	c, err := dial(n)
+	if err != nil {
+		return err
+	}
+	_, err = c.CondemnPartition(ctx, &nodev1.CondemnPartitionRequest{
+		Partition: int32(d.Partition), Stream: int32(d.Stream), Offset: int64(d.Offset), Digest: d.Digests[id], Expected: d.Digests[d.Right],
+		Agreed: int64(d.Agreed), Peer: string(d.Right), PeerAddr: right.Addr,
+	})
+	return err
+}
+
+// othersAnswer reports whether a replica answers for the partition that is not
+// known to be wrong.
+func othersAnswer(m *cluster.Map, d *Difference, but millrace.NodeID) bool {
+	for _, id := range m.Replicas(d.Partition) {
+		ready := m.Ready(id)
+		if id != but && m.Alive(id) && ready.Has(d.Partition) && (d.Digests[id] == d.Digests[d.Right] || d.Digests[id] == 0) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,260 @@
+package experiments
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// Store changes the documents of experiments in a cluster. A change that is
+// refused changes nothing.
+type Store struct {
+	Documents *cluster.Artefacts // of [Kind]
+	Known     experiment.Known
+	Who       string // as the history says it
+}
+
+// State is all documents as they were at one moment.
+type State struct {
+	Set      *experiment.Set
+	Versions map[string]cluster.Version
+	Texts    map[string][]byte
+	Faults   map[string]error // why documents are not in the set
+
+	docs     map[string]good // that are
+	revision int64
+}
+
+// Changed is what became of a document, or would.
+type Changed struct {
+	Version   cluster.Version
+	Fresh     bool     // it was not there before
+	Sentences []string // what changes, and who moves where; none: nothing does
+}
+
+// Read reads all documents.
+func (s *Store) Read(ctx context.Context) (*State, error) {
+	if err := s.Documents.Settle(ctx); err != nil {
+		return nil, err
+	}
+	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}}
+	st.Versions = s.Documents.Serving()
+	for name, v := range st.Versions {
+		body, err := s.Documents.Body(ctx, v)
+		if err != nil {
+			return nil, fmt.Errorf("experiments: document %s: %w", name, err)
+		}
+		st.Texts[name] = body
+		d, err := experiment.Parse(name, body)
+		if err != nil {
+			st.Faults[name] = err
+			continue
+		}
+		st.docs[name] = good{v, d}
+	}
+	for {
+		var err error
+		if st.Set, err = experiment.Compile(inOrder(st.docs), s.Known); err == nil {
+			return st, nil
+		}
+		var at *experiment.Error
+		if !errors.As(err, &at) {
+			return nil, err
+		}
+		for _, d := range at.Documents {
+			st.Faults[d.Name] = d.Error
+			delete(st.docs, d.Name)
+		}
+	}
+}
+
+// Find returns an experiment of the set.
+func (st *State) Find(name string) (experiment.Defined, error) {
+	var names []string
+	for _, d := range st.Set.Experiments() {
+		if d.Experiment.Name == name {
+			return d, nil
+		}
+		names = append(names, d.Experiment.Name)
+	}
+	e := &millrace.Error{Reason: millrace.ReasonUnknown, Field: "experiment", Detail: fmt.Sprintf("there is no experiment %.100q", name), WayOut: "name one of " + strings.Join(names, ", ")}
+	if len(names) == 0 {
+		e.WayOut = "define one first"
+	}
+	for _, document := range slices.Sorted(maps.Keys(st.Faults)) {
+		e.WayOut += fmt.Sprintf("; document %s has a fault and is not looked at", document)
+	}
+	return experiment.Defined{}, e
+}
+
+var documentName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
+
+// Check returns what [Store.Define] would do.
+func (s *Store) Check(ctx context.Context, name string, src []byte) (Changed, error) {
+	st, err := s.Read(ctx)
+	if err != nil {
+		return Changed{}, err
+	}
+	return s.check(st, name, src)
+}
+
+// check holds a document against all others as they were read.
+func (s *Store) check(st *State, name string, src []byte) (Changed, error) {
+	if !documentName.MatchString(name) {
+		return Changed{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%.100q is no name of a document", name), WayOut: "choose one of a letter, then up to 62 letters, digits, '_', '.' and '-'"}
+	}
+	doc, err := experiment.Parse(name, src)
+	if err != nil {
+		return Changed{}, err
+	}
+	if err := unserved(doc); err != nil {
+		return Changed{}, err
+	}
+	if _, there := st.Versions[name]; !there && len(st.Versions) >= maxDocuments {
+		return Changed{}, &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "name", Detail: fmt.Sprintf("there are %d documents already", len(st.Versions)), WayOut: "put it into one of them, or drop those whose experiments have stopped"}
+	}
+	next, err := experiment.Compile(append(st.but(name), doc), s.Known) // the new one last: what it contradicts is not at fault
+	if err != nil {
+		return Changed{}, err
+	}
+	if err := st.Set.Change(next); err != nil {
+		return Changed{}, err
+	}
+	return Changed{Sentences: st.Set.Diff(next)}, nil
+}
+
+// but returns all documents of the set but one, in order.
+func (st *State) but(name string) []experiment.Document {
+	docs := maps.Clone(st.docs)
+	delete(docs, name)
+	return inOrder(docs)
+}
+
+// unserved refuses what definitions may say and no broker does yet.
+func unserved(d experiment.Document) error {
+	refuse := func(field, detail, wayOut string) error {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
+	}
+	for i, l := range d.Layers {
+		if l.Unit == "entity" {
+			return refuse(fmt.Sprintf("layers[%d].unit", i), "brokers of this version do not divide entities", "divide viewers, or an attribute of theirs")
+		}
+	}
+	for i, e := range d.Experiments {
+		for j, v := range e.Variants {
+			field := fmt.Sprintf("experiments[%d].variants[%d].set", i, j)
+			switch {
+			case len(v.Set.Weights) > 0:
+				return refuse(field+".weights", "index nodes of this version do not replace weights", "push a model with these weights, and set model")
+			case v.Set.Interleave != nil:
+				return refuse(field+".interleave", "brokers of this version do not interleave", "set model")
+			}
+		}
+	}
+	return nil
+}
+
+// maxTries is how often a change is tried while others change documents.
+const maxTries = 30
+
+// Define checks a document against all others and puts it in place. Brokers
+// assign by it within a second.
+func (s *Store) Define(ctx context.Context, name string, src []byte) (c Changed, err error) {
+	return s.change(ctx, func(*State) (string, []byte, error) { return name, src, nil })
+}
+
+// Steer gives an experiment another state and share, which to says by what it
+// has now; it is asked again after others have changed something. An error of
+// to changes nothing.
+func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.Experiment) (experiment.State, int, error)) (Changed, error) {
+	return s.change(ctx, func(st *State) (string, []byte, error) {
+		d, err := st.Find(name)
+		if err != nil {
+			return "", nil, err
+		}
+		state, share, err := to(d.Experiment)
+		if err != nil {
+			return "", nil, err
+		}
+		text, err := experiment.Rewrite(st.docs[d.Document].doc, st.Texts[d.Document], name, state, share)
+		return d.Document, text, err
+	})
+}
+
+// change puts in place what propose makes of all documents. It serves only if
+// what serves is still what it was made of; else propose is asked again.
+func (s *Store) change(ctx context.Context, propose func(*State) (name string, src []byte, err error)) (c Changed, err error) {
+	for i := range maxTries {
+		if i > 0 { // not again at the same time as the others
+			time.Sleep(rand.N(50 * time.Millisecond))
+		}
+		st, err := s.Read(ctx)
+		if err != nil {
+			return c, err
+		}
+		name, src, err := propose(st)
+		if err != nil {
+			return c, err
+		}
+		if c, err = s.check(st, name, src); err != nil {
+			return c, err
+		}
+		if c.Version, c.Fresh, err = s.Documents.Publish(ctx, name, "", src, s.Who); err != nil {
+			return c, err
+		}
+		if st.Versions[name] == c.Version {
+			return c, nil
+		}
+		if err := s.Documents.Settle(ctx); err != nil {
+			return c, err
+		}
+		at := s.Documents.Revision()
+		if !maps.Equal(s.Documents.Serving(), st.Versions) {
+			continue
+		}
+		if err := s.Documents.ServeAt(ctx, c.Version, at, s.Who); !errors.Is(err, cluster.ErrMoved) {
+			return c, err
+		}
+	}
+	return c, fmt.Errorf("experiments: %w, all the time; try again", cluster.ErrMoved)
+}
+
+// Drop takes a document and its versions out of the cluster. None of its
+// experiments may live.
+func (s *Store) Drop(ctx context.Context, name string) error {
+	st, err := s.Read(ctx)
+	if err != nil {
+		return err
+	}
+	versions, serving := s.Documents.All()[name], st.Versions[name]
+	if len(versions) == 0 {
+		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: fmt.Sprintf("there is no document %.100q", name), WayOut: "see millrace experiment list"}
+	}
+	next, err := experiment.Compile(st.but(name), s.Known)
+	if err != nil {
+		return err
+	}
+	if err := st.Set.Change(next); err != nil {
+		return err
+	}
+	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
+	for _, v := range versions {
+		if v == (cluster.Version{}) {
+			continue // none serves
+		}
+		if err := s.Documents.Drop(ctx, v, nil, s.Who); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
+			return err
+		}
+	}
+	return nil
+}

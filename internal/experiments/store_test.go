@@ -1,0 +1,188 @@
+package experiments_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+type anything struct{}
+
+func (anything) HasFeed(string) bool      { return true }
+func (anything) IsPrivate(string) bool    { return false }
+func (anything) HasModel(string) bool     { return true }
+func (anything) CheckFilter(string) error { return nil }
+
+// stores are of one cluster, each as another process has it.
+func stores(t *testing.T, n int) (all []*experiments.Store) {
+	t.Helper()
+	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	for i := range n {
+		cl, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cl.Close() })
+		documents, err := cl.Artefacts(t.Context(), experiments.Kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, &experiments.Store{Documents: documents, Known: anything{}, Who: fmt.Sprint("somebody-", i)})
+	}
+	return all
+}
+
+// document has a layer, or takes another document's, and one experiment.
+func document(layer bool, experiment string, from, to int) string {
+	layers := ""
+	if layer {
+		layers = "layers: [{name: l, salt: s, unit: viewer}]\n"
+	}
+	return fmt.Sprintf("%sexperiments: [{name: %s, layer: l, feeds: [f], state: draft, slots: [%d-%d], share: 10000, variants: [{name: v, weight: 10000}]}]\n", layers, experiment, from, to)
+}
+
+// Of changes at one time that contradict each other one is made, and those that
+// do not are all made.
+func TestDefinedAtOneTime(t *testing.T) {
+	all := stores(t, 4)
+	if _, err := all[0].Define(t.Context(), "base", []byte(document(true, "base", 0, 999))); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what string
+		from func(i int) int
+		made int
+	}{
+		{"the same slots", func(int) int { return 1000 }, 1},
+		{"slots of their own", func(i int) int { return 3000 + 1000*i }, 4},
+	} {
+		var g sync.WaitGroup
+		errs := make([]error, len(all))
+		for i, s := range all {
+			g.Go(func() {
+				name := fmt.Sprintf("e%d-%d", c.from(0), i)
+				_, errs[i] = s.Define(t.Context(), name, []byte(document(false, name, c.from(i), c.from(i)+999)))
+			})
+		}
+		g.Wait()
+		made := 0
+		for _, err := range errs {
+			if err == nil {
+				made++
+			} else if !strings.Contains(err.Error(), "experiments[0].slots") {
+				t.Errorf("%s: %v", c.what, err)
+			}
+		}
+		if made != c.made {
+			t.Errorf("%s: %d of %d are made: %v", c.what, made, len(all), errs)
+		}
+	}
+	st, err := all[1].Read(t.Context())
+	if err != nil || len(st.Faults) > 0 || len(st.Set.Experiments()) != 6 {
+		t.Errorf("%v, %v", err, st.Faults)
+	}
+}
+
+// to is what a person wants; a share below 0 is what there is.
+func to(state experiment.State, share int) func(experiment.Experiment) (experiment.State, int, error) {
+	return func(now experiment.Experiment) (experiment.State, int, error) {
+		if share < 0 {
+			return state, now.Share, nil
+		}
+		return state, share, nil
+	}
+}
+
+// Two who steer one experiment at one time both get what they asked for, or a
+// refusal.
+func TestSteeredAtOneTime(t *testing.T) {
+	all := stores(t, 3)
+	if _, err := all[0].Define(t.Context(), "d", []byte(document(true, "e", 0, 999))); err != nil {
+		t.Fatal(err)
+	}
+	var g sync.WaitGroup
+	for i, s := range all {
+		g.Go(func() {
+			if _, err := s.Steer(t.Context(), "e", to(experiment.Draft, 1000*(i+1))); err != nil && !errors.Is(err, cluster.ErrMoved) {
+				t.Error(err)
+			}
+		})
+	}
+	g.Wait()
+	if _, err := all[0].Steer(t.Context(), "e", to(experiment.Running, 5000)); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		_, err := s.Steer(t.Context(), "e", to(experiment.Running, 4000))
+		if err == nil || !strings.Contains(err.Error(), "pause it first") {
+			t.Error(err)
+		}
+	}
+	var e *millrace.Error
+	if _, err := all[2].Steer(t.Context(), "nosuch", to(experiment.Running, -1)); !errors.As(err, &e) || e.Reason != millrace.ReasonUnknown {
+		t.Error(err)
+	}
+	if err := all[1].Drop(t.Context(), "d"); err == nil || !strings.Contains(err.Error(), "stop it first") {
+		t.Error(err)
+	}
+	if _, err := all[1].Steer(t.Context(), "e", to(experiment.Stopped, -1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := all[2].Drop(t.Context(), "d"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pause beside a ramp of the same experiment, or of another one in the
+// document, stays, and so does the ramp.
+func TestPausedBesideARamp(t *testing.T) {
+	all := stores(t, 3)
+	two := document(true, "e", 0, 999) + strings.TrimPrefix(document(false, "other", 1000, 1999), "experiments: ")
+	two = strings.Replace(two, "}]}]\n[{", "}]}, {", 1)
+	if _, err := all[0].Define(t.Context(), "d", []byte(strings.ReplaceAll(strings.ReplaceAll(two, "draft", "running"), "share: 10000", "share: 1000"))); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 15 {
+		share := 2000 + 100*i
+		more := func(now experiment.Experiment) (experiment.State, int, error) { return now.State, share, nil }
+		var g sync.WaitGroup
+		for _, do := range []func() error{
+			func() error { _, err := all[0].Steer(t.Context(), "e", to(experiment.Paused, -1)); return err },
+			func() error { _, err := all[1].Steer(t.Context(), "e", more); return err },
+			func() error { _, err := all[2].Steer(t.Context(), "other", more); return err },
+		} {
+			g.Go(func() {
+				if err := do(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		g.Wait()
+		st, err := all[i%3].Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, state := range map[string]experiment.State{"e": experiment.Paused, "other": experiment.Running} {
+			d, err := st.Find(name)
+			if err != nil || d.Experiment.State != state || d.Experiment.Share != share {
+				t.Fatalf("round %d: %s is %s with %d, %v; want %s with %d", i, name, d.Experiment.State, d.Experiment.Share, err, state, share)
+			}
+		}
+		if _, err := all[0].Steer(t.Context(), "e", to(experiment.Running, -1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

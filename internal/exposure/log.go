@@ -1,0 +1,377 @@
+package exposure
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Producer writes entries to a topic, as Kafka does.
+type Producer interface {
+	// Produce writes entries in their order and waits until the fate of each is
+	// known: nil, or an error for each entry, nil for those written. An error
+	// that is [ErrRefused] says that the entry can never be written; any other
+	// that it was not, and may be tried again. When ctx ends it returns soon,
+	// with an error for each entry of which it does not know that it was written.
+	// It is called by one goroutine, and keeps nothing of entries.
+	Produce(ctx context.Context, entries []Entry) []error
+}
+
+// Entry is a key and a value to write.
+type Entry struct {
+	Key   []byte // the viewer: what a viewer is shown is in one partition, in its order
+	Value []byte // Avro, in single-object encoding
+}
+
+// ErrRefused says that an entry can never be written: it is too large for its
+// topic, say.
+var ErrRefused = errors.New("exposure: refused")
+
+// Config is how a log works.
+type Config struct {
+	Producer Producer // required
+	// MaxBytes bounds what waits, what is being written included, in bytes of
+	// memory; 0 is 64 MiB.
+	MaxBytes int
+	// Drain is for how long Close waits for what is left to be written; 0 is 5 s.
+	Drain time.Duration
+	Log   *slog.Logger // nil = silent
+}
+
+// Bounds and pauses of a log.
+const (
+	defaultMaxBytes = 64 << 20
+	defaultDrain    = 5 * time.Second
+
+	maxBatchBytes   = 1 << 20 // or one entry
+	maxBatchEntries = 1000
+	entryBytes      = 64 // what an entry takes beside its key and value
+
+	firstPause = 50 * time.Millisecond // after a failure; doubles
+	maxPause   = 5 * time.Second
+)
+
+// Counts is what became of the records that were added: all but those that wait
+// have been written, dropped or refused, each once.
+type Counts struct {
+	Added        int64
+	Waiting      int64
+	WaitingBytes int64 // of memory
+	Written      int64
+	DroppedFull  int64 // there was no room
+	DroppedEnd   int64 // Close waited no longer, or had been called; of these, what was on its way may be in the topic
+	Invalid      int64 // refused: not a record
+	Refused      int64 // refused by the producer
+
+	FeaturesLeftOut int64 // of those added: too large with their features
+	Failures        int64 // of the producer, in which entries were not written and are tried again
+}
+
+// Log takes records from requests and writes them in the background, in the
+// order in which they were added. It never makes a request wait: while nothing
+// can be written, records wait in memory, and what there is no room for is
+// dropped and counted. What waits already is kept.
+//
+// An entry that the producer fails is tried again, before any that was added
+// later; so the order is kept wherever a producer that fails an entry writes none
+// of those behind it.
+//
+// It is a [prometheus.Collector] of what became of the records.
+type Log struct {
+	cfg    Config
+	wake   chan struct{}      // has a value when there may be something to do
+	ctx    context.Context    // of the producer's calls
+	cancel context.CancelFunc // ends them
+	done   chan struct{}      // closed when the goroutine has ended
+
+	mu struct {
+		sync.Mutex
+		queue  []queued
+		counts Counts
+		tell   error // the first of those that are only counted
+		closed bool
+	}
+}
+
+// queued is an entry that waits, since when.
+type queued struct {
+	Entry
+	since time.Time
+}
+
+func (q *queued) bytes() int64 { return int64(len(q.Key) + len(q.Value) + entryBytes) }
+
+// Open starts a log and its goroutine, which Close ends. The error names every
+// fault of the configuration.
+func Open(cfg Config) (*Log, error) {
+	var faults []error
+	fault := func(field, detail, wayOut string) {
+		faults = append(faults, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut})
+	}
+	if cfg.Producer == nil {
+		fault("Producer", "none", "give one that writes to a topic")
+	}
+	if cfg.MaxBytes < 0 {
+		fault("MaxBytes", "negative", "give the bytes that may wait, or 0 for 64 MiB")
+	}
+	if cfg.Drain < 0 {
+		fault("Drain", "negative", "give the time that Close may take, or 0 for 5 s")
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, defaultMaxBytes)
+	cfg.Drain = cmp.Or(cfg.Drain, defaultDrain)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	l := &Log{cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	go l.run()
+	return l, nil
+}
+
+// Add takes a record over. It waits for nothing, keeps nothing of the record,
+// and cannot fail: what becomes of it is counted. It encodes the record (some
+// microseconds for twenty items), so the best moment is behind the answer.
+//
+// A record that with its features is larger than a body may be goes without them.
+func (l *Log) Add(r *Record) {
+	if l.full() {
+		return
+	}
+	buf := scratch.Get().(*[]byte)
+	defer scratch.Put(buf)
+	body, err := r.Append((*buf)[:0])
+	bare := false
+	if e := (*schemas.Error)(nil); errors.As(err, &e) && e.Reason == schemas.OverLimit && r.hasFeatures() {
+		without := *r
+		without.FeaturesLeftOut, bare = true, true
+		body, err = without.Append((*buf)[:0])
+	}
+	if err != nil {
+		l.refuse(err)
+		return
+	}
+	*buf = body
+	l.offer(queued{Entry{[]byte(r.Viewer), schemas.Frame(schemas.Exposure().Fingerprint(), body)}, time.Now()}, bare)
+}
+
+// scratch are buffers for bodies.
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+func (r *Record) hasFeatures() bool {
+	return !r.FeaturesLeftOut && slices.ContainsFunc(r.Items, func(it Item) bool { return len(it.Features) > 0 })
+}
+
+// full counts a record that there is no room for, whatever its size, before it is
+// encoded.
+func (l *Log) full() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &l.mu.counts
+	switch {
+	case l.mu.closed:
+		c.DroppedEnd++
+	case c.WaitingBytes >= int64(l.cfg.MaxBytes):
+		c.DroppedFull++
+	default:
+		return false
+	}
+	c.Added++
+	return true
+}
+
+// refuse counts a record that is none.
+func (l *Log) refuse(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.counts.Added++
+	l.mu.counts.Invalid++
+	if l.mu.counts.Invalid == 1 { // the goroutine tells it, since that may take time
+		l.mu.tell = err
+		l.signal()
+	}
+}
+
+// offer puts an entry into the queue, or counts it as dropped.
+func (l *Log) offer(q queued, bare bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &l.mu.counts
+	c.Added++
+	if bare {
+		c.FeaturesLeftOut++
+	}
+	switch {
+	case l.mu.closed:
+		c.DroppedEnd++
+	case c.WaitingBytes+q.bytes() > int64(l.cfg.MaxBytes):
+		c.DroppedFull++
+	default:
+		l.mu.queue = append(l.mu.queue, q)
+		c.Waiting++
+		c.WaitingBytes += q.bytes()
+		l.signal()
+	}
+}
+
+func (l *Log) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes what is in the queue until the log is closed and the queue empty, or
+// until its context ends.
+func (l *Log) run() {
+	defer close(l.done)
+	pause := firstPause
+	for l.wait() {
+		batch := l.batch()
+		failed := l.settle(len(batch), l.cfg.Producer.Produce(l.ctx, batch))
+		if failed == nil {
+			if pause > firstPause {
+				l.cfg.Log.Info("exposures are written again")
+			}
+			pause = firstPause
+			continue
+		}
+		if pause == firstPause && l.ctx.Err() == nil {
+			l.cfg.Log.Warn("exposures are not written, and tried again", "err", failed)
+		}
+		select {
+		case <-time.After(pause):
+		case <-l.ctx.Done():
+		}
+		pause = min(2*pause, maxPause)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if left := l.mu.counts.Waiting; left > 0 {
+		l.cfg.Log.Error("exposures are dropped at the end of the process, which could not be written in time", "records", left)
+	}
+	l.mu.counts.DroppedEnd += l.mu.counts.Waiting
+	l.mu.counts.Waiting, l.mu.counts.WaitingBytes, l.mu.queue = 0, 0, nil
+}
+
+// wait returns true when something is in the queue, and false when nothing more
+// is to be written.
+func (l *Log) wait() bool {
+	for {
+		l.mu.Lock()
+		some, closed, tell := len(l.mu.queue) > 0, l.mu.closed, l.mu.tell
+		l.mu.tell = nil
+		l.mu.Unlock()
+		if tell != nil {
+			l.cfg.Log.Error("an exposure is refused; others are only counted", "err", tell)
+		}
+		switch {
+		case l.ctx.Err() != nil:
+			return false
+		case some:
+			return true
+		case closed:
+			return false
+		}
+		select {
+		case <-l.wake:
+		case <-l.ctx.Done():
+		}
+	}
+}
+
+// batch returns the first entries of the queue, which stay there until they are
+// settled.
+func (l *Log) batch() (batch []Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	bytes := 0
+	for i := range l.mu.queue {
+		q := &l.mu.queue[i]
+		if bytes += len(q.Key) + len(q.Value); len(batch) > 0 && (bytes > maxBatchBytes || len(batch) == maxBatchEntries) {
+			break
+		}
+		batch = append(batch, q.Entry)
+	}
+	return batch
+}
+
+// settle takes out of the queue what has been written or refused of its first n
+// entries, and returns an error of those that are to be tried again, or nil.
+func (l *Log) settle(n int, errs []error) (failed error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &l.mu.counts
+	if errs != nil && len(errs) != n {
+		panic("exposure: a producer has not told the fate of each entry")
+	}
+	var again []queued
+	for i, q := range l.mu.queue[:n] {
+		switch {
+		case errs == nil || errs[i] == nil:
+			c.Written++
+		case errors.Is(errs[i], ErrRefused):
+			if c.Refused++; c.Refused == 1 {
+				l.mu.tell = errs[i]
+			}
+		default:
+			failed = errs[i]
+			again = append(again, q)
+			continue
+		}
+		c.Waiting--
+		c.WaitingBytes -= q.bytes()
+	}
+	if failed != nil {
+		c.Failures++
+	}
+	keep := n - len(again)
+	copy(l.mu.queue[keep:], again)
+	clear(l.mu.queue[:keep]) // what has been written takes no memory
+	l.mu.queue = l.mu.queue[keep:]
+	return failed
+}
+
+// Counts returns what became of the records so far.
+func (l *Log) Counts() Counts {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.counts
+}
+
+// oldest returns for how long the first entry has waited.
+func (l *Log) oldest() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.mu.queue) == 0 {
+		return 0
+	}
+	return time.Since(l.mu.queue[0].since)
+}
+
+// Close takes nothing more, waits until everything is written, at most for the
+// time that the configuration says, ends the goroutine, and counts what is left
+// as dropped. It may be called again, and beside Add.
+func (l *Log) Close() {
+	l.mu.Lock()
+	l.mu.closed = true
+	l.mu.Unlock()
+	l.signal()
+	drained := time.NewTimer(l.cfg.Drain)
+	defer drained.Stop()
+	select {
+	case <-l.done:
+	case <-drained.C:
+	}
+	l.cancel()
+	<-l.done
+}

@@ -1,0 +1,133 @@
+package exposure
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/millrace/millrace"
+)
+
+// Record is what one answer showed to one viewer. The fields are those of
+// schemas/exposure.avsc, which says what each means.
+type Record struct {
+	ID                                string // of the request
+	Time                              millrace.Time
+	Viewer                            string // empty if the request named none
+	Feed                              string
+	FeedVersion                       int64
+	Broker                            string
+	AsOf                              millrace.Time
+	ServedBefore                      int // items, by earlier pages
+	TimelinesAsked, TimelinesAnswered int
+	Experiments                       []Experiment
+	HeldOut                           []string // layers
+	ShadowShare                       float64  // 0: not sampled
+	Interleaving                      *Interleaving
+	Models                            []Model // who ranked items; the receipt's first
+	Shadows                           []Model
+	Items                             []Item
+	FeaturesLeftOut                   bool    // set by Log where the record would have been too large
+	Millis                            float64 // until there was an answer, or a refusal
+	Refusal                           string  // its reason; empty of an answer
+}
+
+// Experiment is a variant that had a part in an answer.
+type Experiment struct {
+	Layer, Experiment, Variant string
+	Unit                       string  // what was assigned
+	Checksum                   string  // of the definition
+	Probability                float64 // that who fits the targeting has the variant; 0 if forced
+	ProbabilityInside          float64 // that who is in the experiment has it; 0 if forced
+	Forced                     bool
+}
+
+// Interleaving is the draft of an answer; see package interleave.
+type Interleaving struct {
+	Experiment string
+	Seed       uint64
+	Turns      uint64   // before this page
+	Teams      []string // variants
+}
+
+// Model is a version of a model.
+type Model struct {
+	Name, Version, Checksum string
+	Features                []string // names of the values in Item.Features, if they were asked for
+}
+
+// Item is an item as it was served.
+type Item struct {
+	Place      int // in the answer, from 1
+	ID, Entity string
+	Type       string
+	Score      float64 // may be NaN
+	Model      int     // of Record.Models
+	Team       int     // of Interleaving.Teams; -1 for nobody, and without a draft
+	Shadows    []float64
+	Features   []Value
+}
+
+// Value is a feature's value: a number, NaN where it is missing, or a text.
+type Value struct {
+	Number float64
+	Text   string
+	IsText bool
+}
+
+// Number returns a number's value. NaN is missing; true is 1, false 0.
+func Number(x float64) Value { return Value{Number: x} }
+
+// Text returns a text's value.
+func Text(s string) Value { return Value{Text: s, IsText: true} }
+
+// Missing returns the value of a feature that there is not.
+func Missing() Value { return Value{Number: math.NaN()} }
+
+// check returns what the schema alone does not see: that the record's parts fit
+// each other. The error is a [*millrace.Error].
+func (r *Record) check() error {
+	wrong := func(field, detail string, args ...any) error {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(detail, args...), WayOut: "write what was served, as schemas/exposure.avsc says"}
+	}
+	share := func(x float64) bool { return x >= 0 && x <= 1 }
+	switch {
+	case r.ID == "":
+		return wrong("id", "empty")
+	case r.Feed == "":
+		return wrong("feed", "empty")
+	case !(r.Millis >= 0) || math.IsInf(r.Millis, 0):
+		return wrong("millis", "%v", r.Millis)
+	case !share(r.ShadowShare):
+		return wrong("shadow_share", "%v is not from 0 to 1", r.ShadowShare)
+	}
+	for i := range r.Experiments {
+		e := &r.Experiments[i]
+		if !share(e.Probability) || !share(e.ProbabilityInside) {
+			return wrong(fmt.Sprintf("experiments[%d].probability", i), "%v, and inside %v, are not from 0 to 1", e.Probability, e.ProbabilityInside)
+		}
+		if e.Forced != (e.Probability == 0) || e.Forced != (e.ProbabilityInside == 0) {
+			return wrong(fmt.Sprintf("experiments[%d].forced", i), "%v with the probability %v, and %v inside", e.Forced, e.Probability, e.ProbabilityInside)
+		}
+	}
+	teams := 0
+	if r.Interleaving != nil {
+		teams = len(r.Interleaving.Teams)
+	}
+	for i := range r.Items {
+		it := &r.Items[i]
+		at := func(field string) string { return fmt.Sprintf("items[%d].%s", i, field) }
+		switch {
+		case it.Place < 1 || it.Place > math.MaxInt32:
+			return wrong(at("place"), "%d", it.Place)
+		case it.Model < 0 || it.Model >= len(r.Models):
+			return wrong(at("model"), "%d of %d", it.Model, len(r.Models))
+		case it.Team < -1 || it.Team >= teams:
+			return wrong(at("team"), "%d of %d", it.Team, teams)
+		case len(it.Shadows) > 0 && len(it.Shadows) != len(r.Shadows):
+			return wrong(at("shadow_scores"), "%d of %d shadows", len(it.Shadows), len(r.Shadows))
+		case len(it.Features) > 0 && len(it.Features) != len(r.Models[it.Model].Features):
+			return wrong(at("features"), "%d of %d names", len(it.Features), len(r.Models[it.Model].Features))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+)
+
+// DeadLetter is a record that was refused, as the topic of dead letters has it.
+type DeadLetter struct {
+	Offset millrace.Offset // of the letter
+	Time   millrace.Time   // of the transaction that put it there
+	Reason string          // why it was refused: a stable word
+	Detail string          // the same for people
+	Source string          // where it was read: topic/partition/offset
+	Batch  string          // of a batch kept aside: see HeaderBatch
+	Piece  string          // which part of the batch it is: see HeaderPiece
+	Key    []byte
+	Value  []byte // nil is a null value
+}
+
+func deadLetter(r *kgo.Record) DeadLetter {
+	d := DeadLetter{Offset: millrace.Offset(r.Offset), Time: millrace.TimeOf(r.Timestamp), Key: r.Key, Value: r.Value}
+	for _, h := range r.Headers { // ours are behind those of the producer, which may have the same names
+		switch h.Key {
+		case HeaderReason:
+			d.Reason = string(h.Value)
+		case HeaderDetail:
+			d.Detail = string(h.Value)
+		case HeaderSource:
+			d.Source = string(h.Value)
+		case HeaderBatch:
+			d.Batch = string(h.Value)
+		case HeaderPiece:
+			d.Piece = string(h.Value)
+		}
+	}
+	return d
+}
+
+// DeadLetterLog is the topic of dead letters as it is when it is opened.
+type DeadLetterLog struct {
+	First, End millrace.Offset // what it holds: from First up to and without End
+
+	brokers []string
+	topic   string
+}
+
+// OpenDeadLetters looks where the topic begins and ends.
+func OpenDeadLetters(ctx context.Context, brokers []string, topic string) (*DeadLetterLog, error) {
+	look, err := NewInspector(brokers)
+	if err != nil {
+		return nil, err
+	}
+	defer look.Close()
+	l := &DeadLetterLog{brokers: brokers, topic: topic}
+	starts, err := look.Starts(ctx, topic)
+	if errors.Is(err, kerr.UnknownTopicOrPartition) || err == nil && len(starts) == 0 {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonUnknown, Field: "topic-prefix", Detail: fmt.Sprintf("there is no topic %s", topic),
+			WayOut: "give the topic_prefix of the partitioners' configuration; a partitioner that starts creates the topic",
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	ends, err := look.Ends(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	l.First, l.End = starts[0], ends[0]
+	return l, nil
+}
+
+// Since returns the offset of the first letter from a time on; End if there is
+// none.
+func (l *DeadLetterLog) Since(ctx context.Context, t millrace.Time) (millrace.Offset, error) {
+	cl, err := newClient(l.brokers, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer cl.Close()
+	listed, err := kadm.NewClient(cl).ListOffsetsAfterMilli(ctx, int64(t), l.topic)
+	if err == nil {
+		err = listed.Error()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("kafka: dead letters since %s: %w", t, err)
+	}
+	o, _ := listed.Lookup(l.topic, 0)
+	return min(max(millrace.Offset(o.Offset), l.First), l.End), nil
+}
+
+// Read takes the letters from an offset up to and without another, oldest
+// first, both within First and End. It holds what one fetch brings and no more.
+func (l *DeadLetterLog) Read(ctx context.Context, from, to millrace.Offset, take func(DeadLetter)) error {
+	if from >= to {
+		return nil
+	}
+	// What is behind an aborted transaction is seen by the record that ends it.
+	cl, err := newClient(l.brokers, nil, kgo.KeepControlRecords(),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{l.topic: {0: kgo.NewOffset().At(int64(from))}}))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for next := from; next < to; {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return fmt.Errorf("kafka: read %s at %d: %w", l.topic, next, err)
+		}
+		for r := range fetches.RecordsAll() {
+			if next = millrace.Offset(r.Offset) + 1; next <= to && !r.Attrs.IsControl() {
+				take(deadLetter(r))
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package kafka
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+)
+
+// Dead letters come in transactions, some of them aborted: what was committed is
+// read, whole or in spans, and reading ends where the topic does.
+func TestDeadLettersOfTransactions(t *testing.T) {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	ctx, brokers := t.Context(), c.ListenAddrs()
+	if err := EnsureTopics(ctx, brokers, Topics{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID("writer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	for round, commit := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort, kgo.TryCommit, kgo.TryAbort} {
+		if err := cl.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			r := &kgo.Record{Topic: "dead-letters", Value: fmt.Appendf(nil, "%d-%d", round, i), Headers: []kgo.RecordHeader{
+				{Key: "reason", Value: []byte("not ours")}, {Key: "reason", Value: []byte("bad-framing")}, {Key: "src", Value: []byte("posts/0/1")}}}
+			if err := cl.ProduceSync(ctx, r).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := cl.EndTransaction(ctx, commit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log, err := OpenDeadLetters(ctx, brokers, "dead-letters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(from, to millrace.Offset) (values []string) {
+		t.Helper()
+		if err := log.Read(ctx, from, to, func(d DeadLetter) {
+			if d.Reason != "bad-framing" || d.Source != "posts/0/1" || d.Offset < from || d.Offset >= to {
+				t.Errorf("%+v", d)
+			}
+			values = append(values, string(d.Value))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return values
+	}
+	want := []string{"0-0", "0-1", "0-2", "2-0", "2-1", "2-2"}
+	if got := read(log.First, log.End); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	var spans []string
+	for from := log.First; from < log.End; from++ {
+		spans = append(spans, read(from, from+1)...)
+	}
+	if !slices.Equal(spans, want) {
+		t.Errorf("one by one %v, want %v", spans, want)
+	}
+	if at, err := log.Since(ctx, millrace.TimeOf(time.Now().Add(time.Hour))); err != nil || at != log.End {
+		t.Errorf("since a time to come: %d, %v, want the end, %d", at, err, log.End)
+	}
+}

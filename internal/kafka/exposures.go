@@ -1,0 +1,225 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Exposures writes exposures to a topic: idempotently, in order within a
+// partition. The partition is that of the key, as every client of Kafka reckons
+// it; entries without a key go anywhere. It is an [exposure.Producer].
+type Exposures struct {
+	cl    *kgo.Client
+	topic string
+}
+
+// NewExposures connects. The topic must exist once something is written.
+func NewExposures(brokers []string, topic string, log *slog.Logger) (*Exposures, error) {
+	if topic == "" {
+		return nil, errors.New("kafka: topic of exposures: empty; name one")
+	}
+	cl, err := newClient(brokers, log,
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+		kgo.ProducerBatchMaxBytes(maxTimelineBatchBytes),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return &Exposures{cl, topic}, nil
+}
+
+// exposurePartitions are those of a topic that is made here. Who wants others
+// makes it before.
+const exposurePartitions = 12
+
+// OpenExposures returns a log of exposures that is written to a topic, which is
+// made if it is missing, and what closes both. It waits for nothing: while Kafka
+// is away exposures wait in memory.
+func OpenExposures(brokers []string, topic string, log *slog.Logger) (*exposure.Log, func(), error) {
+	producer, err := NewExposures(brokers, topic, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	records, err := exposure.Open(exposure.Config{Producer: producer, Log: log})
+	if err != nil {
+		producer.Close()
+		return nil, nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	made := make(chan struct{})
+	go func() {
+		defer close(made)
+		tell := func(err error) { log.Warn("waiting for the topic of exposures", "topic", topic, "err", err) }
+		if err := EnsureContentTopic(ctx, brokers, topic, exposurePartitions, tell); err != nil && ctx.Err() == nil {
+			log.Error("the topic of exposures is not there; make it, and exposures that wait are written", "topic", topic, "err", err)
+		}
+	}()
+	return records, func() {
+		records.Close()
+		stop()
+		<-made
+		producer.Close()
+	}, nil
+}
+
+// ReadExposures takes the exposures of a topic from a time on, partition by
+// partition in their order, up to where the topic ends when it is called. It
+// returns how many entries are no exposures.
+func ReadExposures(ctx context.Context, brokers []string, topic string, from millrace.Time, take func(*exposure.Record)) (others int, err error) {
+	look, err := newClient(brokers, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer look.Close()
+	adm := kadm.NewClient(look)
+	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), topic)
+	if err == nil {
+		err = starts.Error()
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return 0, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "topic", Detail: "there is no topic " + topic, WayOut: "name the topic that brokers' configuration has under exposures"}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("kafka: exposures of %s: %w", topic, err)
+	}
+	ends, err := adm.ListEndOffsets(ctx, topic)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("kafka: exposures of %s: %w", topic, err)
+	}
+	at, left := map[int32]kgo.Offset{}, map[int32]int64{} // where each partition ends that is not read yet
+	ends.Each(func(end kadm.ListedOffset) {
+		if start, ok := starts.Lookup(topic, end.Partition); ok && start.Offset < end.Offset {
+			at[end.Partition], left[end.Partition] = kgo.NewOffset().At(start.Offset), end.Offset
+		}
+	})
+	if len(left) == 0 {
+		return 0, nil
+	}
+	cl, err := newClient(brokers, nil, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: at}))
+	if err != nil {
+		return 0, err
+	}
+	defer cl.Close()
+	for len(left) > 0 {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return others, fmt.Errorf("kafka: exposures of %s: %w", topic, err)
+		}
+		for r := range fetches.RecordsAll() {
+			end, open := left[r.Partition]
+			if !open || r.Offset >= end {
+				continue
+			}
+			if record, err := decodeExposure(r.Value); err == nil {
+				take(record)
+			} else {
+				others++
+			}
+			if r.Offset == end-1 {
+				delete(left, r.Partition)
+			}
+		}
+	}
+	return others, nil
+}
+
+// FollowExposures takes the exposures of a topic from a time on, as they come,
+// until ctx ends. No outage of Kafka ends it, nor a topic that is not there yet.
+func FollowExposures(ctx context.Context, brokers []string, topic string, from millrace.Time, log *slog.Logger, take func(*exposure.Record)) error {
+	cl, err := newClient(brokers, log, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	told := ""
+	for ctx.Err() == nil {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err(); err != nil && ctx.Err() == nil {
+			if err.Error() != told {
+				told = err.Error()
+				log.Warn("exposures are not read; trying again", "topic", topic, "err", err)
+			}
+			sleep(ctx, time.Second)
+		}
+		for r := range fetches.RecordsAll() {
+			if record, err := decodeExposure(r.Value); err == nil {
+				take(record)
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+func decodeExposure(value []byte) (*exposure.Record, error) {
+	framed, err := schemas.Unframe(value)
+	if err != nil {
+		return nil, err
+	}
+	if framed.Fingerprint != schemas.Exposure().Fingerprint() {
+		return nil, fmt.Errorf("kafka: schema %s is not that of exposures", framed.Fingerprint)
+	}
+	return exposure.Decode(framed.Body)
+}
+
+// Close drops what has not been written.
+func (e *Exposures) Close() { e.cl.Close() }
+
+// Produce implements [exposure.Producer]. While Kafka is away it waits: what has
+// been sent is sent again until its fate is known, so that none is written twice.
+// When ctx ends before, the fates that are not known are ctx's error; then only
+// Close is left to do.
+func (e *Exposures) Produce(ctx context.Context, entries []exposure.Entry) []error {
+	type fate struct {
+		i   int
+		err error
+	}
+	told := make(chan fate, len(entries)) // so that nobody waits for who waits no longer
+	for i, entry := range entries {
+		r := &kgo.Record{Topic: e.topic, Value: entry.Value}
+		if len(entry.Key) > 0 {
+			r.Key = entry.Key
+		}
+		e.cl.Produce(ctx, r, func(_ *kgo.Record, err error) { told <- fate{i, err} })
+	}
+	fates := make([]error, len(entries))
+	known := make([]bool, len(entries))
+	for range entries {
+		select {
+		case f := <-told:
+			fates[f.i], known[f.i] = e.failed(f.err), true
+		case <-ctx.Done():
+			for i := range fates {
+				if !known[i] {
+					fates[i] = e.failed(ctx.Err())
+				}
+			}
+			return fates
+		}
+	}
+	return fates
+}
+
+// failed names an error, and says whether trying again could help.
+func (e *Exposures) failed(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge), errors.Is(err, kerr.InvalidRecord):
+		return fmt.Errorf("kafka: produce to %s: %w: %w", e.topic, exposure.ErrRefused, err)
+	}
+	return fmt.Errorf("kafka: produce to %s: %w", e.topic, err)
+}

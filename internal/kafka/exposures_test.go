@@ -1,0 +1,87 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/internal/exposure"
+)
+
+func TestExposures(t *testing.T) { testExposures(t, fake(t)) }
+
+// testExposures: entries are in the topic once, those of a key in one partition
+// and in their order; one that no topic takes is refused and takes no other with
+// it.
+func testExposures(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	p, err := NewExposures(k.brokers, k.content, nil)
+	must(t, err)
+	defer p.Close()
+	want := map[string][]string{}
+	for batch := range 3 {
+		var entries []exposure.Entry
+		for i := range 40 {
+			key, value := fmt.Sprint("viewer", i%7), fmt.Sprintf("%d/%02d", batch, i)
+			entries = append(entries, exposure.Entry{Key: []byte(key), Value: []byte(value)})
+			want[key] = append(want[key], value)
+		}
+		entries = slices.Insert(entries, 20, exposure.Entry{Key: []byte("viewer"), Value: bytes.Repeat([]byte("x"), 5<<20)})
+		for i, err := range p.Produce(ctx, entries) {
+			if (i == 20) != errors.Is(err, exposure.ErrRefused) || (i != 20) != (err == nil) {
+				t.Errorf("batch %d, entry %d: %v", batch, i, err)
+			}
+		}
+	}
+	cl, err := newClient(k.brokers, nil, kgo.ConsumeTopics(k.content), kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	must(t, err)
+	defer cl.Close()
+	got, partitions := map[string][]string{}, map[string]int32{}
+	for n := 0; n < 120; {
+		fetches := cl.PollFetches(ctx)
+		must(t, fetches.Err())
+		for r := range fetches.RecordsAll() {
+			n++
+			key := string(r.Key)
+			if at, ok := partitions[key]; ok && at != r.Partition {
+				t.Errorf("%s is in partitions %d and %d", key, at, r.Partition)
+			}
+			partitions[key] = r.Partition
+			got[key] = append(got[key], string(r.Value))
+		}
+	}
+	for key := range want {
+		if !slices.Equal(got[key], want[key]) {
+			t.Errorf("%s has %v, want %v", key, got[key], want[key])
+		}
+	}
+}
+
+// Without Kafka a call ends with its context, and says so of every entry.
+func TestExposuresEndWithTheirContext(t *testing.T) {
+	_, addr := freePort(t)
+	p, err := NewExposures([]string{addr}, "exposures", nil)
+	must(t, err)
+	defer p.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan []error)
+	go func() { done <- p.Produce(ctx, make([]exposure.Entry, 3)) }()
+	cancel()
+	fates := <-done
+	for i, err := range fates {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("entry %d: %v", i, err)
+		}
+	}
+	if len(fates) != 3 {
+		t.Errorf("%d fates", len(fates))
+	}
+	if _, err := NewExposures([]string{addr}, "", nil); err == nil {
+		t.Error("no topic is needed")
+	}
+}

@@ -1,0 +1,230 @@
+package minicluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/sample"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Every answer of an experiment is written once, as its caller got it, and no
+// other.
+func TestExposuresEqualAnswers(t *testing.T) { testExposures(t, "") }
+
+// TestExposuresRealKafka is the same on a real Kafka.
+func TestExposuresRealKafka(t *testing.T) {
+	addr := os.Getenv("MILLRACE_KAFKA")
+	if addr == "" {
+		t.Skip("no real Kafka: run make kafka and set MILLRACE_KAFKA to its address")
+	}
+	testExposures(t, addr)
+}
+
+const tried = `
+layers:
+  - {name: shape, salt: shape, unit: viewer, holdout: [9000-9999]}
+  - {name: size, salt: size, unit: viewer}
+experiments:
+  - {name: each, layer: shape, feeds: [home], state: running, slots: [0-5999], share: 10000,
+     variants: [{name: control, weight: 5000}, {name: one, weight: 5000, set: {cap_per_entity: 1}}], forced: {member:3: one}}
+  - {name: few, layer: size, feeds: [home], state: running, slots: [0-4999], share: 10000,
+     variants: [{name: five, weight: 2500, set: {limit: 5}}, {name: ten, weight: 7500, set: {limit: 10}}]}
+`
+
+func testExposures(t *testing.T, kafkaAddr string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	prefix := fmt.Sprintf("exposures-%d-", rand.Uint32())
+	if kafkaAddr == "" {
+		k, err := StartKafka(t.TempDir(), "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer k.Close()
+		kafkaAddr = k.Addr()
+	}
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Kafka: kafkaAddr, TopicPrefix: prefix, Exposures: "exposures"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := false
+	defer func() {
+		if !closed {
+			_ = c.Close()
+		}
+	}()
+	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Activity(), sampleRecords()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitIndexed(ctx); err != nil {
+		t.Fatal(err)
+	}
+	documents, err := c.client.Artefacts(ctx, experiments.Kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &experiments.Store{Documents: documents, Known: everything{}, Who: "a test"}
+	if _, err := store.Define(ctx, "tried", []byte(tried)); err != nil {
+		t.Fatal(err)
+	}
+	cl, err := client.Dial(c.GRPC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	var followed []string
+	for _, e := range sample.Members() {
+		followed = append(followed, string(e))
+	}
+	request := func(viewer, token string) *feedv1.GetFeedRequest {
+		return &feedv1.GetFeedRequest{Feed: "home", Viewer: &feedv1.Viewer{Id: viewer}, Entities: followed[:min(100, len(followed))], PageToken: token}
+	}
+	for began := time.Now(); ; {
+		resp, err := cl.GetFeed(ctx, request("member:3", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Receipt.Variants["each"] == "one" {
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatal("the broker does not deal")
+		}
+	}
+	answers := map[string]*feedv1.GetFeedResponse{}
+	viewers, served, want := map[string]string{}, map[string]int{}, 0
+	n := 1000
+	if testing.Short() {
+		n = 100
+	}
+	for i := range n {
+		viewer := fmt.Sprintf("member:%d", i)
+		before := 0
+		for page, token := 0, ""; page < 2; page++ {
+			resp, err := cl.GetFeed(ctx, request(viewer, token))
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := resp.Receipt.AnswerId
+			if answers[id] != nil || len(id) != 32 {
+				t.Fatalf("the id %q again", id)
+			}
+			answers[id], viewers[id], served[id] = resp, viewer, before
+			before += len(resp.Items)
+			if token = resp.NextPageToken; token == "" {
+				break
+			}
+		}
+	}
+	closed = true
+	if err := c.Close(); err != nil { // writes what waits
+		t.Fatal(err)
+	}
+	read := readExposures(ctx, t, kafkaAddr, prefix+"exposures")
+	again := map[string]bool{}
+	if others, err := kafka.ReadExposures(ctx, []string{kafkaAddr}, prefix+"exposures", 0, func(r *exposure.Record) { again[r.ID] = true }); err != nil || others > 0 || len(again) != len(read) {
+		t.Errorf("%d others, %d of %d are read: %v", others, len(again), len(read), err)
+	}
+	heldOut, split := 0, map[string]int{}
+	for id, resp := range answers {
+		r := read[id]
+		if len(resp.Receipt.Variants) > 0 || r != nil && len(r.HeldOut) > 0 {
+			want++
+		}
+		if r != nil && len(r.Experiments)+len(r.HeldOut) == 0 {
+			t.Fatalf("written for nothing: %+v", r)
+		}
+		switch {
+		case r == nil && len(resp.Receipt.Variants) == 0:
+			continue
+		case r == nil:
+			t.Fatalf("an answer of %v is not written", resp.Receipt.Variants)
+		}
+		if r.Viewer != viewers[id] || r.ServedBefore != served[id] || len(r.Items) != len(resp.Items) || len(r.Experiments) != len(resp.Receipt.Variants) {
+			t.Fatalf("%+v\nof\n%v", r, resp)
+		}
+		for _, e := range r.Experiments {
+			if resp.Receipt.Variants[e.Experiment] != e.Variant || e.Unit != r.Viewer || len(e.Checksum) != 64 {
+				t.Fatalf("%+v of %v", e, resp.Receipt.Variants)
+			}
+			if want := map[string]float64{"control": 0.3, "one": 0.3, "five": 0.125, "ten": 0.375}[e.Variant]; e.Probability != want && !e.Forced || e.Forced != (r.Viewer == "member:3" && e.Experiment == "each") {
+				t.Fatalf("%+v", e)
+			}
+			split[e.Variant]++
+		}
+		for i, it := range r.Items {
+			got := resp.Items[i]
+			if it.Place != i+1 || it.ID != got.Id || it.Entity != got.Entity || it.Type != got.Type || it.Score != got.Score {
+				t.Fatalf("%+v of %v", it, got)
+			}
+		}
+		if m := r.Models[0]; m.Name != resp.Receipt.Model || m.Version != resp.Receipt.ModelVersion {
+			t.Fatalf("%+v of %v", m, resp.Receipt)
+		}
+		heldOut += len(r.HeldOut)
+	}
+	if heldOut == 0 || len(split) != 4 {
+		t.Errorf("%d held out, %v: the test tries too little", heldOut, split)
+	}
+	t.Logf("%d answers, %d written, %v", len(answers), want, split)
+}
+
+// everything is there.
+type everything struct{}
+
+func (everything) HasFeed(string) bool      { return true }
+func (everything) IsPrivate(string) bool    { return false }
+func (everything) HasModel(string) bool     { return true }
+func (everything) CheckFilter(string) error { return nil }
+
+// readExposures reads a topic to its end, by the answers' ids.
+func readExposures(ctx context.Context, t *testing.T, addr, topic string) map[string]*exposure.Record {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	all := map[string]*exposure.Record{}
+	for {
+		wait, cancel := context.WithTimeout(ctx, 3*time.Second)
+		fetches := cl.PollFetches(wait)
+		cancel()
+		if fetches.NumRecords() == 0 {
+			return all
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			framed, err := schemas.Unframe(r.Value)
+			if err != nil || framed.Fingerprint != schemas.Exposure().Fingerprint() {
+				t.Fatal(framed, err)
+			}
+			record, err := exposure.Decode(framed.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all[record.ID] != nil {
+				t.Errorf("%s is written twice", record.ID)
+			}
+			if !bytes.Equal(r.Key, []byte(record.Viewer)) {
+				t.Errorf("key %q of %q", r.Key, record.Viewer)
+			}
+			all[record.ID] = record
+		})
+	}
+}

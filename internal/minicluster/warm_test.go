@@ -1,0 +1,150 @@
+package minicluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/oracle"
+	"github.com/millrace/millrace/internal/sample"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Every partition moves to a node that has nothing, while questions are asked:
+// each is answered whole and right, and those that the new node answers, from
+// the first on, find nearly all that they ask for in its cache.
+func TestAMoveHandsTheCacheOver(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	on := func(node int) func([]millrace.NodeID) cluster.Assignment {
+		return func(ids []millrace.NodeID) cluster.Assignment {
+			a, err := cluster.Spread(ids[node:node+1], 1)
+			if err != nil {
+				t.Error(err)
+			}
+			return a
+		}
+	}
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Feeds: feeds(), Assign: on(0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	truth := oracle.New()
+	for line := range sample.Records() {
+		if err := truth.Load(schemas.Activity(), line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Questions ask for features of entities, so that somebody must know them.
+	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Features(), each(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Activity(), sampleRecords()); err != nil {
+		t.Fatal(err)
+	}
+	served := func(node int) func() error {
+		return func() error {
+			m := c.maps.Current()
+			id := c.nodeIDs()[node]
+			all := cluster.All()
+			if ready := m.Ready(id); m.Hosted(id) != all || ready != all {
+				return fmt.Errorf("%s serves %d partitions", id, ready.Len())
+			}
+			return nil
+		}
+	}
+	if err := errors.Join(c.wait(ctx, served(0)), c.WaitIndexed(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	questions := ask(t, truth, 60)
+	compare(t, c, questions, "cold")
+	compare(t, c, questions, "warm")
+
+	load := c.load(t, questions)
+	defer load()
+	assign := func(next cluster.Assignment) {
+		t.Helper()
+		next.Epoch, next.AllowShrink = c.maps.Current().Epoch()+1, true
+		if err := c.client.Assign(ctx, next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	both, err := cluster.Spread(c.nodeIDs(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	assign(both)
+	if err := c.wait(ctx, served(1)); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Nodes[1].CacheStats(); s.Warmed == 0 {
+		t.Error("nothing was handed over")
+	}
+	assign(on(1)(c.nodeIDs()))
+	if err := c.wait(ctx, func() error {
+		if replicas := c.maps.Current().Replicas(0); len(replicas) > 1 {
+			return fmt.Errorf("partition 0 is on %v", replicas)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, c, questions, "handed over")
+	load()
+	// How much is handed over is bounded in time, which a busy machine may miss.
+	if s := c.Nodes[1].CacheStats(); 4*(s.Misses+s.FeatureMisses) > s.FatHits || s.FatHits == 0 {
+		t.Errorf("the new node found %d timelines in its cache and had to read %d, and features of %d", s.FatHits, s.Misses, s.FeatureMisses)
+	}
+}
+
+// load asks questions, one after another, until the returned function is
+// called. Each must be answered, whole and right.
+func (c *Cluster) load(t *testing.T, questions []asked) (stop func()) {
+	t.Helper()
+	cl, err := client.Dial(c.GRPC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var loader sync.WaitGroup
+	answered := 0
+	loader.Go(func() {
+		for ; ctx.Err() == nil; answered++ {
+			q := &questions[answered%len(questions)]
+			once, done := context.WithTimeout(t.Context(), time.Minute) // the client's own is short
+			resp, err := cl.GetFeed(once, q.req)
+			done()
+			switch {
+			case err != nil:
+				t.Errorf("under load: %v", err)
+				return
+			case len(resp.Coverage.Missing) > 0:
+				t.Errorf("under load: partial: %v", resp.Coverage)
+				return
+			}
+			if diff := oracle.Diff(q.want, oracle.FeedItems(resp.Items)); diff != "" {
+				t.Errorf("under load: %s", diff)
+				return
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		cancel()
+		loader.Wait()
+		t.Logf("%d questions were answered meanwhile", answered)
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

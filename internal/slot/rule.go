@@ -1,0 +1,104 @@
+package slot
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace"
+)
+
+// Range is the slots From to To, both included.
+type Range struct {
+	From int `json:"from"`
+	To   int `json:"to"`
+}
+
+// Arm is a variant and how many of Count draws are its own.
+type Arm struct {
+	Variant string `json:"variant"`
+	Weight  int    `json:"weight"`
+}
+
+// Rule is what a caller needs to tell the variant of a unit by itself: an
+// experiment as it is dealt now. It does not have the targeting: a unit outside
+// of it has no variant, whatever the rule says.
+type Rule struct {
+	Experiment string            `json:"experiment"`
+	Salt       string            `json:"salt"`             // of the layer
+	Unit       string            `json:"unit"`             // viewer, attribute NAME or entity
+	Slots      []Range           `json:"slots"`            // in use, ascending
+	Arms       []Arm             `json:"arms"`             // in the order of their names, by bytes
+	Forced     map[string]string `json:"forced,omitempty"` // variants of named viewers or entities, not dealt by chance
+}
+
+// ReadRule reads a rule in JSON and refuses one that deals otherwise than a
+// broker would. The error is a millrace.Error that names the field.
+func ReadRule(src []byte) (Rule, error) {
+	var r Rule
+	if err := json.Unmarshal(src, &r); err != nil {
+		return Rule{}, &millrace.Error{Reason: millrace.ReasonInvalid, Detail: fmt.Sprintf("not a rule of an experiment: %v", err), WayOut: "give one like {\"experiment\":\"e\",\"salt\":\"s\",\"unit\":\"viewer\",\"slots\":[{\"from\":0,\"to\":999}],\"arms\":[{\"variant\":\"a\",\"weight\":10000}]}"}
+	}
+	return r, r.check()
+}
+
+func (r *Rule) check() error {
+	fault := func(field, format string, args ...any) error {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: "take the rule as it was given"}
+	}
+	for i, s := range r.Slots {
+		if s.From < 0 || s.To < s.From || s.To >= Count || i > 0 && s.From <= r.Slots[i-1].To {
+			return fault(fmt.Sprintf("slots[%d]", i), "%d to %d is no range of slots that ascend below %d", s.From, s.To, Count)
+		}
+	}
+	sum := 0
+	for i, a := range r.Arms {
+		if a.Weight < 0 || a.Weight > Count || i > 0 && a.Variant <= r.Arms[i-1].Variant {
+			return fault(fmt.Sprintf("arms[%d]", i), "%q with weight %d, where names ascend and weights are 0 to %d", a.Variant, a.Weight, Count)
+		}
+		sum += a.Weight
+	}
+	if sum != Count {
+		return fault("arms", "the weights come to %d and not to %d", sum, Count)
+	}
+	return nil
+}
+
+// MaxUnitBytes is how long a unit is at most.
+const MaxUnitBytes = 512
+
+// Assign returns the variant of a unit, and whether it has one. The empty unit
+// has none, nor one that is longer than MaxUnitBytes. In a layer of viewers or entities unit is the id; in one of an
+// attribute it is the attribute's value, and Forced, which goes by the viewer's
+// id, is for the caller to look at first.
+func (r *Rule) Assign(unit string) (variant string, ok bool) {
+	if v, ok := r.Forced[unit]; ok && (r.Unit == "viewer" || r.Unit == "entity") {
+		return v, true
+	}
+	if unit == "" || len(unit) > MaxUnitBytes || !In(r.Slots, Of(r.Salt, unit)) {
+		return "", false
+	}
+	return r.Arms[ArmOf(r.Arms, Draw(r.Salt, r.Experiment, unit))].Variant, true
+}
+
+// In reports whether a slot is in one of ranges that ascend.
+func In(ranges []Range, slot int) bool {
+	_, ok := slices.BinarySearchFunc(ranges, slot, func(r Range, s int) int {
+		if r.To < s {
+			return -1
+		}
+		return max(0, cmp.Compare(r.From, s))
+	})
+	return ok
+}
+
+// ArmOf returns the arm that a draw falls to. The weights come to Count.
+func ArmOf(arms []Arm, draw int) int {
+	for i := range arms {
+		if draw -= arms[i].Weight; draw < 0 {
+			return i
+		}
+	}
+	panic("slot: weights that do not come to 10,000")
+}

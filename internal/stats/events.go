@@ -1,0 +1,109 @@
+package stats
+
+import "math"
+
+// Proportion returns the confidence sequence of the share of units that have an
+// event, in [0, 1]: the shares p at which a beta-binomial mixture has not
+// gathered evidence of 1/alpha against p (Robbins, "Statistical methods related
+// to the law of the iterated logarithm", Annals of Mathematical Statistics
+// 1970). It is exact at every count, none included, and uses no normal
+// approximation, which is wrong where events are few. The prior is Jeffreys',
+// Beta(1/2, 1/2), which loses least against the best p at both ends.
+//
+// A unit counts once, whatever number of events it has, and units are
+// independent.
+func (s Sequence) Proportion(events, units int64) (Interval, error) {
+	if events < 0 || units < events {
+		return Interval{}, refuse("events", "count each unit once at most", "%d of %d units", events, units)
+	}
+	return s.betaBinomial(events, units-events, 0.5, 0.5), nil
+}
+
+// rateConcentration is how many events the prior of RateRatio is worth. A prior
+// this wide finds rates that doubled with the fewest events, or nearly so, and
+// loses little on others.
+const rateConcentration = 8
+
+// RateRatio compares how often units of two arms have a rare event: of the
+// events of both arms, which part is the variant's? Value is the variant's rate
+// as a multiple of the control's, its interval lies in [0, +Inf], and P is of
+// equal rates. It is the test of inhomogeneous Bernoulli processes by Lindon and
+// Malek 2022, with a beta prior around equal rates: exact at every
+// count, and also when the rate of both arms rises and falls with the hour, as
+// when a backend fails, because only the split of the events is asked.
+//
+// The events are units that had one, each counted once. Share is the part of
+// both arms' units that the assignment gives to the variant, in (0, 1): 1/2
+// where a step is split evenly. It must be the same for all of the events;
+// SampleRatio says whether units fit it.
+func (s Sequence) RateRatio(control, variant int64, share float64) (Effect, error) {
+	if control < 0 || variant < 0 {
+		return Effect{}, refuse("events", "count units with an event from 0", "%d and %d are no counts", control, variant)
+	}
+	if !(share > 0 && share < 1) {
+		return Effect{}, refuse("share", "give the variant's part of both arms' units, like 0.5", "%v is not between 0 and 1", share)
+	}
+	a, b := rateConcentration*share, rateConcentration*(1-share)
+	of := s.betaBinomial(variant, control, a, b)
+	ratio := func(part float64) float64 { return part / (1 - part) * (1 - share) / share }
+	e := Effect{ratio(float64(variant) / float64(variant+control)), Interval{ratio(of.Low), ratio(of.High)}, 1}
+	if s.alpha > 0 {
+		e.P = anytime(logBetaMixture(variant, control, a, b) - logLikelihood(variant, control, share))
+	}
+	return e, nil
+}
+
+// betaBinomial returns the interval of p that x successes and y failures leave,
+// under a mixture by Beta(a, b).
+func (s Sequence) betaBinomial(x, y int64, a, b float64) Interval {
+	all := Interval{0, 1}
+	if s.alpha == 0 || x+y == 0 {
+		return all
+	}
+	// The evidence against p falls from 0 to the best p, x/(x+y), and rises from
+	// there to 1; at the best p it is below 0.
+	floor := logBetaMixture(x, y, a, b) + math.Log(s.alpha)
+	inside := func(p float64) bool { return logLikelihood(x, y, p) > floor }
+	best := float64(x) / float64(x+y)
+	if x > 0 {
+		all.Low = bisect(best, 0, inside)
+	}
+	if y > 0 {
+		all.High = bisect(best, 1, inside)
+	}
+	return all
+}
+
+// bisect returns where, between a point that is inside and one that is not,
+// inside ends: the first number outside, so that no rounding narrows an
+// interval.
+func bisect(in, out float64, inside func(float64) bool) float64 {
+	for {
+		middle := in + (out-in)/2
+		if middle == in || middle == out {
+			return out
+		}
+		if inside(middle) {
+			in = middle
+		} else {
+			out = middle
+		}
+	}
+}
+
+// logLikelihood is of x successes and y failures in one order, under p.
+func logLikelihood(x, y int64, p float64) float64 {
+	var log float64
+	if x > 0 {
+		log = float64(x) * math.Log(p)
+	}
+	if y > 0 {
+		log += float64(y) * math.Log1p(-p)
+	}
+	return log
+}
+
+// logBetaMixture is logLikelihood when p is drawn from Beta(a, b).
+func logBetaMixture(x, y int64, a, b float64) float64 {
+	return logBeta(a+float64(x), b+float64(y)) - logBeta(a, b)
+}

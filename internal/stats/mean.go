@@ -1,0 +1,63 @@
+package stats
+
+import "math"
+
+// largest is the greatest magnitude that a Mean takes as a number: squares of
+// it, summed over 10^18 units, stay finite.
+const largest = 1e140
+
+// Mean is the running mean and variance of values, one a unit, kept by
+// Welford's method ("Note on a method for calculating corrected sums of
+// squares and products", Technometrics 1962). The zero value is empty. It may be
+// copied, stored and merged.
+type Mean struct {
+	N    int64   // numbers added
+	Mean float64 // of the numbers, in their unit; 0 while there is none
+	M2   float64 // sum of squared differences from the mean
+	NaN  int64   // values left out because they are not numbers
+	Inf  int64   // values left out because they are infinite, or beyond 1e140
+}
+
+// Add takes one value. NaN, infinities and magnitudes beyond 1e140 are counted
+// apart and change nothing else.
+func (m *Mean) Add(x float64) {
+	switch {
+	case math.IsNaN(x):
+		m.NaN++
+		return
+	case math.Abs(x) > largest:
+		m.Inf++
+		return
+	}
+	m.N++
+	before := x - m.Mean
+	m.Mean += before / float64(m.N)
+	m.M2 += before * (x - m.Mean)
+}
+
+// Merge adds what another has seen, by the update of Chan, Golub and LeVeque
+// ("Updating formulae and a pairwise algorithm for computing sample
+// variances", 1979, equation 2.1). The order of merges changes no more than
+// the rounding.
+func (m *Mean) Merge(other Mean) {
+	m.NaN += other.NaN
+	m.Inf += other.Inf
+	if other.N == 0 {
+		return
+	}
+	n := m.N + other.N
+	apart := other.Mean - m.Mean
+	part := float64(other.N) / float64(n)
+	m.M2 += other.M2 + apart*apart*float64(m.N)*part
+	m.Mean += apart * part
+	m.N = n
+}
+
+// Variance returns the unbiased sample variance, in the values' unit squared;
+// NaN of fewer than two numbers.
+func (m Mean) Variance() float64 {
+	if m.N < 2 {
+		return math.NaN()
+	}
+	return m.M2 / float64(m.N-1)
+}

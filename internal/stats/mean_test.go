@@ -1,0 +1,130 @@
+package stats
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// near reports whether two numbers agree to 1e-5, of their size where that is
+// above 1.
+func near(a, b float64) bool {
+	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-5*max(1, min(math.Abs(a), math.Abs(b)))
+}
+
+// same fails the test where two numbers are not near each other.
+func same(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if !near(got, want) {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+func TestMeanOfValues(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		values         []float64
+		mean, variance float64
+	}{
+		{"none", nil, 0, math.NaN()},
+		{"one", []float64{3}, 3, math.NaN()},
+		// R's var(c(2, 4, 4, 4, 5, 5, 7, 9)) is 32/7.
+		{"eight", []float64{2, 4, 4, 4, 5, 5, 7, 9}, 5, 32.0 / 7},
+		// NIST's NumAcc3: the difference of squares loses every digit of it.
+		{"far from zero", []float64{1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16}, 1e9 + 10, 30},
+		{"not numbers", []float64{1, math.NaN(), math.Inf(1), 3, math.Inf(-1), 1e200}, 2, 2},
+	} {
+		var m Mean
+		for _, x := range c.values {
+			m.Add(x)
+		}
+		same(t, c.name+": mean", m.Mean, c.mean)
+		same(t, c.name+": variance", m.Variance(), c.variance)
+	}
+}
+
+func TestWhatIsNoNumberIsCountedApart(t *testing.T) {
+	var m, other Mean
+	for _, x := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1e141, -1e141} {
+		m.Add(x)
+	}
+	other.Merge(m)
+	if want := (Mean{NaN: 1, Inf: 4}); m != want || other != want {
+		t.Errorf("%+v and merged %+v, want %+v", m, other, want)
+	}
+	for range 1000 {
+		m.Add(1e140)
+		m.Add(-1e140)
+	}
+	if math.IsInf(m.M2, 0) || math.IsNaN(m.Mean) {
+		t.Errorf("the largest values overflow: %+v", m)
+	}
+}
+
+func TestMergedMeansEqualOne(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		parts := make([]Mean, 1+r.IntN(5))
+		var whole Mean
+		offset := math.Pow(10, 6*r.Float64())
+		for range r.IntN(300) {
+			x := offset + r.NormFloat64()
+			if r.IntN(20) == 0 {
+				x = math.NaN()
+			}
+			whole.Add(x)
+			parts[r.IntN(len(parts))].Add(x)
+		}
+		var merged Mean
+		for _, i := range r.Perm(len(parts)) {
+			merged.Merge(parts[i])
+		}
+		if merged.N != whole.N || merged.NaN != whole.NaN || !near(merged.Mean, whole.Mean) || !near(merged.Variance(), whole.Variance()) {
+			t.Fatalf("seed %d: merged %+v, want %+v", seed, merged, whole)
+		}
+	}
+}
+
+// A ratio's mean and variance are those of the delta method, computed over all
+// units at once; merging changes neither.
+func TestRatios(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		var whole, merged Ratio
+		parts := make([]Ratio, 1+r.IntN(4))
+		var tops, bottoms []float64
+		var sumTop, sumBottom float64
+		for range 2 + r.IntN(300) {
+			bottom := 1e3 + 100*r.Float64()
+			top := bottom*0.3 + 10*r.NormFloat64()
+			tops, bottoms = append(tops, top), append(bottoms, bottom)
+			sumTop, sumBottom = sumTop+top, sumBottom+bottom
+			whole.Add(top, bottom)
+			parts[r.IntN(len(parts))].Add(top, bottom)
+		}
+		for _, part := range parts {
+			merged.Merge(part)
+		}
+		ratio, n := sumTop/sumBottom, float64(len(tops))
+		var squares float64
+		for i := range tops {
+			off := (tops[i] - ratio*bottoms[i]) / (sumBottom / n)
+			squares += off * off
+		}
+		for _, got := range []Mean{whole.Linear(), merged.Linear()} {
+			if got.N != int64(len(tops)) || !near(got.Mean, ratio) || math.Abs(got.M2-squares) > 1e-5*squares {
+				t.Fatalf("seed %d: %+v, want ratio %v and M2 %v", seed, got, ratio, squares)
+			}
+		}
+	}
+	var r Ratio
+	r.Add(math.NaN(), 1)
+	r.Add(1, math.Inf(1))
+	if want := (Ratio{Left: 2}); r != want || r.Linear() != (Mean{Inf: 2}) {
+		t.Errorf("of what is no number: %+v", r)
+	}
+	r.Add(1, 0)
+	if m := r.Linear(); m.N != 0 {
+		t.Errorf("one over nothing is a mean: %+v", m)
+	}
+}

@@ -1,0 +1,107 @@
+package stats
+
+import (
+	"fmt"
+	"math"
+)
+
+// Logged is one logged answer, or one logged item of it, with what followed.
+type Logged struct {
+	Reward float64 // what was observed: a click, a dwell time; finite
+	Old    float64 // the probability with which it was shown, in (0, 1]
+	New    float64 // the probability with which the other ranking shows it, in [0, 1]
+}
+
+// OffPolicy says what another ranking would have been rewarded with, from
+// answers that it did not give. The intervals are for one look, by the normal
+// approximation: they need some hundreds of answers, and Effective says how
+// many there really are.
+type OffPolicy struct {
+	// IPS is the mean of rewards weighted by New/Old, without bias if weights are
+	// not cut. Its variance is the sample variance of the weighted rewards (n-1)
+	// over n.
+	IPS         float64
+	IPSInterval Interval
+	// SelfNormalised divides by the sum of the weights instead of their number:
+	// it stays within the rewards' range and does not change when all rewards
+	// are shifted. Its variance is the delta method's, the sum of
+	// (weight·(reward-SelfNormalised))² over the square of the sum of weights
+	// (Owen, "Monte Carlo theory, methods and examples", chapter 9).
+	SelfNormalised         float64
+	SelfNormalisedInterval Interval
+	// MeanWeight is near 1 where Old is right and no weight is cut.
+	MeanWeight float64
+	// Effective is the size of an even sample that says as much: the squared sum
+	// of weights over the sum of their squares.
+	Effective float64
+	Cut       int // weights that were above the limit
+}
+
+// CounterfactualReward estimates what another ranking would have been rewarded
+// with, by inverse propensities and by their self-normalised form (Swaminathan
+// and Joachims, "The self-normalized estimator for counterfactual learning",
+// NIPS 2015). Weights above limit are cut to it, which adds
+// bias and takes variance (Swaminathan and Joachims, "Counterfactual risk
+// minimization", ICML 2015); 0 cuts none. The intervals miss with a chance of
+// about alpha each.
+func CounterfactualReward(logged []Logged, limit, alpha float64) (OffPolicy, error) {
+	switch {
+	case len(logged) < 2:
+		return OffPolicy{}, refuse("logged", "give two logged answers or more", "%d say nothing of their variance", len(logged))
+	case !(limit >= 0):
+		return OffPolicy{}, refuse("limit", "give the largest weight, or 0 to cut none", "%v is no weight", limit)
+	case !(alpha > 0 && alpha < 1):
+		return OffPolicy{}, refuse("alpha", "give a chance of error like 0.05", "%v is not between 0 and 1", alpha)
+	}
+	var o OffPolicy
+	var sum, squares, rewards float64
+	var weighted Mean
+	weights := make([]float64, len(logged))
+	for i, l := range logged {
+		if err := l.validate(i); err != nil {
+			return OffPolicy{}, err
+		}
+		w := l.New / l.Old
+		if limit > 0 && w > limit {
+			w = limit
+			o.Cut++
+		}
+		weights[i] = w
+		sum += w
+		squares += w * w
+		rewards += w * l.Reward
+		weighted.Add(w * l.Reward)
+	}
+	if sum == 0 || weighted.Inf > 0 || math.IsInf(squares, 0) {
+		return OffPolicy{}, refuse("logged", "log answers that both rankings may give, or cut weights", "the weights sum to %v, and %d weighted rewards are beyond measure", sum, weighted.Inf)
+	}
+	n, z := float64(len(logged)), normalQuantile(1-alpha/2)
+	o.MeanWeight = sum / n
+	o.Effective = sum / squares * sum
+	o.IPS = weighted.Mean
+	o.IPSInterval = within(o.IPS, z*math.Sqrt(weighted.Variance()/n))
+	o.SelfNormalised = rewards / sum
+	var spread float64
+	for i, l := range logged {
+		off := weights[i] / sum * (l.Reward - o.SelfNormalised)
+		spread += off * off
+	}
+	o.SelfNormalisedInterval = within(o.SelfNormalised, z*math.Sqrt(spread))
+	return o, nil
+}
+
+func within(value, half float64) Interval { return Interval{value - half, value + half} }
+
+// validate refuses what is not a probability or a reward; i is its place.
+func (l Logged) validate(i int) error {
+	name := func(field string) string { return fmt.Sprintf("logged[%d].%s", i, field) }
+	switch {
+	case math.IsNaN(l.Reward) || math.IsInf(l.Reward, 0):
+		return refuse(name("reward"), "leave out answers without a finite reward", "%v is no reward", l.Reward)
+	case !(l.Old > 0 && l.Old <= 1):
+		return refuse(name("old"), "log the probability with which it was shown", "%v is not in (0, 1]", l.Old)
+	case !(l.New >= 0 && l.New <= 1):
+		return refuse(name("new"), "give a probability", "%v is not in [0, 1]", l.New)
+	}
+	return nil
+}

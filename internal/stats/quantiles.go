@@ -1,0 +1,157 @@
+package stats
+
+import (
+	"math"
+	"slices"
+)
+
+// QuantileError is how far a quantile of Quantiles may be off, as a part of
+// its value.
+const QuantileError = 0.01
+
+// maxBuckets bounds the buckets of each sign. At QuantileError that is a range
+// of 10^17 from the smallest to the largest magnitude; what is smaller counts
+// as the smallest.
+const maxBuckets = 2048
+
+// logGrowth is the logarithm of how much larger each bucket's bound is than
+// the one before.
+var logGrowth = math.Log((1 + QuantileError) / (1 - QuantileError))
+
+// Quantiles counts values in buckets whose bounds grow by a constant factor, so
+// that every quantile is within 1 % of its value: DDSketch (Masson, Rim and Lee,
+// "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
+// guarantees", VLDB 2019). The zero value is empty. Merging sketches gives
+// exactly the sketch of all values, in any order. NaN and infinities are counted
+// apart and change nothing else.
+type Quantiles struct {
+	Positive, Negative map[int]int64 // counts by the bucket of the magnitude
+	Zero               int64
+	NaN, Inf           int64
+}
+
+// Add takes one value.
+func (q *Quantiles) Add(x float64) {
+	switch {
+	case math.IsNaN(x):
+		q.NaN++
+	case math.IsInf(x, 0):
+		q.Inf++
+	case x == 0:
+		q.Zero++
+	case x > 0:
+		q.Positive = count(q.Positive, bucketOf(x), 1)
+	default:
+		q.Negative = count(q.Negative, bucketOf(-x), 1)
+	}
+}
+
+// Merge adds what another has counted.
+func (q *Quantiles) Merge(other Quantiles) {
+	for b, n := range other.Positive {
+		q.Positive = count(q.Positive, b, n)
+	}
+	for b, n := range other.Negative {
+		q.Negative = count(q.Negative, b, n)
+	}
+	q.Zero += other.Zero
+	q.NaN += other.NaN
+	q.Inf += other.Inf
+}
+
+// N returns how many numbers were counted.
+func (q Quantiles) N() int64 {
+	n := q.Zero
+	for _, c := range q.Positive {
+		n += c
+	}
+	for _, c := range q.Negative {
+		n += c
+	}
+	return n
+}
+
+// At returns the quantile at each of parts, each in [0, 1]: of n numbers in
+// rising order the one at place part·(n-1), rounded down, counted from 0, to
+// within QuantileError of its value. Without numbers, and of a part that is none,
+// it is NaN.
+func (q Quantiles) At(parts ...float64) []float64 {
+	type step struct {
+		value float64
+		upTo  int64 // numbers up to this value
+	}
+	var steps []step
+	var n int64
+	add := func(value float64, count int64) {
+		n += count
+		steps = append(steps, step{value, n})
+	}
+	for _, b := range slices.Backward(buckets(q.Negative)) {
+		add(-valueOf(b), q.Negative[b])
+	}
+	add(0, q.Zero)
+	for _, b := range buckets(q.Positive) {
+		add(valueOf(b), q.Positive[b])
+	}
+	values := make([]float64, len(parts))
+	for i, part := range parts {
+		values[i] = math.NaN()
+		if n == 0 || !(part >= 0 && part <= 1) {
+			continue
+		}
+		at := int64(part * float64(n-1))
+		first, _ := slices.BinarySearchFunc(steps, at, func(s step, at int64) int {
+			if s.upTo <= at {
+				return -1
+			}
+			return 1
+		})
+		values[i] = steps[first].value
+	}
+	return values
+}
+
+// bucketOf returns the bucket of a magnitude: the b with growth^(b-1) <
+// magnitude <= growth^b.
+func bucketOf(magnitude float64) int { return int(math.Ceil(math.Log(magnitude) / logGrowth)) }
+
+// valueOf returns what stands for a bucket: no number in it is further away
+// than QuantileError. It is squared from its root, because math.Exp overflows
+// before the largest float64 on some architectures.
+func valueOf(bucket int) float64 {
+	root := math.Exp(float64(bucket) * logGrowth / 2)
+	return min(root*(1-QuantileError)*root, math.MaxFloat64)
+}
+
+// buckets returns the buckets of a side, rising.
+func buckets(side map[int]int64) []int {
+	all := make([]int, 0, len(side))
+	for b := range side {
+		all = append(all, b)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// count adds n numbers to a bucket. When there are too many buckets, the lowest
+// gives its numbers to the next: so the buckets that stay are always the
+// highest ones of all that were ever counted, whatever the order.
+func count(side map[int]int64, bucket int, n int64) map[int]int64 {
+	if side == nil {
+		side = map[int]int64{}
+	}
+	side[bucket] += n
+	if len(side) > maxBuckets {
+		lowest, next := math.MaxInt, math.MaxInt
+		for b := range side {
+			if b < lowest {
+				lowest, next = b, lowest
+			} else {
+				next = min(next, b)
+			}
+		}
+		side[next] += side[lowest]
+		delete(side, lowest)
+	}
+	return side
+}

@@ -1,0 +1,85 @@
+package stats
+
+import (
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// Every quantile is within QuantileError of the exact one, of every kind of
+// score.
+func TestQuantiles(t *testing.T) {
+	parts := []float64{0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1}
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		draw := []func() float64{
+			r.Float64, r.NormFloat64, r.ExpFloat64,
+			func() float64 { return math.Exp(5 * r.NormFloat64()) },
+			func() float64 { return float64(r.IntN(5) - 2) },
+			func() float64 { return math.MaxFloat64 * (0.5 + r.Float64()/2) },
+		}[seed%6]
+		var q Quantiles
+		exact := make([]float64, 1+r.IntN(1000))
+		for i := range exact {
+			exact[i] = draw()
+			q.Add(exact[i])
+		}
+		slices.Sort(exact)
+		if q.N() != int64(len(exact)) {
+			t.Fatalf("seed %d: %d numbers counted of %d", seed, q.N(), len(exact))
+		}
+		for i, got := range q.At(parts...) {
+			want := exact[int(parts[i]*float64(len(exact)-1))]
+			if math.Abs(got-want) > QuantileError*math.Abs(want)*(1+1e-9) {
+				t.Errorf("seed %d: quantile %v is %v, exactly %v", seed, parts[i], got, want)
+			}
+		}
+	}
+}
+
+func TestQuantilesOfNothing(t *testing.T) {
+	var q Quantiles
+	q.Add(math.NaN())
+	q.Add(math.Inf(1))
+	q.Add(math.Inf(-1))
+	if q.N() != 0 || q.NaN != 1 || q.Inf != 2 || !math.IsNaN(q.At(0.5)[0]) {
+		t.Errorf("of no number: %+v, median %v", q, q.At(0.5))
+	}
+	q.Add(5)
+	if got := q.At(-0.1, 1.1, math.NaN()); !math.IsNaN(got[0]) || !math.IsNaN(got[1]) || !math.IsNaN(got[2]) {
+		t.Errorf("parts that are none: %v", got)
+	}
+}
+
+// Merged sketches are the sketch of all values, exactly, also where buckets ran
+// out.
+func TestMergedQuantilesEqualOne(t *testing.T) {
+	for seed := range uint64(5) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		parts := make([]Quantiles, 1+r.IntN(4))
+		var whole Quantiles
+		for range 5000 {
+			x := math.Exp(700 * (2*r.Float64() - 1)) // far more magnitudes than buckets
+			if r.IntN(3) == 0 {
+				x = -x
+			}
+			whole.Add(x)
+			parts[r.IntN(len(parts))].Add(x)
+		}
+		var merged Quantiles
+		for _, i := range r.Perm(len(parts)) {
+			merged.Merge(parts[i])
+		}
+		if n := whole.N(); n != 5000 || merged.N() != n {
+			t.Fatalf("seed %d: %d numbers counted, merged %d, of 5000", seed, n, merged.N())
+		}
+		if len(whole.Positive) != maxBuckets {
+			t.Fatalf("seed %d: %d buckets, the test wants all %d", seed, len(whole.Positive), maxBuckets)
+		}
+		if !maps.Equal(merged.Positive, whole.Positive) || !maps.Equal(merged.Negative, whole.Negative) {
+			t.Fatalf("seed %d: merged sketches differ from one", seed)
+		}
+	}
+}

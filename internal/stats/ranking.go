@@ -1,0 +1,171 @@
+package stats
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Ranking is items in rank order, best first, each at most once. Items whose
+// scores are equal, NaN to NaN included, are tied. Without scores there are no
+// ties. Items are compared as they are: records where an answer shows records,
+// objects where it shows objects once.
+type Ranking[T comparable] struct {
+	Items  []T
+	Scores []float64 // none, or one an item, never rising, NaN last
+}
+
+// place is where an item stands: from the first to the last of the ranks that
+// it shares with those it is tied with, counted from 1.
+type place struct{ top, bottom int }
+
+// places returns where each item of a ranking stands. Name is the ranking's, for
+// its errors.
+func (r Ranking[T]) places(name string) (map[T]place, error) {
+	if len(r.Scores) != 0 && len(r.Scores) != len(r.Items) {
+		return nil, refuse(name, "give one score for each item, or none", "%d scores for %d items", len(r.Scores), len(r.Items))
+	}
+	all := make(map[T]place, len(r.Items))
+	for top := 0; top < len(r.Items); {
+		end := top + 1
+		for ; len(r.Scores) != 0 && end < len(r.Items) && !below(r.Scores[end], r.Scores[end-1]); end++ {
+			if below(r.Scores[end-1], r.Scores[end]) {
+				return nil, refuse(name, "give items in rank order", "the score rises from %v to %v at rank %d", r.Scores[end-1], r.Scores[end], end+1)
+			}
+		}
+		for _, item := range r.Items[top:end] {
+			all[item] = place{top + 1, end}
+		}
+		top = end
+	}
+	if len(all) != len(r.Items) {
+		return nil, refuse(name, "give each item once", "%d of %d items repeat another", len(r.Items)-len(all), len(r.Items))
+	}
+	return all, nil
+}
+
+// below reports whether score a ranks strictly below b; NaN is the last.
+func below(a, b float64) bool { return a < b || math.IsNaN(a) && !math.IsNaN(b) }
+
+// Overlap returns which part of the first k items of two rankings is the same,
+// in [0, 1]: the agreement at depth k of Webber, Moffat and Zobel ("A
+// similarity measure for indefinite rankings", ACM TOIS 2010).
+// Where both are shorter than k, the longer one's length is k. Ties are not
+// asked. Two empty rankings agree.
+func Overlap[T comparable](a, b Ranking[T], k int) (float64, error) {
+	if k < 1 {
+		return 0, refuse("k", "ask for the overlap of the first 1 or more", "%d is no depth", k)
+	}
+	first := Ranking[T]{Items: a.Items[:min(k, len(a.Items))]}
+	second := Ranking[T]{Items: b.Items[:min(k, len(b.Items))]}
+	in, err := first.places("a")
+	if err != nil {
+		return 0, err
+	}
+	if _, err := second.places("b"); err != nil {
+		return 0, err
+	}
+	depth := max(len(first.Items), len(second.Items))
+	if depth == 0 {
+		return 1, nil
+	}
+	var shared int
+	for _, item := range second.Items {
+		if _, ok := in[item]; ok {
+			shared++
+		}
+	}
+	return float64(shared) / float64(depth), nil
+}
+
+// KendallTau returns Kendall's τ-b of the items that both rankings have, in
+// [-1, 1]: the surplus of pairs in the same order, divided by the geometric mean
+// of the pairs that each ranking does not tie (Kendall, "The treatment of ties
+// in ranking problems", Biometrika 1945). It is NaN where there is no such pair.
+// Time is quadratic in the shared items.
+func KendallTau[T comparable](a, b Ranking[T]) (float64, error) {
+	inA, err := a.places("a")
+	if err != nil {
+		return 0, err
+	}
+	inB, err := b.places("b")
+	if err != nil {
+		return 0, err
+	}
+	var x, y []int
+	for _, item := range a.Items {
+		if other, ok := inB[item]; ok {
+			x, y = append(x, inA[item].top), append(y, other.top)
+		}
+	}
+	var surplus, untiedA, untiedB int
+	for i := range x {
+		for j := range i {
+			inX, inY := sign(x[i]-x[j]), sign(y[i]-y[j])
+			surplus += inX * inY
+			untiedA += inX * inX
+			untiedB += inY * inY
+		}
+	}
+	return float64(surplus) / math.Sqrt(float64(untiedA)) / math.Sqrt(float64(untiedB)), nil
+}
+
+func sign(x int) int {
+	switch {
+	case x < 0:
+		return -1
+	case x > 0:
+		return 1
+	}
+	return 0
+}
+
+// NDCG returns the normalised discounted cumulative gain of the first k places,
+// in [0, 1]: each gain divided by log2(place+1), over what the best order of
+// all gains reaches (Järvelin and Kekäläinen, "Cumulated gain-based evaluation
+// of IR techniques", ACM TOIS 2002, with the discount of Burges et al. 2005).
+// Gains are by place, and all are those of everything that could have been
+// shown, in any order; nil says that nothing else could. Gains are taken as they
+// are; who wants 2^grade-1 gives that. It is NaN where no gain is above 0.
+func NDCG(gains, all []float64, k int) (float64, error) {
+	if k < 1 {
+		return 0, refuse("k", "ask for the first 1 or more", "%d is no depth", k)
+	}
+	if all == nil {
+		all = gains
+	}
+	for _, set := range [][]float64{gains, all} {
+		for i, g := range set {
+			if !(g >= 0) || math.IsInf(g, 0) {
+				return 0, refuse("gains", "give finite gains from 0", "%v at place %d", g, i+1)
+			}
+		}
+	}
+	best := slices.Clone(all)
+	slices.SortFunc(best, func(a, b float64) int { return cmp.Compare(b, a) })
+	reached, most := discounted(gains, k), discounted(best, k)
+	if reached > most*(1+1e-9) {
+		return 0, refuse("all", "give the gains of everything that could have been shown", "what was shown gains %v, and all only %v", reached, most)
+	}
+	return min(1, reached/most), nil
+}
+
+// discounted is the discounted cumulative gain of the first k places.
+func discounted(gains []float64, k int) (sum float64) {
+	for i, g := range gains[:min(k, len(gains))] {
+		sum += g / math.Log2(float64(i+2))
+	}
+	return sum
+}
+
+// ReciprocalRank returns 1 over the place of the first gain above 0, and 0
+// where there is none. The mean of it over answers is MRR (Voorhees, "The
+// TREC-8 question answering track report", 1999).
+func ReciprocalRank(gains []float64) float64 {
+	for i, g := range gains {
+		if g > 0 {
+			return 1 / float64(i+1)
+		}
+	}
+	return 0
+}

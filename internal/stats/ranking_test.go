@@ -1,0 +1,190 @@
+package stats
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// ranking reads "a (b c) d": items in rank order, ties in brackets.
+func ranking(text string) Ranking[string] {
+	var r Ranking[string]
+	score, tied := 0.0, false
+	for _, item := range strings.Fields(text) {
+		if !tied {
+			score--
+		}
+		if strings.HasPrefix(item, "(") {
+			tied = true
+		}
+		if strings.HasSuffix(item, ")") {
+			tied = false
+		}
+		r.Items = append(r.Items, strings.Trim(item, "()"))
+		r.Scores = append(r.Scores, score)
+	}
+	return r
+}
+
+// The agreements by depth of the example in Webber, Moffat and Zobel 2010, from
+// which they work out its average overlap.
+func TestOverlap(t *testing.T) {
+	a, b := ranking("a b c d e f g"), ranking("z c a v w x y")
+	for i, want := range []float64{0, 0, 2.0 / 3, 2.0 / 4, 2.0 / 5, 2.0 / 6, 2.0 / 7, 2.0 / 7} {
+		got, err := Overlap(a, b, i+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "overlap", got, want)
+	}
+	for _, c := range []struct {
+		a, b string
+		want float64
+	}{{"", "", 1}, {"a", "", 0}, {"a b", "b a", 1}, {"a b", "b a c", 2.0 / 3}} {
+		got, err := Overlap(ranking(c.a), ranking(c.b), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, c.a+" and "+c.b, got, c.want)
+	}
+}
+
+// The values of scipy 1.17.1's kendalltau; the first is the example in its
+// documentation.
+func TestKendallTau(t *testing.T) {
+	for _, c := range []struct {
+		x, y []float64
+		want float64
+	}{
+		{[]float64{12, 2, 1, 12, 2}, []float64{1, 4, 7, 1, 0}, -0.4714045207910316},
+		{[]float64{1, 2, 3, 4, 5}, []float64{3, 1, 2, 5, 4}, 0.4},
+		{[]float64{1, 2, 2, 3}, []float64{1, 2, 3, 3}, 0.8},
+		{[]float64{5, 4, 4, 4, 2, 1, 1}, []float64{1, 2, 2, 5, 5, 3, 0}, -0.11128297681493143},
+		{[]float64{1, 1, 1}, []float64{1, 2, 3}, math.NaN()},
+		{[]float64{1}, []float64{1}, math.NaN()},
+		{nil, nil, math.NaN()},
+	} {
+		got, err := KendallTau(byScore(c.x, 100), byScore(c.y, 200))
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "tau", got, c.want)
+	}
+}
+
+// byScore ranks the items 0, 1, ... by their scores, best first, with another
+// item, which the other ranking lacks, at the top.
+func byScore(scores []float64, another int) Ranking[int] {
+	r := Ranking[int]{Items: []int{another}, Scores: []float64{math.Inf(1)}}
+	for i, s := range scores {
+		at := len(r.Items)
+		for at > 1 && r.Scores[at-1] < s {
+			at--
+		}
+		r.Items = append(r.Items[:at], append([]int{i}, r.Items[at:]...)...)
+		r.Scores = append(r.Scores[:at], append([]float64{s}, r.Scores[at:]...)...)
+	}
+	return r
+}
+
+// Scores that are NaN are tied with each other, at the end.
+func TestNaNRanksLast(t *testing.T) {
+	nan := math.NaN()
+	r := Ranking[string]{[]string{"a", "b", "c"}, []float64{1, nan, nan}}
+	in, err := r.places("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in["a"] != (place{1, 1}) || in["b"] != (place{2, 3}) || in["c"] != (place{2, 3}) {
+		t.Errorf("places are %v", in)
+	}
+	r.Scores = []float64{nan, 1, 0}
+	if _, err := r.places("a"); err == nil {
+		t.Error("NaN before a number is taken for rank order")
+	}
+}
+
+// Of scikit-learn 1.9.1: ndcg_score. The first and the last are the worked
+// example of Wikipedia's article on discounted cumulative gain, 0.785 to its
+// three digits.
+func TestNDCG(t *testing.T) {
+	for _, c := range []struct {
+		gains, all []float64
+		k          int
+		want       float64
+	}{
+		{[]float64{3, 2, 3, 0, 1, 2}, nil, 6, 0.9608081943360616},
+		{[]float64{3, 2, 3, 0, 1, 2}, nil, 3, 0.9777813616305048},
+		{[]float64{0, 0, 1}, nil, 3, 0.5},
+		{[]float64{0, 1, 0, 4, 0.5, 2}, nil, 4, 0.3937691323026103},
+		{[]float64{1, 1, 1}, nil, 2, 1},
+		{[]float64{1, 1}, nil, 20, 1},
+		{[]float64{0, 0}, nil, 2, math.NaN()},
+		{nil, nil, 2, math.NaN()},
+		{nil, []float64{1}, 2, 0},
+		{[]float64{3, 2, 3, 0, 1, 2}, []float64{3, 2, 3, 0, 1, 2, 3, 2}, 6, 6.861126688593501 / 8.740262365546286},
+	} {
+		got, err := NDCG(c.gains, c.all, c.k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, "ndcg", got, c.want)
+	}
+}
+
+// The three queries of Wikipedia's article on the mean reciprocal rank: 11/18.
+func TestReciprocalRank(t *testing.T) {
+	var mrr Mean
+	for _, gains := range [][]float64{{0, 0, 1}, {0, 1, 0}, {1, 0, 0}} {
+		mrr.Add(ReciprocalRank(gains))
+	}
+	same(t, "mrr", mrr.Mean, 11.0/18)
+	same(t, "of nothing", ReciprocalRank([]float64{0, 0}), 0)
+}
+
+// A ranking agrees with itself completely by every measure, whatever its ties,
+// and measures do not ask which of two rankings comes first.
+func TestMeasuresOfRankings(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		a, b := randomRanking(r), randomRanking(r)
+		for _, ties := range []Ties{TiesEqual, TiesAverage, TiesCorrected} {
+			own, there, back := rbo(t, a, a, 0.9, ties), rbo(t, a, b, 0.9, ties), rbo(t, b, a, 0.9, ties)
+			if ties != TiesAverage && !near(own.Ext, 1) {
+				t.Errorf("seed %d: RBO^%s of a ranking and itself is %v", seed, ties, own.Ext)
+			}
+			if there != back && !(near(there.Ext, back.Ext) && near(there.Min, back.Min) && near(there.Max, back.Max)) {
+				t.Errorf("seed %d: RBO^%s is %v, exchanged %v", seed, ties, there, back)
+			}
+			if there.Min < 0 || there.Max > 1+1e-9 || there.Min > there.Ext+1e-9 || there.Ext > there.Max+1e-9 {
+				t.Errorf("seed %d: RBO^%s is out of order: %+v", seed, ties, there)
+			}
+		}
+		x, err := KendallTau(a, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, err := KendallTau(b, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !near(x, y) || x < -1-1e-9 || x > 1+1e-9 {
+			t.Errorf("seed %d: tau is %v, exchanged %v", seed, x, y)
+		}
+	}
+}
+
+// randomRanking is of up to 12 of 16 items, many of them tied.
+func randomRanking(r *rand.Rand) Ranking[int] {
+	var a Ranking[int]
+	score := 100.0
+	for _, item := range r.Perm(16)[:1+r.IntN(12)] {
+		if r.IntN(2) == 0 {
+			score--
+		}
+		a.Items = append(a.Items, item)
+		a.Scores = append(a.Scores, score)
+	}
+	return a
+}

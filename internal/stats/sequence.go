@@ -1,0 +1,131 @@
+package stats
+
+import "math"
+
+// leastUnits is how many units an arm needs before an asymptotic interval says
+// anything: the central limit theorem needs some, and an estimate of a variance
+// from a handful of units is too often far too small.
+const leastUnits = 100
+
+// Sequence makes intervals that may be looked at at any time: the chance that
+// any of them, over all times together, misses what it is about is at most
+// alpha. The zero value knows nothing: its intervals are the whole line.
+type Sequence struct {
+	alpha float64
+	rho   float64 // in units: the horizon's share that the mixture begins with
+}
+
+// NewSequence returns a Sequence that is wrong with a chance of at most alpha,
+// in (0, 1), and whose intervals are narrowest when horizon units have been
+// counted, in all arms together. It holds at every other time as well: ten
+// times earlier intervals are up to a third wider than they might be, ten
+// times later less than a tenth. The horizon must not depend on what was seen.
+// Several guardrails share one chance by Bonferroni: each gets alpha divided by
+// their number.
+func NewSequence(alpha float64, horizon int64) (Sequence, error) {
+	if !(alpha > 0 && alpha < 1) {
+		return Sequence{}, refuse("alpha", "give a chance of error like 0.05", "%v is not between 0 and 1", alpha)
+	}
+	if horizon < 1 {
+		return Sequence{}, refuse("horizon", "give the units at which the decision is expected, like 20000", "%d units is not a number of units", horizon)
+	}
+	return Sequence{alpha: alpha, rho: bestRho(float64(horizon), alpha)}, nil
+}
+
+// bestRho returns the parameter of the mixture that makes its boundary lowest
+// at intrinsic time v, to within 1 %: Howard, Ramdas, McAuliffe, Sekhon
+// ("Time-uniform, nonparametric, nonasymptotic confidence sequences", Annals
+// of Statistics 2021), section 3.5, with Lambert's function by its first two
+// terms. It is 1/rho² of Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas
+// ("Time-uniform central limit theory and asymptotic confidence sequences",
+// Annals of Statistics 2024), whose choice for a horizon it is.
+func bestRho(v, alpha float64) float64 {
+	x := -2 * math.Log(alpha)
+	return v / (x + math.Log1p(x))
+}
+
+// normalMixture is the two-sided normal mixture boundary: a sum whose intrinsic
+// time is v (of values that are sub-Gaussian, the sum of their variance
+// factors) ever reaches it with a chance of at most alpha. Robbins' mixture, in
+// the form of Howard et al. 2021, proposition 4.
+func normalMixture(v, rho, alpha float64) float64 {
+	return math.Sqrt((v + rho) * (math.Log1p(v/rho) - 2*math.Log(alpha)))
+}
+
+// logNormalMixture is the logarithm of the mixture's martingale at the sum s
+// and intrinsic time v; it reaches log(1/alpha) where s reaches the boundary.
+func logNormalMixture(s, v, rho float64) float64 {
+	return s*s/(2*(v+rho)) - math.Log1p(v/rho)/2
+}
+
+// around returns the interval around a mean of n units whose standard
+// deviation is sd.
+func (s Sequence) around(mean, sd, n float64) Interval {
+	if s.rho == 0 || !(n > 0) {
+		return Interval{math.Inf(-1), math.Inf(1)}
+	}
+	half := sd * normalMixture(n, s.rho, s.alpha) / n
+	return Interval{mean - half, mean + half}
+}
+
+// Mean returns the asymptotic confidence sequence of a mean, in the values'
+// unit: Waudby-Smith et al. 2024, theorem 2.2, with the sample variance. It is
+// the whole line before 100 units, and while all values are the same.
+//
+// The units must be independent, which viewers are and requests of one viewer
+// are not. For rare events take Proportion: a mean of a few ones among zeros is
+// far from normal.
+func (s Sequence) Mean(m Mean) Interval {
+	if m.N < leastUnits || m.M2 == 0 {
+		return s.around(0, 0, 0)
+	}
+	return s.around(m.Mean, math.Sqrt(m.Variance()), float64(m.N))
+}
+
+// Bounded returns the confidence sequence of a mean whose values all lie in
+// [low, high], like the credit of an interleaved viewer in [-1, 1]. It is exact
+// from the first unit on, and wider than Mean where the values vary less than
+// they might: Hoeffding's variance factor (high-low)²/4 in the normal mixture
+// boundary of Howard et al. 2021. The ends are cut to [low, high].
+func (s Sequence) Bounded(m Mean, low, high float64) (Interval, error) {
+	switch {
+	case !(low < high) || math.IsInf(high-low, 0):
+		return Interval{}, refuse("low", "give a finite range, low before high", "[%v, %v] is no range", low, high)
+	case m.N > 0 && !(low <= m.Mean && m.Mean <= high):
+		return Interval{}, refuse("mean", "give the range that every value lies in", "%v is outside of [%v, %v]", m.Mean, low, high)
+	}
+	i := s.around(m.Mean, (high-low)/2, float64(m.N))
+	return Interval{max(i.Low, low), min(i.High, high)}, nil
+}
+
+// Difference returns how much larger the variant's mean is than the control's,
+// in the values' unit: the asymptotic confidence sequence of an average
+// treatment effect in a randomised experiment (Waudby-Smith et al. 2024), with each arm's own mean and sample variance. Time is the units of
+// both arms. It is the whole line while an arm has fewer than 100 units or
+// neither varies.
+func (s Sequence) Difference(control, variant Mean) Effect {
+	return s.Excess(control, variant, 1)
+}
+
+// Excess returns by how much the variant's mean exceeds factor times the
+// control's, in the values' unit; it says whether a cost rose by more than a
+// tenth (factor 1.1) as Difference says whether it rose. P is of "exactly
+// factor times".
+func (s Sequence) Excess(control, variant Mean, factor float64) Effect {
+	value := variant.Mean - factor*control.Mean
+	// The variance of value, were it the mean of one value for each unit.
+	variance := variant.Variance()/float64(variant.N) + factor*factor*control.Variance()/float64(control.N)
+	switch {
+	case control.N == 0 || variant.N == 0 || math.IsNaN(value):
+		return Effect{math.NaN(), s.around(0, 0, 0), 1}
+	case control.N < leastUnits || variant.N < leastUnits || !(variance > 0) || s.rho == 0:
+		return Effect{value, s.around(0, 0, 0), 1}
+	}
+	n := float64(control.N) + float64(variant.N)
+	sd := math.Sqrt(n * variance)
+	return Effect{value, s.around(value, sd, n), anytime(logNormalMixture(n*value/sd, n, s.rho))}
+}
+
+// anytime turns the logarithm of a martingale that begins at 1 into a P, by
+// Ville's inequality.
+func anytime(log float64) float64 { return min(1, math.Exp(-log)) }

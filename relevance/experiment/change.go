@@ -1,0 +1,177 @@
+package experiment
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/internal/slot"
+)
+
+// Change reports all that may not change between a set and the next one, as an
+// [Error]. Units that are in an experiment which runs must stay in it, with the
+// variant that they have, and nothing that they are compared by may change:
+// what does needs an experiment with a new name. DESIGN.md has the table.
+func (s *Set) Change(next *Set) error {
+	c := change{old: s, next: next}
+	for i := range next.docs {
+		c.faults = append(c.faults, &faults{name: next.docs[i].Name, root: next.docs[i].root})
+	}
+	for _, l := range s.layers {
+		c.layer(l)
+	}
+	for _, e := range s.experiments {
+		c.experiment(e)
+	}
+	return (&compiler{faults: c.faults}).error()
+}
+
+type change struct {
+	old, next *Set
+	faults    []*faults // of the next documents, and of those that are gone
+}
+
+func (c *change) faultf(at place, field, wayOut, format string, args ...any) {
+	c.faults[at.doc].addf(at.path+field, wayOut, format, args...)
+}
+
+// layer refuses another salt or unit while an experiment of the layer lives:
+// all its units would fall into other slots.
+func (c *change) layer(old *layer) {
+	next := c.next.layer(old.Name)
+	if next == nil || next.Salt == old.Salt && next.Unit == old.Unit {
+		return
+	}
+	for _, e := range c.old.experiments {
+		if e.layer != old || !e.lives() {
+			continue
+		}
+		const wayOut = "stop it first, or define a layer with a new name"
+		if next.Salt != old.Salt {
+			c.faultf(next.at, ".salt", wayOut, "%s instead of %s would reshuffle experiment %s, which is %s", next.Salt, old.Salt, e.Name, e.State)
+		}
+		if next.Unit != old.Unit {
+			c.faultf(next.at, ".unit", wayOut, "%s instead of %s would reshuffle experiment %s, which is %s", next.Unit, old.Unit, e.Name, e.State)
+		}
+	}
+}
+
+func (s *Set) layer(name string) *layer {
+	i := slices.IndexFunc(s.layers, func(l *layer) bool { return l.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return s.layers[i]
+}
+
+func (s *Set) experiment(name string) *compiled {
+	i := slices.IndexFunc(s.experiments, func(e *compiled) bool { return e.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return s.experiments[i]
+}
+
+// lives reports whether units are in the experiment, or will be again.
+func (e *compiled) lives() bool { return e.State == Running || e.State == Paused }
+
+// after says which states may follow.
+var after = map[State][]State{
+	Draft:   {Draft, Running, Stopped},
+	Running: {Running, Paused, Stopped},
+	Paused:  {Paused, Running, Stopped},
+	Stopped: {Stopped},
+}
+
+const newName = "define an experiment with a new name"
+
+func (c *change) experiment(old *compiled) {
+	next := c.next.experiment(old.Name)
+	if next == nil {
+		if old.lives() {
+			c.gone(old)
+		}
+		return
+	}
+	if !slices.Contains(after[old.State], next.State) {
+		wayOut := newName
+		if old.State != Stopped {
+			wayOut = fmt.Sprintf("write one of %v", after[old.State])
+		}
+		c.faultf(next.at, ".state", wayOut, "it is %s, and cannot become %s", old.State, next.State)
+	}
+	if old.State == Draft {
+		return
+	}
+	for _, f := range fixed(old, next) {
+		c.faultf(next.at, f.field, newName, "it is %s, and this may not change: %s", old.State, f.why)
+	}
+	if old.State == Running && next.State == Running {
+		c.grows(old, next)
+	}
+}
+
+// gone tells that an experiment that lives stands nowhere any more.
+func (c *change) gone(old *compiled) {
+	name := c.old.docs[old.at.doc].Name
+	i := slices.IndexFunc(c.faults, func(f *faults) bool { return f.name == name })
+	if i < 0 {
+		i = len(c.faults)
+		c.faults = append(c.faults, &faults{name: name})
+	}
+	c.faults[i].addf("experiments", "stop it first, and remove it then", "experiment %s is %s and stands here no longer", old.Name, old.State)
+}
+
+// fixedFault is a field that has changed and may not.
+type fixedFault struct{ field, why string }
+
+// fixed returns what has changed of what stays for the life of an experiment.
+func fixed(old, next *compiled) (all []fixedFault) {
+	add := func(changed bool, field, why string) {
+		if changed {
+			all = append(all, fixedFault{field, why})
+		}
+	}
+	add(old.Layer != next.Layer, ".layer", "every unit would fall into another slot")
+	add(!slices.Equal(sorted(old.Feeds), sorted(next.Feeds)), ".feeds", "answers from before and after could not be compared")
+	add(!slices.Equal(old.clauses(), next.clauses()), ".targeting", "viewers would come and go")
+	add(!old.Monitored && next.Monitored, ".monitored", "units would change their variant; it can be ended, not begun")
+	add(variantsForm(old) != variantsForm(next), ".variants", "units would change their variant, or variants their meaning")
+	return all
+}
+
+// variantsForm is the variants' part of the canonical form.
+func variantsForm(e *compiled) string {
+	var all []Variant
+	for _, v := range e.variants {
+		v.Set.Types = sorted(v.Set.Types)
+		all = append(all, v)
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		panic(err) // numbers are finite
+	}
+	return string(b)
+}
+
+// grows refuses slots that would go out of use.
+func (c *change) grows(old, next *compiled) {
+	lost := minus(old.used, next.used)
+	if lost == nil {
+		return
+	}
+	field := ".slots"
+	if next.Share < old.Share {
+		field = ".share"
+	}
+	c.faultf(next.at, field, "pause it first, or keep them", "slots %s would go out of use, and their units lose their variant", textOf(lost))
+}
+
+// minus returns the slots of a that b does not have.
+func minus(a, b []slot.Range) []slot.Range {
+	in, out := marked(a), marked(b)
+	for s := range in {
+		in[s] = in[s] && !out[s]
+	}
+	return rangesOf(in)
+}

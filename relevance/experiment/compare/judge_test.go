@@ -1,0 +1,151 @@
+package compare
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// guarded is an experiment with every guard.
+func guarded(t *testing.T) experiment.Defined {
+	d := defined(t, halves)
+	d.Experiment.Share = 100
+	d.Experiment.Ramp = &experiment.Ramp{Steps: []int{100, 1000, 10_000}, Least: time.Hour, Viewers: 100}
+	d.Experiment.Guards = &experiment.Guards{Refused: 1, Empty: 1, Partial: 1, NaN: 1, Millis: 1}
+	return d
+}
+
+func verdict(t *testing.T, d *experiment.Defined, tally *Tally, at time.Duration) Verdict {
+	t.Helper()
+	r, err := tally.Report(d.Experiment.Guards.Chance())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Judge(&d.Experiment, &r, at)
+}
+
+// A ramp goes on when both the time and the viewers are there, and ends at its
+// last step.
+func TestRampGoesOn(t *testing.T) {
+	d := guarded(t)
+	tally := New(d)
+	add := func(n int) {
+		for i := range n {
+			tally.Add(shown(fmt.Sprint(tally.arms[0].Units, i), []string{"new", "old"}[i%2], 3, 1))
+		}
+	}
+	add(150)
+	if v := verdict(t, &d, tally, 2*time.Hour); v != (Verdict{}) {
+		t.Errorf("75 of each: %+v", v)
+	}
+	add(250)
+	if v := verdict(t, &d, tally, time.Minute); v != (Verdict{}) {
+		t.Errorf("after a minute: %+v", v)
+	}
+	if v := verdict(t, &d, tally, 2*time.Hour); v.Share != 1000 || v.Pause || !strings.Contains(v.Why, "of new") {
+		t.Errorf("%+v", v)
+	}
+	d.Experiment.Share = 10_000
+	if v := verdict(t, &d, tally, 2*time.Hour); v != (Verdict{}) {
+		t.Errorf("at the end: %+v", v)
+	}
+	d.Experiment.Guards = nil
+	if v := Judge(&d.Experiment, &Report{}, time.Hour); v != (Verdict{}) {
+		t.Errorf("without guards: %+v", v)
+	}
+}
+
+// Each guard pauses for what it guards, soon where all is broken, and not for
+// what is not guarded.
+func TestGuards(t *testing.T) {
+	for what, c := range map[What]struct {
+		breaks func(*exposure.Record)
+		off    func(*experiment.Guards)
+	}{
+		Refused: {func(r *exposure.Record) { r.Refusal = "UNAVAILABLE" }, func(g *experiment.Guards) { g.Refused = 0 }},
+		Empty:   {func(r *exposure.Record) { r.Items = nil }, func(g *experiment.Guards) { g.Empty = 0 }},
+		Partial: {func(r *exposure.Record) { r.TimelinesAnswered = 0 }, func(g *experiment.Guards) { g.Partial = 0 }},
+		Millis:  {func(r *exposure.Record) { r.Millis *= 50 }, func(g *experiment.Guards) { g.Millis = 0 }},
+	} {
+		d := guarded(t)
+		tally := New(d)
+		r := rand.New(rand.NewPCG(7, 8))
+		at := 0
+		for ; at < 1000; at++ {
+			x := shown(fmt.Sprint(at), []string{"new", "old"}[at%2], 3, 1)
+			x.Millis = 1 + r.Float64()
+			if at%2 == 0 {
+				c.breaks(x)
+			}
+			tally.Add(x)
+			if v := verdict(t, &d, tally, time.Hour); v.Pause {
+				if !strings.HasPrefix(v.Why, string(what)+" of new: ") {
+					t.Errorf("%s: %+v", what, v)
+				}
+				break
+			}
+		}
+		if at > 300 {
+			t.Errorf("%s: after %d viewers", what, at)
+		}
+		c.off(d.Experiment.Guards)
+		if v := verdict(t, &d, tally, time.Hour); v.Pause {
+			t.Errorf("%s is not guarded: %+v", what, v)
+		}
+	}
+	// Viewers who are there three times as often as they should be.
+	d := guarded(t)
+	tally := New(d)
+	for i := range 400 {
+		tally.Add(shown(fmt.Sprint(i), []string{"new", "old", "new", "new"}[i%4], 3, 1))
+	}
+	if v := verdict(t, &d, tally, time.Hour); !v.Pause || !strings.Contains(v.Why, "fit the weights") {
+		t.Errorf("%+v", v)
+	}
+}
+
+// Few ramps of variants that are the same are paused, though they are looked at
+// after every hundred viewers; nearly all are whose empty answers double from
+// one in a hundred, before there are 10,000 of each variant.
+func TestRampsAtRandom(t *testing.T) {
+	runs := 200
+	if testing.Short() {
+		runs = 40
+	}
+	r := rand.New(rand.NewPCG(9, 10))
+	for _, c := range []struct {
+		rate        float64
+		least, most int
+	}{{0.01, 0, runs / 20}, {0.02, runs * 95 / 100, runs}} {
+		paused := 0
+		for range runs {
+			d := guarded(t)
+			tally := New(d)
+			for unit := range 20_000 {
+				variant, rate := "old", 0.01
+				if r.IntN(2) == 0 {
+					variant, rate = "new", c.rate
+				}
+				items := 1 + r.IntN(3)
+				if r.Float64() < rate {
+					items = 0
+				}
+				x := shown(fmt.Sprint(unit), variant, items, 1)
+				x.Millis = r.ExpFloat64()
+				tally.Add(x)
+				if unit%100 == 99 && verdict(t, &d, tally, 0).Pause {
+					paused++
+					break
+				}
+			}
+		}
+		if paused < c.least || paused > c.most {
+			t.Errorf("with %v empty %d of %d are paused", c.rate, paused, runs)
+		}
+	}
+}

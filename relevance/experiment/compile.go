@@ -1,0 +1,540 @@
+package experiment
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/millrace/millrace/internal/slot"
+)
+
+// Set is the definitions of several documents, held against each other. It is
+// immutable and safe for concurrent use. Its zero value has none.
+type Set struct {
+	docs        []Document
+	layers      []*layer    // by name
+	experiments []*compiled // by name
+	feeds       map[string]*feed
+}
+
+// layer is a [Layer] as units are dealt by it.
+type layer struct {
+	Layer
+	at        place
+	kind      unitKind
+	attribute string
+	prefix    slot.Prefix
+	held      []slot.Range
+	holds     [slot.Count]int16   // of each slot: the experiment in it, by its place in the set, or free, or heldOut
+	forced    map[string][]forced // by viewer or entity
+}
+
+// What a slot may hold but an experiment.
+const (
+	free    = -1
+	heldOut = -2
+)
+
+// forced is a variant of a named viewer or entity.
+type forced struct {
+	e   *compiled
+	arm int
+}
+
+// compiled is an [Experiment] as units are dealt by it.
+type compiled struct {
+	Experiment
+	at       place
+	layer    *layer
+	feeds    []*feed
+	slots    []slot.Range
+	used     []slot.Range // by its share, whatever its state
+	usedN    int
+	variants []Variant  // by name
+	arms     []slot.Arm // of variants, with the weights that are dealt
+	target   *targeting
+	prefix   slot.Prefix
+	checksum string
+	assigned []Assigned // of each arm, by chance
+}
+
+// feed is what deals to a feed.
+type feed struct {
+	layers  []*layer // with an experiment that assigns
+	targets bool     // one of them has a targeting
+}
+
+// place is where a definition stands.
+type place struct {
+	doc  int
+	path string
+}
+
+// Compile holds documents against each other and against what is known, and
+// reports all that is wrong at once, as an [Error]. Of two definitions that
+// contradict each other the one in the later document is at fault. Known may be
+// nil: then feeds, models and filters are not looked at.
+func Compile(docs []Document, known Known) (*Set, error) {
+	c := compiler{Set: &Set{docs: slices.Clone(docs), feeds: map[string]*feed{}}, known: known, layersByName: map[string]*layer{}, byName: map[string]*compiled{}}
+	for i := range docs {
+		f := &faults{name: docs[i].Name, root: docs[i].root}
+		docs[i].check(f)
+		c.faults = append(c.faults, f)
+	}
+	if err := c.error(); err != nil {
+		return nil, err
+	}
+	for i := range docs {
+		c.addLayers(i)
+	}
+	for i := range docs {
+		c.addExperiments(i)
+	}
+	if err := c.error(); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(c.layers, func(a, b *layer) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.experiments, func(a, b *compiled) int { return cmp.Compare(a.Name, b.Name) })
+	c.deal()
+	return c.Set, nil
+}
+
+type compiler struct {
+	*Set
+	known        Known
+	faults       []*faults // of each document
+	layersByName map[string]*layer
+	byName       map[string]*compiled
+	salts        map[string]string            // the layers that have them
+	owner        map[*layer][]*compiled       // of each slot
+	setters      map[setter]*compiled         // the first to set a parameter of a feed
+	targeting    map[string]map[*layer]int    // bytes, the most of a layer, by feed
+	forces       map[*layer]map[forces]string // the experiments that force a viewer, by feed
+}
+
+type setter struct {
+	feed      string
+	parameter Parameter
+}
+
+type forces struct{ feed, unit string }
+
+func (c *compiler) error() error {
+	e := &Error{}
+	for _, f := range c.faults {
+		if len(f.all) > 0 {
+			e.Documents = append(e.Documents, Faulty{f.name, f.error()})
+		}
+	}
+	if len(e.Documents) == 0 {
+		return nil
+	}
+	return e
+}
+
+func (c *compiler) faultf(at place, field, wayOut, format string, args ...any) {
+	c.faults[at.doc].addf(at.path+field, wayOut, format, args...)
+}
+
+func (c *compiler) addLayers(doc int) {
+	if c.salts == nil {
+		c.salts = map[string]string{}
+	}
+	for i, def := range c.docs[doc].Layers {
+		l := &layer{Layer: def, at: place{doc, fmt.Sprintf("layers[%d]", i)}}
+		if met, ok := c.layersByName[l.Name]; ok {
+			c.faultf(l.at, ".name", "name it otherwise", "there is a layer %s already%s", l.Name, c.in(met.at))
+			continue
+		}
+		if other, ok := c.salts[l.Salt]; ok {
+			c.faultf(l.at, ".salt", "choose another one", "layer %s has it too, so that the two would not be independent", other)
+		}
+		if len(c.layers) == MaxLayers {
+			c.faultf(l.at, "", "put experiments that may exclude each other into one layer", "more than %d layers", MaxLayers)
+			return
+		}
+		l.kind, l.attribute, _ = l.unit()
+		l.prefix = slot.Under(l.Salt)
+		l.held = readSlots(&faults{}, "", l.Holdout)
+		c.layersByName[l.Name], c.salts[l.Salt] = l, l.Name
+		c.layers = append(c.layers, l)
+	}
+}
+
+// in says where else something stands.
+func (c *compiler) in(at place) string {
+	if name := c.docs[at.doc].Name; name != "" {
+		return " in " + name
+	}
+	return ""
+}
+
+func (c *compiler) addExperiments(doc int) {
+	for i, def := range c.docs[doc].Experiments {
+		e := &compiled{Experiment: def, at: place{doc, fmt.Sprintf("experiments[%d]", i)}}
+		if met, ok := c.byName[e.Name]; ok {
+			c.faultf(e.at, ".name", "name it otherwise", "there is an experiment %s already%s", e.Name, c.in(met.at))
+			continue
+		}
+		if len(c.experiments) == MaxExperiments {
+			c.faultf(e.at, "", "remove those that are stopped", "more than %d experiments", MaxExperiments)
+			return
+		}
+		c.byName[e.Name] = e
+		if e.layer = c.layersByName[e.Layer]; e.layer == nil {
+			c.faultf(e.at, ".layer", "define it, or name another one", "there is no layer %s", e.Layer)
+			continue
+		}
+		c.experiments = append(c.experiments, e)
+		e.compile()
+		if e.State != Stopped {
+			c.checkAgainstAll(e)
+		}
+	}
+}
+
+// compile works out what an experiment by itself comes to.
+func (e *compiled) compile() {
+	e.slots = readSlots(&faults{}, "", e.Slots)
+	e.used, e.usedN = inUse(e.slots, e.Share)
+	e.target, _ = readTargeting(e.Targeting)
+	e.prefix = slot.Under(e.layer.Salt, e.Name)
+	e.variants = slices.SortedFunc(slices.Values(e.Variants), func(a, b Variant) int { return cmp.Compare(a.Name, b.Name) })
+	n := len(e.variants)
+	for i, v := range e.variants {
+		weight := v.Weight
+		if e.Monitored {
+			weight = slot.Count*(i+1)/n - slot.Count*i/n
+		}
+		e.arms = append(e.arms, slot.Arm{Variant: v.Name, Weight: weight})
+	}
+	e.checksum = e.sum()
+	parameters := e.parameters()
+	for i, a := range e.arms {
+		e.assigned = append(e.assigned, Assigned{
+			Experiment: e.Name, Layer: e.Layer, Variant: a.Variant, Checksum: e.checksum, Sets: &e.variants[i].Set,
+			Probability: Probability{Slots: e.usedN, Weight: a.Weight}, Parameters: parameters, SetsSum: e.variants[i].Set.sum(),
+		})
+	}
+}
+
+// sum is SHA-256 of an experiment's canonical form: JSON of all that decides
+// about an assignment but for its state, everything in one order.
+func (e *compiled) sum() string {
+	form := struct {
+		Layer, Salt, Unit, Experiment string
+		Feeds                         []string
+		Slots                         []slot.Range
+		Share                         int
+		Monitored                     bool
+		Targeting                     []string
+		Variants                      []Variant
+		Forced                        map[string]string
+	}{e.Layer, e.layer.Salt, e.layer.Unit, e.Name, sorted(e.Feeds), e.slots, e.Share, e.Monitored, e.clauses(), nil, nil}
+	if len(e.Forced) > 0 { // {} is as good as nothing
+		form.Forced = e.Forced
+	}
+	for _, v := range e.variants {
+		v.Set.Types = sorted(v.Set.Types)
+		form.Variants = append(form.Variants, v)
+	}
+	b, err := json.Marshal(form)
+	if err != nil {
+		panic(err) // numbers are finite
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// sum is of what a variant sets, the types in one order.
+func (s Sets) sum() uint64 {
+	s.Types = sorted(s.Types)
+	sum := sha256.Sum256([]byte(s.String()))
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// clauses returns the targeting as it is understood; nil for none.
+func (e *compiled) clauses() []string {
+	if e.target == nil {
+		return nil
+	}
+	return e.target.clauses
+}
+
+func sorted[T cmp.Ordered](s []T) []T {
+	s = slices.Clone(s)
+	slices.Sort(s)
+	return s
+}
+
+// checkAgainstAll holds an experiment against the layers, the other experiments
+// and what is known.
+func (c *compiler) checkAgainstAll(e *compiled) {
+	c.checkSlots(e)
+	c.checkParameters(e)
+	c.checkForced(e)
+	c.checkTargeting(e)
+	if e.layer.kind == ofEntity {
+		c.checkOfEntities(e)
+	}
+	if c.known != nil {
+		c.checkKnown(e)
+	}
+}
+
+// checkSlots refuses slots that another experiment or the holdout has.
+func (c *compiler) checkSlots(e *compiled) {
+	if c.owner == nil {
+		c.owner = map[*layer][]*compiled{}
+	}
+	owner := c.owner[e.layer]
+	if owner == nil {
+		owner = make([]*compiled, slot.Count)
+		c.owner[e.layer] = owner
+	}
+	var by *compiled
+	var taken, kept []int // slots that another has, or the holdout; they ascend
+	for _, r := range e.slots {
+		for s := r.From; s <= r.To; s++ {
+			switch {
+			case owner[s] != nil:
+				by, taken = owner[s], append(taken, s)
+			case slot.In(e.layer.held, s):
+				kept = append(kept, s)
+			default:
+				owner[s] = e
+			}
+		}
+	}
+	if both := together(taken); both != nil {
+		c.faultf(e.at, ".slots", "take others, or stop that one first", "experiment %s%s has slots %s of layer %s", by.Name, c.in(by.at), textOf(both), e.Layer)
+	}
+	if both := together(kept); both != nil {
+		c.faultf(e.at, ".slots", "take others, or make the holdout smaller", "slots %s of layer %s are held out", textOf(both), e.Layer)
+	}
+}
+
+// together returns slots that ascend as ranges.
+func together(slots []int) (ranges []slot.Range) {
+	for _, s := range slots {
+		if n := len(ranges); n > 0 && ranges[n-1].To == s-1 {
+			ranges[n-1].To = s
+			continue
+		}
+		ranges = append(ranges, slot.Range{From: s, To: s})
+	}
+	return ranges
+}
+
+// checkParameters refuses what an experiment sets of a feed that one of another
+// layer sets too: some viewers would be in both.
+func (c *compiler) checkParameters(e *compiled) {
+	if c.setters == nil {
+		c.setters = map[setter]*compiled{}
+	}
+	told := map[Parameter]bool{}
+	for _, v := range e.Variants {
+		for _, parameter := range v.Set.parameters() {
+			for _, name := range e.Feeds {
+				first, ok := c.setters[setter{name, parameter}]
+				switch {
+				case !ok:
+					c.setters[setter{name, parameter}] = e
+				case first.layer != e.layer && !told[parameter]:
+					told[parameter] = true
+					c.faultf(e.at, ".variants", "put both into one layer, where they exclude each other",
+						"%s of feed %s is set by experiment %s of layer %s%s too", parameter, name, first.Name, first.Layer, c.in(first.at))
+				}
+			}
+		}
+	}
+}
+
+// Parameter is what a variant can set of a feed. Model, interleave and weights
+// are one: what ranks.
+type Parameter string
+
+// The parameters, as messages name them.
+const (
+	OfModel   Parameter = "the model"
+	OfFilter  Parameter = "filter"
+	OfWindow  Parameter = "window"
+	OfTypes   Parameter = "types"
+	OfCap     Parameter = "cap_per_entity"
+	OfSpacing Parameter = "spacing"
+	OfLimit   Parameter = "limit"
+)
+
+// parameters returns what is set, sorted.
+func (s *Sets) parameters() (all []Parameter) {
+	for p, set := range map[Parameter]bool{
+		OfModel: s.Model != "" || s.Interleave != nil || len(s.Weights) > 0, OfFilter: s.Filter != nil, OfWindow: s.Window != nil,
+		OfTypes: s.Types != nil, OfCap: s.CapPerEntity != nil, OfSpacing: s.Spacing != nil, OfLimit: s.Limit != 0,
+	} {
+		if set {
+			all = append(all, p)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// parameters returns what any variant sets.
+func (e *compiled) parameters() (all []Parameter) {
+	for i := range e.variants {
+		all = append(all, e.variants[i].Set.parameters()...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// checkForced refuses a viewer whom two experiments of a layer force for one
+// feed.
+func (c *compiler) checkForced(e *compiled) {
+	if c.forces == nil {
+		c.forces = map[*layer]map[forces]string{}
+	}
+	if c.forces[e.layer] == nil {
+		c.forces[e.layer] = map[forces]string{}
+	}
+	by := c.forces[e.layer]
+	for _, unit := range slices.Sorted(maps.Keys(e.Forced)) {
+		for _, name := range e.Feeds {
+			if other, ok := by[forces{name, unit}]; ok {
+				c.faultf(e.at, ".forced", "leave it out of one", "experiment %s of the same layer forces %q too, for feed %s", other, unit, name)
+				break
+			}
+			by[forces{name, unit}] = e.Name
+		}
+	}
+}
+
+// checkTargeting bounds what it costs to judge a viewer by all experiments of a
+// feed: of each layer they meet one.
+func (c *compiler) checkTargeting(e *compiled) {
+	if c.targeting == nil {
+		c.targeting = map[string]map[*layer]int{}
+	}
+	for _, name := range e.Feeds {
+		if c.targeting[name] == nil {
+			c.targeting[name] = map[*layer]int{}
+		}
+		of := c.targeting[name]
+		before := of[e.layer]
+		of[e.layer] = max(before, len(e.Targeting))
+		sum := 0
+		for _, n := range of {
+			sum += n
+		}
+		if sum > MaxTargetingBytes {
+			c.faultf(e.at, ".targeting", "send the viewer with an attribute that says it shorter, or use one layer", "with the targeting of other layers it has %d bytes for feed %s, more than %d", sum, name, MaxTargetingBytes)
+			of[e.layer] = before
+			return
+		}
+	}
+}
+
+// checkOfEntities refuses what cannot differ between the entities of one
+// answer.
+func (c *compiler) checkOfEntities(e *compiled) {
+	if e.Targeting != "" {
+		c.faultf(e.at, ".targeting", "use a layer of viewers, or leave it out", "layer %s divides entities, whatever the viewer", e.Layer)
+	}
+	for i, v := range e.Variants {
+		for _, parameter := range v.Set.parameters() {
+			if parameter == OfModel || parameter == OfSpacing || parameter == OfLimit {
+				c.faultf(e.at, fmt.Sprintf(".variants[%d].set", i), "use a layer of viewers, or set filter, window, types or cap_per_entity",
+					"%s is one for a whole answer, and layer %s divides its entities", parameter, e.Layer)
+			}
+		}
+	}
+}
+
+func (c *compiler) checkKnown(e *compiled) {
+	for i, name := range e.Feeds {
+		if !c.known.HasFeed(name) {
+			c.faultf(e.at, fmt.Sprintf(".feeds[%d]", i), "define it first", "there is no feed %s", name)
+		}
+		if !c.known.IsPrivate(name) {
+			continue
+		}
+		for j := range e.Variants {
+			for _, p := range e.Variants[j].Set.parameters() {
+				if p == OfFilter || p == OfWindow || p == OfTypes {
+					c.faultf(e.at, fmt.Sprintf(".variants[%d].set.%s", j, p), "leave it out, or the feed", "feed %s is private, and this could show what it drops", name)
+				}
+			}
+		}
+	}
+	for i, v := range e.Variants {
+		at := fmt.Sprintf(".variants[%d].set", i)
+		for _, m := range v.Set.models() {
+			if !c.known.HasModel(m) {
+				c.faultf(e.at, at, "push it first", "no model %s serves", m)
+			}
+		}
+		if v.Set.Filter != nil && *v.Set.Filter != "" {
+			if err := c.known.CheckFilter(*v.Set.Filter); err != nil {
+				c.faultf(e.at, at+".filter", "", "%v", err)
+			}
+		}
+	}
+}
+
+// models returns the models that rank instead of the feed's.
+func (s *Sets) models() []string {
+	if s.Model != "" {
+		return []string{s.Model}
+	}
+	return s.Interleave
+}
+
+// deal prepares what assigning looks up.
+func (c *compiler) deal() {
+	for _, l := range c.layers {
+		l.forced = map[string][]forced{}
+		for s := range l.holds {
+			l.holds[s] = free
+		}
+		for _, r := range l.held {
+			for s := r.From; s <= r.To; s++ {
+				l.holds[s] = heldOut
+			}
+		}
+	}
+	for i, e := range c.experiments {
+		if e.State != Running && (e.State != Draft || len(e.Forced) == 0) {
+			continue
+		}
+		for _, name := range e.Feeds {
+			if c.feeds[name] == nil {
+				c.feeds[name] = &feed{}
+			}
+			f := c.feeds[name]
+			f.targets = f.targets || e.target != nil
+			if e.feeds = append(e.feeds, f); !slices.Contains(f.layers, e.layer) {
+				f.layers = append(f.layers, e.layer)
+			}
+		}
+		for unit, variant := range e.Forced {
+			arm := slices.IndexFunc(e.arms, func(a slot.Arm) bool { return a.Variant == variant })
+			e.layer.forced[unit] = append(e.layer.forced[unit], forced{e, arm})
+		}
+		if e.State != Running {
+			continue
+		}
+		for _, r := range e.used {
+			for s := r.From; s <= r.To; s++ {
+				e.layer.holds[s] = int16(i)
+			}
+		}
+	}
+	for _, f := range c.feeds {
+		slices.SortFunc(f.layers, func(a, b *layer) int { return cmp.Compare(a.Name, b.Name) })
+	}
+}

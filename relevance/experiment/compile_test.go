@@ -1,0 +1,196 @@
+package experiment
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// second is another experiment of a layer of its own, that sets what shown does
+// not.
+const second = `
+layers:
+  - {name: density, salt: density-1, unit: attribute country}
+experiments:
+  - name: tighter
+    layer: density
+    feeds: [home]
+    state: running
+    slots: [0-9999]
+    share: 10000
+    variants:
+      - {name: off, weight: 2000}
+      - {name: on, weight: 8000, set: {cap_per_entity: 1, filter: record.likes > 1}}
+`
+
+// third is one more experiment of shown's layer.
+const third = `
+experiments:
+  - name: longer
+    layer: ranking
+    feeds: [home]
+    state: running
+    slots: [4501-9499]
+    share: 10000
+    variants:
+      - {name: only, weight: 10000, set: {limit: 50, model: home3}}
+`
+
+// What contradicts what is already there is refused where it stands.
+func TestContradictions(t *testing.T) {
+	for _, c := range []struct {
+		name, doc, old, with, want string
+	}{
+		{"overlap", third, "4501-9499", "3000-4600", "line 7, column 12: experiments[0].slots: experiment fresher in a has slots 3000-3999, 4500 of layer ranking; take others, or stop that one first"},
+		{"held out", third, "4501-9499", "4501-9500", "line 7, column 12: experiments[0].slots: slots 9500 of layer ranking are held out; take others, or make the holdout smaller"},
+		{"no layer", third, "layer: ranking", "layer: rankin", "line 4, column 12: experiments[0].layer: there is no layer rankin; define it, or name another one"},
+		{"same name", third, "name: longer", "name: fresher", "line 3, column 11: experiments[0].name: there is an experiment fresher already in a; name it otherwise"},
+		{"forced twice", third, "share: 10000", "share: 10000\n    forced: {alice: only}", `line 9, column 13: experiments[0].forced: experiment fresher of the same layer forces "alice" too, for feed home; leave it out of one`},
+		{"same salt", second, "density-1", "ranking-2026", "line 3, column 27: layers[0].salt: layer ranking has it too, so that the two would not be independent; choose another one"},
+		{"same layer", second, "name: density", "name: ranking", "line 3, column 12: layers[0].name: there is a layer ranking already in a"},
+		{"same parameter", second, "cap_per_entity: 1", "limit: 1", "line 12, column 7: experiments[0].variants: limit of feed home is set by experiment fresher of layer ranking in a too; put both into one layer, where they exclude each other"},
+		{"weights of a model", second, "cap_per_entity: 1", "weights: {likes: 1}", "the model of feed home is set by experiment fresher"},
+		{"two models", second, "cap_per_entity: 1", "interleave: [a, b]", "the model of feed home is set by experiment fresher"},
+	} {
+		b := parse(t, replace(c.doc, c.old, c.with))
+		a := parse(t, shown)
+		a.Name, b.Name = "a", "b"
+		_, err := Compile([]Document{a, b}, nil)
+		if err == nil || !strings.Contains(err.Error(), "b: ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: want %q in\n%v", c.name, c.want, err)
+			continue
+		}
+		var e *Error
+		if !errors.As(err, &e) || len(e.Documents) != 1 || e.Documents[0].Name != "b" {
+			t.Errorf("%s: the later document alone is at fault: %v", c.name, err)
+		}
+		if _, err := Compile([]Document{a}, nil); err != nil {
+			t.Errorf("%s: what is left does not stand by itself: %v", c.name, err)
+		}
+	}
+	compile(t, shown, second, third)
+	// What has stopped, or is of another feed, contradicts nothing.
+	compile(t, shown, replace(replace(third, "4501-9499", "0-4500"), "running", "stopped"))
+	compile(t, shown, replace(replace(second, "cap_per_entity: 1", "limit: 1"), "[home]", "[recent]"))
+	compile(t, shown, replace(replace(third, "share: 10000", "share: 10000\n    forced: {alice: only}"), "[home]", "[recent]"))
+}
+
+// A layer of entities divides the entities of one answer: what is one for the
+// answer cannot differ, and there is no viewer to target.
+func TestLayerOfEntities(t *testing.T) {
+	ofEntities := replace(second, "attribute country", "entity")
+	s := compile(t, ofEntities)
+	if a := s.Assign("home", randomViewer(random(1))); len(a.Experiments) != 0 {
+		t.Errorf("a viewer has %+v", a)
+	}
+	if a := s.AssignEntity("home", "member:1"); len(a.Experiments) != 1 || a.Experiments[0].Unit != "member:1" {
+		t.Errorf("an entity has %+v", a)
+	}
+	if a := s.AssignEntity("recent", "member:1"); len(a.Experiments) != 0 {
+		t.Errorf("for another feed an entity has %+v", a)
+	}
+	for _, c := range [][2]string{
+		{"cap_per_entity: 1", "model: m"}, {"cap_per_entity: 1", "interleave: [a, b]"}, {"cap_per_entity: 1", "weights: {a: 1}"}, {"cap_per_entity: 1", "limit: 3"},
+		{"cap_per_entity: 1", "spacing: {entity: 1}"}, {"share: 10000", "share: 10000\n    targeting: viewer.a == 1"},
+	} {
+		_, err := Compile([]Document{parse(t, replace(ofEntities, c[0], c[1]))}, nil)
+		if err == nil || !strings.Contains(err.Error(), "use a layer of viewers") {
+			t.Errorf("%s: %v", c[1], err)
+		}
+	}
+}
+
+func TestKnown(t *testing.T) {
+	docs := []Document{parse(t, shown), parse(t, second)}
+	if _, err := Compile(docs, names{"feed home", "model home2"}); err != nil {
+		t.Errorf("all is known: %v", err)
+	}
+	_, err := Compile(docs, names{})
+	for _, want := range []string{
+		"line 10, column 13: experiments[0].feeds[0]: there is no feed home; define it first",
+		"line 17, column 46: experiments[0].variants[1].set: no model home2 serves; push it first",
+		"line 7, column 13: experiments[0].feeds[0]: there is no feed home",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q in\n%v", want, err)
+		}
+	}
+	docs[1] = parse(t, replace(second, "record.likes", "record.nosuch"))
+	if _, err = Compile(docs, names{"feed home", "model home2"}); err == nil || !strings.Contains(err.Error(), "experiments[0].variants[1].set.filter: filter: no field nosuch in record") {
+		t.Errorf("a filter that nodes refuse: %v", err)
+	}
+	docs[1] = parse(t, replace(second, "running", "stopped"))
+	if _, err = Compile(docs, names{"feed home", "model home2"}); err != nil {
+		t.Errorf("a stopped one: %v", err)
+	}
+	s := compile(t, shown, second, third)
+	for _, c := range []struct{ got, want []string }{
+		{s.UsesModel("home2"), []string{"fresher"}}, {s.UsesModel("home"), nil}, {s.UsesFeed("home"), []string{"fresher", "longer", "tighter"}},
+		{compile(t, replace(shown, "running", "paused")).UsesModel("home2"), []string{"fresher"}},
+		{compile(t, replace(shown, "running", "stopped")).UsesModel("home2"), nil},
+		{compile(t, replace(shown, "model: home2", "interleave: [a, b]")).UsesModel("b"), []string{"fresher"}},
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("used by %v, want %v", c.got, c.want)
+		}
+	}
+}
+
+// Many documents together are bounded as well.
+func TestTooManyTogether(t *testing.T) {
+	var docs []Document
+	for d := range 11 {
+		src := "layers: [{name: l" + fmt.Sprint(d) + ", salt: s" + fmt.Sprint(d) + ", unit: viewer}]\nexperiments:\n"
+		for i := range 100 {
+			src += fmt.Sprintf("  - {name: e%d-%d, layer: l%d, feeds: [f%d], state: draft, slots: [%d], share: 0, variants: [{name: a, weight: 10000}]}\n", d, i, d, d, i)
+		}
+		docs = append(docs, parse(t, src))
+	}
+	if _, err := Compile(docs[:10], nil); err != nil {
+		t.Errorf("1,000 experiments: %v", err)
+	}
+	if _, err := Compile(docs, nil); err == nil || !strings.Contains(err.Error(), "more than 1000 experiments; remove those that are stopped") {
+		t.Errorf("1,100 experiments: %v", err)
+	}
+	var layers []Document
+	for i := range 101 {
+		layers = append(layers, parse(t, fmt.Sprintf("layers: [{name: l%d, salt: s%d, unit: viewer}]", i, i)))
+	}
+	if _, err := Compile(layers, nil); err == nil || !strings.Contains(err.Error(), "more than 100 layers") {
+		t.Errorf("101 layers: %v", err)
+	}
+}
+
+// A definition that was changed in Go is checked like one that was read.
+func TestCompileChecks(t *testing.T) {
+	d := parse(t, shown)
+	d.Experiments[0].Share = 20_000
+	if _, err := Compile([]Document{d}, nil); err == nil || !strings.Contains(err.Error(), "line 13, column 12: experiments[0].share: 20000 is not between") {
+		t.Errorf("%v", err)
+	}
+}
+
+// What one viewer's targeting can cost is bounded over all layers of a feed.
+func TestTargetingTogether(t *testing.T) {
+	layers, tests := "", ""
+	for i := range 5 {
+		layers += fmt.Sprintf("  - {name: l%d, salt: s%d, unit: viewer}\n", i, i)
+		tests += fmt.Sprintf("  - {name: e%d, layer: l%d, feeds: [home], state: running, slots: [0-9], share: 10000, variants: [{name: a, weight: 10000}], targeting: 'viewer.a != \"%s\"'}\n", i, i, strings.Repeat("x", 900))
+	}
+	_, err := Compile([]Document{parse(t, "layers:\n"+layers+"experiments:\n"+tests)}, nil)
+	if lines := faultsOf(t, err); len(lines) != 1 || !strings.Contains(lines[0], "experiments[4].targeting") {
+		t.Errorf("%v", lines)
+	}
+}
+
+func TestPrivateFeeds(t *testing.T) {
+	for set, want := range map[string]string{"{filter: 'true'}": "set.filter", "{window: 0s}": "set.window", "{types: [a]}": "set.types", "{limit: 3}": ""} {
+		src := replace(shown, "{model: home2, limit: 30}", set)
+		_, err := Compile([]Document{parse(t, src)}, names{"feed home", "private home"})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want+": feed home is private")) {
+			t.Errorf("%s: %v", set, err)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package experiment
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/slot"
+)
+
+// Diff says in sentences what the next set changes: first what is written
+// otherwise, then who moves where, by slots of the layer and draws of the
+// experiment, both of 10,000 (package slot). Empty: nothing changes.
+func (s *Set) Diff(next *Set) (sentences []string) {
+	for _, name := range namesOf(s.layers, next.layers, func(l *layer) string { return l.Name }) {
+		for _, text := range diffLayer(s.layer(name), next.layer(name)) {
+			sentences = append(sentences, fmt.Sprintf("layer %s: %s", name, text))
+		}
+	}
+	for _, name := range namesOf(s.experiments, next.experiments, func(e *compiled) string { return e.Name }) {
+		for _, text := range diffExperiment(s.experiment(name), next.experiment(name)) {
+			sentences = append(sentences, fmt.Sprintf("experiment %s: %s", name, text))
+		}
+	}
+	return sentences
+}
+
+func namesOf[T any](old, next []T, name func(T) string) []string {
+	all := map[string]bool{}
+	for _, x := range slices.Concat(old, next) {
+		all[name(x)] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+func diffLayer(old, next *layer) (texts []string) {
+	switch {
+	case old == nil:
+		return []string{fmt.Sprintf("it is new, of unit %s", next.Unit)}
+	case next == nil:
+		return []string{"it is removed"}
+	}
+	texts = written(texts, "salt", old.Salt, next.Salt)
+	texts = written(texts, "unit", old.Unit, next.Unit)
+	if old.Salt != next.Salt || old.Unit != next.Unit {
+		texts = append(texts, "every unit falls into another slot")
+	}
+	return written(texts, "holdout", textOf(old.held), textOf(next.held))
+}
+
+// written adds what is written otherwise.
+func written(texts []string, what, old, next string) []string {
+	if old == next {
+		return texts
+	}
+	or := func(s string) string {
+		if s == "" {
+			return "none"
+		}
+		return s
+	}
+	return append(texts, fmt.Sprintf("%s %s → %s", what, or(old), or(next)))
+}
+
+func diffExperiment(old, next *compiled) (texts []string) {
+	switch {
+	case old == nil:
+		texts = append(texts, fmt.Sprintf("it is new, %s", next.State))
+	case next == nil:
+		texts = append(texts, fmt.Sprintf("it is removed, which was %s", old.State))
+	default:
+		texts = diffWritten(old, next)
+	}
+	redealt, moves := movesBetween(old, next)
+	if redealt {
+		texts = append(texts, "every unit is dealt anew: of those below, who came in before comes in by chance alone")
+	}
+	for _, m := range moves {
+		texts = append(texts, m.String())
+	}
+	if len(texts) > 0 && len(moves) == 0 {
+		texts = append(texts, "no unit moves")
+	}
+	return texts
+}
+
+func diffWritten(old, next *compiled) (texts []string) {
+	texts = written(texts, "state", string(old.State), string(next.State))
+	texts = written(texts, "layer", old.Layer, next.Layer)
+	texts = written(texts, "feeds", strings.Join(sorted(old.Feeds), ", "), strings.Join(sorted(next.Feeds), ", "))
+	texts = written(texts, "slots", textOf(old.slots), textOf(next.slots))
+	texts = written(texts, "share", fmt.Sprint(old.Share), fmt.Sprint(next.Share))
+	texts = written(texts, "monitored", fmt.Sprint(old.Monitored), fmt.Sprint(next.Monitored))
+	texts = written(texts, "ramp", old.Ramp.text(), next.Ramp.text())
+	texts = written(texts, "guards", old.Guards.text(), next.Guards.text())
+	texts = written(texts, "targeting", strings.Join(old.clauses(), " && "), strings.Join(next.clauses(), " && "))
+	variants := func(e *compiled) map[string]string {
+		all := map[string]string{}
+		for _, v := range e.variants {
+			all[v.Name] = fmt.Sprintf("weight %d, sets %s", v.Weight, v.Set.String())
+		}
+		return all
+	}
+	texts = writtenEach(texts, "variant", variants(old), variants(next))
+	return writtenEach(texts, "forced", old.Forced, next.Forced)
+}
+
+// writtenEach adds what is written otherwise of each name.
+func writtenEach(texts []string, what string, old, next map[string]string) []string {
+	both := maps.Clone(next)
+	if both == nil {
+		both = map[string]string{}
+	}
+	maps.Copy(both, old)
+	for _, name := range slices.Sorted(maps.Keys(both)) {
+		texts = written(texts, what+" "+name, old[name], next[name])
+	}
+	return texts
+}
+
+// move is units that change from a variant to another; "": none. They are those
+// of the slots, as far as their draw is within draws.
+type move struct {
+	slots    []slot.Range
+	draws    slot.Range
+	from, to string
+}
+
+func (m move) String() string {
+	who := fmt.Sprintf("slots %s, draws %d-%d (%.4g %% of all units)", textOf(m.slots), m.draws.From, m.draws.To,
+		100*Probability{count(m.slots), m.draws.To - m.draws.From + 1}.Float64())
+	switch {
+	case m.from == "":
+		return who + " come to " + m.to
+	case m.to == "":
+		return who + " leave " + m.from
+	}
+	return who + " move from " + m.from + " to " + m.to
+}
+
+// movesBetween returns who moves. Where the layer deals otherwise, everybody
+// leaves and others come.
+func movesBetween(old, next *compiled) (redealt bool, moves []move) {
+	was, is := old.serving(), next.serving()
+	if was == nil && is == nil {
+		return false, nil
+	}
+	var stay []slot.Range
+	if was != nil && is != nil {
+		redealt = old.layer.Name != next.layer.Name || old.layer.Salt != next.layer.Salt || old.layer.Unit != next.layer.Unit
+		if !redealt {
+			stay = minus(was, minus(was, is))
+		}
+	}
+	if out := minus(was, stay); out != nil {
+		for i, d := range drawsOf(old.arms) {
+			moves = appendMove(moves, move{out, d, old.arms[i].Variant, ""})
+		}
+	}
+	if in := minus(is, stay); in != nil {
+		for i, d := range drawsOf(next.arms) {
+			moves = appendMove(moves, move{in, d, "", next.arms[i].Variant})
+		}
+	}
+	if stay == nil {
+		return redealt, moves
+	}
+	before, now := drawsOf(old.arms), drawsOf(next.arms)
+	for i, b := range before {
+		for j, n := range now {
+			if from, to := old.arms[i].Variant, next.arms[j].Variant; from != to {
+				moves = appendMove(moves, move{stay, slot.Range{From: max(b.From, n.From), To: min(b.To, n.To)}, from, to})
+			}
+		}
+	}
+	return redealt, moves
+}
+
+// serving returns the slots whose units have a variant.
+func (e *compiled) serving() []slot.Range {
+	if e == nil || e.State != Running {
+		return nil
+	}
+	return e.used
+}
+
+func appendMove(moves []move, m move) []move {
+	if m.draws.From > m.draws.To {
+		return moves
+	}
+	return append(moves, m)
+}

@@ -1,0 +1,114 @@
+package experiment
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/millrace/millrace/internal/slot"
+)
+
+// Ramp is how a coordinator raises an experiment's share by itself.
+type Ramp struct {
+	Steps   []int         `yaml:"steps"`   // shares of 10,000, rising
+	Least   time.Duration `yaml:"least"`   // time at each
+	Viewers int64         `yaml:"viewers"` // of each variant, that were first shown something at each
+}
+
+// Guards are what a coordinator pauses an experiment for, once it is sure of
+// it. The rates are multiples of the control's, 1 being any more at all.
+type Guards struct {
+	Refused float64 `yaml:"refused,omitempty"` // 0, here and below: not guarded
+	Empty   float64 `yaml:"empty,omitempty"`
+	Partial float64 `yaml:"partial,omitempty"`
+	NaN     float64 `yaml:"nan,omitempty"`
+	// Millis is how many milliseconds longer than the control's the mean answer
+	// may take.
+	Millis float64 `yaml:"milliseconds,omitempty"`
+	// Alpha is the chance that the experiment is ever paused for nothing; 0: 0.05.
+	Alpha float64 `yaml:"alpha,omitempty"`
+}
+
+const (
+	maxSteps     = 50
+	defaultAlpha = 0.05
+)
+
+// Chance returns Alpha, or what it is when it is left out.
+func (g *Guards) Chance() float64 {
+	if g.Alpha == 0 {
+		return defaultAlpha
+	}
+	return g.Alpha
+}
+
+// Next returns the share after one; 0 if it is the last.
+func (r *Ramp) Next(share int) int {
+	for _, s := range r.Steps {
+		if s > share {
+			return s
+		}
+	}
+	return 0
+}
+
+// text is empty for none.
+func (r *Ramp) text() string {
+	if r == nil {
+		return ""
+	}
+	return fmt.Sprintf("%v, each for %s and %d viewers", r.Steps, r.Least, r.Viewers)
+}
+
+func (g *Guards) text() string {
+	if g == nil {
+		return ""
+	}
+	return fmt.Sprintf("refused %v, empty %v, partial %v, nan %v, milliseconds %v, alpha %v", g.Refused, g.Empty, g.Partial, g.NaN, g.Millis, g.Chance())
+}
+
+func (e *Experiment) checkRamp(f *faults, path string) {
+	if r := e.Ramp; r != nil {
+		at := path + ".ramp"
+		if n := len(r.Steps); n == 0 || n > maxSteps {
+			f.addf(at+".steps", fmt.Sprintf("write 1 to %d shares, such as [100, 1000, 10000]", maxSteps), "%d of them", n)
+		}
+		for i, s := range r.Steps {
+			if s < 1 || s > slot.Count || i > 0 && s <= r.Steps[i-1] {
+				f.addf(fmt.Sprintf("%s.steps[%d]", at, i), "write shares of 10,000 that rise", "%d is not between the one before and %d", s, slot.Count)
+				break
+			}
+		}
+		if r.Least < 0 {
+			f.addf(at+".least", "write a time such as 1h", "%s is negative", r.Least)
+		}
+		if r.Viewers < 0 {
+			f.addf(at+".viewers", "write how many of each variant", "%d is negative", r.Viewers)
+		}
+		if r.Least == 0 && r.Viewers == 0 {
+			f.addf(at, "write least: 1h, or viewers: 1000, or both", "nothing holds it at a step")
+		}
+		if e.Guards == nil {
+			f.addf(at, "write guards: {refused: 1.5, empty: 1.5}, for one", "it would ramp whatever it does")
+		}
+	}
+	g := e.Guards
+	if g == nil {
+		return
+	}
+	for _, x := range []struct {
+		name  string
+		value float64
+		least float64
+	}{{"refused", g.Refused, 1}, {"empty", g.Empty, 1}, {"partial", g.Partial, 1}, {"nan", g.NaN, 1}, {"milliseconds", g.Millis, 0}} {
+		if x.value != 0 && !(x.value >= x.least) || math.IsInf(x.value, 0) {
+			f.addf(path+".guards."+x.name, "write a limit, or leave it out", "%v is below %v", x.value, x.least)
+		}
+	}
+	if !(g.Alpha >= 0 && g.Alpha <= 0.5) {
+		f.addf(path+".guards.alpha", "write a chance such as 0.05", "%v is none, or more than a half", g.Alpha)
+	}
+	if *g == (Guards{Alpha: g.Alpha}) {
+		f.addf(path+".guards", "write refused: 1.5, for one", "nothing is guarded")
+	}
+}

@@ -1,0 +1,94 @@
+package experiment
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/document"
+)
+
+// Rewrite returns a document with another state and share of one experiment,
+// and all else as its author wrote it, comments too. The error is an [Error] if
+// that makes no good document.
+func Rewrite(d Document, src []byte, name string, state State, share int) ([]byte, error) {
+	i := slices.IndexFunc(d.Experiments, func(e Experiment) bool { return e.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("experiment: document %s has no experiment %s", d.Name, name)
+	}
+	want := d
+	want.Experiments = slices.Clone(d.Experiments)
+	want.Experiments[i].State, want.Experiments[i].Share = state, share
+	f := &faults{name: d.Name, root: d.root}
+	if want.check(f); f.orNil() != nil {
+		return nil, f.orNil()
+	}
+	next := rewritten(src, child(child(d.root, "experiments"), fmt.Sprintf("[%d", i)), state, share)
+	if got, err := Parse(d.Name, next); err == nil && reflect.DeepEqual(got.Layers, want.Layers) && reflect.DeepEqual(got.Experiments, want.Experiments) {
+		return next, nil
+	}
+	return want.Encode() // whoever wrote it as no one does loses the comments
+}
+
+// rewritten replaces what stands in an experiment's mapping.
+func rewritten(src []byte, e *document.Node, state State, share int) []byte {
+	if e == nil {
+		return src
+	}
+	stateAt, shareAt := child(e, "state"), child(e, "share")
+	if stateAt == nil {
+		return src
+	}
+	text := string(state)
+	if shareAt == nil && share > 0 {
+		sep := "\n" + string(bytes.Repeat([]byte{' '}, e.Entries[0].Col-1))
+		if at := offset(src, e.Line, e.Col); at < len(src) && src[at] == '{' {
+			sep = ", "
+		}
+		text += sep + fmt.Sprintf("share: %d", share)
+	}
+	edits := []scalarEdit{{stateAt, text}}
+	if shareAt != nil {
+		edits = append(edits, scalarEdit{shareAt, fmt.Sprint(share)})
+	}
+	slices.SortFunc(edits, func(a, b scalarEdit) int { // the last first, so that places stay
+		return slices.Compare([]int{b.at.Line, b.at.Col}, []int{a.at.Line, a.at.Col})
+	})
+	for _, x := range edits {
+		src = x.apply(src)
+	}
+	return src
+}
+
+// scalarEdit is another text for a scalar.
+type scalarEdit struct {
+	at   *document.Node
+	text string
+}
+
+func (x scalarEdit) apply(src []byte) []byte {
+	from := offset(src, x.at.Line, x.at.Col)
+	n := len(x.at.Text)
+	if x.at.Quoted {
+		n += 2
+	}
+	return slices.Concat(src[:from], []byte(x.text), src[min(from+n, len(src)):])
+}
+
+// offset returns where a line and a column, in characters, are in bytes.
+func offset(src []byte, line, col int) (at int) {
+	for ; line > 1; line-- {
+		end := bytes.IndexByte(src[at:], '\n')
+		if end < 0 {
+			return len(src)
+		}
+		at += end + 1
+	}
+	for ; col > 1 && at < len(src); col-- {
+		_, n := utf8.DecodeRune(src[at:])
+		at += n
+	}
+	return at
+}

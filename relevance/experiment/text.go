@@ -1,0 +1,96 @@
+package experiment
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/slot"
+)
+
+// textOf writes slots as a definition does: "0-499, 600".
+func textOf(slots []slot.Range) string {
+	const most = 8
+	var parts []string
+	for i, r := range slots {
+		switch {
+		case i == most:
+			parts = append(parts, fmt.Sprintf("and %d more", count(slots[i:])))
+			return strings.Join(parts, ", ")
+		case r.From == r.To:
+			parts = append(parts, fmt.Sprint(r.From))
+		default:
+			parts = append(parts, fmt.Sprintf("%d-%d", r.From, r.To))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// String writes what is set as JSON, with the names of a definition.
+func (s *Sets) String() string {
+	type text struct { // a span of time as people write it
+		Sets
+		Window string `json:"window,omitempty"`
+	}
+	t := text{Sets: *s}
+	if s.Window != nil {
+		t.Window = s.Window.String()
+	}
+	b, err := json.Marshal(t)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// Nothing reports whether a variant leaves the feed as it is defined.
+func (s *Sets) Nothing() bool { return len(s.parameters()) == 0 }
+
+// Defined is an experiment of a set.
+type Defined struct {
+	Document   string // that it stands in
+	Experiment Experiment
+	Checksum   string
+	// Rule is what a caller needs to deal units by itself; it has no slots
+	// unless the experiment runs.
+	Rule slot.Rule
+}
+
+// Experiments returns all experiments, by name.
+func (s *Set) Experiments() (all []Defined) {
+	for _, e := range s.experiments {
+		r := slot.Rule{Experiment: e.Name, Salt: e.layer.Salt, Unit: e.layer.Unit, Slots: []slot.Range{}, Arms: slices.Clone(e.arms)}
+		if e.State == Running {
+			r.Slots = append(r.Slots, e.used...)
+		}
+		if e.State == Running || e.State == Draft {
+			r.Forced = e.Forced
+		}
+		all = append(all, Defined{s.docs[e.at.doc].Name, e.Experiment, e.checksum, r})
+	}
+	return all
+}
+
+// UsesModel returns the experiments, by name, that are not stopped and rank by a
+// model: it must not be dropped.
+func (s *Set) UsesModel(name string) (experiments []string) {
+	return s.using(func(e *compiled) bool {
+		return slices.ContainsFunc(e.Variants, func(v Variant) bool { return slices.Contains(v.Set.models(), name) })
+	})
+}
+
+// UsesFeed returns the experiments, by name, that are not stopped and apply to a
+// feed: it must not be removed.
+func (s *Set) UsesFeed(name string) (experiments []string) {
+	return s.using(func(e *compiled) bool { return slices.Contains(e.Feeds, name) })
+}
+
+func (s *Set) using(uses func(*compiled) bool) (names []string) {
+	for _, e := range s.experiments {
+		if e.State != Stopped && uses(e) {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}

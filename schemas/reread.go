@@ -1,0 +1,122 @@
+package schemas
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+)
+
+// Reread returns in the family's columns the record of a schema of the family
+// whose values stand in the schema's own columns, as the decoder of its body
+// would: own is one row of the schema's layout. A field of several types has no
+// column there; given has its value by dotted path.
+func (f *Family) Reread(writer *Schema, own *column.Slab, given map[string]any) (*column.Slab, error) {
+	d := f.decoders[writer]
+	if d == nil {
+		return nil, fmt.Errorf("schemas: %s %s is not of the family", writer.Name(), writer.fingerprint)
+	}
+	a := column.New(f.layout, 1, 0).Append()
+	r := reread{machine: machine{row: a.Begin()}, writer: writer, own: own, given: given}
+	defer r.release()
+	if err := r.steps(d.plan); err != nil {
+		return nil, err
+	}
+	r.row.SetInt(d.schema, d.writer)
+	if err := a.End(r.row); err != nil {
+		return nil, err
+	}
+	return a.Slab(), nil
+}
+
+// reread follows a plan with columns in place of a body.
+type reread struct {
+	machine
+	writer *Schema
+	own    *column.Slab
+	given  map[string]any
+}
+
+func (r *reread) steps(p plan) error {
+	for i := range p {
+		s := &p[i]
+		switch s.op {
+		case opNull, opDefault, opCopy:
+			if !r.run(p[i : i+1]) {
+				return &Error{Reason: r.fault, Field: s.path, Detail: explain[r.fault]}
+			}
+		case opUnion:
+			if err := r.union(s); err != nil {
+				return err
+			}
+		default:
+			if s.put != putNothing {
+				r.row.SetFrom(s.at, r.own, r.own.Layout().Index(s.path), 0)
+			}
+		}
+	}
+	return nil
+}
+
+// union follows the branch that the value takes: of null and a type, by whether
+// a column has a value; of several types, by the value itself.
+func (r *reread) union(s *step) error {
+	f := fieldAt(r.writer.root, s.path)
+	if _, ok := f.typ.nullable(); ok {
+		null := slices.IndexFunc(f.typ.branches, func(b *node) bool { return b.kind == kindNull })
+		if r.has(s.path) {
+			return r.steps(s.subs[1-null])
+		}
+		return r.steps(s.subs[null])
+	}
+	body := f.def
+	if v, ok := r.given[s.path]; ok {
+		var err error
+		if body, err = encodeValue(f.typ, v, s.path); err != nil {
+			return err
+		}
+	} else if !f.hasDefault {
+		return &Error{Reason: MissingField, Field: s.path, Detail: "the field has several types and no default; give it a value"}
+	}
+	r.putDefault(&step{def: body, subs: []plan{{*s}}})
+	return nil
+}
+
+// has reports whether a column at or below a path has a value.
+func (r *reread) has(path string) bool {
+	for i, f := range r.own.Layout().Fields() {
+		if (f.Name == path || strings.HasPrefix(f.Name, path+".")) && !r.own.Null(i, 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// encodeValue writes a value of JSON as Avro.
+func encodeValue(n *node, v any, path string) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err == nil {
+		v, err = readJSON(text)
+	}
+	if err != nil {
+		return nil, &Error{Reason: BadJSON, Field: path, Detail: err.Error()}
+	}
+	e := encoder{max: millrace.MaxBodyBytes}
+	err = e.value(n, v, path)
+	return e.buf, err
+}
+
+// fieldAt returns the field at a path within a record.
+func fieldAt(n *node, path string) (f *field) {
+	for name := range strings.SplitSeq(path, ".") {
+		if t, ok := n.nullable(); ok {
+			n = t
+		}
+		f = &n.fields[slices.IndexFunc(n.fields, func(f field) bool { return f.name == name })]
+		n = f.typ
+	}
+	return f
+}

@@ -235,9 +235,9 @@ func stride(n int) (first, step int) {
 	return rand.IntN(step), step
 }
 
-// crashable is a file system that may be cloned while a lock file is created:
-// MemFS takes the lock that CrashClone waits for twice in Lock, the second time
-// behind CrashClone.
+// crashable is a file system that may be cloned while it is used: in some calls
+// MemFS takes the lock that CrashClone waits for twice, the second time behind
+// CrashClone.
 type crashable struct {
 	*vfs.MemFS
 	mu sync.Mutex
@@ -247,6 +247,18 @@ func (c *crashable) Lock(name string) (io.Closer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.MemFS.Lock(name)
+}
+
+func (c *crashable) Link(from, to string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.MemFS.Link(from, to)
+}
+
+func (c *crashable) ReuseForWrite(from, to string, use vfs.DiskWriteCategory) (vfs.File, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.MemFS.ReuseForWrite(from, to, use)
 }
 
 func (c *crashable) CrashClone(cfg vfs.CrashCloneCfg) *vfs.MemFS {

@@ -17,7 +17,7 @@ func isCorrupt(err error) bool {
 	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT {
 		return false // Pebble takes a failing read of a footer for a bad file
 	}
-	for _, e := range []error{errBlob, errChain, errChainState, errRow, errKey, errFilter, errDigest, pebble.ErrCorruption} {
+	for _, e := range []error{errBlob, errChain, errChainState, errRow, errKey, errFilter, errDigest, errLost, pebble.ErrCorruption} {
 		if errors.Is(err, e) {
 			return true
 		}

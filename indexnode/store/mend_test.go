@@ -255,6 +255,34 @@ func TestADamagedManifestMovesTheStoreAside(t *testing.T) {
 	}
 }
 
+// A store that says nothing of the node, though partitions are in it, is moved
+// aside too: a damaged manifest can end early, and Pebble opens what is before.
+func TestAStoreWithoutItsNodeIsMovedAside(t *testing.T) {
+	fs := cloneMem(t, mendStore(t))
+	s, err := Open("db", Options{FS: fs, FlushEvery: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range nodeCopies {
+		start, end := nodeSpan(c)
+		if err := s.excise(start, end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Open("db", Options{FS: fs, FlushEvery: -1}); err != nil {
+		t.Fatal(err)
+	}
+	if d := s.Damage(); len(d) != 1 || d[0].Aside == "" || !errors.Is(d[0].Cause, errLost) {
+		t.Errorf("damage: %v", d)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // What holds no rows costs nothing: Pebble's options, the marker of its format,
 // its empty logs.
 func TestOtherFilesCostNothing(t *testing.T) {

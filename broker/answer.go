@@ -23,7 +23,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 		return nil, err
 	}
 	began := time.Now()
-	entries := merge(o.parts, int(f.q.query.Limit), f.q.query.DistinctObjects)
+	entries := f.q.ranking(o)
 	f.q.feed.Spacing.apart(entries)
 	resp := &feedv1.GetFeedResponse{
 		Coverage: covered, Receipt: receipt(f, o, entries),
@@ -53,7 +53,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 		resp.Explain = explain(f, o)
 	}
 	b.expose(f.q, resp, entries)
-	b.shadow(f.q, o, entries)
+	b.shadow(f.q, o)
 	return resp, nil
 }
 
@@ -139,6 +139,7 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	}
 	r.Schemas = schemasOf(entries)
 	f.q.variants.receipt(r)
+	r.Draft = f.q.draft.receipt()
 	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
 	return r
 }

@@ -40,6 +40,7 @@ func (b *Broker) expose(q *question, resp *feedv1.GetFeedResponse, entries []ent
 		e := &entries[i]
 		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Team: -1}
 	}
+	q.draft.expose(q, r, entries)
 	b.exposures.Add(r)
 }
 

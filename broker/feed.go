@@ -44,8 +44,10 @@ type Feed struct {
 	// Version is of the definition in the cluster; 0 elsewhere.
 	Version int64 `yaml:"-"`
 
-	builtIn bool            // as it came with Millrace
-	edition cluster.Version // of the definition: what pages keep
+	builtIn bool // as it came with Millrace
+	// interleaved is the model that drafts with Model, where a variant says so.
+	interleaved string
+	edition     cluster.Version // of the definition: what pages keep
 }
 
 // Spacing is how many other items stand between two of one entity, or of one

@@ -29,6 +29,9 @@ type entry struct {
 	millrace.Rank
 	ranked
 	also []ranked
+
+	// Of a drafted answer: whose ranking it is of, and who drafted it.
+	ranking, team int
 }
 
 // merge makes the answer of one machine out of the parts, by the rules of

@@ -32,11 +32,12 @@ import (
 //
 // in base64 for URLs, without padding.
 const (
-	tokenVersion = 6
-	tokenBefore  = 5 // which has no variants; a page without any has it yet
-	macBytes     = 16
-	tokenLife    = 24 * time.Hour // of all pages of a feed, from its first
-	maxServed    = 10_000         // items on the pages of one feed
+	tokenVersion  = 7
+	tokenVariants = 6 // which has no draft; a page without one has it yet,
+	tokenBefore   = 5 // and this one without variants
+	macBytes      = 16
+	tokenLife     = 24 * time.Hour // of all pages of a feed, from its first
+	maxServed     = 10_000         // items on the pages of one feed
 )
 
 // cursor is where a feed continues.
@@ -51,6 +52,7 @@ type cursor struct {
 	feedSum  string                // and its checksum
 	variants []experiment.Assigned // of every page: what deals may have changed; without what they set
 	heldOut  []string              // layers, of every page likewise
+	draft    *draft                // of every page likewise; nil without one
 	served   []uint64              // millrace.ServedHash of every item so far, ascending
 }
 
@@ -76,8 +78,11 @@ func newPageKeys(secret []byte) pageKeys {
 
 func (c *cursor) encode(key []byte) string {
 	version := byte(tokenVersion)
-	if len(c.variants)+len(c.heldOut) == 0 {
+	switch {
+	case len(c.variants)+len(c.heldOut) == 0:
 		version = tokenBefore
+	case c.draft == nil:
+		version = tokenVariants
 	}
 	b := []byte{version}
 	b = binary.AppendUvarint(b, uint64(c.issued))
@@ -86,8 +91,11 @@ func (c *cursor) encode(key []byte) string {
 	for _, s := range []string{c.model, c.version, c.sum, c.feed, c.feedSum} {
 		b = appendPrefixed(b, s)
 	}
-	if version == tokenVersion {
+	if version >= tokenVariants {
 		b = appendVariants(b, c.variants, c.heldOut)
+	}
+	if version == tokenVersion {
+		b = appendDraft(b, c.draft)
 	}
 	b = appendHashes(b, c.served)
 	return base64.RawURLEncoding.EncodeToString(append(b, mac(key, b)...))
@@ -117,7 +125,7 @@ func decodeCursor(token string, key []byte) (*cursor, error) {
 func decodeBody(b []byte) (*cursor, error) {
 	r := reader{b: b}
 	v := r.bytes(1)
-	if r.bad || v[0] != tokenVersion && v[0] != tokenBefore {
+	if r.bad || v[0] < tokenBefore || v[0] > tokenVersion {
 		return nil, errors.New("it is of another version")
 	}
 	c := &cursor{issued: millrace.Time(r.uvarint()), asOf: millrace.Time(r.uvarint())}
@@ -125,8 +133,11 @@ func decodeBody(b []byte) (*cursor, error) {
 	for _, s := range []*string{&c.model, &c.version, &c.sum, &c.feed, &c.feedSum} {
 		*s = string(r.bytes(r.uvarint()))
 	}
-	if v[0] == tokenVersion {
+	if v[0] >= tokenVariants {
 		c.variants, c.heldOut = readVariants(&r)
+	}
+	if v[0] == tokenVersion {
+		c.draft = readDraft(&r)
 	}
 	if r.bad {
 		return nil, errors.New("it ends too soon")
@@ -299,7 +310,7 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
 	slices.Sort(served)
 	c := cursor{
 		issued: q.issued, asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: q.query.ModelSum,
-		feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, variants: q.variants.dealt, heldOut: q.variants.heldOut, served: slices.Compact(served),
+		feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, variants: q.variants.dealt, heldOut: q.variants.heldOut, draft: q.draft, served: slices.Compact(served),
 	}
 	return c.encode(b.keys.token)
 }

@@ -58,6 +58,7 @@ type question struct {
 	request identity      // of all that every page must ask alike
 
 	variants variants
+	draft    *draft // nil unless a variant interleaves
 
 	shown int // items in the answer
 	loan  *memory.Loan
@@ -103,10 +104,10 @@ func (q *question) ask(parts cluster.Set, room int64) *nodev1.QueryRequest {
 	}
 	r := &nodev1.QueryRequest{
 		Entities: q.encoded, Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
-		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: q.query.Limit,
+		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: int32(q.deep()),
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, ServedKey: q.query.ServedKey, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
-		MaxBytes: room,
+		MaxBytes: room, Beside: q.query.Beside,
 	}
 	if r.Explain {
 		r.Shadow = q.query.Shadow
@@ -152,6 +153,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.chooseModel(q); return nil },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
+		func(q *question, _ *feedv1.GetFeedRequest) error { b.draftOf(q, c); return nil },
 	} {
 		if err := check(q, req); err != nil {
 			return q, err

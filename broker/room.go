@@ -67,6 +67,7 @@ type sizes struct {
 type sizeOf struct {
 	feed      string
 	explained bool
+	rankings  int
 }
 
 func newSizes() *sizes {
@@ -78,7 +79,7 @@ func newSizes() *sizes {
 // expect returns how many bytes a node's part of an answer is likely not to
 // exceed.
 func (s *sizes) expect(q *question) int64 {
-	key := sizeOf{q.feed.Name, q.query.Explain}
+	key := sizeOf{q.feed.Name, q.query.Explain, 1 + len(q.query.Beside)}
 	s.mu.Lock()
 	item, known := s.mu.items[key]
 	s.mu.Unlock()
@@ -87,6 +88,7 @@ func (s *sizes) expect(q *question) int64 {
 		if key.explained {
 			item += usualAccount
 		}
+		item *= int64(key.rankings)
 	}
 	return min(leastRoom+int64(q.query.Limit)*(item+item/2), maxMessageBytes)
 }
@@ -101,7 +103,7 @@ func (s *sizes) learn(q *question, bytes int64, items int) {
 	if items == 0 {
 		return
 	}
-	key, item := sizeOf{q.feed.Name, q.query.Explain}, bytes/int64(items)
+	key, item := sizeOf{q.feed.Name, q.query.Explain, 1 + len(q.query.Beside)}, bytes/int64(items)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.mu.items) >= maxSizes { // feeds that are gone

@@ -45,7 +45,7 @@ type shadows struct {
 	overlap *prometheus.HistogramVec // feed, model, shadow, version, depth
 	rbo     *prometheus.HistogramVec // feed, model, shadow, version
 	tau     *prometheus.HistogramVec // feed, model, shadow, version
-	seconds *prometheus.HistogramVec // feed, model, shadow, version
+	seconds *prometheus.HistogramVec // feed, model
 }
 
 func newShadows() *shadows {
@@ -63,7 +63,10 @@ func newShadows() *shadows {
 		overlap: histogram("shadow_overlap", "Which part of the first items (depth 10, or limit for all that were asked for) an answer and a shadow's ranking share.", shares, "depth"),
 		rbo:     histogram("shadow_rbo", "Rank-biased overlap, extrapolated, of an answer and a shadow's ranking (p 0.9: the first ten places have 86 % of the weight).", shares),
 		tau:     histogram("shadow_kendall_tau", "Kendall's tau-b of the items that an answer and a shadow's ranking share.", prometheus.LinearBuckets(-1, 0.2, 11)),
-		seconds: histogram("shadow_seconds", "Time that a shadow took to rank an answer again; beside request_seconds.", prometheus.ExponentialBucketsRange(0.0002, 10, 16)),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "millrace", Subsystem: "broker", Name: "shadow_seconds", Buckets: prometheus.ExponentialBucketsRange(0.0002, 10, 16),
+			Help: "Time that an answer took to be ranked again by its own model and all shadows; beside request_seconds.",
+		}, labels[:2]),
 	}
 }
 
@@ -71,71 +74,75 @@ func (s *shadows) collectors() []prometheus.Collector {
 	return []prometheus.Collector{s.answers, s.overlap, s.rbo, s.tau, s.seconds}
 }
 
-// shadowed is an answer that shadows rank again.
-type shadowed struct {
-	b      *Broker
-	q      *question
-	served stats.Ranking[string]
-}
-
 // shadow has an answer ranked again by the feed's shadow models, if it is one
 // of the sample. Nobody waits for it. Later pages are none of it: what they may
 // not show any more depends on the model that ranked the first.
-func (b *Broker) shadow(q *question, o outcome, entries []entry) {
+func (b *Broker) shadow(q *question, o outcome) {
 	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
+		return
+	}
+	again := *q
+	again.loan, again.variants, again.draft, again.aside = nil, variants{}, nil, true
+	again.query = proto.CloneOf(q.query)
+	again.query.Explain, again.query.Shadow, again.query.Beside = false, nil, nil
+	for _, m := range q.query.Shadow {
+		if m.Name != q.query.Model { // which a request may name, or a variant set
+			again.query.Beside = append(again.query.Beside, proto.CloneOf(m))
+		}
+	}
+	if len(again.query.Beside) == 0 {
 		return
 	}
 	s := b.shadows
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		for _, m := range q.query.Shadow {
-			s.count(q, m, shadowDropped)
-		}
+		s.count(&again, shadowDropped)
 		return
 	}
-	again := *q
-	again.loan, again.variants, again.aside = nil, variants{}, true
-	x := &shadowed{b, &again, rankingOf(q, entries)}
-	models := q.query.Shadow
 	s.running.Go(func() {
 		defer func() { <-s.slots }()
-		for _, m := range models {
-			if m.Name != again.query.Model { // which a request may name, or a variant set
-				s.count(&again, m, x.by(m))
-			}
+		if outcome := b.rankAgain(&again); outcome != shadowCompared {
+			s.count(&again, outcome)
 		}
 	})
 }
 
-// by ranks the answer again by a model, and returns what became of it.
-func (x *shadowed) by(m *nodev1.Model) string {
-	b, s, began := x.b, x.b.shadows, time.Now()
+// rankAgain asks a question again, its model and the shadows beside it, and
+// counts how far they differ. All of them rank the same candidates, at the same
+// offsets.
+func (b *Broker) rankAgain(q *question) string {
+	s, began := b.shadows, time.Now()
 	visit, err := b.gate.enter(Prefetch)
 	if err != nil {
 		return shadowDropped
 	}
 	defer visit.leave()
-	q := *x.q
-	q.query = proto.CloneOf(q.query)
-	q.query.Explain, q.query.Shadow = false, nil
-	q.query.Model, q.query.ModelVersion, q.query.ModelSum = m.Name, m.Version, m.Sum
 	q.loan = b.answering.Borrow()
 	defer q.loan.Return()
 	ctx, cancel := context.WithTimeout(b.open, b.timeout)
 	defer cancel()
-	o, _, err := b.ask(ctx, &q, began.Add(b.timeout))
+	o, _, err := b.ask(ctx, q, began.Add(b.timeout))
 	switch {
 	case err != nil || ctx.Err() != nil || len(o.parts) == 0:
 		return shadowFailed
 	case len(o.missing) > 0:
 		return shadowPartial
 	}
-	s.seconds.WithLabelValues(labelsOf(x.q, m)...).Observe(time.Since(began).Seconds())
-	other := rankingOf(&q, merge(o.parts, int(q.query.Limit), q.query.DistinctObjects))
-	if err := s.compare(x.served, other, labelsOf(x.q, m)); err != nil {
-		b.log.Error("a shadow's ranking cannot be compared", "feed", q.feed.Name, "model", m.Name, "fault", err)
-		return shadowFailed
+	s.seconds.WithLabelValues(q.feed.Name, q.query.Model).Observe(time.Since(began).Seconds())
+	limit, distinct := int(q.query.Limit), q.query.DistinctObjects
+	served := rankingOf(q, merge(o.parts, limit, distinct))
+	for i, m := range q.query.Beside {
+		outcome := shadowCompared
+		parts, _, err := besideOf(o.parts, i)
+		if err == nil {
+			err = s.compare(served, rankingOf(q, merge(parts, limit, distinct)), labelsOf(q, m))
+		}
+		if err != nil {
+			outcome = shadowFailed
+			b.log.Debug("a shadow did not rank", "feed", q.feed.Name, "model", m.Name, "fault", err)
+		}
+		s.answers.WithLabelValues(append(labelsOf(q, m), outcome)...).Inc()
 	}
 	return shadowCompared
 }
@@ -167,8 +174,11 @@ func (s *shadows) compare(served, other stats.Ranking[string], labels []string) 
 	return nil
 }
 
-func (s *shadows) count(q *question, m *nodev1.Model, outcome string) {
-	s.answers.WithLabelValues(append(labelsOf(q, m), outcome)...).Inc()
+// count counts what became of all shadows of an answer.
+func (s *shadows) count(q *question, outcome string) {
+	for _, m := range q.query.Beside {
+		s.answers.WithLabelValues(append(labelsOf(q, m), outcome)...).Inc()
+	}
 }
 
 func labelsOf(q *question, m *nodev1.Model) []string {
@@ -179,11 +189,9 @@ func labelsOf(q *question, m *nodev1.Model) []string {
 // where each is shown once, and else records. Names are copies, since what nodes
 // sent goes with the answer.
 func rankingOf(q *question, entries []entry) stats.Ranking[string] {
-	inOrder := slices.Clone(entries) // spacing may have moved them
-	slices.SortFunc(inOrder, func(a, b entry) int { return a.Compare(b.Rank) })
-	r := stats.Ranking[string]{Items: make([]string, len(inOrder)), Scores: make([]float64, len(inOrder))}
-	for i := range inOrder {
-		e := &inOrder[i]
+	r := stats.Ranking[string]{Items: make([]string, len(entries)), Scores: make([]float64, len(entries))}
+	for i := range entries {
+		e := &entries[i]
 		if q.query.DistinctObjects {
 			r.Items[i] = strings.Clone(e.item.GetObject())
 		} else {

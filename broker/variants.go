@@ -90,6 +90,9 @@ func opens(p experiment.Parameter) bool {
 
 // set lets variants change a definition.
 func (f *Feed) set(s experiment.Sets) {
+	if s.Interleave != nil {
+		f.interleaves(s.Interleave)
+	}
 	if s.Model != "" {
 		f.Model = s.Model
 		if slices.Contains(f.Shadow, s.Model) {

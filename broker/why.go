@@ -140,6 +140,7 @@ func (b *Broker) inquire(req *feedv1.WhyRequest) (*inquiry, error) {
 	if b.forbid.Why || i.q.feed.forbids().Why {
 		return nil, &millrace.Error{Reason: millrace.ReasonForbidden, Field: "request.feed", Detail: fmt.Sprintf("what became of records of feed %s may not be asked", i.q.feed.Name), WayOut: "ask another feed, or who runs this one"}
 	}
+	i.q.draft, i.q.query.Beside = nil, nil // it accounts for the ranking by one model
 	i.q.query.Examine = req.GetRecord()
 	return i, nil
 }

@@ -196,7 +196,7 @@ func (w *world) calls() (sum int) {
 func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	n.mu.Lock()
 	n.asked = append(n.asked, req)
-	frozen, delay, broken := n.frozen || n.stuck != "" && n.stuck == req.Model, n.delay, n.err
+	frozen, delay, broken := n.frozen || n.stuck != "" && (n.stuck == req.Model || slices.ContainsFunc(req.Beside, func(m *nodev1.Model) bool { return m.Name == n.stuck })), n.delay, n.err
 	n.mu.Unlock()
 	if frozen {
 		<-ctx.Done()
@@ -249,21 +249,20 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	}
 	resp.Partitions = answers
 	q := n.w.query(req, mine)
-	q.Limit += len(req.Exclude)
-	answer := n.w.feed.Query(q)
-	for _, it := range answer.Items {
-		hash := millrace.ServedHash(servedKey(req), req.DistinctObjects, it.Object, it.Timeline, it.ID)
-		if slices.Contains(req.Exclude, hash) || len(resp.Items) == int(req.Limit) {
-			continue
+	resp.Items, resp.Stages = n.ranked(req, q)
+	for _, m := range req.Beside {
+		other := proto.CloneOf(req)
+		other.Model, other.ModelVersion, other.ModelSum = m.Name, m.Version, m.Sum
+		r := &nodev1.Ranking{Model: m.Name, ModelVersion: cmp.Or(m.Version, "1"), ModelSum: m.Sum}
+		if err := n.lacks(other); err != nil {
+			r.Error = err.Error()
+		} else {
+			r.Items, _ = n.ranked(other, n.w.query(other, mine))
 		}
-		out := wireItem(it.Rank, it.Object)
-		out.Schema, out.Body = uint64(it.Record.Schema), it.Record.Body
-		for _, r := range it.Also {
-			out.Also = append(out.Also, wireItem(r, it.Object))
+		if !n.old {
+			resp.Beside = append(resp.Beside, r)
 		}
-		resp.Items = append(resp.Items, out)
 	}
-	resp.Stages = &nodev1.Stages{Candidates: int64(answer.Stages.Candidates), Scored: int64(answer.Stages.Scored), Capped: int64(answer.Stages.Capped)}
 	if req.Examine != "" {
 		resp.Findings = n.w.examine(req, &q)
 	}
@@ -283,6 +282,25 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	}
 	resp = &nodev1.QueryResponse{}
 	return resp, proto.Unmarshal(raw, resp)
+}
+
+// ranked answers a question by its model.
+func (n *fakeNode) ranked(req *nodev1.QueryRequest, q oracle.Query) (items []*nodev1.Item, stages *nodev1.Stages) {
+	q.Limit += len(req.Exclude)
+	answer := n.w.feed.Query(q)
+	for _, it := range answer.Items {
+		hash := millrace.ServedHash(servedKey(req), req.DistinctObjects, it.Object, it.Timeline, it.ID)
+		if slices.Contains(req.Exclude, hash) || len(items) == int(req.Limit) {
+			continue
+		}
+		out := wireItem(it.Rank, it.Object)
+		out.Schema, out.Body = uint64(it.Record.Schema), it.Record.Body
+		for _, r := range it.Also {
+			out.Also = append(out.Also, wireItem(r, it.Object))
+		}
+		items = append(items, out)
+	}
+	return items, &nodev1.Stages{Candidates: int64(answer.Stages.Candidates), Scored: int64(answer.Stages.Scored), Capped: int64(answer.Stages.Capped)}
 }
 
 // servedKey is the key of what earlier pages served, which first pages lack.

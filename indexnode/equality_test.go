@@ -236,6 +236,9 @@ func (l *history) ask(ctx context.Context, n *Node, r *rand.Rand) (a answered, e
 	if r.IntN(8) == 0 {
 		req.Shadow = append(req.Shadow, &nodev1.Model{Name: "nobody"})
 	}
+	if r.IntN(3) == 0 {
+		req.Beside = []*nodev1.Model{{Name: "recency"}, {Name: "nobody"}, {Name: "about", Version: "1", Sum: aboutSum}, {Name: "home"}}
+	}
 	a.resp, err = n.query(ctx, req)
 	a.after = l.applied(n)
 	return a, err
@@ -276,6 +279,7 @@ func (l *history) check(t *testing.T, a answered) {
 	if diff := oracle.Diff(want.Items, withinAnswer(oracle.NodeItems(a.resp.Items), q.Limit)); diff != "" {
 		t.Fatalf("%+v at %v:\n%s", a.question, a.resp.Partitions, diff)
 	}
+	l.checkBeside(t, truth, a)
 	for _, it := range a.resp.Items {
 		if it.Explain == nil {
 			continue
@@ -326,6 +330,35 @@ func (l *history) checkShadow(t *testing.T, truth *oracle.Feed, q oracle.Questio
 			if rankOf(it).ID == want.ID && rankOf(it).Timeline == want.Timeline && (got.Model != model || math.Float64bits(got.Score) != math.Float64bits(want.Score)) {
 				t.Fatalf("%s: %s would score it %v, says the oracle, and the node %v", it.Id, model, want.Score, got)
 			}
+		}
+	}
+}
+
+// checkBeside holds the rankings by other models against the oracle, which is at
+// the offsets of the answer.
+func (l *history) checkBeside(t *testing.T, truth *oracle.Feed, a answered) {
+	t.Helper()
+	if n := len(a.resp.Beside); n != 0 && n != 4 {
+		t.Fatalf("%d rankings beside", n)
+	}
+	for _, r := range a.resp.Beside {
+		if r.Model == "nobody" {
+			if len(r.Items) > 0 || !strings.Contains(r.Error, `no model "nobody"`) {
+				t.Fatalf("by a model that is not there: %v", r)
+			}
+			continue
+		}
+		if strings.HasSuffix(r.Error, context.Canceled.Error()) { // the race was over
+			continue
+		}
+		question := a.question
+		question.Model = r.Model
+		q, err := l.eval.Query(question)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := oracle.Diff(truth.Query(q).Items, withinAnswer(oracle.NodeItems(r.Items), q.Limit)); diff != "" || r.Error != "" || r.ModelVersion == "" {
+			t.Fatalf("beside %s, %+v: %s %q %q", a.question.Model, question, diff, r.ModelVersion, r.Error)
 		}
 	}
 }

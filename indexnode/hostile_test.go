@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -16,11 +18,13 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/query"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -244,6 +248,42 @@ func TestAPanicEndsAQuestionOnly(t *testing.T) {
 	}
 	if s := n.CacheStats().Arena; s.Retired > 100_000 {
 		t.Errorf("%d bytes wait for a reader that is gone", s.Retired)
+	}
+}
+
+// A model beside the question's that panics has no ranking, and the answer is
+// the same.
+func TestAPanicBesideIsItsOwn(t *testing.T) {
+	n := hostileNode(t)
+	req := all(func(*nodev1.QueryRequest) {})
+	want, err := n.Query(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := n.spec(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := resolutions.Get().(*resolution)
+	defer r.release()
+	r.node, r.loan, r.spec = n, n.memory.Borrow(), &spec
+	if err := r.decode(req.Entities); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.beside = []otherRanking{{asked: &nodev1.Model{Name: "broken"}, model: &relevance.Model{}}, {asked: &nodev1.Model{Name: "recency"}, model: spec.Model}}
+	got, err := n.scan(t.Context(), r, query.New(spec), req, time.Now(), time.Now())
+	if err != nil || len(got.Beside) != 2 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	if b := got.Beside[0]; !strings.Contains(b.Error, "panicked") || len(b.Items) > 0 {
+		t.Errorf("the broken one: %v", b)
+	}
+	same := func(a, b *nodev1.Item) bool { return proto.Equal(a, b) }
+	if len(want.Items) == 0 || !slices.EqualFunc(got.Items, want.Items, same) || !slices.EqualFunc(got.Beside[1].Items, want.Items, same) {
+		t.Errorf("%v, beside %v, want %v", got.Items, got.Beside[1], want.Items)
 	}
 }
 

@@ -56,6 +56,8 @@ type resolution struct {
 	views []view
 	cache cache.Reader   // since run, until release
 	warms *cache.Warming // what is read goes into; nil: into the cache as a question's
+
+	beside []otherRanking // other models that rank what is found
 }
 
 // view is a partition's part of a resolution.
@@ -92,7 +94,7 @@ func (r *resolution) release() {
 		r.views[i] = view{rows: r.views[i].rows[:0]}
 	}
 	r.loan.Return()
-	r.warms = nil
+	r.warms, r.beside = nil, nil
 	r.node, r.loan, r.spec, r.asked, r.types, r.found, r.views = nil, nil, nil, nil, r.types[:0], r.found[:0], r.views[:0]
 	resolutions.Put(r)
 }
@@ -222,7 +224,9 @@ func rowOf(features *cache.Timeline) column.Packed {
 // readsObjects reports whether the features of objects count, and there are any.
 func (r *resolution) readsObjects() bool {
 	s := r.spec
-	return (s.Model.ReadsObjects() || s.Shadow != nil && s.Shadow.ReadsObjects()) && r.node.features.Load()
+	reads := s.Model.ReadsObjects() || s.Shadow != nil && s.Shadow.ReadsObjects() ||
+		slices.ContainsFunc(r.beside, func(b otherRanking) bool { return b.model != nil && b.model.ReadsObjects() })
+	return reads && r.node.features.Load()
 }
 
 // types appends the types to look up to dst: those asked, or all; and that of

@@ -110,6 +110,7 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 		}
 		r.asked = append(r.asked, millrace.ContentType(t))
 	}
+	r.beside = n.besideOf(req)
 	began := time.Now()
 	if err := r.run(ctx); err != nil {
 		return nil, err
@@ -147,10 +148,13 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 	n.tellTypes(r, resp)
 	room := itemRoom{}
 	room.measure(answer.Items)
+	n.rankBeside(ctx, r, &room)
+	defer r.endBeside()
 	if err := r.fits(req, resp, nodewire.Size(resp)+room.bytes()); err != nil || resp.WithheldBytes > 0 {
 		return resp, err
 	}
 	resp.Items = n.items(answer.Items, &room, spec.Shadow)
+	n.tellBeside(resp, r.beside, &room)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		n.describe(span, resp, resolved, scanned, ranked)
 	}
@@ -393,7 +397,7 @@ func tooMany(req *nodev1.QueryRequest) error {
 		of      string
 	}{
 		{"types", len(req.Types), maxTypes, "types"}, {"exclude", len(req.Exclude), maxExclude, "hashes"},
-		{"above", len(req.Above), maxAbove, "items"}, {"shadow", len(req.Shadow), maxShadow, "models"},
+		{"above", len(req.Above), maxAbove, "items"}, {"shadow", len(req.Shadow), maxShadow, "models"}, {"beside", len(req.Beside), maxShadow, "models"},
 		{"viewer.attributes", len(v.GetAttributes()), maxAttributes, "attributes"}, {"viewer.features", len(v.GetFeatures()), maxFeatures, "features"},
 		{"viewer.id", len(v.GetId()), maxNameBytes, "bytes"}, {"examine", len(req.Examine), millrace.MaxIDBytes, "bytes"},
 		{"model", len(req.Model), maxNameBytes, "bytes"}, {"model_version", len(req.ModelVersion), maxNameBytes, "bytes"}, {"model_sum", len(req.ModelSum), maxNameBytes, "bytes"},

@@ -254,7 +254,7 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "#\tSCORE\tID\tWHO\tWHAT\tWHEN\tWHY\tABOUT")
 	for i, it := range resp.Items {
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, scoreText(resp.Receipt.GetModel(), it.Score), it.Id, name(millrace.Entity(it.Entity)), it.Type,
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, scoreText(scorer(resp.Receipt), it.Score), it.Id, name(millrace.Entity(it.Entity)), it.Type,
 			it.Time.AsTime().Format("2006-01-02 15:04"), reasons(it), excerpt(it))
 	}
 	t.Flush()
@@ -268,6 +268,11 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	}
 	r := resp.Receipt
 	fmt.Fprintf(w, "; model %s %s, %s", r.GetModel(), r.GetModelVersion(), r.GetExecution())
+	if d := r.GetDraft(); d.GetFault() != "" {
+		fmt.Fprintf(w, "; not drafted with %s: %s", d.Model, d.Fault)
+	} else if d != nil {
+		fmt.Fprintf(w, "; drafted with %s %s", d.Model, d.ModelVersion)
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.GetVariants())) {
 		fmt.Fprintf(w, "; %s: %s", name, r.Variants[name])
 	}
@@ -280,6 +285,15 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 // recency is the built-in model whose score is the time of the record, in
 // milliseconds.
 const recency = "recency"
+
+// scorer is the model of all scores of an answer; of a drafted one there is
+// none.
+func scorer(r *feedv1.Receipt) string {
+	if d := r.GetDraft(); d != nil && d.Fault == "" {
+		return ""
+	}
+	return r.GetModel()
+}
 
 // scoreText is a score as people read it.
 func scoreText(model string, score float64) string {

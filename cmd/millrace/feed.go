@@ -192,7 +192,7 @@ func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
 		if e == nil {
 			continue
 		}
-		model := resp.Receipt.GetModel()
+		model := scorer(resp.Receipt)
 		fmt.Fprintf(w, "\n%d. %s scores %s on %s", i+1, it.Id, scoreText(model, it.Score), e.Node)
 		if model != recency { // whose score is the time, and nothing else
 			printContributions(w, e)

@@ -153,11 +153,8 @@ func unserved(d experiment.Document) error {
 	for i, e := range d.Experiments {
 		for j, v := range e.Variants {
 			field := fmt.Sprintf("experiments[%d].variants[%d].set", i, j)
-			switch {
-			case len(v.Set.Weights) > 0:
+			if len(v.Set.Weights) > 0 {
 				return refuse(field+".weights", "index nodes of this version do not replace weights", "push a model with these weights, and set model")
-			case v.Set.Interleave != nil:
-				return refuse(field+".interleave", "brokers of this version do not interleave", "set model")
 			}
 		}
 	}

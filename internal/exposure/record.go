@@ -46,7 +46,7 @@ type Interleaving struct {
 	Experiment string
 	Seed       uint64
 	Turns      uint64   // before this page
-	Teams      []string // variants
+	Teams      []string // models
 }
 
 // Model is a version of a model.

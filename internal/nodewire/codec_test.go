@@ -39,7 +39,7 @@ var common = []*nodev1.QueryRequest{
 
 // rare are those that are left to protobuf.
 var rare = []*nodev1.QueryRequest{
-	{Explain: true}, {Shadow: []*nodev1.Model{{Name: "a", Version: "1", Sum: "b"}}}, {Examine: "r"}, {Above: []*nodev1.Item{{Id: "r"}}},
+	{Explain: true}, {Shadow: []*nodev1.Model{{Name: "a", Version: "1", Sum: "b"}}}, {Beside: []*nodev1.Model{{Name: "a", Version: "1"}}}, {Examine: "r"}, {Above: []*nodev1.Item{{Id: "r"}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"null": structpb.NewNullValue()}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"unset": {}}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"nil": nil}}},
@@ -68,6 +68,7 @@ var commonAnswers = []*nodev1.QueryResponse{
 
 // rareAnswers are those that are left to protobuf.
 var rareAnswers = []*nodev1.QueryResponse{
+	{Items: []*nodev1.Item{{Id: "a"}}, Beside: []*nodev1.Ranking{{Model: "m", ModelVersion: "2", Items: []*nodev1.Item{{Id: "b", Score: 3}}}, {Model: "n", Error: "it is not here"}}},
 	{Findings: []*nodev1.Finding{{Entity: "e"}}}, {Above: []int64{1}}, {Times: &feedv1.NodeTimes{}}, {Clauses: []*feedv1.ClauseCounts{{}}}, {UnknownTypes: []string{"x"}}, {KnownTypes: []string{"x"}},
 	{Partitions: &nodev1.Partitions{Answered: []int32{1}, Missing: map[int32]string{3: "deadline"}}},
 	{Items: []*nodev1.Item{{Id: "r", Explain: &feedv1.ItemExplain{Base: 1}}}},

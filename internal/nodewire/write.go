@@ -25,7 +25,7 @@ func requestRoom(m *nodev1.QueryRequest) int {
 }
 
 func (w *writer) request(m *nodev1.QueryRequest) {
-	if w.stuck = m.Explain || m.Examine != "" || len(m.Above) > 0 || len(m.Shadow) > 0; w.stuck {
+	if w.stuck = m.Explain || m.Examine != "" || len(m.Above) > 0 || len(m.Shadow) > 0 || len(m.Beside) > 0; w.stuck {
 		return
 	}
 	if len(m.Entities) > 0 {
@@ -109,6 +109,12 @@ func Size(m *nodev1.QueryResponse) int64 {
 	for _, it := range m.Items {
 		n += itemSize(it)
 	}
+	for _, r := range m.Beside {
+		n += len(r.Model) + len(r.Error) + 160
+		for _, it := range r.Items {
+			n += itemSize(it)
+		}
+	}
 	for _, f := range m.Findings {
 		n += proto.Size(f)
 	}
@@ -133,7 +139,7 @@ func itemSize(it *nodev1.Item) int {
 }
 
 func (w *writer) response(m *nodev1.QueryResponse) {
-	if w.stuck = len(m.Findings) > 0 || len(m.Above) > 0 || m.Times != nil || len(m.Clauses) > 0 || len(m.UnknownTypes) > 0 || len(m.KnownTypes) > 0; w.stuck {
+	if w.stuck = len(m.Findings) > 0 || len(m.Above) > 0 || m.Times != nil || len(m.Beside) > 0 || len(m.Clauses) > 0 || len(m.UnknownTypes) > 0 || len(m.KnownTypes) > 0; w.stuck {
 		return
 	}
 	for _, it := range m.Items {

@@ -958,7 +958,9 @@ type Receipt struct {
 	Overridden []string `protobuf:"bytes,10,rep,name=overridden,proto3" json:"overridden,omitempty"`
 	// Of the answer, and of no other: exposures name it, and who acts on an item
 	// can say it.
-	AnswerId      string `protobuf:"bytes,11,opt,name=answer_id,json=answerId,proto3" json:"answer_id,omitempty"`
+	AnswerId string `protobuf:"bytes,11,opt,name=answer_id,json=answerId,proto3" json:"answer_id,omitempty"`
+	// The draft, where a variant interleaves two models' rankings.
+	Draft         *Draft `protobuf:"bytes,12,opt,name=draft,proto3" json:"draft,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1070,6 +1072,98 @@ func (x *Receipt) GetAnswerId() string {
 	return ""
 }
 
+func (x *Receipt) GetDraft() *Draft {
+	if x != nil {
+		return x.Draft
+	}
+	return nil
+}
+
+// Draft is a team draft of two rankings (Radlinski, Kurup and Joachims 2008):
+// who picks first in each round follows from the seed, and which item is whose
+// is in the exposure of the answer.
+type Draft struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The model whose ranking is drafted from beside Receipt.model.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// Its version; of one that is built in, that of the binary.
+	ModelVersion string `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
+	// Of all pages: its 64 bits as a two's complement.
+	Seed int64 `protobuf:"varint,3,opt,name=seed,proto3" json:"seed,omitempty"`
+	// Items that teams had drafted on the pages before.
+	Turns int64 `protobuf:"varint,4,opt,name=turns,proto3" json:"turns,omitempty"`
+	// Why this answer is ranked by Receipt.model alone; empty of one that is
+	// drafted.
+	Fault         string `protobuf:"bytes,5,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Draft) Reset() {
+	*x = Draft{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Draft) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Draft) ProtoMessage() {}
+
+func (x *Draft) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Draft.ProtoReflect.Descriptor instead.
+func (*Draft) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Draft) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Draft) GetModelVersion() string {
+	if x != nil {
+		return x.ModelVersion
+	}
+	return ""
+}
+
+func (x *Draft) GetSeed() int64 {
+	if x != nil {
+		return x.Seed
+	}
+	return 0
+}
+
+func (x *Draft) GetTurns() int64 {
+	if x != nil {
+		return x.Turns
+	}
+	return 0
+}
+
+func (x *Draft) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
 // Applied is how much of the log a node's part of the answer includes: of each
 // partition, every record before these offsets. The lists are in one order.
 type Applied struct {
@@ -1091,7 +1185,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1197,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,7 +1210,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{11}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Applied) GetNode() string {
@@ -1190,7 +1284,7 @@ type Explain struct {
 
 func (x *Explain) Reset() {
 	*x = Explain{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1296,7 @@ func (x *Explain) String() string {
 func (*Explain) ProtoMessage() {}
 
 func (x *Explain) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1309,7 @@ func (x *Explain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explain.ProtoReflect.Descriptor instead.
 func (*Explain) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{12}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Explain) GetCandidates() int64 {
@@ -1329,7 +1423,7 @@ type ClauseCounts struct {
 
 func (x *ClauseCounts) Reset() {
 	*x = ClauseCounts{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1435,7 @@ func (x *ClauseCounts) String() string {
 func (*ClauseCounts) ProtoMessage() {}
 
 func (x *ClauseCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1448,7 @@ func (x *ClauseCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClauseCounts.ProtoReflect.Descriptor instead.
 func (*ClauseCounts) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{13}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClauseCounts) GetClause() string {
@@ -1411,7 +1505,7 @@ type BrokerTimes struct {
 
 func (x *BrokerTimes) Reset() {
 	*x = BrokerTimes{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1517,7 @@ func (x *BrokerTimes) String() string {
 func (*BrokerTimes) ProtoMessage() {}
 
 func (x *BrokerTimes) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1530,7 @@ func (x *BrokerTimes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrokerTimes.ProtoReflect.Descriptor instead.
 func (*BrokerTimes) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{14}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *BrokerTimes) GetReadMillis() float64 {
@@ -1493,7 +1587,7 @@ type NodeTimes struct {
 
 func (x *NodeTimes) Reset() {
 	*x = NodeTimes{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1599,7 @@ func (x *NodeTimes) String() string {
 func (*NodeTimes) ProtoMessage() {}
 
 func (x *NodeTimes) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1612,7 @@ func (x *NodeTimes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeTimes.ProtoReflect.Descriptor instead.
 func (*NodeTimes) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{15}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeTimes) GetResolveMillis() float64 {
@@ -1581,7 +1675,7 @@ type NodeCall struct {
 
 func (x *NodeCall) Reset() {
 	*x = NodeCall{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +1687,7 @@ func (x *NodeCall) String() string {
 func (*NodeCall) ProtoMessage() {}
 
 func (x *NodeCall) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +1700,7 @@ func (x *NodeCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeCall.ProtoReflect.Descriptor instead.
 func (*NodeCall) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{16}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NodeCall) GetNode() string {
@@ -1680,7 +1774,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1786,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1799,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{17}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WhyRequest) GetRequest() *GetFeedRequest {
@@ -1750,7 +1844,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1856,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1869,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{18}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WhyResponse) GetStage() string {
@@ -1851,7 +1945,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +1957,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +1970,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{19}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Finding) GetEntity() string {
@@ -1989,7 +2083,7 @@ type Rival struct {
 
 func (x *Rival) Reset() {
 	*x = Rival{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2095,7 @@ func (x *Rival) String() string {
 func (*Rival) ProtoMessage() {}
 
 func (x *Rival) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2108,7 @@ func (x *Rival) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rival.ProtoReflect.Descriptor instead.
 func (*Rival) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{20}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Rival) GetId() string {
@@ -2068,7 +2162,7 @@ type FilterClause struct {
 
 func (x *FilterClause) Reset() {
 	*x = FilterClause{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2080,7 +2174,7 @@ func (x *FilterClause) String() string {
 func (*FilterClause) ProtoMessage() {}
 
 func (x *FilterClause) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2093,7 +2187,7 @@ func (x *FilterClause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilterClause.ProtoReflect.Descriptor instead.
 func (*FilterClause) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{21}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FilterClause) GetClause() string {
@@ -2130,7 +2224,7 @@ type Operand struct {
 
 func (x *Operand) Reset() {
 	*x = Operand{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2236,7 @@ func (x *Operand) String() string {
 func (*Operand) ProtoMessage() {}
 
 func (x *Operand) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2249,7 @@ func (x *Operand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operand.ProtoReflect.Descriptor instead.
 func (*Operand) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{22}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Operand) GetName() string {
@@ -2255,7 +2349,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xe1\x03\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x90\x04\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -2270,10 +2364,17 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"overridden\x18\n" +
 	" \x03(\tR\n" +
 	"overridden\x12\x1b\n" +
-	"\tanswer_id\x18\v \x01(\tR\banswerId\x1a;\n" +
+	"\tanswer_id\x18\v \x01(\tR\banswerId\x12-\n" +
+	"\x05draft\x18\f \x01(\v2\x17.millrace.feed.v1.DraftR\x05draft\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x94\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x01\n" +
+	"\x05Draft\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
+	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x12\n" +
+	"\x04seed\x18\x03 \x01(\x03R\x04seed\x12\x14\n" +
+	"\x05turns\x18\x04 \x01(\x03R\x05turns\x12\x14\n" +
+	"\x05fault\x18\x05 \x01(\tR\x05fault\"\x94\x01\n" +
 	"\aApplied\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +
@@ -2390,7 +2491,7 @@ func file_millrace_feed_v1_feed_proto_rawDescGZIP() []byte {
 	return file_millrace_feed_v1_feed_proto_rawDescData
 }
 
-var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	(*GetFeedRequest)(nil),        // 0: millrace.feed.v1.GetFeedRequest
 	(*Viewer)(nil),                // 1: millrace.feed.v1.Viewer
@@ -2403,72 +2504,74 @@ var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	(*Coverage)(nil),              // 8: millrace.feed.v1.Coverage
 	(*Missing)(nil),               // 9: millrace.feed.v1.Missing
 	(*Receipt)(nil),               // 10: millrace.feed.v1.Receipt
-	(*Applied)(nil),               // 11: millrace.feed.v1.Applied
-	(*Explain)(nil),               // 12: millrace.feed.v1.Explain
-	(*ClauseCounts)(nil),          // 13: millrace.feed.v1.ClauseCounts
-	(*BrokerTimes)(nil),           // 14: millrace.feed.v1.BrokerTimes
-	(*NodeTimes)(nil),             // 15: millrace.feed.v1.NodeTimes
-	(*NodeCall)(nil),              // 16: millrace.feed.v1.NodeCall
-	(*WhyRequest)(nil),            // 17: millrace.feed.v1.WhyRequest
-	(*WhyResponse)(nil),           // 18: millrace.feed.v1.WhyResponse
-	(*Finding)(nil),               // 19: millrace.feed.v1.Finding
-	(*Rival)(nil),                 // 20: millrace.feed.v1.Rival
-	(*FilterClause)(nil),          // 21: millrace.feed.v1.FilterClause
-	(*Operand)(nil),               // 22: millrace.feed.v1.Operand
-	nil,                           // 23: millrace.feed.v1.Viewer.AttributesEntry
-	nil,                           // 24: millrace.feed.v1.Viewer.FeaturesEntry
-	nil,                           // 25: millrace.feed.v1.Receipt.VariantsEntry
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 27: google.protobuf.Struct
-	(*structpb.Value)(nil),        // 28: google.protobuf.Value
+	(*Draft)(nil),                 // 11: millrace.feed.v1.Draft
+	(*Applied)(nil),               // 12: millrace.feed.v1.Applied
+	(*Explain)(nil),               // 13: millrace.feed.v1.Explain
+	(*ClauseCounts)(nil),          // 14: millrace.feed.v1.ClauseCounts
+	(*BrokerTimes)(nil),           // 15: millrace.feed.v1.BrokerTimes
+	(*NodeTimes)(nil),             // 16: millrace.feed.v1.NodeTimes
+	(*NodeCall)(nil),              // 17: millrace.feed.v1.NodeCall
+	(*WhyRequest)(nil),            // 18: millrace.feed.v1.WhyRequest
+	(*WhyResponse)(nil),           // 19: millrace.feed.v1.WhyResponse
+	(*Finding)(nil),               // 20: millrace.feed.v1.Finding
+	(*Rival)(nil),                 // 21: millrace.feed.v1.Rival
+	(*FilterClause)(nil),          // 22: millrace.feed.v1.FilterClause
+	(*Operand)(nil),               // 23: millrace.feed.v1.Operand
+	nil,                           // 24: millrace.feed.v1.Viewer.AttributesEntry
+	nil,                           // 25: millrace.feed.v1.Viewer.FeaturesEntry
+	nil,                           // 26: millrace.feed.v1.Receipt.VariantsEntry
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 28: google.protobuf.Struct
+	(*structpb.Value)(nil),        // 29: google.protobuf.Value
 }
 var file_millrace_feed_v1_feed_proto_depIdxs = []int32{
 	1,  // 0: millrace.feed.v1.GetFeedRequest.viewer:type_name -> millrace.feed.v1.Viewer
-	26, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
-	26, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
-	26, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
-	23, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
-	24, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
+	27, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
+	27, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
+	27, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
+	24, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
+	25, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
 	3,  // 6: millrace.feed.v1.GetFeedResponse.items:type_name -> millrace.feed.v1.Item
 	8,  // 7: millrace.feed.v1.GetFeedResponse.coverage:type_name -> millrace.feed.v1.Coverage
 	10, // 8: millrace.feed.v1.GetFeedResponse.receipt:type_name -> millrace.feed.v1.Receipt
-	12, // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
-	26, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
-	27, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
+	13, // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
+	27, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
+	28, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
 	7,  // 12: millrace.feed.v1.Item.also:type_name -> millrace.feed.v1.Also
 	4,  // 13: millrace.feed.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
 	6,  // 14: millrace.feed.v1.ItemExplain.features:type_name -> millrace.feed.v1.Contribution
 	5,  // 15: millrace.feed.v1.ItemExplain.shadow:type_name -> millrace.feed.v1.ShadowScore
-	28, // 16: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
-	26, // 17: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
+	29, // 16: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
+	27, // 17: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
 	9,  // 18: millrace.feed.v1.Coverage.missing:type_name -> millrace.feed.v1.Missing
-	25, // 19: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
-	11, // 20: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
-	26, // 21: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
-	16, // 22: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
-	13, // 23: millrace.feed.v1.Explain.clauses:type_name -> millrace.feed.v1.ClauseCounts
-	14, // 24: millrace.feed.v1.Explain.times:type_name -> millrace.feed.v1.BrokerTimes
-	15, // 25: millrace.feed.v1.NodeCall.times:type_name -> millrace.feed.v1.NodeTimes
-	0,  // 26: millrace.feed.v1.WhyRequest.request:type_name -> millrace.feed.v1.GetFeedRequest
-	19, // 27: millrace.feed.v1.WhyResponse.findings:type_name -> millrace.feed.v1.Finding
-	8,  // 28: millrace.feed.v1.WhyResponse.coverage:type_name -> millrace.feed.v1.Coverage
-	10, // 29: millrace.feed.v1.WhyResponse.receipt:type_name -> millrace.feed.v1.Receipt
-	26, // 30: millrace.feed.v1.Finding.time:type_name -> google.protobuf.Timestamp
-	21, // 31: millrace.feed.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
-	20, // 32: millrace.feed.v1.Finding.rivals:type_name -> millrace.feed.v1.Rival
-	26, // 33: millrace.feed.v1.Rival.time:type_name -> google.protobuf.Timestamp
-	22, // 34: millrace.feed.v1.FilterClause.operands:type_name -> millrace.feed.v1.Operand
-	28, // 35: millrace.feed.v1.Operand.value:type_name -> google.protobuf.Value
-	28, // 36: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
-	0,  // 37: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
-	17, // 38: millrace.feed.v1.FeedService.Why:input_type -> millrace.feed.v1.WhyRequest
-	2,  // 39: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
-	18, // 40: millrace.feed.v1.FeedService.Why:output_type -> millrace.feed.v1.WhyResponse
-	39, // [39:41] is the sub-list for method output_type
-	37, // [37:39] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	26, // 19: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
+	12, // 20: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
+	27, // 21: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
+	11, // 22: millrace.feed.v1.Receipt.draft:type_name -> millrace.feed.v1.Draft
+	17, // 23: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
+	14, // 24: millrace.feed.v1.Explain.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	15, // 25: millrace.feed.v1.Explain.times:type_name -> millrace.feed.v1.BrokerTimes
+	16, // 26: millrace.feed.v1.NodeCall.times:type_name -> millrace.feed.v1.NodeTimes
+	0,  // 27: millrace.feed.v1.WhyRequest.request:type_name -> millrace.feed.v1.GetFeedRequest
+	20, // 28: millrace.feed.v1.WhyResponse.findings:type_name -> millrace.feed.v1.Finding
+	8,  // 29: millrace.feed.v1.WhyResponse.coverage:type_name -> millrace.feed.v1.Coverage
+	10, // 30: millrace.feed.v1.WhyResponse.receipt:type_name -> millrace.feed.v1.Receipt
+	27, // 31: millrace.feed.v1.Finding.time:type_name -> google.protobuf.Timestamp
+	22, // 32: millrace.feed.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	21, // 33: millrace.feed.v1.Finding.rivals:type_name -> millrace.feed.v1.Rival
+	27, // 34: millrace.feed.v1.Rival.time:type_name -> google.protobuf.Timestamp
+	23, // 35: millrace.feed.v1.FilterClause.operands:type_name -> millrace.feed.v1.Operand
+	29, // 36: millrace.feed.v1.Operand.value:type_name -> google.protobuf.Value
+	29, // 37: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
+	0,  // 38: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
+	18, // 39: millrace.feed.v1.FeedService.Why:input_type -> millrace.feed.v1.WhyRequest
+	2,  // 40: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
+	19, // 41: millrace.feed.v1.FeedService.Why:output_type -> millrace.feed.v1.WhyResponse
+	40, // [40:42] is the sub-list for method output_type
+	38, // [38:40] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_millrace_feed_v1_feed_proto_init() }
@@ -2477,14 +2580,14 @@ func file_millrace_feed_v1_feed_proto_init() {
 		return
 	}
 	file_millrace_feed_v1_feed_proto_msgTypes[0].OneofWrappers = []any{}
-	file_millrace_feed_v1_feed_proto_msgTypes[19].OneofWrappers = []any{}
+	file_millrace_feed_v1_feed_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_feed_v1_feed_proto_rawDesc), len(file_millrace_feed_v1_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

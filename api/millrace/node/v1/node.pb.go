@@ -72,7 +72,10 @@ type QueryRequest struct {
 	MaxBytes int64 `protobuf:"varint,40,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// The 16 bytes under which exclude is hashed, the cluster's secret: no caller
 	// and no producer may learn it. Without it the hashes are those of protocol 0.
-	ServedKey     []byte `protobuf:"bytes,41,opt,name=served_key,json=servedKey,proto3" json:"served_key,omitempty"`
+	ServedKey []byte `protobuf:"bytes,41,opt,name=served_key,json=servedKey,proto3" json:"served_key,omitempty"`
+	// Models that rank the same candidates too, each for itself: see
+	// QueryResponse.beside. Explain concerns none of them.
+	Beside        []*Model `protobuf:"bytes,42,rep,name=beside,proto3" json:"beside,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -254,6 +257,13 @@ func (x *QueryRequest) GetServedKey() []byte {
 	return nil
 }
 
+func (x *QueryRequest) GetBeside() []*Model {
+	if x != nil {
+		return x.Beside
+	}
+	return nil
+}
+
 // Model names one version of a model, as the fields of QueryRequest do.
 type Model struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -340,6 +350,9 @@ type QueryResponse struct {
 	// How many bytes the answer takes, where that is more than
 	// QueryRequest.max_bytes. It has no items then.
 	WithheldBytes int64 `protobuf:"varint,40,opt,name=withheld_bytes,json=withheldBytes,proto3" json:"withheld_bytes,omitempty"`
+	// The rankings by QueryRequest.beside, in its order. A node of an older
+	// version has none.
+	Beside []*Ranking `protobuf:"bytes,42,rep,name=beside,proto3" json:"beside,omitempty"`
 	// What the node understands of a request; see the Go constant Protocol of
 	// internal/nodewire. A node that does not say understands 0.
 	Protocol      int32 `protobuf:"varint,50,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -475,11 +488,97 @@ func (x *QueryResponse) GetWithheldBytes() int64 {
 	return 0
 }
 
+func (x *QueryResponse) GetBeside() []*Ranking {
+	if x != nil {
+		return x.Beside
+	}
+	return nil
+}
+
 func (x *QueryResponse) GetProtocol() int32 {
 	if x != nil {
 		return x.Protocol
 	}
 	return 0
+}
+
+// Ranking is how another model ranks the candidates of a question.
+type Ranking struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Model        string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	ModelVersion string                 `protobuf:"bytes,2,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
+	ModelSum     string                 `protobuf:"bytes,3,opt,name=model_sum,json=modelSum,proto3" json:"model_sum,omitempty"`
+	// In rank order.
+	Items []*Item `protobuf:"bytes,4,rep,name=items,proto3" json:"items,omitempty"`
+	// Why there are none: the node lacks the model, or it cannot rank these.
+	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ranking) Reset() {
+	*x = Ranking{}
+	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ranking) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ranking) ProtoMessage() {}
+
+func (x *Ranking) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ranking.ProtoReflect.Descriptor instead.
+func (*Ranking) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Ranking) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Ranking) GetModelVersion() string {
+	if x != nil {
+		return x.ModelVersion
+	}
+	return ""
+}
+
+func (x *Ranking) GetModelSum() string {
+	if x != nil {
+		return x.ModelSum
+	}
+	return ""
+}
+
+func (x *Ranking) GetItems() []*Item {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *Ranking) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
 }
 
 // Finding is what a node knows of a record in one timeline. What only the
@@ -508,7 +607,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +619,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[3]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +632,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Finding) GetEntity() string {
@@ -625,7 +724,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +736,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[4]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +749,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Item) GetScore() float64 {
@@ -743,7 +842,7 @@ type Partitions struct {
 
 func (x *Partitions) Reset() {
 	*x = Partitions{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +854,7 @@ func (x *Partitions) String() string {
 func (*Partitions) ProtoMessage() {}
 
 func (x *Partitions) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[5]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +867,7 @@ func (x *Partitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partitions.ProtoReflect.Descriptor instead.
 func (*Partitions) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Partitions) GetAnswered() []int32 {
@@ -821,7 +920,7 @@ type Stages struct {
 
 func (x *Stages) Reset() {
 	*x = Stages{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +932,7 @@ func (x *Stages) String() string {
 func (*Stages) ProtoMessage() {}
 
 func (x *Stages) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +945,7 @@ func (x *Stages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stages.ProtoReflect.Descriptor instead.
 func (*Stages) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Stages) GetCandidates() int64 {
@@ -909,7 +1008,7 @@ type GetSchemaRequest struct {
 
 func (x *GetSchemaRequest) Reset() {
 	*x = GetSchemaRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +1020,7 @@ func (x *GetSchemaRequest) String() string {
 func (*GetSchemaRequest) ProtoMessage() {}
 
 func (x *GetSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1033,7 @@ func (x *GetSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchemaRequest.ProtoReflect.Descriptor instead.
 func (*GetSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetSchemaRequest) GetFingerprint() uint64 {
@@ -962,7 +1061,7 @@ type GetSchemaResponse struct {
 
 func (x *GetSchemaResponse) Reset() {
 	*x = GetSchemaResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1073,7 @@ func (x *GetSchemaResponse) String() string {
 func (*GetSchemaResponse) ProtoMessage() {}
 
 func (x *GetSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1086,7 @@ func (x *GetSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchemaResponse.ProtoReflect.Descriptor instead.
 func (*GetSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetSchemaResponse) GetJson() string {
@@ -1016,7 +1115,7 @@ type HotRequest struct {
 
 func (x *HotRequest) Reset() {
 	*x = HotRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[9]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1127,7 @@ func (x *HotRequest) String() string {
 func (*HotRequest) ProtoMessage() {}
 
 func (x *HotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[9]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1140,7 @@ func (x *HotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotRequest.ProtoReflect.Descriptor instead.
 func (*HotRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HotRequest) GetPartitions() []int32 {
@@ -1068,7 +1167,7 @@ type HotResponse struct {
 
 func (x *HotResponse) Reset() {
 	*x = HotResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[10]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1179,7 @@ func (x *HotResponse) String() string {
 func (*HotResponse) ProtoMessage() {}
 
 func (x *HotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[10]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1192,7 @@ func (x *HotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotResponse.ProtoReflect.Descriptor instead.
 func (*HotResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HotResponse) GetTimelines() []*HotTimelines {
@@ -1119,7 +1218,7 @@ type HotTimelines struct {
 
 func (x *HotTimelines) Reset() {
 	*x = HotTimelines{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[11]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1230,7 @@ func (x *HotTimelines) String() string {
 func (*HotTimelines) ProtoMessage() {}
 
 func (x *HotTimelines) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[11]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1243,7 @@ func (x *HotTimelines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotTimelines.ProtoReflect.Descriptor instead.
 func (*HotTimelines) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HotTimelines) GetType() string {
@@ -1178,7 +1277,7 @@ type DigestsRequest struct {
 
 func (x *DigestsRequest) Reset() {
 	*x = DigestsRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[12]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1289,7 @@ func (x *DigestsRequest) String() string {
 func (*DigestsRequest) ProtoMessage() {}
 
 func (x *DigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[12]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1302,7 @@ func (x *DigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestsRequest.ProtoReflect.Descriptor instead.
 func (*DigestsRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DigestsRequest) GetPartitions() []int32 {
@@ -1223,7 +1322,7 @@ type DigestsResponse struct {
 
 func (x *DigestsResponse) Reset() {
 	*x = DigestsResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[13]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1334,7 @@ func (x *DigestsResponse) String() string {
 func (*DigestsResponse) ProtoMessage() {}
 
 func (x *DigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[13]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1347,7 @@ func (x *DigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestsResponse.ProtoReflect.Descriptor instead.
 func (*DigestsResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DigestsResponse) GetTrails() []*Trail {
@@ -1277,7 +1376,7 @@ type Trail struct {
 
 func (x *Trail) Reset() {
 	*x = Trail{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[14]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1388,7 @@ func (x *Trail) String() string {
 func (*Trail) ProtoMessage() {}
 
 func (x *Trail) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[14]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1401,7 @@ func (x *Trail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trail.ProtoReflect.Descriptor instead.
 func (*Trail) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Trail) GetPartition() int32 {
@@ -1364,7 +1463,7 @@ type Offsets struct {
 
 func (x *Offsets) Reset() {
 	*x = Offsets{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[15]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1475,7 @@ func (x *Offsets) String() string {
 func (*Offsets) ProtoMessage() {}
 
 func (x *Offsets) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[15]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1488,7 @@ func (x *Offsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offsets.ProtoReflect.Descriptor instead.
 func (*Offsets) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Offsets) GetContent() int64 {
@@ -1418,7 +1517,7 @@ type ReadPartitionRequest struct {
 
 func (x *ReadPartitionRequest) Reset() {
 	*x = ReadPartitionRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[16]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1529,7 @@ func (x *ReadPartitionRequest) String() string {
 func (*ReadPartitionRequest) ProtoMessage() {}
 
 func (x *ReadPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[16]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1542,7 @@ func (x *ReadPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadPartitionRequest.ProtoReflect.Descriptor instead.
 func (*ReadPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReadPartitionRequest) GetPartition() int32 {
@@ -1478,7 +1577,7 @@ type ReadPartitionResponse struct {
 
 func (x *ReadPartitionResponse) Reset() {
 	*x = ReadPartitionResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[17]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1490,7 +1589,7 @@ func (x *ReadPartitionResponse) String() string {
 func (*ReadPartitionResponse) ProtoMessage() {}
 
 func (x *ReadPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[17]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1602,7 @@ func (x *ReadPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadPartitionResponse.ProtoReflect.Descriptor instead.
 func (*ReadPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReadPartitionResponse) GetAt() *Offsets {
@@ -1565,7 +1664,7 @@ type Row struct {
 
 func (x *Row) Reset() {
 	*x = Row{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[18]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1676,7 @@ func (x *Row) String() string {
 func (*Row) ProtoMessage() {}
 
 func (x *Row) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[18]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1689,7 @@ func (x *Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Row.ProtoReflect.Descriptor instead.
 func (*Row) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Row) GetKey() []byte {
@@ -1665,7 +1764,7 @@ type CheckPartitionRequest struct {
 
 func (x *CheckPartitionRequest) Reset() {
 	*x = CheckPartitionRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[19]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +1776,7 @@ func (x *CheckPartitionRequest) String() string {
 func (*CheckPartitionRequest) ProtoMessage() {}
 
 func (x *CheckPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[19]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +1789,7 @@ func (x *CheckPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPartitionRequest.ProtoReflect.Descriptor instead.
 func (*CheckPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CheckPartitionRequest) GetPartition() int32 {
@@ -1713,7 +1812,7 @@ type CheckPartitionResponse struct {
 
 func (x *CheckPartitionResponse) Reset() {
 	*x = CheckPartitionResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[20]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1824,7 @@ func (x *CheckPartitionResponse) String() string {
 func (*CheckPartitionResponse) ProtoMessage() {}
 
 func (x *CheckPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[20]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1837,7 @@ func (x *CheckPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPartitionResponse.ProtoReflect.Descriptor instead.
 func (*CheckPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CheckPartitionResponse) GetTimelines() int64 {
@@ -1786,7 +1885,7 @@ type WitnessPartitionRequest struct {
 
 func (x *WitnessPartitionRequest) Reset() {
 	*x = WitnessPartitionRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[21]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1897,7 @@ func (x *WitnessPartitionRequest) String() string {
 func (*WitnessPartitionRequest) ProtoMessage() {}
 
 func (x *WitnessPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[21]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1910,7 @@ func (x *WitnessPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessPartitionRequest.ProtoReflect.Descriptor instead.
 func (*WitnessPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WitnessPartitionRequest) GetPartition() int32 {
@@ -1860,7 +1959,7 @@ type WitnessPartitionResponse struct {
 
 func (x *WitnessPartitionResponse) Reset() {
 	*x = WitnessPartitionResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[22]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1872,7 +1971,7 @@ func (x *WitnessPartitionResponse) String() string {
 func (*WitnessPartitionResponse) ProtoMessage() {}
 
 func (x *WitnessPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[22]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1885,7 +1984,7 @@ func (x *WitnessPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessPartitionResponse.ProtoReflect.Descriptor instead.
 func (*WitnessPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WitnessPartitionResponse) GetDigest() uint64 {
@@ -1923,7 +2022,7 @@ type CondemnPartitionRequest struct {
 
 func (x *CondemnPartitionRequest) Reset() {
 	*x = CondemnPartitionRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[23]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +2034,7 @@ func (x *CondemnPartitionRequest) String() string {
 func (*CondemnPartitionRequest) ProtoMessage() {}
 
 func (x *CondemnPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[23]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +2047,7 @@ func (x *CondemnPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CondemnPartitionRequest.ProtoReflect.Descriptor instead.
 func (*CondemnPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CondemnPartitionRequest) GetPartition() int32 {
@@ -2019,7 +2118,7 @@ type CondemnPartitionResponse struct {
 
 func (x *CondemnPartitionResponse) Reset() {
 	*x = CondemnPartitionResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[24]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2130,7 @@ func (x *CondemnPartitionResponse) String() string {
 func (*CondemnPartitionResponse) ProtoMessage() {}
 
 func (x *CondemnPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[24]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2143,7 @@ func (x *CondemnPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CondemnPartitionResponse.ProtoReflect.Descriptor instead.
 func (*CondemnPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CondemnPartitionResponse) GetKept() string {
@@ -2065,7 +2164,7 @@ var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xa7\x05\n" +
+	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xd8\x05\n" +
 	"\fQueryRequest\x12\x1a\n" +
 	"\bentities\x18\x01 \x01(\fR\bentities\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x17\n" +
@@ -2089,11 +2188,12 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x0erequest_filter\x18\x1e \x01(\tR\rrequestFilter\x12\x1b\n" +
 	"\tmax_bytes\x18( \x01(\x03R\bmaxBytes\x12\x1d\n" +
 	"\n" +
-	"served_key\x18) \x01(\fR\tservedKeyJ\x04\b\x10\x10\x11\"G\n" +
+	"served_key\x18) \x01(\fR\tservedKey\x12/\n" +
+	"\x06beside\x18* \x03(\v2\x17.millrace.node.v1.ModelR\x06besideJ\x04\b\x10\x10\x11\"G\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
-	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xec\x04\n" +
+	"\x03sum\x18\x03 \x01(\tR\x03sum\"\x9f\x05\n" +
 	"\rQueryResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12<\n" +
 	"\n" +
@@ -2112,8 +2212,15 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\runknown_types\x18\x1e \x03(\tR\funknownTypes\x12\x1f\n" +
 	"\vknown_types\x18\x1f \x03(\tR\n" +
 	"knownTypes\x12%\n" +
-	"\x0ewithheld_bytes\x18( \x01(\x03R\rwithheldBytes\x12\x1a\n" +
-	"\bprotocol\x182 \x01(\x05R\bprotocolJ\x04\b\x02\x10\x03\"\xb5\x02\n" +
+	"\x0ewithheld_bytes\x18( \x01(\x03R\rwithheldBytes\x121\n" +
+	"\x06beside\x18* \x03(\v2\x19.millrace.node.v1.RankingR\x06beside\x12\x1a\n" +
+	"\bprotocol\x182 \x01(\x05R\bprotocolJ\x04\b\x02\x10\x03\"\xa5\x01\n" +
+	"\aRanking\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
+	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1b\n" +
+	"\tmodel_sum\x18\x03 \x01(\tR\bmodelSum\x12,\n" +
+	"\x05items\x18\x04 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"\xb5\x02\n" +
 	"\aFinding\x12\x16\n" +
 	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x17\n" +
@@ -2264,81 +2371,85 @@ func file_millrace_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_node_proto_rawDescData
 }
 
-var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_millrace_node_v1_node_proto_goTypes = []any{
 	(*QueryRequest)(nil),             // 0: millrace.node.v1.QueryRequest
 	(*Model)(nil),                    // 1: millrace.node.v1.Model
 	(*QueryResponse)(nil),            // 2: millrace.node.v1.QueryResponse
-	(*Finding)(nil),                  // 3: millrace.node.v1.Finding
-	(*Item)(nil),                     // 4: millrace.node.v1.Item
-	(*Partitions)(nil),               // 5: millrace.node.v1.Partitions
-	(*Stages)(nil),                   // 6: millrace.node.v1.Stages
-	(*GetSchemaRequest)(nil),         // 7: millrace.node.v1.GetSchemaRequest
-	(*GetSchemaResponse)(nil),        // 8: millrace.node.v1.GetSchemaResponse
-	(*HotRequest)(nil),               // 9: millrace.node.v1.HotRequest
-	(*HotResponse)(nil),              // 10: millrace.node.v1.HotResponse
-	(*HotTimelines)(nil),             // 11: millrace.node.v1.HotTimelines
-	(*DigestsRequest)(nil),           // 12: millrace.node.v1.DigestsRequest
-	(*DigestsResponse)(nil),          // 13: millrace.node.v1.DigestsResponse
-	(*Trail)(nil),                    // 14: millrace.node.v1.Trail
-	(*Offsets)(nil),                  // 15: millrace.node.v1.Offsets
-	(*ReadPartitionRequest)(nil),     // 16: millrace.node.v1.ReadPartitionRequest
-	(*ReadPartitionResponse)(nil),    // 17: millrace.node.v1.ReadPartitionResponse
-	(*Row)(nil),                      // 18: millrace.node.v1.Row
-	(*CheckPartitionRequest)(nil),    // 19: millrace.node.v1.CheckPartitionRequest
-	(*CheckPartitionResponse)(nil),   // 20: millrace.node.v1.CheckPartitionResponse
-	(*WitnessPartitionRequest)(nil),  // 21: millrace.node.v1.WitnessPartitionRequest
-	(*WitnessPartitionResponse)(nil), // 22: millrace.node.v1.WitnessPartitionResponse
-	(*CondemnPartitionRequest)(nil),  // 23: millrace.node.v1.CondemnPartitionRequest
-	(*CondemnPartitionResponse)(nil), // 24: millrace.node.v1.CondemnPartitionResponse
-	nil,                              // 25: millrace.node.v1.Partitions.MissingEntry
-	(*v1.Viewer)(nil),                // 26: millrace.feed.v1.Viewer
-	(*v1.NodeTimes)(nil),             // 27: millrace.feed.v1.NodeTimes
-	(*v1.ClauseCounts)(nil),          // 28: millrace.feed.v1.ClauseCounts
-	(*v1.FilterClause)(nil),          // 29: millrace.feed.v1.FilterClause
-	(*v1.ItemExplain)(nil),           // 30: millrace.feed.v1.ItemExplain
+	(*Ranking)(nil),                  // 3: millrace.node.v1.Ranking
+	(*Finding)(nil),                  // 4: millrace.node.v1.Finding
+	(*Item)(nil),                     // 5: millrace.node.v1.Item
+	(*Partitions)(nil),               // 6: millrace.node.v1.Partitions
+	(*Stages)(nil),                   // 7: millrace.node.v1.Stages
+	(*GetSchemaRequest)(nil),         // 8: millrace.node.v1.GetSchemaRequest
+	(*GetSchemaResponse)(nil),        // 9: millrace.node.v1.GetSchemaResponse
+	(*HotRequest)(nil),               // 10: millrace.node.v1.HotRequest
+	(*HotResponse)(nil),              // 11: millrace.node.v1.HotResponse
+	(*HotTimelines)(nil),             // 12: millrace.node.v1.HotTimelines
+	(*DigestsRequest)(nil),           // 13: millrace.node.v1.DigestsRequest
+	(*DigestsResponse)(nil),          // 14: millrace.node.v1.DigestsResponse
+	(*Trail)(nil),                    // 15: millrace.node.v1.Trail
+	(*Offsets)(nil),                  // 16: millrace.node.v1.Offsets
+	(*ReadPartitionRequest)(nil),     // 17: millrace.node.v1.ReadPartitionRequest
+	(*ReadPartitionResponse)(nil),    // 18: millrace.node.v1.ReadPartitionResponse
+	(*Row)(nil),                      // 19: millrace.node.v1.Row
+	(*CheckPartitionRequest)(nil),    // 20: millrace.node.v1.CheckPartitionRequest
+	(*CheckPartitionResponse)(nil),   // 21: millrace.node.v1.CheckPartitionResponse
+	(*WitnessPartitionRequest)(nil),  // 22: millrace.node.v1.WitnessPartitionRequest
+	(*WitnessPartitionResponse)(nil), // 23: millrace.node.v1.WitnessPartitionResponse
+	(*CondemnPartitionRequest)(nil),  // 24: millrace.node.v1.CondemnPartitionRequest
+	(*CondemnPartitionResponse)(nil), // 25: millrace.node.v1.CondemnPartitionResponse
+	nil,                              // 26: millrace.node.v1.Partitions.MissingEntry
+	(*v1.Viewer)(nil),                // 27: millrace.feed.v1.Viewer
+	(*v1.NodeTimes)(nil),             // 28: millrace.feed.v1.NodeTimes
+	(*v1.ClauseCounts)(nil),          // 29: millrace.feed.v1.ClauseCounts
+	(*v1.FilterClause)(nil),          // 30: millrace.feed.v1.FilterClause
+	(*v1.ItemExplain)(nil),           // 31: millrace.feed.v1.ItemExplain
 }
 var file_millrace_node_v1_node_proto_depIdxs = []int32{
-	26, // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
-	4,  // 1: millrace.node.v1.QueryRequest.above:type_name -> millrace.node.v1.Item
+	27, // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
+	5,  // 1: millrace.node.v1.QueryRequest.above:type_name -> millrace.node.v1.Item
 	1,  // 2: millrace.node.v1.QueryRequest.shadow:type_name -> millrace.node.v1.Model
-	4,  // 3: millrace.node.v1.QueryResponse.items:type_name -> millrace.node.v1.Item
-	5,  // 4: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.Partitions
-	6,  // 5: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
-	3,  // 6: millrace.node.v1.QueryResponse.findings:type_name -> millrace.node.v1.Finding
-	27, // 7: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
-	28, // 8: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
-	29, // 9: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
-	4,  // 10: millrace.node.v1.Finding.capped_by:type_name -> millrace.node.v1.Item
-	4,  // 11: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
-	30, // 12: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
-	25, // 13: millrace.node.v1.Partitions.missing:type_name -> millrace.node.v1.Partitions.MissingEntry
-	11, // 14: millrace.node.v1.HotResponse.timelines:type_name -> millrace.node.v1.HotTimelines
-	14, // 15: millrace.node.v1.DigestsResponse.trails:type_name -> millrace.node.v1.Trail
-	15, // 16: millrace.node.v1.ReadPartitionRequest.to:type_name -> millrace.node.v1.Offsets
-	15, // 17: millrace.node.v1.ReadPartitionResponse.at:type_name -> millrace.node.v1.Offsets
-	18, // 18: millrace.node.v1.ReadPartitionResponse.rows:type_name -> millrace.node.v1.Row
-	0,  // 19: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
-	7,  // 20: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
-	9,  // 21: millrace.node.v1.NodeService.Hot:input_type -> millrace.node.v1.HotRequest
-	12, // 22: millrace.node.v1.NodeService.Digests:input_type -> millrace.node.v1.DigestsRequest
-	16, // 23: millrace.node.v1.NodeService.ReadPartition:input_type -> millrace.node.v1.ReadPartitionRequest
-	19, // 24: millrace.node.v1.NodeService.CheckPartition:input_type -> millrace.node.v1.CheckPartitionRequest
-	21, // 25: millrace.node.v1.NodeService.WitnessPartition:input_type -> millrace.node.v1.WitnessPartitionRequest
-	23, // 26: millrace.node.v1.NodeService.CondemnPartition:input_type -> millrace.node.v1.CondemnPartitionRequest
-	2,  // 27: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
-	8,  // 28: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
-	10, // 29: millrace.node.v1.NodeService.Hot:output_type -> millrace.node.v1.HotResponse
-	13, // 30: millrace.node.v1.NodeService.Digests:output_type -> millrace.node.v1.DigestsResponse
-	17, // 31: millrace.node.v1.NodeService.ReadPartition:output_type -> millrace.node.v1.ReadPartitionResponse
-	20, // 32: millrace.node.v1.NodeService.CheckPartition:output_type -> millrace.node.v1.CheckPartitionResponse
-	22, // 33: millrace.node.v1.NodeService.WitnessPartition:output_type -> millrace.node.v1.WitnessPartitionResponse
-	24, // 34: millrace.node.v1.NodeService.CondemnPartition:output_type -> millrace.node.v1.CondemnPartitionResponse
-	27, // [27:35] is the sub-list for method output_type
-	19, // [19:27] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	1,  // 3: millrace.node.v1.QueryRequest.beside:type_name -> millrace.node.v1.Model
+	5,  // 4: millrace.node.v1.QueryResponse.items:type_name -> millrace.node.v1.Item
+	6,  // 5: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.Partitions
+	7,  // 6: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
+	4,  // 7: millrace.node.v1.QueryResponse.findings:type_name -> millrace.node.v1.Finding
+	28, // 8: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
+	29, // 9: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	3,  // 10: millrace.node.v1.QueryResponse.beside:type_name -> millrace.node.v1.Ranking
+	5,  // 11: millrace.node.v1.Ranking.items:type_name -> millrace.node.v1.Item
+	30, // 12: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	5,  // 13: millrace.node.v1.Finding.capped_by:type_name -> millrace.node.v1.Item
+	5,  // 14: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
+	31, // 15: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
+	26, // 16: millrace.node.v1.Partitions.missing:type_name -> millrace.node.v1.Partitions.MissingEntry
+	12, // 17: millrace.node.v1.HotResponse.timelines:type_name -> millrace.node.v1.HotTimelines
+	15, // 18: millrace.node.v1.DigestsResponse.trails:type_name -> millrace.node.v1.Trail
+	16, // 19: millrace.node.v1.ReadPartitionRequest.to:type_name -> millrace.node.v1.Offsets
+	16, // 20: millrace.node.v1.ReadPartitionResponse.at:type_name -> millrace.node.v1.Offsets
+	19, // 21: millrace.node.v1.ReadPartitionResponse.rows:type_name -> millrace.node.v1.Row
+	0,  // 22: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
+	8,  // 23: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
+	10, // 24: millrace.node.v1.NodeService.Hot:input_type -> millrace.node.v1.HotRequest
+	13, // 25: millrace.node.v1.NodeService.Digests:input_type -> millrace.node.v1.DigestsRequest
+	17, // 26: millrace.node.v1.NodeService.ReadPartition:input_type -> millrace.node.v1.ReadPartitionRequest
+	20, // 27: millrace.node.v1.NodeService.CheckPartition:input_type -> millrace.node.v1.CheckPartitionRequest
+	22, // 28: millrace.node.v1.NodeService.WitnessPartition:input_type -> millrace.node.v1.WitnessPartitionRequest
+	24, // 29: millrace.node.v1.NodeService.CondemnPartition:input_type -> millrace.node.v1.CondemnPartitionRequest
+	2,  // 30: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
+	9,  // 31: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
+	11, // 32: millrace.node.v1.NodeService.Hot:output_type -> millrace.node.v1.HotResponse
+	14, // 33: millrace.node.v1.NodeService.Digests:output_type -> millrace.node.v1.DigestsResponse
+	18, // 34: millrace.node.v1.NodeService.ReadPartition:output_type -> millrace.node.v1.ReadPartitionResponse
+	21, // 35: millrace.node.v1.NodeService.CheckPartition:output_type -> millrace.node.v1.CheckPartitionResponse
+	23, // 36: millrace.node.v1.NodeService.WitnessPartition:output_type -> millrace.node.v1.WitnessPartitionResponse
+	25, // 37: millrace.node.v1.NodeService.CondemnPartition:output_type -> millrace.node.v1.CondemnPartitionResponse
+	30, // [30:38] is the sub-list for method output_type
+	22, // [22:30] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_node_proto_init() }
@@ -2352,7 +2463,7 @@ func file_millrace_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_node_proto_rawDesc), len(file_millrace_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

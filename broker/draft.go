@@ -1,0 +1,247 @@
+package broker
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/relevance/interleave"
+)
+
+// draft is a feed that two models' rankings draft in turns: team 0 is the
+// question's model, team 1 the one beside it.
+type draft struct {
+	beside  cluster.Version
+	version string            // that answered: of a model that every binary has, its
+	at      interleave.Cursor // of this page,
+	next    interleave.Cursor // and of the one after
+	fault   error             // why this page is the first model's alone
+}
+
+// draftOf begins the draft that a variant wants, or goes on with that of the
+// first page. A second model that has been dropped since leaves the first.
+func (b *Broker) draftOf(q *question, c *cursor) {
+	switch {
+	case c == nil && q.feed.interleaved != "":
+		q.draft = &draft{beside: cluster.Version{Name: q.feed.interleaved}, at: interleave.Cursor{Seed: rand.Uint64()}}
+		if b.models != nil {
+			if v, serves := b.models.Served(q.feed.interleaved); serves {
+				q.draft.beside = v
+			}
+		}
+	case c != nil && c.draft != nil:
+		d := *c.draft
+		q.draft = &d
+		if d.beside.Version != "" && (b.models == nil || !b.models.Has(d.beside)) {
+			q.draft.fault = fmt.Errorf("model %s has been dropped", d.beside)
+		}
+	default:
+		return
+	}
+	if d := q.draft; d.fault == nil {
+		q.query.Beside = []*nodev1.Model{{Name: d.beside.Name, Version: d.beside.Version, Sum: d.beside.Sum}}
+	}
+	q.draft.next = q.draft.at
+}
+
+// teams is how many rankings a draft takes.
+const teams = 2
+
+// deep returns how many items nodes are asked for. A draft may need one more of
+// a ranking than a page has.
+func (q *question) deep() int {
+	limit := int(q.query.GetLimit())
+	if q.draft != nil {
+		return min(interleave.Depth(limit, teams), maxLimit)
+	}
+	return limit
+}
+
+// ranking returns the entries of an answer in their order, but for spacing.
+func (q *question) ranking(o outcome) []entry {
+	limit, distinct := int(q.query.Limit), q.query.DistinctObjects
+	if q.draft == nil {
+		return merge(o.parts, limit, distinct)
+	}
+	own := merge(o.parts, q.deep(), distinct)
+	entries, err := q.drafted(own, o)
+	if err == nil {
+		return entries
+	}
+	q.draft.fault = err
+	return own[:min(limit, len(own))]
+}
+
+// drafted drafts a page.
+func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
+	d := q.draft
+	if d.fault != nil {
+		return nil, d.fault
+	}
+	parts, version, err := besideOf(o.parts, 0)
+	if err != nil {
+		return nil, err
+	}
+	rankings := [teams][]entry{own, merge(parts, q.deep(), q.query.DistinctObjects)}
+	limit, step := int(q.query.Limit), int(q.query.Limit)
+	room := newCaps(q.query.CapPerEntity)
+	if room != nil {
+		step = 1 // what an item leaves of its entity's room is known when it is drafted
+	}
+	var page []entry
+	at := d.at
+	for len(page) < limit {
+		var names [teams][]candidateName
+		for i := range rankings {
+			names[i] = q.names(rankings[i])
+		}
+		picks, next, err := interleave.Draft(at, step, names[0], names[1])
+		if err != nil {
+			return nil, err
+		}
+		if at = next; len(picks) == 0 {
+			break
+		}
+		taken := make(map[candidateName]bool, len(picks))
+		for _, p := range picks {
+			e := rankings[p.Ranking][p.Place]
+			e.ranking, e.team = p.Ranking, int(p.Team)
+			taken[names[p.Ranking][p.Place]] = true
+			room.take(e.Entity)
+			page = append(page, e)
+		}
+		for i := range rankings {
+			left := rankings[i][:0]
+			for at, e := range rankings[i] {
+				if !taken[names[i][at]] && room.has(e.Entity) {
+					left = append(left, e)
+				}
+			}
+			rankings[i] = left
+		}
+	}
+	d.next, d.version = at, version
+	return page, nil
+}
+
+// candidateName is what may stand once in an answer: an object where a feed
+// shows each once, and else a record in a timeline.
+type candidateName struct {
+	timeline millrace.Timeline
+	id       string
+}
+
+func (q *question) names(ranking []entry) []candidateName {
+	all := make([]candidateName, len(ranking))
+	for i := range ranking {
+		if e := &ranking[i]; q.query.DistinctObjects {
+			all[i].id = e.item.GetObject()
+		} else {
+			all[i] = candidateName{e.Timeline, string(e.ID)}
+		}
+	}
+	return all
+}
+
+// caps is how many more items entities may have on a page; nil is no cap.
+// Each ranking keeps to the cap by itself, and two together may not.
+type caps struct {
+	most int
+	have map[millrace.Entity]int
+}
+
+func newCaps(most int32) *caps {
+	if most == 0 {
+		return nil
+	}
+	return &caps{int(most), map[millrace.Entity]int{}}
+}
+
+func (c *caps) take(e millrace.Entity) {
+	if c != nil {
+		c.have[e]++
+	}
+}
+
+func (c *caps) has(e millrace.Entity) bool { return c == nil || c.have[e] < c.most }
+
+// besideOf returns the parts as the i-th model beside ranks them, and its
+// version. The error says why some part has no such ranking.
+func besideOf(parts []part, i int) (ranked []part, version string, err error) {
+	for at, pt := range parts {
+		all := pt.resp.GetBeside()
+		switch {
+		case i >= len(all):
+			return nil, "", fmt.Errorf("node %s is of a version that ranks by one model alone", pt.node)
+		case all[i].GetError() != "":
+			return nil, "", fmt.Errorf("model %s on node %s: %s", all[i].GetModel(), pt.node, all[i].GetError())
+		case at > 0 && all[i].GetModelVersion() != version:
+			return nil, "", fmt.Errorf("model %s is of version %s on one node, and of %s on %s", all[i].GetModel(), version, all[i].GetModelVersion(), pt.node)
+		}
+		version = all[i].GetModelVersion()
+		ranked = append(ranked, part{node: pt.node, covered: pt.covered, resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
+	}
+	return ranked, version, nil
+}
+
+// receipt says how an answer was drafted.
+func (d *draft) receipt() *feedv1.Draft {
+	if d == nil {
+		return nil
+	}
+	r := &feedv1.Draft{Model: d.beside.Name, ModelVersion: cmp.Or(d.version, d.beside.Version), Seed: int64(d.at.Seed), Turns: int64(d.at.Turns)}
+	if d.fault != nil {
+		r.Fault = d.fault.Error()
+	}
+	return r
+}
+
+// expose says in the record of an answer who drafted what.
+func (d *draft) expose(q *question, r *exposure.Record, entries []entry) {
+	if d == nil || d.fault != nil {
+		return
+	}
+	r.Interleaving = &exposure.Interleaving{Seed: d.at.Seed, Turns: d.at.Turns, Teams: []string{q.query.Model, d.beside.Name}}
+	for _, x := range q.variants.dealt {
+		if x.Sets.Interleave != nil {
+			r.Interleaving.Experiment = x.Experiment
+		}
+	}
+	r.Models = append(r.Models, modelOf(d.beside, d.version))
+	for i := range entries {
+		r.Items[i].Model, r.Items[i].Team = entries[i].ranking, entries[i].team
+	}
+}
+
+// appendDraft appends what later pages need of a draft.
+func appendDraft(b []byte, d *draft) []byte {
+	for _, s := range []string{d.beside.Name, d.beside.Version, d.beside.Sum} {
+		b = appendPrefixed(b, s)
+	}
+	return binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, d.next.Seed), d.next.Turns)
+}
+
+func readDraft(r *reader) *draft {
+	d := &draft{}
+	for _, s := range []*string{&d.beside.Name, &d.beside.Version, &d.beside.Sum} {
+		*s = string(r.bytes(r.uvarint()))
+	}
+	if seed := r.bytes(8); !r.bad {
+		d.at.Seed = binary.LittleEndian.Uint64(seed)
+	}
+	d.at.Turns = r.uvarint()
+	return d
+}
+
+// interleaves lets two models draft a feed.
+func (f *Feed) interleaves(models []string) {
+	f.Model, f.interleaved = models[0], models[1]
+	f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == f.Model })
+}

@@ -2,7 +2,10 @@ package indexnode
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -12,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -108,4 +112,70 @@ func BenchmarkContinue(b *testing.B) {
 			}
 		})
 	}
+}
+
+// besideSpec is a model of features that the others of its kind share.
+const besideSpec = `
+name: %s
+version: "1"
+schemas: [millrace.Activity]
+features:
+  likes: log1p(record.likes)
+  comments: sqrt(record.comments)
+  talk: record.comments / (record.likes + 1)
+  liked: record.likes > 3
+  english: record.language == "en"
+  busy: min(record.likes, 5) * record.comments
+scorer: linear
+parameters: {bias: 0, weights: {likes: %g, comments: 0.5, talk: 0.25, liked: -0.001, english: 2, busy: 0.125}}
+`
+
+// BenchmarkBeside is a node's part of a feed with five other models beside its
+// own, against one without, by turns.
+func BenchmarkBeside(b *testing.B) {
+	n, requests := benchNode(b)
+	var models []*nodev1.Model
+	for i := range 6 {
+		name, dir := fmt.Sprint("m", i), b.TempDir()
+		for file, text := range map[string]string{
+			relevance.SpecFile: fmt.Sprintf(besideSpec, name, 1+0.1*float64(i)), relevance.CardFile: "# M\n",
+			relevance.GoldenFile: `{"features": {"likes": 0, "comments": 2, "talk": 4, "liked": false, "english": true, "busy": 0}, "score": 4, "record": {"likes": 0, "comments": 4, "language": "en"}}` + "\n",
+		} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+				b.Fatal(err)
+			}
+		}
+		pack, err := relevance.Seal(dir, relevance.ShippedSchemas())
+		if err == nil {
+			_, err = n.models.Admit(pack, name, relevance.ShippedSchemas())
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		models = append(models, &nodev1.Model{Name: name, Version: "1", Sum: name})
+	}
+	ask := func(beside []*nodev1.Model) time.Duration {
+		began := cpuTime()
+		for _, req := range requests {
+			req.Model, req.ModelVersion, req.ModelSum, req.Beside = models[0].Name, "1", models[0].Sum, beside
+			resp, err := n.query(b.Context(), req)
+			if err != nil || len(resp.Beside) != len(beside) {
+				b.Fatal(err)
+			}
+			for _, r := range resp.Beside {
+				if r.Error != "" || len(r.Items) == 0 {
+					b.Fatal(r)
+				}
+			}
+		}
+		return cpuTime() - began
+	}
+	var alone, five time.Duration
+	ask(models[1:])
+	for b.Loop() {
+		alone += ask(nil)
+		five += ask(models[1:])
+	}
+	b.ReportMetric(float64(five)/float64(alone), "beside_five_vs_none")
+	b.ReportMetric(float64(alone.Microseconds())/float64(b.N*len(requests)), "us/query")
 }

@@ -10,13 +10,12 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// otherRanking ranks what a question resolved by another model too. What goes wrong
-// with it is its own, and none of the answer's.
+// otherRanking ranks what a question resolved by another model too. What goes
+// wrong with it is its own, and none of the answer's.
 type otherRanking struct {
 	asked *nodev1.Model
 	model *relevance.Model // nil: err says why it is not here
-	query *query.Query     // nil until it has ranked
-	items []query.Item
+	items []query.Item     // as long as those of the question's query
 	err   error
 }
 
@@ -33,32 +32,47 @@ func (n *Node) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	return all
 }
 
-// rankBeside ranks what r resolved by its other models, and measures their items.
-func (n *Node) rankBeside(ctx context.Context, r *resolution, room *itemRoom) {
+// rankBeside ranks what q scanned by the other models of r, and measures their
+// items. All of them go together; should one of them not, each goes alone.
+func (n *Node) rankBeside(ctx context.Context, r *resolution, q *query.Query, room *itemRoom) {
+	var here []*otherRanking
 	for i := range r.beside {
-		b := &r.beside[i]
-		if b.err != nil {
-			continue
+		if o := &r.beside[i]; o.err == nil {
+			here = append(here, o)
 		}
-		if b.err = b.rank(ctx, r); b.err != nil {
-			n.tellPanic(b.err)
-			continue
+	}
+	if len(here) == 0 {
+		return
+	}
+	if err := n.rankTogether(ctx, q, here); err != nil && len(here) > 1 && ctx.Err() == nil {
+		for _, o := range here {
+			o.err = n.rankTogether(ctx, q, []*otherRanking{o})
+			n.tellPanic(o.err)
 		}
-		room.measure(b.items)
+	} else if err != nil {
+		for _, o := range here {
+			o.err = err
+		}
+		n.tellPanic(err)
+	}
+	for _, o := range here {
+		room.measure(o.items)
 	}
 }
 
-func (b *otherRanking) rank(ctx context.Context, r *resolution) (err error) {
+func (n *Node) rankTogether(ctx context.Context, q *query.Query, all []*otherRanking) (err error) {
 	defer contain(&err)
-	spec := *r.spec
-	spec.Model, spec.Explain, spec.Shadow, spec.ShadowErr = b.model, false, nil, nil
-	q := query.New(spec)
-	r.add(q)
-	if err := q.Scan(ctx); err != nil {
-		q.Release()
+	models := make([]*relevance.Model, len(all))
+	for i, o := range all {
+		models[i] = o.model
+	}
+	items, err := q.Beside(ctx, n.models.Joined(models...))
+	if err != nil {
 		return err
 	}
-	b.query, b.items = q, q.Answer().Items
+	for i, o := range all {
+		o.items = items[i]
+	}
 	return nil
 }
 
@@ -78,14 +92,4 @@ func (n *Node) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room *
 		}
 		resp.Beside = append(resp.Beside, to)
 	}
-}
-
-// endBeside releases their queries, behind tellBeside.
-func (r *resolution) endBeside() {
-	for i := range r.beside {
-		if q := r.beside[i].query; q != nil {
-			q.Release()
-		}
-	}
-	r.beside = nil
 }

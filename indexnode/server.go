@@ -148,8 +148,7 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 	n.tellTypes(r, resp)
 	room := itemRoom{}
 	room.measure(answer.Items)
-	n.rankBeside(ctx, r, &room)
-	defer r.endBeside()
+	n.rankBeside(ctx, r, q, &room)
 	if err := r.fits(req, resp, nodewire.Size(resp)+room.bytes()); err != nil || resp.WithheldBytes > 0 {
 		return resp, err
 	}

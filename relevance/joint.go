@@ -155,6 +155,14 @@ func (s *JointScorer) Score(rows *column.Slab, sel []int32, entity *column.Slab,
 	}
 }
 
+// Reads is that of a [Scorer] of whole scores.
+func (s *JointScorer) Reads(columns []int) ([]int, bool) {
+	for _, l := range s.plan.Record {
+		columns = append(columns, l.Column)
+	}
+	return columns, len(s.plan.Entity) > 0
+}
+
 // ObjectLayout and SetObjects are those of a [Scorer].
 func (s *JointScorer) ObjectLayout() *column.Layout { return s.plan.Objects() }
 

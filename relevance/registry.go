@@ -29,7 +29,7 @@ type Registry struct {
 	mu struct {
 		sync.RWMutex
 		models map[ID]*Model
-		joints map[string]*Joint // by the ids of their models
+		joints []*Joint // of models that were asked for together
 	}
 }
 
@@ -46,17 +46,24 @@ func (r *Registry) Join(ids ...ID) (*Joint, error) {
 		}
 		models[i] = m
 	}
-	key := fmt.Sprintf("%q", ids)
+	return r.Joined(models...), nil
+}
+
+// Joined is Join of models that were found.
+func (r *Registry) Joined(models ...*Model) *Joint {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if j := r.mu.joints[key]; j != nil && slices.Equal(j.models, models) {
-		return j, nil
+	for _, j := range r.mu.joints {
+		if slices.Equal(j.models, models) {
+			return j
+		}
 	}
-	if r.mu.joints == nil || len(r.mu.joints) >= maxJoints {
-		r.mu.joints = map[string]*Joint{}
+	if len(r.mu.joints) >= maxJoints {
+		r.mu.joints = nil
 	}
-	r.mu.joints[key] = Join(models...)
-	return r.mu.joints[key], nil
+	j := Join(models...)
+	r.mu.joints = append(r.mu.joints, j)
+	return j
 }
 
 // Builtin returns a new registry of the models that every binary has:
@@ -130,7 +137,7 @@ func (r *Registry) Drop(id ID) {
 	defer r.mu.Unlock()
 	if id.Version != "" {
 		delete(r.mu.models, id)
-		clear(r.mu.joints)
+		r.mu.joints = nil
 	}
 }
 

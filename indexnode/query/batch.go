@@ -57,11 +57,23 @@ type span struct {
 // ready tells what scans of the batch read, and empties it.
 func (b *batch) ready(p *plan, k kind) {
 	b.kind, b.full, b.columns, b.entity, b.objects = k, batchRows, b.columns[:0], false, nil
+	var objects *column.Layout
 	if k != passed {
 		b.columns, b.entity = p.scorer.Reads(append(b.columns, p.time), k == folded)
-		if p.scorer.ObjectLayout() != nil {
-			b.objects = relevance.NewObjects(p.scorer.ObjectLayout())
-		}
+		objects = p.scorer.ObjectLayout()
+	}
+	b.reads(p, objects)
+	if k == folded {
+		b.full = firstRows
+		p.ceilings.bound(p.scorer.Ceilings(p.rows), b)
+	}
+}
+
+// reads prepares for what scorers read, features of objects too if there is a
+// layout of them, and for what the filter does.
+func (b *batch) reads(p *plan, objects *column.Layout) {
+	if objects != nil {
+		b.objects = relevance.NewObjects(objects)
 	}
 	if p.filter != nil {
 		columns, entity := p.filter.Reads(b.columns)
@@ -71,10 +83,6 @@ func (b *batch) ready(p *plan, k kind) {
 	b.columns = slices.Compact(b.columns)
 	b.Reset(p.rows, b.columns, batchRows)
 	b.clear()
-	if k == folded {
-		b.full = firstRows
-		p.ceilings.bound(p.scorer.Ceilings(p.rows), b)
-	}
 }
 
 // clear empties the batch.
@@ -107,6 +115,24 @@ func (b *batch) widened() *column.Slab {
 	return b.row
 }
 
+// filled reports whether no row with such features of its entity can be added.
+func (b *batch) filled(features column.Packed) bool {
+	return b.Room() == 0 || b.Len() >= b.full || b.entity && b.features != features
+}
+
+// add adds the rows of the i-th segment from lo on, as many as there is room
+// for, and returns how many.
+func (q *Query) add(p *plan, b *batch, i int32, s *segment, lo int32) (n int32, err error) {
+	n = min(int32(min(b.Room(), b.full-b.Len())), s.hi-lo)
+	b.features = s.features
+	b.spans = append(b.spans, span{i, int32(b.Len()), lo})
+	b.Add(s.rows, int(lo), int(lo+n))
+	if b.objects != nil {
+		err = q.join(b.objects, &p.columns, s, int(lo), int(lo+n))
+	}
+	return n, err
+}
+
 // gather adds the rows of the i-th segment to a batch of its plan, and scans the
 // batch whenever it is full.
 func (q *Query) gather(ctx context.Context, i int32, s *segment) error {
@@ -133,24 +159,19 @@ func (q *Query) gather(ctx context.Context, i int32, s *segment) error {
 		b.ready(p, k)
 	}
 	for lo := s.lo; lo < s.hi; {
-		if b.Room() == 0 || b.Len() >= b.full || b.entity && b.features != s.features {
+		if b.filled(s.features) {
 			if err := q.scan(ctx, p, b); err != nil {
 				return err
 			}
 		}
-		n := min(int32(min(b.Room(), b.full-b.Len())), s.hi-lo)
-		b.features = s.features
-		b.spans = append(b.spans, span{i, int32(b.Len()), lo})
+		n, err := q.add(p, b, i, s, lo)
+		if err != nil {
+			return err
+		}
 		if own != nil {
 			b.own = append(b.own, own[lo:lo+n]...)
 			oldest, newest := s.rows.Times()
 			b.oldest, b.newest = min(b.oldest, oldest), max(b.newest, newest)
-		}
-		b.Add(s.rows, int(lo), int(lo+n))
-		if b.objects != nil {
-			if err := q.join(b.objects, &p.columns, s, int(lo), int(lo+n)); err != nil {
-				return err
-			}
 		}
 		lo += n
 	}
@@ -165,23 +186,15 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	}
 	defer b.clear()
 	b.full = min(2*b.full, batchRows)
-	if q.unwatched += n; q.unwatched > watchRows {
-		q.unwatched = 0
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+	if err := q.watch(ctx, n); err != nil {
+		return err
 	}
 	q.stages.Candidates += int64(n)
 	rows, features := b.Slab(), b.widened()
 	q.prefetch(q.prefetched + whileScanned)
-	sel := q.upTo(n)
-	if p.filter != nil {
-		p.filter.Watch(ctx)
-		q.sel = p.filter.Select(rows, 0, n, features, q.sel[:0])
-		sel = q.sel
-		if err := p.filter.Over(); err != nil {
-			return err
-		}
+	sel, err := q.filter(ctx, p, rows, features)
+	if err != nil {
+		return err
 	}
 	q.prefetch(q.prefetched + whileScanned)
 	if b.kind == passed {
@@ -211,6 +224,25 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	q.prefetch(q.prefetched + whileScanned)
 	q.take(b.spans, sel, rows.Column(p.time), scores)
 	return nil
+}
+
+// watch counts rows, and looks at the deadline every few thousand of them.
+func (q *Query) watch(ctx context.Context, rows int) error {
+	if q.unwatched += rows; q.unwatched <= watchRows {
+		return nil
+	}
+	q.unwatched = 0
+	return ctx.Err()
+}
+
+// filter returns which rows the plan's filter keeps, until the next call.
+func (q *Query) filter(ctx context.Context, p *plan, rows, features *column.Slab) ([]int32, error) {
+	if p.filter == nil {
+		return q.upTo(rows.Len()), nil
+	}
+	p.filter.Watch(ctx)
+	q.sel = p.filter.Select(rows, 0, rows.Len(), features, q.sel[:0])
+	return q.sel, p.filter.Over()
 }
 
 // passOver counts candidates that bounds leave out.

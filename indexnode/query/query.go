@@ -80,6 +80,8 @@ type Query struct {
 	items     []Item
 	perEntity map[millrace.Entity]int
 	byObject  map[millrace.Object]int
+
+	beside []*Query // that rank by other models; see Beside
 }
 
 // asked is a timeline that is asked for.
@@ -147,6 +149,10 @@ func (q *Query) reset() {
 	clear(q.byObject)
 	q.spec, q.stages, q.model, q.unscored, q.beyonds, q.prefetched = Spec{}, Stages{}, 0, 0, 0, 0
 	q.asked, q.places = q.asked[:0], q.places[:0]
+	for _, r := range q.beside {
+		r.asked, r.places, r.plans = nil, nil, nil // which are this query's
+		r.reset()
+	}
 }
 
 // Add adds the records of a timeline that are in the question's window.

@@ -1,0 +1,176 @@
+package query
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/relevance"
+)
+
+// Beside ranks the candidates of a question by the models of j too, each for
+// itself: one pass gathers and filters each row once, and computes what the
+// models have in common once. Scan goes before. Items are by model, and hold as
+// long as those of the query.
+func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item, err error) {
+	p := besidePass{q: q, joint: j, plans: make([]*besidePlan, len(q.plans))}
+	done := false
+	defer func() {
+		if !done { // what was interrupted is not used again
+			q.beside = nil
+		}
+	}()
+	ranks := q.rankers(len(j.Models()))
+	p.open = append(p.open, ranks...)
+	for len(p.live()) > 0 {
+		if err := p.run(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range ranks {
+		items = append(items, r.items)
+	}
+	done = true
+	return items, nil
+}
+
+// rankers returns queries that rank the segments of q.
+func (q *Query) rankers(n int) []*Query {
+	for len(q.beside) < n {
+		q.beside = append(q.beside, newQuery())
+	}
+	spec := q.spec
+	spec.Explain, spec.Shadow, spec.ShadowErr = false, nil, nil
+	for _, r := range q.beside[:n] {
+		r.begin(spec)
+		r.asked, r.places, r.plans = q.asked, q.places, q.plans
+	}
+	return q.beside[:n]
+}
+
+// besidePass is a pass over the segments of a query.
+type besidePass struct {
+	q      *Query
+	joint  *relevance.Joint
+	plans  []*besidePlan // as the query's
+	open   []*Query      // by model: who ranks; nil when it has its items
+	out    [][]float64   // by model: scores of a batch
+	scored int64
+}
+
+// besidePlan is a plan of the query with a scorer of all models.
+type besidePlan struct {
+	*plan
+	scorer *relevance.JointScorer
+	batch  batch
+}
+
+// live returns who has no items yet.
+func (p *besidePass) live() (all []*Query) {
+	for _, r := range p.open {
+		if r != nil {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// run scans all segments for those who rank. Who has not kept enough of the
+// best keeps more, and stays.
+func (p *besidePass) run(ctx context.Context) error {
+	p.scored = 0
+	for i := range p.q.places {
+		if err := p.gather(ctx, int32(i)); err != nil {
+			return err
+		}
+	}
+	for _, pl := range p.plans {
+		if pl != nil {
+			if err := p.scan(ctx, pl); err != nil {
+				return err
+			}
+		}
+	}
+	for i, r := range p.open {
+		if r == nil {
+			continue
+		}
+		r.stages.Scored = p.scored
+		if r.rank() {
+			p.open[i] = nil
+			continue
+		}
+		r.unrank()
+		r.top.keep(moreTimes * r.top.size)
+	}
+	return nil
+}
+
+func (p *besidePass) gather(ctx context.Context, i int32) error {
+	s := p.q.segment(i)
+	pl, err := p.plan(s.plan)
+	if err != nil {
+		return err
+	}
+	for lo := s.lo; lo < s.hi; {
+		if pl.batch.filled(s.features) {
+			if err := p.scan(ctx, pl); err != nil {
+				return err
+			}
+		}
+		n, err := p.q.add(pl.plan, &pl.batch, i, &s, lo)
+		if err != nil {
+			return err
+		}
+		lo += n
+	}
+	return nil
+}
+
+func (p *besidePass) plan(i int32) (*besidePlan, error) {
+	if p.plans[i] != nil {
+		return p.plans[i], nil
+	}
+	pl, s := &besidePlan{plan: p.q.plans[i]}, &p.q.spec
+	var err error
+	if pl.scorer, err = p.joint.Bind(pl.rows, pl.entity, s.Viewer, s.AsOf); err != nil {
+		return nil, err
+	}
+	b := &pl.batch
+	b.full = batchRows
+	b.columns, b.entity = pl.scorer.Reads(append(b.columns, pl.time))
+	b.reads(pl.plan, pl.scorer.ObjectLayout())
+	p.plans[i] = pl
+	return pl, nil
+}
+
+func (p *besidePass) scan(ctx context.Context, pl *besidePlan) error {
+	b := &pl.batch
+	if b.Len() == 0 {
+		return nil
+	}
+	defer b.clear()
+	if err := p.q.watch(ctx, b.Len()); err != nil {
+		return err
+	}
+	rows, features := b.Slab(), b.widened()
+	sel, err := p.q.filter(ctx, pl.plan, rows, features)
+	if err != nil || len(sel) == 0 {
+		return err
+	}
+	p.scored += int64(len(sel))
+	for len(p.out) < len(p.open) {
+		p.out = append(p.out, make([]float64, batchRows))
+	}
+	for i := range p.out {
+		p.out[i] = p.out[i][:len(sel)]
+	}
+	if b.objects != nil {
+		pl.scorer.SetObjects(b.objects.Slab())
+	}
+	pl.scorer.Score(rows, sel, features, p.out)
+	for i, r := range p.open {
+		if r != nil {
+			r.take(b.spans, sel, rows.Column(pl.time), p.out[i])
+		}
+	}
+	return nil
+}

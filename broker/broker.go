@@ -290,7 +290,7 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	loan, over := b.loanOf(ctx)
 	defer over()
 	q.loan = loan
-	o, f, err := b.ask(ctx, q, end)
+	o, f, err := b.askDraft(ctx, q, end)
 	if err == nil {
 		visit.ending = f.ending(ctx, o)
 	}

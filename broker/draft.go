@@ -2,10 +2,12 @@ package broker
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -23,6 +25,7 @@ type draft struct {
 	at      interleave.Cursor // of this page,
 	next    interleave.Cursor // and of the one after
 	fault   error             // why this page is the first model's alone
+	left    bool              // items found no room on this page, for the cap
 }
 
 // draftOf begins the draft that a variant wants, or goes on with that of the
@@ -51,6 +54,35 @@ func (b *Broker) draftOf(q *question, c *cursor) {
 	q.draft.next = q.draft.at
 }
 
+// askDraft asks a question. Where a node lacks the second model of a draft, it
+// asks once more, others first: the first answer is as good but for the draft.
+func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (outcome, *fanout, error) {
+	o, f, err := b.ask(ctx, q, end)
+	if err != nil || q.draft == nil || !b.lacksBeside(q, o) {
+		return o, f, err
+	}
+	again, g, err := b.ask(ctx, q, end)
+	if err != nil || ctx.Err() != nil || len(again.missing) > len(o.missing) {
+		return o, f, nil
+	}
+	b.lacksBeside(q, again)
+	return again, g, nil
+}
+
+// lacksBeside reports whether a node lacks the second model, and has others
+// asked before it for a moment.
+func (b *Broker) lacksBeside(q *question, o outcome) (lacks bool) {
+	for _, pt := range o.parts {
+		for _, r := range pt.resp.GetBeside() {
+			if r.GetAbsent() && q.draft.beside.Sum != "" { // every binary has the others
+				b.absent.note(pt.node, q.draft.beside.Sum)
+				lacks = true
+			}
+		}
+	}
+	return lacks
+}
+
 // teams is how many rankings a draft takes.
 const teams = 2
 
@@ -58,7 +90,7 @@ const teams = 2
 // a ranking than a page has.
 func (q *question) deep() int {
 	limit := int(q.query.GetLimit())
-	if q.draft != nil {
+	if q.draft != nil && q.draft.fault == nil {
 		return min(interleave.Depth(limit, teams), maxLimit)
 	}
 	return limit
@@ -120,8 +152,12 @@ func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
 		for i := range rankings {
 			left := rankings[i][:0]
 			for at, e := range rankings[i] {
-				if !taken[names[i][at]] && room.has(e.Entity) {
+				switch {
+				case taken[names[i][at]]:
+				case room.has(e.Entity):
 					left = append(left, e)
+				default:
+					d.left = true
 				}
 			}
 			rankings[i] = left

@@ -150,6 +150,21 @@ func TestADraftKeepsToTheCap(t *testing.T) {
 	if both == 0 {
 		t.Error("the second model drafted nothing: the test shows nothing")
 	}
+	// What found no room on a page is on a later one: pages of any size show all
+	// that either model ranks.
+	all := map[int64]int{}
+	for _, limit := range []int64{1, 3, 8, 100} {
+		for token, more := "", true; more; more = token != "" {
+			got := ask(t, b, "alice", func(req *feedv1.GetFeedRequest) {
+				req.Limit, req.AsOf, req.PageToken, req.Entities = &limit, timestamp(timeAt(300)), token, entityNames(3)
+			})
+			all[limit] += len(got.Items)
+			token = got.NextPageToken
+		}
+	}
+	if all[1] <= 6 || all[3] != all[1] || all[8] != all[1] || all[100] != all[1] {
+		t.Errorf("items by the size of a page: %v", all)
+	}
 }
 
 // Where a node cannot rank by the second model, the page is the first one's,
@@ -208,6 +223,26 @@ func TestADraftWithoutItsSecondModel(t *testing.T) {
 		if d := last.Receipt.Draft; d == nil || !strings.Contains(d.Fault, "has been dropped") {
 			t.Errorf("%s, then it is dropped: %v", what, last.Receipt.Draft)
 		}
+	}
+}
+
+// A node that lacks the second model leaves no page undrafted while another
+// replica has it, and is asked last for a moment.
+func TestADraftGoesToWhoHasTheModel(t *testing.T) {
+	first, second := cluster.Version{Name: "recency", Version: "1", Sum: "5e71"}, cluster.Version{Name: "coarse", Version: "7", Sum: "5e7e"}
+	w := newWorld(t, 3, 2)
+	w.fill(rand.New(rand.NewPCG(5, 12)), 12, 200)
+	lacks := w.nodes["n1"]
+	lacks.set(func() { lacks.models = map[cluster.Version]bool{first: true} })
+	b, _ := w.drafts(newPointers(first, second), Feed{Name: "f", Model: "recency"})
+	for i := range 20 {
+		got := ask(t, b, "alice", nil)
+		if d := got.Receipt.Draft; d == nil || d.Fault != "" {
+			t.Fatalf("page %d: %v", i, d)
+		}
+	}
+	if n := lacks.calls(); n > 2 { // anew after a second
+		t.Errorf("the node that lacks it was asked %d times", n)
 	}
 }
 

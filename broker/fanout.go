@@ -63,6 +63,9 @@ func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (outcome, 
 	defer f.cancel()
 	f.nodes, f.zone = b.health.standing(f.m), b.zone.preferred(f.m)
 	f.nodes.poor = append(f.nodes.poor, b.absent.of(q.query.ModelSum)...)
+	if q.draft != nil {
+		f.nodes.poor = append(f.nodes.poor, b.absent.of(q.draft.beside.Sum)...)
+	}
 	b.conns.keep(f.m)
 	o := f.cover(ctx, q.want, nil)
 	o.oneVersion()

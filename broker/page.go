@@ -296,8 +296,9 @@ func appendPrefixed(b []byte, s string) []byte {
 
 // nextToken returns the token of the page behind these entries; "" when there
 // is none. A page that is short because partitions are missing may have a
-// sequel: what they hold.
+// sequel: what they hold. So has a drafted one that is short for the cap.
 func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
+	complete = complete && !(q.draft != nil && q.draft.left)
 	if len(entries) == 0 || complete && len(entries) < int(q.query.Limit) {
 		return ""
 	}

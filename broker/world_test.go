@@ -255,7 +255,7 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 		other.Model, other.ModelVersion, other.ModelSum = m.Name, m.Version, m.Sum
 		r := &nodev1.Ranking{Model: m.Name, ModelVersion: cmp.Or(m.Version, "1"), ModelSum: m.Sum}
 		if err := n.lacks(other); err != nil {
-			r.Error = err.Error()
+			r.Error, r.Absent = err.Error(), true
 		} else {
 			r.Items, _ = n.ranked(other, n.w.query(other, mine))
 		}

@@ -85,6 +85,8 @@ func (n *Node) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room *
 		case b.err == nil:
 			to.ModelVersion = b.model.Version() // which the asker does not know of one that every binary has
 			to.Items = room.of(b.items)
+		case b.model == nil:
+			to.Error, to.Absent = b.err.Error(), true
 		case rpcerr.Refused(b.err):
 			to.Error = b.err.Error()
 		default:

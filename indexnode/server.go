@@ -405,6 +405,13 @@ func tooMany(req *nodev1.QueryRequest) error {
 			return invalid(has.field, fmt.Sprintf("%d %s, more than %d", has.n, has.of, has.most), "")
 		}
 	}
+	for field, models := range map[string][]*nodev1.Model{"shadow": req.Shadow, "beside": req.Beside} {
+		for i, m := range models {
+			if n := max(len(m.GetName()), len(m.GetVersion()), len(m.GetSum())); n > maxNameBytes {
+				return invalid(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%d bytes, more than %d", n, maxNameBytes), "")
+			}
+		}
+	}
 	return nil
 }
 

@@ -2,12 +2,14 @@ package relevance
 
 import (
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"sync"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
 )
@@ -43,13 +45,28 @@ func Parse(file string, src []byte, schemas Schemas) (*Model, error) {
 
 // ParseFile reads the spec name of fsys, and the files beside it that it names.
 func ParseFile(fsys fs.FS, name string, schemas Schemas) (*Model, error) {
-	src, err := fs.ReadFile(fsys, name)
+	src, err := readBounded(fsys, name, document.MaxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("relevance: %w", err)
 	}
 	return parse(name, src, schemas, func(file string) ([]byte, error) {
-		return fs.ReadFile(fsys, path.Join(path.Dir(name), file))
+		return readBounded(fsys, path.Join(path.Dir(name), file), maxPackBytes)
 	})
+}
+
+// readBounded reads a file, and no more of one that is larger than it may be
+// than tells that.
+func readBounded(fsys fs.FS, name string, most int64) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	src, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(src)) > most {
+		err = fmt.Errorf("%s: more than %d bytes", name, most)
+	}
+	return src, err
 }
 
 func parse(file string, src []byte, schemas Schemas, open func(string) ([]byte, error)) (*Model, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/load"
 	"github.com/millrace/millrace/schemas"
@@ -108,7 +109,7 @@ func readSchema(name string) (*schemas.Schema, error) {
 	case "features":
 		return schemas.Features(), nil
 	}
-	text, err := os.ReadFile(name)
+	text, err := document.ReadFile(name) // which is more than a schema may have
 	if err != nil {
 		return nil, fmt.Errorf("schema: %w (schemas that ship: activity, note, features)", err)
 	}

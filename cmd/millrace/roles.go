@@ -112,7 +112,7 @@ func newRole(ctx context.Context, c *Common, ready func() error) (*role, context
 	r.end = end
 	r.group, ctx = errgroup.WithContext(ctx)
 	if c.Admin != "" {
-		l, err := c.listen(ctx, port{field: "admin", addr: c.Admin})
+		l, err := c.listen(ctx, port{"admin", c.Admin, intake.DefaultConns, intake.RefusalHTTP})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -143,7 +143,8 @@ type Client struct {
 	relist time.Duration // see relistEvery
 	alarms alarms
 
-	reading sync.Mutex // see read
+	reading sync.Mutex  // see read
+	silent  atomic.Bool // etcd did not answer when it was last asked
 
 	remembers atomic.Pointer[memory] // of the cluster, by the last watcher
 
@@ -154,6 +155,19 @@ type Client struct {
 
 // callTimeout bounds one call of etcd, so that an outage is noticed.
 const callTimeout = 3 * time.Second
+
+// silentTimeout bounds the first call of each that begins while etcd is silent,
+// and has something to go on with: one after the other they would hold up the
+// start of a process for a call's whole time each.
+const silentTimeout = 300 * time.Millisecond
+
+// firstCall bounds the first call of who has something to go on with.
+func (c *Client) firstCall() time.Duration {
+	if c.silent.Load() {
+		return silentTimeout
+	}
+	return callTimeout
+}
 
 // Open connects to etcd and writes or checks the partition count; a cluster
 // of another count gives [ErrPartitions]. It waits for etcd as long as ctx
@@ -220,6 +234,7 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 		case err == nil:
 			return checkCount(string(resp.Responses[0].GetResponseRange().Kvs[0].Value))
 		case c.hasLastGood():
+			c.silent.Store(true)
 			c.log.Warn("etcd is away; starting with the last good map", "err", err)
 			return nil
 		}

@@ -10,6 +10,10 @@ import (
 // EtcdConfig is how a client calls etcd.
 func EtcdConfig(c Config) clientv3.Config { return c.etcd() }
 
+// Patient reports whether who begins to watch gives etcd the time of a whole
+// call before it goes on by what it has.
+func (c *Client) Patient() bool { return c.firstCall() == callTimeout }
+
 // SetRelist makes outages show sooner than in production. Call it before the
 // first watcher.
 func (c *Client) SetRelist(d time.Duration) { c.relist = d }

@@ -77,8 +77,8 @@ func (c *Client) follow(ctx context.Context, sub string, apply func(s *snapshot,
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(c.ctx, cancel)()
 	defer cancel()
-	for ctx.Err() == nil {
-		revision, err := c.read(ctx, sub, apply)
+	for within := c.firstCall(); ctx.Err() == nil; within = callTimeout {
+		revision, err := c.read(ctx, sub, within, apply)
 		if err != nil {
 			_ = wait(ctx, retryAfter)
 			continue
@@ -88,15 +88,18 @@ func (c *Client) follow(ctx context.Context, sub string, apply func(s *snapshot,
 	}
 }
 
-// read reads the state under a prefix once, and returns its revision. What is
+// read reads the state under a prefix once, within a time, and returns its revision. What is
 // not the map is read in turns, so that many prefixes take no more memory than
 // one while they are read.
-func (c *Client) read(ctx context.Context, sub string, apply func(s *snapshot, err error)) (revision int64, err error) {
+func (c *Client) read(ctx context.Context, sub string, within time.Duration, apply func(s *snapshot, err error)) (revision int64, err error) {
 	if sub != mapPrefix {
 		c.reading.Lock()
 		defer c.reading.Unlock()
 	}
-	s, err := c.list(ctx, sub)
+	call, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	s, err := c.list(call, sub)
+	c.silent.Store(errors.Is(err, ErrAway))
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()

@@ -42,7 +42,11 @@ func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
 // askSecret asks etcd, again and again if nothing was kept.
 func (c *Client) askSecret(ctx context.Context, name string, kept []byte) ([]byte, error) {
 	for {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
+		within := callTimeout
+		if kept != nil {
+			within = c.firstCall()
+		}
+		call, cancel := context.WithTimeout(ctx, within)
 		secret, err := c.share(call, name, kept)
 		cancel()
 		if err == nil || kept != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/store"
@@ -317,19 +318,20 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	server := grpc.NewServer(b.ServerOptions()...)
 	b.RegisterGRPC(server)
 
-	serve := func(addr *string, listen string, f func(net.Listener) error) error {
+	serve := func(addr *string, listen, refusal string, f func(net.Listener) error) error {
 		l, err := grpctune.Listen(listen)
 		if err != nil {
 			return err
 		}
+		l = intake.Cap(l, intake.DefaultConns, refusal)
 		*addr = l.Addr().String()
 		c.group.Go(func() error { return f(l) })
 		return nil
 	}
 	return errors.Join(
-		serve(&c.HTTP, c.cfg.HTTPAddr, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer()) }),
-		serve(&c.Admin, c.cfg.AdminAddr, func(l net.Listener) error { return admin.Serve(run, l, admin.Handler(metrics, c.Ready)) }),
-		serve(&c.GRPC, c.cfg.GRPCAddr, func(l net.Listener) error {
+		serve(&c.HTTP, c.cfg.HTTPAddr, intake.RefusalHTTP, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer()) }),
+		serve(&c.Admin, c.cfg.AdminAddr, intake.RefusalHTTP, func(l net.Listener) error { return admin.Serve(run, l, admin.Handler(metrics, c.Ready)) }),
+		serve(&c.GRPC, c.cfg.GRPCAddr, "", func(l net.Listener) error {
 			defer context.AfterFunc(run, server.Stop)()
 			return server.Serve(b.Guard(l))
 		}),

@@ -69,6 +69,9 @@ func unmarshalRequest(b []byte, m *nodev1.QueryRequest) error {
 	if proto.Reset(m); readRequest(b, m) {
 		return nil
 	}
+	if err := bounded(b, m.ProtoReflect().Descriptor()); err != nil {
+		return err
+	}
 	return proto.Unmarshal(b, m)
 }
 

@@ -511,7 +511,9 @@ type Ranking struct {
 	// In rank order.
 	Items []*Item `protobuf:"bytes,4,rep,name=items,proto3" json:"items,omitempty"`
 	// Why there are none: the node lacks the model, or it cannot rank these.
-	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	// The node lacks the model; another may have it.
+	Absent        bool `protobuf:"varint,6,opt,name=absent,proto3" json:"absent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -579,6 +581,13 @@ func (x *Ranking) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *Ranking) GetAbsent() bool {
+	if x != nil {
+		return x.Absent
+	}
+	return false
 }
 
 // Finding is what a node knows of a record in one timeline. What only the
@@ -2214,13 +2223,14 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"knownTypes\x12%\n" +
 	"\x0ewithheld_bytes\x18( \x01(\x03R\rwithheldBytes\x121\n" +
 	"\x06beside\x18* \x03(\v2\x19.millrace.node.v1.RankingR\x06beside\x12\x1a\n" +
-	"\bprotocol\x182 \x01(\x05R\bprotocolJ\x04\b\x02\x10\x03\"\xa5\x01\n" +
+	"\bprotocol\x182 \x01(\x05R\bprotocolJ\x04\b\x02\x10\x03\"\xbd\x01\n" +
 	"\aRanking\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1b\n" +
 	"\tmodel_sum\x18\x03 \x01(\tR\bmodelSum\x12,\n" +
 	"\x05items\x18\x04 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error\"\xb5\x02\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x12\x16\n" +
+	"\x06absent\x18\x06 \x01(\bR\x06absent\"\xb5\x02\n" +
 	"\aFinding\x12\x16\n" +
 	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x17\n" +

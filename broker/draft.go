@@ -122,18 +122,22 @@ func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
 		return nil, err
 	}
 	rankings := [teams][]entry{own, merge(parts, q.deep(), q.query.DistinctObjects)}
+	var names [teams][]candidateName // of what is left of each,
+	var places [teams][]int          // and where it stands
+	for i, r := range rankings {
+		names[i], places[i] = q.names(r), make([]int, len(r))
+		for at := range r {
+			places[i][at] = at
+		}
+	}
 	limit, step := int(q.query.Limit), int(q.query.Limit)
 	room := newCaps(q.query.CapPerEntity)
 	if room != nil {
 		step = 1 // what an item leaves of its entity's room is known when it is drafted
 	}
-	var page []entry
+	page := make([]entry, 0, min(limit, len(rankings[0])+len(rankings[1])))
 	at := d.at
 	for len(page) < limit {
-		var names [teams][]candidateName
-		for i := range rankings {
-			names[i] = q.names(rankings[i])
-		}
 		picks, next, err := interleave.Draft(at, step, names[0], names[1])
 		if err != nil {
 			return nil, err
@@ -141,26 +145,29 @@ func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
 		if at = next; len(picks) == 0 {
 			break
 		}
-		taken := make(map[candidateName]bool, len(picks))
 		for _, p := range picks {
-			e := rankings[p.Ranking][p.Place]
+			e := rankings[p.Ranking][places[p.Ranking][p.Place]]
 			e.ranking, e.team = p.Ranking, int(p.Team)
-			taken[names[p.Ranking][p.Place]] = true
 			room.take(e.Entity)
 			page = append(page, e)
 		}
-		for i := range rankings {
-			left := rankings[i][:0]
-			for at, e := range rankings[i] {
-				switch {
-				case taken[names[i][at]]:
-				case room.has(e.Entity):
-					left = append(left, e)
+		if step == limit {
+			break // all that there is
+		}
+		taken := names[picks[0].Ranking][picks[0].Place]
+		for i, r := range rankings {
+			n := 0
+			for k, name := range names[i] {
+				switch at := places[i][k]; {
+				case name == taken:
+				case room.has(r[at].Entity):
+					names[i][n], places[i][n] = name, at
+					n++
 				default:
 					d.left = true
 				}
 			}
-			rankings[i] = left
+			names[i], places[i] = names[i][:n], places[i][:n]
 		}
 	}
 	d.next, d.version = at, version

@@ -143,16 +143,18 @@ func (c *Common) reachCluster(ctx context.Context) (*cluster.Client, error) {
 var changesAnswers = []string{"define", "start", "ramp", "pause", "stop", "drop", "push", "rollback"}
 
 // notLost refuses a change of a cluster whose etcd has lost state: brokers keep
-// what they had, and take over nothing before it is restored.
+// what they had, and take over nothing before it is restored. What others show
+// of it is not what serves, which they are told.
 func notLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
-	if !slices.Contains(changesAnswers, c.Name()) {
-		return nil
-	}
 	maps, err := cl.Watch(ctx)
 	if err != nil {
 		return err
 	}
-	if lost := maps.Current().Lost(); lost != "" {
+	switch lost := maps.Current().Lost(); {
+	case lost == "":
+	case !slices.Contains(changesAnswers, c.Name()):
+		fmt.Fprintf(c.ErrOrStderr(), "warning: etcd has lost state: %s. Brokers and index nodes go on by what they had; this is only what etcd has. %s\n", lost, restoreWayOut)
+	default:
 		return &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("etcd has lost state: %s. Brokers keep what they had, and would not take over what is changed now", lost),
 			WayOut: restoreWayOut,

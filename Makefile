@@ -67,7 +67,7 @@ bench-backup: ## what backups cost, also those who ask, and how fast they and a 
 	MILLRACE_S3=$(if $(wildcard .s3/s3-*.pid),$(MILLRACE_S3)) go test -run '^$$' -bench 'Backups|Restore|Checkpoint|Bootstrap' -benchtime 1x -p 1 -timeout $(TIMEOUT) ./indexnode/store ./indexnode/backups ./internal/minicluster
 
 # Of one package's tests.
-TIMEOUT = 15m
+TIMEOUT = 25m
 
 metamorphic: ## random operations on the store against a model of it; DURATION=5m
 	MILLRACE_METAMORPHIC=$(or $(DURATION),1m) go test -count=1 -timeout 0 -v -run 'TestMetamorphic|TestCrashAt|TestErrorAt|TestDamage' ./indexnode/store

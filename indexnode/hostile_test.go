@@ -303,3 +303,21 @@ func TestUnknownTypesAreTold(t *testing.T) {
 		t.Errorf("%v, %v", resp, err)
 	}
 }
+
+// Where the best candidates are few objects, those beside the question are
+// scanned again until there are no more.
+func TestBesideIsScannedAgain(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	for i := range 60 {
+		bringLine(t, h, kafka.Timeline, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"post","created_at":%d,"object":"o%d"}`, i, 1_700_000_000_000+i, i%2), millrace.Offset(i+1))
+	}
+	resp, err := n.Query(t.Context(), all(func(r *nodev1.QueryRequest) {
+		r.DistinctObjects, r.Beside = true, []*nodev1.Model{{Name: "recency"}}
+	}))
+	if err != nil || len(resp.Items) != 2 || len(resp.Beside) != 1 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	if !slices.EqualFunc(resp.Items, resp.Beside[0].Items, func(a, b *nodev1.Item) bool { return proto.Equal(a, b) }) {
+		t.Errorf("%v, beside %v", resp.Items, resp.Beside[0])
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -157,4 +158,19 @@ func cpuTime() time.Duration {
 		panic(err)
 	}
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}
+
+// A file that is larger than it may be is read no further than that.
+func TestFilesAreReadNoFurtherThanTheyMayBe(t *testing.T) {
+	src := make([]byte, 100)
+	fsys := fstest.MapFS{"f": {Data: src}}
+	if got, err := readBounded(fsys, "f", 100); err != nil || len(got) != 100 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if got, err := readBounded(fsys, "f", 99); err == nil || len(got) > 100 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if _, err := ParseFile(fstest.MapFS{SpecFile: {Data: bytes.Repeat([]byte("#\n"), document.MaxBytes)}}, SpecFile, ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("a spec without end: %v", err)
+	}
 }

@@ -150,21 +150,22 @@ func TestMutualTLS(t *testing.T) {
 	go server.Serve(l)
 	defer server.Stop()
 
-	call := func(how grpc.DialOption) error {
+	call := func(how grpc.DialOption, options ...grpc.CallOption) error {
 		conn, err := grpc.NewClient(l.Addr().String(), how)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_, err = healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		_, err = healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}, options...)
 		return err
 	}
 	how, err := s.dial()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := call(how); err != nil {
-		t.Errorf("with a certificate: %v", err)
+	// Until the server accepts, the port hangs up.
+	if err := call(how, grpc.WaitForReady(true)); err != nil {
+		t.Fatalf("with a certificate: %v", err)
 	}
 	if call(grpc.WithTransportCredentials(insecure.NewCredentials())) == nil {
 		t.Error("a caller without TLS is served")

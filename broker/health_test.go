@@ -51,6 +51,9 @@ func slowWorld(t *testing.T) *world {
 // One replica of three freezes: nothing fails, the slowest hundredth is hardly
 // slower, few requests are sent twice; and when it thaws it is used again.
 func TestFrozenNodeUnderLoad(t *testing.T) {
+	if raceEnabled {
+		t.Skip("TestFrozenNodeAmongHiccups shows the race detector the same; `make test` runs this without it")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		w := slowWorld(t)
 		b := w.broker()
@@ -109,6 +112,9 @@ func TestFrozenNodeAmongHiccups(t *testing.T) {
 // A node fifty times slower than the others is asked seldom, and again when
 // it has recovered.
 func TestSlowNodeUnderLoad(t *testing.T) {
+	if raceEnabled {
+		t.Skip("TestFrozenNodeAmongHiccups shows the race detector the same; `make test` runs this without it")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		w := slowWorld(t)
 		b := w.broker()

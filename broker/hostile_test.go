@@ -61,6 +61,9 @@ func hostileBodies() map[string]string {
 // A body takes at most 64 MiB and 100 ms of a processor before it is refused,
 // whatever is in it.
 func TestWhatARefusalCosts(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector's own cost would count; `make test` runs this without it")
+	}
 	b := newWorld(t, 1, 1).broker()
 	refuse := map[string]func(body string) error{}
 	refuse["JSON"] = func(body string) error {
@@ -136,7 +139,7 @@ func checkCost(t *testing.T, refuse func() error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // memory is counted as if none came back
 	const limit = 100 * time.Millisecond
 	best := time.Hour
-	for try := 0; try < 3 || try < 20 && best > limit && !raceEnabled; try++ { // others have the caches, on a busy machine
+	for try := 0; try < 3 || try < 20 && best > limit; try++ { // others have the caches, on a busy machine
 		runtime.GC()
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -152,7 +155,7 @@ func checkCost(t *testing.T, refuse func() error) {
 		}
 	}
 	t.Logf("%s", best)
-	if best > limit && !raceEnabled {
+	if best > limit {
 		t.Errorf("it took %s of a processor", best)
 	}
 }
@@ -378,22 +381,6 @@ func TestTinyFramesAreCutOff(t *testing.T) {
 		many := bytes.Repeat(http2Frame(0, 0, 1, []byte{0}), 1000)
 		for {
 			if _, err := conn.Write(many); err != nil {
-				return
-			}
-		}
-	}()
-	conn.untilClosed(t)
-	waitFor(t, "the budget to come back", func() bool { return b.arriving.Held() == 0 })
-}
-
-// Who takes calls back as fast as they can be sent is cut off.
-func TestRapidResetIsCutOff(t *testing.T) {
-	b := newWorld(t, 1, 1).broker()
-	conn := dialFrames(t, listenGRPC(t, b))
-	go func() {
-		for stream := uint32(1); ; stream += 2 {
-			conn.call(stream, 0)
-			if _, err := conn.Write(http2Frame(3, 0, stream, []byte{0, 0, 0, 8})); err != nil {
 				return
 			}
 		}

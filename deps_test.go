@@ -101,6 +101,7 @@ var homes = []home{
 	{Path: "github.com/dchest/siphash", In: []string{".", "broker"}, Why: "what a page served, and what it was asked: hashes under a secret key, of what callers and producers choose"},
 	{Path: "github.com/twmb/murmur3", In: []string{"internal/slot"}, Tests: []string{"relevance/experiment"}, Why: "slots of experiments, as other languages can compute them"},
 	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "indexnode/backups", "cmd"}, Why: "packed files, model packs, page tokens and tails of the log"},
+	{Path: "github.com/parquet-go/parquet-go", In: []string{"cmd/millrace"}, Why: "the form of exports that every tool for data reads"},
 	{Path: "golang.org/x/time", In: []string{"broker", "internal/backup"}, Why: "quotas of callers; the bound on a backup's bytes"},
 	{Path: "gocloud.dev", In: []string{"internal/backup"}, Why: "object stores have one home"},
 	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "indexnode/store", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; what the processor can; disks that are synced whole; when questions are due"},

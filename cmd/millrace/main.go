@@ -55,7 +55,7 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand())
+	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand())
 	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand())
 	prepare(c)
 	return c

@@ -148,7 +148,7 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 	p.write("bin/millrace", fmt.Appendf(nil, `#!/bin/sh
 case "$1 $2" in
 "dev "*) set -- "$@" --http %s --grpc %s --kafka-listen %s --etcd-listen %s --admin %s ;;
-"load "*) set -- "$@" --brokers %[3]s ;;
+"load "* | "export "*) set -- "$@" --brokers %[3]s ;;
 "experiment status") set -- "$@" --etcd %[4]s --brokers %[3]s ;;
 "feed define" | "feed rollback" | "feed history" | "model push" | "model list" | "model history" | "model rollback" | "model drop" | "model pull" | "node "* | "cluster "* | "experiment "*) set -- "$@" --etcd %[4]s ;;
 "feed "* | "why "*) set -- "$@" --addr %[2]s ;;

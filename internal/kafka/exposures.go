@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -77,64 +76,25 @@ func OpenExposures(brokers []string, topic string, log *slog.Logger) (*exposure.
 // partition in their order, up to where the topic ends when it is called. It
 // returns how many entries are no exposures.
 func ReadExposures(ctx context.Context, brokers []string, topic string, from millrace.Time, take func(*exposure.Record)) (others int, err error) {
-	look, err := newClient(brokers, nil)
+	s, err := OpenTopic(ctx, brokers, topic, from)
 	if err != nil {
 		return 0, err
 	}
-	defer look.Close()
-	adm := kadm.NewClient(look)
-	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), topic)
-	if err == nil {
-		err = starts.Error()
-	}
-	if errors.Is(err, kerr.UnknownTopicOrPartition) {
-		return 0, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "topic", Detail: "there is no topic " + topic, WayOut: "name the topic that brokers' configuration has under exposures"}
-	}
-	if err != nil {
-		return 0, fmt.Errorf("kafka: exposures of %s: %w", topic, err)
-	}
-	ends, err := adm.ListEndOffsets(ctx, topic)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		return 0, fmt.Errorf("kafka: exposures of %s: %w", topic, err)
-	}
-	at, left := map[int32]kgo.Offset{}, map[int32]int64{} // where each partition ends that is not read yet
-	ends.Each(func(end kadm.ListedOffset) {
-		if start, ok := starts.Lookup(topic, end.Partition); ok && start.Offset < end.Offset {
-			at[end.Partition], left[end.Partition] = kgo.NewOffset().At(start.Offset), end.Offset
+	return s.Exposures(ctx, take)
+}
+
+// Exposures takes the exposures of a span, and returns how many entries are
+// none.
+func (s *TopicSpan) Exposures(ctx context.Context, take func(*exposure.Record)) (others int, err error) {
+	err = s.Read(ctx, func(value []byte) error {
+		if record, err := decodeExposure(value); err == nil {
+			take(record)
+		} else {
+			others++
 		}
+		return nil
 	})
-	if len(left) == 0 {
-		return 0, nil
-	}
-	cl, err := newClient(brokers, nil, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: at}))
-	if err != nil {
-		return 0, err
-	}
-	defer cl.Close()
-	for len(left) > 0 {
-		fetches := cl.PollFetches(ctx)
-		if err := fetches.Err(); err != nil {
-			return others, fmt.Errorf("kafka: exposures of %s: %w", topic, err)
-		}
-		for r := range fetches.RecordsAll() {
-			end, open := left[r.Partition]
-			if !open || r.Offset >= end {
-				continue
-			}
-			if record, err := decodeExposure(r.Value); err == nil {
-				take(record)
-			} else {
-				others++
-			}
-			if r.Offset == end-1 {
-				delete(left, r.Partition)
-			}
-		}
-	}
-	return others, nil
+	return others, err
 }
 
 // FollowExposures takes the exposures of a topic from a time on, as they come,

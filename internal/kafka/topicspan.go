@@ -1,0 +1,110 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+)
+
+// TopicSpan is what a topic has from a time on, up to where it ended when the
+// span was opened. Each reading takes the same records.
+type TopicSpan struct {
+	brokers  []string
+	topic    string
+	from, to map[int32]int64 // of the partitions that have something
+	size     int64
+	passed   atomic.Int64
+}
+
+// OpenTopic looks where a topic begins and ends.
+func OpenTopic(ctx context.Context, brokers []string, topic string, from millrace.Time) (*TopicSpan, error) {
+	look, err := newClient(brokers, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer look.Close()
+	adm := kadm.NewClient(look)
+	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), topic)
+	if err == nil {
+		err = starts.Error()
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "topic", Detail: "there is no topic " + topic, WayOut: "name the topic that brokers' configuration has under exposures, or that outcomes are written to"}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafka: read %s: %w", topic, err)
+	}
+	ends, err := adm.ListCommittedOffsets(ctx, topic) // nothing that is in a transaction that is open
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafka: read %s: %w", topic, err)
+	}
+	s := &TopicSpan{brokers: brokers, topic: topic, from: map[int32]int64{}, to: map[int32]int64{}}
+	ends.Each(func(end kadm.ListedOffset) {
+		if start, ok := starts.Lookup(topic, end.Partition); ok && start.Offset < end.Offset {
+			s.from[end.Partition], s.to[end.Partition] = start.Offset, end.Offset
+			s.size += end.Offset - start.Offset
+		}
+	})
+	return s, nil
+}
+
+// Done is the share of the span that the reading has passed, 0 to 1.
+func (s *TopicSpan) Done() float64 {
+	if s.size == 0 {
+		return 1
+	}
+	return float64(s.passed.Load()) / float64(s.size)
+}
+
+// Read takes the values of the records, partition by partition in their order,
+// until take fails, with its error.
+func (s *TopicSpan) Read(ctx context.Context, take func(value []byte) error) error {
+	s.passed.Store(0)
+	at, next := map[int32]kgo.Offset{}, map[int32]int64{} // of partitions that are not read yet
+	for p, from := range s.from {
+		at[p], next[p] = kgo.NewOffset().At(from), from
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	// What is behind an aborted transaction is seen by the record that ends it.
+	cl, err := newClient(s.brokers, nil, kgo.KeepControlRecords(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: at}))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for len(next) > 0 {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return fmt.Errorf("kafka: read %s: %w", s.topic, err)
+		}
+		for r := range fetches.RecordsAll() {
+			was, open := next[r.Partition]
+			if !open {
+				continue
+			}
+			to := s.to[r.Partition]
+			if r.Offset < to && !r.Attrs.IsControl() {
+				if err := take(r.Value); err != nil {
+					return err
+				}
+			}
+			now := min(r.Offset+1, to)
+			s.passed.Add(now - was)
+			if next[r.Partition] = now; now == to {
+				delete(next, r.Partition)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package outcome
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/exposure"
+)
+
+// answer is what a viewer was shown at a second.
+func answer(id, viewer string, second int, records ...string) *exposure.Record {
+	r := &exposure.Record{ID: id, Viewer: viewer, Time: millrace.Time(second * 1000)}
+	for i, record := range records {
+		r.Items = append(r.Items, exposure.Item{Place: i + 1, ID: record})
+	}
+	return r
+}
+
+func TestOutcomesAreAttributed(t *testing.T) {
+	answers := []*exposure.Record{
+		answer("first", "ann", 1000, "x", "y"),
+		answer("second", "ann", 2000, "x"),
+		answer("bob's", "bob", 1000, "x"),
+		answer("nobody's", "", 1000, "x"),
+	}
+	for name, c := range map[string]struct {
+		o    Outcome
+		want Place
+		told Report
+	}{
+		"by its answer":            {Outcome{Viewer: "ann", Record: "x", Answer: "first", At: 9_000_000}, Place{"first", 1}, Report{Attributed: 1}},
+		"to another viewer":        {Outcome{Viewer: "bob", Record: "x", Answer: "first", At: 1_001_000}, Place{}, Report{Elsewhere: 1}},
+		"of an answer without it":  {Outcome{Viewer: "ann", Record: "z", Answer: "first", At: 1_001_000}, Place{}, Report{NotShown: 1}},
+		"of no answer":             {Outcome{Viewer: "ann", Record: "x", Answer: "none", At: 1_001_000}, Place{}, Report{NotShown: 1}},
+		"by its viewer":            {Outcome{Viewer: "ann", Record: "y", At: 1_000_000}, Place{"first", 2}, Report{Attributed: 1}},
+		"the latest before":        {Outcome{Viewer: "ann", Record: "x", At: 2_000_001}, Place{"second", 1}, Report{Attributed: 1}},
+		"none later if one before": {Outcome{Viewer: "ann", Record: "x", At: 1_990_000}, Place{"first", 1}, Report{Attributed: 1}},
+		"by a clock that is late":  {Outcome{Viewer: "ann", Record: "x", At: 940_000}, Place{"first", 1}, Report{Attributed: 1}},
+		"too early":                {Outcome{Viewer: "ann", Record: "x", At: 939_999}, Place{}, Report{NotShown: 1}},
+		"at the window's end":      {Outcome{Viewer: "ann", Record: "y", At: 4_600_000}, Place{"first", 2}, Report{Attributed: 1}},
+		"after the window":         {Outcome{Viewer: "ann", Record: "y", At: 4_600_001}, Place{}, Report{NotShown: 1}},
+		"by nobody":                {Outcome{Record: "x", At: 1_001_000}, Place{}, Report{NotShown: 1}},
+		"by nobody, of an answer":  {Outcome{Record: "x", Answer: "nobody's", At: 1_001_000}, Place{"nobody's", 1}, Report{Attributed: 1}},
+	} {
+		for _, backwards := range []bool{false, true} {
+			l := NewLedger(time.Hour)
+			c.o.ID, c.o.Action = "o", "click"
+			must(t, l.Add(c.o))
+			in := slices.Clone(answers)
+			if backwards {
+				slices.Reverse(in)
+			}
+			for _, r := range in {
+				l.Offer(r)
+			}
+			done, told := l.Settle()
+			want := map[Place][]Done{}
+			if c.want != (Place{}) {
+				want[c.want] = []Done{{"click", 1, c.o.At}}
+			}
+			if !reflect.DeepEqual(done, want) || told != c.told {
+				t.Errorf("%s: %v, %+v", name, done, told)
+			}
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOutcomesAreCounted(t *testing.T) {
+	l := NewLedger(time.Hour)
+	for i, action := range []string{"click", "like", "click", "click"} {
+		must(t, l.Add(Outcome{ID: fmt.Sprint(i % 3), Viewer: "ann", Record: "x", Action: action, At: millrace.Time(5000 - i)}))
+	}
+	l.Offer(answer("a", "ann", 1, "x"))
+	done, told := l.Settle()
+	if want := (map[Place][]Done{{"a", 1}: {{"click", 2, 4998}, {"like", 1, 4999}}}); !reflect.DeepEqual(done, want) || told != (Report{Attributed: 3, Twice: 1}) {
+		t.Errorf("%v, %+v", done, told)
+	}
+}
+
+// Random outcomes and answers: each outcome is where a search of all answers
+// finds it.
+func TestAttributionEqualsASearch(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for range 300 {
+		const window = 10 * time.Minute
+		var answers []*exposure.Record
+		for i := range 30 {
+			shown := []string{"x", "y", "z"}
+			rnd.Shuffle(3, func(i, j int) { shown[i], shown[j] = shown[j], shown[i] })
+			answers = append(answers, answer(fmt.Sprint("a", i), fmt.Sprint("v", rnd.IntN(3)), rnd.IntN(100)*30, shown[:1+rnd.IntN(3)]...))
+		}
+		l := NewLedger(window)
+		want := map[Place]int{}
+		for i := range 100 {
+			o := Outcome{ID: fmt.Sprint(i), Viewer: fmt.Sprint("v", rnd.IntN(3)), Record: string("xyz"[rnd.IntN(3)]), Action: "click", At: millrace.Time(rnd.IntN(3_600_000))}
+			if rnd.IntN(3) == 0 {
+				o.Answer = fmt.Sprint("a", rnd.IntN(33))
+			}
+			must(t, l.Add(o))
+			if at := search(answers, &o, window); at != (Place{}) {
+				want[at]++
+			}
+		}
+		rnd.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
+		for _, r := range answers {
+			l.Offer(r)
+		}
+		done, told := l.Settle()
+		got, sum := map[Place]int{}, 0
+		for at, d := range done {
+			got[at] = d[0].Count
+			sum += d[0].Count
+		}
+		if !maps.Equal(got, want) || told.Attributed != sum || told.Attributed+told.Elsewhere+told.NotShown != 100 {
+			t.Fatalf("got %v, %+v, want %v", got, told, want)
+		}
+	}
+}
+
+// search finds the answer of an outcome as the rule is told, answer by answer.
+func search(answers []*exposure.Record, o *Outcome, window time.Duration) (at Place) {
+	var before, after *exposure.Record
+	place := func(r *exposure.Record) int {
+		return 1 + slices.IndexFunc(r.Items, func(it exposure.Item) bool { return it.ID == o.Record })
+	}
+	byID := slices.SortedFunc(slices.Values(answers), func(a, b *exposure.Record) int {
+		switch {
+		case a.ID < b.ID:
+			return -1
+		case a.ID > b.ID:
+			return 1
+		}
+		return 0
+	})
+	for _, r := range byID {
+		if place(r) == 0 || r.Viewer != o.Viewer {
+			continue
+		}
+		switch late := time.Duration(o.At-r.Time) * time.Millisecond; {
+		case o.Answer != "":
+			if r.ID == o.Answer {
+				return Place{r.ID, place(r)}
+			}
+		case late >= 0 && late <= window:
+			if before == nil || r.Time > before.Time {
+				before = r
+			}
+		case late < 0 && late >= -Skew:
+			if after == nil || r.Time < after.Time {
+				after = r
+			}
+		}
+	}
+	switch {
+	case before != nil:
+		return Place{before.ID, place(before)}
+	case after != nil:
+		return Place{after.ID, place(after)}
+	}
+	return at
+}

@@ -152,7 +152,7 @@ func (r *resolution) begin(g group) {
 		r.views = append(r.views, view{})
 	}
 	v := &r.views[len(r.views)-1]
-	*v = view{group: g, rows: v.rows[:0], Look: r.node.replicas.Of(g.partition).Look()}
+	*v = view{group: g, rows: v.rows[:0], Look: r.node.replicas.Look(g.partition)}
 	v.missing = v.State.Missing()
 	v.locked = v.Commits%2 != 0
 }
@@ -263,7 +263,7 @@ func (r *resolution) resolveLocked(ctx context.Context, v *view) error {
 	part.RLock()
 	defer part.RUnlock()
 	v.rows, v.objects = v.rows[:0], nil
-	v.Look = part.Look()
+	v.Look = n.replicas.Look(v.partition)
 	if v.missing = v.State.Missing(); v.missing != "" {
 		return nil
 	}

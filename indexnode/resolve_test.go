@@ -230,3 +230,41 @@ func TestReadersDoNotWaitForTheDisk(t *testing.T) {
 		t.Errorf("%v, %v", resp, err)
 	}
 }
+
+// An answer is as old as what it has read, also where the replica catches up
+// before the answer is told: from the cache, and from the store.
+func TestAnAnswerIsAsOldAsWhatItRead(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	names := members(t, n, h, 2, 3)
+	for i, late := range []bool{false, true} {
+		for _, cached := range []bool{false, true} {
+			before, after := time.Now(), time.Now().Add(-time.Hour)
+			if late {
+				before, after = after, before
+			}
+			r := resolutions.Get().(*resolution)
+			req := all(func(req *nodev1.QueryRequest) { req.Entities = pack(names[i]) })
+			spec, err := n.spec(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.node, r.loan, r.spec = n, n.memory.Borrow(), &spec
+			if err := r.decode(req.Entities); err != nil {
+				t.Fatal(err)
+			}
+			p := partition.Of(millrace.Entity(names[i]))
+			n.replicas.Serve(p, before)
+			if err := r.run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if len(r.views) != 1 || r.views[0].locked == cached {
+				t.Fatalf("cached %v: %d views, from the store %v", cached, len(r.views), r.views[0].locked)
+			}
+			n.replicas.Serve(p, after)
+			if got := r.answered(); (len(got.LagMs) > 0) != late {
+				t.Errorf("cached %v: read late %v, and told %v", cached, late, got.LagMs)
+			}
+			r.release()
+		}
+	}
+}

@@ -222,17 +222,22 @@ func (r *resolution) answered() *nodev1.Partitions {
 	return all
 }
 
-// lags tells how old what partitions answered may be, if it is too old in any.
+// lags tells how old what partitions answered may be, if it is too old in any:
+// what was read, which the replica may have got past since.
 func (r *resolution) lags(all *nodev1.Partitions) {
-	now := time.Now()
-	for i, p := range all.Answered {
-		age := r.node.replicas.Age(millrace.Partition(p), now)
-		if age > 0 && all.LagMs == nil {
-			all.LagMs = make([]int64, len(all.Answered))
+	now, i := time.Now(), 0
+	for k := range r.views {
+		v := &r.views[k]
+		if v.missing != "" {
+			continue
 		}
-		if age > 0 {
+		if age := r.node.replicas.AgeOf(&v.Look, now); age > 0 {
+			if all.LagMs == nil {
+				all.LagMs = make([]int64, len(all.Answered))
+			}
 			all.LagMs[i] = age.Milliseconds()
 		}
+		i++
 	}
 }
 

@@ -117,7 +117,7 @@ func TestDropRacesWithAssign(t *testing.T) {
 				return
 			default:
 				w.replicas.Held()
-				w.replicas.Of(partHere).Look()
+				w.replicas.Look(partHere)
 			}
 		}
 	})

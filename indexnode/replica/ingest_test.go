@@ -265,6 +265,46 @@ func TestBroughtIsNotApplied(t *testing.T) {
 	w.until("it is ready again", w.is(partHere, Ready, ""))
 }
 
+// The first word of partitioners is no evidence either that what they brought
+// is applied.
+func TestTheFirstHeartbeatIsNoEvidence(t *testing.T) {
+	w := newWorld(t)
+	w.input.through.Store(0)
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	if age := w.replicas.Age(partHere, time.Now()); age != 0 {
+		t.Errorf("without partitioners it is flagged as %s old", age)
+	}
+	away := w.away() // no end is told from here on
+	w.input.through.Store(time.Now().Add(time.Minute).UnixMilli())
+	w.until("it is heard", func() bool { return w.replicas.through.Load() > 0 })
+	if w.replicas.Age(partHere, time.Now()) == 0 {
+		t.Error("it takes itself for fresh before it has applied what was brought")
+	}
+	away.Store(false)
+	w.until("it is fresh", func() bool { return w.replicas.Age(partHere, time.Now()) == 0 })
+}
+
+// An answer is as old as what it read, though the replica has caught up before
+// it is sent.
+func TestALookKeepsItsAge(t *testing.T) {
+	w := newWorld(t)
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	w.input.through.Store(time.Now().Add(-time.Minute).UnixMilli())
+	w.until("it is stale", w.is(partHere, Stale, InputStalled))
+	before := w.replicas.Look(partHere)
+	w.input.through.Store(time.Now().Add(time.Minute).UnixMilli())
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+	after, now := w.replicas.Look(partHere), time.Now()
+	if age := w.replicas.AgeOf(&before, now); age < time.Minute {
+		t.Errorf("what was read a minute late is flagged as %s old", age)
+	}
+	if age := w.replicas.AgeOf(&after, now); age != 0 {
+		t.Errorf("what is read now is flagged as %s old", age)
+	}
+}
+
 // A partition that is assigned elsewhere answers until brokers have heard of
 // it, and one that comes back goes on where it was.
 func TestDrain(t *testing.T) {

@@ -479,8 +479,8 @@ func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 	if own > all.cfg.Limit {
 		return Why{Behind, "records of the log wait to be applied"}
 	}
-	since := now.Sub(time.UnixMilli(all.throughOf(r)))
-	if since > UnknownAge {
+	since := ageOf(all.whole(r), now)
+	if since == UnknownAge {
 		return Why{InputStalled, "it is not known yet whether partitioners have brought what came in to the log"}
 	}
 	return Why{InputStalled, fmt.Sprintf("what came in since %s ago is not all in the log: see to the partitioners", since.Round(time.Second))}

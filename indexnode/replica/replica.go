@@ -87,13 +87,18 @@ type Look struct {
 	Applied [streams]int64
 	Clock   millrace.Time
 	State   State
+	whole   int64 // Unix ms: all that came in before is applied; 0: not known
 }
 
-// Look returns the replica as it is now. The commits are read first.
-func (r *Replica) Look() Look {
+// Look returns a replica as it is now. What is known of its age is read
+// first, for what is learned later may be of what is applied later; then the
+// commits.
+func (all *Replicas) Look(p millrace.Partition) Look {
+	r := &all.replicas[p]
+	whole := all.whole(r)
 	return Look{
 		Commits: r.commits.Load(), State: r.State(),
-		Applied: [streams]int64{r.applied[0].Load(), r.applied[1].Load()}, Clock: millrace.Time(r.clock.Load()),
+		Applied: [streams]int64{r.applied[0].Load(), r.applied[1].Load()}, Clock: millrace.Time(r.clock.Load()), whole: whole,
 	}
 }
 

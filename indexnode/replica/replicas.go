@@ -246,27 +246,38 @@ func both(p millrace.Partition) []kafka.TopicPartition {
 
 // TrueAge is how old an answer by a replica may be.
 func (all *Replicas) TrueAge(p millrace.Partition, now time.Time) time.Duration {
-	r := &all.replicas[p]
-	age := r.age(now)
-	if through := all.throughOf(r); through > 0 {
-		age = max(age, min(now.Sub(time.UnixMilli(through)), UnknownAge))
-	}
-	return age
+	return ageOf(all.whole(&all.replicas[p]), now)
 }
 
-// throughOf is up to when what came in is applied by a replica, in Unix
-// milliseconds; 0: not known.
-func (all *Replicas) throughOf(r *Replica) int64 {
-	through := all.through.Load()
-	if own := r.through.Load(); own > 0 {
-		through = min(through, own)
+func ageOf(whole int64, now time.Time) time.Duration {
+	if whole == 0 {
+		return UnknownAge
 	}
-	return through
+	return min(max(0, now.Sub(time.UnixMilli(whole))), UnknownAge)
+}
+
+// whole is up to when all that came in is applied by a replica, in Unix
+// milliseconds; 0: not known.
+func (all *Replicas) whole(r *Replica) int64 {
+	through := all.through.Load()
+	if through == 0 { // no partitioner ever wrote: the log is all that there is
+		return r.fresh.Load()
+	}
+	return min(r.fresh.Load(), through, r.through.Load())
 }
 
 // Age is the same where it is longer than the limit, and 0 otherwise.
 func (all *Replicas) Age(p millrace.Partition, now time.Time) time.Duration {
-	if age := all.TrueAge(p, now); age > all.cfg.Limit {
+	return all.beyond(all.TrueAge(p, now))
+}
+
+// AgeOf is the Age of what was looked at.
+func (all *Replicas) AgeOf(l *Look, now time.Time) time.Duration {
+	return all.beyond(ageOf(l.whole, now))
+}
+
+func (all *Replicas) beyond(age time.Duration) time.Duration {
+	if age > all.cfg.Limit {
 		return age
 	}
 	return 0

@@ -69,6 +69,7 @@ func TestOnRealKafka(t *testing.T) {
 		"refuse":      testRefuse,
 		"producer":    testProducer,
 		"exposures":   testExposures,
+		"span":        testTopicSpan,
 		"keep":        testTopicsKeep,
 		"heartbeat":   testHeartbeat,
 		"markers":     testHeartbeatMarkers,

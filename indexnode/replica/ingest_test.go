@@ -285,6 +285,21 @@ func TestTheFirstHeartbeatIsNoEvidence(t *testing.T) {
 	w.until("it is fresh", func() bool { return w.replicas.Age(partHere, time.Now()) == 0 })
 }
 
+// Partitioners that have proven nothing yet are not the same as none: what came
+// in may wait for them.
+func TestNothingProvenIsStale(t *testing.T) {
+	w := newWorld(t)
+	w.input.through.Store(0)
+	w.input.unproven.Store(true)
+	w.start(partHere)
+	w.until("it is stale", w.is(partHere, Stale, InputStalled))
+	if age := w.replicas.Age(partHere, time.Now()); age != UnknownAge {
+		t.Errorf("it is flagged as %s old", age)
+	}
+	w.input.through.Store(time.Now().Add(time.Minute).UnixMilli())
+	w.until("it is ready", w.is(partHere, Ready, ""))
+}
+
 // An answer is as old as what it read, though the replica has caught up before
 // it is sent.
 func TestALookKeepsItsAge(t *testing.T) {

@@ -366,7 +366,7 @@ func (all *Replicas) judgeInput() {
 		return
 	}
 	if through, known := all.cfg.Input.Through(); known {
-		all.through.Store(through.UnixMilli())
+		all.through.Store(max(1, through.UnixMilli())) // a group that has proven nothing yet is one
 	} else {
 		all.through.Store(0)
 	}

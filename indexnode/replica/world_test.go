@@ -111,11 +111,14 @@ func (l *letters) count() int {
 }
 
 // input is what partitioners say of themselves: nothing, until told.
-type input struct{ through atomic.Int64 }
+type input struct {
+	through  atomic.Int64
+	unproven atomic.Bool // there is a group that has proven nothing
+}
 
 func (i *input) Through() (time.Time, bool) {
 	at := i.through.Load()
-	return time.UnixMilli(at), at > 0
+	return time.UnixMilli(at), at > 0 || i.unproven.Load()
 }
 
 // disk is a file system that can be full.

@@ -27,6 +27,7 @@ func TestFaultOverload(t *testing.T) {
 	}
 	c := startFaultCluster(t, 3, loadLines())
 	const deadline = 500 * time.Millisecond
+	const underWay = 3 * 4 // queries, at most a few a node, which has one or two processors
 	l := newCaller(t, c.grpc, deadline, loadRequests())
 	l.closed(c.ctx, 4, lasts/2)           // warms the caches
 	peak, apiece := 0.0, time.Duration(0) // whole answers a second; processor time of one
@@ -60,7 +61,8 @@ func TestFaultOverload(t *testing.T) {
 		// By now every request was answered or its time is up.
 		begun := c.begun()
 		waitFor(c.ctx, t, "the processes to rest", c.rests())
-		if n := c.begun() - begun; n != 0 {
+		// What was under way then is counted when it ends; a queue would be hundreds.
+		if n := c.begun() - begun; n > underWay {
 			t.Errorf("nodes began %v queries whose time was up", n)
 		}
 		recovery := c.recovers(l, peak/2)

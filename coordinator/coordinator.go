@@ -39,7 +39,9 @@ type Config struct {
 	// Exposures is what experiments are ramped and paused by. nil: only people
 	// change them.
 	Exposures Exposures
-	Log       *slog.Logger // nil: slog.Default()
+	// Outcomes are what experiments that name some are paused by besides.
+	Outcomes Outcomes
+	Log      *slog.Logger // nil: slog.Default()
 
 	// at is called at each named step. Of tests, to stop there.
 	at func(step string)
@@ -136,6 +138,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// actsEvery is how many looks pass from one reading of outcomes to the next.
+const actsEvery = 15
+
 // guard ramps and pauses experiments for as long as it leads.
 func (c *Coordinator) guard(ctx context.Context) {
 	if c.cfg.Exposures == nil {
@@ -145,7 +150,7 @@ func (c *Coordinator) guard(ctx context.Context) {
 	if err != nil {
 		return // ctx, or the client, has ended
 	}
-	g := &guard{store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, tell: c.tellPaused}
+	g := &guard{store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
 	g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
 }

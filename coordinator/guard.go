@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -20,6 +22,11 @@ import (
 // Exposures follows what answers showed, from a time on, until ctx ends, and
 // hands it over in the order of the log, one after the other.
 type Exposures func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error
+
+// Outcomes returns what reads what viewers did with what answers showed from a
+// time on, again and again, each time on from where it ended: it hands over the
+// acts that it finds, some of them twice.
+type Outcomes func(of experiment.Outcomes, from millrace.Time) func(ctx context.Context, take func(*outcome.Act)) error
 
 // guard ramps experiments and pauses those that hurt, for as long as its
 // coordinator leads. What it knows it reads anew from the log of exposures when
@@ -35,6 +42,10 @@ type guard struct {
 	name  string // of the coordinator
 	log   *slog.Logger
 	tell  func(paused []string) // experiments that guards have paused
+	// outcomes are read every so long, or less often where it takes long. nil: no
+	// action is guarded.
+	outcomes Outcomes
+	every    time.Duration
 
 	mu struct {
 		sync.Mutex
@@ -49,6 +60,7 @@ type watched struct {
 	from    millrace.Time // evidence begins here
 	changed time.Time     // since when its share is what it is
 	tally   *compare.Tally
+	acts    func(ctx context.Context, take func(*outcome.Act)) error // nil: without outcomes
 }
 
 const (
@@ -73,6 +85,7 @@ func (g *guard) run(ctx context.Context, follow Exposures) {
 			g.log.Error("exposures are not followed: no experiment is guarded or ramped", "err", err)
 		}
 	})
+	following.Go(func() { g.readActs(ctx) })
 	defer following.Wait()
 	var judged time.Time
 	told := ""
@@ -125,6 +138,49 @@ func (g *guard) take(r *exposure.Record) {
 			w.tally.Add(r)
 		}
 	}
+}
+
+// actsShare is the part of its time in which outcomes may be read, at most.
+const actsShare = 0.1
+
+// readActs reads what viewers did, one experiment after the other.
+func (g *guard) readActs(ctx context.Context) {
+	told := ""
+	for rest := g.every; pause(ctx, rest); {
+		began := time.Now()
+		var errs []error
+		for _, w := range g.withOutcomes() {
+			if err := w.acts(ctx, func(a *outcome.Act) {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				g.mu.fresh = true
+				w.tally.Did(a)
+			}); err != nil {
+				errs = append(errs, fmt.Errorf("experiment %s: %w", w.Experiment.Name, err))
+			}
+		}
+		rest = max(g.every, time.Duration(float64(time.Since(began))*(1/actsShare-1)))
+		now := ""
+		if err := errors.Join(errs...); err != nil {
+			now = err.Error()
+		}
+		if now != told && now != "" && ctx.Err() == nil {
+			g.log.Warn("outcomes are not read now; trying again", "err", now)
+		}
+		told = now
+	}
+}
+
+func (g *guard) withOutcomes() (all []*watched) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range g.mu.watched {
+		if w.acts != nil {
+			all = append(all, w)
+		}
+	}
+	slices.SortFunc(all, func(a, b *watched) int { return strings.Compare(a.Experiment.Name, b.Experiment.Name) })
+	return all
 }
 
 // came reports whether an exposure has come since it was asked last.
@@ -186,9 +242,12 @@ func (g *guard) refresh(ctx context.Context) error {
 	defer g.mu.Unlock()
 	for name, w := range next {
 		if old := g.mu.watched[name]; old != nil && old.from == w.from {
-			w.tally = old.tally
+			w.tally, w.acts = old.tally, old.acts
 		} else {
 			w.tally = compare.New(w.Defined)
+			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
+				w.acts = g.outcomes(*o, w.from)
+			}
 		}
 		w.tally.CountSince(millrace.TimeOf(w.changed))
 	}

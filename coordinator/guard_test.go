@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
@@ -62,7 +64,33 @@ type trial struct {
 	store   *experiments.Store
 	cluster *cluster.Client
 	log     *shownLog
+	acts    *actLog
 	viewers int
+}
+
+// actLog is a log of what viewers did, in memory. Every other reading fails.
+type actLog struct {
+	mu    sync.Mutex
+	all   []outcome.Act
+	asked []experiment.Outcomes
+	reads int
+}
+
+func (l *actLog) open(of experiment.Outcomes, _ millrace.Time) func(context.Context, func(*outcome.Act)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = append(l.asked, of)
+	return func(_ context.Context, take func(*outcome.Act)) error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.reads++; l.reads%2 == 1 {
+			return errors.New("the log is away")
+		}
+		for i := range l.all { // again and again
+			take(&l.all[i])
+		}
+		return nil
+	}
 }
 
 func newTrial(t *testing.T, document string) *trial {
@@ -81,7 +109,7 @@ func newTrial(t *testing.T, document string) *trial {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &trial{T: t, store: &experiments.Store{Documents: documents, Who: "somebody@somewhere"}, cluster: cl, log: newShownLog()}
+	tr := &trial{T: t, store: &experiments.Store{Documents: documents, Who: "somebody@somewhere"}, cluster: cl, log: newShownLog(), acts: &actLog{}}
 	if _, err := tr.store.Define(t.Context(), "d", []byte(document)); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +119,9 @@ func newTrial(t *testing.T, document string) *trial {
 // coordinate runs a coordinator until what it returns is called.
 func (t *trial) coordinate(name string) (c *coordinator.Coordinator, stop func()) {
 	t.Helper()
-	c, err := coordinator.New(coordinator.Config{Cluster: t.cluster, Name: name, Exposures: t.log.follow, CompareEvery: -1, Log: slog.New(slog.DiscardHandler)})
+	c, err := coordinator.New(coordinator.Config{
+		Cluster: t.cluster, Name: name, Exposures: t.log.follow, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,5 +303,34 @@ func TestGuardsLeaveOthersAlone(t *testing.T) {
 	time.Sleep(time.Second)
 	if e := tr.now(); e.State != experiment.Running || e.Share != 100 || len(tr.decisions()) > 0 {
 		t.Errorf("%s with %d: %q", e.State, e.Share, tr.decisions())
+	}
+}
+
+// A variant whose viewers do less of what they should is paused for that, and
+// what is done is read anew by whoever leads next.
+func TestGuardsPauseForOutcomes(t *testing.T) {
+	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}", "guards: {fewer: {click: 0.9}}\n    outcomes: {topic: clicks, actions: [click], window: 90m}", 1))
+	for i := range 600 {
+		if variant := []string{"a", "b"}[i%2]; variant == "a" || i%4 == 1 {
+			tr.acts.all = append(tr.acts.all, outcome.Act{Action: "click", Experiments: []exposure.Experiment{{Experiment: "e", Variant: variant, Unit: fmt.Sprint("v", i)}}})
+		}
+	}
+	tr.show(20, nil)
+	all := tr.acts.all
+	tr.acts.all = all[:20]
+	_, stop := tr.coordinate("one")
+	time.Sleep(2 * time.Second)
+	if e := tr.now(); e.State != experiment.Running {
+		t.Fatalf("paused by 20 clicks: %q", tr.decisions())
+	}
+	stop()
+	tr.acts.all = all
+	tr.coordinate("two")
+	tr.becomes(experiment.Paused, 100)
+	if did := tr.decisions(); len(did) != 1 || !strings.Contains(did[0], "coordinator two: paused e: did click of b: 0.5") {
+		t.Errorf("%q", did)
+	}
+	if len(tr.acts.asked) != 2 || tr.acts.asked[1].Topic != "clicks" || tr.acts.asked[1].For() != 90*time.Minute || tr.acts.asked[1].Field() != "answer_id" {
+		t.Errorf("%+v", tr.acts.asked)
 	}
 }

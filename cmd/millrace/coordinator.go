@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 type coordinatorConfig struct {
@@ -41,6 +43,24 @@ func (c *coordinatorConfig) exposures() (coordinator.Exposures, error) {
 	return func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 		return kafka.FollowExposures(ctx, c.Brokers, c.Exposures, from, slog.Default(), take)
 	}, nil
+}
+
+// outcomes returns how outcomes are read; nil if exposures are not.
+func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
+	if c.Exposures == "" {
+		return nil
+	}
+	return func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
+		acts := actsOf(&of, kafka.ActsConfig{Brokers: c.Brokers, Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
+		return acts.Read
+	}
+}
+
+// actsOf reads what an experiment's outcomes say, where the configuration has
+// all that its definition does not.
+func actsOf(o *experiment.Outcomes, cfg kafka.ActsConfig) *kafka.Acts {
+	cfg.Outcomes, cfg.AnswerField, cfg.Window = o.Topic, o.Field(), o.For()
+	return kafka.NewActs(cfg)
 }
 
 func coordinatorCommand() *cobra.Command {
@@ -84,8 +104,8 @@ func coordinatorCommand() *cobra.Command {
 			return err
 		}
 		made, err := coordinator.New(coordinator.Config{
-			Exposures: exposures,
-			Cluster:   cl, Name: cmp.Or(c.Name, host), Addr: c.Admin, Grace: c.Grace, RepairOff: c.Repair != nil && !*c.Repair, DropAfter: c.DropAfter,
+			Exposures: exposures, Outcomes: c.outcomes(),
+			Cluster: cl, Name: cmp.Or(c.Name, host), Addr: c.Admin, Grace: c.Grace, RepairOff: c.Repair != nil && !*c.Repair, DropAfter: c.DropAfter,
 			Limits: coordinator.Limits{PerNode: c.MovesPerNode, BytesPerSecond: c.Rate << 20}, Dial: conns.dial, Log: slog.Default(),
 		})
 		if err != nil {

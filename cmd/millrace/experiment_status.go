@@ -13,12 +13,14 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
 // statusQuery is what `experiment status` is asked.
 type statusQuery struct {
 	brokers      []string
+	prefix       string
 	topic, since string
 	alpha        float64
 }
@@ -33,11 +35,16 @@ answer; who was forced into a variant does not count.
 
 It may be asked as often as you like: the chance that any interval is ever wrong,
 over all the times together, is at most --alpha. "no difference seen" is no proof
-that there is none: the interval says what there may be.`,
+that there is none: the interval says what there may be.
+
+If the definition has outcomes, such as {topic: clicks, actions: [click]}, it also
+compares how many viewers did each with something that they were shown, and, of
+rankings that draft a page together, whose items they did it with first.`,
 		Example: `  millrace experiment status fresher --since 24h`,
 	}, func(ctx context.Context, t *trial, args []string) error { return t.status(ctx, args[0], &q) })
 	f := c.Flags()
 	f.StringSliceVar(&q.brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
+	f.StringVar(&q.prefix, "topic-prefix", "", "before Millrace's own topics")
 	f.StringVar(&q.topic, "topic", "exposures", "the topic that brokers write what they showed to")
 	f.StringVar(&q.since, "since", "", "only answers since then: 90m, or a time as of RFC 3339 (default: all that the topic has)")
 	f.Float64Var(&q.alpha, "alpha", 0.05, "the chance of being wrong, over all intervals and looks together")
@@ -68,6 +75,12 @@ func (t *trial) status(ctx context.Context, name string, q *statusQuery) error {
 	if err != nil {
 		return err
 	}
+	strange, unread := outcome.Faults{}, error(nil)
+	if o := of.Experiment.Outcomes; o != nil {
+		acts := actsOf(o, kafka.ActsConfig{Brokers: q.brokers, Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: from})
+		unread = acts.Read(ctx, tally.Did)
+		strange = acts.Faults
+	}
 	r, err := tally.Report(q.alpha)
 	if err != nil {
 		return err
@@ -79,6 +92,12 @@ func (t *trial) status(ctx context.Context, name string, q *statusQuery) error {
 	if others > 0 {
 		fmt.Fprintf(t.out, "%d entries of %s are no exposures that this version reads\n", others, q.topic)
 	}
+	if strange.N > 0 {
+		fmt.Fprintf(t.out, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
+	}
+	if unread != nil {
+		return fmt.Errorf("the report is without outcomes: %w", unread)
+	}
 	return nil
 }
 
@@ -89,11 +108,19 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	}
 	fmt.Fprintf(w, "answers from %s to %s\n\n", r.First, r.Last)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "VARIANT\tWEIGHT\tVIEWERS\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99")
+	fmt.Fprint(t, "VARIANT\tWEIGHT\tVIEWERS\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99")
+	for _, action := range r.Actions {
+		fmt.Fprint(t, "\tDID ", strings.ToUpper(action))
+	}
+	fmt.Fprintln(t)
 	for _, a := range r.Arms {
 		part := func(n int64) string { return text(100*float64(n)/float64(a.Units), "%.3g%%") }
-		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s\n", a.Variant, 100*a.Weight, a.Units, a.Answers, a.Forced,
+		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, 100*a.Weight, a.Units, a.Answers, a.Forced,
 			part(a.Refused), part(a.Empty), part(a.Partial), part(a.NaN), a.Items, text(a.Millis[0], "%.3g"), text(a.Millis[1], "%.3g"), text(a.Millis[2], "%.3g"))
+		for _, n := range a.Did {
+			fmt.Fprint(t, "\t", part(n))
+		}
+		fmt.Fprintln(t)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -108,6 +135,10 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for _, d := range r.Drafts {
+		fmt.Fprintf(w, "\n%s, drafted: of viewers who did %s, %d did so first with what %s ranked, and %d with what %s did:\n", d.Variant, d.Action, d.Units[0], d.Teams[0], d.Units[1], d.Teams[1])
+		fmt.Fprintf(w, "  %s beside %s  %s\n", d.Teams[1], d.Teams[0], effect(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect}))
 	}
 	fmt.Fprintln(w)
 	if len(r.Arms) > 1 {

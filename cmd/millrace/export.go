@@ -189,19 +189,19 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 	if err != nil {
 		return nil, nil, err
 	}
-	ledger, bad := outcome.NewLedger(e.window), outcomeFaults{}
+	ledger, bad := outcome.NewLedger(e.window), outcome.Faults{}
 	if err := did.Read(ctx, func(value []byte) error {
 		e.saying("outcomes", did)
-		o, err := readOutcome(known, value, e.answer)
+		o, err := outcome.Decode(known, value, e.answer)
 		if err != nil {
-			bad.add(err)
+			bad.Add(err)
 			return nil
 		}
 		return ledger.Add(o)
 	}); err != nil {
 		return nil, nil, err
 	}
-	if err := bad.err(e.outcomes); err != nil {
+	if err := bad.Err(e.outcomes); err != nil {
 		return nil, nil, err
 	}
 	if _, err := span.Exposures(ctx, func(r *exposure.Record) {
@@ -269,64 +269,6 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	if r != nil {
 		fmt.Fprintf(w, "%d outcomes belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)
 	}
-}
-
-// readOutcome reads an outcome by its schema's roles.
-func readOutcome(known *schemas.Snapshot, value []byte, answerField string) (o outcome.Outcome, err error) {
-	framed, err := schemas.Unframe(value)
-	if err != nil {
-		return o, err
-	}
-	s := known.ByFingerprint(framed.Fingerprint)
-	switch {
-	case framed.Confluent || s == nil:
-		return o, errors.New("its schema is not in the schemas topic")
-	case s.Features():
-		return o, fmt.Errorf("%s is a schema of features", s.Name())
-	case s.Roles().Object.Name == "":
-		return o, fmt.Errorf("no field of %s has the role object, which says what was acted on", s.Name())
-	}
-	e, err := s.Envelope(framed.Body)
-	if err != nil {
-		return o, err
-	}
-	if e.Record.Deleted {
-		return o, errors.New("it is a tombstone")
-	}
-	o = outcome.Outcome{ID: string(e.Record.ID), Viewer: string(e.Entity), Record: string(e.Record.Object), Action: string(e.Type), At: e.Record.Time}
-	fields, err := s.JSONValue(framed.Body)
-	if err != nil {
-		return o, err
-	}
-	if v := fields[answerField]; v != nil {
-		text, ok := v.(string)
-		if !ok {
-			return o, fmt.Errorf("%s is no string", answerField)
-		}
-		o.Answer = text
-	}
-	return o, nil
-}
-
-// outcomeFaults are entries of a topic that are no outcomes.
-type outcomeFaults struct {
-	n     int
-	first error
-}
-
-func (f *outcomeFaults) add(err error) {
-	if f.n++; f.first == nil {
-		f.first = err
-	}
-}
-
-// err refuses a topic that has any: rates would be wrong, and nobody would know.
-func (f *outcomeFaults) err(topic string) error {
-	if f.n == 0 {
-		return nil
-	}
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "outcomes", Detail: fmt.Sprintf("%d entries of %s are no outcomes; the first: %v", f.n, topic, f.first),
-		WayOut: "write them under a schema with the roles id, entity, object, type and time, which millrace load or a partitioner has put into the schemas topic"}
 }
 
 // timeFlag is parseSince of another flag.

@@ -70,6 +70,7 @@ func TestOnRealKafka(t *testing.T) {
 		"producer":    testProducer,
 		"exposures":   testExposures,
 		"span":        testTopicSpan,
+		"acts":        testActs,
 		"keep":        testTopicsKeep,
 		"heartbeat":   testHeartbeat,
 		"markers":     testHeartbeatMarkers,

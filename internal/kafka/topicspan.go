@@ -58,6 +58,22 @@ func OpenTopic(ctx context.Context, brokers []string, topic string, from millrac
 	return s, nil
 }
 
+// after leaves out what is before offsets: of a topic that ends before them they
+// were of another one.
+func (s *TopicSpan) after(marks map[int32]int64) {
+	for p, mark := range marks {
+		from, to := s.from[p], s.to[p]
+		if from >= mark || to < mark {
+			continue
+		}
+		s.size -= mark - from
+		if s.from[p] = mark; mark == to {
+			delete(s.from, p)
+			delete(s.to, p)
+		}
+	}
+}
+
 // Done is the share of the span that the reading has passed, 0 to 1.
 func (s *TopicSpan) Done() float64 {
 	if s.size == 0 {

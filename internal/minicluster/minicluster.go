@@ -28,8 +28,10 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/partitioner"
+	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -157,6 +159,12 @@ func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Regis
 	if c.cfg.Exposures != "" {
 		cfg.Exposures = func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 			return kafka.FollowExposures(ctx, []string{c.Kafka}, c.cfg.TopicPrefix+c.cfg.Exposures, from, c.cfg.Log, take)
+		}
+		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
+			return kafka.NewActs(kafka.ActsConfig{
+				Brokers: []string{c.Kafka}, Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
+				AnswerField: of.Field(), Window: of.For(), From: from, Log: c.cfg.Log,
+			}).Read
 		}
 	}
 	co, err := coordinator.New(cfg)

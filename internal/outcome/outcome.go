@@ -108,14 +108,27 @@ func (l *Ledger) Add(o Outcome) error {
 	return nil
 }
 
-// Offer lets an answer have the outcomes that are its own.
-func (l *Ledger) Offer(r *exposure.Record) {
+// Len returns how many outcomes there are.
+func (l *Ledger) Len() int { return len(l.all) }
+
+// Earliest returns when the first outcome was. There must be one.
+func (l *Ledger) Earliest() millrace.Time {
+	earliest := l.all[0].At
+	for _, e := range l.all {
+		earliest = min(earliest, e.At)
+	}
+	return earliest
+}
+
+// Offer lets an answer have the outcomes that are its own, and reports whether
+// it has any now. An answer that comes later may take them.
+func (l *Ledger) Offer(r *exposure.Record) (has bool) {
 	for i := range r.Items {
 		it := &r.Items[i]
 		at := Place{r.ID, it.Place}
 		for _, e := range l.named[shown{r.ID, it.ID}] {
 			if e.elsewhere = e.Viewer != r.Viewer; !e.elsewhere {
-				e.place = at
+				e.place, has = at, true
 			}
 		}
 		if r.Viewer == "" { // so many may be nobody
@@ -123,10 +136,11 @@ func (l *Ledger) Offer(r *exposure.Record) {
 		}
 		for _, e := range l.met[shown{r.Viewer, it.ID}] {
 			if l.fits(e, r.Time) && (e.place == Place{} || e.nearer(r.Time, at)) {
-				e.place, e.when = at, r.Time
+				e.place, e.when, has = at, r.Time, true
 			}
 		}
 	}
+	return has
 }
 
 // fits reports whether an answer came early enough for an outcome, and not too

@@ -100,6 +100,17 @@ func TestFaultsOfADocument(t *testing.T) {
 		{"limit: 30", "weights: {a: .nan}", `experiments[0].variants[1].set.weights.a: this is a number, ".nan"`},
 		{"limit: 30", "weights: {'': 1}", `experiments[0].variants[1].set.weights: "" is no feature`},
 		{"model: home2", "model: 'home 2'", `experiments[0].variants[1].set.model: "home 2" is no name of a model`},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {click: 0.8}}", "experiments[0].guards.fewer.click: it is not among the actions of outcomes; write outcomes: {topic: clicks, actions: [click]}, with this action among them"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {click: 1.1}}\n    outcomes: {topic: t, actions: [click]}", "experiments[0].guards.fewer.click: 1.1 is not between 0 and 1"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {click: 0}}\n    outcomes: {topic: t, actions: [click]}", "experiments[0].guards.fewer.click: 0 is not between 0 and 1"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {more: {hide: 0.9}}\n    outcomes: {topic: t, actions: [hide]}", "experiments[0].guards.more.hide: 0.9 is not between 1 and"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {}}\n    outcomes: {topic: t, actions: [hide]}", "line 19, column 13: experiments[0].guards: nothing is guarded"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    outcomes: {actions: [hide]}", "line 19, column 15: experiments[0].outcomes.topic: 0 bytes; name the topic that outcomes are written to"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    outcomes: {topic: t}", "experiments[0].outcomes.actions: 0 of them; name 1 to 16, such as [click, hide]"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    outcomes: {topic: t, actions: [a, a]}", "experiments[0].outcomes.actions[1]: \"a\" is empty, too long or there before"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    outcomes: {topic: t, actions: [a], window: -1h}", "experiments[0].outcomes.window: -1h0m0s is not between 0 and"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {empty: 0.5}", "experiments[0].guards.empty: 0.5 is below 1"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    ramp: {steps: [100, 50], least: 1h}", "experiments[0].ramp.steps[1]: 50 is not between the one before and 10000"},
 		{"model: home2", "modl: home2", "there is no such field; known are cap_per_entity, filter"},
 	} {
 		_, err := Parse("test.yaml", []byte(replace(shown, c.old, c.with)))

@@ -21,7 +21,8 @@
 //	      - {name: treatment, weight: 5000, set: {model: home2, limit: 30}}
 //	    forced: {alice: treatment}
 //	    ramp: {steps: [100, 1000, 10000], least: 1h, viewers: 1000}
-//	    guards: {refused: 1.5, empty: 1.5}
+//	    guards: {refused: 1.5, empty: 1.5, fewer: {click: 0.8}}
+//	    outcomes: {topic: clicks, actions: [click], window: 1h}
 //
 // Package internal/slot says byte for byte how a unit is dealt. DESIGN.md says
 // what may change while an experiment runs.
@@ -103,6 +104,9 @@ type Experiment struct {
 	// nobody pauses the experiment, but people.
 	Ramp   *Ramp   `yaml:"ramp,omitempty"`
 	Guards *Guards `yaml:"guards,omitempty"`
+	// Outcomes are what its variants are compared by beside their answers; nil:
+	// nothing.
+	Outcomes *Outcomes `yaml:"outcomes,omitempty"`
 }
 
 // Variant is one arm of an experiment.

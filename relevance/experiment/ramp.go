@@ -1,8 +1,12 @@
 package experiment
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/slot"
@@ -25,14 +29,70 @@ type Guards struct {
 	// Millis is how many milliseconds longer than the control's the mean answer
 	// may take.
 	Millis float64 `yaml:"milliseconds,omitempty"`
+	// Fewer and More are by action of Outcomes: how many viewers do it, as a
+	// multiple of the control's, is not to be below, or above.
+	Fewer map[string]float64 `yaml:"fewer,omitempty"`
+	More  map[string]float64 `yaml:"more,omitempty"`
 	// Alpha is the chance that the experiment is ever paused for nothing; 0: 0.05.
 	Alpha float64 `yaml:"alpha,omitempty"`
 }
 
+// Outcomes are what viewers do with what they were shown: records of a topic,
+// each of a viewer, a record and an action. A viewer counts once for an action.
+type Outcomes struct {
+	Topic   string   `yaml:"topic"`
+	Actions []string `yaml:"actions"` // that are compared
+	// Window is how long after its answer an outcome counts; 0: an hour.
+	Window time.Duration `yaml:"window,omitempty"`
+	// AnswerField is the field of the records that holds the receipt's
+	// answer_id; empty: answer_id.
+	AnswerField string `yaml:"answer_field,omitempty"`
+}
+
 const (
-	maxSteps     = 50
-	defaultAlpha = 0.05
+	maxSteps      = 50
+	defaultAlpha  = 0.05
+	defaultWindow = time.Hour
+	// as exports have it
+	defaultAnswerField = "answer_id"
+	maxWindow          = 30 * 24 * time.Hour
+	maxActions         = 16
+	maxActionBytes     = 128
+	maxTopicBytes      = 249 // Kafka's
 )
+
+// For returns Window, or what it is when it is left out.
+func (o *Outcomes) For() time.Duration { return cmp.Or(o.Window, defaultWindow) }
+
+// Field returns AnswerField, or what it is when it is left out.
+func (o *Outcomes) Field() string { return cmp.Or(o.AnswerField, defaultAnswerField) }
+
+func (o *Outcomes) text() string {
+	if o == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s within %s, by %s", strings.Join(o.Actions, ", "), o.Topic, o.For(), o.Field())
+}
+
+func (o *Outcomes) check(f *faults, at string) {
+	if o.Topic == "" || len(o.Topic) > maxTopicBytes {
+		f.addf(at+".topic", "name the topic that outcomes are written to", "%d bytes", len(o.Topic))
+	}
+	if n := len(o.Actions); n == 0 || n > maxActions {
+		f.addf(at+".actions", fmt.Sprintf("name 1 to %d, such as [click, hide]", maxActions), "%d of them", n)
+	}
+	for i, a := range o.Actions {
+		if a == "" || len(a) > maxActionBytes || slices.Contains(o.Actions[:i], a) {
+			f.addf(fmt.Sprintf("%s.actions[%d]", at, i), "name each action once, as records have it in their type", "%.40q is empty, too long or there before", a)
+		}
+	}
+	if o.Window < 0 || o.Window > maxWindow {
+		f.addf(at+".window", "write a time such as 1h", "%s is not between 0 and %s", o.Window, maxWindow)
+	}
+	if len(o.AnswerField) > maxActionBytes {
+		f.addf(at+".answer_field", "name a field of the records", "%d bytes", len(o.AnswerField))
+	}
+}
 
 // Chance returns Alpha, or what it is when it is left out.
 func (g *Guards) Chance() float64 {
@@ -64,7 +124,7 @@ func (g *Guards) text() string {
 	if g == nil {
 		return ""
 	}
-	return fmt.Sprintf("refused %v, empty %v, partial %v, nan %v, milliseconds %v, alpha %v", g.Refused, g.Empty, g.Partial, g.NaN, g.Millis, g.Chance())
+	return fmt.Sprintf("refused %v, empty %v, partial %v, nan %v, milliseconds %v, fewer %v, more %v, alpha %v", g.Refused, g.Empty, g.Partial, g.NaN, g.Millis, g.Fewer, g.More, g.Chance())
 }
 
 func (e *Experiment) checkRamp(f *faults, path string) {
@@ -92,9 +152,28 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 			f.addf(at, "write guards: {refused: 1.5, empty: 1.5}, for one", "it would ramp whatever it does")
 		}
 	}
+	if e.Outcomes != nil {
+		e.Outcomes.check(f, path+".outcomes")
+	}
 	g := e.Guards
 	if g == nil {
 		return
+	}
+	for _, x := range []struct {
+		name      string
+		limits    map[string]float64
+		low, high float64
+		wayOut    string
+	}{{"fewer", g.Fewer, 0, 1, "write a part, such as 0.8: a fifth fewer viewers"}, {"more", g.More, 1, math.MaxFloat64, "write a multiple, such as 1.5: half as many again"}} {
+		for _, action := range slices.Sorted(maps.Keys(x.limits)) {
+			at := fmt.Sprintf("%s.guards.%s.%.40s", path, x.name, action)
+			if limit := x.limits[action]; !(limit > 0 && x.low <= limit && limit <= x.high) {
+				f.addf(at, x.wayOut, "%v is not between %v and %v", limit, x.low, x.high)
+			}
+			if e.Outcomes == nil || !slices.Contains(e.Outcomes.Actions, action) {
+				f.addf(at, "write outcomes: {topic: clicks, actions: [click]}, with this action among them", "it is not among the actions of outcomes")
+			}
+		}
 	}
 	for _, x := range []struct {
 		name  string
@@ -108,7 +187,7 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 	if !(g.Alpha >= 0 && g.Alpha <= 0.5) {
 		f.addf(path+".guards.alpha", "write a chance such as 0.05", "%v is none, or more than a half", g.Alpha)
 	}
-	if *g == (Guards{Alpha: g.Alpha}) {
+	if g.Refused+g.Empty+g.Partial+g.NaN+g.Millis == 0 && len(g.Fewer)+len(g.More) == 0 {
 		f.addf(path+".guards", "write refused: 1.5, for one", "nothing is guarded")
 	}
 }

@@ -7,15 +7,21 @@
 // forced into a variant is not chance, and only told. A unit that has met two
 // variants stays with its first, and is told: more than a few say that
 // something else than the hash assigns.
+//
+// A unit counts once for an action too, by the first item that it was done with,
+// and so for the model that drafted the item: of two rankings on one page that
+// are liked equally, either is as likely to have it, whatever came before.
 package compare
 
 import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -34,30 +40,44 @@ type Tally struct {
 	shares  []float64
 	control int // of arms
 	units   map[string]int32
+	actions []string
+	did     map[string]didBits // by unit
 	since   millrace.Time
 	report  Report
 }
+
+// didBits are what a unit did: a bit for each action, and 16 higher one for each
+// that was done with an item that a model drafted.
+type didBits uint32
 
 // arm is what the units of a variant have met.
 type arm struct {
 	Arm
 	items, millis, share stats.Mean
 	times                stats.Quantiles
+	drafts               []string // the two models, if the variant lets them draft
+	credit               [][2]int64
 }
 
 // New returns the tally of an experiment. The arm that the others are compared
 // with is that which sets nothing; of several, or none, the one named control,
 // or else the first by name.
 func New(d experiment.Defined) *Tally {
-	t := &Tally{name: d.Experiment.Name, units: map[string]int32{}}
+	t := &Tally{name: d.Experiment.Name, units: map[string]int32{}, did: map[string]didBits{}}
+	if o := d.Experiment.Outcomes; o != nil {
+		t.actions = o.Actions
+	}
 	best := -1
 	for i, a := range d.Rule.Arms { // by name
-		t.arms = append(t.arms, arm{Arm: Arm{Variant: a.Variant, Weight: float64(a.Weight) / 10_000}})
-		t.shares = append(t.shares, float64(a.Weight))
+		made := arm{Arm: Arm{Variant: a.Variant, Weight: float64(a.Weight) / 10_000, Did: make([]int64, len(t.actions))}, credit: make([][2]int64, len(t.actions))}
 		rank := 0
-		if j := slices.IndexFunc(d.Experiment.Variants, func(v experiment.Variant) bool { return v.Name == a.Variant }); j >= 0 && d.Experiment.Variants[j].Set.Nothing() {
-			rank = 2
+		if j := slices.IndexFunc(d.Experiment.Variants, func(v experiment.Variant) bool { return v.Name == a.Variant }); j >= 0 {
+			if made.drafts = d.Experiment.Variants[j].Set.Interleave; d.Experiment.Variants[j].Set.Nothing() {
+				rank = 2
+			}
 		}
+		t.arms = append(t.arms, made)
+		t.shares = append(t.shares, float64(a.Weight))
 		if a.Variant == "control" {
 			rank++
 		}
@@ -87,7 +107,7 @@ func (t *Tally) Add(r *exposure.Record) {
 		return
 	}
 	e := &r.Experiments[i]
-	at, known := slices.BinarySearchFunc(t.arms, e.Variant, func(a arm, name string) int { return cmp.Compare(a.Variant, name) })
+	at, known := t.arm(e.Variant)
 	if !known {
 		t.report.Unknown++
 		return
@@ -118,6 +138,38 @@ func (t *Tally) Add(r *exposure.Record) {
 	}
 	t.units[e.Unit] = int32(at)
 	a.first(r, t.since)
+}
+
+func (t *Tally) arm(variant string) (i int, known bool) {
+	return slices.BinarySearchFunc(t.arms, variant, func(a arm, name string) int { return cmp.Compare(a.Variant, name) })
+}
+
+// Did takes what a unit did with what it was shown, of whatever experiment. The
+// same again changes nothing.
+func (t *Tally) Did(a *outcome.Act) {
+	action := slices.Index(t.actions, a.Action)
+	i := slices.IndexFunc(a.Experiments, func(e exposure.Experiment) bool { return e.Experiment == t.name })
+	if action < 0 || i < 0 || a.Experiments[i].Forced {
+		return
+	}
+	e := &a.Experiments[i]
+	at, known := t.arm(e.Variant)
+	did, again := t.did[e.Unit]
+	if !known || !again && len(t.did) >= MaxUnits {
+		return
+	}
+	arm := &t.arms[at]
+	if bit := didBits(1) << action; did&bit == 0 {
+		did |= bit
+		arm.Did[action]++
+	}
+	if bit := didBits(1) << (16 + action); did&bit == 0 && a.Drafted == t.name {
+		if team := slices.Index(arm.drafts, a.Team); team >= 0 {
+			did |= bit
+			arm.credit[action][team]++
+		}
+	}
+	t.did[e.Unit] = did
 }
 
 // first counts what a unit met first.
@@ -173,6 +225,7 @@ type Arm struct {
 	Items   float64    // mean of an answer
 	Share   float64    // mean share of items that one entity has, of answers with items
 	Millis  [3]float64 // quantiles 0.5, 0.95 and 0.99
+	Did     []int64    // units that did something, by Report.Actions
 }
 
 // Report is how the arms do.
@@ -184,7 +237,17 @@ type Report struct {
 	Crossed     int64         // units that met two variants
 	Beyond      int64         // answers of units that are not told apart
 	Unknown     int64         // answers of variants that the definition does not have
+	Actions     []string      // of the definition's outcomes
 	Effects     []Effect
+	Drafts      []Draft
+}
+
+// Draft is how two models do that draft the pages of a variant.
+type Draft struct {
+	Variant, Action string
+	Teams           []string
+	Units           [2]int64 // that did it first with an item of the one, and of the other
+	stats.Effect             // of the second, as a multiple of the first
 }
 
 // Effect is how a variant differs from the control.
@@ -209,21 +272,31 @@ const (
 	Millis  What = "milliseconds"
 )
 
-// Rate reports whether an effect is a multiple and not a difference.
-func (w What) Rate() bool { return w == Refused || w == Empty || w == Partial || w == NaN }
+// didPrefix begins what is compared by outcomes.
+const didPrefix = "did "
 
-// effects is how many a variant has.
+// Did is how many units did something.
+func Did(action string) What { return What(didPrefix + action) }
+
+// Rate reports whether an effect is a multiple and not a difference.
+func (w What) Rate() bool {
+	return w == Refused || w == Empty || w == Partial || w == NaN || strings.HasPrefix(string(w), didPrefix)
+}
+
+// effects is how many a variant has, beside those of actions.
 const effects = 7
 
 // Report says how the arms do. The chance that any of the intervals is ever
 // wrong, over all looks together, is at most alpha.
 func (t *Tally) Report(alpha float64) (Report, error) {
 	r := t.report
+	r.Actions = t.actions
 	var counts []int64
 	var shares []float64
 	for i := range t.arms {
 		a := &t.arms[i]
 		out := a.Arm
+		out.Did = slices.Clone(a.Did) // which goes on
 		out.Items, out.Share = a.items.Mean, a.share.Mean
 		if a.times.N() > 0 {
 			copy(out.Millis[:], a.times.At(0.5, 0.95, 0.99))
@@ -243,38 +316,75 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 			return r, err
 		}
 	}
-	others := len(t.arms) - 1
-	if others == 0 {
+	others, drafts := len(t.arms)-1, 0
+	for i := range t.arms {
+		if len(t.arms[i].drafts) == 2 {
+			drafts++
+		}
+	}
+	intervals := others*(effects+len(t.actions)) + drafts*len(t.actions)
+	if intervals == 0 {
 		return r, nil
 	}
-	s, err := stats.NewSequence(alpha/float64(effects*others), horizon)
+	s, err := stats.NewSequence(alpha/float64(intervals), horizon)
 	if err != nil {
 		return r, err
 	}
-	c := &t.arms[t.control]
 	for i := range t.arms {
+		if err := t.drafted(&r, s, &t.arms[i]); err != nil {
+			return r, err
+		}
 		if i == t.control {
 			continue
 		}
-		v := &t.arms[i]
-		for _, x := range []struct {
-			what             What
-			control, variant int64
-		}{{Refused, c.Refused, v.Refused}, {Empty, c.Empty, v.Empty}, {Partial, c.Partial, v.Partial}, {NaN, c.NaN, v.NaN}} {
-			e := stats.Effect{Value: math.NaN(), Interval: stats.Interval{Low: 0, High: math.Inf(1)}, P: 1}
-			if t.shares[t.control] > 0 && t.shares[i] > 0 {
-				if e, err = s.RateRatio(x.control, x.variant, t.shares[i]/(t.shares[i]+t.shares[t.control])); err != nil {
-					return r, err
-				}
-			}
-			r.Effects = append(r.Effects, Effect{v.Variant, x.what, e})
-		}
-		for _, x := range []struct {
-			what             What
-			control, variant stats.Mean
-		}{{Items, c.items, v.items}, {Share, c.share, v.share}, {Millis, c.millis, v.millis}} {
-			r.Effects = append(r.Effects, Effect{v.Variant, x.what, s.Difference(x.control, x.variant)})
+		if err := t.beside(&r, s, i); err != nil {
+			return r, err
 		}
 	}
 	return r, nil
+}
+
+// beside tells how an arm differs from the control.
+func (t *Tally) beside(r *Report, s stats.Sequence, i int) (err error) {
+	c, v := &t.arms[t.control], &t.arms[i]
+	type rate struct {
+		what             What
+		control, variant int64
+	}
+	rates := []rate{{Refused, c.Refused, v.Refused}, {Empty, c.Empty, v.Empty}, {Partial, c.Partial, v.Partial}, {NaN, c.NaN, v.NaN}}
+	for k, action := range t.actions {
+		rates = append(rates, rate{Did(action), c.Did[k], v.Did[k]})
+	}
+	for _, x := range rates {
+		e := stats.Effect{Value: math.NaN(), Interval: stats.Interval{Low: 0, High: math.Inf(1)}, P: 1}
+		if t.shares[t.control] > 0 && t.shares[i] > 0 {
+			if e, err = s.RateRatio(x.control, x.variant, t.shares[i]/(t.shares[i]+t.shares[t.control])); err != nil {
+				return err
+			}
+		}
+		r.Effects = append(r.Effects, Effect{v.Variant, x.what, e})
+	}
+	for _, x := range []struct {
+		what             What
+		control, variant stats.Mean
+	}{{Items, c.items, v.items}, {Share, c.share, v.share}, {Millis, c.millis, v.millis}} {
+		r.Effects = append(r.Effects, Effect{v.Variant, x.what, s.Difference(x.control, x.variant)})
+	}
+	return nil
+}
+
+// drafted tells how the models do that draft an arm's pages.
+func (t *Tally) drafted(r *Report, s stats.Sequence, a *arm) error {
+	if len(a.drafts) != 2 {
+		return nil
+	}
+	for k, action := range t.actions {
+		units := a.credit[k]
+		e, err := s.RateRatio(units[0], units[1], 0.5)
+		if err != nil {
+			return err
+		}
+		r.Drafts = append(r.Drafts, Draft{a.Variant, action, a.drafts, units, e})
+	}
+	return nil
 }

@@ -31,17 +31,25 @@ func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 		return Verdict{Pause: true, Why: fmt.Sprintf("viewers do not fit the weights (p %.1g)", r.Split.P)}
 	}
 	limits := map[What]float64{Refused: e.Guards.Refused, Empty: e.Guards.Empty, Partial: e.Guards.Partial, NaN: e.Guards.NaN, Millis: e.Guards.Millis}
+	for action, limit := range e.Guards.More {
+		limits[Did(action)] = limit
+	}
+	below := map[What]float64{}
+	for action, limit := range e.Guards.Fewer {
+		below[Did(action)] = limit
+	}
 	for i := range r.Effects {
 		x := &r.Effects[i]
-		limit := limits[x.What]
-		if limit == 0 || math.IsNaN(x.Low) || !x.Above(limit) {
-			continue
-		}
 		of := "times as often"
 		if !x.What.Rate() {
 			of = "more"
 		}
-		return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %.3g %s (at least %.3g; guard %g)", x.What, x.Variant, x.Value, of, x.Low, limit)}
+		if limit := limits[x.What]; limit != 0 && !math.IsNaN(x.Low) && x.Above(limit) {
+			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %.3g %s (at least %.3g; guard %g)", x.What, x.Variant, x.Value, of, x.Low, limit)}
+		}
+		if limit := below[x.What]; limit != 0 && !math.IsNaN(x.High) && x.Below(limit) {
+			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %.3g %s (at most %.3g; guard %g)", x.What, x.Variant, x.Value, of, x.High, limit)}
+		}
 	}
 	if e.Ramp == nil || atShare < e.Ramp.Least {
 		return Verdict{}

@@ -149,3 +149,52 @@ func TestRampsAtRandom(t *testing.T) {
 		}
 	}
 }
+
+// Guards of outcomes pause when fewer viewers than the control's do one thing, or
+// more do another, and for nothing else.
+func TestGuardsOfOutcomes(t *testing.T) {
+	clicks := strings.Replace(drafting, "set: {interleave: [home, next]}", "set: {limit: 3}", 1)
+	for _, c := range []struct {
+		action      string
+		both, old   float64 // chance that a viewer does it
+		guards      experiment.Guards
+		least, most int // of 20 are paused
+	}{
+		{"click", 0.1, 0.3, experiment.Guards{Fewer: map[string]float64{"click": 0.9}}, 19, 20},
+		{"click", 0.3, 0.3, experiment.Guards{Fewer: map[string]float64{"click": 0.9}}, 0, 1},
+		{"click", 0.1, 0.3, experiment.Guards{More: map[string]float64{"click": 1.1}}, 0, 0},
+		{"click", 0.1, 0.3, experiment.Guards{Fewer: map[string]float64{"hide": 0.9}}, 0, 0},
+		{"hide", 0.3, 0.1, experiment.Guards{Fewer: map[string]float64{"click": 0.9}, More: map[string]float64{"hide": 1.1}}, 19, 20},
+	} {
+		r := rand.New(rand.NewPCG(11, 12))
+		paused := 0
+		for range 20 {
+			d := defined(t, clicks)
+			d.Experiment.Guards = &c.guards
+			tally := New(d)
+			for unit := range 4_000 {
+				variant, chance := "old", c.old
+				if r.IntN(2) == 0 {
+					variant, chance = "both", c.both
+				}
+				tally.Add(shown(fmt.Sprint(unit), variant, 3, 1))
+				if r.Float64() < chance {
+					tally.Did(act(fmt.Sprint(unit), variant, c.action, ""))
+				}
+				if unit%100 != 99 {
+					continue
+				}
+				if v := verdict(t, &d, tally, 0); v.Pause {
+					if !strings.HasPrefix(v.Why, "did "+c.action+" of both: ") {
+						t.Errorf("%+v", v)
+					}
+					paused++
+					break
+				}
+			}
+		}
+		if paused < c.least || paused > c.most {
+			t.Errorf("%s by %v and %v: %d of 20 are paused", c.action, c.both, c.old, paused)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/schemas"
+)
+
+func TestActs(t *testing.T) { testActs(t, fake(t)) }
+
+// testActs: each reading goes on where the one before ended, and finds an answer
+// that comes after its outcome; what is no outcome is told; nothing is passed
+// over by a reading that fails.
+func testActs(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	shown := k.content + "-shown"
+	must(t, EnsureContentTopic(ctx, k.brokers, shown, 3, nil))
+	publisher, _ := openLog(t, k)
+	must(t, publisher.Publish(ctx, schemas.Activity()))
+	p, err := NewProducer(k.brokers, "", nil)
+	must(t, err)
+	defer p.Close()
+	answers, err := NewExposures(k.brokers, shown, nil)
+	must(t, err)
+	defer answers.Close()
+
+	now := time.Now().Truncate(time.Millisecond)
+	show := func(viewer string, at time.Time) {
+		t.Helper()
+		r := &exposure.Record{
+			ID: viewer + "'s", Time: millrace.TimeOf(at), Viewer: viewer, Feed: "f", Experiments: []exposure.Experiment{{Experiment: "e", Variant: "v", Unit: viewer, Probability: 1, ProbabilityInside: 1}},
+			Models: []exposure.Model{{Name: "m"}}, Items: []exposure.Item{{Place: 1, ID: "x", Entity: "x", Team: -1}},
+		}
+		body, err := r.Append(nil)
+		must(t, err)
+		must(t, errors.Join(answers.Produce(ctx, []exposure.Entry{{Value: schemas.Frame(schemas.Exposure().Fingerprint(), body)}})...))
+	}
+	n := 0
+	click := func(viewer string, at time.Time) {
+		t.Helper()
+		n++
+		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id": "c%d", "actor": %q, "verb": "click", "created_at": %d, "object": "x"}`, n, viewer, at.UnixMilli()))
+		must(t, err)
+		p.Produce(ctx, Outgoing{Topic: k.content, Partition: int32(n % 3), Value: schemas.Frame(schemas.Activity().Fingerprint(), body)})
+		must(t, p.Flush(ctx))
+	}
+	cfg := ActsConfig{Brokers: k.brokers, Exposures: shown, Outcomes: k.content, Schemas: k.topics.Schemas, AnswerField: "answer_id", Window: time.Hour, From: millrace.TimeOf(now.Add(-time.Hour))}
+	acts := NewActs(cfg)
+	read := func(want ...string) {
+		t.Helper()
+		var got []string
+		must(t, acts.Read(ctx, func(a *outcome.Act) { got = append(got, a.Experiments[0].Unit) }))
+		if !slices.Equal(got, want) {
+			t.Errorf("read %q, want %q", got, want)
+		}
+	}
+	read()
+	show("ann", now.Add(-10*time.Minute))
+	show("old", now.Add(-61*time.Minute)) // before the time that is asked for
+	click("ann", now.Add(-8*time.Minute))
+	click("old", now.Add(-8*time.Minute))
+	click("bob", now.Add(-9*time.Minute))
+	click("eve", now.Add(-9*time.Minute))
+	read("ann")
+	show("bob", now.Add(-10*time.Minute)) // late
+	read("bob", "ann")
+	show("eve", now.Add(-10*time.Minute)) // too late
+	read()
+	for i := range 20 {
+		click("ann", now.Add(-time.Duration(i)*time.Second))
+	}
+	p.Produce(ctx, Outgoing{Topic: k.content, Value: []byte("no outcome")})
+	must(t, p.Flush(ctx))
+	good := acts.cfg.Exposures
+	acts.cfg.Exposures = shown + "-none"
+	if err := acts.Read(ctx, func(*outcome.Act) {}); err == nil {
+		t.Error("no topic of exposures")
+	}
+	acts.cfg.Exposures = good
+	read("ann")
+	if acts.Faults.N == 0 {
+		t.Error("what is no outcome is not told")
+	}
+
+	cfg.Outcomes += "-none"
+	if e := (*millrace.Error)(nil); !errors.As(NewActs(cfg).Read(ctx, nil), &e) || e.Field != "outcomes.topic" {
+		t.Errorf("no topic of outcomes: %v", e)
+	}
+}

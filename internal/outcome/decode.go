@@ -1,0 +1,70 @@
+package outcome
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Decode reads an outcome by the roles of its schema: entity is the viewer,
+// object the record, type the action. A field, if the schema has it, holds the
+// answer's id.
+func Decode(known *schemas.Snapshot, value []byte, answerField string) (o Outcome, err error) {
+	framed, err := schemas.Unframe(value)
+	if err != nil {
+		return o, err
+	}
+	s := known.ByFingerprint(framed.Fingerprint)
+	switch {
+	case framed.Confluent || s == nil:
+		return o, errors.New("its schema is not in the schemas topic")
+	case s.Features():
+		return o, fmt.Errorf("%s is a schema of features", s.Name())
+	case s.Roles().Object.Name == "":
+		return o, fmt.Errorf("no field of %s has the role object, which says what was acted on", s.Name())
+	}
+	e, err := s.Envelope(framed.Body)
+	if err != nil {
+		return o, err
+	}
+	if e.Record.Deleted {
+		return o, errors.New("it is a tombstone")
+	}
+	o = Outcome{ID: string(e.Record.ID), Viewer: string(e.Entity), Record: string(e.Record.Object), Action: string(e.Type), At: e.Record.Time}
+	fields, err := s.JSONValue(framed.Body)
+	if err != nil {
+		return o, err
+	}
+	if v := fields[answerField]; v != nil {
+		text, ok := v.(string)
+		if !ok {
+			return o, fmt.Errorf("%s is no string", answerField)
+		}
+		o.Answer = text
+	}
+	return o, nil
+}
+
+// Faults are entries of a topic that are no outcomes.
+type Faults struct {
+	N     int
+	First error
+}
+
+// Add counts an entry.
+func (f *Faults) Add(err error) {
+	if f.N++; f.First == nil {
+		f.First = err
+	}
+}
+
+// Err refuses a topic that has any. The error is a [*millrace.Error].
+func (f *Faults) Err(topic string) error {
+	if f.N == 0 {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "outcomes", Detail: fmt.Sprintf("%d entries of %s are no outcomes; the first: %v", f.N, topic, f.First),
+		WayOut: "write them under a schema with the roles id, entity, object, type and time, which millrace load or a partitioner has put into the schemas topic"}
+}

@@ -44,69 +44,76 @@ experiments:
      variants: [{name: five, weight: 2500, set: {limit: 5}}, {name: ten, weight: 7500, set: {limit: 10}}]}
 `
 
-func testExposures(t *testing.T, kafkaAddr string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	prefix := fmt.Sprintf("exposures-%d-", rand.Uint32())
+// exposing is a cluster that deals by a document and writes what it shows.
+type exposing struct {
+	*Cluster
+	client *client.Client
+	store  *experiments.Store
+	prefix string // of topics
+	closed bool
+}
+
+// startExposing starts one on a Kafka, its own if the address is empty, and
+// waits until member:3 is forced into an experiment's variant.
+func startExposing(ctx context.Context, t *testing.T, kafkaAddr, document, experiment, variant string) *exposing {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := &exposing{prefix: fmt.Sprintf("exposures-%d-", rand.Uint32())}
 	if kafkaAddr == "" {
 		k, err := StartKafka(t.TempDir(), "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer k.Close()
+		must(err)
+		t.Cleanup(k.Close)
 		kafkaAddr = k.Addr()
 	}
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Kafka: kafkaAddr, TopicPrefix: prefix, Exposures: "exposures"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := false
-	defer func() {
-		if !closed {
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Kafka: kafkaAddr, TopicPrefix: e.prefix, Exposures: "exposures"})
+	must(err)
+	e.Cluster = c
+	t.Cleanup(func() {
+		if !e.closed {
 			_ = c.Close()
 		}
-	}()
-	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Activity(), sampleRecords()); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.WaitIndexed(ctx); err != nil {
-		t.Fatal(err)
-	}
+	})
+	_, err = c.Produce(ctx, c.ContentTopic(), schemas.Activity(), sampleRecords())
+	must(err)
+	must(c.WaitReady(ctx))
+	must(c.WaitIndexed(ctx))
 	documents, err := c.client.Artefacts(ctx, experiments.Kind)
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := &experiments.Store{Documents: documents, Known: everything{}, Who: "a test"}
-	if _, err := store.Define(ctx, "tried", []byte(tried)); err != nil {
-		t.Fatal(err)
-	}
-	cl, err := client.Dial(c.GRPC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cl.Close()
-	var followed []string
-	for _, e := range sample.Members() {
-		followed = append(followed, string(e))
-	}
-	request := func(viewer, token string) *feedv1.GetFeedRequest {
-		return &feedv1.GetFeedRequest{Feed: "home", Viewer: &feedv1.Viewer{Id: viewer}, Entities: followed[:min(100, len(followed))], PageToken: token}
-	}
+	must(err)
+	e.store = &experiments.Store{Documents: documents, Known: everything{}, Who: "a test"}
+	_, err = e.store.Define(ctx, "tried", []byte(document))
+	must(err)
+	e.client, err = client.Dial(c.GRPC)
+	must(err)
+	t.Cleanup(func() { _ = e.client.Close() })
 	for began := time.Now(); ; {
-		resp, err := cl.GetFeed(ctx, request("member:3", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if resp.Receipt.Variants["each"] == "one" {
-			break
+		resp, err := e.client.GetFeed(ctx, e.request("member:3", ""))
+		must(err)
+		if resp.Receipt.Variants[experiment] == variant {
+			return e
 		}
 		if time.Since(began) > 30*time.Second {
 			t.Fatal("the broker does not deal")
 		}
 	}
+}
+
+func (e *exposing) request(viewer, token string) *feedv1.GetFeedRequest {
+	var followed []string
+	for _, m := range sample.Members() {
+		followed = append(followed, string(m))
+	}
+	return &feedv1.GetFeedRequest{Feed: "home", Viewer: &feedv1.Viewer{Id: viewer}, Entities: followed[:min(100, len(followed))], PageToken: token}
+}
+
+func testExposures(t *testing.T, kafkaAddr string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	c := startExposing(ctx, t, kafkaAddr, tried, "each", "one")
 	answers := map[string]*feedv1.GetFeedResponse{}
 	viewers, served, want := map[string]string{}, map[string]int{}, 0
 	n := 1000
@@ -117,7 +124,7 @@ func testExposures(t *testing.T, kafkaAddr string) {
 		viewer := fmt.Sprintf("member:%d", i)
 		before := 0
 		for page, token := 0, ""; page < 2; page++ {
-			resp, err := cl.GetFeed(ctx, request(viewer, token))
+			resp, err := c.client.GetFeed(ctx, c.request(viewer, token))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,13 +139,13 @@ func testExposures(t *testing.T, kafkaAddr string) {
 			}
 		}
 	}
-	closed = true
+	c.closed = true
 	if err := c.Close(); err != nil { // writes what waits
 		t.Fatal(err)
 	}
-	read := readExposures(ctx, t, kafkaAddr, prefix+"exposures")
+	read := readExposures(ctx, t, c.Kafka, c.prefix+"exposures")
 	again := map[string]bool{}
-	if others, err := kafka.ReadExposures(ctx, []string{kafkaAddr}, prefix+"exposures", 0, func(r *exposure.Record) { again[r.ID] = true }); err != nil || others > 0 || len(again) != len(read) {
+	if others, err := kafka.ReadExposures(ctx, []string{c.Kafka}, c.prefix+"exposures", 0, func(r *exposure.Record) { again[r.ID] = true }); err != nil || others > 0 || len(again) != len(read) {
 		t.Errorf("%d others, %d of %d are read: %v", others, len(again), len(read), err)
 	}
 	heldOut, split := 0, map[string]int{}

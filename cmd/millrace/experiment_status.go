@@ -125,6 +125,11 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	for _, a := range r.Arms {
+		if a.Undrafted > 0 {
+			fmt.Fprintf(w, "%d answers of %s were not drafted: only the first model ranked them; their receipts say why\n", a.Undrafted, a.Variant)
+		}
+	}
 	last := ""
 	for _, e := range r.Effects {
 		if e.Variant != last {

@@ -330,7 +330,7 @@ func (a *Artefacts) ServeAt(ctx context.Context, v Version, revision int64, who 
 func (a *Artefacts) Rollback(ctx context.Context, name, who string) (v Version, err error) {
 	err = a.change(ctx, name, func(l *ledger) (edit, error) {
 		if !l.rollback(who) {
-			return unchanged, refuse(ErrNothingBefore, millrace.ReasonInvalid, "name", "let another version serve", "of %s %s, no version that is still there served before", a.kind, name)
+			return unchanged, refuse(ErrNothingBefore, millrace.ReasonInvalid, "name", "let another version serve", "no version of %s, of the %s, that is still there served before", name, a.kind)
 		}
 		e, _ := l.find(l.Serving)
 		v = Version{name, e.Version, e.Sum}

@@ -122,6 +122,9 @@ func (t *Tally) Add(r *exposure.Record) {
 		return
 	}
 	a.Answers++
+	if len(a.drafts) > 0 && r.Refusal == "" && (r.Interleaving == nil || r.Interleaving.Experiment != t.name) {
+		a.Undrafted++
+	}
 	met, again := t.units[e.Unit]
 	switch {
 	case again && met != int32(at):
@@ -226,6 +229,9 @@ type Arm struct {
 	Share   float64    // mean share of items that one entity has, of answers with items
 	Millis  [3]float64 // quantiles 0.5, 0.95 and 0.99
 	Did     []int64    // units that did something, by Report.Actions
+	// Undrafted is how many answers two models were to draft, of which only the
+	// first ranked: no replica that was asked could rank by the second.
+	Undrafted int64
 }
 
 // Report is how the arms do.

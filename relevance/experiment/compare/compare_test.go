@@ -193,6 +193,15 @@ func TestUnitsActOnce(t *testing.T) {
 		}
 	}
 	tally.Did(other)
+	for i, r := range []*exposure.Record{shown("a", "both", 1, 1), shown("a", "both", 1, 1), shown("a", "both", 1, 1), shown("d", "old", 1, 1), shown("b", "both", 0, 1)} {
+		switch i {
+		case 0:
+			r.Interleaving = &exposure.Interleaving{Experiment: "e"}
+		case 4:
+			r.Refusal = "UNAVAILABLE"
+		}
+		tally.Add(r)
+	}
 	got, err := tally.Report(0.05)
 	if err != nil {
 		t.Fatal(err)
@@ -203,8 +212,8 @@ func TestUnitsActOnce(t *testing.T) {
 	if len(got.Drafts) != 2 || got.Drafts[0].Units != [2]int64{1, 0} || got.Drafts[1].Units != [2]int64{1, 2} || got.Drafts[1].Action != "click" || got.Drafts[1].Teams[1] != "next" {
 		t.Errorf("%+v", got.Drafts)
 	}
-	if len(got.Effects) != effects+2 {
-		t.Errorf("%d effects", len(got.Effects))
+	if len(got.Effects) != effects+2 || got.Arms[0].Undrafted != 2 || got.Arms[1].Undrafted != 0 {
+		t.Errorf("%d effects, %+v", len(got.Effects), got.Arms)
 	}
 }
 

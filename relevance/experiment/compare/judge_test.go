@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -10,6 +11,9 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/experiment"
 )
+
+// ramps is how many a test simulates: go test ./relevance/experiment/compare -ramps 1000
+var ramps = flag.Int("ramps", 200, "simulated ramps")
 
 // guarded is an experiment with every guard.
 func guarded(t *testing.T) experiment.Defined {
@@ -113,9 +117,9 @@ func TestGuards(t *testing.T) {
 // after every hundred viewers; nearly all are whose empty answers double from
 // one in a hundred, before there are 10,000 of each variant.
 func TestRampsAtRandom(t *testing.T) {
-	runs := 200
+	runs := *ramps
 	if testing.Short() {
-		runs = 40
+		runs = min(runs, 40)
 	}
 	r := rand.New(rand.NewPCG(9, 10))
 	for _, c := range []struct {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -19,8 +20,10 @@ import (
 // partition. The partition is that of the key, as every client of Kafka reckons
 // it; entries without a key go anywhere. It is an [exposure.Producer].
 type Exposures struct {
-	cl    *kgo.Client
-	topic string
+	cl        *kgo.Client
+	topic     string
+	lookEvery time.Duration // while a call waits
+	id        kadm.TopicID  // of the topic that the client writes to; zero: not known yet
 }
 
 // NewExposures connects. The topic must exist once something is written.
@@ -35,7 +38,7 @@ func NewExposures(brokers []string, topic string, log *slog.Logger) (*Exposures,
 	if err != nil {
 		return nil, err
 	}
-	return &Exposures{cl, topic}, nil
+	return &Exposures{cl: cl, topic: topic, lookEvery: 5 * time.Second}, nil
 }
 
 // exposurePartitions are those of a topic that is made here. Who wants others
@@ -140,9 +143,13 @@ func (e *Exposures) Close() { e.cl.Close() }
 
 // Produce implements [exposure.Producer]. While Kafka is away it waits: what has
 // been sent is sent again until its fate is known, so that none is written twice.
-// When ctx ends before, the fates that are not known are ctx's error; then only
-// Close is left to do.
+// What waits for a topic that was deleted fails once there is another of its
+// name. When ctx ends before, the fates that are not known are ctx's error; then
+// only Close is left to do.
 func (e *Exposures) Produce(ctx context.Context, entries []exposure.Entry) []error {
+	if e.id == (kadm.TopicID{}) {
+		e.look(ctx)
+	}
 	type fate struct {
 		i   int
 		err error
@@ -157,10 +164,17 @@ func (e *Exposures) Produce(ctx context.Context, entries []exposure.Entry) []err
 	}
 	fates := make([]error, len(entries))
 	known := make([]bool, len(entries))
-	for range entries {
+	failed := false
+	late := time.NewTicker(e.lookEvery)
+	defer late.Stop()
+	for n := 0; n < len(entries); {
 		select {
 		case f := <-told:
+			n++
 			fates[f.i], known[f.i] = e.failed(f.err), true
+			failed = failed || f.err != nil
+		case <-late.C:
+			e.look(ctx)
 		case <-ctx.Done():
 			for i := range fates {
 				if !known[i] {
@@ -170,7 +184,29 @@ func (e *Exposures) Produce(ctx context.Context, entries []exposure.Entry) []err
 			return fates
 		}
 	}
+	if failed {
+		e.look(ctx)
+	}
 	return fates
+}
+
+// lookWithin bounds a look at the topic.
+const lookWithin = 5 * time.Second
+
+// look lets go of a topic that is no longer there under its name: the client
+// would wait for it for ever.
+func (e *Exposures) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	all, err := kadm.NewClient(e.cl).ListTopics(ctx, e.topic)
+	d, ok := all[e.topic]
+	if err != nil || !ok || d.Err != nil || d.ID == e.id {
+		return
+	}
+	if e.id != (kadm.TopicID{}) {
+		e.cl.PurgeTopicsFromProducing(e.topic)
+	}
+	e.id = d.ID
 }
 
 // failed names an error, and says whether trying again could help.

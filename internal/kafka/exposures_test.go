@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -58,6 +59,58 @@ func testExposures(t *testing.T, k cluster) {
 	for key := range want {
 		if !slices.Equal(got[key], want[key]) {
 			t.Errorf("%s has %v, want %v", key, got[key], want[key])
+		}
+	}
+}
+
+func TestExposuresOfATopicMadeAgain(t *testing.T) { testExposuresAgain(t, fake(t)) }
+
+// testExposuresAgain: a topic that is deleted and made again is written to again.
+func testExposuresAgain(t *testing.T, k cluster) {
+	ctx := deadline(t)
+	topic := k.content + "-again"
+	must(t, EnsureContentTopic(ctx, k.brokers, topic, 3, nil))
+	p, err := NewExposures(k.brokers, topic, nil)
+	must(t, err)
+	defer p.Close()
+	p.lookEvery = 500 * time.Millisecond
+	write := func(value string) {
+		t.Helper()
+		for {
+			err := errors.Join(p.Produce(ctx, []exposure.Entry{{Value: []byte(value)}})...)
+			if err == nil {
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatal(err)
+			}
+			sleep(ctx, 50*time.Millisecond)
+		}
+	}
+	for round := range 3 {
+		write(fmt.Sprint("before ", round))
+		deleted, err := admin(t, k.brokers).DeleteTopics(ctx, topic)
+		must(t, err)
+		must(t, deleted.Error())
+		for { // Kafka deletes when it gets to it
+			if err := EnsureContentTopic(ctx, k.brokers, topic, 3, nil); err == nil {
+				break
+			}
+			must(t, ctx.Err())
+			sleep(ctx, 50*time.Millisecond)
+		}
+		write(fmt.Sprint("after ", round))
+		s, err := OpenTopic(ctx, k.brokers, topic, 0)
+		must(t, err)
+		n := 0
+		must(t, s.Read(ctx, func(value []byte) error {
+			if n++; string(value) != fmt.Sprint("after ", round) {
+				t.Errorf("round %d has %q", round, value)
+			}
+			return nil
+		}))
+		if n != 1 {
+			t.Errorf("round %d: %d entries", round, n)
 		}
 	}
 }

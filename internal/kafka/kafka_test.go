@@ -69,6 +69,7 @@ func TestOnRealKafka(t *testing.T) {
 		"refuse":      testRefuse,
 		"producer":    testProducer,
 		"exposures":   testExposures,
+		"shown-again": testExposuresAgain,
 		"span":        testTopicSpan,
 		"acts":        testActs,
 		"keep":        testTopicsKeep,

@@ -4,12 +4,15 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	mathrand "math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/slot"
 )
 
 // Exposures takes what answers showed, and waits for nothing; [exposure.Log]
@@ -41,7 +44,49 @@ func (b *Broker) expose(q *question, resp *feedv1.GetFeedResponse, entries []ent
 		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Team: -1}
 	}
 	q.draft.expose(q, r, entries)
+	if q.query.Features {
+		exposeFeatures(r, entries)
+	}
 	b.exposures.Add(r)
+}
+
+// askFeatures asks for the features of items where an experiment wants exposures
+// to have them. Two models that draft a page have features of their own each:
+// there are none then.
+func (b *Broker) askFeatures(q *question) {
+	if b.exposures == nil || q.draft != nil {
+		return
+	}
+	for _, x := range q.variants.dealt {
+		if x.Features > 0 && mathrand.IntN(slot.Count) < x.Features {
+			q.query.Features = true
+		}
+	}
+}
+
+// exposeFeatures adds the features of items, as nodes told them: one of an older
+// version tells none.
+func exposeFeatures(r *exposure.Record, entries []entry) {
+	for i := range entries {
+		told := entries[i].from.resp
+		names, v := told.GetFeatureNames(), entries[i].item.GetFeatures()
+		if m := &r.Models[0]; m.Features == nil {
+			m.Features = names
+		} else if !slices.Equal(m.Features, names) {
+			continue
+		}
+		if len(names) == 0 || len(v.GetNumbers()) != len(names) {
+			continue
+		}
+		all := make([]exposure.Value, len(names))
+		for k, x := range v.Numbers {
+			all[k] = exposure.Number(x)
+			if s, ok := v.Texts[int32(k)]; ok {
+				all[k] = exposure.Text(s)
+			}
+		}
+		r.Items[i].Features = all
+	}
 }
 
 // exposeRefusal hands over that a request was refused, unless its caller went

@@ -107,7 +107,7 @@ func (q *question) ask(parts cluster.Set, room int64) *nodev1.QueryRequest {
 		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: int32(q.deep()),
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, ServedKey: q.query.ServedKey, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
-		MaxBytes: room, Beside: q.query.Beside,
+		MaxBytes: room, Beside: q.query.Beside, Features: q.query.Features,
 	}
 	if r.Explain {
 		r.Shadow = q.query.Shadow
@@ -154,6 +154,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.chooseModel(q); return nil },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.draftOf(q, c); return nil },
+		func(q *question, _ *feedv1.GetFeedRequest) error { b.askFeatures(q); return nil },
 	} {
 		if err := check(q, req); err != nil {
 			return q, err

@@ -79,7 +79,7 @@ func newSizes() *sizes {
 // expect returns how many bytes a node's part of an answer is likely not to
 // exceed.
 func (s *sizes) expect(q *question) int64 {
-	key := sizeOf{q.feed.Name, q.query.Explain, 1 + len(q.query.Beside)}
+	key := sizeOf{q.feed.Name, q.query.Explain || q.query.Features, 1 + len(q.query.Beside)}
 	s.mu.Lock()
 	item, known := s.mu.items[key]
 	s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *sizes) learn(q *question, bytes int64, items int) {
 	if items == 0 {
 		return
 	}
-	key, item := sizeOf{q.feed.Name, q.query.Explain, 1 + len(q.query.Beside)}, bytes/int64(items)
+	key, item := sizeOf{q.feed.Name, q.query.Explain || q.query.Features, 1 + len(q.query.Beside)}, bytes/int64(items)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.mu.items) >= maxSizes { // feeds that are gone

@@ -84,7 +84,7 @@ func (b *Broker) shadow(q *question, o outcome) {
 	again := *q
 	again.loan, again.variants, again.draft, again.aside = nil, variants{}, nil, true
 	again.query = proto.CloneOf(q.query)
-	again.query.Explain, again.query.Shadow, again.query.Beside = false, nil, nil
+	again.query.Explain, again.query.Features, again.query.Shadow, again.query.Beside = false, false, nil, nil
 	for _, m := range q.query.Shadow {
 		if m.Name != q.query.Model { // which a request may name, or a variant set
 			again.query.Beside = append(again.query.Beside, proto.CloneOf(m))

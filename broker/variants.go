@@ -148,7 +148,7 @@ func (b *Broker) dealtBefore(c *cursor, private bool) ([]experiment.Assigned, er
 		if !there || now.SetsSum != x.SetsSum || private && slices.ContainsFunc(now.Parameters, opens) {
 			return nil, badToken("variant %s of experiment %s, which the first page is of, is no longer there as it was", x.Variant, x.Experiment)
 		}
-		x.Layer, x.Sets, x.Parameters = now.Layer, now.Sets, now.Parameters
+		x.Layer, x.Sets, x.Parameters, x.Features = now.Layer, now.Sets, now.Parameters, now.Features
 	}
 	return dealt, nil
 }

@@ -166,6 +166,7 @@ type fakeNode struct {
 	frozen bool                     // never answers
 	stuck  string                   // never answers by this model
 	old    bool                     // does not know how much its answer may take
+	bare   bool                     // tells no features
 	claims int64                    // bytes that it says its answer takes, if more than one item is asked for
 	silent bool                     // does not tell the fields of all schemas
 	told   int                      // how often it told them
@@ -250,6 +251,12 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	resp.Partitions = answers
 	q := n.w.query(req, mine)
 	resp.Items, resp.Stages = n.ranked(req, q)
+	if req.Features && !n.bare {
+		resp.FeatureNames = []string{"score", "id"}
+		for _, it := range resp.Items {
+			it.Features = &nodev1.Vector{Numbers: []float64{it.Score, math.NaN()}, Texts: map[int32]string{1: it.Id}}
+		}
+	}
 	for _, m := range req.Beside {
 		other := proto.CloneOf(req)
 		other.Model, other.ModelVersion, other.ModelSum = m.Name, m.Version, m.Sum

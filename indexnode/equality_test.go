@@ -9,12 +9,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -231,7 +233,7 @@ func (l *history) ask(ctx context.Context, n *Node, r *rand.Rand) (a answered, e
 	}
 	a.before = l.applied(n)
 	req := request(&a.question)
-	req.Explain = r.IntN(4) == 0
+	req.Explain, req.Features = r.IntN(4) == 0, r.IntN(4) == 0
 	req.Shadow = []*nodev1.Model{{Name: "recency"}, {Name: "about", Version: "1", Sum: aboutSum}, {Name: "home"}}
 	if r.IntN(8) == 0 {
 		req.Shadow = append(req.Shadow, &nodev1.Model{Name: "nobody"})
@@ -281,6 +283,7 @@ func (l *history) check(t *testing.T, a answered) {
 	}
 	l.checkBeside(t, truth, a)
 	for _, it := range a.resp.Items {
+		checkFeatures(t, a.resp.FeatureNames, it)
 		if it.Explain == nil {
 			continue
 		}
@@ -302,6 +305,34 @@ func (l *history) check(t *testing.T, a answered) {
 		NaN: int(s.FilteredNan), Scored: int(s.Scored), Capped: want.Stages.Capped,
 	}); got != want.Stages {
 		t.Fatalf("%+v: stages %+v, want %+v", a.question, got, want.Stages)
+	}
+}
+
+// checkFeatures holds an item's features against its account, if it has both.
+func checkFeatures(t *testing.T, names []string, it *nodev1.Item) {
+	t.Helper()
+	v := it.GetFeatures()
+	if (v == nil) != (len(names) == 0) || len(v.GetNumbers()) != len(names) {
+		t.Fatalf("%s: %v of %q", it.Id, v, names)
+	}
+	if v == nil || it.Explain == nil {
+		return
+	}
+	want := &nodev1.Vector{Numbers: slices.Repeat([]float64{math.NaN()}, len(names)), Texts: map[int32]string{}}
+	for _, f := range it.Explain.Features {
+		k := slices.Index(names, f.Feature)
+		if k < 0 {
+			t.Fatalf("%s: no feature %s among %q", it.Id, f.Feature, names)
+		}
+		switch x := f.Value.Kind.(type) {
+		case *structpb.Value_NumberValue:
+			want.Numbers[k] = x.NumberValue
+		case *structpb.Value_StringValue:
+			want.Texts[int32(k)] = x.StringValue
+		}
+	}
+	if !proto.Equal(v, want) { // to which NaN is as NaN
+		t.Fatalf("%s: features %v, and %v by its account", it.Id, v, want)
 	}
 }
 

@@ -153,9 +153,17 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 		return resp, err
 	}
 	resp.Items = n.items(answer.Items, &room, spec.Shadow)
+	if req.Features {
+		tellFeatures(resp, spec.Model, answer.Items)
+	}
 	n.tellBeside(resp, r.beside, &room)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		n.describe(span, resp, resolved, scanned, ranked)
+	}
+	if req.Features {
+		if err := r.fits(req, resp, nodewire.Size(resp)); err != nil || resp.WithheldBytes > 0 {
+			return resp, err
+		}
 	}
 	if req.Explain || req.Examine != "" || len(req.Above) > 0 {
 		resp.Times = &feedv1.NodeTimes{ResolveMillis: millis(resolved.Sub(began)), ScanMillis: millis(scanned.Sub(resolved)), RankMillis: millis(ranked.Sub(scanned))}
@@ -256,6 +264,34 @@ func (n *Node) items(from []query.Item, room *itemRoom, models *relevance.Joint)
 	return all
 }
 
+// tellFeatures puts the features of items on the wire, in the order of the
+// model's spec.
+func tellFeatures(resp *nodev1.QueryResponse, m *relevance.Model, from []query.Item) {
+	at := map[string]int{}
+	for i, f := range m.Spec().Features {
+		resp.FeatureNames = append(resp.FeatureNames, f.Name)
+		at[f.Name] = i
+	}
+	for i := range from {
+		v := &nodev1.Vector{Numbers: make([]float64, len(at))}
+		for k := range v.Numbers {
+			v.Numbers[k] = math.NaN()
+		}
+		for _, f := range from[i].Features {
+			switch x := f.Value.(type) {
+			case float64:
+				v.Numbers[at[f.Name]] = x
+			case string:
+				if v.Texts == nil {
+					v.Texts = map[int32]string{}
+				}
+				v.Texts[int32(at[f.Name])] = x
+			}
+		}
+		resp.Items[i].Features = v
+	}
+}
+
 // itemRoom is memory for items, of the size that was measured.
 type itemRoom struct {
 	count, textBytes, bodyBytes, nameBytes int
@@ -345,7 +381,7 @@ func (n *Node) why(e *relevance.Explanation) *feedv1.ItemExplain {
 func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	s := query.Spec{
 		From: millrace.Time(req.FromMs), To: millrace.Time(req.ToMs), AsOf: millrace.Time(req.AsOfMs),
-		Limit: int(req.Limit), Cap: int(req.CapPerEntity), DistinctObjects: req.DistinctObjects, Explain: req.Explain,
+		Limit: int(req.Limit), Cap: int(req.CapPerEntity), DistinctObjects: req.DistinctObjects, Explain: req.Explain, Features: req.Features,
 		Folds: n.cache,
 	}
 	if err := tooMany(req); err != nil {

@@ -25,25 +25,8 @@ type Explained struct {
 
 // Explain explains the score of one row. It allocates: it is for people.
 func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explanation {
-	p := s.planned.plan
-	m := p.Machine(true)
-	m.Bind(s.in)
-	m.BindEntity(entity)
-	m.SetObjects(s.objects.of(p, rows))
-	var out [1]float64
-	m.Score(rows, []int32{int32(row)}, out[:])
-	e := Explanation{Score: out[0]}
-	var inputs []float64
-	for _, t := range p.Terms {
-		x := Explained{Name: t.Feature, Value: m.Value(t.Value)}
-		if t.Contribution >= 0 {
-			x.Contribution = m.Value(t.Contribution).(float64)
-		} else {
-			inputs = append(inputs, x.Value.(float64))
-		}
-		e.Features = append(e.Features, x)
-	}
-	if p.Scorer != plan.Trees {
+	e, inputs := s.Features(rows, row, entity)
+	if s.planned.plan.Scorer != plan.Trees {
 		e.Base = s.in.Weights[0]
 		return e
 	}
@@ -53,6 +36,29 @@ func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explan
 		e.Features[i].Contribution = contributions[i]
 	}
 	return e
+}
+
+// Features is Explain without a base, and without contributions where trees
+// score, which cost the most; it returns the inputs of these.
+func (s *Scorer) Features(rows *column.Slab, row int, entity *column.Slab) (e Explanation, inputs []float64) {
+	p := s.planned.plan
+	m := p.Machine(true)
+	m.Bind(s.in)
+	m.BindEntity(entity)
+	m.SetObjects(s.objects.of(p, rows))
+	var out [1]float64
+	m.Score(rows, []int32{int32(row)}, out[:])
+	e = Explanation{Score: out[0]}
+	for _, t := range p.Terms {
+		x := Explained{Name: t.Feature, Value: m.Value(t.Value)}
+		if t.Contribution >= 0 {
+			x.Contribution = m.Value(t.Contribution).(float64)
+		} else {
+			inputs = append(inputs, x.Value.(float64))
+		}
+		e.Features = append(e.Features, x)
+	}
+	return e, inputs
 }
 
 // ScoreFeatures returns the score of a record whose features are given, in the

@@ -44,6 +44,7 @@ type shownItem struct {
 	ModelChecksum *string        `parquet:"model_checksum,optional,dict" json:"model_checksum"`
 	Team          *string        `parquet:"team,optional,dict" json:"team"`
 	Outcomes      []shownOutcome `parquet:"outcomes,list" json:"outcomes"`
+	Features      []shownFeature `parquet:"features,list" json:"features"`
 }
 
 type shownVariant struct {
@@ -57,6 +58,13 @@ type shownVariant struct {
 	Forced            bool    `parquet:"forced" json:"forced"`
 }
 
+// shownFeature is a number or a text; both null: there was none.
+type shownFeature struct {
+	Name   string   `parquet:"name,dict" json:"name"`
+	Number *float64 `parquet:"number,optional" json:"number"`
+	Text   *string  `parquet:"text,optional,dict" json:"text"`
+}
+
 type shownOutcome struct {
 	Action string    `parquet:"action,dict" json:"action"`
 	Count  int64     `parquet:"count" json:"count"`
@@ -68,7 +76,7 @@ func appendShown(rows []shownItem, r *exposure.Record, done map[outcome.Place][]
 	answer := shownItem{
 		Answer: r.ID, Time: timeOf(r.Time), Viewer: r.Viewer, Feed: r.Feed, FeedVersion: r.FeedVersion, Broker: r.Broker, AsOf: timeOf(r.AsOf),
 		TimelinesAsked: int64(r.TimelinesAsked), TimelinesAnswered: int64(r.TimelinesAnswered), Millis: r.Millis, Refusal: r.Refusal,
-		Experiments: []shownVariant{}, HeldOut: append([]string{}, r.HeldOut...), Outcomes: []shownOutcome{},
+		Experiments: []shownVariant{}, HeldOut: append([]string{}, r.HeldOut...), Outcomes: []shownOutcome{}, Features: []shownFeature{},
 	}
 	for _, e := range r.Experiments {
 		answer.Experiments = append(answer.Experiments, shownVariant(e))
@@ -93,6 +101,16 @@ func appendShown(rows []shownItem, r *exposure.Record, done map[outcome.Place][]
 		}
 		for _, d := range done[outcome.Place{Answer: r.ID, Place: it.Place}] {
 			row.Outcomes = append(row.Outcomes, shownOutcome{d.Action, int64(d.Count), timeOf(d.First)})
+		}
+		for k, v := range it.Features {
+			f := shownFeature{Name: m.Features[k]}
+			switch {
+			case v.IsText:
+				f.Text = &v.Text
+			case !math.IsNaN(v.Number):
+				f.Number = &v.Number
+			}
+			row.Features = append(row.Features, f)
 		}
 		rows = append(rows, row)
 	}

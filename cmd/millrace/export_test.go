@@ -38,10 +38,14 @@ func shownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 		TimelinesAsked: 5, TimelinesAnswered: 4, Millis: 1.5, HeldOut: []string{"ads"},
 		Experiments:  []exposure.Experiment{{Layer: "ranking", Experiment: "new", Variant: "b", Unit: viewer, Checksum: "c0", Probability: 0.25, ProbabilityInside: 0.5}},
 		Interleaving: &exposure.Interleaving{Experiment: "new", Seed: 1 << 63, Teams: []string{"home", "next"}},
-		Models:       []exposure.Model{{Name: "home", Version: "1", Checksum: "aa"}, {Name: "next", Version: "2", Checksum: "bb"}},
+		Models:       []exposure.Model{{Name: "home", Version: "1", Checksum: "aa"}, {Name: "next", Version: "2", Checksum: "bb", Features: []string{"age", "kind", "likes"}}},
 	}
 	for i, id := range ids {
-		r.Items = append(r.Items, exposure.Item{Place: i + 1, ID: id, Entity: "member:9", Type: "post", Score: 1 / float64(i), Model: i % 2, Team: i%3 - 1})
+		it := exposure.Item{Place: i + 1, ID: id, Entity: "member:9", Type: "post", Score: 1 / float64(i), Model: i % 2, Team: i%3 - 1}
+		if it.Model == 1 {
+			it.Features = []exposure.Value{exposure.Number(0.5), exposure.Text("post"), exposure.Missing()}
+		}
+		r.Items = append(r.Items, it)
 	}
 	return r
 }
@@ -121,6 +125,7 @@ func exported(ctx context.Context, t *testing.T, addr string, args ...string) (r
 	for _, all := range [][]shownItem{rows, again} {
 		for i := range all { // a reader of Parquet makes no difference between no list and an empty one
 			all[i].Experiments, all[i].HeldOut, all[i].Outcomes = nilIfEmpty(all[i].Experiments), nilIfEmpty(all[i].HeldOut), nilIfEmpty(all[i].Outcomes)
+			all[i].Features = nilIfEmpty(all[i].Features)
 			all[i].Time, all[i].AsOf = all[i].Time.UTC(), all[i].AsOf.UTC()
 			for k := range all[i].Outcomes {
 				all[i].Outcomes[k].First = all[i].Outcomes[k].First.UTC()
@@ -167,12 +172,13 @@ func TestExportExposures(t *testing.T) {
 		t.Fatalf("%d rows", len(rows))
 	}
 	p := func(s string) *string { return &s }
-	seed, place, score := int64(math.MinInt64), int64(22), 1.
+	seed, place, score, age := int64(math.MinInt64), int64(22), 1., 0.5
 	want := shownItem{
 		Answer: "a", Time: at, Viewer: "reader:1", Feed: "home", FeedVersion: 3, Broker: "b1", AsOf: at, TimelinesAsked: 5, TimelinesAnswered: 4, Millis: 1.5,
 		Experiments: []shownVariant{{"ranking", "new", "b", "reader:1", "c0", 0.25, 0.5, false}}, HeldOut: []string{"ads"}, DraftSeed: &seed,
 		Place: &place, ID: p("y"), Entity: p("member:9"), Type: p("post"), Score: &score, Model: p("next"), ModelVersion: p("2"), ModelChecksum: p("bb"), Team: p("home"),
 		Outcomes: []shownOutcome{{"click", 2, at.Add(time.Minute)}, {"like", 1, at.Add(time.Minute)}},
+		Features: []shownFeature{{Name: "age", Number: &age}, {Name: "kind", Text: p("post")}, {Name: "likes"}},
 	}
 	if !reflect.DeepEqual(rows[1], want) {
 		t.Errorf("%s", dump(rows[1]))

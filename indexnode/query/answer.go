@@ -15,6 +15,8 @@ type Item struct {
 	Also   []Item                 // further candidates of the object, without bodies
 	Why    *relevance.Explanation // nil unless asked for
 	Shadow Shadow
+
+	Features []relevance.Explained // nil unless asked for; contributions may be missing
 }
 
 // Answer is what a node contributes. It holds until [Query.Release], and as
@@ -116,12 +118,22 @@ func (q *Query) admit(c candidate) {
 	it := q.nextItem()
 	it.Rank, it.Object, it.Schema = rank, object, schema
 	it.Body = s.rows.BytesAt(at.body, int(c.row))
+	if q.spec.Explain || q.spec.Features {
+		q.account(it, s, int(c.row))
+	}
+}
+
+// account adds to an item what it was scored by.
+func (q *Query) account(it *Item, s segment, row int) {
+	w, p := s.widen(row, row+1), q.plans[s.plan]
+	if err := q.objectsOf(p.scorer, &p.columns, w); err != nil {
+		panic(err) // the scan has joined the same
+	}
+	if q.spec.Features {
+		e, _ := p.scorer.Features(w.slab, 0, w.features)
+		it.Features = e.Features
+	}
 	if q.spec.Explain {
-		s := s // or each would be allocated
-		w, p := s.widen(int(c.row), int(c.row)+1), q.plans[s.plan]
-		if err := q.objectsOf(p.scorer, &p.columns, w); err != nil {
-			panic(err) // the scan has joined the same
-		}
 		why := p.scorer.Explain(w.slab, 0, w.features)
 		it.Why = &why
 		it.Shadow = q.shadow(p, w)

@@ -38,7 +38,7 @@ func (q *Query) rankers(n int) []*Query {
 		q.beside = append(q.beside, newQuery())
 	}
 	spec := q.spec
-	spec.Explain, spec.Shadow, spec.ShadowErr = false, nil, nil
+	spec.Explain, spec.Features, spec.Shadow, spec.ShadowErr = false, false, nil, nil
 	for _, r := range q.beside[:n] {
 		r.begin(spec)
 		r.asked, r.places, r.plans = q.asked, q.places, q.plans

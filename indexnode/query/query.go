@@ -36,6 +36,7 @@ type Spec struct {
 	Exclude         map[uint64]struct{} // by millrace.ServedHash, under
 	ServedKey       millrace.ServedKey
 	Explain         bool             // account for the score of each item
+	Features        bool             // tell the features of each item
 	Shadow          *relevance.Joint // with Explain: Model and those that score the items beside it, or nil
 	ShadowErr       error            // why it is nil though models are asked for
 	Folds           *cache.Cache     // that the timelines come from; nil: what is folded is not kept

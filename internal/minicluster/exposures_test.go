@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/client"
@@ -40,7 +43,7 @@ layers:
 experiments:
   - {name: each, layer: shape, feeds: [home], state: running, slots: [0-5999], share: 10000,
      variants: [{name: control, weight: 5000}, {name: one, weight: 5000, set: {cap_per_entity: 1}}], forced: {member:3: one}}
-  - {name: few, layer: size, feeds: [home], state: running, slots: [0-4999], share: 10000,
+  - {name: few, layer: size, feeds: [home], state: running, slots: [0-4999], share: 10000, features: 10000,
      variants: [{name: five, weight: 2500, set: {limit: 5}}, {name: ten, weight: 7500, set: {limit: 10}}]}
 `
 
@@ -124,7 +127,9 @@ func testExposures(t *testing.T, kafkaAddr string) {
 		viewer := fmt.Sprintf("member:%d", i)
 		before := 0
 		for page, token := 0, ""; page < 2; page++ {
-			resp, err := c.client.GetFeed(ctx, c.request(viewer, token))
+			req := c.request(viewer, token)
+			req.Explain = i%4 == 0
+			resp, err := c.client.GetFeed(ctx, req)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -148,7 +153,7 @@ func testExposures(t *testing.T, kafkaAddr string) {
 	if others, err := kafka.ReadExposures(ctx, []string{c.Kafka}, c.prefix+"exposures", 0, func(r *exposure.Record) { again[r.ID] = true }); err != nil || others > 0 || len(again) != len(read) {
 		t.Errorf("%d others, %d of %d are read: %v", others, len(again), len(read), err)
 	}
-	heldOut, split := 0, map[string]int{}
+	heldOut, explained, split := 0, 0, map[string]int{}
 	for id, resp := range answers {
 		r := read[id]
 		if len(resp.Receipt.Variants) > 0 || r != nil && len(r.HeldOut) > 0 {
@@ -181,15 +186,51 @@ func testExposures(t *testing.T, kafkaAddr string) {
 				t.Fatalf("%+v of %v", it, got)
 			}
 		}
+		explained += sameFeatures(t, r, resp)
 		if m := r.Models[0]; m.Name != resp.Receipt.Model || m.Version != resp.Receipt.ModelVersion {
 			t.Fatalf("%+v of %v", m, resp.Receipt)
 		}
 		heldOut += len(r.HeldOut)
 	}
-	if heldOut == 0 || len(split) != 4 {
-		t.Errorf("%d held out, %v: the test tries too little", heldOut, split)
+	if heldOut == 0 || explained == 0 || len(split) != 4 {
+		t.Errorf("%d held out, %d explained, %v: the test tries too little", heldOut, explained, split)
 	}
 	t.Logf("%d answers, %d written, %v", len(answers), want, split)
+}
+
+// sameFeatures holds the features of a record against those by which its answer
+// is explained, and returns how many there are of them.
+func sameFeatures(t *testing.T, r *exposure.Record, resp *feedv1.GetFeedResponse) (n int) {
+	t.Helper()
+	asked := resp.Receipt.Variants["few"] != ""
+	for i, it := range r.Items {
+		if names := r.Models[0].Features; asked != (len(it.Features) > 0) || len(it.Features) > 0 && len(names) != len(it.Features) {
+			t.Fatalf("item %d has %d features of %q", i, len(it.Features), names)
+		}
+		for _, f := range resp.Items[i].GetExplain().GetFeatures() {
+			k := slices.Index(r.Models[0].Features, f.Feature)
+			if !asked {
+				continue
+			}
+			if k < 0 {
+				t.Fatalf("no feature %s among %q", f.Feature, r.Models[0].Features)
+			}
+			var want exposure.Value
+			switch x := f.Value.Kind.(type) {
+			case *structpb.Value_NumberValue:
+				want = exposure.Number(x.NumberValue)
+			case *structpb.Value_StringValue:
+				want = exposure.Text(x.StringValue)
+			default:
+				want = exposure.Missing()
+			}
+			if got := it.Features[k]; got != want && !(math.IsNaN(got.Number) && math.IsNaN(want.Number)) {
+				t.Fatalf("item %d: %s is %v, and %v by its account", i, f.Feature, got, want)
+			}
+			n++
+		}
+	}
+	return n
 }
 
 // everything is there.

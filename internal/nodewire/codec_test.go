@@ -39,7 +39,7 @@ var common = []*nodev1.QueryRequest{
 
 // rare are those that are left to protobuf.
 var rare = []*nodev1.QueryRequest{
-	{Explain: true}, {Shadow: []*nodev1.Model{{Name: "a", Version: "1", Sum: "b"}}}, {Beside: []*nodev1.Model{{Name: "a", Version: "1"}}}, {Examine: "r"}, {Above: []*nodev1.Item{{Id: "r"}}},
+	{Explain: true}, {Features: true}, {Shadow: []*nodev1.Model{{Name: "a", Version: "1", Sum: "b"}}}, {Beside: []*nodev1.Model{{Name: "a", Version: "1"}}}, {Examine: "r"}, {Above: []*nodev1.Item{{Id: "r"}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"null": structpb.NewNullValue()}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"unset": {}}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"nil": nil}}},
@@ -72,6 +72,7 @@ var rareAnswers = []*nodev1.QueryResponse{
 	{Findings: []*nodev1.Finding{{Entity: "e"}}}, {Above: []int64{1}}, {Times: &feedv1.NodeTimes{}}, {Clauses: []*feedv1.ClauseCounts{{}}}, {UnknownTypes: []string{"x"}}, {KnownTypes: []string{"x"}},
 	{Partitions: &nodev1.Partitions{Answered: []int32{1}, Missing: map[int32]string{3: "deadline"}}},
 	{Items: []*nodev1.Item{{Id: "r", Explain: &feedv1.ItemExplain{Base: 1}}}},
+	{FeatureNames: []string{"a", "b"}, Items: []*nodev1.Item{{Id: "r", Features: &nodev1.Vector{Numbers: []float64{1, math.NaN()}, Texts: map[int32]string{1: "x"}}}}},
 	{Items: []*nodev1.Item{{Id: "r", Also: []*nodev1.Item{{Also: []*nodev1.Item{{Id: "x"}}}}}}},
 }
 

@@ -25,7 +25,7 @@ func requestRoom(m *nodev1.QueryRequest) int {
 }
 
 func (w *writer) request(m *nodev1.QueryRequest) {
-	if w.stuck = m.Explain || m.Examine != "" || len(m.Above) > 0 || len(m.Shadow) > 0 || len(m.Beside) > 0; w.stuck {
+	if w.stuck = m.Explain || m.Examine != "" || len(m.Above) > 0 || len(m.Shadow) > 0 || len(m.Beside) > 0 || m.Features; w.stuck {
 		return
 	}
 	if len(m.Entities) > 0 {
@@ -121,6 +121,9 @@ func Size(m *nodev1.QueryResponse) int64 {
 	for _, c := range m.Clauses {
 		n += proto.Size(c)
 	}
+	for _, name := range m.FeatureNames {
+		n += len(name) + 8
+	}
 	return int64(n)
 }
 
@@ -135,11 +138,14 @@ func itemSize(it *nodev1.Item) int {
 	if it.Explain != nil {
 		n += proto.Size(it.Explain)
 	}
+	if it.Features != nil {
+		n += proto.Size(it.Features)
+	}
 	return n
 }
 
 func (w *writer) response(m *nodev1.QueryResponse) {
-	if w.stuck = len(m.Findings) > 0 || len(m.Above) > 0 || m.Times != nil || len(m.Beside) > 0 || len(m.Clauses) > 0 || len(m.UnknownTypes) > 0 || len(m.KnownTypes) > 0; w.stuck {
+	if w.stuck = len(m.Findings) > 0 || len(m.Above) > 0 || m.Times != nil || len(m.Beside) > 0 || len(m.Clauses) > 0 || len(m.UnknownTypes) > 0 || len(m.KnownTypes) > 0 || len(m.FeatureNames) > 0; w.stuck {
 		return
 	}
 	for _, it := range m.Items {
@@ -188,7 +194,7 @@ func list[T int32 | int64](w *writer, field protowire.Number, all []T) {
 }
 
 func (w *writer) item(it *nodev1.Item) {
-	w.stuck = w.stuck || it.Explain != nil
+	w.stuck = w.stuck || it.Explain != nil || it.Features != nil
 	if x := math.Float64bits(it.Score); x != 0 {
 		w.fixed(1, x)
 	}

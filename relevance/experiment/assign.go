@@ -31,6 +31,7 @@ type Assigned struct {
 	Sets        *Sets       // what the variant changes of the feed; never nil, and not to be changed
 	SetsSum     uint64      // of Sets: the same where they are
 	Parameters  []Parameter // that any variant of the experiment sets, sorted; not to be changed
+	Features    int         // of 10,000 answers, whose exposures are to have the items' features
 }
 
 // Probability of a variant: Slots of 10,000 that the experiment uses, times

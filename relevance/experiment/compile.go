@@ -218,7 +218,7 @@ func (e *compiled) compile() {
 	for i, a := range e.arms {
 		e.assigned = append(e.assigned, Assigned{
 			Experiment: e.Name, Layer: e.Layer, Variant: a.Variant, Checksum: e.checksum, Sets: &e.variants[i].Set,
-			Probability: Probability{Slots: e.usedN, Weight: a.Weight}, Parameters: parameters, SetsSum: e.variants[i].Set.sum(),
+			Probability: Probability{Slots: e.usedN, Weight: a.Weight}, Parameters: parameters, SetsSum: e.variants[i].Set.sum(), Features: e.Features,
 		})
 	}
 }

@@ -95,6 +95,7 @@ func diffWritten(old, next *compiled) (texts []string) {
 	texts = written(texts, "ramp", old.Ramp.text(), next.Ramp.text())
 	texts = written(texts, "guards", old.Guards.text(), next.Guards.text())
 	texts = written(texts, "outcomes", old.Outcomes.text(), next.Outcomes.text())
+	texts = written(texts, "features", fmt.Sprint(old.Features), fmt.Sprint(next.Features))
 	texts = written(texts, "targeting", strings.Join(old.clauses(), " && "), strings.Join(next.clauses(), " && "))
 	variants := func(e *compiled) map[string]string {
 		all := map[string]string{}

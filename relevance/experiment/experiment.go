@@ -23,6 +23,7 @@
 //	    ramp: {steps: [100, 1000, 10000], least: 1h, viewers: 1000}
 //	    guards: {refused: 1.5, empty: 1.5, fewer: {click: 0.8}}
 //	    outcomes: {topic: clicks, actions: [click], window: 1h}
+//	    features: 100           # of 10,000 answers, whose exposures have them
 //
 // Package internal/slot says byte for byte how a unit is dealt. DESIGN.md says
 // what may change while an experiment runs.
@@ -100,6 +101,9 @@ type Experiment struct {
 	// entities), whatever their slot and the targeting. They are not dealt by
 	// chance and must not be counted.
 	Forced map[string]string `yaml:"forced,omitempty"`
+	// Features is of how many of 10,000 answers exposures have the features that
+	// the items were scored by: to train on. Pages that two models draft have none.
+	Features int `yaml:"features,omitempty"`
 	// Ramp and Guards are for coordinators; nil: nobody changes the share, and
 	// nobody pauses the experiment, but people.
 	Ramp   *Ramp   `yaml:"ramp,omitempty"`

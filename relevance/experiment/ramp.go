@@ -155,6 +155,9 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 	if e.Outcomes != nil {
 		e.Outcomes.check(f, path+".outcomes")
 	}
+	if e.Features < 0 || e.Features > slot.Count {
+		f.addf(path+".features", "write 100 for 1 % of the answers", "%d is not between 0 and %d", e.Features, slot.Count)
+	}
 	g := e.Guards
 	if g == nil {
 		return

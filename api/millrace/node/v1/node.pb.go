@@ -75,7 +75,10 @@ type QueryRequest struct {
 	ServedKey []byte `protobuf:"bytes,41,opt,name=served_key,json=servedKey,proto3" json:"served_key,omitempty"`
 	// Models that rank the same candidates too, each for itself: see
 	// QueryResponse.beside. Explain concerns none of them.
-	Beside        []*Model `protobuf:"bytes,42,rep,name=beside,proto3" json:"beside,omitempty"`
+	Beside []*Model `protobuf:"bytes,42,rep,name=beside,proto3" json:"beside,omitempty"`
+	// Tells the features of each item by the model: see Item.features. Concerns
+	// none of the further rankings.
+	Features      bool `protobuf:"varint,43,opt,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -264,6 +267,13 @@ func (x *QueryRequest) GetBeside() []*Model {
 	return nil
 }
 
+func (x *QueryRequest) GetFeatures() bool {
+	if x != nil {
+		return x.Features
+	}
+	return false
+}
+
 // Model names one version of a model, as the fields of QueryRequest do.
 type Model struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -353,6 +363,8 @@ type QueryResponse struct {
 	// The rankings by QueryRequest.beside, in its order. A node of an older
 	// version has none.
 	Beside []*Ranking `protobuf:"bytes,42,rep,name=beside,proto3" json:"beside,omitempty"`
+	// The names of the values in Item.features, in the order of the model's spec.
+	FeatureNames []string `protobuf:"bytes,43,rep,name=feature_names,json=featureNames,proto3" json:"feature_names,omitempty"`
 	// What the node understands of a request; see the Go constant Protocol of
 	// internal/nodewire. A node that does not say understands 0.
 	Protocol      int32 `protobuf:"varint,50,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -491,6 +503,13 @@ func (x *QueryResponse) GetWithheldBytes() int64 {
 func (x *QueryResponse) GetBeside() []*Ranking {
 	if x != nil {
 		return x.Beside
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetFeatureNames() []string {
+	if x != nil {
+		return x.FeatureNames
 	}
 	return nil
 }
@@ -727,6 +746,7 @@ type Item struct {
 	// Further records of the same object, in rank order, without bodies.
 	Also          []*Item         `protobuf:"bytes,9,rep,name=also,proto3" json:"also,omitempty"`
 	Explain       *v1.ItemExplain `protobuf:"bytes,10,opt,name=explain,proto3" json:"explain,omitempty"`
+	Features      *Vector         `protobuf:"bytes,11,opt,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -831,6 +851,68 @@ func (x *Item) GetExplain() *v1.ItemExplain {
 	return nil
 }
 
+func (x *Item) GetFeatures() *Vector {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+// Vector is the features that an item was scored by.
+type Vector struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// NaN: there is none, or it is a text.
+	Numbers []float64 `protobuf:"fixed64,1,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	// By place in numbers.
+	Texts         map[int32]string `protobuf:"bytes,2,rep,name=texts,proto3" json:"texts,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Vector) Reset() {
+	*x = Vector{}
+	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Vector) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Vector) ProtoMessage() {}
+
+func (x *Vector) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Vector.ProtoReflect.Descriptor instead.
+func (*Vector) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Vector) GetNumbers() []float64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+func (x *Vector) GetTexts() map[int32]string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
 // Partitions says of each partition what its part of the answer shows. They are
 // lists and not messages, because there are hundreds.
 type Partitions struct {
@@ -851,7 +933,7 @@ type Partitions struct {
 
 func (x *Partitions) Reset() {
 	*x = Partitions{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +945,7 @@ func (x *Partitions) String() string {
 func (*Partitions) ProtoMessage() {}
 
 func (x *Partitions) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[6]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +958,7 @@ func (x *Partitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partitions.ProtoReflect.Descriptor instead.
 func (*Partitions) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Partitions) GetAnswered() []int32 {
@@ -929,7 +1011,7 @@ type Stages struct {
 
 func (x *Stages) Reset() {
 	*x = Stages{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1023,7 @@ func (x *Stages) String() string {
 func (*Stages) ProtoMessage() {}
 
 func (x *Stages) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[7]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1036,7 @@ func (x *Stages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stages.ProtoReflect.Descriptor instead.
 func (*Stages) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Stages) GetCandidates() int64 {
@@ -1017,7 +1099,7 @@ type GetSchemaRequest struct {
 
 func (x *GetSchemaRequest) Reset() {
 	*x = GetSchemaRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1111,7 @@ func (x *GetSchemaRequest) String() string {
 func (*GetSchemaRequest) ProtoMessage() {}
 
 func (x *GetSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[8]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1124,7 @@ func (x *GetSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchemaRequest.ProtoReflect.Descriptor instead.
 func (*GetSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetSchemaRequest) GetFingerprint() uint64 {
@@ -1070,7 +1152,7 @@ type GetSchemaResponse struct {
 
 func (x *GetSchemaResponse) Reset() {
 	*x = GetSchemaResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[9]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1164,7 @@ func (x *GetSchemaResponse) String() string {
 func (*GetSchemaResponse) ProtoMessage() {}
 
 func (x *GetSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[9]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1177,7 @@ func (x *GetSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSchemaResponse.ProtoReflect.Descriptor instead.
 func (*GetSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetSchemaResponse) GetJson() string {
@@ -1124,7 +1206,7 @@ type HotRequest struct {
 
 func (x *HotRequest) Reset() {
 	*x = HotRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[10]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1218,7 @@ func (x *HotRequest) String() string {
 func (*HotRequest) ProtoMessage() {}
 
 func (x *HotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[10]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1231,7 @@ func (x *HotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotRequest.ProtoReflect.Descriptor instead.
 func (*HotRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HotRequest) GetPartitions() []int32 {
@@ -1176,7 +1258,7 @@ type HotResponse struct {
 
 func (x *HotResponse) Reset() {
 	*x = HotResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[11]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1270,7 @@ func (x *HotResponse) String() string {
 func (*HotResponse) ProtoMessage() {}
 
 func (x *HotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[11]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1283,7 @@ func (x *HotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotResponse.ProtoReflect.Descriptor instead.
 func (*HotResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HotResponse) GetTimelines() []*HotTimelines {
@@ -1227,7 +1309,7 @@ type HotTimelines struct {
 
 func (x *HotTimelines) Reset() {
 	*x = HotTimelines{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[12]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1321,7 @@ func (x *HotTimelines) String() string {
 func (*HotTimelines) ProtoMessage() {}
 
 func (x *HotTimelines) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[12]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1334,7 @@ func (x *HotTimelines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotTimelines.ProtoReflect.Descriptor instead.
 func (*HotTimelines) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HotTimelines) GetType() string {
@@ -1286,7 +1368,7 @@ type DigestsRequest struct {
 
 func (x *DigestsRequest) Reset() {
 	*x = DigestsRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[13]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1380,7 @@ func (x *DigestsRequest) String() string {
 func (*DigestsRequest) ProtoMessage() {}
 
 func (x *DigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[13]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1393,7 @@ func (x *DigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestsRequest.ProtoReflect.Descriptor instead.
 func (*DigestsRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DigestsRequest) GetPartitions() []int32 {
@@ -1331,7 +1413,7 @@ type DigestsResponse struct {
 
 func (x *DigestsResponse) Reset() {
 	*x = DigestsResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[14]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1425,7 @@ func (x *DigestsResponse) String() string {
 func (*DigestsResponse) ProtoMessage() {}
 
 func (x *DigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[14]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1438,7 @@ func (x *DigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DigestsResponse.ProtoReflect.Descriptor instead.
 func (*DigestsResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DigestsResponse) GetTrails() []*Trail {
@@ -1385,7 +1467,7 @@ type Trail struct {
 
 func (x *Trail) Reset() {
 	*x = Trail{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[15]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1479,7 @@ func (x *Trail) String() string {
 func (*Trail) ProtoMessage() {}
 
 func (x *Trail) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[15]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1410,7 +1492,7 @@ func (x *Trail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trail.ProtoReflect.Descriptor instead.
 func (*Trail) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Trail) GetPartition() int32 {
@@ -1472,7 +1554,7 @@ type Offsets struct {
 
 func (x *Offsets) Reset() {
 	*x = Offsets{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[16]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1484,7 +1566,7 @@ func (x *Offsets) String() string {
 func (*Offsets) ProtoMessage() {}
 
 func (x *Offsets) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[16]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1579,7 @@ func (x *Offsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offsets.ProtoReflect.Descriptor instead.
 func (*Offsets) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Offsets) GetContent() int64 {
@@ -1526,7 +1608,7 @@ type ReadPartitionRequest struct {
 
 func (x *ReadPartitionRequest) Reset() {
 	*x = ReadPartitionRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[17]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1620,7 @@ func (x *ReadPartitionRequest) String() string {
 func (*ReadPartitionRequest) ProtoMessage() {}
 
 func (x *ReadPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[17]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1633,7 @@ func (x *ReadPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadPartitionRequest.ProtoReflect.Descriptor instead.
 func (*ReadPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReadPartitionRequest) GetPartition() int32 {
@@ -1586,7 +1668,7 @@ type ReadPartitionResponse struct {
 
 func (x *ReadPartitionResponse) Reset() {
 	*x = ReadPartitionResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[18]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1680,7 @@ func (x *ReadPartitionResponse) String() string {
 func (*ReadPartitionResponse) ProtoMessage() {}
 
 func (x *ReadPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[18]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1693,7 @@ func (x *ReadPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadPartitionResponse.ProtoReflect.Descriptor instead.
 func (*ReadPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReadPartitionResponse) GetAt() *Offsets {
@@ -1673,7 +1755,7 @@ type Row struct {
 
 func (x *Row) Reset() {
 	*x = Row{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[19]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1767,7 @@ func (x *Row) String() string {
 func (*Row) ProtoMessage() {}
 
 func (x *Row) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[19]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1780,7 @@ func (x *Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Row.ProtoReflect.Descriptor instead.
 func (*Row) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Row) GetKey() []byte {
@@ -1773,7 +1855,7 @@ type CheckPartitionRequest struct {
 
 func (x *CheckPartitionRequest) Reset() {
 	*x = CheckPartitionRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[20]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +1867,7 @@ func (x *CheckPartitionRequest) String() string {
 func (*CheckPartitionRequest) ProtoMessage() {}
 
 func (x *CheckPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[20]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +1880,7 @@ func (x *CheckPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPartitionRequest.ProtoReflect.Descriptor instead.
 func (*CheckPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CheckPartitionRequest) GetPartition() int32 {
@@ -1821,7 +1903,7 @@ type CheckPartitionResponse struct {
 
 func (x *CheckPartitionResponse) Reset() {
 	*x = CheckPartitionResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[21]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +1915,7 @@ func (x *CheckPartitionResponse) String() string {
 func (*CheckPartitionResponse) ProtoMessage() {}
 
 func (x *CheckPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[21]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +1928,7 @@ func (x *CheckPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckPartitionResponse.ProtoReflect.Descriptor instead.
 func (*CheckPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CheckPartitionResponse) GetTimelines() int64 {
@@ -1894,7 +1976,7 @@ type WitnessPartitionRequest struct {
 
 func (x *WitnessPartitionRequest) Reset() {
 	*x = WitnessPartitionRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[22]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +1988,7 @@ func (x *WitnessPartitionRequest) String() string {
 func (*WitnessPartitionRequest) ProtoMessage() {}
 
 func (x *WitnessPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[22]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2001,7 @@ func (x *WitnessPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessPartitionRequest.ProtoReflect.Descriptor instead.
 func (*WitnessPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WitnessPartitionRequest) GetPartition() int32 {
@@ -1968,7 +2050,7 @@ type WitnessPartitionResponse struct {
 
 func (x *WitnessPartitionResponse) Reset() {
 	*x = WitnessPartitionResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[23]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2062,7 @@ func (x *WitnessPartitionResponse) String() string {
 func (*WitnessPartitionResponse) ProtoMessage() {}
 
 func (x *WitnessPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[23]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2075,7 @@ func (x *WitnessPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessPartitionResponse.ProtoReflect.Descriptor instead.
 func (*WitnessPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WitnessPartitionResponse) GetDigest() uint64 {
@@ -2031,7 +2113,7 @@ type CondemnPartitionRequest struct {
 
 func (x *CondemnPartitionRequest) Reset() {
 	*x = CondemnPartitionRequest{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[24]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2125,7 @@ func (x *CondemnPartitionRequest) String() string {
 func (*CondemnPartitionRequest) ProtoMessage() {}
 
 func (x *CondemnPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[24]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2138,7 @@ func (x *CondemnPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CondemnPartitionRequest.ProtoReflect.Descriptor instead.
 func (*CondemnPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CondemnPartitionRequest) GetPartition() int32 {
@@ -2127,7 +2209,7 @@ type CondemnPartitionResponse struct {
 
 func (x *CondemnPartitionResponse) Reset() {
 	*x = CondemnPartitionResponse{}
-	mi := &file_millrace_node_v1_node_proto_msgTypes[25]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2139,7 +2221,7 @@ func (x *CondemnPartitionResponse) String() string {
 func (*CondemnPartitionResponse) ProtoMessage() {}
 
 func (x *CondemnPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_node_v1_node_proto_msgTypes[25]
+	mi := &file_millrace_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2152,7 +2234,7 @@ func (x *CondemnPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CondemnPartitionResponse.ProtoReflect.Descriptor instead.
 func (*CondemnPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_millrace_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CondemnPartitionResponse) GetKept() string {
@@ -2173,7 +2255,7 @@ var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xd8\x05\n" +
+	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xf4\x05\n" +
 	"\fQueryRequest\x12\x1a\n" +
 	"\bentities\x18\x01 \x01(\fR\bentities\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x17\n" +
@@ -2198,11 +2280,12 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\tmax_bytes\x18( \x01(\x03R\bmaxBytes\x12\x1d\n" +
 	"\n" +
 	"served_key\x18) \x01(\fR\tservedKey\x12/\n" +
-	"\x06beside\x18* \x03(\v2\x17.millrace.node.v1.ModelR\x06besideJ\x04\b\x10\x10\x11\"G\n" +
+	"\x06beside\x18* \x03(\v2\x17.millrace.node.v1.ModelR\x06beside\x12\x1a\n" +
+	"\bfeatures\x18+ \x01(\bR\bfeaturesJ\x04\b\x10\x10\x11\"G\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
-	"\x03sum\x18\x03 \x01(\tR\x03sum\"\x9f\x05\n" +
+	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xc4\x05\n" +
 	"\rQueryResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12<\n" +
 	"\n" +
@@ -2222,7 +2305,8 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\vknown_types\x18\x1f \x03(\tR\n" +
 	"knownTypes\x12%\n" +
 	"\x0ewithheld_bytes\x18( \x01(\x03R\rwithheldBytes\x121\n" +
-	"\x06beside\x18* \x03(\v2\x19.millrace.node.v1.RankingR\x06beside\x12\x1a\n" +
+	"\x06beside\x18* \x03(\v2\x19.millrace.node.v1.RankingR\x06beside\x12#\n" +
+	"\rfeature_names\x18+ \x03(\tR\ffeatureNames\x12\x1a\n" +
 	"\bprotocol\x182 \x01(\x05R\bprotocolJ\x04\b\x02\x10\x03\"\xbd\x01\n" +
 	"\aRanking\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
@@ -2242,7 +2326,7 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x05score\x18\b \x01(\x01R\x05score\x12\x16\n" +
 	"\x06served\x18\t \x01(\bR\x06served\x123\n" +
 	"\tcapped_by\x18\n" +
-	" \x03(\v2\x16.millrace.node.v1.ItemR\bcappedBy\"\x9a\x02\n" +
+	" \x03(\v2\x16.millrace.node.v1.ItemR\bcappedBy\"\xd0\x02\n" +
 	"\x04Item\x12\x14\n" +
 	"\x05score\x18\x01 \x01(\x01R\x05score\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x0e\n" +
@@ -2254,7 +2338,15 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x04body\x18\b \x01(\fR\x04body\x12*\n" +
 	"\x04also\x18\t \x03(\v2\x16.millrace.node.v1.ItemR\x04also\x127\n" +
 	"\aexplain\x18\n" +
-	" \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\"\x94\x02\n" +
+	" \x01(\v2\x1d.millrace.feed.v1.ItemExplainR\aexplain\x124\n" +
+	"\bfeatures\x18\v \x01(\v2\x18.millrace.node.v1.VectorR\bfeatures\"\x97\x01\n" +
+	"\x06Vector\x12\x18\n" +
+	"\anumbers\x18\x01 \x03(\x01R\anumbers\x129\n" +
+	"\x05texts\x18\x02 \x03(\v2#.millrace.node.v1.Vector.TextsEntryR\x05texts\x1a8\n" +
+	"\n" +
+	"TextsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x94\x02\n" +
 	"\n" +
 	"Partitions\x12\x1a\n" +
 	"\banswered\x18\x01 \x03(\x05R\banswered\x12'\n" +
@@ -2381,7 +2473,7 @@ func file_millrace_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_node_proto_rawDescData
 }
 
-var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_millrace_node_v1_node_proto_goTypes = []any{
 	(*QueryRequest)(nil),             // 0: millrace.node.v1.QueryRequest
 	(*Model)(nil),                    // 1: millrace.node.v1.Model
@@ -2389,77 +2481,81 @@ var file_millrace_node_v1_node_proto_goTypes = []any{
 	(*Ranking)(nil),                  // 3: millrace.node.v1.Ranking
 	(*Finding)(nil),                  // 4: millrace.node.v1.Finding
 	(*Item)(nil),                     // 5: millrace.node.v1.Item
-	(*Partitions)(nil),               // 6: millrace.node.v1.Partitions
-	(*Stages)(nil),                   // 7: millrace.node.v1.Stages
-	(*GetSchemaRequest)(nil),         // 8: millrace.node.v1.GetSchemaRequest
-	(*GetSchemaResponse)(nil),        // 9: millrace.node.v1.GetSchemaResponse
-	(*HotRequest)(nil),               // 10: millrace.node.v1.HotRequest
-	(*HotResponse)(nil),              // 11: millrace.node.v1.HotResponse
-	(*HotTimelines)(nil),             // 12: millrace.node.v1.HotTimelines
-	(*DigestsRequest)(nil),           // 13: millrace.node.v1.DigestsRequest
-	(*DigestsResponse)(nil),          // 14: millrace.node.v1.DigestsResponse
-	(*Trail)(nil),                    // 15: millrace.node.v1.Trail
-	(*Offsets)(nil),                  // 16: millrace.node.v1.Offsets
-	(*ReadPartitionRequest)(nil),     // 17: millrace.node.v1.ReadPartitionRequest
-	(*ReadPartitionResponse)(nil),    // 18: millrace.node.v1.ReadPartitionResponse
-	(*Row)(nil),                      // 19: millrace.node.v1.Row
-	(*CheckPartitionRequest)(nil),    // 20: millrace.node.v1.CheckPartitionRequest
-	(*CheckPartitionResponse)(nil),   // 21: millrace.node.v1.CheckPartitionResponse
-	(*WitnessPartitionRequest)(nil),  // 22: millrace.node.v1.WitnessPartitionRequest
-	(*WitnessPartitionResponse)(nil), // 23: millrace.node.v1.WitnessPartitionResponse
-	(*CondemnPartitionRequest)(nil),  // 24: millrace.node.v1.CondemnPartitionRequest
-	(*CondemnPartitionResponse)(nil), // 25: millrace.node.v1.CondemnPartitionResponse
-	nil,                              // 26: millrace.node.v1.Partitions.MissingEntry
-	(*v1.Viewer)(nil),                // 27: millrace.feed.v1.Viewer
-	(*v1.NodeTimes)(nil),             // 28: millrace.feed.v1.NodeTimes
-	(*v1.ClauseCounts)(nil),          // 29: millrace.feed.v1.ClauseCounts
-	(*v1.FilterClause)(nil),          // 30: millrace.feed.v1.FilterClause
-	(*v1.ItemExplain)(nil),           // 31: millrace.feed.v1.ItemExplain
+	(*Vector)(nil),                   // 6: millrace.node.v1.Vector
+	(*Partitions)(nil),               // 7: millrace.node.v1.Partitions
+	(*Stages)(nil),                   // 8: millrace.node.v1.Stages
+	(*GetSchemaRequest)(nil),         // 9: millrace.node.v1.GetSchemaRequest
+	(*GetSchemaResponse)(nil),        // 10: millrace.node.v1.GetSchemaResponse
+	(*HotRequest)(nil),               // 11: millrace.node.v1.HotRequest
+	(*HotResponse)(nil),              // 12: millrace.node.v1.HotResponse
+	(*HotTimelines)(nil),             // 13: millrace.node.v1.HotTimelines
+	(*DigestsRequest)(nil),           // 14: millrace.node.v1.DigestsRequest
+	(*DigestsResponse)(nil),          // 15: millrace.node.v1.DigestsResponse
+	(*Trail)(nil),                    // 16: millrace.node.v1.Trail
+	(*Offsets)(nil),                  // 17: millrace.node.v1.Offsets
+	(*ReadPartitionRequest)(nil),     // 18: millrace.node.v1.ReadPartitionRequest
+	(*ReadPartitionResponse)(nil),    // 19: millrace.node.v1.ReadPartitionResponse
+	(*Row)(nil),                      // 20: millrace.node.v1.Row
+	(*CheckPartitionRequest)(nil),    // 21: millrace.node.v1.CheckPartitionRequest
+	(*CheckPartitionResponse)(nil),   // 22: millrace.node.v1.CheckPartitionResponse
+	(*WitnessPartitionRequest)(nil),  // 23: millrace.node.v1.WitnessPartitionRequest
+	(*WitnessPartitionResponse)(nil), // 24: millrace.node.v1.WitnessPartitionResponse
+	(*CondemnPartitionRequest)(nil),  // 25: millrace.node.v1.CondemnPartitionRequest
+	(*CondemnPartitionResponse)(nil), // 26: millrace.node.v1.CondemnPartitionResponse
+	nil,                              // 27: millrace.node.v1.Vector.TextsEntry
+	nil,                              // 28: millrace.node.v1.Partitions.MissingEntry
+	(*v1.Viewer)(nil),                // 29: millrace.feed.v1.Viewer
+	(*v1.NodeTimes)(nil),             // 30: millrace.feed.v1.NodeTimes
+	(*v1.ClauseCounts)(nil),          // 31: millrace.feed.v1.ClauseCounts
+	(*v1.FilterClause)(nil),          // 32: millrace.feed.v1.FilterClause
+	(*v1.ItemExplain)(nil),           // 33: millrace.feed.v1.ItemExplain
 }
 var file_millrace_node_v1_node_proto_depIdxs = []int32{
-	27, // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
+	29, // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
 	5,  // 1: millrace.node.v1.QueryRequest.above:type_name -> millrace.node.v1.Item
 	1,  // 2: millrace.node.v1.QueryRequest.shadow:type_name -> millrace.node.v1.Model
 	1,  // 3: millrace.node.v1.QueryRequest.beside:type_name -> millrace.node.v1.Model
 	5,  // 4: millrace.node.v1.QueryResponse.items:type_name -> millrace.node.v1.Item
-	6,  // 5: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.Partitions
-	7,  // 6: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
+	7,  // 5: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.Partitions
+	8,  // 6: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
 	4,  // 7: millrace.node.v1.QueryResponse.findings:type_name -> millrace.node.v1.Finding
-	28, // 8: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
-	29, // 9: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	30, // 8: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
+	31, // 9: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
 	3,  // 10: millrace.node.v1.QueryResponse.beside:type_name -> millrace.node.v1.Ranking
 	5,  // 11: millrace.node.v1.Ranking.items:type_name -> millrace.node.v1.Item
-	30, // 12: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	32, // 12: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
 	5,  // 13: millrace.node.v1.Finding.capped_by:type_name -> millrace.node.v1.Item
 	5,  // 14: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
-	31, // 15: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
-	26, // 16: millrace.node.v1.Partitions.missing:type_name -> millrace.node.v1.Partitions.MissingEntry
-	12, // 17: millrace.node.v1.HotResponse.timelines:type_name -> millrace.node.v1.HotTimelines
-	15, // 18: millrace.node.v1.DigestsResponse.trails:type_name -> millrace.node.v1.Trail
-	16, // 19: millrace.node.v1.ReadPartitionRequest.to:type_name -> millrace.node.v1.Offsets
-	16, // 20: millrace.node.v1.ReadPartitionResponse.at:type_name -> millrace.node.v1.Offsets
-	19, // 21: millrace.node.v1.ReadPartitionResponse.rows:type_name -> millrace.node.v1.Row
-	0,  // 22: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
-	8,  // 23: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
-	10, // 24: millrace.node.v1.NodeService.Hot:input_type -> millrace.node.v1.HotRequest
-	13, // 25: millrace.node.v1.NodeService.Digests:input_type -> millrace.node.v1.DigestsRequest
-	17, // 26: millrace.node.v1.NodeService.ReadPartition:input_type -> millrace.node.v1.ReadPartitionRequest
-	20, // 27: millrace.node.v1.NodeService.CheckPartition:input_type -> millrace.node.v1.CheckPartitionRequest
-	22, // 28: millrace.node.v1.NodeService.WitnessPartition:input_type -> millrace.node.v1.WitnessPartitionRequest
-	24, // 29: millrace.node.v1.NodeService.CondemnPartition:input_type -> millrace.node.v1.CondemnPartitionRequest
-	2,  // 30: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
-	9,  // 31: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
-	11, // 32: millrace.node.v1.NodeService.Hot:output_type -> millrace.node.v1.HotResponse
-	14, // 33: millrace.node.v1.NodeService.Digests:output_type -> millrace.node.v1.DigestsResponse
-	18, // 34: millrace.node.v1.NodeService.ReadPartition:output_type -> millrace.node.v1.ReadPartitionResponse
-	21, // 35: millrace.node.v1.NodeService.CheckPartition:output_type -> millrace.node.v1.CheckPartitionResponse
-	23, // 36: millrace.node.v1.NodeService.WitnessPartition:output_type -> millrace.node.v1.WitnessPartitionResponse
-	25, // 37: millrace.node.v1.NodeService.CondemnPartition:output_type -> millrace.node.v1.CondemnPartitionResponse
-	30, // [30:38] is the sub-list for method output_type
-	22, // [22:30] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	33, // 15: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
+	6,  // 16: millrace.node.v1.Item.features:type_name -> millrace.node.v1.Vector
+	27, // 17: millrace.node.v1.Vector.texts:type_name -> millrace.node.v1.Vector.TextsEntry
+	28, // 18: millrace.node.v1.Partitions.missing:type_name -> millrace.node.v1.Partitions.MissingEntry
+	13, // 19: millrace.node.v1.HotResponse.timelines:type_name -> millrace.node.v1.HotTimelines
+	16, // 20: millrace.node.v1.DigestsResponse.trails:type_name -> millrace.node.v1.Trail
+	17, // 21: millrace.node.v1.ReadPartitionRequest.to:type_name -> millrace.node.v1.Offsets
+	17, // 22: millrace.node.v1.ReadPartitionResponse.at:type_name -> millrace.node.v1.Offsets
+	20, // 23: millrace.node.v1.ReadPartitionResponse.rows:type_name -> millrace.node.v1.Row
+	0,  // 24: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
+	9,  // 25: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
+	11, // 26: millrace.node.v1.NodeService.Hot:input_type -> millrace.node.v1.HotRequest
+	14, // 27: millrace.node.v1.NodeService.Digests:input_type -> millrace.node.v1.DigestsRequest
+	18, // 28: millrace.node.v1.NodeService.ReadPartition:input_type -> millrace.node.v1.ReadPartitionRequest
+	21, // 29: millrace.node.v1.NodeService.CheckPartition:input_type -> millrace.node.v1.CheckPartitionRequest
+	23, // 30: millrace.node.v1.NodeService.WitnessPartition:input_type -> millrace.node.v1.WitnessPartitionRequest
+	25, // 31: millrace.node.v1.NodeService.CondemnPartition:input_type -> millrace.node.v1.CondemnPartitionRequest
+	2,  // 32: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
+	10, // 33: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
+	12, // 34: millrace.node.v1.NodeService.Hot:output_type -> millrace.node.v1.HotResponse
+	15, // 35: millrace.node.v1.NodeService.Digests:output_type -> millrace.node.v1.DigestsResponse
+	19, // 36: millrace.node.v1.NodeService.ReadPartition:output_type -> millrace.node.v1.ReadPartitionResponse
+	22, // 37: millrace.node.v1.NodeService.CheckPartition:output_type -> millrace.node.v1.CheckPartitionResponse
+	24, // 38: millrace.node.v1.NodeService.WitnessPartition:output_type -> millrace.node.v1.WitnessPartitionResponse
+	26, // 39: millrace.node.v1.NodeService.CondemnPartition:output_type -> millrace.node.v1.CondemnPartitionResponse
+	32, // [32:40] is the sub-list for method output_type
+	24, // [24:32] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_node_proto_init() }
@@ -2473,7 +2569,7 @@ func file_millrace_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_node_proto_rawDesc), len(file_millrace_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

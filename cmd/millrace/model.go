@@ -48,7 +48,7 @@ lets the one serve that served before.`,
 				return completeGolden(c.OutOrStdout(), args[0], args[1], avsc)
 			},
 		},
-		featuresCommand(&avsc),
+		featuresCommand(&avsc), replayCommand(&avsc),
 		&cobra.Command{
 			Use: "show PACK|SPEC.yaml|NAME", Short: "Features, weights and card of a pack, a spec, or a built-in model", Args: cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error { return showModel(c.OutOrStdout(), args[0], avsc) },

@@ -38,7 +38,6 @@ type replay struct {
 	shown, again, more     [2]stats.Mean   // NDCG and reciprocal rank
 	logged                 []stats.Logged
 	alike, first           int // of logged, that begin alike; all
-	without                string
 }
 
 func replayCommand(avsc *[]string) *cobra.Command {
@@ -224,7 +223,11 @@ func (r *replay) take(page []shownItem) error {
 		r.viewers[viewer] = true
 		r.first++
 		l := stats.Logged{Reward: acted, Old: chance}
-		if !slices.ContainsFunc(order[:min(r.match, len(order))], func(s scored) bool { return s.at >= r.match }) && inOrder(order[:min(r.match, len(order))], func(s scored) int { return s.at }) {
+		alike := true
+		for i, s := range order[:min(r.match, len(order))] {
+			alike = alike && s.at == i
+		}
+		if alike {
 			l.New = 1
 			r.alike++
 		}
@@ -252,16 +255,6 @@ func (r *replay) take(page []shownItem) error {
 		r.more[i].Add(x[1] - x[0])
 	}
 	return nil
-}
-
-// inOrder reports whether places are 0, 1, 2, ...
-func inOrder[T any](all []T, place func(T) int) bool {
-	for i, x := range all {
-		if place(x) != i {
-			return false
-		}
-	}
-	return true
 }
 
 // score is what the model gives an item by its features.

@@ -133,6 +133,27 @@ func TestBucketOfAnotherCluster(t *testing.T) {
 	}
 }
 
+// A restore goes on with the files that an earlier try has left of the same
+// backup, and removes those of another.
+func TestIncomingKeepsTheFilesOfABackup(t *testing.T) {
+	d := incoming(filepath.Join(t.TempDir(), "in"))
+	m := &backup.Manifest{Partition: 16, Files: []backup.File{{Name: "1.sst"}, {Name: "2.sst"}}}
+	must(t, d.keep(m)) // makes the directory
+	want := map[string]bool{"016-1.sst": true, "016-2.sst.part": true, "016-3.sst": false, "016-3.sst.part": false, "014-3.sst": true}
+	for name := range want {
+		must(t, os.WriteFile(filepath.Join(string(d), name), nil, 0o644))
+	}
+	must(t, d.keep(m))
+	for name, kept := range want {
+		if _, err := os.Stat(filepath.Join(string(d), name)); (err == nil) != kept {
+			t.Errorf("%s is there: %v", name, !kept)
+		}
+	}
+	if name := d.name(16, "1.sst"); !want[name] {
+		t.Errorf("a file is named %s", name)
+	}
+}
+
 // What a restore downloaded before it broke off is there for the next try, and
 // gone where there will be none: of partitions that are whole, that are hosted
 // elsewhere, or that the node was ordered to delete.
@@ -148,12 +169,12 @@ func TestRestoresThatBrokeOffLeaveNothing(t *testing.T) {
 		}
 	}
 	there := func(p millrace.Partition) bool {
-		_, err := os.Stat(filepath.Join(k.incoming(p), "1.sst"))
+		_, err := os.Stat(k.incoming().path(p, "1.sst"))
 		return err == nil
 	}
 	for _, p := range append(missing, whole) {
-		must(t, os.MkdirAll(k.incoming(p), 0o755))
-		must(t, os.WriteFile(filepath.Join(k.incoming(p), "1.sst"), []byte("a part"), 0o644))
+		must(t, os.MkdirAll(string(k.incoming()), 0o755))
+		must(t, os.WriteFile(k.incoming().path(p, "1.sst"), []byte("a part"), 0o644))
 	}
 	var hosted cluster.Set
 	hosted.Add(whole)

@@ -268,7 +268,7 @@ func (r *restorer) one(ctx context.Context, w *way) error {
 		return nil
 	}
 	b := r.cfg.Bucket.Counted(r.cfg.Progress)
-	if err := Restore(ctx, b, w.from, r.store, filepath.Join(r.dir, fmt.Sprintf("in-%03d", p))); err != nil {
+	if err := Restore(ctx, b, w.from, r.store, incoming(filepath.Join(r.dir, "in"))); err != nil {
 		return err
 	}
 	if w.tail.IsZero() {

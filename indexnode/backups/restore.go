@@ -3,20 +3,18 @@ package backups
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/internal/partition"
 )
 
 // Newest implements replica.Backups.
@@ -64,33 +62,27 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 			}
 		}
 	})
-	err = Restore(ctx, bucket.Unlimited().Counted(progress), m, k.cfg.Store, k.incoming(p))
+	err = Restore(ctx, bucket.Unlimited().Counted(progress), m, k.cfg.Store, k.incoming())
 	done()
 	teller.Wait() // what is told later would be of another state
 	k.counters.restored(m.Bytes(), err)
 	return err
 }
 
-// incoming is where the files of a partition are while it is restored.
-func (k *Keeper) incoming(p millrace.Partition) string {
-	return filepath.Join(k.cfg.Dir, fmt.Sprintf("in-%03d", p))
-}
+// incoming is where the files of partitions are while they are restored.
+func (k *Keeper) incoming() incoming { return incoming(filepath.Join(k.cfg.Dir, "in")) }
 
 // Tidy removes what restores that broke off have left, but of those hosted
 // partitions that still lack something: the next try goes on there.
 func (k *Keeper) Tidy(hosted cluster.Set) error {
-	var errs []error
-	for p := range partition.All() {
+	return k.incoming().remove(func(p millrace.Partition, _ string) bool {
 		whole := k.cfg.Store.Applied(p).Content >= 0 && k.cfg.Store.Quarantined(p) == nil
-		if whole || !hosted.Has(p) {
-			errs = append(errs, k.Forget(p))
-		}
-	}
-	return errors.Join(errs...)
+		return whole || !hosted.Has(p)
+	})
 }
 
 // Forget implements replica.Backups.
-func (k *Keeper) Forget(p millrace.Partition) error { return os.RemoveAll(k.incoming(p)) }
+func (k *Keeper) Forget(p millrace.Partition) error { return k.incoming().forget(p) }
 
 // Healed implements replica.Backups.
 func (k *Keeper) Healed(ctx context.Context, p millrace.Partition, was replica.Why, b replica.Backup, took time.Duration) {
@@ -113,47 +105,45 @@ const (
 	// restores is how many partitions are restored at a time: small ones
 	// share the store's flushes, and some are read while others are flushed.
 	restores = 32
+	// memoryBytes is how many bytes of downloads stay in memory: files that are
+	// merged into another are not worth to be written.
+	memoryBytes = 64 << 20
 )
+
+var inMemory = semaphore.NewWeighted(memoryBytes)
 
 // Restore replaces what a store has of a partition by a backup. What is
 // downloaded stays in dir when that breaks off, so that the next try goes on
-// there; afterwards dir is gone.
-func Restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, s *store.Store, dir string) error {
+// there; afterwards it is gone.
+func Restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, s *store.Store, dir incoming) error {
 	schemas, err := getSchemas(ctx, b, m.Schemas)
 	if err != nil {
 		return err
 	}
-	if err := keepFilesOf(dir, m); err != nil {
+	if err := dir.keep(m); err != nil {
 		return err
 	}
+	c := checkpoint(m, schemas)
 	g, getting := errgroup.WithContext(ctx)
 	g.SetLimit(downloads)
-	for _, f := range m.Files {
+	for i, f := range m.Files {
 		if getting.Err() != nil {
 			break
 		}
-		g.Go(func() error { return b.GetFile(getting, f.Ref, filepath.Join(dir, f.Name)) })
+		into := &c.Files[i]
+		if !f.Bottom && inMemory.TryAcquire(f.Size) {
+			defer inMemory.Release(f.Size)
+			g.Go(func() (err error) {
+				into.Data, err = b.Get(getting, f.Ref, f.Size)
+				return err
+			})
+			continue
+		}
+		into.Name = dir.name(m.Partition, f.Name)
+		g.Go(func() error { return b.GetFile(getting, f.Ref, dir.path(m.Partition, f.Name)) })
 	}
 	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
 		return err
 	}
-	if err := s.Restore(ctx, dir, checkpoint(m, schemas)); err != nil {
-		return errors.Join(err, os.RemoveAll(dir))
-	}
-	return os.RemoveAll(dir)
-}
-
-// keepFilesOf makes a directory for the files of a backup, and removes what is
-// there of another.
-func keepFilesOf(dir string, m *backup.Manifest) error {
-	mark := filepath.Join(dir, "of")
-	if was, err := os.ReadFile(mark); err != nil || string(was) != m.ID {
-		if err := os.RemoveAll(dir); err != nil {
-			return fmt.Errorf("backups: %w", err)
-		}
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("backups: %w", err)
-	}
-	return os.WriteFile(mark, []byte(m.ID), 0o644)
+	return errors.Join(s.Restore(ctx, string(dir), c), dir.forget(m.Partition))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -44,18 +45,27 @@ type checker struct {
 	sum    Digest // of what is there
 
 	// The timeline at hand:
-	prefix string
+	prefix []byte
 	name   millrace.Timeline
 	hash   uint64
-	head   *blob
+	head   *head
 	chain  *chain
-	blobs  map[uint32]*span // of the older blobs seen
+	blobs  map[uint32]span // of the older blobs seen
 	filter *filter
 	ids    map[millrace.RecordID]millrace.Time // outside the head
-	inHead map[millrace.RecordID]bool
-	rows   int // id rows that are right
+	inHead map[millrace.RecordID]bool          // where there are others
+	rows   int                                 // id rows that are right
 
-	recs []millrace.Record // of the blob at hand
+	recs []millrace.Record // of the blob at hand, while it is there
+	room []byte            // with what is kept of the timeline at hand
+}
+
+// head is what a timeline's newest blob was found to hold.
+type head struct {
+	count    int
+	hasChain bool
+	oldest   millrace.Time
+	oldestID millrace.RecordID
 }
 
 // span is what an older blob was found to hold.
@@ -127,35 +137,80 @@ func (c *checker) features(k, v []byte) error {
 }
 
 func (c *checker) timelineRow(k, v []byte) error {
-	name, n, rest, err := cutTimeline(k)
-	if err != nil {
-		return err
-	}
-	if string(k[:n]) != c.prefix {
+	rest, same := bytes.CutPrefix(k, c.prefix)
+	if !same || c.prefix == nil {
 		if err := c.endTimeline(); err != nil {
 			return err
 		}
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
-		*c = checker{ctx: c.ctx, p: c.p, report: c.report, row: c.row, origin: c.origin, sum: c.sum, prefix: string(k[:n]), name: name,
-			hash: timelineDigest(name), blobs: map[uint32]*span{}, ids: map[millrace.RecordID]millrace.Time{}, inHead: map[millrace.RecordID]bool{}, recs: c.recs}
+		name, n, _, err := cutTimeline(k)
+		if err != nil {
+			return err
+		}
+		c.begin(k[:n], name)
+		rest = k[n:]
 	}
-	if err := c.part(rest, append([]byte(nil), v...)); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	if err := c.part(rest, v); err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
 	}
 	return nil
 }
 
+// begin goes on to another timeline, in the room and the maps of the last.
+func (c *checker) begin(prefix []byte, name millrace.Timeline) {
+	c.prefix, c.name, c.hash = append(c.prefix[:0], prefix...), name, timelineDigest(name)
+	c.head, c.chain, c.filter, c.rows, c.room = nil, nil, nil, 0, c.room[:0]
+	c.blobs, c.ids, c.inHead = emptied(c.blobs), emptied(c.ids), emptied(c.inHead)
+}
+
+// emptied returns an empty map: m, unless that costs more than a new one.
+func emptied[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil || len(m) > 1024 {
+		return map[K]V{}
+	}
+	clear(m)
+	return m
+}
+
+// roomBytes is how much room a checker makes at a time.
+const roomBytes = 256 << 10
+
+// keep returns a copy of bytes that lasts as long as their timeline is at hand.
+func (c *checker) keep(b []byte) []byte {
+	if len(b) > cap(c.room)-len(c.room) {
+		c.room = make([]byte, 0, max(roomBytes, len(b))) // what was kept stays in the old
+	}
+	n := len(c.room)
+	c.room = append(c.room, b...)
+	return c.room[n:len(c.room):len(c.room)]
+}
+
+// keepID keeps an id.
+func (c *checker) keepID(id millrace.RecordID) millrace.RecordID {
+	return millrace.RecordID(alias(c.keep(unsafe.Slice(unsafe.StringData(string(id)), len(id)))))
+}
+
 func (c *checker) part(rest, v []byte) (err error) {
+	if !isPart(rest) {
+		return errKey
+	}
 	switch rest[0] {
 	case partHead:
-		c.head, err = c.blob(v)
+		b, err := c.blob(v)
 		if err != nil {
 			return fmt.Errorf("head: %w", err)
 		}
-		for i := range c.recs {
-			c.inHead[c.recs[i].ID] = true
+		c.head = &head{count: b.count(), hasChain: b.hasChain()}
+		if c.head.count > 0 {
+			at, id := b.oldest()
+			c.head.oldest, c.head.oldestID = at, c.keepID(id)
+		}
+		if c.head.hasChain {
+			for i := range c.recs {
+				c.inHead[c.keepID(c.recs[i].ID)] = true
+			}
 		}
 		return nil
 	case partChain:
@@ -167,7 +222,7 @@ func (c *checker) part(rest, v []byte) (err error) {
 			return fmt.Errorf("m_%d: %w", suffix, err)
 		}
 	case partFilter:
-		c.filter, err = decodeFilter(v)
+		c.filter, err = decodeFilter(c.keep(v))
 		return err
 	case partID:
 		row, err := decodeIDRow(v)
@@ -186,6 +241,7 @@ func (c *checker) part(rest, v []byte) (err error) {
 }
 
 // blob checks a blob by itself, its digest too, and leaves its records in recs.
+// Both are read from v, and are gone with it.
 func (c *checker) blob(v []byte) (*blob, error) {
 	b, err := openBlob(v)
 	if err != nil {
@@ -223,17 +279,17 @@ func (c *checker) older(suffix uint32, v []byte) error {
 		if _, twice := c.ids[r.ID]; twice || c.inHead[r.ID] {
 			return fmt.Errorf("%w: %q twice", errChainState, r.ID)
 		}
-		c.ids[r.ID] = r.Time
+		c.ids[c.keepID(r.ID)] = r.Time
 	}
 	_, oldest := b.oldest()
 	_, newest := b.newest()
-	c.blobs[suffix] = &span{linkOf(suffix, b), oldest, newest}
+	c.blobs[suffix] = span{linkOf(suffix, b), c.keepID(oldest), c.keepID(newest)}
 	return nil
 }
 
 // endTimeline checks what holds between the rows of the timeline at hand.
 func (c *checker) endTimeline() error {
-	if c.prefix == "" {
+	if c.prefix == nil {
 		return nil
 	}
 	if err := c.whole(); err != nil {
@@ -244,11 +300,11 @@ func (c *checker) endTimeline() error {
 }
 
 func (c *checker) whole() error {
-	if c.head == nil || c.head.hasChain() != (c.chain != nil) {
+	if c.head == nil || c.head.hasChain != (c.chain != nil) {
 		return fmt.Errorf("%w: head and chain", errChainState)
 	}
 	if c.chain == nil {
-		if len(c.blobs) > 0 || c.filter != nil || c.head.count() == 0 {
+		if len(c.blobs) > 0 || c.filter != nil || c.head.count == 0 {
 			return fmt.Errorf("%w: orphans without a chain", errChainState)
 		}
 		return nil
@@ -256,12 +312,12 @@ func (c *checker) whole() error {
 	if len(c.blobs) != len(c.chain.links) {
 		return fmt.Errorf("%w: %d older blobs, %d in the chain", errChainState, len(c.blobs), len(c.chain.links))
 	}
-	if c.head.count() == 0 && len(c.blobs) > 0 {
+	if c.head.count == 0 && len(c.blobs) > 0 {
 		return fmt.Errorf("%w: empty head before others", errChainState)
 	}
 	for i, l := range c.chain.links {
-		b := c.blobs[l.suffix]
-		if b == nil || b.link != l {
+		b, ok := c.blobs[l.suffix]
+		if !ok || b.link != l {
 			return fmt.Errorf("%w: metadata of m_%d", errChainState, l.suffix)
 		}
 		nextTime, nextID := c.next(i)
@@ -283,10 +339,10 @@ func (c *checker) whole() error {
 // next is the oldest position of the blob before the i-th link's.
 func (c *checker) next(i int) (millrace.Time, millrace.RecordID) {
 	if i+1 == len(c.chain.links) {
-		return c.head.oldest()
+		return c.head.oldest, c.head.oldestID
 	}
-	b := c.blobs[c.chain.links[i+1].suffix]
-	if b == nil {
+	b, ok := c.blobs[c.chain.links[i+1].suffix]
+	if !ok {
 		return -maxTime, ""
 	}
 	return b.link.oldest, b.oldestID

@@ -39,6 +39,9 @@ type File struct {
 	// Bottom says that no file has older rows, and that a store can take this
 	// one as it is. Others are merged.
 	Bottom bool
+	// Data is what is in it, for a [Store.Restore] of one that is not Bottom:
+	// then it need not be in the directory.
+	Data []byte
 }
 
 // Checkpoint writes partitions, each as it is at one moment, into dir, which

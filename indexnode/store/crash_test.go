@@ -169,7 +169,7 @@ func (o *ordeal) verify(fs vfs.FS, floor map[millrace.Partition]int, restoring *
 }
 
 func (o *ordeal) restoreAgain(s *Store, restoring *[]Checkpoint) error {
-	if names, err := s.opts.FS.List("db"); err != nil || slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, scratchPrefix) }) {
+	if names, err := s.opts.FS.List("db"); err != nil || slices.Contains(names, scratchName) {
 		return fmt.Errorf("left by a restore: %v, %v", names, err)
 	}
 	if restoring == nil {

@@ -103,20 +103,24 @@ func cutTimeline(key []byte) (t millrace.Timeline, prefix int, rest []byte, err 
 		return t, 0, nil, err
 	}
 	typ, rest, err := cutString(rest)
-	if err != nil || len(rest) == 0 {
-		return t, 0, nil, errKey
-	}
-	ok := false
-	switch rest[0] {
-	case partHead, partChain, partFilter:
-		ok = len(rest) == 1
-	case partOlder:
-		ok = len(rest) == 5
-	case partID:
-		ok = true
-	}
-	if !ok {
+	if err != nil || !isPart(rest) {
 		return t, 0, nil, errKey
 	}
 	return millrace.Timeline{Entity: millrace.Entity(entity), Type: millrace.ContentType(typ)}, len(key) - len(rest), rest, nil
+}
+
+// isPart reports whether a key behind its timeline says which row of it it is.
+func isPart(rest []byte) bool {
+	if len(rest) == 0 {
+		return false
+	}
+	switch rest[0] {
+	case partHead, partChain, partFilter:
+		return len(rest) == 1
+	case partOlder:
+		return len(rest) == 5
+	case partID:
+		return true
+	}
+	return false
 }

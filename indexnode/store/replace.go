@@ -17,7 +17,7 @@ import (
 // replacement is what takes the place of a partition.
 type replacement struct {
 	p           *part
-	bottom, run []string // paths of tables, those of run newer; both are used up
+	bottom, run []string // paths of tables on disk, those of run newer; both are used up
 	// Guarded by flushing:
 	was   error // why it was quarantined before
 	begun bool  // it may not be what it was
@@ -145,9 +145,6 @@ func (s *Store) exchange(some []*replacement) error {
 		}
 		r.p.damaged = false
 		bottom, run = append(bottom, r.bottom...), append(run, r.run...)
-	}
-	if err := s.syncTables(slices.Concat(bottom, run)); err != nil {
-		return err
 	}
 	for _, paths := range [][]string{bottom, run} {
 		if len(paths) == 0 {

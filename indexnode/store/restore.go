@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	iofs "io/fs"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -39,9 +41,9 @@ func (s *Store) Restore(ctx context.Context, dir string, c Checkpoint) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	r := restore{ctx: ctx, s: s, p: p, c: &c, dir: dir, scratch: s.opts.FS.PathJoin(s.dir, fmt.Sprintf("%s%03d", scratchPrefix, c.Partition))}
+	r := restore{ctx: ctx, s: s, p: p, c: &c, dir: dir, scratch: s.opts.FS.PathJoin(s.dir, scratchName), prefix: fmt.Sprintf("%03d-", c.Partition)}
 	err = r.do()
-	if left := s.opts.FS.RemoveAll(r.scratch); left != nil { // until the next restore, or Open
+	if left := r.tidy(); left != nil { // until the next restore, or Open
 		s.log.Warn("store: files of a restore are left", "dir", r.scratch, "err", left)
 	}
 	if err != nil {
@@ -50,19 +52,13 @@ func (s *Store) Restore(ctx context.Context, dir string, c Checkpoint) error {
 	return nil
 }
 
-// scratchPrefix begins the name of the directory, within the store's, in which
-// a restore has its files.
-const scratchPrefix = "restore-"
+// scratchName is the name of the directory, within the store's, in which
+// restores have their files.
+const scratchName = "restore"
 
 // removeScratch removes what restores left that did not end.
 func (s *Store) removeScratch() error {
-	names, err := s.opts.FS.List(s.dir)
-	for _, name := range names {
-		if strings.HasPrefix(name, scratchPrefix) {
-			err = errors.Join(err, s.opts.FS.RemoveAll(s.opts.FS.PathJoin(s.dir, name)))
-		}
-	}
-	return err
+	return s.opts.FS.RemoveAll(s.opts.FS.PathJoin(s.dir, scratchName))
 }
 
 // restore is a restore under way.
@@ -72,6 +68,7 @@ type restore struct {
 	p            *part
 	c            *Checkpoint
 	dir, scratch string
+	prefix       string // of the names of its own files in scratch
 	// Both are in key order and hold only what a store can take as it is:
 	bottom []string // paths of tables of the checkpoint
 	run    []string // paths of tables with what is newer than those of the bottom
@@ -91,6 +88,11 @@ func (r *restore) do() error {
 			return err
 		}
 	}
+	// Restores beside each other share the disk's commits, but for what is done
+	// under the lock of replace.
+	if err := r.s.syncTables(slices.Concat(r.bottom, r.run)); err != nil {
+		return err
+	}
 	return r.s.replace(&replacement{p: r.p, bottom: r.bottom, run: r.run})
 }
 
@@ -106,13 +108,10 @@ func (r *restore) refuse(err error) error {
 // store, and verifies that they are the partition.
 func (r *restore) prepare() (err error) {
 	fs := r.s.opts.FS
-	if err := errors.Join(r.s.room(r.s.opts.MinFreeBytes/4), fs.RemoveAll(r.scratch)); err != nil {
+	if err := errors.Join(r.s.room(r.s.opts.MinFreeBytes/4), fs.MkdirAll(r.scratch, 0o755)); err != nil {
 		return err
 	}
-	if err := fs.MkdirAll(r.scratch, 0o755); err != nil {
-		return err
-	}
-	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: "run-", level: lowestLevel - 1}, rows: newChecker(r.ctx, r.p.p)}
+	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: r.prefix + "run-", level: lowestLevel - 1}, rows: newChecker(r.ctx, r.p.p)}
 	defer func() { err = errors.Join(err, m.close()) }()
 	if err := r.open(m); err != nil {
 		return err
@@ -124,6 +123,20 @@ func (r *restore) prepare() (err error) {
 		r.run = append(r.run, fs.PathJoin(r.scratch, f.Name))
 	}
 	return m.compare(r.c)
+}
+
+// tidy removes what is there of its own files.
+func (r *restore) tidy() error {
+	names, err := r.s.opts.FS.List(r.scratch)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, r.prefix) {
+			err = errors.Join(err, r.s.opts.FS.Remove(r.s.opts.FS.PathJoin(r.scratch, name)))
+		}
+	}
+	return err
 }
 
 // open opens the files: those of the bottom by links.
@@ -152,18 +165,31 @@ func (r *restore) open(m *merge) error {
 }
 
 func (r *restore) openFile(m *merge, f File) error {
+	if f.Data != nil && !f.Bottom {
+		if n := int64(len(f.Data)); n != f.Size {
+			return fmt.Errorf("%w: it has %d bytes, %d were written", errTable, n, f.Size)
+		}
+		t, err := r.s.openBytes(f.Data)
+		if err != nil {
+			return err
+		}
+		return m.add(t, f)
+	}
 	fs := r.s.opts.FS
 	path := fs.PathJoin(r.dir, f.Name)
 	if err := r.regular(path, f.Size); err != nil {
 		return err
 	}
 	if f.Bottom {
-		own := fs.PathJoin(r.scratch, fmt.Sprintf("bottom-%06d.sst", len(r.bottom)))
+		own := fs.PathJoin(r.scratch, fmt.Sprintf("%sbottom-%06d.sst", r.prefix, len(r.bottom)))
 		if err := r.take(path, own, f.Size); err != nil {
 			return err
 		}
 		path = own
 		r.bottom = append(r.bottom, own)
+		if err := r.s.startSync(own, f.Size); err != nil { // while its rows are checked
+			return err
+		}
 	}
 	t, err := r.s.openTable(path)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/objstorage"
@@ -63,27 +63,30 @@ type unsynced struct{ vfs.File }
 func (unsynced) Sync() error     { return nil }
 func (unsynced) SyncData() error { return nil }
 
-// manyTables is how many tables cost less to sync with all of the disk than one
-// by one.
-const manyTables = 8
+// startSync has a table's bytes written, and does not wait for it.
+func (s *Store) startSync(path string, size int64) error {
+	return s.withTable(path, func(f vfs.File) error {
+		_, err := f.SyncTo(size)
+		return err
+	})
+}
 
 // syncTables has tables on disk when it returns.
 func (s *Store) syncTables(paths []string) error {
-	if len(paths) >= manyTables && vfs.Root(s.opts.FS) == vfs.Default {
-		if ok, err := syncDisk(s.dir); ok {
-			return err
-		}
-	}
 	for _, path := range paths {
-		f, err := s.opts.FS.Open(path)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		if err := s.withTable(path, vfs.File.Sync); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (s *Store) withTable(path string, use func(vfs.File) error) error {
+	f, err := s.opts.FS.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(f), f.Close())
 }
 
 // finish ends the table at hand.
@@ -131,11 +134,26 @@ func (s *Store) openTable(path string) (*table, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	t := new(table)
-	if t.r, err = sstable.NewReader(context.Background(), tableFile{f, info.Size()}, s.dbo.MakeReaderOptions()); err != nil {
+	r, err := sstable.NewReader(context.Background(), tableFile{f, info.Size()}, s.dbo.MakeReaderOptions())
+	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	if t.it, err = t.r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles); err == nil {
+	return newTable(r)
+}
+
+// openBytes opens a table that is in memory.
+func (s *Store) openBytes(b []byte) (*table, error) {
+	r, err := sstable.NewMemReader(b, s.dbo.MakeReaderOptions())
+	if err != nil {
+		return nil, err
+	}
+	return newTable(r)
+}
+
+func newTable(r *sstable.Reader) (*table, error) {
+	t := &table{r: r}
+	var err error
+	if t.it, err = r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles); err == nil {
 		err = t.readRanges()
 	}
 	if err != nil {
@@ -220,12 +238,14 @@ func (f tableFile) NewReadHandle(objstorage.ReadBeforeSize) objstorage.ReadHandl
 // aheadBytes is how much of a table is read at once; a block has 4 KiB.
 const aheadBytes = 128 << 10
 
+var aheadBuffers = sync.Pool{New: func() any { return new([aheadBytes]byte) }}
+
 // aheadReader reads ahead where the blocks that are asked for follow each other.
 type aheadReader struct {
 	f    tableFile
-	buf  []byte
-	from int64 // where buf begins
-	next int64 // behind the last block
+	buf  []byte // of aheadBuffers, if any
+	from int64  // where buf begins
+	next int64  // behind the last block
 }
 
 func (r *aheadReader) ReadAt(ctx context.Context, b []byte, at int64) error {
@@ -235,7 +255,10 @@ func (r *aheadReader) ReadAt(ctx context.Context, b []byte, at int64) error {
 		return r.f.ReadAt(ctx, b, at)
 	}
 	if !within {
-		r.buf = slices.Grow(r.buf[:0], aheadBytes)[:min(aheadBytes, max(r.f.size-at, 0))]
+		if r.buf == nil {
+			r.buf = aheadBuffers.Get().(*[aheadBytes]byte)[:]
+		}
+		r.buf = r.buf[:min(aheadBytes, max(r.f.size-at, 0))]
 		r.from = at
 		if err := r.f.ReadAt(ctx, r.buf, at); err != nil {
 			return err
@@ -249,6 +272,13 @@ func (r *aheadReader) ReadAt(ctx context.Context, b []byte, at int64) error {
 	return nil
 }
 
-func (r *aheadReader) Close() error                                 { return nil }
+func (r *aheadReader) Close() error {
+	if r.buf != nil {
+		aheadBuffers.Put((*[aheadBytes]byte)(r.buf[:aheadBytes]))
+		r.buf = nil
+	}
+	return nil
+}
+
 func (r *aheadReader) SetupForCompaction()                          {}
 func (r *aheadReader) RecordCacheHit(context.Context, int64, int64) {}

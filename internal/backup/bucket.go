@@ -35,6 +35,7 @@ type Options struct {
 type Bucket struct {
 	objects  objects
 	limit    *rate.Limiter // nil is no bound
+	gets     chan struct{} // one for each file that comes at the moment
 	progress *Progress     // nil is not counted
 	log      *slog.Logger
 	cluster  *atomic.Pointer[Identity]   // whose the bucket is; nil until it was asked
@@ -90,6 +91,7 @@ func newBucket(body objects, o Options) *Bucket {
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
+	b.gets = make(chan struct{}, downloads)
 	b.objects = &patient{objects: body, log: b.log, pause: firstPause}
 	if o.BytesPerSecond > 0 {
 		b.limit = rate.NewLimiter(rate.Limit(o.BytesPerSecond), int(max(chunk, min(o.BytesPerSecond/4, 16*chunk))))

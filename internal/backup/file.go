@@ -10,6 +10,7 @@ import (
 	"hash"
 	"io"
 	"os"
+	"sync"
 
 	"golang.org/x/time/rate"
 )
@@ -190,20 +191,24 @@ func (b *Bucket) wait(ctx context.Context, n int) error {
 	return b.limit.WaitN(ctx, n)
 }
 
-// GetFile downloads what PutFile uploaded. It goes on with path+".part" where
+// PartSuffix ends the name of a file that is not yet downloaded whole.
+const PartSuffix = ".part"
+
+// GetFile downloads what PutFile uploaded. It goes on with path+PartSuffix where
 // an earlier download ended, and renames that to path when it is whole and of
 // the size and hash that r names; a file that isn't is a [Damage]. What is at
 // path already, and is whole, is not downloaded again. Nothing is synced: after
 // a crash, asking for it again tells whether it is there.
 func (b *Bucket) GetFile(ctx context.Context, r Ref, path string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	if is, err := refOf(path); err == nil && is == r {
 		b.progress.add(r.Size)
 		return nil
 	}
-	part := path + ".part"
+	if err := b.startGet(ctx); err != nil {
+		return err
+	}
+	defer b.endGet()
+	part := path + PartSuffix
 	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
@@ -227,6 +232,21 @@ func (b *Bucket) GetFile(ctx context.Context, r Ref, path string) error {
 	return err
 }
 
+// downloads is how many files come from a bucket at a time, for all who ask.
+const downloads = 32
+
+// startGet waits until there is room for another download.
+func (b *Bucket) startGet(ctx context.Context) error {
+	select {
+	case b.gets <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b *Bucket) endGet() { <-b.gets }
+
 // refOf reads what a file is.
 func refOf(path string) (r Ref, err error) {
 	f, err := os.Open(path)
@@ -246,7 +266,9 @@ func (b *Bucket) download(ctx context.Context, r Ref, f *os.File) (resumed bool,
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return false, err
 	}
-	have, err := io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, min(chunk, r.Size+1)))
+	buf := chunks.Get().(*[chunk]byte)
+	have, err := io.CopyBuffer(sum, struct{ io.Reader }{f}, buf[:])
+	chunks.Put(buf)
 	if err != nil {
 		return false, err
 	}
@@ -270,7 +292,12 @@ func (b *Bucket) Get(ctx context.Context, r Ref, most int64) ([]byte, error) {
 	if r.Size < 0 || r.Size > most {
 		return nil, &Damage{Object: r.name(), Kind: WrongSize, Detail: fmt.Sprintf("it is named with %d bytes; at most %d are read", r.Size, most)}
 	}
+	if err := b.startGet(ctx); err != nil {
+		return nil, err
+	}
+	defer b.endGet()
 	var out bytes.Buffer
+	out.Grow(int(min(r.Size, 16*chunk)))
 	if err := b.fetch(ctx, r, 0, sha256.New(), &out); err != nil {
 		return nil, err
 	}
@@ -294,7 +321,7 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 		}
 		in := &reader{ctx: ctx, b: b, from: io.LimitReader(from, r.Size-have+1)}
 		out := &writer{w: w}
-		err = pump(out, in, sum, int(min(chunk, r.Size-have+1)))
+		err = pump(out, in, sum)
 		_ = from.Close() // everything is read, or the first error tells
 		have += in.n
 		switch {
@@ -316,18 +343,24 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 	}
 }
 
-// pump copies from in to w, by buffers of a size. It hashes one while it reads
-// and writes the next: hashing takes as long as both.
-func pump(w io.Writer, in io.Reader, sum hash.Hash, size int) error {
+// chunks are buffers for pump.
+var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+
+// pump copies from in to w. It hashes one chunk while it reads and writes the
+// next: hashing takes as long as both.
+func pump(w io.Writer, in io.Reader, sum hash.Hash) error {
 	full, free := make(chan []byte), make(chan []byte, 2)
-	free <- make([]byte, size)
-	free <- make([]byte, size)
+	for range cap(free) {
+		b := chunks.Get().(*[chunk]byte)
+		defer chunks.Put(b)
+		free <- b[:]
+	}
 	hashed := make(chan struct{})
 	go func() {
 		defer close(hashed)
 		for b := range full {
 			sum.Write(b)
-			free <- b[:size]
+			free <- b[:chunk]
 		}
 	}()
 	defer func() {

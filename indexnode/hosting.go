@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
@@ -72,13 +74,23 @@ func (h *hosting) openKeeper() (err error) {
 	h.keeper, err = backups.NewKeeper(backups.KeeperConfig{
 		Config: n.cfg.Backup, Node: n.cfg.ID, Store: n.store, Dir: filepath.Join(n.cfg.Dir, "backup"), Retention: n.cfg.Store.Retention, Log: n.log,
 		Identity: func(ctx context.Context) (backup.Identity, error) { return backups.Identity(ctx, n.cfg.Cluster) },
-		Mine:     h.mine, Whole: n.replicas.Whole,
+		Mine:     h.mine, Whole: n.replicas.Whole, Asked: n.askedSince(),
 	})
 	n.keeper.Store(h.keeper)
 	if err == nil && n.cfg.Metrics != nil {
 		err = n.cfg.Metrics.Register(h.keeper)
 	}
 	return err
+}
+
+// askedSince returns a function that reports whether a question was answered
+// since its last call.
+func (n *Node) askedSince() func() bool {
+	var last atomic.Pointer[nodev1.QueryRequest]
+	return func() bool {
+		newest := n.asked.Load()
+		return last.Swap(newest) != newest
+	}
 }
 
 // mine returns the partitions that this node is to back up.

@@ -214,7 +214,7 @@ func (c *cutter) putTail(ctx context.Context, p millrace.Partition, t *tailWrite
 	if err := t.finish(path); err != nil {
 		return backup.Ref{}, fmt.Errorf("backups: %w", err)
 	}
-	ref, _, err := c.cfg.Bucket.PutFile(ctx, path, nil)
+	ref, _, err := c.cfg.Bucket.PutFile(ctx, path, nil, nil)
 	return ref, errors.Join(err, os.Remove(path))
 }
 

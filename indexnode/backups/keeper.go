@@ -75,6 +75,9 @@ type KeeperConfig struct {
 	Dir      string             // of its own, on the store's file system
 	Mine     func() cluster.Set // which partitions this node is to back up now
 	Whole    func(millrace.Partition) bool
+	// Asked reports whether a question came since its last call. Backups take
+	// little of the processors then. Nil is no.
+	Asked func() bool
 	// Retention is the store's.
 	Retention map[millrace.ContentType]store.Retention
 	Log       *slog.Logger
@@ -86,6 +89,8 @@ type Keeper struct {
 	cfg      KeeperConfig
 	counters counters
 	drills   drills
+	pacer    pacer
+	hashes   backup.Hashes // of the store's files
 	mu       struct {
 		sync.Mutex
 		bucket *backup.Bucket
@@ -100,7 +105,10 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 		return nil, err
 	}
 	cfg.Config = cfg.Config.WithDefaults()
-	k := &Keeper{cfg: cfg}
+	if cfg.Asked == nil {
+		cfg.Asked = func() bool { return false }
+	}
+	k := &Keeper{cfg: cfg, pacer: pacer{asked: cfg.Asked}}
 	k.mu.known = map[millrace.Partition]*backup.Manifest{}
 	for _, left := range []string{"out", "drill"} {
 		if err := os.RemoveAll(filepath.Join(cfg.Dir, left)); err != nil {
@@ -135,7 +143,7 @@ func (k *Keeper) bucket(ctx context.Context) (*backup.Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := backup.Open(ctx, k.cfg.To, backup.Options{BytesPerSecond: max(0, k.cfg.MiBPerSecond<<20), Log: k.cfg.Log})
+	b, err := backup.Open(ctx, k.cfg.To, backup.Options{BytesPerSecond: max(0, k.cfg.MiBPerSecond<<20), Pace: k.pacer.pace, Log: k.cfg.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -246,6 +254,7 @@ func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string
 		return err
 	}
 	r.progress = backup.NewProgress(0)
+	r.k.hashes.NewRound()
 	b := r.bucket.Counted(r.progress)
 	known, err := r.k.newest(ctx)
 	if err != nil {
@@ -277,7 +286,7 @@ func (r *round) uploadOne(ctx context.Context, b *backup.Bucket, c *store.Checkp
 	for tries := 0; ; tries++ {
 		known := newest.Known()
 		for i := range m.Files {
-			ref, uploaded, err := b.PutFile(ctx, filepath.Join(dir, m.Files[i].Name), known)
+			ref, uploaded, err := b.PutFile(ctx, filepath.Join(dir, m.Files[i].Name), known, &r.k.hashes)
 			if err != nil {
 				return err
 			}

@@ -24,7 +24,7 @@ func BenchmarkFiles(b *testing.B) {
 			b.SetBytes(int64(len(data)))
 			for b.Loop() {
 				var err error
-				if r, _, err = bucket.PutFile(b.Context(), from, nil); err != nil {
+				if r, _, err = bucket.PutFile(b.Context(), from, nil, nil); err != nil {
 					b.Fatal(err)
 				}
 				b.StopTimer()
@@ -34,7 +34,7 @@ func BenchmarkFiles(b *testing.B) {
 				b.StartTimer()
 			}
 		})
-		if _, _, err := bucket.PutFile(b.Context(), from, nil); err != nil {
+		if _, _, err := bucket.PutFile(b.Context(), from, nil, nil); err != nil {
 			b.Fatal(err)
 		}
 		b.Run("down/"+body.name, func(b *testing.B) {

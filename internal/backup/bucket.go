@@ -26,6 +26,9 @@ type Options struct {
 	// BytesPerSecond bounds what uploads and downloads move together; 0 is no
 	// bound.
 	BytesPerSecond int64
+	// Pace is called after work that held a processor or a disk for so long,
+	// and returns when there may be more. Nil is no rest.
+	Pace Pace
 	// Log hears of what is tried again; nil hears nothing.
 	Log *slog.Logger
 }
@@ -34,6 +37,9 @@ type Options struct {
 // concurrent use.
 type Bucket struct {
 	objects  objects
+	body     objects // without Pace
+	local    bool    // a directory
+	pace     Pace
 	limit    *rate.Limiter // nil is no bound
 	gets     chan struct{} // one for each file that comes at the moment
 	progress *Progress     // nil is not counted
@@ -87,12 +93,17 @@ func Open(ctx context.Context, to string, o Options) (*Bucket, error) {
 }
 
 func newBucket(body objects, o Options) *Bucket {
-	b := &Bucket{log: o.Log, cluster: new(atomic.Pointer[Identity]), former: new(atomic.Pointer[[]Identity]), term: condemnedTerm, poll: time.Second}
+	b := &Bucket{pace: o.Pace, log: o.Log, cluster: new(atomic.Pointer[Identity]), former: new(atomic.Pointer[[]Identity]), term: condemnedTerm, poll: time.Second}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
 	b.gets = make(chan struct{}, downloads)
-	b.objects = &patient{objects: body, log: b.log, pause: firstPause}
+	_, b.local = body.(*dir)
+	b.body = &patient{objects: body, log: b.log, pause: firstPause}
+	b.objects = b.body
+	if b.local && b.pace != nil {
+		b.objects = &patient{objects: yielding{body, b.pace}, log: b.log, pause: firstPause}
+	}
 	if o.BytesPerSecond > 0 {
 		b.limit = rate.NewLimiter(rate.Limit(o.BytesPerSecond), int(max(chunk, min(o.BytesPerSecond/4, 16*chunk))))
 	}
@@ -121,11 +132,12 @@ func openURLDir(u *url.URL) (objects, error) {
 // Close releases the bucket.
 func (b *Bucket) Close() error { return b.objects.close() }
 
-// Unlimited returns the same bucket without the bound on bytes a second, for a
-// restore that somebody waits for. Only the original is closed.
+// Unlimited returns the same bucket without the bound on bytes a second and
+// without rests, for a restore that somebody waits for. Only the original is
+// closed.
 func (b *Bucket) Unlimited() *Bucket {
 	c := *b
-	c.limit = nil
+	c.objects, c.pace, c.limit = b.body, nil, nil
 	return &c
 }
 

@@ -223,11 +223,11 @@ func TestFilesAreUploadedOnceAndComeBack(t *testing.T) {
 			data := randomBytes(size)
 			from := writeFile(t, data)
 			p := NewProgress(0)
-			r, uploaded, err := b.Counted(p).PutFile(t.Context(), from, nil)
+			r, uploaded, err := b.Counted(p).PutFile(t.Context(), from, nil, nil)
 			if err != nil || !uploaded || r.Size != int64(size) {
 				t.Fatalf("%d bytes: %+v, uploaded %v, %v", size, r, uploaded, err)
 			}
-			if _, uploaded, err = b.PutFile(t.Context(), from, nil); err != nil || uploaded {
+			if _, uploaded, err = b.PutFile(t.Context(), from, nil, nil); err != nil || uploaded {
 				t.Errorf("%d bytes a second time: uploaded %v, %v", size, uploaded, err)
 			}
 			to := filepath.Join(t.TempDir(), "back")

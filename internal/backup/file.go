@@ -70,19 +70,32 @@ type Known map[Ref]bool
 const chunk = 256 << 10
 
 // PutFile uploads a file, unless the bucket has it: known names it, or it is
-// found there. It tells whether it was uploaded.
-func (b *Bucket) PutFile(ctx context.Context, path string, known Known) (r Ref, uploaded bool, err error) {
+// found there. It tells whether it was uploaded. What hashes knows is not read
+// before; nil knows nothing.
+func (b *Bucket) PutFile(ctx context.Context, path string, known Known, hashes *Hashes) (r Ref, uploaded bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return r, false, fmt.Errorf("backup: %w", err)
 	}
 	defer f.Close()
-	sum := sha256.New()
-	if r.Size, err = io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, chunk)); err != nil {
-		return r, false, fmt.Errorf("backup: read %s: %w", path, err)
+	info, err := f.Stat()
+	if err != nil {
+		return r, false, fmt.Errorf("backup: %w", err)
 	}
-	sum.Sum(r.SHA256[:0])
+	id, ok := idOf(info)
+	if hashes == nil || !ok {
+		hashes, id = new(Hashes), fileID{}
+	}
+	if r, ok = hashes.get(id); !ok {
+		if r, err = b.hash(ctx, f); err != nil {
+			return r, false, err
+		}
+		hashes.set(id, r)
+	}
 	uploaded, err = b.upload(ctx, r, f, known)
+	if errors.Is(err, errChanged) {
+		hashes.forget(id)
+	}
 	return r, uploaded, err
 }
 

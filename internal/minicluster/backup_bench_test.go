@@ -207,9 +207,10 @@ func BenchmarkQueriesBesideBackups(b *testing.B) {
 		w.must(c.Close())
 		var p99, cpu [2][]float64 // without and with
 		var refused [2]int
-		for turn := range 6 {
+		for turn := range 10 {
 			with := turn % 2
 			c := w.start([]time.Duration{0, time.Millisecond}[with])
+			w.ask(c, perSecond/2, step/2) // what was just started has nothing in its caches
 			latency, used, n := w.ask(c, perSecond, step)
 			w.must(c.Close())
 			refused[with] += n
@@ -236,7 +237,7 @@ func question(n uint64) *feedv1.GetFeedRequest {
 }
 
 // saturation is the most answers a second that clients get who ask again as
-// soon as they are answered.
+// soon as they are answered, while records come in.
 func (w *backupBench) saturation(c *Cluster, step time.Duration) float64 {
 	w.Helper()
 	cl, err := client.Dial(c.GRPC)
@@ -245,6 +246,7 @@ func (w *backupBench) saturation(c *Cluster, step time.Duration) float64 {
 	var g sync.WaitGroup
 	counts := make([]int, 8)
 	end := time.Now().Add(step)
+	g.Go(func() { w.produce(c, end) })
 	for i := range counts {
 		g.Go(func() {
 			for n := uint64(i); time.Now().Before(end); n += 8 {
@@ -274,11 +276,7 @@ func (w *backupBench) ask(c *Cluster, perSecond float64, step time.Duration) (p9
 	defer cl.Close()
 	var g sync.WaitGroup
 	end := time.Now().Add(step)
-	g.Go(func() {
-		if _, err := c.Produce(w.ctx, c.ContentTopic(), schemas.Activity(), comingIn(end)); err != nil {
-			w.Error(err)
-		}
-	})
+	g.Go(func() { w.produce(c, end) })
 	var mu sync.Mutex
 	var took []float64
 	r := rand.New(rand.NewPCG(3, 4))
@@ -304,6 +302,14 @@ func (w *backupBench) ask(c *Cluster, perSecond float64, step time.Duration) (p9
 	used := cpuSeconds() - before
 	slices.Sort(took)
 	return took[len(took)*99/100], used / float64(len(took)), refused
+}
+
+// produce has records come in until some time.
+func (w *backupBench) produce(c *Cluster, end time.Time) {
+	w.Helper()
+	if _, err := c.Produce(w.ctx, c.ContentTopic(), schemas.Activity(), comingIn(end)); err != nil {
+		w.Error(err)
+	}
 }
 
 // comingIn are about five hundred records a second.

@@ -1,0 +1,83 @@
+package backups
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Beside questions, backups rest after their work; where nobody asks they do
+// not.
+func TestBackupsRestBesideQuestions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ask := false
+		p := pacer{asked: func() bool { was := ask; ask = false; return was }}
+		ctx, cancel := context.WithCancel(t.Context())
+		took := func(worked time.Duration) time.Duration {
+			began := time.Now()
+			p.pace(ctx, worked)
+			return time.Since(began)
+		}
+		if got := took(time.Millisecond); got != 0 {
+			t.Errorf("nobody asks, and it rests %v", got)
+		}
+		ask = true
+		if got := took(time.Millisecond); got != restPerWork*time.Millisecond {
+			t.Errorf("after a question it rests %v for a millisecond of work", got)
+		}
+		if got := took(time.Hour); got != longestRest {
+			t.Errorf("after an hour of work it rests %v", got)
+		}
+		time.Sleep(busyFor)
+		if got := took(time.Millisecond); got != 0 {
+			t.Errorf("a while after the last question it rests %v", got)
+		}
+		cancel()
+		ask = true
+		if got := took(time.Millisecond); got != 0 {
+			t.Errorf("nobody waits any more, and it rests %v", got)
+		}
+	})
+}
+
+// A backup looks whether there are questions; a restore, for which somebody
+// waits, does not.
+func TestRestoresDoNotRest(t *testing.T) {
+	b := newBench(t)
+	b.post(50)
+	looked := 0
+	k := b.keeper(b.store, "a", func(c *KeeperConfig) {
+		c.Asked = func() bool { looked++; return false }
+	})
+	must(t, k.Backup(t.Context()))
+	if looked == 0 {
+		t.Error("a backup did not look for questions")
+	}
+	looked = 0
+	p := partition.Of("member:1")
+	all, err := k.Newest(t.Context(), p)
+	if must(t, err); len(all) == 0 {
+		t.Fatal("there is no backup")
+	}
+	must(t, k.Restore(t.Context(), p, all[0], func(string) {}))
+	if looked > 2 { // Newest lists, before it is a restore
+		t.Errorf("a restore looked for questions %d times", looked)
+	}
+}
+
+// A backup remembers the store's tables for the next.
+func TestABackupRemembersTables(t *testing.T) {
+	b := newBench(t)
+	b.post(50)
+	k := b.keeper(b.store, "a", nil)
+	must(t, k.Backup(t.Context()))
+	first := k.hashes.Len()
+	b.post(1)
+	must(t, k.Backup(t.Context()))
+	if then := k.hashes.Len(); first == 0 || then <= first {
+		t.Errorf("%d tables are known after a full backup, %d after one more record", first, then)
+	}
+}

@@ -1,0 +1,109 @@
+package backup
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Hashes remembers what files are that are never written again, such as a
+// store's tables: by inode, size and time. So a backup reads what is new, and
+// not all that there is. The zero Hashes knows nothing.
+type Hashes struct {
+	mu        sync.Mutex
+	last, now map[fileID]Ref // of the round before and of this one
+}
+
+type fileID struct {
+	device, inode uint64
+	size          int64
+	modified      time.Time
+}
+
+// NewRound forgets the files that nobody asked for in the last round.
+func (h *Hashes) NewRound() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last, h.now = h.now, make(map[fileID]Ref)
+}
+
+// Len returns how many files are known.
+func (h *Hashes) Len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := len(h.now)
+	for id := range h.last {
+		if _, also := h.now[id]; !also {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *Hashes) get(id fileID) (Ref, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r, ok := h.now[id]
+	if !ok {
+		if r, ok = h.last[id]; ok {
+			h.now[id] = r
+		}
+	}
+	return r, ok
+}
+
+func (h *Hashes) set(id fileID, r Ref) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.now == nil {
+		h.now = make(map[fileID]Ref)
+	}
+	h.now[id] = r
+}
+
+func (h *Hashes) forget(id fileID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.now, id)
+	delete(h.last, id)
+}
+
+// idOf returns what tells a file from all others, as long as it is not written.
+func idOf(info fs.FileInfo) (id fileID, ok bool) {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return id, false
+	}
+	return fileID{device: uint64(s.Dev), inode: s.Ino, size: info.Size(), modified: info.ModTime()}, true
+}
+
+// hash reads a file, and rests after each chunk.
+func (b *Bucket) hash(ctx context.Context, f *os.File) (r Ref, err error) {
+	sum := sha256.New()
+	buf := chunks.Get().(*[chunk]byte)
+	defer chunks.Put(buf)
+	for {
+		began := time.Now()
+		n, err := f.Read(buf[:])
+		sum.Write(buf[:n])
+		r.Size += int64(n)
+		if err == io.EOF {
+			break
+		}
+		if err == nil {
+			b.pace.since(ctx, began)
+			err = ctx.Err()
+		}
+		if err != nil {
+			return r, fmt.Errorf("backup: read %s: %w", f.Name(), err)
+		}
+	}
+	sum.Sum(r.SHA256[:0])
+	return r, nil
+}

@@ -104,7 +104,7 @@ var homes = []home{
 	{Path: "github.com/parquet-go/parquet-go", In: []string{"cmd/millrace"}, Why: "the form of exports that every tool for data reads"},
 	{Path: "golang.org/x/time", In: []string{"broker", "internal/backup"}, Why: "quotas of callers; the bound on a backup's bytes"},
 	{Path: "gocloud.dev", In: []string{"internal/backup"}, Why: "object stores have one home"},
-	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "indexnode/store", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; what the processor can; disks that are synced whole; when questions are due"},
+	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "internal/figure", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; what the processor can; the page cache of benchmarks; when questions are due"},
 	{Path: "golang.org/x/sync", In: []string{"..."}, Why: "errgroup"},
 	{Path: "github.com/cockroachdb/datadriven", Tests: []string{"..."}, Why: "tests by data files"},
 }

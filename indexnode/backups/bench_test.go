@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
@@ -89,9 +88,9 @@ func (w *work) restoreAndCopy(from string) (restored, copied float64) {
 	w.b.Helper()
 	var r, c []float64
 	for range turns {
-		w.forget()
+		must(w.b, figure.Cold(w.bucket))
 		bytes, took := w.restore(from)
-		w.forget()
+		must(w.b, figure.Cold(w.bucket))
 		r, c = append(r, rate(bytes, took)), append(c, rate(bytes, w.copy()))
 	}
 	slices.Sort(r)
@@ -217,23 +216,6 @@ func (w *work) inBucket() (bytes int64) {
 		return err
 	}))
 	return bytes
-}
-
-// forget has the system read the bucket's files from the disk again, as after a
-// disaster.
-func (w *work) forget() {
-	w.b.Helper()
-	must(w.b, exec.Command("sync", "-f", w.dir).Run())
-	must(w.b, filepath.WalkDir(w.bucket, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		return errors.Join(unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
-	}))
 }
 
 // restore brings everything back into another store. It stays: ext4 makes a

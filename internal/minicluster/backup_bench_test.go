@@ -39,19 +39,20 @@ type backupBench struct {
 	dir    string
 	bucket string // a directory
 	kafka  string
-	begun  time.Time // when the node was started last
+	begun  time.Time        // when the node was started last
+	text   func(int) string // of a record
 }
 
-func newBackupBench(b *testing.B, records int) *backupBench {
+func newBackupBench(b *testing.B, records int, text func(int) string) *backupBench {
 	b.Helper()
-	w := &backupBench{B: b, ctx: b.Context(), dir: b.TempDir(), bucket: b.TempDir()}
+	w := &backupBench{B: b, ctx: b.Context(), dir: b.TempDir(), bucket: b.TempDir(), text: text}
 	k, err := StartKafka(b.TempDir(), "127.0.0.1:0")
 	w.must(err)
 	b.Cleanup(k.Close)
 	w.kafka = k.Addr()
 	topics := kafka.Prefixed("")
 	w.must(kafka.EnsureTopics(w.ctx, []string{w.kafka}, topics, nil))
-	fill(w.ctx, b, w.kafka, topics.Timeline, records)
+	fill(w.ctx, b, w.kafka, topics.Timeline, records, text)
 	return w
 }
 
@@ -101,25 +102,27 @@ func (w *backupBench) backedUp(c *Cluster) map[millrace.Partition]*backup.Manife
 
 // BenchmarkBootstrap tells how long a node with an emptied disk takes to serve
 // all partitions, where the log is cut to where its backups end, beside copying
-// the same bytes; and how much of the log it has read for it.
+// the same bytes, each from the disk; and how much of the log it has read for it.
 func BenchmarkBootstrap(b *testing.B) {
 	records := 1_000_000
 	if testing.Short() {
 		records = 10_000
 	}
 	for b.Loop() {
-		w := newBackupBench(b, records)
+		w := newBackupBench(b, records, noise)
 		c := w.start(200 * time.Millisecond)
 		newest := w.backedUp(c)
 		w.must(c.Close())
 		w.cut(newest)
 		later := records / 200
-		fill(w.ctx, b, w.kafka, kafka.Prefixed("").Timeline, later)
+		fill(w.ctx, b, w.kafka, kafka.Prefixed("").Timeline, later, w.text)
 		var took, copied []float64
 		share := 0.0
 		for range 3 {
+			w.must(figure.Cold(w.bucket))
 			copied = append(copied, w.copy(newest))
-			w.must(os.RemoveAll(filepath.Join(w.dir, "node-1")))
+			w.must(os.Rename(filepath.Join(w.dir, "node-1"), filepath.Join(w.TempDir(), "was")))
+			w.must(figure.Cold(w.bucket))
 			c = w.start(time.Hour)
 			took = append(took, time.Since(w.begun).Seconds())
 			share = max(share, 100*w.metric(c, "millrace_indexnode_records_total")/float64(records+later))
@@ -167,7 +170,6 @@ func (w *backupBench) copy(newest map[millrace.Partition]*backup.Manifest) float
 	began := time.Now()
 	w.must(errors.Join(cp.Run(), exec.Command("sync", "-f", to).Run()))
 	took := time.Since(began).Seconds()
-	w.must(os.RemoveAll(to))
 	return took
 }
 
@@ -201,7 +203,7 @@ func BenchmarkQueriesBesideBackups(b *testing.B) {
 		records, step = 5_000, 200*time.Millisecond
 	}
 	for b.Loop() {
-		w := newBackupBench(b, records)
+		w := newBackupBench(b, records, short)
 		c := w.start(0)
 		perSecond := w.saturation(c, step) / 2
 		w.must(c.Close())

@@ -2,6 +2,7 @@ package minicluster
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -40,7 +41,7 @@ func BenchmarkIngestFromLog(b *testing.B) {
 	if err := kafka.EnsureTopics(ctx, []string{addr}, topics, nil); err != nil {
 		b.Fatal(err)
 	}
-	fill(ctx, b, addr, topics.Timeline, records)
+	fill(ctx, b, addr, topics.Timeline, records, short)
 
 	for b.Loop() {
 		bare := countAll(ctx, b, addr, topics, records)
@@ -51,7 +52,7 @@ func BenchmarkIngestFromLog(b *testing.B) {
 }
 
 // fill writes records to the timeline topic as the partitioner would.
-func fill(ctx context.Context, b *testing.B, addr, topic string, records int) {
+func fill(ctx context.Context, b *testing.B, addr, topic string, records int, text func(i int) string) {
 	b.Helper()
 	p, err := kafka.NewProducer([]string{addr}, "", nil)
 	if err != nil {
@@ -64,7 +65,7 @@ func fill(ctx context.Context, b *testing.B, addr, topic string, records int) {
 	for i := range records {
 		member := fmt.Sprintf("member:%d", zipf.Uint64())
 		body, err := s.EncodeJSON(fmt.Appendf(nil, `{"id":"post:%d","actor":%q,"verb":"post","created_at":%d,"language":"en","text":%q}`,
-			i, member, 1_600_000_000_000+int64(i), fmt.Sprintf("%0120d", i)))
+			i, member, 1_600_000_000_000+int64(i), text(i)))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -73,6 +74,16 @@ func fill(ctx context.Context, b *testing.B, addr, topic string, records int) {
 	if err := p.Flush(ctx); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// short is a text that can be pressed to next to nothing.
+func short(i int) string { return fmt.Sprintf("%0120d", i) }
+
+// noise is a text of a kilobyte that can be pressed to half.
+func noise(i int) string {
+	b := make([]byte, 512)
+	_, _ = rand.NewChaCha8([32]byte(fmt.Appendf(nil, "%032d", i))).Read(b)
+	return hex.EncodeToString(b)
 }
 
 // countAll reads the whole timeline topic and drops it.

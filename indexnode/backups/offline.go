@@ -201,14 +201,7 @@ func (r *restorer) ways(ctx context.Context, find func(context.Context, millrace
 // newest returns the newest backup of a partition that will do and can be read,
 // or nil.
 func (r *restorer) newest(ctx context.Context, p millrace.Partition, do func(*backup.Manifest) bool) (*backup.Manifest, error) {
-	all, err := r.cfg.Bucket.Manifests(ctx, p, func(d *backup.Damage) { r.cfg.Log.Error("a backup is damaged", "err", d) })
-	if err != nil {
-		return nil, err
-	}
-	if i := slices.IndexFunc(all, do); i >= 0 {
-		return all[i], nil
-	}
-	return nil, nil
+	return r.cfg.Bucket.Find(ctx, p, r.cfg.To.Time, do, func(d *backup.Damage) { r.cfg.Log.Error("a backup is damaged", "err", d) })
 }
 
 // lack refuses to go on without some partitions.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -119,21 +118,17 @@ func (w *witness) newest(ctx context.Context, begin millrace.Offset) (*backup.Ma
 		return nil, err
 	}
 	w.cfg.Bucket = b
-	all, err := b.Manifests(ctx, w.Partition, func(d *backup.Damage) { w.Log.Error("a backup is damaged", "err", d) })
-	if err != nil {
-		return nil, err
-	}
-	i := slices.IndexFunc(all, func(m *backup.Manifest) bool {
+	m, err := b.Find(ctx, w.Partition, time.Time{}, func(m *backup.Manifest) bool {
 		at := m.Applied.Content
 		if w.Stream == kafka.Features {
 			at = m.Applied.Features
 		}
 		return m.Log == w.Of && at >= begin && at <= w.Offset && w.Trusts(m)
-	})
-	if i < 0 {
-		return nil, none
+	}, func(d *backup.Damage) { w.Log.Error("a backup is damaged", "err", d) })
+	if m == nil && err == nil {
+		err = none
 	}
-	return all[i], nil
+	return m, err
 }
 
 // follow applies the log up to the offset.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace"
 )
@@ -76,6 +77,43 @@ func (b *Bucket) Manifests(ctx context.Context, p millrace.Partition, report fun
 		}
 	}
 	return all, err
+}
+
+// Find returns the newest of a partition's backups that will do, or nil. It reads
+// one after the other until then: those that were begun by a time first, unless
+// that is zero. What is damaged on the way is told to report.
+func (b *Bucket) Find(ctx context.Context, p millrace.Partition, by time.Time, do func(*Manifest) bool, report func(*Damage)) (*Manifest, error) {
+	listed, err := b.ids(ctx, prefixOf(p), report)
+	if err != nil {
+		return nil, err
+	}
+	ids := listed[p]
+	if !by.IsZero() {
+		later := slices.IndexFunc(ids, func(id string) bool {
+			at, err := IDTime(id)
+			return err == nil && !at.After(by)
+		})
+		if later < 0 {
+			later = len(ids)
+		}
+		slices.Reverse(ids[:later]) // the nearest is the likeliest
+		ids = slices.Concat(ids[later:], ids[:later])
+	}
+	for _, id := range ids {
+		m, err := b.Manifest(ctx, p, id)
+		var damage *Damage
+		switch {
+		case errors.As(err, &damage):
+			if damage.Kind != Missing { // expired since the list
+				report(damage)
+			}
+		case err != nil:
+			return nil, err
+		case do(m):
+			return m, nil
+		}
+	}
+	return nil, nil
 }
 
 // Newest reads the newest backup of every partition that has one. Where that is

@@ -2,7 +2,9 @@ package backup
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +69,58 @@ func TestNewestPassesOverDamage(t *testing.T) {
 			t.Errorf("newest %v, told %v, %v", newest[3], told, err)
 		}
 	})
+}
+
+// Find reads no more than it needs, and begins with what was there at the time.
+func TestFindReadsNoMoreThanItNeeds(t *testing.T) {
+	b := claimed(t, must(openDir(t.TempDir())))
+	var ids []string
+	var times []time.Time
+	for i := range 6 {
+		m, err := back(t.Context(), b, 3, fmt.Append(nil, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := IDTime(m.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids, times = append(ids, m.ID), append(times, at)
+		time.Sleep(2 * time.Millisecond) // of a clock of milliseconds
+	}
+	if err := b.objects.write(t.Context(), manifestName(3, ids[1]), strings.NewReader("{}\n"), false); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		by   time.Time
+		do   string // the ids' indices that will do
+		want string // what is asked, in order
+	}{
+		{"newest", time.Time{}, "05", "5"},
+		{"older", time.Time{}, "02", "5432"},
+		{"none", time.Time{}, "", "54320"},
+		{"by a time", times[3], "02345", "3"},
+		{"before a time", times[3], "02", "32"},
+		{"after a time", times[3], "45", "3204"},
+		{"past the damaged", times[1], "05", "0"},
+		{"before all", times[0].Add(-time.Second), "25", "02"},
+		{"after all", times[5].Add(time.Second), "5", "5"},
+	} {
+		asked := ""
+		var told []*Damage
+		m, err := b.Find(t.Context(), 3, c.by, func(m *Manifest) bool {
+			at := fmt.Sprint(slices.Index(ids, m.ID))
+			asked += at
+			return strings.Contains(c.do, at)
+		}, func(d *Damage) { told = append(told, d) })
+		if err != nil || asked != c.want || (m == nil) != (c.do == "") {
+			t.Errorf("%s: %v, asked %s; want %s; %v", c.name, m, asked, c.want, err)
+		}
+		if strings.Contains(asked, "0") != (len(told) == 1) {
+			t.Errorf("%s: asked %s and told %v", c.name, asked, told)
+		}
+	}
 }
 
 // A manifest counts when all its files are there, and not before.

@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
+	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,7 +29,7 @@ import (
 // TestCutsEqualTheLog takes cuts under load, with partitioners that are frozen
 // or killed now and then, restores each out of the bucket alone, and compares
 // offsets and digests of all partitions with a store that has read the log up
-// to there.
+// to there. Then it does the same with times between the first and the last cut.
 func TestCutsEqualTheLog(t *testing.T) {
 	s := need(t)
 	s.backups = true
@@ -47,6 +51,7 @@ func TestCutsEqualTheLog(t *testing.T) {
 	if !s.short {
 		cuts = 100
 	}
+	var first, last time.Time
 	compared := 0
 	for i := range cuts {
 		mend := w.disturb(i)
@@ -62,16 +67,22 @@ func TestCutsEqualTheLog(t *testing.T) {
 		}
 		n := ref.compare(w, bucket, cut)
 		compared += n
-		t.Logf("%s: taken in %.1fs, %d partitions are equal, restored in %.1fs", name, took.Seconds(), n, time.Since(began.Add(took)).Seconds())
-		if err := bucket.RemoveCut(w.ctx, name); err != nil {
-			t.Error(err)
+		if last = time.Now(); i == 0 {
+			first = last // what cut 0 keeps is of before
 		}
-	}
-	figure.Print("cuts_partitions_equal", float64(compared), "partitions", float64(cuts*partition.Count))
-	if compared != cuts*partition.Count {
-		t.Errorf("%d partitions are as the log says; want %d", compared, cuts*partition.Count)
+		t.Logf("%s: taken in %.1fs, %d partitions are equal, restored in %.1fs", name, took.Seconds(), n, time.Since(began.Add(took)).Seconds())
 	}
 	stop()
+	w.settle()
+	figure.Print("cuts_partitions_equal", float64(compared), "partitions", float64(cuts*partition.Count))
+	if compared != cuts*partition.Count {
+		t.Errorf("%d partitions are as the log says at cuts; want %d", compared, cuts*partition.Count)
+	}
+	compared = newReference(t, w).times(w, bucket, first, last, cuts)
+	figure.Print("times_partitions_equal", float64(compared), "partitions", float64(cuts*partition.Count))
+	if compared != cuts*partition.Count {
+		t.Errorf("%d partitions are as the log says at times; want %d", compared, cuts*partition.Count)
+	}
 	w.asker.drain()
 	t.Log(w.asker.take())
 	w.verdict()
@@ -165,16 +176,7 @@ func (r *reference) compare(w *world, bucket *backup.Bucket, cut *backup.Cut) (e
 	}); err != nil {
 		r.t.Fatal(err)
 	}
-	dir := r.t.TempDir()
-	if n, err := backups.RestoreData(w.ctx, backups.RestoreConfig{
-		Bucket: bucket, To: backups.Target{Cut: cut.Name}, Partitions: cluster.All(), Data: dir, Topics: topics, Store: store.Options{MinFreeBytes: -1}, Log: slog.New(slog.DiscardHandler),
-	}); err != nil {
-		r.t.Fatalf("%s: %d partitions were restored: %v", cut.Name, n, err)
-	}
-	restored, err := store.Open(filepath.Join(dir, "store"), store.Options{MinFreeBytes: -1})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	restored := r.restore(w, bucket, backups.Target{Cut: cut.Name})
 	defer restored.Close()
 	var differ []string
 	for p := range partition.All() {
@@ -189,4 +191,136 @@ func (r *reference) compare(w *world, bucket *backup.Bucket, cut *backup.Cut) (e
 		w.told("differing", cut.Name+": "+strings.Join(differ[:min(5, len(differ))], "; "))
 	}
 	return equal
+}
+
+// restore brings a state of the whole cluster back.
+func (r *reference) restore(w *world, bucket *backup.Bucket, to backups.Target) *store.Store {
+	r.t.Helper()
+	dir := filepath.Join(w.dir, "restored")
+	r.t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.RemoveAll(dir); err != nil {
+		r.t.Fatal(err)
+	}
+	if n, err := backups.RestoreData(w.ctx, backups.RestoreConfig{
+		Bucket: bucket, To: to, Partitions: cluster.All(), Data: dir, Brokers: []string{w.kafka.addr()}, Topics: kafka.Prefixed(w.prefix),
+		Store: store.Options{MinFreeBytes: -1}, Log: slog.New(slog.DiscardHandler),
+	}); err != nil {
+		r.t.Fatalf("%s: %d partitions were restored: %v", to, n, err)
+	}
+	restored, err := store.Open(filepath.Join(dir, "store"), store.Options{MinFreeBytes: -1})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return restored
+}
+
+// times restores to random times, and returns how many partitions are then as
+// the log says: all records of the time or before, and none after it. A
+// partition may go on from before records that it has, and never from behind one
+// that it lacks.
+func (r *reference) times(w *world, bucket *backup.Bucket, first, last time.Time, n int) (equal int) {
+	r.t.Helper()
+	if err := r.log.Refresh(w.ctx); err != nil {
+		r.t.Fatal(err)
+	}
+	log := r.whole(w)
+	at := make([]time.Time, n)
+	for i := range at {
+		at[i] = first.Add(rand.N(last.Sub(first))).Truncate(time.Millisecond)
+	}
+	slices.SortFunc(at, time.Time.Compare)
+	if wait := time.Until(last.Add(2 * time.Minute)); wait > 0 {
+		time.Sleep(wait) // until no transaction of the last time can be under way
+	}
+	before := millrace.Time(0)
+	for i, to := range at {
+		until := millrace.TimeOf(to)
+		r.bring(w, log, before, until)
+		before = until
+		began := time.Now()
+		restored := r.restore(w, bucket, backups.Target{Time: to})
+		took := time.Since(began)
+		var differ []string
+		for p := range partition.All() {
+			got, late := applied(restored, p), lacking(log, p, until)
+			if restored.Digest(p) == r.store.Digest(p) && got[content] <= late[content] && got[features] <= late[features] {
+				equal++
+				continue
+			}
+			differ = append(differ, fmt.Sprintf("%d goes on at %v, and lacks what is from %v on; its digest is %x and should be %x", p, got, late, restored.Digest(p), r.store.Digest(p)))
+		}
+		if len(differ) > 0 {
+			w.told("differing", to.String()+": "+strings.Join(differ[:min(5, len(differ))], "; "))
+		}
+		if err := restored.Close(); err != nil {
+			r.t.Error(err)
+		}
+		r.t.Logf("time %d, %s before the last cut: %d partitions differ, restored in %.1fs", i, last.Sub(to).Round(time.Second), len(differ), took.Seconds())
+	}
+	return equal
+}
+
+// whole reads all that the log has.
+func (r *reference) whole(w *world) map[kafka.TopicPartition][]kafka.Record {
+	r.t.Helper()
+	ends, err := w.ends(w.ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	spans := map[kafka.TopicPartition]kafka.Span{}
+	for s := range ends {
+		for p, end := range ends[s] {
+			if end > 0 {
+				spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: millrace.Partition(p)}] = kafka.Span{From: kafka.Position{Epoch: -1}, To: millrace.Offset(end)}
+			}
+		}
+	}
+	log := map[kafka.TopicPartition][]kafka.Record{}
+	if err := kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: []string{w.kafka.addr()}, Topics: kafka.Prefixed(w.prefix)}, spans, func(f kafka.Fetched) error {
+		log[f.TopicPartition] = append(log[f.TopicPartition], f.Records...)
+		return f.Err
+	}); err != nil {
+		r.t.Fatal(err)
+	}
+	return log
+}
+
+// bring applies the records after a time up to another. Their offsets may be
+// before some that are applied: transactions overlap.
+func (r *reference) bring(w *world, log map[kafka.TopicPartition][]kafka.Record, after, until millrace.Time) {
+	r.t.Helper()
+	for tp, all := range log {
+		var of []kafka.Record
+		for _, rec := range all {
+			if after < rec.Time && rec.Time <= until {
+				of = append(of, rec)
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		var b store.Batch
+		b.SetApplied(tp.Partition, store.Stream(tp.Stream), of[0].Offset)
+		if _, err := r.store.Apply(&b, nil); err != nil {
+			r.t.Fatal(err)
+		}
+		r.replicas.Serve(tp.Partition, time.Now())
+		if err := r.replicas.Bring(w.ctx, kafka.Fetched{TopicPartition: tp, Records: of, Next: of[len(of)-1].Offset + 1}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// lacking is where the first record of each stream after a time is.
+func lacking(log map[kafka.TopicPartition][]kafka.Record, p millrace.Partition, after millrace.Time) (first [streams]int64) {
+	for s := range first {
+		first[s] = math.MaxInt64
+		for _, rec := range log[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] {
+			if rec.Time > after {
+				first[s] = int64(rec.Offset)
+				break
+			}
+		}
+	}
+	return first
 }

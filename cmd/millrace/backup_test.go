@@ -299,9 +299,8 @@ func (b *backedUp) testDamage(p millrace.Partition) {
 	}
 	b.run(fmt.Sprintf("1 partitions are(?s:.*)partition %d is of the older backup 20", p), restore("older")...)
 	flipped := map[string]bool{hash: true}
-	all, err := b.open().Manifests(b.ctx, p, func(d *backup.Damage) { b.Error(d) })
-	b.check(err)
-	for _, m := range all {
+	for m, err := range b.open().Manifests(b.ctx, p, time.Time{}, func(d *backup.Damage) { b.Error(d) }) {
+		b.check(err)
 		if first := m.Files[0].SHA256.String(); !flipped[first] {
 			flipped[first] = true
 			b.flip(first)

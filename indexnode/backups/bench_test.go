@@ -232,11 +232,13 @@ func (w *work) restore(from string) (bytes int64, took time.Duration) {
 	g.SetLimit(restores)
 	for p := range partition.All() {
 		g.Go(func() error {
-			all, err := k.Newest(w.b.Context(), p)
-			if err != nil || len(all) == 0 {
-				return err
+			for newest, err := range k.Newest(w.b.Context(), p) {
+				if err != nil {
+					return err
+				}
+				return k.Restore(w.b.Context(), p, newest, func(string) {})
 			}
-			return k.Restore(w.b.Context(), p, all[0], func(string) {})
+			return nil
 		})
 	}
 	must(w.b, g.Wait())

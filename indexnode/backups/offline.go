@@ -201,7 +201,12 @@ func (r *restorer) ways(ctx context.Context, find func(context.Context, millrace
 // newest returns the newest backup of a partition that will do and can be read,
 // or nil.
 func (r *restorer) newest(ctx context.Context, p millrace.Partition, do func(*backup.Manifest) bool) (*backup.Manifest, error) {
-	return r.cfg.Bucket.Find(ctx, p, r.cfg.To.Time, do, func(d *backup.Damage) { r.cfg.Log.Error("a backup is damaged", "err", d) })
+	for m, err := range r.cfg.Bucket.Manifests(ctx, p, r.cfg.To.Time, func(d *backup.Damage) { r.cfg.Log.Error("a backup is damaged", "err", d) }) {
+		if err != nil || do(m) {
+			return m, err
+		}
+	}
+	return nil, nil
 }
 
 // lack refuses to go on without some partitions.

@@ -58,11 +58,11 @@ func TestRestoresDoNotRest(t *testing.T) {
 	}
 	looked = 0
 	p := partition.Of("member:1")
-	all, err := k.Newest(t.Context(), p)
-	if must(t, err); len(all) == 0 {
+	newest, has := newest(t, k, p)
+	if !has {
 		t.Fatal("there is no backup")
 	}
-	must(t, k.Restore(t.Context(), p, all[0], func(string) {}))
+	must(t, k.Restore(t.Context(), p, newest, func(string) {}))
 	if looked > 2 { // Newest lists, before it is a restore
 		t.Errorf("a restore looked for questions %d times", looked)
 	}

@@ -3,6 +3,7 @@ package backups
 import (
 	"context"
 	"errors"
+	"iter"
 	"path/filepath"
 	"sync"
 	"time"
@@ -18,26 +19,28 @@ import (
 )
 
 // Newest implements replica.Backups.
-func (k *Keeper) Newest(ctx context.Context, p millrace.Partition) ([]replica.Backup, error) {
-	b, err := k.bucket(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all, err := b.Manifests(ctx, p, func(d *backup.Damage) {
-		k.cfg.Log.Error("a backup is damaged", "partition", p, "err", d)
-	})
-	if err != nil {
-		return nil, err
-	}
-	out := make([]replica.Backup, len(all))
-	for i, m := range all {
-		at, _ := backup.IDTime(m.ID) // the bucket has checked it
-		out[i] = replica.Backup{
-			Name: m.ID, Taken: at, Bytes: m.Bytes(), Node: m.Node, Origin: m.Origin,
-			Applied: [2]millrace.Offset{m.Applied.Content, m.Applied.Features},
+func (k *Keeper) Newest(ctx context.Context, p millrace.Partition) iter.Seq2[replica.Backup, error] {
+	return func(yield func(replica.Backup, error) bool) {
+		b, err := k.bucket(ctx)
+		if err != nil {
+			yield(replica.Backup{}, err)
+			return
+		}
+		damaged := func(d *backup.Damage) { k.cfg.Log.Error("a backup is damaged", "partition", p, "err", d) }
+		for m, err := range b.Manifests(ctx, p, time.Time{}, damaged) {
+			if err != nil {
+				yield(replica.Backup{}, err)
+				return
+			}
+			at, _ := backup.IDTime(m.ID) // the bucket has checked it
+			if !yield(replica.Backup{
+				Name: m.ID, Taken: at, Bytes: m.Bytes(), Node: m.Node, Origin: m.Origin,
+				Applied: [2]millrace.Offset{m.Applied.Content, m.Applied.Features},
+			}, nil) {
+				return
+			}
 		}
 	}
-	return out, nil
 }
 
 // Restore implements replica.Backups.

@@ -118,17 +118,19 @@ func (w *witness) newest(ctx context.Context, begin millrace.Offset) (*backup.Ma
 		return nil, err
 	}
 	w.cfg.Bucket = b
-	m, err := b.Find(ctx, w.Partition, time.Time{}, func(m *backup.Manifest) bool {
+	for m, err := range b.Manifests(ctx, w.Partition, time.Time{}, func(d *backup.Damage) { w.Log.Error("a backup is damaged", "err", d) }) {
+		if err != nil {
+			return nil, err
+		}
 		at := m.Applied.Content
 		if w.Stream == kafka.Features {
 			at = m.Applied.Features
 		}
-		return m.Log == w.Of && at >= begin && at <= w.Offset && w.Trusts(m)
-	}, func(d *backup.Damage) { w.Log.Error("a backup is damaged", "err", d) })
-	if m == nil && err == nil {
-		err = none
+		if m.Log == w.Of && at >= begin && at <= w.Offset && w.Trusts(m) {
+			return m, nil
+		}
 	}
-	return m, err
+	return nil, none
 }
 
 // follow applies the log up to the offset.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -24,8 +25,9 @@ type Backup struct {
 
 // Backups are the backups of partitions.
 type Backups interface {
-	// Newest returns the backups of a partition, the newest first.
-	Newest(ctx context.Context, p millrace.Partition) ([]Backup, error)
+	// Newest returns the backups of a partition, the newest first. It reads each
+	// when it is asked for, and ends with what keeps it from going on.
+	Newest(ctx context.Context, p millrace.Partition) iter.Seq2[Backup, error]
 	// Restore replaces everything that the store has of a partition by a
 	// backup, and tells now and then how far it is. Nobody reads or writes
 	// the partition meanwhile.
@@ -174,12 +176,11 @@ func (e *awayError) Unwrap() error { return e.err }
 // damaged gives way to the next. It returns which it was; none if the replica
 // was released meanwhile.
 func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e ends) (from Backup, err error) {
-	backups, err := all.cfg.Backups.Newest(ctx, r.partition)
-	if err != nil {
-		return from, &awayError{err}
-	}
 	err = errNothing
-	for _, b := range backups {
+	for b, away := range all.cfg.Backups.Newest(ctx, r.partition) {
+		if away != nil {
+			return from, &awayError{away}
+		}
 		origin, known, bad := decodeOrigin(b.Origin)
 		if bad != nil || !known {
 			err = fmt.Errorf("backup %s does not say which log it is of: %w", b.Name, bad)

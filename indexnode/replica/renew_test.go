@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -63,10 +64,20 @@ func (k *kept) names() string {
 	return strings.Join(k.restored, " ")
 }
 
-func (k *kept) Newest(_ context.Context, p millrace.Partition) ([]Backup, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.backups[p], k.away
+func (k *kept) Newest(_ context.Context, p millrace.Partition) iter.Seq2[Backup, error] {
+	return func(yield func(Backup, error) bool) {
+		k.mu.Lock()
+		all, away := slices.Clone(k.backups[p]), k.away
+		k.mu.Unlock()
+		for _, b := range all {
+			if away == nil && !yield(b, nil) {
+				return
+			}
+		}
+		if away != nil {
+			yield(Backup{}, away)
+		}
+	}
 }
 
 func (k *kept) Forget(p millrace.Partition) error {

@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"testing"
@@ -274,7 +275,9 @@ type ownBackups struct{}
 
 func (ownBackups) Forget(millrace.Partition) error                                        { return nil }
 func (ownBackups) Healed(context.Context, millrace.Partition, Why, Backup, time.Duration) {}
-func (ownBackups) Newest(context.Context, millrace.Partition) ([]Backup, error)           { return nil, nil }
+func (ownBackups) Newest(context.Context, millrace.Partition) iter.Seq2[Backup, error] {
+	return func(func(Backup, error) bool) {}
+}
 func (ownBackups) Restore(context.Context, millrace.Partition, Backup, func(string)) error {
 	return fmt.Errorf("it is of the replica that differs")
 }

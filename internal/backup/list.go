@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -49,71 +50,54 @@ func newestFirst(ids []string) {
 	slices.SortFunc(ids, func(a, b string) int { return strings.Compare(b, a) })
 }
 
-// Manifests reads a partition's backups, the newest first. What is damaged is
-// left out and told to report.
-func (b *Bucket) Manifests(ctx context.Context, p millrace.Partition, report func(*Damage)) ([]*Manifest, error) {
-	listed, err := b.ids(ctx, prefixOf(p), report)
-	if err != nil {
-		return nil, err
-	}
-	ids := listed[p]
-	type outcome struct {
-		m       *Manifest
-		damaged *Damage
-	}
-	read, err := parallel(ctx, ids, func(ctx context.Context, id string) (o outcome, err error) {
-		o.m, err = b.Manifest(ctx, p, id)
-		if errors.As(err, &o.damaged) {
-			err = nil
+// Manifests reads a partition's backups one after the other: those that were
+// begun by a time first, unless that is zero, and of those the newest first. What
+// is damaged is left out and told to report. It ends with an error that is none
+// of a backup.
+func (b *Bucket) Manifests(ctx context.Context, p millrace.Partition, by time.Time, report func(*Damage)) iter.Seq2[*Manifest, error] {
+	return func(yield func(*Manifest, error) bool) {
+		listed, err := b.ids(ctx, prefixOf(p), report)
+		if err != nil {
+			yield(nil, err)
+			return
 		}
-		return o, err
-	})
-	var all []*Manifest
-	for _, o := range read {
-		if o.damaged != nil {
-			report(o.damaged)
-		} else if o.m != nil {
-			all = append(all, o.m)
-		}
+		b.read(ctx, p, nearestFirst(listed[p], by), report)(yield)
 	}
-	return all, err
 }
 
-// Find returns the newest of a partition's backups that will do, or nil. It reads
-// one after the other until then: those that were begun by a time first, unless
-// that is zero. What is damaged on the way is told to report.
-func (b *Bucket) Find(ctx context.Context, p millrace.Partition, by time.Time, do func(*Manifest) bool, report func(*Damage)) (*Manifest, error) {
-	listed, err := b.ids(ctx, prefixOf(p), report)
-	if err != nil {
-		return nil, err
+// nearestFirst puts those ids first that were begun by a time, if it is not
+// zero, and then the others from the oldest on. They come with the newest first.
+func nearestFirst(ids []string, by time.Time) []string {
+	if by.IsZero() {
+		return ids
 	}
-	ids := listed[p]
-	if !by.IsZero() {
-		later := slices.IndexFunc(ids, func(id string) bool {
-			at, err := IDTime(id)
-			return err == nil && !at.After(by)
-		})
-		if later < 0 {
-			later = len(ids)
-		}
-		slices.Reverse(ids[:later]) // the nearest is the likeliest
-		ids = slices.Concat(ids[later:], ids[:later])
+	later := slices.IndexFunc(ids, func(id string) bool {
+		at, err := IDTime(id)
+		return err == nil && !at.After(by)
+	})
+	if later < 0 {
+		later = len(ids)
 	}
-	for _, id := range ids {
-		m, err := b.Manifest(ctx, p, id)
-		var damage *Damage
-		switch {
-		case errors.As(err, &damage):
-			if damage.Kind != Missing { // expired since the list
-				report(damage)
+	slices.Reverse(ids[:later])
+	return slices.Concat(ids[later:], ids[:later])
+}
+
+// read reads backups as they are asked for.
+func (b *Bucket) read(ctx context.Context, p millrace.Partition, ids []string, report func(*Damage)) iter.Seq2[*Manifest, error] {
+	return func(yield func(*Manifest, error) bool) {
+		for _, id := range ids {
+			m, err := b.Manifest(ctx, p, id)
+			var damage *Damage
+			switch {
+			case errors.As(err, &damage):
+				if damage.Kind != Missing { // expired since the list
+					report(damage)
+				}
+			case !yield(m, err) || err != nil:
+				return
 			}
-		case err != nil:
-			return nil, err
-		case do(m):
-			return m, nil
 		}
 	}
-	return nil, nil
 }
 
 // Newest reads the newest backup of every partition that has one. Where that is
@@ -133,14 +117,9 @@ func (b *Bucket) Newest(ctx context.Context, report func(*Damage)) (map[millrace
 	}
 	slices.Sort(order)
 	read, err := parallel(ctx, order, func(ctx context.Context, p millrace.Partition) (o outcome, err error) {
-		for _, id := range all[p] {
-			var damage *Damage
-			if o.m, err = b.Manifest(ctx, p, id); !errors.As(err, &damage) {
-				return o, err
-			}
-			if damage.Kind != Missing { // expired since the list
-				o.damages = append(o.damages, damage)
-			}
+		for m, err := range b.read(ctx, p, all[p], func(d *Damage) { o.damages = append(o.damages, d) }) {
+			o.m = m
+			return o, err
 		}
 		return o, nil
 	})

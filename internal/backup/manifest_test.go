@@ -39,9 +39,15 @@ func TestManifestsComeBackNewestFirst(t *testing.T) {
 		if err != nil || len(newest) != 2 || newest[7].ID != ids[0] || newest[719].ID != last.ID {
 			t.Errorf("newest %v, %v", newest, err)
 		}
-		ms, err := b.Manifests(t.Context(), 7, func(d *Damage) { t.Error(d) })
-		if err != nil || len(ms) != 3 || ms[0].ID != ids[0] || ms[2].ID != ids[2] {
-			t.Errorf("%v, %v", ms, err)
+		i := 0
+		for m, err := range b.Manifests(t.Context(), 7, time.Time{}, func(d *Damage) { t.Error(d) }) {
+			if err != nil || i == len(ids) || m.ID != ids[i] {
+				t.Errorf("%d is %v, %v; want %v", i, m, err, ids)
+			}
+			i++
+		}
+		if i != len(ids) {
+			t.Errorf("%d backups; want %v", i, ids)
 		}
 		if err := o.list(t.Context(), holdsPrefix, func(o object) error { return errors.New(o.name) }); err != nil {
 			t.Errorf("a hold is left: %v", err)
@@ -71,8 +77,8 @@ func TestNewestPassesOverDamage(t *testing.T) {
 	})
 }
 
-// Find reads no more than it needs, and begins with what was there at the time.
-func TestFindReadsNoMoreThanItNeeds(t *testing.T) {
+// No more are read than are asked for, beginning with what was there at the time.
+func TestManifestsAreReadAsTheyAreAskedFor(t *testing.T) {
 	b := claimed(t, must(openDir(t.TempDir())))
 	var ids []string
 	var times []time.Time
@@ -109,13 +115,18 @@ func TestFindReadsNoMoreThanItNeeds(t *testing.T) {
 	} {
 		asked := ""
 		var told []*Damage
-		m, err := b.Find(t.Context(), 3, c.by, func(m *Manifest) bool {
+		for m, err := range b.Manifests(t.Context(), 3, c.by, func(d *Damage) { told = append(told, d) }) {
+			if err != nil {
+				t.Fatal(err)
+			}
 			at := fmt.Sprint(slices.Index(ids, m.ID))
 			asked += at
-			return strings.Contains(c.do, at)
-		}, func(d *Damage) { told = append(told, d) })
-		if err != nil || asked != c.want || (m == nil) != (c.do == "") {
-			t.Errorf("%s: %v, asked %s; want %s; %v", c.name, m, asked, c.want, err)
+			if strings.Contains(c.do, at) {
+				break
+			}
+		}
+		if asked != c.want {
+			t.Errorf("%s: read %s; want %s", c.name, asked, c.want)
 		}
 		if strings.Contains(asked, "0") != (len(told) == 1) {
 			t.Errorf("%s: asked %s and told %v", c.name, asked, told)

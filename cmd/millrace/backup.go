@@ -56,7 +56,7 @@ func (f *backupFlags) open(ctx context.Context) (*backup.Bucket, backup.Identity
 	}
 	b, err := backup.Open(ctx, f.from, backup.Options{Log: slog.Default()})
 	if err != nil {
-		return nil, backup.Identity{}, err
+		return nil, backup.Identity{}, flagged(err)
 	}
 	whose, err := b.Identity(ctx)
 	if errors.Is(err, backup.ErrUnclaimed) {
@@ -69,6 +69,19 @@ func (f *backupFlags) open(ctx context.Context) (*backup.Bucket, backup.Identity
 		return nil, whose, errors.Join(err, b.Close())
 	}
 	return b, whose, nil
+}
+
+// flagged names the flag of a command where an error names the field of a node's
+// configuration.
+func flagged(err error) error {
+	if told, ok := errors.AsType[*millrace.Error](err); ok {
+		if flag, ok := map[string]string{"backup.to": "from", "backup.keep": "keep"}[told.Field]; ok {
+			named := *told
+			named.Field = flag
+			return &named
+		}
+	}
+	return err
 }
 
 // use opens the bucket for the time of a command.

@@ -511,7 +511,7 @@ and other expiries may run meanwhile.`,
 				gone, err := b.Expire(c.Context(), backup.ExpireOptions{Keep: keep, Report: func(name string, _ int64) { t.say("removing " + name) }})
 				t.close()
 				if err != nil && gone.Backups+gone.Files == 0 {
-					return err
+					return flagged(err)
 				}
 				fmt.Fprintf(c.OutOrStdout(), "removed %d backups, and %d files of %s\n", gone.Backups, gone.Files, backup.Bytes(gone.Bytes))
 				for _, d := range gone.Blocked {

@@ -192,8 +192,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// Backup backs up once what this node is to back up, and expires what is too
-// much. What fails of one partition leaves the others.
+// Backup backs up once what this node is to back up. What fails of one partition
+// leaves the others. The node that backs up partition 0 then expires what is too
+// much in the bucket: expiry reads all that names files, which is all backups
+// there are, so one does it for all.
 func (k *Keeper) Backup(ctx context.Context) error {
 	set := k.cfg.Mine()
 	for p := range set.All() {
@@ -241,12 +243,19 @@ func (r *round) run(ctx context.Context, set cluster.Set) (err error) {
 	if len(whole) > 0 {
 		failed = errors.Join(failed, r.upload(ctx, whole, dir))
 	}
-	if failed != nil {
-		return failed
+	if failed == nil {
+		r.k.cfg.Log.Info("backed up", "partitions", r.partitions, "unchanged", r.unchanged, "files", r.files, "uploaded", r.uploaded, "bytes", r.bytes, "uploaded_bytes", r.uploadedBytes, "took", time.Since(r.begun).Round(time.Millisecond))
 	}
-	r.k.cfg.Log.Info("backed up", "partitions", r.partitions, "unchanged", r.unchanged, "files", r.files, "uploaded", r.uploaded, "bytes", r.bytes, "uploaded_bytes", r.uploadedBytes, "took", time.Since(r.begun).Round(time.Millisecond))
-	return r.expire(ctx, set)
+	if set.Has(expires) {
+		if err := r.expire(ctx); failed == nil { // a bucket that is full fails, and needs it most
+			failed = err
+		}
+	}
+	return failed
 }
+
+// expires is the partition whose node expires.
+const expires = 0
 
 func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string) error {
 	schemas, err := putSchemas(ctx, r.bucket, whole[0].Schemas)
@@ -322,9 +331,9 @@ func (r *round) count(add func(*result)) {
 	add(&r.result)
 }
 
-// expire removes what is too much of the partitions that this node backs up.
-func (r *round) expire(ctx context.Context, set cluster.Set) error {
-	gone, err := r.bucket.Expire(ctx, backup.ExpireOptions{Keep: r.k.cfg.Keep, Partitions: slices.Collect(set.All())})
+// expire removes what is too much in the bucket.
+func (r *round) expire(ctx context.Context) error {
+	gone, err := r.bucket.Expire(ctx, backup.ExpireOptions{Keep: r.k.cfg.Keep})
 	if gone.Backups > 0 || gone.Files > 0 {
 		r.k.cfg.Log.Info("expired", "backups", gone.Backups, "files", gone.Files, "bytes", gone.Bytes)
 	}

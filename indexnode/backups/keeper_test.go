@@ -192,6 +192,60 @@ func TestRestoresThatBrokeOffLeaveNothing(t *testing.T) {
 	}
 }
 
+// The node that backs up partition 0 expires for all, also when its own backup
+// fails, and no other node does.
+func TestOneNodeExpiresForAll(t *testing.T) {
+	b := newBench(t)
+	var first millrace.Entity
+	for n := 0; partition.Of(first) != 0; n++ {
+		first = millrace.Entity(fmt.Sprint("first:", n))
+	}
+	write := func(n int) {
+		b.post(50)
+		var batch store.Batch
+		batch.Put(0, millrace.Timeline{Entity: first, Type: "post"}, millrace.Record{ID: "a", Version: int64(n), Schema: 9, Body: make([]byte, 200)})
+		batch.SetApplied(0, store.Content, millrace.Offset(n))
+		batch.SetOrigin(0, []byte(`{"cluster":"k"}`))
+		_, err := b.store.Apply(&batch, nil)
+		must(t, err)
+	}
+	keeper := func(name string, mine cluster.Set) *Keeper {
+		return b.keeper(b.store, name, func(c *KeeperConfig) {
+			c.Keep, c.Mine = 1, func() cluster.Set { return mine }
+		})
+	}
+	others := cluster.All()
+	others.Remove(0)
+	some, zero := keeper("some", others), keeper("zero", one(0))
+	bucket, err := some.bucket(t.Context())
+	must(t, err)
+	p := partition.Of("member:1")
+	kept := func(want int) {
+		t.Helper()
+		ids, err := bucket.IDs(t.Context(), p)
+		if must(t, err); len(ids) != want {
+			t.Errorf("%d backups are kept, not %d", len(ids), want)
+		}
+	}
+	for n := range 3 {
+		write(n + 1)
+		must(t, some.Backup(t.Context()))
+	}
+	kept(3)
+	must(t, zero.Backup(t.Context()))
+	kept(1)
+	write(4)
+	must(t, some.Backup(t.Context()))
+	write(5)
+	files := filepath.Join(b.dir, "bucket", "files")
+	must(t, os.Rename(files, files+".away"))
+	must(t, os.WriteFile(files, nil, 0o600)) // so that nothing can be uploaded
+	if err := zero.Backup(t.Context()); err == nil {
+		t.Error("a backup succeeds that can upload nothing")
+	}
+	kept(1)
+}
+
 // newest is the newest backup of a partition, if it has one.
 func newest(t testing.TB, k *Keeper, p millrace.Partition) (b replica.Backup, has bool) {
 	t.Helper()

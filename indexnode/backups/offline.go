@@ -199,11 +199,24 @@ func (r *restorer) ways(ctx context.Context, find func(context.Context, millrace
 }
 
 // newest returns the newest backup of a partition that will do and can be read,
-// or nil.
+// or nil. It tells Older of one that could not be read.
 func (r *restorer) newest(ctx context.Context, p millrace.Partition, do func(*backup.Manifest) bool) (*backup.Manifest, error) {
-	for m, err := range r.cfg.Bucket.Manifests(ctx, p, r.cfg.To.Time, func(d *backup.Damage) { r.cfg.Log.Error("a backup is damaged", "err", d) }) {
-		if err != nil || do(m) {
-			return m, err
+	var damage *backup.Damage // the first
+	told := func(d *backup.Damage) {
+		r.cfg.Log.Error("a backup is damaged", "err", d)
+		if damage == nil {
+			damage = d
+		}
+	}
+	for m, err := range r.cfg.Bucket.Manifests(ctx, p, r.cfg.To.Time, told) {
+		if err != nil {
+			return nil, err
+		}
+		if do(m) {
+			if damage != nil && r.cfg.Older != nil {
+				r.cfg.Older(p, m, damage)
+			}
+			return m, nil
 		}
 	}
 	return nil, nil

@@ -191,6 +191,9 @@ func TestRestoreTakesAnOlderBackup(t *testing.T) {
 	if len(ids) != 2 {
 		t.Fatalf("backups %v", ids)
 	}
+	torn := filepath.Join(b.dir, "bucket", backup.ObjectOf(p, ids[0], ""))
+	manifest, err := os.ReadFile(torn)
+	must(t, err)
 	flip := func(id string) {
 		m, err := bucket.Manifest(t.Context(), p, id)
 		must(t, err)
@@ -213,6 +216,12 @@ func TestRestoreTakesAnOlderBackup(t *testing.T) {
 	if must(t, err); len(told) != 0 {
 		t.Errorf("nothing is damaged, and it takes %v", told)
 	}
+	must(t, errors.Join(os.Chmod(torn, 0o644), os.WriteFile(torn, manifest[:len(manifest)/2], 0o644)))
+	told, err = restore("newest-torn")
+	if must(t, err); !slices.Equal(told, ids[1:]) {
+		t.Errorf("it tells of %v, and the older is %s", told, ids[1])
+	}
+	must(t, os.WriteFile(torn, manifest, 0o644))
 	flip(ids[0])
 	told, err = restore("newest-damaged")
 	if must(t, err); !slices.Equal(told, ids[1:]) {

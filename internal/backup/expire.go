@@ -15,8 +15,6 @@ import (
 type ExpireOptions struct {
 	// Keep is how many of the newest backups of a partition stay, at least 1.
 	Keep int
-	// Partitions are those whose backups may go; nil is all. Files go of all.
-	Partitions []millrace.Partition
 	// Grace is how long a file stays that nothing names yet; 0 is an hour. It
 	// should be longer than the backup of one partition takes: what goes too
 	// early is uploaded again.
@@ -128,14 +126,9 @@ func (x *expiry) keepHeld(s *survey) {
 // doesn't count, and stays until enough are newer: somebody may mend it. One of
 // a newer Millrace stays for ever.
 func (x *expiry) keepNewest() {
-	may := map[millrace.Partition]bool{}
-	for _, p := range x.o.Partitions {
-		may[p] = true
-	}
 	good := map[millrace.Partition]int{}
 	for _, m := range x.s.manifests {
-		beyond := good[m.partition] >= x.o.Keep && (x.o.Partitions == nil || may[m.partition])
-		if !beyond || m.damage != nil && m.damage.Kind == Newer {
+		if good[m.partition] < x.o.Keep || m.damage != nil && m.damage.Kind == Newer {
 			x.kept.mark(m.name)
 		}
 		if m.value != nil {

@@ -27,12 +27,14 @@ func (b *Bucket) AllIDs(ctx context.Context) (map[millrace.Partition][]string, e
 	return b.ids(ctx, manifestsPrefix, func(*Damage) {})
 }
 
-// ids tells those that are dated ahead of now to report.
+// ids tells report of those that are dated ahead of now, and of what is no file.
 func (b *Bucket) ids(ctx context.Context, prefix string, report func(*Damage)) (map[millrace.Partition][]string, error) {
 	all := map[millrace.Partition][]string{}
 	err := b.objects.list(ctx, prefix, func(o object) error {
 		switch at := parse(o.name); {
-		case at.kind != isManifest || o.odd:
+		case at.kind != isManifest:
+		case o.odd:
+			report(&Damage{Object: o.name, Kind: Link, Detail: errOdd.Error()})
 		case ahead(at.id):
 			report(tooNew(at.partition, at.id))
 		default:

@@ -3,6 +3,8 @@ package backup
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -75,6 +77,30 @@ func TestNewestPassesOverDamage(t *testing.T) {
 			t.Errorf("newest %v, told %v, %v", newest[3], told, err)
 		}
 	})
+}
+
+// What is a link where a backup should be is damage, and no backup that was
+// never there.
+func TestNewestTellsOfLinks(t *testing.T) {
+	at := t.TempDir()
+	b := claimed(t, must(openDir(at)))
+	first, err := back(t.Context(), b, 3, []byte("1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := back(t.Context(), b, 3, []byte("2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, away := filepath.Join(at, manifestName(3, second.ID)), filepath.Join(t.TempDir(), "away.json")
+	if err := errors.Join(os.Rename(name, away), os.Symlink(away, name)); err != nil {
+		t.Fatal(err)
+	}
+	var told []*Damage
+	newest, err := b.Newest(t.Context(), func(d *Damage) { told = append(told, d) })
+	if err != nil || newest[3] == nil || newest[3].ID != first.ID || len(told) != 1 || told[0].Kind != Link {
+		t.Errorf("newest %v, told %v, %v", newest[3], told, err)
+	}
 }
 
 // No more are read than are asked for, beginning with what was there at the time.

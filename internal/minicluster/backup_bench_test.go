@@ -198,9 +198,9 @@ func median(all []float64) float64 {
 // roles a question, beside none, by turns. Records come in meanwhile, so that
 // there is something to back up.
 func BenchmarkQueriesBesideBackups(b *testing.B) {
-	records, step := 200_000, 10*time.Second
+	records, step, turns := 200_000, 10*time.Second, 20
 	if testing.Short() {
-		records, step = 5_000, 200*time.Millisecond
+		records, step, turns = 5_000, 200*time.Millisecond, 2
 	}
 	for b.Loop() {
 		w := newBackupBench(b, records, short)
@@ -209,7 +209,7 @@ func BenchmarkQueriesBesideBackups(b *testing.B) {
 		w.must(c.Close())
 		var p99, cpu [2][]float64 // without and with
 		var refused [2]int
-		for turn := range 10 {
+		for turn := range turns {
 			with := turn % 2
 			c := w.start([]time.Duration{0, time.Millisecond}[with])
 			w.ask(c, perSecond/2, step/2) // what was just started has nothing in its caches
@@ -223,6 +223,7 @@ func BenchmarkQueriesBesideBackups(b *testing.B) {
 		figure.Tell("queries_refused_with_backups", float64(refused[1]), "queries")
 		figure.Tell("query_p99_without_backups", median(p99[0])*1e3, "ms")
 		figure.Tell("query_p99_with_backups", median(p99[1])*1e3, "ms")
+		figure.Tell("query_p99_spread_without_backups", p99[0][len(p99[0])*3/4]/p99[0][len(p99[0])/4], "x") // of the quartiles
 		figure.Print("query_p99_backups_vs_none", median(p99[1])/median(p99[0]), "x", 1.05)
 		figure.Print("cpu_backups_vs_none", median(cpu[1])/median(cpu[0]), "x", 1.1)
 	}

@@ -30,7 +30,7 @@ type body struct {
 func bodies() []body {
 	all := []body{
 		{"file", func(t *testing.T) objects { return must(openDir(t.TempDir())) }},
-		{"memory", func(*testing.T) objects { return &cloud{memblob.OpenBucket(nil)} }},
+		{"memory", func(*testing.T) objects { return &cloud{bucket: memblob.OpenBucket(nil)} }},
 	}
 	if os.Getenv("MILLRACE_S3") != "" {
 		all = append(all, body{"s3", func(t *testing.T) objects { return must(openURL(t, s3URL(t))) }})
@@ -270,7 +270,7 @@ func TestGetFileForgetsAWrongPart(t *testing.T) {
 }
 
 func TestBoundOnBytesHolds(t *testing.T) {
-	b := claimed(t, &cloud{memblob.OpenBucket(nil)})
+	b := claimed(t, &cloud{bucket: memblob.OpenBucket(nil)})
 	const rate = 8 << 20
 	bound := newBucket(b.objects.(*patient).objects, Options{BytesPerSecond: rate})
 	data := randomBytes(2 * rate)

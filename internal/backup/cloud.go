@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/url"
 	"strings"
+	"time"
 
 	"gocloud.dev/blob"
 	_ "gocloud.dev/blob/azureblob" // azblob://
@@ -16,8 +17,13 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// cloud are the objects of S3, GCS, Azure, and, in tests, of memory.
-type cloud struct{ bucket *blob.Bucket }
+// cloud are the objects of S3, GCS, Azure, and, in tests, of memory. The library
+// waits for ever for a server that takes connections and says nothing, so each
+// call has a deadline that moves with the bytes (stall.go).
+type cloud struct {
+	bucket *blob.Bucket
+	stall  time.Duration // 0: stallAfter
+}
 
 func openCloud(ctx context.Context, u *url.URL) (objects, error) {
 	if u.Host == "" {
@@ -45,7 +51,7 @@ func openCloud(ctx context.Context, u *url.URL) (objects, error) {
 	if err := look(ctx, bucket, u); err != nil {
 		return nil, errors.Join(err, bucket.Close())
 	}
-	return &cloud{bucket}, nil
+	return &cloud{bucket: bucket}, nil
 }
 
 // completeS3 fills in what a server that is not Amazon's needs. Whoever downloads
@@ -116,14 +122,18 @@ func plain(err error) error {
 }
 
 func (c *cloud) list(ctx context.Context, prefix string, each func(object) error) error {
+	w := c.watch(ctx)
+	defer w.close()
 	all := c.bucket.List(&blob.ListOptions{Prefix: prefix})
 	for {
-		o, err := all.Next(ctx)
+		w.begin(0)
+		o, err := all.Next(w)
+		w.end()
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
-			return plain(err)
+			return w.plain(err)
 		}
 		if err := each(object{name: o.Key, size: o.Size, modified: o.ModTime}); err != nil {
 			return err
@@ -132,19 +142,26 @@ func (c *cloud) list(ctx context.Context, prefix string, each func(object) error
 }
 
 func (c *cloud) stat(ctx context.Context, name string) (object, error) {
-	a, err := c.bucket.Attributes(ctx, name)
+	w := c.watch(ctx)
+	defer w.close()
+	w.begin(0)
+	a, err := c.bucket.Attributes(w, name)
 	if err != nil {
-		return object{}, plain(err)
+		return object{}, w.plain(err)
 	}
 	return object{name: name, size: a.Size, modified: a.ModTime}, nil
 }
 
 func (c *cloud) open(ctx context.Context, name string, offset int64) (io.ReadCloser, object, error) {
-	r, err := c.bucket.NewRangeReader(ctx, name, offset, -1, nil)
+	w := c.watch(ctx)
+	w.begin(0)
+	r, err := c.bucket.NewRangeReader(w, name, offset, -1, nil)
+	w.end()
 	if err != nil {
-		return nil, object{}, plain(err)
+		defer w.close()
+		return nil, object{}, w.plain(err)
 	}
-	return r, object{name: name, size: r.Size(), modified: r.ModTime()}, nil
+	return &watchedReader{r, w}, object{name: name, size: r.Size(), modified: r.ModTime()}, nil
 }
 
 // partBytes and partsAtOnce bound the memory of an upload, 16 MiB, and its
@@ -159,20 +176,27 @@ func (c *cloud) write(ctx context.Context, name string, r io.Reader, ifAbsent bo
 	// was sent.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := c.bucket.NewWriter(ctx, name, &blob.WriterOptions{
+	w := c.watch(ctx)
+	defer w.close()
+	to, err := c.bucket.NewWriter(w, name, &blob.WriterOptions{
 		ContentType: "application/octet-stream", BufferSize: partBytes, MaxConcurrency: partsAtOnce, IfNotExist: ifAbsent,
 	})
 	if err != nil {
-		return plain(err)
+		return w.plain(err)
 	}
-	if _, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, make([]byte, chunk)); err != nil {
+	sent := &watchedWriter{to: to, watch: w}
+	if _, err := io.CopyBuffer(sent, struct{ io.Reader }{r}, make([]byte, chunk)); err != nil {
+		err = w.plain(err)
 		cancel()
-		_ = w.Close() // it says that the context is cancelled
-		return plain(err)
+		_ = to.Close() // it says that the context is cancelled
+		return err
 	}
-	return plain(w.Close())
+	return w.plain(sent.close())
 }
 
 func (c *cloud) remove(ctx context.Context, name string) error {
-	return plain(c.bucket.Delete(ctx, name))
+	w := c.watch(ctx)
+	defer w.close()
+	w.begin(0)
+	return w.plain(c.bucket.Delete(w, name))
 }

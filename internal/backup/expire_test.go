@@ -61,7 +61,7 @@ func cut(ctx context.Context, b *Bucket, name string, tail []byte) (*Cut, error)
 }
 
 func TestExpireKeepsTheNewestAndWhatCutsName(t *testing.T) {
-	o := &cloud{memblob.OpenBucket(nil)}
+	o := &cloud{bucket: memblob.OpenBucket(nil)}
 	b := claimed(t, o)
 	for p := range millrace.Partition(partitions) {
 		if _, err := back(t.Context(), b, p, []byte("shared"), []byte(fmt.Sprint("cut ", p))); err != nil {
@@ -123,7 +123,7 @@ func TestExpireKeepsTheNewestAndWhatCutsName(t *testing.T) {
 // What can't be read may name anything, so that no file goes; it goes itself
 // when enough that is good is newer.
 func TestExpireSparesWhatDamageMayName(t *testing.T) {
-	o := &cloud{memblob.OpenBucket(nil)}
+	o := &cloud{bucket: memblob.OpenBucket(nil)}
 	b := claimed(t, o)
 	m, err := back(t.Context(), b, 1, []byte("a"))
 	if err != nil {

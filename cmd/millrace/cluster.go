@@ -138,6 +138,9 @@ func (l look) writeText(w io.Writer) error {
 		if !n.Seen.IsZero() {
 			state += " since " + n.Seen.Format(time.RFC3339)
 		}
+		if n.Keeps != "" {
+			state += ", backs up " + n.Keeps
+		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, state, n.Hosts.Len(), n.Ready.Len(), n.Lag.Behind.Len(), n.Lag.Seconds)
 	}
 	if faults := l.faults(); len(faults) > 0 {
@@ -175,6 +178,7 @@ type shownNode struct {
 	State      string          `json:"state"`
 	Seen       *time.Time      `json:"seen,omitempty"` // when it last lived
 	Hosts      []int           `json:"hosts"`
+	BacksUp    string          `json:"backs_up,omitempty"` // of a backup node: partitions, such as 0-719
 	Ready      []int           `json:"ready"`
 	Behind     []int           `json:"behind,omitempty"`
 	LagSeconds float64         `json:"lag_seconds,omitempty"`
@@ -195,7 +199,7 @@ func (l look) writeJSON(w io.Writer) error {
 	h, faults := l.health, l.faults()
 	out := shown{OK: len(faults) == 0, Faults: faults, WayOut: l.wayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: numbers(h.Unserved), Below: numbers(h.Below), Assignment: l.m.Assignment()}
 	for _, n := range h.Nodes {
-		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: numbers(n.Hosts), Ready: numbers(n.Ready), Behind: numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
+		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: numbers(n.Hosts), BacksUp: n.Keeps, Ready: numbers(n.Ready), Behind: numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
 		if !n.Seen.IsZero() {
 			node.Seen = &n.Seen
 		}

@@ -106,6 +106,29 @@ func TestConsumerAddAndRemove(t *testing.T)                { testAddRemove(t, fa
 func TestSessionSucceedsItself(t *testing.T)               { testSucceeds(t, fake(t)) }
 func TestSchemaLog(t *testing.T)                           { testSchemaLog(t, fake(t)) }
 
+// A consumer whose sessions end one after the other reads on: franz-go may lose
+// the start of a fetch loop then (see nudgeAfter).
+func TestConsumerReadsOnAfterRemovals(t *testing.T) {
+	k := fake(t)
+	tp, other := TopicPartition{Timeline, 0}, TopicPartition{Timeline, 1}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	must(t, err)
+	t.Cleanup(cl.Close)
+	c, err := NewConsumer(ConsumerConfig{Brokers: k.brokers, Topics: k.topics})
+	must(t, err)
+	t.Cleanup(c.Close)
+	c.Add(map[TopicPartition]Position{tp: {Epoch: -1}})
+	for range 200 {
+		for range 2000 {
+			c.Remove(other)
+		}
+		must(t, cl.ProduceSync(deadline(t), &kgo.Record{Topic: k.topics.Of(tp.Stream), Partition: int32(tp.Partition), Value: []byte("x")}).FirstErr())
+		if _, err := c.Poll(deadline(t), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestConsumption(t *testing.T) { testConsumption(t, fake(t)) }
 
 func deadline(t *testing.T) context.Context {

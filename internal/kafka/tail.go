@@ -61,6 +61,7 @@ func ReadTails(ctx context.Context, cfg TailsConfig, spans map[TopicPartition]Sp
 		if err != nil {
 			return fmt.Errorf("kafka: %d of %d pieces of the log are not read: %w", len(t.left), len(spans), err)
 		}
+		var over []TopicPartition
 		for _, f := range all {
 			to, ok := t.left[f.TopicPartition]
 			if !ok {
@@ -71,12 +72,13 @@ func ReadTails(ctx context.Context, cfg TailsConfig, spans map[TopicPartition]Sp
 			}
 			if f.Next >= to || errors.Is(f.Err, ErrLostPosition) {
 				delete(t.left, f.TopicPartition)
-				c.Remove(f.TopicPartition)
+				over = append(over, f.TopicPartition)
 			}
 			if err := take(f); err != nil {
 				return err
 			}
 		}
+		c.Remove(over...) // at once: each call ends all fetches that are under way
 	}
 	return nil
 }

@@ -240,12 +240,12 @@ func (s *Session) Close() {
 	}
 }
 
-// Poll waits for records, at most max. faults are partitions' and the group's
+// Poll waits for records, at most max, for a moment: there may be none. faults are partitions' and the group's
 // troubles, to be told to people: reading goes on around them. err is ctx's
 // end, ErrClosed, ErrFenced or ErrMoved. What was polled is committed by the
 // next Commit.
 func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error, err error) {
-	poll, cancel := context.WithCancel(ctx)
+	poll, cancel := context.WithTimeout(ctx, nudgeAfter)
 	defer cancel()
 	if faults := s.found(cancel); len(faults) > 0 {
 		return nil, faults, nil
@@ -288,6 +288,7 @@ func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error
 		s.polled = true
 		return in, faults, nil
 	}
+	s.s.Client().ResumeFetchPartitions(nil) // see nudgeAfter: a group ends sessions as it deals partitions out
 	return nil, faults, ctx.Err()
 }
 

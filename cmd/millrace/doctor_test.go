@@ -149,6 +149,15 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	second := c.ok()
 	c.says("all is well", nil, c.show()...)
 
+	keeps, err := c.one.Join(c.ctx, cluster.Node{ID: "node-3", Addr: "node-3:7070", Keeps: "0-719"})
+	c.must(err)
+	waitFor(c.ctx, t, "the backup node to be shown", func() bool {
+		out, err := c.command(c.show()...)
+		return err == nil && strings.Contains(out, "alive, backs up 0-719")
+	})
+	c.says(`"backs_up":"0-719"`, nil, c.show("-o", "json")...)
+	c.must(keeps.Leave(c.ctx))
+
 	report := cluster.Report{State: "quarantined", Reason: "corrupt", Detail: "a block of 7.sst"}
 	report.Partitions.Add(7)
 	c.nodes["node-1"].SetReady(func() cluster.Set { all := cluster.All(); return all.Minus(report.Partitions) }())

@@ -119,8 +119,9 @@ type teller struct {
 }
 
 const (
-	redraw   = 500 * time.Millisecond
-	tellWait = 5 * time.Second
+	redraw    = 500 * time.Millisecond
+	tellFirst = time.Second
+	tellWait  = 5 * time.Second
 )
 
 // startTeller begins to tell after a second. Close it in the end.
@@ -161,13 +162,14 @@ func (t *teller) run(ctx context.Context, w io.Writer, terminal bool) {
 		every, format = redraw, "\r\x1b[K%s"
 		defer fmt.Fprint(w, "\r\x1b[K")
 	}
-	tick := time.NewTicker(every)
+	tick := time.NewTicker(min(every, tellFirst))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			tick.Reset(every)
 			if line := t.line(); line != "" {
 				fmt.Fprintf(w, format, line)
 			}

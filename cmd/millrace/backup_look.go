@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -41,7 +43,7 @@ type bucketState struct {
 type newestBackup struct {
 	Partition millrace.Partition `json:"partition"`
 	ID        string             `json:"id"`
-	Time      time.Time          `json:"time"`
+	Time      millrace.Time      `json:"time"`
 }
 
 func backupStatus(f *backupFlags) *cobra.Command {
@@ -164,8 +166,8 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 		}
 		s.Partitions++
 		s.Bytes += m.Bytes()
-		if at := m.Time.Std(); s.Oldest == nil || at.Before(s.Oldest.Time) {
-			s.Oldest = &newestBackup{p, m.ID, at}
+		if s.Oldest == nil || m.Time < s.Oldest.Time {
+			s.Oldest = &newestBackup{p, m.ID, m.Time}
 		}
 	}
 	if n := lacking.Len(); n > 0 {
@@ -201,7 +203,7 @@ func (s *bucketState) write(w io.Writer) error {
 	fmt.Fprintf(t, "cluster\t%s\n", s.Cluster)
 	fmt.Fprintf(t, "partitions\t%d of %d have a backup\n", s.Partitions, partition.Count)
 	if s.Oldest != nil {
-		fmt.Fprintf(t, "oldest\t%s, of partition %d\n", ago(s.Oldest.Time), s.Oldest.Partition)
+		fmt.Fprintf(t, "oldest\t%s, of partition %d\n", ago(s.Oldest.Time.Std()), s.Oldest.Partition)
 	}
 	fmt.Fprintf(t, "to restore\t%s\n", backup.Bytes(s.Bytes))
 	fmt.Fprintf(t, "kept\t%d backups, %s in %d files\n", s.Backups, backup.Bytes(s.Kept.Bytes), s.Kept.Files)
@@ -270,29 +272,77 @@ func backupList(f *backupFlags) *cobra.Command {
 					return err
 				}
 				maps.DeleteFunc(ids, func(p millrace.Partition, _ []string) bool { return !set.Has(p) })
-				return printAs(c.OutOrStdout(), output, ids, func(w io.Writer) error { return writeIDs(w, ids, of != "") })
+				if of == "" {
+					return printAs(c.OutOrStdout(), output, ids, func(w io.Writer) error { return writeIDs(w, ids) })
+				}
+				cuts, err := cutsBy(c.Context(), b, set)
+				if err != nil {
+					return err
+				}
+				return printAs(c.OutOrStdout(), output, ids, func(w io.Writer) error { return writeEachID(w, ids, cuts) })
 			})
 		},
 	}
 	outputFlag(c, &output)
-	c.Flags().StringVar(&of, "partition", "", "of this partition, or of such as 0-3,7: every backup; left out: how many there are of each")
+	c.Flags().StringVar(&of, "partition", "", "of this partition, or of such as 0-3,7: every backup, and the cuts that begin with it; left out: how many there are of each")
 	return c
 }
 
-func writeIDs(w io.Writer, ids map[millrace.Partition][]string, each bool) error {
+func writeIDs(w io.Writer, ids map[millrace.Partition][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if each {
-		fmt.Fprintln(t, "PARTITION\tBACKUP")
-	} else {
-		fmt.Fprintln(t, "PARTITION\tBACKUPS\tNEWEST")
-	}
+	fmt.Fprintln(t, "PARTITION\tBACKUPS\tNEWEST")
 	for _, p := range slices.Sorted(maps.Keys(ids)) {
-		if !each {
-			fmt.Fprintf(t, "%d\t%d\t%s\n", p, len(ids[p]), ids[p][0])
+		fmt.Fprintf(t, "%d\t%d\t%s\n", p, len(ids[p]), ids[p][0])
+	}
+	return t.Flush()
+}
+
+// pinned is a backup of a partition that cuts begin with.
+type pinned struct {
+	p  millrace.Partition
+	id string
+}
+
+// cutsBy returns the names of the cuts that begin with each backup of some
+// partitions. Cuts that cannot be read are left out: verify tells of them.
+func cutsBy(ctx context.Context, b *backup.Bucket, set cluster.Set) (map[pinned][]string, error) {
+	names, err := b.Cuts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unreadable := func(err error) bool {
+		var damage *backup.Damage
+		return errors.As(err, &damage) || errors.Is(err, fs.ErrNotExist)
+	}
+	by := map[pinned][]string{}
+	for _, name := range names {
+		cut, err := b.Cut(ctx, name)
+		if unreadable(err) {
 			continue
 		}
+		if err != nil {
+			return nil, err
+		}
+		for p := range set.All() {
+			_, m, err := b.CutPart(ctx, cut, p)
+			if unreadable(err) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			by[pinned{p, m.ID}] = append(by[pinned{p, m.ID}], name)
+		}
+	}
+	return by, nil
+}
+
+func writeEachID(w io.Writer, ids map[millrace.Partition][]string, cuts map[pinned][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "PARTITION\tBACKUP\tCUTS")
+	for _, p := range slices.Sorted(maps.Keys(ids)) {
 		for _, id := range ids[p] {
-			fmt.Fprintf(t, "%d\t%s\n", p, id)
+			fmt.Fprintf(t, "%d\t%s\t%s\n", p, id, strings.Join(cuts[pinned{p, id}], ", "))
 		}
 	}
 	return t.Flush()
@@ -364,7 +414,7 @@ func writeManifest(w io.Writer, m *backup.Manifest) error {
 // shownDiff is what backup diff shows.
 type shownDiff struct {
 	backup.Difference
-	Types map[millrace.ContentType]*backups.Changes `json:",omitempty"`
+	Types map[millrace.ContentType]*backups.Changes `json:"types,omitempty"`
 }
 
 func backupDiff(f *backupFlags) *cobra.Command {

@@ -164,9 +164,11 @@ func (r *restoring) validate() error {
 func (r *restoring) all(ctx context.Context, cfg backups.RestoreConfig) error {
 	began := time.Now()
 	if cfg.NewLog {
+		r.progress.say("making the topics of the new log")
 		if err := kafka.EnsureTopics(ctx, cfg.Brokers, cfg.Topics, nil); err != nil {
 			return err
 		}
+		r.progress.say("restoring")
 	}
 	n, err := backups.RestoreData(ctx, cfg)
 	if err != nil {
@@ -363,8 +365,16 @@ func verifyBucket(ctx context.Context, b *backup.Bucket, depth string, cfg backu
 }
 
 func (v *verified) write(w io.Writer) error {
+	extra := 0
 	for _, d := range v.Damage {
+		if d.Kind == backup.Extra {
+			extra++
+			continue
+		}
 		fmt.Fprintf(w, "%s\t%s\t%s\n", d.Kind, d.Object, d.Detail)
+	}
+	if extra > 0 {
+		fmt.Fprintf(w, "%d objects are extra and harm nothing: of backups at work, or what expiry removes, or not Millrace's (-o json names each)\n", extra)
 	}
 	what, found := "whole at this depth", v.Whole
 	if v.Restored != nil {
@@ -426,7 +436,7 @@ Nodes do the same at intervals ("drill" of "backup" in their configuration).`,
 }
 
 func backupCut(f *backupFlags) *cobra.Command {
-	var name string
+	var name, output string
 	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "cut",
@@ -442,6 +452,7 @@ waits for at most a second at a time. Every partition needs a backup.`,
 	k := kafkaFlagsOf(c, "of the log")
 	c.Flags().StringVar(&name, "name", "", "letters, digits, - and _; left out: the time, such as 20261122T114500Z")
 	c.Flags().DurationVar(&wait, "wait", 10*time.Minute, "give up after this long")
+	outputFlag(c, &output)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if len(k.brokers) == 0 {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "brokers", Detail: "nothing says where the log is", WayOut: "name its Kafka by --brokers"}
@@ -460,12 +471,15 @@ waits for at most a second at a time. Every partition needs a backup.`,
 		defer cancel()
 		return f.use(ctx, func(b *backup.Bucket) error {
 			t := startTeller(ctx, c.ErrOrStderr())
-			defer t.close()
 			cut, err := backups.TakeCut(ctx, backups.CutConfig{Name: name, Bucket: b.Counted(t.Progress), Brokers: k.brokers, Topics: k.topics(), Tell: t.say, Log: slog.Default()})
-			if err == nil {
-				fmt.Fprintf(c.OutOrStdout(), "cut %s of %s\n", cut.Name, cut.Time)
+			t.close()
+			if err != nil {
+				return err
 			}
-			return err
+			return printAs(c.OutOrStdout(), output, cut, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "cut %s of %s\n", cut.Name, cut.Time)
+				return err
+			})
 		})
 	}
 	return c

@@ -237,7 +237,7 @@ type indexnodeConfig struct {
 	Serves     *bool  `yaml:"serves"`
 	Partitions string `yaml:"partitions"`
 	// Drain is how long a node that is told to stop goes on answering; left out:
-	// drainFor.
+	// drainFor, and 0 for a backup node.
 	Drain *time.Duration `yaml:"drain"`
 }
 
@@ -245,10 +245,14 @@ type indexnodeConfig struct {
 // with some to spare: they hear of a change within a second.
 const drainFor = 5 * time.Second
 
-// drain is how long the node goes on answering when it is told to stop.
+// drain is how long the node goes on answering when it is told to stop. A backup
+// node answers nobody.
 func (c *indexnodeConfig) drain() time.Duration {
-	if c.Drain != nil {
+	switch {
+	case c.Drain != nil:
 		return *c.Drain
+	case c.Serves != nil && !*c.Serves:
+		return 0
 	}
 	return drainFor
 }

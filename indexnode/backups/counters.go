@@ -11,7 +11,8 @@ import (
 type counters struct {
 	mu struct {
 		sync.Mutex
-		now        *round // under way; nil: none
+		now        *round    // under way; nil: none
+		owed       time.Time // since when a round is: begun when the last one that succeeded was; zero: none is
 		succeeded  time.Time
 		rounds     int64
 		failures   int64
@@ -27,6 +28,16 @@ func (c *counters) begin(r *round) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.now = r
+	if c.mu.owed.IsZero() {
+		c.mu.owed = r.begun
+	}
+}
+
+// idle notes that the node has nothing to back up.
+func (c *counters) idle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.owed = time.Time{}
 }
 
 func (c *counters) end(r *round, err error) {
@@ -37,7 +48,7 @@ func (c *counters) end(r *round, err error) {
 	if err != nil {
 		c.mu.failures++
 	} else {
-		c.mu.succeeded = r.begun
+		c.mu.succeeded, c.mu.owed = r.begun, r.begun
 	}
 	c.mu.uploaded += r.uploadedBytes
 	c.mu.reused += r.bytes - r.uploadedBytes
@@ -57,6 +68,7 @@ func (c *counters) restored(bytes int64, err error) {
 // What the metrics of backups are called, and say.
 var (
 	descSucceeded = desc("last_success_timestamp_seconds", "When the last round of backups that succeeded began, 0 none.")
+	descBehind    = desc("behind_seconds", "How long ago the last round of backups that succeeded began, or the first that did not; 0 where this node has nothing to back up.")
 	descRunning   = desc("running", "1 while a round of backups is under way.")
 	descRounds    = desc("rounds_total", "Rounds of backups, by outcome.", "outcome")
 	descUploaded  = desc("bytes_total", "Bytes of backed up files, by whether the bucket had them.", "was")
@@ -70,7 +82,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (k *Keeper) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSucceeded, descRunning, descRounds, descUploaded, descRestores, descRestored} {
+	for _, d := range []*prometheus.Desc{descSucceeded, descBehind, descRunning, descRounds, descUploaded, descRestores, descRestored} {
 		out <- d
 	}
 	k.drills.describe(out)
@@ -92,11 +104,15 @@ func (k *Keeper) Collect(out chan<- prometheus.Metric) {
 	if !c.mu.succeeded.IsZero() {
 		at = float64(c.mu.succeeded.UnixMilli()) / 1000
 	}
-	running := 0.0
+	behind, running := 0.0, 0.0
+	if !c.mu.owed.IsZero() {
+		behind = time.Since(c.mu.owed).Seconds()
+	}
 	if c.mu.now != nil {
 		running = 1
 	}
 	gauge(descSucceeded, at)
+	gauge(descBehind, behind)
 	gauge(descRunning, running)
 	count(descRounds, c.mu.rounds-c.mu.failures, "ok")
 	count(descRounds, c.mu.failures, "failed")

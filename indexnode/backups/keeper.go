@@ -204,6 +204,7 @@ func (k *Keeper) Backup(ctx context.Context) error {
 		}
 	}
 	if set.Len() == 0 {
+		k.counters.idle()
 		return nil
 	}
 	r := round{k: k, begun: time.Now()}

@@ -103,12 +103,20 @@ func shown(r *millrace.Record, known *schemas.Snapshot) row {
 }
 
 // Rows are so many timelines, records and bytes of records.
-type Rows struct{ Timelines, Records, Bytes int }
+type Rows struct {
+	Timelines int `json:"timelines"`
+	Records   int `json:"records"`
+	Bytes     int `json:"bytes"`
+}
 
 // Changes are what one state of a partition has beside another, of a type.
 // Timelines that have changed are those that both have, and of which records
 // are new, gone or of another version.
-type Changes struct{ New, Gone, Changed Rows }
+type Changes struct {
+	New     Rows `json:"new"`
+	Gone    Rows `json:"gone"`
+	Changed Rows `json:"changed"`
+}
 
 // DiffRows restores two backups of a partition into stores that are gone
 // afterwards, and compares their timelines, by content type.

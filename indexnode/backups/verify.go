@@ -95,16 +95,21 @@ func (v *verifier) report(d *backup.Damage) {
 	}
 }
 
-// send sends the newest good backup of each partition.
+// send sends the newest good backup of each partition, once it has read them
+// all: how much there is to do is then known.
 func (v *verifier) send(ctx context.Context, todo chan<- *backup.Manifest) error {
+	var all []*backup.Manifest
 	for p := range v.cfg.Partitions.All() {
 		m, err := v.next(ctx, p)
 		if err != nil {
 			return err
 		}
-		if m == nil {
-			continue
+		if m != nil {
+			v.cfg.Progress.Expect(v.guess(m))
+			all = append(all, m)
 		}
+	}
+	for _, m := range all {
 		select {
 		case todo <- m:
 		case <-ctx.Done():
@@ -113,6 +118,10 @@ func (v *verifier) send(ctx context.Context, todo chan<- *backup.Manifest) error
 	}
 	return nil
 }
+
+// guess is about how much of a partition's parts of cuts there is to restore:
+// each is as large as its newest backup.
+func (v *verifier) guess(m *backup.Manifest) int64 { return int64(len(v.cuts)) * m.Bytes() }
 
 // next reads the newest backup of a partition that is not known to be bad, or
 // returns nil.
@@ -160,6 +169,7 @@ func (v *verifier) work(ctx context.Context, todo <-chan *backup.Manifest) error
 // part of each cut.
 func (v *verifier) partition(ctx context.Context, r *restorer, m *backup.Manifest) error {
 	p := m.Partition
+	defer v.cfg.Progress.Expect(-v.guess(m))
 	for m != nil {
 		err := r.one(ctx, &way{from: m, to: m.Applied})
 		if err == nil {

@@ -2,14 +2,17 @@ package backup
 
 // Amount is so many files and their bytes.
 type Amount struct {
-	Files int
-	Bytes int64
+	Files int   `json:"files"`
+	Bytes int64 `json:"bytes"`
 }
 
 // Difference is what one backup of a partition has beside another.
 type Difference struct {
-	Shared, New, Gone Amount
-	Content, Features int64 // how far the offsets moved
+	Shared   Amount `json:"shared"`
+	New      Amount `json:"new"`
+	Gone     Amount `json:"gone"`
+	Content  int64  `json:"timeline"` // how far the offsets moved
+	Features int64  `json:"features"`
 }
 
 // Diff compares two backups of a partition. A nil old one is empty, so that all

@@ -42,13 +42,17 @@ func NewProgress(total int64) *Progress {
 	return p
 }
 
-// Expect adds to the total.
+// Expect adds to the total. The rate is taken from when something is first
+// expected, if nothing came before.
 func (p *Progress) Expect(bytes int64) {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mu.total == 0 && p.mu.done == 0 {
+		p.mu.marks[0].at = time.Now()
+	}
 	p.mu.total += bytes
 }
 

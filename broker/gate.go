@@ -58,12 +58,16 @@ const (
 )
 
 // slowTimes the usual time is slow, and half as much when the caller allows
-// less than twice that. The usual time is the least median of a window, but
-// follows a change that lasts.
+// less than twice that. What is brief is not, nor what takes less than one in
+// briefOfAllowed of what the caller allows: an answer that usually takes half a
+// millisecond takes two where processors are half busy, and nobody suffers. The
+// usual time is the least median of a window, but follows a change that lasts.
 const (
-	slowTimes    = 4
-	usualSamples = 5 // fewer of a kind in a window have no median
-	usualWithin  = 10 * time.Minute
+	slowTimes      = 4
+	brief          = 20 * time.Millisecond
+	briefOfAllowed = 20
+	usualSamples   = 5 // fewer of a kind in a window have no median
+	usualWithin    = 10 * time.Minute
 )
 
 func newGate() *gate {
@@ -139,7 +143,8 @@ func (v *visit) of(feed string, entities int, end time.Time) {
 
 // slow reports whether an answer took long beside the usual time.
 func (v *visit) slow(took, usual time.Duration) bool {
-	return took > slowTimes*usual || took > slowTimes*usual/2 && took > v.allowed/2
+	return took > slowTimes*usual && took > min(brief, v.allowed/briefOfAllowed) ||
+		took > slowTimes*usual/2 && took > v.allowed/2
 }
 
 // leave ends a visit. To leave again changes nothing: a door leaves for what

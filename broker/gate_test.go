@@ -179,6 +179,38 @@ func TestGateStaysOpenForALostNode(t *testing.T) {
 	})
 }
 
+// Answers that take ten times the usual and are brief all the same do not close
+// the gate: processors that are half busy do that.
+func TestGateStaysOpenForBriefAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 1)
+		w.add(timelineOf(1), "r1", timeAt(1), "")
+		var takes atomic.Int64
+		w.nodes["n0"].work = func(context.Context) error {
+			time.Sleep(time.Duration(takes.Load()))
+			return nil
+		}
+		b := w.broker()
+		run := func(each time.Duration) {
+			takes.Store(int64(each))
+			for range 2000 {
+				go func() {
+					if _, err := b.GetFeed(t.Context(), recentRequest(1)); err != nil {
+						t.Error(err)
+					}
+				}()
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(time.Second) // the last are answered
+		}
+		run(500 * time.Microsecond)
+		run(5 * time.Millisecond)
+		if limit := b.gate.limit(); limit < readyInFlight {
+			t.Errorf("only %d requests are let in", limit)
+		}
+	})
+}
+
 // A full gate refuses by the headers alone, and feeds alone.
 func TestRefuseEarly(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()

@@ -64,7 +64,7 @@ const (
 // usual time is the least median of a window, but follows a change that lasts.
 const (
 	slowTimes      = 4
-	brief          = 20 * time.Millisecond
+	brief          = 10 * time.Millisecond
 	briefOfAllowed = 20
 	usualSamples   = 5 // fewer of a kind in a window have no median
 	usualWithin    = 10 * time.Minute

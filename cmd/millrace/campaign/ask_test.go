@@ -267,12 +267,16 @@ func (a *asker) take() tally {
 	return was
 }
 
-// latency returns a quantile of how long questions took since it was last asked.
-func (a *asker) latency(q float64) time.Duration {
+// latencies returns how long questions took since it was last asked.
+func (a *asker) latencies() []time.Duration {
 	a.mu.Lock()
 	took := a.mu.took
 	a.mu.took = nil
 	a.mu.Unlock()
+	return took
+}
+
+func quantile(took []time.Duration, q float64) time.Duration {
 	if len(took) == 0 {
 		return 0
 	}

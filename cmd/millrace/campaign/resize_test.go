@@ -26,7 +26,7 @@ const (
 	coordinators = 2
 	graceOf      = 10 * time.Second // of a node that is gone
 	dropAfter    = 5 * time.Second
-	resizeRate   = 150              // questions a second
+	resizeRate   = 150 // questions a second
 )
 
 // resizing is a world with coordinators, whose nodes come and go.

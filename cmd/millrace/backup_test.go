@@ -177,7 +177,7 @@ func TestBackupCommands(t *testing.T) {
 	b.refuse("no form of output", "status", "-o", "yaml")
 	p := partition.Of(demoMember)
 	before := b.await()
-	b.run(fmt.Sprintf(`(?m)^%d +%s$`, p, before[p].ID), "list", "--partition", fmt.Sprint(p))
+	b.run(fmt.Sprintf(`(?m)^%d +%s *$`, p, before[p].ID), "list", "--partition", fmt.Sprint(p))
 	b.run(`(?s)backup +`+before[p].ID+`.*SHA256`, "show", fmt.Sprint(p), "latest")
 	b.refuse("is no partition", "show", "720", "latest")
 	for _, depth := range []string{"files", "meta", "open"} {
@@ -222,6 +222,9 @@ func (b *backedUp) testCuts(before map[millrace.Partition]*backup.Manifest) {
 	b.run("cut one of 20", "cut", "--name", "one", "--brokers", b.c.Kafka)
 	b.refuse("there is a cut one", "cut", "--name", "one", "--brokers", b.c.Kafka)
 	b.run("(?m)^one +", "cuts")
+	b.run(`(?m)^5 +\S+ +one$`, "list", "--partition", "5")
+	b.run(`^{.*"name":"two".*}\n$`, "cut", "--name", "two", "--brokers", b.c.Kafka, "-o", "json")
+	b.run("the cut two is removed", "cut-remove", "two")
 	b.post("post:after-the-cut")
 	now := b.await()
 	data := filepath.Join(b.dir, "one")
@@ -359,8 +362,8 @@ func TestBackupAdopt(t *testing.T) {
 	}
 }
 
-// What takes long says how far it is: a pipe gets a line every five seconds, a
-// terminal one line that is drawn anew.
+// What takes long says how far it is: a pipe gets a line after a second and then
+// every five, a terminal one line that is drawn anew.
 func TestTeller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var pipe bytes.Buffer
@@ -369,7 +372,7 @@ func TestTeller(t *testing.T) {
 		told.say("restoring")
 		time.Sleep(12 * time.Second)
 		told.close()
-		if got, want := pipe.String(), "restoring: 0 B of 3.0 MiB\n"; got != want+want {
+		if got, want := pipe.String(), "restoring: 0 B of 3.0 MiB\n"; got != want+want+want {
 			t.Errorf("a pipe got %q", got)
 		}
 		var screen bytes.Buffer
@@ -381,4 +384,33 @@ func TestTeller(t *testing.T) {
 			t.Errorf("a terminal got %q", got)
 		}
 	})
+}
+
+// What is extra in a bucket is counted, and does not hide what is damaged.
+func TestVerifyTellsTheVerdict(t *testing.T) {
+	v := &verified{Whole: &backup.Restorable{}, bad: 1}
+	for range 1000 {
+		v.Damage = append(v.Damage, &backup.Damage{Object: "files/x", Kind: backup.Extra})
+	}
+	v.Damage = append(v.Damage, &backup.Damage{Object: "files/y", Kind: backup.Missing, Detail: "it is gone"})
+	var out strings.Builder
+	if err := v.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Count(got, "\n") != 4 || !strings.Contains(got, "files/y") || !strings.Contains(got, "1000 objects are extra") {
+		t.Errorf("printed\n%s", got)
+	}
+}
+
+// A backup node stops at once: it answers nobody.
+func TestBackupNodesDoNotDrain(t *testing.T) {
+	no, long := false, time.Minute
+	for _, c := range []struct {
+		cfg  indexnodeConfig
+		want time.Duration
+	}{{indexnodeConfig{}, drainFor}, {indexnodeConfig{Serves: &no}, 0}, {indexnodeConfig{Serves: &no, Drain: &long}, long}} {
+		if got := c.cfg.drain(); got != c.want {
+			t.Errorf("serves %v, drain %v: %v", c.cfg.Serves, c.cfg.Drain, got)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
@@ -254,4 +255,35 @@ func newest(t testing.TB, k *Keeper, p millrace.Partition) (b replica.Backup, ha
 		return b, true
 	}
 	return b, false
+}
+
+// A node that has something to back up tells since when a round is owed; one
+// that has nothing does not.
+func TestBehindIsTold(t *testing.T) {
+	b := newBench(t)
+	b.post(10)
+	const behind = "millrace_backup_behind_seconds"
+	hosts := cluster.All()
+	k := b.keeper(b.store, "a", func(c *KeeperConfig) {
+		c.Mine = func() cluster.Set { return hosts }
+	})
+	must(t, os.Rename(filepath.Join(b.dir, "bucket"), filepath.Join(b.dir, "away")))
+	if err := k.Backup(t.Context()); err == nil {
+		t.Fatal("there is no bucket, and it is backed up")
+	}
+	failed := gather(t, k)[behind]
+	if time.Sleep(10 * time.Millisecond); failed <= 0 || gather(t, k)[behind] <= failed {
+		t.Errorf("behind by %v s after a round that failed", failed)
+	}
+	must(t, os.Rename(filepath.Join(b.dir, "away"), filepath.Join(b.dir, "bucket")))
+	began := time.Now()
+	must(t, k.Backup(t.Context()))
+	if got := gather(t, k)[behind]; got <= 0 || got > time.Since(began).Seconds() {
+		t.Errorf("behind by %v s after a round that succeeded", got)
+	}
+	hosts = cluster.Set{}
+	must(t, k.Backup(t.Context()))
+	if got := gather(t, k)[behind]; got != 0 {
+		t.Errorf("behind by %v s with nothing to back up", got)
+	}
 }

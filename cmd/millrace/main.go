@@ -15,13 +15,28 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := runLine(ctx, root()); err != nil && !errors.Is(err, context.Canceled) {
+	if err := runLine(untilTold(), root()); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "millrace:", err)
 		os.Exit(1)
 	}
+}
+
+// untilTold returns a context that ends when the process is told to stop. A
+// second signal ends the process at once. Both are read from one channel: one
+// that comes while the handler of the first is being taken away would be lost.
+func untilTold() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	told := make(chan os.Signal, 2)
+	signal.Notify(told, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-told
+		cancel()
+		if s, ok := (<-told).(syscall.Signal); ok {
+			os.Exit(128 + int(s)) // as a shell tells it
+		}
+		os.Exit(1)
+	}()
+	return ctx
 }
 
 func root() *cobra.Command {

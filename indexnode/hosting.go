@@ -159,7 +159,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	}
 	n.replicas.Configure(replica.Config{
 		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Node: n.cfg.ID, Schemas: n.schemas, SchemaLog: h.schemaLog,
-		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Backups: kept, Warmer: warms, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
+		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Backups: kept, Waited: func(p millrace.Partition) bool { return h.watcher.Current().Below(p) }, Warmer: warms, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
 	})
 	n.awaits.Store("")
 

@@ -91,7 +91,12 @@ type Keeper struct {
 	drills   drills
 	pacer    pacer
 	hashes   backup.Hashes // of the store's files
-	mu       struct {
+	last     struct {      // of restores: schemas, and which
+		sync.Mutex
+		ref  backup.Ref
+		rows map[millrace.Fingerprint][]byte
+	}
+	mu struct {
 		sync.Mutex
 		bucket *backup.Bucket
 		known  map[millrace.Partition]*backup.Manifest // the newest of each partition, as far as it was read
@@ -273,26 +278,28 @@ func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string
 	var g errgroup.Group
 	g.SetLimit(uploads)
 	errs := make([]error, len(whole))
+	turn := r.k.cfg.Every / time.Duration(2*len(whole))
 	for i := range whole {
+		c, newest := &whole[i], known[whole[i].Partition]
+		m := manifest(c, r.k.cfg.Node, schemas, r.k.cfg.Retention)
+		if newest != nil && sameState(m, newest) {
+			r.count(func(t *result) { t.partitions++; t.unchanged++ })
+			continue
+		}
 		g.Go(func() error {
-			c := &whole[i]
-			if err := r.uploadOne(ctx, b, c, dir, schemas, known[c.Partition]); err != nil {
+			if err := r.uploadOne(ctx, b, m, dir, newest); err != nil {
 				errs[i] = fmt.Errorf("partition %d: %w", c.Partition, err)
 			}
 			return nil
 		})
+		r.k.pacer.rest(ctx, turn) // beside questions, a round takes half of the time until the next
 	}
 	_ = g.Wait() // errs has them
 	return errors.Join(errs...)
 }
 
-// uploadOne uploads a partition, unless the newest backup is of this state.
-func (r *round) uploadOne(ctx context.Context, b *backup.Bucket, c *store.Checkpoint, dir string, schemas backup.Ref, newest *backup.Manifest) error {
-	m := manifest(c, r.k.cfg.Node, schemas, r.k.cfg.Retention)
-	if newest != nil && sameState(m, newest) {
-		r.count(func(t *result) { t.partitions++; t.unchanged++ })
-		return nil
-	}
+// uploadOne uploads a partition, of which the newest backup has another state.
+func (r *round) uploadOne(ctx context.Context, b *backup.Bucket, m *backup.Manifest, dir string, newest *backup.Manifest) error {
 	for tries := 0; ; tries++ {
 		known := newest.Known()
 		for i := range m.Files {

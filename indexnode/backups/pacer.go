@@ -26,6 +26,11 @@ const (
 
 // pace is called after so much work.
 func (p *pacer) pace(ctx context.Context, worked time.Duration) {
+	p.rest(ctx, min(restPerWork*worked, longestRest))
+}
+
+// rest waits, as long as there are questions.
+func (p *pacer) rest(ctx context.Context, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -35,7 +40,7 @@ func (p *pacer) pace(ctx context.Context, worked time.Duration) {
 	if !now.Before(p.busy) {
 		return
 	}
-	timer := time.NewTimer(min(restPerWork*worked, longestRest))
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -65,11 +65,39 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 			}
 		}
 	})
-	err = Restore(ctx, bucket.Unlimited().Counted(progress), m, k.cfg.Store, k.incoming())
+	bucket = bucket.Unlimited().Counted(progress)
+	schemas, err := k.schemas(ctx, bucket, m.Schemas)
+	if err == nil {
+		err = restore(ctx, bucket, m, schemas, k.cfg.Store, k.incoming())
+	}
 	done()
 	teller.Wait() // what is told later would be of another state
 	k.counters.restored(m.Bytes(), err)
 	return err
+}
+
+// schemas returns what a manifest names as its schemas. Those of partitions that
+// are restored after one another are mostly the same: the last are kept.
+func (k *Keeper) schemas(ctx context.Context, b *backup.Bucket, ref backup.Ref) (rows map[millrace.Fingerprint][]byte, err error) {
+	k.last.Lock()
+	defer k.last.Unlock()
+	if k.last.rows == nil || k.last.ref != ref {
+		if rows, err = getSchemas(ctx, b, ref); err != nil {
+			return nil, err
+		}
+		k.last.ref, k.last.rows = ref, rows
+	}
+	return k.last.rows, nil
+}
+
+// restRestores is how long a rest after a restore that nobody waits for is, as a
+// multiple of what it took: most of that is spent by others than this node, of
+// whose time questions want some, too.
+const restRestores = 3
+
+// Rest implements replica.Backups.
+func (k *Keeper) Rest(ctx context.Context, took time.Duration) {
+	k.pacer.rest(ctx, min(restRestores*took, longestRest))
 }
 
 // incoming is where the files of partitions are while they are restored.
@@ -123,6 +151,10 @@ func Restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, s *store
 	if err != nil {
 		return err
 	}
+	return restore(ctx, b, m, schemas, s, dir)
+}
+
+func restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, schemas map[millrace.Fingerprint][]byte, s *store.Store, dir incoming) error {
 	if err := dir.keep(m); err != nil {
 		return err
 	}

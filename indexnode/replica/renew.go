@@ -32,6 +32,9 @@ type Backups interface {
 	// backup, and tells now and then how far it is. Nobody reads or writes
 	// the partition meanwhile.
 	Restore(ctx context.Context, p millrace.Partition, b Backup, tell func(progress string)) error
+	// Rest is called after a restore for which nobody waits, with how long it
+	// took, and lets questions go first.
+	Rest(ctx context.Context, took time.Duration)
 	// Forget removes what a restore that broke off has left of a partition.
 	Forget(millrace.Partition) error
 	// Healed records that a partition which was found damaged was replaced, by a
@@ -93,16 +96,43 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 		defer poke(all.changed)
 		defer close(w.done)
 		defer cancel()
-		select {
-		case all.renewing <- struct{}{}:
-			defer func() { <-all.renewing }()
-			if w.err = all.replace(ctx, r, log, e, why, since); w.err == nil && dropped {
-				all.uncache(r)
-			}
-		case <-ctx.Done():
-			w.err = ctx.Err()
+		lane, waited, err := all.turn(ctx, r)
+		if err != nil {
+			w.err = err
+			return
+		}
+		defer func() { <-lane }()
+		begun := time.Now()
+		if w.err = all.replace(ctx, r, log, e, why, since); w.err == nil && dropped {
+			all.uncache(r)
+		}
+		if !waited && all.cfg.Backups != nil {
+			all.cfg.Backups.Rest(ctx, time.Since(begun))
 		}
 	})
+}
+
+// turn waits until a partition may be renewed. As long as others serve it, that
+// is one after the other, and else beside many. The caller receives from the
+// channel in the end.
+func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, waited bool, err error) {
+	for {
+		lane, waited = all.unhurried, all.cfg.Waited == nil || all.cfg.Waited(r.partition)
+		if waited {
+			lane = all.renewing
+		}
+		look := time.NewTimer(time.Second) // others may be gone by then
+		select {
+		case lane <- struct{}{}:
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-look.C:
+			r.explain(Why{Restores, "others are restored before it"})
+			continue
+		}
+		look.Stop()
+		return lane, waited, err
+	}
 }
 
 // replace replaces what a replica has. It returns errNothing, and has changed

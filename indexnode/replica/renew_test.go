@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ type kept struct {
 	left     []millrace.Partition // of which what was downloaded was removed
 	hold     chan struct{}        // restoring waits for it to be closed; nil: it does not
 	healed   []string             // what was damaged, and where from it was replaced
+	rests    int
 }
 
 func newKept(w *world) *kept {
@@ -78,6 +80,10 @@ func (k *kept) Newest(_ context.Context, p millrace.Partition) iter.Seq2[Backup,
 			yield(Backup{}, away)
 		}
 	}
+}
+
+func (k *kept) Rest(ctx context.Context, took time.Duration) {
+	k.set(func() { k.rests++ })
 }
 
 func (k *kept) Forget(p millrace.Partition) error {
@@ -185,6 +191,45 @@ func TestNewReplicaComesFromItsBackup(t *testing.T) {
 			t.Errorf("cut %v: restored %q, want the newest alone", cut, got)
 		}
 		w.stop()
+	}
+}
+
+// What others serve is restored one after the other, with rests; what becomes
+// scarce meanwhile does not wait for that.
+func TestRestoresThatNobodyWaitsFor(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+		w.post(there)
+	}
+	k := newKept(w)
+	k.hold = make(chan struct{})
+	k.add(partHere, "a", 1, "")
+	k.add(partThere, "b", 1, "")
+	w.backups = k
+	var scarce atomic.Bool
+	w.waited = func(millrace.Partition) bool { return scarce.Load() }
+	w.start(partHere, partThere)
+	restoring := func() (n int) {
+		for _, p := range []millrace.Partition{partHere, partThere} {
+			if w.replicas.replicas[p].State() == Restoring {
+				n++
+			}
+		}
+		return n
+	}
+	w.until("one is restored", func() bool { return restoring() > 0 })
+	time.Sleep(50 * time.Millisecond)
+	if restoring() != 1 {
+		t.Errorf("two are restored at a time that nobody waits for: %s", w.states())
+	}
+	scarce.Store(true)
+	w.until("both are restored", func() bool { return restoring() == 2 })
+	close(k.hold)
+	w.until("they are ready", func() bool { return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() })
+	w.stop()
+	if k.rests != 1 {
+		t.Errorf("%d rests; only one restore was not waited for", k.rests)
 	}
 }
 

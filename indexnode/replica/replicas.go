@@ -64,7 +64,7 @@ type Warmer interface {
 }
 
 // Config is what replicas work with. All of it is required, but for Input,
-// Keeps, Backups and Warmer.
+// Keeps, Backups, Waited and Warmer.
 type Config struct {
 	Store     *store.Store
 	Consumer  *kafka.Consumer
@@ -84,6 +84,9 @@ type Config struct {
 	// Backups are where partitions come from that have nothing, or nothing that
 	// can be trusted or continued; nil: there are none.
 	Backups Backups
+	// Waited reports whether a partition has fewer ready replicas than it
+	// should, so that somebody waits for it to be renewed; nil: always.
+	Waited func(millrace.Partition) bool
 	// Warmer is waited for before a replica is announced whose timelines are
 	// not cached yet; nil: nothing is.
 	Warmer Warmer
@@ -101,7 +104,8 @@ type Replicas struct {
 		err error
 	}
 	renewals  sync.WaitGroup // all that are under way
-	renewing  chan struct{}  // holds a token for each renewal that works
+	renewing  chan struct{}  // holds a token for each renewal that works and is waited for
+	unhurried chan struct{}  // holds one for the one that is not
 	dropping  *Replica       // of the reconciler: which is being deleted
 	dropAfter time.Time      // likewise: when a deletion that failed is tried again
 	begun     time.Time      // of the reconciler: when it was asked where the log begins
@@ -120,7 +124,7 @@ type Replicas struct {
 
 // New returns replicas that are all absent.
 func New(cfg Config) *Replicas {
-	all := &Replicas{renewing: make(chan struct{}, maxRenewing), changed: make(chan struct{}, 1), moved: make(chan struct{}, 1), drainFor: drainFor}
+	all := &Replicas{renewing: make(chan struct{}, maxRenewing), unhurried: make(chan struct{}, 1), changed: make(chan struct{}, 1), moved: make(chan struct{}, 1), drainFor: drainFor}
 	for p := range all.replicas {
 		all.replicas[p].partition = millrace.Partition(p)
 	}

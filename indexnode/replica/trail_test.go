@@ -273,6 +273,8 @@ func last(r *Replica) Pass {
 // ownBackups fail a test that takes them.
 type ownBackups struct{}
 
+func (ownBackups) Rest(context.Context, time.Duration) {}
+
 func (ownBackups) Forget(millrace.Partition) error                                        { return nil }
 func (ownBackups) Healed(context.Context, millrace.Partition, Why, Backup, time.Duration) {}
 func (ownBackups) Newest(context.Context, millrace.Partition) iter.Seq2[Backup, error] {

@@ -42,7 +42,8 @@ type world struct {
 	dir      string
 	host     *counting
 	backups  Backups // of what is started next; nil: none
-	warmer   Warmer  // likewise
+	waited   func(millrace.Partition) bool
+	warmer   Warmer // likewise
 
 	store    *store.Store
 	replicas *Replicas
@@ -210,7 +211,7 @@ func (w *world) start(hosted ...millrace.Partition) {
 	must(w.t, err)
 	w.replicas = New(Config{
 		Store: w.store, Consumer: consumer, Topics: w.topics, Schemas: w.schemas, SchemaLog: w.log, Letters: w.letters, Input: w.input,
-		Backups: w.backups, Warmer: w.warmer, Host: w.host, Limit: 400 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
+		Backups: w.backups, Waited: w.waited, Warmer: w.warmer, Host: w.host, Limit: 400 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
 	})
 	w.replicas.drainFor = 100 * time.Millisecond
 	w.want(hosted...)

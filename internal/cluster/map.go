@@ -55,6 +55,18 @@ func (m *Map) Drops(id millrace.NodeID) Set {
 // Wanted is how many replicas each partition should have.
 func (m *Map) Wanted() int { return m.assignment.replicas() }
 
+// Below reports whether fewer replicas of a partition are alive and ready than
+// it should have.
+func (m *Map) Below(p millrace.Partition) bool {
+	n := 0
+	for _, id := range m.assignment.Replicas[p] {
+		if ready := m.ready[id]; m.alive[id] && ready.Has(p) {
+			n++
+		}
+	}
+	return n < m.assignment.wantedOf(int(p), m.assignment.replicas())
+}
+
 // Replicas returns the nodes that host p, whether they are alive or not. The
 // caller must not change them.
 func (m *Map) Replicas(p millrace.Partition) []millrace.NodeID { return m.assignment.Replicas[p] }

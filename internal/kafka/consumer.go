@@ -87,6 +87,7 @@ type Consumer struct {
 	cl     *kgo.Client
 	adm    *kadm.Client
 	topics [streams]string
+	next   time.Time // of Poll: when it looks again
 	mu     struct {
 		sync.Mutex
 		next map[TopicPartition]Position // what is read, and where to go on
@@ -190,9 +191,19 @@ func (c *Consumer) byTopic(tps []TopicPartition) map[string][]int32 {
 // sessions: of 150,000 such ends three were lost.
 const nudgeAfter = time.Second
 
+const (
+	// gatherFor is the least time from one Poll that brought little to the next.
+	// A broker looks at each partition of a reader for each of its fetches: with
+	// a fetch for each record that comes in, fetches are most of its work.
+	gatherFor = 100 * time.Millisecond
+	// little is how many records are less than what a reader should wait for.
+	little = 1000
+)
+
 // Poll waits for records, faults or progress, at most max records together.
 // It fails only with ctx's end or ErrClosed.
 func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
+	sleep(ctx, time.Until(c.next))
 	for {
 		c.mu.Lock()
 		c.mu.poll++
@@ -202,6 +213,9 @@ func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
 		cancel()
 		if fetches.IsClientClosed() {
 			return nil, ErrClosed
+		}
+		if c.next = time.Now(); fetches.NumRecords() < min(little, max) {
+			c.next = c.next.Add(gatherFor)
 		}
 		var out []Fetched
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {

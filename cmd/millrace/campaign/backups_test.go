@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// backupEvery is how often nodes of a campaign back up.
+// backupEvery is how often nodes back up where backups are what is broken.
 const backupEvery = 10 * time.Second
 
 // startS3 starts a real S3 server of the campaign's own, and returns the URL of
@@ -92,7 +92,7 @@ func (w *world) backedUp() error {
 // nothing of the log, and equals the others.
 func TestAnEmptiedDiskComesFromBackups(t *testing.T) {
 	s := need(t)
-	s.backups = true
+	s.backups = backupEvery
 	w := startWorld(t, s, "backups", false)
 	w.load.burst(w.ctx, 40*members)
 	w.settle()

@@ -171,7 +171,7 @@ func (g *gate) dieAt(w *world, s step) *process {
 // on the nodes.
 func TestKillsBesideTheBucket(t *testing.T) {
 	s := need(t)
-	s.backups = true
+	s.backups = backupEvery
 	g := newGate(t)
 	s.via = g.before
 	w := startWorld(t, s, "bucket", true)

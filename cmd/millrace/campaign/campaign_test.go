@@ -25,7 +25,7 @@ var kindsOfViolation = []string{"wrong", "stale", "lost", "doubled", "ended", "u
 // under load.
 func TestCampaign(t *testing.T) {
 	s := need(t)
-	s.backups = true
+	s.backups = backupEvery
 	w := startWorld(t, s, "campaign", true)
 	sum, faults := w.campaign(s)
 	compared := 0

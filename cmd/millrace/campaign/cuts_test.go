@@ -32,7 +32,7 @@ import (
 // to there. Then it does the same with times between the first and the last cut.
 func TestCutsEqualTheLog(t *testing.T) {
 	s := need(t)
-	s.backups = true
+	s.backups = backupEvery
 	w := startWorld(t, s, "cuts", true)
 	w.load.burst(w.ctx, 10*members)
 	w.settle()

@@ -41,8 +41,8 @@ type settings struct {
 	lasts time.Duration // MILLRACE_CAMPAIGN
 	short bool          // MILLRACE_CAMPAIGN is "short": a fixed list of faults, a few minutes
 	seed  uint64        // MILLRACE_SEED, or drawn
-	// backups has nodes back up to an S3 server.
-	backups bool
+	// backups is how often nodes back up to an S3 server; 0: not at all.
+	backups time.Duration
 	via     func(bucket string) string // what nodes reach the bucket by; nil: itself
 	roles   string                     // the binary of roles, but for coordinators; empty: the one that is tested
 }

@@ -27,6 +27,9 @@ const (
 	graceOf      = 10 * time.Second // of a node that is gone
 	dropAfter    = 5 * time.Second
 	resizeRate   = 150 // questions a second
+	// movesPerNode is few, since all nodes share what a node has for itself
+	// elsewhere: its processors.
+	movesPerNode = 12
 )
 
 // resizing is a world with coordinators, whose nodes come and go.
@@ -46,11 +49,11 @@ type resizing struct {
 // startResizing starts a world with coordinators.
 func startResizing(t *testing.T, s settings, name string) *resizing {
 	t.Helper()
-	s.backups = true
+	s.backups = time.Minute
 	w := &resizing{world: startWorld(t, s, name, true)}
 	for i := range coordinators {
 		id := fmt.Sprintf("coordinator-%d", i+1)
-		w.coordinators = append(w.coordinators, w.role("coordinator", id, "name: %s\netcd: [%q]\ngrace: %s\ndrop_after: %s\n", id, local(w.etcdAt), graceOf, dropAfter))
+		w.coordinators = append(w.coordinators, w.role("coordinator", id, "name: %s\netcd: [%q]\ngrace: %s\ndrop_after: %s\nmoves_per_node: %d\n", id, local(w.etcdAt), graceOf, dropAfter, movesPerNode))
 	}
 	var err error
 	if w.look, err = cluster.Open(w.ctx, cluster.Config{Endpoints: []string{local(w.etcdAt)}, Name: "millrace", ReadOnly: true}); err != nil {

@@ -54,7 +54,8 @@ type world struct {
 	history *history
 
 	kafka   *realKafka
-	bucket  string // URL, for backups; empty: there are none
+	bucket  string        // URL, for backups; empty: there are none
+	backups time.Duration // between two
 	etcd    *process
 	etcdAt  int // port
 	packets *packets
@@ -110,8 +111,8 @@ func startWorld(t *testing.T, s settings, name string, atOnce bool) *world {
 			os.RemoveAll(dir)
 		}
 	})
-	if s.backups {
-		w.bucket = startS3(t)
+	if s.backups > 0 {
+		w.bucket, w.backups = startS3(t), s.backups
 		if s.via != nil {
 			w.bucket = s.via(w.bucket)
 		}
@@ -230,7 +231,7 @@ func (w *world) startProcesses(atOnce bool) {
 	kafkaAndEtcd := fmt.Sprintf("brokers: [%q]\ntopic_prefix: %q\netcd: [%q]\n", w.kafka.addr(), w.prefix, local(w.etcdAt))
 	kept := ""
 	if w.bucket != "" {
-		kept = fmt.Sprintf("backup: {to: %q, every: %s, keep: 3}\n", w.bucket, backupEvery)
+		kept = fmt.Sprintf("backup: {to: %q, every: %s, keep: 3}\n", w.bucket, w.backups)
 	}
 	w.nodeConfig = kafkaAndEtcd + kept
 	for _, id := range ids {

@@ -1,11 +1,14 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/millrace/millrace"
 )
@@ -29,11 +32,52 @@ func (c *Client) hasLastGood() bool {
 	return err == nil
 }
 
-// saveMap keeps a map for the next start.
-func (c *Client) saveMap(m *Map, from origin) {
+// saveEvery is the least time from one saving of the map to the next. While
+// partitions move it changes many times a second, in every process.
+const saveEvery = time.Second
+
+// keeper keeps the newest map on disk.
+type keeper struct {
+	c    *Client
+	mu   sync.Mutex
+	busy bool   // one is saved, or was a moment ago
+	next func() // saves the newest that was not; nil: it is saved
+}
+
+// save saves a map, at once if none was saved lately. It is called by what the
+// client waits for when it is closed.
+func (k *keeper) save(ctx context.Context, m *Map, from origin) {
 	if m.Epoch() == 0 {
 		return
 	}
+	k.mu.Lock()
+	k.next = func() { k.c.saveMap(m, from) }
+	idle := !k.busy
+	k.busy = true
+	k.mu.Unlock()
+	if idle && k.saveNext() {
+		k.c.wg.Go(func() {
+			for more := true; more; more = k.saveNext() {
+				_ = wait(ctx, saveEvery)
+			}
+		})
+	}
+}
+
+// saveNext reports whether there was something to save.
+func (k *keeper) saveNext() bool {
+	k.mu.Lock()
+	save := k.next
+	k.next, k.busy = nil, save != nil
+	k.mu.Unlock()
+	if save != nil {
+		save()
+	}
+	return save != nil
+}
+
+// saveMap keeps a map for the next start.
+func (c *Client) saveMap(m *Map, from origin) {
 	doc := lastGood{Origin: from, Assignment: m.assignment, Nodes: m.Nodes(), Ready: map[millrace.NodeID][]byte{}}
 	for id, s := range m.ready {
 		doc.Ready[id] = s.encode()

@@ -13,6 +13,7 @@ import (
 // at one moment. It is immutable.
 type Map struct {
 	assignment Assignment
+	raw        []byte                   // of assignment, as etcd holds it; nil: not known
 	nodes      map[millrace.NodeID]Node // alive, and lost ones that still host
 	alive      map[millrace.NodeID]bool
 	ready      map[millrace.NodeID]Set

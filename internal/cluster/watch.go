@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -37,12 +38,16 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	} else if c.hasLastGood() {
 		w.log.Warn("the last good map on disk is of no use", "err", err)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(c.ctx, cancel)
+	kept := keeper{c: c}
 	c.wg.Go(func() {
+		defer cancel()
 		c.follow(ctx, mapPrefix, func(s *snapshot, err error) {
 			old, from := w.Current(), w.origin
 			w.apply(s, err)
 			if m := w.Current(); m != old || w.origin.moved(from) {
-				c.saveMap(m, w.origin)
+				kept.save(ctx, m, w.origin)
 				c.remember(w.origin, m.Epoch())
 			}
 			if err == nil || w.Current().Epoch() > 0 {
@@ -106,10 +111,13 @@ func (m *Map) next(s *snapshot) (*Map, error) {
 	if err != nil {
 		faults = append(faults, err)
 	}
+	next.hosted, next.raw = m.hosted, m.raw
 	if a != nil {
-		next.assignment = *a
+		next.assignment, next.hosted = *a, a.hosted()
 	}
-	next.hosted = next.assignment.hosted()
+	if err == nil {
+		next.raw = s.values["assignment"].data
+	}
 	for _, key := range slices.Sorted(maps.Keys(s.values)) {
 		kind, id, _ := strings.Cut(key, "/")
 		v, err := s.values[key], error(nil)
@@ -182,6 +190,9 @@ func (m *Map) nextAssignment(s *snapshot) (*Assignment, error) {
 			return nil, fmt.Errorf("cluster: etcd has lost the assignment; keeping epoch %d", m.Epoch())
 		}
 		return nil, nil
+	}
+	if len(m.raw) > 0 && bytes.Equal(v.data, m.raw) {
+		return nil, nil // most changes are of what nodes say of themselves
 	}
 	a, err := decodeAssignment(v.data)
 	if err != nil {

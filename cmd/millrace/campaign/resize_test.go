@@ -27,9 +27,6 @@ const (
 	graceOf      = 10 * time.Second // of a node that is gone
 	dropAfter    = 5 * time.Second
 	resizeRate   = 150 // questions a second
-	// movesPerNode is few, since all nodes share what a node has for itself
-	// elsewhere: its processors.
-	movesPerNode = 12
 )
 
 // resizing is a world with coordinators, whose nodes come and go.
@@ -53,7 +50,7 @@ func startResizing(t *testing.T, s settings, name string) *resizing {
 	w := &resizing{world: startWorld(t, s, name, true)}
 	for i := range coordinators {
 		id := fmt.Sprintf("coordinator-%d", i+1)
-		w.coordinators = append(w.coordinators, w.role("coordinator", id, "name: %s\netcd: [%q]\ngrace: %s\ndrop_after: %s\nmoves_per_node: %d\n", id, local(w.etcdAt), graceOf, dropAfter, movesPerNode))
+		w.coordinators = append(w.coordinators, w.role("coordinator", id, "name: %s\netcd: [%q]\ngrace: %s\ndrop_after: %s\n", id, local(w.etcdAt), graceOf, dropAfter))
 	}
 	var err error
 	if w.look, err = cluster.Open(w.ctx, cluster.Config{Endpoints: []string{local(w.etcdAt)}, Name: "millrace", ReadOnly: true}); err != nil {

@@ -26,7 +26,8 @@ const (
 	coordinators = 2
 	graceOf      = 10 * time.Second // of a node that is gone
 	dropAfter    = 5 * time.Second
-	resizeRate   = 150 // questions a second
+	resizeRate   = 150              // questions a second
+	restFor      = 20 * time.Second // at most, between two changes
 )
 
 // resizing is a world with coordinators, whose nodes come and go.
@@ -36,7 +37,7 @@ type resizing struct {
 	look         *cluster.Client
 	watch        *cluster.Watcher
 	restarts     string // URL that restarts a node
-	// rests has each change of the cluster be followed by as long without one, so
+	// rests has each change of the cluster be followed by a while without one, so
 	// that what drifts is the same for both: moving and still are how long
 	// questions took.
 	rests         bool
@@ -94,7 +95,7 @@ func (w *resizing) do(args ...string) {
 	if w.rests {
 		w.pause(2 * dropAfter) // what is dropped is part of it
 		w.moving = append(w.moving, w.asker.latencies()...)
-		w.pause(took)
+		w.pause(min(took, restFor))
 	}
 }
 

@@ -89,7 +89,7 @@ type Keeper struct {
 	cfg      KeeperConfig
 	counters counters
 	drills   drills
-	pacer    pacer
+	pacer    *pacer
 	hashes   backup.Hashes // of the store's files
 	last     struct {      // of restores: schemas, and which
 		sync.Mutex
@@ -113,7 +113,7 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 	if cfg.Asked == nil {
 		cfg.Asked = func() bool { return false }
 	}
-	k := &Keeper{cfg: cfg, pacer: pacer{asked: cfg.Asked}}
+	k := &Keeper{cfg: cfg, pacer: newPacer(cfg.Asked)}
 	k.mu.known = map[millrace.Partition]*backup.Manifest{}
 	for _, left := range []string{"out", "drill"} {
 		if err := os.RemoveAll(filepath.Join(cfg.Dir, left)); err != nil {
@@ -292,7 +292,7 @@ func (r *round) upload(ctx context.Context, whole []store.Checkpoint, dir string
 			}
 			return nil
 		})
-		r.k.pacer.rest(ctx, turn) // beside questions, a round takes half of the time until the next
+		r.k.pacer.rest(ctx, r.k.pacer.backups, turn) // beside questions, a round takes half of the time until the next
 	}
 	_ = g.Wait() // errs has them
 	return errors.Join(errs...)

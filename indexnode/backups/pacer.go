@@ -7,12 +7,23 @@ import (
 )
 
 // pacer lets questions go first. A system call that waits for a disk holds a
-// processor as a computation does, and Go has no priorities: so what backs up
-// rests after each piece of work, as long as there are questions.
+// processor as a computation does, and Go has no priorities: so what backs up or
+// restores rests after each piece of work, as long as there are questions.
 type pacer struct {
 	asked func() bool // whether there was a question since the last call
-	mu    sync.Mutex  // held while it rests: those beside it rest one after the other
-	busy  time.Time   // guarded by mu: until when it takes the node for asked
+	mu    struct {
+		sync.Mutex
+		busy time.Time // until when the node counts as asked
+	}
+	backups, restores lane
+}
+
+// lane has room for one that rests: what is in the same lane rests one after the
+// other. A restore does not wait for the many rests of a round of backups.
+type lane chan struct{}
+
+func newPacer(asked func() bool) *pacer {
+	return &pacer{asked: asked, backups: make(lane, 1), restores: make(lane, 1)}
 }
 
 const (
@@ -24,26 +35,37 @@ const (
 	longestRest = time.Second
 )
 
-// pace is called after so much work.
+// pace is called after so much work of backing up.
 func (p *pacer) pace(ctx context.Context, worked time.Duration) {
-	p.rest(ctx, min(restPerWork*worked, longestRest))
+	p.rest(ctx, p.backups, restPerWork*worked)
 }
 
-// rest waits, as long as there are questions.
-func (p *pacer) rest(ctx context.Context, wait time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	if p.asked() {
-		p.busy = now.Add(busyFor)
+// rest waits, as long as there are questions, but no longer than longestRest.
+func (p *pacer) rest(ctx context.Context, in lane, wait time.Duration) {
+	select {
+	case <-ctx.Done():
+		return
+	case in <- struct{}{}:
+		defer func() { <-in }()
 	}
-	if !now.Before(p.busy) {
+	if !p.busy() {
 		return
 	}
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(min(wait, longestRest))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
+}
+
+// busy reports whether there was a question lately.
+func (p *pacer) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.asked() {
+		p.mu.busy = now.Add(busyFor)
+	}
+	return now.Before(p.mu.busy)
 }

@@ -14,7 +14,7 @@ import (
 func TestBackupsRestBesideQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ask := false
-		p := pacer{asked: func() bool { was := ask; ask = false; return was }}
+		p := newPacer(func() bool { was := ask; ask = false; return was })
 		ctx, cancel := context.WithCancel(t.Context())
 		took := func(worked time.Duration) time.Duration {
 			began := time.Now()
@@ -39,6 +39,23 @@ func TestBackupsRestBesideQuestions(t *testing.T) {
 		ask = true
 		if got := took(time.Millisecond); got != 0 {
 			t.Errorf("nobody waits any more, and it rests %v", got)
+		}
+	})
+}
+
+// A restore that lets questions go first does not wait for those of a round of
+// backups that do so, too.
+func TestRestoresRestBesideBackups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPacer(func() bool { return true })
+		for range 10 {
+			go p.pace(t.Context(), time.Hour)
+		}
+		synctest.Wait() // one of them rests, and the others wait
+		began := time.Now()
+		p.rest(t.Context(), p.restores, time.Millisecond)
+		if took := time.Since(began); took != time.Millisecond {
+			t.Errorf("beside ten backups a restore rests %v", took)
 		}
 	})
 }

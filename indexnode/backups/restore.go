@@ -97,7 +97,7 @@ const restRestores = 3
 
 // Rest implements replica.Backups.
 func (k *Keeper) Rest(ctx context.Context, took time.Duration) {
-	k.pacer.rest(ctx, min(restRestores*took, longestRest))
+	k.pacer.rest(ctx, k.pacer.restores, restRestores*took)
 }
 
 // incoming is where the files of partitions are while they are restored.

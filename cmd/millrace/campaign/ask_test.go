@@ -41,6 +41,7 @@ type asker struct {
 	lost    bool // an offset of a receipt never came; of judgeAll alone
 	clients []*client.Client
 	told    func(kind, detail string)
+	refused func(error) // called for each question that is refused
 
 	answers chan answer
 	known   func() int   // how many members there have been
@@ -92,7 +93,7 @@ type answer struct {
 
 func newAsker(t *testing.T, l *truth, seed uint64, brokers []string, told func(kind, detail string)) *asker {
 	t.Helper()
-	a := &asker{t: t, truth: l, told: told, answers: make(chan answer, 100_000), known: func() int { return members }}
+	a := &asker{t: t, truth: l, told: told, refused: func(error) {}, answers: make(chan answer, 100_000), known: func() int { return members }}
 	a.mu.r = rand.New(rand.NewPCG(seed, 3))
 	a.settled.more.L = &a.settled
 	if err := a.know(schemas.Activity(), schemas.Features()); err != nil {
@@ -151,6 +152,7 @@ func (a *asker) askOne(ctx context.Context, broker int, q oracle.Question) {
 	a.mu.took = append(a.mu.took, time.Since(at))
 	a.mu.Unlock()
 	if err != nil {
+		a.refused(err)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.mu.refused++

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,6 +39,8 @@ const (
 	// patience is how long the campaign waits for what takes seconds on an idle
 	// machine.
 	patience = 3 * time.Minute
+	// planPatience is how long a plan may take: its moves let questions go first.
+	planPatience = 15 * time.Minute
 	// diskBytes is the size of a node's disk: what an index node leaves free, and
 	// what a campaign fills.
 	diskBytes = 700 << 20
@@ -296,6 +299,7 @@ func (w *world) begin(seed uint64) {
 		addrs = append(addrs, local(port))
 	}
 	w.asker = newAsker(t, w.truth, seed, addrs, w.told)
+	w.asker.refused = func(err error) { w.history.note("refused", err.Error()) }
 	w.load = newLoad(t, w.truth, w.kafka.client(t, kgo.MaxBufferedRecords(20_000)), seed, [streams]string{w.prefix + "activity", w.prefix + "entity-features"})
 	w.asker.known = w.load.population
 	reader := w.kafka.client(t, w.truth.readOptions()...)
@@ -327,7 +331,11 @@ func (w *world) schemaRecord(s *schemas.Schema) *kgo.Record {
 
 // command runs the binary to its end.
 func (w *world) command(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(w.ctx, patience)
+	bound := patience
+	if slices.Contains(args, "--wait") {
+		bound = planPatience
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, bound)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, w.binary, args...).CombinedOutput()
 	if err != nil {

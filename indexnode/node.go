@@ -47,7 +47,7 @@ type Config struct {
 	Instance  cluster.Instance // of its directory, as [cluster.CheckDir] gives it
 	Advertise string           // host:port under which brokers reach it; empty: the listener's
 	Dir       string           // of its store
-	Brokers   []string
+	Brokers   kafka.Brokers
 	Topics    kafka.Topics
 	Cluster   *cluster.Client
 	Store     store.Options
@@ -92,7 +92,10 @@ func (c Config) Validate() error {
 	}
 	need(c.ID != "", "a node needs an id that it keeps for life (id)")
 	need(c.Dir != "", "a node needs a directory of its own (dir)")
-	need(len(c.Brokers) > 0, "no Kafka brokers (brokers)")
+	need(!c.Brokers.None(), "no Kafka brokers (brokers)")
+	if !c.Brokers.None() {
+		errs = append(errs, c.Brokers.Validate())
+	}
 	need(c.Cluster != nil, "no etcd (etcd)")
 	need(c.QuestionMemory == 0 || c.QuestionMemory >= questionMemory, fmt.Sprintf("%d bytes for questions do not hold the largest one: give %d, or leave it out (question_memory_mib)", c.QuestionMemory, questionMemory))
 	need(c.Drain >= 0, fmt.Sprintf("a node cannot drain for %s: leave it out, or give 0s for none (drain)", c.Drain))

@@ -125,7 +125,7 @@ func TestOnRealKafka(t *testing.T) {
 		"trim":   testTrimmedInput,
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, []string{addr}, fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))
+			w := newWorld(t, kafka.At(addr), fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))
 			t.Cleanup(w.deleteTopics)
 			test(t, w)
 		})
@@ -316,7 +316,7 @@ func (w *world) readAll() []*kgo.Record {
 	topics := []string{w.cfg.Topics.Timeline, w.cfg.Topics.DeadLetters}
 	ends, err := kadm.NewClient(w.cl).ListEndOffsets(w.ctx, topics...)
 	must(w.t, err)
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.ConsumeTopics(topics...), kgo.KeepControlRecords(),
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.ConsumeTopics(topics...), kgo.KeepControlRecords(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxBytes(32<<20), kgo.FetchMaxPartitionBytes(32<<20),
 		kgo.FetchMaxWait(100*time.Millisecond))
 	must(w.t, err)
@@ -348,7 +348,7 @@ func (w *world) readAll() []*kgo.Record {
 func (w *world) deleteTopics() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...))
 	if err != nil {
 		return
 	}

@@ -13,7 +13,6 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -119,7 +118,7 @@ func finding(wayOut, what string, args ...any) error {
 }
 
 func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
-	err := kafka.WaitReady(ctx, d.Brokers)
+	err := kafka.WaitReady(ctx, kafkaAt(ctx, d.Brokers))
 	d.kafkaAway = err != nil
 	return fmt.Sprint(d.Brokers), err
 }
@@ -127,7 +126,7 @@ func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
 // logWhole warns of topics that no longer have their beginning: what is gone of
 // them is only in the replicas that are there.
 func (d *doctor) logWhole(ctx context.Context) (string, error) {
-	look, err := kafka.NewInspector(d.Brokers)
+	look, err := kafka.NewInspector(kafkaAt(ctx, d.Brokers))
 	if err != nil {
 		return "", err
 	}
@@ -156,7 +155,7 @@ func (d *doctor) logWhole(ctx context.Context) (string, error) {
 
 func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 	topics := kafka.Prefixed(d.TopicPrefix)
-	log, err := kafka.InspectTopics(ctx, d.Brokers, topics)
+	log, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.Brokers), topics)
 	if err != nil {
 		return "", err
 	}
@@ -184,7 +183,7 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 
 // records returns how many offsets of a topic have been used.
 func (d *doctor) records(ctx context.Context, topic string) (sum int64, err error) {
-	look, err := kafka.NewInspector(d.Brokers)
+	look, err := kafka.NewInspector(kafkaAt(ctx, d.Brokers))
 	if err != nil {
 		return 0, err
 	}
@@ -204,14 +203,14 @@ var errNoPartitioner = finding("start one: millrace partitioner --config FILE", 
 
 func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	topics := kafka.Prefixed(d.TopicPrefix)
-	look, err := kafka.InspectTopics(ctx, d.Brokers, topics)
+	look, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.Brokers), topics)
 	if err != nil {
 		return "", err
 	}
 	if look.Progress.Partitions == 0 {
 		return "", errNoPartitioner
 	}
-	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: d.Brokers, Topic: topics.Progress})
+	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: kafkaAt(ctx, d.Brokers), Topic: topics.Progress})
 	if err != nil {
 		return "", err
 	}
@@ -320,7 +319,7 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 }
 
 func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
-	c, err := client.Dial(d.grpc)
+	c, err := dialBroker(ctx, d.grpc)
 	if err != nil {
 		return "", err
 	}

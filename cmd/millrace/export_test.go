@@ -62,7 +62,7 @@ func writeExposures(ctx context.Context, t *testing.T, addr string, records ...*
 	}
 	waitFor(ctx, t, "the exposures to be written", func() bool {
 		n := 0
-		if _, err := kafka.ReadExposures(ctx, []string{addr}, "exposures", 0, func(*exposure.Record) { n++ }); err != nil {
+		if _, err := kafka.ReadExposures(ctx, kafka.At(addr), "exposures", 0, func(*exposure.Record) { n++ }); err != nil {
 			return false
 		}
 		return n >= len(records)

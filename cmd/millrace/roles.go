@@ -51,8 +51,19 @@ const everyRole = `
   # In every role:
   cluster: millrace            # its name in etcd, the same in every role
   topic_prefix: ""             # before the names of Millrace's own topics, the same in every role
-  tls: {cert: role.pem, key: role.key, ca: ca.pem}  # of its ports and of its calls; left out: it listens on loopback only
-  insecure: false              # true: it listens anywhere without tls, where other means guard the network`
+  tls: {cert: role.pem, key: role.key, ca: ca.pem}  # of its ports and of its calls; left out: loopback only
+  insecure: false              # true: it listens and calls anywhere without tls, where other means guard the network
+  connections:                 # to what is not Millrace's; what has no tls speaks plain text, on loopback only
+    kafka:
+      tls: {ca: ca.pem, cert: me.pem, key: me.key, server_name: kafka.example}  # ca: system is whom the machine trusts
+      sasl: {mechanism: SCRAM-SHA-512, username: me, password_file: kafka-password}  # or PLAIN, SCRAM-SHA-256; OAUTHBEARER has a token_file
+      insecure: false          # true: plain text anywhere
+    etcd: {tls: {ca: ca.pem}, username: me, password_file: etcd-password, insecure: false}
+    schema_registry: {tls: {ca: ca.pem}, username: me, password_file: registry-password, insecure: false}
+
+Certificates and files of passwords are read again when they change. A password
+may stand in the file (password) or in the environment: see "millrace help
+connections" for the variables, and the flags that every role takes besides.`
 
 // roleCommand is a command that reads a configuration file and runs until it
 // is told to stop.
@@ -66,6 +77,9 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 		RunE: func(c *cobra.Command, _ []string) error {
 			var cfg C
 			if err := readYAML(file, &cfg); err != nil {
+				return err
+			}
+			if err := any(&cfg).(interface{ security() *Security }).security().override(c.Flags()); err != nil {
 				return err
 			}
 			stop, err := startTraces(c.Context(), "millrace-"+name)
@@ -138,6 +152,16 @@ func (r *role) wait() error {
 	return r.group.Wait()
 }
 
+func (c *Common) security() *Security { return &c.Security }
+
+// kafka is the role's Kafka.
+func (c *Common) kafka() kafka.Brokers {
+	if len(c.Brokers) == 0 {
+		return kafka.Brokers{}
+	}
+	return c.Connections.Kafka.At(slog.Default(), c.Brokers...)
+}
+
 func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
 
 // checkDir refuses a data directory of another cluster or node, and returns
@@ -152,7 +176,7 @@ func (c *Common) checkDir(data string, id millrace.NodeID) (instance cluster.Ins
 // openCluster joins the cluster. dir, if not empty, keeps what was last good of
 // it, so that the role can start while etcd is away.
 func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, error) {
-	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()})
+	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Access: c.Connections.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()})
 }
 
 // waiting says what a role waits for that has not heard of its cluster.
@@ -182,7 +206,7 @@ func partitionerCommand() *cobra.Command {
   features: [entity-features]  # topics of feature records
   group: millrace-partitioner  # the consumer group; two groups are two clusters' partitioners
   instance: partitioner-1      # this process's name, kept across restarts
-  schema_registry: http://registry:8081  # of topics with Confluent framing; left out: there are none
+  schema_registry: https://registry:8081  # of topics with Confluent framing; left out: there are none
   future: 24h                  # how far a record's time may be after its arrival; the same in all of a group
   admin: 127.0.0.1:6061`, func(ctx context.Context, c *partitionerConfig) error {
 		var made atomic.Pointer[partitioner.Partitioner]
@@ -196,8 +220,8 @@ func partitionerCommand() *cobra.Command {
 			return err
 		}
 		p, err := partitioner.New(partitioner.Config{
-			Brokers: c.Brokers, Content: c.Content, Features: c.Features, Topics: kafka.Prefixed(c.TopicPrefix),
-			Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry, Future: c.Future,
+			Brokers: c.kafka(), Content: c.Content, Features: c.Features, Topics: kafka.Prefixed(c.TopicPrefix),
+			Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry, RegistryAccess: c.Connections.SchemaRegistry, Future: c.Future,
 		}, slog.Default(), r.metrics)
 		if err != nil {
 			return err
@@ -362,7 +386,7 @@ func indexnodeCommand() *cobra.Command {
 			return err
 		}
 		n, err := openNode(ctx, &closed, indexnode.Config{
-			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
+			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.kafka(), Topics: kafka.Prefixed(c.TopicPrefix),
 			Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
@@ -430,7 +454,7 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 			return nil, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s is Millrace's own topic for other things", own), WayOut: "name another, such as exposures"}
 		}
 	}
-	records, closes, err := kafka.OpenExposures(c.Brokers, c.Exposures, slog.Default())
+	records, closes, err := kafka.OpenExposures(c.kafka(), c.Exposures, slog.Default())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -34,6 +34,8 @@ func logFlagsOf(f *pflag.FlagSet) *logFlags {
 	return &l
 }
 
+func (l *logFlags) at(ctx context.Context) kafka.Brokers { return kafkaAt(ctx, l.brokers) }
+
 func (l *logFlags) topics() kafka.Topics { return kafka.Prefixed(l.prefix) }
 
 // bound is ctx with the flags' limit.
@@ -70,7 +72,7 @@ func (l *logFlags) withSchemas(ctx context.Context, use func(*kafka.SchemaLog, *
 	if err != nil {
 		return err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: l.brokers, Topic: l.topics().Schemas, Registry: registry})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: l.at(ctx), Topic: l.topics().Schemas, Registry: registry})
 	if err != nil {
 		return err
 	}
@@ -146,7 +148,7 @@ func schemaWord(l *logFlags, give func(context.Context, []string, string, millra
 		}
 		ctx, cancel := l.bound(c.Context())
 		defer cancel()
-		if err := give(ctx, l.brokers, l.topics().Schemas, fp); err != nil {
+		if err := give(ctx, l.at(ctx), l.topics().Schemas, fp); err != nil {
 			return err
 		}
 		fmt.Fprintf(c.OutOrStdout(), "schema %s is %s\n", fp, done)

@@ -56,6 +56,9 @@ var bans = []ban{
 	{From: "...", To: "internal/expr/celref", Except: []string{"internal/oracle"}, Tests: true, Why: "the reference judges the kernels; nothing serves from it"},
 	{From: "...", To: "internal/sample", Except: []string{"cmd", "internal/minicluster"}, Tests: true, Why: "the sample is for the demo and for tests"},
 
+	{From: "...", To: "internal/secure/authority", Except: []string{"internal/cluster/etcdtest"}, Tests: true, Why: "certificates of tests"},
+	{From: "...", To: "internal/cluster/etcdtest", Tests: true, Why: "an etcd of tests"},
+
 	{From: "client", To: "internal/cluster", Why: "callers compile the client in; it stays small"},
 	{From: "client", To: "internal/kafka", Why: "callers compile the client in; it stays small"},
 	{From: "client", To: "schemas", Why: "callers compile the client in; it stays small"},

@@ -95,18 +95,18 @@ func settingFlags(f *pflag.FlagSet) {
 // override gives s what flags and the environment say, flags first.
 func (s *Security) override(f *pflag.FlagSet) error {
 	for _, x := range settingsOf(s) {
-		value, from := os.Getenv(x.env), x.env
+		value, given := os.Getenv(x.env), os.Getenv(x.env) != ""
 		if flag := f.Lookup(x.flag); flag != nil && flag.Changed {
-			value, from = flag.Value.String(), "--"+x.flag
+			value, given = flag.Value.String(), true
 		}
 		switch {
-		case value == "":
+		case !given:
 		case x.text != nil:
 			*x.text = value
 		default:
 			on, err := strconv.ParseBool(value)
-			if err != nil {
-				return &millrace.Error{Reason: millrace.ReasonInvalid, Field: from, Detail: fmt.Sprintf("%.40q is neither true nor false", value), WayOut: "say true, or leave it out"}
+			if err != nil { // of the environment: a flag's has been parsed
+				return &millrace.Error{Reason: millrace.ReasonInvalid, Field: x.env, Detail: fmt.Sprintf("%.40q is neither true nor false", value), WayOut: "say true, or leave it out"}
 			}
 			*x.on = on
 		}

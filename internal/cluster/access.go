@@ -5,12 +5,13 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync/atomic"
+	"sync"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/grpctune"
@@ -51,25 +52,73 @@ func (a Access) apply(c *clientv3.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	c.Username, c.Password = a.Username, "of the file" // what is sent, the interceptor decides
-	c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(logIn(password)))
+	l := &login{user: a.Username, password: password}
+	c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(l.unary), grpc.WithChainStreamInterceptor(l.stream))
 	return nil
 }
 
-// logIn sends the password that the file has now. The client asks for a token
-// when it is made, too, and could not be made without etcd: that first one is
-// empty, and etcd's answer to the first call has the client ask again.
-func logIn(password *secure.Source) grpc.UnaryClientInterceptor {
-	var made atomic.Bool
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if ask, ok := req.(*etcdserverpb.AuthenticateRequest); ok {
-			if !made.Swap(true) {
-				return nil
-			}
-			req = &etcdserverpb.AuthenticateRequest{Name: ask.Name, Password: password.Current()}
+// login sends a token with every call, and asks for one by the password that the
+// file has now. etcd's own client knows one password for its life, and cannot be
+// made while etcd is away if it has one.
+type login struct {
+	user     string
+	password *secure.Source
+	mu       struct {
+		sync.Mutex
+		token string // empty: it has to be asked for
+	}
+}
+
+const authenticate = "/etcdserverpb.Auth/Authenticate"
+
+// with returns ctx with a token, and the token. A stale one is replaced.
+func (l *login) with(ctx context.Context, cc *grpc.ClientConn, stale string) (context.Context, string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.token == "" || l.mu.token == stale {
+		var resp etcdserverpb.AuthenticateResponse
+		err := cc.Invoke(ctx, authenticate, &etcdserverpb.AuthenticateRequest{Name: l.user, Password: l.password.Current()}, &resp)
+		if errors.Is(rpctypes.Error(err), rpctypes.ErrAuthNotEnabled) {
+			return ctx, "", nil
 		}
+		if err != nil {
+			return nil, "", err
+		}
+		l.mu.token = resp.Token
+	}
+	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, l.mu.token), l.mu.token, nil
+}
+
+// unary calls with a token, and once more with another if it has ended.
+func (l *login) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if method == authenticate {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
+	stale := ""
+	for {
+		as, token, err := l.with(ctx, cc, stale)
+		if err != nil {
+			return err
+		}
+		err = invoke(as, method, req, reply, cc, opts...)
+		if of := rpctypes.Error(err); stale != "" || !errors.Is(of, rpctypes.ErrInvalidAuthToken) && !errors.Is(of, rpctypes.ErrAuthOldRevision) {
+			return err
+		}
+		stale = token
+	}
+}
+
+// stream opens a stream with a token of its own, since nothing tells whether one
+// of before has ended until the stream does.
+func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	l.mu.Lock()
+	stale := l.mu.token
+	l.mu.Unlock()
+	as, _, err := l.with(ctx, cc, stale)
+	if err != nil {
+		return nil, err
+	}
+	return open(as, desc, cc, method, opts...)
 }
 
 // Refused returns what an etcd refused a client for, as the fault of a key of
@@ -84,7 +133,7 @@ func Refused(err error) *millrace.Error {
 	switch of := rpctypes.Error(err); {
 	case errors.Is(of, rpctypes.ErrAuthFailed):
 		return refused("username", "correct the user or the password")
-	case errors.Is(of, rpctypes.ErrUserEmpty):
+	case errors.Is(of, rpctypes.ErrUserEmpty), errors.Is(of, rpctypes.ErrUserNotFound):
 		return refused("username", "etcd wants to know who asks: give username and password_file")
 	case errors.Is(of, rpctypes.ErrPermissionDenied):
 		return refused("username", "grant the user's role the keys under /millrace/, to read and write, or name another user")

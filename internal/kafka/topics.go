@@ -232,6 +232,9 @@ func persist(ctx context.Context, tell func(error), try func(context.Context) er
 			return fmt.Errorf("%w (%w)", err, ctx.Err())
 		}
 		if now := time.Now(); tell != nil && now.After(due) {
+			if refused := Refused(err); refused != nil {
+				err = refused
+			}
 			tell(err)
 			due = now.Add(tellEvery)
 		}

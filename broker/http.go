@@ -73,7 +73,7 @@ const (
 // request may take to arrive and its answer to be read.
 func (b *Broker) HTTPServer() *http.Server {
 	return &http.Server{
-		Handler: b.Handler(), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
+		Handler: b.permit.Handler(b.Handler()), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 64 << 10},
 	}
 }

@@ -31,11 +31,13 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -77,7 +79,11 @@ type Config struct {
 	Drain time.Duration
 	// Peers is how other nodes are called, which tell what is hot; nil: the
 	// connection is not encrypted.
-	Peers   grpc.DialOption
+	Peers grpc.DialOption
+	// Permit is who may ask what; nil: whoever reaches the node everything.
+	Permit *permit.Policy
+	// Audit is told of what others have the node do; nil: the log alone.
+	Audit   *audit.Log
 	Metrics prometheus.Registerer // nil: none
 	Log     *slog.Logger          // nil: slog.Default()
 }
@@ -177,7 +183,7 @@ const lagLimit = 8 * time.Second
 // [Config.Drain] and finishes what is under way. Outages of Kafka and etcd, and
 // damage of partitions, are waited for and told, and end nothing.
 func (n *Node) Run(ctx context.Context, l net.Listener) error {
-	server := grpc.NewServer(serverOptions()...)
+	server := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil)...)...)
 	nodev1.RegisterNodeServiceServer(server, n)
 	healthv1.RegisterHealthServer(server, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
 

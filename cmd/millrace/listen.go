@@ -32,7 +32,7 @@ type Security struct {
 func (s *Security) plain() secure.Plain { return secure.Plain{Insecure: s.Insecure} }
 
 // server is how a port is served; nil: by plain text.
-func (s *Security) server() (*tls.Config, error) {
+func (s *Security) server(auth tls.ClientAuthType) (*tls.Config, error) {
 	if !s.TLS.On() {
 		return nil, nil
 	}
@@ -40,7 +40,7 @@ func (s *Security) server() (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return files.Server()
+	return files.Server(auth)
 }
 
 // port is where a role listens.
@@ -49,13 +49,18 @@ type port struct {
 	addr    string // host:port
 	conns   int    // at a time; 0: any number
 	refusal string // that others are told by, if they speak plainly
+	open    bool   // who shows no certificate is let in, and judged by what it asks
 }
 
 // listen takes a port: with mutual TLS if there are certificates, else on
 // loopback or as insecure. A role takes its ports before it waits for anything;
 // until it serves one, that hangs up on who calls.
 func (s *Security) listen(ctx context.Context, p port) (net.Listener, error) {
-	c, err := s.server()
+	auth := tls.RequireAndVerifyClientCert
+	if p.open {
+		auth = tls.VerifyClientCertIfGiven
+	}
+	c, err := s.server(auth)
 	if err != nil {
 		return nil, err
 	}

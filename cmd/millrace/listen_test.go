@@ -208,10 +208,9 @@ func TestAHijackedAddressIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if of, err := c.s.server(); err != nil {
+		if of, err := c.s.server(tls.NoClientCert); err != nil {
 			t.Fatal(err)
 		} else if of != nil {
-			of.ClientAuth, of.GetConfigForClient = tls.NoClientCert, nil
 			l = tls.NewListener(l, of)
 		}
 		var asked atomic.Int32

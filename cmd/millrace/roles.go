@@ -28,10 +28,12 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/partitioner"
 )
 
@@ -42,7 +44,11 @@ type Common struct {
 	Etcd        []string `yaml:"etcd"`         // host:port each
 	Cluster     string   `yaml:"cluster"`      // its name in etcd; default "millrace"
 	Admin       string   `yaml:"admin"`        // host:port of livez, readyz, metrics, pprof
-	Security    `yaml:",inline"`
+	// Authorization is who may do what; left out: who gets through a port may do
+	// everything that it serves, on loopback only.
+	Authorization permit.Config `yaml:"authorization"`
+	Audit         string        `yaml:"audit"` // a file of what others have the role do
+	Security      `yaml:",inline"`
 }
 
 // everyRole is the help on what every role's configuration may have besides.
@@ -53,6 +59,12 @@ const everyRole = `
   topic_prefix: ""             # before the names of Millrace's own topics, the same in every role
   tls: {cert: role.pem, key: role.key, ca: ca.pem}  # of its ports and of its calls; left out: loopback only
   insecure: false              # true: it listens and calls anywhere without tls, where other means guard the network
+  authorization:               # who may do what; only a role on loopback may leave it out
+    identities: {broker-1: [broker], "spiffe://example/ops": [operator]}  # roles by certificate or token: caller, node, broker, partitioner, operator
+    tokens: tokens             # a file of bearer tokens, a line each: NAME TOKEN
+    jwt: {jwks: keys.json, issuer: "https://login.example", audience: millrace}  # signed tokens, whose subject is the name
+    probes: false              # true: livez, readyz and metrics of the admin port need no certificate
+  audit: /var/log/millrace/audit.ndjson  # what others have the role do: who, what, before and after; left out: in the log alone
   connections:                 # to what is not Millrace's; what has no tls speaks plain text, on loopback only
     kafka:
       tls: {ca: ca.pem, cert: me.pem, key: me.key, server_name: kafka.example}  # ca: system is whom the machine trusts
@@ -116,6 +128,7 @@ type role struct {
 	group   *errgroup.Group // of the parts, and the admin port
 	parts   sync.WaitGroup
 	end     context.CancelFunc // of the admin port
+	permit  *permit.Policy
 }
 
 func newRole(ctx context.Context, c *Common, ready func() error) (*role, context.Context, error) {
@@ -125,12 +138,16 @@ func newRole(ctx context.Context, c *Common, ready func() error) (*role, context
 	last, end := context.WithCancel(context.WithoutCancel(ctx))
 	r.end = end
 	r.group, ctx = errgroup.WithContext(ctx)
+	var err error
+	if r.permit, err = c.Authorization.Open(slog.Default()); err != nil {
+		return nil, nil, err
+	}
 	if c.Admin != "" {
-		l, err := c.listen(ctx, port{"admin", c.Admin, intake.DefaultConns, intake.RefusalHTTP})
+		l, err := c.listen(ctx, port{"admin", c.Admin, intake.DefaultConns, intake.RefusalHTTP, c.Authorization.Probes || c.Authorization.ByToken()})
 		if err != nil {
 			return nil, nil, err
 		}
-		r.group.Go(func() error { return admin.Serve(last, l, admin.Handler(r.metrics, ready)) })
+		r.group.Go(func() error { return admin.Serve(last, l, r.permit.Handler(admin.Handler(r.metrics, ready))) })
 	}
 	return r, ctx, nil
 }
@@ -153,6 +170,18 @@ func (r *role) wait() error {
 }
 
 func (c *Common) security() *Security { return &c.Security }
+
+// listen takes a port. Beyond loopback a role says who may do what, since the
+// certificates of the CA are those of many.
+func (c *Common) listen(ctx context.Context, p port) (net.Listener, error) {
+	if !c.Authorization.On() && c.TLS.On() && !c.Insecure && c.plain().Check(p.addr) != nil {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "authorization", Detail: fmt.Sprintf("%s (%s) is beyond loopback, and whoever has a certificate of the CA could do everything there", p.field, p.addr),
+			WayOut: "name identities and their roles, or say insecure: true if they may",
+		}
+	}
+	return c.Security.listen(ctx, p)
+}
 
 // kafka is the role's Kafka.
 func (c *Common) kafka() kafka.Brokers {
@@ -385,9 +414,16 @@ func indexnodeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		var acts *audit.Log
+		if c.Audit != "" {
+			if acts, err = audit.Open(c.Audit); err != nil {
+				return err
+			}
+			defer acts.Close()
+		}
 		n, err := openNode(ctx, &closed, indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.kafka(), Topics: kafka.Prefixed(c.TopicPrefix),
-			Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
+			Permit: r.permit, Audit: acts, Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err
@@ -496,14 +532,14 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		grpcs, err := c.listen(ctx, port{field: "grpc", addr: c.GRPC, conns: c.connections()})
+		grpcs, err := c.listen(ctx, port{field: "grpc", addr: c.GRPC, conns: c.connections(), open: c.Authorization.ByToken()})
 		if err != nil {
 			return err
 		}
 		defer grpcs.Close()
 		var https net.Listener
 		if c.HTTP != "" {
-			if https, err = c.listen(ctx, port{"http", c.HTTP, c.connections(), intake.RefusalHTTP}); err != nil {
+			if https, err = c.listen(ctx, port{"http", c.HTTP, c.connections(), intake.RefusalHTTP, c.Authorization.ByToken()}); err != nil {
 				return err
 			}
 			defer https.Close()
@@ -556,7 +592,7 @@ func brokerCommand() *cobra.Command {
 			return err
 		}
 		b, err := broker.New(broker.Config{
-			Exposures: exposures, Name: host + " " + c.GRPC,
+			Permit: r.permit, Exposures: exposures, Name: host + " " + c.GRPC,
 			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Experiments: tests, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {

@@ -44,6 +44,9 @@ type Config struct {
 	// token. It is read again when it changes.
 	Tokens string `yaml:"tokens,omitempty"`
 	JWT    JWT    `yaml:"jwt,omitempty"`
+	// Probes lets whoever reaches the admin port ask for /livez, /readyz and
+	// /metrics without a certificate.
+	Probes bool `yaml:"probes,omitempty"`
 }
 
 // On reports whether anybody has to be known.

@@ -147,8 +147,9 @@ func (f *Files) Client() *tls.Config {
 	return c
 }
 
-// Server returns how to serve callers that show a certificate of the CA.
-func (f *Files) Server() (*tls.Config, error) {
+// Server returns how to serve callers that show a certificate of the CA, which
+// auth may let them leave out.
+func (f *Files) Server(auth tls.ClientAuthType) (*tls.Config, error) {
 	if f.tls.Cert == "" || f.tls.CA == SystemCA {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.field, Detail: "a port needs a certificate, its key, and the CA of its callers", WayOut: "name cert, key and ca, PEM files each"}
 	}
@@ -156,7 +157,7 @@ func (f *Files) Server() (*tls.Config, error) {
 		m := f.current()
 		return &tls.Config{
 			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*m.pair},
-			ClientCAs: m.pool, ClientAuth: tls.RequireAndVerifyClientCert,
+			ClientCAs: m.pool, ClientAuth: auth,
 			NextProtos: []string{"h2", "http/1.1"},
 		}
 	}

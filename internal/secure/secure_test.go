@@ -126,7 +126,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	a := authority.New(t)
 	me := a.Issue("me")
 	of := a.Issue("server", "127.0.0.1")
-	server, err := open(t, of, nil).Server()
+	server, err := open(t, of, nil).Server(tls.RequireAndVerifyClientCert)
 	must(t, err)
 	addr := serve(t, server)
 	var log bytes.Buffer
@@ -239,7 +239,7 @@ func TestConfigurationsAreRefused(t *testing.T) {
 	must(t, os.WriteFile(empty, nil, 0o600))
 	files := func(of secure.TLS) error { _, err := secure.Open(of, "x", nil); return err }
 	login := func(l secure.Login) error { _, err := l.Open("x", nil); return err }
-	server := func(of secure.TLS) error { _, err := open(t, of, nil).Server(); return err }
+	server := func(of secure.TLS) error { _, err := open(t, of, nil).Server(tls.RequireAndVerifyClientCert); return err }
 	for what, c := range map[string]struct {
 		err   error
 		field string

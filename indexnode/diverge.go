@@ -1,6 +1,7 @@
 package indexnode
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,10 +19,12 @@ import (
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 

@@ -183,10 +183,7 @@ const lagLimit = 8 * time.Second
 // [Config.Drain] and finishes what is under way. Outages of Kafka and etcd, and
 // damage of partitions, are waited for and told, and end nothing.
 func (n *Node) Run(ctx context.Context, l net.Listener) error {
-	server := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil)...)...)
-	nodev1.RegisterNodeServiceServer(server, n)
-	healthv1.RegisterHealthServer(server, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
-
+	server := n.server()
 	h, err := n.newHosting()
 	if err != nil {
 		return err
@@ -209,6 +206,14 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("indexnode: %w", err)
 	}
 	return nil
+}
+
+// server is what brokers ask.
+func (n *Node) server() *grpc.Server {
+	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil)...)...)
+	nodev1.RegisterNodeServiceServer(s, n)
+	healthv1.RegisterHealthServer(s, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
+	return s
 }
 
 // drain returns when the node may stop answering: some time after ctx is done,

@@ -2,8 +2,8 @@ package permit
 
 import "strings"
 
-// table is what is called, and who may besides operators. A path that ends in /
-// stands for all below it.
+// table is what is called, and who may. A path that ends in / stands for all
+// below it, too.
 var table = map[string][]Role{
 	"/millrace.feed.v1.FeedService/GetFeed": {Caller, Operator},
 	"/millrace.feed.v1.FeedService/Why":     {Caller, Operator},
@@ -29,7 +29,11 @@ var table = map[string][]Role{
 	"/livez":        anybody,
 	"/readyz":       anybody,
 	"/metrics":      anybody,
-	"/debug/pprof/": {Operator},
+	"/debug/pprof/":        {Operator},
+	"/debug/pprof/cmdline": {Operator},
+	"/debug/pprof/profile": {Operator},
+	"/debug/pprof/symbol":  {Operator},
+	"/debug/pprof/trace":   {Operator},
 }
 
 // RolesFor returns who may call a method or a path: operators alone, if the

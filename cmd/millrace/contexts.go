@@ -29,6 +29,7 @@ type Contexts struct {
 // Context is a cluster as commands reach it.
 type Context struct {
 	Broker      string   `yaml:"broker,omitempty"`  // host:port of the gRPC of a Millrace broker
+	Admin       []string `yaml:"admin,omitempty"`   // admin ports of roles, host:port each
 	Brokers     []string `yaml:"brokers,omitempty"` // Kafka, host:port each
 	TopicPrefix string   `yaml:"topic_prefix,omitempty"`
 	Etcd        []string `yaml:"etcd,omitempty"` // host:port each
@@ -46,6 +47,7 @@ type address struct {
 func (c *Context) addresses() []address {
 	return []address{
 		{[]string{"addr", "grpc"}, "MILLRACE_BROKER", c.Broker},
+		{[]string{"admin"}, "MILLRACE_ADMIN", strings.Join(c.Admin, ",")},
 		{[]string{"brokers"}, "MILLRACE_BROKERS", strings.Join(c.Brokers, ",")},
 		{[]string{"topic-prefix"}, "MILLRACE_TOPIC_PREFIX", c.TopicPrefix},
 		{[]string{"etcd"}, "MILLRACE_ETCD", strings.Join(c.Etcd, ",")},
@@ -218,6 +220,7 @@ const contextExample = `  current: prod
   contexts:
     prod:
       broker: feed.example:9090        # a broker's gRPC
+      admin: [node-1.example:6062]     # admin ports of roles, which doctor asks
       brokers: [kafka-1.example:9093]  # Kafka
       topic_prefix: ""
       etcd: [etcd-1.example:2379]

@@ -59,7 +59,7 @@ one member's feed, and the curl line that asks for it.`,
 	settingFlags(c.PersistentFlags())
 	c.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		slog.SetDefault(slog.New(tracedToo{slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})}))
-		return inContext(c)
+		return begunOrNil(inContext(c))
 	}
 	c.AddGroup(
 		&cobra.Group{ID: "try", Title: "Try it:"},

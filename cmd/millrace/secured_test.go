@@ -80,6 +80,11 @@ func (e *estate) connections(indent string) string {
 `, inYAML(k.TLS), k.SASL.Mechanism, k.SASL.Username, k.SASL.PasswordFile, inYAML(e.etcd.Me), e.etcdPassword), "\n", "\n"+indent)
 }
 
+// authorization is who may do what, in every role.
+const authorization = `authorization:
+  identities: {me: [operator], app: [caller], node-1: [node], node-2: [node], broker: [broker], coordinator: [operator], partitioner: [partitioner]}
+`
+
 func startEstate(t *testing.T) *estate {
 	t.Helper()
 	limited, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -97,15 +102,16 @@ contexts:
     topic_prefix: %s
     etcd: [%q]
     broker: %q
+    admin: [%q]
     tls: %s
-    %s`, e.kafka, e.prefix, e.etcd.Addr, e.grpc, inYAML(e.me), e.connections("    "))
+    %s`, e.kafka, e.prefix, e.etcd.Addr, e.grpc, e.admin, inYAML(e.me), e.connections("    "))
 	t.Setenv("MILLRACE_CONTEXTS", contexts)
 	run(t, "context", "use", "estate")
 	run(t, "cluster", "assign", "--nodes", "node-1,node-2", "--replicas", "2", "--force")
-	role := e.a.Issue("role", "127.0.0.1")
 	begin := func(name, command, format string, args ...any) {
+		role := e.a.Issue(name, "127.0.0.1")
 		e.roles = append(e.roles, start(t, failed, name, command, "--config", writeConfig(t, name,
-			"%s\ntopic_prefix: %s\nbrokers: [%q]\netcd: [%q]\ntls: %s\n%s", fmt.Sprintf(format, args...), e.prefix, e.kafka, e.etcd.Addr, inYAML(role), e.connections(""))))
+			"%s\ntopic_prefix: %s\nbrokers: [%q]\netcd: [%q]\ntls: %s\n"+authorization+"%s", fmt.Sprintf(format, args...), e.prefix, e.kafka, e.etcd.Addr, inYAML(role), e.connections(""))))
 	}
 	begin("partitioner", "partitioner", "content: [%sactivity]\ngroup: %sgroup\ninstance: one", e.prefix, e.prefix)
 	for _, id := range []string{"node-1", "node-2"} {
@@ -138,7 +144,7 @@ func TestSecured(t *testing.T) {
 		"activity":                {"schema", "list"},
 		"node-2":                  {"node", "list"},
 		"secured-":                {"topics", "show"},
-		"a broker answers":        {"doctor"},
+		"ok    roles are ready":   {"doctor"},
 		"are equal":               {"partition", "check", "17"},
 		"password_file":           {"context", "show"},
 		"* estate":                {"context", "list"},
@@ -150,6 +156,10 @@ func TestSecured(t *testing.T) {
 
 	other := authority.New(t)
 	stranger := other.Issue("me")
+	app, noCaller := e.a.Issue("app"), e.a.Issue("partitioner", "127.0.0.1")
+	if text, err := output(append(feed, "--cert", app.Cert, "--key", app.Key)...); err != nil {
+		t.Errorf("a caller is not served: %v\n%s", err, text)
+	}
 	wrong := e.etcd.PasswordFile("wrong")
 	topics, nodes := []string{"topics", "show", "--wait", "20s"}, []string{"node", "list"}
 	for what, door := range map[string]struct {
@@ -171,6 +181,8 @@ func TestSecured(t *testing.T) {
 		"broker: certificate": {feed, []string{"--cert", stranger.Cert, "--key", stranger.Key}, "show a certificate"},
 		"broker: name":        {feed, []string{"--server-name", "broker.example"}, "server_name"},
 		"node: certificate":   {[]string{"partition", "check", "17"}, []string{"--cert", stranger.Cert, "--key", stranger.Key}, "certificate"},
+		"node: a caller":      {[]string{"partition", "check", "17"}, []string{"--cert", app.Cert, "--key", app.Key}, "app has the roles [caller]"},
+		"broker: no caller":   {feed, []string{"--cert", noCaller.Cert, "--key", noCaller.Key}, "partitioner has the roles [partitioner]"},
 		"plain text":          {feed, []string{"--addr", "feed.example:9090", "--context", "plain"}, "insecure: true"},
 	} {
 		if what == "plain text" {
@@ -239,7 +251,9 @@ func (e *estate) rotate() {
 	served := map[string]bool{}
 	for i := range 60 {
 		if i%3 == 0 {
-			e.a.Issue("role", "127.0.0.1")
+			for _, role := range []string{"node-1", "node-2", "broker"} {
+				e.a.Issue(role, "127.0.0.1")
+			}
 			e.a.Issue("me")
 		}
 		how, err := s.dial()

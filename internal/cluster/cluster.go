@@ -244,8 +244,10 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			c.log.Warn("etcd is away; starting with the last good map", "err", err)
 			return nil
 		}
-		if refused := Refused(err); refused != nil && c.wait > 0 {
-			return refused
+		if refused := Refused(err); refused != nil {
+			if err = refused; c.wait > 0 {
+				return err
+			}
 		}
 		if time.Since(told) >= tellEvery {
 			told = time.Now()

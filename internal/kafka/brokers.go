@@ -191,8 +191,10 @@ func Refused(err error) *millrace.Error {
 		return refused("sasl.mechanism", "name the mechanism of the listener that is asked")
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.ClusterAuthorizationFailed), errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
 		return refused("sasl", "give the user the rights in Kafka that it needs, or name another")
+	case errors.As(err, &end) && strings.Contains(end.Error(), "SASL is required"):
+		return refused("sasl", "give sasl as the listener wants it")
 	case errors.As(err, &end):
-		return refused("tls", "give tls where the listener has it, leave it out where it has none, and give sasl where it wants that")
+		return refused("tls", "give tls where the listener has it, and leave it out where it has none")
 	}
 	if wayOut := secure.Refused(err); wayOut != "" {
 		return refused("tls", wayOut)

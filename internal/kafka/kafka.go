@@ -5,6 +5,9 @@
 // (SchemaLog), name one moment of the whole log (TakeCut), and read pieces of it
 // (ReadTails).
 //
+// Which Kafka, and how it is reached, is [Brokers]: addresses, TLS and SASL in
+// one value, which every verb takes.
+//
 // What it decides for everyone: reads are committed reads; a position that the
 // log no longer has is an error and never a jump; a compressed batch is
 // bounded before it is opened; acknowledgements come from all replicas.

@@ -26,9 +26,9 @@ var table = map[string][]Role{
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      {Caller, Operator},
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {Caller, Operator},
 
-	"/livez":        anybody,
-	"/readyz":       anybody,
-	"/metrics":      anybody,
+	"/livez":               anybody,
+	"/readyz":              anybody,
+	"/metrics":             anybody,
 	"/debug/pprof/":        {Operator},
 	"/debug/pprof/cmdline": {Operator},
 	"/debug/pprof/profile": {Operator},

@@ -239,7 +239,10 @@ func TestConfigurationsAreRefused(t *testing.T) {
 	must(t, os.WriteFile(empty, nil, 0o600))
 	files := func(of secure.TLS) error { _, err := secure.Open(of, "x", nil); return err }
 	login := func(l secure.Login) error { _, err := l.Open("x", nil); return err }
-	server := func(of secure.TLS) error { _, err := open(t, of, nil).Server(tls.RequireAndVerifyClientCert); return err }
+	server := func(of secure.TLS) error {
+		_, err := open(t, of, nil).Server(tls.RequireAndVerifyClientCert)
+		return err
+	}
 	for what, c := range map[string]struct {
 		err   error
 		field string

@@ -208,7 +208,7 @@ func TestReadyTells(t *testing.T) {
 func TestReadyTellsThatKafkaIsAway(t *testing.T) {
 	dir := t.TempDir()
 	port, addr := freePort(t)
-	w := &world{t: t, brokers: []string{addr}, cfg: Config{Brokers: kafka.At(addr), Content: []string{"posts"}, Instance: "one"}}
+	w := &world{t: t, brokers: kafka.At(addr), cfg: Config{Brokers: kafka.At(addr), Content: []string{"posts"}, Instance: "one"}}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	w.ctx = ctx

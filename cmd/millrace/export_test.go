@@ -52,7 +52,7 @@ func shownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 
 func writeExposures(ctx context.Context, t *testing.T, addr string, records ...*exposure.Record) {
 	t.Helper()
-	log, stop, err := kafka.OpenExposures([]string{addr}, "exposures", nil)
+	log, stop, err := kafka.OpenExposures(kafka.At(addr), "exposures", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

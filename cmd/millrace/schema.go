@@ -135,7 +135,7 @@ fingerprint, now and later. A schema of it is refused from then on.`,
 
 // schemaWord completes a command that gives an operator's word about a
 // fingerprint to everyone, for good.
-func schemaWord(l *logFlags, give func(context.Context, []string, string, millrace.Fingerprint) error, done string, c *cobra.Command) *cobra.Command {
+func schemaWord(l *logFlags, give func(context.Context, kafka.Brokers, string, millrace.Fingerprint) error, done string, c *cobra.Command) *cobra.Command {
 	var yes bool
 	c.Args = cobra.ExactArgs(1)
 	c.RunE = func(c *cobra.Command, args []string) error {

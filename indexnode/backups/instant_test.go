@@ -203,7 +203,7 @@ func testRestoreToATime(t *testing.T, real string) {
 	if _, err := RestoreData(h.ctx, early); !errors.As(err, &refusal) || refusal.Field != "to" {
 		t.Errorf("a time before all backups: %v", err)
 	}
-	early.Brokers = nil
+	early.Brokers = kafka.Brokers{}
 	if _, err := RestoreData(h.ctx, early); !errors.As(err, &refusal) || refusal.Field != "brokers" {
 		t.Errorf("without a log: %v", err)
 	}

@@ -35,7 +35,7 @@ type SASL struct {
 	TokenFile    string `yaml:"token_file,omitempty"` // of OAUTHBEARER; read again when it changes
 }
 
-// field is the key of a configuration that has an Access.
+// accessField is the key of a configuration that has an Access.
 const accessField = "connections.kafka"
 
 // Brokers is a Kafka: its addresses, and how they are reached. The zero value
@@ -129,7 +129,7 @@ func (v *via) openFiles() (err error) {
 func (s SASL) open(log *slog.Logger) (sasl.Mechanism, error) {
 	const field = accessField + ".sasl"
 	invalid := func(key, detail, wayOut string) error {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: accessField + "." + key, Detail: detail, WayOut: wayOut}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: detail, WayOut: wayOut}
 	}
 	switch s.Mechanism {
 	case "":

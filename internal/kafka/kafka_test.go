@@ -95,7 +95,7 @@ func TestOnRealKafka(t *testing.T) {
 		})
 	}
 	slices.Sort(created)
-	if _, err := admin(t, []string{addr}).DeleteTopics(deadline(t), slices.Compact(created)...); err != nil {
+	if _, err := admin(t, At(addr)).DeleteTopics(deadline(t), slices.Compact(created)...); err != nil {
 		t.Logf("topics stay behind: %v", err)
 	}
 }
@@ -155,7 +155,7 @@ func TestEnsureTopics(t *testing.T) {
 	if want := "topic narrow has 3 partitions, not 720"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a timeline topic of 3 partitions: %v, want %q", err, want)
 	}
-	if _, err := NewProducer(nil, "", nil); err == nil || !strings.Contains(err.Error(), "brokers") {
+	if _, err := NewProducer(Brokers{}, "", nil); err == nil || !strings.Contains(err.Error(), "brokers") {
 		t.Errorf("no brokers: %v", err)
 	}
 }

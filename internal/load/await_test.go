@@ -194,7 +194,7 @@ func TestWaitsForKafkaAndPartitioner(t *testing.T) {
 
 // A Kafka that never comes is told by its address and the way out.
 func TestTellsThatThereIsNoKafka(t *testing.T) {
-	o := oneNote(t, []string{"127.0.0.1:1"}, "posts")
+	o := oneNote(t, kafka.At("127.0.0.1:1"), "posts")
 	o.Wait = 50 * time.Millisecond
 	_, err := Run(t.Context(), o)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "brokers" || !strings.Contains(e.WayOut, "--wait") {

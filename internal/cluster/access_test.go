@@ -87,8 +87,9 @@ func TestAUserStartsWithoutEtcd(t *testing.T) {
 	as := cluster.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}
 	c, err := openAs(t, s, as, dir)
 	check(t, err)
-	_, err = c.Watch(t.Context())
-	check(t, err)
+	w := watch(t, c)
+	check(t, c.Steer(t.Context(), nil, func(s *cluster.Steering) error { s.Assignment = spreadOver(t, 1, "a", "b"); return nil }))
+	await(t, "the map is kept", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 	docs, err := c.Documents(t.Context(), "feeds")
 	check(t, err)
 	check(t, docs.Put(t.Context(), "home", []byte("kept")))

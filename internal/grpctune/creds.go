@@ -1,6 +1,7 @@
 package grpctune
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
@@ -22,7 +23,8 @@ type fresh struct {
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (f fresh) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return credentials.NewTLS(f.config()).ClientHandshake(ctx, authority, c)
+	now := f.config()
+	return credentials.NewTLS(now).ClientHandshake(ctx, cmp.Or(now.ServerName, authority), c) // etcd's client has an authority for each address
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -54,7 +54,7 @@ func prepare(c *cobra.Command) {
 
 // told gives an error of a connection the key that it is of, and a way out.
 func told(err error) error {
-	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" {
+	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" && e.Reason != millrace.ReasonUnavailable {
 		return err
 	}
 	refused := &millrace.Error{Reason: millrace.ReasonForbidden, Field: "tls", Detail: err.Error(), WayOut: secure.Refused(err)}

@@ -226,7 +226,7 @@ const contextExample = `  current: prod
       etcd: [etcd-1.example:2379]
       cluster: millrace
       tls: {ca: ca.pem, cert: me.pem, key: me.key}  # at the ports of Millrace's own roles
-      connections:
+      connect:
         kafka:
           tls: {ca: ca.pem}
           sasl: {mechanism: SCRAM-SHA-512, username: me, password_file: kafka-password}

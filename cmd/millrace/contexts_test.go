@@ -72,7 +72,7 @@ contexts:
     etcd: [etcd-1:2379]
     cluster: live
     tls: {ca: ca.pem, cert: me.pem, key: /keys/me.key}
-    connections:
+    connect:
       kafka: {tls: {ca: system}, sasl: {mechanism: PLAIN, username: me, password: geheim}}
       etcd: {insecure: true}
   local: {}
@@ -146,10 +146,10 @@ func TestContextCommands(t *testing.T) {
 		"broker --config x.yaml --context prod":  "--context",
 		"context show --context prod":            "--context",
 		"feed --viewer a --addr far:9090":        "insecure: true",
-		"topics show --brokers far:9092":         "connections.kafka.insecure: true",
-		"cluster show --etcd far:2379":           "connections.etcd.insecure: true",
+		"topics show --brokers far:9092":         "connect.kafka.insecure: true",
+		"cluster show --etcd far:2379":           "connect.etcd.insecure: true",
 		"schema list --kafka-sasl GSSAPI":        "SCRAM-SHA-512",
-		"cluster show --etcd-ca /does/not/exist": "connections.etcd.tls",
+		"cluster show --etcd-ca /does/not/exist": "connect.etcd.tls",
 	} {
 		if _, err := said(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", line, err, want)
@@ -229,11 +229,11 @@ func TestEveryConnectionHasItsFlags(t *testing.T) {
 
 // A role's flags go before its configuration.
 func TestRolesTakeTheFlags(t *testing.T) {
-	config := writeConfig(t, "partitioner", "brokers: [\"127.0.0.1:1\"]\ncontent: [a]\ninstance: one\nconnections: {kafka: {sasl: {mechanism: PLAIN, username: u, password_file: /does/not/exist}}}\n")
+	config := writeConfig(t, "partitioner", "brokers: [\"127.0.0.1:1\"]\ncontent: [a]\ninstance: one\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: u, password_file: /does/not/exist}}}\n")
 	for want, flags := range map[string][]string{
-		"connections.kafka.sasl.password_file": nil,
-		"connections.kafka.sasl.token_file":    {"--kafka-sasl", "OAUTHBEARER", "--kafka-username", "", "--kafka-password-file", ""},
-		"connections.kafka.tls":                {"--kafka-ca", "/does/not/exist"},
+		"connect.kafka.sasl.password_file": nil,
+		"connect.kafka.sasl.token_file":    {"--kafka-sasl", "OAUTHBEARER", "--kafka-username", "", "--kafka-password-file", ""},
+		"connect.kafka.tls":                {"--kafka-ca", "/does/not/exist"},
 	} {
 		_, err := said(t, append([]string{"partitioner", "--config", config}, flags...)...)
 		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != want {

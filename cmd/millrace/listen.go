@@ -26,7 +26,7 @@ type Security struct {
 	// callers and callees must show.
 	TLS         secure.TLS  `yaml:"tls,omitempty"`
 	Insecure    bool        `yaml:"insecure,omitempty"` // listen and call anywhere without TLS
-	Connections Connections `yaml:"connections,omitempty"`
+	Connections Connections `yaml:"connect,omitempty"`
 }
 
 func (s *Security) plain() secure.Plain { return secure.Plain{Insecure: s.Insecure} }

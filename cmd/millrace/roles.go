@@ -51,6 +51,13 @@ type Common struct {
 	Security      `yaml:",inline"`
 }
 
+// roleFlags is the help on what goes before the configuration.
+const roleFlags = `Flags and variables of the environment go before the configuration: see "millrace
+help connections". Certificates and files of passwords are read again when they
+change.
+
+`
+
 // everyRole is the help on what every role's configuration may have besides.
 const everyRole = `
 
@@ -65,17 +72,13 @@ const everyRole = `
     jwt: {jwks: keys.json, issuer: "https://login.example", audience: millrace}  # signed tokens, whose subject is the name
     probes: false              # true: livez, readyz and metrics of the admin port need no certificate
   audit: /var/log/millrace/audit.ndjson  # what others have the role do: who, what, before and after; left out: in the log alone
-  connections:                 # to what is not Millrace's; what has no tls speaks plain text, on loopback only
+  connect:                     # to what is not Millrace's; what has no tls speaks plain text, on loopback only
     kafka:
       tls: {ca: ca.pem, cert: me.pem, key: me.key, server_name: kafka.example}  # ca: system is whom the machine trusts
       sasl: {mechanism: SCRAM-SHA-512, username: me, password_file: kafka-password}  # or PLAIN, SCRAM-SHA-256; OAUTHBEARER has a token_file
       insecure: false          # true: plain text anywhere
     etcd: {tls: {ca: ca.pem}, username: me, password_file: etcd-password, insecure: false}
-    schema_registry: {tls: {ca: ca.pem}, username: me, password_file: registry-password, insecure: false}
-
-Certificates and files of passwords are read again when they change. A password
-may stand in the file (password) or in the environment: see "millrace help
-connections" for the variables, and the flags that every role takes besides.`
+    schema_registry: {tls: {ca: ca.pem}, username: me, password_file: registry-password, insecure: false}  # password: in the file itself`
 
 // roleCommand is a command that reads a configuration file and runs until it
 // is told to stop.
@@ -84,7 +87,7 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 	c := &cobra.Command{
 		Use:   name + " --config FILE",
 		Short: short,
-		Long:  short + ".\n\nThe configuration file, in YAML:\n\n" + example + everyRole,
+		Long:  short + ".\n\n" + roleFlags + "The configuration file, in YAML:\n\n" + example + everyRole,
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var cfg C

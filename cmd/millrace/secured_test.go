@@ -74,7 +74,7 @@ func inYAML(t secure.TLS) string {
 // connections are those of a role's configuration, and of a context.
 func (e *estate) connections(indent string) string {
 	k := e.kafkaAs
-	return strings.ReplaceAll(fmt.Sprintf(`connections:
+	return strings.ReplaceAll(fmt.Sprintf(`connect:
   kafka: {tls: %s, sasl: {mechanism: %s, username: %s, password_file: %q}}
   etcd: {tls: %s, username: millrace, password_file: %q}
 `, inYAML(k.TLS), k.SASL.Mechanism, k.SASL.Username, k.SASL.PasswordFile, inYAML(e.etcd.Me), e.etcdPassword), "\n", "\n"+indent)
@@ -139,12 +139,15 @@ func TestSecured(t *testing.T) {
 		text, err := output(feed...)
 		return err == nil && strings.Contains(text, "post:1")
 	})
+	waitFor(e.ctx, t, "doctor to find all well", func() bool {
+		text, err := output("doctor")
+		return err == nil && strings.Contains(text, "ok    roles are ready")
+	})
 	for want, line := range map[string][]string{
 		"post:1 in member:1/post": {"why", "--record", "post:1", "--viewer", "member:9", "--entities", "member:1"},
-		"activity":                {"schema", "list"},
+		"millrace.Activity":       {"schema", "list"},
 		"node-2":                  {"node", "list"},
 		"secured-":                {"topics", "show"},
-		"ok    roles are ready":   {"doctor"},
 		"are equal":               {"partition", "check", "17"},
 		"password_file":           {"context", "show"},
 		"* estate":                {"context", "list"},
@@ -166,17 +169,17 @@ func TestSecured(t *testing.T) {
 		line, flags []string
 		want        string
 	}{
-		"Kafka: authority":    {topics, []string{"--kafka-ca", other.CA}, "connections.kafka.tls: "},
-		"Kafka: certificate":  {topics, []string{"--kafka-cert", stranger.Cert, "--kafka-key", stranger.Key}, "connections.kafka.tls: "},
-		"Kafka: name":         {topics, []string{"--kafka-server-name", "kafka.example"}, "connections.kafka.tls: "},
-		"Kafka: password":     {topics, []string{"--kafka-password-file", wrong}, "connections.kafka.sasl: "},
-		"Kafka: user":         {topics, []string{"--kafka-username", "nobody"}, "connections.kafka.sasl: "},
-		"Kafka: load":         {[]string{"load", "--topic", e.prefix + "activity", file}, []string{"--kafka-password-file", wrong}, "connections.kafka.sasl: "},
-		"etcd: authority":     {nodes, []string{"--etcd-ca", other.CA}, "connections.etcd.tls: "},
-		"etcd: certificate":   {nodes, []string{"--etcd-cert", stranger.Cert, "--etcd-key", stranger.Key}, "connections.etcd.tls: "},
-		"etcd: name":          {nodes, []string{"--etcd-server-name", "etcd.example"}, "connections.etcd.tls: "},
-		"etcd: password":      {nodes, []string{"--etcd-password-file", wrong}, "connections.etcd.username: "},
-		"etcd: user":          {nodes, []string{"--etcd-username", "nobody"}, "connections.etcd.username: "},
+		"Kafka: authority":    {topics, []string{"--kafka-ca", other.CA}, "connect.kafka.tls: "},
+		"Kafka: certificate":  {topics, []string{"--kafka-cert", stranger.Cert, "--kafka-key", stranger.Key}, "connect.kafka.tls: "},
+		"Kafka: name":         {topics, []string{"--kafka-server-name", "kafka.example"}, "connect.kafka.tls: "},
+		"Kafka: password":     {topics, []string{"--kafka-password-file", wrong}, "connect.kafka.sasl: "},
+		"Kafka: user":         {topics, []string{"--kafka-username", "nobody"}, "connect.kafka.sasl: "},
+		"Kafka: load":         {[]string{"load", "--topic", e.prefix + "activity", file}, []string{"--kafka-password-file", wrong}, "connect.kafka.sasl: "},
+		"etcd: authority":     {nodes, []string{"--etcd-ca", other.CA}, "connect.etcd.tls: "},
+		"etcd: certificate":   {nodes, []string{"--etcd-cert", stranger.Cert, "--etcd-key", stranger.Key}, "connect.etcd.tls: "},
+		"etcd: name":          {nodes, []string{"--etcd-server-name", "etcd.example"}, "connect.etcd.tls: "},
+		"etcd: password":      {nodes, []string{"--etcd-password-file", wrong}, "connect.etcd.username: "},
+		"etcd: user":          {nodes, []string{"--etcd-username", "nobody"}, "connect.etcd.username: "},
 		"broker: authority":   {feed, []string{"--ca", other.CA}, "name the authority"},
 		"broker: certificate": {feed, []string{"--cert", stranger.Cert, "--key", stranger.Key}, "show a certificate"},
 		"broker: name":        {feed, []string{"--server-name", "broker.example"}, "server_name"},
@@ -185,7 +188,7 @@ func TestSecured(t *testing.T) {
 		"broker: no caller":   {feed, []string{"--cert", noCaller.Cert, "--key", noCaller.Key}, "partitioner has the roles [partitioner]"},
 		"plain text":          {feed, []string{"--addr", "feed.example:9090", "--context", "plain"}, "insecure: true"},
 	} {
-		if door.want == "connections.kafka.sasl: " && os.Getenv("MILLRACE_KAFKA_SECURED") == "" {
+		if door.want == "connect.kafka.sasl: " && os.Getenv("MILLRACE_KAFKA_SECURED") == "" {
 			continue // a fake Kafka hangs up on wrong passwords, and does not say so
 		}
 		if what == "plain text" {

@@ -27,7 +27,7 @@ type Access struct {
 }
 
 // accessField is the key of a configuration that has an Access.
-const accessField = "connections.etcd"
+const accessField = "connect.etcd"
 
 // apply completes how etcd is called.
 func (a Access) apply(c *clientv3.Config, log *slog.Logger) error {

@@ -42,14 +42,14 @@ func TestSecuredEtcd(t *testing.T) {
 		as   cluster.Access
 		want string
 	}{
-		"another password":                {with(func(x *cluster.Access) { x.PasswordFile = s.PasswordFile("other") }), "connections.etcd.username"},
-		"another user":                    {with(func(x *cluster.Access) { x.Username = "nobody" }), "connections.etcd.username"},
-		"no user":                         {with(func(x *cluster.Access) { x.Login = secure.Login{} }), "connections.etcd.username"},
-		"a user without rights":           {with(func(x *cluster.Access) { x.Username, x.PasswordFile = "nothing", s.PasswordFile("pw") }), "connections.etcd.username"},
-		"no certificate":                  {with(func(x *cluster.Access) { x.TLS = secure.TLS{CA: a.CA} }), "connections.etcd.tls"},
-		"another authority's certificate": {with(func(x *cluster.Access) { x.TLS.Cert, x.TLS.Key = stranger.Cert, stranger.Key }), "connections.etcd.tls"},
-		"another authority's etcd":        {with(func(x *cluster.Access) { x.TLS.CA = other.CA }), "connections.etcd.tls"},
-		"another name":                    {with(func(x *cluster.Access) { x.TLS.ServerName = "etcd.example" }), "connections.etcd.tls"},
+		"another password":                {with(func(x *cluster.Access) { x.PasswordFile = s.PasswordFile("other") }), "connect.etcd.username"},
+		"another user":                    {with(func(x *cluster.Access) { x.Username = "nobody" }), "connect.etcd.username"},
+		"no user":                         {with(func(x *cluster.Access) { x.Login = secure.Login{} }), "connect.etcd.username"},
+		"a user without rights":           {with(func(x *cluster.Access) { x.Username, x.PasswordFile = "nothing", s.PasswordFile("pw") }), "connect.etcd.username"},
+		"no certificate":                  {with(func(x *cluster.Access) { x.TLS = secure.TLS{CA: a.CA} }), "connect.etcd.tls"},
+		"another authority's certificate": {with(func(x *cluster.Access) { x.TLS.Cert, x.TLS.Key = stranger.Cert, stranger.Key }), "connect.etcd.tls"},
+		"another authority's etcd":        {with(func(x *cluster.Access) { x.TLS.CA = other.CA }), "connect.etcd.tls"},
+		"another name":                    {with(func(x *cluster.Access) { x.TLS.ServerName = "etcd.example" }), "connect.etcd.tls"},
 	} {
 		_, err := openAs(t, s, c.as, "")
 		e, ok := errors.AsType[*millrace.Error](err)
@@ -58,7 +58,7 @@ func TestSecuredEtcd(t *testing.T) {
 		}
 	}
 	_, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{"etcd-1:2379"}, Name: "test"})
-	if err == nil || !strings.Contains(err.Error(), "connections.etcd.insecure: true") {
+	if err == nil || !strings.Contains(err.Error(), "connect.etcd.insecure: true") {
 		t.Errorf("plain text beyond loopback: %v", err)
 	}
 }

@@ -36,7 +36,7 @@ type SASL struct {
 }
 
 // accessField is the key of a configuration that has an Access.
-const accessField = "connections.kafka"
+const accessField = "connect.kafka"
 
 // Brokers is a Kafka: its addresses, and how they are reached. The zero value
 // is no Kafka.

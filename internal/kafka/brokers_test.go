@@ -81,15 +81,15 @@ func TestSecuredKafka(t *testing.T) {
 		as   Access
 		want string // the key
 	}{
-		"plain text":                      {Access{}, "connections.kafka.tls"},
-		"no user":                         {with(func(x *Access) { x.SASL = SASL{} }), "connections.kafka.sasl"},
-		"another password, plain":         {as("PLAIN", "p", "other"), "connections.kafka.sasl"},
-		"another user":                    {as("SCRAM-SHA-256", "nobody", "two"), "connections.kafka.sasl"},
-		"a user of another mechanism":     {as("PLAIN", "l", "three"), "connections.kafka.sasl"},
-		"no certificate":                  {with(func(x *Access) { x.TLS = secure.TLS{CA: a.CA} }), "connections.kafka.tls"},
-		"another authority's certificate": {with(func(x *Access) { x.TLS.Cert, x.TLS.Key = stranger.Cert, stranger.Key }), "connections.kafka.tls"},
-		"another authority's broker":      {with(func(x *Access) { x.TLS.CA = other.CA }), "connections.kafka.tls"},
-		"another name":                    {with(func(x *Access) { x.TLS.ServerName = "kafka.example" }), "connections.kafka.tls"},
+		"plain text":                      {Access{}, "connect.kafka.tls"},
+		"no user":                         {with(func(x *Access) { x.SASL = SASL{} }), "connect.kafka.sasl"},
+		"another password, plain":         {as("PLAIN", "p", "other"), "connect.kafka.sasl"},
+		"another user":                    {as("SCRAM-SHA-256", "nobody", "two"), "connect.kafka.sasl"},
+		"a user of another mechanism":     {as("PLAIN", "l", "three"), "connect.kafka.sasl"},
+		"no certificate":                  {with(func(x *Access) { x.TLS = secure.TLS{CA: a.CA} }), "connect.kafka.tls"},
+		"another authority's certificate": {with(func(x *Access) { x.TLS.Cert, x.TLS.Key = stranger.Cert, stranger.Key }), "connect.kafka.tls"},
+		"another authority's broker":      {with(func(x *Access) { x.TLS.CA = other.CA }), "connect.kafka.tls"},
+		"another name":                    {with(func(x *Access) { x.TLS.ServerName = "kafka.example" }), "connect.kafka.tls"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		for door, try := range map[string]func() error{
@@ -112,7 +112,7 @@ func TestSecretsOfKafkaRotate(t *testing.T) {
 	addr := secured(t, a, kfake.Superuser("PLAIN", "u", "old"))
 	file := passwordFile(t, "wrong")
 	brokers := Access{TLS: a.Issue("me"), SASL: SASL{Mechanism: "PLAIN", Login: secure.Login{Username: "u", PasswordFile: file}}}.At(nil, addr)
-	if e := Refused(WaitReady(deadline(t), brokers)); e == nil || !strings.HasPrefix(e.Field, "connections.kafka.sasl") {
+	if e := Refused(WaitReady(deadline(t), brokers)); e == nil || !strings.HasPrefix(e.Field, "connect.kafka.sasl") {
 		t.Fatalf("a wrong password: %v", e)
 	}
 	look, err := NewInspector(brokers)
@@ -133,21 +133,21 @@ func TestSASLIsValidated(t *testing.T) {
 		as   SASL
 		want string
 	}{
-		"no mechanism":            {SASL{Login: user}, "connections.kafka.sasl.mechanism"},
-		"an unknown one":          {SASL{Mechanism: "GSSAPI", Login: user}, "connections.kafka.sasl.mechanism"},
-		"a token for a user":      {SASL{Mechanism: "PLAIN", Login: user, TokenFile: file}, "connections.kafka.sasl.token_file"},
-		"a user for a token":      {SASL{Mechanism: "OAUTHBEARER", Login: user, TokenFile: file}, "connections.kafka.sasl.username"},
-		"no token":                {SASL{Mechanism: "OAUTHBEARER"}, "connections.kafka.sasl.token_file"},
-		"no file of a token":      {SASL{Mechanism: "OAUTHBEARER", TokenFile: file + "-none"}, "connections.kafka.sasl.token_file"},
-		"no user":                 {SASL{Mechanism: "SCRAM-SHA-512"}, "connections.kafka.sasl.username"},
-		"no file of the password": {SASL{Mechanism: "PLAIN", Login: secure.Login{Username: "u", PasswordFile: file + "-none"}}, "connections.kafka.sasl.password_file"},
+		"no mechanism":            {SASL{Login: user}, "connect.kafka.sasl.mechanism"},
+		"an unknown one":          {SASL{Mechanism: "GSSAPI", Login: user}, "connect.kafka.sasl.mechanism"},
+		"a token for a user":      {SASL{Mechanism: "PLAIN", Login: user, TokenFile: file}, "connect.kafka.sasl.token_file"},
+		"a user for a token":      {SASL{Mechanism: "OAUTHBEARER", Login: user, TokenFile: file}, "connect.kafka.sasl.username"},
+		"no token":                {SASL{Mechanism: "OAUTHBEARER"}, "connect.kafka.sasl.token_file"},
+		"no file of a token":      {SASL{Mechanism: "OAUTHBEARER", TokenFile: file + "-none"}, "connect.kafka.sasl.token_file"},
+		"no user":                 {SASL{Mechanism: "SCRAM-SHA-512"}, "connect.kafka.sasl.username"},
+		"no file of the password": {SASL{Mechanism: "PLAIN", Login: secure.Login{Username: "u", PasswordFile: file + "-none"}}, "connect.kafka.sasl.password_file"},
 	} {
 		err := Access{SASL: c.as}.At(nil, "127.0.0.1:1").Validate()
 		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != c.want || e.WayOut == "" {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := (Access{}).At(nil, "127.0.0.1:1", "kafka-1:9092").Validate(); err == nil || !strings.Contains(err.Error(), "connections.kafka") || !strings.Contains(err.Error(), "insecure: true") {
+	if err := (Access{}).At(nil, "127.0.0.1:1", "kafka-1:9092").Validate(); err == nil || !strings.Contains(err.Error(), "connect.kafka") || !strings.Contains(err.Error(), "insecure: true") {
 		t.Errorf("plain text beyond loopback: %v", err)
 	}
 	if err := (Access{Insecure: true}).At(nil, "kafka-1:9092").Validate(); err != nil {

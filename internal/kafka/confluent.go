@@ -28,7 +28,7 @@ type RegistryAccess struct {
 }
 
 // registryField is the key of a configuration that has a RegistryAccess.
-const registryField = "connections.schema_registry"
+const registryField = "connect.schema_registry"
 
 // ConfluentRegistry returns a look-up of schema ids in a Confluent-compatible
 // schema registry at a URL, for values in Confluent framing.

@@ -53,13 +53,13 @@ func TestSecuredRegistry(t *testing.T) {
 		as   RegistryAccess
 		want string
 	}{
-		"another password":         {with(func(x *RegistryAccess) { x.PasswordFile = passwordFile(t, "other") }), "connections.schema_registry.username"},
-		"no user":                  {with(func(x *RegistryAccess) { x.Login = secure.Login{} }), "connections.schema_registry.username"},
-		"no certificate":           {with(func(x *RegistryAccess) { x.TLS = secure.TLS{CA: a.CA} }), "connections.schema_registry.tls"},
-		"another authority's":      {with(func(x *RegistryAccess) { x.TLS.CA = other.CA }), "connections.schema_registry.tls"},
-		"whom the machine trusts":  {with(func(x *RegistryAccess) { x.TLS = secure.TLS{} }), "connections.schema_registry.tls"},
-		"a user without password":  {with(func(x *RegistryAccess) { x.PasswordFile = "" }), "connections.schema_registry.password_file"},
-		"another name than it has": {with(func(x *RegistryAccess) { x.TLS.ServerName = "registry.example" }), "connections.schema_registry.tls"},
+		"another password":         {with(func(x *RegistryAccess) { x.PasswordFile = passwordFile(t, "other") }), "connect.schema_registry.username"},
+		"no user":                  {with(func(x *RegistryAccess) { x.Login = secure.Login{} }), "connect.schema_registry.username"},
+		"no certificate":           {with(func(x *RegistryAccess) { x.TLS = secure.TLS{CA: a.CA} }), "connect.schema_registry.tls"},
+		"another authority's":      {with(func(x *RegistryAccess) { x.TLS.CA = other.CA }), "connect.schema_registry.tls"},
+		"whom the machine trusts":  {with(func(x *RegistryAccess) { x.TLS = secure.TLS{} }), "connect.schema_registry.tls"},
+		"a user without password":  {with(func(x *RegistryAccess) { x.PasswordFile = "" }), "connect.schema_registry.password_file"},
+		"another name than it has": {with(func(x *RegistryAccess) { x.TLS.ServerName = "registry.example" }), "connect.schema_registry.tls"},
 	} {
 		err := look(c.as)
 		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != c.want || e.WayOut == "" {

@@ -280,7 +280,7 @@ func TestPlainTextStaysOnLoopback(t *testing.T) {
 		"127.0.0.1:0": true, "localhost:0": true, "[::1]:0": true, "127.9.9.9:1": true,
 		"0.0.0.0:0": false, ":0": false, "192.0.2.1:80": false, "127.0.0.1": false, "kafka:9092": false, "localhost.example:1": false,
 	} {
-		p := secure.Plain{Field: "connections.kafka"}
+		p := secure.Plain{Field: "connect.kafka"}
 		err := p.Check(addr)
 		if e, is := errors.AsType[*millrace.Error](err); (err == nil) != ok || !ok && (!is || e.Field != p.Field || e.WayOut == "") {
 			t.Errorf("Check(%q) = %v", addr, err)

@@ -133,7 +133,7 @@ func TestSecured(t *testing.T) {
 	if err := os.WriteFile(file, []byte(record), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "load", "--topic", e.prefix+"activity", file)
+	run(t, "load", "--wait", "2m", "--topic", e.prefix+"activity", file)
 	feed := []string{"feed", "--viewer", "member:9", "--entities", "member:1", "--explain"}
 	waitFor(e.ctx, t, "the record to be in a feed", func() bool {
 		text, err := output(feed...)

@@ -60,7 +60,9 @@ func (q *Query) foldAll(p *plan, s *segment, was *cache.Folded) (own []float64, 
 		q.fold.Reset(p.rows, p.foldColumns, batchRows)
 		n := min(rows-done, q.fold.Room())
 		q.fold.Add(s.rows, done, done+n)
+		began := q.begins()
 		p.folder.Score(q.fold.Slab(), q.upTo(n), nil, q.fresh[done:])
+		q.ends(began, n)
 		done += n
 	}
 	if most = slices.Max(q.fresh); most != most {

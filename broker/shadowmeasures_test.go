@@ -63,7 +63,7 @@ func TestExposuresOfShadows(t *testing.T) {
 			t.Fatalf("cost and features: %+v, %d looked at", x, r.Looked)
 		}
 	}
-	metrics := gathered(t, &b.shadows.measures)
+	metrics := shadowMetrics(t, &b.shadows.measures)
 	for name, want := range map[string]float64{
 		"candidate_seconds of=shadow":              3e-8,
 		"candidate_seconds of=served":              1e-8,
@@ -79,9 +79,9 @@ func TestExposuresOfShadows(t *testing.T) {
 	}
 }
 
-// gathered returns the metrics of shadows, by their names and the labels that
+// shadowMetrics returns the metrics of shadows, by their names and the labels that
 // tell them apart.
-func gathered(t *testing.T, c prometheus.Collector) map[string]float64 {
+func shadowMetrics(t *testing.T, c prometheus.Collector) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	r.MustRegister(c)

@@ -28,7 +28,7 @@ func (s Sequence) Quantile(q Quantiles, part float64) Interval {
 	}
 	// The evidence falls up to the count that is expected, and rises from there.
 	expected := int64(part * float64(n))
-	least := int64(sort.Search(int(expected), func(k int) bool { return !excluded(int64(k)) }))
+	least := int64(sort.Search(int(expected)+1, func(k int) bool { return !excluded(int64(k)) }))
 	most := expected + int64(sort.Search(int(n-expected), func(k int) bool { return excluded(expected + 1 + int64(k)) }))
 	if least > 0 {
 		all.Low = widened(numbers.at(least-1), -1)

@@ -55,7 +55,7 @@ func (n *fakeNode) refuses(v cluster.Version) {
 // that of the version which served before, whole, and its receipt says so.
 // The next one does not ask for it again.
 func TestTheLastGoodVersionAnswers(t *testing.T) {
-	w := newWorld(t, 3, 2)
+	w := newWorld(t, 3, 1)
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
 	models := newPointers(coarseVersion(1), coarseVersion(2), coarseVersion(3))
 	b := w.brokerOf(models, rankedFeed)

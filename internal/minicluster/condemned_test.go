@@ -52,14 +52,14 @@ func init() {
 	}})
 }
 
-// likesOf publishes a version of the model likes with one feature, and waits for
-// the nodes.
-func (r *rollout) likesOf(version, feature string) cluster.Version {
+// likesOf publishes a version of the model likes with one feature, which is a
+// golden row's of one like and one impression, and waits for the nodes.
+func (r *rollout) likesOf(version, feature string, golden int) cluster.Version {
 	r.Helper()
 	dir := r.TempDir()
 	for name, text := range map[string]string{
 		relevance.SpecFile:   fmt.Sprintf(likedSpec, version, feature),
-		relevance.GoldenFile: `{"features":{"likes":1},"score":1}`,
+		relevance.GoldenFile: fmt.Sprintf(`{"features":{"likes":%d},"score":%[1]d,"record":{"likes":1,"impressions":1},"viewer":{"taste":1}}`, golden),
 		relevance.CardFile:   "Likes.\n",
 	} {
 		r.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
@@ -105,7 +105,7 @@ func TestLastGoodOnACluster(t *testing.T) {
 	r.check(err)
 	r.check(errors.Join(r.c.WaitReady(ctx), r.c.WaitIndexed(ctx)))
 
-	good := r.likesOf("1", "record.likes")
+	good := r.likesOf("1", "record.likes", 1)
 	r.check(r.models.Serve(ctx, good, nil, "test"))
 	spoken := func(version, inPlaceOf string) error {
 		resp, err := r.page("liked", "")
@@ -131,9 +131,12 @@ func TestLastGoodOnACluster(t *testing.T) {
 			}
 		})
 	}
-	for _, c := range []struct{ version, feature string }{{"2", "record.likes + 0.0 / 0.0"}, {"3", breaks}} {
+	for _, c := range []struct {
+		version, feature string
+		golden           int
+	}{{"2", "record.likes * record.impressions / record.impressions", 1}, {"3", breaks, 4}} {
 		version := c.version
-		bad := r.likesOf(version, c.feature)
+		bad := r.likesOf(version, c.feature, c.golden)
 		breaking.Store(version == "3")
 		began := time.Now()
 		r.check(r.models.Serve(ctx, bad, nil, "test"))

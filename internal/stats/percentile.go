@@ -1,9 +1,6 @@
 package stats
 
-import (
-	"math"
-	"sort"
-)
+import "math"
 
 // Quantile returns the confidence sequence of a quantile, such as the 0.99 of
 // how long answers take, in the values' unit: the values at those places in the
@@ -28,8 +25,8 @@ func (s Sequence) Quantile(q Quantiles, part float64) Interval {
 	}
 	// The evidence falls up to the count that is expected, and rises from there.
 	expected := int64(part * float64(n))
-	least := int64(sort.Search(int(expected)+1, func(k int) bool { return !excluded(int64(k)) }))
-	most := expected + int64(sort.Search(int(n-expected), func(k int) bool { return excluded(expected + 1 + int64(k)) }))
+	least := firstOf(0, expected+1, func(k int64) bool { return !excluded(k) })
+	most := firstOf(expected+1, n+1, excluded) - 1
 	if least > 0 {
 		all.Low = widened(numbers.at(least-1), -1)
 	}
@@ -37,6 +34,19 @@ func (s Sequence) Quantile(q Quantiles, part float64) Interval {
 		all.High = widened(numbers.at(most), 1)
 	}
 	return all
+}
+
+// firstOf returns the first count in [from, to) from which on ok is true; to if
+// there is none.
+func firstOf(from, to int64, ok func(int64) bool) int64 {
+	for from < to {
+		if middle := from + (to-from)/2; ok(middle) {
+			to = middle
+		} else {
+			from = middle + 1
+		}
+	}
+	return from
 }
 
 // widened moves a value away by how far a quantile may be off.

@@ -53,6 +53,9 @@ func (c *Cache) Fold(t *Timeline, was *Folded, m ModelID, own []float64, most fl
 		return
 	}
 	b := c.arena.Alloc(foldedBytes + 8*len(own))
+	if b == nil {
+		return
+	}
 	f := (*Folded)(unsafe.Pointer(unsafe.SliceData(b)))
 	f.Model, f.rows, f.Most = m, uint32(len(own)), most
 	f.Others.Store(0)

@@ -58,15 +58,16 @@ func (c *Cache) fits(kind listKind, timeline, key int) bool {
 	}
 }
 
-// maxForBlock is how many times its size is given up for a block at most: where
-// what is free lies in small pieces, or readers hold it, more would not help.
+// maxForBlock is how many times its size is given up for a block at most. Where
+// what is free lies in small pieces more might not help, and what a reader may
+// have found is there for the next block only.
 const maxForBlock = 4
 
 // alloc returns memory for a block. Where no more may be mapped, it evicts
 // timelines; it returns nil where that does not help.
 func (c *Cache) alloc(n int) []byte {
 	b := c.arena.Alloc(n)
-	for most := c.arena.Live() - maxForBlock*n - 1<<20; b == nil && c.arena.Live() > most; {
+	for least := c.arena.Live() - maxForBlock*n; b == nil && c.arena.Live() > least; {
 		if c.arena.Stats().Retired > c.mapped/8 || !c.evictOldest(fat) {
 			return nil
 		}

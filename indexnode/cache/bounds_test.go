@@ -128,17 +128,24 @@ func TestWhatReadersHoldIsBounded(t *testing.T) {
 func TestContinuedBesideEvictions(t *testing.T) {
 	c := New(Config{Memory: LeastMemory})
 	defer c.Close()
-	filler := ofBytes(t, 1, 1_000_000)
-	for i := range 300 {
-		c.Put(key(i), timeline(t, 40))
-		for j := range 3 {
-			c.Put(key(1000+3*i+j), filler)
+	c.arena.Limit(32 << 20)
+	c.Put(key(1), timeline(t, 40))
+	k := c.seeds.id(key(1))
+	next, err := new(extender).extend(c.index.get(k), numbers(t), func(a *column.Appender) error {
+		appendNumber(t, a, 40)
+		return nil
+	})
+	if err != nil || next.Older() == nil {
+		t.Fatal(next, err)
+	}
+	for size := 8 << 20; size >= 64; size /= 2 {
+		for c.arena.Alloc(size) != nil {
 		}
-		continueWith(t, c, key(i), 1)
-		if tl := get(t, c, key(i)); tl != nil {
-			r := c.Reader()
-			content(t, c.index.get(c.seeds.id(key(i))))
-			r.Leave()
-		}
+	}
+	c.mu.Lock()
+	put := c.replace(key(1), k, next)
+	c.mu.Unlock()
+	if s := c.Stats(); put || c.index.get(k) != nil || s.FatEvictions != 1 || s.Records != 0 {
+		t.Errorf("it is continued: %t, %+v", put, s)
 	}
 }

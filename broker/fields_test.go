@@ -137,7 +137,7 @@ func TestWrongFieldsAreCheap(t *testing.T) {
 		resp.Fields = append(resp.Fields, fmt.Sprintf("a_field_of_a_wide_schema_%d", i))
 	}
 	known := func(n int) {
-		b.records.learn(&told{}, &nodev1.GetSchemaResponse{FieldsSum: 7, Fields: resp.Fields[:n]})
+		b.records.learn(&fieldBook{}, &nodev1.GetSchemaResponse{FieldsSum: 7, Fields: resp.Fields[:n]})
 	}
 	req := recentRequest(1)
 	req.Fields = []string{"a_field_of_a_wide_schema_99x"}

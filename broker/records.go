@@ -38,11 +38,11 @@ type records struct {
 		bytes int             // of known
 		met   map[string]bool // fields of records, by the schemas known
 	}
-	told atomic.Pointer[told] // never nil
+	told atomic.Pointer[fieldBook] // never nil
 }
 
-// told is what a node told of the fields of all schemas.
-type told struct {
+// fieldBook is what a node told of the fields of all schemas.
+type fieldBook struct {
 	at     time.Time
 	sum    uint64 // of the names, by which a node tells whether they are others now
 	names  map[string]bool
@@ -53,7 +53,7 @@ type told struct {
 func newRecords(c *conns) *records {
 	r := &records{conns: c}
 	r.mu.known, r.mu.met = map[millrace.Fingerprint]*schemas.Schema{}, map[string]bool{}
-	r.told.Store(&told{hints: hint.NewIndex(nil)})
+	r.told.Store(&fieldBook{hints: hint.NewIndex(nil)})
 	return r
 }
 
@@ -149,8 +149,8 @@ func (r *records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerp
 
 // learn takes over what a node says of the fields of all schemas. The names come
 // only when they are others than before, or from a node that has no sums.
-func (r *records) learn(was *told, resp *nodev1.GetSchemaResponse) {
-	next := &told{at: time.Now(), sum: resp.GetFieldsSum()}
+func (r *records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
+	next := &fieldBook{at: time.Now(), sum: resp.GetFieldsSum()}
 	names := resp.GetFields()
 	switch {
 	case next.sum != 0 && next.sum == was.sum:
@@ -201,7 +201,7 @@ func (r *records) checkFields(ctx context.Context, f *fanout, q *question, entri
 }
 
 // fresh reports whether this is what a node said a moment ago.
-func (t *told) fresh() bool { return time.Since(t.at) < fieldsLast }
+func (t *fieldBook) fresh() bool { return time.Since(t.at) < fieldsLast }
 
 // suggest says what a wrong name was probably meant to be: of a private feed
 // among the fields of the records that it shows.

@@ -1,17 +1,15 @@
 package indexnode
 
 import (
-	"bytes"
 	"context"
 	"math"
-	"os"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
 )
 

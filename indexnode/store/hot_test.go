@@ -15,6 +15,8 @@ import (
 // bound, and counted.
 func checkHot(t *testing.T, s *Store) {
 	t.Helper()
+	s.flushing.Lock() // the flusher is at work beside the test
+	defer s.flushing.Unlock()
 	all := int64(0)
 	for i := range s.parts {
 		p, held := &s.parts[i], int64(0)

@@ -77,7 +77,7 @@ func (w *world) home(f *field) int {
 
 // drawFilter draws clauses that are all to be true.
 func (w *world) drawFilter() {
-	n := one(w.Rand, 0, 1, 2, 3, 4, 5)
+	n := one(w.Rand, 0, 1, 1, 2, 2, 3, 3, 4, 5)
 	var kinds []string
 	for range n {
 		c := w.clause(2)
@@ -274,13 +274,13 @@ func (w *world) bucketed(n code) code {
 func (w *world) fresh() code {
 	if w.IntN(2) == 0 {
 		i := w.viewerHas(attr{name: "half_hours", kind: doubles, draw: drawHours})
-		return code{"decay(record.at, viewer.half_hours * 3600)", "math.Exp2(-float64(asOf-p.at) / 1000 / (v.HALF_HOURS * 3600))",
+		return code{"decay(record.at, viewer.half_hours * 3600)", "math.Exp2(-float64(asOf-p.At) / 1000 / (v.HALF_HOURS * 3600))",
 			func(x *record, q *question) float64 {
 				return math.Exp2(-float64(asOf-x.at) / 1000 / (q.values[i].(float64) * 3600))
 			}}
 	}
 	half := one(w.Rand, 3600.0, 86400, 604800)
-	return code{fmt.Sprintf("decay(record.at, %v)", half), fmt.Sprintf("math.Exp2(-float64(asOf-p.at) / 1000 / %v)", half),
+	return code{fmt.Sprintf("decay(record.at, %v)", half), fmt.Sprintf("math.Exp2(-float64(asOf-p.At) / 1000 / %v)", half),
 		func(x *record, q *question) float64 { return math.Exp2(-float64(asOf-x.at) / 1000 / half) }}
 }
 

@@ -10,9 +10,9 @@ import (
 
 func TestReadPS(t *testing.T) {
 	for line, want := range map[string]Used{
-		"  0:01.25  2048\n":   {1250 * time.Millisecond, 2 << 20},
-		"00:00:03 10":         {3 * time.Second, 10 << 10},
-		"1-02:03:04 1":        {26*time.Hour + 3*time.Minute + 4*time.Second, 1 << 10},
+		"  0:01.25  2048\n": {1250 * time.Millisecond, 2 << 20},
+		"00:00:03 10":       {3 * time.Second, 10 << 10},
+		"1-02:03:04 1":      {26*time.Hour + 3*time.Minute + 4*time.Second, 1 << 10},
 	} {
 		if got, err := readPS(line); err != nil || got != want {
 			t.Errorf("%q is %v, %v; want %v", line, got, err, want)

@@ -139,7 +139,7 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	}
 	r.Schemas = schemasOf(entries)
 	f.q.variants.receipt(r)
-	r.Draft = f.q.draft.receipt()
+	r.Draft, r.WeightsSum = f.q.draft.receipt(), f.q.query.WeightsSum
 	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
 	return r
 }

@@ -71,6 +71,9 @@ func (q *question) answeredBy(resp *nodev1.QueryResponse) error {
 	if got != want {
 		return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: fmt.Sprintf("asked for %s (%.12s), it answered by %s (%.12s)", want, want.Sum, got, got.Sum)}
 	}
+	if by := resp.GetWeightsSum(); by != q.query.WeightsSum {
+		return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: fmt.Sprintf("asked for %s by weights %.12s, it answered by %.12s", want, q.query.WeightsSum, by)}
+	}
 	return nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
 // maxRequestBytes bounds a query: 20,000 entities of the longest kind.
@@ -131,7 +132,7 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 		return nil, err
 	}
 	scanned := time.Now()
-	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), ModelSum: req.ModelSum, Partitions: r.answered(), Protocol: nodewire.Protocol}
+	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), ModelSum: req.ModelSum, WeightsSum: req.WeightsSum, Partitions: r.answered(), Protocol: nodewire.Protocol}
 	answer := q.Answer()
 	ranked := time.Now()
 	n.counters.took(resolved.Sub(began), scanned.Sub(resolved), ranked.Sub(scanned))
@@ -398,15 +399,15 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 		return s, err
 	}
 	ranks := relevance.ID{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
-	if s.Model, err = n.models.Find(ranks); err != nil {
+	if s.Model, err = n.models.Weighted(ranks, req.Weights, req.WeightsSum); err != nil {
 		return s, err
 	}
 	if req.Explain && len(req.Shadow) > 0 {
-		ids := []relevance.ID{ranks}
+		var ids []relevance.ID
 		for _, m := range req.Shadow {
 			ids = append(ids, relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()})
 		}
-		s.Shadow, s.ShadowErr = n.models.Join(ids...)
+		s.Shadow, s.ShadowErr = n.models.Join(s.Model, ids...)
 	}
 	if s.Filter, err = n.filters.join(sources{req.RequestFilter, req.Filter}, n.schemas.Snapshot()); err != nil {
 		return s, n.unlessHeld(err)
@@ -441,6 +442,7 @@ func tooMany(req *nodev1.QueryRequest) error {
 		{"viewer.attributes", len(v.GetAttributes()), maxAttributes, "attributes"}, {"viewer.features", len(v.GetFeatures()), maxFeatures, "features"},
 		{"viewer.id", len(v.GetId()), maxNameBytes, "bytes"}, {"examine", len(req.Examine), millrace.MaxIDBytes, "bytes"},
 		{"model", len(req.Model), maxNameBytes, "bytes"}, {"model_version", len(req.ModelVersion), maxNameBytes, "bytes"}, {"model_sum", len(req.ModelSum), maxNameBytes, "bytes"},
+		{"weights", len(req.Weights), weights.MaxBytes, "bytes"}, {"weights_sum", len(req.WeightsSum), maxNameBytes, "bytes"},
 	} {
 		if has.n > has.most {
 			return invalid(has.field, fmt.Sprintf("%d %s, more than %d", has.n, has.of, has.most), "")

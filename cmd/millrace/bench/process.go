@@ -119,7 +119,7 @@ func tail(path string) string {
 }
 
 // patience is how long a process may take to end.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 func (p *process) end() error {
 	p.told.Store(true)

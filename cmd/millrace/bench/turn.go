@@ -171,7 +171,7 @@ func (l *pipeline) span(records int, send func() (sender time.Duration, err erro
 
 // idle measures what the roles use when nothing comes in.
 func (l *pipeline) idle() (span, error) {
-	if err := pause(l.ctx, 5*time.Second); err != nil { // until what follows a start is over
+	if err := pause(l.ctx, 35*time.Second); err != nil { // until what follows a start is on disk
 		return span{}, err
 	}
 	return l.span(0, func() (time.Duration, error) { return 0, pause(l.ctx, l.c.Duration/2) })

@@ -161,9 +161,9 @@ func (s *Security) dial() (grpc.DialOption, error) {
 	if err != nil {
 		return nil, err
 	}
-	return grpc.WithTransportCredentials(grpctune.TLS(func() *tls.Config {
+	return grpc.WithTransportCredentials(grpctune.Greeted(grpctune.TLS(func() *tls.Config {
 		c := files.Client()
 		c.MinVersion = tls.VersionTLS13
 		return c
-	})), nil
+	}))), nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -92,6 +93,10 @@ func startEstate(t *testing.T) *estate {
 	ctx, failed := context.WithCancelCause(limited)
 	e := &estate{t: t, ctx: ctx, a: authority.New(t), prefix: fmt.Sprintf("secured-%d-", rand.Uint32()), grpc: freeAddr(t), http: freeAddr(t), admin: freeAddr(t)}
 	e.kafka, e.kafkaAs = securedKafka(t, e.a)
+	brokers := e.kafkaAs.At(nil, e.kafka)
+	if err := errors.Join(kafka.EnsureTopics(ctx, brokers, kafka.Prefixed(e.prefix), nil), kafka.EnsureContentTopic(ctx, brokers, e.prefix+"activity", 4, nil)); err != nil {
+		t.Fatal(err)
+	}
 	e.etcd = etcdtest.Start(t, e.a)
 	e.etcdPassword = e.etcd.PasswordFile("old")
 	e.me = e.a.Issue("me")
@@ -133,7 +138,11 @@ func TestSecured(t *testing.T) {
 	if err := os.WriteFile(file, []byte(record), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "load", "--wait", "2m", "--topic", e.prefix+"activity", file)
+	// A partitioner that takes long to join its group has load refuse the topic.
+	waitFor(e.ctx, t, "the record to be loaded", func() bool {
+		_, err := output("load", "--topic", e.prefix+"activity", file)
+		return err == nil
+	})
 	feed := []string{"feed", "--viewer", "member:9", "--entities", "member:1", "--explain"}
 	waitFor(e.ctx, t, "the record to be in a feed", func() bool {
 		text, err := output(feed...)

@@ -118,7 +118,7 @@ func BenchmarkAnswers(b *testing.B) {
 	}{
 		{"plain", feed(func(*feedv1.GetFeedRequest) {}), 1},
 		{"full_receipt", feed(func(r *feedv1.GetFeedRequest) { r.Receipt = receiptFull }), 2},
-		{"a_field", feed(func(r *feedv1.GetFeedRequest) { r.Fields = []string{"id"} }), 0.7},
+		{"a_field", feed(func(r *feedv1.GetFeedRequest) { r.Fields = []string{"id"} }), 0.75},
 		{"explain", feed(func(r *feedv1.GetFeedRequest) { r.Explain = true }), 3},
 		{"why", func() proto.Message {
 			resp, err := broker.Why(b.Context(), &feedv1.WhyRequest{Request: recentRequest(600), Record: nodes[0].(*explainingNode).items[3].Id})

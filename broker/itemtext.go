@@ -124,8 +124,21 @@ func fieldsOf(wire []byte) iter.Seq2[protowire.Number, []byte] {
 // cutField returns the first field of a message, as fieldsOf says, and what is
 // behind it; number 0 at the end.
 func cutField(wire []byte) (number protowire.Number, value, rest []byte) {
-	if len(wire) == 0 {
+	if len(wire) < 2 {
 		return 0, nil, nil
+	}
+	if tag := wire[0]; tag < 0x80 { // as nearly all are
+		size := 2 + int(wire[1])
+		switch number = protowire.Number(tag >> 3); protowire.Type(tag & 7) {
+		case protowire.BytesType:
+			if wire[1] < 0x80 && size <= len(wire) {
+				return number, wire[2:size:size], wire[size:]
+			}
+		case protowire.Fixed64Type:
+			if len(wire) >= 9 {
+				return number, wire[1:9:9], wire[9:]
+			}
+		}
 	}
 	number, kind, n := protowire.ConsumeTag(wire)
 	size := protowire.ConsumeFieldValue(number, kind, wire[max(n, 0):])

@@ -73,6 +73,11 @@ func (f *function) expr(i int) string {
 			return "kernel.Size(" + a(0) + ")"
 		}
 		return "float64(len(" + a(0) + "))"
+	case plan.Item:
+		if f.p.Picked(v.Args[0]) {
+			return fmt.Sprintf("%s.At(%d)", a(0), v.Index)
+		}
+		return fmt.Sprintf("kernel.Item(%s, %d)", a(0), v.Index)
 	case plan.Call:
 		return f.call(v)
 	}

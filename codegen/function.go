@@ -260,6 +260,10 @@ func (f *function) load(i int) {
 	case plan.String:
 		fmt.Fprintf(f.out, "%s := rows.StringAt(k.Columns[%d], int(r))\n", name, v.Index)
 	case plan.Numbers, plan.Strings:
+		if f.p.Picked(i) {
+			fmt.Fprintf(f.out, "%s := rows.ListAt(k.Columns[%d], int(r))\n", name, v.Index)
+			return
+		}
 		f.arena = true
 		fmt.Fprintf(f.out, "%s := k.Arena.%s(rows, k.Columns[%d], int(r))\n", name, listKind(v.Kind), v.Index)
 	case plan.Bool:

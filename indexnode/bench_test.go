@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance"
@@ -82,6 +83,32 @@ func BenchmarkQuery(b *testing.B) {
 	b.ReportMetric(us, "us/query")
 	b.ReportMetric(1000*us/float64(candidates), "ns/candidate")
 	b.ReportMetric(float64(candidates), "candidates")
+}
+
+// BenchmarkExplain gives the figure node_explained_vs_plain: a node's part of an
+// explained feed against that of the same feed, by turns.
+func BenchmarkExplain(b *testing.B) {
+	n, requests := benchNode(b)
+	ask := func(explain bool) time.Duration {
+		began := cpuTime()
+		for _, req := range requests {
+			req.Explain = explain
+			if _, err := n.query(b.Context(), req); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return cpuTime() - began
+	}
+	for range 4 {
+		ask(true)
+		ask(false)
+	}
+	var plain, explained time.Duration
+	for b.Loop() {
+		plain += ask(false)
+		explained += ask(true)
+	}
+	figure.Print("node_explained_vs_plain", float64(explained)/float64(plain), "x", 3)
 }
 
 // BenchmarkContinue is what ingest pays for a record newer than all others of

@@ -60,9 +60,9 @@ func (n *Node) explain(ctx context.Context, r *resolution, q *query.Query, req *
 	}
 	if req.Explain {
 		r.explain(resp)
-		resp.Clauses, err = clauses(ctx, q, r.spec.Filter)
+		resp.Clauses = clauses(q, r.spec.Filter)
 	}
-	return err
+	return nil
 }
 
 // miss is a timeline that was read from the store: its records before a time.
@@ -247,18 +247,12 @@ func listOf[T any](values []T, of func(T) *structpb.Value) *structpb.Value {
 	return structpb.NewListValue(l)
 }
 
-// clauses counts what each clause of the filter dropped.
-func clauses(ctx context.Context, q *query.Query, f *filter.Filter) ([]*feedv1.ClauseCounts, error) {
-	counts, err := q.Clauses(ctx)
-	if err != nil || f == nil {
-		return nil, err
+// clauses tells what each clause of the filter dropped.
+func clauses(q *query.Query, f *filter.Filter) (all []*feedv1.ClauseCounts) {
+	for i, c := range q.Clauses() {
+		all = append(all, &feedv1.ClauseCounts{Clause: f.Sources()[i], False: c.False, Null: c.Null, Error: c.Error, Nan: c.NaN})
 	}
-	all := make([]*feedv1.ClauseCounts, len(counts))
-	for i, src := range f.Sources() {
-		c := counts[i]
-		all[i] = &feedv1.ClauseCounts{Clause: src, False: c.False, Null: c.Null, Error: c.Error, Nan: c.NaN}
-	}
-	return all, nil
+	return all
 }
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

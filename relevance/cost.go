@@ -48,7 +48,7 @@ func exprCost(n *expr.Node) int {
 			continue
 		}
 		switch {
-		case (a.Type == expr.Doubles || a.Type == expr.Strings) && a.Op != expr.Const && n.Name != "size":
+		case (a.Type == expr.Doubles || a.Type == expr.Strings) && a.Op != expr.Const && n.Name != "size" && n.Name != "item":
 			cost += listCost
 		case a.Type == expr.String && n.Op == expr.Call:
 			cost += textCost

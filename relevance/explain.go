@@ -1,6 +1,8 @@
 package relevance
 
 import (
+	"strings"
+
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance/kernel"
@@ -41,16 +43,17 @@ func (s *Scorer) Explain(rows *column.Slab, row int, entity *column.Slab) Explan
 // Features is Explain without a base, and without contributions where trees
 // score, which cost the most; it returns the inputs of these.
 func (s *Scorer) Features(rows *column.Slab, row int, entity *column.Slab) (e Explanation, inputs []float64) {
-	p := s.planned.plan
-	m := p.Machine(true)
-	m.Bind(s.in)
+	p, m := s.planned.plan, s.keeping()
 	m.BindEntity(entity)
 	m.SetObjects(s.objects.of(p, rows))
 	var out [1]float64
 	m.Score(rows, []int32{int32(row)}, out[:])
-	e = Explanation{Score: out[0]}
+	e = Explanation{Score: out[0], Features: make([]Explained, 0, len(p.Terms))}
 	for _, t := range p.Terms {
 		x := Explained{Name: t.Feature, Value: m.Value(t.Value)}
+		if text, ok := x.Value.(string); ok {
+			x.Value = strings.Clone(text) // the machine writes the next row's there
+		}
 		if t.Contribution >= 0 {
 			x.Contribution = m.Value(t.Contribution).(float64)
 		} else {
@@ -59,6 +62,18 @@ func (s *Scorer) Features(rows *column.Slab, row int, entity *column.Slab) (e Ex
 		e.Features = append(e.Features, x)
 	}
 	return e, inputs
+}
+
+// keeping returns the machine that keeps every value, bound to the request.
+func (s *Scorer) keeping() *plan.Machine {
+	if s.explainer == nil {
+		s.explainer = s.planned.plan.Machine(true)
+	}
+	if s.unbound {
+		s.explainer.Bind(s.in)
+		s.unbound = false
+	}
+	return s.explainer
 }
 
 // ScoreFeatures returns the score of a record whose features are given, in the

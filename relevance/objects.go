@@ -27,8 +27,8 @@ type Features interface {
 	Null(field, row int) bool
 	Word(field, row int) uint64
 	BytesAt(field, row int) []byte
-	Doubles(dst []float64, w uint64) []float64
-	Strings(dst []string, w uint64) []string
+	DoublesAt(dst []float64, field, row int) []float64
+	StringsAt(dst []string, field, row int) []string
 }
 
 // place is where a layout has a field.
@@ -113,10 +113,10 @@ func (o *Objects) copy(to *column.Row, i int, from Features, p place, row int) {
 	case column.String:
 		to.SetString(i, from.BytesAt(p.column, row))
 	case column.Doubles:
-		o.numbers = from.Doubles(o.numbers[:0], from.Word(p.column, row))
+		o.numbers = from.DoublesAt(o.numbers[:0], p.column, row)
 		to.SetDoubles(i, o.numbers)
 	case column.Strings:
-		o.texts = from.Strings(o.texts[:0], from.Word(p.column, row))
+		o.texts = from.StringsAt(o.texts[:0], p.column, row)
 		to.SetStrings(i, o.texts)
 	}
 }

@@ -24,6 +24,9 @@ type Scorer struct {
 	ceilings *plan.Ceilings // of folded, once it is used; nil where there are none
 	bounded  bool
 	objects  objectRows
+
+	explainer *plan.Machine // once something is explained
+	unbound   bool          // it is bound to an earlier request
 }
 
 func newScorer(p *planned, in plan.Inputs) *Scorer {
@@ -41,6 +44,7 @@ func newScorer(p *planned, in plan.Inputs) *Scorer {
 }
 
 func (s *Scorer) bind(in plan.Inputs) {
+	s.unbound = true
 	if s.in = in; s.score == nil {
 		s.machine.Bind(in)
 	} else {

@@ -149,7 +149,7 @@ func TestNothingLeaks(t *testing.T) {
 		case 2:
 			c.Remove(k)
 		case 3:
-			keepFold(c, k, ModelID(1+r.IntN(3)))
+			keepFold(c, k, ModelID(1+r.IntN(5)), 1+r.IntN(30))
 		case 4:
 			if r.IntN(100) == 0 {
 				c.Purge()
@@ -168,53 +168,97 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-func keepFold(c *Cache, k millrace.Timeline, m ModelID) {
+func keepFold(c *Cache, k millrace.Timeline, m ModelID, rows int) {
 	r := c.Reader()
 	defer r.Leave()
 	tl := r.Peek(k)
 	if tl == nil || tl.Parts() != 1 {
 		return
 	}
-	own := make([]float64, tl.First().Len())
-	for i := range own {
-		own[i] = float64(m) * float64(1+i)
+	all := tl.First().Len()
+	var own []float64
+	for i := max(0, all-rows); i < all; i++ {
+		own = append(own, float64(m)*float64(1+i))
 	}
-	c.Fold(tl, tl.Folded(), m, own, math.Inf(1))
+	if p, ok := tl.Place(m); ok {
+		c.Fold(tl, p, m, own, math.Inf(1))
+	}
 }
 
 func TestFold(t *testing.T) {
 	c := New(Config{})
 	defer c.Close()
 	mine := timeline(t, 3)
-	c.Fold(mine, nil, 1, []float64{1, 2, 3}, math.Inf(1))
-	if mine.Folded() != nil {
-		t.Error("something is kept for a timeline that is not in the cache")
+	if _, ok := mine.Place(1); ok {
+		t.Error("there is a place in a timeline that is not in the cache")
 	}
 	c.Put(key(1), mine)
 	tl := get(t, c, key(1))
-	c.Fold(tl, nil, 1, []float64{1, 2, 3}, math.Inf(1))
-	f := tl.Folded()
-	if f == nil || f.Model != 1 || !slices.Equal(f.Own(), []float64{1, 2, 3}) {
+	early, _ := tl.Place(1)
+	keepFold(c, key(1), 1, 2)
+	f := tl.Folded(1)
+	if f == nil || f.Model != 1 || f.First != 1 || !slices.Equal(f.Own(), []float64{2, 3}) {
 		t.Fatalf("kept %+v", f)
 	}
-	c.Fold(tl, nil, 2, []float64{4, 5, 6}, math.Inf(1))
-	if tl.Folded() != f {
+	c.Fold(tl, early, 2, []float64{4, 5, 6}, math.Inf(1))
+	if tl.Folded(1) != f || tl.Folded(2) != nil {
 		t.Error("what was there is replaced by one who did not see it")
 	}
-	c.Fold(tl, f, 2, []float64{4, 5, 6}, math.Inf(1))
-	if f = tl.Folded(); f.Model != 2 || f.Own()[2] != 6 {
-		t.Errorf("kept %+v", f)
+	keepFold(c, key(1), 1, 3)
+	if f = tl.Folded(1); f.First != 0 || len(f.Own()) != 3 {
+		t.Errorf("it does not reach further back: %+v", f)
+	}
+	for m := ModelID(2); m <= foldPlaces; m++ {
+		keepFold(c, key(1), m, 3)
+	}
+	for m := ModelID(1); m <= foldPlaces; m++ {
+		if f := tl.Folded(m); f == nil || f.Own()[2] != 3*float64(m) {
+			t.Errorf("model %d: kept %+v", m, f)
+		}
+	}
+	if tl.Folded(1<<16+1) != nil {
+		t.Error("what is kept of a model is another's")
 	}
 	r := c.Reader()
 	c.Remove(key(1))
-	if tl.Folded() != nil {
+	if tl.Folded(1) != nil {
 		t.Error("what is folded outlives its timeline")
 	}
-	c.Fold(tl, nil, 2, []float64{4, 5, 6}, math.Inf(1))
-	if tl.Folded() != nil {
-		t.Error("something is kept for a timeline that is on its way out")
+	if _, ok := tl.Place(1); ok {
+		t.Error("there is a place in a timeline that is on its way out")
 	}
 	r.Leave()
+}
+
+// A model that nobody asks for any more gives its place up, one that is asked
+// for keeps it.
+func TestFoldedPlaces(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	c.Put(key(1), timeline(t, 3))
+	tl := get(t, c, key(1))
+	const late = foldPlaces + 1
+	for m := ModelID(1); m <= foldPlaces; m++ {
+		keepFold(c, key(1), m, 3)
+	}
+	for range 3 * maxOthers {
+		for m := ModelID(1); m <= foldPlaces; m++ {
+			tl.Folded(m)
+		}
+		keepFold(c, key(1), late, 3)
+	}
+	if tl.Folded(late) != nil {
+		t.Error("a model that is asked for lost its place")
+	}
+	for range 2 * maxOthers {
+		for m := ModelID(2); m <= foldPlaces; m++ {
+			tl.Folded(m)
+		}
+		keepFold(c, key(1), late, 3)
+	}
+	if tl.Folded(late) == nil || tl.Folded(1) != nil {
+		t.Error("a model that nobody asks for keeps its place")
+	}
 }
 
 func TestModelsHaveIDs(t *testing.T) {
@@ -262,17 +306,19 @@ func TestReadersKeepWhatTheyFound(t *testing.T) {
 								break
 							}
 						}
-						if f := tl.Folded(); f != nil {
-							for i, x := range f.Own() {
-								if x != float64(f.Model)*float64(1+i) {
-									t.Errorf("row %d of model %d has %v", i, f.Model, x)
-									break
+						for m := ModelID(1); m <= 4; m++ {
+							if f := tl.Folded(m); f != nil {
+								for i, x := range f.Own() {
+									if x != float64(m)*float64(1+i+int(f.First)) {
+										t.Errorf("row %d of model %d has %v", i, m, x)
+										break
+									}
 								}
 							}
 						}
 					}
 				}
-				keepFold(c, key(int(rounds.Load())%keys), ModelID(1+reader))
+				keepFold(c, key(int(rounds.Load())%keys), ModelID(1+(reader+int(rounds.Load()))%4), 1+int(rounds.Load())%5)
 				r.Leave()
 				rounds.Add(1)
 				select {

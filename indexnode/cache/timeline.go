@@ -23,10 +23,11 @@ import (
 // [Reader.Leave].
 type Timeline struct {
 	from    millrace.Time
-	older   uintptr        // the address of a Timeline, or 0
-	folded  atomic.Uintptr // the address of a Folded, 0, or retired
-	records uint32         // with those of older
-	size    uint32         // of the block, in bytes
+	older   uintptr                   // the address of a Timeline, or 0
+	folds   [foldPlaces]atomic.Uint64 // each a fold
+	owed    atomic.Uint32             // see Owe
+	records uint32                    // with those of older
+	size    uint32                    // of the block, in bytes
 	parts   uint16
 	cached  bool // the block is in an arena
 }
@@ -147,10 +148,10 @@ func (t *Timeline) bytes() int {
 // Prefetch asks for what tells whether the timeline has rows in a window.
 func (t *Timeline) Prefetch() { ahead.Lines(unsafe.Pointer(t), headLines) }
 
-// PrefetchRows asks for the columns that scans read, and for what is folded, of
-// a timeline that may have rows with from <= time < to. What Prefetch asks for
-// should be there.
-func (t *Timeline) PrefetchRows(from, to millrace.Time, folded bool) {
+// PrefetchRows asks for the columns that scans read, and for what is folded for
+// a model, of a timeline that may have rows with from <= time < to. What
+// Prefetch asks for should be there.
+func (t *Timeline) PrefetchRows(from, to millrace.Time, m ModelID) {
 	if t.parts != 1 {
 		return
 	}
@@ -161,8 +162,10 @@ func (t *Timeline) PrefetchRows(from, to millrace.Time, folded bool) {
 	if more := (timelineBytes+p.Hot()+line-1)/line - headLines; more > 0 {
 		ahead.Lines(unsafe.Add(unsafe.Pointer(t), headLines*line), min(more, maxLines))
 	}
-	if f := t.folded.Load(); folded && f > retired {
-		ahead.Lines(*(*unsafe.Pointer)(unsafe.Pointer(&f)), min((foldedBytes+8*int(t.records)+line-1)/line, maxLines))
+	for i := range t.folds {
+		if f := fold(t.folds[i].Load()); f.is(m) {
+			ahead.Lines(unsafe.Pointer(f.get()), min((foldedBytes+8*int(t.records)+line-1)/line, maxLines))
+		}
 	}
 }
 

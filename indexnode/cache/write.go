@@ -1,8 +1,6 @@
 package cache
 
 import (
-	"unsafe"
-
 	"github.com/millrace/millrace"
 )
 
@@ -67,7 +65,10 @@ func (c *Cache) own(tl *Timeline) *Timeline {
 	copy(b, tl.block())
 	tl = timelineOf(b)
 	tl.cached = true
-	tl.folded.Store(0)
+	for i := range tl.folds {
+		tl.folds[i].Store(0)
+	}
+	tl.owed.Store(0)
 	return tl
 }
 
@@ -76,8 +77,10 @@ func (c *Cache) own(tl *Timeline) *Timeline {
 func (c *Cache) retire(tl, next *Timeline) {
 	for tl != nil && tl != Empty && (next == nil || tl != next && tl != next.Older()) {
 		older := tl.Older()
-		if f := tl.folded.Swap(retired); f != 0 {
-			c.arena.Retire((*(**Folded)(unsafe.Pointer(&f))).block())
+		for i := range tl.folds {
+			if f := fold(tl.folds[i].Swap(uint64(retired))).get(); f != nil {
+				c.arena.Retire(f.block())
+			}
 		}
 		c.arena.Retire(tl.block())
 		tl = older

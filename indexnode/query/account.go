@@ -216,18 +216,3 @@ func (q *Query) Above(ctx context.Context, ranks []millrace.Rank) ([]int64, erro
 	})
 	return counts, err
 }
-
-// Clauses counts what each clause of the filter drops.
-func (q *Query) Clauses(ctx context.Context) ([]filter.Counts, error) {
-	if q.spec.Filter == nil {
-		return nil, nil
-	}
-	counts := make([]filter.Counts, len(q.spec.Filter.Sources()))
-	a := &accountant{ctx: ctx, q: q}
-	err := a.each(nil, func(_ *widened, _ *accounted, _ []int32, dropped []filter.Dropped) {
-		for _, d := range dropped {
-			counts[d.Clause].Add(d.Outcome)
-		}
-	})
-	return counts, err
-}

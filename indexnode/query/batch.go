@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
 )
@@ -26,7 +27,7 @@ const (
 type batch struct {
 	column.Batch
 	kind     kind
-	full     int       // how many rows are scanned at a time
+	full     int       // how many rows are scanned at a time; 0 until the question has some
 	own      []float64 // of each row what is folded, if it is
 	spans    []span    // ascending
 	columns  []int     // that the scan reads
@@ -54,19 +55,16 @@ type span struct {
 	at, row int32 // row row of the segment is row at of the batch
 }
 
-// ready tells what scans of the batch read, and empties it.
+// ready tells what scans of the batch read, and empties it. It stays so for the
+// questions after this one.
 func (b *batch) ready(p *plan, k kind) {
-	b.kind, b.full, b.columns, b.entity, b.objects = k, batchRows, b.columns[:0], false, nil
+	b.kind, b.columns, b.entity, b.objects = k, b.columns[:0], false, nil
 	var objects *column.Layout
 	if k != passed {
 		b.columns, b.entity = p.scorer.Reads(append(b.columns, p.time), k == folded)
 		objects = p.scorer.ObjectLayout()
 	}
 	b.reads(p, objects)
-	if k == folded {
-		b.full = firstRows
-		p.ceilings.bound(p.scorer.Ceilings(p.rows), b)
-	}
 }
 
 // reads prepares for what scorers read, features of objects too if there is a
@@ -95,12 +93,6 @@ func (b *batch) clear() {
 	}
 }
 
-// release lets go of all but memory.
-func (b *batch) release() {
-	b.clear()
-	b.kind = unready
-}
-
 // widened returns the entity's row, if the scan reads it and there is one.
 func (b *batch) widened() *column.Slab {
 	if !b.entity || b.features.None() {
@@ -120,10 +112,10 @@ func (b *batch) filled(features column.Packed) bool {
 	return b.Room() == 0 || b.Len() >= b.full || b.entity && b.features != features
 }
 
-// add adds the rows of the i-th segment from lo on, as many as there is room
-// for, and returns how many.
-func (q *Query) add(p *plan, b *batch, i int32, s *segment, lo int32) (n int32, err error) {
-	n = min(int32(min(b.Room(), b.full-b.Len())), s.hi-lo)
+// add adds rows [lo, hi) of the i-th segment, as many as there is room for, and
+// returns how many.
+func (q *Query) add(p *plan, b *batch, i int32, s *segment, lo, hi int32) (n int32, err error) {
+	n = min(int32(min(b.Room(), b.full-b.Len())), hi-lo)
 	b.features = s.features
 	b.spans = append(b.spans, span{i, int32(b.Len()), lo})
 	b.Add(s.rows, int(lo), int(lo+n))
@@ -133,49 +125,95 @@ func (q *Query) add(p *plan, b *batch, i int32, s *segment, lo int32) (n int32, 
 	return n, err
 }
 
-// gather adds the rows of the i-th segment to a batch of its plan, and scans the
-// batch whenever it is full.
+// gather adds the rows of the i-th segment to batches of its plan: those for
+// which something is folded to one, and those before it to another.
 func (q *Query) gather(ctx context.Context, i int32, s *segment) error {
 	p := q.plans[s.plan]
-	own, most, err := q.own(p, s)
-	if err != nil {
-		return err
+	var f *cache.Folded
+	if q.folds(p, s) {
+		f = s.of.Folded(p.id)
 	}
-	b, k := &p.full, whole
-	switch {
-	case own == nil:
-	case q.beyond(p, s, most):
-		q.beyonds++
-		if p.filter == nil {
-			q.stages.Candidates += int64(s.hi - s.lo)
-			q.passOver(int(s.hi - s.lo))
-			return nil
+	lo := s.hi
+	if f != nil {
+		lo = min(s.hi, max(s.lo, int32(f.First)))
+	}
+	if s.lo < lo {
+		if q.folds(p, s) && !q.again {
+			if err := q.owe(p, s, s.lo, lo); err != nil {
+				return err
+			}
 		}
-		b, k, own = &p.passed, passed, nil
-	default:
-		b, k = &p.folded, folded
+		if err := q.gatherRows(ctx, p, whole, i, s, s.lo, lo, nil); err != nil {
+			return err
+		}
 	}
-	if b.kind == unready {
-		b.ready(p, k)
+	if lo == s.hi {
+		return nil
 	}
-	for lo := s.lo; lo < s.hi; {
+	if !q.beyond(p, s, f.Most) {
+		return q.gatherRows(ctx, p, folded, i, s, lo, s.hi, f.Own()[lo-int32(f.First):])
+	}
+	q.beyonds++
+	if p.filter != nil {
+		return q.gatherRows(ctx, p, passed, i, s, lo, s.hi, nil)
+	}
+	q.stages.Candidates += int64(s.hi - lo)
+	q.passOver(int(s.hi - lo))
+	return nil
+}
+
+// gatherRows adds rows [lo, hi) of the i-th segment to the plan's batch of a
+// kind, with what is folded of them, and scans it whenever it is full.
+func (q *Query) gatherRows(ctx context.Context, p *plan, k kind, i int32, s *segment, lo, hi int32, own []float64) error {
+	b := p.batchOf(k)
+	if b.full == 0 {
+		p.begin(b, k)
+	}
+	for lo < hi {
 		if b.filled(s.features) {
 			if err := q.scan(ctx, p, b); err != nil {
 				return err
 			}
 		}
-		n, err := q.add(p, b, i, s, lo)
+		n, err := q.add(p, b, i, s, lo, hi)
 		if err != nil {
 			return err
 		}
 		if own != nil {
-			b.own = append(b.own, own[lo:lo+n]...)
+			b.own, own = append(b.own, own[:n]...), own[n:]
 			oldest, newest := s.rows.Times()
-			b.oldest, b.newest = min(b.oldest, oldest), max(b.newest, newest)
+			b.oldest, b.newest = min(b.oldest, max(oldest, int64(s.from))), max(b.newest, min(newest, int64(q.spec.To)))
 		}
 		lo += n
 	}
 	return nil
+}
+
+// begin prepares a batch for a question.
+func (p *plan) begin(b *batch, k kind) {
+	if b.kind == unready {
+		b.ready(p, k)
+	}
+	if b.full = batchRows; k == folded {
+		b.full = firstRows
+		p.ceilings.bound(p.scorer.Ceilings(p.rows), b)
+	}
+}
+
+// end lets go of what a question put into a batch.
+func (b *batch) end() {
+	b.clear()
+	b.full = 0
+}
+
+func (p *plan) batchOf(k kind) *batch {
+	switch k {
+	case whole:
+		return &p.full
+	case folded:
+		return &p.folded
+	}
+	return &p.passed
 }
 
 // scan takes the rows of a batch into the ranking, and empties it.
@@ -196,6 +234,7 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	if err != nil {
 		return err
 	}
+	p.tally(n, len(sel))
 	q.prefetch(q.prefetched + whileScanned)
 	if b.kind == passed {
 		q.passOver(len(sel))

@@ -116,7 +116,7 @@ func (p *besidePass) gather(ctx context.Context, i int32) error {
 				return err
 			}
 		}
-		n, err := p.q.add(pl.plan, &pl.batch, i, &s, lo)
+		n, err := p.q.add(pl.plan, &pl.batch, i, &s, lo, s.hi)
 		if err != nil {
 			return err
 		}

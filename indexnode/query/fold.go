@@ -5,67 +5,132 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
 )
 
-// maxOthers is how many questions with other models pass before what is folded
-// for one is given up. Of several models that serve at once the first to ask
-// keeps its place.
-const maxOthers = 8
+// This file folds: the part of a score that depends on a record alone is
+// computed once, for the rows that windows reach, and kept beside the timeline.
+// That is done once scoring these rows whole has cost as much: what few
+// questions ask for, or a filter drops nearly all of, is not worth it.
 
-// folding is false only in the benchmark that tells what folding is worth.
+// folding is false only in tests and benchmarks that tell what folding is worth.
 var folding = true
 
-// own returns the record-only part of the model's scores for the rows of a
-// segment's part, until the next call, and what none of them exceeds, or nil
-// where it is not kept. If nothing is kept it is computed and kept, unless the
-// window has few of the rows.
-func (q *Query) own(p *plan, s *segment) (own []float64, most float64, err error) {
-	if s.of == nil || q.spec.Folds == nil || p.unfoldable || !folding {
-		return nil, 0, nil
-	}
-	if q.model == 0 {
-		q.model = cache.IDOf(q.spec.Model)
-	}
-	kept := s.of.Folded()
-	switch {
-	case kept == nil:
-	case kept.Model == q.model:
-		if kept.Others.Load() != 0 {
-			kept.Others.Store(0)
-		}
-		return kept.Own(), kept.Most, nil
-	case kept.Others.Add(1) < maxOthers:
-		return nil, 0, nil
-	}
-	if int(s.hi-s.lo) < s.rows.Len()/2 {
-		return nil, 0, nil
-	}
-	return q.foldAll(p, s, kept)
+// folder computes the record-only part of a plan's scores.
+type folder struct {
+	scorer     *relevance.Scorer // nil until it is needed
+	unfoldable bool              // the model has no such part
+	batch      column.Batch
+	wanted     []wanted
+	own        []float64 // of the rows of wanted that were computed
 }
 
-// foldAll computes the record-only part of all rows, and keeps it in the place
-// of what was kept for another model. Queries that do so at once compute the
-// same, and one of them is kept.
-func (q *Query) foldAll(p *plan, s *segment, was *cache.Folded) (own []float64, most float64, err error) {
-	if p.folder == nil {
-		p.folder, err = q.spec.Model.BindFold(p.rows, p.entity)
-		if p.unfoldable = p.folder == nil; p.unfoldable {
-			return nil, 0, err
+// wanted is a timeline of which the last rows of the only part are folded.
+type wanted struct {
+	timeline *cache.Timeline
+	place    cache.Place
+	rows     int
+}
+
+// folds reports whether something may be folded for a segment.
+func (q *Query) folds(p *plan, s *segment) bool {
+	return s.of != nil && q.spec.Folds != nil && !p.folder.unfoldable && folding
+}
+
+// owe is told that rows [lo, hi) of a segment are scored whole, since nothing is
+// folded for them. It has the rows from lo on folded when that has paid for it.
+func (q *Query) owe(p *plan, s *segment, lo, hi int32) error {
+	cost := p.share(hi - lo)
+	rows := s.rows.Len() - int(lo)
+	if owed := s.of.Owe(cost); int(owed)-int(cost) < rows {
+		return nil
+	}
+	place, ok := s.of.Place(p.id)
+	if !ok {
+		return nil
+	}
+	return q.fold(p, wanted{s.of, place, rows})
+}
+
+// share returns how many of so many rows are scored, as filters go, but one at
+// least.
+func (p *plan) share(rows int32) uint32 {
+	return 1 + uint32(float64(rows-1)*float64(p.kept+1)/float64(p.filtered+1))
+}
+
+// tally counts what filters keep, and forgets slowly.
+func (p *plan) tally(rows, kept int) {
+	if p.filtered, p.kept = p.filtered+int64(rows), p.kept+int64(kept); p.filtered > 1<<20 {
+		p.filtered, p.kept = p.filtered/2, p.kept/2
+	}
+}
+
+// fold has rows computed, with those of other timelines.
+func (q *Query) fold(p *plan, w wanted) error {
+	f := &p.folder
+	if f.scorer == nil {
+		if err := f.bind(p); f.unfoldable || err != nil {
+			return err
 		}
-		p.foldColumns, _ = p.folder.Reads(p.foldColumns[:0], false)
 	}
-	rows := s.rows.Len()
-	q.fresh = slices.Grow(q.fresh[:0], rows)[:rows]
-	for done := 0; done < rows; {
-		q.fold.Reset(p.rows, p.foldColumns, batchRows)
-		n := min(rows-done, q.fold.Room())
-		q.fold.Add(s.rows, done, done+n)
-		p.folder.Score(q.fold.Slab(), q.upTo(n), nil, q.fresh[done:])
-		done += n
+	if f.batch.Room() < w.rows {
+		q.keepFolded(p)
 	}
-	if most = slices.Max(q.fresh); most != most {
-		most = math.Inf(1)
+	f.wanted = append(f.wanted, w)
+	rows := w.timeline.First()
+	for lo := rows.Len() - w.rows; lo < rows.Len(); {
+		if f.batch.Room() == 0 {
+			f.score(q)
+		}
+		n := min(rows.Len()-lo, f.batch.Room())
+		f.batch.Add(rows, lo, lo+n)
+		lo += n
 	}
-	q.spec.Folds.Fold(s.of, was, q.model, q.fresh, most)
-	return q.fresh, most, nil
+	return nil
+}
+
+func (f *folder) bind(p *plan) (err error) {
+	f.scorer, err = p.model.BindFold(p.rows, p.entity)
+	if f.unfoldable = f.scorer == nil; f.unfoldable {
+		return err
+	}
+	columns, _ := f.scorer.Reads(nil, false)
+	f.batch.Reset(p.rows, slices.Compact(slices.Sorted(slices.Values(columns))), batchRows)
+	return nil
+}
+
+// score computes what is in the batch, and empties it.
+func (f *folder) score(q *Query) {
+	n, at := f.batch.Len(), len(f.own)
+	f.own = slices.Grow(f.own, n)[:at+n]
+	f.scorer.Score(f.batch.Slab(), q.upTo(n), nil, f.own[at:])
+	f.batch.Clear()
+}
+
+// keepFolded computes what is wanted, and keeps it. Queries that do so at once
+// compute the same, and one of them is kept.
+func (q *Query) keepFolded(p *plan) {
+	f := &p.folder
+	if len(f.wanted) == 0 {
+		return
+	}
+	f.score(q)
+	own := f.own
+	for _, w := range f.wanted {
+		most := slices.Max(own[:w.rows])
+		if most != most {
+			most = math.Inf(1)
+		}
+		q.spec.Folds.Fold(w.timeline, w.place, p.id, own[:w.rows], most)
+		own = own[w.rows:]
+	}
+	f.forget()
+}
+
+// forget lets go of what is wanted.
+func (f *folder) forget() {
+	clear(f.wanted)
+	f.wanted, f.own = f.wanted[:0], f.own[:0]
+	f.batch.Clear()
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -48,8 +50,10 @@ func TestFoldedEqualsFull(t *testing.T) {
 			t.Fatalf("round %d, %s: got %s\nwant %s", round, spec.Model.Name(), got, want)
 		}
 		i := round % len(all)
-		if f := all[i].Folded(); f != nil {
-			kept[f.Model]++
+		for _, m := range models {
+			if all[i].Folded(cache.IDOf(m)) != nil {
+				kept[cache.IDOf(m)]++
+			}
 		}
 		body, err := s.EncodeJSON(fmt.Appendf(nil, `{"id":"new%d","actor":"a","verb":"post","created_at":%d,"language":"en","likes":%d,"impressions":90}`, round, int64(asOf-1), 1+round))
 		if err != nil {
@@ -66,6 +70,108 @@ func TestFoldedEqualsFull(t *testing.T) {
 		if kept[cache.IDOf(m)] == 0 {
 			t.Errorf("nothing was ever kept for %s (%p)", m.Name(), m)
 		}
+	}
+}
+
+// warm asks until what the question scores is folded.
+func warm(t *testing.T, s Spec, keys []millrace.Timeline, all []*cache.Timeline) {
+	t.Helper()
+	for range 8 {
+		if _, err := ask(t.Context(), s, keys, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Two models by turns, over windows that keep few of a timeline's rows: both are
+// folded, as far back as windows go, and further when one does. What is asked
+// for once is not.
+func TestFoldsFollowQuestions(t *testing.T) {
+	defer func() { folding = true }()
+	keys, all := activities(t, 12, 40)
+	home, err := relevance.Builtin().Get("home")
+	if err != nil {
+		t.Fatal(err)
+	}
+	models := []*relevance.Model{home, home.Interpreted()}
+	spec := question(t)
+	check := func(want func(first int) bool) {
+		t.Helper()
+		for i, tl := range all {
+			for _, m := range models {
+				f := tl.Folded(cache.IDOf(m))
+				if first := tl.First().FirstAt(int64(spec.From)); f == nil && first < 40 || f != nil && !want(int(f.First)-first) {
+					t.Errorf("timeline %d, from row %d: %+v", i, first, f)
+				}
+			}
+		}
+		for _, m := range models {
+			spec.Model = m
+			folding = false
+			want := itemsOf(t, spec, keys, all)
+			folding = true
+			if got := itemsOf(t, spec, keys, all); !slices.Equal(got, want) {
+				t.Errorf("got %s\nwant %s", got, want)
+			}
+		}
+	}
+	spec.From, spec.Limit = asOf-10_000, 100
+	if _, err := ask(t.Context(), spec, keys, all); err != nil {
+		t.Fatal(err)
+	}
+	for i, tl := range all {
+		if tl.Folded(cache.IDOf(home)) != nil {
+			t.Errorf("timeline %d is folded for one question", i)
+		}
+	}
+	for _, from := range []millrace.Time{asOf - 10_000, asOf - 60_000} {
+		spec.From = from
+		for range 16 {
+			for _, m := range models {
+				spec.Model = m
+				if _, err := ask(t.Context(), spec, keys, all); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		check(func(beyond int) bool { return beyond == 0 })
+	}
+	spec.From = asOf - 30_000 // it is folded already
+	check(func(beyond int) bool { return beyond <= 0 })
+}
+
+// What a filter drops nearly all of is folded late.
+func TestFoldsCountWhatIsScored(t *testing.T) {
+	keys, all := activities(t, 50, 40)
+	spec := question(t)
+	f, err := filter.Compile(`record.likes == 49`, expr.Env{Record: []*column.Layout{schemas.Activity().Layout()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Filter = f
+	folded := func() (n int) {
+		for _, tl := range all {
+			if tl.Folded(cache.IDOf(spec.Model)) != nil {
+				n++
+			}
+		}
+		return n
+	}
+	for range 8 {
+		if _, err := ask(t.Context(), spec, keys, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := folded(); n > 0 {
+		t.Errorf("%d timelines are folded after 8 questions that scored none of their records", n)
+	}
+	for range 60 {
+		if _, err := ask(t.Context(), spec, keys, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := folded(); n < len(all) {
+		t.Errorf("%d of %d timelines are folded after 68 questions", n, len(all))
 	}
 }
 

@@ -3,6 +3,7 @@ package query
 import (
 	"slices"
 
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
@@ -15,13 +16,14 @@ type plan struct {
 	filter       *filter.Bound // nil: every candidate stays
 	scorer       *relevance.Scorer
 	shadow       *relevance.JointScorer // of Spec.Shadow; nil until it is needed
-	folder       *relevance.Scorer      // of the record-only part; nil until it is needed
-	unfoldable   bool                   // the model has no such part
-	foldColumns  []int                  // that folder reads
-	full, folded batch                  // of rows being gathered
-	passed       batch                  // of those that are only counted
-	ceilings     ceilings               // of the scores of rows in folded
+	id           cache.ModelID          // of model
+	folder       folder
+	full, folded batch    // of rows being gathered
+	passed       batch    // of those that are only counted
+	ceilings     ceilings // of the scores of rows in folded
 	columns
+
+	filtered, kept int64 // rows, of late
 }
 
 // planKey is what a plan keeps from one question to the next.
@@ -29,6 +31,7 @@ type planKey struct {
 	filter       *filter.Filter
 	model        *relevance.Model
 	rows, entity *column.Layout
+	counts       bool // what each clause of the filter drops
 }
 
 // columns tells where a layout keeps what ranks and identifies a row.
@@ -55,11 +58,13 @@ func (q *Query) plan(rows *column.Layout, features column.Packed) (int32, error)
 			return int32(i), nil
 		}
 	}
-	p := q.sparePlan(planKey{q.spec.Filter, q.spec.Model, rows, entity})
+	p := q.sparePlan(planKey{q.spec.Filter, q.spec.Model, rows, entity, q.spec.Explain})
 	if err := p.bind(&q.spec); err != nil {
 		return 0, err
 	}
-	q.plans = append(q.plans, p)
+	if q.plans = append(q.plans, p); folding {
+		q.model = p.id
+	}
 	return int32(len(q.plans) - 1), nil
 }
 
@@ -69,6 +74,8 @@ func (p *plan) bind(s *Spec) error {
 	p.shadow, p.ceilings.told = nil, false // of the question before
 	switch {
 	case p.planKey.filter == nil:
+	case p.filter == nil && p.counts:
+		p.filter, err = s.Filter.BindCounting(p.rows, p.entity, s.Viewer, s.AsOf)
 	case p.filter == nil:
 		p.filter, err = s.Filter.Bind(p.rows, p.entity, s.Viewer, s.AsOf)
 	default:
@@ -93,14 +100,15 @@ const maxSpare = 8
 func (q *Query) sparePlan(k planKey) *plan {
 	at := slices.IndexFunc(q.spare, func(p *plan) bool { return p.planKey == k })
 	if at < 0 && len(q.spare) < maxSpare {
-		return &plan{planKey: k, columns: columnsOf(k.rows)}
+		return &plan{planKey: k, id: cache.IDOf(k.model), columns: columnsOf(k.rows)}
 	}
 	known := at >= 0
 	at = max(at, 0)
 	p := q.spare[at]
 	q.spare = slices.Delete(q.spare, at, at+1)
 	if !known {
-		*p = plan{planKey: k, columns: columnsOf(k.rows), full: p.full, folded: p.folded, passed: p.passed}
+		*p = plan{planKey: k, id: cache.IDOf(k.model), columns: columnsOf(k.rows), full: p.full, folded: p.folded, passed: p.passed}
+		p.full.kind, p.folded.kind, p.passed.kind = unready, unready, unready
 	}
 	return p
 }
@@ -108,9 +116,10 @@ func (q *Query) sparePlan(k planKey) *plan {
 // releasePlans keeps the plans for the next question.
 func (q *Query) releasePlans() {
 	for _, p := range q.plans {
-		p.full.release()
-		p.folded.release()
-		p.passed.release()
+		p.full.end()
+		p.folded.end()
+		p.passed.end()
+		p.folder.forget()
 		if q.spare = append(q.spare, p); len(q.spare) > maxSpare {
 			q.spare = slices.Delete(q.spare, 0, 1)
 		}

@@ -37,7 +37,7 @@ func recordsOf(s column.Packed) (all []*record) {
 			country: text("country", row), visibility: text("visibility", row), text: text("text", row),
 			createdAt: number("created_at", row), version: number("version", row), likes: number("likes", row), comments: number("comments", row),
 			shares: number("shares", row), impressions: number("impressions", row),
-			deleted: number("deleted", row) != 0, about: s.Strings(nil, s.Word(l.Index("about"), row)), features: s.Doubles(nil, s.Word(l.Index("features"), row)),
+			deleted: number("deleted", row) != 0, about: s.StringsAt(nil, l.Index("about"), row), features: s.DoublesAt(nil, l.Index("features"), row),
 			body: append([]byte(nil), s.BytesAt(l.Index(schemas.BodyColumn), row)...), schema: millrace.Fingerprint(number(schemas.SchemaColumn, row)),
 		})
 	}

@@ -132,6 +132,7 @@ func TestBoundsOfEarlierQuestions(t *testing.T) {
 	features := someObjects(t, 1).First()
 	q := newQuery()
 	s := question(t)
+	warm(t, s, keys, all)
 	for i, languages := range [][]string{nil, nil, {"de", "en"}} {
 		s.Viewer = &millrace.Viewer{ID: "v", Attributes: map[string]any{"languages": languages}}
 		answer := func(q *Query) []string {
@@ -162,6 +163,7 @@ func TestBoundsOfEarlierQuestions(t *testing.T) {
 func TestMostAreNotScored(t *testing.T) {
 	keys, all := activities(t, 1000, 20)
 	s := question(t)
+	warm(t, s, keys, all)
 	for i := range 3 {
 		if i == 2 {
 			s.Filter = nil
@@ -234,8 +236,10 @@ parameters: {weights: {likes: 0.01, recency: %v, comments: 0.0001}}
 				all[i] = held(2*day, day, 2)
 			}
 		}
-		for round := range 2 { // folded, and kept
-			q := New(Spec{To: asOf + 1, AsOf: asOf, Model: m, Viewer: &millrace.Viewer{}, Limit: 3, Folds: question(t).Folds})
+		spec := Spec{To: asOf + 1, AsOf: asOf, Model: m, Viewer: &millrace.Viewer{}, Limit: 3, Folds: question(t).Folds}
+		warm(t, spec, make([]millrace.Timeline, len(all)+1), append(all, c.last))
+		for round := range 2 {
+			q := New(spec)
 			for i, tl := range append(all, c.last) {
 				q.Add(millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("e", i)), Type: "post"}, tl, column.Packed{})
 			}

@@ -72,10 +72,11 @@ type Query struct {
 	beyonds    int   // timelines of which all are
 	sel        []int32
 	scores     []float64
-	all        []int32 // 0, 1, 2, ...
-	fold       column.Batch
-	fresh      []float64     // what was folded last
-	model      cache.ModelID // once it is needed
+	all        []int32       // 0, 1, 2, ...
+	again      bool          // what is scanned was scanned before
+	model      cache.ModelID // of the plans, once there is one
+
+	clauses []filter.Counts // with Explain: of each clause of the filter
 
 	// Of the answer.
 	items     []Item
@@ -148,7 +149,7 @@ func (q *Query) reset() {
 	clear(q.routed)
 	clear(q.perEntity)
 	clear(q.byObject)
-	q.spec, q.stages, q.model, q.unscored, q.beyonds, q.prefetched = Spec{}, Stages{}, 0, 0, 0, 0
+	q.spec, q.stages, q.model, q.again, q.clauses, q.unscored, q.beyonds, q.prefetched = Spec{}, Stages{}, 0, false, nil, 0, 0, 0
 	q.asked, q.places = q.asked[:0], q.places[:0]
 	for _, r := range q.beside {
 		r.asked, r.places, r.plans = nil, nil, nil // which are this query's
@@ -209,7 +210,7 @@ func (q *Query) prefetch(end int) {
 		}
 		if i := q.prefetched - (aheadHeaders - aheadRows); 0 <= i && i < len(q.asked) {
 			a := &q.asked[i]
-			a.held.PrefetchRows(a.from, q.spec.To, folding)
+			a.held.PrefetchRows(a.from, q.spec.To, q.model)
 		}
 	}
 }
@@ -245,6 +246,9 @@ func (q *Query) Scan(ctx context.Context) error {
 	if err := q.gatherAsked(ctx); err != nil {
 		return err
 	}
+	for _, p := range q.plans {
+		q.keepFolded(p)
+	}
 	if err := q.scanGathered(ctx); err != nil {
 		return err
 	}
@@ -274,6 +278,7 @@ func (q *Query) scanGathered(ctx context.Context) error {
 // counted twice.
 func (q *Query) scanAgain(ctx context.Context) error {
 	counted := q.stages
+	q.again = true
 	q.top.keep(moreTimes * q.top.size)
 	for i := range q.places {
 		s := q.segment(int32(i))
@@ -289,10 +294,19 @@ func (q *Query) scanAgain(ctx context.Context) error {
 // countFiltered counts what the filters dropped so far.
 func (q *Query) countFiltered() {
 	f := &q.stages.Filtered
+	if q.spec.Filter != nil && q.spec.Explain {
+		q.clauses = make([]filter.Counts, q.spec.Filter.Clauses())
+	}
 	for _, p := range q.plans {
 		if p.filter != nil {
-			c := p.filter.Counts()
-			f.False, f.Null, f.Error, f.NaN = f.False+c.False, f.Null+c.Null, f.Error+c.Error, f.NaN+c.NaN
+			f.AddAll(p.filter.Counts())
+			for i := range q.clauses {
+				q.clauses[i].AddAll(p.filter.ClauseCounts(i))
+			}
 		}
 	}
 }
+
+// Clauses returns what each clause of the filter dropped, in the order of its
+// sources, for a question that asks to explain.
+func (q *Query) Clauses() []filter.Counts { return q.clauses }

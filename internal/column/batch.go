@@ -8,6 +8,10 @@ import (
 // Batch is rows of many Packed of one layout side by side, of which a scan
 // reads some columns: what runs over columns then runs over a thousand rows at
 // a time where a timeline has twenty. Its memory is used again.
+//
+// Lists and long strings stay where they are: a word of them names the packed
+// rows and the row, and is resolved when it is read, which is for few rows, since
+// filters come first. So the packed rows must hold as long as those of the batch.
 type Batch struct {
 	rows    Slab
 	room    int           // in rows
@@ -39,7 +43,7 @@ func (b *Batch) Reset(l *Layout, fields []int, rows int) {
 	} else {
 		words = words[:need]
 	}
-	b.rows, b.room = Slab{layout: l, stride: stride, words: words, heap: b.rows.heap}, rows
+	b.rows, b.room = Slab{layout: l, stride: stride, words: words, sources: b.rows.sources}, rows
 	b.Clear()
 	b.columns = b.columns[:0]
 	last := -1
@@ -58,16 +62,16 @@ func (b *Batch) add(column, field int) {
 	b.columns = append(b.columns, batchColumn{column: column, field: field, words: b.rows.words[column*b.rows.stride:][:b.rows.stride]})
 }
 
-// Watch keeps what Most tells of fields from now on.
+// Watch keeps what Most tells of fields, and of no others, from now on.
 func (b *Batch) Watch(fields []int) {
 	for i := range b.columns {
 		c := &b.columns[i]
-		c.watch = slices.Contains(fields, c.field)
+		c.watch, c.most = slices.Contains(fields, c.field), 0
 	}
 }
 
 // Most returns a word that is not less than any that a watched field had since
-// Reset, which must not be of references; it may be more than the greatest.
+// Watch, which must not be of references; it may be more than the greatest.
 func (b *Batch) Most(field int) uint64 {
 	for i := range b.columns {
 		if c := &b.columns[i]; c.field == field && c.watch {
@@ -79,30 +83,19 @@ func (b *Batch) Most(field int) uint64 {
 
 // Clear empties the batch.
 func (b *Batch) Clear() {
-	if b.rows.rows = 0; cap(b.rows.heap) > 2*maxBatchHeap {
-		b.rows.heap = nil
-	}
-	b.rows.heap = b.rows.heap[:0]
+	clear(b.rows.sources)
+	b.rows.rows, b.rows.sources = 0, b.rows.sources[:0]
 }
 
 // Len returns the number of rows.
 func (b *Batch) Len() int { return b.rows.rows }
 
-// Room returns how many rows more there is room for: none once long strings
-// take maxBatchHeap.
-func (b *Batch) Room() int {
-	if len(b.rows.heap) > maxBatchHeap {
-		return 0
-	}
-	return b.room - b.rows.rows
-}
+// Room returns how many rows more there is room for.
+func (b *Batch) Room() int { return b.room - b.rows.rows }
 
 // padRows keeps rows of several columns from standing at equal offsets within a
 // page, where a processor takes one for the other for a while.
 const padRows = 24
-
-// maxBatchHeap bounds, but for what is added last, the heap of a batch.
-const maxBatchHeap = 1 << 20
 
 // Slab returns the rows. They hold until the batch is cleared.
 func (b *Batch) Slab() *Slab { return &b.rows }
@@ -123,14 +116,62 @@ func (b *Batch) Add(p Packed, lo, hi int) {
 			continue
 		case e < texts:
 			p.widen(dst, d, lo)
+		case e == texts:
+			s.addTexts(dst, p, lo, c.field)
 		default:
-			s.gatherReferences(dst, p, lo, c.field)
+			s.addLists(dst, p, lo, c.field)
 		}
 		if c.to = min(c.to, s.rows); c.watch {
 			c.most |= p.most(d)
 		}
 	}
 	s.rows += n
+}
+
+// source is a column of references of packed rows that a batch has rows of.
+type source struct {
+	p     Packed
+	field int
+}
+
+// A reference in a batch is the tag, 24 bits that count in the sources, and 32
+// bits of the row there.
+func sourceWord(source, row int) uint64 { return refTag | uint64(source)<<8 | uint64(row)<<32 }
+
+func (s *Slab) sourceOf(w uint64) *source { return &s.sources[w>>8&maxRefLen] }
+
+// addTexts writes the words of strings: those of up to 7 bytes as they are
+// everywhere, since equal ones must be equal words.
+func (s *Slab) addTexts(dst []uint64, p Packed, lo, field int) {
+	s.sources = append(s.sources, source{p, field})
+	lengths := at[descriptor](p.bytes(*p.column(s.layout, field)), 1)
+	for i := range dst {
+		if p.value(lengths, lo+i) > maxInline {
+			dst[i] = sourceWord(len(s.sources)-1, lo+i)
+		} else {
+			dst[i] = p.inline(p.reference(s.layout, field, lo+i))
+		}
+	}
+}
+
+func (s *Slab) addLists(dst []uint64, p Packed, lo, field int) {
+	s.sources = append(s.sources, source{p, field})
+	for i := range dst {
+		dst[i] = sourceWord(len(s.sources)-1, lo+i)
+	}
+}
+
+// text returns the bytes of a string that a word refers to, list and strings
+// the items of a list.
+func (f *source) text(l *Layout, w uint64) []byte {
+	r := f.p.reference(l, f.field, int(w>>32))
+	return f.p.slice(r.off, r.n)
+}
+
+func (f *source) list(l *Layout, w uint64) List { return f.p.list(l, f.field, int(w>>32)) }
+
+func (f *source) strings(dst []string, l *Layout, w uint64) []string {
+	return f.p.strings(dst, l, f.field, int(w>>32))
 }
 
 // fill makes n words from row at on equal.

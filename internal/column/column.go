@@ -12,6 +12,9 @@
 //	  ...                               into
 //	heap     [ body body body ...]      the records' Avro bodies, end to end
 //
+// Rows of a [Batch] have no heap: their references are to the packed rows that
+// they were added from.
+//
 // A slab has one writer. The writer appends behind the published length and
 // publishes a new Slab that shares the memory (read-copy-update); a reader's
 // Slab never changes under it. Anything but an append builds a new slab.
@@ -143,6 +146,8 @@ type Slab struct {
 	stride int      // capacity in rows; column c is words[c*stride:]
 	words  []uint64 // nullWords columns, then one a field
 	heap   []byte
+
+	sources []source // of a batch, in place of the heap
 }
 
 // New returns an empty slab with room for rows records and heapBytes of heap.
@@ -159,7 +164,7 @@ func (s *Slab) Len() int { return s.rows }
 
 // Rows returns the rows [lo, hi), which share the memory of s.
 func (s *Slab) Rows(lo, hi int) *Slab {
-	return &Slab{layout: s.layout, rows: hi - lo, stride: s.stride, words: s.words[lo:], heap: s.heap}
+	return &Slab{layout: s.layout, rows: hi - lo, stride: s.stride, words: s.words[lo:], heap: s.heap, sources: s.sources}
 }
 
 // Bytes returns the memory the slab holds.
@@ -225,15 +230,26 @@ func IsInline(w uint64) bool { return w&0xff != refTag }
 
 func refWord(off, n int) uint64 { return refTag | uint64(n)<<8 | uint64(off)<<32 }
 
+// ref returns the bytes of a string that is a reference.
 func (s *Slab) ref(w uint64) []byte {
+	if len(s.sources) > 0 {
+		return s.sourceOf(w).text(s.layout, w)
+	}
+	return s.heapOf(w)
+}
+
+func (s *Slab) heapOf(w uint64) []byte {
 	off, n := w>>32, w>>8&maxRefLen
 	return s.heap[off : off+n : off+n]
 }
 
-// StringLen returns the length in bytes of a string's word.
-func StringLen(w uint64) int {
-	if IsInline(w) {
+// stringLen returns the length in bytes of the string of a word.
+func (s *Slab) stringLen(w uint64) int {
+	switch {
+	case IsInline(w):
 		return int(w & 0xff)
+	case len(s.sources) > 0:
+		return len(s.ref(w))
 	}
 	return int(w >> 8 & maxRefLen)
 }
@@ -282,27 +298,42 @@ func (s *Slab) BytesAt(field, row int) []byte {
 
 // EqualString reports whether the string of a word is v.
 func (s *Slab) EqualString(w uint64, v string) bool {
-	if StringLen(w) != len(v) {
-		return false
-	}
 	if IsInline(w) {
-		x, _ := InlineWord(v)
-		return x == w
+		x, short := InlineWord(v)
+		return short && x == w
 	}
 	return string(s.ref(w)) == v
 }
 
-// Doubles appends the list of a word to dst.
-func (s *Slab) Doubles(dst []float64, w uint64) []float64 {
-	for r := s.list(w); len(r) >= 8; r = r[8:] {
-		dst = append(dst, math.Float64frombits(binary.LittleEndian.Uint64(r)))
+// List returns the list of doubles of a word, where it stands. An empty list
+// may be the word 0.
+func (s *Slab) List(w uint64) List {
+	switch {
+	case w == 0:
+		return List{}
+	case len(s.sources) > 0:
+		return s.sourceOf(w).list(s.layout, w)
 	}
-	return dst
+	b := s.heapOf(w)
+	return List{unsafe.Pointer(unsafe.SliceData(b)), int32(len(b) / 8), true}
 }
 
-// Strings appends the list of a word to dst. The strings share the heap.
+// ListAt returns the list of doubles of a value, where it stands.
+func (s *Slab) ListAt(field, row int) List { return s.List(s.Word(field, row)) }
+
+// Doubles appends the list of a word to dst.
+func (s *Slab) Doubles(dst []float64, w uint64) []float64 { return s.List(w).Append(dst) }
+
+// Strings appends the list of a word to dst. The strings share the memory that
+// they stand in.
 func (s *Slab) Strings(dst []string, w uint64) []string {
-	for r := s.list(w); len(r) >= 4; {
+	if w == 0 {
+		return dst
+	}
+	if len(s.sources) > 0 {
+		return s.sourceOf(w).strings(dst, s.layout, w)
+	}
+	for r := s.heapOf(w); len(r) >= 4; {
 		n := binary.LittleEndian.Uint32(r)
 		v := r[4 : 4+n]
 		dst = append(dst, unsafe.String(unsafe.SliceData(v), len(v)))
@@ -311,11 +342,12 @@ func (s *Slab) Strings(dst []string, w uint64) []string {
 	return dst
 }
 
-// list returns a list's bytes: doubles of 8 bytes, or strings each behind
-// their length in 4. An empty list is the word 0.
-func (s *Slab) list(w uint64) []byte {
-	if w == 0 {
-		return nil
-	}
-	return s.ref(w)
+// DoublesAt appends the list of a value to dst.
+func (s *Slab) DoublesAt(dst []float64, field, row int) []float64 {
+	return s.Doubles(dst, s.Word(field, row))
+}
+
+// StringsAt is DoublesAt of strings, which share the memory that they stand in.
+func (s *Slab) StringsAt(dst []string, field, row int) []string {
+	return s.Strings(dst, s.Word(field, row))
 }

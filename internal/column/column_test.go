@@ -118,8 +118,8 @@ func checkString(t *testing.T, s *Slab, w uint64, want string) {
 	if got := string(s.AppendString([]byte("x"), w)); got != "x"+want {
 		t.Errorf("appended string %q, want %q", got, "x"+want)
 	}
-	if StringLen(w) != len(want) || IsInline(w) != (len(want) <= 7) {
-		t.Errorf("%q: length %d, inline %v", want, StringLen(w), IsInline(w))
+	if s.stringLen(w) != len(want) || IsInline(w) != (len(want) <= 7) {
+		t.Errorf("%q: length %d, inline %v", want, s.stringLen(w), IsInline(w))
 	}
 	if !s.EqualString(w, want) || s.EqualString(w, want+"x") {
 		t.Errorf("%q: EqualString is wrong", want)

@@ -1,5 +1,11 @@
 package column
 
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+)
+
 // Reset empties a slab that has one owner and no readers, and makes it one of
 // rows of l. It keeps its memory.
 func (s *Slab) Reset(l *Layout) {
@@ -11,7 +17,7 @@ func (s *Slab) Reset(l *Layout) {
 // has one owner and no readers. Of the fields
 // only those named are gathered, with their null bits, or all for nil; what
 // the others' columns have has no meaning. Long strings and lists are copied
-// to the heap of s.
+// to the heap of s, strings that stand within a body that is gathered with it.
 func (s *Slab) Gather(p Packed, lo, hi int, fields []int) {
 	l := s.layout
 	if p.Layout() != l {
@@ -24,39 +30,88 @@ func (s *Slab) Gather(p Packed, lo, hi int, fields []int) {
 	for c := range l.nullWords {
 		p.widen(s.words[c*s.stride+s.rows:][:n], *p.descriptor(c), lo)
 	}
+	g := gathering{Slab: s, p: p, lo: lo, n: n}
+	if l.body >= 0 && (fields == nil || slices.Contains(fields, l.body)) {
+		g.bodies = g.gather(l.body) // what follows may be within it
+	}
 	if fields == nil {
 		for f := range l.fields {
-			s.gather(p, lo, n, f)
+			if f != l.body {
+				g.gather(f)
+			}
 		}
 	} else {
 		for _, f := range fields {
-			s.gather(p, lo, n, f)
+			if f != l.body {
+				g.gather(f)
+			}
 		}
 	}
 	s.rows += n
 }
 
-// gather appends n rows of a field.
-func (s *Slab) gather(p Packed, lo, n, field int) {
-	dst := s.words[(s.layout.nullWords+field)*s.stride+s.rows:][:n]
-	if d := *p.column(s.layout, field); d.encoding() < texts {
-		p.widen(dst, d, lo)
-		return
-	}
-	s.gatherReferences(dst, p, lo, field)
+// gathering is n rows of p from lo on, on their way into a slab.
+type gathering struct {
+	*Slab
+	p      Packed
+	lo, n  int
+	bodies []uint64 // the words of their bodies; nil where those are left out
 }
 
-// gatherReferences writes the words of len(dst) rows of a column of references,
-// and appends to the heap what they refer to.
-func (s *Slab) gatherReferences(dst []uint64, p Packed, lo, field int) {
-	e := p.column(s.layout, field).encoding()
-	for i := range dst {
-		r := p.reference(s.layout, field, lo+i)
-		if w := r.word(p, e); IsInline(w) {
-			dst[i] = w
-			continue
+// gather appends the words of a field, and returns them.
+func (g *gathering) gather(field int) []uint64 {
+	dst := g.words[(g.layout.nullWords+field)*g.stride+g.rows:][:g.n]
+	switch d := *g.p.column(g.layout, field); d.encoding() {
+	case texts:
+		for i := range dst {
+			dst[i] = g.text(field, i)
 		}
-		dst[i] = refWord(len(s.heap), int(r.n))
-		s.heap = append(s.heap, p.slice(r.off, r.n)...)
+	case lists:
+		for i := range dst {
+			dst[i] = g.list(field, g.lo+i)
+		}
+	default:
+		g.p.widen(dst, d, g.lo)
 	}
+	return dst
+}
+
+// text returns the word of the string of the i-th row.
+func (g *gathering) text(field, i int) uint64 {
+	row := g.lo + i
+	r := g.p.reference(g.layout, field, row)
+	if r.n <= maxInline {
+		return g.p.inline(r)
+	}
+	if g.bodies != nil && !IsInline(g.bodies[i]) {
+		body, at := g.bodies[i], g.p.bodyAt(g.layout, row)
+		if r.off >= at && uint64(r.off-at)+uint64(r.n) <= body>>8&maxRefLen {
+			return refWord(int(body>>32)+int(r.off-at), int(r.n))
+		}
+	}
+	at := len(g.heap)
+	g.heap = append(g.heap, g.p.slice(r.off, r.n)...)
+	return refWord(at, int(r.n))
+}
+
+// list returns the word of a list, which it copies to the heap.
+func (g *gathering) list(field, row int) uint64 {
+	at := len(g.heap)
+	if g.layout.fields[field].Kind == Doubles {
+		list := g.p.list(g.layout, field, row)
+		for i := range list.Len() {
+			g.heap = binary.LittleEndian.AppendUint64(g.heap, math.Float64bits(list.At(i)))
+		}
+	} else {
+		r := g.p.reference(g.layout, field, row)
+		for b := g.p.slice(r.off, r.n); len(b) > 0; {
+			n, skip := binary.Varint(b)
+			g.heap = append(binary.LittleEndian.AppendUint32(g.heap, uint32(n)), b[skip:][:n]...)
+			b = b[skip+int(n):]
+		}
+	}
+	if len(g.heap) == at {
+		return 0
+	}
+	return refWord(at, len(g.heap)-at)
 }

@@ -1,7 +1,6 @@
 package column
 
 import (
-	"bytes"
 	"math"
 	"slices"
 	"sync"
@@ -13,7 +12,7 @@ import (
 func Pack(dst []byte, s *Slab) ([]byte, error) {
 	k := packers.Get().(*packer)
 	defer packers.Put(k)
-	*k = packer{Slab: s, dst: dst, start: len(dst), heap: k.heap[:0], offs: k.offs, lens: k.lens, bodies: k.bodies}
+	*k = packer{Slab: s, dst: dst, start: len(dst), heap: k.heap[:0], offs: k.offs, lens: k.lens, bodies: k.bodies, item: k.item}
 	defer func() { k.Slab, k.dst = nil, nil }()
 	return k.pack()
 }
@@ -27,7 +26,11 @@ type packer struct {
 	offs   []uint64 // of a column of references, of each row
 	lens   []uint64
 	bodies []uint64 // where each row's body begins in heap
+	item   []byte   // a list on its way into the heap
 	full   bool
+
+	// Where what was looked for last stood in its row's body, from both ends.
+	fromStart, fromEnd int
 }
 
 var packers = sync.Pool{New: func() any { return new(packer) }}
@@ -88,10 +91,12 @@ func (k *packer) cold(f int) bool {
 func (k *packer) field(f int) {
 	var d descriptor
 	switch kind := k.layout.fields[f].Kind; {
-	case kind == Doubles || kind == Strings:
-		d = k.references(f, lists)
+	case kind == Doubles:
+		d = k.doubles(f)
+	case kind == Strings:
+		d = k.strings(f)
 	case kind == String && k.refers(f):
-		d = k.references(f, texts)
+		d = k.texts(f)
 	default:
 		d = k.numbers(k.Column(f), kind)
 	}
@@ -130,62 +135,6 @@ func (k *packer) placeBodies() {
 		k.bodies = append(k.bodies, uint64(len(k.heap)))
 		k.heap = k.AppendString(k.heap, w)
 	}
-}
-
-// references writes a column of strings or lists that stand in the heap.
-func (k *packer) references(f int, e encoding) descriptor {
-	k.offs, k.lens = k.offs[:0], k.lens[:0]
-	some := false
-	for row, w := range k.Column(f) {
-		off, n := k.place(f, row, w, e)
-		k.offs, k.lens = append(k.offs, off), append(k.lens, n)
-		some = some || n > 0
-	}
-	if !some {
-		return descriptor(small)
-	}
-	parts := k.room(8, 4)
-	offs := k.numbers(k.offs, Int)
-	lens := k.numbers(k.lens, Int)
-	*(*[2]descriptor)(unsafe.Pointer(&k.dst[k.start+parts])) = [2]descriptor{offs, lens}
-	return k.located(e, parts)
-}
-
-// place returns where a string or a list stands, counted from where the row's
-// body begins, and its length. What is not within the body is copied.
-func (k *packer) place(f, row int, w uint64, e encoding) (off, n uint64) {
-	l := k.layout
-	if f == l.body {
-		return k.bodies[row], uint64(StringLen(w))
-	}
-	if w == 0 {
-		return 0, 0
-	}
-	var body uint64
-	if l.body >= 0 {
-		body = k.Word(l.body, row)
-	}
-	if e == texts && IsInline(w) {
-		var b [8]byte
-		text := k.AppendString(b[:0], w)
-		if body != 0 && !IsInline(body) {
-			if i := bytes.Index(k.ref(body), text); i >= 0 {
-				return uint64(i), uint64(len(text))
-			}
-		}
-		return k.copied(row, text), uint64(len(text))
-	}
-	n = w >> 8 & maxRefLen
-	if from, size := body>>32, uint64(StringLen(body)); !IsInline(body) && w>>32 >= from && w>>32+n <= from+size {
-		return w>>32 - from, n
-	}
-	return k.copied(row, k.ref(w)), n
-}
-
-func (k *packer) copied(row int, b []byte) (off uint64) {
-	off = uint64(len(k.heap)) - k.bodies[row]
-	k.heap = append(k.heap, b...)
-	return off
 }
 
 // room appends n bytes at a multiple of align, and returns where.
@@ -332,13 +281,12 @@ func widthOf(most uint64) int {
 }
 
 func allFloat32(words []uint64) bool {
-	for _, w := range words {
-		x := math.Float64frombits(w)
-		if math.Float64bits(float64(float32(x))) != w {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(words, func(w uint64) bool { return !isFloat32(w) })
+}
+
+// isFloat32 reports whether a float32 holds the double of these bits.
+func isFloat32(w uint64) bool {
+	return math.Float64bits(float64(float32(math.Float64frombits(w)))) == w
 }
 
 // maxIndexed is how many different words an indexed column has at most.

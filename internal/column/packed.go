@@ -23,7 +23,9 @@ import (
 //
 // A column takes as few bytes a row as its values allow: none where all are
 // equal, one where there are few different ones, else the width of their
-// range. A long string is where in the row's body it stands.
+// range. A long string, and a list, is where in the row's body it stands: an
+// Avro body has floats and doubles one after the other, and strings behind
+// their lengths.
 //
 // A Packed is the address of its bytes. Who made them says how long they stay.
 type Packed struct{ at unsafe.Pointer }
@@ -66,7 +68,7 @@ const (
 	float32s // doubles that a float32 holds
 	indexed  // a byte each that counts in the words behind: [at, at+rows), up to 8, words
 	texts    // two descriptors: where each string stands, and its length
-	lists    // the same of a list's bytes
+	lists    // three: the same of lists; the length is in items of doubles, in bytes of strings; then the bytes of a double
 )
 
 func (p Packed) head() *header { return (*header)(p.at) }
@@ -107,8 +109,30 @@ func (p Packed) FirstAt(t int64) int {
 	} else if t > h.newest {
 		return int(h.rows)
 	}
-	d := p.column(p.Layout(), p.Layout().time)
-	return sort.Search(p.Len(), func(i int) bool { return int64(p.value(*d, i)) >= t })
+	d := *p.column(p.Layout(), p.Layout().time)
+	switch b := p.bytes(d); d.encoding() {
+	case offset8:
+		return firstAt[uint8](unsafe.Add(b, 8), p.Len(), at[int64](b, 0), t)
+	case offset16:
+		return firstAt[uint16](unsafe.Add(b, 8), p.Len(), at[int64](b, 0), t)
+	case offset32:
+		return firstAt[uint32](unsafe.Add(b, 8), p.Len(), at[int64](b, 0), t)
+	}
+	return sort.Search(p.Len(), func(i int) bool { return int64(p.value(d, i)) >= t })
+}
+
+// firstAt returns the first of n times, kept as what they are above a base, that
+// is t or later.
+func firstAt[T uint8 | uint16 | uint32](b unsafe.Pointer, n int, base, t int64) (lo int) {
+	for n > 0 {
+		half := n / 2
+		if base+int64(at[T](b, lo+half)) < t {
+			lo, n = lo+half+1, n-half-1
+		} else {
+			n = half
+		}
+	}
+	return lo
 }
 
 // column returns the descriptor of a field; of null bits it is [Packed.nulls].
@@ -239,53 +263,13 @@ func (p Packed) Null(field, row int) bool {
 	return p.value(p.nulls(field), row)&(1<<(field%64)) != 0
 }
 
-// AppendNulls appends the words that hold a field's null bits for rows
-// [lo, hi), as [Slab.Nulls] returns them with the same bit to test.
-func (p Packed) AppendNulls(dst []uint64, field, lo, hi int) []uint64 {
-	dst, rows := extend(dst, hi-lo)
-	p.widen(rows, p.nulls(field), lo)
-	return dst
-}
-
 // NoNulls reports whether no row has a null in a field, nor in the 63 others
 // of the same word.
 func (p Packed) NoNulls(field int) bool { return p.nulls(field) == descriptor(small) }
 
-// AppendWords appends the words of rows [lo, hi) of a field, as
-// [Slab.Column] returns them. References are to the heap of p.
-func (p Packed) AppendWords(dst []uint64, field, lo, hi int) []uint64 {
-	dst, rows := extend(dst, hi-lo)
-	l := p.Layout()
-	d := *p.column(l, field)
-	if d.encoding() < texts {
-		p.widen(rows, d, lo)
-		return dst
-	}
-	for i := range rows {
-		rows[i] = p.reference(l, field, lo+i).word(p, d.encoding())
-	}
-	return dst
-}
-
-// extend returns dst with n words more, and those.
-func extend(dst []uint64, n int) (all, more []uint64) {
-	at := len(dst)
-	if cap(dst)-at < n {
-		dst = append(dst, make([]uint64, n)...)
-	}
-	dst = dst[:at+n]
-	return dst, dst[at:]
-}
-
-// Word returns the word of a value. A reference is to the heap of p.
-func (p Packed) Word(field, row int) uint64 {
-	l := p.Layout()
-	d := *p.column(l, field)
-	if d.encoding() < texts {
-		return p.value(d, row)
-	}
-	return p.reference(l, field, row).word(p, d.encoding())
-}
+// Word returns the word of a value that is no reference: neither a string nor
+// a list.
+func (p Packed) Word(field, row int) uint64 { return p.value(*p.column(p.Layout(), field), row) }
 
 // reference is where in the heap a string or a list stands.
 type reference struct{ off, n uint32 }
@@ -312,14 +296,8 @@ func (p Packed) bodyAt(l *Layout, row int) uint32 {
 	return uint32(p.value(at[descriptor](p.bytes(d), 0), row))
 }
 
-// word returns the word of a reference as a slab has it.
-func (r reference) word(p Packed, e encoding) uint64 {
-	if r.n == 0 {
-		return 0
-	}
-	if e == lists || r.n > maxInline {
-		return refWord(int(r.off), int(r.n))
-	}
+// inline returns the word of a string of up to 7 bytes.
+func (p Packed) inline(r reference) uint64 {
 	var b [8]byte
 	copy(b[:], p.slice(r.off, r.n))
 	return ShortWord(binary.LittleEndian.Uint64(b[:]), int(r.n))
@@ -379,23 +357,38 @@ func (p Packed) BytesAt(field, row int) []byte {
 	return unsafe.Slice(unsafe.StringData(v), len(v))
 }
 
-// heap returns the heap, as a slab's.
-func (p Packed) heap() []byte {
-	h := p.head()
-	return p.slice(0, h.size-h.heap)
+// ListAt returns the list of doubles of a value, where it stands.
+func (p Packed) ListAt(field, row int) List { return p.list(p.Layout(), field, row) }
+
+func (p Packed) list(l *Layout, field, row int) List {
+	d := *p.column(l, field)
+	if d.encoding() != lists {
+		return List{}
+	}
+	r := p.reference(l, field, row)
+	return List{unsafe.Add(p.at, int(p.head().heap)+int(r.off)), int32(r.n), p.widthOf(d) == 8}
 }
 
-// Doubles appends the list of a word of p to dst.
-func (p Packed) Doubles(dst []float64, w uint64) []float64 {
-	s := Slab{heap: p.heap()}
-	return s.Doubles(dst, w)
+// widthOf returns the bytes of an item of a column of lists of doubles.
+func (p Packed) widthOf(d descriptor) int { return int(at[descriptor](p.bytes(d), 2)) }
+
+// DoublesAt appends the list of a value to dst.
+func (p Packed) DoublesAt(dst []float64, field, row int) []float64 {
+	return p.ListAt(field, row).Append(dst)
 }
 
-// Strings appends the list of a word of p to dst. The strings share the bytes
+// StringsAt appends the list of a value to dst. The strings share the bytes
 // of p.
-func (p Packed) Strings(dst []string, w uint64) []string {
-	s := Slab{heap: p.heap()}
-	return s.Strings(dst, w)
+func (p Packed) StringsAt(dst []string, field, row int) []string {
+	return p.strings(dst, p.Layout(), field, row)
+}
+
+func (p Packed) strings(dst []string, l *Layout, field, row int) []string {
+	if p.column(l, field).encoding() != lists {
+		return dst
+	}
+	r := p.reference(l, field, row)
+	return appendItems(dst, p.slice(r.off, r.n))
 }
 
 // layouts numbers the layouts that were packed. They come from schemas, which

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
 )
 
 // The bounds of a pattern of matches, and what calls cost; see MaxCost.
@@ -85,6 +86,9 @@ func (c *checker) call(e ast.Expr) *Node {
 	name := call.FunctionName()
 	if name == "lookup" && c.env.Mode == Model && !call.IsMemberFunction() {
 		return c.lookup(e)
+	}
+	if name == operators.Index && c.env.Mode == Model {
+		return c.item(e)
 	}
 	overloads, ok := c.functions()[name]
 	if !ok {
@@ -172,7 +176,7 @@ func usage(name string, overloads []function) string {
 // elsewhere says what to do instead of what CEL has and this does not.
 var elsewhere = map[string]string{
 	"all": "in searches a list", "exists": "in searches a list", "exists_one": "in searches a list",
-	"filter": "in searches a list", "map": "", "_[_]": "in searches a list",
+	"filter": "in searches a list", "map": "", operators.Index: "in searches a list",
 	"log": "use log1p(x)", "ln": "use log1p(x)", "now": "use as_of", "string": "", "type": "", "dyn": "",
 	"bucketise": "write bucketize", "onehot": "the spec's one-hot encoding is a property of the feature",
 }
@@ -181,8 +185,8 @@ func (c *checker) unknownFunction(e ast.Expr, name string) *Node {
 	_, model := modelFunctions[name]
 	_, filter := filterFunctions[name]
 	switch {
-	case name == "_[_]":
-		return c.fault(e, "indexing is not supported", elsewhere[name])
+	case name == operators.Index:
+		return c.fault(e, "indexing is not supported in a filter", elsewhere[name])
 	case name == "lookup" && c.env.Mode == Model:
 		return c.fault(e, "this is not how lookup is called", "write lookup(TABLE, key, default)")
 	case model || name == "lookup":

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"cel.dev/cel-go/common/ast"
@@ -51,6 +52,30 @@ func (c *checker) decay(e ast.Expr, args []*Node) *Node {
 		age.Name, age.Line, age.Col = "age", t.Line, t.Col
 	}
 	return c.finish(e, Double, age, halfLife)
+}
+
+// maxItem is the last place in a list that an expression may name.
+const maxItem = 1<<16 - 1
+
+// item lowers list[i] to a call of item. The place is a literal, so that what
+// scores can go to it alone.
+func (c *checker) item(e ast.Expr) *Node {
+	args, ok := c.args(e.AsCall().Args())
+	if !ok {
+		return nil
+	}
+	list, i := args[0], args[1]
+	if list.Type != Doubles {
+		return c.problem(list.Line, list.Col, "[] takes a list of numbers, and this is "+article(list.Type), "")
+	}
+	if x, ok := i.Value.(float64); !ok || x != math.Trunc(x) || x < 0 || x > maxItem {
+		return c.problem(i.Line, i.Col, fmt.Sprintf("the place in a list is a literal from 0 to %d", maxItem), "write list[7]")
+	}
+	n := c.node(e, Call, Double, list, i)
+	if n != nil {
+		n.Name = "item"
+	}
+	return n
 }
 
 // lookup checks lookup(table, key, default), whose table is a name of the spec

@@ -29,6 +29,7 @@ func (f *Filter) Bind(layout, entity *column.Layout, viewer *millrace.Viewer, as
 // bound again. After an error the filter is not bound.
 func (b *Bound) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	b.counts, b.state.False, b.state.NaN = Counts{}, 0, 0
+	clear(b.clauses)
 	var bd *binder
 	for i := range b.terms {
 		t := &b.terms[i]
@@ -92,7 +93,7 @@ func (b *Bound) bind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	b.terms = nil
 	matched := f.match(b.layout)
 	for i := 0; i < len(f.terms); i++ {
-		if m := matched[i]; m.code != nil {
+		if m := matched[i]; m.code != nil && b.clauses == nil { // it does several clauses at once
 			if r := bd.run(&m); r != nil {
 				b.terms = append(b.terms, term{run: r, at: i, varies: len(m.instant) > 0})
 				i += len(m.loops) - 1

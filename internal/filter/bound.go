@@ -24,6 +24,7 @@ type Bound struct {
 
 	state   block.State // of the chunk
 	verdict verdict
+	clauses []clause // where it counts by clause
 }
 
 // term is one term of the outermost &&. fast, if any, does the same; run, if
@@ -91,7 +92,13 @@ func (b *Bound) selectChunk(lo, hi int) {
 		} else {
 			b.run(t.kernel, lo, n)
 		}
-		if !b.apply(n) {
+		var left bool
+		if b.clauses == nil {
+			left = b.apply(n)
+		} else {
+			left = b.clauses[t.at].apply(b, n)
+		}
+		if !left {
 			return
 		}
 	}
@@ -149,6 +156,9 @@ func (b *Bound) collect(lo, hi int, sel []int32) []int32 {
 		sel = appendRows(sel, lo+64*i, b.state.Live[i])
 		b.counts.Null += int64(bits.OnesCount64(b.state.Unfit[i]))
 		b.counts.Error += int64(bits.OnesCount64(b.state.Failed[i]))
+	}
+	for i := range b.clauses {
+		b.clauses[i].collect(&b.state, (hi-lo+63)/64)
 	}
 	return sel
 }

@@ -12,8 +12,8 @@ import (
 // Clauses is a filter bound as by [Filter.Bind] that tells of each row which
 // clause dropped it: the first term of the outermost && that is false, or else
 // the first that has no value. It keeps what [Bound] keeps and is for accounts
-// of an answer: it runs every clause on every row. It is used by one
-// goroutine.
+// of single records: it runs every clause on every row. [Filter.BindCounting] is
+// for many. It is used by one goroutine.
 type Clauses struct {
 	clauses []kernel
 	at      batch

@@ -48,6 +48,17 @@ func TestClauses(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.Select(w.slab, 0, w.slab.Len(), w.entity, nil)
+		counting, err := f.BindCounting(w.layout, w.layout, w.viewer, asOf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // bound, and bound again
+			if err := counting.Rebind(w.viewer, asOf); err != nil {
+				t.Fatal(err)
+			}
+			counting.Select(w.slab, 0, w.slab.Len(), w.entity, nil)
+		}
+		byClause := make([]Counts, f.Clauses())
 		var all []int32
 		for i := range w.rows {
 			all = append(all, int32(i))
@@ -55,6 +66,7 @@ func TestClauses(t *testing.T) {
 		var counts Counts
 		for i, got := range c.Judge(w.slab, all, w.entity) {
 			counts.Add(got.Outcome)
+			byClause[got.Clause].Add(got.Outcome)
 			met[got.Outcome.String()]++
 			if want := w.dropped(refs, i); got != want {
 				t.Fatalf("%s\nrow %v\nentity %v\nviewer %+v\ngot %v, cel-go says %v", strings.Join(sources, "\n"), w.rows[i], w.entities, w.viewer, got, want)
@@ -62,6 +74,11 @@ func TestClauses(t *testing.T) {
 		}
 		if counts != b.Counts() {
 			t.Fatalf("%s\nclauses count %+v, the filter %+v", src, counts, b.Counts())
+		}
+		for i, want := range byClause {
+			if got := counting.ClauseCounts(i); got != want {
+				t.Fatalf("%s\nclause %d counts %+v, want %+v", src, i, got, want)
+			}
 		}
 	}
 	for o := range NaN + 1 {

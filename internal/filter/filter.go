@@ -121,6 +121,9 @@ func (f *Filter) compilePatterns(n *expr.Node) error {
 	return err
 }
 
+// Clauses returns how many clauses the filter has: the terms of the outermost &&.
+func (f *Filter) Clauses() int { return len(f.terms) }
+
 // Fields returns the fields that the filter reads, such as record.likes.
 func (f *Filter) Fields() (names []string) {
 	for _, t := range f.terms {
@@ -142,4 +145,9 @@ type Counts struct {
 	// NaN counts, apart from False, the rows whose first false term of the
 	// outermost && is a comparison (== < <= > >=) of which an operand is NaN.
 	NaN int64
+}
+
+// AddAll adds what others counted.
+func (c *Counts) AddAll(of Counts) {
+	c.False, c.Null, c.Error, c.NaN = c.False+of.False, c.Null+of.Null, c.Error+of.Error, c.NaN+of.NaN
 }

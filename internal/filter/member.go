@@ -146,7 +146,7 @@ func (k *size) eval(b *batch) *vector {
 		case list.states[i] != present:
 			k.states[i] = firstError(list.states[i], present)
 		case k.list.kind() == expr.Doubles:
-			k.words[i] = uint64(column.StringLen(list.words[i]) / 8)
+			k.words[i] = uint64(slab.List(list.words[i]).Len())
 		default:
 			k.strings = slab.Strings(k.strings[:0], list.words[i])
 			k.words[i] = uint64(len(k.strings))

@@ -214,6 +214,14 @@ func (a *Arena) Reset() {
 	a.buf, a.numbers, a.strings = a.buf[:0], a.numbers[:0], a.strings[:0]
 }
 
+// Item returns an item of a list, missing where the list has no such.
+func Item(list []float64, i int) float64 {
+	if i >= len(list) {
+		return Missing
+	}
+	return list[i]
+}
+
 // Size returns the length of a string in characters, as CEL counts them.
 func Size(s string) float64 { return float64(utf8.RuneCountInString(s)) }
 

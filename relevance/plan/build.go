@@ -426,6 +426,9 @@ func (b *builder) call(n *expr.Node) int {
 		return b.lookup(n)
 	case "coalesce":
 		return b.coalesce(n.Args)
+	case "item":
+		i, _ := n.Args[1].Value.(float64)
+		return b.add(Value{Op: Item, Kind: Number, Args: []int{b.lower(n.Args[0])}, Index: int(i)})
 	case "contains":
 		if n.Args[0].Type == expr.Doubles || n.Args[0].Type == expr.Strings {
 			return b.op(In, Bool, b.lower(n.Args[1]), b.lower(n.Args[0]))

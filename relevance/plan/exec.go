@@ -88,6 +88,9 @@ func (m *Machine) number(i int, v *Value, dst []float64) {
 	case Lookup:
 		m.lookup(v, dst)
 		return
+	case Item:
+		m.item(v, dst)
+		return
 	case ToNumber:
 		if c := m.steps.fusedTo[i]; c > 0 {
 			m.above(&m.p.Values[c], dst)
@@ -215,6 +218,19 @@ func (m *Machine) lookup(v *Value, dst []float64) {
 		for k, x := range m.nums[a][:len(dst)] {
 			dst[k] = t.Number(x)
 		}
+	}
+}
+
+func (m *Machine) item(v *Value, dst []float64) {
+	a := v.Args[0]
+	if views := m.views[a]; views != nil {
+		for k, list := range views[:len(dst)] {
+			dst[k] = list.At(v.Index)
+		}
+		return
+	}
+	for k, list := range m.lists[a][:len(dst)] {
+		dst[k] = kernel.Item(list, v.Index)
 	}
 }
 

@@ -28,6 +28,12 @@ func (m *Machine) load(i int, rows *column.Slab, l *Load, n int) {
 			m.strs[i][k] = rows.StringAt(l.Column, int(r))
 		}
 	case Numbers:
+		if views := m.views[i]; views != nil {
+			for k, r := range sel {
+				views[k] = rows.ListAt(l.Column, int(r))
+			}
+			return
+		}
 		for k, r := range sel {
 			m.lists[i][k] = m.arena.Numbers(rows, l.Column, int(r))
 		}

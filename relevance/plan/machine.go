@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/trees"
@@ -26,6 +28,7 @@ type Machine struct {
 	strs   [][]string
 	lists  [][][]float64
 	strss  [][][]string
+	views  [][]column.List // by value, of lists of records of which only items are read
 	sets   []*kernel.Table // by value, of lists that In looks into
 	arenas [3]kernel.Arena // of the request, the entity and the rows
 	arena  *kernel.Arena   // of them, the one of this stage
@@ -108,7 +111,7 @@ func (p *Plan) machine(s *steps) *Machine {
 	return &Machine{
 		p: p, steps: s,
 		nums: make([][]float64, n), bools: make([][]bool, n), strs: make([][]string, n),
-		lists: make([][][]float64, n), strss: make([][][]string, n), sets: make([]*kernel.Table, n),
+		lists: make([][][]float64, n), strss: make([][][]string, n), sets: make([]*kernel.Table, n), views: make([][]column.List, n),
 	}
 }
 
@@ -122,7 +125,11 @@ func (m *Machine) place(i, n int) {
 	case String:
 		m.strs[i] = make([]string, n)
 	case Numbers:
-		m.lists[i] = make([][]float64, n)
+		if m.p.Picked(i) {
+			m.views[i] = make([]column.List, n)
+		} else {
+			m.lists[i] = make([][]float64, n)
+		}
 	case Strings:
 		m.strss[i] = make([][]string, n)
 	}
@@ -246,6 +253,15 @@ func (p *Plan) direct(v *Value) bool {
 
 // Direct reports whether value i reads a record's string in its column.
 func (p *Plan) Direct(i int) bool { return p.direct(&p.Values[i]) }
+
+// Picked reports whether value i is a list of the record of which only items are
+// read: it stays where it stands.
+func (p *Plan) Picked(i int) bool {
+	if v := &p.Values[i]; v.Op != Field || v.Kind != Numbers {
+		return false
+	}
+	return !slices.ContainsFunc(p.Values, func(v Value) bool { return v.Op != Item && slices.Contains(v.Args, i) })
+}
 
 // Uses counts how often each value is used.
 func (p *Plan) Uses() []int {

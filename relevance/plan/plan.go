@@ -92,6 +92,7 @@ const (
 	Cross                  // two strings joined by "|"
 	Call                   // function Name of [Funcs]
 	Folded                 // the part of the record alone, computed before
+	Item                   // item Index of a list of numbers
 )
 
 var opNames = [...]string{
@@ -99,7 +100,7 @@ var opNames = [...]string{
 	Input: "viewer", HasInput: "has_viewer", AsOf: "as_of", Param: "param", Not: "not", And: "and", Or: "or",
 	Select: "select", Eq: "eq", Ne: "ne", Lt: "lt", Le: "le", Gt: "gt", Ge: "ge", Add: "add", Sub: "sub",
 	Mul: "mul", Div: "div", Neg: "neg", In: "in", Present: "present", ToNumber: "number", Lookup: "lookup",
-	Size: "size", Text: "text", Cross: "cross", Call: "call", Folded: "folded",
+	Size: "size", Text: "text", Cross: "cross", Call: "call", Item: "item", Folded: "folded",
 }
 
 func (o Op) String() string { return opNames[o] }
@@ -109,7 +110,7 @@ type Value struct {
 	Op    Op
 	Kind  Kind
 	Args  []int
-	Index int    // of a field, input, weight or table
+	Index int    // of a field, input, weight, table or item
 	Name  string // of a function
 	Const any    // float64, bool, string, []float64 or []string
 	Deps  Deps
@@ -260,7 +261,7 @@ func (p *Plan) valueString(i int) string {
 		b.WriteString(" " + constString(v.Const))
 	case Call:
 		b.WriteString(" " + v.Name)
-	case Field, HasField, EntField, HasEnt, ObjField, HasObj, Input, HasInput, Param, Lookup:
+	case Field, HasField, EntField, HasEnt, ObjField, HasObj, Input, HasInput, Param, Lookup, Item:
 		fmt.Fprintf(&b, " %d", v.Index)
 	}
 	for _, a := range v.Args {

@@ -354,6 +354,12 @@ func (q *Question) call(n *expr.Node) any {
 		return fn.Age(a(0), float64(q.AsOf))
 	case "decay":
 		return fn.Decay(a(0), a(1))
+	case "item":
+		list, i := q.eval(n.Args[0]).([]float64), int(q.num(n.Args[1]))
+		if i >= len(list) {
+			return math.NaN()
+		}
+		return list[i]
 	case "dot":
 		return fn.Dot(list(0), list(1))
 	case "cosine":

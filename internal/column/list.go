@@ -1,0 +1,48 @@
+package column
+
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+)
+
+// List is a list of doubles where it stands: in the heap of a slab, or in
+// packed rows. It holds as long as these do.
+type List struct {
+	at   unsafe.Pointer
+	n    int32
+	wide bool // 8 bytes each; otherwise they are float32s
+}
+
+// Len returns the number of items.
+func (l List) Len() int { return int(l.n) }
+
+// At returns an item, NaN where the list has no such.
+func (l List) At(i int) float64 {
+	switch {
+	case uint(i) >= uint(l.n):
+		return math.NaN()
+	case l.wide:
+		return math.Float64frombits(binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(l.at, 8*i))[:]))
+	}
+	return float64(math.Float32frombits(binary.LittleEndian.Uint32((*[4]byte)(unsafe.Add(l.at, 4*i))[:])))
+}
+
+// Append appends the items to dst.
+func (l List) Append(dst []float64) []float64 {
+	for i := range l.Len() {
+		dst = append(dst, l.At(i))
+	}
+	return dst
+}
+
+// appendItems appends the strings of a packed list to dst. They share its
+// bytes: each stands behind its length, as Avro writes them.
+func appendItems(dst []string, b []byte) []string {
+	for len(b) > 0 {
+		n, at := binary.Varint(b)
+		s := b[at:][:n]
+		dst, b = append(dst, unsafe.String(unsafe.SliceData(s), len(s))), b[at+len(s):]
+	}
+	return dst
+}

@@ -1,0 +1,146 @@
+package column
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+)
+
+// feature is the layout of records with a text and lists.
+var feature = []Field{
+	{Name: "text", Kind: String}, {Name: "list", Kind: Doubles}, {Name: "words", Kind: Strings}, {Name: BodyName, Kind: String},
+}
+
+// featureRows returns rows of records as Avro writes them, their lists as
+// floats or as doubles, and how many bytes their bodies have.
+func featureRows(t *testing.T, rows, items int, wide bool) (s *Slab, bodies int) {
+	t.Helper()
+	a := New(layout(t, feature), 1, 0).Append()
+	for i := range rows {
+		text := fmt.Sprintf("what the %dth record says, at some length", i*i)
+		words := []string{"one", fmt.Sprint("word ", i)}[:i%3]
+		body := append(binary.AppendVarint(nil, int64(len(text))), text...)
+		textAt := len(body) - len(text)
+		body = append(body, byte(2*len(words)))
+		for _, w := range words {
+			body = append(binary.AppendVarint(body, int64(len(w))), w...)
+		}
+		body = append(body, 0, byte(2*items))
+		var list []float64
+		for j := range items {
+			x := float64(float32(math.Sqrt(float64(i*items + j + 2))))
+			if list = append(list, x); wide {
+				body = binary.LittleEndian.AppendUint64(body, math.Float64bits(x))
+			} else {
+				body = binary.LittleEndian.AppendUint32(body, math.Float32bits(float32(x)))
+			}
+		}
+		r := a.Begin()
+		at := r.Heap(body)
+		r.SetHeapString(0, body[textAt:][:len(text)], at+textAt)
+		r.SetDoubles(1, list)
+		r.SetStrings(2, words)
+		r.SetHeapString(3, body, at)
+		if err := a.End(r); err != nil {
+			t.Fatal(err)
+		}
+		bodies += len(body)
+	}
+	return a.Slab(), bodies
+}
+
+// Lists and texts that stand in the body take no bytes of their own, also when
+// the rows are gathered and packed again, as they are when a timeline grows.
+func TestListsStandInBodies(t *testing.T) {
+	const rows = 100
+	for _, wide := range []bool{false, true} {
+		s, bodies := featureRows(t, rows, 24, wide)
+		p := pack(t, s)
+		samePacked(t, p, s)
+		again := New(s.layout, 1, 0)
+		again.Gather(p, 0, rows, nil)
+		samePacked(t, pack(t, again), s)
+		for what, p := range map[string]Packed{"packed": p, "packed again": pack(t, again)} {
+			// 2 bytes for where the body is and 2 for its length, 1 and 1 each for
+			// text, list and words.
+			if got := p.Size() - bodies; got > rows*10+200 {
+				t.Errorf("wide is %v, %s: %d bytes for %d rows besides their bodies", wide, what, got, rows)
+			}
+		}
+	}
+}
+
+// Without a body a list takes 4 bytes an item where float32s are exact, and 8
+// elsewhere.
+func TestListsWithoutABody(t *testing.T) {
+	const rows, items = 100, 24
+	for _, x := range []float64{0.5, 0.1} {
+		a := New(layout(t, feature[1:2]), 1, 0).Append()
+		for i := range rows {
+			list := make([]float64, items)
+			list[3] = x * float64(i)
+			r := a.Begin()
+			r.SetDoubles(0, list)
+			if err := a.End(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := pack(t, a.Slab())
+		samePacked(t, p, a.Slab())
+		width := 4
+		if x == 0.1 {
+			width = 8
+		}
+		if want := rows * items * width; p.Size() < want || p.Size() > want+rows*3 {
+			t.Errorf("items like %v take %d bytes, and %d wide %d", x, p.Size(), width, want)
+		}
+	}
+}
+
+func TestListAt(t *testing.T) {
+	s, _ := featureRows(t, 3, 5, false)
+	p := pack(t, s)
+	var b Batch
+	b.Reset(s.layout, []int{1}, 10)
+	b.Add(p, 1, 3)
+	for row := range 2 {
+		want := s.DoublesAt(nil, 1, row+1)
+		for name, l := range map[string]List{"slab": s.ListAt(1, row+1), "packed": p.ListAt(1, row+1), "batch": b.Slab().ListAt(1, row)} {
+			if l.Len() != len(want) {
+				t.Fatalf("%s: %d items", name, l.Len())
+			}
+			for i, x := range want {
+				if l.At(i) != x {
+					t.Errorf("%s: item %d is %v, want %v", name, i, l.At(i), x)
+				}
+			}
+			for _, i := range []int{-1, len(want), math.MaxInt} {
+				if x := l.At(i); x == x {
+					t.Errorf("%s: item %d is %v", name, i, x)
+				}
+			}
+		}
+	}
+	if x := (List{}).At(0); x == x {
+		t.Errorf("an empty list has an item, %v", x)
+	}
+}
+
+// What a batch does with lists and long texts does not grow with them.
+func TestABatchCopiesNoLists(t *testing.T) {
+	s, _ := featureRows(t, 50, 24, false)
+	p := pack(t, s)
+	var b Batch
+	b.Reset(s.layout, []int{0, 1, 2, 3}, 1000)
+	for range 20 {
+		b.Add(p, 0, 50)
+	}
+	if b.Room() != 0 || len(b.rows.heap) != 0 || len(b.rows.sources) != 20*4 {
+		t.Errorf("room for %d, %d bytes copied, %d sources", b.Room(), len(b.rows.heap), len(b.rows.sources))
+	}
+	b.Clear()
+	if all := b.rows.sources[:cap(b.rows.sources)]; all[0].p.at != nil {
+		t.Error("a cleared batch holds packed rows")
+	}
+}

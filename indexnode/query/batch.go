@@ -131,7 +131,7 @@ func (q *Query) gather(ctx context.Context, i int32, s *segment) error {
 	p := q.plans[s.plan]
 	var f *cache.Folded
 	if q.folds(p, s) {
-		f = s.of.Folded(p.id)
+		f = s.of.Folded(p.modelID)
 	}
 	lo := s.hi
 	if f != nil {

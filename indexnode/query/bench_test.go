@@ -132,7 +132,8 @@ func BenchmarkWarm(b *testing.B) {
 	}
 	var sum uint64
 	var warm, full, pointer, touch []time.Duration
-	for i := 0; i < len(all); i += askedTimelines { // all is folded
+	for i := 0; i < 6*len(all); i += askedTimelines { // all is folded
+		i := i % len(all)
 		var q []asked
 		for j := i; j < i+askedTimelines; j++ {
 			q = append(q, asked{timeline: keys[j], held: all[j]})

@@ -46,20 +46,23 @@ func (q *Query) owe(p *plan, s *segment, lo, hi int32) error {
 	if owed := s.of.Owe(cost); int(owed)-int(cost) < rows {
 		return nil
 	}
-	place, ok := s.of.Place(p.id)
+	place, ok := s.of.Place(p.modelID)
 	if !ok {
 		return nil
 	}
 	return q.fold(p, wanted{s.of, place, rows})
 }
 
-// share returns how many of so many rows are scored, as filters go, but one at
-// least.
+// share returns how many of so many rows are scored, as the filter went so far,
+// but one at least. Of a filter that has not run a quarter is taken to pass.
 func (p *plan) share(rows int32) uint32 {
-	return 1 + uint32(float64(rows-1)*float64(p.kept+1)/float64(p.filtered+1))
+	if p.filter == nil {
+		return uint32(rows)
+	}
+	return 1 + uint32(float64(rows-1)*float64(p.kept+batchRows/4)/float64(p.filtered+batchRows))
 }
 
-// tally counts what filters keep, and forgets slowly.
+// tally counts what the filter keeps, and forgets slowly.
 func (p *plan) tally(rows, kept int) {
 	if p.filtered, p.kept = p.filtered+int64(rows), p.kept+int64(kept); p.filtered > 1<<20 {
 		p.filtered, p.kept = p.filtered/2, p.kept/2
@@ -122,7 +125,7 @@ func (q *Query) keepFolded(p *plan) {
 		if most != most {
 			most = math.Inf(1)
 		}
-		q.spec.Folds.Fold(w.timeline, w.place, p.id, own[:w.rows], most)
+		q.spec.Folds.Fold(w.timeline, w.place, p.modelID, own[:w.rows], most)
 		own = own[w.rows:]
 	}
 	f.forget()

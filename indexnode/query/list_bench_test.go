@@ -137,18 +137,18 @@ parameters:
 }
 
 // askList answers as a team would write it by hand.
-func askList(timelines [][]listRecord, from int64, language string, near bool, w *[listItems]float64) []scored {
-	var all []scored
+func askList(timelines [][]listRecord, from int64, language string, near bool, w *[listItems]float64) []ranked {
+	var all []ranked
 	for _, records := range timelines {
 		for i := len(records) - 1; i >= 0 && records[i].at >= from; i-- {
 			r := &records[i]
 			if r.likes < 23 || r.language != "en" && r.language != "de" {
 				continue
 			}
-			all = append(all, scored{r.score(language, near, w), r})
+			all = append(all, ranked{r.score(language, near, w), r})
 		}
 	}
-	slices.SortFunc(all, func(a, b scored) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(b.at, a.at)) })
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(b.at, a.at)) })
 	seen := map[string]bool{}
 	best := all[:0]
 	for _, s := range all {
@@ -162,7 +162,7 @@ func askList(timelines [][]listRecord, from int64, language string, near bool, w
 	return best
 }
 
-type scored struct {
+type ranked struct {
 	score float64
 	*listRecord
 }

@@ -16,7 +16,7 @@ type plan struct {
 	filter       *filter.Bound // nil: every candidate stays
 	scorer       *relevance.Scorer
 	shadow       *relevance.JointScorer // of Spec.Shadow; nil until it is needed
-	id           cache.ModelID          // of model
+	modelID      cache.ModelID          // of model
 	folder       folder
 	full, folded batch    // of rows being gathered
 	passed       batch    // of those that are only counted
@@ -63,7 +63,7 @@ func (q *Query) plan(rows *column.Layout, features column.Packed) (int32, error)
 		return 0, err
 	}
 	if q.plans = append(q.plans, p); folding {
-		q.model = p.id
+		q.model = p.modelID
 	}
 	return int32(len(q.plans) - 1), nil
 }
@@ -100,14 +100,14 @@ const maxSpare = 8
 func (q *Query) sparePlan(k planKey) *plan {
 	at := slices.IndexFunc(q.spare, func(p *plan) bool { return p.planKey == k })
 	if at < 0 && len(q.spare) < maxSpare {
-		return &plan{planKey: k, id: cache.IDOf(k.model), columns: columnsOf(k.rows)}
+		return &plan{planKey: k, modelID: cache.IDOf(k.model), columns: columnsOf(k.rows)}
 	}
 	known := at >= 0
 	at = max(at, 0)
 	p := q.spare[at]
 	q.spare = slices.Delete(q.spare, at, at+1)
 	if !known {
-		*p = plan{planKey: k, id: cache.IDOf(k.model), columns: columnsOf(k.rows), full: p.full, folded: p.folded, passed: p.passed}
+		*p = plan{planKey: k, modelID: cache.IDOf(k.model), columns: columnsOf(k.rows), full: p.full, folded: p.folded, passed: p.passed}
 		p.full.kind, p.folded.kind, p.passed.kind = unready, unready, unready
 	}
 	return p

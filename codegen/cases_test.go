@@ -51,6 +51,8 @@ import (
 	_ "github.com/millrace/millrace/codegen/testdata/filter_random_38"
 	_ "github.com/millrace/millrace/codegen/testdata/filter_random_39"
 	_ "github.com/millrace/millrace/codegen/testdata/folded_text"
+	_ "github.com/millrace/millrace/codegen/testdata/items"
+	_ "github.com/millrace/millrace/codegen/testdata/items_and_lists"
 	_ "github.com/millrace/millrace/codegen/testdata/joint_entity"
 	_ "github.com/millrace/millrace/codegen/testdata/joint_fifty"
 	_ "github.com/millrace/millrace/codegen/testdata/joint_object"

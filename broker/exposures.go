@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/slot"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // Exposures takes what answers showed, and waits for nothing; [exposure.Log]
@@ -36,18 +37,60 @@ func (b *Broker) expose(q *question, resp *feedv1.GetFeedResponse, entries []ent
 	if r == nil {
 		return
 	}
+	var at map[*group]int
+	r.Models, at = modelsOf(q, resp.Receipt.ModelVersion, entries)
 	r.ID, r.TimelinesAsked, r.TimelinesAnswered = resp.Receipt.AnswerId, int(resp.Coverage.TimelinesAsked), int(resp.Coverage.TimelinesAnswered)
-	r.Models = []exposure.Model{modelOf(q.model(), resp.Receipt.ModelVersion, q.query.WeightsSum)}
 	r.Items = make([]exposure.Item, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Team: -1}
+		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Model: at[e.from.group], Team: -1}
+	}
+	exposeEntities(q, r)
+	if len(r.Experiments)+len(r.HeldOut) == 0 { // no entity of an item has a variant
+		return
 	}
 	q.draft.expose(q, r, entries)
 	if q.query.Features {
 		exposeFeatures(r, entries)
 	}
 	b.exposures.Add(r)
+}
+
+// modelsOf returns the models that ranked entries, and which is of which group.
+// Where nothing is shown it is the question's.
+func modelsOf(q *question, answered string, entries []entry) (all []exposure.Model, at map[*group]int) {
+	at = map[*group]int{}
+	if len(entries) == 0 || len(q.groups) == 1 {
+		return []exposure.Model{modelOf(q.groups[0].model(), answered, q.query.WeightsSum)}, at
+	}
+	for i := range entries {
+		pt := entries[i].from
+		if _, met := at[pt.group]; met {
+			continue
+		}
+		m := modelOf(pt.group.model(), pt.resp.GetModelVersion(), pt.group.query.WeightsSum)
+		same := func(other exposure.Model) bool {
+			return other.Name == m.Name && other.Version == m.Version && other.Checksum == m.Checksum
+		}
+		if at[pt.group] = slices.IndexFunc(all, same); at[pt.group] < 0 {
+			at[pt.group] = len(all)
+			all = append(all, m)
+		}
+	}
+	return all, at
+}
+
+// exposeEntities adds the variants of the entities that have an item.
+func exposeEntities(q *question, r *exposure.Record) {
+	var dealt []experiment.Assigned
+	met := map[string]bool{}
+	for i := range r.Items {
+		if e := r.Items[i].Entity; !met[e] {
+			met[e] = true
+			dealt = q.variants.division.Deal(dealt, millrace.Entity(e))
+		}
+	}
+	r.Experiments = appendExposed(r.Experiments, dealt)
 }
 
 // askFeatures asks for the features of items where an experiment wants exposures
@@ -57,8 +100,12 @@ func (b *Broker) askFeatures(q *question) {
 	if b.exposures == nil || q.draft != nil {
 		return
 	}
+	features := q.variants.division.Features()
 	for _, x := range q.variants.dealt {
-		if x.Features > 0 && mathrand.IntN(slot.Count) < x.Features {
+		features = append(features, x.Features)
+	}
+	for _, of := range features {
+		if of > 0 && mathrand.IntN(slot.Count) < of {
 			q.query.Features = true
 		}
 	}
@@ -70,7 +117,7 @@ func exposeFeatures(r *exposure.Record, entries []entry) {
 	for i := range entries {
 		told := entries[i].from.resp
 		names, v := told.GetFeatureNames(), entries[i].item.GetFeatures()
-		if m := &r.Models[0]; m.Features == nil {
+		if m := &r.Models[r.Items[i].Model]; m.Features == nil {
 			m.Features = names
 		} else if !slices.Equal(m.Features, names) {
 			continue
@@ -96,15 +143,15 @@ func (b *Broker) exposeRefusal(q *question, err error) {
 	if q == nil || !errors.As(err, &refused) {
 		return
 	}
-	if r := b.exposed(q); r != nil {
-		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.distinct*q.types
+	if r := b.exposed(q); r != nil && len(r.Experiments)+len(r.HeldOut) > 0 {
+		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.asked()
 		b.exposures.Add(r)
 	}
 }
 
 // exposed is what a record says of a request; nil if there is nothing to say.
 func (b *Broker) exposed(q *question) *exposure.Record {
-	if b.exposures == nil || len(q.variants.dealt)+len(q.variants.heldOut) == 0 {
+	if b.exposures == nil || len(q.variants.dealt)+len(q.variants.heldOut) == 0 && q.variants.division == nil {
 		return nil
 	}
 	now := time.Now()
@@ -112,14 +159,19 @@ func (b *Broker) exposed(q *question) *exposure.Record {
 		Time: millrace.TimeOf(now), Viewer: q.viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,
 		ServedBefore: len(q.query.GetExclude()), HeldOut: q.variants.heldOut, Millis: millis(now.Sub(q.began)),
 	}
-	for _, x := range q.variants.dealt {
+	r.Experiments = appendExposed(nil, q.variants.dealt)
+	return r
+}
+
+func appendExposed(all []exposure.Experiment, dealt []experiment.Assigned) []exposure.Experiment {
+	for _, x := range dealt {
 		e := exposure.Experiment{Layer: x.Layer, Experiment: x.Experiment, Variant: x.Variant, Unit: x.Unit, Checksum: x.Checksum, Forced: x.Forced}
 		if !x.Forced {
 			e.Probability, e.ProbabilityInside = x.Probability.Float64(), x.Probability.InExperiment()
 		}
-		r.Experiments = append(r.Experiments, e)
+		all = append(all, e)
 	}
-	return r
+	return all
 }
 
 // modelOf is a model as it answered. One that every binary has has a version

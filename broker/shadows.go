@@ -77,9 +77,10 @@ func (s *shadows) collectors() []prometheus.Collector {
 
 // shadow has an answer ranked again by the feed's shadow models, if it is one
 // of the sample. Nobody waits for it. Later pages are none of it: what they may
-// not show any more depends on the model that ranked the first.
+// not show any more depends on the model that ranked the first; nor are answers
+// whose entities are divided, which no one model ranked.
 func (b *Broker) shadow(q *question, o outcome) {
-	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
+	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(q.groups) > 1 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
 		return
 	}
 	again := *q

@@ -57,6 +57,12 @@ MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
 e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
 	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$|NothingIsLostByRebalances/^kafka$$' ./internal/kafka ./indexnode/backups ./partitioner ./internal/minicluster ./cmd/millrace
 
+# Where the Kafka of `make kafka-secured` is.
+SECURED_PORT ?= 19192
+
+e2e-secured: ## the end-to-end test on a Kafka and an etcd with TLS and users, and roles with mutual TLS (make kafka-secured first)
+	MILLRACE_KAFKA_SECURED=127.0.0.1:$(SECURED_PORT) MILLRACE_KAFKA_SECRETS=$(CURDIR)/.kafka/secured-$(SECURED_PORT) go test -count=1 -timeout $(TIMEOUT) -run 'TestSecured' ./cmd/millrace
+
 # The address of the S3 server that `make s3` starts.
 MILLRACE_S3 ?= 127.0.0.1:$(or $(S3_PORT),19000)
 
@@ -113,10 +119,16 @@ kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)
 kafka-stop: ## end it
 	scripts/kafka stop
 
+kafka-secured: ## start a real Kafka on 127.0.0.1:19192 that takes TLS and SASL alone (needs openssl besides)
+	KAFKA_SECURED=1 KAFKA_PORT=$(SECURED_PORT) scripts/kafka start
+
+kafka-secured-stop: ## end it
+	KAFKA_PORT=$(SECURED_PORT) scripts/kafka stop
+
 s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 	scripts/s3 start
 
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages fuzz-doors e2e e2e-s3 bench-backup proto kafka kafka-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages fuzz-doors e2e e2e-s3 e2e-secured bench-backup proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

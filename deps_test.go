@@ -56,6 +56,9 @@ var bans = []ban{
 	{From: "...", To: "internal/expr/celref", Except: []string{"internal/oracle"}, Tests: true, Why: "the reference judges the kernels; nothing serves from it"},
 	{From: "...", To: "internal/sample", Except: []string{"cmd", "internal/minicluster"}, Tests: true, Why: "the sample is for the demo and for tests"},
 
+	{From: "...", To: "internal/secure/authority", Except: []string{"internal/cluster/etcdtest"}, Tests: true, Why: "certificates of tests"},
+	{From: "...", To: "internal/cluster/etcdtest", Tests: true, Why: "an etcd of tests"},
+
 	{From: "client", To: "internal/cluster", Why: "callers compile the client in; it stays small"},
 	{From: "client", To: "internal/kafka", Why: "callers compile the client in; it stays small"},
 	{From: "client", To: "schemas", Why: "callers compile the client in; it stays small"},
@@ -89,8 +92,8 @@ var homes = []home{
 	{Path: "github.com/spf13", In: []string{"cmd"}, Why: "flags exist only in cmd"},
 	{Path: "go.yaml.in/yaml/v3", In: []string{"internal/document"}, Why: "YAML has one home, where its bounds are"},
 	{Path: "connectrpc.com/connect", In: []string{"api", "broker", "internal/rpcerr"}, Why: "the JSON edge"},
-	{Path: "google.golang.org/grpc", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/tracing", "internal/grpctune", "internal/nodewire", "internal/minicluster", "internal/cluster", "cmd"}, Tests: []string{"internal/digest"}, Why: "who serves or calls; how etcd is dialled"},
-	{Path: "google.golang.org/protobuf", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/nodewire", "internal/oracle", "internal/minicluster", "cmd"}, Tests: []string{"schemas"}, Why: "who speaks the wire; tests read back the Struct that schemas writes by hand"},
+	{Path: "google.golang.org/grpc", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/tracing", "internal/grpctune", "internal/nodewire", "internal/permit", "internal/minicluster", "internal/cluster", "cmd"}, Tests: []string{"internal/digest"}, Why: "who serves or calls; how etcd is dialled"},
+	{Path: "google.golang.org/protobuf", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/nodewire", "internal/oracle", "internal/minicluster", "cmd"}, Tests: []string{"schemas", "internal/permit"}, Why: "who speaks the wire; tests read back the Struct that schemas writes by hand, and call servers of nothing"},
 	{Path: "google.golang.org/genproto", In: []string{"internal/rpcerr"}, Why: "details of an error"},
 	{Path: "github.com/prometheus/client_golang", In: []string{"partitioner", "indexnode", "broker", "coordinator", "internal/admin", "internal/kafka", "internal/cluster", "internal/exposure", "internal/minicluster", "cmd"}, Why: "metrics of the roles"},
 	{Path: "github.com/prometheus/client_model", Tests: []string{"partitioner", "indexnode", "broker", "internal"}, Why: "to read metrics back"},
@@ -102,6 +105,7 @@ var homes = []home{
 	{Path: "github.com/twmb/murmur3", In: []string{"internal/slot"}, Tests: []string{"relevance/experiment"}, Why: "slots of experiments, as other languages can compute them"},
 	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "indexnode/backups", "cmd"}, Why: "packed files, model packs, page tokens and tails of the log"},
 	{Path: "github.com/parquet-go/parquet-go", In: []string{"cmd/millrace"}, Why: "the form of exports that every tool for data reads"},
+	{Path: "github.com/go-jose/go-jose/v4", In: []string{"internal/permit"}, Why: "signed tokens of callers"},
 	{Path: "golang.org/x/time", In: []string{"broker", "internal/backup"}, Why: "quotas of callers; the bound on a backup's bytes"},
 	{Path: "gocloud.dev", In: []string{"internal/backup"}, Why: "object stores have one home"},
 	{Path: "golang.org/x/sys", In: []string{"indexnode/arena", "indexnode/cache", "internal/figure", "cmd/millrace/bench"}, Tests: []string{"indexnode/query"}, Why: "mappings with huge pages; what the processor can; the page cache of benchmarks; when questions are due"},

@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/tracing"
 )
 
@@ -67,6 +68,9 @@ type Config struct {
 	Experiments experiments.Source
 	// Exposures take what answers of experiments showed. nil: nobody does.
 	Exposures Exposures
+	// Permit is who may ask what; nil: whoever reaches the broker everything. The
+	// quota of a caller that it knows goes by its name.
+	Permit *permit.Policy
 	// Name is this broker's, in exposures.
 	Name string
 	// Models says which version of a model answers. nil: only models that every
@@ -135,6 +139,7 @@ type Broker struct {
 	feeds       *feedBook
 	experiments *experiments.Live // nil: none
 	exposures   Exposures         // nil: none
+	permit      *permit.Policy    // nil: everybody may everything
 	name        string
 	models      Models // may be nil
 	absent      absent
@@ -185,7 +190,7 @@ func New(cfg Config) (*Broker, error) {
 		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, keys: newPageKeys(cfg.PageKey),
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
-		exposures: cfg.Exposures, name: cfg.Name, shadows: newShadows(),
+		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(),
 		forbid: cfg.Forbid, arriveWithin: intake.ArriveWithin, takenWithin: intake.TakenWithin, sizes: newSizes(),
 		arriving:  memory.New(bytes/4, "requests that are arriving"),
 		parsing:   memory.New(bytes/4, "requests that are being read"),

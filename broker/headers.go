@@ -1,8 +1,11 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"time"
+
+	"github.com/millrace/millrace/internal/permit"
 )
 
 // The headers of a request, on HTTP and in gRPC's metadata.
@@ -38,12 +41,18 @@ type headersKey struct{}
 // withHeaders returns ctx with what the headers say that get returns; it
 // returns "" for one that is absent.
 func withHeaders(ctx context.Context, get func(string) string) (context.Context, error) {
-	h := headers{caller: get(CallerHeader)}
+	h := headers{caller: callerOf(ctx, get(CallerHeader))}
 	var err error
 	if h.priority, err = parsePriority(get(PriorityHeader)); err != nil {
 		return ctx, err
 	}
 	return context.WithValue(ctx, headersKey{}, h), nil
+}
+
+// callerOf returns whose quota counts: who is known to call, whatever a header
+// says.
+func callerOf(ctx context.Context, header string) string {
+	return cmp.Or(permit.Who(ctx).Name, header)
 }
 
 func parsePriority(header string) (Priority, error) {

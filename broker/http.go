@@ -29,16 +29,7 @@ import (
 // /v1/openapi.json describes the latter. Errors are problem documents (RFC
 // 9457), but for calls by Connect's protocol, which has its own.
 func (b *Broker) Handler() http.Handler {
-	_, byConnect := feedv1connect.NewFeedServiceHandler(connectFeed{b},
-		connect.WithCodec(jsonCodec{b.parsing, "json"}), connect.WithCodec(jsonCodec{b.parsing, "json; charset=utf-8"}), connect.WithCodec(protoCodec{b.parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
-	called := b.guarded(byConnect)
-	all := map[string]route{
-		"/v1/feed":         {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.feedForJSON)))},
-		"/v1/why":          {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.Why)))},
-		"/v1/openapi.json": {http.MethodGet, http.HandlerFunc(serveOpenAPI)},
-		feedv1connect.FeedServiceGetFeedProcedure: {http.MethodPost, called},
-		feedv1connect.FeedServiceWhyProcedure:     {http.MethodPost, called},
-	}
+	all := b.routes()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what nobody reads
 		w = &timely{ResponseWriter: w, within: b.takenWithin}
@@ -53,6 +44,20 @@ func (b *Broker) Handler() http.Handler {
 			to.handler.ServeHTTP(w, r)
 		}
 	})
+}
+
+// routes is everything that is served, by path.
+func (b *Broker) routes() map[string]route {
+	_, byConnect := feedv1connect.NewFeedServiceHandler(connectFeed{b},
+		connect.WithCodec(jsonCodec{b.parsing, "json"}), connect.WithCodec(jsonCodec{b.parsing, "json; charset=utf-8"}), connect.WithCodec(protoCodec{b.parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
+	called := b.guarded(byConnect)
+	return map[string]route{
+		"/v1/feed":         {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.feedForJSON)))},
+		"/v1/why":          {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.Why)))},
+		"/v1/openapi.json": {http.MethodGet, http.HandlerFunc(serveOpenAPI)},
+		feedv1connect.FeedServiceGetFeedProcedure: {http.MethodPost, called},
+		feedv1connect.FeedServiceWhyProcedure:     {http.MethodPost, called},
+	}
 }
 
 // route is what is served under a path, by one method.
@@ -73,7 +78,7 @@ const (
 // request may take to arrive and its answer to be read.
 func (b *Broker) HTTPServer() *http.Server {
 	return &http.Server{
-		Handler: b.Handler(), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
+		Handler: b.permit.Handler(b.Handler()), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 64 << 10},
 	}
 }

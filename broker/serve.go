@@ -38,7 +38,7 @@ const (
 // ServerOptions are what the gRPC server of this broker needs. Its listener is
 // [Broker.Guard]'s.
 func (b *Broker) ServerOptions() []grpc.ServerOption {
-	return append(grpctune.Server(), grpc.ForceServerCodecV2(newCodec()), grpc.InTapHandle(b.admitCall),
+	return append(append(grpctune.Server(), b.permit.ServerOptions(b.admitCall)...), grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}),
 		refuseCompressed())
@@ -90,7 +90,7 @@ func (b *Broker) admitCall(ctx context.Context, info *tap.Info) (context.Context
 	}
 	p, err := parsePriority(get(PriorityHeader))
 	if err == nil {
-		err = b.admit(get(CallerHeader))
+		err = b.admit(callerOf(ctx, get(CallerHeader)))
 	}
 	if err != nil {
 		b.metrics.turnedAway(err)

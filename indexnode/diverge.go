@@ -1,6 +1,7 @@
 package indexnode
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,10 +19,12 @@ import (
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -216,6 +219,9 @@ func (n *Node) CheckPartition(ctx context.Context, req *nodev1.CheckPartitionReq
 	report, err := n.store.Check(ctx, p)
 	resp := &nodev1.CheckPartitionResponse{Timelines: int64(report.Timelines), Records: int64(report.Records), Features: int64(report.Features)}
 	if errors.Is(err, store.ErrCorrupt) {
+		if bad := n.cfg.Audit.Write(n.act(ctx, "check", p, replica.Quarantined.String()+" made anew: "+err.Error())); bad != nil {
+			return nil, rpcerr.Status(bad)
+		}
 		n.replicas.Condemn(p, replica.Why{Reason: replica.Corrupt, Detail: err.Error()})
 		resp.Fault, err = err.Error(), nil
 	}
@@ -299,12 +305,28 @@ func (n *Node) condemn(ctx context.Context, req *nodev1.CondemnPartitionRequest)
 	if err := n.replicas.Of(p).Fits(v); err != nil {
 		return nil, err
 	}
+	act := n.act(ctx, "condemn", p, fmt.Sprintf("%s made anew: at %d its digest of %s is %x, and should be %x as on %s", replica.Quarantined, req.Offset, s, req.Digest, req.Expected, req.Peer))
+	if err := n.cfg.Audit.Write(act); err != nil {
+		return nil, err
+	}
 	resp := &nodev1.CondemnPartitionResponse{}
 	if resp.Kept, err = n.keepDifference(ctx, p, req); err != nil {
 		resp.NotKept = err.Error()
 		n.log.Warn("what differs is not kept", "partition", p, "peer", req.Peer, "err", err)
 	}
-	return resp, n.replicas.CondemnDiffering(p, v)
+	if err := n.replicas.CondemnDiffering(p, v); err != nil {
+		act.After, act.Fault = act.Before, err.Error()
+		return resp, errors.Join(err, n.cfg.Audit.Write(act))
+	}
+	return resp, nil
+}
+
+// act is an entry for the audit of what somebody has the node do to a partition.
+func (n *Node) act(ctx context.Context, what string, p millrace.Partition, after string) audit.Entry {
+	return audit.Entry{
+		Who: cmp.Or(permit.Who(ctx).Name, "anybody"), Act: what, On: fmt.Sprintf("partition %d of %s", p, n.cfg.ID),
+		Before: n.replicas.Of(p).State().String(), After: after,
+	}
 }
 
 const (

@@ -16,7 +16,9 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -40,7 +42,10 @@ func startCompared(t *testing.T) *compared {
 	t.Cleanup(cancel)
 	c := &compared{t: t, ctx: ctx, dir: t.TempDir()}
 	var err error
-	c.Cluster, err = minicluster.Start(ctx, minicluster.Config{Dir: c.dir, Nodes: 2, Replicas: 2})
+	c.Cluster, err = minicluster.Start(ctx, minicluster.Config{Dir: c.dir, Nodes: 2, Replicas: 2, Node: func(n *indexnode.Config) {
+		n.Audit, err = audit.Open(c.acts(n.ID))
+		c.must(err)
+	}})
 	c.must(err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
@@ -63,6 +68,11 @@ func startCompared(t *testing.T) *compared {
 		case <-changed:
 		}
 	}
+}
+
+// acts is where a node's audit is.
+func (c *compared) acts(id millrace.NodeID) string {
+	return filepath.Join(c.dir, "audit-"+string(id))
 }
 
 func (c *compared) must(err error) {
@@ -171,6 +181,14 @@ func TestReplicaThatDiffersIsFoundAndRenewed(t *testing.T) {
 	c.must(err)
 	if !strings.Contains(string(kept), "no log has it") || strings.Count(string(kept), "\n") != 2 {
 		t.Errorf("kept: %s", kept)
+	}
+
+	for id, want := range map[millrace.NodeID]int{"node-1": 0, "node-2": 1} {
+		acts, err := os.ReadFile(c.acts(id))
+		c.must(err)
+		if n := strings.Count(string(acts), `"who":"anybody","act":"condemn","on":"partition `+fmt.Sprint(p)+` of node-2","before":"ready","after":"quarantined`); n != want {
+			t.Errorf("the audit of %s has %d acts, not %d: %s", id, n, want, acts)
+		}
 	}
 
 	c.post(5)

@@ -180,7 +180,7 @@ func must[T any](v T, err error) func(*testing.T) T {
 func TestSchemasOutliveTheNode(t *testing.T) {
 	fs := vfs.NewMem()
 	open := func() *Node {
-		n, err := Open(Config{ID: "test", Dir: "node", Brokers: []string{"none"}, Cluster: new(cluster.Client), Store: store.Options{FS: fs}})
+		n, err := Open(Config{ID: "test", Dir: "node", Brokers: kafka.At("127.0.0.1:1"), Cluster: new(cluster.Client), Store: store.Options{FS: fs}})
 		if err != nil {
 			t.Fatal(err)
 		}

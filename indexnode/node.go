@@ -31,11 +31,13 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -47,7 +49,7 @@ type Config struct {
 	Instance  cluster.Instance // of its directory, as [cluster.CheckDir] gives it
 	Advertise string           // host:port under which brokers reach it; empty: the listener's
 	Dir       string           // of its store
-	Brokers   []string
+	Brokers   kafka.Brokers
 	Topics    kafka.Topics
 	Cluster   *cluster.Client
 	Store     store.Options
@@ -77,7 +79,11 @@ type Config struct {
 	Drain time.Duration
 	// Peers is how other nodes are called, which tell what is hot; nil: the
 	// connection is not encrypted.
-	Peers   grpc.DialOption
+	Peers grpc.DialOption
+	// Permit is who may ask what; nil: whoever reaches the node everything.
+	Permit *permit.Policy
+	// Audit is told of what others have the node do; nil: the log alone.
+	Audit   *audit.Log
 	Metrics prometheus.Registerer // nil: none
 	Log     *slog.Logger          // nil: slog.Default()
 }
@@ -92,7 +98,10 @@ func (c Config) Validate() error {
 	}
 	need(c.ID != "", "a node needs an id that it keeps for life (id)")
 	need(c.Dir != "", "a node needs a directory of its own (dir)")
-	need(len(c.Brokers) > 0, "no Kafka brokers (brokers)")
+	need(!c.Brokers.None(), "no Kafka brokers (brokers)")
+	if !c.Brokers.None() {
+		errs = append(errs, c.Brokers.Validate())
+	}
 	need(c.Cluster != nil, "no etcd (etcd)")
 	need(c.QuestionMemory == 0 || c.QuestionMemory >= questionMemory, fmt.Sprintf("%d bytes for questions do not hold the largest one: give %d, or leave it out (question_memory_mib)", c.QuestionMemory, questionMemory))
 	need(c.Drain >= 0, fmt.Sprintf("a node cannot drain for %s: leave it out, or give 0s for none (drain)", c.Drain))
@@ -174,10 +183,7 @@ const lagLimit = 8 * time.Second
 // [Config.Drain] and finishes what is under way. Outages of Kafka and etcd, and
 // damage of partitions, are waited for and told, and end nothing.
 func (n *Node) Run(ctx context.Context, l net.Listener) error {
-	server := grpc.NewServer(serverOptions()...)
-	nodev1.RegisterNodeServiceServer(server, n)
-	healthv1.RegisterHealthServer(server, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
-
+	server := n.server()
 	h, err := n.newHosting()
 	if err != nil {
 		return err
@@ -200,6 +206,14 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("indexnode: %w", err)
 	}
 	return nil
+}
+
+// server is what brokers ask.
+func (n *Node) server() *grpc.Server {
+	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil)...)...)
+	nodev1.RegisterNodeServiceServer(s, n)
+	healthv1.RegisterHealthServer(s, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
+	return s
 }
 
 // drain returns when the node may stop answering: some time after ctx is done,

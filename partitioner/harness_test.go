@@ -26,7 +26,7 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 type world struct {
 	t        *testing.T
 	ctx      context.Context
-	brokers  []string
+	brokers  kafka.Brokers
 	cfg      Config
 	cl       *kgo.Client
 	schemas  *kafka.SchemaLog
@@ -38,11 +38,11 @@ func newFake(t *testing.T) *world {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
 	must(t, err)
 	t.Cleanup(c.Close)
-	return newWorld(t, c.ListenAddrs(), "")
+	return newWorld(t, kafka.At(c.ListenAddrs()...), "")
 }
 
 // newWorld uses the topics behind a prefix.
-func newWorld(t *testing.T, brokers []string, prefix string) *world {
+func newWorld(t *testing.T, brokers kafka.Brokers, prefix string) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
@@ -65,7 +65,7 @@ func newWorld(t *testing.T, brokers []string, prefix string) *world {
 	w.schemas, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: brokers, Topic: w.cfg.Topics.Schemas, Registry: w.registry})
 	must(t, err)
 	t.Cleanup(w.schemas.Close)
-	w.cl, err = kgo.NewClient(kgo.SeedBrokers(brokers...),
+	w.cl, err = kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...),
 		kgo.ConsumeTopics(w.cfg.Topics.Timeline, w.cfg.Topics.Features, w.cfg.Topics.DeadLetters),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxBytes(32<<20), kgo.FetchMaxPartitionBytes(32<<20),
 		kgo.FetchMaxWait(100*time.Millisecond), kgo.MetadataMinAge(100*time.Millisecond),

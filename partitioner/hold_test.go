@@ -110,7 +110,7 @@ func TestAFloodOfHoldsDoesNotStopIngest(t *testing.T) {
 
 // A group's name does not begin like a hold's key.
 func TestAGroupIsNoHold(t *testing.T) {
-	cfg := Config{Brokers: []string{"b"}, Content: []string{"posts"}, Instance: "one", Group: kafka.HoldKey + "x"}
+	cfg := Config{Brokers: kafka.At("127.0.0.1:1"), Content: []string{"posts"}, Instance: "one", Group: kafka.HoldKey + "x"}
 	if err := cfg.Validate(); err == nil {
 		t.Error("a group by the name of a hold was taken")
 	}

@@ -22,9 +22,16 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// childEnv holds a Config, as JSON, for a test binary that is to be a
+// childEnv holds a childConfig, as JSON, for a test binary that is to be a
 // partitioner instead: a process that can be killed.
 const childEnv = "MILLRACE_TEST_PARTITIONER"
+
+// childConfig is a Config and the addresses of its brokers, which it does not
+// show.
+type childConfig struct {
+	Config  Config
+	Brokers []string
+}
 
 func TestMain(m *testing.M) {
 	if cfg := os.Getenv(childEnv); cfg != "" {
@@ -39,11 +46,12 @@ func child(text string) {
 		io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
 	}()
-	var cfg Config
+	var cfg childConfig
 	err := json.Unmarshal([]byte(text), &cfg)
 	if err == nil {
+		cfg.Config.Brokers = kafka.At(cfg.Brokers...)
 		var p *Partitioner
-		if p, err = New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)), prometheus.NewRegistry()); err == nil {
+		if p, err = New(cfg.Config, slog.New(slog.NewTextHandler(os.Stderr, nil)), prometheus.NewRegistry()); err == nil {
 			err = p.Run(context.Background())
 		}
 	}
@@ -63,7 +71,7 @@ func (w *world) spawn() *process {
 	w.t.Helper()
 	exe, err := os.Executable()
 	must(w.t, err)
-	cfg, err := json.Marshal(w.cfg)
+	cfg, err := json.Marshal(childConfig{w.cfg, w.cfg.Brokers.Addrs()})
 	must(w.t, err)
 	p := &process{t: w.t, cmd: exec.Command(exe), done: make(chan error, 1)}
 	p.cmd.Env = append(os.Environ(), childEnv+"="+string(cfg))
@@ -125,7 +133,7 @@ func TestOnRealKafka(t *testing.T) {
 		"trim":   testTrimmedInput,
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, []string{addr}, fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))
+			w := newWorld(t, kafka.At(addr), fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))
 			t.Cleanup(w.deleteTopics)
 			test(t, w)
 		})
@@ -316,7 +324,7 @@ func (w *world) readAll() []*kgo.Record {
 	topics := []string{w.cfg.Topics.Timeline, w.cfg.Topics.DeadLetters}
 	ends, err := kadm.NewClient(w.cl).ListEndOffsets(w.ctx, topics...)
 	must(w.t, err)
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.ConsumeTopics(topics...), kgo.KeepControlRecords(),
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.ConsumeTopics(topics...), kgo.KeepControlRecords(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxBytes(32<<20), kgo.FetchMaxPartitionBytes(32<<20),
 		kgo.FetchMaxWait(100*time.Millisecond))
 	must(w.t, err)
@@ -348,7 +356,7 @@ func (w *world) readAll() []*kgo.Record {
 func (w *world) deleteTopics() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...))
 	if err != nil {
 		return
 	}

@@ -36,7 +36,7 @@ func (w *world) recreate(topics ...string) {
 
 func (w *world) admin() *kadm.Client {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.MetadataMinAge(10*time.Millisecond))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.MetadataMinAge(10*time.Millisecond))
 	must(w.t, err)
 	w.t.Cleanup(cl.Close)
 	return kadm.NewClient(cl)
@@ -46,7 +46,7 @@ func (w *world) admin() *kadm.Client {
 // the topic as it is now.
 func (w *world) send(topic string, partition int32, id string) {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	must(w.t, err)
 	defer cl.Close()
 	must(w.t, cl.ProduceSync(w.ctx, &kgo.Record{Topic: topic, Partition: partition, Value: activity(w.t, id, "member:1", "")}).FirstErr())
@@ -55,7 +55,7 @@ func (w *world) send(topic string, partition int32, id string) {
 // held returns how many records a topic has.
 func (w *world) held(topic string) (n int64) {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...))
 	must(w.t, err)
 	defer cl.Close()
 	ends, err := kadm.NewClient(cl).ListCommittedOffsets(w.ctx, topic)
@@ -117,7 +117,7 @@ func testRecreatedOutput(t *testing.T, w *world) {
 func (w *world) timelineIDs() map[string]bool {
 	w.t.Helper()
 	n := int(w.held(w.cfg.Topics.Timeline))
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.ConsumeTopics(w.cfg.Topics.Timeline), kgo.KeepControlRecords(), kgo.FetchMaxBytes(32<<20))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.ConsumeTopics(w.cfg.Topics.Timeline), kgo.KeepControlRecords(), kgo.FetchMaxBytes(32<<20))
 	must(w.t, err)
 	defer cl.Close()
 	ids := map[string]bool{}
@@ -202,7 +202,7 @@ func testRecreatedInput(t *testing.T, w *world) {
 func (w *world) records() (n int) {
 	w.t.Helper()
 	all := int(w.held(w.cfg.Topics.Timeline))
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.ConsumeTopics(w.cfg.Topics.Timeline), kgo.KeepControlRecords(), kgo.FetchMaxBytes(32<<20))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.ConsumeTopics(w.cfg.Topics.Timeline), kgo.KeepControlRecords(), kgo.FetchMaxBytes(32<<20))
 	must(w.t, err)
 	defer cl.Close()
 	for got := 0; got < all; {

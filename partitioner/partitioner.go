@@ -24,11 +24,11 @@ import (
 // Config says what to partition. The zero value of a field has the meaning in
 // its comment.
 type Config struct {
-	Brokers  []string     // host:port of Kafka's brokers; required
-	Content  []string     // topics of content records
-	Features []string     // topics of feature records; one of both is required
-	Topics   kafka.Topics // Millrace's own topics; empty names = the defaults
-	Group    string       // consumer group; empty = "millrace-partitioner"
+	Brokers  kafka.Brokers // required
+	Content  []string      // topics of content records
+	Features []string      // topics of feature records; one of both is required
+	Topics   kafka.Topics  // Millrace's own topics; empty names = the defaults
+	Group    string        // consumer group; empty = "millrace-partitioner"
 
 	// Instance names this process within the group, and stays the same when it
 	// is started again; two living processes must not share one. Required.
@@ -37,6 +37,7 @@ type Config struct {
 	// SchemaRegistry is the URL of a Confluent-compatible registry, for topics
 	// with Confluent framing. Empty = such records have an unknown schema.
 	SchemaRegistry string
+	RegistryAccess kafka.RegistryAccess // how it is reached
 
 	// SchemaWait is how long a record of an unknown schema is held for the
 	// schema to appear. 0 = 2 s; negative = not at all.
@@ -60,8 +61,10 @@ func (c Config) Validate() error {
 	fault := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("partitioner: %s: %s", field, fmt.Sprintf(format, args...)))
 	}
-	if len(c.Brokers) == 0 {
+	if c.Brokers.None() {
 		fault("brokers", "none given; name at least one host:port")
+	} else if err := c.Brokers.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if len(c.Content)+len(c.Features) == 0 {
 		fault("content", "no topics; name at least one content or feature topic")
@@ -169,7 +172,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 	var lookup schemas.Lookup
 	if cfg.SchemaRegistry != "" {
 		var err error
-		if lookup, err = kafka.ConfluentRegistry(cfg.SchemaRegistry); err != nil {
+		if lookup, err = cfg.RegistryAccess.ConfluentRegistry(cfg.SchemaRegistry, log); err != nil {
 			return nil, err
 		}
 	}

@@ -264,7 +264,7 @@ func TestFencedOnlyOnceReplaced(t *testing.T) {
 	broker, err := kfake.NewCluster(kfake.NumBrokers(1))
 	must(t, err)
 	t.Cleanup(broker.Close)
-	w := newWorld(t, broker.ListenAddrs(), "")
+	w := newWorld(t, kafka.At(broker.ListenAddrs()...), "")
 	w.publish(schemas.Activity())
 	older, _ := w.start()
 	produce := func() {
@@ -306,7 +306,7 @@ func TestOutage(t *testing.T) {
 	_, portText, _ := net.SplitHostPort(addr)
 	port, err := strconv.Atoi(portText)
 	must(t, err)
-	w := newWorld(t, []string{addr}, "")
+	w := newWorld(t, kafka.At(addr), "")
 	l := w.load()
 	_, stop := w.start()
 	for len(l.count) < 1000 {

@@ -93,7 +93,7 @@ func TestOpenTransactionIsTold(t *testing.T) { testOpenTransaction(t, newFake(t)
 func testOpenTransaction(t *testing.T, w *world) {
 	w.publish(schemas.Activity())
 	topic := w.cfg.Content[0]
-	hanging, err := kgo.NewClient(kgo.SeedBrokers(w.brokers...), kgo.TransactionalID(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	hanging, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.TransactionalID(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	must(t, err)
 	defer hanging.Close()
 	must(t, hanging.BeginTransaction())

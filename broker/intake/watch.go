@@ -129,6 +129,9 @@ var (
 	errTakenBack = errors.New("intake: too many calls were taken back")
 )
 
+// NetConn returns the connection below, as that of crypto/tls does.
+func (c *watched) NetConn() net.Conn { return c.Conn }
+
 // Read implements net.Conn.
 func (c *watched) Read(p []byte) (int, error) {
 	if err := c.wait(); err != nil {

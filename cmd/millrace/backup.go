@@ -239,4 +239,6 @@ func kafkaFlagsOf(c *cobra.Command, what string) *kafkaFlags {
 	return &k
 }
 
+func (k *kafkaFlags) at(ctx context.Context) kafka.Brokers { return kafkaAt(ctx, k.brokers) }
+
 func (k *kafkaFlags) topics() kafka.Topics { return kafka.Prefixed(k.prefix) }

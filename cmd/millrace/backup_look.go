@@ -113,7 +113,7 @@ func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backu
 	if len(suspects) == 0 || len(f.kafka.brokers) == 0 {
 		return old, nil
 	}
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: f.kafka.brokers, Topics: f.kafka.topics()})
+	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: f.kafka.at(ctx), Topics: f.kafka.topics()})
 	if err != nil {
 		return old, err
 	}

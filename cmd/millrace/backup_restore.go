@@ -101,7 +101,7 @@ func (r *restoring) run(ctx context.Context) (err error) {
 	}
 	cfg := backups.RestoreConfig{
 		Bucket: r.bucket, To: backups.Target{Cut: r.cut, Time: r.at}, Data: r.data, NewLog: r.log == "new",
-		Brokers: r.kafka.brokers, Topics: r.kafka.topics(), Progress: r.progress.Progress, Log: slog.Default(),
+		Brokers: r.kafka.at(ctx), Topics: r.kafka.topics(), Progress: r.progress.Progress, Log: slog.Default(),
 	}
 	if cfg.Partitions, err = partitionsFlag(r.partitions); err != nil {
 		return err
@@ -208,7 +208,7 @@ func (r *restoring) groupOffsets(ctx context.Context) error {
 	r.progress.say("waiting for the groups to be without members")
 	limited, cancel := context.WithTimeout(ctx, groupWait)
 	defer cancel()
-	if err := kafka.SetGroupOffsets(limited, r.kafka.brokers, cut.Groups); err != nil {
+	if err := kafka.SetGroupOffsets(limited, r.kafka.at(ctx), cut.Groups); err != nil {
 		return err
 	}
 	for name, topics := range cut.Groups {
@@ -471,7 +471,7 @@ waits for at most a second at a time. Every partition needs a backup.`,
 		defer cancel()
 		return f.use(ctx, func(b *backup.Bucket) error {
 			t := startTeller(ctx, c.ErrOrStderr())
-			cut, err := backups.TakeCut(ctx, backups.CutConfig{Name: name, Bucket: b.Counted(t.Progress), Brokers: k.brokers, Topics: k.topics(), Tell: t.say, Log: slog.Default()})
+			cut, err := backups.TakeCut(ctx, backups.CutConfig{Name: name, Bucket: b.Counted(t.Progress), Brokers: k.at(ctx), Topics: k.topics(), Tell: t.say, Log: slog.Default()})
 			t.close()
 			if err != nil {
 				return err

@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/hint"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/secure"
 )
 
 // begun is the error of a command whose line was well.
@@ -38,7 +40,7 @@ func prepare(c *cobra.Command) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			if err := run(c, args); err != nil {
-				return begun{withWay(err, clusterWays)}
+				return begun{withWay(told(err), clusterWays)}
 			}
 			return nil
 		}
@@ -48,6 +50,24 @@ func prepare(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		prepare(sub)
 	}
+}
+
+// told gives an error of a connection the key that it is of, and a way out.
+func told(err error) error {
+	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" && e.Reason != millrace.ReasonUnavailable {
+		return err
+	}
+	refused := &millrace.Error{Reason: millrace.ReasonForbidden, Field: "tls", Detail: err.Error(), WayOut: secure.Refused(err)}
+	switch text := err.Error(); { // packages name themselves in their errors
+	case strings.Contains(text, "kafka: "):
+		refused = kafka.Refused(err)
+	case strings.Contains(text, "cluster: "):
+		refused = cluster.Refused(err)
+	}
+	if refused == nil || refused.WayOut == "" {
+		return err
+	}
+	return refused
 }
 
 // onlyGroups is the run of a command that only groups others.
@@ -182,13 +202,6 @@ func onCluster(c *cobra.Command, run func(ctx context.Context, cm *Common, cl *c
 	return cm
 }
 
-// nodeFlags are the certificates of a command that asks index nodes.
-func (c *Common) nodeFlags(f *pflag.FlagSet) {
-	f.StringVar(&c.TLS.Cert, "cert", "", "certificate to show index nodes, a PEM file")
-	f.StringVar(&c.TLS.Key, "key", "", "its key")
-	f.StringVar(&c.TLS.CA, "ca", "", "whose certificates index nodes must show")
-}
-
 // lookAtCluster is reachCluster for a command that writes nothing.
 func (c *Common) lookAtCluster(ctx context.Context) (*cluster.Client, error) {
 	return c.reach(ctx, cluster.Config{ReadOnly: true})
@@ -196,6 +209,7 @@ func (c *Common) lookAtCluster(ctx context.Context) (*cluster.Client, error) {
 
 func (c *Common) reach(ctx context.Context, cfg cluster.Config) (*cluster.Client, error) {
 	cfg.Endpoints, cfg.Name, cfg.Wait = c.Etcd, c.clusterName(), etcdWait
+	cfg.Access = securityOf(ctx).Connections.Etcd
 	cfg.Log = slog.New(quiet{slog.Default().Handler()})
 	cl, err := cluster.Open(ctx, cfg)
 	if err != nil && ctx.Err() != nil {

@@ -40,8 +40,12 @@ func (c *coordinatorConfig) exposures() (coordinator.Exposures, error) {
 	if len(c.Brokers) == 0 {
 		return nil, noKafka("exposures")
 	}
+	at := c.kafka()
+	if err := at.Validate(); err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
-		return kafka.FollowExposures(ctx, c.Brokers, c.Exposures, from, slog.Default(), take)
+		return kafka.FollowExposures(ctx, at, c.Exposures, from, slog.Default(), take)
 	}, nil
 }
 
@@ -51,7 +55,7 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 		return nil
 	}
 	return func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
-		acts := actsOf(&of, kafka.ActsConfig{Brokers: c.Brokers, Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
+		acts := actsOf(&of, kafka.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
 		return acts.Read
 	}
 }

@@ -113,7 +113,7 @@ func (q letterQuery) find(ctx context.Context, l *logFlags) ([]letterRow, error)
 	if q.limit < 1 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "limit", Detail: fmt.Sprintf("%d letters are none", q.limit), WayOut: "give a positive number"}
 	}
-	log, err := kafka.OpenDeadLetters(ctx, l.brokers, l.topics().DeadLetters)
+	log, err := kafka.OpenDeadLetters(ctx, l.at(ctx), l.topics().DeadLetters)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ With --raw it writes the value alone, byte for byte.`,
 }
 
 func letterAt(ctx context.Context, l *logFlags, offset millrace.Offset) (found kafka.DeadLetter, err error) {
-	log, err := kafka.OpenDeadLetters(ctx, l.brokers, l.topics().DeadLetters)
+	log, err := kafka.OpenDeadLetters(ctx, l.at(ctx), l.topics().DeadLetters)
 	if err != nil {
 		return found, err
 	}

@@ -60,7 +60,7 @@ func deadLetters(ctx context.Context, t *testing.T, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{addr}, Topic: "schemas", Registry: registry})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(addr), Topic: "schemas", Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func deadLetters(ctx context.Context, t *testing.T, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := kafka.NewProducer([]string{addr}, "dead-letters", nil)
+	p, err := kafka.NewProducer(kafka.At(addr), "dead-letters", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestDeadLettersList(t *testing.T) {
 			t.Errorf("%q\nlacks %q", out, want)
 		}
 	}
-	p, err := kafka.NewProducer([]string{addr}, "dead-letters", nil)
+	p, err := kafka.NewProducer(kafka.At(addr), "dead-letters", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http"
 	"strings"
 	"time"
 
@@ -13,15 +15,16 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/secure"
 )
 
 // doctor is what the checks look at.
 type doctor struct {
 	Common
-	grpc string
+	grpc  string
+	ports []string // of admin
 
 	kafkaAway, logMissing, etcdAway, unassigned bool // as the checks found
 }
@@ -42,6 +45,7 @@ func doctorCommand() *cobra.Command {
 	f.StringVar(&d.Cluster, "cluster", "millrace", "the cluster's name in etcd")
 	f.StringVar(&d.TopicPrefix, "topic-prefix", "", "before Millrace's own topics")
 	f.StringVar(&d.grpc, "grpc", "127.0.0.1:9090", "the broker's gRPC address")
+	f.StringSliceVar(&d.ports, "admin", nil, "admin ports of roles that should be ready, host:port each")
 	return c
 }
 
@@ -63,7 +67,7 @@ func (d *doctor) checks() []check {
 	kafkaUp := func() bool { return !d.kafkaAway }
 	etcdUp := func() bool { return !d.etcdAway }
 	assigned := func() bool { return !d.etcdAway && !d.unassigned }
-	return []check{
+	checks := []check{
 		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil},
 		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp},
 		{"the log is whole", d.logWhole, "look at Kafka's log", func() bool { return !d.kafkaAway && !d.logMissing }},
@@ -73,6 +77,52 @@ func (d *doctor) checks() []check {
 		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
 	}
+	if len(d.ports) > 0 {
+		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil})
+	}
+	return checks
+}
+
+// rolesReady asks admin ports.
+func (d *doctor) rolesReady(ctx context.Context) (string, error) {
+	var faults []string
+	for _, addr := range d.ports {
+		if err := readyAt(ctx, addr); err != nil {
+			faults = append(faults, fmt.Sprintf("%s: %v", addr, err))
+		}
+	}
+	if len(faults) > 0 {
+		return "", errors.New(strings.Join(faults, "\n"))
+	}
+	return strings.Join(d.ports, ", "), nil
+}
+
+// readyAt returns why the role of an admin port is not ready.
+func readyAt(ctx context.Context, addr string) error {
+	s, scheme := securityOf(ctx), "http"
+	t := &http.Transport{DialContext: s.plain().Dial}
+	defer t.CloseIdleConnections()
+	if s.TLS.On() {
+		files, err := secure.Open(s.TLS, "tls", slog.Default())
+		if err != nil {
+			return err
+		}
+		t.DialTLSContext, scheme = files.Dial, "https"
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: t}).Do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	why, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(strings.TrimSpace(string(why)))
+	}
+	return err
 }
 
 // warning is what is not wrong, and will be if nobody looks after it.
@@ -101,9 +151,13 @@ func (d *doctor) run(ctx context.Context, w io.Writer) error {
 			continue
 		}
 		failed++
+		err = told(err)
 		what, wayOut := err.Error(), check.wayOut
 		if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" {
 			what, wayOut = e.Detail, e.WayOut
+			if e.Reason == millrace.ReasonForbidden {
+				what = e.Field + ": " + what
+			}
 		}
 		fmt.Fprintf(w, "FAIL  %-24s %s\n      %-24s way out: %s\n", check.name, strings.ReplaceAll(what, "\n", indent), "", wayOut)
 	}
@@ -119,7 +173,7 @@ func finding(wayOut, what string, args ...any) error {
 }
 
 func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
-	err := kafka.WaitReady(ctx, d.Brokers)
+	err := kafka.WaitReady(ctx, kafkaAt(ctx, d.Brokers))
 	d.kafkaAway = err != nil
 	return fmt.Sprint(d.Brokers), err
 }
@@ -127,7 +181,7 @@ func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
 // logWhole warns of topics that no longer have their beginning: what is gone of
 // them is only in the replicas that are there.
 func (d *doctor) logWhole(ctx context.Context) (string, error) {
-	look, err := kafka.NewInspector(d.Brokers)
+	look, err := kafka.NewInspector(kafkaAt(ctx, d.Brokers))
 	if err != nil {
 		return "", err
 	}
@@ -156,7 +210,7 @@ func (d *doctor) logWhole(ctx context.Context) (string, error) {
 
 func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 	topics := kafka.Prefixed(d.TopicPrefix)
-	log, err := kafka.InspectTopics(ctx, d.Brokers, topics)
+	log, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.Brokers), topics)
 	if err != nil {
 		return "", err
 	}
@@ -184,7 +238,7 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 
 // records returns how many offsets of a topic have been used.
 func (d *doctor) records(ctx context.Context, topic string) (sum int64, err error) {
-	look, err := kafka.NewInspector(d.Brokers)
+	look, err := kafka.NewInspector(kafkaAt(ctx, d.Brokers))
 	if err != nil {
 		return 0, err
 	}
@@ -204,14 +258,14 @@ var errNoPartitioner = finding("start one: millrace partitioner --config FILE", 
 
 func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	topics := kafka.Prefixed(d.TopicPrefix)
-	look, err := kafka.InspectTopics(ctx, d.Brokers, topics)
+	look, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.Brokers), topics)
 	if err != nil {
 		return "", err
 	}
 	if look.Progress.Partitions == 0 {
 		return "", errNoPartitioner
 	}
-	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: d.Brokers, Topic: topics.Progress})
+	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: kafkaAt(ctx, d.Brokers), Topic: topics.Progress})
 	if err != nil {
 		return "", err
 	}
@@ -320,7 +374,7 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 }
 
 func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
-	c, err := client.Dial(d.grpc)
+	c, err := dialBroker(ctx, d.grpc)
 	if err != nil {
 		return "", err
 	}

@@ -197,7 +197,7 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 			t.Errorf("doctor says %q:\n%s", what, out)
 		}
 	}
-	c.must(kafka.EnsureTopics(c.ctx, []string{c.kafka}, kafka.Topics{}, nil))
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	lacks(c.says(assign, fails, c.doctor()...), restore)
 	c.ok()
 	out := c.says("epoch 1, 2 nodes, 2 replicas", fails, c.doctor()...) // there is no broker
@@ -220,7 +220,7 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 		c.must(m.Leave(c.ctx))
 	}
 	c.lose()
-	p, err := kafka.NewProducer([]string{c.kafka}, kafka.Topics{}.WithDefaults().DeadLetters, slog.New(slog.DiscardHandler))
+	p, err := kafka.NewProducer(kafka.At(c.kafka), kafka.Topics{}.WithDefaults().DeadLetters, slog.New(slog.DiscardHandler))
 	c.must(err)
 	defer p.Close()
 	p.Produce(c.ctx, kafka.Outgoing{Topic: kafka.Topics{}.WithDefaults().Timeline, Value: []byte("x")})
@@ -243,7 +243,7 @@ func TestLookingAtAClusterWritesNothing(t *testing.T) {
 func TestDoctorChecksTopics(t *testing.T) {
 	c := startClinic(t)
 	c.says("does not exist", fails, c.doctor()...)
-	c.must(kafka.EnsureTopics(c.ctx, []string{c.kafka}, kafka.Topics{}, nil))
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	c.says("ok    its topics fit", fails, c.doctor()...)
 	c.says("no partitioner has ever said that it works", fails, c.doctor()...)
 }
@@ -270,7 +270,7 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 // follows from that.
 func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
 	c := startClinic(t)
-	c.must(kafka.EnsureTopics(c.ctx, []string{c.kafka}, kafka.Topics{}, nil))
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	c.ok()
 	stale := cluster.Report{State: "stale", Reason: "kafka_away", Detail: "no answer", Partitions: cluster.All()}
 	c.nodes["node-1"].SetReports([]cluster.Report{stale})
@@ -315,10 +315,10 @@ func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
 // doctor and by cluster show, and nothing fails for it.
 func TestATrimmedLogIsWarnedOf(t *testing.T) {
 	c := startClinic(t)
-	c.must(kafka.EnsureTopics(c.ctx, []string{c.kafka}, kafka.Topics{}, nil))
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	c.ok()
 	c.says("ok    the log is whole", fails, c.doctor()...) // there is no broker
-	p, err := kafka.NewProducer([]string{c.kafka}, "dead-letters", slog.New(slog.DiscardHandler))
+	p, err := kafka.NewProducer(kafka.At(c.kafka), "dead-letters", slog.New(slog.DiscardHandler))
 	c.must(err)
 	defer p.Close()
 	for range 3 {

@@ -32,7 +32,7 @@ func TestTheSecondSignalEndsADrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer etcd.Close()
-	if err := kafka.EnsureTopics(ctx, []string{k.Addr()}, kafka.Prefixed("drain-"), nil); err != nil {
+	if err := kafka.EnsureTopics(ctx, kafka.At(k.Addr()), kafka.Prefixed("drain-"), nil); err != nil {
 		t.Fatal(err)
 	}
 	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1", "--replicas", "1", "--force")

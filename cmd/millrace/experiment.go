@@ -158,7 +158,7 @@ func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) 
 		}
 		t := &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, c.OutOrStdout()}
 		return withWay(run(ctx, t, args), experimentWays)
-	}).nodeFlags(c.Flags())
+	})
 	return c
 }
 

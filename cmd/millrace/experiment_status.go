@@ -71,13 +71,13 @@ func (t *trial) status(ctx context.Context, name string, q *statusQuery) error {
 		return err
 	}
 	tally := compare.New(of)
-	others, err := kafka.ReadExposures(ctx, q.brokers, q.topic, from, tally.Add)
+	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, tally.Add)
 	if err != nil {
 		return err
 	}
 	strange, unread := outcome.Faults{}, error(nil)
 	if o := of.Experiment.Outcomes; o != nil {
-		acts := actsOf(o, kafka.ActsConfig{Brokers: q.brokers, Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: from})
+		acts := actsOf(o, kafka.ActsConfig{Brokers: kafkaAt(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: from})
 		unread = acts.Read(ctx, tally.Did)
 		strange = acts.Faults
 	}

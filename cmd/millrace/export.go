@@ -155,7 +155,7 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 func (e *exporting) open(ctx context.Context, topic string, from millrace.Time) (*kafka.TopicSpan, error) {
 	ctx, cancel := e.log.bound(ctx)
 	defer cancel()
-	return kafka.OpenTopic(ctx, e.log.brokers, topic, from)
+	return kafka.OpenTopic(ctx, e.log.at(ctx), topic, from)
 }
 
 // wanted reports whether an answer is to be written.

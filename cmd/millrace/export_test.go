@@ -52,7 +52,7 @@ func shownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 
 func writeExposures(ctx context.Context, t *testing.T, addr string, records ...*exposure.Record) {
 	t.Helper()
-	log, stop, err := kafka.OpenExposures([]string{addr}, "exposures", nil)
+	log, stop, err := kafka.OpenExposures(kafka.At(addr), "exposures", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func writeExposures(ctx context.Context, t *testing.T, addr string, records ...*
 	}
 	waitFor(ctx, t, "the exposures to be written", func() bool {
 		n := 0
-		if _, err := kafka.ReadExposures(ctx, []string{addr}, "exposures", 0, func(*exposure.Record) { n++ }); err != nil {
+		if _, err := kafka.ReadExposures(ctx, kafka.At(addr), "exposures", 0, func(*exposure.Record) { n++ }); err != nil {
 			return false
 		}
 		return n >= len(records)

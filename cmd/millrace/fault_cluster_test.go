@@ -96,10 +96,10 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 		ids = append(ids, fmt.Sprintf("node-%d", i+1))
 	}
 	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", strings.Join(ids, ","), "--replicas", "2", "--force")
-	if err := kafka.EnsureTopics(ctx, []string{c.kafka}, kafka.Prefixed(c.prefix), nil); err != nil {
+	if err := kafka.EnsureTopics(ctx, kafka.At(c.kafka), kafka.Prefixed(c.prefix), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := kafka.EnsureContentTopic(ctx, []string{c.kafka}, c.prefix+"activity", 4, nil); err != nil {
+	if err := kafka.EnsureContentTopic(ctx, kafka.At(c.kafka), c.prefix+"activity", 4, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range ids {
@@ -146,7 +146,7 @@ func (c *faultCluster) load(lines [][]byte) {
 			c.t.Fatal(err)
 		}
 	}
-	look, err := kafka.NewInspector([]string{c.kafka})
+	look, err := kafka.NewInspector(kafka.At(c.kafka))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func publish(ctx context.Context, t *testing.T, kafkaAddr, prefix string, lines 
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{kafkaAddr}, Topic: kafka.Prefixed(prefix).Schemas, Registry: registry})
+	known, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(kafkaAddr), Topic: kafka.Prefixed(prefix).Schemas, Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func publish(ctx context.Context, t *testing.T, kafkaAddr, prefix string, lines 
 	if err := known.Publish(ctx, activity); err != nil {
 		t.Fatal(err)
 	}
-	producer, err := kafka.NewProducer([]string{kafkaAddr}, "", nil)
+	producer, err := kafka.NewProducer(kafka.At(kafkaAddr), "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

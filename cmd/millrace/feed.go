@@ -23,7 +23,6 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/client"
 )
 
 func feedCommand() *cobra.Command {
@@ -40,7 +39,7 @@ func feedCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cl, err := client.Dial(flags.addr)
+			cl, err := dialBroker(c.Context(), flags.addr)
 			if err != nil {
 				return err
 			}

@@ -34,7 +34,7 @@ func feedDefinitions() []*cobra.Command {
 			}
 			note(c, versions)
 			return withWay(run(ctx, c.OutOrStdout(), &feedStore{cm, cl, versions}, args), feedWays)
-		}).nodeFlags(c.Flags())
+		})
 		return c
 	}
 	return []*cobra.Command{
@@ -91,7 +91,7 @@ func (s *feedStore) checks(ctx context.Context) (c broker.Checks, done func(), e
 	if err != nil {
 		return c, done, err
 	}
-	credentials, err := s.cm.dial()
+	credentials, err := securityOf(ctx).dial()
 	if err != nil {
 		return c, done, err
 	}

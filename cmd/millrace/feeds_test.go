@@ -131,7 +131,7 @@ func TestFeedDefinitionCommands(t *testing.T) {
 
 	// What was stored by other means breaks no caller, and is told.
 	bypass(ctx, t, c.Etcd, "stars", "name: stars\nmodel: recency\nfilter: record.strs > 1\n")
-	told(ctx, t, c.Admin, `millrace_broker_definition_fault{feed="stars"} 1`)
+	metricTold(ctx, t, c.Admin, `millrace_broker_definition_fault{feed="stars"} 1`)
 	out, err = on("list")
 	wants("list", out, err, "index node node-1: filter")
 	wants("list", out, err, "cluster, version 1, in place of the built-in one")
@@ -163,8 +163,8 @@ func bypass(ctx context.Context, t *testing.T, etcd, name, text string) {
 	}
 }
 
-// told waits until a process's metrics have a line.
-func told(ctx context.Context, t *testing.T, admin, line string) {
+// metricTold waits until a process's metrics have a line.
+func metricTold(ctx context.Context, t *testing.T, admin, line string) {
 	t.Helper()
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", nil)

@@ -137,8 +137,8 @@ func startLoading(t *testing.T, kafkaAddr string) *loading {
 	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1,node-2", "--replicas", "2", "--force")
 
 	if err := errors.Join(
-		kafka.EnsureTopics(ctx, []string{kafkaAddr}, kafka.Prefixed(l.prefix), nil),
-		kafka.EnsureContentTopic(ctx, []string{kafkaAddr}, l.prefix+"activity", 4, nil),
+		kafka.EnsureTopics(ctx, kafka.At(kafkaAddr), kafka.Prefixed(l.prefix), nil),
+		kafka.EnsureContentTopic(ctx, kafka.At(kafkaAddr), l.prefix+"activity", 4, nil),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func (l *loading) verify(truth *oracle.Feed) {
 // once.
 func (l *loading) verifyLog(truth *oracle.Feed) {
 	l.t.Helper()
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: []string{l.kafka}, Topics: kafka.Prefixed(l.prefix)})
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: kafka.At(l.kafka), Topics: kafka.Prefixed(l.prefix)})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func loadWithKills(ctx context.Context, t *testing.T, kafkaAddr, prefix string, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{kafkaAddr}, Topic: topics.Schemas, Registry: registry})
+	known, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(kafkaAddr), Topic: topics.Schemas, Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,12 +235,12 @@ func loadWithKills(ctx context.Context, t *testing.T, kafkaAddr, prefix string, 
 	if err := known.Publish(ctx, activity); err != nil {
 		t.Fatal(err)
 	}
-	producer, err := kafka.NewProducer([]string{kafkaAddr}, "", nil)
+	producer, err := kafka.NewProducer(kafka.At(kafkaAddr), "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer producer.Close()
-	look, err := kafka.NewInspector([]string{kafkaAddr})
+	look, err := kafka.NewInspector(kafka.At(kafkaAddr))
 	if err != nil {
 		t.Fatal(err)
 	}

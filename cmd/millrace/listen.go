@@ -3,73 +3,44 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/secure"
 )
 
-// loopbackOnly refuses an address that others could reach, where nothing
-// would authenticate them.
-func loopbackOnly(addr string) error {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return fmt.Errorf("%q is no host:port: %w", addr, err)
-	}
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("%s is reachable by others: give the role certificates (tls: cert, key, ca), or say insecure: true if the network is guarded by other means", addr)
-}
-
-// Security is how a role's ports and calls are protected. Without it a role
-// listens on loopback only.
+// Security is how a role's ports and calls are protected, and how it reaches
+// what is not Millrace's. Without TLS a role listens and calls on loopback only.
 type Security struct {
-	TLS struct {
-		Cert string `yaml:"cert"` // PEM files of the role's certificate and key
-		Key  string `yaml:"key"`
-		CA   string `yaml:"ca"` // whose certificates callers and callees must show
-	} `yaml:"tls"`
-	Insecure bool `yaml:"insecure"` // listen anywhere without TLS
+	// TLS names the role's certificate and key, and the CA whose certificates
+	// callers and callees must show.
+	TLS         secure.TLS  `yaml:"tls,omitempty"`
+	Insecure    bool        `yaml:"insecure,omitempty"` // listen and call anywhere without TLS
+	Connections Connections `yaml:"connect,omitempty"`
 }
 
-func (s *Security) config() (*tls.Config, error) {
-	if s.TLS.Cert == "" && s.TLS.Key == "" && s.TLS.CA == "" {
+func (s *Security) plain() secure.Plain { return secure.Plain{Insecure: s.Insecure} }
+
+// server is how a port is served; nil: by plain text.
+func (s *Security) server(auth tls.ClientAuthType) (*tls.Config, error) {
+	if !s.TLS.On() {
 		return nil, nil
 	}
-	if s.TLS.Cert == "" || s.TLS.Key == "" || s.TLS.CA == "" {
-		return nil, errors.New("tls: cert, key and ca go together")
-	}
-	pair, err := tls.LoadX509KeyPair(s.TLS.Cert, s.TLS.Key)
+	files, err := secure.Open(s.TLS, "tls", slog.Default())
 	if err != nil {
-		return nil, fmt.Errorf("tls: %w", err)
+		return nil, err
 	}
-	pem, err := os.ReadFile(s.TLS.CA)
-	if err != nil {
-		return nil, fmt.Errorf("tls: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("tls: %s holds no certificate", s.TLS.CA)
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
-		RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
-		NextProtos: []string{"h2", "http/1.1"},
-	}, nil
+	return files.Server(auth)
 }
 
 // port is where a role listens.
@@ -78,18 +49,23 @@ type port struct {
 	addr    string // host:port
 	conns   int    // at a time; 0: any number
 	refusal string // that others are told by, if they speak plainly
+	open    bool   // who shows no certificate is let in, and judged by what it asks
 }
 
 // listen takes a port: with mutual TLS if there are certificates, else on
 // loopback or as insecure. A role takes its ports before it waits for anything;
 // until it serves one, that hangs up on who calls.
 func (s *Security) listen(ctx context.Context, p port) (net.Listener, error) {
-	c, err := s.config()
+	auth := tls.RequireAndVerifyClientCert
+	if p.open {
+		auth = tls.VerifyClientCertIfGiven
+	}
+	c, err := s.server(auth)
 	if err != nil {
 		return nil, err
 	}
-	if c == nil && !s.Insecure {
-		if err := loopbackOnly(p.addr); err != nil {
+	if c == nil {
+		if err := s.plain().Check(p.addr); err != nil {
 			return nil, fmt.Errorf("%s: %w", p.field, err)
 		}
 	}
@@ -178,12 +154,16 @@ func (d *door) Accept() (net.Conn, error) {
 
 // dial is how the role calls others by gRPC.
 func (s *Security) dial() (grpc.DialOption, error) {
-	c, err := s.config()
+	if !s.TLS.On() {
+		return grpc.WithTransportCredentials(grpctune.Plain(s.plain().Check)), nil
+	}
+	files, err := secure.Open(s.TLS, "tls", slog.Default())
 	if err != nil {
 		return nil, err
 	}
-	if c == nil {
-		return grpc.WithTransportCredentials(insecure.NewCredentials()), nil
-	}
-	return grpc.WithTransportCredentials(credentials.NewTLS(c)), nil
+	return grpc.WithTransportCredentials(grpctune.Greeted(grpctune.TLS(func() *tls.Config {
+		c := files.Client()
+		c.MinVersion = tls.VersionTLS13
+		return c
+	}))), nil
 }

@@ -2,16 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -31,17 +25,10 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/secure/authority"
 )
 
 func TestOnlyLoopbackWithoutProtection(t *testing.T) {
-	for addr, ok := range map[string]bool{
-		"127.0.0.1:0": true, "localhost:0": true, "[::1]:0": true,
-		"0.0.0.0:0": false, ":0": false, "192.0.2.1:80": false, "127.0.0.1": false,
-	} {
-		if err := loopbackOnly(addr); (err == nil) != ok {
-			t.Errorf("loopbackOnly(%q) = %v", addr, err)
-		}
-	}
 	var s Security
 	if l, err := s.listen(t.Context(), port{addr: "0.0.0.0:0"}); err == nil {
 		l.Close()
@@ -180,52 +167,21 @@ func TestMutualTLS(t *testing.T) {
 	}
 }
 
-// certificates makes a CA, and a role's certificate for 127.0.0.1 or other
-// addresses.
-func certificates(t *testing.T, addrs ...net.IP) *Security {
+// certificates are a role's certificate for 127.0.0.1 or other addresses, of a
+// CA of its own.
+func certificates(t *testing.T, addrs ...string) *Security {
 	t.Helper()
 	if len(addrs) == 0 {
-		addrs = []net.IP{net.IPv4(127, 0, 0, 1)}
+		addrs = []string{"127.0.0.1"}
 	}
-	dir := t.TempDir()
-	write := func(name, kind string, der []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// One certificate is its own CA: nothing here is about chains.
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: addrs, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var s Security
-	s.TLS.Cert = write("cert.pem", "CERTIFICATE", der)
-	s.TLS.CA = s.TLS.Cert
-	s.TLS.Key = write("key.pem", "EC PRIVATE KEY", keyDER)
-	return &s
+	return &Security{TLS: authority.New(t).Issue("role", addrs...)}
 }
 
 // Whoever takes a node's address, or has itself registered under its name, is
 // not asked anything without a certificate of the cluster's CA for that
 // address (input 115).
 func TestAHijackedAddressIsRefused(t *testing.T) {
-	own, elsewhere, stranger := certificates(t), certificates(t, net.IPv4(127, 0, 0, 2)), certificates(t)
+	own, elsewhere, stranger := certificates(t), certificates(t, "127.0.0.2"), certificates(t)
 	both, err := os.ReadFile(own.TLS.CA)
 	if err != nil {
 		t.Fatal(err)
@@ -252,10 +208,9 @@ func TestAHijackedAddressIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if of, err := c.s.config(); err != nil {
+		if of, err := c.s.server(tls.NoClientCert); err != nil {
 			t.Fatal(err)
 		} else if of != nil {
-			of.ClientAuth = tls.NoClientCert
 			l = tls.NewListener(l, of)
 		}
 		var asked atomic.Int32

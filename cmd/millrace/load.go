@@ -22,6 +22,7 @@ func loadCommand() *cobra.Command {
 		prefix string
 		loss   bool
 		cm     *Common
+		addrs  []string
 	)
 	c := &cobra.Command{
 		Use:   "load --topic TOPIC FILE.ndjson[.zst]",
@@ -46,6 +47,7 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 			if o.Schema, err = readSchema(schema); err != nil {
 				return err
 			}
+			o.Brokers = kafkaAt(c.Context(), addrs)
 			o.File, o.Progress, o.Log, o.Topics = args[0], os.Stderr, slog.Default(), kafka.Prefixed(prefix)
 			o.Review = review{cm: cm, out: c.OutOrStdout(), force: loss, accept: "--accept-loss"}.schema
 			began := time.Now()
@@ -55,7 +57,7 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 			}
 			if report.Loaded > 0 {
 				fmt.Fprintf(c.ErrOrStderr(), "What partitioners refuse later: millrace deadletters list --topic %s --since %s%s\n",
-					o.Topic, began.UTC().Format(time.RFC3339), reach(o.Brokers, prefix))
+					o.Topic, began.UTC().Format(time.RFC3339), reach(addrs, prefix))
 			}
 			w := c.OutOrStdout()
 			for _, f := range report.Faults {
@@ -74,7 +76,7 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 	f := c.Flags()
 	f.StringVar(&o.Topic, "topic", "", "the content or feature topic")
 	f.StringVar(&schema, "schema", "activity", "activity, note, features, or an .avsc file")
-	f.StringSliceVar(&o.Brokers, "brokers", []string{defaultBroker}, "Kafka, host:port each")
+	f.StringSliceVar(&addrs, "brokers", []string{defaultBroker}, "Kafka, host:port each")
 	f.StringVar(&o.Rejected, "rejected", "", "where rejected lines go (default FILE.rejected.ndjson)")
 	f.DurationVar(&o.Wait, "wait", 0, "how long to wait for Kafka, and for a partitioner that consumes the topic (default 30s)")
 	f.BoolVar(&o.Force, "force", false, "load even if no partitioner consumes the topic")

@@ -55,8 +55,11 @@ one member's feed, and the curl line that asks for it.`,
 	}
 	var level slog.Level
 	c.PersistentFlags().TextVar(&level, "log-level", slog.LevelWarn, "log from this level on: DEBUG, INFO, WARN or ERROR")
-	c.PersistentPreRun = func(*cobra.Command, []string) {
+	c.PersistentFlags().String("context", "", `work on this cluster: see "millrace help context"`)
+	settingFlags(c.PersistentFlags())
+	c.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		slog.SetDefault(slog.New(tracedToo{slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})}))
+		return begunOrNil(inContext(c))
 	}
 	c.AddGroup(
 		&cobra.Group{ID: "try", Title: "Try it:"},
@@ -70,7 +73,7 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand())
+	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), contextCommand(), connectionsHelp())
 	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand())
 	prepare(c)
 	return c

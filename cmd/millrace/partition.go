@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -38,9 +37,15 @@ taken out of service by its node, and made anew.`,
 
 // nodeConns are connections to nodes, one to each address.
 type nodeConns struct {
-	how grpc.DialOption // nil: not encrypted
+	how grpc.DialOption
 	mu  sync.Mutex
 	all map[string]*grpc.ClientConn
+}
+
+// nodeConnsOf are those of a command.
+func nodeConnsOf(ctx context.Context) (*nodeConns, error) {
+	how, err := securityOf(ctx).dial()
+	return &nodeConns{how: how}, err
 }
 
 func (c *nodeConns) dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
@@ -48,12 +53,8 @@ func (c *nodeConns) dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
 	defer c.mu.Unlock()
 	conn := c.all[n.Addr]
 	if conn == nil {
-		how := c.how
-		if how == nil {
-			how = grpc.WithTransportCredentials(insecure.NewCredentials())
-		}
 		var err error
-		if conn, err = grpc.NewClient(n.Addr, how); err != nil {
+		if conn, err = grpc.NewClient(n.Addr, c.how); err != nil {
 			return nil, err
 		}
 		if c.all == nil {
@@ -126,7 +127,10 @@ func partitionCheck(cm *Common) *cobra.Command {
 }
 
 func checkReplicas(ctx context.Context, m *cluster.Map, p millrace.Partition) (all checked, err error) {
-	var conns nodeConns
+	conns, err := nodeConnsOf(ctx)
+	if err != nil {
+		return all, err
+	}
 	defer conns.close()
 	trails, err := digest.Trails(ctx, m, conns.dial, p)
 	all.Partition = p
@@ -218,9 +222,12 @@ a line for each. Fails if there is anything.`,
 			if err != nil {
 				return err
 			}
-			var conns nodeConns
+			conns, err := nodeConnsOf(c.Context())
+			if err != nil {
+				return err
+			}
 			defer conns.close()
-			sides, err := sidesOf(l.m, p, nodes, &conns)
+			sides, err := sidesOf(l.m, p, nodes, conns)
 			if err != nil {
 				return err
 			}

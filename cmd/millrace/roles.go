@@ -28,10 +28,12 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/partitioner"
 )
 
@@ -42,8 +44,19 @@ type Common struct {
 	Etcd        []string `yaml:"etcd"`         // host:port each
 	Cluster     string   `yaml:"cluster"`      // its name in etcd; default "millrace"
 	Admin       string   `yaml:"admin"`        // host:port of livez, readyz, metrics, pprof
-	Security    `yaml:",inline"`
+	// Authorization is who may do what; left out: who gets through a port may do
+	// everything that it serves, on loopback only.
+	Authorization permit.Config `yaml:"authorization"`
+	Audit         string        `yaml:"audit"` // a file of what others have the role do
+	Security      `yaml:",inline"`
 }
+
+// roleFlags is the help on what goes before the configuration.
+const roleFlags = `Flags and variables of the environment go before the configuration: see "millrace
+help connections". Certificates and files of passwords are read again when they
+change.
+
+`
 
 // everyRole is the help on what every role's configuration may have besides.
 const everyRole = `
@@ -51,8 +64,21 @@ const everyRole = `
   # In every role:
   cluster: millrace            # its name in etcd, the same in every role
   topic_prefix: ""             # before the names of Millrace's own topics, the same in every role
-  tls: {cert: role.pem, key: role.key, ca: ca.pem}  # of its ports and of its calls; left out: it listens on loopback only
-  insecure: false              # true: it listens anywhere without tls, where other means guard the network`
+  tls: {cert: role.pem, key: role.key, ca: ca.pem}  # of its ports and of its calls; left out: loopback only
+  insecure: false              # true: it listens and calls anywhere without tls, where other means guard the network
+  authorization:               # who may do what; only a role on loopback may leave it out
+    identities: {broker-1: [broker], "spiffe://example/ops": [operator]}  # roles by certificate or token: caller, node, broker, partitioner, operator
+    tokens: tokens             # a file of bearer tokens, a line each: NAME TOKEN
+    jwt: {jwks: keys.json, issuer: "https://login.example", audience: millrace}  # signed tokens, whose subject is the name
+    probes: false              # true: livez, readyz and metrics of the admin port need no certificate
+  audit: /var/log/millrace/audit.ndjson  # what others have the role do: who, what, before and after; left out: in the log alone
+  connect:                     # to what is not Millrace's; what has no tls speaks plain text, on loopback only
+    kafka:
+      tls: {ca: ca.pem, cert: me.pem, key: me.key, server_name: kafka.example}  # ca: system is whom the machine trusts
+      sasl: {mechanism: SCRAM-SHA-512, username: me, password_file: kafka-password}  # or PLAIN, SCRAM-SHA-256; OAUTHBEARER has a token_file
+      insecure: false          # true: plain text anywhere
+    etcd: {tls: {ca: ca.pem}, username: me, password_file: etcd-password, insecure: false}
+    schema_registry: {tls: {ca: ca.pem}, username: me, password_file: registry-password, insecure: false}  # password: in the file itself`
 
 // roleCommand is a command that reads a configuration file and runs until it
 // is told to stop.
@@ -61,11 +87,14 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 	c := &cobra.Command{
 		Use:   name + " --config FILE",
 		Short: short,
-		Long:  short + ".\n\nThe configuration file, in YAML:\n\n" + example + everyRole,
+		Long:  short + ".\n\n" + roleFlags + "The configuration file, in YAML:\n\n" + example + everyRole,
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var cfg C
 			if err := readYAML(file, &cfg); err != nil {
+				return err
+			}
+			if err := any(&cfg).(interface{ security() *Security }).security().override(c.Flags()); err != nil {
 				return err
 			}
 			stop, err := startTraces(c.Context(), "millrace-"+name)
@@ -102,6 +131,7 @@ type role struct {
 	group   *errgroup.Group // of the parts, and the admin port
 	parts   sync.WaitGroup
 	end     context.CancelFunc // of the admin port
+	permit  *permit.Policy
 }
 
 func newRole(ctx context.Context, c *Common, ready func() error) (*role, context.Context, error) {
@@ -111,12 +141,16 @@ func newRole(ctx context.Context, c *Common, ready func() error) (*role, context
 	last, end := context.WithCancel(context.WithoutCancel(ctx))
 	r.end = end
 	r.group, ctx = errgroup.WithContext(ctx)
+	var err error
+	if r.permit, err = c.Authorization.Open(slog.Default()); err != nil {
+		return nil, nil, err
+	}
 	if c.Admin != "" {
-		l, err := c.listen(ctx, port{"admin", c.Admin, intake.DefaultConns, intake.RefusalHTTP})
+		l, err := c.listen(ctx, port{"admin", c.Admin, intake.DefaultConns, intake.RefusalHTTP, c.Authorization.Probes || c.Authorization.ByToken()})
 		if err != nil {
 			return nil, nil, err
 		}
-		r.group.Go(func() error { return admin.Serve(last, l, admin.Handler(r.metrics, ready)) })
+		r.group.Go(func() error { return admin.Serve(last, l, r.permit.Handler(admin.Handler(r.metrics, ready))) })
 	}
 	return r, ctx, nil
 }
@@ -138,6 +172,28 @@ func (r *role) wait() error {
 	return r.group.Wait()
 }
 
+func (c *Common) security() *Security { return &c.Security }
+
+// listen takes a port. Beyond loopback a role says who may do what, since the
+// certificates of the CA are those of many.
+func (c *Common) listen(ctx context.Context, p port) (net.Listener, error) {
+	if !c.Authorization.On() && c.TLS.On() && !c.Insecure && c.plain().Check(p.addr) != nil {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "authorization", Detail: fmt.Sprintf("%s (%s) is beyond loopback, and whoever has a certificate of the CA could do everything there", p.field, p.addr),
+			WayOut: "name identities and their roles, or say insecure: true if they may",
+		}
+	}
+	return c.Security.listen(ctx, p)
+}
+
+// kafka is the role's Kafka.
+func (c *Common) kafka() kafka.Brokers {
+	if len(c.Brokers) == 0 {
+		return kafka.Brokers{}
+	}
+	return c.Connections.Kafka.At(slog.Default(), c.Brokers...)
+}
+
 func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
 
 // checkDir refuses a data directory of another cluster or node, and returns
@@ -152,7 +208,7 @@ func (c *Common) checkDir(data string, id millrace.NodeID) (instance cluster.Ins
 // openCluster joins the cluster. dir, if not empty, keeps what was last good of
 // it, so that the role can start while etcd is away.
 func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, error) {
-	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()})
+	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Access: c.Connections.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()})
 }
 
 // waiting says what a role waits for that has not heard of its cluster.
@@ -182,7 +238,7 @@ func partitionerCommand() *cobra.Command {
   features: [entity-features]  # topics of feature records
   group: millrace-partitioner  # the consumer group; two groups are two clusters' partitioners
   instance: partitioner-1      # this process's name, kept across restarts
-  schema_registry: http://registry:8081  # of topics with Confluent framing; left out: there are none
+  schema_registry: https://registry:8081  # of topics with Confluent framing; left out: there are none
   future: 24h                  # how far a record's time may be after its arrival; the same in all of a group
   admin: 127.0.0.1:6061`, func(ctx context.Context, c *partitionerConfig) error {
 		var made atomic.Pointer[partitioner.Partitioner]
@@ -196,8 +252,8 @@ func partitionerCommand() *cobra.Command {
 			return err
 		}
 		p, err := partitioner.New(partitioner.Config{
-			Brokers: c.Brokers, Content: c.Content, Features: c.Features, Topics: kafka.Prefixed(c.TopicPrefix),
-			Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry, Future: c.Future,
+			Brokers: c.kafka(), Content: c.Content, Features: c.Features, Topics: kafka.Prefixed(c.TopicPrefix),
+			Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry, RegistryAccess: c.Connections.SchemaRegistry, Future: c.Future,
 		}, slog.Default(), r.metrics)
 		if err != nil {
 			return err
@@ -361,9 +417,16 @@ func indexnodeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		var acts *audit.Log
+		if c.Audit != "" {
+			if acts, err = audit.Open(c.Audit); err != nil {
+				return err
+			}
+			defer acts.Close()
+		}
 		n, err := openNode(ctx, &closed, indexnode.Config{
-			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.Brokers, Topics: kafka.Prefixed(c.TopicPrefix),
-			Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
+			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.kafka(), Topics: kafka.Prefixed(c.TopicPrefix),
+			Permit: r.permit, Audit: acts, Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err
@@ -430,7 +493,7 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 			return nil, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s is Millrace's own topic for other things", own), WayOut: "name another, such as exposures"}
 		}
 	}
-	records, closes, err := kafka.OpenExposures(c.Brokers, c.Exposures, slog.Default())
+	records, closes, err := kafka.OpenExposures(c.kafka(), c.Exposures, slog.Default())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -472,14 +535,14 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		grpcs, err := c.listen(ctx, port{field: "grpc", addr: c.GRPC, conns: c.connections()})
+		grpcs, err := c.listen(ctx, port{field: "grpc", addr: c.GRPC, conns: c.connections(), open: c.Authorization.ByToken()})
 		if err != nil {
 			return err
 		}
 		defer grpcs.Close()
 		var https net.Listener
 		if c.HTTP != "" {
-			if https, err = c.listen(ctx, port{"http", c.HTTP, c.connections(), intake.RefusalHTTP}); err != nil {
+			if https, err = c.listen(ctx, port{"http", c.HTTP, c.connections(), intake.RefusalHTTP, c.Authorization.ByToken()}); err != nil {
 				return err
 			}
 			defer https.Close()
@@ -532,7 +595,7 @@ func brokerCommand() *cobra.Command {
 			return err
 		}
 		b, err := broker.New(broker.Config{
-			Exposures: exposures, Name: host + " " + c.GRPC,
+			Permit: r.permit, Exposures: exposures, Name: host + " " + c.GRPC,
 			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Experiments: tests, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {

@@ -34,6 +34,8 @@ func logFlagsOf(f *pflag.FlagSet) *logFlags {
 	return &l
 }
 
+func (l *logFlags) at(ctx context.Context) kafka.Brokers { return kafkaAt(ctx, l.brokers) }
+
 func (l *logFlags) topics() kafka.Topics { return kafka.Prefixed(l.prefix) }
 
 // bound is ctx with the flags' limit.
@@ -70,7 +72,7 @@ func (l *logFlags) withSchemas(ctx context.Context, use func(*kafka.SchemaLog, *
 	if err != nil {
 		return err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: l.brokers, Topic: l.topics().Schemas, Registry: registry})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: l.at(ctx), Topic: l.topics().Schemas, Registry: registry})
 	if err != nil {
 		return err
 	}
@@ -133,7 +135,7 @@ fingerprint, now and later. A schema of it is refused from then on.`,
 
 // schemaWord completes a command that gives an operator's word about a
 // fingerprint to everyone, for good.
-func schemaWord(l *logFlags, give func(context.Context, []string, string, millrace.Fingerprint) error, done string, c *cobra.Command) *cobra.Command {
+func schemaWord(l *logFlags, give func(context.Context, kafka.Brokers, string, millrace.Fingerprint) error, done string, c *cobra.Command) *cobra.Command {
 	var yes bool
 	c.Args = cobra.ExactArgs(1)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -146,7 +148,7 @@ func schemaWord(l *logFlags, give func(context.Context, []string, string, millra
 		}
 		ctx, cancel := l.bound(c.Context())
 		defer cancel()
-		if err := give(ctx, l.brokers, l.topics().Schemas, fp); err != nil {
+		if err := give(ctx, l.at(ctx), l.topics().Schemas, fp); err != nil {
 			return err
 		}
 		fmt.Fprintf(c.OutOrStdout(), "schema %s is %s\n", fp, done)

@@ -37,7 +37,7 @@ func topicsShow(l *logFlags) *cobra.Command {
 }
 
 func showTopics(ctx context.Context, w io.Writer, l *logFlags) error {
-	log, err := kafka.InspectTopics(ctx, l.brokers, l.topics())
+	log, err := kafka.InspectTopics(ctx, l.at(ctx), l.topics())
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func showTopics(ctx context.Context, w io.Writer, l *logFlags) error {
 
 // withProgress reads the topic progress to its end for use.
 func (l *logFlags) withProgress(ctx context.Context, use func(*kafka.ProgressLog) error) error {
-	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: l.brokers, Topic: l.topics().Progress})
+	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: l.at(ctx), Topic: l.topics().Progress})
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func skipPlaces(ctx context.Context, w io.Writer, l *logFlags, progress *kafka.P
 	var asked []kafka.Skip
 	for _, at := range places {
 		s := at.Skip(f.group)
-		if err := kafka.RequestSkip(ctx, l.brokers, l.topics().Progress, s); err != nil {
+		if err := kafka.RequestSkip(ctx, l.at(ctx), l.topics().Progress, s); err != nil {
 			return err
 		}
 		asked = append(asked, s)
@@ -245,7 +245,7 @@ present ones once their data directories are empty.`,
 }
 
 func adopt(ctx context.Context, w io.Writer, l *logFlags, group string, fromBeginning, yes bool) error {
-	look, err := kafka.NewInspector(l.brokers)
+	look, err := kafka.NewInspector(l.at(ctx))
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func topicsForget(l *logFlags) *cobra.Command {
 				if !yes {
 					return errNotConfirmed
 				}
-				return kafka.ForgetGroup(ctx, l.brokers, l.topics().Progress, group)
+				return kafka.ForgetGroup(ctx, l.at(ctx), l.topics().Progress, group)
 			})
 		},
 	}

@@ -30,10 +30,10 @@ func logOfTest(t *testing.T) (ctx context.Context, addr string) {
 	}
 	t.Cleanup(c.Close)
 	addr = c.ListenAddrs()[0]
-	if err := kafka.EnsureTopics(ctx, []string{addr}, kafka.Topics{}, nil); err != nil {
+	if err := kafka.EnsureTopics(ctx, kafka.At(addr), kafka.Topics{}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := kafka.EnsureContentTopic(ctx, []string{addr}, "posts", 3, nil); err != nil {
+	if err := kafka.EnsureContentTopic(ctx, kafka.At(addr), "posts", 3, nil); err != nil {
 		t.Fatal(err)
 	}
 	return ctx, addr
@@ -55,7 +55,7 @@ func TestSchemaCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{addr}, Topic: "schemas", Registry: registry})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(addr), Topic: "schemas", Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestTopicsThatAreCreatedAgain(t *testing.T) {
 		if _, err := kadm.NewClient(cl).DeleteTopics(ctx, topic); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(kafka.EnsureTopics(ctx, []string{addr}, kafka.Topics{}, nil), kafka.EnsureContentTopic(ctx, []string{addr}, "posts", 3, nil)); err != nil {
+		if err := errors.Join(kafka.EnsureTopics(ctx, kafka.At(addr), kafka.Topics{}, nil), kafka.EnsureContentTopic(ctx, kafka.At(addr), "posts", 3, nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -197,7 +197,7 @@ func TestTopicsThatAreCreatedAgain(t *testing.T) {
 		})
 	}
 	caughtUp := func() bool {
-		look, err := kafka.NewInspector([]string{addr})
+		look, err := kafka.NewInspector(kafka.At(addr))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,8 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-
-	"github.com/millrace/millrace/client"
 )
 
 func whyCommand() *cobra.Command {
@@ -29,7 +27,7 @@ partition that has it did not answer. Ask with the flags of millrace feed.`,
 			if req.Request, err = flags.request(c.Flags()); err != nil {
 				return err
 			}
-			cl, err := client.Dial(flags.addr)
+			cl, err := dialBroker(c.Context(), flags.addr)
 			if err != nil {
 				return err
 			}

@@ -23,7 +23,7 @@ import (
 type CutConfig struct {
 	Name    string // of the cut
 	Bucket  *backup.Bucket
-	Brokers []string
+	Brokers kafka.Brokers
 	Topics  kafka.Topics
 	Tell    func(step string) // hears how far it is
 	Log     *slog.Logger

@@ -75,7 +75,7 @@ func (r *restorer) has(w *way) bool {
 
 // toTime plans the way to a time.
 func (r *restorer) toTime(ctx context.Context) ([]way, error) {
-	if len(r.cfg.Brokers) == 0 {
+	if r.cfg.Brokers.None() {
 		return nil, &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "brokers", Detail: "a time between backups is reached through the log, and nothing says where that is",
 			WayOut: "name its Kafka by --brokers, or restore a cut or the newest backups, which need none",
@@ -119,7 +119,7 @@ func (r *restorer) instant(ctx context.Context) (at kafka.Instant, log kafka.Log
 }
 
 // logOf asks Kafka which log is there.
-func logOf(ctx context.Context, brokers []string, topics kafka.Topics) (kafka.LogID, error) {
+func logOf(ctx context.Context, brokers kafka.Brokers, topics kafka.Topics) (kafka.LogID, error) {
 	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: brokers, Topics: topics})
 	if err != nil {
 		return kafka.LogID{}, err

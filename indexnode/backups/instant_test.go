@@ -29,7 +29,7 @@ import (
 type history struct {
 	*bench
 	ctx     context.Context
-	brokers []string
+	brokers kafka.Brokers
 	topics  kafka.Topics
 	log     kafka.LogID
 	set     cluster.Set
@@ -38,14 +38,14 @@ type history struct {
 
 // newLog makes Millrace's topics, all empty, in a real Kafka or, if there is
 // none, in one of its own.
-func newLog(ctx context.Context, t *testing.T, real string) (brokers []string, topics kafka.Topics, log kafka.LogID) {
+func newLog(ctx context.Context, t *testing.T, real string) (brokers kafka.Brokers, topics kafka.Topics, log kafka.LogID) {
 	t.Helper()
-	brokers = []string{real}
+	brokers = kafka.At(real)
 	if real == "" {
 		c, err := kfake.NewCluster(kfake.NumBrokers(1))
 		must(t, err)
 		t.Cleanup(c.Close)
-		brokers = c.ListenAddrs()
+		brokers = kafka.At(c.ListenAddrs()...)
 	}
 	topics = kafka.Prefixed(crand.Text() + "-")
 	must(t, kafka.EnsureTopics(ctx, brokers, topics, nil))
@@ -78,7 +78,7 @@ func newHistory(t *testing.T, real string, begin time.Time, n int) *history {
 	must(t, err)
 	defer l.Close()
 	must(t, l.Publish(ctx, schemas.Activity()))
-	cl, err := kgo.NewClient(kgo.SeedBrokers(h.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(h.brokers.Addrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	must(t, err)
 	defer cl.Close()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -203,7 +203,7 @@ func testRestoreToATime(t *testing.T, real string) {
 	if _, err := RestoreData(h.ctx, early); !errors.As(err, &refusal) || refusal.Field != "to" {
 		t.Errorf("a time before all backups: %v", err)
 	}
-	early.Brokers = nil
+	early.Brokers = kafka.Brokers{}
 	if _, err := RestoreData(h.ctx, early); !errors.As(err, &refusal) || refusal.Field != "brokers" {
 		t.Errorf("without a log: %v", err)
 	}

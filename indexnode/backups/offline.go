@@ -37,7 +37,7 @@ type RestoreConfig struct {
 	// Data is the directory of a node that does not run. Its store must not be
 	// there yet.
 	Data    string
-	Brokers []string // of the log, for a Time and a new log
+	Brokers kafka.Brokers // of the log, for a Time and a new log
 	Topics  kafka.Topics
 	// NewLog has the node go on at the beginning of a log that was created anew,
 	// which gets the schemas of the backups.

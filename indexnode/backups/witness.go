@@ -16,7 +16,7 @@ import (
 // WitnessConfig says what is made anew, and from what. All of it is required,
 // but for Bucket and Retention.
 type WitnessConfig struct {
-	Brokers   []string
+	Brokers   kafka.Brokers
 	Topics    kafka.Topics
 	Bucket    func(context.Context) (*backup.Bucket, error) // nil: there are no backups
 	Retention map[millrace.ContentType]store.Retention      // as the replicas have it

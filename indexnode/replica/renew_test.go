@@ -40,7 +40,7 @@ func newKept(w *world) *kept {
 // add adds a backup that is newer than those before it.
 func (k *kept) add(p millrace.Partition, name string, content millrace.Offset, cluster string) {
 	k.w.t.Helper()
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: k.w.kafka.ListenAddrs(), Topics: k.w.topics})
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: kafka.At(k.w.kafka.ListenAddrs()...), Topics: k.w.topics})
 	must(k.w.t, err)
 	defer consumer.Close()
 	id, err := consumer.LogID(k.w.ctx)

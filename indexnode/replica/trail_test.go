@@ -222,7 +222,7 @@ func TestReplicaStandsStillWhereTold(t *testing.T) {
 func (w *world) countUpTo(at millrace.Offset) (n int) {
 	w.t.Helper()
 	spans := map[kafka.TopicPartition]kafka.Span{{Stream: kafka.Timeline, Partition: partHere}: {To: at, From: kafka.Position{Epoch: -1}}}
-	must(w.t, kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: w.kafka.ListenAddrs(), Topics: w.topics}, spans, func(f kafka.Fetched) error {
+	must(w.t, kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: kafka.At(w.kafka.ListenAddrs()...), Topics: w.topics}, spans, func(f kafka.Fetched) error {
 		n += len(f.Records)
 		return f.Err
 	}))

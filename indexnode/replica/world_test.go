@@ -176,7 +176,7 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	_, err = w.schemas.Admit(schemas.Activity())
 	must(t, err)
-	must(t, kafka.EnsureTopics(ctx, k.ListenAddrs(), w.topics, nil))
+	must(t, kafka.EnsureTopics(ctx, kafka.At(k.ListenAddrs()...), w.topics, nil))
 	w.connect()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...))
 	must(t, err)
@@ -189,7 +189,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) connect() {
 	w.t.Helper()
 	var err error
-	w.producer, err = kafka.NewProducer(w.kafka.ListenAddrs(), w.topics.DeadLetters, nil)
+	w.producer, err = kafka.NewProducer(kafka.At(w.kafka.ListenAddrs()...), w.topics.DeadLetters, nil)
 	must(w.t, err)
 	w.t.Cleanup(w.producer.Close)
 }
@@ -207,7 +207,7 @@ func (w *world) start(hosted ...millrace.Partition) {
 	var err error
 	w.store, err = store.Open(w.dir, store.Options{FS: w.disk, FlushEvery: -1})
 	must(w.t, err)
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: w.kafka.ListenAddrs(), Topics: w.topics})
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: kafka.At(w.kafka.ListenAddrs()...), Topics: w.topics})
 	must(w.t, err)
 	w.replicas = New(Config{
 		Store: w.store, Consumer: consumer, Topics: w.topics, Schemas: w.schemas, SchemaLog: w.log, Letters: w.letters, Input: w.input,

@@ -18,23 +18,33 @@ import (
 // when the process can do its work, or why it cannot yet.
 func Handler(metrics prometheus.Gatherer, ready func() error) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
-		w.Write([]byte("ok\n"))
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		w.Write([]byte("ok\n"))
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	for path, h := range routes(metrics, ready) {
+		mux.Handle(path, h)
+	}
 	return http.MaxBytesHandler(mux, maxBodyBytes)
+}
+
+// routes is everything that is served. Who may ask for it, the package permit
+// says.
+func routes(metrics prometheus.Gatherer, ready func() error) map[string]http.Handler {
+	return map[string]http.Handler{
+		"GET /livez": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Write([]byte("ok\n"))
+		}),
+		"GET /readyz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if err := ready(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			w.Write([]byte("ok\n"))
+		}),
+		"GET /metrics":         promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}),
+		"/debug/pprof/":        http.HandlerFunc(pprof.Index),
+		"/debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),
+		"/debug/pprof/profile": http.HandlerFunc(pprof.Profile),
+		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
+		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
+	}
 }
 
 // maxBodyBytes is more than any tool sends: the symbols of a profile, which the

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/internal/permit"
 )
 
 func TestHandler(t *testing.T) {
@@ -50,5 +52,18 @@ func TestHandler(t *testing.T) {
 	defer r.Body.Close()
 	if n, _ := io.Copy(io.Discard, r.Body); n > 16*maxBodyBytes {
 		t.Errorf("%d bytes are answered", n)
+	}
+}
+
+// Whatever is served, the table says who may ask for it.
+func TestEveryPathIsInTheTable(t *testing.T) {
+	all := routes(prometheus.NewRegistry(), nil)
+	for path := range all {
+		if !permit.Listed(path[strings.Index(path, "/"):]) {
+			t.Errorf("nothing says who may ask for %s", path)
+		}
+	}
+	if len(all) < 8 {
+		t.Errorf("%d paths", len(all))
 	}
 }

@@ -20,7 +20,8 @@ import (
 func TestAReturnOfEtcdIsNoticedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials atomic.Int32
-		cfg := cluster.EtcdConfig(cluster.Config{Endpoints: []string{"etcd.invalid:2379"}, Name: "test"})
+		cfg, err := cluster.EtcdConfig(cluster.Config{Endpoints: []string{"etcd.invalid:2379"}, Access: cluster.Access{Insecure: true}, Name: "test"})
+		check(t, err)
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			dials.Add(1)
 			return nil, errors.New("away")

@@ -65,7 +65,8 @@ var (
 
 // Config says which cluster to join.
 type Config struct {
-	Endpoints []string // of etcd
+	Endpoints []string // of etcd, host:port each
+	Access    Access   // how they are reached
 	Name      string   // of the cluster
 	// Dir keeps what was last good across restarts, so that a process can
 	// start while etcd is away. Empty: it is not kept.
@@ -92,12 +93,13 @@ func (c Config) Validate() error {
 }
 
 // etcd is how the cluster's etcd is called.
-func (c Config) etcd() clientv3.Config {
-	return clientv3.Config{
+func (c Config) etcd() (clientv3.Config, error) {
+	e := clientv3.Config{
 		Endpoints: c.Endpoints, DialTimeout: callTimeout, Logger: zap.NewNop(),
 		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: callTimeout,
 		MaxCallRecvMsgSize: maxAnswerBytes, DialOptions: []grpc.DialOption{grpctune.Reconnect()},
 	}
+	return e, c.Access.apply(&e, c.Log)
 }
 
 var idPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
@@ -184,7 +186,11 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 			return nil, fmt.Errorf("cluster: %w", err)
 		}
 	}
-	etcd, err := clientv3.New(cfg.etcd())
+	how, err := cfg.etcd()
+	if err != nil {
+		return nil, err
+	}
+	etcd, err := clientv3.New(how)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
@@ -237,6 +243,11 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			c.silent.Store(true)
 			c.log.Warn("etcd is away; starting with the last good map", "err", err)
 			return nil
+		}
+		if refused := Refused(err); refused != nil {
+			if err = refused; c.wait > 0 {
+				return err
+			}
 		}
 		if time.Since(told) >= tellEvery {
 			told = time.Now()

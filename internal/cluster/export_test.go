@@ -8,7 +8,7 @@ import (
 )
 
 // EtcdConfig is how a client calls etcd.
-func EtcdConfig(c Config) clientv3.Config { return c.etcd() }
+func EtcdConfig(c Config) (clientv3.Config, error) { return c.etcd() }
 
 // Patient reports whether who begins to watch gives etcd the time of a whole
 // call before it goes on by what it has.

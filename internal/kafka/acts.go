@@ -14,7 +14,7 @@ import (
 
 // ActsConfig says where outcomes and answers are.
 type ActsConfig struct {
-	Brokers                      []string
+	Brokers                      Brokers
 	Exposures, Outcomes, Schemas string        // topics
 	AnswerField                  string        // of outcomes
 	Window                       time.Duration // after an answer

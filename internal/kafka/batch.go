@@ -58,7 +58,7 @@ func unreadable(topic string, partition int32, err error) *Unreadable {
 var errRecreated = errors.New("the topic was deleted and created again")
 
 // Locate finds where a group is stuck, why, and where it could go on.
-func Locate(ctx context.Context, brokers []string, group string, u *Unreadable) (Stuck, error) {
+func Locate(ctx context.Context, brokers Brokers, group string, u *Unreadable) (Stuck, error) {
 	s := Stuck{Topic: u.Topic, Partition: u.Partition, Offset: u.Offset, Next: u.Next, Kind: u.Kind, Reason: u.Err.Error()}
 	if u.Next > 0 {
 		return s, nil
@@ -109,7 +109,7 @@ const batchHeaderBytes = 61
 
 // FetchBatch fetches the batch that holds an offset, without opening it. An
 // offset that the log does not have is an ErrLostPosition.
-func FetchBatch(ctx context.Context, brokers []string, topic string, partition int32, at millrace.Offset) (Batch, error) {
+func FetchBatch(ctx context.Context, brokers Brokers, topic string, partition int32, at millrace.Offset) (Batch, error) {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
 		return Batch{}, err

@@ -75,7 +75,7 @@ type Position struct {
 
 // ConsumerConfig says where to read.
 type ConsumerConfig struct {
-	Brokers []string
+	Brokers Brokers
 	Topics  Topics
 	Log     *slog.Logger // nil = silent
 }

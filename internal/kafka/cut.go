@@ -31,7 +31,7 @@ type Cut struct {
 
 // CutConfig says of which log a cut is taken.
 type CutConfig struct {
-	Brokers []string
+	Brokers Brokers
 	Topics  Topics
 	Log     *slog.Logger // nil = silent
 }

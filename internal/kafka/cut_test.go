@@ -180,7 +180,7 @@ func controlled(t *testing.T) (*kfake.Cluster, cluster) {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SleepOutOfOrder())
 	must(t, err)
 	t.Cleanup(c.Close)
-	return c, setUp(t, c.ListenAddrs(), "", "")
+	return c, setUp(t, At(c.ListenAddrs()...), "", "")
 }
 
 func TestCutEndsAFrozenTransaction(t *testing.T) { testCutFrozen(t, fake(t)) }
@@ -228,7 +228,7 @@ func testCutForeign(t *testing.T, k cluster) {
 	k.member(t)
 	base := k.cut(t)
 	p := partition.Of(millrace.Entity(k.entity("foreign")))
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers...), kgo.TransactionalID(k.name+"foreign"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers.Addrs()...), kgo.TransactionalID(k.name+"foreign"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	must(t, err)
 	defer cl.Close()
 	must(t, cl.BeginTransaction())
@@ -329,7 +329,7 @@ func TestCutEndsWhatKafkaLeftHanging(t *testing.T) {
 			k.member(t)
 			base := k.cut(t)
 			name := k.content + "/dead"
-			cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers...), kgo.TransactionalID(name), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+			cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers.Addrs()...), kgo.TransactionalID(name), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 			must(t, err)
 			defer cl.Close()
 			must(t, cl.BeginTransaction())

@@ -48,12 +48,12 @@ func deadLetter(r *kgo.Record) DeadLetter {
 type DeadLetterLog struct {
 	First, End millrace.Offset // what it holds: from First up to and without End
 
-	brokers []string
+	brokers Brokers
 	topic   string
 }
 
 // OpenDeadLetters looks where the topic begins and ends.
-func OpenDeadLetters(ctx context.Context, brokers []string, topic string) (*DeadLetterLog, error) {
+func OpenDeadLetters(ctx context.Context, brokers Brokers, topic string) (*DeadLetterLog, error) {
 	look, err := NewInspector(brokers)
 	if err != nil {
 		return nil, err

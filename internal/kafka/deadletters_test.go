@@ -20,11 +20,11 @@ func TestDeadLettersOfTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	ctx, brokers := t.Context(), c.ListenAddrs()
+	ctx, brokers := t.Context(), At(c.ListenAddrs()...)
 	if err := EnsureTopics(ctx, brokers, Topics{}, nil); err != nil {
 		t.Fatal(err)
 	}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID("writer"))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...), kgo.TransactionalID("writer"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ type Exposures struct {
 }
 
 // NewExposures connects. The topic must exist once something is written.
-func NewExposures(brokers []string, topic string, log *slog.Logger) (*Exposures, error) {
+func NewExposures(brokers Brokers, topic string, log *slog.Logger) (*Exposures, error) {
 	if topic == "" {
 		return nil, errors.New("kafka: topic of exposures: empty; name one")
 	}
@@ -48,7 +48,7 @@ const exposurePartitions = 12
 // OpenExposures returns a log of exposures that is written to a topic, which is
 // made if it is missing, and what closes both. It waits for nothing: while Kafka
 // is away exposures wait in memory.
-func OpenExposures(brokers []string, topic string, log *slog.Logger) (*exposure.Log, func(), error) {
+func OpenExposures(brokers Brokers, topic string, log *slog.Logger) (*exposure.Log, func(), error) {
 	producer, err := NewExposures(brokers, topic, log)
 	if err != nil {
 		return nil, nil, err
@@ -78,7 +78,7 @@ func OpenExposures(brokers []string, topic string, log *slog.Logger) (*exposure.
 // ReadExposures takes the exposures of a topic from a time on, partition by
 // partition in their order, up to where the topic ends when it is called. It
 // returns how many entries are no exposures.
-func ReadExposures(ctx context.Context, brokers []string, topic string, from millrace.Time, take func(*exposure.Record)) (others int, err error) {
+func ReadExposures(ctx context.Context, brokers Brokers, topic string, from millrace.Time, take func(*exposure.Record)) (others int, err error) {
 	s, err := OpenTopic(ctx, brokers, topic, from)
 	if err != nil {
 		return 0, err
@@ -102,7 +102,7 @@ func (s *TopicSpan) Exposures(ctx context.Context, take func(*exposure.Record)) 
 
 // FollowExposures takes the exposures of a topic from a time on, as they come,
 // until ctx ends. No outage of Kafka ends it, nor a topic that is not there yet.
-func FollowExposures(ctx context.Context, brokers []string, topic string, from millrace.Time, log *slog.Logger, take func(*exposure.Record)) error {
+func FollowExposures(ctx context.Context, brokers Brokers, topic string, from millrace.Time, log *slog.Logger, take func(*exposure.Record)) error {
 	cl, err := newClient(brokers, log, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))
 	if err != nil {
 		return err

@@ -118,7 +118,7 @@ func testExposuresAgain(t *testing.T, k cluster) {
 // Without Kafka a call ends with its context, and says so of every entry.
 func TestExposuresEndWithTheirContext(t *testing.T) {
 	_, addr := freePort(t)
-	p, err := NewExposures([]string{addr}, "exposures", nil)
+	p, err := NewExposures(At(addr), "exposures", nil)
 	must(t, err)
 	defer p.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -134,7 +134,7 @@ func TestExposuresEndWithTheirContext(t *testing.T) {
 	if len(fates) != 3 {
 		t.Errorf("%d fates", len(fates))
 	}
-	if _, err := NewExposures([]string{addr}, "", nil); err == nil {
+	if _, err := NewExposures(At(addr), "", nil); err == nil {
 		t.Error("no topic is needed")
 	}
 }

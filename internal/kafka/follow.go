@@ -24,7 +24,7 @@ const confirmEvery = 2 * time.Second
 // One goroutine reads. Another asks Kafka for the topic's id and end, and
 // compares: only so a log that stopped talking is told from one without news.
 type follower struct {
-	brokers []string
+	brokers Brokers
 	topic   string
 	log     *slog.Logger
 	// begin is called before the topic is read from its beginning, and take for
@@ -354,7 +354,7 @@ func (f *follower) warn(msg string, args ...any) {
 
 // put writes one record with a client of its own, which knows the topic as it
 // is now, and returns once the record is in the log.
-func put(ctx context.Context, brokers []string, topic, key string, value []byte) error {
+func put(ctx context.Context, brokers Brokers, topic, key string, value []byte) error {
 	cl, err := newClient(brokers, nil, kgo.ProducerBatchMaxBytes(maxTimelineBatchBytes))
 	if err != nil {
 		return err

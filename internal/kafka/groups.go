@@ -18,7 +18,7 @@ type GroupOffsets = map[string]map[string]map[int32]millrace.Offset
 // SetGroupOffsets has groups go on at these offsets. It waits until none of them
 // has a member: Kafka knows one for a while after its process has ended. The
 // offsets of other topics stay.
-func SetGroupOffsets(ctx context.Context, brokers []string, all GroupOffsets) error {
+func SetGroupOffsets(ctx context.Context, brokers Brokers, all GroupOffsets) error {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
 		return err

@@ -21,8 +21,8 @@ func TestSetGroupOffsets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	brokers := c.ListenAddrs()
-	member, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("posts"))
+	brokers := At(c.ListenAddrs()...)
+	member, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("posts"))
 	if err != nil {
 		t.Fatal(err)
 	}

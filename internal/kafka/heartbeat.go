@@ -20,7 +20,7 @@ const beatEvery = 2 * time.Second
 
 // HeartbeatConfig says whose progress is measured.
 type HeartbeatConfig struct {
-	Brokers  []string
+	Brokers  Brokers
 	Progress *ProgressLog // where it is written, and what was proven before
 	Group    string
 	Instance string

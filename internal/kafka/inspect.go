@@ -66,7 +66,7 @@ func (t LogTopic) Deletes() string {
 
 // InspectTopics returns what the log is like. A topic that does not exist is no
 // error; it has no partitions.
-func InspectTopics(ctx context.Context, brokers []string, topics Topics) (Log, error) {
+func InspectTopics(ctx context.Context, brokers Brokers, topics Topics) (Log, error) {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
 		return Log{}, err

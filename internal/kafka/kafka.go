@@ -5,6 +5,9 @@
 // (SchemaLog), name one moment of the whole log (TakeCut), and read pieces of it
 // (ReadTails).
 //
+// Which Kafka, and how it is reached, is [Brokers]: addresses, TLS and SASL in
+// one value, which every verb takes.
+//
 // What it decides for everyone: reads are committed reads; a position that the
 // log no longer has is an error and never a jump; a compressed batch is
 // bounded before it is opened; acknowledgements come from all replicas.
@@ -57,16 +60,16 @@ var (
 )
 
 // options are what every client shares, then more.
-func options(brokers []string, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, error) {
-	if len(brokers) == 0 {
-		return nil, errors.New("kafka: brokers: none given; name at least one host:port")
+func options(brokers Brokers, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, error) {
+	reached, err := brokers.options()
+	if err != nil {
+		return nil, err
 	}
-	return append([]kgo.Opt{
-		kgo.SeedBrokers(brokers...),
+	return append(append(reached,
 		kgo.ClientID(clientID),
 		kgo.WithLogger(logger{log}),
 		kgo.DisableClientMetrics(),
-		kgo.MetadataMinAge(250 * time.Millisecond),
+		kgo.MetadataMinAge(250*time.Millisecond),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.FetchMaxBytes(maxFetchBytes),
 		kgo.FetchMaxPartitionBytes(maxFetchBytes),
@@ -79,10 +82,10 @@ func options(brokers []string, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, er
 		// Batches over 720 partitions are small, and an lz4 frame takes buffers
 		// of 4 MiB however little is in it.
 		kgo.ProducerBatchCompression(kgo.SnappyCompression(), kgo.NoCompression()),
-	}, more...), nil
+	), more...), nil
 }
 
-func newClient(brokers []string, log *slog.Logger, more ...kgo.Opt) (*kgo.Client, error) {
+func newClient(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*kgo.Client, error) {
 	opts, err := options(brokers, log, more...)
 	if err != nil {
 		return nil, err
@@ -95,8 +98,8 @@ func newClient(brokers []string, log *slog.Logger, more ...kgo.Opt) (*kgo.Client
 }
 
 // WaitReady returns when a broker answers, or with ctx's end and the last
-// failure.
-func WaitReady(ctx context.Context, brokers []string) error {
+// failure. What [Refused] tells does not pass, and is returned at once.
+func WaitReady(ctx context.Context, brokers Brokers) error {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
 		return err
@@ -109,6 +112,9 @@ func WaitReady(ctx context.Context, brokers []string) error {
 		if err == nil {
 			return nil
 		}
+		if refused := Refused(err); refused != nil {
+			return refused
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("kafka: no answer from %v: %w", brokers, err)
@@ -120,7 +126,7 @@ func WaitReady(ctx context.Context, brokers []string) error {
 // WaitCoordinators returns when the coordinators of groups and of transactions
 // answer, which a Kafka that has just started creates topics for, or with the
 // last failure.
-func WaitCoordinators(ctx context.Context, brokers []string) error {
+func WaitCoordinators(ctx context.Context, brokers Brokers) error {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
 		return err

@@ -23,7 +23,7 @@ import (
 // cluster is a Kafka with topics for a test, of which content and schemas are
 // its own alone, as are entities that begin with name.
 type cluster struct {
-	brokers []string
+	brokers Brokers
 	topics  Topics
 	name    string
 	content string
@@ -36,12 +36,12 @@ func fake(t *testing.T) cluster {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
 	must(t, err)
 	t.Cleanup(c.Close)
-	return setUp(t, c.ListenAddrs(), "", "")
+	return setUp(t, At(c.ListenAddrs()...), "", "")
 }
 
 // setUp creates what is missing of the topics behind a prefix, and those of a
 // test's name.
-func setUp(t *testing.T, brokers []string, prefix, name string) cluster {
+func setUp(t *testing.T, brokers Brokers, prefix, name string) cluster {
 	t.Helper()
 	ctx := deadline(t)
 	k := cluster{brokers, Prefixed(prefix), name, prefix + name + "posts"}
@@ -89,13 +89,13 @@ func TestOnRealKafka(t *testing.T) {
 		"times":       testBrokersTimes,
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := setUp(t, []string{addr}, prefix, name)
+			k := setUp(t, At(addr), prefix, name)
 			created = append(created, append(k.topics.All(), k.content)...)
 			test(t, k)
 		})
 	}
 	slices.Sort(created)
-	if _, err := admin(t, []string{addr}).DeleteTopics(deadline(t), slices.Compact(created)...); err != nil {
+	if _, err := admin(t, At(addr)).DeleteTopics(deadline(t), slices.Compact(created)...); err != nil {
 		t.Logf("topics stay behind: %v", err)
 	}
 }
@@ -111,7 +111,7 @@ func TestSchemaLog(t *testing.T)                           { testSchemaLog(t, fa
 func TestConsumerReadsOnAfterRemovals(t *testing.T) {
 	k := fake(t)
 	tp, other := TopicPartition{Timeline, 0}, TopicPartition{Timeline, 1}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers.Addrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	must(t, err)
 	t.Cleanup(cl.Close)
 	c, err := NewConsumer(ConsumerConfig{Brokers: k.brokers, Topics: k.topics})
@@ -155,7 +155,7 @@ func TestEnsureTopics(t *testing.T) {
 	if want := "topic narrow has 3 partitions, not 720"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a timeline topic of 3 partitions: %v, want %q", err, want)
 	}
-	if _, err := NewProducer(nil, "", nil); err == nil || !strings.Contains(err.Error(), "brokers") {
+	if _, err := NewProducer(Brokers{}, "", nil); err == nil || !strings.Contains(err.Error(), "brokers") {
 		t.Errorf("no brokers: %v", err)
 	}
 }
@@ -262,7 +262,7 @@ func testNeverJumps(t *testing.T, k cluster) {
 	}
 }
 
-func admin(t *testing.T, brokers []string) *kadm.Client {
+func admin(t *testing.T, brokers Brokers) *kadm.Client {
 	t.Helper()
 	cl, err := newClient(brokers, nil)
 	must(t, err)

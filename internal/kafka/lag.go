@@ -17,7 +17,7 @@ type Inspector struct {
 }
 
 // NewInspector connects.
-func NewInspector(brokers []string) (*Inspector, error) {
+func NewInspector(brokers Brokers) (*Inspector, error) {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
 		return nil, err

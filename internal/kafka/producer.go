@@ -63,7 +63,7 @@ type Producer struct {
 
 // NewProducer connects. Records to the topic deadLetters (empty = none) may be
 // as large as whatever can be read.
-func NewProducer(brokers []string, deadLetters string, log *slog.Logger) (*Producer, error) {
+func NewProducer(brokers Brokers, deadLetters string, log *slog.Logger) (*Producer, error) {
 	cl, err := newClient(brokers, log,
 		kgo.MaxBufferedRecords(20_000),
 		kgo.MaxBufferedBytes(maxDeadLetterBytes),

@@ -46,7 +46,7 @@ func testProducer(t *testing.T, k cluster) {
 // are full.
 func TestProduceThenNeverBlocksForLonger(t *testing.T) {
 	_, addr := freePort(t)
-	p, err := NewProducer([]string{addr}, "", nil)
+	p, err := NewProducer(At(addr), "", nil)
 	must(t, err)
 	defer p.Close()
 	ctx, cancel := context.WithCancel(t.Context())

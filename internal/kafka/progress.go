@@ -155,7 +155,7 @@ const SkipKey = "skip:"
 func (s Skip) key() string { return fmt.Sprintf("%s%s:%s/%d", SkipKey, s.Group, s.Topic, s.Partition) }
 
 // RequestSkip writes an operator's word. The group acts on it while it runs.
-func RequestSkip(ctx context.Context, brokers []string, topic string, s Skip) error {
+func RequestSkip(ctx context.Context, brokers Brokers, topic string, s Skip) error {
 	value, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -164,20 +164,20 @@ func RequestSkip(ctx context.Context, brokers []string, topic string, s Skip) er
 }
 
 // EndSkip takes an operator's word back, or off, once it has been acted on.
-func EndSkip(ctx context.Context, brokers []string, topic string, s Skip) error {
+func EndSkip(ctx context.Context, brokers Brokers, topic string, s Skip) error {
 	return put(ctx, brokers, topic, s.key(), nil)
 }
 
 // ForgetGroup removes a group that an operator has retired from the topic
 // progress: nobody waits for its heartbeat any more. One that still runs comes
 // back with its next.
-func ForgetGroup(ctx context.Context, brokers []string, topic, group string) error {
+func ForgetGroup(ctx context.Context, brokers Brokers, topic, group string) error {
 	return put(ctx, brokers, topic, group, nil)
 }
 
 // ProgressLogConfig says where heartbeats are read.
 type ProgressLogConfig struct {
-	Brokers []string
+	Brokers Brokers
 	Topic   string       // the compacted progress topic
 	Log     *slog.Logger // nil = silent
 }

@@ -18,7 +18,7 @@ import (
 
 // SchemaLogConfig says where schemas travel and who learns them.
 type SchemaLogConfig struct {
-	Brokers  []string
+	Brokers  Brokers
 	Topic    string // the compacted schemas topic
 	Registry *schemas.Registry
 	Log      *slog.Logger // nil = silent
@@ -203,7 +203,7 @@ func ParseFingerprint(s string) (millrace.Fingerprint, error) {
 
 // readSchemaLog opens the topic with a registry of its own, and reads it to its
 // end.
-func readSchemaLog(ctx context.Context, brokers []string, topic string) (*SchemaLog, error) {
+func readSchemaLog(ctx context.Context, brokers Brokers, topic string) (*SchemaLog, error) {
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func readSchemaLog(ctx context.Context, brokers []string, topic string) (*Schema
 // RefuseSchema gives a fingerprint up for good, for everyone: index nodes pass
 // over records of it instead of waiting for a schema that will never come. A
 // schema that the topic has is not given up.
-func RefuseSchema(ctx context.Context, brokers []string, topic string, fp millrace.Fingerprint) error {
+func RefuseSchema(ctx context.Context, brokers Brokers, topic string, fp millrace.Fingerprint) error {
 	l, err := readSchemaLog(ctx, brokers, topic)
 	if err != nil {
 		return err
@@ -237,7 +237,7 @@ func RefuseSchema(ctx context.Context, brokers []string, topic string, fp millra
 
 // RetireSchema takes a schema out of what shapes the records of its name, for
 // everyone: see [schemas.Registry.Retire]. The last of its name stays.
-func RetireSchema(ctx context.Context, brokers []string, topic string, fp millrace.Fingerprint) error {
+func RetireSchema(ctx context.Context, brokers Brokers, topic string, fp millrace.Fingerprint) error {
 	l, err := readSchemaLog(ctx, brokers, topic)
 	if err != nil {
 		return err

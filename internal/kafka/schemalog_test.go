@@ -138,7 +138,7 @@ func until(t *testing.T, l *SchemaLog, what string, ok func() bool) {
 func TestSchemaLogWaitsForKafka(t *testing.T) {
 	ctx := deadline(t)
 	port, addr := freePort(t)
-	k := cluster{brokers: []string{addr}, topics: Prefixed("")}
+	k := cluster{brokers: At(addr), topics: Prefixed("")}
 	l, registry := openLog(t, k)
 	if l.Read() || l.Fault() == nil {
 		t.Fatalf("without Kafka: Read %v, Fault %v", l.Read(), l.Fault())

@@ -51,7 +51,7 @@ type Input struct {
 
 // SessionConfig says what to consume, and as whom.
 type SessionConfig struct {
-	Brokers []string
+	Brokers Brokers
 	Group   string
 	// Instance names this member within its group, for good: a process that
 	// starts again under its name takes over its partitions and ends its open

@@ -20,7 +20,7 @@ type Span struct {
 
 // TailsConfig says where to read.
 type TailsConfig struct {
-	Brokers []string
+	Brokers Brokers
 	Topics  Topics
 	Log     *slog.Logger // nil = silent
 	// Until leaves out records that were logged after a time; 0 = none. All

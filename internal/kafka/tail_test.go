@@ -41,7 +41,7 @@ func (k cluster) tails(t *testing.T, until millrace.Time, spans map[TopicPartiti
 // transactor is a client that writes transactions to the timeline.
 func (k cluster) transactor(t *testing.T) *kgo.Client {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers...), kgo.TransactionalID(k.entity("transactor")), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(k.brokers.Addrs()...), kgo.TransactionalID(k.entity("transactor")), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	must(t, err)
 	t.Cleanup(cl.Close)
 	return cl

@@ -113,14 +113,14 @@ func kept(cleanup string, messageBytes int) map[string]*string {
 // away, and others may create the same topics. tell hears every 10 s what it
 // waits for; nil = nobody. A topic that exists with another partition count is
 // refused at once (ErrPartitionCount).
-func EnsureTopics(ctx context.Context, brokers []string, t Topics, tell func(error)) error {
+func EnsureTopics(ctx context.Context, brokers Brokers, t Topics, tell func(error)) error {
 	return ensure(ctx, brokers, tell, t.specs()...)
 }
 
 // EnsureContentTopic creates a content or feature topic if it is missing, and
 // waits as EnsureTopics does. Its partitions may be any number: an existing
 // topic stays as it is. How long it keeps its records is its owner's choice.
-func EnsureContentTopic(ctx context.Context, brokers []string, topic string, partitions int32, tell func(error)) error {
+func EnsureContentTopic(ctx context.Context, brokers Brokers, topic string, partitions int32, tell func(error)) error {
 	config := map[string]*string{"max.message.bytes": text(strconv.Itoa(maxTimelineBatchBytes))}
 	err := ensure(ctx, brokers, tell, spec{topic, partitions, config})
 	if errors.Is(err, ErrPartitionCount) {
@@ -130,7 +130,7 @@ func EnsureContentTopic(ctx context.Context, brokers []string, topic string, par
 }
 
 // Partitions returns how many partitions a topic has.
-func Partitions(ctx context.Context, brokers []string, topic string) (int32, error) {
+func Partitions(ctx context.Context, brokers Brokers, topic string) (int32, error) {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
 		return 0, err
@@ -156,7 +156,7 @@ var ErrPartitionCount = errors.New("kafka: wrong number of partitions")
 
 // ensure brings every topic into being. Each try begins anew: what was there
 // or was created before is no error.
-func ensure(ctx context.Context, brokers []string, tell func(error), specs ...spec) error {
+func ensure(ctx context.Context, brokers Brokers, tell func(error), specs ...spec) error {
 	cl, err := newClient(brokers, nil)
 	if err != nil {
 		return err
@@ -232,6 +232,9 @@ func persist(ctx context.Context, tell func(error), try func(context.Context) er
 			return fmt.Errorf("%w (%w)", err, ctx.Err())
 		}
 		if now := time.Now(); tell != nil && now.After(due) {
+			if refused := Refused(err); refused != nil {
+				err = refused
+			}
 			tell(err)
 			due = now.Add(tellEvery)
 		}

@@ -85,7 +85,7 @@ func TestEnsureTopicsWaitsForKafka(t *testing.T) {
 	port, addr := freePort(t)
 	told, done := make(chan error, 1), make(chan error, 1)
 	go func() {
-		done <- EnsureTopics(ctx, []string{addr}, Topics{}, func(err error) {
+		done <- EnsureTopics(ctx, At(addr), Topics{}, func(err error) {
 			select {
 			case told <- err:
 			default:
@@ -118,7 +118,7 @@ func TestEnsureTopicsOutlastsUnknownTopics(t *testing.T) {
 		}
 		return unknownOffsets(req.(*kmsg.ListOffsetsRequest)), nil, true
 	})
-	must(t, EnsureTopics(deadline(t), c.ListenAddrs(), Topics{}, nil))
+	must(t, EnsureTopics(deadline(t), At(c.ListenAddrs()...), Topics{}, nil))
 	if asked.Load() <= 3 {
 		t.Errorf("the end of a topic was asked for %d times", asked.Load())
 	}

@@ -16,7 +16,7 @@ import (
 // TopicSpan is what a topic has from a time on, up to where it ended when the
 // span was opened. Each reading takes the same records.
 type TopicSpan struct {
-	brokers  []string
+	brokers  Brokers
 	topic    string
 	from, to map[int32]int64 // of the partitions that have something
 	size     int64
@@ -24,7 +24,7 @@ type TopicSpan struct {
 }
 
 // OpenTopic looks where a topic begins and ends.
-func OpenTopic(ctx context.Context, brokers []string, topic string, from millrace.Time) (*TopicSpan, error) {
+func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace.Time) (*TopicSpan, error) {
 	look, err := newClient(brokers, nil)
 	if err != nil {
 		return nil, err

@@ -73,10 +73,12 @@ func await(ctx context.Context, o Options) (future time.Duration, err error) {
 // awaitKafka waits until a broker answers, and tells when it has to.
 func awaitKafka(ctx context.Context, o Options) error {
 	tell := time.AfterFunc(time.Second, func() {
-		fmt.Fprintf(o.Progress, "waiting for Kafka at %s, at most %s\n", strings.Join(o.Brokers, ", "), o.Wait)
+		fmt.Fprintf(o.Progress, "waiting for Kafka at %s, at most %s\n", o.Brokers, o.Wait)
 	})
 	defer tell.Stop()
-	if err := kafka.WaitReady(ctx, o.Brokers); err != nil {
+	if err := kafka.WaitReady(ctx, o.Brokers); kafka.Refused(err) != nil {
+		return err
+	} else if err != nil {
 		return &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "brokers", Detail: fmt.Sprintf("no Kafka answered within %s: %v", o.Wait, err),
 			WayOut: "start it, name its address by --brokers, or wait longer by --wait",

@@ -20,7 +20,7 @@ import (
 )
 
 // partitioner joins a group that consumes topics, as partitioners do.
-func partitioner(t *testing.T, ctx context.Context, brokers []string, topics ...string) *kafka.Session {
+func partitioner(t *testing.T, ctx context.Context, brokers kafka.Brokers, topics ...string) *kafka.Session {
 	t.Helper()
 	s, err := kafka.OpenSession(ctx, kafka.SessionConfig{Brokers: brokers, Group: "partitioner", Instance: "one", Topics: topics, DeadLetters: "dead-letters"})
 	must(t, err)
@@ -29,7 +29,7 @@ func partitioner(t *testing.T, ctx context.Context, brokers []string, topics ...
 }
 
 // oneNote is a load of one record.
-func oneNote(t *testing.T, brokers []string, topic string) Options {
+func oneNote(t *testing.T, brokers kafka.Brokers, topic string) Options {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "one.ndjson")
 	must(t, os.WriteFile(name, fmt.Appendf(nil, good+"\n", 1, 1), 0o644))
@@ -37,7 +37,7 @@ func oneNote(t *testing.T, brokers []string, topic string) Options {
 }
 
 // ends is how many records a topic got.
-func ends(t *testing.T, ctx context.Context, brokers []string, topic string) (n int64) {
+func ends(t *testing.T, ctx context.Context, brokers kafka.Brokers, topic string) (n int64) {
 	t.Helper()
 	look, err := kafka.NewInspector(brokers)
 	must(t, err)
@@ -156,7 +156,7 @@ func TestWaitsForKafkaAndPartitioner(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
-	brokers := []string{l.Addr().String()}
+	brokers := kafka.At(l.Addr().String())
 	must(t, l.Close())
 
 	o := oneNote(t, brokers, "posts")
@@ -194,7 +194,7 @@ func TestWaitsForKafkaAndPartitioner(t *testing.T) {
 
 // A Kafka that never comes is told by its address and the way out.
 func TestTellsThatThereIsNoKafka(t *testing.T) {
-	o := oneNote(t, []string{"127.0.0.1:1"}, "posts")
+	o := oneNote(t, kafka.At("127.0.0.1:1"), "posts")
 	o.Wait = 50 * time.Millisecond
 	_, err := Run(t.Context(), o)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "brokers" || !strings.Contains(e.WayOut, "--wait") {

@@ -16,7 +16,7 @@ import (
 
 // futureLoad is a load of three notes: of now, a day and an hour ahead, and two
 // days ahead.
-func futureLoad(t *testing.T, brokers []string, topic string) Options {
+func futureLoad(t *testing.T, brokers kafka.Brokers, topic string) Options {
 	t.Helper()
 	var file bytes.Buffer
 	for i, ahead := range []time.Duration{0, 25 * time.Hour, 48 * time.Hour} {

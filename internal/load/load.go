@@ -22,7 +22,7 @@ import (
 
 // Options says what to load where.
 type Options struct {
-	Brokers    []string
+	Brokers    kafka.Brokers
 	Topic      string          // the content or feature topic
 	Partitions int32           // of the topic, if it has to be created; 0 = 4
 	Topics     kafka.Topics    // Millrace's own topics; Schemas and Progress are used
@@ -82,7 +82,7 @@ func (o Options) Validate() error {
 		missing bool
 		text    string
 	}{
-		{len(o.Brokers) == 0, "brokers: none given; name at least one host:port"},
+		{o.Brokers.None(), "brokers: none given; name at least one host:port"},
 		{o.Topic == "", "topic: missing; name the content topic to load into"},
 		{o.Schema == nil, "schema: missing; name the schema that the lines fit"},
 		{o.File == "", "file: missing; name an NDJSON file"},

@@ -29,21 +29,21 @@ func must(t *testing.T, err error) {
 }
 
 // setUp starts a Kafka with Millrace's topics.
-func setUp(t *testing.T) (context.Context, []string) {
+func setUp(t *testing.T) (context.Context, kafka.Brokers) {
 	t.Helper()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
 	must(t, err)
 	t.Cleanup(c.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
-	must(t, kafka.EnsureTopics(ctx, c.ListenAddrs(), kafka.Topics{}, nil))
-	return ctx, c.ListenAddrs()
+	must(t, kafka.EnsureTopics(ctx, kafka.At(c.ListenAddrs()...), kafka.Topics{}, nil))
+	return ctx, kafka.At(c.ListenAddrs()...)
 }
 
 // read returns n records of a topic.
-func read(t *testing.T, ctx context.Context, brokers []string, topic string, n int) (out []*kgo.Record) {
+func read(t *testing.T, ctx context.Context, brokers kafka.Brokers, topic string, n int) (out []*kgo.Record) {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...), kgo.ConsumeTopics(topic))
 	must(t, err)
 	defer cl.Close()
 	for len(out) < n {

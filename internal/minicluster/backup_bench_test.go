@@ -51,7 +51,7 @@ func newBackupBench(b *testing.B, records int, text func(int) string) *backupBen
 	b.Cleanup(k.Close)
 	w.kafka = k.Addr()
 	topics := kafka.Prefixed("")
-	w.must(kafka.EnsureTopics(w.ctx, []string{w.kafka}, topics, nil))
+	w.must(kafka.EnsureTopics(w.ctx, kafka.At(w.kafka), topics, nil))
 	fill(w.ctx, b, w.kafka, topics.Timeline, records, text)
 	return w
 }

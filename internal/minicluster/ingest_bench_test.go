@@ -38,7 +38,7 @@ func BenchmarkIngestFromLog(b *testing.B) {
 	}
 	prefix := fmt.Sprintf("ingest-%d-", rand.Uint32())
 	topics := kafka.Prefixed(prefix)
-	if err := kafka.EnsureTopics(ctx, []string{addr}, topics, nil); err != nil {
+	if err := kafka.EnsureTopics(ctx, kafka.At(addr), topics, nil); err != nil {
 		b.Fatal(err)
 	}
 	fill(ctx, b, addr, topics.Timeline, records, short)
@@ -54,7 +54,7 @@ func BenchmarkIngestFromLog(b *testing.B) {
 // fill writes records to the timeline topic as the partitioner would.
 func fill(ctx context.Context, b *testing.B, addr, topic string, records int, text func(i int) string) {
 	b.Helper()
-	p, err := kafka.NewProducer([]string{addr}, "", nil)
+	p, err := kafka.NewProducer(kafka.At(addr), "", nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func noise(i int) string {
 // countAll reads the whole timeline topic and drops it.
 func countAll(ctx context.Context, b *testing.B, addr string, topics kafka.Topics, records int) time.Duration {
 	b.Helper()
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: []string{addr}, Topics: topics})
+	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: kafka.At(addr), Topics: topics})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -158,11 +158,11 @@ func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Regis
 	cfg := coordinator.Config{Cluster: c.client, Name: "coordinator-1", Log: c.cfg.Log}
 	if c.cfg.Exposures != "" {
 		cfg.Exposures = func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
-			return kafka.FollowExposures(ctx, []string{c.Kafka}, c.cfg.TopicPrefix+c.cfg.Exposures, from, c.cfg.Log, take)
+			return kafka.FollowExposures(ctx, kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, from, c.cfg.Log, take)
 		}
 		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
 			return kafka.NewActs(kafka.ActsConfig{
-				Brokers: []string{c.Kafka}, Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
+				Brokers: kafka.At(c.Kafka), Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
 				AnswerField: of.Field(), Window: of.For(), From: from, Log: c.cfg.Log,
 			}).Read
 		}
@@ -187,7 +187,7 @@ func (c *Cluster) startKafka(ctx context.Context) error {
 		c.closed = append(c.closed, func() error { k.Close(); return nil })
 		c.Kafka = k.Addr()
 	}
-	brokers := []string{c.Kafka}
+	brokers := kafka.At(c.Kafka)
 	if err := kafka.EnsureTopics(ctx, brokers, c.topics, nil); err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (c *Cluster) nodeIDs() []millrace.NodeID {
 func (c *Cluster) startNode(run context.Context, i int, metrics prometheus.Registerer) error {
 	id := c.nodeIDs()[i]
 	cfg := indexnode.Config{
-		ID: id, Dir: filepath.Join(c.cfg.Dir, string(id)), Brokers: []string{c.Kafka}, Topics: c.topics, Cluster: c.client,
+		ID: id, Dir: filepath.Join(c.cfg.Dir, string(id)), Brokers: kafka.At(c.Kafka), Topics: c.topics, Cluster: c.client,
 		Store:   store.Options{MaxDirtyBytes: 16 << 20, CacheBytes: 16 << 20}, // several nodes share this process's memory
 		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"node": string(id)}, metrics), Log: c.cfg.Log,
 	}
@@ -276,7 +276,7 @@ func (c *Cluster) StopNode(i int) <-chan struct{} {
 
 func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Registerer) error {
 	p, err := partitioner.New(partitioner.Config{
-		Brokers: []string{c.Kafka}, Content: c.cfg.Content, Features: c.cfg.Features, Topics: c.topics,
+		Brokers: kafka.At(c.Kafka), Content: c.cfg.Content, Features: c.cfg.Features, Topics: c.topics,
 		Group: c.partitionGroup(), Instance: c.cfg.TopicPrefix + "partitioner-1",
 	}, c.cfg.Log, metrics)
 	if err != nil {
@@ -306,7 +306,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Experiments: tests, PageKey: key, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
 	closeExposures := func() {}
 	if c.cfg.Exposures != "" {
-		records, closes, err := kafka.OpenExposures([]string{c.Kafka}, c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
+		records, closes, err := kafka.OpenExposures(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
 		if err != nil {
 			return err
 		}
@@ -403,7 +403,7 @@ func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, 
 	if err != nil {
 		return 0, err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{c.Kafka}, Topic: c.topics.Schemas, Registry: registry, Log: c.cfg.Log})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(c.Kafka), Topic: c.topics.Schemas, Registry: registry, Log: c.cfg.Log})
 	if err != nil {
 		return 0, err
 	}
@@ -411,7 +411,7 @@ func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, 
 	if err := log.Publish(ctx, s); err != nil {
 		return 0, err
 	}
-	p, err := kafka.NewProducer([]string{c.Kafka}, "", c.cfg.Log)
+	p, err := kafka.NewProducer(kafka.At(c.Kafka), "", c.cfg.Log)
 	if err != nil {
 		return 0, err
 	}
@@ -433,7 +433,7 @@ func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, 
 // WaitIndexed returns when everything that the content and feature topics held
 // at its call, or hold since, is served by every replica.
 func (c *Cluster) WaitIndexed(ctx context.Context) error {
-	look, err := kafka.NewInspector([]string{c.Kafka})
+	look, err := kafka.NewInspector(kafka.At(c.Kafka))
 	if err != nil {
 		return err
 	}
@@ -474,7 +474,7 @@ func (c *Cluster) applied(ctx context.Context, look *kafka.Inspector) error {
 
 // Produced returns how many offsets a topic has used.
 func (c *Cluster) Produced(ctx context.Context, topic string) (int64, error) {
-	look, err := kafka.NewInspector([]string{c.Kafka})
+	look, err := kafka.NewInspector(kafka.At(c.Kafka))
 	if err != nil {
 		return 0, err
 	}

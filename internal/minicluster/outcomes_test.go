@@ -37,7 +37,7 @@ func testOutcomes(t *testing.T, kafkaAddr string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	c := startExposing(ctx, t, kafkaAddr, clicked, "each", "one")
-	if err := kafka.EnsureContentTopic(ctx, []string{c.Kafka}, c.prefix+"clicks", 4, nil); err != nil {
+	if err := kafka.EnsureContentTopic(ctx, kafka.At(c.Kafka), c.prefix+"clicks", 4, nil); err != nil {
 		t.Fatal(err)
 	}
 	var all []string

@@ -21,14 +21,14 @@ func fill(ctx context.Context, c *Config, w *world, b *backing, done string) err
 		return nil
 	}
 	topics := kafka.Prefixed("")
-	if err := kafka.EnsureTopics(ctx, []string{b.kafka}, topics, nil); err != nil {
+	if err := kafka.EnsureTopics(ctx, kafka.At(b.kafka), topics, nil); err != nil {
 		return err
 	}
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{b.kafka}, Topic: topics.Schemas, Registry: registry})
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(b.kafka), Topic: topics.Schemas, Registry: registry})
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func fill(ctx context.Context, c *Config, w *world, b *backing, done string) err
 	if err := log.Publish(ctx, schemas.Activity()); err != nil {
 		return err
 	}
-	p, err := kafka.NewProducer([]string{b.kafka}, "", nil)
+	p, err := kafka.NewProducer(kafka.At(b.kafka), "", nil)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func TestCutsEqualTheLog(t *testing.T) {
 		began := time.Now()
 		name := fmt.Sprintf("cut-%d", i)
 		cut, err := backups.TakeCut(w.ctx, backups.CutConfig{
-			Name: name, Bucket: bucket, Brokers: []string{w.kafka.addr()}, Topics: kafka.Prefixed(w.prefix), Log: slog.New(slog.DiscardHandler),
+			Name: name, Bucket: bucket, Brokers: kafka.At(w.kafka.addr()), Topics: kafka.Prefixed(w.prefix), Log: slog.New(slog.DiscardHandler),
 		})
 		took := time.Since(began)
 		mend()
@@ -138,7 +138,7 @@ func newReference(t *testing.T, w *world) *reference {
 	if r.schemas, err = schemas.NewRegistry(nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if r.log, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: []string{w.kafka.addr()}, Topic: w.prefix + "schemas", Registry: r.schemas}); err != nil {
+	if r.log, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(w.kafka.addr()), Topic: w.prefix + "schemas", Registry: r.schemas}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -171,7 +171,7 @@ func (r *reference) compare(w *world, bucket *backup.Bucket, cut *backup.Cut) (e
 		}
 	}
 	topics := kafka.Prefixed(w.prefix)
-	if err := kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: []string{w.kafka.addr()}, Topics: topics}, spans, func(f kafka.Fetched) error {
+	if err := kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: kafka.At(w.kafka.addr()), Topics: topics}, spans, func(f kafka.Fetched) error {
 		return r.replicas.Bring(w.ctx, f)
 	}); err != nil {
 		r.t.Fatal(err)
@@ -202,7 +202,7 @@ func (r *reference) restore(w *world, bucket *backup.Bucket, to backups.Target) 
 		r.t.Fatal(err)
 	}
 	if n, err := backups.RestoreData(w.ctx, backups.RestoreConfig{
-		Bucket: bucket, To: to, Partitions: cluster.All(), Data: dir, Brokers: []string{w.kafka.addr()}, Topics: kafka.Prefixed(w.prefix),
+		Bucket: bucket, To: to, Partitions: cluster.All(), Data: dir, Brokers: kafka.At(w.kafka.addr()), Topics: kafka.Prefixed(w.prefix),
 		Store: store.Options{MinFreeBytes: -1}, Log: slog.New(slog.DiscardHandler),
 	}); err != nil {
 		r.t.Fatalf("%s: %d partitions were restored: %v", to, n, err)
@@ -276,7 +276,7 @@ func (r *reference) whole(w *world) map[kafka.TopicPartition][]kafka.Record {
 		}
 	}
 	log := map[kafka.TopicPartition][]kafka.Record{}
-	if err := kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: []string{w.kafka.addr()}, Topics: kafka.Prefixed(w.prefix)}, spans, func(f kafka.Fetched) error {
+	if err := kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: kafka.At(w.kafka.addr()), Topics: kafka.Prefixed(w.prefix)}, spans, func(f kafka.Fetched) error {
 		log[f.TopicPartition] = append(log[f.TopicPartition], f.Records...)
 		return f.Err
 	}); err != nil {

@@ -221,7 +221,7 @@ func settledReasons(missing map[int32]string) bool {
 
 // adopt has the partitioners go on with the topics that are there.
 func (w *world) adopt() error {
-	look, err := kafka.NewInspector([]string{w.kafka.addr()})
+	look, err := kafka.NewInspector(kafka.At(w.kafka.addr()))
 	if err != nil {
 		return err
 	}

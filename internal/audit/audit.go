@@ -1,0 +1,70 @@
+// Package audit writes down what is done to a cluster by request of somebody:
+// who, what, to what, and how it was before and after. Reading is not written.
+package audit
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// Entry is one act.
+type Entry struct {
+	Time   time.Time `json:"time"`
+	Who    string    `json:"who"`    // an identity; "anybody" where nothing says who may do what
+	Act    string    `json:"act"`    // such as condemn
+	On     string    `json:"on"`     // such as partition 17 of node-1
+	Before string    `json:"before"` // how it was
+	After  string    `json:"after"`  // how it is
+	Fault  string    `json:"fault,omitempty"`
+}
+
+// Log is a file of entries, a line of JSON each, that only grows. Each is in the
+// process's log, too. A nil Log is the process's log alone.
+type Log struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+// Open opens a file, or makes it. Nobody but its owner may read it.
+func Open(name string) (*Log, error) {
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	return &Log{file: f}, nil
+}
+
+// Write writes an entry, and gives it the time. It is on disk when Write returns
+// nil: write before the act, what cannot be written down must not be done.
+func (l *Log) Write(e Entry) error {
+	e.Time = time.Now().UTC()
+	slog.Info("audit", "who", e.Who, "act", e.Act, "on", e.On, "before", e.Before, "after", e.After, "fault", e.Fault)
+	if l == nil {
+		return nil
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, err = l.file.Write(append(line, '\n')); err == nil {
+		err = l.file.Sync()
+	}
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return nil
+}
+
+// Close closes the file.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	return l.file.Close()
+}

@@ -1,0 +1,145 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/secure"
+)
+
+// Access is how an etcd is reached: its TLS, and who asks. Its zero value is
+// plain text, on loopback alone.
+type Access struct {
+	TLS          secure.TLS `yaml:"tls,omitempty"`
+	secure.Login `yaml:",inline"`
+	Insecure     bool `yaml:"insecure,omitempty"` // plain text beyond loopback
+}
+
+// accessField is the key of a configuration that has an Access.
+const accessField = "connect.etcd"
+
+// apply completes how etcd is called.
+func (a Access) apply(c *clientv3.Config, log *slog.Logger) error {
+	if a.TLS.On() {
+		files, err := secure.Open(a.TLS, accessField+".tls", log)
+		if err != nil {
+			return err
+		}
+		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(grpctune.TLS(files.Client)))
+	} else {
+		plain := secure.Plain{Field: accessField, Insecure: a.Insecure}
+		for _, addr := range c.Endpoints {
+			if err := plain.Check(addr); err != nil {
+				return err
+			}
+		}
+	}
+	if !a.Login.On() {
+		return nil
+	}
+	password, err := a.Login.Open(accessField, log)
+	if err != nil {
+		return err
+	}
+	l := &login{user: a.Username, password: password}
+	c.DialOptions = append(c.DialOptions, grpc.WithChainUnaryInterceptor(l.unary), grpc.WithChainStreamInterceptor(l.stream))
+	return nil
+}
+
+// login sends a token with every call, and asks for one by the password that the
+// file has now. etcd's own client knows one password for its life, and cannot be
+// made while etcd is away if it has one.
+type login struct {
+	user     string
+	password *secure.Source
+	mu       struct {
+		sync.Mutex
+		token string // empty: it has to be asked for
+	}
+}
+
+const authenticate = "/etcdserverpb.Auth/Authenticate"
+
+// with returns ctx with a token, and the token. A stale one is replaced.
+func (l *login) with(ctx context.Context, cc *grpc.ClientConn, stale string) (context.Context, string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.token == "" || l.mu.token == stale {
+		var resp etcdserverpb.AuthenticateResponse
+		err := cc.Invoke(ctx, authenticate, &etcdserverpb.AuthenticateRequest{Name: l.user, Password: l.password.Current()}, &resp)
+		if errors.Is(rpctypes.Error(err), rpctypes.ErrAuthNotEnabled) {
+			return ctx, "", nil
+		}
+		if err != nil {
+			return nil, "", err
+		}
+		l.mu.token = resp.Token
+	}
+	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, l.mu.token), l.mu.token, nil
+}
+
+// unary calls with a token, and once more with another if it has ended.
+func (l *login) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if method == authenticate {
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	stale := ""
+	for {
+		as, token, err := l.with(ctx, cc, stale)
+		if err != nil {
+			return err
+		}
+		err = invoke(as, method, req, reply, cc, opts...)
+		if of := rpctypes.Error(err); stale != "" || !errors.Is(of, rpctypes.ErrInvalidAuthToken) && !errors.Is(of, rpctypes.ErrAuthOldRevision) {
+			return err
+		}
+		stale = token
+	}
+}
+
+// stream opens a stream with a token of its own, since nothing tells whether one
+// of before has ended until the stream does.
+func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	l.mu.Lock()
+	stale := l.mu.token
+	l.mu.Unlock()
+	as, _, err := l.with(ctx, cc, stale)
+	if err != nil {
+		return nil, err
+	}
+	return open(as, desc, cc, method, opts...)
+}
+
+// Refused returns what an etcd refused a client for, as the fault of a key of
+// the configuration, or nil where err is of something else.
+func Refused(err error) *millrace.Error {
+	if e, ok := errors.AsType[*millrace.Error](err); ok && strings.HasPrefix(e.Field, accessField+".") {
+		return e // it has been told
+	}
+	refused := func(key, wayOut string) *millrace.Error {
+		return &millrace.Error{Reason: millrace.ReasonForbidden, Field: accessField + "." + key, Detail: err.Error(), WayOut: wayOut}
+	}
+	switch of := rpctypes.Error(err); {
+	case errors.Is(of, rpctypes.ErrAuthFailed):
+		return refused("username", "correct the user or the password")
+	case errors.Is(of, rpctypes.ErrUserEmpty), errors.Is(of, rpctypes.ErrUserNotFound):
+		return refused("username", "etcd wants to know who asks: give username and password_file")
+	case errors.Is(of, rpctypes.ErrPermissionDenied):
+		return refused("username", "grant the user's role the keys under /millrace/, to read and write, or name another user")
+	}
+	if wayOut := secure.Refused(err); wayOut != "" {
+		return refused("tls", wayOut)
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/etcdtest"
+	"github.com/millrace/millrace/internal/secure"
+	"github.com/millrace/millrace/internal/secure/authority"
+)
+
+// openAs opens a cluster on a secured etcd as a command does.
+func openAs(t *testing.T, s *etcdtest.Secured, a cluster.Access, dir string) (*cluster.Client, error) {
+	t.Helper()
+	c, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{s.Addr}, Access: a, Name: "test", Dir: dir, Wait: time.Minute, Log: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return c, err
+}
+
+// A wrong certificate, authority, name, user or password is refused at once, by
+// the key of the configuration that is wrong.
+func TestSecuredEtcd(t *testing.T) {
+	a, other := authority.New(t), authority.New(t)
+	s := etcdtest.Start(t, a)
+	stranger := other.Issue("me")
+	good := cluster.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}
+	with := func(change func(*cluster.Access)) cluster.Access { x := good; change(&x); return x }
+	if _, err := openAs(t, s, good, ""); err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		as   cluster.Access
+		want string
+	}{
+		"another password":                {with(func(x *cluster.Access) { x.PasswordFile = s.PasswordFile("other") }), "connect.etcd.username"},
+		"another user":                    {with(func(x *cluster.Access) { x.Username = "nobody" }), "connect.etcd.username"},
+		"no user":                         {with(func(x *cluster.Access) { x.Login = secure.Login{} }), "connect.etcd.username"},
+		"a user without rights":           {with(func(x *cluster.Access) { x.Username, x.PasswordFile = "nothing", s.PasswordFile("pw") }), "connect.etcd.username"},
+		"no certificate":                  {with(func(x *cluster.Access) { x.TLS = secure.TLS{CA: a.CA} }), "connect.etcd.tls"},
+		"another authority's certificate": {with(func(x *cluster.Access) { x.TLS.Cert, x.TLS.Key = stranger.Cert, stranger.Key }), "connect.etcd.tls"},
+		"another authority's etcd":        {with(func(x *cluster.Access) { x.TLS.CA = other.CA }), "connect.etcd.tls"},
+		"another name":                    {with(func(x *cluster.Access) { x.TLS.ServerName = "etcd.example" }), "connect.etcd.tls"},
+	} {
+		_, err := openAs(t, s, c.as, "")
+		e, ok := errors.AsType[*millrace.Error](err)
+		if !ok || e.Field != c.want || e.WayOut == "" {
+			t.Errorf("%s: %v, of %+v; want a fault of %s", what, err, e, c.want)
+		}
+	}
+	_, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{"etcd-1:2379"}, Name: "test"})
+	if err == nil || !strings.Contains(err.Error(), "connect.etcd.insecure: true") {
+		t.Errorf("plain text beyond loopback: %v", err)
+	}
+}
+
+// A client goes on when its password is replaced, at etcd and in the file, and
+// its watchers hear what happens after.
+func TestThePasswordOfEtcdRotates(t *testing.T) {
+	s := etcdtest.Start(t, authority.New(t))
+	file := s.PasswordFile("old")
+	c, err := openAs(t, s, cluster.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: file}}, "")
+	check(t, err)
+	c.SetRelist(200 * time.Millisecond)
+	docs, err := c.Documents(t.Context(), "feeds")
+	check(t, err)
+	check(t, os.WriteFile(file, []byte("new"), 0o600))
+	_, err = s.Root.UserChangePassword(t.Context(), "millrace", "new") // which ends its tokens
+	check(t, err)
+	check(t, docs.Put(t.Context(), "home", []byte("after")))
+	await(t, "the document is heard of", docs.Changed, func() bool { return docs.Current()["home"].Body == "after" })
+}
+
+// A role with a user starts while etcd is away, with what it last knew.
+func TestAUserStartsWithoutEtcd(t *testing.T) {
+	s := etcdtest.Start(t, authority.New(t))
+	dir := t.TempDir()
+	as := cluster.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}
+	c, err := openAs(t, s, as, dir)
+	check(t, err)
+	w := watch(t, c)
+	check(t, c.Steer(t.Context(), nil, func(s *cluster.Steering) error { s.Assignment = spreadOver(t, 1, "a", "b"); return nil }))
+	await(t, "the map is kept", w.Changed, func() bool { return w.Current().Epoch() == 1 })
+	docs, err := c.Documents(t.Context(), "feeds")
+	check(t, err)
+	check(t, docs.Put(t.Context(), "home", []byte("kept")))
+	await(t, "it is kept", docs.Changed, func() bool { return docs.Current()["home"].Body == "kept" })
+	check(t, c.Close())
+	l, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	check(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	away, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{l.Addr().String()}, Access: as, Name: "test", Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	check(t, err)
+	defer away.Close()
+	docs, err = away.Documents(ctx, "feeds")
+	check(t, err)
+	if docs.Current()["home"].Body != "kept" {
+		t.Errorf("it knows %v", docs.Current())
+	}
+}

@@ -1,0 +1,186 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/secure"
+	"github.com/millrace/millrace/internal/secure/authority"
+)
+
+// secured is a Kafka with TLS, client certificates and users.
+func secured(t *testing.T, a *authority.Authority, opts ...kfake.Opt) string {
+	t.Helper()
+	server := a.Issue("kafka", "127.0.0.1")
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.TLS(a.Server(server, true)), kfake.EnableSASL()}, opts...)...)
+	must(t, err)
+	t.Cleanup(c.Close)
+	c.ControlKey(int16(kmsg.SASLAuthenticate), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := kreq.(*kmsg.SASLAuthenticateRequest)
+		if known(string(req.SASLAuthBytes)) {
+			return nil, nil, false
+		}
+		resp := req.ResponseKind().(*kmsg.SASLAuthenticateResponse)
+		resp.ErrorCode = kerr.SaslAuthenticationFailed.Code
+		return resp, nil, true
+	})
+	return c.ListenAddrs()[0]
+}
+
+// known reports whether what a client sends first is of a user. A Kafka tells who
+// is not; the fake one hangs up. That of another password by SCRAM is for a real one.
+func known(sent string) bool {
+	return slices.Contains([]string{"\x00p\x00one", "\x00u\x00old"}, sent) || strings.HasPrefix(sent, "n,,n=s,") || strings.HasPrefix(sent, "n,,n=l,") || strings.HasPrefix(sent, "c=")
+}
+
+// passwordFile writes a file of a password.
+func passwordFile(t *testing.T, password string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "password")
+	must(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
+	return file
+}
+
+// Every mechanism lets its user in, and work; a wrong certificate, name,
+// authority, user, password or mechanism is refused at once, by the key of the
+// configuration that is wrong.
+func TestSecuredKafka(t *testing.T) {
+	a, other := authority.New(t), authority.New(t)
+	addr := secured(t, a, kfake.Superuser("PLAIN", "p", "one"), kfake.Superuser("SCRAM-SHA-256", "s", "two"), kfake.Superuser("SCRAM-SHA-512", "l", "three"))
+	me := a.Issue("me")
+	as := func(mechanism, user, password string) Access {
+		return Access{TLS: me, SASL: SASL{Mechanism: mechanism, Login: secure.Login{Username: user, PasswordFile: passwordFile(t, password)}}}
+	}
+	for mechanism, at := range map[string]Access{"PLAIN": as("PLAIN", "p", "one"), "SCRAM-SHA-256": as("SCRAM-SHA-256", "s", "two"), "SCRAM-SHA-512": as("SCRAM-SHA-512", "l", "three")} {
+		brokers := at.At(nil, addr)
+		must(t, WaitReady(deadline(t), brokers))
+		must(t, EnsureContentTopic(deadline(t), brokers, "by-"+mechanism, 1, nil))
+		p, err := NewProducer(brokers, "", nil)
+		must(t, err)
+		p.Produce(deadline(t), Outgoing{Topic: "by-" + mechanism, Value: []byte("x")})
+		must(t, p.Flush(deadline(t)))
+		p.Close()
+	}
+	good := as("SCRAM-SHA-512", "l", "three")
+	with := func(change func(*Access)) Access { x := good; change(&x); return x }
+	stranger := other.Issue("me")
+	for what, c := range map[string]struct {
+		as   Access
+		want string // the key
+	}{
+		"plain text":                      {Access{}, "connect.kafka.tls"},
+		"no user":                         {with(func(x *Access) { x.SASL = SASL{} }), "connect.kafka.sasl"},
+		"another password, plain":         {as("PLAIN", "p", "other"), "connect.kafka.sasl"},
+		"another user":                    {as("SCRAM-SHA-256", "nobody", "two"), "connect.kafka.sasl"},
+		"a user of another mechanism":     {as("PLAIN", "l", "three"), "connect.kafka.sasl"},
+		"no certificate":                  {with(func(x *Access) { x.TLS = secure.TLS{CA: a.CA} }), "connect.kafka.tls"},
+		"another authority's certificate": {with(func(x *Access) { x.TLS.Cert, x.TLS.Key = stranger.Cert, stranger.Key }), "connect.kafka.tls"},
+		"another authority's broker":      {with(func(x *Access) { x.TLS.CA = other.CA }), "connect.kafka.tls"},
+		"another name":                    {with(func(x *Access) { x.TLS.ServerName = "kafka.example" }), "connect.kafka.tls"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		for door, try := range map[string]func() error{
+			"ready":  func() error { return WaitReady(ctx, c.as.At(nil, addr)) },
+			"topics": func() error { _, err := InspectTopics(ctx, c.as.At(nil, addr), Topics{}); return err },
+		} {
+			e := Refused(try())
+			if ctx.Err() != nil || e == nil || !strings.HasPrefix(e.Field, c.want) || e.WayOut == "" || e.Detail == "" {
+				t.Errorf("%s, %s: %v of %+v; want a fault of %s", what, door, e, e, c.want)
+			}
+		}
+		cancel()
+	}
+}
+
+// A password and certificates that change are used by the next connection, also
+// of a client that was there before.
+func TestSecretsOfKafkaRotate(t *testing.T) {
+	a := authority.New(t)
+	addr := secured(t, a, kfake.Superuser("PLAIN", "u", "old"))
+	file := passwordFile(t, "wrong")
+	brokers := Access{TLS: a.Issue("me"), SASL: SASL{Mechanism: "PLAIN", Login: secure.Login{Username: "u", PasswordFile: file}}}.At(nil, addr)
+	if e := Refused(WaitReady(deadline(t), brokers)); e == nil || !strings.HasPrefix(e.Field, "connect.kafka.sasl") {
+		t.Fatalf("a wrong password: %v", e)
+	}
+	look, err := NewInspector(brokers)
+	must(t, err)
+	defer look.Close()
+	must(t, os.WriteFile(file, []byte("old"), 0o600))
+	a.Issue("me")
+	must(t, WaitReady(deadline(t), brokers))
+	if _, err := look.Ends(deadline(t), "none"); Refused(err) != nil {
+		t.Errorf("a client that was there before: %v", err)
+	}
+}
+
+func TestSASLIsValidated(t *testing.T) {
+	file := passwordFile(t, "p")
+	user := secure.Login{Username: "u", PasswordFile: file}
+	for what, c := range map[string]struct {
+		as   SASL
+		want string
+	}{
+		"no mechanism":            {SASL{Login: user}, "connect.kafka.sasl.mechanism"},
+		"an unknown one":          {SASL{Mechanism: "GSSAPI", Login: user}, "connect.kafka.sasl.mechanism"},
+		"a token for a user":      {SASL{Mechanism: "PLAIN", Login: user, TokenFile: file}, "connect.kafka.sasl.token_file"},
+		"a user for a token":      {SASL{Mechanism: "OAUTHBEARER", Login: user, TokenFile: file}, "connect.kafka.sasl.username"},
+		"no token":                {SASL{Mechanism: "OAUTHBEARER"}, "connect.kafka.sasl.token_file"},
+		"no file of a token":      {SASL{Mechanism: "OAUTHBEARER", TokenFile: file + "-none"}, "connect.kafka.sasl.token_file"},
+		"no user":                 {SASL{Mechanism: "SCRAM-SHA-512"}, "connect.kafka.sasl.username"},
+		"no file of the password": {SASL{Mechanism: "PLAIN", Login: secure.Login{Username: "u", PasswordFile: file + "-none"}}, "connect.kafka.sasl.password_file"},
+	} {
+		err := Access{SASL: c.as}.At(nil, "127.0.0.1:1").Validate()
+		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != c.want || e.WayOut == "" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := (Access{}).At(nil, "127.0.0.1:1", "kafka-1:9092").Validate(); err == nil || !strings.Contains(err.Error(), "connect.kafka") || !strings.Contains(err.Error(), "insecure: true") {
+		t.Errorf("plain text beyond loopback: %v", err)
+	}
+	if err := (Access{Insecure: true}).At(nil, "kafka-1:9092").Validate(); err != nil {
+		t.Errorf("plain text that is allowed: %v", err)
+	}
+	if err := (Brokers{}).Validate(); err == nil {
+		t.Error("no address")
+	}
+}
+
+// The token of OAUTHBEARER is that of the file, as it is now.
+func TestTokensAreReadAgain(t *testing.T) {
+	file := passwordFile(t, "first")
+	m, err := SASL{Mechanism: "OAUTHBEARER", TokenFile: file}.open(nil)
+	must(t, err)
+	for _, token := range []string{"first", "second"} {
+		must(t, os.WriteFile(file, []byte(token), 0o600))
+		_, sent, err := m.Authenticate(t.Context(), "127.0.0.1:1")
+		if err != nil || !strings.Contains(string(sent), "auth=Bearer "+token) {
+			t.Errorf("sends %q, %v; want %s", sent, err, token)
+		}
+	}
+}
+
+// A broker that names others beyond loopback does not have them called by plain
+// text.
+func TestBrokersThatAreNamedAreHeldToTheRules(t *testing.T) {
+	b := At("127.0.0.1:1")
+	must(t, b.Validate())
+	if c, err := b.plain().Dial(t.Context(), "tcp", net.JoinHostPort("192.0.2.1", "9092")); err == nil || !strings.Contains(err.Error(), "insecure") {
+		if c != nil {
+			c.Close()
+		}
+		t.Errorf("called: %v", err)
+	}
+}

@@ -1,0 +1,196 @@
+// Package permit is who may do what: identities by client certificates and
+// bearer tokens, the roles that they have, and one table of what each role may
+// call.
+package permit
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+)
+
+// Role is what an identity is in a cluster.
+type Role string
+
+// The roles.
+const (
+	Caller      Role = "caller"      // asks brokers for feeds
+	Node        Role = "node"        // an index node, which other nodes tell what is hot, and let read what differs
+	Broker      Role = "broker"      // asks index nodes
+	Partitioner Role = "partitioner" // asks nobody
+	Operator    Role = "operator"    // may do everything; coordinators, and people who run the cluster
+)
+
+var roles = []Role{Caller, Node, Broker, Partitioner, Operator}
+
+// anybody is in place of roles: also who has no identity.
+var anybody = []Role{"anybody"}
+
+// known is in place of roles: everybody who has one.
+var known = roles
+
+// Config says who has which roles, and by what they are known.
+type Config struct {
+	// Identities are the roles of each, by the SPIFFE id or else the common
+	// name of its certificate, or by the name of its token.
+	Identities map[string][]Role `yaml:"identities,omitempty"`
+	// Tokens is a file of bearer tokens, a line each: a name, a space, and the
+	// token. It is read again when it changes.
+	Tokens string `yaml:"tokens,omitempty"`
+	JWT    JWT    `yaml:"jwt,omitempty"`
+	// Probes lets whoever reaches the admin port ask for /livez, /readyz and
+	// /metrics without a certificate.
+	Probes bool `yaml:"probes,omitempty"`
+}
+
+// On reports whether anybody has to be known.
+func (c Config) On() bool { return len(c.Identities) > 0 || c.Tokens != "" || c.JWT != (JWT{}) }
+
+// ByToken reports whether callers may have a token in place of a certificate.
+func (c Config) ByToken() bool { return c.Tokens != "" || c.JWT != (JWT{}) }
+
+// Policy judges calls. A nil one permits everything.
+type Policy struct {
+	identities map[string][]Role
+	tokens     *tokens
+	jwt        *verifier
+}
+
+const field = "authorization"
+
+// Open reads the files of the configuration.
+func (c Config) Open(log *slog.Logger) (*Policy, error) {
+	if !c.On() {
+		return nil, nil
+	}
+	if len(c.Identities) == 0 {
+		return nil, invalid("identities", "nobody has a role", "name identities and their roles, such as broker-1: [broker]")
+	}
+	for name, has := range c.Identities {
+		for _, r := range has {
+			if !slices.Contains(roles, r) {
+				return nil, invalid("identities."+name, fmt.Sprintf("%.40q is no role", r), fmt.Sprintf("roles are %v", roles))
+			}
+		}
+	}
+	p := &Policy{identities: c.Identities}
+	var err error
+	if c.Tokens != "" {
+		if p.tokens, err = openTokens(c.Tokens, log); err != nil {
+			return nil, err
+		}
+	}
+	if c.JWT != (JWT{}) {
+		if p.jwt, err = c.JWT.open(log); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func invalid(key, detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: detail, WayOut: wayOut}
+}
+
+// Identity is who calls.
+type Identity struct {
+	Name  string // empty: nobody knows
+	Roles []Role
+}
+
+func (i Identity) String() string { return cmp.Or(i.Name, "somebody unknown") }
+
+// Identify tells who calls: by a bearer token if there is one, else by the
+// certificate. A token that is not known is refused, whatever the certificate.
+func (p *Policy) Identify(conn *tls.ConnectionState, authorization string) (Identity, error) {
+	name := ""
+	if authorization != "" {
+		token, ok := cutBearer(authorization)
+		if !ok {
+			return Identity{}, refused("the header authorization has no bearer token", "send: authorization: Bearer TOKEN")
+		}
+		var err error
+		if name, err = p.nameOf(token); err != nil {
+			return Identity{}, err
+		}
+	} else {
+		name = shownBy(conn)
+	}
+	return Identity{name, p.identities[name]}, nil
+}
+
+func cutBearer(header string) (string, bool) {
+	kind, token, ok := strings.Cut(header, " ")
+	return strings.TrimSpace(token), ok && strings.EqualFold(kind, "bearer")
+}
+
+// nameOf returns the name of a token.
+func (p *Policy) nameOf(token string) (string, error) {
+	if name, ok := p.tokens.name(token); ok {
+		return name, nil
+	}
+	if p.jwt != nil {
+		return p.jwt.name(token)
+	}
+	return "", refused("the bearer token is not known", "send one that the file of tokens has")
+}
+
+// shownBy returns the name that a certificate gives: its SPIFFE id, or else its
+// common name. It has been verified.
+func shownBy(conn *tls.ConnectionState) string {
+	if conn == nil || len(conn.VerifiedChains) == 0 {
+		return ""
+	}
+	cert := conn.PeerCertificates[0]
+	for _, u := range cert.URIs {
+		if u.Scheme == "spiffe" {
+			return u.String()
+		}
+	}
+	return cert.Subject.CommonName
+}
+
+// Allow refuses an identity what its roles may not call: a method of gRPC, or a
+// path of HTTP. What the table does not have is for operators.
+func (p *Policy) Allow(i Identity, call string) error {
+	if p == nil {
+		return nil
+	}
+	may := RolesFor(call)
+	if slices.Equal(may, anybody) {
+		return nil
+	}
+	for _, r := range i.Roles {
+		if r == Operator || slices.Contains(may, r) {
+			return nil
+		}
+	}
+	has := fmt.Sprintf("has the roles %v", i.Roles)
+	if len(i.Roles) == 0 {
+		has = "has no role"
+	}
+	return refused(fmt.Sprintf("%s %s, and %s is for %v", i, has, call, may), fmt.Sprintf("give it a role in %s.identities, or call with another certificate or token", field))
+}
+
+func refused(detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: field, Detail: detail, WayOut: wayOut}
+}
+
+type identityKey struct{}
+
+// With returns ctx with who calls.
+func With(ctx context.Context, i Identity) context.Context {
+	return context.WithValue(ctx, identityKey{}, i)
+}
+
+// Who returns who calls; nobody where no policy is in force.
+func Who(ctx context.Context) Identity {
+	i, _ := ctx.Value(identityKey{}).(Identity)
+	return i
+}

@@ -1,0 +1,344 @@
+package permit
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/secure"
+	"github.com/millrace/millrace/internal/secure/authority"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// want is who may call what: - c n b p o for anybody with a name and no role, a
+// caller, a node, a broker, a partitioner and an operator; * for who has no name.
+var want = map[string]string{
+	"/millrace.feed.v1.FeedService/GetFeed":                          "co",
+	"/millrace.feed.v1.FeedService/Why":                              "co",
+	"/millrace.node.v1.NodeService/Query":                            "bo",
+	"/millrace.node.v1.NodeService/GetSchema":                        "bo",
+	"/millrace.node.v1.NodeService/Hot":                              "no",
+	"/millrace.node.v1.NodeService/ReadPartition":                    "no",
+	"/millrace.node.v1.NodeService/Digests":                          "o",
+	"/millrace.node.v1.NodeService/CheckPartition":                   "o",
+	"/millrace.node.v1.NodeService/WitnessPartition":                 "o",
+	"/millrace.node.v1.NodeService/CondemnPartition":                 "o",
+	"/grpc.health.v1.Health/Check":                                   "cnbpo",
+	"/grpc.health.v1.Health/List":                                    "cnbpo",
+	"/grpc.health.v1.Health/Watch":                                   "cnbpo",
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      "co",
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "co",
+	"/nobody.knows/It":                                               "o",
+	"/v1/feed":                                                       "co",
+	"/v1/why":                                                        "co",
+	"/v1/openapi.json":                                               "cnbpo",
+	"/v2/whatever":                                                   "o",
+	"/livez":                                                         "*-cnbpo",
+	"/readyz":                                                        "*-cnbpo",
+	"/metrics":                                                       "*-cnbpo",
+	"/debug/pprof/":                                                  "o",
+	"/debug/pprof/heap":                                              "o",
+	"/debug/pprof/cmdline":                                           "o",
+	"/debug/pprof/profile":                                           "o",
+	"/debug/pprof/symbol":                                            "o",
+	"/debug/pprof/trace":                                             "o",
+}
+
+var letters = map[string]string{"nobody": "-", "app": "c", "node": "n", "spiffe://example/broker": "b", "partitioner": "p", "ops": "o"}
+
+var everybody = Config{Identities: map[string][]Role{"app": {Caller}, "node": {Node}, "spiffe://example/broker": {Broker}, "partitioner": {Partitioner}, "ops": {Operator}}}
+
+func opened(t *testing.T, c Config) *Policy {
+	t.Helper()
+	p, err := c.Open(nil)
+	must(t, err)
+	return p
+}
+
+// Every role calls every method and path, by a certificate, over the wire.
+func TestEveryRoleAtEveryDoor(t *testing.T) {
+	for call := range table {
+		if want[call] == "" {
+			t.Errorf("nothing is expected of %s", call)
+		}
+	}
+	a := authority.New(t)
+	p := opened(t, everybody)
+	certificate := a.Issue("server", "127.0.0.1")
+	how := a.Server(certificate, true)
+	how.ClientAuth, how.NextProtos = tls.VerifyClientCertIfGiven, []string{"h2", "http/1.1"}
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	server := grpc.NewServer(append(p.ServerOptions(nil), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		return s.SendMsg(&emptypb.Empty{})
+	}))...)
+	go server.Serve(wrapped{tls.NewListener(l, how)})
+	defer server.Stop()
+	web := httptest.NewUnstartedServer(p.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {})))
+	web.TLS = how
+	web.StartTLS()
+	defer web.Close()
+
+	callers := map[string]*tls.Config{"*": {RootCAs: nil}}
+	for name, letter := range letters {
+		var hosts []string
+		if strings.HasPrefix(name, "spiffe:") {
+			hosts = []string{name}
+		}
+		files, err := secure.Open(a.Issue(strings.ReplaceAll(name, "/", "-"), hosts...), "tls", nil)
+		must(t, err)
+		callers[letter] = files.Client()
+	}
+	files, err := secure.Open(secure.TLS{CA: a.CA}, "tls", nil)
+	must(t, err)
+	callers["*"] = files.Client()
+	for letter, as := range callers {
+		conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(as)))
+		must(t, err)
+		defer conn.Close()
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: as}}
+		for call, may := range want {
+			var served bool
+			if strings.Count(call, "/") == 2 && strings.Contains(call, ".") && !strings.HasPrefix(call, "/v1/") {
+				err := conn.Invoke(t.Context(), call, &emptypb.Empty{}, &emptypb.Empty{})
+				if served = err == nil; !served && (status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "authorization")) {
+					t.Errorf("%s at %s: %v", letter, call, err)
+				}
+			} else {
+				resp, err := client.Get(web.URL + call)
+				must(t, err)
+				resp.Body.Close()
+				if served = resp.StatusCode == http.StatusOK; !served && resp.StatusCode != http.StatusForbidden {
+					t.Errorf("%s at %s: %s", letter, call, resp.Status)
+				}
+			}
+			if served != strings.Contains(may, letter) {
+				t.Errorf("%s at %s is served: %v; served should be %s", letter, call, served, may)
+			}
+		}
+	}
+}
+
+// wrapped is a listener whose connections hide that they have TLS, as those of a
+// broker do.
+type wrapped struct{ net.Listener }
+
+func (w wrapped) Accept() (net.Conn, error) {
+	c, err := w.Listener.Accept()
+	return below{c}, err
+}
+
+type below struct{ net.Conn }
+
+func (b below) NetConn() net.Conn { return b.Conn }
+
+// signer signs tokens.
+type signer struct {
+	t   *testing.T
+	key *ecdsa.PrivateKey
+	id  string
+}
+
+func newSigner(t *testing.T, id string) signer {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	return signer{t, key, id}
+}
+
+func (s signer) sign(c jwt.Claims) string {
+	s.t.Helper()
+	signing, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: s.key, KeyID: s.id}}, nil)
+	must(s.t, err)
+	token, err := jwt.Signed(signing).Claims(c).Serialize()
+	must(s.t, err)
+	return token
+}
+
+func keySet(t *testing.T, of ...signer) []byte {
+	t.Helper()
+	var keys jose.JSONWebKeySet
+	for _, s := range of {
+		keys.Keys = append(keys.Keys, jose.JSONWebKey{Key: &s.key.PublicKey, KeyID: s.id})
+	}
+	text, err := json.Marshal(keys)
+	must(t, err)
+	return text
+}
+
+// Tokens of the file and signed ones name who calls; all others are refused,
+// whatever certificate is beside them, and so is a token whose time is over, of
+// another issuer, for another audience, without an end, or signed by nobody.
+func TestTokens(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, text []byte) string {
+		file := filepath.Join(dir, name)
+		must(t, os.WriteFile(file, text, 0o600))
+		return file
+	}
+	first, second := newSigner(t, "1"), newSigner(t, "2")
+	var log bytes.Buffer
+	c := Config{Identities: map[string][]Role{"app": {Caller}, "ops": {Operator}}}
+	c.Tokens = write("tokens", []byte("# mine\napp 0123456789abcdef\n"))
+	c.JWT = JWT{JWKS: write("keys", keySet(t, first)), Issuer: "https://login", Audience: "millrace"}
+	p, err := c.Open(slog.New(slog.NewTextHandler(&log, nil)))
+	must(t, err)
+	claims := jwt.Claims{Subject: "ops", Issuer: "https://login", Audience: jwt.Audience{"other", "millrace"}, Expiry: jwt.NewNumericDate(time.Now().Add(time.Hour))}
+	with := func(change func(*jwt.Claims)) jwt.Claims { x := claims; change(&x); return x }
+	is := func(header, want string) {
+		t.Helper()
+		who, err := p.Identify(nil, header)
+		if e := (*millrace.Error)(nil); who.Name != want || (err == nil) != (want != "") || err != nil && (!errors.As(err, &e) || e.Reason != millrace.ReasonForbidden || e.WayOut == "") {
+			t.Errorf("%.40s is %q, %v; want %q", header, who.Name, err, want)
+		}
+	}
+	is("Bearer 0123456789abcdef", "app")
+	is("bearer  0123456789abcdef", "app")
+	is("Bearer 0123456789abcdeF", "")
+	is("Basic 0123456789abcdef", "")
+	is("Bearer ", "")
+	good := "Bearer " + first.sign(claims)
+	is(good, "ops")
+	is(good[:len(good)-4]+"AAAA", "")
+	is("Bearer "+second.sign(claims), "")
+	is("Bearer "+signer{t, second.key, "1"}.sign(claims), "")
+	is("Bearer "+strings.Repeat("x", 9000), "")
+	for _, bad := range []jwt.Claims{
+		with(func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Hour)) }),
+		with(func(c *jwt.Claims) { c.Expiry = nil }),
+		with(func(c *jwt.Claims) { c.NotBefore = jwt.NewNumericDate(time.Now().Add(time.Hour)) }),
+		with(func(c *jwt.Claims) { c.Issuer = "https://elsewhere" }),
+		with(func(c *jwt.Claims) { c.Audience = jwt.Audience{"other"} }),
+		with(func(c *jwt.Claims) { c.Audience = nil }),
+		with(func(c *jwt.Claims) { c.Subject = "" }),
+	} {
+		is("Bearer "+first.sign(bad), "")
+	}
+	none := "eyJhbGciOiJub25lIn0." + strings.Split(good, ".")[1] + "." // alg none
+	is("Bearer "+none, "")
+
+	// Keys and tokens are read again; what is no key set changes nothing.
+	write("keys", keySet(t, first, second))
+	is("Bearer "+second.sign(claims), "ops")
+	write("keys", []byte("{"))
+	is("Bearer "+second.sign(claims), "ops")
+	if !strings.Contains(log.String(), "jwt.jwks") {
+		t.Errorf("it is not told: %s", &log)
+	}
+	write("keys", keySet(t, second))
+	is(good, "")
+	write("tokens", []byte("app 0123456789abcdef\nops fedcba9876543210fedc\n"))
+	is("Bearer fedcba9876543210fedc", "ops")
+	write("tokens", []byte("ops fedcba9876543210fedc\n"))
+	is("Bearer 0123456789abcdef", "")
+}
+
+// A token goes before the certificate, over the wire, too; one that is not known
+// is not helped by it.
+func TestATokenGoesBeforeTheCertificate(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	must(t, os.WriteFile(file, []byte("app 0123456789abcdef\n"), 0o600))
+	p := opened(t, Config{Identities: everybody.Identities, Tokens: file})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	a := authority.New(t)
+	server := grpc.NewServer(append(p.ServerOptions(nil), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		return status.Error(codes.OK, "")
+	}))...)
+	how := a.Server(a.Issue("server", "127.0.0.1"), true)
+	how.NextProtos = []string{"h2"}
+	go server.Serve(tls.NewListener(l, how))
+	defer server.Stop()
+	files, err := secure.Open(a.Issue("ops"), "tls", nil)
+	must(t, err)
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(files.Client())))
+	must(t, err)
+	defer conn.Close()
+	for header, denied := range map[string]bool{"": false, "Bearer 0123456789abcdef": true, "Bearer x": true} {
+		ctx := t.Context()
+		if header != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", header)
+		}
+		err := conn.Invoke(ctx, "/millrace.node.v1.NodeService/CondemnPartition", &emptypb.Empty{}, &emptypb.Empty{})
+		if (status.Code(err) == codes.PermissionDenied) != denied {
+			t.Errorf("%q: %v", header, err)
+		}
+	}
+}
+
+func TestConfigurationsAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	write := func(text string) string {
+		file := filepath.Join(dir, rand.Text())
+		must(t, os.WriteFile(file, []byte(text), 0o600))
+		return file
+	}
+	some := everybody.Identities
+	s := newSigner(t, "1")
+	secret, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: s.key, KeyID: "1"}}})
+	must(t, err)
+	keys := write(string(keySet(t, s)))
+	for what, c := range map[string]struct {
+		of    Config
+		field string
+	}{
+		"an unknown role":         {Config{Identities: map[string][]Role{"x": {"king"}}}, "authorization.identities.x"},
+		"tokens without roles":    {Config{Tokens: write("app 0123456789abcdef")}, "authorization.identities"},
+		"no file of tokens":       {Config{Identities: some, Tokens: dir + "/none"}, "authorization.tokens"},
+		"a token that is short":   {Config{Identities: some, Tokens: write("app short")}, "authorization.tokens"},
+		"a token without a name":  {Config{Identities: some, Tokens: write("0123456789abcdef")}, "authorization.tokens"},
+		"two of the same token":   {Config{Identities: some, Tokens: write("a 0123456789abcdef\nb 0123456789abcdef")}, "authorization.tokens"},
+		"no key set":              {Config{Identities: some, JWT: JWT{Issuer: "i", Audience: "a"}}, "authorization.jwt.jwks"},
+		"no issuer":               {Config{Identities: some, JWT: JWT{JWKS: keys, Audience: "a"}}, "authorization.jwt.issuer"},
+		"no audience":             {Config{Identities: some, JWT: JWT{JWKS: keys, Issuer: "i"}}, "authorization.jwt.audience"},
+		"what is no key set":      {Config{Identities: some, JWT: JWT{write("{"), "i", "a"}}, "authorization.jwt.jwks"},
+		"an empty key set":        {Config{Identities: some, JWT: JWT{write("{}"), "i", "a"}}, "authorization.jwt.jwks"},
+		"a key set that can sign": {Config{Identities: some, JWT: JWT{write(string(secret)), "i", "a"}}, "authorization.jwt.jwks"},
+	} {
+		_, err := c.of.Open(nil)
+		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != c.field || e.WayOut == "" {
+			t.Errorf("%s: %v, want a fault of %s", what, err, c.field)
+		}
+	}
+	if p, err := (Config{}).Open(nil); p != nil || err != nil || p.Allow(Identity{}, "/whatever") != nil {
+		t.Errorf("no policy: %v, %v", p, err)
+	}
+	if got := Who(With(context.Background(), Identity{Name: "a"})); got.Name != "a" {
+		t.Errorf("who calls is %v", got)
+	}
+	if names := slices.Sorted(maps.Keys(table)); len(names) < 20 {
+		t.Errorf("the table has %v", names)
+	}
+}

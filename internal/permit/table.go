@@ -1,0 +1,57 @@
+package permit
+
+import "strings"
+
+// table is what is called, and who may. A path that ends in / stands for all
+// below it, too.
+var table = map[string][]Role{
+	"/millrace.feed.v1.FeedService/GetFeed": {Caller, Operator},
+	"/millrace.feed.v1.FeedService/Why":     {Caller, Operator},
+	"/v1/feed":                              {Caller, Operator},
+	"/v1/why":                               {Caller, Operator},
+	"/v1/openapi.json":                      known,
+
+	"/millrace.node.v1.NodeService/Query":            {Broker, Operator},
+	"/millrace.node.v1.NodeService/GetSchema":        {Broker, Operator},
+	"/millrace.node.v1.NodeService/Hot":              {Node, Operator},
+	"/millrace.node.v1.NodeService/ReadPartition":    {Node, Operator},
+	"/millrace.node.v1.NodeService/Digests":          {Operator},
+	"/millrace.node.v1.NodeService/CheckPartition":   {Operator},
+	"/millrace.node.v1.NodeService/WitnessPartition": {Operator},
+	"/millrace.node.v1.NodeService/CondemnPartition": {Operator},
+
+	"/grpc.health.v1.Health/Check":                                   known,
+	"/grpc.health.v1.Health/List":                                    known,
+	"/grpc.health.v1.Health/Watch":                                   known,
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      {Caller, Operator},
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {Caller, Operator},
+
+	"/livez":               anybody,
+	"/readyz":              anybody,
+	"/metrics":             anybody,
+	"/debug/pprof/":        {Operator},
+	"/debug/pprof/cmdline": {Operator},
+	"/debug/pprof/profile": {Operator},
+	"/debug/pprof/symbol":  {Operator},
+	"/debug/pprof/trace":   {Operator},
+}
+
+// RolesFor returns who may call a method or a path: operators alone, if the
+// table does not have it.
+func RolesFor(call string) []Role {
+	if may, ok := table[call]; ok {
+		return may
+	}
+	for path, may := range table {
+		if strings.HasSuffix(path, "/") && strings.HasPrefix(call, path) {
+			return may
+		}
+	}
+	return []Role{Operator}
+}
+
+// Listed reports whether the table has a method or a path.
+func Listed(call string) bool {
+	_, ok := table[call]
+	return ok
+}

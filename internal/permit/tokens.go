@@ -1,0 +1,183 @@
+package permit
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/millrace/millrace/internal/secure"
+)
+
+// parsed is what a file holds, parsed once for each of its contents; one that
+// does not parse changes nothing, and is told.
+type parsed[T any] struct {
+	source *secure.Source
+	field  string
+	log    *slog.Logger
+	parse  func(string) (T, error)
+
+	mu   sync.Mutex
+	text string // that was last looked at
+	good T
+}
+
+func open[T any](file, key string, log *slog.Logger, parse func(string) (T, error)) (*parsed[T], error) {
+	if log == nil {
+		log = slog.Default()
+	}
+	source, err := secure.OpenSource(file, field+"."+key, log)
+	if err != nil {
+		return nil, err
+	}
+	p := &parsed[T]{source: source, field: field + "." + key, log: log, parse: parse, text: source.Current()}
+	if p.good, err = parse(p.text); err != nil {
+		return nil, invalid(key, file+": "+err.Error(), "mend the file")
+	}
+	return p, nil
+}
+
+func (p *parsed[T]) current() T {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := p.source.Current()
+	if text == p.text {
+		return p.good
+	}
+	p.text = text
+	next, err := p.parse(text)
+	if err != nil {
+		p.log.Error("a file has changed and cannot be used; what it held stays", "field", p.field, "err", err)
+		return p.good
+	}
+	p.good = next
+	return next
+}
+
+// tokens are names by the hashes of tokens, so that a look-up takes as long
+// whatever it is asked for.
+type tokens struct {
+	names *parsed[map[[sha256.Size]byte]string]
+}
+
+func openTokens(file string, log *slog.Logger) (*tokens, error) {
+	names, err := open(file, "tokens", log, parseTokens)
+	return &tokens{names}, err
+}
+
+// minTokenBytes is the length below which a token can be guessed.
+const minTokenBytes = 16
+
+func parseTokens(text string) (map[[sha256.Size]byte]string, error) {
+	names := map[[sha256.Size]byte]string{}
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, token, ok := strings.Cut(line, " ")
+		token = strings.TrimSpace(token)
+		switch hash := sha256.Sum256([]byte(token)); {
+		case !ok || strings.Contains(token, " "):
+			return nil, fmt.Errorf("line %d is no name and token with a space between", i+1)
+		case len(token) < minTokenBytes:
+			return nil, fmt.Errorf("line %d: a token of %s has less than %d bytes", i+1, name, minTokenBytes)
+		case names[hash] != "":
+			return nil, fmt.Errorf("line %d: %s and %s have the same token", i+1, name, names[hash])
+		default:
+			names[hash] = name
+		}
+	}
+	return names, nil
+}
+
+func (t *tokens) name(token string) (string, bool) {
+	if t == nil {
+		return "", false
+	}
+	name, ok := t.names.current()[sha256.Sum256([]byte(token))]
+	return name, ok
+}
+
+// JWT says which signed tokens are believed.
+type JWT struct {
+	JWKS     string `yaml:"jwks,omitempty"`     // a file of the keys that sign, read again when it changes
+	Issuer   string `yaml:"issuer,omitempty"`   // that a token must have
+	Audience string `yaml:"audience,omitempty"` // that a token must be for
+}
+
+// algorithms are those whose keys are not shared with the verifier.
+var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA}
+
+// verifier verifies tokens.
+type verifier struct {
+	of   JWT
+	keys *parsed[*jose.JSONWebKeySet]
+}
+
+func (j JWT) open(log *slog.Logger) (*verifier, error) {
+	switch "" {
+	case j.JWKS:
+		return nil, invalid("jwt.jwks", "nothing says which keys sign tokens", "name a file, a JSON Web Key Set")
+	case j.Issuer:
+		return nil, invalid("jwt.issuer", "nothing says who issues tokens", "give the iss that they have")
+	case j.Audience:
+		return nil, invalid("jwt.audience", "nothing says whom tokens are for: one for another service would be believed", "give the aud that they have")
+	}
+	keys, err := open(j.JWKS, "jwt.jwks", log, parseKeys)
+	return &verifier{j, keys}, err
+}
+
+func parseKeys(text string) (*jose.JSONWebKeySet, error) {
+	var keys jose.JSONWebKeySet
+	if err := json.Unmarshal([]byte(text), &keys); err != nil {
+		return nil, err
+	}
+	if len(keys.Keys) == 0 {
+		return nil, errors.New("it holds no keys")
+	}
+	for _, k := range keys.Keys {
+		if !k.IsPublic() {
+			return nil, fmt.Errorf("the key %q is secret: whoever reads the file could sign", k.KeyID)
+		}
+	}
+	return &keys, nil
+}
+
+// maxTokenBytes bounds a token before it is parsed.
+const maxTokenBytes = 8 << 10
+
+// name returns the subject of a token that is signed, of the issuer, for the
+// audience, and has not ended.
+func (v *verifier) name(token string) (string, error) {
+	bad := func(err error) error {
+		return refused(fmt.Sprintf("the bearer token is not believed: %v", err), fmt.Sprintf("send one of %s for %s that has not ended", v.of.Issuer, v.of.Audience))
+	}
+	if len(token) > maxTokenBytes {
+		return "", bad(fmt.Errorf("it has %d bytes", len(token)))
+	}
+	signed, err := jwt.ParseSigned(token, algorithms)
+	if err != nil {
+		return "", bad(err)
+	}
+	var claims jwt.Claims
+	if err := signed.Claims(v.keys.current(), &claims); err != nil {
+		return "", bad(err)
+	}
+	if claims.Expiry == nil {
+		return "", bad(errors.New("it never ends"))
+	}
+	if err := claims.Validate(jwt.Expected{Issuer: v.of.Issuer, AnyAudience: jwt.Audience{v.of.Audience}}); err != nil {
+		return "", bad(err)
+	}
+	if claims.Subject == "" {
+		return "", bad(errors.New("it is of nobody"))
+	}
+	return claims.Subject, nil
+}

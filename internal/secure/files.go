@@ -1,0 +1,211 @@
+package secure
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+)
+
+// Files is the certificates, keys and authorities that a [TLS] names. Every
+// handshake looks whether a file has changed.
+type Files struct {
+	tls   TLS
+	field string
+	log   *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		stamps []os.FileInfo // of the files, before they were last read
+		good   *material
+		fault  string // of the last reading; "" if it was good
+	}
+}
+
+// material is what the files held at one time.
+type material struct {
+	pool *x509.CertPool // nil: the machine's
+	pair *tls.Certificate
+}
+
+// Open reads the files. field is the key of the configuration that names them.
+// A nil log is slog.Default().
+func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
+	if err := t.validate(field); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.Default()
+	}
+	f := &Files{tls: t, field: field, log: log}
+	stamps, err := stampsOf(f.names())
+	if err == nil {
+		f.mu.good, err = t.read()
+	}
+	if err != nil {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: err.Error(), WayOut: "name PEM files that this process can read"}
+	}
+	f.mu.stamps = stamps
+	return f, nil
+}
+
+func (f *Files) names() (names []string) {
+	for _, name := range []string{f.tls.CA, f.tls.Cert, f.tls.Key} {
+		if name != "" && name != SystemCA {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// read reads the files as they are now.
+func (t TLS) read() (*material, error) {
+	m := &material{}
+	if t.CA != "" && t.CA != SystemCA {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, err
+		}
+		m.pool = x509.NewCertPool()
+		if !m.pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("%s with %s: %w", t.Cert, t.Key, err)
+		}
+		m.pair = &pair
+	}
+	return m, nil
+}
+
+// current returns what the files hold, or held when they were last good.
+func (f *Files) current() *material {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	stamps, err := stampsOf(f.names())
+	if err == nil && f.mu.fault == "" && same(stamps, f.mu.stamps) {
+		return f.mu.good
+	}
+	var next *material
+	if err == nil {
+		next, err = f.tls.read()
+	}
+	if err != nil {
+		if fault := err.Error(); fault != f.mu.fault {
+			f.mu.fault = fault
+			f.log.Error("certificates have changed and cannot be used; the last good ones stay", "field", f.field, "err", err)
+		}
+		return f.mu.good
+	}
+	f.mu.good, f.mu.stamps, f.mu.fault = next, stamps, ""
+	f.log.Info("certificates were read again", "field", f.field)
+	return next
+}
+
+// stampsOf returns by what a change of files is seen.
+func stampsOf(names []string) ([]os.FileInfo, error) {
+	stamps := make([]os.FileInfo, len(names))
+	var err error
+	for i, name := range names {
+		if stamps[i], err = os.Stat(name); err != nil {
+			return nil, err
+		}
+	}
+	return stamps, nil
+}
+
+func same(a, b []os.FileInfo) bool {
+	for i := range a {
+		if !os.SameFile(a[i], b[i]) || a[i].Size() != b[i].Size() || !a[i].ModTime().Equal(b[i].ModTime()) {
+			return false
+		}
+	}
+	return true
+}
+
+// Client returns how to call the other side, for one handshake: a later one
+// asks again.
+func (f *Files) Client() *tls.Config {
+	m := f.current()
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.pool, ServerName: f.tls.ServerName}
+	if m.pair != nil {
+		// It is shown whatever authorities the other side names: of one that it
+		// does not take it says so, of none only that it wants one.
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.pair, nil }
+	}
+	return c
+}
+
+// Server returns how to serve callers that show a certificate of the CA, which
+// auth may let them leave out.
+func (f *Files) Server(auth tls.ClientAuthType) (*tls.Config, error) {
+	if f.tls.Cert == "" || f.tls.CA == SystemCA {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.field, Detail: "a port needs a certificate, its key, and the CA of its callers", WayOut: "name cert, key and ca, PEM files each"}
+	}
+	config := func() *tls.Config {
+		m := f.current()
+		return &tls.Config{
+			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*m.pair},
+			ClientCAs: m.pool, ClientAuth: auth,
+			NextProtos: []string{"h2", "http/1.1"},
+		}
+	}
+	first := config()
+	first.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return config(), nil }
+	return first, nil
+}
+
+// dialTimeout bounds one try to connect, the handshake included.
+const dialTimeout = 10 * time.Second
+
+// Dial connects to an address, host:port, and shakes hands.
+func (f *Files) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return (&tls.Dialer{Config: f.Client()}).DialContext(ctx, network, addr)
+}
+
+// Dial connects to an address by plain text, if that is allowed.
+func (p Plain) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if err := p.Check(addr); err != nil {
+		return nil, err
+	}
+	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
+}
+
+// refusals are what handshakes fail with, as far as somebody can mend it. gRPC
+// and other libraries hand on the text of an error alone.
+var refusals = []struct{ text, wayOut string }{
+	{"certificate signed by unknown authority", "name the authority that signed the other side's certificate: ca"},
+	{"certificate is valid for ", "ask by a name that is in the other side's certificate, or say which it has: server_name"},
+	{"x509: cannot validate certificate for ", "ask by a name that is in the other side's certificate, or say which it has: server_name"},
+	{"certificate is not valid for any names", "say the name that is in the other side's certificate: server_name"},
+	{"certificate has expired or is not yet valid", "renew the other side's certificate, or set this machine's clock"},
+	{"first record does not look like a TLS handshake", "the other side speaks plain text on this port: ask its port of TLS, or leave tls out"},
+	{"remote error: tls: ", "show a certificate that the other side accepts: cert and key"},
+}
+
+// Refused tells what to do about a handshake that failed, or "" where err is of
+// something else.
+func Refused(err error) (wayOut string) {
+	if err == nil {
+		return ""
+	}
+	for _, r := range refusals {
+		if strings.Contains(err.Error(), r.text) {
+			return r.wayOut
+		}
+	}
+	return ""
+}

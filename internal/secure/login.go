@@ -1,0 +1,127 @@
+package secure
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/millrace/millrace"
+)
+
+// Secret is a password or a token. It is never printed.
+type Secret string
+
+// String implements fmt.Stringer.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "(hidden)"
+}
+
+// GoString implements fmt.GoStringer.
+func (s Secret) GoString() string { return s.String() }
+
+// MarshalText implements encoding.TextMarshaler, for documents and logs.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Login is a user and a password, which is in a file, or stands by itself.
+type Login struct {
+	Username     string `yaml:"username,omitempty"`
+	Password     Secret `yaml:"password,omitempty"`
+	PasswordFile string `yaml:"password_file,omitempty"` // read again when it changes
+}
+
+// On reports whether there is one.
+func (l Login) On() bool { return l != Login{} }
+
+// Open reads the password. field is the key of the configuration that has l.
+func (l Login) Open(field string, log *slog.Logger) (*Source, error) {
+	invalid := func(key, detail, wayOut string) error {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: detail, WayOut: wayOut}
+	}
+	switch {
+	case l.Username == "":
+		return nil, invalid("username", "there is a password and no user", "name the user that it is of")
+	case l.Password == "" && l.PasswordFile == "":
+		return nil, invalid("password_file", fmt.Sprintf("the user %s has no password", l.Username), "name a file that holds it")
+	case l.Password != "" && l.PasswordFile != "":
+		return nil, invalid("password_file", "there are two passwords", "leave one out, of the file, the configuration and the environment")
+	case l.Password != "":
+		return &Source{field: field, good: string(l.Password)}, nil
+	}
+	return OpenSource(l.PasswordFile, field+".password_file", log)
+}
+
+// Source is a secret that may come from a file, which is read again when it
+// changes.
+type Source struct {
+	file  string // empty: it is fixed
+	field string
+	log   *slog.Logger
+
+	mu    sync.Mutex
+	stamp []os.FileInfo
+	good  string
+	fault string
+}
+
+// maxSecretBytes bounds a file of a secret: a token may be some kilobytes.
+const maxSecretBytes = 64 << 10
+
+// OpenSource reads the secret in a file. Space around it does not count. field
+// is the key of the configuration that names the file.
+func OpenSource(file, field string, log *slog.Logger) (*Source, error) {
+	if log == nil {
+		log = slog.Default()
+	}
+	s := &Source{file: file, field: field, log: log}
+	if err := s.read(); err != nil {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: err.Error(), WayOut: "name a file that this process can read, with the secret alone in it"}
+	}
+	return s, nil
+}
+
+// read reads the file, if it has changed.
+func (s *Source) read() error {
+	stamp, err := stampsOf([]string{s.file})
+	if err != nil {
+		return err
+	}
+	if s.stamp != nil && s.fault == "" && same(stamp, s.stamp) {
+		return nil
+	}
+	if n := stamp[0].Size(); n > maxSecretBytes {
+		return fmt.Errorf("%s has %d bytes, and a secret has %d at most", s.file, n, maxSecretBytes)
+	}
+	text, err := os.ReadFile(s.file)
+	if err != nil {
+		return err
+	}
+	secret := strings.TrimSpace(string(text))
+	if secret == "" {
+		return fmt.Errorf("%s is empty", s.file)
+	}
+	s.good, s.stamp = secret, stamp
+	return nil
+}
+
+// Current returns the secret, as it last was good.
+func (s *Source) Current() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file == "" {
+		return s.good
+	}
+	err := s.read()
+	switch {
+	case err == nil:
+		s.fault = ""
+	case err.Error() != s.fault:
+		s.fault = err.Error()
+		s.log.Error("a secret has changed and cannot be used; the last good one stays", "field", s.field, "err", err)
+	}
+	return s.good
+}

@@ -1,0 +1,77 @@
+// Package secure is how a connection is protected: TLS by files, passwords and
+// tokens by files, and plain text on loopback alone. Files are read again when
+// they change; a file that cannot be read, or is half-written, changes nothing,
+// and the log says so.
+package secure
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+
+	"github.com/millrace/millrace"
+)
+
+// SystemCA stands for the authorities that the machine trusts, where a CA file
+// is expected.
+const SystemCA = "system"
+
+// TLS names the PEM files of a connection. Its zero value is no TLS.
+type TLS struct {
+	CA         string `yaml:"ca,omitempty"`          // whose certificates the other side must show; "system": those that the machine trusts
+	Cert       string `yaml:"cert,omitempty"`        // the own certificate, with Key
+	Key        string `yaml:"key,omitempty"`         // its key
+	ServerName string `yaml:"server_name,omitempty"` // that the other side's certificate must have; empty: the host of its address
+}
+
+// On reports whether there is TLS.
+func (t TLS) On() bool { return t != TLS{} }
+
+// validate refuses files that are of no use without others. field is the key
+// of the configuration that has t.
+func (t TLS) validate(field string) error {
+	invalid := func(key, detail, wayOut string) error {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: detail, WayOut: wayOut}
+	}
+	switch {
+	case !t.On():
+	case t.CA == "":
+		return invalid("ca", "nothing says whose certificates the other side must show", `name a PEM file of authorities, or "system" for those that the machine trusts`)
+	case t.Cert != "" && t.Key == "":
+		return invalid("key", "there is a certificate and no key", "name the PEM file of its key")
+	case t.Cert == "" && t.Key != "":
+		return invalid("cert", "there is a key and no certificate", "name the PEM file of its certificate")
+	}
+	return nil
+}
+
+// Plain is what a configuration calls a connection, and how it may be plain text.
+type Plain struct {
+	Field    string // the key of the configuration that has tls and insecure
+	Insecure bool   // plain text is allowed everywhere
+}
+
+// Check refuses plain text to or on an address beyond loopback, host:port or a
+// URL's host.
+func (p Plain) Check(addr string) error {
+	if p.Insecure {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.Field, Detail: fmt.Sprintf("%.100q is no host:port: %v", addr, err), WayOut: "write it as 127.0.0.1:9092"}
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	key := func(name string) string {
+		if p.Field == "" {
+			return name
+		}
+		return p.Field + "." + name
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonInvalid, Field: cmp.Or(p.Field, "insecure"), Detail: fmt.Sprintf("%s is beyond loopback, where plain text can be read and changed by others", addr),
+		WayOut: fmt.Sprintf("give %s (ca, and what the other side asks for), or say %s: true if the network is guarded by other means", key("tls"), key("insecure")),
+	}
+}

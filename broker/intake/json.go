@@ -2,8 +2,9 @@ package intake
 
 import (
 	"bytes"
+	"encoding/hex"
 	"slices"
-	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -245,8 +246,11 @@ func escape(raw []byte) (rune, int) {
 	if len(raw) < 2 {
 		return 0, 0
 	}
-	if i := bytes.IndexByte([]byte(`"\/bfnrt`), raw[1]); i >= 0 {
-		return rune("\"\\/\b\f\n\r\t"[i]), 2
+	if raw[1] != 'u' {
+		if i := strings.IndexByte(`"\/bfnrt`, raw[1]); i >= 0 {
+			return rune("\"\\/\b\f\n\r\t"[i]), 2
+		}
+		return 0, 0
 	}
 	r, ok := hex4(raw)
 	switch {
@@ -267,6 +271,7 @@ func hex4(raw []byte) (rune, bool) {
 	if len(raw) < 6 || raw[0] != '\\' || raw[1] != 'u' {
 		return 0, false
 	}
-	x, err := strconv.ParseUint(string(raw[2:6]), 16, 16)
-	return rune(x), err == nil
+	var two [2]byte
+	_, err := hex.Decode(two[:], raw[2:6])
+	return rune(two[0])<<8 | rune(two[1]), err == nil
 }

@@ -281,6 +281,9 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	}
 	defer visit.leave()
 	began := time.Now()
+	if err := b.entitled(ctx, req); err != nil {
+		return nil, nil, err
+	}
 	q, err := b.read(req, began)
 	if err != nil {
 		return q, nil, err

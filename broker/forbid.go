@@ -1,11 +1,13 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/permit"
 )
 
 // Forbid is what callers may not ask, of a feed or of a broker. What either
@@ -41,6 +43,33 @@ func permitted(no Forbid, feed *Feed, req *feedv1.GetFeedRequest) error {
 		return forbidden("explain", feed.Name)
 	case no.Model && req.GetModel() != "" && req.GetModel() != feed.Model:
 		return forbidden("model", feed.Name)
+	}
+	return nil
+}
+
+// entitled refuses what who calls has no right to ask.
+func (b *Broker) entitled(ctx context.Context, req *feedv1.GetFeedRequest) error {
+	who := permit.Who(ctx)
+	if who.Rights == nil {
+		return nil
+	}
+	name := req.GetFeed()
+	if err := who.Feed(name, b.feeds.current()[name].builtIn); err != nil {
+		return err
+	}
+	for _, asks := range []struct {
+		it    bool
+		right permit.Right
+	}{
+		{req.GetFilter() != "", permit.Filter},
+		{req.GetExplain(), permit.Explain},
+		{req.GetModel() != "", permit.Model},
+	} {
+		if asks.it {
+			if err := who.Right(asks.right, string(asks.right)); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/permit"
 )
 
 // What became of a record, as WhyResponse.stage says it. Of several stages that
@@ -78,6 +79,12 @@ type candidateKey struct {
 }
 
 func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
+	if err := permit.Who(ctx).Right(permit.Why, "request"); err != nil {
+		return nil, err
+	}
+	if err := b.entitled(ctx, req.GetRequest()); err != nil {
+		return nil, under("request", err)
+	}
 	i, err := b.inquire(req)
 	if err != nil {
 		return nil, err

@@ -68,6 +68,7 @@ const everyRole = `
   insecure: false              # true: it listens and calls anywhere without tls, where other means guard the network
   authorization:               # who may do what; only a role on loopback may leave it out
     identities: {broker-1: [broker], "spiffe://example/ops": [operator]}  # roles by certificate or token: caller, node, broker, partitioner, operator
+    callers: {jobs-page: {feeds: [jobs], may: [filter, why]}, "*": {feeds: [home]}}  # what each may ask; left out: all
     tokens: tokens             # a file of bearer tokens, a line each: NAME TOKEN
     jwt: {jwks: keys.json, issuer: "https://login.example", audience: millrace}  # signed tokens, whose subject is the name
     probes: false              # true: livez, readyz and metrics of the admin port need no certificate

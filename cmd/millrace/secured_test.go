@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,7 @@ func (e *estate) connections(indent string) string {
 // authorization is who may do what, in every role.
 const authorization = `authorization:
   identities: {me: [operator], app: [caller], node-1: [node], node-2: [node], broker: [broker], coordinator: [operator], partitioner: [partitioner]}
+  callers: {app: {feeds: [recent], may: [explain]}}
 `
 
 func startEstate(t *testing.T) *estate {
@@ -195,6 +197,7 @@ func TestSecured(t *testing.T) {
 		"node: certificate":   {[]string{"partition", "check", "17"}, []string{"--cert", stranger.Cert, "--key", stranger.Key}, "certificate"},
 		"node: a caller":      {[]string{"partition", "check", "17"}, []string{"--cert", app.Cert, "--key", app.Key}, "app has the roles [caller]"},
 		"broker: no caller":   {feed, []string{"--cert", noCaller.Cert, "--key", noCaller.Key}, "partitioner has the roles [partitioner]"},
+		"broker: a filter":    {append(slices.Clone(feed), "--filter", "true"), []string{"--cert", app.Cert, "--key", app.Key}, "app has no right to filter"},
 		"plain text":          {feed, []string{"--addr", "feed.example:9090", "--context", "plain"}, "insecure: true"},
 	} {
 		if door.want == "connect.kafka.sasl: " && os.Getenv("MILLRACE_KAFKA_SECURED") == "" {

@@ -40,6 +40,10 @@ type Config struct {
 	// Identities are the roles of each, by the SPIFFE id or else the common
 	// name of its certificate, or by the name of its token.
 	Identities map[string][]Role `yaml:"identities,omitempty"`
+	// Callers are what each caller may ask, by its name; "*" are all that are not
+	// named. Without any each may ask everything that feeds and brokers do not
+	// forbid.
+	Callers map[string]Rights `yaml:"callers,omitempty"`
 	// Tokens is a file of bearer tokens, a line each: a name, a space, and the
 	// token. It is read again when it changes.
 	Tokens string `yaml:"tokens,omitempty"`
@@ -58,6 +62,7 @@ func (c Config) ByToken() bool { return c.Tokens != "" || c.JWT != (JWT{}) }
 // Policy judges calls. A nil one permits everything.
 type Policy struct {
 	identities map[string][]Role
+	callers    map[string]Rights
 	tokens     *tokens
 	jwt        *verifier
 }
@@ -79,7 +84,10 @@ func (c Config) Open(log *slog.Logger) (*Policy, error) {
 			}
 		}
 	}
-	p := &Policy{identities: c.Identities}
+	if err := c.checkCallers(); err != nil {
+		return nil, err
+	}
+	p := &Policy{identities: c.Identities, callers: c.Callers}
 	var err error
 	if c.Tokens != "" {
 		if p.tokens, err = openTokens(c.Tokens, log); err != nil {
@@ -100,8 +108,9 @@ func invalid(key, detail, wayOut string) error {
 
 // Identity is who calls.
 type Identity struct {
-	Name  string // empty: nobody knows
-	Roles []Role
+	Name   string // empty: nobody knows
+	Roles  []Role
+	Rights *Rights // of a caller; nil: all
 }
 
 func (i Identity) String() string { return cmp.Or(i.Name, "somebody unknown") }
@@ -122,7 +131,8 @@ func (p *Policy) Identify(conn *tls.ConnectionState, authorization string) (Iden
 	} else {
 		name = shownBy(conn)
 	}
-	return Identity{name, p.identities[name]}, nil
+	roles := p.identities[name]
+	return Identity{name, roles, p.rights(name, roles)}, nil
 }
 
 func cutBearer(header string) (string, bool) {

@@ -316,6 +316,9 @@ func TestConfigurationsAreRefused(t *testing.T) {
 	}{
 		"an unknown role":         {Config{Identities: map[string][]Role{"x": {"king"}}}, "authorization.identities.x"},
 		"tokens without roles":    {Config{Tokens: write("app 0123456789abcdef")}, "authorization.identities"},
+		"rights of no caller":     {Config{Identities: some, Callers: map[string]Rights{"nobody": {}}}, "authorization.callers.nobody"},
+		"an unknown right":        {Config{Identities: everybody.Identities, Callers: map[string]Rights{"app": {May: []Right{"all"}}}}, "authorization.callers.app.may"},
+		"a caller without rights": {Config{Identities: map[string][]Role{"a": {Caller}, "b": {Caller}}, Callers: map[string]Rights{"a": {}}}, "authorization.identities.b"},
 		"no file of tokens":       {Config{Identities: some, Tokens: dir + "/none"}, "authorization.tokens"},
 		"a token that is short":   {Config{Identities: some, Tokens: write("app short")}, "authorization.tokens"},
 		"a token without a name":  {Config{Identities: some, Tokens: write("0123456789abcdef")}, "authorization.tokens"},
@@ -340,5 +343,35 @@ func TestConfigurationsAreRefused(t *testing.T) {
 	}
 	if names := slices.Sorted(maps.Keys(table)); len(names) < 20 {
 		t.Errorf("the table has %v", names)
+	}
+}
+
+// A caller has the rights of its name, or else those of all others; operators
+// have all, and so has everybody where there are none.
+func TestRightsOfCallers(t *testing.T) {
+	c := Config{Identities: map[string][]Role{"a": {Caller}, "b": {Caller}, "ops": {Operator, Caller}}}
+	all := opened(t, c)
+	c.Callers = map[string]Rights{"a": {Feeds: []string{"jobs"}, May: []Right{Why}}, "*": {May: []Right{Recent}}}
+	bounded := opened(t, c)
+	for _, w := range []struct {
+		of                *Policy
+		name              string
+		jobs, home, built bool
+		may               []Right
+	}{
+		{all, "a", true, true, true, allRights},
+		{bounded, "a", true, false, false, []Right{Why}},
+		{bounded, "b", true, true, true, []Right{Recent}},
+		{bounded, "ops", true, true, true, allRights},
+	} {
+		i := Identity{w.name, c.Identities[w.name], w.of.rights(w.name, c.Identities[w.name])}
+		if i.Feed("jobs", false) == nil != w.jobs || i.Feed("home", false) == nil != w.home || i.Feed("recent", true) == nil != w.built {
+			t.Errorf("%s: %v, %v, %v", w.name, i.Feed("jobs", false), i.Feed("home", false), i.Feed("recent", true))
+		}
+		for _, r := range allRights {
+			if got := i.Right(r, "field") == nil; got != slices.Contains(w.may, r) {
+				t.Errorf("%s may %s: %v", w.name, r, got)
+			}
+		}
 	}
 }

@@ -1,0 +1,94 @@
+package permit
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace"
+)
+
+// Right is what a caller may ask of a feed beside its pages.
+type Right string
+
+// The rights.
+const (
+	Filter  Right = "filter"  // with a filter of its own
+	Explain Right = "explain" // how an answer was made
+	Why     Right = "why"     // what became of a record
+	Model   Right = "model"   // by a model that it names
+	Recent  Right = "recent"  // of recent and home as they are built in, which show everything
+)
+
+var allRights = []Right{Filter, Explain, Why, Model, Recent}
+
+// Rights are what a caller may ask. A nil one may ask everything.
+type Rights struct {
+	Feeds []string `yaml:"feeds,omitempty"` // by name; empty: all
+	May   []Right  `yaml:"may,omitempty"`
+}
+
+// others is in place of a caller's name: every caller that is not named.
+const others = "*"
+
+// may reports whether the rights have one.
+func (r *Rights) may(right Right) bool { return r == nil || slices.Contains(r.May, right) }
+
+// Feed refuses a feed that a caller may not ask. One that is built in needs the
+// right, or its name.
+func (i Identity) Feed(name string, builtIn bool) error {
+	r := i.Rights
+	named := r != nil && slices.Contains(r.Feeds, name)
+	if r == nil || named || len(r.Feeds) == 0 && (!builtIn || r.may(Recent)) {
+		return nil
+	}
+	wayOut := fmt.Sprintf("have %s.callers give it the feed", field)
+	if len(r.Feeds) > 0 {
+		wayOut = fmt.Sprintf("name one of %v, or %s", r.Feeds, wayOut)
+	}
+	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: "feed", Detail: fmt.Sprintf("%s may not ask feed %.100q", i, name), WayOut: wayOut}
+}
+
+// Right refuses what a field of a request asks, if the caller may not.
+func (i Identity) Right(right Right, of string) error {
+	if i.Rights.may(right) {
+		return nil
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonForbidden, Field: of, Detail: fmt.Sprintf("%s has no right to %s", i, right),
+		WayOut: fmt.Sprintf("leave it out, or have %s.callers give it the right", field),
+	}
+}
+
+// checkCallers refuses rights of nobody, callers without any, and rights that
+// there are not.
+func (c Config) checkCallers() error {
+	_, all := c.Callers[others]
+	for name, r := range c.Callers {
+		if name != others && !slices.Contains(c.Identities[name], Caller) {
+			return invalid("callers."+name, "it is no caller", "give it the role caller in identities, or take it out")
+		}
+		for _, right := range r.May {
+			if !slices.Contains(allRights, right) {
+				return invalid("callers."+name+".may", fmt.Sprintf("%.40q is no right", right), fmt.Sprintf("rights are %v", allRights))
+			}
+		}
+	}
+	for name, roles := range c.Identities {
+		if _, named := c.Callers[name]; len(c.Callers) > 0 && slices.Contains(roles, Caller) && !named && !all {
+			return invalid("identities."+name, "it is a caller, and callers does not say what it may ask", fmt.Sprintf("give it rights there, or all others by %q", others))
+		}
+	}
+	return nil
+}
+
+// rights are those of an identity.
+func (p *Policy) rights(name string, roles []Role) *Rights {
+	if len(p.callers) == 0 || slices.Contains(roles, Operator) {
+		return nil
+	}
+	r, ok := p.callers[name]
+	if !ok {
+		r = p.callers[others]
+	}
+	return &r
+}

@@ -89,10 +89,11 @@ type Config struct {
 	RequestMemory int64
 	// Forbid is what callers may not ask of any feed.
 	Forbid Forbid
-	// PageKey signs page tokens: 32 secret bytes that all brokers of a cluster
-	// share, such as [cluster.Client.Secret] gives. nil: random ones, so that
-	// pages continue only where they began.
-	PageKey []byte
+	// PageKeys are the secrets that page tokens are signed with, the newest
+	// first, which all brokers of a cluster share: those of
+	// [cluster.Client.Generations]. nil: a random one, so that pages continue
+	// only where they began.
+	PageKeys func() []cluster.Generation
 	// Traced says whose requests are traced and logged; [cluster.Traced] does.
 	// nil: nobody's.
 	Traced  interface{ Has(viewer string) bool }
@@ -118,9 +119,6 @@ func (c Config) Validate() error {
 	}
 	if c.RequestMemory != 0 && c.RequestMemory < minRequestMemory {
 		errs = append(errs, fmt.Errorf("broker: %d bytes for requests do not hold the largest one: give %d, or leave it out", c.RequestMemory, minRequestMemory))
-	}
-	if c.PageKey != nil && len(c.PageKey) < 16 {
-		errs = append(errs, fmt.Errorf("broker: a page key of %d bytes is too short, want 32", len(c.PageKey)))
 	}
 	for _, f := range c.Feeds {
 		errs = append(errs, f.Validate())
@@ -154,7 +152,7 @@ type Broker struct {
 	quotas      quotas
 	metrics     *metrics
 	shadows     *shadows
-	keys        pageKeys
+	pages       *pageRing
 	forbid      Forbid
 
 	arriving, parsing, answering *memory.Budget
@@ -180,14 +178,15 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = DialGRPC()
 	}
-	if cfg.PageKey == nil {
-		cfg.PageKey = make([]byte, 32)
-		_, _ = rand.Read(cfg.PageKey) // never fails
+	if cfg.PageKeys == nil {
+		one := []cluster.Generation{{Secret: make([]byte, 32)}}
+		_, _ = rand.Read(one[0].Secret) // never fails
+		cfg.PageKeys = func() []cluster.Generation { return one }
 	}
 	bytes := cmp.Or(cfg.RequestMemory, defaultRequestMemory)
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
-		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, keys: newPageKeys(cfg.PageKey),
+		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: newPageRing(cfg.PageKeys),
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
 		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(),

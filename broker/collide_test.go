@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -99,17 +100,17 @@ func TestPagesKeepTheirFirstsTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := decodeCursor(first.NextPageToken, b.keys.token)
+	c, err := b.pages.open(first.NextPageToken, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.issued -= millrace.Time((tokenLife / 2).Milliseconds())
-	req.PageToken = c.encode(b.keys.token)
+	req.PageToken = c.encode(b.pages.signing(time.Now()).token)
 	second, err := b.GetFeed(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := decodeCursor(second.NextPageToken, b.keys.token)
+	next, err := b.pages.open(second.NextPageToken, time.Now())
 	if err != nil || next.issued != c.issued {
 		t.Errorf("issued at %s, then at %s, %v", c.issued, next.issued, err)
 	}

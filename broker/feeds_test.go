@@ -432,7 +432,9 @@ func TestPagesKeepTheirDefinition(t *testing.T) {
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
 	d := newDefinitions()
 	brokerOf := func() *Broker {
-		b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler), PageKey: []byte("0123456789abcdef0123456789abcdef")})
+		b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler), PageKeys: func() []cluster.Generation {
+			return []cluster.Generation{{Secret: []byte("0123456789abcdef0123456789abcdef")}}
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}

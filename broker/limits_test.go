@@ -71,7 +71,7 @@ func TestTheLimitsOfARequest(t *testing.T) {
 				hashes[i] = uint64(i) * (math.MaxUint64 / 20_000)
 			}
 			c := cursor{issued: millrace.TimeOf(time.Now()), asOf: q.asOf, request: q.request, model: "recency", feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, served: hashes}
-			r.PageToken = c.encode(b.keys.token)
+			r.PageToken = c.encode(b.pages.signing(time.Now()).token)
 		}, millrace.ReasonTooLarge, "page_token"},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -42,6 +42,7 @@ const (
 
 // cursor is where a feed continues.
 type cursor struct {
+	keys     *pageKeys             // that it is signed with
 	issued   millrace.Time         // with the first page
 	asOf     millrace.Time         // of every page
 	request  identity              // what must be the same on every page
@@ -58,23 +59,6 @@ type cursor struct {
 
 // identity is of a request what must be the same on every page, as a MAC.
 type identity [16]byte
-
-// pageKeys are what pages keep secret, all of the one key that the brokers of a
-// cluster share.
-type pageKeys struct {
-	token   []byte // signs tokens
-	request []byte // signs what a request asks,
-	sets    [2]uint64
-	served  millrace.ServedKey
-}
-
-func newPageKeys(secret []byte) pageKeys {
-	k := pageKeys{token: secret, request: mac(secret, []byte("request"))}
-	sets := mac(secret, []byte("sets"))
-	k.sets = [2]uint64{binary.LittleEndian.Uint64(sets), binary.LittleEndian.Uint64(sets[8:])}
-	copy(k.served[:], mac(secret, []byte("served")))
-	return k
-}
 
 func (c *cursor) encode(key []byte) string {
 	version := byte(tokenVersion)
@@ -107,19 +91,16 @@ func mac(key, b []byte) []byte {
 	return h.Sum(nil)[:macBytes]
 }
 
-// decodeCursor reads a token that was made with key.
-func decodeCursor(token string, key []byte) (*cursor, error) {
+// splitToken takes a token apart into what is signed and its signature.
+func splitToken(token string) (signed, sum []byte, err error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil || len(b) <= macBytes || strings.ContainsAny(token, "\r\n") { // which base64 skips
-
-		return nil, errors.New("this is no page token")
+		return nil, nil, errors.New("this is no page token")
 	}
-	b, sum := b[:len(b)-macBytes], b[len(b)-macBytes:]
-	if !hmac.Equal(sum, mac(key, b)) {
-		return nil, errors.New("it was not made here, or was altered")
-	}
-	return decodeBody(b)
+	return b[:len(b)-macBytes], b[len(b)-macBytes:], nil
 }
+
+func signed(b, sum, key []byte) bool { return hmac.Equal(sum, mac(key, b)) }
 
 // decodeBody reads what stands before the mac.
 func decodeBody(b []byte) (*cursor, error) {
@@ -179,11 +160,11 @@ func badToken(format string, args ...any) error {
 
 // cursorOf returns where the request's token says that it continues; nil for a
 // first page.
-func (b *Broker) cursorOf(req *feedv1.GetFeedRequest) (*cursor, error) {
+func (b *Broker) cursorOf(req *feedv1.GetFeedRequest, now time.Time) (*cursor, error) {
 	if req.GetPageToken() == "" {
 		return nil, nil
 	}
-	c, err := decodeCursor(req.GetPageToken(), b.keys.token)
+	c, err := b.pages.open(req.GetPageToken(), now)
 	if err != nil {
 		return nil, badToken("%v", err)
 	}
@@ -192,7 +173,10 @@ func (b *Broker) cursorOf(req *feedv1.GetFeedRequest) (*cursor, error) {
 
 // readPage continues where the request's token says; c is nil for a first page.
 func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *cursor, now time.Time) error {
-	q.request, q.issued = b.keys.identify(req, q), millrace.TimeOf(now)
+	if q.keys = b.pages.signing(now); c != nil {
+		q.keys = c.keys
+	}
+	q.request, q.issued = q.keys.identify(req, q), millrace.TimeOf(now)
 	switch {
 	case c == nil:
 		return nil
@@ -207,7 +191,7 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *cursor, no
 		return err
 	}
 	q.issued = c.issued
-	q.query.Exclude, q.query.ServedKey = c.served, b.keys.served[:]
+	q.query.Exclude, q.query.ServedKey = c.served, q.keys.served[:]
 	return readTimes(q, req, c.asOf.Std())
 }
 
@@ -306,12 +290,12 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
 	served := slices.Clone(q.query.Exclude)
 	for i := range entries {
 		e := &entries[i]
-		served = append(served, millrace.ServedHash(b.keys.served, distinct, millrace.Object(e.item.GetObject()), e.Timeline, e.ID))
+		served = append(served, millrace.ServedHash(q.keys.served, distinct, millrace.Object(e.item.GetObject()), e.Timeline, e.ID))
 	}
 	slices.Sort(served)
 	c := cursor{
 		issued: q.issued, asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: q.query.ModelSum,
 		feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, variants: q.variants.dealt, heldOut: q.variants.heldOut, draft: q.draft, served: slices.Compact(served),
 	}
-	return c.encode(b.keys.token)
+	return c.encode(q.keys.token)
 }

@@ -186,12 +186,12 @@ func TestPageTokens(t *testing.T) {
 		"altered":          func(r *feedv1.GetFeedRequest) { r.PageToken = "C" + r.PageToken[1:] },
 		"of other brokers": func(r *feedv1.GetFeedRequest) { r.PageToken = (&cursor{}).encode([]byte("another key")) },
 		"expired": func(r *feedv1.GetFeedRequest) {
-			c, err := decodeCursor(r.PageToken, b.keys.token)
+			c, err := b.pages.open(r.PageToken, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.issued -= millrace.Time((25 * time.Hour).Milliseconds())
-			r.PageToken = c.encode(b.keys.token)
+			r.PageToken = c.encode(b.pages.signing(time.Now()).token)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -309,7 +309,7 @@ func FuzzDecodeCursor(f *testing.F) {
 		if !slices.IsSorted(c.served) {
 			t.Fatalf("hashes %x", c.served)
 		}
-		back, err := decodeCursor(c.encode(key), key)
+		back, err := ringOf(key).open(c.encode(key), time.Now())
 		if err != nil || back.asOf != c.asOf || back.model != c.model || !slices.Equal(back.served, c.served) {
 			t.Fatalf("%+v came back as %+v, %v", c, back, err)
 		}

@@ -54,7 +54,8 @@ type question struct {
 
 	began   time.Time
 	times   times
-	issued  millrace.Time // when the first page was
+	keys    *pageKeys     // of the first page
+	issued  millrace.Time // when that was
 	request identity      // of all that every page must ask alike
 
 	variants variants
@@ -132,7 +133,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	if err != nil {
 		return nil, err
 	}
-	c, err := b.cursorOf(req)
+	c, err := b.cursorOf(req, now)
 	if err != nil {
 		return nil, err
 	}

@@ -233,7 +233,10 @@ func TestTokensKeepVariants(t *testing.T) {
 				Checksum: strings.Repeat("0a", 32), Probability: experiment.Probability{Slots: r.IntN(10_001), Weight: r.IntN(10_001)}, SetsSum: r.Uint64(),
 			})
 		}
-		got, err := decodeCursor(c.encode(key), key)
+		got, err := ringOf(key).open(c.encode(key), time.Now())
+		if err == nil {
+			got.keys = nil
+		}
 		if err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", c) {
 			t.Fatalf("%v\n%+v\n%+v", err, got, c)
 		}

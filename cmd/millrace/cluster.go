@@ -24,7 +24,7 @@ import (
 func clusterCommand() *cobra.Command {
 	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, change who hosts what, or restore what etcd lost"}
 	cm := clusterFlagsOf(c.PersistentFlags())
-	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm), clusterPlan(cm), clusterApply(cm), clusterStatus(cm), clusterExplain(cm), clusterRoll(cm))
+	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm), clusterPlan(cm), clusterApply(cm), clusterStatus(cm), clusterExplain(cm), clusterRoll(cm), clusterPageKeys(cm))
 	for o, short := range map[coordinator.Order]string{
 		coordinator.Pause:    "Begin nothing further of the plan that is under way, and take no replica away",
 		coordinator.Resume:   "Go on with a plan that is paused",

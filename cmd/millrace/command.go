@@ -158,9 +158,9 @@ func (c *Common) reachCluster(ctx context.Context) (*cluster.Client, error) {
 	return c.reach(ctx, cluster.Config{})
 }
 
-// changesAnswers are commands of models, feeds and experiments that change what
-// brokers answer by.
-var changesAnswers = []string{"define", "start", "ramp", "pause", "stop", "drop", "push", "rollback"}
+// changesAnswers are commands of models, feeds, experiments and keys of pages
+// that change what brokers answer by.
+var changesAnswers = []string{"define", "start", "ramp", "pause", "stop", "drop", "push", "rollback", "page-keys"}
 
 // notLost refuses a change of a cluster whose etcd has lost state: brokers keep
 // what they had, and take over nothing before it is restored. What others show

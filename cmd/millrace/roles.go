@@ -582,7 +582,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		key, err := cl.Secret(ctx, "pages")
+		pages, err := cl.Generations(ctx, broker.PagesSecret)
 		if err != nil {
 			return err
 		}
@@ -597,7 +597,7 @@ func brokerCommand() *cobra.Command {
 		}
 		b, err := broker.New(broker.Config{
 			Permit: r.permit, Exposures: exposures, Name: host + " " + c.GRPC,
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Experiments: tests, PageKey: key, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Experiments: tests, PageKeys: pages.Current, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

@@ -24,7 +24,7 @@
 //	steer/NAME      whatever NAME is, of [Steering]
 //	docs/KIND/NAME  whatever KIND is; of [Artefacts] a ledger
 //	bodies/KIND/NAME/SUM/PART  the bytes of a version of [Artefacts]
-//	secrets/NAME    32 random bytes
+//	secrets/NAME    32 random bytes; NAME.FROM and NAME.FROM.alone are later ones, see [Generation]
 //	trace/VIEWER    for how long the viewer is traced, leased
 package cluster
 

@@ -55,7 +55,7 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 		if err != nil {
 			return r, fmt.Errorf("cluster: restore: secret %s: %w", name, err)
 		}
-		if _, there := have.values["secrets/"+name]; !there && bytes.Equal(now, secret) {
+		if _, there := have.values[secretsPrefix+name]; !there && bytes.Equal(now, secret) {
 			r.Secrets++
 		}
 	}
@@ -74,7 +74,7 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 // had reads what etcd has of what the directories know of, by key behind the
 // cluster's prefix: not all, since bodies are large.
 func (c *Client) had(ctx context.Context, kept kept) (*snapshot, error) {
-	prefixes := []string{"secrets/"}
+	prefixes := []string{secretsPrefix}
 	for kind := range kept.docs {
 		prefixes = append(prefixes, (&Documents{c: c, kind: kind}).prefix())
 	}

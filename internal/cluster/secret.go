@@ -69,7 +69,7 @@ func (c *Client) share(ctx context.Context, name string, kept []byte) ([]byte, e
 		fresh = make([]byte, secretBytes)
 		_, _ = rand.Read(fresh) // never fails
 	}
-	key := c.prefix + "secrets/" + name
+	key := c.prefix + secretsPrefix + name
 	resp, err := c.etcd.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 		Then(clientv3.OpPut(key, string(fresh))).

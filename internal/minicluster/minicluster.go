@@ -299,11 +299,11 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
-	key, err := c.client.Secret(run, "pages")
+	pages, err := c.client.Generations(run, broker.PagesSecret)
 	if err != nil {
 		return err
 	}
-	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Experiments: tests, PageKey: key, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
+	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Experiments: tests, PageKeys: pages.Current, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
 	closeExposures := func() {}
 	if c.cfg.Exposures != "" {
 		records, closes, err := kafka.OpenExposures(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)

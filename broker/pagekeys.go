@@ -1,0 +1,99 @@
+package broker
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// PagesSecret names what brokers sign page tokens with, for
+// [cluster.Client.Generations].
+const PagesSecret = "pages"
+
+// pageKeys are what pages keep secret, all of one secret that the brokers of a
+// cluster share.
+type pageKeys struct {
+	token   []byte // signs tokens
+	request []byte // signs what a request asks,
+	sets    [2]uint64
+	served  millrace.ServedKey
+}
+
+func newPageKeys(secret []byte) *pageKeys {
+	k := &pageKeys{token: secret, request: mac(secret, []byte("request"))}
+	sets := mac(secret, []byte("sets"))
+	k.sets = [2]uint64{binary.LittleEndian.Uint64(sets), binary.LittleEndian.Uint64(sets[8:])}
+	copy(k.served[:], mac(secret, []byte("served")))
+	return k
+}
+
+// pageRing is the keys of pages by generation. The pages of a feed keep the key
+// of the first.
+type pageRing struct {
+	generations func() []cluster.Generation // the newest first
+	mu          sync.Mutex
+	made        map[string]*pageKeys // by secret
+}
+
+func newPageRing(generations func() []cluster.Generation) *pageRing {
+	return &pageRing{generations: generations, made: map[string]*pageKeys{}}
+}
+
+func (r *pageRing) keys(g cluster.Generation) *pageKeys {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k, ok := r.made[string(g.Secret)]
+	if !ok {
+		k = newPageKeys(g.Secret)
+		r.made[string(g.Secret)] = k
+	}
+	return k
+}
+
+// signing returns the keys of what begins now.
+func (r *pageRing) signing(now time.Time) *pageKeys {
+	all := r.generations()
+	for _, g := range all {
+		if !g.From.After(now) {
+			return r.keys(g)
+		}
+	}
+	return r.keys(all[len(all)-1])
+}
+
+// open reads a token by whichever keys it was made with, if pages of theirs may
+// still be asked for: until a day after others took their place, or not at all
+// where those stand alone.
+func (r *pageRing) open(token string, now time.Time) (*cursor, error) {
+	b, sum, err := splitToken(token)
+	if err != nil {
+		return nil, err
+	}
+	var ends time.Time // of what is older than those looked at; zero: not yet
+	for _, g := range r.generations() {
+		keys := r.keys(g)
+		if signed(b, sum, keys.token) {
+			if !ends.IsZero() && now.After(ends) {
+				return nil, errors.New("it was made with a key whose time is over")
+			}
+			c, err := decodeBody(b)
+			if err != nil {
+				return nil, err
+			}
+			c.keys = keys
+			return c, nil
+		}
+		end := g.From
+		if !g.Alone {
+			end = end.Add(tokenLife)
+		}
+		if ends.IsZero() || end.Before(ends) {
+			ends = end
+		}
+	}
+	return nil, errors.New("it was not made here, or was altered")
+}

@@ -1,0 +1,176 @@
+package cluster
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+)
+
+// Generation is one of the secrets that a cluster has had under a name.
+type Generation struct {
+	Secret []byte
+	From   time.Time // when it takes the place of those before; zero: the first
+	// Alone says that those before are good for nothing from then on.
+	Alone bool
+}
+
+// Generations is a watched secret that is replaced from time to time.
+type Generations struct{ state *latest[[]Generation] }
+
+// Generations watches the generations of a secret until ctx or the client ends.
+// As with [Client.Secret] the first is made by whoever asks first, and while
+// etcd is away those count that are on disk.
+func (c *Client) Generations(ctx context.Context, name string) (*Generations, error) {
+	first, err := c.Secret(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string][]byte{name: first}
+	if c.dir != "" {
+		files, _ := filepath.Glob(filepath.Join(c.dir, "secret-"+name+".*"))
+		for _, file := range files {
+			if body, err := readFile(file, secretBytes); err == nil && len(body) == secretBytes {
+				known[strings.TrimPrefix(filepath.Base(file), "secret-")] = body
+			}
+		}
+	}
+	learn := func(s *snapshot, err error) {
+		if err != nil {
+			return
+		}
+		for of, v := range s.values {
+			if _, generation := strings.CutPrefix(of, name+"."); !generation || len(v.data) != secretBytes || bytes.Equal(known[of], v.data) {
+				continue
+			}
+			known[of] = v.data
+			if c.dir == "" {
+				continue
+			}
+			if err := os.WriteFile(filepath.Join(c.dir, "secret-"+of), v.data, 0o600); err != nil {
+				c.log.Error("the secret could not be kept", "secret", of, "err", err)
+			}
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, c.firstCall())
+	learn(c.list(call, secretsPrefix))
+	cancel()
+	g := &Generations{newLatest(generationsOf(name, known))}
+	c.wg.Go(func() {
+		c.follow(ctx, secretsPrefix, func(s *snapshot, err error) {
+			before := len(known)
+			if learn(s, err); len(known) > before {
+				g.state.set(generationsOf(name, known), nil)
+			}
+		})
+	})
+	return g, nil
+}
+
+// Changed is as [Watcher.Changed].
+func (g *Generations) Changed() <-chan struct{} { return g.state.changed() }
+
+// Current returns the generations, the newest first.
+func (g *Generations) Current() []Generation {
+	all, _ := g.state.get()
+	return all
+}
+
+// generationsOf returns what secrets say by their names: NAME, NAME.FROM and
+// NAME.FROM.alone, FROM in milliseconds of Unix time.
+func generationsOf(name string, secrets map[string][]byte) (all []Generation) {
+	for _, of := range slices.Sorted(maps.Keys(secrets)) {
+		g := Generation{Secret: secrets[of]}
+		if text, later := strings.CutPrefix(of, name+"."); later {
+			text, g.Alone = strings.CutSuffix(text, alone)
+			ms, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				continue // which Rotate has not written
+			}
+			g.From = time.UnixMilli(ms)
+		}
+		all = append(all, g)
+	}
+	slices.SortStableFunc(all, func(a, b Generation) int { return cmp.Or(b.From.Compare(a.From), bytes.Compare(a.Secret, b.Secret)) })
+	return all
+}
+
+const (
+	secretsPrefix = "secrets/"
+	alone         = ".alone"
+)
+
+// SecretsOf reads the generations of a secret once, the newest first; none
+// before there is a first.
+func (c *Client) SecretsOf(ctx context.Context, name string) ([]Generation, error) {
+	s, err := c.list(ctx, secretsPrefix)
+	if err != nil {
+		return nil, err
+	}
+	secrets := make(map[string][]byte, len(s.values))
+	for of, v := range s.values {
+		if of == name || strings.HasPrefix(of, name+".") {
+			secrets[of] = v.data
+		}
+	}
+	return generationsOf(name, secrets), nil
+}
+
+// Rotate adds a generation of a secret. Those that another took the place of
+// before keep are removed, but for the first, which whoever starts would make
+// again. One that is yet to come is refused a second beside it.
+func (c *Client) Rotate(ctx context.Context, name string, g Generation, keep time.Time) error {
+	fail := func(err error) error { return fmt.Errorf("cluster: rotate %s: %w", name, err) }
+	all, err := c.SecretsOf(ctx, name)
+	if err != nil {
+		return fail(err)
+	}
+	if len(all) == 0 {
+		return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: name, Detail: "there is none yet", WayOut: "start a broker, which makes the first"}
+	}
+	if all[0].From.After(time.Now()) && !g.Alone {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("the newest is to take its place at %s", all[0].From.Format(time.RFC3339)), WayOut: "wait until then"}
+	}
+	var ops []clientv3.Op
+	for i, old := range all {
+		if i > 0 && !old.From.IsZero() && all[i-1].From.Before(keep) {
+			ops = append(ops, clientv3.OpDelete(c.prefix+secretsPrefix+old.name(name)))
+		}
+	}
+	g.Secret = make([]byte, secretBytes)
+	_, _ = rand.Read(g.Secret) // never fails
+	key := c.prefix + secretsPrefix + g.name(name)
+	resp, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(append(ops, clientv3.OpPut(key, string(g.Secret)))...).Commit()
+	if err == nil && !resp.Succeeded {
+		err = fmt.Errorf("another was added at the same instant")
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// name is what a generation is called.
+func (g Generation) name(of string) string {
+	if g.From.IsZero() {
+		return of
+	}
+	of += "." + strconv.FormatInt(g.From.UnixMilli(), 10)
+	if g.Alone {
+		of += alone
+	}
+	return of
+}

@@ -1,0 +1,68 @@
+package cluster_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// A new generation reaches whoever watches, is there for whoever starts, with
+// etcd and without, and takes nothing away that may still be asked for.
+func TestSecretsRotate(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	etcd := startEtcd(t)
+	c := etcd.open(dir)
+	if err := c.Rotate(ctx, "pages", cluster.Generation{From: time.Now()}, time.Time{}); err == nil {
+		t.Error("what is not there is replaced")
+	}
+	g, err := c.Generations(ctx, "pages")
+	check(t, err)
+	first := g.Current()
+	if len(first) != 1 || len(first[0].Secret) != 32 || !first[0].From.IsZero() {
+		t.Fatalf("the first: %v", first)
+	}
+	add := func(n cluster.Generation, keep time.Time, want int) []cluster.Generation {
+		t.Helper()
+		check(t, c.Rotate(ctx, "pages", n, keep))
+		await(t, "a new generation", g.Changed, func() bool {
+			return slices.ContainsFunc(g.Current(), func(a cluster.Generation) bool {
+				return a.From.Equal(n.From) && a.Alone == n.Alone && len(a.Secret) == 32
+			})
+		})
+		all, err := c.SecretsOf(ctx, "pages")
+		check(t, err)
+		if len(all) != want {
+			t.Errorf("etcd has %d generations, not %d", len(all), want)
+		}
+		return g.Current()
+	}
+	now := time.Now().Truncate(time.Millisecond)
+	add(cluster.Generation{From: now.Add(-72 * time.Hour)}, now.Add(-96*time.Hour), 2)
+	add(cluster.Generation{From: now.Add(-71 * time.Hour)}, now.Add(-96*time.Hour), 3)
+	// The first stays, since whoever starts would make it again.
+	all := add(cluster.Generation{From: now.Add(time.Hour)}, now.Add(-48*time.Hour), 3)
+	if string(all[len(all)-1].Secret) != string(first[0].Secret) || len(all) != 4 {
+		t.Errorf("%d generations are known, and the first is %v", len(all), all[len(all)-1])
+	}
+	if err := c.Rotate(ctx, "pages", cluster.Generation{From: now.Add(2 * time.Hour)}, now); err == nil {
+		t.Error("one that is yet to come has another beside it")
+	}
+	add(cluster.Generation{From: now, Alone: true}, now.Add(-96*time.Hour), 4)
+	same := func(what string, c *cluster.Client) {
+		t.Helper()
+		again, err := c.Generations(ctx, "pages")
+		check(t, err)
+		if !slices.EqualFunc(again.Current()[:2], g.Current()[:2], func(a, b cluster.Generation) bool {
+			return string(a.Secret) == string(b.Secret) && a.From.Equal(b.From) && a.Alone == b.Alone
+		}) {
+			t.Errorf("%s: %v, not %v", what, again.Current(), g.Current())
+		}
+	}
+	other := etcd.open(t.TempDir())
+	same("another process", other)
+	again := etcd.open(dir)
+	etcd.stop()
+	same("without etcd", again)
+}

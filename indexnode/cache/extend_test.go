@@ -136,7 +136,7 @@ func TestContinueTwoLayouts(t *testing.T) {
 
 // What left the cache leaves the arena: nothing is lost.
 func TestNothingLeaks(t *testing.T) {
-	c := New(Config{FatRecords: 300, SkinnyKeys: 10})
+	c := withRoom(t, 10, timeline(t, 40))
 	defer c.Close()
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
@@ -163,7 +163,7 @@ func TestNothingLeaks(t *testing.T) {
 		c.arena.Retire(c.arena.Alloc(1))
 	}
 	s := c.Stats().Arena
-	if table := minBuckets * bucketBytes; s.Used > table+64*s.Blocks || s.Blocks > 1+200 {
+	if table := New(Config{Memory: LeastMemory}).Stats().Arena.Used; s.Used > table+64*s.Blocks || s.Blocks > 1+200 {
 		t.Errorf("%+v: besides an index of %d bytes something is left", s, table)
 	}
 }
@@ -279,7 +279,7 @@ func TestModelsHaveIDs(t *testing.T) {
 // that the detector sees, and poisons what it frees.
 func TestReadersKeepWhatTheyFound(t *testing.T) {
 	const keys = 40
-	c := New(Config{FatRecords: 400, SkinnyKeys: 8})
+	c := withRoom(t, 8, timeline(t, 40))
 	defer c.Close()
 	entities := make([]millrace.Entity, keys)
 	for i := range entities {
@@ -363,7 +363,7 @@ func TestReadersKeepWhatTheyFound(t *testing.T) {
 
 // Of two keys with the same tag one is cached at a time, and found by no other.
 func TestKeysWithOneTag(t *testing.T) {
-	c := New(Config{FatRecords: 3})
+	c := withRoom(t, 1, timeline(t, 2))
 	defer c.Close()
 	one, two := id{1<<63 | 7, 1 << 60}, id{1<<63 | 7, 1 << 61}
 	put := func(k id) {

@@ -190,6 +190,7 @@ const (
 )
 
 // appendStructText appends the fields of a struct in the order of their names.
+// Of several of one name, as a damaged map may have, the last counts.
 func appendStructText(dst, wire []byte) (_ []byte, err error) {
 	var room [32][2][]byte
 	all := room[:0]
@@ -202,10 +203,13 @@ func appendStructText(dst, wire []byte) (_ []byte, err error) {
 		}
 		all = append(all, e)
 	}
-	slices.SortFunc(all, func(a, b [2][]byte) int { return bytes.Compare(a[0], b[0]) })
+	slices.SortStableFunc(all, func(a, b [2][]byte) int { return bytes.Compare(a[0], b[0]) })
 	dst = append(dst, '{')
 	for i, e := range all {
-		if i > 0 {
+		if i+1 < len(all) && bytes.Equal(e[0], all[i+1][0]) {
+			continue
+		}
+		if dst[len(dst)-1] != '{' {
 			dst = append(dst, ',')
 		}
 		if dst, err = appendStringText(dst, e[0]); err != nil {

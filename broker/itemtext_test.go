@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -56,7 +57,7 @@ func TestItemsAreWrittenAsProtojsonDoes(t *testing.T) {
 		return structpb.NewListValue(list)
 	}
 	at := func() *timestamppb.Timestamp {
-		return &timestamppb.Timestamp{Seconds: r.Int64N(4e9), Nanos: []int32{0, 5e8, 123e6, 123456e3, 123456789, 1}[r.IntN(6)]}
+		return &timestamppb.Timestamp{Seconds: []int64{r.Int64N(4e9), -r.Int64N(4e9), -62135596800, 253402300799, 0, 1}[r.IntN(6)], Nanos: []int32{0, 5e8, 123e6, 123456e3, 123456789, 1}[r.IntN(6)]}
 	}
 	score := func() float64 {
 		return []float64{number(), math.NaN(), math.Inf(1), math.Inf(-1)}[max(0, r.IntN(12)-8)]
@@ -79,13 +80,43 @@ func TestItemsAreWrittenAsProtojsonDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := plainJSON(it)
+		if r.IntN(4) == 0 { // fields of a later version, which are not written
+			wire = protowire.AppendVarint(protowire.AppendTag(wire, 999, protowire.VarintType), r.Uint64())
+			wire = protowire.AppendString(protowire.AppendTag(wire, 15, protowire.BytesType), "later")
+			wire = protowire.AppendFixed32(protowire.AppendTag(wire, 14, protowire.Fixed32Type), 7)
+		}
+		one := new(feedv1.Item)
+		if err := proto.Unmarshal(wire, one); err != nil {
+			t.Fatal(err)
+		}
+		want, err := plainJSON(one)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got, err := itemText.append(nil, wire); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("%v\n%s\nwant\n%s", err, got, want)
 		}
+	}
+	// Of a field that is there twice, as in a damaged map, the last counts.
+	entries, err := proto.Marshal(&structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewNumberValue(2)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := proto.Marshal(&structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewNumberValue(1), "b": structpb.NewNullValue()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := protowire.AppendBytes(protowire.AppendTag(nil, itemRecord, protowire.BytesType), append(record, entries...))
+	one := new(feedv1.Item)
+	if err := proto.Unmarshal(wire, one); err != nil {
+		t.Fatal(err)
+	}
+	want, err := plainJSON(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := itemText.append(nil, wire); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
 	}
 	if got, err := itemText.append(nil, []byte{1<<3 | 2, 1, 0xff}); err == nil {
 		t.Errorf("what is not UTF-8 is written: %s", got)

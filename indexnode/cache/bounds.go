@@ -43,11 +43,14 @@ const (
 func keyBytes(name int) int { return indexKeyBytes + orderKeyBytes + 2*name }
 
 // fits reports whether a list has room for a key more, which takes so many
-// bytes, and its timeline; for none of both, that it is within its bounds.
+// bytes, and its timeline, with nothing evicted from any list.
 func (c *Cache) fits(kind listKind, timeline, key int) bool {
-	if c.mu.keys+key > c.keys {
-		return false
-	}
+	return c.mu.keys+key <= c.keys && c.within(kind, timeline, key)
+}
+
+// within reports the same of the list's own bound alone. The keys of timelines
+// with records have none of their own: they have what the other lists leave.
+func (c *Cache) within(kind listKind, timeline, key int) bool {
 	switch l := &c.mu.lists[kind]; kind {
 	case fat:
 		return c.arena.Live()+timeline <= c.live

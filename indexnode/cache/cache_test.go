@@ -154,6 +154,26 @@ func TestATimelineIsNeverFatAndSkinny(t *testing.T) {
 	}
 }
 
+// Keys of what is empty have their share however many others came before, and
+// others have the rest.
+func TestKeysOfWhatIsEmptyHaveTheirShare(t *testing.T) {
+	c := New(Config{Memory: LeastMemory})
+	defer c.Close()
+	one := timeline(t, 1)
+	c.keys, c.empty = 400*keyBytes(nameBytes(key(0))), 200*keyBytes(nameBytes(key(0)))
+	for round := range 2 {
+		for i := range 1000 {
+			c.Put(key(1000*round+i), one)
+		}
+		for i := range 1000 {
+			c.Put(key(100_000+1000*round+i), Empty)
+		}
+		if s := c.Stats(); s.EmptyKeys != 200 || s.Timelines != 200 {
+			t.Errorf("round %d: %d empty keys and %d timelines, of 400 keys", round, s.EmptyKeys, s.Timelines)
+		}
+	}
+}
+
 func TestATouchKeepsATimeline(t *testing.T) {
 	for name, read := range map[string]func(testing.TB, *Cache, millrace.Timeline) *Timeline{
 		"Lookup": get,

@@ -230,6 +230,25 @@ func TestFold(t *testing.T) {
 	r.Leave()
 }
 
+// Where there is no memory for what is folded, questions owe anew before it is
+// computed again.
+func TestNoMemoryToFold(t *testing.T) {
+	c := New(Config{Memory: LeastMemory})
+	defer c.Close()
+	c.arena.Limit(32 << 20)
+	c.Put(key(1), timeline(t, 40))
+	tl := get(t, c, key(1))
+	for size := 8 << 20; size >= 64; size /= 2 {
+		for c.arena.Alloc(size) != nil {
+		}
+	}
+	tl.Owe(1000)
+	keepFold(c, key(1), 1, 40)
+	if owed := tl.Owe(1); tl.Folded(1) != nil || owed != 1 {
+		t.Errorf("%d rows are owed, %+v is folded", owed, tl.Folded(1))
+	}
+}
+
 // A model that nobody asks for any more gives its place up, one that is asked
 // for keeps it.
 func TestFoldedPlaces(t *testing.T) {

@@ -127,6 +127,7 @@ func (f *Folded) block() []byte {
 func (c *Cache) Fold(t *Timeline, p Place, m ModelID, own []float64, most float64) {
 	b := c.arena.Alloc(foldedBytes + 8*len(own))
 	if b == nil {
+		t.owed.Store(0) // or every question would compute the numbers again
 		return
 	}
 	f := (*Folded)(unsafe.Pointer(unsafe.SliceData(b)))

@@ -67,9 +67,10 @@ func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) bool {
 	}
 	c.index.set(i, tl)
 	c.retire(was, tl)
-	if c.evict(kind); kind != fat { // which has what the others leave
-		c.evict(fat)
+	if kind != fat {
+		c.evict(kind, c.within)
 	}
+	c.evict(fat, c.fits) // which has what the others leave
 	return true
 }
 
@@ -142,11 +143,11 @@ func (c *Cache) weigh(kind listKind, sign int, tl *Timeline, name int) {
 // whole list when everything was touched.
 const maxReplays = 32
 
-// evict makes a list fit its bound again. One key stays in any case.
-func (c *Cache) evict(kind listKind) {
+// evict makes a list fit a bound again. One key stays in any case.
+func (c *Cache) evict(kind listKind, fits func(kind listKind, timeline, key int) bool) {
 	l := &c.mu.lists[kind]
 	l.order.tidy(func(p place) bool { return c.at(kind, p) >= 0 })
-	for !c.fits(kind, 0, 0) && l.order.keys > 1 {
+	for !fits(kind, 0, 0) && l.order.keys > 1 {
 		c.evictOldest(kind)
 	}
 }

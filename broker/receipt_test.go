@@ -36,6 +36,13 @@ func TestReceiptsHaveTwoForms(t *testing.T) {
 		if whole == nil {
 			whole, digest = got, r.AppliedDigest
 		}
+		var sum offsets.Digest
+		for p, next := range got {
+			sum.Add(offsets.Part{Partition: p, Next: next})
+		}
+		if r.AppliedDigest != sum.String() {
+			t.Errorf("%q: the digest is %s, of what it says %s", form, r.AppliedDigest, sum)
+		}
 		if err != nil || len(got) == 0 || !maps.Equal(got, whole) || r.AppliedDigest != digest || len(digest) != 16 {
 			t.Errorf("%q: %v, %s, %v; want %v, %s", form, got, r.AppliedDigest, err, whole, digest)
 		}

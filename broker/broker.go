@@ -287,6 +287,9 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	if err != nil {
 		return q, nil, err
 	}
+	if err := b.records.checkFields(ctx, nil, q, nil); err != nil {
+		return q, nil, err
+	}
 	q.query.Explain = q.query.Explain || tracing.Forced(ctx)
 	q.times.read = time.Since(began)
 	end := began.Add(b.timeout)

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
 )
 
 // The limits of a request.
@@ -50,7 +51,9 @@ type question struct {
 
 	aside       bool // nobody waits for the answer
 	minCoverage float64
-	fields      []string // of records, to be shown; empty: all
+	fullReceipt bool                                  // it has the offsets as lists
+	fields      []string                              // of records, to be shown; empty: all
+	selected    map[*schemas.Schema]schemas.Selection // of each schema met; see shows
 
 	began   time.Time
 	times   times
@@ -148,7 +151,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	}
 	q := &question{feed: feed, narrows: no.Window, began: now}
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
-		readViewer, readEntities, checkLimit, readMinCoverage, readFields, // what costs least, and asks no definition
+		readViewer, readEntities, checkLimit, readMinCoverage, readFields, readReceipt, // what costs least, and asks no definition
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.deal(q, req, c) },
 		readFeed, readTypes, readCost, readFilter, readModel, readLimit,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
@@ -318,6 +321,22 @@ func readFields(q *question, req *feedv1.GetFeedRequest) error {
 	}
 	q.fields = req.GetFields()
 	return nil
+}
+
+// The forms of a receipt; empty is the first.
+const (
+	receiptCompact = "compact"
+	receiptFull    = "full"
+)
+
+func readReceipt(q *question, req *feedv1.GetFeedRequest) error {
+	switch r := req.GetReceipt(); r {
+	case "", receiptCompact, receiptFull:
+		q.fullReceipt = r == receiptFull
+		return nil
+	default:
+		return invalid("receipt", "ask for "+receiptCompact+" or "+receiptFull, "there is no receipt %.100q", r)
+	}
 }
 
 func readMinCoverage(q *question, req *feedv1.GetFeedRequest) error {

@@ -113,6 +113,8 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	gauge("millrace_cache_mapped_bytes", "Memory taken from the system for the caches: what is in use, and what is free in it.", func() float64 { return float64(n.cache.Stats().Arena.Mapped) })
 	gauge("millrace_cache_retired_bytes", "Memory of what is no longer cached and waits for questions that may read it. It grows while one does not end.", func() float64 { return float64(n.cache.Stats().Arena.Retired) })
 	gauge("millrace_cache_record_bytes", "The same for each record held by the fat cache.", func() float64 { s := n.cache.Stats(); return float64(s.Arena.Used) / float64(max(s.Records, 1)) })
+	gauge("millrace_cache_taken_bytes", "Memory that the caches take of millrace_cache_bound_bytes: what is mapped, and what keys take of the Go heap.", func() float64 { return float64(n.cache.Stats().Taken) })
+	gauge("millrace_cache_bound_bytes", "The bound of the caches' memory, by the configuration (cache: {memory: 8GiB}) or half of the machine's.", func() float64 { return float64(n.cache.Stats().Bound) })
 	gauge("millrace_cache_fat_bytes", "Memory of the records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Bytes) })
 	return c
 }

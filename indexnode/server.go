@@ -500,7 +500,10 @@ func (n *Node) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*node
 	}
 	resp := &nodev1.GetSchemaResponse{Json: s.JSON()}
 	if req.Fields {
-		resp.Fields = known.Fields()
+		names, sum := known.Fields()
+		if resp.FieldsSum = sum; sum != req.FieldsSum {
+			resp.Fields = names
+		}
 	}
 	return resp, nil
 }

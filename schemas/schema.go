@@ -33,6 +33,7 @@ type Schema struct {
 	layout      *column.Layout
 	roles       Roles
 	envelope    plan // reads the roles
+	bytes       int  // of what is made of it
 }
 
 // RoleField is the field that has a role.
@@ -109,6 +110,9 @@ func (s *Schema) Fingerprint() millrace.Fingerprint { return s.fingerprint }
 
 // JSON returns the complete text, as it was admitted.
 func (s *Schema) JSON() string { return s.json }
+
+// Bytes returns about what the schema takes in memory.
+func (s *Schema) Bytes() int { return s.bytes }
 
 // Features reports whether the schema is of features, not of records.
 func (s *Schema) Features() bool { return s.features }

@@ -47,12 +47,18 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 	onDisk := err == nil
 	c.wg.Go(func() {
 		c.follow(ctx, d.prefix(), func(s *snapshot, err error) {
+			whole := s
 			if err == nil {
-				d.join(ctx, s)
+				if err = d.join(ctx, s); err != nil {
+					s = nil
+				}
 			}
 			from := d.origin
 			if d.apply(s, err) || d.origin.moved(from) {
 				c.saveDocs(kind, lastDocs{d.origin, d.Current()})
+			}
+			if whole != nil {
+				whole.bytes = sizeOf(d.Current())
 			}
 			if err == nil || onDisk {
 				known.Do(func() { close(first) })

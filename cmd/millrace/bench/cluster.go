@@ -30,8 +30,8 @@ type running struct {
 	feed   feedv1.FeedServiceClient
 }
 
-// cachedRecords is more than any world has: what is measured is warm.
-const cachedRecords = 10_000_000
+// cacheMemory is more than any world takes: what is measured is warm.
+const cacheMemory = "1TiB"
 
 // startup bounds how long nodes take to bring the log into their stores.
 const startup = 10 * time.Minute
@@ -55,7 +55,7 @@ func startCluster(c *Config, f *family, w *world, b *backing, nodes int) (*runni
 	began := time.Now()
 	for _, id := range ids {
 		p, err := startRole(f, "indexnode", name+"-"+string(id), fmt.Sprintf(
-			"id: %s\ndata: %q\nbrokers: [%q]\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\ncache: {records: %d}\n", id, filepath.Join(dir, string(id)), b.kafka, b.etcd, name, cachedRecords), r.cores)
+			"id: %s\ndata: %q\nbrokers: [%q]\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\ncache: {memory: %s}\n", id, filepath.Join(dir, string(id)), b.kafka, b.etcd, name, cacheMemory), r.cores)
 		if err != nil {
 			return nil, err
 		}

@@ -1092,7 +1092,10 @@ type GetSchemaRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Fingerprint uint64                 `protobuf:"fixed64,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// Whether the answer names all fields.
-	Fields        bool `protobuf:"varint,2,opt,name=fields,proto3" json:"fields,omitempty"`
+	Fields bool `protobuf:"varint,2,opt,name=fields,proto3" json:"fields,omitempty"`
+	// GetSchemaResponse.fields_sum of the fields that the caller knows, which the
+	// answer does not name again. 0: none.
+	FieldsSum     uint64 `protobuf:"fixed64,30,opt,name=fields_sum,json=fieldsSum,proto3" json:"fields_sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1141,11 +1144,21 @@ func (x *GetSchemaRequest) GetFields() bool {
 	return false
 }
 
+func (x *GetSchemaRequest) GetFieldsSum() uint64 {
+	if x != nil {
+		return x.FieldsSum
+	}
+	return 0
+}
+
 type GetSchemaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Json  string                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
 	// Of records, that any schema of the node has. None of a node of before.
-	Fields        []string `protobuf:"bytes,3,rep,name=fields,proto3" json:"fields,omitempty"`
+	Fields []string `protobuf:"bytes,3,rep,name=fields,proto3" json:"fields,omitempty"`
+	// Of the names of all fields, where they were asked for. 0: of a node of
+	// before, or of one that has too many to name.
+	FieldsSum     uint64 `protobuf:"fixed64,30,opt,name=fields_sum,json=fieldsSum,proto3" json:"fields_sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1192,6 +1205,13 @@ func (x *GetSchemaResponse) GetFields() []string {
 		return x.Fields
 	}
 	return nil
+}
+
+func (x *GetSchemaResponse) GetFieldsSum() uint64 {
+	if x != nil {
+		return x.FieldsSum
+	}
+	return 0
 }
 
 type HotRequest struct {
@@ -2366,13 +2386,17 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x0efiltered_error\x18\x04 \x01(\x03R\rfilteredError\x12!\n" +
 	"\ffiltered_nan\x18\x05 \x01(\x03R\vfilteredNan\x12\x16\n" +
 	"\x06scored\x18\x06 \x01(\x03R\x06scored\x12\x16\n" +
-	"\x06capped\x18\a \x01(\x03R\x06capped\"L\n" +
+	"\x06capped\x18\a \x01(\x03R\x06capped\"k\n" +
 	"\x10GetSchemaRequest\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\x06R\vfingerprint\x12\x16\n" +
-	"\x06fields\x18\x02 \x01(\bR\x06fields\"E\n" +
+	"\x06fields\x18\x02 \x01(\bR\x06fields\x12\x1d\n" +
+	"\n" +
+	"fields_sum\x18\x1e \x01(\x06R\tfieldsSum\"d\n" +
 	"\x11GetSchemaResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\tR\x04json\x12\x16\n" +
-	"\x06fields\x18\x03 \x03(\tR\x06fieldsJ\x04\b\x02\x10\x03\"I\n" +
+	"\x06fields\x18\x03 \x03(\tR\x06fields\x12\x1d\n" +
+	"\n" +
+	"fields_sum\x18\x1e \x01(\x06R\tfieldsSumJ\x04\b\x02\x10\x03\"I\n" +
 	"\n" +
 	"HotRequest\x12\x1e\n" +
 	"\n" +

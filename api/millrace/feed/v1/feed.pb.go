@@ -960,7 +960,10 @@ type Receipt struct {
 	// can say it.
 	AnswerId string `protobuf:"bytes,11,opt,name=answer_id,json=answerId,proto3" json:"answer_id,omitempty"`
 	// The draft, where a variant interleaves two models' rankings.
-	Draft         *Draft `protobuf:"bytes,12,opt,name=draft,proto3" json:"draft,omitempty"`
+	Draft *Draft `protobuf:"bytes,12,opt,name=draft,proto3" json:"draft,omitempty"`
+	// The model and version that was to score, such as "likes 2", where it is
+	// condemned and model, the last good one, scores in its place.
+	InPlaceOf     string `protobuf:"bytes,50,opt,name=in_place_of,json=inPlaceOf,proto3" json:"in_place_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1077,6 +1080,13 @@ func (x *Receipt) GetDraft() *Draft {
 		return x.Draft
 	}
 	return nil
+}
+
+func (x *Receipt) GetInPlaceOf() string {
+	if x != nil {
+		return x.InPlaceOf
+	}
+	return ""
 }
 
 // Draft is a team draft of two rankings (Radlinski, Kurup and Joachims 2008):
@@ -2349,7 +2359,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x90\x04\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xb0\x04\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -2365,7 +2375,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	" \x03(\tR\n" +
 	"overridden\x12\x1b\n" +
 	"\tanswer_id\x18\v \x01(\tR\banswerId\x12-\n" +
-	"\x05draft\x18\f \x01(\v2\x17.millrace.feed.v1.DraftR\x05draft\x1a;\n" +
+	"\x05draft\x18\f \x01(\v2\x17.millrace.feed.v1.DraftR\x05draft\x12\x1e\n" +
+	"\vin_place_of\x182 \x01(\tR\tinPlaceOf\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x01\n" +

@@ -31,6 +31,9 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0),
 	}
 	b.metrics.fates(f.q.feed.Name, o)
+	if v := f.q.inPlaceOf; v.Name != "" {
+		b.metrics.inPlaceOf.WithLabelValues(f.q.feed.Name, v.Name, v.Version).Inc()
+	}
 	merged := time.Now()
 	f.q.times.merge = merged.Sub(began)
 	items, err := b.items(ctx, f, entries)
@@ -53,8 +56,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	if f.q.query.Explain {
 		resp.Explain = explain(f, o)
 	}
-	b.expose(f.q, resp, entries)
-	b.shadow(f.q, o)
+	b.expose(f.q, o, resp, entries)
 	return resp, nil
 }
 
@@ -143,6 +145,9 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	r.Schemas = schemasOf(entries)
 	f.q.variants.receipt(r)
 	r.Draft = f.q.draft.receipt()
+	if f.q.inPlaceOf.Name != "" {
+		r.InPlaceOf = f.q.inPlaceOf.String()
+	}
 	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
 	return r
 }

@@ -49,6 +49,10 @@ type question struct {
 	encoded []byte
 	viewer  string
 
+	named     bool            // the request names the model,
+	later     bool            // or it is that of the first page
+	inPlaceOf cluster.Version // which is condemned: the model ranks instead
+
 	aside       bool // nobody waits for the answer
 	minCoverage float64
 	fullReceipt bool                                  // it has the offsets as lists
@@ -111,7 +115,7 @@ func (q *question) ask(parts cluster.Set, room int64) *nodev1.QueryRequest {
 		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: int32(q.deep()),
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, ServedKey: q.query.ServedKey, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
-		MaxBytes: room, Beside: q.query.Beside, Features: q.query.Features,
+		MaxBytes: room, Beside: q.query.Beside, Features: q.query.Features, GivesWay: true, Measure: q.query.Measure,
 	}
 	if r.Explain {
 		r.Shadow = q.query.Shadow
@@ -155,7 +159,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.deal(q, req, c) },
 		readFeed, readTypes, readCost, readFilter, readModel, readLimit,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
-		func(q *question, _ *feedv1.GetFeedRequest) error { b.chooseModel(q); return nil },
+		func(q *question, _ *feedv1.GetFeedRequest) error { return b.chooseModel(q, c == nil) },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.draftOf(q, c); return nil },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.askFeatures(q); return nil },
@@ -285,7 +289,7 @@ func readModel(q *question, req *feedv1.GetFeedRequest) error {
 		if !namePattern.MatchString(m) {
 			return invalid("model", "leave it out for the feed's", "%.100q is not the name of a model", m)
 		}
-		q.query.Model = m
+		q.query.Model, q.named = m, true
 	}
 	return nil
 }

@@ -75,11 +75,16 @@ var featuresAVSC []byte
 //go:embed exposure.avsc
 var exposureAVSC []byte
 
+//go:embed exposure_1.avsc
+var earlierExposureAVSC []byte
+
 var (
 	activity = sync.OnceValue(func() *Schema { return mustParse(activityAVSC) })
 	note     = sync.OnceValue(func() *Schema { return mustParse(noteAVSC) })
 	features = sync.OnceValue(func() *Schema { return mustParse(featuresAVSC) })
 	exposure = sync.OnceValue(func() *Schema { return mustParse(exposureAVSC) })
+
+	earlierExposure = sync.OnceValue(func() *Schema { return mustParse(earlierExposureAVSC) })
 )
 
 // Activity returns the schema of the bundled feeds: what members do.
@@ -93,6 +98,10 @@ func Features() *Schema { return features() }
 
 // Exposure returns the schema of what brokers write of answers.
 func Exposure() *Schema { return exposure() }
+
+// EarlierExposure returns the schema that brokers of before wrote, whose fields
+// are the first ones of [Exposure].
+func EarlierExposure() *Schema { return earlierExposure() }
 
 func mustParse(avsc []byte) *Schema {
 	s, err := Parse(avsc)

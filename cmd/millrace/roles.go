@@ -624,6 +624,10 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		condemned, err := cl.Condemned(ctx)
+		if err != nil {
+			return err
+		}
 		tests, err := cl.Artefacts(ctx, experiments.Kind)
 		if err != nil {
 			return err
@@ -643,7 +647,7 @@ func brokerCommand() *cobra.Command {
 		}
 		b, err := broker.New(broker.Config{
 			Permit: r.permit, Exposures: exposures, Name: host + " " + c.GRPC,
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Experiments: tests, PageKeys: pages.Current, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Condemned: condemned, Experiments: tests, PageKeys: pages.Current, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

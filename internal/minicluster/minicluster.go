@@ -297,6 +297,10 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
+	condemned, err := c.client.Condemned(run)
+	if err != nil {
+		return err
+	}
 	tests, err := c.client.Artefacts(run, experiments.Kind)
 	if err != nil {
 		return err
@@ -305,7 +309,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
-	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Experiments: tests, PageKeys: pages.Current, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
+	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Condemned: condemned, Experiments: tests, PageKeys: pages.Current, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
 	closeExposures := func() {}
 	if c.cfg.Exposures != "" {
 		records, closes, err := kafka.OpenExposures(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)

@@ -975,6 +975,9 @@ type Receipt struct {
 	// same part of the log. 16 hexadecimal digits: modulo 2^64 the XXH64 of each
 	// partition's number in 4 bytes and its two offsets in 8 each, little-endian.
 	AppliedDigest string `protobuf:"bytes,30,opt,name=applied_digest,json=appliedDigest,proto3" json:"applied_digest,omitempty"`
+	// The model and version that was to score, such as "likes 2", where it is
+	// condemned and model, the last good one, scores in its place.
+	InPlaceOf     string `protobuf:"bytes,50,opt,name=in_place_of,json=inPlaceOf,proto3" json:"in_place_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1096,6 +1099,13 @@ func (x *Receipt) GetDraft() *Draft {
 func (x *Receipt) GetAppliedDigest() string {
 	if x != nil {
 		return x.AppliedDigest
+	}
+	return ""
+}
+
+func (x *Receipt) GetInPlaceOf() string {
+	if x != nil {
+		return x.InPlaceOf
 	}
 	return ""
 }
@@ -2386,7 +2396,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xb7\x04\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xd7\x04\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -2403,7 +2413,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"overridden\x12\x1b\n" +
 	"\tanswer_id\x18\v \x01(\tR\banswerId\x12-\n" +
 	"\x05draft\x18\f \x01(\v2\x17.millrace.feed.v1.DraftR\x05draft\x12%\n" +
-	"\x0eapplied_digest\x18\x1e \x01(\tR\rappliedDigest\x1a;\n" +
+	"\x0eapplied_digest\x18\x1e \x01(\tR\rappliedDigest\x12\x1e\n" +
+	"\vin_place_of\x182 \x01(\tR\tinPlaceOf\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x01\n" +

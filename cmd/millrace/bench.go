@@ -30,8 +30,9 @@ in processes of their own on loopback, and asks them for feeds by gRPC:
               beside an index written by hand in Go (behind grpc-go, and behind
               plain TCP), Redis and Lucene, where these are installed
   team-flat   the same with 24 fields instead of the list
-  random      workloads drawn from --seed, as many as --seeds; each beside a
-              program in plain Go that is written for it and built
+  random      workloads drawn from --seed, as many as --seeds, of 1,000 to
+              10,000 candidates a mean query; each beside a program in plain
+              Go that is written for it and built
 
 Every answer is checked: of team by an oracle in memory, of random by the
 program beside it, of the others the first answers by the oracle and every

@@ -57,9 +57,9 @@ func (w *world) build(ctx context.Context, dir string, fault bool) (*baseline, e
 		}
 	}
 	b := &baseline{filepath.Join(dir, "baseline"), filepath.Join(dir, "data")}
-	build := exec.CommandContext(ctx, "go", "build", "-o", b.program, ".")
+	build := exec.CommandContext(ctx, "go", "build", "-mod=mod", "-o", b.program, ".")
 	build.Dir = dir
-	build.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-trimpath")
+	build.Env = append(os.Environ(), "GOWORK=off")
 	if said, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("the baseline is not built: %w: %s", err, said)
 	}

@@ -43,11 +43,7 @@ func (m *measuring) judge(ctx context.Context, res *result, s *schemas.Schema, k
 		if diff := differs(theirs[i], resp.Items); diff != "" {
 			return fmt.Errorf("question %d is answered otherwise than by the baseline: %s", i, diff)
 		}
-		var ids []string
-		for _, it := range resp.Items {
-			ids = append(ids, it.Id)
-		}
-		m.first = append(m.first, ids)
+		m.first = append(m.first, resp.Items)
 		if i < verified {
 			if err := m.explain(ctx, i, res); err != nil {
 				return err
@@ -65,10 +61,30 @@ func (m *measuring) explain(ctx context.Context, i int, res *result) error {
 	if err != nil {
 		return err
 	}
-	n := float64(min(verified, len(m.asked)))
-	res.candidates += float64(resp.GetExplain().GetCandidates()) / n
-	res.scored += float64(resp.GetExplain().GetScored()) / n
+	met := m.world.candidates()
+	want := 0.0
+	for _, e := range m.world.questions[i].follows {
+		want += met[e]
+	}
+	if got := float64(resp.GetExplain().GetCandidates()); got != want {
+		return fmt.Errorf("question %d met %v candidates, and there are %v", i, got, want)
+	}
+	res.passes += float64(resp.GetExplain().GetScored()) / max(1, want) / float64(min(verified, len(m.asked)))
 	res.execution = resp.GetReceipt().GetExecution()
+	return nil
+}
+
+// same compares an answer with the first to its question, to the last bit of the
+// scores.
+func same(first, got []*feedv1.Item) error {
+	if len(got) != len(first) {
+		return fmt.Errorf("%d items, and %d before", len(got), len(first))
+	}
+	for i, x := range first {
+		if g := got[i]; g.Id != x.Id || g.Object != x.Object || math.Float64bits(g.Score) != math.Float64bits(x.Score) {
+			return fmt.Errorf("item %d is %s of %v, and was %s of %v before", i, g.Id, g.Score, x.Id, x.Score)
+		}
+	}
 	return nil
 }
 

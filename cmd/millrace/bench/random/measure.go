@@ -22,14 +22,15 @@ import (
 
 // result is what was measured of a workload.
 type result struct {
-	seed               uint64
-	summary            []string
-	node, broker       time.Duration // CPU time a query, without what they use when nobody asks
-	baseline           time.Duration
-	candidates, scored float64 // of a mean query
-	execution          string
-	memory             int64 // of the node
-	baselineMemory     int64
+	seed           uint64
+	summary        []string
+	node, broker   time.Duration // CPU time a query, without what they use when nobody asks
+	baseline       time.Duration
+	candidates     float64 // of a mean question
+	passes         float64 // a share of them
+	execution      string
+	memory         int64 // of the node
+	baselineMemory int64
 }
 
 // clients is how many ask at the same time.
@@ -76,7 +77,7 @@ func (c *Config) measure(f *rig.Family, w *world, seed uint64) (res result, err 
 	if err != nil {
 		return res, err
 	}
-	res = result{seed: seed, summary: w.summary, baseline: time.Duration(theirs.CPU), baselineMemory: theirs.Bytes}
+	res = result{seed: seed, summary: w.summary, baseline: time.Duration(theirs.CPU), candidates: w.mean, baselineMemory: theirs.Bytes}
 	if err := m.judge(f.Ctx, &res, schema, known, theirs.Answers); err != nil {
 		return res, err
 	}
@@ -89,7 +90,7 @@ type measuring struct {
 	cluster *rig.Cluster
 	world   *world
 	asked   []*feedv1.GetFeedRequest
-	first   [][]string // ids of the first answers
+	first   [][]*feedv1.Item // of the first answers
 }
 
 func (m *measuring) ask(ctx context.Context, i int) (*feedv1.GetFeedResponse, error) {
@@ -151,7 +152,7 @@ func (m *measuring) used() (u [2]rig.Used, err error) {
 }
 
 // closed has clients ask for a while, and returns how many answers they got;
-// each is held against the first to its question by its ids.
+// each is held against the first to its question.
 func (m *measuring) closed(ctx context.Context, length time.Duration) (int, error) {
 	var next [clients]int
 	for i := range next {
@@ -164,13 +165,8 @@ func (m *measuring) closed(ctx context.Context, length time.Duration) (int, erro
 		if err != nil {
 			return err
 		}
-		if len(resp.Items) != len(m.first[i]) {
-			return fmt.Errorf("question %d has %d items, and %d before", i, len(resp.Items), len(m.first[i]))
-		}
-		for j, it := range resp.Items {
-			if it.Id != m.first[i][j] {
-				return fmt.Errorf("question %d: item %d is %s, and was %s before", i, j, it.Id, m.first[i][j])
-			}
+		if err := same(m.first[i], resp.Items); err != nil {
+			return fmt.Errorf("question %d: %w", i, err)
 		}
 		return nil
 	})

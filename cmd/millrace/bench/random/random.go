@@ -37,6 +37,10 @@ type Config struct {
 // mean.
 const recordsEach = 40
 
+// leastCandidates is how many a mean question of a world meets at least: of few
+// one measures the call alone.
+const leastCandidates = 1000
+
 // Validate reports every fault at once.
 func (c *Config) Validate() error {
 	var errs []error
@@ -93,7 +97,7 @@ func (c *Config) one(ctx context.Context, seed uint64) (res result, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	f := rig.NewFamily(ctx, dir)
 	defer func() { err = errors.Join(err, f.Close()) }()
-	w := newWorld(seed, c.Entities, c.Viewers, recordsEach*c.Entities)
+	w := newWorld(seed, size{c.Entities, c.Viewers, recordsEach * c.Entities, leastCandidates})
 	c.say("seed %d: %s", seed, strings.Join(w.summary, "; "))
 	res, err = c.measure(f, w, seed)
 	if err != nil {

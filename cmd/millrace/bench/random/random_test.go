@@ -3,6 +3,7 @@ package random
 import (
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ import (
 func TestDrawsAreValid(t *testing.T) {
 	met := map[string]int{}
 	for seed := range uint64(25) {
-		w := newWorld(seed, 100, 5, 1000)
+		w := newWorld(seed, size{100, 5, 1000, 60})
 		s, known, err := w.known()
 		if err != nil {
 			t.Fatalf("seed %d: schema: %v\n%s", seed, err, w.avsc())
@@ -44,6 +45,9 @@ func TestDrawsAreValid(t *testing.T) {
 				t.Fatalf("seed %d: a record: %v", seed, err)
 			}
 		}
+		if n := candidatesOf(w); n < 60 || n > 600 || math.Abs(n-w.mean) > 1e-6 {
+			t.Errorf("seed %d: a mean question has %v candidates, counted as %v; want 60 to 600", seed, n, w.mean)
+		}
 		met[w.model.scorer]++
 		for _, f := range w.fields {
 			if f.parent != "" {
@@ -67,13 +71,26 @@ func TestDrawsAreValid(t *testing.T) {
 	}
 }
 
+// candidatesOf counts what a mean question meets, record by record.
+func candidatesOf(w *world) float64 {
+	n := 0
+	for _, q := range w.questions {
+		for _, x := range w.records {
+			if slices.Contains(q.follows, x.entity) && slices.Contains(w.asked, x.kind) && x.at >= asOf-w.window.Milliseconds() {
+				n++
+			}
+		}
+	}
+	return float64(n) / float64(len(w.questions))
+}
+
 // A seed draws the same workload each time.
 func TestSeedDecides(t *testing.T) {
-	a, b := newWorld(3, 200, 5, 2000), newWorld(3, 200, 5, 2000)
+	a, b := newWorld(3, size{200, 5, 2000, 60}), newWorld(3, size{200, 5, 2000, 60})
 	if a.golang(false) != b.golang(false) || a.spec() != b.spec() || string(a.feed()) != string(b.feed()) || !reflect.DeepEqual(a.questions, b.questions) || !reflect.DeepEqual(a.log, b.log) {
 		t.Error("the same seed draws two workloads")
 	}
-	if c := newWorld(4, 200, 5, 2000); c.golang(false) == a.golang(false) {
+	if c := newWorld(4, size{200, 5, 2000, 60}); c.golang(false) == a.golang(false) {
 		t.Error("two seeds draw the same")
 	}
 }
@@ -93,6 +110,26 @@ func TestDiffers(t *testing.T) {
 		"no also":        func(a []item) []item { a[0].Also = nil; return a },
 	} {
 		if differs(spoil(want()), got) == "" {
+			t.Errorf("%s: it passes", name)
+		}
+	}
+}
+
+// An answer that comes again is the same, to the last bit.
+func TestSame(t *testing.T) {
+	first := func() []*feedv1.Item {
+		return []*feedv1.Item{{Id: "a", Object: "o", Score: 2}, {Id: "b", Object: "b", Score: 1}}
+	}
+	if err := same(first(), first()); err != nil {
+		t.Error(err)
+	}
+	for name, spoil := range map[string]func([]*feedv1.Item) []*feedv1.Item{
+		"one less":       func(a []*feedv1.Item) []*feedv1.Item { return a[1:] },
+		"another":        func(a []*feedv1.Item) []*feedv1.Item { a[1].Id = "x"; return a },
+		"another object": func(a []*feedv1.Item) []*feedv1.Item { a[1].Object = "x"; return a },
+		"another bit":    func(a []*feedv1.Item) []*feedv1.Item { a[1].Score = math.Nextafter(1, 2); return a },
+	} {
+		if same(first(), spoil(first())) == nil {
 			t.Errorf("%s: it passes", name)
 		}
 	}

@@ -28,6 +28,7 @@ type world struct {
 	log       []*record // what is written: also versions before, and tombstones
 	attrs     []*attr
 	questions []*question
+	mean      float64 // candidates of a question
 
 	filter  []code // joined by "and"
 	model   *model
@@ -110,9 +111,30 @@ type question struct {
 func kindName(i int) string   { return fmt.Sprintf("kind%d", i) }
 func entityName(i int) string { return fmt.Sprintf("entity:%d", i) }
 
-// newWorld draws a world of so many entities, of at most so many records.
-func newWorld(seed uint64, entities, viewers, most int) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 0x6d696c6c))}
+// size bounds a world.
+type size struct {
+	entities, viewers int
+	records           int     // at most
+	candidates        float64 // of a mean question, at least; at most ten times as many
+}
+
+// maxText bounds what the records of a world take as JSON, in bytes, so that a
+// workload is in the log after seconds.
+const maxText = 100 << 20
+
+// newWorld draws a world. One whose questions would meet too few candidates, of
+// which a call is all that is measured, is drawn again.
+func newWorld(seed uint64, of size) *world {
+	for again := uint64(0); ; again++ {
+		w := &world{Rand: rand.New(rand.NewPCG(seed, 0x6d696c6c+again))}
+		if w.drawAll(of) {
+			return w
+		}
+	}
+}
+
+// drawAll reports whether questions meet enough candidates.
+func (w *world) drawAll(of size) bool {
 	w.drawSchema()
 	w.kinds = 1 + w.IntN(4)
 	w.asked = w.Perm(w.kinds)[:1+w.IntN(w.kinds)]
@@ -133,11 +155,34 @@ func newWorld(seed uint64, entities, viewers, most int) *world {
 	if w.cap > 0 {
 		w.say("cap %d", w.cap)
 	}
-	lengths := w.drawRecords(entities, most)
+	mean := min(between(w.Rand, 3, 100), float64(min(of.records, maxText/w.text()))/float64(of.entities))
+	wanted := of.candidates * between(w.Rand, 1.1, 8)
+	if mean*w.share()*mostFollows(of.entities) < wanted {
+		return false
+	}
+	lengths := w.drawRecords(of.entities, mean)
 	w.drawModel()
 	w.drawFilter()
-	w.drawQuestions(lengths, viewers)
-	return w
+	return w.drawQuestions(lengths, wanted, of)
+}
+
+// share is how many of the records are of types and an age that are asked for.
+func (w *world) share() float64 {
+	return float64(w.window) / float64(history) * float64(len(w.asked)) / float64(w.kinds)
+}
+
+// text is how many bytes a mean record takes as JSON.
+func (w *world) text() int {
+	const some = 20
+	n := 0
+	for range some {
+		line, err := w.line(&record{values: w.drawValues()})
+		if err != nil {
+			panic(err) // what is drawn is numbers and texts
+		}
+		n += len(line)
+	}
+	return n / some
 }
 
 func (w *world) say(format string, args ...any) {
@@ -340,8 +385,7 @@ func drawVector(dims int, single bool) func(*rand.Rand) any {
 }
 
 // drawRecords draws the records, and returns how many each entity has.
-func (w *world) drawRecords(entities, most int) []float64 {
-	mean := min(between(w.Rand, 3, 100), float64(most)/float64(entities))
+func (w *world) drawRecords(entities int, mean float64) []float64 {
 	spread := one(w.Rand, 0, 0.7, 1.4) // of the logarithm of timelines' lengths
 	w.say("%.0f records of an entity, spread %.1f", mean, spread)
 	lengths := make([]float64, entities)
@@ -390,11 +434,16 @@ func (w *world) drawValues() []any {
 	return values
 }
 
-// drawQuestions draws who asks for how much of whom.
-func (w *world) drawQuestions(lengths []float64, viewers int) {
+// mostFollows is how many of so many entities are followed at most, in the mean.
+func mostFollows(entities int) float64 { return min(2000, float64(entities)/2) }
+
+// drawQuestions draws who asks for how much of whom, so that a mean question
+// meets about as many candidates as wanted. It reports whether it meets enough:
+// who is followed may have done less than others.
+func (w *world) drawQuestions(lengths []float64, wanted float64, of size) bool {
 	popularity := w.IntN(3)
 	weights := make([]float64, len(lengths))
-	sum, records, weighted := 0.0, 0.0, 0.0
+	sum, weighted := 0.0, 0.0
 	for i, n := range lengths {
 		x := 1.0 // all alike
 		switch popularity {
@@ -406,35 +455,60 @@ func (w *world) drawQuestions(lengths []float64, viewers int) {
 		sum += x
 		weighted += x * n
 		weights[i] = sum
-		records += n
 	}
-	if sum == 0 {
-		for i := range weights {
-			weights[i] = float64(i + 1)
-		}
-		sum, weighted = float64(len(weights)), records
+	if sum == 0 || weighted == 0 {
+		return false
 	}
-	wanted := between(w.Rand, 300, 8000) // candidates
-	share := float64(w.window) / float64(history) * float64(len(w.asked)) / float64(w.kinds)
-	mean := min(max(wanted/(share*max(0.1, weighted/sum)), 5), 2000, float64(len(lengths))/2)
 	sigma := one(w.Rand, 0.2, 0.9)
-	w.say("about %.0f follows, popularity %s", mean, []string{"alike", "by length", "by rank"}[popularity])
-	for i := range viewers {
-		q := &question{viewer: fmt.Sprintf("viewer:%d", i)}
-		n := min(max(1, int(mean*math.Exp(sigma*w.NormFloat64()-sigma*sigma/2))), len(lengths)/2)
-		seen := map[int]bool{}
-		for tries := 0; len(seen) < n && tries < 20*n; tries++ {
-			e := sort.SearchFloat64s(weights, w.Float64()*sum)
-			if e < len(lengths) && !seen[e] {
-				seen[e] = true
-				q.follows = append(q.follows, entityName(e))
+	met := w.candidates()
+	mean := wanted / (w.share() * weighted / sum)
+	for range 4 {
+		mean = min(max(mean, 5), mostFollows(len(lengths)))
+		w.questions, w.mean = nil, 0
+		for i := range of.viewers {
+			q := w.drawQuestion(fmt.Sprintf("viewer:%d", i), mean, sigma, weights)
+			for _, e := range q.follows {
+				w.mean += met[e] / float64(of.viewers)
 			}
+			w.questions = append(w.questions, q)
 		}
-		for _, a := range w.attrs {
-			q.values = append(q.values, a.draw(w.Rand))
+		if w.mean >= of.candidates && w.mean <= 10*of.candidates {
+			w.say("about %.0f follows, popularity %s, %.0f candidates", mean, []string{"alike", "by length", "by rank"}[popularity], w.mean)
+			return true
 		}
-		w.questions = append(w.questions, q)
+		mean *= wanted / max(w.mean, 1)
 	}
+	return false
+}
+
+// candidates is how many of each entity's records are asked for.
+func (w *world) candidates() map[string]float64 {
+	met := map[string]float64{}
+	for _, x := range w.records {
+		if x.at >= asOf-w.window.Milliseconds() && slices.Contains(w.asked, x.kind) {
+			met[x.entity]++
+		}
+	}
+	return met
+}
+
+// drawQuestion draws one of about as many follows as mean; weights are of
+// entities, each with those before.
+func (w *world) drawQuestion(viewer string, mean, sigma float64, weights []float64) *question {
+	q := &question{viewer: viewer}
+	n := min(max(1, int(mean*math.Exp(sigma*w.NormFloat64()-sigma*sigma/2))), len(weights)/2)
+	seen := map[int]bool{}
+	for tries := 0; len(seen) < n && tries < 20*n; tries++ {
+		e := sort.SearchFloat64s(weights, w.Float64()*weights[len(weights)-1])
+		if e < len(weights) && !seen[e] {
+			seen[e] = true
+			q.follows = append(q.follows, entityName(e))
+		}
+	}
+	for _, a := range w.attrs {
+		q.values = append(q.values, a.draw(w.Rand))
+	}
+	return q
 }
 
 // drawSome draws so many of a dictionary, each once.

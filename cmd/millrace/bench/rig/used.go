@@ -3,7 +3,6 @@ package rig
 import (
 	"errors"
 	"fmt"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -20,16 +19,6 @@ func (u Used) Less(o Used) Used { return Used{u.CPU - o.CPU, u.Bytes} }
 
 // Plus is both together.
 func (u Used) Plus(o Used) Used { return Used{u.CPU + o.CPU, u.Bytes + o.Bytes} }
-
-// psUsed asks ps, which tells hundredths of a second on some systems and whole
-// ones on others.
-func psUsed(pid int) (Used, error) {
-	out, err := exec.Command("ps", "-o", "time=,rss=", "-p", strconv.Itoa(pid)).Output()
-	if err != nil {
-		return Used{}, fmt.Errorf("ps: process %d: %w", pid, err)
-	}
-	return readPS(string(out))
-}
 
 // readPS reads [[days-]hours:]minutes:seconds and KiB.
 func readPS(line string) (u Used, err error) {

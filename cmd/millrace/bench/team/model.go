@@ -103,18 +103,13 @@ func weights(seed uint64) (all [dims]float64) {
 // spec is the model as Millrace takes it.
 func (m *model) spec(flat bool) string {
 	var features, weights strings.Builder
+	field := "record.vector[%d]"
 	if flat {
-		for i, x := range m.vector {
-			fmt.Fprintf(&features, "  v%d: record.v%d\n", i, i)
-			fmt.Fprintf(&weights, "    v%d: %v\n", i, x)
-		}
-	} else {
-		var list []string
-		for _, x := range m.vector {
-			list = append(list, fmt.Sprint(x))
-		}
-		fmt.Fprintf(&features, "  taste: dot(record.vector, [%s])\n", strings.Join(list, ", "))
-		weights.WriteString("    taste: 1\n")
+		field = "record.v%d"
+	}
+	for i, x := range m.vector {
+		fmt.Fprintf(&features, "  v%d: "+field+"\n", i, i)
+		fmt.Fprintf(&weights, "    v%d: %v\n", i, x)
 	}
 	halfLife := "86400"
 	if m.viewers {

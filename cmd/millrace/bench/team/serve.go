@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -31,6 +32,7 @@ type Handwritten struct {
 // its address and serves until ctx or input ends.
 func (h Handwritten) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	ix := newIndex(newWorld(h.Entities, 0, h.Seed, false))
+	debug.FreeOSMemory() // what loading left behind is not the index's
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err

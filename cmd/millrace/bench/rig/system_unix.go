@@ -1,6 +1,6 @@
 //go:build unix
 
-package bench
+package rig
 
 import (
 	"os/exec"
@@ -12,8 +12,8 @@ import (
 // whole group, and these are ended in order.
 func apart(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// ownCPU is the CPU time that this process has used, which is the client's.
-func ownCPU() time.Duration {
+// OwnCPU is the CPU time that this process has used, which is the client's.
+func OwnCPU() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails for no process that runs
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())

@@ -1,30 +1,32 @@
-package bench
+package team
 
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os/exec"
 	"strconv"
-	"strings"
-	"time"
+
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 )
 
 // redis is a redis-server that keeps everything in memory and nothing else.
-type redis struct{ addr string }
+type redis struct {
+	addr    string
+	process *rig.Process
+}
 
 // startRedis starts the redis-server of the path. [exec.ErrNotFound] says that
 // there is none.
-func startRedis(f *family) (*redis, error) {
+func startRedis(f *rig.Family) (*redis, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, err
 	}
-	addr, err := freeAddr()
+	addr, err := rig.FreeAddr()
 	if err != nil {
 		return nil, err
 	}
@@ -32,23 +34,17 @@ func startRedis(f *family) (*redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := f.launch("redis", "", false, exec.Command(path, "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", f.dir)); err != nil {
+	r := &redis{addr: addr}
+	if r.process, err = f.Launch("redis", exec.Command(path, "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", f.Dir)); err != nil {
 		return nil, err
 	}
-	r := &redis{addr}
-	wait, cancel := context.WithTimeout(f.ctx, patience)
-	defer cancel()
-	for {
+	return r, rig.Dialled(f.Ctx, func() error {
 		c, err := r.dial()
-		if err == nil {
-			return r, c.Close()
+		if err != nil {
+			return err
 		}
-		select {
-		case <-wait.Done():
-			return nil, err
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		return c.Close()
+	})
 }
 
 func (r *redis) dial() (*redisConn, error) {
@@ -126,28 +122,4 @@ func (c *redisConn) text() ([]byte, error) {
 	}
 	_, err = c.in.Discard(n + 2)
 	return b[:n], err
-}
-
-// cpu is the CPU time that the server has used.
-func (c *redisConn) cpu() (time.Duration, error) {
-	c.command([]byte("INFO"), []byte("cpu"))
-	if err := c.send(); err != nil {
-		return 0, err
-	}
-	info, err := c.text()
-	if err != nil {
-		return 0, err
-	}
-	var sum float64
-	for line := range strings.Lines(string(info)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if key == "used_cpu_sys" || key == "used_cpu_user" {
-			s, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return 0, fmt.Errorf("redis: %s: %w", key, err)
-			}
-			sum += s
-		}
-	}
-	return time.Duration(sum * float64(time.Second)), nil
 }

@@ -138,6 +138,15 @@ func idOf(req *nodev1.QueryRequest) relevance.ID {
 	return relevance.ID{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
 }
 
+// suspect has a question count the time of a processor where one before it by
+// the same version took too long: time passes as well where the process was
+// stopped, or others had the processor.
+func (c *condemner) suspect(m *relevance.Model, q *query.Query) {
+	if e, ok := c.seen.Load(m); ok && e.(*evidence).slow.Load() > 0 {
+		q.CountProcessor()
+	}
+}
+
 // judge looks at what a question by a pushed version has come to.
 func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, m *relevance.Model, q *query.Query) {
 	id := idOf(req)
@@ -146,10 +155,15 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, m *rele
 		return
 	}
 	e := c.evidence(m)
-	if each := took / time.Duration(rows); each <= e.limit {
+	switch each := took / time.Duration(rows); {
+	case each <= e.limit:
 		reset(&e.slow)
-	} else if n := e.slow.Add(1); n >= condemnAfter || took >= tooLong {
-		c.condemn(id, causeCost, "a record takes it %s on %s: more than %s, fifty times what its admission reckoned for %d operations", each, c.node.cfg.ID, e.limit, m.Cost())
+	case !q.CountsProcessor():
+		e.slow.CompareAndSwap(0, 1) // it may have been the machine: see suspect
+	default:
+		if n := e.slow.Add(1); n >= condemnAfter || took >= tooLong {
+			c.condemn(id, causeCost, "a record takes it %s of a processor on %s: more than %s, fifty times what its admission reckoned for %d operations", each, c.node.cfg.ID, e.limit, m.Cost())
+		}
 	}
 	items := q.Answer().Items
 	if len(items) == 0 || len(req.Exclude) > 0 { // later pages show what has no score

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -21,8 +22,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// breaking is set while the generated code of the models of brokenSpec panics.
-var breaking atomic.Bool
+// breaking is set while the generated code of the models of brokenSpec panics, and
+// stalling while it waits as if its process were stopped.
+var breaking, stalling atomic.Bool
 
 const brokenSpec = `name: broken
 version: %q
@@ -69,6 +71,9 @@ func init() {
 			kernel.Register(kernel.Generated{Model: "broken", Shape: p.Shape(), Score: func(k *kernel.Args) {
 				if breaking.Load() {
 					panic("a broken table")
+				}
+				if stalling.Load() {
+					time.Sleep(tooLong + time.Millisecond)
 				}
 				for i := range k.Sel {
 					k.Out[i] = 7
@@ -205,6 +210,24 @@ features: {length: size(record.text) * viewer.taste}
 scorer: linear
 parameters: {weights: {length: 1}}
 `
+
+// A version is not to blame for a process that was stopped, or a machine that was
+// busy.
+func TestAStoppedProcessCondemnsNothing(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	id := admitBroken(t, n, "1", "1.0")
+	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000000}`, 1)
+	stalling.Store(true)
+	defer stalling.Store(false)
+	for range 3 {
+		if resp, err := n.query(t.Context(), by(id, true)); err != nil || len(resp.Items) != 1 || resp.Items[0].Score != 7 {
+			t.Fatal(resp, err)
+		}
+	}
+	if why := n.condemned.why(id); why != "" {
+		t.Errorf("condemned: %s", why)
+	}
+}
 
 // A version whose records take far longer than its admission reckoned is
 // condemned after as many questions as it takes to be sure. Its golden rows, and

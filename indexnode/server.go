@@ -127,6 +127,7 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 // rank scans, and judges the version that scores by it.
 func (n *Node) rank(ctx context.Context, r *resolution, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (resp *nodev1.QueryResponse, err error) {
 	defer n.condemned.blame(req, q, &err)
+	n.condemned.suspect(r.spec.Model, q)
 	resp, err = n.scan(ctx, r, q, req, began, resolved)
 	n.condemned.judge(ctx, req, r.spec.Model, q)
 	return resp, err

@@ -107,9 +107,7 @@ func (f *folder) bind(p *plan) (err error) {
 func (f *folder) score(q *Query) {
 	n, at := f.batch.Len(), len(f.own)
 	f.own = slices.Grow(f.own, n)[:at+n]
-	began := q.begins()
-	f.scorer.Score(f.batch.Slab(), q.upTo(n), nil, f.own[at:])
-	q.ends(began, n)
+	q.score(n, func() { f.scorer.Score(f.batch.Slab(), q.upTo(n), nil, f.own[at:]) })
 	f.batch.Clear()
 }
 

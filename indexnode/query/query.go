@@ -14,6 +14,7 @@ package query
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -107,9 +108,18 @@ type asked struct {
 
 // spent is what scoring took, and of how many rows.
 type spent struct {
-	time time.Duration
-	rows int64
+	time      time.Duration
+	rows      int64
+	processor bool // time is that of a processor
 }
+
+// CountProcessor has [Query.Spent] count the time of a processor, not that which
+// passes: a model is not to blame for a process that was stopped, or a machine
+// that had others to run. It costs some microseconds for each batch.
+func (q *Query) CountProcessor() { q.spent.processor = true }
+
+// CountsProcessor reports whether it does.
+func (q *Query) CountsProcessor() bool { return q.spent.processor }
 
 // Scoring reports whether a model's code is at work, or was when it panicked,
 // and forgets it.
@@ -123,16 +133,23 @@ func (q *Query) Scoring() bool {
 // was folded included.
 func (q *Query) Spent() (time.Duration, int64) { return q.spent.time, q.spent.rows }
 
-// begins tells that a model begins to score rows, and returns the time.
-func (q *Query) begins() time.Time {
+// score has a model score so many rows, and counts what that takes.
+func (q *Query) score(rows int, by func()) {
 	q.scoring = true
-	return time.Now()
-}
-
-// ends tells that it has scored them.
-func (q *Query) ends(began time.Time, rows int) {
-	q.spent.time += time.Since(began)
 	q.spent.rows += int64(rows)
+	if q.spent.processor {
+		runtime.LockOSThread()
+		began := threadTime()
+		defer func() {
+			q.spent.time += threadTime() - began
+			runtime.UnlockOSThread()
+		}()
+		by()
+	} else {
+		began := time.Now()
+		by()
+		q.spent.time += time.Since(began)
+	}
 	q.scoring = false
 }
 

@@ -115,7 +115,7 @@ func clusterFlags(c *cobra.Command, dir string) *minicluster.Config {
 	f.StringVar(&cfg.GRPCAddr, "grpc", "127.0.0.1:9090", "listen here for gRPC")
 	f.StringVar(&cfg.KafkaAddr, "kafka-listen", "127.0.0.1:9092", "listen here for Kafka")
 	f.StringVar(&cfg.EtcdAddr, "etcd-listen", "127.0.0.1:2379", "listen here for etcd")
-	f.StringVar(&cfg.AdminAddr, "admin", "127.0.0.1:6060", "listen here for /livez /readyz /metrics /debug/pprof")
+	f.StringVar(&cfg.AdminAddr, "admin", "127.0.0.1:6060", "listen here for /livez /readyz /metrics /log /debug/pprof")
 	f.StringVar(&cfg.Kafka, "kafka", "", "use the Kafka at this address instead of starting one")
 	f.StringVar(&cfg.Etcd, "etcd", "", "use the etcd at this address instead of starting one")
 	return &cfg
@@ -132,7 +132,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return err
 	}
-	cfg.Log = slog.Default()
+	cfg.Log, cfg.LogLevels = slog.Default(), levelsOf(ctx).Handler(nil)
 	mc, err := minicluster.Start(ctx, cfg)
 	if err != nil {
 		return err

@@ -12,6 +12,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/internal/logs"
+	"github.com/millrace/millrace/internal/tracing"
 )
 
 func main() {
@@ -53,12 +56,20 @@ one member's feed, and the curl line that asks for it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	var level slog.Level
-	c.PersistentFlags().TextVar(&level, "log-level", slog.LevelWarn, "log from this level on: DEBUG, INFO, WARN or ERROR")
+	var level logs.Setting
+	var format string
+	c.PersistentFlags().TextVar(&level, "log-level", logs.Setting{Level: slog.LevelWarn}, "log from this level on: DEBUG, INFO, WARN or ERROR; and by package: WARN,broker=DEBUG")
+	c.PersistentFlags().StringVar(&format, "log-format", logs.Text, "log in this form: text or json")
 	c.PersistentFlags().String("context", "", `work on this cluster: see "millrace help context"`)
 	settingFlags(c.PersistentFlags())
 	c.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
-		slog.SetDefault(slog.New(tracedToo{slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})}))
+		levels := logs.NewLevels(level)
+		h, err := logs.New(os.Stderr, format, levels, tracing.Forced)
+		if err != nil {
+			return err
+		}
+		slog.SetDefault(slog.New(h))
+		c.SetContext(context.WithValue(c.Context(), levelsKey{}, levels))
 		return begunOrNil(inContext(c))
 	}
 	c.AddGroup(
@@ -77,6 +88,16 @@ one member's feed, and the curl line that asks for it.`,
 	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand())
 	prepare(c)
 	return c
+}
+
+type levelsKey struct{}
+
+// levelsOf is what the process logs.
+func levelsOf(ctx context.Context) *logs.Levels {
+	if l, ok := ctx.Value(levelsKey{}).(*logs.Levels); ok {
+		return l
+	}
+	return logs.NewLevels(logs.Setting{}) // of nobody
 }
 
 func version() string {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -100,6 +101,11 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 			if err := any(&cfg).(interface{ security() *Security }).security().override(c.Flags()); err != nil {
 				return err
 			}
+			said, err := document.Encode(cfg) // passwords write themselves as stars
+			if err != nil {
+				return err
+			}
+			slog.Info("starting", "role", name, "version", version(), "config", string(said))
 			stop, err := startTraces(c.Context(), "millrace-"+name)
 			if err != nil {
 				return err
@@ -135,12 +141,15 @@ type role struct {
 	parts   sync.WaitGroup
 	end     context.CancelFunc // of the admin port
 	permit  *permit.Policy
+	acts    *audit.Log // nil: in the log alone
 }
 
 func newRole(ctx context.Context, c *Common, ready func() error) (*role, context.Context, error) {
 	spareCollector()
 	r := &role{metrics: prometheus.NewRegistry()}
-	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_build_info", Help: "1, with the version of the process and of Go.", ConstLabels: prometheus.Labels{"version": version(), "goversion": runtime.Version()},
+	}, func() float64 { return 1 }))
 	last, end := context.WithCancel(context.WithoutCancel(ctx))
 	r.end = end
 	r.group, ctx = errgroup.WithContext(ctx)
@@ -148,12 +157,19 @@ func newRole(ctx context.Context, c *Common, ready func() error) (*role, context
 	if r.permit, err = c.Authorization.Open(slog.Default()); err != nil {
 		return nil, nil, err
 	}
+	if c.Audit != "" {
+		if r.acts, err = audit.Open(c.Audit); err != nil {
+			return nil, nil, err
+		}
+	}
 	if c.Admin != "" {
 		l, err := c.listen(ctx, port{"admin", c.Admin, intake.DefaultConns, intake.RefusalHTTP, c.Authorization.Probes || c.Authorization.ByToken()})
 		if err != nil {
 			return nil, nil, err
 		}
-		r.group.Go(func() error { return admin.Serve(last, l, r.permit.Handler(admin.Handler(r.metrics, ready))) })
+		r.group.Go(func() error {
+			return admin.Serve(last, l, r.permit.Handler(admin.Handler(r.metrics, ready, levelsOf(ctx).Handler(r.acts))))
+		})
 	}
 	return r, ctx, nil
 }
@@ -172,7 +188,7 @@ func (r *role) run(part func() error) {
 func (r *role) wait() error {
 	r.parts.Wait()
 	r.end()
-	return r.group.Wait()
+	return errors.Join(r.group.Wait(), r.acts.Close())
 }
 
 func (c *Common) security() *Security { return &c.Security }
@@ -464,16 +480,9 @@ func indexnodeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var acts *audit.Log
-		if c.Audit != "" {
-			if acts, err = audit.Open(c.Audit); err != nil {
-				return err
-			}
-			defer acts.Close()
-		}
 		n, err := openNode(ctx, &closed, indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.kafka(), Topics: kafka.Prefixed(c.TopicPrefix),
-			Permit: r.permit, Audit: acts, Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{Memory: memory}, Metrics: r.metrics, Log: slog.Default(),
+			Permit: r.permit, Audit: r.acts, Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{Memory: memory}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

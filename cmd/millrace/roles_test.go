@@ -108,3 +108,20 @@ func TestCacheMemory(t *testing.T) {
 		}
 	}
 }
+
+// What a role says at its start has no password in it.
+func TestWhatIsSaidAtTheStartHasNoPassword(t *testing.T) {
+	var c brokerConfig
+	err := document.Decode([]byte(`connect:
+  kafka: {sasl: {mechanism: PLAIN, username: me, password: hush}}
+  etcd: {username: me, password: hush}
+  schema_registry: {username: me, password: hush}
+`), &c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := document.Encode(c)
+	if err != nil || strings.Contains(string(said), "hush") || strings.Count(string(said), "(hidden)") != 3 || !strings.Contains(string(said), "username: me") {
+		t.Errorf("%v\n%s", err, said)
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"time"
 
@@ -14,8 +13,6 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-
-	"github.com/millrace/millrace/internal/tracing"
 )
 
 func traceCommand() *cobra.Command {
@@ -61,20 +58,6 @@ made, as with "explain". It ends by itself.`,
 	}
 	return c
 }
-
-// tracedToo prints what is logged of a traced viewer's requests, whatever the
-// level.
-type tracedToo struct{ slog.Handler }
-
-func (h tracedToo) Enabled(ctx context.Context, l slog.Level) bool {
-	return tracing.Forced(ctx) || h.Handler.Enabled(ctx, l)
-}
-
-func (h tracedToo) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return tracedToo{h.Handler.WithAttrs(attrs)}
-}
-
-func (h tracedToo) WithGroup(name string) slog.Handler { return tracedToo{h.Handler.WithGroup(name)} }
 
 // startTraces sends OpenTelemetry's traces by OTLP over gRPC, as the standard
 // variables OTEL_* say, and returns how to end that. Without an endpoint in

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/millrace/millrace/internal/logs"
 	"github.com/millrace/millrace/internal/tracing"
 )
 
@@ -60,7 +61,11 @@ func TestTracesAreExported(t *testing.T) {
 // What is logged of a traced viewer is printed though the level is above it.
 func TestTracedIsLogged(t *testing.T) {
 	var out bytes.Buffer
-	log := slog.New(tracedToo{slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})}).With("a", 1)
+	h, err := logs.New(&out, logs.Text, logs.NewLevels(logs.Setting{Level: slog.LevelWarn}), tracing.Forced)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(h).With("a", 1)
 	log.InfoContext(context.Background(), "silent")
 	log.InfoContext(tracing.Force(context.Background()), "told")
 	if got := out.String(); strings.Contains(got, "silent") || !strings.Contains(got, "told") {

@@ -14,11 +14,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler serves /livez, /readyz, /metrics and /debug/pprof. Ready returns nil
-// when the process can do its work, or why it cannot yet.
-func Handler(metrics prometheus.Gatherer, ready func() error) http.Handler {
+// Handler serves /livez, /readyz, /metrics, /log and /debug/pprof. Ready returns
+// nil when the process can do its work, or why it cannot yet; log shows and
+// changes what is logged.
+func Handler(metrics prometheus.Gatherer, ready func() error, log http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	for path, h := range routes(metrics, ready) {
+	for path, h := range routes(metrics, ready, log) {
 		mux.Handle(path, h)
 	}
 	return http.MaxBytesHandler(mux, maxBodyBytes)
@@ -26,7 +27,7 @@ func Handler(metrics prometheus.Gatherer, ready func() error) http.Handler {
 
 // routes is everything that is served. Who may ask for it, the package permit
 // says.
-func routes(metrics prometheus.Gatherer, ready func() error) map[string]http.Handler {
+func routes(metrics prometheus.Gatherer, ready func() error, log http.Handler) map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /livez": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Write([]byte("ok\n"))
@@ -39,6 +40,7 @@ func routes(metrics prometheus.Gatherer, ready func() error) map[string]http.Han
 			w.Write([]byte("ok\n"))
 		}),
 		"GET /metrics":         promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}),
+		"/log":                 log,
 		"/debug/pprof/":        http.HandlerFunc(pprof.Index),
 		"/debug/pprof/cmdline": http.HandlerFunc(pprof.Cmdline),
 		"/debug/pprof/profile": http.HandlerFunc(pprof.Profile),

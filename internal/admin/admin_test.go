@@ -20,7 +20,7 @@ func TestHandler(t *testing.T) {
 	n.Add(3)
 	notReady := errors.New("3 of 720 partitions are behind")
 	ready := notReady
-	s := httptest.NewServer(Handler(reg, func() error { return ready }))
+	s := httptest.NewServer(Handler(reg, func() error { return ready }, http.NotFoundHandler()))
 	defer s.Close()
 
 	get := func(path string, status int, want string) {
@@ -57,13 +57,13 @@ func TestHandler(t *testing.T) {
 
 // Whatever is served, the table says who may ask for it.
 func TestEveryPathIsInTheTable(t *testing.T) {
-	all := routes(prometheus.NewRegistry(), nil)
+	all := routes(prometheus.NewRegistry(), nil, http.NotFoundHandler())
 	for path := range all {
 		if !permit.Listed(path[strings.Index(path, "/"):]) {
 			t.Errorf("nothing says who may ask for %s", path)
 		}
 	}
-	if len(all) < 8 {
+	if len(all) < 9 {
 		t.Errorf("%d paths", len(all))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"net"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"time"
@@ -51,6 +52,8 @@ type Config struct {
 	Name        string // of the cluster in etcd; default "millrace"
 
 	KafkaAddr, EtcdAddr, HTTPAddr, GRPCAddr, AdminAddr string // to listen on
+
+	LogLevels http.Handler // of the admin port's /log; nil: there is none
 
 	Feeds []broker.Feed // beside the built-in ones
 
@@ -344,7 +347,9 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	}
 	return errors.Join(
 		serve(&c.HTTP, c.cfg.HTTPAddr, intake.RefusalHTTP, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer()) }),
-		serve(&c.Admin, c.cfg.AdminAddr, intake.RefusalHTTP, func(l net.Listener) error { return admin.Serve(run, l, admin.Handler(metrics, c.Ready)) }),
+		serve(&c.Admin, c.cfg.AdminAddr, intake.RefusalHTTP, func(l net.Listener) error {
+			return admin.Serve(run, l, admin.Handler(metrics, c.Ready, cmp.Or(c.cfg.LogLevels, http.NotFoundHandler())))
+		}),
 		serve(&c.GRPC, c.cfg.GRPCAddr, "", func(l net.Listener) error {
 			defer context.AfterFunc(run, server.Stop)()
 			return server.Serve(b.Guard(l))

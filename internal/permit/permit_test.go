@@ -68,6 +68,7 @@ var want = map[string]string{
 	"/livez":                                                         "*-cnbpo",
 	"/readyz":                                                        "*-cnbpo",
 	"/metrics":                                                       "*-cnbpo",
+	"/log":                                                           "o",
 	"/debug/pprof/":                                                  "o",
 	"/debug/pprof/heap":                                              "o",
 	"/debug/pprof/cmdline":                                           "o",

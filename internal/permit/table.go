@@ -29,6 +29,7 @@ var table = map[string][]Role{
 	"/livez":               anybody,
 	"/readyz":              anybody,
 	"/metrics":             anybody,
+	"/log":                 {Operator},
 	"/debug/pprof/":        {Operator},
 	"/debug/pprof/cmdline": {Operator},
 	"/debug/pprof/profile": {Operator},

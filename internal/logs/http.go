@@ -1,0 +1,57 @@
+package logs
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/permit"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// Handler shows the levels, and changes one: POST with package, level and for,
+// such as ?package=broker&level=DEBUG&for=10m. What is done is written to acts.
+func (l *Levels) Handler(acts *audit.Log) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			if err := l.change(r, acts); err != nil {
+				rpcerr.WriteProblem(w, err)
+				return
+			}
+		} else if r.Method != http.MethodGet {
+			w.Header().Set("Allow", "GET, POST")
+			http.Error(w, "GET shows the levels, POST changes one", http.StatusMethodNotAllowed)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(l.All()) // who asked has gone
+	})
+}
+
+func (l *Levels) change(r *http.Request, acts *audit.Log) error {
+	invalid := func(field, detail, wayOut string) error {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(r.FormValue("level"))); err != nil {
+		return invalid("level", fmt.Sprintf("%.40q is no level", r.FormValue("level")), "write DEBUG, INFO, WARN or ERROR")
+	}
+	lasts := defaultChange
+	if text := r.FormValue("for"); text != "" {
+		var err error
+		if lasts, err = time.ParseDuration(text); err != nil {
+			return invalid("for", fmt.Sprintf("%.40q is no time", text), "write one such as 10m")
+		}
+	}
+	name := r.FormValue("package")
+	before := l.now().levelOf(name)
+	if err := acts.Write(audit.Entry{Who: permit.Who(r.Context()).String(), Act: "log level", On: fmt.Sprintf("package %.100q", name), Before: before.String(), After: fmt.Sprintf("%s for %s", level, lasts)}); err != nil {
+		return err
+	}
+	_, err := l.Set(name, level, lasts)
+	return err
+}

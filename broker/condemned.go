@@ -151,13 +151,14 @@ func isCondemned(err error) bool {
 const saysCondemned = "is condemned: "
 
 // maxTurns is how many versions a question is asked by: a node may condemn the
-// last good one too.
+// last good one too. The last turn is that of lastResort, which none can condemn.
 const maxTurns = 4
 
 // givesWay lets another version rank where a node refused to by the first, and
 // reports whether the question is to be asked again. One answer has one version:
-// nothing of what other nodes answered is kept.
-func (b *Broker) givesWay(q *question, err error) (again bool, _ error) {
+// nothing of what other nodes answered is kept. Before the last turn that is the
+// last resort.
+func (b *Broker) givesWay(q *question, err error, last bool) (again bool, _ error) {
 	if !isCondemned(err) || b.models == nil {
 		return false, err
 	}
@@ -171,6 +172,9 @@ func (b *Broker) givesWay(q *question, err error) (again bool, _ error) {
 	}
 	if refused := b.choose(q); refused != nil {
 		return false, refused
+	}
+	if last && q.inPlaceOf.Name != "" {
+		q.query.Model, q.query.ModelVersion, q.query.ModelSum = lastResort, "", ""
 	}
 	q.query.Shadow = b.leaveOut(q.query.Shadow)
 	return q.model() != v, err

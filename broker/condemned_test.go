@@ -82,6 +82,23 @@ func TestTheLastGoodVersionAnswers(t *testing.T) {
 	}
 }
 
+// However many versions nodes refuse, one of which nobody has heard, the feed is
+// answered: at last by what every node has.
+func TestManyCondemnedVersions(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	var versions []cluster.Version
+	for n := range 2 * maxTurns {
+		versions = append(versions, coarseVersion(n+1))
+		w.nodes["n0"].refuses(versions[n])
+	}
+	b := w.brokerOf(newPointers(versions...), rankedFeed)
+	resp, err := b.GetFeed(t.Context(), rankedRequest(10))
+	if err != nil || resp.Receipt.Model != lastResort || resp.Receipt.InPlaceOf != versions[len(versions)-1].String() || w.calls() != maxTurns {
+		t.Fatalf("%v, %v after %d calls", resp.GetReceipt(), err, w.calls())
+	}
+}
+
 // What the cluster condemns no node is asked for, and what it releases ranks
 // again. Who names the model gets it or a refusal, and no other version.
 func TestWhatTheClusterCondemns(t *testing.T) {

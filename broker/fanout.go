@@ -52,14 +52,13 @@ type fanout struct {
 // condemned. The error is a refusal by a node, which holds for the whole
 // request.
 func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o outcome, f *fanout, err error) {
-	for range maxTurns {
+	for turn := 1; ; turn++ {
 		o, f, err = b.askOnce(ctx, q, end)
 		again := false
-		if again, err = b.givesWay(q, err); !again {
-			break
+		if again, err = b.givesWay(q, err, turn == maxTurns-1); !again {
+			return o, f, err
 		}
 	}
-	return o, f, err
 }
 
 // askOnce asks by the version that the question names.

@@ -59,7 +59,11 @@ func (n *Node) rankBeside(ctx context.Context, r *resolution, q *query.Query, ro
 	} else if err != nil {
 		for _, o := range here {
 			o.err = err
-			n.blameBeside(q, o)
+		}
+		if len(here) == 1 {
+			n.blameBeside(q, here[0])
+		} else { // the time was over before it could be told whose code it was
+			n.tellPanic(err)
 		}
 	}
 	for _, o := range here {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -71,8 +70,11 @@ func (d *Condemned) follow() {
 		all, err := parseCondemned(doc.Body)
 		if err != nil {
 			fault = errors.Join(fault, fmt.Errorf("cluster: condemned versions of %s: %w", name, err))
-			maps.Copy(next, old)
-			maps.DeleteFunc(next, func(v Version, _ Condemnation) bool { _, there := d.docs.Current()[v.Name]; return !there })
+			for v, x := range old {
+				if v.Name == name {
+					next[v] = x
+				}
+			}
 		}
 		for _, x := range all {
 			next[Version{name, x.Version, x.Sum}] = x

@@ -40,3 +40,26 @@ func TestCondemned(t *testing.T) {
 		t.Error("a name that is none")
 	}
 }
+
+// A document that is malformed keeps what it said before, and nothing of another
+// model.
+func TestCondemnedBesideAMalformedDocument(t *testing.T) {
+	etcd := startEtcd(t)
+	c := etcd.open("")
+	all, err := c.Condemned(t.Context())
+	check(t, err)
+	version := func(name string, n int) cluster.Version {
+		return cluster.Version{Name: name, Version: fmt.Sprint(n), Sum: fmt.Sprintf("%064x", n)}
+	}
+	for _, v := range []cluster.Version{version("a", 1), version("b", 1), version("b", 2)} {
+		check(t, all.Condemn(t.Context(), v, "it panicked", "n1"))
+	}
+	docs, err := c.Documents(t.Context(), "condemned")
+	check(t, err)
+	check(t, docs.Change(t.Context(), "a", func(string) (string, error) { return "no list", nil }))
+	check(t, all.Release(t.Context(), version("b", 1)))
+	await(t, "one is released", all.Changed, func() bool { return all.Why(version("b", 1)) == "" })
+	if all.Why(version("a", 1)) == "" || all.Why(version("b", 2)) == "" {
+		t.Errorf("condemned: %v", all.Current())
+	}
+}

@@ -51,6 +51,9 @@ type Hold struct {
 	Why  string    `json:"why,omitempty"`
 }
 
+// unread is in place of a veto that cannot be read.
+var unread = &Hold{By: "a trail that cannot be read"}
+
 // The bounds of a trail.
 const (
 	maxDecisions  = 30
@@ -68,8 +71,15 @@ func OpenTrails(ctx context.Context, cl *cluster.Client) (*Trails, error) {
 	return &Trails{docs}, err
 }
 
-// Of returns an experiment's trail; an empty one if nothing is known.
-func (t *Trails) Of(name string) (Trail, error) { return parseTrail(t.docs.Current()[name].Body) }
+// Of returns an experiment's trail; an empty one if nothing is known, and one that
+// is held with an error.
+func (t *Trails) Of(name string) (Trail, error) {
+	trail, err := parseTrail(t.docs.Current()[name].Body)
+	if err != nil {
+		trail = Trail{Hold: unread}
+	}
+	return trail, err
+}
 
 func parseTrail(body string) (trail Trail, err error) {
 	if body == "" {
@@ -84,13 +94,13 @@ func parseTrail(body string) (trail Trail, err error) {
 // Look notes what a coordinator saw.
 func (t *Trails) Look(ctx context.Context, name string, l Look) error {
 	l.Says, l.Inputs = short(l.Says), shortInputs(l.Inputs)
-	return t.change(ctx, name, func(trail *Trail) error { trail.Looked = &l; return nil })
+	return t.change(ctx, name, false, func(trail *Trail) error { trail.Looked = &l; return nil })
 }
 
 // Decide notes a step.
 func (t *Trails) Decide(ctx context.Context, name string, d Decision) error {
 	d.Why, d.Inputs = short(d.Why), shortInputs(d.Inputs)
-	return t.change(ctx, name, func(trail *Trail) error {
+	return t.change(ctx, name, false, func(trail *Trail) error {
 		trail.Decisions = append(trail.Decisions, d)
 		trail.Decisions = trail.Decisions[max(0, len(trail.Decisions)-maxDecisions):]
 		return nil
@@ -101,7 +111,7 @@ func (t *Trails) Decide(ctx context.Context, name string, d Decision) error {
 // held already stays so, for the first reason.
 func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 	h.Why = short(h.Why)
-	return t.change(ctx, name, func(trail *Trail) error {
+	return t.change(ctx, name, true, func(trail *Trail) error {
 		if trail.Hold != nil {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s holds it since %s", trail.Hold.By, trail.Hold.When.Format(time.RFC3339)), WayOut: "let it go on with millrace experiment resume"}
 		}
@@ -112,7 +122,7 @@ func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 
 // Resume takes a veto back.
 func (t *Trails) Resume(ctx context.Context, name string) error {
-	return t.change(ctx, name, func(trail *Trail) error {
+	return t.change(ctx, name, true, func(trail *Trail) error {
 		if trail.Hold == nil {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: "nobody holds it", WayOut: "see millrace experiment status for what it waits for"}
 		}
@@ -134,12 +144,16 @@ func (t *Trails) Keep(ctx context.Context, names []string) error {
 	return nil
 }
 
-// change changes a trail. One that is malformed begins anew.
-func (t *Trails) change(ctx context.Context, name string, by func(*Trail) error) error {
+// change changes a trail. One that is malformed counts for a veto, which may have
+// been in it, until a person begins it anew.
+func (t *Trails) change(ctx context.Context, name string, anew bool, by func(*Trail) error) error {
 	return t.docs.Change(ctx, name, func(body string) (string, error) {
 		trail, err := parseTrail(body)
+		if err != nil && !anew {
+			return "", err
+		}
 		if err != nil {
-			trail = Trail{}
+			trail = Trail{Hold: unread}
 		}
 		if err := by(&trail); err != nil {
 			return "", err

@@ -105,6 +105,10 @@ interleaving: ## interleaving beside A/B on a cascade model of clicks, and credi
 pages: ## random histories of pages, whose records come, change and go; N=10000
 	GOGC=400 go test -count=1 -timeout 0 -v -run 'TestPagesNeverRepeatAndNeverSkip' ./broker -rounds $(or $(N),10000)
 
+ops: ## the alerts of ops/, each on its fault and on an hour of normal load (needs promtool, of Debian's package prometheus)
+	promtool check rules ops/alerts/*.yaml
+	promtool test rules ops/alerts/tests/*.yaml
+
 fuzz-doors: ## hostile requests at a broker of 512 MiB, by JSON and gRPC, for so much of a processor's time; DURATION=1h
 	MILLRACE_DOORS=$(or $(DURATION),5m) go test -count=1 -timeout 0 -v -run 'TestFuzzDoors' ./broker
 
@@ -131,4 +135,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages fuzz-doors e2e e2e-s3 e2e-secured bench-backup proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

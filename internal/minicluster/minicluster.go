@@ -119,6 +119,9 @@ type Cluster struct {
 	closed []func() error // last first
 }
 
+// Metrics returns where the roles have registered their metrics.
+func (c *Cluster) Metrics() *prometheus.Registry { return c.metrics }
+
 // Start starts a cluster. It serves when [Cluster.Ready] returns nil.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	cfg.defaults()

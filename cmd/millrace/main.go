@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -73,15 +72,8 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), contextCommand(), connectionsHelp())
+	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), contextCommand(), readyCommand(), versionCommand(), connectionsHelp())
 	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand())
 	prepare(c)
 	return c
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }

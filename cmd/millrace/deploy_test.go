@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/document"
@@ -169,7 +171,9 @@ func parsed(t *testing.T, file string) (all []any) {
 // takes fails where the program has no such command, flags or arguments.
 func takes(t *testing.T, where string, line []string) {
 	t.Helper()
-	c, rest, err := root().Find(line)
+	all := root()
+	all.InitDefaultHelpCmd() // as it does before it runs a line
+	c, rest, err := all.Find(line)
 	if err == nil {
 		err = c.ParseFlags(rest)
 	}
@@ -325,4 +329,60 @@ func serves(path string) bool {
 	w := httptest.NewRecorder()
 	admin.Handler(prometheus.NewRegistry(), func() error { return nil }).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code == http.StatusOK
+}
+
+// What the page on deployments says exists: commands, flags, targets of make, and
+// files.
+func TestDeployPage(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join("..", "..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	page := read("docs/deploy.md")
+	words := func(pattern, text string, do func(string)) {
+		found := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
+		if len(found) == 0 {
+			t.Errorf("the page has no %s", pattern)
+		}
+		for _, m := range found {
+			do(m[1])
+		}
+	}
+	targets := read("Makefile")
+	words("(?m)(?:^|`)make ([a-z-]+)", page, func(target string) {
+		if !strings.Contains(targets, "\n"+target+":") {
+			t.Errorf("make has no %s", target)
+		}
+	})
+	exists := func(name string) {
+		if _, err := os.Stat(filepath.Join("..", "..", strings.ReplaceAll(name, "ROLE", "broker"))); err != nil {
+			t.Error(err)
+		}
+	}
+	words(`[\s(/]((?:deploy/(?:container|compose|kustomize|systemd)|scripts)\b[\w./@-]*)`, page, exists)
+	words(`\]\(([a-z]+\.md)`, page, func(name string) { exists("docs/" + name) })
+	words("(?m)(?:^|`|`/|-- /)millrace ([a-z][^#`\n]*)", page, func(line string) { takes(t, "the page", strings.Fields(line)) })
+	flags := map[string]bool{"read-only": true, "check": true} // of Docker and of sha256sum
+	commands(root(), func(_ string, c *cobra.Command) {
+		for _, set := range []*pflag.FlagSet{c.LocalFlags(), c.InheritedFlags()} {
+			set.VisitAll(func(f *pflag.Flag) { flags[f.Name] = true })
+		}
+	})
+	words("(?m)[ `]--([a-z-]+[a-z])", page[:strings.Index(page, "## systemd")], func(flag string) {
+		if !flags[flag] {
+			t.Errorf("no command has --%s", flag)
+		}
+	})
+	known := strings.Join(variables(slices.Concat(ownOf(new(indexnodeConfig)), ownOf(new(partitionerConfig)), ownOf(new(coordinatorConfig)))), " ")
+	words("`(MILLRACE_[A-Z]+)`", page, func(name string) {
+		if !strings.Contains(known, name) {
+			t.Errorf("no role takes %s", name)
+		}
+	})
+	if !strings.Contains(read("README.md"), "(docs/deploy.md)") {
+		t.Error("the README does not lead to the page")
+	}
 }

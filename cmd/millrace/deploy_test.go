@@ -362,7 +362,7 @@ func TestDeployPage(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	words(`[\s(/]((?:deploy/(?:container|compose|kustomize|systemd)|scripts)\b[\w./@-]*)`, page, exists)
+	words("[\\s(/`]((?:deploy/(?:container|compose|kustomize|systemd)|scripts)\\b[\\w./@-]*)", page, exists)
 	words(`\]\(([a-z]+\.md)`, page, func(name string) { exists("docs/" + name) })
 	words("(?m)(?:^|`|`/|-- /)millrace ([a-z][^#`\n]*)", page, func(line string) { takes(t, "the page", strings.Fields(line)) })
 	flags := map[string]bool{"read-only": true, "check": true} // of Docker and of sha256sum

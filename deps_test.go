@@ -100,7 +100,7 @@ var homes = []home{
 	{Path: "go.opentelemetry.io/otel", In: []string{"indexnode", "broker", "internal/tracing", "cmd"}, Tests: []string{"internal/minicluster"}, Why: "traces of the roles"},
 	{Path: "go.opentelemetry.io/otel/sdk", In: []string{"cmd"}, Tests: []string{"broker", "indexnode", "internal"}, Why: "who installs a provider of traces"},
 	{Path: "go.opentelemetry.io/otel/exporters", In: []string{"cmd"}, Why: "where traces go; the binary has it already, from the demo's etcd"},
-	{Path: "github.com/cespare/xxhash/v2", In: []string{".", "internal/partition", "indexnode/store", "broker"}, Why: "where an entity lives, digests of the store, and who asks which node; nothing that a caller or a producer gains by choosing a hash, but of brokers that are older than the keys"},
+	{Path: "github.com/cespare/xxhash/v2", In: []string{".", "internal/partition", "internal/offsets", "indexnode/store", "broker"}, Why: "where an entity lives, digests of the store and of receipts, and who asks which node; nothing that a caller or a producer gains by choosing a hash, but of brokers that are older than the keys"},
 	{Path: "github.com/dchest/siphash", In: []string{".", "broker"}, Why: "what a page served, and what it was asked: hashes under a secret key, of what callers and producers choose"},
 	{Path: "github.com/twmb/murmur3", In: []string{"internal/slot"}, Tests: []string{"relevance/experiment"}, Why: "slots of experiments, as other languages can compute them"},
 	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "indexnode/backups", "cmd"}, Why: "packed files, model packs, page tokens and tails of the log"},

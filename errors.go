@@ -19,6 +19,7 @@ const (
 	ReasonCoverage    Reason = "COVERAGE_TOO_SMALL" // the answer covers less than the caller demands
 	ReasonPageToken   Reason = "INVALID_PAGE_TOKEN" // not ours, altered, expired, of another request or of a model that is gone
 	ReasonNotHere     Reason = "NOT_HERE"           // this replica lacks what is named; another may have it
+	ReasonCondemned   Reason = "MODEL_CONDEMNED"    // the version of the model has failed, and is asked for no more
 	ReasonForbidden   Reason = "FORBIDDEN"          // the feed, or the broker, does not allow it
 	ReasonNotFound    Reason = "NOT_FOUND"          // nothing is served under this path
 	ReasonMethod      Reason = "METHOD_NOT_ALLOWED" // the path is served by another method

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/offsets"
 )
 
 // answer makes the response out of what the nodes answered.
@@ -30,13 +31,16 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0),
 	}
 	b.metrics.fates(f.q.feed.Name, o)
+	if v := f.q.inPlaceOf; v.Name != "" {
+		b.metrics.inPlaceOf.WithLabelValues(f.q.feed.Name, v.Name, v.Version).Inc()
+	}
 	merged := time.Now()
 	f.q.times.merge = merged.Sub(began)
 	items, err := b.items(ctx, f, entries)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.records.checkFields(ctx, f, entries); err != nil {
+	if err := b.records.checkFields(ctx, f, f.q, entries); err != nil {
 		return nil, err
 	}
 	resp.ProtoReflect().SetUnknown(items)
@@ -52,8 +56,7 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	if f.q.query.Explain {
 		resp.Explain = explain(f, o)
 	}
-	b.expose(f.q, resp, entries)
-	b.shadow(f.q, o)
+	b.expose(f.q, o, resp, entries)
 	return resp, nil
 }
 
@@ -131,35 +134,47 @@ func covers(c *feedv1.Coverage, least float64) error {
 func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	r := &feedv1.Receipt{AnswerId: newAnswerID(), MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
 	var models, versions, executions []string
+	var digest offsets.Digest
 	for _, pt := range o.parts {
 		models = append(models, pt.resp.GetModel())
 		versions = append(versions, pt.resp.GetModelVersion())
 		executions = append(executions, pt.resp.GetExecution())
-		r.Applied = append(r.Applied, applied(&pt))
+		r.Applied = append(r.Applied, applied(&pt, f.q.fullReceipt, &digest))
 	}
+	r.AppliedDigest = digest.String()
 	r.Schemas = schemasOf(entries)
 	f.q.variants.receipt(r)
 	r.Draft = f.q.draft.receipt()
+	if f.q.inPlaceOf.Name != "" {
+		r.InPlaceOf = f.q.inPlaceOf.String()
+	}
 	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
 	return r
 }
 
-// applied says how much of the log a part includes.
-func applied(pt *part) *feedv1.Applied {
-	n, all := pt.covered.Len(), pt.resp.GetPartitions()
-	if n == len(all.GetAnswered()) && len(all.GetLagMs()) == 0 { // as it mostly is
-		return &feedv1.Applied{Node: string(pt.node), Partitions: all.GetAnswered(), Content: all.GetAppliedContent(), Features: all.GetAppliedFeatures()}
-	}
-	offsets := make([]int64, 2*n)
-	a := &feedv1.Applied{Node: string(pt.node), Partitions: make([]int32, 0, n), Content: offsets[:0:n], Features: offsets[n:n]}
+// applied says how much of the log a part includes, packed unless it is to be
+// full, and adds it to the digest.
+func applied(pt *part, full bool, digest *offsets.Digest) *feedv1.Applied {
+	a := &feedv1.Applied{Node: string(pt.node)}
+	parts := make([]offsets.Part, 0, pt.covered.Len())
 	for of := range pt.answers() {
-		a.Partitions, a.Content, a.Features = append(a.Partitions, int32(of.partition)), append(a.Content, of.content), append(a.Features, of.features)
+		parts = append(parts, offsets.Part{Partition: of.partition, Next: offsets.Next{Content: of.content, Features: of.features}})
+		digest.Add(parts[len(parts)-1])
 		if of.lag > 0 && a.LagSeconds == nil {
-			a.LagSeconds = make([]float64, len(a.Partitions)-1, n)
+			a.LagSeconds = make([]float64, len(parts)-1, cap(parts))
 		}
 		if a.LagSeconds != nil {
 			a.LagSeconds = append(a.LagSeconds, of.lag.Seconds())
 		}
+	}
+	if !full && slices.IsSortedFunc(parts, offsets.Part.Compare) { // as nodes send them
+		a.Packed = offsets.Pack(parts)
+		return a
+	}
+	both := make([]int64, 2*len(parts))
+	a.Partitions, a.Content, a.Features = make([]int32, len(parts)), both[:len(parts):len(parts)], both[len(parts):]
+	for i, p := range parts {
+		a.Partitions[i], a.Content[i], a.Features[i] = int32(p.Partition), p.Content, p.Features
 	}
 	return a
 }

@@ -10,6 +10,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/offsets"
 )
 
 // The receipt and the coverage tell of a part only what it covers.
@@ -38,8 +39,15 @@ func TestAppliedAndBehind(t *testing.T) {
 		}
 		q.want = want
 		c.want.Node = "n0"
-		if got := applied(&pt); !proto.Equal(got, c.want) {
+		var digest, again offsets.Digest
+		if got := applied(&pt, true, &digest); !proto.Equal(got, c.want) {
 			t.Errorf("%s: %v applied, want %v", name, got, c.want)
+		}
+		got := applied(&pt, false, &again)
+		parts, err := offsets.Parts(got)
+		whole, _ := offsets.Parts(c.want)
+		if err != nil || !slices.Equal(parts, whole) || !slices.Equal(got.LagSeconds, c.want.LagSeconds) || len(got.Partitions) > 0 || got.Node != "n0" || digest != again || digest == 0 {
+			t.Errorf("%s: packed %v: %v, %v, want %v; digests %s and %s", name, got, parts, err, whole, digest, again)
 		}
 		if got := coverage(q, outcome{parts: []part{pt}}).GetTimelinesBehind(); got != c.behind {
 			t.Errorf("%s: %d timelines behind, want %d", name, got, c.behind)

@@ -76,6 +76,9 @@ type Config struct {
 	// Models says which version of a model answers. nil: only models that every
 	// node has are asked for.
 	Models Models
+	// Condemned says which versions are not to be asked for. nil: none but those
+	// that nodes refuse to rank by.
+	Condemned Condemned
 	// Timeout bounds a request that comes without a deadline, and any other.
 	// 0: 10 s.
 	Timeout time.Duration
@@ -141,6 +144,7 @@ type Broker struct {
 	name        string
 	models      Models // may be nil
 	absent      absent
+	condemned   condemned
 	conns       *conns
 	crew        *crew
 	records     *records
@@ -195,6 +199,7 @@ func New(cfg Config) (*Broker, error) {
 		parsing:   memory.New(bytes/4, "requests that are being read"),
 		answering: memory.New(bytes/2, "requests that are being answered"),
 	}
+	b.condemned.cluster = cfg.Condemned
 	b.open, b.end = context.WithCancel(context.Background())
 	b.feeds = newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
 	if cfg.Experiments != nil {
@@ -285,6 +290,9 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	}
 	q, err := b.read(req, began)
 	if err != nil {
+		return q, nil, err
+	}
+	if err := b.records.checkFields(ctx, nil, q, nil); err != nil {
 		return q, nil, err
 	}
 	q.query.Explain = q.query.Explain || tracing.Forced(ctx)

@@ -150,7 +150,9 @@ const maxTried = 3
 // nothing is known against it.
 func (b *Broker) tryFeed(ctx context.Context, f Feed) (heard bool, err error) {
 	q := &question{query: &nodev1.QueryRequest{Filter: f.Filter, Model: f.Model, Shadow: namesOf(f.Shadow), Explain: len(f.Shadow) > 0}}
-	b.chooseModel(q)
+	if err := b.chooseModel(q, true); err != nil {
+		return false, err // no request is refused that names no model
+	}
 	m, tried := b.maps.Current(), 0
 	for _, n := range m.Nodes() {
 		if !m.Alive(n.ID) || tried == maxTried || ctx.Err() != nil {

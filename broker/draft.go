@@ -48,6 +48,9 @@ func (b *Broker) draftOf(q *question, c *cursor) {
 	default:
 		return
 	}
+	if why := b.condemned.why(q.draft.beside); why != "" && q.draft.fault == nil {
+		q.draft.fault = fmt.Errorf("model %s is condemned: %s", q.draft.beside, why)
+	}
 	if d := q.draft; d.fault == nil {
 		q.query.Beside = []*nodev1.Model{{Name: d.beside.Name, Version: d.beside.Version, Sum: d.beside.Sum}}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/offsets"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -129,13 +130,13 @@ func (w *world) check(b *Broker, req *feedv1.GetFeedRequest) string {
 	if d := oracle.Diff(want, oracle.FeedItems(resp.Items)); d != "" {
 		return d
 	}
-	told := map[int32]bool{}
-	for _, a := range resp.Receipt.Applied {
-		for i, p := range a.Partitions {
-			told[p] = true
-			if a.Content[i] != 100+int64(p) || a.Features[i] != 0 {
-				return fmt.Sprintf("partition %d is told to be at %d and %d", p, a.Content[i], a.Features[i])
-			}
+	told, err := offsets.Read(resp.Receipt)
+	if err != nil {
+		return err.Error()
+	}
+	for p, next := range told {
+		if next.Content != 100+int64(p) || next.Features != 0 {
+			return fmt.Sprintf("partition %d is told to be at %+v", p, next)
 		}
 	}
 	if len(told) != int(resp.Coverage.PartitionsAnswered) {

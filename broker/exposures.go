@@ -30,12 +30,24 @@ func newAnswerID() string {
 }
 
 // expose hands over what an answer showed, if an experiment or a holdout had a
-// part in it.
-func (b *Broker) expose(q *question, resp *feedv1.GetFeedResponse, entries []entry) {
-	r := b.exposed(q)
-	if r == nil {
+// part in it, or shadows rank it again: then once they have.
+func (b *Broker) expose(q *question, o outcome, resp *feedv1.GetFeedResponse, entries []entry) {
+	again := b.sample(q, o)
+	if again == nil && !b.exposes(q) {
 		return
 	}
+	r := b.shown(q, o, resp, entries)
+	if again != nil && b.shadow(again, r, b.exposes(q)) {
+		return
+	}
+	if b.exposes(q) {
+		b.exposures.Add(r)
+	}
+}
+
+// shown is what an answer showed.
+func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, entries []entry) *exposure.Record {
+	r := b.exposed(q)
 	r.ID, r.TimelinesAsked, r.TimelinesAnswered = resp.Receipt.AnswerId, int(resp.Coverage.TimelinesAsked), int(resp.Coverage.TimelinesAnswered)
 	r.Models = []exposure.Model{modelOf(q.model(), resp.Receipt.ModelVersion)}
 	r.Items = make([]exposure.Item, len(entries))
@@ -47,7 +59,10 @@ func (b *Broker) expose(q *question, resp *feedv1.GetFeedResponse, entries []ent
 	if q.query.Features {
 		exposeFeatures(r, entries)
 	}
-	b.exposures.Add(r)
+	for _, pt := range o.parts {
+		r.ScoringNanos += pt.resp.GetScoringNs()
+	}
+	return r
 }
 
 // askFeatures asks for the features of items where an experiment wants exposures
@@ -96,17 +111,21 @@ func (b *Broker) exposeRefusal(q *question, err error) {
 	if q == nil || !errors.As(err, &refused) {
 		return
 	}
-	if r := b.exposed(q); r != nil {
+	if b.exposes(q) {
+		r := b.exposed(q)
 		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.distinct*q.types
 		b.exposures.Add(r)
 	}
 }
 
-// exposed is what a record says of a request; nil if there is nothing to say.
+// exposes reports whether an experiment or a holdout has a part in a request, and
+// somebody takes that.
+func (b *Broker) exposes(q *question) bool {
+	return b.exposures != nil && len(q.variants.dealt)+len(q.variants.heldOut) > 0
+}
+
+// exposed is what a record says of a request.
 func (b *Broker) exposed(q *question) *exposure.Record {
-	if b.exposures == nil || len(q.variants.dealt)+len(q.variants.heldOut) == 0 {
-		return nil
-	}
 	now := time.Now()
 	r := &exposure.Record{
 		Time: millrace.TimeOf(now), Viewer: q.viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,

@@ -48,9 +48,22 @@ type fanout struct {
 }
 
 // ask gets the question answered as far as ctx, the time until end and the
-// cluster allow. The error is a refusal by a node, which holds for the whole
+// cluster allow: by another version of the model where the first one is
+// condemned. The error is a refusal by a node, which holds for the whole
 // request.
-func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (outcome, *fanout, error) {
+func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o outcome, f *fanout, err error) {
+	for range maxTurns {
+		o, f, err = b.askOnce(ctx, q, end)
+		again := false
+		if again, err = b.givesWay(q, err); !again {
+			break
+		}
+	}
+	return o, f, err
+}
+
+// askOnce asks by the version that the question names.
+func (b *Broker) askOnce(ctx context.Context, q *question, end time.Time) (outcome, *fanout, error) {
 	if q.loan == nil { // of nobody who takes the answer away
 		q.loan = b.answering.Borrow()
 		defer q.loan.Return()
@@ -298,7 +311,7 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	}
 	f.judge(l, took, err)
 	if err != nil {
-		if rpcerr.Refused(err) {
+		if rpcerr.Refused(err) || isCondemned(err) {
 			f.refuse(err)
 		}
 		why := reason(ctx, err)
@@ -367,7 +380,7 @@ func (f *fanout) judge(l leg, took time.Duration, err error) {
 		f.b.health.answered(id, took, took < due)
 		recent.add(took)
 		f.b.metrics.callTimes.Observe(took.Seconds())
-	case rpcerr.Refused(err), reason(context.Background(), err) == missModel, errors.Is(err, errOlder):
+	case rpcerr.Refused(err), isCondemned(err), reason(context.Background(), err) == missModel, errors.Is(err, errOlder):
 	case !ended(err):
 		f.b.health.failed(id)
 		if errors.Is(err, errUnreachable) {

@@ -30,6 +30,7 @@ type metrics struct {
 	candidates *prometheus.CounterVec // feed, fate
 	timelines  *prometheus.CounterVec // feed, state
 	answers    *prometheus.CounterVec // feed, model, version, execution
+	inPlaceOf  *prometheus.CounterVec // feed, model, version
 }
 
 // Events of hedges: sent; answered before the first; not sent for lack of
@@ -64,6 +65,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		candidates: counter("candidates_total", "Candidates of answers by feed and fate: filtered_false, filtered_null, filtered_error, filtered_nan, or scored.", "feed", "fate"),
 		timelines:  counter("timelines_total", "Timelines asked for by feed, answered or missing from the answer.", "feed", "state"),
 		answers:    counter("answers_total", "Answers by feed, and by the model, its version and its execution (generated, interpreted, or none where no candidate was left to score).", "feed", "model", "version", "execution"),
+		inPlaceOf:  counter("condemned_answers_total", "Answers by feed, and by the model and version that was to rank them and is condemned, so that the last good one did.", "feed", "model", "version"),
 	}
 	m.refused = m.requests.WithLabelValues("", strings.ToLower(string(millrace.ReasonOverloaded)))
 	if r == nil {
@@ -82,7 +84,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		Namespace: "millrace", Subsystem: "broker", Name: "answer_memory_bytes", Help: "Memory that is counted for answers, from before nodes are asked until callers have taken them."},
 		func() float64 { return float64(b.answering.Held()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, epoch, limit, b.feeds.bad, experimentFaults{b.experiments}, held, answering} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, m.inPlaceOf, epoch, limit, b.feeds.bad, experimentFaults{b.experiments}, held, answering} {
 		errs = append(errs, r.Register(c))
 	}
 	for _, c := range b.shadows.collectors() {

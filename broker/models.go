@@ -16,6 +16,9 @@ import (
 type Models interface {
 	Served(name string) (cluster.Version, bool)
 	Has(v cluster.Version) bool
+	// Before returns the versions of a name that served before the present one,
+	// the last one first.
+	Before(name string) []cluster.Version
 	// Changed is closed when any of it has changed.
 	Changed() <-chan struct{}
 }
@@ -23,16 +26,19 @@ type Models interface {
 // chooseModel names the version that answers, once for all nodes and pages: a
 // pointer that moves meanwhile changes nothing. A name that no pointer knows is
 // that of a model that every binary has.
-func (b *Broker) chooseModel(q *question) {
+func (b *Broker) chooseModel(q *question, first bool) error {
 	if b.models == nil {
-		return
+		return nil
 	}
-	v, _ := b.models.Served(q.query.Model)
-	q.query.ModelVersion, q.query.ModelSum = v.Version, v.Sum
 	for _, s := range q.query.Shadow {
 		v, _ := b.models.Served(s.Name)
 		s.Version, s.Sum = v.Version, v.Sum
 	}
+	q.query.Shadow = b.leaveOut(q.query.Shadow)
+	if !first {
+		return nil // which keeps the version of the first page
+	}
+	return b.choose(q)
 }
 
 func namesOf(models []string) (all []*nodev1.Model) {
@@ -52,7 +58,10 @@ func (b *Broker) keepModel(q *question, c *cursor) error {
 			WayOut: "ask for the first page again, without a token",
 		}
 	}
-	q.query.Model, q.query.ModelVersion, q.query.ModelSum = v.Name, v.Version, v.Sum
+	if why := b.condemned.why(v); why != "" {
+		return lapsed(v, why)
+	}
+	q.query.Model, q.query.ModelVersion, q.query.ModelSum, q.later = v.Name, v.Version, v.Sum, true
 	return nil
 }
 

@@ -31,6 +31,7 @@ type pointers struct {
 	mu     sync.Mutex
 	serves map[string]cluster.Version
 	there  map[cluster.Version]bool
+	before []cluster.Version // the last one first
 }
 
 func newPointers(serves ...cluster.Version) *pointers {
@@ -44,6 +45,9 @@ func newPointers(serves ...cluster.Version) *pointers {
 func (p *pointers) serve(v cluster.Version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if now, ok := p.serves[v.Name]; ok {
+		p.before = slices.Insert(p.before, 0, now)
+	}
 	p.serves[v.Name], p.there[v] = v, true
 }
 
@@ -60,6 +64,17 @@ func (p *pointers) Served(name string) (cluster.Version, bool) {
 	defer p.mu.Unlock()
 	v, ok := p.serves[name]
 	return v, ok
+}
+
+func (p *pointers) Before(name string) (all []cluster.Version) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, v := range p.before {
+		if v.Name == name && p.there[v] && v != p.serves[name] {
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 func (p *pointers) Has(v cluster.Version) bool {

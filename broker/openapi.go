@@ -156,6 +156,8 @@ func (d *openDocument) value(f protoreflect.FieldDescriptor, into object) object
 		return object{"type": "boolean"}
 	case protoreflect.StringKind:
 		return object{"type": "string"}
+	case protoreflect.BytesKind:
+		return object{"type": "string", "contentEncoding": "base64"}
 	case protoreflect.Int32Kind:
 		return object{"type": "integer", "format": "int32", "minimum": 0}
 	case protoreflect.Int64Kind:

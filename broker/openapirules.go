@@ -45,6 +45,7 @@ var rules = map[string]rule{
 	"GetFeedRequest.model":        {bounds: object{"pattern": "^$|" + namePattern.String()}},
 	"GetFeedRequest.min_coverage": {bounds: object{"minimum": 0, "maximum": 1}},
 	"GetFeedRequest.fields":       {bounds: object{"maxItems": maxFields, "items": object{"type": "string", "minLength": 1}}},
+	"GetFeedRequest.receipt":      {values: values("", receiptCompact, receiptFull)},
 	"Viewer.id":                   {bounds: object{"maxLength": maxViewerIDBytes}},
 	"Viewer.attributes":           {bounds: object{"maxProperties": maxAttributes}},
 	"Viewer.features":             {bounds: object{"maxProperties": maxFeatures}},

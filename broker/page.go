@@ -181,7 +181,7 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *cursor, no
 	case c == nil:
 		return nil
 	case c.request != q.request:
-		return badToken("it is of another request: all but page_token, limit, fields and explain must be as they were")
+		return badToken("it is of another request: all but page_token, limit, fields, receipt and explain must be as they were")
 	case now.Sub(c.issued.Std()) > tokenLife:
 		return badToken("it expired %s after %s", tokenLife, c.issued)
 	case len(c.served) >= maxServed:

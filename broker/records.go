@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -17,9 +18,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// maxSchemas bounds the cache of schemas. A cluster has dozens; beyond the
-// bound they are fetched again each time.
-const maxSchemas = 10_000
+// maxSchemaBytes bounds the schemas that are kept, as index nodes bound all that
+// they admit. Beyond it they are fetched again each time.
+const maxSchemaBytes = schemas.MaxBytes
 
 // fieldsLast is how long a node is not asked again for the fields of all
 // schemas, which may be many.
@@ -33,15 +34,26 @@ type records struct {
 
 	mu struct {
 		sync.RWMutex
-		known  map[millrace.Fingerprint]*schemas.Schema
-		fields map[string]bool // of records, by the schemas met
-		learnt time.Time       // when a node told them of all schemas
+		known map[millrace.Fingerprint]*schemas.Schema
+		bytes int             // of known
+		met   map[string]bool // fields of records, by the schemas known
 	}
+	told atomic.Pointer[fieldBook] // never nil
+}
+
+// fieldBook is what a node told of the fields of all schemas.
+type fieldBook struct {
+	at     time.Time
+	sum    uint64 // of the names, by which a node tells whether they are others now
+	names  map[string]bool
+	hints  *hint.Index
+	closed bool // there are no others; else there are too many to tell, or the node does not
 }
 
 func newRecords(c *conns) *records {
 	r := &records{conns: c}
-	r.mu.known, r.mu.fields = map[millrace.Fingerprint]*schemas.Schema{}, map[string]bool{}
+	r.mu.known, r.mu.met = map[millrace.Fingerprint]*schemas.Schema{}, map[string]bool{}
+	r.told.Store(&fieldBook{hints: hint.NewIndex(nil)})
 	return r
 }
 
@@ -53,20 +65,33 @@ func (r *records) append(ctx context.Context, dst []byte, f *fanout, e *entry) (
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.AppendStruct(dst, e.item.GetBody(), f.q.fields)
+	record, err := s.AppendStruct(dst, e.item.GetBody(), f.q.shows(s))
 	if err != nil {
 		return nil, fmt.Errorf("record %q of %s: %w", e.ID, e.Timeline, err)
 	}
 	return record, nil
 }
 
+// shows returns the fields of a schema's records that the items carry.
+func (q *question) shows(s *schemas.Schema) schemas.Selection {
+	if len(q.fields) == 0 {
+		return nil
+	}
+	only, ok := q.selected[s]
+	if !ok {
+		if q.selected == nil {
+			q.selected = map[*schemas.Schema]schemas.Selection{}
+		}
+		only = s.Select(q.fields)
+		q.selected[s] = only
+	}
+	return only
+}
+
 // schema returns a schema, from the cache or from the node that sent a body
 // written under it, or else from any other.
 func (r *records) schema(ctx context.Context, f *fanout, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, error) {
-	r.mu.RLock()
-	s, ok := r.mu.known[fp]
-	r.mu.RUnlock()
-	if ok {
+	if s := r.byFingerprint(fp); s != nil {
 		return s, nil
 	}
 	return r.ask(ctx, f, fp, from, false)
@@ -100,9 +125,16 @@ func (r *records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerp
 	if err != nil {
 		return nil, err
 	}
-	resp, err := node.GetSchema(ctx, &nodev1.GetSchemaRequest{Fingerprint: uint64(fp), Fields: fields})
+	was := r.told.Load()
+	resp, err := node.GetSchema(ctx, &nodev1.GetSchemaRequest{Fingerprint: uint64(fp), Fields: fields, FieldsSum: was.sum})
 	if err != nil {
 		return nil, err
+	}
+	if fields {
+		r.learn(was, resp)
+	}
+	if s := r.byFingerprint(fp); s != nil {
+		return s, nil
 	}
 	s, err := schemas.Parse([]byte(resp.GetJson()))
 	if err != nil {
@@ -112,35 +144,40 @@ func (r *records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerp
 		return nil, fmt.Errorf("node %s answered schema %s for %s", n.ID, s.Fingerprint(), fp)
 	}
 	r.keep(s)
-	if len(resp.GetFields()) > 0 {
-		r.learn(resp.GetFields())
-	}
 	return s, nil
 }
 
-// learn takes over the names of the fields of all schemas.
-func (r *records) learn(names []string) {
-	fields := make(map[string]bool, len(names))
-	for _, name := range names {
-		fields[name] = true
+// learn takes over what a node says of the fields of all schemas. The names come
+// only when they are others than before, or from a node that has no sums.
+func (r *records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
+	next := &fieldBook{at: time.Now(), sum: resp.GetFieldsSum()}
+	names := resp.GetFields()
+	switch {
+	case next.sum != 0 && next.sum == was.sum:
+		next.names, next.hints, next.closed = was.names, was.hints, was.closed
+	default:
+		next.names, next.hints, next.closed = make(map[string]bool, len(names)), hint.NewIndex(names), len(names) > 0
+		for _, name := range names {
+			next.names[name] = true
+		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.fields, r.mu.learnt = fields, time.Now()
+	r.told.Store(next)
 }
 
 // checkFields refuses a field that no schema has: that some records go without
 // is no fault. It asks a node for the fields of all schemas only when none that
-// it knows is the one, and once in so long.
-func (r *records) checkFields(ctx context.Context, f *fanout, entries []entry) error {
-	if len(f.q.fields) == 0 || len(entries) == 0 {
+// it knows is the one, and once in so long, so that wrong names cost no more
+// than look-ups. Without entries, as before nodes are asked, it goes by what is
+// known.
+func (r *records) checkFields(ctx context.Context, f *fanout, q *question, entries []entry) error {
+	wrong := r.unknown(q.fields)
+	if wrong < 0 || f == nil && q.feed.Private {
 		return nil
 	}
-	wrong, fresh := r.unknown(f.q.fields)
-	if wrong < 0 {
-		return nil
-	}
-	if !fresh {
+	if !r.told.Load().fresh() {
+		if len(entries) == 0 {
+			return nil
+		}
 		e := &entries[0]
 		fp, from := millrace.Fingerprint(e.item.GetSchema()), e.from.node
 		asked := r.telling.DoChan("", func() (any, error) { // one for all that come meanwhile
@@ -151,58 +188,76 @@ func (r *records) checkFields(ctx context.Context, f *fanout, entries []entry) e
 		case <-ctx.Done():
 			return nil
 		}
-		if wrong, fresh = r.unknown(f.q.fields); wrong < 0 || !fresh {
-			return nil
-		}
+		wrong = r.unknown(q.fields)
 	}
-	name := f.q.fields[wrong]
+	if now := r.told.Load(); wrong < 0 || !now.fresh() || !now.closed {
+		return nil
+	}
+	name := q.fields[wrong]
 	return &millrace.Error{
 		Reason: millrace.ReasonUnknown, Field: fmt.Sprintf("fields[%d]", wrong), Detail: fmt.Sprintf("no schema has a field %.100q", name),
-		WayOut: hint.Nearest(name, r.nameable(f.q, entries)),
+		WayOut: r.suggest(name, q, entries),
 	}
 }
 
-// nameable returns the fields that a refusal may name: of a private feed only
-// those of the records that it shows.
-func (r *records) nameable(q *question, entries []entry) []string {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
+// fresh reports whether this is what a node said a moment ago.
+func (t *fieldBook) fresh() bool { return time.Since(t.at) < fieldsLast }
+
+// suggest says what a wrong name was probably meant to be: of a private feed
+// among the fields of the records that it shows.
+func (r *records) suggest(name string, q *question, entries []entry) string {
 	if !q.feed.Private {
-		return slices.Sorted(maps.Keys(r.mu.fields))
+		return r.told.Load().hints.Nearest(name)
 	}
 	shown := map[string]bool{}
 	for i := range entries {
-		if s := r.mu.known[millrace.Fingerprint(entries[i].item.GetSchema())]; s != nil {
-			for _, name := range s.Fields() {
-				shown[name] = true
-			}
+		s := r.byFingerprint(millrace.Fingerprint(entries[i].item.GetSchema()))
+		if s == nil || len(shown) > maxNamed {
+			continue
+		}
+		for _, field := range s.Fields() {
+			shown[field] = true
 		}
 	}
-	return slices.Sorted(maps.Keys(shown))
+	return hint.Nearest(name, slices.Sorted(maps.Keys(shown)))
+}
+
+// maxNamed is among how many fields of a private feed's records a name is
+// looked for: those of the first schemas.
+const maxNamed = 1000
+
+// byFingerprint returns a schema that is kept, or nil.
+func (r *records) byFingerprint(fp millrace.Fingerprint) *schemas.Schema {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.mu.known[fp]
 }
 
 // keep keeps a schema, up to the bound.
 func (r *records) keep(s *schemas.Schema) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.mu.known) >= maxSchemas {
+	if r.mu.known[s.Fingerprint()] != nil || r.mu.bytes+s.Bytes() > maxSchemaBytes {
 		return
 	}
+	r.mu.bytes += s.Bytes()
 	r.mu.known[s.Fingerprint()] = s
 	if s.Features() {
 		return
 	}
 	for _, name := range s.Fields() {
-		r.mu.fields[name] = true
+		r.mu.met[name] = true
 	}
 }
 
-// unknown returns the place of the first name that is a field of no schema met
-// so far, -1 if all are; and whether what it knows is of all schemas, as they
-// were a moment ago.
-func (r *records) unknown(names []string) (wrong int, fresh bool) {
+// unknown returns the place of the first name that is a field of no schema that
+// is known of, -1 if there is none.
+func (r *records) unknown(names []string) int {
+	if len(names) == 0 {
+		return -1
+	}
+	told := r.told.Load()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	wrong = slices.IndexFunc(names, func(name string) bool { return !r.mu.fields[name] })
-	return wrong, time.Since(r.mu.learnt) < fieldsLast
+	return slices.IndexFunc(names, func(name string) bool { return !r.mu.met[name] && !told.names[name] })
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
 )
 
 // The limits of a request.
@@ -48,9 +49,15 @@ type question struct {
 	encoded []byte
 	viewer  string
 
+	named     bool            // the request names the model,
+	later     bool            // or it is that of the first page
+	inPlaceOf cluster.Version // which is condemned: the model ranks instead
+
 	aside       bool // nobody waits for the answer
 	minCoverage float64
-	fields      []string // of records, to be shown; empty: all
+	fullReceipt bool                                  // it has the offsets as lists
+	fields      []string                              // of records, to be shown; empty: all
+	selected    map[*schemas.Schema]schemas.Selection // of each schema met; see shows
 
 	began   time.Time
 	times   times
@@ -108,7 +115,7 @@ func (q *question) ask(parts cluster.Set, room int64) *nodev1.QueryRequest {
 		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: int32(q.deep()),
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, ServedKey: q.query.ServedKey, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
-		MaxBytes: room, Beside: q.query.Beside, Features: q.query.Features,
+		MaxBytes: room, Beside: q.query.Beside, Features: q.query.Features, GivesWay: true, Measure: q.query.Measure,
 	}
 	if r.Explain {
 		r.Shadow = q.query.Shadow
@@ -148,11 +155,11 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	}
 	q := &question{feed: feed, narrows: no.Window, began: now}
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
-		readViewer, readEntities, checkLimit, readMinCoverage, readFields, // what costs least, and asks no definition
+		readViewer, readEntities, checkLimit, readMinCoverage, readFields, readReceipt, // what costs least, and asks no definition
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.deal(q, req, c) },
 		readFeed, readTypes, readCost, readFilter, readModel, readLimit,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
-		func(q *question, _ *feedv1.GetFeedRequest) error { b.chooseModel(q); return nil },
+		func(q *question, _ *feedv1.GetFeedRequest) error { return b.chooseModel(q, c == nil) },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.draftOf(q, c); return nil },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.askFeatures(q); return nil },
@@ -282,7 +289,7 @@ func readModel(q *question, req *feedv1.GetFeedRequest) error {
 		if !namePattern.MatchString(m) {
 			return invalid("model", "leave it out for the feed's", "%.100q is not the name of a model", m)
 		}
-		q.query.Model = m
+		q.query.Model, q.named = m, true
 	}
 	return nil
 }
@@ -318,6 +325,22 @@ func readFields(q *question, req *feedv1.GetFeedRequest) error {
 	}
 	q.fields = req.GetFields()
 	return nil
+}
+
+// The forms of a receipt; empty is the first.
+const (
+	receiptCompact = "compact"
+	receiptFull    = "full"
+)
+
+func readReceipt(q *question, req *feedv1.GetFeedRequest) error {
+	switch r := req.GetReceipt(); r {
+	case "", receiptCompact, receiptFull:
+		q.fullReceipt = r == receiptFull
+		return nil
+	default:
+		return invalid("receipt", "ask for "+receiptCompact+" or "+receiptFull, "there is no receipt %.100q", r)
+	}
 }
 
 func readMinCoverage(q *question, req *feedv1.GetFeedRequest) error {

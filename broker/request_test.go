@@ -160,6 +160,7 @@ func TestNodesAreAsked(t *testing.T) {
 	want := &nodev1.QueryRequest{
 		Entities: partition.AppendEntity(nil, partition.Of("a"), "a"), Types: []string{"like", "post"}, FromMs: now.UnixMilli() - 3_600_000, ToMs: int64(millrace.MaxTime) + 1, AsOfMs: now.UnixMilli(),
 		Filter: "record.a == 1 // one", RequestFilter: "record.b", Model: "m", Limit: 7, CapPerEntity: 2, DistinctObjects: true,
+		GivesWay: true,
 	}
 	if got := q.ask(q.want, 0); !proto.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)

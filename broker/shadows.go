@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/stats"
 )
 
@@ -46,6 +47,7 @@ type shadows struct {
 	rbo     *prometheus.HistogramVec // feed, model, shadow, version
 	tau     *prometheus.HistogramVec // feed, model, shadow, version
 	seconds *prometheus.HistogramVec // feed, model
+	measures
 }
 
 func newShadows() *shadows {
@@ -71,47 +73,73 @@ func newShadows() *shadows {
 }
 
 func (s *shadows) collectors() []prometheus.Collector {
-	return []prometheus.Collector{s.answers, s.overlap, s.rbo, s.tau, s.seconds}
+	return []prometheus.Collector{s.answers, s.overlap, s.rbo, s.tau, s.seconds, &s.measures}
 }
 
-// shadow has an answer ranked again by the feed's shadow models, if it is one
-// of the sample. Nobody waits for it. Later pages are none of it: what they may
+// sample returns an answer's question as its shadow models are to rank it again,
+// if it is one of the sample; or nil. Later pages are none of it: what they may
 // not show any more depends on the model that ranked the first.
-func (b *Broker) shadow(q *question, o outcome) {
+func (b *Broker) sample(q *question, o outcome) *question {
 	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
-		return
+		return nil
 	}
 	again := *q
 	again.loan, again.variants, again.draft, again.aside = nil, variants{}, nil, true
 	again.query = proto.CloneOf(q.query)
-	again.query.Explain, again.query.Features, again.query.Shadow, again.query.Beside = false, false, nil, nil
+	again.query.Explain, again.query.Features, again.query.Shadow, again.query.Beside, again.query.Measure = false, false, nil, nil, true
 	for _, m := range q.query.Shadow {
 		if m.Name != q.query.Model { // which a request may name, or a variant set
 			again.query.Beside = append(again.query.Beside, proto.CloneOf(m))
 		}
 	}
 	if len(again.query.Beside) == 0 {
-		return
+		return nil
 	}
+	return &again
+}
+
+// shadow has an answer ranked again, and takes over what it showed: with how it
+// was ranked again, and without that only if it is to be exposed anyway. Nobody
+// waits for it. It reports false where there is no room.
+func (b *Broker) shadow(q *question, shown *exposure.Record, anyway bool) bool {
 	s := b.shadows
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		s.count(&again, shadowDropped)
-		return
+		s.count(q, shadowDropped)
+		return false
 	}
+	own(shown)
 	s.running.Go(func() {
 		defer func() { <-s.slots }()
-		if outcome := b.rankAgain(&again); outcome != shadowCompared {
-			s.count(&again, outcome)
+		outcome := b.rankAgain(q, shown)
+		if outcome != shadowCompared {
+			s.count(q, outcome)
+		}
+		if b.exposures != nil && (anyway || len(shown.ShadowRankings) > 0) {
+			b.exposures.Add(shown)
 		}
 	})
+	return true
+}
+
+// own makes a record independent of what nodes sent.
+func own(r *exposure.Record) {
+	for i := range r.Items {
+		it := &r.Items[i]
+		for _, s := range []*string{&it.ID, &it.Entity, &it.Type} {
+			*s = strings.Clone(*s)
+		}
+		for k := range it.Features {
+			it.Features[k].Text = strings.Clone(it.Features[k].Text)
+		}
+	}
 }
 
 // rankAgain asks a question again, its model and the shadows beside it, and
-// counts how far they differ. All of them rank the same candidates, at the same
-// offsets.
-func (b *Broker) rankAgain(q *question) string {
+// counts how far they differ, which it adds to what the answer showed. All of
+// them rank the same candidates, at the same offsets.
+func (b *Broker) rankAgain(q *question, shown *exposure.Record) string {
 	s, began := b.shadows, time.Now()
 	visit, err := b.gate.enter(Prefetch)
 	if err != nil {
@@ -130,48 +158,33 @@ func (b *Broker) rankAgain(q *question) string {
 		return shadowPartial
 	}
 	s.seconds.WithLabelValues(q.feed.Name, q.query.Model).Observe(time.Since(began).Seconds())
-	limit, distinct := int(q.query.Limit), q.query.DistinctObjects
-	served := rankingOf(q, merge(o.parts, limit, distinct))
-	for i, m := range q.query.Beside {
-		outcome := shadowCompared
-		parts, _, err := besideOf(o.parts, i)
-		if err == nil {
-			err = s.compare(served, rankingOf(q, merge(parts, limit, distinct)), labelsOf(q, m))
-		}
-		if err != nil {
-			outcome = shadowFailed
-			b.log.Debug("a shadow did not rank", "feed", q.feed.Name, "model", m.Name, "fault", err)
-		}
-		s.answers.WithLabelValues(append(labelsOf(q, m), outcome)...).Inc()
-	}
+	b.measure(q, o, shown)
 	return shadowCompared
 }
 
-// compare counts how far two rankings of one request differ.
-func (s *shadows) compare(served, other stats.Ranking[string], labels []string) error {
-	first, err := stats.Overlap(served, other, shadowDepth)
-	if err != nil {
-		return err
+// compare counts how far two rankings of one request differ, and tells it.
+func (s *shadows) compare(served, other stats.Ranking[string], labels []string) (x exposure.ShadowRanking, err error) {
+	if x.Overlap10, err = stats.Overlap(served, other, shadowDepth); err != nil {
+		return x, err
 	}
-	all, err := stats.Overlap(served, other, max(1, len(served.Items), len(other.Items)))
-	if err != nil {
-		return err
+	if x.Overlap, err = stats.Overlap(served, other, max(1, len(served.Items), len(other.Items))); err != nil {
+		return x, err
 	}
 	rbo, err := stats.RankBiasedOverlap(served, other, shadowPersistence, stats.TiesEqual)
 	if err != nil {
-		return err
+		return x, err
 	}
-	tau, err := stats.KendallTau(served, other)
-	if err != nil {
-		return err
+	x.RBO = min(max(rbo.Ext, 0), 1) // which rounding may leave
+	if x.Tau, err = stats.KendallTau(served, other); err != nil {
+		return x, err
 	}
-	s.overlap.WithLabelValues(append(slices.Clip(labels), "10")...).Observe(first)
-	s.overlap.WithLabelValues(append(slices.Clip(labels), "limit")...).Observe(all)
+	s.overlap.WithLabelValues(append(slices.Clip(labels), "10")...).Observe(x.Overlap10)
+	s.overlap.WithLabelValues(append(slices.Clip(labels), "limit")...).Observe(x.Overlap)
 	s.rbo.WithLabelValues(labels...).Observe(rbo.Ext)
-	if !math.IsNaN(tau) { // no two items are in both
-		s.tau.WithLabelValues(labels...).Observe(tau)
+	if !math.IsNaN(x.Tau) { // no two items are in both
+		s.tau.WithLabelValues(labels...).Observe(x.Tau)
 	}
-	return nil
+	return x, nil
 }
 
 // count counts what became of all shadows of an answer.

@@ -163,15 +163,17 @@ type fakeNode struct {
 	err    error                    // answers nothing else
 	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
 	delay  func() time.Duration     // before each answer
-	frozen bool                     // never answers
-	stuck  string                   // never answers by this model
-	old    bool                     // does not know how much its answer may take
-	bare   bool                     // tells no features
-	claims int64                    // bytes that it says its answer takes, if more than one item is asked for
-	silent bool                     // does not tell the fields of all schemas
-	told   int                      // how often it told them
-	tells  time.Duration            // how long that takes
-	work   func(context.Context) error
+
+	condemned map[cluster.Version]bool // by which it refuses to rank
+	frozen    bool                     // never answers
+	stuck     string                   // never answers by this model
+	old       bool                     // does not know how much its answer may take
+	bare      bool                     // tells no features
+	claims    int64                    // bytes that it says its answer takes, if more than one item is asked for
+	silent    bool                     // does not tell the fields of all schemas
+	told      int                      // how often it told them
+	tells     time.Duration            // how long that takes
+	work      func(context.Context) error
 }
 
 // set changes the node while it is being asked.
@@ -221,6 +223,9 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	if err := n.lacks(req); err != nil {
 		return nil, err
 	}
+	if v := (cluster.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}); n.condemns(v) && req.GivesWay {
+		return nil, condemnedModel("model", "", v, "it panicked")
+	}
 	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: cmp.Or(req.ModelVersion, "1"), ModelSum: req.ModelSum, Execution: "interpreted", Protocol: nodewire.Protocol}
 	if n.old {
 		resp.Protocol = 0
@@ -257,6 +262,12 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 			it.Features = &nodev1.Vector{Numbers: []float64{it.Score, math.NaN()}, Texts: map[int32]string{1: it.Id}}
 		}
 	}
+	if req.Measure {
+		resp.ScoringNs, resp.Looked, resp.Lacking = 10*resp.Stages.Scored, int32(len(resp.Items)), map[string]int64{"age": 0}
+		for _, it := range resp.Items {
+			it.Explain = n.shadowScores(req, it)
+		}
+	}
 	for _, m := range req.Beside {
 		other := proto.CloneOf(req)
 		other.Model, other.ModelVersion, other.ModelSum = m.Name, m.Version, m.Sum
@@ -264,7 +275,11 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 		if err := n.lacks(other); err != nil {
 			r.Error, r.Absent = err.Error(), true
 		} else {
-			r.Items, _ = n.ranked(other, n.w.query(other, mine))
+			var stages *nodev1.Stages
+			if r.Items, stages = n.ranked(other, n.w.query(other, mine)); req.Measure {
+				r.Scored, r.ScoringNs = stages.Scored, 30*stages.Scored
+				r.Looked, r.Lacking = int32(len(r.Items)), map[string]int64{"taste": int64(len(r.Items))}
+			}
 		}
 		if !n.old {
 			resp.Beside = append(resp.Beside, r)
@@ -289,6 +304,19 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	}
 	resp = &nodev1.QueryResponse{}
 	return resp, proto.Unmarshal(raw, resp)
+}
+
+// shadowScores is what the models beside a question's score an item.
+func (n *fakeNode) shadowScores(req *nodev1.QueryRequest, it *nodev1.Item) *feedv1.ItemExplain {
+	e := &feedv1.ItemExplain{}
+	for _, m := range req.Beside {
+		score := float64(it.TimeMs)
+		if m.Name != "recency" {
+			score = coarse(&oracle.Candidate{Record: millrace.Record{ID: millrace.RecordID(it.Id)}}, nil, 0)
+		}
+		e.Shadow = append(e.Shadow, &feedv1.ShadowScore{Model: m.Name, ModelVersion: m.Version, Score: score})
+	}
+	return e
 }
 
 // ranked answers a question by its model.
@@ -325,6 +353,12 @@ func (n *fakeNode) lacks(req *nodev1.QueryRequest) error {
 		return nil
 	}
 	return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: "no model " + v.String() + " here"}
+}
+
+func (n *fakeNode) condemns(v cluster.Version) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.condemned[v]
 }
 
 // examine finds a live record in the entities' timelines. The world's feeds

@@ -150,7 +150,11 @@ func (c *Coordinator) guard(ctx context.Context) {
 	if err != nil {
 		return // ctx, or the client, has ended
 	}
-	g := &guard{store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
+	trails, err := experiments.OpenTrails(ctx, c.cfg.Cluster)
+	if err != nil {
+		return
+	}
+	g := &guard{trails: trails, store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
 	g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
 }

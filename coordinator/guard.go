@@ -38,10 +38,11 @@ type Outcomes func(of experiment.Outcomes, from millrace.Time) func(ctx context.
 // the experiment is as it was when it was made, so the second one changes
 // nothing.
 type guard struct {
-	store *experiments.Store
-	name  string // of the coordinator
-	log   *slog.Logger
-	tell  func(paused []string) // experiments that guards have paused
+	store  *experiments.Store
+	trails *experiments.Trails // of what is decided, and why
+	name   string              // of the coordinator
+	log    *slog.Logger
+	tell   func(paused []string) // experiments that guards have paused
 	// outcomes are read every so long, or less often where it takes long. nil: no
 	// action is guarded.
 	outcomes Outcomes
@@ -59,6 +60,7 @@ type watched struct {
 	experiment.Defined
 	from    millrace.Time // evidence begins here
 	changed time.Time     // since when its share is what it is
+	looked  time.Time     // when it was last noted what it waits for
 	tally   *compare.Tally
 	acts    func(ctx context.Context, take func(*outcome.Act)) error // nil: without outcomes
 }
@@ -66,6 +68,7 @@ type watched struct {
 const (
 	guardEvery = 200 * time.Millisecond // looks, while exposures come
 	judgeEvery = time.Second            // for what only time changes
+	lookEvery  = 5 * time.Second        // notes of what an experiment waits for
 	// byCoordinator begins who made a change, in a document's history. A
 	// person's name has no space.
 	byCoordinator = "coordinator "
@@ -242,7 +245,7 @@ func (g *guard) refresh(ctx context.Context) error {
 	defer g.mu.Unlock()
 	for name, w := range next {
 		if old := g.mu.watched[name]; old != nil && old.from == w.from {
-			w.tally, w.acts = old.tally, old.acts
+			w.tally, w.acts, w.looked = old.tally, old.acts, old.looked
 		} else {
 			w.tally = compare.New(w.Defined)
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
@@ -260,6 +263,7 @@ func (g *guard) judge(ctx context.Context) error {
 	type decision struct {
 		of experiment.Experiment
 		compare.Verdict
+		inputs []string
 	}
 	var decisions []decision
 	g.mu.Lock()
@@ -270,13 +274,18 @@ func (g *guard) judge(ctx context.Context) error {
 			errs = append(errs, err)
 			continue
 		}
-		if v := compare.Judge(&w.Experiment, &r, time.Since(w.changed)); v != (compare.Verdict{}) {
-			decisions = append(decisions, decision{w.Experiment, v})
+		v := compare.Judge(&w.Experiment, &r, time.Since(w.changed))
+		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
+			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
+		}
+		if v.Acts() || time.Since(w.looked) >= lookEvery {
+			w.looked = time.Now()
+			decisions = append(decisions, decision{w.Experiment, v, compare.Inputs(&w.Experiment, &r)})
 		}
 	}
 	g.mu.Unlock()
 	for _, d := range decisions {
-		if err := g.do(ctx, d.of, d.Verdict); err != nil {
+		if err := g.do(ctx, d.of, d.Verdict, d.inputs); err != nil {
 			errs = append(errs, fmt.Errorf("experiment %s: %w", d.of.Name, err))
 		}
 	}
@@ -287,7 +296,21 @@ func pausedText(name string) string { return "paused " + name }
 
 var errOtherwise = errors.New("coordinator: the experiment is no longer as it was judged")
 
-func (g *guard) do(ctx context.Context, judged experiment.Experiment, v compare.Verdict) error {
+// held returns who holds the next step of an experiment; nil if nobody does.
+func (g *guard) held(name string) *experiments.Hold {
+	trail, err := g.trails.Of(name)
+	if err != nil {
+		return nil // a trail that cannot be read holds nothing
+	}
+	return trail.Hold
+}
+
+// do does what was decided, and notes it with what it was decided by.
+func (g *guard) do(ctx context.Context, judged experiment.Experiment, v compare.Verdict, inputs []string) error {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	if !v.Acts() {
+		return g.trails.Look(ctx, judged.Name, experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs})
+	}
 	what := fmt.Sprintf("ramped %s to %d of 10,000", judged.Name, v.Share)
 	if v.Pause {
 		what = pausedText(judged.Name)
@@ -307,8 +330,9 @@ func (g *guard) do(ctx context.Context, judged experiment.Experiment, v compare.
 	if errors.Is(err, errOtherwise) {
 		return nil
 	}
-	if err == nil {
-		g.log.Warn(what, "why", v.Why)
+	if err != nil {
+		return err
 	}
-	return err
+	g.log.Warn(what, "why", v.Why)
+	return g.trails.Decide(ctx, judged.Name, experiments.Decision{When: now, By: g.name, What: what, Why: v.Why, Inputs: inputs})
 }

@@ -294,6 +294,63 @@ func TestGuardsPause(t *testing.T) {
 	tr.becomes(experiment.Paused, 1000)
 }
 
+// Why a ramp is where it is can be read at any time: what it waits for, and of
+// each step by what it was decided. Who holds it keeps it from its next step, and
+// guards pause it all the same.
+func TestRampsSayWhyAndAreHeld(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := func(what string, is func(experiments.Trail) bool) {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			trail, err := trails.Of("e")
+			if err == nil && is(trail) {
+				return
+			}
+			if time.Since(began) > 30*time.Second {
+				t.Fatalf("not %s: %+v, %v", what, trail, err)
+			}
+		}
+	}
+	if err := trails.Hold(t.Context(), "e", experiments.Hold{When: time.Now(), By: "ann@desk", Why: "a sale"}); err != nil {
+		t.Fatal(err)
+	}
+	tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(120, nil)
+	until("held", func(x experiments.Trail) bool {
+		return x.Looked != nil && strings.Contains(x.Looked.Says, "ann@desk holds its next step") && len(x.Looked.Inputs) > 2
+	})
+	if e := tr.now(); e.Share != 100 {
+		t.Fatalf("it is held, and ramped to %d", e.Share)
+	}
+	if err := trails.Hold(t.Context(), "e", experiments.Hold{By: "bob"}); err == nil {
+		t.Error("held twice")
+	}
+	if err := trails.Resume(t.Context(), "e"); err != nil {
+		t.Fatal(err)
+	}
+	tr.becomes(experiment.Running, 1000)
+	until("ramped", func(x experiments.Trail) bool {
+		return len(x.Decisions) == 1 && x.Hold == nil && strings.Contains(x.Decisions[0].What, "ramped e to 1000") && strings.Contains(x.Decisions[0].Why, "60 of a") && strings.Contains(strings.Join(x.Decisions[0].Inputs, "\n"), "a: 60 viewers, 60 at this share")
+	})
+	if err := trails.Hold(t.Context(), "e", experiments.Hold{By: "ann@desk"}); err != nil {
+		t.Fatal(err)
+	}
+	tr.show(80, func(r *exposure.Record, variant string) {
+		if variant == "b" {
+			r.Refusal, r.Items = "UNAVAILABLE", nil
+		}
+	})
+	tr.becomes(experiment.Paused, 1000)
+	until("paused", func(x experiments.Trail) bool {
+		return len(x.Decisions) == 2 && strings.Contains(x.Decisions[1].Why, "refused of b") && strings.Contains(strings.Join(x.Decisions[1].Inputs, "\n"), "refused of b: ")
+	})
+}
+
 // Who is not guarded is left alone, and what people do stays.
 func TestGuardsLeaveOthersAlone(t *testing.T) {
 	tr := newTrial(t, rampedDocument[:strings.Index(rampedDocument, "    ramp:")])

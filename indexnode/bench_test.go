@@ -157,8 +157,8 @@ scorer: linear
 parameters: {bias: 0, weights: {likes: %g, comments: 0.5, talk: 0.25, liked: -0.001, english: 2, busy: 0.125}}
 `
 
-// BenchmarkBeside is a node's part of a feed with five other models beside its
-// own, against one without, by turns.
+// BenchmarkBeside is a node's part of a sampled answer with five shadows beside
+// its feed's own model, against one with one shadow and one without, by turns.
 func BenchmarkBeside(b *testing.B) {
 	n, requests := benchNode(b)
 	var models []*nodev1.Model
@@ -185,6 +185,7 @@ func BenchmarkBeside(b *testing.B) {
 		began := cpuTime()
 		for _, req := range requests {
 			req.Model, req.ModelVersion, req.ModelSum, req.Beside = models[0].Name, "1", models[0].Sum, beside
+			req.Measure = len(beside) > 0
 			resp, err := n.query(b.Context(), req)
 			if err != nil || len(resp.Beside) != len(beside) {
 				b.Fatal(err)
@@ -197,12 +198,15 @@ func BenchmarkBeside(b *testing.B) {
 		}
 		return cpuTime() - began
 	}
-	var alone, five time.Duration
+	var alone, one, five time.Duration
 	ask(models[1:])
+	ask(models[1:2])
 	for b.Loop() {
 		alone += ask(nil)
+		one += ask(models[1:2])
 		five += ask(models[1:])
 	}
+	b.ReportMetric(float64(five)/float64(one), "beside_five_vs_one")
 	b.ReportMetric(float64(five)/float64(alone), "beside_five_vs_none")
 	b.ReportMetric(float64(alone.Microseconds())/float64(b.N*len(requests)), "us/query")
 }

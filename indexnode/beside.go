@@ -16,7 +16,8 @@ type otherRanking struct {
 	asked *nodev1.Model
 	model *relevance.Model // nil: err says why it is not here
 	items []query.Item     // as long as those of the question's query
-	err   error
+	query.Measured
+	err error
 }
 
 // besideOf finds the models that rank beside the question's.
@@ -27,7 +28,13 @@ func (n *Node) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	all := make([]otherRanking, len(req.Beside))
 	for i, m := range req.Beside {
 		all[i].asked = m
-		all[i].model, all[i].err = n.models.Find(relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()})
+		id := relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()}
+		if all[i].model, all[i].err = n.models.Find(id); all[i].err != nil {
+			continue
+		}
+		if why := n.condemned.why(id); why != "" {
+			all[i].err = refusal(id, why)
+		}
 	}
 	return all
 }
@@ -47,16 +54,25 @@ func (n *Node) rankBeside(ctx context.Context, r *resolution, q *query.Query, ro
 	if err := n.rankTogether(ctx, q, here); err != nil && len(here) > 1 && ctx.Err() == nil {
 		for _, o := range here {
 			o.err = n.rankTogether(ctx, q, []*otherRanking{o})
-			n.tellPanic(o.err)
+			n.blameBeside(q, o)
 		}
 	} else if err != nil {
 		for _, o := range here {
 			o.err = err
+			n.blameBeside(q, o)
 		}
-		n.tellPanic(err)
 	}
 	for _, o := range here {
 		room.measure(o.items)
+	}
+}
+
+// blameBeside tells of a ranking that panicked, and condemns the version whose
+// code it was in.
+func (n *Node) blameBeside(q *query.Query, o *otherRanking) {
+	n.tellPanic(o.err)
+	if m := o.asked; panicking(o.err) && q.Scoring() {
+		n.condemned.condemn(relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()}, causePanic, "it panicked on %s: %v", n.cfg.ID, o.err)
 	}
 }
 
@@ -70,14 +86,15 @@ func (n *Node) rankTogether(ctx context.Context, q *query.Query, all []*otherRan
 	if err != nil {
 		return err
 	}
+	measured := q.MeasuredBeside()
 	for i, o := range all {
-		o.items = items[i]
+		o.items, o.Measured = items[i], measured[i]
 	}
 	return nil
 }
 
 // tellBeside puts the other rankings on the wire.
-func (n *Node) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room *itemRoom) {
+func (n *Node) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room *itemRoom, measure bool) {
 	for i := range all {
 		b := &all[i]
 		to := &nodev1.Ranking{Model: b.asked.GetName(), ModelVersion: b.asked.GetVersion(), ModelSum: b.asked.GetSum()}
@@ -85,6 +102,9 @@ func (n *Node) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room *
 		case b.err == nil:
 			to.ModelVersion = b.model.Version() // which the asker does not know of one that every binary has
 			to.Items = room.of(b.items)
+			if measure {
+				to.ScoringNs, to.Scored, to.Lacking, to.Looked = b.Took.Nanoseconds(), b.Scored, b.Lacking, int32(b.Looked)
+			}
 		case b.model == nil:
 			to.Error, to.Absent = b.err.Error(), true
 		case rpcerr.Refused(b.err):

@@ -38,7 +38,7 @@ import (
 func TestReadersSeeAnAppliedState(t *testing.T) {
 	for name, c := range map[string]cache.Config{
 		"roomy": {},
-		"tiny":  {FatRecords: 60, SkinnyKeys: 16, FeatureRows: 4},
+		"tiny":  {Memory: 24 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, h := openNode(t, c)

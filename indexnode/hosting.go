@@ -138,7 +138,14 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 		return err
 	}
 	var models *modelFollower // a backup node ranks nothing
+	var condemned *cluster.Condemned
 	if !n.backsUp() {
+		if condemned, err = n.cfg.Cluster.Condemned(ctx); err != nil {
+			return err
+		}
+		n.condemned.takeOver(condemned.Current())
+		earlier := packs.Before
+		n.condemned.earlier.Store(&earlier)
 		models = newModelFollower(n, packs, h.schemaLog.Moved)
 		models.admit(ctx)
 	}
@@ -180,6 +187,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	}
 	if models != nil {
 		g.Go(func() error { return models.run(ctx, h.member.SetModels) })
+		g.Go(func() error { return n.condemned.run(ctx, condemned) })
 	}
 	return g.Wait()
 }

@@ -6,7 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -23,6 +25,7 @@ type counters struct {
 	panics   prometheus.Counter     // questions that panicked
 	stages   [3]prometheus.Observer // of answered queries: the time of each
 	seconds  *prometheus.HistogramVec
+	fields   *prometheus.GaugeVec // model, version, type, field
 }
 
 // stageNames are the stages of a query.
@@ -45,6 +48,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 		models:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_models_refused_total", Help: "Model packs refused."}),
 		reads:    prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_reads_total", Help: "Timelines and features of entities read from the store, each for all that missed it at the same time."}),
 		queries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_queries_total", Help: "Queries by outcome: answered, refused, failed, stopped (nobody waited any more), expired (the same, before it was begun)."}, []string{"outcome"}),
+		fields:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_indexnode_model_fields_missing", Help: "1 for a field that a version of a model reads and in which no record of a content type had anything when the version was admitted, of those that the node looked at."}, []string{"model", "version", "type", "field"}),
 		panics:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_panics_total", Help: "Questions that met a broken invariant and were answered with an error. The log has the stack of each; more than none is a bug."}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "millrace_indexnode_query_seconds", Help: "Time of answered queries by stage: resolve (the cache and the store), scan (filter and score), rank.",
@@ -57,7 +61,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	if reg == nil {
 		return c
 	}
-	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.reads, c.queries, c.panics, c.seconds)
+	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.reads, c.queries, c.panics, c.seconds, c.fields, n.condemned.counters)
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
@@ -113,6 +117,8 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	gauge("millrace_cache_mapped_bytes", "Memory taken from the system for the caches: what is in use, and what is free in it.", func() float64 { return float64(n.cache.Stats().Arena.Mapped) })
 	gauge("millrace_cache_retired_bytes", "Memory of what is no longer cached and waits for questions that may read it. It grows while one does not end.", func() float64 { return float64(n.cache.Stats().Arena.Retired) })
 	gauge("millrace_cache_record_bytes", "The same for each record held by the fat cache.", func() float64 { s := n.cache.Stats(); return float64(s.Arena.Used) / float64(max(s.Records, 1)) })
+	gauge("millrace_cache_taken_bytes", "Memory that the caches take of millrace_cache_bound_bytes: what is mapped, and what keys take of the Go heap.", func() float64 { return float64(n.cache.Stats().Taken) })
+	gauge("millrace_cache_bound_bytes", "The bound of the caches' memory, by the configuration (cache: {memory: 8GiB}) or half of the machine's.", func() float64 { return float64(n.cache.Stats().Bound) })
 	gauge("millrace_cache_fat_bytes", "Memory of the records held by the fat cache.", func() float64 { return float64(n.cache.Stats().Bytes) })
 	return c
 }
@@ -140,6 +146,15 @@ func (c *counters) took(stages ...time.Duration) {
 func (c *counters) refused(r schemas.Reason) { c.refusals.WithLabelValues(string(r)).Inc() }
 
 func (c *counters) queried(outcome string) { c.queries.WithLabelValues(outcome).Inc() }
+
+// lacks tells what records lack that a version of a model reads.
+func (c *counters) lacks(id relevance.ID, all []cluster.Lack) {
+	for _, l := range all {
+		for _, field := range l.Fields {
+			c.fields.WithLabelValues(id.Name, id.Version, l.Type, field).Set(1)
+		}
+	}
+}
 
 func (c *counters) modelRefused() { c.models.Inc() }
 

@@ -43,7 +43,7 @@ func gathered(t *testing.T, r *prometheus.Registry) map[string]float64 {
 
 // Every metric of a node tells what it says.
 func TestMetrics(t *testing.T) {
-	n, h := openStored(t, cache.Config{FatRecords: 40, SkinnyKeys: 10, FeatureRows: 3}, store.Options{FS: vfs.NewMem(), FlushEvery: -1})
+	n, h := openStored(t, cache.Config{Memory: 16 << 10}, store.Options{FS: vfs.NewMem(), FlushEvery: -1})
 	registry := prometheus.NewRegistry()
 	n.counters = newCounters(registry, n)
 	if _, err := n.schemas.Admit(review(t, "Other", `{"name":"likes","type":"string"}`)); err != nil {
@@ -103,6 +103,7 @@ func TestMetrics(t *testing.T) {
 		"cache_removals_total": float64(s.Removals), "cache_not_admitted_total": float64(s.NotAdmitted), "cache_purges_total": 1, "cache_warmed_total": 1,
 		"cache_memory_bytes": float64(s.Arena.Used), "cache_mapped_bytes": float64(s.Arena.Mapped), "cache_retired_bytes": float64(s.Arena.Retired),
 		"cache_record_bytes": float64(s.Arena.Used) / float64(s.Records), "cache_fat_bytes": float64(s.Bytes),
+		"cache_bound_bytes": 16 << 10, "cache_taken_bytes": float64(s.Taken),
 		"indexnode_question_memory_bytes": 7,
 		"indexnode_panics_total":          0, // TestAPanicOfAReaderEndsQuestionsOnly
 	} {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -38,12 +39,14 @@ type modelFollower struct {
 	schemas func() <-chan struct{} // closed when the schemas may have changed; see [kafka.SchemaLog.Moved]
 	tried   map[cluster.Version]trial
 	gone    map[cluster.Version]time.Time // of those tried that were dropped, since when
+	census  *census                       // nil until a version is admitted
 	linger  time.Duration                 // lingers, but in tests
 }
 
 // trial is how the admission of a version ended.
 type trial struct {
 	refused error             // nil: it is admitted
+	lacks   []cluster.Lack    // of one that is
 	unread  bool              // its bytes could not be read
 	known   *schemas.Snapshot // what it was held against
 }
@@ -138,6 +141,8 @@ func (f *modelFollower) drop(there []cluster.Version) {
 		if time.Since(f.gone[v]) >= f.linger {
 			delete(f.tried, v)
 			delete(f.gone, v)
+			f.node.condemned.forget(relevance.ID(v))
+			f.node.counters.fields.DeletePartialMatch(prometheus.Labels{"model": v.Name, "version": v.Version})
 			f.node.models.Drop(relevance.ID(v))
 		}
 	}
@@ -154,6 +159,7 @@ func (f *modelFollower) try(ctx context.Context, v cluster.Version, known *schem
 	}
 	if t.refused = err; err == nil {
 		n.log.Info("model admitted", "model", v.Name, "version", v.Version, "sum", v.Sum)
+		t.lacks = f.lacksOf(ctx, relevance.ID(v))
 		n.tellUncovered(ctx, relevance.ID(v))
 		return t
 	}
@@ -162,6 +168,20 @@ func (f *modelFollower) try(ctx context.Context, v cluster.Version, known *schem
 		n.log.Error("model refused; brokers ask other replicas for it", "model", v.Name, "version", v.Version, "sum", v.Sum, "err", err)
 	}
 	return t
+}
+
+// lacksOf returns what records lack that a version reads.
+func (f *modelFollower) lacksOf(ctx context.Context, id relevance.ID) []cluster.Lack {
+	m, err := f.node.models.Find(id)
+	if err != nil {
+		return nil
+	}
+	if f.census == nil || time.Since(f.census.taken) > censusLife {
+		f.census = f.node.takeCensus(ctx)
+	}
+	lacks := f.census.lacks(m)
+	f.node.counters.lacks(id, lacks)
+	return lacks
 }
 
 func (n *Node) admitModel(v cluster.Version, body []byte, known *schemas.Snapshot) error {
@@ -197,7 +217,7 @@ func (f *modelFollower) admissions() []cluster.Admission {
 		if _, dropped := f.gone[v]; dropped {
 			continue
 		}
-		a := cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum}
+		a := cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Lacks: t.lacks}
 		if t.refused != nil {
 			a.Refused = cmp.Or(t.refused.Error(), "refused")
 		}

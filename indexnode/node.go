@@ -127,8 +127,10 @@ type Node struct {
 	features atomic.Bool                         // whether any entity has features
 	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
 	counters counters
-	load     load
-	leaving  chan struct{} // closed when it is to be asked no more
+	// condemned are versions of models that failed.
+	condemned *condemner
+	load      load
+	leaving   chan struct{} // closed when it is to be asked no more
 	// modelsAwaited is a string: see modelsPending.
 	modelsAwaited atomic.Value
 	addr          atomic.Value // string: where brokers reach it, once Run has begun
@@ -171,6 +173,7 @@ func Open(cfg Config) (*Node, error) {
 	n.replicas = replica.New(replica.Config{
 		Store: n.store, Schemas: n.schemas, Topics: cfg.Topics.WithDefaults(), Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
 	})
+	n.condemned = newCondemner(n)
 	n.counters = newCounters(cfg.Metrics, n)
 	return n, nil
 }

@@ -23,6 +23,12 @@ func contain(err *error) {
 	}
 }
 
+// panicking reports whether an error is of a panic.
+func panicking(err error) bool {
+	p := (*panicked)(nil)
+	return errors.As(err, &p)
+}
+
 // tellPanic counts and logs a question that panicked.
 func (n *Node) tellPanic(err error) {
 	if p := (*panicked)(nil); errors.As(err, &p) {

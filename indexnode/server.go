@@ -117,8 +117,18 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 	}
 	resolved := time.Now()
 	q := query.New(spec)
-	resp, err := n.scan(ctx, r, q, req, began, resolved)
-	q.Release() // not deferred: what panicked is not used again
+	resp, err := n.rank(ctx, r, q, req, began, resolved)
+	if !panicking(err) { // what panicked is not used again
+		q.Release()
+	}
+	return resp, err
+}
+
+// rank scans, and judges the version that scores by it.
+func (n *Node) rank(ctx context.Context, r *resolution, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (resp *nodev1.QueryResponse, err error) {
+	defer n.condemned.blame(req, q, &err)
+	resp, err = n.scan(ctx, r, q, req, began, resolved)
+	n.condemned.judge(ctx, req, r.spec.Model, q)
 	return resp, err
 }
 
@@ -133,6 +143,7 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 	scanned := time.Now()
 	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), ModelSum: req.ModelSum, Partitions: r.answered(), Protocol: nodewire.Protocol}
 	answer := q.Answer()
+	resp.ScoringNs = q.Measured().Took.Nanoseconds()
 	ranked := time.Now()
 	n.counters.took(resolved.Sub(began), scanned.Sub(resolved), ranked.Sub(scanned))
 	resp.Execution = answer.Execution
@@ -156,7 +167,11 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 	if req.Features {
 		tellFeatures(resp, spec.Model, answer.Items)
 	}
-	n.tellBeside(resp, r.beside, &room)
+	n.tellBeside(resp, r.beside, &room, req.Measure)
+	if req.Measure {
+		m := q.Measured()
+		resp.Lacking, resp.Looked = m.Lacking, int32(m.Looked)
+	}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		n.describe(span, resp, resolved, scanned, ranked)
 	}
@@ -256,10 +271,15 @@ func (n *Node) items(from []query.Item, room *itemRoom, models *relevance.Joint)
 	room.items, room.bodies = make([]nodev1.Item, room.count), make([]byte, 0, room.bodyBytes)
 	all := room.of(from)
 	for i := range from {
-		if why := from[i].Why; why != nil {
+		switch why := from[i].Why; {
+		case why != nil:
 			all[i].Explain = n.why(why)
-			shadow(all[i].Explain, &from[i].Shadow, models)
+		case models != nil: // measured
+			all[i].Explain = &feedv1.ItemExplain{}
+		default:
+			continue
 		}
+		shadow(all[i].Explain, &from[i].Shadow, models)
 	}
 	return all
 }
@@ -381,7 +401,8 @@ func (n *Node) why(e *relevance.Explanation) *feedv1.ItemExplain {
 func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	s := query.Spec{
 		From: millrace.Time(req.FromMs), To: millrace.Time(req.ToMs), AsOf: millrace.Time(req.AsOfMs),
-		Limit: int(req.Limit), Cap: int(req.CapPerEntity), DistinctObjects: req.DistinctObjects, Explain: req.Explain, Features: req.Features,
+		Measure: req.Measure,
+		Limit:   int(req.Limit), Cap: int(req.CapPerEntity), DistinctObjects: req.DistinctObjects, Explain: req.Explain, Features: req.Features,
 		Folds: n.cache,
 	}
 	if err := tooMany(req); err != nil {
@@ -397,13 +418,20 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	if s.Viewer, err = nodewire.Viewer(req.Viewer); err != nil {
 		return s, err
 	}
-	ranks := relevance.ID{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
+	ranks := idOf(req)
+	if why := n.condemned.why(ranks); why != "" && req.GivesWay {
+		return s, refusal(ranks, why)
+	}
 	if s.Model, err = n.models.Find(ranks); err != nil {
 		return s, err
 	}
-	if req.Explain && len(req.Shadow) > 0 {
+	shadow := req.Shadow
+	if req.Measure {
+		shadow = req.Beside
+	}
+	if (req.Explain || req.Measure) && len(shadow) > 0 {
 		ids := []relevance.ID{ranks}
-		for _, m := range req.Shadow {
+		for _, m := range shadow {
 			ids = append(ids, relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()})
 		}
 		s.Shadow, s.ShadowErr = n.models.Join(ids...)
@@ -500,7 +528,10 @@ func (n *Node) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*node
 	}
 	resp := &nodev1.GetSchemaResponse{Json: s.JSON()}
 	if req.Fields {
-		resp.Fields = known.Fields()
+		names, sum := known.Fields()
+		if resp.FieldsSum = sum; sum != req.FieldsSum {
+			resp.Fields = names
+		}
 	}
 	return resp, nil
 }

@@ -1,17 +1,15 @@
 package indexnode
 
 import (
-	"bytes"
 	"context"
 	"math"
-	"os"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -74,7 +72,7 @@ type observer struct {
 // look returns what the node is to tell for planning.
 func (o *observer) look(now time.Time, held cluster.Set) cluster.NodeStats {
 	n := o.node
-	s := cluster.NodeStats{MemoryBytes: memoryBytes(), Partitions: map[millrace.Partition]cluster.PartitionStats{}, Held: held}
+	s := cluster.NodeStats{MemoryBytes: memory.Machine(), Partitions: map[millrace.Partition]cluster.PartitionStats{}, Held: held}
 	s.DiskBytes, s.FreeBytes = n.store.Disk()
 	for p := range partition.All() {
 		if n.replicas.Of(p).State() == replica.Absent && !held.Has(p) {
@@ -128,32 +126,4 @@ func (h *hosting) tellStats(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// memoryBytes returns the memory that this process may take, of the machine or
-// of its control group; 0 where that is not known.
-func memoryBytes() int64 {
-	total := int64(0)
-	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
-		total = kibibytes(text, "MemTotal:") << 10
-	}
-	if text, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
-		if limit, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil && (total == 0 || limit < total) {
-			return limit
-		}
-	}
-	return total
-}
-
-// kibibytes returns the number behind a name.
-func kibibytes(text []byte, name string) int64 {
-	for line := range bytes.Lines(text) {
-		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == name {
-			n, err := strconv.ParseInt(string(fields[1]), 10, 64)
-			if err == nil {
-				return n
-			}
-		}
-	}
-	return 0
 }

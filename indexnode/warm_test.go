@@ -226,8 +226,8 @@ func TestTheNextPeerIsAsked(t *testing.T) {
 // What a peer invents takes free room, and no more than a quarter of the room
 // there is; what questions of this node use stays.
 func TestInventedKeysPushNothingOut(t *testing.T) {
-	const room = 400
-	n, h := openNode(t, cache.Config{FatRecords: room, SkinnyKeys: room})
+	const memory, room = 512 << 10, 400 // for empty timelines, at 200 bytes a key
+	n, h := openNode(t, cache.Config{Memory: memory})
 	names := members(t, n, h, 100, 3)
 	req := ofAll(names)
 	req.Types = []string{"post", "share"}

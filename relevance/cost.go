@@ -2,6 +2,7 @@ package relevance
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/millrace/millrace/internal/expr"
 )
@@ -63,6 +64,19 @@ func (m *Model) affordable() error {
 		return fmt.Errorf("a record costs %d operations; at most %d are allowed", c, maxCost)
 	}
 	return nil
+}
+
+const (
+	operationsANanosecond = 2 // at least
+	// leastLimit is what a record may take of any model: a batch of few records
+	// takes as long as one of many.
+	leastLimit = 5 * time.Microsecond
+)
+
+// CostLimit returns what scoring a record may take where the model serves:
+// fifty times what Cost reckons with, and no less than some microseconds.
+func (m *Model) CostLimit() time.Duration {
+	return max(maxSlower*time.Duration(m.Cost())*time.Nanosecond/operationsANanosecond, leastLimit)
 }
 
 // MuchSlower reports a model that costs far more than the one it is to

@@ -59,3 +59,39 @@ func TestExplainAddsUp(t *testing.T) {
 		}
 	}
 }
+
+// What is explained stays when the next row is, for another viewer too.
+func TestExplainOneAfterTheOther(t *testing.T) {
+	layout := ShippedSchemas()["millrace.Activity"].Layout
+	rows := activities(t, layout, map[string]any{"verb": "post", "language": "en"}, map[string]any{"verb": "comment", "language": "de"})
+	m, err := Parse("crossed.yaml", []byte(`
+name: crossed
+version: "1"
+schemas: [millrace.Activity]
+viewer: {country: string}
+features: {where: "cross(record.language, viewer.country)"}
+scorer: linear
+parameters: {weights: {where: {en|India: 1, de|Spain: 2}}}
+`), ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(country string) *millrace.Viewer {
+		return &millrace.Viewer{Attributes: map[string]any{"country": country}}
+	}
+	s, err := m.Bind(layout, nil, of("India"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := s.Explain(rows, 0, nil)
+	if err := s.Rebind(of("Spain"), 0); err != nil {
+		t.Fatal(err)
+	}
+	second := s.Explain(rows, 1, nil)
+	if f := first.Features[0]; f.Value != "en|India" || first.Score != 1 {
+		t.Errorf("the first is %+v", first)
+	}
+	if f := second.Features[0]; f.Value != "de|Spain" || second.Score != 2 {
+		t.Errorf("the second is %+v", second)
+	}
+}

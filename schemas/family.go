@@ -35,6 +35,7 @@ type Family struct {
 	layout   *column.Layout
 	decoders map[*Schema]*Decoder // of every writer, those retired too
 	clashes  []Clash
+	bytes    int // of the layout and the decoders
 }
 
 // Clash is a field to which schemas give types that no column can hold
@@ -157,6 +158,7 @@ func newFamily(all []*Schema, retired func(*Schema) bool) (*Family, error) {
 	for i, s := range all {
 		f.decoders[s] = newDecoder(s, f.layout, plans[i])
 	}
+	f.bytes = f.weigh()
 	return f, nil
 }
 

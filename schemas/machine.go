@@ -52,9 +52,13 @@ func (m *machine) whole(p plan) error {
 		return &Error{Reason: m.fault, Field: m.path, Detail: explain[m.fault]}
 	}
 	if m.at < len(m.b) {
-		return &Error{Reason: TrailingBytes, Detail: fmt.Sprintf("%d bytes follow the record", len(m.b)-m.at)}
+		return trailing(len(m.b) - m.at)
 	}
 	return nil
+}
+
+func trailing(bytes int) error {
+	return &Error{Reason: TrailingBytes, Detail: fmt.Sprintf("%d bytes follow the record", bytes)}
 }
 
 // explain says in words what a decoder's reason means.
@@ -226,6 +230,10 @@ func (m *machine) items(s *step, count int) bool {
 	case s.put == putDoubles && p[0].op == opFloat:
 		for ; count > 0 && m.fault == ""; count-- {
 			m.list.doubles = append(m.list.doubles, m.float())
+		}
+	case s.put == putNothing && len(p) == 1 && p[0].op == opFloat:
+		for ; count > 0 && m.fault == ""; count-- {
+			m.float()
 		}
 	case p[0].put == pushString && p[0].op == opString:
 		for ; count > 0 && m.fault == ""; count-- {

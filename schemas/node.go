@@ -83,6 +83,22 @@ func (n *node) children() []*node {
 	return nil
 }
 
+// width returns the bytes of every value of a type; 0 where they differ, and of
+// a null, which has none.
+func (n *node) width() int {
+	switch n.kind {
+	case kindBoolean:
+		return 1
+	case kindFloat:
+		return 4
+	case kindDouble:
+		return 8
+	case kindFixed:
+		return n.size
+	}
+	return 0
+}
+
 // measure sets a node's measures from those of its children.
 func (n *node) measure() {
 	n.nodes, n.allFields, n.depth = 1, len(n.fields), 1

@@ -49,6 +49,7 @@ func Parse(avsc []byte) (*Schema, error) {
 	s.canonical = canonicalForm(s.root)
 	s.fingerprint = fingerprint(s.canonical)
 	s.envelope = compileEnvelope(s)
+	s.bytes = s.weigh()
 	return s, nil
 }
 

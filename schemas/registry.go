@@ -3,10 +3,13 @@ package schemas
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -43,8 +46,9 @@ type Registry struct {
 	current atomic.Pointer[Snapshot]
 
 	mu struct {
-		sync.Mutex // held while admitting, and around the map
-		confluent  map[uint32]*Schema
+		sync.Mutex     // held while admitting, and around the map
+		confluent      map[uint32]*Schema
+		confluentBytes int // of its schemas
 	}
 }
 
@@ -261,6 +265,10 @@ func (r *Registry) Writer(ctx context.Context, f Framed) (*Schema, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.mu.confluentBytes += s.bytes; r.mu.confluentBytes > MaxBytes { // those in use are asked for again
+		clear(r.mu.confluent)
+		r.mu.confluentBytes = s.bytes
+	}
 	r.mu.confluent[f.ID] = s
 	return s, nil
 }
@@ -275,40 +283,23 @@ type Snapshot struct {
 	retired  map[millrace.Fingerprint]bool
 	families map[string]*Family
 	names    []string // of families, by the admission of their first schema
-	types    int      // within all, written out
-	bytes    int      // of the texts of all
+	bytes    int      // of what is made of all
 	fields   struct { // see Fields
 		sync.Once
 		names []string
+		sum   uint64
 	}
 }
 
-// Limits of all schemas of a registry together, which every index node and
-// broker keeps in memory. A type takes 600 to 800 bytes there.
-const (
-	maxAllTypes = 1 << 18
-	maxAllBytes = 32 << 20
-
-	maxFieldsBytes = 8 << 20
-)
-
-func (s *Snapshot) bounded() error {
-	switch {
-	case s.types > maxAllTypes:
-		return fmt.Errorf("with it all schemas together would have %d types within, written out; at most %d are kept: leave out fields that nobody reads", s.types, maxAllTypes)
-	case s.bytes > maxAllBytes:
-		return fmt.Errorf("with it all schemas together would have %d bytes; at most %d are kept: leave out docs", s.bytes, maxAllBytes)
-	}
-	return nil
-}
+// maxFieldsBytes bounds the names of Fields.
+const maxFieldsBytes = 8 << 20
 
 // with returns the snapshot after s was admitted.
 func (s *Snapshot) with(add *Schema) (*Snapshot, error) {
 	next := s.clone()
 	next.all = append(slices.Clip(s.all), add)
 	next.byFP[add.fingerprint] = add
-	next.types += add.root.nodes
-	next.bytes += len(add.json)
+	next.bytes += add.bytes
 	if !slices.Contains(next.names, add.Name()) {
 		next.names = append(slices.Clip(s.names), add.Name())
 	}
@@ -331,7 +322,7 @@ func (s *Snapshot) without(fp millrace.Fingerprint) (*Snapshot, error) {
 }
 
 func (s *Snapshot) clone() *Snapshot {
-	next := &Snapshot{all: s.all, byFP: map[millrace.Fingerprint]*Schema{}, retired: map[millrace.Fingerprint]bool{}, families: map[string]*Family{}, names: s.names, types: s.types, bytes: s.bytes}
+	next := &Snapshot{all: s.all, byFP: map[millrace.Fingerprint]*Schema{}, retired: map[millrace.Fingerprint]bool{}, families: map[string]*Family{}, names: s.names, bytes: s.bytes}
 	maps.Copy(next.byFP, s.byFP)
 	maps.Copy(next.retired, s.retired)
 	maps.Copy(next.families, s.families)
@@ -347,8 +338,14 @@ func (s *Snapshot) shape(name string) error {
 		}
 	}
 	f, err := newFamily(of, func(x *Schema) bool { return s.retired[x.fingerprint] })
-	s.families[name] = f
-	return err
+	if err != nil {
+		return err
+	}
+	if was := s.families[name]; was != nil {
+		s.bytes -= was.bytes
+	}
+	s.families[name], s.bytes = f, s.bytes+f.bytes
+	return nil
 }
 
 // ByFingerprint returns a schema, or nil.
@@ -381,9 +378,9 @@ func (s *Snapshot) Decoder(writer millrace.Fingerprint) *Decoder {
 }
 
 // Fields returns the names of the fields that records have by any schema, in
-// order; none where they take more than maxFieldsBytes. The caller must not
-// change the slice.
-func (s *Snapshot) Fields() []string {
+// order, and a sum of them that is not 0; none where they take more than
+// maxFieldsBytes. The caller must not change the slice.
+func (s *Snapshot) Fields() (names []string, sum uint64) {
 	s.fields.Do(func() {
 		names, bytes := map[string]bool{}, 0
 		for _, x := range s.all {
@@ -399,9 +396,16 @@ func (s *Snapshot) Fields() []string {
 		}
 		if bytes <= maxFieldsBytes {
 			s.fields.names = slices.Sorted(maps.Keys(names))
+			s.fields.sum = sumOf(s.fields.names)
 		}
 	})
-	return s.fields.names
+	return s.fields.names, s.fields.sum
+}
+
+// sumOf stands for names, and is not 0.
+func sumOf(names []string) uint64 {
+	h := sha256.Sum256([]byte(strings.Join(names, "\x00")))
+	return binary.LittleEndian.Uint64(h[:]) | 1
 }
 
 // All returns every schema in order of admission. The caller must not change

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -118,41 +119,82 @@ func TestRegistryRefuses(t *testing.T) {
 // All schemas together are bounded, in what they take in memory: the one that
 // is too many is refused for what it says, and those before it stay.
 func TestRegistryIsBounded(t *testing.T) {
-	ids := func(i int, doc, fields string) *Schema {
-		return mustSchema(t, fmt.Sprintf(`{"type":"record","name":"T%d","doc":%q,"fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},`+
-			`{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"}%s]}`, i, doc, fields))
+	r := newRegistry(t, nil, nil)
+	admit(t, r, wide(t, "First", 0, 100))
+	first := r.Snapshot()
+	room := wide(t, "Second", 0, 100)
+	if _, err := r.Admit(room); err != nil {
+		t.Fatal(err)
 	}
-	var many strings.Builder
-	for i := range 1000 {
-		fmt.Fprintf(&many, `,{"name":"f%d","type":["null","int"]}`, i)
+	admitted := r.Snapshot()
+	takes := admitted.bytes - first.bytes
+	for _, short := range []int{1, 0} {
+		full := first.clone()
+		full.bytes = MaxBytes - takes + short
+		r.current.Store(full)
+		_, err := r.Admit(room)
+		refused := (*RefusedError)(nil)
+		if short == 0 {
+			if err != nil || r.Snapshot().bytes != MaxBytes {
+				t.Errorf("%d bytes, %v", r.Snapshot().bytes, err)
+			}
+		} else if !errors.As(err, &refused) || !strings.Contains(err.Error(), "256 are allowed") || r.Snapshot() != full {
+			t.Errorf("a byte short: %v", err)
+		}
 	}
-	for name, c := range map[string]struct {
-		doc, fields, want string
-		bound             func(s *Snapshot) int
-		of                int
-	}{
-		"types": {"", many.String(), "types within", func(s *Snapshot) int { return s.types }, maxAllTypes},
-		"texts": {strings.Repeat("x", 60<<10), "", "bytes; at most", func(s *Snapshot) int { return s.bytes }, maxAllBytes},
+	full := r.Snapshot().clone()
+	full.bytes = 2 * MaxBytes // as one that was admitted before there was a bound
+	r.current.Store(full)
+	if added, err := r.Admit(wide(t, "First", 0, 100)); added || err != nil {
+		t.Errorf("one that is known is refused: %v", err)
+	}
+}
+
+// wide returns a schema of a version with so many fields, a third of them new
+// in the version.
+func wide(t *testing.T, name string, version, fields int) *Schema {
+	var text strings.Builder
+	for i := range fields {
+		from := 0
+		if i%3 == 0 {
+			from = version
+		}
+		kind := []string{`["null","int"]`, `["null","string"]`, `"double"`, `{"type":"array","items":"float"}`, `["null",{"type":"map","values":"string"}]`}[i%5]
+		def := []string{"null", "null", "1.5", "[]", "null"}[i%5]
+		fmt.Fprintf(&text, `,{"name":"a_field_of_a_usual_length_%d_%d","type":%s,"default":%s,"doc":"a word or two"}`, from, i, kind, def)
+	}
+	return mustSchema(t, fmt.Sprintf(`{"type":"record","name":%q,"fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},`+
+		`{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"}%s]}`, name, text.String()))
+}
+
+// What is counted for schemas is at least what they take on the heap, and not
+// many times as much: for many names, and for many versions of one.
+func TestBytesAreThoseOfTheHeap(t *testing.T) {
+	for what, schema := range map[string]func(i int) *Schema{
+		"names":    func(i int) *Schema { return wide(t, fmt.Sprint("N", i), 0, 100) },
+		"versions": func(i int) *Schema { return wide(t, "V", i, 100) },
+		"small":    func(i int) *Schema { return wide(t, fmt.Sprint("S", i), 0, 3) },
 	} {
 		r := newRegistry(t, nil, nil)
-		for i := 0; ; i++ {
-			before := r.Snapshot()
-			_, err := r.Admit(ids(i, c.doc, c.fields))
-			if err == nil {
-				if c.bound(r.Snapshot()) > c.of {
-					t.Fatalf("%s: %d schemas are admitted, with %d of %d", name, i+1, c.bound(r.Snapshot()), c.of)
-				}
-				continue
-			}
-			if refused := (*RefusedError)(nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || r.Snapshot() != before || i < 30 {
-				t.Errorf("%s: schema %d: %v", name, i, err)
-			}
-			break
+		before := heap()
+		for i := range 12 {
+			admit(t, r, schema(i))
 		}
-		if added, err := r.Admit(mustSchema(t, r.Snapshot().All()[3].JSON())); added || err != nil {
-			t.Errorf("%s: one that is known is refused: %v", name, err)
+		took, counted := int(heap()-before), r.Snapshot().bytes
+		t.Logf("%s: %d bytes of heap are counted as %d", what, took, counted)
+		if counted < took || counted > 4*took {
+			t.Errorf("%s: %d bytes of heap are counted as %d", what, took, counted)
 		}
+		runtime.KeepAlive(r)
 	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // what pools have
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // TestCollision forges a schema with the fingerprint of another, since nobody

@@ -33,6 +33,7 @@ type Schema struct {
 	layout      *column.Layout
 	roles       Roles
 	envelope    plan // reads the roles
+	bytes       int  // of what is made of it
 }
 
 // RoleField is the field that has a role.
@@ -74,11 +75,16 @@ var featuresAVSC []byte
 //go:embed exposure.avsc
 var exposureAVSC []byte
 
+//go:embed exposure_1.avsc
+var earlierExposureAVSC []byte
+
 var (
 	activity = sync.OnceValue(func() *Schema { return mustParse(activityAVSC) })
 	note     = sync.OnceValue(func() *Schema { return mustParse(noteAVSC) })
 	features = sync.OnceValue(func() *Schema { return mustParse(featuresAVSC) })
 	exposure = sync.OnceValue(func() *Schema { return mustParse(exposureAVSC) })
+
+	earlierExposure = sync.OnceValue(func() *Schema { return mustParse(earlierExposureAVSC) })
 )
 
 // Activity returns the schema of the bundled feeds: what members do.
@@ -92,6 +98,10 @@ func Features() *Schema { return features() }
 
 // Exposure returns the schema of what brokers write of answers.
 func Exposure() *Schema { return exposure() }
+
+// EarlierExposure returns the schema that brokers of before wrote, whose fields
+// are the first ones of [Exposure].
+func EarlierExposure() *Schema { return earlierExposure() }
 
 func mustParse(avsc []byte) *Schema {
 	s, err := Parse(avsc)
@@ -109,6 +119,9 @@ func (s *Schema) Fingerprint() millrace.Fingerprint { return s.fingerprint }
 
 // JSON returns the complete text, as it was admitted.
 func (s *Schema) JSON() string { return s.json }
+
+// Bytes returns about what the schema takes in memory.
+func (s *Schema) Bytes() int { return s.bytes }
 
 // Features reports whether the schema is of features, not of records.
 func (s *Schema) Features() bool { return s.features }

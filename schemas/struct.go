@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math"
-	"slices"
 )
 
 // Fields of google.protobuf.Struct, of a Struct's entries, of ListValue and of
@@ -23,10 +22,39 @@ const (
 	valueList   = 6<<3 | 2
 )
 
+// Selection is some of a schema's own fields, by their places; nil is all.
+type Selection []bool
+
+// Select returns those fields that names name, or all where there are no names.
+// What no field has for a name counts for nothing.
+func (s *Schema) Select(names []string) Selection {
+	if len(names) == 0 {
+		return nil
+	}
+	wanted := make(map[string]bool, len(names))
+	for _, name := range names {
+		wanted[name] = true
+	}
+	fields := make(Selection, 0, len(s.root.fields))
+	last := 0
+	for i := range s.root.fields {
+		fields = append(fields, wanted[s.root.fields[i].name])
+		if fields[i] {
+			last = i + 1
+		}
+	}
+	return fields[:last]
+}
+
 // AppendStruct appends a body as the wire form of a google.protobuf.Struct
-// that says what [Schema.JSONValue] says: those of its fields that only names,
-// or all. The error is an [*Error], that of JSONValue.
-func (s *Schema) AppendStruct(dst, body []byte, only []string) ([]byte, error) {
+// that says what [Schema.JSONValue] says of the fields selected. Of all fields
+// the error is that of JSONValue, an [*Error]. The values of others than those
+// selected are passed over unseen: what is wrong within one is no error.
+func (s *Schema) AppendStruct(dst, body []byte, only Selection) ([]byte, error) {
+	if only != nil {
+		in := input{b: body}
+		return in.appendSome(dst, s.root.fields, only)
+	}
 	m := machine{input: input{b: body}, kept: new(kept)}
 	defer m.release()
 	if err := m.whole(s.envelope); err != nil {
@@ -34,17 +62,32 @@ func (s *Schema) AppendStruct(dst, body []byte, only []string) ([]byte, error) {
 	}
 	in := input{b: body}
 	for i := range s.root.fields {
-		f, from := &s.root.fields[i], len(dst)
-		dst = in.appendField(dst, f)
-		if len(only) > 0 && !slices.Contains(only, f.name) {
-			dst = dst[:from]
-		}
+		dst = in.appendField(dst, &s.root.fields[i])
 	}
 	return dst, nil
 }
 
-// appendValue appends a value of a body that was checked, as a Value without
-// its length.
+// appendSome appends those fields of a body that was not checked.
+func (in *input) appendSome(dst []byte, fields []field, only Selection) ([]byte, error) {
+	from := len(dst)
+	for i := range fields {
+		f := &fields[i]
+		if i < len(only) && only[i] {
+			dst = in.appendField(dst, f)
+		} else {
+			in.skip(f.typ)
+		}
+		if in.fault != "" {
+			return dst[:from], &Error{Reason: in.fault, Field: f.name, Detail: explain[in.fault]}
+		}
+	}
+	if more := len(in.b) - in.at; more > 0 {
+		return dst[:from], trailing(more)
+	}
+	return dst, nil
+}
+
+// appendValue appends a value as a Value without its length.
 func (in *input) appendValue(dst []byte, n *node) []byte {
 	switch n.kind {
 	case kindBoolean:
@@ -65,7 +108,7 @@ func (in *input) appendValue(dst []byte, n *node) []byte {
 	case kindFixed:
 		return appendBase64(dst, in.take(n.size))
 	case kindString:
-		return appendText(dst, valueString, in.bytes())
+		return appendText(dst, valueString, in.string())
 	case kindEnum:
 		return appendText(dst, valueString, n.symbols[in.index(len(n.symbols), BadEnumIndex)])
 	case kindUnion:
@@ -81,7 +124,7 @@ func (in *input) appendValue(dst []byte, n *node) []byte {
 		dst, at := open(dst, valueStruct)
 		in.blocks(func() {
 			entry, at := open(dst, structEntry)
-			entry, value := open(appendText(entry, entryKey, in.bytes()), entryValue)
+			entry, value := open(appendText(entry, entryKey, in.string()), entryValue)
 			dst = sealed(sealed(in.appendValue(entry, n.items), value), at)
 		})
 		return sealed(dst, at)

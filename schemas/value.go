@@ -70,6 +70,48 @@ func (in *input) object(n *node) map[string]any {
 	return object
 }
 
+// skip passes over a value without looking at it further than that takes.
+func (in *input) skip(n *node) {
+	switch n.kind {
+	case kindInt, kindLong, kindEnum:
+		in.long()
+	case kindBytes, kindString:
+		in.bytes()
+	case kindUnion:
+		in.skip(n.branches[in.index(len(n.branches), BadUnionIndex)])
+	case kindArray:
+		in.skipBlocks(n.items.width(), func() { in.skip(n.items) })
+	case kindMap:
+		in.skipBlocks(0, func() { in.bytes(); in.skip(n.items) })
+	case kindRecord:
+		for i := range n.fields {
+			in.skip(n.fields[i].typ)
+		}
+	default:
+		in.take(n.width())
+	}
+}
+
+// skipBlocks passes over the items of an array or map: all of a block at once
+// where it says where it ends, or where each has a width, else by item.
+func (in *input) skipBlocks(width int, item func()) {
+	for {
+		count, end := in.block()
+		switch {
+		case count == 0:
+			return
+		case end >= 0:
+			in.at = end
+		case width > 0:
+			in.take(count * width)
+		default:
+			for ; count > 0; count-- {
+				item()
+			}
+		}
+	}
+}
+
 // blocks calls item for every item of an array or map.
 func (in *input) blocks(item func()) {
 	for {

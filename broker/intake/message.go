@@ -23,23 +23,6 @@ func Message(b []byte, of protoreflect.MessageDescriptor, entities ...protorefle
 	return 2*int64(len(b)) + entityBytes*int64(c.entities) + valueBytes*int64(c.values), nil
 }
 
-// ParseCost returns what it takes to parse a message that was made here, in
-// bytes.
-func ParseCost(b []byte, of protoreflect.MessageDescriptor) int64 {
-	values := int64(0)
-	for rest := b; len(rest) > 0; values++ {
-		number, kind, value, size := next(rest)
-		if size < 0 {
-			break
-		}
-		rest = rest[size:]
-		if fd := of.Fields().ByNumber(number); fd != nil && fd.Message() != nil && kind == protowire.BytesType {
-			values += (ParseCost(value, fd.Message()) - 2*int64(len(value))) / valueBytes
-		}
-	}
-	return 2*int64(len(b)) + valueBytes*values
-}
-
 // counter counts what is in a message.
 type counter struct{ values, entities, entityBytes int }
 

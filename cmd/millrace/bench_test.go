@@ -25,7 +25,6 @@ func TestBench(t *testing.T) {
 	}{
 		{"fishdb", []int{1, 3}, 1000, 3_000, 1.1, 0.69, 150_000},
 		{"followfeed", []int{3}, 1050, 20_000, 1.1, 0.69, 1_000_000},
-		{"team", []int{1}, 1500, 3_919, 2, 0.26, 20_000},
 	} {
 		t.Run(c.shape, func(t *testing.T) {
 			out := run(t, "bench", "--shape", c.shape, "--nodes", strings.Trim(strings.ReplaceAll(fmt.Sprint(c.nodes), " ", ","), "[]"), "--entities", fmt.Sprint(c.entities), "--viewers", "5", "--duration", "100ms", "--data", t.TempDir())
@@ -54,6 +53,54 @@ func TestBench(t *testing.T) {
 				t.Errorf("not by generated code:\n%s", out)
 			}
 		})
+	}
+}
+
+// The team's workload, small and without what may not be installed: every
+// answer of Millrace and of the hand-written indexes is the oracle's, and the
+// world is what the issue of a benchmark like it says, for its size.
+func TestBenchTeam(t *testing.T) {
+	startsProcesses(t)
+	for _, shape := range []string{"team", "team-flat"} {
+		t.Run(shape, func(t *testing.T) {
+			out := run(t, "bench", "--shape", shape, "--entities", "1000", "--viewers", "10", "--duration", "100ms", "--against", "grpc,tcp")
+			got := figures(t, out)
+			label := strings.ReplaceAll(shape, "-", "_")
+			for _, system := range []string{"millrace", "grpc", "tcp"} {
+				if n := got[label+"_"+system+"_exact"]; n != 10 {
+					t.Errorf("%s: %v of 10 answers are the oracle's", system, n)
+				}
+				for _, name := range []string{"cpu_per_query_us", "p50_ms", "p99_ms", "qps", "memory_mib"} {
+					if n := got[label+"_"+system+"_"+name]; n <= 0 {
+						t.Errorf("%s: %s is %v", system, name, n)
+					}
+				}
+			}
+			if n := got[label+"_passes"]; n < 0.24 || n > 0.28 {
+				t.Errorf("the filter passes %v, want 0.26", n)
+			}
+			for _, name := range []string{"cpu_vs_grpc", "p50_vs_grpc", "p99_vs_grpc", "memory_vs_grpc", "cpu_vs_tcp", "idle_log_percent"} {
+				if _, ok := got[label+"_"+name]; !ok {
+					t.Errorf("there is no %s", name)
+				}
+			}
+		})
+	}
+}
+
+// Random workloads, small: the cluster answers every question as a program does
+// that is written for the workload; and where that program is wrong in one
+// number, this is found.
+func TestBenchRandom(t *testing.T) {
+	startsProcesses(t)
+	small := []string{"bench", "--shape", "random", "--entities", "300", "--viewers", "8", "--duration", "100ms"}
+	got := figures(t, run(t, append(small, "--seed", "1", "--seeds", "2")...))
+	if got["random_seeds"] != 2 || got["random_worst"] <= 0 || got["random_median"] <= 0 || got["random_worst_seed"] == 0 || got["random_candidates_least"] < 1000 {
+		t.Errorf("the figures are %v", got)
+	}
+	out, err := output(append(small, "--seed", "1", "--fault")...)
+	if err == nil || !strings.Contains(string(out), "answered otherwise than by the baseline") {
+		t.Errorf("a wrong baseline is not found: %v\n%s", err, out)
 	}
 }
 
@@ -141,5 +188,5 @@ func processesOf(t *testing.T, dir string) map[int]string {
 
 // The models and filters of the benchmark run by code that is checked in.
 func TestBenchCodeIsFresh(t *testing.T) {
-	run(t, "generate", "--check", "--out", "bench", "--package", "bench", "--feed", "bench/feeds/follows.yaml", "--feed", "bench/feeds/team.yaml", "bench/fifty", "bench/thirty")
+	run(t, "generate", "--check", "--out", "bench", "--package", "bench", "--feed", "bench/feeds/follows.yaml", "bench/fifty")
 }

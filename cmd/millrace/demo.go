@@ -269,6 +269,9 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	}
 	r := resp.Receipt
 	fmt.Fprintf(w, "; model %s %s, %s", r.GetModel(), r.GetModelVersion(), r.GetExecution())
+	if v := r.GetInPlaceOf(); v != "" {
+		fmt.Fprintf(w, " in place of %s, which is condemned", v)
+	}
 	if d := r.GetDraft(); d.GetFault() != "" {
 		fmt.Fprintf(w, "; not drafted with %s: %s", d.Model, d.Fault)
 	} else if d != nil {

@@ -75,6 +75,7 @@ func (d *doctor) checks() []check {
 		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil},
 		{"partitions are assigned", d.assigned, assignWayOut, etcdUp},
 		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
+		{"models do not fail", d.modelsGood, "", etcdUp},
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
 	}
 	if len(d.ports) > 0 {
@@ -371,6 +372,30 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 		return "", warning{strings.Join(warnings, "\n")}
 	}
 	return fmt.Sprintf("%d of %d partitions by %d replicas each", partition.Count, partition.Count, l.health.Replicas), nil
+}
+
+// modelsGood warns of versions that serve and are condemned.
+func (d *doctor) modelsGood(ctx context.Context) (string, error) {
+	cl, err := d.lookAtCluster(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer cl.Close()
+	r, err := openRollout(ctx, cl, io.Discard)
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	condemned, serving := r.failed.Current(), r.models.Serving()
+	for _, name := range r.models.Names() {
+		if x, is := condemned[serving[name]]; is {
+			lines = append(lines, r.sentence(serving[name], x))
+		}
+	}
+	if len(lines) > 0 {
+		return "", warning{strings.Join(lines, "\n") + "\npush a version that is mended, roll back, or let it be asked for again with millrace model release"}
+	}
+	return fmt.Sprintf("%d serve", len(serving)), nil
 }
 
 func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {

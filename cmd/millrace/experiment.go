@@ -119,6 +119,9 @@ of a variant while its experiment runs.
 			func(ctx context.Context, t *trial, args []string) error {
 				return t.steer(ctx, args[0], experiment.Stopped, asItIs)
 			}),
+		experimentHold(),
+		experimentOn(&cobra.Command{Use: "resume NAME", Short: "Let a ramp go on that somebody holds", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, args []string) error { return t.resume(ctx, args[0]) }),
 		explain, experimentStatus(),
 		experimentOn(&cobra.Command{
 			Use: "rule NAME", Short: "What another program needs to tell variants by itself, as JSON", Args: cobra.ExactArgs(1),
@@ -137,7 +140,8 @@ targeting, and is old with the next change.`,
 // trial is what the commands see that change experiments.
 type trial struct {
 	*experiments.Store
-	out io.Writer
+	trails *experiments.Trails
+	out    io.Writer
 }
 
 // experimentOn makes a command that runs on a cluster.
@@ -156,7 +160,11 @@ func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) 
 		if err != nil {
 			return err
 		}
-		t := &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, c.OutOrStdout()}
+		trails, err := experiments.OpenTrails(ctx, cl)
+		if err != nil {
+			return err
+		}
+		t := &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, trails, c.OutOrStdout()}
 		return withWay(run(ctx, t, args), experimentWays)
 	})
 	return c
@@ -374,7 +382,18 @@ func (t *trial) drop(ctx context.Context, name string) error {
 		return err
 	}
 	fmt.Fprintf(t.out, "document %s is dropped\n", name)
-	return nil
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, d := range st.Set.Experiments() {
+		names = append(names, d.Experiment.Name)
+	}
+	if len(st.Faults) > 0 {
+		return nil // whose experiments are not known
+	}
+	return t.trails.Keep(ctx, names)
 }
 
 // experimentsUsing returns the experiments that need something that is to be

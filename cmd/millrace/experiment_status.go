@@ -39,7 +39,10 @@ that there is none: the interval says what there may be.
 
 If the definition has outcomes, such as {topic: clicks, actions: [click]}, it also
 compares how many viewers did each with something that they were shown, and, of
-rankings that draft a page together, whose items they did it with first.`,
+rankings that draft a page together, whose items they did it with first.
+
+An experiment with guards is looked at by the coordinator that leads: what it
+waits for, and each step that it took with what it was decided by, comes last.`,
 		Example: `  millrace experiment status fresher --since 24h`,
 	}, func(ctx context.Context, t *trial, args []string) error { return t.status(ctx, args[0], &q) })
 	f := c.Flags()
@@ -89,6 +92,11 @@ func (t *trial) status(ctx context.Context, name string, q *statusQuery) error {
 	if err := printReport(t.out, &r, q.alpha); err != nil {
 		return err
 	}
+	trail, err := t.trails.Of(name)
+	if err != nil {
+		return err
+	}
+	printTrail(t.out, &of.Experiment, trail, time.Now())
 	if others > 0 {
 		fmt.Fprintf(t.out, "%d entries of %s are no exposures that this version reads\n", others, q.topic)
 	}

@@ -61,6 +61,7 @@ models have to serve. A definition with a fault changes nothing.
 		with(&cobra.Command{Use: "history NAME", Short: "Who changed a feed's definition, and when", Args: cobra.ExactArgs(1)}, feedHistory),
 		with(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)}, rollbackFeed),
 		with(&cobra.Command{Use: "drop NAME", Short: "Take a definition and its versions out of the cluster", Args: cobra.ExactArgs(1)}, dropFeed),
+		feedShadows(),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -304,8 +305,10 @@ type indexnodeConfig struct {
 	Advertise string          `yaml:"advertise"`
 	Data      string          `yaml:"data"`
 	Cache     struct {
-		Records   int `yaml:"records"`
-		EmptyKeys int `yaml:"empty_keys"`
+		Memory string `yaml:"memory"` // such as 8GiB; left out: half of the machine's
+		// These bounded the cache before its bytes did.
+		Records   *int `yaml:"records"`
+		EmptyKeys *int `yaml:"empty_keys"`
 	} `yaml:"cache"`
 	Retention map[millrace.ContentType]struct {
 		Age   time.Duration `yaml:"age"`
@@ -362,6 +365,44 @@ func (c *indexnodeConfig) keeps() (cluster.Set, error) {
 	return cluster.ParseSet(c.Partitions)
 }
 
+// cacheMemory is what the caches take at most, in bytes; 0 where nothing is said.
+func (c *indexnodeConfig) cacheMemory() (int, error) {
+	wrong := func(field, detail, wayOut string) (int, error) {
+		return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cache." + field, Detail: detail, WayOut: wayOut}
+	}
+	const instead = "write cache: {memory: 8GiB} in its place, or nothing for half of the machine's memory; a record takes about a third more than its body"
+	switch {
+	case c.Cache.Records != nil:
+		return wrong("records", "caches are bounded by their bytes, and no more by records", instead)
+	case c.Cache.EmptyKeys != nil:
+		return wrong("empty_keys", "caches are bounded by their bytes, and no more by keys", instead)
+	case c.Cache.Memory == "":
+		return 0, nil
+	}
+	n, err := parseBytes(c.Cache.Memory)
+	if err != nil {
+		return wrong("memory", err.Error(), "write a number and MiB, GiB or TiB, such as 8GiB")
+	}
+	if n < cache.LeastMemory {
+		return wrong("memory", fmt.Sprintf("%s is less than caches can do with", c.Cache.Memory), fmt.Sprintf("give at least %dMiB", cache.LeastMemory>>20))
+	}
+	return n, nil
+}
+
+// parseBytes reads a number of bytes, such as 8GiB.
+func parseBytes(s string) (int, error) {
+	for unit, shift := range map[string]int{"MiB": 20, "GiB": 30, "TiB": 40} {
+		if number, ok := strings.CutSuffix(s, unit); ok {
+			n, err := strconv.ParseUint(strings.TrimSpace(number), 10, 62-shift)
+			if err != nil {
+				return 0, fmt.Errorf("%q is no number of %s", number, unit)
+			}
+			return int(n) << shift, nil
+		}
+	}
+	return 0, fmt.Errorf("%q has no unit", s)
+}
+
 // retention is what a node's store keeps of each content type.
 func (c *indexnodeConfig) retention() map[millrace.ContentType]store.Retention {
 	m := make(map[millrace.ContentType]store.Retention, len(c.Retention))
@@ -378,7 +419,7 @@ func indexnodeCommand() *cobra.Command {
   etcd: [etcd-1:2379]
   listen: 127.0.0.1:7070       # for brokers
   advertise: node-1:7070       # where they reach it; left out: listen
-  cache: {records: 2000000, empty_keys: 1000000}  # held decoded in memory, and timelines known to be empty
+  cache: {memory: 8GiB}        # that decoded timelines take at most; left out: half of the machine's, or of its control group's
   question_memory_mib: 256     # for what all questions read beside it, and their answers
   retention:                   # of a timeline, by content type; left out: all is kept
     like: {age: 720h, count: 1000}
@@ -396,6 +437,10 @@ func indexnodeCommand() *cobra.Command {
   zone: a                      # where it stands: brokers of the zone ask it first
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
 		keeps, err := c.keeps()
+		if err != nil {
+			return err
+		}
+		memory, err := c.cacheMemory()
 		if err != nil {
 			return err
 		}
@@ -458,7 +503,7 @@ func indexnodeCommand() *cobra.Command {
 		}
 		n, err := openNode(ctx, &closed, indexnode.Config{
 			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.kafka(), Topics: kafka.Prefixed(c.TopicPrefix),
-			Permit: r.permit, Audit: acts, Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{FatRecords: c.Cache.Records, SkinnyKeys: c.Cache.EmptyKeys}, Metrics: r.metrics, Log: slog.Default(),
+			Permit: r.permit, Audit: acts, Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{Memory: memory}, Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err
@@ -609,6 +654,10 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		condemned, err := cl.Condemned(ctx)
+		if err != nil {
+			return err
+		}
 		tests, err := cl.Artefacts(ctx, experiments.Kind)
 		if err != nil {
 			return err
@@ -628,7 +677,7 @@ func brokerCommand() *cobra.Command {
 		}
 		b, err := broker.New(broker.Config{
 			Permit: r.permit, Exposures: exposures, Name: host + " " + c.GRPC,
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Experiments: tests, PageKeys: pages.Current, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
+			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Condemned: condemned, Experiments: tests, PageKeys: pages.Current, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

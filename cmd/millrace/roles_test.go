@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -9,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/document"
 )
 
 // The configuration that each role's help shows is one that the role takes,
@@ -33,6 +37,9 @@ func TestExamplesOfConfiguration(t *testing.T) {
 		}
 		for _, key := range keysOf(reflect.TypeOf(c.into).Elem()) {
 			if c.command.Name() == "partitioner" && key == "etcd" { // which it does not ask
+				continue
+			}
+			if key == "records" || key == "empty_keys" { // of before, refused: see TestCacheMemory
 				continue
 			}
 			if !regexp.MustCompile(`(?m)(^|[ {,])` + key + `(:|,|$)`).MatchString(example) {
@@ -73,4 +80,31 @@ func written(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// The bound of the caches is a number with a unit; what bounded them before is
+// refused with what to write now.
+func TestCacheMemory(t *testing.T) {
+	for text, want := range map[string]int{"": 0, "128MiB": 128 << 20, "8GiB": 8 << 30, "1 TiB": 1 << 40} {
+		c := &indexnodeConfig{}
+		c.Cache.Memory = text
+		if got, err := c.cacheMemory(); err != nil || got != want {
+			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for text, field := range map[string]string{
+		"{memory: 8}": "cache.memory", "{memory: 1.5GiB}": "cache.memory", "{memory: -1GiB}": "cache.memory", "{memory: 64MiB}": "cache.memory", "{memory: 99999999TiB}": "cache.memory",
+		"{records: 2000000}": "cache.records", "{empty_keys: 5}": "cache.empty_keys",
+	} {
+		c := &indexnodeConfig{}
+		if err := document.Decode([]byte("cache: "+text), c); err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		_, err := c.cacheMemory()
+		var e *millrace.Error
+		if !errors.As(err, &e) || e.Field != field || e.WayOut == "" || e.Detail == "" {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
 }

@@ -30,6 +30,7 @@ type rollout struct {
 	models *cluster.Artefacts
 	maps   *cluster.Watcher
 	heard  *cluster.Admitted
+	failed *cluster.Condemned
 	feeds  *feedStore
 	who    string
 }
@@ -45,6 +46,9 @@ func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollo
 		return nil, err
 	}
 	if r.heard, err = cl.Admitted(ctx); err != nil {
+		return nil, err
+	}
+	if r.failed, err = cl.Condemned(ctx); err != nil {
 		return nil, err
 	}
 	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
@@ -91,6 +95,16 @@ func rolloutCommands(avsc *[]string) []*cobra.Command {
 			func(ctx context.Context, r *rollout, args []string) error { return r.history(ctx, args[0]) }),
 		rolloutCommand(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
 			func(ctx context.Context, r *rollout, args []string) error { return r.rollback(ctx, args[0]) }),
+		rolloutCommand(&cobra.Command{
+			Use: "release NAME VERSION", Short: "Let a version be asked for again that was condemned, since it failed", Args: cobra.ExactArgs(2),
+			Long: `Lets a version be asked for again that is condemned. An index node condemns a
+version that panics, that has no score that is a number for any candidate of
+ten questions in a row where the version before has one, or whose records take
+fifty times as long as its admission reckoned. Feeds whose model it is are then
+ranked by the version that served last before it and is not condemned, or else
+by recency; requests that name the model are refused. To push the same version
+again releases it too.`,
+		}, func(ctx context.Context, r *rollout, args []string) error { return r.release(ctx, args[0], args[1]) }),
 		rolloutCommand(&cobra.Command{
 			Use: "drop NAME VERSION", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.ExactArgs(2),
 		}, func(ctx context.Context, r *rollout, args []string) error { return r.drop(ctx, args[0], args[1]) }),
@@ -161,6 +175,12 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 		if before.Version != "" && before != v {
 			err = fmt.Errorf("%w; %s serves on", err, before)
 		}
+		return err
+	}
+	if err := r.tellLacks(ctx, v); err != nil {
+		return err
+	}
+	if err := r.absolve(ctx, v); err != nil {
 		return err
 	}
 	hold := r.hold(ctx, m, before, v)
@@ -360,11 +380,16 @@ func (r *rollout) list() error {
 	}
 	all, serving := r.models.All(), r.models.Serving()
 	var refusals []string
+	condemned := r.failed.Current()
 	for _, name := range r.models.Names() {
 		for _, v := range all[name] {
 			state := "published"
 			if serving[name] == v {
 				state = "serves"
+			}
+			if x, is := condemned[v]; is {
+				state += ", condemned"
+				refusals = append(refusals, r.sentence(v, x))
 			}
 			answers, admitted := r.answers(v), 0
 			for _, a := range answers {
@@ -384,6 +409,44 @@ func (r *rollout) list() error {
 		fmt.Fprintln(r.out, line)
 	}
 	return nil
+}
+
+// sentence says why a version is condemned, and what ranks in its place.
+func (r *rollout) sentence(v cluster.Version, x cluster.Condemnation) string {
+	line := fmt.Sprintf("%s: condemned %s: %s", v, x.When.Format("2006-01-02 15:04:05Z"), x.Why)
+	if serves, _ := r.models.Served(v.Name); serves != v {
+		return line
+	}
+	for _, before := range r.models.Before(v.Name) {
+		if r.failed.Why(before) == "" {
+			return fmt.Sprintf("%s; %s ranks in its place", line, before)
+		}
+	}
+	return line + "; recency ranks in its place"
+}
+
+// absolve lets a version be asked for again, if it is condemned.
+func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
+	why := r.failed.Why(v)
+	if why == "" {
+		return nil
+	}
+	if err := r.failed.Release(ctx, v); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.out, "%s is asked for again; it was condemned: %s\n", v, why)
+	return nil
+}
+
+func (r *rollout) release(ctx context.Context, name, version string) error {
+	v, err := r.version(name, version)
+	if err != nil {
+		return err
+	}
+	if r.failed.Why(v) == "" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is not condemned", v), WayOut: "see millrace model list"}
+	}
+	return r.absolve(ctx, v)
 }
 
 func (r *rollout) history(ctx context.Context, name string) error {
@@ -409,6 +472,9 @@ func (r *rollout) rollback(ctx context.Context, name string) error {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s serves again, in place of %s\n", v, before.Version)
+	if x, is := r.failed.Current()[v]; is {
+		fmt.Fprintln(r.out, r.sentence(v, x))
+	}
 	for _, a := range r.answers(v) {
 		if a.state != stateAdmitted {
 			fmt.Fprintf(r.out, "%s: %s; others are asked\n", a.node, a.state)
@@ -437,10 +503,11 @@ func (r *rollout) drop(ctx context.Context, name, version string) error {
 		}
 		return nil // feeds name models and not versions
 	}, r.who)
-	if err == nil {
-		fmt.Fprintf(r.out, "%s is dropped\n", v)
+	if err != nil {
+		return err
 	}
-	return err
+	fmt.Fprintf(r.out, "%s is dropped\n", v)
+	return r.failed.Release(ctx, v)
 }
 
 // feedsThatName returns the feeds of the cluster whose model or shadow has a

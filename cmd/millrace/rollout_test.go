@@ -64,6 +64,11 @@ func (s *stage) check(err error) {
 
 // answers lets a node answer every version as it comes, until the test ends.
 func (s *stage) answer(id millrace.NodeID, refuse func(v cluster.Version) string) {
+	s.answerLacking(id, refuse, nil)
+}
+
+// answerLacking is answer of a node that tells what its records lack.
+func (s *stage) answerLacking(id millrace.NodeID, refuse func(v cluster.Version) string, lacks []cluster.Lack) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -73,7 +78,7 @@ func (s *stage) answer(id millrace.NodeID, refuse func(v cluster.Version) string
 			var all []cluster.Admission
 			for _, versions := range s.models.All() {
 				for _, v := range versions {
-					all = append(all, cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: refuse(v)})
+					all = append(all, cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: refuse(v), Lacks: lacks})
 				}
 			}
 			s.members[id].SetModels(all)
@@ -286,5 +291,69 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 	s.serves("")
 	if err := s.drop(t.Context(), "likes", "2"); err == nil {
 		t.Error("dropped twice")
+	}
+}
+
+// TestCondemnedVersions: list says which version is condemned, why, and what
+// ranks in its place; it is asked for again when it is released, and when it is
+// pushed again.
+func TestCondemnedVersions(t *testing.T) {
+	s := newStage(t, "n1", "n2")
+	for id := range s.members {
+		s.answer(id, admits)
+	}
+	for _, version := range []string{"1", "2"} {
+		if out, err := s.pushed(version, version, push{}); err != nil {
+			t.Fatalf("%v:\n%s", err, out)
+		}
+	}
+	bad, _ := s.models.Served("likes")
+	condemn := func() {
+		t.Helper()
+		s.check(s.failed.Condemn(t.Context(), bad, "it panicked on n1: a broken table", "n1"))
+	}
+	listed := func() string {
+		t.Helper()
+		s.out.Reset()
+		s.check(s.list())
+		return s.out.String()
+	}
+	condemn()
+	if out := listed(); !strings.Contains(out, "serves, condemned") || !strings.Contains(out, "it panicked on n1: a broken table; likes 1 ranks in its place") {
+		t.Errorf("listed\n%s", out)
+	}
+	s.out.Reset()
+	s.check(s.release(t.Context(), "likes", "2"))
+	if out := s.out.String(); !strings.Contains(out, "likes 2 is asked for again; it was condemned: it panicked") || strings.Contains(listed(), "condemned") {
+		t.Errorf("released\n%s", out)
+	}
+	if err := s.release(t.Context(), "likes", "2"); err == nil || !strings.Contains(err.Error(), "not condemned") {
+		t.Errorf("released twice: %v", err)
+	}
+	condemn()
+	if out, err := s.pushed("2", "2", push{}); err != nil || !strings.Contains(out, "likes 2 is asked for again") || s.failed.Why(bad) != "" {
+		t.Errorf("pushed again: %v\n%s", err, out)
+	}
+	condemn()
+	s.check(s.failed.Condemn(t.Context(), s.models.Before("likes")[0], "it is as bad", "n2"))
+	if out := listed(); !strings.Contains(out, "; recency ranks in its place") {
+		t.Errorf("listed\n%s", out)
+	}
+}
+
+// TestPushTellsWhatRecordsLack: of each content type, the fields in which no node
+// has found anything.
+func TestPushTellsWhatRecordsLack(t *testing.T) {
+	s := newStage(t, "n1", "n2")
+	lacks := map[millrace.NodeID][]cluster.Lack{
+		"n1": {{Type: "post", Records: 10, Fields: []string{"likes", "shares"}}, {Type: "like", Records: 3}},
+		"n2": {{Type: "post", Records: 5, Fields: []string{"likes"}}},
+	}
+	for id := range s.members {
+		s.answerLacking(id, admits, lacks[id])
+	}
+	out, err := s.pushed("1", "1", push{})
+	if err != nil || !strings.Contains(out, "note: no post of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {
+		t.Errorf("%v:\n%s", err, out)
 	}
 }

@@ -9,7 +9,7 @@ import (
 // TestRolloutsPage does what docs/rollouts.md says.
 func TestRolloutsPage(t *testing.T) {
 	startsProcesses(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
 	defer cancel()
 	p := newPage(ctx, t, "docs/rollouts.md")
 	p.carryOut(p.blocks())

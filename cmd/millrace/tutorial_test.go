@@ -149,8 +149,10 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 case "$1 $2" in
 "dev "*) set -- "$@" --http %s --grpc %s --kafka-listen %s --etcd-listen %s --admin %s ;;
 "load "* | "export "*) set -- "$@" --brokers %[3]s ;;
+"doctor ") set -- "$@" --etcd %[4]s --brokers %[3]s --grpc %[2]s ;;
+"feed shadows") set -- "$@" --brokers %[3]s ;;
 "experiment status") set -- "$@" --etcd %[4]s --brokers %[3]s ;;
-"feed define" | "feed rollback" | "feed history" | "model push" | "model list" | "model history" | "model rollback" | "model drop" | "model pull" | "node "* | "cluster "* | "experiment "*) set -- "$@" --etcd %[4]s ;;
+"feed define" | "feed rollback" | "feed history" | "model push" | "model list" | "model history" | "model rollback" | "model drop" | "model release" | "model pull" | "node "* | "cluster "* | "experiment "*) set -- "$@" --etcd %[4]s ;;
 "feed "* | "why "*) set -- "$@" --addr %[2]s ;;
 esac
 MILLRACE_MAIN=1 exec bin/built "$@"

@@ -46,8 +46,11 @@ type Arena struct {
 		sync.Mutex
 		holes  holes
 		large  map[uintptr][]byte
+		limit  int        // of what is mapped, but apart; 0: none
+		apart  int        // mapped for AllocApart
 		limbo  [3][]block // retired, by epoch modulo 3
 		since  int        // blocks retired since the readers were looked at
+		live   int        // see Live
 		stats  Stats
 		closed bool
 	}
@@ -62,8 +65,9 @@ type Stats struct {
 }
 
 type block struct {
-	at   uintptr
-	size int // as it was asked for
+	at    uintptr
+	size  int  // as it was asked for
+	apart bool // has a mapping of its own
 }
 
 // New returns an empty arena. Close it when no block of it is in use.
@@ -87,6 +91,15 @@ func classOf(n int) (class, size int) {
 	return fineBytes/Align + doubling*steps + up - steps, up << shift
 }
 
+// sizeOfBlock returns what a block of n bytes takes that is not apart.
+func sizeOfBlock(n int) int {
+	if n > largeBytes {
+		return rounded(n)
+	}
+	_, size := classOf(n)
+	return size
+}
+
 // sizeOf returns the size of a class.
 func sizeOf(class int) int {
 	if class <= fineBytes/Align {
@@ -96,7 +109,44 @@ func sizeOf(class int) int {
 	return (steps + 1 + over%steps) * (fineBytes / steps) << (over / steps)
 }
 
-// Alloc returns a block of n bytes, of which the content is not defined.
+// Limit bounds what is mapped from now on, but for [Arena.AllocApart]; 0 is no
+// bound.
+func (a *Arena) Limit(bytes int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.limit = bytes
+}
+
+// Live returns the bytes of blocks that are in use, without those that wait for
+// readers and those apart.
+func (a *Arena) Live() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.live
+}
+
+// AllocApart returns a block with a mapping of its own, whatever the limit. It
+// goes back by [Arena.RetireApart].
+func (a *Arena) AllocApart(n int) []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.closed {
+		panic("arena: closed")
+	}
+	b := mapped(n)
+	a.mu.large[address(b)] = b
+	a.mu.apart += len(b)
+	a.mu.stats.Mapped += len(b)
+	a.mu.stats.Used += len(b)
+	a.mu.stats.Blocks++
+	return b[:n:n]
+}
+
+// RetireApart is Retire for a block of AllocApart.
+func (a *Arena) RetireApart(b []byte) { a.retire(block{address(b), len(b), true}) }
+
+// Alloc returns a block of n bytes, of which the content is not defined; nil
+// where the limit lets nothing more be mapped, and nothing that is free serves.
 func (a *Arena) Alloc(n int) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,6 +162,10 @@ func (a *Arena) Alloc(n int) []byte {
 		class, size = classOf(n)
 		at = a.take(class, size)
 	}
+	if at == 0 {
+		return nil
+	}
+	a.mu.live += size
 	a.mu.stats.Used += size
 	a.mu.stats.Blocks++
 	return unsafe.Slice((*byte)(pointer(at)), n)
@@ -122,7 +176,27 @@ func pointer(at uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Point
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
+// mayMap reports whether the limit lets n bytes more be mapped, if need be once
+// mappings that are free have gone back.
+func (a *Arena) mayMap(n int) bool {
+	for a.mu.limit > 0 && a.mu.stats.Mapped-a.mu.apart+n > a.mu.limit {
+		memory := a.mu.holes.shrink()
+		if memory == nil {
+			return false
+		}
+		a.mu.stats.Mapped -= len(memory)
+		unmap(memory)
+	}
+	return true
+}
+
+// allocLarge returns a block with a mapping of its own, or 0.
 func (a *Arena) allocLarge(n int) (at uintptr, size int) {
+	for !a.mayMap(rounded(n)) {
+		if a.mu.stats.Retired == 0 || !a.advance() {
+			return 0, 0
+		}
+	}
 	b := mapped(n)
 	at = address(b)
 	a.mu.large[at] = b
@@ -131,11 +205,14 @@ func (a *Arena) allocLarge(n int) (at uintptr, size int) {
 }
 
 // take returns a block of a class: of what is free, of what readers have left
-// by now, or new memory.
+// by now, or new memory; 0 if there is none.
 func (a *Arena) take(class, size int) uintptr {
 	at, ok := a.mu.holes.take(class, size)
 	for !ok && a.mu.stats.Retired > 0 && a.advance() {
 		at, ok = a.mu.holes.take(class, size)
+	}
+	if !ok && !a.mayMap(chunkBytes) {
+		return 0
 	}
 	if !ok {
 		memory := mapped(chunkBytes)
@@ -151,21 +228,27 @@ func (a *Arena) Free(b []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.mu.closed {
-		a.free(block{address(b), len(b)})
+		a.mu.live -= sizeOfBlock(len(b))
+		a.free(block{address(b), len(b), false})
 	}
 }
 
 // Retire gives a block back that readers may be reading, but that none can
 // find any more.
-func (a *Arena) Retire(b []byte) {
+func (a *Arena) Retire(b []byte) { a.retire(block{address(b), len(b), false}) }
+
+func (a *Arena) retire(b block) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.mu.closed {
 		return
 	}
+	if !b.apart {
+		a.mu.live -= sizeOfBlock(b.size)
+	}
 	limbo := &a.mu.limbo[a.readers.epoch.Load()%3]
-	*limbo = append(*limbo, block{address(b), len(b)})
-	a.mu.stats.Retired += len(b)
+	*limbo = append(*limbo, b)
+	a.mu.stats.Retired += b.size
 	if a.mu.since++; a.mu.since >= patience {
 		a.advance()
 	}
@@ -198,12 +281,15 @@ func (a *Arena) free(b block) {
 		}
 	}
 	a.mu.stats.Blocks--
-	if b.size > largeBytes {
+	if b.apart || b.size > largeBytes {
 		m, ok := a.mu.large[b.at]
 		if !ok {
 			panic(fmt.Sprintf("arena: %d bytes freed that are not a block", b.size))
 		}
 		delete(a.mu.large, b.at)
+		if b.apart {
+			a.mu.apart -= len(m)
+		}
 		a.mu.stats.Used -= len(m)
 		a.mu.stats.Mapped -= len(m)
 		unmap(m)

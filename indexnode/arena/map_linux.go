@@ -12,10 +12,13 @@ import (
 // hugeBytes is the size of a huge page, where they have the usual size.
 const hugeBytes = 2 << 20
 
-// mapped returns at least n bytes from the system. Pages that nobody writes to
+// rounded returns how many bytes are mapped for n.
+func rounded(n int) int { return (n + hugeBytes - 1) &^ (hugeBytes - 1) }
+
+// mapped returns rounded(n) bytes from the system. Pages that nobody writes to
 // take no memory.
 func mapped(n int) []byte {
-	n = (n + hugeBytes - 1) &^ (hugeBytes - 1)
+	n = rounded(n)
 	b, err := unix.MmapPtr(-1, 0, nil, uintptr(n+hugeBytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		panic(fmt.Sprintf("arena: mapping %d bytes: %v", n, err)) // as when the Go heap cannot grow

@@ -4,14 +4,18 @@ package arena
 
 import "unsafe"
 
-// mapped returns at least n bytes of the Go heap, which the collector marks as
+// rounded returns how many bytes are mapped for n.
+func rounded(n int) int { return (n + Align - 1) &^ (Align - 1) }
+
+// mapped returns rounded(n) bytes of the Go heap, which the collector marks as
 // one object and never looks into. So too under the race detector, which sees
 // nothing else.
 func mapped(n int) []byte {
-	words := make([][Align / 8]uint64, n/Align+2)
+	n = rounded(n)
+	words := make([][Align / 8]uint64, n/Align+1)
 	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*Align)
 	skip := int(-address(b) & (Align - 1))
-	return b[skip : skip+(n+Align-1)&^(Align-1)]
+	return b[skip : skip+n]
 }
 
 func unmap([]byte) {}

@@ -120,7 +120,8 @@ func BenchmarkHits(b *testing.B) {
 	for b.Loop() {
 		r := rand.New(rand.NewPCG(3, 3))
 		zipf := rand.NewZipf(r, 1.01, 1, universe-1)
-		c, lru, one := New(Config{FatRecords: size}), newOneLock(b, size), timeline(b, 1)
+		one := timeline(b, 1)
+		c, lru := withRoom(b, size, one), newOneLock(b, size)
 		hits, lruHits, counted := 0, 0, 0
 		for i := range requests {
 			k := key(int(zipf.Uint64()))

@@ -1,8 +1,9 @@
 // Package cache keeps timelines decoded in memory, as FollowFeed did: a fat
-// cache of timelines with records, bounded by the records held, and a skinny
-// cache of timelines known to be empty, bounded by their number. Most
-// (entity, type) pairs of a query are empty; remembering that costs a key.
-// The features of entities are kept beside them, as the timelines of no type.
+// cache of timelines with records, and a skinny cache of timelines known to be
+// empty. Most (entity, type) pairs of a query are empty; remembering that costs
+// a key. The features of entities are kept beside them, as the timelines of no
+// type. All together are bounded by the bytes they take, whatever the records
+// are: see bounds.
 //
 //	Lookup ──► slot of a flat table ──► Timeline, immutable ──► packed rows
 //	 no lock    hash of the key          swapped whole by writers
@@ -39,18 +40,16 @@ import (
 	"github.com/millrace/millrace/indexnode/arena"
 )
 
-// Config bounds a cache. The zero values mean the defaults.
+// Config bounds a cache.
 type Config struct {
-	FatRecords  int // records held by the fat cache; default 2,000,000
-	SkinnyKeys  int // timelines known to be empty; default 4,000,000
-	FeatureRows int // rows of features held, at least one an entity; default 500,000
+	Memory int // bytes that it takes at most; 0: DefaultMemory
 }
 
 // Stats counts what the cache did and holds.
 type Stats struct {
 	FatHits, SkinnyHits, Misses   uint64
 	FatEvictions, SkinnyEvictions uint64 // for room
-	NotAdmitted                   uint64 // read once, and there was no room
+	NotAdmitted                   uint64 // read once, and there was no room, or no block of memory for it
 	Removals                      uint64 // by a write that could not continue the timeline
 	Purges                        uint64
 	Warmed                        uint64 // brought in because it is hot elsewhere
@@ -60,6 +59,8 @@ type Stats struct {
 	FeatureHits, FeatureMisses    uint64
 	FeatureEvictions              uint64      // for room
 	Arena                         arena.Stats // of blocks, of what is folded, and of the index
+	Bound                         int         // Config.Memory
+	Taken                         int         // of it: Arena.Mapped, and of the Go heap what keys take
 }
 
 // Cache is the fat and the skinny cache of one node, and its entities'
@@ -68,7 +69,8 @@ type Cache struct {
 	seeds seeds
 	arena *arena.Arena
 	index index // written under mu
-	hits  [listKinds]atomic.Uint64
+	bounds
+	hits [listKinds]atomic.Uint64
 	// misses are of timelines and of features.
 	misses, featureMisses atomic.Uint64
 
@@ -76,6 +78,7 @@ type Cache struct {
 		sync.Mutex // held by writers
 		lists      [listKinds]list
 		bytes      int
+		keys       int    // bytes, see keyBytes
 		name       []byte // of enter
 
 		notAdmitted, removals, purges, warmed uint64
@@ -84,16 +87,15 @@ type Cache struct {
 
 // New returns an empty cache.
 func New(c Config) *Cache {
-	ca := &Cache{seeds: newSeeds(), arena: arena.New()}
+	if c.Memory <= 0 {
+		c.Memory = DefaultMemory()
+	}
+	ca := &Cache{seeds: newSeeds(), arena: arena.New(), bounds: boundsOf(c.Memory)}
+	ca.arena.Limit(max(ca.mapped, LeastMemory/4*3))
 	ca.index.arena = ca.arena
 	ca.index.table.Store(ca.index.newTable(minBuckets))
-	for kind, limit := range [listKinds]struct{ want, otherwise int }{
-		fat: {c.FatRecords, 2_000_000}, skinny: {c.SkinnyKeys, 4_000_000}, features: {c.FeatureRows, 500_000},
-	} {
-		if limit.want <= 0 {
-			limit.want = limit.otherwise
-		}
-		ca.mu.lists[kind] = newList(limit.want)
+	for kind := range ca.mu.lists {
+		ca.mu.lists[kind] = newList()
 	}
 	return ca
 }
@@ -134,6 +136,7 @@ func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.lists
+	arena := c.arena.Stats()
 	return Stats{
 		FatHits: c.hits[fat].Load(), SkinnyHits: c.hits[skinny].Load(), Misses: c.misses.Load(),
 		FatEvictions: l[fat].evictions, SkinnyEvictions: l[skinny].evictions,
@@ -142,6 +145,7 @@ func (c *Cache) Stats() Stats {
 		Timelines: l[fat].order.keys, Records: l[fat].weight, EmptyKeys: l[skinny].weight, Bytes: c.mu.bytes,
 		FeatureRows: l[features].weight, FeatureHits: c.hits[features].Load(), FeatureMisses: c.featureMisses.Load(),
 		FeatureEvictions: l[features].evictions,
-		Arena:            c.arena.Stats(),
+		Arena:            arena,
+		Bound:            c.memory, Taken: arena.Mapped + c.mu.keys - indexKeyBytes*c.index.live,
 	}
 }

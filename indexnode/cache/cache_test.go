@@ -79,7 +79,20 @@ func content(t testing.TB, tl *Timeline) (numbers []int) {
 }
 
 func key(i int) millrace.Timeline {
-	return millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"}
+	return millrace.Timeline{Entity: millrace.Entity(fmt.Sprintf("member:%06d", i)), Type: "post"}
+}
+
+// withRoom returns a cache with room for n timelines like tl, for n empty ones
+// of the names of key, and for n rows of features like it.
+func withRoom(t testing.TB, n int, tl *Timeline) *Cache {
+	t.Helper()
+	c := New(Config{Memory: LeastMemory})
+	b := c.arena.Alloc(int(tl.size))
+	c.live = n * c.arena.Live()
+	c.arena.Free(b)
+	c.empty = n * keyBytes(nameBytes(key(0)))
+	c.features = n * keyBytes(nameBytes(millrace.Timeline{Entity: key(0).Entity, Type: Features}))
+	return c
 }
 
 // get looks one key up, and says whether Peek agrees.
@@ -94,19 +107,20 @@ func get(t testing.TB, c *Cache, k millrace.Timeline) *Timeline {
 	return tl
 }
 
-func TestFatIsBoundedByRecordsAndSkinnyByKeys(t *testing.T) {
-	c := New(Config{FatRecords: 640, SkinnyKeys: 256, FeatureRows: 100})
+// Each part keeps to its bytes, and uses them.
+func TestEachPartIsBounded(t *testing.T) {
 	full := timeline(t, 3)
+	c := withRoom(t, 200, full)
 	for i := range 10_000 {
 		c.Put(key(i), full)
 		c.Put(millrace.Timeline{Entity: key(i).Entity, Type: "like"}, Empty)
 		c.Put(millrace.Timeline{Entity: key(i).Entity, Type: Features}, Empty)
 	}
 	s := c.Stats()
-	if s.Records > 640 || s.Records < 630 || s.Records != 3*s.Timelines || s.Bytes != s.Timelines*full.bytes() {
+	if s.Timelines != 200 || s.Records != 3*s.Timelines || s.Bytes != s.Timelines*full.bytes() {
 		t.Errorf("fat cache: %+v", s)
 	}
-	if s.EmptyKeys != 256 || s.FeatureRows != 100 || s.SkinnyEvictions != 10_000-256 || s.FeatureEvictions != 10_000-100 {
+	if s.EmptyKeys != 200 || s.FeatureRows != 200 || s.SkinnyEvictions != 10_000-200 || s.FeatureEvictions != 10_000-200 {
 		t.Errorf("skinny cache and features: %+v", s)
 	}
 	if got := uint64(10_000 - s.Timelines); s.FatEvictions != got {
@@ -140,6 +154,26 @@ func TestATimelineIsNeverFatAndSkinny(t *testing.T) {
 	}
 }
 
+// Keys of what is empty have their share however many others came before, and
+// others have the rest.
+func TestKeysOfWhatIsEmptyHaveTheirShare(t *testing.T) {
+	c := New(Config{Memory: LeastMemory})
+	defer c.Close()
+	one := timeline(t, 1)
+	c.keys, c.empty = 400*keyBytes(nameBytes(key(0))), 200*keyBytes(nameBytes(key(0)))
+	for round := range 2 {
+		for i := range 1000 {
+			c.Put(key(1000*round+i), one)
+		}
+		for i := range 1000 {
+			c.Put(key(100_000+1000*round+i), Empty)
+		}
+		if s := c.Stats(); s.EmptyKeys != 200 || s.Timelines != 200 {
+			t.Errorf("round %d: %d empty keys and %d timelines, of 400 keys", round, s.EmptyKeys, s.Timelines)
+		}
+	}
+}
+
 func TestATouchKeepsATimeline(t *testing.T) {
 	for name, read := range map[string]func(testing.TB, *Cache, millrace.Timeline) *Timeline{
 		"Lookup": get,
@@ -149,8 +183,8 @@ func TestATouchKeepsATimeline(t *testing.T) {
 			return r.Get(k)
 		},
 	} {
-		c := New(Config{FatRecords: 4})
 		one := timeline(t, 1)
+		c := withRoom(t, 4, one)
 		c.Put(key(0), one)
 		for i := 1; i < 50; i++ {
 			c.Put(key(i), one)
@@ -166,8 +200,8 @@ func TestATouchKeepsATimeline(t *testing.T) {
 
 // Where everything is touched, room is found all the same.
 func TestEverythingTouchedIsEvicted(t *testing.T) {
-	c := New(Config{FatRecords: 200})
 	one := timeline(t, 1)
+	c := withRoom(t, 200, one)
 	for i := range 1000 {
 		c.Put(key(i), one)
 		for j := max(0, i-200); j <= i; j++ {
@@ -180,8 +214,8 @@ func TestEverythingTouchedIsEvicted(t *testing.T) {
 }
 
 func TestOneHitWondersStayOutside(t *testing.T) {
-	c := New(Config{FatRecords: 100})
 	one := timeline(t, 1)
+	c := withRoom(t, 100, one)
 	for i := range 100 {
 		c.Fill(key(i), one)
 	}

@@ -34,8 +34,7 @@ func (c *Cache) Continue(t millrace.Timeline, l *column.Layout, limit int, add f
 	if c.index.get(k) != was {
 		return false // evicted meanwhile
 	}
-	c.replace(t, k, next)
-	return true
+	return c.replace(t, k, next)
 }
 
 // extender is memory for one extension.

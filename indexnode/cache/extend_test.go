@@ -136,7 +136,7 @@ func TestContinueTwoLayouts(t *testing.T) {
 
 // What left the cache leaves the arena: nothing is lost.
 func TestNothingLeaks(t *testing.T) {
-	c := New(Config{FatRecords: 300, SkinnyKeys: 10})
+	c := withRoom(t, 10, timeline(t, 40))
 	defer c.Close()
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
@@ -163,7 +163,7 @@ func TestNothingLeaks(t *testing.T) {
 		c.arena.Retire(c.arena.Alloc(1))
 	}
 	s := c.Stats().Arena
-	if table := minBuckets * bucketBytes; s.Used > table+64*s.Blocks || s.Blocks > 1+200 {
+	if table := New(Config{Memory: LeastMemory}).Stats().Arena.Used; s.Used > table+64*s.Blocks || s.Blocks > 1+200 {
 		t.Errorf("%+v: besides an index of %d bytes something is left", s, table)
 	}
 }
@@ -230,6 +230,25 @@ func TestFold(t *testing.T) {
 	r.Leave()
 }
 
+// Where there is no memory for what is folded, questions owe anew before it is
+// computed again.
+func TestNoMemoryToFold(t *testing.T) {
+	c := New(Config{Memory: LeastMemory})
+	defer c.Close()
+	c.arena.Limit(32 << 20)
+	c.Put(key(1), timeline(t, 40))
+	tl := get(t, c, key(1))
+	for size := 8 << 20; size >= 64; size /= 2 {
+		for c.arena.Alloc(size) != nil {
+		}
+	}
+	tl.Owe(1000)
+	keepFold(c, key(1), 1, 40)
+	if owed := tl.Owe(1); tl.Folded(1) != nil || owed != 1 {
+		t.Errorf("%d rows are owed, %+v is folded", owed, tl.Folded(1))
+	}
+}
+
 // A model that nobody asks for any more gives its place up, one that is asked
 // for keeps it.
 func TestFoldedPlaces(t *testing.T) {
@@ -279,7 +298,7 @@ func TestModelsHaveIDs(t *testing.T) {
 // that the detector sees, and poisons what it frees.
 func TestReadersKeepWhatTheyFound(t *testing.T) {
 	const keys = 40
-	c := New(Config{FatRecords: 400, SkinnyKeys: 8})
+	c := withRoom(t, 8, timeline(t, 40))
 	defer c.Close()
 	entities := make([]millrace.Entity, keys)
 	for i := range entities {
@@ -363,7 +382,7 @@ func TestReadersKeepWhatTheyFound(t *testing.T) {
 
 // Of two keys with the same tag one is cached at a time, and found by no other.
 func TestKeysWithOneTag(t *testing.T) {
-	c := New(Config{FatRecords: 3})
+	c := withRoom(t, 1, timeline(t, 2))
 	defer c.Close()
 	one, two := id{1<<63 | 7, 1 << 60}, id{1<<63 | 7, 1 << 61}
 	put := func(k id) {

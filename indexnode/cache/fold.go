@@ -126,6 +126,10 @@ func (f *Folded) block() []byte {
 // another was put there meanwhile, or the timeline is on its way out.
 func (c *Cache) Fold(t *Timeline, p Place, m ModelID, own []float64, most float64) {
 	b := c.arena.Alloc(foldedBytes + 8*len(own))
+	if b == nil {
+		t.owed.Store(0) // or every question would compute the numbers again
+		return
+	}
 	f := (*Folded)(unsafe.Pointer(unsafe.SliceData(b)))
 	f.Model, f.First, f.rows, f.Most = m, uint32(t.First().Len()-len(own)), uint32(len(own)), most
 	f.others.Store(0)

@@ -104,7 +104,7 @@ func (s *slot) set(tl *Timeline) {
 }
 
 func (x *index) newTable(buckets int) *table {
-	b := x.arena.Alloc(buckets * bucketBytes)
+	b := x.arena.AllocApart(buckets * bucketBytes)
 	clear(b)
 	return &table{uint64(buckets - 1), unsafe.Slice((*bucket)(unsafe.Pointer(unsafe.SliceData(b))), buckets), b}
 }
@@ -199,12 +199,16 @@ func (t *table) insert(tag, value uint64) int {
 }
 
 // rebuild puts a table of the keys with values in the place of the one that
-// is there, twice as large unless those without were what filled it.
+// is there: twice as large unless those without were what filled it, smaller
+// where few have one.
 func (x *index) rebuild() {
 	t := x.table.Load()
 	buckets := len(t.buckets)
 	if 3*x.live > bucketSlots*buckets {
 		buckets *= 2
+	}
+	for 12*x.live < bucketSlots*buckets && buckets > minBuckets {
+		buckets /= 2
 	}
 	next := x.newTable(buckets)
 	for i := range bucketSlots * len(t.buckets) {
@@ -214,7 +218,7 @@ func (x *index) rebuild() {
 	}
 	x.used = x.live
 	x.table.Store(next)
-	x.arena.Retire(t.block)
+	x.arena.RetireApart(t.block)
 }
 
 // reset makes the index empty, and returns what was in it.
@@ -227,6 +231,6 @@ func (x *index) reset() iter.Seq[*Timeline] {
 				return
 			}
 		}
-		x.arena.Retire(was.block)
+		x.arena.RetireApart(was.block)
 	}
 }

@@ -28,6 +28,7 @@ func isOf(kind listKind, tl *Timeline) bool {
 	return kind == features || (kind == skinny) == (tl.records == 0)
 }
 
+// weightOf is what is told of a list: records, keys, or rows of features.
 func weightOf(kind listKind, tl *Timeline) int {
 	if kind == skinny {
 		return 1
@@ -40,15 +41,15 @@ func isFeatures(t millrace.ContentType) bool { return t == Features || t == Obje
 // list is the keys of a cache in the order of their eviction.
 type list struct {
 	order     order
-	weight    int
-	limit     int
+	weight    int // see weightOf
+	bytes     int // of the blocks and of the keys
 	evictions uint64
 	door      doorkeeper
 }
 
 // newList returns a list whose order has no bound of its own: only the cache
-// knows the weights.
-func newList(limit int) list { return list{order: newOrder(), limit: limit} }
+// knows the bytes.
+func newList() list { return list{order: newOrder()} }
 
 // doorkeeper remembers, roughly, what asked for room lately: two bits of a
 // set for each. It forgets all at once when it is a quarter full.

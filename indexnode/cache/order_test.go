@@ -52,7 +52,7 @@ func TestOrder(t *testing.T) {
 // A key that leaves and enters again and again, while nothing is evicted, does
 // not fill the memory, and its old places are not taken for the new one.
 func TestOrderForgetsWhoLeft(t *testing.T) {
-	c := New(Config{SkinnyKeys: 3})
+	c := withRoom(t, 3, timeline(t, 1))
 	c.Put(key(1), Empty)
 	c.Put(key(2), Empty)
 	for range 10*maxOld + 3 {

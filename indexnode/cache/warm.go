@@ -18,10 +18,18 @@ type Hot struct {
 // are cached like others, and are not told as hot.
 const maxNameBytes = 80
 
+// nameBytes returns how long the name of a key is.
+func nameBytes(t millrace.Timeline) int {
+	if n := 1 + len(t.Type) + len(t.Entity); n <= maxNameBytes {
+		return n
+	}
+	return 0
+}
+
 // appendName appends the name of a key: the length of its type, its type, its
 // entity; or nothing if that is too long.
 func appendName(b []byte, t millrace.Timeline) []byte {
-	if 1+len(t.Type)+len(t.Entity) > maxNameBytes {
+	if nameBytes(t) == 0 {
 		return b
 	}
 	b = append(append(b, byte(len(t.Type))), t.Type...)
@@ -97,7 +105,8 @@ func (c *Cache) hotOf(kind listKind, co *cohort, mark uint64, wanted func([]byte
 // considered for eviction: never what questions use.
 type Warming struct {
 	c        *Cache
-	evicted  [listKinds]int // weight
+	evicted  [listKinds]int // bytes
+	most     [listKinds]int // bytes that there were at once
 	declined [listKinds]int // in a row
 }
 
@@ -135,21 +144,25 @@ func (w *Warming) Put(t millrace.Timeline, tl *Timeline) bool {
 	if c.index.get(k) != nil {
 		return true
 	}
-	if !w.makeRoom(kind, weightOf(kind, tl)) {
+	if !w.makeRoom(kind, tl.bytes(), keyBytes(nameBytes(t))) {
 		w.declined[kind]++
 		return false
 	}
 	w.declined[kind] = 0
+	if !c.replace(t, k, tl) {
+		return false
+	}
 	c.mu.warmed++
-	c.replace(t, k, tl)
 	return true
 }
 
-// makeRoom evicts what is cold until a list has room for a weight.
-func (w *Warming) makeRoom(kind listKind, weight int) bool {
+// makeRoom evicts what is cold until a list has room for a timeline and its key.
+func (w *Warming) makeRoom(kind listKind, timeline, key int) bool {
 	c, l := w.c, &w.c.mu.lists[kind]
-	for looked := 0; l.weight+weight > l.limit; {
-		if looked == maxReplays || l.order.keys == 0 || w.evicted[kind]+weight > l.limit/warmShare {
+	most := max(w.most[kind], l.bytes) // of what a full list has
+	w.most[kind] = most
+	for looked := 0; !c.fits(kind, timeline, key); {
+		if looked == maxReplays || l.order.keys == 0 || w.evicted[kind]+timeline+key > most/warmShare {
 			return false
 		}
 		e := l.order.pop()
@@ -162,10 +175,10 @@ func (w *Warming) makeRoom(kind listKind, weight int) bool {
 			looked++
 			continue
 		}
-		before := l.weight
+		before := l.bytes
 		l.evictions++
-		c.forget(kind, i)
-		w.evicted[kind] += before - l.weight
+		c.forget(kind, i, len(e.name))
+		w.evicted[kind] += before - l.bytes
 	}
 	return true
 }

@@ -26,9 +26,9 @@ func everybody([]byte) bool { return true }
 // evicted or removed, and whose name is long, is not told; of each key it is
 // told once.
 func TestHot(t *testing.T) {
-	c := New(Config{FatRecords: 3000})
-	defer c.Close()
 	one := timeline(t, 1)
+	c := withRoom(t, 3000, one)
+	defer c.Close()
 	for i := range 4000 { // more than fit, and more than a cohort has
 		c.Put(key(i), one)
 	}
@@ -63,9 +63,9 @@ func TestHot(t *testing.T) {
 // What is hot is told while others write, and what is told has a name that
 // was put.
 func TestHotWhileWritten(t *testing.T) {
-	c := New(Config{FatRecords: 2000, SkinnyKeys: 2000})
-	defer c.Close()
 	one := timeline(t, 1)
+	c := withRoom(t, 2000, one)
+	defer c.Close()
 	var writers sync.WaitGroup
 	for w := range 2 {
 		writers.Go(func() {
@@ -102,7 +102,7 @@ func TestWarmingTakesNothingThatIsUsed(t *testing.T) {
 	const size = 4000
 	one := timeline(t, 1)
 	fill := func(used int) *Cache {
-		c := New(Config{FatRecords: size})
+		c := withRoom(t, size, one)
 		for i := range size {
 			c.Put(key(i), one)
 		}
@@ -132,7 +132,7 @@ func TestWarmingTakesNothingThatIsUsed(t *testing.T) {
 		}
 		c.Close()
 	}
-	c := New(Config{FatRecords: size})
+	c := withRoom(t, size, one)
 	defer c.Close()
 	w := c.Warm()
 	for i := range size {

@@ -16,7 +16,7 @@ func (c *Cache) put(t millrace.Timeline, tl *Timeline, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.lists[kind]
-	if c.index.get(k) == nil && !force && l.weight+weightOf(kind, tl) > l.limit && !l.door.seen(k, l.order.keys) {
+	if c.index.get(k) == nil && !force && !c.fits(kind, tl.bytes(), keyBytes(nameBytes(t))) && !l.door.seen(k, l.order.keys) {
 		c.mu.notAdmitted++
 		return
 	}
@@ -24,12 +24,26 @@ func (c *Cache) put(t millrace.Timeline, tl *Timeline, force bool) {
 }
 
 // replace puts a copy of a timeline into the cache, in the place of what is
-// there. The caller holds mu.
-func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) {
+// there, and reports whether it did; else there is nothing of the key. The
+// caller holds mu.
+func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) bool {
 	t := c.index.table.Load()
 	i := t.find(k)
 	if (i < 0 || t.slot(i).get() == nil) && t.holder(k.tag) >= 0 {
-		return // another key has the tag, by which the lists know it
+		return false // another key has the tag, by which the lists know it
+	}
+	before := valueAt(t, i)
+	tl = c.own(tl) // which may evict what is there
+	switch {
+	case tl == nil:
+		c.mu.notAdmitted++
+		if i >= 0 {
+			c.drop(key, i)
+		}
+		return false
+	case tl.Older() != nil && valueAt(t, i) != before:
+		c.arena.Free(tl.block()) // what it continues is gone
+		return false
 	}
 	if i < 0 {
 		if c.index.full() {
@@ -38,7 +52,6 @@ func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) {
 		i = c.index.insert(k)
 	}
 	was := c.index.table.Load().slot(i).get()
-	tl = c.own(tl)
 	kind := kindOf(key, tl)
 	switch {
 	case was == nil:
@@ -46,22 +59,39 @@ func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) {
 	case kindOf(key, was) == kind:
 		l := &c.mu.lists[kind]
 		l.weight += weightOf(kind, tl) - weightOf(kind, was)
+		l.bytes += tl.bytes() - was.bytes()
 		c.mu.bytes += tl.bytes() - was.bytes()
 	default:
-		c.leave(kindOf(key, was), was)
+		c.leave(kindOf(key, was), was, nameBytes(key))
 		c.enter(key, kind, i, tl)
 	}
 	c.index.set(i, tl)
 	c.retire(was, tl)
-	c.evict(kind)
+	if kind != fat {
+		c.evict(kind, c.within)
+	}
+	c.evict(fat, c.fits) // which has what the others leave
+	return true
 }
 
-// own returns a copy of a timeline in the arena.
+// valueAt returns what is in a slot; nil for slot -1.
+func valueAt(t *table, i int) *Timeline {
+	if i < 0 {
+		return nil
+	}
+	return t.slot(i).get()
+}
+
+// own returns a copy of a timeline in the arena, or nil if there is no memory
+// for it.
 func (c *Cache) own(tl *Timeline) *Timeline {
 	if tl == Empty {
 		return tl
 	}
-	b := c.arena.Alloc(int(tl.size))
+	b := c.alloc(int(tl.size))
+	if b == nil {
+		return nil
+	}
 	copy(b, tl.block())
 	tl = timelineOf(b)
 	tl.cached = true
@@ -92,26 +122,41 @@ func (c *Cache) enter(key millrace.Timeline, kind listKind, i int, tl *Timeline)
 	l := &c.mu.lists[kind]
 	c.mu.name = appendName(c.mu.name[:0], key)
 	l.order.enter(entry{c.index.table.Load().slot(i).enter(), c.mu.name})
-	l.weight += weightOf(kind, tl)
-	c.mu.bytes += tl.bytes()
+	c.weigh(kind, 1, tl, len(c.mu.name))
 }
 
-func (c *Cache) leave(kind listKind, tl *Timeline) {
-	l := &c.mu.lists[kind]
-	l.order.leave()
-	l.weight -= weightOf(kind, tl)
-	c.mu.bytes -= tl.bytes()
+func (c *Cache) leave(kind listKind, tl *Timeline, name int) {
+	c.mu.lists[kind].order.leave()
+	c.weigh(kind, -1, tl, name)
+}
+
+// weigh adds a timeline to what is counted, or takes it off.
+func (c *Cache) weigh(kind listKind, sign int, tl *Timeline, name int) {
+	l, bytes, key := &c.mu.lists[kind], sign*tl.bytes(), sign*keyBytes(name)
+	l.weight += sign * weightOf(kind, tl)
+	l.bytes += bytes + key
+	c.mu.bytes += bytes
+	c.mu.keys += key
 }
 
 // maxReplays bounds how many touches one eviction replays, lest it walk the
 // whole list when everything was touched.
 const maxReplays = 32
 
-// evict makes a list fit its limit again.
-func (c *Cache) evict(kind listKind) {
+// evict makes a list fit a bound again. One key stays in any case.
+func (c *Cache) evict(kind listKind, fits func(kind listKind, timeline, key int) bool) {
 	l := &c.mu.lists[kind]
 	l.order.tidy(func(p place) bool { return c.at(kind, p) >= 0 })
-	for replays := 0; l.weight > l.limit && l.order.keys > 1; {
+	for !fits(kind, 0, 0) && l.order.keys > 1 {
+		c.evictOldest(kind)
+	}
+}
+
+// evictOldest takes the key out of a list that was looked up least recently, as
+// far as touches tell, and reports whether there was one.
+func (c *Cache) evictOldest(kind listKind) bool {
+	l := &c.mu.lists[kind]
+	for replays := 0; l.order.keys > 0; {
 		e := l.order.pop()
 		i := c.at(kind, e.place)
 		if i < 0 {
@@ -124,10 +169,11 @@ func (c *Cache) evict(kind listKind) {
 			replays++
 			continue
 		}
-		replays = 0
 		l.evictions++
-		c.forget(kind, i)
+		c.forget(kind, i, len(e.name))
+		return true
 	}
+	return false
 }
 
 // at returns the number of the slot of the key that took a place in a list, or
@@ -140,10 +186,17 @@ func (c *Cache) at(kind listKind, p place) int {
 	return -1
 }
 
+// drop takes a key out that may have a value.
+func (c *Cache) drop(t millrace.Timeline, i int) {
+	if tl := c.index.table.Load().slot(i).get(); tl != nil {
+		c.forget(kindOf(t, tl), i, nameBytes(t))
+	}
+}
+
 // forget takes a key out that has a value.
-func (c *Cache) forget(kind listKind, i int) {
+func (c *Cache) forget(kind listKind, i, name int) {
 	tl := c.index.table.Load().slot(i).get()
-	c.leave(kind, tl)
+	c.leave(kind, tl, name)
 	c.index.set(i, nil)
 	c.retire(tl, nil)
 }
@@ -157,8 +210,8 @@ func (c *Cache) Remove(t millrace.Timeline) {
 	if i < 0 {
 		return
 	}
-	if tl := c.index.table.Load().slot(i).get(); tl != nil {
-		c.forget(kindOf(t, tl), i)
+	if c.index.table.Load().slot(i).get() != nil {
+		c.drop(t, i)
 		c.mu.removals++
 	}
 }
@@ -171,9 +224,9 @@ func (c *Cache) Purge() {
 		c.retire(tl, nil)
 	}
 	for i := range c.mu.lists {
-		c.mu.lists[i].order = newOrder()
-		c.mu.lists[i].weight = 0
+		l := &c.mu.lists[i]
+		l.order, l.weight, l.bytes = newOrder(), 0, 0
 	}
-	c.mu.bytes = 0
+	c.mu.bytes, c.mu.keys = 0, 0
 	c.mu.purges++
 }

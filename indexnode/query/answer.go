@@ -60,6 +60,7 @@ func (q *Query) unrank() {
 	q.dropItems()
 	clear(q.perEntity)
 	clear(q.byObject)
+	q.lacking, q.looked = nil, 0
 	q.stages.Capped = 0
 }
 
@@ -118,7 +119,10 @@ func (q *Query) admit(c candidate) {
 	it := q.nextItem()
 	it.Rank, it.Object, it.Schema = rank, object, schema
 	it.Body = s.rows.BytesAt(at.body, int(c.row))
-	if q.spec.Explain || q.spec.Features {
+	if q.spec.Measure {
+		q.measure(s, int(c.row))
+	}
+	if q.spec.Explain || q.spec.Features || q.spec.Shadow != nil {
 		q.account(it, s, int(c.row))
 	}
 }
@@ -129,6 +133,7 @@ func (q *Query) account(it *Item, s segment, row int) {
 	if err := q.objectsOf(p.scorer, &p.columns, w); err != nil {
 		panic(err) // the scan has joined the same
 	}
+	q.scoring = true
 	if q.spec.Features {
 		e, _ := p.scorer.Features(w.slab, 0, w.features)
 		it.Features = e.Features
@@ -136,6 +141,9 @@ func (q *Query) account(it *Item, s segment, row int) {
 	if q.spec.Explain {
 		why := p.scorer.Explain(w.slab, 0, w.features)
 		it.Why = &why
+	}
+	q.scoring = false
+	if q.spec.Explain || q.spec.Shadow != nil {
 		it.Shadow = q.shadow(p, w)
 	}
 }

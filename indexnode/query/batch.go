@@ -255,11 +255,13 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	if b.objects != nil {
 		p.scorer.SetObjects(b.objects.Slab())
 	}
+	began := q.begins()
 	if b.kind == folded {
 		p.scorer.ScoreFolded(b.own, rows, sel, features, scores)
 	} else {
 		p.scorer.Score(rows, sel, features, scores)
 	}
+	q.ends(began, len(sel))
 	q.prefetch(q.prefetched + whileScanned)
 	q.take(b.spans, sel, rows.Column(p.time), scores)
 	return nil

@@ -3,7 +3,6 @@ package query
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"runtime"
 	"runtime/metrics"
@@ -241,7 +240,7 @@ func BenchmarkMemory(b *testing.B) {
 	pointers = nil
 
 	base = heapBytes()
-	c := cache.New(cache.Config{FatRecords: math.MaxInt})
+	c := cache.New(cache.Config{})
 	defer c.Close()
 	func() {
 		keys, all := build(memoryTimelines, inHeap)

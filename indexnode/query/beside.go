@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"time"
 
 	"github.com/millrace/millrace/relevance"
 )
@@ -12,13 +13,14 @@ import (
 // long as those of the query.
 func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item, err error) {
 	p := besidePass{q: q, joint: j, plans: make([]*besidePlan, len(q.plans))}
+	q.scoring, q.besideTook = false, 0 // it is another model's turn
 	done := false
 	defer func() {
 		if !done { // what was interrupted is not used again
 			q.beside = nil
 		}
 	}()
-	ranks := q.rankers(len(j.Models()))
+	ranks := q.rankers(j.Models())
 	p.open = append(p.open, ranks...)
 	for len(p.live()) > 0 {
 		if err := p.run(ctx); err != nil {
@@ -33,14 +35,19 @@ func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item,
 }
 
 // rankers returns queries that rank the segments of q.
-func (q *Query) rankers(n int) []*Query {
+func (q *Query) rankers(models []*relevance.Model) []*Query {
+	n := len(models)
 	for len(q.beside) < n {
 		q.beside = append(q.beside, newQuery())
 	}
+	for _, r := range q.beside[n:] {
+		r.measures = nil
+	}
 	spec := q.spec
 	spec.Explain, spec.Features, spec.Shadow, spec.ShadowErr = false, false, nil, nil
-	for _, r := range q.beside[:n] {
+	for i, r := range q.beside[:n] {
 		r.begin(spec)
+		r.measures, r.lacking, r.looked = models[i], nil, 0
 		r.asked, r.places, r.plans = q.asked, q.places, q.plans
 	}
 	return q.beside[:n]
@@ -166,7 +173,11 @@ func (p *besidePass) scan(ctx context.Context, pl *besidePlan) error {
 	if b.objects != nil {
 		pl.scorer.SetObjects(b.objects.Slab())
 	}
+	p.q.scoring = true
+	began := time.Now()
 	pl.scorer.Score(rows, sel, features, p.out)
+	p.q.besideTook += time.Since(began)
+	p.q.scoring = false
 	for i, r := range p.open {
 		if r != nil {
 			r.take(b.spans, sel, rows.Column(pl.time), p.out[i])

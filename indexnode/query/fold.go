@@ -107,7 +107,9 @@ func (f *folder) bind(p *plan) (err error) {
 func (f *folder) score(q *Query) {
 	n, at := f.batch.Len(), len(f.own)
 	f.own = slices.Grow(f.own, n)[:at+n]
+	began := q.begins()
 	f.scorer.Score(f.batch.Slab(), q.upTo(n), nil, f.own[at:])
+	q.ends(began, n)
 	f.batch.Clear()
 }
 

@@ -47,55 +47,76 @@ type listWorld struct {
 	keys   []millrace.Timeline
 	ours   []*cache.Timeline
 	theirs [][]listRecord
-	bytes  int // of bodies
+	bytes  int     // of bodies
+	record float64 // bytes that a cached one takes
 }
 
+// newListWorld makes timelines of a thousand different ones: to encode all anew
+// would take longer than the benchmark.
 func newListWorld(b *testing.B, timelines int) *listWorld {
+	w, before := &listWorld{}, 0
+	if held.Cache != nil {
+		before = held.Stats().Bytes
+	}
+	r := rand.New(rand.NewPCG(16, 16))
+	different := min(timelines, 1000)
+	slabs, records := make([]*column.Slab, different), make([][]listRecord, different)
+	for i := range slabs {
+		slabs[i], records[i] = drawList(b, r, i)
+	}
+	for i := range timelines {
+		at := i * 7919 % different
+		w.keys = append(w.keys, millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"})
+		w.ours, w.theirs = append(w.ours, hold(b, slabs[at])), append(w.theirs, slices.Clone(records[at]))
+		body := slabs[at].Layout().Index(schemas.BodyColumn)
+		for row := range listRows {
+			w.bytes += len(slabs[at].StringAt(body, row))
+		}
+	}
+	w.record = float64(held.Stats().Bytes-before) / float64(timelines*listRows)
+	return w
+}
+
+// drawList draws the records of the i-th timeline.
+func drawList(b *testing.B, r *rand.Rand, i int) (*column.Slab, []listRecord) {
 	s := schemas.Activity()
 	d, err := schemas.NewDecoder(s, s)
 	if err != nil {
 		b.Fatal(err)
 	}
-	w := &listWorld{}
-	r := rand.New(rand.NewPCG(16, 16))
 	words := strings.Fields("about the day at sea when all of us saw how far a boat may go before night and nobody said a word to anybody else until morning came")
-	for i := range timelines {
-		key := millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i)), Type: "post"}
-		times := make([]int64, listRows)
-		for j := range times {
-			times[j] = asOf - r.Int64N(listDays*dayMillis) - 1
-		}
-		slices.Sort(times)
-		records := make([]listRecord, listRows)
-		a := column.New(s.Layout(), listRows, listRows*512).Append()
-		for j := range records {
-			rec := &records[j]
-			*rec = listRecord{
-				id: fmt.Sprintf("post:%d/%d", i, j), object: fmt.Sprint("article:", r.IntN(100_000)), language: [...]string{"en", "de", "es", "zh"}[r.IntN(4)],
-				at: times[j], likes: r.Int64N(48), comments: r.Int64N(9), impressions: r.Int64N(5000),
-			}
-			var text, list []string
-			for range 30 + r.IntN(12) {
-				text = append(text, words[r.IntN(len(words))])
-			}
-			rec.text = strings.Join(text, " ")
-			for k := range rec.features {
-				rec.features[k] = float32(r.NormFloat64())
-				list = append(list, fmt.Sprint(rec.features[k]))
-			}
-			body, err := s.EncodeJSON(fmt.Appendf(nil, `{"id":%q,"actor":%q,"verb":"post","created_at":%d,"object":%q,"language":%q,"text":%q,"likes":%d,"comments":%d,"impressions":%d,"features":[%s]}`,
-				rec.id, key.Entity, rec.at, rec.object, rec.language, rec.text, rec.likes, rec.comments, rec.impressions, strings.Join(list, ",")))
-			if err == nil {
-				err = d.Append(a, body)
-			}
-			if err != nil {
-				b.Fatal(err)
-			}
-			w.bytes += len(body)
-		}
-		w.keys, w.ours, w.theirs = append(w.keys, key), append(w.ours, hold(b, a.Slab())), append(w.theirs, records)
+	times := make([]int64, listRows)
+	for j := range times {
+		times[j] = asOf - r.Int64N(listDays*dayMillis) - 1
 	}
-	return w
+	slices.Sort(times)
+	records := make([]listRecord, listRows)
+	a := column.New(s.Layout(), listRows, listRows*512).Append()
+	for j := range records {
+		rec := &records[j]
+		*rec = listRecord{
+			id: fmt.Sprintf("post:%d/%d", i, j), object: fmt.Sprint("article:", r.IntN(100_000)), language: [...]string{"en", "de", "es", "zh"}[r.IntN(4)],
+			at: times[j], likes: r.Int64N(48), comments: r.Int64N(9), impressions: r.Int64N(5000),
+		}
+		var text, list []string
+		for range 30 + r.IntN(12) {
+			text = append(text, words[r.IntN(len(words))])
+		}
+		rec.text = strings.Join(text, " ")
+		for k := range rec.features {
+			rec.features[k] = float32(r.NormFloat64())
+			list = append(list, fmt.Sprint(rec.features[k]))
+		}
+		body, err := s.EncodeJSON(fmt.Appendf(nil, `{"id":%q,"actor":"member:%d","verb":"post","created_at":%d,"object":%q,"language":%q,"text":%q,"likes":%d,"comments":%d,"impressions":%d,"features":[%s]}`,
+			rec.id, i, rec.at, rec.object, rec.language, rec.text, rec.likes, rec.comments, rec.impressions, strings.Join(list, ",")))
+		if err == nil {
+			err = d.Append(a, body)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	return a.Slab(), records
 }
 
 // listModel is one of two models of 30 terms; near is what it reads of the list
@@ -187,129 +208,157 @@ func (r *listRecord) score(language string, near bool, w *[listItems]float64) fl
 // BenchmarkLists gives the figures of that workload: CPU time of ours against
 // loops over structs, from resolved timelines to ranked items, by turns; what a
 // cached record takes against its body; and of explained answers against plain
-// ones. Ours is measured with what is folded, without, and with models whose
-// rest reads the list.
+// ones. Ours is measured with what is folded, without, and with models of which
+// the part that is not folded reads the list.
 func BenchmarkLists(b *testing.B) {
+	l := newListRun(b, "viewer.near", false)
+	var ours, theirs, full, explained []time.Duration
+	for range 41 {
+		q, t := l.draw()
+		ours, theirs = append(ours, l.answer(b, false, q)), append(theirs, l.byHand(t))
+		q, _ = l.draw()
+		explained = append(explained, l.answer(b, true, q))
+		folding = false
+		full = append(full, l.answer(b, false, q))
+		folding = true
+	}
+	q, _ := l.draw()
+	b.ReportAllocs()
+	for b.Loop() {
+		l.answer(b, false, q)
+	}
+	bodies := float64(l.world.bytes) / float64(len(l.world.keys)*listRows)
+	b.ReportMetric(float64(median(ours).Microseconds())/listQuestions, "us/question")
+	b.ReportMetric(float64(median(theirs).Microseconds())/listQuestions, "us/question-by-hand")
+	b.ReportMetric(float64(l.candidates)/float64(l.asked), "candidates")
+	b.ReportMetric(float64(l.kept)/float64(l.candidates), "kept")
+	b.ReportMetric(l.world.record, "B/record")
+	b.ReportMetric(bodies, "B/record-body")
+	figure.Print("lists_vs_by_hand", ratio(ours, theirs), "x", 0.5)
+	figure.Tell("lists_unfolded_vs_by_hand", ratio(full, theirs), "x")
+	figure.Print("lists_explained_vs_plain", ratio(explained, ours), "x", 3)
+	figure.Print("lists_bytes_vs_body", l.world.record/bodies, "x", 1.1)
+	two, _ := l.draw()
+	figure.Print("lists_allocs", testing.AllocsPerRun(20, func() { l.answer(b, false, two[:2]) }), "allocations", 0)
+
+	ours, theirs, l = nil, nil, newListRun(b, "viewer.near * record.features[0]", true)
+	for range 41 {
+		q, t := l.draw()
+		ours, theirs = append(ours, l.answer(b, false, q)), append(theirs, l.byHand(t))
+	}
+	figure.Tell("lists_in_the_rest_vs_by_hand", ratio(ours, theirs), "x")
+	runtime.KeepAlive(l)
+}
+
+// listQuestions is how many questions are measured at a time.
+const listQuestions = 10
+
+// listRun is a world of which all is folded for two models, and questions to it.
+type listRun struct {
+	world   *listWorld
+	r       *rand.Rand
+	spec    Spec
+	near    bool // the models read the list for the viewer
+	models  [2]*relevance.Model
+	weights [2][listItems]float64
+
+	asked, candidates, kept int64
+}
+
+func newListRun(b *testing.B, near string, reads bool) *listRun {
 	timelines := 30_000
 	if testing.Short() {
 		timelines = 2000
 	}
-	began := int64(0)
-	if held.Cache != nil {
-		began = int64(held.Stats().Bytes)
-	}
-	w := newListWorld(b, timelines)
-	bytes := float64(int64(held.Stats().Bytes)-began) / float64(timelines*listRows)
 	f, err := filter.Compile(`record.likes >= 23 && record.language in viewer.languages`, expr.Env{Record: []*column.Layout{schemas.Activity().Layout()}})
 	if err != nil {
 		b.Fatal(err)
 	}
-	spec := Spec{
+	l := &listRun{world: newListWorld(b, timelines), r: rand.New(rand.NewPCG(17, 17)), near: reads}
+	l.spec = Spec{
 		From: asOf - windowDays*dayMillis, To: asOf, AsOf: asOf, Filter: f, Limit: 20, DistinctObjects: true, Folds: held.Cache,
 		Viewer: &millrace.Viewer{ID: "member:1", Attributes: map[string]any{"language": "en", "languages": []string{"en", "de"}}, Features: map[string]float64{"near": 0.5}},
 	}
-	r := rand.New(rand.NewPCG(17, 17))
-	drawn := func(n int) (ours [][]asked, theirs [][][]listRecord) {
-		for range n {
-			var q []asked
-			var t [][]listRecord
-			for range listTimelines {
-				at := r.IntN(timelines)
-				q, t = append(q, asked{timeline: w.keys[at], held: w.ours[at]}), append(t, w.theirs[at])
-			}
-			ours, theirs = append(ours, q), append(theirs, t)
+	for n := range l.models {
+		l.models[n], l.weights[n] = listModel(b, n, near)
+	}
+	l.check(b)
+	var q []asked
+	for at := range l.world.keys {
+		q = append(q, asked{timeline: l.world.keys[at], held: l.world.ours[at]})
+	}
+	for range 16 { // until all is folded
+		for some := range slices.Chunk(q, listTimelines) {
+			l.answer(b, false, [][]asked{some, some})
 		}
-		return ours, theirs
 	}
-	const questions = 40
-	var models [2][2]*relevance.Model // by whether the rest reads the list
-	var weights [2][listItems]float64
-	for n := range 2 {
-		models[0][n], weights[n] = listModel(b, n, "viewer.near")
-		models[1][n], _ = listModel(b, n, "viewer.near * record.features[0]")
-	}
-	var candidates, kept int64
-	answer := func(near int, explain bool, queries [][]asked) time.Duration {
-		spec := spec
-		spec.Explain = explain
-		return timed(func() {
-			for i, asks := range queries {
-				spec.Model = models[near][i%2]
-				q := New(spec)
-				for i := range asks {
-					q.Add(asks[i].timeline, asks[i].held, column.Packed{})
-				}
-				if err := q.Scan(context.Background()); err != nil {
-					b.Fatal(err)
-				}
-				a := q.Answer()
-				candidates, kept = candidates+a.Stages.Candidates, kept+a.Stages.Scored
-				q.Release()
+	for i, tl := range l.world.ours {
+		for _, m := range l.models {
+			if tl.Folded(cache.IDOf(m)) == nil && tl.First().FirstAt(int64(l.spec.From)) < listRows {
+				b.Fatalf("timeline %d is not folded", i)
 			}
-		})
+		}
 	}
-	byHand := func(near bool, queries [][][]listRecord) time.Duration {
-		return timed(func() {
-			for i, q := range queries {
-				askList(q, int64(spec.From), "en", near, &weights[i%2])
-			}
-		})
-	}
-	sameAnswers(b, spec, models, weights, drawn)
-	for range 12 * timelines / (questions * listTimelines) * 2 { // all is folded
-		q, _ := drawn(questions)
-		answer(0, false, q)
-		answer(1, false, q)
-	}
-	candidates, kept = 0, 0
-	var ours, theirs, full, near, theirNear, explained []time.Duration
-	for range 9 {
-		q, t := drawn(questions)
-		ours, theirs = append(ours, answer(0, false, q)), append(theirs, byHand(false, t))
-		q, t = drawn(questions)
-		near, theirNear = append(near, answer(1, false, q)), append(theirNear, byHand(true, t))
-		q, _ = drawn(questions)
-		explained = append(explained, answer(0, true, q))
-		folding = false
-		full = append(full, answer(0, false, q))
-		folding = true
-	}
-	q, _ := drawn(questions)
-	b.ReportAllocs()
-	for b.Loop() {
-		answer(0, false, q)
-	}
-	runtime.KeepAlive(w)
-	b.ReportMetric(float64(median(ours).Microseconds())/questions, "us/question")
-	b.ReportMetric(float64(median(theirs).Microseconds())/questions, "us/question-by-hand")
-	b.ReportMetric(float64(candidates)/float64(len(ours)*4*questions), "candidates")
-	b.ReportMetric(float64(kept)/float64(candidates), "kept")
-	b.ReportMetric(bytes, "B/record")
-	b.ReportMetric(float64(w.bytes)/float64(timelines*listRows), "B/record-body")
-	figure.Print("lists_vs_by_hand", ratio(ours, theirs), "x", 0.5)
-	figure.Tell("lists_unfolded_vs_by_hand", ratio(full, theirs), "x")
-	figure.Tell("lists_in_the_rest_vs_by_hand", ratio(near, theirNear), "x")
-	figure.Print("lists_explained_vs_plain", ratio(explained, ours), "x", 3)
-	figure.Print("lists_bytes_vs_body", bytes*float64(timelines*listRows)/float64(w.bytes), "x", 1.1)
-	figure.Print("lists_allocs", testing.AllocsPerRun(20, func() { answer(0, false, q[:2]) }), "allocations", 0)
+	l.asked, l.candidates, l.kept = 0, 0, 0
+	return l
 }
 
-func ratio(a, b []time.Duration) float64 { return float64(median(a)) / float64(median(b)) }
+// draw draws questions, as ours and by hand.
+func (l *listRun) draw() (ours [][]asked, theirs [][][]listRecord) {
+	for range listQuestions {
+		var q []asked
+		var t [][]listRecord
+		for range listTimelines {
+			at := l.r.IntN(len(l.world.keys))
+			q, t = append(q, asked{timeline: l.world.keys[at], held: l.world.ours[at]}), append(t, l.world.theirs[at])
+		}
+		ours, theirs = append(ours, q), append(theirs, t)
+	}
+	return ours, theirs
+}
 
-// sameAnswers holds ours against those by hand.
-func sameAnswers(b *testing.B, spec Spec, models [2][2]*relevance.Model, weights [2][listItems]float64, drawn func(int) ([][]asked, [][][]listRecord)) {
-	b.Helper()
-	ours, theirs := drawn(8)
-	for i := range ours {
-		spec.Model = models[i/2%2][i%2]
-		q := New(spec)
-		for _, a := range ours[i] {
-			q.Add(a.timeline, a.held, column.Packed{})
+// answer answers questions, the models by turns.
+func (l *listRun) answer(b *testing.B, explain bool, queries [][]asked) time.Duration {
+	spec := l.spec
+	spec.Explain = explain
+	return timed(func() {
+		for i, q := range queries {
+			spec.Model = l.models[i%2]
+			ask := l.ask(b, spec, q)
+			stages := ask.Answer().Stages
+			l.asked, l.candidates, l.kept = l.asked+1, l.candidates+stages.Candidates, l.kept+stages.Scored
+			ask.Release()
 		}
-		if err := q.Scan(context.Background()); err != nil {
-			b.Fatal(err)
+	})
+}
+
+func (l *listRun) ask(b *testing.B, s Spec, timelines []asked) *Query {
+	q := New(s)
+	for i := range timelines {
+		q.Add(timelines[i].timeline, timelines[i].held, column.Packed{})
+	}
+	if err := q.Scan(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+	return q
+}
+
+func (l *listRun) byHand(queries [][][]listRecord) time.Duration {
+	return timed(func() {
+		for i, q := range queries {
+			askList(q, int64(l.spec.From), "en", l.near, &l.weights[i%2])
 		}
-		got, want := q.Answer().Items, askList(theirs[i], int64(spec.From), "en", i/2%2 == 1, &weights[i%2])
+	})
+}
+
+// check holds our answers against those by hand.
+func (l *listRun) check(b *testing.B) {
+	ours, theirs := l.draw()
+	for i := range 8 {
+		spec := l.spec
+		spec.Model = l.models[i%2]
+		q := l.ask(b, spec, ours[i])
+		got, want := q.Answer().Items, askList(theirs[i], int64(spec.From), "en", l.near, &l.weights[i%2])
 		if len(got) != len(want) {
 			b.Fatalf("%d items, by hand %d", len(got), len(want))
 		}
@@ -321,3 +370,5 @@ func sameAnswers(b *testing.B, spec Spec, models [2][2]*relevance.Model, weights
 		q.Release()
 	}
 }
+
+func ratio(a, b []time.Duration) float64 { return float64(median(a)) / float64(median(b)) }

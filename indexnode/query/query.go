@@ -37,6 +37,7 @@ type Spec struct {
 	ServedKey       millrace.ServedKey
 	Explain         bool             // account for the score of each item
 	Features        bool             // tell the features of each item
+	Measure         bool             // count the features that items lack, and score them by Shadow
 	Shadow          *relevance.Joint // with Explain: Model and those that score the items beside it, or nil
 	ShadowErr       error            // why it is nil though models are asked for
 	Folds           *cache.Cache     // that the timelines come from; nil: what is folded is not kept
@@ -84,6 +85,16 @@ type Query struct {
 	byObject  map[millrace.Object]int
 
 	beside []*Query // that rank by other models; see Beside
+
+	// Of the models' code.
+	scoring bool // it is at work
+	spent   spent
+
+	// Of what is measured.
+	measures   *relevance.Model // that ranks, where it is not the plans'
+	besideTook time.Duration
+	lacking    map[string]int64
+	looked     int
 }
 
 // asked is a timeline that is asked for.
@@ -92,6 +103,37 @@ type asked struct {
 	held     *cache.Timeline
 	features column.Packed // of the entity; none when it has none
 	from     millrace.Time
+}
+
+// spent is what scoring took, and of how many rows.
+type spent struct {
+	time time.Duration
+	rows int64
+}
+
+// Scoring reports whether a model's code is at work, or was when it panicked,
+// and forgets it.
+func (q *Query) Scoring() bool {
+	is := q.scoring
+	q.scoring = false
+	return is
+}
+
+// Spent returns what the model took to score rows, and how many they were, what
+// was folded included.
+func (q *Query) Spent() (time.Duration, int64) { return q.spent.time, q.spent.rows }
+
+// begins tells that a model begins to score rows, and returns the time.
+func (q *Query) begins() time.Time {
+	q.scoring = true
+	return time.Now()
+}
+
+// ends tells that it has scored them.
+func (q *Query) ends(began time.Time, rows int) {
+	q.spent.time += time.Since(began)
+	q.spent.rows += int64(rows)
+	q.scoring = false
 }
 
 // segment is the rows [lo, hi) of a part of a timeline.
@@ -150,6 +192,8 @@ func (q *Query) reset() {
 	clear(q.perEntity)
 	clear(q.byObject)
 	q.spec, q.stages, q.model, q.again, q.clauses, q.unscored, q.beyonds, q.prefetched = Spec{}, Stages{}, 0, false, nil, 0, 0, 0
+	q.scoring, q.spent = false, spent{}
+	q.measures, q.besideTook, q.lacking, q.looked = nil, 0, nil, 0
 	q.asked, q.places = q.asked[:0], q.places[:0]
 	for _, r := range q.beside {
 		r.asked, r.places, r.plans = nil, nil, nil // which are this query's

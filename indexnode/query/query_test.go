@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -31,7 +30,7 @@ var held struct {
 func hold(t testing.TB, slab *column.Slab) *cache.Timeline {
 	t.Helper()
 	if held.Cache == nil {
-		held.Cache, held.keys = cache.New(cache.Config{FatRecords: math.MaxInt}), make(map[*cache.Timeline]millrace.Timeline)
+		held.Cache, held.keys = cache.New(cache.Config{}), make(map[*cache.Timeline]millrace.Timeline)
 	}
 	tl, err := cache.NewTimeline(millrace.MinTime, slab)
 	if err != nil {

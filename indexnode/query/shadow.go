@@ -1,6 +1,10 @@
 package query
 
-import "github.com/millrace/millrace/internal/column"
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/internal/column"
+)
 
 // Shadow is what models that rank nothing say of an item.
 type Shadow struct {
@@ -9,7 +13,12 @@ type Shadow struct {
 }
 
 // shadow scores a row by the models of Spec.Shadow.
-func (q *Query) shadow(p *plan, w *widened) Shadow {
+func (q *Query) shadow(p *plan, w *widened) (s Shadow) {
+	defer func() { // which is the shadow's own, and nothing of the answer's
+		if broken := recover(); broken != nil {
+			p.shadow, s = nil, Shadow{Err: fmt.Errorf("a model that ranks nothing panicked: %v", broken)}
+		}
+	}()
 	if q.spec.Shadow == nil {
 		return Shadow{Err: q.spec.ShadowErr}
 	}

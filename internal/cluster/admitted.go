@@ -19,6 +19,17 @@ type Admission struct {
 	Version string `json:"version"`
 	Sum     string `json:"sum"`
 	Refused string `json:"refused,omitempty"` // why it can't be asked for there; "": it can
+	// Lacks is what records that the node looked at lack, by content type: all
+	// types that it has met, those that lack nothing too.
+	Lacks []Lack `json:"lacks,omitempty"`
+}
+
+// Lack is the fields that a model reads in which no record of a content type has
+// anything.
+type Lack struct {
+	Type    string   `json:"type"`
+	Records int      `json:"records"` // that were looked at
+	Fields  []string `json:"fields,omitempty"`
 }
 
 // Of reports whether the admission is of a version.
@@ -32,8 +43,8 @@ const (
 	maxRefusedBytes  = 500      // of a reason
 )
 
-// encodeAdmitted writes admissions within their bound: the longest reasons
-// are cut first, and then the last are left out.
+// encodeAdmitted writes admissions within their bound: what records lack is left
+// out first, the longest reasons are cut, and then the last are left out.
 func encodeAdmitted(all []Admission) string {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b Admission) int {
@@ -51,6 +62,13 @@ func encodeAdmitted(all []Admission) string {
 		}
 		if len(body) <= maxAdmittedBytes {
 			return string(body)
+		}
+		if slices.ContainsFunc(all, func(a Admission) bool { return a.Lacks != nil }) {
+			for i := range all {
+				all[i].Lacks = nil
+			}
+			limit = 2 * maxRefusedBytes
+			continue
 		}
 		if limit < 16 {
 			all, limit = all[:len(all)*3/4], maxRefusedBytes

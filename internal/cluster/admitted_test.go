@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func TestAdmittedModels(t *testing.T) {
 	m.SetModels([]cluster.Admission{likes, {Name: "bad", Version: "1", Sum: "cd", Refused: "no schema x"}})
 	await(t, "n1 is heard", heard.Changed, func() bool { return len(heard.Current()["n1"]) == 2 })
 	got := heard.Current()["n1"]
-	if got[0].Refused != "no schema x" || got[1] != likes || !got[1].Of(cluster.Version{Name: "likes", Version: "2", Sum: "ab"}) {
+	if got[0].Refused != "no schema x" || !reflect.DeepEqual(got[1], likes) || !got[1].Of(cluster.Version{Name: "likes", Version: "2", Sum: "ab"}) {
 		t.Fatalf("heard %v", got)
 	}
 	var many []cluster.Admission

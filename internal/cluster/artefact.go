@@ -167,6 +167,23 @@ func (a *Artefacts) Served(name string) (Version, bool) {
 	return Version{name, e.Version, e.Sum}, ok
 }
 
+// Before returns the versions of a name that served before the present one and
+// are still there, the last one first, each once.
+func (a *Artefacts) Before(name string) (all []Version) {
+	ledgers, _ := a.state.get()
+	l := ledgers[name]
+	if l == nil {
+		return nil
+	}
+	for _, sum := range slices.Backward(l.Before) {
+		e, ok := l.find(sum)
+		if v := (Version{name, e.Version, e.Sum}); ok && sum != l.Serving && !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
 // Has reports whether a version is there.
 func (a *Artefacts) Has(v Version) bool {
 	ledgers, _ := a.state.get()

@@ -145,7 +145,8 @@ type Client struct {
 	relist time.Duration // see relistEvery
 	alarms alarms
 
-	reading sync.Mutex  // see read
+	reading sync.Mutex // see read
+	held    held
 	silent  atomic.Bool // etcd did not answer when it was last asked
 
 	remembers atomic.Pointer[memory] // of the cluster, by the last watcher

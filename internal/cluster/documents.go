@@ -47,12 +47,18 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 	onDisk := err == nil
 	c.wg.Go(func() {
 		c.follow(ctx, d.prefix(), func(s *snapshot, err error) {
+			whole := s
 			if err == nil {
-				d.join(ctx, s)
+				if err = d.join(ctx, s); err != nil {
+					s = nil
+				}
 			}
 			from := d.origin
 			if d.apply(s, err) || d.origin.moved(from) {
 				c.saveDocs(kind, lastDocs{d.origin, d.Current()})
+			}
+			if whole != nil {
+				whole.bytes = sizeOf(d.Current())
 			}
 			if err == nil || onDisk {
 				known.Do(func() { close(first) })
@@ -154,4 +160,48 @@ func (d *Documents) Delete(ctx context.Context, name string) error {
 		return fmt.Errorf("cluster: delete %s %s: %w", d.kind, name, err)
 	}
 	return nil
+}
+
+// Change replaces a document, of one piece, by what the function makes of it, ""
+// being none; it is asked again after others have changed the same. An error of
+// the function changes nothing.
+func (d *Documents) Change(ctx context.Context, name string, by func(body string) (string, error)) error {
+	if err := validID(name); err != nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
+	}
+	for range maxChanges {
+		if done, err := d.tryChange(ctx, name, by); done || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("cluster: %s %s: others change it all the time; try again", d.kind, name)
+}
+
+// tryChange reports whether etcd has what it should, which it has not where
+// somebody else made another change meanwhile.
+func (d *Documents) tryChange(ctx context.Context, name string, by func(body string) (string, error)) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	failed := func(err error) error { return fmt.Errorf("cluster: %s %s: %w", d.kind, name, err) }
+	got, err := d.c.etcd.Get(ctx, d.key(name))
+	if err != nil {
+		return false, failed(away(err))
+	}
+	body, revision := "", int64(0)
+	if len(got.Kvs) > 0 {
+		body, revision = string(got.Kvs[0].Value), got.Kvs[0].ModRevision
+	}
+	next, err := by(body)
+	if err != nil || next == body {
+		return true, err
+	}
+	op := clientv3.OpDelete(d.key(name))
+	if next != "" {
+		op = clientv3.OpPut(d.key(name), next)
+	}
+	put, err := d.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(d.key(name)), "=", revision)).Then(op).Commit()
+	if err != nil {
+		return false, failed(away(err))
+	}
+	return put.Succeeded, nil
 }

@@ -18,6 +18,21 @@ func (c *Client) Patient() bool { return c.firstCall() == callTimeout }
 // first watcher.
 func (c *Client) SetRelist(d time.Duration) { c.relist = d }
 
+// SetMaxHeld changes the bound of what a client holds of etcd, until the test
+// ends.
+func SetMaxHeld(t *testing.T, bytes int) {
+	was := maxHeldBytes
+	maxHeldBytes = bytes
+	t.Cleanup(func() { maxHeldBytes = was })
+}
+
+// Held returns what the client holds of etcd beside the map, in bytes.
+func (c *Client) Held() int {
+	c.held.Lock()
+	defer c.held.Unlock()
+	return c.held.bytes
+}
+
 // SetMaxAnswer changes the bound of an answer, for clients opened later, until
 // the test ends.
 func SetMaxAnswer(t *testing.T, bytes int) {

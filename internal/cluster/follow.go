@@ -40,6 +40,8 @@ type snapshot struct {
 	keyspace keyspace
 	values   map[string]value // by key behind the prefix
 	fault    error            // what of values could not be read and is as it was before
+	held     *holding         // of who follows
+	bytes    int              // that are held once it is applied
 }
 
 type value struct {
@@ -77,8 +79,10 @@ func (c *Client) follow(ctx context.Context, sub string, apply func(s *snapshot,
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(c.ctx, cancel)()
 	defer cancel()
+	h := &holding{of: &c.held, what: c.prefix + sub}
+	defer h.set(0)
 	for within := c.firstCall(); ctx.Err() == nil; within = callTimeout {
-		revision, err := c.read(ctx, sub, within, apply)
+		revision, err := c.read(ctx, sub, within, h, apply)
 		if err != nil {
 			_ = wait(ctx, retryAfter)
 			continue
@@ -88,10 +92,10 @@ func (c *Client) follow(ctx context.Context, sub string, apply func(s *snapshot,
 	}
 }
 
-// read reads the state under a prefix once, within a time, and returns its revision. What is
-// not the map is read in turns, so that many prefixes take no more memory than
-// one while they are read.
-func (c *Client) read(ctx context.Context, sub string, within time.Duration, apply func(s *snapshot, err error)) (revision int64, err error) {
+// read reads the state under a prefix once, within a time, and returns its
+// revision. What is not the map is read in turns, so that many prefixes take no
+// more memory than one while they are read, and only as far as it may be held.
+func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *holding, apply func(s *snapshot, err error)) (revision int64, err error) {
 	if sub != mapPrefix {
 		c.reading.Lock()
 		defer c.reading.Unlock()
@@ -106,8 +110,19 @@ func (c *Client) read(ctx context.Context, sub string, within time.Duration, app
 	case err == nil:
 		revision = s.revision
 	}
-	apply(s, err)
-	return revision, err
+	if err != nil || sub == mapPrefix {
+		apply(s, err)
+		return revision, err
+	}
+	s.held, s.bytes = h, s.size()
+	if err := h.fits(s.bytes); err != nil {
+		c.log.Error("what etcd holds is left as it was", "err", err)
+		apply(nil, err)
+		return revision, nil // etcd is well, and rings when it changes
+	}
+	apply(s, nil)
+	h.set(s.bytes)
+	return revision, nil
 }
 
 // awaitRing returns when something under the prefix was written at or after a

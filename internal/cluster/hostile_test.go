@@ -121,6 +121,50 @@ func TestAnAnswerOfEtcdIsBounded(t *testing.T) {
 	await(t, "all is well", docs.Changed, func() bool { return docs.Fault() == nil && len(docs.Current()) == 3 })
 }
 
+// What a process holds of etcd is bounded together, under however many prefixes,
+// in one piece or in parts: what is too much is told, the last good one stays,
+// and all is well again when there is room.
+func TestAllOfEtcdIsBounded(t *testing.T) {
+	cluster.SetMaxHeld(t, 8<<20) // so not in parallel
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	c.SetRelist(200 * time.Millisecond)
+	kinds := map[string]*cluster.Documents{}
+	for _, kind := range []string{"feeds", "experiments", "others"} {
+		d, err := c.Documents(ctx, kind)
+		check(t, err)
+		kinds[kind] = d
+		check(t, d.Put(ctx, "home", []byte("good")))
+		await(t, "the document is there", d.Changed, func() bool { return d.Current()["home"].Body == "good" })
+	}
+	feeds, experiments, others := kinds["feeds"], kinds["experiments"], kinds["others"]
+	check(t, feeds.Put(ctx, "parts", noise(1, 4<<20)))
+	await(t, "it is there", feeds.Changed, func() bool { return len(feeds.Current()) == 2 })
+	for i := range 3 {
+		check(t, experiments.Put(ctx, fmt.Sprint("large", i), noise(2, 1<<20)))
+	}
+	await(t, "they are there", experiments.Changed, func() bool { return len(experiments.Current()) == 4 })
+	full := func(d *cluster.Documents) func() bool {
+		return func() bool { return d.Fault() != nil && strings.Contains(d.Fault().Error(), "are more than 8388608") }
+	}
+	for i := range 2 { // in one piece
+		check(t, others.Put(ctx, fmt.Sprint("large", i), noise(3, 1<<20)))
+	}
+	await(t, "it is told", others.Changed, full(others))
+	check(t, feeds.Put(ctx, "more", noise(4, 3<<20))) // in parts
+	await(t, "it is told", feeds.Changed, full(feeds))
+	if c.Held() > 8<<20 {
+		t.Errorf("%d bytes are held", c.Held())
+	}
+	if others.Current()["home"].Body != "good" || len(feeds.Current()) != 2 || len(feeds.Current()["parts"].Body) != 4<<20 || experiments.Fault() != nil {
+		t.Error("what was good is gone")
+	}
+	check(t, feeds.Delete(ctx, "parts"))
+	await(t, "there is room for one", feeds.Changed, func() bool { return feeds.Fault() == nil && len(feeds.Current()) == 2 })
+	check(t, experiments.Delete(ctx, "large0"))
+	await(t, "and for the other", others.Changed, func() bool { return others.Fault() == nil && len(others.Current()) == 3 })
+}
+
 // What stands beside the documents, such as the bytes of models, is no part of
 // what a restoration reads of etcd: it may be far more than an answer.
 func TestRestoreReadsNoBodies(t *testing.T) {

@@ -152,9 +152,9 @@ func readDocs(file string) (docs lastDocs, err error) {
 // maxMapBytes bounds a map on disk before it is read.
 const maxMapBytes = 64 << 20
 
-// maxDocsBytes bounds the documents of a kind on disk: as many as etcd answers
-// with at once, and large ones.
-const maxDocsBytes = 1 << 30
+// maxDocsBytes bounds the documents of a kind on disk: as many as a process
+// holds, in base64.
+const maxDocsBytes = 128 << 20
 
 // ReadAssignment reads an assignment to go back to: a file that holds one, or
 // holds one under "assignment", as the map that a process keeps on disk does.

@@ -94,10 +94,14 @@ func (d *Documents) putParts(ctx context.Context, name string, body []byte, cond
 }
 
 // join puts the documents together that are in parts. One of which that fails,
-// or that is larger than a document in one piece may be, is as it was before,
-// and the snapshot says why.
-func (d *Documents) join(ctx context.Context, s *snapshot) {
+// or that is larger than a document in one piece may be, or than there is room
+// for, is as it was before, and the snapshot says why. Those that have not
+// changed are there before others are read; an error says that there is no room
+// for them and what is small.
+func (d *Documents) join(ctx context.Context, s *snapshot) error {
 	old := d.Current()
+	bytes := s.size() // so far
+	var changed []string
 	for _, name := range slices.Sorted(maps.Keys(s.values)) {
 		v := s.values[name]
 		p, parted := parseParts(string(v.data))
@@ -107,23 +111,46 @@ func (d *Documents) join(ctx context.Context, s *snapshot) {
 		before, had := old[name]
 		if parted && had && before.Version == v.version && len(before.Body) == p.bytes && checksum([]byte(before.Body)) == p.sum {
 			s.values[name] = value{[]byte(before.Body), v.version}
+			bytes += p.bytes - len(v.data)
 			continue
 		}
-		body, err := []byte(nil), fmt.Errorf("%d bytes in one piece are more than %d", len(v.data), maxDocumentBytes)
-		if parted {
-			body, err = d.readParts(ctx, name, p)
-		}
+		changed = append(changed, name)
+	}
+	if err := s.held.fits(bytes); err != nil {
+		return err
+	}
+	for _, name := range changed {
+		v, before := s.values[name], old[name]
+		bytes -= len(v.data)
+		body, err := d.joined(ctx, s, name, bytes)
 		switch {
 		case err == nil:
 			s.values[name] = value{body, v.version}
-			continue
-		case had:
+		case before.Name != "":
 			s.values[name] = value{[]byte(before.Body), before.Version}
 		default:
 			delete(s.values, name)
 		}
-		s.fault = errors.Join(s.fault, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err))
+		if err != nil {
+			s.fault = errors.Join(s.fault, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err))
+		}
+		bytes += len(s.values[name].data)
 	}
+	return nil
+}
+
+// joined returns a document that is in parts, if there is room for it beside
+// other bytes.
+func (d *Documents) joined(ctx context.Context, s *snapshot, name string, beside int) ([]byte, error) {
+	v := s.values[name]
+	p, parted := parseParts(string(v.data))
+	if !parted {
+		return nil, fmt.Errorf("%d bytes in one piece are more than %d", len(v.data), maxDocumentBytes)
+	}
+	if err := s.held.fits(beside + p.bytes); err != nil {
+		return nil, err
+	}
+	return d.readParts(ctx, name, p)
 }
 
 func (d *Documents) readParts(ctx context.Context, name string, p parts) ([]byte, error) {

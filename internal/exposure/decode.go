@@ -1,6 +1,7 @@
 package exposure
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/millrace/millrace"
@@ -8,11 +9,20 @@ import (
 	"github.com/millrace/millrace/schemas/kernel"
 )
 
-// Decode reads a body that was written under this schema, whoever wrote it. It
-// shares no memory with body. The error is a [*schemas.Error] where the body is
-// no record, and a [*millrace.Error] where the parts of one do not fit each other.
-func Decode(body []byte) (*Record, error) {
-	if err := schemas.Exposure().Check(body); err != nil {
+// Decode reads a body that was written under the schema of a fingerprint, this
+// one's or the one before, whoever wrote it. It shares no memory with body. The
+// error is a [*schemas.Error] where the body is no record, and a
+// [*millrace.Error] where the parts of one do not fit each other.
+func Decode(schema millrace.Fingerprint, body []byte) (*Record, error) {
+	of := schemas.Exposure()
+	earlier := schema == schemas.EarlierExposure().Fingerprint()
+	if earlier {
+		of = schemas.EarlierExposure()
+	}
+	if schema != of.Fingerprint() {
+		return nil, fmt.Errorf("exposure: schema %s is not that of exposures", schema)
+	}
+	if err := of.Check(body); err != nil {
 		return nil, err
 	}
 	d := decoder{b: body} // of a body that is right
@@ -38,6 +48,10 @@ func Decode(body []byte) (*Record, error) {
 	r.Shadows = array(&d, (*decoder).model)
 	r.Items = array(&d, (*decoder).item)
 	r.FeaturesLeftOut, r.Millis, r.Refusal = d.boolean(), d.double(), d.text()
+	if !earlier {
+		r.ScoringNanos, r.Looked = d.long(), int(d.long())
+		r.Lacking, r.ShadowRankings = array(&d, (*decoder).lacked), array(&d, (*decoder).ranking)
+	}
 	if err := r.check(); err != nil {
 		return nil, err
 	}
@@ -107,6 +121,20 @@ func (d *decoder) item() Item {
 		Place: int(d.long()), ID: d.text(), Entity: d.text(), Type: d.text(), Score: d.value().Number, Model: int(d.long()), Team: int(d.long()),
 		Shadows: array(d, func(d *decoder) float64 { return d.value().Number }), Features: array(d, (*decoder).value),
 	}
+}
+
+func (d *decoder) lacked() Lacked { return Lacked{Feature: d.text(), Items: int(d.long())} }
+
+func (d *decoder) ranking() ShadowRanking {
+	return ShadowRanking{
+		Overlap10: d.double(), Overlap: d.double(), RBO: d.double(), Tau: d.value().Number,
+		ServedNanos: d.long(), ServedScored: d.long(), Nanos: d.long(), Scored: d.long(), Looked: int(d.long()),
+		Lacking: array(d, (*decoder).lacked), Items: array(d, (*decoder).shadowItem),
+	}
+}
+
+func (d *decoder) shadowItem() ShadowItem {
+	return ShadowItem{ID: d.text(), Entity: d.text(), Type: d.text(), Score: d.value().Number}
 }
 
 // value reads a number, a text, or null, which is NaN.

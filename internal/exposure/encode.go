@@ -56,7 +56,33 @@ func (r *Record) append(b []byte) []byte {
 	b = appendArray(b, r.Shadows, appendModel)
 	b = appendArray(b, r.Items, func(b []byte, it Item) []byte { return appendItem(b, &it, r.FeaturesLeftOut) })
 	b = kernel.AppendDouble(kernel.AppendBoolean(b, r.FeaturesLeftOut), r.Millis)
-	return kernel.AppendString(b, r.Refusal)
+	b = kernel.AppendString(b, r.Refusal)
+	b = kernel.AppendLong(kernel.AppendLong(b, r.ScoringNanos), int64(r.Looked))
+	b = appendArray(b, r.Lacking, appendLacked)
+	return appendArray(b, r.ShadowRankings, appendRanking)
+}
+
+func appendLacked(b []byte, l Lacked) []byte {
+	return kernel.AppendLong(kernel.AppendString(b, l.Feature), int64(l.Items))
+}
+
+func appendRanking(b []byte, x ShadowRanking) []byte {
+	for _, share := range [...]float64{x.Overlap10, x.Overlap, x.RBO} {
+		b = kernel.AppendDouble(b, share)
+	}
+	b = appendNumber(b, x.Tau)
+	for _, n := range [...]int64{x.ServedNanos, x.ServedScored, x.Nanos, x.Scored, int64(x.Looked)} {
+		b = kernel.AppendLong(b, n)
+	}
+	b = appendArray(b, x.Lacking, appendLacked)
+	return appendArray(b, x.Items, appendShadowItem)
+}
+
+func appendShadowItem(b []byte, it ShadowItem) []byte {
+	for _, s := range [...]string{it.ID, it.Entity, it.Type} {
+		b = kernel.AppendString(b, s)
+	}
+	return appendNumber(b, it.Score)
 }
 
 // appendArray appends an array as one block.

@@ -84,7 +84,7 @@ func read(t *testing.T, e Entry) *Record {
 	if f.Fingerprint != schemas.Exposure().Fingerprint() {
 		t.Fatalf("an entry of schema %s", f.Fingerprint)
 	}
-	r, err := Decode(f.Body)
+	r, err := Decode(f.Fingerprint, f.Body)
 	must(t, err)
 	if string(e.Key) != r.Viewer {
 		t.Fatalf("the key of %s is %q", r.Viewer, e.Key)

@@ -29,6 +29,33 @@ type Record struct {
 	FeaturesLeftOut                   bool    // set by Log where the record would have been too large
 	Millis                            float64 // until there was an answer, or a refusal
 	Refusal                           string  // its reason; empty of an answer
+	ScoringNanos                      int64   // of index nodes, all together
+	Looked                            int     // items that were looked at for features that they lack
+	Lacking                           []Lacked
+	ShadowRankings                    []ShadowRanking // by Shadows, or none
+}
+
+// Lacked is how many items lacked a feature.
+type Lacked struct {
+	Feature string
+	Items   int
+}
+
+// ShadowRanking is how a shadow ranked the candidates of an answer.
+type ShadowRanking struct {
+	Overlap10, Overlap, RBO   float64
+	Tau                       float64 // NaN: none
+	ServedNanos, ServedScored int64   // to score the candidates again by the model of the answer, and how many
+	Nanos, Scored             int64   // the same of the shadow
+	Looked                    int
+	Lacking                   []Lacked
+	Items                     []ShadowItem // in its order
+}
+
+// ShadowItem is an item of a shadow's ranking.
+type ShadowItem struct {
+	ID, Entity, Type string
+	Score            float64 // may be NaN
 }
 
 // Experiment is a variant that had a part in an answer.
@@ -99,6 +126,14 @@ func (r *Record) check() error {
 		return wrong("millis", "%v", r.Millis)
 	case !share(r.ShadowShare):
 		return wrong("shadow_share", "%v is not from 0 to 1", r.ShadowShare)
+	case len(r.ShadowRankings) > 0 && len(r.ShadowRankings) != len(r.Shadows):
+		return wrong("shadow_rankings", "%d of %d shadows", len(r.ShadowRankings), len(r.Shadows))
+	}
+	for i := range r.ShadowRankings {
+		x := &r.ShadowRankings[i]
+		if !share(x.Overlap10) || !share(x.Overlap) || !share(x.RBO) {
+			return wrong(fmt.Sprintf("shadow_rankings[%d].overlap", i), "%v, %v and %v are not from 0 to 1", x.Overlap10, x.Overlap, x.RBO)
+		}
 	}
 	for i := range r.Experiments {
 		e := &r.Experiments[i]

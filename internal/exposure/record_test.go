@@ -32,6 +32,8 @@ func record() *Record {
 		Interleaving: &Interleaving{"newer", 1<<63 + 5, 18, []string{"a", "b"}},
 		Models:       []Model{{"home", "3", "abc", []string{"likes", "verb"}}, {"home", "4", "def", nil}},
 		Shadows:      []Model{{"next", "1", "fed", nil}},
+		ScoringNanos: 12_000, Looked: 2, Lacking: []Lacked{{"likes", 1}},
+		ShadowRankings: []ShadowRanking{{0.5, 0.25, 0.75, math.NaN(), 100, 10, 300, 11, 2, []Lacked{{"taste", 2}}, []ShadowItem{{"n7", "member:4", "post", 2.5}}}},
 		Items: []Item{
 			{1, "n6", "member:3", "post", 1.5, 0, 1, []float64{0.25}, []Value{Number(2), Text("post")}},
 			{2, "n5", "member:3", "post", -0.5, 1, -1, nil, nil},
@@ -69,6 +71,23 @@ func randomRecord(rng *rand.Rand) *Record {
 		ID: "r" + text(), Time: millrace.Time(rng.Int64N(int64(millrace.MaxTime))), Viewer: text(), Feed: "f" + text(), FeedVersion: rng.Int64() - rng.Int64(), Broker: text(),
 		AsOf: millrace.Time(rng.Int64()), ServedBefore: rng.IntN(math.MaxInt32), TimelinesAsked: rng.IntN(1000), TimelinesAnswered: rng.IntN(1000),
 		HeldOut: texts(), ShadowShare: rng.Float64(), Models: models(1), Shadows: models(0), FeaturesLeftOut: rng.IntN(2) == 0, Millis: rng.Float64() * 100, Refusal: []string{"", "UNAVAILABLE"}[rng.IntN(2)],
+		ScoringNanos: rng.Int64(), Looked: rng.IntN(100),
+	}
+	lacking := func() (list []Lacked) {
+		for range rng.IntN(3) {
+			list = append(list, Lacked{text(), rng.IntN(math.MaxInt32)})
+		}
+		return list
+	}
+	r.Lacking = lacking()
+	if rng.IntN(2) == 0 {
+		for range r.Shadows {
+			x := ShadowRanking{rng.Float64(), rng.Float64(), rng.Float64(), number(), rng.Int64(), rng.Int64(), rng.Int64(), rng.Int64(), rng.IntN(100), lacking(), nil}
+			for range rng.IntN(5) {
+				x.Items = append(x.Items, ShadowItem{text(), text(), text(), number()})
+			}
+			r.ShadowRankings = append(r.ShadowRankings, x)
+		}
 	}
 	for range rng.IntN(4) {
 		e := Experiment{text(), text(), text(), text(), text(), 1 - rng.Float64(), 1 - rng.Float64(), false}
@@ -148,17 +167,17 @@ func TestRecordsAreAvro(t *testing.T) {
 		if string(again) != string(body) {
 			t.Fatalf("%s\nis  %x\nnot %x", comparable(r), body, again)
 		}
-		got, err := Decode(body)
+		got, err := Decode(schemas.Exposure().Fingerprint(), body)
 		must(t, err)
 		if comparable(got) != comparable(r) {
 			t.Fatalf("read\n%v\nwritten\n%v", comparable(got), comparable(r))
 		}
 		blocked, err := blocks.Marshal(s, generic)
 		must(t, err)
-		if got, err = Decode(blocked); err != nil || comparable(got) != comparable(r) {
+		if got, err = Decode(schemas.Exposure().Fingerprint(), blocked); err != nil || comparable(got) != comparable(r) {
 			t.Fatalf("in blocks, %v:\n%v\nwritten\n%v", err, comparable(got), comparable(r))
 		}
-		if _, err := Decode(body[:rng.IntN(len(body))]); err == nil {
+		if _, err := Decode(schemas.Exposure().Fingerprint(), body[:rng.IntN(len(body))]); err == nil {
 			t.Fatalf("a cut of %x is read", body)
 		}
 	}
@@ -187,6 +206,10 @@ func TestRecordAsJSON(t *testing.T) {
 			map[string]any{"place": int64(1), "id": "n6", "entity": "member:3", "type": "post", "score": 1.5, "model": int64(0), "team": int64(1), "shadow_scores": list(0.25), "features": list(2.0, "post")},
 			map[string]any{"place": int64(2), "id": "n5", "entity": "member:3", "type": "post", "score": -0.5, "model": int64(1), "team": int64(-1), "shadow_scores": list(), "features": list()}),
 		"features_left_out": false, "millis": 3.5, "refusal": "",
+		"scoring_nanos": int64(12_000), "looked": int64(2), "lacking": list(map[string]any{"feature": "likes", "items": int64(1)}),
+		"shadow_rankings": list(map[string]any{
+			"overlap_10": 0.5, "overlap": 0.25, "rbo": 0.75, "tau": nil, "served_nanos": int64(100), "served_scored": int64(10), "nanos": int64(300), "scored": int64(11), "looked": int64(2),
+			"lacking": list(map[string]any{"feature": "taste", "items": int64(2)}), "items": list(map[string]any{"id": "n7", "entity": "member:4", "type": "post", "score": 2.5})}),
 	}
 	for name := range want {
 		if !reflect.DeepEqual(got[name], want[name]) {
@@ -204,6 +227,33 @@ func TestRecordAsJSON(t *testing.T) {
 	}
 }
 
+// What brokers of before wrote is read, and their readers find all of theirs in
+// what is written now: by Avro's resolution both ways.
+func TestRecordsOfBefore(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 4))
+	earlier, now := schemas.EarlierExposure(), schemas.Exposure()
+	for range 100 {
+		r := randomRecord(rng)
+		r.ScoringNanos, r.Looked, r.Lacking, r.ShadowRankings = 0, 0, nil, nil
+		body, err := r.Append(nil)
+		must(t, err)
+		const added = 4 // bytes, of what there was not
+		got, err := Decode(earlier.Fingerprint(), body[:len(body)-added])
+		must(t, err)
+		if comparable(got) != comparable(r) {
+			t.Fatalf("read\n%v\nwritten\n%v", comparable(got), comparable(r))
+		}
+	}
+	for _, pair := range [][2]*schemas.Schema{{earlier, now}, {now, earlier}} {
+		if _, err := schemas.NewDecoder(pair[0], pair[1]); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := Decode(schemas.Note().Fingerprint(), nil); err == nil {
+		t.Error("a note is an exposure")
+	}
+}
+
 // Numbers that are none, or have no end, are written as Avro's readers take them.
 func TestNumbersWithoutEnd(t *testing.T) {
 	r := record()
@@ -211,7 +261,7 @@ func TestNumbersWithoutEnd(t *testing.T) {
 	r.Items[1].Score = math.NaN()
 	body, err := r.Append(nil)
 	must(t, err)
-	got, err := Decode(body)
+	got, err := Decode(schemas.Exposure().Fingerprint(), body)
 	must(t, err)
 	it := got.Items[0]
 	if it.Score != math.MaxFloat64 || it.Shadows[0] != -math.MaxFloat64 || !math.IsNaN(it.Features[0].Number) || it.Features[0].IsText || !math.IsNaN(got.Items[1].Score) {
@@ -232,6 +282,8 @@ func TestAppendRefuses(t *testing.T) {
 		{"experiments[0].probability", func(r *Record) { r.Experiments[0].ProbabilityInside = 1.1 }},
 		{"experiments[0].forced", func(r *Record) { r.Experiments[0].Probability = 0 }},
 		{"experiments[1].forced", func(r *Record) { r.Experiments[1].Forced = false }},
+		{"shadow_rankings", func(r *Record) { r.ShadowRankings = append(r.ShadowRankings, ShadowRanking{}) }},
+		{"shadow_rankings[0].overlap", func(r *Record) { r.ShadowRankings[0].RBO = 1.1 }},
 		{"items[1].place", func(r *Record) { r.Items[1].Place = 0 }},
 		{"items[1].model", func(r *Record) { r.Items[1].Model = 2 }},
 		{"items[0].team", func(r *Record) { r.Items[0].Team = 2 }},
@@ -270,13 +322,13 @@ func FuzzDecode(f *testing.F) {
 		f.Add(body)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := Decode(body)
+		r, err := Decode(schemas.Exposure().Fingerprint(), body)
 		if err != nil {
 			return
 		}
 		again, err := r.Append(nil)
 		must(t, err)
-		if got, err := Decode(again); err != nil || comparable(got) != comparable(r) {
+		if got, err := Decode(schemas.Exposure().Fingerprint(), again); err != nil || comparable(got) != comparable(r) {
 			t.Fatalf("%v: read\n%v\nwritten\n%v", err, comparable(got), comparable(r))
 		}
 	})

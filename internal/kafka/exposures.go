@@ -132,10 +132,7 @@ func decodeExposure(value []byte) (*exposure.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if framed.Fingerprint != schemas.Exposure().Fingerprint() {
-		return nil, fmt.Errorf("kafka: schema %s is not that of exposures", framed.Fingerprint)
-	}
-	return exposure.Decode(framed.Body)
+	return exposure.Decode(framed.Fingerprint, framed.Body)
 }
 
 // Close drops what has not been written.

@@ -262,7 +262,7 @@ func readExposures(ctx context.Context, t *testing.T, addr, topic string) map[st
 			if err != nil || framed.Fingerprint != schemas.Exposure().Fingerprint() {
 				t.Fatal(framed, err)
 			}
-			record, err := exposure.Decode(framed.Body)
+			record, err := exposure.Decode(framed.Fingerprint, framed.Body)
 			if err != nil {
 				t.Fatal(err)
 			}

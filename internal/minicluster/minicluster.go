@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
@@ -243,6 +244,7 @@ func (c *Cluster) startNode(run context.Context, i int, metrics prometheus.Regis
 	cfg := indexnode.Config{
 		ID: id, Dir: filepath.Join(c.cfg.Dir, string(id)), Brokers: kafka.At(c.Kafka), Topics: c.topics, Cluster: c.client,
 		Store:   store.Options{MaxDirtyBytes: 16 << 20, CacheBytes: 16 << 20}, // several nodes share this process's memory
+		Cache:   cache.Config{Memory: max(cache.DefaultMemory()/c.cfg.Nodes, cache.LeastMemory)},
 		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"node": string(id)}, metrics), Log: c.cfg.Log,
 	}
 	if c.cfg.Node != nil {
@@ -295,6 +297,10 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
+	condemned, err := c.client.Condemned(run)
+	if err != nil {
+		return err
+	}
 	tests, err := c.client.Artefacts(run, experiments.Kind)
 	if err != nil {
 		return err
@@ -303,7 +309,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
-	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Experiments: tests, PageKeys: pages.Current, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
+	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Condemned: condemned, Experiments: tests, PageKeys: pages.Current, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
 	closeExposures := func() {}
 	if c.cfg.Exposures != "" {
 		records, closes, err := kafka.OpenExposures(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)

@@ -23,7 +23,7 @@ var common = []*nodev1.QueryRequest{
 	{Entities: []byte{1, 0, 1, 0, 'a'}, Model: "recency", ToMs: math.MaxInt64, Limit: 20, Types: []string{"post", "share", ""}},
 	{
 		Entities: bytes.Repeat([]byte("xyz"), 100), FromMs: -5, ToMs: 1 << 41, AsOfMs: 1 << 40, Filter: strings.Repeat("größer ", 20), RequestFilter: "true",
-		Model: "m", MaxBytes: 1 << 30, Limit: -1, CapPerEntity: 3, DistinctObjects: true, Exclude: []uint64{1, math.MaxUint64}, ServedKey: []byte("0123456789abcdef"), ModelVersion: "2", ModelSum: strings.Repeat("0a", 32),
+		Model: "m", MaxBytes: 1 << 30, Limit: -1, CapPerEntity: 3, DistinctObjects: true, Exclude: []uint64{1, math.MaxUint64}, ServedKey: []byte("0123456789abcdef"), ModelVersion: "2", ModelSum: strings.Repeat("0a", 32), GivesWay: true,
 		Viewer: &feedv1.Viewer{
 			Id: "member:1",
 			Attributes: map[string]*structpb.Value{
@@ -39,7 +39,7 @@ var common = []*nodev1.QueryRequest{
 
 // rare are those that are left to protobuf.
 var rare = []*nodev1.QueryRequest{
-	{Explain: true}, {Features: true}, {Shadow: []*nodev1.Model{{Name: "a", Version: "1", Sum: "b"}}}, {Beside: []*nodev1.Model{{Name: "a", Version: "1"}}}, {Examine: "r"}, {Above: []*nodev1.Item{{Id: "r"}}},
+	{Explain: true}, {Features: true}, {Measure: true}, {Shadow: []*nodev1.Model{{Name: "a", Version: "1", Sum: "b"}}}, {Beside: []*nodev1.Model{{Name: "a", Version: "1"}}}, {Examine: "r"}, {Above: []*nodev1.Item{{Id: "r"}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"null": structpb.NewNullValue()}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"unset": {}}}},
 	{Viewer: &feedv1.Viewer{Attributes: map[string]*structpb.Value{"nil": nil}}},
@@ -55,7 +55,7 @@ var commonAnswers = []*nodev1.QueryResponse{
 	{Partitions: &nodev1.Partitions{LagMs: []int64{1}}},
 	{Partitions: &nodev1.Partitions{Answered: []int32{1}}},
 	{
-		Protocol: Protocol, Model: "m", WithheldBytes: 1 << 40, ModelVersion: "1", ModelSum: "0a", Execution: "generated", Stages: &nodev1.Stages{Candidates: 5, Scored: 3}, Partitions: &nodev1.Partitions{
+		Protocol: Protocol, ScoringNs: 1 << 33, Model: "m", WithheldBytes: 1 << 40, ModelVersion: "1", ModelSum: "0a", Execution: "generated", Stages: &nodev1.Stages{Candidates: 5, Scored: 3}, Partitions: &nodev1.Partitions{
 			Answered: []int32{1, 700}, AppliedContent: []int64{5, -1}, AppliedFeatures: []int64{0, 1 << 40}, LagMs: []int64{0, 7},
 		},
 		Items: []*nodev1.Item{
@@ -69,6 +69,7 @@ var commonAnswers = []*nodev1.QueryResponse{
 // rareAnswers are those that are left to protobuf.
 var rareAnswers = []*nodev1.QueryResponse{
 	{Items: []*nodev1.Item{{Id: "a"}}, Beside: []*nodev1.Ranking{{Model: "m", ModelVersion: "2", Items: []*nodev1.Item{{Id: "b", Score: 3}}}, {Model: "n", Error: "it is not here"}}},
+	{Lacking: map[string]int64{"likes": 3}},
 	{Findings: []*nodev1.Finding{{Entity: "e"}}}, {Above: []int64{1}}, {Times: &feedv1.NodeTimes{}}, {Clauses: []*feedv1.ClauseCounts{{}}}, {UnknownTypes: []string{"x"}}, {KnownTypes: []string{"x"}},
 	{Partitions: &nodev1.Partitions{Answered: []int32{1}, Missing: map[int32]string{3: "deadline"}}},
 	{Items: []*nodev1.Item{{Id: "r", Explain: &feedv1.ItemExplain{Base: 1}}}},

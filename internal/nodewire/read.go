@@ -119,6 +119,8 @@ func readRequest(b []byte, m *nodev1.QueryRequest) bool {
 			m.MaxBytes = int64(f.bits)
 		case 41<<3 | length:
 			m.ServedKey = bytes.Clone(f.bytes)
+		case 50<<3 | varint:
+			m.GivesWay = protowire.DecodeBool(f.bits)
 		default:
 			return false
 		}
@@ -247,6 +249,8 @@ func readResponse(b []byte, m *nodev1.QueryResponse) bool {
 			m.WithheldBytes = int64(f.bits)
 		case 50<<3 | varint:
 			m.Protocol = int32(f.bits)
+		case 51<<3 | varint:
+			m.ScoringNs = int64(f.bits)
 		default:
 			return false
 		}

@@ -25,7 +25,7 @@ func requestRoom(m *nodev1.QueryRequest) int {
 }
 
 func (w *writer) request(m *nodev1.QueryRequest) {
-	if w.stuck = m.Explain || m.Examine != "" || len(m.Above) > 0 || len(m.Shadow) > 0 || len(m.Beside) > 0 || m.Features; w.stuck {
+	if w.stuck = m.Explain || m.Examine != "" || len(m.Above) > 0 || len(m.Shadow) > 0 || len(m.Beside) > 0 || m.Features || m.Measure; w.stuck {
 		return
 	}
 	if len(m.Entities) > 0 {
@@ -61,6 +61,9 @@ func (w *writer) request(m *nodev1.QueryRequest) {
 	w.number(40, m.MaxBytes)
 	if len(m.ServedKey) > 0 {
 		w.bytes(41, m.ServedKey)
+	}
+	if m.GivesWay {
+		w.number(50, 1)
 	}
 }
 
@@ -145,7 +148,7 @@ func itemSize(it *nodev1.Item) int {
 }
 
 func (w *writer) response(m *nodev1.QueryResponse) {
-	if w.stuck = len(m.Findings) > 0 || len(m.Above) > 0 || m.Times != nil || len(m.Beside) > 0 || len(m.Clauses) > 0 || len(m.UnknownTypes) > 0 || len(m.KnownTypes) > 0 || len(m.FeatureNames) > 0; w.stuck {
+	if w.stuck = len(m.Findings) > 0 || len(m.Above) > 0 || m.Times != nil || len(m.Beside) > 0 || len(m.Clauses) > 0 || len(m.UnknownTypes) > 0 || len(m.KnownTypes) > 0 || len(m.FeatureNames) > 0 || len(m.Lacking) > 0 || m.Looked > 0; w.stuck {
 		return
 	}
 	for _, it := range m.Items {
@@ -171,6 +174,7 @@ func (w *writer) response(m *nodev1.QueryResponse) {
 	w.nonempty(12, m.ModelSum)
 	w.number(40, m.WithheldBytes)
 	w.number(50, int64(m.Protocol))
+	w.number(51, m.ScoringNs)
 }
 
 func (w *writer) partitions(m *nodev1.Partitions) {

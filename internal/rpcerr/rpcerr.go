@@ -42,6 +42,7 @@ var kinds = map[millrace.Reason]struct {
 	millrace.ReasonUnavailable: {codes.Unavailable, http.StatusServiceUnavailable},
 	millrace.ReasonCoverage:    {codes.Unavailable, http.StatusServiceUnavailable},
 	millrace.ReasonNotHere:     {codes.FailedPrecondition, http.StatusServiceUnavailable},
+	millrace.ReasonCondemned:   {codes.FailedPrecondition, http.StatusServiceUnavailable},
 	millrace.ReasonDeadline:    {codes.DeadlineExceeded, http.StatusGatewayTimeout},
 }
 

@@ -76,16 +76,27 @@ func (q Quantiles) N() int64 {
 // within QuantileError of its value. Without numbers, and of a part that is none,
 // it is NaN.
 func (q Quantiles) At(parts ...float64) []float64 {
-	type step struct {
-		value float64
-		upTo  int64 // numbers up to this value
+	all := q.ordered()
+	values := make([]float64, len(parts))
+	for i, part := range parts {
+		values[i] = math.NaN()
+		if n := all.n(); n > 0 && part >= 0 && part <= 1 {
+			values[i] = all.at(int64(part * float64(n-1)))
+		}
 	}
-	var steps []step
-	var n int64
-	add := func(value float64, count int64) {
-		n += count
-		steps = append(steps, step{value, n})
-	}
+	return values
+}
+
+// steps are the buckets' values, rising.
+type steps []step
+
+type step struct {
+	value float64
+	upTo  int64 // numbers up to this value
+}
+
+func (q Quantiles) ordered() (all steps) {
+	add := func(value float64, count int64) { all = append(all, step{value, all.n() + count}) }
 	for _, b := range slices.Backward(buckets(q.Negative)) {
 		add(-valueOf(b), q.Negative[b])
 	}
@@ -93,22 +104,25 @@ func (q Quantiles) At(parts ...float64) []float64 {
 	for _, b := range buckets(q.Positive) {
 		add(valueOf(b), q.Positive[b])
 	}
-	values := make([]float64, len(parts))
-	for i, part := range parts {
-		values[i] = math.NaN()
-		if n == 0 || !(part >= 0 && part <= 1) {
-			continue
-		}
-		at := int64(part * float64(n-1))
-		first, _ := slices.BinarySearchFunc(steps, at, func(s step, at int64) int {
-			if s.upTo <= at {
-				return -1
-			}
-			return 1
-		})
-		values[i] = steps[first].value
+	return all
+}
+
+func (s steps) n() int64 {
+	if len(s) == 0 {
+		return 0
 	}
-	return values
+	return s[len(s)-1].upTo
+}
+
+// at returns the number at a place, counted from 0, which there is.
+func (s steps) at(place int64) float64 {
+	first, _ := slices.BinarySearchFunc(s, place, func(s step, at int64) int {
+		if s.upTo <= at {
+			return -1
+		}
+		return 1
+	})
+	return s[first].value
 }
 
 // bucketOf returns the bucket of a magnitude: the b with growth^(b-1) <

@@ -126,6 +126,32 @@ func (s Sequence) Excess(control, variant Mean, factor float64) Effect {
 	return Effect{value, s.around(value, sd, n), anytime(logNormalMixture(n*value/sd, n, s.rho))}
 }
 
+// MeanRatio returns the variant's mean as a multiple of the control's, of values
+// above 0 such as costs: the factors that Excess does not exclude, which is
+// Fieller's set ("Some problems in interval estimation", Journal of the Royal
+// Statistical Society B 1954) with the bound of Excess. P is of equal means.
+func (s Sequence) MeanRatio(control, variant Mean) Effect {
+	e := Effect{math.NaN(), Interval{0, math.Inf(1)}, 1}
+	one := s.Excess(control, variant, 1)
+	if !(control.Mean > 0) || math.IsNaN(one.Value) {
+		return e
+	}
+	e.Value, e.P = variant.Mean/control.Mean, one.P
+	if math.IsInf(one.Low, -1) {
+		return e
+	}
+	e.Low = bisect(e.Value, 0, func(f float64) bool { return !s.Excess(control, variant, f).Above(0) })
+	high := max(e.Value, 1)
+	inside := func(f float64) bool { return !s.Excess(control, variant, f).Below(0) }
+	for high < largest && inside(high) {
+		high *= 2
+	}
+	if high < largest {
+		e.High = bisect(e.Value, high, inside)
+	}
+	return e
+}
+
 // anytime turns the logarithm of a martingale that begins at 1 into a P, by
 // Ville's inequality.
 func anytime(log float64) float64 { return min(1, math.Exp(-log)) }

@@ -29,6 +29,18 @@ type Guards struct {
 	// Millis is how many milliseconds longer than the control's the mean answer
 	// may take.
 	Millis float64 `yaml:"milliseconds,omitempty"`
+	// P99 is how many milliseconds longer than the control's the 99th percentile
+	// of answers may be.
+	P99 float64 `yaml:"p99,omitempty"`
+	// Cost is what index nodes may take to score the candidates of an answer, as a
+	// multiple of the control's mean.
+	Cost float64 `yaml:"cost,omitempty"`
+	// ShareOfEntity and ShareOfType are how much larger than the control's may be
+	// the mean part of an answer's items that one entity, or one type, has, and
+	// FeaturesMissing that of their features without a value: 0.1 is a tenth more.
+	ShareOfEntity   float64 `yaml:"share_of_entity,omitempty"`
+	ShareOfType     float64 `yaml:"share_of_type,omitempty"`
+	FeaturesMissing float64 `yaml:"features_missing,omitempty"`
 	// Fewer and More are by action of Outcomes: how many viewers do it, as a
 	// multiple of the control's, is not to be below, or above.
 	Fewer map[string]float64 `yaml:"fewer,omitempty"`
@@ -124,7 +136,29 @@ func (g *Guards) text() string {
 	if g == nil {
 		return ""
 	}
-	return fmt.Sprintf("refused %v, empty %v, partial %v, nan %v, milliseconds %v, fewer %v, more %v, alpha %v", g.Refused, g.Empty, g.Partial, g.NaN, g.Millis, g.Fewer, g.More, g.Chance())
+	var all []string
+	for _, l := range g.limits() {
+		if l.value != 0 {
+			all = append(all, fmt.Sprintf("%s %v", l.name, l.value))
+		}
+	}
+	return fmt.Sprintf("%s; fewer %v, more %v, alpha %v", strings.Join(all, ", "), g.Fewer, g.More, g.Chance())
+}
+
+// limit is a guard that is a number.
+type limit struct {
+	name        string
+	value       float64
+	least, most float64
+}
+
+func (g *Guards) limits() []limit {
+	endless := math.MaxFloat64
+	return []limit{
+		{"refused", g.Refused, 1, endless}, {"empty", g.Empty, 1, endless}, {"partial", g.Partial, 1, endless}, {"nan", g.NaN, 1, endless},
+		{"milliseconds", g.Millis, 0, endless}, {"p99", g.P99, 0, endless}, {"cost", g.Cost, 1, endless},
+		{"share_of_entity", g.ShareOfEntity, 0, 1}, {"share_of_type", g.ShareOfType, 0, 1}, {"features_missing", g.FeaturesMissing, 0, 1},
+	}
 }
 
 func (e *Experiment) checkRamp(f *faults, path string) {
@@ -178,19 +212,26 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 			}
 		}
 	}
-	for _, x := range []struct {
-		name  string
-		value float64
-		least float64
-	}{{"refused", g.Refused, 1}, {"empty", g.Empty, 1}, {"partial", g.Partial, 1}, {"nan", g.NaN, 1}, {"milliseconds", g.Millis, 0}} {
-		if x.value != 0 && !(x.value >= x.least) || math.IsInf(x.value, 0) {
-			f.addf(path+".guards."+x.name, "write a limit, or leave it out", "%v is below %v", x.value, x.least)
+	guarded := len(g.Fewer) + len(g.More)
+	for _, x := range g.limits() {
+		if x.value != 0 {
+			guarded++
 		}
+		switch {
+		case x.value == 0 || x.value >= x.least && x.value <= x.most:
+		case x.most == 1:
+			f.addf(path+".guards."+x.name, "write a part, such as 0.1: a tenth of them more", "%v is not between 0 and 1", x.value)
+		default:
+			f.addf(path+".guards."+x.name, "write a limit, or leave it out", "%v is below %v, or no number", x.value, x.least)
+		}
+	}
+	if g.FeaturesMissing != 0 && e.Features == 0 {
+		f.addf(path+".guards.features_missing", "write features: 1000 beside guards, for the features of a tenth of the answers", "no exposure has the features of items")
 	}
 	if !(g.Alpha >= 0 && g.Alpha <= 0.5) {
 		f.addf(path+".guards.alpha", "write a chance such as 0.05", "%v is none, or more than a half", g.Alpha)
 	}
-	if g.Refused+g.Empty+g.Partial+g.NaN+g.Millis == 0 && len(g.Fewer)+len(g.More) == 0 {
+	if guarded == 0 {
 		f.addf(path+".guards", "write refused: 1.5, for one", "nothing is guarded")
 	}
 }

@@ -14,6 +14,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/cmd/millrace/bench/random"
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
+	"github.com/millrace/millrace/cmd/millrace/bench/team"
 )
 
 // Config says what to measure.
@@ -28,6 +32,14 @@ type Config struct {
 	Profile  string        // directory for CPU profiles of the saturated roles; empty: none
 	Progress io.Writer     // what is being done
 	Out      io.Writer     // the table
+
+	// Of the shapes team and team-flat.
+	Against     []string // what they are compared with, of [team.Baselines]
+	Kafka, Etcd string   // host:port of those to use; empty: started for the run
+
+	// Of the shape random.
+	Seeds int  // how many workloads, of Seed and those that follow
+	Fault bool // give the baseline a wrong number, to see that it is found
 }
 
 // replicas is how many nodes have each partition, where there are as many.
@@ -68,7 +80,24 @@ func (c *Config) Validate() error {
 
 // Run measures, and prints a table and then the figures. The error says what
 // failed, or that an answer was wrong.
-func Run(ctx context.Context, c Config) (err error) {
+func Run(ctx context.Context, c Config) error {
+	switch c.Shape {
+	case "team", "team-flat":
+		return team.Run(ctx, team.Config{
+			Flat: c.Shape == "team-flat", Entities: c.Entities, Viewers: c.Viewers, Duration: c.Duration, Seed: c.Seed,
+			Against: c.Against, Kafka: c.Kafka, Etcd: c.Etcd, Profile: c.Profile, Progress: c.Progress, Out: c.Out,
+		})
+	case "random":
+		return random.Run(ctx, random.Config{
+			Seed: c.Seed, Seeds: c.Seeds, Entities: c.Entities, Viewers: c.Viewers, Duration: c.Duration,
+			Profile: c.Profile, Fault: c.Fault, Progress: c.Progress, Out: c.Out,
+		})
+	}
+	return c.run(ctx)
+}
+
+// run measures one of the shapes of this package.
+func (c Config) run(ctx context.Context) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
 	}
@@ -91,10 +120,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	c.say("%s: %d entities, seed %d, in %s", c.Shape, c.Entities, c.Seed, dir)
 
-	family := newFamily(ctx, dir)
-	defer func() { err = errors.Join(err, family.close()) }()
-	ctx = family.ctx
-	b, err := startBacking(family)
+	family := rig.NewFamily(ctx, dir)
+	defer func() { err = errors.Join(err, family.Close()) }()
+	ctx = family.Ctx
+	b, err := rig.StartBacking(family)
 	if err != nil {
 		return err
 	}
@@ -113,10 +142,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		}
 		all = append(all, r)
 	}
-	if err := report(&c, w, all); err != nil || !w.shape.baseline {
-		return err
-	}
-	return compare(&c, family, w, all)
+	return report(&c, w, all)
 }
 
 func (c *Config) say(format string, args ...any) {
@@ -127,7 +153,7 @@ func (c *Config) say(format string, args ...any) {
 
 // Names are the shapes that there are.
 func Names() []string {
-	var names []string
+	names := []string{"team", "team-flat", "random"}
 	for name := range shapes {
 		names = append(names, name)
 	}

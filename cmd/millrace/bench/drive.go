@@ -15,13 +15,14 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
 // driver asks a cluster the world's questions and holds every answer against
 // the one that was found right before.
 type driver struct {
-	run   *running
+	run   *rig.Cluster
 	world *world
 	right []right // by question
 	next  atomic.Uint64
@@ -39,16 +40,13 @@ const (
 	deadline = 500 * time.Millisecond
 )
 
-// errRefused says that the broker was too busy.
-var errRefused = errors.New("refused: the broker is overloaded")
-
 // errMissed says that a question's time was up before all was answered.
 var errMissed = errors.New("no answer, or a partial one, when the time was up")
 
 func (d *driver) get(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
-	resp, err := d.run.feed.GetFeed(ctx, req)
+	resp, err := d.run.Feed.GetFeed(ctx, req)
 	if err != nil {
 		return nil, refusal(err)
 	}
@@ -58,13 +56,13 @@ func (d *driver) get(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.G
 	return resp, nil
 }
 
-// refusal returns errRefused and errMissed for what the broker and gRPC say.
+// refusal returns rig.ErrRefused and errMissed for what the broker and gRPC say.
 func refusal(err error) error {
 	err = rpcerr.FromStatus(err)
 	if e, ok := errors.AsType[*millrace.Error](err); ok {
 		switch e.Reason {
 		case millrace.ReasonOverloaded:
-			return errRefused
+			return rig.ErrRefused
 		case millrace.ReasonDeadline:
 			return fmt.Errorf("%w: %w", errMissed, err)
 		}
@@ -76,7 +74,7 @@ func refusal(err error) error {
 func (d *driver) glance(ctx context.Context, q *question) (g glance, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
-	if err := d.run.conn.Invoke(ctx, feedv1.FeedService_GetFeed_FullMethodName, q.wire, &g, grpc.ForceCodecV2(asBytes{})); err != nil {
+	if err := d.run.Conn.Invoke(ctx, feedv1.FeedService_GetFeed_FullMethodName, q.wire, &g, grpc.ForceCodecV2(asBytes{})); err != nil {
 		return g, refusal(err)
 	}
 	if g.partial {
@@ -98,64 +96,11 @@ func (d *driver) ask(ctx context.Context) error {
 	return err
 }
 
-// askAndRead is ask by a caller who decodes the answer.
-func (d *driver) askAndRead(ctx context.Context) error {
-	i := d.turn()
-	resp, err := d.get(ctx, d.world.asked[i].req)
-	if err == nil && digest(resp) != d.right[i].digest {
-		err = otherwise(i)
-	}
-	return err
-}
-
 func otherwise(i int) error { return fmt.Errorf("question %d is answered otherwise than before", i) }
 
-// latencies are how long answers took, shortest first.
-type latencies []time.Duration
-
-func (l latencies) at(share float64) time.Duration {
-	if len(l) == 0 {
-		return 0
-	}
-	return l[min(len(l)-1, int(share*float64(len(l))))]
-}
-
 // closed has clients ask one question after the other for a while.
-func (d *driver) closed(ctx context.Context, clients int, length time.Duration) (latencies, time.Duration, error) {
-	return closed(ctx, clients, length, func(ctx context.Context, _ int) error { return d.ask(ctx) })
-}
-
-// refusedPause is how long a client of closed waits when it is refused.
-const refusedPause = 10 * time.Millisecond
-
-// closed has clients, of which each knows its number, ask again and again for
-// a while. It returns how long answers took, and how long all took together.
-func closed(ctx context.Context, clients int, length time.Duration, ask func(context.Context, int) error) (latencies, time.Duration, error) {
-	g, ctx := errgroup.WithContext(ctx)
-	took := make([]latencies, clients)
-	began := time.Now()
-	for i := range clients {
-		g.Go(func() error {
-			for time.Since(began) < length {
-				start := time.Now()
-				err := ask(ctx, i)
-				if errors.Is(err, errRefused) {
-					time.Sleep(refusedPause)
-					continue
-				}
-				if err != nil {
-					return err
-				}
-				took[i] = append(took[i], time.Since(start))
-			}
-			return nil
-		})
-	}
-	err := g.Wait()
-	elapsed := time.Since(began)
-	all := slices.Concat(took...)
-	slices.Sort(all)
-	return all, elapsed, err
+func (d *driver) closed(ctx context.Context, clients int, length time.Duration) (rig.Latencies, time.Duration, error) {
+	return rig.Closed(ctx, clients, length, func(ctx context.Context, _ int) error { return d.ask(ctx) })
 }
 
 // open has questions arrive as a Poisson process of so many a second, whether
@@ -189,7 +134,7 @@ func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case errors.Is(err, errRefused):
+			case errors.Is(err, rig.ErrRefused):
 				res.refused++
 				return nil
 			case errors.Is(err, errMissed):
@@ -216,9 +161,9 @@ func (d *driver) open(ctx context.Context, rate float64, length time.Duration) (
 
 // arrivals are questions that came when they were due.
 type arrivals struct {
-	took    latencies // from the instant each was due
-	late    latencies // of that, until the client sent it
-	seconds []latencies
+	took    rig.Latencies // from the instant each was due
+	late    rig.Latencies // of that, until the client sent it
+	seconds []rig.Latencies
 	refused int
 	missed  int // not answered in time
 }
@@ -227,12 +172,12 @@ type arrivals struct {
 // those that were whole: what a machine does that stands still for a moment
 // once in ten seconds is not in it.
 func (a *arrivals) usual(share float64) time.Duration {
-	var each latencies
+	var each rig.Latencies
 	for _, s := range a.seconds[:max(1, len(a.seconds)-1)] {
-		each = append(each, s.at(share))
+		each = append(each, s.At(share))
 	}
 	slices.Sort(each)
-	return each.at(0.5)
+	return each.At(0.5)
 }
 
 // sustained reports whether all but one of a thousand were answered in time.

@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 	"github.com/millrace/millrace/internal/oracle"
+	"github.com/millrace/millrace/relevance"
 )
 
 // result is what was measured of one cluster.
@@ -22,36 +23,35 @@ type result struct {
 	candidates, scored float64 // of a mean query
 	execution          string  // generated or interpreted
 	exact              int     // answers equal to the oracle's
-	one                latencies
+	one                rig.Latencies
 	oneCPU, fullCPU    cpuTime  // a query, of one client and saturated
 	most               float64  // answers a second that clients get, and
 	clients            int      // how many those are
 	saturation         float64  // queries a second that are answered in time
 	half               arrivals // at half of that
-
-	// Of a shape with a baseline: two clients.
-	two     float64 // queries a second
-	twoCPU  cpuTime // a query
-	answers []string
 }
 
 // measure starts a cluster of so many nodes, checks it, measures it and ends
 // it.
-func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, nodes int) (res result, err error) {
-	ctx, before := f.ctx, len(f.all)
+func measure(c *Config, f *rig.Family, w *world, b *rig.Backing, truth []oracle.Answer, nodes int) (res result, err error) {
+	ctx, before := f.Ctx, f.Size()
 	defer func() {
 		if err == nil { // else the family is ended whole
-			err = f.end(before)
+			err = f.End(before)
 		}
 	}()
-	run, err := startCluster(c, f, w, b, nodes)
+	run, err := f.StartCluster(b, rig.Setup{
+		Name: fmt.Sprintf("nodes-%d", nodes), Nodes: nodes, Replicas: replicas,
+		Packs: []*relevance.Pack{w.pack}, Feeds: map[string][]byte{w.feed.Name: w.feedText},
+	})
 	if err != nil {
 		return res, err
 	}
-	defer run.conn.Close()
+	defer run.Conn.Close()
+	c.say("%d nodes have read the log in %.1f s", nodes, run.Read.Seconds())
 	d := &driver{run: run, world: w}
-	res.nodes, res.cores = nodes, run.cores
-	if err := d.settle(ctx); err != nil {
+	res.nodes, res.cores = nodes, run.Cores
+	if err := run.Settle(ctx, func(ctx context.Context) error { _, err := d.get(ctx, w.asked[0].req); return err }); err != nil {
 		return res, err
 	}
 	if err := d.check(ctx, truth, &res); err != nil {
@@ -64,12 +64,7 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 	if err := d.oneClient(ctx, c, &res); err != nil {
 		return res, err
 	}
-	c.say("%d nodes: one client, p50 %s, p99 %s", nodes, ms(res.one.at(0.5)), ms(res.one.at(0.99)))
-	if w.shape.baseline {
-		if err := d.twoClients(ctx, c, &res); err != nil {
-			return res, err
-		}
-	}
+	c.say("%d nodes: one client, p50 %s, p99 %s", nodes, rig.MS(res.one.At(0.5)), rig.MS(res.one.At(0.99)))
 	if err := d.crowd(ctx, c, &res); err != nil {
 		return res, err
 	}
@@ -79,25 +74,8 @@ func measure(c *Config, f *family, w *world, b *backing, truth []oracle.Answer, 
 	if res.half, err = d.open(ctx, res.saturation/2, 2*c.Duration); err != nil {
 		return res, err
 	}
-	c.say("%d nodes: %.0f queries/s arriving, p99 %s", nodes, res.saturation/2, ms(res.half.took.at(0.99)))
+	c.say("%d nodes: %.0f queries/s arriving, p99 %s", nodes, res.saturation/2, rig.MS(res.half.took.At(0.99)))
 	return res, nil
-}
-
-// settle waits until the broker listens and knows that all nodes are ready.
-func (d *driver) settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		_, err := d.get(ctx, d.world.asked[0].req)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }
 
 // check asks every question, holds the first answers against the oracle, and
@@ -128,7 +106,6 @@ func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) 
 			return err
 		}
 		d.right = append(d.right, right{digest(resp), seen.items})
-		res.answers = append(res.answers, shown(resp))
 		res.candidates += float64(resp.GetExplain().GetCandidates()) / float64(len(d.world.asked))
 		res.scored += float64(resp.GetExplain().GetScored()) / float64(len(d.world.asked))
 		res.execution = resp.GetReceipt().GetExecution()
@@ -137,8 +114,8 @@ func (d *driver) check(ctx context.Context, truth []oracle.Answer, res *result) 
 }
 
 // cost runs work and returns the CPU time of each query of it.
-func (d *driver) cost(ctx context.Context, work func() (latencies, error)) (cpuTime, error) {
-	before, err := d.run.cpu(ctx)
+func (d *driver) cost(ctx context.Context, work func() (rig.Latencies, error)) (cpuTime, error) {
+	before, err := cpuOf(d.run)
 	if err != nil {
 		return cpuTime{}, err
 	}
@@ -146,24 +123,14 @@ func (d *driver) cost(ctx context.Context, work func() (latencies, error)) (cpuT
 	if err != nil {
 		return cpuTime{}, err
 	}
-	after, err := d.run.cpu(ctx)
+	after, err := cpuOf(d.run)
 	return after.less(before).each(len(l)), err
 }
 
 func (d *driver) oneClient(ctx context.Context, c *Config, res *result) (err error) {
-	res.oneCPU, err = d.cost(ctx, func() (latencies, error) {
+	res.oneCPU, err = d.cost(ctx, func() (rig.Latencies, error) {
 		res.one, _, err = d.closed(ctx, 1, c.Duration)
 		return res.one, err
-	})
-	return err
-}
-
-// twoClients decode their answers, as those of the baseline do.
-func (d *driver) twoClients(ctx context.Context, c *Config, res *result) (err error) {
-	res.twoCPU, err = d.cost(ctx, func() (latencies, error) {
-		l, elapsed, err := closed(ctx, 2, c.Duration, func(ctx context.Context, _ int) error { return d.askAndRead(ctx) })
-		res.two = float64(len(l)) / elapsed.Seconds()
-		return l, err
 	})
 	return err
 }
@@ -185,7 +152,7 @@ func (d *driver) crowd(ctx context.Context, c *Config, res *result) error {
 			return fmt.Errorf("%d clients: %w", clients, err)
 		}
 		rate := float64(len(l)) / elapsed.Seconds()
-		c.say("%d nodes: %d clients, %.0f queries/s, p99 %s", res.nodes, clients, rate, ms(l.at(0.99)))
+		c.say("%d nodes: %d clients, %.0f queries/s, p99 %s", res.nodes, clients, rate, rig.MS(l.At(0.99)))
 		if flat++; rate > growth*res.most {
 			flat = 0
 		}
@@ -201,14 +168,14 @@ func (d *driver) crowd(ctx context.Context, c *Config, res *result) error {
 		if err := os.MkdirAll(c.Profile, 0o755); err != nil {
 			return err
 		}
-		for _, p := range append(d.run.nodes, d.run.broker) {
+		for _, p := range append(d.run.Nodes, d.run.Broker) {
 			g.Go(func() error {
-				return p.profile(profiling, c.Duration, filepath.Join(c.Profile, fmt.Sprintf("%s-%s.pprof", d.world.label, p.name)))
+				return p.Profile(profiling, c.Duration, filepath.Join(c.Profile, fmt.Sprintf("%s-%s.pprof", d.world.label, p.Name)))
 			})
 		}
 	}
 	var err error
-	res.fullCPU, err = d.cost(ctx, func() (latencies, error) {
+	res.fullCPU, err = d.cost(ctx, func() (rig.Latencies, error) {
 		l, _, err := d.closed(ctx, res.clients, c.Duration)
 		return l, err
 	})
@@ -234,7 +201,7 @@ func (d *driver) saturate(ctx context.Context, c *Config, res *result) error {
 		if err != nil {
 			return err
 		}
-		c.say("%d nodes: %.0f queries/s arriving, p99 %s, %d refused, %d not in time", res.nodes, rate, ms(got.took.at(0.99)), got.refused, got.missed)
+		c.say("%d nodes: %.0f queries/s arriving, p99 %s, %d refused, %d not in time", res.nodes, rate, rig.MS(got.took.At(0.99)), got.refused, got.missed)
 		if res.saturation = rate; got.sustained() {
 			break
 		}

@@ -16,7 +16,7 @@ var rewrite = flag.Bool("rewrite", false, "write the golden rows and the manifes
 
 // The packs' golden rows and manifests are those of their specs.
 func TestModelsAreFresh(t *testing.T) {
-	for name, features := range map[string]int{"fifty": 50, "thirty": 30} {
+	for name, features := range map[string]int{"fifty": 50} {
 		t.Run(name, func(t *testing.T) { testModel(t, name, features) })
 	}
 }
@@ -92,14 +92,5 @@ func fresh(t *testing.T, path string, want []byte) {
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%s is stale; run go test ./cmd/millrace/bench -rewrite (%v)", path, err)
-	}
-}
-
-// However many processors there are, every node has one, and none goes unused.
-func TestShare(t *testing.T) {
-	for _, c := range []struct{ processors, nodes, want int }{{2, 1, 2}, {2, 3, 1}, {1, 3, 1}, {16, 3, 6}} {
-		if got := share(c.processors, c.nodes); got != c.want {
-			t.Errorf("%d processors, %d nodes: %d for each, want %d", c.processors, c.nodes, got, c.want)
-		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 	"github.com/millrace/millrace/internal/figure"
 )
 
@@ -38,22 +39,22 @@ func report(c *Config, w *world, all []result) error {
 	line("field reads a query", func(r *result) string { return fmt.Sprintf("%.0f", reads(r)) })
 	line("model code", func(r *result) string { return r.execution })
 	line("answers the oracle gave too", func(r *result) string { return fmt.Sprint(r.exact) })
-	line("1 client: p50", func(r *result) string { return ms(r.one.at(0.5)) })
-	line("p99", func(r *result) string { return ms(r.one.at(0.99)) })
-	line("CPU a query, broker", func(r *result) string { return us(r.oneCPU.broker) })
-	line("nodes", func(r *result) string { return us(r.oneCPU.nodes) })
-	line("client", func(r *result) string { return us(r.oneCPU.client) })
+	line("1 client: p50", func(r *result) string { return rig.MS(r.one.At(0.5)) })
+	line("p99", func(r *result) string { return rig.MS(r.one.At(0.99)) })
+	line("CPU a query, broker", func(r *result) string { return rig.US(r.oneCPU.broker) })
+	line("nodes", func(r *result) string { return rig.US(r.oneCPU.nodes) })
+	line("client", func(r *result) string { return rig.US(r.oneCPU.client) })
 	line("most answers", func(r *result) string { return fmt.Sprintf("%.0f/s", r.most) })
 	line("clients", func(r *result) string { return fmt.Sprint(r.clients) })
-	line("CPU a query, broker", func(r *result) string { return us(r.fullCPU.broker) })
-	line("nodes", func(r *result) string { return us(r.fullCPU.nodes) })
-	line("client", func(r *result) string { return us(r.fullCPU.client) })
+	line("CPU a query, broker", func(r *result) string { return rig.US(r.fullCPU.broker) })
+	line("nodes", func(r *result) string { return rig.US(r.fullCPU.nodes) })
+	line("client", func(r *result) string { return rig.US(r.fullCPU.client) })
 	line("saturation", func(r *result) string { return fmt.Sprintf("%.0f/s", r.saturation) })
-	line("half of it: p50", func(r *result) string { return ms(r.half.took.at(0.5)) })
-	line("p99", func(r *result) string { return ms(r.half.took.at(0.99)) })
-	line("p99 of the median second", func(r *result) string { return ms(r.half.usual(0.99)) })
-	line("p99.9", func(r *result) string { return ms(r.half.took.at(0.999)) })
-	line("sent late, p99", func(r *result) string { return ms(r.half.late.at(0.99)) })
+	line("half of it: p50", func(r *result) string { return rig.MS(r.half.took.At(0.5)) })
+	line("p99", func(r *result) string { return rig.MS(r.half.took.At(0.99)) })
+	line("p99 of the median second", func(r *result) string { return rig.MS(r.half.usual(0.99)) })
+	line("p99.9", func(r *result) string { return rig.MS(r.half.took.At(0.999)) })
+	line("sent late, p99", func(r *result) string { return rig.MS(r.half.late.At(0.99)) })
 	line("refused, not in time", func(r *result) string { return fmt.Sprintf("%d, %d", r.half.refused, r.half.missed) })
 	line("queries", func(r *result) string { return fmt.Sprint(len(r.half.took)) })
 	if err := t.Flush(); err != nil {
@@ -67,25 +68,20 @@ func report(c *Config, w *world, all []result) error {
 		figure.Tell(name("passes"), r.scored/r.candidates, "of 1")
 		figure.Tell(name("field_reads"), reads(r), "fields")
 		figure.Tell(name("oracle_equal"), float64(r.exact), "answers")
-		figure.Tell(name("p50_one_client_ms"), millis(r.one.at(0.5)), "ms")
-		figure.Tell(name("p99_one_client_ms"), millis(r.one.at(0.99)), "ms")
-		figure.Tell(name("cpu_per_query_us"), micros(r.oneCPU.served()), "us")
-		figure.Tell(name("cpu_per_query_broker_us"), micros(r.oneCPU.broker), "us")
-		figure.Tell(name("cpu_per_query_nodes_us"), micros(r.oneCPU.nodes), "us")
-		figure.Tell(name("cpu_per_query_saturated_us"), micros(r.fullCPU.served()), "us")
+		figure.Tell(name("p50_one_client_ms"), rig.Millis(r.one.At(0.5)), "ms")
+		figure.Tell(name("p99_one_client_ms"), rig.Millis(r.one.At(0.99)), "ms")
+		figure.Tell(name("cpu_per_query_us"), rig.Micros(r.oneCPU.served()), "us")
+		figure.Tell(name("cpu_per_query_broker_us"), rig.Micros(r.oneCPU.broker), "us")
+		figure.Tell(name("cpu_per_query_nodes_us"), rig.Micros(r.oneCPU.nodes), "us")
+		figure.Tell(name("cpu_per_query_saturated_us"), rig.Micros(r.fullCPU.served()), "us")
 		figure.Tell(name("most_qps"), r.most, "queries/s")
 		figure.Tell(name("saturation_qps"), r.saturation, "queries/s")
-		figure.Tell(name("p50_half_saturation_ms"), millis(r.half.took.at(0.5)), "ms")
-		figure.Print(name("p99_half_saturation_ms"), millis(r.half.took.at(0.99)), "ms", millis(goalP99))
-		figure.Tell(name("p99_half_saturation_median_second_ms"), millis(r.half.usual(0.99)), "ms")
+		figure.Tell(name("p50_half_saturation_ms"), rig.Millis(r.half.took.At(0.5)), "ms")
+		figure.Print(name("p99_half_saturation_ms"), rig.Millis(r.half.took.At(0.99)), "ms", rig.Millis(goalP99))
+		figure.Tell(name("p99_half_saturation_median_second_ms"), rig.Millis(r.half.usual(0.99)), "ms")
 		figure.Print(name("refused_half_saturation"), float64(r.half.refused+r.half.missed), "queries", 0)
-		figure.Tell(name("late_p99_half_saturation_ms"), millis(r.half.late.at(0.99)), "ms")
-		figure.Tell(name("p999_half_saturation_ms"), millis(r.half.took.at(0.999)), "ms")
+		figure.Tell(name("late_p99_half_saturation_ms"), rig.Millis(r.half.late.At(0.99)), "ms")
+		figure.Tell(name("p999_half_saturation_ms"), rig.Millis(r.half.took.At(0.999)), "ms")
 	}
 	return nil
 }
-
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-func ms(d time.Duration) string      { return fmt.Sprintf("%.2f ms", millis(d)) }
-func us(d time.Duration) string      { return fmt.Sprintf("%.0f us", micros(d)) }

@@ -3,8 +3,6 @@ package bench
 import (
 	"embed"
 	"io/fs"
-	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 
@@ -19,36 +17,21 @@ type shape struct {
 	viewers   int    // that ask
 	min, max  int    // records of a timeline
 	languages int    // that a viewer reads, of seven
-	follows   func(r *rand.Rand) int
-	fields    []string // of records, that answers carry; none: all
-	baseline  bool     // compared with what a team would use today
+	follows   int
 }
 
 // FishDB's published shape is 300 terms and more, some 3,000 candidates and
 // some 150,000 field reads; FollowFeed's is tens of thousands of candidates.
-// Of the team's mean query 652 timelines are known, 3,919 candidates, and
-// 20,492 at the 99th percentile.
 var shapes = map[string]shape{
-	"fishdb":     {feed: "follows", entities: 20_000, viewers: 200, min: 5, max: 15, languages: 6, follows: exactly(300)},
-	"followfeed": {feed: "follows", entities: 20_000, viewers: 200, min: 10, max: 30, languages: 6, follows: exactly(1000)},
-	"team":       {feed: "team", entities: 100_000, viewers: 1000, min: 2, max: 11, languages: 3, follows: lognormal(217, 0.876), fields: []string{"id"}, baseline: true},
+	"fishdb":     {feed: "follows", entities: 20_000, viewers: 200, min: 5, max: 15, languages: 6, follows: 300},
+	"followfeed": {feed: "follows", entities: 20_000, viewers: 200, min: 10, max: 30, languages: 6, follows: 1000},
 }
 
-func exactly(n int) func(*rand.Rand) int { return func(*rand.Rand) int { return n } }
-
-// lognormal is how many people follow, about: mean, and the spread of the
-// logarithm.
-func lognormal(mean, sigma float64) func(*rand.Rand) int {
-	return func(r *rand.Rand) int {
-		return max(1, int(mean*math.Exp(sigma*r.NormFloat64()-sigma*sigma/2)))
-	}
-}
-
-// What the shapes are asked by: feeds, and packs of their models, with the
+// What the shapes are asked by: a feed, and the pack of its model, with the
 // code generated of both.
 //
-//go:generate go run .. generate --out . --package bench --feed feeds/follows.yaml --feed feeds/team.yaml fifty thirty
-//go:embed feeds fifty thirty
+//go:generate go run .. generate --out . --package bench --feed feeds/follows.yaml fifty
+//go:embed feeds fifty
 var files embed.FS
 
 // readFeed returns the text and meaning of a feed's definition.

@@ -92,12 +92,3 @@ func digest(resp *feedv1.GetFeedResponse) uint64 {
 	}
 	return h.Sum64()
 }
-
-// shown is the ids of an answer, in order.
-func shown(resp *feedv1.GetFeedResponse) string {
-	var ids []string
-	for _, it := range resp.Items {
-		ids = append(ids, it.Id)
-	}
-	return strings.Join(ids, " ")
-}

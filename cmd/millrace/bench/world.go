@@ -169,13 +169,13 @@ func (w *world) question(i int) question {
 		country: r.IntN(len(countries)), muted: r.IntN(len(countries)),
 		freshnessHours: float64(4 + r.IntN(44)), chatty: r.Float64(), visual: r.Float64(),
 	}
-	q := question{viewer: v, follows: r.Perm(w.entities)[:min(w.shape.follows(r), w.entities)]}
+	q := question{viewer: v, follows: r.Perm(w.entities)[:min(w.shape.follows, w.entities)]}
 	var reads []*structpb.Value
 	for _, l := range v.reads {
 		reads = append(reads, structpb.NewStringValue(languages[l]))
 	}
 	q.req = &feedv1.GetFeedRequest{
-		Feed: w.feed.Name, AsOf: timestamppb.New(asOf.Std()), Fields: w.shape.fields,
+		Feed: w.feed.Name, AsOf: timestamppb.New(asOf.Std()),
 		Viewer: &feedv1.Viewer{
 			Id: v.name,
 			Attributes: map[string]*structpb.Value{

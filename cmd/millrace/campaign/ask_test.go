@@ -5,7 +5,6 @@ package campaign
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -372,21 +371,17 @@ func (a *asker) applied(ctx context.Context, resp *feedv1.GetFeedResponse) (map[
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	at := map[millrace.Partition][streams]int64{}
-	for _, n := range resp.GetReceipt().GetApplied() {
-		if len(n.Content) != len(n.Partitions) || len(n.Features) != len(n.Partitions) {
-			return nil, errors.New("the lists of the receipt differ in length")
-		}
-		for i, p := range n.Partitions {
-			if _, ok := at[millrace.Partition(p)]; ok {
-				return nil, fmt.Errorf("partition %d is twice in the receipt", p)
-			}
-			at[millrace.Partition(p)] = [streams]int64{n.Content[i], n.Features[i]}
-			for stream, offset := range at[millrace.Partition(p)] {
-				if err := a.truth.reached(ctx, stream, millrace.Partition(p), offset); err != nil {
-					a.lost = true
-					return nil, err
-				}
+	told, err := client.OffsetsOf(resp.GetReceipt())
+	if err != nil {
+		return nil, err
+	}
+	at := make(map[millrace.Partition][streams]int64, len(told))
+	for p, next := range told {
+		at[p] = [streams]int64{next.Content, next.Features}
+		for stream, offset := range at[p] {
+			if err := a.truth.reached(ctx, stream, p, offset); err != nil {
+				a.lost = true
+				return nil, err
 			}
 		}
 	}

@@ -53,10 +53,11 @@ type didBits uint32
 // arm is what the units of a variant have met.
 type arm struct {
 	Arm
-	items, millis, share stats.Mean
-	times                stats.Quantiles
-	drafts               []string // the two models, if the variant lets them draft
-	credit               [][2]int64
+	items, millis, share, types, cost, missing stats.Mean
+
+	times  stats.Quantiles
+	drafts []string // the two models, if the variant lets them draft
+	credit [][2]int64
 }
 
 // New returns the tally of an experiment. The arm that the others are compared
@@ -197,17 +198,38 @@ func (a *arm) first(r *exposure.Record, since millrace.Time) {
 		a.NaN++
 	}
 	a.items.Add(float64(len(r.Items)))
+	if r.ScoringNanos > 0 { // what nodes of before do not tell
+		a.cost.Add(float64(r.ScoringNanos) / 1000)
+	}
 	if len(r.Items) > 0 {
-		a.share.Add(largest(r.Items))
+		a.share.Add(largest(r.Items, func(it *exposure.Item) string { return it.Entity }))
+		a.types.Add(largest(r.Items, func(it *exposure.Item) string { return it.Type }))
+	}
+	if missing, known := lacking(r.Items); known {
+		a.missing.Add(missing)
 	}
 }
 
-// largest returns the share of items that one entity has.
-func largest(items []exposure.Item) float64 {
+// lacking returns the part of the features of items that have no value.
+func lacking(items []exposure.Item) (part float64, known bool) {
+	all, none := 0, 0
+	for i := range items {
+		for _, v := range items[i].Features {
+			if all++; v.IsText && v.Text == "" || !v.IsText && math.IsNaN(v.Number) {
+				none++
+			}
+		}
+	}
+	return float64(none) / float64(max(all, 1)), all > 0
+}
+
+// largest returns the share of items that one name has.
+func largest(items []exposure.Item, name func(*exposure.Item) string) float64 {
 	most, of := 0, map[string]int{}
 	for i := range items {
-		of[items[i].Entity]++
-		most = max(most, of[items[i].Entity])
+		n := name(&items[i])
+		of[n]++
+		most = max(most, of[n])
 	}
 	return float64(most) / float64(len(items))
 }
@@ -228,6 +250,7 @@ type Arm struct {
 	Items   float64    // mean of an answer
 	Share   float64    // mean share of items that one entity has, of answers with items
 	Millis  [3]float64 // quantiles 0.5, 0.95 and 0.99
+	Cost    float64    // mean of what index nodes took to score the candidates of an answer, in microseconds
 	Did     []int64    // units that did something, by Report.Actions
 	// Undrafted is how many answers two models were to draft, of which only the
 	// first ranked: no replica that was asked could rank by the second.
@@ -263,8 +286,8 @@ type Effect struct {
 	stats.Effect
 }
 
-// What is compared. The first four are rates, as multiples of the control's;
-// the others are differences of means.
+// What is compared. The first four are rates, as multiples of the control's, and
+// so is the cost; the others are differences of means, or of a percentile.
 type What string
 
 // What is compared.
@@ -276,6 +299,11 @@ const (
 	Items   What = "items"
 	Share   What = "share of one entity"
 	Millis  What = "milliseconds"
+	// P99 is the 99th percentile of them.
+	P99       What = "p99 milliseconds"
+	Cost      What = "cost"
+	TypeShare What = "share of one type"
+	Missing   What = "features missing"
 )
 
 // didPrefix begins what is compared by outcomes.
@@ -286,11 +314,11 @@ func Did(action string) What { return What(didPrefix + action) }
 
 // Rate reports whether an effect is a multiple and not a difference.
 func (w What) Rate() bool {
-	return w == Refused || w == Empty || w == Partial || w == NaN || strings.HasPrefix(string(w), didPrefix)
+	return w == Refused || w == Empty || w == Partial || w == NaN || w == Cost || strings.HasPrefix(string(w), didPrefix)
 }
 
 // effects is how many a variant has, beside those of actions.
-const effects = 7
+const effects = 11
 
 // Report says how the arms do. The chance that any of the intervals is ever
 // wrong, over all looks together, is at most alpha.
@@ -303,7 +331,7 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 		a := &t.arms[i]
 		out := a.Arm
 		out.Did = slices.Clone(a.Did) // which goes on
-		out.Items, out.Share = a.items.Mean, a.share.Mean
+		out.Items, out.Share, out.Cost = a.items.Mean, a.share.Mean, a.cost.Mean
 		if a.times.N() > 0 {
 			copy(out.Millis[:], a.times.At(0.5, 0.95, 0.99))
 		}
@@ -373,9 +401,10 @@ func (t *Tally) beside(r *Report, s stats.Sequence, i int) (err error) {
 	for _, x := range []struct {
 		what             What
 		control, variant stats.Mean
-	}{{Items, c.items, v.items}, {Share, c.share, v.share}, {Millis, c.millis, v.millis}} {
+	}{{Items, c.items, v.items}, {Share, c.share, v.share}, {TypeShare, c.types, v.types}, {Missing, c.missing, v.missing}, {Millis, c.millis, v.millis}} {
 		r.Effects = append(r.Effects, Effect{v.Variant, x.what, s.Difference(x.control, x.variant)})
 	}
+	r.Effects = append(r.Effects, Effect{v.Variant, P99, s.QuantileDifference(c.times, v.times, 0.99)}, Effect{v.Variant, Cost, s.MeanRatio(c.cost, v.cost)})
 	return nil
 }
 

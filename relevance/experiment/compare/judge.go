@@ -13,8 +13,12 @@ import (
 type Verdict struct {
 	Pause bool
 	Share int    // to ramp to; 0: none
-	Why   string // of either
+	Why   string // of either,
+	Waits string // or of nothing: what is waited for
 }
+
+// Acts reports whether there is anything to do.
+func (v Verdict) Acts() bool { return v.Pause || v.Share > 0 }
 
 // mismatch is the chance below which viewers do not fit the weights.
 const mismatch = 0.001
@@ -25,25 +29,15 @@ const mismatch = 0.001
 // at most that, and a thousandth for the split.
 func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 	if e.Guards == nil {
-		return Verdict{}
+		return Verdict{Waits: "it has no guards, and so no ramp"}
 	}
 	if r.Split.P < mismatch && len(r.Arms) > 1 {
 		return Verdict{Pause: true, Why: fmt.Sprintf("viewers do not fit the weights (p %.1g)", r.Split.P)}
 	}
-	limits := map[What]float64{Refused: e.Guards.Refused, Empty: e.Guards.Empty, Partial: e.Guards.Partial, NaN: e.Guards.NaN, Millis: e.Guards.Millis}
-	for action, limit := range e.Guards.More {
-		limits[Did(action)] = limit
-	}
-	below := map[What]float64{}
-	for action, limit := range e.Guards.Fewer {
-		below[Did(action)] = limit
-	}
+	limits, below := limitsOf(e.Guards)
 	for i := range r.Effects {
 		x := &r.Effects[i]
-		of := "times as often"
-		if !x.What.Rate() {
-			of = "more"
-		}
+		of := x.What.unit()
 		if limit := limits[x.What]; limit != 0 && !math.IsNaN(x.Low) && x.Above(limit) {
 			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %.3g %s (at least %.3g; guard %g)", x.What, x.Variant, x.Value, of, x.Low, limit)}
 		}
@@ -51,19 +45,78 @@ func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %.3g %s (at most %.3g; guard %g)", x.What, x.Variant, x.Value, of, x.High, limit)}
 		}
 	}
-	if e.Ramp == nil || atShare < e.Ramp.Least {
-		return Verdict{}
+	return ramp(e, r, atShare)
+}
+
+// ramp says whether an experiment that no guard stops is ready for its next
+// step.
+func ramp(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
+	if e.Ramp == nil {
+		return Verdict{Waits: "no guard says stop, and there is no ramp: a person decides"}
 	}
 	next := e.Ramp.Next(e.Share)
 	if next == 0 {
-		return Verdict{}
+		return Verdict{Waits: "no guard says stop, and it is at the last step of its ramp"}
+	}
+	if atShare < e.Ramp.Least {
+		return Verdict{Waits: fmt.Sprintf("no guard says stop; it is to stay at %g%% for %s, and has for %s", float64(e.Share)/100, e.Ramp.Least, atShare.Round(time.Second))}
 	}
 	var counts []string
 	for _, a := range r.Arms {
 		if a.Weight > 0 && a.Fresh < e.Ramp.Viewers {
-			return Verdict{}
+			return Verdict{Waits: fmt.Sprintf("no guard says stop; %d viewers of each variant are to see something at %g%%, and %d of %s have", e.Ramp.Viewers, float64(e.Share)/100, a.Fresh, a.Variant)}
 		}
 		counts = append(counts, fmt.Sprintf("%d of %s", a.Fresh, a.Variant))
 	}
 	return Verdict{Share: next, Why: fmt.Sprintf("no guard after %s and %s", atShare.Round(time.Second), strings.Join(counts, ", "))}
+}
+
+// limitsOf returns what may not be above its limit, and what not below.
+func limitsOf(g *experiment.Guards) (above, below map[What]float64) {
+	above = map[What]float64{
+		Refused: g.Refused, Empty: g.Empty, Partial: g.Partial, NaN: g.NaN, Millis: g.Millis, P99: g.P99, Cost: g.Cost,
+		Share: g.ShareOfEntity, TypeShare: g.ShareOfType, Missing: g.FeaturesMissing,
+	}
+	for action, limit := range g.More {
+		above[Did(action)] = limit
+	}
+	below = map[What]float64{}
+	for action, limit := range g.Fewer {
+		below[Did(action)] = limit
+	}
+	return above, below
+}
+
+// unit is how an effect is read: 3 times as often, say.
+func (w What) unit() string {
+	switch {
+	case w == Cost:
+		return "times as much"
+	case w.Rate():
+		return "times as often"
+	}
+	return "more"
+}
+
+// Inputs says by what an experiment is judged: what each variant has met, and
+// each effect that is guarded.
+func Inputs(e *experiment.Experiment, r *Report) (all []string) {
+	for _, a := range r.Arms {
+		all = append(all, fmt.Sprintf("%s: %d viewers, %d at this share; refused %d, empty %d, partial %d, nan %d; p99 %.3g ms", a.Variant, a.Units, a.Fresh, a.Refused, a.Empty, a.Partial, a.NaN, a.Millis[2]))
+	}
+	if e.Guards == nil {
+		return all
+	}
+	above, below := limitsOf(e.Guards)
+	for i := range r.Effects {
+		x := &r.Effects[i]
+		limit := above[x.What]
+		if limit == 0 {
+			limit = below[x.What]
+		}
+		if limit != 0 {
+			all = append(all, fmt.Sprintf("%s of %s: %.3g %s (%.3g to %.3g); guard %g", x.What, x.Variant, x.Value, x.What.unit(), x.Low, x.High, limit))
+		}
+	}
+	return all
 }

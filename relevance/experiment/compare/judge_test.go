@@ -44,22 +44,22 @@ func TestRampGoesOn(t *testing.T) {
 		}
 	}
 	add(150)
-	if v := verdict(t, &d, tally, 2*time.Hour); v != (Verdict{}) {
+	if v := verdict(t, &d, tally, 2*time.Hour); v.Acts() || !strings.Contains(v.Waits, "100 viewers of each variant are to see something at 1%, and 75 of new have") {
 		t.Errorf("75 of each: %+v", v)
 	}
 	add(250)
-	if v := verdict(t, &d, tally, time.Minute); v != (Verdict{}) {
+	if v := verdict(t, &d, tally, time.Minute); v.Acts() || !strings.Contains(v.Waits, "stay at 1% for 1h0m0s, and has for 1m0s") {
 		t.Errorf("after a minute: %+v", v)
 	}
 	if v := verdict(t, &d, tally, 2*time.Hour); v.Share != 1000 || v.Pause || !strings.Contains(v.Why, "of new") {
 		t.Errorf("%+v", v)
 	}
 	d.Experiment.Share = 10_000
-	if v := verdict(t, &d, tally, 2*time.Hour); v != (Verdict{}) {
+	if v := verdict(t, &d, tally, 2*time.Hour); v.Acts() || !strings.Contains(v.Waits, "last step") {
 		t.Errorf("at the end: %+v", v)
 	}
 	d.Experiment.Guards = nil
-	if v := Judge(&d.Experiment, &Report{}, time.Hour); v != (Verdict{}) {
+	if v := Judge(&d.Experiment, &Report{}, time.Hour); v.Acts() || v.Waits == "" {
 		t.Errorf("without guards: %+v", v)
 	}
 }
@@ -110,6 +110,74 @@ func TestGuards(t *testing.T) {
 	}
 	if v := verdict(t, &d, tally, time.Hour); !v.Pause || !strings.Contains(v.Why, "fit the weights") {
 		t.Errorf("%+v", v)
+	}
+}
+
+// Guards of what answers cost, of their slowest, and of what they are made of
+// pause for that, and not for what comes of chance; what they were judged by is
+// told with them.
+func TestGuardsOfAnswers(t *testing.T) {
+	all := experiment.Guards{P99: 5, Cost: 1.5, ShareOfEntity: 0.1, ShareOfType: 0.1, FeaturesMissing: 0.1}
+	for what, breaks := range map[What]func(r *rand.Rand, x *exposure.Record){
+		"": func(*rand.Rand, *exposure.Record) {},
+		P99: func(r *rand.Rand, x *exposure.Record) {
+			if r.IntN(20) == 0 {
+				x.Millis += 30
+			}
+		},
+		Cost: func(_ *rand.Rand, x *exposure.Record) { x.ScoringNanos *= 50 },
+		Share: func(_ *rand.Rand, x *exposure.Record) {
+			for i := range x.Items {
+				x.Items[i].Entity = "one"
+			}
+		},
+		TypeShare: func(_ *rand.Rand, x *exposure.Record) {
+			for i := range x.Items {
+				x.Items[i].Type = "post"
+			}
+		},
+		Missing: func(_ *rand.Rand, x *exposure.Record) {
+			for i := range x.Items {
+				x.Items[i].Features[0] = exposure.Missing()
+			}
+		},
+	} {
+		d := guarded(t)
+		d.Experiment.Guards = &all
+		tally := New(d)
+		r := rand.New(rand.NewPCG(13, 14))
+		var paused Verdict
+		for unit := range 6000 {
+			x := shown(fmt.Sprint(unit), []string{"old", "new"}[r.IntN(2)], 4, 1)
+			x.Millis, x.ScoringNanos = r.ExpFloat64(), int64(1000*r.ExpFloat64())
+			for i := range x.Items {
+				x.Items[i].Entity, x.Items[i].Type = fmt.Sprint(r.IntN(5)), fmt.Sprint(r.IntN(3))
+				x.Items[i].Features = []exposure.Value{exposure.Number(1), exposure.Number(2), exposure.Text([]string{"", "x"}[min(1, r.IntN(10))])}
+			}
+			if x.Experiments[1].Variant == "new" {
+				breaks(r, x)
+			}
+			tally.Add(x)
+			if unit%100 != 99 {
+				continue
+			}
+			if paused = verdict(t, &d, tally, 0); paused.Pause {
+				break
+			}
+		}
+		if paused.Pause != (what != "") || what != "" && !strings.HasPrefix(paused.Why, string(what)+" of new: ") {
+			t.Errorf("%q: %+v", what, paused)
+		}
+		report, err := tally.Report(0.05)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inputs := strings.Join(Inputs(&d.Experiment, &report), "\n")
+		for _, want := range []string{"new: ", " viewers, ", "p99 milliseconds of new: ", "; guard 5", "cost of new: ", "times as much", "; guard 1.5"} {
+			if !strings.Contains(inputs, want) {
+				t.Errorf("no %q in\n%s", want, inputs)
+			}
+		}
 	}
 }
 

@@ -59,7 +59,10 @@ type GetFeedRequest struct {
 	// Fields of the record that items carry, at most 100. Empty: all of them. A
 	// record that has no such field goes without; a field that no schema of the
 	// cluster has is refused.
-	Fields        []string `protobuf:"bytes,14,rep,name=fields,proto3" json:"fields,omitempty"`
+	Fields []string `protobuf:"bytes,14,rep,name=fields,proto3" json:"fields,omitempty"`
+	// The form of the receipt: compact, with the offsets packed, or full, with
+	// lists of them. Empty: compact.
+	Receipt       string `protobuf:"bytes,30,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -190,6 +193,13 @@ func (x *GetFeedRequest) GetFields() []string {
 		return x.Fields
 	}
 	return nil
+}
+
+func (x *GetFeedRequest) GetReceipt() string {
+	if x != nil {
+		return x.Receipt
+	}
+	return ""
 }
 
 // Viewer is who a feed is for, as filters and models know them.
@@ -960,7 +970,14 @@ type Receipt struct {
 	// can say it.
 	AnswerId string `protobuf:"bytes,11,opt,name=answer_id,json=answerId,proto3" json:"answer_id,omitempty"`
 	// The draft, where a variant interleaves two models' rankings.
-	Draft         *Draft `protobuf:"bytes,12,opt,name=draft,proto3" json:"draft,omitempty"`
+	Draft *Draft `protobuf:"bytes,12,opt,name=draft,proto3" json:"draft,omitempty"`
+	// A sum of all that is in applied: two answers with the same one include the
+	// same part of the log. 16 hexadecimal digits: modulo 2^64 the XXH64 of each
+	// partition's number in 4 bytes and its two offsets in 8 each, little-endian.
+	AppliedDigest string `protobuf:"bytes,30,opt,name=applied_digest,json=appliedDigest,proto3" json:"applied_digest,omitempty"`
+	// The model and version that was to score, such as "likes 2", where it is
+	// condemned and model, the last good one, scores in its place.
+	InPlaceOf     string `protobuf:"bytes,50,opt,name=in_place_of,json=inPlaceOf,proto3" json:"in_place_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1079,6 +1096,20 @@ func (x *Receipt) GetDraft() *Draft {
 	return nil
 }
 
+func (x *Receipt) GetAppliedDigest() string {
+	if x != nil {
+		return x.AppliedDigest
+	}
+	return ""
+}
+
+func (x *Receipt) GetInPlaceOf() string {
+	if x != nil {
+		return x.InPlaceOf
+	}
+	return ""
+}
+
 // Draft is a team draft of two rankings (Radlinski, Kurup and Joachims 2008):
 // who picks first in each round follows from the seed, and which item is whose
 // is in the exposure of the answer.
@@ -1165,12 +1196,13 @@ func (x *Draft) GetFault() string {
 }
 
 // Applied is how much of the log a node's part of the answer includes: of each
-// partition, every record before these offsets. The lists are in one order.
+// partition, every record before these offsets. The lists are in one order, that
+// of the partitions.
 type Applied struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The index node.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// Those it answered for.
+	// Those it answered for. Of a full receipt, as the next two.
 	Partitions []int32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
 	// Offsets of the timeline topic.
 	Content []int64 `protobuf:"varint,3,rep,packed,name=content,proto3" json:"content,omitempty"`
@@ -1178,7 +1210,14 @@ type Applied struct {
 	Features []int64 `protobuf:"varint,4,rep,packed,name=features,proto3" json:"features,omitempty"`
 	// How long records have waited to be applied, where that is more than ten
 	// seconds, else 0; empty where it is of none.
-	LagSeconds    []float64 `protobuf:"fixed64,5,rep,packed,name=lag_seconds,json=lagSeconds,proto3" json:"lag_seconds,omitempty"`
+	LagSeconds []float64 `protobuf:"fixed64,5,rep,packed,name=lag_seconds,json=lagSeconds,proto3" json:"lag_seconds,omitempty"`
+	// Of a compact receipt: partitions, content and features. First the number of
+	// partitions, a varint; then three columns: how far each partition is above
+	// the one before, counted from -1, its content, its features. A column is its
+	// least number, a varint; a byte, how many bits differences from that take;
+	// and the differences, in so many bits each, lowest bit first, filled up to a
+	// byte.
+	Packed        []byte `protobuf:"bytes,30,opt,name=packed,proto3" json:"packed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1244,6 +1283,13 @@ func (x *Applied) GetFeatures() []int64 {
 func (x *Applied) GetLagSeconds() []float64 {
 	if x != nil {
 		return x.LagSeconds
+	}
+	return nil
+}
+
+func (x *Applied) GetPacked() []byte {
+	if x != nil {
+		return x.Packed
 	}
 	return nil
 }
@@ -2270,7 +2316,7 @@ var File_millrace_feed_v1_feed_proto protoreflect.FileDescriptor
 
 const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/feed/v1/feed.proto\x12\x10millrace.feed.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdc\x03\n" +
+	"\x1bmillrace/feed/v1/feed.proto\x12\x10millrace.feed.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf6\x03\n" +
 	"\x0eGetFeedRequest\x12\x12\n" +
 	"\x04feed\x18\x01 \x01(\tR\x04feed\x120\n" +
 	"\x06viewer\x18\x02 \x01(\v2\x18.millrace.feed.v1.ViewerR\x06viewer\x12\x1a\n" +
@@ -2287,7 +2333,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\x05model\x18\v \x01(\tR\x05model\x12\x18\n" +
 	"\aexplain\x18\f \x01(\bR\aexplain\x12!\n" +
 	"\fmin_coverage\x18\r \x01(\x01R\vminCoverage\x12\x16\n" +
-	"\x06fields\x18\x0e \x03(\tR\x06fieldsB\b\n" +
+	"\x06fields\x18\x0e \x03(\tR\x06fields\x12\x18\n" +
+	"\areceipt\x18\x1e \x01(\tR\areceiptB\b\n" +
 	"\x06_limit\"\xba\x02\n" +
 	"\x06Viewer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12H\n" +
@@ -2349,7 +2396,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x90\x04\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xd7\x04\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -2365,7 +2412,9 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	" \x03(\tR\n" +
 	"overridden\x12\x1b\n" +
 	"\tanswer_id\x18\v \x01(\tR\banswerId\x12-\n" +
-	"\x05draft\x18\f \x01(\v2\x17.millrace.feed.v1.DraftR\x05draft\x1a;\n" +
+	"\x05draft\x18\f \x01(\v2\x17.millrace.feed.v1.DraftR\x05draft\x12%\n" +
+	"\x0eapplied_digest\x18\x1e \x01(\tR\rappliedDigest\x12\x1e\n" +
+	"\vin_place_of\x182 \x01(\tR\tinPlaceOf\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x01\n" +
@@ -2374,7 +2423,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x12\n" +
 	"\x04seed\x18\x03 \x01(\x03R\x04seed\x12\x14\n" +
 	"\x05turns\x18\x04 \x01(\x03R\x05turns\x12\x14\n" +
-	"\x05fault\x18\x05 \x01(\tR\x05fault\"\x94\x01\n" +
+	"\x05fault\x18\x05 \x01(\tR\x05fault\"\xac\x01\n" +
 	"\aApplied\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +
@@ -2383,7 +2432,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\acontent\x18\x03 \x03(\x03R\acontent\x12\x1a\n" +
 	"\bfeatures\x18\x04 \x03(\x03R\bfeatures\x12\x1f\n" +
 	"\vlag_seconds\x18\x05 \x03(\x01R\n" +
-	"lagSeconds\"\x80\x04\n" +
+	"lagSeconds\x12\x16\n" +
+	"\x06packed\x18\x1e \x01(\fR\x06packed\"\x80\x04\n" +
 	"\aExplain\x12\x1e\n" +
 	"\n" +
 	"candidates\x18\x01 \x01(\x03R\n" +

@@ -78,7 +78,13 @@ type QueryRequest struct {
 	Beside []*Model `protobuf:"bytes,42,rep,name=beside,proto3" json:"beside,omitempty"`
 	// Tells the features of each item by the model: see Item.features. Concerns
 	// none of the further rankings.
-	Features      bool `protobuf:"varint,43,opt,name=features,proto3" json:"features,omitempty"`
+	Features bool `protobuf:"varint,43,opt,name=features,proto3" json:"features,omitempty"`
+	// The asker gives way when the version of the model is condemned, and so is
+	// refused (MODEL_CONDEMNED): it asks by the last good one. Others are answered.
+	GivesWay bool `protobuf:"varint,50,opt,name=gives_way,json=givesWay,proto3" json:"gives_way,omitempty"`
+	// Tells what the models cost, and which of their features the items lack: see
+	// QueryResponse.lacking and Ranking.
+	Measure       bool `protobuf:"varint,51,opt,name=measure,proto3" json:"measure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -274,6 +280,20 @@ func (x *QueryRequest) GetFeatures() bool {
 	return false
 }
 
+func (x *QueryRequest) GetGivesWay() bool {
+	if x != nil {
+		return x.GivesWay
+	}
+	return false
+}
+
+func (x *QueryRequest) GetMeasure() bool {
+	if x != nil {
+		return x.Measure
+	}
+	return false
+}
+
 // Model names one version of a model, as the fields of QueryRequest do.
 type Model struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -367,7 +387,14 @@ type QueryResponse struct {
 	FeatureNames []string `protobuf:"bytes,43,rep,name=feature_names,json=featureNames,proto3" json:"feature_names,omitempty"`
 	// What the node understands of a request; see the Go constant Protocol of
 	// internal/nodewire. A node that does not say understands 0.
-	Protocol      int32 `protobuf:"varint,50,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Protocol int32 `protobuf:"varint,50,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// How long the model took to score the candidates, in nanoseconds.
+	ScoringNs int64 `protobuf:"varint,51,opt,name=scoring_ns,json=scoringNs,proto3" json:"scoring_ns,omitempty"`
+	// How many of the items lack a value of each feature, by its name, 0 too. Only
+	// when the request asks to measure.
+	Lacking map[string]int64 `protobuf:"bytes,52,rep,name=lacking,proto3" json:"lacking,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// How many items were looked at for that: the first ones.
+	Looked        int32 `protobuf:"varint,53,opt,name=looked,proto3" json:"looked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -521,6 +548,27 @@ func (x *QueryResponse) GetProtocol() int32 {
 	return 0
 }
 
+func (x *QueryResponse) GetScoringNs() int64 {
+	if x != nil {
+		return x.ScoringNs
+	}
+	return 0
+}
+
+func (x *QueryResponse) GetLacking() map[string]int64 {
+	if x != nil {
+		return x.Lacking
+	}
+	return nil
+}
+
+func (x *QueryResponse) GetLooked() int32 {
+	if x != nil {
+		return x.Looked
+	}
+	return 0
+}
+
 // Ranking is how another model ranks the candidates of a question.
 type Ranking struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -532,7 +580,16 @@ type Ranking struct {
 	// Why there are none: the node lacks the model, or it cannot rank these.
 	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	// The node lacks the model; another may have it.
-	Absent        bool `protobuf:"varint,6,opt,name=absent,proto3" json:"absent,omitempty"`
+	Absent bool `protobuf:"varint,6,opt,name=absent,proto3" json:"absent,omitempty"`
+	// Only when the request asks to measure: how long the model took to score the
+	// candidates, in nanoseconds. Models that score together share their time by
+	// what each is estimated to cost.
+	ScoringNs int64 `protobuf:"varint,50,opt,name=scoring_ns,json=scoringNs,proto3" json:"scoring_ns,omitempty"`
+	// As those of QueryResponse.
+	Lacking map[string]int64 `protobuf:"bytes,51,rep,name=lacking,proto3" json:"lacking,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Looked  int32            `protobuf:"varint,53,opt,name=looked,proto3" json:"looked,omitempty"`
+	// Candidates that it scored.
+	Scored        int64 `protobuf:"varint,52,opt,name=scored,proto3" json:"scored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -607,6 +664,34 @@ func (x *Ranking) GetAbsent() bool {
 		return x.Absent
 	}
 	return false
+}
+
+func (x *Ranking) GetScoringNs() int64 {
+	if x != nil {
+		return x.ScoringNs
+	}
+	return 0
+}
+
+func (x *Ranking) GetLacking() map[string]int64 {
+	if x != nil {
+		return x.Lacking
+	}
+	return nil
+}
+
+func (x *Ranking) GetLooked() int32 {
+	if x != nil {
+		return x.Looked
+	}
+	return 0
+}
+
+func (x *Ranking) GetScored() int64 {
+	if x != nil {
+		return x.Scored
+	}
+	return 0
 }
 
 // Finding is what a node knows of a record in one timeline. What only the
@@ -1092,7 +1177,10 @@ type GetSchemaRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Fingerprint uint64                 `protobuf:"fixed64,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// Whether the answer names all fields.
-	Fields        bool `protobuf:"varint,2,opt,name=fields,proto3" json:"fields,omitempty"`
+	Fields bool `protobuf:"varint,2,opt,name=fields,proto3" json:"fields,omitempty"`
+	// GetSchemaResponse.fields_sum of the fields that the caller knows, which the
+	// answer does not name again. 0: none.
+	FieldsSum     uint64 `protobuf:"fixed64,30,opt,name=fields_sum,json=fieldsSum,proto3" json:"fields_sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1141,11 +1229,21 @@ func (x *GetSchemaRequest) GetFields() bool {
 	return false
 }
 
+func (x *GetSchemaRequest) GetFieldsSum() uint64 {
+	if x != nil {
+		return x.FieldsSum
+	}
+	return 0
+}
+
 type GetSchemaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Json  string                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
 	// Of records, that any schema of the node has. None of a node of before.
-	Fields        []string `protobuf:"bytes,3,rep,name=fields,proto3" json:"fields,omitempty"`
+	Fields []string `protobuf:"bytes,3,rep,name=fields,proto3" json:"fields,omitempty"`
+	// Of the names of all fields, where they were asked for. 0: of a node of
+	// before, or of one that has too many to name.
+	FieldsSum     uint64 `protobuf:"fixed64,30,opt,name=fields_sum,json=fieldsSum,proto3" json:"fields_sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1192,6 +1290,13 @@ func (x *GetSchemaResponse) GetFields() []string {
 		return x.Fields
 	}
 	return nil
+}
+
+func (x *GetSchemaResponse) GetFieldsSum() uint64 {
+	if x != nil {
+		return x.FieldsSum
+	}
+	return 0
 }
 
 type HotRequest struct {
@@ -2255,7 +2360,7 @@ var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xf4\x05\n" +
+	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xab\x06\n" +
 	"\fQueryRequest\x12\x1a\n" +
 	"\bentities\x18\x01 \x01(\fR\bentities\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x17\n" +
@@ -2281,11 +2386,13 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"served_key\x18) \x01(\fR\tservedKey\x12/\n" +
 	"\x06beside\x18* \x03(\v2\x17.millrace.node.v1.ModelR\x06beside\x12\x1a\n" +
-	"\bfeatures\x18+ \x01(\bR\bfeaturesJ\x04\b\x10\x10\x11\"G\n" +
+	"\bfeatures\x18+ \x01(\bR\bfeatures\x12\x1b\n" +
+	"\tgives_way\x182 \x01(\bR\bgivesWay\x12\x18\n" +
+	"\ameasure\x183 \x01(\bR\ameasureJ\x04\b\x10\x10\x11\"G\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
-	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xc4\x05\n" +
+	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xff\x06\n" +
 	"\rQueryResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12<\n" +
 	"\n" +
@@ -2307,14 +2414,29 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x0ewithheld_bytes\x18( \x01(\x03R\rwithheldBytes\x121\n" +
 	"\x06beside\x18* \x03(\v2\x19.millrace.node.v1.RankingR\x06beside\x12#\n" +
 	"\rfeature_names\x18+ \x03(\tR\ffeatureNames\x12\x1a\n" +
-	"\bprotocol\x182 \x01(\x05R\bprotocolJ\x04\b\x02\x10\x03\"\xbd\x01\n" +
+	"\bprotocol\x182 \x01(\x05R\bprotocol\x12\x1d\n" +
+	"\n" +
+	"scoring_ns\x183 \x01(\x03R\tscoringNs\x12F\n" +
+	"\alacking\x184 \x03(\v2,.millrace.node.v1.QueryResponse.LackingEntryR\alacking\x12\x16\n" +
+	"\x06looked\x185 \x01(\x05R\x06looked\x1a:\n" +
+	"\fLackingEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01J\x04\b\x02\x10\x03\"\x8a\x03\n" +
 	"\aRanking\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1b\n" +
 	"\tmodel_sum\x18\x03 \x01(\tR\bmodelSum\x12,\n" +
 	"\x05items\x18\x04 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x16\n" +
-	"\x06absent\x18\x06 \x01(\bR\x06absent\"\xb5\x02\n" +
+	"\x06absent\x18\x06 \x01(\bR\x06absent\x12\x1d\n" +
+	"\n" +
+	"scoring_ns\x182 \x01(\x03R\tscoringNs\x12@\n" +
+	"\alacking\x183 \x03(\v2&.millrace.node.v1.Ranking.LackingEntryR\alacking\x12\x16\n" +
+	"\x06looked\x185 \x01(\x05R\x06looked\x12\x16\n" +
+	"\x06scored\x184 \x01(\x03R\x06scored\x1a:\n" +
+	"\fLackingEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xb5\x02\n" +
 	"\aFinding\x12\x16\n" +
 	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x17\n" +
@@ -2366,13 +2488,17 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x0efiltered_error\x18\x04 \x01(\x03R\rfilteredError\x12!\n" +
 	"\ffiltered_nan\x18\x05 \x01(\x03R\vfilteredNan\x12\x16\n" +
 	"\x06scored\x18\x06 \x01(\x03R\x06scored\x12\x16\n" +
-	"\x06capped\x18\a \x01(\x03R\x06capped\"L\n" +
+	"\x06capped\x18\a \x01(\x03R\x06capped\"k\n" +
 	"\x10GetSchemaRequest\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\x06R\vfingerprint\x12\x16\n" +
-	"\x06fields\x18\x02 \x01(\bR\x06fields\"E\n" +
+	"\x06fields\x18\x02 \x01(\bR\x06fields\x12\x1d\n" +
+	"\n" +
+	"fields_sum\x18\x1e \x01(\x06R\tfieldsSum\"d\n" +
 	"\x11GetSchemaResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\tR\x04json\x12\x16\n" +
-	"\x06fields\x18\x03 \x03(\tR\x06fieldsJ\x04\b\x02\x10\x03\"I\n" +
+	"\x06fields\x18\x03 \x03(\tR\x06fields\x12\x1d\n" +
+	"\n" +
+	"fields_sum\x18\x1e \x01(\x06R\tfieldsSumJ\x04\b\x02\x10\x03\"I\n" +
 	"\n" +
 	"HotRequest\x12\x1e\n" +
 	"\n" +
@@ -2473,7 +2599,7 @@ func file_millrace_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_node_proto_rawDescData
 }
 
-var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_millrace_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_millrace_node_v1_node_proto_goTypes = []any{
 	(*QueryRequest)(nil),             // 0: millrace.node.v1.QueryRequest
 	(*Model)(nil),                    // 1: millrace.node.v1.Model
@@ -2502,16 +2628,18 @@ var file_millrace_node_v1_node_proto_goTypes = []any{
 	(*WitnessPartitionResponse)(nil), // 24: millrace.node.v1.WitnessPartitionResponse
 	(*CondemnPartitionRequest)(nil),  // 25: millrace.node.v1.CondemnPartitionRequest
 	(*CondemnPartitionResponse)(nil), // 26: millrace.node.v1.CondemnPartitionResponse
-	nil,                              // 27: millrace.node.v1.Vector.TextsEntry
-	nil,                              // 28: millrace.node.v1.Partitions.MissingEntry
-	(*v1.Viewer)(nil),                // 29: millrace.feed.v1.Viewer
-	(*v1.NodeTimes)(nil),             // 30: millrace.feed.v1.NodeTimes
-	(*v1.ClauseCounts)(nil),          // 31: millrace.feed.v1.ClauseCounts
-	(*v1.FilterClause)(nil),          // 32: millrace.feed.v1.FilterClause
-	(*v1.ItemExplain)(nil),           // 33: millrace.feed.v1.ItemExplain
+	nil,                              // 27: millrace.node.v1.QueryResponse.LackingEntry
+	nil,                              // 28: millrace.node.v1.Ranking.LackingEntry
+	nil,                              // 29: millrace.node.v1.Vector.TextsEntry
+	nil,                              // 30: millrace.node.v1.Partitions.MissingEntry
+	(*v1.Viewer)(nil),                // 31: millrace.feed.v1.Viewer
+	(*v1.NodeTimes)(nil),             // 32: millrace.feed.v1.NodeTimes
+	(*v1.ClauseCounts)(nil),          // 33: millrace.feed.v1.ClauseCounts
+	(*v1.FilterClause)(nil),          // 34: millrace.feed.v1.FilterClause
+	(*v1.ItemExplain)(nil),           // 35: millrace.feed.v1.ItemExplain
 }
 var file_millrace_node_v1_node_proto_depIdxs = []int32{
-	29, // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
+	31, // 0: millrace.node.v1.QueryRequest.viewer:type_name -> millrace.feed.v1.Viewer
 	5,  // 1: millrace.node.v1.QueryRequest.above:type_name -> millrace.node.v1.Item
 	1,  // 2: millrace.node.v1.QueryRequest.shadow:type_name -> millrace.node.v1.Model
 	1,  // 3: millrace.node.v1.QueryRequest.beside:type_name -> millrace.node.v1.Model
@@ -2519,43 +2647,45 @@ var file_millrace_node_v1_node_proto_depIdxs = []int32{
 	7,  // 5: millrace.node.v1.QueryResponse.partitions:type_name -> millrace.node.v1.Partitions
 	8,  // 6: millrace.node.v1.QueryResponse.stages:type_name -> millrace.node.v1.Stages
 	4,  // 7: millrace.node.v1.QueryResponse.findings:type_name -> millrace.node.v1.Finding
-	30, // 8: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
-	31, // 9: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	32, // 8: millrace.node.v1.QueryResponse.times:type_name -> millrace.feed.v1.NodeTimes
+	33, // 9: millrace.node.v1.QueryResponse.clauses:type_name -> millrace.feed.v1.ClauseCounts
 	3,  // 10: millrace.node.v1.QueryResponse.beside:type_name -> millrace.node.v1.Ranking
-	5,  // 11: millrace.node.v1.Ranking.items:type_name -> millrace.node.v1.Item
-	32, // 12: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
-	5,  // 13: millrace.node.v1.Finding.capped_by:type_name -> millrace.node.v1.Item
-	5,  // 14: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
-	33, // 15: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
-	6,  // 16: millrace.node.v1.Item.features:type_name -> millrace.node.v1.Vector
-	27, // 17: millrace.node.v1.Vector.texts:type_name -> millrace.node.v1.Vector.TextsEntry
-	28, // 18: millrace.node.v1.Partitions.missing:type_name -> millrace.node.v1.Partitions.MissingEntry
-	13, // 19: millrace.node.v1.HotResponse.timelines:type_name -> millrace.node.v1.HotTimelines
-	16, // 20: millrace.node.v1.DigestsResponse.trails:type_name -> millrace.node.v1.Trail
-	17, // 21: millrace.node.v1.ReadPartitionRequest.to:type_name -> millrace.node.v1.Offsets
-	17, // 22: millrace.node.v1.ReadPartitionResponse.at:type_name -> millrace.node.v1.Offsets
-	20, // 23: millrace.node.v1.ReadPartitionResponse.rows:type_name -> millrace.node.v1.Row
-	0,  // 24: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
-	9,  // 25: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
-	11, // 26: millrace.node.v1.NodeService.Hot:input_type -> millrace.node.v1.HotRequest
-	14, // 27: millrace.node.v1.NodeService.Digests:input_type -> millrace.node.v1.DigestsRequest
-	18, // 28: millrace.node.v1.NodeService.ReadPartition:input_type -> millrace.node.v1.ReadPartitionRequest
-	21, // 29: millrace.node.v1.NodeService.CheckPartition:input_type -> millrace.node.v1.CheckPartitionRequest
-	23, // 30: millrace.node.v1.NodeService.WitnessPartition:input_type -> millrace.node.v1.WitnessPartitionRequest
-	25, // 31: millrace.node.v1.NodeService.CondemnPartition:input_type -> millrace.node.v1.CondemnPartitionRequest
-	2,  // 32: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
-	10, // 33: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
-	12, // 34: millrace.node.v1.NodeService.Hot:output_type -> millrace.node.v1.HotResponse
-	15, // 35: millrace.node.v1.NodeService.Digests:output_type -> millrace.node.v1.DigestsResponse
-	19, // 36: millrace.node.v1.NodeService.ReadPartition:output_type -> millrace.node.v1.ReadPartitionResponse
-	22, // 37: millrace.node.v1.NodeService.CheckPartition:output_type -> millrace.node.v1.CheckPartitionResponse
-	24, // 38: millrace.node.v1.NodeService.WitnessPartition:output_type -> millrace.node.v1.WitnessPartitionResponse
-	26, // 39: millrace.node.v1.NodeService.CondemnPartition:output_type -> millrace.node.v1.CondemnPartitionResponse
-	32, // [32:40] is the sub-list for method output_type
-	24, // [24:32] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	27, // 11: millrace.node.v1.QueryResponse.lacking:type_name -> millrace.node.v1.QueryResponse.LackingEntry
+	5,  // 12: millrace.node.v1.Ranking.items:type_name -> millrace.node.v1.Item
+	28, // 13: millrace.node.v1.Ranking.lacking:type_name -> millrace.node.v1.Ranking.LackingEntry
+	34, // 14: millrace.node.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	5,  // 15: millrace.node.v1.Finding.capped_by:type_name -> millrace.node.v1.Item
+	5,  // 16: millrace.node.v1.Item.also:type_name -> millrace.node.v1.Item
+	35, // 17: millrace.node.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
+	6,  // 18: millrace.node.v1.Item.features:type_name -> millrace.node.v1.Vector
+	29, // 19: millrace.node.v1.Vector.texts:type_name -> millrace.node.v1.Vector.TextsEntry
+	30, // 20: millrace.node.v1.Partitions.missing:type_name -> millrace.node.v1.Partitions.MissingEntry
+	13, // 21: millrace.node.v1.HotResponse.timelines:type_name -> millrace.node.v1.HotTimelines
+	16, // 22: millrace.node.v1.DigestsResponse.trails:type_name -> millrace.node.v1.Trail
+	17, // 23: millrace.node.v1.ReadPartitionRequest.to:type_name -> millrace.node.v1.Offsets
+	17, // 24: millrace.node.v1.ReadPartitionResponse.at:type_name -> millrace.node.v1.Offsets
+	20, // 25: millrace.node.v1.ReadPartitionResponse.rows:type_name -> millrace.node.v1.Row
+	0,  // 26: millrace.node.v1.NodeService.Query:input_type -> millrace.node.v1.QueryRequest
+	9,  // 27: millrace.node.v1.NodeService.GetSchema:input_type -> millrace.node.v1.GetSchemaRequest
+	11, // 28: millrace.node.v1.NodeService.Hot:input_type -> millrace.node.v1.HotRequest
+	14, // 29: millrace.node.v1.NodeService.Digests:input_type -> millrace.node.v1.DigestsRequest
+	18, // 30: millrace.node.v1.NodeService.ReadPartition:input_type -> millrace.node.v1.ReadPartitionRequest
+	21, // 31: millrace.node.v1.NodeService.CheckPartition:input_type -> millrace.node.v1.CheckPartitionRequest
+	23, // 32: millrace.node.v1.NodeService.WitnessPartition:input_type -> millrace.node.v1.WitnessPartitionRequest
+	25, // 33: millrace.node.v1.NodeService.CondemnPartition:input_type -> millrace.node.v1.CondemnPartitionRequest
+	2,  // 34: millrace.node.v1.NodeService.Query:output_type -> millrace.node.v1.QueryResponse
+	10, // 35: millrace.node.v1.NodeService.GetSchema:output_type -> millrace.node.v1.GetSchemaResponse
+	12, // 36: millrace.node.v1.NodeService.Hot:output_type -> millrace.node.v1.HotResponse
+	15, // 37: millrace.node.v1.NodeService.Digests:output_type -> millrace.node.v1.DigestsResponse
+	19, // 38: millrace.node.v1.NodeService.ReadPartition:output_type -> millrace.node.v1.ReadPartitionResponse
+	22, // 39: millrace.node.v1.NodeService.CheckPartition:output_type -> millrace.node.v1.CheckPartitionResponse
+	24, // 40: millrace.node.v1.NodeService.WitnessPartition:output_type -> millrace.node.v1.WitnessPartitionResponse
+	26, // 41: millrace.node.v1.NodeService.CondemnPartition:output_type -> millrace.node.v1.CondemnPartitionResponse
+	34, // [34:42] is the sub-list for method output_type
+	26, // [26:34] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_node_proto_init() }
@@ -2569,7 +2699,7 @@ func file_millrace_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_node_proto_rawDesc), len(file_millrace_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

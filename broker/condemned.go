@@ -1,0 +1,177 @@
+package broker
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Condemned says which versions of models are not to be asked for, and why;
+// [cluster.Condemned] does.
+type Condemned interface {
+	// Why returns "" of a version that may be asked for.
+	Why(v cluster.Version) string
+}
+
+// lastResort ranks where no version of a model is left that may: the newest
+// records first, by a model that every node has.
+const lastResort = "recency"
+
+// condemned is which versions the broker does not ask for: those of the cluster,
+// and those that a node just now refused to rank by, of which the cluster may
+// not have heard.
+type condemned struct {
+	cluster Condemned // nil: none
+	mu      struct {
+		sync.Mutex
+		heard map[cluster.Version]heard
+	}
+}
+
+type heard struct {
+	why   string
+	until time.Time
+}
+
+// heardFor is how long a node's word counts before the cluster's is there. While
+// etcd is away it is asked for again each time: the answer takes one more turn.
+const heardFor = 2 * time.Second
+
+// maxHeard bounds the versions of which nodes have told.
+const maxHeard = 1000
+
+func (c *condemned) note(v cluster.Version, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.heard == nil || len(c.mu.heard) >= maxHeard {
+		c.mu.heard = map[cluster.Version]heard{}
+	}
+	c.mu.heard[v] = heard{why, time.Now().Add(heardFor)}
+}
+
+// why returns why a version is not asked for; "" if it is.
+func (c *condemned) why(v cluster.Version) string {
+	if v.Version == "" {
+		return "" // every binary has it
+	}
+	if c.cluster != nil {
+		if why := c.cluster.Why(v); why != "" {
+			return why
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h, is := c.mu.heard[v]
+	if is && time.Now().After(h.until) {
+		delete(c.mu.heard, v)
+		return ""
+	}
+	return h.why
+}
+
+// choose lets the version that serves rank, or in the place of one that is
+// condemned the last good one. Who asked for the model by its name is refused
+// instead: they want to see just that.
+func (b *Broker) choose(q *question) error {
+	v, _ := b.models.Served(cmp.Or(q.inPlaceOf.Name, q.query.Model))
+	if v.Name == "" { // no pointer knows it: every binary has it
+		v.Name = cmp.Or(q.inPlaceOf.Name, q.query.Model)
+	}
+	q.inPlaceOf = cluster.Version{}
+	if why := b.condemned.why(v); why != "" {
+		if q.named {
+			return condemnedModel("model", "leave it out for the feed's, or see millrace model list", v, why)
+		}
+		q.inPlaceOf = v
+		v = b.lastGood(v)
+	}
+	q.query.Model, q.query.ModelVersion, q.query.ModelSum = v.Name, v.Version, v.Sum
+	return nil
+}
+
+// lastGood returns the version that ranks in the place of one that is condemned:
+// that which served last before it and is not condemned.
+func (b *Broker) lastGood(v cluster.Version) cluster.Version {
+	for _, before := range b.models.Before(v.Name) {
+		if before != v && b.condemned.why(before) == "" {
+			return before
+		}
+	}
+	return cluster.Version{Name: lastResort}
+}
+
+func condemnedModel(field, wayOut string, v cluster.Version, why string) error {
+	return &millrace.Error{Reason: millrace.ReasonCondemned, Field: field, Detail: fmt.Sprintf("model %s is condemned: %s", v, why), WayOut: wayOut}
+}
+
+// lapsed is the refusal of a page whose first one was ranked by a version that
+// has been condemned since. Its order would go on in another's, and it is the
+// caller who knows whether what has been shown may be shown again.
+func lapsed(v cluster.Version, why string) error {
+	return badToken("model %s, which ranked the first page, is condemned since: %s", v, why)
+}
+
+// leaveOut returns those of the models beside a question's that may be asked
+// for.
+func (b *Broker) leaveOut(models []*nodev1.Model) (kept []*nodev1.Model) {
+	for _, m := range models {
+		if b.condemned.why(cluster.Version{Name: m.Name, Version: m.Version, Sum: m.Sum}) == "" {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+// reasonOf returns why a node refused to rank by a version.
+func reasonOf(err error) string {
+	var e *millrace.Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	if _, why, cut := strings.Cut(e.Detail, saysCondemned); cut {
+		return why
+	}
+	return e.Detail
+}
+
+// isCondemned reports whether a node refused to rank by a version.
+func isCondemned(err error) bool {
+	var e *millrace.Error
+	return errors.As(err, &e) && e.Reason == millrace.ReasonCondemned
+}
+
+// saysCondemned stands before the reason in what nodes say.
+const saysCondemned = "is condemned: "
+
+// maxTurns is how many versions a question is asked by: a node may condemn the
+// last good one too.
+const maxTurns = 4
+
+// givesWay lets another version rank where a node refused to by the first, and
+// reports whether the question is to be asked again. One answer has one version:
+// nothing of what other nodes answered is kept.
+func (b *Broker) givesWay(q *question, err error) (again bool, _ error) {
+	if !isCondemned(err) || b.models == nil {
+		return false, err
+	}
+	v, why := q.model(), reasonOf(err)
+	b.condemned.note(v, why)
+	switch {
+	case q.aside:
+		return false, err
+	case q.later:
+		return false, lapsed(v, why)
+	}
+	if refused := b.choose(q); refused != nil {
+		return false, refused
+	}
+	q.query.Shadow = b.leaveOut(q.query.Shadow)
+	return q.model() != v, err
+}

@@ -1,0 +1,161 @@
+package broker
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// verdicts is what the cluster says of versions.
+type verdicts struct {
+	mu  sync.Mutex
+	why map[cluster.Version]string
+}
+
+func (v *verdicts) Why(of cluster.Version) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.why[of]
+}
+
+func (v *verdicts) set(of cluster.Version, why string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.why[of] = why
+}
+
+func (w *world) condemning(models Models, all Condemned, feeds ...Feed) *Broker {
+	w.t.Helper()
+	b, err := New(Config{Maps: w, Feeds: feeds, Models: models, Condemned: all, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// refuses makes a node refuse to rank by a version.
+func (n *fakeNode) refuses(v cluster.Version) {
+	n.set(func() {
+		if n.condemned == nil {
+			n.condemned = map[cluster.Version]bool{}
+		}
+		n.condemned[v] = true
+	})
+}
+
+// A version that one node refuses to rank by ranks for nobody: the answer is
+// that of the version which served before, whole, and its receipt says so.
+// The next one does not ask for it again.
+func TestTheLastGoodVersionAnswers(t *testing.T) {
+	w := newWorld(t, 3, 1)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	models := newPointers(coarseVersion(1), coarseVersion(2), coarseVersion(3))
+	b := w.brokerOf(models, rankedFeed)
+	w.nodes["n1"].refuses(coarseVersion(3))
+	for i := range 3 {
+		before := w.calls()
+		resp, err := b.GetFeed(t.Context(), rankedRequest(10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := resp.Receipt; r.ModelVersion != "2" || r.InPlaceOf != "coarse 3" || len(resp.Coverage.Missing) > 0 || len(resp.Items) != 10 {
+			t.Fatalf("answer %d: %v, %v, %d items", i, r, resp.Coverage.Missing, len(resp.Items))
+		}
+		if calls := w.calls() - before; i > 0 && calls > 3 {
+			t.Errorf("answer %d took %d calls", i, calls)
+		}
+	}
+	// Nor is the one before any good: the newest first, by what every node has.
+	w.nodes["n2"].refuses(coarseVersion(2))
+	w.nodes["n0"].refuses(coarseVersion(1))
+	resp, err := b.GetFeed(t.Context(), rankedRequest(10))
+	if err != nil || resp.Receipt.Model != "recency" || resp.Receipt.InPlaceOf != "coarse 3" {
+		t.Fatalf("%v, %v", resp.GetReceipt(), err)
+	}
+}
+
+// What the cluster condemns no node is asked for, and what it releases ranks
+// again. Who names the model gets it or a refusal, and no other version.
+func TestWhatTheClusterCondemns(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	all := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+	shadowed := rankedFeed
+	shadowed.Model, shadowed.Shadow, shadowed.ShadowShare, shadowed.Name = "recency", []string{"coarse"}, 1, "beside"
+	b := w.condemning(newPointers(coarseVersion(1), coarseVersion(2)), all, rankedFeed, shadowed)
+	answer := func(named bool) (string, error) {
+		req := rankedRequest(5)
+		if named {
+			req.Model = "coarse"
+		}
+		resp, err := b.GetFeed(t.Context(), req)
+		return resp.GetReceipt().GetModelVersion(), err
+	}
+	if v, err := answer(false); err != nil || v != "1" {
+		t.Errorf("version %q, %v", v, err)
+	}
+	_, err := answer(true)
+	if e := refusal(t, err); e.Reason != millrace.ReasonCondemned || e.Field != "model" || !strings.Contains(e.Detail, "coarse 2") || !strings.Contains(e.Detail, "it panicked") || e.WayOut == "" {
+		t.Errorf("who names it: %+v", e)
+	}
+	req := rankedRequest(5)
+	req.Feed = "beside"
+	if _, err := b.GetFeed(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	b.shadows.running.Wait()
+	for _, n := range w.nodes {
+		for _, q := range n.asked {
+			if q.ModelVersion == "2" || len(q.Beside) > 0 {
+				t.Errorf("a node is asked for %v, and beside it %v", q.ModelVersion, q.Beside)
+			}
+		}
+	}
+	all.set(coarseVersion(2), "")
+	for _, named := range []bool{false, true} {
+		if v, err := answer(named); err != nil || v != "2" {
+			t.Errorf("released: version %q, %v", v, err)
+		}
+	}
+}
+
+// A page does not go on in the order of another version: it is refused, with the
+// reason and the way out.
+func TestPagesOfACondemnedVersion(t *testing.T) {
+	w := newWorld(t, 2, 2)
+	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
+	b := w.brokerOf(newPointers(coarseVersion(1), coarseVersion(2)), rankedFeed)
+	first, err := b.GetFeed(t.Context(), rankedRequest(5))
+	if err != nil || first.Receipt.ModelVersion != "2" {
+		t.Fatalf("%v, %v", first, err)
+	}
+	for _, n := range w.nodes {
+		n.refuses(coarseVersion(2))
+	}
+	for what := range 2 { // as the node says, and as the broker knows
+		req := rankedRequest(5)
+		req.PageToken = first.NextPageToken
+		_, err = b.GetFeed(t.Context(), req)
+		if e := refusal(t, err); e.Reason != millrace.ReasonPageToken || !strings.Contains(e.Detail, "condemned") || e.WayOut == "" {
+			t.Errorf("%d: %+v", what, e)
+		}
+	}
+	// The pages of what ranks in its place keep that.
+	resp, err := b.GetFeed(t.Context(), rankedRequest(5))
+	if err != nil || resp.Receipt.ModelVersion != "1" {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	req := rankedRequest(5)
+	req.PageToken = resp.NextPageToken
+	if next, err := b.GetFeed(t.Context(), req); err != nil || next.Receipt.ModelVersion != "1" || proto.Equal(next.Items[0], resp.Items[0]) {
+		t.Errorf("%v, %v", next, err)
+	}
+}

@@ -1,0 +1,40 @@
+package bench
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
+)
+
+// cpuTime is CPU time by role.
+type cpuTime struct{ broker, nodes, client time.Duration }
+
+func (c cpuTime) less(o cpuTime) cpuTime {
+	return cpuTime{c.broker - o.broker, c.nodes - o.nodes, c.client - o.client}
+}
+
+func (c cpuTime) each(queries int) cpuTime {
+	n := time.Duration(max(1, queries))
+	return cpuTime{c.broker / n, c.nodes / n, c.client / n}
+}
+
+// served is what a query costs those who serve it.
+func (c cpuTime) served() time.Duration { return c.broker + c.nodes }
+
+// cpuOf is the CPU time that the roles have used.
+func cpuOf(r *rig.Cluster) (c cpuTime, err error) {
+	c.client = rig.OwnCPU()
+	broker, err := r.Broker.Used()
+	if err != nil {
+		return c, err
+	}
+	c.broker = broker.CPU
+	for _, n := range r.Nodes {
+		u, err := n.Used()
+		if err != nil {
+			return c, err
+		}
+		c.nodes += u.CPU
+	}
+	return c, nil
+}

@@ -1,0 +1,78 @@
+package random
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
+	"github.com/millrace/millrace/internal/figure"
+)
+
+// What the worst of the workloads and their median may take, of the baseline's
+// CPU time.
+const (
+	goalWorst  = 1.5
+	goalMedian = 0.5
+)
+
+// ratio is the CPU time of node and broker together against the baseline's, and
+// nodeRatio the node's alone: the baseline is one process that nobody calls
+// from outside.
+func (r *result) ratio() float64     { return float64(r.node+r.broker) / float64(max(1, r.baseline)) }
+func (r *result) nodeRatio() float64 { return float64(r.node) / float64(max(1, r.baseline)) }
+
+func (r *result) line() string {
+	return fmt.Sprintf("%.0f candidates, %.0f %% pass, %s; CPU a query: node %s, broker %s, baseline %s; ratio %.2f, of the node %.2f",
+		r.candidates, 100*r.passes, r.execution, rig.US(r.node), rig.US(r.broker), rig.US(r.baseline), r.ratio(), r.nodeRatio())
+}
+
+// report prints the table, worst first, and the figures.
+func (c *Config) report(all []result) error {
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b result) int { return cmp.Compare(b.ratio(), a.ratio()) })
+	fmt.Fprintf(c.Out, "\n%d random workloads, the worst first; processor: %s\n", len(all), figure.Processor())
+	fmt.Fprintf(c.Out, "CPU time of a query, of node and broker without what they use when nobody asks, against a baseline of plain Go in one process; every answer is the same\n\n")
+	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "seed\tcandidates\tpass\tnode\tbroker\tbaseline\tratio\tof the node\tmemory\tbaseline's\t")
+	for i := range all {
+		r := &all[i]
+		fmt.Fprintf(t, "%d\t%.0f\t%.0f %%\t%s\t%s\t%s\t%.2f\t%.2f\t%d MiB\t%d MiB\t\n", r.seed, r.candidates, 100*r.passes, rig.US(r.node), rig.US(r.broker), rig.US(r.baseline),
+			r.ratio(), r.nodeRatio(), r.memory>>20, r.baselineMemory>>20)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(c.Out)
+	for i := range all {
+		fmt.Fprintf(c.Out, "seed %d: %s\n", all[i].seed, strings.Join(all[i].summary, "; "))
+	}
+	fmt.Fprintln(c.Out)
+	nodes := make([]float64, len(all))
+	for i := range all {
+		nodes[i] = all[i].nodeRatio()
+	}
+	ratios := make([]float64, len(all))
+	for i := range all {
+		ratios[i] = all[i].ratio()
+	}
+	least := slices.MinFunc(all, func(a, b result) int { return cmp.Compare(a.candidates, b.candidates) })
+	figure.Tell("random_candidates_least", least.candidates, "records")
+	figure.Tell("random_seeds", float64(len(all)), "workloads")
+	figure.Print("random_worst", all[0].ratio(), "x", goalWorst)
+	figure.Tell("random_worst_seed", float64(all[0].seed), "seed")
+	figure.Print("random_median", median(ratios), "x", goalMedian)
+	figure.Tell("random_node_worst", slices.Max(nodes), "x")
+	figure.Tell("random_node_median", median(nodes), "x")
+	return nil
+}
+
+// median is the one in the middle, or between the two that are.
+func median(all []float64) float64 {
+	s := slices.Sorted(slices.Values(all))
+	return (s[len(s)/2] + s[(len(s)-1)/2]) / 2
+}

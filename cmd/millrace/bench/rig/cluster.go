@@ -1,0 +1,166 @@
+package rig
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/relevance"
+)
+
+// Setup is a cluster to start.
+type Setup struct {
+	Name     string            // of the cluster, and before the names of its files
+	Nodes    int               // index nodes
+	Replicas int               // of each partition, where there are as many nodes
+	Packs    []*relevance.Pack // models to serve
+	Feeds    map[string][]byte // definitions by name
+}
+
+// Cluster is nodes and a broker that serve what is in the log.
+type Cluster struct {
+	Cores  int // of each node
+	Nodes  []*Process
+	Broker *Process
+	Conn   *grpc.ClientConn // to the broker
+	Feed   feedv1.FeedServiceClient
+	Read   time.Duration // that the nodes took to read the log
+}
+
+// cacheMemory is more than any world takes: what is measured is warm.
+const cacheMemory = "1TiB"
+
+// startup bounds how long nodes take to bring the log into their stores.
+const startup = 10 * time.Minute
+
+// StartCluster starts nodes, waits until they serve everything in the log,
+// pushes the models and starts a broker.
+func (f *Family) StartCluster(b *Backing, s Setup) (*Cluster, error) {
+	s.Name = b.Prefix + s.Name
+	dir := filepath.Join(f.Dir, s.Name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	ids := make([]millrace.NodeID, s.Nodes)
+	for i := range ids {
+		ids[i] = millrace.NodeID(fmt.Sprintf("node-%d", i+1))
+	}
+	if err := prepare(f.Ctx, b, s, ids); err != nil {
+		return nil, err
+	}
+	c := &Cluster{Cores: Share(runtime.NumCPU(), s.Nodes)}
+	began := time.Now()
+	for _, id := range ids {
+		p, err := f.startRole("indexnode", s.Name+"-"+string(id), fmt.Sprintf(
+			"id: %s\ndata: %q\nbrokers: [%q]\ntopic_prefix: %q\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\ncache: {memory: %s}\n",
+			id, filepath.Join(dir, string(id)), b.Kafka, b.Prefix, b.Etcd, s.Name, cacheMemory), c.Cores)
+		if err != nil {
+			return nil, err
+		}
+		c.Nodes = append(c.Nodes, p)
+	}
+	wait, cancel := context.WithTimeout(f.Ctx, startup)
+	defer cancel()
+	for _, p := range c.Nodes {
+		if err := p.ready(wait); err != nil {
+			return nil, err
+		}
+	}
+	c.Read = time.Since(began)
+	return c, c.startBroker(wait, f, b, s, dir)
+}
+
+// prepare assigns the partitions and pushes the models.
+func prepare(ctx context.Context, b *Backing, s Setup, ids []millrace.NodeID) error {
+	cl, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{b.Etcd}, Name: s.Name})
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	maps, err := cl.Watch(ctx)
+	if err != nil {
+		return err
+	}
+	if maps.Current().Epoch() == 0 {
+		a, err := cluster.Spread(ids, s.Replicas)
+		if err != nil {
+			return err
+		}
+		a.AllowUnknown = true // the nodes start after this
+		if err := cl.Assign(ctx, a); err != nil {
+			return err
+		}
+	}
+	models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
+	if err != nil {
+		return err
+	}
+	for _, p := range s.Packs {
+		var tar bytes.Buffer
+		if err := p.WriteTar(&tar); err != nil {
+			return err
+		}
+		v, _, err := models.Publish(ctx, p.Manifest.Name, p.Manifest.Version, tar.Bytes(), "bench")
+		if err != nil {
+			return err
+		}
+		if err := models.Serve(ctx, v, nil, "bench"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Share is how many of the machine's processors each of so many nodes uses at
+// the same time, at most (GOMAXPROCS): they share the machine, and threads
+// beyond the processors only wake each other. The broker and the client have
+// all of them.
+func Share(processors, nodes int) int { return (processors + nodes - 1) / nodes }
+
+func (c *Cluster) startBroker(ctx context.Context, f *Family, b *Backing, s Setup, dir string) error {
+	feeds := filepath.Join(dir, "feeds")
+	if err := os.MkdirAll(feeds, 0o755); err != nil {
+		return err
+	}
+	for name, text := range s.Feeds {
+		if err := os.WriteFile(filepath.Join(feeds, name+".yaml"), text, 0o644); err != nil {
+			return err
+		}
+	}
+	addr, err := FreeAddr()
+	if err != nil {
+		return err
+	}
+	c.Broker, err = f.startRole("broker", s.Name+"-broker", fmt.Sprintf(
+		"etcd: [%q]\ncluster: %s\ngrpc: %q\nfeeds: %q\n", b.Etcd, s.Name, addr, feeds), runtime.NumCPU())
+	if err != nil {
+		return err
+	}
+	if err := c.Broker.ready(ctx); err != nil {
+		return err
+	}
+	// Not by package client, which asks again when it is refused: that would
+	// be taken for latency.
+	c.Conn, err = grpc.NewClient(addr, append(grpctune.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	c.Feed = feedv1.NewFeedServiceClient(c.Conn)
+	return err
+}
+
+// Settle waits until the broker listens and knows that all nodes are ready:
+// until a question is answered whole.
+func (c *Cluster) Settle(ctx context.Context, ask func(context.Context) error) error {
+	return Dialled(ctx, func() error { return ask(ctx) })
+}

@@ -1,0 +1,195 @@
+package team
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+)
+
+// What somebody would write who needs this feed and nothing else: an index in
+// memory, of maps of slices of structs, and the filter, the two models and the
+// ranking by hand. It shares no code with what it is compared with: it is made
+// of the generator's own structs.
+
+// post is a record in the index.
+type post struct {
+	id, object, text             string
+	at                           int64
+	likes, comments, shares, imp int64
+	language, country            uint8 // places in the lists
+	public                       bool
+	vector                       [dims]float32
+}
+
+// index is what an author did, by kind, the newest first.
+type index map[string]*[3][]post
+
+func newIndex(w *world) index {
+	ix := index{}
+	for e := range w.entities {
+		all := w.records(e)
+		if len(all) == 0 {
+			continue
+		}
+		var by [3][]post
+		for i := range all {
+			by[all[i].kind] = append(by[all[i].kind], newPost(&all[i]))
+		}
+		for k := range by {
+			by[k] = slices.Clip(by[k])
+			slices.SortFunc(by[k], func(a, b post) int { return cmp.Compare(b.at, a.at) })
+		}
+		ix[entityName(e)] = &by
+	}
+	return ix
+}
+
+func newPost(x *record) post {
+	return post{
+		id: x.id, object: x.object, text: strings.Clone(x.text), at: x.at,
+		likes: x.likes, comments: x.comments, shares: x.shares, imp: x.imp,
+		language: place(languages, x.language), country: place(countries, x.country), public: x.visibility == visibilities[0],
+		vector: x.vector,
+	}
+}
+
+func place(list []string, s string) uint8 { return uint8(slices.Index(list, s)) }
+
+// candidate is a post that passed the filter.
+type candidate struct {
+	score  float64
+	post   *post
+	author string
+	kind   uint8
+}
+
+// better says which of two ranks first.
+func (a *candidate) better(b *candidate) bool {
+	if a.score != b.score {
+		return a.score > b.score
+	}
+	if a.post.at != b.post.at {
+		return a.post.at > b.post.at
+	}
+	return a.post.id < b.post.id
+}
+
+// item is one of an answer's.
+type item struct {
+	id, author, object string
+	kind               uint8
+	at                 int64
+	score              float64
+	also               []string // ids of up to three further records about the object
+}
+
+// seeker answers questions from an index, one at a time.
+type seeker struct {
+	ix   index
+	heap []candidate
+	top  []item
+	seen map[string]int // place of an object
+}
+
+func newSeeker(ix index) *seeker { return &seeker{ix: ix, seen: map[string]int{}} }
+
+// answer is valid until the next one.
+func (s *seeker) answer(q *question) []item {
+	reads := uint(0) // languages, as bits
+	for _, l := range q.reads {
+		reads |= 1 << place(languages, l)
+	}
+	m, country, halfLife := &models[q.model], place(countries, q.country), models[q.model].halfLife(q)
+	from := asOf - window.Milliseconds()
+	s.heap = s.heap[:0]
+	for _, author := range q.follows {
+		timelines := s.ix[author]
+		if timelines == nil {
+			continue
+		}
+		for kind := range timelines {
+			posts := timelines[kind]
+			for i := range posts {
+				p := &posts[i]
+				if p.at < from {
+					break
+				}
+				if p.likes >= 3 && p.imp < 20000 && reads>>p.language&1 != 0 {
+					s.heap = append(s.heap, candidate{m.score(p, country, halfLife), p, author, uint8(kind)})
+				}
+			}
+		}
+	}
+	return s.best()
+}
+
+// halfLife of freshness, in seconds.
+func (m *model) halfLife(q *question) float64 {
+	if m.viewers {
+		return q.freshness * 3600
+	}
+	return 86400
+}
+
+// languageBonus is what both models add for each of the languages.
+var languageBonus = []float64{0.2, 0.15, 0.12, 0.1, 0.08, 0.07, 0.05}
+
+// score is the model by hand.
+func (m *model) score(p *post, country uint8, halfLife float64) float64 {
+	s := 0.0
+	for i, x := range p.vector {
+		s += m.vector[i] * float64(x)
+	}
+	likes := float64(p.likes)
+	s += m.own[0]*math.Log1p(likes) + m.own[1]*math.Log1p(float64(p.comments)) + m.own[2]*likes/max(float64(p.imp), 1) +
+		m.own[3]*math.Exp2(-float64(asOf-p.at)/1000/halfLife) + languageBonus[p.language]
+	if p.country == country {
+		s += m.own[4]
+	}
+	return s
+}
+
+// best takes the best of distinct objects off the heap, and what else ranks
+// among them of the same objects.
+func (s *seeker) best() []item {
+	h := s.heap
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		down(h, i)
+	}
+	clear(s.seen)
+	s.top = s.top[:0]
+	for len(h) > 0 && len(s.top) < limit {
+		c := h[0]
+		last := len(h) - 1
+		h[0] = h[last]
+		h = h[:last]
+		down(h, 0)
+		if at, ok := s.seen[c.post.object]; ok {
+			if t := &s.top[at]; len(t.also) < 3 {
+				t.also = append(t.also, c.post.id)
+			}
+			continue
+		}
+		s.seen[c.post.object] = len(s.top)
+		s.top = append(s.top, item{id: c.post.id, author: c.author, object: c.post.object, kind: c.kind, at: c.post.at, score: c.score})
+	}
+	return s.top
+}
+
+func down(h []candidate, i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			return
+		}
+		if child+1 < len(h) && h[child+1].better(&h[child]) {
+			child++
+		}
+		if !h[child].better(&h[i]) {
+			return
+		}
+		h[i], h[child] = h[child], h[i]
+		i = child
+	}
+}

@@ -1,0 +1,123 @@
+package team
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
+	"github.com/millrace/millrace/internal/figure"
+)
+
+// goals are what Millrace's CPU time a query, p50 and p99 of one client, and
+// memory are to be, of those of a baseline.
+var goals = map[string]struct{ cpu, p50, p99, memory float64 }{
+	"grpc":   {0.7, 0.8, 0.6, 1.2},
+	"redis":  {1.0 / 6, 0, 0, 0},
+	"lucene": {1.0 / 3, 0, 0, 0},
+}
+
+// perQuery is the CPU time of a query, all roles and the client together, and
+// without the log.
+func (res *result) perQuery() time.Duration {
+	all := res.client
+	for _, d := range res.cpu {
+		all += d
+	}
+	return all / time.Duration(max(1, res.queries))
+}
+
+func (res *result) qps() float64 { return float64(res.queries) / res.elapsed.Seconds() }
+
+// parts writes a query's CPU time by role.
+func (res *result) parts() string {
+	n := time.Duration(max(1, res.queries))
+	var parts []string
+	for i, role := range res.roles {
+		parts = append(parts, fmt.Sprintf("%s %.0f", role.name, rig.Micros(res.cpu[i]/n)))
+	}
+	return strings.Join(append(parts, fmt.Sprintf("client %.0f", rig.Micros(res.client/n))), ", ")
+}
+
+// report prints the table and the figures. An answer that was wrong is an
+// error, after that.
+func (r *run) report(backing fmt.Stringer, idle idle, all []*result) error {
+	t := r.truth
+	n := len(t.candidates)
+	sum := 0
+	for _, c := range t.candidates {
+		sum += c
+	}
+	candidates, p99, passes := float64(sum)/float64(n), t.candidates[min(n-1, n*99/100)], float64(t.scored)/float64(max(1, sum))
+	fmt.Fprintf(r.Out, "\n%s: %d entities; a mean query is of %.0f timelines and %.0f candidates (p99 %d), of which %.0f %% pass the filter\n", r.label(), r.Entities, r.w.timelines(), candidates, p99, 100*passes)
+	fmt.Fprintf(r.Out, "processor: %s; with %s\n\n", figure.Processor(), backing)
+	w := tabwriter.NewWriter(r.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "\t1 client: p50\tp99\t2 clients\tCPU a query\tof it, us\tmemory\texact\t")
+	for _, res := range all {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f/s\t%s\t%s\t%.0f MiB\t%d of %d\t\n", res.name, rig.MS(res.one.At(0.5)), rig.MS(res.one.At(0.99)), res.qps(), rig.US(res.perQuery()),
+			res.parts(), float64(res.memory)/(1<<20), res.exact, len(r.w.asked))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, s := range r.skipped {
+		fmt.Fprintln(r.Out, s)
+	}
+	ours := all[0]
+	fmt.Fprintf(r.Out, "\nWhen nobody asks Millrace takes %.1f %% of a processor for the node and %.1f %% for the broker", 100*idle.node, 100*idle.broker)
+	if math.IsNaN(idle.log) {
+		fmt.Fprintln(r.Out, "; of the log and etcd it is not known.")
+	} else {
+		fmt.Fprintf(r.Out, ", and %.1f %% for the log and etcd; those took %.0f us a query, which are not in the table.\n", 100*idle.log, rig.Micros(ours.log/time.Duration(max(1, ours.queries))))
+	}
+	fmt.Fprintln(r.Out)
+	r.figures(candidates, float64(p99), passes, idle, all)
+	for _, res := range all {
+		if res.wrong != "" {
+			return fmt.Errorf("%s answered %d of %d questions otherwise than the oracle; the first:\n%s", res.name, len(r.w.asked)-res.exact, len(r.w.asked), res.wrong)
+		}
+	}
+	return nil
+}
+
+// figures prints a line of JSON for each.
+func (r *run) figures(candidates, p99, passes float64, idle idle, all []*result) {
+	name := func(s string) string { return r.label() + "_" + s }
+	figure.Tell(name("candidates"), candidates, "records")
+	figure.Tell(name("candidates_p99"), p99, "records")
+	figure.Tell(name("passes"), passes, "of 1")
+	figure.Tell(name("idle_node_percent"), 100*idle.node, "% of a processor")
+	figure.Tell(name("idle_broker_percent"), 100*idle.broker, "% of a processor")
+	if !math.IsNaN(idle.log) {
+		figure.Tell(name("idle_log_percent"), 100*idle.log, "% of a processor")
+	}
+	ours := all[0]
+	for _, res := range all {
+		figure.Print(name(res.label+"_exact"), float64(res.exact), "answers", float64(len(r.w.asked)))
+		figure.Tell(name(res.label+"_cpu_per_query_us"), rig.Micros(res.perQuery()), "us")
+		figure.Tell(name(res.label+"_p50_ms"), rig.Millis(res.one.At(0.5)), "ms")
+		figure.Tell(name(res.label+"_p99_ms"), rig.Millis(res.one.At(0.99)), "ms")
+		figure.Tell(name(res.label+"_qps"), res.qps(), "queries/s")
+		figure.Tell(name(res.label+"_memory_mib"), float64(res.memory)/(1<<20), "MiB")
+	}
+	for _, res := range all[1:] {
+		goal := goals[res.label]
+		ratio := func(what string, ours, theirs, goal float64) {
+			if theirs <= 0 {
+				return // too short to measure
+			}
+			if goal == 0 {
+				figure.Tell(name(what+"_vs_"+res.label), ours/theirs, "x")
+				return
+			}
+			figure.Print(name(what+"_vs_"+res.label), ours/theirs, "x", goal)
+		}
+		ratio("cpu", float64(ours.perQuery()), float64(res.perQuery()), goal.cpu)
+		ratio("p50", float64(ours.one.At(0.5)), float64(res.one.At(0.5)), goal.p50)
+		ratio("p99", float64(ours.one.At(0.99)), float64(res.one.At(0.99)), goal.p99)
+		ratio("memory", float64(ours.memory), float64(res.memory), goal.memory)
+		ratio("qps", ours.qps(), res.qps(), 0)
+	}
+}

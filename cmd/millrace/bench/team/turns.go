@@ -1,0 +1,225 @@
+package team
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
+)
+
+// turns is how often each system is measured, one after the other.
+const turns = 3
+
+// result is what was measured of a system.
+type result struct {
+	*system
+	exact   int // answers as the oracle gave
+	wrong   string
+	one     rig.Latencies   // of one client
+	queries int             // of two clients,
+	elapsed time.Duration   // and what they took
+	cpu     []time.Duration // then, by role
+	client  time.Duration
+	log     time.Duration // -1: not known
+	memory  int64
+}
+
+// clients is how many ask at the same time when CPU time is measured.
+const clients = 2
+
+// byTurns lets every system answer every question once, and measures them by
+// turns.
+func (r *run) byTurns(all []*system) ([]*result, error) {
+	var results []*result
+	askers := map[*result][]asker{}
+	for _, s := range all {
+		res := &result{system: s, cpu: make([]time.Duration, len(s.roles))}
+		results = append(results, res)
+		for range clients {
+			a, err := s.dial(r.family.Ctx)
+			if err != nil {
+				return nil, err
+			}
+			askers[res] = append(askers[res], a)
+		}
+		if err := r.judge(res, askers[res][0]); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		r.say("%s: %d of %d answers are the oracle's", s.name, res.exact, len(r.w.asked))
+		if _, _, err := r.closed(askers[res], r.Duration); err != nil { // warm
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	for turn := range turns {
+		for _, res := range results {
+			if err := r.turn(res, askers[res]); err != nil {
+				return nil, fmt.Errorf("%s: %w", res.name, err)
+			}
+		}
+		r.say("turn %d of %d is done", turn+1, turns)
+	}
+	for _, res := range results {
+		slices.Sort(res.one)
+	}
+	return results, nil
+}
+
+// judge asks every question once.
+func (r *run) judge(res *result, a asker) error {
+	judge := res.system.judge
+	if judge == nil {
+		judge = func(i int, a *answer) string { return r.truth.judge(i, a.items) }
+	}
+	for i := range r.w.asked {
+		var got answer
+		if err := a.ask(r.family.Ctx, &r.w.asked[i], &got); err != nil {
+			return err
+		}
+		if diff := judge(i, &got); diff == "" {
+			res.exact++
+		} else if res.wrong == "" {
+			res.wrong = fmt.Sprintf("question %d: %s", i, diff)
+		}
+	}
+	return nil
+}
+
+// closed has the clients ask for a while. Every answer is held against the
+// oracle's by its ids.
+func (r *run) closed(askers []asker, length time.Duration) (rig.Latencies, time.Duration, error) {
+	next := make([]int, len(askers))
+	got := make([]answer, len(askers))
+	for i := range next {
+		next[i] = i * len(r.w.asked) / len(askers) // so that they do not ask the same at the same time
+	}
+	return rig.Closed(r.family.Ctx, len(askers), length, func(ctx context.Context, client int) error {
+		i := next[client] % len(r.w.asked)
+		next[client]++
+		if err := askers[client].ask(ctx, &r.w.asked[i], &got[client]); err != nil {
+			return err
+		}
+		return r.glance(i, &got[client])
+	})
+}
+
+// glance compares ids.
+func (r *run) glance(i int, a *answer) (err error) {
+	want, n := r.truth.answers[i].Items, 0
+	a.ids(func(j int, id string) {
+		if n++; j < len(want) && string(want[j].ID) != id {
+			err = fmt.Errorf("question %d: item %d is %s, want %s", i, j, id, want[j].ID)
+		}
+	})
+	if n != len(want) {
+		err = fmt.Errorf("question %d: %d items, want %d", i, n, len(want))
+	}
+	return err
+}
+
+// turn measures a system once: one client, then two.
+func (r *run) turn(res *result, askers []asker) error {
+	one, _, err := r.closed(askers[:1], r.Duration)
+	if err != nil {
+		return err
+	}
+	res.one = append(res.one, one...)
+	profiles, err := r.profiles(res.system)
+	if err != nil {
+		return err
+	}
+	before, err := res.used()
+	if err != nil {
+		return err
+	}
+	two, elapsed, err := r.closed(askers, r.Duration)
+	if err != nil {
+		return err
+	}
+	after, err := res.used()
+	if err != nil {
+		return err
+	}
+	res.queries += len(two)
+	res.elapsed += elapsed
+	res.client += after.client - before.client
+	res.memory = 0
+	for i := range res.roles {
+		res.cpu[i] += after.roles[i].CPU - before.roles[i].CPU
+		res.memory += after.roles[i].Bytes
+	}
+	if res.log += after.log - before.log; after.log < 0 {
+		res.log = -1
+	}
+	return profiles.Wait()
+}
+
+// profiles begins CPU profiles of a system's roles, if they are wanted.
+func (r *run) profiles(s *system) (*errgroup.Group, error) {
+	var g errgroup.Group
+	if r.Profile == "" {
+		return &g, nil
+	}
+	if err := os.MkdirAll(r.Profile, 0o755); err != nil {
+		return nil, err
+	}
+	for name, p := range s.profile {
+		g.Go(func() error {
+			return p.Profile(r.family.Ctx, r.Duration, filepath.Join(r.Profile, r.label()+"-"+name+".pprof"))
+		})
+	}
+	return &g, nil
+}
+
+// usage is what a system and its clients have used.
+type usage struct {
+	roles       []rig.Used
+	client, log time.Duration // log -1: not known
+}
+
+func (s *system) used() (u usage, err error) {
+	u.client, u.log = rig.OwnCPU(), -1
+	for _, role := range s.roles {
+		x, err := role.used()
+		if err != nil {
+			return u, err
+		}
+		u.roles = append(u.roles, x)
+	}
+	if s.log != nil {
+		if x, err := s.log(); err == nil {
+			u.log = x.CPU
+		}
+	}
+	return u, nil
+}
+
+// rest measures Millrace when nobody asks.
+func (r *run) rest(s *system) (idle, error) {
+	before, err := s.used()
+	if err != nil {
+		return idle{}, err
+	}
+	select {
+	case <-time.After(r.Duration):
+	case <-r.family.Ctx.Done():
+		return idle{}, errors.New("ended while it rested")
+	}
+	after, err := s.used()
+	if err != nil {
+		return idle{}, err
+	}
+	share := func(d time.Duration) float64 { return float64(d) / float64(r.Duration) }
+	i := idle{share(after.roles[0].CPU - before.roles[0].CPU), share(after.roles[1].CPU - before.roles[1].CPU), share(after.log - before.log)}
+	if after.log < 0 {
+		i.log = math.NaN()
+	}
+	return i, nil
+}

@@ -1,0 +1,263 @@
+package indexnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/indexnode/query"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
+)
+
+// What a version of a model is condemned for, as the metric has it.
+const (
+	causePanic = "panic"
+	causeNaN   = "nan"
+	causeCost  = "cost"
+)
+
+// condemnAfter is how many questions in a row must speak against a version,
+// where one alone may have a reason of its own: a viewer of whom nothing is
+// known, or a machine that was busy with something else.
+const condemnAfter = 10
+
+// condemner keeps the versions of models that failed on this node, and tells
+// the cluster. A node that has condemned a version refuses it to brokers that
+// give way; the cluster's word, which outlives the node, is what brokers go by.
+// See "Last good" in DESIGN.md.
+type condemner struct {
+	node     *Node
+	counters *prometheus.CounterVec // by model, version, cause
+	wake     chan struct{}          // has a value when there is something to tell
+
+	here atomic.Pointer[map[relevance.ID]condemned] // never changed once there
+	mu   sync.Mutex                                 // of changes of here
+
+	seen    sync.Map                                       // *relevance.Model to *evidence
+	earlier atomic.Pointer[func(string) []cluster.Version] // which versions of a name served before; nil: not known
+}
+
+// condemned is what is known of a version that failed.
+type condemned struct {
+	why  string
+	told bool // the cluster says so too
+}
+
+// evidence counts questions in a row that speak against a model.
+type evidence struct {
+	nan, slow atomic.Int32
+	limit     time.Duration // for a record
+}
+
+func newCondemner(n *Node) *condemner {
+	c := &condemner{node: n, wake: make(chan struct{}, 1), counters: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "millrace_indexnode_models_condemned_total",
+		Help: "Versions of models that this node has condemned, by cause: panic, nan (no candidate had a score that is a number), cost (fifty times what its admission reckoned).",
+	}, []string{"model", "version", "cause"})}
+	c.here.Store(&map[relevance.ID]condemned{})
+	return c
+}
+
+// why returns why a version is condemned; "" if it is not.
+func (c *condemner) why(id relevance.ID) string {
+	if all := *c.here.Load(); len(all) > 0 {
+		return all[id].why
+	}
+	return ""
+}
+
+// refusal is what brokers that give way are told.
+func refusal(id relevance.ID, why string) error {
+	return &millrace.Error{
+		Reason: millrace.ReasonCondemned, Field: "model", Detail: fmt.Sprintf("model %s is condemned: %s", id, why),
+		WayOut: "leave model out, for the feed's; who pushed it mends it and pushes another version, or lets it be asked for again with millrace model release",
+	}
+}
+
+// change replaces what is condemned here.
+func (c *condemner) change(by func(all map[relevance.ID]condemned)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := maps.Clone(*c.here.Load())
+	by(all)
+	c.here.Store(&all)
+}
+
+// condemn condemns a version, once. Those that every binary has cannot be: there
+// is nothing to give way to.
+func (c *condemner) condemn(id relevance.ID, cause, format string, args ...any) {
+	if id.Version == "" {
+		return
+	}
+	fresh, why := false, fmt.Sprintf(format, args...)
+	c.change(func(all map[relevance.ID]condemned) {
+		if _, is := all[id]; !is {
+			all[id], fresh = condemned{why: why}, true
+		}
+	})
+	if !fresh {
+		return
+	}
+	c.counters.WithLabelValues(id.Name, id.Version, cause).Inc()
+	c.node.log.Error("model condemned: brokers ask by the last good version", "model", id.Name, "version", id.Version, "sum", id.Sum, "why", why)
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// blame, deferred, makes an error of a panic, as contain does, and condemns the
+// version whose code it was in.
+func (c *condemner) blame(req *nodev1.QueryRequest, q *query.Query, err *error) {
+	broken := recover()
+	if broken == nil {
+		return
+	}
+	panicked := &panicked{broken, debug.Stack()}
+	*err = panicked
+	if id := idOf(req); q.Scoring() && id.Version != "" {
+		c.condemn(id, causePanic, "it panicked on %s: %v", c.node.cfg.ID, broken)
+		if req.GivesWay {
+			*err = errors.Join(refusal(id, c.why(id)), panicked)
+		}
+	}
+}
+
+func idOf(req *nodev1.QueryRequest) relevance.ID {
+	return relevance.ID{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
+}
+
+// judge looks at what a question by a pushed version has come to.
+func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, m *relevance.Model, q *query.Query) {
+	id := idOf(req)
+	took, rows := q.Spent()
+	if id.Version == "" || rows == 0 {
+		return
+	}
+	e := c.evidence(m)
+	if each := took / time.Duration(rows); each <= e.limit {
+		reset(&e.slow)
+	} else if n := e.slow.Add(1); n >= condemnAfter || took >= tooLong {
+		c.condemn(id, causeCost, "a record takes it %s on %s: more than %s, fifty times what its admission reckoned for %d operations", each, c.node.cfg.ID, e.limit, m.Cost())
+	}
+	items := q.Answer().Items
+	if len(items) == 0 || len(req.Exclude) > 0 { // later pages show what has no score
+		return
+	}
+	if !math.IsNaN(items[0].Score) { // the best of all: NaN is last
+		reset(&e.nan)
+		return
+	}
+	if n := e.nan.Add(1); n%condemnAfter == 0 && c.othersScore(ctx, req) {
+		c.condemn(id, causeNaN, "it gave no score that is a number to %d questions in a row on %s", n, c.node.cfg.ID)
+	}
+}
+
+// tooLong is what a model may take for one question, if it takes too long for
+// each record: then no other question is waited for.
+const tooLong = 250 * time.Millisecond
+
+// reset writes only where there is something to forget: many processors read
+// it.
+func reset(n *atomic.Int32) {
+	if n.Load() != 0 {
+		n.Store(0)
+	}
+}
+
+func (c *condemner) evidence(m *relevance.Model) *evidence {
+	if e, ok := c.seen.Load(m); ok {
+		return e.(*evidence)
+	}
+	e, _ := c.seen.LoadOrStore(m, &evidence{limit: m.CostLimit()})
+	return e.(*evidence)
+}
+
+// othersScore reports whether the version that would rank in its place has
+// numbers for a question that a version has none for: or else it is the
+// question's fault, or the features', and not the version's.
+func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest) bool {
+	earlier := c.earlier.Load()
+	if earlier == nil {
+		return true
+	}
+	for _, v := range (*earlier)(req.Model) {
+		id := relevance.ID(v)
+		if c.why(id) != "" || id == idOf(req) {
+			continue
+		}
+		resp, err := c.node.query(ctx, &nodev1.QueryRequest{
+			Entities: req.Entities, Types: req.Types, FromMs: req.FromMs, ToMs: req.ToMs, AsOfMs: req.AsOfMs, Viewer: req.Viewer,
+			Filter: req.Filter, RequestFilter: req.RequestFilter, Model: id.Name, ModelVersion: id.Version, ModelSum: id.Sum, Limit: 1,
+		})
+		return err == nil && len(resp.Items) > 0 && !math.IsNaN(resp.Items[0].Score)
+	}
+	return true // a model that every binary has ranks in its place
+}
+
+// forget forgets what spoke against a version, as when it is released or
+// dropped.
+func (c *condemner) forget(id relevance.ID) {
+	if m, err := c.node.models.Find(id); err == nil {
+		c.seen.Delete(m)
+	}
+}
+
+// run tells the cluster what is condemned here, and takes over what it says,
+// until ctx ends. What it no longer says was released.
+func (c *condemner) run(ctx context.Context, all *cluster.Condemned) error {
+	for {
+		changed := all.Changed()
+		c.takeOver(all.Current())
+		err := c.tell(ctx, all)
+		var again <-chan time.Time
+		if err != nil && ctx.Err() == nil {
+			c.node.log.Warn("it is not told that a model is condemned; trying again", "err", err)
+			again = time.After(readAgain)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-c.wake:
+		case <-again:
+		}
+	}
+}
+
+// takeOver takes over what the cluster says.
+func (c *condemner) takeOver(says map[cluster.Version]cluster.Condemnation) {
+	c.change(func(all map[relevance.ID]condemned) {
+		for id, x := range all {
+			if _, still := says[cluster.Version(id)]; x.told && !still {
+				delete(all, id)
+				c.forget(id)
+			}
+		}
+		for v, x := range says {
+			all[relevance.ID(v)] = condemned{x.Why, true}
+		}
+	})
+}
+
+// tell tells the cluster of what it does not know.
+func (c *condemner) tell(ctx context.Context, all *cluster.Condemned) error {
+	var errs []error
+	for id, x := range *c.here.Load() {
+		if !x.told {
+			errs = append(errs, all.Condemn(ctx, cluster.Version(id), x.why, string(c.node.cfg.ID)))
+		}
+	}
+	return errors.Join(errs...)
+}

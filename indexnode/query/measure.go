@@ -1,0 +1,71 @@
+package query
+
+import "time"
+
+// measuredItems is how many items of a ranking are looked at for features that
+// they lack: the question is asked of many answers, and each look evaluates the
+// model anew.
+const measuredItems = 4
+
+// Measured is what is known of how a model ranked.
+type Measured struct {
+	Took    time.Duration    // to score the candidates
+	Scored  int64            // of them
+	Lacking map[string]int64 // items without a value, by feature, of those looked at; nil unless Spec.Measure
+	Looked  int              // at so many items
+}
+
+// Measured returns what is known of how the question's model ranked.
+func (q *Query) Measured() Measured {
+	return Measured{Took: q.spent.time, Scored: q.stages.Scored, Lacking: q.lacking, Looked: min(q.looked, measuredItems)}
+}
+
+// MeasuredBeside returns the same of the models that ranked beside it at last,
+// in their order. Those that score together share what that took by what each
+// is estimated to cost.
+func (q *Query) MeasuredBeside() (all []Measured) {
+	sum := 0.0
+	for _, r := range q.beside {
+		if r.measures != nil {
+			sum += float64(r.measures.Cost())
+		}
+	}
+	for _, r := range q.beside {
+		if r.measures == nil {
+			break
+		}
+		m := Measured{Scored: r.stages.Scored, Lacking: r.lacking, Looked: min(r.looked, measuredItems)}
+		m.Took = time.Duration(float64(q.besideTook) * float64(r.measures.Cost()) / sum)
+		all = append(all, m)
+	}
+	return all
+}
+
+// measure counts which features an item lacks, of the first ones of a ranking.
+func (q *Query) measure(s segment, row int) {
+	if q.looked++; q.looked > measuredItems {
+		return
+	}
+	w, p := s.widen(row, row+1), q.plans[s.plan]
+	scorer := p.scorer
+	if q.measures != nil { // it ranks by another model than the plan's
+		var err error
+		if scorer, err = q.measures.Bind(p.rows, p.entity, q.spec.Viewer, q.spec.AsOf); err != nil {
+			return // as it was when it scored, which told
+		}
+	}
+	if q.objectsOf(scorer, &p.columns, w) != nil {
+		return
+	}
+	if q.lacking == nil {
+		q.lacking = map[string]int64{}
+	}
+	e, _ := scorer.Features(w.slab, 0, w.features)
+	for _, f := range e.Features {
+		if x, is := f.Value.(float64); is && x != x || f.Value == "" {
+			q.lacking[f.Name]++
+		} else if _, known := q.lacking[f.Name]; !known {
+			q.lacking[f.Name] = 0
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Condemnation says why a version is not to be asked for.
+type Condemnation struct {
+	Version string    `json:"version"`
+	Sum     string    `json:"sum"`
+	Why     string    `json:"why"`
+	Who     string    `json:"who"` // the node that met it
+	When    time.Time `json:"when"`
+}
+
+const (
+	condemnedKind = "condemned"
+	maxCondemned  = 2 * maxVersions // of a name
+	maxWhyBytes   = 300
+)
+
+// Condemned is the watched versions of models that are not to be asked for,
+// since they failed while they served: a document a model, apart from its
+// ledger, so that a binary that knows of none reads the ledger all the same.
+type Condemned struct {
+	docs  *Documents
+	state *latest[map[Version]Condemnation]
+}
+
+// Condemned watches the versions that are condemned. It returns as
+// [Client.Documents] does.
+func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
+	docs, err := c.Documents(ctx, condemnedKind)
+	if err != nil {
+		return nil, err
+	}
+	d := &Condemned{docs: docs, state: newLatest(map[Version]Condemnation{})}
+	c.alarms.add(condemnedKind, d.state.faultSince)
+	changed := docs.Changed()
+	d.follow()
+	c.wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-c.ctx.Done():
+				return
+			case <-changed:
+			}
+			changed = docs.Changed()
+			d.follow()
+		}
+	})
+	return d, nil
+}
+
+// follow takes over the documents as they are. What one that is malformed said
+// before stays.
+func (d *Condemned) follow() {
+	old, _ := d.state.get()
+	fault := d.docs.Fault()
+	next := map[Version]Condemnation{}
+	for name, doc := range d.docs.Current() {
+		all, err := parseCondemned(doc.Body)
+		if err != nil {
+			fault = errors.Join(fault, fmt.Errorf("cluster: condemned versions of %s: %w", name, err))
+			maps.Copy(next, old)
+			maps.DeleteFunc(next, func(v Version, _ Condemnation) bool { _, there := d.docs.Current()[v.Name]; return !there })
+		}
+		for _, x := range all {
+			next[Version{name, x.Version, x.Sum}] = x
+		}
+	}
+	d.state.set(next, fault)
+}
+
+func parseCondemned(body string) (all []Condemnation, err error) {
+	if body == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(body), &all); err != nil {
+		return nil, fmt.Errorf("it is no list of versions: %w", err)
+	}
+	for _, x := range all {
+		if checkVersion(x.Version) != nil || !isSum(x.Sum) {
+			return nil, fmt.Errorf("version %.100q is malformed", x.Version)
+		}
+	}
+	return all, nil
+}
+
+// Current returns the versions that are condemned. The caller must not change
+// it.
+func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.get(); return v }
+
+// Why returns why a version is condemned; "" if it is not.
+func (d *Condemned) Why(v Version) string { return d.Current()[v].Why }
+
+// Changed is as [Watcher.Changed].
+func (d *Condemned) Changed() <-chan struct{} { return d.state.changed() }
+
+// Condemn says of a version that it is not to be asked for. The first reason
+// stays.
+func (d *Condemned) Condemn(ctx context.Context, v Version, why, who string) error {
+	why = strings.ToValidUTF8(why[:min(len(why), maxWhyBytes)], "")
+	return d.change(ctx, v, true, func(all []Condemnation) []Condemnation {
+		if slices.ContainsFunc(all, func(x Condemnation) bool { return x.Sum == v.Sum }) {
+			return all
+		}
+		all = append(all, Condemnation{v.Version, v.Sum, why, shortened(who), time.Now().UTC().Truncate(time.Millisecond)})
+		return all[max(0, len(all)-maxCondemned):]
+	})
+}
+
+// Release lets a version be asked for again. One that is not condemned is no
+// error.
+func (d *Condemned) Release(ctx context.Context, v Version) error {
+	return d.change(ctx, v, false, func(all []Condemnation) []Condemnation {
+		return slices.DeleteFunc(all, func(x Condemnation) bool { return x.Sum == v.Sum })
+	})
+}
+
+// change replaces what is said of a name. It returns once this watcher has the
+// change too.
+func (d *Condemned) change(ctx context.Context, v Version, condemned bool, by func([]Condemnation) []Condemnation) error {
+	err := d.docs.Change(ctx, v.Name, func(body string) (string, error) {
+		all, err := parseCondemned(body)
+		if err != nil {
+			return "", err
+		}
+		if all = by(all); len(all) == 0 {
+			return "", nil
+		}
+		next, err := json.Marshal(all)
+		return string(next), err
+	})
+	if err == nil {
+		d.await(ctx, v, condemned)
+	}
+	return err
+}
+
+// await returns when this watcher says of a version what it should; at the
+// latest when etcd has been silent for too long.
+func (d *Condemned) await(ctx context.Context, v Version, condemned bool) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	for {
+		changed := d.Changed()
+		if _, is := d.Current()[v]; is == condemned {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.docs.c.ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package minicluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/sample"
+	"github.com/millrace/millrace/schemas"
+)
+
+// shadowedAnswers is how many answers are compared:
+// go test ./internal/minicluster -run TestAnswersBesideShadows -shadowed 10000
+var shadowedAnswers = flag.Int("shadowed", 300, "answers that are compared with and without shadows")
+
+// TestAnswersBesideShadows: an answer of a feed with shadows is, byte for
+// byte, that of the same feed without, on real nodes that score by all of them
+// at the same time; but for what is drawn anew for each answer.
+func TestAnswersBesideShadows(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	r := &rollout{T: t, ctx: ctx}
+	shadows := []string{"recency", "likes"}
+	feeds := []broker.Feed{
+		{Name: "plain", Model: "home", DistinctObjects: true, CapPerEntity: 3, Limit: 20},
+		{Name: "plain2", Model: "home", DistinctObjects: true, CapPerEntity: 3, Limit: 20, Shadow: shadows, ShadowShare: 1},
+	}
+	var err error
+	r.c, err = Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Replicas: 2, Feeds: feeds})
+	r.check(err)
+	defer func() { r.check(r.c.Close()) }()
+	r.models, err = r.c.client.Artefacts(ctx, indexnode.ModelsKind)
+	r.check(err)
+	r.heard, err = r.c.client.Admitted(ctx)
+	r.check(err)
+	_, err = r.c.Produce(ctx, r.c.ContentTopic(), schemas.Activity(), sampleRecords())
+	r.check(err)
+	r.check(errors.Join(r.c.WaitReady(ctx), r.c.WaitIndexed(ctx)))
+	r.check(r.models.Serve(ctx, r.likesOf("1", "record.likes", 1), nil, "test"))
+	members := sample.Members()
+	asOf := time.Now()
+	for i := range *shadowedAnswers {
+		req := &feedv1.GetFeedRequest{Viewer: &feedv1.Viewer{Id: string(members[i%len(members)])}, AsOf: timestamppb.New(asOf.Add(time.Duration(i) * time.Second)), Limit: proto.Int64(int64(1 + i%20))}
+		for _, e := range sample.Follows(members[i%len(members)]) {
+			req.Entities = append(req.Entities, string(e))
+		}
+		if len(req.Entities) == 0 {
+			continue
+		}
+		var texts [2][]byte
+		for k, name := range []string{"plain", "plain2"} {
+			req.Feed = name
+			resp, err := r.c.broker.GetFeed(ctx, req)
+			r.check(err)
+			resp.Receipt.AnswerId, resp.Receipt.Applied, resp.NextPageToken = "", nil, "" // and which node was asked
+			texts[k], err = proto.MarshalOptions{Deterministic: true}.Marshal(resp)
+			r.check(err)
+		}
+		if !bytes.Equal(texts[0], texts[1]) {
+			t.Fatalf("answer %d of %s is another beside shadows", i, req.Viewer.Id)
+		}
+	}
+	// They did rank.
+	r.check(r.c.wait(ctx, func() error {
+		all, err := r.c.metrics.Gather()
+		r.check(err)
+		for _, f := range all {
+			for _, m := range f.Metric {
+				if f.GetName() == "millrace_broker_shadow_overlap" && m.Histogram.GetSampleCount() > 0 {
+					return nil
+				}
+			}
+		}
+		return errors.New("no shadow has ranked")
+	}))
+}

@@ -1,0 +1,146 @@
+package shadow
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/stats"
+)
+
+// Pair is a model that ranks a feed and one that ranks it as a shadow.
+type Pair struct {
+	Feed    string `json:"feed"`
+	Model   string `json:"model"`
+	Shadow  string `json:"shadow"`
+	Version string `json:"version"` // of the shadow
+}
+
+func (p Pair) compare(q Pair) int {
+	return cmp.Or(cmp.Compare(p.Feed, q.Feed), cmp.Compare(p.Model, q.Model), cmp.Compare(p.Shadow, q.Shadow), cmp.Compare(p.Version, q.Version))
+}
+
+// The bounds of what is told apart.
+const (
+	maxPairs    = 200
+	maxTypes    = 100 // of items, of a pair; what comes after them is OtherTypes
+	maxFeatures = 500
+	// OtherTypes stands for types beyond those that are told apart.
+	OtherTypes = "(others)"
+)
+
+// Tally counts how shadows differ, by pair. The zero value is empty. It is for
+// one goroutine at a time.
+type Tally struct {
+	pairs  map[Pair]*tally
+	beyond int64
+}
+
+// tally is of one pair.
+type tally struct {
+	answers                 int64
+	overlap10, overlap, rbo stats.Mean
+	tau, authorShift        stats.Mean
+	served, shadow, shift   stats.Quantiles
+	types                   map[string]*[2]int64 // items: served, and by the shadow
+	authors                 authors
+	nanos, scored           [2]int64
+	looked                  [2]int64
+	lacking                 [2]map[string]int64
+}
+
+// Add counts an answer, if shadows ranked it.
+func (t *Tally) Add(r *exposure.Record) {
+	if len(r.Models) == 0 {
+		return
+	}
+	for i := range r.ShadowRankings {
+		pair := Pair{r.Feed, r.Models[0].Name, r.Shadows[i].Name, r.Shadows[i].Version}
+		of := t.pairs[pair]
+		if of == nil {
+			if len(t.pairs) >= maxPairs {
+				t.beyond++
+				continue
+			}
+			if t.pairs == nil {
+				t.pairs = map[Pair]*tally{}
+			}
+			of = &tally{types: map[string]*[2]int64{}, lacking: [2]map[string]int64{{}, {}}}
+			t.pairs[pair] = of
+		}
+		of.add(r, i)
+	}
+}
+
+func (t *tally) add(r *exposure.Record, i int) {
+	x := &r.ShadowRankings[i]
+	t.answers++
+	t.overlap10.Add(x.Overlap10)
+	t.overlap.Add(x.Overlap)
+	t.rbo.Add(x.RBO)
+	if !math.IsNaN(x.Tau) {
+		t.tau.Add(x.Tau)
+	}
+	t.nanos[0], t.scored[0] = t.nanos[0]+x.ServedNanos, t.scored[0]+x.ServedScored
+	t.nanos[1], t.scored[1] = t.nanos[1]+x.Nanos, t.scored[1]+x.Scored
+	t.lack(0, r.Looked, r.Lacking)
+	t.lack(1, x.Looked, x.Lacking)
+	shares := map[string]*[2]int64{}
+	count := func(entity, typ string, side int) {
+		t.authors.add(entity, side)
+		t.ofType(typ)[side]++
+		if shares[entity] == nil {
+			shares[entity] = &[2]int64{}
+		}
+		shares[entity][side]++
+	}
+	for k := range r.Items {
+		it := &r.Items[k]
+		count(it.Entity, it.Type, 0)
+		t.served.Add(it.Score)
+		if len(it.Shadows) > i {
+			t.shift.Add(it.Shadows[i] - it.Score)
+		}
+	}
+	for k := range x.Items {
+		it := &x.Items[k]
+		count(it.Entity, it.Type, 1)
+		t.shadow.Add(it.Score)
+	}
+	if len(r.Items) > 0 && len(x.Items) > 0 {
+		t.authorShift.Add(apart(shares, int64(len(r.Items)), int64(len(x.Items))))
+	}
+}
+
+// apart returns the part of the items that would be of other authors: half the
+// sum of the differences of the authors' shares, from 0 to 1.
+func apart(of map[string]*[2]int64, served, shadow int64) (sum float64) {
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		n := of[name]
+		sum += math.Abs(part(n[1], shadow)-part(n[0], served)) / 2
+	}
+	return sum
+}
+
+func (t *tally) lack(side, looked int, lacking []exposure.Lacked) {
+	t.looked[side] += int64(looked)
+	for _, l := range lacking {
+		if _, known := t.lacking[side][l.Feature]; known || len(t.lacking[side]) < maxFeatures {
+			t.lacking[side][l.Feature] += int64(l.Items)
+		}
+	}
+}
+
+func (t *tally) ofType(name string) *[2]int64 {
+	if t.types[name] == nil {
+		if len(t.types) >= maxTypes {
+			name = OtherTypes
+		}
+		if t.types[name] == nil {
+			t.types[name] = &[2]int64{}
+		}
+	}
+	return t.types[name]
+}

@@ -1,0 +1,131 @@
+package shadow
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/millrace/millrace/internal/exposure"
+)
+
+func item(id, entity, typ string, score float64, shadow ...float64) exposure.Item {
+	return exposure.Item{ID: id, Entity: entity, Type: typ, Score: score, Team: -1, Shadows: shadow}
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
+
+// Two answers, by hand.
+func TestReport(t *testing.T) {
+	next := []exposure.Model{{Name: "next", Version: "2"}}
+	var tally Tally
+	tally.Add(&exposure.Record{
+		Feed: "home", Models: []exposure.Model{{Name: "now", Version: "1"}}, Shadows: next,
+		Items:  []exposure.Item{item("1", "a", "post", 4, 5), item("2", "a", "post", 3, 2), item("3", "b", "like", 2, 2), item("4", "b", "like", 1, 4)},
+		Looked: 4, Lacking: []exposure.Lacked{{Feature: "age", Items: 0}, {Feature: "text", Items: 2}},
+		ShadowRankings: []exposure.ShadowRanking{{
+			Overlap10: 0.5, Overlap: 0.75, RBO: 0.6, Tau: 0.2, ServedNanos: 1000, ServedScored: 100, Nanos: 300, Scored: 10, Looked: 4,
+			Lacking: []exposure.Lacked{{Feature: "age", Items: 0}, {Feature: "taste", Items: 4}},
+			Items:   []exposure.ShadowItem{{ID: "1", Entity: "a", Type: "post", Score: 5}, {ID: "4", Entity: "b", Type: "like", Score: 4}, {ID: "9", Entity: "c", Type: "like", Score: 3}, {ID: "8", Entity: "c", Type: "like", Score: math.NaN()}},
+		}},
+	})
+	tally.Add(&exposure.Record{
+		Feed: "home", Models: []exposure.Model{{Name: "now", Version: "1"}}, Shadows: next,
+		Items:          []exposure.Item{item("5", "a", "post", 2)},
+		ShadowRankings: []exposure.ShadowRanking{{Overlap10: 1, Overlap: 1, RBO: 1, Tau: math.NaN(), ServedScored: 100, ServedNanos: 1000, Scored: 10, Nanos: 500, Items: []exposure.ShadowItem{{ID: "5", Entity: "a", Type: "post", Score: 1}}}},
+	})
+	tally.Add(&exposure.Record{Feed: "home", Models: []exposure.Model{{Name: "now"}}, Items: []exposure.Item{item("1", "a", "post", 1)}}) // which no shadow ranked
+	all := tally.Reports()
+	if len(all) != 1 {
+		t.Fatalf("%d pairs", len(all))
+	}
+	r := all[0]
+	if r.Pair != (Pair{"home", "now", "next", "2"}) || r.Answers != 2 || !near(r.Overlap10, 0.75) || !near(r.Overlap, 0.875) || !near(r.RBO, 0.8) || r.Tau == nil || !near(*r.Tau, 0.2) {
+		t.Errorf("%+v", r)
+	}
+	if !near(r.ServedCost.Nanos, 10) || !near(r.ShadowCost.Nanos, 40) || r.ShadowCost.Candidates != 20 {
+		t.Errorf("cost %v and %v", r.ServedCost, r.ShadowCost)
+	}
+	// Of the first answer a has 1/2 and then 1/4, b 1/2 and 1/4, c none and 1/2.
+	if !near(r.AuthorShift, 0.25) {
+		t.Errorf("author shift %v", r.AuthorShift)
+	}
+	if a := r.Authors[0]; a.Entity != "c" || !near(a.Served, 0) || !near(a.Shadow, 0.4) || a.Missed != 0 {
+		t.Errorf("authors %+v", r.Authors)
+	}
+	if len(r.Types) != 2 || r.Types[0].Type != "like" || !near(r.Types[0].Served, 0.4) || !near(r.Types[0].Shadow, 0.6) {
+		t.Errorf("types %+v", r.Types)
+	}
+	median := r.Scores[2]
+	if median.Quantile != 0.5 || math.Abs(*median.Served-2) > 0.03 || math.Abs(*median.Shadow-3) > 0.04 || math.Abs(*median.Shift-0) > 0.02 {
+		t.Errorf("median %v, %v, %v", *median.Served, *median.Shadow, *median.Shift)
+	}
+	want := []string{"taste - 1", "text 0.5 -", "age 0 0"}
+	for i, f := range r.Lacking {
+		text := func(x *float64) string {
+			if x == nil {
+				return "-"
+			}
+			return fmt.Sprint(*x)
+		}
+		if got := f.Feature + " " + text(f.Served) + " " + text(f.Shadow); got != want[i] {
+			t.Errorf("missing %q, want %q", got, want[i])
+		}
+	}
+	if _, err := json.Marshal(all); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of many authors those are kept who are shown most, and what is not known of
+// them is no more than is said.
+func TestAuthorsAreBounded(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	zipf := rand.NewZipf(rng, 1.2, 1, 100_000)
+	var s authors
+	exact := map[string][2]int64{}
+	for i := range 20_000 {
+		name, side := fmt.Sprint(zipf.Uint64()), i%2
+		s.add(name, side)
+		n := exact[name]
+		n[side]++
+		exact[name] = n
+	}
+	if len(s.of) > maxAuthors || len(exact) <= maxAuthors {
+		t.Fatalf("%d of %d authors are told apart", len(s.of), len(exact))
+	}
+	for name, n := range exact {
+		a := s.of[name]
+		if a == nil {
+			if n[0]+n[1] > 20_000/maxAuthors {
+				t.Errorf("%s has %v items and is not told apart", name, n)
+			}
+			continue
+		}
+		if missed := n[0] - a.items[0] + n[1] - a.items[1]; missed < 0 || missed > a.missed {
+			t.Errorf("%s: %v items, counted %v, %d missed at most", name, n, a.items, a.missed)
+		}
+	}
+}
+
+// Pairs and types are bounded too.
+func TestPairsAndTypesAreBounded(t *testing.T) {
+	var tally Tally
+	for i := range maxPairs + 5 {
+		tally.Add(&exposure.Record{
+			Feed: fmt.Sprint(i), Models: []exposure.Model{{Name: "now"}}, Shadows: []exposure.Model{{Name: "next"}}, ShadowRankings: make([]exposure.ShadowRanking, 1),
+		})
+	}
+	if len(tally.Reports()) != maxPairs || tally.Beyond() != 5 {
+		t.Errorf("%d pairs, %d beyond", len(tally.Reports()), tally.Beyond())
+	}
+	r := &exposure.Record{Feed: "0", Models: []exposure.Model{{Name: "now"}}, Shadows: []exposure.Model{{Name: "next"}}, ShadowRankings: make([]exposure.ShadowRanking, 1)}
+	for i := range 2 * maxTypes {
+		r.Items = append(r.Items, item(fmt.Sprint(i), "a", fmt.Sprint("t", i), 1))
+	}
+	tally.Add(r)
+	if got := tally.Reports()[0].Types; len(got) != maxTypes+1 || got[0].Type != OtherTypes || !near(got[0].Served, 0.5) {
+		t.Errorf("%d types, the first %+v", len(got), got[0])
+	}
+}

@@ -112,6 +112,18 @@ ops: ## the alerts of ops/, each on its fault and on an hour of normal load (nee
 fuzz-doors: ## hostile requests at a broker of 512 MiB, by JSON and gRPC, for so much of a processor's time; DURATION=1h
 	MILLRACE_DOORS=$(or $(DURATION),5m) go test -count=1 -timeout 0 -v -run 'TestFuzzDoors' ./broker
 
+image: ## the image millrace:VERSION, by Docker; VERSION=v1.2.3
+	docker build -f deploy/container/Dockerfile --build-arg VERSION=$(or $(VERSION),dev) --build-arg REVISION=$$(git rev-parse HEAD) -t millrace:$(or $(VERSION),dev) .
+
+image-check: ## what the image holds as the whole root, read-only, and the binary in it (needs root)
+	scripts/image-check
+
+deploy-check: ## what deploy/ has, by its own linters, those that are there
+	scripts/deploy-check
+
+release: ## static binaries of linux/amd64 and linux/arm64 in dist/, with their modules and checksums; VERSION=v1.2.3
+	scripts/release $(VERSION)
+
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool
 	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true --include_source_info --descriptor_set_out=../broker/feed.binpb millrace/feed/v1/feed.proto
@@ -135,4 +147,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

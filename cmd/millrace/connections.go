@@ -26,7 +26,7 @@ type Connections struct {
 	SchemaRegistry kafka.RegistryAccess `yaml:"schema_registry,omitempty"`
 }
 
-// setting is a value of a [Security] that a flag and the environment can give.
+// setting is a value of a configuration that a flag and the environment can give.
 // A secret has no flag: flags are in the list of processes, for all to see.
 type setting struct {
 	flag  string // empty: by the environment alone
@@ -93,8 +93,10 @@ func settingFlags(f *pflag.FlagSet) {
 }
 
 // override gives s what flags and the environment say, flags first.
-func (s *Security) override(f *pflag.FlagSet) error {
-	for _, x := range settingsOf(s) {
+func (s *Security) override(f *pflag.FlagSet) error { return override(f, settingsOf(s)) }
+
+func override(f *pflag.FlagSet, settings []setting) error {
+	for _, x := range settings {
 		value, given := os.Getenv(x.env), os.Getenv(x.env) != ""
 		if flag := f.Lookup(x.flag); flag != nil && flag.Changed {
 			value, given = flag.Value.String(), true

@@ -57,7 +57,8 @@ type Common struct {
 // roleFlags is the help on what goes before the configuration.
 const roleFlags = `Flags and variables of the environment go before the configuration: see "millrace
 help connections". Certificates and files of passwords are read again when they
-change.
+change. So do the flags below in which processes of a role differ, so that one
+file serves all of them.
 
 `
 
@@ -101,6 +102,9 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 			if err := any(&cfg).(interface{ security() *Security }).security().override(c.Flags()); err != nil {
 				return err
 			}
+			if err := override(c.Flags(), ownOf(&cfg)); err != nil {
+				return err
+			}
 			said, err := document.Encode(cfg) // passwords write themselves as stars
 			if err != nil {
 				return err
@@ -117,10 +121,36 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "the configuration file")
+	for _, s := range ownOf(new(C)) {
+		c.Flags().String(s.flag, "", s.usage+" ("+s.env+")")
+	}
 	if err := c.MarkFlagRequired("config"); err != nil {
 		panic(err) // the flag above exists
 	}
 	return c
+}
+
+// ownOf are the settings of a role's configuration in which its processes
+// differ. By flags and the environment they can all have the same file.
+func ownOf(cfg any) []setting {
+	own := func(key, usage string, text *string) setting {
+		return setting{flag: key, env: "MILLRACE_" + strings.ToUpper(key), usage: usage, text: text}
+	}
+	switch c := cfg.(type) {
+	case *partitionerConfig:
+		return []setting{own("instance", "this process's name, kept across restarts", &c.Instance)}
+	case *indexnodeConfig:
+		return []setting{
+			own("id", "the node's name, kept for life", (*string)(&c.ID)),
+			own("advertise", "where brokers reach the node, host:port", &c.Advertise),
+			own("zone", "where the node stands", &c.Zone),
+		}
+	case *brokerConfig:
+		return []setting{own("zone", "where the broker stands", &c.Zone)}
+	case *coordinatorConfig:
+		return []setting{own("name", "the coordinator's name", &c.Name)}
+	}
+	return nil
 }
 
 func readYAML(file string, into any) error {

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/internal/admin"
+)
+
+// printed runs a line in this process.
+func printed(t *testing.T, line ...string) (string, error) {
+	t.Helper()
+	var out strings.Builder
+	c := root()
+	c.SetOut(&out)
+	c.SetArgs(line)
+	err := runLine(t.Context(), c)
+	return out.String(), err
+}
+
+// A container's engine is told by the command whether a role is ready.
+func TestReady(t *testing.T) {
+	var fault error
+	s := httptest.NewServer(admin.Handler(prometheus.NewRegistry(), func() error { return fault }))
+	defer s.Close()
+	addr := s.Listener.Addr().String()
+	if out, err := printed(t, "ready", "--admin", addr); err != nil || out != "ready: "+addr+"\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	fault = errors.New("waiting for etcd")
+	if out, err := printed(t, "ready", "--admin", addr); err == nil || !strings.Contains(err.Error(), "waiting for etcd") || out != "" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if _, err := printed(t, "ready", "--admin", freeAddr(t)); err == nil {
+		t.Error("nobody is ready")
+	}
+}
+
+// A release says its version.
+func TestVersion(t *testing.T) {
+	defer func(was string) { release = was }(release)
+	release = "v1.2.3"
+	if out, err := printed(t, "version"); err != nil || !strings.HasPrefix(out, "millrace v1.2.3 (go") {
+		t.Errorf("%q, %v", out, err)
+	}
+	if release = ""; version() == "" {
+		t.Error("what is no release has no version")
+	}
+}
+
+// Processes of a role can have one configuration: what they differ in comes from
+// the environment, which goes before the file, and from flags, which go before
+// both.
+func TestProcessesOfARoleShareAFile(t *testing.T) {
+	file := written(t, "id: node-0\nadvertise: node-0:7070\nzone: z\n")
+	t.Setenv("MILLRACE_ID", "node-1")
+	t.Setenv("MILLRACE_ADVERTISE", "node-1:7070")
+	var got *indexnodeConfig
+	c := roleCommand("indexnode", "", "", func(_ context.Context, c *indexnodeConfig) error {
+		got = c
+		return nil
+	})
+	c.SetArgs([]string{"--config", file, "--id", "node-2"})
+	if err := c.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got.ID != "node-2" || got.Advertise != "node-1:7070" || got.Zone != "z" {
+		t.Errorf("the flag, the variable and the file say %q, %q, %q", got.ID, got.Advertise, got.Zone)
+	}
+}

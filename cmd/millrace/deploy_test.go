@@ -327,7 +327,7 @@ func TestUnit(t *testing.T) {
 // serves reports whether an admin port has a path.
 func serves(path string) bool {
 	w := httptest.NewRecorder()
-	admin.Handler(prometheus.NewRegistry(), func() error { return nil }).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	admin.Handler(prometheus.NewRegistry(), func() error { return nil }, http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code == http.StatusOK
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func printed(t *testing.T, line ...string) (string, error) {
 // A container's engine is told by the command whether a role is ready.
 func TestReady(t *testing.T) {
 	var fault error
-	s := httptest.NewServer(admin.Handler(prometheus.NewRegistry(), func() error { return fault }))
+	s := httptest.NewServer(admin.Handler(prometheus.NewRegistry(), func() error { return fault }, http.NotFoundHandler()))
 	defer s.Close()
 	addr := s.Listener.Addr().String()
 	if out, err := printed(t, "ready", "--admin", addr); err != nil || out != "ready: "+addr+"\n" {

@@ -145,6 +145,11 @@ func memoryBytes() int64 {
 	return total
 }
 
+// unflushedBytes is how much a node gathers before it writes it to disk, on a machine
+// of so much memory: a thirty-second of it. The more records of a timeline are
+// written together, the less each costs.
+func unflushedBytes(memory int64) int64 { return min(max(memory/32, 128<<20), 512<<20) }
+
 // kibibytes returns the number behind a name.
 func kibibytes(text []byte, name string) int64 {
 	for line := range bytes.Lines(text) {

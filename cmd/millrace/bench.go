@@ -70,7 +70,54 @@ Figures depend on the machine and on what else it does.`,
 	if err := c.MarkFlagRequired("shape"); err != nil {
 		panic(err) // the flag above exists
 	}
-	c.AddCommand(benchBacking())
+	c.AddCommand(benchIngest(), benchBacking())
+	return c
+}
+
+func benchIngest() *cobra.Command {
+	var cfg bench.Ingest
+	c := &cobra.Command{
+		Use:   "ingest --kafka HOST:PORT",
+		Short: "Measure the way in, from a file or a producer to what feeds show",
+		Long: `Starts a partitioner, an index node and a broker in processes of their own on
+loopback, on a Kafka that is there already, and brings records in: a text and 24
+floats each, of any entity, in the order of their times.
+
+  idle  CPU time of the roles before anything comes in
+  file  millrace load of an NDJSON file, until the node has applied all of it
+  avro  the same of as many further records by a producer that has them ready
+  half  records at half the rate of the latter, and after what time some of them
+        are in a feed
+
+CPU time is told a record and by process; that of Kafka too, if the id of its
+process is given. Another build of millrace can be measured by turns with this
+one, which is what to believe on a machine that does other things too: its
+figures end in _against.
+
+Each turn makes topics of its own, which stay in that Kafka.`,
+		Example: `  KAFKA_PORT=29192 scripts/kafka
+  millrace bench ingest --kafka 127.0.0.1:29192 --kafka-pid "$(cat .kafka/kafka-29192.pid)"
+  millrace bench ingest --kafka 127.0.0.1:29192 --against /tmp/millrace-before --turns 3`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg.Progress = os.Stderr
+			return bench.RunIngest(c.Context(), cfg)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.Kafka, "kafka", "", "a Kafka that nobody else uses, host:port")
+	f.IntVar(&cfg.KafkaPID, "kafka-pid", 0, "the id of its process, if its CPU time is to be told")
+	f.IntVar(&cfg.Records, "records", 0, "of the file, and of the producer (default 500,000)")
+	f.IntVar(&cfg.Entities, "entities", 0, "whose they are (default one for twenty records)")
+	f.DurationVar(&cfg.Duration, "duration", 0, "of the latency (default 20s)")
+	f.IntVar(&cfg.Turns, "turns", 0, "how many times all is measured (default 1)")
+	f.StringVar(&cfg.Against, "against", "", "another build of millrace, measured by turns with this one")
+	f.StringVar(&cfg.Data, "data", "", "directory for files and stores (default a temporary one)")
+	f.StringVar(&cfg.Profile, "profile", "", "write CPU profiles of the partitioner and the node to this directory")
+	f.Uint64Var(&cfg.Seed, "seed", 1, "of the records")
+	if err := c.MarkFlagRequired("kafka"); err != nil {
+		panic(err) // the flag above exists
+	}
 	return c
 }
 

@@ -23,6 +23,7 @@ type family struct {
 	ctx    context.Context // ends when one of them ends by itself
 	failed context.CancelCauseFunc
 	dir    string
+	binary string     // that roles run; empty: this one
 	all    []*process // in the order they started
 }
 
@@ -55,13 +56,16 @@ func (f *family) end(i int) error {
 	return errors.Join(errs...)
 }
 
-// start runs a command of this binary on so many processors.
+// start runs a command of the binary on so many processors.
 func (f *family) start(name, admin string, listen bool, processors int, args ...string) (*process, io.Reader, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, nil, err
+	binary := f.binary
+	if binary == "" {
+		var err error
+		if binary, err = os.Executable(); err != nil {
+			return nil, nil, err
+		}
 	}
-	cmd := exec.Command(self, args...)
+	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", processors))
 	return f.launch(name, admin, listen, cmd)
 }
@@ -115,7 +119,7 @@ func tail(path string) string {
 }
 
 // patience is how long a process may take to end.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 func (p *process) end() error {
 	p.told.Store(true)

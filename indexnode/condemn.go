@@ -156,7 +156,7 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, m *rele
 	}
 	e := c.evidence(m)
 	switch each := took / time.Duration(rows); {
-	case each <= e.limit:
+	case each <= e.limit || took < harmless:
 		reset(&e.slow)
 	case !q.CountsProcessor():
 		e.slow.CompareAndSwap(0, 1) // it may have been the machine: see suspect
@@ -182,6 +182,10 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, m *rele
 // each record: then no other question is waited for.
 const tooLong = 250 * time.Millisecond
 
+// harmless is what a model may take for a question whatever that is for each
+// record: of few records, to begin takes longer than to score.
+const harmless = 200 * time.Microsecond
+
 // reset writes only where there is something to forget: many processors read
 // it.
 func reset(n *atomic.Int32) {
@@ -194,7 +198,7 @@ func (c *condemner) evidence(m *relevance.Model) *evidence {
 	if e, ok := c.seen.Load(m); ok {
 		return e.(*evidence)
 	}
-	e, _ := c.seen.LoadOrStore(m, &evidence{limit: m.CostLimit()})
+	e, _ := c.seen.LoadOrStore(m, &evidence{limit: slower * m.CostLimit()})
 	return e.(*evidence)
 }
 

@@ -194,35 +194,52 @@ func (w *resizing) nodeNamed(name string) *process {
 // stop stops a node that is drained, for good.
 func (w *resizing) stop(id millrace.NodeID) { w.nodeNamed(string(id)).kill(syscall.SIGTERM) }
 
-// tour takes the cluster from three nodes to five and back, and restarts, and
-// replaces, so many of the first nodes; it ends as it began.
-func (w *resizing) tour(restarted, replaced int) {
-	counts := func(what string, hosting, bound int) {
-		if n := w.moves(hosting); n != bound {
-			w.t.Errorf("%s: %d moves, not %d", what, n, bound)
-		}
+// counts fails if the last plan made other than so many moves.
+func (w *resizing) counts(what string, hosting, bound int) {
+	w.t.Helper()
+	if n := w.moves(hosting); n != bound {
+		w.t.Errorf("%s: %d moves, not %d", what, n, bound)
 	}
+}
+
+// shortTour takes the cluster from three nodes to four and back, and restarts
+// the first; TestRepair has replicas made elsewhere.
+func (w *resizing) shortTour() {
 	w.add("node-4")
 	w.do("node", "add", "node-4", "--apply", "--wait")
-	counts("from 3 to 4", 4, 360)
+	w.counts("from 3 to 4", 4, 360)
+	w.do("node", "drain", "node-4", "--apply", "--wait")
+	w.counts("from 4 to 3", 3, 360)
+	w.stop("node-4")
+	w.restart("node-1")
+}
+
+// restart has a node restarted by another than it.
+func (w *resizing) restart(id string) {
+	w.do("node", "restart", id, "--apply", "--exec", "curl -sS --fail-with-body '"+w.restarts+"'$NODE")
+}
+
+// tour takes the cluster from three nodes to five and back, restarts and
+// replaces each of the first nodes, and ends as it began.
+func (w *resizing) tour() {
+	w.add("node-4")
+	w.do("node", "add", "node-4", "--apply", "--wait")
+	w.counts("from 3 to 4", 4, 360)
 	w.add("node-5")
 	w.do("node", "add", "node-5", "--apply", "--wait")
-	counts("from 4 to 5", 5, 288)
+	w.counts("from 4 to 5", 5, 288)
 	w.do("node", "drain", "node-4", "node-5", "--apply", "--wait")
-	counts("from 5 to 3", 3, 576)
+	w.counts("from 5 to 3", 3, 576)
 	w.stop("node-4")
 	w.stop("node-5")
-	for i := range restarted {
+	for i := range nodes {
 		id := fmt.Sprintf("node-%d", i+1)
-		w.do("node", "restart", id, "--apply", "--exec", "curl -sS --fail-with-body '"+w.restarts+"'$NODE")
-		if i >= replaced {
-			continue
-		}
+		w.restart(id)
 		w.add("node-4")
 		w.do("node", "replace", id, "node-4", "--apply", "--wait")
-		counts("replaced", 3, 480)
+		w.counts("replaced", 3, 480)
 		w.do("node", "replace", "node-4", id, "--apply", "--wait")
-		counts("replaced again", 3, 480)
+		w.counts("replaced again", 3, 480)
 		w.stop("node-4")
 	}
 }
@@ -248,11 +265,11 @@ func TestResize(t *testing.T) {
 	w.asker.take()
 	w.rests = !s.short
 	w.history.chapter("tours")
-	if s.short { // TestRepair has replicas made elsewhere
-		w.tour(1, 0)
+	if s.short {
+		w.shortTour()
 	} else {
 		for range 3 {
-			w.tour(nodes, nodes)
+			w.tour()
 		}
 	}
 	stop()

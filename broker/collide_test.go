@@ -104,7 +104,7 @@ func TestPagesKeepTheirFirstsTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.issued -= millrace.Time((tokenLife / 2).Milliseconds())
+	c.issued -= millrace.Time((TokenLife / 2).Milliseconds())
 	req.PageToken = c.encode(b.pages.signing(time.Now()).token)
 	second, err := b.GetFeed(t.Context(), req)
 	if err != nil {

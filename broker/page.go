@@ -36,7 +36,7 @@ const (
 	tokenVariants = 6 // which has no draft; a page without one has it yet,
 	tokenBefore   = 5 // and this one without variants
 	macBytes      = 16
-	tokenLife     = 24 * time.Hour // of all pages of a feed, from its first
+	TokenLife     = 24 * time.Hour // of all pages of a feed, from its first
 	maxServed     = 10_000         // items on the pages of one feed
 )
 
@@ -182,8 +182,8 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *cursor, no
 		return nil
 	case c.request != q.request:
 		return badToken("it is of another request: all but page_token, limit, fields, receipt and explain must be as they were")
-	case now.Sub(c.issued.Std()) > tokenLife:
-		return badToken("it expired %s after %s", tokenLife, c.issued)
+	case now.Sub(c.issued.Std()) > TokenLife:
+		return badToken("it expired %s after %s", TokenLife, c.issued)
 	case len(c.served) >= maxServed:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "page_token", Detail: fmt.Sprintf("%d items have been served", len(c.served)), WayOut: "begin anew with a window further back (to)"}
 	}

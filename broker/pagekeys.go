@@ -73,11 +73,11 @@ func (r *pageRing) open(token string, now time.Time) (*cursor, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ends time.Time // of what is older than those looked at; zero: not yet
-	for _, g := range r.generations() {
+	all := r.generations()
+	for i, g := range all {
 		keys := r.keys(g)
 		if signed(b, sum, keys.token) {
-			if !ends.IsZero() && now.After(ends) {
+			if end := cluster.Until(all, i, TokenLife); !end.IsZero() && now.After(end) {
 				return nil, errors.New("it was made with a key whose time is over")
 			}
 			c, err := decodeBody(b)
@@ -86,13 +86,6 @@ func (r *pageRing) open(token string, now time.Time) (*cursor, error) {
 			}
 			c.keys = keys
 			return c, nil
-		}
-		end := g.From
-		if !g.Alone {
-			end = end.Add(tokenLife)
-		}
-		if ends.IsZero() || end.Before(ends) {
-			ends = end
 		}
 	}
 	return nil, errors.New("it was not made here, or was altered")

@@ -76,7 +76,7 @@ func TestPageKeysRotate(t *testing.T) {
 			if err != nil || second == first || !by(third, "a") {
 				t.Errorf("a page that was begun before: %v, %v after %v", err, second, first)
 			}
-			time.Sleep(tokenLife)
+			time.Sleep(TokenLife)
 			_, err = b.pages.open(third, time.Now())
 			if err == nil || !strings.Contains(err.Error(), "whose time is over") {
 				t.Errorf("a day later: %v", err)

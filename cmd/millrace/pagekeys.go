@@ -15,12 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
-// The times of a new page key: spread is until it signs, so that all brokers
-// know it by then.
-const (
-	spread   = time.Minute
-	pageLife = 24 * time.Hour
-)
+// spread is until a new page key signs, so that all brokers know it by then.
+const spread = time.Minute
 
 func clusterPageKeys(cm *Common) *cobra.Command {
 	var rotate, revoke bool
@@ -56,7 +52,7 @@ this version: older ones know the first key alone.`,
 			return showPageKeys(c.OutOrStdout(), all, time.Now())
 		}
 		next := cluster.Generation{From: time.Now().Add(spread).Truncate(time.Millisecond), Alone: revoke}
-		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", shortTime(next.From), shortTime(next.From.Add(pageLife)))
+		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", shortTime(next.From), shortTime(next.From.Add(broker.TokenLife)))
 		if revoke {
 			next.From = time.Now().Truncate(time.Millisecond)
 			what = "a new key would sign at once; all pages that are begun are refused"
@@ -71,7 +67,7 @@ this version: older ones know the first key alone.`,
 		if err := notLost(c.Context(), c, cl); err != nil {
 			return err
 		}
-		if err := cl.Rotate(c.Context(), broker.PagesSecret, next, time.Now().Add(-2*pageLife)); err != nil {
+		if err := cl.Rotate(c.Context(), broker.PagesSecret, next, time.Now().Add(-2*broker.TokenLife)); err != nil {
 			return err
 		}
 		return rotated(c.Context(), c.OutOrStdout(), cl)
@@ -101,26 +97,16 @@ func showPageKeys(w io.Writer, all []cluster.Generation, now time.Time) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "SIGNS FROM\tITS TOKENS ARE TAKEN")
-	taken := "always"
 	for i, g := range all {
 		from := "the first"
 		if !g.From.IsZero() {
 			from = shortTime(g.From)
 		}
-		if i > 0 {
-			end := all[i-1].From
-			if !all[i-1].Alone {
-				end = end.Add(pageLife)
-			}
+		taken := "always"
+		if end := cluster.Until(all, i, broker.TokenLife); !end.IsZero() && now.After(end) {
+			taken = "no longer"
+		} else if !end.IsZero() {
 			taken = "until " + shortTime(end)
-			if end.Before(now) {
-				taken = "no longer"
-			}
-			for _, newer := range all[:i] {
-				if newer.Alone && !newer.From.After(now) {
-					taken = "no longer"
-				}
-			}
 		}
 		fmt.Fprintf(t, "%s\t%s\n", from, taken)
 	}

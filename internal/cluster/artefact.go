@@ -86,21 +86,7 @@ func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error)
 	}
 	a := &Artefacts{c: c, kind: kind, docs: docs, state: newLatest(map[string]*ledger{}), log: docs.log}
 	c.alarms.add(kind, a.state.faultSince)
-	changed := docs.Changed()
-	a.follow()
-	c.wg.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-c.ctx.Done():
-				return
-			case <-changed:
-			}
-			changed = docs.Changed()
-			a.follow()
-		}
-	})
+	docs.each(ctx, a.follow)
 	return a, nil
 }
 

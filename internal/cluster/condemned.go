@@ -42,21 +42,7 @@ func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
 	}
 	d := &Condemned{docs: docs, state: newLatest(map[Version]Condemnation{})}
 	c.alarms.add(condemnedKind, d.state.faultSince)
-	changed := docs.Changed()
-	d.follow()
-	c.wg.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-c.ctx.Done():
-				return
-			case <-changed:
-			}
-			changed = docs.Changed()
-			d.follow()
-		}
-	})
+	docs.each(ctx, d.follow)
 	return d, nil
 }
 

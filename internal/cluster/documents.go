@@ -205,3 +205,23 @@ func (d *Documents) tryChange(ctx context.Context, name string, by func(body str
 	}
 	return put.Succeeded, nil
 }
+
+// each calls follow now, and whenever the documents have changed, until ctx or
+// the client ends.
+func (d *Documents) each(ctx context.Context, follow func()) {
+	changed := d.Changed()
+	follow()
+	d.c.wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-d.c.ctx.Done():
+				return
+			case <-changed:
+			}
+			changed = d.Changed()
+			follow()
+		}
+	})
+}

@@ -27,6 +27,22 @@ type Generation struct {
 	Alone bool
 }
 
+// Until returns when the i-th of generations, the newest first, is good for
+// nothing any more, where each is good for so long after the next took its place;
+// zero: not while it is the newest.
+func Until(all []Generation, i int, overlap time.Duration) (end time.Time) {
+	for _, newer := range all[:i] {
+		at := newer.From
+		if !newer.Alone {
+			at = at.Add(overlap)
+		}
+		if end.IsZero() || at.Before(end) {
+			end = at
+		}
+	}
+	return end
+}
+
 // Generations is a watched secret that is replaced from time to time.
 type Generations struct{ state *latest[[]Generation] }
 

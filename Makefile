@@ -25,9 +25,9 @@ lint: ## staticcheck
 	go tool staticcheck ./...
 
 # Clusters of processes are tested when no other test is at work: the tests tell
-# what a caller notices.
+# what a caller notices. The longest package begins first.
 test: ## every test
-	go test -timeout $(TIMEOUT) $$(go list ./... | grep -v '/cmd/millrace$$')
+	go test -timeout $(TIMEOUT) ./internal/minicluster $$(go list ./... | grep -v '/cmd/millrace$$')
 	go test -timeout $(TIMEOUT) ./cmd/millrace
 
 # What several goroutines share. The race detector needs a C compiler.

@@ -27,17 +27,14 @@ import (
 )
 
 // TestEveryTopologyEqualsTheOracle asks clusters of 1, 2, 3 and 5 nodes the
-// same thousand questions, with caches cold and warm.
+// same questions, with caches cold and warm.
 func TestEveryTopologyEqualsTheOracle(t *testing.T) {
-	topologies := []int{1, 2, 3, 5}
 	if testing.Short() {
-		topologies = []int{3}
-	}
-	t.Run("sample", func(t *testing.T) { testEquality(t, "", sampleRecords(), topologies) })
-	if testing.Short() {
+		testEquality(t, "", sampleRecords(), 100, 3)
 		return
 	}
-	t.Run("tweets", func(t *testing.T) { testEquality(t, "", sample.Tweets(), topologies) })
+	t.Run("sample", func(t *testing.T) { testEquality(t, "", sampleRecords(), 500, 1, 2, 3, 5) })
+	t.Run("tweets", func(t *testing.T) { testEquality(t, "", sample.Tweets(), 1000, 3) })
 }
 
 // TestOracleRealKafka is the same for one topology on a real Kafka.
@@ -46,7 +43,7 @@ func TestOracleRealKafka(t *testing.T) {
 	if addr == "" {
 		t.Skip("no real Kafka: run make kafka and set MILLRACE_KAFKA to its address")
 	}
-	testEquality(t, addr, sampleRecords(), []int{3})
+	testEquality(t, addr, sampleRecords(), 1000, 3)
 }
 
 func sampleRecords() iter.Seq2[[]byte, error] {
@@ -59,7 +56,9 @@ func sampleRecords() iter.Seq2[[]byte, error] {
 	}
 }
 
-func testEquality(t *testing.T, kafkaAddr string, lines iter.Seq2[[]byte, error], topologies []int) {
+// testEquality asks n questions of a cluster of each number of nodes, with cold
+// and with warm caches.
+func testEquality(t *testing.T, kafkaAddr string, lines iter.Seq2[[]byte, error], n int, topologies ...int) {
 	truth := oracle.New()
 	for line, err := range lines {
 		if errors.Is(err, sample.ErrAbsent) {
@@ -76,10 +75,6 @@ func testEquality(t *testing.T, kafkaAddr string, lines iter.Seq2[[]byte, error]
 		if err := truth.Load(schemas.Features(), line); err != nil {
 			t.Fatal(err)
 		}
-	}
-	n := 1000
-	if testing.Short() {
-		n = 100
 	}
 	questions := ask(t, truth, n)
 

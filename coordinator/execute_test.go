@@ -136,8 +136,11 @@ func (w *world) step(t *testing.T, p *Plan) {
 // whoever goes and comes back meanwhile, and no partition is ever served by
 // fewer because of them.
 func TestPlansEnd(t *testing.T) {
-	const rounds = 60
-	for seed := range uint64(rounds) {
+	rounds := uint64(60)
+	if testing.Short() {
+		rounds = 6
+	}
+	for seed := range rounds {
 		r := rand.New(rand.NewPCG(seed, 1))
 		from, to := 3+r.IntN(4), 3+r.IntN(4)
 		replicas := 2 + r.IntN(2)

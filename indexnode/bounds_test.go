@@ -43,6 +43,9 @@ func allocated(f func()) uint64 {
 // An entity of 135 MB costs a question no more than is stated: all of it is
 // refused, by the entity's name and with a way out, which is taken then.
 func TestALargeTimelineCostsWhatIsStated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const records = 135
 	n := largeNode(t, records)
 	everything := all(func(r *nodev1.QueryRequest) { r.Types, r.Limit = []string{"post"}, 10 })

@@ -77,6 +77,9 @@ func aliases() string {
 // TestRefusalsAreCheap: whatever a pack or a spec holds, it is refused within
 // 64 MiB and 100 ms of one core (P20).
 func TestRefusalsAreCheap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	name := func(i int) string { return fmt.Sprintf("f%d", i) }
 	pack := func(b []byte) func() error {
 		return func() error { _, err := ReadPack(bytes.NewReader(b)); return err }

@@ -150,6 +150,9 @@ func TestReplayRefuses(t *testing.T) {
 // Of two variants one ranks by likes, as the model does, and its viewers click
 // more. The estimates tell how much, from the other's pages beside.
 func TestReplayEstimates(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	rnd := rand.New(rand.NewPCG(3, 4))
 	var rows []shownItem
 	const chance = 0.25 // of the variant that ranks by likes

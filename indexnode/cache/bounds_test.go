@@ -38,6 +38,9 @@ func ofBytes(t testing.TB, records, bytes int) *Timeline {
 // takes no more than its bound: of what is mapped and of the Go heap. And it
 // uses what it has.
 func TestMemoryIsBoundedWhateverTheRecords(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	const bound = LeastMemory
 	r := rand.New(rand.NewPCG(1, 2))
 	var sizes []*Timeline

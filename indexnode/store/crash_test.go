@@ -299,13 +299,16 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	if err := o.live(); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range clones {
+	for i, c := range clones {
+		if testing.Short() && i%8 != 0 {
+			continue
+		}
 		if err := o.verify(c.fs, c.floor, c.restoring); err != nil {
 			t.Fatalf("seed %d: crash before write %d, keeping %d %% of what was not synced: %v", seed, c.at, c.percent, err)
 		}
 	}
 	t.Logf("%d crashes, %d of them in the middle of a restore", len(clones), o.again)
-	if o.again == 0 {
+	if o.again == 0 && !testing.Short() {
 		t.Error("no crash was in the middle of a restore: the test does not show that one can be done again")
 	}
 }

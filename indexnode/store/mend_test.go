@@ -85,6 +85,9 @@ func mendedNode(s *Store) error {
 // store opens; no partition but the one of the file is touched, and that one is
 // quarantined, told, dropped and read again from the log.
 func TestADamagedTableCostsItsPartition(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	base := mendStore(t)
 	names, err := base.List("db")
 	if err != nil {

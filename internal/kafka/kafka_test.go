@@ -118,7 +118,11 @@ func TestConsumerReadsOnAfterRemovals(t *testing.T) {
 	must(t, err)
 	t.Cleanup(c.Close)
 	c.Add(map[TopicPartition]Position{tp: {Epoch: -1}})
-	for range 200 {
+	rounds := 200
+	if testing.Short() {
+		rounds = 20
+	}
+	for range rounds {
 		for range 2000 {
 			c.Remove(other)
 		}

@@ -18,6 +18,9 @@ import (
 // Millrace computes, for a hundred records), its filter compiled, its records
 // encoded.
 func TestDrawsAreValid(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	met := map[string]int{}
 	for seed := range uint64(25) {
 		w := newWorld(seed, size{100, 5, 1000, 60})

@@ -27,6 +27,9 @@ func small(t *testing.T, flat bool) (*world, *truth) {
 // The index written by hand answers as the oracle does, and so does it through
 // frames, and what the clients of Redis read back from members.
 func TestBaselinesAnswerAlike(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	for _, flat := range []bool{false, true} {
 		w, tr := small(t, flat)
 		s := newSeeker(newIndex(w))
@@ -153,6 +156,9 @@ func TestWorld(t *testing.T) {
 
 // Records of a flat world score as those with a list.
 func TestFlatScoresAlike(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
 	_, lists := small(t, false)
 	_, flat := small(t, true)
 	for i := range lists.answers {

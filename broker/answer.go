@@ -144,7 +144,7 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	r.AppliedDigest = digest.String()
 	r.Schemas = schemasOf(entries)
 	f.q.variants.receipt(r)
-	r.Draft = f.q.draft.receipt()
+	r.Draft, r.WeightsSum = f.q.draft.receipt(), f.q.query.WeightsSum
 	if f.q.inPlaceOf.Name != "" {
 		r.InPlaceOf = f.q.inPlaceOf.String()
 	}

@@ -93,6 +93,7 @@ func (b *Broker) choose(q *question) error {
 		v = b.lastGood(v)
 	}
 	q.query.Model, q.query.ModelVersion, q.query.ModelSum = v.Name, v.Version, v.Sum
+	q.weigh()
 	return nil
 }
 

@@ -260,7 +260,7 @@ func (d *draft) expose(q *question, r *exposure.Record, entries []entry) {
 			r.Interleaving.Experiment = x.Experiment
 		}
 	}
-	r.Models = append(r.Models, modelOf(d.beside, d.version))
+	r.Models = append(r.Models, modelOf(d.beside, d.version, ""))
 	for i := range entries {
 		r.Items[i].Model, r.Items[i].Team = entries[i].ranking, entries[i].team
 	}

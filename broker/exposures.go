@@ -49,7 +49,7 @@ func (b *Broker) expose(q *question, o outcome, resp *feedv1.GetFeedResponse, en
 func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, entries []entry) *exposure.Record {
 	r := b.exposed(q)
 	r.ID, r.TimelinesAsked, r.TimelinesAnswered = resp.Receipt.AnswerId, int(resp.Coverage.TimelinesAsked), int(resp.Coverage.TimelinesAnswered)
-	r.Models = []exposure.Model{modelOf(q.model(), resp.Receipt.ModelVersion)}
+	r.Models = []exposure.Model{modelOf(q.model(), resp.Receipt.ModelVersion, q.query.WeightsSum)}
 	r.Items = make([]exposure.Item, len(entries))
 	for i := range entries {
 		e := &entries[i]
@@ -142,7 +142,7 @@ func (b *Broker) exposed(q *question) *exposure.Record {
 }
 
 // modelOf is a model as it answered. One that every binary has has a version
-// only there, and no checksum.
-func modelOf(asked cluster.Version, answered string) exposure.Model {
-	return exposure.Model{Name: asked.Name, Version: answered, Checksum: asked.Sum}
+// only there, and no checksum. Weights that it scored by have theirs behind it.
+func modelOf(asked cluster.Version, answered, weights string) exposure.Model {
+	return exposure.Model{Name: asked.Name, Version: answered, Checksum: sumOf(asked.Sum, weights)}
 }

@@ -294,11 +294,11 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 		span.SetAttributes(attribute.String("node", string(l.node.ID)), attribute.Int("partitions", l.parts.Len()), attribute.Bool("again", again))
 	}
 	resp, err := f.query(spanned, l)
-	if err == nil {
-		err = f.q.answeredBy(resp)
-	}
 	if err == nil && resp.GetProtocol() < f.q.protocol() {
 		err = errOlder
+	}
+	if err == nil {
+		err = f.q.answeredBy(resp)
 	}
 	endSpan(span, err)
 	took := time.Since(start)

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
 // Models says which version of each model serves; [cluster.Artefacts] does.
@@ -51,7 +52,8 @@ func namesOf(models []string) (all []*nodev1.Model) {
 // keepModel holds a page to the version of the first one, as long as it is
 // there.
 func (b *Broker) keepModel(q *question, c *cursor) error {
-	v := cluster.Version{Name: c.model, Version: c.version, Sum: c.sum}
+	sum, weighted, _ := strings.Cut(c.sum, "+")
+	v := cluster.Version{Name: c.model, Version: c.version, Sum: sum}
 	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
 		return &millrace.Error{
 			Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf("model %s, which ranked the first page, has been dropped", v),
@@ -62,12 +64,39 @@ func (b *Broker) keepModel(q *question, c *cursor) error {
 		return lapsed(v, why)
 	}
 	q.query.Model, q.query.ModelVersion, q.query.ModelSum, q.later = v.Name, v.Version, v.Sum, true
+	switch weighted {
+	case q.query.WeightsSum:
+	case "": // a model ranked the first page in the place of a condemned one
+		q.query.Weights, q.query.WeightsSum = "", ""
+	default:
+		return badToken("model %s ranked the first page with weights %.12s, which no variant sets any more", v, weighted)
+	}
 	return nil
 }
 
 // model is the version that a question names.
 func (q *question) model() cluster.Version {
 	return cluster.Version{Name: q.query.Model, Version: q.query.ModelVersion, Sum: q.query.ModelSum}
+}
+
+// weigh has the model score by the weights that variants set. One that ranks in
+// the place of a condemned one scores by its own: these were set for the other,
+// and it may have no such parameters.
+func (q *question) weigh() {
+	q.query.Weights = ""
+	if q.inPlaceOf.Name == "" {
+		q.query.Weights = weights.Form(q.variants.weights)
+	}
+	q.query.WeightsSum = weights.Sum(q.query.Weights)
+}
+
+// sumOf is the checksum of what ranks: that of a model's pack, and behind a +
+// that of the weights which a variant set in place of its own.
+func sumOf(sum, weights string) string {
+	if weights == "" {
+		return sum
+	}
+	return sum + "+" + weights
 }
 
 // answeredBy refuses an answer by another model or version than was asked for.
@@ -79,6 +108,9 @@ func (q *question) answeredBy(resp *nodev1.QueryResponse) error {
 	}
 	if got != want {
 		return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: fmt.Sprintf("asked for %s (%.12s), it answered by %s (%.12s)", want, want.Sum, got, got.Sum)}
+	}
+	if by := resp.GetWeightsSum(); by != q.query.WeightsSum {
+		return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: fmt.Sprintf("asked for %s by weights %.12s, it answered by %.12s", want, q.query.WeightsSum, by)}
 	}
 	return nil
 }

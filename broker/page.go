@@ -48,7 +48,7 @@ type cursor struct {
 	request  identity              // what must be the same on every page
 	model    string                // of every page, whatever becomes of the feed's,
 	version  string                // and its version; empty of what every node has
-	sum      string                // and its checksum
+	sum      string                // and its checksum, as [sumOf] writes it
 	feed     string                // the version of the feed's definition, of every page likewise; empty of one that came with the broker
 	feedSum  string                // and its checksum
 	variants []experiment.Assigned // of every page: what deals may have changed; without what they set
@@ -294,7 +294,7 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
 	}
 	slices.Sort(served)
 	c := cursor{
-		issued: q.issued, asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: q.query.ModelSum,
+		issued: q.issued, asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: sumOf(q.query.ModelSum, q.query.WeightsSum),
 		feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, variants: q.variants.dealt, heldOut: q.variants.heldOut, draft: q.draft, served: slices.Compact(served),
 	}
 	return c.encode(q.keys.token)

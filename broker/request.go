@@ -95,9 +95,13 @@ func (q *question) entities(p millrace.Partition) []byte { return q.encoded[q.en
 func (q *question) inquires() bool { return q.aside || q.query.Examine != "" || len(q.query.Above) > 0 }
 
 // protocol is the least that a node must understand to answer the question: one
-// that does not know served_key would repeat what earlier pages served.
+// that does not know served_key would repeat what earlier pages served, and one
+// that does not know weights would score by others.
 func (q *question) protocol() int32 {
-	if len(q.query.Exclude) > 0 {
+	switch {
+	case q.query.Weights != "":
+		return 2
+	case len(q.query.Exclude) > 0:
 		return 1
 	}
 	return 0
@@ -116,6 +120,7 @@ func (q *question) ask(parts cluster.Set, room int64) *nodev1.QueryRequest {
 		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, ServedKey: q.query.ServedKey, Explain: q.query.Explain,
 		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
 		MaxBytes: room, Beside: q.query.Beside, Features: q.query.Features, GivesWay: true, Measure: q.query.Measure,
+		Weights: q.query.Weights, WeightsSum: q.query.WeightsSum,
 	}
 	if r.Explain {
 		r.Shadow = q.query.Shadow
@@ -177,6 +182,7 @@ func readFeed(q *question, req *feedv1.GetFeedRequest) error {
 		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: q.feed.Model, Filter: q.feed.Filter, Shadow: namesOf(q.feed.Shadow),
 		CapPerEntity: int32(q.feed.CapPerEntity), DistinctObjects: q.feed.DistinctObjects,
 	}
+	q.weigh()
 	return nil
 }
 

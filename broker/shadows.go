@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -88,7 +89,7 @@ func (b *Broker) sample(q *question, o outcome) *question {
 	again.query = proto.CloneOf(q.query)
 	again.query.Explain, again.query.Features, again.query.Shadow, again.query.Beside, again.query.Measure = false, false, nil, nil, true
 	for _, m := range q.query.Shadow {
-		if m.Name != q.query.Model { // which a request may name, or a variant set
+		if m.Name != q.query.Model || q.query.Weights != "" { // which a request may name, or a variant set
 			again.query.Beside = append(again.query.Beside, proto.CloneOf(m))
 		}
 	}
@@ -157,7 +158,7 @@ func (b *Broker) rankAgain(q *question, shown *exposure.Record) string {
 	case len(o.missing) > 0:
 		return shadowPartial
 	}
-	s.seconds.WithLabelValues(q.feed.Name, q.query.Model).Observe(time.Since(began).Seconds())
+	s.seconds.WithLabelValues(q.feed.Name, q.ranker()).Observe(time.Since(began).Seconds())
 	b.measure(q, o, shown)
 	return shadowCompared
 }
@@ -195,7 +196,16 @@ func (s *shadows) count(q *question, outcome string) {
 }
 
 func labelsOf(q *question, m *nodev1.Model) []string {
-	return []string{q.feed.Name, q.query.Model, m.GetName(), m.GetVersion()}
+	return []string{q.feed.Name, q.ranker(), m.GetName(), m.GetVersion()}
+}
+
+// ranker names what ranks, as metrics do: a model, with the beginning of the
+// checksum of weights that a variant set.
+func (q *question) ranker() string {
+	if sum := q.query.WeightsSum; sum != "" {
+		return fmt.Sprintf("%s+%.12s", q.query.Model, sum)
+	}
+	return q.query.Model
 }
 
 // rankingOf is the entries of an answer as their model ranked them: objects

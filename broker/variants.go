@@ -21,7 +21,8 @@ type variants struct {
 	// overridden are experiments, by name, that have none, since the request
 	// itself sets what they are about.
 	overridden []string
-	heldOut    []string // layers in whose holdout the viewer is
+	heldOut    []string           // layers in whose holdout the viewer is
+	weights    map[string]float64 // of the model, in place of its own
 }
 
 // deal gives a viewer the variants of the feed that experiments deal, and lets
@@ -39,7 +40,9 @@ func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *cursor) error 
 		return err
 	}
 	all := experiment.Assignment{Experiments: q.variants.dealt}
-	q.feed.set(all.Sets())
+	sets := all.Sets()
+	q.feed.set(sets)
+	q.variants.weights = sets.Weights
 	return nil
 }
 
@@ -208,6 +211,10 @@ func (k referred) HasModel(name string) bool {
 	_, serves := k.models.Served(name)
 	return serves
 }
+
+// CheckWeights asks nobody: index nodes refuse what is wrong, and who changes the
+// definition has asked them.
+func (k referred) CheckWeights(string, string, map[string]float64) error { return nil }
 
 func (k referred) IsPrivate(string) bool { return false } // which is looked at when it is dealt
 

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/relevance/weights"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -147,6 +148,12 @@ func (w *world) query(req *nodev1.QueryRequest, entities []millrace.Entity) orac
 	if req.Model == "recency" {
 		q.Score = recency
 	}
+	if set, err := weights.Read(req.Weights, req.WeightsSum); err == nil {
+		own := q.Score
+		q.Score = func(c *oracle.Candidate, v *millrace.Viewer, at millrace.Time) float64 {
+			return set["scale"] * own(c, v, at)
+		}
+	}
 	return q
 }
 
@@ -229,7 +236,10 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: cmp.Or(req.ModelVersion, "1"), ModelSum: req.ModelSum, Execution: "interpreted", Protocol: nodewire.Protocol}
 	if n.old {
 		resp.Protocol = 0
+		req = proto.CloneOf(req)
+		req.Weights, req.WeightsSum = "", ""
 	}
+	resp.WeightsSum = req.WeightsSum
 	for _, t := range req.Types {
 		if n.types != nil && !slices.Contains(n.types, t) {
 			resp.UnknownTypes, resp.KnownTypes = append(resp.UnknownTypes, t), n.types

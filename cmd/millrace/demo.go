@@ -269,6 +269,9 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	}
 	r := resp.Receipt
 	fmt.Fprintf(w, "; model %s %s, %s", r.GetModel(), r.GetModelVersion(), r.GetExecution())
+	if r.GetWeightsSum() != "" {
+		fmt.Fprintf(w, ", weights %.12s", r.WeightsSum)
+	}
 	if v := r.GetInPlaceOf(); v != "" {
 		fmt.Fprintf(w, " in place of %s, which is condemned", v)
 	}

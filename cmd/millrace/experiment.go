@@ -18,12 +18,14 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
 func experimentCommand() *cobra.Command {
@@ -172,16 +174,21 @@ func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) 
 
 // referred is what documents may refer to, as the cluster has it now.
 type referred struct {
-	ctx     context.Context
-	feeds   *feedStore
-	models  []string
-	asked   map[string]error // filters that index nodes were asked about
-	private map[string]bool  // feeds that were looked at
+	ctx      context.Context
+	feeds    *feedStore
+	models   []string
+	versions *cluster.Artefacts // of models
+	asked    map[string]error   // filters, and models with weights, that index nodes were asked about
+	private  map[string]bool    // feeds that were looked at
 }
 
 func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
 	models, err := feeds.models(ctx)
-	return &referred{ctx: ctx, feeds: feeds, models: models, asked: map[string]error{}, private: map[string]bool{}}, err
+	if err != nil {
+		return nil, err
+	}
+	versions, err := feeds.cluster.Artefacts(ctx, indexnode.ModelsKind)
+	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, private: map[string]bool{}}, err
 }
 
 func (k *referred) HasFeed(name string) bool {
@@ -216,6 +223,41 @@ func (k *referred) CheckFilter(src string) error {
 	}
 	k.asked[src] = err
 	return err
+}
+
+// CheckWeights asks the index nodes about the version that serves.
+func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
+	if model == "" {
+		d, err := k.feeds.find(k.ctx, []string{feed})
+		if err == nil {
+			err = d.fault
+		}
+		if err != nil {
+			return err
+		}
+		model = d.Model
+	}
+	key := model + weights.Form(set)
+	err, asked := k.asked[key]
+	if asked {
+		return err
+	}
+	checks, done, err := k.feeds.checks(k.ctx)
+	defer done()
+	if err == nil {
+		err = broker.CheckWeights(k.ctx, k.served(model), set, checks.Nodes)
+	}
+	k.asked[key] = err
+	return err
+}
+
+// served returns the version of a model that serves: of one that every binary
+// has, its name alone.
+func (k *referred) served(model string) cluster.Version {
+	if v, pushed := k.versions.Served(model); pushed {
+		return v
+	}
+	return cluster.Version{Name: model}
 }
 
 func (t *trial) define(ctx context.Context, file, name string, store bool) error {

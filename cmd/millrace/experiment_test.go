@@ -70,7 +70,7 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"show", "fresher"}, says: "state: running   # until Monday"},
 		{args: []string{"define", s.file("ranking.yaml", strings.Replace(fresher, "limit: 30", "limit: 40", 1))}, err: "experiments[0].state"},
 		{args: []string{"define", s.file("other.yaml", strings.Replace(fresher, "ranking-2026", "other", 1))}, err: "there is a layer ranking already in ranking"},
-		{args: []string{"define", s.file("weights.yaml", strings.NewReplacer("ranking", "r2", "fresher", "w", "limit: 30", "weights: {likes: 2}").Replace(fresher))}, err: "experiments[0].variants[1].set.weights"},
+		{args: []string{"define", s.file("weights.yaml", strings.NewReplacer("ranking", "r2", "fresher", "w", "limit: 30", "weights: {likes: 2}").Replace(fresher))}, err: "experiments[0].variants[1].set.weights: none of"},
 		{args: []string{"define", s.file("models.yaml", strings.NewReplacer("ranking", "r3", "fresher", "m", "limit: 30", "model: nosuch").Replace(fresher))}, err: "no model nosuch serves"},
 		{args: []string{"drop", "ranking"}, err: "stop it first"},
 		{args: []string{"pause", "fresher"}, says: "paused"},

@@ -150,14 +150,6 @@ func unserved(d experiment.Document) error {
 			return refuse(fmt.Sprintf("layers[%d].unit", i), "brokers of this version do not divide entities", "divide viewers, or an attribute of theirs")
 		}
 	}
-	for i, e := range d.Experiments {
-		for j, v := range e.Variants {
-			field := fmt.Sprintf("experiments[%d].variants[%d].set", i, j)
-			if len(v.Set.Weights) > 0 {
-				return refuse(field+".weights", "index nodes of this version do not replace weights", "push a model with these weights, and set model")
-			}
-		}
-	}
 	return nil
 }
 

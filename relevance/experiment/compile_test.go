@@ -121,7 +121,18 @@ func TestKnown(t *testing.T) {
 	if _, err = Compile(docs, names{"feed home", "model home2"}); err == nil || !strings.Contains(err.Error(), "experiments[0].variants[1].set.filter: filter: no field nosuch in record") {
 		t.Errorf("a filter that nodes refuse: %v", err)
 	}
-	docs[1] = parse(t, replace(second, "running", "stopped"))
+	docs = []Document{parse(t, replace(shown, "model: home2", "weights: {likes: 1, lieks: 2}"))}
+	if _, err = Compile(docs, names{"feed home", "weight home//likes"}); err == nil || !strings.Contains(err.Error(), "line 17, column 56: experiments[0].variants[1].set.weights: no parameter lieks; did you mean likes?") {
+		t.Errorf("weights that nodes refuse: %v", err)
+	}
+	if _, err = Compile(docs, names{"feed home", "weight home//likes", "weight home//lieks"}); err != nil {
+		t.Errorf("weights that they take: %v", err)
+	}
+	docs = []Document{parse(t, replace(shown, "model: home2", "model: home2, weights: {likes: 1}"))}
+	if _, err = Compile(docs, names{"feed home", "model home2", "weight home/home2/likes"}); err != nil {
+		t.Errorf("weights of the variant's model: %v", err)
+	}
+	docs = []Document{parse(t, shown), parse(t, replace(second, "running", "stopped"))}
 	if _, err = Compile(docs, names{"feed home", "model home2"}); err != nil {
 		t.Errorf("a stopped one: %v", err)
 	}

@@ -977,7 +977,10 @@ type Receipt struct {
 	AppliedDigest string `protobuf:"bytes,30,opt,name=applied_digest,json=appliedDigest,proto3" json:"applied_digest,omitempty"`
 	// The model and version that was to score, such as "likes 2", where it is
 	// condemned and model, the last good one, scores in its place.
-	InPlaceOf     string `protobuf:"bytes,50,opt,name=in_place_of,json=inPlaceOf,proto3" json:"in_place_of,omitempty"`
+	InPlaceOf string `protobuf:"bytes,50,opt,name=in_place_of,json=inPlaceOf,proto3" json:"in_place_of,omitempty"`
+	// The checksum of the weights that a variant set in place of the model's own;
+	// empty where none did. Several, as models, where a layer divides entities.
+	WeightsSum    string `protobuf:"bytes,40,opt,name=weights_sum,json=weightsSum,proto3" json:"weights_sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1106,6 +1109,13 @@ func (x *Receipt) GetAppliedDigest() string {
 func (x *Receipt) GetInPlaceOf() string {
 	if x != nil {
 		return x.InPlaceOf
+	}
+	return ""
+}
+
+func (x *Receipt) GetWeightsSum() string {
+	if x != nil {
+		return x.WeightsSum
 	}
 	return ""
 }
@@ -2396,7 +2406,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xd7\x04\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xf8\x04\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -2414,7 +2424,9 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\tanswer_id\x18\v \x01(\tR\banswerId\x12-\n" +
 	"\x05draft\x18\f \x01(\v2\x17.millrace.feed.v1.DraftR\x05draft\x12%\n" +
 	"\x0eapplied_digest\x18\x1e \x01(\tR\rappliedDigest\x12\x1e\n" +
-	"\vin_place_of\x182 \x01(\tR\tinPlaceOf\x1a;\n" +
+	"\vin_place_of\x182 \x01(\tR\tinPlaceOf\x12\x1f\n" +
+	"\vweights_sum\x18( \x01(\tR\n" +
+	"weightsSum\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x01\n" +

@@ -232,7 +232,7 @@ func besideOf(parts []part, i int) (ranked []part, version string, err error) {
 			return nil, "", fmt.Errorf("model %s is of version %s on one node, and of %s on %s", all[i].GetModel(), version, all[i].GetModelVersion(), pt.node)
 		}
 		version = all[i].GetModelVersion()
-		ranked = append(ranked, part{node: pt.node, covered: pt.covered, resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
+		ranked = append(ranked, part{node: pt.node, group: pt.group, covered: pt.covered, resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
 	}
 	return ranked, version, nil
 }

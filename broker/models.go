@@ -54,14 +54,8 @@ func namesOf(models []string) (all []*nodev1.Model) {
 func (b *Broker) keepModel(q *question, c *cursor) error {
 	sum, weighted, _ := strings.Cut(c.sum, "+")
 	v := cluster.Version{Name: c.model, Version: c.version, Sum: sum}
-	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
-		return &millrace.Error{
-			Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf("model %s, which ranked the first page, has been dropped", v),
-			WayOut: "ask for the first page again, without a token",
-		}
-	}
-	if why := b.condemned.why(v); why != "" {
-		return lapsed(v, why)
+	if err := b.still(v); err != nil {
+		return err
 	}
 	q.query.Model, q.query.ModelVersion, q.query.ModelSum, q.later = v.Name, v.Version, v.Sum, true
 	switch weighted {
@@ -99,48 +93,54 @@ func sumOf(sum, weights string) string {
 	return sum + "+" + weights
 }
 
-// answeredBy refuses an answer by another model or version than was asked for.
-func (q *question) answeredBy(resp *nodev1.QueryResponse) error {
-	got := cluster.Version{Name: resp.GetModel(), Version: resp.GetModelVersion(), Sum: resp.GetModelSum()}
-	want := q.model()
-	if want.Version == "" { // every binary's own
-		want.Version = got.Version
+// still refuses a page by a version that is no longer there, or condemned since.
+func (b *Broker) still(v cluster.Version) error {
+	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
+		return badToken("model %s, which ranked the first page, has been dropped", v)
 	}
-	if got != want {
-		return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: fmt.Sprintf("asked for %s (%.12s), it answered by %s (%.12s)", want, want.Sum, got, got.Sum)}
-	}
-	if by := resp.GetWeightsSum(); by != q.query.WeightsSum {
-		return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: fmt.Sprintf("asked for %s by weights %.12s, it answered by %.12s", want, q.query.WeightsSum, by)}
+	if why := b.condemned.why(v); why != "" {
+		return lapsed(v, why)
 	}
 	return nil
 }
 
 // oneVersion leaves out the parts that answered by another version than the
-// one that covers most. Only of built-in models can there be two, while the
-// cluster's binaries are replaced.
+// one that covers most of their group. Only of built-in models can there be two,
+// while the cluster's binaries are replaced.
 func (o *outcome) oneVersion() {
-	covers := map[string]int{}
-	most := ""
-	for i := range o.parts {
-		v := o.parts[i].resp.GetModelVersion()
-		if covers[v] += o.parts[i].covered.Len(); covers[v] > covers[most] || covers[v] == covers[most] && v > most {
-			most = v
-		}
-	}
-	if len(covers) < 2 {
+	if !slices.ContainsFunc(o.parts, func(pt part) bool {
+		first := &o.parts[0]
+		return pt.group != first.group || pt.resp.GetModelVersion() != first.resp.GetModelVersion()
+	}) {
 		return
 	}
-	var kept []part
+	type speaks struct {
+		*group
+		version string
+	}
+	covers, most := map[speaks]int{}, map[*group]string{}
+	for i := range o.parts {
+		s := speaks{o.parts[i].group, o.parts[i].resp.GetModelVersion()}
+		covers[s] += o.parts[i].covered.Len()
+		best := covers[speaks{s.group, most[s.group]}]
+		if covers[s] > best || covers[s] == best && s.version > most[s.group] {
+			most[s.group] = s.version
+		}
+	}
+	if len(covers) == len(most) {
+		return
+	}
+	kept := o.parts[:0:0]
+	left := outcome{missing: o.missing}
 	for _, pt := range o.parts {
-		if pt.resp.GetModelVersion() == most {
+		if pt.resp.GetModelVersion() == most[pt.group] {
 			kept = append(kept, pt)
 			continue
 		}
-		left := outcome{missing: o.missing}
 		left.add(none(pt.covered, missModel))
-		o.missing = left.missing
 	}
-	o.parts = kept
+	o.parts, o.missing = kept, left.missing
+	o.uncover()
 }
 
 // absent remembers for a moment which nodes lack which models, so that other
@@ -186,11 +186,12 @@ func (a *absent) of(sum string) (nodes []millrace.NodeID) {
 	return nodes
 }
 
-// lack notes that a node does not have the model.
-func (f *fanout) lack(id millrace.NodeID) {
-	f.b.absent.note(id, f.q.query.ModelSum)
+// lack notes that a node does not have the model of a group.
+func (f *fanout) lack(id millrace.NodeID, g *group) {
+	f.b.absent.note(id, g.query.ModelSum)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.mu.lacked = g.model()
 	if !slices.Contains(f.mu.lacking, id) {
 		f.mu.lacking = append(f.mu.lacking, id)
 	}
@@ -220,7 +221,7 @@ func (f *fanout) nobodyHas() error {
 		ids = append(ids, string(id))
 	}
 	slices.Sort(ids)
-	v := f.q.model()
+	v := f.mu.lacked
 	return &millrace.Error{
 		Reason: millrace.ReasonUnavailable, Field: "model", Detail: fmt.Sprintf("no replica that could be asked has model %s (%.12s): it is not on %s", v, v.Sum, strings.Join(ids, ", ")),
 		WayOut: "see millrace model list for why; push it again, roll it back, or ask by another model",

@@ -79,14 +79,17 @@ func (s *shadows) collectors() []prometheus.Collector {
 
 // sample returns an answer's question as its shadow models are to rank it again,
 // if it is one of the sample; or nil. Later pages are none of it: what they may
-// not show any more depends on the model that ranked the first.
+// not show any more depends on the model that ranked the first. Nor are answers
+// whose entities are divided, which no one model ranked.
 func (b *Broker) sample(q *question, o outcome) *question {
-	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
+	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(q.groups) > 1 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
 		return nil
 	}
 	again := *q
 	again.loan, again.variants, again.draft, again.aside = nil, variants{}, nil, true
 	again.query = proto.CloneOf(q.query)
+	again.whole()
+	again.undivided.query = again.query
 	again.query.Explain, again.query.Features, again.query.Shadow, again.query.Beside, again.query.Measure = false, false, nil, nil, true
 	for _, m := range q.query.Shadow {
 		if m.Name != q.query.Model || q.query.Weights != "" { // which a request may name, or a variant set

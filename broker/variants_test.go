@@ -429,10 +429,10 @@ func TestVariantsOfAPrivateFeed(t *testing.T) {
 	b, docs := w.experimental(nil, open)
 	define(t, b, docs, 1, halves("running", "filter: ''"))
 	c := &cursor{variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
-	if _, err := b.dealtBefore(c, false); err != nil {
+	if _, err := dealtBefore(b.experiments.Current(), c, false); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.dealtBefore(c, true); err == nil {
+	if _, err := dealtBefore(b.experiments.Current(), c, true); err == nil {
 		t.Error("a token opens a private feed")
 	}
 }

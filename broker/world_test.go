@@ -22,6 +22,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -148,6 +149,14 @@ func (w *world) query(req *nodev1.QueryRequest, entities []millrace.Entity) orac
 	if req.Model == "recency" {
 		q.Score = recency
 	}
+	if req.Filter == "record.even" {
+		q.Filter = func(c *oracle.Candidate, _ *millrace.Viewer, _ millrace.Time) celref.Outcome {
+			if even(c) {
+				return celref.True
+			}
+			return celref.False
+		}
+	}
 	if set, err := weights.Read(req.Weights, req.WeightsSum); err == nil {
 		own := q.Score
 		q.Score = func(c *oracle.Candidate, v *millrace.Viewer, at millrace.Time) float64 {
@@ -156,6 +165,9 @@ func (w *world) query(req *nodev1.QueryRequest, entities []millrace.Entity) orac
 	}
 	return q
 }
+
+// even is the one filter that fake nodes know.
+func even(c *oracle.Candidate) bool { return c.ID[len(c.ID)-1]%2 == 0 }
 
 // fakeNode answers from the world's feed for the partitions it hosts.
 type fakeNode struct {

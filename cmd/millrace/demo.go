@@ -283,6 +283,13 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	for _, name := range slices.Sorted(maps.Keys(r.GetVariants())) {
 		fmt.Fprintf(w, "; %s: %s", name, r.Variants[name])
 	}
+	for _, v := range r.GetEntityVariants() {
+		entities := "entities"
+		if v.Entities == 1 {
+			entities = "entity"
+		}
+		fmt.Fprintf(w, "; %s: %s for %d %s", v.Experiment, v.Variant, v.Entities, entities)
+	}
 	fmt.Fprintln(w)
 	for _, hint := range resp.Hints {
 		fmt.Fprintf(w, "hint: %s\n", hint)

@@ -33,7 +33,8 @@ func experimentCommand() *cobra.Command {
 		Use:   "experiment",
 		Short: "Give viewers variants of a feed, and change how many",
 		Long: `An experiment gives a share of viewers another variant of a feed: another
-model, filter, window, cap, spacing or limit. Layers divide viewers over 10,000
+model, other weights, filter, window, cap, spacing or limit; or it treats a share
+of the entities so, whoever looks. Layers divide viewers or entities over 10,000
 slots by a hash; the experiments of a layer have slots of their own, and so
 exclude each other. Nothing is stored about anybody.
 
@@ -46,20 +47,23 @@ and puts it in place; brokers assign by it within a second. "start", "ramp",
 		c.Flags().StringVar(&document, "name", "", "of the document (default: the file's, without .yaml)")
 		return c
 	}
-	var feed, viewer string
+	var feed, viewer, entity string
 	var attributes map[string]string
 	explain := experimentOn(&cobra.Command{
-		Use: "explain --feed NAME --viewer ID", Short: "Say of every experiment why a viewer is in it, or why not", Args: cobra.NoArgs,
+		Use: "explain --feed NAME --viewer ID|--entity ID", Short: "Say of every experiment why a viewer or an entity is in it, or why not", Args: cobra.NoArgs,
 		Example: `  millrace experiment explain --feed home --viewer member:42 --attribute country=de`,
-	}, func(ctx context.Context, t *trial, _ []string) error { return t.explain(ctx, feed, viewer, attributes) })
+	}, func(ctx context.Context, t *trial, _ []string) error {
+		return t.explain(ctx, feed, viewer, entity, attributes)
+	})
 	explain.Flags().StringVar(&feed, "feed", "", "the feed that is asked for")
 	explain.Flags().StringVar(&viewer, "viewer", "", "the viewer's id")
+	explain.Flags().StringVar(&entity, "entity", "", "an entity, in layers that divide entities")
 	explain.Flags().StringToStringVar(&attributes, "attribute", nil, attributeUsage)
-	for _, flag := range []string{"feed", "viewer"} {
-		if err := explain.MarkFlagRequired(flag); err != nil {
-			panic(err) // the flag is there
-		}
+	if err := explain.MarkFlagRequired("feed"); err != nil {
+		panic(err) // the flag is there
 	}
+	explain.MarkFlagsOneRequired("viewer", "entity")
+	explain.MarkFlagsMutuallyExclusive("viewer", "entity")
 	var share float64
 	withShare := func(c *cobra.Command) *cobra.Command {
 		c.Flags().Float64Var(&share, "share", asItIs, "of its slots that are in use, in percent, such as 5 (default: as it is)")
@@ -82,7 +86,7 @@ document with a fault changes nothing; nor does one that would take viewers out
 of a variant while its experiment runs.
 
   layers:
-    - {name: ranking, salt: ranking-2026, unit: viewer}   # or: attribute NAME
+    - {name: ranking, salt: ranking-2026, unit: viewer}   # or: attribute NAME, or: entity
   experiments:
     - name: fresher
       layer: ranking
@@ -364,7 +368,7 @@ func (t *trial) show(ctx context.Context, name string) error {
 	return err
 }
 
-func (t *trial) explain(ctx context.Context, feed, viewer string, attributes map[string]string) error {
+func (t *trial) explain(ctx context.Context, feed, viewer, entity string, attributes map[string]string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -380,9 +384,13 @@ func (t *trial) explain(ctx context.Context, feed, viewer string, attributes map
 	if err != nil {
 		return err
 	}
+	explained := st.Set.Explain(feed, v)
+	if entity != "" {
+		explained = st.Set.ExplainEntity(feed, millrace.Entity(entity))
+	}
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "EXPERIMENT\tVARIANT\tWHY")
-	for _, x := range st.Set.Explain(feed, v) {
+	for _, x := range explained {
 		variant := x.Variant
 		if variant == "" {
 			variant = "-"

@@ -48,6 +48,7 @@ const (
 	MaxForced         = 100   // viewers or entities of an experiment
 	MaxTargetingBytes = 4_000 // of an experiment, and of all that one viewer can meet in a feed
 	MaxWeights        = 100   // of a model, of a variant
+	MaxGroups         = 16    // of the entities of an answer
 )
 
 // The bounds of what a variant sets are those of a feed.

@@ -45,7 +45,7 @@ func (s *Set) Explain(feed string, v *millrace.Viewer) []Explanation {
 	return s.explain(feed, v, func(l *layer) string { return l.unitOf(v) }, false)
 }
 
-// ExplainEntity is Explain for an entity and [Set.AssignEntity].
+// ExplainEntity is Explain for an entity and [Division.Deal].
 func (s *Set) ExplainEntity(feed string, e millrace.Entity) []Explanation {
 	return s.explain(feed, &millrace.Viewer{ID: string(e)}, func(*layer) string { return string(e) }, true)
 }

@@ -56,7 +56,7 @@ type cursor struct {
 	heldOut  []string              // layers, of every page likewise
 	draft    *draft                // of every page likewise; nil without one
 	divided  []experiment.Dealt    // what divides the entities, of every page likewise
-	models   []rankedFor            // of groups of entities, of every page likewise
+	models   []rankedFor           // of groups of entities, of every page likewise
 	served   []uint64              // millrace.ServedHash of every item so far, ascending
 }
 

@@ -271,16 +271,14 @@ func (q *question) asks(v cluster.Version) bool {
 
 // condemned names the versions in whose place others rank.
 func (q *question) condemned() string {
-	if len(q.groups) == 1 {
-		return q.inPlaceOf.String()
-	}
 	var all []string
-	if q.groups[0].distinct > 0 && q.inPlaceOf.Name != "" {
-		all = append(all, q.inPlaceOf.String())
-	}
-	for _, g := range q.groups[1:] {
-		if g.inPlaceOf.Name != "" {
-			all = append(all, g.inPlaceOf.String())
+	for i, g := range q.groups {
+		of := g.inPlaceOf
+		if i == 0 && g.distinct > 0 {
+			of = q.inPlaceOf
+		}
+		if of.Name != "" {
+			all = append(all, of.String())
 		}
 	}
 	return each(all)

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -205,7 +207,11 @@ func TestDividedAnswersSayWho(t *testing.T) {
 	for _, e := range record.Experiments {
 		if e.Experiment != "page" {
 			exposed[e.Unit] = append(exposed[e.Unit], e.Experiment+"/"+e.Variant)
-			if e.Forced != (e.Unit == "member:3" && e.Experiment == "ranks") || len(e.Checksum) != 64 {
+			chance := map[string]float64{"control": 0.16, "recent": 0.24, "flipped": 0.24, "short": 0.16, "all": 0.1, "likes": 0.2, "even": 0.2}[e.Variant]
+			if e.Forced {
+				chance = 0
+			}
+			if e.Forced != (e.Unit == "member:3" && e.Experiment == "ranks") || len(e.Checksum) != 64 || math.Abs(e.Probability-chance) > 1e-9 {
 				t.Errorf("%+v", e)
 			}
 		}
@@ -354,5 +360,45 @@ func TestTokensKeepDivisions(t *testing.T) {
 		if err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", c) {
 			t.Fatalf("%v\n%+v\n%+v", err, got, c)
 		}
+	}
+}
+
+// A version that is condemned gives way in the groups that it ranks for, and
+// nowhere else; pages go on so.
+func TestCondemnedInGroups(t *testing.T) {
+	w := variantedWorld(t)
+	src := `
+layers: [{name: l, salt: s, unit: entity}]
+experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: a, weight: 3000}, {name: other, weight: 3000, set: {model: coarse}}, {name: flipped, weight: 4000, set: {model: coarse, weights: {scale: -1}}}]}]
+`
+	b, _ := w.divided(src, newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: "recency", Limit: 5})
+	verdict := &verdicts{why: map[cluster.Version]string{}}
+	b.condemned.cluster = verdict
+	inPlace := func(what string, resp *feedv1.GetFeedResponse, of string) {
+		t.Helper()
+		if r := resp.Receipt; r.Model != "coarse,recency" || r.ModelVersion != "1" || r.WeightsSum != "" || r.InPlaceOf != of || len(resp.Coverage.Missing) > 0 {
+			t.Errorf("%s: %v", what, r)
+		}
+	}
+	if r := ask(t, b, "alice", nil).Receipt; r.ModelVersion != "1,2" || len(r.WeightsSum) != 64 || r.InPlaceOf != "" {
+		t.Fatalf("%v", r)
+	}
+	verdict.set(coarseVersion(2), "it panicked")
+	first := ask(t, b, "alice", nil)
+	inPlace("the cluster says so", first, "coarse 2")
+	verdict.set(coarseVersion(2), "")
+	inPlace("a further page", ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.PageToken = first.NextPageToken }), "")
+	for _, n := range w.nodes {
+		n.refuses(coarseVersion(2))
+	}
+	inPlace("nodes say so", ask(t, b, "alice", nil), "coarse 2")
+	verdict.set(coarseVersion(1), "it panicked")
+	req := recentRequest(12)
+	req.Feed, req.Limit, req.Viewer, req.PageToken = "f", nil, &feedv1.Viewer{Id: "alice"}, first.NextPageToken
+	if _, err := b.GetFeed(t.Context(), req); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken || !strings.Contains(err.Error(), "coarse 1") {
+		t.Errorf("a page by a version that is condemned since: %v", err)
+	}
+	if r := ask(t, b, "alice", nil).Receipt; r.Model != "recency" || r.InPlaceOf != "coarse 2" {
+		t.Errorf("the last resort: %v", r)
 	}
 }

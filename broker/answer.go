@@ -138,7 +138,9 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	for _, pt := range o.parts {
 		models = append(models, pt.resp.GetModel())
 		versions = append(versions, pt.resp.GetModelVersion())
-		executions = append(executions, pt.resp.GetExecution())
+		if execution := pt.resp.GetExecution(); execution != "" { // where there was something to score
+			executions = append(executions, execution)
+		}
 		if sum := pt.resp.GetWeightsSum(); sum != "" {
 			sums = append(sums, sum)
 		}

@@ -340,8 +340,8 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	return o
 }
 
-// query asks one node for its part of every group, of all at the same time. With
-// an error of one the others are given up; what it returns then has no answers.
+// query asks one node for its part of every group. With an error what it returns
+// has no answers.
 func (f *fanout) query(ctx context.Context, l leg) ([]part, error) {
 	groups := f.q.groupsIn(l.parts)
 	parts := make([]part, len(groups))
@@ -353,6 +353,13 @@ func (f *fanout) query(ctx context.Context, l leg) ([]part, error) {
 		parts[0].resp, err = f.queryGroup(ctx, l, groups[0])
 		return parts, err
 	}
+	return parts, f.queryGroups(ctx, l, parts)
+}
+
+// queryGroups asks one node for its parts of all groups at the same time. With an
+// error of one the others are given up. It is a function of its own because what
+// its goroutines share goes to the heap, which calls for one group do not pay.
+func (f *fanout) queryGroups(ctx context.Context, l leg, parts []part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var (
@@ -362,17 +369,17 @@ func (f *fanout) query(ctx context.Context, l leg) ([]part, error) {
 	)
 	ask := func(i int) {
 		var err error
-		if parts[i].resp, err = f.queryGroup(ctx, l, groups[i]); err != nil {
+		if parts[i].resp, err = f.queryGroup(ctx, l, parts[i].group); err != nil {
 			once.Do(func() { first = err; cancel() })
 		}
 	}
-	for i := 1; i < len(groups); i++ {
+	for i := 1; i < len(parts); i++ {
 		wg.Add(1)
 		f.b.crew.run(func() { defer wg.Done(); ask(i) })
 	}
 	ask(0)
 	wg.Wait()
-	return parts, first
+	return first
 }
 
 // queryGroup asks one node for its part of a group, and takes no other answer

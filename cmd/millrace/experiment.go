@@ -98,7 +98,14 @@ of a variant while its experiment runs.
       variants:
         - {name: control, weight: 5000}
         - {name: treatment, weight: 5000, set: {model: home2}}
-      forced: {member:42: treatment}   # never counted`,
+      forced: {member:42: treatment}   # never counted
+
+A variant sets model or interleave, weights, filter, window, types,
+cap_per_entity, spacing or limit. Weights stand in place of the model's own:
+"weights: {likes: 2, type.share: 0.5, bias: -1}"; index nodes refuse what is no
+parameter of the model. In a layer of entities a variant treats the entities
+that it is dealt to, whoever looks; interleave, spacing and limit, which are one
+for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		}, func(ctx context.Context, t *trial, args []string) error {
 			return t.define(ctx, args[0], document, true)
 		})),

@@ -152,8 +152,8 @@ func (d *deals) scorer(model, form string, set map[string]float64) oracle.Score 
 // TestRandomExperimentsEqualTheOracle deals viewers and entities by random
 // experiments, which set weights, models, filters, types and caps. Each answer,
 // and what became of records in it, is the oracle's, which treats each candidate
-// as the variants of its entity say; the receipt counts the entities, and pages
-// joined are the one long answer.
+// as the variants of its entity say; the receipt counts the entities, and the
+// second page goes on behind the first.
 func TestRandomExperimentsEqualTheOracle(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

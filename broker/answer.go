@@ -97,7 +97,7 @@ func timestamp(t millrace.Time) *timestamppb.Timestamp { return timestamppb.New(
 
 // coverage says how much of the question the parts answer.
 func coverage(q *question, o outcome) *feedv1.Coverage {
-	c := &feedv1.Coverage{PartitionsAsked: int32(q.want.Len()), TimelinesAsked: int32(q.distinct * q.types)}
+	c := &feedv1.Coverage{PartitionsAsked: int32(q.want.Len()), TimelinesAsked: int32(q.asked())}
 	c.PartitionsAnswered, c.TimelinesAnswered = c.PartitionsAsked, c.TimelinesAsked
 	missing := o.left()
 	for p := range missing.All() {
@@ -112,7 +112,7 @@ func coverage(q *question, o outcome) *feedv1.Coverage {
 		}
 		for a := range pt.answers() {
 			if a.lag > 0 {
-				c.TimelinesBehind += int32(q.timelines(a.partition))
+				c.TimelinesBehind += int32(pt.group.timelines(a.partition))
 			}
 		}
 	}
@@ -133,22 +133,30 @@ func covers(c *feedv1.Coverage, least float64) error {
 // receipt says what the answer was made from.
 func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	r := &feedv1.Receipt{AnswerId: newAnswerID(), MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
-	var models, versions, executions []string
+	var models, versions, executions, sums []string
 	var digest offsets.Digest
 	for _, pt := range o.parts {
 		models = append(models, pt.resp.GetModel())
 		versions = append(versions, pt.resp.GetModelVersion())
-		executions = append(executions, pt.resp.GetExecution())
-		r.Applied = append(r.Applied, applied(&pt, f.q.fullReceipt, &digest))
+		if execution := pt.resp.GetExecution(); execution != "" { // where there was something to score
+			executions = append(executions, execution)
+		}
+		if sum := pt.resp.GetWeightsSum(); sum != "" {
+			sums = append(sums, sum)
+		}
+	}
+	parts := o.parts
+	if len(f.q.groups) > 1 {
+		parts = together(parts)
+	}
+	for i := range parts {
+		r.Applied = append(r.Applied, applied(&parts[i], f.q.fullReceipt, &digest))
 	}
 	r.AppliedDigest = digest.String()
 	r.Schemas = schemasOf(entries)
 	f.q.variants.receipt(r)
-	r.Draft = f.q.draft.receipt()
-	if f.q.inPlaceOf.Name != "" {
-		r.InPlaceOf = f.q.inPlaceOf.String()
-	}
-	r.Model, r.ModelVersion, r.Execution = each(models), each(versions), each(executions)
+	r.Draft, r.InPlaceOf = f.q.draft.receipt(), f.q.condemned()
+	r.Model, r.ModelVersion, r.Execution, r.WeightsSum = each(models), each(versions), each(executions), each(sums)
 	return r
 }
 
@@ -201,6 +209,7 @@ func each(values []string) string {
 // explain adds up the stages of the parts, and lists every call of a node.
 func explain(f *fanout, o outcome) *feedv1.Explain {
 	e := &feedv1.Explain{}
+	clauses := map[*group][]*feedv1.ClauseCounts{}
 	for _, pt := range o.parts {
 		s := pt.resp.GetStages()
 		e.Candidates += s.GetCandidates()
@@ -210,7 +219,10 @@ func explain(f *fanout, o outcome) *feedv1.Explain {
 		e.FilteredNan += s.GetFilteredNan()
 		e.Scored += s.GetScored()
 		e.Capped += s.GetCapped()
-		e.Clauses = addClauses(e.Clauses, pt.resp.GetClauses())
+		clauses[pt.group] = addClauses(clauses[pt.group], pt.resp.GetClauses())
+	}
+	for _, g := range f.q.groups { // each has a filter of its own
+		e.Clauses = append(e.Clauses, clauses[g]...)
 	}
 	t := &f.q.times
 	e.Times = &feedv1.BrokerTimes{

@@ -28,11 +28,13 @@ func TestAppliedAndBehind(t *testing.T) {
 	} {
 		pt := part{node: "n0", resp: &nodev1.QueryResponse{Partitions: &nodev1.Partitions{
 			Answered: []int32{3, 5, 7}, AppliedContent: []int64{30, 50, 70}, AppliedFeatures: []int64{1, 2, 3}, LagMs: c.lagMs}}}
-		q := &question{types: 2}
+		g := &group{types: 2}
+		q := &question{groups: []*group{g}}
+		pt.group = g
 		var want cluster.Set
 		for _, p := range []millrace.Partition{3, 5, 7} {
 			want.Add(p)
-			q.counts[p] = 2
+			g.counts[p] = 2
 			if slices.Contains(c.covered, p) {
 				pt.covered.Add(p)
 			}

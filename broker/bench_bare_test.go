@@ -32,7 +32,7 @@ func callBytes(b *testing.B, broker *Broker, n Node, req *feedv1.GetFeedRequest)
 			half.Remove(p)
 		}
 	}
-	asked := q.ask(half, 0)
+	asked := q.ask(q.groups[0], half, 0)
 	answer, err := n.Query(b.Context(), asked)
 	if err != nil {
 		b.Fatal(err)

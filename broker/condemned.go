@@ -93,6 +93,7 @@ func (b *Broker) choose(q *question) error {
 		v = b.lastGood(v)
 	}
 	q.query.Model, q.query.ModelVersion, q.query.ModelSum = v.Name, v.Version, v.Sum
+	q.weigh()
 	return nil
 }
 
@@ -154,15 +155,15 @@ const saysCondemned = "is condemned: "
 // last good one too. The last turn is that of lastResort, which none can condemn.
 const maxTurns = 4
 
-// givesWay lets another version rank where a node refused to by the first, and
+// givesWay lets another version rank where a node refused to by one, v, and
 // reports whether the question is to be asked again. One answer has one version:
 // nothing of what other nodes answered is kept. Before the last turn that is the
 // last resort.
-func (b *Broker) givesWay(q *question, err error, last bool) (again bool, _ error) {
+func (b *Broker) givesWay(q *question, v cluster.Version, err error, last bool) (again bool, _ error) {
 	if !isCondemned(err) || b.models == nil {
 		return false, err
 	}
-	v, why := q.model(), reasonOf(err)
+	why := reasonOf(err)
 	b.condemned.note(v, why)
 	switch {
 	case q.aside:
@@ -177,5 +178,13 @@ func (b *Broker) givesWay(q *question, err error, last bool) (again bool, _ erro
 		q.query.Model, q.query.ModelVersion, q.query.ModelSum = lastResort, "", ""
 	}
 	q.query.Shadow = b.leaveOut(q.query.Shadow)
-	return q.model() != v, err
+	for _, g := range q.groups[1:] {
+		if refused := b.rank(q, g, nil); refused != nil {
+			return false, refused
+		}
+		if last && g.inPlaceOf.Name != "" {
+			g.query.Model, g.query.ModelVersion, g.query.ModelSum = lastResort, "", ""
+		}
+	}
+	return !q.asks(v), err
 }

@@ -232,7 +232,7 @@ func besideOf(parts []part, i int) (ranked []part, version string, err error) {
 			return nil, "", fmt.Errorf("model %s is of version %s on one node, and of %s on %s", all[i].GetModel(), version, all[i].GetModelVersion(), pt.node)
 		}
 		version = all[i].GetModelVersion()
-		ranked = append(ranked, part{node: pt.node, covered: pt.covered, resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
+		ranked = append(ranked, part{node: pt.node, group: pt.group, covered: pt.covered, resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
 	}
 	return ranked, version, nil
 }
@@ -260,7 +260,7 @@ func (d *draft) expose(q *question, r *exposure.Record, entries []entry) {
 			r.Interleaving.Experiment = x.Experiment
 		}
 	}
-	r.Models = append(r.Models, modelOf(d.beside, d.version))
+	r.Models = append(r.Models, modelOf(d.beside, d.version, ""))
 	for i := range entries {
 		r.Items[i].Model, r.Items[i].Team = entries[i].ranking, entries[i].team
 	}

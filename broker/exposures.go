@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/slot"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // Exposures takes what answers showed, and waits for nothing; [exposure.Log]
@@ -40,20 +41,28 @@ func (b *Broker) expose(q *question, o outcome, resp *feedv1.GetFeedResponse, en
 	if again != nil && b.shadow(again, r, b.exposes(q)) {
 		return
 	}
-	if b.exposes(q) {
+	if b.exposes(q) && concerns(r) {
 		b.exposures.Add(r)
 	}
 }
 
+// concerns reports whether an experiment or a holdout had a part in what was
+// shown. Where entities are divided, no item may be of one that has a variant.
+func concerns(r *exposure.Record) bool { return len(r.Experiments)+len(r.HeldOut) > 0 }
+
 // shown is what an answer showed.
 func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, entries []entry) *exposure.Record {
 	r := b.exposed(q)
+	var at map[*group]int
+	r.Models, at = modelsOf(q, resp.Receipt.ModelVersion, entries)
 	r.ID, r.TimelinesAsked, r.TimelinesAnswered = resp.Receipt.AnswerId, int(resp.Coverage.TimelinesAsked), int(resp.Coverage.TimelinesAnswered)
-	r.Models = []exposure.Model{modelOf(q.model(), resp.Receipt.ModelVersion)}
 	r.Items = make([]exposure.Item, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Team: -1}
+		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Model: at[e.from.group], Team: -1}
+	}
+	if q.variants.division != nil {
+		exposeEntities(q, r)
 	}
 	q.draft.expose(q, r, entries)
 	if q.query.Features {
@@ -65,6 +74,50 @@ func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, ent
 	return r
 }
 
+// askFeaturesOf asks for features in so many of 10,000 answers.
+func (q *question) askFeaturesOf(answers int) {
+	if answers > 0 && mathrand.IntN(slot.Count) < answers {
+		q.query.Features = true
+	}
+}
+
+// modelsOf returns the models that ranked entries, and which is of which group.
+// Where nothing is shown it is the question's.
+func modelsOf(q *question, answered string, entries []entry) (all []exposure.Model, at map[*group]int) {
+	if len(entries) == 0 || len(q.groups) == 1 {
+		return []exposure.Model{modelOf(q.groups[0].model(), answered, q.query.WeightsSum)}, nil
+	}
+	at = map[*group]int{}
+	for i := range entries {
+		pt := entries[i].from
+		if _, met := at[pt.group]; met {
+			continue
+		}
+		m := modelOf(pt.group.model(), pt.resp.GetModelVersion(), pt.group.query.WeightsSum)
+		same := func(other exposure.Model) bool {
+			return other.Name == m.Name && other.Version == m.Version && other.Checksum == m.Checksum
+		}
+		if at[pt.group] = slices.IndexFunc(all, same); at[pt.group] < 0 {
+			at[pt.group] = len(all)
+			all = append(all, m)
+		}
+	}
+	return all, at
+}
+
+// exposeEntities adds the variants of the entities that have an item.
+func exposeEntities(q *question, r *exposure.Record) {
+	var dealt []experiment.Assigned
+	met := map[string]bool{}
+	for i := range r.Items {
+		if e := r.Items[i].Entity; !met[e] {
+			met[e] = true
+			dealt = q.variants.division.Deal(dealt, millrace.Entity(e))
+		}
+	}
+	r.Experiments = appendExposed(r.Experiments, dealt)
+}
+
 // askFeatures asks for the features of items where an experiment wants exposures
 // to have them. Two models that draft a page have features of their own each:
 // there are none then.
@@ -73,9 +126,10 @@ func (b *Broker) askFeatures(q *question) {
 		return
 	}
 	for _, x := range q.variants.dealt {
-		if x.Features > 0 && mathrand.IntN(slot.Count) < x.Features {
-			q.query.Features = true
-		}
+		q.askFeaturesOf(x.Features)
+	}
+	for _, of := range q.variants.division.Features() {
+		q.askFeaturesOf(of)
 	}
 }
 
@@ -85,7 +139,7 @@ func exposeFeatures(r *exposure.Record, entries []entry) {
 	for i := range entries {
 		told := entries[i].from.resp
 		names, v := told.GetFeatureNames(), entries[i].item.GetFeatures()
-		if m := &r.Models[0]; m.Features == nil {
+		if m := &r.Models[r.Items[i].Model]; m.Features == nil {
 			m.Features = names
 		} else if !slices.Equal(m.Features, names) {
 			continue
@@ -111,9 +165,11 @@ func (b *Broker) exposeRefusal(q *question, err error) {
 	if q == nil || !errors.As(err, &refused) {
 		return
 	}
-	if b.exposes(q) {
-		r := b.exposed(q)
-		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.distinct*q.types
+	if !b.exposes(q) {
+		return
+	}
+	if r := b.exposed(q); concerns(r) {
+		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.asked()
 		b.exposures.Add(r)
 	}
 }
@@ -121,7 +177,7 @@ func (b *Broker) exposeRefusal(q *question, err error) {
 // exposes reports whether an experiment or a holdout has a part in a request, and
 // somebody takes that.
 func (b *Broker) exposes(q *question) bool {
-	return b.exposures != nil && len(q.variants.dealt)+len(q.variants.heldOut) > 0
+	return b.exposures != nil && (len(q.variants.dealt)+len(q.variants.heldOut) > 0 || q.variants.division != nil)
 }
 
 // exposed is what a record says of a request.
@@ -131,18 +187,23 @@ func (b *Broker) exposed(q *question) *exposure.Record {
 		Time: millrace.TimeOf(now), Viewer: q.viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,
 		ServedBefore: len(q.query.GetExclude()), HeldOut: q.variants.heldOut, Millis: millis(now.Sub(q.began)),
 	}
-	for _, x := range q.variants.dealt {
+	r.Experiments = appendExposed(nil, q.variants.dealt)
+	return r
+}
+
+func appendExposed(all []exposure.Experiment, dealt []experiment.Assigned) []exposure.Experiment {
+	for _, x := range dealt {
 		e := exposure.Experiment{Layer: x.Layer, Experiment: x.Experiment, Variant: x.Variant, Unit: x.Unit, Checksum: x.Checksum, Forced: x.Forced}
 		if !x.Forced {
 			e.Probability, e.ProbabilityInside = x.Probability.Float64(), x.Probability.InExperiment()
 		}
-		r.Experiments = append(r.Experiments, e)
+		all = append(all, e)
 	}
-	return r
+	return all
 }
 
 // modelOf is a model as it answered. One that every binary has has a version
-// only there, and no checksum.
-func modelOf(asked cluster.Version, answered string) exposure.Model {
-	return exposure.Model{Name: asked.Name, Version: answered, Checksum: asked.Sum}
+// only there, and no checksum. Weights that it scored by have theirs behind it.
+func modelOf(asked cluster.Version, answered, weights string) exposure.Model {
+	return exposure.Model{Name: asked.Name, Version: answered, Checksum: sumOf(asked.Sum, weights)}
 }

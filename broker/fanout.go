@@ -39,8 +39,10 @@ type fanout struct {
 
 	mu struct {
 		sync.Mutex
-		refused    error             // by a node, for what the request itself is
-		lacking    []millrace.NodeID // the model
+		refused    error             // by a node, for what the request itself is,
+		condemned  cluster.Version   // or by this version
+		lacking    []millrace.NodeID // a model
+		lacked     cluster.Version   // the last of those
 		calls      []*feedv1.NodeCall
 		fired, won int32 // hedges
 		saved      time.Duration
@@ -55,7 +57,7 @@ func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o outcome
 	for turn := 1; ; turn++ {
 		o, f, err = b.askOnce(ctx, q, end)
 		again := false
-		if again, err = b.givesWay(q, err, turn == maxTurns-1); !again {
+		if again, err = b.givesWay(q, f.mu.condemned, err, turn == maxTurns-1); !again {
 			return o, f, err
 		}
 	}
@@ -68,13 +70,15 @@ func (b *Broker) askOnce(ctx context.Context, q *question, end time.Time) (outco
 		defer q.loan.Return()
 	}
 	f := &fanout{b: b, q: q, m: b.maps.Current(), began: time.Now(), end: end, until: margin(end), room: b.sizes.expect(q)}
-	if err := q.hold(requestTimes*int64(len(q.encoded)) + timelineBytes*int64(q.distinct*q.types)); err != nil {
+	if err := q.hold(requestTimes*int64(q.bytes()) + timelineBytes*int64(q.asked())); err != nil {
 		return outcome{}, f, err
 	}
 	ctx, f.cancel = context.WithDeadline(ctx, f.until)
 	defer f.cancel()
 	f.nodes, f.zone = b.health.standing(f.m), b.zone.preferred(f.m)
-	f.nodes.poor = append(f.nodes.poor, b.absent.of(q.query.ModelSum)...)
+	for _, g := range q.groups {
+		f.nodes.poor = append(f.nodes.poor, b.absent.of(g.query.ModelSum)...)
+	}
 	if q.draft != nil {
 		f.nodes.poor = append(f.nodes.poor, b.absent.of(q.draft.beside.Sum)...)
 	}
@@ -95,20 +99,34 @@ func (f *fanout) refuse(err error) {
 	f.cancel()
 }
 
+// giveWay ends everything where a node has condemned a version.
+func (f *fanout) giveWay(v cluster.Version, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.refused == nil {
+		f.mu.refused, f.mu.condemned = err, v
+	}
+	f.cancel()
+}
+
 // cover asks for partitions at replicas that were not tried yet, each node
 // with its hedge, all at the same time.
 func (f *fanout) cover(ctx context.Context, want cluster.Set, tried []millrace.NodeID) outcome {
 	if f.spent(tried) {
 		return none(want, missNoReplica)
 	}
-	by := choice{m: f.m, standing: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.viewer, work: func(p millrace.Partition) int { return int(f.q.counts[p]) }}
+	by := choice{m: f.m, standing: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.viewer, work: f.q.work}
 	began := time.Now()
 	legs, rest := by.route(want)
 	if len(tried) == 0 { // before there is anything else at work
 		f.q.times.route = time.Since(began)
 	}
-	room := share(f.room, len(legs))
-	if err := f.q.hold(2 * room * int64(len(legs))); err != nil {
+	calls := 0
+	for _, l := range legs {
+		calls += len(f.q.groupsIn(l.parts))
+	}
+	room := share(f.room, calls)
+	if err := f.q.hold(2 * room * int64(calls)); err != nil {
 		f.refuse(err)
 		return none(want, missOverloaded)
 	}
@@ -286,52 +304,108 @@ func (f *fanout) ledger(l leg, won, heard bool, took time.Duration) {
 	}
 }
 
-// call asks one node once.
+// call asks one node once, for its part of every group.
 func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 	start := time.Now()
 	spanned, span := tracer.Start(ctx, "broker.call", trace.WithSpanKind(trace.SpanKindClient))
 	if span.IsRecording() {
 		span.SetAttributes(attribute.String("node", string(l.node.ID)), attribute.Int("partitions", l.parts.Len()), attribute.Bool("again", again))
 	}
-	resp, err := f.query(spanned, l)
-	if err == nil {
-		err = f.q.answeredBy(resp)
-	}
-	if err == nil && resp.GetProtocol() < f.q.protocol() {
-		err = errOlder
-	}
+	parts, err := f.query(spanned, l)
 	endSpan(span, err)
 	took := time.Since(start)
 	label := f.count(ctx, l, err)
 	if f.q.query.Explain {
-		f.note(l, &feedv1.NodeCall{
-			Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took), Times: resp.GetTimes(), Outcome: label,
-		}, err)
+		for _, pt := range parts {
+			f.note(l, pt.group, &feedv1.NodeCall{
+				Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took), Times: pt.resp.GetTimes(), Outcome: label,
+			}, err)
+		}
 	}
 	f.judge(l, took, err)
 	if err != nil {
-		if rpcerr.Refused(err) || isCondemned(err) {
+		if rpcerr.Refused(err) {
 			f.refuse(err)
 		}
-		why := reason(ctx, err)
-		if why == missModel {
-			f.lack(l.node.ID)
-		}
-		return none(l.parts, why)
+		return none(l.parts, reason(ctx, err))
 	}
-	pt := part{node: l.node.ID, resp: resp}
-	var o outcome
-	pt.covered, o.missing = partitionsOf(resp, l.parts)
-	if pt.covered.Len() > 0 {
-		o.parts = []part{pt}
+	o := outcome{parts: parts}
+	for i := range parts {
+		pt := &parts[i]
+		var missing map[millrace.Partition]string
+		pt.covered, missing = partitionsOf(pt.resp, l.parts.And(pt.group.want))
+		o.add(outcome{missing: missing})
 	}
+	o.uncover()
 	return o
 }
 
-// query asks one node for its part. What the part may take has been reserved; a
-// node whose part takes more says how much, and is asked again when there is
-// room for it.
-func (f *fanout) query(ctx context.Context, l leg) (*nodev1.QueryResponse, error) {
+// query asks one node for its part of every group. With an error what it returns
+// has no answers.
+func (f *fanout) query(ctx context.Context, l leg) ([]part, error) {
+	groups := f.q.groupsIn(l.parts)
+	parts := make([]part, len(groups))
+	for i, g := range groups {
+		parts[i] = part{node: l.node.ID, group: g}
+	}
+	if len(groups) == 1 {
+		var err error
+		parts[0].resp, err = f.queryGroup(ctx, l, groups[0])
+		return parts, err
+	}
+	return parts, f.queryGroups(ctx, l, parts)
+}
+
+// queryGroups asks one node for its parts of all groups at the same time. With an
+// error of one the others are given up. It is a function of its own because what
+// its goroutines share goes to the heap, which calls for one group do not pay.
+func (f *fanout) queryGroups(ctx context.Context, l leg, parts []part) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		wg    sync.WaitGroup
+		once  sync.Once
+		first error
+	)
+	ask := func(i int) {
+		var err error
+		if parts[i].resp, err = f.queryGroup(ctx, l, parts[i].group); err != nil {
+			once.Do(func() { first = err; cancel() })
+		}
+	}
+	for i := 1; i < len(parts); i++ {
+		wg.Add(1)
+		f.b.crew.run(func() { defer wg.Done(); ask(i) })
+	}
+	ask(0)
+	wg.Wait()
+	return first
+}
+
+// queryGroup asks one node for its part of a group, and takes no other answer
+// than was asked for.
+func (f *fanout) queryGroup(ctx context.Context, l leg, g *group) (*nodev1.QueryResponse, error) {
+	resp, err := f.queryPart(ctx, l, g)
+	if err == nil && resp.GetProtocol() < f.q.protocol(g) {
+		err = errOlder
+	}
+	if err == nil {
+		err = g.answeredBy(resp)
+	}
+	switch {
+	case err == nil:
+	case isCondemned(err):
+		f.giveWay(g.model(), err)
+	case reason(ctx, err) == missModel:
+		f.lack(l.node.ID, g)
+	}
+	return resp, err
+}
+
+// queryPart asks one node for its part of a group. What the part may take has
+// been reserved; a node whose part takes more says how much, and is asked again
+// when there is room for it.
+func (f *fanout) queryPart(ctx context.Context, l leg, g *group) (*nodev1.QueryResponse, error) {
 	room := l.room
 	var size int64
 	defer func() { _ = f.q.loan.More(size - 2*room) }()
@@ -343,7 +417,7 @@ func (f *fanout) query(ctx context.Context, l leg) (*nodev1.QueryResponse, error
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		resp, err := n.Query(ctx, f.q.ask(l.parts, room))
+		resp, err := n.Query(ctx, f.q.ask(g, l.parts, room))
 		if err != nil {
 			return nil, rpcerr.FromStatus(err) // a node in this process speaks as on the wire
 		}
@@ -416,11 +490,15 @@ func (f *fanout) count(ctx context.Context, l leg, err error) string {
 }
 
 // note completes a line for explain.
-func (f *fanout) note(l leg, c *feedv1.NodeCall, err error) {
+func (f *fanout) note(l leg, g *group, c *feedv1.NodeCall, err error) {
 	if c.Outcome == "failed" {
 		c.Outcome = err.Error()
 	}
-	c.Node, c.Partitions, c.Timelines = string(l.node.ID), int32(l.parts.Len()), int32(l.entities*f.q.types)
+	parts := l.parts.And(g.want)
+	c.Node, c.Partitions = string(l.node.ID), int32(parts.Len())
+	for p := range parts.All() {
+		c.Timelines += int32(g.timelines(p))
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.calls = append(f.mu.calls, c)

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
 // Models says which version of each model serves; [cluster.Artefacts] does.
@@ -51,17 +52,19 @@ func namesOf(models []string) (all []*nodev1.Model) {
 // keepModel holds a page to the version of the first one, as long as it is
 // there.
 func (b *Broker) keepModel(q *question, c *cursor) error {
-	v := cluster.Version{Name: c.model, Version: c.version, Sum: c.sum}
-	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
-		return &millrace.Error{
-			Reason: millrace.ReasonPageToken, Field: "page_token", Detail: fmt.Sprintf("model %s, which ranked the first page, has been dropped", v),
-			WayOut: "ask for the first page again, without a token",
-		}
-	}
-	if why := b.condemned.why(v); why != "" {
-		return lapsed(v, why)
+	sum, weighted, _ := strings.Cut(c.sum, "+")
+	v := cluster.Version{Name: c.model, Version: c.version, Sum: sum}
+	if err := b.still(v); err != nil {
+		return err
 	}
 	q.query.Model, q.query.ModelVersion, q.query.ModelSum, q.later = v.Name, v.Version, v.Sum, true
+	switch weighted {
+	case q.query.WeightsSum:
+	case "": // a model ranked the first page in the place of a condemned one
+		q.query.Weights, q.query.WeightsSum = "", ""
+	default:
+		return badToken("model %s ranked the first page with weights %.12s, which no variant sets any more", v, weighted)
+	}
 	return nil
 }
 
@@ -70,45 +73,74 @@ func (q *question) model() cluster.Version {
 	return cluster.Version{Name: q.query.Model, Version: q.query.ModelVersion, Sum: q.query.ModelSum}
 }
 
-// answeredBy refuses an answer by another model or version than was asked for.
-func (q *question) answeredBy(resp *nodev1.QueryResponse) error {
-	got := cluster.Version{Name: resp.GetModel(), Version: resp.GetModelVersion(), Sum: resp.GetModelSum()}
-	want := q.model()
-	if want.Version == "" { // every binary's own
-		want.Version = got.Version
+// weigh has the model score by the weights that variants set. One that ranks in
+// the place of a condemned one scores by its own: these were set for the other,
+// and it may have no such parameters.
+func (q *question) weigh() {
+	q.query.Weights = ""
+	if q.inPlaceOf.Name == "" {
+		q.query.Weights = weights.Form(q.variants.weights)
 	}
-	if got != want {
-		return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: fmt.Sprintf("asked for %s (%.12s), it answered by %s (%.12s)", want, want.Sum, got, got.Sum)}
+	q.query.WeightsSum = weights.Sum(q.query.Weights)
+}
+
+// sumOf is the checksum of what ranks: that of a model's pack, and behind a +
+// that of the weights which a variant set in place of its own.
+func sumOf(sum, weights string) string {
+	if weights == "" {
+		return sum
+	}
+	return sum + "+" + weights
+}
+
+// still refuses a page by a version that is no longer there, or condemned since.
+func (b *Broker) still(v cluster.Version) error {
+	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
+		return badToken("model %s, which ranked the first page, has been dropped", v)
+	}
+	if why := b.condemned.why(v); why != "" {
+		return lapsed(v, why)
 	}
 	return nil
 }
 
 // oneVersion leaves out the parts that answered by another version than the
-// one that covers most. Only of built-in models can there be two, while the
-// cluster's binaries are replaced.
+// one that covers most of their group. Only of built-in models can there be two,
+// while the cluster's binaries are replaced.
 func (o *outcome) oneVersion() {
-	covers := map[string]int{}
-	most := ""
-	for i := range o.parts {
-		v := o.parts[i].resp.GetModelVersion()
-		if covers[v] += o.parts[i].covered.Len(); covers[v] > covers[most] || covers[v] == covers[most] && v > most {
-			most = v
-		}
-	}
-	if len(covers) < 2 {
+	if !slices.ContainsFunc(o.parts, func(pt part) bool {
+		first := &o.parts[0]
+		return pt.group != first.group || pt.resp.GetModelVersion() != first.resp.GetModelVersion()
+	}) {
 		return
 	}
-	var kept []part
+	type speaks struct {
+		*group
+		version string
+	}
+	covers, most := map[speaks]int{}, map[*group]string{}
+	for i := range o.parts {
+		s := speaks{o.parts[i].group, o.parts[i].resp.GetModelVersion()}
+		covers[s] += o.parts[i].covered.Len()
+		best := covers[speaks{s.group, most[s.group]}]
+		if covers[s] > best || covers[s] == best && s.version > most[s.group] {
+			most[s.group] = s.version
+		}
+	}
+	if len(covers) == len(most) {
+		return
+	}
+	kept := o.parts[:0:0]
+	left := outcome{missing: o.missing}
 	for _, pt := range o.parts {
-		if pt.resp.GetModelVersion() == most {
+		if pt.resp.GetModelVersion() == most[pt.group] {
 			kept = append(kept, pt)
 			continue
 		}
-		left := outcome{missing: o.missing}
 		left.add(none(pt.covered, missModel))
-		o.missing = left.missing
 	}
-	o.parts = kept
+	o.parts, o.missing = kept, left.missing
+	o.uncover()
 }
 
 // absent remembers for a moment which nodes lack which models, so that other
@@ -154,11 +186,12 @@ func (a *absent) of(sum string) (nodes []millrace.NodeID) {
 	return nodes
 }
 
-// lack notes that a node does not have the model.
-func (f *fanout) lack(id millrace.NodeID) {
-	f.b.absent.note(id, f.q.query.ModelSum)
+// lack notes that a node does not have the model of a group.
+func (f *fanout) lack(id millrace.NodeID, g *group) {
+	f.b.absent.note(id, g.query.ModelSum)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.mu.lacked = g.model()
 	if !slices.Contains(f.mu.lacking, id) {
 		f.mu.lacking = append(f.mu.lacking, id)
 	}
@@ -188,7 +221,7 @@ func (f *fanout) nobodyHas() error {
 		ids = append(ids, string(id))
 	}
 	slices.Sort(ids)
-	v := f.q.model()
+	v := f.mu.lacked
 	return &millrace.Error{
 		Reason: millrace.ReasonUnavailable, Field: "model", Detail: fmt.Sprintf("no replica that could be asked has model %s (%.12s): it is not on %s", v, v.Sum, strings.Join(ids, ", ")),
 		WayOut: "see millrace model list for why; push it again, roll it back, or ask by another model",

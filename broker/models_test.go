@@ -192,7 +192,7 @@ func TestModelOnNoReplica(t *testing.T) {
 // A node that answers by another version than it was asked for is not
 // believed.
 func TestAnswerOfAnotherVersion(t *testing.T) {
-	q := &question{query: rankedQuery("coarse", "2", "b")}
+	q := &group{query: rankedQuery("coarse", "2", "b")}
 	for _, c := range []struct {
 		model, version, sum string
 		good                bool
@@ -203,7 +203,7 @@ func TestAnswerOfAnotherVersion(t *testing.T) {
 			t.Errorf("%v: %v", c, err)
 		}
 	}
-	q = &question{query: rankedQuery("recency", "", "")}
+	q = &group{query: rankedQuery("recency", "", "")}
 	if err := q.answeredBy(rankedResponse("recency", "1", "")); err != nil {
 		t.Error(err)
 	}

@@ -26,9 +26,10 @@ const (
 	missError       = "error"
 )
 
-// part is what one node answered for its share of the partitions.
+// part is what one node answered for its share of the partitions, of one group.
 type part struct {
 	node    millrace.NodeID
+	group   *group
 	covered cluster.Set
 	resp    *nodev1.QueryResponse
 }
@@ -85,7 +86,8 @@ func partitionsOf(resp *nodev1.QueryResponse, want cluster.Set) (covered cluster
 }
 
 // outcome is what is known of some partitions: the parts that cover them, no
-// two the same one, and why the others are missing.
+// two the same one of a group, and why the others are missing. What is missing
+// of one group no part covers.
 type outcome struct {
 	parts   []part
 	missing map[millrace.Partition]string
@@ -123,6 +125,21 @@ func (o *outcome) all(why string) bool {
 		}
 	}
 	return len(o.parts) == 0 && len(o.missing) > 0
+}
+
+// uncover takes what is missing from what the parts cover.
+func (o *outcome) uncover() {
+	left := o.left()
+	if left.Len() == 0 {
+		return
+	}
+	kept := o.parts[:0]
+	for _, pt := range o.parts {
+		if pt.covered = pt.covered.Minus(left); pt.covered.Len() > 0 {
+			kept = append(kept, pt)
+		}
+	}
+	o.parts = kept
 }
 
 func (o *outcome) left() (s cluster.Set) {

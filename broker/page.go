@@ -32,8 +32,9 @@ import (
 //
 // in base64 for URLs, without padding.
 const (
-	tokenVersion  = 7
-	tokenVariants = 6 // which has no draft; a page without one has it yet,
+	tokenVersion  = 8 // which divides entities, and has no draft; a page that does not has
+	tokenDraft    = 7 // yet, or
+	tokenVariants = 6 // without a draft,
 	tokenBefore   = 5 // and this one without variants
 	macBytes      = 16
 	TokenLife     = 24 * time.Hour // of all pages of a feed, from its first
@@ -48,12 +49,14 @@ type cursor struct {
 	request  identity              // what must be the same on every page
 	model    string                // of every page, whatever becomes of the feed's,
 	version  string                // and its version; empty of what every node has
-	sum      string                // and its checksum
+	sum      string                // and its checksum, as [sumOf] writes it
 	feed     string                // the version of the feed's definition, of every page likewise; empty of one that came with the broker
 	feedSum  string                // and its checksum
 	variants []experiment.Assigned // of every page: what deals may have changed; without what they set
 	heldOut  []string              // layers, of every page likewise
 	draft    *draft                // of every page likewise; nil without one
+	divided  []experiment.Dealt    // what divides the entities, of every page likewise
+	models   []rankedFor           // of groups of entities, of every page likewise
 	served   []uint64              // millrace.ServedHash of every item so far, ascending
 }
 
@@ -63,10 +66,13 @@ type identity [16]byte
 func (c *cursor) encode(key []byte) string {
 	version := byte(tokenVersion)
 	switch {
+	case len(c.divided) > 0:
 	case len(c.variants)+len(c.heldOut) == 0:
 		version = tokenBefore
 	case c.draft == nil:
 		version = tokenVariants
+	default:
+		version = tokenDraft
 	}
 	b := []byte{version}
 	b = binary.AppendUvarint(b, uint64(c.issued))
@@ -78,8 +84,11 @@ func (c *cursor) encode(key []byte) string {
 	if version >= tokenVariants {
 		b = appendVariants(b, c.variants, c.heldOut)
 	}
-	if version == tokenVersion {
+	switch version {
+	case tokenDraft:
 		b = appendDraft(b, c.draft)
+	case tokenVersion:
+		b = appendDivision(b, c.divided, c.models)
 	}
 	b = appendHashes(b, c.served)
 	return base64.RawURLEncoding.EncodeToString(append(b, mac(key, b)...))
@@ -117,8 +126,11 @@ func decodeBody(b []byte) (*cursor, error) {
 	if v[0] >= tokenVariants {
 		c.variants, c.heldOut = readVariants(&r)
 	}
-	if v[0] == tokenVersion {
+	switch v[0] {
+	case tokenDraft:
 		c.draft = readDraft(&r)
+	case tokenVersion:
+		c.divided, c.models = readDivision(&r)
 	}
 	if r.bad {
 		return nil, errors.New("it ends too soon")
@@ -215,7 +227,7 @@ func (k *pageKeys) identify(req *feedv1.GetFeedRequest, q *question) (id identit
 		b = appendPrefixed(b, t)
 	}
 	entities, attributes, features := k.set(), k.set(), k.set()
-	for rest := q.encoded; len(rest) > 0; {
+	for rest := q.groups[0].encoded; len(rest) > 0; { // which are not divided yet
 		var e []byte
 		e, rest = partition.CutEntity(rest)
 		entities.add(e)
@@ -294,8 +306,9 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
 	}
 	slices.Sort(served)
 	c := cursor{
-		issued: q.issued, asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: q.query.ModelSum,
+		issued: q.issued, asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: sumOf(q.query.ModelSum, q.query.WeightsSum),
 		feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, variants: q.variants.dealt, heldOut: q.variants.heldOut, draft: q.draft, served: slices.Compact(served),
+		divided: q.variants.division.Dealt(), models: q.models(),
 	}
 	return c.encode(q.keys.token)
 }

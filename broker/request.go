@@ -35,19 +35,19 @@ const (
 // by partition.
 type question struct {
 	feed  Feed                 // with what variants set
-	query *nodev1.QueryRequest // all but entities
+	query *nodev1.QueryRequest // all but entities; of what a group is asked alone, that of the first
 	// narrows says that the caller's window may only narrow the feed's.
 	narrows bool
 	asOf    millrace.Time
-	types   int // timelines an entity counts for
 
-	distinct int // entities
-	want     cluster.Set
-	counts   [partition.Count]int32      // entities
-	ends     [partition.Count + 1]uint32 // those of partition p are encoded[ends[p]:ends[p+1]],
-	// encoded as QueryRequest.entities.
-	encoded []byte
-	viewer  string
+	distinct  int // entities
+	want      cluster.Set
+	groups    []*group // of them; the first is of those that no layer of entities deals anything
+	undivided struct { // memory for groups, where there is one
+		group
+		list [1]*group
+	}
+	viewer string
 
 	named     bool            // the request names the model,
 	later     bool            // or it is that of the first page
@@ -75,58 +75,55 @@ type question struct {
 // times is where the time of a request goes.
 type times struct{ read, route, fanOut, merge, records time.Duration }
 
-// timelines returns how many timelines a partition was asked for. Where every
-// type is asked for, an entity counts as one.
-func (q *question) timelines(p millrace.Partition) int { return int(q.counts[p]) * q.types }
-
-// among returns how many entities a set of partitions was asked for.
-func (q *question) among(parts cluster.Set) (n int) {
-	for p := range parts.All() {
-		n += int(q.counts[p])
-	}
-	return n
-}
-
-// entities returns the entities of a partition as QueryRequest has them.
-func (q *question) entities(p millrace.Partition) []byte { return q.encoded[q.ends[p]:q.ends[p+1]] }
-
 // inquires reports whether nodes are asked for what may take much longer than
 // an answer does: how long says nothing about them then.
 func (q *question) inquires() bool { return q.aside || q.query.Examine != "" || len(q.query.Above) > 0 }
 
-// protocol is the least that a node must understand to answer the question: one
-// that does not know served_key would repeat what earlier pages served.
-func (q *question) protocol() int32 {
-	if len(q.query.Exclude) > 0 {
+// protocol is the least that a node must understand to answer of a group: one
+// that does not know served_key would repeat what earlier pages served, and one
+// that does not know weights would score by others.
+func (q *question) protocol(g *group) int32 {
+	switch {
+	case g.query.Weights != "":
+		return 2
+	case len(q.query.Exclude) > 0:
 		return 1
 	}
 	return 0
 }
 
-// ask returns the request for a set of partitions, whose answer may take so
-// many bytes.
-func (q *question) ask(parts cluster.Set, room int64) *nodev1.QueryRequest {
+// ask returns the request for a group's part of a set of partitions, whose
+// answer may take so many bytes.
+func (q *question) ask(g *group, parts cluster.Set, room int64) *nodev1.QueryRequest {
 	n := 0
 	for p := range parts.All() {
-		n += len(q.entities(p))
+		n += len(g.entities(p))
 	}
+	of, all := g.query, q.query
 	r := &nodev1.QueryRequest{
-		Entities: q.encoded, Types: q.query.Types, FromMs: q.query.FromMs, ToMs: q.query.ToMs, AsOfMs: q.query.AsOfMs,
-		Filter: q.query.Filter, RequestFilter: q.query.RequestFilter, Model: q.query.Model, Viewer: q.query.Viewer, Limit: int32(q.deep()),
-		CapPerEntity: q.query.CapPerEntity, DistinctObjects: q.query.DistinctObjects, Exclude: q.query.Exclude, ServedKey: q.query.ServedKey, Explain: q.query.Explain,
-		Examine: q.query.Examine, Above: q.query.Above, ModelVersion: q.query.ModelVersion, ModelSum: q.query.ModelSum,
-		MaxBytes: room, Beside: q.query.Beside, Features: q.query.Features, GivesWay: true, Measure: q.query.Measure,
+		Entities: g.encoded, Types: of.Types, FromMs: of.FromMs, ToMs: all.ToMs, AsOfMs: all.AsOfMs,
+		Filter: of.Filter, RequestFilter: all.RequestFilter, Model: of.Model, ModelVersion: of.ModelVersion, ModelSum: of.ModelSum, Weights: of.Weights, WeightsSum: of.WeightsSum,
+		Viewer: all.Viewer, Limit: int32(q.deep()), CapPerEntity: of.CapPerEntity, DistinctObjects: all.DistinctObjects, Exclude: all.Exclude, ServedKey: all.ServedKey,
+		Explain: all.Explain, Examine: all.Examine, Above: all.Above, MaxBytes: room, Beside: all.Beside, Features: all.Features,
+		GivesWay: true, Measure: all.Measure,
 	}
 	if r.Explain {
-		r.Shadow = q.query.Shadow
+		r.Shadow = all.Shadow
 	}
-	if n < len(q.encoded) {
+	if n < len(g.encoded) {
 		r.Entities = make([]byte, 0, n)
 		for p := range parts.All() {
-			r.Entities = append(r.Entities, q.entities(p)...)
+			r.Entities = append(r.Entities, g.entities(p)...)
 		}
 	}
 	return r
+}
+
+// whole lets a question's entities be one group.
+func (q *question) whole() {
+	u := &q.undivided
+	u.list[0] = &u.group
+	q.groups = u.list[:]
 }
 
 func invalid(field, wayOut, format string, args ...any) error {
@@ -154,6 +151,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		return nil, err
 	}
 	q := &question{feed: feed, narrows: no.Window, began: now}
+	q.whole()
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
 		readViewer, readEntities, checkLimit, readMinCoverage, readFields, readReceipt, // what costs least, and asks no definition
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.deal(q, req, c) },
@@ -162,6 +160,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		func(q *question, _ *feedv1.GetFeedRequest) error { return b.chooseModel(q, c == nil) },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.draftOf(q, c); return nil },
+		func(q *question, _ *feedv1.GetFeedRequest) error { return b.divide(q, c) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.askFeatures(q); return nil },
 	} {
 		if err := check(q, req); err != nil {
@@ -177,6 +176,7 @@ func readFeed(q *question, req *feedv1.GetFeedRequest) error {
 		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: q.feed.Model, Filter: q.feed.Filter, Shadow: namesOf(q.feed.Shadow),
 		CapPerEntity: int32(q.feed.CapPerEntity), DistinctObjects: q.feed.DistinctObjects,
 	}
+	q.weigh()
 	return nil
 }
 
@@ -214,11 +214,19 @@ func readTypes(q *question, req *feedv1.GetFeedRequest) error {
 			types = append(types, string(t))
 		}
 	}
-	types = slices.Clone(types)
-	slices.Sort(types)
-	q.query.Types = slices.Compact(types)
-	q.types = max(1, len(q.query.Types))
+	q.query.Types = sortedTypes(types)
+	q.groups[0].types = max(1, len(q.query.Types))
 	return nil
+}
+
+// sortedTypes returns types as nodes are asked for them, each once.
+func sortedTypes[T ~string](types []T) []string {
+	all := make([]string, len(types))
+	for i, t := range types {
+		all[i] = string(t)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 func readEntities(q *question, req *feedv1.GetFeedRequest) error {
@@ -226,7 +234,7 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 	if len(entities) == 0 {
 		return invalid("entities", "name 1 to 20,000 entities that the viewer follows", "there are none")
 	}
-	n := takeEntitySet(min(len(entities), maxEntities))
+	n, g := takeEntitySet(min(len(entities), maxEntities)), q.groups[0]
 	defer n.release()
 	for i, e := range entities {
 		hash := maphash.String(tableSeed, e)
@@ -241,12 +249,12 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", maxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
 		}
 		p := n.put(slot, e, hash)
-		q.want.Add(p)
-		q.counts[p]++
-		q.ends[p+1] += uint32(partition.EntityHead + len(e))
+		g.want.Add(p)
+		g.counts[p]++
+		g.ends[p+1] += uint32(partition.EntityHead + len(e))
 	}
-	q.distinct = len(n.distinct)
-	q.encode(n.distinct)
+	q.distinct, q.want, g.distinct = len(n.distinct), g.want, len(n.distinct)
+	g.encode(n.distinct)
 	return nil
 }
 
@@ -255,24 +263,24 @@ func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.affordable
 
 // affordable refuses a question for more timelines than most.
 func (q *question) affordable(most int) error {
-	if n := q.distinct * q.types; n > most {
-		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%d entities of %d types are %d timelines, more than %d", q.distinct, q.types, n, most), WayOut: "ask for fewer entities, or for fewer types"}
+	if n := q.asked(); n > most {
+		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%d entities of %d types are %d timelines, more than %d", q.distinct, n/q.distinct, n, most), WayOut: "ask for fewer entities, or for fewer types"}
 	}
 	return nil
 }
 
 // encode writes the entities of each partition into one piece of memory. At
-// first each of q.ends is the size of the partition before.
-func (q *question) encode(entities []hashed) {
+// first each of g.ends is the size of the partition before.
+func (g *group) encode(entities []hashed) {
 	var next [partition.Count]uint32
 	for p := range next {
-		next[p] = q.ends[p]
-		q.ends[p+1] += q.ends[p]
+		next[p] = g.ends[p]
+		g.ends[p+1] += g.ends[p]
 	}
-	q.encoded = make([]byte, q.ends[partition.Count])
+	g.encoded = make([]byte, g.ends[partition.Count])
 	for _, e := range entities {
 		p := e.partition
-		next[p] = uint32(len(partition.AppendEntity(q.encoded[:next[p]], p, millrace.Entity(e.entity))))
+		next[p] = uint32(len(partition.AppendEntity(g.encoded[:next[p]], p, millrace.Entity(e.entity))))
 	}
 }
 
@@ -358,11 +366,8 @@ func readTimes(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	earliest := millrace.MinTime
-	if q.feed.Window > 0 {
-		earliest = max(earliest, asOf-millrace.Time(q.feed.Window.Milliseconds()))
-	}
-	from, err := instant("from", req.GetFrom(), earliest, true)
+	begin := earliest(asOf, q.feed.Window)
+	from, err := instant("from", req.GetFrom(), begin, true)
 	if err != nil {
 		return err
 	}
@@ -374,12 +379,20 @@ func readTimes(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
 		return invalid("from", "let the window begin before it ends", "%s is after to, %s", from, to)
 	}
 	if q.narrows { // what both windows have, be it nothing
-		from = max(from, earliest)
+		from = max(from, begin)
 		to = max(from, to)
 	}
 	q.asOf = asOf
 	q.query.AsOfMs, q.query.FromMs, q.query.ToMs = int64(asOf), int64(from), int64(to)
 	return nil
+}
+
+// earliest is where a window of a feed begins.
+func earliest(asOf millrace.Time, window time.Duration) millrace.Time {
+	if window > 0 {
+		return max(millrace.MinTime, asOf-millrace.Time(window.Milliseconds()))
+	}
+	return millrace.MinTime
 }
 
 func instant(field string, ts *timestamppb.Timestamp, absent millrace.Time, up bool) (millrace.Time, error) {

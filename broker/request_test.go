@@ -162,12 +162,12 @@ func TestNodesAreAsked(t *testing.T) {
 		Filter: "record.a == 1 // one", RequestFilter: "record.b", Model: "m", Limit: 7, CapPerEntity: 2, DistinctObjects: true,
 		GivesWay: true,
 	}
-	if got := q.ask(q.want, 0); !proto.Equal(got, want) {
+	if got := q.ask(q.groups[0], q.want, 0); !proto.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 	q.query.Explain = true // only then shadows score
 	want.Explain, want.Shadow = true, []*nodev1.Model{{Name: "other"}}
-	if got := q.ask(q.want, 0); !proto.Equal(got, want) {
+	if got := q.ask(q.groups[0], q.want, 0); !proto.Equal(got, want) {
 		t.Errorf("to explain: got  %v\nwant %v", got, want)
 	}
 	req.From, req.To, req.AsOf = &timestamppb.Timestamp{Nanos: 1}, &timestamppb.Timestamp{Nanos: 2_000_001}, &timestamppb.Timestamp{Nanos: 5_999_999}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -78,17 +79,20 @@ func (s *shadows) collectors() []prometheus.Collector {
 
 // sample returns an answer's question as its shadow models are to rank it again,
 // if it is one of the sample; or nil. Later pages are none of it: what they may
-// not show any more depends on the model that ranked the first.
+// not show any more depends on the model that ranked the first. Nor are answers
+// whose entities are divided, which no one model ranked.
 func (b *Broker) sample(q *question, o outcome) *question {
-	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
+	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(q.groups) > 1 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
 		return nil
 	}
 	again := *q
 	again.loan, again.variants, again.draft, again.aside = nil, variants{}, nil, true
 	again.query = proto.CloneOf(q.query)
+	again.whole()
+	again.undivided.query = again.query
 	again.query.Explain, again.query.Features, again.query.Shadow, again.query.Beside, again.query.Measure = false, false, nil, nil, true
 	for _, m := range q.query.Shadow {
-		if m.Name != q.query.Model { // which a request may name, or a variant set
+		if m.Name != q.query.Model || q.query.Weights != "" { // which a request may name, or a variant set
 			again.query.Beside = append(again.query.Beside, proto.CloneOf(m))
 		}
 	}
@@ -157,7 +161,7 @@ func (b *Broker) rankAgain(q *question, shown *exposure.Record) string {
 	case len(o.missing) > 0:
 		return shadowPartial
 	}
-	s.seconds.WithLabelValues(q.feed.Name, q.query.Model).Observe(time.Since(began).Seconds())
+	s.seconds.WithLabelValues(q.feed.Name, q.ranker()).Observe(time.Since(began).Seconds())
 	b.measure(q, o, shown)
 	return shadowCompared
 }
@@ -195,7 +199,16 @@ func (s *shadows) count(q *question, outcome string) {
 }
 
 func labelsOf(q *question, m *nodev1.Model) []string {
-	return []string{q.feed.Name, q.query.Model, m.GetName(), m.GetVersion()}
+	return []string{q.feed.Name, q.ranker(), m.GetName(), m.GetVersion()}
+}
+
+// ranker names what ranks, as metrics do: a model, with the beginning of the
+// checksum of weights that a variant set.
+func (q *question) ranker() string {
+	if sum := q.query.WeightsSum; sum != "" {
+		return fmt.Sprintf("%s+%.12s", q.query.Model, sum)
+	}
+	return q.query.Model
 }
 
 // rankingOf is the entries of an answer as their model ranked them: objects

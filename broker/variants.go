@@ -21,25 +21,40 @@ type variants struct {
 	// overridden are experiments, by name, that have none, since the request
 	// itself sets what they are about.
 	overridden []string
-	heldOut    []string // layers in whose holdout the viewer is
+	heldOut    []string           // layers in whose holdout the viewer is
+	weights    map[string]float64 // of the model, in place of its own
+
+	division *experiment.Division // of the entities; nil: none
+	entities []dealtEntities      // by variant
 }
+
+// noExperiments are those of a broker without.
+var noExperiments experiment.Set
 
 // deal gives a viewer the variants of the feed that experiments deal, and lets
 // them change its definition. Later pages keep those of the first.
 func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *cursor) error {
+	set := &noExperiments
+	if b.experiments != nil {
+		set = b.experiments.Current()
+	}
 	var err error
-	switch {
-	case c != nil:
-		q.variants.dealt, err = b.dealtBefore(c, q.feed.Private)
+	if c != nil {
+		q.variants.dealt, err = dealtBefore(set, c, q.feed.Private)
 		q.variants.heldOut = c.heldOut
-	case b.experiments != nil:
-		err = q.dealAnew(b.experiments.Current(), req)
+	} else {
+		err = q.dealAnew(set, req)
+	}
+	if err == nil {
+		q.variants.division, err = q.dividing(set, req, c)
 	}
 	if err != nil || len(q.variants.dealt) == 0 {
 		return err
 	}
 	all := experiment.Assignment{Experiments: q.variants.dealt}
-	q.feed.set(all.Sets())
+	sets := all.Sets()
+	q.feed.set(sets)
+	q.variants.weights = sets.Weights
 	return nil
 }
 
@@ -122,6 +137,9 @@ func (f *Feed) set(s experiment.Sets) {
 // receipt names what was dealt.
 func (v *variants) receipt(r *feedv1.Receipt) {
 	r.Overridden = v.overridden
+	for _, e := range v.entities {
+		r.EntityVariants = append(r.EntityVariants, &feedv1.EntityVariant{Experiment: e.experiment, Variant: e.variant, Entities: int32(e.entities)})
+	}
 	if len(v.dealt) == 0 {
 		return
 	}
@@ -133,13 +151,9 @@ func (v *variants) receipt(r *feedv1.Receipt) {
 
 // dealtBefore returns the variants of the first page, as long as they set what
 // they did then.
-func (b *Broker) dealtBefore(c *cursor, private bool) ([]experiment.Assigned, error) {
+func dealtBefore(set *experiment.Set, c *cursor, private bool) ([]experiment.Assigned, error) {
 	if len(c.variants) == 0 {
 		return nil, nil
-	}
-	set := &experiment.Set{}
-	if b.experiments != nil {
-		set = b.experiments.Current()
 	}
 	dealt := slices.Clone(c.variants)
 	for i := range dealt {
@@ -208,6 +222,10 @@ func (k referred) HasModel(name string) bool {
 	_, serves := k.models.Served(name)
 	return serves
 }
+
+// CheckWeights asks nobody: index nodes refuse what is wrong, and who changes the
+// definition has asked them.
+func (k referred) CheckWeights(string, string, map[string]float64) error { return nil }
 
 func (k referred) IsPrivate(string) bool { return false } // which is looked at when it is dealt
 

@@ -12,13 +12,16 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
 // experimental is a broker with documents of experiments, and what defines them.
@@ -114,6 +117,96 @@ func TestVariantsSetTheFeed(t *testing.T) {
 				t.Errorf("%s: %s has %q", set, viewer, v)
 			}
 		}
+	}
+}
+
+// Weights of a variant go to the nodes with the version of the model that they
+// are of, which pages keep, and come back in the receipt and in the exposure; a
+// shadow ranks beside them.
+func TestVariantsSetWeights(t *testing.T) {
+	w := variantedWorld(t)
+	first := coarseVersion(1)
+	models := newPointers(first)
+	b, docs := w.experimental(models, Feed{Name: "f", Model: "coarse", Limit: 5, Shadow: []string{"recency"}, ShadowShare: 1})
+	var told shows
+	b.exposures = &told
+	define(t, b, docs, 1, halves("running", "weights: {scale: -2}"))
+	sum := weights.Sum(`{"scale":-2}`)
+	resp := ask(t, b, "alice", nil)
+	b.shadows.running.Wait() // for which the exposure waits
+	models.serve(coarseVersion(2))
+	next := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.PageToken = resp.NextPageToken })
+	anew := ask(t, b, "alice", nil)
+	if len(resp.Items) == 0 || len(next.Items) == 0 {
+		t.Fatal("nothing is shown")
+	}
+	for i, r := range []*feedv1.GetFeedResponse{resp, next, anew} {
+		if version := []string{"1", "1", "2"}[i]; r.Receipt.WeightsSum != sum || r.Receipt.Model != "coarse" || r.Receipt.ModelVersion != version {
+			t.Errorf("answer %d: %v", i+1, r.Receipt)
+		}
+		for _, it := range r.Items {
+			if it.Score > 0 {
+				t.Errorf("answer %d: %s scores %v", i+1, it.Id, it.Score)
+			}
+		}
+	}
+	if m := told.all[0].Models[0]; m.Checksum != first.Sum+"+"+sum {
+		t.Errorf("the exposure has %+v", m)
+	}
+	b.shadows.running.Wait()
+	told.all = nil
+	bob := ask(t, b, "bob", nil)
+	b.shadows.running.Wait()
+	if r := bob.Receipt; r.WeightsSum != "" || told.all[0].Models[0].Checksum != coarseVersion(2).Sum {
+		t.Errorf("control: %v, %+v", r, told.all[0].Models)
+	}
+	overridden := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.Model = "coarse" })
+	if overridden.Receipt.WeightsSum != "" || len(overridden.Receipt.Overridden) != 1 {
+		t.Errorf("a request that names its model: %v", overridden.Receipt)
+	}
+	b.shadows.running.Wait()
+	var m dto.Metric
+	if err := b.shadows.answers.WithLabelValues("f", "coarse+"+sum[:12], "recency", "", shadowCompared).Write(&m); err != nil || m.Counter.GetValue() != 2 {
+		t.Errorf("%v, %v", &m, err)
+	}
+	define(t, b, docs, 2, halves("running", "weights: {scale: -3}"))
+	req := recentRequest(12)
+	req.Feed, req.Limit, req.Viewer, req.PageToken = "f", nil, &feedv1.Viewer{Id: "alice"}, anew.NextPageToken
+	if _, err := b.GetFeed(t.Context(), req); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken {
+		t.Errorf("other weights: %v", err)
+	}
+}
+
+// A version that ranks in the place of a condemned one scores by its own weights,
+// on every page, also when the condemned one is asked for again meanwhile.
+func TestWeightsOfACondemnedVersion(t *testing.T) {
+	w := variantedWorld(t)
+	b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: "coarse", Limit: 5})
+	verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+	b.condemned.cluster = verdict
+	define(t, b, docs, 1, halves("running", "weights: {scale: -2}"))
+	resp := ask(t, b, "alice", nil)
+	verdict.set(coarseVersion(2), "")
+	next := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.PageToken = resp.NextPageToken })
+	for i, r := range []*feedv1.GetFeedResponse{resp, next} {
+		if r.Receipt.ModelVersion != "1" || r.Receipt.WeightsSum != "" || r.Receipt.Variants["e"] != "b" || len(r.Items) == 0 {
+			t.Errorf("page %d: %v", i+1, r.Receipt)
+		}
+		for _, it := range r.Items {
+			if it.Score < 0 {
+				t.Errorf("page %d: %s scores %v", i+1, it.Id, it.Score)
+			}
+		}
+	}
+	anew := ask(t, b, "alice", nil)
+	if r := anew.Receipt; r.ModelVersion != "2" || r.WeightsSum == "" {
+		t.Errorf("when it is asked for again: %v", r)
+	}
+	for _, n := range w.nodes { // between what is chosen and what is asked
+		n.refuses(coarseVersion(2))
+	}
+	if r := ask(t, b, "alice", nil).Receipt; r.ModelVersion != "1" || r.WeightsSum != "" {
+		t.Errorf("a node refuses it: %v", r)
 	}
 }
 
@@ -336,10 +429,10 @@ func TestVariantsOfAPrivateFeed(t *testing.T) {
 	b, docs := w.experimental(nil, open)
 	define(t, b, docs, 1, halves("running", "filter: ''"))
 	c := &cursor{variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
-	if _, err := b.dealtBefore(c, false); err != nil {
+	if _, err := dealtBefore(b.experiments.Current(), c, false); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.dealtBefore(c, true); err == nil {
+	if _, err := dealtBefore(b.experiments.Current(), c, true); err == nil {
 		t.Error("a token opens a private feed")
 	}
 }

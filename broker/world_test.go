@@ -22,9 +22,11 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/relevance/weights"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -147,8 +149,25 @@ func (w *world) query(req *nodev1.QueryRequest, entities []millrace.Entity) orac
 	if req.Model == "recency" {
 		q.Score = recency
 	}
+	if req.Filter == "record.even" {
+		q.Filter = func(c *oracle.Candidate, _ *millrace.Viewer, _ millrace.Time) celref.Outcome {
+			if even(c) {
+				return celref.True
+			}
+			return celref.False
+		}
+	}
+	if set, err := weights.Read(req.Weights, req.WeightsSum); err == nil {
+		own := q.Score
+		q.Score = func(c *oracle.Candidate, v *millrace.Viewer, at millrace.Time) float64 {
+			return set["scale"] * own(c, v, at)
+		}
+	}
 	return q
 }
+
+// even is the one filter that fake nodes know.
+func even(c *oracle.Candidate) bool { return c.ID[len(c.ID)-1]%2 == 0 }
 
 // fakeNode answers from the world's feed for the partitions it hosts.
 type fakeNode struct {
@@ -229,7 +248,10 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: cmp.Or(req.ModelVersion, "1"), ModelSum: req.ModelSum, Execution: "interpreted", Protocol: nodewire.Protocol}
 	if n.old {
 		resp.Protocol = 0
+		req = proto.CloneOf(req)
+		req.Weights, req.WeightsSum = "", ""
 	}
+	resp.WeightsSum = req.WeightsSum
 	for _, t := range req.Types {
 		if n.types != nil && !slices.Contains(n.types, t) {
 			resp.UnknownTypes, resp.KnownTypes = append(resp.UnknownTypes, t), n.types

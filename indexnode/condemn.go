@@ -166,8 +166,8 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, m *rele
 		}
 	}
 	items := q.Answer().Items
-	if len(items) == 0 || len(req.Exclude) > 0 { // later pages show what has no score
-		return
+	if len(items) == 0 || len(req.Exclude) > 0 || req.Weights != "" {
+		return // later pages show what has no score, and weights of a variant are no fault of the version
 	}
 	if !math.IsNaN(items[0].Score) { // the best of all: NaN is last
 		reset(&e.nan)

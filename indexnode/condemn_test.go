@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/relevance/weights"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -144,6 +145,37 @@ func TestAVersionThatPanicsBesideAnother(t *testing.T) {
 	}
 	if all := *n.condemned.here.Load(); len(all) != 1 {
 		t.Errorf("condemned: %v", all)
+	}
+}
+
+// Weights of a variant that give no number are no fault of the version: what the
+// version does by its own decides.
+func TestWeightsCondemnNoVersion(t *testing.T) {
+	n := hostileNode(t)
+	id := admitBroken(t, n, "2", none)
+	weighted := by(id, true)
+	weighted.Weights = weights.Form(map[string]float64{"liked": 2})
+	weighted.WeightsSum = weights.Sum(weighted.Weights)
+	for range 2 * condemnAfter {
+		if resp, err := n.query(t.Context(), weighted); err != nil || len(resp.Items) == 0 {
+			t.Fatal(err)
+		}
+	}
+	if why := n.condemned.why(id); why != "" {
+		t.Fatal(why)
+	}
+	for range condemnAfter {
+		if _, err := n.query(t.Context(), by(id, true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n.condemned.why(id) == "" {
+		t.Error("by its own weights: it is not condemned")
+	}
+	judged := 0
+	n.condemned.seen.Range(func(any, any) bool { judged++; return true })
+	if judged != 1 {
+		t.Errorf("%d models are judged, the same one", judged)
 	}
 }
 

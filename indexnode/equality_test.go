@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +28,7 @@ import (
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/weights"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -133,25 +133,22 @@ parameters: {bias: 1, weights: {own: 1, followers: 0.5, known: 2, engagement: 0.
 // aboutSum stands for the checksum of that model's pack.
 const aboutSum = "about"
 
+// heavy are weights of that model. The oracle has a model heavy that is written
+// with them, and the node has not.
+var heavy = map[string]float64{"bias": -2, "own": -0.5, "engagement": 4}
+
+const aboutRow = `{"features": {"own": 2, "followers": 4, "known": true, "engagement": 8, "more": false}, "score": %v, "record": {"likes": 2, "comments": 1}, "entity": {"followers": 4}, "object": {"followers": 3, "engagement": 4}}`
+
 // admit lets the node and the oracle score by a model that reads features of
 // objects.
 func (l *history) admit(t *testing.T, n *Node) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		relevance.SpecFile: aboutSpec, relevance.CardFile: "# About\n",
-		relevance.GoldenFile: strings.ReplaceAll(`{"features": {"own": 2, "followers": 4, "known": true, "engagement": 8, "more": false}, "score": 9,
-"record": {"likes": 2, "comments": 1}, "entity": {"followers": 4}, "object": {"followers": 3, "engagement": 4}}`, "\n", " ") + "\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	known := relevance.ShippedSchemas()
+	pack := packOf(t, aboutSpec, fmt.Sprintf(aboutRow, 9), known)
+	if _, err := n.models.Admit(pack, aboutSum, known); err != nil {
+		t.Fatal(err)
 	}
-	pack, err := relevance.Seal(dir, relevance.ShippedSchemas())
-	if err == nil {
-		_, err = n.models.Admit(pack, aboutSum, relevance.ShippedSchemas())
-		err = errors.Join(err, l.eval.Admit(pack))
-	}
-	if err != nil {
+	other := strings.NewReplacer("name: about", "name: heavy", "bias: 1", "bias: -2", "own: 1,", "own: -0.5,", "engagement: 0.25", "engagement: 4").Replace(aboutSpec)
+	if err := errors.Join(l.eval.Admit(pack), l.eval.Admit(packOf(t, other, fmt.Sprintf(aboutRow, 33), known))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -228,8 +225,11 @@ func (l *history) race(t *testing.T, n *Node, h *replica.Replicas, readers int) 
 
 func (l *history) ask(ctx context.Context, n *Node, r *rand.Rand) (a answered, err error) {
 	a.question = l.draw.Draw(r)
-	if r.IntN(2) == 0 {
+	switch r.IntN(4) {
+	case 0:
 		a.question.Model = "about"
+	case 1:
+		a.question.Model = "heavy"
 	}
 	a.before = l.applied(n)
 	req := request(&a.question)
@@ -277,6 +277,9 @@ func (l *history) check(t *testing.T, a answered) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if by := a.resp.WeightsSum; (by != "") != (a.question.Model == "heavy") {
+		t.Fatalf("model %s: answered by weights %q", a.question.Model, by)
+	}
 	want := truth.Query(q)
 	if diff := oracle.Diff(want.Items, withinAnswer(oracle.NodeItems(a.resp.Items), q.Limit)); diff != "" {
 		t.Fatalf("%+v at %v:\n%s", a.question, a.resp.Partitions, diff)
@@ -288,7 +291,7 @@ func (l *history) check(t *testing.T, a answered) {
 			continue
 		}
 		l.checkShadow(t, truth, a.question, it)
-		if a.question.Model != "about" {
+		if a.question.Model != "about" && a.question.Model != "heavy" {
 			continue
 		}
 		sum := it.Explain.Base
@@ -480,7 +483,10 @@ func request(q *oracle.Question) *nodev1.QueryRequest {
 		Limit: int32(q.Limit), CapPerEntity: int32(q.Cap), DistinctObjects: q.Distinct,
 		Viewer: &feedv1.Viewer{Id: q.Viewer.ID, Features: q.Viewer.Features, Attributes: map[string]*structpb.Value{}},
 	}
-	if q.Model == "about" {
+	if q.Model == "heavy" {
+		req.Model, req.Weights, req.WeightsSum = "about", weights.Form(heavy), weights.Sum(weights.Form(heavy))
+	}
+	if req.Model == "about" {
 		req.ModelVersion, req.ModelSum = "1", aboutSum
 	}
 	for name, v := range q.Viewer.Attributes {

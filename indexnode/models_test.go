@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/weights"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -216,6 +217,37 @@ func TestOlderVersionPushed(t *testing.T) {
 	p.set(func() { p.all["likes"] = p.all["likes"][:1] })
 	if all := <-told; len(all) != 1 || find(n, first) == nil || find(n, second) != nil {
 		t.Fatalf("after the drop: told %v", all)
+	}
+}
+
+// Weights that a node cannot put in place of a model's own are refused, with the
+// parameter that may be meant, and those of a model that is not here are asked
+// of another node.
+func TestWeightsRefused(t *testing.T) {
+	n, _ := openNode(t, cache.Config{})
+	ask := func(model, version, form, sum string) *millrace.Error {
+		_, err := n.Query(t.Context(), &nodev1.QueryRequest{Entities: pack("member:1"), ToMs: math.MaxInt64, Model: model, ModelVersion: version, Weights: form, WeightsSum: sum, Limit: 5})
+		var e *millrace.Error
+		if err = rpcerr.FromStatus(err); err != nil && !errors.As(err, &e) {
+			t.Fatal(err)
+		}
+		return e
+	}
+	good, bad := weights.Form(map[string]float64{"likes": 2}), weights.Form(map[string]float64{"lieks": 2})
+	if e := ask("home", "", good, weights.Sum(good)); e != nil {
+		t.Error(e)
+	}
+	if e := ask("home", "", bad, weights.Sum(bad)); e == nil || e.Reason != millrace.ReasonUnknown || e.Field != "weights" || e.WayOut != "did you mean likes?" {
+		t.Errorf("%+v", e)
+	}
+	if e := ask("home", "", good, weights.Sum(bad)); e == nil || e.Reason != millrace.ReasonInvalid {
+		t.Errorf("%+v", e)
+	}
+	if e := ask("nosuch", "2", good, weights.Sum(good)); e == nil || e.Reason != millrace.ReasonNotHere {
+		t.Errorf("%+v", e)
+	}
+	if e := ask("home", "", strings.Repeat("x", weights.MaxBytes+1), ""); e == nil || e.Field != "weights" || e.Reason != millrace.ReasonInvalid {
+		t.Errorf("%+v", e)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
 // maxRequestBytes bounds a query: 20,000 entities of the longest kind.
@@ -127,9 +128,9 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 // rank scans, and judges the version that scores by it.
 func (n *Node) rank(ctx context.Context, r *resolution, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (resp *nodev1.QueryResponse, err error) {
 	defer n.condemned.blame(req, q, &err)
-	n.condemned.suspect(r.spec.Model, q)
+	n.condemned.suspect(r.spec.Model.Own(), q)
 	resp, err = n.scan(ctx, r, q, req, began, resolved)
-	n.condemned.judge(ctx, req, r.spec.Model, q)
+	n.condemned.judge(ctx, req, r.spec.Model.Own(), q)
 	return resp, err
 }
 
@@ -142,7 +143,7 @@ func (n *Node) scan(ctx context.Context, r *resolution, q *query.Query, req *nod
 		return nil, err
 	}
 	scanned := time.Now()
-	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), ModelSum: req.ModelSum, Partitions: r.answered(), Protocol: nodewire.Protocol}
+	resp := &nodev1.QueryResponse{Model: spec.Model.Name(), ModelVersion: spec.Model.Version(), ModelSum: req.ModelSum, WeightsSum: req.WeightsSum, Partitions: r.answered(), Protocol: nodewire.Protocol}
 	answer := q.Answer()
 	resp.ScoringNs = q.Measured().Took.Nanoseconds()
 	ranked := time.Now()
@@ -423,7 +424,7 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 	if why := n.condemned.why(ranks); why != "" && req.GivesWay {
 		return s, refusal(ranks, why)
 	}
-	if s.Model, err = n.models.Find(ranks); err != nil {
+	if s.Model, err = n.models.Weighted(ranks, req.Weights, req.WeightsSum); err != nil {
 		return s, err
 	}
 	shadow := req.Shadow
@@ -431,11 +432,11 @@ func (n *Node) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 		shadow = req.Beside
 	}
 	if (req.Explain || req.Measure) && len(shadow) > 0 {
-		ids := []relevance.ID{ranks}
+		var ids []relevance.ID
 		for _, m := range shadow {
 			ids = append(ids, relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()})
 		}
-		s.Shadow, s.ShadowErr = n.models.Join(ids...)
+		s.Shadow, s.ShadowErr = n.models.Join(s.Model, ids...)
 	}
 	if s.Filter, err = n.filters.join(sources{req.RequestFilter, req.Filter}, n.schemas.Snapshot()); err != nil {
 		return s, n.unlessHeld(err)
@@ -470,6 +471,7 @@ func tooMany(req *nodev1.QueryRequest) error {
 		{"viewer.attributes", len(v.GetAttributes()), maxAttributes, "attributes"}, {"viewer.features", len(v.GetFeatures()), maxFeatures, "features"},
 		{"viewer.id", len(v.GetId()), maxNameBytes, "bytes"}, {"examine", len(req.Examine), millrace.MaxIDBytes, "bytes"},
 		{"model", len(req.Model), maxNameBytes, "bytes"}, {"model_version", len(req.ModelVersion), maxNameBytes, "bytes"}, {"model_sum", len(req.ModelSum), maxNameBytes, "bytes"},
+		{"weights", len(req.Weights), weights.MaxBytes, "bytes"}, {"weights_sum", len(req.WeightsSum), maxNameBytes, "bytes"},
 	} {
 		if has.n > has.most {
 			return invalid(has.field, fmt.Sprintf("%d %s, more than %d", has.n, has.of, has.most), "")

@@ -21,8 +21,9 @@ type Model struct {
 	params  Parameters
 	weights []float64
 	tables  []*kernel.Table
-	plans   sync.Map // of layouts to planned
-	slow    bool     // never uses generated code
+	plans   *sync.Map // of layouts to planned; those of models with other weights are the same
+	slow    bool      // never uses generated code
+	own     *Model    // whose weights others replace; nil of one with its own
 }
 
 // layouts is what a plan is for.
@@ -75,7 +76,7 @@ func parse(file string, src []byte, schemas Schemas, open func(string) ([]byte, 
 	if err := r.err(); err != nil {
 		return nil, err
 	}
-	m := &Model{spec: r.spec, params: params}
+	m := &Model{spec: r.spec, params: params, plans: &sync.Map{}}
 	m.weights, m.tables = r.spec.compile(&params)
 	return m, nil
 }
@@ -99,7 +100,7 @@ func (m *Model) Parameters() *Parameters { return &m.params }
 // Interpreted returns the model as it serves without generated code: the
 // reference to compare with.
 func (m *Model) Interpreted() *Model {
-	return &Model{spec: m.spec, params: m.params, weights: m.weights, tables: m.tables, slow: true}
+	return &Model{spec: m.spec, params: m.params, weights: m.weights, tables: m.tables, plans: &sync.Map{}, slow: true}
 }
 
 // Bind prepares a scorer for records of one layout and the question of one

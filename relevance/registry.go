@@ -28,23 +28,24 @@ func (id ID) String() string { return strings.TrimSpace(id.Name + " " + id.Versi
 type Registry struct {
 	mu struct {
 		sync.RWMutex
-		models map[ID]*Model
-		joints []*Joint // of models that were asked for together
+		models  map[ID]*Model
+		joints  []*Joint // of models that were asked for together
+		derived map[derived]*Model
 	}
 }
 
 // maxJoints bounds how many sets of models are kept; then they start over.
 const maxJoints = 64
 
-// Join joins models. While they are there, it returns the same.
-func (r *Registry) Join(ids ...ID) (*Joint, error) {
-	models := make([]*Model, len(ids))
-	for i, id := range ids {
-		m, err := r.Find(id)
+// Join joins a model and others. While they are there, it returns the same.
+func (r *Registry) Join(m *Model, ids ...ID) (*Joint, error) {
+	models := []*Model{m}
+	for _, id := range ids {
+		other, err := r.Find(id)
 		if err != nil {
 			return nil, err
 		}
-		models[i] = m
+		models = append(models, other)
 	}
 	return r.Joined(models...), nil
 }
@@ -137,6 +138,7 @@ func (r *Registry) Drop(id ID) {
 	defer r.mu.Unlock()
 	if id.Version != "" {
 		delete(r.mu.models, id)
+		maps.DeleteFunc(r.mu.derived, func(d derived, _ *Model) bool { return d.of == id })
 		r.mu.joints = nil
 	}
 }

@@ -6,7 +6,7 @@ import "testing"
 func TestRegistryJoin(t *testing.T) {
 	r := Builtin()
 	join := func() *Joint {
-		j, err := r.Join(ID{Name: "home"}, ID{Name: "recency"})
+		j, err := r.Join(builtinModel(t, "home"), ID{Name: "recency"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -21,7 +21,7 @@ func TestRegistryJoin(t *testing.T) {
 	if j := join(); j == first || j.Models()[1] != &changed {
 		t.Error("a model changed, and the one before is joined")
 	}
-	if _, err := r.Join(ID{Name: "home"}, ID{Name: "nobody"}); err == nil {
+	if _, err := r.Join(builtinModel(t, "home"), ID{Name: "nobody"}); err == nil {
 		t.Error("joined with a model that there is not")
 	}
 }

@@ -269,6 +269,9 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	}
 	r := resp.Receipt
 	fmt.Fprintf(w, "; model %s %s, %s", r.GetModel(), r.GetModelVersion(), r.GetExecution())
+	if r.GetWeightsSum() != "" {
+		fmt.Fprintf(w, ", weights %.12s", r.WeightsSum)
+	}
 	if v := r.GetInPlaceOf(); v != "" {
 		fmt.Fprintf(w, " in place of %s, which is condemned", v)
 	}
@@ -279,6 +282,13 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.GetVariants())) {
 		fmt.Fprintf(w, "; %s: %s", name, r.Variants[name])
+	}
+	for _, v := range r.GetEntityVariants() {
+		entities := "entities"
+		if v.Entities == 1 {
+			entities = "entity"
+		}
+		fmt.Fprintf(w, "; %s: %s for %d %s", v.Experiment, v.Variant, v.Entities, entities)
 	}
 	fmt.Fprintln(w)
 	for _, hint := range resp.Hints {

@@ -18,12 +18,14 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
 func experimentCommand() *cobra.Command {
@@ -31,7 +33,8 @@ func experimentCommand() *cobra.Command {
 		Use:   "experiment",
 		Short: "Give viewers variants of a feed, and change how many",
 		Long: `An experiment gives a share of viewers another variant of a feed: another
-model, filter, window, cap, spacing or limit. Layers divide viewers over 10,000
+model, other weights, filter, window, cap, spacing or limit; or it treats a share
+of the entities so, whoever looks. Layers divide viewers or entities over 10,000
 slots by a hash; the experiments of a layer have slots of their own, and so
 exclude each other. Nothing is stored about anybody.
 
@@ -44,20 +47,23 @@ and puts it in place; brokers assign by it within a second. "start", "ramp",
 		c.Flags().StringVar(&document, "name", "", "of the document (default: the file's, without .yaml)")
 		return c
 	}
-	var feed, viewer string
+	var feed, viewer, entity string
 	var attributes map[string]string
 	explain := experimentOn(&cobra.Command{
-		Use: "explain --feed NAME --viewer ID", Short: "Say of every experiment why a viewer is in it, or why not", Args: cobra.NoArgs,
+		Use: "explain --feed NAME --viewer ID|--entity ID", Short: "Say of every experiment why a viewer or an entity is in it, or why not", Args: cobra.NoArgs,
 		Example: `  millrace experiment explain --feed home --viewer member:42 --attribute country=de`,
-	}, func(ctx context.Context, t *trial, _ []string) error { return t.explain(ctx, feed, viewer, attributes) })
+	}, func(ctx context.Context, t *trial, _ []string) error {
+		return t.explain(ctx, feed, viewer, entity, attributes)
+	})
 	explain.Flags().StringVar(&feed, "feed", "", "the feed that is asked for")
 	explain.Flags().StringVar(&viewer, "viewer", "", "the viewer's id")
+	explain.Flags().StringVar(&entity, "entity", "", "an entity, in layers that divide entities")
 	explain.Flags().StringToStringVar(&attributes, "attribute", nil, attributeUsage)
-	for _, flag := range []string{"feed", "viewer"} {
-		if err := explain.MarkFlagRequired(flag); err != nil {
-			panic(err) // the flag is there
-		}
+	if err := explain.MarkFlagRequired("feed"); err != nil {
+		panic(err) // the flag is there
 	}
+	explain.MarkFlagsOneRequired("viewer", "entity")
+	explain.MarkFlagsMutuallyExclusive("viewer", "entity")
 	var share float64
 	withShare := func(c *cobra.Command) *cobra.Command {
 		c.Flags().Float64Var(&share, "share", asItIs, "of its slots that are in use, in percent, such as 5 (default: as it is)")
@@ -80,7 +86,7 @@ document with a fault changes nothing; nor does one that would take viewers out
 of a variant while its experiment runs.
 
   layers:
-    - {name: ranking, salt: ranking-2026, unit: viewer}   # or: attribute NAME
+    - {name: ranking, salt: ranking-2026, unit: viewer}   # or: attribute NAME, or: entity
   experiments:
     - name: fresher
       layer: ranking
@@ -92,7 +98,14 @@ of a variant while its experiment runs.
       variants:
         - {name: control, weight: 5000}
         - {name: treatment, weight: 5000, set: {model: home2}}
-      forced: {member:42: treatment}   # never counted`,
+      forced: {member:42: treatment}   # never counted
+
+A variant sets model or interleave, weights, filter, window, types,
+cap_per_entity, spacing or limit. Weights stand in place of the model's own:
+"weights: {likes: 2, type.share: 0.5, bias: -1}"; index nodes refuse what is no
+parameter of the model. In a layer of entities a variant treats the entities
+that it is dealt to, whoever looks; interleave, spacing and limit, which are one
+for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		}, func(ctx context.Context, t *trial, args []string) error {
 			return t.define(ctx, args[0], document, true)
 		})),
@@ -172,16 +185,21 @@ func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) 
 
 // referred is what documents may refer to, as the cluster has it now.
 type referred struct {
-	ctx     context.Context
-	feeds   *feedStore
-	models  []string
-	asked   map[string]error // filters that index nodes were asked about
-	private map[string]bool  // feeds that were looked at
+	ctx      context.Context
+	feeds    *feedStore
+	models   []string
+	versions *cluster.Artefacts // of models
+	asked    map[string]error   // filters, and models with weights, that index nodes were asked about
+	private  map[string]bool    // feeds that were looked at
 }
 
 func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
 	models, err := feeds.models(ctx)
-	return &referred{ctx: ctx, feeds: feeds, models: models, asked: map[string]error{}, private: map[string]bool{}}, err
+	if err != nil {
+		return nil, err
+	}
+	versions, err := feeds.cluster.Artefacts(ctx, indexnode.ModelsKind)
+	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, private: map[string]bool{}}, err
 }
 
 func (k *referred) HasFeed(name string) bool {
@@ -216,6 +234,41 @@ func (k *referred) CheckFilter(src string) error {
 	}
 	k.asked[src] = err
 	return err
+}
+
+// CheckWeights asks the index nodes about the version that serves.
+func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
+	if model == "" {
+		d, err := k.feeds.find(k.ctx, []string{feed})
+		if err == nil {
+			err = d.fault
+		}
+		if err != nil {
+			return err
+		}
+		model = d.Model
+	}
+	key := model + weights.Form(set)
+	err, asked := k.asked[key]
+	if asked {
+		return err
+	}
+	checks, done, err := k.feeds.checks(k.ctx)
+	defer done()
+	if err == nil {
+		err = broker.CheckWeights(k.ctx, k.served(model), set, checks.Nodes)
+	}
+	k.asked[key] = err
+	return err
+}
+
+// served returns the version of a model that serves: of one that every binary
+// has, its name alone.
+func (k *referred) served(model string) cluster.Version {
+	if v, pushed := k.versions.Served(model); pushed {
+		return v
+	}
+	return cluster.Version{Name: model}
 }
 
 func (t *trial) define(ctx context.Context, file, name string, store bool) error {
@@ -322,7 +375,7 @@ func (t *trial) show(ctx context.Context, name string) error {
 	return err
 }
 
-func (t *trial) explain(ctx context.Context, feed, viewer string, attributes map[string]string) error {
+func (t *trial) explain(ctx context.Context, feed, viewer, entity string, attributes map[string]string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -338,9 +391,13 @@ func (t *trial) explain(ctx context.Context, feed, viewer string, attributes map
 	if err != nil {
 		return err
 	}
+	explained := st.Set.Explain(feed, v)
+	if entity != "" {
+		explained = st.Set.ExplainEntity(feed, millrace.Entity(entity))
+	}
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "EXPERIMENT\tVARIANT\tWHY")
-	for _, x := range st.Set.Explain(feed, v) {
+	for _, x := range explained {
 		variant := x.Variant
 		if variant == "" {
 			variant = "-"

@@ -73,6 +73,9 @@ func (t *trial) status(ctx context.Context, name string, q *statusQuery) error {
 	if err != nil {
 		return err
 	}
+	if of.Rule.Unit == "entity" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and this compares viewers", name), WayOut: "compare items: export exposures, whose rows have the entity, and its variant among experiments"}
+	}
 	tally := compare.New(of)
 	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, tally.Add)
 	if err != nil {

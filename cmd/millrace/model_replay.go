@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
 // replay ranks what was shown again, by another model.
@@ -28,6 +31,7 @@ type replay struct {
 	k, match                 int
 	alpha                    float64
 
+	weights  map[string]string // in place of the model's own
 	model    *relevance.Model
 	features []string // of the model
 	texts    []bool   // of each, whether it is one
@@ -71,6 +75,9 @@ Each viewer counts once, by their first page in the file.`,
 			if r.model, _, err = openModel(args[0], *avsc); err != nil {
 				return err
 			}
+			if err := r.weigh(c.OutOrStdout()); err != nil {
+				return err
+			}
 			for _, f := range r.model.FeatureTypes() {
 				r.features, r.texts = append(r.features, f.Name), append(r.texts, f.Type == "string")
 			}
@@ -87,8 +94,32 @@ Each viewer counts once, by their first page in the file.`,
 	f.IntVar(&r.k, "depth", 10, "how many places NDCG counts")
 	f.IntVar(&r.match, "match", 1, "with how many of the same items both rankings must begin a page, for the estimates")
 	f.Float64Var(&r.alpha, "alpha", 0.05, "the chance of being wrong, of each interval")
+	f.StringToStringVar(&r.weights, "weights", nil, "in place of the model's own, such as likes=0.5,verb.share=2, as a variant sets them")
 	_ = c.MarkFlagRequired("exposures")
 	return c
+}
+
+// weigh puts weights in place of the model's own, and tells their checksum, as
+// receipts and exposures have it.
+func (r *replay) weigh(w io.Writer) error {
+	if len(r.weights) == 0 {
+		return nil
+	}
+	set := map[string]float64{}
+	for _, name := range slices.Sorted(maps.Keys(r.weights)) {
+		x, err := strconv.ParseFloat(r.weights[name], 64)
+		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weights", Detail: fmt.Sprintf("%.40q of %.100q is no finite number", r.weights[name], name), WayOut: "say likes=0.5, for one"}
+		}
+		set[name] = x
+	}
+	weighted, err := r.model.Weighted(set)
+	if err != nil {
+		return err
+	}
+	r.model = weighted
+	fmt.Fprintf(w, "model %s is replayed with weights %.12s\n", weighted.Name(), weights.Sum(weights.Form(set)))
+	return nil
 }
 
 func (r *replay) validate() error {

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -120,8 +121,8 @@ func pushModel(avsc *[]string) *cobra.Command {
 it, prints what each answered, and then lets it serve: from one moment to the
 next, on every broker. If a node refuses it or is not heard in time, what serves
 goes on, and the command fails. A version that is older than the one that
-serves, or costs over fifty times as much, is published but serves only with
---serve.`,
+serves, costs over fifty times as much, or lacks a weight that an experiment
+sets, is published but serves only with --serve.`,
 		Args: cobra.ExactArgs(1),
 	}, func(ctx context.Context, r *rollout, args []string) error {
 		m, pack, err := packToPush(args[0], *avsc)
@@ -273,10 +274,44 @@ func (r *rollout) hold(ctx context.Context, m *relevance.Model, serving, next cl
 	if m == nil {
 		return "" // what it costs is known to the nodes alone, which bound it
 	}
+	if why := r.unfit(ctx, m); why != "" {
+		return why
+	}
 	if pack, err := r.pack(ctx, serving); err == nil {
 		if now, err := relevance.Validate(pack, relevance.ShippedSchemas()); err == nil {
 			if err := m.MuchSlower(now); err != nil {
 				return err.Error()
+			}
+		}
+	}
+	return ""
+}
+
+// unfit says which experiment sets weights that a version does not have: its
+// viewers would be refused. "" for none.
+func (r *rollout) unfit(ctx context.Context, m *relevance.Model) string {
+	documents, err := r.feeds.cluster.Artefacts(ctx, experiments.Kind)
+	if err != nil {
+		return err.Error()
+	}
+	st, err := (&experiments.Store{Documents: documents}).Read(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	feeds, err := r.feeds.definitions(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	for _, d := range st.Set.Experiments() {
+		e := &d.Experiment
+		for i := range e.Variants {
+			s := &e.Variants[i].Set
+			of := s.Model == m.Name() || s.Model == "" && slices.ContainsFunc(e.Feeds, func(f string) bool { return feeds[f].Model == m.Name() })
+			if e.State == experiment.Stopped || !of || len(s.Weights) == 0 {
+				continue
+			}
+			if _, err := m.Weighted(s.Weights); err != nil {
+				return fmt.Sprintf("experiment %s sets weights of it: %v", e.Name, err)
 			}
 		}
 	}

@@ -168,11 +168,7 @@ func (l *Live) read(ctx context.Context, v cluster.Version) (experiment.Document
 	if err != nil {
 		return experiment.Document{}, err
 	}
-	d, err := experiment.Parse(v.Name, body)
-	if err != nil {
-		return d, err
-	}
-	return d, unserved(d)
+	return experiment.Parse(v.Name, body)
 }
 
 // compile makes a set of documents. One at fault is replaced by what it last

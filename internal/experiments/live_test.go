@@ -76,6 +76,8 @@ func (w *world) HasFeed(string) bool      { return true }
 func (w *world) IsPrivate(string) bool    { return false }
 func (w *world) CheckFilter(string) error { return nil }
 
+func (w *world) CheckWeights(string, string, map[string]float64) error { return nil }
+
 func (w *world) HasModel(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

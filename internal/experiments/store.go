@@ -117,9 +117,6 @@ func (s *Store) check(st *State, name string, src []byte) (Changed, error) {
 	if err != nil {
 		return Changed{}, err
 	}
-	if err := unserved(doc); err != nil {
-		return Changed{}, err
-	}
 	if _, there := st.Versions[name]; !there && len(st.Versions) >= maxDocuments {
 		return Changed{}, &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "name", Detail: fmt.Sprintf("there are %d documents already", len(st.Versions)), WayOut: "put it into one of them, or drop those whose experiments have stopped"}
 	}
@@ -138,27 +135,6 @@ func (st *State) but(name string) []experiment.Document {
 	docs := maps.Clone(st.docs)
 	delete(docs, name)
 	return inOrder(docs)
-}
-
-// unserved refuses what definitions may say and no broker does yet.
-func unserved(d experiment.Document) error {
-	refuse := func(field, detail, wayOut string) error {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
-	}
-	for i, l := range d.Layers {
-		if l.Unit == "entity" {
-			return refuse(fmt.Sprintf("layers[%d].unit", i), "brokers of this version do not divide entities", "divide viewers, or an attribute of theirs")
-		}
-	}
-	for i, e := range d.Experiments {
-		for j, v := range e.Variants {
-			field := fmt.Sprintf("experiments[%d].variants[%d].set", i, j)
-			if len(v.Set.Weights) > 0 {
-				return refuse(field+".weights", "index nodes of this version do not replace weights", "push a model with these weights, and set model")
-			}
-		}
-	}
-	return nil
 }
 
 // maxTries is how often a change is tried while others change documents.

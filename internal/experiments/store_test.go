@@ -22,6 +22,8 @@ func (anything) IsPrivate(string) bool    { return false }
 func (anything) HasModel(string) bool     { return true }
 func (anything) CheckFilter(string) error { return nil }
 
+func (anything) CheckWeights(string, string, map[string]float64) error { return nil }
+
 // stores are of one cluster, each as another process has it.
 func stores(t *testing.T, n int) (all []*experiments.Store) {
 	t.Helper()

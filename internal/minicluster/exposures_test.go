@@ -241,6 +241,8 @@ func (everything) IsPrivate(string) bool    { return false }
 func (everything) HasModel(string) bool     { return true }
 func (everything) CheckFilter(string) error { return nil }
 
+func (everything) CheckWeights(string, string, map[string]float64) error { return nil }
+
 // readExposures reads a topic to its end, by the answers' ids.
 func readExposures(ctx context.Context, t *testing.T, addr, topic string) map[string]*exposure.Record {
 	t.Helper()

@@ -19,7 +19,8 @@ import (
 // answer. It rises with what a node must heed for its answer to be right:
 //
 //  1. QueryRequest.served_key
-const Protocol = 1
+//  2. QueryRequest.weights
+const Protocol = 2
 
 // Codec returns the codec. It writes and reads what gRPC's own does. What it
 // does not know by hand (accounts of a record, explanations, whatever newer

@@ -23,7 +23,7 @@ var common = []*nodev1.QueryRequest{
 	{Entities: []byte{1, 0, 1, 0, 'a'}, Model: "recency", ToMs: math.MaxInt64, Limit: 20, Types: []string{"post", "share", ""}},
 	{
 		Entities: bytes.Repeat([]byte("xyz"), 100), FromMs: -5, ToMs: 1 << 41, AsOfMs: 1 << 40, Filter: strings.Repeat("größer ", 20), RequestFilter: "true",
-		Model: "m", MaxBytes: 1 << 30, Limit: -1, CapPerEntity: 3, DistinctObjects: true, Exclude: []uint64{1, math.MaxUint64}, ServedKey: []byte("0123456789abcdef"), ModelVersion: "2", ModelSum: strings.Repeat("0a", 32), GivesWay: true,
+		Model: "m", MaxBytes: 1 << 30, Limit: -1, CapPerEntity: 3, DistinctObjects: true, Exclude: []uint64{1, math.MaxUint64}, ServedKey: []byte("0123456789abcdef"), ModelVersion: "2", ModelSum: strings.Repeat("0a", 32), GivesWay: true, Weights: `{"größe":-0}`, WeightsSum: "0b",
 		Viewer: &feedv1.Viewer{
 			Id: "member:1",
 			Attributes: map[string]*structpb.Value{
@@ -55,7 +55,7 @@ var commonAnswers = []*nodev1.QueryResponse{
 	{Partitions: &nodev1.Partitions{LagMs: []int64{1}}},
 	{Partitions: &nodev1.Partitions{Answered: []int32{1}}},
 	{
-		Protocol: Protocol, ScoringNs: 1 << 33, Model: "m", WithheldBytes: 1 << 40, ModelVersion: "1", ModelSum: "0a", Execution: "generated", Stages: &nodev1.Stages{Candidates: 5, Scored: 3}, Partitions: &nodev1.Partitions{
+		Protocol: Protocol, ScoringNs: 1 << 33, Model: "m", WithheldBytes: 1 << 40, ModelVersion: "1", ModelSum: "0a", WeightsSum: "0b", Execution: "generated", Stages: &nodev1.Stages{Candidates: 5, Scored: 3}, Partitions: &nodev1.Partitions{
 			Answered: []int32{1, 700}, AppliedContent: []int64{5, -1}, AppliedFeatures: []int64{0, 1 << 40}, LagMs: []int64{0, 7},
 		},
 		Items: []*nodev1.Item{

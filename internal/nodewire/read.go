@@ -119,6 +119,10 @@ func readRequest(b []byte, m *nodev1.QueryRequest) bool {
 			m.MaxBytes = int64(f.bits)
 		case 41<<3 | length:
 			m.ServedKey = bytes.Clone(f.bytes)
+		case 44<<3 | length:
+			ok = f.own(&m.Weights)
+		case 45<<3 | length:
+			ok = f.own(&m.WeightsSum)
 		case 50<<3 | varint:
 			m.GivesWay = protowire.DecodeBool(f.bits)
 		default:
@@ -247,6 +251,8 @@ func readResponse(b []byte, m *nodev1.QueryResponse) bool {
 			ok = f.own(&m.ModelSum)
 		case 40<<3 | varint:
 			m.WithheldBytes = int64(f.bits)
+		case 44<<3 | length:
+			ok = f.own(&m.WeightsSum)
 		case 50<<3 | varint:
 			m.Protocol = int32(f.bits)
 		case 51<<3 | varint:

@@ -21,7 +21,7 @@ type writer struct {
 
 // requestRoom returns about how many bytes a request takes.
 func requestRoom(m *nodev1.QueryRequest) int {
-	return len(m.Entities) + len(m.Filter) + len(m.RequestFilter) + 8*len(m.Exclude) + 512
+	return len(m.Entities) + len(m.Filter) + len(m.RequestFilter) + len(m.Weights) + 8*len(m.Exclude) + 512
 }
 
 func (w *writer) request(m *nodev1.QueryRequest) {
@@ -62,6 +62,8 @@ func (w *writer) request(m *nodev1.QueryRequest) {
 	if len(m.ServedKey) > 0 {
 		w.bytes(41, m.ServedKey)
 	}
+	w.nonempty(44, m.Weights)
+	w.nonempty(45, m.WeightsSum)
 	if m.GivesWay {
 		w.number(50, 1)
 	}
@@ -173,6 +175,7 @@ func (w *writer) response(m *nodev1.QueryResponse) {
 	}
 	w.nonempty(12, m.ModelSum)
 	w.number(40, m.WithheldBytes)
+	w.nonempty(44, m.WeightsSum)
 	w.number(50, int64(m.Protocol))
 	w.number(51, m.ScoringNs)
 }

@@ -19,8 +19,9 @@ type Query struct {
 	Score    Score
 	Viewer   millrace.Viewer
 	Limit    int
-	Cap      int  // best candidates kept of each entity; 0 keeps all
-	Distinct bool // rank objects rather than records
+	Cap      int                     // best candidates kept of each entity; 0 keeps all
+	Caps     map[millrace.Entity]int // in place of Cap, of some
+	Distinct bool                    // rank objects rather than records
 }
 
 // Answer is what a feed shows: items best first, and how many candidates each
@@ -50,7 +51,7 @@ func (f *Feed) Query(q Query) Answer {
 	kept := f.filter(&q, f.candidates(&q), &a.Stages)
 	ranked := rank(&q, kept)
 	a.Stages.Scored = len(ranked)
-	capped := capEntities(ranked, q.Cap)
+	capped := capEntities(ranked, &q)
 	a.Stages.Capped = len(ranked) - len(capped)
 	if q.Distinct {
 		a.Items = topObjects(capped, q.Limit)
@@ -151,15 +152,21 @@ func compareRanks(a, b millrace.Rank) int {
 	return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.ID, b.ID), compareTimelines(a.Timeline, b.Timeline))
 }
 
-// capEntities keeps the best n items of each entity; 0 keeps all.
-func capEntities(ranked []Item, n int) []Item {
-	if n == 0 {
-		return ranked
+// capOf returns how many candidates are kept of an entity; 0 keeps all.
+func (q *Query) capOf(e millrace.Entity) int {
+	if n, own := q.Caps[e]; own {
+		return n
 	}
+	return q.Cap
+}
+
+// capEntities keeps the best items of each entity.
+func capEntities(ranked []Item, q *Query) []Item {
 	var kept []Item
 	seen := map[millrace.Entity]int{}
 	for _, it := range ranked {
-		if seen[it.Entity]++; seen[it.Entity] <= n {
+		n := q.capOf(it.Entity)
+		if seen[it.Entity]++; n == 0 || seen[it.Entity] <= n {
 			kept = append(kept, it)
 		}
 	}

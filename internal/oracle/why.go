@@ -75,8 +75,8 @@ func (j *Judge) scored(it Item, v Verdict) Verdict {
 			better = append(better, o.Rank)
 		}
 	}
-	if j.q.Cap > 0 && len(better) >= j.q.Cap {
-		v.Stage, v.Rivals = "capped", better[:j.q.Cap]
+	if n := j.q.capOf(it.Entity); n > 0 && len(better) >= n {
+		v.Stage, v.Rivals = "capped", better[:n]
 		return v
 	}
 	at := slices.IndexFunc(items, func(o Item) bool { return o.Object == it.Object })

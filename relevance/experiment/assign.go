@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/slot"
 )
 
-// Assignment is what a viewer, or an entity, gets of a feed.
+// Assignment is what a viewer gets of a feed.
 type Assignment struct {
 	Experiments []Assigned // at most one of a layer, in the order of the layers' names
 	HeldOut     []string   // layers in whose holdout the unit is
@@ -151,21 +151,6 @@ func short(v *millrace.Viewer) *millrace.Viewer {
 	return v
 }
 
-// AssignEntity returns what an entity gets in a feed, by the layers of entities,
-// whoever looks.
-func (s *Set) AssignEntity(feed string, e millrace.Entity) (a Assignment) {
-	f := s.feeds[feed]
-	if f == nil {
-		return a
-	}
-	for _, l := range f.layers {
-		if l.kind == ofEntity {
-			a.add(l, s.dealt(l, f, string(e), &millrace.Viewer{ID: string(e)}))
-		}
-	}
-	return a
-}
-
 func (a *Assignment) add(l *layer, d dealt) {
 	switch {
 	case d.e != nil:
@@ -189,8 +174,7 @@ type dealt struct {
 	heldOut bool
 }
 
-// dealt deals a unit of a viewer. In a layer of entities the viewer's id is the
-// entity.
+// dealt deals a unit of a viewer.
 func (s *Set) dealt(l *layer, f *feed, unit string, v *millrace.Viewer) dealt {
 	if len(l.forced) > 0 && v != nil {
 		for _, x := range l.forced[v.ID] {

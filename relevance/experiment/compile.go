@@ -6,10 +6,12 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/slot"
 )
 
@@ -65,8 +67,9 @@ type compiled struct {
 
 // feed is what deals to a feed.
 type feed struct {
-	layers  []*layer // with an experiment that assigns
-	targets bool     // one of them has a targeting
+	layers   []*layer  // with an experiment that assigns
+	targets  bool      // one of them has a targeting
+	division *Division // of its answers' entities
 }
 
 // place is where a definition stands.
@@ -110,11 +113,14 @@ type compiler struct {
 	faults       []*faults // of each document
 	layersByName map[string]*layer
 	byName       map[string]*compiled
-	salts        map[string]string            // the layers that have them
-	owner        map[*layer][]*compiled       // of each slot
-	setters      map[setter]*compiled         // the first to set a parameter of a feed
-	targeting    map[string]map[*layer]int    // bytes, the most of a layer, by feed
-	forces       map[*layer]map[forces]string // the experiments that force a viewer, by feed
+	salts        map[string]string              // the layers that have them
+	owner        map[*layer][]*compiled         // of each slot
+	setters      map[setter]*compiled           // the first to set a parameter of a feed
+	targeting    map[string]map[*layer]int      // bytes, the most of a layer, by feed
+	forces       map[*layer]map[forces]string   // the experiments that force a viewer, by feed
+	groups       map[string]map[*layer][]uint64 // what variants of entities set, by feed
+	drafts       map[string]*compiled           // an experiment that interleaves, by feed
+	divides      map[string]*compiled           // one of entities
 }
 
 type setter struct {
@@ -223,9 +229,15 @@ func (e *compiled) compile() {
 	}
 }
 
-// sum is SHA-256 of an experiment's canonical form: JSON of all that decides
-// about an assignment but for its state, everything in one order.
+// sum is SHA-256 of an experiment's canonical form.
 func (e *compiled) sum() string {
+	sum := sha256.Sum256(e.form(e.Share))
+	return hex.EncodeToString(sum[:])
+}
+
+// form is JSON of all that decides about an assignment but for the state,
+// everything in one order.
+func (e *compiled) form(share int) []byte {
 	form := struct {
 		Layer, Salt, Unit, Experiment string
 		Feeds                         []string
@@ -235,7 +247,7 @@ func (e *compiled) sum() string {
 		Targeting                     []string
 		Variants                      []Variant
 		Forced                        map[string]string
-	}{e.Layer, e.layer.Salt, e.layer.Unit, e.Name, sorted(e.Feeds), e.slots, e.Share, e.Monitored, e.clauses(), nil, nil}
+	}{e.Layer, e.layer.Salt, e.layer.Unit, e.Name, sorted(e.Feeds), e.slots, share, e.Monitored, e.clauses(), nil, nil}
 	if len(e.Forced) > 0 { // {} is as good as nothing
 		form.Forced = e.Forced
 	}
@@ -247,8 +259,7 @@ func (e *compiled) sum() string {
 	if err != nil {
 		panic(err) // numbers are finite
 	}
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
+	return b
 }
 
 // sum is of what a variant sets, the types in one order.
@@ -282,6 +293,7 @@ func (c *compiler) checkAgainstAll(e *compiled) {
 	if e.layer.kind == ofEntity {
 		c.checkOfEntities(e)
 	}
+	c.checkDrafts(e)
 	if c.known != nil {
 		c.checkKnown(e)
 	}
@@ -442,15 +454,80 @@ func (c *compiler) checkTargeting(e *compiled) {
 // checkOfEntities refuses what cannot differ between the entities of one
 // answer.
 func (c *compiler) checkOfEntities(e *compiled) {
-	if e.Targeting != "" {
-		c.faultf(e.at, ".targeting", "use a layer of viewers, or leave it out", "layer %s divides entities, whatever the viewer", e.Layer)
+	const ofViewers = "use a layer of viewers, or leave it out"
+	for _, x := range []struct {
+		field string
+		set   bool
+		why   string
+	}{
+		{".targeting", e.Targeting != "", "layer %s divides entities, whatever the viewer"},
+		{".ramp", e.Ramp != nil, "layer %s divides entities, and coordinators compare viewers"},
+		{".guards", e.Guards != nil, "layer %s divides entities, and coordinators compare viewers"},
+		{".outcomes", e.Outcomes != nil, "layer %s divides entities, and outcomes are counted by viewer; an export has them by item"},
+	} {
+		if x.set {
+			c.faultf(e.at, x.field, ofViewers, x.why, e.Layer)
+		}
 	}
 	for i, v := range e.Variants {
-		for _, parameter := range v.Set.parameters() {
-			if parameter == OfModel || parameter == OfSpacing || parameter == OfLimit {
-				c.faultf(e.at, fmt.Sprintf(".variants[%d].set", i), "use a layer of viewers, or set filter, window, types or cap_per_entity",
-					"%s is one for a whole answer, and layer %s divides its entities", parameter, e.Layer)
+		for field, set := range map[string]bool{"interleave": v.Set.Interleave != nil, "spacing": v.Set.Spacing != nil, "limit": v.Set.Limit != 0} {
+			if set {
+				c.faultf(e.at, fmt.Sprintf(".variants[%d].set.%s", i, field), "use a layer of viewers, or set model, weights, filter, window, types or cap_per_entity",
+					"it is one for a whole answer, and layer %s divides its entities", e.Layer)
 			}
+		}
+	}
+	c.checkGroups(e)
+}
+
+// checkGroups bounds how many questions an answer takes: one for each
+// combination of what the variants of its entities set.
+func (c *compiler) checkGroups(e *compiled) {
+	if c.groups == nil {
+		c.groups = map[string]map[*layer][]uint64{}
+	}
+	for _, name := range e.Feeds {
+		if c.groups[name] == nil {
+			c.groups[name] = map[*layer][]uint64{}
+		}
+		of := c.groups[name]
+		for i := range e.Variants {
+			if s := &e.Variants[i].Set; !s.Nothing() && !slices.Contains(of[e.layer], s.sum()) {
+				of[e.layer] = append(of[e.layer], s.sum())
+			}
+		}
+		n := 1
+		for _, sums := range of {
+			n *= 1 + len(sums)
+		}
+		if n > MaxGroups {
+			c.faultf(e.at, ".variants", "put them into one layer, or stop some", "entities of one answer of feed %s could be of %d groups, more than %d, each of which is asked for by itself", name, n, MaxGroups)
+			return
+		}
+	}
+}
+
+// checkDrafts refuses two models that draft a page whose entities are divided:
+// there would be no ranking of each model.
+func (c *compiler) checkDrafts(e *compiled) {
+	if c.drafts == nil {
+		c.drafts, c.divides = map[string]*compiled{}, map[string]*compiled{}
+	}
+	for _, name := range e.Feeds {
+		drafts := slices.ContainsFunc(e.Variants, func(v Variant) bool { return v.Set.Interleave != nil })
+		if drafts {
+			c.drafts[name] = e
+		}
+		if e.layer.kind == ofEntity {
+			c.divides[name] = e
+		}
+		other := c.divides[name]
+		if !drafts {
+			other = c.drafts[name]
+		}
+		if other != nil && other != e && (drafts || e.layer.kind == ofEntity) {
+			c.faultf(e.at, ".variants", "stop that one first, or use another feed", "of feed %s, two models draft the page or its entities are divided, and experiment %s%s does the other", name, other.Name, c.in(other.at))
+			return
 		}
 	}
 }
@@ -478,10 +555,36 @@ func (c *compiler) checkKnown(e *compiled) {
 				c.faultf(e.at, at, "push it first", "no model %s serves", m)
 			}
 		}
+		c.checkWeights(e, &v.Set, at)
 		if v.Set.Filter != nil && *v.Set.Filter != "" {
 			if err := c.known.CheckFilter(*v.Set.Filter); err != nil {
 				c.faultf(e.at, at+".filter", "", "%v", err)
 			}
+		}
+	}
+}
+
+// checkWeights refuses what are no parameters of the model that they are set of.
+// One that does not serve is told already.
+func (c *compiler) checkWeights(e *compiled, s *Sets, at string) {
+	if len(s.Weights) == 0 || s.Model != "" && !c.known.HasModel(s.Model) {
+		return
+	}
+	feeds := e.Feeds
+	if s.Model != "" {
+		feeds = feeds[:1] // of which it is the same
+	}
+	for _, name := range feeds {
+		if !c.known.HasFeed(name) {
+			continue
+		}
+		err := c.known.CheckWeights(name, s.Model, s.Weights)
+		var why *millrace.Error
+		switch {
+		case errors.As(err, &why):
+			c.faultf(e.at, at+".weights", why.WayOut, "%s", why.Detail)
+		case err != nil:
+			c.faultf(e.at, at+".weights", "", "%v", err)
 		}
 	}
 }
@@ -536,5 +639,17 @@ func (c *compiler) deal() {
 	}
 	for _, f := range c.feeds {
 		slices.SortFunc(f.layers, func(a, b *layer) int { return cmp.Compare(a.Name, b.Name) })
+		var from []dealing
+		for _, e := range c.experiments {
+			if e.layer.kind != ofEntity || !slices.Contains(e.feeds, f) {
+				continue
+			}
+			share := e.Share
+			if e.State != Running {
+				share = 0
+			}
+			from = append(from, e.dealing(share))
+		}
+		f.division = divisionOf(from)
 	}
 }

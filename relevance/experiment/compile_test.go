@@ -85,21 +85,57 @@ func TestLayerOfEntities(t *testing.T) {
 	if a := s.Assign("home", randomViewer(random(1))); len(a.Experiments) != 0 {
 		t.Errorf("a viewer has %+v", a)
 	}
-	if a := s.AssignEntity("home", "member:1"); len(a.Experiments) != 1 || a.Experiments[0].Unit != "member:1" {
-		t.Errorf("an entity has %+v", a)
+	const set, share = "cap_per_entity: 1", "share: 10000"
+	for _, with := range []string{"model: m", "weights: {a: 1}", "filter: record.x", "window: 1h", "types: [a]", "model: m, cap_per_entity: 2"} {
+		compile(t, replace(ofEntities, "cap_per_entity: 1, filter: record.likes > 1", with))
 	}
-	if a := s.AssignEntity("recent", "member:1"); len(a.Experiments) != 0 {
-		t.Errorf("for another feed an entity has %+v", a)
-	}
-	for _, c := range [][2]string{
-		{"cap_per_entity: 1", "model: m"}, {"cap_per_entity: 1", "interleave: [a, b]"}, {"cap_per_entity: 1", "weights: {a: 1}"}, {"cap_per_entity: 1", "limit: 3"},
-		{"cap_per_entity: 1", "spacing: {entity: 1}"}, {"share: 10000", "share: 10000\n    targeting: viewer.a == 1"},
+	for _, c := range [][3]string{
+		{set, "interleave: [a, b]", "variants[1].set.interleave: it is one for a whole answer"}, {set, "limit: 3", "variants[1].set.limit: it is one for a whole answer"},
+		{set, "spacing: {entity: 1}", "variants[1].set.spacing: it is one for a whole answer"}, {share, share + "\n    targeting: viewer.a == 1", "targeting: layer density divides entities"},
+		{share, share + "\n    guards: {empty: 1.5}", "guards: layer density divides entities"}, {share, share + "\n    outcomes: {topic: a, actions: [b]}", "outcomes: layer density divides entities"},
+		{share, share + "\n    ramp: {steps: [1], least: 1h}\n    guards: {empty: 1.5}", "ramp: layer density divides entities"},
 	} {
 		_, err := Compile([]Document{parse(t, replace(ofEntities, c[0], c[1]))}, nil)
-		if err == nil || !strings.Contains(err.Error(), "use a layer of viewers") {
+		if err == nil || !strings.Contains(err.Error(), c[2]) || !strings.Contains(err.Error(), "use a layer of viewers") {
 			t.Errorf("%s: %v", c[1], err)
 		}
 	}
+}
+
+// An answer whose entities are divided is one question for each group, so there
+// are not many; and none of two rankings that draft a page.
+func TestGroupsAreBounded(t *testing.T) {
+	variants := func(n int, set string) string {
+		text := fmt.Sprintf("{name: c, weight: %d}", 10_000-100*n)
+		for i := range n {
+			text += fmt.Sprintf(", {name: v%d, weight: 100, set: {%s}}", i, fmt.Sprintf(set, i+1))
+		}
+		return text
+	}
+	layers := func(n, m int) string {
+		return fmt.Sprintf(`
+layers: [{name: a, salt: a, unit: entity}, {name: b, salt: b, unit: entity}]
+experiments:
+  - {name: x, layer: a, feeds: [home], state: running, slots: [0-99], share: 10000, variants: [%s]}
+  - {name: y, layer: b, feeds: [home], state: running, slots: [0-99], share: 10000, variants: [%s]}
+  - {name: z, layer: a, feeds: [home], state: draft, slots: [100-199], share: 10000, variants: [%s]}
+`, variants(n, "window: %dh"), variants(m, "cap_per_entity: %d"), variants(1, "window: %dh"))
+	}
+	compile(t, layers(3, 3)) // what z sets x sets too
+	_, err := Compile([]Document{parse(t, layers(4, 3))}, nil)
+	if err == nil || !strings.Contains(err.Error(), "experiments[1].variants: entities of one answer of feed home could be of 20 groups, more than 16") {
+		t.Errorf("%v", err)
+	}
+	drafts := `
+layers: [{name: v, salt: v, unit: viewer}]
+experiments: [{name: d, layer: v, feeds: [home], state: running, slots: [0-99], share: 10000, variants: [{name: a, weight: 10000, set: {interleave: [m, n]}}]}]
+`
+	for _, docs := range [][]Document{{parse(t, drafts), parse(t, layers(1, 1))}, {parse(t, layers(1, 1)), parse(t, drafts)}} {
+		if _, err := Compile(docs, nil); err == nil || !strings.Contains(err.Error(), "two models draft the page or its entities are divided") {
+			t.Errorf("%v", err)
+		}
+	}
+	compile(t, layers(1, 1), replace(drafts, "[home]", "[recent]"))
 }
 
 func TestKnown(t *testing.T) {
@@ -121,7 +157,18 @@ func TestKnown(t *testing.T) {
 	if _, err = Compile(docs, names{"feed home", "model home2"}); err == nil || !strings.Contains(err.Error(), "experiments[0].variants[1].set.filter: filter: no field nosuch in record") {
 		t.Errorf("a filter that nodes refuse: %v", err)
 	}
-	docs[1] = parse(t, replace(second, "running", "stopped"))
+	docs = []Document{parse(t, replace(shown, "model: home2", "weights: {likes: 1, lieks: 2}"))}
+	if _, err = Compile(docs, names{"feed home", "weight home//likes"}); err == nil || !strings.Contains(err.Error(), "line 17, column 56: experiments[0].variants[1].set.weights: no parameter lieks; did you mean likes?") {
+		t.Errorf("weights that nodes refuse: %v", err)
+	}
+	if _, err = Compile(docs, names{"feed home", "weight home//likes", "weight home//lieks"}); err != nil {
+		t.Errorf("weights that they take: %v", err)
+	}
+	docs = []Document{parse(t, replace(shown, "model: home2", "model: home2, weights: {likes: 1}"))}
+	if _, err = Compile(docs, names{"feed home", "model home2", "weight home/home2/likes"}); err != nil {
+		t.Errorf("weights of the variant's model: %v", err)
+	}
+	docs = []Document{parse(t, shown), parse(t, replace(second, "running", "stopped"))}
 	if _, err = Compile(docs, names{"feed home", "model home2"}); err != nil {
 		t.Errorf("a stopped one: %v", err)
 	}

@@ -48,6 +48,7 @@ const (
 	MaxForced         = 100   // viewers or entities of an experiment
 	MaxTargetingBytes = 4_000 // of an experiment, and of all that one viewer can meet in a feed
 	MaxWeights        = 100   // of a model, of a variant
+	MaxGroups         = 16    // of the entities of an answer
 )
 
 // The bounds of what a variant sets are those of a feed.
@@ -126,8 +127,8 @@ type Sets struct {
 	Model string `yaml:"model,omitempty" json:"model,omitempty"`
 	// Interleave are two models whose rankings draft one page in turns.
 	Interleave []string `yaml:"interleave,omitempty" json:"interleave,omitempty"`
-	// Weights replace weights of Model, or of the feed's own: by feature, or by
-	// feature.value for a category.
+	// Weights stand in place of those of Model, or of the feed's own: by feature,
+	// or by feature.value for a category, bias, or tables.name.key.
 	Weights      map[string]float64     `yaml:"weights,omitempty" json:"weights,omitempty"`
 	Filter       *string                `yaml:"filter,omitempty" json:"filter,omitempty"` // "": none
 	Window       *time.Duration         `yaml:"window,omitempty" json:"window,omitempty"` // 0: no limit
@@ -167,6 +168,9 @@ type Known interface {
 	IsPrivate(feed string) bool
 	// CheckFilter returns why index nodes would refuse a filter, or nil.
 	CheckFilter(src string) error
+	// CheckWeights returns why index nodes would refuse weights of a model, or of
+	// a feed's own if none is named, or nil.
+	CheckWeights(feed, model string, set map[string]float64) error
 }
 
 // Parse reads a document in YAML and reports all that is wrong with it by

@@ -45,7 +45,7 @@ func (s *Set) Explain(feed string, v *millrace.Viewer) []Explanation {
 	return s.explain(feed, v, func(l *layer) string { return l.unitOf(v) }, false)
 }
 
-// ExplainEntity is Explain for an entity and [Set.AssignEntity].
+// ExplainEntity is Explain for an entity and [Division.Deal].
 func (s *Set) ExplainEntity(feed string, e millrace.Entity) []Explanation {
 	return s.explain(feed, &millrace.Viewer{ID: string(e)}, func(*layer) string { return string(e) }, true)
 }
@@ -86,7 +86,7 @@ func (x *Explanation) explain(s *Set, e *compiled, feed string, v *millrace.View
 		x.because(CauseFeed, "it applies to %s, not to %q", strings.Join(e.Feeds, ", "), feed)
 	case by != nil && by.e == e:
 		x.Unit, x.Variant = v.ID, e.arms[by.arm].Variant
-		x.because(CauseForced, "the definition names %q for %s", v.ID, x.Variant)
+		x.because(CauseForced, "the definition names %q for %s%s", v.ID, x.Variant, e.variants[by.arm].Set.weightsText())
 	case by != nil:
 		x.because(CauseElsewhere, "experiment %s of the same layer names %q", by.e.Name, v.ID)
 	case x.Unit == "" && e.layer.kind == ofAttribute:
@@ -126,7 +126,7 @@ func (x *Explanation) explainTargeting(e *compiled, v *millrace.Viewer) {
 		arm := slot.ArmOf(e.arms, draw)
 		x.Variant = e.arms[arm].Variant
 		r := drawsOf(e.arms)[arm]
-		x.because(CauseDealt, "slot %d is in use (%s), and draw %d is %s's (%d-%d)", x.Slot, textOf(e.used), draw, x.Variant, r.From, r.To)
+		x.because(CauseDealt, "slot %d is in use (%s), and draw %d is %s's (%d-%d)%s", x.Slot, textOf(e.used), draw, x.Variant, r.From, r.To, e.variants[arm].Set.weightsText())
 		return
 	}
 	x.Clause = e.target.clauses[d.Clause]

@@ -28,6 +28,7 @@ func TestExplain(t *testing.T) {
 		{"feed", []string{shown}, "recent", german, CauseFeed, `it applies to home, not to "recent"`},
 		{"forced", []string{shown}, "home", &millrace.Viewer{ID: "alice"}, CauseForced, `the definition names "alice" for treatment`},
 		{"forced in a draft", []string{replace(shown, "running", "draft")}, "home", &millrace.Viewer{ID: "alice"}, CauseForced, `the definition names "alice" for treatment`},
+		{"weights", []string{replace(shown, "model: home2", "weights: {likes: 3, type.post: 1}")}, "home", &millrace.Viewer{ID: "alice"}, CauseForced, `the definition names "alice" for treatment; it sets weights 3a70dbbed615`},
 		{"elsewhere", []string{shown, replace(third, "share: 10000", "share: 10000\n    forced: {bob: only}")}, "home", &millrace.Viewer{ID: "bob"}, CauseElsewhere, `experiment longer of the same layer names "bob"`},
 		{"no id", []string{shown}, "home", &millrace.Viewer{}, CauseUnit, "layer ranking divides by viewer, and it has no id"},
 		{"nobody", []string{shown}, "home", nil, CauseUnit, "layer ranking divides by viewer, and it has no id"},

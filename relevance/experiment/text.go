@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/slot"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
 // textOf writes slots as a definition does: "0-499, 600".
@@ -42,6 +43,14 @@ func (s *Sets) String() string {
 		return err.Error()
 	}
 	return string(b)
+}
+
+// weightsText tells weights that are set, by the checksum that receipts have.
+func (s *Sets) weightsText() string {
+	if len(s.Weights) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; it sets weights %.12s", weights.Sum(weights.Form(s.Weights)))
 }
 
 // Nothing reports whether a variant leaves the feed as it is defined.

@@ -53,6 +53,15 @@ func (n names) CheckFilter(src string) error {
 	return nil
 }
 
+func (n names) CheckWeights(feed, model string, set map[string]float64) error {
+	for name := range set {
+		if !n.has("weight", feed+"/"+model+"/"+name) {
+			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights", Detail: "no parameter " + name, WayOut: "did you mean likes?"}
+		}
+	}
+	return nil
+}
+
 func parse(t testing.TB, src string) Document {
 	t.Helper()
 	d, err := Parse("test.yaml", []byte(src))

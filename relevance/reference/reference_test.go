@@ -91,3 +91,38 @@ func FuzzJoint(f *testing.F) {
 	f.Add(uint64(0))
 	f.Fuzz(func(t *testing.T, seed uint64) { compareJoint(t, seed) })
 }
+
+// TestWeightedEqualsReference gives random specs other weights.
+func TestWeightedEqualsReference(t *testing.T) {
+	checked := 0
+	for seed := range uint64(150) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		m, err := relevance.Parse("random.yaml", []byte(Spec(r, "random")), Schemas)
+		if err != nil {
+			continue
+		}
+		set := map[string]float64{"bias": r.NormFloat64()}
+		for name, w := range m.Parameters().Weights {
+			if w.Table == nil {
+				set[name] = r.NormFloat64()
+				continue
+			}
+			for key := range w.Table.Strings {
+				set[name+"."+key] = r.NormFloat64()
+			}
+		}
+		weighted, err := m.Weighted(set)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for _, m := range []*relevance.Model{m, weighted} {
+			if err := Compare(r, m, Schemas["test.Every"].Layout, nil); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+		}
+		checked++
+	}
+	if checked < 100 {
+		t.Errorf("only %d of the specs were accepted", checked)
+	}
+}

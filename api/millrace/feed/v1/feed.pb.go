@@ -955,7 +955,8 @@ type Receipt struct {
 	Variants map[string]string `protobuf:"bytes,4,rep,name=variants,proto3" json:"variants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Of the assignment of partitions that the request was routed by.
 	MapEpoch int64 `protobuf:"varint,5,opt,name=map_epoch,json=mapEpoch,proto3" json:"map_epoch,omitempty"`
-	// One for each node that answered.
+	// One for each node that answered. Where a layer divides entities, groups of them
+	// are asked for by themselves: it has what all of these answers include.
 	Applied []*Applied `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
 	// The instant the scores were computed for.
 	AsOf *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
@@ -977,9 +978,14 @@ type Receipt struct {
 	AppliedDigest string `protobuf:"bytes,30,opt,name=applied_digest,json=appliedDigest,proto3" json:"applied_digest,omitempty"`
 	// The model and version that was to score, such as "likes 2", where it is
 	// condemned and model, the last good one, scores in its place.
-	InPlaceOf     string `protobuf:"bytes,50,opt,name=in_place_of,json=inPlaceOf,proto3" json:"in_place_of,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	InPlaceOf string `protobuf:"bytes,50,opt,name=in_place_of,json=inPlaceOf,proto3" json:"in_place_of,omitempty"`
+	// The checksum of the weights that a variant set in place of the model's own;
+	// empty where none did. Several, as models, where a layer divides entities.
+	WeightsSum string `protobuf:"bytes,40,opt,name=weights_sum,json=weightsSum,proto3" json:"weights_sum,omitempty"`
+	// How many entities of the request have a variant, where a layer divides them.
+	EntityVariants []*EntityVariant `protobuf:"bytes,41,rep,name=entity_variants,json=entityVariants,proto3" json:"entity_variants,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Receipt) Reset() {
@@ -1110,6 +1116,84 @@ func (x *Receipt) GetInPlaceOf() string {
 	return ""
 }
 
+func (x *Receipt) GetWeightsSum() string {
+	if x != nil {
+		return x.WeightsSum
+	}
+	return ""
+}
+
+func (x *Receipt) GetEntityVariants() []*EntityVariant {
+	if x != nil {
+		return x.EntityVariants
+	}
+	return nil
+}
+
+// EntityVariant is how many entities of a request have a variant.
+type EntityVariant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Experiment string `protobuf:"bytes,1,opt,name=experiment,proto3" json:"experiment,omitempty"`
+	// Its name.
+	Variant string `protobuf:"bytes,2,opt,name=variant,proto3" json:"variant,omitempty"`
+	// Of the request.
+	Entities      int32 `protobuf:"varint,3,opt,name=entities,proto3" json:"entities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EntityVariant) Reset() {
+	*x = EntityVariant{}
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EntityVariant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EntityVariant) ProtoMessage() {}
+
+func (x *EntityVariant) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EntityVariant.ProtoReflect.Descriptor instead.
+func (*EntityVariant) Descriptor() ([]byte, []int) {
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *EntityVariant) GetExperiment() string {
+	if x != nil {
+		return x.Experiment
+	}
+	return ""
+}
+
+func (x *EntityVariant) GetVariant() string {
+	if x != nil {
+		return x.Variant
+	}
+	return ""
+}
+
+func (x *EntityVariant) GetEntities() int32 {
+	if x != nil {
+		return x.Entities
+	}
+	return 0
+}
+
 // Draft is a team draft of two rankings (Radlinski, Kurup and Joachims 2008):
 // who picks first in each round follows from the seed, and which item is whose
 // is in the exposure of the answer.
@@ -1132,7 +1216,7 @@ type Draft struct {
 
 func (x *Draft) Reset() {
 	*x = Draft{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1228,7 @@ func (x *Draft) String() string {
 func (*Draft) ProtoMessage() {}
 
 func (x *Draft) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[11]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1241,7 @@ func (x *Draft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draft.ProtoReflect.Descriptor instead.
 func (*Draft) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{11}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Draft) GetModel() string {
@@ -1224,7 +1308,7 @@ type Applied struct {
 
 func (x *Applied) Reset() {
 	*x = Applied{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1320,7 @@ func (x *Applied) String() string {
 func (*Applied) ProtoMessage() {}
 
 func (x *Applied) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[12]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1333,7 @@ func (x *Applied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applied.ProtoReflect.Descriptor instead.
 func (*Applied) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{12}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Applied) GetNode() string {
@@ -1330,7 +1414,7 @@ type Explain struct {
 
 func (x *Explain) Reset() {
 	*x = Explain{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1342,7 +1426,7 @@ func (x *Explain) String() string {
 func (*Explain) ProtoMessage() {}
 
 func (x *Explain) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[13]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1355,7 +1439,7 @@ func (x *Explain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explain.ProtoReflect.Descriptor instead.
 func (*Explain) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{13}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Explain) GetCandidates() int64 {
@@ -1469,7 +1553,7 @@ type ClauseCounts struct {
 
 func (x *ClauseCounts) Reset() {
 	*x = ClauseCounts{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1565,7 @@ func (x *ClauseCounts) String() string {
 func (*ClauseCounts) ProtoMessage() {}
 
 func (x *ClauseCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[14]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1578,7 @@ func (x *ClauseCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClauseCounts.ProtoReflect.Descriptor instead.
 func (*ClauseCounts) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{14}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ClauseCounts) GetClause() string {
@@ -1551,7 +1635,7 @@ type BrokerTimes struct {
 
 func (x *BrokerTimes) Reset() {
 	*x = BrokerTimes{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1647,7 @@ func (x *BrokerTimes) String() string {
 func (*BrokerTimes) ProtoMessage() {}
 
 func (x *BrokerTimes) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[15]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1660,7 @@ func (x *BrokerTimes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrokerTimes.ProtoReflect.Descriptor instead.
 func (*BrokerTimes) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{15}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BrokerTimes) GetReadMillis() float64 {
@@ -1633,7 +1717,7 @@ type NodeTimes struct {
 
 func (x *NodeTimes) Reset() {
 	*x = NodeTimes{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1729,7 @@ func (x *NodeTimes) String() string {
 func (*NodeTimes) ProtoMessage() {}
 
 func (x *NodeTimes) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[16]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1742,7 @@ func (x *NodeTimes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeTimes.ProtoReflect.Descriptor instead.
 func (*NodeTimes) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{16}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NodeTimes) GetResolveMillis() float64 {
@@ -1721,7 +1805,7 @@ type NodeCall struct {
 
 func (x *NodeCall) Reset() {
 	*x = NodeCall{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1817,7 @@ func (x *NodeCall) String() string {
 func (*NodeCall) ProtoMessage() {}
 
 func (x *NodeCall) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[17]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1830,7 @@ func (x *NodeCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeCall.ProtoReflect.Descriptor instead.
 func (*NodeCall) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{17}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *NodeCall) GetNode() string {
@@ -1820,7 +1904,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1916,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[18]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1929,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{18}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WhyRequest) GetRequest() *GetFeedRequest {
@@ -1890,7 +1974,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +1986,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[19]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +1999,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{19}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WhyResponse) GetStage() string {
@@ -1991,7 +2075,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +2087,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[20]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +2100,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{20}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Finding) GetEntity() string {
@@ -2129,7 +2213,7 @@ type Rival struct {
 
 func (x *Rival) Reset() {
 	*x = Rival{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2141,7 +2225,7 @@ func (x *Rival) String() string {
 func (*Rival) ProtoMessage() {}
 
 func (x *Rival) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[21]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2154,7 +2238,7 @@ func (x *Rival) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rival.ProtoReflect.Descriptor instead.
 func (*Rival) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{21}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Rival) GetId() string {
@@ -2208,7 +2292,7 @@ type FilterClause struct {
 
 func (x *FilterClause) Reset() {
 	*x = FilterClause{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2304,7 @@ func (x *FilterClause) String() string {
 func (*FilterClause) ProtoMessage() {}
 
 func (x *FilterClause) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[22]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2317,7 @@ func (x *FilterClause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilterClause.ProtoReflect.Descriptor instead.
 func (*FilterClause) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{22}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FilterClause) GetClause() string {
@@ -2270,7 +2354,7 @@ type Operand struct {
 
 func (x *Operand) Reset() {
 	*x = Operand{}
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[23]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2366,7 @@ func (x *Operand) String() string {
 func (*Operand) ProtoMessage() {}
 
 func (x *Operand) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_feed_v1_feed_proto_msgTypes[23]
+	mi := &file_millrace_feed_v1_feed_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2379,7 @@ func (x *Operand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operand.ProtoReflect.Descriptor instead.
 func (*Operand) Descriptor() ([]byte, []int) {
-	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{23}
+	return file_millrace_feed_v1_feed_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Operand) GetName() string {
@@ -2396,7 +2480,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xd7\x04\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xc2\x05\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -2414,10 +2498,19 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\tanswer_id\x18\v \x01(\tR\banswerId\x12-\n" +
 	"\x05draft\x18\f \x01(\v2\x17.millrace.feed.v1.DraftR\x05draft\x12%\n" +
 	"\x0eapplied_digest\x18\x1e \x01(\tR\rappliedDigest\x12\x1e\n" +
-	"\vin_place_of\x182 \x01(\tR\tinPlaceOf\x1a;\n" +
+	"\vin_place_of\x182 \x01(\tR\tinPlaceOf\x12\x1f\n" +
+	"\vweights_sum\x18( \x01(\tR\n" +
+	"weightsSum\x12H\n" +
+	"\x0fentity_variants\x18) \x03(\v2\x1f.millrace.feed.v1.EntityVariantR\x0eentityVariants\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"e\n" +
+	"\rEntityVariant\x12\x1e\n" +
+	"\n" +
+	"experiment\x18\x01 \x01(\tR\n" +
+	"experiment\x12\x18\n" +
+	"\avariant\x18\x02 \x01(\tR\avariant\x12\x1a\n" +
+	"\bentities\x18\x03 \x01(\x05R\bentities\"\x82\x01\n" +
 	"\x05Draft\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x12\n" +
@@ -2541,7 +2634,7 @@ func file_millrace_feed_v1_feed_proto_rawDescGZIP() []byte {
 	return file_millrace_feed_v1_feed_proto_rawDescData
 }
 
-var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	(*GetFeedRequest)(nil),        // 0: millrace.feed.v1.GetFeedRequest
 	(*Viewer)(nil),                // 1: millrace.feed.v1.Viewer
@@ -2554,74 +2647,76 @@ var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	(*Coverage)(nil),              // 8: millrace.feed.v1.Coverage
 	(*Missing)(nil),               // 9: millrace.feed.v1.Missing
 	(*Receipt)(nil),               // 10: millrace.feed.v1.Receipt
-	(*Draft)(nil),                 // 11: millrace.feed.v1.Draft
-	(*Applied)(nil),               // 12: millrace.feed.v1.Applied
-	(*Explain)(nil),               // 13: millrace.feed.v1.Explain
-	(*ClauseCounts)(nil),          // 14: millrace.feed.v1.ClauseCounts
-	(*BrokerTimes)(nil),           // 15: millrace.feed.v1.BrokerTimes
-	(*NodeTimes)(nil),             // 16: millrace.feed.v1.NodeTimes
-	(*NodeCall)(nil),              // 17: millrace.feed.v1.NodeCall
-	(*WhyRequest)(nil),            // 18: millrace.feed.v1.WhyRequest
-	(*WhyResponse)(nil),           // 19: millrace.feed.v1.WhyResponse
-	(*Finding)(nil),               // 20: millrace.feed.v1.Finding
-	(*Rival)(nil),                 // 21: millrace.feed.v1.Rival
-	(*FilterClause)(nil),          // 22: millrace.feed.v1.FilterClause
-	(*Operand)(nil),               // 23: millrace.feed.v1.Operand
-	nil,                           // 24: millrace.feed.v1.Viewer.AttributesEntry
-	nil,                           // 25: millrace.feed.v1.Viewer.FeaturesEntry
-	nil,                           // 26: millrace.feed.v1.Receipt.VariantsEntry
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 28: google.protobuf.Struct
-	(*structpb.Value)(nil),        // 29: google.protobuf.Value
+	(*EntityVariant)(nil),         // 11: millrace.feed.v1.EntityVariant
+	(*Draft)(nil),                 // 12: millrace.feed.v1.Draft
+	(*Applied)(nil),               // 13: millrace.feed.v1.Applied
+	(*Explain)(nil),               // 14: millrace.feed.v1.Explain
+	(*ClauseCounts)(nil),          // 15: millrace.feed.v1.ClauseCounts
+	(*BrokerTimes)(nil),           // 16: millrace.feed.v1.BrokerTimes
+	(*NodeTimes)(nil),             // 17: millrace.feed.v1.NodeTimes
+	(*NodeCall)(nil),              // 18: millrace.feed.v1.NodeCall
+	(*WhyRequest)(nil),            // 19: millrace.feed.v1.WhyRequest
+	(*WhyResponse)(nil),           // 20: millrace.feed.v1.WhyResponse
+	(*Finding)(nil),               // 21: millrace.feed.v1.Finding
+	(*Rival)(nil),                 // 22: millrace.feed.v1.Rival
+	(*FilterClause)(nil),          // 23: millrace.feed.v1.FilterClause
+	(*Operand)(nil),               // 24: millrace.feed.v1.Operand
+	nil,                           // 25: millrace.feed.v1.Viewer.AttributesEntry
+	nil,                           // 26: millrace.feed.v1.Viewer.FeaturesEntry
+	nil,                           // 27: millrace.feed.v1.Receipt.VariantsEntry
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 29: google.protobuf.Struct
+	(*structpb.Value)(nil),        // 30: google.protobuf.Value
 }
 var file_millrace_feed_v1_feed_proto_depIdxs = []int32{
 	1,  // 0: millrace.feed.v1.GetFeedRequest.viewer:type_name -> millrace.feed.v1.Viewer
-	27, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
-	27, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
-	27, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
-	24, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
-	25, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
+	28, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
+	28, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
+	28, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
+	25, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
+	26, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
 	3,  // 6: millrace.feed.v1.GetFeedResponse.items:type_name -> millrace.feed.v1.Item
 	8,  // 7: millrace.feed.v1.GetFeedResponse.coverage:type_name -> millrace.feed.v1.Coverage
 	10, // 8: millrace.feed.v1.GetFeedResponse.receipt:type_name -> millrace.feed.v1.Receipt
-	13, // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
-	27, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
-	28, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
+	14, // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
+	28, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
+	29, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
 	7,  // 12: millrace.feed.v1.Item.also:type_name -> millrace.feed.v1.Also
 	4,  // 13: millrace.feed.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
 	6,  // 14: millrace.feed.v1.ItemExplain.features:type_name -> millrace.feed.v1.Contribution
 	5,  // 15: millrace.feed.v1.ItemExplain.shadow:type_name -> millrace.feed.v1.ShadowScore
-	29, // 16: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
-	27, // 17: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
+	30, // 16: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
+	28, // 17: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
 	9,  // 18: millrace.feed.v1.Coverage.missing:type_name -> millrace.feed.v1.Missing
-	26, // 19: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
-	12, // 20: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
-	27, // 21: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
-	11, // 22: millrace.feed.v1.Receipt.draft:type_name -> millrace.feed.v1.Draft
-	17, // 23: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
-	14, // 24: millrace.feed.v1.Explain.clauses:type_name -> millrace.feed.v1.ClauseCounts
-	15, // 25: millrace.feed.v1.Explain.times:type_name -> millrace.feed.v1.BrokerTimes
-	16, // 26: millrace.feed.v1.NodeCall.times:type_name -> millrace.feed.v1.NodeTimes
-	0,  // 27: millrace.feed.v1.WhyRequest.request:type_name -> millrace.feed.v1.GetFeedRequest
-	20, // 28: millrace.feed.v1.WhyResponse.findings:type_name -> millrace.feed.v1.Finding
-	8,  // 29: millrace.feed.v1.WhyResponse.coverage:type_name -> millrace.feed.v1.Coverage
-	10, // 30: millrace.feed.v1.WhyResponse.receipt:type_name -> millrace.feed.v1.Receipt
-	27, // 31: millrace.feed.v1.Finding.time:type_name -> google.protobuf.Timestamp
-	22, // 32: millrace.feed.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
-	21, // 33: millrace.feed.v1.Finding.rivals:type_name -> millrace.feed.v1.Rival
-	27, // 34: millrace.feed.v1.Rival.time:type_name -> google.protobuf.Timestamp
-	23, // 35: millrace.feed.v1.FilterClause.operands:type_name -> millrace.feed.v1.Operand
-	29, // 36: millrace.feed.v1.Operand.value:type_name -> google.protobuf.Value
-	29, // 37: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
-	0,  // 38: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
-	18, // 39: millrace.feed.v1.FeedService.Why:input_type -> millrace.feed.v1.WhyRequest
-	2,  // 40: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
-	19, // 41: millrace.feed.v1.FeedService.Why:output_type -> millrace.feed.v1.WhyResponse
-	40, // [40:42] is the sub-list for method output_type
-	38, // [38:40] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	27, // 19: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
+	13, // 20: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
+	28, // 21: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
+	12, // 22: millrace.feed.v1.Receipt.draft:type_name -> millrace.feed.v1.Draft
+	11, // 23: millrace.feed.v1.Receipt.entity_variants:type_name -> millrace.feed.v1.EntityVariant
+	18, // 24: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
+	15, // 25: millrace.feed.v1.Explain.clauses:type_name -> millrace.feed.v1.ClauseCounts
+	16, // 26: millrace.feed.v1.Explain.times:type_name -> millrace.feed.v1.BrokerTimes
+	17, // 27: millrace.feed.v1.NodeCall.times:type_name -> millrace.feed.v1.NodeTimes
+	0,  // 28: millrace.feed.v1.WhyRequest.request:type_name -> millrace.feed.v1.GetFeedRequest
+	21, // 29: millrace.feed.v1.WhyResponse.findings:type_name -> millrace.feed.v1.Finding
+	8,  // 30: millrace.feed.v1.WhyResponse.coverage:type_name -> millrace.feed.v1.Coverage
+	10, // 31: millrace.feed.v1.WhyResponse.receipt:type_name -> millrace.feed.v1.Receipt
+	28, // 32: millrace.feed.v1.Finding.time:type_name -> google.protobuf.Timestamp
+	23, // 33: millrace.feed.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
+	22, // 34: millrace.feed.v1.Finding.rivals:type_name -> millrace.feed.v1.Rival
+	28, // 35: millrace.feed.v1.Rival.time:type_name -> google.protobuf.Timestamp
+	24, // 36: millrace.feed.v1.FilterClause.operands:type_name -> millrace.feed.v1.Operand
+	30, // 37: millrace.feed.v1.Operand.value:type_name -> google.protobuf.Value
+	30, // 38: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
+	0,  // 39: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
+	19, // 40: millrace.feed.v1.FeedService.Why:input_type -> millrace.feed.v1.WhyRequest
+	2,  // 41: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
+	20, // 42: millrace.feed.v1.FeedService.Why:output_type -> millrace.feed.v1.WhyResponse
+	41, // [41:43] is the sub-list for method output_type
+	39, // [39:41] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_millrace_feed_v1_feed_proto_init() }
@@ -2630,14 +2725,14 @@ func file_millrace_feed_v1_feed_proto_init() {
 		return
 	}
 	file_millrace_feed_v1_feed_proto_msgTypes[0].OneofWrappers = []any{}
-	file_millrace_feed_v1_feed_proto_msgTypes[20].OneofWrappers = []any{}
+	file_millrace_feed_v1_feed_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_feed_v1_feed_proto_rawDesc), len(file_millrace_feed_v1_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

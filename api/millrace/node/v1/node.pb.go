@@ -84,7 +84,12 @@ type QueryRequest struct {
 	GivesWay bool `protobuf:"varint,50,opt,name=gives_way,json=givesWay,proto3" json:"gives_way,omitempty"`
 	// Tells what the models cost, and which of their features the items lack: see
 	// QueryResponse.lacking and Ranking.
-	Measure       bool `protobuf:"varint,51,opt,name=measure,proto3" json:"measure,omitempty"`
+	Measure bool `protobuf:"varint,51,opt,name=measure,proto3" json:"measure,omitempty"`
+	// Weights that stand in place of the model's own, and the SHA-256 of this text
+	// in hex; see package relevance/weights. Shadows and further rankings have
+	// their own.
+	Weights       string `protobuf:"bytes,44,opt,name=weights,proto3" json:"weights,omitempty"`
+	WeightsSum    string `protobuf:"bytes,45,opt,name=weights_sum,json=weightsSum,proto3" json:"weights_sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -294,6 +299,20 @@ func (x *QueryRequest) GetMeasure() bool {
 	return false
 }
 
+func (x *QueryRequest) GetWeights() string {
+	if x != nil {
+		return x.Weights
+	}
+	return ""
+}
+
+func (x *QueryRequest) GetWeightsSum() string {
+	if x != nil {
+		return x.WeightsSum
+	}
+	return ""
+}
+
 // Model names one version of a model, as the fields of QueryRequest do.
 type Model struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -385,6 +404,8 @@ type QueryResponse struct {
 	Beside []*Ranking `protobuf:"bytes,42,rep,name=beside,proto3" json:"beside,omitempty"`
 	// The names of the values in Item.features, in the order of the model's spec.
 	FeatureNames []string `protobuf:"bytes,43,rep,name=feature_names,json=featureNames,proto3" json:"feature_names,omitempty"`
+	// As QueryRequest.weights_sum, of the weights that were scored by.
+	WeightsSum string `protobuf:"bytes,44,opt,name=weights_sum,json=weightsSum,proto3" json:"weights_sum,omitempty"`
 	// What the node understands of a request; see the Go constant Protocol of
 	// internal/nodewire. A node that does not say understands 0.
 	Protocol int32 `protobuf:"varint,50,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -539,6 +560,13 @@ func (x *QueryResponse) GetFeatureNames() []string {
 		return x.FeatureNames
 	}
 	return nil
+}
+
+func (x *QueryResponse) GetWeightsSum() string {
+	if x != nil {
+		return x.WeightsSum
+	}
+	return ""
 }
 
 func (x *QueryResponse) GetProtocol() int32 {
@@ -2360,7 +2388,7 @@ var File_millrace_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xab\x06\n" +
+	"\x1bmillrace/node/v1/node.proto\x12\x10millrace.node.v1\x1a\x1bmillrace/feed/v1/feed.proto\"\xe6\x06\n" +
 	"\fQueryRequest\x12\x1a\n" +
 	"\bentities\x18\x01 \x01(\fR\bentities\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x17\n" +
@@ -2388,11 +2416,14 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"\x06beside\x18* \x03(\v2\x17.millrace.node.v1.ModelR\x06beside\x12\x1a\n" +
 	"\bfeatures\x18+ \x01(\bR\bfeatures\x12\x1b\n" +
 	"\tgives_way\x182 \x01(\bR\bgivesWay\x12\x18\n" +
-	"\ameasure\x183 \x01(\bR\ameasureJ\x04\b\x10\x10\x11\"G\n" +
+	"\ameasure\x183 \x01(\bR\ameasure\x12\x18\n" +
+	"\aweights\x18, \x01(\tR\aweights\x12\x1f\n" +
+	"\vweights_sum\x18- \x01(\tR\n" +
+	"weightsSumJ\x04\b\x10\x10\x11\"G\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
-	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xff\x06\n" +
+	"\x03sum\x18\x03 \x01(\tR\x03sum\"\xa0\a\n" +
 	"\rQueryResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.millrace.node.v1.ItemR\x05items\x12<\n" +
 	"\n" +
@@ -2413,7 +2444,9 @@ const file_millrace_node_v1_node_proto_rawDesc = "" +
 	"knownTypes\x12%\n" +
 	"\x0ewithheld_bytes\x18( \x01(\x03R\rwithheldBytes\x121\n" +
 	"\x06beside\x18* \x03(\v2\x19.millrace.node.v1.RankingR\x06beside\x12#\n" +
-	"\rfeature_names\x18+ \x03(\tR\ffeatureNames\x12\x1a\n" +
+	"\rfeature_names\x18+ \x03(\tR\ffeatureNames\x12\x1f\n" +
+	"\vweights_sum\x18, \x01(\tR\n" +
+	"weightsSum\x12\x1a\n" +
 	"\bprotocol\x182 \x01(\x05R\bprotocol\x12\x1d\n" +
 	"\n" +
 	"scoring_ns\x183 \x01(\x03R\tscoringNs\x12F\n" +

@@ -1,0 +1,163 @@
+package experiment
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/slot"
+)
+
+// Division deals the entities of a feed's answers by layers of entities, whoever
+// looks. It is immutable and safe for concurrent use; nil deals nothing.
+type Division struct {
+	layers []dividing
+}
+
+// dividing is a layer with the experiments that deal.
+type dividing struct {
+	*layer
+	from []dealing
+}
+
+// dealing is an experiment with the slots that it deals by.
+type dealing struct {
+	*compiled
+	share    int
+	used     []slot.Range
+	assigned []Assigned // of each arm, by chance
+}
+
+// Dealt is what pages after the first need of an experiment to divide entities
+// as the first page did.
+type Dealt struct {
+	Experiment string
+	Share      int    // of 10,000, as it was
+	Sum        uint64 // of the definition, but for its share and its state
+}
+
+// Division returns what deals entities in a feed; nil where no layer of entities
+// does.
+func (s *Set) Division(feed string) *Division {
+	if f := s.feeds[feed]; f != nil {
+		return f.division
+	}
+	return nil
+}
+
+// Redivide returns the division of an earlier set, as long as its experiments
+// deal as they did then, be they paused or stopped by now, or ramped. Else it
+// names one that does not.
+func (s *Set) Redivide(all []Dealt) (d *Division, gone string) {
+	var from []dealing
+	for _, x := range all {
+		e := s.experiment(x.Experiment)
+		if e == nil || e.dealSum() != x.Sum {
+			return nil, x.Experiment
+		}
+		from = append(from, e.dealing(x.Share))
+	}
+	return divisionOf(from), ""
+}
+
+// dealing returns the experiment as it deals by a share of its slots.
+func (e *compiled) dealing(share int) dealing {
+	d := dealing{compiled: e, share: share, assigned: e.assigned}
+	n := 0
+	if d.used, n = inUse(e.slots, share); n != e.usedN {
+		d.assigned = slices.Clone(e.assigned)
+		for i := range d.assigned {
+			d.assigned[i].Probability.Slots = n
+		}
+	}
+	return d
+}
+
+// dealSum is of all that decides who gets what but the share.
+func (e *compiled) dealSum() uint64 {
+	sum := sha256.Sum256(e.form(0))
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// divisionOf puts experiments together by layer.
+func divisionOf(from []dealing) *Division {
+	if len(from) == 0 {
+		return nil
+	}
+	d := &Division{}
+	for _, x := range from {
+		at := slices.IndexFunc(d.layers, func(l dividing) bool { return l.layer == x.layer })
+		if at < 0 {
+			at = len(d.layers)
+			d.layers = append(d.layers, dividing{layer: x.layer})
+		}
+		d.layers[at].from = append(d.layers[at].from, x)
+	}
+	slices.SortFunc(d.layers, func(a, b dividing) int { return cmp.Compare(a.Name, b.Name) })
+	return d
+}
+
+// Dealt returns what [Set.Redivide] needs.
+func (d *Division) Dealt() (all []Dealt) {
+	for _, x := range d.all() {
+		all = append(all, Dealt{x.Name, x.share, x.dealSum()})
+	}
+	return all
+}
+
+func (d *Division) all() (from []dealing) {
+	if d != nil {
+		for _, l := range d.layers {
+			from = append(from, l.from...)
+		}
+	}
+	return from
+}
+
+// Without returns the division without some experiments, which drop names; nil
+// if none is left.
+func (d *Division) Without(drop func(experiment string, sets []Parameter) bool) *Division {
+	return divisionOf(slices.DeleteFunc(d.all(), func(x dealing) bool { return drop(x.Name, x.parameters()) }))
+}
+
+// Deal appends what an entity gets: at most one variant of a layer, in the order
+// of the layers' names.
+func (d *Division) Deal(dst []Assigned, e millrace.Entity) []Assigned {
+	if d == nil {
+		return dst
+	}
+	for i := range d.layers {
+		dst = d.layers[i].deal(dst, string(e))
+	}
+	return dst
+}
+
+func (l *dividing) deal(dst []Assigned, unit string) []Assigned {
+	for _, x := range l.from {
+		if variant, forced := x.Forced[unit]; forced {
+			a := x.assigned[slices.IndexFunc(x.arms, func(a slot.Arm) bool { return a.Variant == variant })]
+			a.Unit, a.Forced, a.Probability = unit, true, Probability{}
+			return append(dst, a)
+		}
+	}
+	at := l.prefix.Slot(unit)
+	for i := range l.from {
+		if x := &l.from[i]; slot.In(x.used, at) {
+			a := x.assigned[slot.ArmOf(x.arms, x.compiled.prefix.Slot(unit))]
+			a.Unit = unit
+			return append(dst, a)
+		}
+	}
+	return dst
+}
+
+// Features returns of how many of 10,000 answers each experiment wants the items'
+// features in exposures.
+func (d *Division) Features() (all []int) {
+	for _, x := range d.all() {
+		all = append(all, x.Features)
+	}
+	return all
+}

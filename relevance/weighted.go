@@ -1,0 +1,190 @@
+package relevance
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/hint"
+	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/relevance/weights"
+)
+
+const (
+	biasName   = "bias"
+	tablesName = "tables"
+)
+
+// Weighted returns the model with other values of some parameters. It scores as
+// the model of a pack with these parameters does, bit for bit. A parameter is
+// named by its feature; by feature.value where a category has a weight for each
+// value; bias; and tables.name.key, of a table for look-ups. A feature of that
+// name goes before the bias and the tables. The error, a [millrace.Error] of the
+// field weights, names what is no parameter of the model.
+func (m *Model) Weighted(set map[string]float64) (*Model, error) {
+	if m.spec.source.Scorer == plan.Trees {
+		return nil, noParameter(fmt.Sprintf("model %s is of trees, which have no weights", ID{Name: m.Name(), Version: m.Version()}), "set another model instead")
+	}
+	p := m.params
+	p.Weights, p.Tables = maps.Clone(p.Weights), maps.Clone(p.Tables)
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		if !p.set(name, set[name]) {
+			return nil, noParameter(fmt.Sprintf("model %s has no parameter %.100q", ID{Name: m.Name(), Version: m.Version()}, name), hint.Nearest(name, p.near(name)))
+		}
+	}
+	next := &Model{spec: m.spec, params: p, slow: m.slow, plans: m.plans, own: m.Own()}
+	next.weights, next.tables = m.spec.compile(&p)
+	next.share(m)
+	return next, nil
+}
+
+func noParameter(detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights", Detail: detail, WayOut: wayOut}
+}
+
+// Own returns the model with its own weights: itself, unless it is one that
+// [Model.Weighted] made.
+func (m *Model) Own() *Model {
+	if m.own != nil {
+		return m.own
+	}
+	return m
+}
+
+// share takes the tables of features that are the same as in another model.
+func (m *Model) share(other *Model) {
+	for i, f := range m.spec.Features {
+		w := m.spec.source.Weights[i]
+		if w.Table && m.params.Weights[f.Name].Table == other.params.Weights[f.Name].Table {
+			m.tables[w.Index] = other.tables[w.Index]
+		}
+	}
+}
+
+// set gives a parameter another value, and reports whether there is one of that
+// name. Tables are copied before they are changed.
+func (p *Parameters) set(name string, x float64) bool {
+	if w, ok := p.Weights[name]; ok && w.Table == nil {
+		p.Weights[name] = Weight{Scalar: x}
+		return true
+	}
+	feature, key, dotted := strings.Cut(name, ".")
+	if w, ok := p.Weights[feature]; ok && dotted && w.Table != nil {
+		t, ok := w.Table.with(key, x)
+		p.Weights[feature] = Weight{Table: &t}
+		return ok
+	}
+	if table, key, ok := strings.Cut(key, "."); ok && feature == tablesName {
+		if t, there := p.Tables[table]; there {
+			p.Tables[table], ok = t.with(key, x)
+			return ok
+		}
+	}
+	if name == biasName {
+		p.Bias = x
+	}
+	return name == biasName
+}
+
+// with returns the table with another value of a key that it has.
+func (t Table) with(key string, x float64) (Table, bool) {
+	if t.Strings != nil {
+		_, ok := t.Strings[key]
+		if ok {
+			t.Strings = maps.Clone(t.Strings)
+			t.Strings[key] = x
+		}
+		return t, ok
+	}
+	k, numeric := number(key)
+	i, ok := slices.BinarySearch(t.Numbers, k)
+	if ok = ok && numeric; ok {
+		t.Values = slices.Clone(t.Values)
+		t.Values[i] = x
+	}
+	return t, ok
+}
+
+// keys are those of a table, behind what it is called.
+func (t Table) keys(prefix string) (names []string) {
+	for _, k := range slices.Sorted(maps.Keys(t.Strings)) {
+		names = append(names, prefix+"."+k)
+	}
+	for _, k := range t.Numbers {
+		names = append(names, fmt.Sprint(prefix, ".", k))
+	}
+	return names
+}
+
+// near returns the parameters that a wrong name may mean: those of the table
+// that it begins with, or else all.
+func (p *Parameters) near(name string) (names []string) {
+	feature, _, _ := strings.Cut(name, ".")
+	if w, ok := p.Weights[feature]; ok && w.Table != nil {
+		return w.Table.keys(feature)
+	}
+	for _, f := range slices.Sorted(maps.Keys(p.Weights)) {
+		if t := p.Weights[f].Table; t != nil {
+			names = append(names, t.keys(f)...)
+		} else {
+			names = append(names, f)
+		}
+	}
+	names = append(names, biasName)
+	for _, t := range slices.Sorted(maps.Keys(p.Tables)) {
+		names = append(names, p.Tables[t].keys(tablesName+"."+t)...)
+	}
+	return names
+}
+
+// maxDerived bounds how many models with other weights are kept. One of them
+// goes for each that comes after.
+const maxDerived = 64
+
+// derived names a model with other weights.
+type derived struct {
+	of  ID
+	sum string // of the weights
+}
+
+// Weighted returns a model with weights in place of its own, as
+// [Model.Weighted] does; form and sum are those of package weights. While it is
+// kept, it returns the same.
+func (r *Registry) Weighted(id ID, form, sum string) (*Model, error) {
+	m, err := r.Find(id)
+	if err != nil || form == "" && sum == "" {
+		return m, err
+	}
+	key := derived{id, sum}
+	r.mu.RLock()
+	kept := r.mu.derived[key]
+	r.mu.RUnlock()
+	if kept != nil {
+		return kept, nil
+	}
+	set, err := weights.Read(form, sum)
+	if err != nil {
+		return nil, err
+	}
+	if m, err = m.Weighted(set); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if kept := r.mu.derived[key]; kept != nil {
+		return kept, nil
+	}
+	if r.mu.derived == nil {
+		r.mu.derived = map[derived]*Model{}
+	}
+	for old := range r.mu.derived {
+		if len(r.mu.derived) < maxDerived {
+			break
+		}
+		delete(r.mu.derived, old)
+	}
+	r.mu.derived[key] = m
+	return m, nil
+}

@@ -162,6 +162,7 @@ func Open(cfg Config) (*Node, error) {
 	if cfg.Store.Log == nil {
 		cfg.Store.Log = n.log
 	}
+	cfg.Store.MaxDirtyBytes = cmp.Or(cfg.Store.MaxDirtyBytes, unflushedBytes(memory.Machine()))
 	var err error
 	if n.store, err = store.Open(filepath.Join(cfg.Dir, "store"), cfg.Store); err != nil {
 		return nil, fmt.Errorf("indexnode: %w", err)

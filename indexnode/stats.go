@@ -127,3 +127,8 @@ func (h *hosting) tellStats(ctx context.Context) error {
 		}
 	}
 }
+
+// unflushedBytes is how much a node gathers before it writes it to disk, on a machine
+// of so much memory: a thirty-second of it. The more records of a timeline are
+// written together, the less each costs.
+func unflushedBytes(memory int64) int64 { return min(max(memory/32, 128<<20), 512<<20) }

@@ -62,3 +62,12 @@ func BenchmarkStats(b *testing.B) {
 		o.look(time.Now(), cluster.Set{})
 	}
 }
+
+// A node gathers more where there is more memory, within bounds.
+func TestUnflushedBytes(t *testing.T) {
+	for memory, want := range map[int64]int64{0: 128 << 20, 1 << 30: 128 << 20, 8 << 30: 256 << 20, 1 << 40: 512 << 20} {
+		if got := unflushedBytes(memory); got != want {
+			t.Errorf("%d bytes of memory: %d, want %d", memory, got, want)
+		}
+	}
+}

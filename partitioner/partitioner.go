@@ -153,6 +153,7 @@ type pace struct {
 	records   int           // most records in a transaction, read or written
 	bytes     int           // most bytes of values written in one; like records, it ends the gathering
 	gather    time.Duration // longest wait for more records
+	behind    time.Duration // the same, where more of them wait than were gathered
 	quiet     time.Duration // a transaction ends after this long without records
 	poisonRun int           // dead letters in a row that pause consumption
 	pause     time.Duration // for how long
@@ -185,9 +186,10 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 		return nil, fmt.Errorf("partitioner: %w", err)
 	}
 	p := &Partitioner{cfg: cfg, log: log, metrics: m, registry: registry, stuck: &stuckAt{metrics: m}, pace: pace{
-		records:   10_000,
-		bytes:     16 << 20,
+		records:   100_000,
+		bytes:     32 << 20,
 		gather:    250 * time.Millisecond,
+		behind:    time.Second,
 		quiet:     20 * time.Millisecond,
 		poisonRun: 10_000,
 		pause:     30 * time.Second,

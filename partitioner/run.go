@@ -245,7 +245,7 @@ func past(in []kafka.Input, at kafka.Stuck) bool {
 // transact brings first, and what else comes in within moments, through one
 // transaction.
 func (p *Partitioner) transact(ctx context.Context, s *kafka.Session, r *router, first []kafka.Input) (*transaction, error) {
-	gathered := time.Now().Add(p.pace.gather)
+	began := time.Now()
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	if err := s.Begin(); err != nil {
@@ -264,12 +264,22 @@ func (p *Partitioner) transact(ctx context.Context, s *kafka.Session, r *router,
 		in = nil
 		if room := p.batch - max(t.records, t.copies); room > 0 && t.bytes < p.pace.bytes {
 			var err error
-			if in, err = p.more(ctx, s, gathered, room); err != nil {
+			if in, err = p.more(ctx, s, began.Add(p.pace.gatherFor(t.records, s.Waiting())), room); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return t, s.Commit(work)
+}
+
+// gatherFor is how long a transaction gathers. Each costs a batch and a marker in
+// every partition that it touches, so where it is behind it is longer: what waits
+// for longer than it has been gathering gains by that.
+func (p pace) gatherFor(taken int, waiting int64) time.Duration {
+	if waiting > int64(taken) {
+		return p.behind
+	}
+	return p.gather
 }
 
 // more polls for what comes in at once; none means that it is time to commit:

@@ -158,11 +158,15 @@ func (p *parser) field(v any, i int, ns, path string, depth int) (f field, ok bo
 }
 
 func (p *parser) setDefault(f *field, def any, path string) {
-	e := encoder{defaults: true, max: maxDefaultBytes - p.defaultBytes}
-	if err := e.value(f.typ, def, path); err != nil {
+	text, err := json.Marshal(def)
+	if err == nil {
+		e := encoder{defaults: true, max: maxDefaultBytes - p.defaultBytes}
+		f.def, err = e.encode(nil, f.typ, text, path)
+	}
+	if err != nil {
 		p.fault(path, "the default does not fit the type: %s", detailOf(err))
 		return
 	}
-	f.hasDefault, f.def = true, e.buf
-	p.defaultBytes += len(e.buf)
+	f.hasDefault = true
+	p.defaultBytes += len(f.def)
 }

@@ -1,15 +1,16 @@
 package schemas
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -20,28 +21,68 @@ import (
 // strings or integers in the schema's unit, bytes are base64, unions are not
 // wrapped. The error is an [*Error].
 func (s *Schema) EncodeJSON(line []byte) (body []byte, err error) {
-	v, err := readJSON(line)
-	if err != nil {
-		return nil, &Error{Reason: BadJSON, Detail: err.Error()}
-	}
-	e := encoder{max: millrace.MaxBodyBytes}
-	if err := e.value(s.root, v, ""); err != nil {
+	if body, err = s.AppendJSON(make([]byte, 0, len(line)), line); err != nil {
 		return nil, err
 	}
-	if _, err := s.Envelope(e.buf); err != nil {
+	if _, err := s.Envelope(body); err != nil {
 		return nil, err
 	}
-	return e.buf, nil
+	return body, nil
 }
+
+// AppendJSON appends to dst what [Schema.EncodeJSON] makes of a JSON object, and
+// leaves it to the caller to hold the roles against their limits, by Envelope or
+// Accept. After an error dst is returned as it was.
+func (s *Schema) AppendJSON(dst, line []byte) ([]byte, error) {
+	e := encoders.Get().(*encoder)
+	defer encoders.Put(e)
+	e.max = millrace.MaxBodyBytes
+	return e.encode(dst, s.root, line, "")
+}
+
+var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
 // encoder writes JSON values as Avro.
 type encoder struct {
-	buf []byte
-	max int
+	tape
+	buf    []byte
+	from   int // where it begins in buf
+	max    int // bytes
+	places []int32
+	text   []byte
 	// defaults asks for the rules of a schema's defaults: bytes are the code
 	// points of a string, timestamps and integers are numbers only, and what a
 	// record has beyond its fields is ignored.
 	defaults bool
+}
+
+// encode appends a JSON text as an n, at a path of the schema.
+func (e *encoder) encode(dst []byte, n *node, text []byte, path string) ([]byte, error) {
+	if !e.read(text) {
+		return dst, &Error{Reason: BadJSON, Field: path, Detail: e.notJSON()}
+	}
+	e.buf, e.from, e.places = dst, len(dst), e.places[:0]
+	err := e.value(n, 0)
+	out := e.buf
+	e.buf, e.text, e.tape.text = nil, e.text[:0], nil
+	if err == nil {
+		return out, nil
+	}
+	var fault *Error
+	if errors.As(err, &fault) {
+		if fault.Field = path + fault.Field; path == "" {
+			fault.Field = strings.TrimPrefix(fault.Field, ".")
+		}
+	}
+	return dst, err
+}
+
+// notJSON says why the text could not be read: the slow reader says it best.
+func (e *encoder) notJSON() string {
+	if _, err := readJSON(e.tape.text); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("the text has more than %d bytes", maxTapeBytes)
 }
 
 // detailOf returns what an encoder's error says, without its reason.
@@ -52,22 +93,30 @@ func detailOf(err error) string {
 	return err.Error()
 }
 
-func (e *encoder) wrong(n *node, v any, path string) error {
-	return &Error{Reason: BadValue, Field: path, Detail: fmt.Sprintf("want %s, got %s", n.what(), describe(v))}
+// inside puts the way to a value before the field that an error names: ".name"
+// of a record's field or a map's value, "[3]" of a list's item.
+func inside(step string, err error) error {
+	if e := (*Error)(nil); errors.As(err, &e) {
+		e.Field = step + e.Field
+	}
+	return err
 }
 
-func describe(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case map[string]any:
+func (e *encoder) wrong(n *node, at int32) error {
+	return &Error{Reason: BadValue, Detail: fmt.Sprintf("want %s, got %s", n.what(), e.describe(at))}
+}
+
+func (e *encoder) describe(at int32) string {
+	switch t := &e.tokens[at]; t.kind {
+	case tokenObject:
 		return "an object"
-	case []any:
+	case tokenList:
 		return "a list"
-	case string:
-		return quote(v)
+	case tokenString:
+		return quote(e.string(t))
+	default:
+		return string(e.tape.bytes(t))
 	}
-	return fmt.Sprint(v)
 }
 
 func (e *encoder) long(x int64) { e.buf = binary.AppendVarint(e.buf, x) }
@@ -77,81 +126,99 @@ func (e *encoder) bytes(b string) {
 	e.buf = append(e.buf, b...)
 }
 
-func (e *encoder) value(n *node, v any, path string) error {
-	if err := e.unbounded(n, v, path); err != nil {
+// string returns what a string says, until the next call.
+func (e *encoder) string(t *token) string {
+	if !t.escaped {
+		return e.raw(t)
+	}
+	e.text = e.appendString(e.text[:0], t)
+	return alias(e.text)
+}
+
+func (e *encoder) value(n *node, at int32) error {
+	if err := e.unbounded(n, at); err != nil {
 		return err
 	}
-	if len(e.buf) > e.max {
-		return &Error{Reason: OverLimit, Field: path, Detail: fmt.Sprintf("more than %d bytes encoded", e.max)}
+	if len(e.buf)-e.from > e.max {
+		return &Error{Reason: OverLimit, Detail: fmt.Sprintf("more than %d bytes encoded", e.max)}
 	}
 	return nil
 }
 
-func (e *encoder) unbounded(n *node, v any, path string) error {
+func (e *encoder) unbounded(n *node, at int32) error {
+	t := &e.tokens[at]
+	if !writable(n, t.kind) {
+		return e.wrong(n, at)
+	}
 	switch n.kind {
-	case kindNull:
-		if v != nil {
-			return e.wrong(n, v, path)
-		}
 	case kindBoolean:
-		x, ok := v.(bool)
-		if !ok {
-			return e.wrong(n, v, path)
-		}
-		e.buf = append(e.buf, 0)
-		if x {
-			e.buf[len(e.buf)-1] = 1
-		}
+		e.buf = append(e.buf, byte(t.kind-tokenFalse))
 	case kindInt, kindLong:
-		x, ok := e.integer(n, v)
+		x, ok := e.integer(n, t)
 		if !ok {
-			return e.wrong(n, v, path)
+			return e.wrong(n, at)
 		}
 		e.long(x)
 	case kindFloat, kindDouble:
-		return e.float(n, v, path)
+		return e.float(n, at)
 	case kindString:
-		x, ok := v.(string)
-		if !ok {
-			return e.wrong(n, v, path)
-		}
-		e.bytes(x)
+		e.bytes(e.string(t))
 	case kindBytes, kindFixed:
-		return e.binary(n, v, path)
+		return e.binary(n, at)
 	case kindEnum:
-		x, ok := v.(string)
-		i := slices.Index(n.symbols, x)
-		if !ok || i < 0 {
-			return e.wrong(n, v, path)
+		i := slices.Index(n.symbols, e.string(t))
+		if i < 0 {
+			return e.wrong(n, at)
 		}
 		e.long(int64(i))
 	case kindArray:
-		return e.array(n, v, path)
+		return e.array(n, at)
 	case kindMap:
-		return e.mapping(n, v, path)
+		return e.mapping(n, at)
 	case kindUnion:
-		return e.union(n, v, path)
+		return e.union(n, at)
 	case kindRecord:
-		return e.record(n, v, path)
+		return e.record(n, at)
 	}
 	return nil
+}
+
+// writable reports whether a value of a type may be written as k.
+func writable(n *node, k tokenKind) bool {
+	switch n.kind {
+	case kindNull:
+		return k == tokenNull
+	case kindBoolean:
+		return k == tokenFalse || k == tokenTrue
+	case kindInt, kindLong:
+		return k == tokenNumber || k == tokenString
+	case kindFloat, kindDouble:
+		return k == tokenNumber
+	case kindString, kindBytes, kindFixed, kindEnum:
+		return k == tokenString
+	case kindArray:
+		return k == tokenList
+	case kindMap, kindRecord:
+		return k == tokenObject
+	}
+	return true
 }
 
 // integer reads a whole number, or a timestamp as RFC 3339. A whole number in
 // a string is one too, since that is how long ones leave in an answer.
-func (e *encoder) integer(n *node, v any) (int64, bool) {
+func (e *encoder) integer(n *node, t *token) (int64, bool) {
 	bits := 64
 	if n.kind == kindInt {
 		bits = 32
 	}
-	if x, ok := v.(json.Number); ok {
-		i, err := strconv.ParseInt(x.String(), 10, bits)
+	if t.kind == tokenNumber {
+		i, err := strconv.ParseInt(e.raw(t), 10, bits)
 		return i, err == nil
 	}
-	x, ok := v.(string)
-	if !ok || e.defaults {
+	if e.defaults {
 		return 0, false
 	}
+	x := e.string(t)
 	if unit := timestampUnit(n.logical); unit != 0 {
 		if t, err := time.Parse(time.RFC3339Nano, x); err == nil {
 			if unit == time.Millisecond {
@@ -176,15 +243,14 @@ func timestampUnit(logical string) time.Duration {
 	return 0
 }
 
-func (e *encoder) float(n *node, v any, path string) error {
+func (e *encoder) float(n *node, at int32) error {
 	bits := 64
 	if n.kind == kindFloat {
 		bits = 32
 	}
-	number, ok := v.(json.Number)
-	x, err := strconv.ParseFloat(number.String(), bits)
-	if !ok || err != nil {
-		return e.wrong(n, v, path)
+	x, err := strconv.ParseFloat(e.raw(&e.tokens[at]), bits)
+	if err != nil {
+		return e.wrong(n, at)
 	}
 	if bits == 32 {
 		e.buf = binary.LittleEndian.AppendUint32(e.buf, math.Float32bits(float32(x)))
@@ -194,14 +260,10 @@ func (e *encoder) float(n *node, v any, path string) error {
 	return nil
 }
 
-func (e *encoder) binary(n *node, v any, path string) error {
-	text, ok := v.(string)
-	if !ok {
-		return e.wrong(n, v, path)
-	}
-	b, err := e.unescape(text)
+func (e *encoder) binary(n *node, at int32) error {
+	b, err := e.unprint(e.string(&e.tokens[at]))
 	if err != nil || n.kind == kindFixed && len(b) != n.size {
-		return e.wrong(n, v, path)
+		return e.wrong(n, at)
 	}
 	if n.kind == kindBytes {
 		e.long(int64(len(b)))
@@ -210,7 +272,8 @@ func (e *encoder) binary(n *node, v any, path string) error {
 	return nil
 }
 
-func (e *encoder) unescape(text string) ([]byte, error) {
+// unprint returns the bytes that a string stands for.
+func (e *encoder) unprint(text string) ([]byte, error) {
 	if !e.defaults {
 		return base64.StdEncoding.DecodeString(text)
 	}
@@ -224,90 +287,134 @@ func (e *encoder) unescape(text string) ([]byte, error) {
 	return b, nil
 }
 
-func (e *encoder) array(n *node, v any, path string) error {
-	list, ok := v.([]any)
-	if !ok {
-		return e.wrong(n, v, path)
+// array writes a list: how many items, the items, and the end.
+func (e *encoder) array(n *node, at int32) error {
+	if count := e.tokens[at].to; count > 0 {
+		e.long(int64(count))
 	}
-	if len(list) > 0 {
-		e.long(int64(len(list)))
-	}
-	for i, x := range list {
-		if err := e.value(n.items, x, fmt.Sprintf("%s[%d]", path, i)); err != nil {
-			return err
+	end := e.tokens[at].next
+	for i, item := 0, at+1; item < end; i, item = i+1, e.tokens[item].next {
+		if err := e.value(n.items, item); err != nil {
+			return inside(fmt.Sprintf("[%d]", i), err)
 		}
 	}
 	e.long(0)
 	return nil
 }
 
-func (e *encoder) mapping(n *node, v any, path string) error {
-	object, ok := v.(map[string]any)
-	if !ok {
-		return e.wrong(n, v, path)
+// mapping writes a map, in the order of its names.
+func (e *encoder) mapping(n *node, at int32) error {
+	type member struct {
+		name  string
+		value int32
 	}
-	if len(object) > 0 {
-		e.long(int64(len(object)))
+	members := make([]member, 0, e.tokens[at].to)
+	for i := range e.members(at) {
+		members = append(members, member{strings.Clone(e.string(&e.tokens[i])), i + 1})
 	}
-	for _, k := range slices.Sorted(maps.Keys(object)) {
-		e.bytes(k)
-		if err := e.value(n.items, object[k], join(path, k)); err != nil {
-			return err
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
+	if len(members) > 0 {
+		e.long(int64(len(members)))
+	}
+	for _, m := range members {
+		e.bytes(m.name)
+		if err := e.value(n.items, m.value); err != nil {
+			return inside("."+m.name, err)
 		}
 	}
 	e.long(0)
 	return nil
+}
+
+// members ranges over the names of an object. The token behind a name is its
+// value.
+func (e *encoder) members(at int32) func(func(int32) bool) {
+	return func(yield func(int32) bool) {
+		for i := at + 1; i < e.tokens[at].next && yield(i); i = e.tokens[i+1].next {
+		}
+	}
 }
 
 // union writes the value as the first branch that takes it.
-func (e *encoder) union(n *node, v any, path string) error {
+func (e *encoder) union(n *node, at int32) error {
 	start := len(e.buf)
-	var first error
+	var err error
 	for i, b := range n.branches {
+		if !writable(b, e.tokens[at].kind) {
+			continue
+		}
 		e.long(int64(i))
-		err := e.value(b, v, path)
-		if err == nil {
+		if err = e.value(b, at); err == nil {
 			return nil
 		}
 		e.buf = e.buf[:start]
-		if b.kind != kindNull && first == nil {
-			first = err
-		}
 	}
-	if _, ok := n.nullable(); ok && v != nil {
-		return first
+	if b, ok := n.nullable(); ok && e.tokens[at].kind != tokenNull {
+		return cmp.Or(err, e.wrong(b, at)) // the other branch is null
 	}
-	return e.wrong(n, v, path)
+	return e.wrong(n, at)
 }
 
-func (e *encoder) record(n *node, v any, path string) error {
-	object, ok := v.(map[string]any)
-	if !ok {
-		return e.wrong(n, v, path)
-	}
-	known := 0
+// record writes the fields of a record in their order, whatever that of the
+// members is.
+func (e *encoder) record(n *node, at int32) error {
+	base := len(e.places)
+	defer func() { e.places = e.places[:base] }()
+	unknown := e.place(n, at)
 	for i := range n.fields {
 		f := &n.fields[i]
-		x, ok := object[f.name]
-		switch {
-		case ok:
-			known++
-			if err := e.value(f.typ, x, join(path, f.name)); err != nil {
-				return err
+		switch value := e.places[base+i]; {
+		case value > 0:
+			if err := e.value(f.typ, value); err != nil {
+				return inside("."+f.name, err)
 			}
 		case f.hasDefault:
 			e.buf = append(e.buf, f.def...)
 		default:
-			return &Error{Reason: MissingField, Field: join(path, f.name), Detail: "the field is missing and has no default"}
+			return inside("."+f.name, &Error{Reason: MissingField, Detail: "the field is missing and has no default"})
 		}
 	}
-	if known == len(object) || e.defaults {
-		return nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if !slices.ContainsFunc(n.fields, func(f field) bool { return f.name == name }) {
-			return &Error{Reason: UnknownField, Field: join(path, name), Detail: "the schema " + n.name + " has no such field"}
-		}
+	if unknown && !e.defaults {
+		return e.unknown(n, at)
 	}
 	return nil
+}
+
+// place notes for each field of a record which token is its value, 0 for none, and
+// reports whether a member is of no field. Members mostly come in the order of the
+// fields.
+func (e *encoder) place(n *node, at int32) (unknown bool) {
+	base := len(e.places)
+	e.places = append(e.places, make([]int32, len(n.fields))...)
+	next := 0
+	for i := range e.members(at) {
+		name := e.string(&e.tokens[i])
+		if next >= len(n.fields) || n.fields[next].name != name {
+			f, ok := n.byName[name]
+			if !ok {
+				unknown = true
+				continue
+			}
+			next = f
+		}
+		e.places[base+next] = i + 1
+		next++
+	}
+	return unknown
+}
+
+// unknown refuses the first, by name, of the members that are of no field.
+func (e *encoder) unknown(n *node, at int32) error {
+	var names []string
+	for i := range e.members(at) {
+		if name := e.string(&e.tokens[i]); !has(n, name) {
+			names = append(names, strings.Clone(name))
+		}
+	}
+	return &Error{Reason: UnknownField, Field: "." + slices.Min(names), Detail: "the schema " + n.name + " has no such field"}
+}
+
+func has(n *node, field string) bool {
+	_, ok := n.byName[field]
+	return ok
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/millrace/millrace"
 )
@@ -62,9 +63,8 @@ func (s *Schema) Check(body []byte) error {
 	return m.whole(s.envelope)
 }
 
-// Envelope validates the whole body strictly and returns its roles. The
-// record's Body shares body's memory; everything else is copied. The error is
-// an [*Error].
+// Envelope validates the whole body strictly and returns its roles, which share
+// body's memory. The error is an [*Error].
 //
 // Features have their subject as id and object, and without a version their
 // time is the version.
@@ -77,17 +77,17 @@ func (s *Schema) Envelope(body []byte) (Envelope, error) {
 	}
 	e := Envelope{
 		Record: millrace.Record{
-			ID:      millrace.RecordID(k.texts[textID]),
+			ID:      millrace.RecordID(alias(k.texts[textID])),
 			Time:    millrace.Time(k.ints[intTime]),
 			Version: k.ints[intVersion],
-			Object:  millrace.Object(k.texts[textObject]),
+			Object:  millrace.Object(alias(k.texts[textObject])),
 			Deleted: k.ints[intDeleted] == 1,
 			Schema:  s.fingerprint,
 			Body:    body,
 		},
-		Entity:  millrace.Entity(k.texts[textEntity]),
-		Type:    millrace.ContentType(k.texts[textType]),
-		Subject: string(k.texts[textSubject]),
+		Entity:  millrace.Entity(alias(k.texts[textEntity])),
+		Type:    millrace.ContentType(alias(k.texts[textType])),
+		Subject: alias(k.texts[textSubject]),
 	}
 	if s.features {
 		s.fillFeatures(&e)
@@ -99,6 +99,9 @@ func (s *Schema) Envelope(body []byte) (Envelope, error) {
 	}
 	return e, s.addAbout(&e, k.about)
 }
+
+// alias is text as a string that shares its memory.
+func alias(text []byte) string { return unsafe.String(unsafe.SliceData(text), len(text)) }
 
 func (s *Schema) fillFeatures(e *Envelope) {
 	if e.Subject == "" {
@@ -169,7 +172,7 @@ func checkText(field, value string, max int, required bool) error {
 	return nil
 }
 
-// addAbout copies the further entities, each once and without the record's own.
+// addAbout adds the further entities, each once and without the record's own.
 func (s *Schema) addAbout(e *Envelope, about []string) error {
 	field := s.roles.About.Name
 	if len(about) > millrace.MaxAbout {
@@ -180,7 +183,7 @@ func (s *Schema) addAbout(e *Envelope, about []string) error {
 			return err
 		}
 		if to := millrace.Entity(a); to != e.Entity && !slices.Contains(e.About, to) {
-			e.About = append(e.About, millrace.Entity(strings.Clone(a)))
+			e.About = append(e.About, to)
 		}
 	}
 	return nil

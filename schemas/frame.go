@@ -21,10 +21,12 @@ type Framed struct {
 
 // Frame returns body in Avro's single-object encoding.
 func Frame(fp millrace.Fingerprint, body []byte) []byte {
-	value := make([]byte, 0, frameBytes+len(body))
-	value = append(value, 0xc3, 0x01)
-	value = binary.LittleEndian.AppendUint64(value, uint64(fp))
-	return append(value, body...)
+	return append(AppendFrame(make([]byte, 0, frameBytes+len(body)), fp), body...)
+}
+
+// AppendFrame appends what comes before a body in single-object encoding.
+func AppendFrame(dst []byte, fp millrace.Fingerprint) []byte {
+	return binary.LittleEndian.AppendUint64(append(dst, 0xc3, 0x01), uint64(fp))
 }
 
 // Unframe takes a value from single-object encoding or from Confluent framing

@@ -80,18 +80,3 @@ func FuzzUnframe(f *testing.F) {
 		}
 	})
 }
-
-// FuzzEncodeJSON: a line is refused or becomes a body that every reader takes.
-func FuzzEncodeJSON(f *testing.F) {
-	f.Add([]byte(activityLine))
-	f.Add([]byte(`{"id":"a","actor":"b","verb":"c","created_at":0,"likes":"9007199254740993"}`))
-	f.Fuzz(func(t *testing.T, line []byte) {
-		body, err := Activity().EncodeJSON(line)
-		if err == nil {
-			checkBody(t, Activity(), body)
-			if _, err := Activity().Envelope(body); err != nil {
-				t.Fatalf("%s becomes %x: %v", line, body, err)
-			}
-		}
-	})
-}

@@ -3,7 +3,6 @@ package schemas
 import (
 	"fmt"
 	"sync"
-	"unsafe"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
@@ -249,7 +248,7 @@ func (m *machine) items(s *step, count int) bool {
 // pushString adds a string to the list, without a copy: the list is done with
 // before the body is.
 func (m *machine) pushString(x []byte) {
-	m.list.strings = append(m.list.strings, unsafe.String(unsafe.SliceData(x), len(x)))
+	m.list.strings = append(m.list.strings, alias(x))
 }
 
 // collect begins a list. Lists do not nest, since a list of lists has no
@@ -273,7 +272,7 @@ func (m *machine) mapping(s *step) {
 		}
 		for ; count > 0; count-- {
 			b := m.string()
-			key := unsafe.String(unsafe.SliceData(b), len(b)) // the body outlives the map
+			key := alias(b) // the body outlives the map
 			if _, twice := keys[key]; twice && m.fault == "" {
 				m.fail(DuplicateMapKey)
 			}

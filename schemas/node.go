@@ -39,15 +39,16 @@ var primitives = map[string]kind{
 // reference to them; there are no cycles.
 type node struct {
 	kind     kind
-	name     string   // full name of a record, enum or fixed
-	aliases  []string // full names
-	logical  string   // a logical type that fits the kind
-	fields   []field  // of a record
-	symbols  []string // of an enum
-	fallback int      // an enum's default symbol, or -1
-	size     int      // bytes of a fixed
-	items    *node    // of an array; the values of a map
-	branches []*node  // of a union
+	name     string         // full name of a record, enum or fixed
+	aliases  []string       // full names
+	logical  string         // a logical type that fits the kind
+	fields   []field        // of a record
+	byName   map[string]int // the fields of a record, by their names
+	symbols  []string       // of an enum
+	fallback int            // an enum's default symbol, or -1
+	size     int            // bytes of a fixed
+	items    *node          // of an array; the values of a map
+	branches []*node        // of a union
 
 	// Measures of the type written out, every reference replaced by what it
 	// refers to: bounds on the work that any use of the schema does.
@@ -116,8 +117,10 @@ func (n *node) measure() {
 	case kindFixed:
 		n.minBytes = n.size
 	case kindRecord:
+		n.byName = make(map[string]int, len(n.fields))
 		for i := range n.fields {
 			n.minBytes += n.fields[i].typ.minBytes
+			n.byName[n.fields[i].name] = i
 		}
 	default:
 		n.minBytes = 1

@@ -98,15 +98,11 @@ func (r *reread) has(path string) bool {
 // encodeValue writes a value of JSON as Avro.
 func encodeValue(n *node, v any, path string) ([]byte, error) {
 	text, err := json.Marshal(v)
-	if err == nil {
-		v, err = readJSON(text)
-	}
 	if err != nil {
 		return nil, &Error{Reason: BadJSON, Field: path, Detail: err.Error()}
 	}
 	e := encoder{max: millrace.MaxBodyBytes}
-	err = e.value(n, v, path)
-	return e.buf, err
+	return e.encode(nil, n, text, path)
 }
 
 // fieldAt returns the field at a path within a record.

@@ -18,6 +18,7 @@ const (
 // until Apply returns. The zero Batch is empty and usable.
 type Batch struct {
 	parts   map[millrace.Partition]*ops
+	spare   []*ops // for partitions to come
 	schemas []schemaRow
 }
 
@@ -54,7 +55,11 @@ func (b *Batch) of(p millrace.Partition) *ops {
 	}
 	o := b.parts[p]
 	if o == nil {
-		o = new(ops)
+		if n := len(b.spare); n > 0 {
+			o, b.spare = b.spare[n-1], b.spare[:n-1]
+		} else {
+			o = new(ops)
+		}
 		b.parts[p] = o
 	}
 	return o
@@ -106,14 +111,12 @@ func (b *Batch) PutSchema(fp millrace.Fingerprint, json []byte) {
 
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() {
-	for p, o := range b.parts {
-		if len(o.list) == 0 {
-			delete(b.parts, p)
-			continue
-		}
+	for _, o := range b.parts {
 		clear(o.list)
 		*o = ops{list: o.list[:0]}
+		b.spare = append(b.spare, o)
 	}
+	clear(b.parts)
 	clear(b.schemas)
 	b.schemas = b.schemas[:0]
 }

@@ -51,7 +51,7 @@ func (p *part) find(s *Store, name millrace.Timeline, id millrace.RecordID) (Fou
 // copyOf returns a timeline for a reader: what the reader loads into it stays
 // its own. What it shares with the writer's only a writer changes.
 func (p *part) copyOf(s *Store, name millrace.Timeline) (*timeline, error) {
-	if t := p.timelines[name]; t != nil {
+	if t := p.known(name); t != nil {
 		own := *t
 		return &own, nil
 	}

@@ -48,8 +48,10 @@ type writtenPart struct {
 // write hands the changes of partitions to Pebble, and returns those that have
 // none left. s.flushing is held.
 func (s *Store) write(parts []*part) (written []writtenPart, errs []error) {
+	crowded := s.crowded()
 	for _, p := range parts {
 		p.mu.Lock()
+		p.hot.shrink(s, int64(crowded*float64(p.hot.bytes)))
 		err := error(nil)
 		if p.changed {
 			err = p.write(s)
@@ -143,6 +145,7 @@ func (p *part) write(s *Store) error {
 		return err
 	}
 	s.dirty.Add(-p.bytes)
+	p.hot.keep(s, p.timelines)
 	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
 	return nil
 }

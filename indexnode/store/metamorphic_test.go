@@ -173,6 +173,7 @@ func (s *script) options() Options {
 	return Options{
 		MaxBlobBytes:  []int{1, 100, 150, 300, 1000, 8 << 10}[r.IntN(6)],
 		MaxDirtyBytes: []int64{1, 1 << 10, 64 << 10, 1 << 20, 1 << 30}[r.IntN(5)],
+		MaxHotBytes:   []int64{-1, 2 << 10, 16 << 10, 0}[r.IntN(4)],
 		FlushEvery:    -1,
 		CacheBytes:    1 << 20,
 		Retention:     metaRetention,
@@ -537,6 +538,7 @@ func (m *meta) check(s *Store, p millrace.Partition) {
 	m.t.Helper()
 	_, err := s.Check(m.t.Context(), p)
 	m.fail(err)
+	checkHot(m.t, s)
 }
 
 func (m *meta) compareAll() {

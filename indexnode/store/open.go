@@ -25,7 +25,8 @@ type Store struct {
 	parts [partition.Count]part
 	types registry
 
-	dirty   atomic.Int64 // bytes held by the partitions
+	dirty   atomic.Int64 // bytes held by what the partitions have not flushed
+	hot     atomic.Int64 // bytes held by what they have flushed
 	flushAt atomic.Int64 // dirty bytes that start a flush
 	// The locks are taken in this order: flushing, a partition's or the
 	// registry's, node, writing. Who takes those of several partitions has
@@ -174,10 +175,11 @@ func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin []byte
 	return row, origin, err
 }
 
-// forget lets go of what is not flushed. p.mu is held.
+// forget lets go of all that is in memory. p.mu is held.
 func (p *part) forget(s *Store) {
 	s.dirty.Add(-p.bytes)
 	p.timelines, p.features, p.changed, p.bytes = nil, nil, false, 0
+	p.hot.clear(s)
 }
 
 // usable says why a partition cannot be used. p.mu is held.

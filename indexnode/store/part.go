@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// part is a partition: its row, and what was applied since its last flush.
+// part is a partition: its row, what was applied since its last flush, and what is
+// kept of what was flushed.
 type part struct {
 	p  millrace.Partition
 	mu sync.RWMutex // held while applying and encoding; readers share it
@@ -16,7 +17,8 @@ type part struct {
 	restoring atomic.Bool // a restore is under way
 	// Guarded by mu:
 	row       partRow
-	timelines map[millrace.Timeline]*timeline
+	timelines map[millrace.Timeline]*timeline // not flushed
+	hot       hotHeads
 	features  map[millrace.Entity]map[string]Features // by entity and subject
 	origin    []byte                                  // replaced whole
 	changed   bool                                    // row, origin or any of the maps since the last flush
@@ -33,9 +35,12 @@ func (p *part) timeline(s *Store, name millrace.Timeline) (*timeline, error) {
 	if t := p.timelines[name]; t != nil {
 		return t, nil
 	}
-	t, err := openTimeline(s, p.p, name, s.opts.MaxBlobBytes)
-	if err != nil {
-		return nil, err
+	t := p.hot.take(s, name)
+	if t == nil {
+		var err error
+		if t, err = openTimeline(s, p.p, name, s.opts.MaxBlobBytes); err != nil {
+			return nil, err
+		}
 	}
 	if p.timelines == nil {
 		p.timelines = make(map[millrace.Timeline]*timeline)

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // pebbleOptions are Pebble's options. The write-ahead log is off: the log is
@@ -22,9 +23,10 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		FormatMajorVersion:          pebble.FormatNewest,
 		MemTableSize:                s.opts.memTableBytes,
 		MemTableStopWritesThreshold: 8,
-		L0CompactionThreshold:       4,
-		L0StopWritesThreshold:       24,
-		LBaseMaxBytes:               256 << 20,
+		L0CompactionThreshold:       2 * flushesInL0,
+		L0CompactionFileThreshold:   2 * flushesInL0 * partition.Count,
+		L0StopWritesThreshold:       6 * flushesInL0,
+		LBaseMaxBytes:               1 << 30,
 		MaxOpenFiles:                4096,
 		Logger:                      pebbleLogger{s},
 	}
@@ -38,6 +40,12 @@ func (s *Store) pebbleOptions() *pebble.Options {
 	}
 	return o
 }
+
+// flushesInL0 is how many flushes of a partition gather before they are merged into
+// what is below: each merge writes that again. A flush is a table for each partition,
+// so that Pebble's bound on their number, meant for stores with few, would merge
+// after every one.
+const flushesInL0 = 4
 
 // splitAtPartitions ends every sstable where its partition ends, so that a
 // partition is files of its own, however small. An excise then drops whole

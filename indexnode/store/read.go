@@ -168,7 +168,7 @@ const maxTime = millrace.Time(1<<63 - 1)
 // shares: it changes nothing that others see.
 type view struct {
 	s      *Store
-	t      *timeline // what is not flushed; nil if all is
+	t      *timeline // what is in memory; nil if nothing is
 	prefix []byte
 	buf    []byte // memory for the head
 	key    []byte // memory for the prefix
@@ -181,7 +181,7 @@ func (p *part) view(s *Store, v *view, name millrace.Timeline) error {
 	if err := p.usable(); err != nil {
 		return err
 	}
-	v.s, v.t, v.keep = s, p.timelines[name], s.keeper(name.Type, p.row.clock)
+	v.s, v.t, v.keep = s, p.known(name), s.keeper(name.Type, p.row.clock)
 	if v.t != nil {
 		v.head, v.chain = v.t.head, v.t.chain
 		v.prefix = slices.Clip(v.t.prefix)

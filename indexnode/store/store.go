@@ -30,6 +30,10 @@ type Options struct {
 	// MaxDirtyBytes bounds what is applied but not yet on disk; 0 means
 	// 128 MiB. Past it a flush starts, at twice it Apply waits for the flush.
 	MaxDirtyBytes int64
+	// MaxHotBytes bounds the heads that stay in memory after a flush, so that the
+	// next records of their timelines, and reads of them, need no read of the
+	// disk; 0 means half of MaxDirtyBytes, negative none.
+	MaxHotBytes int64
 	// FlushEvery bounds how old an applied record gets before it is on disk,
 	// and so how much of the log a restart replays; 0 means 30 s, negative
 	// means no bound. Nodes flush at different times.
@@ -67,6 +71,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxDirtyBytes == 0 {
 		o.MaxDirtyBytes = 128 << 20
+	}
+	if o.MaxHotBytes == 0 {
+		o.MaxHotBytes = o.MaxDirtyBytes / 2
 	}
 	if o.FlushEvery == 0 {
 		o.FlushEvery = 30 * time.Second

@@ -95,13 +95,14 @@ type Consumer struct {
 		// elsewhere before the poll returns; removed tells during which poll.
 		poll    uint64
 		removed map[TopicPartition]uint64
+		joining time.Time // until then fetches are cut short: see join
 	}
 }
 
 // NewConsumer connects. Nothing is read before Assign or Add.
 func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
 	// Control records move Next past what is not delivered.
-	cl, err := newClient(cfg.Brokers, cfg.Log, kgo.KeepControlRecords())
+	cl, err := newClient(cfg.Brokers, cfg.Log, kgo.KeepControlRecords(), kgo.FetchMaxWait(quietWait))
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +155,7 @@ func (c *Consumer) Add(at map[TopicPartition]Position) {
 	}
 	c.cl.RemoveConsumePartitions(c.byTopic(again))
 	c.cl.AddConsumePartitions(byTopic)
+	c.mu.joining = time.Now().Add(quietWait)
 }
 
 // Remove stops reading partitions.
@@ -172,7 +174,31 @@ func (c *Consumer) Remove(tps ...TopicPartition) {
 func (c *Consumer) Pause(tps ...TopicPartition) { c.cl.PauseFetchPartitions(c.byTopic(tps)) }
 
 // Resume fetches them again.
-func (c *Consumer) Resume(tps ...TopicPartition) { c.cl.ResumeFetchPartitions(c.byTopic(tps)) }
+func (c *Consumer) Resume(tps ...TopicPartition) {
+	c.cl.ResumeFetchPartitions(c.byTopic(tps))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.joining = time.Now().Add(quietWait)
+}
+
+// quietWait is how long a broker may hold a fetch of a Consumer without data. For
+// each it looks at every partition, of which there are 1,440, so a short wait is
+// what an idle cluster does most. A record that comes ends the wait. Tests change
+// it.
+var quietWait = 2 * time.Second
+
+// join ends the fetch under way if partitions were added or resumed lately, which
+// it does not have, and reports whether there may be others to end.
+func (c *Consumer) join() (again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Now().After(c.mu.joining) {
+		return false
+	}
+	// To remove a partition, also one that nobody reads, ends franz-go's session.
+	c.cl.RemoveConsumePartitions(map[string][]int32{c.topics[Timeline]: {-1}})
+	return true
+}
 
 func (c *Consumer) byTopic(tps []TopicPartition) map[string][]int32 {
 	m := map[string][]int32{}
@@ -195,7 +221,7 @@ const (
 	// gatherFor is the least time from one Poll that brought little to the next.
 	// A broker looks at each partition of a reader for each of its fetches: with
 	// a fetch for each record that comes in, fetches are most of its work.
-	gatherFor = 100 * time.Millisecond
+	gatherFor = 250 * time.Millisecond
 	// little is how many records are less than what a reader should wait for.
 	little = 1000
 )
@@ -204,11 +230,11 @@ const (
 // It fails only with ctx's end or ErrClosed.
 func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
 	sleep(ctx, time.Until(c.next))
-	for {
+	for patience := fetchWait; ; {
 		c.mu.Lock()
 		c.mu.poll++
 		c.mu.Unlock()
-		wait, cancel := context.WithTimeout(ctx, nudgeAfter)
+		wait, cancel := context.WithTimeout(ctx, patience)
 		fetches := c.cl.PollRecords(wait, max)
 		cancel()
 		if fetches.IsClientClosed() {
@@ -228,6 +254,9 @@ func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
+		}
+		if patience = nudgeAfter; c.join() {
+			patience = fetchWait
 		}
 		c.cl.ResumeFetchPartitions(nil)
 	}
@@ -260,6 +289,9 @@ func (c *Consumer) take(p kgo.FetchTopicPartition) (Fetched, bool) {
 	}
 	if f.Err != nil {
 		f.Err = fmt.Errorf("kafka: read %s at %d: %w", tp, next.Next, f.Err)
+	}
+	if len(p.Records) > 1 {
+		f.Records = make([]Record, 0, len(p.Records))
 	}
 	for _, r := range p.Records {
 		if millrace.Offset(r.Offset) < f.Next {

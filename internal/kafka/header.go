@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/millrace/millrace"
 )
 
@@ -23,10 +25,7 @@ const (
 )
 
 // Header is a record's header.
-type Header struct {
-	Key   string
-	Value []byte
-}
+type Header = kgo.RecordHeader
 
 // Source is a record's place in Kafka.
 type Source struct {

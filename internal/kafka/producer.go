@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -23,39 +24,42 @@ type Outgoing struct {
 }
 
 func (o *Outgoing) kgo() *kgo.Record {
-	r := &kgo.Record{Topic: o.Topic, Partition: o.Partition, Key: o.Key, Value: o.Value}
-	if len(o.Headers) > 0 {
-		r.Headers = make([]kgo.RecordHeader, len(o.Headers))
-		for i, h := range o.Headers {
-			r.Headers[i] = kgo.RecordHeader{Key: h.Key, Value: h.Value}
-		}
-	}
+	r := new(kgo.Record)
+	o.fill(r)
 	return r
+}
+
+func (o *Outgoing) fill(r *kgo.Record) {
+	r.Topic, r.Partition, r.Key, r.Value, r.Headers = o.Topic, o.Partition, o.Key, o.Value, o.Headers
 }
 
 // ToStream is the record of a stream for entity: its partition and its headers
 // src and crc are as index nodes expect them. topic is the stream's topic.
 func ToStream(topic string, entity millrace.Entity, value []byte, from Source) Outgoing {
 	key := []byte(entity)
+	src := from.Append(make([]byte, 0, len(from.Topic)+maxPlaceBytes))
+	all := appendCRC(src, value)
 	return Outgoing{
 		Topic:     topic,
 		Partition: int32(partition.OfBytes(key)),
 		Key:       key,
 		Value:     value,
-		Headers: []Header{
-			{HeaderSource, from.Append(nil)},
-			{HeaderCRC, appendCRC(make([]byte, 0, 4), value)},
-		},
+		Headers:   []Header{{Key: HeaderSource, Value: all[:len(src):len(src)]}, {Key: HeaderCRC, Value: all[len(src):]}},
 	}
 }
+
+// maxPlaceBytes is what a partition and an offset take in a header at most, and a
+// checksum behind them.
+const maxPlaceBytes = 2 + 10 + 19 + 4
 
 // Producer produces outside of any group or transaction: idempotently, in
 // order within a partition, and with bounded memory. A record that fails takes
 // no other with it.
 type Producer struct {
-	cl    *kgo.Client
-	acked atomic.Int64
-	mu    struct {
+	cl       *kgo.Client
+	produced func(*kgo.Record, error) // told of each record of Produce
+	acked    atomic.Int64
+	mu       struct {
 		sync.Mutex
 		err error // the first of Produce since the last Flush
 	}
@@ -64,16 +68,36 @@ type Producer struct {
 // NewProducer connects. Records to the topic deadLetters (empty = none) may be
 // as large as whatever can be read.
 func NewProducer(brokers Brokers, deadLetters string, log *slog.Logger) (*Producer, error) {
-	cl, err := newClient(brokers, log,
-		kgo.MaxBufferedRecords(20_000),
-		kgo.MaxBufferedBytes(maxDeadLetterBytes),
-		batchBytes(deadLetters),
-	)
+	return newProducer(brokers, log, batchBytes(deadLetters))
+}
+
+// NewBulkProducer is NewProducer for many records to few partitions: it waits for
+// a moment, so that batches are large, and compresses them well.
+func NewBulkProducer(brokers Brokers, log *slog.Logger) (*Producer, error) {
+	return newProducer(brokers, log, batchBytes(""), kgo.ProducerLinger(bulkLinger), compressed)
+}
+
+// bulkLinger is how long a record waits for others of its batch.
+const bulkLinger = 50 * time.Millisecond
+
+func newProducer(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*Producer, error) {
+	cl, err := newClient(brokers, log, append(more, kgo.MaxBufferedRecords(maxBufferedRecords), kgo.MaxBufferedBytes(maxDeadLetterBytes))...)
 	if err != nil {
 		return nil, err
 	}
-	return &Producer{cl: cl}, nil
+	p := &Producer{cl: cl}
+	p.produced = func(r *kgo.Record, err error) {
+		if err == nil {
+			p.acked.Add(1)
+			return
+		}
+		p.fail(produceError(r, err))
+	}
+	return p, nil
 }
+
+// maxBufferedRecords is how many records wait to be acknowledged, at most.
+const maxBufferedRecords = 20_000
 
 // batchBytes bounds what is sent at once to a topic by what the topic takes.
 func batchBytes(deadLetters string) kgo.Opt {
@@ -90,14 +114,15 @@ func (p *Producer) Close() { p.cl.Close() }
 
 // Produce hands a record over, waiting while the buffers are full. A failure
 // is told by Flush.
-func (p *Producer) Produce(ctx context.Context, o Outgoing) {
-	p.ProduceThen(ctx, o, func(err error) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.mu.err == nil {
-			p.mu.err = err
-		}
-	})
+func (p *Producer) Produce(ctx context.Context, o Outgoing) { p.cl.Produce(ctx, o.kgo(), p.produced) }
+
+// ProduceAll hands records over as Produce does each.
+func (p *Producer) ProduceAll(ctx context.Context, all []Outgoing) {
+	records := make([]kgo.Record, len(all))
+	for i := range all {
+		all[i].fill(&records[i])
+		p.cl.Produce(ctx, &records[i], p.produced)
+	}
 }
 
 // ProduceThen hands a record over and calls then once, with nil when the record
@@ -107,12 +132,25 @@ func (p *Producer) Produce(ctx context.Context, o Outgoing) {
 func (p *Producer) ProduceThen(ctx context.Context, o Outgoing, then func(error)) {
 	p.cl.Produce(ctx, o.kgo(), func(r *kgo.Record, err error) {
 		if err != nil {
-			then(fmt.Errorf("kafka: produce to %s/%d: %w", r.Topic, r.Partition, err))
+			then(produceError(r, err))
 			return
 		}
 		p.acked.Add(1)
 		then(nil)
 	})
+}
+
+func produceError(r *kgo.Record, err error) error {
+	return fmt.Errorf("kafka: produce to %s/%d: %w", r.Topic, r.Partition, err)
+}
+
+// fail keeps the first failure for Flush.
+func (p *Producer) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.err == nil {
+		p.mu.err = err
+	}
 }
 
 // Flush waits until everything produced is acknowledged or has failed, and

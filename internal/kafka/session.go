@@ -21,6 +21,10 @@ import (
 // ends it at once.
 const transactionTimeout = 10 * time.Second
 
+// maxTransactionRecords is how many records are kept until the commit; beyond
+// that some are sent before.
+const maxTransactionRecords = 200_000
+
 // sessionTimeout is how long a silent group member keeps its partitions. It is
 // longer than transactionTimeout, so that a member outlives its transactions.
 const sessionTimeout = 12 * time.Second
@@ -89,6 +93,7 @@ type Session struct {
 	polled          bool                               // something since the last Commit
 	began           time.Time                          // the transaction, and all its records
 	next            map[topicPartition]millrace.Offset // behind what was polled
+	waiting         map[topicPartition]int64           // how many offsets were behind that, as it was fetched
 }
 
 // groupWord is what the group has told its member.
@@ -168,7 +173,8 @@ func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	word := &groupWord{joined: make(chan struct{}, 1), failed: make(chan error, 1), stop: stop}
 	word.mu.assigned = map[topicPartition]bool{}
 	word.mu.wake = func() {}
-	s := &Session{cfg: cfg, group: cfg.Group, instance: cfg.Instance, word: word, next: map[topicPartition]millrace.Offset{}}
+	s := &Session{cfg: cfg, group: cfg.Group, instance: cfg.Instance, word: word,
+		next: map[topicPartition]millrace.Offset{}, waiting: map[topicPartition]int64{}}
 	if err := s.open(ctx, life); err != nil {
 		s.Close()
 		return nil, err
@@ -224,6 +230,11 @@ func (s *Session) options(life context.Context) ([]kgo.Opt, error) {
 		kgo.ConsumeTopics(cfg.Topics...),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), // where nothing was committed yet
 		kgo.KeepControlRecords(),                          // so that the group gets past what is not delivered
+		// What a transaction produces is sent when it commits, a batch for each
+		// partition: batches of few records, and compressed each alone, are what
+		// costs Kafka and its readers most.
+		kgo.ProducerLinger(transactionTimeout),
+		kgo.MaxBufferedRecords(maxTransactionRecords),
 		kgo.MaxBufferedBytes(2*maxBatchBytes),
 		batchBytes(cfg.DeadLetters),
 	)
@@ -240,17 +251,17 @@ func (s *Session) Close() {
 	}
 }
 
-// Poll waits for records, at most max, for a moment: there may be none. faults are partitions' and the group's
+// Poll waits for records, at most most, for a moment: there may be none. faults are partitions' and the group's
 // troubles, to be told to people: reading goes on around them. err is ctx's
 // end, ErrClosed, ErrFenced or ErrMoved. What was polled is committed by the
 // next Commit.
-func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error, err error) {
+func (s *Session) Poll(ctx context.Context, most int) (in []Input, faults []error, err error) {
 	poll, cancel := context.WithTimeout(ctx, nudgeAfter)
 	defer cancel()
 	if faults := s.found(cancel); len(faults) > 0 {
 		return nil, faults, nil
 	}
-	fetches := s.s.PollRecords(poll, max)
+	fetches := s.s.PollRecords(poll, most)
 	if fetches.IsClientClosed() {
 		if s.word.fenced.Load() {
 			return nil, nil, fmt.Errorf("%w: %w", ErrFenced, kerr.FencedInstanceID)
@@ -279,12 +290,18 @@ func (s *Session) Poll(ctx context.Context, max int) (in []Input, faults []error
 	}
 	if n := fetches.NumRecords(); n > 0 {
 		in = make([]Input, 0, n)
-		for r := range fetches.RecordsAll() {
-			s.next[topicPartition{r.Topic, r.Partition}] = millrace.Offset(r.Offset) + 1
-			if !r.Attrs.IsControl() {
-				in = append(in, input(r))
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			for _, r := range p.Records {
+				if !r.Attrs.IsControl() {
+					in = append(in, input(r))
+				}
 			}
-		}
+			if n := len(p.Records); n > 0 {
+				next := p.Records[n-1].Offset + 1
+				at := topicPartition{p.Topic, p.Partition}
+				s.next[at], s.waiting[at] = millrace.Offset(next), max(0, p.HighWatermark-next)
+			}
+		})
 		s.polled = true
 		return in, faults, nil
 	}
@@ -347,21 +364,28 @@ func (s *Session) GoOn(ctx context.Context, places ...Stuck) error {
 	return s.failed("commit past a place", failed)
 }
 
+// Waiting returns about how many records have come in that were not polled yet.
+func (s *Session) Waiting() (n int64) {
+	for at, behind := range s.waiting {
+		if s.Has(at.topic, at.partition) {
+			n += behind
+		}
+	}
+	return n
+}
+
 // Uncommitted reports whether the group has something to commit: also markers
 // of transactions, which Poll does not return.
 func (s *Session) Uncommitted() bool { return s.polled }
 
 func input(r *kgo.Record) Input {
-	in := Input{
-		Source: Source{r.Topic, r.Partition, millrace.Offset(r.Offset)},
-		Time:   millrace.TimeOf(r.Timestamp),
-		Key:    r.Key,
-		Value:  r.Value,
+	return Input{
+		Source:  Source{r.Topic, r.Partition, millrace.Offset(r.Offset)},
+		Time:    millrace.TimeOf(r.Timestamp),
+		Key:     r.Key,
+		Value:   r.Value,
+		Headers: r.Headers,
 	}
-	for _, h := range r.Headers {
-		in.Headers = append(in.Headers, Header(h))
-	}
-	return in
 }
 
 // Begin begins a transaction. All its records have the time of its begin, which

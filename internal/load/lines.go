@@ -2,6 +2,7 @@ package load
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -19,8 +20,7 @@ type lines struct {
 	file   *os.File
 	zstd   *zstd.Decoder // nil if the file is not compressed
 	buf    *bufio.Reader
-	line   []byte
-	number int          // of the line returned last, from 1
+	number int          // of the line read last, from 1
 	read   atomic.Int64 // bytes of the file
 	size   int64        // of the file; 0 = unknown
 }
@@ -53,34 +53,30 @@ func (l *lines) Close() error {
 	return l.file.Close()
 }
 
-// next returns a line without its end, valid until the next call. A line that
-// is too long is returned cut, with a *schemas.Error; io.EOF comes after the
-// last.
-func (l *lines) next() ([]byte, error) {
-	l.line = l.line[:0]
-	tooLong := false
+// next appends a line without its end to dst. A line that is too long is
+// appended cut, with a *schemas.Error; io.EOF comes after the last.
+func (l *lines) next(dst []byte) ([]byte, error) {
+	from, tooLong, any := len(dst), false, false
 	for {
 		part, err := l.buf.ReadSlice('\n')
-		if room := maxLineBytes - len(l.line); len(part) > room {
+		any = any || len(part) > 0
+		if room := from + maxLineBytes - len(dst); len(part) > room {
 			part, tooLong = part[:room], true
 		}
-		l.line = append(l.line, part...)
+		dst = append(dst, part...)
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		if err != nil && (err != io.EOF || len(l.line) == 0) {
-			return nil, err
+		if err != nil && (err != io.EOF || !any) {
+			return dst[:from], err
 		}
 		break
 	}
 	l.number++
 	if tooLong {
-		return l.line, &schemas.Error{Reason: schemas.OverLimit, Detail: fmt.Sprintf("longer than %d bytes", maxLineBytes)}
+		return dst, &schemas.Error{Reason: schemas.OverLimit, Detail: fmt.Sprintf("longer than %d bytes", maxLineBytes)}
 	}
-	if n := len(l.line); l.line[n-1] == '\n' {
-		l.line = l.line[:n-1]
-	}
-	return l.line, nil
+	return bytes.TrimSuffix(dst, []byte{'\n'}), nil
 }
 
 type countingReader struct {

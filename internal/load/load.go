@@ -5,7 +5,6 @@
 package load
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -131,7 +129,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err := l.prepare(ctx); err != nil {
 		return Report{}, err
 	}
-	if l.to, err = kafka.NewProducer(o.Brokers, "", o.Log); err != nil {
+	if l.to, err = kafka.NewBulkProducer(o.Brokers, o.Log); err != nil {
 		return Report{}, err
 	}
 	defer l.to.Close()
@@ -206,67 +204,44 @@ type loader struct {
 	published  bool
 }
 
+// errKafka says that a record could not be produced: Flush says why.
+var errKafka = errors.New("load: produce")
+
+// run loads the file, and flushes whatever was read of it.
 func (l *loader) run(ctx context.Context) error {
-	var kafkaErr error
-	for kafkaErr == nil && ctx.Err() == nil {
-		line, err := l.in.next()
-		if err == io.EOF {
-			break
-		}
-		var refusal *schemas.Error
-		if err != nil && !errors.As(err, &refusal) {
-			return errors.Join(fmt.Errorf("load: read %s after line %d: %w", l.o.File, l.in.number, err), l.to.Flush(ctx))
-		}
-		if err == nil && len(bytes.TrimSpace(line)) == 0 {
-			continue
-		}
-		l.counts.lines.Add(1)
-		var out kafka.Outgoing
-		if err == nil {
-			out, err = l.encode(line)
-		}
-		if err != nil {
-			if err := l.reject(line, err); err != nil {
-				return errors.Join(err, l.to.Flush(ctx))
-			}
-			continue
-		}
-		if err := l.publish(ctx); err != nil {
+	err := l.pass(ctx)
+	if errors.Is(err, errKafka) {
+		err = nil
+	}
+	return errors.Join(err, l.to.Flush(ctx))
+}
+
+// deliver produces what became of a chunk's lines, and sets the others aside.
+func (l *loader) deliver(ctx context.Context, c *chunk) error {
+	l.counts.lines.Add(int64(len(c.records) + len(c.refused)))
+	for _, r := range c.refused {
+		if err := l.reject(r); err != nil {
 			return err
 		}
-		l.to.Produce(ctx, out)
-		kafkaErr = l.to.Err()
 	}
-	return l.to.Flush(ctx)
+	if len(c.records) == 0 {
+		return nil
+	}
+	if err := l.publish(ctx); err != nil {
+		return err
+	}
+	if l.to.ProduceAll(ctx, c.records); l.to.Err() != nil {
+		return errKafka
+	}
+	return nil
 }
 
-// encode turns a line into the record of it, by the check that partitioners make:
-// what they would refuse for its bytes is not sent. Records of one entity go to one
-// partition, so that its changes stay in order.
-func (l *loader) encode(line []byte) (kafka.Outgoing, error) {
-	body, err := l.o.Schema.EncodeJSON(line)
-	if err != nil {
-		return kafka.Outgoing{}, err
-	}
-	env, err := l.o.Schema.Accept(body, millrace.TimeOf(time.Now()), l.future)
-	if err != nil {
-		return kafka.Outgoing{}, err
-	}
-	key := []byte(env.Entity)
-	return kafka.Outgoing{
-		Topic:     l.o.Topic,
-		Partition: int32(partition.OfBytes(key)) % l.partitions,
-		Key:       key,
-		Value:     schemas.Frame(l.o.Schema.Fingerprint(), body),
-	}, nil
-}
-
-func (l *loader) reject(line []byte, why error) error {
+func (l *loader) reject(r refusal) error {
 	l.counts.rejected.Add(1)
 	if len(l.faults) < maxFaults {
-		l.faults = append(l.faults, LineFault{l.in.number, why})
+		l.faults = append(l.faults, LineFault{r.number, r.why})
 	}
-	if err := l.aside.write(line); err != nil {
+	if err := l.aside.write(r.text); err != nil {
 		return fmt.Errorf("load: write aside: %w", err)
 	}
 	return nil

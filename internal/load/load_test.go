@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -190,5 +191,49 @@ func TestASchemaIsReviewedFirst(t *testing.T) {
 	}
 	if n := ends(t, ctx, brokers, "posts") + ends(t, ctx, brokers, kafka.Topics{}.WithDefaults().Schemas); n != 2 {
 		t.Errorf("%d records and schemas are there, want one of each", n)
+	}
+}
+
+// Lines are encoded beside each other, and still come in their order: the records
+// of each author, the rejected lines, and what is told of them.
+func TestRunKeepsTheOrder(t *testing.T) {
+	ctx, brokers := setUp(t)
+	const lines, authors, every = 20 * chunkLines, 7, 1000
+	var file, rejected bytes.Buffer
+	for i := range lines {
+		line := fmt.Sprintf(`{"id":"n%d","author":"member:%d","kind":"post","at":"2026-03-01T11:00:00Z","text":%q}`+"\n", i, i%authors, strings.Repeat("x", i/chunkLines*10))
+		if i%every == 0 {
+			line = fmt.Sprintf("line %d\n", i)
+			rejected.WriteString(line)
+		}
+		file.WriteString(line)
+	}
+	o := Options{Brokers: brokers, Topic: "posts", Schema: schemas.Note(), File: filepath.Join(t.TempDir(), "notes.ndjson"), Force: true}
+	must(t, os.WriteFile(o.File, file.Bytes(), 0o644))
+	r, err := Run(ctx, o)
+	must(t, err)
+	if r.Lines != lines || r.Rejected != lines/every || r.Loaded != lines-lines/every || len(r.Faults) != lines/every {
+		t.Errorf("%d lines, %d loaded, %d rejected, %d faults", r.Lines, r.Loaded, r.Rejected, len(r.Faults))
+	}
+	for i, f := range r.Faults {
+		if f.Line != i*every+1 {
+			t.Errorf("fault %d is of line %d, want %d", i, f.Line, i*every+1)
+		}
+	}
+	aside, err := os.ReadFile(r.RejectedFile)
+	if must(t, err); !bytes.Equal(aside, rejected.Bytes()) {
+		t.Error("the rejected lines are not as they were, in order")
+	}
+	last := map[string]int{}
+	for _, x := range read(t, ctx, brokers, "posts", r.Loaded) {
+		framed, err := schemas.Unframe(x.Value)
+		must(t, err)
+		env, err := schemas.Note().Envelope(framed.Body)
+		must(t, err)
+		n, err := strconv.Atoi(string(env.Record.ID[1:]))
+		if must(t, err); n <= last[string(x.Key)] && n > 0 {
+			t.Fatalf("%s: n%d comes behind n%d", x.Key, n, last[string(x.Key)])
+		}
+		last[string(x.Key)] = n
 	}
 }

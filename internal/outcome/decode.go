@@ -3,6 +3,7 @@ package outcome
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/schemas"
@@ -32,7 +33,12 @@ func Decode(known *schemas.Snapshot, value []byte, answerField string) (o Outcom
 	if e.Record.Deleted {
 		return o, errors.New("it is a tombstone")
 	}
-	o = Outcome{ID: string(e.Record.ID), Viewer: string(e.Entity), Record: string(e.Record.Object), Action: string(e.Type), At: e.Record.Time}
+	// The roles share the memory of what was fetched, a whole batch, and an outcome
+	// is kept for long.
+	o = Outcome{
+		ID: strings.Clone(string(e.Record.ID)), Viewer: strings.Clone(string(e.Entity)), Record: strings.Clone(string(e.Record.Object)),
+		Action: strings.Clone(string(e.Type)), At: e.Record.Time,
+	}
 	fields, err := s.JSONValue(framed.Body)
 	if err != nil {
 		return o, err

@@ -1,0 +1,133 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// checkHot wants of what is kept in memory that it is what is on disk, within the
+// bound, and counted.
+func checkHot(t *testing.T, s *Store) {
+	t.Helper()
+	s.flushing.Lock() // the flusher is at work beside the test
+	defer s.flushing.Unlock()
+	all := int64(0)
+	for i := range s.parts {
+		p, held := &s.parts[i], int64(0)
+		p.mu.RLock()
+		for name, kept := range p.hot.timelines {
+			held += int64(kept.memory())
+			if p.timelines[name] != nil || !kept.clean() {
+				t.Errorf("%v is kept and not flushed", name)
+			}
+			if err := sameOnDisk(s, p.p, kept); err != nil {
+				t.Errorf("%v: %v", name, err)
+			}
+		}
+		if held != p.hot.bytes {
+			t.Errorf("partition %d keeps %d bytes and counts %d", i, held, p.hot.bytes)
+		}
+		all += held
+		p.mu.RUnlock()
+	}
+	if s.hot.Load() != all || all > max(0, s.opts.MaxHotBytes) {
+		t.Errorf("%d bytes are kept, %d counted, at most %d allowed", all, s.hot.Load(), s.opts.MaxHotBytes)
+	}
+}
+
+func sameOnDisk(s *Store, n millrace.Partition, kept *timeline) error {
+	disk, err := openTimeline(s, n, kept.name, kept.max)
+	if err != nil {
+		return err
+	}
+	if disk.head == nil || !bytes.Equal(disk.head.buf, kept.head.buf) || disk.head.last != kept.head.last {
+		return fmt.Errorf("another head is on disk")
+	}
+	if kept.chain != nil {
+		if err := disk.loadChain(); err != nil || disk.chain == nil || !bytes.Equal(disk.chain.encode(nil), kept.chain.encode(nil)) {
+			return fmt.Errorf("another chain is on disk: %v", err)
+		}
+	}
+	if kept.seen != nil && kept.head.hasChain() {
+		if err := disk.loadFilter(); err != nil || !bytes.Equal(disk.seen.encode(), kept.seen.encode()) {
+			return fmt.Errorf("another filter is on disk: %v", err)
+		}
+	}
+	return nil
+}
+
+// TestHotHeads: what was flushed lately is there without a read of the disk, within
+// the bound; what is older gives way; nothing is left of a partition that is dropped.
+func TestHotHeads(t *testing.T) {
+	s, err := Open("db", Options{FS: vfs.NewMem(), FlushEvery: -1, MaxHotBytes: 50 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	n := 0
+	apply := func(entity millrace.Entity) {
+		t.Helper()
+		var b Batch
+		n++
+		b.Put(partition.Of(entity), millrace.Timeline{Entity: entity, Type: "post"}, millrace.Record{ID: millrace.RecordID(fmt.Sprint(n)), Time: millrace.Time(n), Body: make([]byte, 500)})
+		if _, err := s.Apply(&b, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flush := func() {
+		t.Helper()
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		checkHot(t, s)
+	}
+	hot := func(entity millrace.Entity) bool {
+		return s.parts[partition.Of(entity)].hot.timelines[millrace.Timeline{Entity: entity, Type: "post"}] != nil
+	}
+	apply("often")
+	flush()
+	if !hot("often") {
+		t.Fatal("what was flushed is not kept")
+	}
+	apply("often")
+	if hot("often") {
+		t.Fatal("what is not flushed counts as kept")
+	}
+	flush()
+	if got, err := s.ReadNewest(partition.Of("often"), millrace.Timeline{Entity: "often", Type: "post"}, 9); err != nil || len(got.Records) != 2 {
+		t.Errorf("%d records, %v", len(got.Records), err)
+	}
+	for i := range 300 { // far more than there is room for
+		apply(millrace.Entity(fmt.Sprintf("once:%d", i)))
+		if i%50 == 0 {
+			flush()
+		}
+	}
+	flush()
+	if kept := s.hot.Load(); kept < s.opts.MaxHotBytes/2 {
+		t.Errorf("%d bytes are kept of %d allowed", kept, s.opts.MaxHotBytes)
+	}
+	last := 0
+	for i := 251; i < 300; i++ {
+		if hot(millrace.Entity(fmt.Sprintf("once:%d", i))) {
+			last++
+		}
+	}
+	if last < 25 {
+		t.Errorf("of the last 49 timelines %d are kept", last)
+	}
+	for p := range partition.All() {
+		if err := s.DropPartition(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if checkHot(t, s); s.hot.Load() != 0 {
+		t.Errorf("%d bytes are kept of partitions that are not there", s.hot.Load())
+	}
+}

@@ -1,0 +1,169 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/schemas"
+)
+
+// chunk is a run of lines of the file, and what becomes of them. Chunks are encoded
+// beside each other and delivered in their order, so that the records of one entity
+// stay in order.
+type chunk struct {
+	text    []byte // of all lines
+	lines   []line
+	done    chan struct{} // closed when the lines are encoded:
+	records []kafka.Outgoing
+	refused []refusal
+}
+
+// line is a place in the text of a chunk.
+type line struct {
+	number   int // in the file, from 1
+	from, to int
+	fault    error // the line was refused as it was read
+}
+
+// refusal is a line that does not fit.
+type refusal struct {
+	number int
+	text   []byte
+	why    error
+}
+
+const (
+	chunkBytes = 256 << 10 // of the lines in a chunk, but for one that is longer
+	chunkLines = 2000
+)
+
+// pass brings the lines of the file through encoders and to Kafka. It returns when
+// all of them are handed over, or with the first error. What comes before a place
+// that cannot be read is handed over.
+func (l *loader) pass(ctx context.Context) error {
+	g, life := errgroup.WithContext(ctx)
+	workers := runtime.GOMAXPROCS(0)
+	// A chunk is in ordered before it is in work: what is delivered next is always
+	// being encoded.
+	ordered, work := make(chan *chunk, 2*workers), make(chan *chunk, 2*workers)
+	var unread error
+	g.Go(func() error {
+		defer close(ordered)
+		defer close(work)
+		unread = l.read(life, ordered, work)
+		return nil
+	})
+	for range workers {
+		g.Go(func() error {
+			for c := range work {
+				l.encode(c)
+				close(c.done)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		for c := range ordered {
+			select {
+			case <-c.done:
+			case <-life.Done():
+				return life.Err()
+			}
+			if err := l.deliver(ctx, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return unread
+}
+
+// read takes the file apart into chunks until its end, or ctx's.
+func (l *loader) read(ctx context.Context, ordered, work chan<- *chunk) error {
+	for {
+		c := &chunk{text: make([]byte, 0, chunkBytes+chunkBytes/8), done: make(chan struct{})}
+		err := l.fill(c)
+		if len(c.lines) > 0 {
+			for _, to := range []chan<- *chunk{ordered, work} {
+				select {
+				case to <- c:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("load: read %s after line %d: %w", l.o.File, l.in.number, err)
+		}
+	}
+}
+
+// fill reads the next lines that are not blank.
+func (l *loader) fill(c *chunk) (err error) {
+	for len(c.text) < chunkBytes && len(c.lines) < chunkLines {
+		from := len(c.text)
+		c.text, err = l.in.next(c.text)
+		var refused *schemas.Error
+		if err != nil && !errors.As(err, &refused) {
+			return err
+		}
+		if err == nil && len(bytes.TrimSpace(c.text[from:])) == 0 {
+			c.text = c.text[:from]
+			continue
+		}
+		c.lines = append(c.lines, line{l.in.number, from, len(c.text), err})
+	}
+	return nil
+}
+
+// encode turns the lines of a chunk into records, by the check that partitioners
+// make: what they would refuse for its bytes is not sent. Records of one entity go
+// to one partition, so that its changes stay in order.
+func (l *loader) encode(c *chunk) {
+	now, values := millrace.TimeOf(time.Now()), make([]byte, 0, len(c.text))
+	c.records = make([]kafka.Outgoing, 0, len(c.lines))
+	for _, x := range c.lines {
+		text, from, err := c.text[x.from:x.to], len(values), x.fault
+		var env schemas.Envelope
+		if err == nil {
+			values, env, err = l.accept(values, text, now)
+		}
+		if err != nil {
+			values = values[:from]
+			c.refused = append(c.refused, refusal{x.number, text, err})
+			continue
+		}
+		key := []byte(env.Entity)
+		c.records = append(c.records, kafka.Outgoing{
+			Topic: l.o.Topic, Partition: int32(partition.OfBytes(key)) % l.partitions, Key: key, Value: values[from:len(values):len(values)],
+		})
+	}
+}
+
+// accept appends a line as a framed value.
+func (l *loader) accept(dst, text []byte, now millrace.Time) ([]byte, schemas.Envelope, error) {
+	dst = schemas.AppendFrame(dst, l.o.Schema.Fingerprint())
+	body := len(dst)
+	dst, err := l.o.Schema.AppendJSON(dst, text)
+	if err != nil {
+		return dst, schemas.Envelope{}, err
+	}
+	env, err := l.o.Schema.Accept(dst[body:], now, l.future)
+	return dst, env, err
+}

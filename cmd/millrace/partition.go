@@ -49,6 +49,17 @@ func nodeConnsOf(ctx context.Context) (*nodeConns, error) {
 }
 
 func (c *nodeConns) dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
+	conn, err := c.to(n)
+	return nodev1.NewNodeServiceClient(conn), err
+}
+
+// admin is dial for what operators ask.
+func (c *nodeConns) admin(n cluster.Node) (nodev1.AdminServiceClient, error) {
+	conn, err := c.to(n)
+	return nodev1.NewAdminServiceClient(conn), err
+}
+
+func (c *nodeConns) to(n cluster.Node) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[n.Addr]
@@ -62,7 +73,7 @@ func (c *nodeConns) dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
 		}
 		c.all[n.Addr] = conn
 	}
-	return nodev1.NewNodeServiceClient(conn), nil
+	return conn, nil
 }
 
 func (c *nodeConns) close() {

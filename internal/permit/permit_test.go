@@ -55,6 +55,8 @@ var want = map[string]string{
 	"/millrace.node.v1.NodeService/CheckPartition":                   "o",
 	"/millrace.node.v1.NodeService/WitnessPartition":                 "o",
 	"/millrace.node.v1.NodeService/CondemnPartition":                 "o",
+	"/millrace.node.v1.AdminService/ReadTimeline":                    "o",
+	"/millrace.node.v1.AdminService/ReadHistory":                     "o",
 	"/grpc.health.v1.Health/Check":                                   "cnbpo",
 	"/grpc.health.v1.Health/List":                                    "cnbpo",
 	"/grpc.health.v1.Health/Watch":                                   "cnbpo",

@@ -20,6 +20,9 @@ var table = map[string][]Role{
 	"/millrace.node.v1.NodeService/WitnessPartition": {Operator},
 	"/millrace.node.v1.NodeService/CondemnPartition": {Operator},
 
+	"/millrace.node.v1.AdminService/ReadTimeline": {Operator},
+	"/millrace.node.v1.AdminService/ReadHistory":  {Operator},
+
 	"/grpc.health.v1.Health/Check":                                   known,
 	"/grpc.health.v1.Health/List":                                    known,
 	"/grpc.health.v1.Health/Watch":                                   known,

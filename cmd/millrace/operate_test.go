@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/schemas"
+)
+
+// operated is a cluster of two nodes that have everything, and their audit logs.
+type operated struct {
+	*minicluster.Cluster
+	t   *testing.T
+	ctx context.Context
+	dir string
+}
+
+func startOperated(t *testing.T) *operated {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	o := &operated{t: t, ctx: ctx, dir: t.TempDir()}
+	var err error
+	o.Cluster, err = minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 2, Replicas: 2, Node: func(n *indexnode.Config) {
+		n.Audit, err = audit.Open(o.acts(n.ID))
+		o.must(err)
+	}})
+	o.must(err)
+	t.Cleanup(func() { o.must(o.Close()) })
+	return o
+}
+
+func (o *operated) must(err error) {
+	o.t.Helper()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *operated) acts(id millrace.NodeID) string {
+	return filepath.Join(o.dir, "audit-"+string(id))
+}
+
+// audited returns what both audit logs have.
+func (o *operated) audited() (all []audit.Entry) {
+	o.t.Helper()
+	for _, id := range []millrace.NodeID{"node-1", "node-2"} {
+		text, err := os.ReadFile(o.acts(id))
+		o.must(err)
+		for line := range strings.Lines(string(text)) {
+			var e audit.Entry
+			o.must(json.Unmarshal([]byte(line), &e))
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// load brings notes in, and waits until both nodes have them.
+func (o *operated) load(notes ...string) {
+	o.t.Helper()
+	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), lines(notes...))
+	o.must(errors.Join(err, o.WaitReady(o.ctx), o.WaitIndexed(o.ctx)))
+}
+
+// run runs a command on the cluster.
+func (o *operated) run(line string, more ...string) (string, error) {
+	o.t.Helper()
+	return execute(o.ctx, append(append(strings.Fields(line), "--etcd", o.Etcd), more...)...)
+}
+
+// shows runs a command whose output has texts, and lacks those that begin with !.
+func (o *operated) shows(line string, want ...string) string {
+	o.t.Helper()
+	out, err := o.run(line)
+	if err != nil {
+		o.t.Fatalf("%s: %v\n%s", line, err, out)
+	}
+	for _, w := range want {
+		if text, not := strings.CutPrefix(w, "!"); strings.Contains(out, text) == not {
+			o.t.Errorf("%s: want %q in\n%s", line, w, out)
+		}
+	}
+	return out
+}
+
+// refuses runs a command that is refused with a field and a way out.
+func (o *operated) refuses(line, field string) {
+	o.t.Helper()
+	out, err := o.run(line)
+	if e := (*millrace.Error)(nil); !errors.As(err, &e) || e.Field != field || e.WayOut == "" {
+		o.t.Errorf("%s: %v\n%s", line, err, out)
+	}
+}
+
+func TestTimelineCommands(t *testing.T) {
+	o := startOperated(t)
+	o.load(
+		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":5}`,
+		`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z","stars":1}`,
+		`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z","stars":2}`,
+		`{"id":"c","author":"member:1","kind":"share","at":"2026-01-03T00:00:00Z"}`,
+	)
+	o.shows("timeline get member:1 --node node-1", `"stars":5`, "  store  ", "!  both  ", "post: not in the cache", "share")
+	_, err := execute(o.ctx, "feed", "--addr", o.GRPC, "--viewer", "member:9", "--entities", "member:1")
+	o.must(err)
+	if a, b := o.run1("timeline get member:1 --node node-1"), o.run1("timeline get member:1 --node node-2"); !strings.Contains(a+b, "  both  ") || strings.Contains(a+b, "  cache  ") || !strings.Contains(a+b, "post: the cache has all of it") {
+		t.Errorf("after a question:\n%s\n%s", a, b)
+	}
+	o.shows("timeline get member:1 --in store --type post --since 2026-01-02T00:00:00Z", "  b  ", "!  a  ", "!share", "!cache")
+	o.shows("timeline get member:1 --in store --type post --until 2026-01-02T00:00:00Z", "  a  ", "!  b  ")
+	o.shows("timeline get member:1 --type post --limit 1", "  b  ", "!  a  ", "there is more")
+	o.shows("timeline get nobody --type post", "no records")
+	out := o.shows("timeline get member:1 --type post -o json", `"record":{`, `"in_store":true`)
+	if n := strings.Count(out, "\n"); n != 2 {
+		t.Errorf("%d lines of JSON:\n%s", n, out)
+	}
+	// The version that lost is in the log, with where it came from.
+	o.shows("timeline history member:1 --id b", `"stars":1`, `"stars":2`, o.ContentTopic()+"/", "!  a  ", "read from 0 to ")
+	o.shows("timeline history member:1 --since 2099-01-01T00:00:00Z", "nothing")
+	o.shows("timeline history member:1 --type share -o json", `"id":"c"`, "!post")
+	for line, field := range map[string]string{
+		"timeline get member:1 --in disk":                         "in",
+		"timeline get member:1 --limit 0":                         "limit",
+		"timeline get member:1 --limit 100000":                    "limit",
+		"timeline get member:1 --since never":                     "since",
+		"timeline get member:1 --since 1h --until 2h":             "until",
+		"timeline get member:1 -o yaml":                           "output",
+		"timeline get member:1 --node node-9":                     "node",
+		"timeline get " + strings.Repeat("x", 600):                "entity",
+		"timeline history member:1 --since x":                     "since",
+		"timeline get member:1 --type " + strings.Repeat("x", 99): "type",
+	} {
+		o.refuses(line, field)
+	}
+	if all := o.audited(); len(all) > 0 {
+		t.Errorf("reading is not written down: %v", all)
+	}
+}
+
+func (o *operated) run1(line string) string {
+	o.t.Helper()
+	return o.shows(line)
+}

@@ -152,3 +152,77 @@ func (o *operated) run1(line string) string {
 	o.t.Helper()
 	return o.shows(line)
 }
+
+// A record that is deleted is gone from the store, the cache and answers of
+// every replica, in all timelines it went to; what is only shown touches nothing.
+func TestRecordDelete(t *testing.T) {
+	o := startOperated(t)
+	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Activity(), lines(
+		`{"id":"a","actor":"member:1","verb":"post","created_at":1700000000000,"about":["topic:1","topic:2"],"text":"secret"}`,
+		`{"id":"b","actor":"member:1","verb":"post","created_at":1700000000001}`,
+		`{"id":"c","actor":"member:2","verb":"like","created_at":1700000000002}`,
+		`{"id":"d","actor":"member:3","verb":"like","created_at":1700000000003}`,
+	))
+	o.must(errors.Join(err, o.WaitReady(o.ctx), o.WaitIndexed(o.ctx)))
+	feed := func() string {
+		out, err := execute(o.ctx, "feed", "--addr", o.GRPC, "--viewer", "member:9", "--entities", "member:1,member:2,member:3,topic:1,topic:2")
+		o.must(err)
+		return out
+	}
+	for range 4 { // both nodes have it in their caches, as a rule
+		if out := feed(); !strings.Contains(out, "secret") {
+			t.Fatalf("the record is not in the feed:\n%s", out)
+		}
+	}
+	for line, field := range map[string]string{
+		"record delete":   "ID",
+		"record delete a": "entity",
+		"record delete a --entity x --everywhere":                     "everywhere",
+		"record delete --file /nothing/there":                         "file",
+		"record delete a --file x":                                    "file",
+		"record delete a --entity member:2":                           "ID",
+		"record delete a --entity " + strings.Repeat("x", 600):        "entity",
+		"record delete a --entity member:1 --topic nowhere":           "topic",
+		"record delete a --entity member:1 -o yaml":                   "output",
+		"record delete " + strings.Repeat("x", 600) + " --everywhere": "id",
+	} {
+		o.refuses(line, field)
+	}
+	o.shows("record delete a --entity member:1", "member:1/post", "topic:1/post", "topic:2/post", "node-1", "node-2", "in the store", "1 tombstones would go to topic "+o.ContentTopic(), "!deleted")
+	if all := o.audited(); len(all) > 0 || !strings.Contains(feed(), "secret") {
+		t.Fatalf("what is only shown was done: %v", all)
+	}
+	out := o.shows("record delete a --entity topic:2 --apply --yes", "every replica that is there has applied it, in 3 timelines", "deleted")
+	if n := strings.Count(out, " deleted\n"); n != 6 {
+		t.Errorf("%d of 6 replicas of its timelines show it as deleted:\n%s", n, out)
+	}
+	if out := feed(); strings.Contains(out, "secret") || !strings.Contains(out, "b") {
+		t.Errorf("after the deletion:\n%s", out)
+	}
+	o.shows("timeline history topic:1", "secret", "DELETED") // the log keeps both
+	o.shows("record delete a --entity member:1 --apply --yes", "all of it is deleted already")
+	all := o.audited()
+	if len(all) != 1 || all[0].Act != "delete" || all[0].Who != "anybody" || !strings.Contains(all[0].On, `"a" of type post`) || !strings.Contains(all[0].After, o.ContentTopic()) {
+		t.Errorf("the audit logs have %+v", all)
+	}
+
+	// Of a file, everywhere.
+	file := filepath.Join(t.TempDir(), "erase")
+	o.must(os.WriteFile(file, []byte(`{"id":"c"}`+"\n\n"+`{"id":"d","entity":"member:3"}`+"\n"), 0o600))
+	out = o.shows("record delete --apply --yes -o json --file "+file, `"tombstones":2`, `"applied":true`)
+	var shown deletionShown
+	o.must(json.Unmarshal([]byte(out), &shown))
+	if len(shown.Found) != 4 || len(shown.After) != 4 {
+		t.Errorf("found %+v, after %+v", shown.Found, shown.After)
+	}
+	for _, s := range shown.After {
+		if !s.Deleted || s.InCache {
+			t.Errorf("after: %+v", s)
+		}
+	}
+	if all := o.audited(); len(all) != 3 {
+		t.Errorf("the audit logs have %+v", all)
+	}
+	o.must(os.WriteFile(file, []byte(`{"name":"c"}`), 0o600))
+	o.refuses("record delete --file "+file, "file")
+}

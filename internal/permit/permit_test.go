@@ -57,6 +57,8 @@ var want = map[string]string{
 	"/millrace.node.v1.NodeService/CondemnPartition":                 "o",
 	"/millrace.node.v1.AdminService/ReadTimeline":                    "o",
 	"/millrace.node.v1.AdminService/ReadHistory":                     "o",
+	"/millrace.node.v1.AdminService/FindRecords":                     "o",
+	"/millrace.node.v1.AdminService/DeleteRecords":                   "o",
 	"/grpc.health.v1.Health/Check":                                   "cnbpo",
 	"/grpc.health.v1.Health/List":                                    "cnbpo",
 	"/grpc.health.v1.Health/Watch":                                   "cnbpo",

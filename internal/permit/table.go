@@ -20,8 +20,10 @@ var table = map[string][]Role{
 	"/millrace.node.v1.NodeService/WitnessPartition": {Operator},
 	"/millrace.node.v1.NodeService/CondemnPartition": {Operator},
 
-	"/millrace.node.v1.AdminService/ReadTimeline": {Operator},
-	"/millrace.node.v1.AdminService/ReadHistory":  {Operator},
+	"/millrace.node.v1.AdminService/ReadTimeline":  {Operator},
+	"/millrace.node.v1.AdminService/ReadHistory":   {Operator},
+	"/millrace.node.v1.AdminService/FindRecords":   {Operator},
+	"/millrace.node.v1.AdminService/DeleteRecords": {Operator},
 
 	"/grpc.health.v1.Health/Check":                                   known,
 	"/grpc.health.v1.Health/List":                                    known,

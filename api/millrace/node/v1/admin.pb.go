@@ -653,6 +653,420 @@ func (x *LogEntry) GetRefused() string {
 	return ""
 }
 
+type FindRecordsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Wanted        []*WantedRecord        `protobuf:"bytes,1,rep,name=wanted,proto3" json:"wanted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindRecordsRequest) Reset() {
+	*x = FindRecordsRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindRecordsRequest) ProtoMessage() {}
+
+func (x *FindRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindRecordsRequest.ProtoReflect.Descriptor instead.
+func (*FindRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FindRecordsRequest) GetWanted() []*WantedRecord {
+	if x != nil {
+		return x.Wanted
+	}
+	return nil
+}
+
+type WantedRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Whose timelines are looked into. Empty: all that the node has.
+	Entity        string `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WantedRecord) Reset() {
+	*x = WantedRecord{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WantedRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WantedRecord) ProtoMessage() {}
+
+func (x *WantedRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WantedRecord.ProtoReflect.Descriptor instead.
+func (*WantedRecord) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WantedRecord) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *WantedRecord) GetEntity() string {
+	if x != nil {
+		return x.Entity
+	}
+	return ""
+}
+
+type FindRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Found []*FoundRecord         `protobuf:"bytes,1,rep,name=found,proto3" json:"found,omitempty"`
+	// In the last message: the partitions that were looked into.
+	Partitions    []int32 `protobuf:"varint,2,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindRecordsResponse) Reset() {
+	*x = FindRecordsResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindRecordsResponse) ProtoMessage() {}
+
+func (x *FindRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindRecordsResponse.ProtoReflect.Descriptor instead.
+func (*FindRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *FindRecordsResponse) GetFound() []*FoundRecord {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+func (x *FindRecordsResponse) GetPartitions() []int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// FoundRecord is the latest version of a record in one timeline.
+type FoundRecord struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition int32                  `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Entity    string                 `protobuf:"bytes,2,opt,name=entity,proto3" json:"entity,omitempty"`
+	Record    *TimelineRecord        `protobuf:"bytes,3,opt,name=record,proto3" json:"record,omitempty"`
+	// All entities whose timelines this version went to; none of a tombstone.
+	Timelines     []string `protobuf:"bytes,4,rep,name=timelines,proto3" json:"timelines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FoundRecord) Reset() {
+	*x = FoundRecord{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FoundRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FoundRecord) ProtoMessage() {}
+
+func (x *FoundRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FoundRecord.ProtoReflect.Descriptor instead.
+func (*FoundRecord) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *FoundRecord) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *FoundRecord) GetEntity() string {
+	if x != nil {
+		return x.Entity
+	}
+	return ""
+}
+
+func (x *FoundRecord) GetRecord() *TimelineRecord {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+func (x *FoundRecord) GetTimelines() []string {
+	if x != nil {
+		return x.Timelines
+	}
+	return nil
+}
+
+type DeleteRecordsRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Tombstones []*Tombstone           `protobuf:"bytes,1,rep,name=tombstones,proto3" json:"tombstones,omitempty"`
+	// The content topic; empty: the only one that partitioners read.
+	Topic         string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	Apply         bool   `protobuf:"varint,3,opt,name=apply,proto3" json:"apply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsRequest) Reset() {
+	*x = DeleteRecordsRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsRequest) ProtoMessage() {}
+
+func (x *DeleteRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsRequest.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DeleteRecordsRequest) GetTombstones() []*Tombstone {
+	if x != nil {
+		return x.Tombstones
+	}
+	return nil
+}
+
+func (x *DeleteRecordsRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *DeleteRecordsRequest) GetApply() bool {
+	if x != nil {
+		return x.Apply
+	}
+	return false
+}
+
+// Tombstone deletes a record of one type from timelines.
+type Tombstone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Type  string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// One at least.
+	Entities []string `protobuf:"bytes,3,rep,name=entities,proto3" json:"entities,omitempty"`
+	// Versions up to this one are hidden, those that come later too.
+	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	// The record's.
+	TimeMs        int64 `protobuf:"varint,5,opt,name=time_ms,json=timeMs,proto3" json:"time_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tombstone) Reset() {
+	*x = Tombstone{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tombstone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tombstone) ProtoMessage() {}
+
+func (x *Tombstone) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
+func (*Tombstone) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Tombstone) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Tombstone) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Tombstone) GetEntities() []string {
+	if x != nil {
+		return x.Entities
+	}
+	return nil
+}
+
+func (x *Tombstone) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Tombstone) GetTimeMs() int64 {
+	if x != nil {
+		return x.TimeMs
+	}
+	return 0
+}
+
+type DeleteRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Topic string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Written; without apply, that would be.
+	Records       int64 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRecordsResponse) Reset() {
+	*x = DeleteRecordsResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRecordsResponse) ProtoMessage() {}
+
+func (x *DeleteRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRecordsResponse.ProtoReflect.Descriptor instead.
+func (*DeleteRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DeleteRecordsResponse) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *DeleteRecordsResponse) GetRecords() int64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
 var File_millrace_node_v1_admin_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_admin_proto_rawDesc = "" +
@@ -706,10 +1120,42 @@ const file_millrace_node_v1_admin_proto_rawDesc = "" +
 	"\tlogged_ms\x18\x02 \x01(\x03R\bloggedMs\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x128\n" +
 	"\x06record\x18\x04 \x01(\v2 .millrace.node.v1.TimelineRecordR\x06record\x12\x18\n" +
-	"\arefused\x18\x05 \x01(\tR\arefused2\xcd\x01\n" +
+	"\arefused\x18\x05 \x01(\tR\arefused\"L\n" +
+	"\x12FindRecordsRequest\x126\n" +
+	"\x06wanted\x18\x01 \x03(\v2\x1e.millrace.node.v1.WantedRecordR\x06wanted\"6\n" +
+	"\fWantedRecord\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06entity\x18\x02 \x01(\tR\x06entity\"j\n" +
+	"\x13FindRecordsResponse\x123\n" +
+	"\x05found\x18\x01 \x03(\v2\x1d.millrace.node.v1.FoundRecordR\x05found\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\x05R\n" +
+	"partitions\"\x9b\x01\n" +
+	"\vFoundRecord\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x16\n" +
+	"\x06entity\x18\x02 \x01(\tR\x06entity\x128\n" +
+	"\x06record\x18\x03 \x01(\v2 .millrace.node.v1.TimelineRecordR\x06record\x12\x1c\n" +
+	"\ttimelines\x18\x04 \x03(\tR\ttimelines\"\x7f\n" +
+	"\x14DeleteRecordsRequest\x12;\n" +
+	"\n" +
+	"tombstones\x18\x01 \x03(\v2\x1b.millrace.node.v1.TombstoneR\n" +
+	"tombstones\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x14\n" +
+	"\x05apply\x18\x03 \x01(\bR\x05apply\"~\n" +
+	"\tTombstone\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x1a\n" +
+	"\bentities\x18\x03 \x03(\tR\bentities\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x03R\aversion\x12\x17\n" +
+	"\atime_ms\x18\x05 \x01(\x03R\x06timeMs\"G\n" +
+	"\x15DeleteRecordsResponse\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x18\n" +
+	"\arecords\x18\x02 \x01(\x03R\arecords2\x8d\x03\n" +
 	"\fAdminService\x12_\n" +
 	"\fReadTimeline\x12%.millrace.node.v1.ReadTimelineRequest\x1a&.millrace.node.v1.ReadTimelineResponse0\x01\x12\\\n" +
-	"\vReadHistory\x12$.millrace.node.v1.ReadHistoryRequest\x1a%.millrace.node.v1.ReadHistoryResponse0\x01B:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
+	"\vReadHistory\x12$.millrace.node.v1.ReadHistoryRequest\x1a%.millrace.node.v1.ReadHistoryResponse0\x01\x12\\\n" +
+	"\vFindRecords\x12$.millrace.node.v1.FindRecordsRequest\x1a%.millrace.node.v1.FindRecordsResponse0\x01\x12`\n" +
+	"\rDeleteRecords\x12&.millrace.node.v1.DeleteRecordsRequest\x1a'.millrace.node.v1.DeleteRecordsResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
 
 var (
 	file_millrace_node_v1_admin_proto_rawDescOnce sync.Once
@@ -723,32 +1169,47 @@ func file_millrace_node_v1_admin_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_admin_proto_rawDescData
 }
 
-var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_millrace_node_v1_admin_proto_goTypes = []any{
-	(*ReadTimelineRequest)(nil),  // 0: millrace.node.v1.ReadTimelineRequest
-	(*ReadTimelineResponse)(nil), // 1: millrace.node.v1.ReadTimelineResponse
-	(*ReplicaAt)(nil),            // 2: millrace.node.v1.ReplicaAt
-	(*TimelineRecord)(nil),       // 3: millrace.node.v1.TimelineRecord
-	(*CachedTimeline)(nil),       // 4: millrace.node.v1.CachedTimeline
-	(*ReadHistoryRequest)(nil),   // 5: millrace.node.v1.ReadHistoryRequest
-	(*ReadHistoryResponse)(nil),  // 6: millrace.node.v1.ReadHistoryResponse
-	(*LogEntry)(nil),             // 7: millrace.node.v1.LogEntry
+	(*ReadTimelineRequest)(nil),   // 0: millrace.node.v1.ReadTimelineRequest
+	(*ReadTimelineResponse)(nil),  // 1: millrace.node.v1.ReadTimelineResponse
+	(*ReplicaAt)(nil),             // 2: millrace.node.v1.ReplicaAt
+	(*TimelineRecord)(nil),        // 3: millrace.node.v1.TimelineRecord
+	(*CachedTimeline)(nil),        // 4: millrace.node.v1.CachedTimeline
+	(*ReadHistoryRequest)(nil),    // 5: millrace.node.v1.ReadHistoryRequest
+	(*ReadHistoryResponse)(nil),   // 6: millrace.node.v1.ReadHistoryResponse
+	(*LogEntry)(nil),              // 7: millrace.node.v1.LogEntry
+	(*FindRecordsRequest)(nil),    // 8: millrace.node.v1.FindRecordsRequest
+	(*WantedRecord)(nil),          // 9: millrace.node.v1.WantedRecord
+	(*FindRecordsResponse)(nil),   // 10: millrace.node.v1.FindRecordsResponse
+	(*FoundRecord)(nil),           // 11: millrace.node.v1.FoundRecord
+	(*DeleteRecordsRequest)(nil),  // 12: millrace.node.v1.DeleteRecordsRequest
+	(*Tombstone)(nil),             // 13: millrace.node.v1.Tombstone
+	(*DeleteRecordsResponse)(nil), // 14: millrace.node.v1.DeleteRecordsResponse
 }
 var file_millrace_node_v1_admin_proto_depIdxs = []int32{
-	2, // 0: millrace.node.v1.ReadTimelineResponse.at:type_name -> millrace.node.v1.ReplicaAt
-	3, // 1: millrace.node.v1.ReadTimelineResponse.records:type_name -> millrace.node.v1.TimelineRecord
-	4, // 2: millrace.node.v1.ReadTimelineResponse.cached:type_name -> millrace.node.v1.CachedTimeline
-	7, // 3: millrace.node.v1.ReadHistoryResponse.entries:type_name -> millrace.node.v1.LogEntry
-	3, // 4: millrace.node.v1.LogEntry.record:type_name -> millrace.node.v1.TimelineRecord
-	0, // 5: millrace.node.v1.AdminService.ReadTimeline:input_type -> millrace.node.v1.ReadTimelineRequest
-	5, // 6: millrace.node.v1.AdminService.ReadHistory:input_type -> millrace.node.v1.ReadHistoryRequest
-	1, // 7: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
-	6, // 8: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	2,  // 0: millrace.node.v1.ReadTimelineResponse.at:type_name -> millrace.node.v1.ReplicaAt
+	3,  // 1: millrace.node.v1.ReadTimelineResponse.records:type_name -> millrace.node.v1.TimelineRecord
+	4,  // 2: millrace.node.v1.ReadTimelineResponse.cached:type_name -> millrace.node.v1.CachedTimeline
+	7,  // 3: millrace.node.v1.ReadHistoryResponse.entries:type_name -> millrace.node.v1.LogEntry
+	3,  // 4: millrace.node.v1.LogEntry.record:type_name -> millrace.node.v1.TimelineRecord
+	9,  // 5: millrace.node.v1.FindRecordsRequest.wanted:type_name -> millrace.node.v1.WantedRecord
+	11, // 6: millrace.node.v1.FindRecordsResponse.found:type_name -> millrace.node.v1.FoundRecord
+	3,  // 7: millrace.node.v1.FoundRecord.record:type_name -> millrace.node.v1.TimelineRecord
+	13, // 8: millrace.node.v1.DeleteRecordsRequest.tombstones:type_name -> millrace.node.v1.Tombstone
+	0,  // 9: millrace.node.v1.AdminService.ReadTimeline:input_type -> millrace.node.v1.ReadTimelineRequest
+	5,  // 10: millrace.node.v1.AdminService.ReadHistory:input_type -> millrace.node.v1.ReadHistoryRequest
+	8,  // 11: millrace.node.v1.AdminService.FindRecords:input_type -> millrace.node.v1.FindRecordsRequest
+	12, // 12: millrace.node.v1.AdminService.DeleteRecords:input_type -> millrace.node.v1.DeleteRecordsRequest
+	1,  // 13: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
+	6,  // 14: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
+	10, // 15: millrace.node.v1.AdminService.FindRecords:output_type -> millrace.node.v1.FindRecordsResponse
+	14, // 16: millrace.node.v1.AdminService.DeleteRecords:output_type -> millrace.node.v1.DeleteRecordsResponse
+	13, // [13:17] is the sub-list for method output_type
+	9,  // [9:13] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_admin_proto_init() }
@@ -762,7 +1223,7 @@ func file_millrace_node_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_admin_proto_rawDesc), len(file_millrace_node_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,8 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_ReadTimeline_FullMethodName = "/millrace.node.v1.AdminService/ReadTimeline"
-	AdminService_ReadHistory_FullMethodName  = "/millrace.node.v1.AdminService/ReadHistory"
+	AdminService_ReadTimeline_FullMethodName  = "/millrace.node.v1.AdminService/ReadTimeline"
+	AdminService_ReadHistory_FullMethodName   = "/millrace.node.v1.AdminService/ReadHistory"
+	AdminService_FindRecords_FullMethodName   = "/millrace.node.v1.AdminService/FindRecords"
+	AdminService_DeleteRecords_FullMethodName = "/millrace.node.v1.AdminService/DeleteRecords"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -39,6 +41,13 @@ type AdminServiceClient interface {
 	// ReadHistory streams what the log has of an entity, oldest first: every
 	// version of every record and every tombstone, those too that never won.
 	ReadHistory(ctx context.Context, in *ReadHistoryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadHistoryResponse], error)
+	// FindRecords streams where a node has records, of every content type and
+	// deleted ones too: in the timelines that are named, or wherever it has them,
+	// for which it reads all that it holds.
+	FindRecords(ctx context.Context, in *FindRecordsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FindRecordsResponse], error)
+	// DeleteRecords writes tombstones to a content topic, from where they reach
+	// every replica, and every backup by the log after it.
+	DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error)
 }
 
 type adminServiceClient struct {
@@ -87,6 +96,35 @@ func (c *adminServiceClient) ReadHistory(ctx context.Context, in *ReadHistoryReq
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_ReadHistoryClient = grpc.ServerStreamingClient[ReadHistoryResponse]
 
+func (c *adminServiceClient) FindRecords(ctx context.Context, in *FindRecordsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FindRecordsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[2], AdminService_FindRecords_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[FindRecordsRequest, FindRecordsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_FindRecordsClient = grpc.ServerStreamingClient[FindRecordsResponse]
+
+func (c *adminServiceClient) DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteRecordsResponse)
+	err := c.cc.Invoke(ctx, AdminService_DeleteRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -101,6 +139,13 @@ type AdminServiceServer interface {
 	// ReadHistory streams what the log has of an entity, oldest first: every
 	// version of every record and every tombstone, those too that never won.
 	ReadHistory(*ReadHistoryRequest, grpc.ServerStreamingServer[ReadHistoryResponse]) error
+	// FindRecords streams where a node has records, of every content type and
+	// deleted ones too: in the timelines that are named, or wherever it has them,
+	// for which it reads all that it holds.
+	FindRecords(*FindRecordsRequest, grpc.ServerStreamingServer[FindRecordsResponse]) error
+	// DeleteRecords writes tombstones to a content topic, from where they reach
+	// every replica, and every backup by the log after it.
+	DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -116,6 +161,12 @@ func (UnimplementedAdminServiceServer) ReadTimeline(*ReadTimelineRequest, grpc.S
 }
 func (UnimplementedAdminServiceServer) ReadHistory(*ReadHistoryRequest, grpc.ServerStreamingServer[ReadHistoryResponse]) error {
 	return status.Error(codes.Unimplemented, "method ReadHistory not implemented")
+}
+func (UnimplementedAdminServiceServer) FindRecords(*FindRecordsRequest, grpc.ServerStreamingServer[FindRecordsResponse]) error {
+	return status.Error(codes.Unimplemented, "method FindRecords not implemented")
+}
+func (UnimplementedAdminServiceServer) DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteRecords not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -160,13 +211,47 @@ func _AdminService_ReadHistory_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_ReadHistoryServer = grpc.ServerStreamingServer[ReadHistoryResponse]
 
+func _AdminService_FindRecords_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(FindRecordsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).FindRecords(m, &grpc.GenericServerStream[FindRecordsRequest, FindRecordsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_FindRecordsServer = grpc.ServerStreamingServer[FindRecordsResponse]
+
+func _AdminService_DeleteRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DeleteRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DeleteRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DeleteRecords(ctx, req.(*DeleteRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var AdminService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "millrace.node.v1.AdminService",
 	HandlerType: (*AdminServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "DeleteRecords",
+			Handler:    _AdminService_DeleteRecords_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "ReadTimeline",
@@ -176,6 +261,11 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ReadHistory",
 			Handler:       _AdminService_ReadHistory_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "FindRecords",
+			Handler:       _AdminService_FindRecords_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -226,3 +226,121 @@ func TestRecordDelete(t *testing.T) {
 	o.must(os.WriteFile(file, []byte(`{"name":"c"}`), 0o600))
 	o.refuses("record delete --file "+file, "file")
 }
+
+// What is cached is dropped where it is named, and only shown before.
+func TestCacheDrop(t *testing.T) {
+	o := startOperated(t)
+	o.load(
+		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`,
+		`{"id":"b","author":"member:2","kind":"post","at":"2026-01-02T00:00:00Z"}`,
+	)
+	cached := func() (n int) {
+		for _, node := range o.Nodes {
+			n += node.CacheStats().Timelines
+		}
+		return n
+	}
+	ask := func() {
+		_, err := execute(o.ctx, "feed", "--addr", o.GRPC, "--viewer", "member:9", "--entities", "member:1,member:2")
+		o.must(err)
+	}
+	ask()
+	two := cached()
+	for line, field := range map[string]string{
+		"cache drop":                                      "entity",
+		"cache drop --entity x --all":                     "entity",
+		"cache drop --all":                                "all",
+		"cache drop --all --override mistyped":            "override",
+		"cache drop --partition 720":                      "partition",
+		"cache drop --entity x --node node-9":             "node",
+		"cache drop --entity " + strings.Repeat("x", 600): "entity",
+	} {
+		o.refuses(line, field)
+	}
+	o.shows("cache drop --entity member:1", "node-1", "node-2", "!dropped")
+	if all := o.audited(); len(all) > 0 || cached() != two {
+		t.Fatalf("what is only shown was done: %v, %d of %d timelines", all, cached(), two)
+	}
+	o.shows("cache drop --entity member:1 --apply --yes", "dropped on 2 nodes")
+	if n := cached(); n != two-1 {
+		t.Errorf("%d of %d timelines are left", n, two)
+	}
+	ask()
+	o.shows("cache drop --partition 644 --apply --yes -o json", `"timelines":1`, `"applied":true`) // of member:1
+	ask()
+	o.shows("cache drop --all --override millrace --apply --yes", "dropped on 2 nodes")
+	if n := cached(); n != 0 {
+		t.Errorf("%d timelines are left", n)
+	}
+	if all := o.audited(); len(all) != 6 || all[0].Act != "drop cache" || !strings.Contains(all[0].On, `"member:1"`) {
+		t.Errorf("the audit logs have %+v", all)
+	}
+}
+
+// A node whose ingest is paused applies nothing and says so, answers by the
+// other one, and goes on when it is resumed, and by itself.
+func TestIngestPause(t *testing.T) {
+	o := startOperated(t)
+	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`)
+	for line, field := range map[string]string{
+		"ingest pause node-1":                           "for",
+		"ingest pause node-1 --for 25h":                 "for",
+		"ingest pause node-9 --for 1m":                  "node",
+		"ingest pause node-1 --for 1m --override other": "override",
+		"ingest resume node-9":                          "node",
+	} {
+		o.refuses(line, field)
+	}
+	o.shows("ingest pause node-1 --for 1h", "node-1 would apply nothing until", "720 partitions")
+	o.shows("ingest resume node-1", "node-1 is not paused", "!goes on")
+	if all := o.audited(); len(all) > 0 {
+		t.Fatalf("what is only shown was done: %v", all)
+	}
+	o.shows("ingest pause node-1 --for 1h --apply --yes", "node-1 applies nothing until")
+	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), lines(`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z"}`))
+	o.must(err)
+	has := func(node, id string) bool {
+		return strings.Contains(o.shows("timeline get member:1 --in store --node "+node), "  "+id+"  ")
+	}
+	waitFor(o.ctx, t, "the other node to have the record", func() bool { return has("node-2", "b") })
+	waitFor(o.ctx, t, "the pause to be told", func() bool {
+		out, err := o.run("cluster show")
+		return err != nil && strings.Contains(out, "paused") && strings.Contains(out, "millrace ingest resume")
+	})
+	if has("node-1", "b") {
+		t.Error("a node that is paused has the record")
+	}
+	if paused := o.gauge("millrace_indexnode_ingest_paused_seconds"); paused < 3000 {
+		t.Errorf("paused for %v s", paused)
+	}
+	o.refuses("ingest pause node-2 --for 1h --apply --yes", "override")
+	o.shows("ingest resume node-1 --apply --yes", "paused until 20", "node-1 goes on")
+	waitFor(o.ctx, t, "the node to go on", func() bool { return has("node-1", "b") })
+	waitFor(o.ctx, t, "the cluster to be well", func() bool {
+		_, err := o.run("cluster show")
+		return err == nil
+	})
+	o.shows("ingest pause node-1 --for 1s --apply --yes -o json", `"applied":true`)
+	_, err = o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), lines(`{"id":"c","author":"member:1","kind":"post","at":"2026-01-03T00:00:00Z"}`))
+	o.must(err)
+	waitFor(o.ctx, t, "the pause to end by itself", func() bool { return has("node-1", "c") })
+	all := o.audited()
+	if len(all) != 3 || all[0].Act != "pause ingest" || all[1].Act != "resume ingest" || all[1].Before != all[0].After || all[0].Before != "not paused" {
+		t.Errorf("the audit logs have %+v", all)
+	}
+}
+
+// gauge is the greatest value of a gauge in the cluster.
+func (o *operated) gauge(name string) (most float64) {
+	o.t.Helper()
+	all, err := o.Metrics().Gather()
+	o.must(err)
+	for _, f := range all {
+		if f.GetName() == name {
+			for _, m := range f.GetMetric() {
+				most = max(most, m.GetGauge().GetValue())
+			}
+		}
+	}
+	return most
+}

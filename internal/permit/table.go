@@ -24,6 +24,9 @@ var table = map[string][]Role{
 	"/millrace.node.v1.AdminService/ReadHistory":   {Operator},
 	"/millrace.node.v1.AdminService/FindRecords":   {Operator},
 	"/millrace.node.v1.AdminService/DeleteRecords": {Operator},
+	"/millrace.node.v1.AdminService/DropCache":     {Operator},
+	"/millrace.node.v1.AdminService/PauseIngest":   {Operator},
+	"/millrace.node.v1.AdminService/ResumeIngest":  {Operator},
 
 	"/grpc.health.v1.Health/Check":                                   known,
 	"/grpc.health.v1.Health/List":                                    known,

@@ -1067,6 +1067,340 @@ func (x *DeleteRecordsResponse) GetRecords() int64 {
 	return 0
 }
 
+type DropCacheRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly one of them.
+	Entity        string `protobuf:"bytes,1,opt,name=entity,proto3" json:"entity,omitempty"`
+	Partition     *int32 `protobuf:"varint,2,opt,name=partition,proto3,oneof" json:"partition,omitempty"`
+	All           bool   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
+	Apply         bool   `protobuf:"varint,10,opt,name=apply,proto3" json:"apply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropCacheRequest) Reset() {
+	*x = DropCacheRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropCacheRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropCacheRequest) ProtoMessage() {}
+
+func (x *DropCacheRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropCacheRequest.ProtoReflect.Descriptor instead.
+func (*DropCacheRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DropCacheRequest) GetEntity() string {
+	if x != nil {
+		return x.Entity
+	}
+	return ""
+}
+
+func (x *DropCacheRequest) GetPartition() int32 {
+	if x != nil && x.Partition != nil {
+		return *x.Partition
+	}
+	return 0
+}
+
+func (x *DropCacheRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *DropCacheRequest) GetApply() bool {
+	if x != nil {
+		return x.Apply
+	}
+	return false
+}
+
+type DropCacheResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is cached of it: timelines with records, timelines known to be empty,
+	// and features of entities.
+	Timelines     int64 `protobuf:"varint,1,opt,name=timelines,proto3" json:"timelines,omitempty"`
+	Empty         int64 `protobuf:"varint,2,opt,name=empty,proto3" json:"empty,omitempty"`
+	Features      int64 `protobuf:"varint,3,opt,name=features,proto3" json:"features,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropCacheResponse) Reset() {
+	*x = DropCacheResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropCacheResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropCacheResponse) ProtoMessage() {}
+
+func (x *DropCacheResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropCacheResponse.ProtoReflect.Descriptor instead.
+func (*DropCacheResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DropCacheResponse) GetTimelines() int64 {
+	if x != nil {
+		return x.Timelines
+	}
+	return 0
+}
+
+func (x *DropCacheResponse) GetEmpty() int64 {
+	if x != nil {
+		return x.Empty
+	}
+	return 0
+}
+
+func (x *DropCacheResponse) GetFeatures() int64 {
+	if x != nil {
+		return x.Features
+	}
+	return 0
+}
+
+type PauseIngestRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ForMs         int64                  `protobuf:"varint,1,opt,name=for_ms,json=forMs,proto3" json:"for_ms,omitempty"`
+	Apply         bool                   `protobuf:"varint,10,opt,name=apply,proto3" json:"apply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseIngestRequest) Reset() {
+	*x = PauseIngestRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseIngestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseIngestRequest) ProtoMessage() {}
+
+func (x *PauseIngestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseIngestRequest.ProtoReflect.Descriptor instead.
+func (*PauseIngestRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PauseIngestRequest) GetForMs() int64 {
+	if x != nil {
+		return x.ForMs
+	}
+	return 0
+}
+
+func (x *PauseIngestRequest) GetApply() bool {
+	if x != nil {
+		return x.Apply
+	}
+	return false
+}
+
+type PauseIngestResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partitions that the node answers for.
+	Partitions int32 `protobuf:"varint,1,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// Until when it was paused; 0: it was not.
+	WasUntilMs int64 `protobuf:"varint,2,opt,name=was_until_ms,json=wasUntilMs,proto3" json:"was_until_ms,omitempty"`
+	// Until when it is, or would be.
+	UntilMs       int64 `protobuf:"varint,3,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseIngestResponse) Reset() {
+	*x = PauseIngestResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseIngestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseIngestResponse) ProtoMessage() {}
+
+func (x *PauseIngestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseIngestResponse.ProtoReflect.Descriptor instead.
+func (*PauseIngestResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PauseIngestResponse) GetPartitions() int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return 0
+}
+
+func (x *PauseIngestResponse) GetWasUntilMs() int64 {
+	if x != nil {
+		return x.WasUntilMs
+	}
+	return 0
+}
+
+func (x *PauseIngestResponse) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+type ResumeIngestRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Apply         bool                   `protobuf:"varint,10,opt,name=apply,proto3" json:"apply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeIngestRequest) Reset() {
+	*x = ResumeIngestRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeIngestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeIngestRequest) ProtoMessage() {}
+
+func (x *ResumeIngestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeIngestRequest.ProtoReflect.Descriptor instead.
+func (*ResumeIngestRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ResumeIngestRequest) GetApply() bool {
+	if x != nil {
+		return x.Apply
+	}
+	return false
+}
+
+type ResumeIngestResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WasUntilMs    int64                  `protobuf:"varint,1,opt,name=was_until_ms,json=wasUntilMs,proto3" json:"was_until_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeIngestResponse) Reset() {
+	*x = ResumeIngestResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeIngestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeIngestResponse) ProtoMessage() {}
+
+func (x *ResumeIngestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeIngestResponse.ProtoReflect.Descriptor instead.
+func (*ResumeIngestResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ResumeIngestResponse) GetWasUntilMs() int64 {
+	if x != nil {
+		return x.WasUntilMs
+	}
+	return 0
+}
+
 var File_millrace_node_v1_admin_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_admin_proto_rawDesc = "" +
@@ -1150,12 +1484,44 @@ const file_millrace_node_v1_admin_proto_rawDesc = "" +
 	"\atime_ms\x18\x05 \x01(\x03R\x06timeMs\"G\n" +
 	"\x15DeleteRecordsResponse\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x18\n" +
-	"\arecords\x18\x02 \x01(\x03R\arecords2\x8d\x03\n" +
+	"\arecords\x18\x02 \x01(\x03R\arecords\"\x83\x01\n" +
+	"\x10DropCacheRequest\x12\x16\n" +
+	"\x06entity\x18\x01 \x01(\tR\x06entity\x12!\n" +
+	"\tpartition\x18\x02 \x01(\x05H\x00R\tpartition\x88\x01\x01\x12\x10\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\x12\x14\n" +
+	"\x05apply\x18\n" +
+	" \x01(\bR\x05applyB\f\n" +
+	"\n" +
+	"_partition\"c\n" +
+	"\x11DropCacheResponse\x12\x1c\n" +
+	"\ttimelines\x18\x01 \x01(\x03R\ttimelines\x12\x14\n" +
+	"\x05empty\x18\x02 \x01(\x03R\x05empty\x12\x1a\n" +
+	"\bfeatures\x18\x03 \x01(\x03R\bfeatures\"A\n" +
+	"\x12PauseIngestRequest\x12\x15\n" +
+	"\x06for_ms\x18\x01 \x01(\x03R\x05forMs\x12\x14\n" +
+	"\x05apply\x18\n" +
+	" \x01(\bR\x05apply\"r\n" +
+	"\x13PauseIngestResponse\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x01 \x01(\x05R\n" +
+	"partitions\x12 \n" +
+	"\fwas_until_ms\x18\x02 \x01(\x03R\n" +
+	"wasUntilMs\x12\x19\n" +
+	"\buntil_ms\x18\x03 \x01(\x03R\auntilMs\"+\n" +
+	"\x13ResumeIngestRequest\x12\x14\n" +
+	"\x05apply\x18\n" +
+	" \x01(\bR\x05apply\"8\n" +
+	"\x14ResumeIngestResponse\x12 \n" +
+	"\fwas_until_ms\x18\x01 \x01(\x03R\n" +
+	"wasUntilMs2\x9e\x05\n" +
 	"\fAdminService\x12_\n" +
 	"\fReadTimeline\x12%.millrace.node.v1.ReadTimelineRequest\x1a&.millrace.node.v1.ReadTimelineResponse0\x01\x12\\\n" +
 	"\vReadHistory\x12$.millrace.node.v1.ReadHistoryRequest\x1a%.millrace.node.v1.ReadHistoryResponse0\x01\x12\\\n" +
 	"\vFindRecords\x12$.millrace.node.v1.FindRecordsRequest\x1a%.millrace.node.v1.FindRecordsResponse0\x01\x12`\n" +
-	"\rDeleteRecords\x12&.millrace.node.v1.DeleteRecordsRequest\x1a'.millrace.node.v1.DeleteRecordsResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
+	"\rDeleteRecords\x12&.millrace.node.v1.DeleteRecordsRequest\x1a'.millrace.node.v1.DeleteRecordsResponse\x12T\n" +
+	"\tDropCache\x12\".millrace.node.v1.DropCacheRequest\x1a#.millrace.node.v1.DropCacheResponse\x12Z\n" +
+	"\vPauseIngest\x12$.millrace.node.v1.PauseIngestRequest\x1a%.millrace.node.v1.PauseIngestResponse\x12]\n" +
+	"\fResumeIngest\x12%.millrace.node.v1.ResumeIngestRequest\x1a&.millrace.node.v1.ResumeIngestResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
 
 var (
 	file_millrace_node_v1_admin_proto_rawDescOnce sync.Once
@@ -1169,7 +1535,7 @@ func file_millrace_node_v1_admin_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_admin_proto_rawDescData
 }
 
-var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_millrace_node_v1_admin_proto_goTypes = []any{
 	(*ReadTimelineRequest)(nil),   // 0: millrace.node.v1.ReadTimelineRequest
 	(*ReadTimelineResponse)(nil),  // 1: millrace.node.v1.ReadTimelineResponse
@@ -1186,6 +1552,12 @@ var file_millrace_node_v1_admin_proto_goTypes = []any{
 	(*DeleteRecordsRequest)(nil),  // 12: millrace.node.v1.DeleteRecordsRequest
 	(*Tombstone)(nil),             // 13: millrace.node.v1.Tombstone
 	(*DeleteRecordsResponse)(nil), // 14: millrace.node.v1.DeleteRecordsResponse
+	(*DropCacheRequest)(nil),      // 15: millrace.node.v1.DropCacheRequest
+	(*DropCacheResponse)(nil),     // 16: millrace.node.v1.DropCacheResponse
+	(*PauseIngestRequest)(nil),    // 17: millrace.node.v1.PauseIngestRequest
+	(*PauseIngestResponse)(nil),   // 18: millrace.node.v1.PauseIngestResponse
+	(*ResumeIngestRequest)(nil),   // 19: millrace.node.v1.ResumeIngestRequest
+	(*ResumeIngestResponse)(nil),  // 20: millrace.node.v1.ResumeIngestResponse
 }
 var file_millrace_node_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: millrace.node.v1.ReadTimelineResponse.at:type_name -> millrace.node.v1.ReplicaAt
@@ -1201,12 +1573,18 @@ var file_millrace_node_v1_admin_proto_depIdxs = []int32{
 	5,  // 10: millrace.node.v1.AdminService.ReadHistory:input_type -> millrace.node.v1.ReadHistoryRequest
 	8,  // 11: millrace.node.v1.AdminService.FindRecords:input_type -> millrace.node.v1.FindRecordsRequest
 	12, // 12: millrace.node.v1.AdminService.DeleteRecords:input_type -> millrace.node.v1.DeleteRecordsRequest
-	1,  // 13: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
-	6,  // 14: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
-	10, // 15: millrace.node.v1.AdminService.FindRecords:output_type -> millrace.node.v1.FindRecordsResponse
-	14, // 16: millrace.node.v1.AdminService.DeleteRecords:output_type -> millrace.node.v1.DeleteRecordsResponse
-	13, // [13:17] is the sub-list for method output_type
-	9,  // [9:13] is the sub-list for method input_type
+	15, // 13: millrace.node.v1.AdminService.DropCache:input_type -> millrace.node.v1.DropCacheRequest
+	17, // 14: millrace.node.v1.AdminService.PauseIngest:input_type -> millrace.node.v1.PauseIngestRequest
+	19, // 15: millrace.node.v1.AdminService.ResumeIngest:input_type -> millrace.node.v1.ResumeIngestRequest
+	1,  // 16: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
+	6,  // 17: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
+	10, // 18: millrace.node.v1.AdminService.FindRecords:output_type -> millrace.node.v1.FindRecordsResponse
+	14, // 19: millrace.node.v1.AdminService.DeleteRecords:output_type -> millrace.node.v1.DeleteRecordsResponse
+	16, // 20: millrace.node.v1.AdminService.DropCache:output_type -> millrace.node.v1.DropCacheResponse
+	18, // 21: millrace.node.v1.AdminService.PauseIngest:output_type -> millrace.node.v1.PauseIngestResponse
+	20, // 22: millrace.node.v1.AdminService.ResumeIngest:output_type -> millrace.node.v1.ResumeIngestResponse
+	16, // [16:23] is the sub-list for method output_type
+	9,  // [9:16] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	9,  // [9:9] is the sub-list for extension extendee
 	0,  // [0:9] is the sub-list for field type_name
@@ -1217,13 +1595,14 @@ func file_millrace_node_v1_admin_proto_init() {
 	if File_millrace_node_v1_admin_proto != nil {
 		return
 	}
+	file_millrace_node_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_admin_proto_rawDesc), len(file_millrace_node_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,9 @@ const (
 	AdminService_ReadHistory_FullMethodName   = "/millrace.node.v1.AdminService/ReadHistory"
 	AdminService_FindRecords_FullMethodName   = "/millrace.node.v1.AdminService/FindRecords"
 	AdminService_DeleteRecords_FullMethodName = "/millrace.node.v1.AdminService/DeleteRecords"
+	AdminService_DropCache_FullMethodName     = "/millrace.node.v1.AdminService/DropCache"
+	AdminService_PauseIngest_FullMethodName   = "/millrace.node.v1.AdminService/PauseIngest"
+	AdminService_ResumeIngest_FullMethodName  = "/millrace.node.v1.AdminService/ResumeIngest"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -48,6 +51,14 @@ type AdminServiceClient interface {
 	// DeleteRecords writes tombstones to a content topic, from where they reach
 	// every replica, and every backup by the log after it.
 	DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error)
+	// DropCache forgets what is cached of an entity, a partition or everything:
+	// questions read it from the store again.
+	DropCache(ctx context.Context, in *DropCacheRequest, opts ...grpc.CallOption) (*DropCacheResponse, error)
+	// PauseIngest stops applying the log for a time, after which it goes on by
+	// itself. What the node answers grows old, and says so.
+	PauseIngest(ctx context.Context, in *PauseIngestRequest, opts ...grpc.CallOption) (*PauseIngestResponse, error)
+	// ResumeIngest ends a pause early.
+	ResumeIngest(ctx context.Context, in *ResumeIngestRequest, opts ...grpc.CallOption) (*ResumeIngestResponse, error)
 }
 
 type adminServiceClient struct {
@@ -125,6 +136,36 @@ func (c *adminServiceClient) DeleteRecords(ctx context.Context, in *DeleteRecord
 	return out, nil
 }
 
+func (c *adminServiceClient) DropCache(ctx context.Context, in *DropCacheRequest, opts ...grpc.CallOption) (*DropCacheResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DropCacheResponse)
+	err := c.cc.Invoke(ctx, AdminService_DropCache_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) PauseIngest(ctx context.Context, in *PauseIngestRequest, opts ...grpc.CallOption) (*PauseIngestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseIngestResponse)
+	err := c.cc.Invoke(ctx, AdminService_PauseIngest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ResumeIngest(ctx context.Context, in *ResumeIngestRequest, opts ...grpc.CallOption) (*ResumeIngestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeIngestResponse)
+	err := c.cc.Invoke(ctx, AdminService_ResumeIngest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -146,6 +187,14 @@ type AdminServiceServer interface {
 	// DeleteRecords writes tombstones to a content topic, from where they reach
 	// every replica, and every backup by the log after it.
 	DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error)
+	// DropCache forgets what is cached of an entity, a partition or everything:
+	// questions read it from the store again.
+	DropCache(context.Context, *DropCacheRequest) (*DropCacheResponse, error)
+	// PauseIngest stops applying the log for a time, after which it goes on by
+	// itself. What the node answers grows old, and says so.
+	PauseIngest(context.Context, *PauseIngestRequest) (*PauseIngestResponse, error)
+	// ResumeIngest ends a pause early.
+	ResumeIngest(context.Context, *ResumeIngestRequest) (*ResumeIngestResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -167,6 +216,15 @@ func (UnimplementedAdminServiceServer) FindRecords(*FindRecordsRequest, grpc.Ser
 }
 func (UnimplementedAdminServiceServer) DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteRecords not implemented")
+}
+func (UnimplementedAdminServiceServer) DropCache(context.Context, *DropCacheRequest) (*DropCacheResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropCache not implemented")
+}
+func (UnimplementedAdminServiceServer) PauseIngest(context.Context, *PauseIngestRequest) (*PauseIngestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseIngest not implemented")
+}
+func (UnimplementedAdminServiceServer) ResumeIngest(context.Context, *ResumeIngestRequest) (*ResumeIngestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeIngest not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -240,6 +298,60 @@ func _AdminService_DeleteRecords_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_DropCache_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropCacheRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DropCache(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DropCache_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DropCache(ctx, req.(*DropCacheRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_PauseIngest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseIngestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).PauseIngest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_PauseIngest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).PauseIngest(ctx, req.(*PauseIngestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ResumeIngest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeIngestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ResumeIngest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ResumeIngest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ResumeIngest(ctx, req.(*ResumeIngestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -250,6 +362,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteRecords",
 			Handler:    _AdminService_DeleteRecords_Handler,
+		},
+		{
+			MethodName: "DropCache",
+			Handler:    _AdminService_DropCache_Handler,
+		},
+		{
+			MethodName: "PauseIngest",
+			Handler:    _AdminService_PauseIngest_Handler,
+		},
+		{
+			MethodName: "ResumeIngest",
+			Handler:    _AdminService_ResumeIngest_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

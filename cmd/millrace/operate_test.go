@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/schemas"
 )
@@ -343,4 +344,53 @@ func (o *operated) gauge(name string) (most float64) {
 		}
 	}
 	return most
+}
+
+// Records that were refused for want of their schema come in once it is there,
+// and what would be refused again is left out.
+func TestDeadLettersReplay(t *testing.T) {
+	o := startOperated(t)
+	p, err := kafka.NewProducer(kafka.At(o.Kafka), "", nil)
+	o.must(err)
+	defer p.Close()
+	late, err := schemas.Parse([]byte(strings.ReplaceAll(schemas.Note().JSON(), "Note", "LateNote")))
+	o.must(err)
+	body, err := late.EncodeJSON([]byte(`{"id":"late","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`))
+	o.must(err)
+	for _, value := range [][]byte{schemas.Frame(late.Fingerprint(), body), []byte("poison")} {
+		p.Produce(o.ctx, kafka.Outgoing{Topic: o.ContentTopic(), Key: []byte("k"), Value: value})
+	}
+	o.must(p.Flush(o.ctx))
+	waitFor(o.ctx, t, "both to be refused", func() bool {
+		out, err := execute(o.ctx, "deadletters", "list", "--brokers", o.Kafka)
+		return err == nil && strings.Contains(out, "unknown-schema") && strings.Contains(out, "bad-framing")
+	})
+	replay := "deadletters replay --brokers " + o.Kafka
+	for line, field := range map[string]string{
+		replay:                       "OFFSET",
+		replay + " 0 --all":          "OFFSET",
+		replay + " x":                "OFFSET",
+		replay + " 99":               "OFFSET",
+		replay + " --all --limit 0":  "limit",
+		replay + " --all --since no": "since",
+		replay + " 0 -o yaml":        "output",
+	} {
+		o.refuses(line, field)
+	}
+	o.shows(replay+" --all --apply --yes", "left out", "0 of 2 dead letters would be written again", "!are written again")
+	o.load(`{"id":"a","author":"member:2","kind":"post","at":"2026-01-01T00:00:00Z"}`)
+	_, err = o.Produce(o.ctx, o.ContentTopic(), late, lines(`{"id":"other","author":"member:3","kind":"post","at":"2026-01-01T00:00:00Z"}`)) // publishes its schema
+	o.must(errors.Join(err, o.WaitIndexed(o.ctx)))
+	o.shows(replay+" --all", "late", "goes to "+o.ContentTopic(), "left out", "1 of 2 dead letters would be written again")
+	o.shows(replay+" --all --to nowhere", "0 of 2")
+	if all := o.audited(); len(all) > 0 {
+		t.Fatalf("what is only shown was done: %v", all)
+	}
+	o.shows("timeline get member:1", "no records")
+	o.shows(replay+" --all --reason unknown-schema --apply --yes", "1 are written again", "!left out")
+	waitFor(o.ctx, t, "the record to come in", func() bool { return strings.Contains(o.shows("timeline get member:1"), "  late  ") })
+	o.shows(replay+" 0 1 -o json --apply --yes", `"id":"late"`, `"applied":true`, `"applied":false`)
+	if all := o.audited(); len(all) != 2 || all[0].Act != "replay" || !strings.Contains(all[0].On, o.ContentTopic()+"/0/") {
+		t.Errorf("the audit logs have %+v", all)
+	}
 }

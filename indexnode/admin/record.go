@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -221,7 +220,11 @@ func (s *Server) deleteRecords(ctx context.Context, req *nodev1.DeleteRecordsReq
 	if n := len(req.Tombstones); n == 0 || n > maxWanted {
 		return nil, invalid("id", fmt.Sprintf("%d records are to be deleted", n), fmt.Sprintf("name 1 to %d", maxWanted))
 	}
-	topic, future, err := s.contentTopic(ctx, req.Topic)
+	all, err := s.inputs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	topic, future, err := all.of(kafka.ContentTopic, req.Topic)
 	if err != nil {
 		return nil, err
 	}
@@ -244,39 +247,6 @@ func (s *Server) deleteRecords(ctx context.Context, req *nodev1.DeleteRecordsReq
 		}
 	}
 	return resp, s.do(s.deletion(ctx, req.Tombstones[0], topic), func() error { return s.publish(ctx, topic, req.Tombstones, bodies) })
-}
-
-// contentTopic returns a topic that partitioners read content from: the one
-// named, or the only one. future is how far ahead times of its records may be.
-func (s *Server) contentTopic(ctx context.Context, named string) (topic string, future time.Duration, err error) {
-	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: s.cfg.Brokers, Topic: s.cfg.Topics.Progress, Log: s.cfg.Log})
-	if err != nil {
-		return "", 0, err
-	}
-	defer progress.Close()
-	if err := progress.Refresh(ctx); err != nil {
-		return "", 0, err
-	}
-	read := map[string]time.Duration{}
-	for _, g := range progress.Groups() {
-		for t, kind := range g.Kinds {
-			if kind == kafka.ContentTopic {
-				read[t] = cmp.Or(g.Future(), schemas.DefaultFuture)
-			}
-		}
-	}
-	all := slices.Sorted(maps.Keys(read))
-	switch {
-	case len(all) == 0:
-		return "", 0, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "topic", Detail: "no partitioner has said which topics it reads", WayOut: "start one; millrace topics show names them"}
-	case named == "" && len(all) > 1:
-		return "", 0, invalid("topic", "partitioners read several content topics", fmt.Sprintf("name one of %v", all))
-	case named == "":
-		named = all[0]
-	case !slices.Contains(all, named):
-		return "", 0, invalid("topic", fmt.Sprintf("no partitioner reads %.70q as content", named), fmt.Sprintf("name one of %v", all))
-	}
-	return named, read[named], nil
 }
 
 // encodeTombstone makes the body of a tombstone that partitioners will take.

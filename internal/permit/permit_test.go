@@ -62,6 +62,7 @@ var want = map[string]string{
 	"/millrace.node.v1.AdminService/DropCache":                       "o",
 	"/millrace.node.v1.AdminService/PauseIngest":                     "o",
 	"/millrace.node.v1.AdminService/ResumeIngest":                    "o",
+	"/millrace.node.v1.AdminService/ReplayDeadLetters":               "o",
 	"/grpc.health.v1.Health/Check":                                   "cnbpo",
 	"/grpc.health.v1.Health/List":                                    "cnbpo",
 	"/grpc.health.v1.Health/Watch":                                   "cnbpo",

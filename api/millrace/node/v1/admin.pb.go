@@ -1401,6 +1401,219 @@ func (x *ResumeIngestResponse) GetWasUntilMs() int64 {
 	return 0
 }
 
+type ReplayDeadLettersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the topic of dead letters.
+	Offsets []int64 `protobuf:"varint,1,rep,packed,name=offsets,proto3" json:"offsets,omitempty"`
+	// Where to write them. Empty: where each came from, or, of those that index
+	// nodes refused, the only topic of their kind.
+	Topic         string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	Apply         bool   `protobuf:"varint,10,opt,name=apply,proto3" json:"apply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDeadLettersRequest) Reset() {
+	*x = ReplayDeadLettersRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDeadLettersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDeadLettersRequest) ProtoMessage() {}
+
+func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
+func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ReplayDeadLettersRequest) GetOffsets() []int64 {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+func (x *ReplayDeadLettersRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ReplayDeadLettersRequest) GetApply() bool {
+	if x != nil {
+		return x.Apply
+	}
+	return false
+}
+
+type ReplayDeadLettersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of offsets.
+	Letters       []*ReplayedLetter `protobuf:"bytes,1,rep,name=letters,proto3" json:"letters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDeadLettersResponse) Reset() {
+	*x = ReplayDeadLettersResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDeadLettersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDeadLettersResponse) ProtoMessage() {}
+
+func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
+func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ReplayDeadLettersResponse) GetLetters() []*ReplayedLetter {
+	if x != nil {
+		return x.Letters
+	}
+	return nil
+}
+
+type ReplayedLetter struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Offset int64                  `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Where it was read, and why it was refused.
+	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Where it is written, or would be; empty where it is left out.
+	Topic string `protobuf:"bytes,4,opt,name=topic,proto3" json:"topic,omitempty"`
+	// Why it is left out: it would be refused again.
+	Refused string `protobuf:"bytes,5,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Of the record, where it can be read.
+	Id     string `protobuf:"bytes,6,opt,name=id,proto3" json:"id,omitempty"`
+	Entity string `protobuf:"bytes,7,opt,name=entity,proto3" json:"entity,omitempty"`
+	// Only a partitioner with the registry can tell what becomes of it.
+	Unjudged      bool `protobuf:"varint,8,opt,name=unjudged,proto3" json:"unjudged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayedLetter) Reset() {
+	*x = ReplayedLetter{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayedLetter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayedLetter) ProtoMessage() {}
+
+func (x *ReplayedLetter) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayedLetter.ProtoReflect.Descriptor instead.
+func (*ReplayedLetter) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ReplayedLetter) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReplayedLetter) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ReplayedLetter) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ReplayedLetter) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *ReplayedLetter) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *ReplayedLetter) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ReplayedLetter) GetEntity() string {
+	if x != nil {
+		return x.Entity
+	}
+	return ""
+}
+
+func (x *ReplayedLetter) GetUnjudged() bool {
+	if x != nil {
+		return x.Unjudged
+	}
+	return false
+}
+
 var File_millrace_node_v1_admin_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_admin_proto_rawDesc = "" +
@@ -1513,7 +1726,23 @@ const file_millrace_node_v1_admin_proto_rawDesc = "" +
 	" \x01(\bR\x05apply\"8\n" +
 	"\x14ResumeIngestResponse\x12 \n" +
 	"\fwas_until_ms\x18\x01 \x01(\x03R\n" +
-	"wasUntilMs2\x9e\x05\n" +
+	"wasUntilMs\"`\n" +
+	"\x18ReplayDeadLettersRequest\x12\x18\n" +
+	"\aoffsets\x18\x01 \x03(\x03R\aoffsets\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x14\n" +
+	"\x05apply\x18\n" +
+	" \x01(\bR\x05apply\"W\n" +
+	"\x19ReplayDeadLettersResponse\x12:\n" +
+	"\aletters\x18\x01 \x03(\v2 .millrace.node.v1.ReplayedLetterR\aletters\"\xcc\x01\n" +
+	"\x0eReplayedLetter\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05topic\x18\x04 \x01(\tR\x05topic\x12\x18\n" +
+	"\arefused\x18\x05 \x01(\tR\arefused\x12\x0e\n" +
+	"\x02id\x18\x06 \x01(\tR\x02id\x12\x16\n" +
+	"\x06entity\x18\a \x01(\tR\x06entity\x12\x1a\n" +
+	"\bunjudged\x18\b \x01(\bR\bunjudged2\x8c\x06\n" +
 	"\fAdminService\x12_\n" +
 	"\fReadTimeline\x12%.millrace.node.v1.ReadTimelineRequest\x1a&.millrace.node.v1.ReadTimelineResponse0\x01\x12\\\n" +
 	"\vReadHistory\x12$.millrace.node.v1.ReadHistoryRequest\x1a%.millrace.node.v1.ReadHistoryResponse0\x01\x12\\\n" +
@@ -1521,7 +1750,8 @@ const file_millrace_node_v1_admin_proto_rawDesc = "" +
 	"\rDeleteRecords\x12&.millrace.node.v1.DeleteRecordsRequest\x1a'.millrace.node.v1.DeleteRecordsResponse\x12T\n" +
 	"\tDropCache\x12\".millrace.node.v1.DropCacheRequest\x1a#.millrace.node.v1.DropCacheResponse\x12Z\n" +
 	"\vPauseIngest\x12$.millrace.node.v1.PauseIngestRequest\x1a%.millrace.node.v1.PauseIngestResponse\x12]\n" +
-	"\fResumeIngest\x12%.millrace.node.v1.ResumeIngestRequest\x1a&.millrace.node.v1.ResumeIngestResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
+	"\fResumeIngest\x12%.millrace.node.v1.ResumeIngestRequest\x1a&.millrace.node.v1.ResumeIngestResponse\x12l\n" +
+	"\x11ReplayDeadLetters\x12*.millrace.node.v1.ReplayDeadLettersRequest\x1a+.millrace.node.v1.ReplayDeadLettersResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
 
 var (
 	file_millrace_node_v1_admin_proto_rawDescOnce sync.Once
@@ -1535,29 +1765,32 @@ func file_millrace_node_v1_admin_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_admin_proto_rawDescData
 }
 
-var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_millrace_node_v1_admin_proto_goTypes = []any{
-	(*ReadTimelineRequest)(nil),   // 0: millrace.node.v1.ReadTimelineRequest
-	(*ReadTimelineResponse)(nil),  // 1: millrace.node.v1.ReadTimelineResponse
-	(*ReplicaAt)(nil),             // 2: millrace.node.v1.ReplicaAt
-	(*TimelineRecord)(nil),        // 3: millrace.node.v1.TimelineRecord
-	(*CachedTimeline)(nil),        // 4: millrace.node.v1.CachedTimeline
-	(*ReadHistoryRequest)(nil),    // 5: millrace.node.v1.ReadHistoryRequest
-	(*ReadHistoryResponse)(nil),   // 6: millrace.node.v1.ReadHistoryResponse
-	(*LogEntry)(nil),              // 7: millrace.node.v1.LogEntry
-	(*FindRecordsRequest)(nil),    // 8: millrace.node.v1.FindRecordsRequest
-	(*WantedRecord)(nil),          // 9: millrace.node.v1.WantedRecord
-	(*FindRecordsResponse)(nil),   // 10: millrace.node.v1.FindRecordsResponse
-	(*FoundRecord)(nil),           // 11: millrace.node.v1.FoundRecord
-	(*DeleteRecordsRequest)(nil),  // 12: millrace.node.v1.DeleteRecordsRequest
-	(*Tombstone)(nil),             // 13: millrace.node.v1.Tombstone
-	(*DeleteRecordsResponse)(nil), // 14: millrace.node.v1.DeleteRecordsResponse
-	(*DropCacheRequest)(nil),      // 15: millrace.node.v1.DropCacheRequest
-	(*DropCacheResponse)(nil),     // 16: millrace.node.v1.DropCacheResponse
-	(*PauseIngestRequest)(nil),    // 17: millrace.node.v1.PauseIngestRequest
-	(*PauseIngestResponse)(nil),   // 18: millrace.node.v1.PauseIngestResponse
-	(*ResumeIngestRequest)(nil),   // 19: millrace.node.v1.ResumeIngestRequest
-	(*ResumeIngestResponse)(nil),  // 20: millrace.node.v1.ResumeIngestResponse
+	(*ReadTimelineRequest)(nil),       // 0: millrace.node.v1.ReadTimelineRequest
+	(*ReadTimelineResponse)(nil),      // 1: millrace.node.v1.ReadTimelineResponse
+	(*ReplicaAt)(nil),                 // 2: millrace.node.v1.ReplicaAt
+	(*TimelineRecord)(nil),            // 3: millrace.node.v1.TimelineRecord
+	(*CachedTimeline)(nil),            // 4: millrace.node.v1.CachedTimeline
+	(*ReadHistoryRequest)(nil),        // 5: millrace.node.v1.ReadHistoryRequest
+	(*ReadHistoryResponse)(nil),       // 6: millrace.node.v1.ReadHistoryResponse
+	(*LogEntry)(nil),                  // 7: millrace.node.v1.LogEntry
+	(*FindRecordsRequest)(nil),        // 8: millrace.node.v1.FindRecordsRequest
+	(*WantedRecord)(nil),              // 9: millrace.node.v1.WantedRecord
+	(*FindRecordsResponse)(nil),       // 10: millrace.node.v1.FindRecordsResponse
+	(*FoundRecord)(nil),               // 11: millrace.node.v1.FoundRecord
+	(*DeleteRecordsRequest)(nil),      // 12: millrace.node.v1.DeleteRecordsRequest
+	(*Tombstone)(nil),                 // 13: millrace.node.v1.Tombstone
+	(*DeleteRecordsResponse)(nil),     // 14: millrace.node.v1.DeleteRecordsResponse
+	(*DropCacheRequest)(nil),          // 15: millrace.node.v1.DropCacheRequest
+	(*DropCacheResponse)(nil),         // 16: millrace.node.v1.DropCacheResponse
+	(*PauseIngestRequest)(nil),        // 17: millrace.node.v1.PauseIngestRequest
+	(*PauseIngestResponse)(nil),       // 18: millrace.node.v1.PauseIngestResponse
+	(*ResumeIngestRequest)(nil),       // 19: millrace.node.v1.ResumeIngestRequest
+	(*ResumeIngestResponse)(nil),      // 20: millrace.node.v1.ResumeIngestResponse
+	(*ReplayDeadLettersRequest)(nil),  // 21: millrace.node.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil), // 22: millrace.node.v1.ReplayDeadLettersResponse
+	(*ReplayedLetter)(nil),            // 23: millrace.node.v1.ReplayedLetter
 }
 var file_millrace_node_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: millrace.node.v1.ReadTimelineResponse.at:type_name -> millrace.node.v1.ReplicaAt
@@ -1569,25 +1802,28 @@ var file_millrace_node_v1_admin_proto_depIdxs = []int32{
 	11, // 6: millrace.node.v1.FindRecordsResponse.found:type_name -> millrace.node.v1.FoundRecord
 	3,  // 7: millrace.node.v1.FoundRecord.record:type_name -> millrace.node.v1.TimelineRecord
 	13, // 8: millrace.node.v1.DeleteRecordsRequest.tombstones:type_name -> millrace.node.v1.Tombstone
-	0,  // 9: millrace.node.v1.AdminService.ReadTimeline:input_type -> millrace.node.v1.ReadTimelineRequest
-	5,  // 10: millrace.node.v1.AdminService.ReadHistory:input_type -> millrace.node.v1.ReadHistoryRequest
-	8,  // 11: millrace.node.v1.AdminService.FindRecords:input_type -> millrace.node.v1.FindRecordsRequest
-	12, // 12: millrace.node.v1.AdminService.DeleteRecords:input_type -> millrace.node.v1.DeleteRecordsRequest
-	15, // 13: millrace.node.v1.AdminService.DropCache:input_type -> millrace.node.v1.DropCacheRequest
-	17, // 14: millrace.node.v1.AdminService.PauseIngest:input_type -> millrace.node.v1.PauseIngestRequest
-	19, // 15: millrace.node.v1.AdminService.ResumeIngest:input_type -> millrace.node.v1.ResumeIngestRequest
-	1,  // 16: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
-	6,  // 17: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
-	10, // 18: millrace.node.v1.AdminService.FindRecords:output_type -> millrace.node.v1.FindRecordsResponse
-	14, // 19: millrace.node.v1.AdminService.DeleteRecords:output_type -> millrace.node.v1.DeleteRecordsResponse
-	16, // 20: millrace.node.v1.AdminService.DropCache:output_type -> millrace.node.v1.DropCacheResponse
-	18, // 21: millrace.node.v1.AdminService.PauseIngest:output_type -> millrace.node.v1.PauseIngestResponse
-	20, // 22: millrace.node.v1.AdminService.ResumeIngest:output_type -> millrace.node.v1.ResumeIngestResponse
-	16, // [16:23] is the sub-list for method output_type
-	9,  // [9:16] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	23, // 9: millrace.node.v1.ReplayDeadLettersResponse.letters:type_name -> millrace.node.v1.ReplayedLetter
+	0,  // 10: millrace.node.v1.AdminService.ReadTimeline:input_type -> millrace.node.v1.ReadTimelineRequest
+	5,  // 11: millrace.node.v1.AdminService.ReadHistory:input_type -> millrace.node.v1.ReadHistoryRequest
+	8,  // 12: millrace.node.v1.AdminService.FindRecords:input_type -> millrace.node.v1.FindRecordsRequest
+	12, // 13: millrace.node.v1.AdminService.DeleteRecords:input_type -> millrace.node.v1.DeleteRecordsRequest
+	15, // 14: millrace.node.v1.AdminService.DropCache:input_type -> millrace.node.v1.DropCacheRequest
+	17, // 15: millrace.node.v1.AdminService.PauseIngest:input_type -> millrace.node.v1.PauseIngestRequest
+	19, // 16: millrace.node.v1.AdminService.ResumeIngest:input_type -> millrace.node.v1.ResumeIngestRequest
+	21, // 17: millrace.node.v1.AdminService.ReplayDeadLetters:input_type -> millrace.node.v1.ReplayDeadLettersRequest
+	1,  // 18: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
+	6,  // 19: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
+	10, // 20: millrace.node.v1.AdminService.FindRecords:output_type -> millrace.node.v1.FindRecordsResponse
+	14, // 21: millrace.node.v1.AdminService.DeleteRecords:output_type -> millrace.node.v1.DeleteRecordsResponse
+	16, // 22: millrace.node.v1.AdminService.DropCache:output_type -> millrace.node.v1.DropCacheResponse
+	18, // 23: millrace.node.v1.AdminService.PauseIngest:output_type -> millrace.node.v1.PauseIngestResponse
+	20, // 24: millrace.node.v1.AdminService.ResumeIngest:output_type -> millrace.node.v1.ResumeIngestResponse
+	22, // 25: millrace.node.v1.AdminService.ReplayDeadLetters:output_type -> millrace.node.v1.ReplayDeadLettersResponse
+	18, // [18:26] is the sub-list for method output_type
+	10, // [10:18] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_admin_proto_init() }
@@ -1602,7 +1838,7 @@ func file_millrace_node_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_admin_proto_rawDesc), len(file_millrace_node_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

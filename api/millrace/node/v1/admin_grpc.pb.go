@@ -21,13 +21,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_ReadTimeline_FullMethodName  = "/millrace.node.v1.AdminService/ReadTimeline"
-	AdminService_ReadHistory_FullMethodName   = "/millrace.node.v1.AdminService/ReadHistory"
-	AdminService_FindRecords_FullMethodName   = "/millrace.node.v1.AdminService/FindRecords"
-	AdminService_DeleteRecords_FullMethodName = "/millrace.node.v1.AdminService/DeleteRecords"
-	AdminService_DropCache_FullMethodName     = "/millrace.node.v1.AdminService/DropCache"
-	AdminService_PauseIngest_FullMethodName   = "/millrace.node.v1.AdminService/PauseIngest"
-	AdminService_ResumeIngest_FullMethodName  = "/millrace.node.v1.AdminService/ResumeIngest"
+	AdminService_ReadTimeline_FullMethodName      = "/millrace.node.v1.AdminService/ReadTimeline"
+	AdminService_ReadHistory_FullMethodName       = "/millrace.node.v1.AdminService/ReadHistory"
+	AdminService_FindRecords_FullMethodName       = "/millrace.node.v1.AdminService/FindRecords"
+	AdminService_DeleteRecords_FullMethodName     = "/millrace.node.v1.AdminService/DeleteRecords"
+	AdminService_DropCache_FullMethodName         = "/millrace.node.v1.AdminService/DropCache"
+	AdminService_PauseIngest_FullMethodName       = "/millrace.node.v1.AdminService/PauseIngest"
+	AdminService_ResumeIngest_FullMethodName      = "/millrace.node.v1.AdminService/ResumeIngest"
+	AdminService_ReplayDeadLetters_FullMethodName = "/millrace.node.v1.AdminService/ReplayDeadLetters"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -59,6 +60,9 @@ type AdminServiceClient interface {
 	PauseIngest(ctx context.Context, in *PauseIngestRequest, opts ...grpc.CallOption) (*PauseIngestResponse, error)
 	// ResumeIngest ends a pause early.
 	ResumeIngest(ctx context.Context, in *ResumeIngestRequest, opts ...grpc.CallOption) (*ResumeIngestResponse, error)
+	// ReplayDeadLetters judges dead letters anew, by the schemas that are known
+	// now, and writes those that would be taken to the topics of partitioners.
+	ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error)
 }
 
 type adminServiceClient struct {
@@ -166,6 +170,16 @@ func (c *adminServiceClient) ResumeIngest(ctx context.Context, in *ResumeIngestR
 	return out, nil
 }
 
+func (c *adminServiceClient) ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReplayDeadLettersResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReplayDeadLetters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -195,6 +209,9 @@ type AdminServiceServer interface {
 	PauseIngest(context.Context, *PauseIngestRequest) (*PauseIngestResponse, error)
 	// ResumeIngest ends a pause early.
 	ResumeIngest(context.Context, *ResumeIngestRequest) (*ResumeIngestResponse, error)
+	// ReplayDeadLetters judges dead letters anew, by the schemas that are known
+	// now, and writes those that would be taken to the topics of partitioners.
+	ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -225,6 +242,9 @@ func (UnimplementedAdminServiceServer) PauseIngest(context.Context, *PauseIngest
 }
 func (UnimplementedAdminServiceServer) ResumeIngest(context.Context, *ResumeIngestRequest) (*ResumeIngestResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResumeIngest not implemented")
+}
+func (UnimplementedAdminServiceServer) ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplayDeadLetters not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -352,6 +372,24 @@ func _AdminService_ResumeIngest_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ReplayDeadLetters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplayDeadLettersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReplayDeadLetters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReplayDeadLetters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReplayDeadLetters(ctx, req.(*ReplayDeadLettersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -374,6 +412,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResumeIngest",
 			Handler:    _AdminService_ResumeIngest_Handler,
+		},
+		{
+			MethodName: "ReplayDeadLetters",
+			Handler:    _AdminService_ReplayDeadLetters_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -24,17 +24,20 @@ type operated struct {
 	t   *testing.T
 	ctx context.Context
 	dir string
+
+	logs map[millrace.NodeID]*audit.Log
 }
 
 func startOperated(t *testing.T) *operated {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
-	o := &operated{t: t, ctx: ctx, dir: t.TempDir()}
+	o := &operated{t: t, ctx: ctx, dir: t.TempDir(), logs: map[millrace.NodeID]*audit.Log{}}
 	var err error
 	o.Cluster, err = minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 2, Replicas: 2, Node: func(n *indexnode.Config) {
 		n.Audit, err = audit.Open(o.acts(n.ID))
 		o.must(err)
+		o.logs[n.ID] = n.Audit
 	}})
 	o.must(err)
 	t.Cleanup(func() { o.must(o.Close()) })

@@ -37,6 +37,14 @@ var acts = map[string]func(context.Context, nodev1.AdminServiceClient, bool) err
 		_, err := node.ResumeIngest(ctx, &nodev1.ResumeIngestRequest{Apply: apply})
 		return err
 	},
+	"QuarantinePartition": func(ctx context.Context, node nodev1.AdminServiceClient, apply bool) error {
+		_, err := node.QuarantinePartition(ctx, &nodev1.QuarantinePartitionRequest{Partition: 17, Why: "a test", Apply: apply})
+		return err
+	},
+	"ReleasePartition": func(ctx context.Context, node nodev1.AdminServiceClient, apply bool) error {
+		_, err := node.ReleasePartition(ctx, &nodev1.ReleasePartitionRequest{Partition: 17, Apply: apply})
+		return err
+	},
 	"ReplayDeadLetters": func(ctx context.Context, node nodev1.AdminServiceClient, apply bool) error {
 		_, err := node.ReplayDeadLetters(ctx, &nodev1.ReplayDeadLettersRequest{Offsets: []int64{0}, Apply: apply})
 		return err
@@ -121,8 +129,16 @@ func TestEveryActIsAuthorisedAndAudited(t *testing.T) {
 		}
 	}
 	o.must(acts["ResumeIngest"](o.ctx, node, true))
-	o.must(o.logs["node-1"].Close()) // from here on nothing can be written down
+	waitFor(o.ctx, t, "the partition to be made anew", func() bool { return acts["QuarantinePartition"](o.ctx, node, false) == nil })
+	o.must(acts["QuarantinePartition"](o.ctx, node, true)) // for ReleasePartition to have something to release
+	o.must(o.logs["node-1"].Close())                       // from here on nothing can be written down
 	for m, act := range acts {
+		if m == "QuarantinePartition" { // of 17, which is quarantined already
+			act = func(ctx context.Context, node nodev1.AdminServiceClient, apply bool) error {
+				_, err := node.QuarantinePartition(ctx, &nodev1.QuarantinePartitionRequest{Partition: 18, Why: "a test", Apply: apply})
+				return err
+			}
+		}
 		if err := act(o.ctx, node, true); err == nil || !strings.Contains(err.Error(), "audit") {
 			t.Errorf("%s without an audit log: %v", m, err)
 		}
@@ -144,7 +160,7 @@ const (
 )
 
 var guards = map[string]string{
-	"record delete": isDry, "cache drop": isDry, "ingest pause": isDry, "ingest resume": isDry, "deadletters replay": isDry,
+	"record delete": isDry, "cache drop": isDry, "ingest pause": isDry, "ingest resume": isDry, "deadletters replay": isDry, "partition quarantine": isDry, "partition release": isDry,
 	"cluster page-keys": isDry, "cluster roll": isDry, "node add": isDry, "node drain": isDry, "node remove": isDry, "node replace": isDry, "node restart": isDry,
 	"cluster apply": isAsked, "cluster cancel": isAsked, "cluster rollback": isAsked, "cluster pause": isAsked, "cluster resume": isAsked,
 	"schema refuse": isForGood, "schema retire": isForGood, "topics adopt": isForGood, "topics forget": isForGood, "topics skip": isForGood,
@@ -166,7 +182,7 @@ var guards = map[string]string{
 }
 
 // operators are the commands that ask AdminService: they teach by an example.
-var operators = []string{"record delete", "cache drop", "ingest pause", "ingest resume", "deadletters replay", "timeline get", "timeline history"}
+var operators = []string{"record delete", "cache drop", "ingest pause", "ingest resume", "deadletters replay", "partition quarantine", "partition release", "timeline get", "timeline history"}
 
 // Every command says how it is kept from doing harm by mistake, and has the
 // flags for it.

@@ -397,3 +397,43 @@ func TestDeadLettersReplay(t *testing.T) {
 		t.Errorf("the audit logs have %+v", all)
 	}
 }
+
+// A replica that an operator has taken out answers nobody and is not made anew
+// until it is released; then it has all again.
+func TestPartitionQuarantine(t *testing.T) {
+	o := startOperated(t)
+	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`)
+	const of = " 644 --node node-1" // of member:1
+	for line, field := range map[string]string{
+		"partition quarantine 720 --node node-1 --why x":              "partition",
+		"partition quarantine 1 --node node-9 --why x":                "node",
+		"partition quarantine 1 --node node-1 --why x --override bad": "override",
+		"partition quarantine 1 --node node-1 --why=":                 "why",
+		"partition quarantine 1 --node node-1 --why x -o yaml":        "output",
+		"partition release" + of:                                      "partition",
+	} {
+		o.refuses(line, field)
+	}
+	o.shows("partition quarantine"+of+" --why doubt", "on node-1 is ready", "!done")
+	if all := o.audited(); len(all) > 0 {
+		t.Fatalf("what is only shown was done: %v", all)
+	}
+	o.shows("partition quarantine"+of+" --why doubt --apply --yes", "done")
+	o.refuses("timeline get member:1 --node node-1", "partition")
+	waitFor(o.ctx, t, "the quarantine to be told", func() bool {
+		out, err := o.run("cluster show")
+		return err != nil && strings.Contains(out, "by_operator") && strings.Contains(out, "doubt (anybody)")
+	})
+	o.refuses("partition quarantine 644 --node node-2 --why doubt --apply --yes", "override")
+	o.shows("timeline get member:1", "on node-2", "  a  ")
+	o.shows("partition release"+of, "is quarantined", "doubt", "!done")
+	o.refuses("partition quarantine"+of+" --why again", "partition")
+	o.shows("partition release"+of+" --apply --yes -o json", `"applied":true`)
+	waitFor(o.ctx, t, "the replica to be made anew", func() bool {
+		out, err := o.run("timeline get member:1 --in store --node node-1")
+		return err == nil && strings.Contains(out, "is ready on node-1") && strings.Contains(out, "  a  ")
+	})
+	if all := o.audited(); len(all) != 2 || all[0].Act != "quarantine" || all[1].Act != "release" || all[0].On != "partition 644 of node-1" {
+		t.Errorf("the audit logs have %+v", all)
+	}
+}

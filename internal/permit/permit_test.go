@@ -63,6 +63,8 @@ var want = map[string]string{
 	"/millrace.node.v1.AdminService/PauseIngest":                     "o",
 	"/millrace.node.v1.AdminService/ResumeIngest":                    "o",
 	"/millrace.node.v1.AdminService/ReplayDeadLetters":               "o",
+	"/millrace.node.v1.AdminService/QuarantinePartition":             "o",
+	"/millrace.node.v1.AdminService/ReleasePartition":                "o",
 	"/grpc.health.v1.Health/Check":                                   "cnbpo",
 	"/grpc.health.v1.Health/List":                                    "cnbpo",
 	"/grpc.health.v1.Health/Watch":                                   "cnbpo",

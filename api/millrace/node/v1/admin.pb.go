@@ -1614,6 +1614,217 @@ func (x *ReplayedLetter) GetUnjudged() bool {
 	return false
 }
 
+type QuarantinePartitionRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition int32                  `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	// For people.
+	Why           string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	Apply         bool   `protobuf:"varint,10,opt,name=apply,proto3" json:"apply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantinePartitionRequest) Reset() {
+	*x = QuarantinePartitionRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantinePartitionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantinePartitionRequest) ProtoMessage() {}
+
+func (x *QuarantinePartitionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantinePartitionRequest.ProtoReflect.Descriptor instead.
+func (*QuarantinePartitionRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *QuarantinePartitionRequest) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *QuarantinePartitionRequest) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *QuarantinePartitionRequest) GetApply() bool {
+	if x != nil {
+		return x.Apply
+	}
+	return false
+}
+
+type QuarantinePartitionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it was before.
+	At            *ReplicaAt `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantinePartitionResponse) Reset() {
+	*x = QuarantinePartitionResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantinePartitionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantinePartitionResponse) ProtoMessage() {}
+
+func (x *QuarantinePartitionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantinePartitionResponse.ProtoReflect.Descriptor instead.
+func (*QuarantinePartitionResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *QuarantinePartitionResponse) GetAt() *ReplicaAt {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+type ReleasePartitionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     int32                  `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Apply         bool                   `protobuf:"varint,10,opt,name=apply,proto3" json:"apply,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleasePartitionRequest) Reset() {
+	*x = ReleasePartitionRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleasePartitionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleasePartitionRequest) ProtoMessage() {}
+
+func (x *ReleasePartitionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleasePartitionRequest.ProtoReflect.Descriptor instead.
+func (*ReleasePartitionRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ReleasePartitionRequest) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *ReleasePartitionRequest) GetApply() bool {
+	if x != nil {
+		return x.Apply
+	}
+	return false
+}
+
+type ReleasePartitionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it was before, and why.
+	At            *ReplicaAt `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	Detail        string     `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleasePartitionResponse) Reset() {
+	*x = ReleasePartitionResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleasePartitionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleasePartitionResponse) ProtoMessage() {}
+
+func (x *ReleasePartitionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleasePartitionResponse.ProtoReflect.Descriptor instead.
+func (*ReleasePartitionResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ReleasePartitionResponse) GetAt() *ReplicaAt {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *ReleasePartitionResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 var File_millrace_node_v1_admin_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_admin_proto_rawDesc = "" +
@@ -1742,7 +1953,21 @@ const file_millrace_node_v1_admin_proto_rawDesc = "" +
 	"\arefused\x18\x05 \x01(\tR\arefused\x12\x0e\n" +
 	"\x02id\x18\x06 \x01(\tR\x02id\x12\x16\n" +
 	"\x06entity\x18\a \x01(\tR\x06entity\x12\x1a\n" +
-	"\bunjudged\x18\b \x01(\bR\bunjudged2\x8c\x06\n" +
+	"\bunjudged\x18\b \x01(\bR\bunjudged\"b\n" +
+	"\x1aQuarantinePartitionRequest\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12\x14\n" +
+	"\x05apply\x18\n" +
+	" \x01(\bR\x05apply\"J\n" +
+	"\x1bQuarantinePartitionResponse\x12+\n" +
+	"\x02at\x18\x01 \x01(\v2\x1b.millrace.node.v1.ReplicaAtR\x02at\"M\n" +
+	"\x17ReleasePartitionRequest\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x14\n" +
+	"\x05apply\x18\n" +
+	" \x01(\bR\x05apply\"_\n" +
+	"\x18ReleasePartitionResponse\x12+\n" +
+	"\x02at\x18\x01 \x01(\v2\x1b.millrace.node.v1.ReplicaAtR\x02at\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail2\xeb\a\n" +
 	"\fAdminService\x12_\n" +
 	"\fReadTimeline\x12%.millrace.node.v1.ReadTimelineRequest\x1a&.millrace.node.v1.ReadTimelineResponse0\x01\x12\\\n" +
 	"\vReadHistory\x12$.millrace.node.v1.ReadHistoryRequest\x1a%.millrace.node.v1.ReadHistoryResponse0\x01\x12\\\n" +
@@ -1751,7 +1976,9 @@ const file_millrace_node_v1_admin_proto_rawDesc = "" +
 	"\tDropCache\x12\".millrace.node.v1.DropCacheRequest\x1a#.millrace.node.v1.DropCacheResponse\x12Z\n" +
 	"\vPauseIngest\x12$.millrace.node.v1.PauseIngestRequest\x1a%.millrace.node.v1.PauseIngestResponse\x12]\n" +
 	"\fResumeIngest\x12%.millrace.node.v1.ResumeIngestRequest\x1a&.millrace.node.v1.ResumeIngestResponse\x12l\n" +
-	"\x11ReplayDeadLetters\x12*.millrace.node.v1.ReplayDeadLettersRequest\x1a+.millrace.node.v1.ReplayDeadLettersResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
+	"\x11ReplayDeadLetters\x12*.millrace.node.v1.ReplayDeadLettersRequest\x1a+.millrace.node.v1.ReplayDeadLettersResponse\x12r\n" +
+	"\x13QuarantinePartition\x12,.millrace.node.v1.QuarantinePartitionRequest\x1a-.millrace.node.v1.QuarantinePartitionResponse\x12i\n" +
+	"\x10ReleasePartition\x12).millrace.node.v1.ReleasePartitionRequest\x1a*.millrace.node.v1.ReleasePartitionResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
 
 var (
 	file_millrace_node_v1_admin_proto_rawDescOnce sync.Once
@@ -1765,32 +1992,36 @@ func file_millrace_node_v1_admin_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_admin_proto_rawDescData
 }
 
-var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_millrace_node_v1_admin_proto_goTypes = []any{
-	(*ReadTimelineRequest)(nil),       // 0: millrace.node.v1.ReadTimelineRequest
-	(*ReadTimelineResponse)(nil),      // 1: millrace.node.v1.ReadTimelineResponse
-	(*ReplicaAt)(nil),                 // 2: millrace.node.v1.ReplicaAt
-	(*TimelineRecord)(nil),            // 3: millrace.node.v1.TimelineRecord
-	(*CachedTimeline)(nil),            // 4: millrace.node.v1.CachedTimeline
-	(*ReadHistoryRequest)(nil),        // 5: millrace.node.v1.ReadHistoryRequest
-	(*ReadHistoryResponse)(nil),       // 6: millrace.node.v1.ReadHistoryResponse
-	(*LogEntry)(nil),                  // 7: millrace.node.v1.LogEntry
-	(*FindRecordsRequest)(nil),        // 8: millrace.node.v1.FindRecordsRequest
-	(*WantedRecord)(nil),              // 9: millrace.node.v1.WantedRecord
-	(*FindRecordsResponse)(nil),       // 10: millrace.node.v1.FindRecordsResponse
-	(*FoundRecord)(nil),               // 11: millrace.node.v1.FoundRecord
-	(*DeleteRecordsRequest)(nil),      // 12: millrace.node.v1.DeleteRecordsRequest
-	(*Tombstone)(nil),                 // 13: millrace.node.v1.Tombstone
-	(*DeleteRecordsResponse)(nil),     // 14: millrace.node.v1.DeleteRecordsResponse
-	(*DropCacheRequest)(nil),          // 15: millrace.node.v1.DropCacheRequest
-	(*DropCacheResponse)(nil),         // 16: millrace.node.v1.DropCacheResponse
-	(*PauseIngestRequest)(nil),        // 17: millrace.node.v1.PauseIngestRequest
-	(*PauseIngestResponse)(nil),       // 18: millrace.node.v1.PauseIngestResponse
-	(*ResumeIngestRequest)(nil),       // 19: millrace.node.v1.ResumeIngestRequest
-	(*ResumeIngestResponse)(nil),      // 20: millrace.node.v1.ResumeIngestResponse
-	(*ReplayDeadLettersRequest)(nil),  // 21: millrace.node.v1.ReplayDeadLettersRequest
-	(*ReplayDeadLettersResponse)(nil), // 22: millrace.node.v1.ReplayDeadLettersResponse
-	(*ReplayedLetter)(nil),            // 23: millrace.node.v1.ReplayedLetter
+	(*ReadTimelineRequest)(nil),         // 0: millrace.node.v1.ReadTimelineRequest
+	(*ReadTimelineResponse)(nil),        // 1: millrace.node.v1.ReadTimelineResponse
+	(*ReplicaAt)(nil),                   // 2: millrace.node.v1.ReplicaAt
+	(*TimelineRecord)(nil),              // 3: millrace.node.v1.TimelineRecord
+	(*CachedTimeline)(nil),              // 4: millrace.node.v1.CachedTimeline
+	(*ReadHistoryRequest)(nil),          // 5: millrace.node.v1.ReadHistoryRequest
+	(*ReadHistoryResponse)(nil),         // 6: millrace.node.v1.ReadHistoryResponse
+	(*LogEntry)(nil),                    // 7: millrace.node.v1.LogEntry
+	(*FindRecordsRequest)(nil),          // 8: millrace.node.v1.FindRecordsRequest
+	(*WantedRecord)(nil),                // 9: millrace.node.v1.WantedRecord
+	(*FindRecordsResponse)(nil),         // 10: millrace.node.v1.FindRecordsResponse
+	(*FoundRecord)(nil),                 // 11: millrace.node.v1.FoundRecord
+	(*DeleteRecordsRequest)(nil),        // 12: millrace.node.v1.DeleteRecordsRequest
+	(*Tombstone)(nil),                   // 13: millrace.node.v1.Tombstone
+	(*DeleteRecordsResponse)(nil),       // 14: millrace.node.v1.DeleteRecordsResponse
+	(*DropCacheRequest)(nil),            // 15: millrace.node.v1.DropCacheRequest
+	(*DropCacheResponse)(nil),           // 16: millrace.node.v1.DropCacheResponse
+	(*PauseIngestRequest)(nil),          // 17: millrace.node.v1.PauseIngestRequest
+	(*PauseIngestResponse)(nil),         // 18: millrace.node.v1.PauseIngestResponse
+	(*ResumeIngestRequest)(nil),         // 19: millrace.node.v1.ResumeIngestRequest
+	(*ResumeIngestResponse)(nil),        // 20: millrace.node.v1.ResumeIngestResponse
+	(*ReplayDeadLettersRequest)(nil),    // 21: millrace.node.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil),   // 22: millrace.node.v1.ReplayDeadLettersResponse
+	(*ReplayedLetter)(nil),              // 23: millrace.node.v1.ReplayedLetter
+	(*QuarantinePartitionRequest)(nil),  // 24: millrace.node.v1.QuarantinePartitionRequest
+	(*QuarantinePartitionResponse)(nil), // 25: millrace.node.v1.QuarantinePartitionResponse
+	(*ReleasePartitionRequest)(nil),     // 26: millrace.node.v1.ReleasePartitionRequest
+	(*ReleasePartitionResponse)(nil),    // 27: millrace.node.v1.ReleasePartitionResponse
 }
 var file_millrace_node_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: millrace.node.v1.ReadTimelineResponse.at:type_name -> millrace.node.v1.ReplicaAt
@@ -1803,27 +2034,33 @@ var file_millrace_node_v1_admin_proto_depIdxs = []int32{
 	3,  // 7: millrace.node.v1.FoundRecord.record:type_name -> millrace.node.v1.TimelineRecord
 	13, // 8: millrace.node.v1.DeleteRecordsRequest.tombstones:type_name -> millrace.node.v1.Tombstone
 	23, // 9: millrace.node.v1.ReplayDeadLettersResponse.letters:type_name -> millrace.node.v1.ReplayedLetter
-	0,  // 10: millrace.node.v1.AdminService.ReadTimeline:input_type -> millrace.node.v1.ReadTimelineRequest
-	5,  // 11: millrace.node.v1.AdminService.ReadHistory:input_type -> millrace.node.v1.ReadHistoryRequest
-	8,  // 12: millrace.node.v1.AdminService.FindRecords:input_type -> millrace.node.v1.FindRecordsRequest
-	12, // 13: millrace.node.v1.AdminService.DeleteRecords:input_type -> millrace.node.v1.DeleteRecordsRequest
-	15, // 14: millrace.node.v1.AdminService.DropCache:input_type -> millrace.node.v1.DropCacheRequest
-	17, // 15: millrace.node.v1.AdminService.PauseIngest:input_type -> millrace.node.v1.PauseIngestRequest
-	19, // 16: millrace.node.v1.AdminService.ResumeIngest:input_type -> millrace.node.v1.ResumeIngestRequest
-	21, // 17: millrace.node.v1.AdminService.ReplayDeadLetters:input_type -> millrace.node.v1.ReplayDeadLettersRequest
-	1,  // 18: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
-	6,  // 19: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
-	10, // 20: millrace.node.v1.AdminService.FindRecords:output_type -> millrace.node.v1.FindRecordsResponse
-	14, // 21: millrace.node.v1.AdminService.DeleteRecords:output_type -> millrace.node.v1.DeleteRecordsResponse
-	16, // 22: millrace.node.v1.AdminService.DropCache:output_type -> millrace.node.v1.DropCacheResponse
-	18, // 23: millrace.node.v1.AdminService.PauseIngest:output_type -> millrace.node.v1.PauseIngestResponse
-	20, // 24: millrace.node.v1.AdminService.ResumeIngest:output_type -> millrace.node.v1.ResumeIngestResponse
-	22, // 25: millrace.node.v1.AdminService.ReplayDeadLetters:output_type -> millrace.node.v1.ReplayDeadLettersResponse
-	18, // [18:26] is the sub-list for method output_type
-	10, // [10:18] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	2,  // 10: millrace.node.v1.QuarantinePartitionResponse.at:type_name -> millrace.node.v1.ReplicaAt
+	2,  // 11: millrace.node.v1.ReleasePartitionResponse.at:type_name -> millrace.node.v1.ReplicaAt
+	0,  // 12: millrace.node.v1.AdminService.ReadTimeline:input_type -> millrace.node.v1.ReadTimelineRequest
+	5,  // 13: millrace.node.v1.AdminService.ReadHistory:input_type -> millrace.node.v1.ReadHistoryRequest
+	8,  // 14: millrace.node.v1.AdminService.FindRecords:input_type -> millrace.node.v1.FindRecordsRequest
+	12, // 15: millrace.node.v1.AdminService.DeleteRecords:input_type -> millrace.node.v1.DeleteRecordsRequest
+	15, // 16: millrace.node.v1.AdminService.DropCache:input_type -> millrace.node.v1.DropCacheRequest
+	17, // 17: millrace.node.v1.AdminService.PauseIngest:input_type -> millrace.node.v1.PauseIngestRequest
+	19, // 18: millrace.node.v1.AdminService.ResumeIngest:input_type -> millrace.node.v1.ResumeIngestRequest
+	21, // 19: millrace.node.v1.AdminService.ReplayDeadLetters:input_type -> millrace.node.v1.ReplayDeadLettersRequest
+	24, // 20: millrace.node.v1.AdminService.QuarantinePartition:input_type -> millrace.node.v1.QuarantinePartitionRequest
+	26, // 21: millrace.node.v1.AdminService.ReleasePartition:input_type -> millrace.node.v1.ReleasePartitionRequest
+	1,  // 22: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
+	6,  // 23: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
+	10, // 24: millrace.node.v1.AdminService.FindRecords:output_type -> millrace.node.v1.FindRecordsResponse
+	14, // 25: millrace.node.v1.AdminService.DeleteRecords:output_type -> millrace.node.v1.DeleteRecordsResponse
+	16, // 26: millrace.node.v1.AdminService.DropCache:output_type -> millrace.node.v1.DropCacheResponse
+	18, // 27: millrace.node.v1.AdminService.PauseIngest:output_type -> millrace.node.v1.PauseIngestResponse
+	20, // 28: millrace.node.v1.AdminService.ResumeIngest:output_type -> millrace.node.v1.ResumeIngestResponse
+	22, // 29: millrace.node.v1.AdminService.ReplayDeadLetters:output_type -> millrace.node.v1.ReplayDeadLettersResponse
+	25, // 30: millrace.node.v1.AdminService.QuarantinePartition:output_type -> millrace.node.v1.QuarantinePartitionResponse
+	27, // 31: millrace.node.v1.AdminService.ReleasePartition:output_type -> millrace.node.v1.ReleasePartitionResponse
+	22, // [22:32] is the sub-list for method output_type
+	12, // [12:22] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_admin_proto_init() }
@@ -1838,7 +2075,7 @@ func file_millrace_node_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_admin_proto_rawDesc), len(file_millrace_node_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,14 +21,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_ReadTimeline_FullMethodName      = "/millrace.node.v1.AdminService/ReadTimeline"
-	AdminService_ReadHistory_FullMethodName       = "/millrace.node.v1.AdminService/ReadHistory"
-	AdminService_FindRecords_FullMethodName       = "/millrace.node.v1.AdminService/FindRecords"
-	AdminService_DeleteRecords_FullMethodName     = "/millrace.node.v1.AdminService/DeleteRecords"
-	AdminService_DropCache_FullMethodName         = "/millrace.node.v1.AdminService/DropCache"
-	AdminService_PauseIngest_FullMethodName       = "/millrace.node.v1.AdminService/PauseIngest"
-	AdminService_ResumeIngest_FullMethodName      = "/millrace.node.v1.AdminService/ResumeIngest"
-	AdminService_ReplayDeadLetters_FullMethodName = "/millrace.node.v1.AdminService/ReplayDeadLetters"
+	AdminService_ReadTimeline_FullMethodName        = "/millrace.node.v1.AdminService/ReadTimeline"
+	AdminService_ReadHistory_FullMethodName         = "/millrace.node.v1.AdminService/ReadHistory"
+	AdminService_FindRecords_FullMethodName         = "/millrace.node.v1.AdminService/FindRecords"
+	AdminService_DeleteRecords_FullMethodName       = "/millrace.node.v1.AdminService/DeleteRecords"
+	AdminService_DropCache_FullMethodName           = "/millrace.node.v1.AdminService/DropCache"
+	AdminService_PauseIngest_FullMethodName         = "/millrace.node.v1.AdminService/PauseIngest"
+	AdminService_ResumeIngest_FullMethodName        = "/millrace.node.v1.AdminService/ResumeIngest"
+	AdminService_ReplayDeadLetters_FullMethodName   = "/millrace.node.v1.AdminService/ReplayDeadLetters"
+	AdminService_QuarantinePartition_FullMethodName = "/millrace.node.v1.AdminService/QuarantinePartition"
+	AdminService_ReleasePartition_FullMethodName    = "/millrace.node.v1.AdminService/ReleasePartition"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -63,6 +65,11 @@ type AdminServiceClient interface {
 	// ReplayDeadLetters judges dead letters anew, by the schemas that are known
 	// now, and writes those that would be taken to the topics of partitioners.
 	ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error)
+	// QuarantinePartition takes a replica out of service until it is released.
+	// What it holds stays on disk.
+	QuarantinePartition(ctx context.Context, in *QuarantinePartitionRequest, opts ...grpc.CallOption) (*QuarantinePartitionResponse, error)
+	// ReleasePartition has a replica made anew that an operator has quarantined.
+	ReleasePartition(ctx context.Context, in *ReleasePartitionRequest, opts ...grpc.CallOption) (*ReleasePartitionResponse, error)
 }
 
 type adminServiceClient struct {
@@ -180,6 +187,26 @@ func (c *adminServiceClient) ReplayDeadLetters(ctx context.Context, in *ReplayDe
 	return out, nil
 }
 
+func (c *adminServiceClient) QuarantinePartition(ctx context.Context, in *QuarantinePartitionRequest, opts ...grpc.CallOption) (*QuarantinePartitionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(QuarantinePartitionResponse)
+	err := c.cc.Invoke(ctx, AdminService_QuarantinePartition_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ReleasePartition(ctx context.Context, in *ReleasePartitionRequest, opts ...grpc.CallOption) (*ReleasePartitionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleasePartitionResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReleasePartition_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -212,6 +239,11 @@ type AdminServiceServer interface {
 	// ReplayDeadLetters judges dead letters anew, by the schemas that are known
 	// now, and writes those that would be taken to the topics of partitioners.
 	ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error)
+	// QuarantinePartition takes a replica out of service until it is released.
+	// What it holds stays on disk.
+	QuarantinePartition(context.Context, *QuarantinePartitionRequest) (*QuarantinePartitionResponse, error)
+	// ReleasePartition has a replica made anew that an operator has quarantined.
+	ReleasePartition(context.Context, *ReleasePartitionRequest) (*ReleasePartitionResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -245,6 +277,12 @@ func (UnimplementedAdminServiceServer) ResumeIngest(context.Context, *ResumeInge
 }
 func (UnimplementedAdminServiceServer) ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReplayDeadLetters not implemented")
+}
+func (UnimplementedAdminServiceServer) QuarantinePartition(context.Context, *QuarantinePartitionRequest) (*QuarantinePartitionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method QuarantinePartition not implemented")
+}
+func (UnimplementedAdminServiceServer) ReleasePartition(context.Context, *ReleasePartitionRequest) (*ReleasePartitionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleasePartition not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -390,6 +428,42 @@ func _AdminService_ReplayDeadLetters_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_QuarantinePartition_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(QuarantinePartitionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).QuarantinePartition(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_QuarantinePartition_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).QuarantinePartition(ctx, req.(*QuarantinePartitionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ReleasePartition_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleasePartitionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReleasePartition(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReleasePartition_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReleasePartition(ctx, req.(*ReleasePartitionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -416,6 +490,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReplayDeadLetters",
 			Handler:    _AdminService_ReplayDeadLetters_Handler,
+		},
+		{
+			MethodName: "QuarantinePartition",
+			Handler:    _AdminService_QuarantinePartition_Handler,
+		},
+		{
+			MethodName: "ReleasePartition",
+			Handler:    _AdminService_ReleasePartition_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -69,6 +69,10 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	gauge("millrace_indexnode_question_memory_bytes", "Memory that is counted for questions: what they read beside the caches, and their answers.", func() float64 {
 		return float64(n.memory.Held())
 	})
+	gauge("millrace_indexnode_ingest_paused_seconds", "For how long yet nothing is applied because an operator has paused it; 0 when it is not paused.", func() float64 {
+		now := time.Now()
+		return max(0, n.replicas.Paused(now).Sub(now).Seconds())
+	})
 	gauge("millrace_indexnode_ready_partitions", "Partitions that answer, those among them whose answers are old.", func() float64 {
 		answering, _, _ := n.replicas.Answering(time.Now())
 		return float64(answering.Len())

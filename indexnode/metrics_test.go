@@ -81,6 +81,7 @@ func TestMetrics(t *testing.T) {
 	n.replicas.Condemn(1, replica.Why{Reason: replica.Corrupt, Detail: "a flipped bit"})
 	n.replicas.Serve(2, time.Now().Add(-time.Minute))
 	n.replicas.Serve(3, time.Now().Add(-time.Hour))
+	n.replicas.Pause(time.Now().Add(time.Hour))
 	n.counters.refused(schemas.KeyMismatch)
 	n.counters.modelRefused()
 	if err := n.memory.Borrow().More(7); err != nil {
@@ -121,6 +122,10 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("the oldest answers are %v s old, want an hour", lag)
 	}
 	delete(got, "indexnode_lag_seconds")
+	if paused := got["indexnode_ingest_paused_seconds"]; paused < 3500 || paused > 3600 {
+		t.Errorf("paused for %v s yet, want an hour", paused)
+	}
+	delete(got, "indexnode_ingest_paused_seconds")
 	for series := range got {
 		t.Errorf("nobody looks at %s", series)
 	}

@@ -27,6 +27,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/admin"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
@@ -216,8 +217,17 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 func (n *Node) server() *grpc.Server {
 	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil)...)...)
 	nodev1.RegisterNodeServiceServer(s, n)
+	nodev1.RegisterAdminServiceServer(s, n.admin())
 	healthv1.RegisterHealthServer(s, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
 	return s
+}
+
+// admin is what operators ask.
+func (n *Node) admin() *admin.Server {
+	return admin.New(admin.Config{
+		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas,
+		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics.WithDefaults(), Audit: n.cfg.Audit, Log: n.log,
+	})
 }
 
 // drain returns when the node may stop answering: some time after ctx is done,

@@ -75,6 +75,9 @@ var featuresAVSC []byte
 //go:embed exposure.avsc
 var exposureAVSC []byte
 
+//go:embed tombstone.avsc
+var tombstoneAVSC []byte
+
 //go:embed exposure_1.avsc
 var earlierExposureAVSC []byte
 
@@ -83,6 +86,8 @@ var (
 	note     = sync.OnceValue(func() *Schema { return mustParse(noteAVSC) })
 	features = sync.OnceValue(func() *Schema { return mustParse(featuresAVSC) })
 	exposure = sync.OnceValue(func() *Schema { return mustParse(exposureAVSC) })
+
+	tombstone = sync.OnceValue(func() *Schema { return mustParse(tombstoneAVSC) })
 
 	earlierExposure = sync.OnceValue(func() *Schema { return mustParse(earlierExposureAVSC) })
 )
@@ -95,6 +100,9 @@ func Note() *Schema { return note() }
 
 // Features returns the shipped feature schema.
 func Features() *Schema { return features() }
+
+// Tombstone returns the schema by which a record of any schema is deleted.
+func Tombstone() *Schema { return tombstone() }
 
 // Exposure returns the schema of what brokers write of answers.
 func Exposure() *Schema { return exposure() }

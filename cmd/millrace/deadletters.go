@@ -15,6 +15,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
@@ -22,9 +23,9 @@ import (
 )
 
 func deadlettersCommand() *cobra.Command {
-	c := &cobra.Command{Use: "deadletters", Short: "Show the records that were refused, and why"}
+	c := &cobra.Command{Use: "deadletters", Short: "Show the records that were refused, and why; have them judged again"}
 	l := logFlagsOf(c.PersistentFlags())
-	c.AddCommand(deadlettersList(l), deadlettersShow(l))
+	c.AddCommand(deadlettersList(l), deadlettersShow(l), deadlettersReplay(l))
 	return c
 }
 
@@ -56,14 +57,17 @@ letters has, until it has found as many as --limit says.`,
 			return printAs(c.OutOrStdout(), output, letters, func(w io.Writer) error { return writeLetters(w, letters, q.limit) })
 		},
 	}
-	f := c.Flags()
+	q.flags(c.Flags())
+	outputFlag(c, &output)
+	return c
+}
+
+func (q *letterQuery) flags(f *pflag.FlagSet) {
 	f.StringVar(&q.reason, "reason", "", "only those refused for this reason, such as time-in-the-future")
 	f.StringVar(&q.topic, "topic", "", "only those read from this topic")
 	f.StringVar(&q.containing, "containing", "", "only those with this text in their key or value, such as a record's id")
 	f.StringVar(&q.since, "since", "", "only those refused since then: 90m, or a time as of RFC 3339")
 	f.IntVar(&q.limit, "limit", 50, "at most so many")
-	outputFlag(c, &output)
-	return c
 }
 
 // letterRow is a dead letter in a list.

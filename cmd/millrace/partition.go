@@ -22,16 +22,17 @@ import (
 func partitionCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "partition",
-		Short: "Compare the replicas of a partition",
+		Short: "Compare the replicas of a partition, take one out, and have it made anew",
 		Long: `Compares the replicas of a partition: the digests that they had at equal offsets
 of the log (check), and all that they hold, record by record (diff). Neither
 changes anything, but that a replica whose rows do not fit its own digests is
-taken out of service by its node, and made anew.`,
+taken out of service by its node, and made anew. A replica in doubt is taken out
+by quarantine, and made anew by release.`,
 		Example: `  millrace partition check 17
   millrace partition diff 17 --nodes node-1,node-2`,
 	}
 	cm := clusterFlagsOf(c.PersistentFlags())
-	c.AddCommand(partitionCheck(cm), partitionDiff(cm))
+	c.AddCommand(partitionCheck(cm), partitionDiff(cm), partitionQuarantine(cm), partitionRelease(cm))
 	return c
 }
 
@@ -49,6 +50,17 @@ func nodeConnsOf(ctx context.Context) (*nodeConns, error) {
 }
 
 func (c *nodeConns) dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
+	conn, err := c.to(n)
+	return nodev1.NewNodeServiceClient(conn), err
+}
+
+// admin is dial for what operators ask.
+func (c *nodeConns) admin(n cluster.Node) (nodev1.AdminServiceClient, error) {
+	conn, err := c.to(n)
+	return nodev1.NewAdminServiceClient(conn), err
+}
+
+func (c *nodeConns) to(n cluster.Node) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[n.Addr]
@@ -62,7 +74,7 @@ func (c *nodeConns) dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
 		}
 		c.all[n.Addr] = conn
 	}
-	return nodev1.NewNodeServiceClient(conn), nil
+	return conn, nil
 }
 
 func (c *nodeConns) close() {

@@ -160,6 +160,8 @@ func TestSecured(t *testing.T) {
 		"node-2":                  {"node", "list"},
 		"secured-":                {"topics", "show"},
 		"are equal":               {"partition", "check", "17"},
+		"read from 0 to":          {"timeline", "history", "member:1"},
+		"would go to topic":       {"record", "delete", "post:1", "--entity", "member:1"},
 		"password_file":           {"context", "show"},
 		"* estate":                {"context", "list"},
 	} {
@@ -196,6 +198,8 @@ func TestSecured(t *testing.T) {
 		"broker: name":        {feed, []string{"--server-name", "broker.example"}, "server_name"},
 		"node: certificate":   {[]string{"partition", "check", "17"}, []string{"--cert", stranger.Cert, "--key", stranger.Key}, "certificate"},
 		"node: a caller":      {[]string{"partition", "check", "17"}, []string{"--cert", app.Cert, "--key", app.Key}, "app has the roles [caller]"},
+		"admin: certificate":  {[]string{"timeline", "get", "member:1"}, []string{"--cert", stranger.Cert, "--key", stranger.Key}, "certificate"},
+		"admin: a caller":     {[]string{"record", "delete", "post:1", "--entity", "member:1"}, []string{"--cert", app.Cert, "--key", app.Key}, "app has the roles [caller]"},
 		"broker: no caller":   {feed, []string{"--cert", noCaller.Cert, "--key", noCaller.Key}, "partitioner has the roles [partitioner]"},
 		"broker: a filter":    {append(slices.Clone(feed), "--filter", "true"), []string{"--cert", app.Cert, "--key", app.Key}, "app has no right to filter"},
 		"plain text":          {feed, []string{"--addr", "feed.example:9090", "--context", "plain"}, "insecure: true"},
@@ -219,6 +223,9 @@ func TestSecured(t *testing.T) {
 	}
 	e.adminPorts(stranger)
 	e.rotate()
+	if text, err := output("record", "delete", "post:1", "--entity", "member:1", "--topic", e.prefix+"activity", "--apply", "--yes"); err != nil || !strings.Contains(text, "every replica that is there has applied it") {
+		t.Errorf("a record is not deleted: %v\n%s", err, text)
+	}
 }
 
 // adminPorts asks the broker's ports of HTTP: who shows a certificate of the

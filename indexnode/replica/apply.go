@@ -53,6 +53,9 @@ func (in *ingest) apply(ctx context.Context, r *Replica, b *backlog) error {
 		if int64(f.From) > applied {
 			return fmt.Errorf("%w: %s was fetched from %d on, and is applied up to %d", errGap, f.TopicPartition, f.From, applied)
 		}
+		if until := in.all.Paused(time.Now()); !until.IsZero() {
+			return held(Paused, fmt.Errorf("nothing is applied until %s: millrace ingest resume ends that", until.UTC().Format(time.RFC3339)))
+		}
 		end, stops := r.bound(f.Stream, millrace.Offset(applied))
 		if stops && int64(end) <= applied {
 			return held(Compared, errStands)

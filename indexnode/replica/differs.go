@@ -32,7 +32,10 @@ const differsText = "it differs from other replicas"
 
 // whyQuarantined says why the store has a partition in quarantine.
 func whyQuarantined(err error) Why {
-	if strings.Contains(err.Error(), differsText) {
+	switch {
+	case strings.Contains(err.Error(), operatorText):
+		return Why{ByOperator, err.Error()}
+	case strings.Contains(err.Error(), differsText):
 		return Why{Differs, err.Error()}
 	}
 	return Why{Corrupt, err.Error()}

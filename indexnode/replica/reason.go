@@ -21,7 +21,9 @@ const (
 	DeadLetters    Reason = "dead_letters"     // what was refused is not kept yet
 	Corrupt        Reason = "corrupt"          // what is stored cannot be right
 	Differs        Reason = "differs"          // it is not what its log makes of a replica: others are
+	ByOperator     Reason = "by_operator"      // an operator has quarantined it, until it is released
 	Compared       Reason = "compared"         // it stands still for some seconds, to be compared with another
+	Paused         Reason = "paused"           // an operator has said that nothing is to be applied for a time
 	LogBeginsLater Reason = "log_begins_later" // the log no longer has what comes next
 	OtherLog       Reason = "other_log"        // the log is not the one that was read
 	LogShorter     Reason = "log_shorter"      // the log ends before what was read of it

@@ -112,6 +112,7 @@ type Replicas struct {
 	changed   chan struct{}  // holds one token when the reconciler should look
 	moved     chan struct{}  // holds one token when states changed
 	drainFor  time.Duration  // see drainFor
+	paused    atomic.Int64   // until when nothing is applied, Unix ms; 0: it is
 	through   atomic.Int64   // up to when input is in the log, Unix ms; 0: not known
 
 	mu struct {
@@ -203,6 +204,25 @@ func (all *Replicas) step(r *Replica, e Event, why Why) bool {
 	}
 	poke(all.moved)
 	return true
+}
+
+// Pause has nothing applied until a time, whatever the log brings; the zero time
+// ends a pause. It goes on by itself then, a moment later, and after a restart.
+func (all *Replicas) Pause(until time.Time) {
+	ms := int64(0)
+	if !until.IsZero() {
+		ms = until.UnixMilli()
+	}
+	all.paused.Store(ms)
+	all.ingest.wake()
+}
+
+// Paused returns until when nothing is applied; the zero time if it is.
+func (all *Replicas) Paused(now time.Time) time.Time {
+	if until := all.paused.Load(); until > now.UnixMilli() {
+		return time.UnixMilli(until)
+	}
+	return time.Time{}
 }
 
 // Wake has the reconciler look soon.

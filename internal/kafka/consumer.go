@@ -356,6 +356,14 @@ func (c *Consumer) StartOffsets(ctx context.Context, tps ...TopicPartition) (map
 	return c.list(ctx, c.adm.ListStartOffsets, tps)
 }
 
+// OffsetsSince returns, for each partition, the offset of the first record that
+// was logged at a time or later; the end where there is none.
+func (c *Consumer) OffsetsSince(ctx context.Context, t millrace.Time, tps ...TopicPartition) (map[TopicPartition]millrace.Offset, error) {
+	return c.list(ctx, func(ctx context.Context, topics ...string) (kadm.ListedOffsets, error) {
+		return c.adm.ListOffsetsAfterMilli(ctx, int64(t), topics...)
+	}, tps)
+}
+
 func (c *Consumer) list(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error),
 	tps []TopicPartition) (map[TopicPartition]millrace.Offset, error) {
 	var topics []string

@@ -20,6 +20,17 @@ var table = map[string][]Role{
 	"/millrace.node.v1.NodeService/WitnessPartition": {Operator},
 	"/millrace.node.v1.NodeService/CondemnPartition": {Operator},
 
+	"/millrace.node.v1.AdminService/ReadTimeline":        {Operator},
+	"/millrace.node.v1.AdminService/ReadHistory":         {Operator},
+	"/millrace.node.v1.AdminService/FindRecords":         {Operator},
+	"/millrace.node.v1.AdminService/DeleteRecords":       {Operator},
+	"/millrace.node.v1.AdminService/DropCache":           {Operator},
+	"/millrace.node.v1.AdminService/PauseIngest":         {Operator},
+	"/millrace.node.v1.AdminService/ResumeIngest":        {Operator},
+	"/millrace.node.v1.AdminService/ReplayDeadLetters":   {Operator},
+	"/millrace.node.v1.AdminService/QuarantinePartition": {Operator},
+	"/millrace.node.v1.AdminService/ReleasePartition":    {Operator},
+
 	"/grpc.health.v1.Health/Check":                                   known,
 	"/grpc.health.v1.Health/List":                                    known,
 	"/grpc.health.v1.Health/Watch":                                   known,

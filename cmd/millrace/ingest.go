@@ -1,0 +1,225 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+func ingestCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "ingest",
+		Short: "Have a node apply nothing for a time",
+		Example: `  millrace ingest pause node-2 --for 10m --apply
+  millrace ingest resume node-2 --apply`,
+	}
+	cm := clusterFlagsOf(c.PersistentFlags())
+	c.AddCommand(ingestPause(cm), ingestResume(cm))
+	return c
+}
+
+// pausing is a pause, or the end of one.
+type pausing struct {
+	steering
+	lasts time.Duration
+}
+
+// pauseShown is what becomes of a node's ingest, as JSON.
+type pauseShown struct {
+	Node       millrace.NodeID `json:"node"`
+	Partitions int             `json:"partitions"`
+	Alone      []int           `json:"alone,omitempty"` // partitions that no other node has ready
+	Was        string          `json:"was_paused_until,omitempty"`
+	Until      string          `json:"paused_until,omitempty"`
+	Applied    bool            `json:"applied"`
+}
+
+func (p *pausing) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(&p.apply, "apply", false, "do it; without, it only shows what it would do")
+	f.BoolVar(&p.yes, "yes", false, "do not ask; for scripts")
+	p.outputFlag(f)
+}
+
+func ingestPause(cm *Common) *cobra.Command {
+	p := pausing{steering: steering{cm: cm}}
+	c := &cobra.Command{
+		Use:   "pause NODE --for DURATION",
+		Short: "Have a node apply nothing that the log brings, for a time",
+		Long: `Has a node apply nothing that the log brings, as while something that floods it is
+looked into. It goes on by itself when the time is over, when it is resumed, and
+when it is started anew. It answers on: after some seconds its partitions that get
+records count as old, and brokers ask other replicas. So partitions that no other
+node has ready are refused, unless --override has the cluster's name.`,
+		Example: `  millrace ingest pause node-2 --for 10m
+  millrace ingest pause node-2 --for 10m --apply --yes`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return p.pause(c, args[0]) },
+	}
+	p.flags(c)
+	c.Flags().DurationVar(&p.lasts, "for", 0, "for how long, such as 10m; 24h at most")
+	c.Flags().StringVar(&p.override, "override", "", "the cluster's name, to pause what no other node has ready")
+	return c
+}
+
+func ingestResume(cm *Common) *cobra.Command {
+	p := pausing{steering: steering{cm: cm}}
+	c := &cobra.Command{
+		Use:     "resume NODE",
+		Short:   "Have a node go on before its pause is over",
+		Example: `  millrace ingest resume node-2 --apply --yes`,
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(c *cobra.Command, args []string) error { return p.resume(c, args[0]) },
+	}
+	p.flags(c)
+	return c
+}
+
+// at opens the node of a name.
+func (p *pausing) at(c *cobra.Command, name string) (o *operating, n cluster.Node, node nodev1.AdminServiceClient, err error) {
+	if o, err = p.cm.operate(c.Context()); err != nil {
+		return nil, n, nil, err
+	}
+	if n, err = o.node(name); err == nil {
+		node, err = o.conns.admin(n)
+	}
+	if err != nil {
+		o.close()
+	}
+	return o, n, node, err
+}
+
+func until(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return millrace.Time(ms).String()
+}
+
+func (p *pausing) pause(c *cobra.Command, name string) error {
+	asJSON, err := p.json()
+	if err != nil {
+		return err
+	}
+	if p.override != "" && p.override != p.cm.clusterName() {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("%q is not the name of this cluster", p.override), WayOut: "type the name of the cluster in full, if you mean it"}
+	}
+	if p.lasts < time.Millisecond {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "for", Detail: "nothing says how long the pause lasts", WayOut: "say it, such as --for 10m; it ends by itself then"}
+	}
+	o, n, node, err := p.at(c, name)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	req := &nodev1.PauseIngestRequest{ForMs: p.lasts.Milliseconds()}
+	resp, err := ask(c.Context(), node.PauseIngest, req)
+	if err != nil {
+		return err
+	}
+	shown := pauseShown{Node: n.ID, Partitions: int(resp.Partitions), Alone: numbers(o.alone(n.ID)), Was: until(resp.WasUntilMs), Until: until(resp.UntilMs)}
+	if !asJSON {
+		fmt.Fprintf(c.OutOrStdout(), "%s would apply nothing until %s; it answers for %d partitions\n", n.ID, shown.Until, shown.Partitions)
+		if shown.Was != "" {
+			fmt.Fprintf(c.OutOrStdout(), "it is paused until %s\n", shown.Was)
+		}
+	}
+	if len(shown.Alone) > 0 && p.override == "" {
+		return &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("no other node has %d of its partitions ready, such as %d, and answers of them would grow old", len(shown.Alone), shown.Alone[0]),
+			WayOut: "wait until another has them (millrace cluster show), or say --override with the cluster's name",
+		}
+	}
+	return p.finish(c, shown, asJSON, func() error {
+		req.Apply = true
+		resp, err := ask(c.Context(), node.PauseIngest, req)
+		shown.Until = until(resp.GetUntilMs())
+		if err == nil && !asJSON {
+			fmt.Fprintf(c.OutOrStdout(), "%s applies nothing until %s\n", n.ID, shown.Until)
+		}
+		return err
+	})
+}
+
+func (p *pausing) resume(c *cobra.Command, name string) error {
+	asJSON, err := p.json()
+	if err != nil {
+		return err
+	}
+	o, n, node, err := p.at(c, name)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	resp, err := ask(c.Context(), node.ResumeIngest, &nodev1.ResumeIngestRequest{})
+	if err != nil {
+		return err
+	}
+	shown := pauseShown{Node: n.ID, Was: until(resp.WasUntilMs)}
+	if !asJSON {
+		was := "not paused"
+		if shown.Was != "" {
+			was = "paused until " + shown.Was
+		}
+		fmt.Fprintf(c.OutOrStdout(), "%s is %s\n", n.ID, was)
+	}
+	return p.finish(c, shown, asJSON, func() error {
+		_, err := ask(c.Context(), node.ResumeIngest, &nodev1.ResumeIngestRequest{Apply: true})
+		if err == nil && !asJSON {
+			fmt.Fprintf(c.OutOrStdout(), "%s goes on\n", n.ID)
+		}
+		return err
+	})
+}
+
+// finish does what was shown, if that is so.
+func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do func() error) error {
+	err := p.confirm(c)
+	if err == nil {
+		if err = do(); err != nil {
+			return err
+		}
+		shown.Applied = true
+	}
+	if errors.Is(err, errDry) {
+		err = nil
+	}
+	if err == nil && asJSON {
+		err = json.NewEncoder(c.OutOrStdout()).Encode(shown)
+	}
+	return err
+}
+
+// alone returns what a node hosts and no other has ready.
+func (o *operating) alone(id millrace.NodeID) (all cluster.Set) {
+	hosted := o.m.Hosted(id)
+	for p := range hosted.All() {
+		others := 0
+		for _, other := range o.m.Replicas(p) {
+			if ready := o.m.Ready(other); other != id && o.m.Alive(other) && ready.Has(p) && !o.paused(other) {
+				others++
+			}
+		}
+		if others == 0 {
+			all.Add(p)
+		}
+	}
+	return all
+}
+
+// paused reports whether a node says that its ingest is paused.
+func (o *operating) paused(id millrace.NodeID) bool {
+	for _, r := range o.m.Reports(id) {
+		if r.Reason == "paused" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,131 @@
+// Package admin is what operators have an index node show and do, by
+// AdminService: each act is dry unless it is to be applied, and is in the audit
+// log before it is done.
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/permit"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Config is what the service works with. All of it is required, but for Audit.
+type Config struct {
+	Node     millrace.NodeID
+	Store    *store.Store
+	Cache    *cache.Cache
+	Schemas  *schemas.Registry
+	Replicas *replica.Replicas
+	Brokers  kafka.Brokers
+	Topics   kafka.Topics // with all names
+	Audit    *audit.Log   // nil: the process's log alone
+	Log      *slog.Logger
+}
+
+// Server implements nodev1.AdminServiceServer.
+type Server struct {
+	nodev1.UnimplementedAdminServiceServer
+	cfg Config
+	// turn holds one for each call that reads much: of the disk or of the log.
+	turn chan struct{}
+}
+
+// maxReads is how many calls read much at a time.
+const maxReads = 2
+
+// maxTime bounds a call that reads much.
+const maxTime = 10 * time.Minute
+
+// New returns the service.
+func New(cfg Config) *Server {
+	return &Server{cfg: cfg, turn: make(chan struct{}, maxReads)}
+}
+
+// reading waits for its turn to read much. Call done in the end.
+func (s *Server) reading(ctx context.Context) (_ context.Context, done func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, maxTime)
+	select {
+	case s.turn <- struct{}{}:
+		return ctx, func() { cancel(); <-s.turn }, nil
+	case <-ctx.Done():
+		cancel()
+		return nil, nil, ctx.Err()
+	}
+}
+
+// act is an entry of the audit log of what somebody has the node do.
+func (s *Server) act(ctx context.Context, what, on, before, after string) audit.Entry {
+	return audit.Entry{Who: cmp.Or(permit.Who(ctx).Name, "anybody"), Act: what, On: on, Before: before, After: after}
+}
+
+// do writes an act down and then does it. One that fails is written down again
+// with its fault, since it may have been done in part.
+func (s *Server) do(e audit.Entry, do func() error) error {
+	if err := s.cfg.Audit.Write(e); err != nil {
+		return err
+	}
+	err := do()
+	if err == nil {
+		return nil
+	}
+	e.After, e.Fault = "not known: it failed", err.Error()
+	if bad := s.cfg.Audit.Write(e); bad != nil {
+		s.cfg.Log.Error("a fault is not in the audit log", "err", bad)
+	}
+	return err
+}
+
+func invalid(field, detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
+}
+
+// checkEntity refuses what can be no entity.
+func checkEntity(e string) error {
+	if e == "" || len(e) > millrace.MaxEntityBytes {
+		return invalid("entity", fmt.Sprintf("%.70q has %d bytes; an entity has 1 to %d", e, len(e), millrace.MaxEntityBytes), "name an entity, such as member:42")
+	}
+	return nil
+}
+
+// types returns the types that are asked: one, or all that the node knows.
+func (s *Server) types(asked string) ([]millrace.ContentType, error) {
+	if len(asked) > millrace.MaxTypeBytes {
+		return nil, invalid("type", fmt.Sprintf("%.70q has %d bytes; a content type has %d at most", asked, len(asked), millrace.MaxTypeBytes), "name a content type, or none for all")
+	}
+	if asked != "" {
+		return []millrace.ContentType{millrace.ContentType(asked)}, nil
+	}
+	all, whole := s.cfg.Store.Types()
+	if !whole {
+		return nil, invalid("type", fmt.Sprintf("records have more than %d content types", store.MaxTypes), "name one")
+	}
+	return slices.Sorted(slices.Values(all)), nil
+}
+
+// here returns the replica of a partition, whose store and cache may be read.
+// The caller unlocks it.
+func (s *Server) here(p millrace.Partition) (*replica.Replica, error) {
+	r := s.cfg.Replicas.Of(p)
+	r.RLock()
+	if state := r.State(); state == replica.Absent || state == replica.Restoring || state == replica.Quarantined {
+		r.RUnlock()
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonNotHere, Field: "partition", Detail: fmt.Sprintf("the replica of partition %d is %s on %s", p, state, s.cfg.Node),
+			WayOut: "millrace cluster explain PARTITION says where it is; name a node that has it ready",
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,94 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// DropCache implements nodev1.AdminServiceServer.
+func (s *Server) DropCache(ctx context.Context, req *nodev1.DropCacheRequest) (*nodev1.DropCacheResponse, error) {
+	resp, err := s.dropCache(ctx, req)
+	return resp, rpcerr.Status(err)
+}
+
+func (s *Server) dropCache(ctx context.Context, req *nodev1.DropCacheRequest) (*nodev1.DropCacheResponse, error) {
+	named := 0
+	for _, is := range []bool{req.Entity != "", req.Partition != nil, req.All} {
+		if is {
+			named++
+		}
+	}
+	if named != 1 {
+		return nil, invalid("entity", "what is to be dropped is one thing", "name an entity, a partition, or all")
+	}
+	wanted, on := func([]byte) bool { return true }, "everything"
+	switch {
+	case req.Entity != "":
+		if err := checkEntity(req.Entity); err != nil {
+			return nil, err
+		}
+		wanted, on = func(e []byte) bool { return string(e) == req.Entity }, fmt.Sprintf("entity %q", req.Entity)
+	case req.Partition != nil:
+		p, err := partitionOf(*req.Partition)
+		if err != nil {
+			return nil, err
+		}
+		wanted, on = func(e []byte) bool { return partition.OfBytes(e) == p }, fmt.Sprintf("partition %d", p)
+	}
+	resp, keys := s.cachedKeys(wanted, !req.All)
+	if !req.Apply {
+		return resp, nil
+	}
+	before := fmt.Sprintf("%d timelines, %d known to be empty, features of %d", resp.Timelines, resp.Empty, resp.Features)
+	return resp, s.do(s.act(ctx, "drop cache", fmt.Sprintf("%s in the cache of %s", on, s.cfg.Node), before, "nothing"), func() error {
+		if req.All {
+			s.cfg.Cache.Purge()
+			return nil
+		}
+		for _, t := range keys {
+			s.cfg.Cache.Remove(t)
+		}
+		if req.Entity != "" { // what moved while the keys were read
+			types, _ := s.cfg.Store.Types()
+			for _, t := range append(types, cache.Features, cache.Objects) {
+				s.cfg.Cache.Remove(millrace.Timeline{Entity: millrace.Entity(req.Entity), Type: t})
+			}
+		}
+		return nil
+	})
+}
+
+// cachedKeys counts what is cached, and returns its keys if they are needed.
+func (s *Server) cachedKeys(wanted func([]byte) bool, needed bool) (*nodev1.DropCacheResponse, []millrace.Timeline) {
+	var keys []millrace.Timeline
+	resp := &nodev1.DropCacheResponse{}
+	for h := range s.cfg.Cache.Hot(wanted) {
+		for _, t := range h.Keys {
+			switch {
+			case t.Type == cache.Features || t.Type == cache.Objects:
+				resp.Features++
+			case h.Empty:
+				resp.Empty++
+			default:
+				resp.Timelines++
+			}
+		}
+		if needed {
+			keys = append(keys, h.Keys...)
+		}
+	}
+	return resp, keys
+}
+
+func partitionOf(i int32) (millrace.Partition, error) {
+	if i < 0 || i >= partition.Count {
+		return 0, invalid("partition", fmt.Sprintf("there is no partition %d", i), fmt.Sprintf("name one from 0 to %d", partition.Count-1))
+	}
+	return millrace.Partition(i), nil
+}

@@ -1,0 +1,62 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// inputs are the topics that partitioners read.
+type inputs map[string]inputTopic
+
+type inputTopic struct {
+	kind   kafka.TopicKind
+	future time.Duration // how far ahead times of its records may be
+}
+
+// inputs asks the topic progress.
+func (s *Server) inputs(ctx context.Context) (inputs, error) {
+	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: s.cfg.Brokers, Topic: s.cfg.Topics.Progress, Log: s.cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	defer progress.Close()
+	if err := progress.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	all := inputs{}
+	for _, g := range progress.Groups() {
+		for topic, kind := range g.Kinds {
+			all[topic] = inputTopic{kind, cmp.Or(g.Future(), schemas.DefaultFuture)}
+		}
+	}
+	return all, nil
+}
+
+// of returns the topic of a kind to write to: the one named, or the only one.
+func (all inputs) of(kind kafka.TopicKind, named string) (topic string, future time.Duration, err error) {
+	var fit []string
+	for _, t := range slices.Sorted(maps.Keys(all)) {
+		if all[t].kind == kind {
+			fit = append(fit, t)
+		}
+	}
+	switch {
+	case len(fit) == 0:
+		return "", 0, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "topic", Detail: fmt.Sprintf("no partitioner has said that it reads a topic of %s", kind), WayOut: "start one; millrace topics show names what it reads"}
+	case named == "" && len(fit) > 1:
+		return "", 0, invalid("topic", fmt.Sprintf("partitioners read several topics of %s", kind), fmt.Sprintf("name one of %v", fit))
+	case named == "":
+		named = fit[0]
+	case !slices.Contains(fit, named):
+		return "", 0, invalid("topic", fmt.Sprintf("no partitioner reads %.70q as %s", named, kind), fmt.Sprintf("name one of %v", fit))
+	}
+	return named, all[named].future, nil
+}

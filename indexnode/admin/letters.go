@@ -1,0 +1,169 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/schemas"
+)
+
+const (
+	// maxLetters is how many dead letters one call replays.
+	maxLetters = 1000
+	// maxLetterBytes bounds what they have together.
+	maxLetterBytes = 64 << 20
+	// nearBy is how far apart letters may be that are read in one go.
+	nearBy = 1000
+)
+
+// ReplayDeadLetters implements nodev1.AdminServiceServer.
+func (s *Server) ReplayDeadLetters(ctx context.Context, req *nodev1.ReplayDeadLettersRequest) (*nodev1.ReplayDeadLettersResponse, error) {
+	resp, err := s.replay(ctx, req)
+	return resp, rpcerr.Status(err)
+}
+
+func (s *Server) replay(ctx context.Context, req *nodev1.ReplayDeadLettersRequest) (*nodev1.ReplayDeadLettersResponse, error) {
+	if n := len(req.Offsets); n == 0 || n > maxLetters {
+		return nil, invalid("OFFSET", fmt.Sprintf("%d dead letters are named", n), fmt.Sprintf("name 1 to %d; millrace deadletters list shows their offsets", maxLetters))
+	}
+	ctx, done, err := s.reading(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	letters, err := s.letters(ctx, req.Offsets)
+	if err != nil {
+		return nil, err
+	}
+	to, err := s.inputs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp := &nodev1.ReplayDeadLettersResponse{}
+	for _, d := range letters {
+		l := &nodev1.ReplayedLetter{Offset: int64(d.Offset), Source: d.Source, Reason: d.Reason}
+		if err := s.judge(d, l, to, req.Topic); err != nil {
+			l.Refused = err.Error()
+		}
+		resp.Letters = append(resp.Letters, l)
+	}
+	if !req.Apply {
+		return resp, nil
+	}
+	return resp, s.writeAgain(ctx, letters, resp.Letters)
+}
+
+// letters reads dead letters, each once, by offset.
+func (s *Server) letters(ctx context.Context, offsets []int64) (all []kafka.DeadLetter, err error) {
+	log, err := kafka.OpenDeadLetters(ctx, s.cfg.Brokers, s.cfg.Topics.DeadLetters)
+	if err != nil {
+		return nil, err
+	}
+	offsets = slices.Compact(slices.Sorted(slices.Values(offsets)))
+	if first, last := millrace.Offset(offsets[0]), millrace.Offset(offsets[len(offsets)-1]); first < log.First || last >= log.End {
+		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "OFFSET", Detail: fmt.Sprintf("no dead letter has the offset %d or %d", first, last), WayOut: fmt.Sprintf("millrace deadletters list names those that there are, from %d to %d", log.First, log.End-1)}
+	}
+	size := 0
+	for begin := 0; begin < len(offsets); {
+		end := begin + 1
+		for end < len(offsets) && offsets[end]-offsets[end-1] <= nearBy {
+			end++
+		}
+		run := offsets[begin:end]
+		if err := log.Read(ctx, millrace.Offset(run[0]), millrace.Offset(run[len(run)-1])+1, func(d kafka.DeadLetter) {
+			if _, ok := slices.BinarySearch(run, int64(d.Offset)); ok && size <= maxLetterBytes {
+				all, size = append(all, d), size+len(d.Value)
+			}
+		}); err != nil {
+			return nil, err
+		}
+		begin = end
+	}
+	if size > maxLetterBytes {
+		return nil, &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "OFFSET", Detail: fmt.Sprintf("the dead letters have more than %d bytes together", maxLetterBytes), WayOut: "replay fewer at a time"}
+	}
+	if len(all) < len(offsets) {
+		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "OFFSET", Detail: fmt.Sprintf("of %d dead letters that are named there are %d", len(offsets), len(all)), WayOut: "millrace deadletters list names those that there are"}
+	}
+	return all, nil
+}
+
+// judge says where a letter would go, or why it would be refused again.
+func (s *Server) judge(d kafka.DeadLetter, l *nodev1.ReplayedLetter, to inputs, named string) error {
+	if d.Batch != "" {
+		return invalid("OFFSET", "it is a piece of a batch that could not be opened", "millrace deadletters show OFFSET --raw writes the piece, for who knows what it was")
+	}
+	framed, err := schemas.Unframe(d.Value)
+	if err != nil {
+		return err
+	}
+	from, err := kafka.ParseSource([]byte(d.Source))
+	if err != nil {
+		return err
+	}
+	if named == "" && to[from.Topic] != (inputTopic{}) {
+		named = from.Topic
+	}
+	if framed.Confluent {
+		if at := to[named]; at == (inputTopic{}) {
+			return invalid("topic", fmt.Sprintf("no partitioner reads %.70q", named), "name a topic that one reads")
+		}
+		l.Topic, l.Unjudged = named, true
+		return nil
+	}
+	writer := s.cfg.Schemas.Snapshot().ByFingerprint(framed.Fingerprint)
+	if writer == nil {
+		return &schemas.Error{Reason: schemas.UnknownSchema, Detail: fmt.Sprintf("schema %s is not known yet", framed.Fingerprint)}
+	}
+	kind := kafka.ContentTopic
+	if writer.Features() {
+		kind = kafka.FeatureTopic
+	}
+	topic, future, err := to.of(kind, named)
+	if err != nil {
+		return err
+	}
+	env, err := writer.Accept(framed.Body, millrace.TimeOf(time.Now()), future)
+	if err != nil {
+		return err
+	}
+	l.Topic, l.Id, l.Entity = topic, string(env.Record.ID), string(env.Entity)
+	return nil
+}
+
+// writeAgain writes those letters that would be taken.
+func (s *Server) writeAgain(ctx context.Context, letters []kafka.DeadLetter, judged []*nodev1.ReplayedLetter) error {
+	p, err := kafka.NewProducer(s.cfg.Brokers, "", s.cfg.Log)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	partitions := map[string]int32{}
+	for i, l := range judged {
+		if l.Topic == "" {
+			continue
+		}
+		if partitions[l.Topic] == 0 {
+			if partitions[l.Topic], err = kafka.Partitions(ctx, s.cfg.Brokers, l.Topic); err != nil {
+				return err
+			}
+		}
+		act := s.act(ctx, "replay", fmt.Sprintf("dead letter %d, of %s", l.Offset, l.Source), "refused: "+l.Reason, "written again to topic "+l.Topic)
+		if err := s.do(act, func() error {
+			p.Produce(ctx, kafka.Outgoing{
+				Topic: l.Topic, Partition: int32(partition.Hash(millrace.Entity(letters[i].Key)) % uint64(partitions[l.Topic])), Key: letters[i].Key, Value: letters[i].Value,
+			})
+			return p.Flush(ctx)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// maxWhy bounds what an operator says.
+const maxWhy = 1000
+
+// QuarantinePartition implements nodev1.AdminServiceServer.
+func (s *Server) QuarantinePartition(ctx context.Context, req *nodev1.QuarantinePartitionRequest) (*nodev1.QuarantinePartitionResponse, error) {
+	resp, err := s.quarantine(ctx, req)
+	return resp, rpcerr.Status(err)
+}
+
+func (s *Server) quarantine(ctx context.Context, req *nodev1.QuarantinePartitionRequest) (*nodev1.QuarantinePartitionResponse, error) {
+	p, err := partitionOf(req.Partition)
+	if err != nil {
+		return nil, err
+	}
+	if req.Why == "" || len(req.Why) > maxWhy {
+		return nil, invalid("why", fmt.Sprintf("the reason has %d bytes", len(req.Why)), fmt.Sprintf("say why, for those who find it, in at most %d", maxWhy))
+	}
+	r := s.cfg.Replicas.Of(p)
+	if err := r.MayQuarantine(); err != nil {
+		return nil, err
+	}
+	resp := &nodev1.QuarantinePartitionResponse{At: s.at(p)}
+	if !req.Apply {
+		return resp, nil
+	}
+	act := s.act(ctx, "quarantine", s.partition(p), resp.At.State, "quarantined: "+req.Why)
+	return resp, s.do(act, func() error { return s.cfg.Replicas.Quarantine(p, fmt.Sprintf("%s (%s)", req.Why, act.Who)) })
+}
+
+func (s *Server) partition(p millrace.Partition) string {
+	return fmt.Sprintf("partition %d of %s", p, s.cfg.Node)
+}
+
+// ReleasePartition implements nodev1.AdminServiceServer.
+func (s *Server) ReleasePartition(ctx context.Context, req *nodev1.ReleasePartitionRequest) (*nodev1.ReleasePartitionResponse, error) {
+	resp, err := s.release(ctx, req)
+	return resp, rpcerr.Status(err)
+}
+
+func (s *Server) release(ctx context.Context, req *nodev1.ReleasePartitionRequest) (*nodev1.ReleasePartitionResponse, error) {
+	p, err := partitionOf(req.Partition)
+	if err != nil {
+		return nil, err
+	}
+	r := s.cfg.Replicas.Of(p)
+	if err := r.MayRelease(); err != nil {
+		return nil, err
+	}
+	why, _ := r.Why()
+	resp := &nodev1.ReleasePartitionResponse{At: s.at(p), Detail: why.Detail}
+	if !req.Apply {
+		return resp, nil
+	}
+	return resp, s.do(s.act(ctx, "release", s.partition(p), "quarantined: "+why.Detail, "to be made anew"), func() error { return s.cfg.Replicas.Release(p) })
+}

@@ -1,0 +1,313 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/schemas"
+)
+
+// maxWanted is how many records one call finds or deletes.
+const maxWanted = 10_000
+
+// FindRecords implements nodev1.AdminServiceServer.
+func (s *Server) FindRecords(req *nodev1.FindRecordsRequest, stream nodev1.AdminService_FindRecordsServer) error {
+	return rpcerr.Status(s.findRecords(req, stream))
+}
+
+func (s *Server) findRecords(req *nodev1.FindRecordsRequest, stream nodev1.AdminService_FindRecordsServer) error {
+	if n := len(req.Wanted); n == 0 || n > maxWanted {
+		return invalid("id", fmt.Sprintf("%d records are wanted", n), fmt.Sprintf("name 1 to %d", maxWanted))
+	}
+	ctx, done, err := s.reading(stream.Context())
+	if err != nil {
+		return err
+	}
+	defer done()
+	types, err := s.types("")
+	if err != nil {
+		return err
+	}
+	seek := finding{s: s, stream: stream, types: types, looked: map[millrace.Partition]bool{}, everywhere: map[millrace.RecordID]bool{}}
+	for _, w := range req.Wanted {
+		if err := errors.Join(checkID(w.Id), ctx.Err()); err != nil {
+			return err
+		}
+		if w.Entity == "" {
+			seek.everywhere[millrace.RecordID(w.Id)] = true
+			continue
+		}
+		if err := checkEntity(w.Entity); err != nil {
+			return err
+		}
+		if err := seek.in(millrace.Entity(w.Entity), types, millrace.RecordID(w.Id)); err != nil {
+			return err
+		}
+	}
+	if len(seek.everywhere) > 0 {
+		if err := seek.all(ctx); err != nil {
+			return err
+		}
+	}
+	if err := seek.send(); err != nil {
+		return err
+	}
+	end := &nodev1.FindRecordsResponse{}
+	for _, p := range slices.Sorted(maps.Keys(seek.looked)) {
+		end.Partitions = append(end.Partitions, int32(p))
+	}
+	return stream.Send(end)
+}
+
+func checkID(id string) error {
+	if id == "" || len(id) > millrace.MaxIDBytes {
+		return invalid("id", fmt.Sprintf("%.70q has %d bytes; a record's id has 1 to %d", id, len(id), millrace.MaxIDBytes), "name a record, such as post:17")
+	}
+	return nil
+}
+
+// finding is a look for records.
+type finding struct {
+	s          *Server
+	stream     nodev1.AdminService_FindRecordsServer
+	types      []millrace.ContentType
+	everywhere map[millrace.RecordID]bool
+	looked     map[millrace.Partition]bool
+	found      []*nodev1.FoundRecord
+}
+
+// in looks into the timelines of an entity, if they are here.
+func (f *finding) in(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
+	p := partition.Of(e)
+	r, err := f.s.here(p)
+	if err != nil {
+		return nil // another node has it
+	}
+	defer r.RUnlock()
+	f.looked[p] = true
+	for _, t := range types {
+		if err := f.look(p, millrace.Timeline{Entity: e, Type: t}, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look finds a record in a timeline, which is locked.
+func (f *finding) look(p millrace.Partition, t millrace.Timeline, id millrace.RecordID) error {
+	x, ok, err := f.s.cfg.Store.Find(p, t, id)
+	if err != nil {
+		return err
+	}
+	cached, err := f.s.cachedRecord(t, id)
+	if err != nil || !ok && cached == nil {
+		return err
+	}
+	known := f.s.cfg.Schemas.Snapshot()
+	if !ok {
+		x.Record = *cached
+	}
+	m := &nodev1.FoundRecord{Partition: int32(p), Entity: string(t.Entity), Record: recordOf(known, t.Type, x.Record)}
+	m.Record.InStore, m.Record.InCache = ok && !x.Expired, cached != nil
+	if writer := known.ByFingerprint(x.Schema); writer != nil && !x.Deleted {
+		if env, err := writer.Envelope(x.Body); err == nil {
+			for _, e := range append([]millrace.Entity{env.Entity}, env.About...) {
+				m.Timelines = append(m.Timelines, string(e))
+			}
+		}
+	}
+	f.found = append(f.found, m)
+	if len(f.found) >= 100 {
+		return f.send()
+	}
+	return nil
+}
+
+// cachedRecord returns what the cache has of a record, or nil.
+func (s *Server) cachedRecord(t millrace.Timeline, id millrace.RecordID) (*millrace.Record, error) {
+	var has found
+	has.cached = &nodev1.CachedTimeline{}
+	if err := s.addCached(&has, t, millrace.MinTime, millrace.MaxTime+1, int(^uint(0)>>1)); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(has.records, func(r foundRecord) bool { return r.ID == id })
+	if i < 0 {
+		return nil, nil
+	}
+	return &has.records[i].Record, nil
+}
+
+// all looks into everything that is here, for all ids at once.
+func (f *finding) all(ctx context.Context) error {
+	for p := range partition.All() {
+		r, err := f.s.here(p)
+		if err != nil {
+			continue
+		}
+		r.RUnlock()
+		places, err := f.places(ctx, p)
+		if err != nil {
+			return err
+		}
+		f.looked[p] = true
+		for _, at := range places {
+			if err := f.in(at.timeline.Entity, []millrace.ContentType{at.timeline.Type}, at.id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+type place struct {
+	timeline millrace.Timeline
+	id       millrace.RecordID
+}
+
+// places returns where a partition has records that are looked for everywhere.
+func (f *finding) places(ctx context.Context, p millrace.Partition) (all []place, err error) {
+	c, err := f.s.cfg.Store.Contents(p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	n := 0
+	for row, err := range c.Rows() {
+		if err != nil {
+			return nil, err
+		}
+		if n++; n%10_000 == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !row.Features() && f.everywhere[row.ID] {
+			all = append(all, place{
+				millrace.Timeline{Entity: millrace.Entity(strings.Clone(string(row.Timeline.Entity))), Type: millrace.ContentType(strings.Clone(string(row.Timeline.Type)))},
+				millrace.RecordID(strings.Clone(string(row.ID))),
+			})
+		}
+	}
+	return all, ctx.Err()
+}
+
+func (f *finding) send() error {
+	if len(f.found) == 0 {
+		return nil
+	}
+	all := f.found
+	f.found = nil
+	return f.stream.Send(&nodev1.FindRecordsResponse{Found: all})
+}
+
+// DeleteRecords implements nodev1.AdminServiceServer.
+func (s *Server) DeleteRecords(ctx context.Context, req *nodev1.DeleteRecordsRequest) (*nodev1.DeleteRecordsResponse, error) {
+	resp, err := s.deleteRecords(ctx, req)
+	return resp, rpcerr.Status(err)
+}
+
+func (s *Server) deleteRecords(ctx context.Context, req *nodev1.DeleteRecordsRequest) (*nodev1.DeleteRecordsResponse, error) {
+	if n := len(req.Tombstones); n == 0 || n > maxWanted {
+		return nil, invalid("id", fmt.Sprintf("%d records are to be deleted", n), fmt.Sprintf("name 1 to %d", maxWanted))
+	}
+	all, err := s.inputs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	topic, future, err := all.of(kafka.ContentTopic, req.Topic)
+	if err != nil {
+		return nil, err
+	}
+	by := s.act(ctx, "", "", "", "").Who
+	var bodies [][]byte
+	for _, t := range req.Tombstones {
+		body, err := encodeTombstone(t, by, future)
+		if err != nil {
+			return nil, err
+		}
+		bodies = append(bodies, body)
+	}
+	resp := &nodev1.DeleteRecordsResponse{Topic: topic, Records: int64(len(bodies))}
+	if !req.Apply {
+		return resp, nil
+	}
+	for _, t := range req.Tombstones[1:] { // the first is written by do
+		if err := s.cfg.Audit.Write(s.deletion(ctx, t, topic)); err != nil {
+			return nil, err
+		}
+	}
+	return resp, s.do(s.deletion(ctx, req.Tombstones[0], topic), func() error { return s.publish(ctx, topic, req.Tombstones, bodies) })
+}
+
+// encodeTombstone makes the body of a tombstone that partitioners will take.
+func encodeTombstone(t *nodev1.Tombstone, by string, future time.Duration) ([]byte, error) {
+	if err := checkID(t.Id); err != nil {
+		return nil, err
+	}
+	if len(t.Entities) == 0 {
+		return nil, invalid("entity", fmt.Sprintf("no timeline of %.70q is named", t.Id), "name an entity that has it")
+	}
+	line, err := json.Marshal(map[string]any{
+		"tombstone_id": t.Id, "tombstone_entity": t.Entities[0], "tombstone_about": t.Entities[1:], "tombstone_type": t.Type,
+		"tombstone_time": t.TimeMs, "tombstone_version": fmt.Sprint(t.Version), "tombstone": true, "tombstone_by": by,
+	})
+	if err != nil {
+		return nil, err
+	}
+	body, err := schemas.Tombstone().EncodeJSON(line)
+	if err == nil {
+		_, err = schemas.Tombstone().Accept(body, millrace.TimeOf(time.Now()), future)
+	}
+	if err != nil {
+		return nil, invalid("tombstones", fmt.Sprintf("the tombstone of %.70q: %v", t.Id, err), "mend what it says")
+	}
+	return body, nil
+}
+
+// deletion is the entry for the audit of a tombstone.
+func (s *Server) deletion(ctx context.Context, t *nodev1.Tombstone, topic string) audit.Entry {
+	return s.act(ctx, "delete", fmt.Sprintf("record %.600q of type %s in the timelines of %.4000q", t.Id, t.Type, t.Entities), "there",
+		fmt.Sprintf("hidden up to version %d, by a tombstone in topic %s", t.Version, topic))
+}
+
+// publish writes tombstones, and returns when all are in the log.
+func (s *Server) publish(ctx context.Context, topic string, all []*nodev1.Tombstone, bodies [][]byte) error {
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return err
+	}
+	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: s.cfg.Brokers, Topic: s.cfg.Topics.Schemas, Registry: registry, Log: s.cfg.Log})
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if err := log.Publish(ctx, schemas.Tombstone()); err != nil {
+		return err
+	}
+	partitions, err := kafka.Partitions(ctx, s.cfg.Brokers, topic)
+	if err != nil {
+		return err
+	}
+	p, err := kafka.NewProducer(s.cfg.Brokers, "", s.cfg.Log)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	for i, t := range all {
+		p.Produce(ctx, kafka.Outgoing{
+			Topic: topic, Partition: int32(partition.Hash(millrace.Entity(t.Id)) % uint64(partitions)), Key: []byte(t.Id),
+			Value: schemas.Frame(schemas.Tombstone().Fingerprint(), bodies[i]),
+		})
+	}
+	return p.Flush(ctx)
+}

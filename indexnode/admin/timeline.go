@@ -1,0 +1,251 @@
+package admin
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/schemas"
+)
+
+const (
+	defaultLimit = 100
+	maxLimit     = 10_000
+	// maxReadBytes bounds what is read of one timeline.
+	maxReadBytes = 64 << 20
+	// sentBytes is about how large a message is.
+	sentBytes = 256 << 10
+)
+
+// ReadTimeline implements nodev1.AdminServiceServer.
+func (s *Server) ReadTimeline(req *nodev1.ReadTimelineRequest, stream nodev1.AdminService_ReadTimelineServer) error {
+	return rpcerr.Status(s.readTimeline(req, stream))
+}
+
+func (s *Server) readTimeline(req *nodev1.ReadTimelineRequest, stream nodev1.AdminService_ReadTimelineServer) error {
+	if err := checkEntity(req.Entity); err != nil {
+		return err
+	}
+	if req.Limit < 0 || req.Limit > maxLimit {
+		return invalid("limit", fmt.Sprintf("%d records of a timeline", req.Limit), fmt.Sprintf("give 1 to %d, and narrow the window for what is older", maxLimit))
+	}
+	if !req.Store && !req.Cache {
+		return invalid("from", "neither the store nor the cache is to be read", "say store, cache or both")
+	}
+	if req.ToMs != 0 && req.FromMs >= req.ToMs {
+		return invalid("until", fmt.Sprintf("there is no time from %s to %s", millrace.Time(req.FromMs), millrace.Time(req.ToMs)), "let the window's end come after its beginning")
+	}
+	types, err := s.types(req.Type)
+	if err != nil {
+		return err
+	}
+	ctx, done, err := s.reading(stream.Context())
+	if err != nil {
+		return err
+	}
+	defer done()
+	e := millrace.Entity(req.Entity)
+	p := partition.Of(e)
+	for i, t := range types {
+		found, at, err := s.lookInto(p, millrace.Timeline{Entity: e, Type: t}, req)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			if err := stream.Send(&nodev1.ReadTimelineResponse{At: at}); err != nil {
+				return err
+			}
+		}
+		if err := sendRecords(stream, s.told(found.records, t)); err != nil {
+			return err
+		}
+		if err := stream.Send(&nodev1.ReadTimelineResponse{Cached: found.cached}); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if len(types) == 0 {
+		return stream.Send(&nodev1.ReadTimelineResponse{At: s.at(p)})
+	}
+	return nil
+}
+
+// found is a timeline as the store and the cache have it at one moment.
+type found struct {
+	records []foundRecord // newest first
+	cached  *nodev1.CachedTimeline
+}
+
+type foundRecord struct {
+	millrace.Record
+	inStore, inCache bool
+}
+
+// at tells where a replica is.
+func (s *Server) at(p millrace.Partition) *nodev1.ReplicaAt {
+	r := s.cfg.Replicas.Of(p)
+	at := r.Applied()
+	return &nodev1.ReplicaAt{Partition: int32(p), State: r.State().String(), Content: int64(at[kafka.Timeline]), Features: int64(at[kafka.Features])}
+}
+
+// lookInto reads a timeline while the store and the cache agree.
+func (s *Server) lookInto(p millrace.Partition, t millrace.Timeline, req *nodev1.ReadTimelineRequest) (f found, at *nodev1.ReplicaAt, err error) {
+	r, err := s.here(p)
+	if err != nil {
+		return f, nil, err
+	}
+	defer r.RUnlock()
+	at = s.at(p)
+	f.cached = &nodev1.CachedTimeline{Type: string(t.Type)}
+	from, to := millrace.Time(req.FromMs), millrace.Time(req.ToMs)
+	if to == 0 {
+		to = millrace.MaxTime + 1
+	}
+	limit := cmp.Or(int(req.Limit), defaultLimit)
+	if req.Store {
+		stored, err := s.stored(p, t, from, to, limit)
+		if err != nil {
+			return f, nil, err
+		}
+		if len(stored) > limit {
+			stored, f.cached.More = stored[:limit], true
+		}
+		for _, x := range stored {
+			f.records = append(f.records, foundRecord{Record: x, inStore: true})
+		}
+	}
+	if req.Cache {
+		err = s.addCached(&f, t, from, to, limit)
+	}
+	return f, at, err
+}
+
+// stored returns more than limit records where there are more.
+func (s *Server) stored(p millrace.Partition, t millrace.Timeline, from, to millrace.Time, limit int) (in []millrace.Record, err error) {
+	read := 0
+	grant := func(n int) error {
+		if read += n; read > maxReadBytes {
+			return &millrace.Error{
+				Reason: millrace.ReasonTooLarge, Field: "since", Detail: fmt.Sprintf("%s has more than %d bytes of records in the window", t, maxReadBytes), WayOut: "narrow the window",
+			}
+		}
+		return nil
+	}
+	if to <= millrace.MaxTime {
+		return s.cfg.Store.ReadGranted(nil, p, t, from, to, grant)
+	}
+	newest := store.Newest{Grant: grant}
+	if err := s.cfg.Store.ReadNewestInto(&newest, p, t, limit+1); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(newest.Records, func(r millrace.Record) bool { return r.Time < from }), nil
+}
+
+// addCached adds what the cache has of a timeline.
+func (s *Server) addCached(f *found, t millrace.Timeline, from, to millrace.Time, limit int) error {
+	reader := s.cfg.Cache.Reader()
+	defer reader.Leave()
+	tl := reader.Peek(t)
+	if tl == nil {
+		return nil
+	}
+	f.cached.Cached, f.cached.FromMs = true, int64(max(tl.From(), millrace.MinTime))
+	var all []millrace.Record
+	for ; tl != nil; tl = tl.Older() {
+		for _, rows := range tl.Append(nil) {
+			records, err := s.rowsOf(rows, from, to)
+			if err != nil {
+				return fmt.Errorf("admin: the cache's %s: %w", t, err)
+			}
+			all = append(all, records...)
+		}
+	}
+	slices.SortFunc(all, newestFirst)
+	if len(all) > limit {
+		all, f.cached.More = all[:limit], true
+	}
+	inStore := len(f.records)
+	for _, x := range all {
+		i := slices.IndexFunc(f.records[:inStore], func(r foundRecord) bool {
+			return r.ID == x.ID && r.Version == x.Version && r.Schema == x.Schema && bytes.Equal(r.Body, x.Body)
+		})
+		if i >= 0 {
+			f.records[i].inCache = true
+		} else {
+			f.records = append(f.records, foundRecord{Record: x, inCache: true})
+		}
+	}
+	slices.SortStableFunc(f.records, func(a, b foundRecord) int { return newestFirst(a.Record, b.Record) })
+	return nil
+}
+
+func newestFirst(a, b millrace.Record) int {
+	return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.ID, b.ID))
+}
+
+// rowsOf makes records of rows: by their bodies, as ingest made them.
+func (s *Server) rowsOf(rows column.Packed, from, to millrace.Time) (all []millrace.Record, err error) {
+	known := s.cfg.Schemas.Snapshot()
+	body, schema := rows.Layout().Index(schemas.BodyColumn), rows.Layout().Index(schemas.SchemaColumn)
+	for i := rows.FirstAt(int64(from)); i < rows.FirstAt(int64(to)); i++ {
+		fp := millrace.Fingerprint(rows.Word(schema, i))
+		writer := known.ByFingerprint(fp)
+		if writer == nil {
+			return nil, fmt.Errorf("a row has the unknown schema %s", fp)
+		}
+		e, err := writer.Envelope(bytes.Clone(rows.BytesAt(body, i)))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e.Record)
+	}
+	return all, nil
+}
+
+// told makes messages of records.
+func (s *Server) told(records []foundRecord, t millrace.ContentType) []*nodev1.TimelineRecord {
+	known := s.cfg.Schemas.Snapshot()
+	out := make([]*nodev1.TimelineRecord, len(records))
+	for i, r := range records {
+		out[i] = recordOf(known, t, r.Record)
+		out[i].InStore, out[i].InCache = r.inStore, r.inCache
+	}
+	return out
+}
+
+func recordOf(known *schemas.Snapshot, t millrace.ContentType, r millrace.Record) *nodev1.TimelineRecord {
+	m := &nodev1.TimelineRecord{
+		Type: string(t), Id: string(r.ID), TimeMs: int64(r.Time), Version: r.Version, Object: cmp.Or(string(r.Object), string(r.ID)), Deleted: r.Deleted, Schema: uint64(r.Schema),
+	}
+	if writer := known.ByFingerprint(r.Schema); writer != nil {
+		if v, err := writer.JSONValue(r.Body); err == nil {
+			m.Json, _ = json.Marshal(v) // what JSON cannot say is left out
+		}
+	}
+	return m
+}
+
+func sendRecords(stream nodev1.AdminService_ReadTimelineServer, all []*nodev1.TimelineRecord) error {
+	for len(all) > 0 {
+		n, size := 0, 0
+		for ; n < len(all) && size < sentBytes; n++ {
+			size += len(all[n].Json) + len(all[n].Id)
+		}
+		if err := stream.Send(&nodev1.ReadTimelineResponse{Records: all[:n]}); err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// operatorText begins the cause of an operator's quarantine, by which it is
+// known again after a restart.
+const operatorText = "an operator has quarantined it"
+
+// MayQuarantine reports why an operator cannot take a replica out, or nil.
+func (r *Replica) MayQuarantine() error {
+	if s := r.State(); s.Answers() || s == CatchingUp {
+		return nil
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf("the replica of partition %d is %s", r.partition, r.State()), WayOut: "millrace cluster explain PARTITION says where it is",
+	}
+}
+
+// Quarantine takes a replica out of service for an operator, durably: it is not
+// made anew before it is released.
+func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
+	r := &all.replicas[p]
+	if err := r.MayQuarantine(); err != nil {
+		return err
+	}
+	cause := operatorText + ": " + why
+	all.Condemn(p, Why{ByOperator, cause})
+	r.Barrier() // nobody reads it any more, nor writes
+	return all.cfg.Store.Quarantine(p, errors.New(cause))
+}
+
+// MayRelease reports why there is nothing for an operator to release, or nil.
+func (r *Replica) MayRelease() error {
+	why := r.condemnedFor()
+	switch {
+	case r.State() != Quarantined:
+		return &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf("the replica of partition %d is %s", r.partition, r.State()), WayOut: "release what is quarantined: millrace cluster show says what is",
+		}
+	case why.Reason != ByOperator:
+		return &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf("the replica of partition %d is quarantined by itself (%s: %s)", r.partition, why.Reason, why.Detail),
+			WayOut: "what is corrupt or differs is made anew without a word; docs/runbook.md has the other reasons, under MillraceReplicasQuarantined",
+		}
+	}
+	return nil
+}
+
+// Release has a replica made anew that an operator has quarantined, as one that
+// differs: from the log's beginning, or from a backup that is not of it.
+func (all *Replicas) Release(p millrace.Partition) error {
+	r := &all.replicas[p]
+	if err := r.MayRelease(); err != nil {
+		return err
+	}
+	why := Why{Differs, "an operator has released it: it is made anew"}
+	r.life.Lock()
+	r.life.good = agreement{kafka.Timeline, -1}
+	r.life.Unlock()
+	r.setCause(why)
+	r.explain(why)
+	poke(all.changed)
+	return nil
+}

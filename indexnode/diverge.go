@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -346,7 +345,7 @@ func (n *Node) keepDifference(ctx context.Context, p millrace.Partition, req *no
 	own, _ := n.addr.Load().(string)
 	var sides [2]digest.Side
 	for i, at := range []struct{ id, addr string }{{string(n.cfg.ID), own}, {req.Peer, req.PeerAddr}} {
-		conn, err := grpc.NewClient(at.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient(at.addr, n.peers())
 		if err != nil {
 			return "", err
 		}

@@ -78,8 +78,8 @@ type Config struct {
 	// said that it is to be asked no more: brokers hear of that within a second.
 	// 0: it stops at once.
 	Drain time.Duration
-	// Peers is how other nodes are called, which tell what is hot; nil: the
-	// connection is not encrypted.
+	// Peers is how other nodes are called, which tell what is hot and what they
+	// have otherwise; nil: the connection is not encrypted.
 	Peers grpc.DialOption
 	// Permit is who may ask what; nil: whoever reaches the node everything.
 	Permit *permit.Policy

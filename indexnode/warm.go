@@ -88,12 +88,16 @@ func (p *grpcPeer) Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.Hot
 	return p.rpc.Hot(ctx, req)
 }
 
-func (n *Node) dialPeer(to cluster.Node) (hotPeer, error) {
-	how := n.cfg.Peers
-	if how == nil {
-		how = grpc.WithTransportCredentials(insecure.NewCredentials())
+// peers is how other nodes are called.
+func (n *Node) peers() grpc.DialOption {
+	if n.cfg.Peers != nil {
+		return n.cfg.Peers
 	}
-	conn, err := grpc.NewClient(to.Addr, append(grpctune.Client(), how,
+	return grpc.WithTransportCredentials(insecure.NewCredentials())
+}
+
+func (n *Node) dialPeer(to cluster.Node) (hotPeer, error) {
+	conn, err := grpc.NewClient(to.Addr, append(grpctune.Client(), n.peers(),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(2*maxHotBytes)))...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s at %s: %w", to.ID, to.Addr, err)

@@ -281,11 +281,7 @@ func strange(r *rand.Rand) fault {
 }
 
 func outgoing(o kafka.Outgoing) *kgo.Record {
-	r := &kgo.Record{Topic: o.Topic, Partition: o.Partition, Key: o.Key, Value: o.Value}
-	for _, h := range o.Headers {
-		r.Headers = append(r.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
-	}
-	return r
+	return &kgo.Record{Topic: o.Topic, Partition: o.Partition, Key: o.Key, Value: o.Value, Headers: o.Headers}
 }
 
 // lateSchema puts a record into the log whose schema comes when the fault ends.

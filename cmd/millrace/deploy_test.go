@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -248,7 +249,8 @@ func TestComposedServices(t *testing.T) {
 	if want := map[string]int{"partitioner": 2, "indexnode": 3, "broker": 2, "coordinator": 2}; !maps.Equal(roles, want) {
 		t.Errorf("roles are %v, want %v", roles, want)
 	}
-	for _, scraped := range at(parsed(t, filepath.Join(dir, "prometheus.yaml"))[0], "scrape_configs").([]any) {
+	scrapes := parsed(t, filepath.Join(dir, "prometheus.yaml"))[0]
+	for _, scraped := range at(scrapes, "scrape_configs").([]any) {
 		for _, group := range at(scraped, "static_configs").([]any) {
 			for _, target := range wordsIn(at(group, "targets")) {
 				host, port, _ := strings.Cut(target, ":")
@@ -256,10 +258,27 @@ func TestComposedServices(t *testing.T) {
 				if len(role) < 3 {
 					t.Fatalf("%s is scraped, and is no role", target)
 				}
+				if job := at(scraped, "job_name"); job != "millrace-"+role[0] { // alerts go by it
+					t.Errorf("%s is scraped as %v", target, job)
+				}
 				if c := readDeployed(t, filepath.Join(dir, "millrace", role[0]+".yaml")); portOf(c.ports["admin"]) != ":"+port {
 					t.Errorf("%s is scraped, and its admin port is %s", target, c.ports["admin"])
 				}
 			}
+		}
+	}
+	// Alerts and dashboards are where they are looked for.
+	provided := at(parsed(t, filepath.Join(dir, "grafana", "dashboards", "millrace.yaml"))[0], "providers").([]any)[0]
+	for _, c := range []struct{ service, files, of string }{
+		{"prometheus", filepath.Dir(wordsIn(at(scrapes, "rule_files"))[0]), "alerts/broker.yaml"},
+		{"grafana", fmt.Sprint(at(provided, "options", "path")), "dashboards/broker.json"},
+	} {
+		from := filepath.Join("..", "..", "ops", filepath.Dir(c.of))
+		if mounts := wordsIn(at(services[c.service], "volumes")); !slices.Contains(mounts, from+":"+c.files+":ro") {
+			t.Errorf("%s has no %s at %s: %v", c.service, from, c.files, mounts)
+		}
+		if _, err := os.Stat(filepath.Join(dir, from, filepath.Base(c.of))); err != nil {
+			t.Error(err)
 		}
 	}
 }

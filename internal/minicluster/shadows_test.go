@@ -57,15 +57,8 @@ func TestAnswersBesideShadows(t *testing.T) {
 		if len(req.Entities) == 0 {
 			continue
 		}
-		// What a node hears of between two answers makes them differ once, and
-		// shadows would do so again.
-		first := r.besideShadows(req)
-		if first == "" {
-			continue
-		}
-		t.Logf("answer %d of %s: %s", i, req.Viewer.Id, first)
-		if again := r.besideShadows(req); again != "" {
-			t.Fatalf("answer %d of %s is another beside shadows: %s", i, req.Viewer.Id, again)
+		if differ := r.besideShadows(req); differ != "" {
+			t.Fatalf("answer %d of %s is another beside shadows: %s", i, req.Viewer.Id, differ)
 		}
 	}
 	// They did rank.
@@ -93,7 +86,10 @@ func (r *rollout) besideShadows(req *feedv1.GetFeedRequest) (differ string) {
 		req.Feed = name
 		resp, err := r.c.broker.GetFeed(r.ctx, req)
 		r.check(err)
-		resp.Receipt.AnswerId, resp.Receipt.Applied, resp.NextPageToken = "", nil, "" // and which node was asked
+		// Which node was asked, and how far it has read, which markers of
+		// transactions move also where no record comes.
+		resp.Receipt.Applied, resp.Receipt.AppliedDigest = nil, ""
+		resp.Receipt.AnswerId, resp.NextPageToken = "", ""
 		texts[k], err = proto.MarshalOptions{Deterministic: true}.Marshal(resp)
 		r.check(err)
 		answers[k] = resp

@@ -97,5 +97,14 @@ func (r *rollout) besideShadows(req *feedv1.GetFeedRequest) (differ string) {
 	if bytes.Equal(texts[0], texts[1]) {
 		return ""
 	}
-	return fmt.Sprintf("%v, and beside shadows %v", answers[0], answers[1])
+	same := len(answers[0].Items) == len(answers[1].Items)
+	for i := range answers[0].Items {
+		if same && !proto.Equal(answers[0].Items[i], answers[1].Items[i]) {
+			return fmt.Sprintf("item %d: %v, and beside shadows %v", i, answers[0].Items[i], answers[1].Items[i])
+		}
+	}
+	for _, a := range answers {
+		a.Items = a.Items[:0]
+	}
+	return fmt.Sprintf("as many items: %v; %v, and beside shadows %v", same, answers[0], answers[1])
 }

@@ -150,10 +150,10 @@ func TestVariantsSetWeights(t *testing.T) {
 			}
 		}
 	}
+	b.shadows.running.Wait()
 	if m := told.all[0].Models[0]; m.Checksum != first.Sum+"+"+sum {
 		t.Errorf("the exposure has %+v", m)
 	}
-	b.shadows.running.Wait()
 	told.all = nil
 	bob := ask(t, b, "bob", nil)
 	b.shadows.running.Wait()

@@ -307,6 +307,11 @@ func (n *Node) backsUp() bool { return n.cfg.Keeps != cluster.Set{} }
 // CacheStats returns what the caches did and hold.
 func (n *Node) CacheStats() cache.Stats { return n.cache.Stats() }
 
+// Proven reports whether partitioners have proven that what came in up to some
+// time is in the log, and every replica has reached such a time. A new group has
+// proven nothing at first, and answers are old until then.
+func (n *Node) Proven() bool { return n.replicas.Proven(time.Now()) }
+
 // Applied returns the next offsets of a partition's two streams that its
 // answers do not include yet.
 func (n *Node) Applied(p millrace.Partition) [2]millrace.Offset { return n.replicas.Of(p).Applied() }

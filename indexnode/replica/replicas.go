@@ -290,6 +290,17 @@ func (all *Replicas) whole(r *Replica) int64 {
 	return min(r.fresh.Load(), through, r.through.Load())
 }
 
+// Proven reports whether partitioners have proven that what came in up to some
+// time is in the log, and every replica has reached such a time.
+func (all *Replicas) Proven(now time.Time) bool {
+	for p := range all.replicas {
+		if r := &all.replicas[p]; r.State() != Absent && all.TrueAge(r.partition, now) == UnknownAge {
+			return false
+		}
+	}
+	return all.through.Load() > 1
+}
+
 // Age is the same where it is longer than the limit, and 0 otherwise.
 func (all *Replicas) Age(p millrace.Partition, now time.Time) time.Duration {
 	return all.beyond(all.TrueAge(p, now))

@@ -368,6 +368,9 @@ func (c *Cluster) Ready() error {
 		if err := n.Ready(); err != nil {
 			return fmt.Errorf("%s: %w", c.nodeIDs()[i], err)
 		}
+		if !n.Proven() {
+			return fmt.Errorf("%s: it is not known yet whether the partitioner has brought what came in to the log", c.nodeIDs()[i])
+		}
 	}
 	m := c.maps.Current()
 	var served cluster.Set

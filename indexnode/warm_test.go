@@ -236,12 +236,14 @@ func TestInventedKeysPushNothingOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var invented []byte
-	for i := range 5000 {
-		e := millrace.Entity(fmt.Sprint("nobody:", i))
-		invented = partition.AppendEntity(invented, partition.Of(e), e)
-	}
-	peer := &telling{hot: func(context.Context, *nodev1.HotRequest) (*nodev1.HotResponse, error) {
+	peer := &telling{hot: func(_ context.Context, req *nodev1.HotRequest) (*nodev1.HotResponse, error) {
+		var invented []byte
+		for i := range 5000 {
+			e := millrace.Entity(fmt.Sprint("nobody:", i))
+			if p := partition.Of(e); slices.Contains(req.Partitions, int32(p)) {
+				invented = partition.AppendEntity(invented, p, e)
+			}
+		}
 		return &nodev1.HotResponse{Timelines: []*nodev1.HotTimelines{{Type: "post", Entities: invented}}}, nil
 	}}
 	before := n.CacheStats()

@@ -337,7 +337,7 @@ func (b *backedUp) flip(hash string) {
 // A cluster takes over the bucket of one that is lost, when somebody says its
 // name.
 func TestBackupAdopt(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
 	if err != nil {

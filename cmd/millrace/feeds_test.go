@@ -22,7 +22,7 @@ import (
 // by is refused before it is stored, every change has a version, and each can
 // be taken back.
 func TestFeedDefinitionCommands(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 2})
 	if err != nil {

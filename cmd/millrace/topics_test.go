@@ -22,7 +22,7 @@ import (
 // logOfTest is a Kafka with Millrace's topics and a content topic posts.
 func logOfTest(t *testing.T) (ctx context.Context, addr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {

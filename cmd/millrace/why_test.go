@@ -14,7 +14,7 @@ import (
 )
 
 func TestWhyAndTraceCommands(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 1})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // alias and promotes one. Records of both answer to the new names, from warm
 // caches and from disk after a restart.
 func TestSchemaEvolution(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	const roles = `{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},
 		{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"}`

@@ -23,7 +23,7 @@ import (
 // store once and is cached then; the filter's clauses drop what the stages say
 // was dropped.
 func TestExplain(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Replicas: 1})
 	if err != nil {

@@ -22,7 +22,7 @@ var description = regexp.MustCompile(`fqName: "([^"]+)", help: "([^"]*)".*variab
 // docs/operations.md lists every metric of the roles with its labels and its
 // help, and no other.
 func TestMetricsAreDocumented(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	bucket := "file://" + t.TempDir()
 	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1, Exposures: "exposures", Node: func(n *indexnode.Config) { n.Backup.To = bucket }})

@@ -80,7 +80,7 @@ func (l *tracedLines) take() []string {
 // TestOneTrace sends a request in a caller's trace: broker and nodes continue
 // it, each span under the one that caused it.
 func TestOneTrace(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	spans := recorder()
 	c, _ := traced(ctx, t)
@@ -127,7 +127,7 @@ func TestOneTrace(t *testing.T) {
 // TestTracedViewer switches one viewer's trace on, while others go on as they
 // were, until its lease ends.
 func TestTracedViewer(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	spans := recorder()
 	c, log := traced(ctx, t)

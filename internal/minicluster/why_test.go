@@ -285,7 +285,7 @@ func findingLine(f *feedv1.Finding) string {
 // What retention has dropped and not yet reclaimed is told from what never
 // was.
 func TestWhyExpired(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 1, Node: func(cfg *indexnode.Config) {
 		cfg.Store.Retention = map[millrace.ContentType]store.Retention{"post": {MaxCount: 1}}

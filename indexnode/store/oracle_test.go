@@ -55,7 +55,6 @@ func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 	for n := len(t.recs); n > 0 && t.recs[n-1].Time < horizon; n-- {
 		t.recs = t.recs[:n-1]
 	}
-	h := timelineDigest(name)
 	i := slices.IndexFunc(t.recs, func(x millrace.Record) bool { return x.ID == r.ID })
 	if i < 0 {
 		at, _ := slices.BinarySearchFunc(t.recs, r, comparePositions)
@@ -66,14 +65,14 @@ func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 		if keep.MaxCount > 0 && len(t.recs) > keep.MaxCount {
 			t.recs = t.recs[:keep.MaxCount]
 		}
-		o.digest.Content += recordDigest(h, &r)
+		o.digest.Content += recordByDefinition(name, &r)
 		return
 	}
 	old := t.recs[i]
 	if old.Version > r.Version || old.Version == r.Version && (old.Deleted || !r.Deleted) {
 		return
 	}
-	o.digest.Content += recordDigest(h, &r) - recordDigest(h, &old)
+	o.digest.Content += recordByDefinition(name, &r) - recordByDefinition(name, &old)
 	if old.Time != r.Time && keep.MaxCount > 0 && len(t.recs) == keep.MaxCount {
 		last := t.recs[len(t.recs)-1]
 		t.floor = &floor{last.Time, last.ID}
@@ -99,9 +98,9 @@ func (o *oracle) putFeatures(e millrace.Entity, f Features) {
 		return
 	}
 	if ok {
-		o.digest.Features -= featuresDigest(e, &old)
+		o.digest.Features -= featuresByDefinition(e, &old)
 	}
-	o.digest.Features += featuresDigest(e, &f)
+	o.digest.Features += featuresByDefinition(e, &f)
 	o.features[k] = f
 }
 

@@ -300,6 +300,22 @@ func TestNothingProvenIsStale(t *testing.T) {
 	w.until("it is ready", w.is(partHere, Ready, ""))
 }
 
+// The first proof is heard as it comes, and not at the next look at the log.
+func TestTheFirstProofIsHeardAsItComes(t *testing.T) {
+	w := newWorld(t)
+	w.limit = time.Hour
+	w.input.through.Store(0)
+	w.input.unproven.Store(true)
+	w.input.moved = make(chan struct{})
+	w.start(partHere)
+	w.until("it has read the log, and nothing is proven", func() bool {
+		return w.replicas.replicas[partHere].through.Load() == 1 && w.replicas.Age(partHere, time.Now()) == UnknownAge
+	})
+	w.input.through.Store(time.Now().UnixMilli())
+	close(w.input.moved)
+	w.until("it is fresh", func() bool { return w.replicas.Age(partHere, time.Now()) == 0 })
+}
+
 // An answer is as old as what it read, though the replica has caught up before
 // it is sent.
 func TestALookKeepsItsAge(t *testing.T) {

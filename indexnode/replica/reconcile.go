@@ -32,11 +32,12 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 	every := all.cfg.Limit / 5
 	var confirmed time.Time
 	for {
+		proof := all.awaitProof()
 		all.finish()
 		all.host(time.Now())
 		all.drop(ctx, time.Now())
 		attached := all.attach(ctx)
-		if now := time.Now(); attached || now.Sub(confirmed) >= every {
+		if now := time.Now(); attached || now.Sub(confirmed) >= every || all.firstProof() {
 			all.judgeInput()
 			all.confirm(ctx)
 			confirmed = now
@@ -53,6 +54,8 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 			wait.Stop()
 			return ctx.Err()
 		case <-wait.C:
+		case <-proof:
+			wait.Stop()
 		case <-all.changed:
 			wait.Stop()
 			if err := pause(ctx, settle); err != nil {
@@ -370,6 +373,25 @@ func (all *Replicas) judgeInput() {
 	} else {
 		all.through.Store(0)
 	}
+}
+
+// awaitProof is closed by what partitioners say next, while they have proven
+// nothing: who waits for that need not wait for the next look at the log too.
+func (all *Replicas) awaitProof() <-chan struct{} {
+	if all.cfg.Input == nil || all.through.Load() > 1 {
+		return nil
+	}
+	return all.cfg.Input.Moved()
+}
+
+// firstProof reports whether partitioners have proven something since nothing
+// was.
+func (all *Replicas) firstProof() bool {
+	if all.cfg.Input == nil || all.through.Load() > 1 {
+		return false
+	}
+	through, known := all.cfg.Input.Through()
+	return known && through.UnixMilli() > 1
 }
 
 // confirm notes where the streams end, unless Kafka does not say.

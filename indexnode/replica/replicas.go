@@ -51,6 +51,7 @@ type SchemaLog interface {
 // Input tells up to when what came in is in the log; see kafka.ProgressLog.
 type Input interface {
 	Through() (through time.Time, known bool)
+	Moved() <-chan struct{}
 }
 
 // Warmer fills the caches for a replica before it is announced, within a bound.

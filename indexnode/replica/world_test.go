@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,7 @@ type world struct {
 	backups  Backups // of what is started next; nil: none
 	waited   func(millrace.Partition) bool
 	warmer   Warmer // likewise
+	limit    time.Duration
 
 	store    *store.Store
 	replicas *Replicas
@@ -115,12 +117,15 @@ func (l *letters) count() int {
 type input struct {
 	through  atomic.Int64
 	unproven atomic.Bool // there is a group that has proven nothing
+	moved    chan struct{}
 }
 
 func (i *input) Through() (time.Time, bool) {
 	at := i.through.Load()
 	return time.UnixMilli(at), at > 0 || i.unproven.Load()
 }
+
+func (i *input) Moved() <-chan struct{} { return i.moved } // nil: it is asked now and then besides
 
 // disk is a file system that can be full.
 type disk struct {
@@ -211,7 +216,7 @@ func (w *world) start(hosted ...millrace.Partition) {
 	must(w.t, err)
 	w.replicas = New(Config{
 		Store: w.store, Consumer: consumer, Topics: w.topics, Schemas: w.schemas, SchemaLog: w.log, Letters: w.letters, Input: w.input,
-		Backups: w.backups, Waited: w.waited, Warmer: w.warmer, Host: w.host, Limit: 400 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
+		Backups: w.backups, Waited: w.waited, Warmer: w.warmer, Host: w.host, Limit: cmp.Or(w.limit, 400*time.Millisecond), Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
 	})
 	w.replicas.drainFor = 100 * time.Millisecond
 	w.want(hosted...)

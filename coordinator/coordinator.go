@@ -81,7 +81,7 @@ func (c Config) Validate() error {
 	if c.Grace < 0 || c.DropAfter < 0 {
 		bad("grace", "a time is below zero", "say times such as 60s")
 	}
-	if c.Limits.PerNode < 0 || c.Limits.BytesPerSecond < 0 {
+	if c.Limits.PerNode < 0 || c.Limits.PerSecond < 0 || c.Limits.BytesPerSecond < 0 {
 		bad("moves_per_node", "a limit is below zero", "say 1 or more, or leave it out")
 	}
 	return errors.Join(errs...)

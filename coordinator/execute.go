@@ -39,26 +39,49 @@ func (e *evidence) serving(p millrace.Partition, owners []millrace.NodeID, but m
 
 // pace bounds what is begun.
 type pace struct {
-	limits Limits    // of a plan that does not say
-	next   time.Time // when the next move may begin, for the bytes of the last
+	limits       Limits // of a plan that does not say
+	moves, bytes bucket
 }
 
-// of returns the limits of a plan.
+// of returns the limits of a plan. What is lost is made elsewhere as fast as
+// nodes can: only what somebody planned waits for its second.
 func (c *pace) of(p *Plan) Limits {
-	return Limits{PerNode: cmp.Or(p.Limits.PerNode, c.limits.PerNode), BytesPerSecond: cmp.Or(p.Limits.BytesPerSecond, c.limits.BytesPerSecond)}
+	l := Limits{PerNode: cmp.Or(p.Limits.PerNode, c.limits.PerNode), BytesPerSecond: cmp.Or(p.Limits.BytesPerSecond, c.limits.BytesPerSecond), PerSecond: p.Limits.PerSecond}
+	if p.Kind != Repair {
+		l.PerSecond = cmp.Or(l.PerSecond, c.limits.PerSecond)
+	}
+	return l
 }
 
 // may reports whether a move of so many bytes may begin now, and notes that it
 // does.
-func (c *pace) may(now time.Time, bytes, perSecond int64) bool {
-	if perSecond <= 0 {
-		return true
-	}
-	if now.Before(c.next) {
+func (c *pace) may(now time.Time, bytes int64, l Limits) bool {
+	if !c.moves.free(now, int64(l.PerSecond)) || !c.bytes.free(now, l.BytesPerSecond) {
 		return false
 	}
-	c.next = now.Add(time.Duration(float64(bytes) / float64(perSecond) * float64(time.Second)))
+	c.moves.take(now, 1, int64(l.PerSecond))
+	c.bytes.take(now, bytes, l.BytesPerSecond)
 	return true
+}
+
+// bucket is a leaky bucket: what is taken of it is spread over time, but for
+// what a second allows, since nobody looks more often for sure.
+type bucket struct {
+	next time.Time // when what was taken is paid for
+}
+
+func (b *bucket) free(now time.Time, perSecond int64) bool {
+	return perSecond <= 0 || !now.Before(b.next)
+}
+
+func (b *bucket) take(now time.Time, n, perSecond int64) {
+	if perSecond <= 0 {
+		return
+	}
+	if idle := now.Add(-time.Second); b.next.Before(idle) {
+		b.next = idle
+	}
+	b.next = b.next.Add(time.Duration(float64(n) / float64(perSecond) * float64(time.Second)))
 }
 
 // advance takes every move of a plan as far as the evidence lets it, in the
@@ -84,7 +107,7 @@ func (p *Plan) advance(a *cluster.Assignment, e *evidence, c *pace) (changed boo
 	for i := range p.Moves {
 		m := &p.Moves[i]
 		free := m.To == "" || building[m.To] < max(1, limits.PerNode)
-		if m.State == Waiting && free && p.mayBegin(m, a, e, coming[m.To]) && c.may(e.now, m.Bytes, limits.BytesPerSecond) {
+		if m.State == Waiting && free && p.mayBegin(m, a, e, coming[m.To]) && c.may(e.now, m.Bytes, limits) {
 			p.begin(m, a, e.now)
 			building[m.To]++
 			coming[m.To] += m.Bytes

@@ -252,6 +252,49 @@ func TestPlansKeepToTheirCoordinatorsLimits(t *testing.T) {
 	}
 }
 
+// Moves of a plan begin by and by, as many a second as are allowed however
+// often its coordinator looks; those of a repair begin at once.
+func TestMovesBeginByAndBy(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		kind              Kind
+		plan, coordinator Limits
+		most              int // that may be begun in ten seconds
+	}{
+		{"by number", Resize, Limits{}, Limits{PerSecond: 5}, 55},
+		{"as the plan says", Resize, Limits{PerSecond: 8}, Limits{PerSecond: 5}, 88},
+		{"by bytes", Resize, Limits{BytesPerSecond: 10 << 20}, Limits{}, 110},
+		{"by what is less", Resize, Limits{BytesPerSecond: 10 << 20}, Limits{PerSecond: 5}, 55},
+		{"a repair", Repair, Limits{}, Limits{PerSecond: 5}, 600},
+		{"a repair that says so", Repair, Limits{PerSecond: 5}, Limits{}, 55},
+	} {
+		for _, looks := range []int{1, 10} { // a second
+			w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+			w.add("n3")
+			p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+			c.plan.PerNode = partition.Count
+			p.Kind, p.Limits = c.kind, c.plan
+			for i := range p.Moves {
+				p.Moves[i].Bytes = 1 << 20
+			}
+			at := pace{limits: c.coordinator}
+			for range 10 * looks {
+				p.advance(&w.a, w.evidence(), &at)
+				w.now = w.now.Add(time.Second / time.Duration(looks))
+			}
+			begun := 0
+			for _, m := range p.Moves {
+				if m.State != Waiting {
+					begun++
+				}
+			}
+			if least := c.most * 9 / 11; begun > c.most || begun < least {
+				t.Errorf("%s, looked at %d times a second: %d moves are begun in ten seconds, not %d to %d", c.name, looks, begun, least, c.most)
+			}
+		}
+	}
+}
+
 // What a plan did before it was told to go back says nothing of how long that
 // takes.
 func TestProgressIsOfTheLastOrder(t *testing.T) {

@@ -89,6 +89,7 @@ func (m Move) String() string {
 // coordinator's.
 type Limits struct {
 	PerNode        int   `json:"per_node,omitempty"`         // moves to a node at a time
+	PerSecond      int   `json:"per_second,omitempty"`       // moves begun, in the whole cluster; 0 of the coordinator's, and of repairs: no bound
 	BytesPerSecond int64 `json:"bytes_per_second,omitempty"` // of moves begun; 0 of the coordinator's: no bound
 }
 

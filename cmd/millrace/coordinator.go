@@ -18,6 +18,10 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
+// movesPerSecond is how many moves plans begin a second: with small partitions a
+// move takes about 40 ms of a processor, of all processes together.
+const movesPerSecond = 5
+
 type coordinatorConfig struct {
 	Common       `yaml:",inline"`
 	Name         string        `yaml:"name"`
@@ -26,6 +30,7 @@ type coordinatorConfig struct {
 	Repair       *bool         `yaml:"repair"`
 	DropAfter    time.Duration `yaml:"drop_after"`
 	MovesPerNode int           `yaml:"moves_per_node"`
+	MovesBegun   int           `yaml:"moves_per_second"`
 	Rate         int64         `yaml:"mib_per_second"`
 	// Exposures is the topic of what answers of experiments showed; empty: no
 	// experiment is ramped or paused.
@@ -75,6 +80,7 @@ func coordinatorCommand() *cobra.Command {
   repair: true                 # false: they never are
   drop_after: 10m              # how long a node keeps what moved away
   moves_per_node: 48           # at a time
+  moves_per_second: 5          # that plans begin, so that answers stay as fast; repairs begin all at once
   mib_per_second: 0            # of moves that are begun; 0: no bound
   exposures: exposures         # the topic by which experiments are ramped and paused; left out: only people do
   brokers: [kafka-1:9092]      # that have it
@@ -110,7 +116,7 @@ func coordinatorCommand() *cobra.Command {
 		made, err := coordinator.New(coordinator.Config{
 			Exposures: exposures, Outcomes: c.outcomes(),
 			Cluster: cl, Name: cmp.Or(c.Name, host), Addr: c.Admin, Grace: c.Grace, RepairOff: c.Repair != nil && !*c.Repair, DropAfter: c.DropAfter,
-			Limits: coordinator.Limits{PerNode: c.MovesPerNode, BytesPerSecond: c.Rate << 20}, Dial: conns.dial, Log: slog.Default(),
+			Limits: coordinator.Limits{PerNode: c.MovesPerNode, PerSecond: cmp.Or(c.MovesBegun, movesPerSecond), BytesPerSecond: c.Rate << 20}, Dial: conns.dial, Log: slog.Default(),
 		})
 		if err != nil {
 			return err

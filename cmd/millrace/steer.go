@@ -30,6 +30,7 @@ type steering struct {
 	override string
 	output   string
 	per      int
+	begun    int
 	rate     int64
 }
 
@@ -45,6 +46,7 @@ func (st *steering) flags(f *pflag.FlagSet, named bool) {
 	f.BoolVar(&st.wait, "wait", false, "wait until it is done, and show how far it is")
 	f.StringVar(&st.override, "override", "", "the cluster's name, to do what leaves partitions with fewer replicas than are wanted")
 	f.IntVar(&st.per, "moves-per-node", 0, "moves to a node at a time (default: the coordinator's)")
+	f.IntVar(&st.begun, "moves-per-second", 0, "moves that are begun in the whole cluster (default: the coordinator's)")
 	f.Int64Var(&st.rate, "mib-per-second", 0, "bound on the moves that are begun (default: the coordinator's)")
 	st.outputFlag(f)
 }
@@ -100,7 +102,7 @@ func (st *steering) request(r coordinator.Request) (coordinator.Request, error) 
 		return r, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("%q is not the name of this cluster", st.override), WayOut: "type the name of the cluster in full, if you mean it"}
 	}
 	r.By, r.Lossy = whoami(), st.override != ""
-	r.Limits = coordinator.Limits{PerNode: st.per, BytesPerSecond: st.rate << 20}
+	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: st.rate << 20}
 	return r, nil
 }
 

@@ -44,7 +44,10 @@ type settings struct {
 	// backups is how often nodes back up to an S3 server; 0: not at all.
 	backups time.Duration
 	via     func(bucket string) string // what nodes reach the bucket by; nil: itself
-	roles   string                     // the binary of roles, but for coordinators; empty: the one that is tested
+	// rests has each change of who hosts what be followed by a while without one,
+	// so that what drifts is the same for both.
+	rests bool
+	roles string // the binary of roles, but for coordinators; empty: the one that is tested
 }
 
 // need skips a test that nobody asked for, or that the machine cannot run; in

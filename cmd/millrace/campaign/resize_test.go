@@ -36,25 +36,26 @@ const (
 // resizing is a world with coordinators, whose nodes come and go.
 type resizing struct {
 	*world
-	coordinators []*process
-	look         *cluster.Client
-	watch        *cluster.Watcher
-	restarts     string // URL that restarts a node
-	// rests has each change of the cluster be followed by a while without one, so
-	// that what drifts is the same for both: moving and still are how long
-	// questions took.
-	rests         bool
-	moving, still []time.Duration
+	coordinators  []*process
+	look          *cluster.Client
+	watch         *cluster.Watcher
+	restarts      string          // URL that restarts a node
+	rests         bool            // see settings
+	moving, still []time.Duration // how long questions took, where it rests
 }
 
 // startResizing starts a world with coordinators.
 func startResizing(t *testing.T, s settings, name string) *resizing {
 	t.Helper()
 	s.backups = 3 * time.Minute
-	w := &resizing{world: startWorld(t, s, name, true)}
+	brisk := "" // as in production, where it is told how long questions take
+	if !s.rests {
+		brisk = "moves_per_second: 1000\n"
+	}
+	w := &resizing{world: startWorld(t, s, name, true), rests: s.rests}
 	for i := range coordinators {
 		id := fmt.Sprintf("coordinator-%d", i+1)
-		w.coordinators = append(w.coordinators, w.role("coordinator", id, "name: %s\netcd: [%q]\ngrace: %s\ndrop_after: %s\n", id, local(w.etcdAt), graceOf, dropAfter))
+		w.coordinators = append(w.coordinators, w.role("coordinator", id, "name: %s\netcd: [%q]\ngrace: %s\ndrop_after: %s\n%s", id, local(w.etcdAt), graceOf, dropAfter, brisk))
 	}
 	var err error
 	if w.look, err = cluster.Open(w.ctx, cluster.Config{Endpoints: []string{local(w.etcdAt)}, Name: "millrace", ReadOnly: true}); err != nil {
@@ -248,6 +249,7 @@ func (w *resizing) tour() {
 // question fails, no answer is partial or wrong.
 func TestResize(t *testing.T) {
 	s := need(t)
+	s.rests = !s.short
 	w := startResizing(t, s, "resize")
 	w.load.burst(w.ctx, 10*members)
 	w.settle()
@@ -263,7 +265,6 @@ func TestResize(t *testing.T) {
 	}
 	w.asker.drain()
 	w.asker.take()
-	w.rests = !s.short
 	w.history.chapter("tours")
 	if s.short {
 		w.shortTour()
@@ -279,7 +280,7 @@ func TestResize(t *testing.T) {
 	figure.Tell("resize_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
 	figure.Print("resize_failed", float64(sum.refused), "questions", 0)
 	figure.Print("resize_partial", float64(sum.partial), "answers", 0)
-	if w.rests {
+	if s.rests {
 		moving, still := quantile(w.moving, 0.99), quantile(w.still, 0.99)
 		figure.Tell("resize_p99_moving", moving.Seconds()*1e3, "ms")
 		figure.Print("resize_p99_vs_still", moving.Seconds()/still.Seconds(), "ratio", 1.5)

@@ -40,6 +40,9 @@ else
 	@echo "race: skipped, for want of a C compiler"
 endif
 
+mutants: ## faults put into AREA, one at a time: which does no test notice? AREA="./broker ./indexnode/..." N=20 SEED= WITH=./internal/minicluster
+	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(or $(AREA),./broker ./indexnode/... ./internal/cluster ./internal/kafka ./partitioner ./schemas ./relevance/...)
+
 bench-once: ## every benchmark once, so that none rots
 	@go test -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./... >.bench-once 2>&1 || { grep -E -A 5 '^(--- FAIL|panic|FAIL)|^#' .bench-once; exit 1; }
 
@@ -147,4 +150,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

@@ -248,13 +248,14 @@ var compileError = regexp.MustCompile(`(?m)^(\S+\.go):(\d+):\d+: `)
 func (c *config) build(ctx context.Context, tmp string, p *pkg, tested, binary string) error {
 	for {
 		overlay := struct{ Replace map[string]string }{map[string]string{}}
-		put := func(path string, text []byte) error {
-			file := filepath.Join(tmp, fmt.Sprintf("overlay-%d.go", len(overlay.Replace)))
+		put := func(path string, text []byte) (file string, err error) {
+			file = filepath.Join(tmp, fmt.Sprintf("overlay-%d.go", len(overlay.Replace)))
 			overlay.Replace[path] = file
-			return os.WriteFile(file, text, 0o666)
+			return file, os.WriteFile(file, text, 0o666)
 		}
 		lines := map[string][]*site{} // by where the compiler tells of them
-		errs := []error{put(filepath.Join(p.Dir, "zz_mutants.go"), switches(p.Name))}
+		_, err := put(filepath.Join(p.Dir, "zz_mutants.go"), switches(p.Name))
+		errs := []error{err}
 		for path, src := range p.src {
 			at := map[*site]int{}
 			for _, s := range p.sites {
@@ -266,6 +267,8 @@ func (c *config) build(ctx context.Context, tmp string, p *pkg, tested, binary s
 				continue
 			}
 			text := faulty(src, at)
+			file, err := put(path, text)
+			errs = append(errs, err)
 			for s, id := range at {
 				line := 0
 				for _, mark := range []string{fmt.Sprintf("mutantOn(%d)", id), fmt.Sprintf("mutantPick(%d,", id)} {
@@ -273,10 +276,9 @@ func (c *config) build(ctx context.Context, tmp string, p *pkg, tested, binary s
 						line = 1 + bytes.Count(text[:i], []byte("\n"))
 					}
 				}
-				key := fmt.Sprintf("%s:%d", filepath.Base(path), line)
+				key := fmt.Sprintf("%s:%d", file, line)
 				lines[key] = append(lines[key], s)
 			}
-			errs = append(errs, put(path, text))
 		}
 		text, err := json.Marshal(overlay)
 		file := filepath.Join(tmp, "overlay.json")
@@ -291,7 +293,7 @@ func (c *config) build(ctx context.Context, tmp string, p *pkg, tested, binary s
 		}
 		before := len(p.sites)
 		for _, at := range compileError.FindAllStringSubmatch(string(out), -1) {
-			for _, bad := range lines[filepath.Base(at[1])+":"+at[2]] {
+			for _, bad := range lines[at[1]+":"+at[2]] {
 				p.sites = slices.DeleteFunc(p.sites, func(s *site) bool { return s == bad })
 			}
 		}

@@ -251,8 +251,8 @@ func (b *Broker) rank(q *question, g *group, c *cursor) error {
 		if served, ok := b.models.Served(v.Name); ok {
 			v = served
 		}
-		if b.condemned.why(v) != "" {
-			g.inPlaceOf, v = v, b.lastGood(v)
+		if b.unfit(q, v) != "" {
+			g.inPlaceOf, v = v, b.lastGood(q, v)
 		}
 	}
 	r := g.query

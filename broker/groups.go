@@ -332,6 +332,21 @@ func (v *variants) count(x *experiment.Assigned) {
 	v.entities[at].entities++
 }
 
+// variantsOf returns the variant of each experiment that an entity has; nil for
+// none.
+func (q *question) variantsOf(e millrace.Entity) (of map[string]string) {
+	if q.variants.division == nil {
+		return nil
+	}
+	for _, x := range q.variants.division.Deal(nil, e) {
+		if of == nil {
+			of = map[string]string{}
+		}
+		of[x.Experiment] = x.Variant
+	}
+	return of
+}
+
 // appendDivision appends what later pages need to divide as the first did.
 func appendDivision(b []byte, divided []experiment.Dealt, models []rankedFor) []byte {
 	b = binary.AppendUvarint(b, uint64(len(divided)))

@@ -67,6 +67,8 @@ func TestSharesOfAJoint(t *testing.T) {
 	other := model(x, "weights: {x: 5}, bias: 3")
 	both := model(x+", "+y, "weights: {x: 1, y: 2}")
 	looks := model(table, "weights: {t: 1}, tables: {codes: {post: 7}}")
+	more := model(table+", "+x, "weights: {t: 1, x: 2}, tables: {codes: {post: 8}}")
+	look := float64(looks.Cost()) // two of it for the verb and 0.5, which are common
 	dot := float64(exprCost(onlyX.spec.Features[0].Tree))
 	const own = 2 // with one feature
 	for what, c := range map[string]struct {
@@ -75,10 +77,11 @@ func TestSharesOfAJoint(t *testing.T) {
 	}{
 		"alone":            {[]*Model{both}, []float64{1}},
 		"all the same":     {[]*Model{onlyX, other, onlyX}, []float64{1, 1, 1}},
-		"nothing the same": {[]*Model{onlyX, looks}, []float64{own + dot, own + float64(looks.Cost())}},
+		"nothing the same": {[]*Model{onlyX, looks}, []float64{own + dot, own + look}},
 		// Both products read record.features, which is read once for all.
-		"a part":           {[]*Model{both, onlyX}, []float64{own + 1 + dot/2 + dot - 1, own + dot/2}},
-		"their own tables": {[]*Model{looks, looks}, []float64{1, 1}},
+		"a part": {[]*Model{both, onlyX}, []float64{own + 1 + dot/2 + dot - 1, own + dot/2}},
+		// The name of the table is the same, and what is in it need not be.
+		"their own tables": {[]*Model{more, looks}, []float64{own + 1 + dot + look - 1, own + look - 1}},
 	} {
 		got, sum, want := Join(c.models...).Shares(), 0.0, 0.0
 		for i := range got {

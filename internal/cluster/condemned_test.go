@@ -91,6 +91,7 @@ func TestReleasesAreKept(t *testing.T) {
 	if e := events[len(events)-1]; len(events) != 2 || e.What != cluster.Released || e.Who != "bob" || e.Version != "1" || e.When.IsZero() || all.Why(v) != "" || all.Why(gone) == "" {
 		t.Errorf("%+v; condemned %v", events, all.Current())
 	}
+	await(t, "the release is heard of", docs.Changed, func() bool { return docs.Current()["likes"].Version >= models.Revision() })
 	if at := docs.Current()["likes"].Version; at != models.Revision() {
 		t.Errorf("released at %d, and kept at %d", at, models.Revision())
 	}

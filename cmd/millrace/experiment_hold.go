@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -27,8 +28,12 @@ it. Status and history tell who held it and who resumed it.`,
 }
 
 func (t *trial) hold(ctx context.Context, name, why string) error {
-	if err := t.exists(ctx, name); err != nil {
+	of, err := t.find(ctx, name)
+	if err != nil {
 		return err
+	}
+	if of.Rule.Unit == "entity" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and no coordinator ramps it: they compare viewers", name), WayOut: "its share stays as it is until somebody ramps it"}
 	}
 	if err := t.trails.Hold(ctx, name, experiments.Hold{When: time.Now().UTC().Truncate(time.Millisecond), By: t.Who, Why: why}); err != nil {
 		return err
@@ -38,7 +43,7 @@ func (t *trial) hold(ctx context.Context, name, why string) error {
 }
 
 func (t *trial) resume(ctx context.Context, name string) error {
-	if err := t.exists(ctx, name); err != nil {
+	if _, err := t.find(ctx, name); err != nil {
 		return err
 	}
 	if err := t.trails.Resume(ctx, name, t.Who, time.Now().UTC().Truncate(time.Millisecond)); err != nil {
@@ -48,12 +53,12 @@ func (t *trial) resume(ctx context.Context, name string) error {
 	return nil
 }
 
-func (t *trial) exists(ctx context.Context, name string) error {
+func (t *trial) find(ctx context.Context, name string) (experiment.Defined, error) {
 	st, err := t.Read(ctx)
-	if err == nil {
-		_, err = st.Find(name)
+	if err != nil {
+		return experiment.Defined{}, err
 	}
-	return err
+	return st.Find(name)
 }
 
 // said is what people said to the ramps of a document's experiments, as its history

@@ -77,6 +77,8 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"explain", "--feed", "home", "--viewer", "member:17"}, says: "layer authors divides by entity, which was not asked for"},
 		{args: []string{"explain", "--feed", "home"}, err: "viewer entity"},
 		{args: []string{"status", "a"}, err: "a divides entities, and this compares viewers"},
+		{args: []string{"hold", "a"}, err: "a divides entities, and no coordinator ramps it"},
+		{args: []string{"hold", "nosuch"}, err: "there is no experiment"},
 		{args: []string{"define", s.file("limits.yaml", strings.NewReplacer("ranking", "r4", "fresher", "b", "unit: viewer", "unit: entity").Replace(fresher))}, err: "experiments[0].variants[1].set.limit: it is one for a whole answer"},
 		{args: []string{"drop", "ranking"}, err: "stop it first"},
 		{args: []string{"hold", "fresher", "--why", "a sale"}, says: "experiment fresher stays at its share"},

@@ -85,24 +85,55 @@ func (b *Broker) choose(q *question) error {
 		v.Name = cmp.Or(q.inPlaceOf.Name, q.query.Model)
 	}
 	q.inPlaceOf = cluster.Version{}
-	if why := b.condemned.why(v); why != "" {
+	if why := b.unfit(q, v); why != "" {
 		if q.named {
 			return condemnedModel("model", "leave it out for the feed's, or see millrace model list", v, why)
 		}
 		q.inPlaceOf = v
-		v = b.lastGood(v)
+		v = b.lastGood(q, v)
 	}
 	q.query.Model, q.query.ModelVersion, q.query.ModelSum = v.Name, v.Version, v.Sum
 	q.weigh()
 	return nil
 }
 
+// refused is a version that a node refused to rank by while a question was asked.
+type refused struct {
+	cluster.Version
+	why string
+}
+
+// unfit returns why a version does not rank for a question; "" if it may. What a
+// node has refused is not asked again, however long the asking takes.
+func (b *Broker) unfit(q *question, v cluster.Version) string {
+	for _, r := range q.refused {
+		if r.Version == v {
+			return r.why
+		}
+	}
+	return b.condemned.why(v)
+}
+
+// maxTurns is how many versions of a model a question is asked by: nodes may
+// condemn the last good one too. The last is lastResort, which none can condemn.
+// Each model of a question has its own turns, so that one with many bad versions
+// takes no good one from another; and a question has few models.
+const maxTurns = 4
+
 // lastGood returns the version that ranks in the place of one that is condemned:
-// that which served last before it and is not condemned.
-func (b *Broker) lastGood(v cluster.Version) cluster.Version {
-	for _, before := range b.models.Before(v.Name) {
-		if before != v && b.condemned.why(before) == "" {
-			return before
+// that which served last before it and is not condemned, or else the last resort.
+func (b *Broker) lastGood(q *question, v cluster.Version) cluster.Version {
+	turns := 1
+	for _, r := range q.refused {
+		if r.Name == v.Name {
+			turns++
+		}
+	}
+	if turns < maxTurns {
+		for _, before := range b.models.Before(v.Name) {
+			if before != v && b.unfit(q, before) == "" {
+				return before
+			}
 		}
 	}
 	return cluster.Version{Name: lastResort}
@@ -151,20 +182,16 @@ func isCondemned(err error) bool {
 // saysCondemned stands before the reason in what nodes say.
 const saysCondemned = "is condemned: "
 
-// maxTurns is how many versions a question is asked by: a node may condemn the
-// last good one too. The last turn is that of lastResort, which none can condemn.
-const maxTurns = 4
-
 // givesWay lets another version rank where a node refused to by one, v, and
 // reports whether the question is to be asked again. One answer has one version:
-// nothing of what other nodes answered is kept. Before the last turn that is the
-// last resort.
-func (b *Broker) givesWay(q *question, v cluster.Version, err error, last bool) (again bool, _ error) {
+// nothing of what other nodes answered is kept.
+func (b *Broker) givesWay(q *question, v cluster.Version, err error) (again bool, _ error) {
 	if !isCondemned(err) || b.models == nil {
 		return false, err
 	}
 	why := reasonOf(err)
 	b.condemned.note(v, why)
+	q.refused = append(q.refused, refused{v, why})
 	switch {
 	case q.aside:
 		return false, err
@@ -174,16 +201,10 @@ func (b *Broker) givesWay(q *question, v cluster.Version, err error, last bool) 
 	if refused := b.choose(q); refused != nil {
 		return false, refused
 	}
-	if last && q.inPlaceOf.Name != "" {
-		q.query.Model, q.query.ModelVersion, q.query.ModelSum = lastResort, "", ""
-	}
 	q.query.Shadow = b.leaveOut(q.query.Shadow)
 	for _, g := range q.groups[1:] {
 		if refused := b.rank(q, g, nil); refused != nil {
 			return false, refused
-		}
-		if last && g.inPlaceOf.Name != "" {
-			g.query.Model, g.query.ModelVersion, g.query.ModelSum = lastResort, "", ""
 		}
 	}
 	return !q.asks(v), err

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -96,6 +98,66 @@ func TestManyCondemnedVersions(t *testing.T) {
 	resp, err := b.GetFeed(t.Context(), rankedRequest(10))
 	if err != nil || resp.Receipt.Model != lastResort || resp.Receipt.InPlaceOf != versions[len(versions)-1].String() || w.calls() != maxTurns {
 		t.Fatalf("%v, %v after %d calls", resp.GetReceipt(), err, w.calls())
+	}
+}
+
+// Of several models that are condemned at once each gives way to its own last good
+// version, and one whose versions are all bad to the last resort, in as many turns
+// as there are versions to be tried, whatever the others have.
+func TestManyCondemnedModels(t *testing.T) {
+	for several := 1; several <= 5; several++ {
+		t.Run(fmt.Sprint(several), func(t *testing.T) { manyCondemnedModels(t, several) })
+	}
+}
+
+func manyCondemnedModels(t *testing.T, several int) {
+	var src strings.Builder
+	src.WriteString("layers: [{name: l, salt: s, unit: entity}]\nexperiments: [{name: e, layer: l, feeds: [ranked], state: running, slots: [0-9999], share: 10000, forced: {member:0: v0")
+	for i := range several - 1 {
+		fmt.Fprintf(&src, ", member:%d: v%d", i+1, i+1)
+	}
+	src.WriteString("}, variants: [{name: v0, weight: 10000}")
+	for i := range several - 1 {
+		fmt.Fprintf(&src, ", {name: v%d, weight: 0, set: {model: m%d}}", i+1, i+1)
+	}
+	src.WriteString("]}]\n")
+	for bad := 1; bad <= 2*maxTurns; bad++ {
+		w := newWorld(t, 1, 1)
+		w.fill(rand.New(rand.NewPCG(1, 1)), several, 100)
+		models, spoiled, ranks := newPointers(), 0, []string(nil)
+		for i := range several {
+			name := fmt.Sprint("m", i)
+			if i == 0 {
+				name = rankedFeed.Model
+			}
+			worst := bad
+			if i%2 == 1 {
+				worst = 1 // the others have a good one, whatever becomes of this
+			}
+			for n := range 1 + worst { // the first of which is good
+				v := coarseVersion(n + 1)
+				if v.Name = name; n > 0 {
+					w.nodes["n0"].refuses(v)
+				}
+				models.serve(v)
+			}
+			if spoiled += min(worst, maxTurns-1); worst >= maxTurns-1 {
+				name = lastResort
+			}
+			ranks = append(ranks, name)
+		}
+		b, _ := w.divided(src.String(), models, rankedFeed)
+		resp, err := b.GetFeed(t.Context(), &feedv1.GetFeedRequest{Feed: rankedFeed.Name, Entities: entityNames(several), Limit: proto.Int64(10)})
+		if err != nil {
+			t.Fatalf("%d bad versions: %v", bad, err)
+		}
+		want := each(ranks)
+		if r := resp.Receipt; r.Model != want || r.ModelVersion != "1" || len(resp.Coverage.Missing) > 0 {
+			t.Errorf("%d bad versions: %s %s, want %s 1; missing %v", bad, r.Model, r.ModelVersion, want, resp.Coverage.Missing)
+		}
+		if most := several * (spoiled + 1); w.calls() > most {
+			t.Errorf("%d bad versions: %d calls, more than %d", bad, w.calls(), most)
+		}
 	}
 }
 

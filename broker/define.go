@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/relevance/weights"
 )
 
 // Checks is what a definition is held against before it is stored: what a
@@ -84,33 +83,21 @@ func CheckFeed(ctx context.Context, f Feed, checks Checks) (unheard []millrace.N
 		}
 	}
 	if f.Filter != "" {
-		unheard, err = checkOnNodes(ctx, "filter", "it fits their schemas", func() *nodev1.QueryRequest {
-			return &nodev1.QueryRequest{Filter: f.Filter, Model: "recency", Types: []string{"any"}}
-		}, checks.Nodes)
+		unheard, err = checks.filterFits(ctx, f.Filter)
 	}
 	return unheard, errors.Join(append(errs, err)...)
 }
 
-// CheckWeights reports why index nodes could not score by weights in place of a
-// model's own.
-func CheckWeights(ctx context.Context, m cluster.Version, set map[string]float64, nodes map[millrace.NodeID]Node) error {
-	form := weights.Form(set)
-	_, err := checkOnNodes(ctx, "weights", "they have model "+m.String()+", with these parameters", func() *nodev1.QueryRequest {
-		return &nodev1.QueryRequest{Model: m.Name, ModelVersion: m.Version, ModelSum: m.Sum, Weights: form, WeightsSum: weights.Sum(form), Types: []string{"any"}}
-	}, nodes)
-	return err
-}
-
-// checkOnNodes asks every node a question about nothing. One that refuses it
-// decides; and somebody has to have taken it.
-func checkOnNodes(ctx context.Context, field, whether string, q func() *nodev1.QueryRequest, nodes map[millrace.NodeID]Node) (unheard []millrace.NodeID, err error) {
-	ids := slices.Sorted(maps.Keys(nodes))
+// filterFits asks every node. One that refuses the filter decides; and somebody
+// has to have taken it.
+func (c *Checks) filterFits(ctx context.Context, filter string) (unheard []millrace.NodeID, err error) {
+	ids := slices.Sorted(maps.Keys(c.Nodes))
 	answers := make([]error, len(ids))
 	var all errgroup.Group
 	all.SetLimit(32)
 	for i, id := range ids {
 		all.Go(func() error {
-			answers[i] = tryOn(ctx, nodes[id], q())
+			answers[i] = tryOn(ctx, c.Nodes[id], &nodev1.QueryRequest{Filter: filter, Model: "recency", Types: []string{"any"}})
 			return nil
 		})
 	}
@@ -125,7 +112,7 @@ func checkOnNodes(ctx context.Context, field, whether string, q func() *nodev1.Q
 	}
 	if len(unheard) == len(ids) {
 		return unheard, &millrace.Error{
-			Reason: millrace.ReasonUnavailable, Field: field, Detail: fmt.Sprintf("none of %d index nodes could be asked whether %s", len(ids), whether),
+			Reason: millrace.ReasonUnavailable, Field: "filter", Detail: fmt.Sprintf("none of %d index nodes could be asked whether it fits their schemas", len(ids)),
 			WayOut: "try again when an index node is alive and can be reached from here",
 		}
 	}
@@ -140,14 +127,11 @@ func tryOn(ctx context.Context, node Node, q *nodev1.QueryRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
 	q.ToMs, q.Limit = int64(millrace.MaxTime)+1, 1
-	resp, err := node.Query(ctx, q)
-	if err == nil && resp.GetWeightsSum() != q.WeightsSum {
-		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights", Detail: "it is of an older version, which knows none", WayOut: "upgrade it first"}
-	}
+	_, err := node.Query(ctx, q)
 	return err
 }
 
-// refusalOf returns a node's refusal of a filter, a model or weights; nil for any other
+// refusalOf returns a node's refusal of a filter or a model; nil for any other
 // error.
 func refusalOf(err error) *millrace.Error {
 	var refused *millrace.Error

@@ -54,10 +54,10 @@ type fanout struct {
 // condemned. The error is a refusal by a node, which holds for the whole
 // request.
 func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o outcome, f *fanout, err error) {
-	for turn := 1; ; turn++ {
+	for {
 		o, f, err = b.askOnce(ctx, q, end)
 		again := false
-		if again, err = b.givesWay(q, f.mu.condemned, err, turn == maxTurns-1); !again {
+		if again, err = b.givesWay(q, f.mu.condemned, err); !again {
 			return o, f, err
 		}
 	}

@@ -251,8 +251,8 @@ func (b *Broker) rank(q *question, g *group, c *cursor) error {
 		if served, ok := b.models.Served(v.Name); ok {
 			v = served
 		}
-		if b.condemned.why(v) != "" {
-			g.inPlaceOf, v = v, b.lastGood(v)
+		if b.unfit(q, v) != "" {
+			g.inPlaceOf, v = v, b.lastGood(q, v)
 		}
 	}
 	r := g.query
@@ -330,6 +330,21 @@ func (v *variants) count(x *experiment.Assigned) {
 		v.entities = append(v.entities, dealtEntities{experiment: x.Experiment, variant: x.Variant})
 	}
 	v.entities[at].entities++
+}
+
+// variantsOf returns the variant of each experiment that an entity has; nil for
+// none.
+func (q *question) variantsOf(e millrace.Entity) (of map[string]string) {
+	if q.variants.division == nil {
+		return nil
+	}
+	for _, x := range q.variants.division.Deal(nil, e) {
+		if of == nil {
+			of = map[string]string{}
+		}
+		of[x.Experiment] = x.Variant
+	}
+	return of
 }
 
 // appendDivision appends what later pages need to divide as the first did.

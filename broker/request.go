@@ -52,6 +52,7 @@ type question struct {
 	named     bool            // the request names the model,
 	later     bool            // or it is that of the first page
 	inPlaceOf cluster.Version // which is condemned: the model ranks instead
+	refused   []refused       // by nodes, while it is asked
 
 	aside       bool // nobody waits for the answer
 	minCoverage float64

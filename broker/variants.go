@@ -223,8 +223,8 @@ func (k referred) HasModel(name string) bool {
 	return serves
 }
 
-// CheckWeights asks nobody: index nodes refuse what is wrong, and who changes the
-// definition has asked them.
+// CheckWeights looks at nothing: index nodes refuse what is wrong, and who changes
+// what it leans on has looked.
 func (k referred) CheckWeights(string, string, map[string]float64) error { return nil }
 
 func (k referred) IsPrivate(string) bool { return false } // which is looked at when it is dealt

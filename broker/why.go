@@ -70,6 +70,7 @@ type inquiry struct {
 	outcome
 	entries []entry // of the answer, in rank order
 	places  map[candidateKey]int
+	groups  map[*feedv1.Finding]*group // that their entities are of
 }
 
 // candidateKey is a record in a timeline.
@@ -184,6 +185,7 @@ func (i *inquiry) take(o outcome) {
 // findings says what became of the record wherever a node has found it.
 func (i *inquiry) findings() ([]*feedv1.Finding, error) {
 	var all []*feedv1.Finding
+	i.groups = map[*feedv1.Finding]*group{}
 	for _, pt := range i.parts {
 		for _, n := range pt.resp.GetFindings() {
 			e := millrace.Entity(n.GetEntity())
@@ -194,6 +196,8 @@ func (i *inquiry) findings() ([]*feedv1.Finding, error) {
 			if err != nil {
 				return nil, err
 			}
+			f.Variants = i.q.variantsOf(e)
+			i.groups[f] = pt.group
 			all = append(all, f)
 		}
 	}

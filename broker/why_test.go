@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -101,6 +102,47 @@ func TestWhyOnPages(t *testing.T) {
 	req.PageToken = page.NextPageToken
 	if got, want := stages(), "a served, b served, c served, d shown 1, e shown 2"; got != want {
 		t.Errorf("second page: %s, want %s", got, want)
+	}
+}
+
+// What became of a record is told by what the variants of its entity set, which
+// are named; those of the viewer are in the receipt.
+func TestWhyNamesVariants(t *testing.T) {
+	w := variantedWorld(t)
+	b, _ := w.divided(`
+layers: [{name: authors, salt: a, unit: entity}, {name: kinds, salt: k, unit: entity}, {name: viewers, salt: v, unit: viewer}]
+experiments:
+  - {name: reach, layer: authors, feeds: [f], state: running, slots: [0-9999], share: 10000, forced: {member:1: short, member:2: long}, variants: [{name: long, weight: 10000}, {name: short, weight: 0, set: {window: 8s}}]}
+  - {name: kinds, layer: kinds, feeds: [f], state: draft, slots: [0-99], share: 0, forced: {member:2: likes}, variants: [{name: likes, weight: 10000, set: {types: [like]}}]}
+  - {name: page, layer: viewers, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: even, weight: 10000}]}
+`, nil, Feed{Name: "f", Model: "recency", Limit: 60, Window: time.Minute})
+	for _, c := range []struct {
+		entity, record int
+		apart          bool // the request asks for others
+		stage, says    string
+		variants       map[string]string
+	}{
+		{1, 49, false, stageOutside, "before the window, which begins at " + timeAt(52).String(), map[string]string{"reach": "short"}},
+		{1, 49, true, stageNotAsked, "does not ask for member:1", map[string]string{"reach": "short"}},
+		{2, 50, false, stageNotAsked, "the types asked are like", map[string]string{"reach": "long", "kinds": "likes"}},
+		{3, 51, false, stageShown, "", map[string]string{"reach": "long"}},
+	} {
+		req := recentRequest(12)
+		req.Feed, req.AsOf = "f", timestamp(timeAt(60))
+		ask := &feedv1.WhyRequest{Request: req, Record: string(recordID(c.record))}
+		if c.apart {
+			ask.Entity, req.Entities = string(entity(c.entity)), []string{"member:9"}
+		}
+		resp := w.why(b, ask)
+		if len(resp.Findings) != 1 {
+			t.Fatalf("%v", resp)
+		}
+		if f := resp.Findings[0]; f.Stage != c.stage || f.Entity != string(entity(c.entity)) || !strings.Contains(f.Detail, c.says) || !maps.Equal(f.Variants, c.variants) {
+			t.Errorf("of %v: %v", c, f)
+		}
+		if !maps.Equal(resp.Receipt.Variants, map[string]string{"page": "even"}) {
+			t.Errorf("of the viewer: %v", resp.Receipt)
+		}
 	}
 }
 

@@ -47,9 +47,9 @@ func (i *inquiry) detail(f *feedv1.Finding) string {
 		if !i.asked {
 			return fmt.Sprintf("it is in %s, and the request does not ask for %s", timeline, f.Entity)
 		}
-		return fmt.Sprintf("it is in %s, and the types asked are %s", timeline, strings.Join(i.q.query.GetTypes(), ", "))
+		return fmt.Sprintf("it is in %s, and the types asked are %s", timeline, strings.Join(i.groups[f].query.GetTypes(), ", "))
 	case stageOutside:
-		if from := millrace.Time(i.q.query.GetFromMs()); at < from {
+		if from := millrace.Time(i.groups[f].query.GetFromMs()); at < from {
 			return fmt.Sprintf("its time, %s, is before the window, which begins at %s", at, from)
 		}
 		return fmt.Sprintf("its time, %s, is behind the window, which ends before %s", at, millrace.Time(i.q.query.GetToMs()))

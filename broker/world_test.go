@@ -392,10 +392,17 @@ func (w *world) examine(req *nodev1.QueryRequest, q *oracle.Query) (all []*nodev
 			for _, r := range w.feed.Live(t) {
 				if string(r.ID) == req.Examine {
 					_, served := slices.BinarySearch(req.Exclude, millrace.ServedHash(servedKey(req), req.DistinctObjects, r.Object, t, r.ID))
-					all = append(all, &nodev1.Finding{
+					f := &nodev1.Finding{
 						Entity: string(e), Type: string(ty), TimeMs: int64(r.Time), Object: string(r.Object), Served: served,
 						Score: q.Score(&oracle.Candidate{Timeline: t, Record: r}, nil, q.AsOf),
-					})
+					}
+					switch {
+					case len(q.Types) > 0 && !slices.Contains(q.Types, ty):
+						f.Dropped = stageNotAsked
+					case r.Time < q.From:
+						f.Dropped = stageOutside
+					}
+					all = append(all, f)
 				}
 			}
 		}

@@ -302,7 +302,7 @@ func (g *guard) held(name string) *experiments.Hold {
 	return trail.Hold
 }
 
-// do does what was decided, and notes it with what it was decided by.
+// do does what was decided, and in the same transaction notes by what.
 func (g *guard) do(ctx context.Context, judged experiment.Experiment, v compare.Verdict, inputs []string) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	if !v.Acts() {
@@ -312,7 +312,11 @@ func (g *guard) do(ctx context.Context, judged experiment.Experiment, v compare.
 	if v.Pause {
 		what = pausedText(judged.Name)
 	}
+	decision := experiments.Decision{When: now, By: g.name, What: what, Why: v.Why, Inputs: inputs}
 	store := *g.store
+	if store.With = g.trails.Ramps(judged.Name, decision); v.Pause {
+		store.With = g.trails.Pauses(judged.Name, decision)
+	}
 	store.Who = fmt.Sprintf("%s%s: %s: %s", byCoordinator, g.name, what, v.Why)
 	store.Who = strings.ToValidUTF8(store.Who[:min(len(store.Who), maxWho)], "")
 	_, err := store.Steer(ctx, judged.Name, func(now experiment.Experiment) (experiment.State, int, error) {
@@ -324,12 +328,11 @@ func (g *guard) do(ctx context.Context, judged experiment.Experiment, v compare.
 		}
 		return experiment.Running, v.Share, nil
 	})
-	if errors.Is(err, errOtherwise) {
+	if errors.Is(err, errOtherwise) || errors.Is(err, experiments.ErrHeld) {
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		g.log.Warn(what, "why", v.Why)
 	}
-	g.log.Warn(what, "why", v.Why)
-	return g.trails.Decide(ctx, judged.Name, experiments.Decision{When: now, By: g.name, What: what, Why: v.Why, Inputs: inputs})
+	return err
 }

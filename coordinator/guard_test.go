@@ -330,12 +330,12 @@ func TestRampsSayWhyAndAreHeld(t *testing.T) {
 	if err := trails.Hold(t.Context(), "e", experiments.Hold{By: "bob"}); err == nil {
 		t.Error("held twice")
 	}
-	if err := trails.Resume(t.Context(), "e"); err != nil {
+	if err := trails.Resume(t.Context(), "e", "ann@desk", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	tr.becomes(experiment.Running, 1000)
 	until("ramped", func(x experiments.Trail) bool {
-		return len(x.Decisions) == 1 && x.Hold == nil && strings.Contains(x.Decisions[0].What, "ramped e to 1000") && strings.Contains(x.Decisions[0].Why, "60 of a") && strings.Contains(strings.Join(x.Decisions[0].Inputs, "\n"), "a: 60 viewers, 60 at this share")
+		return len(x.Decisions) == 3 && x.Hold == nil && x.Decisions[1].What == "resumed e" && strings.Contains(x.Decisions[2].What, "ramped e to 1000") && strings.Contains(x.Decisions[2].Why, "60 of a") && strings.Contains(strings.Join(x.Decisions[2].Inputs, "\n"), "a: 60 viewers, 60 at this share")
 	})
 	if err := trails.Hold(t.Context(), "e", experiments.Hold{By: "ann@desk"}); err != nil {
 		t.Fatal(err)
@@ -347,7 +347,7 @@ func TestRampsSayWhyAndAreHeld(t *testing.T) {
 	})
 	tr.becomes(experiment.Paused, 1000)
 	until("paused", func(x experiments.Trail) bool {
-		return len(x.Decisions) == 2 && strings.Contains(x.Decisions[1].Why, "refused of b") && strings.Contains(strings.Join(x.Decisions[1].Inputs, "\n"), "refused of b: ")
+		return len(x.Decisions) == 5 && strings.Contains(x.Decisions[4].Why, "refused of b") && strings.Contains(strings.Join(x.Decisions[4].Inputs, "\n"), "refused of b: ")
 	})
 }
 

@@ -86,11 +86,12 @@ func (n *Node) rankTogether(ctx context.Context, q *query.Query, all []*otherRan
 	for i, o := range all {
 		models[i] = o.model
 	}
-	items, err := q.Beside(ctx, n.models.Joined(models...))
+	joint := n.models.Joined(models...)
+	items, err := q.Beside(ctx, joint)
 	if err != nil {
 		return err
 	}
-	measured := q.MeasuredBeside()
+	measured := q.MeasuredBeside(joint)
 	for i, o := range all {
 		o.items, o.Measured = items[i], measured[i]
 	}

@@ -28,12 +28,14 @@ func Validate(p *Pack, schemas Schemas) (m *Model, err error) {
 
 // model parses the pack's spec.
 func (p *Pack) model(schemas Schemas) (*Model, error) {
-	return parse(SpecFile, p.files[SpecFile], schemas, func(name string) ([]byte, error) {
-		if b, ok := p.files[name]; ok {
-			return b, nil
-		}
-		return nil, fmt.Errorf("no file %s in the pack", name)
-	})
+	return parse(SpecFile, p.files[SpecFile], schemas, p.open)
+}
+
+func (p *Pack) open(name string) ([]byte, error) {
+	if b, ok := p.files[name]; ok {
+		return b, nil
+	}
+	return nil, fmt.Errorf("no file %s in the pack", name)
 }
 
 // identity holds the spec against the manifest.

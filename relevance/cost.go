@@ -39,12 +39,20 @@ func (m *Model) Cost() int {
 
 // exprCost counts an expression's operations.
 func exprCost(n *expr.Node) int {
+	cost := ownCost(n)
+	for _, a := range n.Args {
+		cost += exprCost(a)
+	}
+	return cost
+}
+
+// ownCost is exprCost without the operands'.
+func ownCost(n *expr.Node) int {
 	cost := 1
 	if n.Op == expr.Call {
 		cost = callCost
 	}
 	for _, a := range n.Args {
-		cost += exprCost(a)
 		if n.Op != expr.Call && n.Op != expr.In && n.Op != expr.Eq && n.Op != expr.Ne {
 			continue
 		}
@@ -64,6 +72,69 @@ func (m *Model) affordable() error {
 		return fmt.Errorf("a record costs %d operations; at most %d are allowed", c, maxCost)
 	}
 	return nil
+}
+
+// shares divides what several models cost together: an expression that some of
+// them have in common is computed once, and shared evenly among these. The parts
+// are in the order of the models and come to 1.
+func shares(models []*Model) []float64 {
+	all := joined{at: map[string]int{}}
+	parts := make([]float64, len(models))
+	for i, m := range models {
+		for _, f := range m.spec.Features {
+			all.add(i, f.Tree)
+		}
+		parts[i] = 1 + float64(len(m.spec.Features)) // what is done with them
+		if f := m.params.Forest; f != nil {
+			parts[i] += float64(f.Steps())
+		}
+	}
+	for _, e := range all.expressions {
+		for _, i := range e.of {
+			parts[i] += float64(e.cost) / float64(len(e.of))
+		}
+	}
+	sum := 0.0
+	for _, x := range parts {
+		sum += x
+	}
+	for i := range parts {
+		parts[i] /= sum
+	}
+	return parts
+}
+
+// joined is the distinct expressions of several models.
+type joined struct {
+	at          map[string]int // in expressions, by their text
+	expressions []sharedCost
+}
+
+type sharedCost struct {
+	cost int
+	of   []int // models, ascending
+}
+
+// add adds an expression of a model, and reports whether it looks into a table
+// of the model's parameters, which it has in common with nobody.
+func (j *joined) add(model int, n *expr.Node) (tables bool) {
+	tables = n.Op == expr.Table
+	for _, a := range n.Args {
+		tables = j.add(model, a) || tables
+	}
+	text := n.String()
+	if tables {
+		text = fmt.Sprint(model, " ", text)
+	}
+	i, met := j.at[text]
+	if !met {
+		i = len(j.expressions)
+		j.at[text], j.expressions = i, append(j.expressions, sharedCost{cost: ownCost(n)})
+	}
+	if e := &j.expressions[i]; len(e.of) == 0 || e.of[len(e.of)-1] != model {
+		e.of = append(e.of, model)
+	}
+	return tables
 }
 
 const (

@@ -2,6 +2,7 @@ package relevance
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 )
@@ -51,5 +52,52 @@ func TestFiftyTimesSlower(t *testing.T) {
 	}
 	if err := quick.MuchSlower(slow); err != nil {
 		t.Error(err)
+	}
+}
+
+// What models have in common is shared evenly among those that have it; what one
+// has alone, tables of its parameters included, is its own.
+func TestSharesOfAJoint(t *testing.T) {
+	model := func(features, parameters string) *Model {
+		t.Helper()
+		return parseSpec(t, "name: m\nversion: \"1\"\nschemas: [millrace.Activity]\nviewer: {v: list(double), w: list(double)}\nfeatures: {"+features+"}\nscorer: linear\nparameters: {"+parameters+"}\n")
+	}
+	const x, y, table = `x: "dot(record.features, viewer.v)"`, `y: "dot(record.features, viewer.w)"`, `t: "lookup(codes, record.verb, 0.5)"`
+	onlyX := model(x, "weights: {x: 1}")
+	other := model(x, "weights: {x: 5}, bias: 3")
+	both := model(x+", "+y, "weights: {x: 1, y: 2}")
+	looks := model(table, "weights: {t: 1}, tables: {codes: {post: 7}}")
+	more := model(table+", "+x, "weights: {t: 1, x: 2}, tables: {codes: {post: 8}}")
+	look := float64(looks.Cost()) // two of it for the verb and 0.5, which are common
+	dot := float64(exprCost(onlyX.spec.Features[0].Tree))
+	const own = 2 // with one feature
+	for what, c := range map[string]struct {
+		models []*Model
+		parts  []float64 // of any sum
+	}{
+		"alone":            {[]*Model{both}, []float64{1}},
+		"all the same":     {[]*Model{onlyX, other, onlyX}, []float64{1, 1, 1}},
+		"nothing the same": {[]*Model{onlyX, looks}, []float64{own + dot, own + look}},
+		// Both products read record.features, which is read once for all.
+		"a part": {[]*Model{both, onlyX}, []float64{own + 1 + dot/2 + dot - 1, own + dot/2}},
+		// The name of the table is the same, and what is in it need not be.
+		"their own tables": {[]*Model{more, looks}, []float64{own + 1 + dot + look - 1, own + look - 1}},
+	} {
+		got, sum, want := Join(c.models...).Shares(), 0.0, 0.0
+		for i := range got {
+			sum, want = sum+got[i], want+c.parts[i]
+		}
+		if math.Abs(sum-1) > 1e-12 || len(got) != len(c.models) {
+			t.Errorf("%s: %v come to %v", what, got, sum)
+		}
+		for i := range got {
+			if math.Abs(got[i]-c.parts[i]/want) > 1e-12 {
+				t.Errorf("%s: %v, want %v of %v", what, got, c.parts, want)
+				break
+			}
+		}
+	}
+	if got := Join(both, onlyX).Interpreted().Shares(); len(got) != 2 || got[0] <= got[1] {
+		t.Errorf("interpreted: %v", got)
 	}
 }

@@ -21,10 +21,18 @@ type Joint struct {
 	models []*Model
 	plans  sync.Map // of layouts to planned
 	slow   bool     // never uses generated code
+	shares func() []float64
 }
 
 // Join joins models; their order is that of the scores.
-func Join(models ...*Model) *Joint { return &Joint{models: models} }
+func Join(models ...*Model) *Joint {
+	return &Joint{models: models, shares: sync.OnceValue(func() []float64 { return shares(models) })}
+}
+
+// Shares returns which part of what it takes to score is each model's, as
+// [Model.Cost] reckons: what several of them compute is shared evenly among
+// these. They come to 1. The caller must not change them.
+func (j *Joint) Shares() []float64 { return j.shares() }
 
 // Models returns the models, in the order of their scores.
 func (j *Joint) Models() []*Model { return j.models }
@@ -34,7 +42,7 @@ func (j *Joint) Models() []*Model { return j.models }
 func (j *Joint) ReadsObjects() bool { return slices.ContainsFunc(j.models, (*Model).ReadsObjects) }
 
 // Interpreted returns the models as they serve without generated code.
-func (j *Joint) Interpreted() *Joint { return &Joint{models: j.models, slow: true} }
+func (j *Joint) Interpreted() *Joint { return &Joint{models: j.models, slow: true, shares: j.shares} }
 
 // Plan plans the models for one pair of layouts.
 func (j *Joint) Plan(rows, entity *column.Layout) (*plan.Plan, error) {

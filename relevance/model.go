@@ -72,7 +72,7 @@ func readBounded(fsys fs.FS, name string, most int64) ([]byte, error) {
 
 func parse(file string, src []byte, schemas Schemas, open func(string) ([]byte, error)) (*Model, error) {
 	r := &specReader{specFile: specFile{&problems{}, newSource(file, src), src}, schemas: schemas, open: open}
-	params := r.readUntilFull()
+	params := r.untilFull(r.read)
 	if err := r.err(); err != nil {
 		return nil, err
 	}

@@ -114,15 +114,30 @@ var (
 
 var specKeys = []string{"name", "version", "about", "schemas", "entity", "object", "viewer", "features", "scorer", "trees", "parameters"}
 
-// readUntilFull reads the spec, at most until there are more faults than are
-// told.
-func (r *specReader) readUntilFull() (params Parameters) {
+// untilFull reads, at most until there are more faults than are told.
+func (r *specReader) untilFull(read func() Parameters) (params Parameters) {
 	defer func() {
 		if p := recover(); p != nil && p != any(tooMany{}) {
 			panic(p)
 		}
 	}()
-	return r.read()
+	return read()
+}
+
+// readParametersAlone reads what is the same whatever schemas are known: the
+// parameters, and the scorer that takes them.
+func (r *specReader) readParametersAlone() Parameters {
+	r.spec = &Spec{File: r.in.name}
+	var parameters *document.Node
+	for _, e := range r.specFile.read() {
+		switch e.key {
+		case "scorer":
+			r.scorer(e.value)
+		case "parameters":
+			parameters = e.value
+		}
+	}
+	return r.readParameters(parameters)
 }
 
 // read reads the spec and the parameters in it.

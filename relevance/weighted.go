@@ -24,20 +24,40 @@ const (
 // name goes before the bias and the tables. The error, a [millrace.Error] of the
 // field weights, names what is no parameter of the model.
 func (m *Model) Weighted(set map[string]float64) (*Model, error) {
-	if m.spec.source.Scorer == plan.Trees {
-		return nil, noParameter(fmt.Sprintf("model %s is of trees, which have no weights", ID{Name: m.Name(), Version: m.Version()}), "set another model instead")
-	}
 	p := m.params
 	p.Weights, p.Tables = maps.Clone(p.Weights), maps.Clone(p.Tables)
-	for _, name := range slices.Sorted(maps.Keys(set)) {
-		if !p.set(name, set[name]) {
-			return nil, noParameter(fmt.Sprintf("model %s has no parameter %.100q", ID{Name: m.Name(), Version: m.Version()}, name), hint.Nearest(name, p.near(name)))
-		}
+	if err := p.setAll(ID{Name: m.Name(), Version: m.Version()}, m.spec.source.Scorer, set); err != nil {
+		return nil, err
 	}
 	next := &Model{spec: m.spec, params: p, slow: m.slow, plans: m.plans, own: m.Own()}
 	next.weights, next.tables = m.spec.compile(&p)
 	next.share(m)
 	return next, nil
+}
+
+// CheckWeights reports what are no parameters of a pack's model, as
+// [Model.Weighted] does. The schemas of its records need not be known.
+func (p *Pack) CheckWeights(set map[string]float64) error {
+	src := p.files[SpecFile]
+	r := &specReader{specFile: specFile{&problems{}, newSource(SpecFile, src), src}, open: p.open}
+	params := r.untilFull(r.readParametersAlone)
+	if err := r.err(); err != nil {
+		return err
+	}
+	return params.setAll(ID{Name: p.Manifest.Name, Version: p.Manifest.Version}, r.spec.source.Scorer, set)
+}
+
+// setAll gives parameters of a model other values.
+func (p *Parameters) setAll(of ID, scorer plan.Scorer, set map[string]float64) error {
+	if scorer == plan.Trees {
+		return noParameter(fmt.Sprintf("model %s is of trees, which have no weights", of), "set another model instead")
+	}
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		if !p.set(name, set[name]) {
+			return noParameter(fmt.Sprintf("model %s has no parameter %.100q", of, name), hint.Nearest(name, p.near(name)))
+		}
+	}
+	return nil
 }
 
 func noParameter(detail, wayOut string) error {

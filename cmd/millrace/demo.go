@@ -280,9 +280,7 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	} else if d != nil {
 		fmt.Fprintf(w, "; drafted with %s %s", d.Model, d.ModelVersion)
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.GetVariants())) {
-		fmt.Fprintf(w, "; %s: %s", name, r.Variants[name])
-	}
+	fmt.Fprint(w, variantsText(r.GetVariants()))
 	for _, v := range r.GetEntityVariants() {
 		entities := "entities"
 		if v.Entities == 1 {
@@ -294,6 +292,14 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	for _, hint := range resp.Hints {
 		fmt.Fprintf(w, "hint: %s\n", hint)
 	}
+}
+
+// variantsText names variants by their experiments, each behind a semicolon.
+func variantsText(of map[string]string) (text string) {
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		text += fmt.Sprintf("; %s: %s", name, of[name])
+	}
+	return text
 }
 
 // recency is the built-in model whose score is the time of the record, in

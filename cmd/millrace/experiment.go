@@ -25,7 +25,6 @@ import (
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment"
-	"github.com/millrace/millrace/relevance/weights"
 )
 
 func experimentCommand() *cobra.Command {
@@ -102,8 +101,8 @@ of a variant while its experiment runs.
 
 A variant sets model or interleave, weights, filter, window, types,
 cap_per_entity, spacing or limit. Weights stand in place of the model's own:
-"weights: {likes: 2, type.share: 0.5, bias: -1}"; index nodes refuse what is no
-parameter of the model. In a layer of entities a variant treats the entities
+"weights: {likes: 2, type.share: 0.5, bias: -1}"; what is no parameter of the
+model is refused. In a layer of entities a variant treats the entities
 that it is dealt to, whoever looks; interleave, spacing and limit, which are one
 for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		}, func(ctx context.Context, t *trial, args []string) error {
@@ -189,7 +188,7 @@ type referred struct {
 	feeds    *feedStore
 	models   []string
 	versions *cluster.Artefacts // of models
-	asked    map[string]error   // filters, and models with weights, that index nodes were asked about
+	asked    map[string]error   // filters that index nodes were asked about
 	private  map[string]bool    // feeds that were looked at
 }
 
@@ -236,7 +235,7 @@ func (k *referred) CheckFilter(src string) error {
 	return err
 }
 
-// CheckWeights asks the index nodes about the version that serves.
+// CheckWeights looks into the version that serves.
 func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
 	if model == "" {
 		d, err := k.feeds.find(k.ctx, []string{feed})
@@ -248,27 +247,7 @@ func (k *referred) CheckWeights(feed, model string, set map[string]float64) erro
 		}
 		model = d.Model
 	}
-	key := model + weights.Form(set)
-	err, asked := k.asked[key]
-	if asked {
-		return err
-	}
-	checks, done, err := k.feeds.checks(k.ctx)
-	defer done()
-	if err == nil {
-		err = broker.CheckWeights(k.ctx, k.served(model), set, checks.Nodes)
-	}
-	k.asked[key] = err
-	return err
-}
-
-// served returns the version of a model that serves: of one that every binary
-// has, its name alone.
-func (k *referred) served(model string) cluster.Version {
-	if v, pushed := k.versions.Served(model); pushed {
-		return v
-	}
-	return cluster.Version{Name: model}
+	return servedWeighs(k.ctx, k.versions, model, set)
 }
 
 func (t *trial) define(ctx context.Context, file, name string, store bool) error {
@@ -426,6 +405,12 @@ func (t *trial) history(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	said, err := t.said(ctx, name)
+	if err != nil {
+		return err
+	}
+	events = append(events, said...)
+	slices.SortStableFunc(events, func(a, b cluster.Event) int { return a.When.Compare(b.When) })
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "WHEN\tWHAT\tVERSION\tWHO")
 	for _, e := range events {
@@ -456,16 +441,12 @@ func (t *trial) drop(ctx context.Context, name string) error {
 // experimentsUsing returns the experiments that need something that is to be
 // dropped. Documents with a fault need nothing.
 func experimentsUsing(ctx context.Context, cl *cluster.Client, uses func(*experiment.Set) []string) ([]string, error) {
-	documents, err := cl.Artefacts(ctx, experiments.Kind)
-	if err != nil {
-		return nil, err
-	}
-	st, err := (&experiments.Store{Documents: documents}).Read(ctx)
+	set, err := experimentSet(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
 	var all []string
-	for _, name := range uses(st.Set) {
+	for _, name := range uses(set) {
 		all = append(all, "experiment "+name)
 	}
 	return all, nil

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -18,7 +20,7 @@ func experimentHold() *cobra.Command {
 		Use: "hold NAME", Short: "Veto the next step of an experiment's ramp, until it is resumed", Args: cobra.ExactArgs(1),
 		Long: `Lets no coordinator raise the experiment's share until it is resumed. Its guards
 pause it all the same, what was counted goes on to count, and a person may ramp
-it.`,
+it. Status and history tell who held it and who resumed it.`,
 		Example: `  millrace experiment hold fresher --why "the sale ends on Monday"`,
 	}, func(ctx context.Context, t *trial, args []string) error { return t.hold(ctx, args[0], why) })
 	c.Flags().StringVar(&why, "why", "", "what for, for others to read")
@@ -26,8 +28,12 @@ it.`,
 }
 
 func (t *trial) hold(ctx context.Context, name, why string) error {
-	if err := t.exists(ctx, name); err != nil {
+	of, err := t.find(ctx, name)
+	if err != nil {
 		return err
+	}
+	if of.Rule.Unit == "entity" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and no coordinator ramps it: they compare viewers", name), WayOut: "its share stays as it is until somebody ramps it"}
 	}
 	if err := t.trails.Hold(ctx, name, experiments.Hold{When: time.Now().UTC().Truncate(time.Millisecond), By: t.Who, Why: why}); err != nil {
 		return err
@@ -37,22 +43,48 @@ func (t *trial) hold(ctx context.Context, name, why string) error {
 }
 
 func (t *trial) resume(ctx context.Context, name string) error {
-	if err := t.exists(ctx, name); err != nil {
+	if _, err := t.find(ctx, name); err != nil {
 		return err
 	}
-	if err := t.trails.Resume(ctx, name); err != nil {
+	if err := t.trails.Resume(ctx, name, t.Who, time.Now().UTC().Truncate(time.Millisecond)); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, "experiment %s may be ramped again\n", name)
 	return nil
 }
 
-func (t *trial) exists(ctx context.Context, name string) error {
+func (t *trial) find(ctx context.Context, name string) (experiment.Defined, error) {
 	st, err := t.Read(ctx)
-	if err == nil {
-		_, err = st.Find(name)
+	if err != nil {
+		return experiment.Defined{}, err
 	}
-	return err
+	return st.Find(name)
+}
+
+// said is what people said to the ramps of a document's experiments, as its history
+// tells it. A trail that cannot be read tells nothing.
+func (t *trial) said(ctx context.Context, document string) (all []cluster.Event, err error) {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, of := range st.Set.Experiments() {
+		trail, err := t.trails.Of(of.Experiment.Name)
+		if of.Document != document || err != nil {
+			continue
+		}
+		for _, d := range trail.Decisions {
+			if !d.Person {
+				continue // coordinators have changed the document
+			}
+			who := d.By
+			if d.Why != "" {
+				who += ": " + d.Why
+			}
+			all = append(all, cluster.Event{What: cluster.Change(d.What), Version: "-", Who: who, When: d.When})
+		}
+	}
+	return all, nil
 }
 
 // printTrail prints why an experiment is where it is.
@@ -76,7 +108,11 @@ func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, 
 		fmt.Fprintf(w, "; to let it go on: millrace experiment resume %s\n", e.Name)
 	}
 	for _, d := range trail.Decisions {
-		fmt.Fprintf(w, "%s  %s %s: %s\n", d.When.Format(time.RFC3339), d.By, d.What, d.Why)
+		fmt.Fprintf(w, "%s  %s %s", d.When.Format(time.RFC3339), d.By, d.What)
+		if d.Why != "" {
+			fmt.Fprintf(w, ": %s", d.Why)
+		}
+		fmt.Fprintln(w)
 		printInputs(w, d.Inputs)
 	}
 }

@@ -125,6 +125,11 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 		return err
 	}
 	defer done()
+	if f, err := broker.ParseFeed(file); err == nil {
+		if err := s.keepsWeights(ctx, f.Name, f.Model); err != nil {
+			return fmt.Errorf("%s: %w", args[0], err)
+		}
+	}
 	d, err := broker.DefineFeed(ctx, s.versions, checks, file, whoami())
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
@@ -327,6 +332,9 @@ func feedHistory(ctx context.Context, w io.Writer, s *feedStore, args []string) 
 }
 
 func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+	if err := s.keepsWeightsBack(ctx, args[0]); err != nil {
+		return err
+	}
 	v, err := s.versions.Rollback(ctx, args[0], whoami())
 	if err != nil {
 		return err
@@ -362,6 +370,9 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) err
 		if len(using) > 0 {
 			return fmt.Errorf("%w: feed %s is in use by %v", cluster.ErrInUse, name, using)
 		}
+	}
+	if err := s.keepsWeightsWithout(ctx, name); err != nil {
+		return err
 	}
 	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
 	for _, v := range versions {

@@ -20,7 +20,6 @@ import (
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -121,8 +120,9 @@ func pushModel(avsc *[]string) *cobra.Command {
 it, prints what each answered, and then lets it serve: from one moment to the
 next, on every broker. If a node refuses it or is not heard in time, what serves
 goes on, and the command fails. A version that is older than the one that
-serves, costs over fifty times as much, or lacks a weight that an experiment
-sets, is published but serves only with --serve.`,
+serves, or costs over fifty times as much, is published but serves only with
+--serve. One that lacks a weight which a variant of an experiment sets does not
+serve while there is that experiment.`,
 		Args: cobra.ExactArgs(1),
 	}, func(ctx context.Context, r *rollout, args []string) error {
 		m, pack, err := packToPush(args[0], *avsc)
@@ -193,6 +193,9 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 	case hold != "" && !p.serve:
 		fmt.Fprintf(r.out, "%s is published and does not serve: %s; add --serve to let it serve all the same\n", v, hold)
 	default:
+		if err := r.keepsWeights(ctx, v); err != nil {
+			return fmt.Errorf("%s is published and does not serve: %w", v, err)
+		}
 		if hold != "" {
 			fmt.Fprintf(r.out, "%s: %s\n", v, hold)
 		}
@@ -274,44 +277,10 @@ func (r *rollout) hold(ctx context.Context, m *relevance.Model, serving, next cl
 	if m == nil {
 		return "" // what it costs is known to the nodes alone, which bound it
 	}
-	if why := r.unfit(ctx, m); why != "" {
-		return why
-	}
 	if pack, err := r.pack(ctx, serving); err == nil {
 		if now, err := relevance.Validate(pack, relevance.ShippedSchemas()); err == nil {
 			if err := m.MuchSlower(now); err != nil {
 				return err.Error()
-			}
-		}
-	}
-	return ""
-}
-
-// unfit says which experiment sets weights that a version does not have: its
-// viewers would be refused. "" for none.
-func (r *rollout) unfit(ctx context.Context, m *relevance.Model) string {
-	documents, err := r.feeds.cluster.Artefacts(ctx, experiments.Kind)
-	if err != nil {
-		return err.Error()
-	}
-	st, err := (&experiments.Store{Documents: documents}).Read(ctx)
-	if err != nil {
-		return err.Error()
-	}
-	feeds, err := r.feeds.definitions(ctx)
-	if err != nil {
-		return err.Error()
-	}
-	for _, d := range st.Set.Experiments() {
-		e := &d.Experiment
-		for i := range e.Variants {
-			s := &e.Variants[i].Set
-			of := s.Model == m.Name() || s.Model == "" && slices.ContainsFunc(e.Feeds, func(f string) bool { return feeds[f].Model == m.Name() })
-			if e.State == experiment.Stopped || !of || len(s.Weights) == 0 {
-				continue
-			}
-			if _, err := m.Weighted(s.Weights); err != nil {
-				return fmt.Sprintf("experiment %s sets weights of it: %v", e.Name, err)
 			}
 		}
 	}
@@ -466,7 +435,7 @@ func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
 	if why == "" {
 		return nil
 	}
-	if err := r.failed.Release(ctx, v); err != nil {
+	if err := r.failed.Release(ctx, r.models, v, r.who); err != nil {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s is asked for again; it was condemned: %s\n", v, why)
@@ -499,6 +468,9 @@ func (r *rollout) history(ctx context.Context, name string) error {
 
 func (r *rollout) rollback(ctx context.Context, name string) error {
 	before, _ := r.models.Served(name)
+	if err := r.keepsWeightsBack(ctx, name); err != nil {
+		return err
+	}
 	v, err := r.models.Rollback(ctx, name, r.who)
 	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
 		return fmt.Errorf("no version of model %s that is still there served before %s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, name, err)
@@ -542,7 +514,7 @@ func (r *rollout) drop(ctx context.Context, name, version string) error {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s is dropped\n", v)
-	return r.failed.Release(ctx, v)
+	return r.failed.Forget(ctx, v)
 }
 
 // feedsThatName returns the feeds of the cluster whose model or shadow has a

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance"
 )
@@ -328,6 +327,11 @@ func TestCondemnedVersions(t *testing.T) {
 	if out := s.out.String(); !strings.Contains(out, "likes 2 is asked for again; it was condemned: it panicked") || strings.Contains(listed(), "condemned") {
 		t.Errorf("released\n%s", out)
 	}
+	s.out.Reset()
+	s.check(s.history(t.Context(), "likes"))
+	if out := s.out.String(); strings.Count(out, "release") != 1 || !strings.Contains(out[strings.Index(out, "release"):], whoami()) {
+		t.Errorf("history says\n%s", out)
+	}
 	if err := s.release(t.Context(), "likes", "2"); err == nil || !strings.Contains(err.Error(), "not condemned") {
 		t.Errorf("released twice: %v", err)
 	}
@@ -357,39 +361,4 @@ func TestPushTellsWhatRecordsLack(t *testing.T) {
 	if err != nil || !strings.Contains(out, "note: no post of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {
 		t.Errorf("%v:\n%s", err, out)
 	}
-}
-
-// TestPushHoldsForWeights: a version that lacks a weight which an experiment sets
-// does not serve by itself.
-func TestPushHoldsForWeights(t *testing.T) {
-	s := newStage(t, "n1")
-	s.answer("n1", admits)
-	if _, err := s.pushed("1", "1", push{}); err != nil {
-		t.Fatal(err)
-	}
-	documents, err := s.cl.Artefacts(t.Context(), experiments.Kind)
-	s.check(err)
-	weighted := strings.NewReplacer("limit: 30", "model: likes, weights: {clicks: 2}").Replace(fresher)
-	define := func(src string) { // as another version of the model let it be
-		t.Helper()
-		v, _, err := documents.Publish(t.Context(), "ranking", "", []byte(src), "a test")
-		s.check(err)
-		s.check(documents.Serve(t.Context(), v, nil, "a test"))
-	}
-	define(weighted)
-	out, err := s.pushed("2", "2", push{})
-	if err != nil || !strings.Contains(out, "experiment fresher sets weights of it: ") || !strings.Contains(out, `no parameter "clicks"`) {
-		t.Errorf("%v\n%s", err, out)
-	}
-	s.serves("1")
-	define(strings.Replace(weighted, "draft", "stopped", 1))
-	if out, err = s.pushed("3", "3", push{}); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-	s.serves("3")
-	define(weighted)
-	if out, err = s.pushed("4", "4", push{serve: true}); err != nil || !strings.Contains(out, "experiment fresher") {
-		t.Errorf("%v\n%s", err, out)
-	}
-	s.serves("4")
 }

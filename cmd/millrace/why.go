@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +21,8 @@ func whyCommand() *cobra.Command {
 outside the window or not asked for, which clause of the filter dropped it and
 by what values, how far below the cut it scores, which records of its entity or
 object are shown instead, whether an earlier page showed it, or whether the
-partition that has it did not answer. Ask with the flags of millrace feed.`,
+partition that has it did not answer; and the variants of experiments that its
+entity has, and the viewer. Ask with the flags of millrace feed.`,
 		Example: `  millrace why --record post:17 --feed home --viewer member:9 --entities member:1,member:3`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
@@ -61,7 +63,10 @@ func printWhy(w io.Writer, record string, resp *feedv1.WhyResponse) {
 		fmt.Fprintf(w, "Whether it was refused: millrace deadletters list --containing %s\n", record)
 	}
 	for _, f := range resp.Findings {
-		fmt.Fprintf(w, "%s in %s/%s: %s: %s\n", record, f.Entity, f.Type, f.Stage, f.Detail)
+		fmt.Fprintf(w, "%s in %s/%s: %s: %s%s\n", record, f.Entity, f.Type, f.Stage, f.Detail, variantsText(f.Variants))
+	}
+	if of := resp.Receipt.GetVariants(); len(of) > 0 {
+		fmt.Fprintf(w, "The viewer has %s\n", strings.TrimPrefix(variantsText(of), "; "))
 	}
 	if missing := resp.Coverage.GetMissing(); len(missing) > 0 {
 		fmt.Fprintf(w, "%d of %d partitions did not answer\n", len(missing), resp.Coverage.GetPartitionsAsked())

@@ -1,6 +1,10 @@
 package query
 
-import "time"
+import (
+	"time"
+
+	"github.com/millrace/millrace/relevance"
+)
 
 // measuredItems is how many items of a ranking are looked at for features that
 // they lack: the question is asked of many answers, and each look evaluates the
@@ -20,23 +24,19 @@ func (q *Query) Measured() Measured {
 	return Measured{Took: q.spent.time, Scored: q.stages.Scored, Lacking: q.lacking, Looked: min(q.looked, measuredItems)}
 }
 
-// MeasuredBeside returns the same of the models that ranked beside it at last,
-// in their order. Those that score together share what that took by what each
-// is estimated to cost.
-func (q *Query) MeasuredBeside() (all []Measured) {
-	sum := 0.0
-	for _, r := range q.beside {
-		if r.measures != nil {
-			sum += float64(r.measures.Cost())
+// MeasuredBeside returns the same of the models of j, which ranked beside it at
+// last, in their order. What their scoring took together is divided among them.
+func (q *Query) MeasuredBeside(j *relevance.Joint) (all []Measured) {
+	upTo, charged := 0.0, time.Duration(0)
+	shares := j.Shares()
+	for i, r := range q.beside[:len(shares)] {
+		upTo += shares[i]
+		took := time.Duration(float64(q.besideTook) * upTo)
+		if i == len(shares)-1 {
+			took = q.besideTook // whatever was rounded
 		}
-	}
-	for _, r := range q.beside {
-		if r.measures == nil {
-			break
-		}
-		m := Measured{Scored: r.stages.Scored, Lacking: r.lacking, Looked: min(r.looked, measuredItems)}
-		m.Took = time.Duration(float64(q.besideTook) * float64(r.measures.Cost()) / sum)
-		all = append(all, m)
+		all = append(all, Measured{Took: took - charged, Scored: r.stages.Scored, Lacking: r.lacking, Looked: min(r.looked, measuredItems)})
+		charged = took
 	}
 	return all
 }

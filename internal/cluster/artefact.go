@@ -34,6 +34,7 @@ const (
 	Served     Change = "serve"
 	RolledBack Change = "rollback"
 	Dropped    Change = "drop"
+	Released   Change = "release" // it was condemned; see [Condemned.Release]
 )
 
 // Event is a change of an artefact.
@@ -310,8 +311,9 @@ func (a *Artefacts) Settle(ctx context.Context) error {
 }
 
 // ServeAt lets a version serve if no artefact of the kind has changed since
-// revision; else it gives [ErrMoved]: what was looked at is no longer so.
-func (a *Artefacts) ServeAt(ctx context.Context, v Version, revision int64, who string) error {
+// revision; else it gives [ErrMoved]: what was looked at is no longer so. With,
+// which may be nil, changes too.
+func (a *Artefacts) ServeAt(ctx context.Context, v Version, revision int64, with *With, who string) error {
 	moved := refuse(ErrMoved, millrace.ReasonInvalid, "version", "look at them and try again", "somebody else has changed the %s at the same time", a.kind)
 	tried := false
 	return a.change(ctx, v.Name, func(l *ledger) (edit, error) {
@@ -324,7 +326,7 @@ func (a *Artefacts) ServeAt(ctx context.Context, v Version, revision int64, who 
 		}
 		tried = true
 		l.serve(e, who)
-		return edit{made: true, needs: e.Sum, since: revision}, nil
+		return edit{made: true, needs: e.Sum, since: revision, with: with}, nil
 	})
 }
 
@@ -378,6 +380,7 @@ type edit struct {
 	made  bool
 	needs string // the sum of the version whose bytes must be there; "": none
 	since int64  // the revision after which nothing of the kind may have changed; 0: anything may
+	with  *With  // what changes too; nil: nothing
 }
 
 var unchanged edit
@@ -445,7 +448,17 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(a.partKey(name, did.needs, i)), ">", 0))
 		}
 	}
-	put, err := a.c.etcd.Txn(ctx).If(conditions...).Then(clientv3.OpPut(a.docs.key(name), body)).Commit()
+	changes := []clientv3.Op{clientv3.OpPut(a.docs.key(name), body)}
+	if w := did.with; w != nil {
+		same, change, err := w.Documents.prepare(ctx, w.Name, w.By)
+		if err != nil {
+			return 0, err
+		}
+		if conditions = append(conditions, same); change != nil {
+			changes = append(changes, *change)
+		}
+	}
+	put, err := a.c.etcd.Txn(ctx).If(conditions...).Then(changes...).Commit()
 	if err != nil || !put.Succeeded {
 		return 0, err
 	}

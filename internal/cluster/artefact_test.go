@@ -289,6 +289,37 @@ func TestArtefactsChangedByManyAtOnce(t *testing.T) {
 	}
 }
 
+// A document changes with what serves in one transaction, or neither does.
+func TestArtefactServesWithADocument(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	a, err := c.Artefacts(ctx, "experiments")
+	check(t, err)
+	docs, err := c.Documents(ctx, "decisions")
+	check(t, err)
+	v, _, err := a.Publish(ctx, "a", "", []byte("1"), "somebody")
+	check(t, err)
+	at := a.Revision()
+	no := errors.New("no")
+	if err := a.ServeAt(ctx, v, at, &cluster.With{Documents: docs, Name: "e", By: func(string) (string, error) { return "", no }}, "somebody"); !errors.Is(err, no) {
+		t.Errorf("%v", err)
+	}
+	others := func(body string) (string, error) { // who are quicker
+		check(t, docs.Change(ctx, "e", func(body string) (string, error) { return body + "x", nil }))
+		return body + "y", nil
+	}
+	refused(t, a.ServeAt(ctx, v, at, &cluster.With{Documents: docs, Name: "e", By: others}, "somebody"), cluster.ErrMoved, "")
+	if _, serves := a.Served("a"); serves {
+		t.Error("it serves without its document")
+	}
+	check(t, a.ServeAt(ctx, v, at, &cluster.With{Documents: docs, Name: "e", By: func(body string) (string, error) { return body + "y", nil }}, "somebody"))
+	await(t, "the document is written", docs.Changed, func() bool { return docs.Current()["e"].Body == "xy" })
+	if now := docs.Current()["e"].Version; now != a.Revision() {
+		t.Errorf("the document is of %d, and what serves of %d", now, a.Revision())
+	}
+}
+
 // A version serves only if nothing of its kind has changed since it was looked
 // at.
 func TestArtefactServesAsItWasSeen(t *testing.T) {
@@ -301,13 +332,13 @@ func TestArtefactServesAsItWasSeen(t *testing.T) {
 	seen := a.Revision()
 	other, _, err := a.Publish(ctx, "b", "", []byte("1"), "somebody")
 	check(t, err)
-	refused(t, a.ServeAt(ctx, first, seen, "somebody"), cluster.ErrMoved, "at the same time")
-	check(t, a.ServeAt(ctx, first, a.Revision(), "somebody"))
+	refused(t, a.ServeAt(ctx, first, seen, nil, "somebody"), cluster.ErrMoved, "at the same time")
+	check(t, a.ServeAt(ctx, first, a.Revision(), nil, "somebody"))
 	if v, ok := a.Served("a"); !ok || v != first {
 		t.Errorf("%v serves", v)
 	}
 	seen = a.Revision()
-	check(t, a.ServeAt(ctx, other, seen, "somebody"))
-	refused(t, a.ServeAt(ctx, other, seen, "somebody"), cluster.ErrMoved, "at the same time")
-	refused(t, a.ServeAt(ctx, cluster.Version{Name: "b", Version: "7", Sum: "x"}, a.Revision(), "somebody"), cluster.ErrNoVersion, "")
+	check(t, a.ServeAt(ctx, other, seen, nil, "somebody"))
+	refused(t, a.ServeAt(ctx, other, seen, nil, "somebody"), cluster.ErrMoved, "at the same time")
+	refused(t, a.ServeAt(ctx, cluster.Version{Name: "b", Version: "7", Sum: "x"}, a.Revision(), nil, "somebody"), cluster.ErrNoVersion, "")
 }

@@ -107,18 +107,48 @@ func (d *Condemned) Condemn(ctx context.Context, v Version, why, who string) err
 	})
 }
 
-// Release lets a version be asked for again. One that is not condemned is no
-// error.
-func (d *Condemned) Release(ctx context.Context, v Version) error {
-	return d.change(ctx, v, false, func(all []Condemnation) []Condemnation {
-		return slices.DeleteFunc(all, func(x Condemnation) bool { return x.Sum == v.Sum })
+// Release lets a version of models be asked for again, whose history keeps who
+// did so.
+func (d *Condemned) Release(ctx context.Context, models *Artefacts, v Version, who string) error {
+	err := models.change(ctx, v.Name, func(l *ledger) (edit, error) {
+		e, ok := l.find(v.Sum)
+		if !ok || e.Version != v.Version {
+			return unchanged, models.unknown(v.Name, v.Version)
+		}
+		l.note(Released, e, who)
+		return edit{made: true, with: &With{d.docs, v.Name, editing(without(v))}}, nil
 	})
+	if err == nil {
+		d.await(ctx, v, false)
+	}
+	return err
+}
+
+// Forget says no more of a version that is dropped. One that is not condemned is
+// no error.
+func (d *Condemned) Forget(ctx context.Context, v Version) error {
+	return d.change(ctx, v, false, without(v))
+}
+
+func without(v Version) func([]Condemnation) []Condemnation {
+	return func(all []Condemnation) []Condemnation {
+		return slices.DeleteFunc(all, func(x Condemnation) bool { return x.Sum == v.Sum })
+	}
 }
 
 // change replaces what is said of a name. It returns once this watcher has the
 // change too.
 func (d *Condemned) change(ctx context.Context, v Version, condemned bool, by func([]Condemnation) []Condemnation) error {
-	err := d.docs.Change(ctx, v.Name, func(body string) (string, error) {
+	err := d.docs.Change(ctx, v.Name, editing(by))
+	if err == nil {
+		d.await(ctx, v, condemned)
+	}
+	return err
+}
+
+// editing does by to a document.
+func editing(by func([]Condemnation) []Condemnation) func(body string) (string, error) {
+	return func(body string) (string, error) {
 		all, err := parseCondemned(body)
 		if err != nil {
 			return "", err
@@ -128,11 +158,7 @@ func (d *Condemned) change(ctx context.Context, v Version, condemned bool, by fu
 		}
 		next, err := json.Marshal(all)
 		return string(next), err
-	})
-	if err == nil {
-		d.await(ctx, v, condemned)
 	}
-	return err
 }
 
 // await returns when this watcher says of a version what it should; at the

@@ -166,9 +166,6 @@ func (d *Documents) Delete(ctx context.Context, name string) error {
 // being none; it is asked again after others have changed the same. An error of
 // the function changes nothing.
 func (d *Documents) Change(ctx context.Context, name string, by func(body string) (string, error)) error {
-	if err := validID(name); err != nil {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
-	}
 	for range maxChanges {
 		if done, err := d.tryChange(ctx, name, by); done || err != nil {
 			return err
@@ -182,28 +179,49 @@ func (d *Documents) Change(ctx context.Context, name string, by func(body string
 func (d *Documents) tryChange(ctx context.Context, name string, by func(body string) (string, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	failed := func(err error) error { return fmt.Errorf("cluster: %s %s: %w", d.kind, name, err) }
+	same, change, err := d.prepare(ctx, name, by)
+	if err != nil || change == nil {
+		return true, err
+	}
+	put, err := d.c.etcd.Txn(ctx).If(same).Then(*change).Commit()
+	if err != nil {
+		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, away(err))
+	}
+	return put.Succeeded, nil
+}
+
+// prepare reads a document and returns what changes it, nil for no change, and
+// the condition that nobody else has changed it.
+func (d *Documents) prepare(ctx context.Context, name string, by func(body string) (string, error)) (same clientv3.Cmp, change *clientv3.Op, err error) {
+	if err := validID(name); err != nil {
+		return same, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
+	}
 	got, err := d.c.etcd.Get(ctx, d.key(name))
 	if err != nil {
-		return false, failed(away(err))
+		return same, nil, fmt.Errorf("cluster: %s %s: %w", d.kind, name, away(err))
 	}
 	body, revision := "", int64(0)
 	if len(got.Kvs) > 0 {
 		body, revision = string(got.Kvs[0].Value), got.Kvs[0].ModRevision
 	}
+	same = clientv3.Compare(clientv3.ModRevision(d.key(name)), "=", revision)
 	next, err := by(body)
 	if err != nil || next == body {
-		return true, err
+		return same, nil, err
 	}
 	op := clientv3.OpDelete(d.key(name))
 	if next != "" {
 		op = clientv3.OpPut(d.key(name), next)
 	}
-	put, err := d.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(d.key(name)), "=", revision)).Then(op).Commit()
-	if err != nil {
-		return false, failed(away(err))
-	}
-	return put.Succeeded, nil
+	return same, &op, nil
+}
+
+// With is a change of a document that is made with one of an artefact: both in
+// one transaction, or neither.
+type With struct {
+	Documents *Documents
+	Name      string
+	By        func(body string) (string, error) // as of [Documents.Change]
 }
 
 // each calls follow now, and whenever the documents have changed, until ctx or

@@ -22,6 +22,9 @@ type Store struct {
 	Documents *cluster.Artefacts // of [Kind]
 	Known     experiment.Known
 	Who       string // as the history says it
+	// With is a document that changes with each of them, in one transaction; nil:
+	// none.
+	With *cluster.With
 }
 
 // State is all documents as they were at one moment.
@@ -195,7 +198,7 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		if !maps.Equal(s.Documents.Serving(), st.Versions) {
 			continue
 		}
-		if err := s.Documents.ServeAt(ctx, c.Version, at, s.Who); !errors.Is(err, cluster.ErrMoved) {
+		if err := s.Documents.ServeAt(ctx, c.Version, at, s.With, s.Who); !errors.Is(err, cluster.ErrMoved) {
 			return c, err
 		}
 	}

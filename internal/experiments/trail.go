@@ -3,6 +3,7 @@ package experiments
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,12 +35,14 @@ type Look struct {
 	Inputs []string  `json:"inputs,omitempty"`
 }
 
-// Decision is a step that a coordinator took, and by what.
+// Decision is a step that a coordinator took, or what a person said to the next
+// one, and by what.
 type Decision struct {
 	When   time.Time `json:"when"`
 	By     string    `json:"by"`
+	Person bool      `json:"person,omitempty"` // and no coordinator
 	What   string    `json:"what"`
-	Why    string    `json:"why"`
+	Why    string    `json:"why"` // empty: a person gave no reason
 	Inputs []string  `json:"inputs,omitempty"`
 }
 
@@ -97,18 +100,54 @@ func (t *Trails) Look(ctx context.Context, name string, l Look) error {
 	return t.change(ctx, name, false, func(trail *Trail) error { trail.Looked = &l; return nil })
 }
 
-// Decide notes a step.
-func (t *Trails) Decide(ctx context.Context, name string, d Decision) error {
-	d.Why, d.Inputs = short(d.Why), shortInputs(d.Inputs)
-	return t.change(ctx, name, false, func(trail *Trail) error {
-		trail.Decisions = append(trail.Decisions, d)
-		trail.Decisions = trail.Decisions[max(0, len(trail.Decisions)-maxDecisions):]
-		return nil
+// ErrHeld refuses a step that somebody has vetoed.
+var ErrHeld = errors.New("experiments: its next step is held")
+
+// Ramps notes that an experiment is ramped, with the change of its document (see
+// [Store.With]): so there is no step without its reason. It gives [ErrHeld]
+// where there is a veto.
+func (t *Trails) Ramps(name string, d Decision) *cluster.With {
+	return t.with(name, func(body string) (string, error) {
+		trail, err := parseTrail(body)
+		if err != nil || trail.Hold != nil {
+			return "", errors.Join(ErrHeld, err)
+		}
+		return trail.textWith(d)
 	})
 }
 
+// Pauses is Ramps of a pause, which no veto keeps off: a trail that cannot be
+// read stays as it is, and the history of the document alone says why.
+func (t *Trails) Pauses(name string, d Decision) *cluster.With {
+	return t.with(name, func(body string) (string, error) {
+		trail, err := parseTrail(body)
+		if err != nil {
+			return body, nil
+		}
+		return trail.textWith(d)
+	})
+}
+
+func (t *Trails) with(name string, by func(body string) (string, error)) *cluster.With {
+	return &cluster.With{Documents: t.docs, Name: name, By: by}
+}
+
+// textWith returns the text of a trail with one more decision.
+func (t Trail) textWith(d Decision) (string, error) {
+	t.decide(d)
+	text, err := json.Marshal(t)
+	return string(text), err
+}
+
+func (t *Trail) decide(d Decision) {
+	d.Why, d.Inputs = short(d.Why), shortInputs(d.Inputs)
+	t.Decisions = append(t.Decisions, d)
+	t.Decisions = t.Decisions[max(0, len(t.Decisions)-maxDecisions):]
+}
+
 // Hold vetoes the next step of an experiment's ramp, until Resume. One that is
-// held already stays so, for the first reason.
+// held already stays so, for the first reason. Who holds and resumes it is kept
+// among the decisions.
 func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 	h.Why = short(h.Why)
 	return t.change(ctx, name, true, func(trail *Trail) error {
@@ -116,17 +155,19 @@ func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s holds it since %s", trail.Hold.By, trail.Hold.When.Format(time.RFC3339)), WayOut: "let it go on with millrace experiment resume"}
 		}
 		trail.Hold = &h
+		trail.decide(Decision{When: h.When, By: h.By, Person: true, What: "held " + name, Why: h.Why})
 		return nil
 	})
 }
 
 // Resume takes a veto back.
-func (t *Trails) Resume(ctx context.Context, name string) error {
+func (t *Trails) Resume(ctx context.Context, name, by string, when time.Time) error {
 	return t.change(ctx, name, true, func(trail *Trail) error {
 		if trail.Hold == nil {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: "nobody holds it", WayOut: "see millrace experiment status for what it waits for"}
 		}
 		trail.Hold = nil
+		trail.decide(Decision{When: when, By: by, Person: true, What: "resumed " + name})
 		return nil
 	})
 }

@@ -161,6 +161,6 @@ func TestLastGoodOnACluster(t *testing.T) {
 	// What is mended and released ranks again.
 	breaking.Store(false)
 	serving, _ := r.models.Served("likes")
-	r.check(condemned.Release(ctx, serving))
+	r.check(condemned.Release(ctx, r.models, serving, "test"))
 	r.check(r.c.wait(ctx, func() error { return spoken("3", "") }))
 }

@@ -170,7 +170,7 @@ func TestDiff(t *testing.T) {
 			"experiment fresher: forced alice treatment → control", "experiment fresher: forced bob none → control", "experiment fresher: no unit moves",
 		}},
 		{second, "layers: [{name: other, salt: x, unit: entity}]", []string{
-			"layer density: it is removed", "layer other: it is new, of unit entity", "experiment tighter: it is removed, which was running",
+			"layer density: it is removed", "layer other: it is new, of unit entity: no coordinator ramps or guards its experiments, and experiment status does not compare them, for viewers are what is counted", "experiment tighter: it is removed, which was running",
 			"experiment tighter: slots 0-9999, draws 0-1999 (20 % of all units) leave off", "experiment tighter: slots 0-9999, draws 2000-9999 (80 % of all units) leave on",
 		}},
 	} {

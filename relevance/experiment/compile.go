@@ -6,12 +6,10 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
-	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/slot"
 )
 
@@ -560,31 +558,6 @@ func (c *compiler) checkKnown(e *compiled) {
 			if err := c.known.CheckFilter(*v.Set.Filter); err != nil {
 				c.faultf(e.at, at+".filter", "", "%v", err)
 			}
-		}
-	}
-}
-
-// checkWeights refuses what are no parameters of the model that they are set of.
-// One that does not serve is told already.
-func (c *compiler) checkWeights(e *compiled, s *Sets, at string) {
-	if len(s.Weights) == 0 || s.Model != "" && !c.known.HasModel(s.Model) {
-		return
-	}
-	feeds := e.Feeds
-	if s.Model != "" {
-		feeds = feeds[:1] // of which it is the same
-	}
-	for _, name := range feeds {
-		if !c.known.HasFeed(name) {
-			continue
-		}
-		err := c.known.CheckWeights(name, s.Model, s.Weights)
-		var why *millrace.Error
-		switch {
-		case errors.As(err, &why):
-			c.faultf(e.at, at+".weights", why.WayOut, "%s", why.Detail)
-		case err != nil:
-			c.faultf(e.at, at+".weights", "", "%v", err)
 		}
 	}
 }

@@ -36,6 +36,8 @@ func namesOf[T any](old, next []T, name func(T) string) []string {
 
 func diffLayer(old, next *layer) (texts []string) {
 	switch {
+	case old == nil && next.kind == ofEntity:
+		return []string{"it is new, of unit entity: no coordinator ramps or guards its experiments, and experiment status does not compare them, for viewers are what is counted"}
 	case old == nil:
 		return []string{fmt.Sprintf("it is new, of unit %s", next.Unit)}
 	case next == nil:

@@ -168,8 +168,7 @@ type Known interface {
 	IsPrivate(feed string) bool
 	// CheckFilter returns why index nodes would refuse a filter, or nil.
 	CheckFilter(src string) error
-	// CheckWeights returns why index nodes would refuse weights of a model, or of
-	// a feed's own if none is named, or nil.
+	// CheckWeights is a [Weighing] that says why index nodes would refuse.
 	CheckWeights(feed, model string, set map[string]float64) error
 }
 

@@ -2068,7 +2068,10 @@ type Finding struct {
 	// Of shown: its place in the answer, from 1. Of deduplicated: that of the item.
 	Place int32 `protobuf:"varint,12,opt,name=place,proto3" json:"place,omitempty"`
 	// Of deduplicated: the item names it under "also".
-	Also          bool `protobuf:"varint,13,opt,name=also,proto3" json:"also,omitempty"`
+	Also bool `protobuf:"varint,13,opt,name=also,proto3" json:"also,omitempty"`
+	// The variant of each experiment that the entity has, where a layer divides
+	// entities. Those of the viewer are in the receipt.
+	Variants      map[string]string `protobuf:"bytes,14,rep,name=variants,proto3" json:"variants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2192,6 +2195,13 @@ func (x *Finding) GetAlso() bool {
 		return x.Also
 	}
 	return false
+}
+
+func (x *Finding) GetVariants() map[string]string {
+	if x != nil {
+		return x.Variants
+	}
+	return nil
 }
 
 // Rival is a candidate that ranks above another.
@@ -2588,7 +2598,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x125\n" +
 	"\bfindings\x18\x03 \x03(\v2\x19.millrace.feed.v1.FindingR\bfindings\x126\n" +
 	"\bcoverage\x18\x04 \x01(\v2\x1a.millrace.feed.v1.CoverageR\bcoverage\x123\n" +
-	"\areceipt\x18\x05 \x01(\v2\x19.millrace.feed.v1.ReceiptR\areceipt\"\x91\x03\n" +
+	"\areceipt\x18\x05 \x01(\v2\x19.millrace.feed.v1.ReceiptR\areceipt\"\x93\x04\n" +
 	"\aFinding\x12\x16\n" +
 	"\x06entity\x18\x01 \x01(\tR\x06entity\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
@@ -2603,7 +2613,11 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	" \x01(\x03R\x04rank\x12/\n" +
 	"\x06rivals\x18\v \x03(\v2\x17.millrace.feed.v1.RivalR\x06rivals\x12\x14\n" +
 	"\x05place\x18\f \x01(\x05R\x05place\x12\x12\n" +
-	"\x04also\x18\r \x01(\bR\x04alsoB\b\n" +
+	"\x04also\x18\r \x01(\bR\x04also\x12C\n" +
+	"\bvariants\x18\x0e \x03(\v2'.millrace.feed.v1.Finding.VariantsEntryR\bvariants\x1a;\n" +
+	"\rVariantsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
 	"\x06_score\"\x89\x01\n" +
 	"\x05Rival\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -2634,7 +2648,7 @@ func file_millrace_feed_v1_feed_proto_rawDescGZIP() []byte {
 	return file_millrace_feed_v1_feed_proto_rawDescData
 }
 
-var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_millrace_feed_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	(*GetFeedRequest)(nil),        // 0: millrace.feed.v1.GetFeedRequest
 	(*Viewer)(nil),                // 1: millrace.feed.v1.Viewer
@@ -2664,33 +2678,34 @@ var file_millrace_feed_v1_feed_proto_goTypes = []any{
 	nil,                           // 25: millrace.feed.v1.Viewer.AttributesEntry
 	nil,                           // 26: millrace.feed.v1.Viewer.FeaturesEntry
 	nil,                           // 27: millrace.feed.v1.Receipt.VariantsEntry
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),       // 29: google.protobuf.Struct
-	(*structpb.Value)(nil),        // 30: google.protobuf.Value
+	nil,                           // 28: millrace.feed.v1.Finding.VariantsEntry
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),       // 30: google.protobuf.Struct
+	(*structpb.Value)(nil),        // 31: google.protobuf.Value
 }
 var file_millrace_feed_v1_feed_proto_depIdxs = []int32{
 	1,  // 0: millrace.feed.v1.GetFeedRequest.viewer:type_name -> millrace.feed.v1.Viewer
-	28, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
-	28, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
-	28, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
+	29, // 1: millrace.feed.v1.GetFeedRequest.from:type_name -> google.protobuf.Timestamp
+	29, // 2: millrace.feed.v1.GetFeedRequest.to:type_name -> google.protobuf.Timestamp
+	29, // 3: millrace.feed.v1.GetFeedRequest.as_of:type_name -> google.protobuf.Timestamp
 	25, // 4: millrace.feed.v1.Viewer.attributes:type_name -> millrace.feed.v1.Viewer.AttributesEntry
 	26, // 5: millrace.feed.v1.Viewer.features:type_name -> millrace.feed.v1.Viewer.FeaturesEntry
 	3,  // 6: millrace.feed.v1.GetFeedResponse.items:type_name -> millrace.feed.v1.Item
 	8,  // 7: millrace.feed.v1.GetFeedResponse.coverage:type_name -> millrace.feed.v1.Coverage
 	10, // 8: millrace.feed.v1.GetFeedResponse.receipt:type_name -> millrace.feed.v1.Receipt
 	14, // 9: millrace.feed.v1.GetFeedResponse.explain:type_name -> millrace.feed.v1.Explain
-	28, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
-	29, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
+	29, // 10: millrace.feed.v1.Item.time:type_name -> google.protobuf.Timestamp
+	30, // 11: millrace.feed.v1.Item.record:type_name -> google.protobuf.Struct
 	7,  // 12: millrace.feed.v1.Item.also:type_name -> millrace.feed.v1.Also
 	4,  // 13: millrace.feed.v1.Item.explain:type_name -> millrace.feed.v1.ItemExplain
 	6,  // 14: millrace.feed.v1.ItemExplain.features:type_name -> millrace.feed.v1.Contribution
 	5,  // 15: millrace.feed.v1.ItemExplain.shadow:type_name -> millrace.feed.v1.ShadowScore
-	30, // 16: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
-	28, // 17: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
+	31, // 16: millrace.feed.v1.Contribution.value:type_name -> google.protobuf.Value
+	29, // 17: millrace.feed.v1.Also.time:type_name -> google.protobuf.Timestamp
 	9,  // 18: millrace.feed.v1.Coverage.missing:type_name -> millrace.feed.v1.Missing
 	27, // 19: millrace.feed.v1.Receipt.variants:type_name -> millrace.feed.v1.Receipt.VariantsEntry
 	13, // 20: millrace.feed.v1.Receipt.applied:type_name -> millrace.feed.v1.Applied
-	28, // 21: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
+	29, // 21: millrace.feed.v1.Receipt.as_of:type_name -> google.protobuf.Timestamp
 	12, // 22: millrace.feed.v1.Receipt.draft:type_name -> millrace.feed.v1.Draft
 	11, // 23: millrace.feed.v1.Receipt.entity_variants:type_name -> millrace.feed.v1.EntityVariant
 	18, // 24: millrace.feed.v1.Explain.calls:type_name -> millrace.feed.v1.NodeCall
@@ -2701,22 +2716,23 @@ var file_millrace_feed_v1_feed_proto_depIdxs = []int32{
 	21, // 29: millrace.feed.v1.WhyResponse.findings:type_name -> millrace.feed.v1.Finding
 	8,  // 30: millrace.feed.v1.WhyResponse.coverage:type_name -> millrace.feed.v1.Coverage
 	10, // 31: millrace.feed.v1.WhyResponse.receipt:type_name -> millrace.feed.v1.Receipt
-	28, // 32: millrace.feed.v1.Finding.time:type_name -> google.protobuf.Timestamp
+	29, // 32: millrace.feed.v1.Finding.time:type_name -> google.protobuf.Timestamp
 	23, // 33: millrace.feed.v1.Finding.clause:type_name -> millrace.feed.v1.FilterClause
 	22, // 34: millrace.feed.v1.Finding.rivals:type_name -> millrace.feed.v1.Rival
-	28, // 35: millrace.feed.v1.Rival.time:type_name -> google.protobuf.Timestamp
-	24, // 36: millrace.feed.v1.FilterClause.operands:type_name -> millrace.feed.v1.Operand
-	30, // 37: millrace.feed.v1.Operand.value:type_name -> google.protobuf.Value
-	30, // 38: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
-	0,  // 39: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
-	19, // 40: millrace.feed.v1.FeedService.Why:input_type -> millrace.feed.v1.WhyRequest
-	2,  // 41: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
-	20, // 42: millrace.feed.v1.FeedService.Why:output_type -> millrace.feed.v1.WhyResponse
-	41, // [41:43] is the sub-list for method output_type
-	39, // [39:41] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	28, // 35: millrace.feed.v1.Finding.variants:type_name -> millrace.feed.v1.Finding.VariantsEntry
+	29, // 36: millrace.feed.v1.Rival.time:type_name -> google.protobuf.Timestamp
+	24, // 37: millrace.feed.v1.FilterClause.operands:type_name -> millrace.feed.v1.Operand
+	31, // 38: millrace.feed.v1.Operand.value:type_name -> google.protobuf.Value
+	31, // 39: millrace.feed.v1.Viewer.AttributesEntry.value:type_name -> google.protobuf.Value
+	0,  // 40: millrace.feed.v1.FeedService.GetFeed:input_type -> millrace.feed.v1.GetFeedRequest
+	19, // 41: millrace.feed.v1.FeedService.Why:input_type -> millrace.feed.v1.WhyRequest
+	2,  // 42: millrace.feed.v1.FeedService.GetFeed:output_type -> millrace.feed.v1.GetFeedResponse
+	20, // 43: millrace.feed.v1.FeedService.Why:output_type -> millrace.feed.v1.WhyResponse
+	42, // [42:44] is the sub-list for method output_type
+	40, // [40:42] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_millrace_feed_v1_feed_proto_init() }
@@ -2732,7 +2748,7 @@ func file_millrace_feed_v1_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_feed_v1_feed_proto_rawDesc), len(file_millrace_feed_v1_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/relevance"
+)
+
+// ratePack makes a pack of a version of the model rate, with one feature.
+func (s *stage) ratePack(version, feature string) string {
+	s.Helper()
+	dir := s.TempDir()
+	for name, text := range map[string]string{
+		relevance.SpecFile:   fmt.Sprintf("name: rate\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {%s: record.likes}\nscorer: linear\nparameters: {weights: {%s: 2}}\n", version, feature, feature),
+		relevance.GoldenFile: fmt.Sprintf(`{"features":{"%s":1},"score":2,"record":{"likes":1}}`, feature),
+		relevance.CardFile:   "Rate.\n",
+	} {
+		s.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	s.check(err)
+	return dir
+}
+
+// What weights of a variant lean on does not change under them: neither the model
+// of a feed nor the version of a model, whichever command would do it, until the
+// experiment has stopped.
+func TestChangesKeepWeights(t *testing.T) {
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	define := func(model string, limit int) []string {
+		return []string{"feed", "define", s.file("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", model, limit))}
+	}
+	push := func(version, feature string, more ...string) []string {
+		return append([]string{"model", "push", s.ratePack(version, feature), "--timeout", "1m"}, more...)
+	}
+	experiment := func(sets string) []string {
+		return []string{"experiment", "define", s.file("ranking.yaml", strings.Replace(fresher, "limit: 30", sets, 1))}
+	}
+	must := func(args ...string) {
+		t.Helper()
+		if out, err := s.run(args...); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	must(push("1", "likes")...)
+	must(push("2", "clicks")...)
+	must(define("recency", 10)...)
+	must(define("rate", 10)...)
+	if _, err := s.run(experiment("weights: {cliks: 3}")...); err == nil || !strings.Contains(err.Error(), `model rate 2 has no parameter "cliks"; did you mean clicks?`) {
+		t.Errorf("%v", err)
+	}
+	const onHome = "variant treatment of experiment fresher sets weights on feed home, and model %s has no parameter \"clicks\"; stop or change fresher first"
+	for _, sets := range []string{"weights: {clicks: 3}", "model: rate, weights: {clicks: 3}"} {
+		must(experiment(sets)...)
+		ofFeed := !strings.Contains(sets, "model")
+		for _, c := range []struct {
+			args   []string
+			lacks  string // the model that would
+			serves string // in the end
+			feed   bool   // it changes a feed, and no model
+		}{
+			{define("recency", 10), "recency 1", "2", true},
+			{[]string{"feed", "rollback", "home"}, "recency 1", "2", true},
+			{[]string{"feed", "drop", "home"}, "home 1", "2", true},
+			{push("3", "likes"), "rate 3", "2", false},
+			{push("3", "likes", "--serve"), "rate 3", "2", false},
+			{push("3", "likes", "--no-serve"), "", "2", false},
+			{[]string{"model", "rollback", "rate"}, "rate 1", "2", false},
+			{push("4", "clicks"), "", "4", false},
+			{[]string{"model", "rollback", "rate"}, "", "2", false},
+			{define("rate", 20), "", "2", true},
+			{[]string{"feed", "rollback", "home"}, "", "2", true},
+		} {
+			if c.feed && !ofFeed {
+				continue // what the variant names itself does not lean on the feed
+			}
+			_, err := s.run(c.args...)
+			switch want := fmt.Sprintf(onHome, c.lacks); {
+			case c.lacks == "" && err != nil, c.lacks != "" && (err == nil || !strings.Contains(err.Error(), want)):
+				t.Errorf("%s, %v: %v, want %q", sets, c.args, err, want)
+			}
+			if out, err := s.run("model", "list"); err != nil || !strings.Contains(out, fmt.Sprintf("rate     %s        serves", c.serves)) {
+				t.Errorf("%s, %v: %v\n%s", sets, c.args, err, out)
+			}
+			if out, err := s.run("feed", "show", "home"); err != nil || !strings.Contains(out, "model: rate") {
+				t.Errorf("%s, %v: %v\n%s", sets, c.args, err, out)
+			}
+		}
+	}
+	must("experiment", "stop", "fresher")
+	must(push("5", "likes")...)
+	must("feed", "rollback", "home")
+	must("feed", "drop", "home")
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -29,7 +30,10 @@ func (t *trial) hold(ctx context.Context, name, why string) error {
 	if err := t.exists(ctx, name); err != nil {
 		return err
 	}
-	if err := t.trails.Hold(ctx, name, experiments.Hold{When: time.Now().UTC().Truncate(time.Millisecond), By: t.Who, Why: why}); err != nil {
+	hold := func() error {
+		return t.trails.Hold(ctx, name, experiments.Hold{When: time.Now().UTC().Truncate(time.Millisecond), By: t.Who, Why: why})
+	}
+	if err := noted(t.note(ctx), audit.Entry{Act: "hold", On: "experiment " + name, Before: "may be ramped", After: "held: " + why}, hold); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, "experiment %s stays at its share until millrace experiment resume %s\n", name, name)
@@ -40,11 +44,18 @@ func (t *trial) resume(ctx context.Context, name string) error {
 	if err := t.exists(ctx, name); err != nil {
 		return err
 	}
-	if err := t.trails.Resume(ctx, name); err != nil {
+	resume := func() error { return t.trails.Resume(ctx, name) }
+	if err := noted(t.note(ctx), audit.Entry{Act: "resume", On: "experiment " + name, Before: "held", After: "may be ramped"}, resume); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, "experiment %s may be ramped again\n", name)
 	return nil
+}
+
+// note writes down what a trail does not keep: it forgets who held an experiment
+// when that goes on.
+func (t *trial) note(ctx context.Context) func(audit.Entry) error {
+	return func(e audit.Entry) error { return t.cluster.Note(ctx, e) }
 }
 
 func (t *trial) exists(ctx context.Context, name string) error {

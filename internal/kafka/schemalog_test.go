@@ -243,10 +243,10 @@ func testRefuse(t *testing.T, k cluster) {
 	note, activity := schemas.Note(), schemas.Activity()
 	must(t, early.Publish(ctx, note))
 	var fault *millrace.Error
-	if err := RefuseSchema(ctx, k.brokers, k.topics.Schemas, note.Fingerprint()); !errors.As(err, &fault) || fault.Field != "fingerprint" {
+	if err := RefuseSchema(ctx, k.brokers, k.topics.Schemas, note.Fingerprint(), "somebody"); !errors.As(err, &fault) || fault.Field != "fingerprint" {
 		t.Errorf("a known schema: %v", err)
 	}
-	must(t, RefuseSchema(ctx, k.brokers, k.topics.Schemas, activity.Fingerprint()))
+	must(t, RefuseSchema(ctx, k.brokers, k.topics.Schemas, activity.Fingerprint(), "somebody"))
 	late, registry := openLog(t, k)
 	for _, l := range []*SchemaLog{early, late} {
 		must(t, l.Refresh(ctx))
@@ -277,12 +277,12 @@ func TestRetireSchema(t *testing.T) {
 	must(t, early.Publish(ctx, note))
 	var fault *millrace.Error
 	for _, fp := range []millrace.Fingerprint{note.Fingerprint(), next.Fingerprint()} { // the last, and an unknown one
-		if err := RetireSchema(ctx, k.brokers, k.topics.Schemas, fp); !errors.As(err, &fault) || fault.Field != "fingerprint" {
+		if err := RetireSchema(ctx, k.brokers, k.topics.Schemas, fp, "somebody"); !errors.As(err, &fault) || fault.Field != "fingerprint" {
 			t.Errorf("%s: %v", fp, err)
 		}
 	}
 	must(t, early.Publish(ctx, next))
-	must(t, RetireSchema(ctx, k.brokers, k.topics.Schemas, next.Fingerprint()))
+	must(t, RetireSchema(ctx, k.brokers, k.topics.Schemas, next.Fingerprint(), "somebody"))
 	late, lateKnows := openLog(t, k)
 	for name, l := range map[*schemas.Registry]*SchemaLog{earlyKnows: early, lateKnows: late} {
 		must(t, l.Refresh(ctx))

@@ -415,79 +415,101 @@ func (r *rehearsal) picture() map[string]string {
 // refused, and neither the cluster nor its log nor a bucket is another then.
 func TestDryCommandsChangeNothing(t *testing.T) {
 	r := startRehearsal(t)
-	log, bucket := []string{"--brokers", r.Kafka}, []string{"--from", r.bucket}
-	of := []string{"--etcd", r.Etcd}
-	runs := map[string][]string{
-		"record delete": {"a", "--entity", "member:1"}, "cache drop": {"--entity", "member:1"}, "ingest pause": {"node-1", "--for", "1m"}, "ingest resume": {"node-1"},
-		"deadletters replay": append([]string{"0"}, log...), "partition quarantine": {"17", "--node", "node-1", "--why", "doubt"}, "partition release": {"17", "--node", "node-1"},
-		"cluster page-keys": {"--rotate"}, "cluster roll": {"--exec", "touch " + r.touched}, "cluster cancel": nil, "cluster rollback": nil,
-		"node add": {"node-1"}, "node drain": {"node-1"}, "node remove": {"node-1"}, "node replace": {"node-1", "node-2"}, "node restart": {"node-1", "--exec", "touch " + r.touched},
-		"schema refuse": append([]string{"0123456789abcdef"}, log...), "schema retire": append([]string{r.retired.String()}, log...),
-		"topics adopt": append([]string{"--group", "moved"}, log...), "topics forget": append([]string{"--group", "stuck"}, log...),
-		"topics skip": append([]string{"--group", "stuck", "--topic", "posts", "--partition", "0", "--offset", "5"}, log...),
-		"feed drop":   {"news"}, "feed rollback": {"news"}, "model drop": {"likes", "1"}, "model rollback": {"likes"}, "experiment drop": {"ranking"},
-		"backup adopt": append([]string{"lost"}, bucket...), "backup cut-remove": append([]string{"torn"}, bucket...), "backup expire": append([]string{"--keep", "1"}, bucket...),
+	touch, on := " --exec touch\\ "+r.touched, " --node node-1 "
+	log, bucket := " --brokers "+r.Kafka, " --from "+r.bucket
+	runs := map[string]string{
+		"record delete": "a --entity member:1", "cache drop": "--entity member:1", "ingest pause": "node-1 --for 1m --override millrace", "ingest resume": "node-1",
+		"deadletters replay": "0" + log, "partition quarantine": "17 --why doubt --override millrace" + on, "partition release": "19" + on,
+		"cluster page-keys": "--rotate", "cluster roll": touch, "cluster cancel": "", "cluster rollback": "",
+		"node add": "node-1", "node drain": "node-1", "node remove": "node-1", "node replace": "node-1 node-2", "node restart": "node-1" + touch,
+		"schema refuse": "0123456789abcdef" + log, "schema retire": r.retired.String() + log,
+		"topics adopt": "--group moved" + log, "topics forget": "--group stuck" + log, "topics skip": "--group stuck --topic posts --partition 0 --offset 5" + log,
+		"feed drop": "news", "feed rollback": "news", "model drop": "likes 1", "model rollback": "likes", "experiment drop": "ranking",
+		"backup adopt": "lost" + bucket, "backup cut-remove": "torn" + bucket, "backup expire": "--keep 1" + bucket,
 	}
-	refused := map[string]string{ // what the small cluster cannot have done to it
-		"node drain": "no other node may take", "node remove": "node-1", "node replace": "node-2", "partition release": "not quarantined",
+	refused := map[string]string{ // what cannot be done to this cluster
+		"node remove": "node-1 is there", "cluster cancel": "there is nothing to cancel",
 	}
-	r.must(func() error { _, err := r.run("cluster apply --replicas 1 --yes"); return err }())
-	waitFor(r.ctx, t, "the plan to end", func() bool {
-		out, err := r.run("cluster status")
-		return err == nil && strings.Contains(out, "done: ")
-	})
-	refused["cluster cancel"] = "there is nothing to cancel"
-	before := r.picture()
+	r.done("cluster apply --replicas 1 --yes")
+	r.until("done: ")
+	r.done("partition quarantine 19 --why doubt --override millrace --apply --yes" + on)
 	for path, guard := range guards {
 		if guard != isDry {
 			continue
 		}
-		more, ok := runs[path]
+		line, ok := runs[path]
 		if !ok {
 			t.Errorf("%q is to be run without --apply", path)
 			continue
 		}
+		r.dry(path, line, refused[path])
+	}
+	r.done("node drain node-1 --moves-per-node 1 --apply --yes")
+	r.done("cluster pause")
+	r.dry("cluster cancel", "", "")
+	for _, line := range []string{"cluster resume", "cluster cancel --apply --yes", "cluster page-keys --rotate --apply --yes", "trace --viewer member:9"} {
+		r.done(line)
+	}
+	out := r.shows("cluster history")
+	for _, want := range []string{"resize +all partitions +epoch", `drain +\[node-1\] +epoch`, "pause +plan .* running +paused", "resume +plan ", "cancel +plan .* cancelling", "rotate +secret pages +the first +from 20", `trace +viewer "member:9"`} {
+		if !regexp.MustCompile(regexp.QuoteMeta(whoami()) + " +" + want).MatchString(out) {
+			t.Errorf("the history lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+// until waits until the last plan is as cluster status says it.
+func (r *rehearsal) until(status string) {
+	r.t.Helper()
+	waitFor(r.ctx, r.t, "the plan to be "+status, func() bool {
+		out, err := r.run("cluster status")
+		return err == nil && strings.Contains(out, status)
+	})
+}
+
+// words are those of a line, in which a backslash keeps a space in a word.
+func words(line string) []string {
+	all := strings.Fields(strings.ReplaceAll(line, `\ `, "\x00"))
+	for i := range all {
+		all[i] = strings.ReplaceAll(all[i], "\x00", " ")
+	}
+	return all
+}
+
+// dry runs a command without --apply, which does nothing, or is refused for why.
+func (r *rehearsal) dry(path, line, why string) {
+	r.t.Helper()
+	args, before := slices.Concat(strings.Fields(path), words(line)), r.picture()
+	if f, _, err := root().Find(args); err == nil && f.Flag("etcd") != nil {
+		args = append(args, "--etcd", r.Etcd)
+	}
+	run := func(args []string) (string, error) {
 		var out strings.Builder
 		c := root()
-		args := append(strings.Fields(path), more...)
-		if f, _, err := c.Find(args); err == nil && f.Flag("etcd") != nil {
-			args = append(args, of...)
-		}
 		c.SetArgs(args)
 		c.SetOut(&out)
 		c.SetErr(&out)
 		err := c.ExecuteContext(r.ctx)
-		switch why := refused[path]; {
-		case why != "" && (err == nil || !strings.Contains(err.Error(), why)):
-			t.Errorf("%q is not refused, as %q: %v\n%s", path, why, err, out.String())
-		case why == "" && (err != nil || !strings.Contains(out.String(), "nothing was done: --apply does it")):
-			t.Errorf("%q without --apply: %v\n%s", path, err, out.String())
-		}
-		for what, now := range r.picture() {
-			if before[what] != now {
-				t.Errorf("%q without --apply: %s was %q, and is %q", path, what, before[what], now)
-				before[what] = now
-			}
-		}
-		c = root()
-		c.SetArgs(append(args, "--yes"))
-		if err := c.ExecuteContext(r.ctx); err == nil || !strings.Contains(err.Error(), "add --apply to do it") {
-			t.Errorf("%q with --yes alone: %v", path, err)
-		}
+		return out.String(), err
 	}
-	r.testHistory()
-}
-
-// testHistory has things done, and asks who had.
-func (r *rehearsal) testHistory() {
-	r.t.Helper()
-	for _, line := range []string{"cluster rollback --apply --yes", "cluster page-keys --rotate --apply --yes", "trace --viewer member:9", "experiment history ranking"} {
-		r.done(line)
+	out, err := run(args)
+	switch {
+	case why != "" && (err == nil || !strings.Contains(err.Error(), why)):
+		r.t.Errorf("%q is not refused, as %q: %v\n%s", path, why, err, out)
+	case why == "" && (err != nil || !strings.Contains(out, "nothing was done: --apply does it")):
+		r.t.Errorf("%q without --apply: %v\n%s", path, err, out)
 	}
-	out := r.shows("cluster history")
-	for _, want := range []string{"resize +all partitions +epoch", "rollback +plan ", "rotate +secret pages +the first +from 20", `trace +viewer "member:9"`} {
-		if !regexp.MustCompile(regexp.QuoteMeta(whoami()) + " +" + want).MatchString(out) {
-			r.t.Errorf("the history lacks %q:\n%s", want, out)
+	if out, err := run(append(args, "--yes")); err == nil || !strings.Contains(err.Error(), "add --apply to do it") {
+		r.t.Errorf("%q with --yes alone: %v\n%s", path, err, out)
+	}
+	after := r.picture()
+	for _, what := range slices.Sorted(maps.Keys(after)) {
+		if before[what] != after[what] {
+			r.t.Errorf("%q without --apply: %s was %q, and is %q", path, what, before[what], after[what])
 		}
+		delete(before, what)
+	}
+	if len(before) > 0 {
+		r.t.Errorf("%q without --apply: gone is %v", path, before)
 	}
 }

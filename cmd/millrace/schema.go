@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -190,9 +189,12 @@ func showRetirement(w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, 
 	if err != nil {
 		return err
 	}
-	had, _ := known.Fields()
-	has, _ := after.Fields()
-	gone := slices.DeleteFunc(slices.Clone(had), func(field string) bool { return slices.Contains(has, field) })
+	var gone []string
+	for _, f := range known.Family(name).Layout().Fields() {
+		if after.Family(name).Layout().Index(f.Name) < 0 {
+			gone = append(gone, f.Name)
+		}
+	}
 	fmt.Fprintf(w, "schema %s %s would shape nothing any more; %d others of the name do\n", name, fp, len(after.Family(name).Schemas()))
 	if len(gone) > 0 {
 		fmt.Fprintf(w, "fields that no schema has then: %s\n", strings.Join(gone, ", "))

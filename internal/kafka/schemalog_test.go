@@ -250,6 +250,9 @@ func testRefuse(t *testing.T, k cluster) {
 	late, registry := openLog(t, k)
 	for _, l := range []*SchemaLog{early, late} {
 		must(t, l.Refresh(ctx))
+		if w := l.Word(activity.Fingerprint()); w.By != "somebody" || w.At.IsZero() {
+			t.Errorf("refused by %+v", w)
+		}
 		if !l.Refused(activity.Fingerprint()) || l.Refused(note.Fingerprint()) || len(l.AllRefused()) != 1 {
 			t.Errorf("refused: %v", l.AllRefused())
 		}
@@ -289,6 +292,9 @@ func TestRetireSchema(t *testing.T) {
 		known := name.Snapshot()
 		if !known.Retired(next.Fingerprint()) || known.Retired(note.Fingerprint()) || known.Family(note.Name()).Layout().Index("more") >= 0 {
 			t.Error("it is not retired")
+		}
+		if w := l.Word(next.Fingerprint()); w.By != "somebody" || w.At.IsZero() {
+			t.Errorf("retired by %+v", w)
 		}
 	}
 }

@@ -246,7 +246,7 @@ func resized(r coordinator.Request) coordinator.Request {
 // clusterOrder is a command that tells a plan what to do. One takes back what the
 // other does of pause and resume, which act at once; the others are dry.
 func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command {
-	a := act{cm: cm, apply: true, yes: true}
+	a, atOnce := act{cm: cm}, o == coordinator.Pause || o == coordinator.Resume
 	c := &cobra.Command{
 		Use: string(o), Short: short, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -256,6 +256,9 @@ func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command 
 			}
 			defer cl.Close()
 			p, err := coordinator.Command(c.Context(), cl, o, whoami(), func(s *coordinator.Steered) error {
+				if atOnce {
+					return nil
+				}
 				pr := s.Progress(time.Now())
 				fmt.Fprintln(c.OutOrStdout(), progressLine(s.Plan, &pr))
 				if ok, err := a.meant(c); !ok {
@@ -273,7 +276,7 @@ func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command 
 			return nil
 		},
 	}
-	if o == coordinator.Cancel || o == coordinator.Rollback {
+	if !atOnce {
 		a.flags(c)
 	}
 	return c

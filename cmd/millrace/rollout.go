@@ -479,7 +479,7 @@ func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
 	if why == "" {
 		return nil
 	}
-	if err := r.feeds.cluster.Note(ctx, audit.Entry{Act: "release", On: "model " + v.String(), Before: "condemned: " + why, After: "asked for again"}); err != nil {
+	if err := r.feeds.cluster.Note(ctx, audit.Entry{Who: r.who, Act: "release", On: "model " + v.String(), Before: "condemned: " + why, After: "asked for again"}); err != nil {
 		return err
 	}
 	if err := r.failed.Release(ctx, v); err != nil {

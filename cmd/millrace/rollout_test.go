@@ -328,6 +328,9 @@ func TestCondemnedVersions(t *testing.T) {
 	}
 	s.out.Reset()
 	s.check(s.release(t.Context(), "likes", "2"))
+	if all, err := s.cl.History(t.Context()); err != nil || len(all) != 1 || all[0].Act != "release" || all[0].On != "model likes 2" || all[0].Who != whoami() {
+		t.Errorf("the history: %+v, %v", all, err)
+	}
 	if out := s.out.String(); !strings.Contains(out, "likes 2 is asked for again; it was condemned: it panicked") || strings.Contains(listed(), "condemned") {
 		t.Errorf("released\n%s", out)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -20,26 +21,32 @@ const (
 	Rollback Order = "rollback" // all is as it was before
 )
 
-// Command gives the last plan an order. A rollback of one that has ended leads
-// back to what there was before it.
-func Command(ctx context.Context, cl *cluster.Client, o Order, by string) (after *Plan, err error) {
-	stats, err := cl.Stats(ctx)
+// Command gives the last plan an order, if confirm agrees to it. A rollback of
+// one that has ended leads back to what there was before it.
+func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confirm func(*Steered) error) (after *Plan, err error) {
+	s, stats, err := Look(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
+	if err := s.takes(o); err != nil {
+		return nil, err
+	}
+	if err := confirm(s); err != nil {
+		return nil, err
+	}
 	err = change(ctx, cl, func(s *Steered) error {
-		if s.Plan == nil {
-			return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "plan", Detail: "there is no plan", WayOut: "make one: millrace cluster apply"}
-		}
 		after = s.Plan
-		e := &evidence{now: time.Now(), nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
-		return s.order(o, e, by)
+		return s.order(o, &evidence{now: time.Now(), nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}, by)
 	})
 	return after, err
 }
 
-func (s *Steered) order(o Order, e *evidence, by string) error {
+// takes refuses an order that the last plan cannot be given.
+func (s *Steered) takes(o Order) error {
 	p := s.Plan
+	if p == nil {
+		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "plan", Detail: "there is no plan", WayOut: "make one: millrace cluster apply"}
+	}
 	allowed := map[Order][]Status{
 		Pause: {Running, Cancelling, RollingBack}, Resume: {Paused}, Cancel: {Running, Paused},
 		Rollback: {Running, Paused, Cancelling, Done, Cancelled},
@@ -51,6 +58,15 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 	if !ok {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s is %s, and there is nothing to %s", p.ID, p.Status, o), WayOut: "see: millrace cluster status"}
 	}
+	return nil
+}
+
+func (s *Steered) order(o Order, e *evidence, by string) error {
+	if err := s.takes(o); err != nil {
+		return err
+	}
+	p := s.Plan
+	act := audit.Entry{Who: by, Act: string(o), On: "plan " + p.ID, Before: string(p.Status)}
 	if o != Pause {
 		p.Since = e.now.UTC().Truncate(time.Millisecond)
 	}
@@ -69,6 +85,8 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 		p.retarget(&s.Assignment, &p.Base, bytesOf(e.stats))
 	}
 	p.note(e.now, "%s, by %s: %d moves are left", o, by, p.left())
+	act.After = string(p.Status)
+	s.Acts = append(s.Acts, act)
 	return nil
 }
 

@@ -205,7 +205,7 @@ func TestResizes(t *testing.T) {
 	if n := hosts(l); n["a"] != 0 || n["b"] != 480 || n["c"] != 480 || n["d"] != 480 {
 		t.Errorf("%v", n)
 	}
-	if _, err := coordinator.Command(t.Context(), s.look, coordinator.Rollback, "test"); err != nil {
+	if _, err := coordinator.Command(t.Context(), s.look, coordinator.Rollback, "test", agreed); err != nil {
 		t.Fatal(err)
 	}
 	l = s.await("a is back", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.RolledBack })
@@ -368,7 +368,7 @@ func TestOrdersAreRefused(t *testing.T) {
 	s := newEstate(t, "a", "b", "c")
 	for name, do := range map[string]func() error{
 		"pause": func() error {
-			_, err := coordinator.Command(t.Context(), s.look, coordinator.Pause, "test")
+			_, err := coordinator.Command(t.Context(), s.look, coordinator.Pause, "test", agreed)
 			return err
 		},
 		"nobody": func() error {
@@ -412,3 +412,5 @@ func TestTheLastReplicaStays(t *testing.T) {
 		t.Errorf("%v", n)
 	}
 }
+
+func agreed(*coordinator.Steered) error { return nil }

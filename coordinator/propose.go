@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator/plan"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -112,12 +113,22 @@ func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Pro
 				return err
 			}
 			now.Plan, now.Intent = again.Plan, again.intent
+			now.begins(again.Plan, r)
 			return nil
 		})
 		if !errors.Is(err, cluster.ErrRaced) {
 			return err
 		}
 	}
+}
+
+// begins has the history say who begins a plan.
+func (s *Steered) begins(p *Plan, r Request) {
+	on := "all partitions"
+	if len(r.Nodes) > 0 {
+		on = fmt.Sprint(r.Nodes)
+	}
+	s.Acts = append(s.Acts, audit.Entry{Who: r.By, Act: string(r.Kind), On: on, Before: fmt.Sprintf("epoch %d", s.Assignment.Epoch), After: fmt.Sprintf("plan %s: %d moves", p.ID, len(p.Moves))})
 }
 
 // change changes the documents of steering, again when somebody was faster.

@@ -75,7 +75,7 @@ func (c Config) Validate() error {
 	if c.Future < 0 {
 		fault("future", "%s; give a positive duration, or none for %s", c.Future, schemas.DefaultFuture)
 	}
-	for _, key := range []string{kafka.SkipKey, kafka.HoldKey} {
+	for _, key := range []string{kafka.SkipKey, kafka.HoldKey, kafka.HistoryKey} {
 		if strings.HasPrefix(c.Group, key) {
 			fault("group", "%q begins with %q, which is not for groups; give it another name", c.Group, key)
 		}

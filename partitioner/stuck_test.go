@@ -83,7 +83,7 @@ func testBomb(t *testing.T, w *world) {
 	if out := w.read(2); len(out["timeline"]) != 2 {
 		t.Fatalf("%v came out, want what is before and beside the bomb", out)
 	}
-	w.untilReady(p, fmt.Sprintf("millrace topics skip --topic %s --partition 0 --offset %d --yes", topic, bomb.Offset))
+	w.untilReady(p, fmt.Sprintf("millrace topics skip --topic %s --partition 0 --offset %d --apply", topic, bomb.Offset))
 	if n := value(p.metrics.stuck); n != 1 {
 		t.Errorf("%v stuck partitions in the metrics", n)
 	}

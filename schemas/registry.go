@@ -83,7 +83,7 @@ func NewRegistry(store Store, lookup Lookup) (*Registry, error) {
 	}
 	for _, row := range rows { // once all are there: the last of a name is never retired
 		if row.Retired {
-			next, err := r.Snapshot().without(row.Fingerprint)
+			next, err := r.Snapshot().Without(row.Fingerprint)
 			if err != nil {
 				return nil, fmt.Errorf("schemas: load %s: %w", row.Fingerprint, err)
 			}
@@ -157,7 +157,7 @@ func (r *Registry) Retire(fp millrace.Fingerprint) error {
 	if now.retired[fp] {
 		return nil
 	}
-	next, err := now.without(fp)
+	next, err := now.Without(fp)
 	if err != nil {
 		return err
 	}
@@ -306,9 +306,9 @@ func (s *Snapshot) with(add *Schema) (*Snapshot, error) {
 	return next, next.shape(add.Name())
 }
 
-// without returns the snapshot after a schema was retired. The error is a
+// Without returns the snapshot after a schema was retired. The error is a
 // [*RefusedError].
-func (s *Snapshot) without(fp millrace.Fingerprint) (*Snapshot, error) {
+func (s *Snapshot) Without(fp millrace.Fingerprint) (*Snapshot, error) {
 	old := s.byFP[fp]
 	if old == nil {
 		return nil, &RefusedError{Fingerprint: fp, Err: errors.New("no schema has this fingerprint")}

@@ -41,7 +41,7 @@ the bucket, and bring it back. See docs/backup.md.`,
 	c.AddCommand(
 		backupStatus(&f), backupList(&f), backupShow(&f), backupDiff(&f), backupCuts(&f),
 		backupCut(&f), backupRemoveCut(&f), backupVerify(&f), backupDrill(&f), backupRestore(&f),
-		backupExpire(&f), backupAdopt(&f),
+		backupExpire(&f), backupAdopt(&f), backupActs(&f),
 	)
 	return c
 }

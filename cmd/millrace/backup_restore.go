@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 )
 
@@ -35,7 +35,7 @@ type restoring struct {
 	cut                  string
 	at                   time.Time
 	bucket               *backup.Bucket
-	stdout               io.Writer
+	stdout, stderr       io.Writer
 	mu                   sync.Mutex
 	older                map[millrace.Partition]string // backups that took the place of damaged ones; guarded by mu
 }
@@ -83,7 +83,7 @@ partitioners go on in the content topics where the cut is; print shows where.`,
 	c.MarkFlagsRequiredTogether("entity", "type")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return f.use(c.Context(), func(b *backup.Bucket) error {
-			r.bucket, r.stdout = b, c.OutOrStdout()
+			r.bucket, r.stdout, r.stderr = b, c.OutOrStdout(), c.ErrOrStderr()
 			r.progress = startTeller(c.Context(), c.ErrOrStderr())
 			defer r.progress.close()
 			return r.run(c.Context())
@@ -112,9 +112,26 @@ func (r *restoring) run(ctx context.Context) (err error) {
 	cfg.Older = r.fellBack
 	r.progress.say("restoring")
 	if r.entity != "" {
-		return r.one(ctx, cfg)
+		err = r.one(ctx, cfg)
+	} else {
+		err = r.all(ctx, cfg)
 	}
-	return r.all(ctx, cfg)
+	if err == nil {
+		r.note(ctx, cfg)
+	}
+	return err
+}
+
+// note writes down what was restored. The bucket may be read-only, so that this
+// fails nothing.
+func (r *restoring) note(ctx context.Context, cfg backups.RestoreConfig) {
+	e := audit.Entry{Who: whoami(), Act: "restore", On: r.data, Before: fmt.Sprint(cfg.To), After: fmt.Sprintf("%d partitions, by the %s log", cfg.Partitions.Len(), r.log)}
+	if r.entity != "" {
+		e.On, e.After = r.out, fmt.Sprintf("timeline %s/%s", r.entity, r.kind)
+	}
+	if err := r.bucket.WriteAct(ctx, e); err != nil {
+		fmt.Fprintf(r.stderr, "what was restored is not in the bucket's acts: %v\n", err)
+	}
 }
 
 // fellBack notes that a partition comes from an older backup.
@@ -473,6 +490,9 @@ waits for at most a second at a time. Every partition needs a backup.`,
 			t := startTeller(ctx, c.ErrOrStderr())
 			cut, err := backups.TakeCut(ctx, backups.CutConfig{Name: name, Bucket: b.Counted(t.Progress), Brokers: k.at(ctx), Topics: k.topics(), Tell: t.say, Log: slog.Default()})
 			t.close()
+			if err == nil {
+				err = b.WriteAct(ctx, audit.Entry{Who: whoami(), Act: "cut", On: "cut " + name, Before: "none of the name", After: "taken"})
+			}
 			if err != nil {
 				return err
 			}
@@ -486,28 +506,48 @@ waits for at most a second at a time. Every partition needs a backup.`,
 }
 
 func backupRemoveCut(f *backupFlags) *cobra.Command {
-	return &cobra.Command{
+	var a act
+	c := &cobra.Command{
 		Use:     "cut-remove NAME",
 		Short:   "Remove a cut; what only it needs goes with the next expiry",
-		Example: `  millrace backup cut-remove --from s3://bucket/prefix before-upgrade`,
+		Example: `  millrace backup cut-remove --from s3://bucket/prefix before-upgrade --apply`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return f.use(c.Context(), func(b *backup.Bucket) error {
-				var damage *backup.Damage
-				if _, err := b.Cut(c.Context(), args[0]); err != nil && !errors.As(err, &damage) {
-					return err
-				}
-				if err := b.RemoveCut(c.Context(), args[0]); err != nil {
-					return err
-				}
-				fmt.Fprintf(c.OutOrStdout(), "the cut %s is removed\n", args[0])
-				return nil
-			})
+			return f.use(c.Context(), func(b *backup.Bucket) error { return removeCut(c, &a, b, args[0]) })
 		},
 	}
+	a.flags(c)
+	return c
+}
+
+func removeCut(c *cobra.Command, a *act, b *backup.Bucket, name string) error {
+	ctx, w, was := c.Context(), c.OutOrStdout(), ""
+	var damage *backup.Damage
+	switch cut, err := b.Cut(ctx, name); {
+	case errors.As(err, &damage):
+		was = "damaged: " + damage.Detail
+	case err != nil:
+		return err
+	default:
+		was = "of " + ago(cut.Time.Std())
+	}
+	only, err := b.OnlyOf(ctx, name)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "the cut %s is %s; with it go %d files of %s that only it needs, and the backups that expiry kept for it alone\n", name, was, only.Files, backup.Bytes(only.Bytes))
+	if ok, err := a.meant(c); !ok {
+		return err
+	}
+	if err := noted(noteIn(ctx, b), audit.Entry{Act: "cut-remove", On: "cut " + name, Before: was, After: "removed"}, func() error { return b.RemoveCut(ctx, name) }); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "the cut %s is removed\n", name)
+	return nil
 }
 
 func backupExpire(f *backupFlags) *cobra.Command {
+	var a act
 	var keep int
 	c := &cobra.Command{
 		Use:   "expire --keep N",
@@ -516,33 +556,60 @@ func backupExpire(f *backupFlags) *cobra.Command {
 files. Nodes do it after each round of backups ("keep" of "backup" in their
 configuration); this is for a bucket whose cluster is gone. Backups, restores
 and other expiries may run meanwhile.`,
-		Example: `  millrace backup expire --from s3://bucket/prefix --keep 3`,
-		Args:    cobra.NoArgs,
+		Example: `  millrace backup expire --from s3://bucket/prefix --keep 3
+  millrace backup expire --from s3://bucket/prefix --keep 3 --apply`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return f.use(c.Context(), func(b *backup.Bucket) error {
-				t := startTeller(c.Context(), c.ErrOrStderr())
-				t.say("looking for what nothing names")
-				gone, err := b.Expire(c.Context(), backup.ExpireOptions{Keep: keep, Report: func(name string, _ int64) { t.say("removing " + name) }})
-				t.close()
-				if err != nil && gone.Backups+gone.Files == 0 {
-					return flagged(err)
-				}
-				fmt.Fprintf(c.OutOrStdout(), "removed %d backups, and %d files of %s\n", gone.Backups, gone.Files, backup.Bytes(gone.Bytes))
-				for _, d := range gone.Blocked {
-					fmt.Fprintf(c.OutOrStdout(), "files stay that may be unnamed: %v\n", d)
-				}
-				return err
-			})
+			return f.use(c.Context(), func(b *backup.Bucket) error { return expire(c, &a, b, keep) })
 		},
 	}
 	c.Flags().IntVar(&keep, "keep", 0, "backups of each partition to keep, at least 1")
 	if err := c.MarkFlagRequired("keep"); err != nil {
 		panic(err) // the flag above exists
 	}
+	a.flags(c)
 	return c
 }
 
+func expire(c *cobra.Command, a *act, b *backup.Bucket, keep int) error {
+	ctx, w := c.Context(), c.OutOrStdout()
+	t := startTeller(ctx, c.ErrOrStderr())
+	t.say("looking for what nothing names")
+	would, err := b.Expire(ctx, backup.ExpireOptions{Keep: keep, Dry: true})
+	t.close()
+	if err != nil {
+		return flagged(err)
+	}
+	what := fmt.Sprintf("%d backups, and %d files of %s", would.Backups, would.Files, backup.Bytes(would.Bytes))
+	fmt.Fprintf(w, "would remove %s\n", what)
+	tellBlocked(w, would)
+	if ok, err := a.meant(c); !ok {
+		return err
+	}
+	e := audit.Entry{Act: "expire", On: "all partitions", Before: what + " beyond those to keep", After: fmt.Sprintf("%d backups of each are kept", keep)}
+	return noted(noteIn(ctx, b), e, func() error {
+		t := startTeller(ctx, c.ErrOrStderr())
+		gone, err := b.Expire(ctx, backup.ExpireOptions{Keep: keep, Report: func(name string, _ int64) { t.say("removing " + name) }})
+		t.close()
+		fmt.Fprintf(w, "removed %d backups, and %d files of %s\n", gone.Backups, gone.Files, backup.Bytes(gone.Bytes))
+		tellBlocked(w, gone)
+		return err
+	})
+}
+
+// noteIn writes down in a bucket what is done to it.
+func noteIn(ctx context.Context, b *backup.Bucket) func(audit.Entry) error {
+	return func(e audit.Entry) error { return b.WriteAct(ctx, e) }
+}
+
+func tellBlocked(w io.Writer, e backup.Expired) {
+	for _, d := range e.Blocked {
+		fmt.Fprintf(w, "files stay that may be unnamed: %v\n", d)
+	}
+}
+
 func backupAdopt(f *backupFlags) *cobra.Command {
+	var a act
 	c := &cobra.Command{
 		Use:   "adopt NAME",
 		Short: "Make the bucket of a lost cluster this cluster's",
@@ -550,7 +617,7 @@ func backupAdopt(f *backupFlags) *cobra.Command {
 its etcd, this makes its bucket the one of the cluster that takes its place, with
 all backups in it. NAME is the name of the lost cluster, which says that it is
 meant: if the lost cluster still lives, it must not back up there any more.`,
-		Example: `  millrace backup adopt --from s3://bucket/prefix --etcd etcd-1:2379 --cluster prod prod`,
+		Example: `  millrace backup adopt --from s3://bucket/prefix --etcd etcd-1:2379 --cluster prod prod --apply`,
 		Args:    cobra.ExactArgs(1),
 	}
 	cm := clusterFlagsOf(c.Flags())
@@ -560,21 +627,27 @@ meant: if the lost cluster still lives, it must not back up there any more.`,
 			return err
 		}
 		defer b.Close()
-		cl, err := cm.reachCluster(c.Context())
+		reach, identity := cm.lookAtCluster, backups.LookAtIdentity
+		if a.apply {
+			reach, identity = cm.reachCluster, backups.Identity
+		}
+		cl, err := reach(c.Context())
 		if err != nil {
 			return err
 		}
 		defer cl.Close()
-		return adoptBucket(c.Context(), c.OutOrStdout(), b, whose, cl, args[0])
+		us, err := identity(c.Context(), cl)
+		if err != nil {
+			return err
+		}
+		return adoptBucket(c, &a, b, whose, us, args[0])
 	}
+	a.flags(c)
 	return c
 }
 
-func adoptBucket(ctx context.Context, w io.Writer, b *backup.Bucket, whose backup.Identity, cl *cluster.Client, name string) error {
-	us, err := backups.Identity(ctx, cl)
-	if err != nil {
-		return err
-	}
+func adoptBucket(c *cobra.Command, a *act, b *backup.Bucket, whose, us backup.Identity, name string) error {
+	ctx, w := c.Context(), c.OutOrStdout()
 	switch {
 	case us == whose:
 		fmt.Fprintf(w, "the bucket is already that of %v\n", us)
@@ -585,9 +658,49 @@ func adoptBucket(ctx context.Context, w io.Writer, b *backup.Bucket, whose backu
 			WayOut: "say the name of the cluster that is lost, if it is this one",
 		}
 	}
-	if err := b.Adopt(ctx, us); err != nil {
+	has, err := b.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	ours := fmt.Sprint(us)
+	if us.ID == "" {
+		ours = us.Name + ", which has none yet"
+	}
+	fmt.Fprintf(w, "the bucket of %v, with %d files of %s, would be that of %s; the former could back up there no more\n", whose, has.Files, backup.Bytes(has.Bytes), ours)
+	if ok, err := a.meant(c); !ok {
+		return err
+	}
+	if err := noted(noteIn(ctx, b), audit.Entry{Act: "adopt", On: "the bucket", Before: fmt.Sprint(whose), After: ours}, func() error { return b.Adopt(ctx, us) }); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "the bucket of %v is now that of %v\n", whose, us)
 	return nil
+}
+
+// shownActs is how many acts backup acts shows: all that expiry leaves.
+const shownActs = 1000
+
+func backupActs(f *backupFlags) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:     "acts",
+		Short:   "Who had backups expired, adopted, cut or restored, and when",
+		Example: `  millrace backup acts --from s3://bucket/prefix`,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.use(c.Context(), func(b *backup.Bucket) error {
+				acts, err := b.Acts(c.Context(), shownActs)
+				if err != nil {
+					return err
+				}
+				all := []audit.Entry{}
+				for _, a := range slices.Backward(acts) {
+					all = append(all, a.Entry)
+				}
+				return printAs(c.OutOrStdout(), output, all, func(w io.Writer) error { return writeActs(w, all) })
+			})
+		},
+	}
+	outputFlag(c, &output)
+	return c
 }

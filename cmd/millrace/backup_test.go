@@ -196,7 +196,12 @@ func TestBackupCommands(t *testing.T) {
 	b.testCuts(before)
 	b.testLook(before)
 	b.testDamage(p)
-	b.run("removed [1-9][0-9]* backups", "expire", "--keep", "1")
+	would := b.run("would remove [1-9][0-9]* backups", "expire", "--keep", "1")
+	removed := b.run("removed [1-9][0-9]* backups", "expire", "--keep", "1", "--apply", "--yes")
+	if what, _, _ := strings.Cut(strings.TrimPrefix(would, "would remove "), "\n"); !strings.Contains(removed, "\nremoved "+what+"\n") {
+		b.Errorf("it said %q, and %q then", would, removed)
+	}
+	b.run(`(?s)`+regexp.QuoteMeta(whoami())+` +cut +cut one .* cut-remove +cut two .* restore .* expire +all partitions`, "acts")
 	if out := b.refuse("would leave none", "expire", "--keep", "0"); strings.Contains(out, "removed") {
 		b.Errorf("it is refused, and prints %s", out)
 	}
@@ -227,7 +232,9 @@ func (b *backedUp) testCuts(before map[millrace.Partition]*backup.Manifest) {
 	b.run("(?m)^one +", "cuts")
 	b.run(`(?m)^5 +\S+ +one$`, "list", "--partition", "5")
 	b.run(`^{.*"name":"two".*}\n$`, "cut", "--name", "two", "--brokers", b.c.Kafka, "-o", "json")
-	b.run("the cut two is removed", "cut-remove", "two")
+	b.run("with it go [1-9][0-9]* files of .* that only it needs", "cut-remove", "two")
+	b.run("(?m)^two +", "cuts")
+	b.run("the cut two is removed", "cut-remove", "two", "--apply", "--yes")
 	b.post("post:after-the-cut")
 	now := b.await()
 	data := filepath.Join(b.dir, "one")
@@ -243,7 +250,7 @@ func (b *backedUp) testCuts(before map[millrace.Partition]*backup.Manifest) {
 	b.stored(few, map[millrace.Partition]*backup.Manifest{5: now[5], 100: now[100], 101: now[101]})
 	b.refuse("name its Kafka by --brokers", "restore", "--to", "2026-01-01T00:00:00Z", "--data", filepath.Join(b.dir, "then"))
 	b.run("0 damaged; .*and 1 cuts", "verify", "--depth", "restore", "--partitions", some)
-	b.run("the cut one is removed", "cut-remove", "one")
+	b.run("the cut one is removed", "cut-remove", "one", "--apply", "--yes")
 	b.refuse("no cut one", "cut-remove", "one")
 }
 
@@ -358,7 +365,7 @@ func TestBackupAdopt(t *testing.T) {
 		{name: "lost", out: "the bucket of lost (1) is now that of prod ("},
 		{name: "lost", out: "already that of prod ("},
 	} {
-		out, err := execute(ctx, "backup", "adopt", "--from", url, "--etcd", etcd.Addr(), "--cluster", "prod", step.name)
+		out, err := execute(ctx, "backup", "adopt", "--from", url, "--etcd", etcd.Addr(), "--cluster", "prod", step.name, "--apply", "--yes")
 		if (err == nil) != (step.err == "") || err != nil && !strings.Contains(err.Error(), step.err) || !strings.Contains(out, step.out) {
 			t.Errorf("adopt %s: %q, %v", step.name, out, err)
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -28,14 +27,14 @@ func cacheCommand() *cobra.Command {
 
 // dropping says what caches are to forget.
 type dropping struct {
-	steering
+	act
 	entity, node string
 	partition    string
 	all          bool
 }
 
 func cacheDrop(cm *Common) *cobra.Command {
-	d := dropping{steering: steering{cm: cm}}
+	d := dropping{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "drop --entity ENTITY | --partition P | --all",
 		Short: "Have nodes forget what they cache of an entity, a partition or everything",
@@ -54,10 +53,9 @@ so it wants a --node, or the cluster's name as --override for all nodes at once.
 	f.StringVar(&d.partition, "partition", "", "what is cached of this partition")
 	f.BoolVar(&d.all, "all", false, "everything")
 	f.StringVar(&d.node, "node", "", "on this node alone (default: on all that host it)")
-	f.StringVar(&d.override, "override", "", "the cluster's name, to drop everything on all nodes at once")
-	f.BoolVar(&d.apply, "apply", false, "do it; without, it only shows what it would do")
-	f.BoolVar(&d.yes, "yes", false, "do not ask; for scripts")
-	d.outputFlag(f)
+	d.overrideFlag(c, "to drop everything on all nodes at once")
+	d.flags(c)
+	outputFlag(c, &d.output)
 	return c
 }
 
@@ -87,9 +85,11 @@ func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*operatin
 		p, err := partitionArg(d.partition)
 		i := int32(p)
 		return &nodev1.DropCacheRequest{Partition: &i}, of(p), err
-	case d.override != "" && d.override != d.cm.clusterName():
-		return refuse("override", fmt.Sprintf("%q is not the name of this cluster", d.override), "type the name of the cluster in full, if you mean it")
-	case d.node == "" && d.override == "":
+	}
+	switch over, err := d.overrides(); {
+	case err != nil:
+		return nil, nil, err
+	case d.node == "" && !over:
 		return refuse("all", "every node would read everything from its disk at once, which questions wait for", "name one --node after the other, or say --override with the cluster's name")
 	}
 	return &nodev1.DropCacheRequest{All: true}, func(*operating, cluster.Node) bool { return true }, nil
@@ -143,8 +143,11 @@ func (d *dropping) run(c *cobra.Command) error {
 	if !asJSON {
 		writeDropped(c.OutOrStdout(), all)
 	}
-	switch err := d.confirm(c); {
-	case err == nil:
+	ok, err := d.meant(c)
+	if err != nil {
+		return err
+	}
+	if ok {
 		req.Apply = true
 		if all, err = do(); err != nil {
 			return err
@@ -152,8 +155,6 @@ func (d *dropping) run(c *cobra.Command) error {
 		if !asJSON {
 			fmt.Fprintf(c.OutOrStdout(), "dropped on %d nodes\n", len(all))
 		}
-	case !errors.Is(err, errDry):
-		return err
 	}
 	if asJSON {
 		return json.NewEncoder(c.OutOrStdout()).Encode(all)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -24,7 +25,7 @@ import (
 func clusterCommand() *cobra.Command {
 	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, change who hosts what, or restore what etcd lost"}
 	cm := clusterFlagsOf(c.PersistentFlags())
-	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm), clusterPlan(cm), clusterApply(cm), clusterStatus(cm), clusterExplain(cm), clusterRoll(cm), clusterPageKeys(cm))
+	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm), clusterPlan(cm), clusterApply(cm), clusterStatus(cm), clusterExplain(cm), clusterHistory(cm), clusterRoll(cm), clusterPageKeys(cm))
 	for o, short := range map[coordinator.Order]string{
 		coordinator.Pause:    "Begin nothing further of the plan that is under way, and take no replica away",
 		coordinator.Resume:   "Go on with a plan that is paused",
@@ -217,6 +218,49 @@ func numbers(s cluster.Set) []int {
 		out = append(out, int(p))
 	}
 	return out
+}
+
+func clusterHistory(cm *Common) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "history",
+		Short: "Who had what done to the cluster, and when",
+		Long: `Shows what commands did to who hosts what, to page keys, and to the running of
+nodes: who, what, and how it was before and after, the oldest first, a thousand at
+most. Feeds, models and documents of experiments have histories of their own
+("feed history"), what nodes do by request is in their audit logs, what becomes of
+backups is in their bucket ("backup acts"), and what partitioners are told in the
+topic progress ("topics history").`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cm.reachCluster(c.Context())
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			all, err := cl.History(c.Context())
+			if err != nil {
+				return err
+			}
+			return printAs(c.OutOrStdout(), output, all, func(w io.Writer) error { return writeActs(w, all) })
+		},
+	}
+	outputFlag(c, &output)
+	return c
+}
+
+// writeActs prints what was done, an act a line.
+func writeActs(w io.Writer, all []audit.Entry) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "WHEN\tWHO\tACT\tON\tBEFORE\tAFTER")
+	for _, e := range all {
+		after := e.After
+		if e.Fault != "" {
+			after = "FAILED: " + e.Fault
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", shortTime(e.Time), printable(e.Who), e.Act, printable(e.On), printable(e.Before), printable(after))
+	}
+	return t.Flush()
 }
 
 // assigning is what cluster assign is told.

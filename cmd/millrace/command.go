@@ -155,7 +155,7 @@ const etcdWait = 10 * time.Second
 
 // reachCluster opens the cluster for a command, which fails where a role waits.
 func (c *Common) reachCluster(ctx context.Context) (*cluster.Client, error) {
-	return c.reach(ctx, cluster.Config{})
+	return c.reach(ctx, cluster.Config{Who: whoami()})
 }
 
 // changesAnswers are commands of models, feeds, experiments and keys of pages

@@ -38,7 +38,7 @@ func TestCommandsGiveUpWithoutEtcd(t *testing.T) {
 		"experiment status": {"x"}, "experiment rule": {"x"}, "experiment explain": {"--feed", "x", "--viewer", "x"},
 		"trace":        {"--viewer", "x"},
 		"cluster plan": nil, "cluster apply": nil, "cluster status": nil, "cluster explain": {"1"}, "cluster roll": {"--exec", "true"},
-		"cluster page-keys": nil, "cluster pause": nil, "cluster resume": nil, "cluster cancel": nil, "cluster rollback": nil,
+		"cluster page-keys": nil, "cluster history": nil, "cluster pause": nil, "cluster resume": nil, "cluster cancel": nil, "cluster rollback": nil,
 		"node list": nil, "node add": {"x"}, "node drain": {"x"}, "node replace": {"x", "y"}, "node remove": {"x"}, "node restart": {"x", "--exec", "true"},
 		"partition check": {"1"}, "partition diff": {"1"}, "partition quarantine": {"1", "--node", "n1", "--why", "x"}, "partition release": {"1", "--node", "n1"},
 		"timeline get": {"x"}, "timeline history": {"x"}, "record delete": {"x", "--entity", "y"}, "cache drop": {"--entity", "x"}, "ingest pause": {"n1", "--for", "1m"}, "ingest resume": {"n1"}, "deadletters replay": {"1"},

@@ -213,6 +213,7 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 	lacks(c.says(restore, fails, c.doctor()...), assign)
 	c.says("which nodes remember", fails, c.show()...)
 	c.says("epoch 2", nil, "cluster", "restore", "--etcd", c.addr, "--data", c.data)
+	c.says(whoami()+"  restore  what etcd had lost  no assignment", nil, "cluster", "history", "--etcd", c.addr)
 	waitFor(c.ctx, t, "the nodes to have registered again", func() bool { _, err := c.command(c.show()...); return err == nil })
 
 	// With the nodes gone, too, the log tells that there was a cluster.

@@ -143,8 +143,7 @@ targeting, and is old with the next change.`,
 		}, func(ctx context.Context, t *trial, args []string) error { return t.rule(ctx, args[0]) }),
 		experimentOn(&cobra.Command{Use: "history DOCUMENT", Short: "Who changed a document, and when", Args: cobra.ExactArgs(1)},
 			func(ctx context.Context, t *trial, args []string) error { return t.history(ctx, args[0]) }),
-		experimentOn(&cobra.Command{Use: "drop DOCUMENT", Short: "Take a document whose experiments have stopped out of the cluster", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, t *trial, args []string) error { return t.drop(ctx, args[0]) }),
+		experimentDrop(),
 	)
 	return c
 }
@@ -152,8 +151,9 @@ targeting, and is old with the next change.`,
 // trial is what the commands see that change experiments.
 type trial struct {
 	*experiments.Store
-	trails *experiments.Trails
-	out    io.Writer
+	cluster *cluster.Client
+	trails  *experiments.Trails
+	out     io.Writer
 }
 
 // experimentOn makes a command that runs on a cluster.
@@ -176,7 +176,7 @@ func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) 
 		if err != nil {
 			return err
 		}
-		t := &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, trails, c.OutOrStdout()}
+		t := &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, cl, trails, c.OutOrStdout()}
 		return withWay(run(ctx, t, args), experimentWays)
 	})
 	return c
@@ -419,7 +419,28 @@ func (t *trial) history(ctx context.Context, name string) error {
 	return w.Flush()
 }
 
-func (t *trial) drop(ctx context.Context, name string) error {
+func experimentDrop() *cobra.Command {
+	var a act
+	c := &cobra.Command{Use: "drop DOCUMENT", Short: "Take a document whose experiments have stopped out of the cluster", Args: cobra.ExactArgs(1)}
+	experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.drop(ctx, args[0], a.of(c)) })
+	a.flags(c)
+	return c
+}
+
+func (t *trial) drop(ctx context.Context, name string, meant meant) error {
+	before, err := t.MayDrop(ctx, name)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "document %s would be dropped, with all its versions\n", name)
+	for _, d := range before.Set.Experiments() {
+		if d.Document == name {
+			fmt.Fprintf(t.out, "experiment %s, %s, goes with what was decided about it\n", d.Experiment.Name, d.Experiment.State)
+		}
+	}
+	if ok, err := meant(); !ok {
+		return err
+	}
 	if err := t.Drop(ctx, name); err != nil {
 		return err
 	}

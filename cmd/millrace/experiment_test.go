@@ -91,7 +91,8 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"stop", "fresher"}, says: "stopped"},
 		{args: []string{"start", "fresher"}, err: "it is stopped, and cannot become running"},
 		{args: []string{"history", "ranking"}, says: "serve"},
-		{args: []string{"drop", "ranking"}, says: "document ranking is dropped"},
+		{args: []string{"drop", "ranking"}, says: "experiment fresher, stopped, goes with"},
+		{args: []string{"drop", "ranking", "--apply", "--yes"}, says: "document ranking is dropped"},
 		{args: []string{"drop", "ranking"}, err: "there is no document"},
 		{args: []string{"history", "nosuch"}, err: "millrace experiment list"},
 	} {
@@ -126,7 +127,7 @@ func TestExperimentsHoldWhatTheyUse(t *testing.T) {
 	_, err = s.run("experiment", "stop", "fresher")
 	s.check(err)
 	for _, args := range [][]string{{"feed", "drop", "news"}, {"model", "drop", "likes", "1"}} {
-		if _, err := s.run(args...); err != nil {
+		if _, err := s.run(append(args, "--apply", "--yes")...); err != nil {
 			t.Errorf("%v: %v", args, err)
 		}
 	}

@@ -26,6 +26,19 @@ import (
 // feedDefinitions are the commands that look at and change what feeds there
 // are.
 func feedDefinitions() []*cobra.Command {
+	acts := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, string, meant) error) *cobra.Command {
+		var a act
+		onCluster(c, func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error {
+			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+			if err != nil {
+				return err
+			}
+			note(c, versions)
+			return withWay(run(ctx, c.OutOrStdout(), &feedStore{cm, cl, versions}, args[0], a.of(c)), feedWays)
+		})
+		a.flags(c)
+		return c
+	}
 	with := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, []string) error) *cobra.Command {
 		onCluster(c, func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error {
 			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
@@ -59,8 +72,8 @@ models have to serve. A definition with a fault changes nothing.
 		with(&cobra.Command{Use: "show NAME [VERSION]", Short: "A feed's definition", Args: cobra.RangeArgs(1, 2)}, showFeed),
 		with(&cobra.Command{Use: "diff FILE.yaml", Short: "What `define` would change", Args: cobra.ExactArgs(1)}, diffFeed),
 		with(&cobra.Command{Use: "history NAME", Short: "Who changed a feed's definition, and when", Args: cobra.ExactArgs(1)}, feedHistory),
-		with(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)}, rollbackFeed),
-		with(&cobra.Command{Use: "drop NAME", Short: "Take a definition and its versions out of the cluster", Args: cobra.ExactArgs(1)}, dropFeed),
+		acts(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)}, rollbackFeed),
+		acts(&cobra.Command{Use: "drop NAME", Short: "Take a definition and its versions out of the cluster", Args: cobra.ExactArgs(1)}, dropFeed),
 		feedShadows(),
 	}
 }
@@ -189,6 +202,18 @@ func (s *feedStore) read(ctx context.Context, v cluster.Version) (d definition) 
 	return d
 }
 
+// meaning is a version by what it means, a field a line; its text, if it cannot be
+// read.
+func (s *feedStore) meaning(ctx context.Context, v cluster.Version) string {
+	d := s.read(ctx, v)
+	if d.fault == nil {
+		if text, err := document.Encode(d.Feed); err == nil {
+			return string(text)
+		}
+	}
+	return string(d.text)
+}
+
 func listFeeds(ctx context.Context, w io.Writer, s *feedStore, _ []string) error {
 	all, err := s.definitions(ctx)
 	if err != nil {
@@ -293,7 +318,13 @@ func diffFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) err
 	if err != nil {
 		return err
 	}
-	old, changed := strings.Split(before, "\n"), strings.Split(string(after), "\n")
+	writeDiff(w, before, string(after))
+	return nil
+}
+
+// writeDiff prints the lines that two definitions differ in.
+func writeDiff(w io.Writer, before, after string) {
+	old, changed := strings.Split(before, "\n"), strings.Split(after, "\n")
 	same := true
 	for _, line := range old {
 		if !slices.Contains(changed, line) {
@@ -310,7 +341,6 @@ func diffFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) err
 	if same {
 		fmt.Fprintln(w, "no change")
 	}
-	return nil
 }
 
 func feedHistory(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
@@ -331,38 +361,77 @@ func feedHistory(ctx context.Context, w io.Writer, s *feedStore, args []string) 
 	return err
 }
 
-func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
-	if err := s.keepsWeightsBack(ctx, args[0]); err != nil {
+func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant meant) error {
+	if err := s.keepsWeightsBack(ctx, name); err != nil {
 		return err
 	}
-	v, err := s.versions.Rollback(ctx, args[0], whoami())
+	d, v, err := s.showRollback(ctx, w, name)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "feed %s is as it was before, version %s\n", v.Name, v.Version)
-	d := s.read(ctx, v)
-	if d.fault == nil {
-		checks, done, err := s.checks(ctx)
-		if err != nil {
-			return err
-		}
-		defer done()
-		_, d.fault = broker.CheckFeed(ctx, d.Feed, checks)
+	if ok, err := meant(); !ok {
+		return err
 	}
+	if err := goBack(ctx, s.versions, v); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "feed %s is as it was before, version %s\n", v.Name, v.Version)
 	if d.fault != nil {
 		return fmt.Errorf("it serves, and has a fault by now: %w", d.fault)
 	}
 	return nil
 }
 
+// showRollback shows what a rollback of a feed would change, and for which
+// experiments.
+func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string) (d definition, v cluster.Version, err error) {
+	if v, err = s.versions.RollsBackTo(ctx, name); err != nil {
+		return d, v, err
+	}
+	now, _ := s.versions.Served(name)
+	d = s.read(ctx, v)
+	if d.fault == nil {
+		checks, done, err := s.checks(ctx)
+		if err != nil {
+			return d, v, err
+		}
+		defer done()
+		_, d.fault = broker.CheckFeed(ctx, d.Feed, checks)
+	}
+	fmt.Fprintf(w, "feed %s: from version %s back to %s\n", name, now.Version, v.Version)
+	writeDiff(w, s.meaning(ctx, now), s.meaning(ctx, v))
+	if d.fault != nil {
+		fmt.Fprintf(w, "version %s has a fault by now: %v\n", v.Version, d.fault)
+	}
+	return d, v, s.showExperiments(ctx, w, name)
+}
+
+// showExperiments tells which experiments lean on a feed.
+func (s *feedStore) showExperiments(ctx context.Context, w io.Writer, feed string) error {
+	using, err := experimentsUsing(ctx, s.cluster, func(s *experiment.Set) []string { return s.UsesFeed(feed) })
+	if len(using) > 0 {
+		fmt.Fprintf(w, "in use by %s\n", strings.Join(using, ", "))
+	}
+	return err
+}
+
+// goBack rolls back to a version that somebody was shown.
+func goBack(ctx context.Context, versions *cluster.Artefacts, v cluster.Version) error {
+	if to, err := versions.RollsBackTo(ctx, v.Name); err != nil || to != v {
+		return cmp.Or(err, fmt.Errorf("%w: it would be back at %s by now", cluster.ErrMoved, to))
+	}
+	_, err := versions.Rollback(ctx, v.Name, whoami())
+	return err
+}
+
 // dropFeed drops the version that serves last: until then the feed is there.
-func dropFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
-	name := args[0]
+func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant meant) error {
 	versions, serving := s.versions.All()[name], s.versions.Serving()[name]
 	if len(versions) == 0 {
 		return fmt.Errorf("the cluster has no definition of %q; see millrace feed list", name)
 	}
-	if !slices.ContainsFunc(broker.BuiltIn(), func(f broker.Feed) bool { return f.Name == name }) {
+	covers := slices.IndexFunc(broker.BuiltIn(), func(f broker.Feed) bool { return f.Name == name })
+	if covers < 0 {
 		using, err := experimentsUsing(ctx, s.cluster, func(s *experiment.Set) []string { return s.UsesFeed(name) })
 		if err != nil {
 			return err
@@ -374,6 +443,12 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) err
 	if err := s.keepsWeightsWithout(ctx, name); err != nil {
 		return err
 	}
+	if err := s.showDrop(ctx, w, name, covers); err != nil {
+		return err
+	}
+	if ok, err := meant(); !ok {
+		return err
+	}
 	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
 	for _, v := range versions {
 		if err := s.versions.Drop(ctx, v, nil, whoami()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
@@ -381,10 +456,35 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) err
 		}
 	}
 	fmt.Fprintf(w, "feed %s is dropped\n", name)
-	for _, f := range broker.BuiltIn() {
-		if f.Name == name {
-			fmt.Fprintf(w, "the built-in feed %s serves again\n", name)
-		}
+	if covers >= 0 {
+		fmt.Fprintf(w, "the built-in feed %s serves again\n", name)
 	}
 	return nil
+}
+
+// showDrop shows what would go with a feed, and what would serve in its place:
+// covers is of the built-in feeds, below 0 for none.
+func (s *feedStore) showDrop(ctx context.Context, w io.Writer, name string, covers int) error {
+	var versions []string
+	for _, v := range s.versions.All()[name] {
+		versions = append(versions, v.Version)
+	}
+	serving := s.versions.Serving()[name]
+	fmt.Fprintf(w, "feed %s would be dropped, with the versions %s; nobody could go back to them\n", name, strings.Join(versions, ", "))
+	after := ""
+	if covers >= 0 {
+		fmt.Fprintf(w, "the built-in feed %s would serve again\n", name)
+		text, err := document.Encode(broker.BuiltIn()[covers])
+		if err != nil {
+			return err
+		}
+		after = string(text)
+	}
+	if serving.Version != "" {
+		writeDiff(w, s.meaning(ctx, serving), after)
+	}
+	if covers < 0 {
+		return nil // experiments that use it refuse it
+	}
+	return s.showExperiments(ctx, w, name)
 }

@@ -108,6 +108,9 @@ func TestFeedDefinitionCommands(t *testing.T) {
 	wants("define a third time", out, err, "version 3\n")
 	answers("version 3", 1)
 	out, err = on("rollback", "stars")
+	wants("a rollback that is dry", out, err, "from version 3 back to 2\n- limit: 1\n")
+	answers("dry", 1)
+	out, err = on("rollback", "stars", "--apply", "--yes")
 	wants("rollback", out, err, "feed stars is as it was before, version 2\n")
 	answers("rolled back", 2)
 	out, err = on("show", "stars", "1")
@@ -119,7 +122,7 @@ func TestFeedDefinitionCommands(t *testing.T) {
 	out, err = define("name: home\nmodel: home\nprivate: true\n")
 	wants("a private feed in place of a built-in", out, err, "requests for the built-in recent are refused")
 	for _, name := range []string{"closed", "home"} {
-		_, err = on("drop", name)
+		_, err = on("drop", name, "--apply", "--yes")
 		wants("drop", "", err, "")
 	}
 	out, err = define("name: open\nmodel: home\n")
@@ -138,6 +141,8 @@ func TestFeedDefinitionCommands(t *testing.T) {
 	answers("a bad version", 2)
 
 	out, err = on("drop", "recent")
+	wants("a drop that is dry", out, err, "with the versions 1; nobody could go back to them\nthe built-in feed recent would serve again\n- model: home\n+ model: recency\n")
+	out, err = on("drop", "recent", "--apply", "--yes")
 	wants("drop", out, err, "feed recent is dropped\nthe built-in feed recent serves again\n")
 }
 

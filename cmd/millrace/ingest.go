@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +26,7 @@ func ingestCommand() *cobra.Command {
 
 // pausing is a pause, or the end of one.
 type pausing struct {
-	steering
+	act
 	lasts time.Duration
 }
 
@@ -41,15 +40,8 @@ type pauseShown struct {
 	Applied    bool            `json:"applied"`
 }
 
-func (p *pausing) flags(c *cobra.Command) {
-	f := c.Flags()
-	f.BoolVar(&p.apply, "apply", false, "do it; without, it only shows what it would do")
-	f.BoolVar(&p.yes, "yes", false, "do not ask; for scripts")
-	p.outputFlag(f)
-}
-
 func ingestPause(cm *Common) *cobra.Command {
-	p := pausing{steering: steering{cm: cm}}
+	p := pausing{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "pause NODE --for DURATION",
 		Short: "Have a node apply nothing that the log brings, for a time",
@@ -64,13 +56,14 @@ node has ready are refused, unless --override has the cluster's name.`,
 		RunE: func(c *cobra.Command, args []string) error { return p.pause(c, args[0]) },
 	}
 	p.flags(c)
+	outputFlag(c, &p.output)
 	c.Flags().DurationVar(&p.lasts, "for", 0, "for how long, such as 10m; 24h at most")
-	c.Flags().StringVar(&p.override, "override", "", "the cluster's name, to pause what no other node has ready")
+	p.overrideFlag(c, "to pause what no other node has ready")
 	return c
 }
 
 func ingestResume(cm *Common) *cobra.Command {
-	p := pausing{steering: steering{cm: cm}}
+	p := pausing{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:     "resume NODE",
 		Short:   "Have a node go on before its pause is over",
@@ -79,6 +72,7 @@ func ingestResume(cm *Common) *cobra.Command {
 		RunE:    func(c *cobra.Command, args []string) error { return p.resume(c, args[0]) },
 	}
 	p.flags(c)
+	outputFlag(c, &p.output)
 	return c
 }
 
@@ -108,8 +102,9 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	if p.override != "" && p.override != p.cm.clusterName() {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("%q is not the name of this cluster", p.override), WayOut: "type the name of the cluster in full, if you mean it"}
+	over, err := p.overrides()
+	if err != nil {
+		return err
 	}
 	if p.lasts < time.Millisecond {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "for", Detail: "nothing says how long the pause lasts", WayOut: "say it, such as --for 10m; it ends by itself then"}
@@ -131,7 +126,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 			fmt.Fprintf(c.OutOrStdout(), "it is paused until %s\n", shown.Was)
 		}
 	}
-	if len(shown.Alone) > 0 && p.override == "" {
+	if len(shown.Alone) > 0 && !over {
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("no other node has %d of its partitions ready, such as %d, and answers of them would grow old", len(shown.Alone), shown.Alone[0]),
 			WayOut: "wait until another has them (millrace cluster show), or say --override with the cluster's name",
@@ -181,15 +176,10 @@ func (p *pausing) resume(c *cobra.Command, name string) error {
 
 // finish does what was shown, if that is so.
 func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do func() error) error {
-	err := p.confirm(c)
-	if err == nil {
-		if err = do(); err != nil {
-			return err
-		}
+	ok, err := p.meant(c)
+	if ok {
+		err = do()
 		shown.Applied = true
-	}
-	if errors.Is(err, errDry) {
-		err = nil
 	}
 	if err == nil && asJSON {
 		err = json.NewEncoder(c.OutOrStdout()).Encode(shown)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -151,34 +152,34 @@ there is drained first ("node drain") and then simply stopped.`,
 
 // changing has a command begin a plan for the nodes that it is given.
 func changing(cm *Common, kind coordinator.Kind, c *cobra.Command) *cobra.Command {
-	st := steering{cm: cm}
+	st := steering{act: act{cm: cm}}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return st.propose(c, coordinator.Request{Kind: kind, Nodes: nodeIDs(args)})
 	}
-	st.flags(c.Flags(), false)
+	st.flags(c)
+	st.planFlags(c)
 	return c
 }
 
 // restarting is how nodes are restarted.
 type restarting struct {
-	steering
+	act
 	exec    string
 	timeout time.Duration
 }
 
-func (r *restarting) flags(c *cobra.Command) {
+func (r *restarting) restartFlags(c *cobra.Command) {
+	r.flags(c)
 	c.Flags().StringVar(&r.exec, "exec", "", `the command that restarts a node, by sh; NODE, ADDR and ZONE are in its environment, as in: ssh ${ADDR%:*} systemctl restart millrace-indexnode`)
 	c.Flags().DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long a node may take to be whole again")
-	c.Flags().BoolVar(&r.apply, "apply", false, "do it; without, it only shows what it would do")
-	c.Flags().BoolVar(&r.yes, "yes", false, "do not ask; for scripts")
-	c.Flags().StringVar(&r.override, "override", "", "the cluster's name, to go on though partitions have no second ready replica")
+	r.overrideFlag(c, "to go on though partitions have no second ready replica")
 	if err := c.MarkFlagRequired("exec"); err != nil {
 		panic(err) // the flag above exists
 	}
 }
 
 func nodeRestart(cm *Common) *cobra.Command {
-	r := restarting{steering: steering{cm: cm}}
+	r := restarting{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "restart NODE --exec COMMAND",
 		Short: "Restart a node once everything it hosts is served elsewhere, and wait until it is whole again",
@@ -192,12 +193,12 @@ func nodeRestart(cm *Common) *cobra.Command {
 			})
 		},
 	}
-	r.flags(c)
+	r.restartFlags(c)
 	return c
 }
 
 func clusterRoll(cm *Common) *cobra.Command {
-	r := restarting{steering: steering{cm: cm}}
+	r := restarting{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "roll --exec COMMAND",
 		Short: "Restart all nodes, one after the other and zone by zone, as for an upgrade",
@@ -216,7 +217,7 @@ leaves the routing first.`,
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return r.run(c, func(s *coordinator.Steered) ([]millrace.NodeID, error) { return rollOrder(s, after) })
 	}
-	r.flags(c)
+	r.restartFlags(c)
 	return c
 }
 
@@ -241,7 +242,7 @@ func rollOrder(s *coordinator.Steered, after string) (ids []millrace.NodeID, err
 
 // run restarts nodes one after the other.
 func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]millrace.NodeID, error)) error {
-	if _, err := r.request(coordinator.Request{}); err != nil {
+	if _, err := r.overrides(); err != nil {
 		return err
 	}
 	cl, err := r.cm.reachCluster(c.Context())
@@ -263,9 +264,7 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 		hosted := s.Map.Hosted(id)
 		fmt.Fprintf(w, "%d. %s (%s, zone %q): %d partitions\n", i+1, id, n.Addr, n.Zone, hosted.Len())
 	}
-	if err := r.confirm(c); errors.Is(err, errDry) {
-		return nil
-	} else if err != nil {
+	if ok, err := r.meant(c); !ok {
 		return err
 	}
 	for i, id := range ids {
@@ -299,7 +298,8 @@ func (r *restarting) one(ctx context.Context, w io.Writer, cl *cluster.Client, i
 	command := exec.CommandContext(ctx, "sh", "-c", r.exec)
 	command.Env = append(os.Environ(), "NODE="+string(id), "ADDR="+n.Addr, "ZONE="+n.Zone)
 	command.Stdout, command.Stderr = w, os.Stderr
-	if err := command.Run(); err != nil {
+	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(ctx), e) }
+	if err := noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", was), After: "restarted by: " + r.exec}, command.Run); err != nil {
 		return fmt.Errorf("the command that restarts %s: %w", id, err)
 	}
 	begun := time.Now()

@@ -20,7 +20,7 @@ const spread = time.Minute
 
 func clusterPageKeys(cm *Common) *cobra.Command {
 	var rotate, revoke bool
-	st := steering{cm: cm}
+	a := act{cm: cm}
 	c := &cobra.Command{
 		Use:   "page-keys [--rotate [--revoke] [--apply]]",
 		Short: "Show the keys that page tokens are signed with, and since when; replace them",
@@ -36,7 +36,7 @@ this version: older ones know the first key alone.`,
 		Args: cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) (err error) {
-		if !rotate && (revoke || st.apply) {
+		if !rotate && (revoke || a.apply) {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "rotate", Detail: "nothing is to be done without it", WayOut: "add --rotate, or leave the other flags out"}
 		}
 		cl, err := cm.reachCluster(c.Context())
@@ -58,13 +58,10 @@ this version: older ones know the first key alone.`,
 			what = "a new key would sign at once; all pages that are begun are refused"
 		}
 		fmt.Fprintln(c.OutOrStdout(), what)
-		if err := st.confirm(c); err != nil {
-			if errors.Is(err, errDry) {
-				return nil
-			}
+		if err := notLost(c.Context(), c, cl); err != nil {
 			return err
 		}
-		if err := notLost(c.Context(), c, cl); err != nil {
+		if ok, err := a.meant(c); !ok {
 			return err
 		}
 		if err := cl.Rotate(c.Context(), broker.PagesSecret, next, time.Now().Add(-2*broker.TokenLife)); err != nil {
@@ -75,8 +72,7 @@ this version: older ones know the first key alone.`,
 	f := c.Flags()
 	f.BoolVar(&rotate, "rotate", false, "make another key")
 	f.BoolVar(&revoke, "revoke", false, "with --rotate: take no token of the keys before")
-	f.BoolVar(&st.apply, "apply", false, "do it; without, it only shows what it would do")
-	f.BoolVar(&st.yes, "yes", false, "do not ask; for scripts")
+	a.flags(c)
 	return c
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -13,21 +12,19 @@ import (
 
 // quarantining takes a replica out, or has it made anew.
 type quarantining struct {
-	steering
+	act
 	node, why string
 }
 
-func (q *quarantining) flags(c *cobra.Command) {
-	f := c.Flags()
-	f.StringVar(&q.node, "node", "", "the node whose replica is meant")
-	f.BoolVar(&q.apply, "apply", false, "do it; without, it only shows what it would do")
-	f.BoolVar(&q.yes, "yes", false, "do not ask; for scripts")
-	q.outputFlag(f)
+func (q *quarantining) replicaFlags(c *cobra.Command) {
+	q.flags(c)
+	outputFlag(c, &q.output)
+	c.Flags().StringVar(&q.node, "node", "", "the node whose replica is meant")
 	_ = c.MarkFlagRequired("node") // it is there
 }
 
 func partitionQuarantine(cm *Common) *cobra.Command {
-	q := quarantining{steering: steering{cm: cm}}
+	q := quarantining{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "quarantine PARTITION --node NODE --why TEXT",
 		Short: "Take a replica that is in doubt out of service, until it is released",
@@ -39,15 +36,15 @@ ready is refused, unless --override has the cluster's name.`,
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(c *cobra.Command, args []string) error { return q.run(c, args[0], q.quarantine) },
 	}
-	q.flags(c)
+	q.replicaFlags(c)
 	c.Flags().StringVar(&q.why, "why", "", "for those who find it so")
-	c.Flags().StringVar(&q.override, "override", "", "the cluster's name, to take out what no other node has ready")
+	q.overrideFlag(c, "to take out what no other node has ready")
 	_ = c.MarkFlagRequired("why") // it is there
 	return c
 }
 
 func partitionRelease(cm *Common) *cobra.Command {
-	q := quarantining{steering: steering{cm: cm}}
+	q := quarantining{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "release PARTITION --node NODE",
 		Short: "Have a replica made anew that was quarantined",
@@ -59,7 +56,7 @@ what the runbook says.`,
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(c *cobra.Command, args []string) error { return q.run(c, args[0], q.release) },
 	}
-	q.flags(c)
+	q.replicaFlags(c)
 	return c
 }
 
@@ -82,8 +79,9 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 	if err != nil {
 		return err
 	}
-	if q.override != "" && q.override != q.cm.clusterName() {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("%q is not the name of this cluster", q.override), WayOut: "type the name of the cluster in full, if you mean it"}
+	over, err := q.overrides()
+	if err != nil {
+		return err
 	}
 	o, err := q.cm.operate(c.Context())
 	if err != nil {
@@ -106,22 +104,21 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 	if shown.Node = n.ID; !asJSON {
 		fmt.Fprintf(w, "the replica of partition %d on %s is %s %s\n", p, n.ID, shown.Was, shown.Detail)
 	}
-	if alone := o.alone(n.ID); q.why != "" && alone.Has(p) && q.override == "" {
+	if alone := o.alone(n.ID); q.why != "" && alone.Has(p) && !over {
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("no other node has partition %d ready: nobody would answer for it", p),
 			WayOut: "wait until another has it (millrace cluster show), or say --override with the cluster's name",
 		}
 	}
-	switch err := q.confirm(c); {
-	case err == nil:
-		if _, err := do(c, node, p, true); err != nil {
-			return err
-		}
-		if shown.Applied = true; !asJSON {
-			fmt.Fprintln(w, "done: see millrace cluster show")
-		}
-	case !errors.Is(err, errDry):
+	ok, err := q.meant(c)
+	if ok {
+		_, err = do(c, node, p, true)
+	}
+	if err != nil {
 		return err
+	}
+	if shown.Applied = ok; ok && !asJSON {
+		fmt.Fprintln(w, "done: see millrace cluster show")
 	}
 	if asJSON {
 		return json.NewEncoder(w).Encode(shown)

@@ -34,7 +34,7 @@ func recordCommand() *cobra.Command {
 
 // deleting is a deletion of records.
 type deleting struct {
-	steering
+	act
 	entities   []string
 	file       string
 	topic      string
@@ -44,7 +44,7 @@ type deleting struct {
 }
 
 func recordDelete(cm *Common) *cobra.Command {
-	d := deleting{steering: steering{cm: cm}}
+	d := deleting{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "delete [ID] --entity ENTITY | --everywhere | --file FILE",
 		Short: "Delete records: show where they are, write tombstones, and wait until no replica has them",
@@ -74,9 +74,8 @@ without entity for those to be looked for everywhere. "-" is standard input.`,
 	f.StringVar(&d.file, "file", "", "a file of records, a line of JSON each; - is standard input")
 	f.StringVar(&d.topic, "topic", "", "the content topic to write to (default: the only one that partitioners read)")
 	f.DurationVar(&d.patience, "wait", time.Minute, "after --apply, how long to wait until all replicas have applied it")
-	f.BoolVar(&d.apply, "apply", false, "do it; without, it only shows what it would do")
-	f.BoolVar(&d.yes, "yes", false, "do not ask; for scripts")
-	d.outputFlag(f)
+	d.flags(c)
+	outputFlag(c, &d.output)
 	return c
 }
 
@@ -429,9 +428,7 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 	if !asJSON {
 		fmt.Fprintf(w, "%d tombstones would go to topic %s\n", resp.Records, resp.Topic)
 	}
-	if err := d.confirm(c); errors.Is(err, errDry) {
-		return nil
-	} else if err != nil {
+	if ok, err := d.meant(c); !ok {
 		return err
 	}
 	req.Topic, req.Apply = resp.Topic, true

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -18,7 +17,7 @@ import (
 
 // replaying is a replay of dead letters.
 type replaying struct {
-	steering
+	act
 	log *logFlags
 	q   letterQuery
 	to  string
@@ -46,9 +45,8 @@ A letter may be replayed twice: of two equal versions of a record the first stay
 	r.q.flags(f)
 	f.BoolVar(&r.all, "all", false, "all that the flags choose, at most --limit, the newest")
 	f.StringVar(&r.to, "to", "", "the topic to write them to (default: where each came from)")
-	f.BoolVar(&r.apply, "apply", false, "do it; without, it only shows what it would do")
-	f.BoolVar(&r.yes, "yes", false, "do not ask; for scripts")
-	r.outputFlag(f)
+	r.flags(c)
+	outputFlag(c, &r.output)
 	return c
 }
 
@@ -131,19 +129,15 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 		writeReplay(w, resp.Letters)
 		fmt.Fprintf(w, "%d of %d dead letters would be written again\n", taken, len(resp.Letters))
 	}
-	if taken > 0 {
-		err = r.confirm(c)
-	} else {
-		err = errDry
+	ok := taken > 0
+	if ok {
+		ok, err = r.meant(c)
 	}
-	if err == nil {
+	if ok {
 		req.Apply = true
 		if resp, err = ask(c.Context(), node.ReplayDeadLetters, req); err == nil && !asJSON {
 			fmt.Fprintf(w, "%d are written again\n", taken)
 		}
-	}
-	if errors.Is(err, errDry) {
-		err = nil
 	}
 	if err != nil || !asJSON {
 		return err

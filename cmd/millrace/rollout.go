@@ -81,6 +81,14 @@ func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, 
 	return c
 }
 
+// rolloutAct is rolloutCommand of one that is dry without --apply.
+func rolloutAct(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string, meant meant) error) *cobra.Command {
+	var a act
+	rolloutCommand(c, func(ctx context.Context, r *rollout, args []string) error { return run(ctx, r, args, a.of(c)) })
+	a.flags(c)
+	return c
+}
+
 func rolloutCommands(avsc *[]string) []*cobra.Command {
 	var out string
 	pull := rolloutCommand(&cobra.Command{
@@ -93,8 +101,10 @@ func rolloutCommands(avsc *[]string) []*cobra.Command {
 			func(_ context.Context, r *rollout, _ []string) error { return r.list() }),
 		rolloutCommand(&cobra.Command{Use: "history NAME", Short: "Who changed what of a model, and when", Args: cobra.ExactArgs(1)},
 			func(ctx context.Context, r *rollout, args []string) error { return r.history(ctx, args[0]) }),
-		rolloutCommand(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, r *rollout, args []string) error { return r.rollback(ctx, args[0]) }),
+		rolloutAct(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, r *rollout, args []string, meant meant) error {
+				return r.rollback(ctx, args[0], meant)
+			}),
 		rolloutCommand(&cobra.Command{
 			Use: "release NAME VERSION", Short: "Let a version be asked for again that was condemned, since it failed", Args: cobra.ExactArgs(2),
 			Long: `Lets a version be asked for again that is condemned. An index node condemns a
@@ -105,9 +115,11 @@ ranked by the version that served last before it and is not condemned, or else
 by recency; requests that name the model are refused. To push the same version
 again releases it too.`,
 		}, func(ctx context.Context, r *rollout, args []string) error { return r.release(ctx, args[0], args[1]) }),
-		rolloutCommand(&cobra.Command{
+		rolloutAct(&cobra.Command{
 			Use: "drop NAME VERSION", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.ExactArgs(2),
-		}, func(ctx context.Context, r *rollout, args []string) error { return r.drop(ctx, args[0], args[1]) }),
+		}, func(ctx context.Context, r *rollout, args []string, meant meant) error {
+			return r.drop(ctx, args[0], args[1], meant)
+		}),
 	}
 }
 
@@ -466,19 +478,36 @@ func (r *rollout) history(ctx context.Context, name string) error {
 	return t.Flush()
 }
 
-func (r *rollout) rollback(ctx context.Context, name string) error {
+func (r *rollout) rollback(ctx context.Context, name string, meant meant) error {
 	before, _ := r.models.Served(name)
 	if err := r.keepsWeightsBack(ctx, name); err != nil {
 		return err
 	}
-	v, err := r.models.Rollback(ctx, name, r.who)
+	v, err := r.models.RollsBackTo(ctx, name)
 	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
 		return fmt.Errorf("no version of model %s that is still there served before %s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, name, err)
 	}
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(r.out, "%s would serve again, in place of %s\n", v, before.Version)
+	if err := r.showUses(ctx, name); err != nil {
+		return err
+	}
+	r.tellUnfit(v)
+	if ok, err := meant(); !ok {
+		return err
+	}
+	if err := goBack(ctx, r.models, v); err != nil {
+		return err
+	}
 	fmt.Fprintf(r.out, "%s serves again, in place of %s\n", v, before.Version)
+	return nil
+}
+
+// tellUnfit tells what speaks against a version, and refuses nothing by it: it is
+// condemned, or nodes do not have it.
+func (r *rollout) tellUnfit(v cluster.Version) {
 	if x, is := r.failed.Current()[v]; is {
 		fmt.Fprintln(r.out, r.sentence(v, x))
 	}
@@ -487,30 +516,50 @@ func (r *rollout) rollback(ctx context.Context, name string) error {
 			fmt.Fprintf(r.out, "%s: %s; others are asked\n", a.node, a.state)
 		}
 	}
-	return nil
 }
 
-func (r *rollout) drop(ctx context.Context, name, version string) error {
+// uses returns the feeds and the experiments that name a model.
+func (r *rollout) uses(ctx context.Context, name string) ([]string, error) {
+	named, err := r.feedsThatName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	using, err := experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.UsesModel(name) })
+	return append(named, using...), err
+}
+
+func (r *rollout) showUses(ctx context.Context, name string) error {
+	named, err := r.uses(ctx, name)
+	if len(named) > 0 {
+		fmt.Fprintf(r.out, "in use by %s\n", strings.Join(named, ", "))
+	}
+	return err
+}
+
+func (r *rollout) drop(ctx context.Context, name, version string, meant meant) error {
 	v, err := r.version(name, version)
 	if err != nil {
 		return err
 	}
-	named, err := r.feedsThatName(ctx, name)
+	named, err := r.uses(ctx, name)
 	if err != nil {
 		return err
 	}
-	using, err := experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.UsesModel(name) })
-	if err != nil {
-		return err
-	}
-	named = append(named, using...)
-	err = r.models.Drop(ctx, v, func(_ cluster.Version, serves bool) []string {
+	uses := func(_ cluster.Version, serves bool) []string {
 		if serves {
 			return named
 		}
 		return nil // feeds name models and not versions
-	}, r.who)
+	}
+	bytes, err := r.models.MayDrop(ctx, v, uses)
 	if err != nil {
+		return err
+	}
+	fmt.Fprintf(r.out, "%s would be dropped, %d bytes; nobody could go back to it\n", v, bytes)
+	if ok, err := meant(); !ok {
+		return err
+	}
+	if err := r.models.Drop(ctx, v, uses, r.who); err != nil {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s is dropped\n", v)

@@ -92,6 +92,9 @@ func (s *stage) answerLacking(id millrace.NodeID, refuse func(v cluster.Version)
 	s.Cleanup(func() { cancel(); <-done })
 }
 
+// isMeant is --apply --yes.
+func isMeant() (bool, error) { return true, nil }
+
 func admits(cluster.Version) string { return "" }
 
 // pushed pushes a version of the model likes, and returns what was printed.
@@ -184,7 +187,7 @@ func TestPushAgainOnceHeard(t *testing.T) {
 	if out, err := s.pushed("1", "1", push{}); err != nil || !strings.Contains(out, "likes 1 serves") {
 		t.Errorf("again: %v:\n%s", err, out)
 	}
-	if err := s.rollout.rollback(t.Context(), "likes"); err == nil || !strings.Contains(err.Error(), "millrace model push --serve FILE") {
+	if err := s.rollout.rollback(t.Context(), "likes", isMeant); err == nil || !strings.Contains(err.Error(), "millrace model push --serve FILE") {
 		t.Errorf("a rollback too many: %v", err)
 	}
 }
@@ -242,10 +245,10 @@ func TestPushOfVersions(t *testing.T) {
 		s.serves(c.serves)
 	}
 	for _, want := range []string{"1", "2"} {
-		s.check(s.rollout.rollback(t.Context(), "likes"))
+		s.check(s.rollout.rollback(t.Context(), "likes", isMeant))
 		s.serves(want)
 	}
-	if err := s.rollback(t.Context(), "likes"); !errors.Is(err, cluster.ErrNoVersion) {
+	if err := s.rollback(t.Context(), "likes", isMeant); !errors.Is(err, cluster.ErrNoVersion) {
 		t.Errorf("a rollback too many: %v", err)
 	}
 	s.out.Reset()
@@ -276,20 +279,20 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
 		<-changed
 	}
-	if err := s.drop(t.Context(), "likes", "2"); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+	if err := s.drop(t.Context(), "likes", "2", isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the version that serves: %v", err)
 	}
-	s.check(s.drop(t.Context(), "likes", "1"))
-	if err := s.drop(t.Context(), "likes", "2"); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+	s.check(s.drop(t.Context(), "likes", "1", isMeant))
+	if err := s.drop(t.Context(), "likes", "2", isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the last version: %v", err)
 	}
 	s.check(feeds.Drop(t.Context(), likely.Version, nil, "somebody"))
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) > 0; changed = s.feeds.versions.Changed() {
 		<-changed
 	}
-	s.check(s.drop(t.Context(), "likes", "2"))
+	s.check(s.drop(t.Context(), "likes", "2", isMeant))
 	s.serves("")
-	if err := s.drop(t.Context(), "likes", "2"); err == nil {
+	if err := s.drop(t.Context(), "likes", "2", isMeant); err == nil {
 		t.Error("dropped twice")
 	}
 }

@@ -65,16 +65,16 @@ func TestChangesKeepWeights(t *testing.T) {
 			feed   bool   // it changes a feed, and no model
 		}{
 			{define("recency", 10), "recency 1", "2", true},
-			{[]string{"feed", "rollback", "home"}, "recency 1", "2", true},
-			{[]string{"feed", "drop", "home"}, "home 1", "2", true},
+			{[]string{"feed", "rollback", "home", "--apply", "--yes"}, "recency 1", "2", true},
+			{[]string{"feed", "drop", "home", "--apply", "--yes"}, "home 1", "2", true},
 			{push("3", "likes"), "rate 3", "2", false},
 			{push("3", "likes", "--serve"), "rate 3", "2", false},
 			{push("3", "likes", "--no-serve"), "", "2", false},
-			{[]string{"model", "rollback", "rate"}, "rate 1", "2", false},
+			{[]string{"model", "rollback", "rate", "--apply", "--yes"}, "rate 1", "2", false},
 			{push("4", "clicks"), "", "4", false},
-			{[]string{"model", "rollback", "rate"}, "", "2", false},
+			{[]string{"model", "rollback", "rate", "--apply", "--yes"}, "", "2", false},
 			{define("rate", 20), "", "2", true},
-			{[]string{"feed", "rollback", "home"}, "", "2", true},
+			{[]string{"feed", "rollback", "home", "--apply", "--yes"}, "", "2", true},
 		} {
 			if c.feed && !ofFeed {
 				continue // what the variant names itself does not lean on the feed
@@ -94,6 +94,6 @@ func TestChangesKeepWeights(t *testing.T) {
 	}
 	must("experiment", "stop", "fresher")
 	must(push("5", "likes")...)
-	must("feed", "rollback", "home")
-	must("feed", "drop", "home")
+	must("feed", "rollback", "home", "--apply", "--yes")
+	must("feed", "drop", "home", "--apply", "--yes")
 }

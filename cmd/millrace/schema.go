@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -42,9 +42,6 @@ func (l *logFlags) topics() kafka.Topics { return kafka.Prefixed(l.prefix) }
 func (l *logFlags) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, l.wait)
 }
-
-// errNotConfirmed is the refusal of a command that cannot be taken back.
-var errNotConfirmed = errors.New("nothing was done: this cannot be taken back; say --yes if it is meant")
 
 func schemaCommand() *cobra.Command {
 	c := &cobra.Command{Use: "schema", Short: "List and check the schemas of the log, and give up one that will never come"}
@@ -86,16 +83,23 @@ func (l *logFlags) withSchemas(ctx context.Context, use func(*kafka.SchemaLog, *
 func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
 	return l.withSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE")
+		fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE\tBY\tAT")
+		row := func(fp millrace.Fingerprint, name, state string) {
+			w, at := log.Word(fp), ""
+			if !w.At.IsZero() {
+				at = shortTime(w.At)
+			}
+			fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("%s\t%s\t%s\t%s\t%s", fp, name, state, printable(w.By), at), "\t"))
+		}
 		for _, s := range known.All() {
 			state := "known"
 			if known.Retired(s.Fingerprint()) {
 				state = "retired"
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\n", s.Fingerprint(), s.Name(), state)
+			row(s.Fingerprint(), s.Name(), state)
 		}
 		for _, fp := range log.AllRefused() {
-			fmt.Fprintf(table, "%s\t\trefused\n", fp)
+			row(fp, "", "refused")
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -113,47 +117,99 @@ func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
 }
 
 func schemaRetire(l *logFlags) *cobra.Command {
-	return schemaWord(l, kafka.RetireSchema, "retired: it shapes nothing any more", &cobra.Command{
-		Use:   "retire FINGERPRINT --yes",
+	return schemaWord(l, word{show: showRetirement, give: kafka.RetireSchema, done: "retired: it shapes nothing any more"}, &cobra.Command{
+		Use:   "retire FINGERPRINT",
 		Short: "Take a schema out of what shapes the records of its name",
 		Long: `A schema that was a mistake leaves columns, aliases and defaults, and schemas to
 come must read its records. This takes all that back, on every node, from one
-moment to the next. Its records stay readable, in the fields that other schemas
-of the name have. The last schema of a name stays.`,
+moment to the next, and for good. Its records stay readable, in the fields that
+other schemas of the name have. The last schema of a name stays.`,
 	})
 }
 
 func schemaRefuse(l *logFlags) *cobra.Command {
-	return schemaWord(l, kafka.RefuseSchema, "given up: its records are passed over", &cobra.Command{
-		Use:   "refuse FINGERPRINT --yes",
+	return schemaWord(l, word{show: showRefusal, give: kafka.RefuseSchema, done: "given up: its records are passed over"}, &cobra.Command{
+		Use:   "refuse FINGERPRINT",
 		Short: "Give up a schema that will never come, so that index nodes get past its records",
 		Long: `Index nodes wait for the schema of a record that they cannot read yet. Where it
 will never come, this lets every index node pass over the records of that
-fingerprint, now and later. A schema of it is refused from then on.`,
+fingerprint, now and later, and for good. A schema of it is refused from then on.`,
 	})
 }
 
-// schemaWord completes a command that gives an operator's word about a
-// fingerprint to everyone, for good.
-func schemaWord(l *logFlags, give func(context.Context, kafka.Brokers, string, millrace.Fingerprint) error, done string, c *cobra.Command) *cobra.Command {
-	var yes bool
+// word is what an operator says about a fingerprint to everyone, for good.
+type word struct {
+	// show says what it would do, or why it cannot be said.
+	show func(w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error
+	give func(ctx context.Context, at kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error
+	done string
+}
+
+func schemaWord(l *logFlags, say word, c *cobra.Command) *cobra.Command {
+	var a act
 	c.Args = cobra.ExactArgs(1)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		fp, err := kafka.ParseFingerprint(args[0])
 		if err != nil {
 			return err
 		}
-		if !yes {
-			return errNotConfirmed
-		}
 		ctx, cancel := l.bound(c.Context())
 		defer cancel()
-		if err := give(ctx, l.at(ctx), l.topics().Schemas, fp); err != nil {
+		err = l.withSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
+			return say.show(c.OutOrStdout(), log, known, fp)
+		})
+		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.OutOrStdout(), "schema %s is %s\n", fp, done)
+		if ok, err := a.meant(c); !ok {
+			return err
+		}
+		ctx, again := l.bound(c.Context()) // the question has taken its time
+		defer again()
+		if err := say.give(ctx, l.at(ctx), l.topics().Schemas, fp, whoami()); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.OutOrStdout(), "schema %s is %s\n", fp, say.done)
 		return nil
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "yes, for good")
+	a.flags(c)
 	return c
+}
+
+func showRetirement(w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
+	if err := log.MayRetire(fp); err != nil {
+		return err
+	}
+	name := known.ByFingerprint(fp).Name()
+	if known.Retired(fp) {
+		fmt.Fprintf(w, "schema %s %s is retired already\n", name, fp)
+		return nil
+	}
+	after, err := known.Without(fp)
+	if err != nil {
+		return err
+	}
+	var gone []string
+	for _, f := range known.Family(name).Layout().Fields() {
+		if after.Family(name).Layout().Index(f.Name) < 0 {
+			gone = append(gone, f.Name)
+		}
+	}
+	fmt.Fprintf(w, "schema %s %s would shape nothing any more; %d others of the name do\n", name, fp, len(after.Family(name).Schemas()))
+	if len(gone) > 0 {
+		fmt.Fprintf(w, "fields that no schema has then: %s\n", strings.Join(gone, ", "))
+	}
+	return nil
+}
+
+func showRefusal(w io.Writer, log *kafka.SchemaLog, _ *schemas.Snapshot, fp millrace.Fingerprint) error {
+	if err := log.MayRefuse(fp); err != nil {
+		return err
+	}
+	if log.Refused(fp) {
+		fmt.Fprintf(w, "schema %s is given up already\n", fp)
+		return nil
+	}
+	fmt.Fprintf(w, "every index node would pass over the records of schema %s, now and later, and no schema of it would be taken\n", fp)
+	return nil
 }

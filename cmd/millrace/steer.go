@@ -1,20 +1,16 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
@@ -23,43 +19,22 @@ import (
 
 // steering is what every command has that changes who hosts what.
 type steering struct {
-	cm       *Common
-	apply    bool
-	yes      bool
-	wait     bool
-	override string
-	output   string
-	per      int
-	begun    int
-	rate     int64
+	act
+	wait  bool
+	per   int
+	begun int
+	rate  int64
 }
 
-// flags adds those of a command that does something, with --apply unless the
-// command's name says so already.
-func (st *steering) flags(f *pflag.FlagSet, named bool) {
-	if named {
-		st.apply = true
-	} else {
-		f.BoolVar(&st.apply, "apply", false, "do it; without, it only shows what it would do")
-	}
-	f.BoolVar(&st.yes, "yes", false, "do not ask; for scripts")
+// planFlags adds those of a command that begins a plan.
+func (st *steering) planFlags(c *cobra.Command) {
+	f := c.Flags()
 	f.BoolVar(&st.wait, "wait", false, "wait until it is done, and show how far it is")
-	f.StringVar(&st.override, "override", "", "the cluster's name, to do what leaves partitions with fewer replicas than are wanted")
 	f.IntVar(&st.per, "moves-per-node", 0, "moves to a node at a time (default: the coordinator's)")
 	f.IntVar(&st.begun, "moves-per-second", 0, "moves that are begun in the whole cluster (default: the coordinator's)")
 	f.Int64Var(&st.rate, "mib-per-second", 0, "bound on the moves that are begun (default: the coordinator's)")
-	st.outputFlag(f)
-}
-
-func (st *steering) outputFlag(f *pflag.FlagSet) {
-	f.StringVarP(&st.output, "output", "o", "text", "text or json")
-}
-
-func (st *steering) json() (bool, error) {
-	if st.output != "text" && st.output != "json" {
-		return false, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", st.output), WayOut: "say text or json"}
-	}
-	return st.output == "json", nil
+	st.overrideFlag(c, "to do what leaves partitions with fewer replicas than are wanted")
+	outputFlag(c, &st.output)
 }
 
 // nodeStats is what nodes say of themselves.
@@ -68,12 +43,8 @@ type nodeStats = map[millrace.NodeID]cluster.NodeStats
 // showing has a command show how the cluster is steered: look returns what is
 // shown as JSON, and what writes the same as text.
 func showing(cm *Common, c *cobra.Command, look func(context.Context, *cluster.Client, *coordinator.Steered, nodeStats, []string) (any, func(io.Writer) error, error)) *cobra.Command {
-	st := steering{cm: cm}
+	var output string
 	c.RunE = func(c *cobra.Command, args []string) error {
-		asJSON, err := st.json()
-		if err != nil {
-			return err
-		}
 		cl, err := cm.reachCluster(c.Context())
 		if err != nil {
 			return err
@@ -87,27 +58,19 @@ func showing(cm *Common, c *cobra.Command, look func(context.Context, *cluster.C
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			return json.NewEncoder(c.OutOrStdout()).Encode(all)
-		}
-		return text(c.OutOrStdout())
+		return printAs(c.OutOrStdout(), output, all, text)
 	}
-	st.outputFlag(c.Flags())
+	outputFlag(c, &output)
 	return c
 }
 
 // request completes what is wanted by what the flags say.
 func (st *steering) request(r coordinator.Request) (coordinator.Request, error) {
-	if st.override != "" && st.override != st.cm.clusterName() {
-		return r, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("%q is not the name of this cluster", st.override), WayOut: "type the name of the cluster in full, if you mean it"}
-	}
-	r.By, r.Lossy = whoami(), st.override != ""
+	lossy, err := st.overrides()
+	r.By, r.Lossy = whoami(), lossy
 	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: st.rate << 20}
-	return r, nil
+	return r, err
 }
-
-// errDry ends a command that only shows.
-var errDry = errors.New("nothing was done")
 
 // propose shows what is wanted and, if that is so, does it.
 func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
@@ -135,7 +98,10 @@ func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
 		if err := p.Err(); err != nil || len(p.Plan.Moves) == 0 && !says {
 			return cmp.Or(err, errDry)
 		}
-		return st.confirm(c)
+		if ok, err := st.meant(c); !ok {
+			return cmp.Or(err, errDry)
+		}
+		return nil
 	})
 	switch {
 	case errors.Is(err, errDry):
@@ -151,28 +117,6 @@ func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
 		s, _, err := coordinator.Look(ctx, cl)
 		return s, err
 	})
-}
-
-// confirm asks whether to go on.
-func (st *steering) confirm(c *cobra.Command) error {
-	switch {
-	case !st.apply:
-		fmt.Fprintln(c.ErrOrStderr(), "nothing was done: --apply does it")
-		return errDry
-	case st.yes:
-		return nil
-	}
-	in, ok := c.InOrStdin().(*os.File)
-	if !ok || !isTerminal(in) {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "yes", Detail: "nobody is there to be asked", WayOut: "add --yes"}
-	}
-	fmt.Fprint(c.ErrOrStderr(), "Do it? [y/N] ")
-	line, _ := bufio.NewReader(in).ReadString('\n')
-	if a := strings.ToLower(strings.TrimSpace(line)); a != "y" && a != "yes" {
-		fmt.Fprintln(c.ErrOrStderr(), "nothing was done")
-		return errDry
-	}
-	return nil
 }
 
 // maxAway is how often in a row a plan cannot be looked at, a pause apart,
@@ -262,7 +206,7 @@ func showProposal(w io.Writer, p *coordinator.Proposal, asJSON bool) error {
 }
 
 func clusterPlan(cm *Common) *cobra.Command {
-	st := steering{cm: cm}
+	st := steering{act: act{cm: cm, how: "millrace cluster apply"}}
 	r := coordinator.Request{Kind: coordinator.Rebalance}
 	c := &cobra.Command{
 		Use:   "plan",
@@ -271,12 +215,12 @@ func clusterPlan(cm *Common) *cobra.Command {
 		RunE:  func(c *cobra.Command, _ []string) error { return st.propose(c, resized(r)) },
 	}
 	c.Flags().IntVar(&r.Replicas, "replicas", 0, "replicas of each partition (default: as many as now)")
-	st.outputFlag(c.Flags())
+	outputFlag(c, &st.output)
 	return c
 }
 
 func clusterApply(cm *Common) *cobra.Command {
-	st := steering{cm: cm}
+	st := steering{act: act{cm: cm, apply: true}} // as its name says; cluster plan is its dry run
 	r := coordinator.Request{Kind: coordinator.Rebalance}
 	c := &cobra.Command{
 		Use:   "apply",
@@ -289,7 +233,8 @@ far it is, and pause, resume, cancel and rollback steer it.`,
 		RunE: func(c *cobra.Command, _ []string) error { return st.propose(c, resized(r)) },
 	}
 	c.Flags().IntVar(&r.Replicas, "replicas", 0, "replicas of each partition (default: as many as now)")
-	st.flags(c.Flags(), true)
+	c.Flags().BoolVar(&st.yes, "yes", false, "do not ask; for scripts")
+	st.planFlags(c)
 	return c
 }
 
@@ -300,9 +245,10 @@ func resized(r coordinator.Request) coordinator.Request {
 	return r
 }
 
-// clusterOrder is a command that tells a plan what to do.
+// clusterOrder is a command that tells a plan what to do. One takes back what the
+// other does of pause and resume, which act at once; the others are dry.
 func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command {
-	st := steering{cm: cm, apply: true}
+	a, atOnce := act{cm: cm}, o == coordinator.Pause || o == coordinator.Resume
 	c := &cobra.Command{
 		Use: string(o), Short: short, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -311,22 +257,20 @@ func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command 
 				return err
 			}
 			defer cl.Close()
-			if o == coordinator.Rollback || o == coordinator.Cancel {
-				s, _, err := coordinator.Look(c.Context(), cl)
-				if err != nil {
-					return err
-				}
-				if s.Plan != nil {
-					pr := s.Progress(time.Now())
-					fmt.Fprintln(c.OutOrStdout(), progressLine(s.Plan, &pr))
-				}
-				if err := st.confirm(c); errors.Is(err, errDry) {
+			p, err := coordinator.Command(c.Context(), cl, o, whoami(), func(s *coordinator.Steered) error {
+				if atOnce {
 					return nil
-				} else if err != nil {
-					return err
 				}
+				pr := s.Progress(time.Now())
+				fmt.Fprintln(c.OutOrStdout(), progressLine(s.Plan, &pr))
+				if ok, err := a.meant(c); !ok {
+					return cmp.Or(err, errDry)
+				}
+				return nil
+			})
+			if errors.Is(err, errDry) {
+				return nil
 			}
-			p, err := coordinator.Command(c.Context(), cl, o, whoami())
 			if err != nil {
 				return err
 			}
@@ -334,7 +278,9 @@ func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command 
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&st.yes, "yes", false, "do not ask; for scripts")
+	if !atOnce {
+		a.flags(c)
+	}
 	return c
 }
 

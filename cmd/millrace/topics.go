@@ -13,13 +13,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/kafka"
 )
 
 func topicsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "topics", Short: "Show the log and how far it is partitioned, and get past what cannot be read"}
 	l := logFlagsOf(c.PersistentFlags())
-	c.AddCommand(topicsShow(l), topicsSkip(l), topicsAdopt(l), topicsForget(l))
+	c.AddCommand(topicsShow(l), topicsHistory(l), topicsSkip(l), topicsAdopt(l), topicsForget(l))
 	return c
 }
 
@@ -92,18 +93,42 @@ func (l *logFlags) withProgress(ctx context.Context, use func(*kafka.ProgressLog
 	return use(progress)
 }
 
+func topicsHistory(l *logFlags) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "history",
+		Short: "Who had partitioners skip, adopt or be forgotten, and when",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := l.bound(c.Context())
+			defer cancel()
+			return l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
+				all := progress.History()
+				return printAs(c.OutOrStdout(), output, all, func(w io.Writer) error { return writeActs(w, all) })
+			})
+		},
+	}
+	outputFlag(c, &output)
+	return c
+}
+
+// note writes down, in the topic progress, what is done to a group.
+func (l *logFlags) note(ctx context.Context) func(audit.Entry) error {
+	return func(e audit.Entry) error { return kafka.NoteAct(ctx, l.at(ctx), l.topics().Progress, e) }
+}
+
 // skipFlags name what is to be skipped.
 type skipFlags struct {
+	act
 	group, topic string
 	partition    int32 // -1: all that have nothing to keep
 	offset       int64 // -1: wherever it is
-	yes          bool
 }
 
 func topicsSkip(l *logFlags) *cobra.Command {
 	var s skipFlags
 	c := &cobra.Command{
-		Use:   "skip --topic TOPIC [--partition P --offset O] --yes",
+		Use:   "skip --topic TOPIC [--partition P --offset O]",
 		Short: "Have the partitioners go on where they are stuck in a topic",
 		Long: `A batch that cannot be opened stops its partition; so does a topic that was
 trimmed before it was read, lost its end, or was deleted and created again.
@@ -117,9 +142,7 @@ to be read next is gone: there is nothing to keep. It says what is lost.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := l.bound(c.Context())
 			defer cancel()
-			return l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
-				return skipPlaces(ctx, c.OutOrStdout(), l, progress, s)
-			})
+			return l.withProgress(ctx, func(progress *kafka.ProgressLog) error { return skipPlaces(c, l, progress, s) })
 		},
 	}
 	f := c.Flags()
@@ -127,7 +150,7 @@ to be read next is gone: there is nothing to keep. It says what is lost.`,
 	f.StringVar(&s.topic, "topic", "", "the content or feature topic")
 	f.Int32Var(&s.partition, "partition", -1, "of a batch: its partition")
 	f.Int64Var(&s.offset, "offset", -1, "of a batch: where it begins")
-	f.BoolVar(&s.yes, "yes", false, "yes, for good")
+	s.flags(c)
 	c.MarkFlagsRequiredTogether("partition", "offset")
 	if err := c.MarkFlagRequired("topic"); err != nil {
 		panic(err) // the flag above exists
@@ -136,8 +159,8 @@ to be read next is gone: there is nothing to keep. It says what is lost.`,
 }
 
 // skipPlaces asks for skips and waits until they were carried out.
-func skipPlaces(ctx context.Context, w io.Writer, l *logFlags, progress *kafka.ProgressLog, f skipFlags) error {
-	places := f.places(progress)
+func skipPlaces(c *cobra.Command, l *logFlags, progress *kafka.ProgressLog, f skipFlags) error {
+	w, places := c.OutOrStdout(), f.places(progress)
 	if len(places) == 0 {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "topic",
 			Detail: fmt.Sprintf("group %s does not say that it is stuck %s", f.group, f.where()),
@@ -155,13 +178,16 @@ func skipPlaces(ctx context.Context, w io.Writer, l *logFlags, progress *kafka.P
 	if lost > 0 {
 		fmt.Fprintf(w, "%d records of %s are lost, at most\n", lost, f.topic)
 	}
-	if !f.yes {
-		return errNotConfirmed
+	if ok, err := f.meant(c); !ok {
+		return err
 	}
+	ctx, cancel := l.bound(c.Context()) // the question has taken its time
+	defer cancel()
 	var asked []kafka.Skip
 	for _, at := range places {
 		s := at.Skip(f.group)
-		if err := kafka.RequestSkip(ctx, l.at(ctx), l.topics().Progress, s); err != nil {
+		e := audit.Entry{Act: "skip", On: "group " + f.group, Before: fmt.Sprintf("stuck at %s/%d, offset %d", at.Topic, at.Partition, at.Offset), After: fmt.Sprintf("goes on at %d", at.Next)}
+		if err := noted(l.note(ctx), e, func() error { return kafka.RequestSkip(ctx, l.at(ctx), l.topics().Progress, s) }); err != nil {
 			return err
 		}
 		asked = append(asked, s)
@@ -214,10 +240,11 @@ func (f skipFlags) where() string {
 }
 
 func topicsAdopt(l *logFlags) *cobra.Command {
+	var a act
 	var group string
-	var fromBeginning, yes bool
+	var fromBeginning bool
 	c := &cobra.Command{
-		Use:   "adopt --group GROUP [--from-beginning] --yes",
+		Use:   "adopt --group GROUP [--from-beginning]",
 		Short: "Have the partitioners go on with timeline and features topics that are not those they have written to",
 		Long: `Partitioners that find another timeline or features topic than they have written
 to stop, since what they brought before is not in it: it is only in backups, and
@@ -232,19 +259,20 @@ Index nodes stay quarantined that have read the former topics. They serve the
 present ones once their data directories are empty.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := l.bound(c.Context())
-			defer cancel()
-			return adopt(ctx, c.OutOrStdout(), l, group, fromBeginning, yes)
+			return adopt(c, &a, l, group, fromBeginning)
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&group, "group", "millrace-partitioner", "the partitioners' consumer group")
 	f.BoolVar(&fromBeginning, "from-beginning", false, "set the group back to the beginning of its topics")
-	f.BoolVar(&yes, "yes", false, "yes, for good")
+	a.flags(c)
 	return c
 }
 
-func adopt(ctx context.Context, w io.Writer, l *logFlags, group string, fromBeginning, yes bool) error {
+func adopt(c *cobra.Command, a *act, l *logFlags, group string, fromBeginning bool) error {
+	ctx, cancel := l.bound(c.Context())
+	defer cancel()
+	w := c.OutOrStdout()
 	look, err := kafka.NewInspector(l.at(ctx))
 	if err != nil {
 		return err
@@ -265,10 +293,17 @@ func adopt(ctx context.Context, w io.Writer, l *logFlags, group string, fromBegi
 	} else {
 		fmt.Fprintln(w, "the group goes on where it is: feeds lack what came before unless a backup is restored; --from-beginning brings what the topics still have")
 	}
-	if !yes {
-		return errNotConfirmed
+	if ok, err := a.meant(c); !ok {
+		return err
 	}
-	if err := look.Adopt(ctx, plan, fromBeginning); err != nil {
+	ctx, again := l.bound(c.Context()) // the question has taken its time
+	defer again()
+	from := "from where it is"
+	if fromBeginning {
+		from = "from the beginning"
+	}
+	e := audit.Entry{Act: "adopt", On: "group " + group, Before: strings.Join(plan.Other.Changes, "; "), After: "writes to the topics that are there, and reads " + from}
+	if err := noted(l.note(ctx), e, func() error { return look.Adopt(ctx, plan, fromBeginning) }); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "group %s goes on; index nodes that are quarantined by other_log need empty data directories\n", group)
@@ -276,29 +311,38 @@ func adopt(ctx context.Context, w io.Writer, l *logFlags, group string, fromBegi
 }
 
 func topicsForget(l *logFlags) *cobra.Command {
+	var a act
 	var group string
-	var yes bool
 	c := &cobra.Command{
-		Use:   "forget --group GROUP --yes",
+		Use:   "forget --group GROUP",
 		Short: "Forget a group of partitioners that was retired, so that nobody waits for its heartbeat",
-		Args:  cobra.NoArgs,
+		Long: `Forgets a group of partitioners that was retired, so that nobody waits for its
+heartbeat. One of which a partitioner still runs comes back with the next.`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := l.bound(c.Context())
 			defer cancel()
 			return l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
-				if _, ok := progress.Group(group); !ok {
+				p, ok := progress.Group(group)
+				if !ok {
 					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("no partitioner of the group %q ever wrote", group),
 						WayOut: "millrace topics show names the groups"}
 				}
-				if !yes {
-					return errNotConfirmed
+				last := fmt.Sprintf("heartbeat of %s at %s", p.Instance, shortTime(p.At()))
+				fmt.Fprintf(c.OutOrStdout(), "nobody would wait for group %s any more: its last was a %s\n", group, last)
+				if ok, err := a.meant(c); !ok {
+					return err
 				}
-				return kafka.ForgetGroup(ctx, l.at(ctx), l.topics().Progress, group)
+				ctx, again := l.bound(c.Context()) // the question has taken its time
+				defer again()
+				return noted(l.note(ctx), audit.Entry{Act: "forget", On: "group " + group, Before: last, After: "forgotten"}, func() error {
+					return kafka.ForgetGroup(ctx, l.at(ctx), l.topics().Progress, group)
+				})
 			})
 		},
 	}
 	c.Flags().StringVar(&group, "group", "", "the partitioners' consumer group")
-	c.Flags().BoolVar(&yes, "yes", false, "yes: no partitioner of it runs any more")
+	a.flags(c)
 	if err := c.MarkFlagRequired("group"); err != nil {
 		panic(err) // the flag above exists
 	}

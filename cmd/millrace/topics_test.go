@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -78,14 +79,14 @@ func TestSchemaCommand(t *testing.T) {
 		err  string
 	}{
 		{args: []string{"refuse", "notes"}, err: "16 hexadecimal digits"},
-		{args: []string{"refuse", never}, err: "--yes"},
-		{args: []string{"refuse", "--yes", schemas.Note().Fingerprint().String()}, err: "is known"},
-		{args: []string{"refuse", "--yes", never}, out: []string{never + " is given up"}},
-		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  known", again + "  " + longer.Name() + "  known", never, "refused"}},
-		{args: []string{"retire", again}, err: "--yes"},
-		{args: []string{"retire", "--yes", again}, out: []string{again + " is retired"}},
-		{args: []string{"retire", "--yes", schemas.Note().Fingerprint().String()}, err: "no other schema of millrace.Note"},
-		{args: []string{"list"}, out: []string{again + "  " + longer.Name() + "  retired"}},
+		{args: []string{"refuse", never}, out: []string{"would pass over the records of schema " + never}},
+		{args: []string{"refuse", "--apply", "--yes", schemas.Note().Fingerprint().String()}, err: "is known"},
+		{args: []string{"refuse", "--apply", "--yes", never}, out: []string{never + " is given up"}},
+		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  known", again + "  " + longer.Name() + "  known", never, "refused  " + whoami() + "  20"}},
+		{args: []string{"retire", again}, out: []string{"would shape nothing any more; 1 others of the name do", "fields that no schema has then: more"}},
+		{args: []string{"retire", "--apply", "--yes", again}, out: []string{again + " is retired"}},
+		{args: []string{"retire", "--apply", "--yes", schemas.Note().Fingerprint().String()}, err: "no other schema of millrace.Note"},
+		{args: []string{"list"}, out: []string{again + "  " + longer.Name() + "  retired  " + whoami() + "  20"}},
 	} {
 		out, err := execute(ctx, append([]string{"schema", "--brokers", addr}, step.args...)...)
 		if step.err == "" && err != nil || step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)) {
@@ -140,22 +141,26 @@ func TestTopicsSkip(t *testing.T) {
 		way, _, _ = strings.Cut(way, "\n")
 		return way != ""
 	})
-	skip := append(flags, strings.Fields(way)...)
-	if _, err := execute(ctx, skip[:len(skip)-1]...); err == nil || !strings.Contains(err.Error(), "--yes") {
-		t.Errorf("without --yes: %v", err)
+	skip := append(append(flags, strings.Fields(way)...), "--yes")
+	if out, err := execute(ctx, skip[:len(skip)-2]...); err != nil || !strings.Contains(out, "dead letters") || strings.Contains(out, "posts/0 goes on at") {
+		t.Errorf("without --apply: %q, %v", out, err)
 	}
-	if _, err := execute(ctx, append(flags, "skip", "--topic", "posts", "--partition", "2", "--offset", "99", "--yes")...); err == nil || !strings.Contains(err.Error(), "does not say") {
+	if _, err := execute(ctx, append(flags, "skip", "--topic", "posts", "--partition", "2", "--offset", "99")...); err == nil || !strings.Contains(err.Error(), "does not say") {
 		t.Errorf("of a place that is not stuck: %v", err)
 	}
 	if out, err := execute(ctx, skip...); err != nil || !strings.Contains(out, "dead letters") {
 		t.Errorf("%v: %q, %v", skip, out, err)
 	}
 	readyz("ok")
-	if _, err := execute(ctx, append(flags, "forget", "--group", "nobody", "--yes")...); err == nil || !strings.Contains(err.Error(), "nobody") {
+	if _, err := execute(ctx, append(flags, "forget", "--group", "nobody")...); err == nil || !strings.Contains(err.Error(), "nobody") {
 		t.Errorf("a group that never was: %v", err)
 	}
-	if _, err := execute(ctx, append(flags, "forget", "--group", "millrace-partitioner", "--yes")...); err != nil {
+	if _, err := execute(ctx, append(flags, "forget", "--group", "millrace-partitioner", "--apply", "--yes")...); err != nil {
 		t.Error(err)
+	}
+	out, err := execute(ctx, append(flags, "history")...)
+	if err != nil || !regexp.MustCompile(`(?s)`+regexp.QuoteMeta(whoami())+` +skip +group millrace-partitioner +stuck at posts/.*forget +group millrace-partitioner +heartbeat of one at`).MatchString(out) {
+		t.Errorf("the history: %q, %v", out, err)
 	}
 }
 
@@ -208,21 +213,21 @@ func TestTopicsThatAreCreatedAgain(t *testing.T) {
 	send("posts")
 	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
 		"brokers: [%q]\ncontent: [posts]\ninstance: one\nadmin: %q\n", addr, freeAddr(t)))
-	topics("has written to no other topics", true, "adopt", "--yes")
-	topics("does not say that it is stuck in posts", true, "skip", "--topic", "posts", "--yes")
+	topics("has written to no other topics", true, "adopt")
+	topics("does not say that it is stuck in posts", true, "skip", "--topic", "posts")
 
 	waitFor(ctx, t, "the first record to be read", caughtUp)
 	recreate("timeline")
 	topics("topic timeline was deleted and created again", false, "show")
-	topics("the group's topics still have 1 of them", true, "adopt")
-	topics("--from-beginning brings", true, "adopt")
-	topics("group millrace-partitioner goes on", false, "adopt", "--from-beginning", "--yes")
+	topics("the group's topics still have 1 of them", false, "adopt")
+	topics("--from-beginning brings", false, "adopt")
+	topics("group millrace-partitioner goes on", false, "adopt", "--from-beginning", "--apply", "--yes")
 	waitFor(ctx, t, "the group to go on", caughtUp)
 
 	recreate("posts")
 	topics("posts/0 is stuck", false, "show")
-	topics("of its records had not been read", true, "skip", "--topic", "posts")
+	topics("of its records had not been read", false, "skip", "--topic", "posts")
 	send("posts")
-	topics("goes on at 0", false, "skip", "--topic", "posts", "--yes")
+	topics("goes on at 0", false, "skip", "--topic", "posts", "--apply", "--yes")
 	waitFor(ctx, t, "the new topic to be read", caughtUp)
 }

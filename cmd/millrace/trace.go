@@ -13,6 +13,8 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/millrace/millrace/internal/audit"
 )
 
 func traceCommand() *cobra.Command {
@@ -41,6 +43,9 @@ made, as with "explain". It ends by itself.`,
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%s is not traced\n", viewer)
 			return nil
+		}
+		if err := cl.Note(c.Context(), audit.Entry{Act: "trace", On: fmt.Sprintf("viewer %.100q", viewer), Before: "not traced", After: "traced for " + d.String()}); err != nil {
+			return err
 		}
 		until, err := cl.Trace(c.Context(), viewer, d)
 		if err != nil {

@@ -12,10 +12,26 @@ import (
 // Identity returns whose the backups of a cluster are: its name, and an id that
 // etcd holds. Two clusters of one name are told apart by it.
 func Identity(ctx context.Context, c *cluster.Client) (backup.Identity, error) {
-	secret, err := c.Secret(ctx, "backups")
+	secret, err := c.Secret(ctx, identitySecret)
 	if err != nil {
 		return backup.Identity{}, err
 	}
+	return identityBy(c, secret), nil
+}
+
+// LookAtIdentity is Identity of who writes nothing: it has no id before the first
+// backup of the cluster.
+func LookAtIdentity(ctx context.Context, c *cluster.Client) (backup.Identity, error) {
+	all, err := c.SecretsOf(ctx, identitySecret)
+	if err != nil || len(all) == 0 {
+		return backup.Identity{Name: c.Name()}, err
+	}
+	return identityBy(c, all[0].Secret), nil
+}
+
+const identitySecret = "backups"
+
+func identityBy(c *cluster.Client, secret []byte) backup.Identity {
 	sum := sha256.Sum256(secret)
-	return backup.Identity{Name: c.Name(), ID: fmt.Sprintf("%x", sum[:8])}, nil
+	return backup.Identity{Name: c.Name(), ID: fmt.Sprintf("%x", sum[:8])}
 }

@@ -317,3 +317,39 @@ func (b *Bucket) RemoveCut(ctx context.Context, name string) error {
 	}
 	return b.objects.remove(ctx, cutName(name))
 }
+
+// OnlyOf returns what nothing but a cut names, while all backups stay: its tails
+// and what says where they belong.
+func (b *Bucket) OnlyOf(ctx context.Context, cut string) (a Amount, err error) {
+	s, err := b.survey(ctx)
+	if err != nil {
+		return a, err
+	}
+	others := s.reach()
+	for _, m := range s.manifests {
+		others.mark(m.name)
+	}
+	for _, c := range s.cuts {
+		if c.place.id != cut {
+			others.markCut(c.place.id)
+		}
+	}
+	its := s.reach()
+	its.markCut(cut)
+	count := func(o object) {
+		if its.names[o.name] && !others.names[o.name] {
+			a.Files++
+			a.Bytes += o.size
+		}
+	}
+	for _, c := range s.cuts {
+		count(c.object)
+	}
+	for _, p := range s.parts {
+		count(p.object)
+	}
+	for _, f := range s.files {
+		count(f)
+	}
+	return a, nil
+}

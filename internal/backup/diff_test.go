@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 )
 
 func TestDiff(t *testing.T) {
@@ -87,6 +88,29 @@ func TestHealingsComeBackNewestFirst(t *testing.T) {
 		}
 		if drills, err := b.Drills(t.Context(), 2); err != nil || len(drills) != 0 {
 			t.Errorf("as drills: %+v, %v", drills, err)
+		}
+	})
+}
+
+// Acts come back, the newest first, whosever the bucket was by then, and those
+// beyond the newest go with an expiry.
+func TestActsComeBackNewestFirst(t *testing.T) {
+	onEach(t, func(t *testing.T, o objects) {
+		b := claimed(t, o)
+		for _, on := range []string{"a", "b", "c"} {
+			if err := b.WriteAct(t.Context(), audit.Entry{Who: "somebody @here", Act: "expire", On: on}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.Adopt(t.Context(), Identity{Name: "heir", ID: "2"}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := b.Acts(t.Context(), 2)
+		if err != nil || len(got) != 2 || got[0].On != "c" || got[1].On != "b" || got[0].Who != "somebody @here" || got[0].Entry.Time.IsZero() {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if _, err := b.Verify(t.Context(), DepthMeta, func(d *Damage) { t.Error(d) }); err != nil {
+			t.Error(err)
 		}
 	})
 }

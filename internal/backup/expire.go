@@ -22,6 +22,9 @@ type ExpireOptions struct {
 	// Report hears of every object that was removed, from one goroutine at a
 	// time; nil hears nothing.
 	Report func(name string, bytes int64)
+	// Dry removes nothing, and writes nothing: it tells what would go now, with
+	// ages by this clock, and not by the bucket's.
+	Dry bool
 }
 
 // Expired is what an expiry removed.
@@ -50,6 +53,14 @@ func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err er
 	s, err := b.survey(ctx)
 	if err != nil {
 		return e, err
+	}
+	if o.Dry {
+		x := &expiry{b: b, o: o, s: s, e: &e, now: time.Now()}
+		x.keep()
+		for _, o := range x.doom() {
+			x.count(o)
+		}
+		return e, nil
 	}
 	// A condemnation of nothing tells the bucket's time.
 	clock, at, err := b.announce(ctx, condemnedPrefix, nil)
@@ -194,7 +205,11 @@ func (x *expiry) remove(ctx context.Context, batch []object) error {
 			x.b.progress.add(o.size)
 			return err == nil, err
 		})
-		x.count(now, removed)
+		for i, o := range now {
+			if removed[i] {
+				x.count(o)
+			}
+		}
 		if err != nil {
 			return errors.Join(err, context.Cause(ctx))
 		}
@@ -238,26 +253,21 @@ func (x *expiry) spare(ctx context.Context) error {
 	return nil
 }
 
-func (x *expiry) count(all []object, removed []bool) {
-	for i, o := range all {
-		if !removed[i] {
-			continue
-		}
-		switch parse(o.name).kind {
-		case isManifest:
-			x.e.Backups++
-		case isFile:
-			x.e.Files++
-			x.e.Bytes += o.size
-		}
-		if x.o.Report != nil {
-			x.o.Report(o.name, o.size)
-		}
+func (x *expiry) count(o object) {
+	switch parse(o.name).kind {
+	case isManifest:
+		x.e.Backups++
+	case isFile:
+		x.e.Files++
+		x.e.Bytes += o.size
+	}
+	if x.o.Report != nil {
+		x.o.Report(o.name, o.size)
 	}
 }
 
 // tidy removes what those left that died: holds, condemnations, writes that
-// never ended; and the oldest results of drills, and records of damage.
+// never ended; and the oldest results of drills, records of damage, and acts.
 func (x *expiry) tidy(ctx context.Context, mine string) error {
 	var dead []object
 	for _, h := range x.s.holds {
@@ -265,7 +275,7 @@ func (x *expiry) tidy(ctx context.Context, mine string) error {
 			dead = append(dead, h.object)
 		}
 	}
-	var drills, healings []object
+	var drills, healings, acts []object
 	for _, o := range x.s.others {
 		age := x.now.Sub(o.modified)
 		switch parse(o.name).kind {
@@ -281,9 +291,11 @@ func (x *expiry) tidy(ctx context.Context, mine string) error {
 			drills = append(drills, o)
 		case isHealing:
 			healings = append(healings, o)
+		case isAct:
+			acts = append(acts, o)
 		}
 	}
-	for _, all := range [][]object{drills, healings} {
+	for _, all := range [][]object{drills, healings, acts} {
 		slices.SortFunc(all, func(a, b object) int { return strings.Compare(b.name, a.name) })
 		dead = append(dead, all[min(len(all), maxRecords):]...)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -87,6 +88,13 @@ func TestExpireKeepsTheNewestAndWhatCutsName(t *testing.T) {
 		t.Errorf("within the grace: %+v, %v; want 3 backups and no file", e, err)
 	}
 	later := impatient(aged{o, 2 * time.Hour, false})
+	was := all(t, o)
+	if e, err := later.Expire(t.Context(), ExpireOptions{Keep: 2, Dry: true}); err != nil || e.Backups != 0 || e.Files != 3 || e.Bytes != 3*int64(len("later 0")) {
+		t.Errorf("past the grace, dry: %+v, %v; want 3 files", e, err)
+	}
+	if !maps.Equal(was, all(t, o)) {
+		t.Error("a dry expiry changes the bucket")
+	}
 	var told int
 	e, err := later.Expire(t.Context(), ExpireOptions{Keep: 2, Report: func(name string, _ int64) {
 		told++
@@ -103,6 +111,10 @@ func TestExpireKeepsTheNewestAndWhatCutsName(t *testing.T) {
 	}
 	if _, err := b.Manifest(t.Context(), 7, first.ID); !isKind(err, Missing) {
 		t.Errorf("the oldest: %v", err)
+	}
+	only, err := b.OnlyOf(t.Context(), "nightly")
+	if err != nil || only.Files != partitions+2 {
+		t.Errorf("only the cut needs %+v, %v; want its %d parts, its tail and itself", only, err, partitions)
 	}
 	if err := b.RemoveCut(t.Context(), "nightly"); err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ const (
 	isCutPart
 	isDrill
 	isHealing
+	isAct
 	isHold
 	isCondemned
 	isScratch
@@ -40,6 +41,7 @@ const (
 	cutsPrefix      = "cuts/"
 	drillsPrefix    = "drills/"
 	healingsPrefix  = "healed/"
+	actsPrefix      = "acts/"
 	holdsPrefix     = "pending/"
 	condemnedPrefix = "expiry/"
 	objectSuffix    = ".json"
@@ -100,6 +102,10 @@ func parse(name string) (at place) {
 	case healingsPrefix:
 		if goodID.MatchString(rest) {
 			return place{kind: isHealing, id: rest}
+		}
+	case actsPrefix:
+		if goodID.MatchString(rest) {
+			return place{kind: isAct, id: rest}
 		}
 	case holdsPrefix:
 		if goodCut.MatchString(rest) {

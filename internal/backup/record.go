@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 )
 
-// maxRecords is how many results of drills are kept, and how many records of
-// damage that was healed.
+// maxRecords is how many results of drills are kept, how many records of damage
+// that was healed, and how many acts.
 const maxRecords = 1000
 
 // Drill is what a restore drill found. [Bucket.WriteDrill] sets Format, Cluster
@@ -72,6 +74,31 @@ func (b *Bucket) Healings(ctx context.Context, most int) ([]*Healing, error) {
 	return records(ctx, b, healingsPrefix, most, func(h *Healing) (*Identity, *string) { return &h.Cluster, &h.ID })
 }
 
+// Act is what somebody had done to the bucket, or with it. [Bucket.WriteAct] sets
+// Format, Cluster, ID and the time.
+type Act struct {
+	Format  int      `json:"format"`
+	Cluster Identity `json:"cluster"`
+	ID      string   `json:"id"`
+	audit.Entry
+}
+
+// WriteAct writes down what is about to be done: what cannot be written down must
+// not be done.
+func (b *Bucket) WriteAct(ctx context.Context, e audit.Entry) (err error) {
+	e.Time = time.Now().UTC()
+	a := &Act{Format: format, Entry: e}
+	if a.Cluster, a.ID, err = b.nextRecord(ctx, actsPrefix, millrace.TimeOf(e.Time), millrace.NodeID(e.Who)); err != nil {
+		return err
+	}
+	return b.createObject(ctx, actsPrefix+a.ID+objectSuffix, a)
+}
+
+// Acts reads up to so many acts, the newest first. What is damaged is left out.
+func (b *Bucket) Acts(ctx context.Context, most int) ([]*Act, error) {
+	return records(ctx, b, actsPrefix, most, func(a *Act) (*Identity, *string) { return &a.Cluster, &a.ID })
+}
+
 // nextRecord returns whose bucket it is, and an id that sorts after those that
 // are there.
 func (b *Bucket) nextRecord(ctx context.Context, prefix string, at millrace.Time, node millrace.NodeID) (Identity, string, error) {
@@ -110,7 +137,7 @@ func records[R any](ctx context.Context, b *Bucket, prefix string, most int, of 
 // recordIDs returns the ids of records, the newest first.
 func (b *Bucket) recordIDs(ctx context.Context, prefix string) (ids []string, err error) {
 	err = b.objects.list(ctx, prefix, func(o object) error {
-		if at := parse(o.name); (at.kind == isDrill || at.kind == isHealing) && !o.odd && !ahead(at.id) {
+		if at := parse(o.name); (at.kind == isDrill || at.kind == isHealing || at.kind == isAct) && !o.odd && !ahead(at.id) {
 			ids = append(ids, at.id)
 		}
 		return nil

@@ -16,7 +16,7 @@ type survey struct {
 	cuts      []*found[Cut]
 	holds     []*found[names]
 	files     map[Hash]object
-	others    []object // condemnations, drills, healings, scratch
+	others    []object // condemnations, drills, healings, acts, scratch
 	unknown   []object
 }
 
@@ -40,7 +40,7 @@ func (b *Bucket) survey(ctx context.Context) (*survey, error) {
 		switch at := parse(o.name); at.kind {
 		case isFile:
 			s.files[at.hash] = o
-		case isCondemned, isDrill, isHealing, isScratch:
+		case isCondemned, isDrill, isHealing, isAct, isScratch:
 			s.others = append(s.others, o)
 		case isUnknown:
 			s.unknown = append(s.unknown, o)

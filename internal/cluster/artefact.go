@@ -334,14 +334,31 @@ func (a *Artefacts) ServeAt(ctx context.Context, v Version, revision int64, with
 // returns it.
 func (a *Artefacts) Rollback(ctx context.Context, name, who string) (v Version, err error) {
 	err = a.change(ctx, name, func(l *ledger) (edit, error) {
-		if !l.rollback(who) {
-			return unchanged, refuse(ErrNothingBefore, millrace.ReasonInvalid, "name", "let another version serve", "no version of %s, of the %s, that is still there served before", name, a.kind)
+		if v, err = a.before(l, name); err != nil {
+			return unchanged, err
 		}
-		e, _ := l.find(l.Serving)
-		v = Version{name, e.Version, e.Sum}
-		return edit{made: true, needs: e.Sum}, nil
+		l.rollback(who)
+		return edit{made: true, needs: v.Sum}, nil
 	})
 	return v, err
+}
+
+// RollsBackTo returns the version that Rollback would let serve.
+func (a *Artefacts) RollsBackTo(ctx context.Context, name string) (Version, error) {
+	l, err := a.read(ctx, name)
+	if err != nil {
+		return Version{}, fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+	}
+	return a.before(l, name)
+}
+
+// before returns the version that served before the present one.
+func (a *Artefacts) before(l *ledger, name string) (Version, error) {
+	if len(l.Before) == 0 {
+		return Version{}, refuse(ErrNothingBefore, millrace.ReasonInvalid, "name", "let another version serve", "no version of %s, of the %s, that is still there served before", name, a.kind)
+	}
+	e, _ := l.find(l.Before[len(l.Before)-1])
+	return Version{name, e.Version, e.Sum}, nil
 }
 
 // Drop removes a version and its bytes. It gives [ErrInUse] where uses, which
@@ -349,22 +366,41 @@ func (a *Artefacts) Rollback(ctx context.Context, name, who string) (v Version, 
 // there are others. After the last one the name is free.
 func (a *Artefacts) Drop(ctx context.Context, v Version, uses func(v Version, serves bool) []string, who string) error {
 	return a.change(ctx, v.Name, func(l *ledger) (edit, error) {
-		e, ok := l.find(v.Sum)
-		if !ok || e.Version != v.Version {
-			return unchanged, a.unknown(v.Name, v.Version)
-		}
-		serves := l.Serving == e.Sum
-		if uses != nil {
-			if by := uses(v, serves); len(by) > 0 {
-				return unchanged, refuse(ErrInUse, millrace.ReasonInvalid, "version", "let these use another first", "%s %s is in use by %v", a.kind, v, by)
-			}
-		}
-		if serves && len(l.Versions) > 1 {
-			return unchanged, refuse(ErrInUse, millrace.ReasonInvalid, "version", "serve another version first, or roll back", "%s %s serves", a.kind, v)
+		e, err := a.droppable(l, v, uses)
+		if err != nil {
+			return unchanged, err
 		}
 		l.drop(e, who)
 		return edit{made: true}, nil
 	})
+}
+
+// MayDrop returns how many bytes Drop would remove, or why it would not.
+func (a *Artefacts) MayDrop(ctx context.Context, v Version, uses func(v Version, serves bool) []string) (int, error) {
+	l, err := a.read(ctx, v.Name)
+	if err != nil {
+		return 0, fmt.Errorf("cluster: %s %s: %w", a.kind, v, err)
+	}
+	e, err := a.droppable(l, v, uses)
+	return e.Bytes, err
+}
+
+// droppable returns what a ledger has of a version, or why that stays.
+func (a *Artefacts) droppable(l *ledger, v Version, uses func(v Version, serves bool) []string) (edition, error) {
+	e, ok := l.find(v.Sum)
+	if !ok || e.Version != v.Version {
+		return e, a.unknown(v.Name, v.Version)
+	}
+	serves := l.Serving == e.Sum
+	if uses != nil {
+		if by := uses(v, serves); len(by) > 0 {
+			return e, refuse(ErrInUse, millrace.ReasonInvalid, "version", "let these use another first", "%s %s is in use by %v", a.kind, v, by)
+		}
+	}
+	if serves && len(l.Versions) > 1 {
+		return e, refuse(ErrInUse, millrace.ReasonInvalid, "version", "serve another version first, or roll back", "%s %s serves", a.kind, v)
+	}
+	return e, nil
 }
 
 func (a *Artefacts) unknown(name, version string) error {

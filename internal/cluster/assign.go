@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 )
 
 // present is what etcd has of an assignment when another is to follow.
@@ -78,14 +79,31 @@ func (c *Client) Assign(ctx context.Context, a Assignment) error {
 	if err != nil {
 		return fmt.Errorf("cluster: assign: %w", err)
 	}
-	put, err := c.etcd.Txn(ctx).If(c.still(p)...).Then(c.assign(body)...).Commit()
+	noted, err := c.noted(audit.Entry{Act: "assign", On: "all partitions", Before: p.String(), After: assignmentText(&a)})
+	if err != nil {
+		return err
+	}
+	put, err := c.etcd.Txn(ctx).If(c.still(p)...).Then(append(c.assign(body), noted...)...).Commit()
 	if err != nil {
 		return fmt.Errorf("cluster: assign: %w", err)
 	}
 	if !put.Succeeded {
 		return fmt.Errorf("%w: somebody else assigned at the same time", ErrEpoch)
 	}
+	c.trimHistory(ctx)
 	return nil
+}
+
+// String returns the assignment as the history says it.
+func (p *present) String() string {
+	if p.assignment == nil {
+		return "no assignment"
+	}
+	return assignmentText(p.assignment)
+}
+
+func assignmentText(a *Assignment) string {
+	return fmt.Sprintf("epoch %d: %d nodes, %d replicas", a.Epoch, len(a.Nodes()), a.replicas())
 }
 
 // still holds while nobody else assigns.

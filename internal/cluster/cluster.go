@@ -77,6 +77,7 @@ type Config struct {
 	// Wait is how long Open, and whatever watches, waits for the first answer
 	// of etcd before it gives [ErrAway]; 0: as long as its context lets it.
 	Wait time.Duration
+	Who  string       // acts, as the history says it; empty: nobody whose acts are written down
 	Log  *slog.Logger // nil: slog.Default()
 }
 
@@ -140,6 +141,7 @@ type Client struct {
 	name   string
 	prefix string
 	dir    string
+	who    string // see Config.Who
 	log    *slog.Logger
 	wait   time.Duration // see Config.Wait
 	relist time.Duration // see relistEvery
@@ -195,7 +197,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c := &Client{etcd: etcd, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery}
+	c := &Client{etcd: etcd, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()

@@ -40,3 +40,10 @@ func SetMaxAnswer(t *testing.T, bytes int) {
 	maxAnswerBytes = bytes
 	t.Cleanup(func() { maxAnswerBytes = was })
 }
+
+// SetMaxHistory changes how many acts are kept, until the test ends.
+func SetMaxHistory(t *testing.T, acts int) {
+	was := maxHistory
+	maxHistory = acts
+	t.Cleanup(func() { maxHistory = was })
+}

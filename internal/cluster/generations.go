@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 )
 
 // Generation is one of the secrets that a cluster has had under a name.
@@ -168,15 +169,32 @@ func (c *Client) Rotate(ctx context.Context, name string, g Generation, keep tim
 	g.Secret = make([]byte, secretBytes)
 	_, _ = rand.Read(g.Secret) // never fails
 	key := c.prefix + secretsPrefix + g.name(name)
+	act := audit.Entry{Act: "rotate", On: "secret " + name, Before: signsFrom(all[0]), After: signsFrom(g)}
+	if g.Alone {
+		act.Act = "revoke"
+	}
+	noted, err := c.noted(act)
+	if err != nil {
+		return err
+	}
 	resp, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-		Then(append(ops, clientv3.OpPut(key, string(g.Secret)))...).Commit()
+		Then(append(append(ops, clientv3.OpPut(key, string(g.Secret))), noted...)...).Commit()
 	if err == nil && !resp.Succeeded {
 		err = fmt.Errorf("another was added at the same instant")
 	}
 	if err != nil {
 		return fail(err)
 	}
+	c.trimHistory(ctx)
 	return nil
+}
+
+// signsFrom is a generation as the history says it, never the secret.
+func signsFrom(g Generation) string {
+	if g.From.IsZero() {
+		return "the first"
+	}
+	return "from " + g.From.UTC().Format(time.RFC3339)
 }
 
 // name is what a generation is called.

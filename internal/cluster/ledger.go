@@ -186,16 +186,12 @@ func (l *ledger) serve(e edition, who string) {
 	l.note(Served, e, who)
 }
 
-// rollback points at what served before.
-func (l *ledger) rollback(who string) bool {
-	if len(l.Before) == 0 {
-		return false
-	}
+// rollback points at what served before, which there is.
+func (l *ledger) rollback(who string) {
 	last := len(l.Before) - 1
 	e, _ := l.find(l.Before[last])
 	l.Serving, l.Before = e.Sum, l.Before[:last]
 	l.note(RolledBack, e, who)
-	return true
 }
 
 // drop forgets a version.

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -65,7 +66,7 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 		}
 	}
 	// Last, since it is what makes everybody believe the rest.
-	if r.Epoch, err = c.restoreAssignment(ctx, kept, have); err != nil {
+	if r.Epoch, err = c.restoreAssignment(ctx, kept, have, r); err != nil {
 		return r, fmt.Errorf("cluster: restore: %w", err)
 	}
 	return r, nil
@@ -152,7 +153,7 @@ func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n Node) e
 
 // restoreAssignment writes the assignment under the next epoch, or keeps a
 // newer one that etcd has, and begins the keyspace's next generation.
-func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapshot) (int64, error) {
+func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapshot, r Restored) (int64, error) {
 	p, err := c.present(ctx)
 	if err != nil {
 		return 0, err
@@ -169,7 +170,11 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 		return 0, err
 	}
 	next := newKeyspace(1 + max(kept.origin.Keyspace.Generation, have.keyspace.Generation))
-	put, err := c.etcd.Txn(ctx).If(c.still(p)...).Then(append(c.assign(body),
+	noted, err := c.noted(audit.Entry{Act: "restore", On: "what etcd had lost", Before: p.String(), After: fmt.Sprintf("%s; %d documents, %d secrets", assignmentText(&a), r.Documents, r.Secrets)})
+	if err != nil {
+		return 0, err
+	}
+	put, err := c.etcd.Txn(ctx).If(c.still(p)...).Then(append(append(c.assign(body), noted...),
 		clientv3.OpPut(c.partitionsKey(), strconv.Itoa(partition.Count)),
 		clientv3.OpPut(c.keyspaceKey(), next.String()),
 	)...).Commit()

@@ -8,6 +8,8 @@ import (
 	"maps"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace/internal/audit"
 )
 
 // steerPrefix is where the documents of steering are.
@@ -20,6 +22,7 @@ type Steering struct {
 	Map        *Map              // of all that is registered and told now
 	Assignment Assignment        // to be changed; epoch 0: there is none
 	Documents  map[string]string // by name; to be changed; none is ever deleted, which would not be noticed
+	Acts       []audit.Entry     // to be given: what is written down with the change
 }
 
 // ErrRaced says that somebody changed the same at the same time.
@@ -61,6 +64,11 @@ func (c *Client) Steer(ctx context.Context, lead *Lead, change func(*Steering) e
 	if len(ops) == 0 {
 		return nil
 	}
+	noted, err := c.noted(s.Acts...)
+	if err != nil {
+		return err
+	}
+	ops = append(ops, noted...)
 	conditions := append(c.still(at.present), clientv3.Compare(clientv3.ModRevision(c.prefix+steerPrefix).WithPrefix(), "<", at.revision+1))
 	if lead != nil {
 		conditions = append(conditions, lead.holds())
@@ -69,7 +77,10 @@ func (c *Client) Steer(ctx context.Context, lead *Lead, change func(*Steering) e
 	switch {
 	case err != nil:
 		return away(err)
+	case put.Succeeded && len(noted) == 0:
+		return nil
 	case put.Succeeded:
+		c.trimHistory(ctx)
 		return nil
 	}
 	if kvs := put.Responses[0].GetResponseRange().Kvs; lead != nil && (len(kvs) == 0 || kvs[0].CreateRevision != lead.revision) {

@@ -205,24 +205,30 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 	return c, fmt.Errorf("experiments: %w, all the time; try again", cluster.ErrMoved)
 }
 
+// MayDrop returns what is there, and why a document is not dropped.
+func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
+	st, err := s.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.Documents.All()[name]) == 0 {
+		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: fmt.Sprintf("there is no document %.100q", name), WayOut: "see millrace experiment list"}
+	}
+	next, err := experiment.Compile(st.but(name), s.Known)
+	if err != nil {
+		return nil, err
+	}
+	return st, st.Set.Change(next)
+}
+
 // Drop takes a document and its versions out of the cluster. None of its
 // experiments may live.
 func (s *Store) Drop(ctx context.Context, name string) error {
-	st, err := s.Read(ctx)
+	st, err := s.MayDrop(ctx, name)
 	if err != nil {
 		return err
 	}
 	versions, serving := s.Documents.All()[name], st.Versions[name]
-	if len(versions) == 0 {
-		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: fmt.Sprintf("there is no document %.100q", name), WayOut: "see millrace experiment list"}
-	}
-	next, err := experiment.Compile(st.but(name), s.Known)
-	if err != nil {
-		return err
-	}
-	if err := st.Set.Change(next); err != nil {
-		return err
-	}
 	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
 	for _, v := range versions {
 		if v == (cluster.Version{}) {

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 )
 
 // Progress is what a partitioner tells of its group, again and again, in the
@@ -119,7 +120,7 @@ func (s Stuck) String() string {
 	if s.Kind == Closed {
 		way += fmt.Sprintf(" --partition %d --offset %d", s.Partition, s.Offset)
 	}
-	return fmt.Sprintf("%s/%d is stuck at offset %d: %s; way out: %s --yes", s.Topic, s.Partition, s.Offset, s.What(), way)
+	return fmt.Sprintf("%s/%d is stuck at offset %d: %s; way out: %s --apply", s.Topic, s.Partition, s.Offset, s.What(), way)
 }
 
 // Skip returns the operator's word to go on behind the place.
@@ -188,9 +189,10 @@ type ProgressLog struct {
 	follower
 	known struct {
 		sync.Mutex
-		groups map[string]Progress
-		skips  map[string]Skip // by key
-		holds  map[string]Hold // by key
+		groups  map[string]Progress
+		skips   map[string]Skip          // by key
+		holds   map[string]Hold          // by key
+		history map[string][]audit.Entry // by key
 	}
 }
 
@@ -201,7 +203,7 @@ func OpenProgressLog(cfg ProgressLogConfig) (*ProgressLog, error) {
 	// What was known stays known when the topic is read anew: a group does not
 	// vanish for a moment, and its age only grows.
 	l.follower = follower{brokers: cfg.Brokers, topic: cfg.Topic, log: cfg.Log, begin: func() {}, take: l.take}
-	l.known.groups, l.known.skips, l.known.holds = map[string]Progress{}, map[string]Skip{}, map[string]Hold{}
+	l.known.groups, l.known.skips, l.known.holds, l.known.history = map[string]Progress{}, map[string]Skip{}, map[string]Hold{}, map[string][]audit.Entry{}
 	if err := l.open(); err != nil {
 		return nil, err
 	}
@@ -267,6 +269,11 @@ func (l *ProgressLog) take(r *kgo.Record) error {
 		h := Hold{Key: key}
 		if err = json.Unmarshal(r.Value, &h); err == nil {
 			l.known.holds[key] = h
+		}
+	case strings.HasPrefix(key, HistoryKey):
+		var acts []audit.Entry
+		if err = json.Unmarshal(r.Value, &acts); err == nil {
+			l.known.history[key] = acts
 		}
 	case strings.HasPrefix(key, SkipKey):
 		var s Skip

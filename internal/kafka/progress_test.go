@@ -9,6 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/internal/audit"
 )
 
 func TestTrail(t *testing.T) {
@@ -156,6 +158,15 @@ func testHeartbeat(t *testing.T, k cluster) {
 	must(t, reader.Refresh(ctx))
 	if through, ok := reader.Through(); !ok || through.UnixMilli() != 4 {
 		t.Errorf("with a slow group: through %s", through)
+	}
+	must(t, NoteAct(ctx, k.brokers, k.topics.Progress, audit.Entry{Who: "me", Act: "adopt", On: "group a"}))
+	must(t, NoteAct(ctx, k.brokers, k.topics.Progress, audit.Entry{Who: "me", Act: "forget", On: "group a"}))
+	must(t, reader.Refresh(ctx))
+	if all := reader.History(); len(all) != 2 || all[0].Act != "adopt" || all[1].Act != "forget" || all[1].Who != "me" || all[0].Time.IsZero() {
+		t.Errorf("the history: %+v", all)
+	}
+	if through, ok := reader.Through(); !ok || through.UnixMilli() != 4 {
+		t.Errorf("what was done counts for a group: through %s", through)
 	}
 	must(t, ForgetGroup(ctx, k.brokers, k.topics.Progress, k.content+"-slow"))
 	must(t, ForgetGroup(ctx, k.brokers, k.topics.Progress, k.content))

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -36,7 +38,14 @@ type SchemaLog struct {
 		sync.Mutex
 		has     map[millrace.Fingerprint]bool // schemas
 		refused map[millrace.Fingerprint]bool // by an operator
+		words   map[millrace.Fingerprint]Word // on schemas that are retired, and fingerprints that are refused
 	}
+}
+
+// Word is an operator's word on a fingerprint: who gave it, and when.
+type Word struct {
+	By string    `json:"by,omitempty"` // empty: nothing says it, as of words that are older than this
+	At time.Time `json:"at,omitzero"`
 }
 
 // refusedKey begins the key of a record that refuses a fingerprint for good.
@@ -77,6 +86,13 @@ func (l *SchemaLog) AllRefused() []millrace.Fingerprint {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// Word returns who retired a schema, or refused a fingerprint.
+func (l *SchemaLog) Word(fp millrace.Fingerprint) Word {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	return l.topic.words[fp]
 }
 
 // Has reports whether the topic has a schema.
@@ -126,6 +142,7 @@ func (l *SchemaLog) begin() {
 	defer l.topic.Unlock()
 	l.topic.has = map[millrace.Fingerprint]bool{}
 	l.topic.refused = map[millrace.Fingerprint]bool{}
+	l.topic.words = map[millrace.Fingerprint]Word{}
 }
 
 // take learns what a record says. An error means that it cannot be learned now.
@@ -146,14 +163,20 @@ func (l *SchemaLog) take(r *kgo.Record) error {
 
 func (l *SchemaLog) learn(key string, value []byte) error {
 	if hex, ok := strings.CutPrefix(key, refusedKey); ok {
-		return l.refuse(hex)
+		return l.refuse(hex, value)
 	}
 	if hex, ok := strings.CutPrefix(key, retiredKey); ok {
 		fp, err := ParseFingerprint(hex)
 		if err != nil {
 			return err
 		}
-		return l.registry.Retire(fp)
+		if err := l.registry.Retire(fp); err != nil {
+			return err
+		}
+		l.topic.Lock()
+		defer l.topic.Unlock()
+		l.heard(fp, value)
+		return nil
 	}
 	s, err := schemas.Parse(value)
 	if err != nil {
@@ -177,7 +200,7 @@ func (l *SchemaLog) learn(key string, value []byte) error {
 
 // refuse takes an operator's word, unless the schema came before it: records
 // of it may have been read.
-func (l *SchemaLog) refuse(hex string) error {
+func (l *SchemaLog) refuse(hex string, value []byte) error {
 	fp, err := ParseFingerprint(hex)
 	if err != nil {
 		return err
@@ -188,7 +211,16 @@ func (l *SchemaLog) refuse(hex string) error {
 		return errors.New("its schema came before it was given up")
 	}
 	l.topic.refused[fp] = true
+	l.heard(fp, value)
 	return nil
+}
+
+// heard notes who gave a word. One that does not say it counts all the same.
+func (l *SchemaLog) heard(fp millrace.Fingerprint, value []byte) {
+	var w Word
+	if json.Unmarshal(value, &w) == nil {
+		l.topic.words[fp] = w
+	}
 }
 
 // ParseFingerprint reads the 16 hexadecimal digits that a fingerprint prints as.
@@ -219,35 +251,61 @@ func readSchemaLog(ctx context.Context, brokers Brokers, topic string) (*SchemaL
 	return l, nil
 }
 
-// RefuseSchema gives a fingerprint up for good, for everyone: index nodes pass
-// over records of it instead of waiting for a schema that will never come. A
-// schema that the topic has is not given up.
-func RefuseSchema(ctx context.Context, brokers Brokers, topic string, fp millrace.Fingerprint) error {
-	l, err := readSchemaLog(ctx, brokers, topic)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
+// MayRefuse says why a fingerprint is not given up: a schema that the topic has.
+func (l *SchemaLog) MayRefuse(fp millrace.Fingerprint) error {
 	if l.Has(fp) {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: fmt.Sprintf("the schema %s is known, and its records can be read", fp),
 			WayOut: "millrace schema list names the schemas and what is refused"}
 	}
-	return put(ctx, brokers, topic, refusedKey+fp.String(), []byte("{}"))
+	return nil
 }
 
-// RetireSchema takes a schema out of what shapes the records of its name, for
-// everyone: see [schemas.Registry.Retire]. The last of its name stays.
-func RetireSchema(ctx context.Context, brokers Brokers, topic string, fp millrace.Fingerprint) error {
+// MayRetire says why a schema is not retired: the last of its name, and one that
+// the topic does not have.
+func (l *SchemaLog) MayRetire(fp millrace.Fingerprint) error {
+	known := l.registry.Snapshot()
+	if known.Retired(fp) {
+		return nil
+	}
+	if _, err := known.Without(fp); err != nil { // as every reader of the topic will
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: err.Error(), WayOut: "millrace schema list names the schemas"}
+	}
+	return nil
+}
+
+// RefuseSchema gives a fingerprint up for good, for everyone: index nodes pass
+// over records of it instead of waiting for a schema that will never come. See
+// [SchemaLog.MayRefuse].
+func RefuseSchema(ctx context.Context, brokers Brokers, topic string, fp millrace.Fingerprint, by string) error {
 	l, err := readSchemaLog(ctx, brokers, topic)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	if l.registry.Snapshot().Retired(fp) {
-		return nil
+	if err := l.MayRefuse(fp); err != nil || l.Refused(fp) {
+		return err
 	}
-	if err := l.registry.Retire(fp); err != nil { // as every reader of the topic will
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: err.Error(), WayOut: "millrace schema list names the schemas"}
+	return giveWord(ctx, brokers, topic, refusedKey+fp.String(), by)
+}
+
+// RetireSchema takes a schema out of what shapes the records of its name, for
+// everyone: see [schemas.Registry.Retire] and [SchemaLog.MayRetire].
+func RetireSchema(ctx context.Context, brokers Brokers, topic string, fp millrace.Fingerprint, by string) error {
+	l, err := readSchemaLog(ctx, brokers, topic)
+	if err != nil {
+		return err
 	}
-	return put(ctx, brokers, topic, retiredKey+fp.String(), []byte("{}"))
+	defer l.Close()
+	if err := l.MayRetire(fp); err != nil || l.registry.Snapshot().Retired(fp) {
+		return err
+	}
+	return giveWord(ctx, brokers, topic, retiredKey+fp.String(), by)
+}
+
+func giveWord(ctx context.Context, brokers Brokers, topic, key, by string) error {
+	value, err := json.Marshal(Word{by, time.Now().UTC().Truncate(time.Millisecond)})
+	if err != nil {
+		return err
+	}
+	return put(ctx, brokers, topic, key, value)
 }

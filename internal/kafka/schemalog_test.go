@@ -243,13 +243,16 @@ func testRefuse(t *testing.T, k cluster) {
 	note, activity := schemas.Note(), schemas.Activity()
 	must(t, early.Publish(ctx, note))
 	var fault *millrace.Error
-	if err := RefuseSchema(ctx, k.brokers, k.topics.Schemas, note.Fingerprint()); !errors.As(err, &fault) || fault.Field != "fingerprint" {
+	if err := RefuseSchema(ctx, k.brokers, k.topics.Schemas, note.Fingerprint(), "somebody"); !errors.As(err, &fault) || fault.Field != "fingerprint" {
 		t.Errorf("a known schema: %v", err)
 	}
-	must(t, RefuseSchema(ctx, k.brokers, k.topics.Schemas, activity.Fingerprint()))
+	must(t, RefuseSchema(ctx, k.brokers, k.topics.Schemas, activity.Fingerprint(), "somebody"))
 	late, registry := openLog(t, k)
 	for _, l := range []*SchemaLog{early, late} {
 		must(t, l.Refresh(ctx))
+		if w := l.Word(activity.Fingerprint()); w.By != "somebody" || w.At.IsZero() {
+			t.Errorf("refused by %+v", w)
+		}
 		if !l.Refused(activity.Fingerprint()) || l.Refused(note.Fingerprint()) || len(l.AllRefused()) != 1 {
 			t.Errorf("refused: %v", l.AllRefused())
 		}
@@ -277,18 +280,21 @@ func TestRetireSchema(t *testing.T) {
 	must(t, early.Publish(ctx, note))
 	var fault *millrace.Error
 	for _, fp := range []millrace.Fingerprint{note.Fingerprint(), next.Fingerprint()} { // the last, and an unknown one
-		if err := RetireSchema(ctx, k.brokers, k.topics.Schemas, fp); !errors.As(err, &fault) || fault.Field != "fingerprint" {
+		if err := RetireSchema(ctx, k.brokers, k.topics.Schemas, fp, "somebody"); !errors.As(err, &fault) || fault.Field != "fingerprint" {
 			t.Errorf("%s: %v", fp, err)
 		}
 	}
 	must(t, early.Publish(ctx, next))
-	must(t, RetireSchema(ctx, k.brokers, k.topics.Schemas, next.Fingerprint()))
+	must(t, RetireSchema(ctx, k.brokers, k.topics.Schemas, next.Fingerprint(), "somebody"))
 	late, lateKnows := openLog(t, k)
 	for name, l := range map[*schemas.Registry]*SchemaLog{earlyKnows: early, lateKnows: late} {
 		must(t, l.Refresh(ctx))
 		known := name.Snapshot()
 		if !known.Retired(next.Fingerprint()) || known.Retired(note.Fingerprint()) || known.Family(note.Name()).Layout().Index("more") >= 0 {
 			t.Error("it is not retired")
+		}
+		if w := l.Word(next.Fingerprint()); w.By != "somebody" || w.At.IsZero() {
+			t.Errorf("retired by %+v", w)
 		}
 	}
 }

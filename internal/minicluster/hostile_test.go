@@ -74,7 +74,7 @@ func testHostile(t *testing.T, kafkaAddr string) {
 	}
 	// A schema that may come holds its partition back until somebody says that
 	// it will not.
-	if err := kafka.RefuseSchema(ctx, kafka.At(c.Kafka), c.topics.Schemas, 1); err != nil {
+	if err := kafka.RefuseSchema(ctx, kafka.At(c.Kafka), c.topics.Schemas, 1, "somebody"); err != nil {
 		t.Fatal(err)
 	}
 	// What follows them must still arrive.

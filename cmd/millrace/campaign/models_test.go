@@ -263,7 +263,7 @@ func (m *models) next(*rand.Rand) error { return m.push(m.version + 1) }
 func (m *models) older(r *rand.Rand) error { return m.push(1 + r.IntN(m.version)) }
 
 func (m *models) rollback(*rand.Rand) error {
-	out, err := m.w.command("model", "rollback", ranker, "--etcd", local(m.w.etcdAt))
+	out, err := m.w.command("model", "rollback", ranker, "--apply", "--yes", "--etcd", local(m.w.etcdAt))
 	m.w.history.note("rollback", fmt.Sprintf("%v: %s", err, out))
 	return err
 }

@@ -426,7 +426,7 @@ func TestRollbacks(t *testing.T) {
 	for n := range steps {
 		w.do("node", "add", "node-4", "--apply")
 		moved := w.movesReach(360 * n / (steps - 1))
-		if out, err := w.command("cluster", "rollback", "--yes", "--etcd", local(w.etcdAt)); err != nil {
+		if out, err := w.command("cluster", "rollback", "--apply", "--yes", "--etcd", local(w.etcdAt)); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		if err := eventually(w.ctx, patience, func(context.Context) error {

@@ -165,8 +165,12 @@ func (w *resizing) comes(m moment) {
 // rollback.
 func (w *resizing) steer(order string) {
 	w.t.Helper()
+	args := []string{"cluster", order, "--etcd", local(w.etcdAt)}
+	if order == "cancel" || order == "rollback" {
+		args = append(args, "--apply", "--yes")
+	}
 	if err := eventually(w.ctx, patience, func(context.Context) error {
-		out, err := w.command("cluster", order, "--yes", "--etcd", local(w.etcdAt))
+		out, err := w.command(args...)
 		if err != nil && !strings.Contains(err.Error()+out, "there is nothing to") {
 			return fmt.Errorf("%s: %w: %s", order, err, out)
 		}

@@ -107,9 +107,9 @@ func (t *tokens) name(token string) (string, bool) {
 
 // JWT says which signed tokens are believed.
 type JWT struct {
-	JWKS     string `yaml:"jwks,omitempty"`     // a file of the keys that sign, read again when it changes
-	Issuer   string `yaml:"issuer,omitempty"`   // that a token must have
-	Audience string `yaml:"audience,omitempty"` // that a token must be for
+	JWKS     string `yaml:"jwks,omitempty" form:"file" doc:"a JSON Web Key Set of the public keys that sign tokens, read again when it changes; the subject of a token is the name of who calls"`
+	Issuer   string `yaml:"issuer,omitempty" doc:"the issuer that a token must have"`
+	Audience string `yaml:"audience,omitempty" doc:"whom a token must be for"`
 }
 
 // algorithms are those whose keys are not shared with the verifier.

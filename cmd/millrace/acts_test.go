@@ -170,7 +170,7 @@ var guards = map[string]string{
 	"cluster assign": isNamed, "cluster restore": isNamed, "trace": isNamed,
 	"backup adopt": isNamed, "backup cut": isNamed, "backup cut-remove": isNamed, "backup restore": isNamed, "backup expire": isNamed, "backup drill": isNamed,
 	"load": isOwn, "demo": isOwn, "dev": isOwn, "broker": isOwn, "indexnode": isOwn, "partitioner": isOwn, "coordinator": isOwn, "bench backing": isOwn, "bench handwritten": isOwn,
-	"context use": isOwn, "generate": isOwn, "model seal": isOwn, "model golden": isOwn, "model features": isOwn, "model replay": isOwn, "export exposures": isOwn, "model pull": isOwn, "model bench": isOwn,
+	"config check": isShown, "config reference": isShown, "context use": isOwn, "generate": isOwn, "model seal": isOwn, "model golden": isOwn, "model features": isOwn, "model replay": isOwn, "export exposures": isOwn, "model pull": isOwn, "model bench": isOwn,
 
 	"backup cuts": isShown, "backup diff": isShown, "backup list": isShown, "backup show": isShown, "backup status": isShown, "backup verify": isShown,
 	"cluster explain": isShown, "cluster plan": isShown, "cluster show": isShown, "cluster status": isShown, "connections": isShown, "context list": isShown, "context show": isShown,

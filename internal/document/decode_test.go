@@ -85,8 +85,8 @@ func TestDecodeWhatMayBeLeftOut(t *testing.T) {
 	var c struct {
 		Serves *bool `yaml:"serves"`
 	}
-	if err := Decode([]byte("serves: 7"), &c); err == nil {
-		t.Error("a number is taken for true or false")
+	if err := Decode([]byte("serves: 7"), &c); err == nil || c.Serves != nil {
+		t.Errorf("a number is taken for true or false: %v, %v", err, c.Serves)
 	}
 }
 

@@ -87,9 +87,9 @@ func parseTokens(text string) (map[[sha256.Size]byte]string, error) {
 		case !ok || strings.Contains(token, " "):
 			return nil, fmt.Errorf("line %d is no name and token with a space between", i+1)
 		case len(token) < minTokenBytes:
-			return nil, fmt.Errorf("line %d: a token of %s has less than %d bytes", i+1, name, minTokenBytes)
+			return nil, fmt.Errorf("line %d: the token has less than %d bytes", i+1, minTokenBytes) // what stands for the name may be the token
 		case names[hash] != "":
-			return nil, fmt.Errorf("line %d: %s and %s have the same token", i+1, name, names[hash])
+			return nil, fmt.Errorf("line %d has the token of a line before", i+1)
 		default:
 			names[hash] = name
 		}

@@ -127,6 +127,9 @@ deploy-check: ## what deploy/ has, by its own linters, those that are there
 release: ## static binaries of linux/amd64 and linux/arm64 in dist/, with their modules and checksums; VERSION=v1.2.3
 	scripts/release $(VERSION)
 
+config-page: build ## write docs/configuration.md again, from the structs of configurations
+	bin/millrace config reference >docs/configuration.md
+
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool
 	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true --include_source_info --descriptor_set_out=../broker/feed.binpb millrace/feed/v1/feed.proto
@@ -150,4 +153,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

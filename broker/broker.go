@@ -107,7 +107,7 @@ type Config struct {
 // The memory for requests. One of the largest takes 62 MiB to be parsed, and
 // maxHeldBytes to be answered.
 const (
-	defaultRequestMemory = 256 << 20
+	DefaultRequestMemory = 256 << 20
 	minRequestMemory     = 256 << 20
 )
 
@@ -121,7 +121,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("broker: timeout %s is negative", c.Timeout))
 	}
 	if c.RequestMemory != 0 && c.RequestMemory < minRequestMemory {
-		errs = append(errs, fmt.Errorf("broker: %d bytes for requests do not hold the largest one: give %d, or leave it out", c.RequestMemory, minRequestMemory))
+		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "request_memory_mib", Detail: fmt.Sprintf("%d MiB do not hold the largest request", c.RequestMemory>>20), WayOut: fmt.Sprintf("give at least %d, or leave it out", minRequestMemory>>20)})
 	}
 	for _, f := range c.Feeds {
 		errs = append(errs, f.Validate())
@@ -187,7 +187,7 @@ func New(cfg Config) (*Broker, error) {
 		_, _ = rand.Read(one[0].Secret) // never fails
 		cfg.PageKeys = func() []cluster.Generation { return one }
 	}
-	bytes := cmp.Or(cfg.RequestMemory, defaultRequestMemory)
+	bytes := cmp.Or(cfg.RequestMemory, DefaultRequestMemory)
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
 		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: newPageRing(cfg.PageKeys),

@@ -13,12 +13,12 @@ import (
 // Forbid is what callers may not ask, of a feed or of a broker. What either
 // forbids is forbidden.
 type Forbid struct {
-	Filter  bool `yaml:"filter,omitempty"`  // a filter of their own
-	Explain bool `yaml:"explain,omitempty"` // how an answer was made
-	Why     bool `yaml:"why,omitempty"`     // what became of a record
-	Model   bool `yaml:"model,omitempty"`   // another model than the feed's
-	Window  bool `yaml:"window,omitempty"`  // an instant of their own (as_of), and what lies before the feed's window
-	Recent  bool `yaml:"recent,omitempty"`  // recent and home as they are built in, which show everything; of a feed: while it is defined
+	Filter  bool `yaml:"filter,omitempty" doc:"true: no caller may give a filter of its own"`
+	Explain bool `yaml:"explain,omitempty" doc:"true: no caller may ask how an answer was made"`
+	Why     bool `yaml:"why,omitempty" doc:"true: no caller may ask what became of a record"`
+	Model   bool `yaml:"model,omitempty" doc:"true: no caller may name another model than the feed's"`
+	Window  bool `yaml:"window,omitempty" doc:"true: no caller may name an instant of its own (as_of), or ask for what lies before the feed's window"`
+	Recent  bool `yaml:"recent,omitempty" doc:"true: recent and home as they are built in, which show everything, are not served"` // of a feed: while it is defined
 }
 
 func (f Forbid) or(g Forbid) Forbid {

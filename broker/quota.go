@@ -2,7 +2,6 @@ package broker
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -14,8 +13,8 @@ import (
 
 // Quota is how many requests a caller may send to one broker.
 type Quota struct {
-	PerSecond float64 `yaml:"per_second"`
-	Burst     int     `yaml:"burst"` // at once, after a pause; 0: a second's worth
+	PerSecond float64 `yaml:"per_second" doc:"requests a second of the caller to each broker; quotas is by the names of callers (the identity, or the header millrace-caller), and default is all others together; a caller without one has no limit"`
+	Burst     int     `yaml:"burst" range:"0.." default:"a second's worth" doc:"requests at once, after a pause"`
 }
 
 // DefaultCaller names the quota, and in metrics the caller, of all requests
@@ -24,13 +23,16 @@ type Quota struct {
 const DefaultCaller = "default"
 
 func (q Quota) validate(caller string) error {
+	wrong := func(key, detail, wayOut string) error {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "quotas." + caller + key, Detail: detail, WayOut: wayOut}
+	}
 	switch {
 	case caller == "":
-		return errors.New("broker: a quota of a caller without a name")
+		return wrong("", "a quota of a caller without a name", "name the caller, or say default")
 	case !(q.PerSecond > 0) || math.IsInf(q.PerSecond, 1):
-		return fmt.Errorf("broker: quota of %s: %v requests a second are none", caller, q.PerSecond)
+		return wrong(".per_second", fmt.Sprintf("%v requests a second are none", q.PerSecond), "give a number above 0, or leave the caller out")
 	case q.Burst < 0:
-		return fmt.Errorf("broker: quota of %s: a burst of %d", caller, q.Burst)
+		return wrong(".burst", fmt.Sprintf("a burst of %d is none", q.Burst), "give 1 or more, or leave it out for a second's worth")
 	}
 	return nil
 }

@@ -23,10 +23,10 @@ type Config struct {
 	Name    string // of this coordinator, among those of the cluster
 	Addr    string // of its admin port, for people
 	// Grace is how long a node may be gone before its replicas are made
-	// elsewhere; default a minute. RepairOff: they never are.
+	// elsewhere; default DefaultGrace. RepairOff: they never are.
 	Grace     time.Duration
 	RepairOff bool
-	// DropAfter is how long a node keeps what moved away; default ten minutes.
+	// DropAfter is how long a node keeps what moved away; default DefaultDropAfter.
 	DropAfter time.Duration
 	// Limits are those of repairs, and of plans that do not say.
 	Limits Limits
@@ -48,9 +48,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Grace = cmp.Or(c.Grace, time.Minute)
-	c.DropAfter = cmp.Or(c.DropAfter, 10*time.Minute)
-	c.Limits.PerNode = cmp.Or(c.Limits.PerNode, defaultPerNode)
+	c.Grace = cmp.Or(c.Grace, DefaultGrace)
+	c.DropAfter = cmp.Or(c.DropAfter, DefaultDropAfter)
+	c.Limits.PerNode = cmp.Or(c.Limits.PerNode, DefaultPerNode)
 	c.Every = cmp.Or(c.Every, time.Second)
 	c.CompareEvery = cmp.Or(c.CompareEvery, time.Minute)
 	if c.Log == nil {
@@ -62,9 +62,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// defaultPerNode is how many moves to a node are under way at a time: restores
-// of small partitions share flushes of the store.
-const defaultPerNode = 48
+// The defaults of a [Config]. DefaultPerNode is how many moves to a node are
+// under way at a time: restores of small partitions share flushes of the store.
+const (
+	DefaultGrace     = time.Minute
+	DefaultDropAfter = 10 * time.Minute
+	DefaultPerNode   = 48
+)
 
 // Validate reports every fault at once.
 func (c Config) Validate() error {
@@ -78,11 +82,20 @@ func (c Config) Validate() error {
 	if c.Name == "" {
 		bad("name", "a coordinator has a name", "give each coordinator of a cluster one of its own")
 	}
-	if c.Grace < 0 || c.DropAfter < 0 {
-		bad("grace", "a time is below zero", "say times such as 60s")
+	if c.Grace < 0 {
+		bad("grace", fmt.Sprintf("%s is below zero", c.Grace), "say a time such as 60s")
 	}
-	if c.Limits.PerNode < 0 || c.Limits.PerSecond < 0 || c.Limits.BytesPerSecond < 0 {
+	if c.DropAfter < 0 {
+		bad("drop_after", fmt.Sprintf("%s is below zero", c.DropAfter), "say a time such as 10m")
+	}
+	if c.Limits.PerNode < 0 {
 		bad("moves_per_node", "a limit is below zero", "say 1 or more, or leave it out")
+	}
+	if c.Limits.PerSecond < 0 {
+		bad("moves_per_second", "a limit is below zero", "say 1 or more, or leave it out")
+	}
+	if c.Limits.BytesPerSecond < 0 {
+		bad("mib_per_second", "a limit is below zero", "say 1 or more, or leave it out")
 	}
 	return errors.Join(errs...)
 }

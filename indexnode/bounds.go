@@ -12,9 +12,9 @@ import (
 // the node's memory for questions, until its answer is handed to gRPC: what it
 // reads from the store, by timeline; a little for each timeline; its answer.
 const (
-	// questionMemory is Config.QuestionMemory's default, and the least: a
+	// DefaultQuestionMemory is Config.QuestionMemory's default, and the least: a
 	// timeline of maxReadBytes takes three times as much while it is read.
-	questionMemory = 256 << 20
+	DefaultQuestionMemory = 256 << 20
 	// maxReadBytes bounds what a question reads of one timeline.
 	maxReadBytes = 64 << 20
 	readTimes    = 3 // its bytes: as they are stored, in columns, packed

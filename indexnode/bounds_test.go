@@ -50,7 +50,7 @@ func TestALargeTimelineCostsWhatIsStated(t *testing.T) {
 	n := largeNode(t, records)
 	everything := all(func(r *nodev1.QueryRequest) { r.Types, r.Limit = []string{"post"}, 10 })
 	var err error
-	if took := allocated(func() { _, err = n.query(t.Context(), everything) }); took > questionMemory {
+	if took := allocated(func() { _, err = n.query(t.Context(), everything) }); took > DefaultQuestionMemory {
 		t.Errorf("all of it: %d MiB were asked for", took>>20)
 	}
 	var refused *millrace.Error
@@ -61,7 +61,7 @@ func TestALargeTimelineCostsWhatIsStated(t *testing.T) {
 		r.Types, r.Limit, r.FromMs = []string{"post"}, 5, 1_700_000_000_000+1000*(records-50)
 	})
 	var resp *nodev1.QueryResponse
-	if took := allocated(func() { resp, err = n.query(t.Context(), window) }); took > questionMemory {
+	if took := allocated(func() { resp, err = n.query(t.Context(), window) }); took > DefaultQuestionMemory {
 		t.Errorf("a part of it: %d MiB were asked for", took>>20)
 	}
 	if err != nil || len(resp.GetItems()) != 5 || resp.Stages.Candidates != 50 {
@@ -83,7 +83,7 @@ func TestLargeAnswersAreWithheld(t *testing.T) {
 		took := allocated(func() {
 			resp, err = n.query(t.Context(), all(func(r *nodev1.QueryRequest) { r.Types, r.Limit, r.MaxBytes = []string{"post"}, limit, room }))
 		})
-		if took > questionMemory {
+		if took > DefaultQuestionMemory {
 			t.Errorf("%d items: %d MiB were asked for", limit, took>>20)
 		}
 		return resp, err
@@ -109,7 +109,7 @@ func TestLargeAnswersAreWithheld(t *testing.T) {
 func TestQuestionsShareTheMemory(t *testing.T) {
 	n := largeNode(t, 60)
 	loan := n.memory.Borrow()
-	if err := loan.More(questionMemory - 32<<20); err != nil { // others
+	if err := loan.More(DefaultQuestionMemory - 32<<20); err != nil { // others
 		t.Fatal(err)
 	}
 	ask := func() error {

@@ -92,20 +92,20 @@ type Config struct {
 // Validate reports every fault at once.
 func (c Config) Validate() error {
 	var errs []error
-	need := func(ok bool, what string) {
+	need := func(ok bool, field, detail, wayOut string) {
 		if !ok {
-			errs = append(errs, errors.New("indexnode: "+what))
+			errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut})
 		}
 	}
-	need(c.ID != "", "a node needs an id that it keeps for life (id)")
-	need(c.Dir != "", "a node needs a directory of its own (dir)")
-	need(!c.Brokers.None(), "no Kafka brokers (brokers)")
+	need(c.ID != "", "id", "the node has no id", "give it one that it keeps for life")
+	need(c.Dir != "", "data", "the node has no directory", "name one of its own")
+	need(!c.Brokers.None(), "brokers", "nothing says where Kafka is", "name at least one host:port")
 	if !c.Brokers.None() {
 		errs = append(errs, c.Brokers.Validate())
 	}
-	need(c.Cluster != nil, "no etcd (etcd)")
-	need(c.QuestionMemory == 0 || c.QuestionMemory >= questionMemory, fmt.Sprintf("%d bytes for questions do not hold the largest one: give %d, or leave it out (question_memory_mib)", c.QuestionMemory, questionMemory))
-	need(c.Drain >= 0, fmt.Sprintf("a node cannot drain for %s: leave it out, or give 0s for none (drain)", c.Drain))
+	need(c.Cluster != nil, "etcd", "nothing says where etcd is", "name its addresses, host:port each")
+	need(c.QuestionMemory == 0 || c.QuestionMemory >= DefaultQuestionMemory, "question_memory_mib", fmt.Sprintf("%d MiB do not hold the largest question", c.QuestionMemory>>20), fmt.Sprintf("give at least %d, or leave it out", DefaultQuestionMemory>>20))
+	need(c.Drain >= 0, "drain", fmt.Sprintf("a node cannot drain for %s", c.Drain), "leave it out, or give 0s for none")
 	return errors.Join(append(errs, c.Backup.Validate())...)
 }
 
@@ -157,7 +157,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.models == nil {
 		n.models = relevance.Builtin()
 	}
-	n.memory = memory.New(cmp.Or(cfg.QuestionMemory, questionMemory), "questions")
+	n.memory = memory.New(cmp.Or(cfg.QuestionMemory, DefaultQuestionMemory), "questions")
 	n.aged = n.ages()
 	n.cfg.LagLimit = cmp.Or(cfg.LagLimit, lagLimit)
 	if cfg.Store.Log == nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
@@ -28,7 +29,7 @@ type Config struct {
 	Content  []string      // topics of content records
 	Features []string      // topics of feature records; one of both is required
 	Topics   kafka.Topics  // Millrace's own topics; empty names = the defaults
-	Group    string        // consumer group; empty = "millrace-partitioner"
+	Group    string        // consumer group; empty = DefaultGroup
 
 	// Instance names this process within the group, and stays the same when it
 	// is started again; two living processes must not share one. Required.
@@ -50,50 +51,57 @@ type Config struct {
 	Future time.Duration
 }
 
-const (
-	defaultGroup      = "millrace-partitioner"
-	defaultSchemaWait = 2 * time.Second
-)
+// DefaultGroup is the consumer group where none is named.
+const DefaultGroup = "millrace-partitioner"
+
+const defaultSchemaWait = 2 * time.Second
 
 // Validate reports every fault of the configuration at once.
 func (c Config) Validate() error {
 	var errs []error
-	fault := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("partitioner: %s: %s", field, fmt.Sprintf(format, args...)))
+	fault := func(field, detail, wayOut string) {
+		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut})
 	}
 	if c.Brokers.None() {
-		fault("brokers", "none given; name at least one host:port")
+		fault("brokers", "nothing says where Kafka is", "name at least one host:port")
 	} else if err := c.Brokers.Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	if len(c.Content)+len(c.Features) == 0 {
-		fault("content", "no topics; name at least one content or feature topic")
+		fault("content", "there are no topics", "name at least one, here or in features")
 	}
 	if c.Instance == "" {
-		fault("instance", "missing; give this process a name of its own in the group, such as its host's")
+		fault("instance", "the process has no name", "give it one of its own in the group, such as its host's")
 	}
 	if c.Future < 0 {
-		fault("future", "%s; give a positive duration, or none for %s", c.Future, schemas.DefaultFuture)
+		fault("future", fmt.Sprintf("%s is negative", c.Future), fmt.Sprintf("give a positive duration, or leave it out for %s", schemas.DefaultFuture))
 	}
 	for _, key := range []string{kafka.SkipKey, kafka.HoldKey, kafka.HistoryKey} {
 		if strings.HasPrefix(c.Group, key) {
-			fault("group", "%q begins with %q, which is not for groups; give it another name", c.Group, key)
+			fault("group", fmt.Sprintf("%q begins with %q, which is not for groups", c.Group, key), "give it another name")
 		}
+	}
+	if c.SchemaRegistry != "" {
+		_, err := c.RegistryAccess.ConfluentRegistry(c.SchemaRegistry, nil)
+		errs = append(errs, err)
 	}
 	t := c.Topics
 	seen := t.All()
 	for i, topic := range seen {
 		if slices.Contains(seen[:i], topic) {
-			fault("topics", "%q is named twice", topic)
+			fault("topics", fmt.Sprintf("%q is named twice", topic), "give each of Millrace's own topics another name")
 		}
 	}
-	for field, topics := range map[string][]string{"content": c.Content, "features": c.Features} {
-		for _, topic := range topics {
-			switch {
+	for _, inputs := range []struct {
+		field  string
+		topics []string
+	}{{"content", c.Content}, {"features", c.Features}} {
+		for i, topic := range inputs.topics {
+			switch field := fmt.Sprintf("%s[%d]", inputs.field, i); {
 			case topic == "":
-				fault(field, "an empty topic name")
+				fault(field, "a topic has no name", "name it, or take it out")
 			case slices.Contains(seen, topic):
-				fault(field, "%q is named twice, or is one of Millrace's own topics", topic)
+				fault(field, fmt.Sprintf("%q is named twice, or is one of Millrace's own topics", topic), "take it out, or name another")
 			}
 			seen = append(seen, topic)
 		}
@@ -104,7 +112,7 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() Config {
 	c.Topics = c.Topics.WithDefaults()
 	if c.Group == "" {
-		c.Group = defaultGroup
+		c.Group = DefaultGroup
 	}
 	if c.SchemaWait == 0 {
 		c.SchemaWait = defaultSchemaWait

@@ -34,7 +34,7 @@ func TestValidateTellsEverything(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"brokers: none", "instance: missing", "future: -1ns", "content: an empty", `content: "timeline"`, `content: "posts"`} {
+	for _, want := range []string{"brokers: nothing", "instance: the process has no name", "future: -1ns", "content[0]: a topic has no name", `content[1]: "timeline"`, `content[3]: "posts"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\ndoes not tell %q", err, want)
 		}

@@ -197,6 +197,7 @@ var guards = map[string]string{
 
 	"backup acts": looks, "backup cuts": looks, "backup diff": looks, "backup list": looks, "backup show": looks, "backup status": looks, "backup verify": looks,
 	"cluster explain": looks, "cluster history": looks, "cluster plan": looks, "cluster show": looks, "cluster status": looks, "connections": looks, "context list": looks, "context show": looks,
+	"config check": looks, "config reference": looks,
 	"deadletters list": looks, "deadletters show": looks, "doctor": looks, "experiment diff": looks, "experiment explain": looks, "experiment history": looks,
 	"experiment list": looks, "experiment rule": looks, "experiment show": looks, "experiment status": looks, "feed diff": looks, "feed history": looks, "feed list": looks,
 	"feed shadows": looks, "feed show": looks, "model diff": looks, "model history": looks, "model list": looks, "model show": looks, "model validate": looks,

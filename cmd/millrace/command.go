@@ -54,6 +54,9 @@ func prepare(c *cobra.Command) {
 
 // told gives an error of a connection the key that it is of, and a way out.
 func told(err error) error {
+	if _, ok := errors.AsType[*invalid](err); ok {
+		return err
+	}
 	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" && e.Reason != millrace.ReasonUnavailable {
 		return err
 	}

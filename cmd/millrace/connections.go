@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -34,12 +35,13 @@ type setting struct {
 	usage string
 	text  *string
 	on    *bool
+	from  string // the flag or the variable that gave it, once something did
 }
 
 // settingsOf are all of them, in the order in which help shows them.
 func settingsOf(s *Security) (all []setting) {
 	add := func(name, usage string, text *string, on *bool) {
-		all = append(all, setting{name, "MILLRACE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")), usage, text, on})
+		all = append(all, setting{flag: name, env: "MILLRACE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")), usage: usage, text: text, on: on})
 	}
 	secret := func(name, usage string, into *secure.Secret) {
 		add(name, usage, (*string)(into), nil)
@@ -66,6 +68,7 @@ func settingsOf(s *Security) (all []setting) {
 	add("kafka-sasl", "how Kafka knows the user: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", &c.Kafka.SASL.Mechanism, nil)
 	login("kafka-", "Kafka", &c.Kafka.SASL.Login)
 	add("kafka-token-file", "a file with the token of OAUTHBEARER", &c.Kafka.SASL.TokenFile, nil)
+	secret("kafka-token", "the token of OAUTHBEARER", &c.Kafka.SASL.Token)
 	plain("kafka-", "Kafka", &c.Kafka.Insecure)
 	tls("etcd-", "etcd", &c.Etcd.TLS)
 	login("etcd-", "etcd", &c.Etcd.Login)
@@ -96,24 +99,30 @@ func settingFlags(f *pflag.FlagSet) {
 func (s *Security) override(f *pflag.FlagSet) error { return override(f, settingsOf(s)) }
 
 func override(f *pflag.FlagSet, settings []setting) error {
-	for _, x := range settings {
-		value, given := os.Getenv(x.env), os.Getenv(x.env) != ""
+	var errs []error
+	for i := range settings {
+		x := &settings[i]
+		value := os.Getenv(x.env)
+		if value != "" {
+			x.from = x.env
+		}
 		if flag := f.Lookup(x.flag); flag != nil && flag.Changed {
-			value, given = flag.Value.String(), true
+			value, x.from = flag.Value.String(), "--"+x.flag
 		}
 		switch {
-		case !given:
+		case x.from == "":
 		case x.text != nil:
 			*x.text = value
 		default:
 			on, err := strconv.ParseBool(value)
 			if err != nil { // of the environment: a flag's has been parsed
-				return &millrace.Error{Reason: millrace.ReasonInvalid, Field: x.env, Detail: fmt.Sprintf("%.40q is neither true nor false", value), WayOut: "say true, or leave it out"}
+				errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: x.env, Detail: fmt.Sprintf("%.40q is neither true nor false", value), WayOut: "say true, or leave it out"})
+				continue
 			}
 			*x.on = on
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // connectionsHelp is the help on what every command has.

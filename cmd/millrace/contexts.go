@@ -3,12 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,24 +18,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/hint"
 )
 
 // Contexts is the file of contexts: the clusters that somebody works on.
 type Contexts struct {
-	Current  string             `yaml:"current,omitempty"`
-	Contexts map[string]Context `yaml:"contexts,omitempty"`
+	Current  string             `yaml:"current,omitempty" doc:"the context of commands that name none; millrace context use writes it"`
+	Contexts map[string]Context `yaml:"contexts,omitempty" name:"NAME"`
+
+	file string // that it was read from
 }
 
 // Context is a cluster as commands reach it.
 type Context struct {
-	Broker      string   `yaml:"broker,omitempty"`  // host:port of the gRPC of a Millrace broker
-	Admin       []string `yaml:"admin,omitempty"`   // admin ports of roles, host:port each
-	Brokers     []string `yaml:"brokers,omitempty"` // Kafka, host:port each
-	TopicPrefix string   `yaml:"topic_prefix,omitempty"`
-	Etcd        []string `yaml:"etcd,omitempty"` // host:port each
-	Cluster     string   `yaml:"cluster,omitempty"`
+	Broker      string   `yaml:"broker,omitempty" form:"host:port" doc:"the gRPC of a Millrace broker"`
+	Admin       []string `yaml:"admin,omitempty" form:"host:port" doc:"admin ports of roles, which doctor asks"`
+	Brokers     []string `yaml:"brokers,omitempty" form:"host:port" doc:"Kafka"`
+	TopicPrefix string   `yaml:"topic_prefix,omitempty" doc:"stands before the names of Millrace's own topics"`
+	Etcd        []string `yaml:"etcd,omitempty" form:"host:port" doc:"etcd"`
+	Cluster     string   `yaml:"cluster,omitempty" default:"millrace" doc:"its name in etcd"`
 	Security    `yaml:",inline"`
 }
 
@@ -72,30 +77,74 @@ func contextsFile() string {
 // readContexts reads the file; without one there are no contexts.
 func readContexts() (file string, all Contexts, err error) {
 	file = contextsFile()
-	info, err := os.Stat(file)
-	if os.IsNotExist(err) {
+	if _, err := os.Stat(file); os.IsNotExist(err) {
 		return file, all, nil
 	}
-	if err != nil {
-		return file, all, err
+	all.file = file
+	_, err = readConfiguration(file, &all, nil)
+	return file, all, err
+}
+
+// settings implements configuration. What flags and the environment say is of
+// the command, whatever its context.
+func (c *Contexts) settings() []setting { return nil }
+
+func (c *Contexts) complete() {}
+
+// validate reports what no command takes, whatever context it works on.
+func (c *Contexts) validate() error {
+	info, err := os.Stat(c.file)
+	if err == nil && info.Mode().Perm()&0o077 != 0 && c.secret() {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "contexts", Detail: "the file holds passwords, and others may read it", WayOut: "chmod 600 it, or name files of passwords (password_file)"}
 	}
-	if err := readYAML(file, &all); err != nil {
-		return file, all, err
-	}
-	if all.secret() && info.Mode().Perm()&0o077 != 0 {
-		return file, all, &millrace.Error{Reason: millrace.ReasonInvalid, Field: file, Detail: "it holds passwords, and others may read it", WayOut: "chmod 600 it, or name files of passwords (password_file)"}
-	}
-	return file, all, nil
+	return err
 }
 
 // secret reports whether a password stands in the file itself.
-func (c Contexts) secret() bool {
-	for _, x := range c.Contexts {
-		if k := x.Connections; k.Kafka.SASL.Password != "" || k.Etcd.Password != "" || k.SchemaRegistry.Password != "" {
-			return true
+func (c *Contexts) secret() bool {
+	return slices.ContainsFunc(leavesOf(reflect.ValueOf(c).Elem(), "", false), func(l leaf) bool {
+		return l.isSecret() && !l.value.IsZero()
+	})
+}
+
+// reach reports what is wrong with each context, as the commands that work on it
+// are told.
+func (c *Contexts) reach() error {
+	var errs []error
+	if c.Current != "" {
+		if _, err := c.find(c.file, c.Current); err != nil {
+			e, _ := errors.AsType[*millrace.Error](err)
+			errs = append(errs, &millrace.Error{Reason: e.Reason, Field: "current", Detail: e.Detail, WayOut: e.WayOut})
 		}
 	}
-	return false
+	for _, name := range slices.Sorted(maps.Keys(c.Contexts)) {
+		x, _ := c.find(c.file, name) // it is there
+		s := &x.Security
+		faults := []error{cluster.Config{Endpoints: x.Etcd, Access: s.Connections.Etcd, Name: cmp.Or(x.Cluster, "millrace")}.Validate()}
+		if len(x.Etcd) == 0 {
+			faults = nil
+		}
+		if len(x.Brokers) > 0 {
+			faults = append(faults, s.Connections.Kafka.At(nil, x.Brokers...).Validate())
+		}
+		for i, addr := range append([]string{x.Broker}, x.Admin...) {
+			if err := s.plain().Check(addr); addr != "" && !s.TLS.On() && err != nil {
+				e, _ := errors.AsType[*millrace.Error](err)
+				if e.Field = "broker"; i > 0 {
+					e.Field = fmt.Sprintf("admin[%d]", i-1)
+				}
+				faults = append(faults, e)
+			}
+		}
+		_, err := s.dial()
+		for _, err := range flat(errors.Join(append(faults, err)...)) {
+			if e, ok := errors.AsType[*millrace.Error](err); ok {
+				e.Field = "contexts." + name + "." + e.Field
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // find returns the context of a name. Files that it names are relative to the
@@ -124,7 +173,7 @@ func (c Contexts) find(file, name string) (Context, error) {
 func inContext(c *cobra.Command) error {
 	name, _ := c.Flags().GetString("context") // every command has it
 	switch top := topCommand(c); {
-	case top.GroupID == "run", top.Name() == "context", top.Name() == "completion":
+	case top.GroupID == "run", top.Name() == "context", top.Name() == "config", top.Name() == "completion":
 		if name != "" {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--context", Detail: top.Name() + " takes none", WayOut: "leave it out; a role has its configuration (--config), and context show its argument"}
 		}

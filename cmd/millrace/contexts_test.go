@@ -161,7 +161,7 @@ func TestContextCommands(t *testing.T) {
 	if _, err := said(t, "context", "list"); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("passwords that others may read: %v", err)
 	}
-	writeContexts(t, "contexts: {a: {etcd: [x]}}\n")
+	writeContexts(t, "contexts: {a: {etcd: ['x:1']}}\n")
 	if _, err := said(t, "context", "show"); err == nil || !strings.Contains(err.Error(), "no current context") {
 		t.Errorf("no current context: %v", err)
 	}
@@ -233,7 +233,7 @@ func TestRolesTakeTheFlags(t *testing.T) {
 	for want, flags := range map[string][]string{
 		"connect.kafka.sasl.password_file": nil,
 		"connect.kafka.sasl.token_file":    {"--kafka-sasl", "OAUTHBEARER", "--kafka-username", "", "--kafka-password-file", ""},
-		"connect.kafka.tls":                {"--kafka-ca", "/does/not/exist"},
+		"connect.kafka.tls.ca":             {"--kafka-ca", "/does/not/exist"},
 	} {
 		_, err := said(t, append([]string{"partitioner", "--config", config}, flags...)...)
 		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != want {

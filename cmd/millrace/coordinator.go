@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
@@ -24,17 +25,46 @@ const movesPerSecond = 5
 
 type coordinatorConfig struct {
 	Common       `yaml:",inline"`
-	Name         string        `yaml:"name"`
-	Data         string        `yaml:"data"`
-	Grace        time.Duration `yaml:"grace"`
-	Repair       *bool         `yaml:"repair"`
-	DropAfter    time.Duration `yaml:"drop_after"`
-	MovesPerNode int           `yaml:"moves_per_node"`
-	MovesBegun   int           `yaml:"moves_per_second"`
-	Rate         int64         `yaml:"mib_per_second"`
-	// Exposures is the topic of what answers of experiments showed; empty: no
-	// experiment is ramped or paused.
-	Exposures string `yaml:"exposures"`
+	Name         string        `yaml:"name" default:"the host's name" doc:"its own among the cluster's coordinators"`
+	Data         string        `yaml:"data" form:"directory" doc:"keeps the last good map; left out: it starts only with etcd"`
+	Grace        time.Duration `yaml:"grace" range:"0s.." doc:"how long a node may be gone before its replicas are made elsewhere"`
+	Repair       *bool         `yaml:"repair" doc:"false: replicas of nodes that are gone are never made elsewhere"`
+	DropAfter    time.Duration `yaml:"drop_after" range:"0s.." doc:"how long a node keeps what moved away"`
+	MovesPerNode int           `yaml:"moves_per_node" range:"0.." doc:"moves to a node at a time"`
+	MovesBegun   int           `yaml:"moves_per_second" range:"0.." doc:"moves that plans begin, in the whole cluster, so that questions are answered as fast as without; repairs begin at once"`
+	Rate         int64         `yaml:"mib_per_second" unit:"MiB a second" range:"0.." doc:"of moves that are begun; 0: no bound"`
+	Exposures    string        `yaml:"exposures" doc:"the topic of what answers of experiments showed, whose Kafka is brokers, by which experiments are ramped and paused; left out: only people do"`
+}
+
+func (c *coordinatorConfig) settings() []setting { return append(c.Common.settings(), ownOf(c)...) }
+
+func (c *coordinatorConfig) complete() {
+	c.Common.complete()
+	c.Grace = cmp.Or(c.Grace, coordinator.DefaultGrace)
+	c.DropAfter = cmp.Or(c.DropAfter, coordinator.DefaultDropAfter)
+	c.MovesPerNode = cmp.Or(c.MovesPerNode, coordinator.DefaultPerNode)
+	c.MovesBegun = cmp.Or(c.MovesBegun, movesPerSecond)
+	repair := c.repairs()
+	c.Repair = &repair
+}
+
+func (c *coordinatorConfig) validate() error {
+	co, err := c.coordinator()
+	co.Cluster = new(cluster.Client) // of nothing: it stands for what is joined later
+	return errors.Join(c.Common.validate("coordinator"), err, c.inEtcd("").Validate(), co.Validate())
+}
+
+func (c *coordinatorConfig) repairs() bool { return c.Repair == nil || *c.Repair }
+
+// coordinator is what the coordinator works with, as far as the configuration
+// says it.
+func (c *coordinatorConfig) coordinator() (coordinator.Config, error) {
+	host, _ := os.Hostname() // or no name, which is refused
+	exposures, err := c.exposures()
+	return coordinator.Config{
+		Name: cmp.Or(c.Name, host), Addr: c.Admin, Grace: c.Grace, RepairOff: !c.repairs(), DropAfter: c.DropAfter, Exposures: exposures, Outcomes: c.outcomes(),
+		Limits: coordinator.Limits{PerNode: c.MovesPerNode, PerSecond: c.MovesBegun, BytesPerSecond: c.Rate << 20}, Log: slog.Default(),
+	}, err
 }
 
 // exposures returns how the topic of exposures is followed; nil if it is not.
@@ -108,16 +138,12 @@ func coordinatorCommand() *cobra.Command {
 		}
 		conns := nodeConns{how: how}
 		defer conns.close()
-		host, _ := os.Hostname() // or no name, which is refused
-		exposures, err := c.exposures()
+		cfg, err := c.coordinator()
 		if err != nil {
 			return err
 		}
-		made, err := coordinator.New(coordinator.Config{
-			Exposures: exposures, Outcomes: c.outcomes(),
-			Cluster: cl, Name: cmp.Or(c.Name, host), Addr: c.Admin, Grace: c.Grace, RepairOff: c.Repair != nil && !*c.Repair, DropAfter: c.DropAfter,
-			Limits: coordinator.Limits{PerNode: c.MovesPerNode, PerSecond: cmp.Or(c.MovesBegun, movesPerSecond), BytesPerSecond: c.Rate << 20}, Dial: conns.dial, Log: slog.Default(),
-		})
+		cfg.Cluster, cfg.Dial = cl, conns.dial
+		made, err := coordinator.New(cfg)
 		if err != nil {
 			return err
 		}

@@ -1,10 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/secure/authority"
 )
 
 const deploy = "../../deploy"
@@ -40,64 +40,86 @@ type deployed struct {
 
 func readDeployed(t *testing.T, file string) deployed {
 	t.Helper()
-	read := func(into any) {
-		if err := readYAML(file, into); err != nil {
-			t.Fatal(err)
-		}
+	cfg, err := configurationOf(strings.TrimSuffix(filepath.Base(file), ".yaml"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	switch role := strings.TrimSuffix(filepath.Base(file), ".yaml"); role {
-	case "partitioner":
-		var c partitionerConfig
-		read(&c)
-		return deployed{&c.Common, ownOf(&c), "", map[string]string{"admin": c.Admin}, nil}
-	case "indexnode":
-		var c indexnodeConfig
-		read(&c)
-		return deployed{&c.Common, ownOf(&c), c.Data, map[string]string{"admin": c.Admin, "nodes": c.Listen}, &c}
-	case "broker":
-		var c brokerConfig
-		read(&c)
-		return deployed{&c.Common, ownOf(&c), c.Data, map[string]string{"admin": c.Admin, "http": c.HTTP, "grpc": c.GRPC}, nil}
-	case "coordinator":
-		var c coordinatorConfig
-		read(&c)
-		return deployed{&c.Common, ownOf(&c), c.Data, map[string]string{"admin": c.Admin}, nil}
-	default:
-		t.Fatalf("%s: %s is no role", file, role)
-		return deployed{}
+	text, err := document.ReadFile(file)
+	if err == nil {
+		err = document.Decode(text, cfg)
 	}
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	switch c := cfg.(type) {
+	case *partitionerConfig:
+		return deployed{&c.Common, ownOf(c), "", map[string]string{"admin": c.Admin}, nil}
+	case *indexnodeConfig:
+		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin, "nodes": c.Listen}, c}
+	case *brokerConfig:
+		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin, "http": c.HTTP, "grpc": c.GRPC}, nil}
+	case *coordinatorConfig:
+		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin}, nil}
+	}
+	t.Fatalf("%s is of no role", file)
+	return deployed{}
 }
 
-// Every configuration that a deployment has is one that its role takes, whose
-// ports and connections would be let beyond loopback.
+// Every configuration that a deployment has is one that config check takes, with
+// what its deployment gives besides: variables of the environment, and files of
+// certificates and secrets.
 func TestDeployedConfigurations(t *testing.T) {
+	drop, err := os.ReadFile(filepath.Join(deploy, "systemd", "millrace@.service.d", "secured.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, dir := range configurations {
 		files, err := filepath.Glob(filepath.Join(deploy, dir, "*.yaml"))
 		if err != nil || len(files) != 4 {
 			t.Errorf("%s has %v, %v; want a file for each role", dir, files, err)
 		}
-		byUnit := dir == "systemd/etc" // which has TLS from the unit's drop-in
 		for _, file := range files {
-			c := readDeployed(t, file)
-			s, by := &c.common.Security, c.common.Authorization
-			if _, err := by.Open(slog.Default()); err != nil {
-				t.Errorf("%s: %v", file, err)
-			}
-			if secured := s.TLS.On() || byUnit; secured == s.Insecure || secured != by.On() {
-				t.Errorf("%s: TLS and authorization, or insecure: true, and not both", file)
-			}
-			k, e := s.Connections.Kafka, s.Connections.Etcd
-			if len(c.common.Brokers) > 0 && !byUnit && k.TLS.On() == k.Insecure {
-				t.Errorf("%s: Kafka has neither TLS nor insecure", file)
-			}
-			if len(c.common.Etcd) > 0 && !byUnit && e.TLS.On() == e.Insecure {
-				t.Errorf("%s: etcd has neither TLS nor insecure", file)
-			}
-			for name, addr := range c.ports {
-				if _, _, err := net.SplitHostPort(addr); err != nil {
-					t.Errorf("%s: %s: %v", file, name, err)
+			t.Run(file, func(t *testing.T) {
+				of, secrets := authority.New(t).Issue("role", "127.0.0.1"), t.TempDir()
+				place := func(name, from string) {
+					text := []byte("a long enough secret")
+					if from != "" {
+						if text, err = os.ReadFile(from); err != nil {
+							t.Fatal(err)
+						}
+					}
+					name = filepath.Join(secrets, name)
+					if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, text, 0o600)); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
+				for name, from := range map[string]string{
+					"tls/ca.crt": of.CA, "tls/tls.crt": of.Cert, "tls/tls.key": of.Key, "kafka/ca.crt": of.CA, "etcd/ca.crt": of.CA, "kafka/password": "", "etcd/password": "",
+					"ca.pem": of.CA, "role.pem": of.Cert, "role.key": of.Key, "kafka-ca.pem": of.CA, "etcd-ca.pem": of.CA, "kafka-password": "", "etcd-password": "",
+				} {
+					place(name, from)
+				}
+				for _, name := range []string{"ID", "INSTANCE", "NAME", "ZONE"} {
+					t.Setenv("MILLRACE_"+name, "one")
+				}
+				if dir == "systemd/etc" {
+					for _, m := range regexp.MustCompile(`(?m)^Environment=(MILLRACE_\w+)=(.*)$`).FindAllStringSubmatch(string(drop), -1) {
+						t.Setenv(m[1], strings.ReplaceAll(m[2], "%d", secrets))
+					}
+				}
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				laid := written(t, strings.ReplaceAll(string(text), "/run/secrets/millrace", secrets))
+				if out, err := said(t, "config", "check", laid); err != nil || !strings.HasPrefix(out, "ok: ") {
+					t.Errorf("%v\n%s", err, out)
+				}
+				c := readDeployed(t, file)
+				if secured := c.common.TLS.On() || dir == "systemd/etc"; secured == c.common.Insecure || secured != c.common.Authorization.On() {
+					t.Error("TLS and authorization, or insecure: true, and not both")
+				}
+			})
 		}
 	}
 }

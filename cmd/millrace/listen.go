@@ -25,7 +25,7 @@ type Security struct {
 	// TLS names the role's certificate and key, and the CA whose certificates
 	// callers and callees must show.
 	TLS         secure.TLS  `yaml:"tls,omitempty"`
-	Insecure    bool        `yaml:"insecure,omitempty"` // listen and call anywhere without TLS
+	Insecure    bool        `yaml:"insecure,omitempty" doc:"true: Millrace's own ports and the calls to them are plain text beyond loopback, where other means guard the network"`
 	Connections Connections `yaml:"connect,omitempty"`
 }
 
@@ -56,18 +56,9 @@ type port struct {
 // loopback or as insecure. A role takes its ports before it waits for anything;
 // until it serves one, that hangs up on who calls.
 func (s *Security) listen(ctx context.Context, p port) (net.Listener, error) {
-	auth := tls.RequireAndVerifyClientCert
-	if p.open {
-		auth = tls.VerifyClientCertIfGiven
-	}
-	c, err := s.server(auth)
+	c, err := s.guard(p)
 	if err != nil {
 		return nil, err
-	}
-	if c == nil {
-		if err := s.plain().Check(p.addr); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.field, err)
-		}
 	}
 	l, err := p.take(ctx)
 	if err != nil {
@@ -84,6 +75,27 @@ func (s *Security) listen(ctx context.Context, p port) (net.Listener, error) {
 		return l, nil
 	}
 	return tls.NewListener(l, c), nil
+}
+
+// guard is how a port is served; nil: by plain text, which stays on loopback or
+// is insecure.
+func (s *Security) guard(p port) (*tls.Config, error) {
+	if p.addr == "" {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.field, Detail: "nothing says where to listen", WayOut: "name an address of this machine, host:port"}
+	}
+	auth := tls.RequireAndVerifyClientCert
+	if p.open {
+		auth = tls.VerifyClientCertIfGiven
+	}
+	c, err := s.server(auth)
+	if err != nil || c != nil {
+		return c, err
+	}
+	err = s.plain().Check(p.addr)
+	if e, ok := errors.AsType[*millrace.Error](err); ok {
+		e.Field = p.field
+	}
+	return nil, err
 }
 
 // portWait is how long a role waits for a port that is taken, as by an outgoing

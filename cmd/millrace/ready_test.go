@@ -58,7 +58,7 @@ func TestVersion(t *testing.T) {
 // the environment, which goes before the file, and from flags, which go before
 // both.
 func TestProcessesOfARoleShareAFile(t *testing.T) {
-	file := written(t, "id: node-0\nadvertise: node-0:7070\nzone: z\n")
+	file := written(t, strings.Replace(enough["indexnode"], "id: one", "id: node-0", 1)+"advertise: node-0:7070\nzone: z\n")
 	t.Setenv("MILLRACE_ID", "node-1")
 	t.Setenv("MILLRACE_ADVERTISE", "node-1:7070")
 	var got *indexnodeConfig

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
@@ -38,19 +40,19 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/partitioner"
+	"github.com/millrace/millrace/schemas"
 )
 
 // Common is what every role's configuration file has.
 type Common struct {
-	Brokers     []string `yaml:"brokers"`      // Kafka, host:port each
-	TopicPrefix string   `yaml:"topic_prefix"` // before Millrace's own topics
-	Etcd        []string `yaml:"etcd"`         // host:port each
-	Cluster     string   `yaml:"cluster"`      // its name in etcd; default "millrace"
-	Admin       string   `yaml:"admin"`        // host:port of livez, readyz, metrics, pprof
-	// Authorization is who may do what; left out: who gets through a port may do
-	// everything that it serves, on loopback only.
-	Authorization permit.Config `yaml:"authorization"`
-	Audit         string        `yaml:"audit"` // a file of what others have the role do
+	Role          string        `yaml:"role,omitempty" choices:"partitioner, indexnode, broker, coordinator" doc:"which role the file is of, so that config check knows and another role refuses it"`
+	Brokers       []string      `yaml:"brokers" form:"host:port" doc:"Kafka"`
+	TopicPrefix   string        `yaml:"topic_prefix" doc:"stands before the names of Millrace's own topics; the same in every role"`
+	Etcd          []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
+	Cluster       string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
+	Admin         string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
+	Authorization permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
+	Audit         string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
 	Security      `yaml:",inline"`
 }
 
@@ -62,47 +64,21 @@ file serves all of them.
 
 `
 
-// everyRole is the help on what every role's configuration may have besides.
-const everyRole = `
-
-  # In every role:
-  cluster: millrace            # its name in etcd, the same in every role
-  topic_prefix: ""             # before the names of Millrace's own topics, the same in every role
-  tls: {cert: role.pem, key: role.key, ca: ca.pem}  # of its ports and of its calls; left out: loopback only
-  insecure: false              # true: it listens and calls anywhere without tls, where other means guard the network
-  authorization:               # who may do what; only a role on loopback may leave it out
-    identities: {broker-1: [broker], "spiffe://example/ops": [operator]}  # roles by certificate or token: caller, node, broker, partitioner, operator
-    callers: {jobs-page: {feeds: [jobs], may: [filter, why]}, "*": {feeds: [home]}}  # what each may ask; left out: all
-    tokens: tokens             # a file of bearer tokens, a line each: NAME TOKEN
-    jwt: {jwks: keys.json, issuer: "https://login.example", audience: millrace}  # signed tokens, whose subject is the name
-    probes: false              # true: livez, readyz and metrics of the admin port need no certificate
-  audit: /var/log/millrace/audit.ndjson  # what others have the role do: who, what, before and after; left out: in the log alone
-  connect:                     # to what is not Millrace's; what has no tls speaks plain text, on loopback only
-    kafka:
-      tls: {ca: ca.pem, cert: me.pem, key: me.key, server_name: kafka.example}  # ca: system is whom the machine trusts
-      sasl: {mechanism: SCRAM-SHA-512, username: me, password_file: kafka-password}  # or PLAIN, SCRAM-SHA-256; OAUTHBEARER has a token_file
-      insecure: false          # true: plain text anywhere
-    etcd: {tls: {ca: ca.pem}, username: me, password_file: etcd-password, insecure: false}
-    schema_registry: {tls: {ca: ca.pem}, username: me, password_file: registry-password, insecure: false}  # password: in the file itself`
-
 // roleCommand is a command that reads a configuration file and runs until it
 // is told to stop.
-func roleCommand[C any](name, short, example string, run func(context.Context, *C) error) *cobra.Command {
+func roleCommand[C any, P interface {
+	*C
+	configuration
+}](name, short, example string, run func(context.Context, *C) error) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   name + " --config FILE",
 		Short: short,
-		Long:  short + ".\n\n" + roleFlags + "The configuration file, in YAML:\n\n" + example + everyRole,
+		Long:  short + ".\n\n" + roleFlags + fmt.Sprintf("The configuration file, in YAML; every key of it, with its default: millrace config reference %s. What is\nwrong with a file, before it is used: millrace config check --role %[1]s FILE.\n\n", name) + example,
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var cfg C
-			if err := readYAML(file, &cfg); err != nil {
-				return err
-			}
-			if err := any(&cfg).(interface{ security() *Security }).security().override(c.Flags()); err != nil {
-				return err
-			}
-			if err := override(c.Flags(), ownOf(&cfg)); err != nil {
+			cfg := P(new(C))
+			if _, err := readConfiguration(file, cfg, c.Flags()); err != nil {
 				return err
 			}
 			said, err := document.Encode(cfg) // passwords write themselves as stars
@@ -114,20 +90,27 @@ func roleCommand[C any](name, short, example string, run func(context.Context, *
 			if err != nil {
 				return err
 			}
-			err = run(c.Context(), &cfg)
+			err = run(c.Context(), cfg)
 			last, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), 2*time.Second)
 			defer cancel()
 			return errors.Join(err, stop(last))
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "the configuration file")
-	for _, s := range ownOf(new(C)) {
-		c.Flags().String(s.flag, "", s.usage+" ("+s.env+")")
-	}
+	ownFlags(c.Flags(), P(new(C)))
 	if err := c.MarkFlagRequired("config"); err != nil {
 		panic(err) // the flag above exists
 	}
 	return c
+}
+
+// ownFlags adds the flags in which processes of a role differ.
+func ownFlags(f *pflag.FlagSet, cfg configuration) {
+	for _, s := range ownOf(cfg) {
+		if f.Lookup(s.flag) == nil { // of another role
+			f.String(s.flag, "", s.usage+" ("+s.env+")")
+		}
+	}
 }
 
 // ownOf are the settings of a role's configuration in which its processes
@@ -143,23 +126,12 @@ func ownOf(cfg any) []setting {
 		return []setting{
 			own("id", "the node's name, kept for life", (*string)(&c.ID)),
 			own("advertise", "where brokers reach the node, host:port", &c.Advertise),
-			own("zone", "where the node stands", &c.Zone),
+			own("zone", "where the process stands", &c.Zone),
 		}
 	case *brokerConfig:
-		return []setting{own("zone", "where the broker stands", &c.Zone)}
+		return []setting{own("zone", "where the process stands", &c.Zone)}
 	case *coordinatorConfig:
 		return []setting{own("name", "the coordinator's name", &c.Name)}
-	}
-	return nil
-}
-
-func readYAML(file string, into any) error {
-	text, err := document.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	if err := document.Decode(text, into); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
 	}
 	return nil
 }
@@ -193,7 +165,7 @@ func newRole(ctx context.Context, c *Common, ready func() error) (*role, context
 		}
 	}
 	if c.Admin != "" {
-		l, err := c.listen(ctx, port{"admin", c.Admin, intake.DefaultConns, intake.RefusalHTTP, c.Authorization.Probes || c.Authorization.ByToken()})
+		l, err := c.listen(ctx, c.adminPort())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -221,19 +193,57 @@ func (r *role) wait() error {
 	return errors.Join(r.group.Wait(), r.acts.Close())
 }
 
-func (c *Common) security() *Security { return &c.Security }
+func (c *Common) adminPort() port {
+	return port{"admin", c.Admin, intake.DefaultConns, intake.RefusalHTTP, c.Authorization.Probes || c.Authorization.ByToken()}
+}
 
-// listen takes a port. Beyond loopback a role says who may do what, since the
-// certificates of the CA are those of many.
+// listen takes a port.
 func (c *Common) listen(ctx context.Context, p port) (net.Listener, error) {
+	if err := c.known(p); err != nil {
+		return nil, err
+	}
+	return c.Security.listen(ctx, p)
+}
+
+// known refuses a port beyond loopback where nothing says who may do what, since
+// the certificates of the CA are those of many.
+func (c *Common) known(p port) error {
 	if !c.Authorization.On() && c.TLS.On() && !c.Insecure && c.plain().Check(p.addr) != nil {
-		return nil, &millrace.Error{
+		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "authorization", Detail: fmt.Sprintf("%s (%s) is beyond loopback, and whoever has a certificate of the CA could do everything there", p.field, p.addr),
 			WayOut: "name identities and their roles, or say insecure: true if they may",
 		}
 	}
-	return c.Security.listen(ctx, p)
+	return nil
 }
+
+// validate reports the faults of what every role has, besides those of its
+// Kafka, where it has these ports.
+func (c *Common) validate(role string, ports ...port) error {
+	var errs []error
+	if c.Role != "" && c.Role != role {
+		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "role", Detail: fmt.Sprintf("the file is of another role than %s: %.40q", role, c.Role), WayOut: "give the role its own file"})
+	}
+	if c.Admin != "" {
+		ports = append(ports, c.adminPort())
+	}
+	for _, p := range ports {
+		_, err := c.guard(p)
+		if errs = append(errs, err); p.addr != "" {
+			errs = append(errs, c.known(p))
+		}
+	}
+	_, authorized := c.Authorization.Open(nil)
+	_, calls := c.dial()
+	return errors.Join(append(errs, authorized, calls)...)
+}
+
+// settings are those of every role.
+func (c *Common) settings() []setting {
+	return append(settingsOf(&c.Security), setting{env: "MILLRACE_TOKENS", text: &c.Authorization.Tokens})
+}
+
+func (c *Common) complete() { c.Cluster = c.clusterName() }
 
 // kafka is the role's Kafka.
 func (c *Common) kafka() kafka.Brokers {
@@ -257,7 +267,11 @@ func (c *Common) checkDir(data string, id millrace.NodeID) (instance cluster.Ins
 // openCluster joins the cluster. dir, if not empty, keeps what was last good of
 // it, so that the role can start while etcd is away.
 func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, error) {
-	return cluster.Open(ctx, cluster.Config{Endpoints: c.Etcd, Access: c.Connections.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()})
+	return cluster.Open(ctx, c.inEtcd(dir))
+}
+
+func (c *Common) inEtcd(dir string) cluster.Config {
+	return cluster.Config{Endpoints: c.Etcd, Access: c.Connections.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()}
 }
 
 // waiting says what a role waits for that has not heard of its cluster.
@@ -273,12 +287,31 @@ func lastGood(data string) string {
 
 type partitionerConfig struct {
 	Common         `yaml:",inline"`
-	Content        []string      `yaml:"content"`
-	Features       []string      `yaml:"features"`
-	Group          string        `yaml:"group"`
-	Instance       string        `yaml:"instance"`
-	SchemaRegistry string        `yaml:"schema_registry"`
-	Future         time.Duration `yaml:"future"`
+	Content        []string      `yaml:"content" doc:"topics of content records; there is at least one topic, here or in features"`
+	Features       []string      `yaml:"features" doc:"topics of feature records"`
+	Group          string        `yaml:"group" doc:"the consumer group; two groups are two clusters' partitioners"`
+	Instance       string        `yaml:"instance" doc:"this process's name in the group, kept across restarts"`
+	SchemaRegistry string        `yaml:"schema_registry" form:"URL" doc:"of topics with Confluent framing; left out: there are none"`
+	Future         time.Duration `yaml:"future" range:"0s.." doc:"how far a record's time may be after its arrival; the same in all of a group"`
+}
+
+func (c *partitionerConfig) settings() []setting { return append(c.Common.settings(), ownOf(c)...) }
+
+func (c *partitionerConfig) complete() {
+	c.Common.complete()
+	c.Group = cmp.Or(c.Group, partitioner.DefaultGroup)
+	c.Future = cmp.Or(c.Future, schemas.DefaultFuture)
+}
+
+func (c *partitionerConfig) validate() error {
+	return errors.Join(c.Common.validate("partitioner"), c.partitioner().Validate())
+}
+
+func (c *partitionerConfig) partitioner() partitioner.Config {
+	return partitioner.Config{
+		Brokers: c.kafka(), Content: c.Content, Features: c.Features, Topics: kafka.Prefixed(c.TopicPrefix),
+		Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry, RegistryAccess: c.Connections.SchemaRegistry, Future: c.Future,
+	}
 }
 
 func partitionerCommand() *cobra.Command {
@@ -300,10 +333,7 @@ func partitionerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		p, err := partitioner.New(partitioner.Config{
-			Brokers: c.kafka(), Content: c.Content, Features: c.Features, Topics: kafka.Prefixed(c.TopicPrefix),
-			Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry, RegistryAccess: c.Connections.SchemaRegistry, Future: c.Future,
-		}, slog.Default(), r.metrics)
+		p, err := partitioner.New(c.partitioner(), slog.Default(), r.metrics)
 		if err != nil {
 			return err
 		}
@@ -315,37 +345,60 @@ func partitionerCommand() *cobra.Command {
 
 type indexnodeConfig struct {
 	Common    `yaml:",inline"`
-	ID        millrace.NodeID `yaml:"id"`
-	Zone      string          `yaml:"zone"`
-	Listen    string          `yaml:"listen"`
-	Advertise string          `yaml:"advertise"`
-	Data      string          `yaml:"data"`
+	ID        millrace.NodeID `yaml:"id" doc:"the node's name, kept for life, with its data"`
+	Zone      string          `yaml:"zone" doc:"where it stands: brokers of the zone ask it first, and replicas are in several"`
+	Listen    string          `yaml:"listen" form:"host:port" doc:"where it serves brokers and other nodes"`
+	Advertise string          `yaml:"advertise" form:"host:port" default:"listen" doc:"where they reach it"`
+	Data      string          `yaml:"data" form:"directory" doc:"of its own: the store, and the last good map of the cluster"`
 	Cache     struct {
-		Memory string `yaml:"memory"` // such as 8GiB; left out: half of the machine's
+		Memory string `yaml:"memory" form:"size such as 8GiB" default:"half of the memory of the machine, or of its control group" doc:"what decoded timelines take at most"`
 		// These bounded the cache before its bytes did.
-		Records   *int `yaml:"records"`
-		EmptyKeys *int `yaml:"empty_keys"`
+		Records   *int `yaml:"records,omitempty" doc:"-"`
+		EmptyKeys *int `yaml:"empty_keys,omitempty" doc:"-"`
 	} `yaml:"cache"`
 	Retention map[millrace.ContentType]struct {
-		Age   time.Duration `yaml:"age"`
-		Count int           `yaml:"count"`
-	} `yaml:"retention"`
-	// MinFree is the disk space in MiB below which nothing more is taken in; 0:
-	// 512, negative: no bound.
-	MinFree int64 `yaml:"min_free_mib"`
-	// BackupsReach is how old a backup of a partition is at most; 0: there are
-	// none, and the log has to keep everything.
-	BackupsReach time.Duration `yaml:"backups_reach"`
-	// QuestionMemory is in MiB; 0: the node's default.
-	QuestionMemory int64          `yaml:"question_memory_mib"`
+		Age   time.Duration `yaml:"age" range:"0s.." doc:"how old a record of the content type gets, by the clock of the log; left out: any age"`
+		Count int           `yaml:"count" range:"0.." doc:"how many of the newest records of the content type each timeline keeps; left out: all"`
+	} `yaml:"retention" name:"TYPE"`
+	MinFree        int64          `yaml:"min_free_mib" unit:"MiB" doc:"the free disk space below which nothing more is taken in; negative: no bound"`
+	BackupsReach   time.Duration  `yaml:"backups_reach" range:"0s.." doc:"there always is a backup of each partition that is no older, so that the log may delete what is three times as old; left out: there is none, and the log must keep everything"`
+	QuestionMemory int64          `yaml:"question_memory_mib" unit:"MiB" doc:"for what all questions read beside the caches, and their answers; the default is the least"`
 	Backup         backups.Config `yaml:"backup"`
-	// Serves false makes a backup node of it, which has Partitions, all if that
-	// is empty.
-	Serves     *bool  `yaml:"serves"`
-	Partitions string `yaml:"partitions"`
-	// Drain is how long a node that is told to stop goes on answering; left out:
-	// drainFor, and 0 for a backup node.
-	Drain *time.Duration `yaml:"drain"`
+	Serves         *bool          `yaml:"serves" doc:"false: a backup node, which backs up and answers nobody"`
+	Partitions     string         `yaml:"partitions" form:"set such as 0-99,200" default:"all" doc:"those of a backup node; a node that serves has what the cluster assigns"`
+	Drain          *time.Duration `yaml:"drain" range:"0s.." doc:"how long it goes on answering when it is told to stop, while brokers look elsewhere; 0s for a backup node"`
+}
+
+func (c *indexnodeConfig) settings() []setting { return append(c.Common.settings(), ownOf(c)...) }
+
+func (c *indexnodeConfig) complete() {
+	c.Common.complete()
+	c.MinFree = cmp.Or(c.MinFree, store.DefaultMinFreeBytes>>20)
+	c.QuestionMemory = cmp.Or(c.QuestionMemory, indexnode.DefaultQuestionMemory>>20)
+	c.Backup = c.Backup.WithDefaults()
+	drain, serves := c.drain(), c.serves()
+	c.Drain, c.Serves = &drain, &serves
+}
+
+func (c *indexnodeConfig) validate() error {
+	n, err := c.node()
+	n.Cluster = new(cluster.Client) // of nothing: it stands for what is joined later
+	return errors.Join(c.Common.validate("indexnode", c.port()), err, c.inEtcd("").Validate(), n.Validate())
+}
+
+func (c *indexnodeConfig) port() port { return port{field: "listen", addr: c.Listen} }
+
+func (c *indexnodeConfig) serves() bool { return c.Serves == nil || *c.Serves }
+
+// node is what the node works with, as far as the configuration says it.
+func (c *indexnodeConfig) node() (indexnode.Config, error) {
+	keeps, noSet := c.keeps()
+	memory, noSize := c.cacheMemory()
+	return indexnode.Config{
+		ID: c.ID, Zone: c.Zone, Advertise: c.Advertise, Dir: c.Data, Brokers: c.kafka(), Topics: kafka.Prefixed(c.TopicPrefix),
+		BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20,
+		Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{Memory: memory}, Log: slog.Default(),
+	}, errors.Join(noSet, noSize)
 }
 
 // drainFor is time for every broker to hear that a node is to be asked no more,
@@ -358,7 +411,7 @@ func (c *indexnodeConfig) drain() time.Duration {
 	switch {
 	case c.Drain != nil:
 		return *c.Drain
-	case c.Serves != nil && !*c.Serves:
+	case !c.serves():
 		return 0
 	}
 	return drainFor
@@ -366,19 +419,21 @@ func (c *indexnodeConfig) drain() time.Duration {
 
 // keeps returns the partitions of a backup node; none of one that serves.
 func (c *indexnodeConfig) keeps() (cluster.Set, error) {
-	if c.Serves == nil || *c.Serves {
+	if c.serves() {
 		if c.Partitions != "" {
 			return cluster.Set{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "partitions", Detail: "a node that serves has the partitions that the cluster assigns to it", WayOut: "leave it out, or make a backup node of it (serves: false)"}
 		}
 		return cluster.Set{}, nil
 	}
+	var errs []error
 	if c.Backup.To == "" {
-		return cluster.Set{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.to", Detail: "a backup node (serves: false) needs a place for its backups", WayOut: "name one, such as s3://bucket/prefix or file:///dir"}
+		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.to", Detail: "a backup node (serves: false) needs a place for its backups", WayOut: "name one, such as s3://bucket/prefix or file:///dir"})
 	}
 	if c.Partitions == "" {
-		return cluster.All(), nil
+		return cluster.All(), errors.Join(errs...)
 	}
-	return cluster.ParseSet(c.Partitions)
+	set, err := cluster.ParseSet(c.Partitions)
+	return set, errors.Join(append(errs, err)...)
 }
 
 // cacheMemory is what the caches take at most, in bytes; 0 where nothing is said.
@@ -452,11 +507,7 @@ func indexnodeCommand() *cobra.Command {
   drain: 5s                    # how long it answers on when it is told to stop and brokers look elsewhere
   zone: a                      # where it stands: brokers of the zone ask it first
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
-		keeps, err := c.keeps()
-		if err != nil {
-			return err
-		}
-		memory, err := c.cacheMemory()
+		cfg, err := c.node()
 		if err != nil {
 			return err
 		}
@@ -478,12 +529,12 @@ func indexnodeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		l, err := c.listen(ctx, port{field: "listen", addr: c.Listen})
+		l, err := c.listen(ctx, c.port())
 		if err != nil {
 			return err
 		}
 		defer l.Close()
-		instance, err := c.checkDir(c.Data, c.ID)
+		cfg.Instance, err = c.checkDir(c.Data, c.ID)
 		for told := false; errors.Is(err, syscall.ENOSPC); told = true {
 			if why := err.Error(); !told {
 				closed.Store(&why)
@@ -494,7 +545,7 @@ func indexnodeCommand() *cobra.Command {
 				return err
 			case <-time.After(time.Second):
 			}
-			instance, err = c.checkDir(c.Data, c.ID)
+			cfg.Instance, err = c.checkDir(c.Data, c.ID)
 		}
 		if err != nil {
 			return err
@@ -506,14 +557,11 @@ func indexnodeCommand() *cobra.Command {
 		defer func() { err = errors.Join(err, cl.Close()) }()
 		joined.Store(true)
 		r.metrics.MustRegister(cl)
-		peers, err := c.dial()
-		if err != nil {
+		if cfg.Peers, err = c.dial(); err != nil {
 			return err
 		}
-		n, err := openNode(ctx, &closed, indexnode.Config{
-			ID: c.ID, Zone: c.Zone, Instance: instance, Advertise: c.Advertise, Dir: c.Data, Brokers: c.kafka(), Topics: kafka.Prefixed(c.TopicPrefix),
-			Permit: r.permit, Audit: r.acts, Cluster: cl, Peers: peers, BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20, Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{Memory: memory}, Metrics: r.metrics, Log: slog.Default(),
-		})
+		cfg.Permit, cfg.Audit, cfg.Cluster, cfg.Metrics = r.permit, r.acts, cl, r.metrics
+		n, err := openNode(ctx, &closed, cfg)
 		if err != nil {
 			return err
 		}
@@ -545,39 +593,74 @@ func openNode(ctx context.Context, closed *atomic.Pointer[string], cfg indexnode
 }
 
 type brokerConfig struct {
-	Common `yaml:",inline"`
-	Data   string                  `yaml:"data"`
-	HTTP   string                  `yaml:"http"`
-	GRPC   string                  `yaml:"grpc"`
-	Feeds  string                  `yaml:"feeds"`
-	Zone   string                  `yaml:"zone"`
-	Quotas map[string]broker.Quota `yaml:"quotas"`
-	// Connections bounds those of each port at a time; 0: intake.DefaultConns.
-	Connections int `yaml:"connections"`
-	// RequestMemory is in MiB; 0: the broker's default.
-	RequestMemory int64 `yaml:"request_memory_mib"`
-	// Forbid is what no caller may ask of this broker.
-	Forbid broker.Forbid `yaml:"forbid"`
-	// Exposures is the topic of what answers of experiments showed; empty: none.
-	Exposures string `yaml:"exposures"`
+	Common        `yaml:",inline"`
+	Data          string                  `yaml:"data" form:"directory" doc:"keeps what was last known of the cluster, should etcd be away; left out: it starts only with etcd"`
+	HTTP          string                  `yaml:"http" form:"host:port" doc:"where it serves JSON; left out: nowhere"`
+	GRPC          string                  `yaml:"grpc" form:"host:port" doc:"where it serves gRPC"`
+	Feeds         string                  `yaml:"feeds" form:"directory" doc:"feed definitions, *.yaml, beside those of the cluster"`
+	Zone          string                  `yaml:"zone" doc:"where it stands: index nodes of the same are asked first"`
+	Quotas        map[string]broker.Quota `yaml:"quotas" name:"CALLER"`
+	Connections   int                     `yaml:"connections" range:"0.." doc:"connections to each port at a time"`
+	RequestMemory int64                   `yaml:"request_memory_mib" unit:"MiB" doc:"for all requests: a half until they are read, a half for answers until they are taken; the default is the least"`
+	Forbid        broker.Forbid           `yaml:"forbid"` // what no caller may ask of this broker
+	Exposures     string                  `yaml:"exposures" doc:"a topic for what answers of experiments showed, whose Kafka is brokers; left out: none is written"`
+}
+
+func (c *brokerConfig) settings() []setting { return append(c.Common.settings(), ownOf(c)...) }
+
+func (c *brokerConfig) complete() {
+	c.Common.complete()
+	c.Connections = cmp.Or(c.Connections, intake.DefaultConns)
+	c.RequestMemory = cmp.Or(c.RequestMemory, broker.DefaultRequestMemory>>20)
+}
+
+func (c *brokerConfig) validate() error {
+	b, err := c.broker()
+	b.Maps = new(cluster.Watcher) // of nothing: it stands for what is joined later
+	ports := []port{c.grpcPort()}
+	if c.HTTP != "" {
+		ports = append(ports, c.httpPort())
+	}
+	return errors.Join(c.Common.validate("broker", ports...), err, c.inEtcd("").Validate(), c.checkExposures(), b.Validate())
+}
+
+func (c *brokerConfig) grpcPort() port {
+	return port{field: "grpc", addr: c.GRPC, conns: c.Connections, open: c.Authorization.ByToken()}
+}
+
+func (c *brokerConfig) httpPort() port {
+	return port{"http", c.HTTP, c.Connections, intake.RefusalHTTP, c.Authorization.ByToken()}
+}
+
+// broker is what the broker works with, as far as the configuration says it.
+func (c *brokerConfig) broker() (broker.Config, error) {
+	feeds, err := readFeeds(c.Feeds)
+	if err != nil { // of a file, or of there being no directory
+		err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "feeds", Detail: err.Error(), WayOut: "mend the definitions, or take them out"}
+	}
+	return broker.Config{Feeds: feeds, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Log: slog.Default()}, err
 }
 
 func noKafka(field string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: "a topic is named, and no Kafka that has it", WayOut: "name its brokers, host:port each, or leave it out"}
 }
 
+func (c *brokerConfig) checkExposures() error {
+	switch {
+	case c.Exposures == "":
+		return nil
+	case len(c.Brokers) == 0:
+		return noKafka("exposures")
+	case slices.Contains(kafka.Prefixed(c.TopicPrefix).Names(), c.Exposures):
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s is Millrace's own topic for other things", c.Exposures), WayOut: "name another, such as exposures"}
+	}
+	return c.kafka().Validate()
+}
+
 // exposures opens the log of exposures, if there is one.
 func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposures, func(), error) {
 	if c.Exposures == "" {
 		return nil, func() {}, nil
-	}
-	if len(c.Brokers) == 0 {
-		return nil, nil, noKafka("exposures")
-	}
-	for _, own := range kafka.Prefixed(c.TopicPrefix).Names() {
-		if c.Exposures == own {
-			return nil, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s is Millrace's own topic for other things", own), WayOut: "name another, such as exposures"}
-		}
 	}
 	records, closes, err := kafka.OpenExposures(c.kafka(), c.Exposures, slog.Default())
 	if err != nil {
@@ -586,8 +669,6 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 	metrics.MustRegister(records)
 	return records, closes, nil
 }
-
-func (c *brokerConfig) connections() int { return cmp.Or(c.Connections, intake.DefaultConns) }
 
 func brokerCommand() *cobra.Command {
 	return roleCommand("broker", "Answer feed requests", `  etcd: [etcd-1:2379]
@@ -621,14 +702,14 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		grpcs, err := c.listen(ctx, port{field: "grpc", addr: c.GRPC, conns: c.connections(), open: c.Authorization.ByToken()})
+		grpcs, err := c.listen(ctx, c.grpcPort())
 		if err != nil {
 			return err
 		}
 		defer grpcs.Close()
 		var https net.Listener
 		if c.HTTP != "" {
-			if https, err = c.listen(ctx, port{"http", c.HTTP, c.connections(), intake.RefusalHTTP, c.Authorization.ByToken()}); err != nil {
+			if https, err = c.listen(ctx, c.httpPort()); err != nil {
 				return err
 			}
 			defer https.Close()
@@ -647,7 +728,7 @@ func brokerCommand() *cobra.Command {
 		}
 		heard.Store(maps)
 		r.metrics.MustRegister(cl)
-		feeds, err := readFeeds(c.Feeds)
+		cfg, err := c.broker()
 		if err != nil {
 			return err
 		}
@@ -684,10 +765,10 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		b, err := broker.New(broker.Config{
-			Permit: r.permit, Exposures: exposures, Name: host + " " + c.GRPC,
-			Maps: maps, Dial: broker.DialGRPC(dial), Feeds: feeds, Definitions: definitions, Models: models, Condemned: condemned, Experiments: tests, PageKeys: pages.Current, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Traced: cl.Traced(ctx), Metrics: r.metrics, Log: slog.Default(),
-		})
+		cfg.Permit, cfg.Exposures, cfg.Name, cfg.Maps, cfg.Dial = r.permit, exposures, host+" "+c.GRPC, maps, broker.DialGRPC(dial)
+		cfg.Definitions, cfg.Models, cfg.Condemned, cfg.Experiments = definitions, models, condemned, tests
+		cfg.PageKeys, cfg.Traced, cfg.Metrics = pages.Current, cl.Traced(ctx), r.metrics
+		b, err := broker.New(cfg)
 		if err != nil {
 			return err
 		}
@@ -711,6 +792,9 @@ func brokerCommand() *cobra.Command {
 func readFeeds(dir string) ([]broker.Feed, error) {
 	if dir == "" {
 		return nil, nil
+	}
+	if _, err := os.ReadDir(dir); err != nil {
+		return nil, err
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {

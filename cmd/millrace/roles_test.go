@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,62 +14,35 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-// The configuration that each role's help shows is one that the role takes,
-// and has every key that there is.
+// The configuration that each role's help shows is one that the role takes, and
+// has every key that is the role's own.
 func TestExamplesOfConfiguration(t *testing.T) {
-	for _, c := range []struct {
-		command *cobra.Command
-		into    any
-	}{
-		{partitionerCommand(), new(partitionerConfig)}, {indexnodeCommand(), new(indexnodeConfig)}, {brokerCommand(), new(brokerConfig)}, {coordinatorCommand(), new(coordinatorConfig)},
-	} {
-		_, example, ok := strings.Cut(c.command.Long, "in YAML:\n\n")
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("feeds", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("MILLRACE_KAFKA_INSECURE", "true")
+	t.Setenv("MILLRACE_ETCD_INSECURE", "true")
+	for _, command := range []*cobra.Command{partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand()} {
+		role := command.Name()
+		_, example, ok := strings.Cut(command.Long, "role "+role+" FILE.\n\n")
 		if !ok || len(example) < 100 {
-			t.Fatalf("%s shows no configuration: %q", c.command.Name(), c.command.Long)
+			t.Fatalf("%s shows no configuration: %q", role, command.Long)
 		}
-		file := filepath.Join(t.TempDir(), "role.yaml")
-		if err := os.WriteFile(file, []byte(example), 0o600); err != nil {
+		cfg, err := configurationOf(role)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := readYAML(file, c.into); err != nil {
-			t.Errorf("%s: %v", c.command.Name(), err)
+		if _, err := readConfiguration(written(t, example), cfg, command.Flags()); err != nil {
+			t.Error(err)
 		}
-		for _, key := range keysOf(reflect.TypeOf(c.into).Elem()) {
-			if c.command.Name() == "partitioner" && key == "etcd" { // which it does not ask
-				continue
-			}
-			if key == "records" || key == "empty_keys" { // of before, refused: see TestCacheMemory
-				continue
-			}
-			if !regexp.MustCompile(`(?m)(^|[ {,])` + key + `(:|,|$)`).MatchString(example) {
-				t.Errorf("%s: the help does not tell of %s", c.command.Name(), key)
+		ofAll := everyRole()
+		for _, k := range referenceOf(cfg) {
+			if key := k.Key[strings.LastIndexByte(k.Key, '.')+1:]; !ofAll[k.Key] && !regexp.MustCompile(`(?m)(^|[ {,])`+key+`(:|,|$)`).MatchString(example) {
+				t.Errorf("%s: the help does not tell of %s", role, k.Key)
 			}
 		}
 	}
-	var b brokerConfig
-	if err := readYAML(written(t, "quotas:\n  jobs: {per_second: 2.5, burst: 9}\nzone: a\n"), &b); err != nil || b.Quotas["jobs"].PerSecond != 2.5 || b.Quotas["jobs"].Burst != 9 || b.Zone != "a" {
-		t.Errorf("%+v, %v", b, err)
-	}
-	if err := readYAML(written(t, "quota: {}\n"), &b); err == nil {
-		t.Error("a misspelt key was taken")
-	}
-}
-
-// keysOf returns the keys of a configuration, those of what stands within too.
-func keysOf(of reflect.Type) (keys []string) {
-	switch of.Kind() {
-	case reflect.Pointer, reflect.Map:
-		return keysOf(of.Elem())
-	case reflect.Struct:
-		for i := range of.NumField() {
-			name, _, _ := strings.Cut(of.Field(i).Tag.Get("yaml"), ",")
-			if name != "" {
-				keys = append(keys, name)
-			}
-			keys = append(keys, keysOf(of.Field(i).Type)...)
-		}
-	}
-	return keys
 }
 
 func written(t *testing.T, text string) string {
@@ -106,22 +78,5 @@ func TestCacheMemory(t *testing.T) {
 		if !errors.As(err, &e) || e.Field != field || e.WayOut == "" || e.Detail == "" {
 			t.Errorf("%s: %v", text, err)
 		}
-	}
-}
-
-// What a role says at its start has no password in it.
-func TestWhatIsSaidAtTheStartHasNoPassword(t *testing.T) {
-	var c brokerConfig
-	err := document.Decode([]byte(`connect:
-  kafka: {sasl: {mechanism: PLAIN, username: me, password: hush}}
-  etcd: {username: me, password: hush}
-  schema_registry: {username: me, password: hush}
-`), &c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	said, err := document.Encode(c)
-	if err != nil || strings.Contains(string(said), "hush") || strings.Count(string(said), "(hidden)") != 3 || !strings.Contains(string(said), "username: me") {
-		t.Errorf("%v\n%s", err, said)
 	}
 }

@@ -28,11 +28,11 @@ import (
 
 // Config says where, how often and how much is backed up.
 type Config struct {
-	To           string        `yaml:"to"`             // the bucket's URL; empty: there are no backups
-	Every        time.Duration `yaml:"every"`          // 0: 15 minutes
-	Keep         int           `yaml:"keep"`           // backups of each partition; 0: 24
-	MiBPerSecond int64         `yaml:"mib_per_second"` // at most, of what is uploaded; 0: 64, negative: no bound
-	Drill        time.Duration `yaml:"drill"`          // how often the cluster tries to restore one; 0: 24 hours, negative: never
+	To           string        `yaml:"to" form:"URL" doc:"where backups go: s3://bucket/prefix, gs://, azblob:// or file:///dir, the same for all nodes; left out: there are none, and the log must keep everything"`
+	Every        time.Duration `yaml:"every" range:"0s.." doc:"how often a partition is backed up"`
+	Keep         int           `yaml:"keep" range:"0.." doc:"how many backups of each partition are kept"`
+	MiBPerSecond int64         `yaml:"mib_per_second" unit:"MiB a second" doc:"at most, of what is uploaded; negative: no bound"`
+	Drill        time.Duration `yaml:"drill" doc:"how often the cluster tries to restore one of them; negative: never"`
 }
 
 // The defaults of a [Config].
@@ -59,7 +59,7 @@ func (c Config) Validate() error {
 			errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup." + field, Detail: detail, WayOut: wayOut})
 		}
 	}
-	need(c.To != "" || c == Config{}, "to", "nothing says where backups go", "name a bucket, such as s3://bucket/prefix or file:///dir")
+	need(c.To != "" || c == Config{} || c == Config{}.WithDefaults(), "to", "nothing says where backups go", "name a bucket, such as s3://bucket/prefix or file:///dir")
 	need(c.Every >= 0, "every", fmt.Sprintf("%s is negative", c.Every), "leave it out for 15m")
 	need(c.Keep >= 0, "keep", fmt.Sprintf("%d backups cannot be kept", c.Keep), "leave it out for 24")
 	return errors.Join(errs...)

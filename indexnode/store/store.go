@@ -19,6 +19,9 @@ import (
 	"github.com/millrace/millrace"
 )
 
+// DefaultMinFreeBytes is Options.MinFreeBytes where nothing is said.
+const DefaultMinFreeBytes = 512 << 20
+
 // Options configures a store. The zero value is a durable store with the
 // defaults named at each field.
 type Options struct {
@@ -41,7 +44,7 @@ type Options struct {
 	// CacheBytes is Pebble's block cache; 0 means 64 MiB.
 	CacheBytes int64
 	// MinFreeBytes is the free disk space below which Apply refuses with
-	// [ErrDiskFull]; 0 means 512 MiB, negative means no limit. A sixteenth
+	// [ErrDiskFull]; 0 means DefaultMinFreeBytes, negative means no limit. A sixteenth
 	// of it, up to 16 MiB, is kept in a file of the store as ballast, so that
 	// it opens and reads on a disk without any free space.
 	MinFreeBytes int64
@@ -82,7 +85,7 @@ func (o Options) withDefaults() Options {
 		o.CacheBytes = 64 << 20
 	}
 	if o.MinFreeBytes == 0 {
-		o.MinFreeBytes = 512 << 20
+		o.MinFreeBytes = DefaultMinFreeBytes
 	}
 	if o.memTableBytes == 0 {
 		o.memTableBytes = 16 << 20

@@ -23,28 +23,36 @@ import (
 type Access struct {
 	TLS          secure.TLS `yaml:"tls,omitempty"`
 	secure.Login `yaml:",inline"`
-	Insecure     bool `yaml:"insecure,omitempty"` // plain text beyond loopback
+	Insecure     bool `yaml:"insecure,omitempty" doc:"true: plain text beyond loopback, where other means guard the network"`
 }
 
 // accessField is the key of a configuration that has an Access.
 const accessField = "connect.etcd"
 
-// apply completes how etcd is called.
+// apply completes how etcd is called, and reports every fault at once.
 func (a Access) apply(c *clientv3.Config, log *slog.Logger) error {
-	if a.TLS.On() {
-		files, err := secure.Open(a.TLS, accessField+".tls", log)
-		if err != nil {
-			return err
-		}
-		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(grpctune.TLS(files.Client)))
-	} else {
+	return errors.Join(a.encrypt(c, log), a.identify(c, log))
+}
+
+func (a Access) encrypt(c *clientv3.Config, log *slog.Logger) error {
+	if !a.TLS.On() {
 		plain := secure.Plain{Field: accessField, Insecure: a.Insecure}
 		for _, addr := range c.Endpoints {
 			if err := plain.Check(addr); err != nil {
 				return err
 			}
 		}
+		return nil
 	}
+	files, err := secure.Open(a.TLS, accessField+".tls", log)
+	if err != nil {
+		return err
+	}
+	c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(grpctune.TLS(files.Client)))
+	return nil
+}
+
+func (a Access) identify(c *clientv3.Config, log *slog.Logger) error {
 	if !a.Login.On() {
 		return nil
 	}

@@ -84,13 +84,17 @@ type Config struct {
 // Validate reports every fault at once.
 func (c Config) Validate() error {
 	var errs []error
+	bad := func(field, detail, wayOut string) {
+		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut})
+	}
 	if len(c.Endpoints) == 0 {
-		errs = append(errs, errors.New("cluster: no etcd endpoints"))
+		bad("etcd", "nothing says where etcd is", "name its addresses, host:port each")
 	}
 	if err := validID(c.Name); err != nil {
-		errs = append(errs, fmt.Errorf("cluster: name: %w", err))
+		bad("cluster", err.Error(), "give it another name")
 	}
-	return errors.Join(errs...)
+	_, err := c.etcd()
+	return errors.Join(append(errs, err)...)
 }
 
 // etcd is how the cluster's etcd is called.

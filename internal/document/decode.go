@@ -2,7 +2,9 @@ package document
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -10,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/millrace/millrace/internal/hint"
 )
 
 // Decode reads a document in YAML into the struct that into points to, by the
@@ -18,8 +22,16 @@ import (
 // document changes nothing.
 func Decode(src []byte, into any) error {
 	n, err := Parse(src)
-	if err != nil || n == nil || n.Kind == Null {
+	if err != nil {
 		return err
+	}
+	return n.Decode(into)
+}
+
+// Decode is [Decode] of a document that was parsed.
+func (n *Node) Decode(into any) error {
+	if n == nil || n.Kind == Null {
+		return nil
 	}
 	d := decoder{&Error{}}
 	d.value(n, reflect.ValueOf(into).Elem(), "")
@@ -71,9 +83,10 @@ func (d *decoder) value(n *Node, v reflect.Value, path string) {
 	case reflect.Slice:
 		d.list(n, v, path)
 	case reflect.Pointer: // what may be left out
-		x := reflect.New(v.Type().Elem())
-		d.value(n, x.Elem(), path)
-		v.Set(x)
+		x, before := reflect.New(v.Type().Elem()), len(d.faults.Faults)
+		if d.value(n, x.Elem(), path); len(d.faults.Faults) == before {
+			v.Set(x)
+		}
 	default:
 		d.scalar(n, v, path)
 	}
@@ -107,30 +120,33 @@ func (d *decoder) field(e Entry, v reflect.Value, path string) {
 		d.value(e.Value, f, path)
 		return
 	}
-	var names []string
-	for name := range fields {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	d.faults.add(e.Line, e.Col, path, "there is no such field", "known are "+strings.Join(names, ", "))
+	d.faults.add(e.Line, e.Col, path, "there is no such field", hint.Nearest(e.Key, slices.Sorted(maps.Keys(fields))))
 }
 
 // fieldsOf collects a struct's fields by their names in a document, and those
 // of the structs that are inline in it.
 func fieldsOf(v reflect.Value, into map[string]reflect.Value) {
 	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		switch {
-		case !f.IsExported() || name == "-":
-		case options == "inline":
+		switch name, inline := Key(v.Type().Field(i)); {
+		case inline:
 			fieldsOf(v.Field(i), into)
 		case name != "":
 			into[name] = v.Field(i)
-		default:
-			into[strings.ToLower(f.Name)] = v.Field(i)
 		}
 	}
+}
+
+// Key returns the name that a field of a struct has in a document, or whether
+// its own fields stand in its place. One that is in no document has neither.
+func Key(f reflect.StructField) (name string, inline bool) {
+	name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	switch {
+	case !f.IsExported() || name == "-":
+		return "", false
+	case options == "inline":
+		return "", true
+	}
+	return cmp.Or(name, strings.ToLower(f.Name)), false
 }
 
 func (d *decoder) list(n *Node, v reflect.Value, path string) {

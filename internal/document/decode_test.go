@@ -49,10 +49,10 @@ func TestDecodeTellsEveryFault(t *testing.T) {
 	var got outer
 	err := Decode([]byte("naem: x\nlist: y\ndeep: {a: 1.5, b: 2}\nby: [1]\nspan: 5\non: 1\nname: a\nname: b\nhidden: 1\nf: x\n"), &got)
 	for _, want := range []string{
-		"line 1, column 1: naem: there is no such field; known are a, by, deep, f, list, name, on, span",
+		"line 1, column 1: naem: there is no such field; did you mean name?",
 		`line 2, column 7: list: this is a text, "y", and not a list`,
 		`line 3, column 11: deep.a: this is a number, "1.5", and not an integer`,
-		"line 3, column 16: deep.b: there is no such field; known are a, f",
+		"line 3, column 16: deep.b: there is no such field; did you mean a?",
 		"line 4, column 5: by: this is a list, and not a mapping",
 		`line 5, column 7: span: this is an integer, "5", and not a span of time`,
 		"line 6, column 5: on: this is an integer",
@@ -85,8 +85,8 @@ func TestDecodeWhatMayBeLeftOut(t *testing.T) {
 	var c struct {
 		Serves *bool `yaml:"serves"`
 	}
-	if err := Decode([]byte("serves: 7"), &c); err == nil {
-		t.Error("a number is taken for true or false")
+	if err := Decode([]byte("serves: 7"), &c); err == nil || c.Serves != nil {
+		t.Errorf("a number is taken for true or false: %v, %v", err, c.Serves)
 	}
 }
 

@@ -67,6 +67,30 @@ type Entry struct {
 	Value     *Node
 }
 
+// Find returns where a field stands, by its path as faults name it, or the last
+// key before it that there is. The document itself begins in line 1.
+func (n *Node) Find(path string) (line, col int) {
+	line, col = 1, 1
+	for n != nil {
+		next := (*Node)(nil)
+		for _, e := range n.Entries {
+			rest, ok := strings.CutPrefix(path, e.Key)
+			if ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+				line, col, next, path = e.Line, e.Col, e.Value, strings.TrimPrefix(rest, ".")
+				break
+			}
+		}
+		if number, rest, ok := strings.Cut(path, "]"); ok && n.Kind == List {
+			if i, err := strconv.Atoi(strings.TrimPrefix(number, "[")); err == nil && i >= 0 && i < len(n.Items) {
+				next, path = n.Items[i], strings.TrimPrefix(rest, ".")
+				line, col = next.Line, next.Col
+			}
+		}
+		n = next
+	}
+	return line, col
+}
+
 // Fault is one thing that is wrong with a document.
 type Fault struct {
 	Line, Col int
@@ -202,6 +226,9 @@ func syntax(src []byte, err error) error {
 			at = len(text) - len(strings.TrimLeft(rest, " "))
 		}
 		wayOut = `put the text in quotes: ": " means a key and its value`
+	}
+	if strings.HasPrefix(strings.TrimLeft(text, " "), "\t") {
+		wayOut = "indent by spaces: YAML takes no tabs there"
 	}
 	return &Error{[]Fault{{line, len([]rune(text[:at])) + 1, "", "not YAML: " + m[2], wayOut}}}
 }

@@ -118,6 +118,26 @@ func TestAliasBomb(t *testing.T) {
 	}
 }
 
+// A field is found where its key stands, and what is not there at the last key
+// before it.
+func TestFind(t *testing.T) {
+	n, err := Parse([]byte("a: 1\nb:\n  c: [x, {d: 1}]\n  spiffe://x/y.z: [p]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string][2]int{
+		"a": {1, 1}, "b": {2, 1}, "b.c": {3, 3}, "b.c[1]": {3, 10}, "b.c[1].d": {3, 11}, "b.c[0]": {3, 7}, "b.spiffe://x/y.z": {4, 3}, "b.spiffe://x/y.z[0]": {4, 20},
+		"": {1, 1}, "none": {1, 1}, "b.none.c": {2, 1}, "b.c[7].d": {3, 3}, "b.c[": {3, 3}, "b.c[x]": {3, 3}, "ab": {1, 1}, "a.b": {1, 1},
+	} {
+		if line, col := n.Find(path); line != want[0] || col != want[1] {
+			t.Errorf("%s is found in line %d, column %d; want %v", path, line, col, want)
+		}
+	}
+	if line, col := (*Node)(nil).Find("a"); line != 1 || col != 1 {
+		t.Errorf("in nothing: %d, %d", line, col)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add("a: 1\nb: [x, 'y', \"z\"]\nc: {d: ~}\n")
 	f.Add("&a [*a]")

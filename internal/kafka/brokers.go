@@ -25,14 +25,15 @@ import (
 type Access struct {
 	TLS      secure.TLS `yaml:"tls,omitempty"`
 	SASL     SASL       `yaml:"sasl,omitempty"`
-	Insecure bool       `yaml:"insecure,omitempty"` // plain text beyond loopback
+	Insecure bool       `yaml:"insecure,omitempty" doc:"true: plain text beyond loopback, where other means guard the network"`
 }
 
 // SASL is who asks. Its zero value is nobody, or who the certificate names.
 type SASL struct {
-	Mechanism    string `yaml:"mechanism,omitempty"` // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER
+	Mechanism    string `yaml:"mechanism,omitempty" choices:"PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER" doc:"how Kafka knows the user; left out: by its certificate, or not"`
 	secure.Login `yaml:",inline"`
-	TokenFile    string `yaml:"token_file,omitempty"` // of OAUTHBEARER; read again when it changes
+	Token        secure.Secret `yaml:"token,omitempty" doc:"the token of OAUTHBEARER; better in a file, or in the environment"`
+	TokenFile    string        `yaml:"token_file,omitempty" form:"file" secret:"file" doc:"a file with the token of OAUTHBEARER alone, read again when it changes"`
 }
 
 // accessField is the key of a configuration that has an Access.
@@ -81,15 +82,15 @@ func (b Brokers) Validate() error {
 		return errors.New("kafka: brokers: none given; name at least one host:port")
 	}
 	b.via.open.Do(func() { b.via.fault = b.via.openFiles() })
-	if b.via.fault != nil || b.via.files != nil {
+	if b.via.access.TLS.On() {
 		return b.via.fault
 	}
 	for _, addr := range b.addrs {
 		if err := b.plain().Check(addr); err != nil {
-			return err
+			return errors.Join(b.via.fault, err)
 		}
 	}
-	return nil
+	return b.via.fault
 }
 
 func (b Brokers) plain() secure.Plain {
@@ -115,14 +116,13 @@ func (b Brokers) options() ([]kgo.Opt, error) {
 	return opts, nil
 }
 
-func (v *via) openFiles() (err error) {
+func (v *via) openFiles() error {
+	var tls, sasl error
 	if v.access.TLS.On() {
-		if v.files, err = secure.Open(v.access.TLS, accessField+".tls", v.log); err != nil {
-			return err
-		}
+		v.files, tls = secure.Open(v.access.TLS, accessField+".tls", v.log)
 	}
-	v.sasl, err = v.access.SASL.open(v.log)
-	return err
+	v.sasl, sasl = v.access.SASL.open(v.log)
+	return errors.Join(tls, sasl)
 }
 
 // open returns the mechanism, whose secret is looked at for each connection.
@@ -141,8 +141,14 @@ func (s SASL) open(log *slog.Logger) (sasl.Mechanism, error) {
 		if s.Login.On() {
 			return nil, invalid("username", "OAUTHBEARER has a token, and no user", "leave the user and its password out")
 		}
-		if s.TokenFile == "" {
+		if s.TokenFile == "" && s.Token == "" {
 			return nil, invalid("token_file", "OAUTHBEARER has no token", "name a file that holds it")
+		}
+		if s.TokenFile != "" && s.Token != "" {
+			return nil, invalid("token_file", "there are two tokens", "leave one out, of the file, the configuration and the environment")
+		}
+		if s.Token != "" {
+			return oauth.Auth{Token: string(s.Token)}.AsMechanism(), nil
 		}
 		token, err := secure.OpenSource(s.TokenFile, field+".token_file", log)
 		if err != nil {
@@ -153,7 +159,7 @@ func (s SASL) open(log *slog.Logger) (sasl.Mechanism, error) {
 	default:
 		return nil, invalid("mechanism", fmt.Sprintf("%.40q is not known", s.Mechanism), "say PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER")
 	}
-	if s.TokenFile != "" {
+	if s.TokenFile != "" || s.Token != "" {
 		return nil, invalid("token_file", s.Mechanism+" has a user, and no token", "leave the token out")
 	}
 	password, err := s.Login.Open(field, log)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -139,6 +140,8 @@ func TestSASLIsValidated(t *testing.T) {
 		"a user for a token":      {SASL{Mechanism: "OAUTHBEARER", Login: user, TokenFile: file}, "connect.kafka.sasl.username"},
 		"no token":                {SASL{Mechanism: "OAUTHBEARER"}, "connect.kafka.sasl.token_file"},
 		"no file of a token":      {SASL{Mechanism: "OAUTHBEARER", TokenFile: file + "-none"}, "connect.kafka.sasl.token_file"},
+		"two tokens":              {SASL{Mechanism: "OAUTHBEARER", Token: "t", TokenFile: file}, "connect.kafka.sasl.token_file"},
+		"a fixed token of a user": {SASL{Mechanism: "PLAIN", Login: user, Token: "t"}, "connect.kafka.sasl.token_file"},
 		"no user":                 {SASL{Mechanism: "SCRAM-SHA-512"}, "connect.kafka.sasl.username"},
 		"no file of the password": {SASL{Mechanism: "PLAIN", Login: secure.Login{Username: "u", PasswordFile: file + "-none"}}, "connect.kafka.sasl.password_file"},
 	} {
@@ -155,6 +158,29 @@ func TestSASLIsValidated(t *testing.T) {
 	}
 	if err := (Brokers{}).Validate(); err == nil {
 		t.Error("no address")
+	}
+}
+
+// Every mechanism that the reference names is taken.
+func TestMechanismsAreAll(t *testing.T) {
+	f, _ := reflect.TypeFor[SASL]().FieldByName("Mechanism")
+	for _, name := range strings.Split(f.Tag.Get("choices"), ", ") {
+		as := SASL{Mechanism: name, Login: secure.Login{Username: "u", Password: "p"}}
+		if name == "OAUTHBEARER" {
+			as = SASL{Mechanism: name, Token: "a token"}
+		}
+		m, err := as.open(nil)
+		if err != nil || m.Name() != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Files and the user are looked at together.
+func TestFaultsOfKafkaAreToldAtOnce(t *testing.T) {
+	err := Access{TLS: secure.TLS{CA: "/does/not/exist"}, SASL: SASL{Mechanism: "PLAIN"}}.At(nil, "127.0.0.1:1").Validate()
+	if err == nil || !strings.Contains(err.Error(), "connect.kafka.tls.ca") || !strings.Contains(err.Error(), "connect.kafka.sasl.username") {
+		t.Errorf("%v", err)
 	}
 }
 

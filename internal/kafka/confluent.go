@@ -24,7 +24,7 @@ import (
 type RegistryAccess struct {
 	TLS          secure.TLS `yaml:"tls,omitempty"`
 	secure.Login `yaml:",inline"`
-	Insecure     bool `yaml:"insecure,omitempty"` // plain text beyond loopback
+	Insecure     bool `yaml:"insecure,omitempty" doc:"true: plain text beyond loopback, where other means guard the network"`
 }
 
 // registryField is the key of a configuration that has a RegistryAccess.
@@ -80,6 +80,9 @@ func (a RegistryAccess) transport(at string, log *slog.Logger) (http.RoundTrippe
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema_registry", Detail: fmt.Sprintf("%.200q is no URL of HTTP", at), WayOut: "write it as https://registry:8081"}
+	}
+	if u.User != nil { // it would be in every error and log
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema_registry", Detail: "the URL has a user or a password in it", WayOut: "take them out, and give " + registryField + ".username and password_file"}
 	}
 	t := &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute}
 	if u.Scheme == "http" {

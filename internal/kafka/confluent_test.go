@@ -66,8 +66,8 @@ func TestSecuredRegistry(t *testing.T) {
 			t.Errorf("%s: %v; want a fault of %s", what, err, c.want)
 		}
 	}
-	for url, want := range map[string]string{"http://registry:8081": "insecure", "http://registry": "insecure", "registry:8081": "https://registry:8081", "ftp://x": "https://"} {
-		if _, err := (RegistryAccess{}).ConfluentRegistry(url, nil); err == nil || !strings.Contains(err.Error(), want) {
+	for url, want := range map[string]string{"http://registry:8081": "insecure", "http://registry": "insecure", "registry:8081": "https://registry:8081", "ftp://x": "https://", "https://me:geheim@registry:8081": "password_file"} {
+		if _, err := (RegistryAccess{}).ConfluentRegistry(url, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "geheim") {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

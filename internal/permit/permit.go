@@ -7,8 +7,10 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
@@ -37,20 +39,11 @@ var known = roles
 
 // Config says who has which roles, and by what they are known.
 type Config struct {
-	// Identities are the roles of each, by the SPIFFE id or else the common
-	// name of its certificate, or by the name of its token.
-	Identities map[string][]Role `yaml:"identities,omitempty"`
-	// Callers are what each caller may ask, by its name; "*" are all that are not
-	// named. Without any each may ask everything that feeds and brokers do not
-	// forbid.
-	Callers map[string]Rights `yaml:"callers,omitempty"`
-	// Tokens is a file of bearer tokens, a line each: a name, a space, and the
-	// token. It is read again when it changes.
-	Tokens string `yaml:"tokens,omitempty"`
-	JWT    JWT    `yaml:"jwt,omitempty"`
-	// Probes lets whoever reaches the admin port ask for /livez, /readyz and
-	// /metrics without a certificate.
-	Probes bool `yaml:"probes,omitempty"`
+	Identities map[string][]Role `yaml:"identities,omitempty" name:"NAME" choices:"caller, node, broker, partitioner, operator" doc:"the roles of who shows a certificate with this SPIFFE id, or else this common name, or a token of this name"`
+	Callers    map[string]Rights `yaml:"callers,omitempty" name:"NAME"`
+	Tokens     string            `yaml:"tokens,omitempty" form:"file" secret:"file" doc:"bearer tokens, a line each: a name, a space, and the token; read again when it changes"`
+	JWT        JWT               `yaml:"jwt,omitempty"`
+	Probes     bool              `yaml:"probes,omitempty" doc:"true: livez, readyz and metrics of the admin port need no certificate"`
 }
 
 // On reports whether anybody has to be known.
@@ -69,35 +62,35 @@ type Policy struct {
 
 const field = "authorization"
 
-// Open reads the files of the configuration.
+// Open reads the files of the configuration, and reports every fault at once.
 func (c Config) Open(log *slog.Logger) (*Policy, error) {
 	if !c.On() {
 		return nil, nil
 	}
+	var errs []error
 	if len(c.Identities) == 0 {
-		return nil, invalid("identities", "nobody has a role", "name identities and their roles, such as broker-1: [broker]")
+		errs = append(errs, invalid("identities", "nobody has a role", "name identities and their roles, such as broker-1: [broker]"))
 	}
-	for name, has := range c.Identities {
-		for _, r := range has {
+	for _, name := range slices.Sorted(maps.Keys(c.Identities)) {
+		for _, r := range c.Identities[name] {
 			if !slices.Contains(roles, r) {
-				return nil, invalid("identities."+name, fmt.Sprintf("%.40q is no role", r), fmt.Sprintf("roles are %v", roles))
+				errs = append(errs, invalid("identities."+name, fmt.Sprintf("%.40q is no role", r), fmt.Sprintf("roles are %v", roles)))
 			}
 		}
 	}
-	if err := c.checkCallers(); err != nil {
-		return nil, err
-	}
+	errs = append(errs, c.checkCallers()...)
 	p := &Policy{identities: c.Identities, callers: c.Callers}
 	var err error
 	if c.Tokens != "" {
-		if p.tokens, err = openTokens(c.Tokens, log); err != nil {
-			return nil, err
-		}
+		p.tokens, err = openTokens(c.Tokens, log)
+		errs = append(errs, err)
 	}
 	if c.JWT != (JWT{}) {
-		if p.jwt, err = c.JWT.open(log); err != nil {
-			return nil, err
-		}
+		p.jwt, err = c.JWT.open(log)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return p, nil
 }

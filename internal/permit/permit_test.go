@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -306,6 +308,35 @@ func TestATokenGoesBeforeTheCertificate(t *testing.T) {
 		if (status.Code(err) == codes.PermissionDenied) != denied {
 			t.Errorf("%q: %v", header, err)
 		}
+	}
+}
+
+// What the reference says that a role and a right may be is what is taken.
+func TestChoicesAreAll(t *testing.T) {
+	choices := func(of any, name string) string {
+		f, _ := reflect.TypeOf(of).FieldByName(name)
+		return "[" + strings.ReplaceAll(f.Tag.Get("choices"), ",", "") + "]"
+	}
+	if got, want := choices(Config{}, "Identities"), fmt.Sprint(roles); got != want {
+		t.Errorf("roles are %s, and the reference says %s", want, got)
+	}
+	if got, want := choices(Rights{}, "May"), fmt.Sprint(allRights); got != want {
+		t.Errorf("rights are %s, and the reference says %s", want, got)
+	}
+}
+
+// Every fault is told at once, and no token with them.
+func TestFaultsAreToldAtOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	must(t, os.WriteFile(file, []byte("0123456789abcdef-token app\n"), 0o600))
+	_, err := Config{Identities: map[string][]Role{"a": {"king"}, "b": {"queen"}}, Callers: map[string]Rights{"c": {May: []Right{"all"}}}, Tokens: file, JWT: JWT{JWKS: file}}.Open(nil)
+	for _, want := range []string{"identities.a: ", "identities.b: ", "callers.c: ", "callers.c.may: ", "tokens: ", "jwt.issuer: "} {
+		if err == nil || !strings.Contains(err.Error(), "authorization."+want) {
+			t.Errorf("%v\ndoes not tell of %s", err, want)
+		}
+	}
+	if strings.Contains(err.Error(), "abcdef") {
+		t.Errorf("a token is told: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package permit
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace"
@@ -23,8 +24,8 @@ var allRights = []Right{Filter, Explain, Why, Model, Recent}
 
 // Rights are what a caller may ask. A nil one may ask everything.
 type Rights struct {
-	Feeds []string `yaml:"feeds,omitempty"` // by name; empty: all
-	May   []Right  `yaml:"may,omitempty"`
+	Feeds []string `yaml:"feeds,omitempty" default:"all" doc:"which feeds the caller may ask; callers is by the names of identities, and * is every caller that is not named"`
+	May   []Right  `yaml:"may,omitempty" choices:"filter, explain, why, model, recent" doc:"what else the caller may ask; without callers each may ask all that feeds and brokers do not forbid"`
 }
 
 // others is in place of a caller's name: every caller that is not named.
@@ -61,24 +62,25 @@ func (i Identity) Right(right Right, of string) error {
 
 // checkCallers refuses rights of nobody, callers without any, and rights that
 // there are not.
-func (c Config) checkCallers() error {
+func (c Config) checkCallers() (errs []error) {
 	_, all := c.Callers[others]
-	for name, r := range c.Callers {
+	for _, name := range slices.Sorted(maps.Keys(c.Callers)) {
 		if name != others && !slices.Contains(c.Identities[name], Caller) {
-			return invalid("callers."+name, "it is no caller", "give it the role caller in identities, or take it out")
+			errs = append(errs, invalid("callers."+name, "it is no caller", "give it the role caller in identities, or take it out"))
 		}
-		for _, right := range r.May {
+		for _, right := range c.Callers[name].May {
 			if !slices.Contains(allRights, right) {
-				return invalid("callers."+name+".may", fmt.Sprintf("%.40q is no right", right), fmt.Sprintf("rights are %v", allRights))
+				errs = append(errs, invalid("callers."+name+".may", fmt.Sprintf("%.40q is no right", right), fmt.Sprintf("rights are %v", allRights)))
 			}
 		}
 	}
-	for name, roles := range c.Identities {
+	for _, name := range slices.Sorted(maps.Keys(c.Identities)) {
+		roles := c.Identities[name]
 		if _, named := c.Callers[name]; len(c.Callers) > 0 && slices.Contains(roles, Caller) && !named && !all {
-			return invalid("identities."+name, "it is a caller, and callers does not say what it may ask", fmt.Sprintf("give it rights there, or all others by %q", others))
+			errs = append(errs, invalid("identities."+name, "it is a caller, and callers does not say what it may ask", fmt.Sprintf("give it rights there, or all others by %q", others)))
 		}
 	}
-	return nil
+	return errs
 }
 
 // rights are those of an identity.

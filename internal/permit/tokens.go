@@ -87,9 +87,9 @@ func parseTokens(text string) (map[[sha256.Size]byte]string, error) {
 		case !ok || strings.Contains(token, " "):
 			return nil, fmt.Errorf("line %d is no name and token with a space between", i+1)
 		case len(token) < minTokenBytes:
-			return nil, fmt.Errorf("line %d: a token of %s has less than %d bytes", i+1, name, minTokenBytes)
+			return nil, fmt.Errorf("line %d: the token has less than %d bytes", i+1, minTokenBytes) // what stands for the name may be the token
 		case names[hash] != "":
-			return nil, fmt.Errorf("line %d: %s and %s have the same token", i+1, name, names[hash])
+			return nil, fmt.Errorf("line %d has the token of a line before", i+1)
 		default:
 			names[hash] = name
 		}
@@ -107,9 +107,9 @@ func (t *tokens) name(token string) (string, bool) {
 
 // JWT says which signed tokens are believed.
 type JWT struct {
-	JWKS     string `yaml:"jwks,omitempty"`     // a file of the keys that sign, read again when it changes
-	Issuer   string `yaml:"issuer,omitempty"`   // that a token must have
-	Audience string `yaml:"audience,omitempty"` // that a token must be for
+	JWKS     string `yaml:"jwks,omitempty" form:"file" doc:"a JSON Web Key Set of the public keys that sign tokens, read again when it changes; the subject of a token is the name of who calls"`
+	Issuer   string `yaml:"issuer,omitempty" doc:"the issuer that a token must have"`
+	Audience string `yaml:"audience,omitempty" doc:"whom a token must be for"`
 }
 
 // algorithms are those whose keys are not shared with the verifier.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -46,15 +47,12 @@ func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 		log = slog.Default()
 	}
 	f := &Files{tls: t, field: field, log: log}
-	stamps, err := stampsOf(f.names())
-	if err == nil {
-		f.mu.good, err = t.read()
+	var err, gone error
+	f.mu.stamps, gone = stampsOf(f.names())
+	if f.mu.good, err = t.read(field); err != nil { // it says more than what is gone
+		return nil, err
 	}
-	if err != nil {
-		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: err.Error(), WayOut: "name PEM files that this process can read"}
-	}
-	f.mu.stamps = stamps
-	return f, nil
+	return f, gone
 }
 
 func (f *Files) names() (names []string) {
@@ -66,27 +64,37 @@ func (f *Files) names() (names []string) {
 	return names
 }
 
-// read reads the files as they are now.
-func (t TLS) read() (*material, error) {
+// read reads the files as they are now, and reports every fault. field is the
+// key of the configuration that names them.
+func (t TLS) read(field string) (*material, error) {
 	m := &material{}
-	if t.CA != "" && t.CA != SystemCA {
-		pem, err := os.ReadFile(t.CA)
+	var errs []error
+	wrong := func(key string, err error) {
+		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: err.Error(), WayOut: "name a PEM file that this process can read"})
+	}
+	file := func(key, name string) []byte {
+		pem, err := os.ReadFile(name)
 		if err != nil {
-			return nil, err
+			wrong(key, err)
 		}
+		return pem
+	}
+	if t.CA != "" && t.CA != SystemCA {
 		m.pool = x509.NewCertPool()
-		if !m.pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no certificate", t.CA)
+		if pem := file("ca", t.CA); pem != nil && !m.pool.AppendCertsFromPEM(pem) {
+			wrong("ca", fmt.Errorf("%s holds no certificate", t.CA))
 		}
 	}
 	if t.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-		if err != nil {
-			return nil, fmt.Errorf("%s with %s: %w", t.Cert, t.Key, err)
+		if cert, key := file("cert", t.Cert), file("key", t.Key); cert != nil && key != nil {
+			pair, err := tls.X509KeyPair(cert, key)
+			if err != nil {
+				wrong("cert", fmt.Errorf("%s with %s: %w", t.Cert, t.Key, err))
+			}
+			m.pair = &pair
 		}
-		m.pair = &pair
 	}
-	return m, nil
+	return m, errors.Join(errs...)
 }
 
 // current returns what the files hold, or held when they were last good.
@@ -99,7 +107,7 @@ func (f *Files) current() *material {
 	}
 	var next *material
 	if err == nil {
-		next, err = f.tls.read()
+		next, err = f.tls.read(f.field)
 	}
 	if err != nil {
 		if fault := err.Error(); fault != f.mu.fault {

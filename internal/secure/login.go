@@ -29,9 +29,9 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Login is a user and a password, which is in a file, or stands by itself.
 type Login struct {
-	Username     string `yaml:"username,omitempty"`
-	Password     Secret `yaml:"password,omitempty"`
-	PasswordFile string `yaml:"password_file,omitempty"` // read again when it changes
+	Username     string `yaml:"username,omitempty" doc:"who logs in"`
+	Password     Secret `yaml:"password,omitempty" doc:"its password; better in a file, or in the environment"`
+	PasswordFile string `yaml:"password_file,omitempty" form:"file" secret:"file" doc:"a file with its password alone, read again when it changes"`
 }
 
 // On reports whether there is one.

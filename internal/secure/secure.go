@@ -18,10 +18,10 @@ const SystemCA = "system"
 
 // TLS names the PEM files of a connection. Its zero value is no TLS.
 type TLS struct {
-	CA         string `yaml:"ca,omitempty"`          // whose certificates the other side must show; "system": those that the machine trusts
-	Cert       string `yaml:"cert,omitempty"`        // the own certificate, with Key
-	Key        string `yaml:"key,omitempty"`         // its key
-	ServerName string `yaml:"server_name,omitempty"` // that the other side's certificate must have; empty: the host of its address
+	CA         string `yaml:"ca,omitempty" form:"PEM file" doc:"authorities whose certificates the other side must show; system: those that the machine trusts; without it there is no TLS"`
+	Cert       string `yaml:"cert,omitempty" form:"PEM file" doc:"the certificate to show, where the other side wants one"`
+	Key        string `yaml:"key,omitempty" form:"PEM file" secret:"file" doc:"the key of that certificate"`
+	ServerName string `yaml:"server_name,omitempty" default:"the host of its address" doc:"the name that the other side's certificate must have"`
 }
 
 // On reports whether there is TLS.

@@ -112,7 +112,7 @@ func TestFaultsOfADocument(t *testing.T) {
 		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    features: 10001", "line 19, column 15: experiments[0].features: 10001 is not between 0 and 10000; write 100 for 1 % of the answers"},
 		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {empty: 0.5}", "experiments[0].guards.empty: 0.5 is below 1"},
 		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    ramp: {steps: [100, 50], least: 1h}", "experiments[0].ramp.steps[1]: 50 is not between the one before and 10000"},
-		{"model: home2", "modl: home2", "there is no such field; known are cap_per_entity, filter"},
+		{"model: home2", "modl: home2", "there is no such field; did you mean model?"},
 	} {
 		_, err := Parse("test.yaml", []byte(replace(shown, c.old, c.with)))
 		if err == nil || !strings.Contains(err.Error(), c.want) {

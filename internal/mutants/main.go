@@ -77,7 +77,7 @@ const unreached = "no test comes by"
 
 func (c *config) run(ctx context.Context) error {
 	if len(c.packages) == 0 {
-		return errors.New("no package is named: name some, such as ./broker ./indexnode/...")
+		return errors.New("no package is named: name some, such as ./broker")
 	}
 	pkgs, err := c.list(ctx, c.packages)
 	if err != nil {

@@ -48,7 +48,7 @@ func (s *Steered) takes(o Order) error {
 		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "plan", Detail: "there is no plan", WayOut: "make one: millrace cluster apply"}
 	}
 	allowed := map[Order][]Status{
-		Pause: {Running, Cancelling, RollingBack}, Resume: {Paused}, Cancel: {Running, Paused},
+		Pause: {Running, Cancelling, RollingBack}, Resume: {Paused}, Cancel: {Running, Paused, RollingBack},
 		Rollback: {Running, Paused, Cancelling, Done, Cancelled},
 	}
 	ok := false

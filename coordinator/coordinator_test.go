@@ -317,6 +317,35 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
+// Nodes that a plan waits for are given up while it is under way, also when it is
+// rolled back: it goes on to another end.
+func TestNodesOfAPlanAreGivenUp(t *testing.T) {
+	for _, o := range []coordinator.Order{"", coordinator.Rollback, coordinator.Cancel} {
+		t.Run(string(o), func(t *testing.T) {
+			t.Parallel()
+			s := newEstate(t, "a", "b", "c", "d")
+			s.coordinate("one", nil)
+			s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"d"}, Limits: coordinator.Limits{PerNode: 1, PerSecond: 1}})
+			s.await("some are moved", func(l *coordinator.Steered) bool { return l.Progress(time.Now()).Moves[coordinator.Moved] > 2 })
+			s.kill("c")
+			s.kill("d")
+			if o != "" {
+				if _, err := coordinator.Command(t.Context(), s.look, o, "test", agreed); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.await("an alarm", func(l *coordinator.Steered) bool {
+				return slices.ContainsFunc(l.Notes.Alarms, func(a coordinator.Alarm) bool { return a.What == "mass_loss" })
+			})
+			s.begin(coordinator.Request{Kind: coordinator.Repair, Nodes: []millrace.NodeID{"c", "d"}, Lossy: true})
+			l := s.await("the end", func(l *coordinator.Steered) bool { return l.Plan.Status.Ended() })
+			if n := hosts(l); n["a"] != 720 || n["b"] != 720 || !s.served(l, 2) || l.Plan.Kind != coordinator.Drain && o != coordinator.Cancel { // which may have ended
+				t.Errorf("%s %s: %v", l.Plan.Kind, l.Plan.Status, n)
+			}
+		})
+	}
+}
+
 // A leader that is frozen at any step, for longer than its leadership lasts, and
 // wakes when another has gone on, changes nothing more.
 func TestAFrozenLeaderChangesNothing(t *testing.T) {

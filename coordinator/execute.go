@@ -39,15 +39,20 @@ func (e *evidence) serving(p millrace.Partition, owners []millrace.NodeID, but m
 
 // pace bounds what is begun.
 type pace struct {
-	limits       Limits // of a plan that does not say
-	moves, bytes bucket
+	limits          Limits // of a plan that does not say
+	planned, urgent struct{ moves, bytes bucket }
 }
 
-// of returns the limits of a plan. What is lost is made elsewhere as fast as
-// nodes can: only what somebody planned waits for its second.
-func (c *pace) of(p *Plan) Limits {
-	l := Limits{PerNode: cmp.Or(p.Limits.PerNode, c.limits.PerNode), BytesPerSecond: cmp.Or(p.Limits.BytesPerSecond, c.limits.BytesPerSecond), PerSecond: p.Limits.PerSecond}
-	if p.Kind != Repair {
+// of returns the limits of moves of a plan. What is lost is made elsewhere as
+// fast as nodes can, also where a plan of other limits is under way: only what
+// somebody planned waits for its second.
+func (c *pace) of(p *Plan, urgent bool) Limits {
+	said := p.Limits
+	if urgent && p.Kind != Repair {
+		said = Limits{}
+	}
+	l := Limits{PerNode: cmp.Or(said.PerNode, c.limits.PerNode), BytesPerSecond: cmp.Or(said.BytesPerSecond, c.limits.BytesPerSecond), PerSecond: said.PerSecond}
+	if !urgent {
 		l.PerSecond = cmp.Or(l.PerSecond, c.limits.PerSecond)
 	}
 	return l
@@ -55,13 +60,22 @@ func (c *pace) of(p *Plan) Limits {
 
 // may reports whether a move of so many bytes may begin now, and notes that it
 // does.
-func (c *pace) may(now time.Time, bytes int64, l Limits) bool {
-	if !c.moves.free(now, int64(l.PerSecond)) || !c.bytes.free(now, l.BytesPerSecond) {
+func (c *pace) may(now time.Time, bytes int64, urgent bool, l Limits) bool {
+	b := &c.planned
+	if urgent {
+		b = &c.urgent
+	}
+	if !b.moves.free(now, int64(l.PerSecond)) || !b.bytes.free(now, l.BytesPerSecond) {
 		return false
 	}
-	c.moves.take(now, 1, int64(l.PerSecond))
-	c.bytes.take(now, bytes, l.BytesPerSecond)
+	b.moves.take(now, 1, int64(l.PerSecond))
+	b.bytes.take(now, bytes, l.BytesPerSecond)
 	return true
+}
+
+// urgent reports whether a move makes elsewhere what is lost.
+func (p *Plan) urgent(m *Move, e *evidence) bool {
+	return p.Kind == Repair || m.From != "" && e.givenUp[m.From]
 }
 
 // bucket is a leaky bucket: what is taken of it is spread over time, but for
@@ -94,7 +108,6 @@ func (p *Plan) advance(a *cluster.Assignment, e *evidence, c *pace) (changed boo
 	if a.Wanted != p.Wanted {
 		a.Wanted, changed = p.Wanted, true
 	}
-	limits := c.of(p)
 	building := map[millrace.NodeID]int{}
 	coming := map[millrace.NodeID]int64{} // bytes
 	for i := range p.Moves {
@@ -103,16 +116,22 @@ func (p *Plan) advance(a *cluster.Assignment, e *evidence, c *pace) (changed boo
 			coming[m.To] += m.Bytes
 		}
 	}
+	for _, urgent := range []bool{true, false} {
+		limits := c.of(p, urgent)
+		for i := range p.Moves {
+			m := &p.Moves[i]
+			free := m.To == "" || building[m.To] < max(1, limits.PerNode)
+			if m.State == Waiting && p.urgent(m, e) == urgent && free && p.mayBegin(m, a, e, coming[m.To]) && c.may(e.now, m.Bytes, urgent, limits) {
+				p.begin(m, a, e.now)
+				building[m.To]++
+				coming[m.To] += m.Bytes
+				changed = true
+			}
+		}
+	}
 	left := 0
 	for i := range p.Moves {
 		m := &p.Moves[i]
-		free := m.To == "" || building[m.To] < max(1, limits.PerNode)
-		if m.State == Waiting && free && p.mayBegin(m, a, e, coming[m.To]) && c.may(e.now, m.Bytes, limits) {
-			p.begin(m, a, e.now)
-			building[m.To]++
-			coming[m.To] += m.Bytes
-			changed = true
-		}
 		if m.State == Building && p.mayEnd(m, a, e) {
 			p.end(m, a, e.now)
 			changed = true

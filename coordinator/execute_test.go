@@ -295,6 +295,34 @@ func TestMovesBeginByAndBy(t *testing.T) {
 	}
 }
 
+// What is lost while a plan is under way is made elsewhere at once, whatever the
+// limits of the plan are.
+func TestRepairsOfPlansBeginAtOnce(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	w.add("n4")
+	p := w.to([]millrace.NodeID{"n1", "n2", "n3", "n4"}, 2)
+	p.Kind, p.Limits = Replace, Limits{PerNode: 1, PerSecond: 1, BytesPerSecond: 1}
+	lost, ofLost, others := millrace.NodeID("n0"), 0, 0
+	delete(w.alive, lost)
+	e := w.evidence()
+	e.givenUp[lost] = true
+	p.advance(&w.a, e, &pace{limits: Limits{PerNode: partition.Count, PerSecond: 1}})
+	waits := 0
+	for _, m := range p.Moves {
+		switch {
+		case m.From == lost && m.State == Waiting:
+			waits++
+		case m.From == lost:
+			ofLost++
+		case m.State != Waiting:
+			others++
+		}
+	}
+	if waits > 0 || ofLost == 0 || others > 2 {
+		t.Errorf("%d moves from the lost node are begun and %d wait, and %d others are begun", ofLost, waits, others)
+	}
+}
+
 // What a plan did before it was told to go back says nothing of how long that
 // takes.
 func TestProgressIsOfTheLastOrder(t *testing.T) {

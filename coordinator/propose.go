@@ -164,6 +164,10 @@ func Propose(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, r Request,
 	}
 	pr := &Proposal{intent: s.Intent.clone(), bytes: bytesOf(stats)}
 	wanted := cmp.Or(r.Replicas, s.Map.Wanted())
+	from := Layout(s.Assignment.Replicas)
+	if s.joins(r) {
+		wanted, from = s.Plan.Wanted, s.Plan.goal(&s.Assignment)
+	}
 	var made plan.Plan
 	var err error
 	switch r.Kind {
@@ -178,7 +182,7 @@ func Propose(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, r Request,
 				e.givenUp[id] = true
 			}
 		}
-		made, err = marked.solve(e, wanted, Layout(s.Assignment.Replicas), mendOnly)
+		made, err = marked.solve(e, wanted, from, mendOnly)
 	case Add:
 		if err := pr.mark(s, r, now); err != nil {
 			return nil, err
@@ -197,13 +201,28 @@ func Propose(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, r Request,
 		return nil, err
 	}
 	pr.Before, pr.After, pr.Goal = made.Before, made.After, Layout(made.Goal)
-	pr.Plan = newPlan(s, r.Kind, r.why(), r.By, r.Limits, now)
-	pr.Plan.Wanted = wanted
-	for _, m := range made.Moves {
-		pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, State: Waiting, Bytes: m.Bytes})
+	if s.joins(r) {
+		p := *s.Plan
+		p.Log = slices.Clone(p.Log)
+		p.retarget(&s.Assignment, &pr.Goal, pr.bytes)
+		p.note(now, "%s, by %s: %d moves are left", r.why(), r.By, p.left())
+		pr.Plan = &p
+	} else {
+		pr.Plan = newPlan(s, r.Kind, r.why(), r.By, r.Limits, now)
+		pr.Plan.Wanted = wanted
+		for _, m := range made.Moves {
+			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, State: Waiting, Bytes: m.Bytes})
+		}
 	}
 	pr.check(s, e, r, made.Warnings)
 	return pr, nil
+}
+
+// joins reports whether a request gives the plan that is under way another end,
+// as a coordinator's repair does: nodes that are given up may be what it waits
+// for.
+func (s *Steered) joins(r Request) bool {
+	return r.Kind == Repair && s.Plan != nil && !s.Plan.Status.Ended() && s.Plan.Status != Paused
 }
 
 // why says what a request is for.
@@ -259,7 +278,11 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, warnings []string)
 	if r.Lossy {
 		lossy = Warn
 	}
-	if p := s.Plan; p != nil && !p.Status.Ended() {
+	if p := s.Plan; s.joins(r) {
+		say(Warn, "plan %s (%s) is %s, and goes on to another end, without them", p.ID, p.Kind, p.Status)
+	} else if p != nil && p.Status == Paused {
+		say(Fault, "plan %s (%s) is paused: resume it, cancel it or roll it back", p.ID, p.Kind)
+	} else if p != nil && !p.Status.Ended() {
 		say(Fault, "plan %s (%s) is %s: wait for its end, or cancel it or roll it back", p.ID, p.Kind, p.Status)
 	} else {
 		say(Pass, "no other plan is under way")
@@ -287,7 +310,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, warnings []string)
 		say(Pass, "every partition has the ready replicas that are wanted")
 	}
 	for _, m := range pr.Plan.Moves {
-		if m.To != "" && !s.Map.Alive(m.To) {
+		if m.State != Moved && m.To != "" && !s.Map.Alive(m.To) {
 			say(Fault, "%s, which is to take replicas, is not there", m.To)
 			break
 		}

@@ -96,10 +96,10 @@ func (c *config) run(ctx context.Context) error {
 			continue
 		}
 		some, err := c.judge(ctx, tmp, p)
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.ImportPath, err)
-		}
 		all = append(all, some...)
+		if err != nil { // what is known by now is told
+			return errors.Join(c.report(all), fmt.Errorf("%s: %w", p.ImportPath, err))
+		}
 	}
 	return c.report(all)
 }
@@ -178,7 +178,7 @@ func (c *config) judge(ctx context.Context, tmp string, p *pkg) (all []verdict, 
 			}
 			by, err := t.notices(ctx, p.at[s])
 			if err != nil {
-				return nil, err
+				return all, err
 			}
 			if v.by = by; by != "" {
 				break

@@ -120,8 +120,18 @@ func TestDropRacesWithAssign(t *testing.T) {
 			case <-stop:
 				return
 			default:
+				for _, p := range []millrace.Partition{partHere, partThere} {
+					w.replicas.Look(p)
+					w.replicas.Whole(p)
+					r := w.replicas.Of(p)
+					r.Why()
+					r.Log()
+					r.Trail()
+					r.Irreplaceable()
+				}
 				w.replicas.Held()
-				w.replicas.Look(partHere)
+				w.replicas.Answering(time.Now())
+				w.replicas.Proven(time.Now())
 			}
 		}
 	})
@@ -268,6 +278,13 @@ func TestADropThatFailedIsTriedAgain(t *testing.T) {
 	}
 	if f.all.drop(t.Context(), now.Add(time.Hour)); f.all.dropping != nil {
 		t.Error("it is deleted twice on one order")
+	}
+	if f.hosted(partHere); r.gone {
+		t.Error("once it was here again, an order to delete it is taken for carried out")
+	}
+	must(t, f.store.Quarantine(partThere, errors.New("a flipped bit")))
+	if held := f.all.Held(); held != setOf(partThere) {
+		t.Error("a partition of which only a quarantine is there is not held")
 	}
 }
 

@@ -69,6 +69,9 @@ func TestWhereReadingBegins(t *testing.T) {
 	f.hosted(partHere, partThere)
 	f.want(t, "with nothing", partHere, CatchingUp, KafkaAway)
 	f.want(t, "with something", partThere, Stale, KafkaAway)
+	if f.all.Whole(partHere) || !f.all.Whole(partThere) {
+		t.Error("a backup would be made of what is not whole, or none of what is")
+	}
 	for p, want := range map[millrace.Partition]offsets{partHere: {0, 0}, partThere: {3, 2}} {
 		at := f.attach(t, p, offsets{}, offsets{9, 5})
 		for s, tp := range both(p) {
@@ -224,6 +227,11 @@ func TestReadyIsKept(t *testing.T) {
 	f.disk.full.Store(true)
 	f.all.judgeOne(r, time.Now())
 	f.want(t, "on a full disk", partHere, CatchingUp, DiskFull)
+	f.hosted(partHere, partThere)
+	if at := f.attach(t, partThere, offsets{}, offsets{}); len(at) > 0 || f.all.Of(partThere).reading.Load() != 0 {
+		t.Errorf("a new one is read at %v, and the store does not know of which log", at)
+	}
+	f.want(t, "on a full disk, a new one", partThere, CatchingUp, DiskFull)
 	f.disk.full.Store(false)
 	if f.all.Whole(partHere) || r.origin().Whole {
 		t.Error("it takes itself for whole")
@@ -235,6 +243,22 @@ func TestReadyIsKept(t *testing.T) {
 	if o, known, err := decodeOrigin(row); !o.Whole || !known || err != nil || !f.all.Whole(partHere) {
 		t.Errorf("kept: %+v, %v", o, err)
 	}
+}
+
+// While a replica should read its log and does not, that is tried again soon, and
+// not only when the ends of the log are due to be asked for.
+func TestKafkaThatComesIsFoundSoon(t *testing.T) {
+	w := newWorld(t)
+	w.limit = time.Hour
+	w.post(here)
+	away := w.away()
+	w.start(partHere)
+	w.until("Kafka was asked", func() bool {
+		why, _ := w.replicas.Of(partHere).Why()
+		return why.Reason == KafkaAway && why.Detail != "the log is not read yet"
+	})
+	away.Store(false)
+	w.until("the log is applied", func() bool { return w.count(here) == 1 })
 }
 
 // A log that deletes makes no new replica, and that is told.
@@ -300,6 +324,9 @@ func TestAQuarantineIsAnnounced(t *testing.T) {
 	}
 	took(f.all.Moved())
 	took(f.all.changed)
+	if f.all.Wake(); !took(f.all.changed) {
+		t.Error("nothing wakes the reconciler")
+	}
 	f.all.step(r, Aged, Why{Behind, "so"})
 	if !took(f.all.Moved()) || strings.Contains(f.logged.String(), "ERROR") {
 		t.Errorf("being stale is announced %v, logged %s", true, f.logged)
@@ -344,7 +371,7 @@ func TestWhatHoldsBackIsSaidOnce(t *testing.T) {
 		t.Errorf("at once: %s", got)
 	}
 	past(tellAfter)
-	if got := said(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "reason=kafka_away partitions=2 for_one=\"the log is not read yet\"") {
+	if got := said(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "reason=kafka_away partitions=2 for_one=\"the log is not read yet\"") {
 		t.Errorf("of two: %s", got)
 	}
 	if got := said(); got != "" {

@@ -303,7 +303,10 @@ func (c *config) build(ctx context.Context, tmp string, p *pkg, tested, binary s
 	}
 }
 
-var failed = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+var (
+	failed  = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+	crashed = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
+)
 
 // try runs the tests without a fault: for how long they take, and for what
 // faults they come by.
@@ -367,7 +370,7 @@ func (t *suite) notices(ctx context.Context, id int) (by string, err error) {
 	if m := failed.FindStringSubmatch(out); m != nil {
 		return m[1], nil
 	}
-	if first, _, found := strings.Cut(out[max(0, strings.Index(out, "panic: ")):], "\n"); found && strings.HasPrefix(first, "panic: ") {
+	if first := crashed.FindString(out); first != "" {
 		return first, nil
 	}
 	return "the tests fail: " + err.Error(), nil

@@ -35,6 +35,7 @@ func TestWhatTestsNotice(t *testing.T) {
 		"statement left out: x++":                                                    "NOT NOTICED: " + unreached,
 		"arguments swapped: func Between(x, a, b int) int { return Clamp(x, a, b) }": "TestClamp",
 		"statement left out: sum += n":                                               "TestForever",
+		"statement left out: mu.Lock()":                                              "fatal error: sync: unlock of unlocked mutex",
 		"statement left out: n--":                                                    "tests do not end",
 	} {
 		if told[fault] != want {

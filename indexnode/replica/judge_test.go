@@ -253,10 +253,10 @@ func TestKafkaThatComesIsFoundSoon(t *testing.T) {
 	w.post(here)
 	away := w.away()
 	w.start(partHere)
-	w.until("Kafka was asked", func() bool {
-		why, _ := w.replicas.Of(partHere).Why()
-		return why.Reason == KafkaAway && why.Detail != "the log is not read yet"
-	})
+	w.until("it looks again, and not for what is wanted alone", func() bool { return w.input.asked.Load() > 2 })
+	if !w.is(partHere, CatchingUp, KafkaAway)() {
+		t.Errorf("%s", w.states())
+	}
 	away.Store(false)
 	w.until("the log is applied", func() bool { return w.count(here) == 1 })
 }

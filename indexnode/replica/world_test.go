@@ -123,12 +123,14 @@ func (l *letters) count() int {
 
 // input is what partitioners say of themselves: nothing, until told.
 type input struct {
+	asked    atomic.Int64 // once whenever the reconciler looks, while nothing is known
 	through  atomic.Int64
 	unproven atomic.Bool // there is a group that has proven nothing
 	moved    chan struct{}
 }
 
 func (i *input) Through() (time.Time, bool) {
+	i.asked.Add(1)
 	at := i.through.Load()
 	return time.UnixMilli(at), at > 0 || i.unproven.Load()
 }

@@ -373,3 +373,49 @@ func TestWhatIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// The leader's epoch of what was applied is kept with it, and not written again
+// while it is the same.
+func TestTheEpochIsKept(t *testing.T) {
+	f := newFed(t)
+	r := f.all.Of(partHere)
+	for at, epoch := range []int32{5, 5, -1, 6} {
+		b := backlog{reading: r.reading.Load(), fetched: []kafka.Fetched{{
+			TopicPartition: both(partHere)[0], Epoch: epoch, From: millrace.Offset(at), Next: millrace.Offset(at + 1),
+			Records: []kafka.Record{recordOf(millrace.Offset(at), here, postOf(t, here, fmt.Sprint(at)))},
+		}}}
+		must(t, f.all.ingest.apply(t.Context(), r, &b))
+		row, err := f.store.Origin(partHere)
+		must(t, err)
+		o, known, err := decodeOrigin(row)
+		if want := []int32{5, 5, 5, 6}[at]; err != nil || !known || o.Epochs[0] != want || r.origin() != o {
+			t.Errorf("after a record of epoch %d the store has %+v, and memory %+v: %v", epoch, o, r.origin(), err)
+		}
+	}
+}
+
+// A look holds no longer when the state changed, though nothing was committed.
+func TestALookEndsWithTheState(t *testing.T) {
+	f := newFed(t)
+	r := f.all.Of(partHere)
+	look := f.all.Look(partHere)
+	if !r.Unmoved(&look) {
+		t.Error("nothing happened, and it moved")
+	}
+	f.all.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	if r.Unmoved(&look) {
+		t.Error("what is condemned counts as unmoved")
+	}
+}
+
+// What is no refusal by its own word is one all the same, and says what went
+// wrong.
+func TestAnyOtherErrorIsARefusal(t *testing.T) {
+	if why := refusedFor(errors.New("odd")); why.Reason != "unreadable" || why.Detail != "odd" {
+		t.Errorf("%+v", why)
+	}
+	bad := &schemas.Error{Reason: schemas.Truncated}
+	if why := refusedFor(fmt.Errorf("at 5: %w", bad)); why != bad {
+		t.Errorf("%+v", why)
+	}
+}

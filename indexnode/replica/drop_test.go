@@ -1,10 +1,14 @@
 package replica
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -116,8 +120,18 @@ func TestDropRacesWithAssign(t *testing.T) {
 			case <-stop:
 				return
 			default:
+				for _, p := range []millrace.Partition{partHere, partThere} {
+					w.replicas.Look(p)
+					w.replicas.Whole(p)
+					r := w.replicas.Of(p)
+					r.Why()
+					r.Log()
+					r.Trail()
+					r.Irreplaceable()
+				}
 				w.replicas.Held()
-				w.replicas.Look(partHere)
+				w.replicas.Answering(time.Now())
+				w.replicas.Proven(time.Now())
 			}
 		}
 	})
@@ -199,4 +213,112 @@ func TestDropGoesOnAfterAKill(t *testing.T) {
 		t.Errorf("%d records of what is hosted", w.count(here))
 	}
 	t.Logf("%d were left when it was killed", before.Len())
+}
+
+// A partition is deleted as often as it is ordered to be, also where there is
+// nothing of it but its quarantine.
+func TestDropAgain(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	for range 2 {
+		w.start(partHere)
+		w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+		for range 2 {
+			w.replicas.Drop(setOf(partHere))
+			w.want()
+			w.until("it is deleted", w.empty(partHere))
+			w.replicas.Drop(cluster.Set{})
+			w.want(partHere)
+			w.until("it is ready again", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+		}
+		w.stop()
+	}
+	w.start()
+	must(t, w.store.Quarantine(partThere, errors.New("a flipped bit")))
+	if held := w.replicas.Held(); !held.Has(partThere) {
+		t.Error("what is quarantined is not held")
+	}
+	w.replicas.Drop(setOf(partThere))
+	w.until("its quarantine is gone", func() bool { return w.store.Quarantined(partThere) == nil })
+}
+
+// A deletion that failed is told, and tried again after a while; meanwhile
+// nothing else is deleted, and nothing counts as deleted.
+func TestADropThatFailedIsTriedAgain(t *testing.T) {
+	f := newIdle(t, vfs.NewMem())
+	f.has(t, partHere, 1, 0)
+	f.all.Drop(setOf(partHere))
+	r := f.all.Of(partHere)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel() // what fails it
+	now := time.Now()
+	f.all.drop(gone, now)
+	if f.all.dropping != r {
+		t.Fatal("it is not begun")
+	}
+	<-r.renewal.done
+	f.all.finish()
+	if f.all.dropping != nil || r.renewal != nil || r.gone || !strings.Contains(f.logged.String(), "could not be deleted") {
+		t.Errorf("gone %v; logged %s", r.gone, f.logged)
+	}
+	if f.all.drop(t.Context(), now); f.all.dropping != nil {
+		t.Error("it is tried again at once")
+	}
+	for len(f.all.moved) > 0 {
+		<-f.all.moved
+	}
+	f.all.drop(t.Context(), now.Add(time.Hour))
+	<-r.renewal.done
+	f.all.finish()
+	if held := f.all.Held(); !r.gone || held.Len() > 0 || len(f.all.moved) != 1 || !strings.Contains(f.logged.String(), "elsewhere is deleted") {
+		t.Errorf("gone %v, held %d, told %d", r.gone, held.Len(), len(f.all.moved))
+	}
+	if got := f.host.uncached(); !slices.Equal(got, []millrace.Partition{partHere}) {
+		t.Errorf("the caches forgot %v", got)
+	}
+	if f.all.drop(t.Context(), now.Add(time.Hour)); f.all.dropping != nil {
+		t.Error("it is deleted twice on one order")
+	}
+	if f.hosted(partHere); r.gone {
+		t.Error("once it was here again, an order to delete it is taken for carried out")
+	}
+	must(t, f.store.Quarantine(partThere, errors.New("a flipped bit")))
+	if held := f.all.Held(); held != setOf(partThere) {
+		t.Error("a partition of which only a quarantine is there is not held")
+	}
+}
+
+// A partition that is assigned elsewhere answers until brokers have heard, is
+// announced to nobody meanwhile, and then answers no more, though all of it is
+// on the disk.
+func TestAMovedPartitionDoesNotAnswer(t *testing.T) {
+	f := newFed(t)
+	f.has(t, partHere, 0, 0)
+	f.all.drainFor = time.Minute
+	r := f.all.Of(partHere)
+	now := time.Now()
+	f.all.Want(setOf(partHere))
+	f.all.host(now)
+	if answering, _, _ := f.all.Answering(now); r.State() != Ready || !answering.Has(partHere) {
+		t.Fatalf("it is %s", r.State())
+	}
+	f.all.Want(setOf(partThere))
+	f.all.host(now)
+	if answering, old, _ := f.all.Answering(now); answering.Has(partHere) || old.Has(partHere) || !r.State().Answers() {
+		t.Errorf("it is %s, announced %v", r.State(), answering.Has(partHere))
+	}
+	f.all.host(now.Add(time.Minute - 1))
+	if r.State() != Draining || r.reading.Load()%2 == 0 {
+		t.Errorf("it is %s before brokers have heard", r.State())
+	}
+	f.all.host(now.Add(time.Minute))
+	if look := f.all.Look(partHere); look.State != Absent || r.Holds() || r.State().Missing() != "not_hosted" || r.reading.Load()%2 != 0 {
+		t.Errorf("it is %s, and read: %v", r.State(), r.reading.Load()%2 != 0)
+	}
+	if answering, _, _ := f.all.Answering(now); answering.Len() > 0 {
+		t.Errorf("%d answer", answering.Len())
+	}
+	if held := f.all.Held(); held != setOf(partHere) {
+		t.Error("what was here is not held")
+	}
 }

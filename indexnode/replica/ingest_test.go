@@ -1,11 +1,14 @@
 package replica
 
 import (
+	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace/millrace"
@@ -45,6 +48,36 @@ func TestUnknownSchemaHoldsOnePartition(t *testing.T) {
 	if n := w.letters.tried.Load(); n > 0 {
 		t.Errorf("%d dead letters", n)
 	}
+}
+
+// A schema that comes has what is held back tried at once, and not when it is due.
+func TestASchemaThatComesWakesIngest(t *testing.T) {
+	f := newIdle(t, vfs.NewMem())
+	log := askedLog{&schemaLog{moved: make(chan struct{})}, make(chan struct{})}
+	f.all.cfg.SchemaLog = log
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- f.all.ingest.wakeForSchemas(ctx) }()
+	<-log.asked
+	log.move()
+	<-log.asked // for the next
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) || !f.all.ingest.mu.woken {
+		t.Errorf("woken %v; it ends with %v", f.all.ingest.mu.woken, err)
+	}
+}
+
+// askedLog says when it has been asked.
+type askedLog struct {
+	*schemaLog
+	asked chan struct{}
+}
+
+func (l askedLog) Moved() <-chan struct{} {
+	moved := l.schemaLog.Moved()
+	l.asked <- struct{}{}
+	return moved
 }
 
 // What an operator has refused for good is refused on every replica, whenever

@@ -1,8 +1,14 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
 )
 
 // A quarantine is known again after a restart by its cause: that of an operator
@@ -19,5 +25,97 @@ func TestTheCauseOfAQuarantineIsKnownAgain(t *testing.T) {
 		if all.curable(r) == (want == ByOperator) {
 			t.Errorf("%q is made anew without a word: %v", text, want == ByOperator)
 		}
+	}
+}
+
+// What an operator has quarantined answers nobody, is announced as quarantined,
+// and stays so over a restart, with the cause, until it is released. Then it is
+// made anew.
+func TestAnOperatorsQuarantineIsKept(t *testing.T) {
+	w := newWorld(t)
+	for range 3 {
+		w.post(here)
+	}
+	w.start(partHere, partThere)
+	ready := func() bool { return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() && w.count(here) == 3 }
+	w.until("both are ready", ready)
+	if err := w.replicas.Release(partHere); err == nil {
+		t.Error("one that is ready is released")
+	}
+	out := func(when string) {
+		t.Helper()
+		r := w.replicas.Of(partHere)
+		why, _ := r.Why()
+		if r.State() != Quarantined || why.Reason != ByOperator || !strings.Contains(why.Detail, "it ranks oddly") {
+			t.Errorf("%s it is %s: %+v", when, r.State(), why)
+		}
+		if answering, _, _ := w.replicas.Answering(time.Now()); answering.Has(partHere) || r.Holds() || r.State().Missing() != "quarantined" {
+			t.Errorf("%s it answers", when)
+		}
+	}
+	must(t, w.replicas.Quarantine(partHere, "it ranks oddly"))
+	out("at once")
+	if err := w.replicas.Quarantine(partHere, "again"); err == nil {
+		t.Error("it is quarantined twice")
+	}
+	var refused *millrace.Error
+	if err := w.replicas.Quarantine(partHere+1, "so"); !errors.As(err, &refused) {
+		t.Errorf("one that is not here is quarantined: %v", err)
+	}
+	w.post(there)
+	w.until("the other goes on", func() bool { return w.count(there) == 1 && w.is(partThere, Ready, "")() })
+	out("later")
+	w.stop()
+
+	w.start(partHere, partThere)
+	w.until("the other is ready", w.is(partThere, Ready, ""))
+	out("after a restart")
+	must(t, w.replicas.Release(partHere))
+	w.until("it is made anew", ready)
+	if w.store.Quarantined(partHere) != nil {
+		t.Error("the store has it in quarantine")
+	}
+}
+
+// What damage the store has found stays found over a restart too, whatever the
+// log says, and is mended.
+func TestCorruptionIsKnownAgainAfterARestart(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	w.start(partHere)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+	must(t, w.store.Quarantine(partHere, errors.New("a flipped bit")))
+	w.stop()
+	away := w.away()
+	w.start(partHere)
+	w.until("it is known", w.is(partHere, Quarantined, Corrupt))
+	if why, _ := w.replicas.Of(partHere).Why(); !strings.Contains(why.Detail, "a flipped bit") {
+		t.Errorf("it says %q", why.Detail)
+	}
+	away.Store(false)
+	w.until("it is mended", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
+}
+
+// Only an operator's quarantine is released, and then no backup of the replica
+// itself is trusted, whatever was known of it before.
+func TestRelease(t *testing.T) {
+	f := newFed(t)
+	r := f.all.Of(partHere)
+	f.all.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	if err := f.all.Release(partHere); err == nil {
+		t.Error("a corrupt one is released")
+	}
+	r.setCause(Why{ByOperator, "so"})
+	r.life.good = agreement{kafka.Features, 100}
+	for len(f.all.changed) > 0 {
+		<-f.all.changed
+	}
+	must(t, f.all.Release(partHere))
+	if r.trusts(&Backup{Node: "self"}, "self") || !r.trusts(&Backup{Node: "other"}, "self") {
+		t.Errorf("trusted: %+v", r.life.good)
+	}
+	why, _ := r.Why()
+	if why.Reason != Differs || !f.all.curable(r) || len(f.all.changed) != 1 {
+		t.Errorf("it is %+v, and the reconciler is told: %v", why, len(f.all.changed) == 1)
 	}
 }

@@ -74,6 +74,9 @@ func (w *renewal) stop() {
 // errNothing says that nothing is there from which a replica can go on.
 var errNothing = errors.New("there is no backup of it that would do")
 
+// errNoOrigin is what a backup lacks that has no origin at all.
+var errNoOrigin = errors.New("it has no origin")
+
 // curable reports whether a quarantined replica can be renewed without a
 // person's word: another log, or one that is shorter, is for somebody to judge.
 func (all *Replicas) curable(r *Replica) bool {
@@ -213,7 +216,7 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e
 		}
 		origin, known, bad := decodeOrigin(b.Origin)
 		if bad != nil || !known {
-			err = fmt.Errorf("backup %s does not say which log it is of: %w", b.Name, bad)
+			err = fmt.Errorf("backup %s does not say which log it is of: %w", b.Name, cmp.Or(bad, errNoOrigin))
 			continue
 		}
 		if _, why := judge(b.Applied, &origin, log, e); why.Reason != "" {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
@@ -258,6 +260,33 @@ func TestNoReplicaWithAHole(t *testing.T) {
 	if got := w.count(here); got != 3 {
 		t.Errorf("%d records", got)
 	}
+}
+
+// A backup that does not say which log it is of is not taken, and that is told
+// in words.
+func TestABackupOfNoLogIsNotTaken(t *testing.T) {
+	f := newIdle(t, vfs.NewMem())
+	f.hosted(partHere)
+	for what, row := range map[string][]byte{"it has no origin": nil, "origin: ": []byte("{")} {
+		cfg := f.all.cfg
+		cfg.Backups = unknown{row: row}
+		f.all.Configure(cfg)
+		_, err := f.all.restore(t.Context(), f.all.Of(partHere), kafka.LogID{}, ends{})
+		if err == nil || !strings.Contains(err.Error(), "backup odd does not say which log it is of: "+what) {
+			t.Errorf("it says %v", err)
+		}
+	}
+}
+
+// unknown is one backup with an origin in the test's hand, which fails a test
+// that takes it.
+type unknown struct {
+	ownBackups
+	row []byte
+}
+
+func (u unknown) Newest(context.Context, millrace.Partition) iter.Seq2[Backup, error] {
+	return func(yield func(Backup, error) bool) { yield(Backup{Name: "odd", Origin: u.row}, nil) }
 }
 
 // A place of backups that does not answer is waited for, and told; a damaged

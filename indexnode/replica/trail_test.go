@@ -6,6 +6,7 @@ import (
 	"iter"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,25 +22,41 @@ import (
 
 // fed is replicas that are brought a log by hand.
 type fed struct {
-	all   *Replicas
-	store *store.Store
-	next  int // of the log
+	all     *Replicas
+	store   *store.Store
+	disk    *disk
+	letters *letters
+	host    *counting
+	logged  *strings.Builder // of what is done by the test's own goroutine
+	next    int              // of the log
 }
 
 func newFed(t testing.TB) *fed {
 	t.Helper()
-	s, err := store.Open("", store.Options{FS: vfs.NewMem(), FlushEvery: -1})
+	f := newIdle(t, vfs.NewMem())
+	f.all.Serve(partHere, time.Now())
+	return f
+}
+
+// newIdle returns replicas that are all absent, of which the test calls what
+// their goroutines would.
+func newIdle(t testing.TB, fs vfs.FS) *fed {
+	t.Helper()
+	f := &fed{disk: &disk{FS: fs}, letters: new(letters), host: new(counting), logged: new(strings.Builder)}
+	var err error
+	f.store, err = store.Open("", store.Options{FS: f.disk, FlushEvery: -1, CacheBytes: 1})
 	must(t, err)
-	t.Cleanup(func() { must(t, s.Close()) })
+	t.Cleanup(func() { must(t, f.store.Close()) })
 	registry, err := schemas.NewRegistry(nil, nil)
 	must(t, err)
-	_, err = registry.Admit(schemas.Activity())
-	must(t, err)
-	f := &fed{store: s, all: New(Config{
-		Store: s, Schemas: registry, SchemaLog: &schemaLog{refused: map[millrace.Fingerprint]bool{}}, Letters: new(letters), Host: new(counting),
-		Log: slog.New(slog.DiscardHandler),
-	})}
-	f.all.Serve(partHere, time.Now())
+	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Features()} {
+		_, err = registry.Admit(s)
+		must(t, err)
+	}
+	f.all = New(Config{
+		Store: f.store, Topics: kafka.Topics{}.WithDefaults(), Schemas: registry, SchemaLog: &schemaLog{refused: map[millrace.Fingerprint]bool{}},
+		Letters: f.letters, Host: f.host, Limit: time.Minute, Log: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
 	return f
 }
 

@@ -87,16 +87,24 @@ func (l *schemaLog) refuse(fp millrace.Fingerprint) {
 	l.move()
 }
 
-// letters are dead letters, which fail while broken is set.
+// letters are dead letters, which fail while broken is set, and while slow is
+// set wait in sent for the test to say what became of them.
 type letters struct {
-	broken atomic.Bool
-	tried  atomic.Int64
-	mu     sync.Mutex
-	kept   []kafka.Outgoing
+	broken, slow atomic.Bool
+	tried        atomic.Int64
+	mu           sync.Mutex
+	kept         []kafka.Outgoing
+	sent         []func(error)
 }
 
 func (l *letters) ProduceThen(_ context.Context, o kafka.Outgoing, then func(error)) {
 	l.tried.Add(1)
+	if l.slow.Load() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.sent = append(l.sent, then)
+		return
+	}
 	if l.broken.Load() {
 		go then(errors.New("the topic takes no record as large"))
 		return
@@ -115,12 +123,14 @@ func (l *letters) count() int {
 
 // input is what partitioners say of themselves: nothing, until told.
 type input struct {
+	asked    atomic.Int64 // once whenever the reconciler looks, while nothing is known
 	through  atomic.Int64
 	unproven atomic.Bool // there is a group that has proven nothing
 	moved    chan struct{}
 }
 
 func (i *input) Through() (time.Time, bool) {
+	i.asked.Add(1)
 	at := i.through.Load()
 	return time.UnixMilli(at), at > 0 || i.unproven.Load()
 }
@@ -142,9 +152,10 @@ func (d *disk) GetDiskUsage(string) (vfs.DiskUsage, error) {
 
 // counting is a node without caches.
 type counting struct {
-	forgotten, refused atomic.Int64
-	mu                 sync.Mutex
-	removed            []millrace.Partition // from the caches
+	forgotten, refused, features, applied atomic.Int64
+	written                               func(routes []millrace.Entity) // in place of the caches; nil: nothing
+	mu                                    sync.Mutex
+	removed                               []millrace.Partition // from the caches
 }
 
 func (c *counting) ForgetPartition(p millrace.Partition) error {
@@ -160,11 +171,16 @@ func (c *counting) uncached() []millrace.Partition {
 	return slices.Clone(c.removed)
 }
 
-func (*counting) Written(kafka.Stream, []store.Change, []millrace.Entity) {}
-func (*counting) HasFeatures()                                            {}
-func (*counting) Applied(kafka.Stream, []store.Change, int)               {}
-func (c *counting) Forget()                                               { c.forgotten.Add(1) }
-func (c *counting) Refused(schemas.Reason)                                { c.refused.Add(1) }
+func (c *counting) Written(_ kafka.Stream, _ []store.Change, routes []millrace.Entity) {
+	if c.written != nil {
+		c.written(routes)
+	}
+}
+
+func (c *counting) HasFeatures()                                    { c.features.Add(1) }
+func (c *counting) Applied(_ kafka.Stream, _ []store.Change, n int) { c.applied.Add(int64(n)) }
+func (c *counting) Forget()                                         { c.forgotten.Add(1) }
+func (c *counting) Refused(schemas.Reason)                          { c.refused.Add(1) }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -179,8 +195,10 @@ func newWorld(t *testing.T) *world {
 	}
 	w.schemas, err = schemas.NewRegistry(nil, nil)
 	must(t, err)
-	_, err = w.schemas.Admit(schemas.Activity())
-	must(t, err)
+	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Features()} {
+		_, err = w.schemas.Admit(s)
+		must(t, err)
+	}
 	must(t, kafka.EnsureTopics(ctx, kafka.At(k.ListenAddrs()...), w.topics, nil))
 	w.connect()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...))
@@ -296,7 +314,13 @@ func (w *world) post(e millrace.Entity) {
 // write writes bytes to the timeline of an entity.
 func (w *world) write(e millrace.Entity, value []byte) {
 	w.t.Helper()
-	w.producer.Produce(w.ctx, kafka.ToStream(w.topics.Timeline, e, value, kafka.Source{Topic: "posts", Offset: millrace.Offset(w.offset)}))
+	w.writeTo(w.topics.Timeline, e, value)
+}
+
+// writeTo writes bytes to a topic, where an entity's are.
+func (w *world) writeTo(topic string, e millrace.Entity, value []byte) {
+	w.t.Helper()
+	w.producer.Produce(w.ctx, kafka.ToStream(topic, e, value, kafka.Source{Topic: "posts", Offset: millrace.Offset(w.offset)}))
 	must(w.t, w.producer.Flush(w.ctx))
 }
 

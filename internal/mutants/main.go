@@ -96,10 +96,10 @@ func (c *config) run(ctx context.Context) error {
 			continue
 		}
 		some, err := c.judge(ctx, tmp, p)
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.ImportPath, err)
-		}
 		all = append(all, some...)
+		if err != nil { // what is known by now is told
+			return errors.Join(c.report(all), fmt.Errorf("%s: %w", p.ImportPath, err))
+		}
 	}
 	return c.report(all)
 }
@@ -178,7 +178,7 @@ func (c *config) judge(ctx context.Context, tmp string, p *pkg) (all []verdict, 
 			}
 			by, err := t.notices(ctx, p.at[s])
 			if err != nil {
-				return nil, err
+				return all, err
 			}
 			if v.by = by; by != "" {
 				break
@@ -303,7 +303,10 @@ func (c *config) build(ctx context.Context, tmp string, p *pkg, tested, binary s
 	}
 }
 
-var failed = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+var (
+	failed  = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+	crashed = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
+)
 
 // try runs the tests without a fault: for how long they take, and for what
 // faults they come by.
@@ -367,7 +370,7 @@ func (t *suite) notices(ctx context.Context, id int) (by string, err error) {
 	if m := failed.FindStringSubmatch(out); m != nil {
 		return m[1], nil
 	}
-	if first, _, found := strings.Cut(out[max(0, strings.Index(out, "panic: ")):], "\n"); found && strings.HasPrefix(first, "panic: ") {
+	if first := crashed.FindString(out); first != "" {
 		return first, nil
 	}
 	return "the tests fail: " + err.Error(), nil

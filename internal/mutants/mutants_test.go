@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +35,7 @@ func TestWhatTestsNotice(t *testing.T) {
 		"statement left out: x++":                                                    "NOT NOTICED: " + unreached,
 		"arguments swapped: func Between(x, a, b int) int { return Clamp(x, a, b) }": "TestClamp",
 		"statement left out: sum += n":                                               "TestForever",
+		"statement left out: mu.Lock()":                                              "fatal error: sync: unlock of unlocked mutex",
 		"statement left out: n--":                                                    "tests do not end",
 	} {
 		if told[fault] != want {
@@ -48,4 +52,31 @@ func TestWhatTestsNotice(t *testing.T) {
 	if err := c.run(t.Context()); err == nil || !strings.Contains(err.Error(), "fewer than 100 in a hundred") {
 		t.Errorf("faults that are not noticed pass: %v", err)
 	}
+}
+
+// A run that is ended early tells what it knows by then.
+func TestEndedEarly(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var out strings.Builder
+	c := config{packages: []string{"."}, n: 100, seed: 1, dir: "testdata/fixture", patience: 2 * time.Second, out: endAt{&out, "\n    Test", cancel}}
+	if err := c.run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("it ends with %v", err)
+	}
+	if !strings.Contains(out.String(), " together") {
+		t.Errorf("it tells nothing of what it knows:\n%s", out.String())
+	}
+}
+
+// endAt writes, and ends what is under way when some text is written.
+type endAt struct {
+	to   io.Writer
+	text string
+	end  func()
+}
+
+func (w endAt) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), w.text) {
+		w.end()
+	}
+	return w.to.Write(b)
 }

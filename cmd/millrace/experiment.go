@@ -238,16 +238,20 @@ func (k *referred) CheckFilter(src string) error {
 // CheckWeights looks into the version that serves.
 func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
 	if model == "" {
-		d, err := k.feeds.find(k.ctx, []string{feed})
-		if err == nil {
-			err = d.fault
-		}
-		if err != nil {
+		var err error
+		if model, err = k.modelOf(feed); err != nil {
 			return err
 		}
-		model = d.Model
 	}
 	return servedWeighs(k.ctx, k.versions, model, set)
+}
+
+func (k *referred) modelOf(feed string) (string, error) {
+	d, err := k.feeds.find(k.ctx, []string{feed})
+	if err == nil {
+		err = d.fault
+	}
+	return d.Model, err
 }
 
 func (t *trial) define(ctx context.Context, file, name string, store bool) error {
@@ -329,10 +333,30 @@ func (t *trial) list(ctx context.Context) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
-		fmt.Fprintf(t.out, "document %s is left out: %v\n", name, st.Faults[name])
+	for _, line := range faultLines(st) {
+		fmt.Fprintln(t.out, line)
 	}
 	return nil
+}
+
+// faultLines says of each document with a fault what brokers make of it, and the way
+// out.
+func faultLines(st *experiments.State) (lines []string) {
+	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
+		if _, is := st.LeftOut(name); is {
+			lines = append(lines, fmt.Sprintf("document %s is left out: %v; %s", name, st.Faults[name], experiments.WayBack(name)))
+		}
+	}
+	for _, d := range st.Set.Experiments() {
+		if d.Unfit != "" {
+			lines = append(lines, unfitLine(&d))
+		}
+	}
+	return lines
+}
+
+func unfitLine(d *experiment.Defined) string {
+	return fmt.Sprintf("experiment %s, %s, has a fault, and brokers give nobody a variant of it: %s; mend that, or stop it: millrace experiment stop %s", d.Experiment.Name, d.Experiment.State, d.Unfit, d.Experiment.Name)
 }
 
 func (t *trial) show(ctx context.Context, name string) error {
@@ -350,6 +374,9 @@ func (t *trial) show(ctx context.Context, name string) error {
 	}
 	fmt.Fprintf(t.out, "# document %s, version %s\n", d.Document, st.Versions[d.Document].Version)
 	fmt.Fprintf(t.out, "# %s: checksum %s; %d of %d slots assign\n", name, d.Checksum, n, slot.Count)
+	if d.Unfit != "" {
+		fmt.Fprintf(t.out, "# %s\n", unfitLine(&d))
+	}
 	_, err = t.out.Write(st.Texts[d.Document])
 	return err
 }
@@ -435,7 +462,16 @@ func (t *trial) drop(ctx context.Context, name string, meant meant) error {
 	fmt.Fprintf(t.out, "document %s would be dropped, with all its versions\n", name)
 	for _, d := range before.Set.Experiments() {
 		if d.Document == name {
-			fmt.Fprintf(t.out, "experiment %s, %s, goes with what was decided about it\n", d.Experiment.Name, d.Experiment.State)
+			tellGone(t.out, &d.Experiment)
+		}
+	}
+	if left, is := before.LeftOut(name); is {
+		fmt.Fprintf(t.out, "it is left out by brokers that have started since, and goes on as it last was good on others: %v\n", before.Faults[name])
+		if len(left) == 0 {
+			fmt.Fprintln(t.out, "which experiments it has cannot be read")
+		}
+		for i := range left {
+			tellGone(t.out, &left[i])
 		}
 	}
 	if ok, err := meant(); !ok {
@@ -453,10 +489,16 @@ func (t *trial) drop(ctx context.Context, name string, meant meant) error {
 	for _, d := range st.Set.Experiments() {
 		names = append(names, d.Experiment.Name)
 	}
-	if len(st.Faults) > 0 {
-		return nil // whose experiments are not known
+	for document := range st.Faults {
+		if _, is := st.LeftOut(document); is {
+			return nil // whose experiments are not all known
+		}
 	}
 	return t.trails.Keep(ctx, names)
+}
+
+func tellGone(w io.Writer, e *experiment.Experiment) {
+	fmt.Fprintf(w, "experiment %s, %s, goes with what was decided about it\n", e.Name, e.State)
 }
 
 // experimentsUsing returns the experiments that need something that is to be

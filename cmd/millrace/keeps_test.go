@@ -1,0 +1,109 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/internal/experiments"
+)
+
+// newsAt stores versions of the feed news, the last of which serves, past the
+// commands: nobody needs to be asked about them.
+func (s *stage) newsAt(bodies ...string) {
+	s.Helper()
+	feeds, err := s.cl.Artefacts(s.Context(), broker.FeedsKind)
+	s.check(err)
+	for _, body := range bodies {
+		v, _, err := feeds.Publish(s.Context(), "news", "", []byte("name: news\n"+body), "somebody")
+		s.check(err)
+		s.check(feeds.Serve(s.Context(), v, nil, "somebody"))
+	}
+}
+
+// A feed that becomes private, or goes, does not take variants from viewers unseen:
+// the commands name the experiment, and the way out works.
+func TestChangesKeepExperiments(t *testing.T) {
+	s := newStage(t, "n1")
+	s.newsAt("model: recency\nprivate: true\n", "model: recency\n")
+	sets := strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(fresher)
+	_, err := s.run("experiment", "define", s.file("a.yaml", sets))
+	s.check(err)
+	const private = "variant treatment of experiment fresher sets window on feed news, and feed news is private, and this could show what it drops; stop or change fresher first"
+	for _, c := range []struct {
+		args []string
+		err  string
+	}{
+		{[]string{"feed", "define", s.file("news.yaml", "name: news\nmodel: recency\nprivate: true\nlimit: 5\n")}, private},
+		{[]string{"feed", "rollback", "news"}, private},
+		{[]string{"feed", "rollback", "news", "--apply", "--yes"}, private},
+		{[]string{"feed", "drop", "news", "--apply", "--yes"}, "experiment fresher is on feed news, and there is no feed news; stop or change fresher first"},
+	} {
+		if out, err := s.run(c.args...); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v: %v, want %q\n%s", c.args, err, c.err, out)
+		}
+	}
+	if out, err := s.run("feed", "define", s.file("news.yaml", "name: news\nmodel: recency\nlimit: 5\n")); err != nil || !strings.Contains(out, "in use by experiment fresher") {
+		t.Errorf("%v: %s", err, out)
+	}
+	s.newsAt("model: recency\nprivate: true\nlimit: 7\n") // as at the same moment
+	for _, c := range []struct {
+		args      []string
+		says, err string
+	}{
+		{[]string{"list"}, "experiment fresher, draft, has a fault, and brokers give nobody a variant of it: variant treatment of experiment fresher sets window on feed news, and feed news is private", ""},
+		{[]string{"show", "fresher"}, "# experiment fresher, draft, has a fault", ""},
+		{[]string{"start", "fresher", "--share", "1"}, "", "feed news is private"},
+		{[]string{"define", s.file("b.yaml", strings.NewReplacer("fresher", "taker", "limit: 30", "cap_per_entity: 1").Replace(fresher[strings.Index(fresher, "experiments:"):]))}, "", "experiment fresher in a has slots 0-3999"},
+		{[]string{"stop", "fresher"}, "state draft → stopped", ""},
+		{[]string{"list"}, "fresher  stopped", ""},
+	} {
+		out, err := s.run(append([]string{"experiment"}, c.args...)...)
+		if !strings.Contains(out, c.says) || c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%v: %v, want %q\n%s\nlacks %q", c.args, err, c.err, out, c.says)
+		}
+	}
+}
+
+// A version that could not be defined now is not gone back to.
+func TestRollbackRefusesAFault(t *testing.T) {
+	s := newStage(t, "n1")
+	s.newsAt("model: gone\n", "model: recency\n")
+	for _, args := range [][]string{{"feed", "rollback", "news"}, {"feed", "rollback", "news", "--apply", "--yes"}} {
+		if out, err := s.run(args...); err == nil || !strings.Contains(err.Error(), `version 1 of feed news has a fault by now, and version 2 serves on: model: no model "gone" serves`) || !strings.Contains(out, "+ model: gone") {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	if out, err := s.run("feed", "show", "news"); err != nil || !strings.Contains(out, "model: recency") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A document that cannot be read as it stands is told with its ways out, and its
+// drop says what of it runs.
+func TestADocumentThatIsLeftOut(t *testing.T) {
+	s := newStage(t, "n1")
+	documents, err := s.cl.Artefacts(t.Context(), experiments.Kind)
+	s.check(err)
+	bad := strings.NewReplacer("share: 0", "share: 20000", "state: draft", "state: running").Replace(fresher)
+	v, _, err := documents.Publish(t.Context(), "a", "", []byte(bad), "somebody")
+	s.check(err)
+	s.check(documents.Serve(t.Context(), v, nil, "somebody"))
+	const ways = "mend document a, or give its experiments state: stopped, and let millrace experiment define put it in place; or take it out with millrace experiment drop a"
+	for _, c := range []struct {
+		args      []string
+		says, err string
+	}{
+		{[]string{"list"}, "document a is left out: ", ""},
+		{[]string{"list"}, ways, ""},
+		{[]string{"stop", "fresher"}, "", ways},
+		{[]string{"drop", "a"}, "experiment fresher, running, goes with", ""},
+		{[]string{"define", s.file("a.yaml", strings.Replace(fresher, "state: draft", "state: stopped", 1))}, "document a is defined", ""},
+		{[]string{"list"}, "fresher  stopped", ""},
+	} {
+		out, err := s.run(append([]string{"experiment"}, c.args...)...)
+		if !strings.Contains(out, c.says) || c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%v: %v, want %q\n%s\nlacks %q", c.args, err, c.err, out, c.says)
+		}
+	}
+}

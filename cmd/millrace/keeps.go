@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/schemas"
 )
 
 // change is what documents of experiments would refer to after a change of one
@@ -74,6 +75,22 @@ func (s *feedStore) keeps(ctx context.Context, c change) error {
 		return err
 	}
 	return set.Keeps(c.referred, &c)
+}
+
+// keepsFilters is keeps of a change of the schemas, by which filters are judged.
+func (s *feedStore) keepsFilters(ctx context.Context, known, after *schemas.Snapshot) error {
+	set, err := experimentSet(ctx, s.cluster)
+	if err != nil {
+		return err
+	}
+	now, err := newReferred(ctx, s)
+	if err != nil {
+		return err
+	}
+	by := func(known *schemas.Snapshot) *change {
+		return &change{referred: now, filter: func(src string) error { return filterFits(src, known) }}
+	}
+	return set.Keeps(by(known), by(after))
 }
 
 // keepsWithout is keeps of a feed whose definition goes: the built-in one of its

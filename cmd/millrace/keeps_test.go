@@ -1,11 +1,19 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
 )
 
 // newsAt stores versions of the feed news, the last of which serves, past the
@@ -106,4 +114,85 @@ func TestADocumentThatIsLeftOut(t *testing.T) {
 			t.Errorf("%v: %v, want %q\n%s\nlacks %q", c.args, err, c.err, out, c.says)
 		}
 	}
+}
+
+// A schema is not taken back while somebody reads what no other schema has: feeds,
+// variants and models are named, with why.
+func TestRetireKeepsReaders(t *testing.T) {
+	s := newStage(t, "n1")
+	registry, err := schemas.NewRegistry(nil, nil)
+	s.check(err)
+	longer, err := schemas.Parse([]byte(strings.Replace(schemas.Activity().JSON(), `"fields": [`, `"fields": [{"name": "zing", "type": "double", "default": 0},`, 1)))
+	s.check(err)
+	for _, one := range []*schemas.Schema{schemas.Activity(), longer} {
+		_, err = registry.Admit(one)
+		s.check(err)
+	}
+	known := registry.Snapshot()
+	after, err := known.Without(longer.Fingerprint())
+	s.check(err)
+	withoutFirst, err := known.Without(schemas.Activity().Fingerprint())
+	s.check(err)
+	keeps := func(after *schemas.Snapshot) error {
+		return (&Common{Etcd: s.etcd, Cluster: "test"}).keepsReaders(s.Context(), known, after)
+	}
+	if err := keeps(after); err != nil {
+		t.Errorf("nobody reads it: %v", err)
+	}
+
+	s.newsAt("model: recency\nfilter: record.zing > 1.0\n")
+	v, _, err := s.feeds.versions.Publish(s.Context(), "old", "", []byte("name: old\nmodel: zm\nfilter: record.likes > 1\n"), "somebody")
+	s.check(err)
+	s.check(s.feeds.versions.Serve(s.Context(), v, nil, "somebody"))
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		relevance.SpecFile:   "name: zm\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {z: record.zing}\nscorer: linear\nparameters: {weights: {z: 2}}\n",
+		relevance.GoldenFile: `{"features":{"z":1},"score":2,"record":{"zing":1}}`,
+		relevance.CardFile:   "Zing.\n",
+	} {
+		s.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	_, err = relevance.Seal(dir, relevance.SchemasOf(known))
+	s.check(err)
+	pack, err := relevance.OpenPack(dir)
+	s.check(err)
+	v, err = s.publish(s.Context(), pack)
+	s.check(err)
+	s.check(s.models.Serve(s.Context(), v, nil, "somebody"))
+	documents, err := s.cl.Artefacts(t.Context(), experiments.Kind)
+	s.check(err)
+	v, _, err = documents.Publish(s.Context(), "a", "", []byte(strings.Replace(fresher, "limit: 30", `filter: "record.zing > 1.0"`, 1)), "somebody")
+	s.check(err)
+	s.check(documents.Serve(s.Context(), v, nil, "somebody"))
+
+	err = keeps(after)
+	for _, want := range []string{
+		"feed news: filter: 1:8: no field zing in record", "model zm 1, of feed old: ", "variant treatment of experiment fresher sets a filter, and 1:8: no field zing in record", "change, stop or drop these first",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v lacks %q", err, want)
+		}
+	}
+	if strings.Contains(fmt.Sprint(err), "likes") {
+		t.Errorf("feed old reads nothing that goes: %v", err)
+	}
+	if err := keeps(withoutFirst); err != nil {
+		t.Errorf("the other has all fields: %v", err)
+	}
+	if _, err = s.run("experiment", "stop", "fresher"); err != nil {
+		t.Error(err)
+	}
+	if err := keeps(after); err == nil || strings.Contains(err.Error(), "fresher") {
+		t.Errorf("of a stopped experiment: %v", err)
+	}
+	err = (&Common{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}).keepsReaders(cancelled(t), known, after)
+	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Reason != millrace.ReasonUnavailable || e.Field != "etcd" {
+		t.Errorf("without a cluster: %v", err)
+	}
+}
+
+func cancelled(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
 }

@@ -152,6 +152,7 @@ targeting, and is old with the next change.`,
 type trial struct {
 	*experiments.Store
 	cluster *cluster.Client
+	feeds   *cluster.Artefacts
 	trails  *experiments.Trails
 	out     io.Writer
 }
@@ -159,27 +160,31 @@ type trial struct {
 // experimentOn makes a command that runs on a cluster.
 func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) error) *cobra.Command {
 	onCluster(c, func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error {
-		documents, err := cl.Artefacts(ctx, experiments.Kind)
+		t, err := openTrial(ctx, cm, cl, c.OutOrStdout())
 		if err != nil {
 			return err
 		}
-		feeds, err := cl.Artefacts(ctx, broker.FeedsKind)
-		if err != nil {
-			return err
-		}
-		note(c, documents, feeds)
-		known, err := newReferred(ctx, &feedStore{cm, cl, feeds})
-		if err != nil {
-			return err
-		}
-		trails, err := experiments.OpenTrails(ctx, cl)
-		if err != nil {
-			return err
-		}
-		t := &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, cl, trails, c.OutOrStdout()}
+		note(c, t.Documents, t.feeds)
 		return withWay(run(ctx, t, args), experimentWays)
 	})
 	return c
+}
+
+func openTrial(ctx context.Context, cm *Common, cl *cluster.Client, out io.Writer) (*trial, error) {
+	documents, err := cl.Artefacts(ctx, experiments.Kind)
+	if err != nil {
+		return nil, err
+	}
+	feeds, err := cl.Artefacts(ctx, broker.FeedsKind)
+	if err != nil {
+		return nil, err
+	}
+	known, err := newReferred(ctx, &feedStore{cm, cl, feeds})
+	if err != nil {
+		return nil, err
+	}
+	trails, err := experiments.OpenTrails(ctx, cl)
+	return &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, cl, feeds, trails, out}, err
 }
 
 // referred is what documents may refer to, as the cluster has it now.

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
@@ -195,4 +198,41 @@ func cancelled(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
+}
+
+// A cluster with a private feed is well. One whose experiment does not fit any more
+// is told by doctor, by the broker's metric and by list, which agree.
+func TestDoctorOnPrivateFeeds(t *testing.T) {
+	o := startOperated(t)
+	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`)
+	write := func(name, text string) string {
+		file := filepath.Join(o.dir, name)
+		o.must(os.WriteFile(file, []byte(text), 0o600))
+		return file
+	}
+	doctor := "doctor --brokers " + o.Kafka + " --grpc " + o.GRPC
+	o.shows(doctor, "ok    experiments are whole    0 in 0 documents", "ok    a broker answers")
+	o.shows("feed define " + write("news.yaml", "name: news\nmodel: recency\n"))
+	o.shows("experiment define " + write("a.yaml", strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(fresher)))
+	o.shows("experiment start fresher --share 100")
+	cl, err := (&Common{Etcd: []string{o.Etcd}}).openCluster(o.ctx, "")
+	o.must(err)
+	defer cl.Close()
+	feeds, err := cl.Artefacts(o.ctx, broker.FeedsKind)
+	o.must(err)
+	v, _, err := feeds.Publish(o.ctx, "news", "", []byte("name: news\nmodel: recency\nprivate: true\n"), "somebody")
+	o.must(err)
+	o.must(feeds.Serve(o.ctx, v, nil, "somebody")) // past the command, which refuses it
+	const unfit = "experiment fresher, running, has a fault, and brokers give nobody a variant of it: "
+	o.shows(doctor, "warn  experiments are whole    "+unfit, "ok    a broker answers", "index nodes were not asked: the built-in feed recent is not served here")
+	o.shows("experiment list", unfit)
+	waitFor(o.ctx, t, "the metric", func() bool {
+		all, err := o.Metrics().Gather()
+		o.must(err)
+		return slices.ContainsFunc(all, func(f *dto.MetricFamily) bool {
+			return f.GetName() == "millrace_broker_experiment_fault" && len(f.Metric) == 1
+		})
+	})
+	o.shows("experiment stop fresher", "state running → stopped")
+	o.shows(doctor, "ok    experiments are whole    1 in 1 documents")
 }

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
@@ -229,9 +226,12 @@ func TestDoctorOnPrivateFeeds(t *testing.T) {
 	waitFor(o.ctx, t, "the metric", func() bool {
 		all, err := o.Metrics().Gather()
 		o.must(err)
-		return slices.ContainsFunc(all, func(f *dto.MetricFamily) bool {
-			return f.GetName() == "millrace_broker_experiment_fault" && len(f.Metric) == 1
-		})
+		for _, f := range all {
+			if f.GetName() == "millrace_broker_experiment_fault" {
+				return len(f.Metric) == 1
+			}
+		}
+		return false
 	})
 	o.shows("experiment stop fresher", "state running → stopped")
 	o.shows(doctor, "ok    experiments are whole    1 in 1 documents")

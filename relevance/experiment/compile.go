@@ -103,6 +103,9 @@ func compileAll(docs []Document, served int, known Known) (*Set, error) {
 	for i := range docs {
 		f := &faults{name: docs[i].Name, root: docs[i].root}
 		docs[i].check(f)
+		if i >= served {
+			docs[i].checkMeant(f)
+		}
 		c.faults = append(c.faults, f)
 		c.misfits = append(c.misfits, &faults{name: f.name, root: f.root})
 	}
@@ -384,7 +387,11 @@ func (c *compiler) checkParameters(e *compiled) {
 					c.setters[setter{name, parameter}] = e
 				case first.layer != e.layer && !told[parameter]:
 					told[parameter] = true
-					c.faultf(e.at, ".variants", "put both into one layer, where they exclude each other",
+					wayOut := "put both into one layer, where they exclude each other"
+					if (first.layer.kind == ofEntity) != (e.layer.kind == ofEntity) { // a viewer's cannot be an entity's
+						wayOut = "stop that one first, or leave it out of one"
+					}
+					c.faultf(e.at, ".variants", wayOut,
 						"%s of feed %s is set by experiment %s of layer %s%s too", parameter, name, first.Name, first.Layer, c.in(first.at))
 				}
 			}

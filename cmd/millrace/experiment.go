@@ -279,6 +279,27 @@ func (t *trial) define(ctx context.Context, file, name string, store bool) error
 		fmt.Fprintf(t.out, "document %s is defined, version %s\n", name, c.Version.Version)
 	}
 	t.tell(c)
+	if store {
+		return tellFaults(ctx, t.out, t.cluster)
+	}
+	return nil
+}
+
+// tellFaults tells of experiments with a fault once something was changed: of two
+// changes at the same moment, each of which was good without the other, the later one
+// tells.
+func tellFaults(ctx context.Context, w io.Writer, cl *cluster.Client) error {
+	t, err := openTrial(ctx, nil, cl, w)
+	if err != nil {
+		return err
+	}
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, line := range faultLines(st) {
+		fmt.Fprintf(w, "note: %s\n", line)
+	}
 	return nil
 }
 

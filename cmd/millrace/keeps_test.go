@@ -73,6 +73,25 @@ func TestChangesKeepExperiments(t *testing.T) {
 	}
 }
 
+// Of two changes at the same moment that do not go together, the later one tells.
+func TestTheLaterOfTwoChangesTells(t *testing.T) {
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	s.newsAt("model: recency\n")
+	sets := strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(fresher)
+	define := []string{"experiment", "define", s.file("a.yaml", sets)}
+	_, err := s.run(define...)
+	s.check(err)
+	s.newsAt("model: recency\nprivate: true\n")
+	const told = "note: experiment fresher, draft, has a fault, and brokers give nobody a variant of it"
+	other := []string{"experiment", "define", s.file("b.yaml", strings.NewReplacer("ranking", "other", "fresher", "else", "limit: 30", "cap_per_entity: 1").Replace(fresher))}
+	for _, args := range [][]string{other, {"model", "push", s.ratePack("1", "likes"), "--timeout", "1m"}} {
+		if out, err := s.run(args...); err != nil || !strings.Contains(out, told) {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+}
+
 // A version that could not be defined now is not gone back to.
 func TestRollbackRefusesAFault(t *testing.T) {
 	s := newStage(t, "n1")

@@ -215,6 +215,7 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 			return err
 		}
 		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
+		return tellFaults(ctx, r.out, r.feeds.cluster)
 	}
 	return nil
 }

@@ -189,6 +189,13 @@ func (c *Common) keepsReaders(ctx context.Context, known, after *schemas.Snapsho
 // lostReaders says who can be read for by the schemas that are known, and not after
 // a change, and why.
 func (c *Common) lostReaders(ctx context.Context, cl *cluster.Client, known, after *schemas.Snapshot) (lost []string, err error) {
+	seen, err := cl.Watch(ctx)
+	if err == nil && seen.Current().Epoch() == 0 { // as of a name that is mistyped
+		err = fmt.Errorf("no cluster %s has ever been assigned there", c.clusterName())
+	}
+	if err != nil {
+		return nil, err
+	}
 	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
 	if err != nil {
 		return nil, err

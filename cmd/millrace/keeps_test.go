@@ -204,6 +204,10 @@ func TestRetireKeepsReaders(t *testing.T) {
 	if err := keeps(after); err == nil || strings.Contains(err.Error(), "fresher") {
 		t.Errorf("of a stopped experiment: %v", err)
 	}
+	err = (&Common{Etcd: s.etcd, Cluster: "mistyped"}).keepsReaders(s.Context(), known, after)
+	if err == nil || !strings.Contains(err.Error(), "no cluster mistyped has ever been assigned there") {
+		t.Errorf("of another cluster: %v", err)
+	}
 	err = (&Common{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}).keepsReaders(cancelled(t), known, after)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Reason != millrace.ReasonUnavailable || e.Field != "etcd" {
 		t.Errorf("without a cluster: %v", err)

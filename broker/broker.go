@@ -202,14 +202,14 @@ func New(cfg Config) (*Broker, error) {
 	b.condemned.cluster = cfg.Condemned
 	b.open, b.end = context.WithCancel(context.Background())
 	b.feeds = newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
-	if cfg.Experiments != nil {
-		b.experiments = experiments.Follow(cfg.Experiments, referred{cfg.Models}, cfg.Log)
+	b.feeds.start()
+	if cfg.Experiments != nil { // which refer to feeds
+		b.experiments = experiments.Follow(cfg.Experiments, newReferred(b), cfg.Log)
 	}
 	var err error
 	if b.metrics, err = newMetrics(b, cfg.Metrics); err != nil {
-		return nil, err
+		return nil, errors.Join(err, b.Close())
 	}
-	b.feeds.start()
 	return b, nil
 }
 

@@ -152,6 +152,12 @@ func (b *Broker) tryFeed(ctx context.Context, f Feed) (heard bool, err error) {
 	if err := b.chooseModel(q, true); err != nil {
 		return false, err // no request is refused that names no model
 	}
+	return b.tryNodes(ctx, q.query)
+}
+
+// tryNodes reports what some index nodes have against a question for nothing: one
+// that takes it decides. If none can be asked nothing is known against it.
+func (b *Broker) tryNodes(ctx context.Context, q *nodev1.QueryRequest) (heard bool, err error) {
 	m, tried := b.maps.Current(), 0
 	for _, n := range m.Nodes() {
 		if !m.Alive(n.ID) || tried == maxTried || ctx.Err() != nil {
@@ -160,7 +166,7 @@ func (b *Broker) tryFeed(ctx context.Context, f Feed) (heard bool, err error) {
 		tried++
 		node, away := b.conns.get(n)
 		if away == nil {
-			away = tryOn(ctx, node, q.query)
+			away = tryOn(ctx, node, q)
 		}
 		if away == nil {
 			return true, nil // another that refuses it does not know a schema yet

@@ -87,7 +87,13 @@ func (b *Broker) servesBuiltIn(feed *Feed, all feedSet) error {
 	if !no {
 		return nil
 	}
-	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: "feed", Detail: fmt.Sprintf("the built-in feed %s is not served here", feed.Name), WayOut: "name a feed that was defined, or define one of this name"}
+	return BuiltInRefused(feed.Name)
+}
+
+// BuiltInRefused is the refusal of a built-in feed that would show what a feed which
+// is served drops.
+func BuiltInRefused(name string) *millrace.Error {
+	return &millrace.Error{Reason: millrace.ReasonForbidden, Field: "feed", Detail: fmt.Sprintf("the built-in feed %s is not served here", name), WayOut: "name a feed that was defined, or define one of this name"}
 }
 
 func forbidden(field, feed string) error {

@@ -130,7 +130,7 @@ func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *
 			return nil, nil
 		}
 		return d.Without(func(name string, all []experiment.Parameter) bool {
-			if q.feed.Private && slices.ContainsFunc(all, opens) {
+			if q.feed.Private && slices.ContainsFunc(all, experiment.Parameter.Opens) {
 				return true // it was defined before the feed was private
 			}
 			overridden := slices.ContainsFunc(all, func(p experiment.Parameter) bool { return sets(req, p) })
@@ -146,7 +146,7 @@ func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *
 	d, gone := set.Redivide(c.divided)
 	if gone == "" && q.feed.Private {
 		d.Without(func(name string, all []experiment.Parameter) bool {
-			if slices.ContainsFunc(all, opens) {
+			if slices.ContainsFunc(all, experiment.Parameter.Opens) {
 				gone = name
 			}
 			return false

@@ -7,11 +7,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/nodewire"
-	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
@@ -69,7 +67,7 @@ func (q *question) dealAnew(set *experiment.Set, req *feedv1.GetFeedRequest) err
 	a := set.Assign(q.feed.Name, viewer)
 	q.variants.heldOut = a.HeldOut
 	for _, x := range a.Experiments {
-		if q.feed.Private && slices.ContainsFunc(x.Parameters, opens) {
+		if q.feed.Private && slices.ContainsFunc(x.Parameters, experiment.Parameter.Opens) {
 			continue // it was defined before the feed was private
 		}
 		if slices.ContainsFunc(x.Parameters, func(p experiment.Parameter) bool { return sets(req, p) }) {
@@ -95,12 +93,6 @@ func sets(req *feedv1.GetFeedRequest, p experiment.Parameter) bool {
 		return req.GetFrom() != nil
 	}
 	return false // a filter is joined with the feed's
-}
-
-// opens reports whether a variant that sets a parameter could show what a
-// private feed drops.
-func opens(p experiment.Parameter) bool {
-	return p == experiment.OfFilter || p == experiment.OfWindow || p == experiment.OfTypes
 }
 
 // set lets variants change a definition.
@@ -159,7 +151,7 @@ func dealtBefore(set *experiment.Set, c *cursor, private bool) ([]experiment.Ass
 	for i := range dealt {
 		x := &dealt[i]
 		now, there := set.Again(x.Experiment, x.Variant)
-		if !there || now.SetsSum != x.SetsSum || private && slices.ContainsFunc(now.Parameters, opens) {
+		if !there || now.SetsSum != x.SetsSum || private && slices.ContainsFunc(now.Parameters, experiment.Parameter.Opens) {
 			return nil, badToken("variant %s of experiment %s, which the first page is of, is no longer there as it was", x.Variant, x.Experiment)
 		}
 		x.Layer, x.Sets, x.Parameters, x.Features = now.Layer, now.Sets, now.Parameters, now.Features
@@ -209,45 +201,11 @@ func readVariants(r *reader) (dealt []experiment.Assigned, heldOut []string) {
 	return dealt, heldOut
 }
 
-// referred is what definitions of experiments may refer to, as a broker knows
-// it. Feeds come and go: an experiment on one that is not there deals nothing.
-type referred struct{ models Models }
-
-func (k referred) HasFeed(string) bool { return true }
-
-func (k referred) HasModel(name string) bool {
-	if k.models == nil || slices.Contains(relevance.Builtin().Names(), name) {
-		return true
-	}
-	_, serves := k.models.Served(name)
-	return serves
-}
-
-// CheckWeights looks at nothing: index nodes refuse what is wrong, and who changes
-// what it leans on has looked.
-func (k referred) CheckWeights(string, string, map[string]float64) error { return nil }
-
-func (k referred) IsPrivate(string) bool { return false } // which is looked at when it is dealt
-
-func (k referred) CheckFilter(src string) error {
-	if err := checkFilter(src); err != nil {
-		return &millrace.Error{Reason: millrace.ReasonFilter, Detail: err.Error()}
-	}
-	return nil
-}
-
-func (k referred) Changed() <-chan struct{} {
-	if k.models == nil {
-		return nil
-	}
-	return k.models.Changed()
-}
-
-// experimentFaults is a metric: what is not taken over.
+// experimentFaults is a metric: what has a fault.
 type experimentFaults struct{ live *experiments.Live }
 
 var descExperimentFault = prometheus.NewDesc("millrace_broker_experiment_fault",
-	"1 for a document of experiments that is not taken over, so that it is as it last was good, or left out.", []string{"document"}, nil)
+	"1 for a document of experiments that is not taken over, so that it is as it last was good, or left out, or of which an experiment gives nobody a variant.", []string{"document"}, nil)
 
 // Describe implements [prometheus.Collector].
 func (f experimentFaults) Describe(out chan<- *prometheus.Desc) { out <- descExperimentFault }

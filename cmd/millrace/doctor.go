@@ -15,6 +15,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/secure"
@@ -76,6 +77,7 @@ func (d *doctor) checks() []check {
 		{"partitions are assigned", d.assigned, assignWayOut, etcdUp},
 		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
 		{"models do not fail", d.modelsGood, "", etcdUp},
+		{"experiments are whole", d.experimentsWhole, "", etcdUp},
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
 	}
 	if len(d.ports) > 0 {
@@ -398,6 +400,28 @@ func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d serve", len(serving)), nil
 }
 
+// experimentsWhole warns of experiments that give nobody a variant though they may,
+// and of documents that cannot be taken over.
+func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
+	cl, err := d.lookAtCluster(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer cl.Close()
+	t, err := openTrial(ctx, &d.Common, cl, io.Discard)
+	if err != nil {
+		return "", err
+	}
+	st, err := t.Read(ctx)
+	if err != nil {
+		return "", err
+	}
+	if lines := faultLines(st); len(lines) > 0 {
+		return "", warning{strings.Join(lines, "\n")}
+	}
+	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)), nil
+}
+
 func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
 	c, err := dialBroker(ctx, d.grpc)
 	if err != nil {
@@ -406,8 +430,13 @@ func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
 	defer c.Close()
 	began := time.Now()
 	resp, err := c.GetFeed(ctx, &feedv1.GetFeedRequest{Feed: "recent", Viewer: &feedv1.Viewer{Id: "doctor"}, Entities: []string{"member:1"}})
-	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.Reason == millrace.ReasonUnavailable {
+	took := fmt.Sprintf("in %.1f ms", float64(time.Since(began).Microseconds())/1000)
+	switch e := (*millrace.Error)(nil); {
+	case !errors.As(err, &e):
+	case e.Reason == millrace.ReasonUnavailable:
 		return "", errors.New(e.Detail) // to try again is no way out
+	case e.Detail == broker.BuiltInRefused("recent").Detail:
+		return took + "; index nodes were not asked: " + e.Detail, nil
 	}
 	if err != nil {
 		return "", err
@@ -415,5 +444,5 @@ func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
 	if len(resp.Coverage.GetMissing()) > 0 {
 		return "", finding("see to the index nodes: the broker is well", "the answer misses partition %d: %s", resp.Coverage.Missing[0].Partition, resp.Coverage.Missing[0].Reason)
 	}
-	return fmt.Sprintf("in %.1f ms", float64(time.Since(began).Microseconds())/1000), nil
+	return took, nil
 }

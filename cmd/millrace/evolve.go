@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/relevance"
@@ -162,6 +166,108 @@ func modelReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reade
 		return reader{}, err
 	}
 	return readerOf("model "+v.Name, m), nil
+}
+
+// keepsReaders refuses a change of the schemas if a feed, a model that serves or an
+// experiment reads what no schema would have after it.
+func (c *Common) keepsReaders(ctx context.Context, known, after *schemas.Snapshot) error {
+	cl, err := c.lookAtCluster(ctx)
+	var lost []string
+	if err == nil {
+		defer cl.Close()
+		lost, err = c.lostReaders(ctx, cl, known, after)
+	}
+	if err != nil {
+		return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("which feeds, models and experiments read the schema cannot be asked: %v", err), WayOut: "start etcd, or name the cluster by --etcd and --cluster"}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: "what no schema would have then is read by " + strings.Join(lost, "; "), WayOut: "change, stop or drop these first"}
+}
+
+// lostReaders says who can be read for by the schemas that are known, and not after
+// a change, and why.
+func (c *Common) lostReaders(ctx context.Context, cl *cluster.Client, known, after *schemas.Snapshot) (lost []string, err error) {
+	seen, err := cl.Watch(ctx)
+	if err == nil && seen.Current().Epoch() == 0 { // as of a name that is mistyped
+		err = fmt.Errorf("no cluster %s has ever been assigned there", c.clusterName())
+	}
+	if err != nil {
+		return nil, err
+	}
+	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+	if err != nil {
+		return nil, err
+	}
+	feeds := &feedStore{c, cl, versions}
+	r := &rollout{feeds: feeds}
+	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
+		return nil, err
+	}
+	all, err := feeds.definitions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if f := all[name]; f.Filter != "" && filterFits(f.Filter, known) == nil {
+			if err := filterFits(f.Filter, after); err != nil {
+				lost = append(lost, fmt.Sprintf("feed %s: %v", name, err))
+			}
+		}
+	}
+	now, then := relevance.SchemasOf(known), relevance.SchemasOf(after)
+	for _, name := range r.models.Names() {
+		v, serves := r.models.Served(name)
+		if !serves {
+			continue
+		}
+		pack, err := r.pack(ctx, v)
+		if err != nil {
+			slog.Warn("what this reads is not known", "version", v.String(), "err", err)
+			continue
+		}
+		if _, err := relevance.Validate(pack, now); err != nil {
+			continue
+		}
+		if _, err := relevance.Validate(pack, then); err != nil {
+			uses, unread := r.uses(ctx, name)
+			if unread != nil {
+				return nil, unread
+			}
+			why, _, _ := strings.Cut(err.Error(), "\n")
+			lost = append(lost, fmt.Sprintf("model %s, of %s: %s", v, cmp.Or(strings.Join(uses, ", "), "no feed"), why))
+		}
+	}
+	for _, model := range builtInReaders() {
+		for _, f := range known.Families() {
+			for _, field := range model.fields {
+				root, name, _ := strings.Cut(field, ".")
+				if model.of(f.Name(), root) && f.Layout().Index(name) >= 0 && after.Family(f.Name()).Layout().Index(name) < 0 {
+					lost = append(lost, fmt.Sprintf("%s: %s", model.name, field))
+				}
+			}
+		}
+	}
+	err = feeds.keepsFilters(ctx, known, after)
+	if kept := (*millrace.Error)(nil); errors.As(err, &kept) && kept.Field == "experiment" {
+		return append(lost, kept.Detail), nil
+	}
+	return lost, err
+}
+
+// filterFits returns what index nodes have against a filter that know schemas.
+func filterFits(src string, known *schemas.Snapshot) error {
+	_, err := filter.Compile(src, filter.EnvOf(known))
+	if err == nil {
+		return nil
+	}
+	detail := err.Error()
+	if bad := (*expr.Error)(nil); errors.As(err, &bad) { // without all fields that there are
+		p := bad.Problems[0]
+		detail = fmt.Sprintf("%d:%d: %s", p.Line, p.Col, p.Message)
+	}
+	return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: detail}
 }
 
 func builtInReaders() (all []reader) {

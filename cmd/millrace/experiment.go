@@ -152,6 +152,7 @@ targeting, and is old with the next change.`,
 type trial struct {
 	*experiments.Store
 	cluster *cluster.Client
+	feeds   *cluster.Artefacts
 	trails  *experiments.Trails
 	out     io.Writer
 }
@@ -159,27 +160,31 @@ type trial struct {
 // experimentOn makes a command that runs on a cluster.
 func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) error) *cobra.Command {
 	onCluster(c, func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error {
-		documents, err := cl.Artefacts(ctx, experiments.Kind)
+		t, err := openTrial(ctx, cm, cl, c.OutOrStdout())
 		if err != nil {
 			return err
 		}
-		feeds, err := cl.Artefacts(ctx, broker.FeedsKind)
-		if err != nil {
-			return err
-		}
-		note(c, documents, feeds)
-		known, err := newReferred(ctx, &feedStore{cm, cl, feeds})
-		if err != nil {
-			return err
-		}
-		trails, err := experiments.OpenTrails(ctx, cl)
-		if err != nil {
-			return err
-		}
-		t := &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, cl, trails, c.OutOrStdout()}
+		note(c, t.Documents, t.feeds)
 		return withWay(run(ctx, t, args), experimentWays)
 	})
 	return c
+}
+
+func openTrial(ctx context.Context, cm *Common, cl *cluster.Client, out io.Writer) (*trial, error) {
+	documents, err := cl.Artefacts(ctx, experiments.Kind)
+	if err != nil {
+		return nil, err
+	}
+	feeds, err := cl.Artefacts(ctx, broker.FeedsKind)
+	if err != nil {
+		return nil, err
+	}
+	known, err := newReferred(ctx, &feedStore{cm, cl, feeds})
+	if err != nil {
+		return nil, err
+	}
+	trails, err := experiments.OpenTrails(ctx, cl)
+	return &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, cl, feeds, trails, out}, err
 }
 
 // referred is what documents may refer to, as the cluster has it now.
@@ -238,16 +243,20 @@ func (k *referred) CheckFilter(src string) error {
 // CheckWeights looks into the version that serves.
 func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
 	if model == "" {
-		d, err := k.feeds.find(k.ctx, []string{feed})
-		if err == nil {
-			err = d.fault
-		}
-		if err != nil {
+		var err error
+		if model, err = k.modelOf(feed); err != nil {
 			return err
 		}
-		model = d.Model
 	}
 	return servedWeighs(k.ctx, k.versions, model, set)
+}
+
+func (k *referred) modelOf(feed string) (string, error) {
+	d, err := k.feeds.find(k.ctx, []string{feed})
+	if err == nil {
+		err = d.fault
+	}
+	return d.Model, err
 }
 
 func (t *trial) define(ctx context.Context, file, name string, store bool) error {
@@ -270,6 +279,27 @@ func (t *trial) define(ctx context.Context, file, name string, store bool) error
 		fmt.Fprintf(t.out, "document %s is defined, version %s\n", name, c.Version.Version)
 	}
 	t.tell(c)
+	if store {
+		return tellFaults(ctx, t.out, t.cluster)
+	}
+	return nil
+}
+
+// tellFaults tells of experiments with a fault once something was changed: of two
+// changes at the same moment, each of which was good without the other, the later one
+// tells.
+func tellFaults(ctx context.Context, w io.Writer, cl *cluster.Client) error {
+	t, err := openTrial(ctx, nil, cl, w)
+	if err != nil {
+		return err
+	}
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, line := range faultLines(st) {
+		fmt.Fprintf(w, "note: %s\n", line)
+	}
 	return nil
 }
 
@@ -329,10 +359,30 @@ func (t *trial) list(ctx context.Context) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
-		fmt.Fprintf(t.out, "document %s is left out: %v\n", name, st.Faults[name])
+	for _, line := range faultLines(st) {
+		fmt.Fprintln(t.out, line)
 	}
 	return nil
+}
+
+// faultLines says of each document with a fault what brokers make of it, and the way
+// out.
+func faultLines(st *experiments.State) (lines []string) {
+	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
+		if _, is := st.LeftOut(name); is {
+			lines = append(lines, fmt.Sprintf("document %s is left out: %v; %s", name, st.Faults[name], experiments.WayBack(name)))
+		}
+	}
+	for _, d := range st.Set.Experiments() {
+		if d.Unfit != "" {
+			lines = append(lines, unfitLine(&d))
+		}
+	}
+	return lines
+}
+
+func unfitLine(d *experiment.Defined) string {
+	return fmt.Sprintf("experiment %s, %s, has a fault, and brokers give nobody a variant of it: %s; mend that, or stop it: millrace experiment stop %s", d.Experiment.Name, d.Experiment.State, d.Unfit, d.Experiment.Name)
 }
 
 func (t *trial) show(ctx context.Context, name string) error {
@@ -350,6 +400,9 @@ func (t *trial) show(ctx context.Context, name string) error {
 	}
 	fmt.Fprintf(t.out, "# document %s, version %s\n", d.Document, st.Versions[d.Document].Version)
 	fmt.Fprintf(t.out, "# %s: checksum %s; %d of %d slots assign\n", name, d.Checksum, n, slot.Count)
+	if d.Unfit != "" {
+		fmt.Fprintf(t.out, "# %s\n", unfitLine(&d))
+	}
 	_, err = t.out.Write(st.Texts[d.Document])
 	return err
 }
@@ -435,7 +488,16 @@ func (t *trial) drop(ctx context.Context, name string, meant meant) error {
 	fmt.Fprintf(t.out, "document %s would be dropped, with all its versions\n", name)
 	for _, d := range before.Set.Experiments() {
 		if d.Document == name {
-			fmt.Fprintf(t.out, "experiment %s, %s, goes with what was decided about it\n", d.Experiment.Name, d.Experiment.State)
+			tellGone(t.out, &d.Experiment)
+		}
+	}
+	if left, is := before.LeftOut(name); is {
+		fmt.Fprintf(t.out, "it is left out by brokers that have started since, and goes on as it last was good on others: %v\n", before.Faults[name])
+		if len(left) == 0 {
+			fmt.Fprintln(t.out, "which experiments it has cannot be read")
+		}
+		for i := range left {
+			tellGone(t.out, &left[i])
 		}
 	}
 	if ok, err := meant(); !ok {
@@ -453,10 +515,16 @@ func (t *trial) drop(ctx context.Context, name string, meant meant) error {
 	for _, d := range st.Set.Experiments() {
 		names = append(names, d.Experiment.Name)
 	}
-	if len(st.Faults) > 0 {
-		return nil // whose experiments are not known
+	for document := range st.Faults {
+		if _, is := st.LeftOut(document); is {
+			return nil // whose experiments are not all known
+		}
 	}
 	return t.trails.Keep(ctx, names)
+}
+
+func tellGone(w io.Writer, e *experiment.Experiment) {
+	fmt.Fprintf(w, "experiment %s, %s, goes with what was decided about it\n", e.Name, e.State)
 }
 
 // experimentsUsing returns the experiments that need something that is to be

@@ -92,6 +92,9 @@ func (t *trial) status(ctx context.Context, name string, q *statusQuery) error {
 		return err
 	}
 	fmt.Fprintf(t.out, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, of.Experiment.State, float64(of.Experiment.Share)/100, of.Document, st.Versions[of.Document].Version)
+	if of.Unfit != "" {
+		fmt.Fprintln(t.out, unfitLine(&of))
+	}
 	if err := printReport(t.out, &r, q.alpha); err != nil {
 		return err
 	}

@@ -139,7 +139,7 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 	}
 	defer done()
 	if f, err := broker.ParseFeed(file); err == nil {
-		if err := s.keepsWeights(ctx, f.Name, f.Model); err != nil {
+		if err := s.keeps(ctx, change{feed: f.Name, to: &f}); err != nil {
 			return fmt.Errorf("%s: %w", args[0], err)
 		}
 	}
@@ -160,7 +160,7 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 	for _, id := range d.Unheard {
 		fmt.Fprintf(w, "index node %s could not be asked whether it takes the filter\n", id)
 	}
-	return nil
+	return s.showExperiments(ctx, w, d.Feed.Name)
 }
 
 // definition is a feed and where it is from.
@@ -362,10 +362,7 @@ func feedHistory(ctx context.Context, w io.Writer, s *feedStore, args []string) 
 }
 
 func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant meant) error {
-	if err := s.keepsWeightsBack(ctx, name); err != nil {
-		return err
-	}
-	d, v, err := s.showRollback(ctx, w, name)
+	v, err := s.showRollback(ctx, w, name)
 	if err != nil {
 		return err
 	}
@@ -376,34 +373,34 @@ func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, m
 		return err
 	}
 	fmt.Fprintf(w, "feed %s is as it was before, version %s\n", v.Name, v.Version)
-	if d.fault != nil {
-		return fmt.Errorf("it serves, and has a fault by now: %w", d.fault)
-	}
 	return nil
 }
 
 // showRollback shows what a rollback of a feed would change, and for which
-// experiments.
-func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string) (d definition, v cluster.Version, err error) {
+// experiments. It refuses one to what could not be defined now.
+func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string) (v cluster.Version, err error) {
 	if v, err = s.versions.RollsBackTo(ctx, name); err != nil {
-		return d, v, err
+		return v, err
 	}
 	now, _ := s.versions.Served(name)
-	d = s.read(ctx, v)
+	fmt.Fprintf(w, "feed %s: from version %s back to %s\n", name, now.Version, v.Version)
+	writeDiff(w, s.meaning(ctx, now), s.meaning(ctx, v))
+	if err := s.showExperiments(ctx, w, name); err != nil {
+		return v, err
+	}
+	d := s.read(ctx, v)
 	if d.fault == nil {
 		checks, done, err := s.checks(ctx)
 		if err != nil {
-			return d, v, err
+			return v, err
 		}
 		defer done()
 		_, d.fault = broker.CheckFeed(ctx, d.Feed, checks)
 	}
-	fmt.Fprintf(w, "feed %s: from version %s back to %s\n", name, now.Version, v.Version)
-	writeDiff(w, s.meaning(ctx, now), s.meaning(ctx, v))
 	if d.fault != nil {
-		fmt.Fprintf(w, "version %s has a fault by now: %v\n", v.Version, d.fault)
+		return v, fmt.Errorf("version %s of feed %s has a fault by now, and version %s serves on: %w", v.Version, name, now.Version, d.fault)
 	}
-	return d, v, s.showExperiments(ctx, w, name)
+	return v, s.keeps(ctx, change{feed: name, to: &d.Feed})
 }
 
 // showExperiments tells which experiments lean on a feed.
@@ -431,16 +428,7 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant
 		return fmt.Errorf("the cluster has no definition of %q; see millrace feed list", name)
 	}
 	covers := slices.IndexFunc(broker.BuiltIn(), func(f broker.Feed) bool { return f.Name == name })
-	if covers < 0 {
-		using, err := experimentsUsing(ctx, s.cluster, func(s *experiment.Set) []string { return s.UsesFeed(name) })
-		if err != nil {
-			return err
-		}
-		if len(using) > 0 {
-			return fmt.Errorf("%w: feed %s is in use by %v", cluster.ErrInUse, name, using)
-		}
-	}
-	if err := s.keepsWeightsWithout(ctx, name); err != nil {
+	if err := s.keepsWithout(ctx, name); err != nil {
 		return err
 	}
 	if err := s.showDrop(ctx, w, name, covers); err != nil {

@@ -205,7 +205,7 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 	case hold != "" && !p.serve:
 		fmt.Fprintf(r.out, "%s is published and does not serve: %s; add --serve to let it serve all the same\n", v, hold)
 	default:
-		if err := r.keepsWeights(ctx, v); err != nil {
+		if err := r.feeds.keeps(ctx, change{model: v}); err != nil {
 			return fmt.Errorf("%s is published and does not serve: %w", v, err)
 		}
 		if hold != "" {
@@ -215,6 +215,7 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 			return err
 		}
 		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
+		return tellFaults(ctx, r.out, r.feeds.cluster)
 	}
 	return nil
 }
@@ -480,9 +481,6 @@ func (r *rollout) history(ctx context.Context, name string) error {
 
 func (r *rollout) rollback(ctx context.Context, name string, meant meant) error {
 	before, _ := r.models.Served(name)
-	if err := r.keepsWeightsBack(ctx, name); err != nil {
-		return err
-	}
 	v, err := r.models.RollsBackTo(ctx, name)
 	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
 		return fmt.Errorf("no version of model %s that is still there served before %s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, name, err)
@@ -495,6 +493,9 @@ func (r *rollout) rollback(ctx context.Context, name string, meant meant) error 
 		return err
 	}
 	r.tellUnfit(v)
+	if err := r.feeds.keeps(ctx, change{model: v}); err != nil {
+		return err
+	}
 	if ok, err := meant(); !ok {
 		return err
 	}

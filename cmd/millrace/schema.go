@@ -117,14 +117,22 @@ func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
 }
 
 func schemaRetire(l *logFlags) *cobra.Command {
-	return schemaWord(l, word{show: showRetirement, give: kafka.RetireSchema, done: "retired: it shapes nothing any more"}, &cobra.Command{
+	c := &cobra.Command{
 		Use:   "retire FINGERPRINT",
 		Short: "Take a schema out of what shapes the records of its name",
 		Long: `A schema that was a mistake leaves columns, aliases and defaults, and schemas to
 come must read its records. This takes all that back, on every node, from one
 moment to the next, and for good. Its records stay readable, in the fields that
-other schemas of the name have. The last schema of a name stays.`,
-	})
+other schemas of the name have. The last schema of a name stays.
+
+It is refused while a feed, a model that serves or an experiment that has not
+stopped reads what no schema would have then: it names them.`,
+	}
+	cm := clusterFlagsOf(c.Flags())
+	show := func(ctx context.Context, w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
+		return showRetirement(ctx, w, cm, log, known, fp)
+	}
+	return schemaWord(l, word{show: show, give: kafka.RetireSchema, done: "retired: it shapes nothing any more"}, c)
 }
 
 func schemaRefuse(l *logFlags) *cobra.Command {
@@ -140,7 +148,7 @@ fingerprint, now and later, and for good. A schema of it is refused from then on
 // word is what an operator says about a fingerprint to everyone, for good.
 type word struct {
 	// show says what it would do, or why it cannot be said.
-	show func(w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error
+	show func(ctx context.Context, w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error
 	give func(ctx context.Context, at kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error
 	done string
 }
@@ -156,7 +164,7 @@ func schemaWord(l *logFlags, say word, c *cobra.Command) *cobra.Command {
 		ctx, cancel := l.bound(c.Context())
 		defer cancel()
 		err = l.withSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
-			return say.show(c.OutOrStdout(), log, known, fp)
+			return say.show(ctx, c.OutOrStdout(), log, known, fp)
 		})
 		if err != nil {
 			return err
@@ -176,7 +184,7 @@ func schemaWord(l *logFlags, say word, c *cobra.Command) *cobra.Command {
 	return c
 }
 
-func showRetirement(w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
+func showRetirement(ctx context.Context, w io.Writer, cm *Common, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
 	if err := log.MayRetire(fp); err != nil {
 		return err
 	}
@@ -199,10 +207,10 @@ func showRetirement(w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, 
 	if len(gone) > 0 {
 		fmt.Fprintf(w, "fields that no schema has then: %s\n", strings.Join(gone, ", "))
 	}
-	return nil
+	return cm.keepsReaders(ctx, known, after)
 }
 
-func showRefusal(w io.Writer, log *kafka.SchemaLog, _ *schemas.Snapshot, fp millrace.Fingerprint) error {
+func showRefusal(_ context.Context, w io.Writer, log *kafka.SchemaLog, _ *schemas.Snapshot, fp millrace.Fingerprint) error {
 	if err := log.MayRefuse(fp); err != nil {
 		return err
 	}

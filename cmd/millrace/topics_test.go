@@ -71,6 +71,7 @@ func TestSchemaCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	etcd := newStage(t, "n1").etcd[0]
 	again := longer.Fingerprint().String()
 	const never = "0123456789abcdef"
 	for _, step := range []struct {
@@ -83,8 +84,9 @@ func TestSchemaCommand(t *testing.T) {
 		{args: []string{"refuse", "--apply", "--yes", schemas.Note().Fingerprint().String()}, err: "is known"},
 		{args: []string{"refuse", "--apply", "--yes", never}, out: []string{never + " is given up"}},
 		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  known", again + "  " + longer.Name() + "  known", never, "refused  " + whoami() + "  20"}},
-		{args: []string{"retire", again}, out: []string{"would shape nothing any more; 1 others of the name do", "fields that no schema has then: more"}},
-		{args: []string{"retire", "--apply", "--yes", again}, out: []string{again + " is retired"}},
+		{args: []string{"retire", again, "--etcd", "127.0.0.1:1", "--wait", "1s"}, out: []string{"fields that no schema has then: more"}, err: "etcd: which feeds, models and experiments read the schema cannot be asked"},
+		{args: []string{"retire", again, "--etcd", etcd, "--cluster", "test"}, out: []string{"would shape nothing any more; 1 others of the name do", "fields that no schema has then: more"}},
+		{args: []string{"retire", "--apply", "--yes", again, "--etcd", etcd, "--cluster", "test"}, out: []string{again + " is retired"}},
 		{args: []string{"retire", "--apply", "--yes", schemas.Note().Fingerprint().String()}, err: "no other schema of millrace.Note"},
 		{args: []string{"list"}, out: []string{again + "  " + longer.Name() + "  retired  " + whoami() + "  20"}},
 	} {

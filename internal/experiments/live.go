@@ -35,8 +35,9 @@ type Known interface {
 }
 
 const (
-	readTime   = 5 * time.Second // for one document
-	retryAfter = 5 * time.Second // what could not be read, or was at fault
+	readTime   = 5 * time.Second  // for one document
+	retryAfter = 5 * time.Second  // what could not be read, or was at fault
+	lookAgain  = 10 * time.Second // at what documents refer to, which may change unheard
 	takeEvery  = 100 * time.Millisecond
 
 	// maxDocuments bounds those of a cluster, and maxPasses how often what is at
@@ -88,13 +89,13 @@ func (l *Live) Close() {
 // Current returns the definitions that assign now.
 func (l *Live) Current() *experiment.Set { return l.set.Load() }
 
-// Faults says of each document that is not taken over why; it is as it last was
-// good, or left out.
+// Faults says of each document why it is not taken over, so that it is as it last
+// was good, or left out; or which of its experiments give nobody a variant.
 func (l *Live) Faults() map[string]string { return *l.faults.Load() }
 
 func (l *Live) follow(ctx context.Context, changed, refers <-chan struct{}) {
 	for {
-		var again <-chan time.Time
+		again := time.After(lookAgain)
 		if len(l.Faults()) > 0 {
 			again = time.After(retryAfter)
 		}
@@ -151,7 +152,7 @@ func (l *Live) take(ctx context.Context) {
 	set := l.compile(next, faults)
 	for name, fault := range faults {
 		if l.Faults()[name] != fault {
-			l.log.Error("a document of experiments is not taken over", "document", name, "last_good", next[name].version.Version, "err", fault)
+			l.log.Error("a document of experiments has a fault", "document", name, "last_good", next[name].version.Version, "err", fault)
 		}
 	}
 	l.taken = next
@@ -172,11 +173,17 @@ func (l *Live) read(ctx context.Context, v cluster.Version) (experiment.Document
 }
 
 // compile makes a set of documents. One at fault is replaced by what it last
-// was, or else taken out of docs and told among the faults.
+// was, or else taken out of docs and told among the faults. Of one with experiments
+// that do not fit what is known, the others go on; it is told, too.
 func (l *Live) compile(docs map[string]good, faults map[string]string) *experiment.Set {
 	for range maxPasses {
-		set, err := experiment.Compile(inOrder(docs), l.known)
+		set, err := experiment.Serve(inOrder(docs), l.known)
 		if err == nil {
+			if unfit := set.Unfit(); unfit != nil {
+				for _, d := range unfit.Documents {
+					faults[d.Name] = d.Error.Error()
+				}
+			}
 			return set
 		}
 		var at *experiment.Error

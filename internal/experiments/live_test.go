@@ -232,3 +232,39 @@ experiments: [{name: e%d, layer: c%d, feeds: [f], state: draft, slots: [0-9], sh
 		}
 	})
 }
+
+// Of a document of which one experiment does not fit any more the others go on, and
+// its slots stay its own. What changes unheard is looked at again.
+func TestLiveTellsOfUnfitExperiments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src, known := newSource(), newWorld("m")
+		var logged strings.Builder
+		src.serve("a", `
+layers: [{name: l, salt: s, unit: viewer}]
+experiments:
+  - {name: a, layer: l, feeds: [f], state: running, slots: [1-9999], share: 10000, variants: [{name: v, weight: 10000, set: {model: m}}]}
+  - {name: other, layer: l, feeds: [f], state: draft, slots: [0], share: 0, variants: [{name: w, weight: 10000, set: {limit: 7}}], forced: {"member:1": w}}
+`)
+		l := Follow(src, known, slog.New(slog.NewTextHandler(&logged, nil)))
+		defer l.Close()
+		others := func() int {
+			return len(l.Current().Assign("f", &millrace.Viewer{ID: "member:2"}).Experiments)
+		}
+		if got := l.Faults(); len(got) > 0 || others() != 1 {
+			t.Fatal(got, others())
+		}
+		known.models = nil // nothing rings
+		time.Sleep(lookAgain + time.Second)
+		if got := dealt(l); got != `other{"limit":7}` || others() != 0 || !strings.Contains(l.Faults()["a"], "no model m serves") {
+			t.Errorf("%s, %v", got, l.Faults())
+		}
+		if !strings.Contains(logged.String(), "has a fault") || !strings.Contains(logged.String(), "document=a") {
+			t.Errorf("the log says %q", logged.String())
+		}
+		known.models = []string{"m"}
+		time.Sleep(retryAfter + time.Second)
+		if len(l.Faults()) > 0 {
+			t.Error(l.Faults())
+		}
+	})
+}

@@ -32,9 +32,10 @@ type State struct {
 	Set      *experiment.Set
 	Versions map[string]cluster.Version
 	Texts    map[string][]byte
-	Faults   map[string]error // why documents are not in the set
+	Faults   map[string]error // of documents: why all of one is left out of the set, or what of it gives nobody a variant
 
-	docs     map[string]good // that are
+	docs     map[string]good                // that are in the set
+	left     map[string]experiment.Document // that are left out, as far as they could be read
 	revision int64
 }
 
@@ -50,7 +51,7 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 	if err := s.Documents.Settle(ctx); err != nil {
 		return nil, err
 	}
-	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}}
+	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}}
 	st.Versions = s.Documents.Serving()
 	for name, v := range st.Versions {
 		body, err := s.Documents.Body(ctx, v)
@@ -60,14 +61,19 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 		st.Texts[name] = body
 		d, err := experiment.Parse(name, body)
 		if err != nil {
-			st.Faults[name] = err
+			st.Faults[name], st.left[name] = err, d
 			continue
 		}
 		st.docs[name] = good{v, d}
 	}
 	for {
 		var err error
-		if st.Set, err = experiment.Compile(inOrder(st.docs), s.Known); err == nil {
+		if st.Set, err = experiment.Serve(inOrder(st.docs), s.Known); err == nil {
+			if unfit := st.Set.Unfit(); unfit != nil {
+				for _, d := range unfit.Documents {
+					st.Faults[d.Name] = d.Error
+				}
+			}
 			return st, nil
 		}
 		var at *experiment.Error
@@ -75,10 +81,17 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 			return nil, err
 		}
 		for _, d := range at.Documents {
-			st.Faults[d.Name] = d.Error
+			st.Faults[d.Name], st.left[d.Name] = d.Error, st.docs[d.Name].doc
 			delete(st.docs, d.Name)
 		}
 	}
+}
+
+// LeftOut returns the experiments of a document that is left out of the set, as far
+// as it could be read, and whether it is.
+func (st *State) LeftOut(document string) (all []experiment.Experiment, is bool) {
+	d, is := st.left[document]
+	return d.Experiments, is
 }
 
 // Find returns an experiment of the set.
@@ -94,10 +107,21 @@ func (st *State) Find(name string) (experiment.Defined, error) {
 	if len(names) == 0 {
 		e.WayOut = "define one first"
 	}
-	for _, document := range slices.Sorted(maps.Keys(st.Faults)) {
-		e.WayOut += fmt.Sprintf("; document %s has a fault and is not looked at", document)
+	for _, document := range slices.Sorted(maps.Keys(st.left)) {
+		stands := slices.ContainsFunc(st.left[document].Experiments, func(x experiment.Experiment) bool { return x.Name == name })
+		if stands {
+			e.Detail, e.WayOut = fmt.Sprintf("experiment %s stands in document %s, which is left out: %v", name, document, st.Faults[document]), ""
+		}
+		if stands || len(st.left[document].Experiments) == 0 {
+			e.WayOut = strings.TrimPrefix(e.WayOut+"; "+WayBack(document), "; ")
+		}
 	}
 	return experiment.Defined{}, e
+}
+
+// WayBack says how to get a document back that is left out.
+func WayBack(document string) string {
+	return fmt.Sprintf("mend document %s, or give its experiments state: stopped, and let millrace experiment define put it in place; or take it out with millrace experiment drop %s", document, document)
 }
 
 var documentName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
@@ -108,11 +132,15 @@ func (s *Store) Check(ctx context.Context, name string, src []byte) (Changed, er
 	if err != nil {
 		return Changed{}, err
 	}
-	return s.check(st, name, src)
+	return s.check(st, name, src, experiment.Admit)
 }
 
+// compiler is [experiment.Admit]; or [experiment.Serve] where nobody is given a
+// variant who had none, so that what does not fit can be ended.
+type compiler func([]experiment.Document, experiment.Known) (*experiment.Set, error)
+
 // check holds a document against all others as they were read.
-func (s *Store) check(st *State, name string, src []byte) (Changed, error) {
+func (s *Store) check(st *State, name string, src []byte, compile compiler) (Changed, error) {
 	if !documentName.MatchString(name) {
 		return Changed{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%.100q is no name of a document", name), WayOut: "choose one of a letter, then up to 62 letters, digits, '_', '.' and '-'"}
 	}
@@ -123,7 +151,7 @@ func (s *Store) check(st *State, name string, src []byte) (Changed, error) {
 	if _, there := st.Versions[name]; !there && len(st.Versions) >= maxDocuments {
 		return Changed{}, &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "name", Detail: fmt.Sprintf("there are %d documents already", len(st.Versions)), WayOut: "put it into one of them, or drop those whose experiments have stopped"}
 	}
-	next, err := experiment.Compile(append(st.but(name), doc), s.Known) // the new one last: what it contradicts is not at fault
+	next, err := compile(append(st.but(name), doc), s.Known) // the new one last: what it contradicts is not at fault
 	if err != nil {
 		return Changed{}, err
 	}
@@ -146,30 +174,34 @@ const maxTries = 30
 // Define checks a document against all others and puts it in place. Brokers
 // assign by it within a second.
 func (s *Store) Define(ctx context.Context, name string, src []byte) (c Changed, err error) {
-	return s.change(ctx, func(*State) (string, []byte, error) { return name, src, nil })
+	return s.change(ctx, func(*State) (string, []byte, compiler, error) { return name, src, experiment.Admit, nil })
 }
 
 // Steer gives an experiment another state and share, which to says by what it
 // has now; it is asked again after others have changed something. An error of
 // to changes nothing.
 func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.Experiment) (experiment.State, int, error)) (Changed, error) {
-	return s.change(ctx, func(st *State) (string, []byte, error) {
+	return s.change(ctx, func(st *State) (string, []byte, compiler, error) {
 		d, err := st.Find(name)
 		if err != nil {
-			return "", nil, err
+			return "", nil, nil, err
 		}
 		state, share, err := to(d.Experiment)
 		if err != nil {
-			return "", nil, err
+			return "", nil, nil, err
+		}
+		compile := experiment.Admit
+		if state == experiment.Paused || state == experiment.Stopped {
+			compile = experiment.Serve
 		}
 		text, err := experiment.Rewrite(st.docs[d.Document].doc, st.Texts[d.Document], name, state, share)
-		return d.Document, text, err
+		return d.Document, text, compile, err
 	})
 }
 
 // change puts in place what propose makes of all documents. It serves only if
 // what serves is still what it was made of; else propose is asked again.
-func (s *Store) change(ctx context.Context, propose func(*State) (name string, src []byte, err error)) (c Changed, err error) {
+func (s *Store) change(ctx context.Context, propose func(*State) (name string, src []byte, compile compiler, err error)) (c Changed, err error) {
 	for i := range maxTries {
 		if i > 0 { // not again at the same time as the others
 			time.Sleep(rand.N(50 * time.Millisecond))
@@ -178,11 +210,11 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		if err != nil {
 			return c, err
 		}
-		name, src, err := propose(st)
+		name, src, compile, err := propose(st)
 		if err != nil {
 			return c, err
 		}
-		if c, err = s.check(st, name, src); err != nil {
+		if c, err = s.check(st, name, src, compile); err != nil {
 			return c, err
 		}
 		if c.Version, c.Fresh, err = s.Documents.Publish(ctx, name, "", src, s.Who); err != nil {
@@ -214,7 +246,7 @@ func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 	if len(s.Documents.All()[name]) == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: fmt.Sprintf("there is no document %.100q", name), WayOut: "see millrace experiment list"}
 	}
-	next, err := experiment.Compile(st.but(name), s.Known)
+	next, err := experiment.Serve(st.but(name), s.Known)
 	if err != nil {
 		return nil, err
 	}

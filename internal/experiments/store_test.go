@@ -188,3 +188,93 @@ func TestPausedBesideARamp(t *testing.T) {
 		}
 	}
 }
+
+// without knows no model, and all else.
+type without struct{ anything }
+
+func (without) HasModel(string) bool { return false }
+
+// An experiment that does not fit any more is found, ends by its command, and keeps
+// its slots until then.
+func TestAnUnfitExperimentIsSteered(t *testing.T) {
+	s := stores(t, 1)[0]
+	running := strings.NewReplacer("draft", "running", "{name: v, weight: 10000}", "{name: v, weight: 10000, set: {model: m}}").Replace(document(true, "e", 0, 999))
+	if _, err := s.Define(t.Context(), "d", []byte(running)); err != nil {
+		t.Fatal(err)
+	}
+	s.Known = without{}
+	st, err := s.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := st.Find("e")
+	if _, left := st.LeftOut("d"); err != nil || left || !strings.Contains(d.Unfit, "no model m serves") || !strings.Contains(fmt.Sprint(st.Faults["d"]), "no model m serves") {
+		t.Errorf("%v, %v, %+v, %v", err, left, d, st.Faults)
+	}
+	if _, err := s.Define(t.Context(), "taker", []byte(document(false, "taker", 900, 1100))); err == nil || !strings.Contains(err.Error(), "experiment e in d has slots 900-999 of layer l") {
+		t.Errorf("its slots: %v", err)
+	}
+	if err := s.Drop(t.Context(), "d"); err == nil || !strings.Contains(err.Error(), "experiment e is running") {
+		t.Errorf("drop: %v", err)
+	}
+	if _, err := s.Define(t.Context(), "beside", []byte(document(false, "beside", 1000, 1100))); err != nil {
+		t.Errorf("other slots: %v", err)
+	}
+	if _, err := s.Define(t.Context(), "d", []byte(running+"# again\n")); err == nil || !strings.Contains(err.Error(), "no model m serves") {
+		t.Errorf("it is defined again: %v", err)
+	}
+	for _, step := range []struct {
+		state experiment.State
+		fault string
+	}{{experiment.Paused, ""}, {experiment.Running, "no model m serves"}, {experiment.Stopped, ""}} {
+		if _, err := s.Steer(t.Context(), "e", to(step.state, -1)); step.fault == "" && err != nil || step.fault != "" && (err == nil || !strings.Contains(err.Error(), step.fault)) {
+			t.Errorf("%s: %v, want %q", step.state, err, step.fault)
+		}
+	}
+	if st, err := s.Read(t.Context()); err != nil || len(st.Faults) > 0 {
+		t.Errorf("%v, %v", err, st.Faults)
+	}
+}
+
+// A document that cannot be taken into the set is found all the same, as far as it
+// can be read, with the ways out.
+func TestALeftOutDocumentIsTold(t *testing.T) {
+	s := stores(t, 1)[0]
+	put := func(name, text string) {
+		t.Helper()
+		v, _, err := s.Documents.Publish(t.Context(), name, "", []byte(text), "somebody")
+		if err == nil {
+			err = s.Documents.Serve(t.Context(), v, nil, "somebody")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("a", document(true, "e", 0, 999))
+	put("b", strings.Replace(document(false, "twin", 500, 1999), "draft", "running", 1))
+	put("c", strings.Replace(document(false, "odd", 3000, 3999), "state: draft", "state: asleep", 1))
+	put("d", "experiments: {")
+	st, err := s.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const drop = "; or take it out with millrace experiment drop "
+	for name, want := range map[string][]string{
+		"twin":   {"experiment twin stands in document b, which is left out: ", "experiment e in a has slots 500-999", "state: stopped", drop + "b"},
+		"odd":    {"experiment odd stands in document c, which is left out: ", `"asleep" is no state`, drop + "c"},
+		"nosuch": {`there is no experiment "nosuch"`, drop + "d"},
+	} {
+		_, err := st.Find(name)
+		for _, part := range want {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v, which lacks %q", name, err, part)
+			}
+		}
+	}
+	if left, is := st.LeftOut("b"); !is || len(left) != 1 || left[0].State != experiment.Running {
+		t.Errorf("%v, %+v", is, left)
+	}
+	if err := s.Drop(t.Context(), "b"); err != nil {
+		t.Error(err)
+	}
+}

@@ -86,9 +86,9 @@ func (s *Set) Has(feed string) bool { return s.feeds[feed] != nil }
 
 // Again returns a variant that was dealt by an earlier set, as this one has it:
 // as long as an experiment is defined and not a draft, what its variants set does
-// not change. False: it is not there.
+// not change. False: it is not there, or does not fit any more.
 func (s *Set) Again(experiment, variant string) (Assigned, bool) {
-	if e := s.experiment(experiment); e != nil {
+	if e := s.experiment(experiment); e != nil && e.unfit == "" {
 		for _, a := range e.assigned {
 			if a.Variant == variant {
 				return a, true

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/slot"
 )
 
@@ -193,6 +194,40 @@ func (s *Sets) check(f *faults, path string) {
 	}
 	if s.Limit < 0 || s.Limit > maxLimit {
 		f.addf(path+".limit", "leave it out for the feed's", "%d is not between 1 and %d", s.Limit, maxLimit)
+	}
+}
+
+// checkMeant refuses what stands in a variant and sets nothing, which nobody means:
+// null, no weights, a limit of 0. A document that was put in place before keeps what
+// it has.
+func (d *Document) checkMeant(f *faults) {
+	const leaveOut = "write what it sets, or leave it out"
+	for i := range d.Experiments {
+		for j := range d.Experiments[i].Variants {
+			path := fmt.Sprintf("experiments[%d].variants[%d].set", i, j)
+			n := d.root
+			for rest := path; n != nil && rest != ""; {
+				var step string
+				step, rest = cutStep(rest)
+				n = child(n, step)
+			}
+			if n == nil {
+				continue // the control, or it was not read from YAML
+			}
+			set := &d.Experiments[i].Variants[j].Set
+			for _, x := range n.Entries {
+				switch {
+				case x.Value.Kind == document.Null, x.Key == "limit" && set.Limit == 0, x.Key == "weights" && len(set.Weights) == 0:
+					f.addf(path+"."+x.Key, leaveOut, "it sets nothing")
+				case x.Key == "weights":
+					for _, w := range x.Value.Entries {
+						if w.Value.Kind == document.Null {
+							f.addf(path+".weights", "write a number, such as 0", "%.100q has none", w.Key)
+						}
+					}
+				}
+			}
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ type Set struct {
 	layers      []*layer    // by name
 	experiments []*compiled // by name
 	feeds       map[string]*feed
+	misfits     []*faults // of each document, what is known against it
 }
 
 // layer is a [Layer] as units are dealt by it.
@@ -61,6 +62,7 @@ type compiled struct {
 	prefix   slot.Prefix
 	checksum string
 	assigned []Assigned // of each arm, by chance
+	unfit    string     // what is known against it, so that nobody gets a variant; "" for nothing
 }
 
 // feed is what deals to a feed.
@@ -80,12 +82,32 @@ type place struct {
 // reports all that is wrong at once, as an [Error]. Of two definitions that
 // contradict each other the one in the later document is at fault. Known may be
 // nil: then feeds, models and filters are not looked at.
-func Compile(docs []Document, known Known) (*Set, error) {
-	c := compiler{Set: &Set{docs: slices.Clone(docs), feeds: map[string]*feed{}}, known: known, layersByName: map[string]*layer{}, byName: map[string]*compiled{}}
+func Compile(docs []Document, known Known) (*Set, error) { return compileAll(docs, 0, known) }
+
+// Serve is Compile of documents that were put in place before. What they refer to
+// may have changed since: an experiment that does not fit keeps its slots and is
+// one of the set, but gives nobody a variant, and [Set.Unfit] tells of it.
+func Serve(docs []Document, known Known) (*Set, error) { return compileAll(docs, len(docs), known) }
+
+// Admit is Serve of documents of which the last is about to be put in place: of
+// that one all that is wrong is refused.
+func Admit(docs []Document, known Known) (*Set, error) { return compileAll(docs, len(docs)-1, known) }
+
+// Unfit returns the documents with experiments that do not fit what is known, nil
+// for none.
+func (s *Set) Unfit() *Error { return errorOf(s.misfits) }
+
+// compileAll compiles documents, of which the first were put in place before.
+func compileAll(docs []Document, served int, known Known) (*Set, error) {
+	c := compiler{Set: &Set{docs: slices.Clone(docs), feeds: map[string]*feed{}}, known: known, served: served, layersByName: map[string]*layer{}, byName: map[string]*compiled{}}
 	for i := range docs {
 		f := &faults{name: docs[i].Name, root: docs[i].root}
 		docs[i].check(f)
+		if i >= served {
+			docs[i].checkMeant(f)
+		}
 		c.faults = append(c.faults, f)
+		c.misfits = append(c.misfits, &faults{name: f.name, root: f.root})
 	}
 	if err := c.error(); err != nil {
 		return nil, err
@@ -108,6 +130,7 @@ func Compile(docs []Document, known Known) (*Set, error) {
 type compiler struct {
 	*Set
 	known        Known
+	served       int       // how many documents were put in place before
 	faults       []*faults // of each document
 	layersByName map[string]*layer
 	byName       map[string]*compiled
@@ -129,8 +152,15 @@ type setter struct {
 type forces struct{ feed, unit string }
 
 func (c *compiler) error() error {
+	if e := errorOf(c.faults); e != nil {
+		return e
+	}
+	return nil
+}
+
+func errorOf(all []*faults) *Error {
 	e := &Error{}
-	for _, f := range c.faults {
+	for _, f := range all {
 		if len(f.all) > 0 {
 			e.Documents = append(e.Documents, Faulty{f.name, f.error()})
 		}
@@ -357,7 +387,11 @@ func (c *compiler) checkParameters(e *compiled) {
 					c.setters[setter{name, parameter}] = e
 				case first.layer != e.layer && !told[parameter]:
 					told[parameter] = true
-					c.faultf(e.at, ".variants", "put both into one layer, where they exclude each other",
+					wayOut := "put both into one layer, where they exclude each other"
+					if (first.layer.kind == ofEntity) != (e.layer.kind == ofEntity) { // a viewer's cannot be an entity's
+						wayOut = "stop that one first, or leave it out of one"
+					}
+					c.faultf(e.at, ".variants", wayOut,
 						"%s of feed %s is set by experiment %s of layer %s%s too", parameter, name, first.Name, first.Layer, c.in(first.at))
 				}
 			}
@@ -530,44 +564,19 @@ func (c *compiler) checkDrafts(e *compiled) {
 	}
 }
 
+// checkKnown holds an experiment against what is known. In a document that is
+// there already a fault does not stand in the way of the others.
 func (c *compiler) checkKnown(e *compiled) {
-	for i, name := range e.Feeds {
-		if !c.known.HasFeed(name) {
-			c.faultf(e.at, fmt.Sprintf(".feeds[%d]", i), "define it first", "there is no feed %s", name)
-		}
-		if !c.known.IsPrivate(name) {
-			continue
-		}
-		for j := range e.Variants {
-			for _, p := range e.Variants[j].Set.parameters() {
-				if p == OfFilter || p == OfWindow || p == OfTypes {
-					c.faultf(e.at, fmt.Sprintf(".variants[%d].set.%s", j, p), "leave it out, or the feed", "feed %s is private, and this could show what it drops", name)
-				}
-			}
+	served := e.at.doc < c.served
+	for _, m := range e.misfits(c.known) {
+		switch {
+		case !served:
+			c.misfit(c.faults[e.at.doc], e, m)
+		case !m.unasked():
+			c.misfit(c.misfits[e.at.doc], e, m)
+			e.unfit = cmp.Or(e.unfit, m.String())
 		}
 	}
-	for i, v := range e.Variants {
-		at := fmt.Sprintf(".variants[%d].set", i)
-		for _, m := range v.Set.models() {
-			if !c.known.HasModel(m) {
-				c.faultf(e.at, at, "push it first", "no model %s serves", m)
-			}
-		}
-		c.checkWeights(e, &v.Set, at)
-		if v.Set.Filter != nil && *v.Set.Filter != "" {
-			if err := c.known.CheckFilter(*v.Set.Filter); err != nil {
-				c.faultf(e.at, at+".filter", "", "%v", err)
-			}
-		}
-	}
-}
-
-// models returns the models that rank instead of the feed's.
-func (s *Sets) models() []string {
-	if s.Model != "" {
-		return []string{s.Model}
-	}
-	return s.Interleave
 }
 
 // deal prepares what assigning looks up.
@@ -584,7 +593,7 @@ func (c *compiler) deal() {
 		}
 	}
 	for i, e := range c.experiments {
-		if e.State != Running && (e.State != Draft || len(e.Forced) == 0) {
+		if e.unfit != "" || e.State != Running && (e.State != Draft || len(e.Forced) == 0) {
 			continue
 		}
 		for _, name := range e.Feeds {

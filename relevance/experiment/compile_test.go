@@ -51,6 +51,7 @@ func TestContradictions(t *testing.T) {
 		{"same salt", second, "density-1", "ranking-2026", "line 3, column 27: layers[0].salt: layer ranking has it too, so that the two would not be independent; choose another one"},
 		{"same layer", second, "name: density", "name: ranking", "line 3, column 12: layers[0].name: there is a layer ranking already in a"},
 		{"same parameter", second, "cap_per_entity: 1", "limit: 1", "line 12, column 7: experiments[0].variants: limit of feed home is set by experiment fresher of layer ranking in a too; put both into one layer, where they exclude each other"},
+		{"of an entity", replace(second, "attribute country", "entity"), "filter: record.likes > 1", "model: m", "the model of feed home is set by experiment fresher of layer ranking in a too; stop that one first, or leave it out of one"},
 		{"weights of a model", second, "cap_per_entity: 1", "weights: {likes: 1}", "the model of feed home is set by experiment fresher"},
 		{"two models", second, "cap_per_entity: 1", "interleave: [a, b]", "the model of feed home is set by experiment fresher"},
 	} {
@@ -75,6 +76,33 @@ func TestContradictions(t *testing.T) {
 	compile(t, shown, replace(replace(third, "4501-9499", "0-4500"), "running", "stopped"))
 	compile(t, shown, replace(replace(second, "cap_per_entity: 1", "limit: 1"), "[home]", "[recent]"))
 	compile(t, shown, replace(replace(third, "share: 10000", "share: 10000\n    forced: {alice: only}"), "[home]", "[recent]"))
+}
+
+// What stands in a variant and sets nothing is refused when it is put in place, and
+// stays where it was before.
+func TestWhatSetsNothingIsRefused(t *testing.T) {
+	const set = "set: {cap_per_entity: 1, filter: record.likes > 1}"
+	for with, want := range map[string]string{
+		"set: {weights: {claps: null, likes: 2}}":          `experiments[0].variants[1].set.weights: "claps" has none; write a number, such as 0`,
+		"set: {weights: {claps: }}":                        `set.weights: "claps" has none`,
+		"set: {weights: {}}":                               "set.weights: it sets nothing; write what it sets, or leave it out",
+		"set: {weights: null}":                             "set.weights: it sets nothing",
+		"set: {limit: 0}":                                  "set.limit: it sets nothing",
+		"set: {filter: }":                                  "set.filter: it sets nothing",
+		"set: {filter: '', window: 0s, cap_per_entity: 0}": "",
+		"set: {weights: {claps: 0}}":                       "",
+		"set: {}":                                          "",
+		"set: null":                                        "",
+	} {
+		d := parse(t, replace(second, set, with))
+		_, err := Admit([]Document{d}, nil)
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", with, err, want)
+		}
+		if _, err := Serve([]Document{d}, nil); err != nil {
+			t.Errorf("%s, that was there: %v", with, err)
+		}
+	}
 }
 
 // A layer of entities divides the entities of one answer: what is one for the

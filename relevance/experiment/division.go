@@ -54,7 +54,7 @@ func (s *Set) Redivide(all []Dealt) (d *Division, gone string) {
 	var from []dealing
 	for _, x := range all {
 		e := s.experiment(x.Experiment)
-		if e == nil || e.dealSum() != x.Sum {
+		if e == nil || e.unfit != "" || e.dealSum() != x.Sum {
 			return nil, x.Experiment
 		}
 		from = append(from, e.dealing(x.Share))

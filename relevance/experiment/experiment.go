@@ -168,13 +168,15 @@ type Known interface {
 	IsPrivate(feed string) bool
 	// CheckFilter returns why index nodes would refuse a filter, or nil.
 	CheckFilter(src string) error
-	// CheckWeights is a [Weighing] that says why index nodes would refuse.
+	// CheckWeights returns why index nodes would refuse weights, or nil. The model
+	// is that of the feed where none is named; a [millrace.Error] of the field
+	// weights says which of them it lacks.
 	CheckWeights(feed, model string, set map[string]float64) error
 }
 
 // Parse reads a document in YAML and reports all that is wrong with it by
-// itself at once, as an [Error]. Name is what errors call it. What it costs is
-// bounded whatever the file holds.
+// itself at once, as an [Error], with the document as far as it could be read. Name
+// is what errors call it. What it costs is bounded whatever the file holds.
 func Parse(name string, src []byte) (Document, error) {
 	d := Document{Name: name}
 	f := &faults{name: name}
@@ -192,10 +194,7 @@ func Parse(name string, src []byte) (Document, error) {
 		f.addf("", "begin with layers: or experiments:", "the document is empty")
 	}
 	d.check(f)
-	if err := f.orNil(); err != nil {
-		return Document{}, err
-	}
-	return d, nil
+	return d, f.orNil()
 }
 
 // Encode writes a document in YAML, as [Parse] reads it, without the comments

@@ -16,6 +16,7 @@ type Cause string
 // The causes, in the order in which they decide.
 const (
 	CauseState     Cause = "state"            // it does not assign now
+	CauseUnfit     Cause = "unfit"            // what it refers to is no longer as it needs it
 	CauseFeed      Cause = "feed"             // it does not apply to the feed
 	CauseForced    Cause = "forced"           // in, by name
 	CauseElsewhere Cause = "forced_elsewhere" // by name in another experiment of the layer
@@ -82,6 +83,8 @@ func (x *Explanation) explain(s *Set, e *compiled, feed string, v *millrace.View
 		if e.State == Draft {
 			x.Why += ", and assigns only those whom it forces"
 		}
+	case e.unfit != "":
+		x.because(CauseUnfit, "nobody gets a variant: %s", e.unfit)
 	case !slices.Contains(e.Feeds, feed):
 		x.because(CauseFeed, "it applies to %s, not to %q", strings.Join(e.Feeds, ", "), feed)
 	case by != nil && by.e == e:

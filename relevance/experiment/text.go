@@ -61,6 +61,7 @@ type Defined struct {
 	Document   string // that it stands in
 	Experiment Experiment
 	Checksum   string
+	Unfit      string // what is known against it, so that it gives nobody a variant; "" for nothing
 	// Rule is what a caller needs to deal units by itself; it has no slots
 	// unless the experiment runs.
 	Rule slot.Rule
@@ -70,13 +71,13 @@ type Defined struct {
 func (s *Set) Experiments() (all []Defined) {
 	for _, e := range s.experiments {
 		r := slot.Rule{Experiment: e.Name, Salt: e.layer.Salt, Unit: e.layer.Unit, Slots: []slot.Range{}, Arms: slices.Clone(e.arms)}
-		if e.State == Running {
+		if e.State == Running && e.unfit == "" {
 			r.Slots = append(r.Slots, e.used...)
 		}
-		if e.State == Running || e.State == Draft {
+		if e.unfit == "" && (e.State == Running || e.State == Draft) {
 			r.Forced = e.Forced
 		}
-		all = append(all, Defined{s.docs[e.at.doc].Name, e.Experiment, e.checksum, r})
+		all = append(all, Defined{s.docs[e.at.doc].Name, e.Experiment, e.checksum, e.unfit, r})
 	}
 	return all
 }

@@ -1,0 +1,117 @@
+package broker
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/weights"
+)
+
+// referred is what definitions of experiments refer to, as a broker knows it: an
+// experiment that does not fit gives nobody a variant, so that nobody is refused
+// for it. What index nodes know they are asked. One goroutine uses it at a time.
+type referred struct {
+	b     *Broker
+	asked map[string]asked // by what it was about
+	deaf  time.Time        // until then nobody is asked, since nobody answered
+}
+
+// asked is what index nodes have said.
+type asked struct {
+	refused error
+	until   time.Time // they are asked again
+}
+
+const (
+	takenFor   = 30 * time.Second // what index nodes took is not asked again
+	refusedFor = 2 * time.Second  // nor is what they refused
+	deafFor    = 30 * time.Second
+)
+
+func newReferred(b *Broker) *referred { return &referred{b: b, asked: map[string]asked{}} }
+
+// HasFeed finds a feed that is defined and not taken over, too: it may be yet, and
+// deals nothing until then.
+func (k *referred) HasFeed(name string) bool {
+	_, served := k.b.feeds.current()[name]
+	if defs := k.b.feeds.defs; !served && defs != nil {
+		_, served = defs.Serving()[name]
+	}
+	return served
+}
+
+func (k *referred) IsPrivate(name string) bool { return k.b.feeds.current()[name].Private }
+
+func (k *referred) HasModel(name string) bool {
+	if k.b.models == nil || slices.Contains(relevance.Builtin().Names(), name) {
+		return true
+	}
+	_, serves := k.b.models.Served(name)
+	return serves
+}
+
+func (k *referred) CheckFilter(src string) error {
+	if err := checkFilter(src); err != nil {
+		return &millrace.Error{Reason: millrace.ReasonFilter, Detail: err.Error()}
+	}
+	return k.ask("filter "+src, &nodev1.QueryRequest{Filter: src, Model: "recency", Types: []string{"any"}})
+}
+
+// CheckWeights asks nothing of a version that is condemned: the one that ranks in
+// its place scores by its own.
+func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
+	v := cluster.Version{Name: model}
+	if model == "" {
+		v.Name = k.b.feeds.current()[feed].Model
+	}
+	if k.b.models != nil {
+		if served, ok := k.b.models.Served(v.Name); ok {
+			v = served
+		}
+	}
+	if v.Name == "" || k.b.condemned.why(v) != "" {
+		return nil
+	}
+	form := weights.Form(set)
+	return k.ask(strings.Join([]string{"weights", v.Name, v.Version, v.Sum, form}, " "), &nodev1.QueryRequest{
+		Model: v.Name, ModelVersion: v.Version, ModelSum: v.Sum, Weights: form, WeightsSum: weights.Sum(form), Types: []string{"any"},
+	})
+}
+
+// ask returns what index nodes have against a question. If none answers, it is what
+// they had.
+func (k *referred) ask(what string, q *nodev1.QueryRequest) error {
+	now := time.Now()
+	old := k.asked[what]
+	if now.Before(old.until) || now.Before(k.deaf) {
+		return old.refused
+	}
+	heard, refused := k.b.tryNodes(k.b.open, q)
+	if !heard {
+		k.deaf = time.Now().Add(deafFor)
+		return old.refused
+	}
+	for what, a := range k.asked { // nobody asks about what is gone
+		if now.Sub(a.until) > takenFor {
+			delete(k.asked, what)
+		}
+	}
+	k.asked[what] = asked{refused, now.Add(takenFor)}
+	if refused != nil {
+		k.asked[what] = asked{refused, now.Add(refusedFor)}
+	}
+	return refused
+}
+
+// Changed tells of models alone; the rest is looked at every few seconds.
+func (k *referred) Changed() <-chan struct{} {
+	if k.b.models == nil {
+		return nil
+	}
+	return k.b.models.Changed()
+}

@@ -1,0 +1,82 @@
+package broker
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// An experiment whose feed, filter or weights are no longer what it needs gives
+// nobody a variant, and a metric tells of its document; nobody is refused for it.
+func TestVariantsThatDoNotFit(t *testing.T) {
+	like := cluster.Version{Name: "like", Version: "2", Sum: "two"}
+	for name, c := range map[string]struct {
+		set     string
+		private bool
+		refuse  *millrace.Error // of index nodes
+		fault   string
+	}{
+		"all is well":   {set: `filter: "record.even"`},
+		"a filter":      {set: `filter: "record.even"`, refuse: &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field even in record"}, fault: "no field even in record"},
+		"weights":       {set: "model: like, weights: {age: 1}", refuse: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights", Detail: "model like 2 has no parameter age"}, fault: "no parameter age"},
+		"nobody is up":  {set: `filter: "record.even"`, refuse: &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: "it starts"}},
+		"private":       {set: `filter: "record.even"`, private: true, fault: "feed f is private"},
+		"private, else": {set: "limit: 3", private: true},
+	} {
+		w := variantedWorld(t)
+		for _, n := range w.nodes {
+			if c.refuse != nil {
+				n.err = c.refuse
+			}
+		}
+		metrics, docs := prometheus.NewRegistry(), newDefinitions()
+		docs.serve("doc", 1, halves("running", c.set))
+		docs.serve("other", 1, `
+layers: [{name: l2, salt: s2, unit: viewer}]
+experiments: [{name: e2, layer: l2, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: c, weight: 10000, set: {cap_per_entity: 1}}]}]
+`)
+		b, err := New(Config{Maps: w, Feeds: []Feed{{Name: "f", Model: "recency", Private: c.private}}, Experiments: docs, Models: newPointers(like), Metrics: metrics, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := w.calls()
+		for _, n := range w.nodes {
+			n.set(func() { n.err = nil })
+		}
+		want := map[string]string{"e": "b", "e2": "c"}
+		if c.fault != "" {
+			want = map[string]string{"e2": "c"}
+		}
+		if got := ask(t, b, "alice", nil).Receipt.Variants; !maps.Equal(got, want) {
+			t.Errorf("%s: alice has %v, want %v", name, got, want)
+		}
+		told := ""
+		all, err := metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range all {
+			if f.GetName() == "millrace_broker_experiment_fault" {
+				for _, m := range f.Metric {
+					told += fmt.Sprint(label(m, "document"), m.GetGauge().GetValue())
+				}
+			}
+		}
+		if fault := b.experiments.Faults()["doc"]; !strings.Contains(fault, c.fault) || (told == "doc1") != (c.fault != "") || told != "" && c.fault == "" {
+			t.Errorf("%s: %q, the metric is of %q; want %q", name, fault, told, c.fault)
+		}
+		if asked > 3 {
+			t.Errorf("%s: index nodes were asked %d times", name, asked)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package experiment
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+)
+
+// misfit is what is wrong with an experiment by what it refers to.
+type misfit struct {
+	experiment string
+	path       string // within the experiment, such as .variants[1].set.weights
+	what       string // that does not fit, as a sentence begins
+	err        error  // why; a [millrace.Error], unless what is known could not be asked
+}
+
+// misfits holds an experiment against what is known.
+func (e *Experiment) misfits(known Known) (all []misfit) {
+	add := func(path, what string, err error) {
+		if err != nil {
+			all = append(all, misfit{e.Name, path, what, err})
+		}
+	}
+	refuse := func(wayOut, format string, args ...any) error {
+		return &millrace.Error{Reason: millrace.ReasonUnknown, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
+	}
+	private := slices.DeleteFunc(slices.Clone(e.Feeds), func(name string) bool { return !known.IsPrivate(name) })
+	for i, name := range e.Feeds {
+		if !known.HasFeed(name) {
+			add(fmt.Sprintf(".feeds[%d]", i), "experiment "+e.Name+" is on feed "+name, refuse("define it first", "there is no feed %s", name))
+		}
+	}
+	for i := range e.Variants {
+		v := &e.Variants[i]
+		at, sets := fmt.Sprintf(".variants[%d].set", i), fmt.Sprintf("variant %s of experiment %s sets ", v.Name, e.Name)
+		for _, p := range v.Set.parameters() {
+			for _, name := range private {
+				if p.Opens() {
+					add(fmt.Sprintf("%s.%s", at, p), fmt.Sprintf("%s%s on feed %s", sets, p, name), refuse("leave it out, or the feed", "feed %s is private, and this could show what it drops", name))
+				}
+			}
+		}
+		for _, m := range v.Set.models() {
+			if !known.HasModel(m) {
+				add(at, sets+"model "+m, refuse("push it first", "no model %s serves", m))
+			}
+		}
+		for _, name := range e.weighed(&v.Set) { // a model or a feed that is not there is told already
+			if (v.Set.Model == "" || known.HasModel(v.Set.Model)) && known.HasFeed(name) {
+				add(at+".weights", sets+"weights on feed "+name, known.CheckWeights(name, v.Set.Model, v.Set.Weights))
+			}
+		}
+		if f := v.Set.Filter; f != nil && *f != "" {
+			add(at+".filter", sets+"a filter", known.CheckFilter(*f))
+		}
+	}
+	return all
+}
+
+// Opens reports whether what sets a parameter could show what a private feed
+// drops.
+func (p Parameter) Opens() bool { return p == OfFilter || p == OfWindow || p == OfTypes }
+
+// weighed returns the feeds for which a variant sets weights: the first one for
+// all where it names their model itself.
+func (e *Experiment) weighed(s *Sets) []string {
+	switch {
+	case len(s.Weights) == 0:
+		return nil
+	case s.Model != "":
+		return e.Feeds[:1]
+	}
+	return e.Feeds
+}
+
+// models returns the models that rank instead of the feed's.
+func (s *Sets) models() []string {
+	if s.Model != "" {
+		return []string{s.Model}
+	}
+	return s.Interleave
+}
+
+// unasked reports whether nothing is known against an experiment: what there is to
+// know could not be asked.
+func (m *misfit) unasked() bool {
+	var why *millrace.Error
+	return !errors.As(m.err, &why) || why.Reason == millrace.ReasonUnavailable
+}
+
+// String says what does not fit and why, without a way out.
+func (m *misfit) String() string {
+	var why *millrace.Error
+	if errors.As(m.err, &why) {
+		return m.what + ", and " + why.Detail
+	}
+	return fmt.Sprintf("%s, and %v", m.what, m.err)
+}
+
+// misfit adds a misfit to the faults of a document.
+func (c *compiler) misfit(f *faults, e *compiled, m misfit) {
+	detail, wayOut := m.err.Error(), ""
+	var why *millrace.Error
+	if errors.As(m.err, &why) && (why.Field == "" || why.Field == "weights") {
+		detail, wayOut = why.Detail, why.WayOut
+	}
+	f.addf(e.at.path+m.path, wayOut, "%s", detail)
+}
+
+// Keeps refuses what is known to become next instead of now, if it would leave an
+// experiment with a fault that it does not have: for who is about to change a
+// feed, a model or a schema. Only stopped experiments are left out, for the others
+// may yet give their variants to somebody.
+func (s *Set) Keeps(now, next Known) error {
+	var broken, names []string
+	weights := false
+	for _, e := range s.experiments {
+		if e.State == Stopped {
+			continue
+		}
+		var before []misfit
+		for i, m := range e.misfits(next) {
+			if m.unasked() {
+				return fmt.Errorf("%s: %w", m.what, m.err)
+			}
+			if i == 0 {
+				before = e.misfits(now)
+			}
+			if slices.ContainsFunc(before, func(old misfit) bool { return old.path == m.path && old.what == m.what }) {
+				continue
+			}
+			weights = weights || strings.HasSuffix(m.path, ".weights")
+			if names = append(names, e.Name); len(broken) < maxFaults {
+				broken = append(broken, m.String())
+			}
+		}
+	}
+	if len(broken) == 0 {
+		return nil
+	}
+	wayOut := "stop or change " + strings.Join(slices.Compact(names), ", ") + " first"
+	if weights {
+		wayOut += ", or push a version that has these parameters"
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: strings.Join(broken, "; "), WayOut: wayOut}
+}

@@ -1,0 +1,152 @@
+package experiment
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace"
+)
+
+// weighing is a world in which only weights may not fit.
+type weighing func(feed, model string, set map[string]float64) error
+
+func (weighing) HasFeed(string) bool      { return true }
+func (weighing) HasModel(string) bool     { return true }
+func (weighing) IsPrivate(string) bool    { return false }
+func (weighing) CheckFilter(string) error { return nil }
+
+func (w weighing) CheckWeights(feed, model string, set map[string]float64) error {
+	return w(feed, model, set)
+}
+
+// All weights of experiments that may yet assign are asked about: on each feed
+// where its model is meant, once where a model is named.
+func TestKeepsWeights(t *testing.T) {
+	var src strings.Builder
+	src.WriteString("layers: [{name: l, salt: s, unit: viewer}, {name: authors, salt: a, unit: entity}]\nexperiments:\n")
+	for i, x := range []struct{ state, layer, feeds, sets string }{
+		{"draft", "l", "home, news", "weights: {likes: 2}"}, {"running", "l", "home, news", "model: m, weights: {clicks: 3}"}, {"paused", "l", "home, news", "limit: 3"},
+		{"stopped", "l", "home, news", "weights: {old: 1}"}, {"paused", "authors", "jobs", "weights: {shares: 1}"},
+	} {
+		fmt.Fprintf(&src, "  - {name: e%d, layer: %s, feeds: [%s], state: %s, slots: [%d-%d], share: 10000, variants: [{name: a, weight: 5000}, {name: b, weight: 5000, set: {%s}}]}\n", i, x.layer, x.feeds, x.state, 100*i, 100*i+99, x.sets)
+	}
+	s := compile(t, src.String())
+	var asked []string
+	lack := func(feeds ...string) weighing {
+		return func(feed, model string, set map[string]float64) error {
+			asked = append(asked, fmt.Sprint(feed, model, set))
+			if !slices.Contains(feeds, feed) {
+				return nil
+			}
+			return &millrace.Error{Field: "weights", Detail: fmt.Sprintf("%s lacks %v", feed, set)}
+		}
+	}
+	if err := s.Keeps(lack(), lack()); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"homemap[likes:2]", "newsmap[likes:2]", "homemmap[clicks:3]", "jobsmap[shares:1]"}; !slices.Equal(asked, want) {
+		t.Errorf("asked about %q, want %q", asked, want)
+	}
+	var e *millrace.Error
+	err := s.Keeps(lack(), lack("home"))
+	want := "variant b of experiment e0 sets weights on feed home, and home lacks map[likes:2]; variant b of experiment e1 sets weights on feed home, and home lacks map[clicks:3]"
+	if !errors.As(err, &e) || e.Detail != want || !strings.HasPrefix(e.WayOut, "stop or change e0, e1 first, ") {
+		t.Errorf("%+v", e)
+	}
+	away := errors.New("etcd is away")
+	if err := s.Keeps(lack(), weighing(func(string, string, map[string]float64) error { return away })); !errors.Is(err, away) {
+		t.Errorf("%v", err)
+	}
+}
+
+// What variants refer to does not go from under them; what is at fault already is
+// no reason to keep anything.
+func TestKeepsWhatExperimentsReferTo(t *testing.T) {
+	src := strings.Replace(shown, "set: {model: home2, limit: 30}", `set: {model: home2, filter: "record.nosuch > 1", window: 1h, weights: {likes: 1}}`, 1)
+	whole := names{"feed home", "model home2", "weight home/home2/likes", "field nosuch"}
+	without := func(lost string) names {
+		return slices.DeleteFunc(slices.Clone(whole), func(s string) bool { return s == lost })
+	}
+	const variant = "variant treatment of experiment fresher sets "
+	for _, c := range []struct {
+		now, next names
+		want      string
+	}{
+		{whole, whole, ""},
+		{whole, without("feed home"), "experiment fresher is on feed home, and there is no feed home; stop or change fresher first"},
+		{whole, without("model home2"), variant + "model home2, and no model home2 serves; stop or change fresher first"},
+		{whole, without("field nosuch"), variant + "a filter, and no field nosuch in record; stop or change fresher first"},
+		{whole, append(whole, "private home"), variant + "filter on feed home, and feed home is private, and this could show what it drops; " + variant + "window on feed home, and feed home is private, and this could show what it drops; stop or change fresher first"},
+		{whole, without("weight home/home2/likes"), variant + "weights on feed home, and no parameter likes; stop or change fresher first, or push a version that has these parameters"},
+		{without("field nosuch"), without("field nosuch"), ""},
+		{without("field nosuch"), names{"feed home", "weight home/home2/likes"}, variant + "model home2, and no model home2 serves; stop or change fresher first"},
+	} {
+		for state, kept := range map[string]bool{"running": true, "draft": true, "paused": true, "stopped": false} {
+			got, want := "", c.want
+			if err := compile(t, strings.Replace(src, "state: running", "state: "+state, 1)).Keeps(c.now, c.next); err != nil {
+				got = strings.TrimPrefix(err.Error(), "experiment: ")
+			}
+			if !kept {
+				want = ""
+			}
+			if got != want {
+				t.Errorf("from %q to %q, %s: %q, want %q", c.now, c.next, state, got, want)
+			}
+		}
+	}
+}
+
+// An experiment that does not fit any more gives nobody a variant and keeps its
+// slots; the others of its document go on. Of a document that is about to be put in
+// place it is a fault.
+func TestServeAnUnfitExperiment(t *testing.T) {
+	src := strings.Replace(shown, "model: home2, limit: 30", `filter: "record.nosuch > 1"`, 1) + `
+  - {name: other, layer: ranking, feeds: [home], state: running, slots: [5000-9499], share: 10000, variants: [{name: all, weight: 10000, set: {limit: 3}}]}
+`
+	alice, docs := &millrace.Viewer{ID: "alice", Attributes: map[string]any{"country": "de"}}, []Document{parse(t, src)}
+	whole, err := Serve(docs, names{"feed home", "field nosuch"})
+	if err != nil || whole.Unfit() != nil || len(whole.Assign("home", alice).Experiments) != 1 {
+		t.Fatalf("%v, %v, %+v", err, whole.Unfit(), whole.Assign("home", alice))
+	}
+	s, err := Serve(docs, names{"feed home"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Unfit().Error(); got != "test.yaml: line 17, column 55: experiments[0].variants[1].set.filter: filter: no field nosuch in record" {
+		t.Errorf("%q", got)
+	}
+	if got := s.Assign("home", alice).Experiments; len(got) != 1 || got[0].Experiment != "other" {
+		t.Errorf("alice has %+v", got)
+	}
+	others := 0
+	for i := range 1000 {
+		for _, x := range s.Assign("home", &millrace.Viewer{ID: fmt.Sprint("v", i), Attributes: map[string]any{"country": "de"}}).Experiments {
+			if others++; x.Experiment != "other" {
+				t.Fatalf("%+v", x)
+			}
+		}
+	}
+	if others < 300 {
+		t.Errorf("%d of 1000 are in the other one", others)
+	}
+	if _, there := s.Again("fresher", "treatment"); there {
+		t.Error("a later page has the variant")
+	}
+	if x := s.Explain("home", alice)[0]; x.Cause != CauseUnfit || !strings.HasSuffix(x.Why, "sets a filter, and no field nosuch in record") {
+		t.Errorf("%+v", x)
+	}
+	if d := s.Experiments()[0]; d.Unfit == "" || len(d.Rule.Slots)+len(d.Rule.Forced) > 0 {
+		t.Errorf("%+v", d)
+	}
+	taker := parse(t, `experiments: [{name: taker, layer: ranking, feeds: [home], state: draft, slots: [0-9], share: 0, variants: [{name: all, weight: 10000}]}]`)
+	taker.Name = "taker.yaml"
+	if _, err := Admit(append(docs, taker), names{"feed home"}); err == nil || !strings.Contains(err.Error(), "taker.yaml: line 1, column 81: experiments[0].slots: experiment fresher in test.yaml has slots 0-9") {
+		t.Errorf("%v", err)
+	}
+	if _, err := Admit(docs, names{"feed home"}); err == nil || !strings.Contains(err.Error(), "no field nosuch") {
+		t.Errorf("%v", err)
+	}
+}

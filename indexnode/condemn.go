@@ -281,11 +281,11 @@ func (c *condemner) forget(id relevance.ID) {
 
 // run tells the cluster what is condemned here, and takes over what it says,
 // until ctx ends. What it no longer says was released.
-func (c *condemner) run(ctx context.Context, all *cluster.Condemned) error {
+func (c *condemner) run(ctx context.Context, models *cluster.Artefacts, all *cluster.Condemned) error {
 	for {
 		changed := all.Changed()
 		c.takeOver(all.Current())
-		err := c.tell(ctx, all)
+		err := c.tell(ctx, models, all)
 		var again <-chan time.Time
 		if err != nil && ctx.Err() == nil {
 			c.node.log.Warn("it is not told that a model is condemned; trying again", "err", err)
@@ -317,11 +317,11 @@ func (c *condemner) takeOver(says map[cluster.Version]cluster.Condemnation) {
 }
 
 // tell tells the cluster of what it does not know.
-func (c *condemner) tell(ctx context.Context, all *cluster.Condemned) error {
+func (c *condemner) tell(ctx context.Context, models *cluster.Artefacts, all *cluster.Condemned) error {
 	var errs []error
 	for id, x := range *c.here.Load() {
 		if !x.told {
-			errs = append(errs, all.Condemn(ctx, cluster.Version(id), x.why, string(c.node.cfg.ID)))
+			errs = append(errs, all.Condemn(ctx, models, cluster.Version(id), x.why, string(c.node.cfg.ID)))
 		}
 	}
 	return errors.Join(errs...)

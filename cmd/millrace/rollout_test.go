@@ -313,7 +313,7 @@ func TestCondemnedVersions(t *testing.T) {
 	bad, _ := s.models.Served("likes")
 	condemn := func() {
 		t.Helper()
-		s.check(s.failed.Condemn(t.Context(), bad, "it panicked on n1: a broken table", "n1"))
+		s.check(s.failed.Condemn(t.Context(), s.models, bad, "it panicked on n1: a broken table", "n1"))
 	}
 	listed := func() string {
 		t.Helper()
@@ -342,7 +342,8 @@ func TestCondemnedVersions(t *testing.T) {
 	}
 	s.out.Reset()
 	s.check(s.history(t.Context(), "likes"))
-	if out := s.out.String(); strings.Count(out, "release") != 1 || !strings.Contains(out[strings.Index(out, "release"):], whoami()) {
+	if out := s.out.String(); strings.Count(out, "release") != 1 || !strings.Contains(out[strings.Index(out, "release"):], whoami()+": it was condemned: it panicked on n1: a broken table") ||
+		strings.Count(out, "condemn  ") != 1 || !strings.Contains(out[strings.Index(out, "condemn  "):], "n1: it panicked on n1: a broken table") {
 		t.Errorf("history says\n%s", out)
 	}
 	if err := s.release(t.Context(), "likes", "2"); err == nil || !strings.Contains(err.Error(), "not condemned") {
@@ -361,7 +362,7 @@ func TestCondemnedVersions(t *testing.T) {
 	if e := (*millrace.Error)(nil); !errors.As(err, &e) || !strings.Contains(e.Detail, "likes 1 ranks in the place of likes 2") || !strings.Contains(e.WayOut, "release") {
 		t.Errorf("the version that ranks in its place: %v", err)
 	}
-	s.check(s.failed.Condemn(t.Context(), good, "it is as bad", "n2"))
+	s.check(s.failed.Condemn(t.Context(), s.models, good, "it is as bad", "n2"))
 	if out := listed(); !strings.Contains(out, "; recency ranks in its place") {
 		t.Errorf("listed\n%s", out)
 	}

@@ -92,6 +92,12 @@ func (t *trial) status(ctx context.Context, name string, q *statusQuery) error {
 		return err
 	}
 	fmt.Fprintf(t.out, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, of.Experiment.State, float64(of.Experiment.Share)/100, of.Document, st.Versions[of.Document].Version)
+	switch why, err := t.unapplied(ctx, &of.Experiment); {
+	case err != nil:
+		return err
+	case why != "":
+		fmt.Fprintf(t.out, "%s; its answers count for no variant\n", why)
+	}
 	if err := printReport(t.out, &r, q.alpha); err != nil {
 		return err
 	}

@@ -282,6 +282,9 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 		fmt.Fprintf(w, "; drafted with %s %s", d.Model, d.ModelVersion)
 	}
 	fmt.Fprint(w, variantsText(r.GetVariants()))
+	if of := r.GetUnapplied(); len(of) > 0 {
+		fmt.Fprintf(w, " (not applied: what ranks lacks the weights of %s)", strings.Join(of, ", "))
+	}
 	for _, v := range r.GetEntityVariants() {
 		entities := "entities"
 		if v.Entities == 1 {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -150,6 +151,17 @@ func seal(t *testing.T, dir string) *Pack {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// No pack takes the name of a model that every binary has.
+func TestNoPackOfABuiltInName(t *testing.T) {
+	for _, name := range Builtin().Names() {
+		files := teamFiles()
+		files[SpecFile] = regexp.MustCompile(`(?m)^name: .*$`).ReplaceAllString(packSpec, "name: "+name)
+		if _, err := Seal(writePack(t, files, 50), ShippedSchemas()); err == nil || !strings.Contains(err.Error(), name+" is built in") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestPackRoundTrip(t *testing.T) {

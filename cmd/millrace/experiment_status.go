@@ -200,7 +200,7 @@ func effect(e *compare.Effect) string {
 		none, times = 1, " times"
 	}
 	switch {
-	case math.IsNaN(e.Value) || math.IsInf(e.Low, -1) || math.IsInf(e.High, 1) && e.Low == 0:
+	case e.Unknown():
 		return "too little is known"
 	case e.Contains(none):
 		return fmt.Sprintf("no difference seen: %s to %s%s", number(e.Low), number(e.High), times)

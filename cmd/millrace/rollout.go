@@ -158,6 +158,9 @@ func packToPush(name string, avsc []string) (*relevance.Model, *relevance.Pack, 
 		return nil, nil, fmt.Errorf("%s is not sealed; run millrace model seal %s", name, name)
 	}
 	pack, err := relevance.OpenPack(name)
+	if err == nil {
+		err = relevance.CheckName(pack.Manifest.Name)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

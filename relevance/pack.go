@@ -324,10 +324,10 @@ func (s Schemas) Knows(p *Pack) bool {
 	return true
 }
 
-// CheckName refuses a pack of the name of a model that every binary has: it would
-// rank in place of that one, which ranks where all others fail.
+// CheckName refuses the name of a model that every binary has: no pack takes its
+// place, since it ranks where all others fail.
 func CheckName(name string) error {
-	if !slices.Contains(Builtin().Names(), name) {
+	if _, builtin := builtinModels()[name]; !builtin {
 		return nil
 	}
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%s is built in", name), WayOut: "give the model another name, in its spec"}

@@ -271,6 +271,12 @@ func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest, o
 	return true // a model that every binary has ranks in its place
 }
 
+// dropped forgets a version, of which the cluster is told nothing any more.
+func (c *condemner) dropped(id relevance.ID) {
+	c.forget(id)
+	c.change(func(all map[relevance.ID]condemned) { delete(all, id) })
+}
+
 // forget forgets what spoke against a version, as when it is released or
 // dropped.
 func (c *condemner) forget(id relevance.ID) {

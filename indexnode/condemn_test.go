@@ -130,6 +130,12 @@ func TestAVersionThatPanicsIsCondemned(t *testing.T) {
 	if resp, err := n.query(t.Context(), by(id, true)); err != nil || resp.Items[0].Score != 7 {
 		t.Errorf("released: %v, %v", resp, err)
 	}
+	// One that was dropped before the cluster was told may be pushed again.
+	n.condemned.condemn(id, causePanic, "it panicked")
+	n.condemned.dropped(id)
+	if why := n.condemned.why(id); why != "" {
+		t.Errorf("dropped: %s", why)
+	}
 }
 
 // A model that panics beside another is condemned, and the other is not.

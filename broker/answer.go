@@ -155,6 +155,7 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	r.AppliedDigest = digest.String()
 	r.Schemas = schemasOf(entries)
 	f.q.variants.receipt(r)
+	r.Unapplied = f.b.unapplied(f.q)
 	r.Draft, r.InPlaceOf = f.q.draft.receipt(), f.q.condemned()
 	r.Model, r.ModelVersion, r.Execution, r.WeightsSum = each(models), each(versions), each(executions), each(sums)
 	return r

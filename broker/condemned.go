@@ -32,7 +32,14 @@ type condemned struct {
 	mu      struct {
 		sync.Mutex
 		heard map[cluster.Version]heard
+		lacks map[weighted]struct{} // versions that have no such parameters
 	}
+}
+
+// weighted is a version with the checksum of weights in place of its own.
+type weighted struct {
+	cluster.Version
+	sum string
 }
 
 type heard struct {
@@ -76,6 +83,28 @@ func (c *condemned) why(v cluster.Version) string {
 	return h.why
 }
 
+// takes reports whether a version scores by weights that variants set: of no name,
+// of is what it ranks in the place of. Which lack some of them, nodes tell.
+func (c *condemned) takes(of, v cluster.Version, sum string) bool {
+	if of.Name == "" || sum == "" {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, lacks := c.mu.lacks[weighted{v, sum}]
+	return v.Name == of.Name && !lacks
+}
+
+// noteLack notes that a version lacks some of the weights, which never changes.
+func (c *condemned) noteLack(w weighted) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.lacks == nil || len(c.mu.lacks) >= maxHeard {
+		c.mu.lacks = map[weighted]struct{}{}
+	}
+	c.mu.lacks[w] = struct{}{}
+}
+
 // choose lets the version that serves rank, or in the place of one that is
 // condemned the last good one. Who asked for the model by its name is refused
 // instead: they want to see just that.
@@ -93,7 +122,7 @@ func (b *Broker) choose(q *question) error {
 		v = b.lastGood(q, v)
 	}
 	q.query.Model, q.query.ModelVersion, q.query.ModelSum = v.Name, v.Version, v.Sum
-	q.weigh()
+	b.weigh(q)
 	return nil
 }
 
@@ -173,19 +202,48 @@ func reasonOf(err error) string {
 	return e.Detail
 }
 
+// lacksWeights reports whether a node refused to rank by weights that a version
+// lacks.
+func lacksWeights(err error) bool {
+	var e *millrace.Error
+	return errors.As(err, &e) && e.Reason == millrace.ReasonUnknown && e.Field == "weights"
+}
+
 // isCondemned reports whether a node refused to rank by a version.
 func isCondemned(err error) bool {
 	var e *millrace.Error
 	return errors.As(err, &e) && e.Reason == millrace.ReasonCondemned
 }
 
+// unweigh has a version rank by its own weights that ranks in the place of another,
+// or may have on the first page, and reports whether it did not before.
+func (q *question) unweigh(w weighted) (did bool) {
+	for i, g := range q.groups {
+		of := g.inPlaceOf.Name
+		if i == 0 {
+			of = q.inPlaceOf.Name
+		}
+		if r := g.query; g.model() == w.Version && w.sum != "" && r.WeightsSum == w.sum && (of != "" || q.later) {
+			r.Weights, r.WeightsSum, g.plain, did = "", "", true, true
+			q.plain = q.plain || i == 0
+		}
+	}
+	return did
+}
+
 // saysCondemned stands before the reason in what nodes say.
 const saysCondemned = "is condemned: "
 
-// givesWay lets another version rank where a node refused to by one, v, and
-// reports whether the question is to be asked again. One answer has one version:
-// nothing of what other nodes answered is kept.
-func (b *Broker) givesWay(q *question, v cluster.Version, err error) (again bool, _ error) {
+// givesWay lets another version rank where a node refused to by one, w, or the
+// same without the weights where it lacks them, and reports whether the question is
+// to be asked again. One answer has one version: nothing of what other nodes
+// answered is kept.
+func (b *Broker) givesWay(q *question, w weighted, err error) (again bool, _ error) {
+	v := w.Version
+	if lacksWeights(err) && q.unweigh(w) {
+		b.condemned.noteLack(w)
+		return true, nil
+	}
 	if !isCondemned(err) || b.models == nil {
 		return false, err
 	}

@@ -38,7 +38,7 @@ func (b *Broker) expose(q *question, o outcome, resp *feedv1.GetFeedResponse, en
 		return
 	}
 	r := b.shown(q, o, resp, entries)
-	if again != nil && b.shadow(again, r, b.exposes(q)) {
+	if again != nil && b.shadow(again, r, b.exposes(q) && concerns(r)) {
 		return
 	}
 	if b.exposes(q) && concerns(r) {
@@ -187,7 +187,10 @@ func (b *Broker) exposed(q *question) *exposure.Record {
 		Time: millrace.TimeOf(now), Viewer: q.viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,
 		ServedBefore: len(q.query.GetExclude()), HeldOut: q.variants.heldOut, Millis: millis(now.Sub(q.began)),
 	}
-	r.Experiments = appendExposed(nil, q.variants.dealt)
+	unapplied := b.unapplied(q)
+	r.Experiments = appendExposed(nil, slices.DeleteFunc(slices.Clone(q.variants.dealt), func(x experiment.Assigned) bool {
+		return slices.Contains(unapplied, x.Experiment)
+	}))
 	return r
 }
 

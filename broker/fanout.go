@@ -40,7 +40,7 @@ type fanout struct {
 	mu struct {
 		sync.Mutex
 		refused    error             // by a node, for what the request itself is,
-		condemned  cluster.Version   // or by this version
+		refusedBy  weighted          // version
 		lacking    []millrace.NodeID // a model
 		lacked     cluster.Version   // the last of those
 		calls      []*feedv1.NodeCall
@@ -57,7 +57,7 @@ func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o outcome
 	for {
 		o, f, err = b.askOnce(ctx, q, end)
 		again := false
-		if again, err = b.givesWay(q, f.mu.condemned, err); !again {
+		if again, err = b.givesWay(q, f.mu.refusedBy, err); !again {
 			return o, f, err
 		}
 	}
@@ -99,12 +99,13 @@ func (f *fanout) refuse(err error) {
 	f.cancel()
 }
 
-// giveWay ends everything where a node has condemned a version.
-func (f *fanout) giveWay(v cluster.Version, err error) {
+// giveWay ends everything where a node has condemned a version, or it lacks
+// weights.
+func (f *fanout) giveWay(g *group, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.refused == nil {
-		f.mu.refused, f.mu.condemned = err, v
+		f.mu.refused, f.mu.refusedBy = err, weighted{g.model(), g.query.WeightsSum}
 	}
 	f.cancel()
 }
@@ -394,8 +395,8 @@ func (f *fanout) queryGroup(ctx context.Context, l leg, g *group) (*nodev1.Query
 	}
 	switch {
 	case err == nil:
-	case isCondemned(err):
-		f.giveWay(g.model(), err)
+	case isCondemned(err), lacksWeights(err):
+		f.giveWay(g, err)
 	case reason(ctx, err) == missModel:
 		f.lack(l.node.ID, g)
 	}

@@ -240,7 +240,10 @@ func (b *Broker) rank(q *question, g *group, c *cursor) error {
 		if i < 0 {
 			return badToken("the first page has no entities that are ranked by %s", cmp.Or(g.names, q.feed.Model))
 		}
-		if v, g.plain = c.models[i].version, c.models[i].plain; g.names != "" {
+		// Groups of one model may differ in it: what still lacks weights, nodes tell.
+		v = c.models[i].version
+		g.plain = g.names != "" && g.names != v.Name || !slices.ContainsFunc(c.models, func(r rankedFor) bool { return r.names == g.names && !r.plain })
+		if g.names != "" {
 			if err := b.still(v); err != nil {
 				return err
 			}
@@ -257,10 +260,12 @@ func (b *Broker) rank(q *question, g *group, c *cursor) error {
 	}
 	r := g.query
 	r.Model, r.ModelVersion, r.ModelSum, r.Weights = v.Name, v.Version, v.Sum, ""
-	if g.plain = g.plain || g.inPlaceOf.Name != ""; !g.plain {
+	r.WeightsSum = weights.Sum(weights.Form(g.weights))
+	if g.plain = c != nil && g.plain || !b.condemned.takes(g.inPlaceOf, v, r.WeightsSum); g.plain {
+		r.WeightsSum = ""
+	} else {
 		r.Weights = weights.Form(g.weights)
 	}
-	r.WeightsSum = weights.Sum(r.Weights)
 	return nil
 }
 

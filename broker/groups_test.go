@@ -366,17 +366,26 @@ func TestTokensKeepDivisions(t *testing.T) {
 // A version that is condemned gives way in the groups that it ranks for, and
 // nowhere else; pages go on so.
 func TestCondemnedInGroups(t *testing.T) {
-	w := variantedWorld(t)
 	src := `
 layers: [{name: l, salt: s, unit: entity}]
 experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: a, weight: 3000}, {name: other, weight: 3000, set: {model: coarse}}, {name: flipped, weight: 4000, set: {model: coarse, weights: {scale: -1}}}]}]
 `
+	for _, lacks := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the last good one lacks the weights: %v", lacks), func(t *testing.T) { condemnedInGroups(t, src, lacks) })
+	}
+}
+
+func condemnedInGroups(t *testing.T, src string, lacks bool) {
+	w := variantedWorld(t)
 	b, _ := w.divided(src, newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: "recency", Limit: 5})
 	verdict := &verdicts{why: map[cluster.Version]string{}}
 	b.condemned.cluster = verdict
+	for _, n := range w.nodes {
+		n.set(func() { n.weightless = map[cluster.Version]bool{coarseVersion(1): lacks} })
+	}
 	inPlace := func(what string, resp *feedv1.GetFeedResponse, of string) {
 		t.Helper()
-		if r := resp.Receipt; r.Model != "coarse,recency" || r.ModelVersion != "1" || r.WeightsSum != "" || r.InPlaceOf != of || len(resp.Coverage.Missing) > 0 {
+		if r := resp.Receipt; r.Model != "coarse,recency" || r.ModelVersion != "1" || (r.WeightsSum == "") != lacks || r.InPlaceOf != of || len(resp.Coverage.Missing) > 0 {
 			t.Errorf("%s: %v", what, r)
 		}
 	}
@@ -387,6 +396,7 @@ experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], s
 	first := ask(t, b, "alice", nil)
 	inPlace("the cluster says so", first, "coarse 2")
 	verdict.set(coarseVersion(2), "")
+	b.condemned.mu.lacks = nil // as of a broker that has not met it
 	inPlace("a further page", ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.PageToken = first.NextPageToken }), "")
 	for _, n := range w.nodes {
 		n.refuses(coarseVersion(2))

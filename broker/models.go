@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/weights"
 )
 
@@ -61,7 +63,7 @@ func (b *Broker) keepModel(q *question, c *cursor) error {
 	switch weighted {
 	case q.query.WeightsSum:
 	case "": // a model ranked the first page in the place of a condemned one
-		q.query.Weights, q.query.WeightsSum = "", ""
+		q.query.Weights, q.query.WeightsSum, q.plain = "", "", true
 	default:
 		return badToken("model %s ranked the first page with weights %.12s, which no variant sets any more", v, weighted)
 	}
@@ -74,14 +76,37 @@ func (q *question) model() cluster.Version {
 }
 
 // weigh has the model score by the weights that variants set. One that ranks in
-// the place of a condemned one scores by its own: these were set for the other,
-// and it may have no such parameters.
-func (q *question) weigh() {
-	q.query.Weights = ""
-	if q.inPlaceOf.Name == "" {
-		q.query.Weights = weights.Form(q.variants.weights)
-	}
+// the place of a condemned one and lacks some of them scores by its own.
+func (b *Broker) weigh(q *question) {
+	q.query.Weights = weights.Form(q.variants.weights)
 	q.query.WeightsSum = weights.Sum(q.query.Weights)
+	if q.plain = !b.condemned.takes(q.inPlaceOf, q.model(), q.query.WeightsSum); q.plain {
+		q.query.Weights, q.query.WeightsSum = "", ""
+	}
+}
+
+// unapplied returns the experiments, by name, that the viewer is in and whose
+// weights do not rank, since what ranks in the place of a condemned version lacks
+// them. The control of such an experiment is not compared either.
+func (b *Broker) unapplied(q *question) (names []string) {
+	for _, x := range q.variants.dealt {
+		if len(x.Sets.Weights) > 0 && q.plain || len(x.Sets.Weights) == 0 && b.lacksOthers(q, x) {
+			names = append(names, x.Experiment)
+		}
+	}
+	return names
+}
+
+// lacksOthers reports whether weights of another variant of an experiment would not
+// rank now.
+func (b *Broker) lacksOthers(q *question, x experiment.Assigned) bool {
+	if b.models == nil || b.experiments == nil || !slices.Contains(x.Parameters, experiment.OfModel) {
+		return false
+	}
+	return slices.ContainsFunc(b.experiments.Current().Weighted(x.Experiment), func(s experiment.Sets) bool {
+		v, serves := b.models.Served(cmp.Or(s.Model, q.feed.Model))
+		return serves && b.unfit(q, v) != "" && !b.condemned.takes(v, b.lastGood(q, v), weights.Sum(weights.Form(s.Weights)))
+	})
 }
 
 // sumOf is the checksum of what ranks: that of a model's pack, and behind a +

@@ -52,6 +52,7 @@ type question struct {
 	named     bool            // the request names the model,
 	later     bool            // or it is that of the first page
 	inPlaceOf cluster.Version // which is condemned: the model ranks instead
+	plain     bool            // by its own weights, though variants set others
 	refused   []refused       // by nodes, while it is asked
 
 	aside       bool // nobody waits for the answer
@@ -156,7 +157,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
 		readViewer, readEntities, checkLimit, readMinCoverage, readFields, readReceipt, // what costs least, and asks no definition
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.deal(q, req, c) },
-		readFeed, readTypes, readCost, readFilter, readModel, readLimit,
+		b.readFeed, readTypes, readCost, readFilter, readModel, readLimit,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { return b.chooseModel(q, c == nil) },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
@@ -172,12 +173,12 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 }
 
 // readFeed begins a query with what the feed says.
-func readFeed(q *question, req *feedv1.GetFeedRequest) error {
+func (b *Broker) readFeed(q *question, req *feedv1.GetFeedRequest) error {
 	q.query = &nodev1.QueryRequest{
 		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: q.feed.Model, Filter: q.feed.Filter, Shadow: namesOf(q.feed.Shadow),
 		CapPerEntity: int32(q.feed.CapPerEntity), DistinctObjects: q.feed.DistinctObjects,
 	}
-	q.weigh()
+	b.weigh(q)
 	return nil
 }
 

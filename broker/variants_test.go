@@ -177,11 +177,14 @@ func TestVariantsSetWeights(t *testing.T) {
 	}
 }
 
-// A version that ranks in the place of a condemned one scores by its own weights,
-// on every page, also when the condemned one is asked for again meanwhile.
+// A version that ranks in the place of a condemned one scores by the weights that
+// a variant sets, on every page, also when the condemned one is asked for again
+// meanwhile.
 func TestWeightsOfACondemnedVersion(t *testing.T) {
 	w := variantedWorld(t)
 	b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: "coarse", Limit: 5})
+	log := &shownLog{}
+	b.exposures = log
 	verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
 	b.condemned.cluster = verdict
 	define(t, b, docs, 1, halves("running", "weights: {scale: -2}"))
@@ -189,25 +192,88 @@ func TestWeightsOfACondemnedVersion(t *testing.T) {
 	verdict.set(coarseVersion(2), "")
 	next := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.PageToken = resp.NextPageToken })
 	for i, r := range []*feedv1.GetFeedResponse{resp, next} {
-		if r.Receipt.ModelVersion != "1" || r.Receipt.WeightsSum != "" || r.Receipt.Variants["e"] != "b" || len(r.Items) == 0 {
+		if r.Receipt.ModelVersion != "1" || r.Receipt.WeightsSum == "" || len(r.Receipt.Unapplied) > 0 || r.Receipt.Variants["e"] != "b" || len(r.Items) == 0 {
 			t.Errorf("page %d: %v", i+1, r.Receipt)
 		}
 		for _, it := range r.Items {
-			if it.Score < 0 {
+			if it.Score > 0 {
 				t.Errorf("page %d: %s scores %v", i+1, it.Id, it.Score)
 			}
 		}
 	}
-	anew := ask(t, b, "alice", nil)
-	if r := anew.Receipt; r.ModelVersion != "2" || r.WeightsSum == "" {
-		t.Errorf("when it is asked for again: %v", r)
-	}
 	for _, n := range w.nodes { // between what is chosen and what is asked
 		n.refuses(coarseVersion(2))
 	}
-	if r := ask(t, b, "alice", nil).Receipt; r.ModelVersion != "1" || r.WeightsSum != "" {
+	if r := ask(t, b, "alice", nil).Receipt; r.ModelVersion != "1" || r.WeightsSum == "" {
 		t.Errorf("a node refuses it: %v", r)
 	}
+	if n := log.count("b"); n != 3 {
+		t.Errorf("%d answers count for the variant, of 3", n)
+	}
+}
+
+// One that lacks the weights scores by its own. Its answers say so, and count for
+// no variant of the experiment: the control is by the same model.
+func TestWeightsThatTheLastGoodVersionLacks(t *testing.T) {
+	for name, good := range map[string][]cluster.Version{"it has no such parameter": {coarseVersion(1)}, "it is another model": nil} {
+		t.Run(name, func(t *testing.T) {
+			w := variantedWorld(t)
+			b, docs := w.experimental(newPointers(append(good, coarseVersion(2))...), Feed{Name: "f", Model: "coarse", Limit: 5})
+			log := &shownLog{}
+			b.exposures = log
+			verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+			b.condemned.cluster = verdict
+			for _, n := range w.nodes {
+				n.set(func() { n.weightless = map[cluster.Version]bool{coarseVersion(1): true} })
+			}
+			define(t, b, docs, 1, halves("running", "weights: {scale: -2}"))
+			var first *feedv1.GetFeedResponse
+			for i, viewer := range []string{"alice", "bob", "alice"} {
+				before := w.calls()
+				resp := ask(t, b, viewer, nil)
+				if r := resp.Receipt; r.InPlaceOf != "coarse 2" || r.WeightsSum != "" || !slices.Equal(r.Unapplied, []string{"e"}) || r.Variants["e"] == "" {
+					t.Errorf("%s: %v", viewer, r)
+				}
+				if calls := w.calls() - before; i > 0 && calls > len(w.nodes) {
+					t.Errorf("%d: nodes are asked again for what they lack: %d calls", i, calls)
+				}
+				first = resp
+			}
+			next := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.PageToken = first.NextPageToken })
+			if r := next.Receipt; r.WeightsSum != "" || !slices.Equal(r.Unapplied, []string{"e"}) {
+				t.Errorf("the next page: %v", r)
+			}
+			if n := log.count("a") + log.count("b"); n != 0 {
+				t.Errorf("%d answers count for the experiment", n)
+			}
+			verdict.set(coarseVersion(2), "")
+			for _, viewer := range []string{"alice", "bob"} {
+				if r := ask(t, b, viewer, nil).Receipt; r.InPlaceOf != "" || len(r.Unapplied) > 0 {
+					t.Errorf("when it is asked for again: %v", r)
+				}
+			}
+			if log.count("a") != 1 || log.count("b") != 1 {
+				t.Errorf("when it is asked for again, %d and %d answers count", log.count("a"), log.count("b"))
+			}
+		})
+	}
+}
+
+// shownLog keeps exposures.
+type shownLog struct{ all []*exposure.Record }
+
+func (l *shownLog) Add(r *exposure.Record) { l.all = append(l.all, r) }
+
+// count returns how many are of a variant of experiment e.
+func (l *shownLog) count(variant string) (n int) {
+	for _, r := range l.all {
+		for _, e := range r.Experiments {
+			if e.Experiment == "e" && e.Variant == variant {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // A request that sets what an experiment is about is in no variant of it, and is

@@ -183,16 +183,17 @@ type fakeNode struct {
 	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
 	delay  func() time.Duration     // before each answer
 
-	condemned map[cluster.Version]bool // by which it refuses to rank
-	frozen    bool                     // never answers
-	stuck     string                   // never answers by this model
-	old       bool                     // does not know how much its answer may take
-	bare      bool                     // tells no features
-	claims    int64                    // bytes that it says its answer takes, if more than one item is asked for
-	silent    bool                     // does not tell the fields of all schemas
-	told      int                      // how often it told them
-	tells     time.Duration            // how long that takes
-	work      func(context.Context) error
+	condemned  map[cluster.Version]bool // by which it refuses to rank
+	weightless map[cluster.Version]bool // which lack every weight
+	frozen     bool                     // never answers
+	stuck      string                   // never answers by this model
+	old        bool                     // does not know how much its answer may take
+	bare       bool                     // tells no features
+	claims     int64                    // bytes that it says its answer takes, if more than one item is asked for
+	silent     bool                     // does not tell the fields of all schemas
+	told       int                      // how often it told them
+	tells      time.Duration            // how long that takes
+	work       func(context.Context) error
 }
 
 // set changes the node while it is being asked.
@@ -244,6 +245,9 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	}
 	if v := (cluster.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}); n.condemns(v) && req.GivesWay {
 		return nil, condemnedModel("model", "", v, "it panicked")
+	}
+	if v := (cluster.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}); req.Weights != "" && n.lacksWeights(v) {
+		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights", Detail: fmt.Sprintf("model %s has no parameter \"scale\"", v)}
 	}
 	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: cmp.Or(req.ModelVersion, "1"), ModelSum: req.ModelSum, Execution: "interpreted", Protocol: nodewire.Protocol}
 	if n.old {
@@ -381,6 +385,12 @@ func (n *fakeNode) condemns(v cluster.Version) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.condemned[v]
+}
+
+func (n *fakeNode) lacksWeights(v cluster.Version) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.weightless[v]
 }
 
 // examine finds a live record in the entities' timelines. The world's feeds

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // Config is what a coordinator works with.
@@ -39,6 +40,9 @@ type Config struct {
 	// Exposures is what experiments are ramped and paused by. nil: only people
 	// change them.
 	Exposures Exposures
+	// Waits returns what the next step of an experiment's ramp waits for besides its
+	// guards; "" or a nil Waits: nothing.
+	Waits func(context.Context, *experiment.Experiment) string
 	// Outcomes are what experiments that name some are paused by besides.
 	Outcomes Outcomes
 	Log      *slog.Logger // nil: slog.Default()
@@ -167,7 +171,7 @@ func (c *Coordinator) guard(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	g := &guard{trails: trails, store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
+	g := &guard{trails: trails, store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, waits: c.cfg.Waits, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
 	g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
 }

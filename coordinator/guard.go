@@ -42,7 +42,8 @@ type guard struct {
 	trails *experiments.Trails // of what is decided, and why
 	name   string              // of the coordinator
 	log    *slog.Logger
-	tell   func(paused []string) // experiments that guards have paused
+	waits  func(context.Context, *experiment.Experiment) string // as of [Config]
+	tell   func(paused []string)                                // experiments that guards have paused
 	// outcomes are read every so long, or less often where it takes long. nil: no
 	// action is guarded.
 	outcomes Outcomes
@@ -277,6 +278,11 @@ func (g *guard) judge(ctx context.Context) error {
 		v := compare.Judge(&w.Experiment, &r, time.Since(w.changed))
 		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
 			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
+		}
+		if g.waits != nil && !v.Pause {
+			if why := g.waits(ctx, &w.Experiment); why != "" {
+				v = compare.Verdict{Waits: why}
+			}
 		}
 		if v.Acts() || time.Since(w.looked) >= lookEvery {
 			w.looked = time.Now()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -66,6 +67,7 @@ type trial struct {
 	log     *shownLog
 	acts    *actLog
 	viewers int
+	waits   func(context.Context, *experiment.Experiment) string
 }
 
 // actLog is a log of what viewers did, in memory. Every other reading fails.
@@ -120,7 +122,7 @@ func newTrial(t *testing.T, document string) *trial {
 func (t *trial) coordinate(name string) (c *coordinator.Coordinator, stop func()) {
 	t.Helper()
 	c, err := coordinator.New(coordinator.Config{
-		Cluster: t.cluster, Name: name, Exposures: t.log.follow, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
+		Waits: t.waits, Cluster: t.cluster, Name: name, Exposures: t.log.follow, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -349,6 +351,51 @@ func TestRampsSayWhyAndAreHeld(t *testing.T) {
 	until("paused", func(x experiments.Trail) bool {
 		return len(x.Decisions) == 5 && strings.Contains(x.Decisions[4].Why, "refused of b") && strings.Contains(strings.Join(x.Decisions[4].Inputs, "\n"), "refused of b: ")
 	})
+}
+
+// A ramp waits for what else it is told to, says so, and goes on when that is over.
+// Guards pause meanwhile.
+func TestRampsWait(t *testing.T) {
+	for _, over := range []bool{true, false} {
+		tr := newTrial(t, rampedDocument)
+		trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var waits atomic.Bool
+		waits.Store(true)
+		tr.waits = func(_ context.Context, e *experiment.Experiment) string {
+			if waits.Load() {
+				return "variant b of " + e.Name + " is not applied"
+			}
+			return ""
+		}
+		tr.show(120, nil)
+		tr.coordinate("one")
+		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			if trail, err := trails.Of("e"); err == nil && trail.Looked != nil && trail.Looked.Says == "variant b of e is not applied" {
+				break
+			}
+			if time.Since(began) > 30*time.Second {
+				t.Fatal("it does not say what it waits for")
+			}
+		}
+		if e := tr.now(); e.Share != 100 {
+			t.Fatalf("it waits, and is ramped to %d", e.Share)
+		}
+		if over {
+			waits.Store(false)
+			tr.show(120, nil)
+			tr.becomes(experiment.Running, 1000)
+			continue
+		}
+		tr.show(200, func(r *exposure.Record, variant string) {
+			if variant == "b" {
+				r.Refusal, r.Items = "UNAVAILABLE", nil
+			}
+		})
+		tr.becomes(experiment.Paused, 100)
+	}
 }
 
 // Who is not guarded is left alone, and what people do stays.

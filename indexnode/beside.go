@@ -3,6 +3,7 @@ package indexnode
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/query"
@@ -16,8 +17,13 @@ type otherRanking struct {
 	asked *nodev1.Model
 	model *relevance.Model // nil: err says why it is not here
 	items []query.Item     // as long as those of the question's query
+	alone bool             // the time is its own, and no part of what several took
 	query.Measured
 	err error
+}
+
+func (o *otherRanking) id() relevance.ID {
+	return relevance.ID{Name: o.asked.GetName(), Version: o.asked.GetVersion(), Sum: o.asked.GetSum()}
 }
 
 // besideOf finds the models that rank beside the question's.
@@ -28,7 +34,7 @@ func (n *Node) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	all := make([]otherRanking, len(req.Beside))
 	for i, m := range req.Beside {
 		all[i].asked = m
-		id := relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()}
+		id := all[i].id()
 		if all[i].model, all[i].err = n.models.Find(id); all[i].err != nil {
 			continue
 		}
@@ -40,7 +46,9 @@ func (n *Node) besideOf(req *nodev1.QueryRequest) []otherRanking {
 }
 
 // rankBeside ranks what q scanned by the other models of r, and measures their
-// items. All of them go together; should one of them not, each goes alone.
+// items. All of them go together. Should one of them not, or be suspected of taking
+// too long, each goes alone, and so in one question of some: what they take
+// together does not tell whose code takes it.
 func (n *Node) rankBeside(ctx context.Context, r *resolution, q *query.Query, room *itemRoom) {
 	var here []*otherRanking
 	for i := range r.beside {
@@ -51,32 +59,38 @@ func (n *Node) rankBeside(ctx context.Context, r *resolution, q *query.Query, ro
 	if len(here) == 0 {
 		return
 	}
-	if err := n.rankTogether(ctx, q, here); err != nil && len(here) > 1 && ctx.Err() == nil {
-		for _, o := range here {
-			o.err = n.rankTogether(ctx, q, []*otherRanking{o})
-			n.blameBeside(q, o)
+	alone := len(here) == 1 || n.condemned.joint.Add(1)%aloneOf == 1
+	if slices.ContainsFunc(here, func(o *otherRanking) bool { return n.condemned.suspect(o.model) }) {
+		q.CountProcessorBeside()
+		alone = true
+	}
+	if !alone {
+		err := n.rankTogether(ctx, q, here)
+		if alone = err != nil && ctx.Err() == nil; err != nil && !alone {
+			for _, o := range here {
+				o.err = err
+			}
+			n.tellPanic(err) // the time was over before it could be told whose code it was
 		}
-	} else if err != nil {
-		for _, o := range here {
-			o.err = err
-		}
-		if len(here) == 1 {
-			n.blameBeside(q, here[0])
-		} else { // the time was over before it could be told whose code it was
-			n.tellPanic(err)
-		}
+	}
+	for i := 0; alone && i < len(here); i++ {
+		here[i].alone, here[i].err = true, n.rankTogether(ctx, q, here[i:i+1])
+		n.blameBeside(q, here[i])
 	}
 	for _, o := range here {
 		room.measure(o.items)
 	}
 }
 
+// aloneOf is in how many questions several models beside another go alone once.
+const aloneOf = 16
+
 // blameBeside tells of a ranking that panicked, and condemns the version whose
 // code it was in.
 func (n *Node) blameBeside(q *query.Query, o *otherRanking) {
 	n.tellPanic(o.err)
-	if m := o.asked; panicking(o.err) && q.Scoring() {
-		n.condemned.condemn(relevance.ID{Name: m.GetName(), Version: m.GetVersion(), Sum: m.GetSum()}, causePanic, "it panicked on %s: %v", n.cfg.ID, o.err)
+	if panicking(o.err) && q.Scoring() {
+		n.condemned.condemn(o.id(), causePanic, "it panicked on %s: %v", n.cfg.ID, o.err)
 	}
 }
 

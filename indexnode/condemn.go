@@ -44,6 +44,7 @@ type condemner struct {
 	here atomic.Pointer[map[relevance.ID]condemned] // never changed once there
 	mu   sync.Mutex                                 // of changes of here
 
+	joint   atomic.Uint32                                  // questions that several models ranked beside another
 	seen    sync.Map                                       // *relevance.Model to *evidence
 	earlier atomic.Pointer[func(string) []cluster.Version] // which versions of a name served before; nil: not known
 }
@@ -57,13 +58,14 @@ type condemned struct {
 // evidence counts questions in a row that speak against a model.
 type evidence struct {
 	nan, slow atomic.Int32
+	weighted  atomic.Int32  // by other weights, without a finite score
 	limit     time.Duration // for a record
 }
 
 func newCondemner(n *Node) *condemner {
 	c := &condemner{node: n, wake: make(chan struct{}, 1), counters: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "millrace_indexnode_models_condemned_total",
-		Help: "Versions of models that this node has condemned, by cause: panic, nan (no candidate had a score that is a number), cost (fifty times what its admission reckoned).",
+		Help: "Versions of models that this node has condemned, by cause: panic, nan (no candidate had a score that is a finite number), cost (fifty times what its admission reckoned).",
 	}, []string{"model", "version", "cause"})}
 	c.here.Store(&map[relevance.ID]condemned{})
 	return c
@@ -138,43 +140,91 @@ func idOf(req *nodev1.QueryRequest) relevance.ID {
 	return relevance.ID{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
 }
 
-// suspect has a question count the time of a processor where one before it by
-// the same version took too long: time passes as well where the process was
-// stopped, or others had the processor.
-func (c *condemner) suspect(m *relevance.Model, q *query.Query) {
-	if e, ok := c.seen.Load(m); ok && e.(*evidence).slow.Load() > 0 {
-		q.CountProcessor()
+// suspect reports whether a question before took a model too long. Then the time
+// of a processor counts: time passes as well where the process was stopped, or
+// others had the processor.
+func (c *condemner) suspect(m *relevance.Model) bool {
+	e, ok := c.seen.Load(m)
+	return ok && e.(*evidence).slow.Load() > 0
+}
+
+// judge looks at what a question has come to by each model that ranked in it.
+func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *resolution, q *query.Query, err error) {
+	id, m := idOf(req), r.spec.Model.Own()
+	c.judgeCost(id, m, q.Measured())
+	if err != nil { // it may have been over before all was scored
+		return
+	}
+	if req.Weights == "" {
+		c.judgeScores(ctx, req, id, m, q.Measured())
+	} else {
+		c.judgeWeighted(ctx, req, id, m, q.Measured())
+	}
+	for i := range r.beside {
+		if o := &r.beside[i]; o.err == nil {
+			if o.alone {
+				c.judgeCost(o.id(), o.model, o.Measured)
+			}
+			c.judgeScores(ctx, req, o.id(), o.model, o.Measured)
+		}
 	}
 }
 
-// judge looks at what a question by a pushed version has come to.
-func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, m *relevance.Model, q *query.Query) {
-	id := idOf(req)
-	took, rows := q.Spent()
-	if id.Version == "" || rows == 0 {
+// judgeCost condemns a pushed version that took too long for each record.
+func (c *condemner) judgeCost(id relevance.ID, m *relevance.Model, by query.Measured) {
+	if id.Version == "" || by.Rows == 0 {
 		return
 	}
 	e := c.evidence(m)
-	switch each := took / time.Duration(rows); {
-	case each <= e.limit || took < harmless:
+	switch each := by.Took / time.Duration(by.Rows); {
+	case each <= e.limit || by.Took < harmless:
 		reset(&e.slow)
-	case !q.CountsProcessor():
+	case !by.Processor:
 		e.slow.CompareAndSwap(0, 1) // it may have been the machine: see suspect
 	default:
-		if n := e.slow.Add(1); n >= condemnAfter || took >= tooLong {
+		if n := e.slow.Add(1); n >= condemnAfter || by.Took >= tooLong {
 			c.condemn(id, causeCost, "a record takes it %s of a processor on %s: more than %s, fifty times what its admission reckoned for %d operations", each, c.node.cfg.ID, e.limit, m.Cost())
 		}
 	}
-	items := q.Answer().Items
-	if len(items) == 0 || len(req.Exclude) > 0 || req.Weights != "" {
-		return // later pages show what has no score, and weights of a variant are no fault of the version
+}
+
+// judgeScores condemns a pushed version that had no finite score for any
+// candidate. NaN and the infinities rank, but say nothing of a record: golden rows
+// refuse them too.
+func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, id relevance.ID, m *relevance.Model, by query.Measured) {
+	if id.Version == "" || by.Scored == 0 {
+		return
 	}
-	if !math.IsNaN(items[0].Score) { // the best of all: NaN is last
+	e := c.evidence(m)
+	if by.Finite {
 		reset(&e.nan)
 		return
 	}
-	if n := e.nan.Add(1); n%condemnAfter == 0 && c.othersScore(ctx, req) {
-		c.condemn(id, causeNaN, "it gave no score that is a number to %d questions in a row on %s", n, c.node.cfg.ID)
+	if n := e.nan.Add(1); n%condemnAfter == 0 && c.othersScore(ctx, req, id) {
+		c.condemn(id, causeNaN, "it gave no score that is a finite number to %d questions in a row on %s", n, c.node.cfg.ID)
+	}
+}
+
+// judgeWeighted asks the version by its own weights what those of a variant had no
+// finite score for, and judges it by that: weights of a variant are no fault of
+// the version. One such question in ten is asked again, and each while the answers
+// speak against the version.
+func (c *condemner) judgeWeighted(ctx context.Context, req *nodev1.QueryRequest, id relevance.ID, m *relevance.Model, by query.Measured) {
+	if id.Version == "" || by.Scored == 0 || by.Finite {
+		return
+	}
+	e := c.evidence(m)
+	if n := e.nan.Load(); e.weighted.Add(1)%condemnAfter == 1 || 0 < n && n < condemnAfter {
+		_, _ = c.node.query(ctx, again(req, id)) // which is judged; what it answers is nobody's
+	}
+}
+
+// again asks a question again by another version, or by the same without weights,
+// for the best item alone.
+func again(req *nodev1.QueryRequest, by relevance.ID) *nodev1.QueryRequest {
+	return &nodev1.QueryRequest{
+		Entities: req.Entities, Types: req.Types, FromMs: req.FromMs, ToMs: req.ToMs, AsOfMs: req.AsOfMs, Viewer: req.Viewer,
+		Filter: req.Filter, RequestFilter: req.RequestFilter, Model: by.Name, ModelVersion: by.Version, ModelSum: by.Sum, Limit: 1,
 	}
 }
 
@@ -202,26 +252,29 @@ func (c *condemner) evidence(m *relevance.Model) *evidence {
 	return e.(*evidence)
 }
 
-// othersScore reports whether the version that would rank in its place has
-// numbers for a question that a version has none for: or else it is the
-// question's fault, or the features', and not the version's.
-func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest) bool {
+// othersScore reports whether the version that would rank in the place of one has
+// a number for a question that it has none for: or else it is the question's
+// fault, or the features', and not the version's.
+func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest, of relevance.ID) bool {
 	earlier := c.earlier.Load()
 	if earlier == nil {
 		return true
 	}
-	for _, v := range (*earlier)(req.Model) {
+	for _, v := range (*earlier)(of.Name) {
 		id := relevance.ID(v)
-		if c.why(id) != "" || id == idOf(req) {
+		if c.why(id) != "" || id == of {
 			continue
 		}
-		resp, err := c.node.query(ctx, &nodev1.QueryRequest{
-			Entities: req.Entities, Types: req.Types, FromMs: req.FromMs, ToMs: req.ToMs, AsOfMs: req.AsOfMs, Viewer: req.Viewer,
-			Filter: req.Filter, RequestFilter: req.RequestFilter, Model: id.Name, ModelVersion: id.Version, ModelSum: id.Sum, Limit: 1,
-		})
-		return err == nil && len(resp.Items) > 0 && !math.IsNaN(resp.Items[0].Score)
+		resp, err := c.node.query(ctx, again(req, id))
+		return err == nil && len(resp.Items) > 0 && !math.IsNaN(resp.Items[0].Score) && !math.IsInf(resp.Items[0].Score, 0)
 	}
 	return true // a model that every binary has ranks in its place
+}
+
+// dropped forgets a version, of which the cluster is told nothing any more.
+func (c *condemner) dropped(id relevance.ID) {
+	c.forget(id)
+	c.change(func(all map[relevance.ID]condemned) { delete(all, id) })
 }
 
 // forget forgets what spoke against a version, as when it is released or
@@ -234,11 +287,11 @@ func (c *condemner) forget(id relevance.ID) {
 
 // run tells the cluster what is condemned here, and takes over what it says,
 // until ctx ends. What it no longer says was released.
-func (c *condemner) run(ctx context.Context, all *cluster.Condemned) error {
+func (c *condemner) run(ctx context.Context, models *cluster.Artefacts, all *cluster.Condemned) error {
 	for {
 		changed := all.Changed()
 		c.takeOver(all.Current())
-		err := c.tell(ctx, all)
+		err := c.tell(ctx, models, all)
 		var again <-chan time.Time
 		if err != nil && ctx.Err() == nil {
 			c.node.log.Warn("it is not told that a model is condemned; trying again", "err", err)
@@ -270,11 +323,11 @@ func (c *condemner) takeOver(says map[cluster.Version]cluster.Condemnation) {
 }
 
 // tell tells the cluster of what it does not know.
-func (c *condemner) tell(ctx context.Context, all *cluster.Condemned) error {
+func (c *condemner) tell(ctx context.Context, models *cluster.Artefacts, all *cluster.Condemned) error {
 	var errs []error
 	for id, x := range *c.here.Load() {
 		if !x.told {
-			errs = append(errs, all.Condemn(ctx, cluster.Version(id), x.why, string(c.node.cfg.ID)))
+			errs = append(errs, all.Condemn(ctx, models, cluster.Version(id), x.why, string(c.node.cfg.ID)))
 		}
 	}
 	return errors.Join(errs...)

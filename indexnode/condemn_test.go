@@ -3,10 +3,13 @@ package indexnode
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -36,14 +39,18 @@ scorer: linear
 parameters: {weights: {liked: 1}}
 `
 
-// none is what no live record has a number for, as golden rows do not show.
-const none = "record.impressions / record.impressions"
+// What golden rows do not show of live records.
+const (
+	none      = "record.impressions / record.impressions" // NaN
+	infinite  = "5.0 * record.likes / record.impressions"
+	sometimes = "3.0 / (4.0 - record.likes)" // infinite for one of them
+)
 
 // admitBroken admits a version of a model that adds a number to each score, and
 // has none where the number is not.
 func admitBroken(t *testing.T, n *Node, version, plus string) relevance.ID {
 	t.Helper()
-	score := map[string]int{"1.0": 2, "2.0": 3, none: 2}[plus]
+	score := map[string]int{"1.0": 2, "2.0": 3, none: 2, infinite: 2, sometimes: 2}[plus]
 	pack := packOf(t, fmt.Sprintf(brokenSpec, version, plus), fmt.Sprintf(`{"features":{"liked":%d},"score":%[1]d,"record":{"likes":1,"impressions":5},"viewer":{"taste":1}}`, score), relevance.ShippedSchemas())
 	id, err := n.models.Admit(pack, strings.Repeat(version, 64), relevance.ShippedSchemas())
 	if err != nil {
@@ -123,6 +130,12 @@ func TestAVersionThatPanicsIsCondemned(t *testing.T) {
 	if resp, err := n.query(t.Context(), by(id, true)); err != nil || resp.Items[0].Score != 7 {
 		t.Errorf("released: %v, %v", resp, err)
 	}
+	// One that was dropped before the cluster was told may be pushed again.
+	n.condemned.condemn(id, causePanic, "it panicked")
+	n.condemned.dropped(id)
+	if why := n.condemned.why(id); why != "" {
+		t.Errorf("dropped: %s", why)
+	}
 }
 
 // A model that panics beside another is condemned, and the other is not.
@@ -148,71 +161,101 @@ func TestAVersionThatPanicsBesideAnother(t *testing.T) {
 	}
 }
 
-// Weights of a variant that give no number are no fault of the version: what the
-// version does by its own decides.
+// Weights of a variant that give no finite number are no fault of the version, and
+// those of a version that has none by its own weights do not hide it.
 func TestWeightsCondemnNoVersion(t *testing.T) {
 	n := hostileNode(t)
-	id := admitBroken(t, n, "2", none)
-	weighted := by(id, true)
-	weighted.Weights = weights.Form(map[string]float64{"liked": 2})
-	weighted.WeightsSum = weights.Sum(weighted.Weights)
-	for range 2 * condemnAfter {
-		if resp, err := n.query(t.Context(), weighted); err != nil || len(resp.Items) == 0 {
-			t.Fatal(err)
+	good, bad := admitBroken(t, n, "1", "2.0"), admitBroken(t, n, "2", none)
+	asked := 0
+	earlier := func(string) []cluster.Version { asked++; return []cluster.Version{cluster.Version(good)} }
+	n.condemned.earlier.Store(&earlier)
+	weighted := func(id relevance.ID, weight float64) *nodev1.QueryRequest {
+		req := by(id, true)
+		req.Weights = weights.Form(map[string]float64{"liked": weight})
+		req.WeightsSum = weights.Sum(req.Weights)
+		return req
+	}
+	for range 3 * condemnAfter {
+		if resp, err := n.query(t.Context(), weighted(good, 1e308)); err != nil || len(resp.Items) == 0 || !math.IsInf(resp.Items[0].Score, 1) {
+			t.Fatal(resp, err)
 		}
 	}
-	if why := n.condemned.why(id); why != "" {
+	if why := n.condemned.why(good); why != "" {
 		t.Fatal(why)
 	}
-	for range condemnAfter {
-		if _, err := n.query(t.Context(), by(id, true)); err != nil {
+	m, err := n.models.Find(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := n.condemned.evidence(m); e.nan.Load() != 0 || e.weighted.Load() != 3*condemnAfter {
+		t.Errorf("%d answers speak against it, of %d by weights", e.nan.Load(), e.weighted.Load())
+	}
+	for i := range condemnAfter {
+		if why := n.condemned.why(bad); why != "" {
+			t.Fatalf("after %d questions: %s", i, why)
+		}
+		if _, err := n.query(t.Context(), weighted(bad, 2)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n.condemned.why(id) == "" {
-		t.Error("by its own weights: it is not condemned")
+	if n.condemned.why(bad) == "" || asked != 1 {
+		t.Errorf("it has no number by its own weights, and is not condemned; the other was asked %d times", asked)
 	}
 	judged := 0
 	n.condemned.seen.Range(func(any, any) bool { judged++; return true })
-	if judged != 1 {
-		t.Errorf("%d models are judged, the same one", judged)
+	if judged != 2 {
+		t.Errorf("%d models are judged, of two versions", judged)
 	}
 }
 
-// A version without a number for any candidate is condemned, unless the one that
-// would rank in its place has none either.
+// A version without a finite number for any candidate is condemned, unless the one
+// that would rank in its place has none either; also as the second of a draft.
 func TestAVersionOfNaNIsCondemned(t *testing.T) {
 	for name, c := range map[string]struct {
+		plus      string // what the version adds
 		earlier   string // what the version before adds; empty: there is none
 		taste     float64
 		condemned bool
 	}{
-		"before it one that has numbers": {"1.0", 1, true},
-		"before it none":                 {"", 1, true},
-		"before it one that has none":    {none, 1, false},
+		"before it one that has numbers":  {none, "1.0", 1, true},
+		"before it none":                  {none, "", 1, true},
+		"before it one that has none":     {none, none, 1, false},
+		"infinite, before it numbers":     {infinite, "1.0", 1, true},
+		"NaN, before it one of infinity":  {none, infinite, 1, false},
+		"infinite, and before it NaN too": {infinite, none, 1, false},
+		"infinite now and then":           {sometimes, "1.0", 1, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			n := hostileNode(t)
-			id := admitBroken(t, n, "2", none)
-			earlier := func(string) (all []cluster.Version) {
-				if c.earlier != "" {
-					all = append(all, cluster.Version(admitBroken(t, n, "1", c.earlier)))
-				}
-				return all
-			}
-			n.condemned.earlier.Store(&earlier)
-			for i := range condemnAfter {
-				if why := n.condemned.why(id); why != "" {
-					t.Fatalf("after %d questions: %s", i, why)
-				}
-				if _, err := n.query(t.Context(), by(id, true)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if why := n.condemned.why(id); (why != "") != c.condemned {
-				t.Errorf("condemned: %q", why)
-			}
-		})
+		t.Run(name, func(t *testing.T) { nanIsCondemned(t, c.plus, c.earlier, c.taste, c.condemned, false) })
+		t.Run(name+", beside another", func(t *testing.T) { nanIsCondemned(t, c.plus, c.earlier, c.taste, c.condemned, true) })
+	}
+}
+
+func nanIsCondemned(t *testing.T, plus, before string, taste float64, condemned, beside bool) {
+	n := hostileNode(t)
+	id := admitBroken(t, n, "2", plus)
+	earlier := func(string) (all []cluster.Version) {
+		if before != "" {
+			all = append(all, cluster.Version(admitBroken(t, n, "1", before)))
+		}
+		return all
+	}
+	n.condemned.earlier.Store(&earlier)
+	req := by(id, true)
+	if beside {
+		req.Model, req.ModelVersion, req.ModelSum = "recency", "", ""
+		req.Beside = []*nodev1.Model{{Name: id.Name, Version: id.Version, Sum: id.Sum}, {Name: "home"}}
+	}
+	req.Viewer.Features["taste"] = taste
+	for i := range condemnAfter {
+		if why := n.condemned.why(id); why != "" {
+			t.Fatalf("after %d questions: %s", i, why)
+		}
+		if _, err := n.query(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if why := n.condemned.why(id); (why != "") != condemned {
+		t.Errorf("condemned: %q", why)
 	}
 }
 
@@ -265,7 +308,29 @@ func TestAStoppedProcessCondemnsNothing(t *testing.T) {
 // condemned after as many questions as it takes to be sure. Its golden rows, and
 // short texts, do not show it.
 func TestAVersionThatIsTooDearIsCondemned(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { dearIsCondemned(t, condemnAfter, by) })
+	t.Run("as the second of a draft", func(t *testing.T) {
+		dearIsCondemned(t, condemnAfter, func(id relevance.ID, givesWay bool) *nodev1.QueryRequest {
+			req := by(relevance.ID{Name: "recency"}, givesWay)
+			req.Beside = []*nodev1.Model{{Name: id.Name, Version: id.Version, Sum: id.Sum}}
+			return req
+		})
+	})
+	t.Run("beside others", func(t *testing.T) { // which are not to blame for it
+		dearIsCondemned(t, aloneOf+condemnAfter, func(id relevance.ID, givesWay bool) *nodev1.QueryRequest {
+			req := by(relevance.ID{Name: "recency"}, givesWay)
+			req.Beside = []*nodev1.Model{{Name: "home"}, {Name: cheap.Name, Version: cheap.Version, Sum: cheap.Sum}, {Name: id.Name, Version: id.Version, Sum: id.Sum}}
+			return req
+		})
+	})
+}
+
+// cheap is a version beside the one that is dear.
+var cheap = relevance.ID{Name: "broken", Version: "2", Sum: strings.Repeat("2", 64)}
+
+func dearIsCondemned(t *testing.T, questions int, by func(relevance.ID, bool) *nodev1.QueryRequest) {
 	n, h := openNode(t, cache.Config{})
+	admitBroken(t, n, cheap.Version, "2.0")
 	id, err := n.models.Admit(packOf(t, dearSpec, `{"features":{"length":1},"score":1,"record":{"text":"a"},"viewer":{"taste":1}}`, relevance.ShippedSchemas()), strings.Repeat("d", 64), relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
@@ -283,12 +348,48 @@ func TestAVersionThatIsTooDearIsCondemned(t *testing.T) {
 		t.Fatalf("condemned though it is cheap: %s", why)
 	}
 	bringLine(t, h, kafka.Timeline, line("r2", strings.Repeat("ä", 400_000)), 2)
-	for range condemnAfter {
+	for range questions {
 		if _, err := n.query(t.Context(), by(id, true)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if why := n.condemned.why(id); !strings.Contains(why, "fifty times what its admission reckoned") {
 		t.Errorf("condemned: %q", why)
+	}
+	if why := n.condemned.why(cheap); why != "" {
+		t.Errorf("condemned with it: %q", why)
+	}
+}
+
+// Models that go alone, since one beside them was slow, each have their own
+// ranking.
+func TestModelsBesideThatGoAlone(t *testing.T) {
+	n := hostileNode(t)
+	id := admitBroken(t, n, "2", "2.0")
+	ask := func() []*nodev1.Ranking {
+		resp, err := n.query(t.Context(), all(func(r *nodev1.QueryRequest) {
+			r.Types, r.Viewer.Features = []string{"post"}, map[string]float64{"taste": 1}
+			r.Beside = []*nodev1.Model{{Name: "recency"}, {Name: id.Name, Version: id.Version, Sum: id.Sum}, {Name: "home"}}
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Beside
+	}
+	n.condemned.joint.Store(1)
+	want := ask()
+	m, err := n.models.Find(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.condemned.evidence(m).slow.Store(1)
+	got := ask()
+	if n.condemned.suspect(m) {
+		t.Error("it is suspected still")
+	}
+	for i, r := range want {
+		if len(r.Items) != 2 || !proto.Equal(got[i], r) {
+			t.Errorf("%v, want %v", got[i], r)
+		}
 	}
 }

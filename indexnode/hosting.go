@@ -187,7 +187,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	}
 	if models != nil {
 		g.Go(func() error { return models.run(ctx, h.member.SetModels) })
-		g.Go(func() error { return n.condemned.run(ctx, condemned) })
+		g.Go(func() error { return n.condemned.run(ctx, packs, condemned) })
 	}
 	return g.Wait()
 }

@@ -141,7 +141,7 @@ func (f *modelFollower) drop(there []cluster.Version) {
 		if time.Since(f.gone[v]) >= f.linger {
 			delete(f.tried, v)
 			delete(f.gone, v)
-			f.node.condemned.forget(relevance.ID(v))
+			f.node.condemned.dropped(relevance.ID(v))
 			f.node.counters.fields.DeletePartialMatch(prometheus.Labels{"model": v.Name, "version": v.Version})
 			f.node.models.Drop(relevance.ID(v))
 		}

@@ -125,12 +125,14 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 	return resp, err
 }
 
-// rank scans, and judges the version that scores by it.
+// rank scans, and judges the versions that score by it.
 func (n *Node) rank(ctx context.Context, r *resolution, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (resp *nodev1.QueryResponse, err error) {
 	defer n.condemned.blame(req, q, &err)
-	n.condemned.suspect(r.spec.Model.Own(), q)
+	if n.condemned.suspect(r.spec.Model.Own()) {
+		q.CountProcessor()
+	}
 	resp, err = n.scan(ctx, r, q, req, began, resolved)
-	n.condemned.judge(ctx, req, r.spec.Model.Own(), q)
+	n.condemned.judge(ctx, req, r, q, err)
 	return resp, err
 }
 

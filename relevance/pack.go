@@ -18,6 +18,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/relevance/trees"
 )
@@ -323,6 +324,15 @@ func (s Schemas) Knows(p *Pack) bool {
 	return true
 }
 
+// CheckName refuses the name of a model that every binary has: no pack takes its
+// place, since it ranks where all others fail.
+func CheckName(name string) error {
+	if _, builtin := builtinModels()[name]; !builtin {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%s is built in", name), WayOut: "give the model another name, in its spec"}
+}
+
 // Seal makes a pack of a directory that has a spec and what it names, golden
 // rows and a card: it checks everything that [Validate] checks and then writes
 // the manifest.
@@ -334,6 +344,9 @@ func Seal(dir string, schemas Schemas) (*Pack, error) {
 	delete(files, ManifestFile)
 	m, err := (&Pack{files: files}).model(schemas)
 	if err != nil {
+		return nil, err
+	}
+	if err := CheckName(m.Name()); err != nil {
 		return nil, err
 	}
 	manifest := Manifest{Format: packFormat, Name: m.Name(), Version: m.Version(), Features: m.FeatureTypes(), Schemas: map[string]string{}, Files: map[string]string{}}

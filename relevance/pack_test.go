@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -150,6 +151,17 @@ func seal(t *testing.T, dir string) *Pack {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// No pack takes the name of a model that every binary has.
+func TestNoPackOfABuiltInName(t *testing.T) {
+	for _, name := range Builtin().Names() {
+		files := teamFiles()
+		files[SpecFile] = regexp.MustCompile(`(?m)^name: .*$`).ReplaceAllString(packSpec, "name: "+name)
+		if _, err := Seal(writePack(t, files, 50), ShippedSchemas()); err == nil || !strings.Contains(err.Error(), name+" is built in") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestPackRoundTrip(t *testing.T) {
@@ -340,10 +352,10 @@ func TestVersionsStandBesideEachOther(t *testing.T) {
 	if _, err := r.Find(ids[1]); err != nil {
 		t.Error(err)
 	}
-	files := teamFiles()
-	files[SpecFile] = strings.Replace(packSpec, "name: team", "name: home", 1)
-	if _, err := r.Admit(seal(t, writePack(t, files, 20)), "d", ShippedSchemas()); err == nil {
-		t.Error("a built-in model is replaced")
+	another := seal(t, writePack(t, teamFiles(), 20))
+	another.Manifest.Name = "home" // as binaries of before sealed it
+	if _, err := r.Admit(another, "d", ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "home is built in") {
+		t.Errorf("a built-in model is replaced: %v", err)
 	}
 }
 

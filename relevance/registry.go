@@ -116,8 +116,8 @@ func (r *Registry) Find(id ID) (*Model, error) {
 // the schemas alone, so that every node decides the same.
 func (r *Registry) Admit(p *Pack, sum string, schemas Schemas) (ID, error) {
 	id := ID{p.Manifest.Name, p.Manifest.Version, sum}
-	if _, ok := builtinModels()[id.Name]; ok {
-		return id, fmt.Errorf("relevance: admit %s: the name is that of a built-in model; give it another", id)
+	if err := CheckName(id.Name); err != nil {
+		return id, fmt.Errorf("relevance: admit %s: %w", id, err)
 	}
 	if id.Version == "" || sum == "" {
 		return id, fmt.Errorf("relevance: admit %s: a model needs a version and a checksum", id)

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/document"
@@ -185,7 +186,10 @@ func (r *specReader) head(at map[string]entry) {
 		}
 	}
 	if e, ok := at["version"]; ok {
-		s.Version = r.text(e.value, "version")
+		// A ledger of versions takes no other.
+		if s.Version = r.text(e.value, "version"); s.Version == "" || len(s.Version) > 100 || strings.ContainsFunc(s.Version, func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }) {
+			r.add(r.position(e.value), `write 1 to 100 bytes without spaces, such as "2"`, "%q is not the name of a version", s.Version)
+		}
 	}
 	if e, ok := at["about"]; ok {
 		s.About = r.text(e.value, "about")

@@ -143,6 +143,9 @@ func coordinatorCommand() *cobra.Command {
 			return err
 		}
 		cfg.Cluster, cfg.Dial = cl, conns.dial
+		if cfg.Waits, err = waits(ctx, cl); err != nil {
+			return err
+		}
 		made, err := coordinator.New(cfg)
 		if err != nil {
 			return err

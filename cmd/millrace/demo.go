@@ -133,6 +133,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 		return err
 	}
 	cfg.Log, cfg.LogLevels = slog.Default(), levelsOf(ctx).Handler(nil)
+	cfg.Waits = waits
 	mc, err := minicluster.Start(ctx, cfg)
 	if err != nil {
 		return err
@@ -281,6 +282,9 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 		fmt.Fprintf(w, "; drafted with %s %s", d.Model, d.ModelVersion)
 	}
 	fmt.Fprint(w, variantsText(r.GetVariants()))
+	if of := r.GetUnapplied(); len(of) > 0 {
+		fmt.Fprintf(w, " (not applied: what ranks lacks the weights of %s)", strings.Join(of, ", "))
+	}
 	for _, v := range r.GetEntityVariants() {
 		entities := "entities"
 		if v.Entities == 1 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,6 +44,11 @@ func TestPrintFeed(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 	var out strings.Builder
+	printContributions(&out, &feedv1.ItemExplain{Base: 1, Features: []*feedv1.Contribution{{Feature: "small", Contribution: 1e-6}, {Feature: "likes", Contribution: 2}, {Feature: "rate", Contribution: math.NaN()}}})
+	if got := out.String(); got != ": +1, rate NaN, likes +2" {
+		t.Errorf("of a feature that is no number: %q", got)
+	}
+	out.Reset()
 	printFeed(&out, &feedv1.GetFeedResponse{Hints: []string{"nobody is there"}}, nil)
 	if !strings.HasSuffix(out.String(), "\nhint: nobody is there\n") {
 		t.Errorf("got\n%s", out.String())

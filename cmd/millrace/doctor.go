@@ -391,7 +391,7 @@ func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 	condemned, serving := r.failed.Current(), r.models.Serving()
 	for _, name := range r.models.Names() {
 		if x, is := condemned[serving[name]]; is {
-			lines = append(lines, r.sentence(serving[name], x))
+			lines = append(lines, r.sentence(ctx, serving[name], x))
 		}
 	}
 	if len(lines) > 0 {

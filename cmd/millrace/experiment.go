@@ -434,7 +434,17 @@ func (t *trial) explain(ctx context.Context, feed, viewer, entity string, attrib
 		if variant == "" {
 			variant = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", x.Experiment, variant, x.Why)
+		why := x.Why
+		if d, err := st.Find(x.Experiment); err == nil && x.Variant != "" {
+			lacks, err := t.unapplied(ctx, &d.Experiment)
+			if err != nil {
+				return err
+			}
+			if lacks != "" {
+				why += "; " + lacks
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", x.Experiment, variant, why)
 	}
 	return w.Flush()
 }

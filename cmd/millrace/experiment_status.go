@@ -95,6 +95,12 @@ func (t *trial) status(ctx context.Context, name string, q *statusQuery) error {
 	if of.Unfit != "" {
 		fmt.Fprintln(t.out, unfitLine(&of))
 	}
+	switch why, err := t.unapplied(ctx, &of.Experiment); {
+	case err != nil:
+		return err
+	case why != "":
+		fmt.Fprintf(t.out, "%s; its answers count for no variant\n", why)
+	}
 	if err := printReport(t.out, &r, q.alpha); err != nil {
 		return err
 	}
@@ -197,7 +203,7 @@ func effect(e *compare.Effect) string {
 		none, times = 1, " times"
 	}
 	switch {
-	case math.IsNaN(e.Value) || math.IsInf(e.Low, -1) || math.IsInf(e.High, 1) && e.Low == 0:
+	case e.Unknown():
 		return "too little is known"
 	case e.Contains(none):
 		return fmt.Sprintf("no difference seen: %s to %s%s", number(e.Low), number(e.High), times)

@@ -208,11 +208,18 @@ func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
 
 func printContributions(w io.Writer, e *feedv1.ItemExplain) {
 	fmt.Fprintf(w, ": %+.4g", e.Base)
-	slices.SortStableFunc(e.Features, func(a, b *feedv1.Contribution) int {
-		return cmp.Compare(math.Abs(b.Contribution), math.Abs(a.Contribution))
-	})
+	size := func(f *feedv1.Contribution) float64 {
+		if math.IsNaN(f.Contribution) {
+			return math.Inf(1) // it alone makes the score
+		}
+		return math.Abs(f.Contribution)
+	}
+	slices.SortStableFunc(e.Features, func(a, b *feedv1.Contribution) int { return cmp.Compare(size(b), size(a)) })
 	for _, f := range e.Features {
-		if math.Abs(f.Contribution) >= 5e-5 { // what the four digits show
+		switch {
+		case math.IsNaN(f.Contribution):
+			fmt.Fprintf(w, ", %s NaN", f.Feature)
+		case size(f) >= 5e-5: // what the four digits show
 			fmt.Fprintf(w, ", %s %+.4g", f.Feature, f.Contribution)
 		}
 	}

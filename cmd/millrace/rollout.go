@@ -98,7 +98,7 @@ func rolloutCommands(avsc *[]string) []*cobra.Command {
 	return []*cobra.Command{
 		pushModel(avsc), pull,
 		rolloutCommand(&cobra.Command{Use: "list", Short: "The models there are, which version serves, and which nodes have it", Args: cobra.NoArgs},
-			func(_ context.Context, r *rollout, _ []string) error { return r.list() }),
+			func(ctx context.Context, r *rollout, _ []string) error { return r.list(ctx) }),
 		rolloutCommand(&cobra.Command{Use: "history NAME", Short: "Who changed what of a model, and when", Args: cobra.ExactArgs(1)},
 			func(ctx context.Context, r *rollout, args []string) error { return r.history(ctx, args[0]) }),
 		rolloutAct(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
@@ -108,12 +108,13 @@ func rolloutCommands(avsc *[]string) []*cobra.Command {
 		rolloutCommand(&cobra.Command{
 			Use: "release NAME VERSION", Short: "Let a version be asked for again that was condemned, since it failed", Args: cobra.ExactArgs(2),
 			Long: `Lets a version be asked for again that is condemned. An index node condemns a
-version that panics, that has no score that is a number for any candidate of
-ten questions in a row where the version before has one, or whose records take
-fifty times as long as its admission reckoned. Feeds whose model it is are then
-ranked by the version that served last before it and is not condemned, or else
-by recency; requests that name the model are refused. To push the same version
-again releases it too.`,
+version that panics, that has no score that is a finite number for any candidate
+of ten questions in a row where the version before has one, or whose records
+take fifty times as long as its admission reckoned. Feeds whose model it is are
+then ranked by the version that served last before it and is not condemned, or
+else by recency; pages that it drafts second are their first model's alone; and
+requests that name the model are refused. To push the same version again
+releases it too.`,
 		}, func(ctx context.Context, r *rollout, args []string) error { return r.release(ctx, args[0], args[1]) }),
 		rolloutAct(&cobra.Command{
 			Use: "drop NAME VERSION", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.ExactArgs(2),
@@ -157,6 +158,9 @@ func packToPush(name string, avsc []string) (*relevance.Model, *relevance.Pack, 
 		return nil, nil, fmt.Errorf("%s is not sealed; run millrace model seal %s", name, name)
 	}
 	pack, err := relevance.OpenPack(name)
+	if err == nil {
+		err = relevance.CheckName(pack.Manifest.Name)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -384,7 +388,7 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 }
 
 // list prints what every node really has.
-func (r *rollout) list() error {
+func (r *rollout) list(ctx context.Context) error {
 	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NAME\tVERSION\tSTATE\tNODES\tCHECKSUM")
 	builtin := relevance.Builtin()
@@ -406,7 +410,7 @@ func (r *rollout) list() error {
 			}
 			if x, is := condemned[v]; is {
 				state += ", condemned"
-				refusals = append(refusals, r.sentence(v, x))
+				refusals = append(refusals, r.sentence(ctx, v, x))
 			}
 			answers, admitted := r.answers(v), 0
 			for _, a := range answers {
@@ -429,17 +433,35 @@ func (r *rollout) list() error {
 }
 
 // sentence says why a version is condemned, and what ranks in its place.
-func (r *rollout) sentence(v cluster.Version, x cluster.Condemnation) string {
+func (r *rollout) sentence(ctx context.Context, v cluster.Version, x cluster.Condemnation) string {
 	line := fmt.Sprintf("%s: condemned %s: %s", v, x.When.Format("2006-01-02 15:04:05Z"), x.Why)
 	if serves, _ := r.models.Served(v.Name); serves != v {
 		return line
 	}
+	if before, ok := r.inPlaceOf(v); ok {
+		line += fmt.Sprintf("; %s ranks in its place", before)
+	} else {
+		line += "; recency ranks in its place"
+	}
+	drafting, err := experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.DraftsSecond(v.Name) })
+	switch {
+	case err != nil:
+		line += fmt.Sprintf("; whether it drafts pages is not known: %v", err)
+	case len(drafting) > 0:
+		line += fmt.Sprintf("; nothing drafts in its place in %s, whose pages are the first model's alone", strings.Join(drafting, ", "))
+	}
+	return line
+}
+
+// inPlaceOf returns the version that ranks in the place of a condemned one; false
+// if that is recency.
+func (r *rollout) inPlaceOf(v cluster.Version) (cluster.Version, bool) {
 	for _, before := range r.models.Before(v.Name) {
 		if r.failed.Why(before) == "" {
-			return fmt.Sprintf("%s; %s ranks in its place", line, before)
+			return before, true
 		}
 	}
-	return line + "; recency ranks in its place"
+	return cluster.Version{}, false
 }
 
 // absolve lets a version be asked for again, if it is condemned.
@@ -492,7 +514,7 @@ func (r *rollout) rollback(ctx context.Context, name string, meant meant) error 
 	if err := r.showUses(ctx, name); err != nil {
 		return err
 	}
-	r.tellUnfit(v)
+	r.tellUnfit(ctx, v)
 	if err := r.feeds.keeps(ctx, change{model: v}); err != nil {
 		return err
 	}
@@ -508,9 +530,9 @@ func (r *rollout) rollback(ctx context.Context, name string, meant meant) error 
 
 // tellUnfit tells what speaks against a version, and refuses nothing by it: it is
 // condemned, or nodes do not have it.
-func (r *rollout) tellUnfit(v cluster.Version) {
+func (r *rollout) tellUnfit(ctx context.Context, v cluster.Version) {
 	if x, is := r.failed.Current()[v]; is {
-		fmt.Fprintln(r.out, r.sentence(v, x))
+		fmt.Fprintln(r.out, r.sentence(ctx, v, x))
 	}
 	for _, a := range r.answers(v) {
 		if a.state != stateAdmitted {
@@ -552,6 +574,9 @@ func (r *rollout) drop(ctx context.Context, name, version string, meant meant) e
 		}
 		return nil // feeds name models and not versions
 	}
+	if err := r.ranksNowhere(v); err != nil {
+		return err
+	}
 	bytes, err := r.models.MayDrop(ctx, v, uses)
 	if err != nil {
 		return err
@@ -560,11 +585,26 @@ func (r *rollout) drop(ctx context.Context, name, version string, meant meant) e
 	if ok, err := meant(); !ok {
 		return err
 	}
+	if err := r.ranksNowhere(v); err != nil { // what serves may have failed meanwhile
+		return err
+	}
 	if err := r.models.Drop(ctx, v, uses, r.who); err != nil {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s is dropped\n", v)
 	return r.failed.Forget(ctx, v)
+}
+
+// ranksNowhere refuses a version that ranks in the place of one that is condemned.
+func (r *rollout) ranksNowhere(v cluster.Version) error {
+	serves, _ := r.models.Served(v.Name)
+	if in, ok := r.inPlaceOf(v); !ok || in != v || r.failed.Why(serves) == "" {
+		return nil
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s ranks in the place of %s, which serves and is condemned", v, serves),
+		WayOut: fmt.Sprintf("push a version that is mended, or let %s be asked for again with millrace model release, first", serves),
+	}
 }
 
 // feedsThatName returns the feeds of the cluster whose model or shadow has a

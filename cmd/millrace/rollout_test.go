@@ -158,7 +158,7 @@ func TestPushReportsEachNode(t *testing.T) {
 	s.serves("1")
 
 	s.out.Reset()
-	s.check(s.list())
+	s.check(s.list(t.Context()))
 	if out := s.out.String(); !strings.Contains(out, "3 of 3") || !strings.Contains(out, "2 of 3") || !strings.Contains(out, "likes 2: n2 refused: no schema team.Talk") {
 		t.Errorf("list says\n%s", out)
 	}
@@ -313,17 +313,27 @@ func TestCondemnedVersions(t *testing.T) {
 	bad, _ := s.models.Served("likes")
 	condemn := func() {
 		t.Helper()
-		s.check(s.failed.Condemn(t.Context(), bad, "it panicked on n1: a broken table", "n1"))
+		s.check(s.failed.Condemn(t.Context(), s.models, bad, "it panicked on n1: a broken table", "n1"))
 	}
 	listed := func() string {
 		t.Helper()
 		s.out.Reset()
-		s.check(s.list())
+		s.check(s.list(t.Context()))
 		return s.out.String()
 	}
 	condemn()
 	if out := listed(); !strings.Contains(out, "serves, condemned") || !strings.Contains(out, "it panicked on n1: a broken table; likes 1 ranks in its place") {
 		t.Errorf("listed\n%s", out)
+	}
+	if out := listed(); strings.Contains(out, "drafts") {
+		t.Errorf("of drafts that there are none of, listed\n%s", out)
+	}
+	file := filepath.Join(t.TempDir(), "drafted.yaml")
+	s.check(os.WriteFile(file, []byte("layers: [{name: l, salt: s, unit: viewer}]\nexperiments: [{name: drafted, layer: l, feeds: [home], state: draft, slots: [0-99], share: 0, variants: [{name: control, weight: 5000}, {name: both, weight: 5000, set: {interleave: [home, likes]}}]}]\n"), 0o644))
+	out, err := s.run("experiment", "define", file)
+	s.check(err)
+	if out = listed(); !strings.Contains(out, "; nothing drafts in its place in experiment drafted, whose pages are the first model's alone") {
+		t.Errorf("of drafts, listed\n%s", out)
 	}
 	s.out.Reset()
 	s.check(s.release(t.Context(), "likes", "2"))
@@ -332,7 +342,8 @@ func TestCondemnedVersions(t *testing.T) {
 	}
 	s.out.Reset()
 	s.check(s.history(t.Context(), "likes"))
-	if out := s.out.String(); strings.Count(out, "release") != 1 || !strings.Contains(out[strings.Index(out, "release"):], whoami()) {
+	if out := s.out.String(); strings.Count(out, "release") != 1 || !strings.Contains(out[strings.Index(out, "release"):], whoami()+": it was condemned: it panicked on n1: a broken table") ||
+		strings.Count(out, "condemn  ") != 1 || !strings.Contains(out[strings.Index(out, "condemn  "):], "n1: it panicked on n1: a broken table") {
 		t.Errorf("history says\n%s", out)
 	}
 	if err := s.release(t.Context(), "likes", "2"); err == nil || !strings.Contains(err.Error(), "not condemned") {
@@ -343,7 +354,15 @@ func TestCondemnedVersions(t *testing.T) {
 		t.Errorf("pushed again: %v\n%s", err, out)
 	}
 	condemn()
-	s.check(s.failed.Condemn(t.Context(), s.models.Before("likes")[0], "it is as bad", "n2"))
+	good := s.models.Before("likes")[0]
+	err = s.drop(t.Context(), "likes", "1", func() (bool, error) {
+		t.Error("the version that ranks in its place would be dropped")
+		return false, nil
+	})
+	if e := (*millrace.Error)(nil); !errors.As(err, &e) || !strings.Contains(e.Detail, "likes 1 ranks in the place of likes 2") || !strings.Contains(e.WayOut, "release") {
+		t.Errorf("the version that ranks in its place: %v", err)
+	}
+	s.check(s.failed.Condemn(t.Context(), s.models, good, "it is as bad", "n2"))
 	if out := listed(); !strings.Contains(out, "; recency ranks in its place") {
 		t.Errorf("listed\n%s", out)
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/relevance"
 )
@@ -96,4 +97,58 @@ func TestChangesKeepWeights(t *testing.T) {
 	must(push("5", "likes")...)
 	must("feed", "rollback", "home", "--apply", "--yes")
 	must("feed", "drop", "home", "--apply", "--yes")
+}
+
+// While a version is condemned and what ranks in its place lacks the weights of a
+// variant, explain says that it is not applied, and a ramp waits for that.
+func TestWeightsThatDoNotRank(t *testing.T) {
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := s.run(args...)
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	for i, feature := range []string{"likes", "clicks", "clicks"} {
+		must("model", "push", s.ratePack(fmt.Sprint(i+1), feature), "--timeout", "1m")
+		if i == 0 {
+			must("feed", "define", s.file("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+		}
+	}
+	weighted := strings.Replace(fresher, "limit: 30", "weights: {clicks: 3}", 1)
+	must("experiment", "define", s.file("ranking.yaml", strings.Replace(weighted, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n", 1)))
+	wait, err := waits(t.Context(), s.cl)
+	s.check(err)
+	const lacks = "variant treatment is not applied: rate 3, whose weights it sets, is condemned, and %s, which ranks in its place, lacks them"
+	says := func(want string) {
+		t.Helper()
+		set, err := experimentSet(t.Context(), s.cl)
+		s.check(err)
+		d := set.Experiments()[0]
+		got := wait(t.Context(), &d.Experiment)
+		for began := time.Now(); got != want && time.Since(began) < 30*time.Second; got = wait(t.Context(), &d.Experiment) {
+			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
+		}
+		if got != want {
+			t.Errorf("coordinators wait for %q, want %q", got, want)
+		}
+		out := must("experiment", "explain", "--feed", "home", "--viewer", "ann")
+		if said := strings.Contains(out, "not applied"); said != (want != "") || !strings.Contains(out, want) {
+			t.Errorf("explain says\n%s\nwant %q", out, want)
+		}
+	}
+	versions := s.models.All()["rate"]
+	condemn := func(i int) { s.check(s.failed.Condemn(t.Context(), s.models, versions[i], "it panicked", "n1")) }
+	says("")
+	condemn(2)
+	says("")
+	condemn(1)
+	says(fmt.Sprintf(lacks, "rate 1"))
+	condemn(0)
+	says(fmt.Sprintf(lacks, "recency"))
+	must("model", "release", "rate", "3")
+	says("")
 }

@@ -2,22 +2,21 @@ package query
 
 import (
 	"context"
-	"time"
 
 	"github.com/millrace/millrace/relevance"
 )
 
 // Beside ranks the candidates of a question by the models of j too, each for
 // itself: one pass gathers and filters each row once, and computes what the
-// models have in common once. Scan goes before. Items are by model, and hold as
-// long as those of the query.
+// models have in common once. Scan goes before, and other models may have. Items
+// are by model, and hold as long as those of the query.
 func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item, err error) {
 	p := besidePass{q: q, joint: j, plans: make([]*besidePlan, len(q.plans))}
-	q.scoring, q.besideTook = false, 0 // it is another model's turn
+	q.scoring, q.besideSpent = false, spent{processor: q.besideSpent.processor} // it is another model's turn
 	done := false
 	defer func() {
 		if !done { // what was interrupted is not used again
-			q.beside = nil
+			q.beside, q.ranked = nil, 0
 		}
 	}()
 	ranks := q.rankers(j.Models())
@@ -36,21 +35,22 @@ func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item,
 
 // rankers returns queries that rank the segments of q.
 func (q *Query) rankers(models []*relevance.Model) []*Query {
-	n := len(models)
-	for len(q.beside) < n {
+	before := q.ranked // whose items are in use
+	q.ranked += len(models)
+	for len(q.beside) < q.ranked {
 		q.beside = append(q.beside, newQuery())
 	}
-	for _, r := range q.beside[n:] {
+	for _, r := range q.beside[q.ranked:] {
 		r.measures = nil
 	}
 	spec := q.spec
 	spec.Explain, spec.Features, spec.Shadow, spec.ShadowErr = false, false, nil, nil
-	for i, r := range q.beside[:n] {
+	for i, r := range q.beside[before:q.ranked] {
 		r.begin(spec)
 		r.measures, r.lacking, r.looked = models[i], nil, 0
 		r.asked, r.places, r.plans = q.asked, q.places, q.plans
 	}
-	return q.beside[:n]
+	return q.beside[before:q.ranked]
 }
 
 // besidePass is a pass over the segments of a query.
@@ -173,11 +173,7 @@ func (p *besidePass) scan(ctx context.Context, pl *besidePlan) error {
 	if b.objects != nil {
 		pl.scorer.SetObjects(b.objects.Slab())
 	}
-	p.q.scoring = true
-	began := time.Now()
-	pl.scorer.Score(rows, sel, features, p.out)
-	p.q.besideTook += time.Since(began)
-	p.q.scoring = false
+	p.q.count(&p.q.besideSpent, len(sel), func() { pl.scorer.Score(rows, sel, features, p.out) })
 	for i, r := range p.open {
 		if r != nil {
 			r.take(b.spans, sel, rows.Column(pl.time), p.out[i])

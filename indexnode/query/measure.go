@@ -13,15 +13,19 @@ const measuredItems = 4
 
 // Measured is what is known of how a model ranked.
 type Measured struct {
-	Took    time.Duration    // to score the candidates
-	Scored  int64            // of them
+	Took      time.Duration // to score rows
+	Processor bool          // Took is time of a processor
+	Rows      int64         // that were scored, what was folded included
+	Scored    int64         // candidates, what bounds left out included
+	Finite    bool          // one of them has a score that is a finite number
+
 	Lacking map[string]int64 // items without a value, by feature, of those looked at; nil unless Spec.Measure
 	Looked  int              // at so many items
 }
 
 // Measured returns what is known of how the question's model ranked.
 func (q *Query) Measured() Measured {
-	return Measured{Took: q.spent.time, Scored: q.stages.Scored, Lacking: q.lacking, Looked: min(q.looked, measuredItems)}
+	return q.measured(q.spent.time, q.spent)
 }
 
 // MeasuredBeside returns the same of the models of j, which ranked beside it at
@@ -29,16 +33,25 @@ func (q *Query) Measured() Measured {
 func (q *Query) MeasuredBeside(j *relevance.Joint) (all []Measured) {
 	upTo, charged := 0.0, time.Duration(0)
 	shares := j.Shares()
-	for i, r := range q.beside[:len(shares)] {
+	for i, r := range q.beside[q.ranked-len(shares) : q.ranked] {
 		upTo += shares[i]
-		took := time.Duration(float64(q.besideTook) * upTo)
+		took := time.Duration(float64(q.besideSpent.time) * upTo)
 		if i == len(shares)-1 {
-			took = q.besideTook // whatever was rounded
+			took = q.besideSpent.time // whatever was rounded
 		}
-		all = append(all, Measured{Took: took - charged, Scored: r.stages.Scored, Lacking: r.lacking, Looked: min(r.looked, measuredItems)})
+		all = append(all, r.measured(took-charged, q.besideSpent))
 		charged = took
 	}
 	return all
+}
+
+// measured is what is known of a ranking, of which scoring took so much of what
+// was spent. What bounds leave out is less than something, and so a number.
+func (q *Query) measured(took time.Duration, of spent) Measured {
+	return Measured{
+		Took: took, Processor: of.processor, Rows: of.rows, Scored: q.stages.Scored, Finite: q.finite || q.unscored > 0,
+		Lacking: q.lacking, Looked: min(q.looked, measuredItems),
+	}
 }
 
 // measure counts which features an item lacks, of the first ones of a ranking.

@@ -26,7 +26,7 @@ func TestMeasuredBesideIsDivided(t *testing.T) {
 				r.stages.Scored, r.looked = int64(i), i
 				q.beside = append(q.beside, r)
 			}
-			q.besideTook = took
+			q.ranked, q.besideSpent.time = len(models), took
 			all := q.MeasuredBeside(relevance.Join(models...))
 			sum, least, most := time.Duration(0), took, time.Duration(0)
 			for i, m := range all {

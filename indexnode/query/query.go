@@ -76,6 +76,7 @@ type Query struct {
 	scores     []float64
 	all        []int32       // 0, 1, 2, ...
 	again      bool          // what is scanned was scanned before
+	finite     bool          // a candidate has a score that is a finite number
 	model      cache.ModelID // of the plans, once there is one
 
 	clauses []filter.Counts // with Explain: of each clause of the filter
@@ -86,16 +87,17 @@ type Query struct {
 	byObject  map[millrace.Object]int
 
 	beside []*Query // that rank by other models; see Beside
+	ranked int      // of them have a ranking of this question
 
 	// Of the models' code.
 	scoring bool // it is at work
 	spent   spent
 
 	// Of what is measured.
-	measures   *relevance.Model // that ranks, where it is not the plans'
-	besideTook time.Duration
-	lacking    map[string]int64
-	looked     int
+	measures    *relevance.Model // that ranks, where it is not the plans'
+	besideSpent spent            // by the models that ranked beside it at last
+	lacking     map[string]int64
+	looked      int
 }
 
 // asked is a timeline that is asked for.
@@ -113,13 +115,13 @@ type spent struct {
 	processor bool // time is that of a processor
 }
 
-// CountProcessor has [Query.Spent] count the time of a processor, not that which
-// passes: a model is not to blame for a process that was stopped, or a machine
-// that had others to run. It costs some microseconds for each batch.
+// CountProcessor has [Query.Measured] count the time of a processor, not that
+// which passes: a model is not to blame for a process that was stopped, or a
+// machine that had others to run. It costs some microseconds for each batch.
 func (q *Query) CountProcessor() { q.spent.processor = true }
 
-// CountsProcessor reports whether it does.
-func (q *Query) CountsProcessor() bool { return q.spent.processor }
+// CountProcessorBeside has [Query.MeasuredBeside] do so.
+func (q *Query) CountProcessorBeside() { q.besideSpent.processor = true }
 
 // Scoring reports whether a model's code is at work, or was when it panicked,
 // and forgets it.
@@ -129,26 +131,25 @@ func (q *Query) Scoring() bool {
 	return is
 }
 
-// Spent returns what the model took to score rows, and how many they were, what
-// was folded included.
-func (q *Query) Spent() (time.Duration, int64) { return q.spent.time, q.spent.rows }
+// score has the question's model score so many rows.
+func (q *Query) score(rows int, by func()) { q.count(&q.spent, rows, by) }
 
-// score has a model score so many rows, and counts what that takes.
-func (q *Query) score(rows int, by func()) {
+// count has models score so many rows, and counts what that takes.
+func (q *Query) count(s *spent, rows int, by func()) {
 	q.scoring = true
-	q.spent.rows += int64(rows)
-	if q.spent.processor {
+	s.rows += int64(rows)
+	if s.processor {
 		runtime.LockOSThread()
 		began := threadTime()
 		defer func() {
-			q.spent.time += threadTime() - began
+			s.time += threadTime() - began
 			runtime.UnlockOSThread()
 		}()
 		by()
 	} else {
 		began := time.Now()
 		by()
-		q.spent.time += time.Since(began)
+		s.time += time.Since(began)
 	}
 	q.scoring = false
 }
@@ -209,8 +210,8 @@ func (q *Query) reset() {
 	clear(q.perEntity)
 	clear(q.byObject)
 	q.spec, q.stages, q.model, q.again, q.clauses, q.unscored, q.beyonds, q.prefetched = Spec{}, Stages{}, 0, false, nil, 0, 0, 0
-	q.scoring, q.spent = false, spent{}
-	q.measures, q.besideTook, q.lacking, q.looked = nil, 0, nil, 0
+	q.scoring, q.spent, q.finite = false, spent{}, false
+	q.measures, q.besideSpent, q.ranked, q.lacking, q.looked = nil, spent{}, 0, nil, 0
 	q.asked, q.places = q.asked[:0], q.places[:0]
 	for _, r := range q.beside {
 		r.asked, r.places, r.plans = nil, nil, nil // which are this query's

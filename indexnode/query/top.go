@@ -2,6 +2,7 @@ package query
 
 import (
 	"math"
+	"slices"
 
 	"github.com/millrace/millrace"
 )
@@ -53,6 +54,7 @@ func (t *top) keep(size int) { t.best, t.size, t.floor = t.best[:0], size, math.
 
 // take ranks the scores of the selected rows of a batch.
 func (q *Query) take(spans []span, sel []int32, times []uint64, scores []float64) {
+	q.finite = q.finite || slices.ContainsFunc(scores, finite)
 	t := &q.top
 	floor := t.floor
 	at := 0
@@ -69,6 +71,8 @@ func (q *Query) take(spans []span, sel []int32, times []uint64, scores []float64
 		floor = t.floor
 	}
 }
+
+func finite(x float64) bool { return x-x == 0 }
 
 // offer puts a candidate among the best if it belongs there.
 func (q *Query) offer(c candidate) {

@@ -34,6 +34,7 @@ const (
 	Served     Change = "serve"
 	RolledBack Change = "rollback"
 	Dropped    Change = "drop"
+	Failed     Change = "condemn" // see [Condemned.Condemn]; Who is the node, and why
 	Released   Change = "release" // it was condemned; see [Condemned.Release]
 )
 

@@ -94,22 +94,48 @@ func (d *Condemned) Why(v Version) string { return d.Current()[v].Why }
 // Changed is as [Watcher.Changed].
 func (d *Condemned) Changed() <-chan struct{} { return d.state.changed() }
 
-// Condemn says of a version that it is not to be asked for. The first reason
-// stays.
-func (d *Condemned) Condemn(ctx context.Context, v Version, why, who string) error {
+// errSaid ends a change of what is said already.
+var errSaid = errors.New("cluster: it is said already")
+
+// Condemn says of a version of models that it is not to be asked for. The first
+// reason stays, and the history keeps it, and who gave it.
+func (d *Condemned) Condemn(ctx context.Context, models *Artefacts, v Version, why, who string) error {
 	why = strings.ToValidUTF8(why[:min(len(why), maxWhyBytes)], "")
-	return d.change(ctx, v, true, func(all []Condemnation) []Condemnation {
-		if slices.ContainsFunc(all, func(x Condemnation) bool { return x.Sum == v.Sum }) {
-			return all
+	by := func(body string) (string, error) {
+		all, err := parseCondemned(body)
+		if err == nil && slices.ContainsFunc(all, func(x Condemnation) bool { return x.Sum == v.Sum }) {
+			err = errSaid
+		}
+		if err != nil {
+			return body, err
 		}
 		all = append(all, Condemnation{v.Version, v.Sum, why, shortened(who), time.Now().UTC().Truncate(time.Millisecond)})
-		return all[max(0, len(all)-maxCondemned):]
+		next, err := json.Marshal(all[max(0, len(all)-maxCondemned):])
+		return string(next), err
+	}
+	err := models.change(ctx, v.Name, func(l *ledger) (edit, error) {
+		e, ok := l.find(v.Sum)
+		if !ok || e.Version != v.Version {
+			return unchanged, nil // it was dropped: there is nothing to ask for
+		}
+		l.note(Failed, e, who+": "+why)
+		return edit{made: true, with: &With{d.docs, v.Name, by}}, nil
 	})
+	if errors.Is(err, errSaid) {
+		err = nil
+	}
+	if err == nil && models.Has(v) {
+		d.await(ctx, v, true)
+	}
+	return err
 }
 
 // Release lets a version of models be asked for again, whose history keeps who
-// did so.
+// did so, and what it was condemned for.
 func (d *Condemned) Release(ctx context.Context, models *Artefacts, v Version, who string) error {
+	if why := d.Why(v); why != "" {
+		who += ": it was condemned: " + why
+	}
 	err := models.change(ctx, v.Name, func(l *ledger) (edit, error) {
 		e, ok := l.find(v.Sum)
 		if !ok || e.Version != v.Version {
@@ -127,23 +153,17 @@ func (d *Condemned) Release(ctx context.Context, models *Artefacts, v Version, w
 // Forget says no more of a version that is dropped. One that is not condemned is
 // no error.
 func (d *Condemned) Forget(ctx context.Context, v Version) error {
-	return d.change(ctx, v, false, without(v))
+	err := d.docs.Change(ctx, v.Name, editing(without(v)))
+	if err == nil {
+		d.await(ctx, v, false)
+	}
+	return err
 }
 
 func without(v Version) func([]Condemnation) []Condemnation {
 	return func(all []Condemnation) []Condemnation {
 		return slices.DeleteFunc(all, func(x Condemnation) bool { return x.Sum == v.Sum })
 	}
-}
-
-// change replaces what is said of a name. It returns once this watcher has the
-// change too.
-func (d *Condemned) change(ctx context.Context, v Version, condemned bool, by func([]Condemnation) []Condemnation) error {
-	err := d.docs.Change(ctx, v.Name, editing(by))
-	if err == nil {
-		d.await(ctx, v, condemned)
-	}
-	return err
 }
 
 // editing does by to a document.

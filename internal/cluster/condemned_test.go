@@ -12,31 +12,50 @@ import (
 // it is forgotten; and no more are kept than a model has versions.
 func TestCondemned(t *testing.T) {
 	etcd := startEtcd(t)
-	a, err := etcd.open("").Condemned(t.Context())
+	one, two := etcd.open(""), etcd.open("")
+	a, err := one.Condemned(t.Context())
 	check(t, err)
-	b, err := etcd.open("").Condemned(t.Context())
+	b, err := two.Condemned(t.Context())
+	check(t, err)
+	models, err := one.Artefacts(t.Context(), "models")
+	check(t, err)
+	same, err := two.Artefacts(t.Context(), "models")
 	check(t, err)
 	version := func(n int) cluster.Version {
-		return cluster.Version{Name: "likes", Version: fmt.Sprint(n), Sum: fmt.Sprintf("%064x", n)}
+		v, _, err := models.Publish(t.Context(), "likes", fmt.Sprint(n), fmt.Append(nil, n), "ann")
+		check(t, err)
+		return v
 	}
-	check(t, a.Condemn(t.Context(), version(1), "it panicked", "n1"))
-	check(t, b.Condemn(t.Context(), version(1), "it is slow", "n2"))
-	if x := b.Current()[version(1)]; x.Why != "it panicked" || x.Who != "n1" || x.When.IsZero() || a.Why(version(1)) != "it panicked" || a.Why(version(2)) != "" {
+	first, second := version(1), version(2)
+	await(t, "the other hears of it", same.Changed, func() bool { return same.Has(second) })
+	check(t, a.Condemn(t.Context(), models, first, "it panicked", "n1"))
+	check(t, b.Condemn(t.Context(), same, first, "it is slow", "n2"))
+	if x := b.Current()[first]; x.Why != "it panicked" || x.Who != "n1" || x.When.IsZero() || a.Why(first) != "it panicked" || a.Why(second) != "" {
 		t.Errorf("%+v", x)
 	}
-	check(t, b.Forget(t.Context(), version(1)))
-	check(t, b.Forget(t.Context(), version(1)))
+	events, err := models.History(t.Context(), "likes")
+	check(t, err)
+	if e := events[len(events)-1]; len(events) != 3 || e.What != cluster.Failed || e.Version != "1" || e.Who != "n1: it panicked" || e.When.IsZero() {
+		t.Errorf("history: %+v", events)
+	}
+	check(t, b.Forget(t.Context(), first))
+	check(t, b.Forget(t.Context(), first))
 	if len(b.Current()) > 0 {
 		t.Errorf("%v", b.Current())
 	}
+	// A version that is dropped is not to be asked for anyway.
+	gone := cluster.Version{Name: "likes", Version: "0", Sum: strings.Repeat("0", 64)}
+	check(t, a.Condemn(t.Context(), models, gone, "it panicked", "n1"))
 	const most = 64
+	var last cluster.Version
 	for n := range most + 3 {
-		check(t, a.Condemn(t.Context(), version(n), strings.Repeat("x", 1000), "n1"))
+		last = version(n)
+		check(t, a.Condemn(t.Context(), models, last, strings.Repeat("x", 1000), "n1"))
 	}
-	if all := a.Current(); len(all) != most || a.Why(version(2)) != "" || len(a.Why(version(most))) != 300 {
+	if all := a.Current(); len(all) != most || a.Why(first) != "" || a.Why(gone) != "" || len(a.Why(last)) != 300 {
 		t.Errorf("%d are kept", len(all))
 	}
-	if err := a.Condemn(t.Context(), cluster.Version{Name: "a/b", Version: "1", Sum: "x"}, "", ""); err == nil {
+	if err := a.Condemn(t.Context(), models, cluster.Version{Name: "a/b", Version: "1", Sum: "x"}, "", ""); err == nil {
 		t.Error("a name that is none")
 	}
 }
@@ -48,11 +67,15 @@ func TestCondemnedBesideAMalformedDocument(t *testing.T) {
 	c := etcd.open("")
 	all, err := c.Condemned(t.Context())
 	check(t, err)
+	models, err := c.Artefacts(t.Context(), "models")
+	check(t, err)
 	version := func(name string, n int) cluster.Version {
-		return cluster.Version{Name: name, Version: fmt.Sprint(n), Sum: fmt.Sprintf("%064x", n)}
+		v, _, err := models.Publish(t.Context(), name, fmt.Sprint(n), fmt.Append(nil, n), "ann")
+		check(t, err)
+		return v
 	}
 	for _, v := range []cluster.Version{version("a", 1), version("b", 1), version("b", 2)} {
-		check(t, all.Condemn(t.Context(), v, "it panicked", "n1"))
+		check(t, all.Condemn(t.Context(), models, v, "it panicked", "n1"))
 	}
 	docs, err := c.Documents(t.Context(), "condemned")
 	check(t, err)
@@ -77,10 +100,12 @@ func TestReleasesAreKept(t *testing.T) {
 	check(t, err)
 	v, _, err := models.Publish(t.Context(), "likes", "1", []byte("one"), "ann")
 	check(t, err)
-	gone := cluster.Version{Name: "likes", Version: "0", Sum: strings.Repeat("0", 64)}
+	gone, _, err := models.Publish(t.Context(), "likes", "0", []byte("none"), "ann")
+	check(t, err)
 	for _, bad := range []cluster.Version{v, gone} {
-		check(t, all.Condemn(t.Context(), bad, "it panicked", "n1"))
+		check(t, all.Condemn(t.Context(), models, bad, "it panicked", "n1"))
 	}
+	check(t, models.Drop(t.Context(), gone, nil, "ann"))
 	refused(t, all.Release(t.Context(), models, gone, "bob"), cluster.ErrNoVersion, "")
 	if all.Why(gone) == "" {
 		t.Error("a version that is not there is released")
@@ -88,7 +113,7 @@ func TestReleasesAreKept(t *testing.T) {
 	check(t, all.Release(t.Context(), models, v, "bob"))
 	events, err := models.History(t.Context(), "likes")
 	check(t, err)
-	if e := events[len(events)-1]; len(events) != 2 || e.What != cluster.Released || e.Who != "bob" || e.Version != "1" || e.When.IsZero() || all.Why(v) != "" || all.Why(gone) == "" {
+	if e := events[len(events)-1]; len(events) != 6 || e.What != cluster.Released || e.Who != "bob: it was condemned: it panicked" || e.Version != "1" || e.When.IsZero() || all.Why(v) != "" || all.Why(gone) == "" {
 		t.Errorf("%+v; condemned %v", events, all.Current())
 	}
 	await(t, "the release is heard of", docs.Changed, func() bool { return docs.Current()["likes"].Version >= models.Revision() })

@@ -21,7 +21,7 @@ const (
 	maxServed      = 32        // versions that a rollback can go back through
 	maxLedgerBytes = 128 << 10
 	maxVersionLen  = 100 // bytes of a version's name
-	maxWhoBytes    = 200
+	maxWhoBytes    = 400 // with the reason of what a node or a coordinator did
 )
 
 // ledger is all that is known of one artefact but the bytes of its versions: a

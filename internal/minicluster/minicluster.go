@@ -59,6 +59,9 @@ type Config struct {
 
 	// Exposures is the topic of what answers of experiments showed; empty: none.
 	Exposures string
+	// Waits returns the [coordinator.Config.Waits] of a client; nil: nothing is
+	// waited for.
+	Waits func(context.Context, *cluster.Client) (func(context.Context, *experiment.Experiment) string, error)
 
 	// Node, if set, adjusts the configuration of each index node.
 	Node func(*indexnode.Config)
@@ -172,6 +175,12 @@ func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Regis
 				Brokers: kafka.At(c.Kafka), Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
 				AnswerField: of.Field(), Window: of.For(), From: from, Log: c.cfg.Log,
 			}).Read
+		}
+	}
+	if c.cfg.Waits != nil {
+		var err error
+		if cfg.Waits, err = c.cfg.Waits(run, c.client); err != nil {
+			return err
 		}
 	}
 	co, err := coordinator.New(cfg)

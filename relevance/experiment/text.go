@@ -90,6 +90,26 @@ func (s *Set) UsesModel(name string) (experiments []string) {
 	})
 }
 
+// Weighted returns what the variants of an experiment set that set weights.
+func (s *Set) Weighted(experiment string) (all []Sets) {
+	if e := s.experiment(experiment); e != nil {
+		for _, v := range e.Variants {
+			if len(v.Set.Weights) > 0 {
+				all = append(all, v.Set)
+			}
+		}
+	}
+	return all
+}
+
+// DraftsSecond returns the experiments, by name, that are not stopped and have a
+// variant in which a model drafts pages as the second of two.
+func (s *Set) DraftsSecond(model string) (experiments []string) {
+	return s.using(func(e *compiled) bool {
+		return slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.Interleave) == 2 && v.Set.Interleave[1] == model })
+	})
+}
+
 // UsesFeed returns the experiments, by name, that are not stopped and apply to a
 // feed: it must not be removed.
 func (s *Set) UsesFeed(name string) (experiments []string) {

@@ -286,6 +286,11 @@ type Effect struct {
 	stats.Effect
 }
 
+// Unknown reports whether nothing can be said of it yet.
+func (e *Effect) Unknown() bool {
+	return math.IsNaN(e.Value) || math.IsInf(e.Low, -1) || math.IsInf(e.High, 1) && e.Low == 0
+}
+
 // What is compared. The first four are rates, as multiples of the control's, and
 // so is the cost; the others are differences of means, or of a percentile.
 type What string

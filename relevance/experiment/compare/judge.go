@@ -114,8 +114,16 @@ func Inputs(e *experiment.Experiment, r *Report) (all []string) {
 		if limit == 0 {
 			limit = below[x.What]
 		}
-		if limit != 0 {
-			all = append(all, fmt.Sprintf("%s of %s: %.3g %s (%.3g to %.3g); guard %g", x.What, x.Variant, x.Value, x.What.unit(), x.Low, x.High, limit))
+		switch {
+		case limit == 0:
+		case x.Unknown():
+			all = append(all, fmt.Sprintf("%s of %s: too little is known; guard %g", x.What, x.Variant, limit))
+		default:
+			between := fmt.Sprintf("%.3g to %.3g", x.Low, x.High)
+			if math.IsInf(x.High, 1) {
+				between = fmt.Sprintf("at least %.3g", x.Low)
+			}
+			all = append(all, fmt.Sprintf("%s of %s: %.3g %s (%s); guard %g", x.What, x.Variant, x.Value, x.What.unit(), between, limit))
 		}
 	}
 	return all

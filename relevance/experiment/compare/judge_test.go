@@ -173,6 +173,9 @@ func TestGuardsOfAnswers(t *testing.T) {
 			t.Fatal(err)
 		}
 		inputs := strings.Join(Inputs(&d.Experiment, &report), "\n")
+		if strings.Contains(inputs, "Inf") || strings.Contains(inputs, "NaN") {
+			t.Errorf("what is not known is told as if it were:\n%s", inputs)
+		}
 		for _, want := range []string{"new: ", " viewers, ", "p99 milliseconds of new: ", "; guard 5", "cost of new: ", "times as much", "; guard 1.5"} {
 			if !strings.Contains(inputs, want) {
 				t.Errorf("no %q in\n%s", want, inputs)

@@ -984,8 +984,12 @@ type Receipt struct {
 	WeightsSum string `protobuf:"bytes,40,opt,name=weights_sum,json=weightsSum,proto3" json:"weights_sum,omitempty"`
 	// How many entities of the request have a variant, where a layer divides them.
 	EntityVariants []*EntityVariant `protobuf:"bytes,41,rep,name=entity_variants,json=entityVariants,proto3" json:"entity_variants,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Experiments of variants that the answer is not by: they set weights of a model
+	// that is condemned, and what ranks in its place lacks them. It counts for none of
+	// their variants, control neither.
+	Unapplied     []string `protobuf:"bytes,51,rep,name=unapplied,proto3" json:"unapplied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Receipt) Reset() {
@@ -1126,6 +1130,13 @@ func (x *Receipt) GetWeightsSum() string {
 func (x *Receipt) GetEntityVariants() []*EntityVariant {
 	if x != nil {
 		return x.EntityVariants
+	}
+	return nil
+}
+
+func (x *Receipt) GetUnapplied() []string {
+	if x != nil {
+		return x.Unapplied
 	}
 	return nil
 }
@@ -2490,7 +2501,7 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\aMissing\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12\x1c\n" +
 	"\ttimelines\x18\x02 \x01(\x05R\ttimelines\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xc2\x05\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xe0\x05\n" +
 	"\aReceipt\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12#\n" +
 	"\rmodel_version\x18\x02 \x01(\tR\fmodelVersion\x12\x1c\n" +
@@ -2511,7 +2522,8 @@ const file_millrace_feed_v1_feed_proto_rawDesc = "" +
 	"\vin_place_of\x182 \x01(\tR\tinPlaceOf\x12\x1f\n" +
 	"\vweights_sum\x18( \x01(\tR\n" +
 	"weightsSum\x12H\n" +
-	"\x0fentity_variants\x18) \x03(\v2\x1f.millrace.feed.v1.EntityVariantR\x0eentityVariants\x1a;\n" +
+	"\x0fentity_variants\x18) \x03(\v2\x1f.millrace.feed.v1.EntityVariantR\x0eentityVariants\x12\x1c\n" +
+	"\tunapplied\x183 \x03(\tR\tunapplied\x1a;\n" +
 	"\rVariantsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"e\n" +

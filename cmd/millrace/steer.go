@@ -113,18 +113,21 @@ func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "begun: see millrace cluster status")
 		return nil
 	}
-	return awaitPlan(c.Context(), w, 2*time.Second, func(ctx context.Context) (*coordinator.Steered, error) {
+	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, func(ctx context.Context) (*coordinator.Steered, error) {
 		s, _, err := coordinator.Look(ctx, cl)
 		return s, err
 	})
 }
+
+// errStillOn ends the wait for a plan, and not the plan.
+var errStillOn = errors.New("interrupted: the plan goes on: see millrace cluster status")
 
 // maxAway is how often in a row a plan cannot be looked at, a pause apart,
 // before nobody waits for it any more.
 const maxAway = 60
 
 // awaitPlan shows how far a plan is until it ends. An etcd that is away for a
-// while holds a plan up, and does not end it.
+// while holds a plan up, and does not end it; nor does who no longer waits.
 func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(context.Context) (*coordinator.Steered, error)) error {
 	var last string
 	tell := func(line string) {
@@ -137,7 +140,7 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(
 		s, err := look(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return errStillOn
 		case errors.Is(err, cluster.ErrAway) && away < maxAway:
 			away++
 			tell("etcd is away; the plan goes on when it is back")
@@ -156,7 +159,7 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return errStillOn
 		case <-time.After(pause):
 		}
 	}

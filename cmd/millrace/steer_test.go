@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -56,3 +57,36 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		}
 	}
 }
+
+// Who waits for a plan and is told to stop hears that the plan goes on, and the
+// command fails. How far it is is no part of the JSON.
+func TestWhoStopsWaitingForAPlanFails(t *testing.T) {
+	c := startClinic(t)
+	c.ok()
+	c.join(c.open(""), "node-3")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r := root()
+	r.SetArgs([]string{"node", "add", "node-3", "--etcd", c.addr, "--apply", "--yes", "--wait", "-o", "json"})
+	var out bytes.Buffer
+	r.SetOut(&out)
+	progress := new(strings.Builder)
+	r.SetErr(writerFunc(func(p []byte) (int, error) {
+		if strings.Contains(string(p), "moves done") {
+			stop()
+		}
+		return progress.Write(p)
+	}))
+	err := runLine(ctx, r)
+	if err == nil || !strings.Contains(err.Error(), "the plan goes on: see millrace cluster status") {
+		t.Errorf("%v\n%s\n%s", err, &out, progress)
+	}
+	var shown shownProposal
+	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || len(shown.Moves) != 480 {
+		t.Errorf("%d moves, %v:\n%s", len(shown.Moves), err, &out)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (w writerFunc) Write(p []byte) (int, error) { return w(p) }

@@ -315,7 +315,7 @@ func (h *hosting) announce(ctx context.Context) error {
 		reports := slices.DeleteFunc(h.node.reports(now), func(r cluster.Report) bool {
 			return r.State == replica.Ready.String() && r.Reason == ""
 		})
-		h.member.SetReports(slices.Concat(reports, h.node.typesReport(answering), drained))
+		h.member.SetReports(slices.Concat(h.node.pausedReport(now, answering), reports, h.node.typesReport(answering), drained))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -354,6 +354,19 @@ func (n *Node) typesReport(answering cluster.Set) []cluster.Report {
 	return []cluster.Report{{
 		State: replica.Ready.String(), Reason: string(replica.TooManyTypes), Partitions: answering, Warning: true,
 		Detail: fmt.Sprintf("records have more than %d content types, and questions for all of them are refused: name types in the feeds' definitions, and stop who writes the others", store.MaxTypes),
+	}}
+}
+
+// pausedReport tells of a pause, also while nothing comes that would be applied:
+// who else is paused must not rely on this node.
+func (n *Node) pausedReport(now time.Time, answering cluster.Set) []cluster.Report {
+	until := n.replicas.Paused(now)
+	if until.IsZero() || answering.Len() == 0 {
+		return nil
+	}
+	return []cluster.Report{{
+		State: replica.Ready.String(), Reason: string(replica.Paused), Partitions: answering, Warning: true,
+		Detail: fmt.Sprintf("an operator has paused the node until %s: millrace ingest resume ends that", until.UTC().Format(time.RFC3339)),
 	}}
 }
 

@@ -332,7 +332,7 @@ func await(ctx context.Context, w *cluster.Watcher, fault func(*cluster.Map) err
 func spared(m *cluster.Map, id millrace.NodeID) error {
 	hosted := m.Hosted(id)
 	for _, n := range m.Nodes() {
-		if n.ID != id && m.Alive(n.ID) {
+		if n.ID != id && m.Alive(n.ID) && !m.Paused(n.ID) {
 			serves := m.Ready(n.ID)
 			serves = serves.And(m.Hosted(n.ID))
 			hosted = hosted.Minus(serves.Minus(m.Lag(n.ID).Behind))

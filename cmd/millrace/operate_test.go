@@ -301,6 +301,11 @@ func TestIngestPause(t *testing.T) {
 		t.Fatalf("what is only shown was done: %v", all)
 	}
 	o.shows("ingest pause node-1 --for 1h --apply --yes", "node-1 applies nothing until")
+	waitFor(o.ctx, t, "the pause to be told while nothing comes", func() bool {
+		out, err := o.run("cluster show")
+		return err == nil && strings.Contains(out, "node-1: 720 partitions are ready: paused: an operator has paused the node until")
+	})
+	o.refuses("ingest pause node-2 --for 1h", "override")
 	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), lines(`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z"}`))
 	o.must(err)
 	has := func(node, id string) bool {

@@ -68,18 +68,20 @@ func TestWhoStopsWaitingForAPlanFails(t *testing.T) {
 	defer stop()
 	r := root()
 	r.SetArgs([]string{"node", "add", "node-3", "--etcd", c.addr, "--apply", "--yes", "--wait", "-o", "json"})
-	var out bytes.Buffer
-	r.SetOut(&out)
-	progress := new(strings.Builder)
-	r.SetErr(writerFunc(func(p []byte) (int, error) {
-		if strings.Contains(string(p), "moves done") {
-			stop()
+	var out, progress bytes.Buffer
+	stopping := func(to *bytes.Buffer) writerFunc {
+		return func(p []byte) (int, error) {
+			if strings.Contains(string(p), "moves done") {
+				stop()
+			}
+			return to.Write(p)
 		}
-		return progress.Write(p)
-	}))
+	}
+	r.SetOut(stopping(&out))
+	r.SetErr(stopping(&progress))
 	err := runLine(ctx, r)
 	if err == nil || !strings.Contains(err.Error(), "the plan goes on: see millrace cluster status") {
-		t.Errorf("%v\n%s\n%s", err, &out, progress)
+		t.Errorf("%v\n%s\n%s", err, &out, &progress)
 	}
 	var shown shownProposal
 	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || len(shown.Moves) != 480 {

@@ -21,6 +21,10 @@ type Report struct {
 	Warning    bool      // all is well with them, and something is to be known
 }
 
+// PausedReason is the reason of a [Report] that the node applies nothing, since
+// an operator has paused it: what it answers grows old.
+const PausedReason = "paused"
+
 const (
 	maxReportsBytes = 64 << 10
 	maxMerged       = 20 // and one more fit, whatever JSON makes of their texts

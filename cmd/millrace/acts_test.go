@@ -455,7 +455,7 @@ func TestDryCommandsChangeNothing(t *testing.T) {
 		t.Error("a command that fails restarts a node")
 	}
 	out := r.shows("cluster history")
-	for _, want := range []string{"resize +all partitions +epoch", `drain +\[node-1\] +epoch`, "pause +plan .* running +paused", "resume +plan ", "cancel +plan .* cancelling", "rotate +secret pages +the first +from 20", `trace +viewer "member:9"`, "restart +node-1 +start [0-9]+ +FAILED: exit status 1"} {
+	for _, want := range []string{"resize +all partitions +epoch", `drain +\[node-1\] +epoch`, "pause +plan .* running +paused", "resume +plan ", "cancel +plan .* cancelling", "rotate +secret pages +the first +from 20", `trace +viewer "member:9"`, "restart +node-1 +start [0-9]+ +FAILED: the command that restarts node-1: exit status 1"} {
 		if !regexp.MustCompile(regexp.QuoteMeta(whoami()) + " +" + want).MatchString(out) {
 			t.Errorf("the history lacks %q:\n%s", want, out)
 		}

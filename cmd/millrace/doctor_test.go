@@ -84,7 +84,7 @@ func (c *clinic) open(dir string) *cluster.Client {
 // join has a node say that it serves everything.
 func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *cluster.Membership {
 	c.t.Helper()
-	m, err := cl.Join(c.ctx, cluster.Node{ID: id, Addr: string(id) + ":7070"})
+	m, err := cl.Join(c.ctx, cluster.Node{ID: id, Addr: string(id) + ":7070", Start: 1})
 	c.must(err)
 	m.SetReady(cluster.All())
 	waitFor(c.ctx, c.t, string(id)+" to register", func() bool { return m.Fault() == nil })

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -87,6 +89,38 @@ func TestWhoStopsWaitingForAPlanFails(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || len(shown.Moves) != 480 {
 		t.Errorf("%d moves, %v:\n%s", len(shown.Moves), err, &out)
 	}
+}
+
+// Who stops a roll lets the command that restarts a node end, and hears where to
+// go on.
+func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
+	c := startClinic(t)
+	c.ok()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stopped := filepath.Join(t.TempDir(), "stopped")
+	r := root()
+	r.SetArgs([]string{"cluster", "roll", "--etcd", c.addr, "--apply", "--yes", "--exec", "echo begins; until test -e " + stopped + "; do sleep 0.1; done; echo ends"})
+	var out bytes.Buffer
+	r.SetOut(writerFunc(func(p []byte) (int, error) {
+		if string(p) == "begins\n" {
+			stop()
+			c.must(os.WriteFile(stopped, nil, 0o644))
+		}
+		return out.Write(p)
+	}))
+	err := runLine(ctx, r)
+	if err == nil || !strings.Contains(err.Error(), "interrupted: node-1 is restarted, and not whole yet") || !strings.Contains(err.Error(), "go on with --after node-1") || !strings.Contains(out.String(), "ends\n") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+// The history tells of a restart after which the node was not whole again.
+func TestARestartThatFailsIsNoted(t *testing.T) {
+	c := startClinic(t)
+	c.ok()
+	c.says("node-2 is not whole again", fails, "node", "restart", "node-2", "--etcd", c.addr, "--apply", "--yes", "--exec", "true", "--timeout", "5s")
+	c.says("FAILED: node-2 is not whole again", nil, "cluster", "history", "--etcd", c.addr)
 }
 
 type writerFunc func([]byte) (int, error)

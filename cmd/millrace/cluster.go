@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -69,6 +70,11 @@ func (c *Common) clusterLook(ctx context.Context) (look, error) {
 	}
 	m := w.Current()
 	return look{m, m.Health(seen), w.Fault()}, nil
+}
+
+// read reports whether nodes have hosted partitions, and so have read the log.
+func (l look) read() bool {
+	return l.health.Lost || l.health.Epoch > 0 && slices.ContainsFunc(l.health.Nodes, func(n cluster.NodeHealth) bool { return n.State != cluster.NodeNever })
 }
 
 // faults is everything that is wrong with the cluster.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +28,7 @@ type doctor struct {
 	grpc  string
 	ports []string // of admin
 
-	kafkaAway, logMissing, etcdAway, unassigned bool // as the checks found
+	kafkaAway, logMissing, logGone, etcdAway, unassigned bool // as the checks found
 }
 
 func doctorCommand() *cobra.Command {
@@ -72,7 +73,7 @@ func (d *doctor) checks() []check {
 		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil},
 		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp},
 		{"the log is whole", d.logWhole, "look at Kafka's log", func() bool { return !d.kafkaAway && !d.logMissing }},
-		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", kafkaUp},
+		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", func() bool { return !d.kafkaAway && !d.logGone }},
 		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil},
 		{"partitions are assigned", d.assigned, assignWayOut, etcdUp},
 		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
@@ -229,7 +230,7 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 	}{{log.Timeline, partition.Count}, {log.Features, partition.Count}, {log.Schemas, 1}, {log.DeadLetters, 1}} {
 		if t.Partitions == 0 {
 			d.logMissing = true
-			return "", fmt.Errorf("topic %s does not exist", t.Name)
+			return "", d.missing(ctx, t.Name, slices.Contains(topics.Logs(), t.Name))
 		}
 		if t.Partitions != t.count {
 			return "", fmt.Errorf("topic %s has %d partitions, not %d", t.Name, t.Partitions, t.count)
@@ -243,6 +244,23 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 	}
 	dead, err := d.records(ctx, topics.DeadLetters)
 	return fmt.Sprintf("%d partitions; %d dead letters", partition.Count, dead), err
+}
+
+// missing says that a topic is not there. A log that nodes have read is not to be
+// made anew by whoever starts first: all that the nodes hold would be of another.
+func (d *doctor) missing(ctx context.Context, topic string, isLog bool) error {
+	if !isLog {
+		return fmt.Errorf("topic %s does not exist", topic)
+	}
+	l, err := d.clusterLook(ctx)
+	if d.logGone = err != nil || l.read(); !d.logGone {
+		return fmt.Errorf("topic %s does not exist", topic)
+	}
+	const nothing = "start nothing and restart nothing, which would make it anew, and empty"
+	if err != nil {
+		return finding(nothing+"; bring etcd back first, which tells whether nodes have read it", "topic %s does not exist; whether it did cannot be told while etcd does not answer", topic)
+	}
+	return finding(nothing+`: every partition would be quarantined (other_log). Nodes that run answer from what they hold: see "The log is gone" in docs/backup.md`, "topic %s is gone, which index nodes have read", topic)
 }
 
 // records returns how many offsets of a topic have been used.
@@ -371,6 +389,8 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 	}
 	faults := strings.Join(l.health.Faults(), "\n")
 	switch {
+	case faults != "" && d.logGone:
+		return "", finding("see to the log first, above", "%s", faults)
 	case faults != "" && d.kafkaAway:
 		return "", finding("bring Kafka back first: nodes that cannot ask it are stale, which mends itself", "%s", faults)
 	case faults != "":

@@ -249,6 +249,22 @@ func TestDoctorChecksTopics(t *testing.T) {
 	c.says("no partitioner has ever said that it works", fails, c.doctor()...)
 }
 
+// Of a log that nodes have read doctor does not say that starting a role makes it.
+func TestDoctorOfALogThatIsGone(t *testing.T) {
+	c := startClinic(t)
+	c.says("start any role once: it creates them", fails, c.doctor()...)
+	c.ok()
+	out := c.says("topic timeline is gone, which index nodes have read", fails, c.doctor()...)
+	for want, is := range map[string]bool{"start nothing and restart nothing": true, "docs/backup.md": true, "start any role": false, "start one: millrace partitioner": false, "start the nodes": false} {
+		if strings.Contains(out, want) != is {
+			t.Errorf("%q, %v:\n%s", want, is, out)
+		}
+	}
+	args := c.doctor()
+	args[slices.Index(args, "--etcd")+1] = freeAddr(t)
+	c.says("bring etcd back first", fails, args...)
+}
+
 func TestDoctorTellsOfPartitioners(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }

@@ -287,7 +287,7 @@ func adopt(c *cobra.Command, a *act, l *logFlags, group string, fromBeginning bo
 			WayOut: "millrace topics show names the groups, and says which of them have stopped"}
 	}
 	fmt.Fprintf(w, "%s\n", strings.Join(plan.Other.Changes, "\n"))
-	fmt.Fprintf(w, "what came before the group's offsets, %d records at most, is not in the present topics; the group's topics still have %d of them\n", plan.Brought, plan.Kept)
+	fmt.Fprintf(w, "what the group brought before is not in the present topics: %d records at most of its topics as they are now, which still have %d of them; how many came from topics that were deleted since, or created again, or are no longer the group's, is not known\n", plan.Brought, plan.Kept)
 	if fromBeginning {
 		fmt.Fprintln(w, "the group reads its topics anew from what they still have; the rest is only in backups")
 	} else {

@@ -431,7 +431,7 @@ func TestDryCommandsChangeNothing(t *testing.T) {
 	refused := map[string]string{ // what cannot be done to this cluster
 		"node remove": "node-1 is there", "cluster cancel": "there is nothing to cancel",
 	}
-	r.done("cluster apply --replicas 1 --yes")
+	r.done("cluster apply --replicas 1 --override millrace --yes")
 	r.until("done: ")
 	r.done("partition quarantine 19 --why doubt --override millrace --apply --yes" + on)
 	for path, guard := range guards {

@@ -419,7 +419,7 @@ func TestPartitionQuarantine(t *testing.T) {
 	} {
 		o.refuses(line, field)
 	}
-	o.shows("partition quarantine"+of+" --why doubt", "on node-1 is ready", "!done")
+	o.shows("partition quarantine"+of+" --why doubt", "on node-1 is ready", "it is to answer nobody and apply nothing", "!done")
 	if all := o.audited(); len(all) > 0 {
 		t.Fatalf("what is only shown was done: %v", all)
 	}
@@ -431,7 +431,7 @@ func TestPartitionQuarantine(t *testing.T) {
 	})
 	o.refuses("partition quarantine 644 --node node-2 --why doubt --apply --yes", "override")
 	o.shows("timeline get member:1", "on node-2", "  a  ")
-	o.shows("partition release"+of, "is quarantined", "doubt", "!done")
+	o.shows("partition release"+of, "is quarantined", "doubt", "what it holds is deleted, and it is made anew", "!done")
 	o.refuses("partition quarantine"+of+" --why again", "partition")
 	o.shows("partition release"+of+" --apply --yes -o json", `"applied":true`)
 	waitFor(o.ctx, t, "the replica to be made anew", func() bool {

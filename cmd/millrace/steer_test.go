@@ -123,6 +123,23 @@ func TestARestartThatFailsIsNoted(t *testing.T) {
 	c.says("FAILED: node-2 is not whole again", nil, "cluster", "history", "--etcd", c.addr)
 }
 
+// What is shown before something is done says what it costs.
+func TestWhatIsShownSaysWhatItCosts(t *testing.T) {
+	c := startClinic(t)
+	second := c.ok()
+	on := []string{"--etcd", c.addr}
+	for _, none := range []string{"0", "-1"} {
+		c.says("answer nothing", fails, append([]string{"cluster", "plan", "--replicas", none}, on...)...)
+	}
+	c.says("partitions are to have one replica instead of 2", fails, append([]string{"cluster", "apply", "--replicas", "1", "--yes"}, on...)...)
+	c.says("warn  partitions are to have one replica instead of 2", nil, append([]string{"cluster", "apply", "--replicas", "1", "--yes", "--override", "millrace"}, on...)...)
+	c.says("cancel: 0 moves that are done stay, 0 that build are taken back, 720 are not begun", nil, append([]string{"cluster", "cancel"}, on...)...)
+	c.says("rollback: 0 moves that are done are taken back, 0 that build are taken back, 720 are not begun", nil, append([]string{"cluster", "rollback"}, on...)...)
+	c.must(c.nodes["node-2"].Leave(c.ctx))
+	c.must(second.Close())
+	c.says("all nodes that host anything are there, but for those that are given up: node-2, with 720 replicas", fails, append([]string{"node", "remove", "node-2"}, on...)...)
+}
+
 type writerFunc func([]byte) (int, error)
 
 func (w writerFunc) Write(p []byte) (int, error) { return w(p) }

@@ -212,6 +212,12 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 	})
 	lacks(c.says(restore, fails, c.doctor()...), assign)
 	c.says("which nodes remember", fails, c.show()...)
+	anew := []string{"cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2"}
+	c.says("millrace cluster restore --data", fails, anew...)
+	c.says("not the name of this cluster", fails, append(anew, "--override", "other")...)
+	for _, line := range []string{"node drain node-1", "cluster plan"} {
+		c.says("millrace cluster restore --data", fails, append(strings.Fields(line), "--etcd", c.addr)...)
+	}
 	c.says("epoch 2", nil, "cluster", "restore", "--etcd", c.addr, "--data", c.data)
 	c.says(whoami()+"  restore  what etcd had lost  no assignment", nil, "cluster", "history", "--etcd", c.addr)
 	waitFor(c.ctx, t, "the nodes to have registered again", func() bool { _, err := c.command(c.show()...); return err == nil })

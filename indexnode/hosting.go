@@ -372,7 +372,7 @@ func (n *Node) pausedReport(now time.Time, answering cluster.Set) []cluster.Repo
 
 // reports tells of all partitions hosted, by state and reason.
 func (n *Node) reports(now time.Time) []cluster.Report {
-	type key struct{ state, reason string }
+	type key struct{ state, reason, said string }
 	at := map[key]int{}
 	var all []cluster.Report
 	for p := range partition.All() {
@@ -387,7 +387,10 @@ func (n *Node) reports(now time.Time) []cluster.Report {
 			why = r.Irreplaceable()
 			warns = why.Reason != ""
 		}
-		k := key{state.String(), string(why.Reason)}
+		k := key{state: state.String(), reason: string(why.Reason)}
+		if why.Reason == replica.ByOperator {
+			k.said = why.Detail // which is of some partitions, and not of all
+		}
 		i, ok := at[k]
 		if !ok {
 			i = len(all)

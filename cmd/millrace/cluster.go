@@ -77,6 +77,13 @@ func (l look) read() bool {
 	return l.health.Lost || l.health.Epoch > 0 && slices.ContainsFunc(l.health.Nodes, func(n cluster.NodeHealth) bool { return n.State != cluster.NodeNever })
 }
 
+// takenOut reports whether operators have quarantined replicas.
+func (l look) takenOut() bool {
+	return slices.ContainsFunc(l.health.Nodes, func(n cluster.NodeHealth) bool {
+		return slices.ContainsFunc(n.Reports, func(r cluster.Report) bool { return r.Reason == cluster.ByOperatorReason })
+	})
+}
+
 // faults is everything that is wrong with the cluster.
 func (l look) faults() []string {
 	faults := l.health.Faults()

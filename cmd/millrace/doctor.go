@@ -314,10 +314,20 @@ func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d groups", len(groups)), nil
 }
 
+// silence says that a group of partitioners has not been heard, and what that
+// does; "" if it has.
+func silence(g kafka.Progress, now time.Time) string {
+	silent := now.Sub(g.At())
+	if silent <= heartbeatLimit {
+		return ""
+	}
+	return fmt.Sprintf("group %s has not been heard for %s: its partitioners are dead, frozen or cut off from Kafka, and all answers count as behind until one is heard; if it was retired, or its name was a slip, then by: millrace topics forget --group %q --apply", g.Group, silent.Round(time.Second), g.Group)
+}
+
 // groupFaults says what is wrong with a group of partitioners.
 func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
-	if silent := now.Sub(g.At()); silent > heartbeatLimit {
-		return []string{fmt.Sprintf("group %s has not been heard for %s: its partitioners are dead, frozen or cut off from Kafka", g.Group, silent.Round(time.Second))}
+	if silent := silence(g, now); silent != "" {
+		return []string{silent}
 	}
 	if behind := now.Sub(g.Through()); behind > heartbeatLimit {
 		faults = append(faults, fmt.Sprintf("group %s is %s behind its topics", g.Group, behind.Round(time.Second)))
@@ -393,6 +403,8 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 		return "", finding("see to the log first, above", "%s", faults)
 	case faults != "" && d.kafkaAway:
 		return "", finding("bring Kafka back first: nodes that cannot ask it are stale, which mends itself", "%s", faults)
+	case faults != "" && l.takenOut():
+		return "", finding("start the nodes that are gone; what an operator has taken out (by_operator) is made anew by millrace partition release PARTITION --node NODE --apply; of the others look at the log and /readyz", "%s", faults)
 	case faults != "":
 		return "", errors.New(faults)
 	}

@@ -167,6 +167,14 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 		return err != nil && strings.Contains(out, "node-1: 1 partitions are quarantined: corrupt: a block of 7.sst: 7") && strings.Contains(out, "1 of 720 partitions have fewer than 2 ready replicas: 7")
 	})
 	c.says("node-1: 1 partitions are quarantined: corrupt", fails, c.doctor()...)
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
+	taken := cluster.Report{State: "quarantined", Reason: "by_operator", Detail: "doubt", Partitions: report.Partitions}
+	c.nodes["node-1"].SetReports([]cluster.Report{taken})
+	waitFor(c.ctx, t, "doctor to name the way back", func() bool {
+		out, err := c.command(c.doctor()...)
+		return err != nil && strings.Contains(out, "by_operator: doubt") && strings.Contains(out, "millrace partition release PARTITION --node NODE --apply")
+	})
+	c.nodes["node-1"].SetReports([]cluster.Report{report})
 
 	c.must(second.Close()) // as if killed: its lease ends
 	waitFor(c.ctx, t, "node-2 to be shown as gone", func() bool {
@@ -275,12 +283,13 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
 	for want, g := range map[string]kafka.Progress{
-		"":                            {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
-		"has not been heard for 26s":  {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
-		"is 26s behind its topics":    {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
-		"topic likes does not exist":  {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
-		"has stopped: topic timeline": {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
-		"stuck at offset 7":           {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
+		"":                               {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
+		"has not been heard for 26s":     {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		"is 26s behind its topics":       {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
+		"topic likes does not exist":     {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
+		"has stopped: topic timeline":    {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
+		"stuck at offset 7":              {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
 	} {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {

@@ -424,11 +424,13 @@ func TestPartitionQuarantine(t *testing.T) {
 		t.Fatalf("what is only shown was done: %v", all)
 	}
 	o.shows("partition quarantine"+of+" --why doubt --apply --yes", "done")
+	o.shows("partition quarantine 3 --node node-1 --why rumour --apply --yes", "done")
 	o.refuses("timeline get member:1 --node node-1", "partition")
-	waitFor(o.ctx, t, "the quarantine to be told", func() bool {
+	waitFor(o.ctx, t, "both quarantines to be told, each with its reason", func() bool {
 		out, err := o.run("cluster show")
-		return err != nil && strings.Contains(out, "by_operator") && strings.Contains(out, "doubt (anybody)")
+		return err != nil && strings.Contains(out, "by_operator") && strings.Contains(out, "doubt (anybody)") && strings.Contains(out, "rumour (anybody)")
 	})
+	o.shows("partition release 3 --node node-1 --apply --yes", "done")
 	o.refuses("partition quarantine 644 --node node-2 --why doubt --apply --yes", "override")
 	o.shows("timeline get member:1", "on node-2", "  a  ")
 	o.shows("partition release"+of, "is quarantined", "doubt", "what it holds is deleted, and it is made anew", "!done")
@@ -438,7 +440,7 @@ func TestPartitionQuarantine(t *testing.T) {
 		out, err := o.run("timeline get member:1 --in store --node node-1")
 		return err == nil && strings.Contains(out, "is ready on node-1") && strings.Contains(out, "  a  ")
 	})
-	if all := o.audited(); len(all) != 2 || all[0].Act != "quarantine" || all[1].Act != "release" || all[0].On != "partition 644 of node-1" {
+	if all := o.audited(); len(all) != 4 || all[0].Act != "quarantine" || all[3].Act != "release" || all[0].On != "partition 644 of node-1" {
 		t.Errorf("the audit logs have %+v", all)
 	}
 }

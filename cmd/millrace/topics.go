@@ -66,6 +66,9 @@ func showTopics(ctx context.Context, w io.Writer, l *logFlags) error {
 			now := time.Now()
 			fmt.Fprintf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", p.Group, p.Instance,
 				now.Sub(p.At()).Round(time.Millisecond), now.Sub(p.Through()).Round(time.Millisecond))
+			if silent := silence(p, now); silent != "" {
+				fmt.Fprintf(w, "  %s\n", silent)
+			}
 			for _, topic := range slices.Sorted(maps.Keys(p.Kinds)) {
 				fmt.Fprintf(w, "  %s carries %s\n", topic, p.Kinds[topic])
 			}

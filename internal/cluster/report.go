@@ -21,9 +21,11 @@ type Report struct {
 	Warning    bool      // all is well with them, and something is to be known
 }
 
-// PausedReason is the reason of a [Report] that the node applies nothing, since
-// an operator has paused it: what it answers grows old.
-const PausedReason = "paused"
+// The reasons of a [Report] that say what operators have done, and end.
+const (
+	PausedReason     = "paused"      // the node applies nothing for a time: what it answers grows old
+	ByOperatorReason = "by_operator" // replicas are out of service until they are released
+)
 
 const (
 	maxReportsBytes = 64 << 10

@@ -431,7 +431,10 @@ func TestTheLastReplicaStays(t *testing.T) {
 	if err := s.try(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a", "b"}, Lossy: true}); err == nil {
 		t.Error("every node is drained")
 	}
-	s.begin(coordinator.Request{Kind: coordinator.Resize, Replicas: 1})
+	if err := s.try(coordinator.Request{Kind: coordinator.Resize, Replicas: 1}); err == nil {
+		t.Error("redundancy goes without an override")
+	}
+	s.begin(coordinator.Request{Kind: coordinator.Resize, Replicas: 1, Lossy: true})
 	s.await("there is one replica of each", func(l *coordinator.Steered) bool { return l.Plan != nil && l.Plan.Status == coordinator.Done })
 	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}})
 	l := s.await("a is drained", func(l *coordinator.Steered) bool {

@@ -156,6 +156,9 @@ func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) er
 // against it.
 func Propose(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, r Request, now time.Time) (*Proposal, error) {
 	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
+	if lost := s.Map.Lost(); lost != "" {
+		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost, WayOut: "bring it back, and do not assign anew: millrace cluster restore --data .., with the data directories of a broker and of an index node"}
+	}
 	if s.Assignment.Epoch == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cluster", Detail: "the cluster has no assignment yet", WayOut: "make the first one: millrace cluster assign"}
 	}
@@ -296,7 +299,14 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, warnings []string)
 	if len(away) > 0 {
 		say(lossy, "nodes are gone: %s: bring them back, or wait until they are repaired", strings.Join(away, ", "))
 	} else {
-		say(Pass, "all nodes that host anything are there")
+		say(Pass, "all nodes that host anything are there%s", e.lost(s))
+	}
+	switch was, will := s.Map.Wanted(), pr.Plan.Wanted; {
+	case will >= was:
+	case will == 1:
+		say(lossy, "partitions are to have one replica instead of %d: whatever befalls a node, what it hosts is not answered, and on its disk alone", was)
+	default:
+		say(Warn, "partitions are to have %d replicas instead of %d", will, was)
 	}
 	low := 0
 	for p := range partition.All() {
@@ -332,6 +342,22 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, warnings []string)
 	for _, w := range warnings {
 		say(lossy, "%s", w)
 	}
+}
+
+// lost says which nodes that host anything are given up, and so not waited for.
+func (e *evidence) lost(s *Steered) string {
+	var ids []string
+	replicas := 0
+	for _, id := range s.Assignment.Nodes() {
+		if e.givenUp[id] {
+			hosted := s.Assignment.Hosted(id)
+			ids, replicas = append(ids, string(id)), replicas+hosted.Len()
+		}
+	}
+	if len(ids) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", but for those that are given up: %s, with %d replicas", strings.Join(ids, ", "), replicas)
 }
 
 // whom says which nodes may be given replicas, and for how little gain.

@@ -315,7 +315,7 @@ func (h *hosting) announce(ctx context.Context) error {
 		reports := slices.DeleteFunc(h.node.reports(now), func(r cluster.Report) bool {
 			return r.State == replica.Ready.String() && r.Reason == ""
 		})
-		h.member.SetReports(slices.Concat(reports, h.node.typesReport(answering), drained))
+		h.member.SetReports(slices.Concat(h.node.pausedReport(now, answering), reports, h.node.typesReport(answering), drained))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -357,9 +357,22 @@ func (n *Node) typesReport(answering cluster.Set) []cluster.Report {
 	}}
 }
 
+// pausedReport tells of a pause, also while nothing comes that would be applied:
+// who else is paused must not rely on this node.
+func (n *Node) pausedReport(now time.Time, answering cluster.Set) []cluster.Report {
+	until := n.replicas.Paused(now)
+	if until.IsZero() || answering.Len() == 0 {
+		return nil
+	}
+	return []cluster.Report{{
+		State: replica.Ready.String(), Reason: string(replica.Paused), Partitions: answering, Warning: true,
+		Detail: fmt.Sprintf("an operator has paused the node until %s: millrace ingest resume ends that", until.UTC().Format(time.RFC3339)),
+	}}
+}
+
 // reports tells of all partitions hosted, by state and reason.
 func (n *Node) reports(now time.Time) []cluster.Report {
-	type key struct{ state, reason string }
+	type key struct{ state, reason, said string }
 	at := map[key]int{}
 	var all []cluster.Report
 	for p := range partition.All() {
@@ -374,7 +387,10 @@ func (n *Node) reports(now time.Time) []cluster.Report {
 			why = r.Irreplaceable()
 			warns = why.Reason != ""
 		}
-		k := key{state.String(), string(why.Reason)}
+		k := key{state: state.String(), reason: string(why.Reason)}
+		if why.Reason == replica.ByOperator {
+			k.said = why.Detail // which is of some partitions, and not of all
+		}
 		i, ok := at[k]
 		if !ok {
 			i = len(all)

@@ -98,6 +98,9 @@ func (c Config) Validate() error {
 		}
 	}
 	need(c.ID != "", "id", "the node has no id", "give it one that it keeps for life")
+	if c.ID != "" {
+		errs = append(errs, cluster.CheckID(c.ID))
+	}
 	need(c.Dir != "", "data", "the node has no directory", "name one of its own")
 	need(!c.Brokers.None(), "brokers", "nothing says where Kafka is", "name at least one host:port")
 	if !c.Brokers.None() {

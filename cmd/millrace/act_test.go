@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -56,6 +57,22 @@ func TestActsAreNotedFirst(t *testing.T) {
 		log = nil
 		if err := run(); (err == nil) != (want == "skip done") || strings.Join(log, " ") != want {
 			t.Errorf("%q, %v; want %q", log, err, want)
+		}
+	}
+}
+
+// A command that is told to stop before its end has failed; what runs until it is
+// told to stop has not.
+func TestAnInterruptedCommandFails(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	for use, ends := range map[string]func(error) error{"show": func(err error) error { return err }, "role": toldToStop} {
+		c := &cobra.Command{Use: "millrace"}
+		c.AddCommand(&cobra.Command{Use: use, RunE: func(c *cobra.Command, _ []string) error { return ends(c.Context().Err()) }})
+		c.SetArgs([]string{use})
+		prepare(c)
+		if err := runLine(ctx, c); (err != nil) != (use == "show") || err != nil && err.Error() != "interrupted" {
+			t.Errorf("%s: %v", use, err)
 		}
 	}
 }

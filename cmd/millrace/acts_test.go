@@ -431,7 +431,7 @@ func TestDryCommandsChangeNothing(t *testing.T) {
 	refused := map[string]string{ // what cannot be done to this cluster
 		"node remove": "node-1 is there", "cluster cancel": "there is nothing to cancel",
 	}
-	r.done("cluster apply --replicas 1 --yes")
+	r.done("cluster apply --replicas 1 --override millrace --yes")
 	r.until("done: ")
 	r.done("partition quarantine 19 --why doubt --override millrace --apply --yes" + on)
 	for path, guard := range guards {
@@ -455,7 +455,7 @@ func TestDryCommandsChangeNothing(t *testing.T) {
 		t.Error("a command that fails restarts a node")
 	}
 	out := r.shows("cluster history")
-	for _, want := range []string{"resize +all partitions +epoch", `drain +\[node-1\] +epoch`, "pause +plan .* running +paused", "resume +plan ", "cancel +plan .* cancelling", "rotate +secret pages +the first +from 20", `trace +viewer "member:9"`, "restart +node-1 +start [0-9]+ +FAILED: exit status 1"} {
+	for _, want := range []string{"resize +all partitions +epoch", `drain +\[node-1\] +epoch`, "pause +plan .* running +paused", "resume +plan ", "cancel +plan .* cancelling", "rotate +secret pages +the first +from 20", `trace +viewer "member:9"`, "restart +node-1 +start [0-9]+ +FAILED: the command that restarts node-1: exit status 1"} {
 		if !regexp.MustCompile(regexp.QuoteMeta(whoami()) + " +" + want).MatchString(out) {
 			t.Errorf("the history lacks %q:\n%s", want, out)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -69,6 +70,18 @@ func (c *Common) clusterLook(ctx context.Context) (look, error) {
 	}
 	m := w.Current()
 	return look{m, m.Health(seen), w.Fault()}, nil
+}
+
+// read reports whether nodes have hosted partitions, and so have read the log.
+func (l look) read() bool {
+	return l.health.Lost || l.health.Epoch > 0 && slices.ContainsFunc(l.health.Nodes, func(n cluster.NodeHealth) bool { return n.State != cluster.NodeNever })
+}
+
+// takenOut reports whether operators have quarantined replicas.
+func (l look) takenOut() bool {
+	return slices.ContainsFunc(l.health.Nodes, func(n cluster.NodeHealth) bool {
+		return slices.ContainsFunc(n.Reports, func(r cluster.Report) bool { return r.Reason == cluster.ByOperatorReason })
+	})
 }
 
 // faults is everything that is wrong with the cluster.
@@ -265,6 +278,7 @@ func writeActs(w io.Writer, all []audit.Entry) error {
 
 // assigning is what cluster assign is told.
 type assigning struct {
+	act
 	nodes    []string
 	replicas int
 	from     string
@@ -276,7 +290,7 @@ type assigning struct {
 }
 
 func clusterAssign(cm *Common) *cobra.Command {
-	var as assigning
+	as := assigning{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "assign --nodes a,b,c --replicas 2 | --from FILE",
 		Short: "Spread all partitions over nodes, or go back to an assignment that there was",
@@ -284,7 +298,10 @@ func clusterAssign(cm *Common) *cobra.Command {
 
 With --from it assigns what a file holds, under the next epoch: the output of
 "cluster show -o json", or map.json of a data directory's cluster directory. So
-it goes back from an assignment that was a mistake.`,
+it goes back from an assignment that was a mistake.
+
+Where nodes remember an assignment that etcd has lost --nodes is refused:
+"cluster restore" brings that back, and moves nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cm.reachCluster(c.Context())
@@ -307,6 +324,7 @@ it goes back from an assignment that was a mistake.`,
 	f.BoolVar(&as.replace, "replace", false, "with --nodes: replace the present assignment, though nearly every partition moves")
 	f.BoolVar(&as.shrink, "allow-shrink", false, "let the map lose more than a fifth of its nodes or replicas")
 	f.BoolVar(&as.force, "force", false, "assign nodes that have never registered, too")
+	as.overrideFlag(c, "to assign anew what nodes remember otherwise, and etcd has lost")
 	f.DurationVar(&as.wait, "wait", 10*time.Second, "for how long nodes that have just been started may be on their way to register")
 	f.Int64Var(&as.epoch, "epoch", 0, "the epoch, above the present one by at most 1000 (default: the next)")
 	c.MarkFlagsMutuallyExclusive("nodes", "from")
@@ -315,6 +333,10 @@ it goes back from an assignment that was a mistake.`,
 }
 
 func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Assignment, err error) {
+	over, err := as.overrides()
+	if err != nil {
+		return a, err
+	}
 	now, ok, err := cl.Assigned(ctx)
 	if err != nil {
 		return a, err
@@ -325,7 +347,7 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Ass
 	limited, cancel := context.WithTimeout(ctx, as.wait)
 	defer cancel()
 	for {
-		if a, err = as.make(ctx, cl); err != nil {
+		if a, err = as.make(ctx, cl, over); err != nil {
 			return a, err
 		}
 		a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
@@ -344,10 +366,16 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Ass
 
 // make reads an assignment to go back to, or spreads partitions over the nodes
 // as they are now.
-func (as *assigning) make(ctx context.Context, cl *cluster.Client) (cluster.Assignment, error) {
+func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (cluster.Assignment, error) {
 	s, stats, err := coordinator.Look(ctx, cl)
 	if err != nil {
 		return cluster.Assignment{}, err
+	}
+	if lost := s.Map.Lost(); lost != "" && as.from == "" && !over {
+		return cluster.Assignment{}, &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost,
+			WayOut: restoreWayOut + "; if that is meant, say --override with the cluster's name",
+		}
 	}
 	if p := s.Plan; p != nil && !p.Status.Ended() {
 		return cluster.Assignment{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status), WayOut: "cancel it first: millrace cluster cancel"}

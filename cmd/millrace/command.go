@@ -33,6 +33,9 @@ func runLine(ctx context.Context, root *cobra.Command) error {
 	return fmt.Errorf("%w\nusage: %s", err, c.UseLine())
 }
 
+// errInterrupted ends a command that is told to stop before its end.
+var errInterrupted = errors.New("interrupted")
+
 // prepare completes c and the commands below it: an error of a command that has
 // begun is told from one of its line, in the command line's words, and a name
 // that no command has is an error.
@@ -40,6 +43,9 @@ func prepare(c *cobra.Command) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			if err := run(c, args); err != nil {
+				if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
+					err = errInterrupted
+				}
 				return begun{withWay(told(err), clusterWays)}
 			}
 			return nil

@@ -485,3 +485,12 @@ func FuzzConfigurations(f *testing.F) {
 		}
 	})
 }
+
+// A node's id is refused before the node touches its data directory.
+func TestTheIDOfANodeIsCheckedFirst(t *testing.T) {
+	for id, well := range map[millrace.NodeID]bool{"node-4": true, "no de/4": false} {
+		if f := faultOf((&indexnodeConfig{ID: id}).validate(), "id"); (f == nil) != well {
+			t.Errorf("%q: %v", id, f)
+		}
+	}
+}

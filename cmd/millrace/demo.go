@@ -123,6 +123,7 @@ func clusterFlags(c *cobra.Command, dir string) *minicluster.Config {
 
 // runCluster starts a cluster, calls use once it serves, and closes it.
 func runCluster(ctx context.Context, cfg minicluster.Config, use func(*minicluster.Cluster) error) (err error) {
+	defer func() { err = toldToStop(err) }()
 	for _, addr := range []string{cfg.HTTPAddr, cfg.GRPCAddr, cfg.KafkaAddr, cfg.EtcdAddr, cfg.AdminAddr} {
 		if err := (secure.Plain{}).Check(addr); err != nil {
 			return err

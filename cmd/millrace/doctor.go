@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,7 +29,7 @@ type doctor struct {
 	grpc  string
 	ports []string // of admin
 
-	kafkaAway, logMissing, etcdAway, unassigned bool // as the checks found
+	kafkaAway, logMissing, logGone, etcdAway, unassigned bool // as the checks found
 }
 
 func doctorCommand() *cobra.Command {
@@ -72,7 +74,7 @@ func (d *doctor) checks() []check {
 		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil},
 		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp},
 		{"the log is whole", d.logWhole, "look at Kafka's log", func() bool { return !d.kafkaAway && !d.logMissing }},
-		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", kafkaUp},
+		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", func() bool { return !d.kafkaAway && !d.logGone }},
 		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil},
 		{"partitions are assigned", d.assigned, assignWayOut, etcdUp},
 		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
@@ -86,12 +88,19 @@ func (d *doctor) checks() []check {
 	return checks
 }
 
-// rolesReady asks admin ports.
+// rolesReady asks admin ports, all at once: one that is mute takes no time from
+// the others.
 func (d *doctor) rolesReady(ctx context.Context) (string, error) {
+	answers := make([]error, len(d.ports))
+	var asked sync.WaitGroup
+	for i, addr := range d.ports {
+		asked.Go(func() { answers[i] = readyAt(ctx, addr) })
+	}
+	asked.Wait()
 	var faults []string
-	for _, addr := range d.ports {
-		if err := readyAt(ctx, addr); err != nil {
-			faults = append(faults, fmt.Sprintf("%s: %v", addr, err))
+	for i, err := range answers {
+		if err != nil {
+			faults = append(faults, fmt.Sprintf("%s: %v", d.ports[i], err))
 		}
 	}
 	if len(faults) > 0 {
@@ -223,7 +232,7 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 	}{{log.Timeline, partition.Count}, {log.Features, partition.Count}, {log.Schemas, 1}, {log.DeadLetters, 1}} {
 		if t.Partitions == 0 {
 			d.logMissing = true
-			return "", fmt.Errorf("topic %s does not exist", t.Name)
+			return "", d.missing(ctx, t.Name, slices.Contains(topics.Logs(), t.Name))
 		}
 		if t.Partitions != t.count {
 			return "", fmt.Errorf("topic %s has %d partitions, not %d", t.Name, t.Partitions, t.count)
@@ -237,6 +246,23 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 	}
 	dead, err := d.records(ctx, topics.DeadLetters)
 	return fmt.Sprintf("%d partitions; %d dead letters", partition.Count, dead), err
+}
+
+// missing says that a topic is not there. A log that nodes have read is not to be
+// made anew by whoever starts first: all that the nodes hold would be of another.
+func (d *doctor) missing(ctx context.Context, topic string, isLog bool) error {
+	if !isLog {
+		return fmt.Errorf("topic %s does not exist", topic)
+	}
+	l, err := d.clusterLook(ctx)
+	if d.logGone = err != nil || l.read(); !d.logGone {
+		return fmt.Errorf("topic %s does not exist", topic)
+	}
+	const nothing = "start nothing and restart nothing, which would make it anew, and empty"
+	if err != nil {
+		return finding(nothing+"; bring etcd back first, which tells whether nodes have read it", "topic %s does not exist; whether it did cannot be told while etcd does not answer", topic)
+	}
+	return finding(nothing+`: every partition would be quarantined (other_log). Nodes that run answer from what they hold: see "The log is gone" in docs/backup.md`, "topic %s is gone, which index nodes have read", topic)
 }
 
 // records returns how many offsets of a topic have been used.
@@ -290,10 +316,20 @@ func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d groups", len(groups)), nil
 }
 
+// silence says that a group of partitioners has not been heard, and what that
+// does; "" if it has.
+func silence(g kafka.Progress, now time.Time) string {
+	silent := now.Sub(g.At())
+	if silent <= heartbeatLimit {
+		return ""
+	}
+	return fmt.Sprintf("group %s has not been heard for %s: its partitioners are dead, frozen or cut off from Kafka, and all answers count as behind until one is heard; if it was retired, or its name was a slip, then by: millrace topics forget --group %q --apply", g.Group, silent.Round(time.Second), g.Group)
+}
+
 // groupFaults says what is wrong with a group of partitioners.
 func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
-	if silent := now.Sub(g.At()); silent > heartbeatLimit {
-		return []string{fmt.Sprintf("group %s has not been heard for %s: its partitioners are dead, frozen or cut off from Kafka", g.Group, silent.Round(time.Second))}
+	if silent := silence(g, now); silent != "" {
+		return []string{silent}
 	}
 	if behind := now.Sub(g.Through()); behind > heartbeatLimit {
 		faults = append(faults, fmt.Sprintf("group %s is %s behind its topics", g.Group, behind.Round(time.Second)))
@@ -365,8 +401,12 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 	}
 	faults := strings.Join(l.health.Faults(), "\n")
 	switch {
+	case faults != "" && d.logGone:
+		return "", finding("see to the log first, above", "%s", faults)
 	case faults != "" && d.kafkaAway:
 		return "", finding("bring Kafka back first: nodes that cannot ask it are stale, which mends itself", "%s", faults)
+	case faults != "" && l.takenOut():
+		return "", finding("start the nodes that are gone; what an operator has taken out (by_operator) is made anew by millrace partition release PARTITION --node NODE --apply; of the others look at the log and /readyz", "%s", faults)
 	case faults != "":
 		return "", errors.New(faults)
 	}

@@ -84,7 +84,7 @@ func (c *clinic) open(dir string) *cluster.Client {
 // join has a node say that it serves everything.
 func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *cluster.Membership {
 	c.t.Helper()
-	m, err := cl.Join(c.ctx, cluster.Node{ID: id, Addr: string(id) + ":7070"})
+	m, err := cl.Join(c.ctx, cluster.Node{ID: id, Addr: string(id) + ":7070", Start: 1})
 	c.must(err)
 	m.SetReady(cluster.All())
 	waitFor(c.ctx, c.t, string(id)+" to register", func() bool { return m.Fault() == nil })
@@ -167,6 +167,14 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 		return err != nil && strings.Contains(out, "node-1: 1 partitions are quarantined: corrupt: a block of 7.sst: 7") && strings.Contains(out, "1 of 720 partitions have fewer than 2 ready replicas: 7")
 	})
 	c.says("node-1: 1 partitions are quarantined: corrupt", fails, c.doctor()...)
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
+	taken := cluster.Report{State: "quarantined", Reason: "by_operator", Detail: "doubt", Partitions: report.Partitions}
+	c.nodes["node-1"].SetReports([]cluster.Report{taken})
+	waitFor(c.ctx, t, "doctor to name the way back", func() bool {
+		out, err := c.command(c.doctor()...)
+		return err != nil && strings.Contains(out, "by_operator: doubt") && strings.Contains(out, "millrace partition release PARTITION --node NODE --apply")
+	})
+	c.nodes["node-1"].SetReports([]cluster.Report{report})
 
 	c.must(second.Close()) // as if killed: its lease ends
 	waitFor(c.ctx, t, "node-2 to be shown as gone", func() bool {
@@ -212,6 +220,12 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 	})
 	lacks(c.says(restore, fails, c.doctor()...), assign)
 	c.says("which nodes remember", fails, c.show()...)
+	anew := []string{"cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2"}
+	c.says("millrace cluster restore --data", fails, anew...)
+	c.says("not the name of this cluster", fails, append(anew, "--override", "other")...)
+	for _, line := range []string{"node drain node-1", "cluster plan"} {
+		c.says("millrace cluster restore --data", fails, append(strings.Fields(line), "--etcd", c.addr)...)
+	}
 	c.says("epoch 2", nil, "cluster", "restore", "--etcd", c.addr, "--data", c.data)
 	c.says(whoami()+"  restore  what etcd had lost  no assignment", nil, "cluster", "history", "--etcd", c.addr)
 	waitFor(c.ctx, t, "the nodes to have registered again", func() bool { _, err := c.command(c.show()...); return err == nil })
@@ -249,16 +263,33 @@ func TestDoctorChecksTopics(t *testing.T) {
 	c.says("no partitioner has ever said that it works", fails, c.doctor()...)
 }
 
+// Of a log that nodes have read doctor does not say that starting a role makes it.
+func TestDoctorOfALogThatIsGone(t *testing.T) {
+	c := startClinic(t)
+	c.says("start any role once: it creates them", fails, c.doctor()...)
+	c.ok()
+	out := c.says("topic timeline is gone, which index nodes have read", fails, c.doctor()...)
+	for want, is := range map[string]bool{"start nothing and restart nothing": true, "docs/backup.md": true, "start any role": false, "start one: millrace partitioner": false, "start the nodes": false} {
+		if strings.Contains(out, want) != is {
+			t.Errorf("%q, %v:\n%s", want, is, out)
+		}
+	}
+	args := c.doctor()
+	args[slices.Index(args, "--etcd")+1] = freeAddr(t)
+	c.says("bring etcd back first", fails, args...)
+}
+
 func TestDoctorTellsOfPartitioners(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
 	for want, g := range map[string]kafka.Progress{
-		"":                            {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
-		"has not been heard for 26s":  {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
-		"is 26s behind its topics":    {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
-		"topic likes does not exist":  {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
-		"has stopped: topic timeline": {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
-		"stuck at offset 7":           {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
+		"":                               {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
+		"has not been heard for 26s":     {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		"is 26s behind its topics":       {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
+		"topic likes does not exist":     {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
+		"has stopped: topic timeline":    {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
+		"stuck at offset 7":              {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
 	} {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {

@@ -49,7 +49,8 @@ func ingestPause(cm *Common) *cobra.Command {
 looked into. It goes on by itself when the time is over, when it is resumed, and
 when it is started anew. It answers on: after some seconds its partitions that get
 records count as old, and brokers ask other replicas. So partitions that no other
-node has ready are refused, unless --override has the cluster's name.`,
+node has ready are refused, or only nodes that are paused, unless --override has
+the cluster's name.`,
 		Example: `  millrace ingest pause node-2 --for 10m
   millrace ingest pause node-2 --for 10m --apply --yes`,
 		Args: cobra.ExactArgs(1),
@@ -187,13 +188,13 @@ func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do fun
 	return err
 }
 
-// alone returns what a node hosts and no other has ready.
+// alone returns what a node hosts and no other has ready and goes on with.
 func (o *operating) alone(id millrace.NodeID) (all cluster.Set) {
 	hosted := o.m.Hosted(id)
 	for p := range hosted.All() {
 		others := 0
 		for _, other := range o.m.Replicas(p) {
-			if ready := o.m.Ready(other); other != id && o.m.Alive(other) && ready.Has(p) && !o.paused(other) {
+			if ready := o.m.Ready(other); other != id && o.m.Alive(other) && ready.Has(p) && !o.m.Paused(other) {
 				others++
 			}
 		}
@@ -202,14 +203,4 @@ func (o *operating) alone(id millrace.NodeID) (all cluster.Set) {
 		}
 	}
 	return all
-}
-
-// paused reports whether a node says that its ingest is paused.
-func (o *operating) paused(id millrace.NodeID) bool {
-	for _, r := range o.m.Reports(id) {
-		if r.Reason == "paused" {
-			return true
-		}
-	}
-	return false
 }

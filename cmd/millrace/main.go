@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	if err := runLine(untilTold(), root()); err != nil && !errors.Is(err, context.Canceled) {
+	if err := runLine(untilTold(), root()); err != nil {
 		fmt.Fprintln(os.Stderr, "millrace:", err)
 		os.Exit(1)
 	}
@@ -39,6 +39,15 @@ func untilTold() context.Context {
 		os.Exit(1)
 	}()
 	return ctx
+}
+
+// toldToStop is the end of what runs until it is told to stop, for which that is
+// no fault. For every other command it is: it has not done what it was to do.
+func toldToStop(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 func root() *cobra.Command {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -268,47 +269,84 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 		return err
 	}
 	for i, id := range ids {
-		if err := r.one(c.Context(), w, cl, id); err != nil {
-			if i > 0 {
-				return fmt.Errorf("%w; go on with --after %s once that is mended", err, ids[i-1])
-			}
-			return err
+		restarted, err := r.one(c.Context(), w, cl, id)
+		if err == nil {
+			continue
 		}
+		done := i
+		if restarted {
+			done++
+		}
+		return goOn(err, ids, done)
 	}
 	return nil
 }
 
-// one restarts a node, when all that it hosts is served by others.
-func (r *restarting) one(ctx context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) error {
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+// goOn says where to go on with nodes of which the first are done.
+func goOn(err error, ids []millrace.NodeID, done int) error {
+	switch {
+	case len(ids) == 1 || done == len(ids):
+		return err
+	case done == 0:
+		return fmt.Errorf("%w; run it again once that is mended", err)
+	}
+	return fmt.Errorf("%w; go on with --after %s once that is mended", err, ids[done-1])
+}
+
+// stopsWithin is how long the command that restarts a node has to end when its
+// time is over.
+const stopsWithin = 10 * time.Second
+
+// one restarts a node, when all that it hosts is served by others. Who is told to
+// stop meanwhile lets the command end, or the node would stay down: one reports
+// whether the node was restarted, and nobody waited until it was whole.
+func (r *restarting) one(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
+	ctx, cancel := context.WithTimeout(told, r.timeout)
 	defer cancel()
 	watch, err := cl.Watch(ctx)
-	if err != nil {
-		return err
+	if err == nil && r.override == "" {
+		err = await(ctx, watch, func(m *cluster.Map) error { return spared(m, id) })
 	}
-	if r.override == "" {
-		err := await(ctx, watch, func(m *cluster.Map) error { return spared(m, id) })
-		if err != nil {
-			return fmt.Errorf("%s is not restarted: %w", id, err)
-		}
+	if told.Err() != nil {
+		return false, fmt.Errorf("interrupted: %s is not restarted", id)
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s is not restarted: %w", id, err)
 	}
 	n, _ := watch.Current().Node(id)
-	was := n.Start
 	fmt.Fprintf(w, "%s restarts\n", id)
-	command := exec.CommandContext(ctx, "sh", "-c", r.exec)
-	command.Env = append(os.Environ(), "NODE="+string(id), "ADDR="+n.Addr, "ZONE="+n.Zone)
-	command.Stdout, command.Stderr = w, os.Stderr
 	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(ctx), e) }
-	if err := noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", was), After: "restarted by: " + r.exec}, command.Run); err != nil {
-		return fmt.Errorf("the command that restarts %s: %w", id, err)
+	return restarted, noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
+		if err := r.command(told, w, n); err != nil {
+			return fmt.Errorf("the command that restarts %s: %w", id, err)
+		}
+		begun := time.Now()
+		err := await(ctx, watch, func(m *cluster.Map) error { return whole(m, id, n.Start) })
+		if restarted = err != nil && told.Err() != nil; restarted {
+			return fmt.Errorf("interrupted: %s is restarted, and not whole yet: %w", id, err)
+		}
+		if err != nil {
+			return fmt.Errorf("%s is not whole again after %s: %w", id, time.Since(begun).Round(time.Second), err)
+		}
+		fmt.Fprintf(w, "%s is whole again after %s\n", id, time.Since(begun).Round(100*time.Millisecond))
+		return nil
+	})
+}
+
+// command runs the command that restarts a node. A terminal that interrupts this
+// process interrupts the command as well; what it does about that is its own.
+func (r *restarting) command(told context.Context, w io.Writer, n cluster.Node) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(told), r.timeout)
+	defer cancel()
+	c := exec.CommandContext(ctx, "sh", "-c", r.exec)
+	c.Env = append(os.Environ(), "NODE="+string(n.ID), "ADDR="+n.Addr, "ZONE="+n.Zone)
+	c.Stdout, c.Stderr = w, os.Stderr
+	c.Cancel, c.WaitDelay = func() error { return c.Process.Signal(syscall.SIGTERM) }, stopsWithin
+	err := c.Run()
+	if err != nil && told.Err() != nil {
+		err = fmt.Errorf("interrupted: %w: see whether the node runs", err)
 	}
-	begun := time.Now()
-	err = await(ctx, watch, func(m *cluster.Map) error { return whole(m, id, was) })
-	if err != nil {
-		return fmt.Errorf("%s is not whole again after %s: %w", id, time.Since(begun).Round(time.Second), err)
-	}
-	fmt.Fprintf(w, "%s is whole again after %s\n", id, time.Since(begun).Round(100*time.Millisecond))
-	return nil
+	return err
 }
 
 // await waits until the map has no fault any more, and returns the last one
@@ -332,7 +370,7 @@ func await(ctx context.Context, w *cluster.Watcher, fault func(*cluster.Map) err
 func spared(m *cluster.Map, id millrace.NodeID) error {
 	hosted := m.Hosted(id)
 	for _, n := range m.Nodes() {
-		if n.ID != id && m.Alive(n.ID) {
+		if n.ID != id && m.Alive(n.ID) && !m.Paused(n.ID) {
 			serves := m.Ready(n.ID)
 			serves = serves.And(m.Hosted(n.ID))
 			hosted = hosted.Minus(serves.Minus(m.Lag(n.ID).Behind))

@@ -301,6 +301,11 @@ func TestIngestPause(t *testing.T) {
 		t.Fatalf("what is only shown was done: %v", all)
 	}
 	o.shows("ingest pause node-1 --for 1h --apply --yes", "node-1 applies nothing until")
+	waitFor(o.ctx, t, "the pause to be told while nothing comes", func() bool {
+		out, err := o.run("cluster show")
+		return err == nil && strings.Contains(out, "node-1: 720 partitions are ready: paused: an operator has paused the node until")
+	})
+	o.refuses("ingest pause node-2 --for 1h", "override")
 	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), lines(`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z"}`))
 	o.must(err)
 	has := func(node, id string) bool {
@@ -414,26 +419,28 @@ func TestPartitionQuarantine(t *testing.T) {
 	} {
 		o.refuses(line, field)
 	}
-	o.shows("partition quarantine"+of+" --why doubt", "on node-1 is ready", "!done")
+	o.shows("partition quarantine"+of+" --why doubt", "on node-1 is ready", "it is to answer nobody and apply nothing", "!done")
 	if all := o.audited(); len(all) > 0 {
 		t.Fatalf("what is only shown was done: %v", all)
 	}
 	o.shows("partition quarantine"+of+" --why doubt --apply --yes", "done")
+	o.shows("partition quarantine 3 --node node-1 --why rumour --apply --yes", "done")
 	o.refuses("timeline get member:1 --node node-1", "partition")
-	waitFor(o.ctx, t, "the quarantine to be told", func() bool {
+	waitFor(o.ctx, t, "both quarantines to be told, each with its reason", func() bool {
 		out, err := o.run("cluster show")
-		return err != nil && strings.Contains(out, "by_operator") && strings.Contains(out, "doubt (anybody)")
+		return err != nil && strings.Contains(out, "by_operator") && strings.Contains(out, "doubt (anybody)") && strings.Contains(out, "rumour (anybody)")
 	})
+	o.shows("partition release 3 --node node-1 --apply --yes", "done")
 	o.refuses("partition quarantine 644 --node node-2 --why doubt --apply --yes", "override")
 	o.shows("timeline get member:1", "on node-2", "  a  ")
-	o.shows("partition release"+of, "is quarantined", "doubt", "!done")
+	o.shows("partition release"+of, "is quarantined", "doubt", "what it holds is deleted, and it is made anew", "!done")
 	o.refuses("partition quarantine"+of+" --why again", "partition")
 	o.shows("partition release"+of+" --apply --yes -o json", `"applied":true`)
 	waitFor(o.ctx, t, "the replica to be made anew", func() bool {
 		out, err := o.run("timeline get member:1 --in store --node node-1")
 		return err == nil && strings.Contains(out, "is ready on node-1") && strings.Contains(out, "  a  ")
 	})
-	if all := o.audited(); len(all) != 2 || all[0].Act != "quarantine" || all[1].Act != "release" || all[0].On != "partition 644 of node-1" {
+	if all := o.audited(); len(all) != 4 || all[0].Act != "quarantine" || all[3].Act != "release" || all[0].On != "partition 644 of node-1" {
 		t.Errorf("the audit logs have %+v", all)
 	}
 }

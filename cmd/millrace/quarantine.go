@@ -103,6 +103,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 	w := c.OutOrStdout()
 	if shown.Node = n.ID; !asJSON {
 		fmt.Fprintf(w, "the replica of partition %d on %s is %s %s\n", p, n.ID, shown.Was, shown.Detail)
+		fmt.Fprintln(w, q.does())
 	}
 	if alone := o.alone(n.ID); q.why != "" && alone.Has(p) && !over {
 		return &millrace.Error{
@@ -124,6 +125,14 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 		return json.NewEncoder(w).Encode(shown)
 	}
 	return nil
+}
+
+// does says what becomes of the replica.
+func (q *quarantining) does() string {
+	if q.why == "" {
+		return "what it holds is deleted, and it is made anew"
+	}
+	return "it is to answer nobody and apply nothing, also after a restart, until it is released; what it holds stays on disk"
 }
 
 func (q *quarantining) quarantine(c *cobra.Command, node nodev1.AdminServiceClient, p millrace.Partition, apply bool) (quarantineShown, error) {

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -39,6 +40,25 @@ func TestReady(t *testing.T) {
 	}
 	if _, err := printed(t, "ready", "--admin", freeAddr(t)); err == nil {
 		t.Error("nobody is ready")
+	}
+}
+
+// A role that is mute keeps nobody from being asked.
+func TestReadyAsksAllAtOnce(t *testing.T) {
+	asked := make(chan struct{})
+	mute := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-asked:
+		case <-r.Context().Done():
+		}
+	}))
+	defer mute.Close()
+	well := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(asked) }))
+	defer well.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if said, err := (&doctor{ports: []string{mute.Listener.Addr().String(), well.Listener.Addr().String()}}).rolesReady(ctx); err != nil {
+		t.Errorf("%s, %v", said, err)
 	}
 }
 

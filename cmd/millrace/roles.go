@@ -93,7 +93,7 @@ func roleCommand[C any, P interface {
 			err = run(c.Context(), cfg)
 			last, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), 2*time.Second)
 			defer cancel()
-			return errors.Join(err, stop(last))
+			return toldToStop(errors.Join(err, stop(last)))
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "the configuration file")

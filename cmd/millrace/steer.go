@@ -113,18 +113,21 @@ func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "begun: see millrace cluster status")
 		return nil
 	}
-	return awaitPlan(c.Context(), w, 2*time.Second, func(ctx context.Context) (*coordinator.Steered, error) {
+	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, func(ctx context.Context) (*coordinator.Steered, error) {
 		s, _, err := coordinator.Look(ctx, cl)
 		return s, err
 	})
 }
+
+// errStillOn ends the wait for a plan, and not the plan.
+var errStillOn = errors.New("interrupted: the plan goes on: see millrace cluster status")
 
 // maxAway is how often in a row a plan cannot be looked at, a pause apart,
 // before nobody waits for it any more.
 const maxAway = 60
 
 // awaitPlan shows how far a plan is until it ends. An etcd that is away for a
-// while holds a plan up, and does not end it.
+// while holds a plan up, and does not end it; nor does who no longer waits.
 func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(context.Context) (*coordinator.Steered, error)) error {
 	var last string
 	tell := func(line string) {
@@ -137,7 +140,7 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(
 		s, err := look(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return errStillOn
 		case errors.Is(err, cluster.ErrAway) && away < maxAway:
 			away++
 			tell("etcd is away; the plan goes on when it is back")
@@ -156,7 +159,7 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return errStillOn
 		case <-time.After(pause):
 		}
 	}
@@ -212,9 +215,9 @@ func clusterPlan(cm *Common) *cobra.Command {
 		Use:   "plan",
 		Short: "Show how partitions would be spread over all nodes that are there, by the fewest moves",
 		Args:  cobra.NoArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return st.propose(c, resized(r)) },
+		RunE:  func(c *cobra.Command, _ []string) error { return st.respread(c, r) },
 	}
-	c.Flags().IntVar(&r.Replicas, "replicas", 0, "replicas of each partition (default: as many as now)")
+	replicasFlag(c, &r)
 	outputFlag(c, &st.output)
 	return c
 }
@@ -230,19 +233,27 @@ new nodes take their share, and no partition has fewer ready replicas than are
 wanted at any moment. A coordinator carries it out; "cluster status" tells how
 far it is, and pause, resume, cancel and rollback steer it.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return st.propose(c, resized(r)) },
+		RunE: func(c *cobra.Command, _ []string) error { return st.respread(c, r) },
 	}
-	c.Flags().IntVar(&r.Replicas, "replicas", 0, "replicas of each partition (default: as many as now)")
+	replicasFlag(c, &r)
 	c.Flags().BoolVar(&st.yes, "yes", false, "do not ask; for scripts")
 	st.planFlags(c)
 	return c
 }
 
-func resized(r coordinator.Request) coordinator.Request {
-	if r.Replicas > 0 {
-		r.Kind = coordinator.Resize
+func replicasFlag(c *cobra.Command, r *coordinator.Request) {
+	c.Flags().IntVar(&r.Replicas, "replicas", 0, "replicas of each partition, 1 or more (default: as many as now)")
+}
+
+// respread proposes to spread the partitions, with another number of replicas if
+// one is said.
+func (st *steering) respread(c *cobra.Command, r coordinator.Request) error {
+	if c.Flags().Changed("replicas") {
+		if r.Kind = coordinator.Resize; r.Replicas < 1 {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "replicas", Detail: fmt.Sprintf("%d replicas of each partition answer nothing", r.Replicas), WayOut: "say 1 or more, or leave it out for as many as now"}
+		}
 	}
-	return r
+	return st.propose(c, r)
 }
 
 // clusterOrder is a command that tells a plan what to do. One takes back what the
@@ -262,7 +273,7 @@ func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command 
 					return nil
 				}
 				pr := s.Progress(time.Now())
-				fmt.Fprintln(c.OutOrStdout(), progressLine(s.Plan, &pr))
+				fmt.Fprintf(c.OutOrStdout(), "%s\n%s\n", progressLine(s.Plan, &pr), takenBack(o, &pr))
 				if ok, err := a.meant(c); !ok {
 					return cmp.Or(err, errDry)
 				}
@@ -282,6 +293,15 @@ func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command 
 		a.flags(c)
 	}
 	return c
+}
+
+// takenBack says what an order takes back of a plan.
+func takenBack(o coordinator.Order, pr *coordinator.Progress) string {
+	done := "stay"
+	if o == coordinator.Rollback {
+		done = "are taken back"
+	}
+	return fmt.Sprintf("%s: %d moves that are done %s, %d that build are taken back, %d are not begun", o, pr.Moves[coordinator.Moved], done, pr.Moves[coordinator.Building], pr.Moves[coordinator.Waiting])
 }
 
 func clusterStatus(cm *Common) *cobra.Command {

@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -56,3 +59,87 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		}
 	}
 }
+
+// Who waits for a plan and is told to stop hears that the plan goes on, and the
+// command fails. How far it is is no part of the JSON.
+func TestWhoStopsWaitingForAPlanFails(t *testing.T) {
+	c := startClinic(t)
+	c.ok()
+	c.join(c.open(""), "node-3")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r := root()
+	r.SetArgs([]string{"node", "add", "node-3", "--etcd", c.addr, "--apply", "--yes", "--wait", "-o", "json"})
+	var out, progress bytes.Buffer
+	stopping := func(to *bytes.Buffer) writerFunc {
+		return func(p []byte) (int, error) {
+			if strings.Contains(string(p), "moves done") {
+				stop()
+			}
+			return to.Write(p)
+		}
+	}
+	r.SetOut(stopping(&out))
+	r.SetErr(stopping(&progress))
+	err := runLine(ctx, r)
+	if err == nil || !strings.Contains(err.Error(), "the plan goes on: see millrace cluster status") {
+		t.Errorf("%v\n%s\n%s", err, &out, &progress)
+	}
+	var shown shownProposal
+	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || len(shown.Moves) != 480 {
+		t.Errorf("%d moves, %v:\n%s", len(shown.Moves), err, &out)
+	}
+}
+
+// Who stops a roll lets the command that restarts a node end, and hears where to
+// go on.
+func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
+	c := startClinic(t)
+	c.ok()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stopped := filepath.Join(t.TempDir(), "stopped")
+	r := root()
+	r.SetArgs([]string{"cluster", "roll", "--etcd", c.addr, "--apply", "--yes", "--exec", "echo begins; until test -e " + stopped + "; do sleep 0.1; done; echo ends"})
+	var out bytes.Buffer
+	r.SetOut(writerFunc(func(p []byte) (int, error) {
+		if string(p) == "begins\n" {
+			stop()
+			c.must(os.WriteFile(stopped, nil, 0o644))
+		}
+		return out.Write(p)
+	}))
+	err := runLine(ctx, r)
+	if err == nil || !strings.Contains(err.Error(), "interrupted: node-1 is restarted, and not whole yet") || !strings.Contains(err.Error(), "go on with --after node-1") || !strings.Contains(out.String(), "ends\n") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+// The history tells of a restart after which the node was not whole again.
+func TestARestartThatFailsIsNoted(t *testing.T) {
+	c := startClinic(t)
+	c.ok()
+	c.says("node-2 is not whole again", fails, "node", "restart", "node-2", "--etcd", c.addr, "--apply", "--yes", "--exec", "true", "--timeout", "5s")
+	c.says("FAILED: node-2 is not whole again", nil, "cluster", "history", "--etcd", c.addr)
+}
+
+// What is shown before something is done says what it costs.
+func TestWhatIsShownSaysWhatItCosts(t *testing.T) {
+	c := startClinic(t)
+	second := c.ok()
+	on := []string{"--etcd", c.addr}
+	for _, none := range []string{"0", "-1"} {
+		c.says("answer nothing", fails, append([]string{"cluster", "plan", "--replicas", none}, on...)...)
+	}
+	c.says("partitions are to have one replica instead of 2", fails, append([]string{"cluster", "apply", "--replicas", "1", "--yes"}, on...)...)
+	c.says("warn  partitions are to have one replica instead of 2", nil, append([]string{"cluster", "apply", "--replicas", "1", "--yes", "--override", "millrace"}, on...)...)
+	c.says("cancel: 0 moves that are done stay, 0 that build are taken back, 720 are not begun", nil, append([]string{"cluster", "cancel"}, on...)...)
+	c.says("rollback: 0 moves that are done are taken back, 0 that build are taken back, 720 are not begun", nil, append([]string{"cluster", "rollback"}, on...)...)
+	c.must(c.nodes["node-2"].Leave(c.ctx))
+	c.must(second.Close())
+	c.says("all nodes that host anything are there, but for those that are given up: node-2, with 720 replicas", fails, append([]string{"node", "remove", "node-2"}, on...)...)
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (w writerFunc) Write(p []byte) (int, error) { return w(p) }

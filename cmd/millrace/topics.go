@@ -66,6 +66,9 @@ func showTopics(ctx context.Context, w io.Writer, l *logFlags) error {
 			now := time.Now()
 			fmt.Fprintf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", p.Group, p.Instance,
 				now.Sub(p.At()).Round(time.Millisecond), now.Sub(p.Through()).Round(time.Millisecond))
+			if silent := silence(p, now); silent != "" {
+				fmt.Fprintf(w, "  %s\n", silent)
+			}
 			for _, topic := range slices.Sorted(maps.Keys(p.Kinds)) {
 				fmt.Fprintf(w, "  %s carries %s\n", topic, p.Kinds[topic])
 			}
@@ -287,7 +290,7 @@ func adopt(c *cobra.Command, a *act, l *logFlags, group string, fromBeginning bo
 			WayOut: "millrace topics show names the groups, and says which of them have stopped"}
 	}
 	fmt.Fprintf(w, "%s\n", strings.Join(plan.Other.Changes, "\n"))
-	fmt.Fprintf(w, "what came before the group's offsets, %d records at most, is not in the present topics; the group's topics still have %d of them\n", plan.Brought, plan.Kept)
+	fmt.Fprintf(w, "what the group brought before is not in the present topics: %d records at most of its topics as they are now, which still have %d of them; how many came from topics that were deleted since, or created again, or are no longer the group's, is not known\n", plan.Brought, plan.Kept)
 	if fromBeginning {
 		fmt.Fprintln(w, "the group reads its topics anew from what they still have; the rest is only in backups")
 	} else {

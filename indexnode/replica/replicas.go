@@ -185,7 +185,8 @@ func (all *Replicas) orders() (wanted, drop cluster.Set) {
 	return all.mu.wanted, all.mu.drop
 }
 
-// Moved has a token when a replica changed its state since it was last taken.
+// Moved has a token when a replica changed its state, or a pause began or ended,
+// since it was last taken.
 func (all *Replicas) Moved() <-chan struct{} { return all.moved }
 
 func poke(c chan struct{}) {
@@ -216,6 +217,7 @@ func (all *Replicas) Pause(until time.Time) {
 	}
 	all.paused.Store(ms)
 	all.ingest.wake()
+	poke(all.moved) // it is told, whether a record waits or not
 }
 
 // Paused returns until when nothing is applied; the zero time if it is.

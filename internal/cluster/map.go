@@ -97,6 +97,11 @@ func (m *Map) Lag(id millrace.NodeID) Lag { return m.lag[id] }
 // it says. The caller must not change them.
 func (m *Map) Reports(id millrace.NodeID) []Report { return m.reports[id] }
 
+// Paused reports whether a node says that it applies nothing for a time.
+func (m *Map) Paused(id millrace.NodeID) bool {
+	return slices.ContainsFunc(m.reports[id], func(r Report) bool { return r.Reason == PausedReason })
+}
+
 // Keeper returns the node that is to back up a partition: of the backup nodes
 // that are alive and have it, the first by id; where there is none, one of its
 // replicas that are alive, so that each has about as many to back up: of those

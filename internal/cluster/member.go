@@ -62,6 +62,14 @@ type told struct {
 // stateKinds are the keys that a node says something of itself with.
 var stateKinds = []string{"ready", "lag", "state", "models", statsKind}
 
+// CheckID refuses what cannot be the id of a node.
+func CheckID(id millrace.NodeID) error {
+	if err := validID(string(id)); err != nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: err.Error(), WayOut: "give the node another id"}
+	}
+	return nil
+}
+
 // Join registers a node under a lease of a few seconds and keeps it
 // registered, until ctx or the client ends or the node leaves. It returns at
 // once; an error is a node that cannot be registered at all.
@@ -73,8 +81,8 @@ var stateKinds = []string{"ready", "lag", "state", "models", statsKind}
 // directory before that was moved, or runs in one that this one is a copy of: it
 // is replaced when it has been silent for longer than a living one is.
 func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
-	if err := validID(string(n.ID)); err != nil {
-		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: err.Error(), WayOut: "give the node another id"}
+	if err := CheckID(n.ID); err != nil {
+		return nil, err
 	}
 	if n.Addr == "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "addr", Detail: fmt.Sprintf("node %s has no address", n.ID), WayOut: "say under which host:port brokers reach it"}

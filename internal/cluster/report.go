@@ -21,6 +21,12 @@ type Report struct {
 	Warning    bool      // all is well with them, and something is to be known
 }
 
+// The reasons of a [Report] that say what operators have done, and end.
+const (
+	PausedReason     = "paused"      // the node applies nothing for a time: what it answers grows old
+	ByOperatorReason = "by_operator" // replicas are out of service until they are released
+)
+
 const (
 	maxReportsBytes = 64 << 10
 	maxMerged       = 20 // and one more fit, whatever JSON makes of their texts

@@ -159,7 +159,7 @@ func foreign(c kadm.OffsetResponse, has bool, known, now TopicID) bool {
 type Adoption struct {
 	Group   string
 	Other   *OtherLog // how they differ; nil if they do not
-	Brought int64     // records before the group's offsets, at most: what the outputs lack
+	Brought int64     // records before the group's offsets, at most, in its inputs as they are now: the outputs lack them, and what came from inputs that are gone
 	Kept    int64     // of them, those that the inputs still have
 	offsets kadm.Offsets
 	starts  kadm.ListedOffsets

@@ -20,11 +20,11 @@ type evidence struct {
 	givenUp map[millrace.NodeID]bool
 }
 
-// ready reports whether a node serves a partition: it lives, and says so, and
-// is not behind.
+// ready reports whether a node serves a partition: it lives, and says so, is
+// not behind and not about to be: its ingest is not paused.
 func (e *evidence) ready(id millrace.NodeID, p millrace.Partition) bool {
 	ready, lag := e.nodes.Ready(id), e.nodes.Lag(id)
-	return e.nodes.Alive(id) && ready.Has(p) && !lag.Behind.Has(p)
+	return e.nodes.Alive(id) && !e.nodes.Paused(id) && ready.Has(p) && !lag.Behind.Has(p)
 }
 
 // serving counts the nodes that serve a partition, but for one.

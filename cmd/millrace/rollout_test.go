@@ -330,9 +330,9 @@ func TestCondemnedVersions(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "drafted.yaml")
 	s.check(os.WriteFile(file, []byte("layers: [{name: l, salt: s, unit: viewer}]\nexperiments: [{name: drafted, layer: l, feeds: [home], state: draft, slots: [0-99], share: 0, variants: [{name: control, weight: 5000}, {name: both, weight: 5000, set: {interleave: [home, likes]}}]}]\n"), 0o644))
-	out, err := s.run("experiment", "define", file)
+	_, err := s.run("experiment", "define", file)
 	s.check(err)
-	if out = listed(); !strings.Contains(out, "; nothing drafts in its place in experiment drafted, whose pages are the first model's alone") {
+	if out := listed(); !strings.Contains(out, "; nothing drafts in its place in experiment drafted, whose pages are the first model's alone") {
 		t.Errorf("of drafts, listed\n%s", out)
 	}
 	s.out.Reset()

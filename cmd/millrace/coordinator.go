@@ -31,7 +31,7 @@ type coordinatorConfig struct {
 	Repair       *bool         `yaml:"repair" doc:"false: replicas of nodes that are gone are never made elsewhere"`
 	DropAfter    time.Duration `yaml:"drop_after" range:"0s.." doc:"how long a node keeps what moved away"`
 	MovesPerNode int           `yaml:"moves_per_node" range:"0.." doc:"moves to a node at a time"`
-	MovesBegun   int           `yaml:"moves_per_second" range:"0.." doc:"moves that plans begin, in the whole cluster, so that questions are answered as fast as without; repairs begin at once"`
+	MovesBegun   int           `yaml:"moves_per_second" range:"0.." doc:"moves that plans begin, in the whole cluster, so that they take less of what answers need; repairs begin at once"`
 	Rate         int64         `yaml:"mib_per_second" unit:"MiB a second" range:"0.." doc:"of moves that are begun; 0: no bound"`
 	Exposures    string        `yaml:"exposures" doc:"the topic of what answers of experiments showed, whose Kafka is brokers, by which experiments are ramped and paused; left out: only people do"`
 }
@@ -110,7 +110,7 @@ func coordinatorCommand() *cobra.Command {
   repair: true                 # false: they never are
   drop_after: 10m              # how long a node keeps what moved away
   moves_per_node: 48           # at a time
-  moves_per_second: 5          # that plans begin, so that answers stay as fast; repairs begin all at once
+  moves_per_second: 5          # that plans begin; repairs begin all at once
   mib_per_second: 0            # of moves that are begun; 0: no bound
   exposures: exposures         # the topic by which experiments are ramped and paused; left out: only people do
   brokers: [kafka-1:9092]      # that have it

@@ -20,11 +20,17 @@ type evidence struct {
 	givenUp map[millrace.NodeID]bool
 }
 
-// ready reports whether a node serves a partition: it lives, and says so, is
-// not behind and not about to be: its ingest is not paused.
-func (e *evidence) ready(id millrace.NodeID, p millrace.Partition) bool {
+// answers reports whether a node serves a partition: it lives, and says so, and
+// is not behind.
+func (e *evidence) answers(id millrace.NodeID, p millrace.Partition) bool {
 	ready, lag := e.nodes.Ready(id), e.nodes.Lag(id)
-	return e.nodes.Alive(id) && !e.nodes.Paused(id) && ready.Has(p) && !lag.Behind.Has(p)
+	return e.nodes.Alive(id) && ready.Has(p) && !lag.Behind.Has(p)
+}
+
+// ready reports whether a node can be relied on to serve a partition: it does,
+// and is not about to be behind, as one is whose ingest is paused.
+func (e *evidence) ready(id millrace.NodeID, p millrace.Partition) bool {
+	return e.answers(id, p) && !e.nodes.Paused(id)
 }
 
 // serving counts the nodes that serve a partition, but for one.
@@ -194,7 +200,7 @@ func (p *Plan) mayEnd(m *Move, a *cluster.Assignment, e *evidence) bool {
 		return false
 	case e.serving(m.Partition, owners, m.From) >= p.Wanted:
 		return true
-	case e.ready(m.From, m.Partition):
+	case e.answers(m.From, m.Partition):
 		return false
 	}
 	return e.givenUp[m.From] || !slices.Contains(p.Base[m.Partition], m.From)

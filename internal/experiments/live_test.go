@@ -91,11 +91,18 @@ func (w *world) Changed() <-chan struct{} {
 }
 
 func (w *world) set(models ...string) {
+	w.setUnheard(models...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// setUnheard is set, but rings nobody.
+func (w *world) setUnheard(models ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.models = models
-	close(w.changed)
-	w.changed = make(chan struct{})
 }
 
 // document is one of an experiment that gives everybody a variant of a feed.
@@ -253,7 +260,7 @@ experiments:
 		if got := l.Faults(); len(got) > 0 || others() != 1 {
 			t.Fatal(got, others())
 		}
-		known.models = nil // nothing rings
+		known.setUnheard()
 		time.Sleep(lookAgain + time.Second)
 		if got := dealt(l); got != `other{"limit":7}` || others() != 0 || !strings.Contains(l.Faults()["a"], "no model m serves") {
 			t.Errorf("%s, %v", got, l.Faults())
@@ -261,7 +268,7 @@ experiments:
 		if !strings.Contains(logged.String(), "has a fault") || !strings.Contains(logged.String(), "document=a") {
 			t.Errorf("the log says %q", logged.String())
 		}
-		known.models = []string{"m"}
+		known.setUnheard("m")
 		time.Sleep(retryAfter + time.Second)
 		if len(l.Faults()) > 0 {
 			t.Error(l.Faults())

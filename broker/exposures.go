@@ -62,7 +62,7 @@ func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, ent
 		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Model: at[e.from.group], Team: -1}
 	}
 	if q.variants.division != nil {
-		exposeEntities(q, r)
+		b.exposeEntities(q, r)
 	}
 	q.draft.expose(q, r, entries)
 	if q.query.Features {
@@ -106,7 +106,7 @@ func modelsOf(q *question, answered string, entries []entry) (all []exposure.Mod
 }
 
 // exposeEntities adds the variants of the entities that have an item.
-func exposeEntities(q *question, r *exposure.Record) {
+func (b *Broker) exposeEntities(q *question, r *exposure.Record) {
 	var dealt []experiment.Assigned
 	met := map[string]bool{}
 	for i := range r.Items {
@@ -115,7 +115,7 @@ func exposeEntities(q *question, r *exposure.Record) {
 			dealt = q.variants.division.Deal(dealt, millrace.Entity(e))
 		}
 	}
-	r.Experiments = appendExposed(r.Experiments, dealt)
+	r.Experiments = appendExposed(r.Experiments, inForce(dealt, b.unapplied(q)))
 }
 
 // askFeatures asks for the features of items where an experiment wants exposures
@@ -187,11 +187,13 @@ func (b *Broker) exposed(q *question) *exposure.Record {
 		Time: millrace.TimeOf(now), Viewer: q.viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,
 		ServedBefore: len(q.query.GetExclude()), HeldOut: q.variants.heldOut, Millis: millis(now.Sub(q.began)),
 	}
-	unapplied := b.unapplied(q)
-	r.Experiments = appendExposed(nil, slices.DeleteFunc(slices.Clone(q.variants.dealt), func(x experiment.Assigned) bool {
-		return slices.Contains(unapplied, x.Experiment)
-	}))
+	r.Experiments = appendExposed(nil, inForce(slices.Clone(q.variants.dealt), b.unapplied(q)))
 	return r
+}
+
+// inForce leaves out the variants of experiments whose weights do not rank.
+func inForce(dealt []experiment.Assigned, unapplied []string) []experiment.Assigned {
+	return slices.DeleteFunc(dealt, func(x experiment.Assigned) bool { return slices.Contains(unapplied, x.Experiment) })
 }
 
 func appendExposed(all []exposure.Experiment, dealt []experiment.Assigned) []exposure.Experiment {

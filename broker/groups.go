@@ -27,6 +27,7 @@ type group struct {
 
 	names     string             // the model that variants set; empty: the question's
 	weights   map[string]float64 // in place of the model's own
+	weighers  []string           // experiments whose variants set the weights
 	inPlaceOf cluster.Version    // which is condemned: the group's model ranks instead
 	plain     bool               // as on the page before: the model ranks by its own weights
 
@@ -192,11 +193,23 @@ func (b *Broker) divide(q *question, c *cursor) error {
 			met, q.groups = append(met, slices.Clone(sums)), append(q.groups, g)
 		}
 		q.groups[at].add(encoded)
+		if at > 0 && len(q.groups[at].weights) > 0 {
+			q.groups[at].weighedBy(dealt)
+		}
 	}
 	for _, g := range q.groups {
 		g.close()
 	}
 	return q.affordable(maxTimelines)
+}
+
+// weighedBy notes the experiments that set weights for an entity of the group.
+func (g *group) weighedBy(dealt []experiment.Assigned) {
+	for i := range dealt {
+		if x := &dealt[i]; len(x.Sets.Weights) > 0 && !slices.Contains(g.weighers, x.Experiment) {
+			g.weighers = append(g.weighers, x.Experiment)
+		}
+	}
 }
 
 // groupOf returns a group without entities, of those who have some variants.

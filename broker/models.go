@@ -85,27 +85,45 @@ func (b *Broker) weigh(q *question) {
 	}
 }
 
-// unapplied returns the experiments, by name, that the viewer is in and whose
-// weights do not rank, since what ranks in the place of a condemned version lacks
-// them. The control of such an experiment is not compared either.
+// unapplied returns the experiments, by name, that the viewer or the entities are in
+// and whose weights do not rank, since what ranks in the place of a condemned version
+// lacks them. The control of such an experiment is not compared either.
 func (b *Broker) unapplied(q *question) (names []string) {
 	for _, x := range q.variants.dealt {
-		if len(x.Sets.Weights) > 0 && q.plain || len(x.Sets.Weights) == 0 && b.lacksOthers(q, x) {
+		if len(x.Sets.Weights) > 0 && q.plain || len(x.Sets.Weights) == 0 && b.lacksOthers(q, x.Experiment) {
 			names = append(names, x.Experiment)
+		}
+	}
+	for _, x := range q.variants.entities {
+		if !slices.Contains(names, x.experiment) && (q.plainly(x.experiment) || b.lacksOthers(q, x.experiment)) {
+			names = append(names, x.experiment)
 		}
 	}
 	return names
 }
 
+// plainly reports whether entities with a variant whose weights an experiment sets
+// are ranked without them.
+func (q *question) plainly(experiment string) bool {
+	return slices.ContainsFunc(q.groups[1:], func(g *group) bool { return g.plain && slices.Contains(g.weighers, experiment) })
+}
+
 // lacksOthers reports whether weights of another variant of an experiment would not
-// rank now.
-func (b *Broker) lacksOthers(q *question, x experiment.Assigned) bool {
-	if b.models == nil || b.experiments == nil || !slices.Contains(x.Parameters, experiment.OfModel) {
+// rank: by what ranks the page if it is that variant's model too, and so on later
+// pages as on the first; or else by what ranks now.
+func (b *Broker) lacksOthers(q *question, of string) bool {
+	if b.models == nil || b.experiments == nil {
 		return false
 	}
-	return slices.ContainsFunc(b.experiments.Current().Weighted(x.Experiment), func(s experiment.Sets) bool {
-		v, serves := b.models.Served(cmp.Or(s.Model, q.feed.Model))
-		return serves && b.unfit(q, v) != "" && !b.condemned.takes(v, b.lastGood(q, v), weights.Sum(weights.Form(s.Weights)))
+	return slices.ContainsFunc(b.experiments.Current().Weighted(of), func(s experiment.Sets) bool {
+		named := cluster.Version{Name: cmp.Or(s.Model, q.feed.Model)}
+		ranks := q.model()
+		if named.Name != q.feed.Model {
+			if ranks, _ = b.models.Served(named.Name); b.unfit(q, ranks) != "" {
+				ranks = b.lastGood(q, ranks)
+			}
+		}
+		return !b.condemned.takes(named, ranks, weights.Sum(weights.Form(s.Weights)))
 	})
 }
 

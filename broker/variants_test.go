@@ -212,6 +212,69 @@ func TestWeightsOfACondemnedVersion(t *testing.T) {
 	}
 }
 
+// So it is where a layer divides entities, whichever variants those of a request
+// have, and on later pages as on the first.
+func TestWeightsOfEntitiesThatTheLastGoodVersionLacks(t *testing.T) {
+	w := variantedWorld(t)
+	b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: "coarse", Limit: 2})
+	log := &shownLog{}
+	b.exposures = log
+	verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+	b.condemned.cluster = verdict
+	for _, n := range w.nodes {
+		n.set(func() { n.weightless = map[cluster.Version]bool{coarseVersion(1): true} })
+	}
+	define(t, b, docs, 1, `
+layers: [{name: l, salt: s, unit: entity}]
+experiments:
+  - {name: e, layer: l, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: a, weight: 5000}, {name: b, weight: 5000, set: {weights: {scale: -2}}}]}
+`)
+	variantOf := func(e string) string {
+		for _, x := range b.experiments.Current().Division("f").Deal(nil, millrace.Entity(e)) {
+			return x.Variant
+		}
+		return ""
+	}
+	of := map[string][]string{} // entities by variant
+	for _, e := range recentRequest(12).Entities {
+		of[variantOf(e)] = append(of[variantOf(e)], e)
+	}
+	page := func(variants, token string) *feedv1.GetFeedResponse {
+		return ask(t, b, "alice", func(r *feedv1.GetFeedRequest) {
+			r.PageToken, r.Entities = token, nil
+			for _, v := range variants {
+				r.Entities = append(r.Entities, of[string(v)]...)
+			}
+		})
+	}
+	if len(of["a"]) < 2 || len(of["b"]) < 2 {
+		t.Fatal(of)
+	}
+	lacking := map[string]string{} // page tokens
+	for _, variants := range []string{"b", "ab", "a"} {
+		first := page(variants, "")
+		lacking[variants] = page(variants, first.NextPageToken).NextPageToken
+		if r := first.Receipt; r.InPlaceOf != "coarse 2" || !slices.Equal(r.Unapplied, []string{"e"}) || len(r.EntityVariants) != len(variants) {
+			t.Errorf("%s: %v", variants, r)
+		}
+	}
+	if n := log.count("a") + log.count("b"); n != 0 || len(log.all) != 0 {
+		t.Errorf("%d items count for the experiment, in %d answers", n, len(log.all))
+	}
+	verdict.set(coarseVersion(2), "")
+	for _, variants := range []string{"b", "ab", "a"} {
+		if r := page(variants, lacking[variants]).Receipt; r.ModelVersion != "1" || !slices.Equal(r.Unapplied, []string{"e"}) {
+			t.Errorf("%s, a later page: %v", variants, r)
+		}
+		if r := page(variants, "").Receipt; r.ModelVersion != "2" || len(r.Unapplied) > 0 {
+			t.Errorf("%s, when it is asked for again: %v", variants, r)
+		}
+	}
+	if log.count("a") == 0 || log.count("b") == 0 {
+		t.Errorf("when it is asked for again, %d and %d answers count", log.count("a"), log.count("b"))
+	}
+}
+
 // One that lacks the weights scores by its own. Its answers say so, and count for
 // no variant of the experiment: the control is by the same model.
 func TestWeightsThatTheLastGoodVersionLacks(t *testing.T) {
@@ -227,7 +290,7 @@ func TestWeightsThatTheLastGoodVersionLacks(t *testing.T) {
 				n.set(func() { n.weightless = map[cluster.Version]bool{coarseVersion(1): true} })
 			}
 			define(t, b, docs, 1, halves("running", "weights: {scale: -2}"))
-			var first *feedv1.GetFeedResponse
+			first := map[string]*feedv1.GetFeedResponse{}
 			for i, viewer := range []string{"alice", "bob", "alice"} {
 				before := w.calls()
 				resp := ask(t, b, viewer, nil)
@@ -237,16 +300,22 @@ func TestWeightsThatTheLastGoodVersionLacks(t *testing.T) {
 				if calls := w.calls() - before; i > 0 && calls > len(w.nodes) {
 					t.Errorf("%d: nodes are asked again for what they lack: %d calls", i, calls)
 				}
-				first = resp
+				first[viewer] = resp
 			}
-			next := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.PageToken = first.NextPageToken })
-			if r := next.Receipt; r.WeightsSum != "" || !slices.Equal(r.Unapplied, []string{"e"}) {
-				t.Errorf("the next page: %v", r)
+			later := func(when string) {
+				for viewer, page := range first {
+					next := ask(t, b, viewer, func(r *feedv1.GetFeedRequest) { r.PageToken = page.NextPageToken })
+					if r := next.Receipt; r.WeightsSum != "" || !slices.Equal(r.Unapplied, []string{"e"}) {
+						t.Errorf("%s, the next page of %s: %v", when, viewer, r)
+					}
+				}
 			}
+			later("while it is condemned")
+			verdict.set(coarseVersion(2), "")
+			later("once it is asked for again")
 			if n := log.count("a") + log.count("b"); n != 0 {
 				t.Errorf("%d answers count for the experiment", n)
 			}
-			verdict.set(coarseVersion(2), "")
 			for _, viewer := range []string{"alice", "bob"} {
 				if r := ask(t, b, viewer, nil).Receipt; r.InPlaceOf != "" || len(r.Unapplied) > 0 {
 					t.Errorf("when it is asked for again: %v", r)

@@ -51,6 +51,7 @@ func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollo
 	if r.failed, err = cl.Condemned(ctx); err != nil {
 		return nil, err
 	}
+	r.models.Spare(func(v cluster.Version) bool { return r.ranksNowhere(v) != nil })
 	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
 	r.feeds = &feedStore{cluster: cl, versions: versions}
 	return r, err

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -365,6 +367,33 @@ func TestCondemnedVersions(t *testing.T) {
 	s.check(s.failed.Condemn(t.Context(), s.models, good, "it is as bad", "n2"))
 	if out := listed(); !strings.Contains(out, "; recency ranks in its place") {
 		t.Errorf("listed\n%s", out)
+	}
+}
+
+// Room for further versions is not made of the one that ranks.
+func TestTheVersionThatRanksIsSpared(t *testing.T) {
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	for _, version := range []string{"1", "2", "3"} {
+		_, err := s.pushed(version, version, push{})
+		s.check(err)
+	}
+	for _, v := range s.models.All()["likes"] {
+		if v.Version != "1" {
+			s.check(s.failed.Condemn(t.Context(), s.models, v, "it panicked", "n1"))
+		}
+	}
+	for i := range 31 { // 32 are kept
+		version := strconv.Itoa(4 + i)
+		_, _, err := s.models.Publish(t.Context(), "likes", version, []byte(version), "somebody")
+		s.check(err)
+	}
+	var there []string
+	for _, v := range s.models.All()["likes"][:4] {
+		there = append(there, v.Version)
+	}
+	if !slices.Equal(there, []string{"1", "2", "3", "6"}) {
+		t.Errorf("the oldest there are %v", there)
 	}
 }
 

@@ -72,11 +72,12 @@ func refuse(is error, reason millrace.Reason, field, wayOut, format string, args
 // atomically. Readers keep the last good state, and what bodies they have
 // read, across outages and restarts, as those of [Documents] do.
 type Artefacts struct {
-	c     *Client
-	kind  string
-	docs  *Documents
-	state *latest[map[string]*ledger] // last good ones, never changed once there
-	log   *slog.Logger
+	c      *Client
+	kind   string
+	docs   *Documents
+	state  *latest[map[string]*ledger] // last good ones, never changed once there
+	spared func(Version) bool          // nil: none
+	log    *slog.Logger
 }
 
 // Artefacts watches the artefacts of a kind. It returns as
@@ -210,8 +211,12 @@ func (a *Artefacts) History(ctx context.Context, name string) ([]Event, error) {
 	return l.History, nil
 }
 
-// Publish stores a version and lets nothing else serve. A version of "" is the
-// next number. With the bytes that the version has already, fresh is false and
+// Spare has room for what is published not made of some versions, besides the one
+// that serves and the one before it. Call it before [Artefacts.Publish].
+func (a *Artefacts) Spare(spared func(Version) bool) { a.spared = spared }
+
+// Publish stores a version, in place of the oldest if there are too many, and lets
+// nothing else serve. A version of "" is the next number. With the bytes that the version has already, fresh is false and
 // nothing changes; with others it gives [ErrOtherBytes].
 func (a *Artefacts) Publish(ctx context.Context, name, version string, body []byte, who string) (v Version, fresh bool, err error) {
 	if version != "" {
@@ -246,7 +251,9 @@ func (a *Artefacts) Publish(ctx context.Context, name, version string, body []by
 		if err := a.upload(ctx, v, body); err != nil {
 			return unchanged, err
 		}
-		l.publish(edition{v.Version, sum, len(body)}, who)
+		l.publish(edition{v.Version, sum, len(body)}, func(e edition) bool {
+			return a.spared != nil && a.spared(Version{name, e.Version, e.Sum})
+		}, who)
 		fresh = true
 		return edit{made: true, needs: sum}, nil
 	})

@@ -154,8 +154,8 @@ func shortened(who string) string {
 	return strings.ToValidUTF8(who[:min(len(who), maxWhoBytes)], "?")
 }
 
-// publish adds a version, and makes room for it.
-func (l *ledger) publish(e edition, who string) {
+// publish adds a version, and makes room for it, but not of one that is spared.
+func (l *ledger) publish(e edition, spared func(edition) bool, who string) {
 	l.Versions = append(l.Versions, e)
 	l.note(Published, e, who)
 	for {
@@ -167,7 +167,7 @@ func (l *ledger) publish(e edition, who string) {
 			return
 		}
 		oldest := slices.IndexFunc(l.Versions, func(v edition) bool {
-			return v != e && v.Sum != l.Serving && (len(l.Before) == 0 || v.Sum != l.Before[len(l.Before)-1])
+			return v != e && v.Sum != l.Serving && (len(l.Before) == 0 || v.Sum != l.Before[len(l.Before)-1]) && !spared(v)
 		})
 		if oldest < 0 {
 			return

@@ -155,9 +155,12 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *reso
 	if err != nil { // it may have been over before all was scored
 		return
 	}
-	if req.Weights == "" {
+	ofPages := !atAnother(req)
+	switch {
+	case !ofPages:
+	case req.Weights == "":
 		c.judgeScores(ctx, req, id, m, q.Measured())
-	} else {
+	default:
 		c.judgeWeighted(ctx, req, id, m, q.Measured())
 	}
 	for i := range r.beside {
@@ -165,10 +168,24 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *reso
 			if o.alone {
 				c.judgeCost(o.id(), o.model, o.Measured)
 			}
-			c.judgeScores(ctx, req, o.id(), o.model, o.Measured)
+			if ofPages {
+				c.judgeScores(ctx, req, o.id(), o.model, o.Measured)
+			}
 		}
 	}
 }
+
+// atAnother reports whether a question is of another time than any page is of
+// which somebody may still ask: what a version makes of ages that no viewer sees is
+// no reason to condemn it.
+func atAnother(req *nodev1.QueryRequest) bool {
+	asked := time.UnixMilli(req.AsOfMs)
+	return req.AsOfMs != 0 && time.Since(asked).Abs() > pageLife
+}
+
+// pageLife is how long pages of a feed are asked for, and an hour for clocks that
+// differ.
+const pageLife = 25 * time.Hour
 
 // judgeCost condemns a pushed version that took too long for each record.
 func (c *condemner) judgeCost(id relevance.ID, m *relevance.Model, by query.Measured) {

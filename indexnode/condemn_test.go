@@ -94,6 +94,7 @@ func init() {
 func by(id relevance.ID, givesWay bool) *nodev1.QueryRequest {
 	return all(func(r *nodev1.QueryRequest) {
 		r.Types, r.Model, r.ModelVersion, r.ModelSum, r.GivesWay = []string{"post"}, id.Name, id.Version, id.Sum, givesWay
+		r.AsOfMs = time.Now().UnixMilli()
 		r.Viewer = &feedv1.Viewer{Id: "v", Features: map[string]float64{"taste": 1}}
 	})
 }
@@ -256,6 +257,35 @@ func nanIsCondemned(t *testing.T, plus, before string, taste float64, condemned,
 	}
 	if why := n.condemned.why(id); (why != "") != condemned {
 		t.Errorf("condemned: %q", why)
+	}
+}
+
+// Questions of a time that no page is of, as one caller may ask them, speak neither
+// against a version nor for it.
+func TestAnotherTimeCondemnsNothing(t *testing.T) {
+	n := hostileNode(t)
+	id := admitBroken(t, n, "2", none)
+	ask := func(asOf time.Time, times int) {
+		t.Helper()
+		req := by(id, true)
+		req.AsOfMs = asOf.UnixMilli()
+		for range times {
+			if _, err := n.query(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	now := time.Now()
+	ask(now, condemnAfter/2)
+	for _, asOf := range []time.Time{now.AddDate(-3, 0, 0), now.AddDate(0, 0, -2), now.AddDate(0, 0, 2), now.AddDate(3, 0, 0)} {
+		ask(asOf, 2*condemnAfter)
+	}
+	if why := n.condemned.why(id); why != "" {
+		t.Errorf("condemned: %s", why)
+	}
+	ask(now.Add(-23*time.Hour), condemnAfter-condemnAfter/2) // of a page
+	if n.condemned.why(id) == "" {
+		t.Error("not condemned by what pages are of")
 	}
 }
 

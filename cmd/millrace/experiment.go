@@ -152,7 +152,7 @@ targeting, and is old with the next change.`,
 type trial struct {
 	*experiments.Store
 	cluster *cluster.Client
-	feeds   *cluster.Artefacts
+	feeds   *feedStore
 	trails  *experiments.Trails
 	out     io.Writer
 }
@@ -164,7 +164,7 @@ func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) 
 		if err != nil {
 			return err
 		}
-		note(c, t.Documents, t.feeds)
+		note(c, t.Documents, t.feeds.versions)
 		return withWay(run(ctx, t, args), experimentWays)
 	})
 	return c
@@ -179,12 +179,28 @@ func openTrial(ctx context.Context, cm *Common, cl *cluster.Client, out io.Write
 	if err != nil {
 		return nil, err
 	}
-	known, err := newReferred(ctx, &feedStore{cm, cl, feeds})
+	store := &feedStore{cm, cl, feeds}
+	known, err := newReferred(ctx, store)
 	if err != nil {
 		return nil, err
 	}
 	trails, err := experiments.OpenTrails(ctx, cl)
-	return &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, cl, feeds, trails, out}, err
+	return &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, cl, store, trails, out}, err
+}
+
+// steadily has an experiment change by what it leans on, which does not change
+// meanwhile.
+func (t *trial) steadily(ctx context.Context, change func(ctx context.Context) error) error {
+	return t.cluster.Steady(ctx, leaning, func(ctx context.Context) error {
+		err := t.feeds.versions.Settle(ctx)
+		if err == nil {
+			t.Known, err = newReferred(ctx, t.feeds)
+		}
+		if err != nil {
+			return err
+		}
+		return change(ctx)
+	})
 }
 
 // referred is what documents may refer to, as the cluster has it now.
@@ -271,7 +287,11 @@ func (t *trial) define(ctx context.Context, file, name string, store bool) error
 	if store {
 		do = t.Define
 	}
-	c, err := do(ctx, name, src)
+	var c experiments.Changed
+	err = t.steadily(ctx, func(ctx context.Context) error {
+		c, err = do(ctx, name, src)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
@@ -324,7 +344,7 @@ func (t *trial) steer(ctx context.Context, name string, state experiment.State, 
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--share", Detail: fmt.Sprintf("%v percent of an experiment's slots", percent), WayOut: "say more than 0, in hundredths of a percent, and at most 100; to let nobody in, pause it"}
 		}
 	}
-	c, err := t.Steer(ctx, name, func(now experiment.Experiment) (experiment.State, int, error) {
+	to := func(now experiment.Experiment) (experiment.State, int, error) {
 		to, at := state, share
 		if to == "" {
 			to = now.State
@@ -333,6 +353,11 @@ func (t *trial) steer(ctx context.Context, name string, state experiment.State, 
 			at = now.Share
 		}
 		return to, at, nil
+	}
+	var c experiments.Changed
+	err := t.steadily(ctx, func(ctx context.Context) (err error) {
+		c, err = t.Steer(ctx, name, to)
+		return err
 	})
 	if err != nil {
 		return err

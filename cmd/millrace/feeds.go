@@ -138,12 +138,20 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 		return err
 	}
 	defer done()
-	if f, err := broker.ParseFeed(file); err == nil {
-		if err := s.keeps(ctx, change{feed: f.Name, to: &f}); err != nil {
-			return fmt.Errorf("%s: %w", args[0], err)
+	var d broker.Defined
+	err = s.keeping(ctx, func(ctx context.Context) error {
+		f, err := broker.ParseFeed(file)
+		if err != nil {
+			return err
 		}
-	}
-	d, err := broker.DefineFeed(ctx, s.versions, checks, file, whoami())
+		return s.keeps(ctx, change{feed: f.Name, to: &f})
+	}, func(ctx context.Context) (err error) {
+		if checks.Models, err = s.models(ctx); err != nil {
+			return err
+		}
+		d, err = broker.DefineFeed(ctx, s.versions, checks, file, whoami())
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
@@ -369,7 +377,8 @@ func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, m
 	if ok, err := meant(); !ok {
 		return err
 	}
-	if err := goBack(ctx, s.versions, v); err != nil {
+	err = s.keeping(ctx, func(ctx context.Context) error { return s.keepsVersion(ctx, v) }, func(ctx context.Context) error { return goBack(ctx, s.versions, v) })
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "feed %s is as it was before, version %s\n", v.Name, v.Version)
@@ -400,7 +409,16 @@ func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string) 
 	if d.fault != nil {
 		return v, fmt.Errorf("version %s of feed %s has a fault by now, and version %s serves on: %w", v.Version, name, now.Version, d.fault)
 	}
-	return v, s.keeps(ctx, change{feed: name, to: &d.Feed})
+	return v, s.keepsVersion(ctx, v)
+}
+
+// keepsVersion is keeps of a version of a feed that would serve.
+func (s *feedStore) keepsVersion(ctx context.Context, v cluster.Version) error {
+	d := s.read(ctx, v)
+	if d.fault != nil {
+		return d.fault
+	}
+	return s.keeps(ctx, change{feed: v.Name, to: &d.Feed})
 }
 
 // showExperiments tells which experiments lean on a feed.
@@ -438,10 +456,16 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant
 		return err
 	}
 	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
-	for _, v := range versions {
-		if err := s.versions.Drop(ctx, v, nil, whoami()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
-			return err
+	err := s.keeping(ctx, func(ctx context.Context) error { return s.keepsWithout(ctx, name) }, func(ctx context.Context) error {
+		for _, v := range versions {
+			if err := s.versions.Drop(ctx, v, nil, whoami()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
+				return err
+			}
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(w, "feed %s is dropped\n", name)
 	if covers >= 0 {

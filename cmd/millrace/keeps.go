@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
@@ -62,6 +63,23 @@ func (c *change) CheckWeights(feed, model string, set map[string]float64) error 
 		return weighs(c.ctx, c.versions, c.model, set)
 	}
 	return servedWeighs(c.ctx, c.versions, model, set)
+}
+
+// leaning are the kinds of artefacts that experiments lean on, and experiments.
+var leaning = []string{broker.FeedsKind, indexnode.ModelsKind, experiments.Kind}
+
+// keeping has a feed or a model change, or not where that would give an experiment a
+// fault; and no experiment, feed or model changes meanwhile.
+func (s *feedStore) keeping(ctx context.Context, keeps, change func(context.Context) error) error {
+	return s.cluster.Steady(ctx, leaning, func(ctx context.Context) error {
+		if err := s.versions.Settle(ctx); err != nil {
+			return err
+		}
+		if err := keeps(ctx); err != nil {
+			return err
+		}
+		return change(ctx)
+	})
 }
 
 // keeps refuses a change that would give an experiment a fault: its viewers would

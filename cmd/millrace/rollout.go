@@ -210,14 +210,14 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 	case hold != "" && !p.serve:
 		fmt.Fprintf(r.out, "%s is published and does not serve: %s; add --serve to let it serve all the same\n", v, hold)
 	default:
-		if err := r.feeds.keeps(ctx, change{model: v}); err != nil {
-			return fmt.Errorf("%s is published and does not serve: %w", v, err)
-		}
 		if hold != "" {
 			fmt.Fprintf(r.out, "%s: %s\n", v, hold)
 		}
-		if err := r.models.Serve(ctx, v, &before, r.who); err != nil {
-			return err
+		err := r.feeds.keeping(ctx, func(ctx context.Context) error { return r.feeds.keeps(ctx, change{model: v}) }, func(ctx context.Context) error {
+			return r.models.Serve(ctx, v, &before, r.who)
+		})
+		if err != nil {
+			return fmt.Errorf("%s is published and does not serve: %w", v, err)
 		}
 		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
 		return tellFaults(ctx, r.out, r.feeds.cluster)
@@ -522,7 +522,10 @@ func (r *rollout) rollback(ctx context.Context, name string, meant meant) error 
 	if ok, err := meant(); !ok {
 		return err
 	}
-	if err := goBack(ctx, r.models, v); err != nil {
+	err = r.feeds.keeping(ctx, func(ctx context.Context) error { return r.feeds.keeps(ctx, change{model: v}) }, func(ctx context.Context) error {
+		return goBack(ctx, r.models, v)
+	})
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s serves again, in place of %s\n", v, before.Version)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -97,6 +98,47 @@ func TestChangesKeepWeights(t *testing.T) {
 	must(push("5", "likes")...)
 	must("feed", "rollback", "home", "--apply", "--yes")
 	must("feed", "drop", "home", "--apply", "--yes")
+}
+
+// Of an experiment that sets a weight and a version that lacks it, at the same
+// moment, one alone is taken, and the other refused by what is there then.
+func TestAnExperimentAndAModelAtOnce(t *testing.T) {
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	must := func(args ...string) {
+		t.Helper()
+		if out, err := s.run(args...); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	push := func(version int, feature string) []string {
+		return []string{"model", "push", s.ratePack(fmt.Sprint(version), feature), "--timeout", "1m"}
+	}
+	for round := range 8 {
+		must(push(3*round, "clicks")...)
+		must(append(push(3*round+1, "likes"), "--no-serve")...) // so that it is soon there
+		file := s.file("ranking.yaml", strings.NewReplacer("limit: 30", "model: rate, weights: {clicks: 3}", "name: fresher", fmt.Sprintf("name: fresher%d", round)).Replace(fresher))
+		var defined, pushed error
+		var both sync.WaitGroup
+		lacks := push(3*round+1, "likes")
+		both.Go(func() { _, defined = s.run("experiment", "define", file) })
+		both.Go(func() { _, pushed = s.run(lacks...) })
+		both.Wait()
+		switch {
+		case defined == nil && pushed == nil:
+			t.Errorf("round %d: both are taken", round)
+		case defined != nil && pushed != nil:
+			t.Errorf("round %d: neither is: %v; %v", round, defined, pushed)
+		case defined != nil && !strings.Contains(defined.Error(), "clicks"):
+			t.Errorf("round %d: %v", round, defined)
+		case pushed != nil && !strings.Contains(pushed.Error(), "clicks"):
+			t.Errorf("round %d: %v", round, pushed)
+		}
+		if defined == nil {
+			must("experiment", "stop", fmt.Sprintf("fresher%d", round))
+			must("experiment", "drop", "ranking", "--apply", "--yes")
+		}
+	}
 }
 
 // While a version is condemned and what ranks in its place lacks the weights of a

@@ -492,6 +492,10 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 			conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(a.partKey(name, did.needs, i)), ">", 0))
 		}
 	}
+	steady, _ := ctx.Value(steadilyKey{}).(*steadily)
+	if steady != nil {
+		conditions = append(conditions, steady.unchangedBut(a, name)...)
+	}
 	changes := []clientv3.Op{clientv3.OpPut(a.docs.key(name), body)}
 	if w := did.with; w != nil {
 		same, change, err := w.Documents.prepare(ctx, w.Name, w.By)
@@ -503,6 +507,12 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 		}
 	}
 	put, err := a.c.etcd.Txn(ctx).If(conditions...).Then(changes...).Commit()
+	if err == nil && !put.Succeeded && steady != nil {
+		var still *clientv3.TxnResponse
+		if still, err = a.c.etcd.Txn(ctx).If(steady.unchangedBut(a, name)...).Commit(); err == nil && !still.Succeeded {
+			err = errUnsteady
+		}
+	}
 	if err != nil || !put.Succeeded {
 		return 0, err
 	}

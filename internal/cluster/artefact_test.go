@@ -2,6 +2,8 @@ package cluster_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -286,6 +288,58 @@ func TestArtefactsChangedByManyAtOnce(t *testing.T) {
 	}
 	if n := len(a.All()["f"]); n != 20 {
 		t.Errorf("%d versions", n)
+	}
+}
+
+// What is changed by what others are is changed by what they are now, however the
+// two are changed at the same time: of the same kind or another, but not of kinds
+// that nobody looks at.
+func TestArtefactsChangeSteadily(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	artefacts := map[string]*cluster.Artefacts{}
+	serve := func(ctx context.Context, kind, name, body string) error {
+		v, _, err := artefacts[kind].Publish(ctx, name, "", []byte(body), "somebody")
+		if err != nil {
+			return err
+		}
+		return artefacts[kind].Serve(ctx, v, nil, "somebody")
+	}
+	for _, kind := range []string{"feeds", "models", "others"} {
+		a, err := etcd.open("").Artefacts(ctx, kind)
+		check(t, err)
+		artefacts[kind] = a
+		check(t, serve(ctx, kind, "a", "first"))
+	}
+	client := etcd.open("")
+	for _, c := range []struct {
+		kind, name string // that another changes meanwhile
+		looks      int
+	}{{"models", "a", 2}, {"models", "new", 2}, {"feeds", "b", 2}, {"others", "a", 1}, {"feeds", "a", 1}} {
+		looks := 0
+		check(t, client.Steady(ctx, []string{"feeds", "models"}, func(steady context.Context) error {
+			if looks++; looks == 1 {
+				check(t, serve(ctx, c.kind, c.name, "changed for "+c.kind+c.name))
+			}
+			return serve(steady, "feeds", "a", "after "+c.kind+c.name)
+		}))
+		if looks != c.looks {
+			t.Errorf("while %s %s changes: looked %d times, not %d", c.kind, c.name, looks, c.looks)
+		}
+		if body, err := artefacts["feeds"].Body(ctx, artefacts["feeds"].Serving()["a"]); err != nil || string(body) != "after "+c.kind+c.name {
+			t.Errorf("%s serves: %v", body, err)
+		}
+	}
+	err := client.Steady(ctx, []string{"models"}, func(steady context.Context) error {
+		check(t, serve(ctx, "models", "a", rand.Text()))
+		return serve(steady, "feeds", "a", "never")
+	})
+	if !errors.Is(err, cluster.ErrMoved) {
+		t.Errorf("while others change it all the time: %v", err)
+	}
+	refused := errors.New("refused")
+	if err := client.Steady(ctx, []string{"models"}, func(context.Context) error { return refused }); err != refused {
+		t.Error(err)
 	}
 }
 

@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// steadily is what must not change while artefacts of some kinds are looked at and
+// one of them is changed.
+type steadily struct {
+	kinds    []string
+	revision int64 // when the looking began
+}
+
+type steadilyKey struct{}
+
+// errUnsteady says that something else has changed meanwhile.
+var errUnsteady = errors.New("cluster: what was looked at has changed meanwhile")
+
+// Steady calls do, which looks at artefacts of some kinds and changes one of them,
+// with a context by which the change is made only if no other of these kinds has
+// changed since do began: else do is called again. So two changes of which each is
+// good without the other cannot both be made. It gives [ErrMoved] while others
+// change them all the time.
+func (c *Client) Steady(ctx context.Context, kinds []string, do func(ctx context.Context) error) error {
+	for range maxChanges {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		got, err := c.etcd.Get(call, c.keyspaceKey())
+		cancel()
+		if err != nil {
+			return away(err)
+		}
+		err = do(context.WithValue(ctx, steadilyKey{}, &steadily{kinds, got.Header.Revision}))
+		if !errors.Is(err, errUnsteady) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w, all the time; try again", ErrMoved)
+}
+
+// unchangedBut returns what holds while nothing but one artefact has changed; of
+// which [Artefacts.change] sees to it.
+func (s *steadily) unchangedBut(a *Artefacts, name string) (all []clientv3.Cmp) {
+	within := func(from, to string) {
+		all = append(all, clientv3.Compare(clientv3.ModRevision(from), "<", s.revision+1).WithRange(to))
+	}
+	for _, kind := range s.kinds {
+		prefix := a.c.prefix + (&Documents{kind: kind}).prefix()
+		if end := clientv3.GetPrefixRangeEnd(prefix); kind != a.kind {
+			within(prefix, end)
+		} else {
+			within(prefix, a.docs.key(name))
+			within(a.docs.key(name)+"\x00", end)
+		}
+	}
+	return all
+}

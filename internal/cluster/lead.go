@@ -24,13 +24,7 @@ type Leader struct {
 // Lead is the leadership of one process. What it writes by [Client.Steer] is
 // compared with it by etcd itself, so that a leader that was frozen and wakes
 // changes nothing.
-type Lead struct {
-	c        *Client
-	lease    clientv3.LeaseID
-	revision int64 // that created the key
-	lost     chan struct{}
-	stop     context.CancelFunc
-}
+type Lead struct{ *claim }
 
 func (c *Client) leaderKey() string { return c.prefix + "leader" }
 
@@ -66,60 +60,18 @@ func (c *Client) Lead(ctx context.Context, who Leader) (*Lead, error) {
 
 // tryLead takes the leadership, or returns who has it.
 func (c *Client) tryLead(ctx context.Context, who Leader) (*Lead, Leader, error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	who.Since = time.Now().UTC().Truncate(time.Millisecond)
 	body, err := json.Marshal(who)
 	if err != nil {
 		return nil, Leader{}, err
 	}
-	lease, err := c.etcd.Grant(call, leaseSeconds)
-	if err != nil {
-		return nil, Leader{}, away(err)
-	}
-	put, err := c.etcd.Txn(call).If(clientv3.Compare(clientv3.CreateRevision(c.leaderKey()), "=", 0)).
-		Then(clientv3.OpPut(c.leaderKey(), string(body), clientv3.WithLease(lease.ID))).
-		Else(clientv3.OpGet(c.leaderKey())).Commit()
-	if err != nil || !put.Succeeded {
-		_, _ = c.etcd.Revoke(call, lease.ID) // or it ends by itself
-	}
-	if err != nil {
-		return nil, Leader{}, away(err)
-	}
-	if !put.Succeeded {
+	held, by, err := c.claim(ctx, c.leaderKey(), string(body))
+	if held == nil {
 		var other Leader
-		_ = json.Unmarshal(put.Responses[0].GetResponseRange().Kvs[0].Value, &other) // whoever it is leads
-		return nil, other, nil
+		_ = json.Unmarshal(by, &other) // whoever it is leads
+		return nil, other, err
 	}
-	run, stop := context.WithCancel(c.ctx)
-	l := &Lead{c: c, lease: lease.ID, revision: put.Header.Revision, lost: make(chan struct{}), stop: stop}
-	alive, err := c.etcd.KeepAlive(run, lease.ID)
-	if err != nil {
-		stop()
-		return nil, Leader{}, away(err)
-	}
-	c.wg.Go(func() { l.keep(run, alive) })
-	return l, Leader{}, nil
-}
-
-// keep notices the end of the leadership: by the lease, by this process's own
-// clock, or by somebody who removed the key.
-func (l *Lead) keep(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveResponse) {
-	defer close(l.lost)
-	for {
-		late := time.NewTimer(leaseSeconds * time.Second)
-		select {
-		case <-ctx.Done():
-		case <-late.C:
-		case _, ok := <-alive:
-			late.Stop()
-			if ok {
-				continue
-			}
-		}
-		late.Stop()
-		return
-	}
+	return &Lead{held}, Leader{}, nil
 }
 
 // awaitLeaderless returns when the leader's key is deleted, or after
@@ -143,20 +95,8 @@ func (c *Client) awaitLeaderless(ctx context.Context) {
 // Lost is closed when the leadership may have ended.
 func (l *Lead) Lost() <-chan struct{} { return l.lost }
 
-// holds is true in a transaction while this process leads.
-func (l *Lead) holds() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(l.c.leaderKey()), "=", l.revision)
-}
-
 // Resign ends the leadership, so that another process leads at once.
-func (l *Lead) Resign(ctx context.Context) {
-	l.stop()
-	<-l.lost
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, _ = l.c.etcd.Txn(ctx).If(l.holds()).Then(clientv3.OpDelete(l.c.leaderKey())).Commit() // or the lease ends it
-	_, _ = l.c.etcd.Revoke(ctx, l.lease)
-}
+func (l *Lead) Resign(ctx context.Context) { _ = l.release(ctx) } // or the lease ends it
 
 // Leader returns who leads; ok is false while nobody does.
 func (c *Client) Leader(ctx context.Context) (who Leader, ok bool, err error) {

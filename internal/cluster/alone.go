@@ -1,0 +1,155 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+)
+
+// acting is who does what alone.
+type acting struct {
+	Who   string    `json:"who"`
+	Act   string    `json:"act"`
+	Since time.Time `json:"since"`
+}
+
+func (c *Client) actingKey() string { return c.prefix + "acting" }
+
+// aloneWait is how long [Client.Alone] waits for another to end: as long as it
+// takes to take a replica out, but not as long as to restart a node.
+const aloneWait = 10 * time.Second
+
+// Alone calls do, and no other process of the cluster is in Alone meanwhile: what do
+// sees of the cluster is so still when it changes it. Somebody who ends without a
+// word is given up after a lease. Who has to wait for longer than some seconds is
+// refused, and told who does what; so is who cannot ask etcd. The context of do ends
+// with the lease.
+func (c *Client) Alone(ctx context.Context, act string, do func(ctx context.Context) error) error {
+	body, err := json.Marshal(acting{c.who, act, time.Now().UTC().Truncate(time.Second)})
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(aloneWait); ; {
+		held, other, err := c.claim(ctx, c.actingKey(), string(body))
+		switch {
+		case err != nil:
+			return err
+		case held != nil:
+			return held.during(ctx, do)
+		case time.Now().After(end):
+			return busy(other)
+		}
+		if err := wait(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func busy(by []byte) error {
+	var other acting
+	_ = json.Unmarshal(by, &other) // whoever it is
+	return &millrace.Error{
+		Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("%s has begun, at %s: %s; what takes replicas out is done by one at a time", shortened(other.Who), other.Since.Format(time.RFC3339), shortened(other.Act)),
+		WayOut: fmt.Sprintf("try again when that is over, which millrace cluster history tells, or %d s after it has ended without a word", leaseSeconds),
+	}
+}
+
+// claim is a key that one process holds, as long as its lease lives.
+type claim struct {
+	c        *Client
+	key      string
+	lease    clientv3.LeaseID
+	revision int64         // that created the key
+	lost     chan struct{} // closed when the lease may be over
+	stop     context.CancelFunc
+}
+
+// claim takes a key that nobody holds, or returns what its holder says.
+func (c *Client) claim(ctx context.Context, key, body string) (*claim, []byte, error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	lease, err := c.etcd.Grant(call, leaseSeconds)
+	if err != nil {
+		return nil, nil, away(err)
+	}
+	put, err := c.etcd.Txn(call).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, body, clientv3.WithLease(lease.ID))).
+		Else(clientv3.OpGet(key)).Commit()
+	if err != nil || !put.Succeeded {
+		_, _ = c.etcd.Revoke(call, lease.ID) // or it ends by itself
+	}
+	if err != nil {
+		return nil, nil, away(err)
+	}
+	if !put.Succeeded {
+		return nil, put.Responses[0].GetResponseRange().Kvs[0].Value, nil
+	}
+	run, stop := context.WithCancel(c.ctx)
+	h := &claim{c: c, key: key, lease: lease.ID, revision: put.Header.Revision, lost: make(chan struct{}), stop: stop}
+	alive, err := c.etcd.KeepAlive(run, lease.ID)
+	if err != nil {
+		stop()
+		return nil, nil, away(err)
+	}
+	c.wg.Go(func() { h.keep(run, alive) })
+	return h, nil, nil
+}
+
+// holds is true in a transaction while the claim is this process's.
+func (h *claim) holds() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(h.key), "=", h.revision)
+}
+
+// keep notices the end of a claim: by the lease, or by this process's own clock.
+func (h *claim) keep(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveResponse) {
+	defer close(h.lost)
+	for {
+		late := time.NewTimer(leaseSeconds * time.Second)
+		select {
+		case <-ctx.Done():
+		case <-late.C:
+		case _, ok := <-alive:
+			late.Stop()
+			if ok {
+				continue
+			}
+		}
+		late.Stop()
+		return
+	}
+}
+
+// release gives a claim up.
+func (h *claim) release(ctx context.Context) error {
+	h.stop()
+	<-h.lost
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := h.c.etcd.Revoke(ctx, h.lease); err != nil {
+		return away(err)
+	}
+	return nil
+}
+
+// during calls do while the claim holds, and releases it.
+func (h *claim) during(ctx context.Context, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-done:
+		case <-h.lost:
+			cancel(fmt.Errorf("%w: it was not heard for %d s, and others may act by now", ErrAway, leaseSeconds))
+		}
+	}()
+	err := do(ctx)
+	_ = h.release(context.WithoutCancel(ctx)) // or it ends by its lease
+	return err
+}

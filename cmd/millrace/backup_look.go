@@ -47,7 +47,7 @@ type newestBackup struct {
 }
 
 func backupStatus(f *backupFlags) *cobra.Command {
-	var output string
+	var output form
 	var maxAge time.Duration
 	var k *kafkaFlags
 	c := &cobra.Command{
@@ -78,7 +78,7 @@ old. With --brokers, one that has all that the log has is of any age.`,
 				return err
 			}
 			s.Cluster = whose
-			if err := printAs(c.OutOrStdout(), output, s, s.write); err != nil {
+			if err := output.write(c.OutOrStdout(), s, s.write); err != nil {
 				return err
 			}
 			if !s.OK {
@@ -253,7 +253,7 @@ func drillLine(d *backup.Drill) string {
 }
 
 func backupList(f *backupFlags) *cobra.Command {
-	var output string
+	var output form
 	var of string
 	c := &cobra.Command{
 		Use:   "list",
@@ -273,13 +273,13 @@ func backupList(f *backupFlags) *cobra.Command {
 				}
 				maps.DeleteFunc(ids, func(p millrace.Partition, _ []string) bool { return !set.Has(p) })
 				if of == "" {
-					return printAs(c.OutOrStdout(), output, ids, func(w io.Writer) error { return writeIDs(w, ids) })
+					return output.write(c.OutOrStdout(), ids, func(w io.Writer) error { return writeIDs(w, ids) })
 				}
 				cuts, err := cutsBy(c.Context(), b, set)
 				if err != nil {
 					return err
 				}
-				return printAs(c.OutOrStdout(), output, ids, func(w io.Writer) error { return writeEachID(w, ids, cuts) })
+				return output.write(c.OutOrStdout(), ids, func(w io.Writer) error { return writeEachID(w, ids, cuts) })
 			})
 		},
 	}
@@ -374,7 +374,7 @@ func partitionArg(text string) (millrace.Partition, error) {
 }
 
 func backupShow(f *backupFlags) *cobra.Command {
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:   "show PARTITION ID|latest",
 		Short: "What one backup of a partition is: when, by whom, of what offsets, and its files",
@@ -391,7 +391,7 @@ func backupShow(f *backupFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printAs(c.OutOrStdout(), output, m, func(w io.Writer) error { return writeManifest(w, m) })
+				return output.write(c.OutOrStdout(), m, func(w io.Writer) error { return writeManifest(w, m) })
 			})
 		},
 	}
@@ -418,7 +418,8 @@ type shownDiff struct {
 }
 
 func backupDiff(f *backupFlags) *cobra.Command {
-	var output, scratch string
+	var output form
+	var scratch string
 	var rows bool
 	c := &cobra.Command{
 		Use:   "diff PARTITION ID1 ID2",
@@ -456,7 +457,7 @@ records are new, gone or changed.`,
 						return err
 					}
 				}
-				return printAs(c.OutOrStdout(), output, d, func(w io.Writer) error { return d.write(w, rows) })
+				return output.write(c.OutOrStdout(), d, func(w io.Writer) error { return d.write(w, rows) })
 			})
 		},
 	}
@@ -494,7 +495,7 @@ func (d *shownDiff) write(w io.Writer, rows bool) error {
 }
 
 func backupCuts(f *backupFlags) *cobra.Command {
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:     "cuts",
 		Short:   "The cuts there are: moments of the whole cluster",
@@ -514,7 +515,7 @@ func backupCuts(f *backupFlags) *cobra.Command {
 					}
 					all = append(all, cut)
 				}
-				return printAs(c.OutOrStdout(), output, all, func(w io.Writer) error { return writeCuts(w, all) })
+				return output.write(c.OutOrStdout(), all, func(w io.Writer) error { return writeCuts(w, all) })
 			})
 		},
 	}

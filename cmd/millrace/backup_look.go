@@ -193,6 +193,7 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 	if s.Healed, err = b.Healings(ctx, shownHealings); err != nil {
 		return nil, err
 	}
+	s.Cuts, s.Healed = list(s.Cuts), list(s.Healed)
 	s.Kept, err = b.Usage(ctx)
 	s.OK = len(s.Faults) == 0
 	return s, err
@@ -279,7 +280,8 @@ func backupList(f *backupFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return output.write(c.OutOrStdout(), ids, func(w io.Writer) error { return writeEachID(w, ids, cuts) })
+				each := eachID(ids, cuts)
+				return output.write(c.OutOrStdout(), each, func(w io.Writer) error { return writeEachID(w, each) })
 			})
 		},
 	}
@@ -337,13 +339,28 @@ func cutsBy(ctx context.Context, b *backup.Bucket, set cluster.Set) (map[pinned]
 	return by, nil
 }
 
-func writeEachID(w io.Writer, ids map[millrace.Partition][]string, cuts map[pinned][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PARTITION\tBACKUP\tCUTS")
+// listedBackup is a backup of a partition, and the cuts that begin with it.
+type listedBackup struct {
+	Partition millrace.Partition `json:"partition"`
+	Backup    string             `json:"backup"`
+	Cuts      []string           `json:"cuts"`
+}
+
+func eachID(ids map[millrace.Partition][]string, cuts map[pinned][]string) []listedBackup {
+	all := []listedBackup{}
 	for _, p := range slices.Sorted(maps.Keys(ids)) {
 		for _, id := range ids[p] {
-			fmt.Fprintf(t, "%d\t%s\t%s\n", p, id, strings.Join(cuts[pinned{p, id}], ", "))
+			all = append(all, listedBackup{p, id, list(cuts[pinned{p, id}])})
 		}
+	}
+	return all
+}
+
+func writeEachID(w io.Writer, all []listedBackup) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "PARTITION\tBACKUP\tCUTS")
+	for _, b := range all {
+		fmt.Fprintf(t, "%d\t%s\t%s\n", b.Partition, b.Backup, strings.Join(b.Cuts, ", "))
 	}
 	return t.Flush()
 }

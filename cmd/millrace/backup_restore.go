@@ -379,6 +379,11 @@ func verifyBucket(ctx context.Context, b *backup.Bucket, depth string, cfg backu
 	default:
 		err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "depth", Detail: fmt.Sprintf("%.40q is no depth", depth), WayOut: "say files, meta, open or restore"}
 	}
+	for _, found := range []*backup.Restorable{v.Whole, v.Restored} {
+		if found != nil {
+			found.Cuts = list(found.Cuts)
+		}
+	}
 	return v, err
 }
 

@@ -132,7 +132,7 @@ func checkReplicas(ctx context.Context, m *cluster.Map, p millrace.Partition) (a
 	}
 	defer conns.close()
 	trails, err := digest.Trails(ctx, m, conns.dial, p)
-	all.Partition = p
+	all.Partition, all.Replicas = p, []checkedReplica{}
 	for _, t := range trails[p] {
 		n, _ := m.Node(t.Node)
 		r := checkedReplica{Node: t.Node}

@@ -312,6 +312,10 @@ func clusterStatus(cm *Common) *cobra.Command {
 			return nil, nil, err
 		}
 		out := shownStatus{Plan: s.Plan, Progress: s.Progress(time.Now()), Notes: s.Notes, Intent: s.Intent}
+		out.Progress.UnderWay, out.Progress.Nodes = list(out.Progress.UnderWay), list(out.Progress.Nodes)
+		if out.Progress.Moves == nil {
+			out.Progress.Moves = map[coordinator.MoveState]int{}
+		}
 		if leads {
 			out.Leader = &leader
 		}
@@ -388,6 +392,7 @@ func clusterExplain(cm *Common) *cobra.Command {
 			only = millrace.NodeID(args[1])
 		}
 		x, err := s.Explain(stats, p, only, time.Now())
+		x.Replicas, x.Elsewhere = list(x.Replicas), list(x.Elsewhere)
 		return x, func(w io.Writer) error { return writeExplanation(w, x) }, err
 	})
 }

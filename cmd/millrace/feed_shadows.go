@@ -77,6 +77,10 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 		}
 		reports = kept
 	}
+	for i := range reports {
+		r := &reports[i]
+		r.Scores, r.Types, r.Authors, r.Lacking = list(r.Scores), list(r.Types), list(r.Authors), list(r.Lacking)
+	}
 	if len(reports) == 0 {
 		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "feed", Detail: fmt.Sprintf("no shadow has ranked an answer of feed %s that %s has", feed, q.topic), WayOut: "give its definition shadow and shadow_share, and the brokers' configuration exposures"}
 	}

@@ -14,15 +14,16 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 	"github.com/millrace/millrace/schemas"
@@ -131,8 +132,9 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 	well := httptest.NewServer(admin.Handler(prometheus.NewRegistry(), func() error { return nil }, http.NotFoundHandler()))
 	defer well.Close()
 	ready := well.Listener.Addr().String()
-	_, err = kadm.NewClient(r.log).CreateTopic(r.ctx, 1, 1, nil, "exposures")
-	r.must(err)
+	shown := shownAt("q1", "member:9", time.Now(), "a", "b")
+	shown.Shadows, shown.ShadowRankings = []exposure.Model{{Name: "next", Version: "2"}}, []exposure.ShadowRanking{{Overlap10: 0.5, Tau: math.NaN(), Items: []exposure.ShadowItem{{ID: "b", Entity: "member:9", Type: "post"}}}}
+	writeExposures(r.ctx, t, r.Kafka, shown)
 	waitFor(r.ctx, t, "the group that is stuck to be missed", func() bool { out, _ := r.run("cluster show"); return strings.Contains(out, "input_stalled") })
 	log, who := " --brokers "+r.Kafka, whoami()
 	runs := map[string]both{
@@ -150,7 +152,8 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 		"experiment status": {line: "longer" + log, facts: []string{"longer", `"share_percent":50`, `"says":"unknown"`, `"no_exposures":0`}},
 		"feed":              {line: "--viewer member:9 --entities member:1 --addr " + r.GRPC, facts: []string{"member:1", `"items":[{`}},
 		"feed diff":         {line: news, facts: []string{"limit: 30", "filter: record.stars > 3", `"removed":["limit: 20`}}, "feed history": {line: "news", facts: []string{who, "serve", `{"serving":"2"`}},
-		"feed list": {facts: []string{"news", "recency", "home", `"built_in":true`, `"version":"2"`, `"types":[]`}}, "feed show": {line: "news", facts: []string{"20", `"definition":{"limit":20,"model":"recency","name":"news"}`}},
+		"feed shadows": {line: "home" + log, facts: []string{"next", "member:9", `"tau":null`, `"overlap_10":0.5`}},
+		"feed list":    {facts: []string{"news", "recency", "home", `"built_in":true`, `"version":"2"`, `"types":[]`}}, "feed show": {line: "news", facts: []string{"20", `"definition":{"limit":20,"model":"recency","name":"news"}`}},
 		"model diff": {line: "recency home", facts: []string{"feature", `"what":"feature"`}}, "model history": {line: "likes", facts: []string{"somebody", "serve", `"checksum":"`}},
 		"model list": {facts: []string{"likes", "recency", "node-1", `"built_in":true`, `"serves":true`}}, "model show": {line: "home", facts: []string{"home", "record.", `"weight":`}},
 		"model validate": {line: "../../relevance/builtin/home.yaml", facts: []string{"home", `"sealed":false`, `"operations":`}},
@@ -163,7 +166,7 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 		"why":     {line: "--record a --viewer member:9 --entities member:1 --addr " + r.GRPC, facts: []string{"member:1", `"findings":[{`}},
 	}
 	elsewhere := map[string]string{
-		"backup show": "see TestBackupCommands", "backup diff": "see TestBackupCommands", "feed shadows": "docs/rollouts.md runs it",
+		"backup show": "see TestBackupCommands", "backup diff": "see TestBackupCommands",
 	}
 	commands(root(), func(path string, c *cobra.Command) {
 		is, here := runs[path]
@@ -214,7 +217,7 @@ var (
 	// named are those in which names are people's own choice, or numbers.
 	named = []string{"definition", "carries", "did", "record", "forced", "contexts", "has", "backups", "groups"}
 	// maybe are what may be null: what there is not.
-	maybe = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "receipt", "coverage", "explain", "record"}
+	maybe = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "tau", "served", "shadow", "shift", "receipt", "coverage", "explain", "record"}
 	snake = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 )
 

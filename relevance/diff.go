@@ -8,34 +8,71 @@ import (
 	"strings"
 )
 
-// Diff describes what b changes of a, a line a change: version, features,
-// parameters, and how far the scores of a's golden rows move. No lines: the
-// models compute the same.
-func Diff(a, b *Model, golden []Golden) []string {
-	var out []string
-	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+// Change is one thing in which two models differ.
+type Change struct {
+	What string `json:"what"`           // version, scorer, feature, bias, weight, table, trees or scores
+	Name string `json:"name,omitempty"` // of the feature, the weight or the table
+	Was  string `json:"was,omitempty"`  // empty: it is new
+	Is   string `json:"is,omitempty"`   // empty: it is gone
+	*Drift
+}
+
+// Drift is how far scores move over the golden rows whose features both models
+// have.
+type Drift struct {
+	Rows  int     `json:"rows"`
+	Moved int     `json:"moved"`
+	Mean  float64 `json:"mean"`   // of how far, over all rows
+	Most  float64 `json:"most"`   // the farthest
+	Lost  int     `json:"in_one"` // rows that have a score in one model only
+}
+
+// String tells the change in a line.
+func (c Change) String() string {
+	subject := c.What
+	if c.Name != "" {
+		subject += " " + c.Name
+	}
+	switch {
+	case c.Drift != nil:
+		return subject + ": " + c.Drift.String()
+	case c.Was == "":
+		return fmt.Sprintf("%s: new: %s", subject, c.Is)
+	case c.Is == "":
+		return subject + ": gone"
+	case c.What == "trees":
+		return fmt.Sprintf("%s: %s, were %s", subject, c.Is, c.Was)
+	}
+	return fmt.Sprintf("%s: %s, was %s", subject, c.Is, c.Was)
+}
+
+func (d *Drift) String() string {
+	s := fmt.Sprintf("%d of %d golden rows move, by %.3g on average and %.3g at most", d.Moved, d.Rows, d.Mean, d.Most)
+	if d.Lost > 0 {
+		s += fmt.Sprintf("; %d more have a score in one model only", d.Lost)
+	}
+	return s
+}
+
+// Diff returns what b changes of a: version, features, parameters, and how far
+// the scores of a's golden rows move. Nothing: the models compute the same.
+func Diff(a, b *Model, golden []Golden) []Change {
+	var out []Change
 	if a.Version() != b.Version() {
-		add("version: %s, was %s", b.Version(), a.Version())
+		out = append(out, Change{What: "version", Was: a.Version(), Is: b.Version()})
 	}
 	if x, y := a.spec.Scorer(), b.spec.Scorer(); x != y {
-		add("scorer: %s, was %s", y, x)
+		out = append(out, Change{What: "scorer", Was: x, Is: y})
 	}
 	was, is := sources(a), sources(b)
 	for _, name := range union(was, is) {
-		x, old := was[name]
-		y, now := is[name]
-		switch {
-		case !old:
-			add("feature %s: new: %s", name, y)
-		case !now:
-			add("feature %s: gone", name)
-		case x != y:
-			add("feature %s: %s, was %s", name, y, x)
+		if was[name] != is[name] {
+			out = append(out, Change{What: "feature", Name: name, Was: was[name], Is: is[name]})
 		}
 	}
 	out = append(out, diffParameters(&a.params, &b.params)...)
-	if moved := drift(a, b, golden); moved != "" {
-		add("%s", moved)
+	if d := drift(a, b, golden); d.Moved+d.Lost > 0 {
+		out = append(out, Change{What: "scores", Drift: d})
 	}
 	return out
 }
@@ -54,26 +91,26 @@ func union[V any](a, b map[string]V) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-func diffParameters(a, b *Parameters) []string {
-	var out []string
+func diffParameters(a, b *Parameters) []Change {
+	var out []Change
 	if a.Bias != b.Bias {
-		out = append(out, fmt.Sprintf("bias: %v, was %v", b.Bias, a.Bias))
+		out = append(out, Change{What: "bias", Was: fmt.Sprint(a.Bias), Is: fmt.Sprint(b.Bias)})
 	}
 	for _, name := range union(a.Weights, b.Weights) {
 		x, old := a.Weights[name]
 		y, now := b.Weights[name]
 		if old && now && x.String() != y.String() {
-			out = append(out, fmt.Sprintf("weight %s: %s, was %s", name, y, x))
+			out = append(out, Change{What: "weight", Name: name, Was: x.String(), Is: y.String()})
 		}
 	}
 	for _, name := range union(a.Tables, b.Tables) {
 		x, y := a.Tables[name], b.Tables[name]
 		if x.String() != y.String() {
-			out = append(out, fmt.Sprintf("table %s: %s, was %s", name, y, x))
+			out = append(out, Change{What: "table", Name: name, Was: x.String(), Is: y.String()})
 		}
 	}
 	if a.Forest != nil && b.Forest != nil && a.Forest.Trees() != b.Forest.Trees() {
-		out = append(out, fmt.Sprintf("trees: %d, were %d", b.Forest.Trees(), a.Forest.Trees()))
+		out = append(out, Change{What: "trees", Was: fmt.Sprint(a.Forest.Trees()), Is: fmt.Sprint(b.Forest.Trees())})
 	}
 	return out
 }
@@ -84,6 +121,22 @@ func (w Weight) String() string {
 		return w.Table.String()
 	}
 	return fmt.Sprint(w.Scalar)
+}
+
+// Number is a weight as JSON has it: a number, or an object of numbers by what they
+// are looked up by.
+func (w Weight) Number() any {
+	if w.Table == nil {
+		return w.Scalar
+	}
+	all := maps.Clone(w.Table.Strings)
+	if all == nil {
+		all = map[string]float64{}
+	}
+	for i, k := range w.Table.Numbers {
+		all[fmt.Sprint(k)] = w.Table.Values[i]
+	}
+	return all
 }
 
 // String prints a table as a spec writes it, keys ascending.
@@ -98,10 +151,8 @@ func (t Table) String() string {
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
-// drift tells how far scores move over the golden rows whose features both
-// models have.
-func drift(a, b *Model, golden []Golden) string {
-	n, moved, lost, sum, most := 0, 0, 0, 0.0, 0.0
+func drift(a, b *Model, golden []Golden) *Drift {
+	d, sum := &Drift{}, 0.0
 	for _, g := range golden {
 		x, err := a.featureValues(g.Features)
 		if err != nil {
@@ -111,23 +162,19 @@ func drift(a, b *Model, golden []Golden) string {
 		if err != nil {
 			continue
 		}
-		n++
+		d.Rows++
 		was, is := a.ScoreFeatures(x), b.ScoreFeatures(y)
 		switch by := math.Abs(is - was); {
 		case math.IsNaN(was) != math.IsNaN(is):
-			lost++
+			d.Lost++
 		case by > 0:
-			moved++
+			d.Moved++
 			sum += by
-			most = max(most, by)
+			d.Most = max(d.Most, by)
 		}
 	}
-	if moved+lost == 0 {
-		return ""
+	if d.Rows > 0 {
+		d.Mean = sum / float64(d.Rows)
 	}
-	s := fmt.Sprintf("scores: %d of %d golden rows move, by %.3g on average and %.3g at most", moved, n, sum/float64(n), most)
-	if lost > 0 {
-		s += fmt.Sprintf("; %d more have a score in one model only", lost)
-	}
-	return s
+	return d
 }

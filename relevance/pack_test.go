@@ -396,7 +396,11 @@ func TestDiff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Join(Diff(x, y, golden), "\n")
+	var lines []string
+	for _, c := range Diff(x, y, golden) {
+		lines = append(lines, c.String())
+	}
+	got := strings.Join(lines, "\n")
 	for _, want := range []string{
 		"version: 2, was 1.9",
 		"feature language: gone",

@@ -34,13 +34,17 @@ const (
 // reads it passes them over.
 func (c Change) Loses() bool { return c.What == Dropped || c.What == Retyped }
 
+// Path returns the field as filters and specs name it.
+func (c Change) Path() string {
+	if c.Features {
+		return "entity." + c.Field
+	}
+	return "record." + c.Field
+}
+
 // String tells the change in a line.
 func (c Change) String() string {
-	root := "record."
-	if c.Features {
-		root = "entity."
-	}
-	return strings.TrimSuffix(fmt.Sprintf("%s %s%s: %s", c.What, root, c.Field, c.Detail), ": ")
+	return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", c.What, c.Path(), c.Detail), ": ")
 }
 
 // Changes tells what a schema would change if it were admitted: of the fields

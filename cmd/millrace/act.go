@@ -21,7 +21,7 @@ type act struct {
 	apply    bool
 	yes      bool
 	override string
-	output   string
+	output   form
 	how      string // does it, in place of --apply
 }
 
@@ -49,13 +49,6 @@ func (a *act) overrides() (bool, error) {
 		return false, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("%q is not the name of this cluster", a.override), WayOut: "type the name of the cluster in full, if you mean it"}
 	}
 	return a.override != "", nil
-}
-
-func (a *act) json() (bool, error) {
-	if a.output != "text" && a.output != "json" {
-		return false, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", a.output), WayOut: "say text or json"}
-	}
-	return a.output == "json", nil
 }
 
 // meant reports whether what was shown is to be done. Call it when every check

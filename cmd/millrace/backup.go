@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -91,22 +90,6 @@ func (f *backupFlags) use(ctx context.Context, do func(*backup.Bucket) error) er
 		return err
 	}
 	return errors.Join(do(b), b.Close())
-}
-
-// outputFlag adds -o.
-func outputFlag(c *cobra.Command, output *string) {
-	c.Flags().StringVarP(output, "output", "o", "text", "text or json")
-}
-
-// print prints a value as JSON, or as text does.
-func printAs(w io.Writer, output string, v any, text func(io.Writer) error) error {
-	switch output {
-	case "json":
-		return json.NewEncoder(w).Encode(v)
-	case "text":
-		return text(w)
-	}
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", output), WayOut: "say text or json"}
 }
 
 // teller tells how far a command is, on standard error: on a terminal a line

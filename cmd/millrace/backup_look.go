@@ -47,7 +47,7 @@ type newestBackup struct {
 }
 
 func backupStatus(f *backupFlags) *cobra.Command {
-	var output string
+	var output form
 	var maxAge time.Duration
 	var k *kafkaFlags
 	c := &cobra.Command{
@@ -78,7 +78,7 @@ old. With --brokers, one that has all that the log has is of any age.`,
 				return err
 			}
 			s.Cluster = whose
-			if err := printAs(c.OutOrStdout(), output, s, s.write); err != nil {
+			if err := output.write(c.OutOrStdout(), s, s.write); err != nil {
 				return err
 			}
 			if !s.OK {
@@ -193,6 +193,7 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 	if s.Healed, err = b.Healings(ctx, shownHealings); err != nil {
 		return nil, err
 	}
+	s.Cuts, s.Healed = list(s.Cuts), list(s.Healed)
 	s.Kept, err = b.Usage(ctx)
 	s.OK = len(s.Faults) == 0
 	return s, err
@@ -253,7 +254,7 @@ func drillLine(d *backup.Drill) string {
 }
 
 func backupList(f *backupFlags) *cobra.Command {
-	var output string
+	var output form
 	var of string
 	c := &cobra.Command{
 		Use:   "list",
@@ -273,13 +274,14 @@ func backupList(f *backupFlags) *cobra.Command {
 				}
 				maps.DeleteFunc(ids, func(p millrace.Partition, _ []string) bool { return !set.Has(p) })
 				if of == "" {
-					return printAs(c.OutOrStdout(), output, ids, func(w io.Writer) error { return writeIDs(w, ids) })
+					return output.write(c.OutOrStdout(), ids, func(w io.Writer) error { return writeIDs(w, ids) })
 				}
 				cuts, err := cutsBy(c.Context(), b, set)
 				if err != nil {
 					return err
 				}
-				return printAs(c.OutOrStdout(), output, ids, func(w io.Writer) error { return writeEachID(w, ids, cuts) })
+				each := eachID(ids, cuts)
+				return output.write(c.OutOrStdout(), each, func(w io.Writer) error { return writeEachID(w, each) })
 			})
 		},
 	}
@@ -337,13 +339,28 @@ func cutsBy(ctx context.Context, b *backup.Bucket, set cluster.Set) (map[pinned]
 	return by, nil
 }
 
-func writeEachID(w io.Writer, ids map[millrace.Partition][]string, cuts map[pinned][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PARTITION\tBACKUP\tCUTS")
+// listedBackup is a backup of a partition, and the cuts that begin with it.
+type listedBackup struct {
+	Partition millrace.Partition `json:"partition"`
+	Backup    string             `json:"backup"`
+	Cuts      []string           `json:"cuts"`
+}
+
+func eachID(ids map[millrace.Partition][]string, cuts map[pinned][]string) []listedBackup {
+	all := []listedBackup{}
 	for _, p := range slices.Sorted(maps.Keys(ids)) {
 		for _, id := range ids[p] {
-			fmt.Fprintf(t, "%d\t%s\t%s\n", p, id, strings.Join(cuts[pinned{p, id}], ", "))
+			all = append(all, listedBackup{p, id, list(cuts[pinned{p, id}])})
 		}
+	}
+	return all
+}
+
+func writeEachID(w io.Writer, all []listedBackup) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "PARTITION\tBACKUP\tCUTS")
+	for _, b := range all {
+		fmt.Fprintf(t, "%d\t%s\t%s\n", b.Partition, b.Backup, strings.Join(b.Cuts, ", "))
 	}
 	return t.Flush()
 }
@@ -374,7 +391,7 @@ func partitionArg(text string) (millrace.Partition, error) {
 }
 
 func backupShow(f *backupFlags) *cobra.Command {
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:   "show PARTITION ID|latest",
 		Short: "What one backup of a partition is: when, by whom, of what offsets, and its files",
@@ -391,7 +408,7 @@ func backupShow(f *backupFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printAs(c.OutOrStdout(), output, m, func(w io.Writer) error { return writeManifest(w, m) })
+				return output.write(c.OutOrStdout(), m, func(w io.Writer) error { return writeManifest(w, m) })
 			})
 		},
 	}
@@ -418,7 +435,8 @@ type shownDiff struct {
 }
 
 func backupDiff(f *backupFlags) *cobra.Command {
-	var output, scratch string
+	var output form
+	var scratch string
 	var rows bool
 	c := &cobra.Command{
 		Use:   "diff PARTITION ID1 ID2",
@@ -456,7 +474,7 @@ records are new, gone or changed.`,
 						return err
 					}
 				}
-				return printAs(c.OutOrStdout(), output, d, func(w io.Writer) error { return d.write(w, rows) })
+				return output.write(c.OutOrStdout(), d, func(w io.Writer) error { return d.write(w, rows) })
 			})
 		},
 	}
@@ -494,7 +512,7 @@ func (d *shownDiff) write(w io.Writer, rows bool) error {
 }
 
 func backupCuts(f *backupFlags) *cobra.Command {
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:     "cuts",
 		Short:   "The cuts there are: moments of the whole cluster",
@@ -514,7 +532,7 @@ func backupCuts(f *backupFlags) *cobra.Command {
 					}
 					all = append(all, cut)
 				}
-				return printAs(c.OutOrStdout(), output, all, func(w io.Writer) error { return writeCuts(w, all) })
+				return output.write(c.OutOrStdout(), all, func(w io.Writer) error { return writeCuts(w, all) })
 			})
 		},
 	}

@@ -284,7 +284,8 @@ func retentionIn(ctx context.Context, b *backup.Bucket) (map[millrace.ContentTyp
 }
 
 func backupVerify(f *backupFlags) *cobra.Command {
-	var depth, of, scratch, output string
+	var output form
+	var depth, of, scratch string
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Find all damage in the bucket; fails if there is any",
@@ -318,7 +319,7 @@ extra in the bucket is told too, and harms nothing.`,
 				if err != nil {
 					return err
 				}
-				if err := printAs(c.OutOrStdout(), output, v, v.write); err != nil {
+				if err := output.write(c.OutOrStdout(), v, v.write); err != nil {
 					return err
 				}
 				if v.bad > 0 {
@@ -378,6 +379,11 @@ func verifyBucket(ctx context.Context, b *backup.Bucket, depth string, cfg backu
 	default:
 		err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "depth", Detail: fmt.Sprintf("%.40q is no depth", depth), WayOut: "say files, meta, open or restore"}
 	}
+	for _, found := range []*backup.Restorable{v.Whole, v.Restored} {
+		if found != nil {
+			found.Cuts = list(found.Cuts)
+		}
+	}
 	return v, err
 }
 
@@ -409,7 +415,8 @@ func (v *verified) write(w io.Writer) error {
 }
 
 func backupDrill(f *backupFlags) *cobra.Command {
-	var of, scratch, output string
+	var output form
+	var of, scratch string
 	c := &cobra.Command{
 		Use:   "drill",
 		Short: "Restore a random partition into a scratch directory, compare it, and record the result",
@@ -435,7 +442,7 @@ Nodes do the same at intervals ("drill" of "backup" in their configuration).`,
 				if err != nil {
 					return err
 				}
-				err = printAs(c.OutOrStdout(), output, d, func(w io.Writer) error {
+				err = output.write(c.OutOrStdout(), d, func(w io.Writer) error {
 					_, err := fmt.Fprintln(w, drillLine(d))
 					return err
 				})
@@ -453,7 +460,8 @@ Nodes do the same at intervals ("drill" of "backup" in their configuration).`,
 }
 
 func backupCut(f *backupFlags) *cobra.Command {
-	var name, output string
+	var output form
+	var name string
 	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "cut",
@@ -496,7 +504,7 @@ waits for at most a second at a time. Every partition needs a backup.`,
 			if err != nil {
 				return err
 			}
-			return printAs(c.OutOrStdout(), output, cut, func(w io.Writer) error {
+			return output.write(c.OutOrStdout(), cut, func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "cut %s of %s\n", cut.Name, cut.Time)
 				return err
 			})
@@ -681,7 +689,7 @@ func adoptBucket(c *cobra.Command, a *act, b *backup.Bucket, whose, us backup.Id
 const shownActs = 1000
 
 func backupActs(f *backupFlags) *cobra.Command {
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:     "acts",
 		Short:   "Who had backups expired, adopted, cut or restored, and when",
@@ -697,7 +705,7 @@ func backupActs(f *backupFlags) *cobra.Command {
 				for _, a := range slices.Backward(acts) {
 					all = append(all, a.Entry)
 				}
-				return printAs(c.OutOrStdout(), output, all, func(w io.Writer) error { return writeActs(w, all) })
+				return output.write(c.OutOrStdout(), all, func(w io.Writer) error { return writeActs(w, all) })
 			})
 		},
 	}

@@ -231,6 +231,8 @@ func (b *backedUp) testCuts(before map[millrace.Partition]*backup.Manifest) {
 	b.refuse("there is a cut one", "cut", "--name", "one", "--brokers", b.c.Kafka)
 	b.run("(?m)^one +", "cuts")
 	b.run(`(?m)^5 +\S+ +one$`, "list", "--partition", "5")
+	jsonOf(b.T, "backup list", b.run(`{"partition":5,"backup":"\S+","cuts":\["one"\]}`, "list", "--partition", "5", "-o", "json"))
+	jsonOf(b.T, "backup cuts", b.run(`^\[{.*"name":"one"`, "cuts", "-o", "json"))
 	b.run(`^{.*"name":"two".*}\n$`, "cut", "--name", "two", "--brokers", b.c.Kafka, "-o", "json")
 	b.run("with it go [1-9][0-9]* files of .* that only it needs", "cut-remove", "two")
 	b.run("(?m)^two +", "cuts")
@@ -261,6 +263,8 @@ func (b *backedUp) testLook(before map[millrace.Partition]*backup.Manifest) {
 	old := before[p].ID
 	b.run(`(?s)offsets +timeline \+[1-9].*post +new +0 +1 `, "diff", fmt.Sprint(p), old, "latest", "--rows")
 	b.run(`(?s)offsets +timeline \+[1-9]`, "diff", fmt.Sprint(p), old, "latest")
+	jsonOf(b.T, "backup diff", b.run(`"records":1`, "diff", fmt.Sprint(p), old, "latest", "--rows", "-o", "json"))
+	jsonOf(b.T, "backup show", b.run(`"sha256":"`, "show", fmt.Sprint(p), "latest", "-o", "json"))
 	file := filepath.Join(b.dir, "posts.ndjson")
 	timeline := []string{"restore", "--to", "latest", "--entity", string(demoMember), "--type", "post"}
 	b.refuse("entity", "restore", "--to", "latest")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -109,10 +108,7 @@ func (d *dropping) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	asJSON, err := d.json()
-	if err != nil {
-		return err
-	}
+	asJSON := d.output.json()
 	o, err := d.cm.operate(c.Context())
 	if err != nil {
 		return err
@@ -157,7 +153,7 @@ func (d *dropping) run(c *cobra.Command) error {
 		}
 	}
 	if asJSON {
-		return json.NewEncoder(c.OutOrStdout()).Encode(all)
+		return writeJSON(c.OutOrStdout(), list(all))
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -112,7 +111,7 @@ func (l look) wayOut() string {
 }
 
 func clusterShow(cm *Common) *cobra.Command {
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:   "show",
 		Short: "Nodes, what they host, what is ready, and what is wrong; fails unless all is well",
@@ -122,25 +121,18 @@ func clusterShow(cm *Common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch output {
-			case "json":
-				err = l.writeJSON(c.OutOrStdout())
-			case "text":
-				err = l.writeText(c.OutOrStdout())
-			default:
-				err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", output), WayOut: "say text or json"}
-			}
+			err = output.write(c.OutOrStdout(), l.shown(), l.write)
 			if n := len(l.faults()); err == nil && n > 0 {
 				err = fmt.Errorf("cluster %s is not well: %s", cm.clusterName(), faults(n))
 			}
 			return err
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	outputFlag(c, &output)
 	return c
 }
 
-func (l look) writeText(w io.Writer) error {
+func (l look) write(w io.Writer) error {
 	h := l.health
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "assignment epoch %d, %d partitions, %d replicas each\n\nNODE\tADDRESS\tZONE\tSTATE\tHOSTS\tREADY\tBEHIND\tLAG\n", h.Epoch, partition.Count, h.Replicas)
@@ -209,9 +201,9 @@ type shownReport struct {
 	Warning    bool      `json:"warning,omitempty"`
 }
 
-func (l look) writeJSON(w io.Writer) error {
+func (l look) shown() shown {
 	h, faults := l.health, l.faults()
-	out := shown{OK: len(faults) == 0, Faults: faults, WayOut: l.wayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: numbers(h.Unserved), Below: numbers(h.Below), Assignment: l.m.Assignment()}
+	out := shown{OK: len(faults) == 0, Faults: list(faults), Nodes: []shownNode{}, WayOut: l.wayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: numbers(h.Unserved), Below: numbers(h.Below), Assignment: l.m.Assignment()}
 	for _, n := range h.Nodes {
 		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: numbers(n.Hosts), BacksUp: n.Keeps, Ready: numbers(n.Ready), Behind: numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
 		if !n.Seen.IsZero() {
@@ -222,7 +214,7 @@ func (l look) writeJSON(w io.Writer) error {
 		}
 		out.Nodes = append(out.Nodes, node)
 	}
-	return json.NewEncoder(w).Encode(out)
+	return out
 }
 
 func numbers(s cluster.Set) []int {
@@ -234,7 +226,7 @@ func numbers(s cluster.Set) []int {
 }
 
 func clusterHistory(cm *Common) *cobra.Command {
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:   "history",
 		Short: "Who had what done to the cluster, and when",
@@ -255,7 +247,7 @@ topic progress ("topics history").`,
 			if err != nil {
 				return err
 			}
-			return printAs(c.OutOrStdout(), output, all, func(w io.Writer) error { return writeActs(w, all) })
+			return output.write(c.OutOrStdout(), list(all), func(w io.Writer) error { return writeActs(w, all) })
 		},
 	}
 	outputFlag(c, &output)

@@ -26,8 +26,9 @@ check, which is the one that a role makes when it starts.`,
 
 // configCheck is a check of a file.
 type configCheck struct {
-	role, output string
-	effective    bool
+	role      string
+	output    form
+	effective bool
 }
 
 func configCheckCommand() *cobra.Command {
@@ -79,7 +80,8 @@ func (check *configCheck) run(c *cobra.Command, file string) error {
 	if ok {
 		said.Faults = wrong.faults
 	}
-	shown := printAs(c.OutOrStdout(), check.output, said, func(w io.Writer) error {
+	said.Given, said.Faults = list(said.Given), list(said.Faults)
+	shown := check.output.write(c.OutOrStdout(), said, func(w io.Writer) error {
 		switch {
 		case ok:
 			return nil
@@ -93,7 +95,7 @@ func (check *configCheck) run(c *cobra.Command, file string) error {
 		}
 		return summary(w, file, said.Role, said.Given)
 	})
-	if shown == nil && ok && check.output == "json" { // which has told them
+	if shown == nil && ok && check.output.json() { // which has told them
 		return fmt.Errorf("%s: %s", file, faults(len(wrong.faults)))
 	}
 	return errors.Join(err, shown)

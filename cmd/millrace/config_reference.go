@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -117,7 +116,7 @@ func (l leaf) kind() string {
 }
 
 func configReferenceCommand() *cobra.Command {
-	output := "markdown"
+	var output form
 	c := &cobra.Command{
 		Use:   "reference [ROLE]",
 		Short: "Print every key of configuration files",
@@ -142,17 +141,13 @@ docs/configuration.md.`,
 				}
 				all[name] = referenceOf(of)
 			}
-			switch output {
-			case "json":
-				return json.NewEncoder(c.OutOrStdout()).Encode(all)
-			case "markdown":
-				_, err := io.WriteString(c.OutOrStdout(), referencePage(names, all))
+			return output.write(c.OutOrStdout(), all, func(w io.Writer) error {
+				_, err := io.WriteString(w, referencePage(names, all))
 				return err
-			}
-			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", output), WayOut: "say markdown or json"}
+			})
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", output, "markdown or json")
+	outputFlag(c, &output, "markdown", "json")
 	return c
 }
 

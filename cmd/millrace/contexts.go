@@ -252,15 +252,15 @@ contexts. A password belongs into a file of its own (password_file); where it
 stands here (password), nobody else may be able to read the file.`,
 	}
 	c.AddCommand(
-		&cobra.Command{Use: "list", Short: "List the contexts; * is the current one", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
-			return listContexts(c.OutOrStdout())
-		}},
+		looking(&cobra.Command{Use: "list", Short: "List the contexts; * is the current one", Args: cobra.NoArgs}, func(c *cobra.Command, output *form, _ []string) error {
+			return listContexts(c.OutOrStdout(), output)
+		}),
 		&cobra.Command{Use: "use NAME", Short: "Make a context the current one", Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error {
 			return useContext(args[0])
 		}},
-		&cobra.Command{Use: "show [NAME]", Short: "Show a context, without its passwords", Args: cobra.MaximumNArgs(1), RunE: func(c *cobra.Command, args []string) error {
-			return showContext(c.OutOrStdout(), args)
-		}},
+		looking(&cobra.Command{Use: "show [NAME]", Short: "Show a context, without its passwords", Args: cobra.MaximumNArgs(1)}, func(c *cobra.Command, output *form, args []string) error {
+			return showContext(c.OutOrStdout(), output, args)
+		}),
 	)
 	return c
 }
@@ -287,25 +287,38 @@ const contextExample = `  current: prod
       broker: 127.0.0.1:9090
 `
 
-func listContexts(w io.Writer) error {
+func listContexts(w io.Writer, output *form) error {
 	file, all, err := readContexts()
 	if err != nil {
 		return err
 	}
-	if len(all.Contexts) == 0 {
-		fmt.Fprintf(w, "There are no contexts in %s\n", file)
+	type listed struct {
+		Name    string `json:"name"`
+		Current bool   `json:"current"`
 	}
+	shown := struct {
+		File     string   `json:"file"`
+		Contexts []listed `json:"contexts"`
+	}{file, []listed{}}
 	for _, name := range slices.Sorted(maps.Keys(all.Contexts)) {
-		mark := " "
-		if name == cmp.Or(os.Getenv("MILLRACE_CONTEXT"), all.Current) {
-			mark = "*"
-		}
-		fmt.Fprintf(w, "%s %s\n", mark, name)
+		shown.Contexts = append(shown.Contexts, listed{name, name == cmp.Or(os.Getenv("MILLRACE_CONTEXT"), all.Current)})
 	}
-	return nil
+	return output.write(w, shown, func(w io.Writer) error {
+		if len(shown.Contexts) == 0 {
+			fmt.Fprintf(w, "There are no contexts in %s\n", file)
+		}
+		for _, x := range shown.Contexts {
+			mark := " "
+			if x.Current {
+				mark = "*"
+			}
+			fmt.Fprintf(w, "%s %s\n", mark, x.Name)
+		}
+		return nil
+	})
 }
 
-func showContext(w io.Writer, args []string) error {
+func showContext(w io.Writer, output *form, args []string) error {
 	file, all, err := readContexts()
 	if err != nil {
 		return err
@@ -322,8 +335,10 @@ func showContext(w io.Writer, args []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = w.Write(text)
-	return err
+	return output.write(w, objectOf(text), func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
 }
 
 // currentLine is the line of the file that names the current context. It alone

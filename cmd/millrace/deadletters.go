@@ -37,7 +37,7 @@ type letterQuery struct {
 
 func deadlettersList(l *logFlags) *cobra.Command {
 	var q letterQuery
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List dead letters, newest first",
@@ -54,7 +54,7 @@ letters has, until it has found as many as --limit says.`,
 			if err != nil {
 				return err
 			}
-			return printAs(c.OutOrStdout(), output, letters, func(w io.Writer) error { return writeLetters(w, letters, q.limit) })
+			return output.write(c.OutOrStdout(), letters, func(w io.Writer) error { return writeLetters(w, letters, q.limit) })
 		},
 	}
 	q.flags(c.Flags())
@@ -191,7 +191,7 @@ func writeLetters(w io.Writer, letters []letterRow, limit int) error {
 }
 
 func deadlettersShow(l *logFlags) *cobra.Command {
-	var output string
+	var output form
 	var raw bool
 	c := &cobra.Command{
 		Use:   "show OFFSET",
@@ -220,7 +220,7 @@ With --raw it writes the value alone, byte for byte.`,
 			if err != nil {
 				return err
 			}
-			return printAs(c.OutOrStdout(), output, full, full.write)
+			return output.write(c.OutOrStdout(), full, full.write)
 		},
 	}
 	outputFlag(c, &output)

@@ -34,14 +34,13 @@ type doctor struct {
 
 func doctorCommand() *cobra.Command {
 	var d doctor
-	c := &cobra.Command{
+	c := looking(&cobra.Command{
 		Use:   "doctor",
 		Short: "Check a cluster from end to end, and say how to mend what is wrong",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return d.run(c.Context(), c.OutOrStdout())
-		},
-	}
+	}, func(c *cobra.Command, output *form, _ []string) error {
+		return d.run(c.Context(), c.OutOrStdout(), output)
+	})
 	f := c.Flags()
 	f.StringSliceVar(&d.Brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
 	f.StringSliceVar(&d.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
@@ -88,25 +87,43 @@ func (d *doctor) checks() []check {
 	return checks
 }
 
-// rolesReady asks admin ports, all at once: one that is mute takes no time from
-// the others.
-func (d *doctor) rolesReady(ctx context.Context) (string, error) {
-	answers := make([]error, len(d.ports))
+// roleShown is whether the role of an admin port is ready.
+type roleShown struct {
+	Admin string `json:"admin"`
+	Ready bool   `json:"ready"`
+	Why   string `json:"why,omitempty"` // it is not
+}
+
+// askRoles asks admin ports, all at once: one that is mute takes no time from the
+// others.
+func askRoles(ctx context.Context, ports []string) []roleShown {
+	all := make([]roleShown, len(ports))
 	var asked sync.WaitGroup
-	for i, addr := range d.ports {
-		asked.Go(func() { answers[i] = readyAt(ctx, addr) })
+	for i, addr := range ports {
+		asked.Go(func() {
+			err := readyAt(ctx, addr)
+			all[i] = roleShown{addr, err == nil, faultText(err)}
+		})
 	}
 	asked.Wait()
+	return all
+}
+
+func unready(all []roleShown) error {
 	var faults []string
-	for i, err := range answers {
-		if err != nil {
-			faults = append(faults, fmt.Sprintf("%s: %v", d.ports[i], err))
+	for _, r := range all {
+		if !r.Ready {
+			faults = append(faults, fmt.Sprintf("%s: %s", r.Admin, r.Why))
 		}
 	}
 	if len(faults) > 0 {
-		return "", errors.New(strings.Join(faults, "\n"))
+		return errors.New(strings.Join(faults, "\n"))
 	}
-	return strings.Join(d.ports, ", "), nil
+	return nil
+}
+
+func (d *doctor) rolesReady(ctx context.Context) (string, error) {
+	return strings.Join(d.ports, ", "), unready(askRoles(ctx, d.ports))
 }
 
 // readyAt returns why the role of an admin port is not ready.
@@ -142,36 +159,63 @@ type warning struct{ text string }
 
 func (w warning) Error() string { return w.text }
 
-func (d *doctor) run(ctx context.Context, w io.Writer) error {
-	failed := 0
+// checkShown is what a check found.
+type checkShown struct {
+	Check  string `json:"check"`
+	Result string `json:"result"` // ok, warn, fail or unknown
+	Detail string `json:"detail"`
+	WayOut string `json:"way_out,omitempty"`
+}
+
+func (d *doctor) look(ctx context.Context, c check) checkShown {
+	if c.rests != nil && !c.rests() {
+		return checkShown{c.name, "unknown", "cannot be told before what is wrong above is mended", ""}
+	}
+	limited, cancel := context.WithTimeout(ctx, checkTimeout)
+	note, err := c.do(limited)
+	cancel()
+	if err == nil {
+		return checkShown{c.name, "ok", note, ""}
+	}
+	if warns, ok := errors.AsType[warning](err); ok {
+		return checkShown{c.name, "warn", warns.text, ""}
+	}
+	err = told(err)
+	what, wayOut := err.Error(), c.wayOut
+	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" {
+		what, wayOut = e.Detail, e.WayOut
+		if e.Reason == millrace.ReasonForbidden {
+			what = e.Field + ": " + what
+		}
+	}
+	return checkShown{c.name, "fail", what, wayOut}
+}
+
+func (c checkShown) write(w io.Writer) {
 	const indent = "\n                               "
+	result := map[string]string{"ok": "ok", "warn": "warn", "fail": "FAIL", "unknown": "-"}[c.Result]
+	fmt.Fprintf(w, "%-5s %-24s %s\n", result, c.Check, strings.ReplaceAll(c.Detail, "\n", indent))
+	if c.WayOut != "" {
+		fmt.Fprintf(w, "      %-24s way out: %s\n", "", c.WayOut)
+	}
+}
+
+// run makes the checks. As text, each is told when it is made: some take seconds.
+func (d *doctor) run(ctx context.Context, w io.Writer, output *form) error {
+	all, failed := []checkShown{}, 0
 	for _, check := range d.checks() {
-		if check.rests != nil && !check.rests() {
-			fmt.Fprintf(w, "-     %-24s cannot be told before what is wrong above is mended\n", check.name)
-			continue
+		found := d.look(ctx, check)
+		if all = append(all, found); found.Result == "fail" {
+			failed++
 		}
-		limited, cancel := context.WithTimeout(ctx, checkTimeout)
-		note, err := check.do(limited)
-		cancel()
-		var warns warning
-		switch {
-		case err == nil:
-			fmt.Fprintf(w, "ok    %-24s %s\n", check.name, note)
-			continue
-		case errors.As(err, &warns):
-			fmt.Fprintf(w, "warn  %-24s %s\n", check.name, strings.ReplaceAll(warns.text, "\n", indent))
-			continue
+		if !output.json() {
+			found.write(w)
 		}
-		failed++
-		err = told(err)
-		what, wayOut := err.Error(), check.wayOut
-		if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" {
-			what, wayOut = e.Detail, e.WayOut
-			if e.Reason == millrace.ReasonForbidden {
-				what = e.Field + ": " + what
-			}
+	}
+	if output.json() {
+		if err := writeJSON(w, all); err != nil {
+			return err
 		}
-		fmt.Fprintf(w, "FAIL  %-24s %s\n      %-24s way out: %s\n", check.name, strings.ReplaceAll(what, "\n", indent), "", wayOut)
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d checks failed", failed)
@@ -431,7 +475,7 @@ func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 	condemned, serving := r.failed.Current(), r.models.Serving()
 	for _, name := range r.models.Names() {
 		if x, is := condemned[serving[name]]; is {
-			lines = append(lines, r.sentence(ctx, serving[name], x))
+			lines = append(lines, r.condemnation(ctx, serving[name], x).String())
 		}
 	}
 	if len(lines) > 0 {

@@ -32,10 +32,28 @@ type review struct {
 	force bool // it may take fields from what serves
 	// accept is the flag that sets force; "" for a command that only looks.
 	accept string
+	found  reviewed
+}
+
+// reviewed is what schema check shows, as JSON.
+type reviewed struct {
+	Schema      string          `json:"schema"`
+	Fingerprint string          `json:"fingerprint"`
+	Fits        bool            `json:"fits"` // it takes nothing from what serves
+	Changes     []reviewedField `json:"changes"`
+	Unasked     string          `json:"readers_unknown,omitempty"` // why
+}
+
+type reviewedField struct {
+	Field  string       `json:"field"`
+	What   schemas.What `json:"what"`
+	Detail string       `json:"detail,omitempty"`
+	Loses  bool         `json:"loses"` // records of the schema lack it
+	ReadBy []string     `json:"read_by"`
 }
 
 // orAccept is a way out, and the command's flag that needs none.
-func (r review) orAccept(wayOut string) string {
+func (r *review) orAccept(wayOut string) string {
 	if r.accept != "" {
 		wayOut += ", or say " + r.accept + " if it is meant"
 	}
@@ -44,7 +62,7 @@ func (r review) orAccept(wayOut string) string {
 
 // schema prints what a schema would change and who reads it. It refuses one that
 // takes a field from a feed or a model that serves, unless it is forced.
-func (r review) schema(ctx context.Context, known *schemas.Snapshot, add *schemas.Schema) error {
+func (r *review) schema(ctx context.Context, known *schemas.Snapshot, add *schemas.Schema) error {
 	if known.Retired(add.Fingerprint()) && !r.force {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("schema %s %s is retired: fields that it alone has are not read", add.Name(), add.Fingerprint()),
 			WayOut: r.orAccept("use another schema of the name")}
@@ -60,10 +78,12 @@ func (r review) schema(ctx context.Context, known *schemas.Snapshot, add *schema
 		if all, unasked = r.cm.readers(ctx, known); unasked != nil && !loses {
 			fmt.Fprintf(r.out, "who reads these fields is not known: %v\n", unasked)
 		}
+		r.found.Unasked = faultText(unasked)
 	}
 	var lost []string
 	for _, c := range changes {
 		by := readersOf(all, add, c)
+		r.found.Changes = append(r.found.Changes, reviewedField{c.Path(), c.What, c.Detail, c.Loses(), list(by)})
 		fmt.Fprintf(r.out, "schema %s %s\n", add.Name(), c)
 		if len(by) > 0 {
 			fmt.Fprintf(r.out, "  read by %s\n", strings.Join(by, ", "))
@@ -308,6 +328,8 @@ of it would lack what a feed or a model reads; "millrace load" refuses it then.
 It changes nothing.`,
 		Args: cobra.ExactArgs(1),
 	}
+	var output form
+	outputFlag(c, &output)
 	cm := clusterFlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		s, err := readSchema(args[0])
@@ -317,11 +339,19 @@ It changes nothing.`,
 		ctx, cancel := l.bound(c.Context())
 		defer cancel()
 		return l.withSchemas(ctx, func(_ *kafka.SchemaLog, known *schemas.Snapshot) error {
-			if err := (review{cm: cm, out: c.OutOrStdout()}).schema(ctx, known, s); err != nil {
-				return err
+			w := c.OutOrStdout()
+			r := review{cm: cm, out: w, found: reviewed{Schema: s.Name(), Fingerprint: s.Fingerprint().String(), Changes: []reviewedField{}}}
+			if output.json() {
+				r.out = io.Discard
 			}
-			fmt.Fprintf(c.OutOrStdout(), "schema %s %s takes nothing from what serves\n", s.Name(), s.Fingerprint())
-			return nil
+			err := r.schema(ctx, known, s)
+			r.found.Fits = err == nil
+			return errors.Join(err, output.write(w, &r.found, func(w io.Writer) error {
+				if err == nil {
+					fmt.Fprintf(w, "schema %s %s takes nothing from what serves\n", s.Name(), s.Fingerprint())
+				}
+				return nil
+			}))
 		})
 	}
 	return c

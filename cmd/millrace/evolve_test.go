@@ -62,7 +62,7 @@ func TestReviewOfASchema(t *testing.T) {
 		}
 		for _, force := range []bool{false, true} {
 			var out bytes.Buffer
-			err := review{cm: cm, out: &out, force: force, accept: "--accept-loss"}.schema(t.Context(), registry.Snapshot(), next)
+			err := (&review{cm: cm, out: &out, force: force, accept: "--accept-loss"}).schema(t.Context(), registry.Snapshot(), next)
 			if refused := c.refused && !force; (err != nil) != refused {
 				t.Errorf("%s, forced %v: %v", name, force, err)
 			} else if refused && (!strings.Contains(err.Error(), "likes (built-in model home, feed jobs, model likes)") || !strings.Contains(fmt.Sprint(err), "--accept-loss")) {
@@ -88,7 +88,7 @@ func TestReviewOfASchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, force := range []bool{false, true} {
-		if err := (review{cm: cm, out: new(bytes.Buffer), force: force}).schema(t.Context(), registry.Snapshot(), longer); (err == nil) != force {
+		if err := (&review{cm: cm, out: new(bytes.Buffer), force: force}).schema(t.Context(), registry.Snapshot(), longer); (err == nil) != force {
 			t.Errorf("a retired schema, forced %v: %v", force, err)
 		}
 	}
@@ -99,7 +99,7 @@ func TestReviewOfASchema(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	err = review{cm: &Common{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}, out: new(bytes.Buffer)}.schema(ended, registry.Snapshot(), gone)
+	err = (&review{cm: &Common{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}, out: new(bytes.Buffer)}).schema(ended, registry.Snapshot(), gone)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Reason != millrace.ReasonUnavailable || e.Field != "etcd" {
 		t.Errorf("without a cluster: %v", err)
 	}

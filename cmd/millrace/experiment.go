@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -48,11 +47,11 @@ and puts it in place; brokers assign by it within a second. "start", "ramp",
 	}
 	var feed, viewer, entity string
 	var attributes map[string]string
-	explain := experimentOn(&cobra.Command{
+	explain := experimentLook(&cobra.Command{
 		Use: "explain --feed NAME --viewer ID|--entity ID", Short: "Say of every experiment why a viewer or an entity is in it, or why not", Args: cobra.NoArgs,
 		Example: `  millrace experiment explain --feed home --viewer member:42 --attribute country=de`,
-	}, func(ctx context.Context, t *trial, _ []string) error {
-		return t.explain(ctx, feed, viewer, entity, attributes)
+	}, func(ctx context.Context, t *trial, output *form, _ []string) error {
+		return t.explain(ctx, output, asked{feed, viewer, entity, attributes})
 	})
 	explain.Flags().StringVar(&feed, "feed", "", "the feed that is asked for")
 	explain.Flags().StringVar(&viewer, "viewer", "", "the viewer's id")
@@ -106,16 +105,18 @@ model is refused. In a layer of entities a variant treats the entities
 that it is dealt to, whoever looks; interleave, spacing and limit, which are one
 for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		}, func(ctx context.Context, t *trial, args []string) error {
-			return t.define(ctx, args[0], document, true)
+			return t.define(ctx, args[0], document)
 		})),
-		named(experimentOn(&cobra.Command{Use: "diff FILE.yaml", Short: "What define would change, and who would move where", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, t *trial, args []string) error {
-				return t.define(ctx, args[0], document, false)
+		named(experimentLook(&cobra.Command{Use: "diff FILE.yaml", Short: "What define would change, and who would move where", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, output *form, args []string) error {
+				return t.diff(ctx, output, args[0], document)
 			})),
-		experimentOn(&cobra.Command{Use: "list", Short: "The experiments there are, and what is wrong with their documents", Args: cobra.NoArgs},
-			func(ctx context.Context, t *trial, _ []string) error { return t.list(ctx) }),
-		experimentOn(&cobra.Command{Use: "show NAME", Short: "An experiment and the document that it stands in", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, t *trial, args []string) error { return t.show(ctx, args[0]) }),
+		experimentLook(&cobra.Command{Use: "list", Short: "The experiments there are, and what is wrong with their documents", Args: cobra.NoArgs},
+			func(ctx context.Context, t *trial, output *form, _ []string) error { return t.list(ctx, output) }),
+		experimentLook(&cobra.Command{Use: "show NAME", Short: "An experiment and the document that it stands in", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, output *form, args []string) error {
+				return t.show(ctx, output, args[0])
+			}),
 		withShare(experimentOn(&cobra.Command{
 			Use: "start NAME", Short: "Let an experiment assign, or go on after a pause", Args: cobra.ExactArgs(1),
 			Example: `  millrace experiment start fresher --share 1`,
@@ -135,14 +136,11 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		experimentOn(&cobra.Command{Use: "resume NAME", Short: "Let a ramp go on that somebody holds", Args: cobra.ExactArgs(1)},
 			func(ctx context.Context, t *trial, args []string) error { return t.resume(ctx, args[0]) }),
 		explain, experimentStatus(),
-		experimentOn(&cobra.Command{
-			Use: "rule NAME", Short: "What another program needs to tell variants by itself, as JSON", Args: cobra.ExactArgs(1),
-			Long: `Prints the slots that an experiment uses now, its variants and whom it forces, as
-client.ReadRule of the Go client and docs/assign.py take it. It does not have the
-targeting, and is old with the next change.`,
-		}, func(ctx context.Context, t *trial, args []string) error { return t.rule(ctx, args[0]) }),
-		experimentOn(&cobra.Command{Use: "history DOCUMENT", Short: "Who changed a document, and when", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, t *trial, args []string) error { return t.history(ctx, args[0]) }),
+		experimentRule(),
+		experimentLook(&cobra.Command{Use: "history DOCUMENT", Short: "Who changed a document, and when", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, t *trial, output *form, args []string) error {
+				return t.history(ctx, output, args[0])
+			}),
 		experimentDrop(),
 	)
 	return c
@@ -168,6 +166,13 @@ func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) 
 		return withWay(run(ctx, t, args), experimentWays)
 	})
 	return c
+}
+
+// experimentLook is experimentOn of one that shows something.
+func experimentLook(c *cobra.Command, run func(context.Context, *trial, *form, []string) error) *cobra.Command {
+	var output form
+	outputFlag(c, &output)
+	return experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return run(ctx, t, &output, args) })
 }
 
 func openTrial(ctx context.Context, cm *Common, cl *cluster.Client, out io.Writer) (*trial, error) {
@@ -275,34 +280,49 @@ func (k *referred) modelOf(feed string) (string, error) {
 	return d.Model, err
 }
 
-func (t *trial) define(ctx context.Context, file, name string, store bool) error {
-	src, err := document.ReadFile(file)
+func (t *trial) define(ctx context.Context, file, name string) error {
+	name, c, err := ofFile(ctx, file, name, func(ctx context.Context, name string, src []byte) (c experiments.Changed, err error) {
+		err = t.steadily(ctx, func(ctx context.Context) (err error) {
+			c, err = t.Define(ctx, name, src)
+			return err
+		})
+		return c, err
+	})
 	if err != nil {
 		return err
+	}
+	fmt.Fprintf(t.out, "document %s is defined, version %s\n", name, c.Version.Version)
+	t.tell(c)
+	return tellFaults(ctx, t.out, t.cluster)
+}
+
+func (t *trial) diff(ctx context.Context, output *form, file, name string) error {
+	name, c, err := ofFile(ctx, file, name, t.Check)
+	if err != nil {
+		return err
+	}
+	shown := struct {
+		Document string   `json:"document"`
+		Changes  []string `json:"changes"` // sentences
+	}{name, list(c.Sentences)}
+	return output.write(t.out, shown, func(io.Writer) error { t.tell(c); return nil })
+}
+
+// ofFile does something with the document of a file, whose name is the file's
+// unless it is said.
+func ofFile(ctx context.Context, file, name string, do func(context.Context, string, []byte) (experiments.Changed, error)) (string, experiments.Changed, error) {
+	src, err := document.ReadFile(file)
+	if err != nil {
+		return name, experiments.Changed{}, err
 	}
 	if name == "" {
 		name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
 	}
-	do := t.Check
-	if store {
-		do = t.Define
-	}
-	var c experiments.Changed
-	err = t.steadily(ctx, func(ctx context.Context) error {
-		c, err = do(ctx, name, src)
-		return err
-	})
+	c, err := do(ctx, name, src)
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		err = fmt.Errorf("%s: %w", file, err)
 	}
-	if store {
-		fmt.Fprintf(t.out, "document %s is defined, version %s\n", name, c.Version.Version)
-	}
-	t.tell(c)
-	if store {
-		return tellFaults(ctx, t.out, t.cluster)
-	}
-	return nil
+	return name, c, err
 }
 
 // tellFaults tells of experiments with a fault once something was changed: of two
@@ -366,37 +386,97 @@ func (t *trial) steer(ctx context.Context, name string, state experiment.State, 
 	return nil
 }
 
-func (t *trial) list(ctx context.Context) error {
+// experimentShown is an experiment as list and show tell of it.
+type experimentShown struct {
+	Name       string           `json:"name"`
+	State      experiment.State `json:"state"`
+	Share      float64          `json:"share_percent"` // of its slots
+	Layer      string           `json:"layer"`
+	Feeds      []string         `json:"feeds"`
+	Variants   []armShown       `json:"variants"`
+	Document   string           `json:"document"`
+	Version    string           `json:"version"`
+	Checksum   string           `json:"checksum"`
+	Assigning  int              `json:"slots_assigning"` // of all slots
+	Slots      int              `json:"slots"`
+	Fault      string           `json:"fault,omitempty"` // so that brokers give nobody a variant
+	Definition any              `json:"definition,omitempty"`
+}
+
+type armShown struct {
+	Name   string  `json:"name"`
+	Weight float64 `json:"weight_percent"`
+}
+
+func experimentOf(st *experiments.State, d *experiment.Defined) experimentShown {
+	e := &d.Experiment
+	x := experimentShown{
+		Name: e.Name, State: e.State, Share: float64(e.Share) / 100, Layer: e.Layer, Feeds: list(e.Feeds), Variants: []armShown{},
+		Document: d.Document, Version: st.Versions[d.Document].Version, Checksum: d.Checksum, Slots: slot.Count, Fault: d.Unfit,
+	}
+	for _, a := range d.Rule.Arms {
+		x.Variants = append(x.Variants, armShown{a.Variant, float64(a.Weight) / 100})
+	}
+	for _, r := range d.Rule.Slots {
+		x.Assigning += r.To - r.From + 1
+	}
+	return x
+}
+
+// leftOut is a document that brokers take nothing of.
+type leftOut struct {
+	Document string `json:"document"`
+	Fault    string `json:"fault"`
+	WayOut   string `json:"way_out"`
+}
+
+func leftOuts(st *experiments.State) []leftOut {
+	all := []leftOut{}
+	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
+		if _, is := st.LeftOut(name); is {
+			all = append(all, leftOut{name, st.Faults[name].Error(), experiments.WayBack(name)})
+		}
+	}
+	return all
+}
+
+func (t *trial) list(ctx context.Context, output *form) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tSTATE\tSHARE\tLAYER\tFEEDS\tVARIANTS\tDOCUMENT")
+	shown := struct {
+		Experiments []experimentShown `json:"experiments"`
+		LeftOut     []leftOut         `json:"left_out"`
+	}{[]experimentShown{}, leftOuts(st)}
 	for _, d := range st.Set.Experiments() {
-		e := d.Experiment
-		var names []string
-		for _, a := range d.Rule.Arms {
-			names = append(names, fmt.Sprintf("%s %g%%", a.Variant, float64(a.Weight)/100))
+		shown.Experiments = append(shown.Experiments, experimentOf(st, &d))
+	}
+	return output.write(t.out, shown, func(w io.Writer) error {
+		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "NAME\tSTATE\tSHARE\tLAYER\tFEEDS\tVARIANTS\tDOCUMENT")
+		for _, e := range shown.Experiments {
+			var names []string
+			for _, a := range e.Variants {
+				names = append(names, fmt.Sprintf("%s %g%%", a.Name, a.Weight))
+			}
+			fmt.Fprintf(table, "%s\t%s\t%g%%\t%s\t%s\t%s\t%s %s\n", e.Name, e.State, e.Share, e.Layer, strings.Join(e.Feeds, ","), strings.Join(names, ", "), e.Document, e.Version)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%g%%\t%s\t%s\t%s\t%s %s\n", e.Name, e.State, float64(e.Share)/100, e.Layer, strings.Join(e.Feeds, ","), strings.Join(names, ", "), d.Document, st.Versions[d.Document].Version)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	for _, line := range faultLines(st) {
-		fmt.Fprintln(t.out, line)
-	}
-	return nil
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		for _, line := range faultLines(st) {
+			fmt.Fprintln(w, line)
+		}
+		return nil
+	})
 }
 
 // faultLines says of each document with a fault what brokers make of it, and the way
 // out.
 func faultLines(st *experiments.State) (lines []string) {
-	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
-		if _, is := st.LeftOut(name); is {
-			lines = append(lines, fmt.Sprintf("document %s is left out: %v; %s", name, st.Faults[name], experiments.WayBack(name)))
-		}
+	for _, l := range leftOuts(st) {
+		lines = append(lines, fmt.Sprintf("document %s is left out: %s; %s", l.Document, l.Fault, l.WayOut))
 	}
 	for _, d := range st.Set.Experiments() {
 		if d.Unfit != "" {
@@ -410,7 +490,7 @@ func unfitLine(d *experiment.Defined) string {
 	return fmt.Sprintf("experiment %s, %s, has a fault, and brokers give nobody a variant of it: %s; mend that, or stop it: millrace experiment stop %s", d.Experiment.Name, d.Experiment.State, d.Unfit, d.Experiment.Name)
 }
 
-func (t *trial) show(ctx context.Context, name string) error {
+func (t *trial) show(ctx context.Context, output *form, name string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -419,59 +499,95 @@ func (t *trial) show(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	n := 0
-	for _, r := range d.Rule.Slots {
-		n += r.To - r.From + 1
-	}
-	fmt.Fprintf(t.out, "# document %s, version %s\n", d.Document, st.Versions[d.Document].Version)
-	fmt.Fprintf(t.out, "# %s: checksum %s; %d of %d slots assign\n", name, d.Checksum, n, slot.Count)
-	if d.Unfit != "" {
-		fmt.Fprintf(t.out, "# %s\n", unfitLine(&d))
-	}
-	_, err = t.out.Write(st.Texts[d.Document])
-	return err
+	shown := experimentOf(st, &d)
+	shown.Definition = objectOf(st.Texts[d.Document])
+	return output.write(t.out, shown, func(w io.Writer) error {
+		fmt.Fprintf(w, "# document %s, version %s\n", shown.Document, shown.Version)
+		fmt.Fprintf(w, "# %s: checksum %s; %d of %d slots assign\n", name, shown.Checksum, shown.Assigning, shown.Slots)
+		if d.Unfit != "" {
+			fmt.Fprintf(w, "# %s\n", unfitLine(&d))
+		}
+		_, err := w.Write(st.Texts[d.Document])
+		return err
+	})
 }
 
-func (t *trial) explain(ctx context.Context, feed, viewer, entity string, attributes map[string]string) error {
+// asked is whom explain is asked about.
+type asked struct {
+	feed, viewer, entity string
+	attributes           map[string]string
+}
+
+// explained is what explain says of an experiment.
+type explained struct {
+	Experiment string           `json:"experiment"`
+	Layer      string           `json:"layer"`
+	Variant    string           `json:"variant,omitempty"` // empty: not in
+	Cause      experiment.Cause `json:"cause"`
+	Slot       *int             `json:"slot,omitempty"`
+	Clause     string           `json:"clause,omitempty"` // of the targeting, the one that was not true
+	Why        string           `json:"why"`              // all of it, as a sentence
+	Unapplied  string           `json:"unapplied,omitempty"`
+}
+
+func (t *trial) explain(ctx context.Context, output *form, whom asked) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
 	}
-	if !t.Known.HasFeed(feed) {
-		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "--feed", Detail: fmt.Sprintf("there is no feed %.100q", feed), WayOut: "name one of millrace feed list"}
+	if !t.Known.HasFeed(whom.feed) {
+		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "--feed", Detail: fmt.Sprintf("there is no feed %.100q", whom.feed), WayOut: "name one of millrace feed list"}
 	}
-	sent, err := attributesOf(attributes)
+	sent, err := attributesOf(whom.attributes)
 	if err != nil {
 		return err
 	}
-	v, err := nodewire.Viewer(&feedv1.Viewer{Id: viewer, Attributes: sent})
+	v, err := nodewire.Viewer(&feedv1.Viewer{Id: whom.viewer, Attributes: sent})
 	if err != nil {
 		return err
 	}
-	explained := st.Set.Explain(feed, v)
-	if entity != "" {
-		explained = st.Set.ExplainEntity(feed, millrace.Entity(entity))
+	all := st.Set.Explain(whom.feed, v)
+	if whom.entity != "" {
+		all = st.Set.ExplainEntity(whom.feed, millrace.Entity(whom.entity))
 	}
-	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "EXPERIMENT\tVARIANT\tWHY")
-	for _, x := range explained {
-		variant := x.Variant
-		if variant == "" {
-			variant = "-"
+	shown := []explained{}
+	for _, x := range all {
+		e := explained{Experiment: x.Experiment, Layer: x.Layer, Variant: x.Variant, Cause: x.Cause, Clause: x.Clause, Why: x.Why}
+		if x.Slot >= 0 {
+			e.Slot = &x.Slot
 		}
-		why := x.Why
 		if d, err := st.Find(x.Experiment); err == nil && x.Variant != "" {
-			lacks, err := t.unapplied(ctx, &d.Experiment)
-			if err != nil {
+			if e.Unapplied, err = t.unapplied(ctx, &d.Experiment); err != nil {
 				return err
 			}
-			if lacks != "" {
-				why += "; " + lacks
-			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", x.Experiment, variant, why)
+		shown = append(shown, e)
 	}
-	return w.Flush()
+	return output.write(t.out, shown, func(w io.Writer) error { return writeExplained(w, shown) })
+}
+
+func writeExplained(w io.Writer, all []explained) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "EXPERIMENT\tVARIANT\tWHY")
+	for _, e := range all {
+		why := e.Why
+		if e.Unapplied != "" {
+			why += "; " + e.Unapplied
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\n", e.Experiment, cmp.Or(e.Variant, "-"), why)
+	}
+	return t.Flush()
+}
+
+func experimentRule() *cobra.Command {
+	c := &cobra.Command{
+		Use: "rule NAME", Short: "What another program needs to tell variants by itself, as JSON", Args: cobra.ExactArgs(1),
+		Long: `Prints the slots that an experiment uses now, its variants and whom it forces, as
+client.ReadRule of the Go client and docs/assign.py take it. It does not have the
+targeting, and is old with the next change.`,
+	}
+	outputFlag(c, new(form), "json")
+	return experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.rule(ctx, args[0]) })
 }
 
 func (t *trial) rule(ctx context.Context, name string) error {
@@ -483,12 +599,10 @@ func (t *trial) rule(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	e := json.NewEncoder(t.out)
-	e.SetIndent("", "  ")
-	return e.Encode(d.Rule)
+	return writeJSON(t.out, d.Rule)
 }
 
-func (t *trial) history(ctx context.Context, name string) error {
+func (t *trial) history(ctx context.Context, output *form, name string) error {
 	events, err := t.Documents.History(ctx, name)
 	if err != nil {
 		return err
@@ -499,12 +613,7 @@ func (t *trial) history(ctx context.Context, name string) error {
 	}
 	events = append(events, said...)
 	slices.SortStableFunc(events, func(a, b cluster.Event) int { return a.When.Compare(b.When) })
-	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "WHEN\tWHAT\tVERSION\tWHO")
-	for _, e := range events {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.When.Format(time.RFC3339), e.What, e.Version, e.Who)
-	}
-	return w.Flush()
+	return output.write(t.out, eventsShown(events), func(w io.Writer) error { return writeEvents(w, events) })
 }
 
 func experimentDrop() *cobra.Command {

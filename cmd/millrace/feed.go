@@ -2,9 +2,7 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -16,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -27,7 +24,7 @@ import (
 
 func feedCommand() *cobra.Command {
 	var flags requestFlags
-	var asJSON bool
+	var output form
 	c := &cobra.Command{
 		Use:   "feed --viewer ID (--entities A,B,... | --entities-file FILE)",
 		Short: "Ask a broker for a feed",
@@ -48,21 +45,20 @@ func feedCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), resp)
-			}
-			printFeed(c.OutOrStdout(), resp, func(e millrace.Entity) string { return string(e) })
-			printReasons(c.OutOrStdout(), resp)
-			printAccount(c.OutOrStdout(), resp.Explain)
-			if resp.NextPageToken != "" {
-				fmt.Fprintf(c.OutOrStdout(), "next page: --page-token %s\n", resp.NextPageToken)
-			}
-			return nil
+			return output.write(c.OutOrStdout(), message{resp}, func(w io.Writer) error {
+				printFeed(w, resp, func(e millrace.Entity) string { return string(e) })
+				printReasons(w, resp)
+				printAccount(w, resp.Explain)
+				if resp.NextPageToken != "" {
+					fmt.Fprintf(w, "next page: --page-token %s\n", resp.NextPageToken)
+				}
+				return nil
+			})
 		},
 	}
 	flags.add(c.Flags())
 	c.Flags().BoolVar(&flags.req.Explain, "explain", false, "say how the answer was made, and what each feature contributes to each score")
-	c.Flags().BoolVar(&asJSON, "json", false, "print the whole answer as JSON")
+	outputFlag(c, &output)
 	c.AddCommand(feedDefinitions()...)
 	return c
 }
@@ -148,21 +144,6 @@ func (r *requestFlags) request(f *pflag.FlagSet) (*feedv1.GetFeedRequest, error)
 	}
 	req.Viewer = &r.viewer
 	return req, nil
-}
-
-// printJSON prints an answer the same way in every build; protojson's spaces
-// differ from one to the next.
-func printJSON(w io.Writer, resp proto.Message) error {
-	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(resp)
-	if err != nil {
-		return err
-	}
-	var out bytes.Buffer
-	if err := json.Indent(&out, text, "", "  "); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(w, out.String())
-	return err
 }
 
 func readLines(file string, into *[]string) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -20,9 +19,10 @@ import (
 
 // shadowsQuery is what `feed shadows` is asked.
 type shadowsQuery struct {
-	brokers             []string
-	topic, since        string
-	output, file, model string
+	brokers      []string
+	topic, since string
+	file, model  string
+	output       form
 }
 
 func feedShadows() *cobra.Command {
@@ -46,15 +46,12 @@ authors.`,
 	f.StringVar(&q.topic, "topic", "exposures", "the topic that brokers write what they showed to")
 	f.StringVar(&q.since, "since", "", "only answers since then: 90m, or a time as of RFC 3339 (default: all that the topic has)")
 	f.StringVar(&q.model, "shadow", "", "only this shadow model (default: all)")
-	f.StringVarP(&q.output, "output", "o", "text", "text or json")
+	outputFlag(c, &q.output)
 	f.StringVar(&q.file, "out", "", "write the report to this file")
 	return c
 }
 
 func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error {
-	if q.output != "text" && q.output != "json" {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", q.output), WayOut: "say text or json"}
-	}
 	var from millrace.Time
 	var err error
 	if q.since != "" {
@@ -80,18 +77,15 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 		}
 		reports = kept
 	}
+	for i := range reports {
+		r := &reports[i]
+		r.Scores, r.Types, r.Authors, r.Lacking = list(r.Scores), list(r.Types), list(r.Authors), list(r.Lacking)
+	}
 	if len(reports) == 0 {
 		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "feed", Detail: fmt.Sprintf("no shadow has ranked an answer of feed %s that %s has", feed, q.topic), WayOut: "give its definition shadow and shadow_share, and the brokers' configuration exposures"}
 	}
 	var text bytes.Buffer
-	if q.output == "json" {
-		e := json.NewEncoder(&text)
-		e.SetIndent("", "  ")
-		err = e.Encode(reports)
-	} else {
-		err = writeShadows(&text, reports, tally.Beyond())
-	}
-	if err != nil {
+	if err := q.output.write(&text, reports, func(w io.Writer) error { return writeShadows(w, reports, tally.Beyond()) }); err != nil {
 		return err
 	}
 	if q.file == "" {

@@ -50,6 +50,17 @@ func feedDefinitions() []*cobra.Command {
 		})
 		return c
 	}
+	looks := func(c *cobra.Command, look func(context.Context, *feedStore, []string) (any, func(io.Writer) error, error)) *cobra.Command {
+		var output form
+		outputFlag(c, &output)
+		return with(c, func(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+			shown, text, err := look(ctx, s, args)
+			if err != nil {
+				return err
+			}
+			return output.write(w, shown, text)
+		})
+	}
 	return []*cobra.Command{
 		with(&cobra.Command{
 			Use:   "define FILE.yaml",
@@ -68,10 +79,10 @@ models have to serve. A definition with a fault changes nothing.
   limit: 20`,
 			Args: cobra.ExactArgs(1),
 		}, defineFeed),
-		with(&cobra.Command{Use: "list", Short: "The feeds there are, and what is wrong with them", Args: cobra.NoArgs}, listFeeds),
-		with(&cobra.Command{Use: "show NAME [VERSION]", Short: "A feed's definition", Args: cobra.RangeArgs(1, 2)}, showFeed),
-		with(&cobra.Command{Use: "diff FILE.yaml", Short: "What `define` would change", Args: cobra.ExactArgs(1)}, diffFeed),
-		with(&cobra.Command{Use: "history NAME", Short: "Who changed a feed's definition, and when", Args: cobra.ExactArgs(1)}, feedHistory),
+		looks(&cobra.Command{Use: "list", Short: "The feeds there are, and what is wrong with them", Args: cobra.NoArgs}, listFeeds),
+		looks(&cobra.Command{Use: "show NAME [VERSION]", Short: "A feed's definition", Args: cobra.RangeArgs(1, 2)}, showFeed),
+		looks(&cobra.Command{Use: "diff FILE.yaml", Short: "What `define` would change", Args: cobra.ExactArgs(1)}, diffFeed),
+		looks(&cobra.Command{Use: "history NAME", Short: "Who changed a feed's definition, and when", Args: cobra.ExactArgs(1)}, feedHistory),
 		acts(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)}, rollbackFeed),
 		acts(&cobra.Command{Use: "drop NAME", Short: "Take a definition and its versions out of the cluster", Args: cobra.ExactArgs(1)}, dropFeed),
 		feedShadows(),
@@ -174,9 +185,10 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 // definition is a feed and where it is from.
 type definition struct {
 	broker.Feed
-	origin string
-	text   []byte
-	fault  error // why brokers don't take it over
+	version string // "": it is built in
+	covers  bool   // it is in place of the built-in one
+	text    []byte
+	fault   error // why brokers don't take it over
 }
 
 // definitions are the feeds that brokers are told to serve: the cluster's over
@@ -188,15 +200,11 @@ func (s *feedStore) definitions(ctx context.Context) (map[string]definition, err
 		if err != nil {
 			return nil, err
 		}
-		all[f.Name] = definition{Feed: f, origin: "built in", text: text}
+		all[f.Name] = definition{Feed: f, text: text}
 	}
 	for name, v := range s.versions.Serving() {
-		origin := "cluster, version " + v.Version
-		if _, covers := all[name]; covers {
-			origin += ", in place of the built-in one"
-		}
 		d := s.read(ctx, v)
-		d.origin = origin
+		_, d.covers = all[name]
 		all[name] = d
 	}
 	return all, nil
@@ -204,6 +212,7 @@ func (s *feedStore) definitions(ctx context.Context) (map[string]definition, err
 
 // read reads a version as far as it can be read.
 func (s *feedStore) read(ctx context.Context, v cluster.Version) (d definition) {
+	d.version = v.Version
 	if d.text, d.fault = s.versions.Body(ctx, v); d.fault == nil {
 		d.Feed, d.fault = broker.ParseFeed(d.text)
 	}
@@ -222,29 +231,63 @@ func (s *feedStore) meaning(ctx context.Context, v cluster.Version) string {
 	return string(d.text)
 }
 
-func listFeeds(ctx context.Context, w io.Writer, s *feedStore, _ []string) error {
+// feedShown is a feed as list and show tell of it.
+type feedShown struct {
+	Name       string                 `json:"name"`
+	Model      string                 `json:"model"`
+	Types      []millrace.ContentType `json:"types"` // none: all
+	BuiltIn    bool                   `json:"built_in"`
+	Version    string                 `json:"version,omitempty"`              // of the cluster's
+	Covers     bool                   `json:"in_place_of_built_in,omitempty"` // it has the name of a built-in one
+	Fault      string                 `json:"fault,omitempty"`
+	Definition any                    `json:"definition,omitempty"`
+}
+
+func (d *definition) shown(name string) feedShown {
+	return feedShown{Name: name, Model: d.Model, Types: list(d.Types), BuiltIn: d.version == "", Version: d.version, Covers: d.covers, Fault: faultText(d.fault)}
+}
+
+func (f *feedShown) origin() string {
+	switch {
+	case f.BuiltIn:
+		return "built in"
+	case f.Covers:
+		return "cluster, version " + f.Version + ", in place of the built-in one"
+	}
+	return "cluster, version " + f.Version
+}
+
+func listFeeds(ctx context.Context, s *feedStore, _ []string) (any, func(io.Writer) error, error) {
 	all, err := s.definitions(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	checks, done, err := s.checks(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer done()
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tMODEL\tTYPES\tORIGIN\tFAULT")
+	shown := []feedShown{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f := all[name]
 		if f.fault == nil {
 			_, f.fault = broker.CheckFeed(ctx, f.Feed, checks)
 		}
+		shown = append(shown, f.shown(name))
+	}
+	return shown, func(w io.Writer) error { return writeFeeds(w, shown) }, nil
+}
+
+func writeFeeds(w io.Writer, all []feedShown) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tMODEL\tTYPES\tORIGIN\tFAULT")
+	for _, f := range all {
 		types := "all"
 		if len(f.Types) > 0 {
 			types = strings.Trim(fmt.Sprint(f.Types), "[]")
 		}
-		fault, _, _ := strings.Cut(faultText(f.fault), "\n")
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", name, f.Model, types, f.origin, fault)
+		fault, _, _ := strings.Cut(f.Fault, "\n")
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Model, types, f.origin(), fault)
 	}
 	return t.Flush()
 }
@@ -256,25 +299,29 @@ func faultText(err error) string {
 	return err.Error()
 }
 
-func showFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+func showFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Writer) error, error) {
 	f, err := s.find(ctx, args)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	fmt.Fprintf(w, "# %s\n", f.origin)
 	if f.fault == nil {
 		checks, done, err := s.checks(ctx)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		defer done()
 		_, f.fault = broker.CheckFeed(ctx, f.Feed, checks)
 	}
-	if f.fault != nil {
-		fmt.Fprintf(w, "# %s\n", strings.ReplaceAll(f.fault.Error(), "\n", "\n# "))
-	}
-	_, err = w.Write(f.text)
-	return err
+	shown := f.shown(args[0])
+	shown.Definition = objectOf(f.text)
+	return shown, func(w io.Writer) error {
+		fmt.Fprintf(w, "# %s\n", shown.origin())
+		if shown.Fault != "" {
+			fmt.Fprintf(w, "# %s\n", strings.ReplaceAll(shown.Fault, "\n", "\n# "))
+		}
+		_, err := w.Write(f.text)
+		return err
+	}, nil
 }
 
 // find returns the serving definition of a name, or one of its versions.
@@ -282,9 +329,7 @@ func (s *feedStore) find(ctx context.Context, args []string) (definition, error)
 	if len(args) == 2 {
 		for _, v := range s.versions.All()[args[0]] {
 			if v.Version == args[1] {
-				d := s.read(ctx, v)
-				d.origin = "cluster, version " + v.Version
-				return d, nil
+				return s.read(ctx, v), nil
 			}
 		}
 		return definition{}, fmt.Errorf("feed %q has no version %q; see millrace feed history", args[0], args[1])
@@ -301,72 +346,96 @@ func (s *feedStore) find(ctx context.Context, args []string) (definition, error)
 }
 
 // diffFeed compares definitions by what they mean, a field a line.
-func diffFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+func diffFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Writer) error, error) {
 	file, err := document.ReadFile(args[0])
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	next, err := broker.ParseFeed(file)
 	if err != nil {
-		return fmt.Errorf("%s: %w", args[0], err)
+		return nil, nil, fmt.Errorf("%s: %w", args[0], err)
 	}
 	all, err := s.definitions(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	before := ""
 	if f, ok := all[next.Name]; ok {
 		text, err := document.Encode(f.Feed)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		before = string(text)
 	}
 	after, err := document.Encode(next)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	writeDiff(w, before, string(after))
-	return nil
+	gone, come := diffLines(before, string(after))
+	shown := struct {
+		Name    string   `json:"name"`
+		Removed []string `json:"removed"` // lines
+		Added   []string `json:"added"`
+	}{next.Name, list(gone), list(come)}
+	return shown, func(w io.Writer) error { writeDiff(w, before, string(after)); return nil }, nil
 }
 
-// writeDiff prints the lines that two definitions differ in.
-func writeDiff(w io.Writer, before, after string) {
+// diffLines returns the lines that one definition has and the other does not.
+func diffLines(before, after string) (gone, come []string) {
 	old, changed := strings.Split(before, "\n"), strings.Split(after, "\n")
-	same := true
 	for _, line := range old {
 		if !slices.Contains(changed, line) {
-			same = false
-			fmt.Fprintln(w, "-", line)
+			gone = append(gone, line)
 		}
 	}
 	for _, line := range changed {
 		if !slices.Contains(old, line) {
-			same = false
-			fmt.Fprintln(w, "+", line)
+			come = append(come, line)
 		}
 	}
-	if same {
+	return gone, come
+}
+
+// writeDiff prints the lines that two definitions differ in.
+func writeDiff(w io.Writer, before, after string) {
+	gone, come := diffLines(before, after)
+	for _, line := range gone {
+		fmt.Fprintln(w, "-", line)
+	}
+	for _, line := range come {
+		fmt.Fprintln(w, "+", line)
+	}
+	if len(gone)+len(come) == 0 {
 		fmt.Fprintln(w, "no change")
 	}
 }
 
-func feedHistory(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+func feedHistory(ctx context.Context, s *feedStore, args []string) (any, func(io.Writer) error, error) {
 	events, err := s.versions.History(ctx, args[0])
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	serving := s.versions.Serving()[args[0]]
+	shown := struct {
+		Serving string       `json:"serving"` // version; empty: none
+		Events  []eventShown `json:"events"`
+	}{s.versions.Serving()[args[0]].Version, eventsShown(events)}
+	return shown, func(w io.Writer) error {
+		if err := writeEvents(w, events); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(w, "serving: version %s\n", cmp.Or(shown.Serving, "none"))
+		return err
+	}, nil
+}
+
+// writeEvents prints the changes of a document.
+func writeEvents(w io.Writer, events []cluster.Event) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "WHEN\tWHAT\tVERSION\tWHO")
 	for _, e := range events {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", e.When.Format(time.RFC3339), e.What, e.Version, e.Who)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "serving: version %s\n", cmp.Or(serving.Version, "none"))
-	return err
+	return t.Flush()
 }
 
 func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant meant) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -99,10 +98,7 @@ func until(ms int64) string {
 }
 
 func (p *pausing) pause(c *cobra.Command, name string) error {
-	asJSON, err := p.json()
-	if err != nil {
-		return err
-	}
+	asJSON := p.output.json()
 	over, err := p.overrides()
 	if err != nil {
 		return err
@@ -145,10 +141,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 }
 
 func (p *pausing) resume(c *cobra.Command, name string) error {
-	asJSON, err := p.json()
-	if err != nil {
-		return err
-	}
+	asJSON := p.output.json()
 	o, n, node, err := p.at(c, name)
 	if err != nil {
 		return err
@@ -183,7 +176,7 @@ func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do fun
 		shown.Applied = true
 	}
 	if err == nil && asJSON {
-		err = json.NewEncoder(c.OutOrStdout()).Encode(shown)
+		err = writeJSON(c.OutOrStdout(), shown)
 	}
 	return err
 }

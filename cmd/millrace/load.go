@@ -49,7 +49,7 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 			}
 			o.Brokers = kafkaAt(c.Context(), addrs)
 			o.File, o.Progress, o.Log, o.Topics = args[0], os.Stderr, slog.Default(), kafka.Prefixed(prefix)
-			o.Review = review{cm: cm, out: c.OutOrStdout(), force: loss, accept: "--accept-loss"}.schema
+			o.Review = (&review{cm: cm, out: c.OutOrStdout(), force: loss, accept: "--accept-loss"}).schema
 			began := time.Now()
 			report, err := load.Run(c.Context(), o)
 			if err != nil && report.Lines == 0 {

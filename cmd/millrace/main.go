@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/logs"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -70,6 +71,12 @@ one member's feed, and the curl line that asks for it.`,
 	c.PersistentFlags().StringVar(&format, "log-format", logs.Text, "log in this form: text or json")
 	c.PersistentFlags().String("context", "", `work on this cluster: see "millrace help context"`)
 	settingFlags(c.PersistentFlags())
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if e, ok := errors.AsType[*millrace.Error](err); ok {
+			return e // which says all of it
+		}
+		return err
+	})
 	c.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		levels := logs.NewLevels(level)
 		h, err := logs.New(os.Stderr, format, levels, tracing.Forced)

@@ -33,10 +33,11 @@ lets the one serve that served before.`,
 	var avsc []string
 	c.PersistentFlags().StringSliceVar(&avsc, "schema", nil, ".avsc files that specs name, beside those that ship; of one name in the order in which they come into use")
 	c.AddCommand(
-		&cobra.Command{
+		looking(&cobra.Command{
 			Use: "validate PACK|SPEC.yaml", Short: "Check a pack, a directory to be sealed, or a spec, and report every fault", Args: cobra.ExactArgs(1),
-			RunE: func(c *cobra.Command, args []string) error { return validateModel(c.OutOrStdout(), args[0], avsc) },
-		},
+		}, func(c *cobra.Command, output *form, args []string) error {
+			return validateModel(c.OutOrStdout(), output, args[0], avsc)
+		}),
 		&cobra.Command{
 			Use: "seal DIR", Short: "Make a pack of a directory: check everything and write its manifest", Args: cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error { return sealModel(c.OutOrStdout(), args[0], avsc) },
@@ -49,16 +50,16 @@ lets the one serve that served before.`,
 			},
 		},
 		featuresCommand(&avsc), replayCommand(&avsc),
-		&cobra.Command{
+		looking(&cobra.Command{
 			Use: "show PACK|SPEC.yaml|NAME", Short: "Features, weights and card of a pack, a spec, or a built-in model", Args: cobra.ExactArgs(1),
-			RunE: func(c *cobra.Command, args []string) error { return showModel(c.OutOrStdout(), args[0], avsc) },
-		},
-		&cobra.Command{
+		}, func(c *cobra.Command, output *form, args []string) error {
+			return showModel(c.OutOrStdout(), output, args[0], avsc)
+		}),
+		looking(&cobra.Command{
 			Use: "diff OLD NEW", Short: "What a new model changes, and how far the scores move", Args: cobra.ExactArgs(2),
-			RunE: func(c *cobra.Command, args []string) error {
-				return diffModels(c.OutOrStdout(), args[0], args[1], avsc)
-			},
-		},
+		}, func(c *cobra.Command, output *form, args []string) error {
+			return diffModels(c.OutOrStdout(), output, args[0], args[1], avsc)
+		}),
 		&cobra.Command{
 			Use: "bench PACK|SPEC.yaml|NAME", Short: "What scoring a record costs, as it serves here and interpreted", Args: cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error { return benchModel(c.OutOrStdout(), args[0], avsc) },
@@ -145,17 +146,27 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func validateModel(w io.Writer, name string, avsc []string) error {
+func validateModel(w io.Writer, output *form, name string, avsc []string) error {
 	m, p, err := openModel(name, avsc)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "%s %s: %s of %d features, %d operations a record: fit to serve", m.Name(), m.Version(), m.Spec().Scorer(), len(m.Spec().Features), m.Cost())
-	if p == nil {
-		fmt.Fprint(w, "; not sealed, golden rows not checked")
-	}
-	fmt.Fprintln(w)
-	return nil
+	shown := struct {
+		Name       string `json:"name"`
+		Version    string `json:"version"`
+		Scorer     string `json:"scorer"`
+		Features   int    `json:"features"`
+		Operations int    `json:"operations"` // a record
+		Sealed     bool   `json:"sealed"`     // and its golden rows checked
+	}{m.Name(), m.Version(), m.Spec().Scorer(), len(m.Spec().Features), m.Cost(), p != nil}
+	return output.write(w, shown, func(w io.Writer) error {
+		fmt.Fprintf(w, "%s %s: %s of %d features, %d operations a record: fit to serve", shown.Name, shown.Version, shown.Scorer, shown.Features, shown.Operations)
+		if !shown.Sealed {
+			fmt.Fprint(w, "; not sealed, golden rows not checked")
+		}
+		_, err := fmt.Fprintln(w)
+		return err
+	})
 }
 
 func sealModel(w io.Writer, dir string, avsc []string) error {
@@ -212,31 +223,59 @@ func completeGolden(w io.Writer, name, file string, avsc []string) error {
 	return nil
 }
 
-func showModel(w io.Writer, name string, avsc []string) error {
+// modelShown is what model show shows.
+type modelShown struct {
+	Name     string         `json:"name"`
+	Version  string         `json:"version"`
+	Scorer   string         `json:"scorer"`
+	About    string         `json:"about"`
+	Features []featureShown `json:"features"`
+	Card     string         `json:"card,omitempty"` // of a pack
+}
+
+type featureShown struct {
+	Name       string `json:"name"`
+	Weight     any    `json:"weight,omitempty"` // a number, or a table of them
+	Expression string `json:"expression"`
+	weight     string
+}
+
+func showModel(w io.Writer, output *form, name string, avsc []string) error {
 	m, p, err := openModel(name, avsc)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "%s %s, %s\n%s\n\n", m.Name(), m.Version(), m.Spec().Scorer(), m.Spec().About)
+	shown := modelShown{Name: m.Name(), Version: m.Version(), Scorer: m.Spec().Scorer(), About: m.Spec().About, Features: []featureShown{}}
+	for _, f := range m.Spec().Features {
+		of := featureShown{Name: f.Name, Expression: strings.Join(strings.Fields(f.Source), " ")}
+		if x, ok := m.Parameters().Weights[f.Name]; ok {
+			of.Weight, of.weight = x.Number(), x.String()
+		}
+		shown.Features = append(shown.Features, of)
+	}
+	if p != nil {
+		shown.Card = p.Card
+	}
+	return output.write(w, shown, shown.write)
+}
+
+func (m *modelShown) write(w io.Writer) error {
+	fmt.Fprintf(w, "%s %s, %s\n%s\n\n", m.Name, m.Version, m.Scorer, m.About)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "FEATURE\tWEIGHT\tEXPRESSION")
-	for _, f := range m.Spec().Features {
-		weight := ""
-		if x, ok := m.Parameters().Weights[f.Name]; ok {
-			weight = x.String()
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Name, weight, strings.Join(strings.Fields(f.Source), " "))
+	for _, f := range m.Features {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Name, f.weight, f.Expression)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if p != nil && p.Card != "" {
-		fmt.Fprintf(w, "\n%s\n", p.Card)
+	if m.Card != "" {
+		fmt.Fprintf(w, "\n%s\n", m.Card)
 	}
 	return nil
 }
 
-func diffModels(w io.Writer, before, after string, avsc []string) error {
+func diffModels(w io.Writer, output *form, before, after string, avsc []string) error {
 	a, pack, err := openModel(before, avsc)
 	if err != nil {
 		return err
@@ -251,12 +290,16 @@ func diffModels(w io.Writer, before, after string, avsc []string) error {
 			return err
 		}
 	}
-	lines := relevance.Diff(a, b, golden)
-	if len(lines) == 0 {
-		lines = []string{"no change: they compute the same"}
-	}
-	_, err = fmt.Fprintln(w, strings.Join(lines, "\n"))
-	return err
+	changes := relevance.Diff(a, b, golden)
+	return output.write(w, list(changes), func(w io.Writer) error {
+		for _, c := range changes {
+			fmt.Fprintln(w, c)
+		}
+		if len(changes) == 0 {
+			fmt.Fprintln(w, "no change: they compute the same")
+		}
+		return nil
+	})
 }
 
 // benchRows is how many records a benchmark scores at a time: a few timelines.

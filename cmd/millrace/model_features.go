@@ -15,13 +15,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/relevance"
 )
 
 func featuresCommand(avsc *[]string) *cobra.Command {
-	var file, output string
+	var output form
+	var file string
 	var keep []string
 	c := &cobra.Command{
 		Use:   "features PACK|SPEC.yaml|NAME",
@@ -59,14 +59,9 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 				names = append(names, t.Name)
 			}
 			buffered := bufio.NewWriter(c.OutOrStdout())
-			var out vectors
-			switch output {
-			case "csv":
-				out = &csvVectors{w: csv.NewWriter(buffered), titles: append(slices.Clip(keep), names...)}
-			case "ndjson":
+			var out vectors = &csvVectors{w: csv.NewWriter(buffered), titles: append(slices.Clip(keep), names...)}
+			if output.word == "ndjson" {
 				out = &jsonVectors{w: buffered, kept: keep, names: names}
-			default:
-				return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", output), WayOut: "say csv or ndjson"}
 			}
 			err = eachVector(in, name, keep, func(row *relevance.Golden, kept []json.RawMessage) error {
 				features, err := m.Vector(row, known)
@@ -80,7 +75,7 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 	}
 	c.Flags().StringVar(&file, "records", "-", "NDJSON, a line for each record; - reads standard input")
 	c.Flags().StringSliceVar(&keep, "keep", nil, "further fields of the lines to carry over, such as label,weight")
-	c.Flags().StringVarP(&output, "output", "o", "csv", "csv or ndjson")
+	outputFlag(c, &output, "csv", "ndjson")
 	return c
 }
 

@@ -30,7 +30,7 @@ func TestSealOverTheSchemasOfAName(t *testing.T) {
 		t.Fatalf("%v: %s", err, out.String())
 	}
 	out.Reset()
-	if err := validateModel(&out, dir, []string{v1, v2}); err != nil || !strings.Contains(out.String(), "fit to serve") {
+	if err := validateModel(&out, new(form), dir, []string{v1, v2}); err != nil || !strings.Contains(out.String(), "fit to serve") {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }

@@ -62,7 +62,7 @@ func nodeList(cm *Common) *cobra.Command {
 		Short: "All nodes: what they host, their room on disk, and what is wanted of them",
 		Args:  cobra.NoArgs,
 	}, func(_ context.Context, _ *cluster.Client, s *coordinator.Steered, stats nodeStats, _ []string) (any, func(io.Writer) error, error) {
-		members := membersOf(s, stats)
+		members := list(membersOf(s, stats))
 		return members, func(w io.Writer) error { return writeMembers(w, members) }, nil
 	})
 }

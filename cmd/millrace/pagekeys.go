@@ -20,6 +20,7 @@ const spread = time.Minute
 
 func clusterPageKeys(cm *Common) *cobra.Command {
 	var rotate, revoke bool
+	var output form
 	a := act{cm: cm}
 	c := &cobra.Command{
 		Use:   "page-keys [--rotate [--revoke] [--apply]]",
@@ -48,8 +49,9 @@ this version: older ones know the first key alone.`,
 		if err != nil {
 			return err
 		}
+		w, shown := c.OutOrStdout(), pageKeysOf(all, time.Now())
 		if !rotate {
-			return showPageKeys(c.OutOrStdout(), all, time.Now())
+			return output.write(w, shown, shown.write)
 		}
 		next := cluster.Generation{From: time.Now().Add(spread).Truncate(time.Millisecond), Alone: revoke}
 		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", shortTime(next.From), shortTime(next.From.Add(broker.TokenLife)))
@@ -57,52 +59,96 @@ this version: older ones know the first key alone.`,
 			next.From = time.Now().Truncate(time.Millisecond)
 			what = "a new key would sign at once; all pages that are begun are refused"
 		}
-		fmt.Fprintln(c.OutOrStdout(), what)
+		shown.Next = &nextKey{next.From.UTC(), revoke}
+		if !output.json() {
+			fmt.Fprintln(w, what)
+		}
 		if err := notLost(c.Context(), c, cl); err != nil {
 			return err
 		}
-		if ok, err := a.meant(c); !ok {
+		ok, err := a.meant(c)
+		if err == nil && ok {
+			err = shown.rotated(c.Context(), cl, next)
+		}
+		if err != nil {
 			return err
 		}
-		if err := cl.Rotate(c.Context(), broker.PagesSecret, next, time.Now().Add(-2*broker.TokenLife)); err != nil {
-			return err
-		}
-		return rotated(c.Context(), c.OutOrStdout(), cl)
+		return output.write(w, shown, func(w io.Writer) error {
+			if !shown.Applied {
+				return nil
+			}
+			return shown.write(w)
+		})
 	}
 	f := c.Flags()
 	f.BoolVar(&rotate, "rotate", false, "make another key")
 	f.BoolVar(&revoke, "revoke", false, "with --rotate: take no token of the keys before")
 	a.flags(c)
+	outputFlag(c, &output)
 	return c
 }
 
-func rotated(ctx context.Context, w io.Writer, cl *cluster.Client) error {
-	all, err := cl.SecretsOf(ctx, broker.PagesSecret)
-	if err != nil {
-		return err
-	}
-	return showPageKeys(w, all, time.Now())
+// pageKeys are the keys of a cluster, or what becomes of them.
+type pageKeys struct {
+	Keys    []pageKey `json:"keys"` // the newest first
+	Next    *nextKey  `json:"next,omitempty"`
+	Applied bool      `json:"applied"`
 }
 
-// showPageKeys shows what becomes of tokens, by the key that signed them. The
-// newest key is the first.
-func showPageKeys(w io.Writer, all []cluster.Generation, now time.Time) error {
-	if len(all) == 0 {
+// pageKey is what becomes of tokens that a key signed.
+type pageKey struct {
+	SignsFrom *time.Time `json:"signs_from,omitempty"`  // left out: the first
+	Until     *time.Time `json:"taken_until,omitempty"` // left out: always
+	Taken     bool       `json:"taken"`                 // still
+}
+
+// nextKey is a key that is to be made.
+type nextKey struct {
+	SignsFrom time.Time `json:"signs_from"`
+	Alone     bool      `json:"revokes"` // those before it
+}
+
+func pageKeysOf(all []cluster.Generation, now time.Time) *pageKeys {
+	shown := &pageKeys{Keys: []pageKey{}}
+	for i, g := range all {
+		k := pageKey{Taken: true}
+		if from := g.From.UTC(); !g.From.IsZero() {
+			k.SignsFrom = &from
+		}
+		if end := cluster.Until(all, i, broker.TokenLife).UTC(); !end.IsZero() {
+			k.Until, k.Taken = &end, !now.After(end)
+		}
+		shown.Keys = append(shown.Keys, k)
+	}
+	return shown
+}
+
+func (p *pageKeys) rotated(ctx context.Context, cl *cluster.Client, next cluster.Generation) error {
+	if err := cl.Rotate(ctx, broker.PagesSecret, next, time.Now().Add(-2*broker.TokenLife)); err != nil {
+		return err
+	}
+	all, err := cl.SecretsOf(ctx, broker.PagesSecret)
+	p.Keys, p.Applied = pageKeysOf(all, time.Now()).Keys, true
+	return err
+}
+
+func (p *pageKeys) write(w io.Writer) error {
+	if len(p.Keys) == 0 {
 		_, err := fmt.Fprintln(w, "no key yet: the first broker that starts makes it")
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "SIGNS FROM\tITS TOKENS ARE TAKEN")
-	for i, g := range all {
-		from := "the first"
-		if !g.From.IsZero() {
-			from = shortTime(g.From)
+	for _, k := range p.Keys {
+		from, taken := "the first", "always"
+		if k.SignsFrom != nil {
+			from = shortTime(*k.SignsFrom)
 		}
-		taken := "always"
-		if end := cluster.Until(all, i, broker.TokenLife); !end.IsZero() && now.After(end) {
+		switch {
+		case !k.Taken:
 			taken = "no longer"
-		} else if !end.IsZero() {
-			taken = "until " + shortTime(end)
+		case k.Until != nil:
+			taken = "until " + shortTime(*k.Until)
 		}
 		fmt.Fprintf(t, "%s\t%s\n", from, taken)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -83,18 +82,6 @@ func (c *nodeConns) close() {
 	}
 }
 
-// writeResult writes a result as text or as JSON.
-func writeResult(w io.Writer, output string, result any, text func(io.Writer)) error {
-	switch output {
-	case "json":
-		return json.NewEncoder(w).Encode(result)
-	case "text":
-		text(w)
-		return nil
-	}
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%q is no form of output", output), WayOut: "say text or json"}
-}
-
 // checked is a partition's replicas as check shows them.
 type checked struct {
 	Partition   millrace.Partition `json:"partition"`
@@ -113,7 +100,7 @@ type checkedReplica struct {
 }
 
 func partitionCheck(cm *Common) *cobra.Command {
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:   "check PARTITION",
 		Short: "Compare the digests of a partition's replicas, and each with what it holds",
@@ -131,7 +118,7 @@ func partitionCheck(cm *Common) *cobra.Command {
 			if err != nil && len(all.Replicas) == 0 {
 				return err
 			}
-			return errors.Join(writeResult(c.OutOrStdout(), output, all, all.write), err, all.fault())
+			return errors.Join(output.write(c.OutOrStdout(), all, all.write), err, all.fault())
 		},
 	}
 	outputFlag(c, &output)
@@ -145,7 +132,7 @@ func checkReplicas(ctx context.Context, m *cluster.Map, p millrace.Partition) (a
 	}
 	defer conns.close()
 	trails, err := digest.Trails(ctx, m, conns.dial, p)
-	all.Partition = p
+	all.Partition, all.Replicas = p, []checkedReplica{}
 	for _, t := range trails[p] {
 		n, _ := m.Node(t.Node)
 		r := checkedReplica{Node: t.Node}
@@ -181,7 +168,7 @@ func newest(at []int64, digests []uint64) (int64, string) {
 	return at[n-1], fmt.Sprintf("%016x", digests[n-1])
 }
 
-func (all checked) write(w io.Writer) {
+func (all checked) write(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NODE\tCONTENT\tDIGEST\tFEATURES\tDIGEST\tRECORDS\tHOLDS")
 	for _, r := range all.Replicas {
@@ -191,13 +178,16 @@ func (all checked) write(w io.Writer) {
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%s\t%d\t%s\n", r.Node, r.Content, r.ContentDigest, r.Features, r.FeaturesDigest, r.Records, holds)
 	}
-	t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
 	for _, d := range all.Differences {
 		fmt.Fprintln(w, d)
 	}
 	if all.fault() == nil {
 		fmt.Fprintln(w, "the replicas are equal where they have been at equal offsets")
 	}
+	return nil
 }
 
 // fault is an error where something differs.
@@ -215,7 +205,7 @@ func (all checked) fault() error {
 }
 
 func partitionDiff(cm *Common) *cobra.Command {
-	var output string
+	var output form
 	var nodes []string
 	c := &cobra.Command{
 		Use:   "diff PARTITION",
@@ -248,7 +238,7 @@ a line for each. Fails if there is anything.`,
 				return err
 			}
 			defer d.Close()
-			return showDiff(c.OutOrStdout(), output, d, sides)
+			return showDiff(c.OutOrStdout(), &output, d, sides)
 		},
 	}
 	c.Flags().StringSliceVar(&nodes, "nodes", nil, "two nodes (default: the first two that have it ready)")
@@ -293,11 +283,11 @@ type deltaLine struct {
 }
 
 type deltaRecord struct {
-	Time    millrace.Time `json:"time"`
-	Version int64         `json:"version"`
-	Deleted bool          `json:"deleted"`
-	Schema  string        `json:"schema"`
-	Sum     string        `json:"sum"` // a hash of all there is of it
+	Time    string `json:"time"`
+	Version int64  `json:"version"`
+	Deleted bool   `json:"deleted"`
+	Schema  string `json:"schema"`
+	Sum     string `json:"sum"` // a hash of all there is of it
 }
 
 func lineOf(delta digest.Delta, sides [2]digest.Side) deltaLine {
@@ -311,7 +301,7 @@ func lineOf(delta digest.Delta, sides [2]digest.Side) deltaLine {
 			l.Timeline = row.Entity + " (features)"
 		}
 		l.Has[sides[i].Node] = &deltaRecord{
-			Time: millrace.Time(row.TimeMs), Version: row.Version, Deleted: row.Deleted,
+			Time: millrace.Time(row.TimeMs).String(), Version: row.Version, Deleted: row.Deleted,
 			Schema: millrace.Fingerprint(row.Schema).String(), Sum: fmt.Sprintf("%016x", row.Sum),
 		}
 	}
@@ -329,9 +319,9 @@ func (r *deltaRecord) String() string {
 	return fmt.Sprintf("version %d%s of %s, schema %s, sum %s", r.Version, deleted, r.Time, r.Schema, r.Sum)
 }
 
-func showDiff(w io.Writer, output string, d *digest.Diff, sides [2]digest.Side) error {
+func showDiff(w io.Writer, output *form, d *digest.Diff, sides [2]digest.Side) error {
 	n := 0
-	if output == "text" {
+	if !output.json() {
 		fmt.Fprintf(w, "at %d of the records, %d of the features\n", d.At.Content, d.At.Features)
 	}
 	for delta, err := range d.All() {
@@ -340,11 +330,12 @@ func showDiff(w io.Writer, output string, d *digest.Diff, sides [2]digest.Side) 
 		}
 		n++
 		l := lineOf(delta, sides)
-		if err := writeResult(w, output, l, func(w io.Writer) {
+		if err := output.write(w, l, func(w io.Writer) error {
 			fmt.Fprintf(w, "%s %s\n", l.Timeline, l.ID)
 			for _, side := range sides {
 				fmt.Fprintf(w, "  %s: %s\n", side.Node, l.Has[side.Node])
 			}
+			return nil
 		}); err != nil {
 			return err
 		}
@@ -355,7 +346,7 @@ func showDiff(w io.Writer, output string, d *digest.Diff, sides [2]digest.Side) 
 	case a.Content != b.Content || a.Features != b.Features:
 		return fmt.Errorf("%s and %s hold the same, and their digests differ: they have dropped other records", sides[0].Node, sides[1].Node)
 	}
-	if output == "text" {
+	if !output.json() {
 		fmt.Fprintf(w, "%s and %s hold the same\n", sides[0].Node, sides[1].Node)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -75,10 +74,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 	if err != nil {
 		return err
 	}
-	asJSON, err := q.json()
-	if err != nil {
-		return err
-	}
+	asJSON := q.output.json()
 	over, err := q.overrides()
 	if err != nil {
 		return err
@@ -122,7 +118,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 		fmt.Fprintln(w, "done: see millrace cluster show")
 	}
 	if asJSON {
-		return json.NewEncoder(w).Encode(shown)
+		return writeJSON(w, shown)
 	}
 	return nil
 }

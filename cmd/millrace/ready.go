@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -11,20 +14,23 @@ import (
 // engine asks by a command.
 func readyCommand() *cobra.Command {
 	var ports []string
-	c := &cobra.Command{
+	c := looking(&cobra.Command{
 		Use:   "ready",
 		Short: "Say whether roles are ready, by their admin ports; fails unless all are",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(c.Context(), checkTimeout)
-			defer cancel()
-			said, err := (&doctor{ports: ports}).rolesReady(ctx)
-			if err == nil {
-				_, err = fmt.Fprintln(c.OutOrStdout(), "ready:", said)
+	}, func(c *cobra.Command, output *form, _ []string) error {
+		ctx, cancel := context.WithTimeout(c.Context(), checkTimeout)
+		defer cancel()
+		all := askRoles(ctx, ports)
+		fault := unready(all)
+		return errors.Join(fault, output.write(c.OutOrStdout(), all, func(w io.Writer) error {
+			if fault != nil {
+				return nil // which says it
 			}
+			_, err := fmt.Fprintln(w, "ready:", strings.Join(ports, ", "))
 			return err
-		},
-	}
+		}))
+	})
 	c.Flags().StringSliceVar(&ports, "admin", []string{"127.0.0.1:6060"}, "admin ports, host:port each")
 	return c
 }

@@ -362,10 +362,7 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	asJSON, err := d.json()
-	if err != nil {
-		return err
-	}
+	asJSON := d.output.json()
 	if d.o, err = d.cm.operate(c.Context()); err != nil {
 		return err
 	}
@@ -384,7 +381,7 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 			WayOut: "name another --entity, or say --everywhere; millrace timeline history says what the log had",
 		}
 	}
-	shown.Found = found.shown()
+	shown.Found = list(found.shown())
 	w := c.OutOrStdout()
 	tombstones := found.tombstones()
 	if !asJSON {
@@ -398,7 +395,7 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 	} else {
 		defer func() {
 			if err == nil || shown.Applied {
-				err = errors.Join(json.NewEncoder(w).Encode(shown), err)
+				err = errors.Join(writeJSON(w, shown), err)
 			}
 		}()
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -88,10 +87,7 @@ type replayedLine struct {
 }
 
 func (r *replaying) run(c *cobra.Command, args []string) error {
-	asJSON, err := r.json()
-	if err != nil {
-		return err
-	}
+	asJSON := r.output.json()
 	offsets, err := r.offsets(c.Context(), args)
 	if err != nil {
 		return err
@@ -147,7 +143,7 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 
 func encodeReplay(w io.Writer, letters []*nodev1.ReplayedLetter, applied bool) error {
 	for _, l := range letters {
-		if err := json.NewEncoder(w).Encode(replayedLine{l.Offset, l.Source, l.Reason, l.Topic, l.Refused, l.Id, l.Entity, l.Unjudged, applied && l.Topic != ""}); err != nil {
+		if err := writeJSON(w, replayedLine{l.Offset, l.Source, l.Reason, l.Topic, l.Refused, l.Id, l.Entity, l.Unjudged, applied && l.Topic != ""}); err != nil {
 			return err
 		}
 	}

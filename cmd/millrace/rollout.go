@@ -82,6 +82,13 @@ func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, 
 	return c
 }
 
+// rolloutLook is rolloutCommand of one that shows something.
+func rolloutLook(c *cobra.Command, run func(ctx context.Context, r *rollout, output *form, args []string) error) *cobra.Command {
+	var output form
+	outputFlag(c, &output)
+	return rolloutCommand(c, func(ctx context.Context, r *rollout, args []string) error { return run(ctx, r, &output, args) })
+}
+
 // rolloutAct is rolloutCommand of one that is dry without --apply.
 func rolloutAct(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string, meant meant) error) *cobra.Command {
 	var a act
@@ -98,10 +105,12 @@ func rolloutCommands(avsc *[]string) []*cobra.Command {
 	pull.Flags().StringVarP(&out, "out", "o", "", "the file; default NAME-VERSION.tar.zst")
 	return []*cobra.Command{
 		pushModel(avsc), pull,
-		rolloutCommand(&cobra.Command{Use: "list", Short: "The models there are, which version serves, and which nodes have it", Args: cobra.NoArgs},
-			func(ctx context.Context, r *rollout, _ []string) error { return r.list(ctx) }),
-		rolloutCommand(&cobra.Command{Use: "history NAME", Short: "Who changed what of a model, and when", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, r *rollout, args []string) error { return r.history(ctx, args[0]) }),
+		rolloutLook(&cobra.Command{Use: "list", Short: "The models there are, which version serves, and which nodes have it", Args: cobra.NoArgs},
+			func(ctx context.Context, r *rollout, output *form, _ []string) error { return r.list(ctx, output) }),
+		rolloutLook(&cobra.Command{Use: "history NAME", Short: "Who changed what of a model, and when", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, r *rollout, output *form, args []string) error {
+				return r.history(ctx, output, args[0])
+			}),
 		rolloutAct(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
 			func(ctx context.Context, r *rollout, args []string, meant meant) error {
 				return r.rollback(ctx, args[0], meant)
@@ -307,14 +316,23 @@ func (r *rollout) hold(ctx context.Context, m *relevance.Model, serving, next cl
 
 // nodeAnswer is what one node made of a version.
 type nodeAnswer struct {
-	node  millrace.NodeID
-	state string // admitted, not heard, or refused and why
+	Node  millrace.NodeID `json:"node"`
+	State string          `json:"state"`         // admitted, not heard or refused
+	Why   string          `json:"why,omitempty"` // it is refused
 }
 
 const (
 	stateAdmitted = "admitted"
 	stateUnheard  = "not heard"
+	stateRefused  = "refused"
 )
+
+func (a nodeAnswer) String() string {
+	if a.Why != "" {
+		return a.State + ": " + a.Why
+	}
+	return a.State
+}
 
 // answers is what the assigned nodes made of a version, in the order of their
 // ids.
@@ -324,14 +342,14 @@ func (r *rollout) answers(v cluster.Version) (all []nodeAnswer) {
 	nodes := assignment.Nodes()
 	slices.Sort(nodes)
 	for _, id := range nodes {
-		a := nodeAnswer{id, stateUnheard}
+		a := nodeAnswer{Node: id, State: stateUnheard}
 		for _, x := range heard[id] {
 			switch {
 			case !x.Of(v):
 			case x.Refused != "":
-				a.state = "refused: " + x.Refused
+				a.State, a.Why = stateRefused, x.Refused
 			default:
-				a.state = stateAdmitted
+				a.State, a.Why = stateAdmitted, ""
 			}
 		}
 		all = append(all, a)
@@ -348,7 +366,7 @@ func (r *rollout) await(ctx context.Context, v cluster.Version, timeout time.Dur
 	for {
 		changed, moved := r.heard.Changed(), r.maps.Changed()
 		all := r.answers(v)
-		open := func(a nodeAnswer) bool { return a.state == stateUnheard || patient && a.state != stateAdmitted }
+		open := func(a nodeAnswer) bool { return a.State == stateUnheard || patient && a.State != stateAdmitted }
 		if len(all) > 0 && !slices.ContainsFunc(all, open) {
 			return r.tell(v, all)
 		}
@@ -373,14 +391,14 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 	refused, unheard := 0, 0
 	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
 	for _, a := range all {
-		switch a.state {
+		switch a.State {
 		case stateAdmitted:
 		case stateUnheard:
 			unheard++
 		default:
 			refused++
 		}
-		fmt.Fprintf(t, "%s\t%s\n", a.node, strings.ReplaceAll(a.state, "\n", "\n\t"))
+		fmt.Fprintf(t, "%s\t%s\n", a.Node, strings.ReplaceAll(a.String(), "\n", "\n\t"))
 	}
 	if err := t.Flush(); err != nil || refused+unheard == 0 {
 		return err
@@ -388,68 +406,114 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 	return fmt.Errorf("%s is published and does not serve: of %d index nodes %d refused it and %d were not heard; the nodes go on trying, and nothing lets it serve by itself: once millrace model list says %d of %d, run the same millrace model push again, which then serves it at once", v, len(all), refused, unheard, len(all), len(all))
 }
 
-// list prints what every node really has.
-func (r *rollout) list(ctx context.Context) error {
-	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tVERSION\tSTATE\tNODES\tCHECKSUM")
+// listedModel is a version of a model as list shows it.
+type listedModel struct {
+	Name      string        `json:"name"`
+	Version   string        `json:"version"`
+	BuiltIn   bool          `json:"built_in"` // into every node
+	Serves    bool          `json:"serves"`
+	Nodes     []nodeAnswer  `json:"nodes"` // of a version that was pushed
+	Checksum  string        `json:"checksum,omitempty"`
+	Condemned *condemnation `json:"condemned,omitempty"`
+}
+
+// list shows what every node really has.
+func (r *rollout) list(ctx context.Context, output *form) error {
+	shown := []listedModel{}
 	builtin := relevance.Builtin()
 	for _, name := range builtin.Names() {
 		m, err := builtin.Get(name)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(t, "%s\t%s\tbuilt in\tall\t-\n", name, m.Version())
+		shown = append(shown, listedModel{Name: name, Version: m.Version(), BuiltIn: true, Serves: true, Nodes: []nodeAnswer{}})
 	}
 	all, serving := r.models.All(), r.models.Serving()
-	var refusals []string
 	condemned := r.failed.Current()
 	for _, name := range r.models.Names() {
 		for _, v := range all[name] {
-			state := "published"
-			if serving[name] == v {
-				state = "serves"
-			}
+			m := listedModel{Name: name, Version: v.Version, Serves: serving[name] == v, Nodes: list(r.answers(v)), Checksum: v.Sum}
 			if x, is := condemned[v]; is {
-				state += ", condemned"
-				refusals = append(refusals, r.sentence(ctx, v, x))
+				m.Condemned = r.condemnation(ctx, v, x)
 			}
-			answers, admitted := r.answers(v), 0
-			for _, a := range answers {
-				if a.state == stateAdmitted {
-					admitted++
-				} else {
-					refusals = append(refusals, fmt.Sprintf("%s: %s %s", v, a.node, a.state))
-				}
-			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%.12s\n", name, v.Version, state, admitted, len(answers), v.Sum)
+			shown = append(shown, m)
 		}
+	}
+	return output.write(r.out, shown, func(w io.Writer) error { return writeModels(w, shown) })
+}
+
+func writeModels(w io.Writer, all []listedModel) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tVERSION\tSTATE\tNODES\tCHECKSUM")
+	var refusals []string
+	for _, m := range all {
+		if m.BuiltIn {
+			fmt.Fprintf(t, "%s\t%s\tbuilt in\tall\t-\n", m.Name, m.Version)
+			continue
+		}
+		state := "published"
+		if m.Serves {
+			state = "serves"
+		}
+		if m.Condemned != nil {
+			state += ", condemned"
+			refusals = append(refusals, m.Condemned.String())
+		}
+		admitted := 0
+		for _, a := range m.Nodes {
+			if a.State == stateAdmitted {
+				admitted++
+			} else {
+				refusals = append(refusals, fmt.Sprintf("%s %s: %s %s", m.Name, m.Version, a.Node, a))
+			}
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%.12s\n", m.Name, m.Version, state, admitted, len(m.Nodes), m.Checksum)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, line := range refusals {
-		fmt.Fprintln(r.out, line)
+		fmt.Fprintln(w, line)
 	}
 	return nil
 }
 
-// sentence says why a version is condemned, and what ranks in its place.
-func (r *rollout) sentence(ctx context.Context, v cluster.Version, x cluster.Condemnation) string {
-	line := fmt.Sprintf("%s: condemned %s: %s", v, x.When.Format("2006-01-02 15:04:05Z"), x.Why)
+// condemnation says why a version is condemned, and what ranks in its place.
+type condemnation struct {
+	of        cluster.Version
+	When      time.Time `json:"when"`
+	Who       string    `json:"who"` // the node that met it
+	Why       string    `json:"why"`
+	InPlace   string    `json:"ranks_in_its_place,omitempty"` // of the version that serves
+	Undrafted []string  `json:"undrafted,omitempty"`          // experiments whose pages are the first model's alone
+	Unknown   string    `json:"undrafted_unknown,omitempty"`  // why that is not known
+}
+
+func (r *rollout) condemnation(ctx context.Context, v cluster.Version, x cluster.Condemnation) *condemnation {
+	c := &condemnation{of: v, When: x.When.UTC(), Who: x.Who, Why: x.Why}
 	if serves, _ := r.models.Served(v.Name); serves != v {
-		return line
+		return c
 	}
+	c.InPlace = "recency"
 	if before, ok := r.inPlaceOf(v); ok {
-		line += fmt.Sprintf("; %s ranks in its place", before)
-	} else {
-		line += "; recency ranks in its place"
+		c.InPlace = before.String()
 	}
-	drafting, err := experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.DraftsSecond(v.Name) })
+	var err error
+	c.Undrafted, err = experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.DraftsSecond(v.Name) })
+	c.Unknown = faultText(err)
+	return c
+}
+
+func (c *condemnation) String() string {
+	line := fmt.Sprintf("%s: condemned %s: %s", c.of, c.When.Format("2006-01-02 15:04:05Z"), c.Why)
+	if c.InPlace != "" {
+		line += fmt.Sprintf("; %s ranks in its place", c.InPlace)
+	}
 	switch {
-	case err != nil:
-		line += fmt.Sprintf("; whether it drafts pages is not known: %v", err)
-	case len(drafting) > 0:
-		line += fmt.Sprintf("; nothing drafts in its place in %s, whose pages are the first model's alone", strings.Join(drafting, ", "))
+	case c.Unknown != "":
+		line += "; whether it drafts pages is not known: " + c.Unknown
+	case len(c.Undrafted) > 0:
+		line += fmt.Sprintf("; nothing drafts in its place in %s, whose pages are the first model's alone", strings.Join(c.Undrafted, ", "))
 	}
 	return line
 }
@@ -489,17 +553,36 @@ func (r *rollout) release(ctx context.Context, name, version string) error {
 	return r.absolve(ctx, v)
 }
 
-func (r *rollout) history(ctx context.Context, name string) error {
+func (r *rollout) history(ctx context.Context, output *form, name string) error {
 	events, err := r.models.History(ctx, name)
 	if err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "WHEN\tWHAT\tVERSION\tCHECKSUM\tWHO")
+	return output.write(r.out, eventsShown(events), func(w io.Writer) error {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "WHEN\tWHAT\tVERSION\tCHECKSUM\tWHO")
+		for _, e := range events {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%.12s\t%s\n", e.When.Format("2006-01-02 15:04:05Z"), e.What, e.Version, e.Sum, e.Who)
+		}
+		return t.Flush()
+	})
+}
+
+// eventShown is a change of a document or of a model, as JSON.
+type eventShown struct {
+	When     time.Time      `json:"when"`
+	What     cluster.Change `json:"what"`
+	Version  string         `json:"version,omitempty"`
+	Checksum string         `json:"checksum,omitempty"`
+	Who      string         `json:"who"`
+}
+
+func eventsShown(events []cluster.Event) []eventShown {
+	all := []eventShown{}
 	for _, e := range events {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.12s\t%s\n", e.When.Format("2006-01-02 15:04:05Z"), e.What, e.Version, e.Sum, e.Who)
+		all = append(all, eventShown{e.When.UTC(), e.What, strings.TrimPrefix(e.Version, "-"), e.Sum, e.Who})
 	}
-	return t.Flush()
+	return all
 }
 
 func (r *rollout) rollback(ctx context.Context, name string, meant meant) error {
@@ -536,11 +619,11 @@ func (r *rollout) rollback(ctx context.Context, name string, meant meant) error 
 // condemned, or nodes do not have it.
 func (r *rollout) tellUnfit(ctx context.Context, v cluster.Version) {
 	if x, is := r.failed.Current()[v]; is {
-		fmt.Fprintln(r.out, r.sentence(ctx, v, x))
+		fmt.Fprintln(r.out, r.condemnation(ctx, v, x))
 	}
 	for _, a := range r.answers(v) {
-		if a.state != stateAdmitted {
-			fmt.Fprintf(r.out, "%s: %s; others are asked\n", a.node, a.state)
+		if a.State != stateAdmitted {
+			fmt.Fprintf(r.out, "%s: %s; others are asked\n", a.Node, a)
 		}
 	}
 }

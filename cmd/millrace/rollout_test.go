@@ -160,7 +160,7 @@ func TestPushReportsEachNode(t *testing.T) {
 	s.serves("1")
 
 	s.out.Reset()
-	s.check(s.list(t.Context()))
+	s.check(s.list(t.Context(), new(form)))
 	if out := s.out.String(); !strings.Contains(out, "3 of 3") || !strings.Contains(out, "2 of 3") || !strings.Contains(out, "likes 2: n2 refused: no schema team.Talk") {
 		t.Errorf("list says\n%s", out)
 	}
@@ -254,7 +254,7 @@ func TestPushOfVersions(t *testing.T) {
 		t.Errorf("a rollback too many: %v", err)
 	}
 	s.out.Reset()
-	s.check(s.history(t.Context(), "likes"))
+	s.check(s.history(t.Context(), new(form), "likes"))
 	if out := s.out.String(); strings.Count(out, "put") != 3 || strings.Count(out, "serve") != 3 || strings.Count(out, "rollback") != 2 {
 		t.Errorf("history says\n%s", out)
 	}
@@ -320,7 +320,7 @@ func TestCondemnedVersions(t *testing.T) {
 	listed := func() string {
 		t.Helper()
 		s.out.Reset()
-		s.check(s.list(t.Context()))
+		s.check(s.list(t.Context(), new(form)))
 		return s.out.String()
 	}
 	condemn()
@@ -343,7 +343,7 @@ func TestCondemnedVersions(t *testing.T) {
 		t.Errorf("released\n%s", out)
 	}
 	s.out.Reset()
-	s.check(s.history(t.Context(), "likes"))
+	s.check(s.history(t.Context(), new(form), "likes"))
 	if out := s.out.String(); strings.Count(out, "release") != 1 || !strings.Contains(out[strings.Index(out, "release"):], whoami()+": it was condemned: it panicked on n1: a broken table") ||
 		strings.Count(out, "condemn  ") != 1 || !strings.Contains(out[strings.Index(out, "condemn  "):], "n1: it panicked on n1: a broken table") {
 		t.Errorf("history says\n%s", out)

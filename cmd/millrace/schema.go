@@ -51,16 +51,18 @@ func schemaCommand() *cobra.Command {
 }
 
 func schemaList(l *logFlags) *cobra.Command {
-	return &cobra.Command{
+	return looking(&cobra.Command{
 		Use:   "list",
 		Short: "List every schema in the schemas topic, and every fingerprint that was given up",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := l.bound(c.Context())
-			defer cancel()
-			return listSchemas(ctx, c.OutOrStdout(), l)
-		},
-	}
+	}, func(c *cobra.Command, output *form, _ []string) error {
+		ctx, cancel := l.bound(c.Context())
+		defer cancel()
+		return l.withSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
+			shown := schemasShownOf(log, known)
+			return output.write(c.OutOrStdout(), shown, shown.write)
+		})
+	})
 }
 
 // withSchemas reads the schemas topic to its end for use.
@@ -80,40 +82,63 @@ func (l *logFlags) withSchemas(ctx context.Context, use func(*kafka.SchemaLog, *
 	return use(log, registry.Snapshot())
 }
 
-func listSchemas(ctx context.Context, w io.Writer, l *logFlags) error {
-	return l.withSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
-		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE\tBY\tAT")
-		row := func(fp millrace.Fingerprint, name, state string) {
-			w, at := log.Word(fp), ""
-			if !w.At.IsZero() {
-				at = shortTime(w.At)
-			}
-			fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("%s\t%s\t%s\t%s\t%s", fp, name, state, printable(w.By), at), "\t"))
+// schemasShown is what schema list shows.
+type schemasShown struct {
+	Schemas []schemaShown `json:"schemas"`
+	Notes   []string      `json:"notes"` // of fields that schemas do not have alike
+}
+
+type schemaShown struct {
+	Fingerprint string `json:"fingerprint"`
+	Name        string `json:"name,omitempty"`
+	State       string `json:"state"`        // known, retired or refused
+	By          string `json:"by,omitempty"` // who said so, and when
+	At          string `json:"at,omitempty"`
+}
+
+func schemasShownOf(log *kafka.SchemaLog, known *schemas.Snapshot) *schemasShown {
+	shown := &schemasShown{Schemas: []schemaShown{}, Notes: []string{}}
+	add := func(fp millrace.Fingerprint, name, state string) {
+		word, at := log.Word(fp), ""
+		if !word.At.IsZero() {
+			at = shortTime(word.At)
 		}
-		for _, s := range known.All() {
-			state := "known"
-			if known.Retired(s.Fingerprint()) {
-				state = "retired"
-			}
-			row(s.Fingerprint(), s.Name(), state)
+		shown.Schemas = append(shown.Schemas, schemaShown{fp.String(), name, state, printable(word.By), at})
+	}
+	for _, s := range known.All() {
+		state := "known"
+		if known.Retired(s.Fingerprint()) {
+			state = "retired"
 		}
-		for _, fp := range log.AllRefused() {
-			row(fp, "", "refused")
+		add(s.Fingerprint(), s.Name(), state)
+	}
+	for _, fp := range log.AllRefused() {
+		add(fp, "", "refused")
+	}
+	for _, f := range known.Families() {
+		for _, c := range f.Clashes() {
+			shown.Notes = append(shown.Notes, fmt.Sprint(c))
 		}
-		if err := table.Flush(); err != nil {
-			return err
-		}
-		for _, f := range known.Families() {
-			for _, c := range f.Clashes() {
-				fmt.Fprintf(w, "NOTE: %s\n", c)
-			}
-		}
-		for _, c := range known.Disagreements() {
-			fmt.Fprintf(w, "NOTE: %s\n", c)
-		}
-		return nil
-	})
+	}
+	for _, c := range known.Disagreements() {
+		shown.Notes = append(shown.Notes, c.String())
+	}
+	return shown
+}
+
+func (all *schemasShown) write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE\tBY\tAT")
+	for _, s := range all.Schemas {
+		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("%s\t%s\t%s\t%s\t%s", s.Fingerprint, s.Name, s.State, s.By, s.At), "\t"))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, n := range all.Notes {
+		fmt.Fprintf(w, "NOTE: %s\n", n)
+	}
+	return nil
 }
 
 func schemaRetire(l *logFlags) *cobra.Command {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -43,7 +42,7 @@ type nodeStats = map[millrace.NodeID]cluster.NodeStats
 // showing has a command show how the cluster is steered: look returns what is
 // shown as JSON, and what writes the same as text.
 func showing(cm *Common, c *cobra.Command, look func(context.Context, *cluster.Client, *coordinator.Steered, nodeStats, []string) (any, func(io.Writer) error, error)) *cobra.Command {
-	var output string
+	var output form
 	c.RunE = func(c *cobra.Command, args []string) error {
 		cl, err := cm.reachCluster(c.Context())
 		if err != nil {
@@ -58,7 +57,7 @@ func showing(cm *Common, c *cobra.Command, look func(context.Context, *cluster.C
 		if err != nil {
 			return err
 		}
-		return printAs(c.OutOrStdout(), output, all, text)
+		return output.write(c.OutOrStdout(), all, text)
 	}
 	outputFlag(c, &output)
 	return c
@@ -74,11 +73,8 @@ func (st *steering) request(r coordinator.Request) (coordinator.Request, error) 
 
 // propose shows what is wanted and, if that is so, does it.
 func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
-	asJSON, err := st.json()
+	r, err := st.request(r)
 	if err != nil {
-		return err
-	}
-	if r, err = st.request(r); err != nil {
 		return err
 	}
 	cl, err := st.cm.reachCluster(c.Context())
@@ -91,7 +87,7 @@ func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
 	}
 	w := c.OutOrStdout()
 	err = coordinator.Start(c.Context(), cl, r, func(p *coordinator.Proposal) error {
-		if err := showProposal(w, p, asJSON); err != nil {
+		if err := showProposal(w, p, &st.output); err != nil {
 			return err
 		}
 		says := r.Kind == coordinator.Add || r.Kind == coordinator.Drain // something of a node, though nothing moves
@@ -187,14 +183,15 @@ type shownProposal struct {
 	Checks []coordinator.Check      `json:"checks"`
 }
 
-func showProposal(w io.Writer, p *coordinator.Proposal, asJSON bool) error {
-	out := shownProposal{Kind: p.Plan.Kind, Why: p.Plan.Why, Wanted: p.Plan.Wanted, Moves: p.Plan.Moves, Nodes: p.Nodes(), Checks: p.Checks}
+func showProposal(w io.Writer, p *coordinator.Proposal, output *form) error {
+	out := shownProposal{Kind: p.Plan.Kind, Why: p.Plan.Why, Wanted: p.Plan.Wanted, Moves: list(p.Plan.Moves), Nodes: list(p.Nodes()), Checks: list(p.Checks)}
 	for _, m := range out.Moves {
 		out.Bytes += m.Bytes
 	}
-	if asJSON {
-		return json.NewEncoder(w).Encode(out)
-	}
+	return output.write(w, out, out.write)
+}
+
+func (out *shownProposal) write(w io.Writer) error {
 	fmt.Fprintf(w, "%s: %d moves, %.1f MiB, %d replicas of each partition\n\n", out.Why, len(out.Moves), float64(out.Bytes)/(1<<20), out.Wanted)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NODE\tPARTITIONS NOW\tAFTER\tMIB NOW\tAFTER")
@@ -315,6 +312,10 @@ func clusterStatus(cm *Common) *cobra.Command {
 			return nil, nil, err
 		}
 		out := shownStatus{Plan: s.Plan, Progress: s.Progress(time.Now()), Notes: s.Notes, Intent: s.Intent}
+		out.Progress.UnderWay, out.Progress.Nodes = list(out.Progress.UnderWay), list(out.Progress.Nodes)
+		if out.Progress.Moves == nil {
+			out.Progress.Moves = map[coordinator.MoveState]int{}
+		}
 		if leads {
 			out.Leader = &leader
 		}
@@ -391,6 +392,7 @@ func clusterExplain(cm *Common) *cobra.Command {
 			only = millrace.NodeID(args[1])
 		}
 		x, err := s.Explain(stats, p, only, time.Now())
+		x.Replicas, x.Elsewhere = list(x.Replicas), list(x.Elsewhere)
 		return x, func(w io.Writer) error { return writeExplanation(w, x) }, err
 	})
 }

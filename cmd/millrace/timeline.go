@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -28,10 +27,11 @@ func timelineCommand() *cobra.Command {
 
 // timelineFlags say what of a timeline is meant.
 type timelineFlags struct {
-	cm                       *Common
-	kind, node, id           string
-	in, since, until, output string
-	limit                    int32
+	cm               *Common
+	kind, node, id   string
+	in, since, until string
+	output           form
+	limit            int32
 }
 
 func (t *timelineFlags) window(now time.Time) (from, to millrace.Time, err error) {
@@ -49,11 +49,6 @@ func (t *timelineFlags) window(now time.Time) (from, to millrace.Time, err error
 		}
 	}
 	return from, to, nil
-}
-
-// checkOutput refuses what no command writes, before anybody is asked.
-func checkOutput(output string) error {
-	return writeResult(io.Discard, output, nil, func(io.Writer) {})
 }
 
 func timelineGet(cm *Common) *cobra.Command {
@@ -93,9 +88,6 @@ func (t *timelineFlags) get(c *cobra.Command, entity string) error {
 	if t.limit < 1 {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "limit", Detail: fmt.Sprintf("%d records are none", t.limit), WayOut: "give a positive number"}
 	}
-	if err := checkOutput(t.output); err != nil {
-		return err
-	}
 	from, to, err := t.window(time.Now())
 	if err != nil {
 		return err
@@ -114,7 +106,7 @@ func (t *timelineFlags) get(c *cobra.Command, entity string) error {
 	if err != nil {
 		return err
 	}
-	show := gotten{w: c.OutOrStdout(), json: t.output == "json", node: n.ID, req: req}
+	show := gotten{w: c.OutOrStdout(), json: t.output.json(), node: n.ID, req: req}
 	stream, err := node.ReadTimeline(c.Context(), req)
 	if err := receive(stream, err, show.take); err != nil {
 		return err
@@ -149,7 +141,7 @@ func (g *gotten) take(m *nodev1.ReadTimelineResponse) error {
 	for _, r := range m.Records {
 		l := gottenLine{recordLineOf(g.req.Entity, r), g.node, r.InStore, r.InCache}
 		if g.n++; g.json {
-			if err := json.NewEncoder(g.w).Encode(l); err != nil {
+			if err := writeJSON(g.w, l); err != nil {
 				return err
 			}
 			continue
@@ -230,9 +222,6 @@ all of the partition, or what was logged since --since.`,
 }
 
 func (t *timelineFlags) history(c *cobra.Command, entity string) error {
-	if err := checkOutput(t.output); err != nil {
-		return err
-	}
 	since, _, err := t.window(time.Now())
 	if err != nil {
 		return err
@@ -257,8 +246,8 @@ func (t *timelineFlags) history(c *cobra.Command, entity string) error {
 	return receive(stream, err, func(m *nodev1.ReadHistoryResponse) error {
 		for _, e := range m.Entries {
 			l := historyLine{recordLineOf(entity, e.Record), e.Offset, millrace.Time(e.LoggedMs).String(), e.Source, e.Refused}
-			if seen++; t.output == "json" {
-				if err := json.NewEncoder(w).Encode(l); err != nil {
+			if seen++; t.output.json() {
+				if err := writeJSON(w, l); err != nil {
 					return err
 				}
 				continue
@@ -268,7 +257,7 @@ func (t *timelineFlags) history(c *cobra.Command, entity string) error {
 			}
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%s\n", l.Offset, l.Logged, printable(l.Source), l.Type, printable(l.ID), l.Version, l.says())
 		}
-		if m.End == 0 && m.First == 0 && len(m.Entries) > 0 || t.output == "json" {
+		if m.End == 0 && m.First == 0 && len(m.Entries) > 0 || t.output.json() {
 			return nil
 		}
 		if seen == 0 {

@@ -25,62 +25,124 @@ func topicsCommand() *cobra.Command {
 }
 
 func topicsShow(l *logFlags) *cobra.Command {
-	return &cobra.Command{
+	return looking(&cobra.Command{
 		Use:   "show",
 		Short: "Show Millrace's own topics and the progress of the partitioners",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := l.bound(c.Context())
-			defer cancel()
-			return showTopics(ctx, c.OutOrStdout(), l)
-		},
-	}
+	}, func(c *cobra.Command, output *form, _ []string) error {
+		ctx, cancel := l.bound(c.Context())
+		defer cancel()
+		shown, err := topicsOf(ctx, l)
+		if err != nil {
+			return err
+		}
+		return output.write(c.OutOrStdout(), shown, shown.write)
+	})
 }
 
-func showTopics(ctx context.Context, w io.Writer, l *logFlags) error {
+// topicsShown is what topics show shows.
+type topicsShown struct {
+	Kafka    string       `json:"kafka_cluster"`
+	Topics   []topicShown `json:"topics"`
+	Warnings []string     `json:"warnings"` // of what the log of record does not keep
+	Groups   []groupShown `json:"groups"`   // of partitioners
+}
+
+type topicShown struct {
+	Name       string   `json:"name"`
+	Partitions int      `json:"partitions"` // 0: there is no such topic
+	Cleanup    string   `json:"cleanup_policy"`
+	Kept       *float64 `json:"kept_seconds,omitempty"` // left out: for ever
+	kept       string
+}
+
+type groupShown struct {
+	Group    string                     `json:"group"`
+	Instance string                     `json:"instance"` // which partitioner was heard last
+	At       time.Time                  `json:"heard_at"`
+	Through  *time.Time                 `json:"partitioned_through,omitempty"` // left out: nothing is proven yet
+	Silent   string                     `json:"silent,omitempty"`              // that it has not been heard for long
+	Carries  map[string]kafka.TopicKind `json:"carries"`                       // by topic
+	OtherLog string                     `json:"other_log,omitempty"`           // why it writes nothing
+	Stuck    []stuckShown               `json:"stuck"`
+	of       kafka.Progress
+}
+
+type stuckShown struct {
+	kafka.Stuck
+	Says string `json:"says"` // all of it, with the way out
+}
+
+func topicsOf(ctx context.Context, l *logFlags) (*topicsShown, error) {
 	log, err := kafka.InspectTopics(ctx, l.at(ctx), l.topics())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	fmt.Fprintf(w, "Kafka cluster %s\n", log.Cluster)
+	shown := &topicsShown{Kafka: log.Cluster, Topics: []topicShown{}, Warnings: []string{}, Groups: []groupShown{}}
+	for _, t := range log.Topics() {
+		of := topicShown{Name: t.Name, Partitions: t.Partitions, Cleanup: t.CleanupPolicy, kept: "for ever"}
+		if t.Retention >= 0 {
+			seconds := t.Retention.Seconds()
+			of.Kept, of.kept = &seconds, t.Retention.String()
+		}
+		shown.Topics = append(shown.Topics, of)
+	}
+	for _, d := range log.Deletes() {
+		shown.Warnings = append(shown.Warnings, d+"; an index node cannot be rebuilt from the log alone")
+	}
+	if log.Progress.Partitions == 0 {
+		return shown, nil
+	}
+	return shown, l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
+		for _, p := range progress.Groups() {
+			g := groupShown{Group: p.Group, Instance: p.Instance, At: p.At().UTC(), Silent: silence(p, time.Now()), Carries: p.Kinds, OtherLog: p.OtherLog, Stuck: []stuckShown{}, of: p}
+			if p.ThroughMillis != 0 {
+				through := p.Through().UTC()
+				g.Through = &through
+			}
+			if g.Carries == nil {
+				g.Carries = map[string]kafka.TopicKind{}
+			}
+			for _, s := range p.Stuck {
+				g.Stuck = append(g.Stuck, stuckShown{s, s.String()})
+			}
+			shown.Groups = append(shown.Groups, g)
+		}
+		return nil
+	})
+}
+
+func (s *topicsShown) write(w io.Writer) error {
+	fmt.Fprintf(w, "Kafka cluster %s\n", s.Kafka)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "TOPIC\tPARTITIONS\tCLEANUP\tKEPT")
-	for _, t := range log.Topics() {
-		kept := "for ever"
-		if t.Retention >= 0 {
-			kept = t.Retention.String()
-		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", t.Name, t.Partitions, t.CleanupPolicy, kept)
+	for _, t := range s.Topics {
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", t.Name, t.Partitions, t.Cleanup, t.kept)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	for _, d := range log.Deletes() {
-		fmt.Fprintf(w, "WARNING: %s; an index node cannot be rebuilt from the log alone\n", d)
+	for _, warning := range s.Warnings {
+		fmt.Fprintf(w, "WARNING: %s\n", warning)
 	}
-	if log.Progress.Partitions == 0 {
-		return nil
-	}
-	return l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
-		for _, p := range progress.Groups() {
-			now := time.Now()
-			fmt.Fprintf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", p.Group, p.Instance,
-				now.Sub(p.At()).Round(time.Millisecond), now.Sub(p.Through()).Round(time.Millisecond))
-			if silent := silence(p, now); silent != "" {
-				fmt.Fprintf(w, "  %s\n", silent)
-			}
-			for _, topic := range slices.Sorted(maps.Keys(p.Kinds)) {
-				fmt.Fprintf(w, "  %s carries %s\n", topic, p.Kinds[topic])
-			}
-			if p.OtherLog != "" {
-				fmt.Fprintf(w, "  %s\n", p.OtherLog)
-			}
-			for _, s := range p.Stuck {
-				fmt.Fprintf(w, "  %s\n", s)
-			}
+	for _, g := range s.Groups {
+		now := time.Now()
+		fmt.Fprintf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", g.Group, g.Instance,
+			now.Sub(g.At).Round(time.Millisecond), now.Sub(g.of.Through()).Round(time.Millisecond))
+		if g.Silent != "" {
+			fmt.Fprintf(w, "  %s\n", g.Silent)
 		}
-		return nil
-	})
+		for _, topic := range slices.Sorted(maps.Keys(g.Carries)) {
+			fmt.Fprintf(w, "  %s carries %s\n", topic, g.Carries[topic])
+		}
+		if g.OtherLog != "" {
+			fmt.Fprintf(w, "  %s\n", g.OtherLog)
+		}
+		for _, at := range g.Stuck {
+			fmt.Fprintf(w, "  %s\n", at.Says)
+		}
+	}
+	return nil
 }
 
 // withProgress reads the topic progress to its end for use.
@@ -97,7 +159,7 @@ func (l *logFlags) withProgress(ctx context.Context, use func(*kafka.ProgressLog
 }
 
 func topicsHistory(l *logFlags) *cobra.Command {
-	var output string
+	var output form
 	c := &cobra.Command{
 		Use:   "history",
 		Short: "Who had partitioners skip, adopt or be forgotten, and when",
@@ -107,7 +169,7 @@ func topicsHistory(l *logFlags) *cobra.Command {
 			defer cancel()
 			return l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
 				all := progress.History()
-				return printAs(c.OutOrStdout(), output, all, func(w io.Writer) error { return writeActs(w, all) })
+				return output.write(c.OutOrStdout(), list(all), func(w io.Writer) error { return writeActs(w, all) })
 			})
 		},
 	}

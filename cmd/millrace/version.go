@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -22,13 +23,20 @@ func version() string {
 }
 
 func versionCommand() *cobra.Command {
-	return &cobra.Command{
+	return looking(&cobra.Command{
 		Use:   "version",
 		Short: "Say which version this is, and what it was built with and for",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "millrace %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	}, func(c *cobra.Command, output *form, _ []string) error {
+		shown := struct {
+			Version string `json:"version"`
+			Go      string `json:"go"`
+			OS      string `json:"os"`
+			Arch    string `json:"arch"`
+		}{version(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
+		return output.write(c.OutOrStdout(), shown, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "millrace %s (%s, %s/%s)\n", shown.Version, shown.Go, shown.OS, shown.Arch)
 			return err
-		},
-	}
+		})
+	})
 }

@@ -13,7 +13,7 @@ import (
 func whyCommand() *cobra.Command {
 	var flags requestFlags
 	var req feedv1.WhyRequest
-	var asJSON bool
+	var output form
 	c := &cobra.Command{
 		Use:   "why --record ID --viewer ID (--entities A,B,... | --entities-file FILE)",
 		Short: "Tell why a record is not in a feed",
@@ -38,18 +38,14 @@ entity has, and the viewer. Ask with the flags of millrace feed.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return printJSON(c.OutOrStdout(), resp)
-			}
-			printWhy(c.OutOrStdout(), req.Record, resp)
-			return nil
+			return output.write(c.OutOrStdout(), message{resp}, func(w io.Writer) error { return printWhy(w, req.Record, resp) })
 		},
 	}
 	flags.add(c.Flags())
 	f := c.Flags()
 	f.StringVar(&req.Record, "record", "", "the record's id")
 	f.StringVar(&req.Entity, "entity", "", "whose timelines to look in (default: all that the request asks for)")
-	f.BoolVar(&asJSON, "json", false, "print the whole answer as JSON")
+	outputFlag(c, &output)
 	if err := c.MarkFlagRequired("record"); err != nil {
 		panic(err) // the flag above exists
 	}
@@ -57,7 +53,7 @@ entity has, and the viewer. Ask with the flags of millrace feed.`,
 }
 
 // printWhy prints a line for each timeline that has the record, or had it.
-func printWhy(w io.Writer, record string, resp *feedv1.WhyResponse) {
+func printWhy(w io.Writer, record string, resp *feedv1.WhyResponse) error {
 	if len(resp.Findings) == 0 {
 		fmt.Fprintf(w, "%s: %s: %s\n", record, resp.Stage, resp.Detail)
 		fmt.Fprintf(w, "Whether it was refused: millrace deadletters list --containing %s\n", record)
@@ -71,4 +67,5 @@ func printWhy(w io.Writer, record string, resp *feedv1.WhyResponse) {
 	if missing := resp.Coverage.GetMissing(); len(missing) > 0 {
 		fmt.Fprintf(w, "%d of %d partitions did not answer\n", len(missing), resp.Coverage.GetPartitionsAsked())
 	}
+	return nil
 }

@@ -8,9 +8,9 @@ import (
 // Damage is something in a bucket that a restore refuses. It is never tried
 // again.
 type Damage struct {
-	Object string // its name in the bucket
-	Kind   DamageKind
-	Detail string
+	Object string     `json:"object"` // its name in the bucket
+	Kind   DamageKind `json:"kind"`
+	Detail string     `json:"detail"`
 }
 
 // DamageKind is what is wrong with an object.

@@ -28,10 +28,10 @@ func (d Depth) String() string { return [...]string{"files", "meta", "open"}[d] 
 // Restorable is what of a bucket can be restored, as far as the depth tells.
 type Restorable struct {
 	// Backups are the ids of good backups of each partition, the newest first.
-	Backups map[millrace.Partition][]string
+	Backups map[millrace.Partition][]string `json:"backups"`
 	// Cuts are the names of cuts of which all parts are good. It is empty at
 	// DepthFiles.
-	Cuts []string
+	Cuts []string `json:"cuts"`
 }
 
 // Verify tells all damage that a depth finds, and not the first alone, and what

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -218,4 +219,39 @@ func (d *decoder) scalar(n *Node, v reflect.Value, path string) {
 func octal(text string) bool {
 	text = strings.TrimLeft(text, "+-")
 	return len(text) > 1 && text[0] == '0' && (text[1] >= '0' && text[1] <= '9' || text[1] == '_')
+}
+
+// Value is a value as encoding/json takes it: nil, a bool, a number, a string, a
+// []any or a map[string]any. What JSON has no number for, such as .inf, is a text.
+func (n *Node) Value() any {
+	if n == nil {
+		return nil
+	}
+	switch n.Kind {
+	case Null:
+		return nil
+	case Bool:
+		return strings.EqualFold(n.Text, "true")
+	case Int:
+		if i, err := strconv.ParseInt(n.Text, 0, 64); err == nil {
+			return i
+		}
+	case Float:
+		if x, err := strconv.ParseFloat(n.Text, 64); err == nil && !math.IsInf(x, 0) && !math.IsNaN(x) {
+			return x
+		}
+	case List:
+		all := make([]any, len(n.Items))
+		for i, item := range n.Items {
+			all[i] = item.Value()
+		}
+		return all
+	case Mapping:
+		all := make(map[string]any, len(n.Entries))
+		for _, e := range n.Entries {
+			all[e.Key] = e.Value.Value()
+		}
+		return all
+	}
+	return n.Text
 }

@@ -116,22 +116,33 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	shown := pauseShown{Node: n.ID, Partitions: int(resp.Partitions), Alone: numbers(o.alone(n.ID)), Was: until(resp.WasUntilMs), Until: until(resp.UntilMs)}
+	shown := pauseShown{Node: n.ID, Partitions: int(resp.Partitions), Alone: numbers(aloneIn(o.m, n.ID)), Was: until(resp.WasUntilMs), Until: until(resp.UntilMs)}
 	if !asJSON {
 		fmt.Fprintf(c.OutOrStdout(), "%s would apply nothing until %s; it answers for %d partitions\n", n.ID, shown.Until, shown.Partitions)
 		if shown.Was != "" {
 			fmt.Fprintf(c.OutOrStdout(), "it is paused until %s\n", shown.Was)
 		}
 	}
-	if len(shown.Alone) > 0 && !over {
+	still := func(m *cluster.Map) error {
+		alone := numbers(aloneIn(m, n.ID))
+		if len(alone) == 0 || over {
+			return nil
+		}
 		return &millrace.Error{
-			Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("no other node has %d of its partitions ready, such as %d, and answers of them would grow old", len(shown.Alone), shown.Alone[0]),
+			Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("no other node has %d of its partitions ready, such as %d, and answers of them would grow old", len(alone), alone[0]),
 			WayOut: "wait until another has them (millrace cluster show), or say --override with the cluster's name",
 		}
 	}
+	if err := still(o.m); err != nil {
+		return err
+	}
 	return p.finish(c, shown, asJSON, func() error {
 		req.Apply = true
-		resp, err := ask(c.Context(), node.PauseIngest, req)
+		var resp *nodev1.PauseIngestResponse
+		err := p.cm.alone(c.Context(), "pause the ingest of "+string(n.ID), still, func() (err error) {
+			resp, err = ask(c.Context(), node.PauseIngest, req)
+			return err
+		}, func(m *cluster.Map) bool { return m.Paused(n.ID) })
 		shown.Until = until(resp.GetUntilMs())
 		if err == nil && !asJSON {
 			fmt.Fprintf(c.OutOrStdout(), "%s applies nothing until %s\n", n.ID, shown.Until)
@@ -181,13 +192,13 @@ func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do fun
 	return err
 }
 
-// alone returns what a node hosts and no other has ready and goes on with.
-func (o *operating) alone(id millrace.NodeID) (all cluster.Set) {
-	hosted := o.m.Hosted(id)
+// aloneIn returns what a node hosts and no other has ready and goes on with.
+func aloneIn(m *cluster.Map, id millrace.NodeID) (all cluster.Set) {
+	hosted := m.Hosted(id)
 	for p := range hosted.All() {
 		others := 0
-		for _, other := range o.m.Replicas(p) {
-			if ready := o.m.Ready(other); other != id && o.m.Alive(other) && ready.Has(p) && !o.m.Paused(other) {
+		for _, other := range m.Replicas(p) {
+			if ready := m.Ready(other); other != id && m.Alive(other) && ready.Has(p) && !m.Paused(other) {
 				others++
 			}
 		}

@@ -301,6 +301,15 @@ const stopsWithin = 10 * time.Second
 // stop meanwhile lets the command end, or the node would stay down: one reports
 // whether the node was restarted, and nobody waited until it was whole.
 func (r *restarting) one(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
+	err = cl.Alone(told, "restart "+string(id), func(told context.Context) (err error) {
+		restarted, err = r.alone(told, w, cl, id)
+		return err
+	})
+	return restarted, err
+}
+
+// alone is one while nobody else takes replicas out.
+func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
 	ctx, cancel := context.WithTimeout(told, r.timeout)
 	defer cancel()
 	watch, err := cl.Watch(ctx)

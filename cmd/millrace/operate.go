@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -65,6 +67,41 @@ func (o *operating) replica(p millrace.Partition, named string) (cluster.Node, e
 func ask[Req, Resp any](ctx context.Context, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
 	resp, err := call(ctx, req)
 	return resp, rpcerr.FromStatus(err)
+}
+
+// toldWithin is how long a node may take to say what it was told to do. Whoever acts
+// next looks at the cluster then.
+const toldWithin = 10 * time.Second
+
+// alone does what takes replicas out while nobody else does, if still finds that it
+// may be done to the cluster as it is then, and returns once the cluster shows it.
+func (cm *Common) alone(ctx context.Context, act string, still func(*cluster.Map) error, do func() error, shows func(*cluster.Map) bool) error {
+	cl, err := cm.reachCluster(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	return cl.Alone(ctx, act, func(ctx context.Context) error {
+		watch, err := cl.Watch(ctx)
+		if err == nil {
+			err = still(watch.Current())
+		}
+		if err == nil {
+			err = do()
+		}
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, toldWithin)
+		defer cancel()
+		_ = await(ctx, watch, func(m *cluster.Map) error {
+			if !shows(m) {
+				return errors.New("it does not show")
+			}
+			return nil
+		})
+		return nil
+	})
 }
 
 // receive hands over what a node streams.

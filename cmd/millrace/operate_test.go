@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -443,4 +446,40 @@ func TestPartitionQuarantine(t *testing.T) {
 	if all := o.audited(); len(all) != 4 || all[0].Act != "quarantine" || all[3].Act != "release" || all[0].On != "partition 644 of node-1" {
 		t.Errorf("the audit logs have %+v", all)
 	}
+	for p := range 3 {
+		o.oneOf(fmt.Sprintf("partition quarantine %d --why doubt --apply --yes --node", 700+p))
+	}
+}
+
+// Of two operators who take out the two replicas of something in the same moment, one
+// is refused, who has the word to override.
+func TestTwoOperatorsPause(t *testing.T) {
+	o := startOperated(t)
+	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`)
+	for range 3 {
+		node := o.oneOf("ingest pause --for 1h --apply --yes")
+		o.shows("ingest resume --apply --yes "+node, "goes on")
+		waitFor(o.ctx, t, "both nodes to go on", func() bool {
+			out, err := o.run("cluster show")
+			return err == nil && !strings.Contains(out, "paused")
+		})
+	}
+}
+
+// oneOf runs a command for both nodes at once, and returns the node of which it
+// was done.
+func (o *operated) oneOf(line string) string {
+	o.t.Helper()
+	var errs [2]error
+	var both sync.WaitGroup
+	for i := range errs {
+		both.Go(func() { _, errs[i] = o.run(fmt.Sprintf("%s node-%d", line, i+1)) })
+	}
+	both.Wait()
+	done := slices.Index(errs[:], nil)
+	var refused *millrace.Error
+	if done < 0 || !errors.As(errs[1-done], &refused) || refused.Field != "override" {
+		o.t.Fatalf("%s: of node-1 %v, of node-2 %v", line, errs[0], errs[1])
+	}
+	return fmt.Sprintf("node-%d", done+1)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
 )
 
 // quarantining takes a replica out, or has it made anew.
@@ -101,15 +102,24 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 		fmt.Fprintf(w, "the replica of partition %d on %s is %s %s\n", p, n.ID, shown.Was, shown.Detail)
 		fmt.Fprintln(w, q.does())
 	}
-	if alone := o.alone(n.ID); q.why != "" && alone.Has(p) && !over {
+	still := func(m *cluster.Map) error {
+		if alone := aloneIn(m, n.ID); q.why == "" || !alone.Has(p) || over {
+			return nil
+		}
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("no other node has partition %d ready: nobody would answer for it", p),
 			WayOut: "wait until another has it (millrace cluster show), or say --override with the cluster's name",
 		}
 	}
+	if err := still(o.m); err != nil {
+		return err
+	}
 	ok, err := q.meant(c)
 	if ok {
-		_, err = do(c, node, p, true)
+		err = q.cm.alone(c.Context(), fmt.Sprintf("%s %d on %s", c.CommandPath(), p, n.ID), still, func() error {
+			_, err := do(c, node, p, true)
+			return err
+		}, func(m *cluster.Map) bool { ready := m.Ready(n.ID); return !ready.Has(p) })
 	}
 	if err != nil {
 		return err

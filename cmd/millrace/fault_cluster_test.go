@@ -79,7 +79,11 @@ type frontEnd struct {
 
 func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	t.Helper()
-	limited, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	limit := 10 * time.Minute
+	if os.Getenv("MILLRACE_FAULTS") != "" {
+		limit = 3 * time.Hour
+	}
+	limited, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	ctx, failed := context.WithCancelCause(limited)
 	c := &faultCluster{t: t, ctx: ctx, failed: failed, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), etcdDir: t.TempDir(), truth: oracle.New()}

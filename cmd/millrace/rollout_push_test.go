@@ -121,16 +121,14 @@ func TestRolloutOfALargePack(t *testing.T) {
 
 // TestRolloutOfManyVersions asks for pages and the ones after them while versions
 // of a model are pushed and rolled back, by the commands. No answer has two
-// versions, and later pages have that of the first. MILLRACE_VERSIONS says how
-// many answers; else it is a few, and fewer changes.
+// versions, and later pages have that of the first. With MILLRACE_FAULTS
+// there are twenty of each change, and as many answers as MILLRACE_VERSIONS says.
 func TestRolloutOfManyVersions(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
+	_, measured := faultTime(t, time.Second)
 	enough, changes := 3000, 4
-	if text := os.Getenv("MILLRACE_VERSIONS"); text != "" {
+	if measured {
 		var err error
-		if enough, err = strconv.Atoi(text); err != nil {
+		if enough, err = strconv.Atoi(os.Getenv("MILLRACE_VERSIONS")); err != nil {
 			t.Fatal(err)
 		}
 		changes = 20
@@ -184,7 +182,7 @@ func TestRolloutOfManyVersions(t *testing.T) {
 	if len(asked.versions) != changes+1 || asked.kept == 0 {
 		t.Errorf("%d versions of %d answered, %d later pages after a change: the test tries too little", len(asked.versions), changes+1, asked.kept)
 	}
-	if os.Getenv("MILLRACE_VERSIONS") != "" {
+	if measured {
 		figure.Tell("versions_answers", float64(asked.answers.Load()), "answers")
 		figure.Print("versions_two_in_an_answer", float64(asked.mixed), "answers", 0)
 		figure.Print("versions_page_of_another", float64(asked.strayed), "answers", 0)

@@ -11,10 +11,9 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
@@ -40,11 +39,11 @@ const brokenFile = "MILLRACE_TEST_BROKEN"
 
 // threadTime is what this thread has used of a processor.
 func threadTime() time.Duration {
-	var at unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &at); err != nil {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &used); err != nil {
 		panic(err)
 	}
-	return time.Duration(at.Nano())
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 func init() {

@@ -89,6 +89,10 @@ outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, an
 	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/millrace | tee .outages
 	@echo; grep '^{"figure"' .outages; ! grep -q '^FAIL' .outages
 
+rollouts: ## models rolled out, shadowed and exposed on a cluster of processes, and its figures; DURATION=60s N=1000000 RUN= (needs root, Java, 2 processors and taskset)
+	@MILLRACE_FAULTS=$(or $(DURATION),60s) MILLRACE_VERSIONS=$(or $(N),1000000) go test -count=1 -timeout 0 -v -run '$(or $(RUN),TestRolloutOf|TestRolloutShadows|TestRolloutExposures)' ./cmd/millrace | tee .rollouts
+	@echo; grep '^{"figure"' .rollouts; ! grep -q '^FAIL' .rollouts
+
 exact: ## random questions, random clusters, nodes down and slow, against the oracle; N=10000
 	MILLRACE_EXACT=$(or $(N),10000) go test -count=1 -timeout 0 -v -run 'TestRandomClustersEqualTheOracle' ./internal/minicluster
 	GOGC=400 go test -count=1 -timeout 0 -v -run 'TestAnswersEqualOneMachine' ./broker -rounds $$(( $(or $(N),10000) / 4 ))
@@ -153,4 +157,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes metamorphic faults outages rollouts exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/query"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/kafka"
@@ -157,12 +158,10 @@ scorer: linear
 parameters: {bias: 0, weights: {likes: %g, comments: 0.5, talk: 0.25, liked: -0.001, english: 2, busy: 0.125}}
 `
 
-// BenchmarkBeside is a node's part of a sampled answer with five shadows beside
-// its feed's own model, against one with one shadow and one without, by turns.
-func BenchmarkBeside(b *testing.B) {
-	n, requests := benchNode(b)
-	var models []*nodev1.Model
-	for i := range 6 {
+// besideModels admits so many models of besideSpec.
+func besideModels(b *testing.B, n *Node, count int) (models []*nodev1.Model) {
+	b.Helper()
+	for i := range count {
 		name, dir := fmt.Sprint("m", i), b.TempDir()
 		for file, text := range map[string]string{
 			relevance.SpecFile: fmt.Sprintf(besideSpec, name, 1+0.1*float64(i)), relevance.CardFile: "# M\n",
@@ -181,6 +180,15 @@ func BenchmarkBeside(b *testing.B) {
 		}
 		models = append(models, &nodev1.Model{Name: name, Version: "1", Sum: name})
 	}
+	return models
+}
+
+// BenchmarkBeside gives the figures beside_five_vs_one and beside_five_vs_none: a
+// node's part of a sampled answer with five shadows beside its feed's own model,
+// against one with one shadow and one without, by turns.
+func BenchmarkBeside(b *testing.B) {
+	n, requests := benchNode(b)
+	models := besideModels(b, n, 6)
 	ask := func(beside []*nodev1.Model) time.Duration {
 		began := cpuTime()
 		for _, req := range requests {
@@ -206,7 +214,50 @@ func BenchmarkBeside(b *testing.B) {
 		one += ask(models[1:2])
 		five += ask(models[1:])
 	}
-	b.ReportMetric(float64(five)/float64(one), "beside_five_vs_one")
-	b.ReportMetric(float64(five)/float64(alone), "beside_five_vs_none")
+	figure.Print("beside_five_vs_one", float64(five)/float64(one), "x", 2)
+	figure.Tell("beside_five_vs_none", float64(five)/float64(alone), "x")
 	b.ReportMetric(float64(alone.Microseconds())/float64(b.N*len(requests)), "us/query")
+}
+
+// BenchmarkJudge gives the figure node_judging_vs_query: what it takes to judge a
+// version by a question that it ranked well, against the question. What the scan
+// looks at for it is query_judged_finite_vs_not of package query.
+func BenchmarkJudge(b *testing.B) {
+	n, requests := benchNode(b)
+	model := besideModels(b, n, 1)[0]
+	id := relevance.ID{Name: model.Name, Version: model.Version, Sum: model.Sum}
+	m, err := n.models.Find(id)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ask := func() time.Duration {
+		began := cpuTime()
+		for _, req := range requests {
+			req.Model, req.ModelVersion, req.ModelSum = model.Name, model.Version, model.Sum
+			if _, err := n.query(b.Context(), req); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return cpuTime() - began
+	}
+	const times = 1000 // so that the clock tells
+	judge := func() time.Duration {
+		began := cpuTime()
+		for range times {
+			for _, req := range requests {
+				by := query.Measured{Took: time.Millisecond, Rows: 20_000, Scored: 20_000, Finite: true}
+				n.condemned.judgeCost(id, m, by)
+				n.condemned.judgeScores(b.Context(), req, id, m, by)
+			}
+		}
+		return cpuTime() - began
+	}
+	ask()
+	var asked, judged time.Duration
+	for b.Loop() {
+		asked += ask()
+		judged += judge()
+	}
+	b.ReportMetric(float64(judged.Nanoseconds())/float64(b.N*times*len(requests)), "ns/judgement")
+	figure.Print("node_judging_vs_query", 100*float64(judged)/times/float64(asked), "%", 1)
 }

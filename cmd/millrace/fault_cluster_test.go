@@ -63,20 +63,30 @@ type faultCluster struct {
 	truth   *oracle.Feed // what was loaded
 
 	nodes  []*process
-	broker *process
 	admin  []string // of each node
 	data   []string // directory of each node
 	client *client.Client
+	failed context.CancelCauseFunc // when a process ends by itself
 
-	grpc, front, frontData string // the broker's: gRPC, admin port, directory
+	*frontEnd // the first broker
+}
+
+// frontEnd is a broker.
+type frontEnd struct {
+	broker                 *process
+	grpc, front, frontData string // gRPC, admin port, directory
 }
 
 func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	t.Helper()
-	limited, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	limit := 10 * time.Minute
+	if os.Getenv("MILLRACE_FAULTS") != "" {
+		limit = 3 * time.Hour
+	}
+	limited, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	ctx, failed := context.WithCancelCause(limited)
-	c := &faultCluster{t: t, ctx: ctx, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), etcdDir: t.TempDir(), truth: oracle.New()}
+	c := &faultCluster{t: t, ctx: ctx, failed: failed, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), etcdDir: t.TempDir(), truth: oracle.New()}
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -110,9 +120,7 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	}
 	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
 		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %sone\n", c.kafka, c.prefix, c.prefix, c.prefix, c.prefix))
-	c.grpc, c.front, c.frontData = freeAddr(t), freeAddr(t), t.TempDir()
-	c.broker = start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker",
-		"etcd: [%q]\ngrpc: %q\nadmin: %q\ndata: %s\n", etcd, c.grpc, c.front, c.frontData))
+	c.frontEnd = c.startBroker("broker", "")
 
 	if c.client, err = client.Dial(c.grpc); err != nil {
 		t.Fatal(err)
@@ -120,6 +128,15 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	t.Cleanup(func() { c.client.Close() })
 	c.load(lines)
 	return c
+}
+
+// startBroker starts a broker, with more in its configuration.
+func (c *faultCluster) startBroker(name, more string) *frontEnd {
+	c.t.Helper()
+	f := &frontEnd{grpc: freeAddr(c.t), front: freeAddr(c.t), frontData: c.t.TempDir()}
+	f.broker = start(c.t, c.failed, name, "broker", "--config", writeConfig(c.t, name,
+		"etcd: [%q]\ngrpc: %q\nadmin: %q\ndata: %s\n%s", c.etcd.Addr(), f.grpc, f.front, f.frontData, more))
+	return f
 }
 
 func (c *faultCluster) startEtcd(listen string) {

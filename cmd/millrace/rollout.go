@@ -198,7 +198,11 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 	if err != nil {
 		return err
 	}
-	if err := r.await(ctx, v, p.timeout); err != nil {
+	held := make(chan string, 1)
+	go func() { held <- r.hold(ctx, m, before, v) }() // while the nodes look at the pack
+	err = r.await(ctx, v, p.timeout)
+	hold := <-held
+	if err != nil {
 		if before.Version != "" && before != v {
 			err = fmt.Errorf("%w; %s serves on", err, before)
 		}
@@ -210,7 +214,6 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 	if err := r.absolve(ctx, v); err != nil {
 		return err
 	}
-	hold := r.hold(ctx, m, before, v)
 	switch {
 	case p.only:
 		fmt.Fprintf(r.out, "%s is published and does not serve\n", v)

@@ -56,6 +56,7 @@ func faultTime(t *testing.T, short time.Duration) (each time.Duration, measured 
 type faultCluster struct {
 	t       *testing.T
 	ctx     context.Context
+	failed  context.CancelCauseFunc // a process ended by itself
 	kafka   string
 	prefix  string
 	etcd    *minicluster.Etcd
@@ -76,7 +77,7 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	limited, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	ctx, failed := context.WithCancelCause(limited)
-	c := &faultCluster{t: t, ctx: ctx, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), etcdDir: t.TempDir(), truth: oracle.New()}
+	c := &faultCluster{t: t, ctx: ctx, failed: failed, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), etcdDir: t.TempDir(), truth: oracle.New()}
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

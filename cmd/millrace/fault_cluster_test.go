@@ -67,6 +67,7 @@ type faultCluster struct {
 	broker *process
 	admin  []string // of each node
 	data   []string // directory of each node
+	sorter string   // admin port of the partitioner
 	client *client.Client
 
 	grpc, front, frontData string // the broker's: gRPC, admin port, directory
@@ -74,16 +75,21 @@ type faultCluster struct {
 
 func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	t.Helper()
-	limited, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	t.Cleanup(cancel)
-	ctx, failed := context.WithCancelCause(limited)
-	c := &faultCluster{t: t, ctx: ctx, failed: failed, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), etcdDir: t.TempDir(), truth: oracle.New()}
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(k.Close)
-	c.kafka = k.Addr()
+	return startFaultClusterOn(t, k.Addr(), nodes, lines)
+}
+
+// startFaultClusterOn starts the cluster on a Kafka.
+func startFaultClusterOn(t *testing.T, at string, nodes int, lines [][]byte) *faultCluster {
+	t.Helper()
+	limited, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	t.Cleanup(cancel)
+	ctx, failed := context.WithCancelCause(limited)
+	c := &faultCluster{t: t, ctx: ctx, failed: failed, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), kafka: at, etcdDir: t.TempDir(), truth: oracle.New()}
 	c.startEtcd("127.0.0.1:0")
 	t.Cleanup(func() {
 		if c.etcd != nil {
@@ -109,12 +115,14 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 		c.nodes = append(c.nodes, start(t, failed, id, "indexnode", "--config", writeConfig(t, id,
 			"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\nadmin: %q\n", id, data, c.kafka, c.prefix, etcd, freeAddr(t), admin)))
 	}
+	c.sorter = freeAddr(t)
 	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
-		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %sone\n", c.kafka, c.prefix, c.prefix, c.prefix, c.prefix))
+		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %sone\nadmin: %q\n", c.kafka, c.prefix, c.prefix, c.prefix, c.prefix, c.sorter))
 	c.grpc, c.front, c.frontData = freeAddr(t), freeAddr(t), t.TempDir()
 	c.broker = start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker",
 		"etcd: [%q]\ngrpc: %q\nadmin: %q\ndata: %s\n", etcd, c.grpc, c.front, c.frontData))
 
+	var err error
 	if c.client, err = client.Dial(c.grpc); err != nil {
 		t.Fatal(err)
 	}

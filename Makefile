@@ -54,6 +54,13 @@ bench-shapes: build ## whole clusters end to end, and their figures; DURATION=5s
 	bin/millrace bench --shape fishdb --duration $(or $(DURATION),5s)
 	bin/millrace bench --shape followfeed --duration $(or $(DURATION),5s)
 
+regress: ## this tree, or HEAD=, against the commit BASE, by turns under the same load; fails on a loss. FLAGS="--rounds 20 --slack 0.03"
+	scripts/regress "$(BASE)" "$(HEAD)" $(FLAGS)
+
+# Wide, so that a busy machine does not fail it: it finds what is gross.
+regress-short: ## this tree against the good commit that .ci/good names, in a minute or two
+	scripts/regress "$$(cat .ci/good)" "" --rounds 6 --duration 1s --entities 3000 --slack 0.4 --slack-p99 4
+
 # The address of the Kafka that `make kafka` starts.
 MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
 
@@ -157,4 +164,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes metamorphic faults outages rollouts exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes regress regress-short metamorphic faults outages rollouts exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	grpchealth "google.golang.org/grpc/health"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -163,6 +165,9 @@ type Broker struct {
 	sizes                        *sizes
 	arriveWithin, takenWithin    time.Duration
 
+	checks  *grpchealth.Server // what gRPC's health service says
+	leaving atomic.Bool        // see Leave
+
 	open  context.Context // until Close
 	end   context.CancelFunc
 	pings sync.WaitGroup
@@ -194,6 +199,7 @@ func New(cfg Config) (*Broker, error) {
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
 		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(),
+		checks: grpchealth.NewServer(),
 		forbid: cfg.Forbid, arriveWithin: intake.ArriveWithin, takenWithin: intake.TakenWithin, sizes: newSizes(),
 		arriving:  memory.New(bytes/4, "requests that are arriving"),
 		parsing:   memory.New(bytes/4, "requests that are being read"),

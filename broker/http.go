@@ -33,6 +33,9 @@ func (b *Broker) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what nobody reads
 		w = &timely{ResponseWriter: w, within: b.takenWithin}
+		if b.leaving.Load() {
+			w.Header().Set("Connection", "close")
+		}
 		to, ok := all[r.URL.Path]
 		switch {
 		case !ok:

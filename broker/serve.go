@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -111,10 +110,17 @@ var errOverloaded = rpcerr.Status(overloaded)
 // RegisterGRPC puts the feed service, health and reflection on s.
 func (b *Broker) RegisterGRPC(s *grpc.Server) {
 	s.RegisterService(b.feedService(), b)
-	h := grpchealth.NewServer()
-	h.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
-	healthv1.RegisterHealthServer(s, h)
+	b.checks.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	healthv1.RegisterHealthServer(s, b.checks)
 	reflection.Register(s)
+}
+
+// Leave has the broker tell that it is to be asked no more, and go on answering:
+// gRPC's health service says that it does not serve, and each answer by HTTP ends
+// its connection.
+func (b *Broker) Leave() {
+	b.leaving.Store(true)
+	b.checks.Shutdown()
 }
 
 // feedService is the service of feed.proto, whose requests are let in before

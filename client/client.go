@@ -1,6 +1,6 @@
-// Package client calls a Millrace broker from Go.
+// Package client calls Millrace brokers from Go.
 //
-//	c, err := client.Dial("127.0.0.1:9090")
+//	c, err := client.Dial("broker-1:9090,broker-2:9090")
 //	...
 //	page, err := c.GetFeed(ctx, &feedv1.GetFeedRequest{
 //		Feed:     "recent",
@@ -16,12 +16,15 @@ import (
 	"context"
 	"iter"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -40,11 +43,14 @@ const (
 	retryBurst = 10
 )
 
+// lostPause is the pause after which a call is tried again whose connection was
+// lost, or that no broker could be reached for.
+const lostPause = 50 * time.Millisecond
+
 // maxResponseBytes bounds a page: 1,000 large records.
 const maxResponseBytes = 64 << 20
 
-// Client calls one broker, or several behind one name. It may be used by many
-// goroutines at once.
+// Client calls brokers. It may be used by many goroutines at once.
 type Client struct {
 	conn *grpc.ClientConn
 	feed feedv1.FeedServiceClient
@@ -55,8 +61,11 @@ type Client struct {
 	}
 }
 
-// Dial returns a client of the broker at addr, host:port of its gRPC. It
-// connects when first used. Without options the connection is not encrypted.
+// Dial returns a client of the broker at addr, host:port of its gRPC, or of
+// several: separated by commas, or of all that a name stands for. They are asked
+// in turn, and one that stops or cannot be reached is left out until it is back.
+// The client connects when first used. Without options connections are not
+// encrypted.
 func Dial(addr string, opts ...grpc.DialOption) (*Client, error) {
 	if len(opts) == 0 {
 		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
@@ -64,8 +73,9 @@ func Dial(addr string, opts ...grpc.DialOption) (*Client, error) {
 	own := []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes)),
 	}
-	opts = append(append(grpctune.Client(), own...), opts...)
-	conn, err := grpc.NewClient(addr, opts...)
+	to, how := target(addr)
+	opts = slices.Concat(grpctune.Client(), own, how, opts)
+	conn, err := grpc.NewClient(to, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -78,13 +88,15 @@ func newClient(conn *grpc.ClientConn, feed feedv1.FeedServiceClient) *Client {
 	return c
 }
 
-// Close ends the connection.
+// Close ends the connections.
 func (c *Client) Close() error { return c.conn.Close() }
 
 // GetFeed returns one page of a feed. Look at its Coverage: an answer that
 // could not reach everything says so there, unless the request's MinCoverage
 // refuses it. Where the broker says that a refusal will pass, GetFeed tries
-// again after the pause that it names, as far as the deadline allows.
+// again after the pause that it names, as far as the deadline allows; and where
+// the connection is lost, at another broker if there is one. It changes nothing
+// in the cluster, so a request that a broker had begun may be made again.
 func (c *Client) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	return call(ctx, c, req, c.feed.GetFeed)
 }
@@ -107,11 +119,23 @@ func call[Req, Resp any](ctx context.Context, c *Client, req Req, method func(co
 		if err == nil {
 			return resp, nil
 		}
-		pause, again := rpcerr.RetryAfter(err)
+		pause, again := pauseAfter(err)
 		if !again || try == maxTries || !c.spend() || !sleep(ctx, pause) {
 			return nil, rpcerr.FromStatus(err)
 		}
 	}
+}
+
+// pauseAfter returns the pause after which a call that failed may be tried
+// again; false if it may not. Unavailable without details is not a broker's word
+// but gRPC's, on a connection that was lost or could not be made: a broker says
+// when to come back.
+func pauseAfter(err error) (time.Duration, bool) {
+	if pause, ok := rpcerr.RetryAfter(err); ok {
+		return pause, true
+	}
+	s, _ := status.FromError(err)
+	return lostPause, s.Code() == codes.Unavailable && len(s.Details()) == 0
 }
 
 // Pages yields the pages of a feed, one after the other, until there is none

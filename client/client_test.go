@@ -48,6 +48,9 @@ func (b *broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest, _ ...g
 
 func refused(r millrace.Reason) error { return rpcerr.Status(&millrace.Error{Reason: r, Detail: "x"}) }
 
+// lost is what gRPC says of a connection that ends under a call.
+var lost = status.Error(codes.Unavailable, "error reading from server: EOF")
+
 func TestRetries(t *testing.T) {
 	for name, c := range map[string]struct {
 		errs    []error
@@ -60,7 +63,8 @@ func TestRetries(t *testing.T) {
 		"overloaded always":  {[]error{refused(millrace.ReasonOverloaded), refused(millrace.ReasonOverloaded), refused(millrace.ReasonOverloaded)}, time.Minute, 3, millrace.ReasonOverloaded},
 		"no time to wait":    {[]error{refused(millrace.ReasonOverloaded)}, time.Second, 1, millrace.ReasonOverloaded},
 		"the request's flaw": {[]error{refused(millrace.ReasonInvalid)}, time.Minute, 1, millrace.ReasonInvalid},
-		"connection lost":    {[]error{status.Error(codes.Unavailable, "gone")}, time.Minute, 1, millrace.ReasonUnavailable},
+		"connection lost":    {[]error{lost}, time.Minute, 2, ""},
+		"always lost":        {[]error{lost, lost, lost}, time.Minute, 3, millrace.ReasonUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

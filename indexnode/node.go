@@ -293,6 +293,8 @@ func (n *Node) Ready() error {
 		count := r.Partitions.Len()
 		if hosted += count; r.State != replica.Ready.String() {
 			faults = append(faults, fmt.Sprintf("%d partitions are %s (%s: %s)", count, r.State, r.Reason, r.Detail))
+		} else if r.Seconds > 0 { // who would say that they are stale waits for Kafka
+			faults = append(faults, fmt.Sprintf("answers are as the log was %.0f s ago, and Kafka has not said since where it ends", r.Seconds))
 		}
 	}
 	switch {

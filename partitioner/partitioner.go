@@ -166,7 +166,7 @@ type pace struct {
 	poisonRun int           // dead letters in a row that pause consumption
 	pause     time.Duration // for how long
 	backoff   time.Duration // before a new session after a failed one
-	idle      time.Duration // records that wait for longer are told by a process that has no partition to read
+	idle      time.Duration // records that wait for longer are told by a process that brings none of them on
 	open      time.Duration // transactions of producers that are open for longer are told
 	hold      time.Duration // longest wait for a look at the whole log
 	logs      time.Duration // between two looks at whether the topics are what they were
@@ -202,7 +202,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 		poisonRun: 10_000,
 		pause:     30 * time.Second,
 		backoff:   500 * time.Millisecond,
-		idle:      10 * time.Second,
+		idle:      6 * time.Second, // and with the heartbeat that tells of it less than ten
 		open:      time.Minute,
 		hold:      900 * time.Millisecond, // with what the clock and the machine add, a second
 		logs:      2 * time.Second,

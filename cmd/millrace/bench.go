@@ -89,7 +89,49 @@ else it does.`,
 	if err := c.MarkFlagRequired("shape"); err != nil {
 		panic(err) // the flag above exists
 	}
-	c.AddCommand(benchBacking(), benchHandwritten())
+	c.AddCommand(benchCompare(), benchBacking(), benchHandwritten())
+	return c
+}
+
+// benchCompare is the gate against regressions.
+func benchCompare() *cobra.Command {
+	var cfg bench.Compare
+	c := &cobra.Command{
+		Use:   "compare --base BINARY",
+		Short: "Measure two binaries by turns under the same load, and fail if one has lost",
+		Long: `Runs the roles of two binaries beside each other. In each round both start a
+partitioner, an index node and a broker with nothing; then both are asked for feeds
+by turns, in slices of a fraction of a second: base, head, head, base. The load, the
+log and etcd are this binary's, for both.
+
+What is compared is head's CPU time a query, all and the broker's, CPU time a
+record of the partitioner and of the index node, the p99 of questions that arrive
+at a rate, and how many are not answered. Of each round the ratio is taken, and of
+these the interval of Wilcoxon's signed-rank test at 95 %. Head has lost where the
+whole interval is above 1 and the slack.`,
+		Example: `  millrace bench compare --base /tmp/base/millrace
+  millrace bench compare --base /tmp/base/millrace --head /tmp/head/millrace --rounds 12`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			spareCollector()
+			cfg.Nodes, cfg.Out, cfg.Progress = []int{1}, c.OutOrStdout(), os.Stderr
+			return bench.RunCompare(c.Context(), cfg)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.Base, "base", "", "the binary that is held against")
+	f.StringVar(&cfg.Head, "head", "", "the other binary; left out: this one")
+	f.IntVar(&cfg.Rounds, "rounds", 10, "6 at least")
+	f.Float64Var(&cfg.Slack, "slack", 0.05, "by which share CPU time may be more")
+	f.Float64Var(&cfg.SlackP99, "slack-p99", 0.25, "by which share the p99 may be more")
+	f.StringVar(&cfg.Shape, "shape", "fishdb", "of the load: fishdb or followfeed")
+	f.DurationVar(&cfg.Duration, "duration", 3*time.Second, "of a step of both sides; a round takes three of them, and what it takes to start")
+	f.IntVar(&cfg.Entities, "entities", 10_000, "in the world")
+	f.IntVar(&cfg.Viewers, "viewers", 50, "who ask, in turn")
+	f.Uint64Var(&cfg.Seed, "seed", 1, "of the world and the arrivals")
+	if err := c.MarkFlagRequired("base"); err != nil {
+		panic(err) // the flag above exists
+	}
 	return c
 }
 

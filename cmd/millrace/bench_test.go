@@ -124,6 +124,22 @@ func figures(t *testing.T, out string) map[string]float64 {
 	return all
 }
 
+// A binary beside itself, by all that make regress does, within a slack that no
+// busy machine exceeds.
+func TestBenchCompare(t *testing.T) {
+	startsProcesses(t)
+	t.Setenv("MILLRACE_MAIN", "1") // of the binaries that are compared
+	out := run(t, "bench", "compare", "--base", os.Args[0], "--entities", "1000", "--viewers", "5", "--duration", "200ms", "--rounds", "6", "--slack", "1e6", "--slack-p99", "1e6")
+	for _, name := range []string{"cpu_per_query", "cpu_per_query_broker", "cpu_per_record_indexed", "cpu_per_record_partitioned", "p99", "not answered"} {
+		if !strings.Contains(out, name) {
+			t.Errorf("nothing is told of %s:\n%s", name, out)
+		}
+	}
+	if _, err := output("bench", "compare", "--base", os.Args[0], "--rounds", "5"); err == nil {
+		t.Error("five rounds, which say nothing, are taken")
+	}
+}
+
 // A benchmark that is interrupted leaves no process and no files.
 func TestBenchEndsItsProcesses(t *testing.T) {
 	startsProcesses(t)

@@ -248,6 +248,7 @@ func TestRolesUseTheDefaults(t *testing.T) {
 	is("broker", "connections", b.grpcPort().conns, want["connections"])
 	is("broker", "connections", b.httpPort().conns, want["connections"])
 	is("broker", "cluster", b.inEtcd("").Name, want["cluster"])
+	is("broker", "drain", b.drain(), want["drain"])
 
 	cfg, want = defaults("coordinator")
 	co, err := cfg.(*coordinatorConfig).coordinator()

@@ -122,7 +122,7 @@ func coordinatorCommand() *cobra.Command {
 			}
 			_, fault := co.Leads()
 			return fault
-		})
+		}, nil)
 		if err != nil {
 			return err
 		}

@@ -113,8 +113,8 @@ func TestPods(t *testing.T) {
 		w.environment()
 		w.volumes()
 		grace, _ := strconv.Atoi(at(w.pod, "terminationGracePeriodSeconds").(string))
-		if n := w.config.node; n != nil && time.Duration(grace)*time.Second < n.drain()+10*time.Second {
-			t.Errorf("%s has %ds to drain for %v", w.role, grace, n.drain())
+		if time.Duration(grace)*time.Second < w.config.drain+finishFor {
+			t.Errorf("%s has %ds to drain for %v", w.role, grace, w.config.drain)
 		}
 	}
 }

@@ -35,7 +35,7 @@ type deployed struct {
 	own    []setting
 	data   string
 	ports  map[string]string // by the key
-	node   *indexnodeConfig  // of an index node
+	drain  time.Duration     // how long the role answers on when it is told to stop
 }
 
 func readDeployed(t *testing.T, file string) deployed {
@@ -53,13 +53,13 @@ func readDeployed(t *testing.T, file string) deployed {
 	}
 	switch c := cfg.(type) {
 	case *partitionerConfig:
-		return deployed{&c.Common, ownOf(c), "", map[string]string{"admin": c.Admin}, nil}
+		return deployed{&c.Common, ownOf(c), "", map[string]string{"admin": c.Admin}, 0}
 	case *indexnodeConfig:
-		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin, "nodes": c.Listen}, c}
+		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin, "nodes": c.Listen}, c.drain()}
 	case *brokerConfig:
-		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin, "http": c.HTTP, "grpc": c.GRPC}, nil}
+		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin, "http": c.HTTP, "grpc": c.GRPC}, c.drain()}
 	case *coordinatorConfig:
-		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin}, nil}
+		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin}, 0}
 	}
 	t.Fatalf("%s is of no role", file)
 	return deployed{}
@@ -264,7 +264,7 @@ func TestComposedServices(t *testing.T) {
 		if c.data != "" && !slices.Contains(wordsIn(at(s, "volumes")), name+":"+c.data) {
 			t.Errorf("%s keeps nothing of %s", name, c.data)
 		}
-		if c.node != nil && env["MILLRACE_ADVERTISE"] != name+portOf(c.ports["nodes"]) {
+		if c.ports["nodes"] != "" && env["MILLRACE_ADVERTISE"] != name+portOf(c.ports["nodes"]) {
 			t.Errorf("%s is reached at %v", name, env["MILLRACE_ADVERTISE"])
 		}
 	}
@@ -343,8 +343,8 @@ func TestUnit(t *testing.T) {
 		if c.common.Audit != "/var/log/millrace/"+role+".ndjson" {
 			t.Errorf("the unit does not let %s be written", c.common.Audit)
 		}
-		if c.node != nil && time.Duration(seconds)*time.Second < c.node.drain()+10*time.Second {
-			t.Errorf("the unit gives %ds to a node that drains for %v", seconds, c.node.drain())
+		if time.Duration(seconds)*time.Second < c.drain+finishFor {
+			t.Errorf("the unit gives %ds to a role that drains for %v", seconds, c.drain)
 		}
 	}
 	known, credentials := variables(own), []string(nil)

@@ -4,8 +4,6 @@ package main
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,19 +37,10 @@ func TestTheSecondSignalEndsADrain(t *testing.T) {
 	admin := freeAddr(t)
 	node := start(t, failed, "node-1", "indexnode", "--config", writeConfig(t, "node-1",
 		"id: node-1\ndata: %s\nbrokers: [%q]\ntopic_prefix: drain-\netcd: [%q]\nlisten: %q\nadmin: %q\ndrain: 1h\n", t.TempDir(), k.Addr(), etcd.Addr(), freeAddr(t), admin))
-	readyz := func() string {
-		resp, err := http.Get("http://" + admin + "/readyz")
-		if err != nil {
-			return err.Error()
-		}
-		defer resp.Body.Close()
-		text, _ := io.ReadAll(resp.Body) // what is missing is asked for again
-		return string(text)
-	}
-	waitFor(ctx, t, "the node to be ready", func() bool { return readyz() == "ok\n" })
+	waitFor(ctx, t, "the node to be ready", func() bool { return saysReady(admin) == "ok\n" })
 	node.killed.Store(true)
 	node.signal(syscall.SIGTERM)
-	waitFor(ctx, t, "the node to say that it is being stopped", func() bool { return strings.Contains(readyz(), "the node is being stopped") })
+	waitFor(ctx, t, "the node to say that it is being stopped", func() bool { return strings.Contains(saysReady(admin), "being stopped") })
 	node.signal(syscall.SIGTERM)
 	select {
 	case <-node.ended:

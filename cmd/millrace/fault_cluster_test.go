@@ -56,6 +56,7 @@ func faultTime(t *testing.T, short time.Duration) (each time.Duration, measured 
 type faultCluster struct {
 	t       *testing.T
 	ctx     context.Context
+	failed  context.CancelCauseFunc // a process ended by itself
 	kafka   string
 	prefix  string
 	etcd    *minicluster.Etcd
@@ -65,8 +66,8 @@ type faultCluster struct {
 	nodes  []*process
 	admin  []string // of each node
 	data   []string // directory of each node
+	sorter string   // admin port of the partitioner
 	client *client.Client
-	failed context.CancelCauseFunc // when a process ends by itself
 
 	*frontEnd // the first broker
 }
@@ -79,6 +80,17 @@ type frontEnd struct {
 
 func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	t.Helper()
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	return startFaultClusterOn(t, k.Addr(), nodes, lines)
+}
+
+// startFaultClusterOn starts the cluster on a Kafka.
+func startFaultClusterOn(t *testing.T, at string, nodes int, lines [][]byte) *faultCluster {
+	t.Helper()
 	limit := 10 * time.Minute
 	if os.Getenv("MILLRACE_FAULTS") != "" {
 		limit = 3 * time.Hour
@@ -86,13 +98,7 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	limited, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	ctx, failed := context.WithCancelCause(limited)
-	c := &faultCluster{t: t, ctx: ctx, failed: failed, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), etcdDir: t.TempDir(), truth: oracle.New()}
-	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(k.Close)
-	c.kafka = k.Addr()
+	c := &faultCluster{t: t, ctx: ctx, failed: failed, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), kafka: at, etcdDir: t.TempDir(), truth: oracle.New()}
 	c.startEtcd("127.0.0.1:0")
 	t.Cleanup(func() {
 		if c.etcd != nil {
@@ -118,10 +124,12 @@ func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 		c.nodes = append(c.nodes, start(t, failed, id, "indexnode", "--config", writeConfig(t, id,
 			"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\nadmin: %q\n", id, data, c.kafka, c.prefix, etcd, freeAddr(t), admin)))
 	}
+	c.sorter = freeAddr(t)
 	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
-		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %sone\n", c.kafka, c.prefix, c.prefix, c.prefix, c.prefix))
+		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %sone\nadmin: %q\n", c.kafka, c.prefix, c.prefix, c.prefix, c.prefix, c.sorter))
 	c.frontEnd = c.startBroker("broker", "")
 
+	var err error
 	if c.client, err = client.Dial(c.grpc); err != nil {
 		t.Fatal(err)
 	}

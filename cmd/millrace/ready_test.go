@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -23,6 +24,17 @@ func printed(t *testing.T, line ...string) (string, error) {
 	c.SetArgs(line)
 	err := runLine(t.Context(), c)
 	return out.String(), err
+}
+
+// saysReady is what /readyz of an admin port says.
+func saysReady(admin string) string {
+	resp, err := http.Get("http://" + admin + "/readyz")
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body) // what is missing is asked for again
+	return string(text)
 }
 
 // A container's engine is told by the command whether a role is ready.

@@ -146,14 +146,29 @@ type role struct {
 	acts    *audit.Log // nil: in the log alone
 }
 
-func newRole(ctx context.Context, c *Common, ready func() error) (*role, context.Context, error) {
+// errStopping is why a role is not ready that was told to stop.
+var errStopping = errors.New("it is being stopped")
+
+// newRole returns the frame of a role, and the context of its work. From the end
+// of ctx on, which tells it to stop, the role is not ready; its work ends when
+// leave returns, if there is one.
+func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (*role, context.Context, error) {
 	spareCollector()
 	r := &role{metrics: prometheus.NewRegistry()}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_build_info", Help: "1, with the version of the process and of Go.", ConstLabels: prometheus.Labels{"version": version(), "goversion": runtime.Version()},
 	}, func() float64 { return 1 }))
-	last, end := context.WithCancel(context.WithoutCancel(ctx))
+	told := ctx
+	last, end := context.WithCancel(context.WithoutCancel(told))
 	r.end = end
+	if leave != nil {
+		var stop context.CancelFunc
+		ctx, stop = context.WithCancel(last)
+		context.AfterFunc(told, func() {
+			leave()
+			stop()
+		})
+	}
 	r.group, ctx = errgroup.WithContext(ctx)
 	var err error
 	if r.permit, err = c.Authorization.Open(slog.Default()); err != nil {
@@ -170,7 +185,12 @@ func newRole(ctx context.Context, c *Common, ready func() error) (*role, context
 			return nil, nil, err
 		}
 		r.group.Go(func() error {
-			return admin.Serve(last, l, r.permit.Handler(admin.Handler(r.metrics, ready, levelsOf(ctx).Handler(r.acts))))
+			return admin.Serve(last, l, r.permit.Handler(admin.Handler(r.metrics, func() error {
+				if told.Err() != nil {
+					return errStopping
+				}
+				return ready()
+			}, levelsOf(ctx).Handler(r.acts))))
 		})
 	}
 	return r, ctx, nil
@@ -329,7 +349,7 @@ func partitionerCommand() *cobra.Command {
 				return p.Ready()
 			}
 			return errors.New("the partitioner is being set up")
-		})
+		}, nil)
 		if err != nil {
 			return err
 		}
@@ -402,6 +422,7 @@ func (c *indexnodeConfig) node() (indexnode.Config, error) {
 }
 
 // drainFor is time for every broker to hear that a node is to be asked no more,
+// and for callers, or what balances their load, to hear so of a broker,
 // with some to spare: they hear of a change within a second.
 const drainFor = 5 * time.Second
 
@@ -525,7 +546,7 @@ func indexnodeCommand() *cobra.Command {
 				return errors.New("the store is being opened")
 			}
 			return c.waiting()
-		})
+		}, nil) // the node itself takes its time
 		if err != nil {
 			return err
 		}
@@ -592,6 +613,10 @@ func openNode(ctx context.Context, closed *atomic.Pointer[string], cfg indexnode
 	}
 }
 
+// finishFor is how long requests that are under way have to end when a broker
+// stops answering: no request takes longer.
+const finishFor = 10 * time.Second
+
 type brokerConfig struct {
 	Common        `yaml:",inline"`
 	Data          string                  `yaml:"data" form:"directory" doc:"keeps what was last known of the cluster, should etcd be away; left out: it starts only with etcd"`
@@ -604,6 +629,7 @@ type brokerConfig struct {
 	RequestMemory int64                   `yaml:"request_memory_mib" unit:"MiB" doc:"for all requests: a half until they are read, a half for answers until they are taken; the default is the least"`
 	Forbid        broker.Forbid           `yaml:"forbid"` // what no caller may ask of this broker
 	Exposures     string                  `yaml:"exposures" doc:"a topic for what answers of experiments showed, whose Kafka is brokers; left out: none is written"`
+	Drain         *time.Duration          `yaml:"drain" range:"0s.." doc:"how long it goes on answering when it is told to stop, while callers look elsewhere"`
 }
 
 func (c *brokerConfig) settings() []setting { return append(c.Common.settings(), ownOf(c)...) }
@@ -612,6 +638,16 @@ func (c *brokerConfig) complete() {
 	c.Common.complete()
 	c.Connections = cmp.Or(c.Connections, intake.DefaultConns)
 	c.RequestMemory = cmp.Or(c.RequestMemory, broker.DefaultRequestMemory>>20)
+	drain := c.drain()
+	c.Drain = &drain
+}
+
+// drain is how long the broker goes on answering when it is told to stop.
+func (c *brokerConfig) drain() time.Duration {
+	if c.Drain != nil {
+		return *c.Drain
+	}
+	return drainFor
 }
 
 func (c *brokerConfig) validate() error {
@@ -685,19 +721,26 @@ func brokerCommand() *cobra.Command {
   zone: a                      # index nodes of the same are asked first
   exposures: exposures         # a topic of what answers of experiments showed; left out: none is written
   brokers: [kafka-1:9092]      # that have it
+  drain: 5s                    # how long it answers on when it is told to stop and callers look elsewhere
   admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
 		var heard atomic.Pointer[cluster.Watcher]
-		var serving atomic.Bool
+		var serving atomic.Pointer[broker.Broker]
 		r, ctx, err := newRole(ctx, &c.Common, func() error {
 			switch maps := heard.Load(); {
 			case maps == nil:
 				return c.waiting()
 			case maps.Current().Epoch() == 0:
 				return errors.New("the cluster has no assignment yet")
-			case !serving.Load():
+			case serving.Load() == nil:
 				return c.waiting()
 			}
 			return nil
+		}, func() {
+			if b := serving.Load(); b != nil {
+				slog.Info("the broker is to be asked no more, and stops soon", "in", c.drain())
+				b.Leave()
+				time.Sleep(c.drain())
+			}
 		})
 		if err != nil {
 			return err
@@ -774,13 +817,16 @@ func brokerCommand() *cobra.Command {
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
 		if https != nil {
-			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer()) })
+			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer(), finishFor) })
 		}
 		server := grpc.NewServer(b.ServerOptions()...)
 		b.RegisterGRPC(server)
-		serving.Store(true)
+		serving.Store(b)
 		r.run(func() error {
-			defer context.AfterFunc(ctx, server.GracefulStop)()
+			defer context.AfterFunc(ctx, func() {
+				defer time.AfterFunc(finishFor, server.Stop).Stop()
+				server.GracefulStop()
+			})()
 			return server.Serve(b.Guard(grpcs))
 		})
 		return r.wait()

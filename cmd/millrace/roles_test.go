@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -78,5 +79,61 @@ func TestCacheMemory(t *testing.T) {
 		if !errors.As(err, &e) || e.Field != field || e.WayOut == "" || e.Detail == "" {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+// A role that is told to stop is not ready any more while it goes on with its
+// work; then its parts end, and the admin port after all of them.
+func TestARoleLeavesBeforeItStops(t *testing.T) {
+	told, tell := context.WithCancel(t.Context())
+	defer tell()
+	c := &Common{Admin: freeAddr(t)}
+	leaving, left, ending, ended := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	r, ctx, err := newRole(told, c, func() error { return nil }, func() {
+		close(leaving)
+		<-left
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.run(func() error {
+		<-ctx.Done()
+		close(ending)
+		<-ended
+		return nil
+	})
+	all := make(chan error, 1)
+	go func() { all <- r.wait() }()
+	waitFor(t.Context(), t, "the role to be ready", func() bool { return saysReady(c.Admin) == "ok\n" })
+	tell()
+	<-leaving
+	if said := saysReady(c.Admin); said != errStopping.Error()+"\n" || ctx.Err() != nil {
+		t.Errorf("while it leaves: %q, its work %v", said, ctx.Err())
+	}
+	close(left)
+	<-ending
+	if said := saysReady(c.Admin); said != errStopping.Error()+"\n" {
+		t.Errorf("while its parts end: %q", said)
+	}
+	close(ended)
+	if err := <-all; err != nil {
+		t.Error(err)
+	}
+	if said := saysReady(c.Admin); !strings.Contains(said, "refused") {
+		t.Errorf("when it has ended: %q", said)
+	}
+}
+
+// A role with nobody who asks it ends its work when it is told to.
+func TestARoleThatNobodyAsksStopsAtOnce(t *testing.T) {
+	told, tell := context.WithCancel(t.Context())
+	r, ctx, err := newRole(told, new(Common), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tell()
+	<-ctx.Done()
+	if err := r.wait(); err != nil {
+		t.Error(err)
 	}
 }

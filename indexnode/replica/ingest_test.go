@@ -373,6 +373,7 @@ func TestALookKeepsItsAge(t *testing.T) {
 // it, and one that comes back goes on where it was.
 func TestDrain(t *testing.T) {
 	w := newWorld(t)
+	w.drain = time.Hour
 	w.start(partHere)
 	w.until("it is ready", w.is(partHere, Ready, ""))
 	w.want()
@@ -381,6 +382,12 @@ func TestDrain(t *testing.T) {
 	w.until("it goes on reading", func() bool { return w.count(here) == 1 })
 	w.want(partHere)
 	w.until("it is ready again", w.is(partHere, Ready, ""))
+}
+
+func TestDrainsEnd(t *testing.T) {
+	w := newWorld(t)
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
 	w.want()
 	w.until("it is gone", w.is(partHere, Absent, ""))
 }

@@ -46,6 +46,7 @@ type world struct {
 	waited   func(millrace.Partition) bool
 	warmer   Warmer // likewise
 	limit    time.Duration
+	drain    time.Duration // 0: 100 ms
 
 	store    *store.Store
 	replicas *Replicas
@@ -236,7 +237,7 @@ func (w *world) start(hosted ...millrace.Partition) {
 		Store: w.store, Consumer: consumer, Topics: w.topics, Schemas: w.schemas, SchemaLog: w.log, Letters: w.letters, Input: w.input,
 		Backups: w.backups, Waited: w.waited, Warmer: w.warmer, Host: w.host, Limit: cmp.Or(w.limit, 400*time.Millisecond), Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
 	})
-	w.replicas.drainFor = 100 * time.Millisecond
+	w.replicas.drainFor = cmp.Or(w.drain, 100*time.Millisecond)
 	w.want(hosted...)
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan error, 1)

@@ -56,14 +56,14 @@ const maxBodyBytes = 64 << 10
 // Serve serves h on l as [ServeBy] does. Slow clients are cut off: headers
 // within 5 s, bodies within 10.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	return ServeBy(ctx, l, &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10})
+	return ServeBy(ctx, l, &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}, 2*time.Second)
 }
 
-// ServeBy has s serve on l until ctx is done, then lets requests under way
-// finish for a moment.
-func ServeBy(ctx context.Context, l net.Listener, s *http.Server) error {
+// ServeBy has s serve on l until ctx is done, and then lets requests under way
+// finish for some time at most.
+func ServeBy(ctx context.Context, l net.Listener, s *http.Server, finish time.Duration) error {
 	stop := context.AfterFunc(ctx, func() {
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), finish)
 		defer cancel()
 		if s.Shutdown(grace) != nil {
 			s.Close()

@@ -15,8 +15,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// beatEvery is how often a Heartbeat measures and writes.
-const beatEvery = 2 * time.Second
+// beatEvery is how often a Heartbeat measures and writes. Where Kafka has not
+// answered for beatLate it is said to be away, whatever the question under way
+// will come to: a frozen Kafka refuses nothing.
+const (
+	beatEvery = 2 * time.Second
+	beatLate  = 8 * time.Second
+)
 
 // HeartbeatConfig says whose progress is measured.
 type HeartbeatConfig struct {
@@ -43,7 +48,8 @@ type Heartbeat struct {
 	mu     struct {
 		sync.Mutex
 		last  Progress
-		fault error // of the latest beat
+		at    time.Time // of last
+		fault error     // of the latest beat
 	}
 }
 
@@ -63,6 +69,9 @@ func NewHeartbeat(cfg HeartbeatConfig) *Heartbeat {
 func (h *Heartbeat) Last() (Progress, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if since := time.Since(h.mu.at); h.mu.fault == nil && since > beatLate {
+		return h.mu.last, fmt.Errorf("kafka: asked for the progress of group %s, and nothing heard for %v", h.cfg.Group, since.Round(time.Second))
+	}
 	return h.mu.last, h.mu.fault
 }
 
@@ -119,7 +128,7 @@ func (h *Heartbeat) beat(ctx context.Context, cl *kgo.Client) error {
 		return fmt.Errorf("kafka: progress of group %s: %w", h.cfg.Group, err)
 	}
 	h.mu.Lock()
-	h.mu.last = p
+	h.mu.last, h.mu.at = p, time.Now()
 	h.mu.Unlock()
 	if h.cfg.Measured != nil {
 		h.cfg.Measured(p)

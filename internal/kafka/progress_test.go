@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -244,5 +245,19 @@ func TestHeartbeatWithoutEvidence(t *testing.T) {
 	must(t, h.cfg.Progress.Refresh(ctx))
 	if through, ok := h.cfg.Progress.Through(); !ok || through.UnixMilli() != 0 {
 		t.Errorf("written without evidence: through %s", through)
+	}
+}
+
+// A Kafka that neither answers nor refuses is told of while it is still waited
+// for.
+func TestHeartbeatTellsOfAMuteKafka(t *testing.T) {
+	h := NewHeartbeat(HeartbeatConfig{Group: "g"})
+	h.mu.fault, h.mu.at = nil, time.Now().Add(beatEvery-beatLate)
+	if _, err := h.Last(); err != nil {
+		t.Errorf("heard of lately: %v", err)
+	}
+	h.mu.at = time.Now().Add(-beatLate - time.Millisecond)
+	if _, err := h.Last(); err == nil || !strings.Contains(err.Error(), "nothing heard for 8s") {
+		t.Errorf("not heard of: %v", err)
 	}
 }

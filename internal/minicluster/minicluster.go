@@ -358,7 +358,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 		return nil
 	}
 	return errors.Join(
-		serve(&c.HTTP, c.cfg.HTTPAddr, intake.RefusalHTTP, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer()) }),
+		serve(&c.HTTP, c.cfg.HTTPAddr, intake.RefusalHTTP, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer(), 2*time.Second) }),
 		serve(&c.Admin, c.cfg.AdminAddr, intake.RefusalHTTP, func(l net.Listener) error {
 			return admin.Serve(run, l, admin.Handler(metrics, c.Ready, cmp.Or(c.cfg.LogLevels, http.NotFoundHandler())))
 		}),

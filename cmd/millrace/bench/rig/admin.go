@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// startRole runs a role by its configuration, on so many processors.
-func (f *Family) startRole(role, name, config string, processors int) (*Process, error) {
+// startRole runs a role of a binary by its configuration, on so many processors.
+func (f *Family) startRole(binary, role, name, config string, processors int) (*Process, error) {
 	admin, err := FreeAddr()
 	if err != nil {
 		return nil, err
@@ -22,7 +22,7 @@ func (f *Family) startRole(role, name, config string, processors int) (*Process,
 	if err := os.WriteFile(file, []byte(config+fmt.Sprintf("admin: %q\n", admin)), 0o644); err != nil {
 		return nil, err
 	}
-	cmd, err := ownCommand(processors, role, "--config", file)
+	cmd, err := command(binary, processors, role, "--config", file)
 	if err != nil {
 		return nil, err
 	}

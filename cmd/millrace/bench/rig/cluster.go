@@ -26,6 +26,7 @@ type Setup struct {
 	Name     string            // of the cluster, and before the names of its files
 	Nodes    int               // index nodes
 	Replicas int               // of each partition, where there are as many nodes
+	Binary   string            // of the roles; "": this one
 	Packs    []*relevance.Pack // models to serve
 	Feeds    map[string][]byte // definitions by name
 }
@@ -64,7 +65,7 @@ func (f *Family) StartCluster(b *Backing, s Setup) (*Cluster, error) {
 	c := &Cluster{Cores: Share(runtime.NumCPU(), s.Nodes)}
 	began := time.Now()
 	for _, id := range ids {
-		p, err := f.startRole("indexnode", s.Name+"-"+string(id), fmt.Sprintf(
+		p, err := f.startRole(s.Binary, "indexnode", s.Name+"-"+string(id), fmt.Sprintf(
 			"id: %s\ndata: %q\nbrokers: [%q]\ntopic_prefix: %q\netcd: [%q]\ncluster: %s\nlisten: 127.0.0.1:0\ncache: {memory: %s}\n",
 			id, filepath.Join(dir, string(id)), b.Kafka, b.Prefix, b.Etcd, s.Name, cacheMemory), c.Cores)
 		if err != nil {
@@ -144,7 +145,7 @@ func (c *Cluster) startBroker(ctx context.Context, f *Family, b *Backing, s Setu
 	if err != nil {
 		return err
 	}
-	c.Broker, err = f.startRole("broker", s.Name+"-broker", fmt.Sprintf(
+	c.Broker, err = f.startRole(s.Binary, "broker", s.Name+"-broker", fmt.Sprintf(
 		"etcd: [%q]\ncluster: %s\ngrpc: %q\nfeeds: %q\n", b.Etcd, s.Name, addr, feeds), runtime.NumCPU())
 	if err != nil {
 		return err

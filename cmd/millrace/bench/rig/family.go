@@ -62,19 +62,22 @@ func (f *Family) End(i int) error {
 // Start runs a command of this binary on so many processors. The reader is its
 // output.
 func (f *Family) Start(name string, processors int, args ...string) (*Process, io.Reader, error) {
-	cmd, err := ownCommand(processors, args...)
+	cmd, err := command("", processors, args...)
 	if err != nil {
 		return nil, nil, err
 	}
 	return f.launch(name, true, cmd)
 }
 
-func ownCommand(processors int, args ...string) (*exec.Cmd, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
+// command is a command of a binary; "": of this one.
+func command(binary string, processors int, args ...string) (*exec.Cmd, error) {
+	if binary == "" {
+		var err error
+		if binary, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
-	cmd := exec.Command(self, args...)
+	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", processors))
 	return cmd, nil
 }
@@ -142,14 +145,20 @@ const Patience = 10 * time.Second
 func (p *Process) end() error {
 	p.told.Store(true)
 	p.stdin.Close()
-	p.cmd.Process.Signal(syscall.SIGTERM) // fails if it is over
-	select {
-	case <-p.ended:
-		return nil
-	case <-time.After(Patience):
-		p.cmd.Process.Kill()
-		<-p.ended
-		return fmt.Errorf("%s did not end within %s and was killed", p.Name, Patience)
+	late := time.After(Patience)
+	for told := false; ; told = true {
+		if !told || p.admin != "" { // a role that is told twice waits for no caller
+			p.cmd.Process.Signal(syscall.SIGTERM) // fails if it is over
+		}
+		select {
+		case <-p.ended:
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		case <-late:
+			p.cmd.Process.Kill()
+			<-p.ended
+			return fmt.Errorf("%s did not end within %s and was killed", p.Name, Patience)
+		}
 	}
 }
 

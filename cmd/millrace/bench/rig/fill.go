@@ -19,21 +19,54 @@ type Body struct {
 // partitioner would, and returns how many there were.
 func (b *Backing) Fill(ctx context.Context, s *schemas.Schema, all iter.Seq2[Body, error]) (records int, err error) {
 	topics := kafka.Prefixed(b.Prefix)
-	if err := kafka.EnsureTopics(ctx, kafka.At(b.Kafka), topics, nil); err != nil {
+	if err := b.publish(ctx, topics, s); err != nil {
 		return 0, err
+	}
+	return b.produce(ctx, all, func(i int, body Body) kafka.Outgoing {
+		return kafka.ToStream(topics.Timeline, body.Entity, schemas.Frame(s.Fingerprint(), body.Avro), kafka.Source{Topic: "bench", Offset: millrace.Offset(i)})
+	})
+}
+
+// contentPartitions is into how many partitions content comes.
+const contentPartitions = 4
+
+// content is the topic of what [Family.Partition] has a partitioner bring on, and
+// sorted stands before the topics that it writes, which nobody reads.
+func (b *Backing) content() string { return b.Prefix + "content" }
+func (b *Backing) sorted() string  { return b.Prefix + "sorted-" }
+
+// FillContent brings records of a schema into a content topic, as producers would,
+// and returns how many there were.
+func (b *Backing) FillContent(ctx context.Context, s *schemas.Schema, all iter.Seq2[Body, error]) (records int, err error) {
+	if err := b.publish(ctx, kafka.Prefixed(b.sorted()), s); err != nil {
+		return 0, err
+	}
+	if err := kafka.EnsureContentTopic(ctx, kafka.At(b.Kafka), b.content(), contentPartitions, nil); err != nil {
+		return 0, err
+	}
+	return b.produce(ctx, all, func(i int, body Body) kafka.Outgoing {
+		return kafka.Outgoing{Topic: b.content(), Partition: int32(i % contentPartitions), Value: schemas.Frame(s.Fingerprint(), body.Avro)}
+	})
+}
+
+// publish makes topics, and has a schema in them.
+func (b *Backing) publish(ctx context.Context, topics kafka.Topics, s *schemas.Schema) error {
+	if err := kafka.EnsureTopics(ctx, kafka.At(b.Kafka), topics, nil); err != nil {
+		return err
 	}
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(b.Kafka), Topic: topics.Schemas, Registry: registry})
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer log.Close()
-	if err := log.Publish(ctx, s); err != nil {
-		return 0, err
-	}
+	return log.Publish(ctx, s)
+}
+
+func (b *Backing) produce(ctx context.Context, all iter.Seq2[Body, error], as func(i int, body Body) kafka.Outgoing) (records int, err error) {
 	p, err := kafka.NewProducer(kafka.At(b.Kafka), "", nil)
 	if err != nil {
 		return 0, err
@@ -43,8 +76,7 @@ func (b *Backing) Fill(ctx context.Context, s *schemas.Schema, all iter.Seq2[Bod
 		if err != nil {
 			return records, err
 		}
-		p.Produce(ctx, kafka.ToStream(topics.Timeline, body.Entity, schemas.Frame(s.Fingerprint(), body.Avro),
-			kafka.Source{Topic: "bench", Offset: millrace.Offset(records)}))
+		p.Produce(ctx, as(records, body))
 		if records++; records%1000 == 0 && p.Err() != nil {
 			return records, p.Err()
 		}

@@ -1,0 +1,353 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	"github.com/millrace/millrace/cmd/millrace/bench/rig"
+	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/stats"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Compare says which two binaries to compare, and when one counts as worse.
+type Compare struct {
+	Config          // the load: Shape, Entities, Viewers, Duration, Seed, Progress, Out
+	Base     string // the binary that is to be held against
+	Head     string // the other one; "": this one
+	Rounds   int
+	Slack    float64
+	SlackP99 float64
+}
+
+// The level of the intervals, how many rounds give one at least, and the share of
+// questions of which head may fail more than base does.
+const (
+	compareAlpha  = 0.05
+	leastRounds   = 6
+	failuresSlack = 0.001
+)
+
+// Validate reports every fault at once.
+func (c *Compare) Validate() error {
+	errs := []error{c.Config.Validate()}
+	if c.Rounds < leastRounds {
+		errs = append(errs, fmt.Errorf("rounds: %d say nothing; want at least %d", c.Rounds, leastRounds))
+	}
+	if _, err := os.Stat(c.Base); err != nil {
+		errs = append(errs, fmt.Errorf("base: %w", err))
+	}
+	if !(c.Slack >= 0) || !(c.SlackP99 >= 0) {
+		errs = append(errs, fmt.Errorf("slack: %v, slack-p99: %v; want shares that are not negative", c.Slack, c.SlackP99))
+	}
+	return errors.Join(errs...)
+}
+
+// turn is what was measured of one binary in one round: CPU time of the roles, a
+// record or a query, and how answers came that were asked for at a rate.
+type turn struct {
+	partition, ingest, broker, nodes time.Duration
+	p99                              time.Duration
+	asked, failed                    int
+	execution                        string // of the model: generated or interpreted
+	digests                          []uint64
+}
+
+func (t *turn) query() time.Duration { return t.broker + t.nodes }
+
+// comparison is a run of [Compare].
+type comparison struct {
+	*Compare
+	family  *rig.Family
+	backing *rig.Backing
+	world   *world
+	records int     // of the log, and as many of content
+	rate    float64 // of questions, the same for both
+	turns   int     // that were begun
+}
+
+// RunCompare measures two binaries by turns under the same load, which this one
+// makes, and prints a table and figures. It fails if head has lost: if it is worse
+// by more than the slack, and not by chance.
+func RunCompare(ctx context.Context, c Compare) (err error) {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	c.defaults()
+	w, err := newWorld(c.Config)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "millrace-compare-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	r := &comparison{Compare: &c, family: rig.NewFamily(ctx, dir), world: w}
+	defer func() { err = errors.Join(err, r.family.Close()) }()
+	if r.backing, err = rig.StartBacking(r.family); err != nil {
+		return err
+	}
+	if err := fill(r.family.Ctx, &c.Config, w, r.backing, filepath.Join(dir, "filled")); err != nil {
+		return err
+	}
+	if r.records, err = r.backing.FillContent(r.family.Ctx, schemas.Activity(), w.bodies(new(atomic.Int64))); err != nil {
+		return err
+	}
+	base, head, err := r.all()
+	if err != nil {
+		return cmp.Or(context.Cause(r.family.Ctx), err) // an ended process explains the rest
+	}
+	return r.report(base, head)
+}
+
+// side is one of the two binaries in a round.
+type side struct {
+	name, binary, own string // own: of what it leaves
+	d                 *driver
+	cpu               cpuTime
+	queries           int
+	arrived           arrivals
+	turn
+}
+
+// all measures all rounds. One before them finds the rate at which questions
+// arrive, and is not counted: it is the one that finds a cold machine.
+func (r *comparison) all() (base, head []*turn, err error) {
+	for i := range r.Rounds + 1 {
+		sides := [2]*side{{name: "base", binary: r.Base}, {name: "head", binary: r.Head}}
+		if err := r.round(sides, i%2 == 1); err != nil {
+			return nil, nil, err
+		}
+		if i == 0 {
+			continue
+		}
+		for _, s := range sides {
+			r.say("round %d, %s: CPU a query %s (broker %s), p99 %s, %d of %d not answered; CPU a record %v, partitioned %v",
+				i, s.name, rig.US(s.query()), rig.US(s.broker), rig.MS(s.p99), s.failed, s.asked, s.ingest, s.partition)
+		}
+		base, head = append(base, &sides[0].turn), append(head, &sides[1].turn)
+	}
+	return base, head, nil
+}
+
+// round starts the roles of both sides with nothing, and asks both by turns, in
+// slices that are short beside what else the machine does. Every other round the
+// second side goes first.
+func (r *comparison) round(sides [2]*side, swapped bool) (err error) {
+	before := r.family.Size()
+	first, second := sides[0], sides[1]
+	if swapped {
+		first, second = second, first
+	}
+	for _, s := range []*side{first, second} {
+		if err := r.start(s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		defer s.d.run.Conn.Close()
+	}
+	turns := func(do func(*side) error) error {
+		for i := range quartets * 4 {
+			s := []*side{first, second, second, first}[i%4]
+			if err := do(s); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+		return nil
+	}
+	if err := turns(r.closed); err != nil { // warm, and the rate
+		return err
+	}
+	if r.rate == 0 {
+		r.rate = float64(first.queries+second.queries) / r.Duration.Seconds() / 2 / 2
+	}
+	for _, s := range sides {
+		s.cpu, s.queries = cpuTime{}, 0
+	}
+	if err := errors.Join(turns(r.closed), turns(r.open)); err != nil {
+		return err
+	}
+	for _, s := range sides {
+		each := s.cpu.each(s.queries)
+		s.broker, s.nodes = each.broker, each.nodes
+		slices.Sort(s.arrived.took)
+		s.p99, s.failed = s.arrived.took.At(0.99), s.arrived.refused+s.arrived.missed
+		s.asked = len(s.arrived.took) + s.failed
+		err = errors.Join(err, os.RemoveAll(filepath.Join(r.family.Dir, s.own)))
+	}
+	return errors.Join(r.family.End(before), err)
+}
+
+// quartets is how often the two sides take turns: A, B, B, A each time.
+const quartets = 4
+
+// slice is how long a turn is.
+func (r *comparison) slice() time.Duration { return r.Duration / (2 * quartets) }
+
+// start has a side bring content on, and then the log, and checks its answers.
+func (r *comparison) start(s *side) error {
+	ctx := r.family.Ctx
+	r.turns++
+	s.own = fmt.Sprintf("%s-%d", s.name, r.turns)
+	each := func(cpu time.Duration) time.Duration { return cpu / time.Duration(r.records) }
+	cpu, err := r.family.Partition(r.backing, s.binary, s.own+"-partitioner")
+	if err != nil {
+		return err
+	}
+	s.partition = each(cpu)
+	run, err := r.family.StartCluster(r.backing, rig.Setup{
+		Name: s.own, Nodes: 1, Replicas: 1, Binary: s.binary,
+		Packs: []*relevance.Pack{r.world.pack}, Feeds: map[string][]byte{r.world.feed.Name: r.world.feedText},
+	})
+	if err != nil {
+		return err
+	}
+	s.d = &driver{run: run, world: r.world}
+	used, err := cpuOf(run)
+	if err != nil {
+		return err
+	}
+	s.ingest = each(used.nodes)
+	if err := run.Settle(ctx, func(ctx context.Context) error { _, err := s.d.get(ctx, r.world.asked[0].req); return err }); err != nil {
+		return err
+	}
+	var seen result
+	err = s.d.check(ctx, nil, &seen)
+	s.execution = seen.execution
+	for _, right := range s.d.right {
+		s.digests = append(s.digests, right.digest)
+	}
+	return err
+}
+
+// closed has one client ask for a slice, for what a query costs.
+func (r *comparison) closed(s *side) error {
+	before, err := cpuOf(s.d.run)
+	if err != nil {
+		return err
+	}
+	l, _, err := s.d.closed(r.family.Ctx, 1, r.slice())
+	if err != nil {
+		return err
+	}
+	after, err := cpuOf(s.d.run)
+	used := after.less(before)
+	s.cpu.broker, s.cpu.nodes, s.queries = s.cpu.broker+used.broker, s.cpu.nodes+used.nodes, s.queries+len(l)
+	return err
+}
+
+// open has questions arrive for a slice, for how long they take.
+func (r *comparison) open(s *side) error {
+	got, err := s.d.open(r.family.Ctx, r.rate, r.slice())
+	s.arrived.took = append(s.arrived.took, got.took...)
+	s.arrived.refused, s.arrived.missed = s.arrived.refused+got.refused, s.arrived.missed+got.missed
+	return err
+}
+
+// ratio is how much worse head is in one thing, pair by pair.
+type ratio struct {
+	name  string
+	of    func(*turn) float64
+	unit  string
+	slack float64
+}
+
+func (r *comparison) ratios() []ratio {
+	micros := func(of func(*turn) time.Duration) func(*turn) float64 {
+		return func(t *turn) float64 { return rig.Micros(of(t)) }
+	}
+	return []ratio{
+		{"cpu_per_query", micros((*turn).query), "us", r.Slack},
+		{"cpu_per_query_broker", micros(func(t *turn) time.Duration { return t.broker }), "us", r.Slack},
+		{"cpu_per_record_indexed", micros(func(t *turn) time.Duration { return t.ingest }), "us", r.Slack},
+		{"cpu_per_record_partitioned", micros(func(t *turn) time.Duration { return t.partition }), "us", r.Slack},
+		{"p99", func(t *turn) float64 { return rig.Millis(t.p99) }, "ms", r.SlackP99},
+	}
+}
+
+// report prints what was found, and returns what head has lost.
+func (r *comparison) report(base, head []*turn) error {
+	if base[0].execution != head[0].execution {
+		return fmt.Errorf("not comparable: the model of this benchmark is %s by base and %s by head, since it changed between them; compare commits that both have it", base[0].execution, head[0].execution)
+	}
+	var lost []string
+	t := tabwriter.NewWriter(r.Out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(r.Out, "\n%s, %d entities, %d records, %.0f questions/s arriving; %d rounds\n\n", r.world.label, r.world.entities, r.records, r.rate, len(base))
+	fmt.Fprintln(t, "\tbase\thead\thead/base\tis within\tmay be\t")
+	for _, m := range r.ratios() {
+		value, in, err := m.compare(base, head)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		said := ""
+		if in.Above(1 + m.slack) {
+			lost, said = append(lost, fmt.Sprintf("%s is %.2f times base's (%.2f to %.2f), and may be %.2f", m.name, value, in.Low, in.High, 1+m.slack)), "  LOST"
+		}
+		fmt.Fprintf(t, "%s\t%.1f %s\t%.1f %s\t%.3f\t%.3f to %.3f\t%.2f\t%s\n", m.name, middle(base, m.of), m.unit, middle(head, m.of), m.unit, value, in.Low, in.High, 1+m.slack, said)
+		figure.Tell("compare_"+m.name, value, "x")
+	}
+	more, in, err := moreFailures(base, head)
+	if err != nil {
+		return err
+	}
+	said := ""
+	if in.Above(failuresSlack) {
+		lost, said = append(lost, fmt.Sprintf("%.2f %% more questions are not answered in time (%.2f to %.2f)", 100*more, 100*in.Low, 100*in.High)), "  LOST"
+	}
+	fmt.Fprintf(t, "not answered\t%.2f %%\t%.2f %%\t%+.2f %%\t%.2f to %.2f %%\t%.2f %%\t%s\n", 100*middle(base, (*turn).failures), 100*middle(head, (*turn).failures), 100*more, 100*in.Low, 100*in.High, 100*failuresSlack, said)
+	figure.Tell("compare_not_answered", more, "of 1")
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if !slices.Equal(base[0].digests, head[0].digests) {
+		fmt.Fprintln(r.Out, "\nThe answers are others: what is compared may not be the same work.")
+	}
+	if lost == nil {
+		return nil
+	}
+	return errors.New("head has lost: " + strings.Join(lost, "; "))
+}
+
+// compare returns by how much head is worse, and in what interval that lies. What
+// the machine did besides met both sides of a round alike.
+func (m *ratio) compare(base, head []*turn) (value float64, in stats.Interval, err error) {
+	var logs []float64
+	for i := range base {
+		logs = append(logs, math.Log(m.of(head[i])/m.of(base[i])))
+	}
+	value, in, err = stats.SignedRank(logs, compareAlpha)
+	return math.Exp(value), stats.Interval{Low: math.Exp(in.Low), High: math.Exp(in.High)}, err
+}
+
+// failures is the share of questions that were refused or not answered in time.
+// Any other failure ends the run.
+func (t *turn) failures() float64 { return float64(t.failed) / float64(max(1, t.asked)) }
+
+// moreFailures returns how many more of head's questions fail.
+func moreFailures(base, head []*turn) (float64, stats.Interval, error) {
+	var more []float64
+	for i := range base {
+		more = append(more, head[i].failures()-base[i].failures())
+	}
+	return stats.SignedRank(more, compareAlpha)
+}
+
+func middle(all []*turn, of func(*turn) float64) float64 {
+	var values []float64
+	for _, t := range all {
+		values = append(values, of(t))
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}

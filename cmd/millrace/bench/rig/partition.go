@@ -1,0 +1,47 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// Partition has a partitioner of a binary ("": this one) bring on all that
+// [Backing.FillContent] has written, in a group of its own, and returns the CPU
+// time that the process has used by then.
+func (f *Family) Partition(b *Backing, binary, name string) (cpu time.Duration, err error) {
+	look, err := kafka.NewInspector(kafka.At(b.Kafka))
+	if err != nil {
+		return 0, err
+	}
+	defer look.Close()
+	before := f.Size()
+	defer func() {
+		if f.Ctx.Err() == nil { // else the family is ended whole
+			err = errors.Join(err, f.End(before))
+		}
+	}()
+	p, err := f.startRole(binary, "partitioner", name, fmt.Sprintf(
+		"brokers: [%q]\ntopic_prefix: %q\ncontent: [%q]\ngroup: %[4]s\ninstance: %[4]s\n", b.Kafka, b.sorted(), b.content(), name), runtime.NumCPU())
+	if err != nil {
+		return 0, err
+	}
+	wait, cancel := context.WithTimeout(f.Ctx, startup)
+	defer cancel()
+	for {
+		lag, err := look.Lag(wait, name, b.content())
+		if err == nil && lag == 0 {
+			u, err := p.Used()
+			return u.CPU, err
+		}
+		select {
+		case <-wait.Done():
+			return 0, errors.Join(context.Cause(wait), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -73,9 +73,7 @@ type faultCluster struct {
 
 func startFaultCluster(t *testing.T, nodes int, lines [][]byte) *faultCluster {
 	t.Helper()
-	limited, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	t.Cleanup(cancel)
-	ctx, failed := context.WithCancelCause(limited)
+	ctx, failed := context.WithCancelCause(bounded(t))
 	c := &faultCluster{t: t, ctx: ctx, prefix: fmt.Sprintf("faults-%d-", rand.Uint32()), etcdDir: t.TempDir(), truth: oracle.New()}
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	if err != nil {

@@ -139,18 +139,17 @@ func buildBefore(t *testing.T) string {
 	for _, args := range [][]string{
 		{root, "git", "archive", "-o", filepath.Join(dir, "before.tar"), before},
 		{dir, "tar", "-xf", "before.tar"},
-		{dir, "go", "build", "-o", binary, "./cmd/millrace"},
+		{dir, "go", "build", "-trimpath", "-o", binary, "./cmd/millrace"}, // by a path that differs it would all be built again
 	} {
 		if out, err := run(args[0], args[1], args[2:]...); err != nil {
 			t.Fatalf("%s: %v: %s", strings.Join(args[1:], " "), err, out)
 		}
 	}
-	public := filepath.Join(os.TempDir(), fmt.Sprintf("millrace-before-%d", os.Getpid())) // t.TempDir is root's alone
-	t.Cleanup(func() { os.Remove(public) })
-	if err := errors.Join(os.Rename(binary, public), os.Chmod(public, 0o755)); err != nil {
+	t.Cleanup(func() { os.Remove(public("before")) })
+	if err := errors.Join(os.Rename(binary, public("before")), os.Chmod(public("before"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	return public
+	return public("before")
 }
 
 func (w *resizing) chapter(of string) { w.history.chapter(of); w.t.Log(of) }

@@ -17,9 +17,8 @@ check: VETTED = -vet=off
 check: fmt-check vet lint test race bench-once ## the whole gate
 
 # Tests write and sync small files, and a disk takes half of their time. What go
-# builds is larger, and stays there.
+# builds goes the same way: of a GOTMPDIR tests would make their directories, too.
 TESTS = test race bench-once e2e e2e-secured e2e-s3 faults
-$(TESTS): export GOTMPDIR := $(or $(GOTMPDIR),$(TMPDIR),/tmp)
 $(TESTS): export TMPDIR := $(or $(shell scripts/memory),$(TMPDIR))
 
 # How many tests of clusters run at once: they wait more than they work.

@@ -12,7 +12,17 @@ demo: build ## show a cluster in one process; ONCE=1 exits after the first feed
 dev: build ## start an empty cluster in one process, and keep what is loaded
 	bin/millrace dev
 
+# What make vet finds is not looked for again by each go test.
+check: VETTED = -vet=off
 check: fmt-check vet lint test race bench-once ## the whole gate
+
+# Tests write and sync small files, and a disk takes half of their time. What go
+# builds goes the same way: of a GOTMPDIR tests would make their directories, too.
+TESTS = test race bench-once e2e e2e-secured e2e-s3 faults
+$(TESTS): export TMPDIR := $(or $(shell scripts/memory),$(TMPDIR))
+
+# How many tests of clusters run at once: they wait more than they work.
+PARALLEL = $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 
 fmt-check: ## every Go file is as gofmt writes it
 	@bad="$$(find . -name '*.go' -not -path './.*' -not -path '*/testdata/*' -print0 | xargs -0 gofmt -l)"; \
@@ -24,18 +34,18 @@ vet: ## go vet
 lint: ## staticcheck
 	go tool staticcheck ./...
 
-# Clusters of processes are tested when no other test is at work: the tests tell
-# what a caller notices. The longest package begins first.
+# Clusters of processes are tested when no other package is: some tests tell what a
+# caller notices, and these run alone. The longest package begins first.
 test: ## every test, but those that SKIP names
-	go test -timeout $(TIMEOUT) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/millrace$$')
-	go test -timeout $(TIMEOUT) -skip '$(SKIP)' ./cmd/millrace
+	go test $(VETTED) -timeout $(TIMEOUT) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/millrace$$')
+	go test $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/millrace
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./internal/minicluster ./broker ./cmd/... ./coordinator ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/digest ./internal/experiments ./internal/exposure ./internal/kafka ./internal/load ./partitioner ./relevance
+RACE = ./internal/minicluster ./cmd/millrace ./cmd/millrace/bench/... ./broker ./coordinator ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/digest ./internal/experiments ./internal/exposure ./internal/kafka ./internal/load ./partitioner ./relevance
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
-	go test -race -short -timeout $(TIMEOUT) $(RACE)
+	go test $(VETTED) -race -short -timeout $(TIMEOUT) $(RACE)
 else
 	@echo "race: skipped, for want of a C compiler"
 endif
@@ -44,7 +54,7 @@ mutants: ## faults put into AREA, one at a time: which does no test notice? AREA
 	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(or $(AREA),./broker ./indexnode/... ./internal/cluster ./internal/kafka ./partitioner ./schemas ./relevance/...)
 
 bench-once: ## every benchmark once, so that none rots
-	@go test -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) ./... >.bench-once 2>&1 || { grep -E -A 5 '^(--- FAIL|panic|FAIL)|^#' .bench-once; exit 1; }
+	@go test $(VETTED) -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) $$(grep -rl '^func Benchmark' --include='*_test.go' . | xargs -n 1 dirname | sort -u) >.bench-once 2>&1 || { grep -E -A 5 '^(--- FAIL|panic|FAIL)|^#' .bench-once; exit 1; }
 
 bench: ## the benchmarks, a package at a time, and then the figures, a line of JSON each
 	go test -run '^$$' -bench . -benchmem -p 1 -timeout 60m ./... | tee .bench
@@ -65,7 +75,7 @@ regress-short: ## this tree against the good commit that .ci/good names, in a mi
 MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
 
 e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
-	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$|NothingIsLostByRebalances/^kafka$$' ./internal/kafka ./indexnode/backups ./partitioner ./internal/minicluster ./cmd/millrace
+	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -parallel $(PARALLEL) -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$|NothingIsLostByRebalances/^kafka$$' ./internal/kafka ./indexnode/backups ./partitioner ./internal/minicluster ./cmd/millrace
 
 # Where the Kafka of `make kafka-secured` is.
 SECURED_PORT ?= 19192

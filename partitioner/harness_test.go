@@ -44,7 +44,7 @@ func newFake(t *testing.T) *world {
 // newWorld uses the topics behind a prefix.
 func newWorld(t *testing.T, brokers kafka.Brokers, prefix string) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute) // others may run beside it
 	t.Cleanup(cancel)
 	w := &world{t: t, ctx: ctx, brokers: brokers, cfg: Config{
 		Brokers:    brokers,

@@ -133,6 +133,7 @@ func TestOnRealKafka(t *testing.T) {
 		"trim":   testTrimmedInput,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for Kafka most of the time, on topics of its own
 			w := newWorld(t, kafka.At(addr), fmt.Sprintf("%s-%d-", name, time.Now().UnixNano()))
 			t.Cleanup(w.deleteTopics)
 			test(t, w)

@@ -81,6 +81,7 @@ var others = map[string]string{
 // something touches nothing without apply, and with it is in the audit log
 // first: what cannot be written down is not done.
 func TestEveryActIsAuthorisedAndAudited(t *testing.T) {
+	t.Parallel()
 	o := startOperated(t)
 	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`)
 	p, err := kafka.NewProducer(kafka.At(o.Kafka), "", nil)
@@ -415,6 +416,7 @@ func (r *rehearsal) picture() map[string]string {
 // Without --apply nothing is done: each command says so, or why it would be
 // refused, and neither the cluster nor its log nor a bucket is another then.
 func TestDryCommandsChangeNothing(t *testing.T) {
+	t.Parallel()
 	r := startRehearsal(t)
 	touch, on := " --exec touch\\ "+r.touched, " --node node-1 "
 	log, bucket := " --brokers "+r.Kafka, " --from "+r.bucket

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -15,8 +14,8 @@ import (
 // clusters.
 func TestBackupPage(t *testing.T) {
 	startsProcesses(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 14*time.Minute)
-	defer cancel()
+	t.Parallel()
+	ctx := bounded(t)
 	p := newPage(ctx, t, "docs/backup.md")
 	east, west := startKafka(t, p.real.Replace("127.0.0.1:9092")), startKafka(t, freeAddr(t))
 	p.rename("127.0.0.1:9192", west)

@@ -39,8 +39,7 @@ type backedUp struct {
 // backed up.
 func newBackedUp(t *testing.T) *backedUp {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	t.Cleanup(cancel)
+	ctx := bounded(t)
 	b := &backedUp{T: t, ctx: ctx, dir: t.TempDir()}
 	b.bucket = "file://" + filepath.Join(b.dir, "bucket")
 	b.check(os.Mkdir(filepath.Join(b.dir, "bucket"), 0o755))
@@ -161,6 +160,7 @@ var some = fmt.Sprintf("0-9,%d", partition.Of(demoMember))
 
 // Every command does on a cluster's backups what its help says.
 func TestBackupCommands(t *testing.T) {
+	t.Parallel()
 	if testing.Short() { // what the commands share between goroutines is tested where it is
 		t.Skip("restores all partitions again and again")
 	}
@@ -348,8 +348,8 @@ func (b *backedUp) flip(hash string) {
 // A cluster takes over the bucket of one that is lost, when somebody says its
 // name.
 func TestBackupAdopt(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
+	t.Parallel()
+	ctx := bounded(t)
 	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

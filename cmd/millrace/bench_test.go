@@ -16,6 +16,7 @@ import (
 // generated code, and every answer is right.
 func TestBench(t *testing.T) {
 	startsProcesses(t)
+	t.Parallel()
 	for _, c := range []struct {
 		shape              string
 		nodes              []int
@@ -61,6 +62,7 @@ func TestBench(t *testing.T) {
 // world is what the issue of a benchmark like it says, for its size.
 func TestBenchTeam(t *testing.T) {
 	startsProcesses(t)
+	t.Parallel()
 	for _, shape := range []string{"team", "team-flat"} {
 		t.Run(shape, func(t *testing.T) {
 			out := run(t, "bench", "--shape", shape, "--entities", "1000", "--viewers", "10", "--duration", "100ms", "--against", "grpc,tcp")
@@ -93,6 +95,7 @@ func TestBenchTeam(t *testing.T) {
 // number, this is found.
 func TestBenchRandom(t *testing.T) {
 	startsProcesses(t)
+	t.Parallel()
 	small := []string{"bench", "--shape", "random", "--entities", "300", "--viewers", "8", "--duration", "100ms"}
 	got := figures(t, run(t, append(small, "--seed", "1", "--seeds", "2")...))
 	if got["random_seeds"] != 2 || got["random_worst"] <= 0 || got["random_median"] <= 0 || got["random_worst_seed"] == 0 || got["random_candidates_least"] < 1000 {
@@ -143,6 +146,7 @@ func TestBenchCompare(t *testing.T) {
 // A benchmark that is interrupted leaves no process and no files.
 func TestBenchEndsItsProcesses(t *testing.T) {
 	startsProcesses(t)
+	t.Parallel()
 	tmp := t.TempDir()
 	cmd := exec.Command(os.Args[0], "bench", "--shape", "fishdb", "--entities", "1000", "--viewers", "5", "--duration", "1m", "--nodes", "1")
 	cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1", "TMPDIR="+tmp)
@@ -167,7 +171,7 @@ func TestBenchEndsItsProcesses(t *testing.T) {
 	}
 	began := time.Now()
 	_ = cmd.Wait() // an interrupt is no failure
-	if took := time.Since(began); took > 30*time.Second {
+	if took := time.Since(began); took > patience {
 		t.Errorf("it took %s to end", took)
 	}
 	left, err := os.ReadDir(tmp)
@@ -204,5 +208,6 @@ func processesOf(t *testing.T, dir string) map[int]string {
 
 // The models and filters of the benchmark run by code that is checked in.
 func TestBenchCodeIsFresh(t *testing.T) {
+	t.Parallel()
 	run(t, "generate", "--check", "--out", "bench", "--package", "bench", "--feed", "bench/feeds/follows.yaml", "bench/fifty")
 }

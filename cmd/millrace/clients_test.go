@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 )
 
 // TestClients does what docs/clients.md says: it generates clients and calls a
@@ -15,9 +13,9 @@ import (
 // page's node_modules.
 func TestClients(t *testing.T) {
 	startsProcesses(t)
+	t.Parallel()
 	python, node := pythonOfPage(t), nodeOfPage(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
+	ctx := bounded(t)
 	p := newPage(ctx, t, "docs/clients.md")
 	p.write("try/venv/bin/python", []byte("#!/bin/sh\nexec '"+python+"' \"$@\"\n"))
 	if err := os.Chmod(filepath.Join(p.dir, "try/venv/bin/python"), 0o755); err != nil {

@@ -29,6 +29,7 @@ func commands(c *cobra.Command, do func(path string, c *cobra.Command)) {
 // Every command that opens the cluster gives up while etcd is away, says so and
 // names the way out.
 func TestCommandsGiveUpWithoutEtcd(t *testing.T) {
+	t.Parallel()
 	args := map[string][]string{
 		"cluster show": nil, "cluster assign": {"--nodes", "n1"}, "cluster restore": {"--data", t.TempDir()},
 		"model push": {"x"}, "model pull": {"x"}, "model list": nil, "model history": {"x"}, "model rollback": {"x"}, "model drop": {"x", "1"}, "model release": {"x", "1"},
@@ -95,6 +96,7 @@ func TestErrorsOfTheLineShowTheUsage(t *testing.T) {
 
 // Refusals name the flags and commands by which one goes on.
 func TestRefusalsNameFlagsAndCommands(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	v, _, err := s.feeds.versions.Publish(t.Context(), "news", "", []byte("name: news\nmodel: recency"), "test")
 	s.check(err)
@@ -193,6 +195,7 @@ func messages(t *testing.T, root string, do func(where, text string)) {
 // nothing as a role logs it.
 func TestANewClusterIsToldFromALostOne(t *testing.T) {
 	startsProcesses(t)
+	t.Parallel()
 	c := startClinic(t)
 	out, err := output(c.show()...)
 	if err == nil || strings.Contains(out, "level=") || strings.Contains(out, "last good") || strings.Count(out, "etcd holds nothing") != 1 || !strings.Contains(out, "millrace cluster assign") {

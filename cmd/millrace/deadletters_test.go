@@ -30,6 +30,7 @@ func TestLoadThatDoesNotBeginCountsNothing(t *testing.T) {
 // A load names what partitioners may refuse yet, where people see it and
 // programs do not.
 func TestLoadNamesTheDeadLetters(t *testing.T) {
+	t.Parallel()
 	ctx, addr := logOfTest(t)
 	file := filepath.Join(t.TempDir(), "notes.ndjson")
 	if err := os.WriteFile(file, []byte(`{"id":"n1","author":"member:1","kind":"post","at":"2026-03-01T11:00:00Z"}`), 0o644); err != nil {
@@ -95,6 +96,7 @@ func deadLetters(ctx context.Context, t *testing.T, addr string) {
 
 // Dead letters are listed newest first, those that are asked for.
 func TestDeadLettersList(t *testing.T) {
+	t.Parallel()
 	ctx, addr := logOfTest(t)
 	list := func(args ...string) string {
 		t.Helper()
@@ -169,6 +171,7 @@ func TestDeadLettersList(t *testing.T) {
 
 // One letter is shown with what it was, as far as its schema is known.
 func TestDeadLettersShow(t *testing.T) {
+	t.Parallel()
 	ctx, addr := logOfTest(t)
 	deadLetters(ctx, t, addr)
 	for offset, wants := range map[string][]string{

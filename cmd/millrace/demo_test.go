@@ -58,6 +58,7 @@ func TestPrintFeed(t *testing.T) {
 // dev reads the topics that it is told, also those that a later start adds.
 func TestDevReadsFurtherTopics(t *testing.T) {
 	startsProcesses(t)
+	t.Parallel()
 	ctx, failed := context.WithCancelCause(t.Context())
 	dir, grpc, kafka, admin := t.TempDir(), freeAddr(t), freeAddr(t), freeAddr(t)
 	dev := func(name string, more ...string) *process {

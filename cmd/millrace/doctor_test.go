@@ -142,6 +142,7 @@ func (c *clinic) doctor() []string {
 // Cluster show lists what the assignment names and nobody is, counts what is
 // missing, and fails.
 func TestClusterShowJudgesByTheAssignment(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	c.says("etcd holds nothing of this cluster", fails, c.show()...)
 	c.says("way out: of a new cluster start the nodes", fails, c.show()...)
@@ -197,6 +198,7 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 
 // Doctor advises to assign only where there never was an assignment.
 func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	const assign, restore = "way out: millrace cluster assign", "way out: millrace cluster restore"
 	lacks := func(out, what string) {
@@ -248,6 +250,7 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 
 // Looking at a cluster writes nothing into its etcd: an empty one stays so.
 func TestLookingAtAClusterWritesNothing(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	for range 2 {
 		c.says("etcd holds nothing of this cluster", fails, c.show("--cluster", "misspelt")...)
@@ -256,6 +259,7 @@ func TestLookingAtAClusterWritesNothing(t *testing.T) {
 }
 
 func TestDoctorChecksTopics(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	c.says("does not exist", fails, c.doctor()...)
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
@@ -265,6 +269,7 @@ func TestDoctorChecksTopics(t *testing.T) {
 
 // Of a log that nodes have read doctor does not say that starting a role makes it.
 func TestDoctorOfALogThatIsGone(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	c.says("start any role once: it creates them", fails, c.doctor()...)
 	c.ok()
@@ -301,6 +306,7 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 // While Kafka or etcd is away doctor says so, and gives no advice on what only
 // follows from that.
 func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	c.ok()
@@ -346,6 +352,7 @@ func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
 // A log that has lost its beginning while all replicas are well is told, by
 // doctor and by cluster show, and nothing fails for it.
 func TestATrimmedLogIsWarnedOf(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	c.ok()
@@ -380,6 +387,7 @@ func TestATrimmedLogIsWarnedOf(t *testing.T) {
 // An assignment that was a mistake is gone back from, by what show printed or
 // a process kept.
 func TestClusterAssignGoesBack(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	c.says("have never registered", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "nodel,node-2", "--wait", "0s")
 	c.ok()

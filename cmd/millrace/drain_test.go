@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -17,9 +16,8 @@ import (
 // ready, and goes on; told again, it ends at once.
 func TestTheSecondSignalEndsADrain(t *testing.T) {
 	startsProcesses(t)
-	limited, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	ctx, failed := context.WithCancelCause(limited)
+	t.Parallel()
+	ctx, failed := context.WithCancelCause(bounded(t))
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 // TestReviewOfASchema: a schema that takes a field from a feed or a model that
 // serves is refused by name, unless it is meant; any other is told.
 func TestReviewOfASchema(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.answer("n1", admits)
 	if _, err := s.pushed("1", "1", push{}); err != nil {

@@ -46,6 +46,7 @@ func (s *stage) file(name, text string) string {
 
 // An experiment from its document to its end, each step by its command.
 func TestExperimentCommands(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	file := s.file("ranking.yaml", fresher)
 	for _, step := range []struct {
@@ -108,6 +109,7 @@ func TestExperimentCommands(t *testing.T) {
 
 // What an experiment needs is not dropped.
 func TestExperimentsHoldWhatTheyUse(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	feeds, err := s.cl.Artefacts(t.Context(), broker.FeedsKind)
 	s.check(err)
@@ -136,6 +138,7 @@ func TestExperimentsHoldWhatTheyUse(t *testing.T) {
 // While etcd has lost what nodes remember, nothing is changed that brokers would
 // not take over, and what is shown says so.
 func TestNothingIsChangedInALostEtcd(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	if _, err := s.run("experiment", "define", s.file("ranking.yaml", fresher)); err != nil {
 		t.Fatal(err)
@@ -152,7 +155,7 @@ func TestNothingIsChangedInALostEtcd(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "etcd has lost state") && strings.Contains(err.Error(), "millrace cluster restore") {
 				break
 			}
-			if time.Since(began) > time.Minute {
+			if time.Since(began) > patience {
 				t.Fatalf("%v: %v", args, err)
 			}
 		}

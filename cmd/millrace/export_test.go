@@ -153,6 +153,7 @@ func dump(v any) string {
 
 // A row has all that the exposure said of the item, and what was done with it.
 func TestExportExposures(t *testing.T) {
+	t.Parallel()
 	ctx, addr := logOfTest(t)
 	at := time.Now().Add(-time.Hour).Truncate(time.Millisecond).UTC()
 	empty := shownAt("b", "reader:2", at)
@@ -199,6 +200,7 @@ func TestExportExposures(t *testing.T) {
 
 // A part of the time has the rows that the whole has of it, outcomes and all.
 func TestExportOfAPartOfTheTime(t *testing.T) {
+	t.Parallel()
 	ctx, addr := logOfTest(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -236,6 +238,7 @@ func TestExportOfAPartOfTheTime(t *testing.T) {
 // What cannot be exported is refused with the flag and the way out, and leaves
 // no file.
 func TestExportRefuses(t *testing.T) {
+	t.Parallel()
 	ctx, addr := logOfTest(t)
 	writeExposures(ctx, t, addr, shownAt("a", "reader:1", time.Now(), "x"))
 	note := filepath.Join(t.TempDir(), "notes.ndjson")

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/internal/cluster"
@@ -22,8 +21,8 @@ import (
 // by is refused before it is stored, every change has a version, and each can
 // be taken back.
 func TestFeedDefinitionCommands(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
+	t.Parallel()
+	ctx := bounded(t)
 	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 // What people wrote is not overwritten by a model that has its name; what was
 // generated is.
 func TestGenerateSparesOtherFiles(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	spec, file := filepath.Join(dir, "spec.yaml"), filepath.Join(dir, "models.go")
 	if err := os.WriteFile(spec, []byte("name: models\nversion: \"1\"\nfeatures: {time: record.time}\nscorer: linear\nparameters: {weights: {time: 2}}\n"), 0o644); err != nil {
@@ -32,6 +33,7 @@ func TestGenerateSparesOtherFiles(t *testing.T) {
 // The decoder that the command writes of a shipped schema is the one that is
 // checked in.
 func TestGenerateDecoder(t *testing.T) {
+	t.Parallel()
 	run(t, "generate", "--check", "--out", "../../schemas/decoders", "--package", "decoders", "--decoder", "../../schemas/activity.avsc")
 	if out, err := output("generate"); err == nil || !strings.Contains(out+err.Error(), "--decoder") {
 		t.Errorf("%v: %s", err, out)
@@ -41,6 +43,7 @@ func TestGenerateDecoder(t *testing.T) {
 // What a feed's filter has of comparisons with constants becomes code; the
 // faults of one that has none, or is wrong, say what to do.
 func TestGenerateFeed(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write := func(text string) string {
 		file := filepath.Join(dir, "jobs.yaml")
@@ -72,6 +75,7 @@ func TestGenerateFeed(t *testing.T) {
 // A feed's model and its shadows become one function; one that is neither built
 // in nor named is asked for.
 func TestGenerateShadows(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	spec, feed := filepath.Join(dir, "fresh.yaml"), filepath.Join(dir, "feed.yaml")
 	for name, text := range map[string]string{

@@ -32,6 +32,7 @@ func (s *stage) newsAt(bodies ...string) {
 // A feed that becomes private, or goes, does not take variants from viewers unseen:
 // the commands name the experiment, and the way out works.
 func TestChangesKeepExperiments(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.newsAt("model: recency\nprivate: true\n", "model: recency\n")
 	sets := strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(fresher)
@@ -75,6 +76,7 @@ func TestChangesKeepExperiments(t *testing.T) {
 
 // Of two changes at the same moment that do not go together, the later one tells.
 func TestTheLaterOfTwoChangesTells(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.answer("n1", admits)
 	s.newsAt("model: recency\n")
@@ -94,6 +96,7 @@ func TestTheLaterOfTwoChangesTells(t *testing.T) {
 
 // A version that could not be defined now is not gone back to.
 func TestRollbackRefusesAFault(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.newsAt("model: gone\n", "model: recency\n")
 	for _, args := range [][]string{{"feed", "rollback", "news"}, {"feed", "rollback", "news", "--apply", "--yes"}} {
@@ -109,6 +112,7 @@ func TestRollbackRefusesAFault(t *testing.T) {
 // A document that cannot be read as it stands is told with its ways out, and its
 // drop says what of it runs.
 func TestADocumentThatIsLeftOut(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	documents, err := s.cl.Artefacts(t.Context(), experiments.Kind)
 	s.check(err)
@@ -138,6 +142,7 @@ func TestADocumentThatIsLeftOut(t *testing.T) {
 // A schema is not taken back while somebody reads what no other schema has: feeds,
 // variants and models are named, with why.
 func TestRetireKeepsReaders(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	registry, err := schemas.NewRegistry(nil, nil)
 	s.check(err)
@@ -223,6 +228,7 @@ func cancelled(t *testing.T) context.Context {
 // A cluster with a private feed is well. One whose experiment does not fit any more
 // is told by doctor, by the broker's metric and by list, which agree.
 func TestDoctorOnPrivateFeeds(t *testing.T) {
+	t.Parallel()
 	o := startOperated(t)
 	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`)
 	write := func(name, text string) string {

@@ -42,6 +42,7 @@ func TestNothingIsLostByRebalances(t *testing.T) { onEachKafka(t, testRebalances
 
 func onEachKafka(t *testing.T, test func(t *testing.T, kafkaAddr string)) {
 	startsProcesses(t)
+	t.Parallel()
 	t.Run("kfake", func(t *testing.T) {
 		k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 		if err != nil {
@@ -125,9 +126,7 @@ type loading struct {
 
 func startLoading(t *testing.T, kafkaAddr string) *loading {
 	t.Helper()
-	limited, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	t.Cleanup(cancel)
-	ctx, failed := context.WithCancelCause(limited)
+	ctx, failed := context.WithCancelCause(bounded(t))
 	l := &loading{t: t, ctx: ctx, failed: failed, kafka: kafkaAddr, prefix: fmt.Sprintf("kills-%d-", rand.Uint32()), addrs: []string{freeAddr(t), freeAddr(t)}}
 	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
 	if err != nil {
@@ -296,8 +295,8 @@ func sum(ctx context.Context, t *testing.T, look *kafka.Inspector, topic string)
 }
 
 // patience is how long a test waits for what takes seconds on an idle machine,
-// so that one that is broken says what it waits for, and soon.
-const patience = 2 * time.Minute
+// with other tests beside it, so that one that is broken says what it waits for.
+const patience = 5 * time.Minute
 
 // waitFor asks again and again until done, which must not take for ever, but no
 // longer than patience.

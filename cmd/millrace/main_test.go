@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -35,6 +36,15 @@ func startsProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
+}
+
+// bounded is for a test that hangs: several run side by side, and none takes so
+// long.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // process is a running millrace.
@@ -149,11 +159,18 @@ func output(args ...string) (string, error) {
 	return out.String(), err
 }
 
+// handed are the addresses that were given out, of which some are not listened
+// on yet.
+var handed sync.Map
+
 // freeAddr returns a loopback address that nobody listens on.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	for range 1000 {
 		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)) // below those of outgoing connections
+		if _, taken := handed.LoadOrStore(addr, true); taken {
+			continue
+		}
 		if l, err := net.Listen("tcp", addr); err == nil {
 			defer l.Close()
 			return addr

@@ -16,6 +16,7 @@ import (
 // The features of records are what golden rows say that they are, whichever
 // way they are written.
 func TestModelFeatures(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	spec := filepath.Join(dir, "spec.yaml")
 	text := `name: seen
@@ -94,6 +95,7 @@ parameters:
 // Of the tutorial's model, the features of every golden row's record are those
 // that the row gives.
 func TestModelFeaturesEqualGoldenRows(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join("..", "..", "docs", "models", "golden.ndjson")
 	golden, err := os.ReadFile(file)
 	if err != nil {

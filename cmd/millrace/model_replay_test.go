@@ -83,6 +83,7 @@ func replayed(t *testing.T, rows []shownItem, args ...string) (told string, err 
 
 // Pages are ranked again by what was written, each viewer's once.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	rising := []float64{1, 2, 3, 4, 5}
 	var rows []shownItem
 	for i := range 200 {
@@ -110,6 +111,7 @@ NDCG@3  0.00383  0.997  +0.993 `
 }
 
 func TestReplayRefuses(t *testing.T) {
+	t.Parallel()
 	page := shownPage(1, "v", "a", 0.5, []float64{1, 2}, 0)
 	change := func(f func(*shownItem)) []shownItem {
 		rows := slices.Clone(page)
@@ -150,6 +152,7 @@ func TestReplayRefuses(t *testing.T) {
 // Of two variants one ranks by likes, as the model does, and its viewers click
 // more. The estimates tell how much, from the other's pages beside.
 func TestReplayEstimates(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("one goroutine: nothing for the race detector")
 	}

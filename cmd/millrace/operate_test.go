@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode"
@@ -33,8 +32,7 @@ type operated struct {
 
 func startOperated(t *testing.T) *operated {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	t.Cleanup(cancel)
+	ctx := bounded(t)
 	o := &operated{t: t, ctx: ctx, dir: t.TempDir(), logs: map[millrace.NodeID]*audit.Log{}}
 	var err error
 	o.Cluster, err = minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 2, Replicas: 2, Node: func(n *indexnode.Config) {
@@ -111,6 +109,7 @@ func (o *operated) refuses(line, field string) {
 }
 
 func TestTimelineCommands(t *testing.T) {
+	t.Parallel()
 	o := startOperated(t)
 	o.load(
 		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":5}`,
@@ -163,6 +162,7 @@ func (o *operated) run1(line string) string {
 // A record that is deleted is gone from the store, the cache and answers of
 // every replica, in all timelines it went to; what is only shown touches nothing.
 func TestRecordDelete(t *testing.T) {
+	t.Parallel()
 	o := startOperated(t)
 	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Activity(), lines(
 		`{"id":"a","actor":"member:1","verb":"post","created_at":1700000000000,"about":["topic:1","topic:2"],"text":"secret"}`,
@@ -236,6 +236,7 @@ func TestRecordDelete(t *testing.T) {
 
 // What is cached is dropped where it is named, and only shown before.
 func TestCacheDrop(t *testing.T) {
+	t.Parallel()
 	o := startOperated(t)
 	o.load(
 		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`,
@@ -287,6 +288,7 @@ func TestCacheDrop(t *testing.T) {
 // A node whose ingest is paused applies nothing and says so, answers by the
 // other one, and goes on when it is resumed, and by itself.
 func TestIngestPause(t *testing.T) {
+	t.Parallel()
 	o := startOperated(t)
 	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`)
 	for line, field := range map[string]string{
@@ -360,6 +362,7 @@ func (o *operated) gauge(name string) (most float64) {
 // Records that were refused for want of their schema come in once it is there,
 // and what would be refused again is left out.
 func TestDeadLettersReplay(t *testing.T) {
+	t.Parallel()
 	o := startOperated(t)
 	p, err := kafka.NewProducer(kafka.At(o.Kafka), "", nil)
 	o.must(err)
@@ -409,6 +412,7 @@ func TestDeadLettersReplay(t *testing.T) {
 // A replica that an operator has taken out answers nobody and is not made anew
 // until it is released; then it has all again.
 func TestPartitionQuarantine(t *testing.T) {
+	t.Parallel()
 	o := startOperated(t)
 	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`)
 	const of = " 644 --node node-1" // of member:1
@@ -454,6 +458,7 @@ func TestPartitionQuarantine(t *testing.T) {
 // Of two operators who take out the two replicas of something in the same moment, one
 // is refused, who has the word to override.
 func TestTwoOperatorsPause(t *testing.T) {
+	t.Parallel()
 	o := startOperated(t)
 	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`)
 	for range 3 {

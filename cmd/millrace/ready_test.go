@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -67,7 +66,7 @@ func TestReadyAsksAllAtOnce(t *testing.T) {
 	defer mute.Close()
 	well := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(asked) }))
 	defer well.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if said, err := (&doctor{ports: []string{mute.Listener.Addr().String(), well.Listener.Addr().String()}}).rolesReady(ctx); err != nil {
 		t.Errorf("%s, %v", said, err)

@@ -135,6 +135,7 @@ func (s *stage) serves(version string) {
 // TestPushReportsEachNode: a push waits for every assigned node, prints what
 // each answered, and moves the pointer only when all have admitted the pack.
 func TestPushReportsEachNode(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1", "n2", "n3")
 	s.answer("n1", admits)
 	s.answer("n3", admits)
@@ -168,6 +169,7 @@ func TestPushReportsEachNode(t *testing.T) {
 
 // TestPushToASilentNode: a node that is not heard fails the push by name.
 func TestPushToASilentNode(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1", "n2")
 	s.answer("n1", admits)
 	out, err := s.pushedWithin("1", "1", push{timeout: 200 * time.Millisecond})
@@ -180,6 +182,7 @@ func TestPushToASilentNode(t *testing.T) {
 // TestPushAgainOnceHeard: a push that was not heard everywhere says what to run,
 // and the same push serves once the last node has admitted the pack.
 func TestPushAgainOnceHeard(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1", "n2")
 	s.answer("n1", admits)
 	if _, err := s.pushedWithin("1", "1", push{timeout: 200 * time.Millisecond}); err == nil || !strings.Contains(err.Error(), "once millrace model list says 2 of 2, run the same millrace model push again") {
@@ -197,6 +200,7 @@ func TestPushAgainOnceHeard(t *testing.T) {
 // TestPushOfAPackWhoseSchemasTheClusterKnows: push needs no schema files, and
 // seal tells the checksum by which the pack is published.
 func TestPushOfAPackWhoseSchemasTheClusterKnows(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.answer("n1", admits)
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "talk.avsc")
@@ -223,6 +227,7 @@ func TestPushOfAPackWhoseSchemasTheClusterKnows(t *testing.T) {
 // the same pack again is no change, other bytes under the same version are
 // refused, and a rollback goes back.
 func TestPushOfVersions(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1", "n2")
 	s.answer("n1", admits)
 	s.answer("n2", admits)
@@ -268,6 +273,7 @@ func TestPushOfVersions(t *testing.T) {
 // TestDropOfWhatAFeedNames: a model that a feed names keeps a version, and is
 // refused by the feed's name.
 func TestDropOfWhatAFeedNames(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.answer("n1", admits)
 	for _, version := range []string{"1", "2"} {
@@ -303,6 +309,7 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 // ranks in its place; it is asked for again when it is released, and when it is
 // pushed again.
 func TestCondemnedVersions(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1", "n2")
 	for id := range s.members {
 		s.answer(id, admits)
@@ -372,6 +379,7 @@ func TestCondemnedVersions(t *testing.T) {
 
 // Room for further versions is not made of the one that ranks.
 func TestTheVersionThatRanksIsSpared(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.answer("n1", admits)
 	for _, version := range []string{"1", "2", "3"} {
@@ -400,6 +408,7 @@ func TestTheVersionThatRanksIsSpared(t *testing.T) {
 // TestPushTellsWhatRecordsLack: of each content type, the fields in which no node
 // has found anything.
 func TestPushTellsWhatRecordsLack(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1", "n2")
 	lacks := map[millrace.NodeID][]cluster.Lack{
 		"n1": {{Type: "post", Records: 10, Fields: []string{"likes", "shares"}}, {Type: "like", Records: 3}},

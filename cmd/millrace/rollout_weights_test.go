@@ -32,6 +32,7 @@ func (s *stage) ratePack(version, feature string) string {
 // of a feed nor the version of a model, whichever command would do it, until the
 // experiment has stopped.
 func TestChangesKeepWeights(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.answer("n1", admits)
 	define := func(model string, limit int) []string {
@@ -103,6 +104,7 @@ func TestChangesKeepWeights(t *testing.T) {
 // Of an experiment that sets a weight and a version that lacks it, at the same
 // moment, one alone is taken, and the other refused by what is there then.
 func TestAnExperimentAndAModelAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.answer("n1", admits)
 	must := func(args ...string) {
@@ -144,6 +146,7 @@ func TestAnExperimentAndAModelAtOnce(t *testing.T) {
 // While a version is condemned and what ranks in its place lacks the weights of a
 // variant, explain says that it is not applied, and a ramp waits for that.
 func TestWeightsThatDoNotRank(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, "n1")
 	s.answer("n1", admits)
 	must := func(args ...string) string {
@@ -171,7 +174,7 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 		s.check(err)
 		d := set.Experiments()[0]
 		got := wait(t.Context(), &d.Experiment)
-		for began := time.Now(); got != want && time.Since(began) < 30*time.Second; got = wait(t.Context(), &d.Experiment) {
+		for began := time.Now(); got != want && time.Since(began) < patience; got = wait(t.Context(), &d.Experiment) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
 		if got != want {

@@ -1,16 +1,14 @@
 package main
 
 import (
-	"context"
 	"testing"
-	"time"
 )
 
 // TestRolloutsPage does what docs/rollouts.md says.
 func TestRolloutsPage(t *testing.T) {
 	startsProcesses(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
-	defer cancel()
+	t.Parallel()
+	ctx := bounded(t)
 	p := newPage(ctx, t, "docs/rollouts.md")
 	p.carryOut(p.blocks())
 }

@@ -90,9 +90,7 @@ const authorization = `authorization:
 
 func startEstate(t *testing.T) *estate {
 	t.Helper()
-	limited, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	t.Cleanup(cancel)
-	ctx, failed := context.WithCancelCause(limited)
+	ctx, failed := context.WithCancelCause(bounded(t))
 	e := &estate{t: t, ctx: ctx, a: authority.New(t), prefix: fmt.Sprintf("secured-%d-", rand.Uint32()), grpc: freeAddr(t), http: freeAddr(t), admin: freeAddr(t)}
 	e.kafka, e.kafkaAs = securedKafka(t, e.a)
 	brokers := e.kafkaAs.At(nil, e.kafka)

@@ -63,6 +63,7 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 // Who waits for a plan and is told to stop hears that the plan goes on, and the
 // command fails. How far it is is no part of the JSON.
 func TestWhoStopsWaitingForAPlanFails(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	c.ok()
 	c.join(c.open(""), "node-3")
@@ -94,6 +95,7 @@ func TestWhoStopsWaitingForAPlanFails(t *testing.T) {
 // Who stops a roll lets the command that restarts a node end, and hears where to
 // go on.
 func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	c.ok()
 	ctx, stop := context.WithCancel(t.Context())
@@ -117,6 +119,7 @@ func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
 
 // The history tells of a restart after which the node was not whole again.
 func TestARestartThatFailsIsNoted(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	c.ok()
 	c.says("node-2 is not whole again", fails, "node", "restart", "node-2", "--etcd", c.addr, "--apply", "--yes", "--exec", "true", "--timeout", "5s")
@@ -125,6 +128,7 @@ func TestARestartThatFailsIsNoted(t *testing.T) {
 
 // What is shown before something is done says what it costs.
 func TestWhatIsShownSaysWhatItCosts(t *testing.T) {
+	t.Parallel()
 	c := startClinic(t)
 	second := c.ok()
 	on := []string{"--etcd", c.addr}

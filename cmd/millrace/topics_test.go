@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -23,8 +22,7 @@ import (
 // logOfTest is a Kafka with Millrace's topics and a content topic posts.
 func logOfTest(t *testing.T) (ctx context.Context, addr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	t.Cleanup(cancel)
+	ctx = bounded(t)
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +49,7 @@ func execute(ctx context.Context, args ...string) (string, error) {
 }
 
 func TestSchemaCommand(t *testing.T) {
+	t.Parallel()
 	ctx, addr := logOfTest(t)
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
@@ -105,6 +104,7 @@ func TestSchemaCommand(t *testing.T) {
 // A partitioner's process is stuck at a batch; its /readyz and commands tell,
 // and a command has it go on.
 func TestTopicsSkip(t *testing.T) {
+	t.Parallel()
 	ctx, addr := logOfTest(t)
 	ctx, failed := context.WithCancelCause(ctx)
 	cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ProducerBatchMaxBytes(80<<20), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
@@ -169,6 +169,7 @@ func TestTopicsSkip(t *testing.T) {
 // Topics are deleted and created again under a partitioner's process: it says
 // so, and a command has it go on without a restart, which says what is lost.
 func TestTopicsThatAreCreatedAgain(t *testing.T) {
+	t.Parallel()
 	ctx, addr := logOfTest(t)
 	ctx, failed := context.WithCancelCause(ctx)
 	send := func(topic string) {

@@ -20,8 +20,8 @@ import (
 // the files shown, runs the commands shown, and compares what they print.
 func TestModelsTutorial(t *testing.T) {
 	startsProcesses(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
+	t.Parallel()
+	ctx := bounded(t)
 	p := newPage(ctx, t, "docs/models.md")
 	p.carryOut(p.blocks())
 	p.checkAnswers()
@@ -30,8 +30,8 @@ func TestModelsTutorial(t *testing.T) {
 // TestReadme does what the README says, as a newcomer would.
 func TestReadme(t *testing.T) {
 	startsProcesses(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
+	t.Parallel()
+	ctx := bounded(t)
 	p := newPage(ctx, t, "README.md")
 	p.carryOut(p.blocks())
 }
@@ -232,8 +232,9 @@ func (b *block) commands() (all []command) {
 	return all
 }
 
-// asks matches commands whose answer the cluster may still be catching up with.
-var asks = regexp.MustCompile(`^(bin/millrace (feed|why|backup status|node list|cluster status|experiment (list|history|status))|curl|go run|[^ ]*python3?) `)
+// asks matches commands whose answer the cluster may still be catching up with:
+// they ask, or show what they would do.
+var asks = regexp.MustCompile(`^(bin/millrace (feed|why|backup status|node list|cluster (status|plan)|experiment (list|history|status))|curl|go run|[^ ]*python3?)( |$)|^bin/millrace node [a-z]+( node-[0-9]+)+$`)
 
 // run runs a command and holds what it prints against the page. What is true
 // only once the cluster has caught up is asked again until then.
@@ -278,7 +279,7 @@ func (p *page) run(c command) {
 	}
 	deadline := time.Now()
 	if asks.MatchString(c.text) {
-		deadline = deadline.Add(30 * time.Second)
+		deadline = deadline.Add(patience)
 	}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

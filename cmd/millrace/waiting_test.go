@@ -19,6 +19,7 @@ import (
 // Their ports are theirs from the start.
 func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	startsProcesses(t)
+	t.Parallel()
 	ctx, failed := context.WithCancelCause(t.Context())
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	if err != nil {

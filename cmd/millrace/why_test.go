@@ -7,7 +7,6 @@ import (
 	"iter"
 	"strings"
 	"testing"
-	"time"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -15,8 +14,8 @@ import (
 )
 
 func TestWhyAndTraceCommands(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
+	t.Parallel()
+	ctx := bounded(t)
 	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 1})
 	if err != nil {
 		t.Fatal(err)

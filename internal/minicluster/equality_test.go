@@ -43,6 +43,7 @@ func TestOracleRealKafka(t *testing.T) {
 	if addr == "" {
 		t.Skip("no real Kafka: run make kafka and set MILLRACE_KAFKA to its address")
 	}
+	t.Parallel()
 	testEquality(t, addr, sampleRecords(), 1000, 3)
 }
 
@@ -107,7 +108,7 @@ func testEquality(t *testing.T, kafkaAddr string, lines iter.Seq2[[]byte, error]
 					t.Fatal(err)
 				}
 			}
-			wait, cancel := context.WithTimeout(ctx, 5*time.Minute)
+			wait, cancel := context.WithTimeout(ctx, 10*time.Minute)
 			defer cancel()
 			if err := errors.Join(c.WaitReady(wait), c.WaitIndexed(wait)); err != nil {
 				t.Fatal(err)

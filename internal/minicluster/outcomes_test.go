@@ -22,6 +22,7 @@ func TestOutcomesRealKafka(t *testing.T) {
 	if addr == "" {
 		t.Skip("no real Kafka: run make kafka and set MILLRACE_KAFKA to its address")
 	}
+	t.Parallel()
 	testOutcomes(t, addr)
 }
 
@@ -34,7 +35,7 @@ experiments:
 `
 
 func testOutcomes(t *testing.T, kafkaAddr string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	c := startExposing(ctx, t, kafkaAddr, clicked, "each", "one")
 	if err := kafka.EnsureContentTopic(ctx, kafka.At(c.Kafka), c.prefix+"clicks", 4, nil); err != nil {

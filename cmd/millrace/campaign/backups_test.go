@@ -18,6 +18,9 @@ import (
 // backupEvery is how often nodes back up where backups are what is broken.
 const backupEvery = 10 * time.Second
 
+// backupsKept is how many a node keeps.
+const backupsKept = 3
+
 // startS3 starts a real S3 server of the campaign's own, and returns the URL of
 // its bucket. Roles find its credentials in their environment.
 func startS3(t *testing.T) (bucket string) {
@@ -43,8 +46,8 @@ func startS3(t *testing.T) (bucket string) {
 	if err := run("start"); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("AWS_ACCESS_KEY_ID", "millrace")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "millrace-secret")
+	os.Setenv("AWS_ACCESS_KEY_ID", "millrace") // every server of the campaign has the same
+	os.Setenv("AWS_SECRET_ACCESS_KEY", "millrace-secret")
 	return "s3://millrace/campaign?endpoint=http://" + local(port)
 }
 

@@ -78,13 +78,22 @@ func TestCutsEqualTheLog(t *testing.T) {
 	if compared != cuts*partition.Count {
 		t.Errorf("%d partitions are as the log says at cuts; want %d", compared, cuts*partition.Count)
 	}
+	w.asker.drain()
+	t.Log(w.asker.take())
+	for range backupsKept + 1 { // of between the cuts the bucket has only what cut 0 keeps then
+		if err := w.backedUp(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range slices.Concat(w.partitioners, w.nodes, w.brokers) {
+		p.kill(syscall.SIGTERM) // what follows is between the log and the bucket
+	}
+	t.Parallel() // the other tests, of which none is parallel, run while this one waits
 	compared = newReference(t, w).times(w, bucket, first, last, cuts)
 	figure.Print("times_partitions_equal", float64(compared), "partitions", float64(cuts*partition.Count))
 	if compared != cuts*partition.Count {
 		t.Errorf("%d partitions are as the log says at times; want %d", compared, cuts*partition.Count)
 	}
-	w.asker.drain()
-	t.Log(w.asker.take())
 	w.verdict()
 }
 

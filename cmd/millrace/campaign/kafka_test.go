@@ -22,24 +22,23 @@ import (
 // that nobody else uses, so that it can be killed.
 type realKafka struct {
 	root string // of the repository
+	dir  string // of its data
 	port int
 }
 
-func startKafka(t *testing.T) *realKafka {
+func startKafka(t *testing.T, dir string) *realKafka {
 	t.Helper()
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &realKafka{root, freePorts(t, 2)}
+	k := &realKafka{root, dir, freePorts(t, 2)}
 	t.Cleanup(func() {
 		k.signal(syscall.SIGCONT)
 		if err := k.script("stop"); err != nil {
 			t.Error(err)
 		}
-		for _, left := range []string{"data-%d", "kafka-%d.log"} {
-			os.RemoveAll(filepath.Join(k.root, ".kafka", fmt.Sprintf(left, k.port)))
-		}
+		os.RemoveAll(filepath.Join(k.root, ".kafka", fmt.Sprintf("kafka-%d.log", k.port)))
 	})
 	if err := k.start(); err != nil {
 		t.Fatal(err)
@@ -51,7 +50,7 @@ func (k *realKafka) addr() string { return local(k.port) }
 
 func (k *realKafka) script(verb string) error {
 	cmd := exec.Command(filepath.Join(k.root, "scripts", "kafka"), verb)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("KAFKA_PORT=%d", k.port), "KAFKA_HEAP=768m")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("KAFKA_PORT=%d", k.port), "KAFKA_DATA="+k.dir, "KAFKA_HEAP=768m")
 	cmd.WaitDelay = time.Second // Kafka keeps its output
 	if out, err := cmd.CombinedOutput(); err != nil && err != exec.ErrWaitDelay {
 		return fmt.Errorf("scripts/kafka %s: %w: %s", verb, err, out)

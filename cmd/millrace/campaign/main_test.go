@@ -33,7 +33,9 @@ func TestMain(m *testing.M) {
 		etcd.Close()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.Remove(public("built"))
+	os.Exit(code)
 }
 
 // settings are what the environment says of a campaign.

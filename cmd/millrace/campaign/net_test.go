@@ -18,9 +18,13 @@ import (
 // by user id and port.
 type packets struct{ table string }
 
+// tables counts them: a test that waits has its own still.
+var tables int
+
 func newPackets(t *testing.T) *packets {
 	t.Helper()
-	p := &packets{fmt.Sprintf("inet millrace_%d", os.Getpid())}
+	tables++
+	p := &packets{fmt.Sprintf("inet millrace_%d_%d", os.Getpid(), tables)}
 	if err := p.apply(
 		"add table "+p.table,
 		"add chain "+p.table+" nat { type nat hook output priority -100 ; }",

@@ -145,12 +145,11 @@ func buildBefore(t *testing.T) string {
 			t.Fatalf("%s: %v: %s", strings.Join(args[1:], " "), err, out)
 		}
 	}
-	public := filepath.Join(os.TempDir(), fmt.Sprintf("millrace-before-%d", os.Getpid())) // t.TempDir is root's alone
-	t.Cleanup(func() { os.Remove(public) })
-	if err := errors.Join(os.Rename(binary, public), os.Chmod(public, 0o755)); err != nil {
+	t.Cleanup(func() { os.Remove(public("before")) })
+	if err := errors.Join(os.Rename(binary, public("before")), os.Chmod(public("before"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	return public
+	return public("before")
 }
 
 func (w *resizing) chapter(of string) { w.history.chapter(of); w.t.Log(of) }

@@ -104,7 +104,7 @@ func startWorld(t *testing.T, s settings, name string, atOnce bool) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, ctx: ctx, dir: dir, prefix: name + "-", kafka: startKafka(t), etcdAt: freePorts(t, 1),
+		t: t, ctx: ctx, dir: dir, prefix: name + "-", kafka: startKafka(t, dir), etcdAt: freePorts(t, 1),
 		proxies: map[int]*proxy{}, admin: map[string]int{},
 	}
 	w.history = newHistory(t, filepath.Join(dir, "history.ndjson"), s.seed)
@@ -120,7 +120,9 @@ func startWorld(t *testing.T, s settings, name string, atOnce bool) *world {
 			w.bucket = s.via(w.bucket)
 		}
 	}
-	w.binary = w.build()
+	if w.binary, err = built(); err != nil {
+		t.Fatal(err)
+	}
 	w.roles = cmp.Or(s.roles, w.binary)
 	w.packets = newPackets(t)
 	t.Cleanup(stop) // ctx itself has ended by then, with the test
@@ -129,18 +131,19 @@ func startWorld(t *testing.T, s settings, name string, atOnce bool) *world {
 	return w
 }
 
-// build puts the binary where every user may run it.
-func (w *world) build() string {
-	w.t.Helper()
-	to := filepath.Join(w.dir, "millrace")
-	cmd := exec.Command("go", "build", "-o", to, "..")
+// built puts the binary where every user may run it, for all tests.
+var built = sync.OnceValues(func() (string, error) {
+	cmd := exec.Command("go", "build", "-o", public("built"), "..")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("go build: %v: %s", err, out)
+		return "", fmt.Errorf("go build: %w: %s", err, out)
 	}
-	if err := os.Chmod(to, 0o755); err != nil {
-		w.t.Fatal(err)
-	}
-	return to
+	return public("built"), os.Chmod(public("built"), 0o755)
+})
+
+// public is where a binary of this run is that every user may run: t.TempDir is
+// root's alone.
+func public(name string) string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("millrace-%s-%d", name, os.Getpid()))
 }
 
 // spawn makes a process, which ends with the test.
@@ -234,7 +237,7 @@ func (w *world) startProcesses(atOnce bool) {
 	kafkaAndEtcd := fmt.Sprintf("brokers: [%q]\ntopic_prefix: %q\netcd: [%q]\n", w.kafka.addr(), w.prefix, local(w.etcdAt))
 	kept := ""
 	if w.bucket != "" {
-		kept = fmt.Sprintf("backup: {to: %q, every: %s, keep: 3}\n", w.bucket, w.backups)
+		kept = fmt.Sprintf("backup: {to: %q, every: %s, keep: %d}\n", w.bucket, w.backups, backupsKept)
 	}
 	w.nodeConfig = kafkaAndEtcd + kept
 	for _, id := range ids {

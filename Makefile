@@ -20,15 +20,18 @@ fmt-check: ## every Go file is as gofmt writes it
 
 vet: ## go vet
 	go vet ./...
+	go vet -tags synctests ./internal/simulation
 
 lint: ## staticcheck
 	go tool staticcheck ./...
+	go tool staticcheck -tags synctests ./internal/simulation
 
 # Clusters of processes are tested when no other test is at work: the tests tell
 # what a caller notices. The longest package begins first.
 test: ## every test, but those that SKIP names
 	go test -timeout $(TIMEOUT) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/millrace$$')
 	go test -timeout $(TIMEOUT) -skip '$(SKIP)' ./cmd/millrace
+	go test -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler.
 RACE = ./internal/minicluster ./broker ./cmd/... ./coordinator ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/digest ./internal/experiments ./internal/exposure ./internal/kafka ./internal/load ./partitioner ./relevance
@@ -80,6 +83,10 @@ TIMEOUT = 25m
 
 metamorphic: ## random operations on the store against a model of it; DURATION=5m
 	MILLRACE_METAMORPHIC=$(or $(DURATION),1m) go test -count=1 -timeout 0 -v -run 'TestMetamorphic|TestCrashAt|TestErrorAt|TestDamage' ./indexnode/store
+
+simulate: ## the roles in one process and in virtual time, through random histories of faults; DURATION=10m, or 20x to repeat SEED=
+	@MILLRACE_SIMULATE=$(or $(DURATION),10m) MILLRACE_SEED=$(SEED) go test -tags synctests -count=1 -timeout 0 -v -run TestHistories ./internal/simulation | tee .simulate
+	@! grep -q '^FAIL' .simulate
 
 faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one, RUN= picks tests (needs root, nftables, Java)
 	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
@@ -153,4 +160,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes metamorphic faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes metamorphic simulate faults outages exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

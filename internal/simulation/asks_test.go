@@ -27,6 +27,7 @@ const staleAfter = 10 * time.Second
 type answer struct {
 	q    oracle.Question
 	at   time.Time // when it was asked
+	took time.Duration
 	resp *feedv1.GetFeedResponse
 }
 
@@ -34,7 +35,7 @@ type answer struct {
 type asker struct {
 	mu      sync.Mutex
 	answers []answer
-	refused int
+	refused []time.Time // when they were asked
 	running sync.WaitGroup
 }
 
@@ -57,6 +58,7 @@ func ask(ctx context.Context, b *broker.Broker, q oracle.Question) (answer, erro
 	got := answer{q: q, at: time.Now()}
 	var err error
 	got.resp, err = b.GetFeed(ctx, req)
+	got.took = time.Since(got.at)
 	return got, err
 }
 
@@ -69,7 +71,7 @@ func (a *asker) ask(w *world, q oracle.Question) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if err != nil {
-			a.refused++
+			a.refused = append(a.refused, got.at)
 			return
 		}
 		a.answers = append(a.answers, got)

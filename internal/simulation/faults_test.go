@@ -5,6 +5,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -26,9 +27,22 @@ func (h *history) faults(r *rand.Rand) (steps []step) {
 		h.nodeCrashes, h.nodeCrashes, h.nodeStops, h.partitionerCrashes, h.partitionerDiesAt, h.partitionerDiesAt,
 		h.another, h.another, h.cut, h.cut, h.slow, h.sever, h.kafkaRefuses, h.kafkaRefuses, h.diskFills, h.moves, h.zombie, h.trim,
 	}
-	for range 2 + r.IntN(6) {
+	for range 2 + r.IntN(8) {
 		at := 3*time.Second + time.Duration(r.IntN(24_000))*time.Millisecond
 		steps = append(steps, kinds[r.IntN(len(kinds))](r, at)...)
+		if r.IntN(2) == 0 {
+			steps = append(steps, h.busy(r, at)...)
+		}
+	}
+	return steps
+}
+
+// busy has inputs come one after the other from a time on, so that what breaks
+// then breaks in the middle of something.
+func (h *history) busy(r *rand.Rand, at time.Duration) (steps []step) {
+	for range 20 {
+		steps = append(steps, step{at: at, do: h.send})
+		at += time.Duration(r.IntN(200)) * time.Millisecond
 	}
 	return steps
 }
@@ -53,7 +67,7 @@ func (h *history) nodeCrashes(r *rand.Rand, at time.Duration) []step {
 
 func (h *history) nodeStops(r *rand.Rand, at time.Duration) []step {
 	n := h.w.nodes[r.IntN(nodes)]
-	return []step{{at, n.name + " stops", func() { go n.stop() }}, {at + some(r), n.name + " starts", n.start}}
+	return []step{{at, n.name + " stops", n.stop}, {at + some(r), n.name + " starts", n.start}}
 }
 
 func (h *history) partitionerCrashes(r *rand.Rand, at time.Duration) []step {
@@ -91,7 +105,7 @@ func (h *history) partitionerDiesAt(r *rand.Rand, at time.Duration) []step {
 // and end as it should, or not.
 func (h *history) another(r *rand.Rand, at time.Duration) []step {
 	p := h.w.partitioners[1]
-	end, what := func() { go p.stop() }, " stops"
+	end, what := p.stop, " stops"
 	if r.IntN(2) == 0 {
 		end, what = p.crash, " crashes"
 	}
@@ -143,43 +157,36 @@ func (h *history) sever(r *rand.Rand, at time.Duration) (steps []step) {
 	return steps
 }
 
-// refusal is an error that Kafka may answer a request with.
-type refusal struct {
+// refusals are what Kafka may answer requests with.
+var refusals = []struct {
 	key   kmsg.Key
-	err   *kerr.Error
 	topic string
+	errs  []*kerr.Error
+}{
+	{kmsg.Produce, "", []*kerr.Error{kerr.NotLeaderForPartition, kerr.NotEnoughReplicasAfterAppend, kerr.RequestTimedOut, kerr.KafkaStorageError}},
+	{kmsg.Produce, "", []*kerr.Error{kerr.InvalidRecord, kerr.OutOfOrderSequenceNumber, kerr.UnknownServerError, kerr.MessageTooLarge}},
+	{kmsg.Produce, "dead-letters", []*kerr.Error{kerr.NotLeaderForPartition, kerr.InvalidRecord}},
+	{kmsg.AddPartitionsToTxn, "", []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.ConcurrentTransactions, kerr.NotCoordinator, kerr.UnknownServerError}},
+	{kmsg.AddOffsetsToTxn, "", []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.UnknownServerError}},
+	{kmsg.TxnOffsetCommit, "", []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.UnknownServerError}},
+	{kmsg.EndTxn, "", []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.RequestTimedOut, kerr.ConcurrentTransactions, kerr.UnknownServerError, kerr.InvalidProducerEpoch}},
+	{kmsg.InitProducerID, "", []*kerr.Error{kerr.ConcurrentTransactions, kerr.NotCoordinator, kerr.CoordinatorNotAvailable}},
+	{kmsg.Heartbeat, "", []*kerr.Error{kerr.RebalanceInProgress, kerr.UnknownMemberID, kerr.IllegalGeneration}},
+	{kmsg.OffsetFetch, "", []*kerr.Error{kerr.NotCoordinator, kerr.CoordinatorLoadInProgress}},
+	{kmsg.JoinGroup, "", []*kerr.Error{kerr.UnknownMemberID, kerr.CoordinatorLoadInProgress}},
+	{kmsg.Fetch, "timeline", []*kerr.Error{kerr.NotLeaderForPartition, kerr.UnknownServerError, kerr.OffsetNotAvailable, kerr.KafkaStorageError}},
+	{kmsg.Fetch, contentTopic, []*kerr.Error{kerr.NotLeaderForPartition, kerr.UnknownServerError, kerr.OffsetNotAvailable, kerr.KafkaStorageError}},
+	{kmsg.ListOffsets, "timeline", []*kerr.Error{kerr.NotLeaderForPartition, kerr.UnknownServerError, kerr.OffsetNotAvailable}},
 }
-
-var refusals = func() (all []refusal) {
-	for key, errs := range map[kmsg.Key][]*kerr.Error{
-		kmsg.Produce:            {kerr.NotLeaderForPartition, kerr.NotEnoughReplicasAfterAppend, kerr.RequestTimedOut, kerr.KafkaStorageError, kerr.InvalidRecord, kerr.OutOfOrderSequenceNumber, kerr.UnknownServerError},
-		kmsg.AddPartitionsToTxn: {kerr.CoordinatorLoadInProgress, kerr.ConcurrentTransactions, kerr.NotCoordinator, kerr.UnknownServerError},
-		kmsg.AddOffsetsToTxn:    {kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.UnknownServerError},
-		kmsg.TxnOffsetCommit:    {kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.UnknownServerError},
-		kmsg.EndTxn:             {kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.RequestTimedOut, kerr.ConcurrentTransactions, kerr.UnknownServerError, kerr.InvalidProducerEpoch},
-		kmsg.InitProducerID:     {kerr.ConcurrentTransactions, kerr.NotCoordinator, kerr.CoordinatorNotAvailable},
-		kmsg.Heartbeat:          {kerr.RebalanceInProgress, kerr.UnknownMemberID, kerr.IllegalGeneration},
-		kmsg.OffsetFetch:        {kerr.NotCoordinator, kerr.CoordinatorLoadInProgress},
-		kmsg.JoinGroup:          {kerr.UnknownMemberID, kerr.CoordinatorLoadInProgress},
-	} {
-		for _, err := range errs {
-			all = append(all, refusal{key: key, err: err})
-		}
-	}
-	for _, err := range []*kerr.Error{kerr.NotLeaderForPartition, kerr.UnknownServerError, kerr.OffsetNotAvailable, kerr.KafkaStorageError} {
-		all = append(all, refusal{kmsg.Fetch, err, "timeline"}, refusal{kmsg.ListOffsets, err, "timeline"}, refusal{kmsg.Fetch, err, contentTopic})
-	}
-	slices.SortFunc(all, func(a, b refusal) int { return 10_000*int(a.key-b.key) + int(a.err.Code-b.err.Code) })
-	return all
-}()
 
 func (h *history) kafkaRefuses(r *rand.Rand, at time.Duration) []step {
 	x, n := refusals[r.IntN(len(refusals))], 1+r.IntN(1<<r.IntN(6))
+	err := x.errs[r.IntN(len(x.errs))]
 	var armed *kfake.FaultHandle
-	return []step{{at, fmt.Sprintf("Kafka answers %s of %q %d times with %s", x.key.Name(), x.topic, n, x.err.Message), func() {
-		armed = h.w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{x.key}, Err: x.err, Topic: x.topic, Count: n, When: func(req kmsg.Request) bool {
-			p, ok := req.(*kmsg.ProduceRequest)
-			return !ok || p.TransactionID != nil
+	return []step{{at, fmt.Sprintf("Kafka answers %s of %q %d times with %s", x.key.Name(), x.topic, n, err.Message), func() {
+		armed = h.w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{x.key}, Err: err, Topic: x.topic, Count: n, When: func(req kmsg.Request) bool {
+			p, ok := req.(*kmsg.ProduceRequest) // those of the producers get through
+			return !ok || p.TransactionID != nil || x.topic != ""
 		}})
 	}}, {at + some(r), "Kafka is well", func() { armed.Remove() }}}
 }
@@ -233,9 +240,75 @@ func (h *history) trim(r *rand.Rand, at time.Duration) []step {
 		topic := h.w.topics.WithDefaults().Timeline
 		if end := h.w.kafka.PartitionInfo(topic, int32(p)).LastStableOffset - back; end > 0 {
 			h.w.must(h.w.kafka.DeleteRecords(topic, int32(p), end))
-			h.trimmed = true
+			h.trimmed[p] = true
 		}
 	}}}
+}
+
+// lonelyFault draws what befalls one node, and nothing else: questions are
+// answered by the other nodes as if nothing was.
+func (h *history) lonelyFault(r *rand.Rand) []step {
+	i, lost := r.IntN(nodes), rand.New(rand.NewPCG(h.seed, r.Uint64()))
+	n := h.w.nodes[i]
+	at := 8*time.Second + time.Duration(r.IntN(5_000))*time.Millisecond
+	end := at + 10*time.Second + some(r)/4
+	h.lonely, h.struck = n.name, h.w.began.Add(at)
+	cut := func(from, to string) []step {
+		return []step{
+			{at, "nothing gets through from " + from + " to " + to, func() { h.w.net.cut(from, to) }},
+			{end, from + " and " + to + " are joined again", func() { h.w.net.heal(from, to) }},
+		}
+	}
+	switch r.IntN(6) {
+	case 0:
+		return []step{{at, n.name + " crashes", func() {
+			n.crash()
+			h.w.disks[i].crash(lost)
+		}}, {end, n.name + " starts", n.start}}
+	case 1:
+		return cut("broker", n.name)
+	case 2:
+		return cut(n.name, "broker")
+	case 3:
+		return slices.Concat(cut(n.name, "kafka"), cut("kafka", n.name))
+	case 4:
+		return slices.Concat(cut("broker", n.name), cut(n.name, "broker"), cut("etcd", n.name), cut(n.name, "etcd"))
+	}
+	return []step{
+		{at, n.name + "'s answers come a second late", func() { h.w.net.delay(n.name, "broker", time.Second) }},
+		{end, n.name + " is as fast as before", func() { h.w.net.heal(n.name, "broker") }},
+	}
+}
+
+// noticedWithin is how long a broker may take to see that a node is not well,
+// and briskly what half of all questions take at most from then on.
+const (
+	noticedWithin = 3 * time.Second
+	briskly       = 20 * time.Millisecond
+)
+
+// judgeService reports what was not answered whole, new and soon although
+// nothing but one node was broken.
+func (h *history) judgeService() {
+	if h.lonely == "" {
+		return
+	}
+	for _, at := range h.asks.refused {
+		h.found("unserved", "with %s broken alone, what was asked at %s was refused", h.lonely, at.Sub(h.w.began))
+	}
+	var took []time.Duration
+	for _, a := range h.asks.answers {
+		c := a.resp.GetCoverage()
+		if len(c.GetMissing()) > 0 || c.GetTimelinesBehind() > 0 {
+			h.found("unserved", "with %s broken alone, the answer of %s is not whole: %v", h.lonely, a.at.Sub(h.w.began), c)
+		}
+		if a.at.After(h.struck.Add(noticedWithin)) {
+			took = append(took, a.took)
+		}
+	}
+	if slices.Sort(took); took[len(took)/2] > briskly {
+		h.found("slow", "with %s broken alone, half of the answers take more than %s", h.lonely, took[len(took)/2])
+	}
 }
 
 // asks is who answers.
@@ -290,14 +363,30 @@ func (h *history) askNode(i int) asks {
 	}
 }
 
+// gone reports whether the logs of all entities were cut.
+func (h *history) gone(entities []millrace.Entity) bool {
+	return !slices.ContainsFunc(entities, func(e millrace.Entity) bool { return !h.trimmed[partition.Of(e)] })
+}
+
 // differs is what an answer for everything lacks of being whole, new and right.
-func differs(got answer, want []oracle.Item) string {
+// It may lack what the log was cut of.
+func (h *history) differs(got answer, eval *oracle.Eval, all *oracle.Feed) string {
 	c := got.resp.GetCoverage()
-	switch {
-	case len(c.GetMissing()) > 0:
-		return fmt.Sprintf("partitions are missing: %v", c.GetMissing())
-	case c.GetTimelinesBehind() > 0:
-		return fmt.Sprintf("%d timelines are behind", c.GetTimelinesBehind())
+	missing := map[millrace.Partition]bool{}
+	for _, m := range c.GetMissing() {
+		missing[millrace.Partition(m.Partition)] = true
 	}
-	return oracle.Diff(want, oracle.FeedItems(got.resp.GetItems()))
+	for p := range maps.Keys(missing) {
+		if !h.trimmed[p] {
+			return fmt.Sprintf("partitions are missing: %v", c.GetMissing())
+		}
+	}
+	if n := c.GetTimelinesBehind(); n > 0 {
+		return fmt.Sprintf("%d timelines are behind", n)
+	}
+	q := got.q
+	q.Entities = slices.DeleteFunc(slices.Clone(q.Entities), func(e millrace.Entity) bool { return missing[partition.Of(e)] })
+	query, err := eval.Query(q)
+	h.w.must(err)
+	return oracle.Diff(all.Query(query).Items, oracle.FeedItems(got.resp.GetItems()))
 }

@@ -82,7 +82,7 @@ func try(t *testing.T, seed uint64) bool {
 	})
 	defer hang.Stop()
 	h := live(t, seed)
-	t.Logf("SEED=%d: %d inputs, %d answers, %d refusals, %s", seed, len(h.truth.inputs), len(h.asks.answers), h.asks.refused, time.Since(began).Round(time.Millisecond))
+	t.Logf("SEED=%d: %d inputs, %d answers, %d refusals, %s", seed, len(h.truth.inputs), len(h.asks.answers), len(h.asks.refused), time.Since(began).Round(time.Millisecond))
 	if len(h.findings) == 0 {
 		return true
 	}

@@ -75,33 +75,41 @@ type process struct {
 	w    *world
 	name string
 	run  func(ctx context.Context, h *host) error
+
+	mu   sync.Mutex
 	life *life // nil: it is down
 }
 
 // life is one run of a process.
 type life struct {
 	host  *host
+	ctx   context.Context
 	stop  context.CancelFunc
 	ended chan struct{}
 }
 
 // start runs the process, again and again when it ends by itself, as who
-// supervises it would.
+// supervises it would. One that is still ending is killed.
 func (p *process) start() {
-	if p.life != nil {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life != nil && p.life.ctx.Err() == nil {
 		return
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	l := &life{p.w.net.host(p.name), stop, make(chan struct{})}
+	if p.life != nil {
+		p.life.host.crash()
+	}
+	l := &life{host: p.w.net.host(p.name), ended: make(chan struct{})}
+	l.ctx, l.stop = context.WithCancel(context.Background())
 	p.life = l
 	p.w.lives.Go(func() {
 		defer close(l.ended)
-		for ctx.Err() == nil {
-			if err := p.run(ctx, l.host); err != nil && ctx.Err() == nil {
+		for l.ctx.Err() == nil {
+			if err := p.run(l.ctx, l.host); err != nil && l.ctx.Err() == nil {
 				p.w.log.Warn("simulation: a process ended", "process", p.name, "err", err)
 			}
 			select {
-			case <-ctx.Done():
+			case <-l.ctx.Done():
 			case <-time.After(time.Second):
 			}
 		}
@@ -111,23 +119,26 @@ func (p *process) start() {
 // crash ends the process between two instructions, as far as others can tell:
 // nothing that it still does is heard or kept.
 func (p *process) crash() {
-	if p.life == nil {
-		return
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.life != nil {
+		p.life.host.crash()
+		p.life.stop()
+		p.life = nil
 	}
-	p.life.host.crash()
-	p.life.stop()
-	p.life = nil
 }
 
-// stop tells the process to end, and waits until it has.
+// stop tells the process to end. It may take its time.
 func (p *process) stop() {
-	if p.life == nil {
-		return
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.life; l != nil {
+		l.stop()
+		p.w.lives.Go(func() {
+			<-l.ended
+			l.host.crash()
+		})
 	}
-	p.life.stop()
-	<-p.life.ended
-	p.life.host.crash()
-	p.life = nil
 }
 
 // quiet makes the log of all roles; MILLRACE_SIMULATE_LOG prints it.

@@ -81,11 +81,14 @@ func (a *asker) ask(w *world, q oracle.Question) {
 var filters = []string{"", "", `record.language == "en"`, `record.likes > 10 && record.comments < 7`, `entity.followers >= 300.0 || record.verb == "post"`}
 
 // draw draws a question for some of the entities, most often all.
-func draw(r *rand.Rand, w *world) oracle.Question {
+func (h *history) draw(r *rand.Rand) oracle.Question {
 	now := millrace.TimeOf(time.Now())
 	q := oracle.Question{
 		From: millrace.MinTime, To: millrace.MaxTime, AsOf: now, Model: "recency", Filter: filters[r.IntN(len(filters))],
-		Viewer: millrace.Viewer{ID: fmt.Sprint("viewer:", r.IntN(100))}, Limit: 1 + r.IntN(60), Entities: w.entities,
+		Viewer: millrace.Viewer{ID: fmt.Sprint("viewer:", r.IntN(100))}, Limit: 1 + r.IntN(60), Entities: h.w.entities,
+	}
+	if h.evolved && r.IntN(3) == 0 {
+		q.Filter = moods
 	}
 	if r.IntN(3) == 0 {
 		q.Entities = q.Entities[r.IntN(len(q.Entities)):]

@@ -11,7 +11,7 @@
 // counts. The seed draws everything before the life begins: what producers send
 // and when, what breaks and for how long, what is asked.
 //
-// After 30 s everything is mended. Then the broker, and each node by itself,
+// After 20 s, or some more, everything is mended. Then the broker, and each node by itself,
 // must answer what all inputs amount to. At the end all that was said on the
 // way is judged by what one reader of committed records found in the log:
 //

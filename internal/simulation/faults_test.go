@@ -25,10 +25,10 @@ import (
 func (h *history) faults(r *rand.Rand) (steps []step) {
 	kinds := []func(*rand.Rand, time.Duration) []step{
 		h.nodeCrashes, h.nodeCrashes, h.nodeStops, h.partitionerCrashes, h.partitionerDiesAt, h.partitionerDiesAt,
-		h.another, h.another, h.cut, h.cut, h.slow, h.sever, h.kafkaRefuses, h.kafkaRefuses, h.diskFills, h.moves, h.zombie, h.trim,
+		h.another, h.another, h.cut, h.cut, h.slow, h.sever, h.kafkaRefuses, h.kafkaRefuses, h.kafkaRefuses, h.kafkaRefuses, h.diskFills, h.diskFills, h.moves, h.zombie, h.trim, h.trimBehind, h.lettersRefused,
 	}
 	for range 2 + r.IntN(8) {
-		at := 3*time.Second + time.Duration(r.IntN(24_000))*time.Millisecond
+		at := 3*time.Second + time.Duration(r.IntN(15_000))*time.Millisecond
 		steps = append(steps, kinds[r.IntN(len(kinds))](r, at)...)
 		if r.IntN(2) == 0 {
 			steps = append(steps, h.busy(r, at)...)
@@ -165,7 +165,7 @@ var refusals = []struct {
 }{
 	{kmsg.Produce, "", []*kerr.Error{kerr.NotLeaderForPartition, kerr.NotEnoughReplicasAfterAppend, kerr.RequestTimedOut, kerr.KafkaStorageError}},
 	{kmsg.Produce, "", []*kerr.Error{kerr.InvalidRecord, kerr.OutOfOrderSequenceNumber, kerr.UnknownServerError, kerr.MessageTooLarge}},
-	{kmsg.Produce, "dead-letters", []*kerr.Error{kerr.NotLeaderForPartition, kerr.InvalidRecord}},
+	{kmsg.Produce, "timeline", []*kerr.Error{kerr.InvalidRecord, kerr.MessageTooLarge, kerr.PolicyViolation}},
 	{kmsg.AddPartitionsToTxn, "", []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.ConcurrentTransactions, kerr.NotCoordinator, kerr.UnknownServerError}},
 	{kmsg.AddOffsetsToTxn, "", []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.UnknownServerError}},
 	{kmsg.TxnOffsetCommit, "", []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.UnknownMemberID, kerr.IllegalGeneration, kerr.UnknownServerError}},
@@ -182,6 +182,9 @@ var refusals = []struct {
 func (h *history) kafkaRefuses(r *rand.Rand, at time.Duration) []step {
 	x, n := refusals[r.IntN(len(refusals))], 1+r.IntN(1<<r.IntN(6))
 	err := x.errs[r.IntN(len(x.errs))]
+	if r.IntN(4) == 0 {
+		n = -1 // for as long as it lasts
+	}
 	var armed *kfake.FaultHandle
 	return []step{{at, fmt.Sprintf("Kafka answers %s of %q %d times with %s", x.key.Name(), x.topic, n, err.Message), func() {
 		armed = h.w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{x.key}, Err: err, Topic: x.topic, Count: n, When: func(req kmsg.Request) bool {
@@ -237,11 +240,7 @@ func (h *history) trim(r *rand.Rand, at time.Duration) []step {
 	p, back := h.w.hosted[r.IntN(len(h.w.hosted))], int64(r.IntN(4))
 	return []step{{at, fmt.Sprintf("the log of partition %d is cut", p), func() {
 		h.truth.read(h.w.t.Context()) // while it is there
-		topic := h.w.topics.WithDefaults().Timeline
-		if end := h.w.kafka.PartitionInfo(topic, int32(p)).LastStableOffset - back; end > 0 {
-			h.w.must(h.w.kafka.DeleteRecords(topic, int32(p), end))
-			h.trimmed[p] = true
-		}
+		h.cutLog(p, back)
 	}}}
 }
 
@@ -250,8 +249,8 @@ func (h *history) trim(r *rand.Rand, at time.Duration) []step {
 func (h *history) lonelyFault(r *rand.Rand) []step {
 	i, lost := r.IntN(nodes), rand.New(rand.NewPCG(h.seed, r.Uint64()))
 	n := h.w.nodes[i]
-	at := 8*time.Second + time.Duration(r.IntN(5_000))*time.Millisecond
-	end := at + 10*time.Second + some(r)/4
+	at := 6*time.Second + time.Duration(r.IntN(3_000))*time.Millisecond
+	end := at + 7*time.Second + time.Duration(r.IntN(8_000))*time.Millisecond
 	h.lonely, h.struck = n.name, h.w.began.Add(at)
 	cut := func(from, to string) []step {
 		return []step{
@@ -309,6 +308,52 @@ func (h *history) judgeService() {
 	if slices.Sort(took); took[len(took)/2] > briskly {
 		h.found("slow", "with %s broken alone, half of the answers take more than %s", h.lonely, took[len(took)/2])
 	}
+}
+
+// trimBehind deletes the log of all that a node has while it is down.
+func (h *history) trimBehind(r *rand.Rand, at time.Duration) []step {
+	i, lost := r.IntN(nodes), rand.New(rand.NewPCG(h.seed, r.Uint64()))
+	n := h.w.nodes[i]
+	down := 500*time.Millisecond + some(r)
+	return slices.Concat([]step{
+		{at, n.name + " crashes, and will lack some of the log", func() {
+			n.crash()
+			h.w.disks[i].crash(lost)
+		}},
+		{at + down, n.name + " starts", func() {
+			h.truth.read(h.w.t.Context())
+			for _, p := range h.w.hosted {
+				if slices.Contains(h.w.assignment.Replicas[p], nodeID(i)) {
+					h.cutLog(p, 0)
+				}
+			}
+			n.start()
+		}},
+	}, h.busy(r, at-2*time.Second))
+}
+
+// cutLog deletes the log of a partition but for so much before its end.
+func (h *history) cutLog(p millrace.Partition, back int64) {
+	topic := h.w.topics.WithDefaults().Timeline
+	if end := h.w.kafka.PartitionInfo(topic, int32(p)).LastStableOffset - back; end > 0 {
+		h.w.must(h.w.kafka.DeleteRecords(topic, int32(p), end))
+		h.trimmed[p] = true
+	}
+}
+
+// lettersRefused has Kafka refuse what nodes put to the dead letters, while
+// something is to be put there.
+func (h *history) lettersRefused(r *rand.Rand, at time.Duration) []step {
+	errs := []*kerr.Error{kerr.InvalidRecord, kerr.PolicyViolation, kerr.NotLeaderForPartition}
+	err, lasts := errs[r.IntN(len(errs))], some(r)
+	var armed *kfake.FaultHandle
+	return []step{{at, "Kafka refuses dead letters of nodes with " + err.Message, func() {
+		armed = h.w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err, Topic: h.w.topics.WithDefaults().DeadLetters, Count: -1, When: func(req kmsg.Request) bool {
+			return req.(*kmsg.ProduceRequest).TransactionID == nil
+		}})
+		h.stray()
+		h.stray()
+	}}, {at + lasts, "Kafka takes dead letters", func() { armed.Remove() }}}
 }
 
 // asks is who answers.

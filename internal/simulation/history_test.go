@@ -65,7 +65,7 @@ func (h *history) found(kind, format string, args ...any) {
 }
 
 // lasts is how long inputs come and things break; then everything is mended.
-const lasts = 30 * time.Second
+const lasts = 20 * time.Second
 
 // live goes through a history, and returns what it found.
 func live(t *testing.T, seed uint64) (h *history) {
@@ -84,8 +84,9 @@ func live(t *testing.T, seed uint64) (h *history) {
 		} else {
 			steps = append(steps, h.faults(schedule)...)
 		}
-		for at := 4 * time.Second; at < lasts; at += time.Duration(100+schedule.IntN(700)) * time.Millisecond {
-			steps = append(steps, step{at: at, do: func() { h.asks.ask(h.w, draw(asks, h.w)) }})
+		last := slices.MaxFunc(steps, func(a, b step) int { return cmp.Compare(a.at, b.at) }).at
+		for at := 4 * time.Second; at < max(last, lasts); at += time.Duration(100+schedule.IntN(700)) * time.Millisecond {
+			steps = append(steps, step{at: at, do: func() { h.asks.ask(h.w, h.draw(asks)) }})
 		}
 		slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
 		for _, s := range steps {
@@ -132,13 +133,13 @@ func (h *history) inputs(r *rand.Rand) (steps []step) {
 		}})
 	}
 	if r.IntN(3) == 0 {
-		steps = append(steps, step{time.Duration(5000+r.IntN(20000)) * time.Millisecond, "another schema", func() {
+		steps = append(steps, step{time.Duration(4000+r.IntN(14000)) * time.Millisecond, "another schema", func() {
 			h.w.must(h.schemas.Publish(h.w.t.Context(), later))
 			h.truth.schemas[later.Fingerprint()], h.evolved = later, true
 		}})
 	}
 	for range r.IntN(3) {
-		steps = append(steps, step{time.Duration(5000+r.IntN(20000)) * time.Millisecond, "a record of the log that no node can take", h.stray})
+		steps = append(steps, step{time.Duration(4000+r.IntN(14000)) * time.Millisecond, "a record of the log that no node can take", h.stray})
 	}
 	return steps
 }
@@ -170,7 +171,10 @@ func (h *history) send() {
 			h.ids++
 			id = fmt.Sprint("r", h.ids)
 		}
-		about := ""
+		about, mood := "", ""
+		if in.schema == later {
+			mood = `,"mood":"glad"`
+		}
 		if r.IntN(3) == 0 {
 			about = fmt.Sprintf("%q", e())
 		}
@@ -178,9 +182,9 @@ func (h *history) send() {
 		if r.IntN(5) == 0 {
 			version = -version // older than all others of its id
 		}
-		line = fmt.Sprintf(`{"id":%q,"actor":%q,"verb":%q,"created_at":%d,"object":%q,"about":[%s],"version":%d,"deleted":%t,"language":%q,"likes":%d,"comments":%d}`,
+		line = fmt.Sprintf(`{"id":%q,"actor":%q,"verb":%q,"created_at":%d,"object":%q,"about":[%s],"version":%d,"deleted":%t,"language":%q,"likes":%d,"comments":%d%s}`,
 			id, e(), verbs[r.IntN(len(verbs))], time.Now().UnixMilli()-int64(r.IntN(2))*int64(r.IntN(60_000)), []string{"", fmt.Sprint("object:", r.IntN(8))}[r.IntN(2)], about, version, at >= 90,
-			[]string{"en", "de", ""}[r.IntN(3)], r.IntN(50), r.IntN(9))
+			[]string{"en", "de", ""}[r.IntN(3)], r.IntN(50), r.IntN(9), mood)
 	}
 	if line != "" {
 		body, err := in.schema.EncodeJSON([]byte(line))
@@ -229,10 +233,11 @@ func (h *history) settle() {
 	h.w.must(err)
 	feed := h.truth.fold()
 	until := time.Now().Add(settledWithin)
-	whole := func(who string, b asks, entities []millrace.Entity) {
+	whole := func(who string, b asks, entities []millrace.Entity, filter string) {
 		why := ""
 		for {
 			q := everything(entities)
+			q.Filter = filter
 			if len(entities) == 0 {
 				return
 			}
@@ -254,11 +259,20 @@ func (h *history) settle() {
 			time.Sleep(500 * time.Millisecond)
 		}
 	}
-	whole("the broker", h.askBroker, h.w.entities)
-	for i := range h.w.nodes {
-		whole(string(nodeID(i)), h.askNode(i), h.hostedBy(i))
+	about := []string{""}
+	if h.evolved {
+		about = append(about, moods)
+	}
+	for _, filter := range about {
+		whole("the broker", h.askBroker, h.w.entities, filter)
+		for i := range h.w.nodes {
+			whole(string(nodeID(i)), h.askNode(i), h.hostedBy(i), filter)
+		}
 	}
 }
+
+// moods asks for the field that only the later schema has.
+const moods = `record.mood == "glad"`
 
 // end judges all that was said, and closes the world.
 func (h *history) end() {

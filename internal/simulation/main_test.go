@@ -4,6 +4,7 @@ package simulation
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
 	"testing"
 	_ "unsafe" // for linkname
@@ -20,6 +21,7 @@ var valCtxCh chan struct{}
 
 func TestMain(m *testing.M) {
 	valCtxCh = nil
+	runtime.GOMAXPROCS(1)   // one goroutine at a time: a history repeats best
 	debug.SetGCPercent(400) // a world is small, and its garbage much
 	os.Exit(m.Run())
 }

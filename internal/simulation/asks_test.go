@@ -27,7 +27,6 @@ const staleAfter = 10 * time.Second
 type answer struct {
 	q    oracle.Question
 	at   time.Time // when it was asked
-	took time.Duration
 	resp *feedv1.GetFeedResponse
 }
 
@@ -58,7 +57,6 @@ func ask(ctx context.Context, b *broker.Broker, q oracle.Question) (answer, erro
 	got := answer{q: q, at: time.Now()}
 	var err error
 	got.resp, err = b.GetFeed(ctx, req)
-	got.took = time.Since(got.at)
 	return got, err
 }
 

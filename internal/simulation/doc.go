@@ -21,8 +21,8 @@
 //   - wrong: an answer is the fold of the log at its receipt;
 //   - stale: one that is not flagged has all that was acknowledged ten seconds
 //     before;
-//   - unserved, slow: where one node alone is broken, the others answer for it,
-//     and as fast as ever once the broker has noticed;
+//   - unserved, favoured: where one node alone is broken, the others answer for
+//     it, and are asked in its place once the broker has noticed;
 //   - unsettled: what is mended gets whole.
 //
 // # What a seed decides

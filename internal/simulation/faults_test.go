@@ -189,7 +189,7 @@ func (h *history) kafkaRefuses(r *rand.Rand, at time.Duration) []step {
 	return []step{{at, fmt.Sprintf("Kafka answers %s of %q %d times with %s", x.key.Name(), x.topic, n, err.Message), func() {
 		armed = h.w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{x.key}, Err: err, Topic: x.topic, Count: n, When: func(req kmsg.Request) bool {
 			p, ok := req.(*kmsg.ProduceRequest) // those of the producers get through
-			return !ok || p.TransactionID != nil || x.topic != ""
+			return !ok || p.TransactionID != nil
 		}})
 	}}, {at + some(r), "Kafka is well", func() { armed.Remove() }}}
 }
@@ -258,7 +258,9 @@ func (h *history) lonelyFault(r *rand.Rand) []step {
 			{end, from + " and " + to + " are joined again", func() { h.w.net.heal(from, to) }},
 		}
 	}
-	switch r.IntN(6) {
+	which := r.IntN(6)
+	h.deaf = which != 3
+	switch which {
 	case 0:
 		return []step{{at, n.name + " crashes", func() {
 			n.crash()
@@ -279,15 +281,12 @@ func (h *history) lonelyFault(r *rand.Rand) []step {
 	}
 }
 
-// noticedWithin is how long a broker may take to see that a node is not well,
-// and briskly what half of all questions take at most from then on.
-const (
-	noticedWithin = 3 * time.Second
-	briskly       = 20 * time.Millisecond
-)
+// noticedWithin is how long a broker may take to see that a node does not answer
+// it. From then on it asks the node now and then, and otherwise others.
+const noticedWithin = 3 * time.Second
 
-// judgeService reports what was not answered whole, new and soon although
-// nothing but one node was broken.
+// judgeService reports what was not answered whole and new although nothing but
+// one node was broken, and whether that node was asked as if it was well.
 func (h *history) judgeService() {
 	if h.lonely == "" {
 		return
@@ -295,18 +294,24 @@ func (h *history) judgeService() {
 	for _, at := range h.asks.refused {
 		h.found("unserved", "with %s broken alone, what was asked at %s was refused", h.lonely, at.Sub(h.w.began))
 	}
-	var took []time.Duration
+	begin, questions := h.struck.Add(noticedWithin), 0
 	for _, a := range h.asks.answers {
 		c := a.resp.GetCoverage()
 		if len(c.GetMissing()) > 0 || c.GetTimelinesBehind() > 0 {
 			h.found("unserved", "with %s broken alone, the answer of %s is not whole: %v", h.lonely, a.at.Sub(h.w.began), c)
 		}
-		if a.at.After(h.struck.Add(noticedWithin)) {
-			took = append(took, a.took)
+		if a.at.After(begin) && a.at.Before(h.struck.Add(7*time.Second)) {
+			questions++
 		}
 	}
-	if slices.Sort(took); took[len(took)/2] > briskly {
-		h.found("slow", "with %s broken alone, half of the answers take more than %s", h.lonely, took[len(took)/2])
+	calls := 0
+	for _, at := range h.w.asked[millrace.NodeID(h.lonely)] {
+		if at.After(begin) && at.Before(h.struck.Add(7*time.Second)) {
+			calls++
+		}
+	}
+	if h.deaf && calls > 2+questions/4 {
+		h.found("favoured", "%s answers the broker nothing, and was asked %d times for %d questions", h.lonely, calls, questions)
 	}
 }
 

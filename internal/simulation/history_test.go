@@ -47,6 +47,7 @@ type history struct {
 	evolved  bool
 	trimmed  map[millrace.Partition]bool // the beginning of their log is gone
 	lonely   string                      // the only host that anything befalls; empty: anything befalls all
+	deaf     bool                        // it answers the broker nothing
 	struck   time.Time                   // when it begins to
 	told     []string                    // what was done
 	findings []string

@@ -5,6 +5,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -65,6 +67,9 @@ type world struct {
 	assignment cluster.Assignment
 	entities   []millrace.Entity
 	hosted     []millrace.Partition // those of the entities
+
+	mu    sync.Mutex
+	asked map[millrace.NodeID][]time.Time // when the broker asked whom
 
 	lives  sync.WaitGroup // of processes, also of those that crashed
 	closed []func()
@@ -157,7 +162,7 @@ func quiet(began time.Time) *slog.Logger {
 const nodes = 3
 
 func newWorld(t *testing.T, seed uint64, r *rand.Rand) *world {
-	w := &world{t: t, seed: seed, net: newNetwork(seed), began: time.Now()}
+	w := &world{t: t, seed: seed, net: newNetwork(seed), began: time.Now(), asked: map[millrace.NodeID][]time.Time{}}
 	w.log = quiet(w.began)
 	w.judge = w.net.host("judge")
 	w.startKafka()
@@ -296,7 +301,7 @@ func (w *world) startBroker() {
 	w.must(err)
 	maps, err := cl.Watch(ctx)
 	w.must(err)
-	w.broker, err = broker.New(broker.Config{Maps: maps, Dial: broker.DialGRPC(w.dials(h)...), Timeout: 2 * time.Second, Log: w.log.With("host", h.name)})
+	w.broker, err = broker.New(broker.Config{Maps: maps, Dial: w.counted(broker.DialGRPC(w.dials(h)...)), Timeout: 2 * time.Second, Log: w.log.With("host", h.name)})
 	w.must(err)
 	w.closed = append(w.closed, func() {
 		w.broker.Close()
@@ -304,6 +309,29 @@ func (w *world) startBroker() {
 		cl.Close()
 	})
 }
+
+// counted notes when the broker asks which node.
+func (w *world) counted(dial func(cluster.Node) (broker.Node, error)) func(cluster.Node) (broker.Node, error) {
+	return func(at cluster.Node) (broker.Node, error) {
+		n, err := dial(at)
+		return &counting{n, w, at.ID}, err
+	}
+}
+
+type counting struct {
+	broker.Node
+	w  *world
+	id millrace.NodeID
+}
+
+func (c *counting) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	c.w.mu.Lock()
+	c.w.asked[c.id] = append(c.w.asked[c.id], time.Now())
+	c.w.mu.Unlock()
+	return c.Node.Query(ctx, req)
+}
+
+func (c *counting) Close() error { return c.Node.(io.Closer).Close() }
 
 // plain returns a client of Kafka whose way is never broken.
 func (w *world) plain(more ...kgo.Opt) *kgo.Client {

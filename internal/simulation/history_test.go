@@ -279,7 +279,7 @@ const moods = `record.mood == "glad"`
 func (h *history) end() {
 	h.asks.running.Wait()
 	h.truth.read(h.w.t.Context())
-	h.truth.judgeLog()
+	h.truth.judgeLog(h.trimmed)
 	eval, err := newEval()
 	h.w.must(err)
 	for _, a := range h.asks.answers {

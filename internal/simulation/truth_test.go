@@ -188,8 +188,8 @@ func (tr *truth) take(r *kgo.Record, topics kafka.Topics) {
 }
 
 // judgeLog reports which inputs the log does not have as it should, once all
-// must be there.
-func (tr *truth) judgeLog() {
+// must be there. What was cut off a log may have been read by no node.
+func (tr *truth) judgeLog(trimmed map[millrace.Partition]bool) {
 	known := map[string]*input{}
 	last := map[string]int64{} // by the input's partition, and the timeline
 	for _, in := range tr.inputs {
@@ -209,7 +209,8 @@ func (tr *truth) judgeLog() {
 				tr.found("lost", "%s, %s of %s, acknowledged at %s, is not in the log", in.source, in.env.Record.ID, e, in.acked.Sub(tr.w.began))
 				continue
 			}
-			way := fmt.Sprint(in.source[:len(in.source)-len(fmt.Sprint(sourceOffset(in.source)))], e)
+			from := parse(in.source)
+			way := fmt.Sprint(from.Topic, "/", from.Partition, " ", e)
 			if before, ok := last[way]; ok && at < before {
 				tr.found("order", "%s of %s is at %d, behind what came after it", in.source, e, at)
 			}
@@ -222,18 +223,18 @@ func (tr *truth) judgeLog() {
 		}
 	}
 	for source := range tr.stray {
-		if tr.letters[source] == 0 {
+		if tr.letters[source] == 0 && !trimmed[millrace.Partition(parse(source).Partition)] {
 			tr.found("letters", "%s was refused by every node, and is no dead letter", source)
 		}
 	}
 }
 
-func sourceOffset(source string) millrace.Offset {
+func parse(source string) kafka.Source {
 	s, err := kafka.ParseSource([]byte(source))
 	if err != nil {
 		panic(err) // it is ours
 	}
-	return s.Offset
+	return s
 }
 
 // at folds what the log has of an entity before two offsets into a feed.

@@ -349,7 +349,8 @@ func (h *history) trimBehind(r *rand.Rand, at time.Duration) []step {
 // cutLog deletes the log of a partition but for so much before its end.
 func (h *history) cutLog(p millrace.Partition, back int64) {
 	topic := h.w.topics.WithDefaults().Timeline
-	if end := h.w.kafka.PartitionInfo(topic, int32(p)).LastStableOffset - back; end > 0 {
+	log := h.w.kafka.PartitionInfo(topic, int32(p))
+	if end := log.LastStableOffset - back; end > log.LogStartOffset {
 		h.w.must(h.w.kafka.DeleteRecords(topic, int32(p), end))
 		h.trimmed[p] = true
 	}

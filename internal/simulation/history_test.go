@@ -51,7 +51,6 @@ type history struct {
 	struck   time.Time                   // when it begins to
 	told     []string                    // what was done
 	findings []string
-	at       string // what is being done
 }
 
 // step is something that is done at a time.
@@ -77,6 +76,7 @@ func live(t *testing.T, seed uint64) (h *history) {
 		h.sends = rand.New(rand.NewPCG(seed, 2))
 		asks := rand.New(rand.NewPCG(seed, 3))
 		h.w = newWorld(t, seed, rand.New(rand.NewPCG(seed, 4)))
+		defer h.w.close()
 		h.truth = newTruth(h.w, h.found)
 		h.begin()
 		steps := h.inputs(schedule)
@@ -109,10 +109,12 @@ func live(t *testing.T, seed uint64) (h *history) {
 // begin has everything run that a history begins with.
 func (h *history) begin() {
 	h.producer = h.w.plain()
+	h.w.closed = append(h.w.closed, h.producer.Close)
 	registry, err := schemas.NewRegistry(nil, nil)
 	h.w.must(err)
 	h.schemas, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: h.w.brokers(h.w.judge), Topic: h.w.topics.WithDefaults().Schemas, Registry: registry, Log: h.w.log})
 	h.w.must(err)
+	h.w.closed = append(h.w.closed, func() { h.schemas.Close() })
 	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Features()} {
 		h.w.must(h.schemas.Publish(h.w.t.Context(), s))
 	}
@@ -275,7 +277,7 @@ func (h *history) settle() {
 // moods asks for the field that only the later schema has.
 const moods = `record.mood == "glad"`
 
-// end judges all that was said, and closes the world.
+// end judges all that was said.
 func (h *history) end() {
 	h.asks.running.Wait()
 	h.truth.read(h.w.t.Context())
@@ -286,7 +288,4 @@ func (h *history) end() {
 		h.truth.judge(eval, a)
 	}
 	h.judgeService()
-	h.producer.Close()
-	h.schemas.Close()
-	h.w.close()
 }

@@ -4,14 +4,12 @@ package simulation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -427,8 +425,3 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
-
-// notAtEnd reports whether err tells more than that the bubble is coming down.
-func notAtEnd(err error) bool {
-	return err != nil && !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "use of closed")
-}

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/oracle"
-	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -268,13 +267,4 @@ func (tr *truth) lacks(e millrace.Entity, before [streams]int64, moment time.Tim
 // end is where the log of a partition ends.
 func (tr *truth) end(p millrace.Partition) (ends [streams]int64) {
 	return [streams]int64{tr.ends[content][p], tr.ends[features][p]}
-}
-
-// partitionsOf are the partitions of entities.
-func partitionsOf(all []millrace.Entity) map[millrace.Partition]bool {
-	ps := map[millrace.Partition]bool{}
-	for _, e := range all {
-		ps[partition.Of(e)] = true
-	}
-	return ps
 }

@@ -262,7 +262,10 @@ func (h *history) settle() {
 			time.Sleep(500 * time.Millisecond)
 		}
 	}
-	about := []string{""}
+	for h.truth.read(h.w.t.Context()); h.truth.awaits(h.trimmed) && time.Now().Before(until); h.truth.read(h.w.t.Context()) {
+		time.Sleep(500 * time.Millisecond)
+	}
+	about := []string{"", "entity.followers >= 300.0"}
 	if h.evolved {
 		about = append(about, moods)
 	}

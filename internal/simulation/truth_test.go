@@ -186,6 +186,27 @@ func (tr *truth) take(r *kgo.Record, topics kafka.Topics) {
 	tr.logs[stream][e] = append(tr.logs[stream][e], logged{r.Offset, source, env})
 }
 
+// awaits reports whether the log lacks anything that is to come.
+func (tr *truth) awaits(trimmed map[millrace.Partition]bool) bool {
+	for source := range tr.stray {
+		if tr.letters[source] == 0 && !trimmed[millrace.Partition(parse(source).Partition)] {
+			return true
+		}
+	}
+	return slices.ContainsFunc(tr.inputs, func(in *input) bool {
+		switch {
+		case in.ignored:
+			return false
+		case in.refused:
+			return tr.letters[in.source] == 0
+		}
+		return slices.ContainsFunc(in.entities(), func(e millrace.Entity) bool {
+			_, ok := tr.places[in.source][e]
+			return !ok
+		})
+	})
+}
+
 // judgeLog reports which inputs the log does not have as it should, once all
 // must be there. What was cut off a log may have been read by no node.
 func (tr *truth) judgeLog(trimmed map[millrace.Partition]bool) {

@@ -30,11 +30,18 @@ type answer struct {
 	resp *feedv1.GetFeedResponse
 }
 
+// refusal is a question that was refused.
+type refusal struct {
+	q   oracle.Question
+	at  time.Time // when it was asked
+	err error
+}
+
 // asker asks, and keeps the answers.
 type asker struct {
 	mu      sync.Mutex
 	answers []answer
-	refused []time.Time // when they were asked
+	refused []refusal
 	running sync.WaitGroup
 }
 
@@ -69,7 +76,7 @@ func (a *asker) ask(w *world, q oracle.Question) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if err != nil {
-			a.refused = append(a.refused, got.at)
+			a.refused = append(a.refused, refusal{q, got.at, err})
 			return
 		}
 		a.answers = append(a.answers, got)

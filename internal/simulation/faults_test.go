@@ -299,8 +299,11 @@ func (h *history) judgeService() {
 	if h.lonely == "" {
 		return
 	}
-	for _, at := range h.asks.refused {
-		h.found("unserved", "with %s broken alone, what was asked at %s was refused", h.lonely, at.Sub(h.w.began))
+	for _, x := range h.asks.refused {
+		if x.q.Filter == moods {
+			continue // a node without Kafka does not know the field, and its word counts
+		}
+		h.found("unserved", "with %s broken alone, what was asked at %s was refused: %v", h.lonely, x.at.Sub(h.w.began), x.err)
 	}
 	begin, questions := h.struck.Add(noticedWithin), 0
 	for _, a := range h.asks.answers {

@@ -353,7 +353,7 @@ func (h *history) trimBehind(r *rand.Rand, at time.Duration) []step {
 func (h *history) cutLog(p millrace.Partition, back int64) {
 	topic := h.w.topics.WithDefaults().Timeline
 	log := h.w.kafka.PartitionInfo(topic, int32(p))
-	if end := log.LastStableOffset - back; end > log.LogStartOffset {
+	if end := min(log.LastStableOffset, h.truth.next[fmt.Sprint(topic, "/", int32(p))]) - back; end > log.LogStartOffset {
 		h.w.must(h.w.kafka.DeleteRecords(topic, int32(p), end))
 		h.trimmed[p] = true
 	}

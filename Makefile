@@ -18,7 +18,7 @@ check: fmt-check vet lint test race bench-once ## the whole gate
 
 # Tests write and sync small files, and a disk takes half of their time. What go
 # builds goes the same way: of a GOTMPDIR tests would make their directories, too.
-TESTS = test race bench-once e2e e2e-secured e2e-s3 faults
+TESTS = test race bench-once e2e e2e-secured e2e-s3 faults simulate
 $(TESTS): export TMPDIR := $(or $(shell scripts/memory),$(TMPDIR))
 
 # How many tests of clusters run at once: they wait more than they work.
@@ -30,15 +30,18 @@ fmt-check: ## every Go file is as gofmt writes it
 
 vet: ## go vet
 	go vet ./...
+	go vet -tags synctests ./internal/simulation
 
 lint: ## staticcheck
 	go tool staticcheck ./...
+	go tool staticcheck -tags synctests ./internal/simulation
 
 # Clusters of processes are tested when no other package is: some tests tell what a
 # caller notices, and these run alone. The longest package begins first.
 test: ## every test, but those that SKIP names
 	go test $(VETTED) -timeout $(TIMEOUT) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/millrace$$')
 	go test $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/millrace
+	go test $(VETTED) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler.
 RACE = ./internal/minicluster ./cmd/millrace ./cmd/millrace/bench/... ./broker ./coordinator ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/digest ./internal/experiments ./internal/exposure ./internal/kafka ./internal/load ./partitioner ./relevance
@@ -97,6 +100,10 @@ TIMEOUT = 25m
 
 metamorphic: ## random operations on the store against a model of it; DURATION=5m
 	MILLRACE_METAMORPHIC=$(or $(DURATION),1m) go test -count=1 -timeout 0 -v -run 'TestMetamorphic|TestCrashAt|TestErrorAt|TestDamage' ./indexnode/store
+
+simulate: ## the roles in one process and in virtual time, through random histories of faults; DURATION=10m, or 20x to repeat SEED=
+	@MILLRACE_SIMULATE=$(or $(DURATION),10m) MILLRACE_SEED=$(SEED) go test -tags synctests -count=1 -timeout 0 -v -run TestHistories ./internal/simulation | tee .simulate
+	@! grep -q '^FAIL' .simulate
 
 faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one, RUN= picks tests (needs root, nftables, Java)
 	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
@@ -174,4 +181,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes regress regress-short metamorphic faults outages rollouts exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes regress regress-short metamorphic simulate faults outages rollouts exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

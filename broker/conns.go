@@ -33,7 +33,7 @@ func DialGRPC(opts ...grpc.DialOption) func(cluster.Node) (Node, error) {
 	if len(opts) == 0 {
 		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 	}
-	opts = append(append(opts, grpctune.Client()...),
+	opts = append(append(grpctune.Client(), opts...),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))
 	return func(n cluster.Node) (Node, error) {
 		conn, err := grpc.NewClient(n.Addr, opts...)

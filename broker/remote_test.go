@@ -2,12 +2,15 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -126,5 +129,25 @@ func TestMuteRemoteNode(t *testing.T) {
 	}
 	if !b.health.mute("n1") || b.health.mute("n0") {
 		t.Errorf("the frozen one is mute: %v; the slow one: %v", b.health.mute("n1"), b.health.mute("n0"))
+	}
+}
+
+// TestDialGRPCByAnotherNetwork: what it is given comes behind what gRPC is tuned
+// with, so that a dialler counts.
+func TestDialGRPCByAnotherNetwork(t *testing.T) {
+	dialled := make(chan string, 100)
+	n, err := DialGRPC(grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(func(_ context.Context, addr string) (net.Conn, error) {
+		dialled <- addr
+		return nil, errors.New("there is no way")
+	}))(cluster.Node{ID: "node-1", Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.(io.Closer).Close()
+	if err := n.Ping(t.Context()); !errors.Is(err, errUnreachable) {
+		t.Errorf("it answers %v", err)
+	}
+	if addr := <-dialled; addr != "127.0.0.1:1" {
+		t.Errorf("%s was dialled", addr)
 	}
 }

@@ -345,7 +345,7 @@ func (n *Node) keepDifference(ctx context.Context, p millrace.Partition, req *no
 	own, _ := n.addr.Load().(string)
 	var sides [2]digest.Side
 	for i, at := range []struct{ id, addr string }{{string(n.cfg.ID), own}, {req.Peer, req.PeerAddr}} {
-		conn, err := grpc.NewClient(at.addr, n.peers())
+		conn, err := grpc.NewClient(at.addr, n.peers()...)
 		if err != nil {
 			return "", err
 		}

@@ -79,8 +79,8 @@ type Config struct {
 	// 0: it stops at once.
 	Drain time.Duration
 	// Peers is how other nodes are called, which tell what is hot and what they
-	// have otherwise; nil: the connection is not encrypted.
-	Peers grpc.DialOption
+	// have otherwise; none: the connection is not encrypted.
+	Peers []grpc.DialOption
 	// Permit is who may ask what; nil: whoever reaches the node everything.
 	Permit *permit.Policy
 	// Audit is told of what others have the node do; nil: the log alone.

@@ -89,15 +89,15 @@ func (p *grpcPeer) Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.Hot
 }
 
 // peers is how other nodes are called.
-func (n *Node) peers() grpc.DialOption {
-	if n.cfg.Peers != nil {
+func (n *Node) peers() []grpc.DialOption {
+	if len(n.cfg.Peers) > 0 {
 		return n.cfg.Peers
 	}
-	return grpc.WithTransportCredentials(insecure.NewCredentials())
+	return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 }
 
 func (n *Node) dialPeer(to cluster.Node) (hotPeer, error) {
-	conn, err := grpc.NewClient(to.Addr, append(grpctune.Client(), n.peers(),
+	conn, err := grpc.NewClient(to.Addr, append(append(grpctune.Client(), n.peers()...),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(2*maxHotBytes)))...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s at %s: %w", to.ID, to.Addr, err)

@@ -578,9 +578,11 @@ func indexnodeCommand() *cobra.Command {
 		defer func() { err = errors.Join(err, cl.Close()) }()
 		joined.Store(true)
 		r.metrics.MustRegister(cl)
-		if cfg.Peers, err = c.dial(); err != nil {
+		dial, err := c.dial()
+		if err != nil {
 			return err
 		}
+		cfg.Peers = []grpc.DialOption{dial}
 		cfg.Permit, cfg.Audit, cfg.Cluster, cfg.Metrics = r.permit, r.acts, cl, r.metrics
 		n, err := openNode(ctx, &closed, cfg)
 		if err != nil {

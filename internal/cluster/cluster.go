@@ -33,6 +33,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"regexp"
 	"strconv"
@@ -77,6 +78,8 @@ type Config struct {
 	// Wait is how long Open, and whatever watches, waits for the first answer
 	// of etcd before it gives [ErrAway]; 0: as long as its context lets it.
 	Wait time.Duration
+	// Dial opens a connection to host:port; nil: over the machine's network.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	Who  string       // acts, as the history says it; empty: nobody whose acts are written down
 	Log  *slog.Logger // nil: slog.Default()
 }
@@ -103,6 +106,9 @@ func (c Config) etcd() (clientv3.Config, error) {
 		Endpoints: c.Endpoints, DialTimeout: callTimeout, Logger: zap.NewNop(),
 		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: callTimeout,
 		MaxCallRecvMsgSize: maxAnswerBytes, DialOptions: []grpc.DialOption{grpctune.Reconnect()},
+	}
+	if c.Dial != nil {
+		e.DialOptions = append(e.DialOptions, grpc.WithContextDialer(c.Dial))
 	}
 	return e, c.Access.apply(&e, c.Log)
 }
@@ -151,7 +157,7 @@ type Client struct {
 	relist time.Duration // see relistEvery
 	alarms alarms
 
-	reading sync.Mutex // see read
+	reading chan struct{} // holds one while a prefix is read, see read
 	held    held
 	silent  atomic.Bool // etcd did not answer when it was last asked
 
@@ -201,7 +207,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c := &Client{etcd: etcd, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery}
+	c := &Client{etcd: etcd, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()

@@ -97,8 +97,12 @@ func (c *Client) follow(ctx context.Context, sub string, apply func(s *snapshot,
 // more memory than one while they are read, and only as far as it may be held.
 func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *holding, apply func(s *snapshot, err error)) (revision int64, err error) {
 	if sub != mapPrefix {
-		c.reading.Lock()
-		defer c.reading.Unlock()
+		select {
+		case c.reading <- struct{}{}:
+			defer func() { <-c.reading }()
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	}
 	call, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

@@ -54,7 +54,11 @@ type via struct {
 	fault  error // of open
 	files  *secure.Files
 	sasl   sasl.Mechanism
+	dial   Dial // nil: by the access
 }
+
+// Dial opens a connection to a broker at host:port.
+type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // At returns a Kafka on loopback that is reached by plain text; addresses are
 // host:port each.
@@ -64,6 +68,12 @@ func At(addrs ...string) Brokers { return Access{}.At(nil, addrs...) }
 // [Brokers.Validate] and every use tell. A nil log is slog.Default().
 func (a Access) At(log *slog.Logger, addrs ...string) Brokers {
 	return Brokers{addrs, &via{access: a, log: log}}
+}
+
+// Through returns the same Kafka on loopback, whose clients connect by dial: over
+// another network than the machine's.
+func (b Brokers) Through(dial Dial) Brokers {
+	return Brokers{b.addrs, &via{access: b.via.access, log: b.via.log, dial: dial}}
 }
 
 // None reports whether there is no Kafka.
@@ -106,6 +116,9 @@ func (b Brokers) options() ([]kgo.Opt, error) {
 	dial := b.plain().Dial
 	if b.via.files != nil {
 		dial = b.via.files.Dial
+	}
+	if b.via.dial != nil {
+		dial = b.via.dial
 	}
 	opts := []kgo.Opt{kgo.SeedBrokers(b.addrs...), kgo.Dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return dial(ctx, network, addr)

@@ -210,3 +210,25 @@ func TestBrokersThatAreNamedAreHeldToTheRules(t *testing.T) {
 		t.Errorf("called: %v", err)
 	}
 }
+
+// TestThrough: clients of a Kafka that is reached through another network dial
+// by nothing else.
+func TestThrough(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	dialled := make(chan string, 1)
+	brokers := At("127.0.0.1:1").Through(func(_ context.Context, _, addr string) (net.Conn, error) {
+		select {
+		case dialled <- addr:
+			cancel()
+		default:
+		}
+		return nil, errors.New("there is no way")
+	})
+	if err := WaitReady(ctx, brokers); err == nil {
+		t.Fatal("it is ready")
+	}
+	if addr := <-dialled; addr != "127.0.0.1:1" {
+		t.Errorf("%s was dialled", addr)
+	}
+}

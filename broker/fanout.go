@@ -43,6 +43,10 @@ type fanout struct {
 		refusedBy  weighted          // version
 		lacking    []millrace.NodeID // a model
 		lacked     cluster.Version   // the last of those
+		unread     error             // the first refusal of a filter, and
+		unreadBy   []millrace.NodeID // whose it and others are
+		accepted   bool              // some node has answered
+		unreadEnd  *time.Timer       // of the wait for one
 		calls      []*feedv1.NodeCall
 		fired, won int32 // hedges
 		saved      time.Duration
@@ -86,7 +90,20 @@ func (b *Broker) askOnce(ctx context.Context, q *question, end time.Time) (outco
 	o := f.cover(ctx, q.want, nil)
 	o.oneVersion()
 	q.times.fanOut = time.Since(f.began) - q.times.route
-	return o, f, q.feed.discreet(f.mu.refused)
+	return o, f, q.feed.discreet(f.refusal(&o))
+}
+
+// refusal is what the request is refused for in the end; nil for nothing.
+func (f *fanout) refusal(o *outcome) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.unread != nil {
+		f.mu.unreadEnd.Stop()
+		if f.mu.refused == nil && len(o.parts) == 0 {
+			f.mu.refused = f.mu.unread
+		}
+	}
+	return f.mu.refused
 }
 
 // refuse ends everything.
@@ -108,6 +125,44 @@ func (f *fanout) giveWay(g *group, err error) {
 		f.mu.refused, f.mu.refusedBy = err, weighted{g.model(), g.query.WeightsSum}
 	}
 	f.cancel()
+}
+
+// readWait is how long a node's refusal of a filter waits for another that takes it.
+const readWait = 250 * time.Millisecond
+
+// mayBeRead reports whether a node's refusal of a filter is its own: it may lack a
+// schema that others have read. Where none has answered by then, two nodes speak for
+// the cluster, or one after a while, or all that can be asked.
+func (f *fanout) mayBeRead(id millrace.NodeID, err error) bool {
+	var e *millrace.Error
+	if !errors.As(err, &e) || e.Reason != millrace.ReasonFilter {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.unread == nil {
+		f.mu.unread, f.mu.unreadEnd = err, time.AfterFunc(readWait, func() {
+			if !f.hasAccepted() {
+				f.refuse(err)
+			}
+		})
+	}
+	if !slices.Contains(f.mu.unreadBy, id) {
+		f.mu.unreadBy = append(f.mu.unreadBy, id)
+	}
+	return f.mu.accepted || len(f.mu.unreadBy) < 2
+}
+
+func (f *fanout) hasAccepted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.accepted
+}
+
+func (f *fanout) accept() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.accepted = true
 }
 
 // cover asks for partitions at replicas that were not tried yet, each node
@@ -324,10 +379,15 @@ func (f *fanout) call(ctx context.Context, l leg, again bool) outcome {
 		}
 	}
 	f.judge(l, took, err)
-	if err != nil {
-		if rpcerr.Refused(err) {
-			f.refuse(err)
-		}
+	switch {
+	case err == nil:
+		f.accept()
+	case f.mayBeRead(l.node.ID, err):
+		return none(l.parts, missBehind)
+	case rpcerr.Refused(err):
+		f.refuse(err)
+		fallthrough
+	default:
 		return none(l.parts, reason(ctx, err))
 	}
 	o := outcome{parts: parts}

@@ -10,7 +10,7 @@ import (
 
 // Whatever a broker serves, the table says who may call it.
 func TestEveryMethodAndPathIsInTheTable(t *testing.T) {
-	b := new(Broker)
+	b := newWorld(t, 1, 1).broker()
 	s := grpc.NewServer()
 	b.RegisterGRPC(s)
 	var calls []string

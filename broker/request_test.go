@@ -192,18 +192,60 @@ func TestNodesRefusalComesThrough(t *testing.T) {
 	}
 }
 
-// What one node refuses is refused at once, whoever else is still at work.
+// What one node refuses is refused at once, whoever else is still at work; a filter
+// once there was time for another node that has read a schema of which the first has
+// not heard.
 func TestRefusalWaitsForNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, 1)
-		w.nodes["n0"].err = &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field x", WayOut: "try y"}
-		w.nodes["n1"].frozen = true
-		start := time.Now()
-		_, err := w.broker().GetFeed(t.Context(), recentRequest(30))
-		if e := refusal(t, err); e.Reason != millrace.ReasonFilter || time.Since(start) > 0 {
-			t.Errorf("%+v after %v", e, time.Since(start))
+	for reason, wait := range map[millrace.Reason]time.Duration{millrace.ReasonInvalid: 0, millrace.ReasonFilter: readWait} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 2, 1)
+			w.nodes["n0"].err = &millrace.Error{Reason: reason, Field: "filter", Detail: "no field x", WayOut: "try y"}
+			w.nodes["n1"].frozen = true
+			start := time.Now()
+			_, err := w.broker().GetFeed(t.Context(), recentRequest(30))
+			if e := refusal(t, err); e.Reason != reason || time.Since(start) != wait {
+				t.Errorf("%s: %+v after %v", reason, e, time.Since(start))
+			}
+		})
+	}
+}
+
+// A node that has not read a schema is asked no more of a filter that others take:
+// they answer in its place, and what nobody else has is missing.
+func TestANodeThatLacksASchema(t *testing.T) {
+	unread := &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field x", WayOut: "try y"}
+	for replicas, missing := range map[int]bool{1: true, 2: false} {
+		w := newWorld(t, 3, replicas)
+		for i := range 30 {
+			w.add(timelineOf(i), recordID(i), timeAt(i), "")
 		}
-	})
+		b := w.broker()
+		for _, late := range []millrace.NodeID{"none", "n0", "n1", "n2"} {
+			for id, n := range w.nodes {
+				if n.err = nil; id == late {
+					n.err = unread
+				}
+			}
+			resp, err := b.GetFeed(t.Context(), recentRequest(30))
+			if err != nil || len(resp.Coverage.Missing) > 0 != (missing && late != "none") || len(resp.Items) == 0 {
+				t.Fatalf("%d replicas, %s is late: %v, %v", replicas, late, err, resp.GetCoverage())
+			}
+			for _, m := range resp.Coverage.Missing {
+				if m.Reason != missBehind {
+					t.Errorf("%d replicas, %s is late: %v", replicas, late, m)
+				}
+			}
+		}
+		for id, n := range w.nodes {
+			if n.err = unread; id == "n2" {
+				n.err, n.frozen = nil, true
+			}
+		}
+		_, err := b.GetFeed(t.Context(), recentRequest(30))
+		if e := refusal(t, err); e.Reason != millrace.ReasonFilter {
+			t.Errorf("two refuse it, and the third says nothing: %v", e)
+		}
+	}
 }
 
 func TestNobodyAnswers(t *testing.T) {

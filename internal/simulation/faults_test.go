@@ -300,9 +300,6 @@ func (h *history) judgeService() {
 		return
 	}
 	for _, x := range h.asks.refused {
-		if x.q.Filter == moods {
-			continue // a node without Kafka does not know the field, and its word counts
-		}
 		h.found("unserved", "with %s broken alone, what was asked at %s was refused: %v", h.lonely, x.at.Sub(h.w.began), x.err)
 	}
 	begin, questions := h.struck.Add(noticedWithin), 0

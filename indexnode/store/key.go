@@ -12,6 +12,7 @@ import (
 //
 //	00                                  the partition row: offsets, digests
 //	01                                  the origin, as its caller wrote it
+//	02                                  how much there is, by content type
 //	66 entity subject                   features
 //	74 entity type 00                   the head blob
 //	74 entity type 01                   the chain: metadata of the older blobs
@@ -24,6 +25,7 @@ import (
 const (
 	kindPart     = 0x00
 	kindOrigin   = 0x01
+	kindCounts   = 0x02
 	kindFeatures = 'f'
 	kindTimeline = 't'
 

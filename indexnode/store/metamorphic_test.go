@@ -536,8 +536,11 @@ func (m *meta) features(s *Store, p millrace.Partition) {
 
 func (m *meta) check(s *Store, p millrace.Partition) {
 	m.t.Helper()
-	_, err := s.Check(m.t.Context(), p)
+	r, err := s.Check(m.t.Context(), p)
 	m.fail(err)
+	if r.Miscounted != 0 {
+		m.t.Fatalf("operation %d: partition %d: the counts of %d types were wrong", m.ops, p, r.Miscounted)
+	}
 	checkHot(m.t, s)
 }
 
@@ -557,6 +560,7 @@ func (m *meta) compare(s *Store, p millrace.Partition) {
 	if got := s.Digest(p); got != o.digest {
 		m.t.Fatalf("operation %d: partition %d at %d has digest %x, want %x", m.ops, p, m.parts[p].applied, got, o.digest)
 	}
+	m.fail(compareCounts(s, p, o))
 	seen := map[millrace.Timeline]bool{}
 	for name, err := range s.Timelines(p) {
 		m.fail(err)

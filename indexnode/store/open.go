@@ -24,6 +24,7 @@ type Store struct {
 	dbo   *pebble.Options
 	parts [partition.Count]part
 	types registry
+	flows flows
 
 	dirty   atomic.Int64 // bytes held by what the partitions have not flushed
 	hot     atomic.Int64 // bytes held by what they have flushed
@@ -147,7 +148,8 @@ func (s *Store) loadParts() error {
 // used.
 func (p *part) load(s *Store) error {
 	p.forget(s)
-	row, origin, err := loadRows(s.db, p.p)
+	row, origin, counts, err := loadRows(s.db, p.p)
+	p.tally = s.tallyOf(counts, row != partRow{applied: nothingApplied} || err != nil)
 	switch {
 	case err == nil:
 		p.row, p.origin, p.durable = row, origin, row.applied
@@ -163,7 +165,7 @@ func (p *part) load(s *Store) error {
 }
 
 // loadRows reads a partition's own rows.
-func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin []byte, err error) {
+func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin, counts []byte, err error) {
 	row.applied = nothingApplied
 	v, err := get(r, partitionKey(n, kindPart))
 	if err == nil && v != nil {
@@ -172,7 +174,10 @@ func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin []byte
 	if err == nil {
 		origin, err = get(r, partitionKey(n, kindOrigin))
 	}
-	return row, origin, err
+	if err == nil {
+		counts, err = get(r, partitionKey(n, kindCounts))
+	}
+	return row, origin, counts, err
 }
 
 // forget lets go of all that is in memory. p.mu is held.

@@ -17,6 +17,7 @@ import (
 // replacement is what takes the place of a partition.
 type replacement struct {
 	p           *part
+	scanned     *checker // of the tables; nil: there are none
 	bottom, run []string // paths of tables on disk, those of run newer; both are used up
 	// Guarded by flushing:
 	was   error // why it was quarantined before
@@ -93,7 +94,9 @@ func (s *Store) replaceSome(some []*replacement) {
 	}
 	for _, r := range some {
 		if r.begun {
-			r.err = s.reload(r.p)
+			if r.err = s.reload(r.p); r.err == nil && r.scanned != nil {
+				s.recountLocked(r.p, counted{r.p.tally, r.scanned.told}, r.scanned.counts)
+			}
 		} else {
 			err = errors.Join(err, s.bad(r.p, r.was))
 		}

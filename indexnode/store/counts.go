@@ -1,0 +1,301 @@
+package store
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/millrace/millrace"
+)
+
+// Counts is how much a partition has of a content type. See DESIGN.md.
+type Counts struct {
+	Records   int64         // live
+	Deleted   int64         // tombstones
+	Timelines int64         // that have either
+	Bytes     int64         // of both, as blobs have them
+	Newest    millrace.Time // the latest time of a record ever taken in; 0: there was none
+
+	// Since the partition began:
+	Taken   int64 // records, and newer versions of records
+	Hidden  int64 // live records that a tombstone took the place of
+	Expired int64 // live records that retention dropped, and whose space is reclaimed
+}
+
+// Add adds up what two partitions have.
+func (c Counts) Add(d Counts) Counts {
+	return Counts{
+		c.Records + d.Records, c.Deleted + d.Deleted, c.Timelines + d.Timelines, c.Bytes + d.Bytes, max(c.Newest, d.Newest),
+		c.Taken + d.Taken, c.Hidden + d.Hidden, c.Expired + d.Expired,
+	}
+}
+
+// Counts returns how much a partition has of each content type; those beyond
+// MaxTypes together, as type "". counted is false while they are not known:
+// [Store.Check] counts.
+func (s *Store) Counts(n millrace.Partition) (all map[millrace.ContentType]Counts, counted bool, err error) {
+	p, err := s.part(n)
+	if err != nil {
+		return nil, false, err
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if err := p.usable(); err != nil || !p.tally.known {
+		return nil, false, err
+	}
+	all = make(map[millrace.ContentType]Counts, len(p.tally.types))
+	for name, t := range p.tally.types {
+		all[name] = t.Counts
+	}
+	return all, true, nil
+}
+
+// tally counts a partition. Its partition's lock guards it.
+type tally struct {
+	known bool // otherwise it has only what changed since it was made
+	types map[millrace.ContentType]*typeTally
+}
+
+type typeTally struct {
+	Counts
+	flow *flow
+}
+
+func newTally(known bool) *tally {
+	return &tally{known, map[millrace.ContentType]*typeTally{}}
+}
+
+// of returns what counts a type: of the first MaxTypes each by itself, of
+// further ones the one without a name.
+func (c *tally) of(s *Store, t millrace.ContentType) *typeTally {
+	if n := c.types[t]; n != nil {
+		return n
+	}
+	if len(c.types) >= MaxTypes {
+		if t = ""; c.types[t] != nil {
+			return c.types[t]
+		}
+	}
+	t = millrace.ContentType(strings.Clone(string(t)))
+	n := &typeTally{flow: s.flows.of(t)}
+	c.types[t] = n
+	return n
+}
+
+// take counts a record that comes, a tombstone perhaps.
+func (n *typeTally) take(r *millrace.Record) {
+	n.there(r, 1)
+	if !r.Deleted {
+		n.Newest = max(n.Newest, r.Time)
+		n.Taken++
+		n.flow.taken.Add(1)
+	}
+}
+
+// replace counts that r takes the place of old.
+func (n *typeTally) replace(old, r *millrace.Record) {
+	n.there(old, -1)
+	n.take(r)
+	if r.Deleted && !old.Deleted {
+		n.Hidden++
+		n.flow.hidden.Add(1)
+	}
+}
+
+// expire counts that retention drops a record.
+func (n *typeTally) expire(r *millrace.Record) {
+	n.there(r, -1)
+	if !r.Deleted {
+		n.Expired++
+		n.flow.expired.Add(1)
+	}
+}
+
+// expireBlob counts that retention drops all records of a blob.
+func (n *typeTally) expireBlob(b *blob) error {
+	recs, err := b.decodeAll(nil)
+	for i := range recs {
+		n.expire(&recs[i])
+	}
+	return err
+}
+
+func (n *typeTally) there(r *millrace.Record, sign int64) {
+	n.Bytes += sign * int64(recordSize(r, 0))
+	if r.Deleted {
+		n.Deleted += sign
+	} else {
+		n.Records += sign
+	}
+}
+
+// timeline counts a timeline that had records, or did not, and has now.
+func (n *typeTally) timeline(had, has bool) {
+	if had != has {
+		n.Timelines += map[bool]int64{true: 1, false: -1}[has]
+	}
+}
+
+// The row of the counts: format, 1, and the number of types; of each, by name,
+// the name behind its length and the fields of Counts in their order, varint.
+const countsFormat = 1
+
+func (c *Counts) fields() []*int64 {
+	return []*int64{&c.Records, &c.Deleted, &c.Timelines, &c.Bytes, (*int64)(&c.Newest), &c.Taken, &c.Hidden, &c.Expired}
+}
+
+func (c *tally) encode() []byte {
+	b := binary.AppendUvarint([]byte{countsFormat}, uint64(len(c.types)))
+	for _, name := range slices.Sorted(maps.Keys(c.types)) {
+		b = appendString(b, name)
+		for _, f := range c.types[name].fields() {
+			b = binary.AppendVarint(b, *f)
+		}
+	}
+	return b
+}
+
+// decodeCounts reads the row.
+func decodeCounts(b []byte) (map[millrace.ContentType]Counts, error) {
+	if len(b) == 0 || b[0] != countsFormat {
+		return nil, errRow
+	}
+	n, w := binary.Uvarint(b[1:])
+	if w <= 0 || n > MaxTypes+1 {
+		return nil, errRow
+	}
+	b = b[1+w:]
+	all := make(map[millrace.ContentType]Counts, n)
+	for range n {
+		name, rest, err := cutString(b)
+		if err != nil {
+			return nil, err
+		}
+		var c Counts
+		for _, f := range c.fields() {
+			v, w := binary.Varint(rest)
+			if w <= 0 {
+				return nil, errRow
+			}
+			*f, rest = v, rest[w:]
+		}
+		all[millrace.ContentType(name)], b = c, rest
+	}
+	if len(b) > 0 || uint64(len(all)) != n {
+		return nil, errRow
+	}
+	return all, nil
+}
+
+// tallyOf makes a tally of a partition's row of counts. A partition that has
+// nothing yet needs none; without it any other is uncounted, and so it is where
+// the row cannot be read.
+func (s *Store) tallyOf(row []byte, begun bool) *tally {
+	c := newTally(!begun)
+	if row == nil {
+		return c
+	}
+	all, err := decodeCounts(row)
+	c.known = err == nil
+	for name, n := range all {
+		c.types[name] = &typeTally{n, s.flows.of(name)}
+	}
+	return c
+}
+
+// counted is a tally at one moment.
+type counted struct {
+	of *tally // which goes on, until its partition is replaced or rewound
+	at map[millrace.ContentType]Counts
+}
+
+func (c *tally) now() counted {
+	k := counted{c, make(map[millrace.ContentType]Counts, len(c.types))}
+	for name, n := range c.types {
+		k.at[name] = n.Counts
+	}
+	return k
+}
+
+// recount makes counts right by what a scan found at the moment that was is of,
+// and reports of how many types they were wrong.
+func (s *Store) recount(p *part, was counted, found map[millrace.ContentType]*Counts) (wrong int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return s.recountLocked(p, was, found)
+}
+
+// recountLocked is recount with p.mu held.
+func (s *Store) recountLocked(p *part, was counted, found map[millrace.ContentType]*Counts) (wrong int) {
+	c := was.of
+	if p.tally != c {
+		return 0
+	}
+	for name := range was.at {
+		if found[name] == nil {
+			found[name] = &Counts{}
+		}
+	}
+	for name, f := range found {
+		at, n := was.at[name], c.of(s, name)
+		off := Counts{Records: f.Records - at.Records, Deleted: f.Deleted - at.Deleted, Timelines: f.Timelines - at.Timelines, Bytes: f.Bytes - at.Bytes}
+		if off != (Counts{}) {
+			wrong++
+		}
+		if !c.known {
+			off.Newest, off.Taken = f.Newest, f.Records
+		}
+		n.Counts = n.Counts.Add(off)
+	}
+	if !c.known {
+		wrong = 0
+	} else if wrong > 0 {
+		s.log.Error("store: counts were wrong and are mended", "partition", p.p, "types", wrong)
+	}
+	p.changed = p.changed || !c.known || wrong > 0
+	c.known = true
+	return wrong
+}
+
+// Flow is what became of records of a content type since the store was opened,
+// over all partitions. What is applied again counts again.
+type Flow struct{ Taken, Hidden, Expired int64 }
+
+type flow struct{ taken, hidden, expired atomic.Int64 }
+
+// flows are those of the types by name; of those beyond MaxTypes together,
+// without one.
+type flows struct {
+	mu  sync.Mutex
+	all map[millrace.ContentType]*flow
+}
+
+func (f *flows) of(t millrace.ContentType) *flow {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all == nil {
+		f.all = map[millrace.ContentType]*flow{"": {}}
+	}
+	if f.all[t] == nil && len(f.all) > MaxTypes {
+		t = ""
+	}
+	if f.all[t] == nil {
+		f.all[t] = new(flow)
+	}
+	return f.all[t]
+}
+
+// Flows returns what became of records, by type; of those beyond MaxTypes
+// together, as type "".
+func (s *Store) Flows() map[millrace.ContentType]Flow {
+	s.flows.mu.Lock()
+	defer s.flows.mu.Unlock()
+	all := make(map[millrace.ContentType]Flow, len(s.flows.all))
+	for t, f := range s.flows.all {
+		all[t] = Flow{f.taken.Load(), f.hidden.Load(), f.expired.Load()}
+	}
+	return all
+}

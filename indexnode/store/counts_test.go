@@ -1,0 +1,298 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace"
+)
+
+// scanCounts counts what is there of a partition, record by record: what
+// retention has dropped and not reclaimed too.
+func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Counts, error) {
+	all := map[millrace.ContentType]*Counts{}
+	for name, err := range s.Timelines(n) {
+		if err != nil {
+			return nil, err
+		}
+		t, err := openTimeline(s, n, name, s.opts.MaxBlobBytes)
+		if err == nil {
+			err = t.loadChain()
+		}
+		if err != nil {
+			return nil, err
+		}
+		blobs := []*blob{t.head}
+		for _, l := range t.links() {
+			b, err := t.blobAt(&l)
+			if err != nil {
+				return nil, err
+			}
+			blobs = append(blobs, b)
+		}
+		c := all[name.Type]
+		if c == nil {
+			c = new(Counts)
+			all[name.Type] = c
+		}
+		if t.head.count() > 0 {
+			c.Timelines++
+		}
+		for _, b := range blobs {
+			recs, err := b.decodeAll(nil)
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range recs {
+				c.Bytes += int64(len(appendRecord(nil, &r, 0)))
+				if r.Deleted {
+					c.Deleted++
+				} else {
+					c.Records++
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// compareCounts compares a partition's counts with a scan of all that is there,
+// and with the oracle, in which nothing leaves for retention.
+func compareCounts(s *Store, n millrace.Partition, o *oracle) error {
+	there, err := scanCounts(s, n)
+	if err != nil {
+		return err
+	}
+	counts, counted, err := s.Counts(n)
+	if err != nil || !counted {
+		return fmt.Errorf("partition %d is counted %v: %v", n, counted, err)
+	}
+	for name := range there {
+		if _, ok := counts[name]; !ok {
+			return fmt.Errorf("partition %d: %s is there and not counted", n, name)
+		}
+	}
+	for name, c := range counts {
+		want := there[name]
+		if want == nil {
+			want = new(Counts)
+		}
+		if c.Records != want.Records || c.Deleted != want.Deleted || c.Timelines != want.Timelines || c.Bytes != want.Bytes {
+			return fmt.Errorf("partition %d, %s: counted %+v, there are %+v", n, name, c, want)
+		}
+	}
+	for name, want := range o.counts {
+		c := counts[name]
+		if c.Records+c.Expired != want.Records || c.Taken != want.Taken || c.Hidden != want.Hidden || c.Newest != want.Newest || c.Deleted > want.Deleted {
+			return fmt.Errorf("partition %d, %s: counted %+v, the log says %+v", n, name, c, want)
+		}
+	}
+	return nil
+}
+
+// A partition without a row of counts, as of an earlier version, is uncounted
+// until it is read whole; what is applied meanwhile counts.
+func TestCountsBegin(t *testing.T) {
+	s, o := countedStore(t), newOracle(nil)
+	log := script0(200)
+	applyLog(t, s, o, log[:100])
+	uncount(t, s)
+	if _, counted, err := s.Counts(0); err != nil || counted {
+		t.Fatalf("counted %v: %v", counted, err)
+	}
+	applyLog(t, s, o, log[100:150])
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	// What comes while Check reads is counted once.
+	snap, err := s.snapshot(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newChecker(t.Context(), 0)
+	if err := c.run(snap); err != nil {
+		t.Fatal(err)
+	}
+	applyLog(t, s, o, log[150:])
+	if wrong := s.recount(snap.p, snap.counted, c.counts); wrong != 0 {
+		t.Errorf("counts of %d types are said to have been wrong", wrong)
+	}
+	snap.Close()
+	for again := range 2 {
+		all, counted, err := s.Counts(0)
+		if err != nil || !counted || len(all) != len(o.counts) {
+			t.Fatalf("%v, counted %v: %v", all, counted, err)
+		}
+		if there, err := scanCounts(s, 0); err != nil || *there["post"] != (Counts{Records: all["post"].Records, Deleted: all["post"].Deleted, Timelines: all["post"].Timelines, Bytes: all["post"].Bytes}) {
+			t.Errorf("counted %+v, there are %+v: %v", all["post"], there["post"], err)
+		}
+		if got, want := all["post"], o.counts["post"]; got.Records != want.Records || got.Deleted != want.Deleted || got.Newest != want.Newest {
+			t.Errorf("counted %+v, want %+v", got, want)
+		}
+		if again == 0 { // and it is so after a restart
+			s = reopened(t, s)
+		}
+	}
+}
+
+// A checkpoint without a row of counts is counted when it is restored.
+func TestRestoreCounts(t *testing.T) {
+	s, o := countedStore(t), newOracle(nil)
+	applyLog(t, s, o, script0(100))
+	uncount(t, s)
+	all, err := s.Checkpoint([]millrace.Partition{0}, "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restore(context.Background(), "d", all[0]); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		got, counted, err := s.Counts(0)
+		if want := o.counts["post"]; err != nil || !counted || got["post"].Records != want.Records || got["post"].Taken != want.Records {
+			t.Fatalf("%+v, counted %v, want %+v: %v", got, counted, want, err)
+		}
+		s = reopened(t, s)
+	}
+}
+
+// Check mends counts that are wrong, and says so; nothing is quarantined.
+func TestCheckMendsCounts(t *testing.T) {
+	s, o := countedStore(t), newOracle(nil)
+	applyLog(t, s, o, script0(100))
+	s.parts[0].tally.types["post"].Records += 7
+	s.parts[0].changed = true
+	s = reopened(t, s)
+	if err := compareCounts(s, 0, o); err == nil {
+		t.Fatal("the counts are not wrong")
+	}
+	for _, want := range []int{1, 0} {
+		if r, err := s.Check(t.Context(), 0); err != nil || r.Miscounted != want {
+			t.Fatalf("%+v, %v; want %d types miscounted", r, err, want)
+		}
+	}
+	if err := compareCounts(s, 0, o); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of more types than are counted by name the others are counted together, and
+// what was counted there is taken off there.
+func TestCountsAreBounded(t *testing.T) {
+	s := countedStore(t)
+	put := func(deleted bool) {
+		var b Batch
+		for i := range MaxTypes + 50 {
+			name := millrace.Timeline{Entity: "e", Type: millrace.ContentType("t" + strconv.Itoa(i))}
+			b.Put(0, name, millrace.Record{ID: "r", Time: 1, Version: 1, Deleted: deleted})
+		}
+		if _, err := s.Apply(&b, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(false)
+	s = reopened(t, s)
+	put(true)
+	all, _, err := s.Counts(0)
+	if err != nil || len(all) != MaxTypes+1 {
+		t.Fatalf("%d types: %v", len(all), err)
+	}
+	var sum Counts
+	for c := range maps.Values(all) {
+		if c.Records < 0 || c.Records != 0 || c.Deleted < 1 {
+			t.Errorf("%+v", c)
+		}
+		sum = sum.Add(c)
+	}
+	if sum.Deleted != MaxTypes+50 || all[""].Deleted != 50 || len(s.Flows()) != MaxTypes+1 {
+		t.Errorf("%+v, %+v, %d flows", sum, all[""], len(s.Flows()))
+	}
+	if r, err := s.Check(t.Context(), 0); err != nil || r.Miscounted != 0 {
+		t.Errorf("%+v: %v", r, err)
+	}
+}
+
+func TestCountsRow(t *testing.T) {
+	c := newTally(true)
+	s := new(Store)
+	*c.of(s, "post") = typeTally{Counts: Counts{1, 2, 3, 4, -5, 6, 7, 8}}
+	row := c.encode()
+	if got, err := decodeCounts(row); err != nil || len(got) != 1 || got["post"] != (Counts{1, 2, 3, 4, -5, 6, 7, 8}) {
+		t.Fatalf("%+v: %v", got, err)
+	}
+	for n := range row {
+		if got, err := decodeCounts(row[:n]); err == nil {
+			t.Errorf("%d bytes are read as %v", n, got)
+		}
+	}
+	if _, err := decodeCounts(append(row, 0)); err == nil {
+		t.Error("more is read")
+	}
+}
+
+func countedStore(t *testing.T) *Store {
+	t.Helper()
+	s, err := Open("db", Options{FS: vfs.NewMem(), FlushEvery: -1, MaxBlobBytes: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func reopened(t *testing.T, s *Store) *Store {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open("db", s.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// script0 is a log of records without retention.
+func script0(n int) (log []entry) {
+	s := newScript(1)
+	s.types = []millrace.ContentType{"post", "share"}
+	for len(log) < n {
+		if e := s.entry(); e.features == nil {
+			log = append(log, e)
+		}
+	}
+	return log
+}
+
+func applyLog(t *testing.T, s *Store, o *oracle, log []entry) {
+	t.Helper()
+	var b Batch
+	putEntries(&b, 0, log)
+	b.SetApplied(0, Content, s.Applied(0).Content+1)
+	if _, err := s.Apply(&b, nil); err != nil {
+		t.Fatal(err)
+	}
+	fold(o, log)
+}
+
+// uncount makes partition 0 as an earlier version wrote it.
+func uncount(t *testing.T, s *Store) {
+	t.Helper()
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Delete(partitionKey(0, kindCounts), pebble.NoSync); err != nil {
+		t.Fatal(err)
+	}
+	p := &s.parts[0]
+	if err := p.load(s); err != nil {
+		t.Fatal(err)
+	}
+}

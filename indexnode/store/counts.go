@@ -33,24 +33,30 @@ func (c Counts) Add(d Counts) Counts {
 	}
 }
 
-// Counts returns how much a partition has of each content type; those beyond
-// MaxTypes together, as type "". counted is false while they are not known:
-// [Store.Check] counts.
-func (s *Store) Counts(n millrace.Partition) (all map[millrace.ContentType]Counts, counted bool, err error) {
+// Counted is how much a partition has at some offsets.
+type Counted struct {
+	Applied Offsets
+	// Known is false while nobody has counted: [Store.Check] does.
+	Known bool
+	// Types is nil unless it is known. Those beyond MaxTypes are together, as
+	// type "".
+	Types map[millrace.ContentType]Counts
+}
+
+// Counts returns how much a partition has of each content type.
+func (s *Store) Counts(n millrace.Partition) (Counted, error) {
 	p, err := s.part(n)
 	if err != nil {
-		return nil, false, err
+		return Counted{Applied: nothingApplied}, err
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if err := p.usable(); err != nil || !p.tally.known {
-		return nil, false, err
+	c := Counted{Applied: p.row.applied, Known: p.tally.known}
+	if err := p.usable(); err != nil || !c.Known {
+		return c, err
 	}
-	all = make(map[millrace.ContentType]Counts, len(p.tally.types))
-	for name, t := range p.tally.types {
-		all[name] = t.Counts
-	}
-	return all, true, nil
+	c.Types = p.tally.now()
+	return c, nil
 }
 
 // tally counts a partition. Its partition's lock guards it.
@@ -212,12 +218,12 @@ type counted struct {
 	at map[millrace.ContentType]Counts
 }
 
-func (c *tally) now() counted {
-	k := counted{c, make(map[millrace.ContentType]Counts, len(c.types))}
+func (c *tally) now() map[millrace.ContentType]Counts {
+	at := make(map[millrace.ContentType]Counts, len(c.types))
 	for name, n := range c.types {
-		k.at[name] = n.Counts
+		at[name] = n.Counts
 	}
-	return k
+	return at
 }
 
 // recount makes counts right by what a scan found at the moment that was is of,

@@ -47,11 +47,11 @@ func BenchmarkCounts(b *testing.B) {
 		whole := cpu() - start
 		dropped := int64(0)
 		for p := range partition.All() {
-			all, _, err := s.Counts(p)
+			all, err := s.Counts(p)
 			if err != nil {
 				b.Fatal(err)
 			}
-			dropped += all["post"].Expired
+			dropped += all.Types["post"].Expired
 		}
 		if dropped == 0 {
 			b.Fatal("retention drops nothing")

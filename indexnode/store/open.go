@@ -29,6 +29,7 @@ type Store struct {
 	dirty   atomic.Int64 // bytes held by what the partitions have not flushed
 	hot     atomic.Int64 // bytes held by what they have flushed
 	flushAt atomic.Int64 // dirty bytes that start a flush
+	stalls  atomic.Int64 // times that Pebble had writes wait
 	// The locks are taken in this order: flushing, a partition's or the
 	// registry's, node, writing. Who takes those of several partitions has
 	// flushing.

@@ -394,7 +394,7 @@ func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
 			return nil, s.rewind(p, err)
 		}
 	}
-	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch, p.tally.now()}, nil
+	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch, counted{p.tally, p.tally.now()}}, nil
 }
 
 // heads ranges over the timelines that have a head.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -48,12 +49,13 @@ type Brokers struct {
 
 // via is the access of all clients of a Kafka, which share what its files hold.
 type via struct {
-	access Access
-	log    *slog.Logger
-	open   sync.Once
-	fault  error // of open
-	files  *secure.Files
-	sasl   sasl.Mechanism
+	access  Access
+	log     *slog.Logger
+	open    sync.Once
+	fault   error // of open
+	files   *secure.Files
+	sasl    sasl.Mechanism
+	metrics atomic.Pointer[clientMetrics] // nil: nobody asked for them
 }
 
 // At returns a Kafka on loopback that is reached by plain text; addresses are
@@ -107,7 +109,7 @@ func (b Brokers) options() ([]kgo.Opt, error) {
 	if b.via.files != nil {
 		dial = b.via.files.Dial
 	}
-	opts := []kgo.Opt{kgo.SeedBrokers(b.addrs...), kgo.Dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	opts := []kgo.Opt{kgo.SeedBrokers(b.addrs...), kgo.WithHooks(clientHook{b.via}), kgo.Dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return dial(ctx, network, addr)
 	})}
 	if b.via.sasl != nil {

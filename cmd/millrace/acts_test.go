@@ -67,7 +67,7 @@ var acts = map[string]func(context.Context, nodev1.AdminServiceClient, bool) err
 }
 
 // onlyShow are what AdminService only shows.
-var onlyShow = []string{"ReadTimeline", "ReadHistory", "FindRecords"}
+var onlyShow = []string{"ReadTimeline", "ReadHistory", "FindRecords", "ReadState", "CountDeadLetters"}
 
 // others are the methods of the nodes' other service: what is written down of
 // each that changes something.

@@ -113,7 +113,7 @@ func (c *checker) add(k, v []byte) error {
 		if len(k) != 3 {
 			return errKey
 		}
-		c.told, _ = decodeCounts(v)
+		c.told, _ = decodeCounts(v, c.row.countsOf())
 		for name := range c.told {
 			c.counts[name] = &Counts{}
 		}

@@ -123,10 +123,13 @@ func (n *typeTally) expire(r *millrace.Record) {
 // expireBlob counts that retention drops all records of a blob.
 func (n *typeTally) expireBlob(b *blob) error {
 	recs, err := b.decodeAll(nil)
+	if err != nil {
+		return err
+	}
 	for i := range recs {
 		n.expire(&recs[i])
 	}
-	return err
+	return nil
 }
 
 func (n *typeTally) there(r *millrace.Record, sign int64) {
@@ -145,16 +148,26 @@ func (n *typeTally) timeline(had, has bool) {
 	}
 }
 
-// The row of the counts: format, 1, and the number of types; of each, by name,
-// the name behind its length and the fields of Counts in their order, varint.
+// The row of the counts: format, 1, and what it is of (the partition's digest of
+// content, and what of it was dropped: 8 bytes each), then the number of types;
+// of each, by name, the name behind its length and the fields of Counts in their
+// order, varint.
 const countsFormat = 1
+
+// countsOf is the state of a partition that counts are of. An earlier version
+// goes on with the partition and leaves the counts behind.
+type countsOf struct{ content, dropped uint64 }
+
+func (r *partRow) countsOf() countsOf { return countsOf{r.digest.Content, r.dropped} }
 
 func (c *Counts) fields() []*int64 {
 	return []*int64{&c.Records, &c.Deleted, &c.Timelines, &c.Bytes, (*int64)(&c.Newest), &c.Taken, &c.Hidden, &c.Expired}
 }
 
-func (c *tally) encode() []byte {
-	b := binary.AppendUvarint([]byte{countsFormat}, uint64(len(c.types)))
+func (c *tally) encode(of countsOf) []byte {
+	b := binary.LittleEndian.AppendUint64([]byte{countsFormat}, of.content)
+	b = binary.LittleEndian.AppendUint64(b, of.dropped)
+	b = binary.AppendUvarint(b, uint64(len(c.types)))
 	for _, name := range slices.Sorted(maps.Keys(c.types)) {
 		b = appendString(b, name)
 		for _, f := range c.types[name].fields() {
@@ -164,16 +177,17 @@ func (c *tally) encode() []byte {
 	return b
 }
 
-// decodeCounts reads the row.
-func decodeCounts(b []byte) (map[millrace.ContentType]Counts, error) {
-	if len(b) == 0 || b[0] != countsFormat {
+// decodeCounts reads the row, which must be of a state.
+func decodeCounts(b []byte, of countsOf) (map[millrace.ContentType]Counts, error) {
+	const header = 1 + 8 + 8
+	if len(b) < header || b[0] != countsFormat || of != (countsOf{binary.LittleEndian.Uint64(b[1:]), binary.LittleEndian.Uint64(b[9:])}) {
 		return nil, errRow
 	}
-	n, w := binary.Uvarint(b[1:])
+	n, w := binary.Uvarint(b[header:])
 	if w <= 0 || n > MaxTypes+1 {
 		return nil, errRow
 	}
-	b = b[1+w:]
+	b = b[header+w:]
 	all := make(map[millrace.ContentType]Counts, n)
 	for range n {
 		name, rest, err := cutString(b)
@@ -198,13 +212,13 @@ func decodeCounts(b []byte) (map[millrace.ContentType]Counts, error) {
 
 // tallyOf makes a tally of a partition's row of counts. A partition that has
 // nothing yet needs none; without it any other is uncounted, and so it is where
-// the row cannot be read.
-func (s *Store) tallyOf(row []byte, begun bool) *tally {
+// the row cannot be read or is of another state.
+func (s *Store) tallyOf(row []byte, begun bool, of countsOf) *tally {
 	c := newTally(!begun)
 	if row == nil {
 		return c
 	}
-	all, err := decodeCounts(row)
+	all, err := decodeCounts(row, of)
 	c.known = err == nil
 	for name, n := range all {
 		c.types[name] = &typeTally{n, s.flows.of(name)}
@@ -231,6 +245,9 @@ func (c *tally) now() map[millrace.ContentType]Counts {
 func (s *Store) recount(p *part, was counted, found map[millrace.ContentType]*Counts) (wrong int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.usable() != nil {
+		return 0
+	}
 	return s.recountLocked(p, was, found)
 }
 

@@ -164,6 +164,38 @@ func TestRestoreCounts(t *testing.T) {
 	}
 }
 
+// Counts that an earlier version has left behind, by which a partition has gone
+// on, are counted anew.
+func TestCountsLeftBehind(t *testing.T) {
+	s, o := countedStore(t), newOracle(nil)
+	log := script0(200)
+	applyLog(t, s, o, log[:100])
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	was, err := s.get(partitionKey(0, kindCounts))
+	if err != nil || was == nil {
+		t.Fatal(was, err)
+	}
+	applyLog(t, s, o, log[100:])
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Set(partitionKey(0, kindCounts), was, pebble.NoSync); err != nil {
+		t.Fatal(err)
+	}
+	s = reopened(t, s)
+	if c, err := s.Counts(0); err != nil || c.Known {
+		t.Fatalf("%+v: %v", c, err)
+	}
+	if r, err := s.Check(t.Context(), 0); err != nil || r.Miscounted != 0 {
+		t.Fatalf("%+v: %v", r, err)
+	}
+	if c, err := s.Counts(0); err != nil || !c.Known || c.Types["post"].Records != o.counts["post"].Records || c.Types["share"].Deleted != o.counts["share"].Deleted {
+		t.Errorf("%+v: %v", c, err)
+	}
+}
+
 // Check mends counts that are wrong, and says so; nothing is quarantined.
 func TestCheckMendsCounts(t *testing.T) {
 	s, o := countedStore(t), newOracle(nil)
@@ -225,17 +257,21 @@ func TestCountsRow(t *testing.T) {
 	c := newTally(true)
 	s := new(Store)
 	*c.of(s, "post") = typeTally{Counts: Counts{1, 2, 3, 4, -5, 6, 7, 8}}
-	row := c.encode()
-	if got, err := decodeCounts(row); err != nil || len(got) != 1 || got["post"] != (Counts{1, 2, 3, 4, -5, 6, 7, 8}) {
+	of := countsOf{7, 8}
+	row := c.encode(of)
+	if got, err := decodeCounts(row, of); err != nil || len(got) != 1 || got["post"] != (Counts{1, 2, 3, 4, -5, 6, 7, 8}) {
 		t.Fatalf("%+v: %v", got, err)
 	}
 	for n := range row {
-		if got, err := decodeCounts(row[:n]); err == nil {
+		if got, err := decodeCounts(row[:n], of); err == nil {
 			t.Errorf("%d bytes are read as %v", n, got)
 		}
 	}
-	if _, err := decodeCounts(append(row, 0)); err == nil {
+	if _, err := decodeCounts(append(row, 0), of); err == nil {
 		t.Error("more is read")
+	}
+	if _, err := decodeCounts(row, countsOf{7, 9}); err == nil {
+		t.Error("counts of another state are read")
 	}
 }
 

@@ -150,7 +150,7 @@ func (s *Store) loadParts() error {
 func (p *part) load(s *Store) error {
 	p.forget(s)
 	row, origin, counts, err := loadRows(s.db, p.p)
-	p.tally = s.tallyOf(counts, row != partRow{applied: nothingApplied} || err != nil)
+	p.tally = s.tallyOf(counts, row != partRow{applied: nothingApplied} || err != nil, row.countsOf())
 	switch {
 	case err == nil:
 		p.row, p.origin, p.durable = row, origin, row.applied

@@ -31,7 +31,7 @@ func TestAPartitionWithoutCountsIsCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(db.Delete([]byte{0, 7, 2}, pebble.NoSync), db.Flush(), db.Close()); err != nil {
+	if err := errors.Join(db.Delete([]byte{0xff, 0xfe, 'c', 0, 7}, pebble.NoSync), db.Flush(), db.Close()); err != nil {
 		t.Fatal(err)
 	}
 	n, _ := openStored(t, cache.Config{Memory: 16 << 10}, store.Options{FS: fs, FlushEvery: -1})

@@ -32,6 +32,9 @@ func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error)
 	}
 	defer snap.Close()
 	c := newChecker(ctx, n)
+	for name := range snap.counted.at { // those have their names already
+		c.counts[name] = &Counts{}
+	}
 	if err = snap.failed(c.run(snap)); err == nil {
 		c.report.Miscounted = s.recount(snap.p, snap.counted, c.counts)
 	}
@@ -47,7 +50,6 @@ type checker struct {
 	row    partRow
 	origin []byte
 	sum    Digest                           // of what is there
-	told   map[millrace.ContentType]Counts  // by the partition's row; nil: there is none that can be read
 	counts map[millrace.ContentType]*Counts // of what is there
 	here   *Counts                          // of the type of the timeline at hand
 
@@ -108,15 +110,6 @@ func (c *checker) add(k, v []byte) error {
 			return fmt.Errorf("%w: origin", errRow)
 		}
 		c.origin = bytes.Clone(v)
-		return nil
-	case kindCounts:
-		if len(k) != 3 {
-			return errKey
-		}
-		c.told, _ = decodeCounts(v, c.row.countsOf())
-		for name := range c.told {
-			c.counts[name] = &Counts{}
-		}
 		return nil
 	case kindFeatures:
 		return c.features(k, v)

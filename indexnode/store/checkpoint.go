@@ -221,7 +221,7 @@ func (v *opened) describe(parts []writtenPart) (whole []Checkpoint, errs []error
 // rows reads a partition's own rows. They are what was written for the
 // checkpoint or later.
 func (v *opened) rows(p writtenPart, c *Checkpoint) error {
-	row, origin, _, err := loadRows(v.db, p.p)
+	row, origin, err := loadRows(v.db, p.p)
 	if err != nil {
 		return err
 	}

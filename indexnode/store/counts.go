@@ -19,7 +19,9 @@ type Counts struct {
 	Bytes     int64         // of both, as blobs have them
 	Newest    millrace.Time // the latest time of a record ever taken in; 0: there was none
 
-	// Since the partition began:
+	// Since the partition began. A restore begins it anew: with what is there
+	// taken in, and nothing hidden or expired. So does a recount of a partition
+	// that was uncounted.
 	Taken   int64 // records, and newer versions of records
 	Hidden  int64 // live records that a tombstone took the place of
 	Expired int64 // live records that retention dropped, and whose space is reclaimed
@@ -148,7 +150,7 @@ func (n *typeTally) timeline(had, has bool) {
 	}
 }
 
-// The row of the counts: format, 1, and what it is of (the partition's digest of
+// The row of the counts (see [countsKey]): format, 1, and what it is of (the partition's digest of
 // content, and what of it was dropped: 8 bytes each), then the number of types;
 // of each, by name, the name behind its length and the fields of Counts in their
 // order, varint.
@@ -210,17 +212,39 @@ func decodeCounts(b []byte, of countsOf) (map[millrace.ContentType]Counts, error
 	return all, nil
 }
 
+// countsRow reads a partition's row of counts. A damaged one is none: it costs a
+// recount, and not the partition.
+func (s *Store) countsRow(n millrace.Partition) ([]byte, error) {
+	row, err := s.get(countsKey(n))
+	if isCorrupt(err) {
+		return nil, nil
+	}
+	return row, err
+}
+
 // tallyOf makes a tally of a partition's row of counts. A partition that has
-// nothing yet needs none; without it any other is uncounted, and so it is where
-// the row cannot be read or is of another state.
+// nothing yet needs none, and one that is left says nothing; without it any
+// other is uncounted, and so it is where the row cannot be read or is of another
+// state.
 func (s *Store) tallyOf(row []byte, begun bool, of countsOf) *tally {
 	c := newTally(!begun)
-	if row == nil {
+	if row == nil || !begun {
 		return c
 	}
 	all, err := decodeCounts(row, of)
 	c.known = err == nil
 	for name, n := range all {
+		c.types[name] = &typeTally{n, s.flows.of(name)}
+	}
+	return c
+}
+
+// tallyOfScan makes a tally of what a restore has read.
+func (s *Store) tallyOfScan(found map[millrace.ContentType]*Counts) *tally {
+	c := newTally(true)
+	for name, f := range found {
+		n := *f
+		n.Taken = n.Records
 		c.types[name] = &typeTally{n, s.flows.of(name)}
 	}
 	return c
@@ -245,16 +269,8 @@ func (c *tally) now() map[millrace.ContentType]Counts {
 func (s *Store) recount(p *part, was counted, found map[millrace.ContentType]*Counts) (wrong int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.usable() != nil {
-		return 0
-	}
-	return s.recountLocked(p, was, found)
-}
-
-// recountLocked is recount with p.mu held.
-func (s *Store) recountLocked(p *part, was counted, found map[millrace.ContentType]*Counts) (wrong int) {
 	c := was.of
-	if p.tally != c {
+	if p.usable() != nil || p.tally != c {
 		return 0
 	}
 	for name := range was.at {

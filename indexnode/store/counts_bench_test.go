@@ -98,7 +98,7 @@ func BenchmarkCounts(b *testing.B) {
 		for range flushes {
 			for p, c := range tallies {
 				rows := s.db.NewBatch()
-				if err := rows.Set(partitionKey(millrace.Partition(p), kindCounts), c.encode(countsOf{}), nil); err != nil {
+				if err := rows.Set(countsKey(millrace.Partition(p)), c.encode(countsOf{}), nil); err != nil {
 					b.Fatal(err)
 				}
 				if err := rows.Commit(pebble.NoSync); err != nil {

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -50,6 +52,9 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 				return nil, err
 			}
 			for _, r := range recs {
+				if !r.Deleted {
+					c.Newest = max(c.Newest, r.Time)
+				}
 				c.Bytes += int64(len(appendRecord(nil, &r, 0)))
 				if r.Deleted {
 					c.Deleted++
@@ -131,7 +136,7 @@ func TestCountsBegin(t *testing.T) {
 		if err != nil || !c.Known || len(all) != len(o.counts) {
 			t.Fatalf("%+v: %v", c, err)
 		}
-		if there, err := scanCounts(s, 0); err != nil || *there["post"] != (Counts{Records: all["post"].Records, Deleted: all["post"].Deleted, Timelines: all["post"].Timelines, Bytes: all["post"].Bytes}) {
+		if there, err := scanCounts(s, 0); err != nil || *there["post"] != (Counts{Records: all["post"].Records, Deleted: all["post"].Deleted, Timelines: all["post"].Timelines, Bytes: all["post"].Bytes, Newest: there["post"].Newest}) {
 			t.Errorf("counted %+v, there are %+v: %v", all["post"], there["post"], err)
 		}
 		if got, want := all["post"], o.counts["post"]; got.Records != want.Records || got.Deleted != want.Deleted || got.Newest != want.Newest {
@@ -143,24 +148,167 @@ func TestCountsBegin(t *testing.T) {
 	}
 }
 
-// A checkpoint without a row of counts is counted when it is restored.
+// A partition is counted when it is restored, and begins anew with that: its
+// counts are on disk when Restore returns.
 func TestRestoreCounts(t *testing.T) {
+	for _, uncounted := range []bool{false, true} {
+		s, o := countedStore(t), newOracle(nil)
+		applyLog(t, s, o, script0(100))
+		if uncounted {
+			uncount(t, s)
+		}
+		all, err := s.Checkpoint([]millrace.Partition{0}, "d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		there, err := scanCounts(s, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range there {
+			c.Taken = c.Records
+		}
+		applyLog(t, s, o, script0(10))
+		if err := s.Restore(context.Background(), "d", all[0]); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			got, err := s.Counts(0)
+			if err != nil || !got.Known || len(got.Types) != len(there) || got.Types["post"] != *there["post"] || got.Types["share"] != *there["share"] {
+				t.Fatalf("%+v, want %+v, %+v: %v", got, there["post"], there["share"], err)
+			}
+			// A crash takes none of it.
+			fs := s.opts.FS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{})
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s.opts.FS = fs
+			if s, err = Open("db", s.opts); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A partition that is dropped has no counts and begins counted, whatever an
+// earlier version puts back.
+func TestDropCounts(t *testing.T) {
 	s, o := countedStore(t), newOracle(nil)
 	applyLog(t, s, o, script0(100))
-	uncount(t, s)
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	was, err := s.get(countsKey(0))
+	if err != nil || was == nil {
+		t.Fatal(was, err)
+	}
+	if err := s.DropPartition(0); err != nil {
+		t.Fatal(err)
+	}
+	if row, err := s.get(countsKey(0)); err != nil || row != nil {
+		t.Errorf("%x is left: %v", row, err)
+	}
+	if err := s.db.Set(countsKey(0), was, pebble.NoSync); err != nil {
+		t.Fatal(err)
+	}
+	s = reopened(t, s)
+	if c, err := s.Counts(0); err != nil || !c.Known || len(c.Types) != 0 {
+		t.Errorf("%+v: %v", c, err)
+	}
+}
+
+// A checkpoint has no rows but those of kinds that versions without counts know:
+// they refuse any other.
+func TestCheckpointsHaveNoCounts(t *testing.T) {
+	s := countedStore(t)
+	apply(t, s, mendBatch(0, 0, 40))
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
 	all, err := s.Checkpoint([]millrace.Partition{0}, "d")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Restore(context.Background(), "d", all[0]); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		got, err := s.Counts(0)
-		if want := o.counts["post"]; err != nil || !got.Known || got.Types["post"].Records != want.Records || got.Types["post"].Taken != want.Records {
-			t.Fatalf("%+v, want %+v: %v", got, want, err)
+	kinds := map[byte]int{}
+	for _, f := range all[0].Files {
+		table, err := s.openTable("d/" + f.Name)
+		if err != nil {
+			t.Fatal(err)
 		}
-		s = reopened(t, s)
+		for err = table.next(); err == nil && table.more; err = table.next() {
+			if !bytes.HasPrefix(table.key, []byte{0, 0}) {
+				t.Errorf("it has the key %x", table.key)
+			}
+			kinds[table.key[2]]++
+		}
+		if err := errors.Join(err, table.close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kinds[0] == 0 || kinds[1] == 0 || kinds['f'] == 0 || kinds['t'] == 0 || len(kinds) != 4 {
+		t.Errorf("rows by kind: %v", kinds)
+	}
+}
+
+// A damaged file that holds counts costs a recount of those that were in it, and
+// nothing else.
+func TestDamagedCounts(t *testing.T) {
+	for what, do := range map[string]harm{"removed": remove, "empty": cutTo(0), "cut": cutTo(100), "flipped": flipAt(30)} {
+		fs := vfs.NewMem()
+		s := openMem(t, Options{FS: fs})
+		if err := s.PutSchema(7, []byte(`"int"`)); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range mendPartitions {
+			apply(t, s, mendBatch(p, 0, 40))
+		}
+		if err := errors.Join(s.Flush(), s.db.Compact(t.Context(), []byte{0}, []byte{0xff, 0xff, 0xff}, false)); err != nil {
+			t.Fatal(err)
+		}
+		tables, err := s.tables()
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := ""
+		for _, table := range tables {
+			if bytes.Compare(table.Smallest.UserKey, countsKey(0)) <= 0 && bytes.Compare(table.Largest.UserKey, countsKey(719)) >= 0 {
+				file = s.tablePath(table)
+			}
+		}
+		if err := s.Close(); err != nil || file == "" {
+			t.Fatal(file, err)
+		}
+		if _, err := do(fs, file); err != nil {
+			t.Fatal(err)
+		}
+		s = openMem(t, Options{FS: fs})
+		if len(s.Damage()) == 0 {
+			t.Errorf("%s: nothing is told", what)
+		}
+		for _, p := range mendPartitions {
+			if c, err := s.Counts(p); err != nil || c.Known || c.Applied.Content != 40 {
+				t.Errorf("%s: %+v: %v", what, c, err)
+			}
+			if err := mended(s, p); err != nil { // by a check, which counts
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if err := mendedNode(s); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		s = openMem(t, Options{FS: fs})
+		if c, err := s.Counts(mendPartitions[0]); err != nil || !c.Known || c.Types[mendName.Type].Records != 40 {
+			t.Errorf("%s: %+v: %v", what, c, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -173,7 +321,7 @@ func TestCountsLeftBehind(t *testing.T) {
 	if err := s.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	was, err := s.get(partitionKey(0, kindCounts))
+	was, err := s.get(countsKey(0))
 	if err != nil || was == nil {
 		t.Fatal(was, err)
 	}
@@ -181,7 +329,7 @@ func TestCountsLeftBehind(t *testing.T) {
 	if err := s.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.db.Set(partitionKey(0, kindCounts), was, pebble.NoSync); err != nil {
+	if err := s.db.Set(countsKey(0), was, pebble.NoSync); err != nil {
 		t.Fatal(err)
 	}
 	s = reopened(t, s)
@@ -277,7 +425,7 @@ func TestCountsRow(t *testing.T) {
 
 func countedStore(t *testing.T) *Store {
 	t.Helper()
-	s, err := Open("db", Options{FS: vfs.NewMem(), FlushEvery: -1, MaxBlobBytes: 200})
+	s, err := Open("db", Options{FS: vfs.NewCrashableMem(), FlushEvery: -1, MaxBlobBytes: 200})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +475,7 @@ func uncount(t *testing.T, s *Store) {
 	if err := s.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.db.Delete(partitionKey(0, kindCounts), pebble.NoSync); err != nil {
+	if err := s.db.Delete(countsKey(0), pebble.NoSync); err != nil {
 		t.Fatal(err)
 	}
 	p := &s.parts[0]

@@ -172,7 +172,7 @@ func (p *part) fill(b *pebble.Batch) error {
 		}
 	}
 	if p.tally.known {
-		if err := b.Set(partitionKey(p.p, kindCounts), p.tally.encode(p.row.countsOf()), nil); err != nil {
+		if err := b.Set(countsKey(p.p), p.tally.encode(p.row.countsOf()), nil); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,6 @@ import (
 //
 //	00                                  the partition row: offsets, digests
 //	01                                  the origin, as its caller wrote it
-//	02                                  how much there is, by content type
 //	66 entity subject                   features
 //	74 entity type 00                   the head blob
 //	74 entity type 01                   the chain: metadata of the older blobs
@@ -21,11 +20,15 @@ import (
 //	74 entity type 04 id                where a record outside the head is
 //
 // entity and type stand behind their length as uvarint. The node's own rows
-// have the partition ffff, and a copy of them fffe.
+// have the partition ffff, and a copy of them fffe. Among those of fffe, and
+// nowhere else, is
+//
+//	63 partition(2)                     how much a partition has, by content type
+//
+// which is no row of the partition, so that no checkpoint has it.
 const (
 	kindPart     = 0x00
 	kindOrigin   = 0x01
-	kindCounts   = 0x02
 	kindFeatures = 'f'
 	kindTimeline = 't'
 
@@ -36,6 +39,7 @@ const (
 	partID     = 0x04
 
 	nodePartition = 0xffff
+	nodeCounts    = 'c'
 	nodeFormat    = 'v'
 	nodeSchema    = 's'
 	nodeType      = 't'
@@ -46,6 +50,14 @@ var errKey = errors.New("key")
 
 func partitionKey(p millrace.Partition, kind byte) []byte {
 	return []byte{byte(p >> 8), byte(p), kind}
+}
+
+// countsKey is the key of a partition's counts. Versions that do not know it take
+// it for a row of the node that says nothing to them, and mend a damaged file
+// that has it: of files without any row of the node or of a partition they know
+// no way to be rid.
+func countsKey(p millrace.Partition) []byte {
+	return append(partitionPrefix(nodeCopies[0]), nodeCounts, byte(p>>8), byte(p))
 }
 
 func partitionPrefix(p millrace.Partition) []byte { return []byte{byte(p >> 8), byte(p)} }

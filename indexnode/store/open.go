@@ -34,7 +34,7 @@ type Store struct {
 	// registry's, node, writing. Who takes those of several partitions has
 	// flushing.
 	flushing  sync.Mutex   // one flush at a time
-	node      sync.Mutex   // held while the node's rows change
+	node      sync.Mutex   // held while the node's rows change, but for counts
 	writing   sync.RWMutex // held against every write to Pebble while a checkpoint is taken
 	wake      chan struct{}
 	replacing replacements
@@ -149,7 +149,11 @@ func (s *Store) loadParts() error {
 // used.
 func (p *part) load(s *Store) error {
 	p.forget(s)
-	row, origin, counts, err := loadRows(s.db, p.p)
+	row, origin, err := loadRows(s.db, p.p)
+	var counts []byte
+	if err == nil {
+		counts, err = s.countsRow(p.p)
+	}
 	p.tally = s.tallyOf(counts, row != partRow{applied: nothingApplied} || err != nil, row.countsOf())
 	switch {
 	case err == nil:
@@ -166,7 +170,7 @@ func (p *part) load(s *Store) error {
 }
 
 // loadRows reads a partition's own rows.
-func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin, counts []byte, err error) {
+func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin []byte, err error) {
 	row.applied = nothingApplied
 	v, err := get(r, partitionKey(n, kindPart))
 	if err == nil && v != nil {
@@ -175,10 +179,7 @@ func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin, count
 	if err == nil {
 		origin, err = get(r, partitionKey(n, kindOrigin))
 	}
-	if err == nil {
-		counts, err = get(r, partitionKey(n, kindCounts))
-	}
-	return row, origin, counts, err
+	return row, origin, err
 }
 
 // forget lets go of all that is in memory. p.mu is held.

@@ -94,9 +94,7 @@ func (s *Store) replaceSome(some []*replacement) {
 	}
 	for _, r := range some {
 		if r.begun {
-			if r.err = s.reload(r.p); r.err == nil && r.scanned != nil {
-				s.recountLocked(r.p, counted{r.p.tally, r.scanned.told}, r.scanned.counts)
-			}
+			r.err = s.reload(r.p)
 		} else {
 			err = errors.Join(err, s.bad(r.p, r.was))
 		}
@@ -180,13 +178,14 @@ func (s *Store) reload(p *part) error {
 	return err
 }
 
-// lift ends the quarantines of those that are replaced, on disk first.
+// lift ends the quarantines of those that are replaced, on disk first, and has
+// them counted.
 func (s *Store) lift(some []*replacement) error {
 	var errs []error
 	lifted := slices.DeleteFunc(slices.Clone(some), func(r *replacement) bool { return r.err != nil })
 	for _, r := range lifted {
 		r.was = r.p.bad
-		errs = append(errs, s.bad(r.p, nil))
+		errs = append(errs, s.countReplaced(r), s.bad(r.p, nil))
 	}
 	err := errors.Join(append(errs, s.flushPebble(s.ctx.Done()))...)
 	if err != nil {
@@ -195,6 +194,18 @@ func (s *Store) lift(some []*replacement) error {
 		}
 	}
 	return err
+}
+
+// countReplaced makes the counts of a partition those of what took its place. They
+// are on disk with the next flush. p.mu is held.
+func (s *Store) countReplaced(r *replacement) error {
+	s.writing.RLock()
+	defer s.writing.RUnlock()
+	if r.scanned == nil {
+		return s.db.Delete(countsKey(r.p.p), pebble.NoSync)
+	}
+	r.p.tally = s.tallyOfScan(r.scanned.counts)
+	return s.db.Set(countsKey(r.p.p), r.p.tally.encode(r.p.row.countsOf()), pebble.NoSync)
 }
 
 // bad says why a partition is quarantined, or that it is not. It is on disk

@@ -268,18 +268,9 @@ func TestDamagedCounts(t *testing.T) {
 		if err := errors.Join(s.Flush(), s.db.Compact(t.Context(), []byte{0}, []byte{0xff, 0xff, 0xff}, false)); err != nil {
 			t.Fatal(err)
 		}
-		tables, err := s.tables()
-		if err != nil {
+		file := countsFile(t, s)
+		if err := s.Close(); err != nil {
 			t.Fatal(err)
-		}
-		file := ""
-		for _, table := range tables {
-			if bytes.Compare(table.Smallest.UserKey, countsKey(0)) <= 0 && bytes.Compare(table.Largest.UserKey, countsKey(719)) >= 0 {
-				file = s.tablePath(table)
-			}
-		}
-		if err := s.Close(); err != nil || file == "" {
-			t.Fatal(file, err)
 		}
 		if _, err := do(fs, file); err != nil {
 			t.Fatal(err)
@@ -306,10 +297,75 @@ func TestDamagedCounts(t *testing.T) {
 		if c, err := s.Counts(mendPartitions[0]); err != nil || !c.Known || c.Types[mendName.Type].Records != 40 {
 			t.Errorf("%s: %+v: %v", what, c, err)
 		}
-		if err := s.Close(); err != nil {
+		// The second copy of the node's rows stays small, and apart.
+		err := scan(s.db, partitionPrefix(nodePartition), func(k, _ []byte) error {
+			if k[2] == nodeCounts {
+				t.Errorf("%s: %x is there", what, k)
+			}
+			return nil
+		})
+		if err := errors.Join(err, s.Close()); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// So it is with a file that is found damaged while the store is open.
+func TestDamagedCountsWhileOpen(t *testing.T) {
+	s := countedStore(t)
+	if err := s.PutSchema(7, []byte(`"int"`)); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range mendPartitions {
+		apply(t, s, mendBatch(p, 0, 40))
+	}
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := flipAt(30)(s.opts.FS.(*vfs.MemFS), countsFile(t, s)); err != nil {
+		t.Fatal(err)
+	}
+	p := &s.parts[3]
+	p.mu.Lock()
+	err := p.load(s)
+	p.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.checkSuspects()
+	for _, p := range mendPartitions {
+		if c, err := s.Counts(p); err != nil || c.Known != (p != 3) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	s = reopened(t, s)
+	for _, p := range mendPartitions {
+		if err := mended(s, p); err != nil {
+			t.Error(err)
+		}
+		if c, err := s.Counts(p); err != nil || !c.Known || c.Types[mendName.Type].Records != 40 {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if err := mendedNode(s); err != nil {
+		t.Error(err)
+	}
+}
+
+// countsFile returns the file that has the counts of mendPartitions.
+func countsFile(t *testing.T, s *Store) string {
+	t.Helper()
+	tables, err := s.tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range tables {
+		if bytes.Compare(table.Smallest.UserKey, countsKey(0)) <= 0 && bytes.Compare(table.Largest.UserKey, countsKey(719)) >= 0 {
+			return s.tablePath(table)
+		}
+	}
+	t.Fatal("no file has the counts")
+	return ""
 }
 
 // Counts that an earlier version has left behind, by which a partition has gone
@@ -371,6 +427,7 @@ func TestCountsAreBounded(t *testing.T) {
 	put := func(deleted bool) {
 		var b Batch
 		for i := range MaxTypes + 50 {
+			i = MaxTypes + 50 - i // not in the order of keys
 			name := millrace.Timeline{Entity: "e", Type: millrace.ContentType("t" + strconv.Itoa(i))}
 			b.Put(0, name, millrace.Record{ID: "r", Time: 1, Version: 1, Deleted: deleted})
 		}

@@ -52,10 +52,11 @@ func partitionKey(p millrace.Partition, kind byte) []byte {
 	return []byte{byte(p >> 8), byte(p), kind}
 }
 
-// countsKey is the key of a partition's counts. Versions that do not know it take
-// it for a row of the node that says nothing to them, and mend a damaged file
-// that has it: of files without any row of the node or of a partition they know
-// no way to be rid.
+// countsKey is the key of a partition's counts. It is among the node's rows for
+// the sake of earlier versions: they ignore rows of the node that they do not
+// know, and can mend a damaged file that has some. A damaged file that has no
+// rows of the node and none of a partition they cannot remove, and would try for
+// ever to open the store.
 func countsKey(p millrace.Partition) []byte {
 	return append(partitionPrefix(nodeCopies[0]), nodeCounts, byte(p>>8), byte(p))
 }

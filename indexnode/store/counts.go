@@ -150,10 +150,10 @@ func (n *typeTally) timeline(had, has bool) {
 	}
 }
 
-// The row of the counts (see [countsKey]): format, 1, and what it is of (the partition's digest of
-// content, and what of it was dropped: 8 bytes each), then the number of types;
-// of each, by name, the name behind its length and the fields of Counts in their
-// order, varint.
+// The row of the counts, at [countsKey]: format, 1, and what it is of (the
+// partition's digest of content, and what of it was dropped: 8 bytes each), then
+// the number of types; of each, by name, the name behind its length and the
+// fields of Counts in their order, varint.
 const countsFormat = 1
 
 // countsOf is the state of a partition that counts are of. An earlier version
